@@ -1,0 +1,186 @@
+package config
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// A Config is everything that can be set. Its toml tags are the keys of the file; the same keys, joined
+// by dots, name a setting in faults, in Set and in the answers of the admin door.
+type Config struct {
+	Server     Server           `toml:"server"`
+	Log        Log              `toml:"log"`
+	TCP        TCP              `toml:"tcp"`
+	Containers Containers       `toml:"containers"`
+	Admin      Admin            `toml:"admin"`
+	Limits     Limits           `toml:"limits"`
+	Defaults   Policy           `toml:"defaults"`
+	Models     map[string]Model `toml:"model"`     // by model name, for all its versions; complete: what the file leaves out is from Defaults
+	Supervised []Container      `toml:"container"` // processes that the server starts and stops itself
+
+	origins map[string]origin // key -> where its value came from; a key that is missing has its default
+}
+
+// Server is what concerns the process as a whole.
+type Server struct {
+	Drain          time.Duration `toml:"drain"`           // longest time a shutdown waits for requests in flight; the rest is answered Draining
+	RequiredModels []string      `toml:"required_models"` // "name" or "name/version"; the server is ready only while each has a live replica
+}
+
+// Log is how the server writes about itself, on standard error.
+type Log struct {
+	Level  string `toml:"level"`  // debug, info, warn, error
+	Format string `toml:"format"` // text, json
+}
+
+// TCP is the Shiva door.
+type TCP struct {
+	Listen                string        `toml:"listen"`                   // host:port; port 0 takes a free one; "" leaves the door out
+	Loops                 int           `toml:"loops"`                    // event loops; 0 = one per core
+	Connections           int           `toml:"connections"`              // at most this many, and never more than the process's descriptors allow
+	InFlightPerConnection int           `toml:"in_flight_per_connection"` // requests of one connection that wait for an answer; one more is answered Overloaded
+	IdleTimeout           time.Duration `toml:"idle_timeout"`             // a connection with nothing in flight and nothing half-received is closed after this; 0 = never
+	MessageTimeout        time.Duration `toml:"message_timeout"`          // a message whose first byte has come must be complete after this; 0 = no limit
+	OutboundBytes         Bytes         `toml:"outbound_bytes"`           // answers that the client has not taken yet; see StallTimeout
+	StallTimeout          time.Duration `toml:"stall_timeout"`            // a client whose unread answers stay above OutboundBytes for this long is closed
+	Resync                bool          `toml:"resync"`                   // after rubbish look for the next valid header instead of closing (serial bridges)
+	ResyncBytes           Bytes         `toml:"resync_bytes"`             // rubbish skipped in one search before the connection is closed after all
+}
+
+// Containers is where model containers connect.
+type Containers struct {
+	Listen           Addrs         `toml:"listen"`            // "host:port", "tcp://host:port" or "ipc://path"; a string or a list
+	Heartbeat        time.Duration `toml:"heartbeat"`         // either side beats when it sent nothing for this long; dead after three
+	HandshakeTimeout time.Duration `toml:"handshake_timeout"` // from the connection's start to the container's registration
+	MessageBytes     Bytes         `toml:"message_bytes"`     // largest message taken from a container
+	Frames           int           `toml:"frames"`            // most frames in one message taken from a container
+}
+
+// Admin is the operator's HTTP door.
+type Admin struct {
+	Listen string `toml:"listen"` // host:port; port 0 takes a free one; "" leaves the door out
+}
+
+// Limits is what a client's message may be, whatever door it comes through.
+type Limits struct {
+	MessageBytes  Bytes `toml:"message_bytes"`
+	MetadataBytes Bytes `toml:"metadata_bytes"`
+	Tensors       int   `toml:"tensors"`
+	Rank          int   `toml:"rank"`
+	JSONDepth     int   `toml:"json_depth"`
+	PayloadBytes  Bytes `toml:"payload_bytes"` // memory of the process for payloads, in and out; beyond it requests are answered Overloaded
+}
+
+// Policy is how requests for a model are batched, bounded and tried again.
+type Policy struct {
+	Strategy         string        `toml:"strategy"`          // deadline, aimd, static
+	Objective        time.Duration `toml:"objective"`         // what a batch should take; it sizes batches
+	MaxBatch         int           `toml:"max_batch"`         // rows; 0 = what the container declares, else 128
+	Delay            time.Duration `toml:"delay"`             // wait this long for more rows although a replica is idle; 0 = never
+	QueueRows        int           `toml:"queue_rows"`        // rows waiting for one model version; beyond it Overloaded
+	QueueBytes       Bytes         `toml:"queue_bytes"`       // bytes waiting for one model version; beyond it Overloaded
+	Deadline         time.Duration `toml:"deadline"`          // of a request that brings none
+	ExecutionTimeout time.Duration `toml:"execution_timeout"` // a batch not answered after this makes its replica suspect
+	Retry            bool          `toml:"retry"`             // batches of a lost replica run once more elsewhere; false for models that are not idempotent
+	Shed             bool          `toml:"shed"`              // refuse rows that cannot make their deadline; false: the published form of aimd and static
+	Slots            int           `toml:"slots"`             // batches out at one replica
+	Pad              bool          `toml:"pad"`               // static: fill every batch to its size with zero rows
+	Cast             bool          `toml:"cast"`              // accept other dtypes when no value changes
+}
+
+// Model is the policy of one model, with what only makes sense for one.
+type Model struct {
+	Policy
+	DefaultVersion string `toml:"default_version"` // the version that the bare name means; "" = the newest that is ready
+}
+
+// Container is a process that the server starts, restarts and stops. It connects like any other.
+type Container struct {
+	Name     string            `toml:"name"`     // of the process, in logs and status; unique
+	Command  []string          `toml:"command"`  // program and arguments; no shell
+	Replicas int               `toml:"replicas"` // processes
+	Env      map[string]string `toml:"env"`      // added to the server's environment
+	Dir      string            `toml:"dir"`      // working directory, relative to the file; "" = the server's own
+}
+
+// Default returns the configuration of a server started without a file. The maps and slices are the
+// caller's.
+func Default() Config {
+	return Config{
+		Server: Server{Drain: 30 * time.Second, RequiredModels: []string{}},
+		Log:    Log{Level: "info", Format: "text"},
+		TCP: TCP{
+			Listen:                ":6174",
+			Connections:           65536,
+			InFlightPerConnection: 256,
+			MessageTimeout:        10 * time.Second,
+			OutboundBytes:         8 << 20,
+			StallTimeout:          10 * time.Second,
+			ResyncBytes:           1 << 20,
+		},
+		Containers: Containers{
+			Listen:           Addrs{"127.0.0.1:7000"},
+			Heartbeat:        time.Second,
+			HandshakeTimeout: 10 * time.Second,
+			MessageBytes:     1 << 30,
+			Frames:           1024,
+		},
+		Admin: Admin{Listen: "127.0.0.1:8002"},
+		Limits: Limits{
+			MessageBytes:  256 << 20,
+			MetadataBytes: 1 << 20,
+			Tensors:       255,
+			Rank:          32,
+			JSONDepth:     128,
+			PayloadBytes:  4 << 30,
+		},
+		Defaults: Policy{
+			Strategy:         "deadline",
+			Objective:        100 * time.Millisecond,
+			QueueRows:        65536,
+			QueueBytes:       1 << 30,
+			Deadline:         30 * time.Second,
+			ExecutionTimeout: 30 * time.Second,
+			Retry:            true,
+			Shed:             true,
+			Slots:            2,
+		},
+		Models: map[string]Model{},
+	}
+}
+
+// Model returns what is in effect for the model of that name.
+func (c Config) Model(name string) Model {
+	if m, ok := c.Models[name]; ok {
+		return m
+	}
+	return Model{Policy: c.Defaults}
+}
+
+// Clone returns a copy that shares nothing with c.
+func (c Config) Clone() Config {
+	c.Server.RequiredModels = slices.Clone(c.Server.RequiredModels)
+	c.Containers.Listen = slices.Clone(c.Containers.Listen)
+	c.Models = maps.Clone(c.Models)
+	c.Supervised = slices.Clone(c.Supervised)
+	for i := range c.Supervised {
+		p := &c.Supervised[i]
+		p.Command = slices.Clone(p.Command)
+		p.Env = maps.Clone(p.Env)
+	}
+	c.origins = maps.Clone(c.origins)
+	return c
+}
+
+// Redacted returns a copy for eyes and logs: the values of environment variables, which is where people
+// put passwords, are replaced.
+func (c Config) Redacted() Config {
+	c = c.Clone()
+	for _, p := range c.Supervised {
+		for name := range p.Env {
+			p.Env[name] = "(hidden)"
+		}
+	}
+	return c
+}

@@ -1,0 +1,144 @@
+package config
+
+import (
+	"bufio"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+const sample = "../../cmd/shivad/shivad.toml"
+
+func text(t *testing.T, c Config) string {
+	t.Helper()
+	var b strings.Builder
+	if err := c.WriteTOML(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestDefaultIsValid(t *testing.T) {
+	if err := Default().Validate(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSampleIsTheDefaults(t *testing.T) {
+	c, err := Load(sample)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := text(t, c), text(t, Default()); got != want {
+		t.Errorf("sample differs from the defaults:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+// The sample names every setting, and what it shows in comments ("#key") works when uncommented.
+func TestSampleIsComplete(t *testing.T) {
+	raw, err := os.ReadFile(sample)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := parse(sample, regexp.MustCompile(`(?m)^#(\S)`).ReplaceAll(raw, []byte("$1")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	if c.Models["digits"].MaxBatch != 64 || c.Models["digits"].QueueRows != 65536 || c.Supervised[0].Replicas != 2 {
+		t.Errorf("not what the sample says: %+v %+v", c.Models, c.Supervised)
+	}
+	for _, key := range allKeys(t, c) {
+		if _, ok := c.origins[key]; !ok && !strings.HasPrefix(key, "model.digits.") {
+			t.Errorf("the sample lacks %s", key)
+		}
+	}
+	if _, ok := c.origins["model.digits.default_version"]; !ok {
+		t.Error("the sample lacks model.digits.default_version")
+	}
+}
+
+// allKeys lists the keys of c as they stand in what WriteTOML writes.
+func allKeys(t *testing.T, c Config) []string {
+	var keys []string
+	table := ""
+	for s := bufio.NewScanner(strings.NewReader(text(t, c))); s.Scan(); {
+		line := s.Text()
+		switch {
+		case strings.HasPrefix(line, "[["):
+			table = strings.Trim(line, "[]") + "[0]"
+		case strings.HasPrefix(line, "["):
+			table = strings.Trim(line, "[]")
+		case line != "":
+			key, _, _ := strings.Cut(line, " =")
+			keys = append(keys, table+"."+key)
+		}
+	}
+	if len(keys) < 50 {
+		t.Fatalf("only %d keys: %q", len(keys), keys)
+	}
+	return keys
+}
+
+// Every field has a key, and every kind of field can be written, read and shown.
+func TestRoundTrip(t *testing.T) {
+	c := Default()
+	fill(reflect.ValueOf(&c).Elem(), new(int))
+	c.origins = nil
+	again, err := parse("x", []byte(text(t, c)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.origins = nil
+	if !reflect.DeepEqual(c, again) {
+		t.Errorf("wrote\n%+v\nread\n%+v", c, again)
+	}
+	if _, err := c.MarshalJSON(); err != nil {
+		t.Error(err)
+	}
+}
+
+// fill gives every setting a value that no other has.
+func fill(v reflect.Value, n *int) {
+	*n++
+	switch x := v.Addr().Interface().(type) {
+	case *string:
+		*x = "a \"b\\c\x7f\n\u2028é" + strings.Repeat("x", *n)
+	case *bool:
+		*x = !*x
+	case *int:
+		*x = *n
+	case *time.Duration:
+		*x = time.Duration(*n)*time.Hour + time.Duration(*n%3)*time.Microsecond
+	case *Bytes:
+		*x = Bytes(*n) << (*n % 30)
+	case *Addrs:
+		*x = Addrs{"a", strings.Repeat("b", *n)}
+	case *[]string:
+		*x = []string{"a", strings.Repeat("b", *n)}
+	case *map[string]string:
+		*x = map[string]string{"A": "1", "b c.d\"": "=", "": "empty"}
+	case *map[string]Model:
+		var a, b Model
+		fill(reflect.ValueOf(&a).Elem(), n)
+		fill(reflect.ValueOf(&b).Elem(), n)
+		*x = map[string]Model{"digits": a, "odd.name x": b}
+	case *[]Container:
+		*x = make([]Container, 2)
+		for i := range *x {
+			fill(reflect.ValueOf(&(*x)[i]).Elem(), n)
+		}
+	default:
+		for f := range fieldsOf(v) {
+			if f.key == "" {
+				panic("no key: " + v.Type().String())
+			}
+			fill(f.value, n)
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/pelletier/go-toml/v2/unstable"
+)
+
+// Load reads a file over the defaults. Its error lists every unknown key and every value of a wrong type,
+// each with its line. Ranges and rules between settings are for Validate, after flags have had their say.
+func Load(path string) (Config, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("config: %w", err)
+	}
+	c, err := parse(path, text)
+	if err != nil {
+		return Config{}, err
+	}
+	// Seen from the file, so that the same file works whatever directory the server is started in.
+	for i := range c.Supervised {
+		p := &c.Supervised[i]
+		if p.Dir != "" && !filepath.IsAbs(p.Dir) {
+			if p.Dir, err = filepath.Abs(filepath.Join(filepath.Dir(path), p.Dir)); err != nil {
+				return Config{}, fmt.Errorf("config: %w", err)
+			}
+		}
+	}
+	return c, nil
+}
+
+// parse is Load without the disk; name is the file's name in faults.
+//
+// go-toml reads the text into a tree and set.go puts the tree into the struct. go-toml would do the second
+// step too, but it stops at the first value of a wrong type, speaks of Go types to someone who wrote TOML,
+// and keeps no position for the checks that come later.
+func parse(name string, text []byte) (Config, error) {
+	var tree map[string]any
+	if err := toml.Unmarshal(text, &tree); err != nil {
+		f := Fault{Origin: name, Text: strings.TrimPrefix(err.Error(), "toml: ")}
+		if d, ok := errors.AsType[*toml.DecodeError](err); ok {
+			f.Line, f.Column = d.Position()
+			f.Key = joinKey("", d.Key()...)
+		}
+		return Config{}, &Error{Faults: []Fault{f}}
+	}
+	c := Default()
+	c.origins = places(name, text)
+	fs := &faults{origins: c.origins}
+	c.setTree(fs, tree)
+	return c, fs.err()
+}
+
+// places returns where each key of a well-formed document stands.
+func places(name string, text []byte) map[string]origin {
+	out := map[string]origin{}
+	tables := map[string]int{} // array of tables -> how many have begun
+
+	var p unstable.Parser
+	p.Reset(text)
+	note := func(key string, at unstable.Range) {
+		if _, ok := out[key]; !ok {
+			start := p.Shape(at).Start
+			out[key] = origin{name, start.Line, start.Column}
+		}
+	}
+	// walk follows a dotted key from a table, into the newest element of each array of tables on its way.
+	walk := func(table string, it unstable.Iterator, element bool) string {
+		for it.Next() {
+			table = joinKey(table, string(it.Node().Data))
+			if element && it.IsLast() {
+				tables[table]++
+			}
+			if n := tables[table]; n > 0 {
+				table = indexKey(table, n-1)
+			}
+			note(table, it.Node().Raw)
+		}
+		return table
+	}
+	var value func(key string, v *unstable.Node)
+	pair := func(table string, kv *unstable.Node) {
+		value(walk(table, kv.Key(), false), kv.Value())
+	}
+	value = func(key string, v *unstable.Node) {
+		i := 0
+		for it := v.Children(); it.Next(); {
+			switch {
+			case v.Kind == unstable.InlineTable:
+				pair(key, it.Node())
+			case v.Kind == unstable.Array && it.Node().Kind != unstable.Comment:
+				value(indexKey(key, i), it.Node())
+				i++
+			}
+		}
+	}
+
+	table := ""
+	for p.NextExpression() {
+		switch e := p.Expression(); e.Kind {
+		case unstable.Table:
+			table = walk("", e.Key(), false)
+		case unstable.ArrayTable:
+			table = walk("", e.Key(), true)
+		case unstable.KeyValue:
+			pair(table, e)
+		}
+	}
+	return out
+}
+
+// joinKey appends parts to a dotted key, quoted where TOML needs it.
+func joinKey(key string, parts ...string) string {
+	for _, part := range parts {
+		if key != "" {
+			key += "."
+		}
+		key += quoteKey(part)
+	}
+	return key
+}
+
+// quoteKey returns a part of a key as TOML writes it.
+func quoteKey(part string) string {
+	bare := func(r rune) bool {
+		return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '_' || r == '-'
+	}
+	if part != "" && strings.TrimFunc(part, bare) == "" {
+		return part
+	}
+	return quote(part)
+}
+
+func indexKey(key string, i int) string { return key + "[" + strconv.Itoa(i) + "]" }

@@ -1,0 +1,297 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Set gives the setting of that key ("tcp.listen", "model.digits.objective") a value written as on a
+// command line: without quotes, lists separated by commas. from ("--tcp") is named in faults about it.
+func (c *Config) Set(key, value, from string) error {
+	fs := &faults{origins: map[string]origin{key: {name: from}}}
+	parts := strings.Split(key, ".")
+	if len(parts) == 3 && parts[0] == "model" {
+		m := c.Model(parts[1])
+		set(fs, reflect.ValueOf(&m).Elem(), key, parts[2:], value)
+		if len(fs.list) == 0 {
+			c.Models = maps.Clone(c.Models)
+			if c.Models == nil {
+				c.Models = map[string]Model{}
+			}
+			c.Models[parts[1]] = m
+		}
+	} else {
+		set(fs, reflect.ValueOf(c).Elem(), key, parts, value)
+	}
+	if len(fs.list) == 0 {
+		c.origins = maps.Clone(c.origins)
+		if c.origins == nil {
+			c.origins = map[string]origin{}
+		}
+		c.origins[key] = origin{name: from}
+	}
+	return fs.err()
+}
+
+// set walks the rest of a key down from v, and puts the text there.
+func set(fs *faults, v reflect.Value, key string, rest []string, text string) {
+	if len(rest) > 0 && v.Kind() == reflect.Struct {
+		for f := range fieldsOf(v) {
+			if f.key == rest[0] {
+				set(fs, f.value, key, rest[1:], text)
+				return
+			}
+		}
+	}
+	var value any = text // where it does not parse, put says what is wrong with it
+	switch v.Addr().Interface().(type) {
+	case *bool:
+		if b, err := strconv.ParseBool(text); err == nil {
+			value = b
+		}
+	case *int:
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+			value = n
+		}
+	case *Addrs, *[]string:
+		list := []any{}
+		for part := range strings.SplitSeq(text, ",") {
+			if part = strings.TrimSpace(part); part != "" {
+				list = append(list, part)
+			}
+		}
+		value = list
+	case *string, *time.Duration, *Bytes:
+	default: // a table, or part of one
+		rest = []string{""}
+	}
+	if len(rest) > 0 {
+		fs.add(key, "no such setting")
+		return
+	}
+	put(fs, v, key, value)
+}
+
+// setTree puts a whole document into c.
+func (c *Config) setTree(fs *faults, tree map[string]any) {
+	// The defaults first: they are what the models start from, wherever they stand in the file.
+	if t, ok := tree["defaults"]; ok {
+		put(&faults{}, reflect.ValueOf(&c.Defaults).Elem(), "defaults", t)
+	}
+	models, isTable := tree["model"].(map[string]any)
+	if isTable {
+		for _, name := range slices.Sorted(maps.Keys(models)) {
+			m := Model{Policy: c.Defaults}
+			put(fs, reflect.ValueOf(&m).Elem(), joinKey("model", name), models[name])
+			c.Models[name] = m
+		}
+		tree = maps.Clone(tree)
+		delete(tree, "model")
+	}
+	put(fs, reflect.ValueOf(c).Elem(), "", tree)
+}
+
+// put stores a value of the tree in dst, or adds faults.
+func put(fs *faults, dst reflect.Value, key string, value any) {
+	switch p := dst.Addr().Interface().(type) {
+	case *time.Duration:
+		s, ok := value.(string)
+		if !ok {
+			fs.add(key, `expected a duration such as "30s", got %s`, describe(value))
+			return
+		}
+		d, err := parseDuration(s)
+		if err != nil {
+			fs.add(key, "%v", err)
+			return
+		}
+		*p = d
+	case *Bytes:
+		switch x := value.(type) {
+		case int64:
+			*p = Bytes(x)
+		case string:
+			b, err := ParseBytes(x)
+			if err != nil {
+				fs.add(key, "%v", err)
+				return
+			}
+			*p = b
+		default:
+			fs.add(key, `expected a size such as "256MiB" or a number of bytes, got %s`, describe(value))
+		}
+	case *Addrs:
+		if s, ok := value.(string); ok {
+			value = []any{s}
+			if s == "" {
+				value = []any{}
+			}
+		}
+		if _, ok := value.([]any); !ok {
+			fs.add(key, "expected an address or a list of addresses, got %s", describe(value))
+			return
+		}
+		put(fs, reflect.ValueOf((*[]string)(p)).Elem(), key, value)
+	case *string:
+		s, ok := value.(string)
+		if !ok {
+			fs.add(key, "expected a string, got %s", describe(value))
+			return
+		}
+		*p = s
+	case *bool:
+		b, ok := value.(bool)
+		if !ok {
+			fs.add(key, "expected true or false, got %s", describe(value))
+			return
+		}
+		*p = b
+	case *int:
+		n, ok := value.(int64)
+		if !ok || n > math.MaxInt || n < math.MinInt {
+			fs.add(key, "expected an integer, got %s", describe(value))
+			return
+		}
+		*p = int(n)
+	case *[]string:
+		putSlice(fs, p, key, value, "a list of strings")
+	case *[]Container:
+		putSlice(fs, p, key, value, "a list of tables ([["+key+"]])")
+	case *map[string]string:
+		t, ok := value.(map[string]any)
+		if !ok {
+			fs.add(key, "expected a table of strings, got %s", describe(value))
+			return
+		}
+		*p = make(map[string]string, len(t))
+		for _, k := range slices.Sorted(maps.Keys(t)) {
+			var s string
+			put(fs, reflect.ValueOf(&s).Elem(), joinKey(key, k), t[k])
+			(*p)[k] = s
+		}
+	case *map[string]Model: // setTree has taken the models out, unless they are no table
+		fs.add(key, "expected tables ([%s.NAME]), got %s", key, describe(value))
+	default:
+		putStruct(fs, dst, key, value)
+	}
+}
+
+// putSlice stores a list, element by element. A container begins with one replica.
+func putSlice[T any](fs *faults, dst *[]T, key string, value any, want string) {
+	list, ok := value.([]any)
+	if !ok {
+		fs.add(key, "expected %s, got %s", want, describe(value))
+		return
+	}
+	*dst = make([]T, len(list))
+	for i := range list {
+		if p, ok := any(&(*dst)[i]).(*Container); ok {
+			p.Replicas = 1
+		}
+		put(fs, reflect.ValueOf(&(*dst)[i]).Elem(), indexKey(key, i), list[i])
+	}
+}
+
+// putStruct stores a table, key by key.
+func putStruct(fs *faults, dst reflect.Value, key string, value any) {
+	table, ok := value.(map[string]any)
+	if !ok {
+		fs.add(key, "expected a table ([%s]), got %s", key, describe(value))
+		return
+	}
+	var known []string
+	for f := range fieldsOf(dst) {
+		known = append(known, f.key)
+		if v, ok := table[f.key]; ok {
+			put(fs, f.value, joinKey(key, f.key), v)
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(table)) {
+		if !slices.Contains(known, k) {
+			fs.add(joinKey(key, k), "unknown key%s", didYouMean(k, known))
+		}
+	}
+}
+
+// field is one setting of a struct, under its key in the file.
+type field struct {
+	key   string
+	value reflect.Value
+}
+
+// fieldsOf yields the settings of a struct in order, those of an embedded struct as its own.
+func fieldsOf(v reflect.Value) iter.Seq[field] {
+	return func(yield func(field) bool) {
+		for i := range v.NumField() {
+			switch f := v.Type().Field(i); {
+			case f.Anonymous:
+				for inner := range fieldsOf(v.Field(i)) {
+					if !yield(inner) {
+						return
+					}
+				}
+			case f.IsExported():
+				if !yield(field{f.Tag.Get("toml"), v.Field(i)}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// describe says what came, in the words of TOML.
+func describe(value any) string {
+	switch v := value.(type) {
+	case string:
+		return "the string " + strconv.Quote(v)
+	case int64:
+		return fmt.Sprintf("the integer %d", v)
+	case float64:
+		return fmt.Sprintf("the float %v", v)
+	case bool:
+		return fmt.Sprintf("%v", v)
+	case []any:
+		return "a list"
+	case map[string]any:
+		return "a table"
+	default:
+		return fmt.Sprintf("the date or time %v", v)
+	}
+}
+
+// didYouMean names the known key nearest to k if it is near, else all of them.
+func didYouMean(k string, known []string) string {
+	best := slices.MinFunc(known, func(a, b string) int { return cmp.Compare(distance(k, a), distance(k, b)) })
+	if distance(k, best) <= max(1, len(k)/3) {
+		return fmt.Sprintf("; did you mean %s?", best)
+	}
+	return "; known here: " + strings.Join(known, ", ")
+}
+
+// distance is the number of bytes to insert, delete or replace to get from a to b (Levenshtein 1966).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost = 1 + min(diagonal, row[j], row[j+1])
+			}
+			diagonal, row[j+1] = row[j+1], cost
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,296 @@
+package config
+
+import (
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// The strategies, formats and levels that exist.
+var (
+	strategies = []string{"deadline", "aimd", "static"}
+	formats    = []string{"text", "json"}
+	levels     = []string{"debug", "info", "warn", "error"}
+)
+
+// Validate checks every value and the rules between values, and reports all faults at once as an *Error.
+// A setting that makes another unreachable is a fault that gives both numbers.
+func (c Config) Validate() error {
+	fs := &faults{origins: c.origins}
+	c.validateServer(fs)
+	c.validateTCP(fs)
+	c.validateContainers(fs)
+	c.validateLimits(fs)
+	c.validateListeners(fs)
+
+	c.validatePolicy(fs, "defaults", c.Defaults)
+	inherited := map[string]bool{}
+	for _, f := range fs.list {
+		if key, ok := strings.CutPrefix(f.Key, "defaults."); ok {
+			inherited[key+"\n"+f.Text] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
+		m := c.Models[name]
+		key := joinKey("model", name)
+		if fault := badModelName(name); fault != "" {
+			fs.add(key, "%s", fault)
+		}
+		if fault := badVersion(m.DefaultVersion); m.DefaultVersion != "" && fault != "" {
+			fs.add(key+".default_version", "%s", fault)
+		}
+		// What a model has from [defaults] is said once, there.
+		own := &faults{origins: c.origins}
+		c.validatePolicy(own, key, m.Policy)
+		for _, f := range own.list {
+			if !inherited[strings.TrimPrefix(f.Key, key+".")+"\n"+f.Text] {
+				fs.list = append(fs.list, f)
+			}
+		}
+	}
+	return fs.err()
+}
+
+func (c Config) validateServer(fs *faults) {
+	fs.duration("server.drain", c.Server.Drain, 0)
+	for i, m := range c.Server.RequiredModels {
+		name, version, versioned := strings.Cut(m, "/")
+		key := indexKey("server.required_models", i)
+		if fault := badModelName(name); fault != "" {
+			fs.add(key, "%s", fault)
+		} else if fault := badVersion(version); versioned && fault != "" {
+			fs.add(key, "%s", fault)
+		}
+	}
+	fs.oneOf("log.level", c.Log.Level, levels)
+	fs.oneOf("log.format", c.Log.Format, formats)
+}
+
+func (c Config) validateTCP(fs *faults) {
+	t := c.TCP
+	fs.atLeast("tcp.loops", t.Loops, 0)
+	fs.between("tcp.connections", t.Connections, 1, 1<<24)
+	fs.between("tcp.in_flight_per_connection", t.InFlightPerConnection, 1, 1<<20)
+	fs.duration("tcp.idle_timeout", t.IdleTimeout, 0)
+	fs.duration("tcp.message_timeout", t.MessageTimeout, 0)
+	fs.size("tcp.outbound_bytes", t.OutboundBytes, 64<<10)
+	fs.duration("tcp.stall_timeout", t.StallTimeout, 100*time.Millisecond)
+	fs.size("tcp.resync_bytes", t.ResyncBytes, 12) // a header
+}
+
+func (c Config) validateContainers(fs *faults) {
+	k := c.Containers
+	fs.duration("containers.heartbeat", k.Heartbeat, 10*time.Millisecond)
+	fs.duration("containers.handshake_timeout", k.HandshakeTimeout, 10*time.Millisecond)
+	fs.size("containers.message_bytes", k.MessageBytes, 64<<10)
+	fs.atLeast("containers.frames", k.Frames, 8)
+	if k.MessageBytes < c.Limits.MessageBytes {
+		fs.add("containers.message_bytes", "%v is below limits.message_bytes, %v: a request of that size could be asked but never answered in kind", k.MessageBytes, c.Limits.MessageBytes)
+	}
+
+	names := map[string]int{}
+	for i, p := range c.Supervised {
+		key := indexKey("container", i)
+		switch first, taken := names[p.Name]; {
+		case p.Name == "":
+			fs.add(key+".name", "missing: the name of the process in logs and in shivactl status")
+		case taken:
+			fs.add(key+".name", "%q is already the name of container[%d]", p.Name, first)
+		case strings.ContainsFunc(p.Name, unicode.IsControl):
+			fs.add(key+".name", "%q has control characters", p.Name)
+		default:
+			names[p.Name] = i
+		}
+		if len(p.Command) == 0 || p.Command[0] == "" {
+			fs.add(key+".command", `missing: program and arguments, as ["python3", "model.py"]`)
+		}
+		fs.atLeast(key+".replicas", p.Replicas, 1)
+		for name := range p.Env {
+			if name == "" || strings.ContainsAny(name, "=\x00") {
+				fs.add(joinKey(key+".env", name), "not a name of an environment variable")
+			}
+		}
+	}
+	if len(c.Supervised) > 0 && len(k.Listen) == 0 {
+		fs.add("containers.listen", "empty, but there are %d [[container]] to connect: give it an address, such as 127.0.0.1:0", len(c.Supervised))
+	}
+}
+
+func (c Config) validateLimits(fs *faults) {
+	l := c.Limits
+	fs.size("limits.message_bytes", l.MessageBytes, 4<<10)
+	fs.size("limits.metadata_bytes", l.MetadataBytes, 64)
+	fs.between("limits.tensors", l.Tensors, 1, 255) // a count of one byte on the Shiva wire
+	fs.between("limits.rank", l.Rank, 1, 255)       // likewise
+	fs.between("limits.json_depth", l.JSONDepth, 1, 10000)
+	fs.size("limits.payload_bytes", l.PayloadBytes, 1<<20)
+	if l.MetadataBytes > l.MessageBytes {
+		fs.add("limits.metadata_bytes", "%v is above limits.message_bytes, %v: the message ends first", l.MetadataBytes, l.MessageBytes)
+	}
+	if l.PayloadBytes < l.MessageBytes {
+		fs.add("limits.payload_bytes", "%v is below limits.message_bytes, %v: a message of that size never fits", l.PayloadBytes, l.MessageBytes)
+	}
+}
+
+// validatePolicy checks [defaults] or a model's table, and it against the doors' limits.
+func (c Config) validatePolicy(fs *faults, table string, p Policy) {
+	key := func(k string) string { return table + "." + k }
+	fs.oneOf(key("strategy"), p.Strategy, strategies)
+	fs.duration(key("objective"), p.Objective, 100*time.Microsecond)
+	fs.atLeast(key("max_batch"), p.MaxBatch, 0)
+	fs.duration(key("delay"), p.Delay, 0)
+	fs.atLeast(key("queue_rows"), p.QueueRows, 1)
+	fs.size(key("queue_bytes"), p.QueueBytes, 1)
+	fs.duration(key("deadline"), p.Deadline, time.Millisecond)
+	fs.duration(key("execution_timeout"), p.ExecutionTimeout, time.Millisecond)
+	fs.between(key("slots"), p.Slots, 1, 64)
+
+	if p.MaxBatch > p.QueueRows {
+		fs.add(key("max_batch"), "%d is above queue_rows, %d: so many rows never wait together", p.MaxBatch, p.QueueRows)
+	}
+	if reach := c.TCP.Connections * c.TCP.InFlightPerConnection; c.TCP.Listen != "" && p.MaxBatch > reach {
+		fs.add(key("max_batch"), "%d is above what can be in flight, %d (tcp.connections %d x tcp.in_flight_per_connection %d): no batch of single rows gets so large",
+			p.MaxBatch, reach, c.TCP.Connections, c.TCP.InFlightPerConnection)
+	}
+	if p.QueueBytes < c.Limits.MessageBytes {
+		fs.add(key("queue_bytes"), "%v is below limits.message_bytes, %v: a message of that size is accepted but can never wait", p.QueueBytes, c.Limits.MessageBytes)
+	}
+	if p.Delay > 0 && p.Delay >= p.Objective {
+		fs.add(key("delay"), "%v is not below objective, %v: the wait alone would take what the whole batch may", formatDuration(p.Delay), formatDuration(p.Objective))
+	}
+	if p.Objective > p.Deadline {
+		fs.add(key("objective"), "%v is above deadline, %v: batches of that length are always late", formatDuration(p.Objective), formatDuration(p.Deadline))
+	}
+	if p.ExecutionTimeout < p.Objective {
+		fs.add(key("execution_timeout"), "%v is below objective, %v: a replica would be suspected for a batch of the wanted length", formatDuration(p.ExecutionTimeout), formatDuration(p.Objective))
+	}
+	if !p.Shed && p.Strategy == "deadline" {
+		fs.add(key("shed"), `false has no meaning for strategy "deadline", which is to shed; use "aimd" or "static"`)
+	}
+	if p.Pad && p.Strategy != "static" {
+		fs.add(key("pad"), `true has no meaning for strategy %q; use "static"`, p.Strategy)
+	}
+}
+
+// validateListeners checks every address, and that no two doors want the same one.
+func (c Config) validateListeners(fs *faults) {
+	type door struct{ key, host, port string }
+	var taken []door
+	check := func(key, addr string) {
+		host, port, fault := splitAddr(addr)
+		if fault != "" {
+			fs.add(key, "%s", fault)
+			return
+		}
+		if port == "0" {
+			return
+		}
+		for _, d := range taken {
+			if d.port == port && (d.host == host || d.host == "" || host == "") {
+				fs.add(key, "%s is already taken by %s", addr, d.key)
+				return
+			}
+		}
+		taken = append(taken, door{key, host, port})
+	}
+	if c.TCP.Listen != "" {
+		check("tcp.listen", c.TCP.Listen)
+	}
+	paths := map[string]bool{}
+	for i, addr := range c.Containers.Listen {
+		key := indexKey("containers.listen", i)
+		switch path, ipc := strings.CutPrefix(addr, "ipc://"); {
+		case !ipc:
+			check(key, strings.TrimPrefix(addr, "tcp://"))
+		case path == "":
+			fs.add(key, "ipc:// without a path")
+		case len(path) > 107: // sockaddr_un of Linux
+			fs.add(key, "the path of a Unix socket has at most 107 bytes, this one has %d", len(path))
+		case paths[path]:
+			fs.add(key, "%s is listed twice", addr)
+		default:
+			paths[path] = true
+		}
+	}
+	if c.Admin.Listen != "" {
+		check("admin.listen", c.Admin.Listen)
+	}
+}
+
+// splitAddr splits host:port. Wildcard hosts become "".
+func splitAddr(addr string) (host, port, fault string) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", "", strconv.Quote(addr) + ` is not an address: want host:port, as "127.0.0.1:6174" or ":6174"`
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return "", "", strconv.Quote(addr) + " has the port " + strconv.Quote(port) + ": want a number from 0 (any free one) to 65535"
+	} else {
+		port = strconv.FormatUint(n, 10)
+	}
+	if host == "0.0.0.0" || host == "::" {
+		host = ""
+	}
+	return host, port, ""
+}
+
+// badModelName says why a name cannot be a model's, or "". A name is one step of a route: see the
+// namespaces of the Shiva door and the paths of the V2 protocol.
+func badModelName(name string) string {
+	switch {
+	case name == "v2" || strings.HasPrefix(name, "!"):
+		return strconv.Quote(name) + " is reserved: it is not a name for a model"
+	case badStep(name):
+		return strconv.Quote(name) + " is not a name for a model: want 1 to 200 printable characters without / or spaces"
+	}
+	return ""
+}
+
+// badVersion says why a text cannot be a version, or "".
+func badVersion(v string) string {
+	if v == "update" || badStep(v) { // name/update is the route of feedback
+		return strconv.Quote(v) + " is not a version: want 1 to 200 printable characters without / or spaces"
+	}
+	return ""
+}
+
+func badStep(s string) bool {
+	return s == "" || len(s) > 200 || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool {
+		return r == '/' || unicode.IsSpace(r) || !unicode.IsPrint(r)
+	})
+}
+
+func (fs *faults) atLeast(key string, n, low int) {
+	if n < low {
+		fs.add(key, "expected at least %d, got %d", low, n)
+	}
+}
+
+func (fs *faults) between(key string, n, low, high int) {
+	if n < low || n > high {
+		fs.add(key, "expected %d to %d, got %d", low, high, n)
+	}
+}
+
+func (fs *faults) size(key string, b, low Bytes) {
+	if b < low {
+		fs.add(key, "expected at least %v, got %v", low, b)
+	}
+}
+
+func (fs *faults) duration(key string, d, low time.Duration) {
+	if d < low {
+		fs.add(key, "expected at least %s, got %s", formatDuration(low), formatDuration(d))
+	}
+}
+
+func (fs *faults) oneOf(key, s string, list []string) {
+	if !slices.Contains(list, s) {
+		fs.add(key, "expected one of %s, got %q", strings.Join(list, ", "), s)
+	}
+}

@@ -1,0 +1,132 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// WriteTOML writes all of c as a file that Load reads back to the same configuration.
+func (c Config) WriteTOML(w io.Writer) error {
+	var b bytes.Buffer
+	writeTable(&b, "", reflect.ValueOf(c))
+	_, err := w.Write(bytes.TrimLeft(b.Bytes(), "\n"))
+	return err
+}
+
+// writeTable writes the settings of a struct, first the plain ones, then those that are tables.
+func writeTable(b *bytes.Buffer, table string, v reflect.Value) {
+	for f := range fieldsOf(v) {
+		if text, ok := tomlValue(f.value); ok {
+			b.WriteString(f.key + " = " + text + "\n")
+		}
+	}
+	for f := range fieldsOf(v) {
+		key := joinKey(table, f.key)
+		switch x := f.value.Interface().(type) {
+		case map[string]Model:
+			for _, name := range slices.Sorted(maps.Keys(x)) {
+				name, m := joinKey(key, name), x[name]
+				b.WriteString("\n[" + name + "]\n")
+				writeTable(b, name, reflect.ValueOf(m))
+			}
+		case []Container:
+			for _, p := range x {
+				b.WriteString("\n[[" + key + "]]\n")
+				writeTable(b, key, reflect.ValueOf(p))
+			}
+		default:
+			if f.value.Kind() == reflect.Struct {
+				b.WriteString("\n[" + key + "]\n")
+				writeTable(b, key, f.value)
+			}
+		}
+	}
+}
+
+// tomlValue writes a value that stands behind a key; false for tables.
+func tomlValue(v reflect.Value) (string, bool) {
+	switch x := v.Interface().(type) {
+	case string:
+		return quote(x), true
+	case time.Duration:
+		return quote(formatDuration(x)), true
+	case Bytes:
+		return quote(x.String()), true
+	case bool:
+		return strconv.FormatBool(x), true
+	case int:
+		return strconv.Itoa(x), true
+	case Addrs:
+		return quoteList(x), true
+	case []string:
+		return quoteList(x), true
+	case map[string]string:
+		pairs := []string{}
+		for _, k := range slices.Sorted(maps.Keys(x)) {
+			pairs = append(pairs, quoteKey(k)+" = "+quote(x[k]))
+		}
+		return "{ " + strings.Join(pairs, ", ") + " }", true
+	}
+	return "", false
+}
+
+func quoteList(list []string) string {
+	quoted := make([]string, len(list))
+	for i, s := range list {
+		quoted[i] = quote(s)
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
+}
+
+// quote writes a TOML basic string. JSON's escapes are all TOML's; TOML wants DEL escaped too.
+func quote(s string) string {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.Encode(s) // a string into memory cannot fail
+	return strings.ReplaceAll(strings.TrimSuffix(b.String(), "\n"), "\x7f", `\u007f`)
+}
+
+// MarshalJSON writes c with the keys and the words of the file: durations and sizes are strings.
+func (c Config) MarshalJSON() ([]byte, error) {
+	return json.Marshal(jsonTree(reflect.ValueOf(c)))
+}
+
+func jsonTree(v reflect.Value) any {
+	switch x := v.Interface().(type) {
+	case time.Duration:
+		return formatDuration(x)
+	case Bytes:
+		return x.String()
+	case map[string]Model:
+		out := make(map[string]any, len(x))
+		for name, m := range x {
+			out[name] = jsonTree(reflect.ValueOf(m))
+		}
+		return out
+	case []Container:
+		out := make([]any, len(x))
+		for i, p := range x {
+			out[i] = jsonTree(reflect.ValueOf(p))
+		}
+		return out
+	}
+	switch {
+	case v.Kind() == reflect.Slice && v.IsNil():
+		return []any{}
+	case v.Kind() != reflect.Struct:
+		return v.Interface()
+	}
+	out := map[string]any{}
+	for f := range fieldsOf(v) {
+		out[f.key] = jsonTree(f.value)
+	}
+	return out
+}
