@@ -1,5 +1,13 @@
 package tensor
 
+import (
+	"encoding/binary"
+	"fmt"
+	"unsafe"
+
+	"github.com/x448/float16"
+)
+
 // A Tensor is a dense array: a dtype, a shape and the elements' bytes.
 //
 // Data is in the byte order of the host and in C order (last dimension fastest); len(Data) is
@@ -23,4 +31,198 @@ type Spec struct {
 	Name  string
 	DType DType
 	Shape Shape
+}
+
+// New makes a Tensor of data, which it aliases and which must have the length that d and s ask for.
+func New(d DType, s Shape, data []byte) (Tensor, error) {
+	t := Tensor{DType: d, Shape: s, Data: data}
+	return t, t.Check()
+}
+
+// Check tells whether dtype, shape and data agree.
+func (t Tensor) Check() error {
+	if !t.DType.Valid() {
+		return fmt.Errorf("tensor: %s is not a dtype", t.DType)
+	}
+	n, ok := t.Shape.Elements()
+	if !ok {
+		return fmt.Errorf("tensor: shape %s has a negative dimension or too many elements", t.Shape)
+	}
+	if t.DType == Bytes {
+		rest, err := skipElems(t.Data, n)
+		if err == nil && len(rest) > 0 {
+			err = fmt.Errorf("tensor: %d bytes after the last of %d elements of shape %s", len(rest), n, t.Shape)
+		}
+		return err
+	}
+	size := t.DType.Size()
+	if n > int(maxInt)/size || n*size != len(t.Data) {
+		return fmt.Errorf("tensor: %s of shape %s takes %d x %d bytes, got %d", t.DType, t.Shape, n, size, len(t.Data))
+	}
+	return nil
+}
+
+// Rows is the size of the first dimension; 0 for a tensor that has none.
+func (t Tensor) Rows() int {
+	if len(t.Shape) == 0 {
+		return 0
+	}
+	return t.Shape[0]
+}
+
+// Retain adds a reference to the memory behind t, if it is counted.
+func (t Tensor) Retain() { t.Buf.Retain() }
+
+// Release gives a reference back.
+func (t Tensor) Release() { t.Buf.Release() }
+
+// An Element is a Go type that the elements of a tensor can be read and written as. float16.Float16 is
+// that of github.com/x448/float16. BFloat16, LongDouble and Bytes have no such type; see [Cast],
+// [FromStrings] and [Strings].
+type Element interface {
+	bool | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 |
+		float16.Float16 | float32 | float64 | complex64 | complex128
+}
+
+// DTypeOf gives the DType whose elements are of type T.
+func DTypeOf[T Element]() DType {
+	switch any(*new(T)).(type) {
+	case bool:
+		return Bool
+	case int8:
+		return Int8
+	case int16:
+		return Int16
+	case int32:
+		return Int32
+	case int64:
+		return Int64
+	case uint8:
+		return Uint8
+	case uint16:
+		return Uint16
+	case uint32:
+		return Uint32
+	case uint64:
+		return Uint64
+	case float16.Float16:
+		return Float16
+	case float32:
+		return Float32
+	case float64:
+		return Float64
+	case complex64:
+		return Complex64
+	default:
+		return Complex128
+	}
+}
+
+// FromSlice makes a Tensor of the values, whose memory it aliases: writing to one is writing to the other.
+func FromSlice[T Element](shape Shape, values []T) (Tensor, error) {
+	var data []byte
+	if len(values) > 0 {
+		data = unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), len(values)*int(unsafe.Sizeof(values[0])))
+	}
+	return New(DTypeOf[T](), shape, data)
+}
+
+// Values gives the elements of t as a slice that aliases its Data: it lives as long as they do, and is
+// not to be written to unless t may be.
+//
+// It fails when T is not the type of t's elements, when a bool holds a byte other than 0 and 1 (the wire
+// allows it, Go does not), and when Data does not lie on a boundary of T, which happens only to slices
+// cut from elsewhere: what the decoder, the pool and [Concat] make is aligned.
+func Values[T Element](t Tensor) ([]T, error) {
+	if d := DTypeOf[T](); d != t.DType {
+		return nil, fmt.Errorf("tensor: values of type %s asked of a tensor of %s", d, t.DType)
+	}
+	if err := t.Check(); err != nil {
+		return nil, err
+	}
+	if len(t.Data) == 0 {
+		return []T{}, nil
+	}
+	if t.DType == Bool {
+		for i, b := range t.Data {
+			if b > 1 {
+				return nil, fmt.Errorf("tensor: element %d is the byte %#02x, which is neither false nor true in Go", i, b)
+			}
+		}
+	}
+	p := unsafe.Pointer(unsafe.SliceData(t.Data))
+	var zero T
+	if uintptr(p)%unsafe.Alignof(zero) != 0 {
+		return nil, fmt.Errorf("tensor: data of %s not aligned to %d bytes", t.DType, unsafe.Alignof(zero))
+	}
+	return unsafe.Slice((*T)(p), len(t.Data)/int(unsafe.Sizeof(zero))), nil
+}
+
+// FromStrings makes a Bytes tensor of the elements, which it copies.
+func FromStrings(shape Shape, elems []string) (Tensor, error) {
+	n := 0
+	for _, s := range elems {
+		n += lenBytes + len(s)
+	}
+	data := make([]byte, 0, n)
+	for _, s := range elems {
+		data = AppendElem(data, s)
+	}
+	return New(Bytes, shape, data)
+}
+
+// AppendElem appends one element of a Bytes tensor: its length in 4 bytes, little-endian, and its bytes.
+func AppendElem[S string | []byte](data []byte, elem S) []byte {
+	data = binary.LittleEndian.AppendUint32(data, uint32(len(elem)))
+	return append(data, elem...)
+}
+
+// Strings gives the elements of a Bytes tensor as strings of their own.
+func Strings(t Tensor) ([]string, error) {
+	elems, err := BytesElems(t)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]string, len(elems))
+	for i, e := range elems {
+		list[i] = string(e)
+	}
+	return list, nil
+}
+
+// BytesElems gives the elements of a Bytes tensor as slices of its Data.
+func BytesElems(t Tensor) ([][]byte, error) {
+	if t.DType != Bytes {
+		return nil, fmt.Errorf("tensor: byte strings asked of a tensor of %s", t.DType)
+	}
+	if err := t.Check(); err != nil {
+		return nil, err
+	}
+	n, _ := t.Shape.Elements()
+	list := make([][]byte, 0, n)
+	for rest := t.Data; len(rest) > 0; {
+		end := lenBytes + int(binary.LittleEndian.Uint32(rest))
+		list = append(list, rest[lenBytes:end:end])
+		rest = rest[end:]
+	}
+	return list, nil
+}
+
+// lenBytes is the size of the length before each element of a Bytes tensor.
+const lenBytes = 4
+
+// skipElems gives what follows the first n elements of a Bytes tensor's data.
+func skipElems(data []byte, n int) ([]byte, error) {
+	for i := range n {
+		if len(data) < lenBytes {
+			return nil, fmt.Errorf("tensor: bytes element %d of %d: %d bytes left for its length of %d", i, n, len(data), lenBytes)
+		}
+		size := binary.LittleEndian.Uint32(data)
+		data = data[lenBytes:]
+		if uint64(size) > uint64(len(data)) {
+			return nil, fmt.Errorf("tensor: bytes element %d of %d says %d bytes, %d are left", i, n, size, len(data))
+		}
+		data = data[size:]
+	}
+	return data, nil
 }

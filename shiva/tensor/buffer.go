@@ -1,0 +1,59 @@
+package tensor
+
+import (
+	"sync/atomic"
+)
+
+// A Buffer is a piece of memory with counted references. It comes from [Pool.Get] with one reference and
+// goes back when the last is released.
+//
+// Retain and Release may be called from any goroutine, and on a nil Buffer, where they do nothing.
+type Buffer struct {
+	data []byte // the whole class; data[:n] was asked for
+	n    int
+
+	pool  *Pool // nil: memory of the garbage collector
+	class int   // index into the pool's classes; unpooled above the largest
+
+	refs  atomic.Int32
+	trace trace // who took it; empty unless built with invariants
+}
+
+// Bytes is the memory, as long as it was asked for. Its contents are undefined until written. It must not
+// be used after the last reference was released.
+func (b *Buffer) Bytes() []byte {
+	if invariants && b.refs.Load() <= 0 {
+		panic("tensor: bytes of a released buffer" + b.trace.String())
+	}
+	return b.data[:b.n]
+}
+
+// Retain adds a reference. The caller must be sure to be covered by one already.
+func (b *Buffer) Retain() {
+	if b == nil {
+		return
+	}
+	if n := b.refs.Add(1); invariants && n <= 1 {
+		panic("tensor: retain of a released buffer" + b.trace.String())
+	}
+}
+
+// Release gives a reference back; with the last one the memory goes to the pool.
+func (b *Buffer) Release() {
+	if b == nil {
+		return
+	}
+	n := b.refs.Add(-1)
+	if n > 0 {
+		return
+	}
+	if invariants {
+		if n < 0 {
+			panic("tensor: second release of a buffer" + b.trace.String())
+		}
+		poison(b.data)
+	}
+	if b.pool != nil {
+		b.pool.put(b)
+	}
+}

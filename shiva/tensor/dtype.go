@@ -1,0 +1,138 @@
+package tensor
+
+import "strconv"
+
+// A DType says what the elements of a tensor are. Its number is the code on the Shiva wire for all that
+// travel there, and 32 or more for the rest.
+//
+// There is one DType per meaning: the wire has two codes each for float64 (2 and 11) and int64 (10 and
+// 13), of which [FromWire] makes one. 11 and 13 are kept because they are the ones that the reference
+// implementation sends and understands.
+type DType uint8
+
+// The element types. The numbers are on the wire and may not change.
+const (
+	Float16    DType = 0
+	Float32    DType = 1
+	Uint8      DType = 3
+	Int8       DType = 4
+	Uint16     DType = 5
+	Int16      DType = 6
+	Uint32     DType = 7
+	Int32      DType = 8
+	Uint64     DType = 9
+	Float64    DType = 11
+	LongDouble DType = 12 // x86-64: 80-bit extended in 16 bytes, the last 6 of which mean nothing
+	Int64      DType = 13
+	Complex64  DType = 14 // real, then imaginary
+	Complex128 DType = 15
+	Bool       DType = 17 // one byte; any byte but 0 is true
+
+	// Not on the Shiva wire.
+
+	BFloat16 DType = 32 // the upper half of a float32
+	Bytes    DType = 33 // variable size: each element is a 4-byte little-endian length and its bytes
+)
+
+// The other wire codes of float64 and int64, accepted and never sent.
+const (
+	wireFloat64 = 2
+	wireInt64   = 10
+)
+
+// firstOffWire is the first number that is not a code of the Shiva wire.
+const firstOffWire = 32
+
+// dtypes is the one table; a row without a name is not a DType.
+var dtypes = [...]struct {
+	name, v2  string
+	size      uint8 // bytes of an element; 0: variable
+	swapWidth uint8 // bytes of the unit whose byte order is that of the host
+}{
+	Float16:    {"float16", "FP16", 2, 2},
+	Float32:    {"float32", "FP32", 4, 4},
+	Uint8:      {"uint8", "UINT8", 1, 1},
+	Int8:       {"int8", "INT8", 1, 1},
+	Uint16:     {"uint16", "UINT16", 2, 2},
+	Int16:      {"int16", "INT16", 2, 2},
+	Uint32:     {"uint32", "UINT32", 4, 4},
+	Int32:      {"int32", "INT32", 4, 4},
+	Uint64:     {"uint64", "UINT64", 8, 8},
+	Float64:    {"float64", "FP64", 8, 8},
+	LongDouble: {"longdouble", "LONGDOUBLE", 16, 16},
+	Int64:      {"int64", "INT64", 8, 8},
+	Complex64:  {"complex64", "COMPLEX64", 8, 4},
+	Complex128: {"complex128", "COMPLEX128", 16, 8},
+	Bool:       {"bool", "BOOL", 1, 1},
+	BFloat16:   {"bfloat16", "BF16", 2, 2},
+	Bytes:      {"bytes", "BYTES", 0, 1},
+}
+
+var fromV2 = func() map[string]DType {
+	m := make(map[string]DType)
+	for d := range dtypes {
+		if name := dtypes[d].v2; name != "" {
+			m[name] = DType(d)
+		}
+	}
+	return m
+}()
+
+// FromWire gives the DType of a code of the Shiva wire, and false for a code that has none.
+func FromWire(code byte) (DType, bool) {
+	switch code {
+	case wireFloat64:
+		return Float64, true
+	case wireInt64:
+		return Int64, true
+	}
+	d := DType(code)
+	return d, d.OnWire()
+}
+
+// FromV2 gives the DType of a datatype name of the Predict Protocol V2 (FP32, BYTES, …). LONGDOUBLE,
+// COMPLEX64 and COMPLEX128, which that protocol lacks, are ours.
+func FromV2(name string) (DType, bool) {
+	d, ok := fromV2[name]
+	return d, ok
+}
+
+// Valid tells whether d is one of the constants.
+func (d DType) Valid() bool { return int(d) < len(dtypes) && dtypes[d].name != "" }
+
+// OnWire tells whether d can travel in a Shiva message.
+func (d DType) OnWire() bool { return d < firstOffWire && d.Valid() }
+
+// Size is the number of bytes of an element; 0 for [Bytes], whose elements vary, and for no DType at all.
+func (d DType) Size() int {
+	if int(d) >= len(dtypes) {
+		return 0
+	}
+	return int(dtypes[d].size)
+}
+
+// SwapWidth is the number of bytes of the unit that is reversed between big-endian and little-endian,
+// the width for [SwapCopy]: the element's size, but half of it for a complex number, whose two parts are
+// reversed each on its own. 1 where there is nothing to reverse.
+func (d DType) SwapWidth() int {
+	if !d.Valid() {
+		return 1
+	}
+	return int(dtypes[d].swapWidth)
+}
+
+// String is the name that numpy uses, such as "float32".
+func (d DType) String() string {
+	if !d.Valid() {
+		return "dtype(" + strconv.Itoa(int(d)) + ")"
+	}
+	return dtypes[d].name
+}
+
+// V2 is the name in the Predict Protocol V2, such as "FP32"; "" for no DType.
+func (d DType) V2() string {
+	if !d.Valid() {
+		return ""
+	}
+	return dtypes[d].v2
+}

@@ -1,0 +1,80 @@
+//go:build invariants
+
+package tensor
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+)
+
+// invariants is the strict build: released bytes are overwritten and not handed out again, misuse of a
+// reference count panics, and the pool knows who took what.
+const invariants = true
+
+// poisonByte is what released memory holds: no valid UTF-8, no valid bool, a strange number in any dtype.
+const poisonByte = 0xDB
+
+func poison(b []byte) {
+	for i := range b {
+		b[i] = poisonByte
+	}
+}
+
+// A trace is the stack of whoever took a buffer.
+type trace struct {
+	pcs [24]uintptr
+	n   int
+}
+
+func (t *trace) take() { t.n = runtime.Callers(3, t.pcs[:]) }
+
+func (t *trace) String() string {
+	var sb strings.Builder
+	sb.WriteString("; it was taken by")
+	frames := runtime.CallersFrames(t.pcs[:t.n])
+	for {
+		f, more := frames.Next()
+		fmt.Fprintf(&sb, "\n\t%s %s:%d", f.Function, f.File, f.Line)
+		if !more {
+			return sb.String()
+		}
+	}
+}
+
+// books lists the buffers that are out.
+type books struct {
+	mu  sync.Mutex
+	out map[*Buffer]struct{}
+}
+
+func (k *books) add(b *Buffer) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.out == nil {
+		k.out = make(map[*Buffer]struct{})
+	}
+	k.out[b] = struct{}{}
+}
+
+func (k *books) remove(b *Buffer) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.out, b)
+}
+
+// Outstanding describes the buffers of p that are out, one text with the taker's stack each. It needs
+// -tags invariants and is empty without; [Pool.InUse] is always there.
+func Outstanding(p *Pool) []string {
+	if p == nil {
+		return nil
+	}
+	p.books.mu.Lock()
+	defer p.books.mu.Unlock()
+	var list []string
+	for b := range p.books.out {
+		list = append(list, fmt.Sprintf("%d bytes, %d references%s", b.n, b.refs.Load(), b.trace.String()))
+	}
+	return list
+}

@@ -1,0 +1,231 @@
+package tensor
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"weak"
+)
+
+// Size classes: 64 bytes, then four steps to each doubling, so that at most a fifth of a buffer lies idle
+// (a quarter of what was asked), up to 64 MiB. Larger buffers are made to measure and left to the garbage
+// collector: a pool that keeps them is a leak by another name.
+const (
+	minClassBytes = 64
+	minClassBits  = 6
+	maxClassBits  = 26
+	maxClassBytes = 1 << maxClassBits
+	numClasses    = (maxClassBits-minClassBits)*4 + 1
+	unpooled      = numClasses
+
+	// Buffers up to this size are kept in a sync.Pool: a few nanoseconds, no lock, and the garbage
+	// collector thins it out. Larger ones are kept on shelves of our own, because a sync.Pool forgets all
+	// that was idle for two collections, and a fresh buffer of megabytes has to be cleared first.
+	maxQuickBytes = 32 << 10
+	quickClasses  = (15-minClassBits)*4 + 1
+)
+
+// ErrBudget is what [Pool.Get] refuses with when the pool's byte budget is exhausted. The error wraps it
+// and names the budget, what is out and what was asked.
+var ErrBudget = errors.New("tensor: memory budget exhausted")
+
+// A Pool hands out Buffers in size classes, counts the bytes that are out and refuses to pass its budget.
+// One Pool serves a whole process. A nil *Pool is usable: ordinary memory without a limit or a count.
+//
+// What comes back is kept for the next Get. Of the large classes, half of what nobody needed between two
+// garbage collections is let go at each collection; and what is kept and what is out together stay within
+// the budget.
+type Pool struct {
+	budget int64 // 0: none
+
+	out  atomic.Int64 // bytes of all classes handed out
+	idle atomic.Int64 // bytes on the shelves
+
+	quick   [quickClasses]sync.Pool // of *Buffer
+	shelves [numClasses - quickClasses]shelf
+
+	books books // of what is out; empty unless built with invariants
+}
+
+// A shelf keeps the idle buffers of one large class, most recently used last.
+type shelf struct {
+	mu   sync.Mutex
+	free []*Buffer
+	low  int // fewest that were free since the last trim: nobody needed these
+}
+
+// NewPool makes a pool that has at most budgetBytes out at any time; 0 means no limit. Bytes are counted
+// as the classes they occupy.
+func NewPool(budgetBytes int64) *Pool {
+	p := &Pool{budget: max(budgetBytes, 0)}
+	trimAtGC(p)
+	return p
+}
+
+// Budget is the limit in bytes, 0 if there is none.
+func (p *Pool) Budget() int64 {
+	if p == nil {
+		return 0
+	}
+	return p.budget
+}
+
+// InUse is the number of bytes that are out, in whole classes.
+func (p *Pool) InUse() int64 {
+	if p == nil {
+		return 0
+	}
+	return p.out.Load()
+}
+
+// Idle is the number of bytes kept for reuse in the large classes.
+func (p *Pool) Idle() int64 {
+	if p == nil {
+		return 0
+	}
+	return p.idle.Load()
+}
+
+// Get returns a buffer of n bytes with undefined contents and one reference. It fails only with an error
+// that is [ErrBudget].
+func (p *Pool) Get(n int) (*Buffer, error) {
+	if p == nil {
+		b := &Buffer{data: make([]byte, n), n: n, class: unpooled}
+		b.refs.Store(1)
+		b.trace.take()
+		return b, nil
+	}
+	class, size := classOf(n)
+	if out := p.out.Add(int64(size)); p.budget > 0 && out > p.budget {
+		p.out.Add(-int64(size))
+		return nil, fmt.Errorf("%w: %d bytes of %d are in use, %d more were asked", ErrBudget, out-int64(size), p.budget, size)
+	}
+	b := p.take(class)
+	if b == nil {
+		p.makeRoom()
+		b = &Buffer{data: make([]byte, size), pool: p, class: class}
+	}
+	b.n = n
+	b.refs.Store(1)
+	if invariants {
+		b.trace.take()
+		p.books.add(b)
+	}
+	return b, nil
+}
+
+// classOf gives the class that n bytes go into and its size.
+func classOf(n int) (class, size int) {
+	if n <= minClassBytes {
+		return 0, minClassBytes
+	}
+	if n > maxClassBytes {
+		return unpooled, n
+	}
+	// The leading bit of n-1 says which doubling, the two below it which of its four steps.
+	x := uint(n - 1)
+	shift := bits.Len(x) - 3
+	step := int(x >> shift) // 4..7
+	return (shift+3-minClassBits-1)*4 + step - 3, (step + 1) << shift
+}
+
+// take returns an idle buffer of the class, or nil.
+func (p *Pool) take(class int) *Buffer {
+	if class < quickClasses {
+		b, _ := p.quick[class].Get().(*Buffer)
+		return b
+	}
+	if class == unpooled {
+		return nil
+	}
+	s := &p.shelves[class-quickClasses]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := len(s.free) - 1
+	if last < 0 {
+		return nil
+	}
+	b := s.free[last]
+	s.free[last] = nil
+	s.free = s.free[:last]
+	s.low = min(s.low, last)
+	p.idle.Add(-int64(len(b.data)))
+	return b
+}
+
+// put takes a buffer back whose last reference is gone.
+func (p *Pool) put(b *Buffer) {
+	p.out.Add(-int64(len(b.data)))
+	switch {
+	case invariants:
+		p.books.remove(b) // and never hand it out again, so that every use after release meets the poison
+	case b.class < quickClasses:
+		p.quick[b.class].Put(b)
+	case b.class < unpooled:
+		s := &p.shelves[b.class-quickClasses]
+		s.mu.Lock()
+		s.free = append(s.free, b)
+		p.idle.Add(int64(len(b.data)))
+		s.mu.Unlock()
+	}
+}
+
+// makeRoom lets idle buffers go, largest first, until they and what is out fit the budget: a load that
+// changes its sizes must not end up with the budget once in use and once more on the shelves.
+func (p *Pool) makeRoom() {
+	if p.budget == 0 {
+		return
+	}
+	for i := len(p.shelves) - 1; i >= 0; i-- {
+		over := p.out.Load() + p.idle.Load() - p.budget
+		if over <= 0 {
+			return
+		}
+		s := &p.shelves[i]
+		s.mu.Lock()
+		if len(s.free) > 0 {
+			size := int64(len(s.free[0].data))
+			p.dropLocked(s, int(min(int64(len(s.free)), (over+size-1)/size)))
+		}
+		s.mu.Unlock()
+	}
+}
+
+// trim lets go half of what lay idle on each shelf since the last trim, at least one.
+func (p *Pool) trim() {
+	for i := range p.shelves {
+		s := &p.shelves[i]
+		s.mu.Lock()
+		p.dropLocked(s, (s.low+1)/2)
+		s.low = len(s.free)
+		s.mu.Unlock()
+	}
+}
+
+// dropLocked lets go the n buffers of s that were used longest ago.
+func (p *Pool) dropLocked(s *shelf, n int) {
+	if n == 0 {
+		return
+	}
+	p.idle.Add(-int64(n) * int64(len(s.free[0].data)))
+	kept := copy(s.free, s.free[n:])
+	clear(s.free[kept:])
+	s.free = s.free[:kept]
+	s.low = min(s.low, kept)
+}
+
+// trimAtGC has p trimmed after each garbage collection, as long as anyone else holds it. The runtime
+// collects at least every two minutes, so an idle process gives all but nothing back within a quarter of
+// an hour; a timer would need a goroutine and somebody to stop it.
+func trimAtGC(p *Pool) {
+	type tick struct{ _ [32]byte } // too large for the allocator to share its memory with a longer-lived neighbour
+	runtime.AddCleanup(new(tick), func(w weak.Pointer[Pool]) {
+		if p := w.Value(); p != nil {
+			p.trim()
+			trimAtGC(p)
+		}
+	}, weak.Make(p))
+}
