@@ -1,0 +1,99 @@
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("shivad_"+name, help, labels, nil)
+}
+
+var (
+	requestsDesc   = desc("requests_total", "Requests answered, by how they ended.", "model", "version", "door", "outcome")
+	durationDesc   = desc("request_duration_seconds", "Time from a request's last byte to its answer.", "model", "version", "door")
+	inFlightDesc   = desc("requests_in_flight", "Requests taken in and not answered yet.", "door")
+	queueWaitDesc  = desc("queue_wait_seconds", "Time a request waited for its batch.", "model", "version")
+	queueRowsDesc  = desc("queue_rows", "Rows waiting for a batch.", "model", "version")
+	queueBytesDesc = desc("queue_bytes", "Bytes of the rows waiting for a batch.", "model", "version")
+	batchRowsDesc  = desc("batch_rows", "Rows per batch.", "model", "version")
+	executionDesc  = desc("batch_execution_seconds", "Time from sending a batch to its answer.", "model", "version")
+	failuresDesc   = desc("batch_failures_total", "Batches that a container failed or was lost with.", "model", "version")
+	replicasDesc   = desc("replicas", "Live replicas.", "model", "version")
+
+	connectionsDesc = desc("connections", "Open connections of clients.", "door")
+	openedDesc      = desc("connections_opened_total", "Connections accepted.", "door")
+	closedDesc      = desc("connections_closed_total", "Connections ended, by reason.", "door", "reason")
+	receivedDesc    = desc("received_bytes_total", "Bytes from clients.", "door")
+	sentDesc        = desc("sent_bytes_total", "Bytes to clients.", "door")
+
+	payloadDesc      = desc("payload_bytes", "Memory for payloads that is in use.")
+	payloadLimitDesc = desc("payload_limit_bytes", "The most memory for payloads there may be in use.")
+	sessionsDesc     = desc("container_sessions", "Connected containers.")
+	buildDesc        = desc("build_info", "Always 1; the labels say what runs.", "version", "goversion")
+)
+
+// Describe sends nothing: which series there are depends on the models, so Metrics is what the library
+// calls an unchecked collector.
+func (m *Metrics) Describe(chan<- *prometheus.Desc) {}
+
+// Collect makes the metrics from the counts.
+func (m *Metrics) Collect(out chan<- prometheus.Metric) {
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+
+	doors := *m.doors.Load()
+	for _, d := range doors {
+		gauge(inFlightDesc, float64(d.InFlight()), d.name)
+		gauge(connectionsDesc, float64(d.Connections()), d.name)
+		counter(openedDesc, d.opened.Load(), d.name)
+		for why := range closedReasons {
+			counter(closedDesc, d.closed[why].Load(), d.name, why.String())
+		}
+		counter(receivedDesc, d.received.Load(), d.name)
+		counter(sentDesc, d.sent.Load(), d.name)
+	}
+
+	const second = 1e-9
+	for key, model := range *m.models.Load() {
+		name, version := model.name, model.version
+		for _, d := range doors {
+			at := &model.doors[d.index]
+			for o := range outcomes {
+				counter(requestsDesc, at.requests[o].Load(), name, version, d.name, o.String())
+			}
+			out <- at.duration.metric(durationDesc, lowestNanos, second, name, version, d.name)
+		}
+		if key == (id{}) {
+			continue // no model, so no queue and no batch
+		}
+		out <- model.queueWait.metric(queueWaitDesc, lowestNanos, second, name, version)
+		out <- model.batchRows.metric(batchRowsDesc, lowestRows, 1, name, version)
+		out <- model.execution.metric(executionDesc, lowestNanos, second, name, version)
+		counter(failuresDesc, model.failures.Load(), name, version)
+	}
+
+	s := m.sources.Load()
+	if s.Models != nil {
+		for _, g := range s.Models() {
+			shown := m.Model(g.Name, g.Version)
+			if shown.id == other {
+				continue // the sum of several would look like one
+			}
+			gauge(replicasDesc, float64(g.Replicas), shown.name, shown.version)
+			gauge(queueRowsDesc, float64(g.QueueRows), shown.name, shown.version)
+			gauge(queueBytesDesc, float64(g.QueueBytes), shown.name, shown.version)
+		}
+	}
+	if s.PayloadBytes != nil {
+		gauge(payloadDesc, float64(s.PayloadBytes()))
+	}
+	if s.PayloadLimit > 0 {
+		gauge(payloadLimitDesc, float64(s.PayloadLimit))
+	}
+	if s.Sessions != nil {
+		gauge(sessionsDesc, float64(s.Sessions()))
+	}
+	gauge(buildDesc, 1, m.version, goVersion())
+}

@@ -1,0 +1,39 @@
+// Package metrics counts what the server does, and shows it to Prometheus.
+//
+// [New] gives one [Metrics], which is a registry with the collectors of the Go runtime and of the process in
+// it. Rooms take what they count with while they are set up: a [Door] per way in, a [Model] per model
+// version. What they hold are plain atomic words: counting looks up nothing and allocates nothing, and
+// everything Prometheus needs, labels and floats and buckets, is made when it asks.
+//
+// That is why Metrics is one prometheus.Collector of its own instead of a set of prometheus.CounterVec:
+// an observation in a histogram of the client library costs 47 ns and in ours 18 ns, one counted request
+// is three of these, and a server at 100,000 requests per second feels the difference as 1 % of a core.
+// `go test -bench . ./server/metrics` measures both.
+//
+// Names and labels (all names begin with shivad_; the version of a model is a label of its own):
+//
+//	requests_total                {model, version, door, outcome}
+//	request_duration_seconds      {model, version, door}     histogram: taken in to answer given, whatever the outcome
+//	requests_in_flight            {door}
+//	queue_wait_seconds            {model, version}           histogram: taken in to batch closed
+//	queue_rows, queue_bytes       {model, version}
+//	batch_rows                    {model, version}           histogram
+//	batches_total                 {model, version, reason}   why a batch was closed
+//	batch_execution_seconds       {model, version}           histogram: sent to answered
+//	batch_failures_total          {model, version}
+//	replicas                      {model, version}           live ones
+//	drops_total                   {model, version, reason}   rows that were not computed, or computed in vain
+//	connections                   {door}
+//	connections_opened_total      {door}
+//	connections_closed_total      {door, reason}
+//	received_bytes_total, sent_bytes_total  {door}
+//	payload_bytes, payload_limit_bytes      memory for payloads that is out, and the most there may be
+//	container_sessions
+//	build_info                    {version, goversion}       always 1
+//
+// Requests that never found a model have model="" and version="". The number of models that get series
+// of their own is bounded ([MaxModels]): a container may call itself whatever it likes. Past the bound they
+// share model="_other".
+//
+// All methods may be called from any goroutine.
+package metrics

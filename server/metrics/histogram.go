@@ -1,0 +1,44 @@
+package metrics
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// A histogram counts values in buckets whose bounds double: bucket i holds values up to lowest<<i, the last
+// one all above. Finding the bucket is one instruction, and observing two atomic additions.
+type histogram struct {
+	sum     atomic.Int64
+	buckets [25]atomic.Uint64
+}
+
+// The lowest bound of durations, 2^13 ns = 8.2 µs; the highest is then 2^36 ns = 69 s. Of rows, 1 to 2^23.
+const (
+	lowestNanos = 1 << 13
+	lowestRows  = 1
+)
+
+func (h *histogram) observe(v, lowest int64) {
+	v = max(v, 0)
+	i := bits.Len64(uint64(max(v-1, 0) / lowest)) // lowest is a constant power of two: a shift
+	h.buckets[min(i, len(h.buckets)-1)].Add(1)
+	h.sum.Add(v)
+}
+
+func (h *histogram) observeDuration(d time.Duration) { h.observe(int64(d), lowestNanos) }
+
+// metric makes what Prometheus reads, with bounds and sum multiplied by unit.
+func (h *histogram) metric(desc *prometheus.Desc, lowest int64, unit float64, labels ...string) prometheus.Metric {
+	bounds := make(map[float64]uint64, len(h.buckets)-1)
+	var count uint64
+	for i := range h.buckets {
+		count += h.buckets[i].Load()
+		if i < len(h.buckets)-1 { // the last one is +Inf, which the library adds
+			bounds[float64(lowest<<i)*unit] = count
+		}
+	}
+	return prometheus.MustNewConstHistogram(desc, count, float64(h.sum.Load())*unit, bounds, labels...)
+}

@@ -1,0 +1,56 @@
+package metrics
+
+// An Outcome is how a request ended. The words are those of the error table in the design, in the form
+// Prometheus labels have.
+type Outcome uint8
+
+// The outcomes there are.
+const (
+	OK Outcome = iota
+	Protocol
+	TooLarge
+	InvalidInput
+	NotFound
+	Overloaded
+	DeadlineExceeded
+	Unavailable
+	ContainerFailed
+	ContainerLost
+	Unauthenticated
+	PermissionDenied
+	Draining
+	Canceled
+	Internal
+	outcomes
+)
+
+var outcomeNames = [outcomes]string{
+	"ok", "protocol", "too_large", "invalid_input", "not_found", "overloaded", "deadline_exceeded", "unavailable",
+	"container_failed", "container_lost", "unauthenticated", "permission_denied", "draining", "canceled", "internal",
+}
+
+// String is the label.
+func (o Outcome) String() string { return outcomeNames[o] }
+
+// A Closed is why a connection of a client ended.
+type Closed uint8
+
+// The reasons there are.
+const (
+	ClosedByClient        Closed = iota // it hung up
+	ClosedIdle                          // nothing happened for tcp.idle_timeout
+	ClosedStalled                       // it did not read its answers for tcp.stall_timeout
+	ClosedMessageTimeout                // a message it began was not complete after tcp.message_timeout
+	ClosedProtocol                      // what it sent cannot be trusted
+	ClosedConnectionLimit               // there were tcp.connections already, or no descriptor left
+	ClosedDraining                      // the server shuts down
+	ClosedError                         // the socket failed, or a bug
+	closedReasons
+)
+
+var closedNames = [closedReasons]string{
+	"client", "idle", "stalled", "message_timeout", "protocol", "connection_limit", "draining", "error",
+}
+
+// String is the label.
+func (c Closed) String() string { return closedNames[c] }
