@@ -1,0 +1,59 @@
+// Command echo is the bar that shivad's TCP door is measured against: gnet writing back the bytes that
+// came, from inside the event that brought them. Nothing built on gnet can be faster.
+//
+//	echo [-listen 127.0.0.1:7] [-loops N]
+//
+// It prints its address and serves until it is told to stop.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+
+	"github.com/panjf2000/gnet/v2"
+)
+
+type handler struct {
+	gnet.BuiltinEventEngine
+	listen string
+	stop   <-chan os.Signal
+}
+
+func (h *handler) OnBoot(e gnet.Engine) gnet.Action {
+	fmt.Println(h.listen)
+	go func() { // ends the process; main waits for Run
+		<-h.stop
+		e.Stop(context.Background())
+	}()
+	return gnet.None
+}
+
+func (h *handler) OnTraffic(c gnet.Conn) gnet.Action {
+	p, err := c.Next(-1)
+	if err != nil {
+		return gnet.Close
+	}
+	if _, err := c.Write(p); err != nil {
+		return gnet.Close
+	}
+	return gnet.None
+}
+
+func main() {
+	listen := flag.String("listen", "127.0.0.1:7007", "address to listen on")
+	loops := flag.Int("loops", runtime.GOMAXPROCS(0), "event loops")
+	flag.Parse()
+	log.SetFlags(0)
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
+	err := gnet.Run(&handler{listen: *listen, stop: stop}, "tcp://"+*listen, gnet.WithReuseAddr(true), gnet.WithNumEventLoop(*loops))
+	if err != nil {
+		log.Fatalf("echo: %v", err)
+	}
+}

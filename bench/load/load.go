@@ -1,0 +1,156 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+// Config says what to send, where, how and for how long. Frames and Addr must be set; every other zero
+// means the default that its field names.
+type Config struct {
+	Network string // "tcp" (default) or "unix"
+	Addr    string
+
+	// Frames are the requests, each one whole Shiva message as bytes: connection i sends
+	// Frames[i%len(Frames)] over and over. They must not change while Run runs.
+	Frames [][]byte
+
+	Conns int // connections; 0: one
+	// InFlight is how many requests of one connection may be unanswered. Closed loop: it is always that
+	// many, 0: one. Open loop: more have to wait, which counts into their latency, 0: no limit.
+	InFlight int
+
+	// Rate is the requests per second, over all connections, of an open loop; 0: closed loop.
+	Rate float64
+	// Even spaces an open loop's requests evenly; otherwise they arrive at random (Poisson), as those
+	// of many independent users do.
+	Even bool
+	// Seed fixes the random arrivals, so that two servers can be offered the very same load.
+	Seed uint64
+
+	Warmup   time.Duration // load that is not counted; 0: none
+	Duration time.Duration // load that is; 0: one second
+	Grace    time.Duration // how long to wait for answers after it; 0: five seconds
+
+	// Check, if set, compares one answer, as bytes, with its request: the first of each connection, then
+	// one in CheckEvery (0: 1000) of all. Its error ends the run. "!error" answers are counted, not checked.
+	Check      func(request, answer []byte) error
+	CheckEvery int
+
+	// Loops is the number of threads that share the connections; 0: one, which is right up to a few
+	// hundred thousand requests per second, and where the server needs the other cores.
+	Loops int
+}
+
+// Result is what a run measured. The measured time begins after the warm-up and lasts Config.Duration.
+type Result struct {
+	Elapsed  time.Duration
+	Offered  float64 // requests per second asked for; 0: closed loop
+	Answered int64   // good answers that came in the measured time
+	Bytes    int64   // of the requests of these
+	Failed   int64   // "!error" answers that came in the measured time
+	Lost     int64   // requests still without an answer at the end of the grace
+	// Failure is the metadata of the first "!error": its type and message.
+	Failure string
+	// Latency holds the good answers to requests due in the measured time, from when they were due.
+	Latency Histogram
+}
+
+// Rate is the good answers per second.
+func (r *Result) Rate() float64 { return float64(r.Answered) / r.Elapsed.Seconds() }
+
+// Run offers the load and returns what came of it. It fails when a connection cannot be made or is lost,
+// when answers do not parse, or when Check refuses one; "!error" answers are a result, not a failure.
+// When ctx ends, Run ends with its error.
+func Run(ctx context.Context, c Config) (*Result, error) {
+	if c.Network == "" {
+		c.Network = "tcp"
+	}
+	if len(c.Frames) == 0 {
+		return nil, errors.New("load: no frames to send")
+	}
+	if c.Rate < 0 || c.InFlight < 0 || c.Conns < 0 || c.Loops < 0 {
+		return nil, fmt.Errorf("load: a negative rate (%v), in flight (%d), connections (%d) or loops (%d)", c.Rate, c.InFlight, c.Conns, c.Loops)
+	}
+	c.Conns = max(c.Conns, 1)
+	c.Loops = min(max(c.Loops, 1), c.Conns)
+	if c.Rate == 0 {
+		c.InFlight = max(c.InFlight, 1)
+	}
+	if c.Duration <= 0 {
+		c.Duration = time.Second
+	}
+	if c.Grace <= 0 {
+		c.Grace = 5 * time.Second
+	}
+	if c.CheckEvery <= 0 {
+		c.CheckEvery = 1000
+	}
+
+	loops := make([]*loop, c.Loops)
+	for i := range loops {
+		l, err := newLoop(c, i)
+		if err != nil {
+			return nil, err
+		}
+		defer l.close()
+		loops[i] = l
+	}
+	for i := range c.Conns {
+		l := loops[i%c.Loops]
+		if err := l.dial(ctx, i); err != nil {
+			return nil, err
+		}
+	}
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make([]error, c.Loops)
+	start := time.Now()
+	var wg sync.WaitGroup // joined below; a loop ends by its clock, by its error, or by ctx
+	for i, l := range loops {
+		wg.Go(func() {
+			if errs[i] = l.run(ctx, start); errs[i] != nil {
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+
+	r := &Result{Elapsed: c.Duration, Offered: c.Rate}
+	for _, l := range loops {
+		r.Answered += l.result.Answered
+		r.Bytes += l.result.Bytes
+		r.Failed += l.result.Failed
+		r.Lost += l.result.Lost
+		r.Latency.Merge(&l.result.Latency)
+		if r.Failure == "" {
+			r.Failure = l.result.Failure
+		}
+	}
+	for _, err := range errs {
+		if err != nil && !errors.Is(err, context.Canceled) {
+			return r, err
+		}
+	}
+	return r, errors.Join(errs...)
+}
+
+// dial opens a connection for connection number i of the run.
+func (l *loop) dial(ctx context.Context, i int) error {
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, l.cfg.Network, l.cfg.Addr)
+	if err != nil {
+		return fmt.Errorf("load: connection %d: %w", i, err)
+	}
+	defer nc.Close()
+	fd, err := detach(nc)
+	if err != nil {
+		return fmt.Errorf("load: connection %d: %w", i, err)
+	}
+	return l.add(fd, i)
+}

@@ -1,0 +1,230 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// serve answers each connection by handle until the test ends.
+func serve(t *testing.T, handle func(net.Conn)) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var conns []net.Conn
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, c)
+			mu.Unlock()
+			wg.Go(func() { handle(c) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		mu.Lock()
+		for _, c := range conns {
+			c.Close()
+		}
+		mu.Unlock()
+		wg.Wait()
+	})
+	return l.Addr().String()
+}
+
+func echo(c net.Conn) {
+	io.Copy(c, c)
+	c.Close()
+}
+
+// replies answers every n bytes with one answer.
+func replies(n int, answer []byte) func(net.Conn) {
+	return func(c net.Conn) {
+		p := make([]byte, n)
+		for {
+			if _, err := io.ReadFull(c, p); err != nil {
+				return
+			}
+			if _, err := c.Write(answer); err != nil {
+				return
+			}
+		}
+	}
+}
+
+func same(request, answer []byte) error {
+	if string(request) != string(answer) {
+		return errors.New("not an echo")
+	}
+	return nil
+}
+
+var small = message("{}", "m", "\x00\x01"+"1234")
+
+func TestClosedLoop(t *testing.T) {
+	for name, frame := range map[string][]byte{
+		"small": small,
+		"large": message("{}", "m", "\x01\x03\x00\x40\x00\x00"+strings.Repeat("x", 4<<20)), // larger than any socket buffer
+	} {
+		t.Run(name, func(t *testing.T) {
+			checks := 0
+			r, err := Run(t.Context(), Config{Addr: serve(t, echo), Frames: [][]byte{frame}, Conns: 3, InFlight: 4,
+				Duration: 150 * time.Millisecond, Grace: time.Minute, CheckEvery: 10, Check: func(q, a []byte) error { checks++; return same(q, a) }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			// On a slow machine none may be answered in the measured time, but all are in the grace.
+			if r.Latency.Count() < 3*4 || r.Answered > r.Latency.Count() || r.Bytes != r.Answered*int64(len(frame)) || r.Failed != 0 || r.Lost != 0 {
+				t.Errorf("%d latencies, answered %d with %d bytes, failed %d, lost %d", r.Latency.Count(), r.Answered, r.Bytes, r.Failed, r.Lost)
+			}
+			if checks < 3 {
+				t.Errorf("%d answers checked, want the first of each connection at least", checks)
+			}
+		})
+	}
+}
+
+// An open loop sends what is due and no more: every request of the schedule is answered and counted once.
+func TestOpenLoopKeepsItsRate(t *testing.T) {
+	r, err := Run(t.Context(), Config{Addr: serve(t, echo), Frames: [][]byte{small}, Conns: 4, Loops: 2,
+		Rate: 2000, Even: true, Duration: 300 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Two loops of 1000/s: the k-th request of each is due after k ms, the last before 300 ms is the 299th.
+	if got := r.Latency.Count(); got != 2*299 || r.Lost != 0 {
+		t.Errorf("%d latencies, %d lost, want 598 and none", got, r.Lost)
+	}
+}
+
+// The point of an open loop: while the server stalls, requests go on being due, and all of them count the
+// stall. A closed loop with one in flight would have reported a single slow request.
+func TestNoCoordinatedOmission(t *testing.T) {
+	const stall = 200 * time.Millisecond
+	addr := serve(t, func(c net.Conn) {
+		time.Sleep(stall)
+		echo(c)
+	})
+	for _, inFlight := range []int{0, 1} {
+		r, err := Run(t.Context(), Config{Addr: addr, Frames: [][]byte{small}, InFlight: inFlight, Rate: 1000, Even: true, Duration: 2 * stall})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The 100 requests due in the first half of the stall wait for the other half at least.
+		if got := r.Latency.Quantile(0.75); got < stall/2 {
+			t.Errorf("in flight %d: p75 is %v, want at least %v of the stall seen by a quarter of all", inFlight, got, stall/2)
+		}
+	}
+}
+
+func TestErrorsAreCounted(t *testing.T) {
+	refusal := message(`{"type":"Overloaded"}`, "!error")
+	r, err := Run(t.Context(), Config{Addr: serve(t, replies(len(small), refusal)), Frames: [][]byte{small}, InFlight: 2,
+		Duration: 50 * time.Millisecond, Check: same})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Answered != 0 || r.Failed == 0 || r.Latency.Count() != 0 || r.Failure != `{"type":"Overloaded"}` {
+		t.Errorf("answered %d, failed %d, %d latencies, failure %q", r.Answered, r.Failed, r.Latency.Count(), r.Failure)
+	}
+}
+
+func TestUnansweredAreLost(t *testing.T) {
+	swallow := func(c net.Conn) { io.Copy(io.Discard, c) }
+	r, err := Run(t.Context(), Config{Addr: serve(t, swallow), Frames: [][]byte{small}, Conns: 2, InFlight: 3,
+		Duration: 20 * time.Millisecond, Grace: 20 * time.Millisecond})
+	if err != nil || r.Lost != 6 || r.Answered != 0 {
+		t.Errorf("lost %d, answered %d, error %v, want 6, 0 and none", r.Lost, r.Answered, err)
+	}
+}
+
+func TestFailures(t *testing.T) {
+	other := message("{}", "m", "\x00\x01"+"1235")
+	for name, c := range map[string]struct {
+		handle func(net.Conn)
+		want   error
+		text   string
+	}{
+		"wrong answer":   {replies(len(small), other), nil, "wrong answer: not an echo"},
+		"garbage":        {replies(len(small), make([]byte, 64)), errOutOfStep, "expected a Shiva header"},
+		"answer twice":   {replies(len(small), append(small[:len(small):len(small)], small...)), errOutOfStep, "an answer too many"},
+		"closes at once": {func(c net.Conn) { io.CopyN(io.Discard, c, int64(len(small))); c.Close() }, io.ErrUnexpectedEOF, "1 requests unanswered"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Run(t.Context(), Config{Addr: serve(t, c.handle), Frames: [][]byte{small}, Duration: time.Minute, Check: same})
+			if err == nil || c.want != nil && !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
+				t.Errorf("error %v, want it to say %q", err, c.text)
+			}
+		})
+	}
+	if _, err := Run(t.Context(), Config{Addr: "127.0.0.1:1", Frames: [][]byte{small}}); err == nil {
+		t.Error("nobody listens, and no error")
+	}
+	if _, err := Run(t.Context(), Config{Addr: "127.0.0.1:1"}); err == nil {
+		t.Error("nothing to send, and no error")
+	}
+}
+
+func TestContextEndsRun(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(20*time.Millisecond, cancel)
+	if _, err := Run(ctx, Config{Addr: serve(t, echo), Frames: [][]byte{small}, Duration: time.Hour}); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want the context's", err)
+	}
+}
+
+func TestArrivals(t *testing.T) {
+	const rate, n = 5000, 100_000
+	a, b := newArrivals(rate, false, 7, 0), newArrivals(rate, false, 7, 0)
+	var last, sum, squares float64
+	for range n {
+		at := a.next()
+		if at != b.next() {
+			t.Fatal("the same seed gave another schedule")
+		}
+		gap := float64(at) - last
+		last = float64(at)
+		sum += gap
+		squares += gap * gap
+	}
+	mean := sum / n
+	if deviation := squares/n - mean*mean; mean < 0.98e9/rate || mean > 1.02e9/rate || deviation < 0.95*mean*mean || deviation > 1.05*mean*mean {
+		t.Errorf("gaps have mean %.0f ns and variance %.3g, want %.0f and its square", mean, deviation, 1e9/float64(rate))
+	}
+	if newArrivals(rate, false, 7, 1).next() == newArrivals(rate, false, 7, 0).next() {
+		t.Error("two loops of one run have the same schedule")
+	}
+}
+
+func TestDueKeepsOrder(t *testing.T) {
+	var q due
+	next, want := time.Duration(0), time.Duration(0)
+	for round := range 200 {
+		for range round % 97 {
+			q.push(next)
+			next++
+		}
+		for range q.n / 2 {
+			if got := q.pop(); got != want {
+				t.Fatalf("popped %d, want %d", got, want)
+			}
+			want++
+		}
+	}
+	if q.n != int(next-want) {
+		t.Errorf("length %d, want %d", q.n, next-want)
+	}
+}

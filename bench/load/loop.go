@@ -1,0 +1,309 @@
+package load
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"runtime"
+	"time"
+)
+
+const (
+	readSize  = 256 << 10 // what one read may take: more does not pay, less costs calls
+	burstSize = 64 << 10  // what one write of small frames may carry
+)
+
+// loop is one thread of the generator with the connections that it owns. Everything in it belongs to
+// the goroutine in run, once that has started.
+type loop struct {
+	cfg      Config // with defaults filled in
+	poll     *poller
+	conns    []*conn
+	arrivals *arrivals // nil: closed loop
+	next     time.Duration
+	turn     int // the connection that the next arrival goes to
+
+	start       time.Time
+	from, to    time.Duration // the measured time
+	untilSample int           // good answers until the next that Check is to see
+	buf         []byte
+	touched     []*conn
+	result      Result
+}
+
+// conn is one connection of a loop.
+type conn struct {
+	fd, id, number int
+	frame          []byte
+	burst          []byte // frame, as often as fits burstSize, at least once
+
+	due      due // requests without an answer, by when they were due; the first inFlight of them are sent
+	inFlight int
+	unsent   int // bytes of those that the socket has not taken yet
+	offset   int // in frame, of the next byte to send
+	blocked  bool
+
+	answers answers
+	sample  []byte // the answer that is being gathered for Check
+	check   bool
+}
+
+func newLoop(c Config, i int) (*loop, error) {
+	p, err := newPoller()
+	if err != nil {
+		return nil, err
+	}
+	l := &loop{cfg: c, poll: p, buf: make([]byte, readSize), from: c.Warmup, to: c.Warmup + c.Duration, untilSample: c.CheckEvery}
+	if c.Rate > 0 {
+		l.arrivals = newArrivals(c.Rate/float64(c.Loops), c.Even, c.Seed, i)
+		l.next = l.arrivals.next()
+	}
+	return l, nil
+}
+
+func (l *loop) add(fd, number int) error {
+	frame := l.cfg.Frames[number%len(l.cfg.Frames)]
+	c := &conn{fd: fd, id: len(l.conns), number: number, frame: frame, check: l.cfg.Check != nil,
+		burst: bytes.Repeat(frame, max(1, burstSize/len(frame)))}
+	l.conns = append(l.conns, c)
+	return l.poll.add(fd, c.id)
+}
+
+func (l *loop) close() {
+	for _, c := range l.conns {
+		closeSocket(c.fd)
+	}
+	l.poll.close()
+}
+
+// run offers the load from start on. It keeps its thread: timers of microseconds belong to a thread.
+func (l *loop) run(ctx context.Context, start time.Time) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := l.poll.sharpen(); err != nil {
+		return err
+	}
+	l.start = start
+	if l.arrivals == nil {
+		for _, c := range l.conns {
+			for range l.cfg.InFlight {
+				c.due.push(time.Since(start))
+			}
+			if err := l.send(c); err != nil {
+				return err
+			}
+		}
+	}
+	for {
+		now := time.Since(start)
+		if now >= l.to {
+			l.result.Lost = l.unanswered()
+			if l.result.Lost == 0 || now >= l.to+l.cfg.Grace {
+				return nil
+			}
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err := l.arrive(now); err != nil {
+			return err
+		}
+		n, err := l.poll.wait(l.pause(now))
+		if err != nil {
+			return err
+		}
+		for i := range n {
+			id, input, output := l.poll.event(i)
+			c := l.conns[id]
+			if output {
+				c.blocked = false
+				if err := l.poll.output(c.fd, c.id, false); err != nil {
+					return err
+				}
+			}
+			if input {
+				if err := l.receive(c); err != nil {
+					return err
+				}
+			}
+			if err := l.send(c); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// arrive gives the requests that have become due to the connections in turn.
+func (l *loop) arrive(now time.Duration) error {
+	if l.arrivals == nil {
+		return nil
+	}
+	l.touched = l.touched[:0]
+	for l.next <= now && l.next < l.to {
+		c := l.conns[l.turn]
+		l.turn = (l.turn + 1) % len(l.conns)
+		c.due.push(l.next)
+		l.next = l.arrivals.next()
+		if len(l.touched) < len(l.conns) { // after one round all are in
+			l.touched = append(l.touched, c)
+		}
+	}
+	for _, c := range l.touched {
+		if err := l.send(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pause is how long there is nothing to do but for answers; at most 100 ms, to look at the context.
+func (l *loop) pause(now time.Duration) time.Duration {
+	d := 100 * time.Millisecond
+	if now < l.to {
+		d = min(d, l.to-now)
+		if l.arrivals != nil {
+			d = min(d, l.next-now)
+		}
+	}
+	return d
+}
+
+// unanswered is the number of requests that were due and have no answer yet.
+func (l *loop) unanswered() (n int64) {
+	for _, c := range l.conns {
+		n += int64(c.due.n)
+	}
+	return n
+}
+
+// send writes what is due and may be in flight.
+func (l *loop) send(c *conn) error {
+	allowed := c.due.n
+	if l.cfg.InFlight > 0 {
+		allowed = min(allowed, l.cfg.InFlight)
+	}
+	if allowed > c.inFlight {
+		c.unsent += (allowed - c.inFlight) * len(c.frame)
+		c.inFlight = allowed
+	}
+	for c.unsent > 0 && !c.blocked {
+		p := c.burst[c.offset:]
+		p = p[:min(len(p), c.unsent)]
+		n, err := writeSocket(c.fd, p)
+		if err != nil {
+			if !again(err) {
+				return fmt.Errorf("load: connection %d: write: %w", c.number, err)
+			}
+			n = 0
+		}
+		c.unsent -= n
+		c.offset = (c.offset + n) % len(c.frame)
+		if n < len(p) {
+			c.blocked = true
+			if err := l.poll.output(c.fd, c.id, true); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// receive reads once, and counts the answers in it.
+func (l *loop) receive(c *conn) error {
+	n, err := readSocket(c.fd, l.buf)
+	switch {
+	case err != nil && again(err):
+		return nil
+	case err == nil && n == 0 && c.due.n > 0:
+		return fmt.Errorf("load: connection %d: closed by the server with %d requests unanswered: %w", c.number, c.due.n, io.ErrUnexpectedEOF)
+	case err == nil && n == 0:
+		return fmt.Errorf("load: connection %d: closed by the server: %w", c.number, io.EOF)
+	case err != nil:
+		return fmt.Errorf("load: connection %d: read: %w", c.number, err)
+	}
+	now := time.Since(l.start)
+	p := l.buf[:n]
+	whole := c.answers.stage == atStart
+	for len(p) > 0 {
+		k, done, err := c.answers.next(p)
+		if err != nil {
+			return fmt.Errorf("connection %d: %w", c.number, err)
+		}
+		if c.check {
+			c.sample = append(c.sample, p[:k]...)
+		}
+		if done {
+			if c.inFlight == 0 {
+				return fmt.Errorf("%w: connection %d: an answer too many", errOutOfStep, c.number)
+			}
+			if c.answers.fault && whole && l.result.Failure == "" {
+				l.result.Failure = failure(p[:k])
+			}
+			if err := l.answered(c, now); err != nil {
+				return err
+			}
+		}
+		p = p[k:]
+		whole = true
+	}
+	return nil
+}
+
+// answered counts the answer to the oldest request of c, and in a closed loop asks the next.
+func (l *loop) answered(c *conn, now time.Duration) error {
+	due := c.due.pop()
+	c.inFlight--
+	measured := l.from <= now && now < l.to
+	switch {
+	case c.answers.fault:
+		c.check, c.sample = false, c.sample[:0]
+		if measured {
+			l.result.Failed++
+		}
+	case measured:
+		l.result.Answered++
+		l.result.Bytes += int64(len(c.frame))
+		fallthrough
+	default:
+		if l.from <= due && due < l.to {
+			l.result.Latency.Add(now - due)
+		}
+		if err := l.verify(c); err != nil {
+			return err
+		}
+	}
+	if l.arrivals == nil && now < l.to {
+		c.due.push(now)
+	}
+	return nil
+}
+
+// verify compares the answer that was gathered, if it was, and says whether to gather the next.
+func (l *loop) verify(c *conn) error {
+	if l.cfg.Check == nil {
+		return nil
+	}
+	if c.check {
+		c.check = false
+		if err := l.cfg.Check(c.frame, c.sample); err != nil {
+			return fmt.Errorf("load: connection %d: wrong answer: %w", c.number, err)
+		}
+		c.sample = c.sample[:0]
+	}
+	if l.untilSample--; l.untilSample <= 0 {
+		l.untilSample = l.cfg.CheckEvery
+		c.check = true
+	}
+	return nil
+}
+
+// failure is the metadata of an "!error", which has no tensors before it.
+func failure(message []byte) string {
+	if tensors := message[8]; tensors != 0 {
+		return ""
+	}
+	n := int(binary.BigEndian.Uint32(message[4:]))
+	return string(message[headerSize : headerSize+n])
+}

@@ -1,0 +1,29 @@
+//go:build !linux
+
+package load
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+)
+
+// poller exists on Linux only, like the precision it is there for.
+type poller struct{}
+
+var errLinux = fmt.Errorf("load: needs Linux: %w", errors.ErrUnsupported)
+
+func newPoller() (*poller, error)                      { return nil, errLinux }
+func (*poller) close()                                 {}
+func (*poller) sharpen() error                         { return errLinux }
+func (*poller) add(int, int) error                     { return errLinux }
+func (*poller) output(int, int, bool) error            { return errLinux }
+func (*poller) wait(time.Duration) (int, error)        { return 0, errLinux }
+func (*poller) event(int) (id int, input, output bool) { return 0, false, false }
+
+func detach(net.Conn) (int, error)         { return 0, errLinux }
+func again(error) bool                     { return false }
+func readSocket(int, []byte) (int, error)  { return 0, errLinux }
+func writeSocket(int, []byte) (int, error) { return 0, errLinux }
+func closeSocket(int)                      {}
