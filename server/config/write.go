@@ -99,6 +99,15 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	return json.Marshal(jsonTree(reflect.ValueOf(c)))
 }
 
+// MarshalJSON is Config's, for one policy.
+func (p Policy) MarshalJSON() ([]byte, error) { return json.Marshal(jsonTree(reflect.ValueOf(p))) }
+
+// MarshalJSON is Config's, for one model.
+func (m Model) MarshalJSON() ([]byte, error) { return json.Marshal(jsonTree(reflect.ValueOf(m))) }
+
+// MarshalJSON is Config's, for the limits.
+func (l Limits) MarshalJSON() ([]byte, error) { return json.Marshal(jsonTree(reflect.ValueOf(l))) }
+
 func jsonTree(v reflect.Value) any {
 	switch x := v.Interface().(type) {
 	case time.Duration:

@@ -1,0 +1,66 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// A Server serves a handler on one address.
+type Server struct {
+	http     http.Server
+	listener net.Listener
+	failed   chan error
+	serving  sync.WaitGroup // the goroutine of Listen
+}
+
+// Listen opens the address and begins to serve. The caller ends it with Shutdown. A nil log is silent.
+func Listen(addr string, h http.Handler, log *slog.Logger) (*Server, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("admin: listen: %w", err)
+	}
+	s := &Server{listener: l, failed: make(chan error, 1), http: http.Server{
+		Handler: h,
+		// Nobody sends more than a few header lines here. How long an answer may take is set for each
+		// request, in get: a profile takes as long as it was asked to.
+		ReadTimeout:    10 * time.Second,
+		IdleTimeout:    2 * time.Minute,
+		MaxHeaderBytes: 64 << 10,
+		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}}
+	s.serving.Go(func() { // ends when Shutdown closes the listener, and Shutdown waits for it
+		if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			s.failed <- fmt.Errorf("admin: %w", err)
+		}
+	})
+	return s, nil
+}
+
+// Addr is the address in use.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// Failed receives the error if serving ends before Shutdown.
+func (s *Server) Failed() <-chan error { return s.failed }
+
+// Shutdown stops listening and waits for the requests in hand; what is left when ctx ends is cut off.
+// It may be called more than once.
+func (s *Server) Shutdown(ctx context.Context) error {
+	err := s.http.Shutdown(ctx)
+	if err != nil {
+		s.http.Close()
+	}
+	s.serving.Wait()
+	if err != nil {
+		return fmt.Errorf("admin: shutdown: %w", err)
+	}
+	return nil
+}

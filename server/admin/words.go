@@ -1,0 +1,138 @@
+package admin
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// The states of a server.
+const (
+	Starting = "starting"
+	Serving  = "serving"
+	Draining = "draining"
+)
+
+// Readiness says whether to send requests here, and if not why.
+type Readiness struct {
+	Ready   bool     `json:"ready"`
+	State   string   `json:"state"`                    // starting, serving, draining
+	Reason  string   `json:"reason,omitempty"`         // a sentence, if not ready
+	Missing []string `json:"missing_models,omitempty"` // required models without a live replica
+}
+
+// Judge is the rule: ready is a server that serves and has a live replica of each required model. A required
+// model is "name", which any of its versions satisfies, or "name/version".
+func Judge(state string, required []string, models []Model) Readiness {
+	r := Readiness{State: state}
+	for _, want := range required {
+		name, version, versioned := strings.Cut(want, "/")
+		if !slices.ContainsFunc(models, func(m Model) bool {
+			return m.Ready && m.Name == name && (!versioned || m.Version == version)
+		}) {
+			r.Missing = append(r.Missing, want)
+		}
+	}
+	switch {
+	case state == Draining:
+		r.Reason = "the server is shutting down"
+	case state != Serving:
+		r.Reason = "the server is not serving yet"
+	case len(r.Missing) > 0:
+		r.Reason = "no live replica of " + strings.Join(r.Missing, ", ")
+	default:
+		r.Ready = true
+	}
+	return r
+}
+
+// A Model is one version of a model.
+type Model struct {
+	Name       string   `json:"name"`
+	Version    string   `json:"version"`
+	Default    bool     `json:"default"` // what the bare name means
+	Ready      bool     `json:"ready"`   // it has a live replica
+	Replicas   int      `json:"replicas"`
+	Platform   string   `json:"platform"`
+	MaxBatch   int      `json:"max_batch"` // rows, in effect
+	Inputs     []Tensor `json:"inputs"`
+	Outputs    []Tensor `json:"outputs"`
+	QueueRows  int      `json:"queue_rows"`
+	QueueBytes int64    `json:"queue_bytes"`
+	Policy     any      `json:"policy"` // in effect, with the keys of [model.NAME] in the file
+}
+
+// A Tensor is a declared input or output, as the Predict Protocol V2 writes it.
+type Tensor struct {
+	Name     string `json:"name"`
+	Datatype string `json:"datatype"`
+	Shape    []int  `json:"shape"`
+}
+
+// Status is the state of a server.
+type Status struct {
+	Version   string    `json:"version"`
+	PID       int       `json:"pid"`
+	Started   time.Time `json:"started"`
+	Uptime    float64   `json:"uptime_seconds"`
+	Readiness Readiness `json:"readiness"`
+	Listen    Addresses `json:"listen"`
+	Doors     []Door    `json:"doors"`
+	Payload   Usage     `json:"payload_bytes"` // memory for payloads
+	Queue     Queue     `json:"queue"`         // of all models
+	Sessions  []Session `json:"sessions"`      // of containers
+	Processes []Process `json:"processes"`     // supervised ones
+	Limits    any       `json:"limits"`        // in effect, with the keys of [limits] in the file
+}
+
+// Addresses are those in use; with port 0 in the configuration, the ports that were taken.
+type Addresses struct {
+	TCP        string   `json:"tcp,omitempty"`
+	Containers []string `json:"containers,omitempty"`
+	Admin      string   `json:"admin,omitempty"`
+}
+
+// A Door is one way in for clients.
+type Door struct {
+	Name        string `json:"name"`
+	Connections int    `json:"connections"`
+	InFlight    int    `json:"in_flight"` // requests not answered yet
+}
+
+// Usage is how much of a limit is in use.
+type Usage struct {
+	Used  int64 `json:"used"`
+	Limit int64 `json:"limit"`
+}
+
+// Queue is what waits for a batch.
+type Queue struct {
+	Rows  int   `json:"rows"`
+	Bytes int64 `json:"bytes"`
+}
+
+// A Session is one connected container.
+type Session struct {
+	Model     string  `json:"model"`
+	Version   string  `json:"version"`
+	Instance  string  `json:"instance,omitempty"` // what it calls itself
+	Remote    string  `json:"remote"`
+	Protocol  int     `json:"protocol"` // generation of the container RPC
+	State     string  `json:"state"`
+	Connected float64 `json:"connected_seconds"`
+	Batches   int64   `json:"batches"`        // answered
+	Pending   int     `json:"pending"`        // sent and not answered
+	Silent    float64 `json:"silent_seconds"` // since its last message
+}
+
+// A Process is one process that the server started.
+type Process struct {
+	Name     string   `json:"name"`
+	Replica  int      `json:"replica"` // from 0
+	PID      int      `json:"pid,omitempty"`
+	State    string   `json:"state"`
+	Since    float64  `json:"since_seconds"` // in this state
+	Restarts int      `json:"restarts"`
+	LastExit string   `json:"last_exit,omitempty"`
+	Log      []string `json:"log,omitempty"` // its last lines
+}
