@@ -1,0 +1,89 @@
+# A bare "make" prints the targets. "make test" is what CI runs; each of its parts is a target of its own.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+FUZZTIME ?= 5s
+BENCHFLAGS ?=
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# Tests that start Python processes find the interpreter here.
+VENV := .venv
+export PYTHON := $(CURDIR)/$(VENV)/bin/python
+PYTHON_SOURCES := containers/python examples bench server
+
+CHECKS := fmt vet staticcheck tidy scripts imports unit race invariants fuzz python e2e
+
+.PHONY: help build run test $(CHECKS) bench clean
+
+help: ## print this
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build bin/shivad, bin/shivactl and bin/digits-container
+	@mkdir -p bin
+	go build -trimpath -o bin/ ./cmd/shivad ./cmd/shivactl
+	go build -trimpath -o bin/digits-container ./examples/digits/container
+
+run: build ## serve handwritten digits, classify twenty of them, go on serving until Ctrl-C
+	@examples/digits/run
+
+test: ## every check below, with the time that each took
+	@all=$$SECONDS; for check in $(CHECKS); do \
+	  echo "== make $$check"; start=$$SECONDS; \
+	  $(MAKE) --no-print-directory $$check || { echo "== make $$check FAILED after $$((SECONDS - start)) s"; exit 1; }; \
+	  echo "== make $$check: ok, $$((SECONDS - start)) s"; \
+	done; echo "== all checks: ok, $$((SECONDS - all)) s"
+
+fmt: ## gofmt would change nothing
+	@bad=$$(gofmt -l $$(find . -name '*.go' -not -path './.*')); if [ -n "$$bad" ]; then echo "not as gofmt writes it:"; echo "$$bad"; exit 1; fi
+
+vet: ## go vet, with the tags that tests use
+	go vet ./...
+	go vet -tags invariants,e2e ./...
+
+staticcheck: ## staticcheck, with the tags that tests use
+	go run $(STATICCHECK) -tags invariants,e2e ./...
+
+tidy: ## go.mod and go.sum name what is used, and no more
+	go mod tidy -diff
+
+scripts: ## shell scripts parse
+	@for f in $$(grep -rlE --exclude-dir=.git --exclude-dir=$(VENV) '^#!.*bash' .); do bash -n "$$f"; done
+
+imports: ## packages import only what their room may
+	go test -run 'TestImportDirections|TestTopLevel|TestOneFileKnowsGnet' ./server
+
+unit: ## unit tests, golden vectors and allocation budgets
+	go test ./...
+
+race: ## the same under the race detector
+	go test -race ./...
+
+invariants: ## the same with buffers poisoned when released
+	go test -tags invariants ./...
+
+fuzz: ## every fuzz target for FUZZTIME (5s)
+	@grep -rE --include='*_test.go' -o '^func Fuzz[A-Za-z0-9_]+' . | sort | while IFS=: read -r file decl; do \
+	  target=$${decl#func }; \
+	  echo "fuzz $$target in $$(dirname "$$file")"; \
+	  go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" | grep -vE '^(fuzz: elapsed|PASS)' || test $${PIPESTATUS[0]} = 0; \
+	done
+
+python: $(VENV)/ready ## the Python SDK and examples: ruff, mypy, pytest
+	$(VENV)/bin/ruff check $(PYTHON_SOURCES)
+	cd containers/python && $(PYTHON) -m mypy
+	cd containers/python && $(PYTHON) -m pytest
+
+e2e: build $(VENV)/ready ## real processes on real sockets: server, containers and clients in Go and Python
+	go test -tags e2e -run E2E ./...
+
+bench: ## measure against the limits of this machine; BENCHFLAGS="-short -only door -profile DIR -markdown"
+	go run ./bench/run $(BENCHFLAGS)
+
+clean: ## remove what the other targets made
+	rm -rf bin $(VENV)
+
+$(VENV)/ready: .ci/venv .ci/requirements.txt containers/python/pyproject.toml
+	.ci/venv $(VENV)
+	@touch $@

@@ -1,0 +1,200 @@
+package server_test
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// imports is the direction of the house, written as Go writes its own ("a < b" means b may import a):
+//
+//	shiva/tensor < shiva, scheduler
+//	scheduler < containers
+//	shiva, containers < server < cmd
+//
+// Data and work know no network; what faces a network is built around them; server puts the rooms together,
+// and cmd, examples and bench use what any user of the module could.
+//
+// One row per package: what it may import of ours, and of other modules (a module stands for its packages). The
+// standard library is free, but for the bans below. Before adding to a row to get a build through, ask which way the
+// arrow then points: usually the code wants to be in another room.
+const imports = `
+shiva/tensor:          github.com/x448/float16
+shiva:                 shiva/tensor
+shiva/shivatest:       shiva shiva/tensor
+
+scheduler:             shiva/tensor
+scheduler/schedtest:   scheduler shiva/tensor
+
+containers/zmtp:            shiva/tensor github.com/go-zeromq/zmq4
+containers/internal/v4:     scheduler shiva/tensor
+containers/container:       containers/zmtp containers/internal/v4 shiva/tensor
+containers:                 containers/zmtp containers/internal/v4 scheduler shiva/tensor golang.org/x/sys
+containers/containertest:   containers containers/zmtp containers/internal/v4 scheduler shiva/tensor
+
+server/internal/gate:  scheduler shiva shiva/tensor
+server/tcp:            server/internal/gate scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys
+server/config:         github.com/pelletier/go-toml/v2
+server/metrics:        github.com/prometheus/client_golang
+server/admin:
+server:                server/internal/gate server/tcp server/config server/metrics server/admin containers scheduler shiva shiva/tensor
+
+cmd/shivad:            server server/config
+cmd/shivactl:          shiva shiva/tensor server/config
+
+bench/load:            golang.org/x/sys
+bench/load/shivaload:  bench/load shiva shiva/tensor
+bench/echo:            github.com/panjf2000/gnet/v2
+bench/door:            server server/config scheduler shiva/tensor
+bench/noop:            containers/container shiva/tensor
+bench/run:             bench/load shiva shiva/tensor
+`
+
+// bans are packages of the standard library that a room must not know, with the reason.
+var bans = map[string]map[string]string{
+	"shiva/tensor": {"net": "data has no network", "time": "data has no clock"},
+	"scheduler":    {"net": "the scheduler has no sockets", "net/http": "the scheduler has no sockets", "os": "the scheduler has no files"},
+}
+
+const module = "github.com/shivad/shivad"
+
+// pkg is what "go list" tells of a package.
+type pkg struct {
+	ImportPath                         string
+	Imports, TestImports, XTestImports []string
+}
+
+func TestImportDirections(t *testing.T) {
+	rows := map[string][]string{}
+	for line := range strings.Lines(imports) {
+		if name, allowed, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			rows[name] = strings.Fields(allowed)
+		}
+	}
+	for _, p := range list(t) {
+		name := strings.TrimPrefix(p.ImportPath, module+"/")
+		allowed, ok := rows[name]
+		if !ok {
+			t.Errorf("%s has no row in the table of imports", name)
+			continue
+		}
+		delete(rows, name)
+		for _, imp := range p.Imports {
+			if reason := refused(name, allowed, imp); reason != "" {
+				t.Errorf("%s imports %s: %s", name, imp, reason)
+			}
+		}
+		// Tests may also use the doubles of other rooms, and shiva's client to speak to a server. They still may
+		// not turn an arrow round: what a room must not know, its tests need not know either.
+		allowed = append(slices.Clip(allowed), name)
+		for _, imp := range slices.Concat(p.TestImports, p.XTestImports) {
+			if imp == "testing" || strings.HasPrefix(imp, "testing/") || isDouble(imp) {
+				continue
+			}
+			if reason := refused(name, allowed, imp); reason != "" {
+				t.Errorf("a test of %s imports %s: %s", name, imp, reason)
+			}
+		}
+	}
+	for name := range rows {
+		t.Errorf("%s has a row in the table of imports, and does not exist", name)
+	}
+}
+
+// refused is why name may not import imp, or "".
+func refused(name string, allowed []string, imp string) string {
+	if imp == "testing" && !isDouble(name) {
+		return "only tests and test doubles import testing"
+	}
+	if reason, banned := bans[name][imp]; banned {
+		return reason
+	}
+	if ours, ok := strings.CutPrefix(imp, module+"/"); ok {
+		if !slices.Contains(allowed, ours) {
+			return "not in its row of the table of imports"
+		}
+		return ""
+	}
+	if first, _, _ := strings.Cut(imp, "/"); !strings.Contains(first, ".") {
+		return "" // the standard library
+	}
+	for _, a := range allowed {
+		if imp == a || strings.HasPrefix(imp, a+"/") {
+			return ""
+		}
+	}
+	return "not in its row of the table of imports"
+}
+
+// isDouble tells a package of test doubles (shivatest, containertest) by its name.
+func isDouble(path string) bool { return strings.HasSuffix(path, "test") }
+
+// list is every package of the module, also those that only a build tag shows.
+func list(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,TestImports,XTestImports", "-tags", "invariants,e2e", "./...")
+	cmd.Dir = ".."
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var all []pkg
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := d.Decode(&p); err == io.EOF {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+}
+
+// The top level is the design's; everything else lives in the room that it belongs to.
+func TestTopLevel(t *testing.T) {
+	rooms := strings.Fields("shiva server scheduler containers cmd examples bench go.mod go.sum Makefile README.md LICENSE")
+	built := []string{"bin"} // by make, and not in the repository
+	entries, err := os.ReadDir("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, e := range entries {
+		seen[e.Name()] = true
+		if !strings.HasPrefix(e.Name(), ".") && !slices.Contains(rooms, e.Name()) && !slices.Contains(built, e.Name()) {
+			t.Errorf("%s does not belong at the top level", filepath.Join("..", e.Name()))
+		}
+	}
+	for _, r := range rooms {
+		if !seen[r] {
+			t.Errorf("%s is missing from the top level", r)
+		}
+	}
+}
+
+// gnet can be replaced as long as one file of the server knows it, which design and style promise.
+func TestOneFileKnowsGnet(t *testing.T) {
+	var files []string
+	err := filepath.WalkDir("..", func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "../.") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if strings.Contains(string(text), "\t\"github.com/panjf2000/gnet/v2\"") {
+			files = append(files, filepath.ToSlash(path))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"../bench/echo/main.go", "../server/tcp/door.go"}; !slices.Equal(files, want) {
+		t.Errorf("gnet is imported by %v, want %v", files, want)
+	}
+}
