@@ -74,13 +74,14 @@ func places(name string, text []byte) map[string]origin {
 	walk := func(table string, it unstable.Iterator, element bool) string {
 		for it.Next() {
 			table = joinKey(table, string(it.Node().Data))
+			note(table, it.Node().Raw)
 			if element && it.IsLast() {
 				tables[table]++
 			}
 			if n := tables[table]; n > 0 {
 				table = indexKey(table, n-1)
+				note(table, it.Node().Raw)
 			}
-			note(table, it.Node().Raw)
 		}
 		return table
 	}

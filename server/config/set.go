@@ -270,7 +270,7 @@ func describe(value any) string {
 // didYouMean names the known key nearest to k if it is near, else all of them.
 func didYouMean(k string, known []string) string {
 	best := slices.MinFunc(known, func(a, b string) int { return cmp.Compare(distance(k, a), distance(k, b)) })
-	if distance(k, best) <= max(1, len(k)/3) {
+	if d := distance(k, best); d <= max(2, len(k)/3) && d < len(k) {
 		return fmt.Sprintf("; did you mean %s?", best)
 	}
 	return "; known here: " + strings.Join(known, ", ")

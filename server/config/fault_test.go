@@ -1,0 +1,377 @@
+package config
+
+import (
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func lines(t *testing.T, err error) []string {
+	t.Helper()
+	if err == nil {
+		return nil
+	}
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
+		t.Fatalf("%T is not *Error: %v", err, err)
+	}
+	var out []string
+	for _, f := range e.Faults {
+		out = append(out, f.String())
+	}
+	return out
+}
+
+func TestFileFaults(t *testing.T) {
+	for _, c := range []struct {
+		name, file string
+		want       []string
+	}{
+		{"not toml", "[tcp]\nlisten = \n", []string{`x.toml:2:10: `}},
+		{"twice", "[tcp]\nloops = 1\nloops = 2\n", []string{`x.toml:3:1: `}},
+		{"unknown table", "\n[tpc]\nloops = 1\n", []string{
+			`x.toml:2:2: tpc: unknown key; did you mean tcp?`}},
+		{"unknown key", "[tcp]\nloop = 1\nfrobnicate = true\n", []string{
+			`x.toml:2:1: tcp.loop: unknown key; did you mean loops?`,
+			`x.toml:3:1: tcp.frobnicate: unknown key; known here: listen, loops, connections, in_flight_per_connection, idle_timeout, message_timeout, outbound_bytes, stall_timeout, resync, resync_bytes`}},
+		{"every wrong type at once", `
+drain = 3
+[tcp]
+listen = 6174
+loops = "two"
+  resync = 1
+idle_timeout = 30
+outbound_bytes = true
+stall_timeout = "10 parsecs"
+resync_bytes = "12 MB!"
+connections = 1.5
+[server]
+required_models = "digits"
+`, []string{
+			`x.toml:2:1: drain: unknown key; known here: server, log, tcp, containers, admin, limits, defaults, model, container`,
+			`x.toml:4:1: tcp.listen: expected a string, got the integer 6174`,
+			`x.toml:5:1: tcp.loops: expected an integer, got the string "two"`,
+			`x.toml:6:3: tcp.resync: expected true or false, got the integer 1`,
+			`x.toml:7:1: tcp.idle_timeout: expected a duration such as "30s", got the integer 30`,
+			`x.toml:8:1: tcp.outbound_bytes: expected a size such as "256MiB" or a number of bytes, got true`,
+			`x.toml:9:1: tcp.stall_timeout: "10 parsecs" is not a duration: want a number and a unit, as "30s", "250ms" or "1m30s"`,
+			`x.toml:10:1: tcp.resync_bytes: "12 MB!" is not a size: want a number and a unit, as "256MiB", "64kB" or "1.5GiB"`,
+			`x.toml:11:1: tcp.connections: expected an integer, got the float 1.5`,
+			`x.toml:13:1: server.required_models: expected a list of strings, got the string "digits"`,
+		}},
+		{"tables for values and values for tables", "tcp = 1\nmodel = 2\ncontainer = 3\n[log.level]\n[admin]\nlisten = 1979-05-27\n", []string{
+			`x.toml:1:1: tcp: expected a table ([tcp]), got the integer 1`,
+			`x.toml:2:1: model: expected tables ([model.NAME]), got the integer 2`,
+			`x.toml:3:1: container: expected a list of tables ([[container]]), got the integer 3`,
+			`x.toml:4:6: log.level: expected a string, got a table`,
+			`x.toml:6:1: admin.listen: expected a string, got the date or time 1979-05-27`,
+		}},
+		{"inside lists, tables in lists, and odd names", `
+[model."a b"]
+slots = "x"
+[model.c]
+policy = 1
+[containers]
+listen = ["a:1", 2]
+[[container]]
+name = "one"
+command = ["x", 3]
+[[container]]
+replicas = "many"
+env = { A = 1 }
+[container.env2]
+`, []string{
+			`x.toml:3:1: model."a b".slots: expected an integer, got the string "x"`,
+			`x.toml:5:1: model.c.policy: unknown key; known here: strategy, objective, max_batch, delay, queue_rows, queue_bytes, deadline, execution_timeout, retry, shed, slots, pad, cast, default_version`,
+			`x.toml:7:1: containers.listen[1]: expected a string, got the integer 2`,
+			`x.toml:10:1: container[0].command[1]: expected a string, got the integer 3`,
+			`x.toml:12:1: container[1].replicas: expected an integer, got the string "many"`,
+			`x.toml:13:9: container[1].env.A: expected a string, got the integer 1`,
+			`x.toml:14:12: container[1].env2: unknown key; did you mean env?`,
+		}},
+		{"default_version has no default", "[defaults]\ndefault_version = \"1\"\n", []string{
+			`x.toml:2:1: defaults.default_version: unknown key; known here: strategy, objective, max_batch, delay, queue_rows, queue_bytes, deadline, execution_timeout, retry, shed, slots, pad, cast`}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := parse("x.toml", []byte(c.file))
+			got := lines(t, err)
+			if len(got) != len(c.want) {
+				t.Fatalf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+			}
+			for i, want := range c.want {
+				if strings.HasSuffix(want, ": ") && strings.HasPrefix(got[i], want) {
+					continue // go-toml's own words
+				}
+				if got[i] != want {
+					t.Errorf("got  %s\nwant %s", got[i], want)
+				}
+			}
+		})
+	}
+}
+
+func TestValidateFaults(t *testing.T) {
+	for _, c := range []struct {
+		name, file string
+		want       []string
+	}{
+		{"nothing", "", nil},
+		{"ranges", `
+[server]
+drain = "-1s"
+required_models = ["a/b/c", "!x", "ok/1", ""]
+[log]
+level = "loud"
+[tcp]
+connections = 0
+outbound_bytes = 5
+[limits]
+tensors = 256
+rank = 0
+`, []string{
+			`x.toml:3:1: server.drain: expected at least 0s, got -1s`,
+			`x.toml:4:1: server.required_models[0]: "b/c" is not a version: want 1 to 200 printable characters without / or spaces`,
+			`x.toml:4:1: server.required_models[1]: "!x" is reserved: it is not a name for a model`,
+			`x.toml:4:1: server.required_models[3]: "" is not a name for a model: want 1 to 200 printable characters without / or spaces`,
+			`x.toml:6:1: log.level: expected one of debug, info, warn, error, got "loud"`,
+			`x.toml:8:1: tcp.connections: expected 1 to 16777216, got 0`,
+			`x.toml:9:1: tcp.outbound_bytes: expected at least 64KiB, got 5B`,
+			`x.toml:11:1: limits.tensors: expected 1 to 255, got 256`,
+			`x.toml:12:1: limits.rank: expected 1 to 255, got 0`,
+		}},
+		{"between settings, both numbers", `
+[tcp]
+connections = 4
+in_flight_per_connection = 8
+[limits]
+message_bytes = "2GiB"
+metadata_bytes = "3GiB"
+payload_bytes = "1GiB"
+[defaults]
+queue_bytes = "2GiB"
+[model.a]
+max_batch = 70000
+delay = "200ms"
+execution_timeout = "50ms"
+[model.b]
+objective = "40s"
+execution_timeout = "1m"
+shed = false
+pad = true
+strategy = "deadline"
+`, []string{
+			`containers.message_bytes: 1GiB is below limits.message_bytes, 2GiB: a request of that size could be asked but never answered in kind`,
+			`x.toml:7:1: limits.metadata_bytes: 3GiB is above limits.message_bytes, 2GiB: the message ends first`,
+			`x.toml:8:1: limits.payload_bytes: 1GiB is below limits.message_bytes, 2GiB: a message of that size never fits`,
+			`x.toml:12:1: model.a.max_batch: 70000 is above queue_rows, 65536: so many rows never wait together`,
+			`x.toml:12:1: model.a.max_batch: 70000 is above what can be in flight, 32 (tcp.connections 4 x tcp.in_flight_per_connection 8): no batch of single rows gets so large`,
+			`x.toml:13:1: model.a.delay: 200ms is not below objective, 100ms: the wait alone would take what the whole batch may`,
+			`x.toml:14:1: model.a.execution_timeout: 50ms is below objective, 100ms: a replica would be suspected for a batch of the wanted length`,
+			`x.toml:16:1: model.b.objective: 40s is above deadline, 30s: batches of that length are always late`,
+			`x.toml:18:1: model.b.shed: false has no meaning for strategy "deadline", which is to shed; use "aimd" or "static"`,
+			`x.toml:19:1: model.b.pad: true has no meaning for strategy "deadline"; use "static"`,
+		}},
+		{"queue against message, once for all that inherit it", "[limits]\nmessage_bytes = \"1500MiB\"\n[containers]\nmessage_bytes = \"2GiB\"\n[model.a]\n[model.b]\nqueue_bytes = 1000\n", []string{
+			`defaults.queue_bytes: 1GiB is below limits.message_bytes, 1500MiB: a message of that size is accepted but can never wait`,
+			`x.toml:7:1: model.b.queue_bytes: 1000B is below limits.message_bytes, 1500MiB: a message of that size is accepted but can never wait`,
+		}},
+		{"containers", `
+[containers]
+listen = []
+message_bytes = "1MiB"
+[[container]]
+name = "a"
+command = ["x"]
+replicas = 0
+[[container]]
+name = "a"
+[[container]]
+command = [""]
+env = { "A=B" = "" }
+`, []string{
+			`x.toml:3:1: containers.listen: empty, but there are 3 [[container]] to connect: give it an address, such as 127.0.0.1:0`,
+			`x.toml:4:1: containers.message_bytes: 1MiB is below limits.message_bytes, 256MiB: a request of that size could be asked but never answered in kind`,
+			`x.toml:8:1: container[0].replicas: expected at least 1, got 0`,
+			`x.toml:9:3: container[1].command: missing: program and arguments, as ["python3", "model.py"]`,
+			`x.toml:10:1: container[1].name: "a" is already the name of container[0]`,
+			`x.toml:11:3: container[2].name: missing: the name of the process in logs and in shivactl status`,
+			`x.toml:12:1: container[2].command: missing: program and arguments, as ["python3", "model.py"]`,
+			`x.toml:13:9: container[2].env."A=B": not a name of an environment variable`,
+		}},
+		{"addresses", `
+[tcp]
+listen = "127.0.0.1:7000"
+[containers]
+listen = ["tcp://0.0.0.0:7000", "ipc://", "ipc:///tmp/a", "ipc:///tmp/a", "localhost"]
+[admin]
+listen = ":70000"
+`, []string{
+			`x.toml:5:1: containers.listen[0]: 0.0.0.0:7000 is already taken by tcp.listen`,
+			`x.toml:5:1: containers.listen[1]: ipc:// without a path`,
+			`x.toml:5:1: containers.listen[3]: ipc:///tmp/a is listed twice`,
+			`x.toml:5:1: containers.listen[4]: "localhost" is not an address: want host:port, as "127.0.0.1:6174" or ":6174"`,
+			`x.toml:7:1: admin.listen: ":70000" has the port "70000": want a number from 0 (any free one) to 65535`,
+		}},
+		{"port 0 is never taken", "[tcp]\nlisten = \":0\"\n[admin]\nlisten = \":0\"\n", nil},
+		{"model names", "[model.v2]\n[model.\"a/b\"]\n[model.ok]\ndefault_version = \"update\"\n", []string{
+			`x.toml:1:8: model.v2: "v2" is reserved: it is not a name for a model`,
+			`x.toml:2:8: model."a/b": "a/b" is not a name for a model: want 1 to 200 printable characters without / or spaces`,
+			`x.toml:4:1: model.ok.default_version: "update" is not a version: want 1 to 200 printable characters without / or spaces`,
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg, err := parse("x.toml", []byte(c.file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, want := lines(t, cfg.Validate()), c.want
+			if g, w := strings.Join(got, "\n"), strings.Join(want, "\n"); g != w {
+				t.Errorf("got\n%s\nwant\n%s", g, w)
+			}
+		})
+	}
+}
+
+func TestInheritance(t *testing.T) {
+	c, err := parse("x", []byte("[model.a]\nslots = 3\ndefault_version = \"2\"\n[defaults]\nslots = 4\nobjective = \"20ms\"\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := c.Model("a"); a.Slots != 3 || a.Objective != 20*time.Millisecond || a.QueueRows != 65536 || a.DefaultVersion != "2" {
+		t.Errorf("model.a is %+v", a)
+	}
+	if b := c.Model("b"); b.Slots != 4 || b.DefaultVersion != "" {
+		t.Errorf("an unnamed model is %+v", b)
+	}
+}
+
+func TestSet(t *testing.T) {
+	c, err := parse("x.toml", []byte("[tcp]\nlisten = \"bad\"\nloops = 3\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := c
+	for _, s := range [][2]string{
+		{"tcp.listen", "worse"}, {"tcp.loops", "5"}, {"tcp.resync", "true"}, {"tcp.idle_timeout", "1m"}, {"tcp.outbound_bytes", "1MiB"},
+		{"containers.listen", "127.0.0.1:1, ipc:///x"}, {"server.required_models", "a,b"}, {"model.m.objective", "20ms"}, {"defaults.slots", "1"},
+	} {
+		if err := c.Set(s[0], s[1], "--flag"); err != nil {
+			t.Errorf("set %q: %v", s, err)
+		}
+	}
+	if c.TCP.Loops != 5 || !c.TCP.Resync || c.TCP.IdleTimeout != time.Minute || c.TCP.OutboundBytes != 1<<20 ||
+		len(c.Containers.Listen) != 2 || c.Containers.Listen[1] != "ipc:///x" || len(c.Server.RequiredModels) != 2 ||
+		c.Models["m"].Objective != 20*time.Millisecond || c.Defaults.Slots != 1 {
+		t.Errorf("not set: %+v", c)
+	}
+	if len(before.Models) != 0 || before.origins["tcp.loops"].name != "x.toml" {
+		t.Error("set changed a copy")
+	}
+	if got := lines(t, c.Validate()); len(got) != 1 || !strings.HasPrefix(got[0], `--flag: tcp.listen: "worse" is not an address`) {
+		t.Errorf("the fault does not name the flag: %q", got)
+	}
+	for _, s := range [][3]string{
+		{"tcp.loops", "x", `--f: tcp.loops: expected an integer, got the string "x"`},
+		{"tcp.idle_timeout", "5", `--f: tcp.idle_timeout: "5" is not a duration: want a number and a unit, as "30s", "250ms" or "1m30s"`},
+		{"tcp.nope", "x", `--f: tcp.nope: no such setting`},
+		{"tcp", "x", `--f: tcp: no such setting`},
+		{"tcp.loops.x", "x", `--f: tcp.loops.x: no such setting`},
+		{"container", "x", `--f: container: no such setting`},
+		{"model.m.nope", "x", `--f: model.m.nope: no such setting`},
+	} {
+		if got := lines(t, c.Set(s[0], s[1], "--f")); len(got) != 1 || got[0] != s[2] {
+			t.Errorf("set %s: got %q, want %q", s[0], got, s[2])
+		}
+	}
+}
+
+func TestLoad(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "a.toml")
+	os.WriteFile(file, []byte("[[container]]\nname = \"a\"\ncommand = [\"x\"]\ndir = \"models\"\n[[container]]\nname = \"b\"\ncommand = [\"x\"]\n"), 0o600)
+	c, err := Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := c.Supervised[0].Dir, filepath.Join(dir, "models"); got != want {
+		t.Errorf("dir %q, want %q", got, want)
+	}
+	if c.Supervised[1].Dir != "" || c.Supervised[1].Replicas != 1 {
+		t.Errorf("defaults of a container: %+v", c.Supervised[1])
+	}
+	if _, err := Load(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("missing file: %v", err)
+	}
+	if e := (&Error{Faults: []Fault{{Key: "a", Text: "x"}, {Key: "b", Text: "y"}}}).Error(); e != "config: 2 faults:\n  a: x\n  b: y" {
+		t.Errorf("two faults read %q", e)
+	}
+}
+
+func TestRedactedAndClone(t *testing.T) {
+	c := Default()
+	c.Supervised = []Container{{Name: "a", Env: map[string]string{"TOKEN": "s3cret"}, Command: []string{"x"}}}
+	c.Models["a"] = Model{}
+	r := c.Redacted()
+	if out, err := r.MarshalJSON(); err != nil || strings.Contains(string(out), "s3cret") || !strings.Contains(string(out), "TOKEN") {
+		t.Errorf("redacted: %v %s", err, out)
+	}
+	if c.Supervised[0].Env["TOKEN"] != "s3cret" {
+		t.Error("redacting changed the original")
+	}
+	r.Supervised[0].Command[0], r.Containers.Listen[0] = "y", "z"
+	delete(r.Models, "a")
+	if c.Supervised[0].Command[0] != "x" || c.Containers.Listen[0] == "z" || len(c.Models) != 1 {
+		t.Error("a clone shares memory")
+	}
+}
+
+func TestMarshalJSON(t *testing.T) {
+	c := Default()
+	c.Models["m"] = Model{Policy: c.Defaults, DefaultVersion: "2"}
+	out, err := c.MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"drain":"30s"`, `"message_bytes":"256MiB"`, `"listen":["127.0.0.1:7000"]`, `"default_version":"2"`, `"container":[]`, `"idle_timeout":"0s"`} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("%s is not in %s", want, out)
+		}
+	}
+}
+
+// The places of keys agree with the tree that is read: whatever the tree has, has a place.
+func FuzzParse(f *testing.F) {
+	raw, err := os.ReadFile(sample)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(raw)
+	f.Add([]byte("[[container]]\n[container.env]\nA = 'x'\n[[container]]\nname = \"\"\"\nx\"\"\"\nenv.B = 'y'\n"))
+	f.Add([]byte("model.a.slots = 3\nmodel.\"x.y\" = {slots = 2}\n[containers]\nlisten = [\n# c\n'a', 'b']\n"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		c, err := parse("x", raw)
+		if err != nil {
+			for _, f := range err.(*Error).Faults {
+				if f.Line == 0 {
+					t.Errorf("no line: %v", f)
+				}
+			}
+			return
+		}
+		_ = c.Validate()
+		again, err := parse("y", []byte(text(t, c)))
+		if err != nil {
+			t.Fatalf("%v\nin\n%s", err, text(t, c))
+		}
+		if a, b := text(t, c), text(t, again); a != b {
+			t.Errorf("wrote\n%s\nread\n%s", a, b)
+		}
+		if !maps.Equal(c.Models, again.Models) {
+			t.Error("models differ")
+		}
+	})
+}
