@@ -1,0 +1,307 @@
+// Package wire holds the words of RPC v4, the container protocol that containers/DESIGN.md documents, for the two
+// sides of it and for tests: kinds, the JSON of registration (encoding/json, once per session), and the
+// headers of batches and results, which are appended and scanned without reflection and without garbage.
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Version is the protocol's number in hello and welcome.
+const Version = 4
+
+// The kinds, frame 0 of every message.
+const (
+	Hello     = "hello"     // C->S | JSON
+	Welcome   = "welcome"   // S->C | JSON
+	Refused   = "refused"   // S->C | JSON
+	Heartbeat = "heartbeat" // both
+	Batch     = "batch"     // S->C | id | JSON | a frame for each input
+	Result    = "result"    // C->S | id | JSON | a frame for each output
+	Draining  = "draining"  // C->S
+	Goodbye   = "goodbye"   // S->C | JSON
+)
+
+// IDSize is the size of a batch id, a little-endian number.
+const IDSize = 8
+
+// HelloMessage registers a container.
+type HelloMessage struct {
+	Protocol   int             `json:"protocol"`
+	Model      string          `json:"model"`
+	Version    string          `json:"version"`
+	Platform   string          `json:"platform,omitempty"`
+	Inputs     []TensorMessage `json:"inputs"`
+	Outputs    []TensorMessage `json:"outputs"`
+	MaxBatch   int             `json:"max_batch,omitempty"`
+	Slots      int             `json:"slots,omitempty"`
+	Parameters json.RawMessage `json:"parameters,omitempty"`
+	Instance   string          `json:"instance,omitempty"`
+}
+
+// TensorMessage is a declared input or output.
+type TensorMessage struct {
+	Name     string `json:"name"`
+	Datatype string `json:"datatype"`
+	Shape    []int  `json:"shape"`
+}
+
+// Declare makes the wire form of specs.
+func Declare(specs []tensor.Spec) []TensorMessage {
+	list := make([]TensorMessage, len(specs))
+	for i, s := range specs {
+		list[i] = TensorMessage{Name: s.Name, Datatype: s.DType.V2(), Shape: append([]int{}, s.Shape...)}
+	}
+	return list
+}
+
+// WelcomeMessage answers a hello that was accepted. Sizes are in bytes, times in milliseconds.
+type WelcomeMessage struct {
+	Protocol        int    `json:"protocol"`
+	Server          string `json:"server"`
+	HeartbeatMS     int64  `json:"heartbeat_ms"`
+	DeadAfterMS     int64  `json:"dead_after_ms"`
+	MaxMessageBytes int64  `json:"max_message_bytes"`
+}
+
+// RefusedMessage answers a hello that was not.
+type RefusedMessage struct {
+	Error string `json:"error"`
+}
+
+// GoodbyeMessage ends a session.
+type GoodbyeMessage struct {
+	Reason    string `json:"reason"`
+	Reconnect bool   `json:"reconnect"`
+}
+
+// A TensorHeader describes one tensor frame of a batch or a result.
+type TensorHeader struct {
+	Name  []byte // shares the header's memory
+	DType tensor.DType
+	Shape tensor.Shape // shares the header's memory; nil when it has no dimensions
+	lo    int
+	given seen
+}
+
+// A BatchHeader is what a container reads beside the tensors of a batch. It may be parsed into again and again.
+type BatchHeader struct {
+	Rows       int
+	Inputs     []TensorHeader
+	Timeout    float64  // milliseconds left; 0: none given
+	Requests   []int    // rows of each request; nil: each has one
+	Parameters [][]byte // JSON of each request, nil where it has none; nil: none has any
+	Priority   []int    // of each request; nil: all 0
+	dims       []int
+}
+
+// A ResultHeader is what a server reads beside the tensors of a result. It may be parsed into again and again.
+type ResultHeader struct {
+	Outputs []TensorHeader
+	Errors  []RowError
+	Failed  bool   // the whole batch failed
+	Error   []byte // and why
+	dims    []int
+}
+
+// A RowError says why one row of a batch has no result.
+type RowError struct {
+	Row     int
+	Message []byte // shares the header's memory
+}
+
+// seen tells which keys of an object have come.
+type seen uint8
+
+const (
+	seenName seen = 1 << iota
+	seenDatatype
+	seenShape
+	seenRow
+	seenMessage
+)
+
+// Parse reads the JSON of a batch. Unknown keys are skipped.
+func (h *BatchHeader) Parse(b []byte) error {
+	*h = BatchHeader{Rows: -1, Inputs: h.Inputs[:0], dims: h.dims[:0], Requests: h.Requests[:0], Parameters: h.Parameters[:0], Priority: h.Priority[:0]}
+	s := scanner{b: b}
+	n := 0
+	for s.open('{'); ; {
+		key, ok := s.key(&n)
+		if !ok {
+			break
+		}
+		switch string(key) {
+		case "rows":
+			h.Rows = s.integer()
+		case "inputs":
+			h.Inputs, h.dims = s.tensors(h.Inputs[:0], h.dims[:0])
+		case "timeout_ms":
+			h.Timeout = s.float()
+		case "requests":
+			h.Requests = s.integers(h.Requests[:0])
+		case "priority":
+			h.Priority = s.integers(h.Priority[:0])
+		case "parameters":
+			h.Parameters = h.Parameters[:0]
+			m := 0
+			for s.open('['); s.more(&m, ']'); {
+				p := s.raw()
+				if string(p) == "null" {
+					p = nil
+				}
+				h.Parameters = append(h.Parameters, p)
+			}
+		default:
+			s.raw()
+		}
+	}
+	if err := s.end(); err != nil {
+		return fmt.Errorf("batch header: %w", err)
+	}
+	if h.Rows < 1 {
+		return fmt.Errorf("batch header: rows is %d", h.Rows)
+	}
+	requests, rows := h.Rows, h.Rows
+	if len(h.Requests) > 0 {
+		requests, rows = len(h.Requests), 0
+		for _, n := range h.Requests {
+			if n < 1 || n > h.Rows-rows {
+				return fmt.Errorf("batch header: requests of %v rows in a batch of %d", h.Requests, h.Rows)
+			}
+			rows += n
+		}
+	}
+	if rows != h.Rows {
+		return fmt.Errorf("batch header: requests have %d rows together, the batch %d", rows, h.Rows)
+	}
+	if n := len(h.Parameters); n > 0 && n != requests {
+		return fmt.Errorf("batch header: %d parameters for %d requests", n, requests)
+	}
+	if n := len(h.Priority); n > 0 && n != requests {
+		return fmt.Errorf("batch header: %d priorities for %d requests", n, requests)
+	}
+	return nil
+}
+
+// Parse reads the JSON of a result. Unknown keys are skipped.
+func (h *ResultHeader) Parse(b []byte) error {
+	*h = ResultHeader{Outputs: h.Outputs[:0], Errors: h.Errors[:0], dims: h.dims[:0]}
+	s := scanner{b: b}
+	n := 0
+	for s.open('{'); ; {
+		key, ok := s.key(&n)
+		if !ok {
+			break
+		}
+		switch string(key) {
+		case "outputs":
+			h.Outputs, h.dims = s.tensors(h.Outputs[:0], h.dims[:0])
+		case "errors":
+			h.Errors = h.Errors[:0]
+			m := 0
+			for s.open('['); s.more(&m, ']'); {
+				h.Errors = append(h.Errors, s.rowError())
+			}
+		case "error":
+			h.Failed, h.Error = true, s.str()
+		default:
+			s.raw()
+		}
+	}
+	if err := s.end(); err != nil {
+		return fmt.Errorf("result header: %w", err)
+	}
+	return nil
+}
+
+func (s *scanner) rowError() (e RowError) {
+	var given seen
+	n := 0
+	for s.open('{'); ; {
+		key, ok := s.key(&n)
+		if !ok {
+			break
+		}
+		switch string(key) {
+		case "row":
+			e.Row = s.integer()
+			given |= seenRow
+		case "message":
+			e.Message = s.str()
+			given |= seenMessage
+		default:
+			s.raw()
+		}
+	}
+	if given != seenRow|seenMessage {
+		s.fail("row error without row or message")
+	}
+	return e
+}
+
+// tensors reads a list of tensor descriptions; their dimensions are appended to dims.
+func (s *scanner) tensors(list []TensorHeader, dims []int) ([]TensorHeader, []int) {
+	n := 0
+	for s.open('['); s.more(&n, ']'); {
+		var t TensorHeader
+		m := 0
+		for s.open('{'); ; {
+			key, ok := s.key(&m)
+			if !ok {
+				break
+			}
+			switch string(key) {
+			case "name":
+				t.Name = s.str()
+				t.given |= seenName
+			case "datatype":
+				name := s.str()
+				var known bool
+				if t.DType, known = tensor.FromV2(string(name)); !known {
+					s.fail(fmt.Sprintf("unknown datatype %.32q", name))
+				}
+				t.given |= seenDatatype
+			case "shape":
+				t.lo = len(dims)
+				dims = s.integers(dims)
+				t.given |= seenShape
+			default:
+				s.raw()
+			}
+		}
+		if t.given != seenName|seenDatatype|seenShape {
+			s.fail("tensor without name, datatype or shape")
+		}
+		list = append(list, t)
+	}
+	// Only now do the dimensions stay where they are.
+	for i, hi := len(list)-1, len(dims); i >= 0 && s.err == nil; i-- {
+		list[i].Shape = tensor.Shape(dims[list[i].lo:hi:hi])
+		hi = list[i].lo
+	}
+	return list, dims
+}
+
+func (s *scanner) integers(list []int) []int {
+	n := 0
+	for s.open('['); s.more(&n, ']'); {
+		list = append(list, s.integer())
+	}
+	return list
+}
+
+// Name and Label are how names from a container's hello may be used where people read them: bounded and
+// without anything that a terminal would obey. The limits are in bytes.
+const (
+	MaxName       = 128       // of a model, version, input or output
+	MaxInstance   = 128       // of the free label
+	MaxPlatform   = 64        // of the platform
+	MaxParameters = 64 << 10  // of the free parameters
+	MaxHello      = 256 << 10 // of the whole hello
+	MaxTensors    = 255       // inputs or outputs, as Shiva's
+	MaxRank       = 32
+)

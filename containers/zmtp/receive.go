@@ -1,0 +1,283 @@
+package zmtp
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A Frame is one part of a message. Data lives as long as the message, or as long as a reference to Buf,
+// which owns it, is held. Buf may be shared with other frames; a nil Buf means that Data is empty.
+type Frame struct {
+	Data []byte
+	Buf  *tensor.Buffer
+}
+
+// A Message is one received multipart message. Its zero value is ready for Receive, and it is meant to be
+// used again and again: its own tables are kept from one message to the next.
+type Message struct {
+	Frames []Frame
+	// Refused is the pool's error when there was no memory for some frames. Those have nil Data; the
+	// message has been read to its end, and the connection goes on.
+	Refused error
+
+	owned []*tensor.Buffer // one reference each
+	arena *tensor.Buffer   // where small frames go; one of owned
+	used  int              // bytes used of arena
+}
+
+// Release gives the message's memory back. Frames whose Buf was retained live on.
+func (m *Message) Release() {
+	for i, b := range m.owned {
+		b.Release()
+		m.owned[i] = nil
+	}
+	clear(m.Frames)
+	*m = Message{Frames: m.Frames[:0], owned: m.owned[:0]}
+}
+
+const (
+	// Frames up to smallFrame bytes share arenas of arenaSize: kinds, ids, headers and short tensors cost no
+	// buffer each, and one of them that is kept holds no more than an arena.
+	smallFrame = 1 << 10
+	arenaSize  = 4 << 10
+	// firstStage is what a large body takes before anything of it has arrived.
+	firstStage = 16 << 10
+)
+
+// alloc returns n bytes that live with the message.
+func (m *Message) alloc(pool *tensor.Pool, n int) (Frame, error) {
+	if n == 0 {
+		return Frame{}, nil
+	}
+	if n > smallFrame {
+		b, err := pool.Get(n)
+		if err != nil {
+			return Frame{}, err
+		}
+		m.owned = append(m.owned, b)
+		return Frame{Data: b.Bytes(), Buf: b}, nil
+	}
+	if m.arena == nil || m.used+n > arenaSize {
+		b, err := pool.Get(arenaSize)
+		if err != nil {
+			return Frame{}, err
+		}
+		m.owned = append(m.owned, b)
+		m.arena, m.used = b, 0
+	}
+	lo := m.used
+	m.used += (n + 7) &^ 7 // the next frame may be looked at as 8-byte numbers
+	return Frame{Data: m.arena.Bytes()[lo : lo+n : lo+n], Buf: m.arena}, nil
+}
+
+// Receive waits for the next message and puts it into m, whose former contents must have been released.
+// PINGs are answered on the way. It returns io.EOF when the peer closed between two messages. On any error m
+// is empty and the connection is finished: Receive will return the same error again, and only Close remains.
+func (c *Conn) Receive(m *Message) error {
+	if c.inErr == nil {
+		if c.inErr = c.receive(m); c.inErr != nil {
+			c.inErr = c.out.reason(c.inErr)
+		}
+	}
+	if c.inErr != nil {
+		m.Release()
+	}
+	return c.inErr
+}
+
+func (c *Conn) receive(m *Message) error {
+	var total uint64
+	for {
+		h, err := c.header(len(m.Frames) > 0)
+		if err != nil {
+			return err
+		}
+		if h.command() {
+			if len(m.Frames) > 0 {
+				return protocolError("command inside a message")
+			}
+			if err := c.command(h.size); err != nil {
+				return err
+			}
+			continue
+		}
+		// Both sums are checked before memory is taken, and neither can overflow: size first on its own.
+		if limit := uint64(c.limits.MessageBytes); h.size > limit || total+h.size > limit {
+			return fmt.Errorf("%w: frame %d of %d bytes after %d, limit %d for a message", ErrTooLarge, len(m.Frames), h.size, total, limit)
+		}
+		if len(m.Frames) >= c.limits.Frames {
+			return fmt.Errorf("%w: more than %d frames", ErrTooLarge, c.limits.Frames)
+		}
+		total += h.size
+		f, err := c.body(m, int(h.size))
+		if err != nil {
+			return unexpected(err)
+		}
+		m.Frames = append(m.Frames, f)
+		if !h.more() {
+			return nil
+		}
+	}
+}
+
+// header reads the next frame header.
+func (c *Conn) header(inside bool) (header, error) {
+	for {
+		h, n, err := parseHeader(c.in[c.lo:c.hi])
+		if err != nil {
+			return header{}, err
+		}
+		if n > 0 {
+			c.lo += n
+			return h, nil
+		}
+		clean := !inside && c.lo == c.hi
+		if err := c.fill(); err != nil {
+			if !clean {
+				err = unexpected(err)
+			}
+			return header{}, err
+		}
+	}
+}
+
+// unexpected is err for an end in the middle of something.
+func unexpected(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// fill adds to the read buffer what one read gives.
+func (c *Conn) fill() error {
+	if c.lo == c.hi {
+		c.lo, c.hi = 0, 0
+	} else if c.hi == len(c.in) {
+		c.hi = copy(c.in, c.in[c.lo:c.hi])
+		c.lo = 0
+	}
+	n, err := c.read(c.in[c.hi:])
+	c.hi += n
+	return err
+}
+
+// body reads a frame's n bytes into memory of m. When memory is refused it notes that in m and drops the bytes.
+func (c *Conn) body(m *Message, n int) (Frame, error) {
+	if m.Refused != nil {
+		return Frame{}, c.discard(n)
+	}
+	if n > max(firstStage, c.hi-c.lo) {
+		return c.grow(m, n)
+	}
+	f, err := m.alloc(c.pool, n)
+	if err != nil {
+		m.Refused = err
+		return Frame{}, c.discard(n)
+	}
+	return f, c.readFull(f.Data)
+}
+
+// grow reads a large body into memory that grows with what has arrived, in stages of …, n/64, n/8 and n bytes. It
+// begins with the first stage that is no more than firstStage, unless more is in hand already. The stages
+// are cut from the top so that all copying together is a seventh of the body.
+func (c *Conn) grow(m *Message, n int) (Frame, error) {
+	shift := 0
+	for n>>shift > firstStage && n>>(shift+3) > c.hi-c.lo {
+		shift += 3
+	}
+	b, err := c.pool.Get(n >> shift)
+	if err != nil {
+		m.Refused = err
+		return Frame{}, c.discard(n)
+	}
+	for got := 0; ; {
+		if err := c.readFull(b.Bytes()[got:]); err != nil {
+			b.Release()
+			return Frame{}, err
+		}
+		if shift == 0 {
+			m.owned = append(m.owned, b)
+			return Frame{Data: b.Bytes(), Buf: b}, nil
+		}
+		got = len(b.Bytes())
+		shift -= 3
+		larger, err := c.pool.Get(n >> shift)
+		if err != nil {
+			b.Release()
+			m.Refused = err
+			return Frame{}, c.discard(n - got)
+		}
+		copy(larger.Bytes(), b.Bytes())
+		b.Release()
+		b = larger
+	}
+}
+
+// readFull fills p, first from the read buffer and then from the socket.
+func (c *Conn) readFull(p []byte) error {
+	n := copy(p, c.in[c.lo:c.hi])
+	c.lo += n
+	for p = p[n:]; len(p) > 0; {
+		// A short rest goes through the read buffer: the same system call brings what follows it.
+		if len(p) < len(c.in)/4 {
+			if err := c.fill(); err != nil {
+				return err
+			}
+			n = copy(p, c.in[c.lo:c.hi])
+			c.lo += n
+		} else {
+			var err error
+			if n, err = c.read(p); err != nil {
+				return err
+			}
+		}
+		p = p[n:]
+	}
+	return nil
+}
+
+// discard reads n bytes and drops them.
+func (c *Conn) discard(n int) error {
+	for {
+		have := min(n, c.hi-c.lo)
+		c.lo += have
+		if n -= have; n == 0 {
+			return nil
+		}
+		if err := c.fill(); err != nil {
+			return err
+		}
+	}
+}
+
+// command reads and obeys a command frame of the given size.
+func (c *Conn) command(size uint64) error {
+	if size > maxCommandBytes {
+		return fmt.Errorf("%w: command of %d bytes, limit %d", ErrTooLarge, size, maxCommandBytes)
+	}
+	for c.hi-c.lo < int(size) { // the read buffer is much larger than any command
+		if err := c.fill(); err != nil {
+			return unexpected(err)
+		}
+	}
+	body := c.in[c.lo : c.lo+int(size)]
+	c.lo += int(size)
+	name, rest, err := splitCommand(body)
+	if err != nil {
+		return err
+	}
+	switch string(name) {
+	case "PING": // time to live (2), context (0..16)
+		if len(rest) < 2 || len(rest) > 2+maxPingContext {
+			return protocolError("PING with a body of %d bytes", len(rest))
+		}
+		c.out.pong(rest[2:])
+	case "ERROR":
+		return protocolError("peer reports %.255q", rest[min(1, len(rest)):])
+	}
+	// PONG has done its work by arriving. Other commands are for other socket types.
+	return nil
+}

@@ -1,0 +1,18 @@
+//go:build !linux
+
+package zmtp
+
+import (
+	"errors"
+	"net"
+	"syscall"
+)
+
+// Elsewhere than on Linux every message is written by the drain goroutine, by blocking calls.
+type vector struct{}
+
+func rawConn(net.Conn) syscall.RawConn { return nil }
+
+func (vector) fill([]*Outgoing)           {}
+func (vector) write(uintptr) (int, error) { return 0, errors.ErrUnsupported }
+func (vector) clear()                     {}
