@@ -22,7 +22,7 @@ type Buffer struct {
 // Bytes is the memory, as long as it was asked for. Its contents are undefined until written. It must not
 // be used after the last reference was released.
 func (b *Buffer) Bytes() []byte {
-	if invariants && b.refs.Load() <= 0 {
+	if Invariants && b.refs.Load() <= 0 {
 		panic("tensor: bytes of a released buffer" + b.trace.String())
 	}
 	return b.data[:b.n]
@@ -33,7 +33,7 @@ func (b *Buffer) Retain() {
 	if b == nil {
 		return
 	}
-	if n := b.refs.Add(1); invariants && n <= 1 {
+	if n := b.refs.Add(1); Invariants && n <= 1 {
 		panic("tensor: retain of a released buffer" + b.trace.String())
 	}
 }
@@ -47,7 +47,7 @@ func (b *Buffer) Release() {
 	if n > 0 {
 		return
 	}
-	if invariants {
+	if Invariants {
 		if n < 0 {
 			panic("tensor: second release of a buffer" + b.trace.String())
 		}

@@ -2,8 +2,9 @@
 
 package tensor
 
-// The strict build's checks compile to nothing here; see invariants_on.go.
-const invariants = false
+// Invariants tells whether this is the strict build, of -tags invariants. Its checks compile to nothing here; see
+// invariants_on.go.
+const Invariants = false
 
 type trace struct{}
 

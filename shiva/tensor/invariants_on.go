@@ -9,9 +9,9 @@ import (
 	"sync"
 )
 
-// invariants is the strict build: released bytes are overwritten and not handed out again, misuse of a
+// Invariants tells whether this is the strict build, of -tags invariants: released bytes are overwritten and not handed out again, misuse of a
 // reference count panics, and the pool knows who took what.
-const invariants = true
+const Invariants = true
 
 // poisonByte is what released memory holds: no valid UTF-8, no valid bool, a strange number in any dtype.
 const poisonByte = 0xDB

@@ -110,7 +110,7 @@ func (p *Pool) Get(n int) (*Buffer, error) {
 	}
 	b.n = n
 	b.refs.Store(1)
-	if invariants {
+	if Invariants {
 		b.trace.take()
 		p.books.add(b)
 	}
@@ -160,7 +160,7 @@ func (p *Pool) take(class int) *Buffer {
 func (p *Pool) put(b *Buffer) {
 	p.out.Add(-int64(len(b.data)))
 	switch {
-	case invariants:
+	case Invariants:
 		p.books.remove(b) // and never hand it out again, so that every use after release meets the poison
 	case b.class < quickClasses:
 		p.quick[b.class].Put(b)

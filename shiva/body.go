@@ -1,0 +1,129 @@
+package shiva
+
+import "github.com/shivad/shivad/shiva/tensor"
+
+// This file is the part of the Decoder that takes memory: bodies, which are tensors' data and metadata.
+
+// begin prepares for a body of need bytes in units of width.
+func (d *Decoder) begin(need, width int) {
+	d.need, d.have, d.width = need, 0, width
+	d.body, d.stage = nil, nil
+	if need == 0 || need > maxArenaItem {
+		return
+	}
+	if d.fault == nil {
+		d.body = d.fromArena(need)
+	}
+	if d.fault != nil && d.state == inMetadata {
+		// The message is being discarded. Small metadata is received all the same, outside the budget: with the
+		// request's id in it the refusal can be matched.
+		d.body = make([]byte, need)
+	}
+}
+
+// fill takes bytes of the current body and tells whether it is complete.
+func (d *Decoder) fill(in *[]byte) bool {
+	for d.have < d.need {
+		if len(*in) == 0 {
+			return false
+		}
+		if d.have == len(d.body) && d.fault == nil {
+			d.grow(len(*in))
+		}
+		p := (*in)[:min(len(*in), d.need-d.have)]
+		if d.body != nil {
+			p = p[:min(len(p), len(d.body)-d.have)]
+			place(d.body, d.have, p, d.width)
+		}
+		*in = (*in)[len(p):]
+		d.have += len(p)
+		d.pos += int64(len(p))
+	}
+	return true
+}
+
+// place puts p, the bytes from offset at of a body on the wire, where they belong in dst, which holds whole units.
+// A unit that is cut by the end of p, or of the one before, is put in order byte by byte.
+func place(dst []byte, at int, p []byte, width int) {
+	if width == 1 {
+		copy(dst[at:], p)
+		return
+	}
+	for len(p) > 0 && at%width != 0 {
+		dst[at-at%width+width-1-at%width] = p[0]
+		p = p[1:]
+		at++
+	}
+	whole := len(p) &^ (width - 1)
+	tensor.SwapCopy(dst[at:], p[:whole], width)
+	for i, c := range p[whole:] {
+		dst[at+whole+width-1-i] = c
+	}
+}
+
+// grow gives the current body its next stage of memory, for which arriving more bytes are at hand. Stages are an
+// eighth of each other, counted down from the whole body, and the smallest that takes the bytes at hand and 2 KiB is
+// the next: so a body never has more than eight times the memory that its bytes have filled (and 16 KiB), and all
+// the copying from stage to stage adds up to a seventh of it. A body whose bytes are all at hand gets its memory at
+// once.
+//
+// It tells whether the memory was to be had; if not, the message is discarded from here on.
+func (d *Decoder) grow(arriving int) bool {
+	size := d.need
+	for least := max(min(d.have+arriving, d.need), minStageBytes); size/stageFactor >= least; {
+		size /= stageFactor
+	}
+	// Whole units of any width.
+	size = min((size+arenaAlign-1)&^(arenaAlign-1), d.need)
+	b, err := d.cfg.Pool.Get(size)
+	if err != nil {
+		d.overBudget(err)
+		return false
+	}
+	m := d.message()
+	if d.stage == nil {
+		m.own(b)
+	} else {
+		copy(b.Bytes(), d.body)
+		d.stage.Release()
+		m.bufs[len(m.bufs)-1] = b
+	}
+	d.stage, d.body = b, b.Bytes()
+	return true
+}
+
+// fromArena gives memory for a small body, or nil if there is none to be had, and the message is discarded.
+func (d *Decoder) fromArena(need int) []byte {
+	room := (need + arenaAlign - 1) &^ (arenaAlign - 1)
+	if len(d.arenaFree) < room {
+		// Enough for the rest of the message, if its other tensors are as small as this one.
+		size := room
+		if d.state == inData {
+			size *= int(d.head.tensors) - d.index
+			size += min(int(d.head.metadataBytes), maxArenaItem)
+		}
+		b, err := d.cfg.Pool.Get(max(room, min(size, arenaBytes)))
+		if err != nil {
+			d.overBudget(err)
+			return nil
+		}
+		d.message().own(b)
+		d.arena, d.arenaFree = b, b.Bytes()
+	}
+	b := d.arenaFree[:need:need]
+	d.arenaFree = d.arenaFree[min(room, len(d.arenaFree)):]
+	return b
+}
+
+// overBudget turns to discarding the current message: its body is consumed as it comes, and the error is returned at
+// its end, in its turn.
+func (d *Decoder) overBudget(err error) {
+	d.fault = &DecodeError{Kind: KindOverBudget, Field: d.fieldName(), Offset: d.pos,
+		Limit: d.cfg.Pool.Budget(), Got: int64(d.need), Detail: err.Error(), Err: err, keep: true}
+	if d.m != nil {
+		d.m.Release()
+		d.m = nil
+	}
+	d.body, d.stage = nil, nil
+	d.arena, d.arenaFree = nil, nil
+}

@@ -1,0 +1,564 @@
+package shiva
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/bits"
+	"unicode/utf8"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Limits bound what a Decoder accepts. They are checked against what a message announces, before memory is taken for
+// it. Zero means the default.
+type Limits struct {
+	MessageBytes  int64 // a whole message; 256 MiB
+	MetadataBytes int   // 1 MiB
+	Tensors       int   // in a message; 255, all that the protocol can say
+	Rank          int   // of a tensor; 32, that of numpy before 2.0; the protocol can say 255
+	JSONDepth     int   // of nesting in metadata; 128
+}
+
+const (
+	defaultMessageBytes  = 256 << 20
+	defaultMetadataBytes = 1 << 20
+	defaultRank          = 32
+	defaultJSONDepth     = 128
+	defaultResyncBytes   = 1 << 20
+)
+
+func (l *Limits) setDefaults() {
+	if l.MessageBytes <= 0 {
+		l.MessageBytes = defaultMessageBytes
+	}
+	if l.MetadataBytes <= 0 {
+		l.MetadataBytes = defaultMetadataBytes
+	}
+	if l.Tensors <= 0 {
+		l.Tensors = maxTensors
+	}
+	if l.Rank <= 0 {
+		l.Rank = defaultRank
+	}
+	if l.JSONDepth <= 0 {
+		l.JSONDepth = defaultJSONDepth
+	}
+}
+
+// A DecoderConfig says how a Decoder works. The zero value is usable.
+type DecoderConfig struct {
+	Limits Limits
+	Pool   *tensor.Pool // where messages' memory comes from; nil: the garbage collector, without a limit
+
+	// Resync makes faults of the framing survivable, for noisy byte channels: after one, the decoder drops bytes until a
+	// valid header, at most ResyncBytes (0 means 1 MiB), and goes on from there. The errors say Keep.
+	Resync      bool
+	ResyncBytes int
+}
+
+// A Decoder takes the bytes of a stream as they come, in pieces of any size, and gives out messages. It never looks at
+// a byte twice and keeps none that it was passed: the elements of tensors go straight to their final place, swapped
+// into the order of the host on the way.
+//
+// Memory is taken as bytes arrive, not as they are announced: at any time at most about eight times what has arrived
+// of the current message, and 16 KiB. With a Pool, small messages cost no allocation once they have come a few times.
+//
+// A Decoder is for one stream and one goroutine at a time. It has no clock, no lock and no goroutine.
+type Decoder struct {
+	cfg DecoderConfig
+
+	state  decodeState
+	failed *DecodeError // of the framing: returned for good
+	fault  *DecodeError // to be returned at the end of the current message, which is consumed until then
+	m      *Message     // the current message; nil before its first tensor and while it is discarded
+	head   header
+	pos    int64 // bytes consumed of the current message
+	total  int64 // bytes announced of it so far
+
+	// A field of fixed size that came in pieces.
+	part  [headerBytes]byte
+	nPart int
+
+	// Searching for a header after a fault, see Resync.
+	lost    bool
+	skipped int
+
+	// The current tensor.
+	index    int // which one
+	dtype    tensor.DType
+	rank     int
+	dimsLeft int
+	bytes    uint64 // product of the element size and the dimensions so far, leaving out those of zero
+	empty    bool   // one of them is zero
+
+	// The current body: a tensor's data, or metadata.
+	body  []byte // its memory so far, a stage of need; nil while it is discarded
+	need  int
+	have  int            // how much came
+	width int            // bytes of its unit
+	stage *tensor.Buffer // owns body, if it does not lie in the arena
+
+	// Small bodies of a message lie in one buffer.
+	arena     *tensor.Buffer
+	arenaFree []byte
+
+	namespace []byte // of the current message, if it came in pieces
+	names     [4]string
+	nextName  int
+}
+
+type decodeState uint8
+
+const (
+	inHeader decodeState = iota
+	inTensorHeader
+	inDims
+	inData
+	inMetadata
+	inNamespace
+)
+
+const (
+	// Bodies up to this size share a buffer.
+	maxArenaItem = 1 << 10
+	arenaBytes   = 2 << 10
+	arenaAlign   = 16 // of any element
+
+	// A larger body begins with at least this much, and then grows eightfold.
+	minStageBytes = 2 << 10
+	stageFactor   = 8
+)
+
+// NewDecoder makes a Decoder for one stream.
+func NewDecoder(cfg DecoderConfig) *Decoder {
+	cfg.Limits.setDefaults()
+	if cfg.ResyncBytes <= 0 {
+		cfg.ResyncBytes = defaultResyncBytes
+	}
+	return &Decoder{cfg: cfg}
+}
+
+// Push takes bytes of the stream and says how many it consumed. It consumes all, unless a message or an error is
+// returned; then it is to be called again with the rest.
+//
+// A Message belongs to the caller, who releases it. An error is a [*DecodeError]: if its Keep is true, Push may go on
+// with the next message; if not, the stream is of no more use, and every further Push returns the same error.
+func (d *Decoder) Push(p []byte) (n int, m *Message, err error) {
+	if d.failed != nil {
+		return 0, nil, d.failed
+	}
+	in := p
+	for {
+		var fault *DecodeError
+		switch d.state {
+		case inHeader:
+			b := d.field(&in, headerBytes)
+			if b == nil {
+				return len(p), nil, nil
+			}
+			fault = d.header(b)
+		case inTensorHeader:
+			b := d.field(&in, tensorHeaderBytes)
+			if b == nil {
+				return len(p), nil, nil
+			}
+			fault = d.tensorHeader(b[0], b[1])
+		case inDims:
+			b := d.field(&in, dimBytes)
+			if b == nil {
+				return len(p), nil, nil
+			}
+			fault = d.dim(int32(binary.BigEndian.Uint32(b)))
+		case inData:
+			if !d.fill(&in) {
+				return len(p), nil, nil
+			}
+			d.endTensor()
+		case inMetadata:
+			if !d.fill(&in) {
+				return len(p), nil, nil
+			}
+			d.endMetadata()
+		case inNamespace:
+			name := d.takeNamespace(&in)
+			if name == nil {
+				return len(p), nil, nil
+			}
+			m, err = d.end(name)
+			return len(p) - len(in), m, err
+		}
+		if fault != nil {
+			return len(p) - len(in), nil, d.fail(fault)
+		}
+	}
+}
+
+// Buffered tells whether the stream is inside a message.
+func (d *Decoder) Buffered() bool { return d.state != inHeader || d.nPart > 0 && !d.lost }
+
+// Direct is the memory for the next bytes of the stream, so that a large body can be read from a socket without a
+// detour; nil unless the stream is inside a body that needs no swap. [Decoder.Advance] says how much of it was
+// filled; until then nothing else of the Decoder may be called.
+func (d *Decoder) Direct() []byte {
+	if d.failed != nil || d.fault != nil || d.state != inData && d.state != inMetadata || d.width != 1 || d.have == d.need {
+		return nil
+	}
+	if d.have == len(d.body) && !d.grow(1) {
+		return nil
+	}
+	return d.body[d.have:]
+}
+
+// Advance says that the first n bytes of what Direct returned now hold the next n bytes of the stream. If they complete
+// the message, the next Push returns it, even one without bytes.
+func (d *Decoder) Advance(n int) {
+	d.have += n
+	d.pos += int64(n)
+}
+
+// Close says that the stream has ended, and releases what is half received. It returns nil between two messages,
+// and an error of kind truncated inside one. After that the Decoder is of no more use.
+func (d *Decoder) Close() error {
+	if d.failed != nil {
+		return d.failed
+	}
+	buffered := d.Buffered()
+	e := &DecodeError{Kind: KindTruncated, Field: d.fieldName(), Offset: d.pos,
+		Detail: fmt.Sprintf("the stream ended inside a message, after %d bytes of it", d.pos)}
+	d.drop()
+	d.failed = e
+	if !buffered {
+		return nil
+	}
+	return e
+}
+
+// field gives the next size bytes of the stream in one piece, valid until the next call, or nil if they are not all
+// there yet.
+func (d *Decoder) field(in *[]byte, size int) []byte {
+	if d.nPart == 0 && len(*in) >= size {
+		b := (*in)[:size]
+		*in = (*in)[size:]
+		d.pos += int64(size)
+		return b
+	}
+	n := copy(d.part[d.nPart:size], *in)
+	*in = (*in)[n:]
+	d.nPart += n
+	d.pos += int64(n)
+	if d.nPart < size {
+		return nil
+	}
+	d.nPart = 0
+	return d.part[:size]
+}
+
+func (d *Decoder) header(b []byte) *DecodeError {
+	h, f := parseHeader(b)
+	if f.kind == "" {
+		f = d.checkHeader(h)
+	}
+	if f.kind != "" {
+		return d.noHeader(b, f)
+	}
+	d.lost = false
+	d.head = h
+	d.index = 0
+	d.total = headerBytes + int64(h.metadataBytes) + int64(h.namespaceBytes)
+	d.nextPart()
+	return nil
+}
+
+// checkHeader holds a header against the limits.
+func (d *Decoder) checkHeader(h header) (f headerFault) {
+	l := &d.cfg.Limits
+	switch total := headerBytes + int64(h.metadataBytes) + int64(h.namespaceBytes); {
+	case int(h.metadataBytes) > l.MetadataBytes:
+		f = headerFault{KindTooLarge, "metadata size", 4, int64(l.MetadataBytes), int64(h.metadataBytes)}
+	case int(h.tensors) > l.Tensors:
+		f = headerFault{KindTooLarge, "number of tensors", 8, int64(l.Tensors), int64(h.tensors)}
+	case total > l.MessageBytes:
+		f = headerFault{KindTooLarge, "message size", 0, l.MessageBytes, total}
+	}
+	return f
+}
+
+// noHeader deals with 12 bytes that are none. With Resync the bytes after the first stay, if a header may begin
+// among them, and only the first fault of a search is reported.
+func (d *Decoder) noHeader(b []byte, f headerFault) *DecodeError {
+	known := d.lost
+	if d.cfg.Resync {
+		d.lost = true
+		from := 1
+		for from < headerBytes && !beginsMagic(b[from:]) {
+			from++
+		}
+		if !known {
+			d.skipped = 0
+		}
+		d.skipped += from
+		d.nPart = copy(d.part[:], b[from:])
+		if d.skipped > d.cfg.ResyncBytes {
+			e := f.err()
+			e.Detail += fmt.Sprintf(", and no header within %d bytes after a fault", d.cfg.ResyncBytes)
+			return e
+		}
+	}
+	d.pos = int64(d.nPart)
+	if known {
+		return nil
+	}
+	e := f.err()
+	e.keep = d.cfg.Resync
+	return e
+}
+
+// beginsMagic tells whether b may be the beginning of a header.
+func beginsMagic(b []byte) bool {
+	n := min(len(b), len(magic))
+	return string(b[:n]) == string(magic[:n])
+}
+
+func (f headerFault) err() *DecodeError {
+	e := &DecodeError{Kind: f.kind, Field: f.field, Offset: f.offset, Limit: f.want, Got: f.got}
+	switch f.kind {
+	case KindBadMagic:
+		e.Detail = fmt.Sprintf("expected %08x, got %08x", uint32(f.want), uint32(f.got))
+	case KindTooLarge:
+		e.Detail = fmt.Sprintf("the limit is %d, got %d", f.want, f.got)
+	case KindNegativeMetadataSize:
+		e.Detail = fmt.Sprintf("got %d", f.got)
+	default:
+		e.Detail = fmt.Sprintf("expected %#02x, got %#02x", f.want, f.got)
+	}
+	return e
+}
+
+// nextPart goes to what follows a header or a tensor.
+func (d *Decoder) nextPart() {
+	if d.index < int(d.head.tensors) {
+		d.state = inTensorHeader
+		return
+	}
+	d.state = inMetadata
+	d.begin(int(d.head.metadataBytes), 1)
+}
+
+func (d *Decoder) tensorHeader(rank, code byte) *DecodeError {
+	dtype, ok := tensor.FromWire(code)
+	if !ok {
+		e := d.tensorFault(KindUnknownDType, "dtype", 1)
+		e.Got = int64(code)
+		e.Detail = fmt.Sprintf("code %d is none", code)
+		return e
+	}
+	if int(rank) > d.cfg.Limits.Rank {
+		e := d.tensorFault(KindTooLarge, "rank", 2)
+		e.Limit, e.Got = int64(d.cfg.Limits.Rank), int64(rank)
+		e.Detail = fmt.Sprintf("the limit is %d, got %d", e.Limit, e.Got)
+		return e
+	}
+	d.dtype, d.rank, d.dimsLeft = dtype, int(rank), int(rank)
+	d.bytes, d.empty = uint64(dtype.Size()), false
+	d.total += tensorHeaderBytes + dimBytes*int64(rank)
+	if rank == 0 {
+		return d.beginTensor()
+	}
+	d.state = inDims
+	return nil
+}
+
+// dim takes one dimension. Sizes are multiplied as they come, so that an overflow is found before the bytes that it
+// would misplace; zeros are left out of the product, see tensor.Shape.Elements.
+func (d *Decoder) dim(v int32) *DecodeError {
+	if v < 0 {
+		e := d.tensorFault(KindNegativeDim, fmt.Sprintf("dimension %d", d.rank-d.dimsLeft), dimBytes)
+		e.Got = int64(v)
+		e.Detail = fmt.Sprintf("got %d", v)
+		return e
+	}
+	if v == 0 {
+		d.empty = true
+	} else {
+		hi, lo := bits.Mul64(d.bytes, uint64(v))
+		if hi != 0 || lo > math.MaxInt {
+			e := d.tensorFault(KindSizeOverflow, fmt.Sprintf("dimension %d", d.rank-d.dimsLeft), dimBytes)
+			e.Limit, e.Got = math.MaxInt, int64(v)
+			e.Detail = fmt.Sprintf("%d bytes times %d do not fit an int", d.bytes, v)
+			return e
+		}
+		d.bytes = lo
+	}
+	if d.fault == nil {
+		m := d.message()
+		m.dims = append(m.dims, int(v))
+	}
+	if d.dimsLeft--; d.dimsLeft > 0 {
+		return nil
+	}
+	return d.beginTensor()
+}
+
+// beginTensor goes to the data of a tensor whose header is complete.
+func (d *Decoder) beginTensor() *DecodeError {
+	size := int(d.bytes)
+	if d.empty {
+		size = 0
+	}
+	if limit := d.cfg.Limits.MessageBytes; int64(size) > limit-d.total {
+		e := d.tensorFault(KindTooLarge, "size", 0)
+		e.Limit, e.Got = limit, d.total+min(int64(size), math.MaxInt64-d.total)
+		e.Detail = fmt.Sprintf("the limit for a message is %d bytes, with this tensor's %d it has %d", limit, size, e.Got)
+		return e
+	}
+	d.total += int64(size)
+	d.state = inData
+	d.begin(size, swapWidth(d.dtype))
+	return nil
+}
+
+// tensorFault makes an error about the field of the current tensor that was read last, back bytes ago.
+func (d *Decoder) tensorFault(kind Kind, field string, back int64) *DecodeError {
+	return &DecodeError{Kind: kind, Field: fmt.Sprintf("tensor %d %s", d.index, field), Offset: d.pos - back}
+}
+
+func (d *Decoder) endTensor() {
+	if d.fault == nil {
+		m := d.message()
+		shape := m.dims[len(m.dims)-d.rank : len(m.dims) : len(m.dims)]
+		t := tensor.Tensor{DType: d.dtype, Shape: shape, Data: d.body}
+		if t.Buf = d.stage; t.Buf == nil && d.need > 0 {
+			t.Buf = d.arena
+		}
+		m.Tensors = append(m.Tensors, t)
+	}
+	d.index++
+	d.nextPart()
+}
+
+func (d *Decoder) endMetadata() {
+	d.state = inNamespace
+	if d.fault != nil {
+		return
+	}
+	d.message().Metadata = d.body
+	if kind, at := checkMetadata(d.body, d.cfg.Limits.JSONDepth); kind != "" {
+		d.fault = metadataError(kind, at, d.body)
+		d.fault.Offset += d.pos - int64(len(d.body))
+	}
+}
+
+// takeNamespace gives the namespace once it is all there, and nil before.
+func (d *Decoder) takeNamespace(in *[]byte) []byte {
+	need := int(d.head.namespaceBytes) - len(d.namespace)
+	n := min(need, len(*in))
+	piece := (*in)[:n:n]
+	*in = (*in)[n:]
+	d.pos += int64(n)
+	if len(d.namespace) == 0 && n == need {
+		if piece == nil {
+			piece = []byte{}
+		}
+		return piece
+	}
+	d.namespace = append(d.namespace, piece...)
+	if n < need {
+		return nil
+	}
+	return d.namespace
+}
+
+// end finishes the current message.
+func (d *Decoder) end(name []byte) (*Message, error) {
+	if !utf8.Valid(name) && d.fault == nil {
+		d.fault = &DecodeError{Kind: KindInvalidUTF8Namespace, Field: "namespace", Offset: d.pos - int64(len(name)),
+			Detail: fmt.Sprintf("got %q", name), keep: true}
+	}
+	if d.fault != nil {
+		e := d.fault
+		if utf8.Valid(name) {
+			e.Namespace = string(name)
+		}
+		if kind, _ := checkMetadata(d.body, d.cfg.Limits.JSONDepth); kind == "" {
+			e.ID = string(Field(d.body, "id"))
+		}
+		d.drop()
+		return nil, e
+	}
+	m := d.message()
+	m.Namespace = d.intern(name)
+	d.m = nil
+	d.drop()
+	return m, nil
+}
+
+// intern gives name as a string; the last few different ones are remembered.
+func (d *Decoder) intern(name []byte) string {
+	if len(name) == 0 {
+		return ""
+	}
+	for _, s := range d.names {
+		if s == string(name) {
+			return s
+		}
+	}
+	s := string(name)
+	d.names[d.nextName] = s
+	d.nextName = (d.nextName + 1) % len(d.names)
+	return s
+}
+
+// message gives the current message, made when it is first needed: what has not begun to arrive costs nothing.
+func (d *Decoder) message() *Message {
+	if d.m == nil {
+		d.m = newMessage()
+	}
+	return d.m
+}
+
+// fail reports a fault of the framing. One at a header has been dealt with already, if it can be; see noHeader.
+func (d *Decoder) fail(e *DecodeError) *DecodeError {
+	switch {
+	case e.keep:
+	case d.cfg.Resync && d.state != inHeader:
+		d.drop()
+		d.lost, d.skipped = true, 0
+		e.keep = true
+	default:
+		d.drop()
+		d.failed = e
+	}
+	return e
+}
+
+// drop forgets the current message and what is received of it, and goes to the header of the next one.
+func (d *Decoder) drop() {
+	if d.m != nil {
+		d.m.Release()
+		d.m = nil
+	}
+	d.state, d.fault = inHeader, nil
+	d.pos, d.nPart = 0, 0
+	d.body, d.stage = nil, nil
+	d.arena, d.arenaFree = nil, nil
+	d.namespace = d.namespace[:0]
+}
+
+// fieldName is what the stream is inside of.
+func (d *Decoder) fieldName() string {
+	switch d.state {
+	case inTensorHeader:
+		return fmt.Sprintf("tensor %d header", d.index)
+	case inDims:
+		return fmt.Sprintf("tensor %d dimension %d", d.index, d.rank-d.dimsLeft)
+	case inData:
+		return fmt.Sprintf("tensor %d data", d.index)
+	case inMetadata:
+		return "metadata"
+	case inNamespace:
+		return "namespace"
+	default:
+		return "header"
+	}
+}

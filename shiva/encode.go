@@ -1,0 +1,166 @@
+package shiva
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// MessageSize is the number of bytes of m on the wire. It fails, as the encoders do, when m cannot be sent: more than
+// 255 tensors, a namespace that is not UTF-8 or longer than 255 bytes, a dtype that the protocol has no code for, a
+// shape that does not fit it or does not agree with the data. Whether Metadata is a JSON object is not checked; see
+// [ValidObject].
+func MessageSize(m *Message) (int, error) {
+	total, _, err := measure(m)
+	return total, err
+}
+
+// measure gives the size of m, and how many bytes of it the vectored form does not copy.
+func measure(m *Message) (total, referenced int, err error) {
+	if len(m.Tensors) > maxTensors {
+		return 0, 0, fmt.Errorf("shiva: %d tensors in a message, at most %d can be sent", len(m.Tensors), maxTensors)
+	}
+	if len(m.Namespace) > maxNamespaceBytes {
+		return 0, 0, fmt.Errorf("shiva: namespace of %d bytes, at most %d can be sent", len(m.Namespace), maxNamespaceBytes)
+	}
+	if !utf8.ValidString(m.Namespace) {
+		return 0, 0, fmt.Errorf("shiva: namespace %q is not UTF-8", m.Namespace)
+	}
+	if len(m.Metadata) > maxMetadataBytes {
+		return 0, 0, fmt.Errorf("shiva: metadata of %d bytes, at most %d can be sent", len(m.Metadata), maxMetadataBytes)
+	}
+	total = headerBytes + len(m.Metadata) + len(m.Namespace)
+	for i := range m.Tensors {
+		t := &m.Tensors[i]
+		if err := checkSendable(t); err != nil {
+			return 0, 0, fmt.Errorf("shiva: tensor %d (%q): %w", i, t.Name, err)
+		}
+		total += tensorHeaderBytes + dimBytes*len(t.Shape) + len(t.Data)
+		if byReference(t) {
+			referenced += len(t.Data)
+		}
+	}
+	return total, referenced, nil
+}
+
+func checkSendable(t *tensor.Tensor) error {
+	if !t.DType.OnWire() {
+		return fmt.Errorf("dtype %s has no code on the wire", t.DType)
+	}
+	if len(t.Shape) > maxRank {
+		return fmt.Errorf("rank %d, at most %d can be sent", len(t.Shape), maxRank)
+	}
+	for _, d := range t.Shape {
+		if d > maxDim {
+			return fmt.Errorf("dimension %d of shape %s, at most %d can be sent", d, t.Shape, maxDim)
+		}
+	}
+	return t.Check()
+}
+
+// AppendMessage appends m as it goes on the wire. It may grow dst, does not keep it, and leaves it as it was when it
+// fails; see [MessageSize] for when it does.
+func AppendMessage(dst []byte, m *Message) ([]byte, error) {
+	total, _, err := measure(m)
+	if err != nil {
+		return dst, err
+	}
+	dst = slices.Grow(dst, total)
+	dst = messageHeader(m).append(dst)
+	for i := range m.Tensors {
+		t := &m.Tensors[i]
+		dst = appendTensorHeader(dst, t)
+		dst = appendElements(dst, t)
+	}
+	dst = append(dst, m.Metadata...)
+	return append(dst, m.Namespace...), nil
+}
+
+// AppendVectored appends m to vecs, for one writev, without copying the large tensors that need no swap: those are
+// referenced where they lie, and all else is appended to scratch, which the other vecs are slices of. Several
+// messages may be gathered with the same scratch and vecs; what continues the last vec is added to it.
+//
+// The caller keeps m's tensors, and scratch, untouched until the vecs are written. If it fails, as [AppendMessage],
+// scratch and vecs come back as they were.
+func AppendVectored(scratch []byte, vecs [][]byte, m *Message) ([]byte, [][]byte, error) {
+	total, referenced, err := measure(m)
+	if err != nil {
+		return scratch, vecs, err
+	}
+	// After this, scratch does not move under the vecs.
+	scratch = slices.Grow(scratch, total-referenced)
+	start := len(scratch)
+	scratch = messageHeader(m).append(scratch)
+	for i := range m.Tensors {
+		t := &m.Tensors[i]
+		scratch = appendTensorHeader(scratch, t)
+		if !byReference(t) {
+			scratch = appendElements(scratch, t)
+			continue
+		}
+		vecs = appendVec(vecs, scratch, start)
+		vecs = append(vecs, t.Data)
+		start = len(scratch)
+	}
+	scratch = append(scratch, m.Metadata...)
+	scratch = append(scratch, m.Namespace...)
+	return scratch, appendVec(vecs, scratch, start), nil
+}
+
+// minReferenceBytes is the size from which a tensor is worth a vector of its own: below, copying it is cheaper than
+// what the kernel does for one more.
+const minReferenceBytes = 2 << 10
+
+// byReference tells whether the vectored form leaves t where it lies.
+func byReference(t *tensor.Tensor) bool {
+	return len(t.Data) >= minReferenceBytes && swapWidth(t.DType) == 1
+}
+
+// appendVec adds scratch[start:] to vecs, to the last one if it ends where this begins.
+func appendVec(vecs [][]byte, scratch []byte, start int) [][]byte {
+	if start == len(scratch) {
+		return vecs
+	}
+	if n := len(vecs); n > 0 {
+		last := vecs[n-1]
+		// The vecs that are cut from scratch, and only those, share the end of its memory.
+		if cap(last) > 0 && &last[:cap(last)][cap(last)-1] == &scratch[:cap(scratch)][cap(scratch)-1] &&
+			cap(last)-len(last) == cap(scratch)-start {
+			vecs[n-1] = last[:len(last)+len(scratch)-start]
+			return vecs
+		}
+	}
+	return append(vecs, scratch[start:])
+}
+
+func messageHeader(m *Message) header {
+	return header{metadataBytes: int32(len(m.Metadata)), tensors: uint8(len(m.Tensors)), namespaceBytes: uint8(len(m.Namespace))}
+}
+
+func appendTensorHeader(dst []byte, t *tensor.Tensor) []byte {
+	dst = append(dst, byte(len(t.Shape)), byte(t.DType))
+	for _, d := range t.Shape {
+		dst = binary.BigEndian.AppendUint32(dst, uint32(d))
+	}
+	return dst
+}
+
+// appendElements appends the elements of t, which fit, in the order of the wire.
+func appendElements(dst []byte, t *tensor.Tensor) []byte {
+	start := len(dst)
+	dst = dst[:start+len(t.Data)]
+	tensor.SwapCopy(dst[start:], t.Data, swapWidth(t.DType))
+	if t.DType == tensor.LongDouble {
+		// Its padding is whatever lay in the sender's memory, and comes first on the wire.
+		for i := start; i < len(dst); i += tensor.LongDouble.Size() {
+			clear(dst[i : i+longDoublePadding])
+		}
+	}
+	return dst
+}
+
+// longDoublePadding is how many of a long double's 16 bytes mean nothing.
+const longDoublePadding = 6

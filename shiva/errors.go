@@ -1,0 +1,136 @@
+package shiva
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// A Kind names what is wrong with received bytes.
+type Kind string
+
+// The kinds of fault. The second group leaves the stream in step, see [DecodeError.Keep].
+const (
+	KindBadMagic             Kind = "bad_magic"
+	KindBadCRC1              Kind = "bad_crc1"
+	KindBadCRC2              Kind = "bad_crc2"
+	KindNegativeMetadataSize Kind = "negative_metadata_size"
+	KindUnknownDType         Kind = "unknown_dtype"
+	KindNegativeDim          Kind = "negative_dim"
+	KindSizeOverflow         Kind = "size_overflow" // the bytes of a tensor do not fit an int
+	KindTooLarge             Kind = "too_large"     // one of the Limits
+	KindTruncated            Kind = "truncated"     // the stream ended inside a message
+
+	KindInvalidUTF8Namespace Kind = "invalid_utf8_namespace"
+	KindInvalidUTF8Metadata  Kind = "invalid_utf8_metadata"
+	KindInvalidJSON          Kind = "invalid_json"
+	KindMetadataNotObject    Kind = "metadata_not_object"
+	KindOverBudget           Kind = "over_budget" // the pool refused the memory
+)
+
+// A DecodeError is a message that could not be decoded.
+type DecodeError struct {
+	Kind   Kind
+	Field  string // what was being read, such as "crc1" or "tensor 3 dimension 0"
+	Offset int64  // where it is, in bytes from the beginning of the message
+	Limit  int64  // what was expected, or the limit that was passed; in the unit of the field
+	Got    int64  // what came
+	Detail string // the same in words
+	Err    error  // the pool's refusal, for KindOverBudget
+
+	// Of the faulty message, as far as they are known; only when Keep is true.
+
+	Namespace string
+	ID        string // JSON text of the metadata's "id", quotes and all; "" if there is none
+
+	keep bool
+}
+
+// Keep tells whether the stream is still in step: the faulty message was consumed to its end and the next one can be
+// decoded. If it is false, nothing that follows can be trusted.
+func (e *DecodeError) Keep() bool { return e.keep }
+
+func (e *DecodeError) Error() string {
+	return fmt.Sprintf("shiva: %s: %s at byte %d: %s", strings.ReplaceAll(string(e.Kind), "_", " "), e.Field, e.Offset, e.Detail)
+}
+
+func (e *DecodeError) Unwrap() error { return e.Err }
+
+// Types of the errors that a server of ours reports; see RemoteError.Type. A reference server puts the name of a
+// Python exception class there instead.
+const (
+	Protocol         = "Protocol"
+	TooLarge         = "TooLarge"
+	InvalidInput     = "InvalidInput"
+	NotFound         = "NotFound"
+	Overloaded       = "Overloaded"
+	DeadlineExceeded = "DeadlineExceeded"
+	Canceled         = "Canceled"
+	Unavailable      = "Unavailable"
+	ContainerFailed  = "ContainerFailed"
+	ContainerLost    = "ContainerLost"
+	Unauthenticated  = "Unauthenticated"
+	PermissionDenied = "PermissionDenied"
+	Draining         = "Draining"
+	Internal         = "Internal"
+)
+
+// A RemoteError is a fault that the peer reported: a message of namespace "!error".
+type RemoteError struct {
+	Type      string // one of the constants, or a class name of a reference server
+	Message   string
+	Code      int    // HTTP status of the same condition; 0 if the peer sent none
+	Retryable bool   // the same request may succeed later or elsewhere
+	ID        string // JSON text of the request's "id", quotes and all; "" if it had none
+}
+
+func (e *RemoteError) Error() string { return "shiva: peer reports " + e.Type + ": " + e.Message }
+
+// AppendMetadata appends the metadata of the error's message: the keys type, message, code, retryable and, if there
+// is one, id, in this order. The first two are those of the reference.
+func (e *RemoteError) AppendMetadata(dst []byte) []byte {
+	dst = append(dst, `{"type":`...)
+	dst = AppendString(dst, e.Type)
+	dst = append(dst, `,"message":`...)
+	dst = AppendString(dst, e.Message)
+	dst = append(dst, `,"code":`...)
+	dst = strconv.AppendInt(dst, int64(e.Code), 10)
+	dst = append(dst, `,"retryable":`...)
+	dst = strconv.AppendBool(dst, e.Retryable)
+	if e.ID != "" {
+		dst = append(dst, `,"id":`...)
+		dst = append(dst, e.ID...)
+	}
+	return append(dst, '}')
+}
+
+// ErrorMessage makes the message that reports e.
+func ErrorMessage(e *RemoteError) *Message {
+	return &Message{Namespace: ErrorNamespace, Metadata: e.AppendMetadata(nil)}
+}
+
+// ParseError gives the error that m reports, or nil if m is of another namespace than "!error". Keys that are
+// missing or of another JSON type than expected leave their field zero: a report must not get lost because it is
+// badly made.
+func ParseError(m *Message) *RemoteError {
+	if m.Namespace != ErrorNamespace {
+		return nil
+	}
+	e := new(RemoteError)
+	_ = EachField(m.Metadata, func(key, value []byte) bool {
+		switch string(key) {
+		case "type":
+			e.Type, _ = ParseString(value)
+		case "message":
+			e.Message, _ = ParseString(value)
+		case "code":
+			e.Code, _ = strconv.Atoi(string(value))
+		case "retryable":
+			e.Retryable = string(value) == "true"
+		case "id":
+			e.ID = string(value)
+		}
+		return true
+	})
+	return e
+}

@@ -1,0 +1,82 @@
+package shiva
+
+import (
+	"sync"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// DefaultPort is the TCP port of a server when nothing else is said.
+const DefaultPort = 6174
+
+// Namespaces that begin with "!" are reserved. ErrorNamespace is that of an answer that reports a fault; the others
+// are requests to the server itself, without tensors, answered in metadata.
+const (
+	ErrorNamespace  = "!error"
+	LiveNamespace   = "!live"
+	ReadyNamespace  = "!ready"
+	ServerNamespace = "!server"
+	ModelsNamespace = "!models"
+)
+
+// A Message is one message of the protocol, either way.
+//
+// Metadata is the text of a JSON object, or empty, which means the same as {}. The names of Tensors are not part of
+// the layout: by convention they travel in metadata as "__tensors__".
+//
+// A Message that the [Decoder] or the [Client] gave out owns its memory: Metadata and the bytes of all Tensors belong
+// to it until Release, and it may be used by one goroutine at a time. The fields may be changed; Release gives back
+// what was received, whatever they hold by then. A Message that you made owns nothing.
+type Message struct {
+	Namespace string
+	Metadata  []byte
+	Tensors   []tensor.Tensor
+
+	bufs     []*tensor.Buffer // one reference each
+	dims     []int            // behind the shapes
+	received bool             // made by a Decoder, not yet released
+}
+
+// maxKeptTensors bounds what an idle Message keeps for its next use.
+const maxKeptTensors = 32
+
+var messages = sync.Pool{New: func() any { return new(Message) }}
+
+func newMessage() *Message {
+	m := messages.Get().(*Message)
+	m.received = true
+	return m
+}
+
+// Release gives back the memory of a received message; nothing of it may be used afterwards, the Message itself
+// included, except the Namespace string and tensors that were retained. Call it once. On a message that was not
+// received it does nothing.
+func (m *Message) Release() {
+	if !m.received {
+		if tensor.Invariants && m.bufs != nil {
+			panic("shiva: second release of a message")
+		}
+		return
+	}
+	m.received = false
+	for i, b := range m.bufs {
+		b.Release()
+		m.bufs[i] = nil
+	}
+	if tensor.Invariants {
+		// Never used again, so that a second release is seen, and so is a read.
+		*m = Message{Namespace: "released", bufs: []*tensor.Buffer{}}
+		return
+	}
+	m.Namespace, m.Metadata = "", nil
+	m.bufs = m.bufs[:0]
+	if cap(m.Tensors) > maxKeptTensors {
+		m.Tensors, m.dims, m.bufs = nil, nil, nil
+	}
+	clear(m.Tensors[:cap(m.Tensors)])
+	m.Tensors, m.dims = m.Tensors[:0], m.dims[:0]
+	messages.Put(m)
+}
+
+// own takes over one reference to b.
+func (m *Message) own(b *tensor.Buffer) { m.bufs = append(m.bufs, b) }
