@@ -41,8 +41,8 @@ type TCP struct {
 	Connections           int           `toml:"connections"`              // at most this many, and never more than the process's descriptors allow
 	InFlightPerConnection int           `toml:"in_flight_per_connection"` // requests of one connection that wait for an answer; one more is answered Overloaded
 	IdleTimeout           time.Duration `toml:"idle_timeout"`             // a connection with nothing in flight and nothing half-received is closed after this; 0 = never
-	MessageTimeout        time.Duration `toml:"message_timeout"`          // a message whose first byte has come must be complete after this; 0 = no limit
-	OutboundBytes         Bytes         `toml:"outbound_bytes"`           // answers that the client has not taken yet; see StallTimeout
+	MessageTimeout        time.Duration `toml:"message_timeout"`          // a message that has begun must be complete after this, and a second more for each 16 KiB of it; 0 = no limit
+	OutboundBytes         Bytes         `toml:"outbound_bytes"`           // unread answers above which a client that does not read gets no new ones computed; see StallTimeout
 	StallTimeout          time.Duration `toml:"stall_timeout"`            // a client whose unread answers stay above OutboundBytes for this long is closed
 	Resync                bool          `toml:"resync"`                   // after rubbish look for the next valid header instead of closing (serial bridges)
 	ResyncBytes           Bytes         `toml:"resync_bytes"`             // rubbish skipped in one search before the connection is closed after all
@@ -74,9 +74,10 @@ type Limits struct {
 
 // Policy is how requests for a model are batched, bounded and tried again.
 type Policy struct {
-	Strategy         string        `toml:"strategy"`          // deadline, aimd, static
+	Strategy         string        `toml:"strategy"`          // deadline, aimd, quantile, static
 	Objective        time.Duration `toml:"objective"`         // what a batch should take; it sizes batches
 	MaxBatch         int           `toml:"max_batch"`         // rows; 0 = what the container declares, else 128
+	BatchBytes       Bytes         `toml:"batch_bytes"`       // of the inputs of a batch of more than one row; 0 = 256MiB, or QueueBytes if that is less
 	Delay            time.Duration `toml:"delay"`             // wait this long for more rows although a replica is idle; 0 = never
 	QueueRows        int           `toml:"queue_rows"`        // rows waiting for one model version; beyond it Overloaded
 	QueueBytes       Bytes         `toml:"queue_bytes"`       // bytes waiting for one model version; beyond it Overloaded
@@ -85,7 +86,7 @@ type Policy struct {
 	Retry            bool          `toml:"retry"`             // batches of a lost replica run once more elsewhere; false for models that are not idempotent
 	Shed             bool          `toml:"shed"`              // refuse rows that cannot make their deadline; false: the published form of aimd and static
 	Slots            int           `toml:"slots"`             // batches out at one replica
-	Pad              bool          `toml:"pad"`               // static: fill every batch to its size with zero rows
+	Pad              bool          `toml:"pad"`               // static: fill every batch to max_batch by repeating its last row
 	Cast             bool          `toml:"cast"`              // accept other dtypes when no value changes
 }
 

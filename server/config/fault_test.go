@@ -86,7 +86,7 @@ env = { A = 1 }
 [container.env2]
 `, []string{
 			`x.toml:3:1: model."a b".slots: expected an integer, got the string "x"`,
-			`x.toml:5:1: model.c.policy: unknown key; known here: strategy, objective, max_batch, delay, queue_rows, queue_bytes, deadline, execution_timeout, retry, shed, slots, pad, cast, default_version`,
+			`x.toml:5:1: model.c.policy: unknown key; known here: strategy, objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, deadline, execution_timeout, retry, shed, slots, pad, cast, default_version`,
 			`x.toml:7:1: containers.listen[1]: expected a string, got the integer 2`,
 			`x.toml:10:1: container[0].command[1]: expected a string, got the integer 3`,
 			`x.toml:12:1: container[1].replicas: expected an integer, got the string "many"`,
@@ -94,7 +94,7 @@ env = { A = 1 }
 			`x.toml:14:12: container[1].env2: unknown key; did you mean env?`,
 		}},
 		{"default_version has no default", "[defaults]\ndefault_version = \"1\"\n", []string{
-			`x.toml:2:1: defaults.default_version: unknown key; known here: strategy, objective, max_batch, delay, queue_rows, queue_bytes, deadline, execution_timeout, retry, shed, slots, pad, cast`}},
+			`x.toml:2:1: defaults.default_version: unknown key; known here: strategy, objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, deadline, execution_timeout, retry, shed, slots, pad, cast`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := parse("x.toml", []byte(c.file))
@@ -170,14 +170,15 @@ strategy = "deadline"
 			`x.toml:12:1: model.a.max_batch: 70000 is above queue_rows, 65536: so many rows never wait together`,
 			`x.toml:12:1: model.a.max_batch: 70000 is above what can be in flight, 32 (tcp.connections 4 x tcp.in_flight_per_connection 8): no batch of single rows gets so large`,
 			`x.toml:13:1: model.a.delay: 200ms is not below objective, 100ms: the wait alone would take what the whole batch may`,
-			`x.toml:14:1: model.a.execution_timeout: 50ms is below objective, 100ms: a replica would be suspected for a batch of the wanted length`,
+			`x.toml:14:1: model.a.execution_timeout: 50ms is not above objective, 100ms: a replica would be suspected for a batch of the wanted length`,
 			`x.toml:16:1: model.b.objective: 40s is above deadline, 30s: batches of that length are always late`,
-			`x.toml:18:1: model.b.shed: false has no meaning for strategy "deadline", which is to shed; use "aimd" or "static"`,
+			`x.toml:18:1: model.b.shed: false has no meaning for strategy "deadline", which is to shed; use "aimd", "quantile" or "static"`,
 			`x.toml:19:1: model.b.pad: true has no meaning for strategy "deadline"; use "static"`,
 		}},
-		{"queue against message, once for all that inherit it", "[limits]\nmessage_bytes = \"1500MiB\"\n[containers]\nmessage_bytes = \"2GiB\"\n[model.a]\n[model.b]\nqueue_bytes = 1000\n", []string{
+		{"queue against message, once for all that inherit it", "[limits]\nmessage_bytes = \"1500MiB\"\n[containers]\nmessage_bytes = \"2GiB\"\n[model.a]\n[model.b]\nqueue_bytes = 1000\nbatch_bytes = 2000\n", []string{
 			`defaults.queue_bytes: 1GiB is below limits.message_bytes, 1500MiB: a message of that size is accepted but can never wait`,
 			`x.toml:7:1: model.b.queue_bytes: 1000B is below limits.message_bytes, 1500MiB: a message of that size is accepted but can never wait`,
+			`x.toml:8:1: model.b.batch_bytes: 2000B is above queue_bytes, 1000B: so many bytes never wait together`,
 		}},
 		{"containers", `
 [containers]

@@ -13,7 +13,7 @@ import (
 
 // The strategies, formats and levels that exist.
 var (
-	strategies = []string{"deadline", "aimd", "static"}
+	strategies = []string{"deadline", "aimd", "quantile", "static"}
 	formats    = []string{"text", "json"}
 	levels     = []string{"debug", "info", "warn", "error"}
 )
@@ -143,6 +143,7 @@ func (c Config) validatePolicy(fs *faults, table string, p Policy) {
 	fs.oneOf(key("strategy"), p.Strategy, strategies)
 	fs.duration(key("objective"), p.Objective, 100*time.Microsecond)
 	fs.atLeast(key("max_batch"), p.MaxBatch, 0)
+	fs.size(key("batch_bytes"), p.BatchBytes, 0)
 	fs.duration(key("delay"), p.Delay, 0)
 	fs.atLeast(key("queue_rows"), p.QueueRows, 1)
 	fs.size(key("queue_bytes"), p.QueueBytes, 1)
@@ -160,17 +161,20 @@ func (c Config) validatePolicy(fs *faults, table string, p Policy) {
 	if p.QueueBytes < c.Limits.MessageBytes {
 		fs.add(key("queue_bytes"), "%v is below limits.message_bytes, %v: a message of that size is accepted but can never wait", p.QueueBytes, c.Limits.MessageBytes)
 	}
+	if p.BatchBytes > p.QueueBytes {
+		fs.add(key("batch_bytes"), "%v is above queue_bytes, %v: so many bytes never wait together", p.BatchBytes, p.QueueBytes)
+	}
 	if p.Delay > 0 && p.Delay >= p.Objective {
 		fs.add(key("delay"), "%v is not below objective, %v: the wait alone would take what the whole batch may", formatDuration(p.Delay), formatDuration(p.Objective))
 	}
 	if p.Objective > p.Deadline {
 		fs.add(key("objective"), "%v is above deadline, %v: batches of that length are always late", formatDuration(p.Objective), formatDuration(p.Deadline))
 	}
-	if p.ExecutionTimeout < p.Objective {
-		fs.add(key("execution_timeout"), "%v is below objective, %v: a replica would be suspected for a batch of the wanted length", formatDuration(p.ExecutionTimeout), formatDuration(p.Objective))
+	if p.ExecutionTimeout <= p.Objective {
+		fs.add(key("execution_timeout"), "%v is not above objective, %v: a replica would be suspected for a batch of the wanted length", formatDuration(p.ExecutionTimeout), formatDuration(p.Objective))
 	}
 	if !p.Shed && p.Strategy == "deadline" {
-		fs.add(key("shed"), `false has no meaning for strategy "deadline", which is to shed; use "aimd" or "static"`)
+		fs.add(key("shed"), `false has no meaning for strategy "deadline", which is to shed; use "aimd", "quantile" or "static"`)
 	}
 	if p.Pad && p.Strategy != "static" {
 		fs.add(key("pad"), `true has no meaning for strategy %q; use "static"`, p.Strategy)
