@@ -1,0 +1,77 @@
+package load
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Frames makes n requests of one tensor for a route, each with other contents, so that an answer which went to
+// the wrong connection is noticed. Elements are random bits.
+func Frames(n int, namespace string, d tensor.DType, shape tensor.Shape) ([][]byte, error) {
+	elements, ok := shape.Elements()
+	if !ok || d.Size() == 0 {
+		return nil, fmt.Errorf("load: cannot make a tensor of %s %s", d, shape)
+	}
+	r := rand.New(rand.NewPCG(1, uint64(n)))
+	frames := make([][]byte, n)
+	for i := range frames {
+		data := make([]byte, elements*d.Size())
+		for j := range data {
+			data[j] = byte(r.Uint32())
+		}
+		t, err := tensor.New(d, shape, data)
+		if err != nil {
+			return nil, fmt.Errorf("load: %w", err)
+		}
+		frames[i], err = shiva.AppendMessage(nil, &shiva.Message{Namespace: namespace, Tensors: []tensor.Tensor{t}})
+		if err != nil {
+			return nil, fmt.Errorf("load: %w", err)
+		}
+	}
+	return frames, nil
+}
+
+// SameTensors is a Check for models that answer with their input: namespace and tensors must be the
+// request's, bit by bit; metadata is the server's to choose.
+func SameTensors(request, answer []byte) error {
+	q, err := decode(request)
+	if err != nil {
+		return fmt.Errorf("request: %w", err)
+	}
+	defer q.Release()
+	a, err := decode(answer)
+	if err != nil {
+		return fmt.Errorf("answer: %w", err)
+	}
+	defer a.Release()
+	if a.Namespace != q.Namespace || len(a.Tensors) != len(q.Tensors) {
+		return fmt.Errorf("expected namespace %q and %d tensors, got %q and %d", q.Namespace, len(q.Tensors), a.Namespace, len(a.Tensors))
+	}
+	for i, t := range q.Tensors {
+		got := a.Tensors[i]
+		if got.DType != t.DType || !got.Shape.Equal(t.Shape) {
+			return fmt.Errorf("tensor %d: expected %s %s, got %s %s", i, t.DType, t.Shape, got.DType, got.Shape)
+		}
+		if !bytes.Equal(got.Data, t.Data) {
+			return fmt.Errorf("tensor %d: other data than was sent", i)
+		}
+	}
+	return nil
+}
+
+func decode(frame []byte) (*shiva.Message, error) {
+	d := shiva.NewDecoder(shiva.DecoderConfig{})
+	n, m, err := d.Push(frame)
+	switch {
+	case err != nil:
+		return nil, err
+	case m == nil || n != len(frame):
+		return nil, errors.New("not one whole message")
+	}
+	return m, nil
+}

@@ -1,0 +1,100 @@
+// Command shivaload offers load to a Shiva server and prints what came of it, in lines that benchstat reads.
+//
+//	shivaload -route digits -dtype UINT8 -shape 8,8                        as fast as one connection goes
+//	shivaload -route digits -dtype UINT8 -shape 8,8 -conns 16 -inflight 16 closed loop, 256 in flight
+//	shivaload -route digits -dtype UINT8 -shape 8,8 -rate 5000             open loop, 5,000 a second
+//
+// It fails when any request was left without an answer, or answered with an error.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/bench/load"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("shivaload: ")
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	f := flag.NewFlagSet("shivaload", flag.ExitOnError)
+	var c load.Config
+	f.StringVar(&c.Addr, "addr", fmt.Sprintf("127.0.0.1:%d", shiva.DefaultPort), "the server's Shiva `address`")
+	f.IntVar(&c.Conns, "conns", 1, "connections")
+	f.IntVar(&c.InFlight, "inflight", 0, "most requests in flight on each connection; 0: one in a closed loop, no limit in an open one")
+	f.Float64Var(&c.Rate, "rate", 0, "requests per second, all connections together; 0: closed loop, the next when one is answered")
+	f.BoolVar(&c.Even, "even", false, "space requests evenly instead of at random (Poisson)")
+	f.Uint64Var(&c.Seed, "seed", 1, "of the random arrivals")
+	f.DurationVar(&c.Warmup, "warmup", time.Second, "load before the measured time")
+	f.DurationVar(&c.Duration, "duration", 10*time.Second, "measured time")
+	f.IntVar(&c.Loops, "threads", 1, "threads of the generator")
+	route := f.String("route", "", "namespace of the requests: the model or application")
+	dtype := f.String("dtype", "FP32", "element `type` of the one tensor, as the Predict Protocol V2 names it")
+	shape := f.String("shape", "", "its `shape`, such as 1080,1920,3; empty: a scalar")
+	name := f.String("name", "Load", "first part of the line's name")
+	echo := f.Bool("echo", false, "the model answers with its input: compare a sample of the answers")
+	f.Parse(args)
+
+	if f.NArg() > 0 {
+		return fmt.Errorf("unknown argument %q", f.Arg(0))
+	}
+	d, s, err := parse(*dtype, *shape)
+	if err != nil {
+		return err
+	}
+	if c.Frames, err = load.Frames(max(c.Conns, 1), *route, d, s); err != nil {
+		return err
+	}
+	if *echo {
+		c.Check = load.SameTensors
+	}
+	r, err := load.Run(ctx, c)
+	if err != nil {
+		return err
+	}
+	loop := fmt.Sprintf("inflight=%d", max(c.InFlight, 1))
+	if c.Rate > 0 {
+		loop = fmt.Sprintf("rate=%g", c.Rate)
+	}
+	fmt.Print(r.Line(fmt.Sprintf("%s/route=%s/dtype=%s/shape=%s/conns=%d/%s", *name, *route, d, strings.ReplaceAll(*shape, ",", "x"), c.Conns, loop)))
+	if r.Failed > 0 || r.Lost > 0 {
+		return fmt.Errorf("%d requests answered with an error, %d not at all; the first error: %s", r.Failed, r.Lost, r.Failure)
+	}
+	return nil
+}
+
+func parse(dtype, shape string) (tensor.DType, tensor.Shape, error) {
+	d, ok := tensor.FromV2(strings.ToUpper(dtype))
+	if !ok || !d.OnWire() {
+		return 0, nil, fmt.Errorf("-dtype %s: no such element type on Shiva's wire", dtype)
+	}
+	var s tensor.Shape
+	for part := range strings.SplitSeq(shape, ",") {
+		if shape == "" {
+			break
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(part))
+		if err != nil || n < 0 {
+			return 0, nil, fmt.Errorf("-shape %s: expected sizes with commas between, got %q", shape, part)
+		}
+		s = append(s, n)
+	}
+	return d, s, nil
+}

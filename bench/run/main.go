@@ -1,0 +1,140 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"time"
+)
+
+type options struct {
+	rounds    int
+	duration  time.Duration
+	only      *regexp.Regexp
+	profile   string
+	markdown  bool
+	python    string
+	echoLoops int
+}
+
+var errFloor = errors.New("run: a floor does not hold")
+
+func main() {
+	log.SetFlags(0)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+
+	var o options
+	flag.IntVar(&o.rounds, "rounds", 5, "`rounds`, in each of which all systems take turns")
+	flag.DurationVar(&o.duration, "duration", 3*time.Second, "measured `time` of one turn")
+	short := flag.Bool("short", false, "three rounds of one second: for a look, not for a claim")
+	only := flag.String("only", "", "measure only the parts that match this `regexp`, of codec, door, go, python")
+	flag.StringVar(&o.profile, "profile", "", "write a CPU profile of each server under each load to this `directory`")
+	flag.BoolVar(&o.markdown, "markdown", false, "write the tables in Markdown")
+	flag.StringVar(&o.python, "python", cmp.Or(os.Getenv("PYTHON"), "python3"), "Python `interpreter` that has shiva_container; $PYTHON if set")
+	flag.IntVar(&o.echoLoops, "echo-loops", runtime.NumCPU(), "event `loops` of the bare echo")
+	flag.Parse()
+	var err error
+	if o.only, err = regexp.Compile(*only); err != nil {
+		log.Fatalf("run: -only: %v", err)
+	}
+	if *short {
+		o.rounds, o.duration = 3, time.Second
+	}
+	if err := run(ctx, o); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, o options) (err error) {
+	bin, err := os.MkdirTemp("", "shivad-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(bin)
+	if o.profile != "" {
+		if err := os.MkdirAll(o.profile, 0o755); err != nil {
+			return err
+		}
+	}
+	began := time.Now()
+	fmt.Printf("goos: %s\ngoarch: %s\npkg: github.com/shivad/shivad/bench\ncpu: %s x %d\n", runtime.GOOS, runtime.GOARCH, cpuModel(), runtime.NumCPU())
+
+	var ratios []ratio
+	var absolute [][]string
+	if o.only.MatchString("codec") {
+		benchtime := min(o.duration/10, 300*time.Millisecond).String()
+		if ratios, err = codec(ctx, os.Stdout, bin, o.rounds, benchtime); err != nil {
+			return err
+		}
+	}
+	names := []string{"echo"}
+	for _, name := range []string{"door", "go", "python"} {
+		if o.only.MatchString(name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) > 1 {
+		measured, err := systems(ctx, o, bin, names)
+		if err != nil {
+			return err
+		}
+		ratios = append(ratios, measured.ratios(names)...)
+		absolute = measured.table(names)
+	}
+
+	fmt.Println()
+	if absolute != nil {
+		writeTable(os.Stdout, o.markdown, []string{"system, load", "req/s", "MB/s", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs/req"}, absolute)
+		fmt.Println()
+	}
+	var rows [][]string
+	for _, r := range ratios {
+		rows = append(rows, r.cells())
+		if !r.holds() {
+			err = errFloor
+		}
+	}
+	writeTable(os.Stdout, o.markdown, []string{"ratio", "median", "limit", "rounds", "verdict"}, rows)
+	fmt.Printf("\n%d rounds of %v, %v in all\n", o.rounds, o.duration, time.Since(began).Round(time.Second))
+	return err
+}
+
+// build puts the programs that the systems need into bin.
+func build(ctx context.Context, bin string, names []string) error {
+	programs := map[string][]string{
+		"echo": {"./bench/echo"}, "door": {"./bench/door"}, "go": {"./cmd/shivad", "./bench/noop"}, "python": {"./cmd/shivad"},
+	}
+	args := []string{"build", "-o", bin + string(filepath.Separator)}
+	for _, name := range names {
+		args = append(args, programs[name]...)
+	}
+	if text, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("run: go %s: %w\n%s", strings.Join(args, " "), err, text)
+	}
+	return nil
+}
+
+// cpuModel is the processor's name, as benchstat shows it beside results.
+func cpuModel() string {
+	text, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return runtime.GOARCH
+	}
+	for line := range strings.Lines(string(text)) {
+		if name, model, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(model)
+		}
+	}
+	return runtime.GOARCH
+}

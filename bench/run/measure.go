@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/shivad/shivad/bench/load"
+)
+
+// sample is one turn of one system.
+type sample struct {
+	rate, mbps     float64
+	p50, p99, p999 time.Duration
+	cpuPerRequest  time.Duration
+}
+
+// samples are all turns: by system, then by workload, in the order of rounds.
+type samples map[string][][]sample
+
+// systems runs the workloads on the systems, taking turns.
+func systems(ctx context.Context, o options, bin string, names []string) (samples, error) {
+	if err := build(ctx, bin, names); err != nil {
+		return nil, err
+	}
+	for _, w := range workloads {
+		var err error
+		if w.frames, err = load.Frames(w.conns, w.model, w.dtype, w.shape); err != nil {
+			return nil, err
+		}
+	}
+	var running []*system
+	defer func() {
+		for _, s := range running {
+			s.stop()
+		}
+	}()
+	all := samples{}
+	for _, name := range names {
+		s, err := startSystem(ctx, name, bin, o.python, o.echoLoops)
+		if err != nil {
+			return nil, err
+		}
+		running = append(running, s)
+		all[name] = make([][]sample, len(workloads))
+	}
+	for round := range o.rounds {
+		for i, w := range workloads {
+			for _, s := range running {
+				got, err := turn(ctx, o, s, w, round == 0)
+				if err != nil {
+					return nil, fmt.Errorf("run: %s, %s: %w", s.name, w.name, err)
+				}
+				all[s.name][i] = append(all[s.name][i], got)
+			}
+		}
+		slices.Reverse(running)
+	}
+	return all, nil
+}
+
+// turn offers one workload to one system.
+func turn(ctx context.Context, o options, s *system, w *workload, first bool) (sample, error) {
+	profiled := make(chan error, 1)
+	if o.profile != "" && first && s.name != "echo" {
+		go func() { // joined below
+			file := filepath.Join(o.profile, fmt.Sprintf("%s-%s-%dx%d.pprof", s.name, w.model, w.conns, w.inFlight))
+			profiled <- fetchProfile(ctx, s.profile, file, int(max(o.duration.Seconds(), 1)))
+		}()
+	} else {
+		profiled <- nil
+	}
+	before, err := s.cpu()
+	if err != nil {
+		return sample{}, err
+	}
+	began := time.Now()
+	r, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames, Conns: w.conns, InFlight: w.inFlight,
+		Warmup: o.duration / 10, Duration: o.duration, Check: load.SameTensors})
+	if err := errors.Join(err, <-profiled, s.alive()); err != nil {
+		return sample{}, err
+	}
+	took := time.Since(began)
+	after, err := s.cpu()
+	if err != nil {
+		return sample{}, err
+	}
+	fmt.Print(r.Line("Serve/system=" + s.name + "/" + w.key()))
+	if r.Failed > 0 || r.Lost > 0 || r.Answered == 0 {
+		return sample{}, fmt.Errorf("%d answered, %d failed, %d lost: %s", r.Answered, r.Failed, r.Lost, r.Failure)
+	}
+	requests := r.Rate() * took.Seconds() // with those of the warm-up
+	return sample{
+		rate: r.Rate(), mbps: float64(r.Bytes) / 1e6 / r.Elapsed.Seconds(),
+		p50: r.Latency.Quantile(0.5), p99: r.Latency.Quantile(0.99), p999: r.Latency.Quantile(0.999),
+		cpuPerRequest: time.Duration(float64(after-before) / requests),
+	}, nil
+}
+
+// ratios are the claims about each system against the bare echo, round by round.
+func (all samples) ratios(names []string) []ratio {
+	bar := all["echo"]
+	var rs []ratio
+	add := func(r ratio, what, name string, w int, value func(s, bar sample) float64) {
+		r.what = fmt.Sprintf("%s / echo: %s", name, what)
+		for i, s := range all[name][w] {
+			r.rounds = append(r.rounds, value(s, bar[w][i]))
+		}
+		rs = append(rs, r)
+	}
+	rate := func(s, bar sample) float64 { return s.rate / bar.rate }
+	trips := func(s, bar sample) float64 { return float64(s.p50) / float64(2*bar.p50) }
+	for _, name := range names[1:] {
+		var rates, images, trip ratio // with the floors that the design promises
+		switch name {
+		case "door":
+			rates, images = ratio{bound: atLeast, limit: 0.6}, ratio{bound: atLeast, limit: 0.7}
+		case "go":
+			rates, images = ratio{bound: atLeast, limit: 0.2}, ratio{bound: atLeast, limit: 0.35}
+			trip = ratio{bound: atMost, limit: 3}
+		}
+		add(rates, "rate, "+workloads[deep].name, name, deep, rate)
+		add(images, "rate, "+workloads[image].name, name, image, rate)
+		add(trip, "p50 of one at a time, to two round trips", name, single, trips)
+	}
+	return rs
+}
+
+// table is the median turn of every system under every load.
+func (all samples) table(names []string) (rows [][]string) {
+	for i, w := range workloads {
+		for _, name := range names {
+			of := func(value func(sample) float64) float64 {
+				var v []float64
+				for _, s := range all[name][i] {
+					v = append(v, value(s))
+				}
+				return median(v)
+			}
+			micros := func(value func(sample) time.Duration) string {
+				return fmt.Sprintf("%.1f", of(func(s sample) float64 { return float64(value(s)) / 1e3 }))
+			}
+			rows = append(rows, []string{
+				name + ", " + w.name,
+				fmt.Sprintf("%.0f", of(func(s sample) float64 { return s.rate })),
+				fmt.Sprintf("%.0f", of(func(s sample) float64 { return s.mbps })),
+				micros(func(s sample) time.Duration { return s.p50 }),
+				micros(func(s sample) time.Duration { return s.p99 }),
+				micros(func(s sample) time.Duration { return s.p999 }),
+				micros(func(s sample) time.Duration { return s.cpuPerRequest }),
+			})
+		}
+	}
+	return rows
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestRatioVerdicts(t *testing.T) {
+	for _, c := range []struct {
+		r    ratio
+		want []string
+	}{
+		{ratio{what: "a", rounds: []float64{0.7, 0.2, 0.6}, bound: atLeast, limit: 0.6}, []string{"a", "0.60", ">= 0.6", "0.20..0.70", "pass"}},
+		{ratio{what: "b", rounds: []float64{0.59}, bound: atLeast, limit: 0.6}, []string{"b", "0.59", ">= 0.6", "0.59..0.59", "FAIL"}},
+		{ratio{what: "c", rounds: []float64{2, 4, 3, 3.2}, bound: atMost, limit: 3}, []string{"c", "3.10", "<= 3", "2.00..4.00", "FAIL"}},
+		{ratio{what: "d", rounds: []float64{0, 0}, bound: atMost, limit: 0}, []string{"d", "0.00", "<= 0", "0.00..0.00", "pass"}},
+		{ratio{what: "e", rounds: []float64{9}}, []string{"e", "9.00", "-", "9.00..9.00", "reported"}},
+		{ratio{what: "not measured", bound: atMost, limit: 3}, []string{"not measured", "0.00", "<= 3", "-", "FAIL"}},
+	} {
+		if got := c.r.cells(); !slices.Equal(got, c.want) {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+}
+
+func TestTables(t *testing.T) {
+	head, rows := []string{"what", "n"}, [][]string{{"a", "1000"}, {"longer", "2"}}
+	var plain, markdown strings.Builder
+	writeTable(&plain, false, head, rows)
+	writeTable(&markdown, true, head, rows)
+	if want := "what        n\na        1000\nlonger      2\n"; plain.String() != want {
+		t.Errorf("got\n%swant\n%s", plain.String(), want)
+	}
+	if want := "| what   |    n |\n| ------ | ---: |\n| a      | 1000 |\n| longer |    2 |\n"; markdown.String() != want {
+		t.Errorf("got\n%swant\n%s", markdown.String(), want)
+	}
+}
+
+func TestParseBench(t *testing.T) {
+	got := parseBench([]byte(`goos: linux
+BenchmarkDecode/dtype=float32/size=1MiB-2   	   10000	    100000 ns/op	 10485.76 MB/s	       0 B/op	       0 allocs/op
+BenchmarkCopy/size=1MiB 	   20000	     50000 ns/op	 20971.52 MB/s
+PASS
+`))
+	if len(got) != 2 || got[benchDecode]["MB/s"] != 10485.76 || got[benchDecode]["allocs/op"] != 0 || got[benchCopy]["ns/op"] != 50000 {
+		t.Errorf("got %v", got)
+	}
+}
+
+// Ratios are taken within a round: a slow round slows both.
+func TestRatiosAreOfTheSameRound(t *testing.T) {
+	turns := func(rate ...float64) (all []sample) {
+		for _, r := range rate {
+			all = append(all, sample{rate: r, p50: time.Duration(1e9 / r)})
+		}
+		return all
+	}
+	all := samples{
+		"echo": {turns(1000, 100, 1000), turns(1000, 100, 1000), turns(10, 1, 10)},
+		"go":   {turns(300, 30, 100), turns(500, 50, 100), turns(5, 0.5, 5)},
+	}
+	want := map[string][]float64{
+		"go / echo: rate, " + workloads[deep].name:            {0.3, 0.3, 0.1},
+		"go / echo: rate, " + workloads[image].name:           {0.5, 0.5, 0.5},
+		"go / echo: p50 of one at a time, to two round trips": {1, 1, 5},
+	}
+	got := all.ratios([]string{"echo", "go"})
+	if len(got) != len(want) {
+		t.Fatalf("%d ratios, want %d", len(got), len(want))
+	}
+	for _, r := range got {
+		if !slices.EqualFunc(r.rounds, want[r.what], func(a, b float64) bool { return a > b-1e-9 && a < b+1e-9 }) {
+			t.Errorf("%s: %v, want %v", r.what, r.rounds, want[r.what])
+		}
+		if r.bound == reported {
+			t.Errorf("%s has no limit", r.what)
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/shivad/shivad/bench/load"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A workload is what all systems are offered in turn. Its model answers with its input.
+type workload struct {
+	name            string // for the tables
+	model           string
+	dtype           tensor.DType
+	shape           tensor.Shape
+	conns, inFlight int
+	frames          [][]byte
+}
+
+func (w *workload) key() string {
+	return fmt.Sprintf("model=%s/dtype=%s/shape=%s/conns=%d/inflight=%d", w.model, w.dtype, dims(w.shape, "x"), w.conns, w.inFlight)
+}
+
+// declaration is the model as the no-op containers take it on their command lines: name:datatype:shape.
+func (w *workload) declaration() string {
+	return fmt.Sprintf("%s:%s:%s", w.model, w.dtype.V2(), dims(w.shape, ","))
+}
+
+func dims(s tensor.Shape, between string) (text string) {
+	for i, d := range s {
+		if i > 0 {
+			text += between
+		}
+		text += strconv.Itoa(d)
+	}
+	return text
+}
+
+// maxBatch is what the no-op containers take at once: all that the deepest workload has in flight.
+const maxBatch = 256
+
+var workloads = []*workload{
+	{name: "64 B, 16 connections x 16 in flight", model: "small", dtype: tensor.Float32, shape: tensor.Shape{16}, conns: 16, inFlight: 16},
+	{name: "64 B, one at a time", model: "small", dtype: tensor.Float32, shape: tensor.Shape{16}, conns: 1, inFlight: 1},
+	{name: "1920x1080x3 uint8, 4 connections x 2 in flight", model: "image", dtype: tensor.Uint8, shape: tensor.Shape{1080, 1920, 3}, conns: 4, inFlight: 2},
+}
+
+const (
+	deep = iota
+	single
+	image
+)
+
+// A system is what takes the load: one server, and its container if it has one.
+type system struct {
+	name      string
+	addr      string
+	profile   string // of its pprof handlers
+	processes []*process
+}
+
+func (s *system) stop() {
+	for i := len(s.processes) - 1; i >= 0; i-- {
+		s.processes[i].stop()
+	}
+}
+
+// cpu is the processor time of all its processes so far.
+func (s *system) cpu() (time.Duration, error) {
+	var sum time.Duration
+	for _, p := range s.processes {
+		d, err := p.cpu()
+		if err != nil {
+			return 0, err
+		}
+		sum += d
+	}
+	return sum, nil
+}
+
+// alive says how a process of the system ended, if one has.
+func (s *system) alive() error {
+	for _, p := range s.processes {
+		select {
+		case <-p.ended:
+			return fmt.Errorf("run: %s: %s has ended (%v); it printed\n%s", s.name, filepath.Base(p.cmd.Path), p.result, p.output())
+		default:
+		}
+	}
+	return nil
+}
+
+// startSystem starts the system of that name and waits until it answers every workload. Programs are in bin.
+func startSystem(ctx context.Context, name, bin, python string, echoLoops int) (_ *system, err error) {
+	var addrs [3]string
+	for i := range addrs {
+		if addrs[i], err = freeAddr(); err != nil {
+			return nil, err
+		}
+	}
+	s := &system{name: name, addr: addrs[0], profile: addrs[1]}
+	defer func() {
+		if err != nil {
+			s.stop()
+		}
+	}()
+	begin := func(args ...string) error {
+		p, err := start(bin, args[0], args[1:]...)
+		if err != nil {
+			return fmt.Errorf("run: %s: %w", name, err)
+		}
+		s.processes = append(s.processes, p)
+		return nil
+	}
+	containers := addrs[2]
+	shivad := []string{filepath.Join(bin, "shivad"), "--tcp", s.addr, "--admin", s.profile, "--containers", containers}
+	models := []string{"-servers", containers, "-max-batch", strconv.Itoa(maxBatch), workloads[deep].declaration(), workloads[image].declaration()}
+	switch name {
+	case "echo":
+		err = begin(filepath.Join(bin, "echo"), "-listen", s.addr, "-loops", strconv.Itoa(echoLoops))
+	case "door":
+		err = begin(append([]string{filepath.Join(bin, "door"), "-listen", s.addr, "-admin", s.profile}, models[2:]...)...)
+	case "go":
+		err = errors.Join(begin(shivad...), begin(append([]string{filepath.Join(bin, "noop")}, models...)...))
+	case "python":
+		err = errors.Join(begin(shivad...), begin(append([]string{python, filepath.Join("bench", "noop", "noop.py")}, models...)...))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, s.await(ctx)
+}
+
+// await returns when every model answers.
+func (s *system) await(ctx context.Context) error {
+	last := errors.New("not asked")
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if err := errors.Join(s.alive(), ctx.Err()); err != nil {
+			return err
+		}
+		last = nil
+		for _, w := range workloads {
+			r, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames[:1], Duration: 5 * time.Millisecond, Check: load.SameTensors})
+			if err == nil && r.Latency.Count() == 0 {
+				err = fmt.Errorf("no answer to %s: %s", w.model, r.Failure)
+			}
+			last = errors.Join(last, err)
+		}
+		if last == nil {
+			return nil
+		}
+	}
+	for _, p := range s.processes {
+		fmt.Fprint(os.Stderr, p.output())
+	}
+	return fmt.Errorf("run: %s does not answer: %w", s.name, last)
+}
