@@ -1,0 +1,261 @@
+package admin
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func model(name, version string, ready, isDefault bool) Model {
+	m := Model{Name: name, Version: version, Ready: ready, Default: isDefault, Inputs: []Tensor{{"image", "UINT8", []int{-1, 8, 8}}}, Outputs: []Tensor{}}
+	if ready {
+		m.Replicas = 1
+	}
+	return m
+}
+
+func sources(state string) Sources {
+	models := func() []Model {
+		return []Model{model("a", "2", false, false), model("a", "1", true, true), model("b c", "x/y", true, true)}
+	}
+	ready := func() Readiness { return Judge(state, []string{"a"}, models()) }
+	return Sources{
+		Version: "1.2.3",
+		Ready:   ready,
+		Models:  models,
+		Status:  func() Status { return Status{Version: "1.2.3", Readiness: ready()} },
+		Config:  func() any { return map[string]string{"a": "b"} },
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "up 1\n") }),
+	}
+}
+
+func TestPaths(t *testing.T) {
+	h := Handler(sources(Serving))
+	for _, c := range []struct {
+		method, path string
+		status       int
+		body         string // part of it
+	}{
+		{"GET", "/", 200, `"paths": [`},
+		{"GET", "/livez", 200, `"live": true`},
+		{"HEAD", "/livez", 200, ``},
+		{"GET", "/readyz", 200, `"ready": true`},
+		{"GET", "/metrics", 200, "up 1\n"},
+		{"GET", "/v1/models", 200, `"version": "x/y"`},
+		{"GET", "/v1/models/a", 200, `"default_version": "1"`},
+		{"GET", "/v1/models/a/versions/2", 200, `"version": "2"`},
+		{"GET", "/v1/models/b%20c/versions/x%2Fy", 200, `"name": "b c"`},
+		{"GET", "/v1/status", 200, `"version": "1.2.3"`},
+		{"GET", "/v1/config", 200, `"a": "b"`},
+		{"GET", "/debug/pprof/", 200, "goroutine"},
+		{"GET", "/debug/pprof/goroutine?debug=1", 200, "goroutine profile"},
+		{"GET", "/debug/pprof/cmdline", 200, ""},
+
+		{"GET", "/v1/models/zzz", 404, `{"error":"no model \"zzz\"; /v1/models lists them"}`},
+		{"GET", "/v1/models/a/versions/9", 404, `{"error":"no version \"9\" of a model \"a\"; /v1/models lists them"}`},
+		{"GET", "/v1/models/", 404, `{"error":"no such path: /v1/models/; there are /livez,`},
+		{"GET", "//v1/models", 404, `{"error":"no such path: //v1/models`},
+		{"GET", "/v1/../v1/models", 404, `{"error":"no such path`},
+		{"GET", "/nope", 404, `{"error":"no such path: /nope`},
+		{"POST", "/nope", 404, `{"error":"no such path: /nope`},
+		{"POST", "/v1/models", 405, `{"error":"/v1/models is read with GET, not POST"}`},
+		{"DELETE", "/readyz", 405, `{"error":"/readyz is read with GET, not DELETE"}`},
+		{"POST", "/debug/pprof/profile", 405, `{"error":`},
+	} {
+		t.Run(c.method+" "+c.path, func(t *testing.T) {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest(c.method, c.path, nil))
+			if w.Code != c.status || !strings.Contains(w.Body.String(), c.body) {
+				t.Errorf("%d %s\nwant %d with %s", w.Code, w.Body, c.status, c.body)
+			}
+			if c.status >= 400 || strings.HasPrefix(c.path, "/v1") {
+				if got := w.Header().Get("Content-Type"); got != "application/json" || !json.Valid(w.Body.Bytes()) {
+					t.Errorf("not JSON: %s %s", got, w.Body)
+				}
+			}
+			if c.status == 405 && w.Header().Get("Allow") != "GET, HEAD" {
+				t.Error("405 without Allow")
+			}
+		})
+	}
+}
+
+func TestEmptyListsAreLists(t *testing.T) {
+	s := sources(Serving)
+	s.Models = func() []Model { return nil }
+	w := httptest.NewRecorder()
+	Handler(s).ServeHTTP(w, httptest.NewRequest("GET", "/v1/models", nil))
+	if got := strings.Join(strings.Fields(w.Body.String()), ""); got != `{"models":[]}` {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestNotReady(t *testing.T) {
+	w := httptest.NewRecorder()
+	Handler(sources(Draining)).ServeHTTP(w, httptest.NewRequest("GET", "/readyz", nil))
+	var r Readiness
+	if err := json.Unmarshal(w.Body.Bytes(), &r); err != nil || w.Code != 503 || r.Ready || r.Reason != "the server is shutting down" {
+		t.Errorf("%d %s %v", w.Code, w.Body, err)
+	}
+}
+
+func TestJudge(t *testing.T) {
+	models := []Model{model("a", "1", true, true), model("a", "2", false, false), model("b", "1", false, true)}
+	for _, c := range []struct {
+		state    string
+		required []string
+		want     Readiness
+	}{
+		{Serving, nil, Readiness{Ready: true, State: Serving}},
+		{Serving, []string{"a", "a/1"}, Readiness{Ready: true, State: Serving}},
+		{Serving, []string{"a/2", "b", "c"}, Readiness{State: Serving, Reason: "no live replica of a/2, b, c", Missing: []string{"a/2", "b", "c"}}},
+		{Starting, []string{"b"}, Readiness{State: Starting, Reason: "the server is not serving yet", Missing: []string{"b"}}},
+		{Draining, nil, Readiness{State: Draining, Reason: "the server is shutting down"}},
+	} {
+		if got := Judge(c.state, c.required, models); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s %v: got %+v, want %+v", c.state, c.required, got, c.want)
+		}
+	}
+}
+
+func TestBugsAreAnswered(t *testing.T) {
+	s := sources(Serving)
+	s.Status = func() Status { panic("oh") }
+	s.Config = func() any { return func() {} } // not JSON
+	h := Handler(s)
+	for _, path := range []string{"/v1/status", "/v1/config"} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		if want := `{"error":"internal error; the server's log has more"}` + "\n"; w.Code != 500 || w.Body.String() != want {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+}
+
+func listen(t *testing.T, h http.Handler) *Server {
+	t.Helper()
+	s, err := Listen("127.0.0.1:0", h, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// Shutdown answers what is in hand, and does not wait past its context.
+func TestShutdown(t *testing.T) {
+	entered, leave := make(chan struct{}), make(chan struct{})
+	s := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(entered)
+		<-leave
+		io.WriteString(w, "done")
+	}))
+	body := make(chan string, 1)
+	go func() {
+		r, err := http.Get("http://" + s.Addr().String())
+		if err != nil {
+			body <- err.Error()
+			return
+		}
+		defer r.Body.Close()
+		b, _ := io.ReadAll(r.Body)
+		body <- string(b)
+	}()
+	<-entered
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.Shutdown(context.Background()) }()
+	close(leave)
+	if got := <-body; got != "done" {
+		t.Errorf("the request in hand got %q", got)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-s.Failed():
+		t.Errorf("a shutdown is no failure: %v", err)
+	default:
+	}
+	if _, err := net.Dial("tcp", s.Addr().String()); err == nil {
+		t.Error("still listening")
+	}
+}
+
+func TestShutdownIsCutOff(t *testing.T) {
+	entered := make(chan struct{})
+	s := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(entered)
+		<-r.Context().Done()
+	}))
+	go http.Get("http://" + s.Addr().String())
+	<-entered
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Shutdown(ctx); err == nil {
+		t.Error("a request was left, and Shutdown says nothing")
+	}
+}
+
+func TestListenFails(t *testing.T) {
+	s := listen(t, http.NotFoundHandler())
+	if _, err := Listen(s.Addr().String(), http.NotFoundHandler(), nil); err == nil || !strings.HasPrefix(err.Error(), "admin: listen: ") {
+		t.Errorf("listening twice: %v", err)
+	}
+}
+
+func TestFailed(t *testing.T) {
+	s := listen(t, http.NotFoundHandler())
+	s.listener.(*bounded).Listener.Close() // as the kernel might
+	if err := <-s.Failed(); err == nil {
+		t.Error("no error")
+	}
+}
+
+// The connection after the last one waits, and is served when another ends.
+func TestConnectionsAreBounded(t *testing.T) {
+	s := listen(t, Handler(sources(Serving)))
+	dial := func() net.Conn {
+		c, err := net.Dial("tcp", s.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	ask := func(c net.Conn, patience time.Duration) error {
+		fmt.Fprintf(c, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+		c.SetReadDeadline(time.Now().Add(patience))
+		_, err := bufio.NewReader(c).ReadString('\n')
+		return err
+	}
+	var held []net.Conn
+	for range maxConnections {
+		c := dial()
+		if err := ask(c, 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, c)
+	}
+	extra := dial()
+	if err := ask(extra, 50*time.Millisecond); err == nil {
+		t.Error("one too many was served")
+	}
+	held[0].Close()
+	extra.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := bufio.NewReader(extra).ReadString('\n'); err != nil {
+		t.Errorf("the one that waited was not served: %v", err)
+	}
+}
