@@ -27,7 +27,7 @@ type handler struct {
 
 func (h *handler) OnBoot(e gnet.Engine) gnet.Action {
 	fmt.Println(h.listen)
-	go func() { // ends the process; main waits for Run
+	go func() { // ends with the process, as the engine does
 		<-h.stop
 		e.Stop(context.Background())
 	}()

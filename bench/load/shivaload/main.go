@@ -14,13 +14,12 @@ import (
 	"log"
 	"os"
 	"os/signal"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/shivad/shivad/bench/internal/declare"
 	"github.com/shivad/shivad/bench/load"
 	"github.com/shivad/shivad/shiva"
-	"github.com/shivad/shivad/shiva/tensor"
 )
 
 func main() {
@@ -55,7 +54,7 @@ func run(ctx context.Context, args []string) error {
 	if f.NArg() > 0 {
 		return fmt.Errorf("unknown argument %q", f.Arg(0))
 	}
-	d, s, err := parse(*dtype, *shape)
+	d, s, err := declare.Tensor(*dtype, *shape)
 	if err != nil {
 		return err
 	}
@@ -78,23 +77,4 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("%d requests answered with an error, %d not at all; the first error: %s", r.Failed, r.Lost, r.Failure)
 	}
 	return nil
-}
-
-func parse(dtype, shape string) (tensor.DType, tensor.Shape, error) {
-	d, ok := tensor.FromV2(strings.ToUpper(dtype))
-	if !ok || !d.OnWire() {
-		return 0, nil, fmt.Errorf("-dtype %s: no such element type on Shiva's wire", dtype)
-	}
-	var s tensor.Shape
-	for part := range strings.SplitSeq(shape, ",") {
-		if shape == "" {
-			break
-		}
-		n, err := strconv.Atoi(strings.TrimSpace(part))
-		if err != nil || n < 0 {
-			return 0, nil, fmt.Errorf("-shape %s: expected sizes with commas between, got %q", shape, part)
-		}
-		s = append(s, n)
-	}
-	return d, s, nil
 }

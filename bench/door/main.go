@@ -1,0 +1,92 @@
+// Command door is shivad with its models inside: what a request costs on its way through the TCP door, the
+// gate and the scheduler, when no container is asked. Each model answers with its input, at once.
+//
+//	door [-listen ADDR] [-admin ADDR] [-max-batch N] NAME:DATATYPE:SHAPE ...
+package main
+
+import (
+	"context"
+	"flag"
+	"log"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/shivad/shivad/bench/internal/declare"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("door: ")
+	listen := flag.String("listen", "127.0.0.1:6174", "`address` of the TCP door")
+	admin := flag.String("admin", "127.0.0.1:8002", "`address` of the admin door")
+	maxBatch := flag.Int("max-batch", 0, "most `rows` in a batch; 0: the server's default")
+	flag.Parse()
+	if err := run(*listen, *admin, *maxBatch, flag.Args()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(listen, admin string, maxBatch int, models []string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	cfg := config.Default()
+	cfg.TCP.Listen, cfg.Admin.Listen, cfg.Containers.Listen = listen, admin, nil
+	s, err := server.New(cfg, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	if err != nil {
+		return err
+	}
+	worker := echo{pool: tensor.NewPool(1 << 30)}
+	for _, m := range models {
+		name, x, err := declare.Model(m)
+		if err != nil {
+			return err
+		}
+		spec := scheduler.Spec{Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x}, MaxBatch: maxBatch, Platform: "echo"}
+		if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: name, Version: "1"}, spec, worker, scheduler.ReplicaOptions{Label: "in process"}); err != nil {
+			return err
+		}
+	}
+	if err := s.Start(); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+	case err = <-s.Failed():
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if stopped := s.Shutdown(ctx); err == nil {
+		err = stopped
+	}
+	return err
+}
+
+// echo answers a batch with its input before Send returns.
+type echo struct{ pool *tensor.Pool }
+
+func (e echo) Send(b *scheduler.Batch) error {
+	if len(b.Parts) == 1 {
+		x := b.Parts[0].Inputs[0]
+		x.Retain()
+		b.Complete([]tensor.Tensor{x}, nil)
+		return nil
+	}
+	parts := make([]tensor.Tensor, len(b.Parts))
+	for i, p := range b.Parts {
+		parts[i] = p.Inputs[0]
+	}
+	x, err := tensor.Concat(parts, e.pool)
+	if err != nil {
+		b.Fail(err)
+		return nil
+	}
+	b.Complete([]tensor.Tensor{x}, nil)
+	return nil
+}

@@ -1,0 +1,45 @@
+// Package declare reads tensors and models from command lines: datatypes as the Predict Protocol V2 names
+// them, shapes as sizes with commas between, models as name:datatype:shape. All for one row: the batch
+// dimension is not written.
+package declare
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Tensor reads a datatype and a shape; an empty shape is a scalar's.
+func Tensor(datatype, shape string) (tensor.DType, tensor.Shape, error) {
+	d, ok := tensor.FromV2(strings.ToUpper(datatype))
+	if !ok || d.Size() == 0 {
+		return 0, nil, fmt.Errorf("declare: datatype %q: expected one of fixed size, such as FP32 or UINT8", datatype)
+	}
+	s := tensor.Shape{}
+	if shape == "" {
+		return d, s, nil
+	}
+	for part := range strings.SplitSeq(shape, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(part))
+		if err != nil || n < 0 {
+			return 0, nil, fmt.Errorf("declare: shape %q: expected sizes with commas between, got %q", shape, part)
+		}
+		s = append(s, n)
+	}
+	return d, s, nil
+}
+
+// Model reads name:datatype:shape as a model with one input "x", in batches.
+func Model(text string) (name string, input tensor.Spec, err error) {
+	part := strings.Split(text, ":")
+	if len(part) != 3 || part[0] == "" {
+		return "", tensor.Spec{}, fmt.Errorf("declare: model %q: expected name:datatype:shape, such as image:UINT8:1080,1920,3", text)
+	}
+	d, s, err := Tensor(part[1], part[2])
+	if err != nil {
+		return "", tensor.Spec{}, err
+	}
+	return part[0], tensor.Spec{Name: "x", DType: d, Shape: append(tensor.Shape{-1}, s...)}, nil
+}
