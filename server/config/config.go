@@ -53,8 +53,11 @@ type Containers struct {
 	Listen           Addrs         `toml:"listen"`            // "host:port", "tcp://host:port" or "ipc://path"; a string or a list
 	Heartbeat        time.Duration `toml:"heartbeat"`         // either side beats when it sent nothing for this long; dead after three
 	HandshakeTimeout time.Duration `toml:"handshake_timeout"` // from the connection's start to the container's registration
+	WriteTimeout     time.Duration `toml:"write_timeout"`     // a container that takes not one byte of what is due for this long is lost
 	MessageBytes     Bytes         `toml:"message_bytes"`     // largest message taken from a container
 	Frames           int           `toml:"frames"`            // most frames in one message taken from a container
+	Sessions         int           `toml:"sessions"`          // most containers connected at once
+	Handshakes       int           `toml:"handshakes"`        // most of them that have not registered yet
 }
 
 // Admin is the operator's HTTP door.
@@ -124,8 +127,11 @@ func Default() Config {
 			Listen:           Addrs{"127.0.0.1:7000"},
 			Heartbeat:        time.Second,
 			HandshakeTimeout: 10 * time.Second,
+			WriteTimeout:     10 * time.Second,
 			MessageBytes:     1 << 30,
-			Frames:           1024,
+			Frames:           8192,
+			Sessions:         1024,
+			Handshakes:       128,
 		},
 		Admin: Admin{Listen: "127.0.0.1:8002"},
 		Limits: Limits{

@@ -87,8 +87,11 @@ func (c Config) validateContainers(fs *faults) {
 	k := c.Containers
 	fs.duration("containers.heartbeat", k.Heartbeat, 10*time.Millisecond)
 	fs.duration("containers.handshake_timeout", k.HandshakeTimeout, 10*time.Millisecond)
+	fs.duration("containers.write_timeout", k.WriteTimeout, 10*time.Millisecond)
 	fs.size("containers.message_bytes", k.MessageBytes, 64<<10)
 	fs.atLeast("containers.frames", k.Frames, 8)
+	fs.atLeast("containers.sessions", k.Sessions, 1)
+	fs.atLeast("containers.handshakes", k.Handshakes, 1)
 	if k.MessageBytes < c.Limits.MessageBytes {
 		fs.add("containers.message_bytes", "%v is below limits.message_bytes, %v: a request of that size could be asked but never answered in kind", k.MessageBytes, c.Limits.MessageBytes)
 	}
