@@ -1,0 +1,36 @@
+"""Serve Python functions as models behind shivad.
+
+    from shiva_container import Tensor, model, serve
+
+    @model(name="double", inputs=[Tensor("x", "FP32", [-1, 4])], outputs=[Tensor("y", "FP32", [-1, 4])])
+    def double(x):
+        return x * 2
+
+    serve()
+
+Threads: one I/O thread per process talks to the servers and keeps the sessions alive; the functions run in
+threads of their own, so heartbeats go on while a model computes.
+"""
+
+from .addresses import Address
+from .container import Container, serve
+from .models import Batch, Model, Request, declared_models, model
+from .tensors import DATATYPES, DeclarationError, Tensor, TensorError
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DATATYPES",
+    "Address",
+    "Batch",
+    "Container",
+    "DeclarationError",
+    "Model",
+    "Request",
+    "Tensor",
+    "TensorError",
+    "__version__",
+    "declared_models",
+    "model",
+    "serve",
+]

@@ -1,0 +1,128 @@
+"""Where the servers are: texts from arguments or the environment, and the names in them resolved."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+log = logging.getLogger("shiva_container")
+
+DEFAULT_SERVER = "127.0.0.1:7000"
+DEFAULT_PORT = 7000
+ENVIRONMENT = "SHIVA_SERVERS"
+RESOLVE_SECONDS = 15.0
+"""How often names are looked up again, to follow servers that come and go."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """One entry of the list of servers: a host and port, or the path of a Unix socket."""
+
+    host: str
+    port: int = 0
+    path: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """``host:port``, ``host``, ``[v6]:port``, with or without ``tcp://``; or ``ipc:///path``."""
+        text = text.strip()
+        if text.startswith("ipc://"):
+            path = text.removeprefix("ipc://")
+            if not path:
+                raise ValueError("ipc:// needs the path of a socket")
+            return cls("", path=path)
+        rest = text.removeprefix("tcp://")
+        if "://" in rest:
+            raise ValueError(f"server address {text!r}: tcp:// or ipc:// expected")
+        if rest.startswith("["):
+            host, bracket, port = rest[1:].partition("]")
+            port = port.removeprefix(":") if bracket else "?"
+        else:
+            host, _, port = rest.partition(":")
+        number = int(port) if port.isdecimal() else DEFAULT_PORT if not port else -1
+        if not host or not 0 < number < 65536:
+            raise ValueError(f"server address {text!r}: host:port, tcp://host:port or ipc:///path expected")
+        return cls(host, number)
+
+    @property
+    def literal(self) -> bool:
+        """Whether there is no name to look up."""
+        try:
+            ipaddress.ip_address(self.host)
+        except ValueError:
+            return bool(self.path)
+        return True
+
+    def endpoint(self) -> str:
+        """The address as ZeroMQ writes it."""
+        if self.path:
+            return f"ipc://{self.path}"
+        return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
+
+    def resolve(self) -> list[str]:
+        """The endpoints behind the name now. OSError if there are none.
+
+        A server usually has an IPv4 and an IPv6 address; registering through both would count it twice, so
+        IPv6 is used only where there is no IPv4.
+        """
+        if self.literal:
+            return [self.endpoint()]
+        found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        v4 = {str(info[4][0]) for info in found if info[0] == socket.AF_INET}
+        v6 = {str(info[4][0]) for info in found if info[0] == socket.AF_INET6}
+        return sorted(Address(host, self.port).endpoint() for host in v4 or v6)
+
+
+def parse_servers(servers: str | Iterable[str] | None) -> list[Address]:
+    """The servers of an argument, else of $SHIVA_SERVERS, else the default; commas separate them in a text."""
+    if servers is None:
+        servers = os.environ.get(ENVIRONMENT, "") or DEFAULT_SERVER
+    texts = servers.split(",") if isinstance(servers, str) else list(servers)
+    addresses = [Address.parse(text) for text in texts if text.strip()]
+    if not addresses:
+        raise ValueError("no server address given")
+    return list(dict.fromkeys(addresses))
+
+
+class Resolver:
+    """Looks names up in a thread of its own, since a lookup may block for seconds.
+
+    ``found`` is called, in that thread, with all endpoints after each change. A name that cannot be looked
+    up keeps what it last stood for.
+    """
+
+    def __init__(self, addresses: Sequence[Address], found: Callable[[list[str]], None]) -> None:
+        self._addresses = list(addresses)
+        self._found = found
+        self._last: dict[Address, list[str]] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="shiva-resolver", daemon=True)
+
+    def start(self) -> None:
+        """Look up once at once, then every RESOLVE_SECONDS if there are names."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the thread to end; it may be inside a lookup, so it is not waited for."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        before: list[str] | None = None
+        while not self._stop.is_set():
+            for address in self._addresses:
+                try:
+                    self._last[address] = address.resolve()
+                except OSError as e:
+                    log.warning("cannot look up server %s: %s", address.host, e)
+            endpoints = list(dict.fromkeys(e for address in self._addresses for e in self._last.get(address, [])))
+            if endpoints != before and not self._stop.is_set():
+                self._found(endpoints)
+                before = endpoints
+            if all(address.literal for address in self._addresses):
+                return
+            self._stop.wait(RESOLVE_SECONDS if before else 1.0)

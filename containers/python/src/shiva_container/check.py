@@ -1,0 +1,138 @@
+"""``python -m shiva_container check model.py``: run a file's models on made-up rows, without a server.
+
+It shows what would go wrong in production before it does: a function that cannot be called with its
+declared inputs, outputs of another dtype or shape, a hook that fails, rows whose answers depend on how many
+others are in the batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import os
+import runpy
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .container import set_checking
+from .models import Batch, Model, declared_models, error_text
+from .tensors import Array, Tensor, TensorError, decode, describe, encode
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; 0 if every model in the file is fit to serve."""
+    parser = argparse.ArgumentParser(prog="python -m shiva_container")
+    commands = parser.add_subparsers(dest="command", required=True)
+    check = commands.add_parser("check", help="run the models of a file on made-up rows, without a server")
+    check.add_argument("file", help="the Python file that declares the models; its serve() does nothing here")
+    check.add_argument("--rows", type=int, default=4, help="rows in the larger batch that is tried (default 4)")
+    check.add_argument("--dim", type=int, default=4, help="size for dimensions declared as -1 (default 4)")
+    options = parser.parse_args(arguments)
+    if options.rows < 1 or options.dim < 0:
+        parser.error("--rows must be at least 1, --dim at least 0")
+    try:
+        models = load(options.file)
+    except Exception:
+        traceback.print_exc()
+        print(f"{options.file}: cannot be loaded", file=sys.stderr)
+        return 1
+    if not models:
+        print(f"{options.file}: no function is decorated with @model", file=sys.stderr)
+        return 1
+    return int(not all([check_model(model, options.rows, options.dim) for model in models]))
+
+
+def load(path: str) -> list[Model[..., Any]]:
+    """The models that running a file declares."""
+    before = len(declared_models())
+    argv, sys.argv = sys.argv, [path]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    set_checking(True)
+    try:
+        runpy.run_path(path, run_name="__main__")
+    finally:
+        set_checking(False)
+        sys.path.pop(0)
+        sys.argv = argv
+    return declared_models()[before:]
+
+
+def check_model(model: Model[..., Any], rows: int, dim: int) -> bool:
+    """Try one model and print what came of it."""
+    print(f"model {model}: {'async ' if model.is_async else ''}{'per row' if model.per_row else 'batched'}")
+    for kind, tensors in (("in ", model.inputs), ("out", model.outputs)):
+        for tensor in tensors:
+            print(f"  {kind} {tensor}")
+    try:
+        for name, hook in (("warm-up", model.warmup_hook), ("health", model.health_hook)):
+            if hook is not None:
+                value = hook()
+                if inspect.isawaitable(value):
+                    value = asyncio.run(_await(value))
+                if name == "health" and value is False:
+                    raise RuntimeError("the health hook returned False")
+                print(f"  {name} hook: ok")
+        most = min(rows, model.max_batch or rows) if model.batched else 1
+        inputs = [sample(tensor, most, dim) for tensor in model.inputs]
+        together = _try(model, inputs, most)
+        if most > 1:
+            alone = _try(model, [array[:1] for array in inputs], 1)
+            for tensor, many, one in zip(model.outputs, together, alone, strict=True):
+                if not _alike(many[:1], one):
+                    print(f'  warning: output "{tensor.name}" of a row changes with the rows beside it')
+    except Exception as e:
+        if not isinstance(e, TensorError):
+            traceback.print_exc()
+        print(f"  FAILED: {error_text(e)}")
+        return False
+    print("  ok")
+    return True
+
+
+def sample(tensor: Tensor, rows: int, dim: int) -> Array:
+    """Made-up rows for an input, the same in every run: read-only, as rows from the network are."""
+    shape = [rows if i == 0 and size == -1 else dim if size == -1 else size for i, size in enumerate(tensor.shape)]
+    random = np.random.default_rng(0)
+    kind = tensor.dtype.kind
+    if tensor.datatype == "BYTES":
+        array: Array = np.full(shape, b"text", object)
+    elif kind in "iu":
+        info = np.iinfo(tensor.dtype)
+        array = random.integers(max(info.min, -128), min(info.max, 255), shape, dtype=np.int64, endpoint=True)
+    elif kind == "b":
+        array = random.random(shape) < 0.5
+    else:
+        array = random.random(shape)
+    return decode(bytes(encode(array.astype(tensor.dtype), tensor.datatype)), tensor.datatype, shape)
+
+
+def _try(model: Model[..., Any], inputs: list[Array], rows: int) -> list[Array]:
+    batch = Batch(rows)
+    start = time.perf_counter()
+    outputs = model.run(inputs, batch)
+    took = time.perf_counter() - start
+    for tensor, array in zip(model.outputs, outputs, strict=True):
+        encode(array, tensor.datatype)
+    for row, text in batch.errors.items():
+        print(f"  row {row}: {text}")
+    shapes = ", ".join(f"{t.name} {describe(a)}" for t, a in zip(model.outputs, outputs, strict=True))
+    print(f"  {rows} {'row' if rows == 1 else 'rows'} in {took * 1000:.2f} ms: {shapes}")
+    if len(batch.errors) == rows:
+        raise TensorError("every row failed")
+    return outputs
+
+
+def _alike(a: Array, b: Array) -> bool:
+    if a.dtype == object or b.dtype == object or a.dtype.kind in "SU":
+        return bool(np.array_equal(a, b))
+    return a.shape == b.shape and bool(np.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True))
+
+
+async def _await(value: Any) -> Any:
+    return await value

@@ -1,0 +1,314 @@
+"""The process: an I/O thread that talks to all servers, runners that compute, and signals."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from types import FrameType, TracebackType
+from typing import Any
+
+import zmq
+
+from . import wire
+from .addresses import Resolver, parse_servers
+from .link import Link
+from .models import Model, declared_models, error_text
+from .runner import Runner
+from .tensors import DeclarationError
+
+log = logging.getLogger("shiva_container")
+
+DRAIN_SECONDS = 30.0
+_JOIN_SECONDS = 2.0
+
+
+def hello(model: Model[..., Any], instance: str) -> bytes:
+    """The registration of a model: the JSON of its hello message."""
+    head: dict[str, object] = {
+        "protocol": wire.PROTOCOL,
+        "model": model.name,
+        "version": model.version,
+        "platform": model.platform,
+        "inputs": [tensor.json() for tensor in model.inputs],
+        "outputs": [tensor.json() for tensor in model.outputs],
+        # One more than can run: the next batch is here, received and queued, when one ends.
+        "slots": model.concurrency + 1,
+        "instance": instance,
+    }
+    if model.max_batch:
+        head["max_batch"] = model.max_batch
+    if model.parameters:
+        head["parameters"] = model.parameters
+    return wire.to_json(head)
+
+
+class Container:
+    """Serves models in the background; :func:`serve` is this with signals. Use it as a context manager.
+
+    All methods may be called from any thread. ``drain`` may be called from a signal handler.
+    """
+
+    def __init__(
+        self, *models: Model[..., Any], servers: str | Iterable[str] | None = None, instance: str | None = None
+    ) -> None:
+        self._models = list(models) or declared_models()
+        if not self._models:
+            raise DeclarationError("no model to serve: decorate a function with @model")
+        self._addresses = parse_servers(servers)
+        self._instance = instance or f"{socket.gethostname()}:{os.getpid()}"
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._poller = zmq.Poller()
+        self._mail: deque[Callable[[], None]] = deque()
+        self._wake_in, self._wake_out = socket.socketpair()
+        for end in (self._wake_in, self._wake_out):
+            end.setblocking(False)
+        self._runners = [self._runner(model) for model in self._models]
+        self._resolver = Resolver(self._addresses, lambda found: self._post(lambda: self._relist(found)))
+        self._thread = threading.Thread(target=self._run, name="shiva-io", daemon=True)
+        self._ready = threading.Event()
+        self._finished = threading.Event()
+        # Owned by the I/O thread.
+        self._warm: list[Runner] = []
+        self._endpoints: list[str] = []
+        self._links: list[Link] = []
+        self._unfit: set[Runner] = set()
+        self._draining = False
+        self._drain_until = float("inf")
+        self._stopping = False
+        self._failure: BaseException | None = None
+
+    def start(self) -> Container:
+        """Warm up and connect, in the background."""
+        self._thread.start()
+        for runner in self._runners:
+            runner.start()
+        self._resolver.start()
+        return self
+
+    def wait_ready(self, timeout: float | None = None) -> bool:
+        """Wait until every model is registered with at least one server."""
+        return self._ready.wait(timeout) and not self._finished.is_set()
+
+    def drain(self, timeout: float = DRAIN_SECONDS) -> None:
+        """Ask the servers to send no more, answer what was sent, then end. Returns at once: see wait."""
+        self._post(lambda: self._begin_drain(timeout))
+
+    def stop(self) -> None:
+        """End now; what is being computed is lost. Returns at once."""
+        self._post(self._begin_stop)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the end; True if it came. RuntimeError if a model could not warm up."""
+        if not self._finished.wait(timeout):
+            return False
+        if self._failure is not None:
+            raise RuntimeError(str(self._failure)) from self._failure
+        return True
+
+    def __enter__(self) -> Container:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        self._finished.wait()
+
+    # Any thread: pass work to the I/O thread.
+
+    def _post(self, work: Callable[[], None]) -> None:
+        self._mail.append(work)
+        try:
+            self._wake_in.send(b"!")
+        except OSError:  # full: it will wake anyway; closed: it has ended
+            return
+
+    def _runner(self, model: Model[..., Any]) -> Runner:
+        def ready(error: BaseException | None) -> None:
+            self._post(lambda: self._warmed(runner, error))
+
+        runner = Runner(model, ready)
+        return runner
+
+    # The I/O thread.
+
+    def _run(self) -> None:
+        try:
+            self._poller.register(self._wake_out, zmq.POLLIN)
+            while not self._over():
+                self._turn()
+        except BaseException as e:  # a bug here must end the process with its name, not hang it
+            log.exception("the I/O thread failed")
+            self._failure = e
+        finally:
+            self._resolver.stop()
+            for link in self._links:
+                link.close()
+            for runner in self._runners:
+                runner.stop(_JOIN_SECONDS)
+            self._context.term()
+            self._wake_in.close()
+            self._wake_out.close()
+            self._finished.set()
+            self._ready.set()
+
+    def _turn(self) -> None:
+        while self._mail:
+            self._mail.popleft()()
+        now = time.monotonic()
+        for link in self._links:
+            link.tick(now)
+        self._links = [link for link in self._links if link.listed or link.session is not None]
+        self._tell_ready()
+        if self._over() or self._mail:
+            return
+        wake = min([link.wake() for link in self._links] + [self._drain_until])
+        pause = None if wake == float("inf") else max(0, int((wake - now) * 1000) + 1)
+        ready = self._poller.poll(pause)
+        now = time.monotonic()
+        for sock, _ in ready:
+            if sock == self._wake_out.fileno():
+                self._wake_out.recv(4096)
+        for link in self._links:
+            if any(link.owns(sock) for sock, _ in ready):
+                link.readable(now)
+        if now >= self._drain_until:
+            pending = sum(link.session.pending for link in self._links if link.session)
+            log.warning("not drained in time: %d batches are lost", pending)
+            self._begin_stop()
+
+    def _over(self) -> bool:
+        if self._stopping:
+            return True
+        idle = all(link.session is None for link in self._links)
+        if self._draining:
+            return idle
+        all_warm = len(self._warm) == len(self._runners)
+        return idle and all_warm and bool(self._links) and all(link.retired for link in self._links)
+
+    def _tell_ready(self) -> None:
+        served = {str(link.model) for link in self._links if link.live}
+        if len(served) == len(self._models):
+            self._ready.set()
+        else:
+            self._ready.clear()
+
+    def _warmed(self, runner: Runner, error: BaseException | None) -> None:
+        if error is not None:
+            log.error("model %s: warm-up failed", runner.model, exc_info=error)
+            self._failure = RuntimeError(f"model {runner.model}: warm-up failed: {error_text(error)}")
+            self._begin_stop()
+            return
+        self._warm.append(runner)
+        runner.watch_health(lambda wrong: self._post(lambda: self._judge(runner, wrong)))
+        self._relink()
+
+    def _relist(self, endpoints: list[str]) -> None:
+        self._endpoints = endpoints
+        self._relink()
+
+    def _relink(self) -> None:
+        """A link for every warm model and every endpoint; what is no longer listed only lives on while it lives."""
+        have = {(link.model, link.endpoint): link for link in self._links}
+        for link in self._links:
+            link.listed = link.endpoint in self._endpoints
+        if self._draining:
+            return
+        for runner in self._warm:
+            for endpoint in self._endpoints:
+                if (runner.model, endpoint) not in have:
+                    link = Link(
+                        runner.model,
+                        endpoint,
+                        hello(runner.model, self._instance),
+                        self._context,
+                        self._poller,
+                        runner.submit,
+                        self._post,
+                    )
+                    link.wanted = runner not in self._unfit
+                    self._links.append(link)
+
+    def _judge(self, runner: Runner, wrong: str) -> None:
+        (self._unfit.add if wrong else self._unfit.discard)(runner)
+        if wrong:
+            log.error("model %s: %s; signing off until it is well again", runner.model, wrong)
+        else:
+            log.info("model %s: healthy again", runner.model)
+        for link in self._links:
+            if link.model is runner.model:
+                link.wanted = not wrong
+
+    def _begin_drain(self, timeout: float) -> None:
+        if self._draining:
+            return
+        self._draining = True
+        self._drain_until = time.monotonic() + timeout
+        for link in self._links:
+            link.drain("the container is shutting down")
+            link.listed = False
+
+    def _begin_stop(self) -> None:
+        self._stopping = True
+
+
+_checking = False
+
+
+def set_checking(on: bool) -> None:
+    """While on, :func:`serve` returns at once: ``check`` loads a file for its models only."""
+    global _checking
+    _checking = on
+
+
+def serve(
+    *models: Model[..., Any],
+    servers: str | Iterable[str] | None = None,
+    instance: str | None = None,
+    drain_seconds: float = DRAIN_SECONDS,
+) -> None:
+    """Serve until SIGTERM or SIGINT, or until every server has retired every model.
+
+    ``models``
+        what to serve; all models of this process if none is given.
+    ``servers``
+        ``"host:port"``, several separated by commas or in a list, ``ipc:///path``; else ``$SHIVA_SERVERS``,
+        else 127.0.0.1:7000. The models register with each. A name is followed: all its addresses are used,
+        and looked up again as they change.
+    ``instance``
+        a label that the server shows for this process; host and process id by default.
+    ``drain_seconds``
+        how long the first SIGTERM waits for what was sent to be answered. A second one ends at once.
+
+    RuntimeError if a model cannot warm up.
+    """
+    if _checking:
+        return
+    if not logging.getLogger().handlers:
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    container = Container(*models, servers=servers, instance=instance)
+    asked = False
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            container.stop()
+        else:
+            container.drain(drain_seconds)
+        asked = True
+
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with container:
+            container.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

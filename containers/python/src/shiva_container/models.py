@@ -1,0 +1,357 @@
+"""The ``@model`` decorator: what a function serves, how it is called, and what it may give back."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+import numpy as np
+
+from .tensors import Array, DeclarationError, Tensor, TensorError, convert, describe
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Hook = Callable[[], Any]
+HookT = TypeVar("HookT", bound=Hook)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One client's request inside a batch."""
+
+    rows: int
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    """The client's ``parameters``, and metadata that the server does not know itself."""
+    priority: int = 0
+    """0 is the most urgent, 9 the least."""
+
+
+@dataclass
+class Batch:
+    """What is known about a batch besides its tensors.
+
+    A function with a parameter called ``batch`` gets it; a per-row function asks for ``request`` instead.
+    """
+
+    rows: int
+    requests: Sequence[Request] = ()
+    """The requests whose rows make up the batch, in order."""
+    deadline: float | None = None
+    """When the most urgent request's time is up, on the clock of :func:`time.monotonic`."""
+    errors: dict[int, str] = field(default_factory=dict)
+    """Rows that failed, and why."""
+
+    def __post_init__(self) -> None:
+        self.requests = tuple(self.requests) or (Request(rows=1),) * self.rows
+
+    def time_left(self) -> float | None:
+        """Seconds until the most urgent request's time is up, negative after that; None without a limit."""
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+    def fail(self, row: int, message: str) -> None:
+        """Answer one row with an error; what the outputs hold for it is not used."""
+        if not 0 <= row < self.rows:
+            raise IndexError(f"row {row} of a batch of {self.rows} rows")
+        self.errors[row] = message
+
+    def request_of(self, row: int) -> Request:
+        """The request that a row belongs to."""
+        first = 0
+        for request in self.requests:
+            first += request.rows
+            if row < first:
+                return request
+        raise IndexError(f"row {row} of a batch of {self.rows} rows")
+
+
+class Model(Generic[P, R]):
+    """A function with its declaration. Calling it calls the function, so it can be tested like any other."""
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str,
+        version: str,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        max_batch: int,
+        per_row: bool,
+        concurrency: int,
+        platform: str,
+        parameters: Mapping[str, object],
+        health_interval: float,
+    ) -> None:
+        self.function = function
+        self.name = name
+        self.version = version
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.max_batch = max_batch
+        self.per_row = per_row
+        self.concurrency = concurrency
+        self.platform = platform
+        self.parameters = dict(parameters)
+        self.health_interval = health_interval
+        self.warmup_hook: Hook | None = None
+        self.health_hook: Hook | None = None
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004 - an object whose __call__ is async
+        )
+        self._declare()
+        self._positional, self._extra = _binding(function, self.inputs, "request" if per_row else "batch")
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __str__(self) -> str:
+        return f"{self.name}/{self.version}"
+
+    @property
+    def batched(self) -> bool:
+        """Whether several rows may come at once: every tensor leads with -1."""
+        return all(tensor.batched for tensor in (*self.inputs, *self.outputs))
+
+    def warmup(self, hook: HookT) -> HookT:
+        """Decorator: run ``hook`` once, in the thread that computes, before any server hears of the model.
+
+        If it raises, the container ends with that error: a model that cannot warm up must not get requests.
+        """
+        self.warmup_hook = hook
+        return hook
+
+    def health(self, hook: HookT) -> HookT:
+        """Decorator: ask ``hook`` every ``health_interval`` seconds, in a thread of its own.
+
+        When it returns False or raises, the model signs off from its servers in good order (what was sent
+        is still answered) and comes back once the hook is content. None counts as healthy.
+        """
+        self.health_hook = hook
+        return hook
+
+    def _declare(self) -> None:
+        where = f"model {self.name!r}"
+        for key, text in (("name", self.name), ("version", self.version)):
+            if not isinstance(text, str) or not text or "/" in text or not text.isprintable():
+                raise DeclarationError(f"{where}: the {key} must be printable text without '/', got {text!r}")
+        for kind, tensors in (("input", self.inputs), ("output", self.outputs)):
+            if not tensors:
+                raise DeclarationError(f"{where}: at least one {kind} is needed")
+            names = [tensor.name for tensor in tensors]
+            if len(set(names)) != len(names):
+                raise DeclarationError(f"{where}: {kind} names must differ, got {names}")
+        if not self.batched and any(tensor.batched for tensor in (*self.inputs, *self.outputs)):
+            raise DeclarationError(
+                f"{where}: either all tensors lead with -1 (batches of rows) or none (one request at a time), "
+                f"got {', '.join(map(str, (*self.inputs, *self.outputs)))}"
+            )
+        if self.max_batch < 0 or (self.max_batch > 1 and not self.batched):
+            raise DeclarationError(f"{where}: max_batch={self.max_batch}, but no tensor leads with -1")
+        if self.per_row and not self.batched:
+            raise DeclarationError(f"{where}: per_row needs tensors that lead with -1")
+        if self.concurrency < 1:
+            raise DeclarationError(f"{where}: concurrency must be at least 1, got {self.concurrency}")
+
+    # One batch through the function, in a compute thread.
+
+    def run(self, arrays: Sequence[Array], batch: Batch) -> list[Array]:
+        """Call the function on the inputs in declared order; give its outputs back in declared order."""
+        if self.is_async:
+            return asyncio.run(self.run_async(arrays, batch))
+        if not self.per_row:
+            return self._outputs(self._call(arrays, batch), batch)
+        values: list[object] = []
+        for row in range(batch.rows):
+            try:
+                values.append(self._call([array[row] for array in arrays], batch.request_of(row)))
+            except Exception as e:
+                values.append(e)
+        return self._stack(values, batch)
+
+    async def run_async(self, arrays: Sequence[Array], batch: Batch) -> list[Array]:
+        """The same for an async function; the rows of a per-row function run concurrently."""
+        call = cast(Callable[..., Coroutine[Any, Any, object]], self._call)
+        if not self.per_row:
+            return self._outputs(await call(arrays, batch), batch)
+        rows = (call([array[row] for array in arrays], batch.request_of(row)) for row in range(batch.rows))
+        return self._stack(await asyncio.gather(*rows, return_exceptions=True), batch)
+
+    def _call(self, arrays: Sequence[Array], extra: Batch | Request) -> Any:
+        function = cast(Callable[..., Any], self.function)
+        kwargs: dict[str, object] = {self._extra: extra} if self._extra else {}
+        if self._positional:
+            return function(*arrays, **kwargs)
+        kwargs.update((tensor.name, array) for tensor, array in zip(self.inputs, arrays, strict=True))
+        return function(**kwargs)
+
+    def _outputs(self, value: object, batch: Batch) -> list[Array]:
+        arrays = [convert(t, v) for t, v in zip(self.outputs, self._in_order(value), strict=True)]
+        for tensor, array in zip(self.outputs, arrays, strict=True):
+            if not tensor.accepts(array.shape):
+                raise TensorError(
+                    f'output "{tensor.name}": declared {tensor.datatype} {list(tensor.shape)}, '
+                    f"returned {describe(array)}"
+                )
+            if self.batched and array.shape[0] != batch.rows:
+                raise TensorError(
+                    f'output "{tensor.name}": {batch.rows} rows came in, {array.shape[0]} went out ({describe(array)})'
+                )
+        return arrays
+
+    def _in_order(self, value: object) -> list[object]:
+        names = [tensor.name for tensor in self.outputs]
+        if isinstance(value, Mapping):
+            if set(value) != set(names):
+                raise TensorError(f"outputs {names} are declared, the function returned {sorted(map(str, value))}")
+            return [value[name] for name in names]
+        if isinstance(value, tuple) or (isinstance(value, list) and len(names) > 1):
+            if len(value) != len(names):
+                raise TensorError(f"outputs {names} are declared, the function returned {len(value)} values")
+            return list(value)
+        if value is None:
+            raise TensorError(f"outputs {names} are declared, the function returned None")
+        if len(names) > 1:
+            raise TensorError(f"outputs {names} are declared, the function returned one {type(value).__name__}")
+        return [value]
+
+    def _stack(self, values: Sequence[object], batch: Batch) -> list[Array]:
+        """The values of single rows as batched arrays; exceptions become the errors of their rows."""
+        rows: list[list[Array] | None] = []
+        for row, value in enumerate(values):
+            try:
+                if isinstance(value, Exception):
+                    raise value
+                if isinstance(value, BaseException):
+                    raise RuntimeError(f"{type(value).__name__}: {value}") from value
+                rows.append([self._row(t, v) for t, v in zip(self.outputs, self._in_order(value), strict=True)])
+            except Exception as e:
+                batch.fail(row, error_text(e))
+                rows.append(None)
+        columns = ([None if row is None else row[i] for row in rows] for i in range(len(self.outputs)))
+        return [self._column(tensor, cells) for tensor, cells in zip(self.outputs, columns, strict=True)]
+
+    @staticmethod
+    def _row(tensor: Tensor, value: object) -> Array:
+        array = convert(tensor, value)
+        if not tensor.accepts((1, *array.shape)):
+            raise TensorError(
+                f'output "{tensor.name}": declared {tensor.datatype} {list(tensor.shape)}, '
+                f"one row returned {describe(array)}"
+            )
+        return array
+
+    @staticmethod
+    def _column(tensor: Tensor, cells: Sequence[Array | None]) -> Array:
+        shape = next((cell.shape for cell in cells if cell is not None), None)
+        if shape is None:  # every row failed: no size to go by where the declaration leaves it open
+            shape = tuple(max(dim, 0) for dim in tensor.shape[1:])
+        out = np.full((len(cells), *shape), b"" if tensor.datatype == "BYTES" else 0, tensor.dtype)
+        for row, cell in enumerate(cells):
+            if cell is None:
+                continue
+            if cell.shape != shape:
+                raise TensorError(
+                    f'output "{tensor.name}": the rows of one batch must agree in shape, '
+                    f"got {list(shape)} and, in row {row}, {list(cell.shape)}"
+                )
+            out[row, ...] = cell
+        return out
+
+
+def _binding(function: Callable[..., Any], inputs: Sequence[Tensor], extra: str) -> tuple[bool, str]:
+    """How to call the function: (inputs by position, name of the extra parameter or "")."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some compiled callables have none: by position, as numpy's own functions are
+        return True, ""
+    names = [tensor.name for tensor in inputs]
+    parameters = signature.parameters
+    kinds = {parameter.kind for parameter in parameters.values()}
+    positional = bool(kinds & {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL})
+    use_extra = extra if extra in parameters and extra not in names else ""
+    kwargs = {use_extra: None} if use_extra else {}
+    try:
+        if positional:
+            signature.bind(*names, **kwargs)
+        else:
+            signature.bind(**dict.fromkeys(names), **kwargs)
+    except TypeError as e:
+        raise DeclarationError(
+            f"{getattr(function, '__name__', function)}{signature} cannot be called with the inputs {names}: {e}; "
+            "name its parameters like the inputs, or take them in order with (first, second, /) or (*inputs)"
+        ) from e
+    return positional, use_extra
+
+
+def error_text(error: BaseException) -> str:
+    """What a client is told of an exception: its type and text, or just the text if it is ours."""
+    if isinstance(error, TensorError):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+_declared: list[Model[..., Any]] = []
+
+
+def declared_models() -> list[Model[..., Any]]:
+    """Every model that ``@model`` made in this process, in order."""
+    return list(_declared)
+
+
+def model(
+    *,
+    name: str,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    version: str = "1",
+    max_batch: int = 0,
+    per_row: bool = False,
+    concurrency: int = 1,
+    platform: str = "python",
+    parameters: Mapping[str, object] | None = None,
+    health_interval: float = 5.0,
+) -> Callable[[Callable[P, R]], Model[P, R]]:
+    """Make a function, sync or async, a model that :func:`shiva_container.serve` serves.
+
+    The function gets one numpy array per input and returns one per output: a single array, a tuple in
+    declared order, or a dict by name. Its parameters are matched to the inputs by name, or by position if
+    they are positional-only (``def f(a, b, /)``) or ``*inputs``. Arrays that come in are read-only views of
+    the received frames. An exception answers the whole batch with its type and text.
+
+    ``max_batch``
+        the most rows in one batch; 0 leaves it to the server.
+    ``per_row``
+        the function takes and returns single rows (no leading dimension); an exception fails its row only.
+        Without it, declare a parameter ``batch`` and call ``batch.fail(row, text)``.
+    ``concurrency``
+        how many batches may be in the function at once: threads of a sync function, tasks of an async one.
+    ``parameters``, ``platform``
+        shown with the model's metadata by the server.
+    """
+
+    def decorate(function: Callable[P, R]) -> Model[P, R]:
+        made = Model(
+            function,
+            name=name,
+            version=version,
+            inputs=inputs,
+            outputs=outputs,
+            max_batch=max_batch,
+            per_row=per_row,
+            concurrency=concurrency,
+            platform=platform,
+            parameters=parameters or {},
+            health_interval=health_interval,
+        )
+        if any(str(other) == str(made) for other in _declared):
+            raise DeclarationError(f"model {made} is declared twice in this process")
+        _declared.append(made)
+        return made
+
+    return decorate

@@ -1,0 +1,207 @@
+"""One registration of one model with one server, as a pure state machine.
+
+No socket, clock or thread: frames and the time come in as arguments, frames to send are put in ``outbox``,
+and ``ended`` says when and why it is over. The shell around it is in link.py.
+
+    hello --> welcome --> LIVE --> draining --> goodbye --> last result --> ended
+      |                    |  goodbye ------------------------^
+      +--> refused         +--> silence, bad message: ended
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from . import wire
+from .tensors import Buffer
+
+log = logging.getLogger("shiva_container")
+
+HANDSHAKE_SECONDS = 10.0
+"""How long a server may take to answer hello."""
+
+
+class State(enum.Enum):
+    """Where a session stands."""
+
+    HELLO = "hello"
+    LIVE = "live"
+    DRAINING = "draining"
+    LEAVING = "leaving"
+    ENDED = "ended"
+
+
+class Outcome(enum.Enum):
+    """What the end of a session means for the next one."""
+
+    LOST = "lost"
+    """Try again soon."""
+    REFUSED = "refused"
+    """Try again, but not soon: somebody has to change something first."""
+    RETIRED = "retired"
+    """The server wants no more of this model."""
+    DRAINED = "drained"
+    """The end that was asked for."""
+
+
+@dataclass(frozen=True)
+class End:
+    """Why a session is over."""
+
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A batch as it came, not yet read."""
+
+    batch_id: bytes
+    header: Buffer
+    frames: Sequence[Buffer]
+    received: float
+
+
+class Session:
+    """The container's side of one session. All times are seconds of one monotonic clock."""
+
+    def __init__(self, hello: bytes, now: float) -> None:
+        self.state = State.HELLO
+        self.ended: End | None = None
+        self.outbox: deque[list[Buffer]] = deque([[wire.HELLO, hello]])
+        self.welcomed: float | None = None
+        self.server = ""
+        self._pending: set[bytes] = set()
+        self._heartbeat = 0.0
+        self._dead_after = HANDSHAKE_SECONDS
+        self._max_message = 0
+        self._heard = now
+        self._sent = now
+        self._goodbye = End(Outcome.DRAINED, "drained")
+        self._odd_kinds: set[bytes] = set()
+
+    @property
+    def pending(self) -> int:
+        """Batches received and not yet answered."""
+        return len(self._pending)
+
+    def receive(self, frames: Sequence[Buffer], now: float) -> Delivery | None:
+        """Take one message; a batch is handed back, everything else is dealt with here."""
+        if self.ended:
+            return None
+        self._heard = now
+        kind = bytes(frames[0])
+        try:
+            if kind == wire.BATCH:
+                return self._batch(frames, now)
+            if kind == wire.WELCOME and self.state is State.HELLO:
+                self._welcome(wire.from_json(_frame(frames, 1)), now)
+            elif kind == wire.REFUSED and self.state is State.HELLO:
+                self._end(Outcome.REFUSED, str(wire.from_json(_frame(frames, 1)).get("error", "no reason given")))
+            elif kind == wire.GOODBYE:
+                self._take_leave(wire.from_json(_frame(frames, 1)))
+            elif kind not in (wire.HEARTBEAT, wire.WELCOME, wire.REFUSED) and kind not in self._odd_kinds:
+                self._odd_kinds.add(kind)
+                log.warning("the server sent %r, which this version does not know; ignored", kind[:40])
+        except wire.WireError as e:
+            self._end(Outcome.LOST, f"bad {kind.decode(errors='replace')} from the server: {e}")
+        return None
+
+    def answer(self, batch_id: bytes, frames: list[Buffer]) -> None:
+        """Put the answer to a batch in the outbox; late answers of an ended session go nowhere."""
+        if self.ended or batch_id not in self._pending:
+            return
+        self._pending.discard(batch_id)
+        size = sum(len(frame) for frame in frames)
+        if self._max_message and size > self._max_message:
+            frames = wire.failure(
+                batch_id, f"the result has {size} bytes, the server takes at most {self._max_message} in a message"
+            )
+        self.outbox.append(frames)
+        self._leave_if_done()
+
+    def drain(self, reason: str) -> None:
+        """Ask the server to send no more; the session ends when it has said goodbye."""
+        if self.state is State.HELLO:
+            self._end(Outcome.DRAINED, reason)
+        elif self.state is State.LIVE:
+            self.state = State.DRAINING
+            self._goodbye = End(Outcome.DRAINED, reason)
+            self.outbox.append([wire.DRAINING])
+
+    def lost(self, reason: str) -> None:
+        """The connection is gone."""
+        if self.state is State.DRAINING and not self._pending:
+            self._end(self._goodbye.outcome, self._goodbye.reason)
+        else:
+            self._end(Outcome.LOST, reason)
+
+    def sent(self, now: float) -> None:
+        """The outbox went out."""
+        self._sent = now
+
+    def tick(self, now: float) -> None:
+        """Let time pass: send a heartbeat when it is due, end when the server has been silent too long."""
+        if self.ended:
+            return
+        if now - self._heard >= self._dead_after:
+            what = "no answer to hello" if self.state is State.HELLO else "silence"
+            self.lost(f"{what} for {self._dead_after:g} s")
+        elif self._heartbeat and now - self._sent >= self._heartbeat and not self.outbox:
+            self.outbox.append([wire.HEARTBEAT])
+
+    def wake(self) -> float:
+        """When tick has something to do at the latest."""
+        dead = self._heard + self._dead_after
+        return min(dead, self._sent + self._heartbeat) if self._heartbeat else dead
+
+    def _welcome(self, head: dict[str, object], now: float) -> None:
+        if head.get("protocol") != wire.PROTOCOL:
+            raise wire.WireError(f"protocol {wire.PROTOCOL} expected, got {head.get('protocol')!r}")
+        times = [head.get(key) for key in ("heartbeat_ms", "dead_after_ms")]
+        if not all(isinstance(value, int | float) and value > 0 for value in times):
+            raise wire.WireError(f"heartbeat_ms and dead_after_ms must be positive, got {times}")
+        self._heartbeat, self._dead_after = (float(str(value)) / 1000 for value in times)
+        limit = head.get("max_message_bytes")
+        self._max_message = limit if isinstance(limit, int) else 0
+        self.server = str(head.get("server", ""))
+        self.welcomed = now
+        self.state = State.LIVE
+
+    def _batch(self, frames: Sequence[Buffer], now: float) -> Delivery | None:
+        if self.state is State.HELLO:
+            raise wire.WireError("a batch before welcome")
+        batch_id = bytes(_frame(frames, 1))
+        if len(batch_id) != 8:
+            raise wire.WireError(f"the id must have 8 bytes, got {len(batch_id)}")
+        if batch_id in self._pending:
+            raise wire.WireError(f"batch {batch_id.hex()} came twice")
+        delivery = Delivery(batch_id, _frame(frames, 2), frames[3:], now)
+        self._pending.add(batch_id)
+        return delivery
+
+    def _take_leave(self, head: dict[str, object]) -> None:
+        reason = str(head.get("reason", "goodbye"))
+        if self.state is not State.DRAINING:
+            self._goodbye = End(Outcome.LOST if head.get("reconnect") else Outcome.RETIRED, reason)
+        self.state = State.LEAVING
+        self._leave_if_done()
+
+    def _leave_if_done(self) -> None:
+        if self.state is State.LEAVING and not self._pending:
+            self._end(self._goodbye.outcome, self._goodbye.reason)
+
+    def _end(self, outcome: Outcome, reason: str) -> None:
+        if not self.ended:
+            self.ended = End(outcome, reason)
+            self.state = State.ENDED
+
+
+def _frame(frames: Sequence[Buffer], i: int) -> Buffer:
+    if i >= len(frames):
+        raise wire.WireError(f"{len(frames)} frames, at least {i + 1} expected")
+    return frames[i]

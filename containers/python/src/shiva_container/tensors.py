@@ -1,0 +1,226 @@
+"""Declared tensors, and the one place where numpy arrays and wire bytes meet.
+
+A tensor travels as one frame: the dense array, little-endian, in C order. BYTES elements have no fixed
+size; each is a 4-byte little-endian length and that many bytes. Datatype names are those of the Predict
+Protocol V2, with three more: LONGDOUBLE (16 bytes, where the platform's long double has them), COMPLEX64
+and COMPLEX128.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+"""A numpy array of any dtype."""
+
+Buffer = bytes | memoryview
+"""Bytes on their way in or out; a frame is never copied just to change its type."""
+
+_FIXED = {
+    "BOOL": "?",
+    "UINT8": "u1",
+    "UINT16": "<u2",
+    "UINT32": "<u4",
+    "UINT64": "<u8",
+    "INT8": "i1",
+    "INT16": "<i2",
+    "INT32": "<i4",
+    "INT64": "<i8",
+    "FP16": "<f2",
+    "FP32": "<f4",
+    "FP64": "<f8",
+    "BF16": "<u2",  # numpy has no bfloat16: the bits travel as uint16
+    "COMPLEX64": "<c8",
+    "COMPLEX128": "<c16",
+}
+
+DATATYPES: dict[str, np.dtype[Any]] = {name: np.dtype(code) for name, code in _FIXED.items()}
+"""The numpy dtype in which a function gets and returns each datatype; BYTES are object arrays."""
+DATATYPES["BYTES"] = np.dtype(object)
+if np.dtype(np.longdouble).itemsize == 16:
+    DATATYPES["LONGDOUBLE"] = np.dtype(np.longdouble)
+
+_HOLDS = {"b": "b", "u": "iu", "i": "iu", "f": "iuf", "c": "iufc", "O": "OSU"}
+"""Which kinds of Python values, as numpy reads them, each kind of array can hold without losing anything."""
+
+_NAME_OF: dict[np.dtype[Any], str] = {dtype: name for name, dtype in DATATYPES.items() if name != "BF16"}
+
+
+class DeclarationError(ValueError):
+    """A model is declared in a way that no server could use; the text says which part and why."""
+
+
+class TensorError(ValueError):
+    """A tensor does not fit what was declared; the text says what was expected and what came."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """The declaration of one input or output.
+
+    ``shape`` uses -1 for a dimension of any size. A leading -1 is the batch dimension: the function gets
+    several rows at once. ``Tensor("image", "UINT8", [-1, 8, 8])`` is a batch of 8x8 images of bytes.
+    """
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+
+    def __post_init__(self) -> None:
+        if not self.name or not isinstance(self.name, str):
+            raise DeclarationError(f"tensor: the name must be a text of at least one letter, got {self.name!r}")
+        if self.datatype not in DATATYPES:
+            hint = ""
+            with contextlib.suppress(TypeError, KeyError):
+                hint = f" (did you mean {_NAME_OF[np.dtype(self.datatype).newbyteorder('<')]}?)"
+            raise DeclarationError(
+                f'tensor "{self.name}": unknown datatype {self.datatype!r}{hint}; known: {", ".join(DATATYPES)}'
+            )
+        shape = tuple(self.shape)
+        for dim in shape:
+            if not isinstance(dim, int) or isinstance(dim, bool) or dim < -1:
+                raise DeclarationError(
+                    f'tensor "{self.name}": a dimension is a size or -1, got {dim!r} in {list(shape)}'
+                )
+        object.__setattr__(self, "shape", shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The numpy dtype of this tensor's arrays."""
+        return DATATYPES[self.datatype]
+
+    @property
+    def batched(self) -> bool:
+        """Whether the first dimension counts rows."""
+        return len(self.shape) > 0 and self.shape[0] == -1
+
+    def accepts(self, shape: Sequence[int]) -> bool:
+        """Whether an array of this shape fits the declaration."""
+        return len(shape) == len(self.shape) and all(
+            want in (-1, got) for want, got in zip(self.shape, shape, strict=True)
+        )
+
+    def json(self) -> dict[str, object]:
+        """The declaration as it travels in ``hello``."""
+        return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.datatype} {list(self.shape)}"
+
+
+def describe(array: Array) -> str:
+    """The datatype and shape of an array in the words of a declaration, for error texts."""
+    name = _NAME_OF.get(array.dtype.newbyteorder("<"), f"numpy {array.dtype}")
+    return f"{name} {list(array.shape)}"
+
+
+def decode(frame: Buffer, datatype: str, shape: Sequence[int]) -> Array:
+    """A read-only array over the frame's own memory.
+
+    The frame is copied only where it must be: BYTES become Python objects, and a frame that the network
+    library placed at an odd address is moved, since much numerical code needs alignment.
+    """
+    if datatype not in DATATYPES:
+        raise TensorError(f"unknown datatype {datatype!r}")
+    if any(dim < 0 for dim in shape):
+        raise TensorError(f"negative dimension in {list(shape)}")
+    count = math.prod(shape)
+    if datatype == "BYTES":
+        return _decode_bytes(frame, count).reshape(shape)
+    dtype = DATATYPES[datatype]
+    if len(frame) != count * dtype.itemsize:
+        raise TensorError(f"{datatype} {list(shape)} is {count * dtype.itemsize} bytes, the frame has {len(frame)}")
+    array: Array = np.frombuffer(frame, dtype) if count else np.empty(0, dtype)
+    if not array.flags.aligned:
+        array = array.copy()
+    array = array.reshape(shape)
+    array.flags.writeable = False
+    return array
+
+
+def _decode_bytes(frame: Buffer, count: int) -> Array:
+    data = bytes(frame)
+    if count * 4 > len(data):
+        raise TensorError(f"{count} BYTES elements need at least {count * 4} bytes, the frame has {len(data)}")
+    array = np.empty(count, object)
+    at = 0
+    for i in range(count):
+        if at + 4 > len(data):
+            raise TensorError(f"BYTES frame ends inside the length of element {i} of {count}")
+        (size,) = struct.unpack_from("<I", data, at)
+        at += 4
+        if at + size > len(data):
+            raise TensorError(f"BYTES element {i} of {count} announces {size} bytes, {len(data) - at} are left")
+        array[i] = data[at : at + size]
+        at += size
+    if at != len(data):
+        raise TensorError(f"BYTES frame has {len(data) - at} bytes after its {count} elements")
+    return array
+
+
+def encode(array: Array, datatype: str) -> Buffer:
+    """The frame of an array that :func:`convert` accepted.
+
+    The bytes are copied, so that the function may use its array again at once; except that an array which
+    nobody can write to (an input given back as it came, or one that the function marked read-only as a
+    promise not to touch it) is sent from where it lies.
+    """
+    if datatype == "BYTES":
+        parts = bytearray()
+        for i, item in enumerate(array.flat):
+            data = item.encode() if isinstance(item, str) else item
+            if not isinstance(data, bytes | bytearray | memoryview):
+                raise TensorError(f"element {i} is {type(item).__name__}, BYTES elements are bytes or str")
+            parts += struct.pack("<I", len(data))
+            parts += data
+        return bytes(parts)
+    if array.size and not array.flags.writeable and array.flags.c_contiguous:
+        return array.reshape(-1).view(np.uint8).data
+    return array.tobytes()
+
+
+def convert(tensor: Tensor, value: object) -> Array:
+    """What a function returned for ``tensor``, as an array of exactly the declared dtype.
+
+    Python numbers, texts and lists take the declared dtype if it can hold them. An array must already have
+    it: a silent cast could change values, and an astype() in the model costs one word.
+    """
+    if not isinstance(value, np.ndarray | np.generic) and not hasattr(value, "__array__"):
+        try:
+            plain = np.asarray(value)
+            if plain.size and plain.dtype.kind not in _HOLDS[tensor.dtype.kind]:
+                raise TypeError(f"numpy reads it as {plain.dtype}")
+            return np.asarray(value, dtype=tensor.dtype)
+        except (ValueError, TypeError, OverflowError) as e:
+            raise TensorError(
+                f'output "{tensor.name}": declared {tensor.datatype}, returned {_brief(value)}: {e}'
+            ) from e
+    array = np.asarray(value)
+    if tensor.datatype == "BYTES":
+        if array.dtype.kind in "OSU":
+            return array
+    elif array.dtype.newbyteorder("<") == tensor.dtype:
+        return array.astype(tensor.dtype, copy=False)
+    raise TensorError(
+        f'output "{tensor.name}": declared {tensor.datatype} {list(tensor.shape)}, returned {describe(array)}; '
+        f"return .astype({_astype(tensor)})"
+    )
+
+
+def _astype(tensor: Tensor) -> str:
+    if tensor.datatype == "BF16":
+        return '"uint16"), the bits of bfloat16 (x.view("uint16"'
+    return f'"{tensor.dtype.name}"'
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

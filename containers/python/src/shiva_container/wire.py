@@ -1,0 +1,141 @@
+"""Container RPC, version 4: the messages of containers/DESIGN.md as lists of frames.
+
+Frame 0 names the kind of message. Integers are little-endian, JSON is UTF-8, a batch's id is eight bytes
+that are given back as they came.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .tensors import Buffer
+
+PROTOCOL = 4
+
+HELLO = b"hello"
+WELCOME = b"welcome"
+REFUSED = b"refused"
+HEARTBEAT = b"heartbeat"
+BATCH = b"batch"
+RESULT = b"result"
+DRAINING = b"draining"
+GOODBYE = b"goodbye"
+
+
+class WireError(ValueError):
+    """The server sent something that is not version 4."""
+
+
+def to_json(value: object) -> bytes:
+    """Compact JSON in UTF-8."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def from_json(frame: Buffer) -> dict[str, object]:
+    """The object in a frame; anything else is a :class:`WireError`."""
+    try:
+        value = json.loads(bytes(frame))
+    except ValueError as e:
+        raise WireError(f"not JSON: {e}") from e
+    if not isinstance(value, dict):
+        raise WireError(f"expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+@dataclass(frozen=True)
+class TensorHead:
+    """Name, datatype and shape of one tensor frame."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, value: object) -> TensorHead:
+        """One entry of a batch header's ``inputs``."""
+        if isinstance(value, Mapping):
+            name, datatype, shape = (value.get(key) for key in ("name", "datatype", "shape"))
+            if (
+                isinstance(name, str)
+                and isinstance(datatype, str)
+                and isinstance(shape, list)
+                and all(type(dim) is int for dim in shape)
+            ):
+                return cls(name, datatype, tuple(shape))
+        raise WireError(f"not a tensor's name, datatype and shape: {value!r}")
+
+    def json(self) -> dict[str, object]:
+        """The entry as it travels in a result header's ``outputs``."""
+        return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
+
+
+@dataclass(frozen=True)
+class BatchMessage:
+    """A batch as it came: heads and frames of its inputs, and what is known about its requests."""
+
+    rows: int
+    heads: list[TensorHead]
+    frames: Sequence[Buffer]
+    timeout: float | None
+    """Seconds left, when it was sent, until the tightest deadline."""
+    requests: list[int]
+    """Rows of each request, in order."""
+    parameters: list[dict[str, object]]
+    """Parameters of each request."""
+    priorities: list[int]
+
+
+def parse_batch(header: Buffer, frames: Sequence[Buffer]) -> BatchMessage:
+    """Read the header of a batch and check that it agrees with itself and with its frames."""
+    head = from_json(header)
+    rows = head.get("rows")
+    if type(rows) is not int or rows < 1:
+        raise WireError(f"rows must be a positive integer, got {rows!r}")
+    inputs = head.get("inputs")
+    if not isinstance(inputs, list) or len(inputs) != len(frames):
+        raise WireError(f"the header describes {inputs!r}, {len(frames)} tensor frames came")
+    requests = _list_of(int, head, "requests") or [1] * rows
+    if sum(requests) != rows:
+        raise WireError(f"requests {requests} do not add up to {rows} rows")
+    parameters = head.get("parameters") or [None] * len(requests)
+    if not isinstance(parameters, list) or len(parameters) != len(requests):
+        raise WireError(f"parameters of {len(requests)} requests expected, got {parameters!r}")
+    priorities = _list_of(int, head, "priority") or [0] * len(requests)
+    if len(priorities) != len(requests):
+        raise WireError(f"priorities of {len(requests)} requests expected, got {priorities!r}")
+    timeout = head.get("timeout_ms")
+    return BatchMessage(
+        rows=rows,
+        heads=[TensorHead.parse(value) for value in inputs],
+        frames=frames,
+        timeout=timeout / 1000 if isinstance(timeout, int | float) else None,
+        requests=requests,
+        parameters=[value if isinstance(value, dict) else {} for value in parameters],
+        priorities=priorities,
+    )
+
+
+def _list_of(kind: type[int], head: Mapping[str, object], key: str) -> list[int]:
+    value = head.get(key)
+    if value is None:
+        return []
+    if isinstance(value, list) and all(type(item) is kind for item in value):
+        return value
+    raise WireError(f"{key} must be a list of integers, got {value!r}")
+
+
+def result(
+    batch_id: bytes, heads: Sequence[TensorHead], frames: Sequence[Buffer], errors: Mapping[int, str]
+) -> list[Buffer]:
+    """The answer to a batch, with the rows that failed."""
+    header: dict[str, object] = {"outputs": [head.json() for head in heads]}
+    if errors:
+        header["errors"] = [{"row": row, "message": text} for row, text in sorted(errors.items())]
+    return [RESULT, batch_id, to_json(header), *frames]
+
+
+def failure(batch_id: bytes, text: str) -> list[Buffer]:
+    """The answer to a batch that failed as a whole."""
+    return [RESULT, batch_id, to_json({"error": text})]

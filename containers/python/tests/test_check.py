@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shiva_container.check import main
+
+GOOD = """
+import numpy as np
+from shiva_container import Tensor, model, serve
+
+@model(name="many", inputs=[Tensor("a", "UINT8", [-1, 8, 8]), Tensor("t", "BYTES", [-1])],
+       outputs=[Tensor("y", "FP32", [-1, -1])], max_batch=3)
+def many(a, t):
+    assert a.shape[1:] == (8, 8) and t[0] == b"text"
+    return a.reshape(len(a), -1).astype(np.float32)
+
+@many.warmup
+def warm(): print("warming")
+
+@many.health
+def health(): return True
+
+@model(name="single", inputs=[Tensor("x", "FP64", [2, -1])], outputs=[Tensor("y", "FP64", [])])
+async def single(x):
+    assert x.shape == (2, 5)
+    return x.sum()
+
+serve()
+print("after serve")
+"""
+
+
+def run(tmp_path: Path, text: str, *options: str) -> int:
+    path = tmp_path / "m.py"
+    path.write_text(text)
+    return main(["check", str(path), *options])
+
+
+def test_good_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, GOOD, "--dim", "5", "--rows", "8") == 0
+    out = capsys.readouterr().out
+    for text in ("model many/1: batched", "warming", "health hook: ok", "3 rows in", "1 row in", "y FP32 [3, 64]",
+                 "model single/1: async batched", "y FP64 []", "after serve"):  # fmt: skip
+        assert text in out
+    assert "8 rows" not in out
+    assert "FAILED" not in out
+
+
+BAD = """
+import numpy as np
+from shiva_container import Tensor, model
+@model(name="m", inputs=[Tensor("x", "FP32", [-1, 2])], outputs=[Tensor("y", "FP32", [-1, 2])], per_row=PER_ROW)
+def predict(x):
+    return VALUE
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "per_row", "text"),
+    [
+        ("x.astype(float)", False, 'FAILED: output "y": declared FP32 [-1, 2], returned FP64 [4, 2]'),
+        ("x[0]", False, "FAILED: output"),
+        ("1 / 0", False, "FAILED: ZeroDivisionError: division by zero"),
+        ("1 / 0", True, "FAILED: every row failed"),
+        ("x.fill(1)", False, "FAILED: ValueError"),
+    ],
+)
+def test_bad_models(tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str, per_row: bool, text: str) -> None:
+    assert run(tmp_path, BAD.replace("VALUE", value).replace("PER_ROW", str(per_row))) == 1
+    assert text in capsys.readouterr().out
+
+
+def test_rows_that_depend_on_their_neighbours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, BAD.replace("VALUE", "x - x.mean(axis=0)").replace("PER_ROW", "False")) == 0
+    assert 'warning: output "y" of a row changes with the rows beside it' in capsys.readouterr().out
+
+
+def test_files_without_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, "x = 1") == 1
+    assert "no function is decorated" in capsys.readouterr().err
+    assert run(tmp_path, "import nothing_of_this_name") == 1
+    assert "cannot be loaded" in capsys.readouterr().err

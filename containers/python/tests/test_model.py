@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shiva_container import Batch, DeclarationError, Model, Request, Tensor, TensorError, model
+
+X = Tensor("x", "FP32", [-1, 2])
+Y = Tensor("y", "FP32", [-1, 2])
+TWO = np.ones((2, 2), "f4")
+
+
+def run(made: Model[..., Any], *arrays: Any, batch: Batch | None = None) -> list[Any]:
+    return made.run(arrays, batch or Batch(len(arrays[0])))
+
+
+def test_a_model_is_still_its_function() -> None:
+    @model(name="m", inputs=[X], outputs=[Y])
+    def double(x: np.ndarray) -> np.ndarray:
+        """Twice."""
+        return x * 2
+
+    assert double(TWO).tolist() == [[2, 2], [2, 2]]
+    assert double.__name__ == "double"
+    assert double.__doc__ == "Twice."
+    assert str(double) == "m/1"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda b, a: (a, b),
+        lambda a, b, /: (a, b),
+        lambda *inputs: inputs,
+        lambda *inputs: list(inputs),
+        lambda **inputs: inputs,
+        lambda a, b, extra=None: {"y": b, "x": a},
+    ],
+)
+def test_inputs_and_outputs_find_their_places(function: Any) -> None:
+    outputs = [Tensor("a", "FP32", [-1]), Tensor("b", "INT32", [-1])]
+    if "extra" in function.__code__.co_varnames:
+        outputs = [Tensor("x", "FP32", [-1]), Tensor("y", "INT32", [-1])]
+    inputs = [Tensor("a", "FP32", [-1]), Tensor("b", "INT32", [-1])]
+    made = model(name="m", inputs=inputs, outputs=outputs)(function)
+    a, b = run(made, np.array([1, 2], "f4"), np.array([3, 4], "i4"))
+    assert a.tolist() == [1, 2]
+    assert b.tolist() == [3, 4]
+
+
+def test_a_function_that_does_not_fit_is_refused_where_it_is_declared() -> None:
+    with pytest.raises(DeclarationError, match=r"cannot be called with the inputs \['x'\].*name its parameters"):
+
+        @model(name="m", inputs=[X], outputs=[Y])
+        def predict(image: object) -> object:
+            return image
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"name": "a/b"}, "printable text without '/'"),
+        ({"name": "a\nb"}, "printable"),
+        ({"version": ""}, "version must be"),
+        ({"inputs": []}, "at least one input"),
+        ({"outputs": [Y, Y]}, "names must differ"),
+        ({"outputs": [Tensor("y", "FP32", [2])]}, "all tensors lead with -1"),
+        ({"inputs": [Tensor("x", "FP32", [2])], "outputs": [Tensor("y", "FP32", [])], "max_batch": 8}, "max_batch=8"),
+        ({"inputs": [Tensor("x", "FP32", [2])], "outputs": [Tensor("y", "FP32", [])], "per_row": True}, "per_row"),
+        ({"concurrency": 0}, "concurrency must be at least 1"),
+    ],
+)
+def test_bad_declarations(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(DeclarationError, match=text):
+        model(**{"name": "m", "inputs": [X], "outputs": [Y], **changes})(lambda x: x)
+
+
+def test_the_same_model_twice() -> None:
+    model(name="m", inputs=[X], outputs=[Y])(lambda x: x)
+    model(name="m", version="2", inputs=[X], outputs=[Y])(lambda x: x)
+    with pytest.raises(DeclarationError, match="m/2 is declared twice"):
+        model(name="m", version="2", inputs=[X], outputs=[Y])(lambda x: x)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (np.ones((3, 2), "f4"), r'output "y": 2 rows came in, 3 went out \(FP32 \[3, 2\]\)'),
+        (np.ones((2, 3), "f4"), r"declared FP32 \[-1, 2\], returned FP32 \[2, 3\]"),
+        (np.ones(2, "f4"), r"declared FP32 \[-1, 2\], returned FP32 \[2\]"),
+        (np.ones((2, 2)), "return .astype"),
+        (None, "returned None"),
+        ({"z": TWO}, r"outputs \['y'\] are declared, the function returned \['z'\]"),
+        ((TWO, TWO), "returned 2 values"),
+    ],
+)
+def test_outputs_are_held_to_the_declaration(value: object, text: str) -> None:
+    made = model(name="m", inputs=[X], outputs=[Y])(lambda x: value)
+    with pytest.raises(TensorError, match=text):
+        run(made, TWO)
+
+
+def test_one_value_where_two_are_declared() -> None:
+    made = model(name="m", inputs=[X], outputs=[Y, Tensor("z", "FP32", [-1])])(lambda x: x)
+    with pytest.raises(TensorError, match=r"\['y', 'z'\] are declared, the function returned one ndarray"):
+        run(made, TWO)
+
+
+def test_lists_take_the_declared_dtype() -> None:
+    made = model(name="m", inputs=[X], outputs=[Y])(lambda x: [[1, 2], [3, 4.5]])
+    (y,) = run(made, TWO)
+    assert y.dtype == np.float32
+    assert y.tolist() == [[1, 2], [3, 4.5]]
+
+
+def test_batch_tells_of_requests_and_takes_row_errors() -> None:
+    seen: list[Batch] = []
+
+    @model(name="m", inputs=[X], outputs=[Y])
+    def predict(x: Any, batch: Batch) -> Any:
+        seen.append(batch)
+        batch.fail(1, "no")
+        return x
+
+    batch = Batch(3, [Request(2, {"k": 1}, 3), Request(1)])
+    run(predict, np.ones((3, 2), "f4"), batch=batch)
+    assert seen == [batch]
+    assert batch.errors == {1: "no"}
+    assert batch.request_of(1).parameters == {"k": 1}
+    assert batch.request_of(2).priority == 0
+    assert batch.time_left() is None
+    with pytest.raises(IndexError, match="row 3 of a batch of 3"):
+        batch.fail(3, "x")
+    with pytest.raises(IndexError):
+        batch.request_of(3)
+
+
+def test_an_input_may_be_called_batch() -> None:
+    made = model(name="m", inputs=[Tensor("batch", "FP32", [-1])], outputs=[Tensor("y", "FP32", [-1])])(
+        lambda batch: batch
+    )
+    assert run(made, np.ones(2, "f4"))[0].tolist() == [1, 1]
+
+
+def test_per_row_functions_fail_row_by_row() -> None:
+    @model(name="m", inputs=[X], outputs=[Y, Tensor("s", "BYTES", [-1])], per_row=True)
+    def predict(x: Any, request: Request) -> Any:
+        assert x.shape == (2,)
+        if x[0] < 0:
+            raise ValueError("negative")
+        return x + 1, f"{request.parameters.get('k')}"
+
+    batch = Batch(3, [Request(1, {"k": "a"}), Request(2)])
+    y, s = run(predict, np.array([[1, 2], [-1, 0], [3, 4]], "f4"), batch=batch)
+    assert y.tolist() == [[2, 3], [0, 0], [4, 5]]
+    assert s.tolist() == ["a", b"", "None"]
+    assert batch.errors == {1: "ValueError: negative"}
+
+
+def test_a_row_of_the_wrong_kind_fails_alone() -> None:
+    made = model(name="m", inputs=[X], outputs=[Y], per_row=True)(lambda x: x if x[0] > 0 else np.ones(3, "f4"))
+    batch = Batch(2)
+    run(made, np.array([[1, 1], [0, 0]], "f4"), batch=batch)
+    assert batch.errors == {1: 'output "y": declared FP32 [-1, 2], one row returned FP32 [3]'}
+
+
+def test_every_row_fails() -> None:
+    made = model(name="m", inputs=[X], outputs=[Tensor("y", "FP32", [-1, -1, 3])], per_row=True)(lambda x: 1 / 0)
+    batch = Batch(2)
+    assert run(made, TWO, batch=batch)[0].shape == (2, 0, 3)
+    assert batch.errors == dict.fromkeys(range(2), "ZeroDivisionError: division by zero")
+
+
+def test_rows_of_different_shapes_cannot_share_a_batch() -> None:
+    made = model(name="m", inputs=[X], outputs=[Tensor("y", "FP32", [-1, -1])], per_row=True)(
+        lambda x: [0.0] * int(x[0])
+    )
+    with pytest.raises(TensorError, match=r"must agree in shape, got \[1\] and, in row 1, \[2\]"):
+        run(made, np.array([[1, 0], [2, 0]], "f4"))
+
+
+def test_async_functions() -> None:
+    running = most = 0
+
+    @model(name="m", inputs=[X], outputs=[Y], per_row=True)
+    async def predict(x: Any) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        if x[0] < 0:
+            raise ValueError("negative")
+        return x
+
+    batch = Batch(3)
+    (y,) = run(predict, np.array([[1, 1], [-1, 0], [2, 2]], "f4"), batch=batch)
+    assert most == 3
+    assert y.tolist() == [[1, 1], [0, 0], [2, 2]]
+    assert batch.errors == {1: "ValueError: negative"}
+
+    class Callable:
+        async def __call__(self, x: Any) -> Any:
+            return x
+
+    made = model(name="n", inputs=[X], outputs=[Y])(Callable())
+    assert made.is_async
+    assert run(made, TWO)[0].tolist() == TWO.tolist()
+
+
+def test_a_model_without_a_batch_dimension() -> None:
+    made = model(name="m", inputs=[Tensor("x", "FP32", [2])], outputs=[Tensor("y", "FP32", [])])(lambda x: x.sum())
+    assert not made.batched
+    assert made.run([np.array([1, 2], "f4")], Batch(1))[0].shape == ()
