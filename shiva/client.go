@@ -1,0 +1,406 @@
+package shiva
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// ErrClosed is why a call fails whose client was closed.
+var ErrClosed = errors.New("shiva: client is closed")
+
+// A CallError is why a request got no answer. It wraps the reason: that of the connection, [ErrClosed], or that of
+// the call's context.
+type CallError struct {
+	Addr       string
+	MayHaveRun bool // bytes of the request may have reached the server; false: it certainly did not run
+	Err        error
+}
+
+func (e *CallError) Error() string {
+	fate := "it was not sent"
+	if e.MayHaveRun {
+		fate = "it may have run"
+	}
+	return fmt.Sprintf("shiva: no answer from %s to the request (%s): %v", e.Addr, fate, e.Err)
+}
+
+func (e *CallError) Unwrap() error { return e.Err }
+
+// A Client sends messages to one server and takes its answers, over one connection at a time. Any number of
+// goroutines may use it at once: their requests are pipelined, and answers are matched by their order.
+//
+// A connection that is lost is made anew for the next request. A request whose bytes were handed to the lost one
+// fails, for only its sender knows whether it may run twice; one that was still waiting goes out on the new one. When
+// connecting fails, the requests that wait for it fail with the reason; further ones wait for the next attempt, which
+// comes after a growing pause.
+type Client struct {
+	addr string
+	opts options
+
+	ctx   context.Context // until Close
+	close context.CancelFunc
+	slots chan struct{} // one taken by each call in the ring
+	wake  chan struct{} // holds a token when there may be something to send
+	done  chan struct{} // closed when run has ended
+	calls sync.Pool     // of *call; not shared by clients, since channels may not leave a synctest bubble
+
+	mu     sync.Mutex
+	ring   ring
+	conn   net.Conn // the last one made
+	closed bool
+}
+
+// A call is one Do.
+type call struct {
+	done chan struct{} // gets a token when finished is set, unless the call was abandoned; capacity 1
+
+	// Guarded by Client.mu.
+	request   *tensor.Buffer // as it goes on the wire, until it is taken to be sent
+	answer    *Message
+	err       error
+	finished  bool
+	abandoned bool // its Do has gone; the answer is to be dropped
+}
+
+func (c *Client) newCall(request *tensor.Buffer) *call {
+	k, _ := c.calls.Get().(*call)
+	if k == nil {
+		k = &call{done: make(chan struct{}, 1)}
+	}
+	k.request = request
+	return k
+}
+
+func (c *Client) freeCall(k *call) {
+	k.request, k.answer, k.err, k.finished, k.abandoned = nil, nil, nil, false, false
+	c.calls.Put(k)
+}
+
+// Dial connects to a server. The address is host:port, or a host alone for [DefaultPort]. The context bounds this
+// first connecting only.
+//
+// The Client has a goroutine or two until it is closed.
+func Dial(ctx context.Context, addr string, opts ...Option) (*Client, error) {
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		addr = net.JoinHostPort(addr, strconv.Itoa(DefaultPort))
+	}
+	c := &Client{
+		addr: addr,
+		opts: newOptions(opts),
+		wake: make(chan struct{}, 1),
+		done: make(chan struct{}),
+	}
+	c.slots = make(chan struct{}, c.opts.inFlight)
+	c.ring = newRing(c.opts.inFlight)
+	conn, err := c.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.conn = conn
+	c.ctx, c.close = context.WithCancel(context.Background())
+	go c.run(conn) // until Close, which waits for it
+	return c, nil
+}
+
+func (c *Client) dial(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.opts.dialTimeout)
+	defer cancel()
+	conn, err := c.opts.dial(ctx, "tcp", c.addr)
+	if err != nil {
+		return nil, fmt.Errorf("shiva: connecting to %s: %w", c.addr, err)
+	}
+	return conn, nil
+}
+
+// Close ends the connection and fails the calls in progress. It returns when nothing of the client runs any more.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	if !c.closed {
+		c.closed = true
+		c.close()
+		c.conn.Close()
+	}
+	c.mu.Unlock()
+	<-c.done
+	return nil
+}
+
+// Do sends m and waits for its answer, which belongs to the caller, who releases it. m is not kept: it is encoded
+// before anything else happens, and may be changed or released when Do returns.
+//
+// The error is a [*RemoteError] if the server answered "!error", a [*DecodeError] if the answer could not be
+// decoded, and a [*CallError] if there was none. When ctx ends before the answer comes, Do returns at once with a
+// CallError that wraps ctx's error; a request that was sent still takes its turn on the connection, and one of the
+// places of [WithInFlight], until the server has answered it.
+func (c *Client) Do(ctx context.Context, m *Message) (*Message, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, c.callError(false, err)
+	}
+	request, err := c.encode(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case c.slots <- struct{}{}:
+	case <-ctx.Done():
+		request.Release()
+		return nil, c.callError(false, ctx.Err())
+	case <-c.ctx.Done():
+		request.Release()
+		return nil, c.callError(false, ErrClosed)
+	}
+	k := c.newCall(request)
+	if !c.enqueue(k) {
+		return nil, c.callError(false, ErrClosed)
+	}
+	select {
+	case <-k.done:
+	case <-ctx.Done():
+		if finished, sent := c.abandon(k); !finished {
+			return nil, c.callError(sent, ctx.Err())
+		}
+		<-k.done
+	}
+	answer, err := k.answer, k.err
+	c.freeCall(k)
+	if err != nil {
+		return nil, err
+	}
+	if e := ParseError(answer); e != nil {
+		answer.Release()
+		return nil, e
+	}
+	return answer, nil
+}
+
+func (c *Client) callError(mayHaveRun bool, err error) *CallError {
+	return &CallError{Addr: c.addr, MayHaveRun: mayHaveRun, Err: err}
+}
+
+// encode gives m as it goes on the wire. A copy, although large tensors could be sent from where they lie: Do returns
+// when its context ends, and the caller must then have his memory back, while the bytes may be half sent.
+func (c *Client) encode(ctx context.Context, m *Message) (*tensor.Buffer, error) {
+	if deadline, ok := ctx.Deadline(); ok && c.opts.sendDeadline {
+		withTimeout := *m
+		withTimeout.Metadata = appendTimeout(nil, m.Metadata, time.Until(deadline))
+		m = &withTimeout
+	}
+	size, err := MessageSize(m)
+	if err != nil {
+		return nil, err
+	}
+	b, err := c.opts.pool.Get(size)
+	if err != nil {
+		return nil, fmt.Errorf("shiva: memory for a request: %w", err)
+	}
+	if _, err := AppendMessage(b.Bytes()[:0], m); err != nil {
+		b.Release()
+		return nil, err
+	}
+	return b, nil
+}
+
+// appendTimeout appends metadata with "timeout_ms" as its first key, unless it has one.
+func appendTimeout(dst, metadata []byte, timeout time.Duration) []byte {
+	if Field(metadata, "timeout_ms") != nil {
+		return append(dst, metadata...)
+	}
+	dst = append(dst, `{"timeout_ms":`...)
+	dst = strconv.AppendFloat(dst, max(timeout.Seconds()*1e3, 0), 'f', 3, 64)
+	open := skipSpace(metadata, 0)
+	if open == len(metadata) {
+		return append(dst, '}')
+	}
+	if first := skipSpace(metadata, open+1); first < len(metadata) && metadata[first] != '}' {
+		dst = append(dst, ',')
+	}
+	return append(dst, metadata[open+1:]...)
+}
+
+// enqueue puts a call, which has a slot, into the ring. If the client is closed it ends the call instead.
+func (c *Client) enqueue(k *call) bool {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		<-c.slots
+		k.request.Release()
+		c.freeCall(k)
+		return false
+	}
+	c.ring.push(k)
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// abandon gives a call up whose context has ended. If it has finished meanwhile, its token is in its channel.
+// Otherwise the caller must not touch it again.
+func (c *Client) abandon(k *call) (finished, sent bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case k.finished:
+		return true, true
+	case c.ring.removeUnsent(k):
+		<-c.slots
+		k.request.Release()
+		c.freeCall(k)
+		return false, false
+	default:
+		k.abandoned = true
+		return false, true
+	}
+}
+
+// finishLocked ends a call that was taken out of the ring.
+func (c *Client) finishLocked(k *call, answer *Message, err error) {
+	<-c.slots
+	if k.abandoned {
+		if answer != nil {
+			answer.Release()
+		}
+		c.freeCall(k)
+		return
+	}
+	k.answer, k.err, k.finished = answer, err, true
+	k.done <- struct{}{}
+}
+
+// deliver gives an answer, or an error in its place, to the oldest call. It is false if none waits.
+func (c *Client) deliver(answer *Message, err error) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ring.sent == 0 {
+		return false
+	}
+	c.finishLocked(c.ring.pop(), answer, err)
+	return true
+}
+
+// failSent ends the calls that were sent.
+func (c *Client) failSent(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		err = ErrClosed
+	}
+	for c.ring.sent > 0 {
+		c.finishLocked(c.ring.pop(), nil, c.callError(true, err))
+	}
+}
+
+// failUnsent ends the calls that wait to be sent, while none is sent.
+func (c *Client) failUnsent(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k := c.ring.nextUnsent(); k != nil; k = c.ring.nextUnsent() {
+		k.request.Release()
+		k.request = nil
+		c.finishLocked(c.ring.pop(), nil, c.callError(false, err))
+	}
+}
+
+// run owns the connections, one after the other, until the client is closed.
+func (c *Client) run(conn net.Conn) {
+	defer close(c.done)
+	failures := 0
+	for c.setConn(conn) {
+		answers, err := c.serve(conn)
+		c.failSent(err)
+		if answers > 0 {
+			failures = 0
+		} else {
+			failures++ // a server that accepts and hangs up is no better than one that refuses
+		}
+		if conn = c.connect(&failures); conn == nil {
+			break
+		}
+	}
+	c.failUnsent(ErrClosed)
+}
+
+// setConn makes conn the one that Close closes; false if the client is closed already.
+func (c *Client) setConn(conn net.Conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		conn.Close()
+		return false
+	}
+	c.conn = conn
+	return true
+}
+
+// connect waits until there is something to send and makes a connection for it; nil if the client was closed. The
+// calls that wait while an attempt fails are failed.
+func (c *Client) connect(failures *int) net.Conn {
+	// A connection that breaks is made anew at once; the pause is between attempts that lead to nothing.
+	last := time.Now()
+	for {
+		if !c.waitUnsent() || !c.sleep(time.Until(last.Add(c.backoff(*failures)))) {
+			return nil
+		}
+		conn, err := c.dial(c.ctx)
+		if err == nil {
+			return conn
+		}
+		if c.ctx.Err() != nil {
+			return nil
+		}
+		last = time.Now()
+		*failures++
+		c.failUnsent(err)
+	}
+}
+
+// backoff is the pause after so many failures.
+func (c *Client) backoff(failures int) time.Duration {
+	if failures == 0 {
+		return 0
+	}
+	d := c.opts.maxBackoff
+	if n := failures - 1; n < 32 && c.opts.minBackoff < d>>n {
+		d = c.opts.minBackoff << n
+	}
+	return d - time.Duration(rand.Int64N(int64(d)/2+1))
+}
+
+// waitUnsent waits for a call that wants to be sent; false if the client was closed.
+func (c *Client) waitUnsent() bool {
+	for {
+		c.mu.Lock()
+		unsent := c.ring.n > c.ring.sent
+		c.mu.Unlock()
+		if unsent {
+			return true
+		}
+		select {
+		case <-c.wake:
+		case <-c.ctx.Done():
+			return false
+		}
+	}
+}
+
+// sleep is false if the client was closed.
+func (c *Client) sleep(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-c.ctx.Done():
+		return false
+	}
+}

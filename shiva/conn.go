@@ -1,0 +1,172 @@
+package shiva
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// This file is one connection of a Client: its writer and its reader.
+
+const (
+	// What the writer gathers before it writes: messages up to copyBytes side by side in one block, larger ones
+	// where they lie.
+	writeBlockBytes = 64 << 10
+	copyBytes       = 8 << 10
+	maxWriteVecs    = 64
+
+	readBlockBytes = 64 << 10
+	// Room in a body from which reading straight into it beats the block.
+	minDirectBytes = 16 << 10
+)
+
+// serve sends and receives on conn until it fails, then tells why and how many answers came.
+func (c *Client) serve(conn net.Conn) (answers int, err error) {
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	var writeErr error
+	wg.Go(func() {
+		if writeErr = c.write(conn, stop); writeErr != nil {
+			conn.Close() // wakes the reader
+		}
+	})
+	answers, err = c.read(conn)
+	close(stop)
+	conn.Close() // wakes the writer
+	wg.Wait()
+	if writeErr != nil && errors.Is(err, net.ErrClosed) {
+		err = writeErr // it came first
+	}
+	return answers, err
+}
+
+// write sends what is in the ring: all that waits in one go, then it sleeps until there is more. It ends when stop is
+// closed, or when conn fails.
+func (c *Client) write(conn net.Conn, stop <-chan struct{}) error {
+	w := connWriter{block: make([]byte, 0, writeBlockBytes)}
+	defer w.release()
+	for {
+		for c.gather(&w) {
+			if err := w.flush(conn); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-c.wake:
+		case <-stop:
+			return nil
+		}
+	}
+}
+
+// gather moves requests from the ring to w until it is full, and tells whether there were any.
+func (c *Client) gather(w *connWriter) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for !w.full() {
+		k := c.ring.nextUnsent()
+		if k == nil {
+			break
+		}
+		w.add(k.request)
+		k.request = nil
+	}
+	return len(w.vecs) > 0
+}
+
+// A connWriter is what goes out in one write.
+type connWriter struct {
+	block []byte // small messages, copied; never moves
+	held  []*tensor.Buffer
+	vecs  net.Buffers
+	out   net.Buffers // what is left of vecs during the write
+}
+
+func (w *connWriter) full() bool {
+	return len(w.vecs) >= maxWriteVecs || len(w.block)+copyBytes > cap(w.block)
+}
+
+func (w *connWriter) add(b *tensor.Buffer) {
+	p := b.Bytes()
+	if len(p) > copyBytes {
+		w.vecs = append(w.vecs, p)
+		w.held = append(w.held, b)
+		return
+	}
+	start := len(w.block)
+	w.block = append(w.block, p...)
+	w.vecs = appendVec(w.vecs, w.block, start)
+	b.Release()
+}
+
+func (w *connWriter) flush(conn net.Conn) error {
+	w.out = w.vecs
+	_, err := w.out.WriteTo(conn)
+	w.release()
+	return err
+}
+
+func (w *connWriter) release() {
+	for i, b := range w.held {
+		b.Release()
+		w.held[i] = nil
+	}
+	clear(w.vecs)
+	w.held, w.vecs, w.block = w.held[:0], w.vecs[:0], w.block[:0]
+}
+
+// read delivers answers until conn fails or cannot be trusted any more.
+func (c *Client) read(conn net.Conn) (answers int, err error) {
+	d := NewDecoder(DecoderConfig{Limits: c.opts.limits, Pool: c.opts.pool})
+	defer d.Close()
+	block := make([]byte, readBlockBytes)
+	for {
+		p := d.Direct()
+		direct := len(p) >= minDirectBytes
+		if !direct {
+			p = block
+		}
+		n, err := conn.Read(p)
+		p = p[:n]
+		if direct {
+			d.Advance(n)
+			p = nil
+		}
+		for {
+			used, m, fault := d.Push(p)
+			p = p[used:]
+			if m == nil && fault == nil {
+				break
+			}
+			if e, ok := fault.(*DecodeError); ok && !e.Keep() {
+				return answers, fault
+			}
+			if !c.deliver(m, fault) {
+				return answers, unasked(m, fault)
+			}
+			answers++
+		}
+		if err != nil {
+			if truncated := d.Close(); truncated != nil && err == io.EOF {
+				err = truncated
+			}
+			return answers, err
+		}
+	}
+}
+
+// unasked is the error of an answer that nobody waits for. A server that hangs up says why in one.
+func unasked(m *Message, err error) error {
+	if m == nil {
+		return err
+	}
+	defer m.Release()
+	if e := ParseError(m); e != nil {
+		return e
+	}
+	return fmt.Errorf("shiva: a message of namespace %q that answers no request", m.Namespace)
+}
