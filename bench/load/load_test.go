@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -90,8 +91,9 @@ func TestClosedLoop(t *testing.T) {
 			if r.Latency.Count() < 3*4 || r.Answered > r.Latency.Count() || r.Bytes != r.Answered*int64(len(frame)) || r.Failed != 0 || r.Lost != 0 {
 				t.Errorf("%d latencies, answered %d with %d bytes, failed %d, lost %d", r.Latency.Count(), r.Answered, r.Bytes, r.Failed, r.Lost)
 			}
-			if checks < 3 {
-				t.Errorf("%d answers checked, want the first of each connection at least", checks)
+			// The first of each connection and one in ten, but for those that were to be of answers that never came.
+			if want := max(3, int(r.Latency.Count())/10-6); checks < want {
+				t.Errorf("%d answers of %d checked, want at least %d", checks, r.Latency.Count(), want)
 			}
 		})
 	}
@@ -142,12 +144,54 @@ func TestErrorsAreCounted(t *testing.T) {
 	}
 }
 
+// What is in flight is bounded in either loop; in an open one the rest waits, and is lost as well.
 func TestUnansweredAreLost(t *testing.T) {
-	swallow := func(c net.Conn) { io.Copy(io.Discard, c) }
-	r, err := Run(t.Context(), Config{Addr: serve(t, swallow), Frames: [][]byte{small}, Conns: 2, InFlight: 3,
-		Duration: 20 * time.Millisecond, Grace: 20 * time.Millisecond})
-	if err != nil || r.Lost != 6 || r.Answered != 0 {
-		t.Errorf("lost %d, answered %d, error %v, want 6, 0 and none", r.Lost, r.Answered, err)
+	for name, c := range map[string]struct {
+		rate float64
+		lost int64
+	}{
+		"closed": {0, 2 * 3},
+		"open":   {1000, 19}, // due after 1, 2, ... 19 ms
+	} {
+		t.Run(name, func(t *testing.T) {
+			var taken atomic.Int64
+			addr := serve(t, func(c net.Conn) {
+				n, _ := io.Copy(io.Discard, c)
+				taken.Add(n)
+			})
+			r, err := Run(t.Context(), Config{Addr: addr, Frames: [][]byte{small}, Conns: 2, InFlight: 3, Rate: c.rate, Even: true,
+				Duration: 20 * time.Millisecond, Grace: 20 * time.Millisecond})
+			if err != nil || r.Lost != c.lost || r.Answered != 0 {
+				t.Errorf("lost %d, answered %d, error %v, want %d, 0 and none", r.Lost, r.Answered, err, c.lost)
+			}
+			for deadline := time.Now().Add(5 * time.Second); taken.Load() != int64(2*3*len(small)); time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("the server got %d bytes, want %d: 3 requests on each of 2 connections", taken.Load(), 2*3*len(small))
+				}
+			}
+		})
+	}
+}
+
+// A generator that was held up sends late, but the requests were due when they were due.
+func TestLatenessCounts(t *testing.T) {
+	l, err := newLoop(Config{Frames: [][]byte{small}, Rate: 1000, Even: true, Duration: time.Second, Loops: 1}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	c := &conn{blocked: true} // so that nothing is written
+	l.conns = append(l.conns, c)
+	if err := l.arrive(3500 * time.Microsecond); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []time.Duration{time.Millisecond, 2 * time.Millisecond, 3 * time.Millisecond} {
+		if got := c.due.pop(); got != want {
+			t.Errorf("due at %v, want %v", got, want)
+		}
+	}
+	if c.due.n != 0 || l.pause(3500*time.Microsecond) != 500*time.Microsecond {
+		t.Errorf("%d more are due, next look in %v, want none and 500µs", c.due.n, l.pause(3500*time.Microsecond))
 	}
 }
 
