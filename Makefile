@@ -26,7 +26,7 @@ build: ## build bin/shivad, bin/shivactl and bin/digits-container
 	go build -trimpath -o bin/digits-container ./examples/digits/container
 
 run: build ## serve handwritten digits, classify twenty of them, go on serving until Ctrl-C
-	@examples/digits/run
+	@go run ./examples/digits/run
 
 test: ## every check below, with the time that each took
 	@all=$$SECONDS; for check in $(CHECKS); do \
@@ -82,7 +82,7 @@ bench: ## measure against the limits of this machine; BENCHFLAGS="-short -only d
 	go run ./bench/run $(BENCHFLAGS)
 
 clean: ## remove what the other targets made
-	rm -rf bin $(VENV)
+	rm -rf bin $(VENV) $$(find . -name .ruff_cache -o -name .mypy_cache -o -name .pytest_cache -o -name __pycache__ -o -name "*.egg-info")
 
 $(VENV)/ready: .ci/venv .ci/requirements.txt containers/python/pyproject.toml
 	.ci/venv $(VENV)

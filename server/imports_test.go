@@ -47,6 +47,9 @@ server:                     server/internal/gate server/tcp server/admin server/
 cmd/shivad:                 server server/config
 cmd/shivactl:               shiva shiva/tensor server/admin
 
+examples/digits/container:  containers/container shiva/tensor
+examples/digits/run:
+
 bench/internal/declare:     shiva/tensor
 bench/load:                 shiva shiva/tensor golang.org/x/sys
 bench/load/shivaload:       bench/load bench/internal/declare shiva
