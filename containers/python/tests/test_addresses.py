@@ -4,7 +4,6 @@ import socket
 import threading
 
 import pytest
-
 from shiva_container import addresses
 from shiva_container.addresses import Address, Resolver, parse_servers
 

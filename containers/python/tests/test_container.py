@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_server import Fake
-
 from shiva_container import DATATYPES, Batch, Container, Tensor, link, model
 
 X = Tensor("x", "FP32", [-1, 2])

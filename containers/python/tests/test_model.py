@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from shiva_container import Batch, DeclarationError, Model, Request, Tensor, TensorError, model
 
 X = Tensor("x", "FP32", [-1, 2])

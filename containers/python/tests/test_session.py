@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-
 from shiva_container.session import End, Outcome, Session, State
 
 WELCOME = {"protocol": 4, "server": "s", "heartbeat_ms": 1000, "dead_after_ms": 3000, "max_message_bytes": 100}

@@ -4,7 +4,6 @@ import struct
 
 import numpy as np
 import pytest
-
 from shiva_container import DATATYPES, DeclarationError, Tensor, TensorError
 from shiva_container.tensors import convert, decode, encode
 
