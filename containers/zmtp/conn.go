@@ -115,6 +115,13 @@ func (c *Conn) LastByte() time.Time { return c.start.Add(time.Duration(c.lastByt
 // be half closed is left as it is.
 func (c *Conn) CloseWrite() { c.out.finish() }
 
+// Abort ends the connection without waiting for anything: Receive returns the reason, unless it has failed already,
+// and whoever called it is the one to call Close.
+func (c *Conn) Abort(reason error) { c.out.fail(reason) }
+
+// SetMessageBytes changes the limit of that name. It belongs to the goroutine that calls Receive.
+func (c *Conn) SetMessageBytes(n int64) { c.limits.MessageBytes = n }
+
 // Close ends the connection, wakes Receive, and waits for the goroutine that writes. When it returns,
 // no memory given to Send is touched any more. It may be called repeatedly.
 func (c *Conn) Close() error {

@@ -15,7 +15,6 @@ type Outgoing struct {
 
 	scratch  []byte
 	segments []segment
-	open     int // bytes still to come in the frame begun last
 	mark     int // start of the scratch bytes that are in no segment yet
 	frames   int
 	last     int // where the last frame's flags are in scratch
@@ -53,7 +52,6 @@ func (o *Outgoing) Frame(b []byte) {
 func (o *Outgoing) FrameString(s string) {
 	o.Begin(len(s))
 	o.scratch = append(o.scratch, s...)
-	o.open = 0
 }
 
 // Begin starts a frame of size bytes, all of which must be added before the next frame.
@@ -63,20 +61,21 @@ func (o *Outgoing) Begin(size int) {
 	n := putHeader(&h, 0, size)
 	o.last = len(o.scratch)
 	o.scratch = append(o.scratch, h[maxHeader-n:]...)
-	o.open = size
 	o.size += n + size
 }
 
 // Add adds bytes to the frame begun last. Small ones are copied, large ones are referenced.
 func (o *Outgoing) Add(b []byte) {
-	o.open -= len(b)
 	if len(b) <= copyLimit {
-		o.scratch = append(o.scratch, b...)
+		o.Copy(b)
 		return
 	}
 	o.cut()
 	o.segments = append(o.segments, segment{foreign: b})
 }
+
+// Copy adds a copy of bytes to the frame begun last. (It does not keep b, which so may be on the caller's stack.)
+func (o *Outgoing) Copy(b []byte) { o.scratch = append(o.scratch, b...) }
 
 // Open starts a frame whose size is not known yet and returns memory to append its bytes to. Give the
 // result to Seal before doing anything else with the message.
@@ -123,7 +122,6 @@ func (o *Outgoing) command(name string, body []byte) {
 	o.scratch = append(o.scratch, byte(len(name)))
 	o.scratch = append(o.scratch, name...)
 	o.scratch = append(o.scratch, body...)
-	o.open = 0
 }
 
 // bytes returns a segment's bytes.

@@ -18,8 +18,8 @@ type Frame struct {
 // used again and again: its own tables are kept from one message to the next.
 type Message struct {
 	Frames []Frame
-	// Refused is the pool's error when there was no memory for some frames. Those have nil Data; the
-	// message has been read to its end, and the connection goes on.
+	// Refused is the pool's error when there was no memory for some frames of more than 1 KiB. Those have nil Data;
+	// the message has been read to its end, and the connection goes on.
 	Refused error
 
 	owned []*tensor.Buffer // one reference each
@@ -62,7 +62,11 @@ func (m *Message) alloc(pool *tensor.Pool, n int) (Frame, error) {
 	if m.arena == nil || m.used+n > arenaSize {
 		b, err := pool.Get(arenaSize)
 		if err != nil {
-			return Frame{}, err
+			// Never refused: a heartbeat for which there is no memory would end the session, and make a busy
+			// server one without containers. An arena for each message in hand needs no budget.
+			if b, err = (*tensor.Pool)(nil).Get(arenaSize); err != nil {
+				return Frame{}, err
+			}
 		}
 		m.owned = append(m.owned, b)
 		m.arena, m.used = b, 0

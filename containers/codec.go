@@ -1,0 +1,91 @@
+package containers
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/shivad/shivad/containers/internal/wire"
+	"github.com/shivad/shivad/containers/zmtp"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A codec knows the frames of one generation of the container protocol, and nothing else: no clock, no socket, no state
+// of the session. Before registration it is the reader's; after it, batch may be called from several goroutines at
+// once while the reader is in parse and result.
+type codec interface {
+	generation() string
+	clocks(heartbeat time.Duration) clocks
+
+	// parse says what a message is. An error ends the session; a *refusal is told to the container first,
+	// where the generation has words for it.
+	parse(m *zmtp.Message) (incoming, error)
+	// bind tells the codec what was registered.
+	bind(registration)
+	// id is what the generation calls a batch.
+	id(b *scheduler.Batch) uint64
+	// batch builds the message for a batch. An error means that this batch cannot be said; the session goes on.
+	batch(o *zmtp.Outgoing, b *scheduler.Batch, now time.Time) error
+	// result checks the answer to b against the declaration. The outputs hold references of their own. An error is the
+	// container's failure on this batch.
+	result(m *zmtp.Message, b *scheduler.Batch) (answer, error)
+
+	// These build a message of the server, or return false where the generation has none.
+	heartbeat(o *zmtp.Outgoing, registered bool) bool
+	welcome(o *zmtp.Outgoing, w wire.WelcomeMessage) bool
+	refused(o *zmtp.Outgoing, reason string) bool
+	goodbye(o *zmtp.Outgoing, reason string, reconnect bool) bool
+}
+
+// An incoming is what a codec makes of a message from a container.
+type incoming struct {
+	event event
+	id    uint64       // of a result
+	hello registration // of a hello
+}
+
+// A registration is what a container says of itself, checked.
+type registration struct {
+	model scheduler.ModelID
+	spec  scheduler.Spec
+	label string // for people; may be empty
+	slots int    // batches it wants in flight; 0: it does not say
+}
+
+// An answer is a checked result.
+type answer struct {
+	outputs []tensor.Tensor
+	errors  []scheduler.RowError
+}
+
+// A refusal is an error of registration, in words for the author of the container.
+type refusal struct{ text string }
+
+func (r *refusal) Error() string { return r.text }
+
+func refuse(format string, args ...any) error { return &refusal{fmt.Sprintf(format, args...)} }
+
+// recognise tells the generation from the first message of a connection.
+//
+// The legacy generations begin with an empty frame, v4 with a word. Among the legacy ones a heartbeat, a late response
+// and a registration with an RPC version are v3's (or v2's, which cannot be told apart by a heartbeat
+// and has a listener of its own); names where a message type should be are v1's.
+func recognise(m *zmtp.Message, limits Limits) (codec, error) {
+	f := m.Frames
+	if len(f[0].Data) > 0 {
+		return &v4{limits: limits}, nil // which knows its kinds, and names a first frame that is none
+	}
+	if len(f) >= 2 && len(f[1].Data) == 4 {
+		switch t := binary.LittleEndian.Uint32(f[1].Data); {
+		case t == v3Register && len(f) == 5:
+			return nil, fmt.Errorf("it speaks RPC v2 (registered without an RPC version); this listener serves v3 and v4")
+		case t <= v3Heartbeat:
+			return &v3{limits: limits}, nil
+		}
+	}
+	if len(f) == 4 {
+		return nil, fmt.Errorf("it speaks RPC v1 (registered %.64q version %.64q by its first message); this listener serves v3 and v4", f[1].Data, f[2].Data)
+	}
+	return nil, fmt.Errorf("first message has %d frames and begins with an empty one: no known RPC version", len(f))
+}

@@ -1,0 +1,126 @@
+package containers
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/shivad/shivad/containers/zmtp"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Config is what a listener is made with. Only Scheduler is required.
+type Config struct {
+	// Addrs are where containers connect: "tcp://host:port" or "host:port" (port 0 takes a free one),
+	// "ipc://path" or, for a name without a file, "ipc://@name". None is allowed: [Listener.Add] takes
+	// connections made elsewhere.
+	Addrs []string
+	// Scheduler gets a replica for each registered session.
+	Scheduler *scheduler.Scheduler
+	// Pool is where results are received into; nil means ordinary memory without a budget.
+	Pool *tensor.Pool
+	// Limits bounds what one container may do.
+	Limits Limits
+	// Heartbeat is how often v4 sessions beat in either direction; a container is dead after
+	// three times as long in silence. Default 1 s. The clocks of v3 are fixed by its containers: 5 s and 30 s.
+	Heartbeat time.Duration
+	// HandshakeTimeout is the time from connecting to being registered. Default 10 s.
+	HandshakeTimeout time.Duration
+	// WriteTimeout ends a session whose container takes not one byte for this long while something is due to it.
+	// Default 10 s.
+	WriteTimeout time.Duration
+	// Name is how the server calls itself in welcome. Default "shivad".
+	Name string
+	// Log gets one line for each session that begins and ends; nil means silent.
+	Log *slog.Logger
+}
+
+// Limits bounds containers, registered or not. Zero fields take the default.
+type Limits struct {
+	// MessageBytes is the largest message from a container. Default 256 MiB.
+	MessageBytes int64
+	// Frames is the largest number of frames in a message; a v3 result has one for each row. Default 8192.
+	Frames int
+	// Sessions is the largest number of connections; more are closed at once. Default 1024.
+	Sessions int
+	// Handshakes is the largest number of connections that have not registered yet. One more ends the
+	// oldest of them: real containers need milliseconds, so it is strangers who wait. Default 128.
+	Handshakes int
+}
+
+const (
+	defaultHeartbeat        = time.Second
+	defaultHandshakeTimeout = 10 * time.Second
+	defaultWriteTimeout     = 10 * time.Second
+	defaultSessions         = 1024
+	defaultHandshakes       = 128
+
+	// missedBeats is how many heartbeats may be missing.
+	missedBeats = 3
+	// lingerTime is how long a session that was told goodbye or refused may take to hang up.
+	lingerTime = 2 * time.Second
+	// helloLimit is the largest message of a connection that has not registered: enough to
+	// read, and refuse with a reason, what is far too long.
+	helloLimit = 2 << 20
+)
+
+// Validate reports all faults in one error.
+func (c Config) Validate() error {
+	var faults []error
+	fault := func(format string, args ...any) {
+		faults = append(faults, fmt.Errorf("containers: "+format, args...))
+	}
+	if c.Scheduler == nil {
+		fault("no scheduler")
+	}
+	for _, a := range c.Addrs {
+		if _, _, err := splitAddr(a); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"heartbeat", c.Heartbeat}, {"handshake timeout", c.HandshakeTimeout}, {"write timeout", c.WriteTimeout}} {
+		if d.value < 0 {
+			fault("%s is %v, it cannot be negative", d.name, d.value)
+		}
+	}
+	for _, n := range []struct {
+		name  string
+		value int64
+	}{{"message bytes", c.Limits.MessageBytes}, {"frames", int64(c.Limits.Frames)}, {"sessions", int64(c.Limits.Sessions)}, {"handshakes", int64(c.Limits.Handshakes)}} {
+		if n.value < 0 {
+			fault("limit of %s is %d, it cannot be negative", n.name, n.value)
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func (c Config) withDefaults() Config {
+	wire := zmtp.Limits{MessageBytes: c.Limits.MessageBytes, Frames: c.Limits.Frames}.WithDefaults()
+	c.Limits.MessageBytes, c.Limits.Frames = wire.MessageBytes, wire.Frames
+	for _, d := range []struct {
+		p *time.Duration
+		v time.Duration
+	}{{&c.Heartbeat, defaultHeartbeat}, {&c.HandshakeTimeout, defaultHandshakeTimeout}, {&c.WriteTimeout, defaultWriteTimeout}} {
+		if *d.p == 0 {
+			*d.p = d.v
+		}
+	}
+	if c.Limits.Sessions == 0 {
+		c.Limits.Sessions = defaultSessions
+	}
+	if c.Limits.Handshakes == 0 {
+		c.Limits.Handshakes = defaultHandshakes
+	}
+	if c.Name == "" {
+		c.Name = "shivad"
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}

@@ -1,0 +1,69 @@
+package containers
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+)
+
+// SessionInfo is what is known of one container's connection, for status pages. Texts that came from the
+// container are bounded and printable.
+type SessionInfo struct {
+	Number     uint64            `json:"number"`          // counts connections from 1
+	State      string            `json:"state"`           // connecting, serving, draining, leaving
+	Generation string            `json:"rpc,omitempty"`   // v3, v4; empty until its first message
+	Model      scheduler.ModelID `json:"model"`           // zero until it has registered
+	Remote     string            `json:"remote"`          // its address
+	Label      string            `json:"label,omitempty"` // what it calls itself
+	Since      time.Time         `json:"since"`           // connected
+	Registered time.Time         `json:"registered"`      // zero until it has
+	LastSeen   time.Time         `json:"last_seen"`       // its last message
+	InFlight   int               `json:"in_flight"`       // batches out
+	Batches    uint64            `json:"batches"`         // sent
+	Rows       uint64            `json:"rows"`            // in them
+	Failures   uint64            `json:"failures"`        // batches that it failed, or answered with nonsense
+	Strays     uint64            `json:"strays"`          // answers to batches that were not out
+
+	LastFailure string `json:"last_failure,omitempty"`
+	Reason      string `json:"reason,omitempty"` // why it is ending
+}
+
+// snapshot copies the session's information.
+func (s *session) snapshot() SessionInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := s.info
+	i.State = s.machine.phase.String()
+	i.InFlight = len(s.calls)
+	return i
+}
+
+// maxReason bounds a reason in status and log.
+const maxReason = 512
+
+// bounded is an error's text for status and log. Texts of peers in it are quoted where the error is made.
+func bounded(err error) string {
+	text := err.Error()
+	if len(text) > maxReason {
+		text = text[:maxReason-3] + "..."
+	}
+	return text
+}
+
+// log writes a line about the session.
+func (s *session) log(level slog.Level, text string, args ...any) {
+	i := s.snapshot()
+	all := []any{"session", i.Number, "remote", i.Remote}
+	if i.Model != (scheduler.ModelID{}) {
+		all = append(all, "model", i.Model.String())
+	}
+	if i.Generation != "" {
+		all = append(all, "rpc", i.Generation)
+	}
+	if i.Label != "" {
+		all = append(all, "label", i.Label)
+	}
+	s.listener.cfg.Log.Log(context.Background(), level, text, append(all, args...)...)
+}

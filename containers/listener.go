@@ -1,0 +1,338 @@
+package containers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+)
+
+// A Listener accepts containers and owns their sessions.
+type Listener struct {
+	// Set once.
+	cfg     Config
+	ears    []net.Listener
+	stopped chan struct{} // closed when no more connections are taken
+	empty   chan struct{} // closed when, after that, no session is left
+
+	wg sync.WaitGroup // accept loops and sessions; joined by Close
+
+	mu       sync.Mutex
+	sessions map[*session]struct{}
+	fresh    []*session // those that have not registered, oldest first
+	number   uint64
+	closed   bool
+	counts   Stats
+	quiet    limiter
+}
+
+// Stats counts what happened to connections since the start.
+type Stats struct {
+	Sessions   int    `json:"sessions"`    // open now, registered or not
+	Registered int    `json:"registered"`  // of them
+	Accepted   uint64 `json:"accepted"`    // in all
+	Refused    uint64 `json:"refused"`     // closed at once: too many
+	Displaced  uint64 `json:"displaced"`   // ended before they registered, to make room for newer ones
+	Ended      uint64 `json:"ended"`       // of those that had registered
+	Strangers  uint64 `json:"strangers"`   // ended without having registered
+	AcceptFail uint64 `json:"accept_fail"` // errors of accept, such as no descriptors
+}
+
+// Listen opens all addresses and serves the containers that connect, until Shutdown or Close. Either all addresses are
+// open when it returns, or none.
+func Listen(cfg Config) (*Listener, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	l := &Listener{cfg: cfg.withDefaults(), sessions: make(map[*session]struct{}), stopped: make(chan struct{}), empty: make(chan struct{})}
+	for _, addr := range cfg.Addrs {
+		ear, err := listen(addr)
+		if err != nil {
+			l.Close()
+			return nil, err
+		}
+		l.ears = append(l.ears, ear)
+	}
+	for _, ear := range l.ears {
+		l.wg.Go(func() { l.accept(ear) }) // ends when Close closes ear
+	}
+	return l, nil
+}
+
+// Addrs returns the addresses in use, in the order of Config.Addrs.
+func (l *Listener) Addrs() []net.Addr {
+	addrs := make([]net.Addr, len(l.ears))
+	for i, ear := range l.ears {
+		addrs[i] = ear.Addr()
+	}
+	return addrs
+}
+
+// Dialable returns the addresses as containers on this machine can dial them: ipc:// and tcp://, with the loopback
+// address where the listener takes any.
+func (l *Listener) Dialable() []string {
+	var list []string
+	for _, a := range l.Addrs() {
+		switch a := a.(type) {
+		case *net.TCPAddr:
+			if a.IP.IsUnspecified() {
+				ip := net.IPv4(127, 0, 0, 1)
+				list = append(list, (&net.TCPAddr{IP: ip, Port: a.Port}).String())
+			} else {
+				list = append(list, a.String())
+			}
+			list[len(list)-1] = "tcp://" + list[len(list)-1]
+		default:
+			list = append(list, "ipc://"+a.String())
+		}
+	}
+	return list
+}
+
+const (
+	minAcceptPause = 5 * time.Millisecond
+	maxAcceptPause = time.Second
+)
+
+// accept takes connections until its listener is closed. When there are no descriptors it waits for some, longer
+// each time: spinning would cost a core.
+func (l *Listener) accept(ear net.Listener) {
+	pause := minAcceptPause
+	for {
+		raw, err := ear.Accept()
+		if err == nil {
+			pause = minAcceptPause
+			l.add(raw)
+			continue
+		}
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		l.mu.Lock()
+		l.counts.AcceptFail++
+		l.mu.Unlock()
+		l.complain("cannot accept containers", "err", err.Error(), "again_in", pause)
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-l.stopped:
+			timer.Stop()
+			return
+		}
+		pause = min(2*pause, maxAcceptPause)
+	}
+}
+
+// Add serves a connection that was made elsewhere, such as one in memory. The listener owns it from now on.
+func (l *Listener) Add(raw net.Conn) error {
+	if !l.add(raw) {
+		return fmt.Errorf("containers: listener is closed or has its %d sessions", l.cfg.Limits.Sessions)
+	}
+	return nil
+}
+
+// add starts a session, unless there are too many.
+func (l *Listener) add(raw net.Conn) bool {
+	now := time.Now()
+	s := &session{listener: l, raw: raw, remote: raw.RemoteAddr().String(), machine: machine{started: now}}
+	s.machine.clocks.register = l.cfg.HandshakeTimeout
+	if s.remote == "" || s.remote == "@" {
+		s.remote = "ipc" // Unix sockets of clients have no name
+	}
+	l.mu.Lock()
+	if l.closed || len(l.sessions) >= l.cfg.Limits.Sessions {
+		l.counts.Refused++
+		closed := l.closed
+		l.mu.Unlock()
+		raw.Close()
+		if !closed {
+			l.complain("container refused: too many connections", "remote", s.remote, "limit", l.cfg.Limits.Sessions)
+		}
+		return false
+	}
+	var displaced *session
+	if len(l.fresh) >= l.cfg.Limits.Handshakes {
+		displaced = l.fresh[0]
+		l.fresh = l.fresh[1:]
+		l.counts.Displaced++
+	}
+	l.number++
+	l.counts.Accepted++
+	s.number = l.number
+	s.info = SessionInfo{Number: s.number, Remote: s.remote, Since: now, LastSeen: now}
+	l.sessions[s] = struct{}{}
+	l.fresh = append(l.fresh, s)
+	l.wg.Go(s.run) // ends with its connection, which Close ends
+	l.mu.Unlock()
+	if displaced != nil {
+		displaced.kill(fmt.Errorf("not registered while %d newer connections came", l.cfg.Limits.Handshakes))
+	}
+	return true
+}
+
+// registered takes s off the list of those that have not.
+func (l *Listener) registered(s *session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.counts.Registered++
+	l.dropFreshLocked(s)
+}
+
+func (l *Listener) dropFreshLocked(s *session) {
+	if i := slices.Index(l.fresh, s); i >= 0 {
+		l.fresh = slices.Delete(l.fresh, i, i+1)
+	}
+}
+
+// forget is the last that a session does.
+func (l *Listener) forget(s *session) {
+	info := s.snapshot()
+	registered := !info.Registered.IsZero()
+	l.mu.Lock()
+	delete(l.sessions, s)
+	l.dropFreshLocked(s)
+	if registered {
+		l.counts.Registered--
+		l.counts.Ended++
+	} else {
+		l.counts.Strangers++
+	}
+	if l.closed && len(l.sessions) == 0 {
+		close(l.empty)
+	}
+	l.mu.Unlock()
+	if registered {
+		s.log(slog.LevelInfo, "container gone", "reason", info.Reason, "batches", info.Batches, "failures", info.Failures)
+	} else if n, ok := l.allowed(); ok {
+		s.log(slog.LevelWarn, "connection ended before it registered", "reason", info.Reason, "unlogged", n)
+	}
+}
+
+// complain logs what a flood of strangers could make happen a thousand times a second.
+func (l *Listener) complain(text string, args ...any) {
+	if n, ok := l.allowed(); ok {
+		l.cfg.Log.Warn(text, append(args, "unlogged", n)...)
+	}
+}
+
+func (l *Listener) allowed() (unlogged uint64, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.quiet.allow(time.Now())
+}
+
+// A limiter lets some lines pass each second and counts the others.
+type limiter struct {
+	second time.Time
+	passed int
+	held   uint64
+}
+
+const linesPerSecond = 20
+
+func (q *limiter) allow(now time.Time) (held uint64, ok bool) {
+	if now.Sub(q.second) >= time.Second {
+		q.second, q.passed = now, 0
+	}
+	if q.passed >= linesPerSecond {
+		q.held++
+		return 0, false
+	}
+	q.passed++
+	held, q.held = q.held, 0
+	return held, true
+}
+
+// Sessions returns a snapshot of all connections, oldest first.
+func (l *Listener) Sessions() []SessionInfo {
+	var list []SessionInfo
+	for _, s := range l.all() {
+		list = append(list, s.snapshot())
+	}
+	return list
+}
+
+// Stats returns the counters.
+func (l *Listener) Stats() Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	st := l.counts
+	st.Sessions = len(l.sessions)
+	return st
+}
+
+func (l *Listener) all() []*session {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := make([]*session, 0, len(l.sessions))
+	for s := range l.sessions {
+		list = append(list, s)
+	}
+	slices.SortFunc(list, func(a, b *session) int { return int(a.number) - int(b.number) })
+	return list
+}
+
+// Retire says goodbye to all containers of a model: each gets no more batches, answers those it has, and
+// is told to go and not to come back. It returns how many there are.
+func (l *Listener) Retire(id scheduler.ModelID, reason string) int {
+	n := 0
+	for _, s := range l.all() {
+		if i := s.snapshot(); i.Model == id && !i.Registered.IsZero() {
+			s.retire(farewell{reason: reason})
+			n++
+		}
+	}
+	return n
+}
+
+// Shutdown closes the addresses and parts from every container in good order: no more batches, an answer to those that
+// are out, goodbye with the request to reconnect. When ctx ends before all have left, the rest are cut off, and
+// ctx's error is returned. The scheduler should be drained first, if queued requests are to be served.
+func (l *Listener) Shutdown(ctx context.Context) error {
+	l.stop()
+	for _, s := range l.all() {
+		s.retire(farewell{reason: "server shuts down", reconnect: true})
+	}
+	var err error
+	select {
+	case <-l.empty:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	l.Close()
+	return err
+}
+
+// Close ends everything at once and waits for it: addresses, sessions, goroutines. Batches that are out go back
+// to the scheduler. It may be called repeatedly, also after Shutdown.
+func (l *Listener) Close() error {
+	l.stop()
+	for _, s := range l.all() {
+		s.kill(errors.New("server stops"))
+	}
+	l.wg.Wait()
+	return nil
+}
+
+// stop takes no more connections.
+func (l *Listener) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	l.closed = true
+	close(l.stopped)
+	if len(l.sessions) == 0 {
+		close(l.empty)
+	}
+	for _, ear := range l.ears {
+		ear.Close()
+	}
+}

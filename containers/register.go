@@ -1,0 +1,167 @@
+package containers
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/shivad/shivad/containers/internal/wire"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// reservedNames cannot be a model's: routes of the doors are spelled with them.
+var reservedNames = []string{"stats", "v2"}
+
+// reservedVersion is the route of feedback, name/update.
+const reservedVersion = "update"
+
+const maxDeclaredBatch = 1 << 20
+
+// readHello checks a v4 registration. Every error is a refusal in words for the container's author.
+func readHello(b []byte, limits Limits) (registration, error) {
+	if len(b) > wire.MaxHello {
+		return registration{}, refuse("hello has %d bytes, limit %d", len(b), wire.MaxHello)
+	}
+	if !utf8.Valid(b) {
+		return registration{}, refuse("hello is not UTF-8")
+	}
+	var h wire.HelloMessage
+	if err := json.Unmarshal(b, &h); err != nil {
+		return registration{}, refuse("hello is not the JSON expected: %v", err)
+	}
+	if h.Protocol != wire.Version {
+		return registration{}, refuse("hello has protocol %d, this server speaks %d", h.Protocol, wire.Version)
+	}
+	if err := checkModel(h.Model, h.Version); err != nil {
+		return registration{}, err
+	}
+	r := registration{
+		model: scheduler.ModelID{Name: h.Model, Version: h.Version},
+		label: h.Instance,
+		slots: h.Slots,
+		spec:  scheduler.Spec{MaxBatch: h.MaxBatch, Platform: h.Platform},
+	}
+	switch {
+	case h.MaxBatch < 0 || h.MaxBatch > maxDeclaredBatch:
+		return r, refuse("max_batch is %d, expected 0 (not said) to %d", h.MaxBatch, maxDeclaredBatch)
+	case h.Slots < 0 || h.Slots > maxSlots:
+		return r, refuse("slots is %d, expected 0 (not said) to %d", h.Slots, maxSlots)
+	}
+	if err := checkText("platform", h.Platform, wire.MaxPlatform); err != nil {
+		return r, err
+	}
+	if err := checkText("instance", h.Instance, wire.MaxInstance); err != nil {
+		return r, err
+	}
+	switch p := bytes.TrimSpace(h.Parameters); {
+	case len(p) == 0 || string(p) == "null":
+	case len(p) > wire.MaxParameters:
+		return r, refuse("parameters have %d bytes, limit %d", len(p), wire.MaxParameters)
+	case p[0] != '{':
+		return r, refuse("parameters are %.32q, expected a JSON object", p)
+	default:
+		r.spec.Parameters = p
+	}
+	var err error
+	if r.spec.Inputs, err = readTensors("input", h.Inputs, limits); err != nil {
+		return r, err
+	}
+	if r.spec.Outputs, err = readTensors("output", h.Outputs, limits); err != nil {
+		return r, err
+	}
+	return r, nil
+}
+
+// maxSlots is the largest number of batches in flight that a container may ask for.
+const maxSlots = 64
+
+// checkModel judges names that become routes, metric labels and log lines.
+func checkModel(name, version string) error {
+	for _, f := range []struct{ what, text string }{{"model", name}, {"version", version}} {
+		if f.text == "" {
+			return refuse("%s is empty", f.what)
+		}
+		if err := checkText(f.what, f.text, wire.MaxName); err != nil {
+			return err
+		}
+		if strings.Contains(f.text, "/") {
+			return refuse("%s %q has a '/', which separates model and version in a route", f.what, f.text)
+		}
+	}
+	if name[0] == '!' {
+		return refuse("model %q begins with '!', which is reserved for the server", name)
+	}
+	for _, r := range reservedNames {
+		if name == r {
+			return refuse("model %q: this name is reserved", name)
+		}
+	}
+	if version == reservedVersion {
+		return refuse("version %q: this name is reserved", version)
+	}
+	return nil
+}
+
+// checkText judges text that will be shown to people.
+func checkText(what, s string, limit int) error {
+	if len(s) > limit {
+		return refuse("%s has %d bytes, limit %d", what, len(s), limit)
+	}
+	if !utf8.ValidString(s) {
+		return refuse("%s is not UTF-8: %q", what, s)
+	}
+	if i := strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }); i >= 0 {
+		return refuse("%s %q has an unprintable character at byte %d", what, s, i)
+	}
+	return nil
+}
+
+func readTensors(what string, list []wire.TensorMessage, limits Limits) ([]tensor.Spec, error) {
+	if len(list) == 0 || len(list) > wire.MaxTensors {
+		return nil, refuse("%d %ss declared, expected 1 to %d", len(list), what, wire.MaxTensors)
+	}
+	specs := make([]tensor.Spec, len(list))
+	names := make(map[string]bool, len(list))
+	for i, t := range list {
+		where := what + " " + strconv.Itoa(i)
+		if t.Name == "" {
+			return nil, refuse("%s has no name", where)
+		}
+		if err := checkText("name of "+where, t.Name, wire.MaxName); err != nil {
+			return nil, err
+		}
+		where = what + " " + strconv.Quote(t.Name)
+		if names[t.Name] {
+			return nil, refuse("%s is declared twice", where)
+		}
+		names[t.Name] = true
+		d, ok := tensor.FromV2(t.Datatype)
+		if !ok {
+			return nil, refuse("%s has datatype %.32q, expected one of the Predict Protocol V2 (FP32, UINT8, BYTES, …)", where, t.Datatype)
+		}
+		if t.Shape == nil {
+			return nil, refuse("%s has no shape", where)
+		}
+		if len(t.Shape) > wire.MaxRank {
+			return nil, refuse("%s has %d dimensions, limit %d", where, len(t.Shape), wire.MaxRank)
+		}
+		row := tensor.Shape{int(max(1, d.Size()))}
+		for _, n := range t.Shape {
+			if n < -1 || n == 0 {
+				return nil, refuse("%s has shape %v: a dimension is its size, or -1 for any", where, t.Shape)
+			}
+			if n > 0 {
+				row = append(row, n)
+			}
+		}
+		if n, ok := row.Elements(); !ok || int64(n) > limits.MessageBytes {
+			return nil, refuse("%s has shape %v of %s: one row is larger than the limit of %d bytes for a message", where, t.Shape, t.Datatype, limits.MessageBytes)
+		}
+		specs[i] = tensor.Spec{Name: t.Name, DType: d, Shape: tensor.Shape(t.Shape)}
+	}
+	return specs, nil
+}

@@ -1,0 +1,514 @@
+package containers
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/containers/zmtp"
+	"github.com/shivad/shivad/scheduler"
+)
+
+// A session is one container's connection: the shell around a machine and a codec. It is a
+// [scheduler.Worker] once it has registered.
+//
+// Its goroutine reads; whoever has a batch to send writes (see zmtp.Conn.Send); a timer ticks. Lock order: life, mu.
+// No lock is held while the scheduler or the connection is called, but for life in Send.
+type session struct {
+	// Set once, before anybody else knows the session.
+	listener *Listener
+	number   uint64
+	raw      net.Conn
+	remote   string
+
+	// Owned by the goroutine of run until registration, and read by Send after it.
+	conn  *zmtp.Conn
+	codec codec
+
+	// Owned by the goroutine of run.
+	strays bool // an answer without a question has been logged
+
+	// life is held for reading while a batch is being handed to the connection, and taken by the end of
+	// the session: after that nothing of a batch is touched.
+	life sync.RWMutex
+	dead bool
+
+	mu      sync.Mutex
+	machine machine
+	timer   *time.Timer
+	end     error // the first reason
+	replica *scheduler.Replica
+	hold    bool               // registering: batches wait for welcome
+	held    []*scheduler.Batch // and here they are
+	calls   []*call            // batches out
+	spare   []*call
+	last    farewell
+	info    SessionInfo
+}
+
+// A call is a batch that is out.
+type call struct {
+	id    uint64
+	batch *scheduler.Batch
+	out   zmtp.Outgoing
+}
+
+// A farewell is what goodbye will say.
+type farewell struct {
+	reason    string
+	reconnect bool
+}
+
+// run is the life of a connection. It returns when everything of it is over and given back.
+func (s *session) run() {
+	err := s.open()
+	if err == nil {
+		err = s.read()
+	}
+	s.close(err)
+}
+
+func (s *session) open() error {
+	cfg := &s.listener.cfg
+	conn, err := zmtp.Server(s.raw, zmtp.Config{
+		Limits:           zmtp.Limits{MessageBytes: min(helloLimit, cfg.Limits.MessageBytes), Frames: cfg.Limits.Frames},
+		Pool:             cfg.Pool,
+		HandshakeTimeout: cfg.HandshakeTimeout,
+		WriteTimeout:     cfg.WriteTimeout,
+	})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.conn = conn
+	if s.end != nil { // killed meanwhile
+		return s.end
+	}
+	if id := conn.Peer().Identity; id != "" {
+		s.info.Label = fmt.Sprintf("%.64q", id)
+	}
+	s.timer = time.AfterFunc(time.Until(s.machine.started.Add(cfg.HandshakeTimeout)), s.tick)
+	return nil
+}
+
+// read takes messages until the connection ends.
+func (s *session) read() error {
+	var m zmtp.Message
+	for {
+		if err := s.conn.Receive(&m); err != nil {
+			return err
+		}
+		err := s.handle(&m)
+		m.Release()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (s *session) handle(m *zmtp.Message) error {
+	if s.codec == nil {
+		c, err := recognise(m, s.listener.cfg.Limits)
+		if err != nil {
+			return err
+		}
+		s.adopt(c)
+	}
+	in, err := s.codec.parse(m)
+	refused, _ := errors.AsType[*refusal](err)
+	if err != nil && refused == nil {
+		return err
+	}
+	do, err := s.step(in.event)
+	if err != nil {
+		return err
+	}
+	switch do {
+	case actBeat:
+		s.beat()
+	case actRegister:
+		if refused != nil {
+			return s.refuse(refused)
+		}
+		return s.register(in.hello)
+	case actDeliver:
+		return s.deliver(in.id, m)
+	case actDrain:
+		s.drain(farewell{reason: "drained"})
+	case actRepeat:
+		s.say(func(o *zmtp.Outgoing) bool {
+			return s.codec.goodbye(o, fmt.Sprintf("register first: expected hello, got %.16q", m.Frames[0].Data), true)
+		})
+		s.conn.CloseWrite()
+		s.note(errors.New("spoke before it registered; told to connect anew"))
+	}
+	return nil
+}
+
+// adopt makes the connection one of a generation.
+func (s *session) adopt(c codec) {
+	if c, ok := c.(*v3); ok {
+		c.pool = s.listener.cfg.Pool
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.codec = c
+	k := c.clocks(s.listener.cfg.Heartbeat)
+	k.register = s.listener.cfg.HandshakeTimeout
+	k.pings = s.conn.Peer().Minor >= 1
+	s.machine.clocks = k
+	s.info.Generation = c.generation()
+}
+
+// step feeds an event to the machine.
+func (s *session) step(e event) (action, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	s.info.LastSeen = now
+	return s.machine.step(e, now)
+}
+
+// register makes the session a replica of its model.
+func (s *session) register(r registration) error {
+	s.codec.bind(r)
+	s.mu.Lock()
+	s.hold = true
+	if r.label != "" {
+		s.info.Label = r.label
+	}
+	s.info.Model = r.model
+	s.mu.Unlock()
+
+	label := s.info.Label
+	if label == "" {
+		label = s.remote
+	}
+	replica, err := s.listener.cfg.Scheduler.AddReplica(r.model, r.spec, s, scheduler.ReplicaOptions{Label: label, Slots: r.slots})
+	if err != nil {
+		return s.refuse(err)
+	}
+	s.conn.SetMessageBytes(s.listener.cfg.Limits.MessageBytes)
+	s.say(func(o *zmtp.Outgoing) bool { return s.codec.welcome(o, welcomeMessage(s.listener.cfg)) })
+
+	s.mu.Lock()
+	s.replica = replica
+	s.info.Registered = time.Now()
+	held := s.held
+	s.hold, s.held = false, nil
+	s.retimeLocked(0)
+	s.mu.Unlock()
+	s.listener.registered(s)
+	s.log(slog.LevelInfo, "container registered")
+	for _, b := range held {
+		if err := s.Send(b); err != nil {
+			return err // cannot be: only this goroutine ends the session
+		}
+	}
+	return nil
+}
+
+// refuse tells the container why it cannot register, if its generation has words for that, and waits for it to hang up.
+func (s *session) refuse(reason error) error {
+	if !s.say(func(o *zmtp.Outgoing) bool { return s.codec.refused(o, reason.Error()) }) {
+		return fmt.Errorf("refused: %w", reason)
+	}
+	s.note(fmt.Errorf("refused: %w", reason))
+	if _, err := s.step(evRefused); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.hold = false
+	s.retimeLocked(0)
+	s.mu.Unlock()
+	s.conn.CloseWrite()
+	return nil
+}
+
+// Send hands a batch to the container. It implements scheduler.Worker.
+func (s *session) Send(b *scheduler.Batch) error {
+	s.life.RLock()
+	defer s.life.RUnlock()
+	if s.dead {
+		return errEnded
+	}
+	now := time.Now()
+	c := s.call(b, now)
+	if c == nil {
+		return nil // it waits for welcome
+	}
+	if err := s.codec.batch(&c.out, b, now); err != nil {
+		s.take(c.id)
+		s.recycle(c)
+		s.failed(err)
+		b.Fail(err)
+		return nil
+	}
+	// Another error of Send means that the connection has ended: close gives the batch back.
+	if err := s.conn.Send(&c.out); errors.Is(err, zmtp.ErrQueueFull) {
+		s.kill(fmt.Errorf("it does not read: %w", err))
+	}
+	return nil
+}
+
+// call notes that b is going out; nil if it has to wait for welcome.
+func (s *session) call(b *scheduler.Batch, now time.Time) *call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hold {
+		s.held = append(s.held, b)
+		return nil
+	}
+	var c *call
+	if n := len(s.spare); n > 0 {
+		c, s.spare = s.spare[n-1], s.spare[:n-1]
+		c.out.Reset()
+	} else {
+		c = new(call)
+	}
+	c.id, c.batch = s.codec.id(b), b
+	s.calls = append(s.calls, c)
+	s.info.Batches++
+	s.info.Rows += uint64(b.Rows)
+	_, _ = s.machine.step(evSend, now) // has no reason to end
+	return c
+}
+
+// take removes the call with this id from those that are out; nil if there is none.
+func (s *session) take(id uint64) *call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, c := range s.calls {
+		if c.id == id {
+			s.calls = append(s.calls[:i], s.calls[i+1:]...)
+			_, _ = s.machine.step(evAnswered, time.Time{})
+			return c
+		}
+	}
+	return nil
+}
+
+func (s *session) recycle(c *call) {
+	c.batch = nil
+	s.mu.Lock()
+	s.spare = append(s.spare, c)
+	s.mu.Unlock()
+}
+
+// deliver completes the batch that a result is for.
+func (s *session) deliver(id uint64, m *zmtp.Message) error {
+	c := s.take(id)
+	if c == nil {
+		// Late, twice or made up: nobody waits for it, and a batch it could be confused with has another id.
+		s.mu.Lock()
+		s.info.Strays++
+		s.mu.Unlock()
+		if !s.strays {
+			s.strays = true
+			s.log(slog.LevelWarn, "container answered a batch that is not out; further ones are only counted", "id", id)
+		}
+		return nil
+	}
+	b := c.batch
+	if !s.conn.Written(&c.out) {
+		// Its memory is still being written: it must not be given back before the connection is closed.
+		s.mu.Lock()
+		s.calls = append(s.calls, c)
+		s.mu.Unlock()
+		return fmt.Errorf("answered batch %d before all of it had been sent", id)
+	}
+	s.recycle(c)
+	var a answer
+	err := m.Refused
+	if err == nil {
+		a, err = s.codec.result(m, b)
+	}
+	if err != nil {
+		s.failed(err)
+		b.Fail(err)
+		return nil
+	}
+	b.Complete(a.outputs, a.errors)
+	return nil
+}
+
+// failed notes why a batch failed, for the status.
+func (s *session) failed(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.info.Failures++
+	s.info.LastFailure = bounded(err)
+}
+
+// say sends a message built by f, if f builds one. A container that has so much waiting that this cannot be queued is
+// ended.
+func (s *session) say(f func(*zmtp.Outgoing) bool) bool {
+	var o zmtp.Outgoing
+	if !f(&o) {
+		return false
+	}
+	if err := s.conn.Send(&o); errors.Is(err, zmtp.ErrQueueFull) {
+		s.kill(fmt.Errorf("it does not read: %w", err))
+	}
+	s.mu.Lock()
+	_, _ = s.machine.step(evSaid, time.Now())
+	s.mu.Unlock()
+	return true
+}
+
+func (s *session) beat() {
+	s.mu.Lock()
+	registered := s.machine.phase != fresh
+	s.mu.Unlock()
+	s.say(func(o *zmtp.Outgoing) bool { return s.codec.heartbeat(o, registered) })
+}
+
+// drain lets the replica finish what it has and then says goodbye.
+func (s *session) drain(f farewell) {
+	s.mu.Lock()
+	s.last = f
+	replica := s.replica
+	s.mu.Unlock()
+	if replica != nil {
+		replica.Drain(s.drained)
+	}
+}
+
+// drained is called by the scheduler after the last answer.
+func (s *session) drained() {
+	s.mu.Lock()
+	do, _ := s.machine.step(evDrained, time.Now())
+	f := s.last
+	s.retimeLocked(0)
+	s.mu.Unlock()
+	if do != actGoodbye {
+		return
+	}
+	s.note(errors.New(f.reason))
+	if s.say(func(o *zmtp.Outgoing) bool { return s.codec.goodbye(o, f.reason, f.reconnect) }) {
+		s.conn.CloseWrite()
+	} else {
+		s.kill(errors.New(f.reason))
+	}
+}
+
+// retire asks the container to go: its replica gets no more batches, and goodbye follows the last answer.
+func (s *session) retire(f farewell) {
+	s.mu.Lock()
+	if s.replica == nil {
+		s.mu.Unlock()
+		s.kill(errors.New(f.reason))
+		return
+	}
+	do, _ := s.machine.step(evRetire, time.Now())
+	s.mu.Unlock()
+	if do == actDrain {
+		s.drain(f)
+	}
+}
+
+// tick is the timer's function.
+func (s *session) tick() {
+	s.mu.Lock()
+	if s.end != nil || s.timer == nil {
+		s.mu.Unlock()
+		return
+	}
+	now := time.Now()
+	do, next, err := s.machine.tick(now, s.conn.LastByte())
+	if err == nil && !next.IsZero() {
+		s.timer.Reset(next.Sub(now))
+	}
+	s.mu.Unlock()
+	if err != nil {
+		s.kill(err)
+		return
+	}
+	if do&actPing != 0 {
+		s.conn.Ping()
+	}
+	if do&actBeat != 0 {
+		s.beat()
+	}
+}
+
+// retimeLocked makes the timer look at the machine again soon.
+func (s *session) retimeLocked(d time.Duration) {
+	if s.timer != nil && s.end == nil {
+		s.timer.Reset(d)
+	}
+}
+
+// note keeps the first reason for the end, for the log.
+func (s *session) note(reason error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.info.Reason == "" {
+		s.info.Reason = bounded(reason)
+	}
+}
+
+// kill ends the session from anywhere, without waiting. The goroutine of run does the rest.
+func (s *session) kill(reason error) {
+	s.mu.Lock()
+	if s.end == nil {
+		s.end = reason
+	}
+	conn := s.conn
+	s.mu.Unlock()
+	if conn != nil {
+		conn.Abort(reason)
+	} else {
+		s.raw.Close() // still in the handshake
+	}
+}
+
+// close is the one end of every session: no batch is touched any more, the replica goes, its batches are given back,
+// and one line is logged.
+func (s *session) close(reason error) {
+	s.mu.Lock()
+	if s.end == nil {
+		s.end = reason
+	}
+	reason = s.end
+	replica, timer := s.replica, s.timer
+	s.machine.phase = ended
+	s.mu.Unlock()
+	if timer != nil {
+		timer.Stop()
+	}
+	s.life.Lock()
+	s.dead = true
+	s.life.Unlock()
+	if s.conn != nil {
+		s.conn.Close()
+	} else {
+		s.raw.Close()
+	}
+	if reason == io.EOF {
+		reason = errHungUp
+	}
+	s.note(reason)
+	if replica != nil {
+		replica.Remove(reason)
+	}
+	s.mu.Lock()
+	held, calls := s.held, s.calls
+	s.held, s.calls = nil, nil
+	s.mu.Unlock()
+	// The scheduler has given the rows to others or answered them; what is left are the references.
+	for _, b := range held {
+		b.Fail(reason)
+	}
+	for _, c := range calls {
+		c.batch.Fail(reason)
+	}
+	s.listener.forget(s)
+}
+
+var errHungUp = errors.New("it closed the connection")

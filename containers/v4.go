@@ -1,0 +1,250 @@
+package containers
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/shivad/shivad/containers/internal/wire"
+	"github.com/shivad/shivad/containers/zmtp"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// v4 is our own generation: named, typed tensors, one frame for each in a batch. DESIGN.md documents it.
+type v4 struct {
+	limits Limits
+
+	// Set by bind.
+	spec    scheduler.Spec
+	batched bool
+
+	// The reader's scratch.
+	header  wire.ResultHeader
+	outputs []tensor.Tensor
+	dims    []int
+	errors  []scheduler.RowError
+}
+
+func (*v4) generation() string { return "v4" }
+
+func (*v4) clocks(heartbeat time.Duration) clocks {
+	return clocks{heartbeat: heartbeat, dead: missedBeats * heartbeat, beats: true, first: true}
+}
+
+func (c *v4) parse(m *zmtp.Message) (incoming, error) {
+	f := m.Frames
+	switch string(f[0].Data) {
+	case wire.Heartbeat:
+		return incoming{event: evHeartbeat}, nil
+	case wire.Draining:
+		return incoming{event: evDraining}, nil
+	case wire.Result:
+		if len(f) < 3 || len(f[1].Data) != wire.IDSize {
+			return incoming{}, fmt.Errorf("result of %d frames, expected result | id (8 bytes) | JSON | tensors", len(f))
+		}
+		return incoming{event: evResult, id: binary.LittleEndian.Uint64(f[1].Data)}, nil
+	case wire.Hello:
+		if len(f) != 2 {
+			return incoming{event: evHello}, refuse("hello of %d frames, expected hello | JSON", len(f))
+		}
+		if m.Refused != nil {
+			return incoming{event: evHello}, refuse("hello: %v", m.Refused)
+		}
+		r, err := readHello(f[1].Data, c.limits)
+		return incoming{event: evHello, hello: r}, err
+	}
+	return incoming{}, fmt.Errorf("message of kind %.32q, expected hello, heartbeat, result or draining", f[0].Data)
+}
+
+func (c *v4) bind(r registration) {
+	c.spec = r.spec
+	c.batched = r.spec.Batched()
+}
+
+func (*v4) id(b *scheduler.Batch) uint64 { return b.ID }
+
+func (c *v4) batch(o *zmtp.Outgoing, b *scheduler.Batch, now time.Time) error {
+	o.FrameString(wire.Batch)
+	var id [wire.IDSize]byte
+	binary.LittleEndian.PutUint64(id[:], b.ID)
+	o.Begin(len(id))
+	o.Copy(id[:])
+	o.Seal(c.appendHeader(o.Open(), b, now))
+	for i := range c.spec.Inputs {
+		size := 0
+		for k := range b.Parts {
+			size += len(b.Parts[k].Inputs[i].Data)
+		}
+		o.Begin(size)
+		for k := range b.Parts {
+			o.Add(b.Parts[k].Inputs[i].Data)
+		}
+	}
+	return nil
+}
+
+func (c *v4) appendHeader(h []byte, b *scheduler.Batch, now time.Time) []byte {
+	h = append(h, `{"rows":`...)
+	h = strconv.AppendInt(h, int64(b.Rows), 10)
+	h = append(h, `,"inputs":[`...)
+	for i := range c.spec.Inputs {
+		if i > 0 {
+			h = append(h, ',')
+		}
+		first := b.Rows
+		if !c.batched {
+			first = -1 // the container sees its declared shape
+		}
+		// Rows of one batch agree in all but the first dimension.
+		t := &b.Parts[0].Inputs[i]
+		h = wire.AppendTensor(h, c.spec.Inputs[i].Name, t.DType, first, t.Shape[1:])
+	}
+	h = append(h, ']')
+	if !b.Deadline.IsZero() {
+		h = append(h, `,"timeout_ms":`...)
+		h = wire.AppendMillis(h, max(1, b.Deadline.Sub(now).Microseconds()))
+	}
+	single, plain, first := true, true, true // one row each, no parameters, priority 0
+	for i := range b.Parts {
+		p := &b.Parts[i]
+		single = single && p.Rows == 1
+		plain = plain && p.Parameters == nil
+		first = first && p.Priority == 0
+	}
+	if !single {
+		h = append(h, `,"requests":`...)
+		for i := range b.Parts {
+			h = strconv.AppendInt(separate(h, i), int64(b.Parts[i].Rows), 10)
+		}
+		h = append(h, ']')
+	}
+	if !plain {
+		h = append(h, `,"parameters":`...)
+		for i := range b.Parts {
+			h = separate(h, i)
+			if p := b.Parts[i].Parameters; p != nil {
+				h = append(h, p...)
+			} else {
+				h = append(h, "null"...)
+			}
+		}
+		h = append(h, ']')
+	}
+	if !first {
+		h = append(h, `,"priority":`...)
+		for i := range b.Parts {
+			h = strconv.AppendInt(separate(h, i), int64(b.Parts[i].Priority), 10)
+		}
+		h = append(h, ']')
+	}
+	return append(h, '}')
+}
+
+// separate begins element i of a list.
+func separate(b []byte, i int) []byte {
+	if i == 0 {
+		return append(b, '[')
+	}
+	return append(b, ',')
+}
+
+// result puts the outputs into the declared order. Their rows, dtypes, shapes and sizes are checked against the
+// declaration by Batch.Complete.
+func (c *v4) result(m *zmtp.Message, b *scheduler.Batch) (answer, error) {
+	f := m.Frames
+	if err := c.header.Parse(f[2].Data); err != nil {
+		return answer{}, err
+	}
+	h := &c.header
+	if h.Failed {
+		return answer{}, fmt.Errorf("%s", clip(h.Error))
+	}
+	if len(h.Outputs) != len(f)-3 {
+		return answer{}, fmt.Errorf("it describes %d outputs and sent %d frames for them", len(h.Outputs), len(f)-3)
+	}
+	if len(h.Outputs) != len(c.spec.Outputs) {
+		return answer{}, fmt.Errorf("it declared %d outputs and answered with %d", len(c.spec.Outputs), len(h.Outputs))
+	}
+	c.outputs = c.outputs[:0]
+	c.dims = c.dims[:0]
+	for i := range c.spec.Outputs {
+		k := c.find(c.spec.Outputs[i].Name, i)
+		if k < 0 {
+			return answer{}, fmt.Errorf("output %q is missing", c.spec.Outputs[i].Name)
+		}
+		t := tensor.Tensor{Name: c.spec.Outputs[i].Name, DType: h.Outputs[k].DType, Shape: h.Outputs[k].Shape, Data: f[3+k].Data, Buf: f[3+k].Buf}
+		if !c.batched {
+			from := len(c.dims)
+			c.dims = append(append(c.dims, 1), t.Shape...)
+			t.Shape = c.dims[from:len(c.dims):len(c.dims)]
+		}
+		c.outputs = append(c.outputs, t)
+	}
+	c.errors = c.errors[:0]
+	for _, e := range h.Errors {
+		c.errors = append(c.errors, scheduler.RowError{Row: e.Row, Message: string(clip(e.Message))})
+	}
+	for i := range c.outputs {
+		c.outputs[i].Retain()
+	}
+	return answer{c.outputs, c.errors}, nil
+}
+
+// find returns where the output of a name is in the result; it is expected at i.
+func (c *v4) find(name string, i int) int {
+	if string(c.header.Outputs[i].Name) == name {
+		return i
+	}
+	for k := range c.header.Outputs {
+		if string(c.header.Outputs[k].Name) == name {
+			return k
+		}
+	}
+	return -1
+}
+
+// maxErrorText bounds what a container's error may add to every answer and log line.
+const maxErrorText = 4 << 10
+
+func clip(text []byte) []byte { return text[:min(len(text), maxErrorText)] }
+
+func (*v4) heartbeat(o *zmtp.Outgoing, _ bool) bool {
+	o.FrameString(wire.Heartbeat)
+	return true
+}
+
+func (*v4) welcome(o *zmtp.Outgoing, w wire.WelcomeMessage) bool { return say(o, wire.Welcome, w) }
+
+func (*v4) refused(o *zmtp.Outgoing, reason string) bool {
+	return say(o, wire.Refused, wire.RefusedMessage{Error: reason})
+}
+
+func (*v4) goodbye(o *zmtp.Outgoing, reason string, reconnect bool) bool {
+	return say(o, wire.Goodbye, wire.GoodbyeMessage{Reason: reason, Reconnect: reconnect})
+}
+
+// say builds a message of a kind and a JSON frame.
+func say(o *zmtp.Outgoing, kind string, body any) bool {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return false // of plain strings and numbers: cannot happen
+	}
+	o.FrameString(kind)
+	o.Frame(text)
+	return true
+}
+
+// welcomeMessage is what a v4 container is told about the server.
+func welcomeMessage(cfg Config) wire.WelcomeMessage {
+	return wire.WelcomeMessage{
+		Protocol:        wire.Version,
+		Server:          cfg.Name,
+		HeartbeatMS:     int64(math.Ceil(float64(cfg.Heartbeat) / float64(time.Millisecond))),
+		DeadAfterMS:     int64(math.Ceil(float64(missedBeats*cfg.Heartbeat) / float64(time.Millisecond))),
+		MaxMessageBytes: cfg.Limits.MessageBytes,
+	}
+}
