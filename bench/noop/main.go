@@ -1,0 +1,62 @@
+// Command noop is a container whose models answer with their input: what a batch costs on its way, and no
+// more. noop.py beside it is the same in Python.
+//
+//	noop [-servers ADDR] [-max-batch N] NAME:DATATYPE:SHAPE ...
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"log"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/shivad/shivad/bench/internal/declare"
+	"github.com/shivad/shivad/containers/container"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("noop: ")
+	servers := flag.String("servers", "127.0.0.1:7000", "`addresses` of the servers, with commas between")
+	maxBatch := flag.Int("max-batch", 0, "most `rows` in a batch; 0: the server's default")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := serve(ctx, strings.Split(*servers, ","), *maxBatch, flag.Args()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// serve serves the models until ctx ends, or until one of them cannot be served.
+func serve(ctx context.Context, servers []string, maxBatch int, declarations []string) error {
+	models := make([]container.Model, len(declarations))
+	for i, text := range declarations {
+		name, x, err := declare.Model(text)
+		if err != nil {
+			return err
+		}
+		models[i] = container.Model{
+			Name: name, Version: "1", Platform: "noop", MaxBatch: maxBatch,
+			Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x},
+			Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil },
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make([]error, len(models))
+	var wg sync.WaitGroup
+	for i, m := range models {
+		wg.Go(func() {
+			defer cancel()
+			errs[i] = container.Serve(ctx, m, servers...)
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
