@@ -1,0 +1,165 @@
+package scheduler
+
+import (
+	"math"
+	"time"
+)
+
+// capacity is what the live replicas can do together, by their profiles. It is derived anew whenever a
+// profile or the set of replicas changes.
+type capacity struct {
+	cold    bool  // some replica's profile is not known well: predict nothing
+	batch   int   // rows in a full batch of each
+	fastest int64 // what one row takes on the fastest, with luck; 0 if that is not known
+}
+
+// coldBatches is how many batches of a replica must be measured before requests are refused on its account.
+const coldBatches = 2 * fewSamples
+
+// minRetry is the shortest RetryAfter: clients round it up to their own units anyway.
+const minRetry = 10 * time.Millisecond
+
+// measure derives the capacity.
+func (c *core) measure() {
+	c.capacity = capacity{fastest: never}
+	for _, rep := range c.replicas {
+		if rep.state != replicaLive {
+			continue
+		}
+		if rep.profile.count < coldBatches {
+			c.capacity.cold = true
+		}
+		p := rep.plan(c, 0, 0)
+		c.capacity.batch += rep.strategy.limit(&p)
+		c.capacity.fastest = min(c.capacity.fastest, rep.profile.hoped(1))
+	}
+	if c.capacity.fastest == never {
+		c.capacity.fastest = 0
+	}
+}
+
+// admit makes sure that there is room for a request and time to answer it, and refuses it otherwise. At
+// each of the limits the newest rows of the source that takes most of the queue make room for a source
+// that takes less (see sources).
+func (c *core) admit(r *Request, now int64, fx *effects) bool {
+	if rows := c.rows + r.Rows; rows > c.cfg.QueueRows &&
+		!c.displace(r, rows-c.cfg.QueueRows, 0, never, limitRows, fx) {
+		return c.overloaded(r, OutcomeQueueRows, limitRows, int64(c.cfg.QueueRows), int64(rows), c.backlog(), fx)
+	}
+	if bytes := c.bytes + r.bytes; bytes > c.cfg.QueueBytes &&
+		!c.displace(r, 0, bytes-c.cfg.QueueBytes, never, limitBytes, fx) {
+		return c.overloaded(r, OutcomeQueueBytes, limitBytes, c.cfg.QueueBytes, bytes, c.backlog(), fx)
+	}
+	if !*c.cfg.Shed || r.deadline == never || c.capacity.cold || c.rows <= c.capacity.batch {
+		return true
+	}
+	ahead := c.ahead(r)
+	if ahead <= c.capacity.batch {
+		return true
+	}
+	finish, rate, ok := c.predict(ahead, r.Rows, now)
+	if !ok || finish <= r.deadline {
+		return true
+	}
+	late := finish - r.deadline
+	if c.displace(r, int(math.Ceil(float64(late)*rate)), 0, r.deadline, limitDeadline, fx) {
+		return true
+	}
+	return c.overloaded(r, OutcomePredicted, limitDeadline, r.deadline-now, finish-now, late, fx)
+}
+
+// ahead counts the waiting rows that would be served before r's.
+func (c *core) ahead(r *Request) int {
+	rows := c.isolated.rows
+	for _, b := range c.buckets.ordered {
+		for p := 0; p < r.Priority; p++ {
+			rows += b.queues[p].rows
+		}
+		rows += b.queues[r.Priority].rowsBefore(r.deadline)
+	}
+	return rows
+}
+
+// predict is when rows would be answered that wait behind others, if all goes well: with every replica busy
+// at its best rate, at median times, from when it is free. It predicts nothing, ok false, while a replica
+// is idle. rate is in rows per nanosecond.
+//
+// It is hopeful on purpose. What it lets through and cannot be served is shed from the queue; but what it
+// refuses cannot be served any more.
+func (c *core) predict(ahead, rows int, now int64) (finish int64, rate float64, ok bool) {
+	work := float64(ahead)
+	last := int64(0) // the shortest time that the rows themselves take
+	for _, rep := range c.replicas {
+		if rep.state != replicaLive {
+			continue
+		}
+		if len(rep.inflight) == 0 {
+			return 0, 0, false
+		}
+		p := rep.plan(c, 0, 0)
+		limit := rep.strategy.limit(&p)
+		t := rep.profile.typical(limit)
+		end := rep.end()
+		if t <= 0 || end == never {
+			return 0, 0, false
+		}
+		r := float64(limit) / t
+		rate += r
+		work += r * float64(max(0, end-now))
+		if t := rep.profile.hoped(min(rows, limit)); last == 0 || t < last {
+			last = t
+		}
+	}
+	if rate == 0 {
+		return 0, 0, false
+	}
+	return now + int64(work/rate) + last, rate, true
+}
+
+// displace makes room for r at a limit by answering the newest rows of the source that takes most of the
+// queue, if r's source would take less even then. needRows or needBytes must be freed; of rows, those count
+// that are served before the given deadline. False: nothing was displaced.
+func (c *core) displace(r *Request, needRows int, needBytes int64, before int64, limit string, fx *effects) bool {
+	heavy := c.sources.heaviest()
+	if heavy == nil || heavy == r.source {
+		return false
+	}
+	rows, bytes := 0, int64(0)
+	it := heavy.newest
+	for ; it != nil && (rows < needRows || bytes < needBytes); it = it.older {
+		// Rows that were sent, or were to be sent, once before are not for displacing.
+		if it.req.sent == 0 && it.deadline <= before {
+			rows += it.rows()
+			bytes += it.bytes()
+		}
+	}
+	if rows < needRows || bytes < needBytes ||
+		c.sources.shareOf(heavy.rows-rows, heavy.bytes-bytes) < c.sources.shareOf(r.source.rows+r.Rows, r.source.bytes+r.bytes) {
+		return false
+	}
+	err := &OverloadedError{Limit: limitShare, RetryAfter: minRetry, Value: int64(r.source.rows), Asked: int64(heavy.rows), met: limit}
+	for next := heavy.newest; next != nil && next != it; {
+		victim := next
+		next = next.older
+		if victim.req.sent == 0 && victim.deadline <= before {
+			c.answer(victim.req, OutcomeDisplaced, err, fx)
+		}
+	}
+	return true
+}
+
+// backlog is about how long it takes to work off what waits.
+func (c *core) backlog() int64 {
+	if _, rate, ok := c.predict(0, 1, 0); ok {
+		return int64(float64(c.rows) / rate)
+	}
+	return 0
+}
+
+// overloaded refuses r at a limit.
+func (c *core) overloaded(r *Request, o Outcome, limit string, value, asked, after int64, fx *effects) bool {
+	c.refuse(r, o, &OverloadedError{
+		Limit: limit, Value: value, Asked: asked, RetryAfter: max(minRetry, time.Duration(after)),
+	}, fx)
+	return false
+}

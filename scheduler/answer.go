@@ -1,0 +1,159 @@
+package scheduler
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// How outputs of a batch become outputs of its requests. All of it runs without a lock, on batches and
+// requests that nobody else can reach any more, but for take.
+
+// deliver gives the spans that are still wanted their rows and completes their requests. The requests'
+// outcomes are set; those with an error get no rows.
+func (m *Model) deliver(b *Batch, exec int64) {
+	b.cuts = append(b.cuts[:0], b.outputs...)
+	m.deliverFrom(b, 0, exec)
+}
+
+func (m *Model) deliverFrom(b *Batch, i int, exec int64) {
+	// A panic in an owner's Complete is the owner's fault and goes its way, but not at the cost of the
+	// other requests: they are completed first.
+	defer func() {
+		if i < len(b.spans) {
+			m.deliverFrom(b, i+1, exec)
+		}
+	}()
+	for ; i < len(b.spans); i++ {
+		s := &b.spans[i]
+		r, rows := s.req, s.hi-s.lo
+		if r == nil || r.Err != nil || r.pieces != nil {
+			b.skip(rows)
+		} else {
+			b.cut(r, rows)
+		}
+		if r == nil {
+			continue
+		}
+		s.req = nil
+		if r.pieces != nil {
+			m.assemble(r)
+		}
+		r.Timing.Exec = time.Duration(exec)
+		r.Timing.BatchRows = b.Rows
+		m.finish(r)
+	}
+}
+
+// skip steps over rows in what is left of the outputs.
+func (b *Batch) skip(rows int) {
+	for i := range b.cuts {
+		t := &b.cuts[i]
+		if len(t.Shape) > 0 {
+			t.Data = t.Data[rowsBytes(t, rows):]
+		}
+	}
+}
+
+// cut makes the next rows of the outputs r's, with a reference for each.
+func (b *Batch) cut(r *Request, rows int) {
+	r.Outputs = r.Outputs[:0]
+	if cap(r.Outputs) < len(b.cuts) {
+		if r.Outputs = r.out[:0]; len(b.cuts) > len(r.out) {
+			r.Outputs = make([]tensor.Tensor, 0, len(b.cuts))
+		}
+	}
+	dims := r.dims[:0]
+	for i := range b.cuts {
+		t := &b.cuts[i]
+		n := rowsBytes(t, rows)
+		view := *t
+		view.Data = t.Data[:n:n]
+		t.Data = t.Data[n:]
+		if cap(dims)-len(dims) < len(t.Shape) {
+			dims = make([]int, 0, len(t.Shape)*(len(b.cuts)-i))
+		}
+		at := len(dims)
+		dims = append(dims, t.Shape...)
+		view.Shape = dims[at:len(dims):len(dims)]
+		view.Shape[0] = rows
+		view.Retain()
+		r.Outputs = append(r.Outputs, view)
+	}
+}
+
+// rowsBytes is how long the first rows of t are; t was checked and has them. (tensor.Cut does the same
+// with an allocation for the shapes, once for each request.)
+func rowsBytes(t *tensor.Tensor, rows int) int {
+	elems, _ := t.Shape[1:].Elements()
+	elems *= rows
+	if t.DType != tensor.Bytes {
+		return elems * t.DType.Size()
+	}
+	at := 0
+	for range elems {
+		at += 4 + int(uint32(t.Data[at])|uint32(t.Data[at+1])<<8|uint32(t.Data[at+2])<<16|uint32(t.Data[at+3])<<24)
+	}
+	return at
+}
+
+// take keeps the answer of a span whose request went out in several batches. It runs under the model's
+// mutex: pieces come from several workers.
+func (b *Batch) take(s *span, from int) error {
+	p := piece{lo: s.lo}
+	for _, t := range b.outputs {
+		view, err := t.RowSlice(from, from+s.hi-s.lo)
+		if err != nil {
+			return fmt.Errorf("%w: %v", ErrContainerFailed, err)
+		}
+		view.Retain()
+		p.outputs = append(p.outputs, view)
+	}
+	s.req.pieces = append(s.req.pieces, p)
+	return nil
+}
+
+// assemble joins the pieces of a request in order of its rows, or drops them if it has failed.
+func (m *Model) assemble(r *Request) {
+	pieces := r.pieces
+	r.pieces = nil
+	if r.Err == nil {
+		slices.SortFunc(pieces, func(a, b piece) int { return a.lo - b.lo })
+		r.Outputs = r.Outputs[:0]
+		parts := make([]tensor.Tensor, len(pieces))
+		for i := range pieces[0].outputs {
+			for k, p := range pieces {
+				parts[k] = p.outputs[i]
+			}
+			whole, err := tensor.Concat(parts, m.sched.pool)
+			if err != nil {
+				r.Err = fmt.Errorf("%w: the answers to its %d batches do not go together: %w", ErrContainerFailed, len(pieces), err)
+				r.outcome = OutcomeContainerFailed
+				for _, t := range r.Outputs {
+					t.Release()
+				}
+				r.Outputs = r.Outputs[:0]
+				break
+			}
+			r.Outputs = append(r.Outputs, whole)
+		}
+	}
+	for _, p := range pieces {
+		for _, t := range p.outputs {
+			t.Release()
+		}
+	}
+}
+
+// finish hands an answered request back to its owner. It must be the last that is done with it.
+func (m *Model) finish(r *Request) {
+	if r.Err != nil {
+		r.Outputs = r.Outputs[:0]
+	}
+	if f := m.sched.hooks.Answered; f != nil {
+		f(r, r.outcome)
+	}
+	r.Owner.Complete(r)
+}

@@ -1,0 +1,260 @@
+package scheduler
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A Batch is what one replica computes at once: rows of one or more requests.
+//
+// From [Worker.Send] until Complete or Fail it belongs to the worker, which may read all exported fields
+// and the inputs' bytes, and must write to none. It holds its own references to the inputs, and copies of
+// all else, so it stays whole even when its requests have been answered meanwhile. After Complete or Fail
+// it must not be touched: it is used again.
+type Batch struct {
+	ID       uint64 // unique in the process; the first one is random
+	Model    ModelID
+	Rows     int       // of all parts together
+	Parts    []Part    // in order of the rows
+	Deadline time.Time // the tightest; zero: none
+
+	// Static while the batch is out.
+
+	model     *Model
+	replica   *Replica
+	sent      int64
+	due       int64 // the tightest deadline when it was sent
+	predicted int64 // upper quantile of its execution time; 0: nothing was known
+	typical   int64 // median
+	limit     int   // the most rows it could have had, for strategies that learn
+	lead      int64 // overhead that was allowed for before it starts; 0 unless idle
+	idle      bool  // the replica had nothing else to do when it was sent
+	requests  int   // how many requests' rows it took, padding apart
+	padding   int   // rows that nobody asked for
+	bytes     int64 // of the inputs, padding apart
+	crowded   bool  // batch_bytes allows no more
+	reason    CloseReason
+	oldest    int64 // how long its oldest rows have waited
+	tensors   []tensor.Tensor
+	shapes    []int
+	params    []byte
+
+	// parties counts who may still touch the batch: the goroutine in Send, and the worker. The last one out
+	// disposes of it.
+	parties atomic.Int32
+
+	// Guarded by the model's mutex; owned by the goroutine that answers the batch once it is done.
+
+	spans    []span
+	tightest int64 // earliest deadline among spans that are still attached
+	state    batchState
+	outputs  []tensor.Tensor
+	cuts     []tensor.Tensor // scratch: what is left of each output while it is cut into rows
+}
+
+// A Part is the rows of one request in a batch.
+type Part struct {
+	Inputs     []tensor.Tensor // views, in the order of the model's declaration
+	Rows       int
+	Parameters []byte // JSON object, or nil
+	Priority   int
+}
+
+// A RowError is the failure of one row of a batch, whose other rows have answers.
+type RowError struct {
+	Row     int // of the batch, from 0
+	Message string
+}
+
+type batchState uint8
+
+const (
+	batchOut     batchState = iota // with its worker
+	batchOrphan                    // with its worker, but its requests were given to others or answered: replica suspect
+	batchRemoved                   // its replica was removed; the worker may still come with an answer
+	batchDone
+)
+
+// A span is the rows of a batch that belong to one request. Rows that nobody waits for any more, and
+// padding, have no request.
+type span struct {
+	req      *Request
+	lo, hi   int // rows of the request
+	retried  bool
+	isolated bool
+	err      error
+	next     *span // of the same request, in other batches
+}
+
+// Complete answers the batch. Each output must have Shape[0] == b.Rows; they stand in the order of the
+// model's declaration. The references to the outputs pass to the batch. Rows named in rowErrors fail alone.
+//
+// What does not fit the declaration is an [ErrContainerFailed] for the batch, as by Fail.
+func (b *Batch) Complete(outputs []tensor.Tensor, rowErrors []RowError) {
+	err := b.check(outputs, rowErrors)
+	if err != nil {
+		for _, t := range outputs {
+			t.Release()
+		}
+		outputs, rowErrors = nil, nil
+	}
+	b.model.batchAnswered(b, outputs, rowErrors, err)
+}
+
+// Fail answers the batch with an error of the container for all of its rows. If it has rows of several
+// requests, they are tried again one by one, once, unless the model says otherwise.
+func (b *Batch) Fail(err error) {
+	b.model.batchAnswered(b, nil, nil, fmt.Errorf("%w: %v", ErrContainerFailed, err))
+}
+
+// check holds the outputs against the declaration.
+func (b *Batch) check(outputs []tensor.Tensor, rowErrors []RowError) error {
+	spec := &b.model.spec
+	if len(outputs) != len(spec.Outputs) {
+		return fmt.Errorf("%w: it declared %d outputs and answered with %d", ErrContainerFailed, len(spec.Outputs), len(outputs))
+	}
+	for i := range outputs {
+		t, want := &outputs[i], &spec.Outputs[i]
+		if t.Rows() != b.Rows {
+			return fmt.Errorf("%w: output %q has shape %s for a batch of %d rows", ErrContainerFailed, want.Name, t.Shape, b.Rows)
+		}
+		if t.DType != want.DType {
+			return fmt.Errorf("%w: output %q is declared %s and came as %s", ErrContainerFailed, want.Name, want.DType, t.DType)
+		}
+		if declared := want.Shape; !spec.Flat && !fits(t.Shape, declared, b.model.batched) {
+			return fmt.Errorf("%w: output %q is declared %s and came as %s", ErrContainerFailed, want.Name, declared, t.Shape)
+		}
+		if err := t.Check(); err != nil {
+			return fmt.Errorf("%w: output %q: %v", ErrContainerFailed, want.Name, err)
+		}
+	}
+	for _, e := range rowErrors {
+		if e.Row < 0 || e.Row >= b.Rows {
+			return fmt.Errorf("%w: it reports row %d of a batch of %d (%s)", ErrContainerFailed, e.Row, b.Rows, e.Message)
+		}
+	}
+	return nil
+}
+
+// fits tells whether a shape with a batch dimension is one that was declared. A model without batches
+// declares its shapes without that dimension.
+func fits(got, declared tensor.Shape, batched bool) bool {
+	got = got[1:]
+	if batched {
+		declared = declared[1:]
+	}
+	if len(got) != len(declared) {
+		return false
+	}
+	for i, d := range declared {
+		if d != -1 && d != got[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// add appends rows lo to hi of r's inputs as a part, with the batch's own references and copies. Somebody
+// waits for them if it says whose they are; padding has none.
+func (b *Batch) add(r *Request, lo, hi int, it *item) {
+	from := len(b.tensors)
+	for i := range r.Inputs {
+		t := r.Inputs[i]
+		if hi-lo != r.Rows {
+			// Submit has checked the request, so its rows can be cut.
+			t, _ = t.RowSlice(lo, hi)
+		} else {
+			at := len(b.shapes)
+			b.shapes = append(b.shapes, t.Shape...)
+			t.Shape = b.shapes[at:len(b.shapes):len(b.shapes)]
+		}
+		t.Retain()
+		b.tensors = append(b.tensors, t)
+	}
+	p := Part{Inputs: b.tensors[from:len(b.tensors):len(b.tensors)], Rows: hi - lo, Priority: r.Priority}
+	if len(r.Parameters) > 0 {
+		at := len(b.params)
+		b.params = append(b.params, r.Parameters...)
+		p.Parameters = b.params[at:len(b.params):len(b.params)]
+	}
+	b.Parts = append(b.Parts, p)
+	s := span{lo: lo, hi: hi}
+	if it != nil {
+		s.req, s.retried, s.isolated = r, it.retried, it.isolated
+		b.requests++
+		b.bytes += r.bytesOf(lo, hi)
+	}
+	b.spans = append(b.spans, s)
+	b.Rows += hi - lo
+}
+
+// attach links the spans to their requests, once all are there and the slice moves no more.
+func (b *Batch) attach() {
+	b.tightest = never
+	for i := range b.spans {
+		s := &b.spans[i]
+		r := s.req
+		if r == nil {
+			continue
+		}
+		s.next, r.spans = r.spans, s
+		b.tightest = min(b.tightest, r.deadline)
+		if r.sent == 0 {
+			r.sent = b.sent
+			r.Timing.Queue = time.Duration(b.sent - r.submitted)
+		}
+	}
+}
+
+// detach takes s out of its request's list.
+func (s *span) detach() {
+	for at := &s.req.spans; *at != nil; at = &(*at).next {
+		if *at == s {
+			*at = s.next
+			break
+		}
+	}
+	s.req, s.next = nil, nil
+}
+
+var batches = sync.Pool{New: func() any { return new(Batch) }}
+
+func newBatch(m *Model, r *Replica) *Batch {
+	b := batches.Get().(*Batch)
+	b.model, b.Model, b.replica = m, m.id, r
+	b.state = batchOut
+	b.parties.Store(2)
+	return b
+}
+
+// leave is called by each of the two parties when it is done with the batch, and disposes of it at the
+// second call. A batch whose replica was removed is left to the garbage collector, as its worker may come
+// with a late answer; that must not meet another batch.
+func (b *Batch) leave() {
+	if b.parties.Add(-1) > 0 {
+		return
+	}
+	for i := range b.tensors {
+		b.tensors[i].Release()
+	}
+	if b.state != batchDone {
+		return
+	}
+	clear(b.tensors)
+	clear(b.Parts)
+	clear(b.spans)
+	clear(b.outputs)
+	clear(b.cuts)
+	b.ID, b.Rows, b.Deadline = 0, 0, time.Time{}
+	b.model, b.replica = nil, nil
+	b.crowded = false
+	b.requests, b.padding, b.bytes, b.oldest = 0, 0, 0, 0
+	b.tensors, b.Parts, b.spans = b.tensors[:0], b.Parts[:0], b.spans[:0]
+	b.shapes, b.params = b.shapes[:0], b.params[:0]
+	b.outputs, b.cuts = b.outputs[:0], b.cuts[:0]
+	batches.Put(b)
+}

@@ -1,0 +1,128 @@
+package scheduler
+
+import (
+	"encoding/binary"
+	"slices"
+	"sort"
+)
+
+// priorities is how many there are: 0, the first, to 9.
+const priorities = 10
+
+// A bucket is the waiting rows that may share a batch: of one dtype and trailing shape per input. Within
+// it each priority has its queue.
+type bucket struct {
+	key      string // dtypes and trailing dimensions
+	queues   [priorities]queue
+	rows     int
+	rowBytes int64 // of the rows that came last; all are alike but for Bytes and flat rows
+
+	// Where the bucket stands among the others: the key of its first row. Only while listed.
+	listed   bool
+	priority int
+	deadline int64
+	seq      uint64
+}
+
+// top is the first non-empty queue, by priority.
+func (b *bucket) top() (priority int, q *queue) {
+	for i := range b.queues {
+		if b.queues[i].items > 0 {
+			return i, &b.queues[i]
+		}
+	}
+	return priorities, nil
+}
+
+func (b *bucket) before(o *bucket) bool {
+	switch {
+	case b.priority != o.priority:
+		return b.priority < o.priority
+	case b.deadline != o.deadline:
+		return b.deadline < o.deadline
+	}
+	return b.seq < o.seq
+}
+
+// buckets finds the bucket of a request, and keeps those with waiting rows in order of their first rows:
+// by priority, then deadline. At most queueShapes are listed at once, so that a sorted slice will do.
+type buckets struct {
+	flat    bool
+	byKey   map[string]*bucket
+	ordered []*bucket
+	last    *bucket // that a request went to: the next one usually goes there as well
+	scratch []byte
+}
+
+// keepEmpty is how many buckets are remembered although nothing waits in them.
+const keepEmpty = 64
+
+// of is the bucket for r; nil if rows of too many shapes wait already.
+func (bs *buckets) of(r *Request) *bucket {
+	key := bs.scratch[:0]
+	if !bs.flat {
+		for i := range r.Inputs {
+			t := &r.Inputs[i]
+			key = append(key, byte(t.DType), byte(len(t.Shape)))
+			for _, d := range t.Shape[1:] {
+				key = binary.AppendUvarint(key, uint64(d))
+			}
+		}
+	}
+	bs.scratch = key
+	if b := bs.last; b != nil && b.key == string(key) {
+		return b
+	}
+	b := bs.byKey[string(key)]
+	if b == nil {
+		if len(bs.ordered) >= queueShapes {
+			return nil
+		}
+		b = &bucket{key: string(key)}
+		if bs.byKey == nil {
+			bs.byKey = make(map[string]*bucket)
+		}
+		bs.byKey[b.key] = b
+	}
+	bs.last = b
+	return b
+}
+
+// place puts b where its first row belongs, after that may have changed.
+func (bs *buckets) place(b *bucket) {
+	priority, q := b.top()
+	if q == nil {
+		bs.unlist(b)
+		if len(bs.byKey) > keepEmpty {
+			delete(bs.byKey, b.key)
+			if bs.last == b {
+				bs.last = nil
+			}
+		}
+		return
+	}
+	head := q.head()
+	if b.listed && b.priority == priority && b.deadline == head.deadline && b.seq == head.seq {
+		return
+	}
+	if len(bs.ordered) == 1 && b.listed {
+		b.priority, b.deadline, b.seq = priority, head.deadline, head.seq
+		return
+	}
+	bs.unlist(b)
+	b.priority, b.deadline, b.seq = priority, head.deadline, head.seq
+	b.listed = true
+	bs.ordered = slices.Insert(bs.ordered, bs.find(b), b)
+}
+
+func (bs *buckets) unlist(b *bucket) {
+	if b.listed {
+		i := bs.find(b)
+		bs.ordered = slices.Delete(bs.ordered, i, i+1)
+		b.listed = false
+	}
+}
+
+func (bs *buckets) find(b *bucket) int {
+	return sort.Search(len(bs.ordered), func(i int) bool { return !bs.ordered[i].before(b) })
+}

@@ -1,0 +1,211 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Config is what a scheduler is made with. The zero value works.
+type Config struct {
+	Default ModelConfig            // of models that are not in Models, and of what those leave at zero
+	Models  map[string]ModelConfig // by model name, all versions
+	Hooks   Hooks
+	Pool    *tensor.Pool // where the answers of split requests are put together; nil: ordinary memory
+	Log     *slog.Logger // nil: silent
+	Clock   Clock        // nil: the real one
+}
+
+// A Clock is what the scheduler knows of time. Tests and simulators give their own, such as
+// schedtest.Clock.
+type Clock interface {
+	Now() time.Time
+	AfterFunc(d time.Duration, f func()) Timer
+}
+
+// A Timer is a *[time.Timer] made by AfterFunc.
+type Timer interface {
+	Reset(d time.Duration) bool
+	Stop() bool
+}
+
+type realClock struct{}
+
+func (realClock) Now() time.Time                            { return time.Now() }
+func (realClock) AfterFunc(d time.Duration, f func()) Timer { return time.AfterFunc(d, f) }
+
+// ModelConfig is how one model is batched. A zero field means the default. All of it can be changed while
+// the model serves, by [Scheduler.Configure].
+type ModelConfig struct {
+	// Strategy sizes the batches: deadline (default), aimd, quantile or static. See [Strategies].
+	Strategy string
+	// Objective is what a batch should take at most; it sizes batches and promises nothing. Default 100 ms.
+	Objective time.Duration
+	// MaxBatch is the most rows in a batch. Default: what the container declares, else 128. The smaller
+	// one counts if both are given.
+	MaxBatch int
+	// BatchBytes is the most input bytes in a batch of more than one row. Default 256 MiB, and never more
+	// than QueueBytes.
+	BatchBytes int64
+	// Delay is how long an idle replica may wait for more rows, as far as the deadlines allow. Default 0:
+	// it takes what is there at once.
+	Delay time.Duration
+	// QueueRows is the most rows that wait. Default 65,536.
+	QueueRows int
+	// QueueBytes is the most input bytes that wait. Default 1 GiB.
+	QueueBytes int64
+	// ExecTimeout is how long a replica may take for a batch before it is suspect: it gets no more, its
+	// batches go to others, and it is back in service once it answers. Default 30 s.
+	ExecTimeout time.Duration
+	// Retry: batches of lost replicas are tried again once elsewhere, and failed batches request by
+	// request. Set it to false for models that must not compute a row twice. Default true.
+	Retry *bool
+	// Shed: aimd, quantile and static leave out rows that are predicted to be late, and requests with no
+	// chance are refused at once. False is the papers' form. The deadline strategy cannot do without.
+	// Default true.
+	Shed *bool
+	// Slots is how many batches a replica has in flight: the further ones are sent just before the ones
+	// before them are predicted to end. Default 2; a replica may ask for its own number.
+	Slots int
+	// Pad fills every batch up to MaxBatch by repeating its last row, for models compiled for one size.
+	// Only with the static strategy.
+	Pad bool
+}
+
+const (
+	defaultObjective   = 100 * time.Millisecond
+	defaultMaxBatch    = 128
+	defaultBatchBytes  = 256 << 20
+	defaultQueueRows   = 65536
+	defaultQueueBytes  = 1 << 30
+	defaultExecTimeout = 30 * time.Second
+	defaultSlots       = 2
+	maxSlots           = 64
+
+	// queueShapes bounds the number of different shapes that wait at once, as each has a queue of its own.
+	queueShapes = 1024
+
+	strategyDeadline = "deadline"
+	strategyAIMD     = "aimd"
+	strategyQuantile = "quantile"
+	strategyStatic   = "static"
+)
+
+// Strategies are the names that ModelConfig.Strategy takes, the default first.
+func Strategies() []string {
+	return []string{strategyDeadline, strategyAIMD, strategyQuantile, strategyStatic}
+}
+
+// or gives c with its zero fields taken from d.
+func (c ModelConfig) or(d ModelConfig) ModelConfig {
+	c.Strategy = first(c.Strategy, d.Strategy)
+	c.Objective = first(c.Objective, d.Objective)
+	c.MaxBatch = first(c.MaxBatch, d.MaxBatch)
+	c.BatchBytes = first(c.BatchBytes, d.BatchBytes)
+	c.Delay = first(c.Delay, d.Delay)
+	c.QueueRows = first(c.QueueRows, d.QueueRows)
+	c.QueueBytes = first(c.QueueBytes, d.QueueBytes)
+	c.ExecTimeout = first(c.ExecTimeout, d.ExecTimeout)
+	c.Retry = first(c.Retry, d.Retry)
+	c.Shed = first(c.Shed, d.Shed)
+	c.Slots = first(c.Slots, d.Slots)
+	// Padding goes with the strategy that it was said for: a model that chooses another does not inherit it.
+	c.Pad = c.Pad || d.Pad && c.Strategy == d.Strategy
+	return c
+}
+
+func first[T comparable](a, b T) T {
+	var zero T
+	if a == zero {
+		return b
+	}
+	return a
+}
+
+// withDefaults fills in what is still zero, but for MaxBatch, which the container has a say in.
+func (c ModelConfig) withDefaults() ModelConfig {
+	yes := true
+	c = c.or(ModelConfig{
+		Strategy: strategyDeadline, Objective: defaultObjective, QueueRows: defaultQueueRows, QueueBytes: defaultQueueBytes,
+		ExecTimeout: defaultExecTimeout, Retry: &yes, Shed: &yes, Slots: defaultSlots,
+	})
+	if c.BatchBytes == 0 {
+		c.BatchBytes = min(defaultBatchBytes, c.QueueBytes)
+	}
+	return c
+}
+
+// Validate reports all faults of the configuration in one error, each with the model it is of.
+func (c Config) Validate() error {
+	var faults []error
+	if err := c.Default.Validate(); err != nil {
+		faults = append(faults, fmt.Errorf("default: %w", err))
+	}
+	names := make([]string, 0, len(c.Models))
+	for name := range c.Models {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if err := c.Models[name].or(c.Default).Validate(); err != nil {
+			faults = append(faults, fmt.Errorf("model %s: %w", name, err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// Validate reports all faults in one error. Settings that make each other unreachable are refused with
+// both numbers.
+func (c ModelConfig) Validate() error {
+	var faults []error
+	fault := func(format string, args ...any) {
+		faults = append(faults, fmt.Errorf("scheduler: "+format, args...))
+	}
+	negative := func(name string, v int64, shown any) {
+		if v < 0 {
+			fault("%s is %v, it cannot be negative", name, shown)
+		}
+	}
+	negative("objective", int64(c.Objective), c.Objective)
+	negative("max_batch", int64(c.MaxBatch), c.MaxBatch)
+	negative("batch_bytes", c.BatchBytes, c.BatchBytes)
+	negative("delay", int64(c.Delay), c.Delay)
+	negative("queue_rows", int64(c.QueueRows), c.QueueRows)
+	negative("queue_bytes", c.QueueBytes, c.QueueBytes)
+	negative("exec_timeout", int64(c.ExecTimeout), c.ExecTimeout)
+	negative("slots", int64(c.Slots), c.Slots)
+	if len(faults) > 0 {
+		return errors.Join(faults...)
+	}
+	e := c.withDefaults()
+	if !slices.Contains(Strategies(), e.Strategy) {
+		fault("strategy is %q, it can be %s", e.Strategy, strings.Join(Strategies(), ", "))
+	}
+	if e.MaxBatch > e.QueueRows {
+		fault("max_batch is %d, but queue_rows %d never lets as many wait", e.MaxBatch, e.QueueRows)
+	}
+	if e.BatchBytes > e.QueueBytes {
+		fault("batch_bytes is %d, but queue_bytes %d never lets as many wait", e.BatchBytes, e.QueueBytes)
+	}
+	if e.Delay >= e.Objective {
+		fault("delay is %v, it must be shorter than the objective, %v", e.Delay, e.Objective)
+	}
+	if e.ExecTimeout <= e.Objective {
+		fault("exec_timeout is %v, it must be longer than the objective, %v", e.ExecTimeout, e.Objective)
+	}
+	if e.Slots > maxSlots {
+		fault("slots is %d, it can be at most %d", e.Slots, maxSlots)
+	}
+	if e.Strategy == strategyDeadline && !*e.Shed {
+		fault("shed is false, but the strategy deadline cannot do without; choose aimd, quantile or static")
+	}
+	if e.Pad && e.Strategy != strategyStatic {
+		fault("pad is set, but the strategy is %s; only static pads", e.Strategy)
+	}
+	return errors.Join(faults...)
+}

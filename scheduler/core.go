@@ -1,0 +1,585 @@
+package scheduler
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// never is a time that does not come.
+const never = math.MaxInt64
+
+// core is the scheduling of one model: it has no clock, no lock, no goroutine and calls nobody. Events come
+// in as method calls with the time in nanoseconds, and what is to be done about them goes out as effects.
+// Between two calls it is consistent: every accepted request is waiting, executing or both, and the queue
+// holds only rows that no replica can take now.
+type core struct {
+	id      ModelID
+	model   *Model // for batches, which have to find their way back; the core does not use it
+	batched bool
+	flat    bool
+	cfg     ModelConfig // effective
+	seq     uint64
+
+	// What waits.
+
+	buckets  buckets
+	isolated queue // rows of failed batches, which go alone
+	sources  sources
+	rows     int
+	bytes    int64
+	requests int // unanswered, waiting or executing
+
+	// Who works.
+
+	replicas []*Replica
+	live     int    // replicas that take batches
+	round    uint64 // of dispatching
+	capacity capacity
+
+	wake     int64 // when tick must be called
+	draining bool
+	closed   bool
+	stats    counters
+}
+
+// effects are what is to be done after an event, outside the lock, in this order: send, answer, tell.
+type effects struct {
+	send     []*Batch
+	answered []*Request // Err is set
+	given    []givenUp
+	removed  []*Batch // that their workers are done with: they were removed
+	drained  []func()
+	wasted   int  // rows that were computed in vain
+	changed  bool // the number of live replicas
+}
+
+// givenUp is a batch that came to nothing as its replica is lost or suspect.
+type givenUp struct {
+	rows            int
+	exec, predicted int64
+	err             error
+}
+
+func newCore(id ModelID, spec Spec, cfg ModelConfig) core {
+	c := core{id: id, batched: spec.Batched(), flat: spec.Flat, wake: never}
+	c.buckets.flat = spec.Flat
+	c.configure(cfg)
+	return c
+}
+
+// configure puts an effective configuration into force.
+func (c *core) configure(cfg ModelConfig) {
+	changed := cfg.Strategy != c.cfg.Strategy
+	c.cfg = cfg
+	c.sources.bound(cfg.QueueRows, cfg.QueueBytes)
+	for _, rep := range c.replicas {
+		rep.bound(c)
+		if changed {
+			rep.strategy = newStrategy(cfg.Strategy)
+		}
+	}
+	c.measure()
+}
+
+// maxBatch is the most rows for a container that declares a maximum.
+func (c *core) maxBatch(declared int) int {
+	switch {
+	case !c.batched:
+		return 1
+	case declared > 0 && c.cfg.MaxBatch > 0:
+		return min(declared, c.cfg.MaxBatch)
+	case declared > 0 || c.cfg.MaxBatch > 0:
+		return max(declared, c.cfg.MaxBatch)
+	}
+	return min(defaultMaxBatch, c.cfg.QueueRows)
+}
+
+// wakeAt asks for a tick.
+func (c *core) wakeAt(t int64) { c.wake = min(c.wake, t) }
+
+// submit takes a request in, or refuses it.
+func (c *core) submit(r *Request, now int64, fx *effects) {
+	r.submitted = now
+	if c.draining {
+		c.refuse(r, OutcomeDraining, errDraining, fx)
+		return
+	}
+	if !c.batched && r.Rows != 1 {
+		c.refuse(r, OutcomeInvalidInput, fmt.Errorf("%w: the model takes one row per request, got %d", ErrInvalidInput, r.Rows), fx)
+		return
+	}
+	if r.Rows > c.cfg.QueueRows || r.bytes > c.cfg.QueueBytes {
+		c.refuse(r, OutcomeTooLarge, fmt.Errorf("%w: %d rows and %d bytes, but queue_rows is %d and queue_bytes %d",
+			ErrTooLarge, r.Rows, r.bytes, c.cfg.QueueRows, c.cfg.QueueBytes), fx)
+		return
+	}
+	if c.live == 0 {
+		c.refuse(r, OutcomeUnavailable, errNoReplica, fx)
+		return
+	}
+	if r.deadline <= now {
+		c.refuse(r, OutcomeDeadlineNeverSent, errPastDeadline, fx)
+		return
+	}
+	r.source = c.sources.of(r.Source)
+	if !c.admit(r, now, fx) {
+		return
+	}
+	b := c.buckets.of(r)
+	if b == nil {
+		c.refuse(r, OutcomeQueueShapes, &OverloadedError{Limit: limitShapes, Value: queueShapes, Asked: queueShapes + 1, RetryAfter: minRetry}, fx)
+		return
+	}
+	b.rowBytes = r.bytes / int64(r.Rows)
+	r.state = stateWaiting
+	r.left = r.Rows
+	r.sent = 0
+	r.late = false
+	r.Timing = Timing{}
+	c.requests++
+	c.stats.Submitted++
+	r.item = item{req: r, hi: r.Rows, bucket: b}
+	c.enqueue(&r.item, now)
+}
+
+// enqueue makes an item wait. Its request, rows and bucket are set; no bucket means that it goes alone.
+func (c *core) enqueue(it *item, now int64) {
+	r := it.req
+	c.seq++
+	it.seq, it.deadline, it.since = c.seq, r.deadline, now
+	c.rows += it.rows()
+	c.bytes += it.bytes()
+	c.sources.add(it)
+	if it.bucket == nil {
+		c.isolated.insert(it)
+	} else {
+		it.bucket.rows += it.rows()
+		it.bucket.queues[r.Priority].insert(it)
+		c.buckets.place(it.bucket)
+	}
+	c.wakeAt(it.deadline)
+}
+
+// dequeue takes an item out of its queue.
+func (c *core) dequeue(it *item) {
+	it.queue.remove(it)
+	c.uncount(it)
+	if it.bucket != nil {
+		c.buckets.place(it.bucket)
+	}
+}
+
+// uncount takes an item that leaves its queue off the books.
+func (c *core) uncount(it *item) {
+	c.rows -= it.rows()
+	c.bytes -= it.bytes()
+	if it.bucket != nil {
+		it.bucket.rows -= it.rows()
+	}
+	c.sources.remove(it)
+}
+
+// requeue makes rows of a batch that came to nothing wait again: for a batch with others, or isolated.
+func (c *core) requeue(r *Request, s *span, isolated, retried bool, now int64) {
+	it := &r.item
+	if it.queue != nil {
+		it = &item{sibling: r.extra}
+		r.extra = it
+	}
+	*it = item{req: r, lo: s.lo, hi: s.hi, sibling: it.sibling, isolated: isolated, retried: retried}
+	s.detach()
+	if !isolated {
+		// With too many shapes waiting there is no bucket to be had; then the rows go alone.
+		it.bucket = c.buckets.of(r)
+		it.isolated = it.bucket == nil
+	}
+	r.source = c.sources.of(r.Source)
+	c.enqueue(it, now)
+	c.stats.Retried++
+}
+
+// refuse answers a request that was not accepted.
+func (c *core) refuse(r *Request, o Outcome, err error, fx *effects) {
+	r.state = stateIdle
+	r.outcome, r.Err = o, err
+	c.stats.Outcomes[o]++
+	fx.answered = append(fx.answered, r)
+}
+
+// answer ends an accepted request without a result, wherever its rows are. Rows that are executing go on
+// without it.
+func (c *core) answer(r *Request, o Outcome, err error, fx *effects) {
+	if r.item.queue != nil {
+		c.dequeue(&r.item)
+	}
+	for it := r.extra; it != nil; it = it.sibling {
+		if it.queue != nil {
+			c.dequeue(it)
+		}
+	}
+	r.extra = nil
+	for s := r.spans; s != nil; {
+		next := s.next
+		s.req, s.next = nil, nil
+		s = next
+	}
+	r.spans = nil
+	c.requests--
+	c.refuse(r, o, err, fx)
+}
+
+// cancel ends a request that its caller gave up. False: it is not unanswered.
+func (c *core) cancel(r *Request, fx *effects) bool {
+	if r.state != stateWaiting {
+		return false
+	}
+	o := OutcomeCanceledQueued
+	if r.spans != nil {
+		o = OutcomeCanceledExecuting
+	}
+	c.answer(r, o, errCanceled, fx)
+	return true
+}
+
+// tick does what has become due: expiry, execution timeouts, batches that were held back. It says when it
+// must be called next in wake.
+func (c *core) tick(now int64, fx *effects) {
+	c.wake = never
+	c.expireWaiting(now, fx)
+	for _, rep := range c.replicas {
+		for _, b := range rep.inflight {
+			c.expireExecuting(b, now, fx)
+		}
+	}
+	for _, rep := range c.replicas {
+		if at := rep.timeout(c.cfg.ExecTimeout); at <= now {
+			c.suspect(rep, now, fx)
+		} else {
+			c.wakeAt(at)
+		}
+	}
+	c.dispatch(now, fx)
+	for _, b := range c.buckets.ordered {
+		for i := range b.queues {
+			if head := b.queues[i].head(); head != nil {
+				c.wakeAt(head.deadline)
+			}
+		}
+	}
+	if head := c.isolated.head(); head != nil {
+		c.wakeAt(head.deadline)
+	}
+	for _, rep := range c.replicas {
+		for _, b := range rep.inflight {
+			c.wakeAt(b.tightest)
+		}
+	}
+}
+
+// expireWaiting answers what waits past its deadline.
+func (c *core) expireWaiting(now int64, fx *effects) {
+	expire := func(q *queue) {
+		for head := q.head(); head != nil && head.deadline <= now; head = q.head() {
+			c.expire(head.req, fx)
+		}
+	}
+	for i := 0; i < len(c.buckets.ordered); {
+		b := c.buckets.ordered[i]
+		for p := range b.queues {
+			expire(&b.queues[p])
+		}
+		// Expiry moves a bucket back, or off the list; then another stands here.
+		if i < len(c.buckets.ordered) && c.buckets.ordered[i] == b {
+			i++
+		}
+	}
+	expire(&c.isolated)
+}
+
+// expireExecuting answers what is executing past its deadline.
+func (c *core) expireExecuting(b *Batch, now int64, fx *effects) {
+	if b.tightest > now {
+		return
+	}
+	b.tightest = never
+	for i := range b.spans {
+		r := b.spans[i].req
+		if r == nil {
+			continue
+		}
+		if r.deadline > now {
+			b.tightest = min(b.tightest, r.deadline)
+			continue
+		}
+		c.expire(r, fx)
+	}
+}
+
+// expire ends a request at its deadline, and says at which stage it was lost.
+func (c *core) expire(r *Request, fx *effects) {
+	switch {
+	case r.sent == 0:
+		c.answer(r, OutcomeDeadlineNeverSent, errNeverSent, fx)
+	case r.spans == nil:
+		c.answer(r, OutcomeDeadlineContainer, errRetryLate, fx)
+	case r.late:
+		c.answer(r, OutcomeDeadlineSentLate, errSentLate, fx)
+	default:
+		c.answer(r, OutcomeDeadlineContainer, errContainerLate, fx)
+	}
+}
+
+// answered takes in that a batch is answered, or has failed if err is not nil. Requests whose last rows it
+// had are marked as answered and left in its spans, to be delivered. It says how long the batch executed,
+// and what is left to do.
+func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx *effects) (exec int64, v verdict) {
+	if b.state == batchRemoved || b.state == batchDone {
+		return 0, verdictIgnore
+	}
+	rep := b.replica
+	exec = now - max(b.sent, rep.free)
+	if b.state == batchOrphan {
+		// Its replica was suspect, and is alive after all. What it answers came too late to be of use, and
+		// how long it took says nothing about the next batch.
+		rep.done(b)
+		rep.free = now
+		b.state = batchDone
+		if rep.state == replicaSuspect {
+			rep.state = replicaLive
+			c.live++
+			fx.changed = true
+			c.measure()
+		}
+		fx.wasted += b.Rows - b.padding
+		c.finishDrain(rep, fx)
+		c.dispatch(now, fx)
+		return exec, verdictDrop
+	}
+	b.state = batchDone
+	if err == nil {
+		rep.learn(b, now)
+		c.measure()
+	}
+	rep.done(b)
+	rep.free = now
+	c.stats.BatchesDone++
+	if err != nil {
+		c.stats.BatchesFailed++
+		c.failed(b, err, now, fx)
+	} else {
+		c.accept(b, rowErrors, fx)
+	}
+	c.finishDrain(rep, fx)
+	c.dispatch(now, fx)
+	return exec, verdictDeliver
+}
+
+// A verdict is what is left to do with an answer.
+type verdict uint8
+
+const (
+	verdictIgnore  verdict = iota // the batch is not the worker's any more: drop the answer
+	verdictDrop                   // drop the answer; the worker is done with the batch
+	verdictDeliver                // deliver what the spans want; the worker is done with the batch
+)
+
+// accept marks the requests of an answered batch.
+func (c *core) accept(b *Batch, rowErrors []RowError, fx *effects) {
+	for _, e := range rowErrors {
+		row := e.Row
+		for i := range b.spans {
+			s := &b.spans[i]
+			if n := s.hi - s.lo; row >= n {
+				row -= n
+				continue
+			}
+			if s.err == nil {
+				s.err = fmt.Errorf("%w on row %d: %s", ErrContainerFailed, s.lo+row, e.Message)
+			}
+			break
+		}
+	}
+	fx.wasted -= b.padding
+	from := 0
+	for i := range b.spans {
+		s := &b.spans[i]
+		at := from
+		from += s.hi - s.lo
+		r := s.req
+		if r == nil {
+			fx.wasted += s.hi - s.lo
+			continue
+		}
+		if s.err != nil {
+			c.answer(r, OutcomeContainerFailed, s.err, fx) // clears s.req
+			continue
+		}
+		r.left -= s.hi - s.lo
+		if r.left > 0 || r.pieces != nil {
+			if err := b.take(s, at); err != nil {
+				c.answer(r, OutcomeContainerFailed, err, fx)
+				continue
+			}
+		}
+		s.detach()
+		if r.left > 0 {
+			continue
+		}
+		s.req = r // to be delivered
+		r.state, r.outcome, r.Err = stateIdle, OutcomeOK, nil
+		r.extra = nil
+		c.requests--
+		c.stats.Outcomes[OutcomeOK]++
+	}
+}
+
+// failed deals with the requests of a batch that the container failed on.
+func (c *core) failed(b *Batch, err error, now int64, fx *effects) {
+	for i := range b.spans {
+		s := &b.spans[i]
+		r := s.req
+		if r == nil {
+			continue
+		}
+		if b.requests == 1 || s.isolated || !*c.cfg.Retry || c.live == 0 {
+			c.answer(r, OutcomeContainerFailed, err, fx)
+			continue
+		}
+		c.requeue(r, s, true, s.retried, now)
+	}
+}
+
+// giveUp deals with a batch whose replica is lost or suspect: its requests go to others or are answered.
+func (c *core) giveUp(b *Batch, why error, now int64, fx *effects) {
+	for i := range b.spans {
+		s := &b.spans[i]
+		r := s.req
+		if r == nil {
+			continue
+		}
+		if s.retried || !*c.cfg.Retry || c.live == 0 || r.deadline <= now {
+			c.answer(r, OutcomeContainerLost, why, fx)
+			continue
+		}
+		c.requeue(r, s, s.isolated, true, now)
+	}
+	fx.given = append(fx.given, givenUp{rows: b.Rows, exec: max(0, now-max(b.sent, b.replica.free)), predicted: b.predicted, err: why})
+}
+
+// suspect takes a replica that took longer than the execution timeout out of service.
+func (c *core) suspect(rep *Replica, now int64, fx *effects) {
+	if rep.state == replicaLive {
+		c.live--
+		fx.changed = true
+	}
+	if rep.state != replicaDraining {
+		rep.state = replicaSuspect
+	}
+	c.measure()
+	c.stats.Suspected++
+	why := fmt.Errorf("%w: no answer within exec_timeout, %v", ErrContainerLost, c.cfg.ExecTimeout)
+	for _, b := range rep.inflight {
+		if b.state == batchOut {
+			b.state = batchOrphan
+			c.giveUp(b, why, now, fx)
+		}
+	}
+	c.unavailable(fx)
+}
+
+// remove takes a replica away for good.
+func (c *core) remove(rep *Replica, reason error, now int64, fx *effects) {
+	if rep.state == replicaGone {
+		return
+	}
+	if rep.state == replicaLive {
+		c.live--
+	}
+	fx.changed = true
+	rep.state = replicaGone
+	c.replicas = slices.DeleteFunc(c.replicas, func(r *Replica) bool { return r == rep })
+	c.measure()
+	why := fmt.Errorf("%w: %w", ErrContainerLost, reason)
+	for _, b := range rep.inflight {
+		out := b.state == batchOut
+		b.state = batchRemoved
+		if out {
+			c.giveUp(b, why, now, fx)
+		}
+		fx.removed = append(fx.removed, b)
+	}
+	rep.inflight = nil
+	c.finishDrain(rep, fx)
+	c.unavailable(fx)
+	c.dispatch(now, fx)
+}
+
+// add puts a new replica to work.
+func (c *core) add(rep *Replica, now int64, fx *effects) {
+	rep.free = now
+	rep.profile = newProfile(0)
+	rep.bound(c)
+	c.replicas = append(c.replicas, rep)
+	c.live++
+	fx.changed = true
+	c.measure()
+	c.dispatch(now, fx)
+}
+
+// drain sends a replica no more.
+func (c *core) drain(rep *Replica, done func(), fx *effects) {
+	rep.drained = append(rep.drained, done)
+	switch rep.state {
+	case replicaLive:
+		c.live--
+		fx.changed = true
+		rep.state = replicaDraining
+	case replicaSuspect:
+		rep.state = replicaDraining
+	}
+	c.measure()
+	c.finishDrain(rep, fx)
+	c.unavailable(fx)
+}
+
+// finishDrain tells those who wait for a draining replica that its last batch is answered.
+func (c *core) finishDrain(rep *Replica, fx *effects) {
+	if len(rep.inflight) == 0 && rep.state != replicaLive && len(rep.drained) > 0 {
+		fx.drained = append(fx.drained, rep.drained...)
+		rep.drained = nil
+	}
+}
+
+// unavailable answers all that waits if there is nobody left to do it.
+func (c *core) unavailable(fx *effects) {
+	if c.live == 0 {
+		c.answerWaiting(OutcomeUnavailable, errNoReplica, fx)
+	}
+}
+
+func (c *core) answerWaiting(o Outcome, err error, fx *effects) {
+	for len(c.buckets.ordered) > 0 {
+		_, q := c.buckets.ordered[0].top()
+		c.answer(q.head().req, o, err, fx)
+	}
+	for c.isolated.items > 0 {
+		c.answer(c.isolated.head().req, o, err, fx)
+	}
+}
+
+// close answers everything.
+func (c *core) close(fx *effects) {
+	c.draining, c.closed = true, true
+	c.answerWaiting(OutcomeDraining, errDraining, fx)
+	for _, rep := range c.replicas {
+		for _, b := range rep.inflight {
+			for i := range b.spans {
+				if r := b.spans[i].req; r != nil {
+					c.answer(r, OutcomeDraining, errDraining, fx)
+				}
+			}
+		}
+	}
+	c.wake = never
+}

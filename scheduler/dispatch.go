@@ -1,0 +1,277 @@
+package scheduler
+
+// tryBuckets is how many shapes are looked through for a batch, in order of their first rows. Usually the
+// first has one; the bound is for replicas too slow for most of what waits.
+const tryBuckets = 8
+
+// dispatch gives waiting rows to replicas that can take them, until either runs out. It is work-conserving:
+// an idle replica takes what is there.
+func (c *core) dispatch(now int64, fx *effects) {
+	if c.rows == 0 {
+		return
+	}
+	c.round++
+	for c.rows > 0 {
+		rep, start := c.next(now)
+		if rep == nil {
+			return
+		}
+		if !c.feed(rep, start, now, fx) {
+			rep.round = c.round
+		}
+	}
+}
+
+// next is the replica, of those that may have a batch now and have not declined in this round, that is
+// predicted to finish it first. For those that are held back it asks for a wake-up.
+func (c *core) next(now int64) (best *Replica, bestStart int64) {
+	bestEnd := int64(never)
+	for _, rep := range c.replicas {
+		if rep.round == c.round {
+			continue
+		}
+		at, start := rep.ready(now)
+		if at > now {
+			c.wakeAt(at)
+			continue
+		}
+		n := min(c.rows, rep.profile.explored())
+		if end := start + int64(rep.profile.typical(n)); end < bestEnd {
+			best, bestStart, bestEnd = rep, start, end
+		}
+	}
+	return best, bestStart
+}
+
+// feed sends one batch to a replica. False: there is nothing for it now.
+func (c *core) feed(rep *Replica, start, now int64, fx *effects) bool {
+	// Isolated rows and ordinary ones take turns, so that a failed batch of 64, now 64 batches, is no
+	// standstill for others.
+	if c.isolated.items > 0 && (!rep.single || c.isolated.rows == c.rows) {
+		c.feedIsolated(rep, start, now, fx)
+		rep.single = true
+		return true
+	}
+	rep.single = false
+	delayed := false
+	for _, b := range c.buckets.ordered[:min(tryBuckets, len(c.buckets.ordered))] {
+		p := rep.plan(c, start, b.rowBytes)
+		for priority := range b.queues {
+			q := &b.queues[priority]
+			if q.items == 0 {
+				continue
+			}
+			w, ok := rep.strategy.pick(q, &p)
+			if !ok {
+				continue
+			}
+			if until := c.delayed(q, &w, &p, now); until > now {
+				c.wakeAt(until)
+				delayed = true
+				break
+			}
+			c.cut(rep, b, priority, w, &p, now, fx)
+			return true
+		}
+	}
+	return !delayed && c.chance(rep, start, now, fx)
+}
+
+// delayed is until when to wait for more rows: never, if the batch is as large as it may be.
+func (c *core) delayed(q *queue, w *window, p *plan, now int64) int64 {
+	if c.cfg.Delay == 0 || w.rows >= w.room {
+		return now
+	}
+	it := q.item(w.at)
+	latest := it.deadline - p.prof.planned(w.room) - (p.start - now)
+	return min(it.since+int64(c.cfg.Delay), latest)
+}
+
+// cut makes a batch of a window and sends it.
+func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, now int64, fx *effects) {
+	b := newBatch(c.model, rep)
+	stopped := c.fill(b, bk, &bk.queues[priority], w.at, w.rows, w.cap, now)
+	// What room is left goes to lower priorities, as far as it costs the window nothing and they are in time.
+	for lower := priority + 1; !stopped && b.Rows < w.room && lower < priorities; lower++ {
+		if q := &bk.queues[lower]; q.items > 0 {
+			at := q.start()
+			if p.shed {
+				at = q.seek(at, p.start+p.prof.planned(w.room))
+			}
+			stopped = c.fill(b, bk, q, at, w.room, w.cap, now)
+		}
+	}
+	c.buckets.place(bk)
+	why := w.why
+	switch {
+	case b.crowded:
+		why = CloseLimit
+	case stopped || b.Rows >= w.room:
+	case c.rows > bk.rows:
+		why = CloseShape
+	case c.cfg.Delay > 0:
+		why = CloseDelay
+	default:
+		why = CloseIdle
+	}
+	b.reason = why
+	b.limit = w.room
+	if c.cfg.Pad && c.batched {
+		c.pad(b, rep.max)
+	}
+	c.send(rep, b, p.start, now, fx)
+	if *c.cfg.Shed {
+		c.shedHopeless(&bk.queues[priority], now, fx)
+	}
+}
+
+// fill moves rows from q, from at on, into the batch until it has target of them. Requests stay whole unless
+// they have more than whole rows. True: it stopped early, at a request that does not fit.
+func (c *core) fill(b *Batch, bk *bucket, q *queue, at cursor, target, whole int, now int64) (stopped bool) {
+	first := at.block
+	for !stopped && b.Rows < target && !q.end(at) {
+		blk := q.blocks[at.block]
+		from, to := at.at, at.at
+		var rest *item // of which only the first rows go
+		for ; to < blk.hi && b.Rows < target; to++ {
+			it := blk.items[to]
+			n := it.rows()
+			if b.Rows > 0 && b.bytes+it.bytes() > c.cfg.BatchBytes {
+				b.crowded, stopped = true, true
+				break
+			}
+			if n > target-b.Rows {
+				if n > whole {
+					rest = it
+				} else {
+					stopped = true
+				}
+				break
+			}
+			b.oldest = max(b.oldest, now-it.since)
+			b.add(it.req, it.lo, it.hi, it)
+			c.uncount(it)
+		}
+		stop := to < blk.hi
+		last := from > blk.lo || stop
+		if to > from {
+			q.removeRange(at.block, from, to)
+		}
+		if rest != nil {
+			n := target - b.Rows
+			part := *rest
+			part.hi = part.lo + n
+			b.oldest = max(b.oldest, now-rest.since)
+			b.add(rest.req, part.lo, part.hi, rest)
+			c.rows -= n
+			c.bytes -= part.bytes()
+			bk.rows -= n
+			c.sources.change(rest.req.source, -n, -part.bytes())
+			q.shrink(rest, n)
+		}
+		if stop {
+			break
+		}
+		if last { // the block is still there, with what stood before the window
+			at.block++
+		}
+		if at.block < len(q.blocks) {
+			at.at = q.blocks[at.block].lo
+		}
+	}
+	q.tidy(min(first, len(q.blocks)-1))
+	return stopped
+}
+
+// pad repeats the last row up to rows.
+func (c *core) pad(b *Batch, rows int) {
+	s := b.spans[len(b.spans)-1]
+	for b.Rows < rows {
+		b.add(s.req, s.hi-1, s.hi, nil)
+		b.padding++
+	}
+}
+
+// feedIsolated sends the first request that has to go alone.
+func (c *core) feedIsolated(rep *Replica, start, now int64, fx *effects) {
+	it := c.isolated.head()
+	p := rep.plan(c, start, it.req.bytes/int64(it.req.Rows))
+	b := newBatch(c.model, rep)
+	c.alone(b, it, min(it.rows(), p.max), now)
+	b.reason = CloseShape
+	b.limit = b.Rows
+	c.send(rep, b, start, now, fx)
+}
+
+// alone moves the first n rows of a waiting request into a batch of its own.
+func (c *core) alone(b *Batch, it *item, n int, now int64) {
+	b.oldest = now - it.since
+	since := it.since
+	c.dequeue(it)
+	b.add(it.req, it.lo, it.lo+n, it)
+	if it.lo += n; it.lo < it.hi {
+		c.enqueue(it, now)
+		it.since = since
+	}
+	if c.cfg.Pad && c.batched {
+		c.pad(b, b.replica.max)
+	}
+}
+
+// chance sends an idle replica the last row that waits, although it is predicted to be late: a prediction
+// is an upper quantile, nothing better is there to do, and a profile that is wrong has to be put right by
+// measuring. Not if another replica is predicted to be in time.
+func (c *core) chance(rep *Replica, start, now int64, fx *effects) bool {
+	if len(c.buckets.ordered) == 0 || len(rep.inflight) > 0 {
+		return false
+	}
+	bk := c.buckets.ordered[0]
+	_, q := bk.top()
+	it := q.tail()
+	p := rep.plan(c, start, bk.rowBytes)
+	n := min(it.rows(), max(1, rep.strategy.limit(&p)))
+	for _, other := range c.replicas {
+		if other == rep || other.state != replicaLive || !other.profile.known() {
+			continue
+		}
+		begin := max(other.end(), now)
+		if begin < never && begin+other.profile.planned(n) <= it.deadline {
+			return false
+		}
+	}
+	b := newBatch(c.model, rep)
+	c.alone(b, it, n, now)
+	it.req.late = true
+	b.reason = CloseDeadline
+	b.limit = b.Rows
+	c.send(rep, b, start, now, fx)
+	return true
+}
+
+// shedHopeless answers what not even the fastest replica could do in time, with luck.
+func (c *core) shedHopeless(q *queue, now int64, fx *effects) {
+	for head := q.head(); head != nil && head.req.spans == nil && head.deadline < now+c.capacity.fastest; head = q.head() {
+		c.answer(head.req, OutcomeDeadlineNeverSent, errHopeless, fx)
+	}
+}
+
+// send commits a batch to a replica.
+func (c *core) send(rep *Replica, b *Batch, start, now int64, fx *effects) {
+	b.sent = now
+	b.idle = len(rep.inflight) == 0
+	b.lead = 0
+	if b.idle {
+		b.lead = start - now
+	}
+	b.typical = int64(rep.profile.typical(b.Rows))
+	b.predicted = rep.profile.planned(b.Rows)
+	b.attach()
+	b.due = b.tightest
+	rep.inflight = append(rep.inflight, b)
+	c.stats.Batches++
+	c.stats.Rows += uint64(b.Rows - b.padding)
+	c.stats.Closed[b.reason]++
+	c.wakeAt(b.tightest)
+	c.wakeAt(max(now, rep.free) + int64(c.cfg.ExecTimeout))
+	fx.send = append(fx.send, b)
+}

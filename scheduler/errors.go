@@ -1,0 +1,69 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// The conditions under which a request ends without a result. Each error a request gets is one of these
+// under [errors.Is], with a text for the user that says what happened.
+var (
+	ErrOverloaded       = errors.New("scheduler: overloaded")
+	ErrDeadlineExceeded = errors.New("scheduler: deadline exceeded")
+	ErrUnavailable      = errors.New("scheduler: no live replica")
+	ErrContainerFailed  = errors.New("scheduler: container failed")
+	ErrContainerLost    = errors.New("scheduler: container lost")
+	ErrDraining         = errors.New("scheduler: draining")
+	ErrCanceled         = errors.New("scheduler: canceled")
+	ErrInvalidInput     = errors.New("scheduler: invalid input")
+	ErrNotFound         = errors.New("scheduler: no such model")
+	ErrTooLarge         = errors.New("scheduler: too large")
+)
+
+// An OverloadedError is an [ErrOverloaded] with the limit that was met.
+type OverloadedError struct {
+	Limit      string        // queue_rows, queue_bytes, queue_shapes, deadline or share
+	Value      int64         // what it is set to; deadline: the time the request had left, in ns; share: rows of the source it made room for
+	Asked      int64         // what it would have taken; deadline: the time until the predicted answer, in ns; share: rows of its own source
+	RetryAfter time.Duration // when it is worth trying again
+
+	met string // the limit at which a share counted
+}
+
+func (e *OverloadedError) Error() string {
+	switch e.Limit {
+	case limitShare:
+		return fmt.Sprintf("scheduler: overloaded: at %s the request, one of %d rows waiting from its connection, made room for a connection with %d", e.met, e.Asked, e.Value)
+	case limitDeadline:
+		return fmt.Sprintf("scheduler: overloaded: with what is waiting already the answer would take about %v, the request's deadline is in %v",
+			time.Duration(e.Asked).Round(10*time.Microsecond), time.Duration(e.Value).Round(10*time.Microsecond))
+	}
+	return fmt.Sprintf("scheduler: overloaded: %s is %d, this request would make it %d", e.Limit, e.Value, e.Asked)
+}
+
+// Unwrap makes the error an [ErrOverloaded].
+func (e *OverloadedError) Unwrap() error { return ErrOverloaded }
+
+// Names of the limits in an [OverloadedError], as the configuration calls them.
+const (
+	limitRows     = "queue_rows"
+	limitBytes    = "queue_bytes"
+	limitShapes   = "queue_shapes"
+	limitDeadline = "deadline"
+	limitShare    = "share"
+)
+
+// Errors that need no detail are made once: under overload they are given thousands of times a second.
+var (
+	errNeverSent     = fmt.Errorf("%w: it passed while the request waited in the queue", ErrDeadlineExceeded)
+	errHopeless      = fmt.Errorf("%w: no replica could have answered in the time left", ErrDeadlineExceeded)
+	errSentLate      = fmt.Errorf("%w: it passed while the request was executing, after a long wait in the queue", ErrDeadlineExceeded)
+	errRetryLate     = fmt.Errorf("%w: it passed while the request waited to be tried again", ErrDeadlineExceeded)
+	errContainerLate = fmt.Errorf("%w: it passed while the request was executing; the container took longer than predicted", ErrDeadlineExceeded)
+	errPastDeadline  = fmt.Errorf("%w: it had passed when the request came", ErrDeadlineExceeded)
+	errCanceled      = fmt.Errorf("%w: the caller gave up", ErrCanceled)
+	errDraining      = fmt.Errorf("%w: no new requests are taken", ErrDraining)
+	errNoReplica     = fmt.Errorf("%w of this model; one must register or come back", ErrUnavailable)
+	errNoModel       = fmt.Errorf("%w: the request names none", ErrNotFound)
+)

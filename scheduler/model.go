@@ -1,0 +1,355 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A Model is one version of one model: a queue, and the replicas that work on it. It is the shell around a
+// core: one mutex, one timer, and the calls out, which are made without the mutex.
+//
+// A Model is for good, its spec does not change. When the last replica has gone and another registers with
+// another spec, the scheduler has a new Model of the same ID, and the old one answers ErrUnavailable.
+type Model struct {
+	// Set once.
+
+	sched   *Scheduler
+	id      ModelID
+	spec    Spec
+	batched bool
+
+	// running counts the events whose calls out are being made.
+	running atomic.Int64
+
+	mu sync.Mutex
+
+	// Guarded by mu.
+
+	core  core
+	timer Timer
+	armed int64 // when the timer fires; never: it does not
+	early []answer
+	busy  bool          // somebody is working early off
+	idle  chan struct{} // closed once all is answered; nil: nobody waits for that
+}
+
+// answer is what a worker had to say of a batch.
+type answer struct {
+	b         *Batch
+	outputs   []tensor.Tensor
+	rowErrors []RowError
+	err       error
+}
+
+func newModel(s *Scheduler, id ModelID, spec Spec, cfg ModelConfig) *Model {
+	m := &Model{sched: s, id: id, spec: spec, batched: spec.Batched(), armed: never}
+	m.core = newCore(id, spec, cfg)
+	m.core.model = m
+	return m
+}
+
+// ID is the model's name and version.
+func (m *Model) ID() ModelID { return m.id }
+
+// Spec is what its replicas declare. It must not be changed. Platform, MaxBatch and Parameters are those of
+// the first replica; [Stats] has the maximum in force of each.
+func (m *Model) Spec() Spec { return m.spec }
+
+// Replicas counts the live ones: those that take batches.
+func (m *Model) Replicas() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.core.live
+}
+
+var effectsPool = sync.Pool{New: func() any { return new(effects) }}
+
+// begin locks the model for an event.
+func (m *Model) begin() (fx *effects, now int64) {
+	m.running.Add(1)
+	fx = effectsPool.Get().(*effects)
+	now = m.sched.now()
+	m.mu.Lock()
+	return fx, now
+}
+
+// end unlocks the model, and makes the calls out that the event asks for.
+func (m *Model) end(fx *effects, now int64) {
+	m.unlock(now)
+	m.run(fx)
+	m.settle(fx)
+}
+
+// unlock sets the timer and unlocks. The timer is only ever set to an earlier time: when it fires too early
+// it finds nothing to do and is set anew. Requests with equal SLOs never set it back and forth.
+func (m *Model) unlock(now int64) {
+	if at := m.core.wake; at < m.armed && !m.core.closed {
+		m.armed = at
+		d := time.Duration(max(0, at-now))
+		if m.timer == nil {
+			m.timer = m.sched.clock.AfterFunc(d, m.tick)
+		} else {
+			m.timer.Reset(d)
+		}
+	}
+	m.mu.Unlock()
+}
+
+// settle ends an event after its calls out.
+func (m *Model) settle(fx *effects) {
+	clear(fx.send)
+	clear(fx.answered)
+	clear(fx.given)
+	clear(fx.removed)
+	clear(fx.drained)
+	*fx = effects{send: fx.send[:0], answered: fx.answered[:0], given: fx.given[:0], removed: fx.removed[:0], drained: fx.drained[:0]}
+	effectsPool.Put(fx)
+	m.ended()
+}
+
+// ended wakes whoever waits for the model to have answered everything.
+func (m *Model) ended() {
+	if m.running.Add(-1) == 0 && m.sched.draining.Load() {
+		m.mu.Lock()
+		m.checkIdleLocked()
+		m.mu.Unlock()
+	}
+}
+
+func (m *Model) checkIdleLocked() {
+	if m.idle != nil && m.core.requests == 0 && m.running.Load() == 0 {
+		close(m.idle)
+		m.idle = nil
+	}
+}
+
+// run makes the calls out.
+func (m *Model) run(fx *effects) {
+	hooks := &m.sched.hooks
+	for _, b := range fx.send {
+		m.send(b)
+	}
+	m.finishAll(fx.answered)
+	for i := range fx.given {
+		if g := &fx.given[i]; hooks.BatchDone != nil {
+			hooks.BatchDone(m.id, g.rows, time.Duration(g.exec), time.Duration(g.predicted), g.err)
+		}
+	}
+	for _, b := range fx.removed {
+		b.leave()
+	}
+	if fx.wasted > 0 && hooks.RowsWasted != nil {
+		hooks.RowsWasted(m.id, fx.wasted)
+	}
+	if fx.changed && hooks.ModelChanged != nil {
+		hooks.ModelChanged(m)
+	}
+	for _, done := range fx.drained {
+		done()
+	}
+}
+
+// finishAll completes requests, all of them even if an owner panics.
+func (m *Model) finishAll(rs []*Request) {
+	i := 0
+	defer func() {
+		if i < len(rs) {
+			m.finishAll(rs[i+1:])
+		}
+	}()
+	for ; i < len(rs); i++ {
+		r := rs[i]
+		if r.pieces != nil {
+			m.assemble(r)
+		}
+		m.finish(r)
+	}
+}
+
+// send hands a batch to its worker.
+func (m *Model) send(b *Batch) {
+	b.ID = m.sched.batchID.Add(1)
+	if b.due != never {
+		b.Deadline = m.sched.epoch.Add(time.Duration(b.due))
+	}
+	if f := m.sched.hooks.BatchClosed; f != nil {
+		f(m.id, b.Rows-b.padding, b.reason, time.Duration(b.oldest))
+	}
+	err := errors.New("the worker panicked")
+	defer func() {
+		if err != nil {
+			m.remove(b.replica, fmt.Errorf("sending a batch: %w", err))
+		}
+		b.leave()
+	}()
+	err = b.replica.worker.Send(b)
+}
+
+// submit takes in requests of this model.
+func (m *Model) submit(rs []*Request) {
+	for _, r := range rs {
+		r.check(m.sched)
+	}
+	fx, now := m.begin()
+	for _, r := range rs {
+		if r.Err != nil {
+			m.core.refuse(r, OutcomeInvalidInput, r.Err, fx)
+		} else {
+			m.core.submit(r, now, fx)
+		}
+	}
+	m.core.dispatch(now, fx)
+	m.end(fx, now)
+}
+
+// check prepares a request and finds its contradictions.
+func (r *Request) check(s *Scheduler) {
+	r.Err, r.Outputs = nil, r.Outputs[:0]
+	if r.deadline = never; !r.Deadline.IsZero() {
+		r.deadline = int64(r.Deadline.Sub(s.epoch))
+	}
+	r.bytes = 0
+	switch {
+	case r.Rows < 1:
+		r.Err = fmt.Errorf("%w: a request has at least one row, got %d", ErrInvalidInput, r.Rows)
+	case len(r.Inputs) == 0:
+		r.Err = fmt.Errorf("%w: the request has no inputs", ErrInvalidInput)
+	case r.Priority < 0 || r.Priority >= priorities:
+		r.Err = fmt.Errorf("%w: priority is 0 to %d, got %d", ErrInvalidInput, priorities-1, r.Priority)
+	}
+	for i := range r.Inputs {
+		t := &r.Inputs[i]
+		r.bytes += int64(len(t.Data))
+		if r.Err != nil {
+			return
+		}
+		if t.Rows() != r.Rows {
+			r.Err = fmt.Errorf("%w: input %q has shape %s, the request has %d rows", ErrInvalidInput, t.Name, t.Shape, r.Rows)
+		} else if err := t.Check(); err != nil {
+			r.Err = fmt.Errorf("%w: input %q: %w", ErrInvalidInput, t.Name, err)
+		}
+	}
+}
+
+// cancel ends a request that its caller gave up.
+func (m *Model) cancel(r *Request) {
+	fx, now := m.begin()
+	m.core.cancel(r, fx)
+	m.end(fx, now)
+}
+
+// tick is the timer's function.
+func (m *Model) tick() {
+	fx, now := m.begin()
+	m.armed = never
+	if !m.core.closed {
+		m.core.tick(now, fx)
+	}
+	m.end(fx, now)
+}
+
+// batchAnswered takes in a worker's answer.
+//
+// A worker may answer before its Send returns, and the owners of the requests may submit again at once, to
+// be sent to that worker: that would go deeper with every round. So an answer that comes while Send has not
+// returned is put aside, and one goroutine works off what was put aside.
+func (m *Model) batchAnswered(b *Batch, outputs []tensor.Tensor, rowErrors []RowError, err error) {
+	a := answer{b, outputs, rowErrors, err}
+	if b.parties.Load() < 2 { // Send has returned
+		m.take(a)
+		return
+	}
+	m.mu.Lock()
+	m.early = append(m.early, a)
+	busy := m.busy
+	m.busy = true
+	m.mu.Unlock()
+	if !busy {
+		m.takeEarly()
+	}
+}
+
+// takeEarly works off the answers that were put aside.
+func (m *Model) takeEarly() {
+	defer func() { // also after a panic of an owner
+		m.mu.Lock()
+		more := len(m.early) > 0
+		m.busy = more
+		m.mu.Unlock()
+		if more {
+			m.takeEarly()
+		}
+	}()
+	for {
+		m.mu.Lock()
+		if len(m.early) == 0 {
+			m.mu.Unlock()
+			return
+		}
+		a := m.early[0]
+		n := copy(m.early, m.early[1:])
+		m.early[n] = answer{}
+		m.early = m.early[:n]
+		m.mu.Unlock()
+		m.take(a)
+	}
+}
+
+// take takes in an answer, and delivers it.
+func (m *Model) take(a answer) {
+	b := a.b
+	fx, now := m.begin()
+	if b.state == batchOut && a.err == nil {
+		b.outputs = append(b.outputs[:0], a.outputs...)
+	}
+	exec, v := m.core.answered(b, a.rowErrors, a.err, now, fx)
+	rows, predicted := b.Rows-b.padding, b.predicted
+	m.unlock(now)
+	// The replica's next batch goes first: it is idle now.
+	for _, next := range fx.send {
+		m.send(next)
+	}
+	fx.send = fx.send[:0]
+	if v == verdictDeliver {
+		m.deliver(b, exec)
+	}
+	for _, t := range a.outputs {
+		t.Release()
+	}
+	if v != verdictIgnore {
+		b.leave()
+	}
+	if f := m.sched.hooks.BatchDone; f != nil && v == verdictDeliver {
+		f(m.id, rows, time.Duration(exec), time.Duration(predicted), a.err)
+	}
+	m.run(fx)
+	m.settle(fx)
+}
+
+// remove takes a replica away.
+func (m *Model) remove(rep *Replica, reason error) {
+	fx, now := m.begin()
+	m.core.remove(rep, reason, now, fx)
+	m.end(fx, now)
+}
+
+// Remove takes the replica away for good: its session has ended, for the given reason. Its batches are given
+// to other replicas, once, or their requests answered ErrContainerLost. The worker must not read the
+// batches' inputs any more; calling Complete or Fail on one of them late is harmless. Further calls do nothing.
+func (r *Replica) Remove(reason error) { r.m.remove(r, reason) }
+
+// Drain sends the replica no more batches, and calls done, with no lock held, once its last one is answered
+// (at once if there is none) or the replica is removed. The replica still has to be removed.
+func (r *Replica) Drain(done func()) {
+	fx, now := r.m.begin()
+	r.m.core.drain(r, done, fx)
+	r.m.end(fx, now)
+}
+
+// Model is what the replica is of.
+func (r *Replica) Model() *Model { return r.m }

@@ -1,0 +1,294 @@
+package scheduler
+
+import (
+	"math/bits"
+	"slices"
+)
+
+// A profile is what is known of a replica's execution time by batch size, learned online.
+//
+// Sizes fall into classes, four to the doubling. A class remembers its last few measurements, and their
+// median is its point; an outlier moves no median. The points are made monotone by weighted averaging of
+// neighbours that contradict each other (pool adjacent violators), and between points the time is linear.
+// That gives the median time of every size. The spread is one for all sizes: the last 64 measurements over
+// the median of their size, of which the 96th percentile is what batches are planned with. Taking the
+// spread over all sizes together is what makes an upper quantile possible at all: a class alone has far
+// too few measurements for one.
+//
+// Forgetting: medians are of the last 15 in a class, the spread is of the last 64 in all. A drift shows as
+// eight measurements in a row more than a quarter off on the same side: then all points are scaled by the
+// median of the eight, and the spread begins again from them. A class that was not measured for 10 s does
+// not count for more than the classes below it suggest, so a bad memory cannot forbid a size for good.
+//
+// All times are in nanoseconds. A profile is not safe for concurrent use.
+type profile struct {
+	max     int // sizes are at most this
+	classes []sizeClass
+	largest int // largest size measured
+	count   int // measurements ever
+
+	recent [spreadSize]measurement // the last ones, a ring
+	kept   int                     // of them in use
+	run    int                     // how many of the last were off on the same side: negative, below
+
+	// Derived by update.
+	median      []float64 // by size; median[0] is unused, sizes beyond are extrapolated
+	slope       float64   // per row, beyond
+	upper, down float64   // factors of the upper and lower quantile
+	points      []point   // scratch
+}
+
+type measurement struct {
+	rows int
+	ns   float64
+}
+
+type sizeClass struct {
+	kept, next int
+	last       int64 // when it was measured last
+	m          [classSize]measurement
+}
+
+type point struct {
+	rows, ns, weight float64
+	stale            bool
+}
+
+const (
+	classSize   = 15
+	spreadSize  = 64
+	upperShare  = 0.96
+	lowerShare  = 0.10
+	fewSamples  = 8              // below, the spread is not known well
+	fewFactor   = 1.25           // ... and is taken to be at least this
+	driftRun    = 8              // measurements in a row
+	driftFactor = 1.25           // ... that are this far off
+	staleAfter  = 10_000_000_000 // ns
+	maxFactor   = 1 << 10        // bounds a ratio, so that one absurd measurement cannot overflow anything
+	maxExec     = 1 << 50        // ns, likewise
+)
+
+func newProfile(maxRows int) profile { return profile{max: maxRows, upper: 1, down: 1} }
+
+// classOf is the class of a size: 1 to 7 are their own, then four to the doubling.
+func classOf(rows int) int {
+	if rows < 8 {
+		return rows - 1
+	}
+	k := bits.Len(uint(rows)) - 1
+	return 7 + (k-3)*4 + rows>>(k-2)&3
+}
+
+// known tells whether anything was measured.
+func (p *profile) known() bool { return p.count > 0 }
+
+// explored is the largest size that may be tried: at most double the largest one measured.
+func (p *profile) explored() int { return min(max(1, 2*p.largest), p.max) }
+
+// typical is the median time of a batch of n rows; 0 if nothing is known.
+func (p *profile) typical(n int) float64 {
+	if n < len(p.median) {
+		return p.median[n]
+	}
+	if len(p.median) == 0 {
+		return 0
+	}
+	last := len(p.median) - 1
+	return p.median[last] + p.slope*float64(n-last)
+}
+
+// planned is the upper quantile, which batches are planned with.
+func (p *profile) planned(n int) int64 { return int64(p.typical(n) * p.upper) }
+
+// hoped is a lower quantile: what would be a stroke of luck.
+func (p *profile) hoped(n int) int64 { return int64(p.typical(n) * p.down) }
+
+// learn takes in that a batch of rows took ns, at time now.
+func (p *profile) learn(rows int, ns, now int64) {
+	if rows < 1 {
+		return
+	}
+	ns = min(max(ns, 1), maxExec)
+	// The first batch of a replica's life pays for what is done once: loading, compiling, filling caches.
+	// It is all there is to plan the second one with, and then forgotten.
+	if p.count == 1 {
+		*p = profile{max: p.max, count: 1, classes: p.classes[:0], median: p.median[:0], points: p.points[:0]}
+	}
+	ratio := 1.0
+	if p.kept > 0 {
+		ratio = float64(ns) / p.typical(rows)
+	}
+	p.count++
+	p.largest = max(p.largest, rows)
+	m := measurement{rows, float64(ns)}
+
+	copy(p.recent[1:], p.recent[:spreadSize-1])
+	p.recent[0] = m
+	p.kept = min(p.kept+1, spreadSize)
+
+	for c := classOf(rows); len(p.classes) <= c; {
+		if len(p.classes) < cap(p.classes) {
+			p.classes = p.classes[:len(p.classes)+1]
+			p.classes[len(p.classes)-1] = sizeClass{}
+		} else {
+			p.classes = append(p.classes, sizeClass{})
+		}
+	}
+	c := &p.classes[classOf(rows)]
+	c.m[c.next] = m
+	c.next = (c.next + 1) % classSize
+	c.kept = min(c.kept+1, classSize)
+	c.last = now
+
+	switch {
+	case ratio > driftFactor:
+		p.run = max(p.run, 0) + 1
+	case ratio < 1/driftFactor:
+		p.run = min(p.run, 0) - 1
+	default:
+		p.run = 0
+	}
+	if p.run == driftRun || p.run == -driftRun {
+		p.drift()
+	}
+	p.update(now)
+}
+
+// drift scales everything by how far the last measurements were off.
+func (p *profile) drift() {
+	var off [driftRun]float64
+	for i, m := range p.recent[:driftRun] {
+		off[i] = m.ns / p.typical(m.rows)
+	}
+	slices.Sort(off[:])
+	factor := min(max(off[driftRun/2], 1.0/maxFactor), maxFactor)
+	for i := range p.classes {
+		c := &p.classes[i]
+		for j := range c.m[:c.kept] {
+			c.m[j].ns *= factor
+		}
+	}
+	// The eight themselves are in their classes too and were scaled with the rest: put them right by
+	// entering them again. Eight in fifteen decide a median.
+	for i := driftRun - 1; i >= 0; i-- {
+		c := &p.classes[classOf(p.recent[i].rows)]
+		c.m[c.next] = p.recent[i]
+		c.next = (c.next + 1) % classSize
+		c.kept = min(c.kept+1, classSize)
+	}
+	p.kept = driftRun
+	p.run = 0
+}
+
+// update derives the median times and the spread.
+func (p *profile) update(now int64) {
+	p.points = p.points[:0]
+	for i := range p.classes {
+		c := &p.classes[i]
+		if c.kept == 0 {
+			continue
+		}
+		var ns [classSize]float64
+		rows := 0.0
+		for j, m := range c.m[:c.kept] {
+			at := j // insertion sort: the class is small
+			for ; at > 0 && ns[at-1] > m.ns; at-- {
+				ns[at] = ns[at-1]
+			}
+			ns[at] = m.ns
+			rows += float64(m.rows)
+		}
+		mid := ns[c.kept/2]
+		if c.kept%2 == 0 {
+			mid = (mid + ns[c.kept/2-1]) / 2
+		}
+		p.points = append(p.points, point{rows / float64(c.kept), mid, float64(c.kept), now-c.last > staleAfter})
+	}
+	p.trimStale()
+	p.monotone()
+	p.interpolate()
+	p.spread()
+}
+
+// trimStale bounds an old point by proportion to the fresh one below it: two batches of n rows never take
+// longer than one of 2n should.
+func (p *profile) trimStale() {
+	fresh := -1
+	for i := range p.points {
+		at := &p.points[i]
+		if !at.stale {
+			fresh = i
+		} else if fresh >= 0 {
+			f := p.points[fresh]
+			at.ns = min(at.ns, f.ns*at.rows/f.rows)
+		}
+	}
+}
+
+// monotone makes the points' times rise with the size: neighbours that fall are pooled to their average.
+func (p *profile) monotone() {
+	pts := p.points
+	for i := 1; i < len(pts); i++ {
+		// Pool backwards while the order is violated; pooled points keep their sizes and share the time.
+		j, ns, weight := i, pts[i].ns, pts[i].weight
+		for j > 0 && pts[j-1].ns > ns {
+			j--
+			ns = (ns*weight + pts[j].ns*pts[j].weight) / (weight + pts[j].weight)
+			weight += pts[j].weight
+		}
+		for k := j; k <= i; k++ {
+			pts[k].ns = ns
+		}
+	}
+}
+
+// interpolate fills in the median time of every size up to the largest that may be tried.
+func (p *profile) interpolate() {
+	pts := p.points
+	limit := p.explored()
+	p.median = slices.Grow(p.median[:0], limit+1)[:limit+1]
+	first, last := pts[0], pts[len(pts)-1]
+	// Beyond the last point the line through it and a point of about half its size goes on, but never with
+	// less than a quarter of the proportional slope: a flat pair of points promises nothing. With one point
+	// alone, time is taken to be proportional.
+	p.slope = last.ns / last.rows
+	for i := len(pts) - 2; i >= 0; i-- {
+		if pts[i].rows <= last.rows*0.6 || i == 0 && pts[i].rows < last.rows*0.9 {
+			p.slope = max((last.ns-pts[i].ns)/(last.rows-pts[i].rows), p.slope/4)
+			break
+		}
+	}
+	i := 0
+	for n := 1; n <= limit; n++ {
+		x := float64(n)
+		for i+1 < len(pts) && pts[i+1].rows <= x {
+			i++
+		}
+		switch {
+		case x <= first.rows:
+			p.median[n] = first.ns
+		case i+1 == len(pts):
+			p.median[n] = last.ns + p.slope*(x-last.rows)
+		default:
+			a, b := pts[i], pts[i+1]
+			p.median[n] = a.ns + (b.ns-a.ns)*(x-a.rows)/(b.rows-a.rows)
+		}
+	}
+}
+
+// spread derives the quantile factors from the last measurements.
+func (p *profile) spread() {
+	var buf [spreadSize]float64
+	ratios := buf[:p.kept]
+	for i, m := range p.recent[:p.kept] {
+		ratios[i] = m.ns / p.typical(m.rows)
+	}
+	slices.Sort(ratios)
+	p.upper = max(1, ratios[int(float64(p.kept)*upperShare)])
+	p.down = min(1, ratios[int(float64(p.kept)*lowerShare)])
+	if p.kept < fewSamples {
+		p.upper = max(p.upper, fewFactor)
+		p.down = min(p.down, 1/fewFactor)
+	}
+	p.upper = min(p.upper, maxFactor)
+}

@@ -1,0 +1,67 @@
+package scheduler
+
+import "math"
+
+// regression is the strategy "quantile": the idea that Clipper shipped (its model container estimates the
+// batch size from the time left: src/libclipper/include/clipper/containers.hpp, get_batch_size). The paper's
+// section 4.3.1 has it as quantile regression of latency on size; shipped was the regression of size on
+// latency, which is what this does: least squares with forgetting, evaluated at the time that the head of
+// the queue has left, less the residuals' upper quantile.
+//
+// It is here to be compared with. Following the head's time left, it collapses under overload.
+type regression struct {
+	// Weighted sums over finished batches, with x the execution time and y the rows.
+	w, x, y, xx, xy, yy float64
+}
+
+const (
+	regressionForget = 0.98 // weight of a batch per batch after it
+	regressionMin    = 4    // batches before the line is believed
+	regressionZ      = 1.75 // standard deviations of the residuals: the 96th percentile of a normal one
+)
+
+func (s *regression) pick(q *queue, p *plan) (window, bool) {
+	limit, why := p.explored()
+	at := q.start()
+	if p.shed {
+		at = q.seek(at, p.start+p.prof.planned(1))
+		if q.end(at) {
+			return window{}, false
+		}
+	}
+	left := min(q.item(at).deadline-p.start, p.objective)
+	if n := s.size(float64(left)); n < limit {
+		limit, why = n, CloseDeadline
+		if left == p.objective {
+			why = CloseObjective
+		}
+	}
+	return firstFit(q, p, limit, why)
+}
+
+// size is how many rows a batch of ns should have; without knowledge, as many as exploration allows.
+func (s *regression) size(ns float64) int {
+	varX := s.xx - s.x*s.x/max(s.w, 1)
+	if s.w < regressionMin || varX <= 0 {
+		return math.MaxInt
+	}
+	cov := s.xy - s.x*s.y/s.w
+	slope := cov / varX
+	residual := math.Sqrt(max(0, s.yy-s.y*s.y/s.w-slope*cov) / s.w)
+	n := s.y/s.w + slope*(ns-s.x/s.w) - regressionZ*residual
+	return int(min(max(n, 1), 1<<30))
+}
+
+func (s *regression) learn(rows, _ int, ns int64) {
+	for _, sum := range []*float64{&s.w, &s.x, &s.y, &s.xx, &s.xy, &s.yy} {
+		*sum *= regressionForget
+	}
+	x, y := float64(ns), float64(rows)
+	s.w, s.x, s.y = s.w+1, s.x+x, s.y+y
+	s.xx, s.xy, s.yy = s.xx+x*x, s.xy+x*y, s.yy+y*y
+}
+
+func (s *regression) limit(p *plan) int {
+	limit, _ := p.explored()
+	return min(limit, s.size(float64(p.objective)))
+}

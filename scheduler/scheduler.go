@@ -1,0 +1,325 @@
+package scheduler
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A Scheduler batches the requests of any number of models. It is safe for concurrent use.
+type Scheduler struct {
+	// Set once.
+
+	hooks Hooks
+	pool  *tensor.Pool
+	log   *slog.Logger
+	clock Clock
+	epoch time.Time // internal times are nanoseconds since then
+
+	batchID  atomic.Uint64
+	draining atomic.Bool
+
+	// Locked before a model's mutex, never after it.
+	mu sync.Mutex
+
+	// Guarded by mu.
+
+	defaults ModelConfig
+	configs  map[string]ModelConfig
+	models   map[ModelID]*Model
+	retired  []*Model // replaced or forgotten, but with replicas left
+}
+
+// New makes a scheduler without models: they come with their replicas.
+func New(cfg Config) (*Scheduler, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Scheduler{
+		hooks: cfg.Hooks, pool: cfg.Pool, log: cfg.Log, clock: cfg.Clock,
+		defaults: cfg.Default,
+		configs:  make(map[string]ModelConfig),
+		models:   make(map[ModelID]*Model),
+	}
+	for name, c := range cfg.Models {
+		s.configs[name] = c
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.clock == nil {
+		s.clock = realClock{}
+	}
+	s.epoch = s.clock.Now()
+	// Random, so that an answer meant for an earlier process of ours is not taken for one of this.
+	s.batchID.Store(rand.Uint64() >> 1)
+	return s, nil
+}
+
+func (s *Scheduler) now() int64 { return int64(s.clock.Now().Sub(s.epoch)) }
+
+// AddReplica registers a worker as a replica of a model, which it creates on first sight. A spec that
+// clients would see as another model than that of the live replicas is refused, with both in the message;
+// if none is live, it begins the model anew.
+func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOptions) (*Replica, error) {
+	if id.Name == "" || id.Version == "" {
+		return nil, fmt.Errorf("%w: a model has a name and a version, got %q and %q", ErrInvalidInput, id.Name, id.Version)
+	}
+	if err := spec.check(); err != nil {
+		return nil, fmt.Errorf("%w: model %s: %w", ErrInvalidInput, id, err)
+	}
+	s.mu.Lock()
+	if s.draining.Load() {
+		s.mu.Unlock()
+		return nil, errDraining
+	}
+	s.retired = slices.DeleteFunc(s.retired, (*Model).abandoned)
+	cfg := s.configLocked(id.Name)
+	m := s.models[id]
+	if m != nil && !m.spec.sameContract(spec) {
+		if m.Replicas() > 0 {
+			s.mu.Unlock()
+			return nil, fmt.Errorf("%w: model %s is served with %s; this replica declares %s", ErrInvalidInput, id, m.spec, spec)
+		}
+		s.retired = append(s.retired, m)
+		m = nil
+	}
+	if m == nil {
+		m = newModel(s, id, spec, cfg)
+		s.models[id] = m
+	}
+	rep := &Replica{m: m, label: opts.Label, worker: w, declared: spec.MaxBatch, ownSlots: opts.Slots, strategy: newStrategy(cfg.Strategy)}
+	fx, now := m.begin()
+	m.core.add(rep, now, fx)
+	s.mu.Unlock()
+	m.end(fx, now)
+	s.log.Debug("replica added", "model", id, "replica", opts.Label)
+	return rep, nil
+}
+
+// abandoned tells whether a model has no replica at all.
+func (m *Model) abandoned() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.core.replicas) == 0
+}
+
+// Forget removes a model that has no live replica, and tells whether it did. Until then a model stays known,
+// so that its requests are answered ErrUnavailable rather than not found.
+func (s *Scheduler) Forget(id ModelID) bool {
+	s.mu.Lock()
+	m := s.models[id]
+	if m == nil || m.Replicas() > 0 {
+		s.mu.Unlock()
+		return false
+	}
+	delete(s.models, id)
+	s.retired = append(s.retired, m)
+	s.mu.Unlock()
+	if f := s.hooks.ModelChanged; f != nil {
+		f(m)
+	}
+	return true
+}
+
+// Model finds a model that has, or had, replicas.
+func (s *Scheduler) Model(id ModelID) (*Model, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, ok := s.models[id]
+	return m, ok
+}
+
+// Models are all that have, or had, replicas, by name and version.
+func (s *Scheduler) Models() []*Model {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*Model, 0, len(s.models))
+	for _, m := range s.models {
+		all = append(all, m)
+	}
+	slices.SortFunc(all, func(a, b *Model) int {
+		return cmp.Or(cmp.Compare(a.id.Name, b.id.Name), cmp.Compare(a.id.Version, b.id.Version))
+	})
+	return all
+}
+
+// ModelConfig is the configuration in force for models of a name; MaxBatch is 0 if the containers decide.
+func (s *Scheduler) ModelConfig(name string) ModelConfig {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.configLocked(name)
+}
+
+func (s *Scheduler) configLocked(name string) ModelConfig {
+	return s.configs[name].or(s.defaults).withDefaults()
+}
+
+// Configure changes the configuration of all versions of a model, now and when they come. It takes effect
+// at once: what is waiting is batched anew, what is executing is not touched. Zero fields are as in Default.
+func (s *Scheduler) Configure(name string, cfg ModelConfig) error {
+	s.mu.Lock()
+	if err := cfg.or(s.defaults).Validate(); err != nil {
+		s.mu.Unlock()
+		return fmt.Errorf("model %s: %w", name, err)
+	}
+	s.configs[name] = cfg
+	cfg = s.configLocked(name)
+	var changed []*Model
+	for id, m := range s.models {
+		if id.Name == name {
+			changed = append(changed, m)
+		}
+	}
+	// Under mu, so that of two calls the later one holds in all models.
+	var after []func()
+	for _, m := range changed {
+		fx, now := m.begin()
+		m.core.configure(cfg)
+		m.core.dispatch(now, fx)
+		m.unlock(now)
+		after = append(after, func() { m.run(fx); m.settle(fx) })
+	}
+	s.mu.Unlock()
+	for _, f := range after {
+		f()
+	}
+	return nil
+}
+
+// Submit takes requests in. It never blocks and returns no error: each request gets exactly one call of its
+// owner's Complete, possibly before Submit returns. Requests of one model in one call are dispatched
+// together, after the last: what an event loop read in one go makes one batch.
+func (s *Scheduler) Submit(rs ...*Request) {
+	if len(rs) == 0 {
+		return
+	}
+	m := rs[0].Model
+	for _, r := range rs[1:] {
+		if r.Model != m {
+			s.submitMixed(rs)
+			return
+		}
+	}
+	if m != nil {
+		m.submit(rs)
+		return
+	}
+	for _, r := range rs {
+		r.Err, r.outcome = errNoModel, OutcomeNotFound
+		if f := s.hooks.Answered; f != nil {
+			f(r, OutcomeNotFound)
+		}
+		r.Owner.Complete(r)
+	}
+}
+
+// submitMixed submits requests of several models, model by model. A request that was submitted is not
+// looked at again, so they are sorted beforehand, in a copy.
+func (s *Scheduler) submitMixed(rs []*Request) {
+	groups := make(map[*Model][]*Request)
+	var order []*Model
+	for _, r := range rs {
+		if _, ok := groups[r.Model]; !ok {
+			order = append(order, r.Model)
+		}
+		groups[r.Model] = append(groups[r.Model], r)
+	}
+	for _, m := range order {
+		s.Submit(groups[m]...)
+	}
+}
+
+// Cancel gives a request up: it is answered ErrCanceled at once. Rows that wait leave the queue; rows that
+// are executing are computed and dropped. For a request that is answered already, or was never submitted,
+// it does nothing.
+//
+// It may race with the answer, but not with the request's next use: after Complete, r may be handed to
+// Cancel only until its fields are set for another Submit.
+func (s *Scheduler) Cancel(r *Request) {
+	if r.Model != nil {
+		r.Model.cancel(r)
+	}
+}
+
+// Infer submits a request and waits for its answer; it sets Owner. When ctx ends first the request is
+// canceled. The context's deadline counts if the request has none.
+func (s *Scheduler) Infer(ctx context.Context, r *Request) error {
+	if r.Deadline.IsZero() {
+		r.Deadline, _ = ctx.Deadline()
+	}
+	done := make(waiter)
+	r.Owner = done
+	s.Submit(r)
+	select {
+	case <-done:
+	case <-ctx.Done():
+		s.Cancel(r)
+		<-done
+	}
+	return r.Err
+}
+
+type waiter chan struct{}
+
+func (w waiter) Complete(*Request) { close(w) }
+
+// Drain refuses new requests and replicas, and returns when all requests are answered and no call out is
+// being made; with ctx's error if it ends before. It must not be called from a callback.
+func (s *Scheduler) Drain(ctx context.Context) error {
+	for _, m := range s.stop() {
+		m.mu.Lock()
+		m.core.draining = true
+		if m.idle == nil {
+			m.idle = make(chan struct{})
+		}
+		idle := m.idle
+		m.checkIdleLocked()
+		m.mu.Unlock()
+		select {
+		case <-idle:
+		case <-ctx.Done():
+			return fmt.Errorf("scheduler: draining: %w", context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+// Close refuses new requests and replicas, answers all requests ErrDraining, and stops the timers. Batches
+// that are executing stay with their workers until these answer.
+func (s *Scheduler) Close() {
+	for _, m := range s.stop() {
+		fx, now := m.begin()
+		m.core.close(fx)
+		if m.timer != nil {
+			m.timer.Stop()
+		}
+		m.armed = never
+		m.end(fx, now)
+	}
+}
+
+// stop turns new replicas away and gives all models.
+func (s *Scheduler) stop() []*Model {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.draining.Store(true)
+	all := slices.Clone(s.retired)
+	for _, m := range s.models {
+		all = append(all, m)
+	}
+	for _, m := range all {
+		m.mu.Lock()
+		m.core.draining = true
+		m.mu.Unlock()
+	}
+	return all
+}

@@ -1,0 +1,165 @@
+package scheduler
+
+// A source is whoever submits: a connection. It is known while it has rows waiting.
+type source struct {
+	id     uint64
+	rows   int
+	bytes  int64
+	share  float64 // of the queue's bounds, whichever it takes more of
+	newest *item
+	index  int // in the heap; -1: nothing waits
+}
+
+// sources keeps how much of the queue each source takes, and the one that takes most at hand.
+//
+// It serves one rule: at a limit, the newest rows of the source that takes most make room for a source that
+// takes less. (That is longest queue drop, of Suter et al., "Design Considerations for Supporting TCP with
+// Per-Flow Queueing", INFOCOM 1998; taking the larger of the two shares, of rows and of bytes, is dominant
+// resource fairness, of Ghodsi et al., NSDI 2011.) What it guarantees: a source that takes at most its
+// equal share of a full queue is never refused on account of others, however much they send.
+type sources struct {
+	byID  map[uint64]*source
+	heap  []*source // by share, the largest first
+	last  *source   // that was looked up: requests come in bursts from one connection
+	rows  float64   // bounds
+	bytes float64
+}
+
+// keepSources is how many sources are remembered although nothing of them waits.
+const keepSources = 1024
+
+func (ss *sources) of(id uint64) *source {
+	if s := ss.last; s != nil && s.id == id {
+		return s
+	}
+	s := ss.byID[id]
+	if s == nil {
+		s = &source{id: id, index: -1}
+		if ss.byID == nil {
+			ss.byID = make(map[uint64]*source)
+		}
+		ss.byID[id] = s
+	}
+	ss.last = s
+	return s
+}
+
+// add counts it, which begins to wait, as its source's newest.
+func (ss *sources) add(it *item) {
+	s := it.req.source
+	if it.older = s.newest; s.newest != nil {
+		s.newest.newer = it
+	}
+	s.newest = it
+	ss.change(s, it.rows(), it.bytes())
+}
+
+// remove takes it out, which no longer waits.
+func (ss *sources) remove(it *item) {
+	s := it.req.source
+	if it.newer != nil {
+		it.newer.older = it.older
+	} else {
+		s.newest = it.older
+	}
+	if it.older != nil {
+		it.older.newer = it.newer
+	}
+	it.older, it.newer = nil, nil
+	ss.change(s, -it.rows(), -it.bytes())
+}
+
+// change adds to what s has waiting and puts it in its place.
+func (ss *sources) change(s *source, rows int, bytes int64) {
+	s.rows += rows
+	s.bytes += bytes
+	s.share = ss.shareOf(s.rows, s.bytes)
+	switch {
+	case s.rows == 0:
+		if s.index >= 0 {
+			ss.drop(s)
+		}
+		if len(ss.byID) > keepSources {
+			delete(ss.byID, s.id)
+			if ss.last == s {
+				ss.last = nil
+			}
+		}
+	case s.index < 0:
+		s.index = len(ss.heap)
+		ss.heap = append(ss.heap, s)
+		ss.up(s.index)
+	case rows > 0:
+		ss.up(s.index)
+	default:
+		ss.down(s.index)
+	}
+}
+
+func (ss *sources) shareOf(rows int, bytes int64) float64 {
+	return max(float64(rows)/ss.rows, float64(bytes)/ss.bytes)
+}
+
+// bound sets what the shares are of.
+func (ss *sources) bound(rows int, bytes int64) {
+	ss.rows, ss.bytes = float64(rows), float64(bytes)
+	for _, s := range ss.heap {
+		s.share = ss.shareOf(s.rows, s.bytes)
+	}
+	for i := len(ss.heap)/2 - 1; i >= 0; i-- {
+		ss.down(i)
+	}
+}
+
+// heaviest is the source that takes most; nil if nothing waits.
+func (ss *sources) heaviest() *source {
+	if len(ss.heap) == 0 {
+		return nil
+	}
+	return ss.heap[0]
+}
+
+func (ss *sources) drop(s *source) {
+	i, n := s.index, len(ss.heap)-1
+	ss.swap(i, n)
+	ss.heap[n] = nil
+	ss.heap = ss.heap[:n]
+	s.index = -1
+	if i < n {
+		ss.down(i)
+		ss.up(i)
+	}
+}
+
+func (ss *sources) up(i int) {
+	for i > 0 {
+		parent := (i - 1) / 2
+		if ss.heap[parent].share >= ss.heap[i].share {
+			return
+		}
+		ss.swap(i, parent)
+		i = parent
+	}
+}
+
+func (ss *sources) down(i int) {
+	for {
+		child := 2*i + 1
+		if child >= len(ss.heap) {
+			return
+		}
+		if right := child + 1; right < len(ss.heap) && ss.heap[right].share > ss.heap[child].share {
+			child = right
+		}
+		if ss.heap[i].share >= ss.heap[child].share {
+			return
+		}
+		ss.swap(i, child)
+		i = child
+	}
+}
+
+func (ss *sources) swap(i, j int) {
+	ss.heap[i], ss.heap[j] = ss.heap[j], ss.heap[i]
+	ss.heap[i].index, ss.heap[j].index = i, j
+}

@@ -1,0 +1,121 @@
+package scheduler
+
+import "time"
+
+// counters count since the model was made.
+type counters struct {
+	Submitted     uint64 // accepted requests
+	Outcomes      [outcomes]uint64
+	Closed        [closeReasons]uint64
+	Batches       uint64 // sent
+	Rows          uint64 // in them
+	BatchesDone   uint64
+	BatchesFailed uint64
+	Retried       uint64 // requests, or parts of them, that were tried again
+	Suspected     uint64 // times that a replica did not answer in time
+}
+
+// Stats is a model at one moment, for people and for `shivactl explain`.
+type Stats struct {
+	ID     ModelID
+	Config ModelConfig // in force
+
+	// Now.
+
+	QueueRows   int
+	QueueBytes  int64
+	Requests    int // unanswered, waiting or executing
+	Shapes      int // different ones that wait
+	Sources     int // different ones that have rows waiting
+	OldestWait  time.Duration
+	Live        int
+	Replicas    []ReplicaStats
+	Predictable bool // all replicas' profiles are known well enough to refuse requests by them
+
+	// Since the model was made.
+
+	Submitted     uint64 // accepted requests
+	Outcomes      map[Outcome]uint64
+	Closed        map[CloseReason]uint64
+	Batches       uint64 // sent
+	Rows          uint64 // in them
+	BatchesDone   uint64 // answered or failed
+	BatchesFailed uint64
+	Retried       uint64 // requests, or parts of split ones, that were tried again
+	Suspected     uint64 // times that a replica did not answer within ExecTimeout
+}
+
+// ReplicaStats is one replica at one moment.
+type ReplicaStats struct {
+	Label    string
+	State    string // live, suspect, draining
+	InFlight int    // batches
+	MaxBatch int    // in force
+	Slots    int    // in force
+	Limit    int    // most rows that the strategy would send now
+	Largest  int    // largest batch measured
+	Batches  uint64 // answered
+	Rows     uint64 // in them
+	Overhead time.Duration
+	Profile  []ProfilePoint
+}
+
+// A ProfilePoint is the execution time of a batch of Rows.
+type ProfilePoint struct {
+	Rows    int
+	Typical time.Duration // median
+	Planned time.Duration // the upper quantile that batches are planned with
+}
+
+// Stats looks at the model.
+func (m *Model) Stats() Stats {
+	now := m.sched.now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := &m.core
+	s := Stats{
+		ID: m.id, Config: c.cfg,
+		QueueRows: c.rows, QueueBytes: c.bytes, Requests: c.requests,
+		Shapes: len(c.buckets.ordered), Sources: len(c.sources.heap), Live: c.live,
+		Predictable: c.live > 0 && !c.capacity.cold,
+		Submitted:   c.stats.Submitted,
+		Outcomes:    make(map[Outcome]uint64), Closed: make(map[CloseReason]uint64),
+		Batches: c.stats.Batches, Rows: c.stats.Rows, BatchesDone: c.stats.BatchesDone, BatchesFailed: c.stats.BatchesFailed,
+		Retried: c.stats.Retried, Suspected: c.stats.Suspected,
+	}
+	for o, n := range c.stats.Outcomes {
+		if n > 0 {
+			s.Outcomes[Outcome(o)] = n
+		}
+	}
+	for r, n := range c.stats.Closed {
+		if n > 0 {
+			s.Closed[CloseReason(r)] = n
+		}
+	}
+	for _, b := range c.buckets.ordered {
+		if _, q := b.top(); q != nil {
+			s.OldestWait = max(s.OldestWait, time.Duration(now-q.head().since))
+		}
+	}
+	for _, r := range c.replicas {
+		s.Replicas = append(s.Replicas, r.stats(c))
+	}
+	return s
+}
+
+func (r *Replica) stats(c *core) ReplicaStats {
+	p := r.plan(c, 0, 0)
+	s := ReplicaStats{
+		Label: r.label, State: r.state.String(), InFlight: len(r.inflight), MaxBatch: r.max, Slots: r.slots,
+		Limit: r.strategy.limit(&p), Largest: r.profile.largest, Batches: r.batches, Rows: r.rows,
+		Overhead: time.Duration(r.overhead.value(r.profile.typical(1))),
+	}
+	for _, at := range r.profile.points {
+		n := int(at.rows + 0.5)
+		s.Profile = append(s.Profile, ProfilePoint{
+			Rows: n, Typical: time.Duration(r.profile.typical(n)), Planned: time.Duration(r.profile.planned(n)),
+		})
+	}
+	return s
+}
