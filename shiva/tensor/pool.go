@@ -41,7 +41,9 @@ var ErrBudget = errors.New("tensor: memory budget exhausted")
 type Pool struct {
 	budget int64 // 0: none
 
+	_    [56]byte     // every Get and Release writes out: it has a cache line of its own
 	out  atomic.Int64 // bytes of all classes handed out
+	_    [56]byte
 	idle atomic.Int64 // bytes on the shelves
 
 	quick   [quickClasses]sync.Pool // of *Buffer

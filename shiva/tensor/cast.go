@@ -1,0 +1,262 @@
+package tensor
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/bits"
+	"unsafe"
+
+	"github.com/x448/float16"
+)
+
+// Cast gives t with its elements as another dtype, in memory of the pool that the result owns: one
+// reference, which is the caller's. To the dtype it has, it gives t itself and retains it.
+//
+// Values are preserved or the cast is refused, naming the first element that would change: one that is
+// out of range, has a fraction that an integer cannot hold, or more digits than a float can. Every real
+// number and bool goes to every other one; -0 may become 0, NaN goes to floats only, bool is 0 and 1. A
+// complex dtype goes to the other complex one only. LongDouble and Bytes go nowhere.
+func Cast(t Tensor, to DType, pool *Pool) (Tensor, error) {
+	if err := t.Check(); err != nil {
+		return Tensor{}, err
+	}
+	if t.DType == to {
+		t.Retain()
+		return t, nil
+	}
+	from, into := t.DType, to
+	switch {
+	case from == Complex64 && into == Complex128:
+		from, into = Float32, Float64 // part by part
+	case from == Complex128 && into == Complex64:
+		from, into = Float64, Float32
+	}
+	var convert castFunc
+	if to.Valid() {
+		convert = casts[from.carrier()][into.carrier()]
+	}
+	if convert == nil {
+		return Tensor{}, fmt.Errorf("tensor: no cast from %s to %s", t.DType, to)
+	}
+	n := len(t.Data) / from.Size()
+	buf, err := pool.Get(n * into.Size())
+	if err != nil {
+		return Tensor{}, err
+	}
+	out := Tensor{Name: t.Name, DType: to, Shape: append(Shape(nil), t.Shape...), Data: buf.Bytes(), Buf: buf}
+	// In blocks that stay in the first-level cache on the way through the carriers.
+	var wide, narrow [castBlock * 4]byte
+	for done := 0; done < n; done += castBlock {
+		k := min(castBlock, n-done)
+		src, dst := t.Data[done*from.Size():], out.Data[done*into.Size():]
+		if from.carrier() != from {
+			from.toCarrier(wide[:], src, k)
+			src = wide[:]
+		}
+		result := dst
+		if into.carrier() != into {
+			result = narrow[:]
+		}
+		bad := convert(result, src, k)
+		if bad < 0 && into.carrier() != into {
+			bad = into.fromCarrier(dst, narrow[:], k)
+		}
+		if bad >= 0 {
+			out.Release()
+			at := (done + bad) * from.Size() / t.DType.Size()
+			return Tensor{}, fmt.Errorf("tensor: element %d is the %s %s, which no %s is equal to", at, t.DType, t.elementText(at), to)
+		}
+	}
+	return out, nil
+}
+
+// castBlock is how many elements are cast at a time.
+const castBlock = 512
+
+// carrier is the dtype of Go's that d's elements are cast as: itself, or one that holds all its values.
+func (d DType) carrier() DType {
+	switch d {
+	case Float16, BFloat16:
+		return Float32
+	case Bool:
+		return Uint8
+	default:
+		return d
+	}
+}
+
+// toCarrier converts n elements of d to its carrier, which is another dtype.
+func (d DType) toCarrier(dst, src []byte, n int) {
+	ne := binary.NativeEndian
+	for i := range n {
+		switch d {
+		case Float16:
+			f := float16.Frombits(ne.Uint16(src[2*i:])).Float32()
+			ne.PutUint32(dst[4*i:], math.Float32bits(f))
+		case BFloat16:
+			ne.PutUint32(dst[4*i:], uint32(ne.Uint16(src[2*i:]))<<16)
+		case Bool:
+			dst[i] = 0
+			if src[i] != 0 {
+				dst[i] = 1
+			}
+		}
+	}
+}
+
+// fromCarrier converts n elements from d's carrier, and gives the first that d cannot hold, or -1.
+func (d DType) fromCarrier(dst, src []byte, n int) int {
+	ne := binary.NativeEndian
+	for i := range n {
+		switch d {
+		case Float16:
+			f := math.Float32frombits(ne.Uint32(src[4*i:]))
+			h := float16.Fromfloat32(f)
+			if h.Float32() != f && f == f {
+				return i
+			}
+			ne.PutUint16(dst[2*i:], h.Bits())
+		case BFloat16:
+			b := ne.Uint32(src[4*i:])
+			if f := math.Float32frombits(b); f != f {
+				b = b&^0xffff | 1<<22 // still NaN with half its bits
+			}
+			if b&0xffff != 0 {
+				return i
+			}
+			ne.PutUint16(dst[2*i:], uint16(b>>16))
+		case Bool:
+			if src[i] > 1 {
+				return i
+			}
+			dst[i] = src[i]
+		}
+	}
+	return -1
+}
+
+// elementText writes element i of a tensor of numbers for people.
+func (t Tensor) elementText(i int) string {
+	b := t.Data[i*t.DType.Size():]
+	ne := binary.NativeEndian
+	var v any
+	switch t.DType {
+	case Float16:
+		v = float16.Frombits(ne.Uint16(b)).Float32()
+	case BFloat16:
+		v = math.Float32frombits(uint32(ne.Uint16(b)) << 16)
+	case Float32:
+		v = math.Float32frombits(ne.Uint32(b))
+	case Float64:
+		v = math.Float64frombits(ne.Uint64(b))
+	case Complex64:
+		v = complex(math.Float32frombits(ne.Uint32(b)), math.Float32frombits(ne.Uint32(b[4:])))
+	case Complex128:
+		v = complex(math.Float64frombits(ne.Uint64(b)), math.Float64frombits(ne.Uint64(b[8:])))
+	case Uint8, Bool:
+		v = b[0]
+	case Int8:
+		v = int8(b[0])
+	case Uint16:
+		v = ne.Uint16(b)
+	case Int16:
+		v = int16(ne.Uint16(b))
+	case Uint32:
+		v = ne.Uint32(b)
+	case Int32:
+		v = int32(ne.Uint32(b))
+	case Uint64:
+		v = ne.Uint64(b)
+	case Int64:
+		v = int64(ne.Uint64(b))
+	}
+	return fmt.Sprint(v)
+}
+
+// A real is a Go type whose elements are cast as they are.
+type real interface {
+	int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | float32 | float64
+}
+
+// A castFunc converts n elements from src to dst, and gives the first that would change its value, or -1.
+type castFunc = func(dst, src []byte, n int) int
+
+// casts has a function for each pair of real dtypes, by number.
+var casts = func() (m [len(dtypes)][len(dtypes)]castFunc) {
+	m[Int8] = castsFrom[int8]()
+	m[Int16] = castsFrom[int16]()
+	m[Int32] = castsFrom[int32]()
+	m[Int64] = castsFrom[int64]()
+	m[Uint8] = castsFrom[uint8]()
+	m[Uint16] = castsFrom[uint16]()
+	m[Uint32] = castsFrom[uint32]()
+	m[Uint64] = castsFrom[uint64]()
+	m[Float32] = castsFrom[float32]()
+	m[Float64] = castsFrom[float64]()
+	return m
+}()
+
+func castsFrom[F real]() [len(dtypes)]castFunc {
+	return [len(dtypes)]castFunc{
+		Int8:    castSlice[F, int8],
+		Int16:   castSlice[F, int16],
+		Int32:   castSlice[F, int32],
+		Int64:   castSlice[F, int64],
+		Uint8:   castSlice[F, uint8],
+		Uint16:  castSlice[F, uint16],
+		Uint32:  castSlice[F, uint32],
+		Uint64:  castSlice[F, uint64],
+		Float32: castSlice[F, float32],
+		Float64: castSlice[F, float64],
+	}
+}
+
+// castSlice is the castFunc of one pair. Data need not be aligned.
+func castSlice[F, T real](dst, src []byte, n int) int {
+	from := unsafe.Slice((*F)(unsafe.Pointer(unsafe.SliceData(src))), n)
+	to := unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(dst))), n)
+	for i, v := range from {
+		if !holds[T](v) {
+			return i
+		}
+		to[i] = T(v)
+	}
+	return -1
+}
+
+// holds tells whether T has a value equal to v. All but the last comparison of each case is known when
+// the pair is compiled.
+func holds[T, F real](v F) bool {
+	switch {
+	case isFloat[F]() && isFloat[T]():
+		return F(T(v)) == v || v != v
+	case isFloat[F]():
+		// Go leaves the conversion of a float that is out of range open, so that comes first.
+		half := float64(uint64(1) << (8*unsafe.Sizeof(T(0)) - 1))
+		low, high := 0.0, 2*half
+		if isSigned[T]() {
+			low, high = -half, half
+		}
+		f := float64(v)
+		return f >= low && f < high && F(T(v)) == v
+	case isFloat[T]():
+		digits := 53
+		if unsafe.Sizeof(T(0)) == 4 {
+			digits = 24
+		}
+		if 8*int(unsafe.Sizeof(v)) <= digits {
+			return true
+		}
+		magnitude := uint64(v)
+		if v < 0 {
+			magnitude = -magnitude
+		}
+		return magnitude == 0 || bits.Len64(magnitude)-bits.TrailingZeros64(magnitude) <= digits
+	default:
+		return F(T(v)) == v && (v < 0) == (T(v) < 0)
+	}
+}
+
+func isFloat[T real]() bool  { return T(1)/2 != 0 }
+func isSigned[T real]() bool { return T(0)-1 < 0 }

@@ -1,0 +1,112 @@
+package tensor
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+)
+
+var widths = []int{1, 2, 4, 8, 16}
+
+// swapNaively is what the kernels are held to.
+func swapNaively(src []byte, width int) []byte {
+	dst := make([]byte, len(src))
+	for i := range src {
+		dst[i-i%width+width-1-i%width] = src[i]
+	}
+	return dst
+}
+
+// kernels are all ways to swap that this machine has.
+var kernels = map[string]func(dst, src []byte, width int){
+	"chosen": SwapCopy,
+	"portable": func(dst, src []byte, width int) {
+		if width == 1 {
+			copy(dst, src)
+			return
+		}
+		swapWords(dst[:len(src)], src, width)
+	},
+}
+
+// TestSwapCopy: all widths, lengths around every block size of the kernels, and alignments of both sides; and not a
+// byte beyond.
+func TestSwapCopy(t *testing.T) {
+	const margin = 64
+	src := make([]byte, 1024+margin)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for i := range src {
+		src[i] = byte(rnd.Uint32())
+	}
+	dst := make([]byte, 1024+2*margin)
+	want := make([]byte, len(dst))
+	for name, swap := range kernels {
+		for _, width := range widths {
+			for n := 0; n <= 1024; n += width {
+				if n > 300 && n%(16*5) != 0 {
+					continue
+				}
+				for _, from := range []int{0, 1, 2, 3, 8, 15, 16, 31} {
+					to := margin + (from*7+n)%33
+					for i := range dst {
+						dst[i], want[i] = 0xAA, 0xAA
+					}
+					copy(want[to:], swapNaively(src[from:from+n], width))
+					swap(dst[to:], src[from:from+n], width)
+					if !bytes.Equal(dst, want) {
+						t.Fatalf("%s: width %d, %d bytes from %d to %d:\n%x, want\n%x", name, width, n, from, to, dst, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestSwapCopyInPlace: source and destination may be the same.
+func TestSwapCopyInPlace(t *testing.T) {
+	for name, swap := range kernels {
+		for _, width := range widths {
+			b := make([]byte, 16*21)
+			for i := range b {
+				b[i] = byte(i)
+			}
+			want := swapNaively(b, width)
+			if swap(b, b, width); !bytes.Equal(b, want) {
+				t.Errorf("%s, width %d: %x, want %x", name, width, b, want)
+			}
+		}
+	}
+}
+
+func TestSwapCopyRefuses(t *testing.T) {
+	for name, f := range map[string]func(){
+		"short destination": func() { SwapCopy(make([]byte, 7), make([]byte, 8), 4) },
+		"part of a unit":    func() { SwapCopy(make([]byte, 8), make([]byte, 7), 4) },
+		"width 3":           func() { SwapCopy(make([]byte, 9), make([]byte, 9), 3) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			f()
+		}()
+	}
+}
+
+func BenchmarkSwapCopy(b *testing.B) {
+	const size = 1 << 20
+	src, dst := make([]byte, size), make([]byte, size)
+	for _, width := range widths {
+		for name, swap := range kernels {
+			b.Run(fmt.Sprintf("width=%d/kernel=%s", width, name), func(b *testing.B) {
+				b.SetBytes(size)
+				for b.Loop() {
+					swap(dst, src, width)
+				}
+			})
+		}
+	}
+}

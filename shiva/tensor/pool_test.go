@@ -1,0 +1,298 @@
+package tensor
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestClassOf: classes are ordered, hold what they are for, and waste at most a quarter of it.
+func TestClassOf(t *testing.T) {
+	class, size := classOf(0)
+	check := func(n int) {
+		t.Helper()
+		c, s := classOf(n)
+		if s < n || n > minClassBytes && 4*s > 5*n || s%16 != 0 {
+			t.Fatalf("%d bytes go into %d", n, s)
+		}
+		if (c == class) != (s == size) || c < class || c > class+1 {
+			t.Fatalf("%d bytes: class %d of %d bytes after class %d of %d", n, c, s, class, size)
+		}
+		class, size = c, s
+	}
+	for n := range 1 << 19 {
+		check(n)
+	}
+	for n := 1 << 19; n <= maxClassBytes; n = n*17/16 + 1 {
+		check(n)
+		check(size) // the class's own size
+	}
+	for n, want := range map[int]int{0: 0, minClassBytes: 0, maxQuickBytes: quickClasses - 1, maxClassBytes: numClasses - 1} {
+		if c, s := classOf(n); c != want || s != max(n, minClassBytes) {
+			t.Errorf("%d bytes: class %d of %d bytes, want class %d", n, c, s, want)
+		}
+	}
+	if c, s := classOf(maxClassBytes + 1); c != unpooled || s != maxClassBytes+1 {
+		t.Errorf("above the largest: class %d of %d bytes", c, s)
+	}
+}
+
+func mustGet(t testing.TB, p *Pool, n int) *Buffer {
+	t.Helper()
+	b, err := p.Get(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(b.Bytes()) != n {
+		t.Fatalf("%d bytes, want %d", len(b.Bytes()), n)
+	}
+	return b
+}
+
+func TestPoolCounts(t *testing.T) {
+	p := NewPool(1 << 30)
+	var all []*Buffer
+	var sum int64
+	for _, n := range []int{0, 1, 64, 65, 1000, 32 << 10, 32<<10 + 1, 1 << 20, maxClassBytes + 1} {
+		all = append(all, mustGet(t, p, n))
+		_, size := classOf(n)
+		sum += int64(size)
+		if p.InUse() != sum {
+			t.Fatalf("%d bytes in use after %d, want %d", p.InUse(), n, sum)
+		}
+	}
+	if n := len(Outstanding(p)); Invariants && n != len(all) {
+		t.Errorf("%d buffers are outstanding, want %d", n, len(all))
+	} else if Invariants && !strings.Contains(Outstanding(p)[0], "TestPoolCounts") {
+		t.Errorf("no taker in %q", Outstanding(p)[0])
+	}
+	for _, b := range all {
+		b.Retain()
+		b.Release()
+		b.Release()
+	}
+	if p.InUse() != 0 || len(Outstanding(p)) != 0 {
+		t.Errorf("%d bytes are in use in the end, %q", p.InUse(), Outstanding(p))
+	}
+}
+
+func TestPoolBudget(t *testing.T) {
+	p := NewPool(10_000)
+	a := mustGet(t, p, 8192)
+	_, err := p.Get(2000)
+	if !errors.Is(err, ErrBudget) {
+		t.Fatalf("the budget is passed: %v", err)
+	}
+	for _, want := range []string{"10000", "8192", "2048"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not name %s", err, want)
+		}
+	}
+	if p.InUse() != 8192 || p.Budget() != 10_000 {
+		t.Errorf("%d of %d bytes in use after the refusal", p.InUse(), p.Budget())
+	}
+	b := mustGet(t, p, 1792)
+	a.Release()
+	b.Release()
+	mustGet(t, p, 8000).Release()
+}
+
+func TestNilPool(t *testing.T) {
+	var p *Pool
+	b := mustGet(t, p, 100)
+	b.Retain()
+	b.Release()
+	b.Release()
+	if p.InUse() != 0 || p.Idle() != 0 || p.Budget() != 0 || Outstanding(p) != nil {
+		t.Error("a nil pool counts")
+	}
+	var none *Buffer
+	none.Retain()
+	none.Release()
+}
+
+// TestPoolReuses: large buffers come back, most recently used first, and survive garbage collections while they are
+// used.
+func TestPoolReuses(t *testing.T) {
+	if Invariants {
+		return // released buffers are never handed out again
+	}
+	p := NewPool(0)
+	a, b := mustGet(t, p, 1<<20), mustGet(t, p, 1<<20)
+	a.Release()
+	b.Release()
+	if p.Idle() != 2<<20 {
+		t.Errorf("%d bytes idle, want two buffers", p.Idle())
+	}
+	for range 5 {
+		c := mustGet(t, p, 1<<20-5)
+		if c != b {
+			t.Fatal("another buffer than the last one released")
+		}
+		if p.Idle() != 1<<20 {
+			t.Errorf("%d bytes idle, want one buffer", p.Idle())
+		}
+		c.Release()
+	}
+	if c := mustGet(t, p, maxClassBytes+1); c != nil {
+		c.Release()
+		if p.Idle() != 2<<20 {
+			t.Errorf("%d bytes idle after one above the largest class", p.Idle())
+		}
+	}
+}
+
+// TestPoolTrim: at each trim half of what nobody needed goes, and what was needed stays.
+func TestPoolTrim(t *testing.T) {
+	if Invariants {
+		return
+	}
+	p := NewPool(0)
+	idle := func() int64 { return p.Idle() >> 20 }
+	var all []*Buffer
+	for range 16 {
+		all = append(all, mustGet(t, p, 1<<20))
+	}
+	for _, b := range all {
+		b.Release()
+	}
+	p.trim() // nothing lay idle all the time since the beginning
+	if idle() != 16 {
+		t.Fatalf("%d left", idle())
+	}
+	// Ten are in use between this trim and the next, at the same time; so six were not needed.
+	for i := range 10 {
+		all[i] = mustGet(t, p, 1<<20)
+	}
+	for i := range 10 {
+		all[i].Release()
+	}
+	for _, want := range []int64{13, 6, 3, 1, 0, 0} {
+		if p.trim(); idle() != want {
+			t.Fatalf("%d left, want %d", idle(), want)
+		}
+	}
+}
+
+// TestPoolTrimsAtGC: the garbage collector sets off the trim, again and again, and does not keep the pool alive.
+func TestPoolTrimsAtGC(t *testing.T) {
+	if Invariants {
+		return
+	}
+	p := NewPool(0)
+	mustGet(t, p, 1<<20).Release()
+	for start := time.Now(); p.Idle() > 0; {
+		if time.Since(start) > 30*time.Second {
+			t.Fatal("an idle buffer is still there")
+		}
+		runtime.GC()
+	}
+	gone := make(chan bool)
+	runtime.AddCleanup(p, func(c chan bool) { close(c) }, gone)
+	p = nil
+	for start := time.Now(); ; {
+		runtime.GC()
+		select {
+		case <-gone:
+			return
+		default:
+		}
+		if time.Since(start) > 30*time.Second {
+			t.Fatal("the pool is still there")
+		}
+	}
+}
+
+// TestPoolMakesRoom: idle buffers of one size do not add to a budget's worth of another.
+func TestPoolMakesRoom(t *testing.T) {
+	if Invariants {
+		return
+	}
+	p := NewPool(64 << 20)
+	var all []*Buffer
+	for range 64 {
+		all = append(all, mustGet(t, p, 1<<20))
+	}
+	for _, b := range all {
+		b.Release()
+	}
+	for n := int64(1); n <= 16; n++ {
+		b := mustGet(t, p, 4<<20)
+		defer b.Release()
+		if p.InUse()+p.Idle() > p.Budget() {
+			t.Fatalf("%d bytes in use and %d idle pass the budget of %d", p.InUse(), p.Idle(), p.Budget())
+		}
+		if idle := p.Idle() >> 20; idle != 64-4*n {
+			t.Fatalf("%d MiB idle with %d in use, want the rest of the budget", idle, 4*n)
+		}
+	}
+}
+
+// TestPoolConcurrently: many goroutines take, hand on and release; no two have the same memory.
+func TestPoolConcurrently(t *testing.T) {
+	p := NewPool(32 << 20)
+	var wg sync.WaitGroup
+	handOn := make(chan *Buffer, 16)
+	for g := range 8 {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(1, uint64(g)))
+			for range 2000 {
+				b, err := p.Get(rnd.IntN(1 << rnd.IntN(19)))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for i := range b.Bytes() {
+					b.Bytes()[i] = byte(g)
+				}
+				b.Retain()
+				handOn <- b
+				for _, c := range b.Bytes() {
+					if c != byte(g) {
+						t.Errorf("goroutine %d finds a byte of %d", g, c)
+						break
+					}
+				}
+				b.Release()
+				(<-handOn).Release()
+			}
+		})
+	}
+	wg.Wait()
+	if p.InUse() != 0 {
+		t.Errorf("%d bytes in use in the end, %q", p.InUse(), Outstanding(p))
+	}
+}
+
+func BenchmarkPool(b *testing.B) {
+	p := NewPool(1 << 30)
+	for _, size := range []int{256, 16 << 10, 1 << 20} {
+		b.Run(fmt.Sprintf("size=%d", size), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				x, err := p.Get(size)
+				if err != nil {
+					b.Fatal(err)
+				}
+				x.Release()
+			}
+		})
+	}
+	b.Run("size=256/parallel=yes", func(b *testing.B) {
+		b.ReportAllocs()
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				x, err := p.Get(256)
+				if err != nil {
+					b.Error(err)
+				}
+				x.Release()
+			}
+		})
+	})
+}
