@@ -169,7 +169,7 @@ def test_a_row_of_the_wrong_kind_fails_alone() -> None:
 def test_every_row_fails() -> None:
     made = model(name="m", inputs=[X], outputs=[Tensor("y", "FP32", [-1, -1, 3])], per_row=True)(lambda x: 1 / 0)
     batch = Batch(2)
-    assert run(made, TWO, batch=batch)[0].shape == (2, 0, 3)
+    assert run(made, TWO, batch=batch)[0].shape == (2, 1, 3)
     assert batch.errors == dict.fromkeys(range(2), "ZeroDivisionError: division by zero")
 
 

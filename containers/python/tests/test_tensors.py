@@ -103,6 +103,8 @@ def test_declarations() -> None:
         Tensor("x", "float32", [-1])
     with pytest.raises(DeclarationError, match="a dimension is a size or -1, got -2"):
         Tensor("x", "FP32", [-1, -2])
+    with pytest.raises(DeclarationError, match="got 0"):
+        Tensor("x", "FP32", [-1, 0])
     with pytest.raises(DeclarationError, match="name"):
         Tensor("", "FP32", [-1])
 

@@ -249,8 +249,8 @@ class Model(Generic[P, R]):
     @staticmethod
     def _column(tensor: Tensor, cells: Sequence[Array | None]) -> Array:
         shape = next((cell.shape for cell in cells if cell is not None), None)
-        if shape is None:  # every row failed: no size to go by where the declaration leaves it open
-            shape = tuple(max(dim, 0) for dim in tensor.shape[1:])
+        if shape is None:  # every row failed: any size will do where the declaration leaves it open
+            shape = tuple(max(dim, 1) for dim in tensor.shape[1:])
         out = np.full((len(cells), *shape), b"" if tensor.datatype == "BYTES" else 0, tensor.dtype)
         for row, cell in enumerate(cells):
             if cell is None:

@@ -86,7 +86,7 @@ class Tensor:
             )
         shape = tuple(self.shape)
         for dim in shape:
-            if not isinstance(dim, int) or isinstance(dim, bool) or dim < -1:
+            if not isinstance(dim, int) or isinstance(dim, bool) or dim < -1 or dim == 0:
                 raise DeclarationError(
                     f'tensor "{self.name}": a dimension is a size or -1, got {dim!r} in {list(shape)}'
                 )

@@ -1,0 +1,21 @@
+"""A model that answers with its process id, after as many seconds as it is asked for."""
+
+import os
+import time
+from typing import Any
+
+import numpy as np
+from shiva_container import Tensor, model, serve
+
+
+@model(
+    name=os.environ.get("MODEL_NAME", "killed"),
+    inputs=[Tensor("seconds", "FP32", [-1])],
+    outputs=[Tensor("process", "INT64", [-1])],
+)
+def process(seconds: Any) -> Any:
+    time.sleep(float(seconds.max()))
+    return np.full(len(seconds), os.getpid())
+
+
+serve()

@@ -1,0 +1,52 @@
+"""The models that the end-to-end test serves with the SDK, all in one process."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from shiva_container import DATATYPES, Tensor, model, serve
+
+ECHOED = [name for name in DATATYPES if name not in ("BYTES", "BF16")]  # those two are not on Shiva's wire
+PAIR = [Tensor("x", "FP32", [-1, 2])]
+SUM = [Tensor("sum", "FP32", [-1])]
+
+for datatype in ECHOED:
+    tensors = [Tensor("x", datatype, [-1, -1])]
+    model(name=f"echo_{datatype.lower()}", inputs=tensors, outputs=tensors)(lambda x: x)
+
+
+@model(name="rows", inputs=PAIR, outputs=SUM, per_row=True)
+def rows(x: Any) -> Any:
+    """Fails on its own for a row that begins with a negative number."""
+    if x[0] < 0:
+        raise ValueError(f"{x[0]:g} is negative")
+    return x.sum()
+
+
+@model(name="fails", inputs=PAIR, outputs=SUM)
+def fails(x: Any) -> Any:
+    raise ValueError("no such luck")
+
+
+@model(name="wrong", inputs=PAIR, outputs=SUM)
+def wrong(x: Any) -> Any:
+    return x.sum(axis=1).astype(np.float64)
+
+
+@model(name="slow", inputs=PAIR, outputs=SUM)
+def slow(x: Any) -> Any:
+    """Takes as many seconds as the first row says."""
+    time.sleep(float(x[0, 0]))
+    return x.sum(axis=1)
+
+
+@model(name="one", inputs=[Tensor("a", "INT32", [3]), Tensor("b", "INT32", [])], outputs=[Tensor("c", "INT32", [3])])
+def one(a: Any, b: Any) -> Any:
+    """Has no batch dimension."""
+    return a * b
+
+
+if __name__ == "__main__":
+    serve()
