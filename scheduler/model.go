@@ -1,8 +1,8 @@
 package scheduler
 
 import (
-	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -180,14 +180,31 @@ func (m *Model) send(b *Batch) {
 	if f := m.sched.hooks.BatchClosed; f != nil {
 		f(m.id, b.Rows-b.padding, b.reason, time.Duration(b.oldest))
 	}
-	err := errors.New("the worker panicked")
-	defer func() {
-		if err != nil {
-			m.remove(b.replica, fmt.Errorf("sending a batch: %w", err))
+	if err := deliver(b); err != nil {
+		if p, ok := err.(*workerPanic); ok {
+			m.sched.log.Error("panic in a worker; its replica is removed", "model", m.id, "replica", b.replica.label, "panic", p.value, "stack", string(p.stack))
 		}
-		b.leave()
+		m.remove(b.replica, fmt.Errorf("sending a batch: %w", err))
+	}
+	b.leave()
+}
+
+// A workerPanic is a panic in Worker.Send as an error. The goroutine is often an event loop of other
+// requests, so it goes no further.
+type workerPanic struct {
+	value any
+	stack []byte
+}
+
+func (p *workerPanic) Error() string { return fmt.Sprintf("the worker panicked: %v", p.value) }
+
+func deliver(b *Batch) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &workerPanic{v, debug.Stack()}
+		}
 	}()
-	err = b.replica.worker.Send(b)
+	return b.replica.worker.Send(b)
 }
 
 // submit takes in requests of this model.
