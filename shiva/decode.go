@@ -194,8 +194,11 @@ func (d *Decoder) Push(p []byte) (n int, m *Message, err error) {
 	}
 }
 
-// Buffered tells whether the stream is inside a message.
-func (d *Decoder) Buffered() bool { return d.state != inHeader || d.nPart > 0 && !d.lost }
+// Buffered tells whether the Decoder holds anything of the stream: it is inside a message, or searching for a header.
+// If not, it may as well go on with another stream.
+func (d *Decoder) Buffered() bool { return d.inMessage() || d.lost }
+
+func (d *Decoder) inMessage() bool { return d.state != inHeader || d.nPart > 0 && !d.lost }
 
 // Direct is the memory for the next bytes of the stream, so that a large body can be read from a socket without a
 // detour; nil unless the stream is inside a body that needs no swap. [Decoder.Advance] says how much of it was
@@ -218,17 +221,17 @@ func (d *Decoder) Advance(n int) {
 }
 
 // Close says that the stream has ended, and releases what is half received. It returns nil between two messages,
-// and an error of kind truncated inside one. After that the Decoder is of no more use.
+// and an error of kind truncated inside one. After that the Decoder is of no more use until Reset.
 func (d *Decoder) Close() error {
 	if d.failed != nil {
 		return d.failed
 	}
-	buffered := d.Buffered()
+	cut := d.inMessage()
 	e := &DecodeError{Kind: KindTruncated, Field: d.fieldName(), Offset: d.pos,
 		Detail: fmt.Sprintf("the stream ended inside a message, after %d bytes of it", d.pos)}
 	d.drop()
 	d.failed = e
-	if !buffered {
+	if !cut {
 		return nil
 	}
 	return e
