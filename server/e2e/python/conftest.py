@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from shiva_client import Client
 
 HERE = Path(__file__).parent

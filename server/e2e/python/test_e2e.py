@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from shiva_container import DATATYPES
-
 import sdk_models
 from conftest import HERE, Process, Server, Start, values
 from shiva_client import SEND, Client, Message
+from shiva_container import DATATYPES
 
 
 @pytest.fixture(scope="module", autouse=True)

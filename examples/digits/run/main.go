@@ -1,0 +1,264 @@
+// Command run shows the whole of shivad in a minute: it starts the server with the digits model in a
+// container beside it, classifies handwritten digits that the model has never seen over TCP, and goes on
+// serving until Ctrl-C. It is `make run`, and runs from the top of the source tree.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	example  = "examples/digits"
+	patience = 30 * time.Second
+)
+
+func main() {
+	// The server is in a process group of its own, so Ctrl-C reaches only us, and it is we who stop it in order.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	var o options
+	flag.StringVar(&o.tcp, "tcp", "127.0.0.1:6174", "`address` of the door for clients")
+	flag.StringVar(&o.containers, "containers", "127.0.0.1:7000", "`address` where containers connect")
+	flag.StringVar(&o.admin, "admin", "127.0.0.1:8002", "`address` of health and metrics")
+	flag.BoolVar(&o.once, "once", false, "end after the images instead of serving on")
+	flag.Parse()
+	if err := run(ctx, o, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "run:", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	tcp, containers, admin string
+	once                   bool
+}
+
+func run(ctx context.Context, o options, out io.Writer) (err error) {
+	labels, err := readLabels()
+	if err != nil {
+		return err
+	}
+	server, err := start(o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.stop()) }()
+	if err := server.waitReady(ctx, o.admin); err != nil {
+		return ended(ctx, err)
+	}
+	fmt.Fprintf(out, "shivad serves on %s; %d images it has never seen go through bin/shivactl:\n\n", o.tcp, len(labels))
+	if err := classify(ctx, o.tcp, labels, out); err != nil {
+		return ended(ctx, err)
+	}
+	if o.once {
+		return nil
+	}
+	fmt.Fprintf(out, "\nTry next, in another terminal:\n\n  bin/shivactl%s infer digits %s/images/00.png\n  bin/shivactl%s status\n\nServing until Ctrl-C.\n",
+		unless("--addr", o.tcp, "127.0.0.1:6174"), example, unless("--admin", o.admin, "127.0.0.1:8002"))
+	select {
+	case <-ctx.Done():
+		fmt.Fprintln(out, "\nstopping")
+		return nil
+	case <-server.done:
+		return fmt.Errorf("bin/shivad has ended by itself: %v", server.err)
+	}
+}
+
+// ended is err, or nil if it only says that the user has had enough.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func unless(flag, value, standard string) string {
+	if value == standard {
+		return ""
+	}
+	return " " + flag + " " + value
+}
+
+// A label is what a held-out image shows.
+type label struct {
+	file  string
+	digit int
+}
+
+func readLabels() ([]label, error) {
+	text, err := os.ReadFile(filepath.Join(example, "labels.txt"))
+	if err != nil {
+		return nil, fmt.Errorf("%w (run this from the top of the source tree)", err)
+	}
+	var list []label
+	for line := range strings.Lines(string(text)) {
+		var l label
+		if _, err := fmt.Sscanf(line, "%s %d", &l.file, &l.digit); err != nil {
+			return nil, fmt.Errorf("labels.txt: %q is not a file and a digit: %w", line, err)
+		}
+		l.file = filepath.Join(example, "images", l.file)
+		list = append(list, l)
+	}
+	return list, nil
+}
+
+// A server is a running shivad.
+type server struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+	err  error         // how; after done
+}
+
+func start(o options) (*server, error) {
+	cmd := exec.Command("bin/shivad", "--config", filepath.Join(example, "digits.toml"), "--log-level", "warn",
+		"--tcp", o.tcp, "--containers", o.containers, "--admin", o.admin)
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting the server: %w (make build puts it there)", err)
+	}
+	s := &server{cmd: cmd, done: make(chan struct{})}
+	go func() { // ends with the process; stop waits for it
+		s.err = cmd.Wait()
+		close(s.done)
+	}()
+	return s, nil
+}
+
+// stop asks the server to drain and waits until it has ended. It is killed if that takes too long.
+func (s *server) stop() error {
+	select {
+	case <-s.done:
+		return nil // whoever noticed has said so
+	default:
+	}
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("stopping bin/shivad: %w", err)
+	}
+	limit := time.NewTimer(patience + 5*time.Second)
+	defer limit.Stop()
+	select {
+	case <-s.done:
+	case <-limit.C:
+		_ = s.cmd.Process.Kill()
+		<-s.done
+	}
+	if s.err != nil {
+		return fmt.Errorf("bin/shivad ended badly: %w", s.err)
+	}
+	return nil
+}
+
+// waitReady returns when the server says that the model can be asked.
+func (s *server) waitReady(ctx context.Context, admin string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	pause := time.NewTicker(50 * time.Millisecond)
+	defer pause.Stop()
+	last := "no answer yet"
+	for {
+		select {
+		case <-s.done:
+			return fmt.Errorf("bin/shivad has ended before it was ready: %v", s.err)
+		case <-ctx.Done():
+			return fmt.Errorf("the server is not ready: %s", last)
+		case <-pause.C:
+		}
+		ready, text, err := get(ctx, "http://"+admin+"/readyz")
+		switch {
+		case ready:
+			return nil
+		case err != nil:
+			last = err.Error()
+		default:
+			last = text
+		}
+	}
+}
+
+func get(ctx context.Context, url string) (ok bool, text string, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return false, "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return false, "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
+	return response.StatusCode == http.StatusOK, strings.TrimSpace(string(body)), err
+}
+
+// answers is what shivactl infer --json prints.
+type answers struct {
+	Results []struct {
+		File    string
+		Outputs []struct {
+			Name string
+			Data json.RawMessage
+		}
+		Error *struct{ Type, Message string }
+	}
+}
+
+// classify sends every image and prints what came back beside what is right.
+func classify(ctx context.Context, tcp string, labels []label, out io.Writer) error {
+	args := []string{"infer", "--json", "--addr", tcp, "digits"}
+	for _, l := range labels {
+		args = append(args, l.file)
+	}
+	cmd := exec.CommandContext(ctx, "bin/shivactl", args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("bin/shivactl infer: %w\n%s%s", err, &stderr, &stdout)
+	}
+	var got answers
+	if err := json.Unmarshal(stdout.Bytes(), &got); err != nil {
+		return fmt.Errorf("bin/shivactl infer --json: %w", err)
+	}
+	if len(got.Results) != len(labels) {
+		return fmt.Errorf("bin/shivactl infer: %d images sent, %d results", len(labels), len(got.Results))
+	}
+	right := 0
+	fmt.Fprintf(out, "  %-32s %-9s %s\n", "image", "predicted", "label")
+	for i, r := range got.Results {
+		predicted := -1
+		for _, o := range r.Outputs {
+			var values []int
+			if o.Name == "label" && json.Unmarshal(o.Data, &values) == nil && len(values) == 1 {
+				predicted = values[0]
+			}
+		}
+		if predicted < 0 {
+			if r.Error != nil {
+				return fmt.Errorf("%s: %s: %s", r.File, r.Error.Type, r.Error.Message)
+			}
+			return fmt.Errorf("%s: the answer has no output \"label\" of one row", r.File)
+		}
+		mark := ""
+		if predicted == labels[i].digit {
+			right++
+		} else {
+			mark = "  wrong"
+		}
+		fmt.Fprintf(out, "  %-32s %-9d %d%s\n", r.File, predicted, labels[i].digit, mark)
+	}
+	fmt.Fprintf(out, "\n%d of %d right (%.0f %%)\n", right, len(labels), 100*float64(right)/float64(len(labels)))
+	return nil
+}
