@@ -1,6 +1,10 @@
 package metrics
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/shivad/shivad/scheduler"
+)
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("shivad_"+name, help, labels, nil)
@@ -16,6 +20,10 @@ var (
 	batchRowsDesc  = desc("batch_rows", "Rows per batch.", "model", "version")
 	executionDesc  = desc("batch_execution_seconds", "Time from sending a batch to its answer.", "model", "version")
 	failuresDesc   = desc("batch_failures_total", "Batches that a container failed or was lost with.", "model", "version")
+	surprisesDesc  = desc("batch_surprises_total", "Batches that took longer than predicted.", "model", "version")
+	closedByDesc   = desc("batches_total", "Batches, by why they were closed.", "model", "version", "reason")
+	dropsDesc      = desc("drops_total", "Requests without a result, by the scheduler's reason.", "model", "version", "reason")
+	wastedDesc     = desc("wasted_rows_total", "Rows computed after their request had been answered.", "model", "version")
 	replicasDesc   = desc("replicas", "Live replicas.", "model", "version")
 
 	connectionsDesc = desc("connections", "Open connections of clients.", "door")
@@ -55,7 +63,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		counter(sentDesc, d.sent.Load(), d.name)
 	}
 
-	const second = 1e-9
+	const second = 1e9
 	for key, model := range *m.models.Load() {
 		name, version := model.name, model.version
 		for _, d := range doors {
@@ -65,13 +73,21 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 			}
 			out <- at.duration.metric(durationDesc, lowestNanos, second, name, version, d.name)
 		}
+		for _, o := range scheduler.Outcomes()[1:] { // but OK
+			counter(dropsDesc, model.drops[o].Load(), name, version, o.String())
+		}
 		if key == (id{}) {
 			continue // no model, so no queue and no batch
+		}
+		for _, reason := range scheduler.CloseReasons() {
+			counter(closedByDesc, model.closed[reason].Load(), name, version, reason.String())
 		}
 		out <- model.queueWait.metric(queueWaitDesc, lowestNanos, second, name, version)
 		out <- model.batchRows.metric(batchRowsDesc, lowestRows, 1, name, version)
 		out <- model.execution.metric(executionDesc, lowestNanos, second, name, version)
 		counter(failuresDesc, model.failures.Load(), name, version)
+		counter(surprisesDesc, model.surprises.Load(), name, version)
+		counter(wastedDesc, model.wasted.Load(), name, version)
 	}
 
 	s := m.sources.Load()

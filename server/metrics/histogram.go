@@ -30,15 +30,15 @@ func (h *histogram) observe(v, lowest int64) {
 
 func (h *histogram) observeDuration(d time.Duration) { h.observe(int64(d), lowestNanos) }
 
-// metric makes what Prometheus reads, with bounds and sum multiplied by unit.
+// metric makes what Prometheus reads, with bounds and sum divided by unit.
 func (h *histogram) metric(desc *prometheus.Desc, lowest int64, unit float64, labels ...string) prometheus.Metric {
 	bounds := make(map[float64]uint64, len(h.buckets)-1)
 	var count uint64
 	for i := range h.buckets {
 		count += h.buckets[i].Load()
 		if i < len(h.buckets)-1 { // the last one is +Inf, which the library adds
-			bounds[float64(lowest<<i)*unit] = count
+			bounds[float64(lowest<<i)/unit] = count
 		}
 	}
-	return prometheus.MustNewConstHistogram(desc, count, float64(h.sum.Load())*unit, bounds, labels...)
+	return prometheus.MustNewConstHistogram(desc, count, float64(h.sum.Load())/unit, bounds, labels...)
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/shivad/shivad/scheduler"
 )
 
 // MaxModels is how many model versions get series of their own.
@@ -58,7 +60,7 @@ type ModelGauges struct {
 // New returns the metrics of one server. version is the server's own.
 func New(version string) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry(), version: version}
-	m.models.Store(&map[id]*Model{{}: {}})
+	m.models.Store(&map[id]*Model{{}: newModel(id{})})
 	m.doors.Store(&[]*Door{})
 	m.sources.Store(&Sources{})
 	m.registry.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -109,13 +111,18 @@ func (m *Metrics) Model(name, version string) *Model {
 	if model, ok := old[key]; ok {
 		return model
 	}
-	if len(old) > MaxModels { // the one without a name does not count
-		key = other
-		if model, ok := old[key]; ok {
-			return model
-		}
+	shared := old[other]
+	named := len(old) - 1 // without that of requests that found none
+	if shared != nil {
+		named--
 	}
-	model := &Model{id: key}
+	if named >= MaxModels {
+		if shared != nil {
+			return shared
+		}
+		key = other
+	}
+	model := newModel(key)
 	models := maps.Clone(old)
 	models[key] = model
 	m.models.Store(&models)
@@ -183,9 +190,23 @@ type Model struct {
 		duration histogram
 	}
 	queueWait histogram
+
+	// Counted by Hooks.
 	batchRows histogram
 	execution histogram
-	failures  atomic.Uint64
+	closed    []atomic.Uint64 // batches, by scheduler.CloseReason
+	drops     []atomic.Uint64 // requests without a result, by scheduler.Outcome
+	failures  atomic.Uint64   // batches
+	surprises atomic.Uint64   // batches that took longer than predicted
+	wasted    atomic.Uint64   // rows
+}
+
+func newModel(key id) *Model {
+	return &Model{
+		id:     key,
+		closed: make([]atomic.Uint64, len(scheduler.CloseReasons())),
+		drops:  make([]atomic.Uint64, len(scheduler.Outcomes())),
+	}
 }
 
 // Answered counts the end of a request that had Began at the door: how it ended, and the time since it

@@ -1,0 +1,47 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+)
+
+// Hooks returns what the scheduler calls to have batches and drops counted. ModelChanged is nil: it is for
+// the routes.
+func (m *Metrics) Hooks() scheduler.Hooks {
+	return scheduler.Hooks{
+		Answered: func(r *scheduler.Request, o scheduler.Outcome) {
+			if o != scheduler.OutcomeOK { // those are counted by their door
+				m.of(r.Model).drops[o].Add(1)
+			}
+		},
+		BatchClosed: func(id scheduler.ModelID, rows int, reason scheduler.CloseReason, _ time.Duration) {
+			model := m.Model(id.Name, id.Version)
+			model.batchRows.observe(int64(rows), lowestRows)
+			model.closed[reason].Add(1)
+		},
+		BatchDone: func(id scheduler.ModelID, _ int, exec, predicted time.Duration, err error) {
+			model := m.Model(id.Name, id.Version)
+			if err != nil {
+				model.failures.Add(1)
+				return
+			}
+			model.execution.observeDuration(exec)
+			if predicted > 0 && exec > predicted {
+				model.surprises.Add(1)
+			}
+		},
+		RowsWasted: func(id scheduler.ModelID, rows int) {
+			m.Model(id.Name, id.Version).wasted.Add(uint64(rows))
+		},
+	}
+}
+
+// of is the counts of a model of the scheduler; a request may have named none.
+func (m *Metrics) of(model *scheduler.Model) *Model {
+	if model == nil {
+		return m.Unrouted()
+	}
+	id := model.ID()
+	return m.Model(id.Name, id.Version)
+}

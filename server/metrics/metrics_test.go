@@ -1,0 +1,293 @@
+package metrics
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/shivad/shivad/scheduler"
+)
+
+// scrape returns what Prometheus reads, one map entry per series.
+func scrape(t *testing.T, m *Metrics) map[string]string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	body, _ := io.ReadAll(w.Body)
+	if w.Code != 200 {
+		t.Fatalf("%d %s", w.Code, body)
+	}
+	out := map[string]string{}
+	for line := range strings.Lines(string(body)) {
+		if series, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && !strings.HasPrefix(line, "#") {
+			if end := strings.LastIndexByte(line, '}'); end >= 0 { // labels may hold spaces
+				series, value = line[:end+1], strings.TrimSpace(line[end+1:])
+			}
+			out[series] = value
+		}
+	}
+	return out
+}
+
+func expect(t *testing.T, m *Metrics, want map[string]string) {
+	t.Helper()
+	got := scrape(t, m)
+	for series, value := range want {
+		if got[series] != value {
+			t.Errorf("%s is %q, want %q", series, got[series], value)
+		}
+	}
+}
+
+func TestDoorsAndRequests(t *testing.T) {
+	m := New("1.2.3")
+	tcp := m.Door("tcp")
+	a := m.Model("a", "1")
+	if m.Door("tcp") != tcp || m.Model("a", "1") != a {
+		t.Error("asked twice, not the same")
+	}
+	for range 3 {
+		tcp.Opened()
+	}
+	tcp.Closed(ClosedStalled)
+	tcp.Received(100)
+	tcp.Sent(50)
+	for range 4 {
+		tcp.Began()
+	}
+	a.Waited(10 * time.Microsecond)
+	a.Answered(tcp, OK, 3*time.Millisecond)
+	a.Answered(tcp, Overloaded, 5*time.Microsecond)
+	m.Unrouted().Answered(tcp, NotFound, 0)
+	m.Door("rest").Began()
+
+	expect(t, m, map[string]string{
+		`shivad_connections{door="tcp"}`:                                                            "2",
+		`shivad_connections_opened_total{door="tcp"}`:                                               "3",
+		`shivad_connections_closed_total{door="tcp",reason="stalled"}`:                              "1",
+		`shivad_connections_closed_total{door="tcp",reason="idle"}`:                                 "0",
+		`shivad_received_bytes_total{door="tcp"}`:                                                   "100",
+		`shivad_sent_bytes_total{door="tcp"}`:                                                       "50",
+		`shivad_requests_in_flight{door="tcp"}`:                                                     "1",
+		`shivad_requests_in_flight{door="rest"}`:                                                    "1",
+		`shivad_requests_total{door="tcp",model="a",outcome="ok",version="1"}`:                      "1",
+		`shivad_requests_total{door="tcp",model="a",outcome="overloaded",version="1"}`:              "1",
+		`shivad_requests_total{door="tcp",model="",outcome="not_found",version=""}`:                 "1",
+		`shivad_request_duration_seconds_count{door="tcp",model="a",version="1"}`:                   "2",
+		`shivad_request_duration_seconds_sum{door="tcp",model="a",version="1"}`:                     "0.003005",
+		`shivad_request_duration_seconds_bucket{door="tcp",model="a",version="1",le="8.192e-06"}`:   "1",
+		`shivad_request_duration_seconds_bucket{door="tcp",model="a",version="1",le="0.004194304"}`: "2",
+		`shivad_queue_wait_seconds_bucket{model="a",version="1",le="1.6384e-05"}`:                   "1",
+		`shivad_queue_wait_seconds_bucket{model="a",version="1",le="8.192e-06"}`:                    "0",
+	})
+	for series := range scrape(t, m) {
+		if strings.HasPrefix(series, "shivad_queue_wait_seconds") && strings.Contains(series, `model=""`) {
+			t.Errorf("no model, but %s", series)
+		}
+	}
+}
+
+func TestHooks(t *testing.T) {
+	m := New("1.2.3")
+	h := m.Hooks()
+	id := scheduler.ModelID{Name: "a", Version: "1"}
+	h.BatchClosed(id, 1, scheduler.CloseIdle, time.Millisecond)
+	h.BatchClosed(id, 64, scheduler.CloseFull, time.Millisecond)
+	h.BatchDone(id, 64, 5*time.Millisecond, 4*time.Millisecond, nil)
+	h.BatchDone(id, 64, 5*time.Millisecond, 6*time.Millisecond, nil)
+	h.BatchDone(id, 64, 5*time.Millisecond, 0, nil)
+	h.BatchDone(id, 1, time.Second, 0, errors.New("lost"))
+	h.RowsWasted(id, 7)
+	h.Answered(&scheduler.Request{}, scheduler.OutcomeNotFound) // of no model
+	h.Answered(&scheduler.Request{}, scheduler.OutcomeOK)
+	expect(t, m, map[string]string{
+		`shivad_batch_rows_count{model="a",version="1"}`:                        "2",
+		`shivad_batch_rows_sum{model="a",version="1"}`:                          "65",
+		`shivad_batch_rows_bucket{model="a",version="1",le="1"}`:                "1",
+		`shivad_batch_rows_bucket{model="a",version="1",le="32"}`:               "1",
+		`shivad_batch_rows_bucket{model="a",version="1",le="64"}`:               "2",
+		`shivad_batches_total{model="a",reason="idle",version="1"}`:             "1",
+		`shivad_batches_total{model="a",reason="full",version="1"}`:             "1",
+		`shivad_batches_total{model="a",reason="shape",version="1"}`:            "0",
+		`shivad_batch_execution_seconds_count{model="a",version="1"}`:           "3",
+		`shivad_batch_failures_total{model="a",version="1"}`:                    "1",
+		`shivad_batch_surprises_total{model="a",version="1"}`:                   "1",
+		`shivad_wasted_rows_total{model="a",version="1"}`:                       "7",
+		`shivad_drops_total{model="",reason="not_found",version=""}`:            "1",
+		`shivad_drops_total{model="a",reason="predicted",version="1"}`:          "0",
+		`shivad_drops_total{model="a",reason="deadline_sent_late",version="1"}`: "0",
+	})
+}
+
+func TestSources(t *testing.T) {
+	m := New("1.2.3")
+	m.Attach(Sources{
+		Models:       func() []ModelGauges { return []ModelGauges{{"a", "1", 2, 30, 400}} },
+		PayloadBytes: func() int64 { return 5 },
+		PayloadLimit: 6,
+		Sessions:     func() int { return 7 },
+	})
+	expect(t, m, map[string]string{
+		`shivad_replicas{model="a",version="1"}`:    "2",
+		`shivad_queue_rows{model="a",version="1"}`:  "30",
+		`shivad_queue_bytes{model="a",version="1"}`: "400",
+		"shivad_payload_bytes":                      "5",
+		"shivad_payload_limit_bytes":                "6",
+		"shivad_container_sessions":                 "7",
+	})
+	got := scrape(t, m)
+	for _, name := range []string{"go_goroutines", "process_open_fds"} {
+		if got[name] == "" {
+			t.Errorf("%s is missing", name)
+		}
+	}
+	for series, value := range got {
+		if strings.HasPrefix(series, `shivad_build_info{`) && strings.Contains(series, `version="1.2.3"`) && value == "1" {
+			return
+		}
+	}
+	t.Error("no build_info")
+}
+
+func TestCardinalityIsBounded(t *testing.T) {
+	m := New("")
+	m.Door("tcp")
+	for i := range MaxModels + 10 {
+		m.Model(fmt.Sprint("m", i), "1")
+	}
+	if n := len(*m.models.Load()); n != MaxModels+2 { // and the one without a name, and _other
+		t.Errorf("%d models", n)
+	}
+	if m.Model("yet", "another") != m.Model("and", "one more") {
+		t.Error("past the bound models do not share")
+	}
+	m.Attach(Sources{Models: func() []ModelGauges {
+		return []ModelGauges{{Name: "m5", Version: "1", Replicas: 1}, {Name: "yet", Version: "another", Replicas: 1}}
+	}})
+	got := scrape(t, m)
+	if got[`shivad_replicas{model="m5",version="1"}`] != "1" || got[`shivad_replicas{model="_other",version=""}`] != "" {
+		t.Error("gauges past the bound")
+	}
+	m.Forget("m7", "1")
+	m.Forget("", "")
+	if m.Model("again", "1").name != "again" || m.Unrouted().name != "" {
+		t.Error("a forgotten model made no room")
+	}
+}
+
+// A container names itself, and Prometheus takes UTF-8 only.
+func TestNamesAreMadeSafe(t *testing.T) {
+	m := New("")
+	m.Door("tcp")
+	m.Model("a\xff", "1")
+	m.Model("a\xfe", "1")
+	m.Model("a\"b\\\n", "1")
+	if got := scrape(t, m)["shivad_wasted_rows_total{model=\"a\uFFFD\",version=\"1\"}"]; got != "0" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestHistogram(t *testing.T) {
+	for v, bucket := range map[int64]int{-5: 0, 0: 0, 1: 0, 2: 1, 3: 2, 4: 2, 5: 3, 8: 3, 9: 4, 1 << 23: 23, 1<<23 + 1: 24, math.MaxInt64: 24} {
+		var h histogram
+		h.observe(v, lowestRows)
+		if h.buckets[bucket].Load() != 1 || h.sum.Load() != max(v, 0) {
+			t.Errorf("%d is not in bucket %d", v, bucket)
+		}
+	}
+	for d, bucket := range map[time.Duration]int{0: 0, 8192: 0, 8193: 1, 16384: 1, 16385: 2, time.Hour: 24} {
+		var h histogram
+		h.observeDuration(d)
+		if h.buckets[bucket].Load() != 1 {
+			t.Errorf("%v is not in bucket %d", d, bucket)
+		}
+	}
+}
+
+func TestEveryLabelHasAName(t *testing.T) {
+	seen := map[string]bool{}
+	word := regexp.MustCompile(`^[a-z_]+$`)
+	for o := range outcomes {
+		if !word.MatchString(o.String()) || seen[o.String()] {
+			t.Errorf("outcome %d is %q", o, o)
+		}
+		seen[o.String()] = true
+	}
+	clear(seen)
+	for c := range closedReasons {
+		if !word.MatchString(c.String()) || seen[c.String()] {
+			t.Errorf("reason %d is %q", c, c)
+		}
+		seen[c.String()] = true
+	}
+}
+
+// Scrapes, counts and new models at once; run it with -race.
+func TestConcurrent(t *testing.T) {
+	m := New("")
+	d := m.Door("tcp")
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for j := range 200 {
+				d.Began()
+				m.Model(fmt.Sprint(j%20), "1").Answered(d, OK, time.Duration(j))
+				if j%50 == i {
+					scrape(t, m)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	total := 0
+	for series, value := range scrape(t, m) {
+		if strings.HasPrefix(series, "shivad_requests_total{") && strings.Contains(series, `outcome="ok"`) {
+			var n int
+			fmt.Sscan(value, &n)
+			total += n
+		}
+	}
+	if total != 1600 || d.InFlight() != 0 {
+		t.Errorf("counted %d requests, %d in flight", total, d.InFlight())
+	}
+}
+
+func BenchmarkObserve(b *testing.B) {
+	b.Run("histogram=ours", func(b *testing.B) {
+		b.ReportAllocs()
+		var h histogram
+		d := time.Duration(0)
+		for b.Loop() {
+			h.observeDuration(d)
+			d += 997
+		}
+	})
+	b.Run("histogram=client_golang", func(b *testing.B) {
+		b.ReportAllocs()
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{Buckets: prometheus.ExponentialBuckets(8.192e-6, 2, 24)})
+		d := time.Duration(0)
+		for b.Loop() {
+			h.Observe(d.Seconds())
+			d += 997
+		}
+	})
+}
+
+func BenchmarkRequest(b *testing.B) {
+	b.ReportAllocs()
+	m := New("")
+	d, a := m.Door("tcp"), m.Model("a", "1")
+	for b.Loop() {
+		d.Began()
+		a.Waited(time.Millisecond)
+		a.Answered(d, OK, 2*time.Millisecond)
+	}
+}
