@@ -180,7 +180,7 @@ func (m *Model) send(b *Batch) {
 	if f := m.sched.hooks.BatchClosed; f != nil {
 		f(m.id, b.Rows-b.padding, b.reason, time.Duration(b.oldest))
 	}
-	if err := deliver(b); err != nil {
+	if err := sendTo(b); err != nil {
 		if p, ok := err.(*workerPanic); ok {
 			m.sched.log.Error("panic in a worker; its replica is removed", "model", m.id, "replica", b.replica.label, "panic", p.value, "stack", string(p.stack))
 		}
@@ -198,7 +198,7 @@ type workerPanic struct {
 
 func (p *workerPanic) Error() string { return fmt.Sprintf("the worker panicked: %v", p.value) }
 
-func deliver(b *Batch) (err error) {
+func sendTo(b *Batch) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = &workerPanic{v, debug.Stack()}

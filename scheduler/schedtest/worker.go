@@ -1,0 +1,201 @@
+// Package schedtest has what tests of and with a scheduler need: a worker that does as it is told, and a
+// clock that is cranked by hand.
+package schedtest
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A Worker is a [scheduler.Worker] that follows a script. The zero value keeps its batches until it is told
+// to answer them, oldest first. With Exec it answers by itself, one batch after the other as a container
+// does, each taking its time.
+//
+// Its methods may be called from any goroutine; the exported fields are set before it is used.
+type Worker struct {
+	Clock scheduler.Clock              // for Exec; nil: the real one
+	Exec  func(rows int) time.Duration // how long a batch takes; nil: until told
+	Model Model                        // what it answers; nil: Echo
+	Seen  func(b *scheduler.Batch)     // called in Send with each batch, before anything else
+
+	mu      sync.Mutex
+	pending []*scheduler.Batch
+	broken  error
+	paused  bool
+	running bool
+	sent    int
+	rows    int
+}
+
+// A Model computes the outputs of a batch. The references of the outputs pass to the caller.
+type Model func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error)
+
+// Send takes a batch.
+func (w *Worker) Send(b *scheduler.Batch) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.broken != nil {
+		return w.broken
+	}
+	if w.Seen != nil {
+		w.Seen(b)
+	}
+	w.pending = append(w.pending, b)
+	w.sent++
+	w.rows += b.Rows
+	w.startLocked()
+	return nil
+}
+
+func (w *Worker) startLocked() {
+	if w.Exec == nil || w.running || w.paused || len(w.pending) == 0 {
+		return
+	}
+	w.running = true
+	d := w.Exec(w.pending[0].Rows)
+	if w.Clock != nil {
+		w.Clock.AfterFunc(d, w.finish)
+	} else {
+		time.AfterFunc(d, w.finish)
+	}
+}
+
+// finish answers the batch that was executing.
+func (w *Worker) finish() {
+	w.mu.Lock()
+	w.running = false
+	if w.paused || len(w.pending) == 0 {
+		w.mu.Unlock()
+		return
+	}
+	b := w.popLocked()
+	w.mu.Unlock()
+	w.answer(b)
+	w.mu.Lock()
+	w.startLocked()
+	w.mu.Unlock()
+}
+
+func (w *Worker) popLocked() *scheduler.Batch {
+	b := w.pending[0]
+	n := copy(w.pending, w.pending[1:])
+	w.pending[n] = nil
+	w.pending = w.pending[:n]
+	return b
+}
+
+func (w *Worker) answer(b *scheduler.Batch) {
+	model := w.Model
+	if model == nil {
+		model = Echo
+	}
+	outputs, rowErrors, err := model(b)
+	if err != nil {
+		b.Fail(err)
+		return
+	}
+	b.Complete(outputs, rowErrors)
+}
+
+// ErrNothingPending is what Answer and Fail say when the worker has no batch.
+var ErrNothingPending = errors.New("schedtest: the worker has no batch")
+
+// Answer answers the oldest batch by the model.
+func (w *Worker) Answer() error {
+	w.mu.Lock()
+	if len(w.pending) == 0 {
+		w.mu.Unlock()
+		return ErrNothingPending
+	}
+	b := w.popLocked()
+	w.mu.Unlock()
+	w.answer(b)
+	return nil
+}
+
+// Fail fails the oldest batch.
+func (w *Worker) Fail(err error) error {
+	w.mu.Lock()
+	if len(w.pending) == 0 {
+		w.mu.Unlock()
+		return ErrNothingPending
+	}
+	b := w.popLocked()
+	w.mu.Unlock()
+	b.Fail(err)
+	return nil
+}
+
+// Break makes Send fail from now on.
+func (w *Worker) Break(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.broken = err
+}
+
+// Pause stops a worker with Exec in its tracks, as SIGSTOP does a container.
+func (w *Worker) Pause() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.paused = true
+}
+
+// Resume lets it go on: the batch that was executing begins anew.
+func (w *Worker) Resume() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.paused = false
+	w.startLocked()
+}
+
+// Drop forgets all batches without an answer, as a container that dies does.
+func (w *Worker) Drop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pending = nil
+}
+
+// Pending are the rows of the batches that are not answered, oldest first.
+func (w *Worker) Pending() []int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	rows := make([]int, len(w.pending))
+	for i, b := range w.pending {
+		rows[i] = b.Rows
+	}
+	return rows
+}
+
+// Sent counts the batches that came, and their rows.
+func (w *Worker) Sent() (batches, rows int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.sent, w.rows
+}
+
+// Echo is the model that answers with its inputs.
+func Echo(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
+	var outputs []tensor.Tensor
+	for i := range b.Parts[0].Inputs {
+		parts := make([]tensor.Tensor, len(b.Parts))
+		for k, p := range b.Parts {
+			parts[k] = p.Inputs[i]
+		}
+		whole, err := tensor.Concat(parts, nil)
+		if err != nil {
+			return nil, nil, fmt.Errorf("schedtest: echo: %w", err)
+		}
+		outputs = append(outputs, whole)
+	}
+	return outputs, nil, nil
+}
+
+// Linear is the execution time a + b·rows of most models, for Exec.
+func Linear(a, b time.Duration) func(rows int) time.Duration {
+	return func(rows int) time.Duration { return a + b*time.Duration(rows) }
+}
