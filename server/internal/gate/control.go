@@ -1,0 +1,106 @@
+package gate
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva"
+)
+
+// Control answers the routes that ask about the server instead of a model: Shiva's reserved "!live",
+// "!ready", "!server" and "!models", and the Predict Protocol's health and metadata paths below "v2". The
+// answer is a JSON object. ok is false when route is none of them, and then it is one to Open.
+func (g *Gate) Control(route string) (answer []byte, ok bool, err error) {
+	if route == "" || route[0] != '!' && !strings.HasPrefix(route, "v2") {
+		return nil, false, nil
+	}
+	switch route {
+	case shiva.LiveNamespace, "v2/health/live":
+		return []byte(`{"live":true}`), true, nil
+	case shiva.ReadyNamespace, "v2/health/ready":
+		return object(g.readiness()), true, nil
+	case shiva.ServerNamespace, "v2", "v2/":
+		return object(serverMetadata{Name: "shivad", Version: g.version, Extensions: []string{}}), true, nil
+	case shiva.ModelsNamespace:
+		return object(struct {
+			Models []ModelStatus `json:"models"`
+		}{g.Models()}), true, nil
+	}
+	if route[0] == '!' {
+		return nil, true, fmt.Errorf("%w: no control request %q; there are !live, !ready, !server and !models", scheduler.ErrNotFound, route)
+	}
+	if strings.HasSuffix(route, "/infer") {
+		return nil, false, nil
+	}
+	path, isModel := strings.CutPrefix(route, "v2/models/")
+	if !isModel {
+		return nil, false, nil // Open says what is wrong with it
+	}
+	path, wantReady := strings.CutSuffix(path, "/ready")
+	name, version, hasVersion := strings.Cut(path, "/versions/")
+	if strings.Contains(name, "/") || hasVersion && version == "" {
+		return nil, false, nil
+	}
+	target, err := g.Target(name, version)
+	switch {
+	case err != nil:
+		return nil, true, err
+	case wantReady:
+		return object(struct {
+			Name  string `json:"name"`
+			Ready bool   `json:"ready"`
+		}{name, target.Live > 0}), true, nil
+	}
+	return target.description, true, nil
+}
+
+type serverMetadata struct {
+	Name       string   `json:"name"`
+	Version    string   `json:"version"`
+	Extensions []string `json:"extensions"`
+}
+
+type readiness struct {
+	Ready  bool   `json:"ready"`
+	Reason string `json:"reason,omitempty"`
+}
+
+func (g *Gate) readiness() readiness {
+	if g.draining.Load() {
+		return readiness{Reason: "draining"}
+	}
+	ready, reason := g.ready()
+	return readiness{ready, reason}
+}
+
+// A ModelStatus is one version of a model as "!models" shows it.
+type ModelStatus struct {
+	Name     string `json:"name"`
+	Version  string `json:"version"`
+	Default  bool   `json:"default"`
+	Ready    bool   `json:"ready"`
+	Replicas int    `json:"replicas"`
+}
+
+// Models lists every version of every model, by name and then the highest version first.
+func (g *Gate) Models() []ModelStatus {
+	t := g.routes.Load()
+	out := []ModelStatus{}
+	for _, name := range t.names {
+		for _, target := range t.versions[name] {
+			out = append(out, ModelStatus{name, target.ID.Version, t.byModel[name] == target, target.Live > 0, target.Live})
+		}
+	}
+	return out
+}
+
+// object marshals a struct of strings, numbers and booleans, which cannot fail.
+func object(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}

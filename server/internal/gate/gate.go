@@ -1,0 +1,145 @@
+package gate
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// ModelOptions are the settings of one model that the gate looks at.
+type ModelOptions struct {
+	Deadline       time.Duration // for requests that bring none
+	Cast           bool          // allow value-preserving casts of inputs
+	DefaultVersion string        // "" = the highest version with a live replica
+}
+
+// Config of a Gate.
+type Config struct {
+	Pool    *tensor.Pool              // memory for cast inputs; nil = the garbage collector's
+	Options func(string) ModelOptions // settings by model name; called when routes change, not per request
+	Version string                    // of this server, for "!server" and "v2"
+	Metrics *metrics.Metrics          // where requests are counted, by model
+
+	// Ready says whether the server takes requests, and if not, why.
+	Ready func() (bool, string)
+}
+
+// A Gate resolves, checks and submits requests. See the package comment.
+type Gate struct {
+	sched   *scheduler.Scheduler
+	pool    *tensor.Pool
+	options func(string) ModelOptions
+	version string
+	metrics *metrics.Metrics
+	ready   func() (bool, string)
+
+	draining atomic.Bool
+	routes   atomic.Pointer[table]
+
+	mu sync.Mutex // one refresh at a time
+}
+
+// New returns a gate without routes; Attach gives it the scheduler.
+func New(cfg Config) *Gate {
+	g := &Gate{pool: cfg.Pool, options: cfg.Options, version: cfg.Version, metrics: cfg.Metrics, ready: cfg.Ready}
+	g.routes.Store(&table{})
+	return g
+}
+
+// Attach sets the scheduler behind the gate, once, before any request.
+func (g *Gate) Attach(s *scheduler.Scheduler) {
+	g.sched = s
+	g.refresh()
+}
+
+// ModelChanged is the scheduler's hook of that name.
+func (g *Gate) ModelChanged(*scheduler.Model) { g.refresh() }
+
+// Unrouted is what requests are counted with that reach no model.
+func (g *Gate) Unrouted() *metrics.Model { return g.metrics.Unrouted() }
+
+// Drain refuses every request from now on with ErrDraining. Those inside go on.
+func (g *Gate) Drain() { g.draining.Store(true) }
+
+// Params are what a request says beside its tensors.
+type Params struct {
+	Version  string        // narrows a route that names no version; "" = the default
+	Timeout  time.Duration // the client's deadline from now; 0 = the model's default
+	Priority int           // 0 highest … 9
+	Texts    []string      // elements of the model's text input, for wires without strings; nil = none
+	OneText  bool          // Texts came as one string and not as a list: one row, answered as one
+	Batch    bool          // Flat models: the first dimension of the tensor counts rows
+	Forward  []byte        // JSON object for the container; nil = none
+	Source   uint64        // who asks (a connection's number), for fairness between them
+}
+
+// A Call is one request on its way through. The zero Call is ready for Open; after Close it may be
+// opened again. A door embeds it in its own struct and sets Owner before it submits.
+type Call struct {
+	scheduler.Request
+
+	Target  *Target // the model that serves it
+	Squeeze bool    // one row came without its batch dimension: the answer loses it again
+
+	inputs [2]tensor.Tensor // backs Request.Inputs of the usual model
+	dims   [12]int          // backs shapes that got a leading 1
+	owned  []tensor.Tensor  // inputs made on the way (casts, texts), released by Close
+}
+
+// Open turns a question into a request: the route into a model, the tensors into inputs that fit the
+// model's declaration. The tensors' memory must live until Close. On an error the call is as before.
+func (g *Gate) Open(c *Call, route string, tensors []tensor.Tensor, p *Params) error {
+	if g.draining.Load() {
+		return fmt.Errorf("%w: this server is shutting down; send the request to another one or again later", scheduler.ErrDraining)
+	}
+	target, err := g.resolve(route, p.Version)
+	if err != nil {
+		return err
+	}
+	c.Target = target
+	c.Inputs = c.inputs[:0]
+	if target.Spec.Flat {
+		err = c.matchFlat(tensors, p, g.pool)
+	} else {
+		err = c.match(tensors, p, g.pool)
+	}
+	if err != nil {
+		c.Close()
+		return err
+	}
+	timeout := p.Timeout
+	if timeout == 0 {
+		timeout = target.Deadline
+	}
+	c.Model = target.Model
+	c.Deadline = time.Now().Add(timeout)
+	c.Priority = p.Priority
+	c.Parameters = p.Forward
+	c.Source = p.Source
+	return nil
+}
+
+// Submit hands opened calls to the scheduler, all at once so that they may share a batch. Every one gets
+// its Owner's Complete exactly once, perhaps before Submit returns.
+func (g *Gate) Submit(requests ...*scheduler.Request) { g.sched.Submit(requests...) }
+
+// Cancel gives a submitted call up: its client has gone. Complete is still called.
+func (g *Gate) Cancel(c *Call) { g.sched.Cancel(&c.Request) }
+
+// Close releases what the call holds: outputs, and inputs that were made on the way.
+func (c *Call) Close() {
+	for i := range c.Outputs {
+		c.Outputs[i].Release()
+	}
+	for i := range c.owned {
+		c.owned[i].Release()
+	}
+	clear(c.owned)
+	clear(c.inputs[:])
+	*c = Call{owned: c.owned[:0]}
+}

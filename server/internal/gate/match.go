@@ -1,0 +1,191 @@
+package gate
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// match fits tensors to the declared inputs, in the declared order, and counts the rows.
+func (c *Call) match(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) error {
+	specs := c.Target.Spec.Inputs
+	named := len(tensors) > 0 && tensors[0].Name != ""
+	used, rows, squeezed := 0, -1, 0
+	for i := range specs {
+		spec := &specs[i]
+		var t tensor.Tensor
+		switch {
+		case spec.DType == tensor.Bytes && p.Texts != nil:
+			var err error
+			if t, err = textTensor(spec, p); err != nil {
+				return err
+			}
+			c.owned = append(c.owned, t)
+			p.Texts = nil // for one input only; a second text input must bring its own tensor
+		case named:
+			j := indexByName(tensors, spec.Name)
+			if j < 0 {
+				return fmt.Errorf("%w: input %q is missing; model %q takes %s, got %s",
+					scheduler.ErrInvalidInput, spec.Name, c.Target.ID.Name, list(specs), names(tensors))
+			}
+			t = tensors[j]
+			used++
+		case used < len(tensors):
+			t = tensors[used]
+			used++
+		default:
+			return c.wrongCount(len(tensors))
+		}
+		t, n, one, err := c.fit(t, spec, pool)
+		if err != nil {
+			return err
+		}
+		if rows >= 0 && n != rows {
+			return fmt.Errorf("%w: input %q has %d rows where input %q has %d", scheduler.ErrInvalidInput, spec.Name, n, specs[0].Name, rows)
+		}
+		rows = n
+		if one {
+			squeezed++
+		}
+		c.Inputs = append(c.Inputs, t)
+	}
+	if used < len(tensors) {
+		if named {
+			for _, t := range tensors {
+				if !declared(specs, t.Name) {
+					return fmt.Errorf("%w: no input %q; model %q takes %s", scheduler.ErrInvalidInput, t.Name, c.Target.ID.Name, list(specs))
+				}
+			}
+			return fmt.Errorf("%w: an input is given twice: %s", scheduler.ErrInvalidInput, names(tensors))
+		}
+		return c.wrongCount(len(tensors))
+	}
+	if rows < 1 {
+		return fmt.Errorf("%w: no rows: the first dimension of input %q is 0", scheduler.ErrInvalidInput, specs[0].Name)
+	}
+	c.Rows = rows
+	c.Squeeze = squeezed == len(specs)
+	return nil
+}
+
+// fit checks one tensor against its declaration and returns it with its batch dimension, its rows, and
+// whether the dimension had to be added.
+func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitted tensor.Tensor, rows int, added bool, err error) {
+	wrong := func() error {
+		return fmt.Errorf("%w: input %q: expected %s, got %s %s", scheduler.ErrInvalidInput, spec.Name, expected(spec), t.DType, t.Shape)
+	}
+	if t.DType != spec.DType {
+		switch {
+		case spec.DType == tensor.Bytes && t.DType == tensor.Uint8:
+			if t, err = tensor.FromStrings(tensor.Shape{1}, []string{string(t.Data)}); err != nil {
+				return t, 0, false, fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, spec.Name, err)
+			}
+		case c.Target.Cast:
+			cast, err := tensor.Cast(t, spec.DType, pool)
+			if err != nil {
+				return t, 0, false, fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, spec.Name, err)
+			}
+			c.owned = append(c.owned, cast)
+			t = cast
+		default:
+			return t, 0, false, wrong()
+		}
+	}
+	shape := spec.Shape
+	batched := len(shape) > 0 && shape[0] == -1
+	if batched {
+		shape = shape[1:]
+		if len(t.Shape) == len(spec.Shape) {
+			if !fits(t.Shape[1:], shape) {
+				return t, 0, false, wrong()
+			}
+			return t, t.Shape[0], false, nil
+		}
+	}
+	if !fits(t.Shape, shape) {
+		return t, 0, false, wrong()
+	}
+	t.Shape = c.leadingOne(t.Shape)
+	return t, 1, true, nil
+}
+
+// leadingOne returns shape with a 1 before it, in the call's own memory where it fits.
+func (c *Call) leadingOne(shape tensor.Shape) tensor.Shape {
+	used := 0
+	for i := range c.Inputs {
+		used += len(c.Inputs[i].Shape)
+	}
+	if used+len(shape)+1 > len(c.dims) {
+		return append(tensor.Shape{1}, shape...)
+	}
+	dims := c.dims[used : used : used+len(shape)+1]
+	return append(append(dims, 1), shape...)
+}
+
+func fits(got, want tensor.Shape) bool {
+	if len(got) != len(want) {
+		return false
+	}
+	for i, d := range want {
+		if d != -1 && d != got[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func indexByName(tensors []tensor.Tensor, name string) int {
+	for i := range tensors {
+		if tensors[i].Name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+func declared(specs []tensor.Spec, name string) bool {
+	for i := range specs {
+		if specs[i].Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Call) wrongCount(got int) error {
+	specs := c.Target.Spec.Inputs
+	return fmt.Errorf("%w: expected %d tensors (%s), got %d", scheduler.ErrInvalidInput, len(specs), list(specs), got)
+}
+
+// expected is a declaration as an error message says it.
+func expected(spec *tensor.Spec) string {
+	s := fmt.Sprintf("%s %s", spec.DType, spec.Shape)
+	if len(spec.Shape) > 0 && spec.Shape[0] == -1 {
+		s += fmt.Sprintf(" (-1: any size) or one row %s", spec.Shape[1:])
+	}
+	return s
+}
+
+func list(specs []tensor.Spec) string {
+	var b strings.Builder
+	for i := range specs {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%q %s %s", specs[i].Name, specs[i].DType, specs[i].Shape)
+	}
+	return b.String()
+}
+
+func names(tensors []tensor.Tensor) string {
+	var b strings.Builder
+	for i := range tensors {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%q", tensors[i].Name)
+	}
+	return b.String()
+}

@@ -1,0 +1,179 @@
+package gate
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+func spec(name string, d tensor.DType, shape ...int) tensor.Spec {
+	return tensor.Spec{Name: name, DType: d, Shape: shape}
+}
+
+func zeros(name string, d tensor.DType, shape ...int) tensor.Tensor {
+	n, _ := tensor.Shape(shape).Elements()
+	t, err := tensor.New(d, shape, make([]byte, n*d.Size()))
+	if err != nil {
+		panic(err)
+	}
+	t.Name = name
+	return t
+}
+
+func TestMatch(t *testing.T) {
+	one := []tensor.Spec{spec("x", tensor.Float32, -1, 4)}
+	two := []tensor.Spec{spec("x", tensor.Float32, -1, 4), spec("y", tensor.Int64, -1)}
+	fixed := []tensor.Spec{spec("x", tensor.Float32, 4)}
+	open := []tensor.Spec{spec("x", tensor.Uint8, -1, -1, -1, 3)}
+	text := []tensor.Spec{spec("s", tensor.Bytes, -1)}
+	for _, tc := range []struct {
+		name    string
+		specs   []tensor.Spec
+		tensors []tensor.Tensor
+		p       Params
+		want    string // rows squeeze shapes, or the error
+	}{
+		{"one row", one, []tensor.Tensor{zeros("", tensor.Float32, 4)}, Params{}, "1 true [1, 4]"},
+		{"rows", one, []tensor.Tensor{zeros("", tensor.Float32, 3, 4)}, Params{}, "3 false [3, 4]"},
+		{"one row that keeps its dimension", one, []tensor.Tensor{zeros("", tensor.Float32, 1, 4)}, Params{}, "1 false [1, 4]"},
+		{"by position", two, []tensor.Tensor{zeros("", tensor.Float32, 2, 4), zeros("", tensor.Int64, 2)}, Params{}, "2 false [2, 4] [2]"},
+		{"by name", two, []tensor.Tensor{zeros("y", tensor.Int64, 2), zeros("x", tensor.Float32, 2, 4)}, Params{}, "2 false [2, 4] [2]"},
+		{"a scalar row", two, []tensor.Tensor{zeros("", tensor.Float32, 4), zeros("", tensor.Int64)}, Params{}, "1 true [1, 4] [1]"},
+		{"one squeezed, one not", two, []tensor.Tensor{zeros("", tensor.Float32, 1, 4), zeros("", tensor.Int64)}, Params{}, "1 false [1, 4] [1]"},
+		{"no batch dimension", fixed, []tensor.Tensor{zeros("", tensor.Float32, 4)}, Params{}, "1 true [1, 4]"},
+		{"open dimensions", open, []tensor.Tensor{zeros("", tensor.Uint8, 7, 5, 3)}, Params{}, "1 true [1, 7, 5, 3]"},
+		{"text as bytes", text, []tensor.Tensor{zeros("", tensor.Uint8, 9)}, Params{}, "1 false [1]"},
+		{"texts from metadata", text, nil, Params{Texts: []string{"a", "b"}}, "2 false [2]"},
+		{"one text from metadata", text, nil, Params{Texts: []string{"a"}, OneText: true}, "1 true [1]"},
+
+		{"none", one, nil, Params{}, `expected 1 tensors ("x" float32 [-1, 4]), got 0`},
+		{"too many", one, []tensor.Tensor{zeros("", tensor.Float32, 4), zeros("", tensor.Float32, 4)}, Params{}, "expected 1 tensors"},
+		{"dtype", one, []tensor.Tensor{zeros("", tensor.Int32, 4)}, Params{}, `input "x": expected float32 [-1, 4] (-1: any size) or one row [4], got int32 [4]`},
+		{"shape", one, []tensor.Tensor{zeros("", tensor.Float32, 5)}, Params{}, "got float32 [5]"},
+		{"rank", one, []tensor.Tensor{zeros("", tensor.Float32, 1, 1, 4)}, Params{}, "got float32 [1, 1, 4]"},
+		{"no rows", one, []tensor.Tensor{zeros("", tensor.Float32, 0, 4)}, Params{}, "no rows"},
+		{"rows disagree", two, []tensor.Tensor{zeros("", tensor.Float32, 2, 4), zeros("", tensor.Int64, 3)}, Params{}, `input "y" has 3 rows where input "x" has 2`},
+		{"name missing", two, []tensor.Tensor{zeros("y", tensor.Int64, 2), zeros("z", tensor.Float32, 2, 4)}, Params{}, `"x" is missing`},
+		{"name unknown", one, []tensor.Tensor{zeros("x", tensor.Float32, 4), zeros("z", tensor.Float32, 4)}, Params{}, `no input "z"`},
+		{"name twice", one, []tensor.Tensor{zeros("x", tensor.Float32, 4), zeros("x", tensor.Float32, 4)}, Params{}, "given twice"},
+		{"fixed with rows", fixed, []tensor.Tensor{zeros("", tensor.Float32, 2, 4)}, Params{}, "expected float32 [4], got float32 [2, 4]"},
+		{"no text", text, nil, Params{Texts: []string{}}, "got 0"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := &Call{Target: &Target{ID: scheduler.ModelID{Name: "m", Version: "1"}, Spec: scheduler.Spec{Inputs: tc.specs}}}
+			c.Inputs = c.inputs[:0]
+			p := tc.p
+			err := c.match(tc.tensors, &p, nil)
+			if err != nil {
+				if !errors.Is(err, scheduler.ErrInvalidInput) || !strings.Contains(err.Error(), tc.want) {
+					t.Errorf("expected %q, got %v", tc.want, err)
+				}
+				return
+			}
+			got := fmt.Sprint(c.Rows, c.Squeeze)
+			for _, in := range c.Inputs {
+				got += " " + in.Shape.String()
+				if in.Rows() != c.Rows {
+					t.Errorf("an input has %d rows, the request %d", in.Rows(), c.Rows)
+				}
+			}
+			if got != tc.want {
+				t.Errorf("expected %s, got %s", tc.want, got)
+			}
+		})
+	}
+}
+
+func TestMatchCasts(t *testing.T) {
+	c := &Call{Target: &Target{Cast: true, Spec: scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Uint8, -1, 2)}}}}
+	ask := func(values ...float32) error {
+		in, _ := tensor.FromSlice(tensor.Shape{2}, values)
+		c.Inputs = c.inputs[:0]
+		return c.match([]tensor.Tensor{in}, &Params{}, nil)
+	}
+	if err := ask(0, 255); err != nil || string(c.Inputs[0].Data) != "\x00\xff" || c.Inputs[0].DType != tensor.Uint8 {
+		t.Errorf("0, 255: %v, %v", c.Inputs, err)
+	}
+	for _, bad := range []float32{0.5, 256, -1} {
+		if err := ask(1, bad); !errors.Is(err, scheduler.ErrInvalidInput) || !strings.Contains(err.Error(), `"x"`) {
+			t.Errorf("%v: expected ErrInvalidInput that names the input, got %v", bad, err)
+		}
+	}
+}
+
+func TestMatchFlat(t *testing.T) {
+	numbers := scheduler.Spec{Flat: true, Inputs: []tensor.Spec{spec("input", tensor.Float64, -1, -1)}}
+	texts := scheduler.Spec{Flat: true, Inputs: []tensor.Spec{spec("input", tensor.Bytes, -1)}}
+	for _, tc := range []struct {
+		name    string
+		spec    scheduler.Spec
+		tensors []tensor.Tensor
+		p       Params
+		want    string
+	}{
+		{"any shape is a row", numbers, []tensor.Tensor{zeros("", tensor.Float64, 2, 3)}, Params{}, "1 true [1, 6]"},
+		{"a scalar is a row", numbers, []tensor.Tensor{zeros("", tensor.Float64)}, Params{}, "1 true [1, 1]"},
+		{"an empty row", numbers, []tensor.Tensor{zeros("", tensor.Float64, 0)}, Params{}, "1 true [1, 0]"},
+		{"batch", numbers, []tensor.Tensor{zeros("", tensor.Float64, 2, 3)}, Params{Batch: true}, "2 false [2, 3]"},
+		{"batch of nothing", numbers, []tensor.Tensor{zeros("", tensor.Float64, 0, 3)}, Params{Batch: true}, "no rows"},
+		{"two tensors", numbers, []tensor.Tensor{zeros("", tensor.Float64), zeros("", tensor.Float64)}, Params{}, "got 2"},
+		{"dtype", numbers, []tensor.Tensor{zeros("", tensor.Float32, 3)}, Params{}, "expected float64 of any shape, got float32 [3]"},
+		{"text", texts, []tensor.Tensor{zeros("", tensor.Uint8, 3)}, Params{}, "1 true [1]"},
+		{"two texts", texts, []tensor.Tensor{zeros("", tensor.Uint8, 3), zeros("", tensor.Uint8, 2)}, Params{}, "2 false [2]"},
+		{"text in metadata", texts, nil, Params{Texts: []string{"a"}, OneText: true}, "1 true [1]"},
+		{"no text", texts, nil, Params{}, "no text"},
+		{"not text", texts, []tensor.Tensor{zeros("", tensor.Int32, 3)}, Params{}, "expected text"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := &Call{Target: &Target{Spec: tc.spec}}
+			c.Inputs = c.inputs[:0]
+			err := c.matchFlat(tc.tensors, &tc.p, nil)
+			got := fmt.Sprint(err)
+			if err == nil {
+				got = fmt.Sprint(c.Rows, c.Squeeze, c.Inputs[0].Shape)
+			} else if !errors.Is(err, scheduler.ErrInvalidInput) {
+				t.Errorf("not an invalid input: %v", err)
+			}
+			if !strings.Contains(got, tc.want) {
+				t.Errorf("expected %s, got %s", tc.want, got)
+			}
+		})
+	}
+}
+
+// Every condition of the scheduler has a row, with what the design's table says.
+func TestEveryErrorHasARow(t *testing.T) {
+	for _, tc := range []struct {
+		err       error
+		kind      string
+		http      int
+		grpc      uint32
+		retryable bool
+	}{
+		{ErrProtocol, "Protocol", 400, 3, false},
+		{scheduler.ErrTooLarge, "TooLarge", 413, 8, false},
+		{scheduler.ErrInvalidInput, "InvalidInput", 400, 3, false},
+		{scheduler.ErrNotFound, "NotFound", 404, 5, false},
+		{scheduler.ErrOverloaded, "Overloaded", 429, 8, true},
+		{&scheduler.OverloadedError{Limit: "queue_rows"}, "Overloaded", 429, 8, true},
+		{scheduler.ErrDeadlineExceeded, "DeadlineExceeded", 504, 4, true},
+		{scheduler.ErrUnavailable, "Unavailable", 503, 14, true},
+		{scheduler.ErrContainerFailed, "ContainerFailed", 502, 13, false},
+		{scheduler.ErrContainerLost, "ContainerLost", 502, 14, true},
+		{ErrUnauthenticated, "Unauthenticated", 401, 16, false},
+		{ErrPermissionDenied, "PermissionDenied", 403, 7, false},
+		{scheduler.ErrDraining, "Draining", 503, 14, true},
+		{scheduler.ErrCanceled, "Canceled", 499, 1, false},
+		{ErrInternal, "Internal", 500, 13, false},
+		{errors.New("never heard of"), "Internal", 500, 13, false},
+	} {
+		s := StatusOf(fmt.Errorf("%w: with detail", tc.err))
+		if s.Type != tc.kind || s.HTTP != tc.http || s.GRPC != tc.grpc || s.Retryable != tc.retryable {
+			t.Errorf("%v: %+v", tc.err, s)
+		}
+	}
+}

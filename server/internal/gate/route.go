@@ -1,0 +1,263 @@
+package gate
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A Target is one version of a model as requests see it. Immutable.
+type Target struct {
+	ID       scheduler.ModelID
+	Model    *scheduler.Model
+	Spec     scheduler.Spec
+	Cast     bool          // value-preserving casts of inputs are allowed
+	Deadline time.Duration // for requests that bring none
+	Live     int           // replicas when the table was made
+	Metrics  *metrics.Model
+
+	answer      []byte // the members that every answer's metadata ends with, up to the list of tensors
+	full        []byte // the same with the declared tensors (text is no tensor) and the closing brace
+	description []byte // V2 model metadata, a JSON object
+}
+
+// AppendAnswer appends the end of an answer's metadata: model, version and the names of the tensors,
+// which are all declared outputs but text.
+func (t *Target) AppendAnswer(b []byte) []byte { return append(b, t.full...) }
+
+// AppendFlatAnswer is AppendAnswer for a legacy model, whose one output may or may not be a tensor.
+func (t *Target) AppendFlatAnswer(b []byte, isTensor bool) []byte {
+	b = append(b, t.answer...)
+	if isTensor {
+		b = shiva.AppendString(b, t.Spec.Outputs[0].Name)
+	}
+	return append(b, ']', '}')
+}
+
+// A table holds every route of one moment. Immutable; readers take it from an atomic pointer.
+type table struct {
+	infer    map[string]*Target   // "m", "m/1", "v2/models/m/infer", "v2/models/m/versions/1/infer"
+	versions map[string][]*Target // by model name, the highest version first
+	names    []string             // model names, sorted
+	byModel  map[string]*Target   // default version by model name
+}
+
+// refresh makes the table anew. The scheduler calls it (as Hooks.ModelChanged) whenever replicas come or
+// go, which is rare; so it takes everything from the scheduler again instead of patching.
+func (g *Gate) refresh() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t := &table{
+		infer:    make(map[string]*Target),
+		versions: make(map[string][]*Target),
+		byModel:  make(map[string]*Target),
+	}
+	for _, m := range g.sched.Models() {
+		id := m.ID()
+		t.versions[id.Name] = append(t.versions[id.Name], g.target(m))
+	}
+	for name, targets := range t.versions {
+		slices.SortFunc(targets, func(a, b *Target) int { return compareVersions(b.ID.Version, a.ID.Version) })
+		versions := make([]string, len(targets))
+		for i, target := range targets {
+			versions[i] = target.ID.Version
+		}
+		for _, target := range targets {
+			target.description = describe(target, versions)
+			t.infer[name+"/"+target.ID.Version] = target
+			t.infer["v2/models/"+name+"/versions/"+target.ID.Version+"/infer"] = target
+		}
+		chosen := choose(targets, g.options(name).DefaultVersion)
+		t.byModel[name] = chosen
+		t.infer[name] = chosen
+		t.infer["v2/models/"+name+"/infer"] = chosen
+	}
+	t.names = slices.Sorted(maps.Keys(t.versions))
+	g.routes.Store(t)
+}
+
+// choose picks the default version: the configured one; else the highest that a live replica serves;
+// else the highest.
+func choose(targets []*Target, configured string) *Target {
+	for _, t := range targets {
+		if configured != "" && t.ID.Version == configured {
+			return t
+		}
+	}
+	for _, t := range targets {
+		if t.Live > 0 {
+			return t
+		}
+	}
+	return targets[0]
+}
+
+func (g *Gate) target(m *scheduler.Model) *Target {
+	o := g.options(m.ID().Name)
+	t := &Target{ID: m.ID(), Model: m, Spec: m.Spec(), Cast: o.Cast, Deadline: o.Deadline, Live: m.Replicas(),
+		Metrics: g.metrics.Model(m.ID().Name, m.ID().Version)}
+	b := []byte(`"model_name":`)
+	b = shiva.AppendString(b, t.ID.Name)
+	b = append(b, `,"model_version":`...)
+	b = shiva.AppendString(b, t.ID.Version)
+	b = append(b, `,"__tensors__":[`...)
+	t.answer = b[:len(b):len(b)]
+	for i, o := range t.Spec.Outputs {
+		if o.DType == tensor.Bytes {
+			continue
+		}
+		if len(b) > len(t.answer) {
+			b = append(b, ',')
+		}
+		b = shiva.AppendString(b, t.Spec.Outputs[i].Name)
+	}
+	t.full = append(b, ']', '}')
+	return t
+}
+
+// describe is the V2 model metadata of a target.
+func describe(t *Target, versions []string) []byte {
+	type tensorMetadata struct {
+		Name     string `json:"name"`
+		Datatype string `json:"datatype"`
+		Shape    []int  `json:"shape"`
+	}
+	list := func(specs []tensor.Spec) []tensorMetadata {
+		out := make([]tensorMetadata, len(specs))
+		for i, s := range specs {
+			out[i] = tensorMetadata{s.Name, s.DType.V2(), append([]int{}, s.Shape...)}
+		}
+		return out
+	}
+	b, err := json.Marshal(struct {
+		Name     string           `json:"name"`
+		Versions []string         `json:"versions"`
+		Platform string           `json:"platform"`
+		Inputs   []tensorMetadata `json:"inputs"`
+		Outputs  []tensorMetadata `json:"outputs"`
+	}{t.ID.Name, versions, t.Spec.Platform, list(t.Spec.Inputs), list(t.Spec.Outputs)})
+	if err != nil {
+		panic(err) // strings and ints only: cannot fail
+	}
+	return b
+}
+
+// compareVersions orders "2" below "10" and "1.2.0" below "1.10.0": runs of digits count as numbers.
+func compareVersions(a, b string) int {
+	for a != "" && b != "" {
+		na, nb := digits(a), digits(b)
+		if na == 0 || nb == 0 {
+			if a[0] != b[0] {
+				return cmp.Compare(a[0], b[0])
+			}
+			a, b = a[1:], b[1:]
+			continue
+		}
+		x, y := strings.TrimLeft(a[:na], "0"), strings.TrimLeft(b[:nb], "0")
+		if c := cmp.Or(cmp.Compare(len(x), len(y)), strings.Compare(x, y)); c != 0 {
+			return c
+		}
+		a, b = a[na:], b[nb:]
+	}
+	return cmp.Compare(len(a), len(b))
+}
+
+func digits(s string) int {
+	n := 0
+	for n < len(s) && '0' <= s[n] && s[n] <= '9' {
+		n++
+	}
+	return n
+}
+
+// resolve finds the target of a route. version, from the request's metadata, may narrow a bare model name.
+func (g *Gate) resolve(route, version string) (*Target, error) {
+	t := g.routes.Load()
+	target := t.infer[route]
+	if target == nil {
+		return nil, t.unknown(route)
+	}
+	if version == "" || version == target.ID.Version {
+		return target, nil
+	}
+	if route != target.ID.Name && route != "v2/models/"+target.ID.Name+"/infer" {
+		return nil, fmt.Errorf("%w: route %s names version %s, but metadata \"version\" names %s",
+			scheduler.ErrInvalidInput, strconv.Quote(route), strconv.Quote(target.ID.Version), strconv.Quote(version))
+	}
+	if narrowed := t.infer[target.ID.Name+"/"+version]; narrowed != nil {
+		return narrowed, nil
+	}
+	return nil, t.noVersion(target.ID.Name, version)
+}
+
+// Target finds a model for a door that has name and version apart; version "" means the default.
+func (g *Gate) Target(name, version string) (*Target, error) {
+	t := g.routes.Load()
+	route := name
+	if version != "" {
+		route += "/" + version
+	}
+	if target := t.infer[route]; target != nil && target.ID.Name == name {
+		return target, nil
+	}
+	if _, known := t.versions[name]; known && version != "" {
+		return nil, t.noVersion(name, version)
+	}
+	return nil, t.unknown(name)
+}
+
+func (t *table) noVersion(name, version string) error {
+	var have []string
+	for _, target := range t.versions[name] {
+		have = append(have, strconv.Quote(target.ID.Version))
+	}
+	return fmt.Errorf("%w: model %q has no version %q; it has %s", scheduler.ErrNotFound, name, version, strings.Join(have, ", "))
+}
+
+// unknown says what the route might have meant.
+func (t *table) unknown(route string) error {
+	if route == "" {
+		return fmt.Errorf("%w: the namespace is empty; it must name a model%s", scheduler.ErrNotFound, t.known())
+	}
+	name := strings.TrimPrefix(route, "v2/models/")
+	name, rest, _ := strings.Cut(name, "/")
+	if _, ok := t.versions[name]; ok {
+		if rest == "update" {
+			return fmt.Errorf("%w: %q is a model and not an application: only applications take feedback", scheduler.ErrNotFound, name)
+		}
+		if !strings.HasPrefix(route, "v2/") {
+			return t.noVersion(name, rest)
+		}
+		return fmt.Errorf("%w: no route %q; under model %q there are infer, ready and versions/…", scheduler.ErrNotFound, route, name)
+	}
+	near := nearest(name, t.names)
+	if len(near) == 0 {
+		return fmt.Errorf("%w: no model or application %q%s", scheduler.ErrNotFound, name, t.known())
+	}
+	for i, n := range near {
+		near[i] = strconv.Quote(n)
+	}
+	return fmt.Errorf("%w: no model or application %q; nearest: %s", scheduler.ErrNotFound, name, strings.Join(near, ", "))
+}
+
+// known lists the models when there are few enough to read.
+func (t *table) known() string {
+	const most = 8
+	switch {
+	case len(t.names) == 0:
+		return "; no container has registered a model yet"
+	case len(t.names) <= most:
+		return "; registered: " + strings.Join(t.names, ", ")
+	}
+	return "; namespace \"!models\" lists the registered ones"
+}

@@ -1,0 +1,67 @@
+package gate
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva"
+)
+
+// Conditions that arise before a request reaches the scheduler.
+var (
+	ErrProtocol         = errors.New("gate: malformed message")
+	ErrUnauthenticated  = errors.New("gate: unauthenticated")
+	ErrPermissionDenied = errors.New("gate: permission denied")
+	ErrInternal         = errors.New("gate: internal error")
+)
+
+// A Status is how one condition shows on every wire.
+type Status struct {
+	Err       error  // the condition, for errors.Is
+	Type      string // Shiva: metadata "type" of an "!error" message
+	HTTP      int    // HTTP status, and Shiva's metadata "code"
+	GRPC      uint32 // google.golang.org/grpc/codes
+	Retryable bool   // the same request may succeed if it is sent again
+	Outcome   metrics.Outcome
+}
+
+// The one table of design section "Errors". Order matters only where one error wraps two conditions:
+// the first row that matches wins.
+var statuses = []Status{
+	{ErrProtocol, shiva.Protocol, http.StatusBadRequest, 3, false, metrics.Protocol},
+	{scheduler.ErrTooLarge, shiva.TooLarge, http.StatusRequestEntityTooLarge, 8, false, metrics.TooLarge},
+	{scheduler.ErrInvalidInput, shiva.InvalidInput, http.StatusBadRequest, 3, false, metrics.InvalidInput},
+	{scheduler.ErrNotFound, shiva.NotFound, http.StatusNotFound, 5, false, metrics.NotFound},
+	{scheduler.ErrOverloaded, shiva.Overloaded, http.StatusTooManyRequests, 8, true, metrics.Overloaded},
+	{scheduler.ErrDeadlineExceeded, shiva.DeadlineExceeded, http.StatusGatewayTimeout, 4, true, metrics.DeadlineExceeded},
+	{scheduler.ErrUnavailable, shiva.Unavailable, http.StatusServiceUnavailable, 14, true, metrics.Unavailable},
+	{scheduler.ErrContainerFailed, shiva.ContainerFailed, http.StatusBadGateway, 13, false, metrics.ContainerFailed},
+	{scheduler.ErrContainerLost, shiva.ContainerLost, http.StatusBadGateway, 14, true, metrics.ContainerLost},
+	{ErrUnauthenticated, shiva.Unauthenticated, http.StatusUnauthorized, 16, false, metrics.Unauthenticated},
+	{ErrPermissionDenied, shiva.PermissionDenied, http.StatusForbidden, 7, false, metrics.PermissionDenied},
+	{scheduler.ErrDraining, shiva.Draining, http.StatusServiceUnavailable, 14, true, metrics.Draining},
+	{scheduler.ErrCanceled, shiva.Canceled, 499, 1, false, metrics.Canceled},
+	{ErrInternal, shiva.Internal, http.StatusInternalServerError, 13, false, metrics.Internal},
+}
+
+// StatusOf returns the row of err. An error that no row knows is a bug of ours, and answered as one.
+func StatusOf(err error) Status {
+	for _, s := range statuses {
+		if errors.Is(err, s.Err) {
+			return s
+		}
+	}
+	return statuses[len(statuses)-1]
+}
+
+// Text is what the client reads: err without the name of the room that found it.
+func Text(err error) string {
+	s := err.Error()
+	for _, room := range [...]string{"gate: ", "scheduler: ", "shiva: "} {
+		s = strings.TrimPrefix(s, room)
+	}
+	return s
+}
