@@ -1,0 +1,224 @@
+package tcp
+
+import (
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// encode appends the answer of c to the loop's buffers.
+func (l *loop) encode(c *call) {
+	m := shiva.Message{Namespace: c.namespace()}
+	err := l.compose(c, &m)
+	if err == nil {
+		if l.out, l.vecs, err = shiva.AppendVectored(l.out, l.vecs, &m); err == nil {
+			return
+		}
+		// A shape or a count of the container's answer does not fit the wire.
+	}
+	c.err = err
+	l.refusal(c, &m, err)
+	l.out, l.vecs, _ = shiva.AppendVectored(l.out, l.vecs, &m) // its parts are all ours, and fit
+}
+
+// compose makes the message that answers c. An error of it is answered instead.
+func (l *loop) compose(c *call, m *shiva.Message) error {
+	if err := c.failure(); err != nil {
+		return err
+	}
+	if c.control != nil {
+		m.Metadata = c.control
+		return nil
+	}
+	b := append(l.metadata[:0], '{')
+	if c.question.id != nil {
+		b = append(b, `"id":`...)
+		b = append(b, c.question.id...)
+		b = append(b, ',')
+	}
+	if c.question.timing {
+		b = l.appendTiming(b, c)
+	}
+	var err error
+	if c.Target.Spec.Flat {
+		b, m.Tensors, err = l.appendFlat(b, c)
+	} else {
+		b, m.Tensors, err = l.appendOutputs(b, c)
+	}
+	l.metadata = b
+	m.Metadata = b
+	return err
+}
+
+// appendOutputs lists the output tensors and appends the end of the metadata. Text has no dtype on this
+// wire, so a text output is a member of the metadata: "output" for one row and "outputs" for many; by
+// name in an object if the model has several.
+func (l *loop) appendOutputs(b []byte, c *call) ([]byte, []tensor.Tensor, error) {
+	l.tensors = l.tensors[:0]
+	texts := 0
+	for _, t := range c.Outputs {
+		switch {
+		case t.DType == tensor.Bytes:
+			texts++
+			continue
+		case !t.DType.OnWire(): // bfloat16: float32 holds every value of it
+			wide, err := tensor.Cast(t, tensor.Float32, nil) // memory of the garbage collector's: no release
+			if err != nil {
+				return b, nil, err
+			}
+			t = wide
+		}
+		if c.Squeeze {
+			t.Shape = t.Shape[1:]
+		}
+		l.tensors = append(l.tensors, t)
+	}
+	if texts > 0 {
+		var err error
+		if b, err = appendTexts(b, c, texts); err != nil {
+			return b, nil, err
+		}
+	}
+	return c.Target.AppendAnswer(b), l.tensors, nil
+}
+
+func appendTexts(b []byte, c *call, n int) ([]byte, error) {
+	b = append(b, textKey(c)...)
+	if n > 1 {
+		b = append(b, '{')
+	}
+	first := true
+	for i, t := range c.Outputs {
+		if t.DType != tensor.Bytes {
+			continue
+		}
+		if n > 1 {
+			if !first {
+				b = append(b, ',')
+			}
+			first = false
+			b = shiva.AppendString(b, c.Target.Spec.Outputs[i].Name)
+			b = append(b, ':')
+		}
+		elements, err := tensor.Strings(t)
+		if err != nil {
+			return b, err
+		}
+		if c.Squeeze && len(elements) == 1 {
+			b = shiva.AppendString(b, elements[0])
+			continue
+		}
+		b = append(b, '[')
+		for j, s := range elements {
+			if j > 0 {
+				b = append(b, ',')
+			}
+			b = shiva.AppendString(b, s)
+		}
+		b = append(b, ']')
+	}
+	if n > 1 {
+		b = append(b, '}')
+	}
+	return append(b, ','), nil
+}
+
+func textKey(c *call) string {
+	if c.Squeeze {
+		return `"output":`
+	}
+	return `"outputs":`
+}
+
+// appendFlat is the answer of a legacy model: one text per row. A text that is JSON is given as what it
+// says, and if all rows are numbers, or lists of as many numbers, they are a float64 tensor as well.
+func (l *loop) appendFlat(b []byte, c *call) ([]byte, []tensor.Tensor, error) {
+	texts, err := tensor.Strings(c.Outputs[0])
+	if err != nil {
+		return b, nil, err
+	}
+	b = append(b, textKey(c)...)
+	if !c.Squeeze {
+		b = append(b, '[')
+	}
+	for i, s := range texts {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		if json.Valid([]byte(s)) {
+			b = append(b, s...)
+		} else {
+			b = shiva.AppendString(b, s)
+		}
+	}
+	if !c.Squeeze {
+		b = append(b, ']')
+	}
+	b = append(b, ',')
+	l.tensors = l.tensors[:0]
+	if t, ok := numbers(texts); ok {
+		if c.Squeeze && len(t.Shape) > 1 {
+			t.Shape = t.Shape[1:]
+		}
+		t.Name = c.Target.Spec.Outputs[0].Name
+		l.tensors = append(l.tensors, t)
+	}
+	return c.Target.AppendFlatAnswer(b, len(l.tensors) > 0), l.tensors, nil
+}
+
+// numbers makes a float64 tensor of texts: shape [rows] if each is a number, [rows, n] if each is an array
+// of n numbers.
+func numbers(texts []string) (tensor.Tensor, bool) {
+	var values []float64
+	shape := tensor.Shape{len(texts)}
+	for i, s := range texts {
+		var row []float64
+		n := -1 // a bare number
+		if v, err := strconv.ParseFloat(s, 64); err == nil && json.Valid([]byte(s)) {
+			row = []float64{v}
+		} else if len(s) > 0 && s[0] == '[' && json.Unmarshal([]byte(s), &row) == nil {
+			n = len(row)
+		} else {
+			return tensor.Tensor{}, false
+		}
+		if i == 0 && n >= 0 {
+			shape = append(shape, n)
+		}
+		if n >= 0 != (len(shape) == 2) || n >= 0 && n != shape[1] {
+			return tensor.Tensor{}, false
+		}
+		values = append(values, row...)
+	}
+	t, err := tensor.FromSlice(shape, values)
+	return t, err == nil
+}
+
+func (l *loop) appendTiming(b []byte, c *call) []byte {
+	b = append(b, `"timing":{"queue_us":`...)
+	b = strconv.AppendInt(b, c.Timing.Queue.Microseconds(), 10)
+	b = append(b, `,"execute_us":`...)
+	b = strconv.AppendInt(b, c.Timing.Exec.Microseconds(), 10)
+	b = append(b, `,"batch_rows":`...)
+	b = strconv.AppendInt(b, int64(c.Timing.BatchRows), 10)
+	b = append(b, `,"total_us":`...)
+	b = strconv.AppendInt(b, time.Since(c.arrived).Microseconds(), 10)
+	return append(b, '}', ',')
+}
+
+// refusal makes m the "!error" message that answers c.
+func (l *loop) refusal(c *call, m *shiva.Message, err error) {
+	status := gate.StatusOf(err)
+	e := shiva.RemoteError{
+		Type:      status.Type,
+		Message:   gate.Text(err),
+		Code:      status.HTTP,
+		Retryable: status.Retryable,
+		ID:        string(c.question.id),
+	}
+	l.metadata = e.AppendMetadata(l.metadata[:0])
+	*m = shiva.Message{Namespace: shiva.ErrorNamespace, Metadata: l.metadata}
+}

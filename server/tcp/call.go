@@ -1,0 +1,92 @@
+package tcp
+
+import (
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva"
+)
+
+// A call is one question of a connection and the place of its answer in the line of answers.
+//
+// It belongs to its loop, but for the time between Submit and Complete, when gate.Call is the scheduler's.
+// It is freed when its answer is written, or, if the client has gone, when it is complete.
+type call struct {
+	gate.Call
+	session *session
+	message *shiva.Message // the question; its memory is the inputs'
+	next    *call          // the answer that leaves after this one
+
+	question question
+	arrived  time.Time
+
+	control  []byte // the answer's metadata, if the gate answered by itself
+	err      error  // the refusal, if there was one before the scheduler
+	inFlight bool   // submitted and not yet complete
+	answered bool   // the answer is known and may leave in its turn
+}
+
+// Complete is the scheduler's last word on the request. It runs on any goroutine and only posts the call
+// to its loop, where everything else about a session happens.
+func (c *call) Complete(*scheduler.Request) { c.session.loop.post(c) }
+
+// failure is why the call is answered with "!error", or nil.
+func (c *call) failure() error {
+	if c.err != nil {
+		return c.err
+	}
+	return c.Err
+}
+
+// count tells the metrics how the call ended.
+func (c *call) count(l *loop) {
+	model := l.door.gate.Unrouted()
+	if c.Target != nil {
+		model = c.Target.Metrics
+	}
+	outcome := metrics.OK
+	if c.session.gone {
+		outcome = metrics.Canceled
+	} else if err := c.failure(); err != nil {
+		outcome = gate.StatusOf(err).Outcome
+	}
+	model.Answered(l.door.cfg.Metrics, outcome, l.now.Sub(c.arrived))
+}
+
+// namespace is the one the question came with, if any of it was understood.
+func (c *call) namespace() string {
+	if c.message == nil {
+		return ""
+	}
+	return c.message.Namespace
+}
+
+// newCall takes a call from the loop's free list.
+func (l *loop) newCall(s *session, m *shiva.Message) *call {
+	var c *call
+	if n := len(l.free); n > 0 {
+		c = l.free[n-1]
+		l.free = l.free[:n-1]
+	} else {
+		c = new(call)
+	}
+	c.session, c.message, c.arrived = s, m, l.now
+	l.door.cfg.Metrics.Began()
+	return c
+}
+
+// freeCall counts the call and gives back the outputs, the question and the call, in this order.
+func (l *loop) freeCall(c *call) {
+	const keep = 4096
+	c.count(l)
+	c.Close()
+	if c.message != nil {
+		c.message.Release()
+	}
+	*c = call{Call: c.Call, question: question{forward: c.question.forward[:0]}}
+	if len(l.free) < keep {
+		l.free = append(l.free, c)
+	}
+}

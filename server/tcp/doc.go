@@ -1,0 +1,22 @@
+// Package tcp is the door for clients that speak Shiva over raw TCP.
+//
+//	            event loop (gnet), one goroutine each
+//	socket ──► session.traffic ─► shiva.Decoder ─► call ─► gate.Open ─┐ all of one reading
+//	                                                │                 ▼ at once
+//	                                 line of answers, oldest first   scheduler.Submit
+//	                                                │                 │ any goroutine
+//	socket ◄── session.flush ◄── encode ◄── head answered? ◄── loop.post ◄── Complete
+//
+// Promises: one answer to every message, in the order of the messages, whatever order they are completed
+// in. A message that cannot be understood costs its sender an answer, and the connection only if the next
+// boundary is lost. What a client can make the server hold is bounded: requests in flight, bytes of a
+// half-received message, unread answers, connections; each limit is named in the error it causes.
+//
+// Concurrency: everything about a session happens on its event loop. Other goroutines reach a loop only
+// through its mailbox (loop.post). door.go is the only file that imports gnet; sessions know a socket of six
+// methods, so that another transport can carry them.
+//
+// Memory: a message's bytes are copied once, from the loop's read buffer into their tensor, or not at all
+// when the rest of a large body is read straight into place. An answer's tensor bytes are copied once,
+// into the loop's write buffer, or not at all when they need no byte swap.
+package tcp

@@ -1,0 +1,654 @@
+package tcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// rig is a door on a real socket with a scheduler behind it, and models whose workers the test holds.
+type rig struct {
+	t       *testing.T
+	sched   *scheduler.Scheduler
+	gate    *gate.Gate
+	door    *Door
+	pool    *tensor.Pool
+	metrics *metrics.Metrics
+	log     *bytes.Buffer
+}
+
+func newRig(t *testing.T, change func(*Config)) *rig {
+	t.Helper()
+	r := &rig{t: t, pool: tensor.NewPool(1 << 30), metrics: metrics.New("test"), log: new(bytes.Buffer)}
+	r.gate = gate.New(gate.Config{
+		Pool:    r.pool,
+		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: 30 * time.Second} },
+		Version: "test",
+		Metrics: r.metrics,
+		Ready:   func() (bool, string) { return true, "" },
+	})
+	var err error
+	if r.sched, err = scheduler.New(scheduler.Config{Pool: r.pool, Hooks: scheduler.Hooks{ModelChanged: r.gate.ModelChanged}}); err != nil {
+		t.Fatal(err)
+	}
+	r.gate.Attach(r.sched)
+	cfg := Config{
+		Addr: "127.0.0.1:0", Gate: r.gate, Pool: r.pool, Metrics: r.metrics.Door("tcp"),
+		Log:   slog.New(slog.NewTextHandler(&lockedWriter{w: r.log}, nil)),
+		Loops: 1, Connections: 1000, InFlight: 256,
+		MessageTimeout: 10 * time.Second, OutboundBytes: 8 << 20, OutboundStall: 10 * time.Second,
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	door, err := Listen(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.door = door
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		r.gate.Drain()
+		_ = r.sched.Drain(ctx)
+		r.sched.Close()
+		if err := r.door.Shutdown(ctx); err != nil {
+			t.Errorf("shutdown: %v", err)
+		}
+		if n := r.pool.InUse(); n != 0 {
+			t.Errorf("%d bytes of the pool are still out", n)
+		}
+	})
+	return r
+}
+
+type lockedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
+// worker adapts a function to scheduler.Worker.
+type worker func(*scheduler.Batch) error
+
+func (w worker) Send(b *scheduler.Batch) error { return w(b) }
+
+// echo answers every batch with its inputs, before Send returns.
+func (r *rig) echo(b *scheduler.Batch) error {
+	outputs := make([]tensor.Tensor, len(b.Parts[0].Inputs))
+	for i := range outputs {
+		parts := make([]tensor.Tensor, len(b.Parts))
+		for j := range b.Parts {
+			parts[j] = b.Parts[j].Inputs[i]
+		}
+		out, err := tensor.Concat(parts, r.pool)
+		if err != nil {
+			return err
+		}
+		outputs[i] = out
+	}
+	b.Complete(outputs, nil)
+	return nil
+}
+
+func floats(name string) scheduler.Spec {
+	t := []tensor.Spec{{Name: name, DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}}
+	return scheduler.Spec{Inputs: t, Outputs: t, Platform: "test"}
+}
+
+func (r *rig) model(name string, spec scheduler.Spec, w worker) *scheduler.Replica {
+	r.t.Helper()
+	rep, err := r.sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"}, spec, w, scheduler.ReplicaOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return rep
+}
+
+// wire is a plain client: it writes bytes and reads messages.
+type wire struct {
+	t *testing.T
+	net.Conn
+	d    *shiva.Decoder
+	rest []byte
+}
+
+func (r *rig) dial() *wire {
+	r.t.Helper()
+	c, err := net.Dial("tcp", r.door.Addr().String())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { c.Close() })
+	return &wire{t: r.t, Conn: c, d: shiva.NewDecoder(shiva.DecoderConfig{})}
+}
+
+func (w *wire) send(m *shiva.Message) {
+	w.t.Helper()
+	b, err := shiva.AppendMessage(nil, m)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.bytes(b)
+}
+
+func (w *wire) bytes(b []byte) {
+	w.t.Helper()
+	if _, err := w.Write(b); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// next reads one answer; nil at a clean end of the stream.
+func (w *wire) next() *shiva.Message {
+	w.t.Helper()
+	buf := make([]byte, 64<<10)
+	for {
+		for len(w.rest) > 0 {
+			n, m, err := w.d.Push(w.rest)
+			w.rest = w.rest[n:]
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			if m != nil {
+				return m
+			}
+		}
+		_ = w.SetReadDeadline(time.Now().Add(10 * time.Second))
+		n, err := w.Read(buf)
+		if err == io.EOF && n == 0 {
+			return nil
+		}
+		if err != nil {
+			w.t.Fatalf("reading an answer: %v", err)
+		}
+		w.rest = append([]byte(nil), buf[:n]...)
+	}
+}
+
+type errorMetadata struct {
+	Type, Message string
+	Code          int
+	Retryable     bool
+	ID            any
+}
+
+// fault reads one answer, which must be an error of type want.
+func (w *wire) fault(want string) errorMetadata {
+	w.t.Helper()
+	m := w.next()
+	var e errorMetadata
+	if m == nil || m.Namespace != "!error" {
+		w.t.Fatalf("expected an error of type %s, got %v", want, m)
+	}
+	if err := json.Unmarshal(m.Metadata, &e); err != nil {
+		w.t.Fatal(err)
+	}
+	if e.Type != want {
+		w.t.Fatalf("expected an error of type %s, got %s: %s", want, e.Type, e.Message)
+	}
+	return e
+}
+
+func message(ns, metadata string, values ...float32) *shiva.Message {
+	return &shiva.Message{Namespace: ns, Metadata: []byte(metadata), Tensors: []tensor.Tensor{row(values...)}}
+}
+
+func row(values ...float32) tensor.Tensor {
+	t, err := tensor.FromSlice(tensor.Shape{len(values)}, values)
+	if err != nil {
+		panic(err)
+	}
+	return t
+}
+
+func values(t *testing.T, m *shiva.Message) []float32 {
+	t.Helper()
+	if m == nil || m.Namespace == "!error" {
+		t.Fatalf("expected a good answer, got %v", describeMessage(m))
+	}
+	v, err := tensor.Values[float32](m.Tensors[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func describeMessage(m *shiva.Message) string {
+	if m == nil {
+		return "end of stream"
+	}
+	return fmt.Sprintf("%s %s, %d tensors", m.Namespace, m.Metadata, len(m.Tensors))
+}
+
+func TestOneRowLosesItsBatchDimensionAgain(t *testing.T) {
+	r := newRig(t, nil)
+	r.model("m", floats("x"), r.echo)
+	c := r.dial()
+	c.send(message("m", `{"id":"a-1"}`, 1, 2, 3, 4))
+	m := c.next()
+	if got := values(t, m); fmt.Sprint(got) != "[1 2 3 4]" {
+		t.Errorf("values: %v", got)
+	}
+	if got := m.Tensors[0].Shape.String(); got != "[4]" {
+		t.Errorf("shape: expected [4], got %s", got)
+	}
+	want := `{"id":"a-1","model_name":"m","model_version":"1","__tensors__":["x"]}`
+	if m.Namespace != "m" || string(m.Metadata) != want {
+		t.Errorf("expected m %s, got %s %s", want, m.Namespace, m.Metadata)
+	}
+	batch, _ := tensor.FromSlice(tensor.Shape{2, 4}, []float32{1, 2, 3, 4, 5, 6, 7, 8})
+	c.send(&shiva.Message{Namespace: "v2/models/m/versions/1/infer", Tensors: []tensor.Tensor{batch}})
+	m = c.next()
+	if got := m.Tensors[0].Shape.String(); got != "[2, 4]" {
+		t.Errorf("shape: expected [2, 4], got %s", got)
+	}
+}
+
+// Answers leave in the order of the questions although the second model answers first.
+func TestAnswersKeepTheOrderOfQuestions(t *testing.T) {
+	r := newRig(t, nil)
+	held := make(chan *scheduler.Batch, 10)
+	r.model("slow", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
+	r.model("fast", floats("x"), r.echo)
+	c := r.dial()
+	c.send(message("slow", `{"id":1}`, 1, 1, 1, 1))
+	for i := range 5 {
+		c.send(message("fast", fmt.Sprintf(`{"id":%d}`, i+2), 2, 2, 2, 2))
+	}
+	c.send(message("!live", ""))
+	c.send(message("nobody", `{"id":8}`, 1))
+	b := <-held
+	_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	if n, err := c.Read(make([]byte, 1)); err == nil {
+		t.Fatalf("%d bytes left before the first answer", n)
+	}
+	if err := r.echo(b); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 6 {
+		m := c.next()
+		var meta struct{ ID int }
+		if err := json.Unmarshal(m.Metadata, &meta); err != nil || meta.ID != i+1 {
+			t.Errorf("answer %d: %s", i+1, describeMessage(m))
+		}
+	}
+	if m := c.next(); string(m.Metadata) != `{"live":true}` {
+		t.Errorf("!live: %s", describeMessage(m))
+	}
+	if e := c.fault("NotFound"); e.ID != 8.0 || e.Code != 404 {
+		t.Errorf("NotFound: %+v", e)
+	}
+}
+
+func TestSemanticFaultsKeepTheConnection(t *testing.T) {
+	r := newRig(t, nil)
+	r.model("digits", floats("x"), r.echo)
+	c := r.dial()
+	ints, _ := tensor.FromSlice(tensor.Shape{4}, []int32{1, 2, 3, 4})
+	for _, tc := range []struct {
+		m    *shiva.Message
+		kind string
+		says []string
+	}{
+		{message("digit", "", 1, 2, 3, 4), "NotFound", []string{`"digits"`}},
+		{message("digits/7", "", 1, 2, 3, 4), "NotFound", []string{`"7"`, `"1"`}},
+		{message("", "", 1, 2, 3, 4), "NotFound", []string{"empty", "digits"}},
+		{message("!nonsense", ""), "NotFound", []string{"!ready"}},
+		{message("digits", "", 1, 2, 3), "InvalidInput", []string{`"x"`, "float32 [-1, 4]", "float32 [3]"}},
+		{&shiva.Message{Namespace: "digits", Tensors: []tensor.Tensor{ints}}, "InvalidInput", []string{"float32", "int32"}},
+		{&shiva.Message{Namespace: "digits"}, "InvalidInput", []string{"expected 1 tensors", "got 0"}},
+		{message("digits", `{"__tensors__":["y"]}`, 1, 2, 3, 4), "InvalidInput", []string{`"x" is missing`, `"y"`}},
+		{message("digits", `{"__tensors__":["x","y"]}`, 1, 2, 3, 4), "InvalidInput", []string{"names 2", "has 1"}},
+		{message("digits", `{"timeout_ms":-1}`, 1, 2, 3, 4), "InvalidInput", []string{"timeout_ms", "-1"}},
+		{message("digits", `{"priority":10}`, 1, 2, 3, 4), "InvalidInput", []string{"priority", "10"}},
+		{message("digits", `{"version":"9"}`, 1, 2, 3, 4), "NotFound", []string{`"9"`}},
+		{message("digits", `{"version":[]}`, 1, 2, 3, 4), "InvalidInput", []string{"version"}},
+	} {
+		tc.m.Metadata = bytes.Replace(tc.m.Metadata, []byte("}"), []byte(`,"id":"q"}`), 1)
+		c.send(tc.m)
+		e := c.fault(tc.kind)
+		for _, s := range tc.says {
+			if !strings.Contains(e.Message, s) {
+				t.Errorf("%s %s: %q does not say %s", tc.m.Namespace, tc.m.Metadata, e.Message, s)
+			}
+		}
+		if len(tc.m.Metadata) > 0 && e.ID != "q" {
+			t.Errorf("%s: the error has id %v", tc.m.Metadata, e.ID)
+		}
+	}
+	c.send(message("digits", "", 1, 2, 3, 4))
+	values(t, c.next())
+}
+
+// A protocol fault is answered after the answers before it, and then the stream ends.
+func TestProtocolFaultsAreAnsweredAndClosed(t *testing.T) {
+	for name, rubbish := range map[string][]byte{
+		"magic":    []byte("GET / HTTP/1.1\r\n\r\n"),
+		"negative": {6, 66, 11, 1, 255, 255, 255, 255, 0, 0, 83, 166},
+		"dtype":    append(header(0, 1, 0), 1, 16, 0, 0, 0, 1),
+		"2 GiB":    append(header(0, 1, 0), 1, 3, 0x7f, 0xff, 0xff, 0xff),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil)
+			held := make(chan *scheduler.Batch, 1)
+			r.model("m", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
+			c, other := r.dial(), r.dial()
+			c.send(message("m", "", 1, 2, 3, 4))
+			c.bytes(append(rubbish, "and what follows is never read"...))
+			time.Sleep(20 * time.Millisecond) // let the fault be seen before the answer before it is ready
+			if err := r.echo(<-held); err != nil {
+				t.Fatal(err)
+			}
+			values(t, c.next())
+			want := "Protocol"
+			if name == "2 GiB" {
+				want = "TooLarge"
+			}
+			c.fault(want)
+			if m := c.next(); m != nil {
+				t.Errorf("expected the end of the stream, got %s", describeMessage(m))
+			}
+			other.send(message("m", "", 1, 2, 3, 4))
+			if err := r.echo(<-held); err != nil {
+				t.Fatal(err)
+			}
+			values(t, other.next())
+		})
+	}
+}
+
+func header(metadata uint32, tensors, namespace byte) []byte {
+	h := append([]byte{6, 66, 11, 1}, 0, 0, 0, 0, tensors, namespace)
+	binary.BigEndian.PutUint32(h[4:], metadata)
+	crc := byte(84 + metadata + uint32(tensors) + uint32(namespace))
+	return append(h, crc, crc*2)
+}
+
+// Bad JSON has a known end: the connection goes on.
+func TestBadMetadataKeepsTheConnection(t *testing.T) {
+	r := newRig(t, nil)
+	r.model("m", floats("x"), r.echo)
+	c := r.dial()
+	c.send(&shiva.Message{Namespace: "m", Metadata: []byte(`{"a":`)})
+	c.fault("Protocol")
+	c.send(message("m", "", 1, 2, 3, 4))
+	values(t, c.next())
+}
+
+func TestInFlightLimitIsAnsweredInTurn(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.InFlight = 2 })
+	held := make(chan *scheduler.Batch, 10)
+	r.model("m", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
+	c := r.dial()
+	for i := range 4 {
+		c.send(message("m", "", float32(i), 0, 0, 0))
+	}
+	rows := 0
+	for rows < 2 {
+		b := <-held
+		rows += b.Rows
+		if err := r.echo(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 2 {
+		if got := values(t, c.next()); got[0] != float32(i) {
+			t.Errorf("answer %d: %v", i, got)
+		}
+	}
+	for range 2 {
+		if e := c.fault("Overloaded"); !e.Retryable || !strings.Contains(e.Message, "in_flight_per_connection) is 2") {
+			t.Errorf("%+v", e)
+		}
+	}
+}
+
+// A client that leaves takes its queued requests along: they never reach a worker.
+func TestLeavingClientTakesItsRequestsAlong(t *testing.T) {
+	r := newRig(t, nil)
+	held := make(chan *scheduler.Batch, 10)
+	r.model("m", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
+	stay, leave := r.dial(), r.dial()
+	for range 2 { // fills the replica's slots
+		stay.send(message("m", "", 0, 0, 0, 0))
+		time.Sleep(10 * time.Millisecond)
+	}
+	first := <-held
+	for range 20 {
+		leave.send(message("m", "", 7, 7, 7, 7))
+	}
+	m, _ := r.sched.Model(scheduler.ModelID{Name: "m", Version: "1"})
+	waitFor(t, "20 rows to wait", func() bool { return m.Stats().QueueRows >= 20 })
+	leave.Close()
+	waitFor(t, "the queue to lose them", func() bool { return m.Stats().QueueRows <= 1 })
+	if err := r.echo(first); err != nil {
+		t.Fatal(err)
+	}
+	values(t, stay.next())
+	if err := r.echo(<-held); err != nil {
+		t.Fatal(err)
+	}
+	if got := values(t, stay.next()); got[0] != 0 {
+		t.Errorf("a request of the client that left was served: %v", got)
+	}
+}
+
+func waitFor(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited 10 s for %s", what)
+		}
+	}
+}
+
+func TestConnectionLimitIsSaidAndClosed(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Connections = 2 })
+	r.model("m", floats("x"), r.echo)
+	a, b := r.dial(), r.dial()
+	for _, c := range []*wire{a, b} {
+		c.send(message("m", "", 1, 2, 3, 4))
+		values(t, c.next())
+	}
+	c := r.dial()
+	if e := c.fault("Overloaded"); !strings.Contains(e.Message, "tcp.connections = 2") {
+		t.Errorf("%+v", e)
+	}
+	if m := c.next(); m != nil {
+		t.Errorf("expected the end, got %s", describeMessage(m))
+	}
+	a.Close()
+	waitFor(t, "a place", func() bool {
+		c := r.dial()
+		b, _ := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+		if _, err := c.Write(b); err != nil {
+			return false
+		}
+		m := c.next()
+		return m != nil && m.Namespace == "m"
+	})
+}
+
+// A worker that panics, on the event loop, costs its batch and nothing else.
+func TestPanicInAWorkerIsAnAnswer(t *testing.T) {
+	r := newRig(t, nil)
+	r.model("bad", floats("x"), func(b *scheduler.Batch) error { panic("boom") })
+	r.model("good", floats("x"), r.echo)
+	c := r.dial()
+	c.send(message("bad", "", 1, 2, 3, 4))
+	if m := c.next(); m == nil || m.Namespace != "!error" {
+		t.Errorf("expected an error, got %s", describeMessage(m))
+	}
+	c.send(message("good", "", 1, 2, 3, 4))
+	values(t, c.next())
+}
+
+func TestHalfMessageIsClosedAfterItsTime(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.MessageTimeout = 200 * time.Millisecond })
+	r.model("m", floats("x"), r.echo)
+	c, other := r.dial(), r.dial()
+	b, _ := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+	c.bytes(b[:20])
+	if m := c.next(); m != nil {
+		t.Errorf("expected the end, got %s", describeMessage(m))
+	}
+	other.send(message("m", "", 1, 2, 3, 4)) // an idle connection is not a half message
+	values(t, other.next())
+}
+
+func TestIdleConnectionIsClosed(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.IdleTimeout = 200 * time.Millisecond })
+	r.model("m", floats("x"), r.echo)
+	c := r.dial()
+	c.send(message("m", "", 1, 2, 3, 4))
+	values(t, c.next())
+	if m := c.next(); m != nil {
+		t.Errorf("expected the end, got %s", describeMessage(m))
+	}
+}
+
+// A client that asks for much and reads nothing is closed; what it can pile up is bounded; the client
+// beside it keeps being served meanwhile.
+func TestReaderThatStandsStillIsClosed(t *testing.T) {
+	r := newRig(t, func(c *Config) {
+		c.OutboundBytes = 1 << 20
+		c.OutboundStall = 500 * time.Millisecond
+		c.InFlight = 16
+	})
+	spec := scheduler.Spec{
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}},
+		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, 1 << 20}}},
+	}
+	r.model("big", spec, func(b *scheduler.Batch) error {
+		buf, err := r.pool.Get(b.Rows << 20)
+		if err != nil {
+			return err
+		}
+		b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, 1 << 20}, Data: buf.Bytes(), Buf: buf}}, nil)
+		return nil
+	})
+	r.model("m", floats("x"), r.echo)
+	greedy, other := r.dial(), r.dial()
+	_ = greedy.Conn.(*net.TCPConn).SetReadBuffer(64 << 10)
+	stop := make(chan struct{})
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		b, _ := shiva.AppendMessage(nil, message("big", "", 1, 2, 3, 4))
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				if _, err := greedy.Write(b); err != nil {
+					return
+				}
+			}
+		}
+	})
+	closedBefore := func() bool {
+		return strings.Contains(scrape(r.metrics), `connections_closed_total{door="tcp",reason="stalled"} 1`)
+	}
+	for end := time.Now().Add(10 * time.Second); !closedBefore(); {
+		if time.Now().After(end) {
+			t.Fatal("the client that does not read is still connected after 10 s")
+		}
+		other.send(message("m", "", 1, 2, 3, 4))
+		values(t, other.next())
+		if n := r.pool.InUse(); n > 64<<20 {
+			t.Fatalf("%d MiB of payload for a client that does not read", n>>20)
+		}
+	}
+	close(stop)
+	greedy.Close()
+	writing.Wait()
+}
+
+// The text of a legacy model's answer is in the metadata, and a tensor too when it is numbers.
+func TestFlatModel(t *testing.T) {
+	r := newRig(t, nil)
+	spec := scheduler.Spec{
+		Flat:    true,
+		Inputs:  []tensor.Spec{{Name: "input", DType: tensor.Float64, Shape: tensor.Shape{-1, -1}}},
+		Outputs: []tensor.Spec{{Name: "output", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
+	}
+	answer := func(v []float64) string { return fmt.Sprint(len(v)) }
+	r.model("sum", spec, func(b *scheduler.Batch) error {
+		var texts []string
+		for _, p := range b.Parts {
+			v, err := tensor.Values[float64](p.Inputs[0])
+			if err != nil {
+				return err
+			}
+			n := len(v) / p.Rows
+			for i := range p.Rows {
+				texts = append(texts, answer(v[i*n:(i+1)*n]))
+			}
+		}
+		out, err := tensor.FromStrings(tensor.Shape{len(texts)}, texts)
+		if err != nil {
+			return err
+		}
+		b.Complete([]tensor.Tensor{out}, nil)
+		return nil
+	})
+	c := r.dial()
+	ask := func(metadata string) *shiva.Message {
+		in, _ := tensor.FromSlice(tensor.Shape{2, 3}, []float64{1, 2, 3, 4, 5, math.Pi})
+		c.send(&shiva.Message{Namespace: "sum", Metadata: []byte(metadata), Tensors: []tensor.Tensor{in}})
+		m := c.next()
+		if m == nil || m.Namespace != "sum" {
+			t.Fatalf("expected an answer, got %s", describeMessage(m))
+		}
+		return m
+	}
+	check := func(m *shiva.Message, metadata, shape string) {
+		t.Helper()
+		if !strings.HasPrefix(string(m.Metadata), metadata) {
+			t.Errorf("expected metadata %s…, got %s", metadata, m.Metadata)
+		}
+		got := "no tensor"
+		if len(m.Tensors) > 0 {
+			got = m.Tensors[0].DType.String() + m.Tensors[0].Shape.String()
+		}
+		if got != shape {
+			t.Errorf("expected %s, got %s", shape, got)
+		}
+	}
+	check(ask(""), `{"output":6,"model_name":"sum"`, "float64[1]")
+	check(ask(`{"batch":true}`), `{"outputs":[3,3],`, "float64[2]")
+	answer = func([]float64) string { return "[1.5, 2]" }
+	check(ask(`{"batch":true}`), `{"outputs":[[1.5, 2],[1.5, 2]],`, "float64[2, 2]")
+	check(ask(""), `{"output":[1.5, 2],`, "float64[2]")
+	answer = func([]float64) string { return "a cat" }
+	check(ask(""), `{"output":"a cat",`, "no tensor")
+	answer = func([]float64) string { return `{"label":"cat"}` }
+	check(ask(`{"batch":true}`), `{"outputs":[{"label":"cat"},{"label":"cat"}],`, "no tensor")
+}
+
+func scrape(m *metrics.Metrics) string {
+	w := newRecorder()
+	m.Handler().ServeHTTP(w, w.request)
+	return w.Body.String()
+}

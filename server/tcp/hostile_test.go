@@ -1,0 +1,196 @@
+package tcp
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/shiva"
+)
+
+// keepServing has another client's requests going until the returned function is called, which fails the
+// test if one of them was not answered well.
+func (r *rig) keepServing() (stop func()) {
+	c := r.dial()
+	done := make(chan struct{})
+	var asking sync.WaitGroup
+	served := 0
+	asking.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			c.send(message("m", "", float32(served), 0, 0, 0))
+			if m := c.next(); m == nil || m.Namespace != "m" {
+				r.t.Errorf("another client's request %d: %s", served, describeMessage(m))
+				return
+			} else {
+				m.Release()
+			}
+			served++
+		}
+	})
+	return func() {
+		close(done)
+		asking.Wait()
+		if served == 0 {
+			r.t.Error("another client was not served at all")
+		}
+	}
+}
+
+const golden = "../../shiva/testdata/golden"
+
+// Every malformed vector, each on a connection of its own: it is answered with an error, or, where it is
+// only cut off, nothing is answered; and nobody else notices.
+func TestMalformedVectors(t *testing.T) {
+	var index struct {
+		Vectors []struct {
+			File              string
+			Valid             bool
+			Error             string
+			ErrorAlternatives []string `json:"error_alternatives"`
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(golden, "index.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &index); err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, nil)
+	r.model("m", floats("x"), r.echo)
+	stop := r.keepServing()
+	defer stop()
+	tried := 0
+	for _, v := range index.Vectors {
+		if v.Valid {
+			continue
+		}
+		tried++
+		file, err := os.ReadFile(filepath.Join(golden, v.File))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := net.Dial("tcp", r.door.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write(file); err != nil {
+			t.Errorf("%s: %v", v.File, err)
+		}
+		_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+		answer := make([]byte, 4096)
+		n, err := c.Read(answer)
+		tolerated := slices.Contains(v.ErrorAlternatives, "none")
+		cut := v.Error == "truncated" || v.Error == "eof" || slices.Contains(v.ErrorAlternatives, "truncated")
+		switch {
+		case n > 0:
+			if !slices.Equal(answer[:4], []byte{6, 66, 11, 1}) {
+				t.Errorf("%s: the answer is no message: %x", v.File, answer[:n])
+			}
+		case !cut && !tolerated:
+			t.Errorf("%s (%s): no answer: %v", v.File, v.Error, err)
+		}
+		c.Close()
+	}
+	if tried < 50 {
+		t.Errorf("only %d malformed vectors", tried)
+	}
+}
+
+func TestRandomBytes(t *testing.T) {
+	r := newRig(t, nil)
+	r.model("m", floats("x"), r.echo)
+	stop := r.keepServing()
+	defer stop()
+	rng := rand.New(rand.NewPCG(1, 2))
+	good, err := shiva.AppendMessage(nil, message("m", `{"id":1}`, 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 300 {
+		c, err := net.Dial("tcp", r.door.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, rng.IntN(200))
+		for j := range b {
+			b[j] = byte(rng.Uint32())
+		}
+		if i%2 == 0 { // near misses go deeper than noise
+			b = append(slices.Clone(good), good...)
+			for range 1 + rng.IntN(3) {
+				b[rng.IntN(len(b))] ^= byte(1 << rng.IntN(8))
+			}
+		}
+		_, _ = c.Write(b)
+		if i%3 == 0 {
+			_ = c.SetReadDeadline(time.Now().Add(5 * time.Millisecond))
+			_, err := io.Copy(io.Discard, c)
+			var timeout net.Error
+			if err != nil && !(errors.As(err, &timeout) && timeout.Timeout()) && !errors.Is(err, net.ErrClosed) {
+				t.Logf("connection %d: %v", i, err) // a reset is fine, for what it sent was rubbish
+			}
+		}
+		c.Close()
+	}
+}
+
+// Headers that announce the largest legal message and stop hold memory for what came, not for what was
+// announced.
+func TestLengthLies(t *testing.T) {
+	r := newRig(t, nil)
+	r.model("m", floats("x"), r.echo)
+	stop := r.keepServing()
+	defer stop()
+	lie := append(header(0, 1, 1), 1, 3, 0x0f, 0xff, 0xff, 0x00, 42) // uint8 [268,435,200] and one byte of it
+	var liars []*wire
+	for range 500 {
+		c := r.dial()
+		c.bytes(lie)
+		liars = append(liars, c)
+	}
+	waitFor(t, "the lies to be read", func() bool { return r.pool.InUse() > 500*1024 })
+	time.Sleep(50 * time.Millisecond)
+	if held := r.pool.InUse(); held > 500*16<<10 {
+		t.Errorf("500 announcements hold %d KiB", held>>10)
+	}
+	for _, c := range liars {
+		c.Close()
+	}
+}
+
+// When the memory for payloads is gone, a message is refused in its turn and the connection stays in step.
+func TestMemoryBudget(t *testing.T) {
+	r := newRig(t, nil)
+	r.model("m", floats("x"), r.echo)
+	hog, err := r.pool.Get(1<<30 - 8<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := r.dial()
+	big := make([]byte, 64<<20)
+	b := append(header(8, 1, 1), 1, 3, 0x04, 0, 0, 0)
+	b = append(append(append(b, big...), `{"id":7}`...), 'm')
+	var writing sync.WaitGroup
+	writing.Go(func() { c.bytes(b) })
+	if e := c.fault("Overloaded"); !e.Retryable || e.ID != 7.0 {
+		t.Errorf("%+v", e)
+	}
+	writing.Wait()
+	c.send(message("m", "", 1, 2, 3, 4))
+	values(t, c.next())
+	hog.Release()
+}

@@ -1,0 +1,142 @@
+package tcp
+
+import (
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A loop is what the sessions of one event loop share. Requests go to the scheduler and answers to the
+// sockets in bursts: everything that one reading of a socket brought is submitted at once, and everything
+// that was completed since is encoded and written at once, per session.
+//
+// Completion reaches the loop by its mailbox. The first completion wakes the loop; those that come before
+// it runs ride along. One wake-up costs about as much as a small request, so a batch of 64 rows pays it
+// once.
+type loop struct {
+	// Set once.
+	door *door
+	wake func() // runs turn on the event loop, soon
+
+	// Owned by the event loop's goroutine.
+	now      time.Time // of this turn
+	sessions []*session
+	free     []*call
+	pending  []*scheduler.Request // to submit at the end of this turn
+	ready    []*session           // with answers to write at the end of this turn
+	decoder  *shiva.Decoder       // for the next session that reads; nil when lent
+	out      []byte               // answers of one session, being encoded
+	vecs     [][]byte
+	metadata []byte
+	tensors  []tensor.Tensor
+	spare    []*call // the mailbox's other half
+
+	// Guarded by mu.
+	mu    sync.Mutex
+	done  []*call
+	awake bool // the loop is in a turn, or has been told to take one
+}
+
+func (l *loop) post(c *call) {
+	l.mu.Lock()
+	l.done = append(l.done, c)
+	wake := !l.awake
+	l.awake = true
+	l.mu.Unlock()
+	if wake {
+		l.wake()
+	}
+}
+
+// begin starts a turn: completions from now on wait for its end instead of waking the loop.
+func (l *loop) begin() {
+	l.now = time.Now()
+	l.mu.Lock()
+	l.awake = true
+	l.mu.Unlock()
+}
+
+// end finishes a turn: submits what was read, then collects and writes answers until no completion is
+// left.
+func (l *loop) end() {
+	if len(l.pending) > 0 {
+		l.door.gate.Submit(l.pending...)
+		clear(l.pending)
+		l.pending = l.pending[:0]
+	}
+	for l.collect() {
+		for _, s := range l.ready {
+			s.queued = false
+			s.flush()
+		}
+		clear(l.ready)
+		l.ready = l.ready[:0]
+	}
+}
+
+// collect empties the mailbox and reports whether there is something to write. When it reports false, the
+// next completion wakes the loop.
+func (l *loop) collect() bool {
+	l.mu.Lock()
+	done := l.done
+	if len(done) == 0 {
+		l.awake = len(l.ready) > 0
+		l.mu.Unlock()
+		return len(l.ready) > 0
+	}
+	l.done = l.spare
+	l.mu.Unlock()
+	for _, c := range done {
+		c.inFlight = false
+		c.session.inFlight--
+		c.session.finish(c)
+	}
+	clear(done)
+	l.spare = done[:0]
+	return true
+}
+
+// turn is a loop's turn without input.
+func (l *loop) turn() {
+	l.begin()
+	l.end()
+}
+
+// tick is a turn that looks at every session's clocks.
+func (l *loop) tick() {
+	l.begin()
+	for i := len(l.sessions) - 1; i >= 0; i-- {
+		l.sessions[i].tick()
+	}
+	l.end()
+}
+
+func (l *loop) add(s *session) {
+	s.index = len(l.sessions)
+	l.sessions = append(l.sessions, s)
+}
+
+func (l *loop) remove(s *session) {
+	last := len(l.sessions) - 1
+	l.sessions[s.index] = l.sessions[last]
+	l.sessions[s.index].index = s.index
+	l.sessions[last] = nil
+	l.sessions = l.sessions[:last]
+}
+
+// takeDecoder lends the loop's decoder to a session that reads, or makes one if it is lent already to a
+// session with a half-received message. So an idle connection has none.
+func (l *loop) takeDecoder() *shiva.Decoder {
+	if d := l.decoder; d != nil {
+		l.decoder = nil
+		return d
+	}
+	cfg := &l.door.cfg
+	return shiva.NewDecoder(shiva.DecoderConfig{Limits: cfg.Limits, Pool: cfg.Pool, Resync: cfg.Resync, ResyncBytes: cfg.ResyncBytes})
+}
+
+// giveDecoder takes back a decoder that holds no message.
+func (l *loop) giveDecoder(d *shiva.Decoder) { l.decoder = d }

@@ -1,0 +1,81 @@
+package tcp
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva"
+)
+
+func TestParseMetadata(t *testing.T) {
+	var q question
+	err := q.parse([]byte(`{"id": [1], "timeout_ms": 12.5, "priority": 0, "version": 3, "inputs": ["a", "b"], "batch": true,` +
+		` "timing": true, "__tensors__": ["x"], "parameters": {"k": 1.0}, "other": {"deep": []}, "user": "u"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(q.id) != "[1]" || q.Timeout != 12500*time.Microsecond || q.Priority != 0 || q.Version != "3" ||
+		strings.Join(q.Texts, " ") != "a b" || q.OneText || !q.Batch || !q.timing || string(q.names) != `["x"]` {
+		t.Errorf("%+v", q)
+	}
+	if want := `{"k":1.0,"other":{"deep": []},"user":"u"}`; string(q.Forward) != want {
+		t.Errorf("forwarded: expected %s, got %s", want, q.Forward)
+	}
+	if err := q.parse(nil); err != nil || q.Forward != nil || q.id != nil || q.Priority != defaultPriority {
+		t.Errorf("what the last question said is still there: %+v (%v)", q, err)
+	}
+	if err := q.parse([]byte(`{"version":"a\"b","inputs":"one","timeout_ms":1e300}`)); err != nil ||
+		q.Version != `a"b` || !q.OneText || q.Texts[0] != "one" || q.Timeout != 24*time.Hour {
+		t.Errorf("%+v (%v)", q, err)
+	}
+}
+
+func TestParseMetadataRefuses(t *testing.T) {
+	for text, says := range map[string]string{
+		`{"timeout_ms":0}`:             "timeout_ms",
+		`{"timeout_ms":"5"}`:           "timeout_ms",
+		`{"timeout_ms":null}`:          "timeout_ms",
+		`{"priority":-1}`:              "priority",
+		`{"priority":"1"}`:             "priority",
+		`{"priority":1.0}`:             "priority",
+		`{"batch":1}`:                  "batch",
+		`{"timing":"true"}`:            "timing",
+		`{"version":{}}`:               "version",
+		`{"inputs":5}`:                 "inputs",
+		`{"inputs":[5]}`:               "inputs",
+		`{"inputs":{"a":"b"}}`:         "inputs",
+		`{"parameters":[]}`:            "parameters",
+		`{"id":1,"parameters":"text"}`: "parameters",
+	} {
+		var q question
+		if err := q.parse([]byte(text)); !errors.Is(err, scheduler.ErrInvalidInput) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: expected ErrInvalidInput that says %s, got %v", text, says, err)
+		}
+	}
+}
+
+// Whatever object the metadata is: no panic, and what is forwarded is an object with the unknown keys.
+func FuzzParseMetadata(f *testing.F) {
+	f.Add([]byte(`{"id": "x", "timeout_ms": 5, "priority": 3, "a": [1, {"b": null}], "parameters": {"c": "\u00e9"}}`))
+	f.Add([]byte(`{"inputs": ["a"], "version": "1", "batch": true, "__tensors__": []}`))
+	f.Add([]byte(`{"parameters": {}, "a": {}}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if shiva.ValidObject(b) != nil {
+			return // the decoder lets only objects through
+		}
+		var q question
+		if q.parse(b) != nil {
+			return
+		}
+		if q.Forward != nil && !json.Valid(q.Forward) {
+			t.Errorf("%s is forwarded as %s, which is not JSON", b, q.Forward)
+		}
+		if q.Timeout < 0 || q.Priority < 0 || q.Priority > 9 {
+			t.Errorf("%s: %+v", b, q)
+		}
+	})
+}

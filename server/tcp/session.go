@@ -1,0 +1,405 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva"
+)
+
+// socket is what a session needs of its transport. Every method is called on the session's loop.
+type socket interface {
+	// Write and Writev take all the bytes, at once or into a buffer of their own. The slices may be reused
+	// when they return.
+	Write(p []byte) error
+	Writev(vecs [][]byte) error
+	// Buffered is the number of bytes taken and not yet accepted by the peer's kernel or ours.
+	Buffered() int
+	// ReadInto fills p with what has arrived, without blocking: 0 when nothing has.
+	ReadInto(p []byte) int
+	// CloseWrite ends our direction; Close ends both and leads to session.closed.
+	CloseWrite()
+	Close()
+	Peer() string
+}
+
+// A session is one client connection: bytes in, answers out, in the order of the questions. All of it runs
+// on its loop; it knows nothing of gnet.
+type session struct {
+	loop   *loop
+	socket socket
+	id     uint64 // of the connection, never 0
+	index  int    // in loop.sessions
+
+	decoder    *shiva.Decoder // borrowed from the loop, kept while a message is half-received
+	head, tail *call          // questions whose answers have not left, oldest first
+	waiting    int            // length of that line
+	inFlight   int            // of these, the ones the scheduler has
+
+	lastInput time.Time // for the idle timeout
+	begun     time.Time // when the half-received message began; zero: none
+	arrived   int64     // bytes of it
+
+	written  int64     // bytes handed to the socket, ever
+	accepted int64     // bytes of these that were gone at the last look
+	progress time.Time // when accepted last grew, or the buffer was last empty
+
+	why      metrics.Closed // why the session ends; by its client unless somebody says otherwise
+	queued   bool           // in loop.ready
+	gone     bool           // the socket is closed; completions are only freed
+	deaf     bool           // input is discarded; the session ends when its answers have left
+	shut     time.Time      // when our direction was ended; zero: it is not
+	lingered int            // bytes discarded since
+}
+
+// traffic takes bytes from the socket. p is valid during the call only.
+func (s *session) traffic(p []byte) {
+	l := s.loop
+	s.lastInput = l.now
+	if s.deaf {
+		s.discard(len(p))
+		return
+	}
+	d := s.decoder
+	if d == nil {
+		d = l.takeDecoder()
+	}
+	for len(p) > 0 && !s.deaf {
+		n, m, err := d.Push(p)
+		p = p[n:]
+		s.arrived += int64(n)
+		if m != nil || err != nil {
+			s.question(m, err)
+			s.begun, s.arrived = time.Time{}, 0
+		}
+	}
+	if !s.deaf && s.readInto(d) {
+		s.begun, s.arrived = time.Time{}, 0
+	}
+	switch {
+	case s.deaf:
+		s.decoder = nil
+		d.Reset()
+		l.giveDecoder(d)
+	case d.Buffered():
+		s.decoder = d
+		if s.begun.IsZero() {
+			s.begun = l.now
+		}
+	default:
+		s.decoder = nil
+		l.giveDecoder(d)
+	}
+}
+
+// readInto reads the rest of a large body straight into its tensor: no pass through the loop's buffer, and
+// fewer system calls. It reports whether a message was completed.
+func (s *session) readInto(d *shiva.Decoder) bool {
+	const (
+		worth = 32 << 10 // smaller rests come with the next event anyway
+		turn  = 4 << 20  // then the loop's other sessions are served
+	)
+	for total := 0; total < turn; {
+		dst := d.Direct()
+		if len(dst) < worth {
+			return false
+		}
+		n := s.socket.ReadInto(dst)
+		if n <= 0 {
+			return false
+		}
+		total += n
+		s.arrived += int64(n)
+		s.loop.door.cfg.Metrics.Received(n)
+		d.Advance(n)
+		if _, m, err := d.Push(nil); m != nil || err != nil {
+			s.question(m, err)
+			return true
+		}
+	}
+	return false
+}
+
+// question takes one message, or the fault that stands in its place, into the line of answers.
+func (s *session) question(m *shiva.Message, err error) {
+	l := s.loop
+	c := l.newCall(s, m)
+	if s.tail == nil {
+		s.head = c
+	} else {
+		s.tail.next = c
+	}
+	s.tail = c
+	s.waiting++
+	if c.err = s.tryOpen(c, err); c.err != nil || c.control != nil {
+		s.finish(c)
+		return
+	}
+	c.inFlight = true
+	s.inFlight++
+	l.pending = append(l.pending, &c.Request)
+}
+
+// tryOpen is open with a net below it: a panic is answered as what it is, a bug of ours, and costs this
+// connection and no other.
+func (s *session) tryOpen(c *call, fault error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.loop.door.log.Error("panic while opening a request", "peer", s.socket.Peer(), "panic", r, "stack", string(debug.Stack()))
+			s.leaveFor(metrics.ClosedError)
+			err = fmt.Errorf("%w: %v", gate.ErrInternal, r)
+		}
+	}()
+	return s.open(c, fault)
+}
+
+// open turns the message of c into a request of the scheduler, or a control answer, or an error.
+func (s *session) open(c *call, fault error) error {
+	cfg := &s.loop.door.cfg
+	if fault != nil {
+		return s.fault(c, fault)
+	}
+	m := c.message
+	if err := c.question.parse(m.Metadata); err != nil {
+		return err
+	}
+	answer, ok, err := s.loop.door.gate.Control(m.Namespace)
+	if ok {
+		c.control = answer
+		return err
+	}
+	if s.inFlight >= cfg.InFlight && s.waiting <= floodFactor*cfg.InFlight {
+		return fmt.Errorf("%w: this connection has %d requests in flight, the limit (tcp.in_flight_per_connection) is %d: wait for answers before asking more",
+			scheduler.ErrOverloaded, s.inFlight, cfg.InFlight)
+	}
+	if s.stalled(s.loop.now, stallBeforeRefusal) {
+		return fmt.Errorf("%w: %d bytes of answers wait for this client, the limit (tcp.outbound_bytes) is %d: read answers before asking more",
+			scheduler.ErrOverloaded, s.socket.Buffered(), cfg.OutboundBytes)
+	}
+	if s.waiting > floodFactor*cfg.InFlight {
+		s.leaveFor(metrics.ClosedStalled)
+		return fmt.Errorf("%w: this connection has %d questions without an answer, which is %d times the limit tcp.in_flight_per_connection = %d; closing it",
+			scheduler.ErrOverloaded, s.waiting, floodFactor, cfg.InFlight)
+	}
+	q := &c.question
+	if q.names != nil {
+		names, err := parseNames(q.names, len(m.Tensors))
+		if err != nil {
+			return err
+		}
+		for i, name := range names {
+			m.Tensors[i].Name = name
+		}
+	}
+	q.Source = s.id
+	if err := s.loop.door.gate.Open(&c.Call, m.Namespace, m.Tensors, &q.Params); err != nil {
+		return err
+	}
+	c.Owner = c
+	return nil
+}
+
+// fault is the answer to a message that could not be decoded.
+func (s *session) fault(c *call, err error) error {
+	var d *shiva.DecodeError
+	if !errors.As(err, &d) {
+		return fmt.Errorf("%w: %w", gate.ErrInternal, err)
+	}
+	if d.ID != "" {
+		c.question.id = []byte(d.ID)
+	}
+	if !d.Keep() {
+		s.leaveFor(metrics.ClosedProtocol)
+	}
+	switch d.Kind {
+	case shiva.KindTooLarge:
+		return fmt.Errorf("%w: %w", scheduler.ErrTooLarge, err)
+	case shiva.KindOverBudget:
+		return fmt.Errorf("%w: %w", scheduler.ErrOverloaded, err)
+	}
+	return fmt.Errorf("%w: %w", gate.ErrProtocol, err)
+}
+
+// finish notes that c's answer is known.
+func (s *session) finish(c *call) {
+	c.answered = true
+	if s.gone {
+		s.loop.freeCall(c)
+		return
+	}
+	if c == s.head && !s.queued {
+		s.queued = true
+		s.loop.ready = append(s.loop.ready, s)
+	}
+}
+
+// flush writes the answers at the head of the line, as many as are known.
+func (s *session) flush() {
+	const (
+		burst   = 1 << 20 // bytes encoded before they are written
+		maxVecs = 512     // a message has at most 511, and one writev takes 1,024
+	)
+	l := s.loop
+	for s.head != nil && s.head.answered && !s.gone {
+		l.out, l.vecs = l.out[:0], l.vecs[:0]
+		first := s.head
+		var last *call
+		for c := first; c != nil && c.answered && len(l.out) < burst && len(l.vecs) < maxVecs; c = c.next {
+			l.encode(c)
+			last = c
+		}
+		s.head = last.next
+		if s.head == nil {
+			s.tail = nil
+		}
+		s.write()
+		for c := first; ; {
+			next := c.next
+			s.waiting--
+			l.freeCall(c)
+			if c == last {
+				break
+			}
+			c = next
+		}
+	}
+	if s.deaf && !s.gone {
+		s.leave()
+	}
+}
+
+// write hands what encode left in the loop's buffers to the socket.
+func (s *session) write() {
+	const keep = 8 << 20 // a larger buffer was for one large answer
+	l := s.loop
+	size := 0
+	for _, v := range l.vecs {
+		size += len(v)
+	}
+	var err error
+	if len(l.vecs) == 1 {
+		err = s.socket.Write(l.vecs[0])
+	} else {
+		err = s.socket.Writev(l.vecs)
+	}
+	clear(l.vecs)
+	if cap(l.out) > keep {
+		l.out = nil
+	}
+	if err != nil {
+		return // the socket has closed itself
+	}
+	s.written += int64(size)
+	l.door.cfg.Metrics.Sent(size)
+	s.look(l.now)
+}
+
+// look notes how far the peer has taken the answers.
+func (s *session) look(now time.Time) {
+	if accepted := s.written - int64(s.socket.Buffered()); accepted > s.accepted || accepted == s.written {
+		s.accepted, s.progress = accepted, now
+	}
+}
+
+// stallBeforeRefusal is how long a reader over its outbound limit may stand still before its new requests
+// are refused.
+const stallBeforeRefusal = 100 * time.Millisecond
+
+// stalled reports whether the peer has left more than its share of answers unread, taking none of them
+// for d.
+func (s *session) stalled(now time.Time, d time.Duration) bool {
+	return s.socket.Buffered() > s.loop.door.cfg.OutboundBytes && now.Sub(s.progress) >= d
+}
+
+// floodFactor times the in-flight limit is how many refusals may wait behind unanswered questions.
+const floodFactor = 16
+
+// leaveFor stops reading: the session ends when the answers to what it asked so far have left.
+func (s *session) leaveFor(why metrics.Closed) {
+	if !s.deaf {
+		s.deaf, s.why = true, why
+	}
+}
+
+// leave ends the session in three steps: the answers leave; our direction is ended, so that the client
+// reads them and then the end; its input is discarded for a while, since unread input at close makes the
+// kernel reset the connection and the client lose the answers.
+func (s *session) leave() {
+	if s.head != nil || !s.shut.IsZero() || s.socket.Buffered() > 0 {
+		return
+	}
+	s.shut = s.loop.now
+	s.socket.CloseWrite()
+}
+
+// discard counts input that nobody reads any more.
+func (s *session) discard(n int) {
+	const most = 1 << 20
+	if s.shut.IsZero() {
+		return
+	}
+	if s.lingered += n; s.lingered > most {
+		s.socket.Close()
+	}
+}
+
+// tick looks at the session's clocks.
+func (s *session) tick() {
+	const linger = time.Second
+	cfg, now := &s.loop.door.cfg, s.loop.now
+	s.look(now)
+	switch {
+	case !s.shut.IsZero():
+		if now.Sub(s.shut) >= linger {
+			s.socket.Close()
+		}
+	case s.stalled(now, cfg.OutboundStall):
+		s.end(metrics.ClosedStalled, "it does not read its answers", "unread", s.socket.Buffered(), "limit", cfg.OutboundBytes, "for", now.Sub(s.progress))
+	case s.deaf:
+		s.leave()
+		if now.Sub(s.progress) >= cfg.OutboundStall && s.socket.Buffered() > 0 {
+			s.end(metrics.ClosedStalled, "it does not read its last answers", "unread", s.socket.Buffered())
+		}
+	case cfg.MessageTimeout > 0 && !s.begun.IsZero() && now.Sub(s.begun) >= cfg.MessageTimeout+time.Duration(s.arrived)*time.Second/slowest:
+		s.end(metrics.ClosedMessageTimeout, "its message does not arrive", "bytes", s.arrived, "for", now.Sub(s.begun), "limit", cfg.MessageTimeout)
+	case cfg.IdleTimeout > 0 && s.waiting == 0 && s.begun.IsZero() && now.Sub(s.lastInput) >= cfg.IdleTimeout:
+		s.end(metrics.ClosedIdle, "it is idle", "for", now.Sub(s.lastInput), "limit", cfg.IdleTimeout)
+	}
+}
+
+// slowest is the rate in bytes per second that gives a message more time than MessageTimeout.
+const slowest = 16 << 10
+
+// end closes the session for a reason that is not the client's wish.
+func (s *session) end(why metrics.Closed, text string, args ...any) {
+	s.why = why
+	s.loop.door.log.Info("closing a connection: "+text, append([]any{"peer", s.socket.Peer()}, args...)...)
+	s.socket.Close()
+}
+
+// closed is the socket's last word. Queued requests leave the scheduler with their client.
+func (s *session) closed() {
+	s.gone = true
+	s.loop.door.cfg.Metrics.Closed(s.why)
+	if s.decoder != nil {
+		s.decoder.Reset()
+		s.loop.giveDecoder(s.decoder)
+		s.decoder = nil
+	}
+	for c := s.head; c != nil; {
+		next := c.next
+		if c.inFlight {
+			s.loop.door.gate.Cancel(&c.Call)
+		} else {
+			s.loop.freeCall(c)
+		}
+		c = next
+	}
+	s.head, s.tail = nil, nil
+	s.loop.remove(s)
+}

@@ -1,0 +1,240 @@
+package tcp
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// memory is a socket that keeps what is written, as much as its peer takes.
+type memory struct {
+	out    []byte
+	unread int // bytes the peer has not taken
+	shut   bool
+	closed bool
+	s      *session
+}
+
+func (m *memory) Write(p []byte) error {
+	m.out = append(m.out, p...)
+	return nil
+}
+
+func (m *memory) Writev(vecs [][]byte) error {
+	for _, v := range vecs {
+		m.out = append(m.out, v...)
+	}
+	return nil
+}
+
+func (m *memory) Buffered() int       { return m.unread }
+func (m *memory) ReadInto([]byte) int { return 0 }
+func (m *memory) CloseWrite()         { m.shut = true }
+func (m *memory) Peer() string        { return "memory" }
+func (m *memory) Close() {
+	if !m.closed {
+		m.closed = true
+		m.s.closed()
+	}
+}
+
+// newSession is a session on a loop that nobody runs but the test.
+func newSession(t testing.TB, w worker, pool *tensor.Pool) (*session, *memory) {
+	t.Helper()
+	numbers := metrics.New("test")
+	g := gate.New(gate.Config{
+		Pool:    pool,
+		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: 30 * time.Second} },
+		Metrics: numbers,
+		Ready:   func() (bool, string) { return true, "" },
+	})
+	s, err := scheduler.New(scheduler.Config{Hooks: scheduler.Hooks{ModelChanged: g.ModelChanged}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Attach(s)
+	t.Cleanup(s.Close)
+	if _, err := s.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, floats("x"), w, scheduler.ReplicaOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	d := &door{gate: g, log: slog.New(slog.DiscardHandler), cfg: Config{
+		Gate: g, Pool: pool, Metrics: numbers.Door("tcp"), InFlight: 256,
+		MessageTimeout: 10 * time.Second, OutboundBytes: 1 << 20, OutboundStall: 10 * time.Second, IdleTimeout: time.Minute,
+	}}
+	l := &loop{door: d, wake: func() {}}
+	l.begin()
+	m := &memory{}
+	m.s = &session{loop: l, socket: m, id: 1, lastInput: l.now, progress: l.now}
+	l.add(m.s)
+	l.end()
+	return m.s, m
+}
+
+// take gives the session bytes as one event of the loop.
+func (s *session) take(p []byte) {
+	s.loop.begin()
+	s.traffic(p)
+	s.loop.end()
+}
+
+// A small question and its answer allocate nothing of ours in steady state; what is left is the
+// scheduler's and the worker's share.
+func TestAllocationsOfARequest(t *testing.T) {
+	if raceEnabled || tensor.Invariants {
+		t.Log("counts only in an ordinary build")
+		return
+	}
+	pool := tensor.NewPool(1 << 30)
+	outputs := make([]tensor.Tensor, 1)
+	s, m := newSession(t, func(b *scheduler.Batch) error {
+		in := b.Parts[0].Inputs[0]
+		in.Retain()
+		outputs[0] = in
+		b.Complete(outputs, nil)
+		return nil
+	}, pool)
+	ask, err := shiva.AppendMessage(nil, message("m", `{"id":1}`, 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const budget = 1
+	n := testing.AllocsPerRun(1000, func() {
+		m.out = m.out[:0]
+		s.take(ask)
+		if len(m.out) == 0 {
+			t.Fatal("no answer")
+		}
+	})
+	if n > budget {
+		t.Errorf("%v allocations for a request, the budget is %d", n, budget)
+	}
+}
+
+// The clocks of a session, by hand.
+func TestSessionClocks(t *testing.T) {
+	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := func(s *session, d time.Duration) {
+		now := s.loop.now.Add(d)
+		s.loop.begin()
+		s.loop.now = now
+		s.tick()
+		s.loop.end()
+	}
+	hold := func(*scheduler.Batch) error { return nil }
+	t.Run("half a message", func(t *testing.T) {
+		s, m := newSession(t, hold, nil)
+		s.take(ask[:20])
+		later(s, 9*time.Second)
+		if m.closed {
+			t.Error("closed before its time")
+		}
+		later(s, 2*time.Second)
+		if !m.closed {
+			t.Error("still open")
+		}
+	})
+	t.Run("a large message that keeps coming", func(t *testing.T) {
+		s, m := newSession(t, hold, nil)
+		s.take(append(header(0, 1, 1), 1, 3, 0, 0x40, 0, 0))
+		s.take(make([]byte, 1<<20))
+		later(s, 70*time.Second) // 10 s, and 64 s for a MiB
+		if m.closed {
+			t.Error("closed although it comes faster than 16 KiB/s")
+		}
+		later(s, 10*time.Second)
+		if !m.closed {
+			t.Error("still open")
+		}
+	})
+	t.Run("idle", func(t *testing.T) {
+		s, m := newSession(t, hold, nil)
+		later(s, 59*time.Second)
+		if m.closed {
+			t.Error("closed before its time")
+		}
+		later(s, 2*time.Second)
+		if !m.closed {
+			t.Error("still open")
+		}
+	})
+	t.Run("waiting is not idle", func(t *testing.T) {
+		s, m := newSession(t, hold, nil)
+		s.take(ask)
+		later(s, time.Hour)
+		if m.closed {
+			t.Error("closed while a request was in flight")
+		}
+	})
+	t.Run("a reader that stands still", func(t *testing.T) {
+		s, m := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)
+		m.unread, s.written = 2<<20, 2<<20
+		s.take(ask)
+		if m.closed || len(m.out) == 0 {
+			t.Error("no answer, or closed at once")
+		}
+		later(s, 5*time.Second)
+		m.unread-- // it reads a byte
+		later(s, time.Second)
+		later(s, 9*time.Second)
+		if m.closed {
+			t.Error("closed although it reads, slowly")
+		}
+		later(s, 2*time.Second)
+		if !m.closed {
+			t.Error("still open")
+		}
+	})
+	t.Run("lingering", func(t *testing.T) {
+		s, m := newSession(t, hold, nil)
+		s.take([]byte("GET / HTTP/1.1"))
+		if !m.shut || m.closed || len(m.out) == 0 {
+			t.Errorf("expected an answer and the end of our direction only: shut %v, closed %v, %d bytes", m.shut, m.closed, len(m.out))
+		}
+		s.take(make([]byte, 1000)) // what was on its way does not reset the connection
+		later(s, 1100*time.Millisecond)
+		if !m.closed {
+			t.Error("still open")
+		}
+	})
+}
+
+var errNot = scheduler.ErrContainerFailed
+
+func BenchmarkRequest(b *testing.B) {
+	pool := tensor.NewPool(1 << 30)
+	s, m := newSession(b, func(batch *scheduler.Batch) error {
+		out, err := tensor.Concat(inputs(batch), pool)
+		if err != nil {
+			return err
+		}
+		batch.Complete([]tensor.Tensor{out}, nil)
+		return nil
+	}, pool)
+	var ask []byte
+	for range 16 {
+		ask, _ = shiva.AppendMessage(ask, message("m", `{"id":1}`, 1, 2, 3, 4))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		m.out = m.out[:0]
+		s.take(ask)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*16), "ns/request")
+}
+
+func inputs(b *scheduler.Batch) []tensor.Tensor {
+	parts := make([]tensor.Tensor, len(b.Parts))
+	for i := range b.Parts {
+		parts[i] = b.Parts[i].Inputs[0]
+	}
+	return parts
+}
