@@ -112,10 +112,12 @@ func (c ModelConfig) or(d ModelConfig) ModelConfig {
 	c.QueueBytes = first(c.QueueBytes, d.QueueBytes)
 	c.ExecTimeout = first(c.ExecTimeout, d.ExecTimeout)
 	c.Retry = first(c.Retry, d.Retry)
-	c.Shed = first(c.Shed, d.Shed)
 	c.Slots = first(c.Slots, d.Slots)
-	// Padding goes with the strategy that it was said for: a model that chooses another does not inherit it.
-	c.Pad = c.Pad || d.Pad && c.Strategy == d.Strategy
+	// These two go with the strategy that they were said for: a model that chooses another does not inherit them.
+	if c.Strategy == d.Strategy {
+		c.Shed = first(c.Shed, d.Shed)
+		c.Pad = c.Pad || d.Pad
+	}
 	return c
 }
 
@@ -132,8 +134,9 @@ func (c ModelConfig) withDefaults() ModelConfig {
 	yes := true
 	c = c.or(ModelConfig{
 		Strategy: strategyDeadline, Objective: defaultObjective, QueueRows: defaultQueueRows, QueueBytes: defaultQueueBytes,
-		ExecTimeout: defaultExecTimeout, Retry: &yes, Shed: &yes, Slots: defaultSlots,
+		ExecTimeout: defaultExecTimeout, Retry: &yes, Slots: defaultSlots,
 	})
+	c.Shed = first(c.Shed, &yes)
 	if c.BatchBytes == 0 {
 		c.BatchBytes = min(defaultBatchBytes, c.QueueBytes)
 	}

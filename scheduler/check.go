@@ -1,0 +1,194 @@
+package scheduler
+
+import "fmt"
+
+// Check looks for contradictions in the model's books and says which it finds first; nil: none. It locks
+// the model for as long as it takes to look at everything that waits and executes, so it is for tests and
+// for a server that seems to misbehave.
+func (m *Model) Check() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.core.check()
+}
+
+func (c *core) check() error {
+	rows, bytes, items := 0, int64(0), 0
+	requests := make(map[*Request]int) // rows that wait or execute
+	look := func(q *queue, b *bucket) error {
+		n, err := q.check(func(it *item) error {
+			rows += it.rows()
+			bytes += it.bytes()
+			items++
+			requests[it.req] += it.rows()
+			switch {
+			case it.queue != q || it.bucket != b:
+				return fmt.Errorf("an item of rows %d to %d stands in a queue that is not its own", it.lo, it.hi)
+			case it.rows() < 1:
+				return fmt.Errorf("an item of rows %d to %d waits", it.lo, it.hi)
+			case it.req.state != stateWaiting:
+				return fmt.Errorf("rows of an answered request wait")
+			case it.deadline != it.req.deadline:
+				return fmt.Errorf("an item's deadline is %d, its request's %d", it.deadline, it.req.deadline)
+			}
+			return nil
+		})
+		if err == nil && n != q.rows {
+			err = fmt.Errorf("a queue has %d rows and counts %d", n, q.rows)
+		}
+		return err
+	}
+	for i, b := range c.buckets.ordered {
+		if !b.listed || c.buckets.byKey[b.key] != b {
+			return fmt.Errorf("bucket %d is listed and does not know it", i)
+		}
+		if i > 0 && !c.buckets.ordered[i-1].before(b) {
+			return fmt.Errorf("buckets %d and %d are out of order", i-1, i)
+		}
+		priority, q := b.top()
+		if q == nil || priority != b.priority || q.head().seq != b.seq {
+			return fmt.Errorf("bucket %d stands where its first row was before", i)
+		}
+		n := 0
+		for p := range b.queues {
+			if err := look(&b.queues[p], b); err != nil {
+				return err
+			}
+			n += b.queues[p].rows
+		}
+		if n != b.rows {
+			return fmt.Errorf("bucket %d has %d rows and counts %d", i, n, b.rows)
+		}
+	}
+	for _, b := range c.buckets.byKey {
+		if _, q := b.top(); q != nil && !b.listed {
+			return fmt.Errorf("a bucket of %d rows is not listed", b.rows)
+		}
+	}
+	if err := look(&c.isolated, nil); err != nil {
+		return err
+	}
+	if rows != c.rows || bytes != c.bytes {
+		return fmt.Errorf("%d rows of %d bytes wait, %d of %d are counted", rows, bytes, c.rows, c.bytes)
+	}
+	if err := c.sources.check(items, rows, bytes); err != nil {
+		return err
+	}
+	live := 0
+	for _, rep := range c.replicas {
+		if rep.state == replicaLive {
+			live++
+		}
+		for _, b := range rep.inflight {
+			if err := b.audit(requests); err != nil {
+				return err
+			}
+		}
+	}
+	for r, n := range requests {
+		if n != r.left {
+			return fmt.Errorf("a request has %d rows unanswered, but %d wait or execute", r.left, n)
+		}
+	}
+	switch {
+	case live != c.live:
+		return fmt.Errorf("%d replicas are live, %d are counted", live, c.live)
+	case len(requests) != c.requests:
+		return fmt.Errorf("%d requests are unanswered, %d are counted", len(requests), c.requests)
+	case live == 0 && rows > 0:
+		return fmt.Errorf("%d rows wait for no replica", rows)
+	}
+	return nil
+}
+
+// audit holds a batch in flight against its requests, whose executing rows it adds up.
+func (b *Batch) audit(requests map[*Request]int) error {
+	n := 0
+	for i := range b.spans {
+		s := &b.spans[i]
+		n += s.hi - s.lo
+		if s.req == nil {
+			continue
+		}
+		requests[s.req] += s.hi - s.lo
+		linked := false
+		for at := s.req.spans; at != nil; at = at.next {
+			linked = linked || at == s
+		}
+		switch {
+		case !linked:
+			return fmt.Errorf("a request does not know of its rows %d to %d in flight", s.lo, s.hi)
+		case s.req.state != stateWaiting:
+			return fmt.Errorf("rows of an answered request are in flight for it")
+		case b.state != batchOut:
+			return fmt.Errorf("a request waits for a batch that was given up")
+		case s.req.deadline < b.tightest:
+			return fmt.Errorf("a batch's earliest deadline is %d, a request in it has %d", b.tightest, s.req.deadline)
+		}
+	}
+	if n != b.Rows {
+		return fmt.Errorf("a batch of %d rows has spans of %d", b.Rows, n)
+	}
+	return nil
+}
+
+// check calls f for each item in order, and counts the rows.
+func (q *queue) check(f func(*item) error) (rows int, err error) {
+	var last *item
+	items := 0
+	for i, b := range q.blocks {
+		if b.len() < 1 {
+			return 0, fmt.Errorf("block %d of %d is empty", i, len(q.blocks))
+		}
+		n := 0
+		for at := b.lo; at < b.hi; at++ {
+			it := b.items[at]
+			if it == nil || b.deadlines[at] != it.deadline {
+				return 0, fmt.Errorf("block %d has another deadline than its item", i)
+			}
+			if last != nil && !last.before(it) {
+				return 0, fmt.Errorf("block %d is out of order", i)
+			}
+			last = it
+			n += it.rows()
+			items++
+			if err := f(it); err != nil {
+				return 0, err
+			}
+		}
+		if n != b.rows {
+			return 0, fmt.Errorf("block %d has %d rows and counts %d", i, n, b.rows)
+		}
+		rows += n
+	}
+	if items != q.items {
+		return 0, fmt.Errorf("a queue has %d items and counts %d", items, q.items)
+	}
+	return rows, nil
+}
+
+func (ss *sources) check(items, rows int, bytes int64) error {
+	for i, s := range ss.heap {
+		switch {
+		case s.index != i:
+			return fmt.Errorf("source %d is at %d of the heap, not at %d", s.id, i, s.index)
+		case i > 0 && ss.heap[(i-1)/2].share < s.share:
+			return fmt.Errorf("source %d takes more than the one above it", s.id)
+		case s.rows < 1:
+			return fmt.Errorf("source %d is listed with %d rows", s.id, s.rows)
+		}
+		n := 0
+		for it := s.newest; it != nil; it = it.older {
+			n += it.rows()
+			items--
+		}
+		if n != s.rows {
+			return fmt.Errorf("source %d has %d rows and counts %d", s.id, n, s.rows)
+		}
+		rows -= n
+		bytes -= s.bytes
+	}
+	if items != 0 || rows != 0 || bytes != 0 {
+		return fmt.Errorf("sources miss %d items, %d rows, %d bytes of what waits", items, rows, bytes)
+	}
+	return nil
+}
