@@ -42,7 +42,7 @@ class Fake:
         self._refuse = refuse
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.LINGER, 2000)
         self._socket.bind(endpoint)
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._out: queue.SimpleQueue[list[bytes]] = queue.SimpleQueue()
@@ -60,6 +60,7 @@ class Fake:
         self.close()
 
     def close(self) -> None:
+        """Send what was given to send, then close all connections at once."""
         self._stop.set()
         self._thread.join()
         self._socket.close()
@@ -68,9 +69,12 @@ class Fake:
     def _run(self) -> None:
         peers: set[bytes] = set()
         beat_at = 0.0
-        while not self._stop.is_set():
+        while True:
+            last = self._stop.is_set()
             while not self._out.empty():
                 self._socket.send_multipart(self._out.get())
+            if last:
+                return
             if self._beat and time.monotonic() >= beat_at:
                 for peer in peers:
                     self._socket.send_multipart([peer, b"heartbeat"])

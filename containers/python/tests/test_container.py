@@ -334,6 +334,18 @@ def test_goodbye_with_reconnect() -> None:
         assert not container.wait(0)
 
 
+def test_a_goodbye_is_heard_although_the_connection_ends_with_it() -> None:
+    models = [echo(name=f"m{n}") for n in range(10)]
+    with Fake() as fake, Container(*models, servers=fake.endpoint) as container:
+        for n in range(10):
+            fake.hello(n + 1)
+        assert container.wait_ready(20)
+        for peer, _ in fake.seen(b"hello"):
+            fake.goodbye(peer, reconnect=False)
+        fake.close()
+        assert container.wait(20), "a goodbye for good was taken for a lost connection"
+
+
 def test_goodbye_for_good_after_the_last_answer() -> None:
     leave = threading.Event()
 

@@ -1,8 +1,10 @@
 """The sockets of one model's registration with one server: opens, reopens with back-off, closes.
 
-A new DEALER socket is made for every session. ZeroMQ's own reconnecting is switched off, because it would
-join a restarted server without a hello and hand it the answers to its predecessor's questions. A socket
-monitor tells of the connection's end at once. Everything here runs in the container's I/O thread.
+A new DEALER socket is made for every session, and ZeroMQ's own reconnecting is put off until long after:
+it would join a restarted server without a hello and hand it the answers to its predecessor's questions. It
+is not switched off (an interval of -1), because then ZeroMQ throws away what it had received when the
+connection ended, and a goodbye is just that. A socket monitor tells of the end at once. Everything here
+runs in the container's I/O thread.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ LINGER_MS = 1000
 """How long a closed socket may take to bring its last answers out."""
 
 _GONE = zmq.Event.DISCONNECTED | zmq.Event.CLOSED
+_NEVER_MS = 3_600_000
 _BURST = 64
 """Messages read from one socket before the others get their turn."""
 
@@ -124,7 +127,7 @@ class Link:
 
     def _open(self, now: float) -> None:
         self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.IPV6, int("[" in self.endpoint))
