@@ -29,7 +29,7 @@ type codec interface {
 	batch(o *zmtp.Outgoing, b *scheduler.Batch, now time.Time) error
 	// result checks the answer to b against the declaration. The outputs hold references of their own. An error is the
 	// container's failure on this batch.
-	result(m *zmtp.Message, b *scheduler.Batch) (answer, error)
+	result(m *zmtp.Message, b *scheduler.Batch) (*answer, error)
 
 	// These build a message of the server, or return false where the generation has none.
 	heartbeat(o *zmtp.Outgoing, registered bool) bool
@@ -53,10 +53,31 @@ type registration struct {
 	slots int    // batches it wants in flight; 0: it does not say
 }
 
-// An answer is a checked result.
+// An answer is what a result says, for Batch.Complete, which may keep it for a while: so each has its own memory, in one
+// piece for as much as models usually have.
 type answer struct {
 	outputs []tensor.Tensor
 	errors  []scheduler.RowError
+	dims    []int
+
+	outputSpace [2]tensor.Tensor
+	dimSpace    [8]int
+}
+
+func newAnswer() *answer {
+	a := new(answer)
+	a.outputs, a.dims = a.outputSpace[:0], a.dimSpace[:0]
+	return a
+}
+
+// add adds an output. one puts a leading 1 before the shape.
+func (a *answer) add(name string, d tensor.DType, one bool, shape tensor.Shape, f zmtp.Frame) {
+	from := len(a.dims)
+	if one {
+		a.dims = append(a.dims, 1)
+	}
+	a.dims = append(a.dims, shape...)
+	a.outputs = append(a.outputs, tensor.Tensor{Name: name, DType: d, Shape: a.dims[from:len(a.dims):len(a.dims)], Data: f.Data, Buf: f.Buf})
 }
 
 // A refusal is an error of registration, in words for the author of the container.

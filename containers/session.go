@@ -323,7 +323,7 @@ func (s *session) deliver(id uint64, m *zmtp.Message) error {
 		return fmt.Errorf("answered batch %d before all of it had been sent", id)
 	}
 	s.recycle(c)
-	var a answer
+	var a *answer
 	err := m.Refused
 	if err == nil {
 		a, err = s.codec.result(m, b)
@@ -468,8 +468,8 @@ func (s *session) kill(reason error) {
 	}
 }
 
-// close is the one end of every session: no batch is touched any more, the replica goes, its batches are given back,
-// and one line is logged.
+// close is the one end of every session: no batch is touched any more, the replica goes, and its batches with it, back to
+// the scheduler; one line is logged.
 func (s *session) close(reason error) {
 	s.mu.Lock()
 	if s.end == nil {
@@ -496,17 +496,6 @@ func (s *session) close(reason error) {
 	s.note(reason)
 	if replica != nil {
 		replica.Remove(reason)
-	}
-	s.mu.Lock()
-	held, calls := s.held, s.calls
-	s.held, s.calls = nil, nil
-	s.mu.Unlock()
-	// The scheduler has given the rows to others or answered them; what is left are the references.
-	for _, b := range held {
-		b.Fail(reason)
-	}
-	for _, c := range calls {
-		c.batch.Fail(reason)
 	}
 	s.listener.forget(s)
 }

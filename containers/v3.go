@@ -27,10 +27,6 @@ type v3 struct {
 	inputType uint64 // set by bind
 	dtype     tensor.DType
 	pool      *tensor.Pool
-
-	// The reader's scratch.
-	output [1]tensor.Tensor
-	dims   [1]int
 }
 
 const (
@@ -166,35 +162,35 @@ func (c *v3) nextRow(data []byte, p *scheduler.Part) (row, rest []byte) {
 }
 
 // result makes one Bytes tensor of the output frames.
-func (c *v3) result(m *zmtp.Message, b *scheduler.Batch) (answer, error) {
+func (c *v3) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
 	header, outputs := m.Frames[4].Data, m.Frames[5:]
 	if len(header) != 8*(1+len(outputs)) || binary.LittleEndian.Uint64(header) != uint64(len(outputs)) {
-		return answer{}, fmt.Errorf("response header of %d bytes does not fit %d outputs", len(header), len(outputs))
+		return nil, fmt.Errorf("response header of %d bytes does not fit %d outputs", len(header), len(outputs))
 	}
 	if len(outputs) != b.Rows {
-		return answer{}, fmt.Errorf("%d outputs for a batch of %d rows", len(outputs), b.Rows)
+		return nil, fmt.Errorf("%d outputs for a batch of %d rows", len(outputs), b.Rows)
 	}
 	size := 0
 	for i, f := range outputs {
 		if said := binary.LittleEndian.Uint64(header[8*(1+i):]); said != uint64(len(f.Data)) {
-			return answer{}, fmt.Errorf("output %d has %d bytes, the header says %d", i, len(f.Data), said)
+			return nil, fmt.Errorf("output %d has %d bytes, the header says %d", i, len(f.Data), said)
 		}
 		if uint64(len(f.Data)) > math.MaxUint32 {
-			return answer{}, fmt.Errorf("output %d has %d bytes, limit %d", i, len(f.Data), uint32(math.MaxUint32))
+			return nil, fmt.Errorf("output %d has %d bytes, limit %d", i, len(f.Data), uint32(math.MaxUint32))
 		}
 		size += 4 + len(f.Data)
 	}
 	buf, err := c.pool.Get(size)
 	if err != nil {
-		return answer{}, err
+		return nil, err
 	}
 	text := buf.Bytes()[:0]
 	for _, f := range outputs {
 		text = tensor.AppendElem(text, f.Data)
 	}
-	c.dims[0] = b.Rows
-	c.output[0] = tensor.Tensor{Name: "output", DType: tensor.Bytes, Shape: c.dims[:], Data: text, Buf: buf}
-	return answer{outputs: c.output[:]}, nil
+	a := newAnswer()
+	a.add("output", tensor.Bytes, false, tensor.Shape{b.Rows}, zmtp.Frame{Data: text, Buf: buf})
+	return a, nil
 }
 
 // head adds the empty frame, the version and the type of a message.

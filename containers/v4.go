@@ -11,7 +11,6 @@ import (
 	"github.com/shivad/shivad/containers/internal/wire"
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // v4 is our own generation: named, typed tensors, one frame for each in a batch. DESIGN.md documents it.
@@ -23,10 +22,7 @@ type v4 struct {
 	batched bool
 
 	// The reader's scratch.
-	header  wire.ResultHeader
-	outputs []tensor.Tensor
-	dims    []int
-	errors  []scheduler.RowError
+	header wire.ResultHeader
 }
 
 func (*v4) generation() string { return "v4" }
@@ -154,44 +150,36 @@ func separate(b []byte, i int) []byte {
 
 // result puts the outputs into the declared order. Their rows, dtypes, shapes and sizes are checked against the
 // declaration by Batch.Complete.
-func (c *v4) result(m *zmtp.Message, b *scheduler.Batch) (answer, error) {
+func (c *v4) result(m *zmtp.Message, _ *scheduler.Batch) (*answer, error) {
 	f := m.Frames
 	if err := c.header.Parse(f[2].Data); err != nil {
-		return answer{}, err
+		return nil, err
 	}
 	h := &c.header
 	if h.Failed {
-		return answer{}, fmt.Errorf("%s", clip(h.Error))
+		return nil, fmt.Errorf("%s", clip(h.Error))
 	}
 	if len(h.Outputs) != len(f)-3 {
-		return answer{}, fmt.Errorf("it describes %d outputs and sent %d frames for them", len(h.Outputs), len(f)-3)
+		return nil, fmt.Errorf("it describes %d outputs and sent %d frames for them", len(h.Outputs), len(f)-3)
 	}
 	if len(h.Outputs) != len(c.spec.Outputs) {
-		return answer{}, fmt.Errorf("it declared %d outputs and answered with %d", len(c.spec.Outputs), len(h.Outputs))
+		return nil, fmt.Errorf("it declared %d outputs and answered with %d", len(c.spec.Outputs), len(h.Outputs))
 	}
-	c.outputs = c.outputs[:0]
-	c.dims = c.dims[:0]
+	a := newAnswer()
 	for i := range c.spec.Outputs {
 		k := c.find(c.spec.Outputs[i].Name, i)
 		if k < 0 {
-			return answer{}, fmt.Errorf("output %q is missing", c.spec.Outputs[i].Name)
+			return nil, fmt.Errorf("output %q is missing", c.spec.Outputs[i].Name)
 		}
-		t := tensor.Tensor{Name: c.spec.Outputs[i].Name, DType: h.Outputs[k].DType, Shape: h.Outputs[k].Shape, Data: f[3+k].Data, Buf: f[3+k].Buf}
-		if !c.batched {
-			from := len(c.dims)
-			c.dims = append(append(c.dims, 1), t.Shape...)
-			t.Shape = c.dims[from:len(c.dims):len(c.dims)]
-		}
-		c.outputs = append(c.outputs, t)
+		a.add(c.spec.Outputs[i].Name, h.Outputs[k].DType, !c.batched, h.Outputs[k].Shape, f[3+k])
 	}
-	c.errors = c.errors[:0]
 	for _, e := range h.Errors {
-		c.errors = append(c.errors, scheduler.RowError{Row: e.Row, Message: string(clip(e.Message))})
+		a.errors = append(a.errors, scheduler.RowError{Row: e.Row, Message: string(clip(e.Message))})
 	}
-	for i := range c.outputs {
-		c.outputs[i].Retain()
+	for i := range a.outputs {
+		a.outputs[i].Retain()
 	}
-	return answer{c.outputs, c.errors}, nil
+	return a, nil
 }
 
 // find returns where the output of a name is in the result; it is expected at i.

@@ -170,7 +170,7 @@ func (c *Conn) fill() error {
 
 // body reads a frame's n bytes into memory of m. When memory is refused it notes that in m and drops the bytes.
 func (c *Conn) body(m *Message, n int) (Frame, error) {
-	if m.Refused != nil {
+	if m.Refused != nil && n > smallFrame {
 		return Frame{}, c.discard(n)
 	}
 	if n > max(firstStage, c.hi-c.lo) {

@@ -56,3 +56,21 @@ func AppendTensor(b []byte, name string, d tensor.DType, first int, rest tensor.
 func AppendMillis(b []byte, micros int64) []byte {
 	return strconv.AppendFloat(b, math.Round(float64(micros))/1000, 'f', -1, 64)
 }
+
+// AppendRowErrors appends the "errors" member of a result, with the comma before it.
+func AppendRowErrors(b []byte, list []RowError) []byte {
+	b = append(b, `,"errors":`...)
+	for i, e := range list {
+		if i == 0 {
+			b = append(b, '[')
+		} else {
+			b = append(b, ',')
+		}
+		b = append(b, `{"row":`...)
+		b = strconv.AppendInt(b, int64(e.Row), 10)
+		b = append(b, `,"message":`...)
+		b = AppendString(b, e.Message)
+		b = append(b, '}')
+	}
+	return append(b, ']')
+}

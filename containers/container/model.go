@@ -1,0 +1,288 @@
+package container
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/shivad/shivad/containers/internal/wire"
+	"github.com/shivad/shivad/containers/zmtp"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A Model is what Serve serves. Name, Version, Inputs, Outputs and Predict are required.
+type Model struct {
+	Name, Version string
+	// Inputs and Outputs declare the tensors. Either all have -1 for their first dimension, the rows of a batch, or
+	// none has, and Predict gets one request at a time.
+	Inputs, Outputs []tensor.Spec
+	// Predict computes a batch: one tensor for each declared output, in that order, with b.Rows rows each. Names may be left
+	// empty. An error fails the whole batch (rows of several requests are then tried again one by one, unless
+	// the server is told otherwise); [Batch.Fail] fails single rows. A panic is an error too. ctx ends when the time for
+	// draining is over. See the package's comment for who owns which memory.
+	Predict func(ctx context.Context, b *Batch) ([]tensor.Tensor, error)
+
+	// The rest is optional.
+
+	// WarmUp is called once before the first connection: the model is not routable before it returns.
+	WarmUp func(ctx context.Context) error
+	// MaxBatch is the largest batch the model takes. 0 leaves it to the server.
+	MaxBatch int
+	// Slots is how many batches the server may have under way here. 0 leaves it to the server, which uses
+	// two: one computes while the next is received.
+	Slots int
+	// Concurrency is how many Predicts may run at once. 0 means 1.
+	Concurrency int
+	// Platform and Instance are shown to operators: free text. Parameters is a free JSON object.
+	Platform, Instance string
+	Parameters         json.RawMessage
+	// DrainTimeout bounds the time from the end of Serve's ctx until Serve returns. Default 30 s.
+	DrainTimeout time.Duration
+	// MessageBytes is the largest message that a server may send. Default 256 MiB.
+	MessageBytes int64
+	// Log gets connections, refusals and panics. nil means slog.Default().
+	Log *slog.Logger
+	// Dial makes connections; nil means TCP and Unix sockets. network is "tcp" or "unix".
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+const (
+	defaultDrainTimeout = 30 * time.Second
+	maxSlots            = 64
+)
+
+// hello checks what must be there and makes the registration. The server checks the rest, and says what it does not like.
+func (m *Model) hello() ([]byte, error) {
+	var faults []error
+	for _, f := range []struct {
+		missing bool
+		what    string
+	}{
+		{m.Name == "", "no name"}, {m.Version == "", "no version"}, {m.Predict == nil, "no Predict"},
+		{len(m.Inputs) == 0, "no inputs"}, {len(m.Outputs) == 0, "no outputs"},
+		{m.MaxBatch < 0, "MaxBatch is negative"}, {m.Slots < 0 || m.Slots > maxSlots, fmt.Sprintf("Slots is not in 0..%d", maxSlots)},
+		{m.Concurrency < 0, "Concurrency is negative"},
+	} {
+		if f.missing {
+			faults = append(faults, errors.New(f.what))
+		}
+	}
+	if len(faults) > 0 {
+		return nil, fmt.Errorf("container: model %q: %w", m.Name, errors.Join(faults...))
+	}
+	text, err := json.Marshal(wire.HelloMessage{
+		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
+		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
+		MaxBatch: m.MaxBatch, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("container: model %q: %w", m.Name, err)
+	}
+	return text, nil
+}
+
+// A Batch is what Predict gets. It and everything in it belong to Predict until it returns.
+type Batch struct {
+	// ID is the server's number of the batch, for logs.
+	ID uint64
+	// Rows is the number of rows in all; 1 for a model without a batch dimension.
+	Rows int
+	// Inputs are the declared inputs in order, with Rows as their first dimension.
+	Inputs []tensor.Tensor
+	// Deadline is when the first of the requests wants its answer; zero if none does.
+	Deadline time.Time
+	// Requests has the rows of each request, in order; nil when each has one.
+	Requests []int
+
+	model   *Model
+	pool    *tensor.Pool
+	header  wire.BatchHeader
+	message zmtp.Message
+	out     zmtp.Outgoing
+	buffers []*tensor.Buffer // from Output
+	failed  []wire.RowError
+}
+
+// Len is the number of requests in the batch.
+func (b *Batch) Len() int {
+	if b.Requests == nil {
+		return b.Rows
+	}
+	return len(b.Requests)
+}
+
+// Parameters returns the JSON object that request i was sent with, or nil.
+func (b *Batch) Parameters(i int) json.RawMessage {
+	if len(b.header.Parameters) == 0 {
+		return nil
+	}
+	return b.header.Parameters[i]
+}
+
+// Priority returns the priority of request i, 0 (first) to 9.
+func (b *Batch) Priority(i int) int {
+	if len(b.header.Priority) == 0 {
+		return 0
+	}
+	return b.header.Priority[i]
+}
+
+// Output returns memory for declared output i, taken from a pool and given back once it has been sent. Its
+// contents are undefined. The shape is the declared one with the rows for its first dimension; dims gives the
+// sizes of the other dimensions declared as -1, in order. For Bytes outputs use tensor.FromStrings.
+func (b *Batch) Output(i int, dims ...int) (tensor.Tensor, error) {
+	spec := b.model.Outputs[i]
+	shape := make(tensor.Shape, len(spec.Shape))
+	for k, n := range spec.Shape {
+		switch {
+		case n >= 0:
+		case k == 0:
+			n = b.Rows
+		case len(dims) == 0:
+			return tensor.Tensor{}, fmt.Errorf("container: output %q is declared %s: give the sizes of the dimensions after the first that are -1", spec.Name, spec.Shape)
+		default:
+			n, dims = dims[0], dims[1:]
+		}
+		shape[k] = n
+	}
+	n, ok := shape.Elements()
+	if !ok || len(dims) > 0 || spec.DType.Size() == 0 {
+		return tensor.Tensor{}, fmt.Errorf("container: output %q is declared %s %s: no memory for shape %s with %d sizes left over", spec.Name, spec.DType, spec.Shape, shape, len(dims))
+	}
+	buf, err := b.pool.Get(n * spec.DType.Size())
+	if err != nil {
+		return tensor.Tensor{}, err
+	}
+	b.buffers = append(b.buffers, buf)
+	return tensor.Tensor{Name: spec.Name, DType: spec.DType, Shape: shape, Data: buf.Bytes()}, nil
+}
+
+// Fail says that a row has no result, and why. The outputs must have all rows nevertheless; those of
+// failed ones are dropped.
+func (b *Batch) Fail(row int, err error) {
+	b.failed = append(b.failed, wire.RowError{Row: row, Message: []byte(err.Error())})
+}
+
+// read makes the batch of a message: batch | id | JSON | a frame for each input.
+func (b *Batch) read(now time.Time) error {
+	f := b.message.Frames
+	if len(f) < 3 || len(f[1].Data) != wire.IDSize {
+		return fmt.Errorf("container: batch of %d frames, expected batch | id (8 bytes) | JSON | tensors", len(f))
+	}
+	b.ID = binary.LittleEndian.Uint64(f[1].Data)
+	h := &b.header
+	if err := h.Parse(f[2].Data); err != nil {
+		return fmt.Errorf("container: %w", err)
+	}
+	if len(h.Inputs) != len(b.model.Inputs) || len(f) != 3+len(h.Inputs) {
+		return fmt.Errorf("container: batch %d describes %d inputs in %d frames, %d are declared", b.ID, len(h.Inputs), len(f)-3, len(b.model.Inputs))
+	}
+	b.Rows, b.Requests, b.Deadline = h.Rows, h.Requests, time.Time{}
+	if len(b.Requests) == 0 {
+		b.Requests = nil
+	}
+	if h.Timeout > 0 {
+		b.Deadline = now.Add(time.Duration(h.Timeout * float64(time.Millisecond)))
+	}
+	b.Inputs = b.Inputs[:0]
+	for i := range h.Inputs {
+		t := tensor.Tensor{Name: b.model.Inputs[i].Name, DType: h.Inputs[i].DType, Shape: h.Inputs[i].Shape, Data: f[3+i].Data}
+		if string(h.Inputs[i].Name) != t.Name || t.DType != b.model.Inputs[i].DType {
+			return fmt.Errorf("container: batch %d has %.64q %s for input %d, declared %q %s", b.ID, h.Inputs[i].Name, t.DType, i, t.Name, b.model.Inputs[i].DType)
+		}
+		if err := t.Check(); err != nil {
+			return fmt.Errorf("container: batch %d: input %q: %w", b.ID, t.Name, err)
+		}
+		b.Inputs = append(b.Inputs, t)
+	}
+	return nil
+}
+
+// write builds the answer: the outputs, or err.
+func (b *Batch) write(outputs []tensor.Tensor, err error) {
+	if err == nil {
+		err = b.check(outputs)
+	}
+	o := &b.out
+	o.Reset()
+	o.FrameString(wire.Result)
+	var id [wire.IDSize]byte
+	binary.LittleEndian.PutUint64(id[:], b.ID)
+	o.Begin(len(id))
+	o.Copy(id[:])
+	h := o.Open()
+	if err != nil {
+		h = append(h, `{"error":`...)
+		h = wire.AppendString(h, err.Error())
+		o.Seal(append(h, '}'))
+		return
+	}
+	h = append(h, `{"outputs":[`...)
+	for i, t := range outputs {
+		if i > 0 {
+			h = append(h, ',')
+		}
+		h = wire.AppendTensor(h, b.model.Outputs[i].Name, t.DType, -1, t.Shape)
+	}
+	h = append(h, ']')
+	if len(b.failed) > 0 {
+		h = wire.AppendRowErrors(h, b.failed)
+	}
+	o.Seal(append(h, '}'))
+	for _, t := range outputs {
+		o.Frame(t.Data)
+	}
+}
+
+// check finds the author's mistakes where they can be named best.
+func (b *Batch) check(outputs []tensor.Tensor) error {
+	if len(outputs) != len(b.model.Outputs) {
+		return fmt.Errorf("container: Predict returned %d outputs, %d are declared", len(outputs), len(b.model.Outputs))
+	}
+	for i, t := range outputs {
+		spec := &b.model.Outputs[i]
+		if t.DType != spec.DType || !fits(t.Shape, spec.Shape, b.Rows) {
+			return fmt.Errorf("container: Predict returned %s %s for output %q, declared %s %s, for a batch of %d rows", t.DType, t.Shape, spec.Name, spec.DType, spec.Shape, b.Rows)
+		}
+		if err := t.Check(); err != nil {
+			return fmt.Errorf("container: output %q: %w", spec.Name, err)
+		}
+	}
+	for _, f := range b.failed {
+		if f.Row < 0 || f.Row >= b.Rows {
+			return fmt.Errorf("container: Fail was called for row %d of a batch of %d rows", f.Row, b.Rows)
+		}
+	}
+	return nil
+}
+
+func fits(got, declared tensor.Shape, rows int) bool {
+	if len(got) != len(declared) {
+		return false
+	}
+	for i, n := range declared {
+		if i == 0 && n == -1 {
+			n = rows
+		}
+		if n != -1 && n != got[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// reset gives the batch's memory back and makes it ready for the next one.
+func (b *Batch) reset() {
+	b.message.Release()
+	for i, buf := range b.buffers {
+		buf.Release()
+		b.buffers[i] = nil
+	}
+	clear(b.Inputs)
+	b.buffers, b.failed, b.Inputs = b.buffers[:0], b.failed[:0], b.Inputs[:0]
+}

@@ -1,0 +1,273 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// ServersEnv names the environment variable that Serve takes its addresses from when none are given: comma-separated.
+// A supervised container finds its server's addresses there.
+const ServersEnv = "SHIVA_SERVERS"
+
+// DefaultServer is where Serve connects when neither its caller nor the environment says.
+const DefaultServer = "tcp://127.0.0.1:7000"
+
+const (
+	firstBackoff   = 100 * time.Millisecond
+	maxBackoff     = 5 * time.Second
+	firstRefused   = 5 * time.Second // a refusal is not mended by asking again soon
+	maxRefused     = time.Minute
+	resolvePeriod  = 20 * time.Second
+	connectTimeout = 10 * time.Second
+)
+
+// Serve connects to the servers and answers their batches until ctx ends or every server has said goodbye for good.
+// Addresses are "tcp://host:port", "host:port" or "ipc://path". A host that resolves to several addresses is
+// several servers, and is looked up again from time to time; if it has addresses of both families only
+// those of IPv4 are used, as each server has both. Without addresses those of $SHIVA_SERVERS are taken, or DefaultServer.
+//
+// Serve returns nil after a drain, the error of a wrong Model or address or of WarmUp, and
+// context.DeadlineExceeded when DrainTimeout was not enough.
+func Serve(ctx context.Context, m Model, addrs ...string) error {
+	return serve(ctx, m, net.DefaultResolver.LookupNetIP, addrs)
+}
+
+type lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
+
+func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
+	hello, err := m.hello()
+	if err != nil {
+		return err
+	}
+	if len(addrs) == 0 {
+		addrs = strings.FieldsFunc(os.Getenv(ServersEnv), func(r rune) bool { return r == ',' || r == ' ' })
+	}
+	if len(addrs) == 0 {
+		addrs = []string{DefaultServer}
+	}
+	var list []address
+	for _, a := range addrs {
+		parsed, err := parseAddress(a)
+		if err != nil {
+			return err
+		}
+		list = append(list, parsed)
+	}
+	if m.DrainTimeout <= 0 {
+		m.DrainTimeout = defaultDrainTimeout
+	}
+	if m.Log == nil {
+		m.Log = slog.Default()
+	}
+	if m.Dial == nil {
+		m.Dial = new(net.Dialer).DialContext
+	}
+	if m.WarmUp != nil {
+		if err := m.WarmUp(ctx); err != nil {
+			return fmt.Errorf("container: model %q: warm-up: %w", m.Name, err)
+		}
+	}
+	hard, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	s := &server{model: &m, hello: hello, hard: hard, pool: tensor.NewPool(0), turn: make(chan struct{}, max(1, m.Concurrency)), resolve: resolve}
+	var links, watch sync.WaitGroup
+	for _, a := range list {
+		links.Go(func() { s.follow(ctx, a) }) // ends after ctx, with its sessions
+	}
+	watch.Go(func() { // bounds the drain that the end of ctx asks for; ends with hard
+		select {
+		case <-ctx.Done():
+		case <-hard.Done():
+			return
+		}
+		timer := time.NewTimer(m.DrainTimeout)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			stop(context.DeadlineExceeded)
+		case <-hard.Done():
+		}
+	})
+	links.Wait()
+	err = context.Cause(hard)
+	stop(nil)
+	watch.Wait()
+	return err
+}
+
+// A server is what all sessions of a Serve share.
+type server struct {
+	model   *Model
+	hello   []byte
+	hard    context.Context // ends when the drain has taken too long
+	pool    *tensor.Pool
+	turn    chan struct{} // held while Predict runs
+	resolve lookup
+}
+
+// An address is where servers are: one, or those that a host resolves to.
+type address struct {
+	text, network, host, port string // host is empty when the address needs no looking up
+}
+
+func parseAddress(text string) (address, error) {
+	scheme, rest, found := strings.Cut(text, "://")
+	if !found {
+		scheme, rest = "tcp", text
+	}
+	switch scheme {
+	case "ipc":
+		if rest == "" || rest == "@" {
+			return address{}, fmt.Errorf("container: address %q: expected ipc://path", text)
+		}
+		return address{text: rest, network: "unix"}, nil
+	case "tcp":
+		host, port, err := net.SplitHostPort(rest)
+		if err != nil || host == "" || port == "" {
+			return address{}, fmt.Errorf("container: address %q: expected tcp://host:port", text)
+		}
+		if _, err := netip.ParseAddr(host); err == nil {
+			host = ""
+		}
+		return address{text: rest, network: "tcp", host: host, port: port}, nil
+	}
+	return address{}, fmt.Errorf("container: address %q: expected tcp:// or ipc://", text)
+}
+
+// follow keeps a link to every server of an address until ctx ends, or all have said goodbye for good.
+func (s *server) follow(ctx context.Context, a address) {
+	if a.host == "" {
+		s.link(ctx, a.network, a.text)
+		return
+	}
+	var links sync.WaitGroup
+	defer links.Wait()
+	live := make(map[string]context.CancelFunc) // by address; nil: that server said goodbye
+	defer func() {
+		for _, cancel := range live {
+			if cancel != nil {
+				cancel()
+			}
+		}
+	}()
+	dismissed := make(chan string)
+	for wait := firstBackoff; ; {
+		found, err := s.lookUp(ctx, a)
+		if err != nil {
+			wait = min(2*wait, maxBackoff)
+			if ctx.Err() == nil {
+				s.model.Log.Warn("container: cannot look up the server", "host", a.host, "err", err, "again_in", wait)
+			}
+		} else {
+			wait = resolvePeriod
+			for addr, cancel := range live {
+				if !slices.Contains(found, addr) {
+					if cancel != nil {
+						cancel() // drains that link
+					}
+					delete(live, addr)
+				}
+			}
+			for _, addr := range found {
+				if _, ok := live[addr]; ok {
+					continue
+				}
+				linkCtx, cancel := context.WithCancel(ctx)
+				live[addr] = cancel
+				links.Go(func() { // ends with linkCtx or by a goodbye; joined above
+					s.link(linkCtx, a.network, addr)
+					select {
+					case dismissed <- addr:
+					case <-linkCtx.Done():
+					}
+				})
+			}
+		}
+		timer := time.NewTimer(jitter(wait))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case addr := <-dismissed:
+			timer.Stop()
+			live[addr]()
+			live[addr] = nil
+			if !slices.ContainsFunc(slices.Collect(maps.Values(live)), func(c context.CancelFunc) bool { return c != nil }) {
+				return
+			}
+		case <-timer.C:
+		}
+	}
+}
+
+// lookUp gives the addresses of a host, of one family.
+func (s *server) lookUp(ctx context.Context, a address) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	ips, err := s.resolve(ctx, "ip", a.host)
+	if err != nil {
+		return nil, err
+	}
+	has4 := slices.ContainsFunc(ips, func(ip netip.Addr) bool { return ip.Unmap().Is4() })
+	var list []string
+	for _, ip := range ips {
+		if ip = ip.Unmap(); ip.Is4() || !has4 {
+			list = append(list, net.JoinHostPort(ip.String(), a.port))
+		}
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("container: %s has no address", a.host)
+	}
+	return list, nil
+}
+
+// link keeps a session with one server until ctx ends or the server says goodbye for good.
+func (s *server) link(ctx context.Context, network, addr string) {
+	log := s.model.Log.With("model", s.model.Name, "version", s.model.Version, "server", addr)
+	wait, down := firstBackoff, false
+	for ctx.Err() == nil {
+		err := s.session(ctx, log, network, addr)
+		var refused *refusedError
+		switch {
+		case errors.Is(err, errDismissed):
+			log.Info("container: dismissed", "reason", err)
+			return
+		case ctx.Err() != nil:
+			return
+		case errors.As(err, &refused):
+			wait = min(max(2*wait, firstRefused), maxRefused)
+			log.Error("container: the server refuses this model", "reason", refused.reason, "again_in", wait)
+		case errors.Is(err, errServed):
+			wait, down = firstBackoff, true
+			log.Warn("container: session ended", "reason", err, "again_in", wait)
+		default:
+			if !down {
+				log.Warn("container: cannot connect; trying on", "err", err)
+			}
+			down = true
+		}
+		timer := time.NewTimer(jitter(wait))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		wait = min(2*wait, max(wait, maxBackoff))
+	}
+}
+
+// jitter spreads what would otherwise come all at once after a server's restart.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }

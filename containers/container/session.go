@@ -1,0 +1,305 @@
+package container
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shivad/shivad/containers/internal/wire"
+	"github.com/shivad/shivad/containers/zmtp"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+var (
+	// errServed marks the end of a session that had been welcomed.
+	errServed = errors.New("container: session")
+	// errDismissed: the server said goodbye and does not want to be asked again.
+	errDismissed = errors.New("container: goodbye")
+)
+
+// A refusedError is what a server says to a registration that it does not take.
+type refusedError struct{ reason string }
+
+func (e *refusedError) Error() string { return "container: refused: " + e.reason }
+
+// partTime bounds how long the last answer may take to leave after a goodbye.
+const partTime = 2 * time.Second
+
+// A session is one connection to one server. Its reader takes batches in; as many goroutines as Predicts may run at
+// once compute and answer; a timer beats.
+type session struct {
+	server *server
+	log    *slog.Logger
+	conn   *zmtp.Conn
+	jobs   chan *Batch
+	ctx    context.Context // of Predict; ends with the session
+
+	said   atomic.Bool // something was sent since the last tick
+	silent time.Duration
+	beat   time.Duration
+
+	mu    sync.Mutex
+	timer *time.Timer
+	over  bool
+	spare []*Batch
+}
+
+// session connects and serves until the connection ends. The error says how; it is never nil.
+func (s *server) session(ctx context.Context, log *slog.Logger, network, addr string) error {
+	dialCtx, cancel := context.WithTimeout(ctx, connectTimeout)
+	raw, err := s.model.Dial(dialCtx, network, addr)
+	cancel()
+	if err != nil {
+		return err
+	}
+	// Handshake and registration have deadlines, but a drain should not have to wait for them.
+	unhook := context.AfterFunc(ctx, func() { raw.Close() })
+	defer unhook()
+	conn, err := zmtp.Client(raw, zmtp.Config{Pool: s.pool, Limits: zmtp.Limits{MessageBytes: s.model.MessageBytes}})
+	if err != nil {
+		return err
+	}
+	n := &session{server: s, log: log, conn: conn, jobs: make(chan *Batch, maxSlots)}
+	var stop context.CancelFunc
+	n.ctx, stop = context.WithCancel(s.hard)
+	defer stop()
+	// The drain's time is over: nothing is waited for any more.
+	defer context.AfterFunc(s.hard, func() { conn.Abort(context.Cause(s.hard)) })()
+
+	var wg sync.WaitGroup
+	for range cap(s.turn) {
+		wg.Go(n.compute) // ends when jobs is closed; joined below
+	}
+	welcome, err := n.greet()
+	if err == nil && unhook() {
+		log.Info("container: registered", "at", welcome.Server)
+		drain := context.AfterFunc(ctx, func() { n.say(wire.Draining) })
+		err = n.receive()
+		drain()
+		if !errors.Is(err, errDismissed) {
+			err = fmt.Errorf("%w: %w", errServed, err)
+		}
+	}
+	var bye *goodbye
+	if errors.As(err, &bye) {
+		close(n.jobs) // what has been received is answered
+		wg.Wait()
+		n.part()
+	} else {
+		stop()
+		n.mu.Lock()
+		n.over = true // what has been received is dropped
+		n.mu.Unlock()
+		close(n.jobs)
+		wg.Wait()
+	}
+	n.mu.Lock()
+	n.over = true
+	if n.timer != nil {
+		n.timer.Stop()
+	}
+	n.mu.Unlock()
+	conn.Close()
+	return err
+}
+
+// greet registers.
+func (n *session) greet() (wire.WelcomeMessage, error) {
+	var o zmtp.Outgoing
+	o.FrameString(wire.Hello)
+	o.Frame(n.server.hello)
+	if err := n.conn.Send(&o); err != nil {
+		return wire.WelcomeMessage{}, err
+	}
+	timer := time.AfterFunc(connectTimeout, func() { n.conn.Abort(fmt.Errorf("container: no welcome within %v", connectTimeout)) })
+	defer timer.Stop()
+	var m zmtp.Message
+	defer m.Release()
+	for {
+		if err := n.conn.Receive(&m); err != nil {
+			return wire.WelcomeMessage{}, err
+		}
+		var w wire.WelcomeMessage
+		var r wire.RefusedMessage
+		switch f := m.Frames; string(f[0].Data) {
+		case wire.Welcome:
+			if len(f) < 2 || json.Unmarshal(f[1].Data, &w) != nil || w.Protocol != wire.Version || w.HeartbeatMS <= 0 || w.DeadAfterMS <= 0 {
+				return w, fmt.Errorf("container: welcome is not one of protocol %d", wire.Version)
+			}
+			n.beat, n.silent = time.Duration(w.HeartbeatMS)*time.Millisecond, time.Duration(w.DeadAfterMS)*time.Millisecond
+			n.mu.Lock()
+			n.timer = time.AfterFunc(n.beat/2, n.tick)
+			n.mu.Unlock()
+			return w, nil
+		case wire.Refused:
+			if len(f) < 2 || json.Unmarshal(f[1].Data, &r) != nil {
+				r.Error = "the server gave no reason"
+			}
+			return w, &refusedError{r.Error}
+		case wire.Goodbye:
+			return w, readGoodbye(f)
+		}
+		m.Release()
+	}
+}
+
+// A goodbye is the server's, with the wish to see us again or not.
+type goodbye struct {
+	reason string
+	again  bool
+}
+
+func (g *goodbye) Error() string { return g.reason }
+
+func (g *goodbye) Is(target error) bool { return target == errDismissed && !g.again }
+
+func readGoodbye(f []zmtp.Frame) error {
+	var g wire.GoodbyeMessage
+	if len(f) < 2 || json.Unmarshal(f[1].Data, &g) != nil {
+		g = wire.GoodbyeMessage{Reason: "the server gave no reason", Reconnect: true}
+	}
+	return &goodbye{g.Reason, g.Reconnect}
+}
+
+// receive takes messages until the connection ends or the server says goodbye.
+func (n *session) receive() error {
+	b := n.batch()
+	defer func() { n.recycle(b) }()
+	unknown := false
+	for {
+		if err := n.conn.Receive(&b.message); err != nil {
+			if err == io.EOF {
+				return errors.New("the server closed the connection")
+			}
+			return err
+		}
+		switch f := b.message.Frames; string(f[0].Data) {
+		case wire.Batch:
+			select {
+			case n.jobs <- b:
+				b = n.batch()
+			default:
+				return fmt.Errorf("the server sent more than %d batches at once", cap(n.jobs))
+			}
+			continue
+		case wire.Goodbye:
+			return readGoodbye(f)
+		case wire.Heartbeat:
+		default: // of a later version of the protocol
+			if !unknown {
+				unknown = true
+				n.log.Warn("container: unknown message; further ones are ignored silently", "kind", fmt.Sprintf("%.32q", f[0].Data))
+			}
+		}
+		b.message.Release()
+	}
+}
+
+// compute answers batches until there are no more.
+func (n *session) compute() {
+	for b := range n.jobs {
+		n.mu.Lock()
+		over := n.over
+		n.mu.Unlock()
+		if over {
+			n.recycle(b)
+			continue
+		}
+		var outputs []tensor.Tensor
+		err := b.message.Refused
+		if err == nil {
+			err = b.read(time.Now())
+		}
+		if err == nil {
+			n.server.turn <- struct{}{}
+			outputs, err = n.predict(b)
+			<-n.server.turn
+		}
+		b.write(outputs, err)
+		n.said.Store(true)
+		if err := n.conn.Send(&b.out); err != nil {
+			n.recycle(b)
+			if errors.Is(err, zmtp.ErrQueueFull) {
+				n.conn.Abort(fmt.Errorf("the server does not read: %w", err))
+			}
+		}
+	}
+}
+
+// predict calls the model. A panic is its error: one bad row must not end the process.
+func (n *session) predict(b *Batch) (outputs []tensor.Tensor, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			n.log.Error("container: Predict panicked", "panic", r, "stack", string(debug.Stack()))
+			outputs, err = nil, fmt.Errorf("panic: %v", r)
+		}
+	}()
+	return n.server.model.Predict(n.ctx, b)
+}
+
+// batch returns one to receive into.
+func (n *session) batch() *Batch {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if k := len(n.spare); k > 0 {
+		b := n.spare[k-1]
+		n.spare = n.spare[:k-1]
+		return b
+	}
+	b := &Batch{model: n.server.model, pool: n.server.pool}
+	b.out.Done = func(error) { n.recycle(b) } // sent, or given up: the memory is free
+	return b
+}
+
+func (n *session) recycle(b *Batch) {
+	b.reset()
+	n.mu.Lock()
+	n.spare = append(n.spare, b)
+	n.mu.Unlock()
+}
+
+// tick beats when nothing else has been said, and ends the session when the server has been silent for too long.
+func (n *session) tick() {
+	n.mu.Lock()
+	if n.over {
+		n.mu.Unlock()
+		return
+	}
+	n.timer.Reset(n.beat / 2)
+	n.mu.Unlock()
+	if quiet := time.Since(n.conn.LastByte()); quiet > n.silent {
+		n.conn.Abort(fmt.Errorf("the server has been silent for %v", quiet.Round(time.Millisecond)))
+		return
+	}
+	if !n.said.Swap(false) {
+		n.say(wire.Heartbeat)
+	}
+}
+
+// say sends a message without contents.
+func (n *session) say(kind string) {
+	var o zmtp.Outgoing
+	o.FrameString(kind)
+	if err := n.conn.Send(&o); errors.Is(err, zmtp.ErrQueueFull) {
+		n.conn.Abort(fmt.Errorf("the server does not read: %w", err))
+	}
+	n.said.Store(true)
+}
+
+// part lets the last answers leave and waits for the server to hang up.
+func (n *session) part() {
+	timer := time.AfterFunc(partTime, func() { n.conn.Abort(errServed) })
+	defer timer.Stop()
+	n.conn.CloseWrite()
+	var m zmtp.Message
+	for n.conn.Receive(&m) == nil {
+		m.Release()
+	}
+}

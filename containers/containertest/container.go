@@ -1,0 +1,378 @@
+package containertest
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/containers/internal/wire"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A Model is what a Container registers and how it answers.
+type Model struct {
+	Name, Version   string
+	Inputs, Outputs []tensor.Spec
+	MaxBatch, Slots int
+	Platform        string
+	Instance        string
+	Parameters      json.RawMessage
+	// Answer says what to do with a batch. It is called by one goroutine. nil echoes the inputs.
+	Answer func(b *Batch) Reply
+}
+
+// A Batch is one that the container got. It belongs to the test, for as long as it likes.
+type Batch struct {
+	N          int // counts from 1
+	ID         uint64
+	Rows       int
+	Inputs     []tensor.Tensor
+	Requests   []int // rows of each request; nil: one each
+	Parameters []string
+	Priority   []int
+	Timeout    time.Duration // 0: none given
+	Header     string        // the JSON as it came
+}
+
+// A Reply is what to do with a batch.
+type Reply struct {
+	Delay   time.Duration   // first wait; the container goes on receiving meanwhile, and beats
+	Outputs []tensor.Tensor // named as declared, in order
+	Rows    map[int]string  // rows that fail, and why
+	Error   string          // the whole batch fails
+	ID      uint64          // answer this batch instead; 0: the one that came
+	Twice   bool            // answer it twice
+	Frames  [][]byte        // send just these
+	Silent  bool            // never answer
+	Die     bool            // end the connection, as Kill does
+}
+
+// A Container is connected and serves its model until it is closed.
+type Container struct {
+	*Peer
+	model Model
+	beat  time.Duration
+
+	wg sync.WaitGroup
+
+	mu      sync.Mutex
+	timer   *time.Timer
+	delayed map[*time.Timer]struct{}
+	muted   bool
+	closed  bool
+	seen    []*Batch
+	bye     *Goodbye
+	err     error
+	gone    chan struct{}
+}
+
+// Goodbye is what the server said at the end.
+type Goodbye struct {
+	Reason    string
+	Reconnect bool
+}
+
+// A RefusedError is what the server says to a registration that it does not take.
+type RefusedError struct{ Reason string }
+
+func (e *RefusedError) Error() string { return "containertest: refused: " + e.Reason }
+
+// Join connects to a listener in memory.
+func Join(l interface{ Add(net.Conn) error }, m Model) (*Container, error) {
+	mine, theirs := Pipe()
+	if err := l.Add(theirs); err != nil {
+		mine.Close()
+		return nil, err
+	}
+	return Start(mine, m)
+}
+
+// Dial connects to an address such as "tcp://127.0.0.1:7000" or "ipc://path".
+func Dial(ctx context.Context, addr string, m Model) (*Container, error) {
+	network, address := "tcp", strings.TrimPrefix(addr, "tcp://")
+	if path, ok := strings.CutPrefix(addr, "ipc://"); ok {
+		network, address = "unix", path
+	}
+	raw, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return Start(raw, m)
+}
+
+// Start registers over a connection and begins to serve. The error is a *RefusedError if the server refuses.
+func Start(raw net.Conn, m Model) (*Container, error) {
+	p, err := NewPeer(raw)
+	if err != nil {
+		return nil, err
+	}
+	c := &Container{Peer: p, model: m, gone: make(chan struct{}), delayed: make(map[*time.Timer]struct{})}
+	if err := c.register(); err != nil {
+		p.Close()
+		return nil, err
+	}
+	c.mu.Lock()
+	c.timer = time.AfterFunc(c.beat, c.tick)
+	c.mu.Unlock()
+	c.wg.Go(c.serve) // ends with the connection; joined by Close
+	return c, nil
+}
+
+// Hello makes the JSON of a registration.
+func Hello(m Model) []byte {
+	text, err := json.Marshal(wire.HelloMessage{
+		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
+		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
+		MaxBatch: m.MaxBatch, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance,
+	})
+	if err != nil {
+		return []byte(err.Error())
+	}
+	return text
+}
+
+func (c *Container) register() error {
+	if err := c.Send([]byte(wire.Hello), Hello(c.model)); err != nil {
+		return err
+	}
+	f, err := c.Receive()
+	if err != nil {
+		return err
+	}
+	switch {
+	case string(f[0]) == wire.Welcome && len(f) == 2:
+		var w wire.WelcomeMessage
+		if err := json.Unmarshal(f[1], &w); err != nil {
+			return err
+		}
+		c.beat = time.Duration(w.HeartbeatMS) * time.Millisecond
+		return nil
+	case string(f[0]) == wire.Refused && len(f) == 2:
+		var r wire.RefusedMessage
+		if err := json.Unmarshal(f[1], &r); err != nil {
+			return err
+		}
+		return &RefusedError{r.Error}
+	}
+	return fmt.Errorf("containertest: hello was answered with %q", f)
+}
+
+func (c *Container) tick() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.timer.Reset(c.beat)
+	if !c.muted {
+		_ = c.Send([]byte(wire.Heartbeat)) // the reader sees what is wrong
+	}
+}
+
+func (c *Container) serve() {
+	defer close(c.gone)
+	for {
+		f, err := c.Receive()
+		if err == nil {
+			switch string(f[0]) {
+			case wire.Batch:
+				err = c.take(f)
+			case wire.Goodbye:
+				var g wire.GoodbyeMessage
+				err = json.Unmarshal(f[1], &g)
+				c.mu.Lock()
+				c.bye = &Goodbye{g.Reason, g.Reconnect}
+				c.mu.Unlock()
+				c.conn.CloseWrite()
+			}
+		}
+		if err != nil {
+			c.mu.Lock()
+			c.err = err
+			c.mu.Unlock()
+			c.conn.Abort(err)
+			return
+		}
+	}
+}
+
+// take answers a batch as the script says.
+func (c *Container) take(f [][]byte) error {
+	var h wire.BatchHeader
+	if len(f) < 3 || len(f[1]) != wire.IDSize {
+		return fmt.Errorf("containertest: batch of %d frames", len(f))
+	}
+	if err := h.Parse(f[2]); err != nil {
+		return err
+	}
+	if len(h.Inputs) != len(f)-3 {
+		return fmt.Errorf("containertest: %d inputs in %d frames", len(h.Inputs), len(f)-3)
+	}
+	b := &Batch{
+		ID: binary.LittleEndian.Uint64(f[1]), Rows: h.Rows, Priority: h.Priority, Header: string(f[2]),
+		Timeout: time.Duration(h.Timeout * float64(time.Millisecond)),
+	}
+	if len(h.Requests) > 0 {
+		b.Requests = h.Requests
+	}
+	for _, p := range h.Parameters {
+		b.Parameters = append(b.Parameters, string(p))
+	}
+	for i, in := range h.Inputs {
+		t := tensor.Tensor{Name: string(in.Name), DType: in.DType, Shape: in.Shape, Data: f[3+i]}
+		if err := t.Check(); err != nil {
+			return err
+		}
+		b.Inputs = append(b.Inputs, t)
+	}
+	c.mu.Lock()
+	c.seen = append(c.seen, b)
+	b.N = len(c.seen)
+	muted := c.muted
+	c.mu.Unlock()
+	if muted {
+		return nil
+	}
+	r := Reply{Outputs: b.Inputs}
+	if c.model.Answer != nil {
+		r = c.model.Answer(b)
+	}
+	if r.Delay <= 0 {
+		return c.reply(b, r)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var t *time.Timer
+	t = time.AfterFunc(r.Delay, func() {
+		c.mu.Lock()
+		_, wanted := c.delayed[t]
+		delete(c.delayed, t)
+		c.mu.Unlock()
+		if wanted {
+			_ = c.reply(b, r) // the reader sees what is wrong
+		}
+	})
+	c.delayed[t] = struct{}{}
+	return nil
+}
+
+var errScript = errors.New("containertest: the script says so")
+
+func (c *Container) reply(b *Batch, r Reply) error {
+	switch {
+	case r.Die:
+		if t, ok := c.raw.(*net.TCPConn); ok {
+			_ = t.SetLinger(0)
+		}
+		c.conn.Abort(errScript)
+		return errScript
+	case r.Silent:
+		return nil
+	case r.Frames != nil:
+		return c.Send(r.Frames...)
+	}
+	frames := Result(b.ID, c.model.Outputs, r)
+	if r.Twice {
+		if err := c.Send(frames...); err != nil {
+			return err
+		}
+	}
+	return c.Send(frames...)
+}
+
+// Result makes the frames of an answer to a batch.
+func Result(id uint64, outputs []tensor.Spec, r Reply) [][]byte {
+	if r.ID != 0 {
+		id = r.ID
+	}
+	frames := [][]byte{[]byte(wire.Result), binary.LittleEndian.AppendUint64(nil, id)}
+	if r.Error != "" {
+		return append(frames, append(wire.AppendString([]byte(`{"error":`), r.Error), '}'))
+	}
+	h := []byte(`{"outputs":[`)
+	for i, t := range r.Outputs {
+		if i > 0 {
+			h = append(h, ',')
+		}
+		name := t.Name
+		if i < len(outputs) {
+			name = outputs[i].Name
+		}
+		h = wire.AppendTensor(h, name, t.DType, -1, t.Shape)
+	}
+	h = append(h, ']')
+	if len(r.Rows) > 0 {
+		var list []wire.RowError
+		for row, text := range r.Rows {
+			list = append(list, wire.RowError{Row: row, Message: []byte(text)})
+		}
+		h = wire.AppendRowErrors(h, list)
+	}
+	frames = append(frames, append(h, '}'))
+	for _, t := range r.Outputs {
+		frames = append(frames, t.Data)
+	}
+	return frames
+}
+
+// Batches returns the batches that came so far.
+func (c *Container) Batches() []*Batch {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]*Batch(nil), c.seen...)
+}
+
+// Mute makes the container hang: it neither beats nor answers, until it is unmuted. Batches that come meanwhile are never
+// answered. (ZeroMQ's PINGs still are, as they would be by a process whose model hangs.)
+func (c *Container) Mute(on bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.muted = on
+}
+
+// Drain asks the server for no more batches.
+func (c *Container) Drain() error { return c.Send([]byte(wire.Draining)) }
+
+// Gone is closed when the connection has ended.
+func (c *Container) Gone() <-chan struct{} { return c.gone }
+
+// Goodbye returns what the server said at the end, or nil.
+func (c *Container) Goodbye() *Goodbye {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.bye
+}
+
+// Err returns how the connection ended; nil while it has not.
+func (c *Container) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// Kill dies: the connection ends with whatever was under way.
+func (c *Container) Kill() {
+	c.Peer.Kill()
+	c.Close()
+}
+
+// Close ends the connection and waits for everything of the container.
+func (c *Container) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.timer.Stop()
+	for t := range c.delayed {
+		t.Stop()
+		delete(c.delayed, t)
+	}
+	c.mu.Unlock()
+	err := c.Peer.Close()
+	c.wg.Wait()
+	return err
+}
