@@ -1,0 +1,172 @@
+package scheduler_test
+
+import (
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+const benchBatch = 64
+
+var benchID = scheduler.ModelID{Name: "m", Version: "1"}
+
+// countdown is an owner that says when all its requests are answered.
+type countdown struct {
+	left int
+	done chan struct{}
+}
+
+func (c *countdown) Complete(r *scheduler.Request) {
+	for i := range r.Outputs {
+		r.Outputs[i].Release()
+	}
+	if c.left--; c.left == 0 {
+		c.done <- struct{}{}
+	}
+}
+
+// loop is a scheduler with a worker that hands batches to a goroutine, which answers them with prepared
+// outputs: nothing of what it takes is the model's.
+type loop struct {
+	sched  *scheduler.Scheduler
+	model  *scheduler.Model
+	reqs   []*scheduler.Request
+	owner  *countdown
+	out    tensor.Tensor
+	outs   [benchBatch + 1]tensor.Tensor // by rows
+	direct bool
+}
+
+func newLoop(tb testing.TB) *loop {
+	l := &loop{owner: &countdown{done: make(chan struct{}, 1)}}
+	for n := 1; n <= benchBatch; n++ {
+		out, err := tensor.FromSlice(tensor.Shape{n, 4}, make([]uint8, 4*n))
+		if err != nil {
+			tb.Fatal(err)
+		}
+		l.outs[n] = out
+	}
+	sched, err := scheduler.New(scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", MaxBatch: benchBatch}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	l.sched = sched
+	var wg sync.WaitGroup
+	work := make(chan *scheduler.Batch, 4)
+	var outputs [1]tensor.Tensor
+	answer := func(b *scheduler.Batch) {
+		outputs[0] = l.outs[b.Rows]
+		b.Complete(outputs[:], nil)
+	}
+	wg.Go(func() {
+		for b := range work {
+			answer(b)
+		}
+	})
+	tb.Cleanup(func() { sched.Close(); close(work); wg.Wait() })
+	rep, err := sched.AddReplica(benchID, scheduler.Spec{Inputs: rowSpec, Outputs: rowSpec}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+		if l.direct {
+			answer(b)
+		} else {
+			work <- b
+		}
+		return nil
+	}), scheduler.ReplicaOptions{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	l.model = rep.Model()
+	pool := tensor.NewPool(0)
+	for i := range benchBatch {
+		buf, err := pool.Get(4)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		in := tensor.Tensor{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, 4}, Data: buf.Bytes(), Buf: buf}
+		l.reqs = append(l.reqs, &scheduler.Request{
+			Model: l.model, Inputs: []tensor.Tensor{in}, Rows: 1, Owner: l.owner, Source: uint64(i % 16),
+		})
+	}
+	return l
+}
+
+// round submits a batch of requests in one go, as an event loop does, and waits for the answers.
+func (l *loop) round() {
+	l.owner.left = len(l.reqs)
+	deadline := time.Now().Add(time.Second)
+	for _, r := range l.reqs {
+		r.Deadline = deadline
+	}
+	l.sched.Submit(l.reqs...)
+	<-l.owner.done
+}
+
+// BenchmarkRequest is a request's way from Submit to Complete, at batches of 64; chan is the same number of
+// bare hand-overs through a channel to another goroutine and back, to compare with. ns/op is per request.
+func BenchmarkRequest(b *testing.B) {
+	b.Run("way=scheduler/batch=64", func(b *testing.B) {
+		l := newLoop(b)
+		b.ReportAllocs()
+		n := 0
+		for b.Loop() {
+			if n++; n%benchBatch == 0 {
+				l.round()
+			}
+		}
+	})
+	b.Run("way=direct/batch=64", func(b *testing.B) {
+		l := newLoop(b)
+		l.direct = true
+		b.ReportAllocs()
+		n := 0
+		for b.Loop() {
+			if n++; n%benchBatch == 0 {
+				l.round()
+			}
+		}
+	})
+	b.Run("way=chan", func(b *testing.B) {
+		there, back := make(chan *scheduler.Request), make(chan *scheduler.Request)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for r := range there {
+				back <- r
+			}
+		})
+		r := new(scheduler.Request)
+		b.ReportAllocs()
+		for b.Loop() {
+			there <- r
+			<-back
+		}
+		close(there)
+		wg.Wait()
+	})
+}
+
+// BenchmarkPick is the choice of a batch from 10,000 waiting rows by the default strategy, for rows of one
+// SLO and of mixed ones.
+func BenchmarkPick(b *testing.B) {
+	for _, mixed := range []bool{false, true} {
+		name := "slo=one/waiting=10000"
+		if mixed {
+			name = "slo=mixed/waiting=10000"
+		}
+		b.Run(name, func(b *testing.B) {
+			p := scheduler.NewPicker(10_000, func() time.Duration {
+				if mixed {
+					return time.Duration(rand.IntN(1_000_000_000))
+				}
+				return 0
+			})
+			b.ReportAllocs()
+			for b.Loop() {
+				p.Pick()
+			}
+		})
+	}
+}
