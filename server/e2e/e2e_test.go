@@ -1,0 +1,311 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// The Python peers: containers by the SDK and by the text of the old protocol, clients by the text of
+// Shiva's and by the reference implementation.
+func TestE2EPython(t *testing.T) {
+	s := start(t, "")
+	cmd := exec.Command(python(t), "-m", "pytest", "-q", "-x", "server/e2e/python")
+	cmd.Env, cmd.Dir = s.env(), root(t)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Log(lastLine(out))
+}
+
+func lastLine(out []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	return lines[len(lines)-1]
+}
+
+// The client that the README shows is the one in the tree, and it works as it stands there.
+func TestE2EReadmeClient(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join(root(t), "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("python/minimal_client.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(readme, append([]byte("```python\n"), source...)) {
+		t.Error("the README does not show server/e2e/python/minimal_client.py as it is")
+	}
+	s := start(t, digits)
+	s.waitReplicas("digits", 1)
+	// The client speaks to the default port; the one in use is put in its place.
+	_, port, _ := net.SplitHostPort(s.tcp)
+	program := strings.Replace(string(source), fmt.Sprint(shiva.DefaultPort), port, 1)
+	cmd := exec.Command(python(t), "-c", program)
+	cmd.Dir = root(t)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Logf("%s", out)
+}
+
+const digits = `
+[[container]]
+name = "digits"
+command = ["./bin/digits-container"]
+dir = "` + "ROOT" + `"
+`
+
+// A drain at load: every request that was sent has an answer, the process ends by itself and well, and
+// the port can be used again at once.
+func TestE2EDrainUnderLoad(t *testing.T) {
+	s := start(t, config(t, digits))
+	s.waitReplicas("digits", 1)
+	address := s.tcp
+	var asked, good, refused, broken atomic.Int64
+	var clients sync.WaitGroup
+	for range 8 {
+		c := s.client()
+		for range 8 {
+			clients.Go(func() {
+				for {
+					asked.Add(1)
+					m, err := c.Do(context.Background(), image(t))
+					var remote *shiva.RemoteError
+					switch {
+					case err == nil:
+						good.Add(1)
+						m.Release()
+					case asRemote(err, &remote) && remote.Type == shiva.Draining:
+						refused.Add(1)
+						return
+					default:
+						// The connection ended between two requests of this goroutine: the server had answered
+						// everything it was asked. The client says so by refusing what it could not send.
+						broken.Add(1)
+						return
+					}
+				}
+			})
+		}
+	}
+	time.Sleep(500 * time.Millisecond)
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-s.exited:
+		s.exited <- err
+		if err != nil {
+			t.Errorf("shivad ended with %v", err)
+		}
+	case <-time.After(31 * time.Second):
+		t.Fatal("shivad still runs 31 s after SIGTERM")
+	}
+	clients.Wait()
+	if good.Load() == 0 {
+		t.Error("no request was served")
+	}
+	t.Logf("asked %d: %d good, %d refused as draining, %d after the end of their connection", asked.Load(), good.Load(), refused.Load(), broken.Load())
+	again := startWith(t, []string{binary(t, "shivad"), "--log-format", "json", "--tcp", address, "--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0"})
+	if again.tcp != address {
+		t.Errorf("expected to listen on %s again, got %s", address, again.tcp)
+	}
+}
+
+// More connections than descriptors: the server stays, those inside are served, those outside are told,
+// and when they leave others come in.
+func TestE2EDescriptorsRunOut(t *testing.T) {
+	s := start(t, config(t, digits), "bash", "-c", `ulimit -n 256; exec "$0" "$@"`)
+	s.waitReplicas("digits", 1)
+	c := s.client()
+	serve(t, c)
+	var conns []net.Conn
+	for range 1000 {
+		conn, err := net.DialTimeout("tcp", s.tcp, 5*time.Second)
+		if err != nil {
+			t.Fatalf("after %d connections: %v", len(conns), err)
+		}
+		conns = append(conns, conn)
+		if len(conns)%100 == 0 {
+			serve(t, c)
+		}
+	}
+	told := 0
+	for _, conn := range conns {
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+		b := make([]byte, 512)
+		if n, _ := conn.Read(b); bytes.Contains(b[:n], []byte("Overloaded")) {
+			told++
+		}
+	}
+	if told < 500 {
+		t.Errorf("only %d of those without a place were told", told)
+	}
+	serve(t, c)
+	for _, conn := range conns {
+		conn.Close()
+	}
+	end := time.Now().Add(time.Second)
+	for {
+		c, err := shiva.Dial(context.Background(), s.tcp)
+		if err == nil {
+			var m *shiva.Message
+			if m, err = c.Do(context.Background(), image(t)); err == nil {
+				m.Release()
+			}
+			c.Close()
+		}
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("no place 1 s after the others left: %v", err)
+		}
+	}
+}
+
+// kill -9 of the container: the requests in it are answered, and the supervised process is back by itself.
+func TestE2EContainerKilled(t *testing.T) {
+	s := start(t, config(t, digits))
+	s.waitReplicas("digits", 1)
+	c := s.client()
+	serve(t, c)
+	var status struct {
+		Processes []struct{ PID int }
+	}
+	s.get("/v1/status", &status)
+	if len(status.Processes) != 1 {
+		t.Fatalf("expected one supervised process, got %v", status)
+	}
+	if err := syscall.Kill(status.Processes[0].PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "an answer after the container is back", func() bool {
+		m, err := c.Do(context.Background(), image(t))
+		if err == nil {
+			m.Release()
+			return true
+		}
+		var remote *shiva.RemoteError
+		if !asRemote(err, &remote) || remote.Type != shiva.Unavailable && remote.Type != shiva.ContainerLost {
+			t.Fatalf("expected Unavailable or ContainerLost, got %v", err)
+		}
+		return false
+	})
+}
+
+// No orphan outlives a server that was killed.
+func TestE2ENoOrphans(t *testing.T) {
+	s := start(t, config(t, digits))
+	s.waitReplicas("digits", 1)
+	var status struct {
+		Processes []struct{ PID int }
+	}
+	s.get("/v1/status", &status)
+	pid := status.Processes[0].PID
+	if err := s.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the container to end", func() bool { return syscall.Kill(pid, 0) != nil || zombie(pid) })
+}
+
+func zombie(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || strings.Contains(string(stat), ") Z ")
+}
+
+// A file that does not say what it should is refused with the place and the words.
+func TestE2EConfigFaults(t *testing.T) {
+	for text, says := range map[string]string{
+		"[tcp]\nlisten = 5":      "2",
+		"[tcp]\nlisen = \"x\"":   "lisen",
+		"[limits]\nrank = \"a\"": "rank",
+		"[tcp]\nconnections = 0": "connections",
+	} {
+		file := filepath.Join(t.TempDir(), "bad.toml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command(binary(t, "shivad"), "--config", file).CombinedOutput()
+		if err == nil {
+			t.Errorf("%q was accepted", text)
+		}
+		if !strings.Contains(string(out), says) || !strings.Contains(string(out), "bad.toml") {
+			t.Errorf("%q: expected the file and %q in: %s", text, says, out)
+		}
+	}
+}
+
+func TestE2ECommandLine(t *testing.T) {
+	s := start(t, config(t, digits))
+	s.waitReplicas("digits", 1)
+	ctl := func(args ...string) string {
+		t.Helper()
+		args = append(args, "--addr", s.tcp, "--admin", s.admin)
+		out, err := exec.Command(binary(t, "shivactl"), args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("shivactl %v: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	images, err := filepath.Glob(filepath.Join(root(t), "examples/digits/images/*.png"))
+	if err != nil || len(images) != 20 {
+		t.Fatalf("expected 20 images, got %d (%v)", len(images), err)
+	}
+	if out := ctl(append([]string{"infer", "digits"}, images...)...); !strings.Contains(out, "scores") {
+		t.Errorf("infer: %s", out)
+	}
+	var v any
+	for _, args := range [][]string{{"infer", "digits", images[0], "--json"}, {"models", "--json"}, {"status", "--json"}} {
+		if err := json.Unmarshal([]byte(ctl(args...)), &v); err != nil {
+			t.Errorf("shivactl %v: not JSON: %v", args, err)
+		}
+	}
+	out, err := exec.Command(binary(t, "shivactl"), "infer", "digit", images[0], "--addr", s.tcp).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "digits") {
+		t.Errorf("an unknown model: %v, %s", err, out)
+	}
+}
+
+func config(t *testing.T, text string) string {
+	return strings.ReplaceAll(text, "ROOT", root(t))
+}
+
+// image is one row of the digits model.
+func image(t *testing.T) *shiva.Message {
+	pixels, err := tensor.New(tensor.Uint8, tensor.Shape{8, 8}, make([]byte, 64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &shiva.Message{Namespace: "digits", Tensors: []tensor.Tensor{pixels}}
+}
+
+func serve(t *testing.T, c *shiva.Client) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	m, err := c.Do(ctx, image(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Release()
+}

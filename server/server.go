@@ -1,0 +1,254 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/server/tcp"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Version of the server, as clients and containers are told.
+const Version = "0.1.0"
+
+// A Server is the whole of shivad as a value. Make one with New.
+type Server struct {
+	// Set by New.
+	cfg     config.Config
+	log     *slog.Logger
+	pool    *tensor.Pool
+	metrics *metrics.Metrics
+	gate    *gate.Gate
+	sched   *scheduler.Scheduler
+
+	// Set by Start, before it returns; nil if left out.
+	started    time.Time
+	admin      *admin.Server
+	containers *containers.Listener
+	door       *tcp.Door
+
+	state  atomic.Pointer[string] // admin.Starting, Serving, Draining
+	failed chan error
+
+	stopping chan struct{} // closed when a shutdown begins
+	watching sync.WaitGroup
+
+	shutdown sync.Once
+	err      error // of the shutdown
+}
+
+// Addrs are the addresses in use: where the configuration says port 0, the ports that were taken. nil
+// where it leaves a door out.
+type Addrs struct {
+	TCP        net.Addr
+	Containers []net.Addr
+	Admin      net.Addr
+}
+
+// New makes a server. Nothing listens until Start. A nil log is silent.
+func New(cfg config.Config, log *slog.Logger) (*Server, error) {
+	cfg = cfg.Clone()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{
+		cfg: cfg, log: log,
+		pool:    tensor.NewPool(int64(cfg.Limits.PayloadBytes)),
+		metrics: metrics.New(Version),
+		failed:   make(chan error, 1),
+		stopping: make(chan struct{}),
+	}
+	s.setState(admin.Starting)
+	s.gate = gate.New(gate.Config{
+		Pool:    s.pool,
+		Version: Version,
+		Metrics: s.metrics,
+		Ready: func() (bool, string) {
+			r := s.readiness()
+			return r.Ready, r.Reason
+		},
+		Options: func(model string) gate.ModelOptions {
+			m := cfg.Model(model)
+			return gate.ModelOptions{Deadline: m.Deadline, Cast: m.Cast, DefaultVersion: m.DefaultVersion}
+		},
+	})
+	hooks := s.metrics.Hooks()
+	hooks.ModelChanged = s.gate.ModelChanged
+	var err error
+	if s.sched, err = scheduler.New(scheduler.Config{
+		Default: policy(cfg.Defaults),
+		Models:  policies(cfg.Models),
+		Hooks:   hooks,
+		Pool:    s.pool,
+		Log:     log,
+	}); err != nil {
+		return nil, err
+	}
+	s.gate.Attach(s.sched)
+	s.metrics.Attach(metrics.Sources{
+		Models:       s.gauges,
+		PayloadBytes: s.pool.InUse,
+		PayloadLimit: int64(cfg.Limits.PayloadBytes),
+		Sessions:     func() int { return len(s.sessions()) },
+	})
+	return s, nil
+}
+
+// Scheduler is the server's own. A program that embeds the server may add replicas of its own to it.
+func (s *Server) Scheduler() *scheduler.Scheduler { return s.sched }
+
+// Start opens the doors. When it returns nil the server serves; when it fails it has undone itself.
+func (s *Server) Start() (err error) {
+	defer func() {
+		if err != nil {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			_ = s.Shutdown(ctx)
+		}
+	}()
+	s.started = time.Now()
+	clients, sessions, err := split(s.cfg.TCP.Connections, len(s.cfg.Supervised))
+	if err != nil {
+		return err
+	}
+	if clients < s.cfg.TCP.Connections {
+		s.log.Warn("fewer connections than configured: the process may not open more files",
+			"tcp.connections", s.cfg.TCP.Connections, "effective", clients)
+		s.cfg.TCP.Connections = clients
+	}
+	if s.cfg.Admin.Listen != "" {
+		if s.admin, err = admin.Listen(s.cfg.Admin.Listen, admin.Handler(s.sources()), s.log); err != nil {
+			return err
+		}
+	}
+	c := s.cfg.Containers
+	if s.containers, err = containers.Listen(containers.Config{
+		Addrs:     c.Listen,
+		Scheduler: s.sched,
+		Pool:      s.pool,
+		Limits: containers.Limits{
+			MessageBytes: int64(c.MessageBytes),
+			Frames:       c.Frames,
+			Sessions:     sessions,
+		},
+		Heartbeat:        c.Heartbeat,
+		HandshakeTimeout: c.HandshakeTimeout,
+		Name:             "shivad/" + Version,
+		Log:              s.log,
+	}); err != nil {
+		return err
+	}
+	if s.cfg.TCP.Listen != "" {
+		if s.door, err = tcp.Listen(s.doorConfig()); err != nil {
+			return err
+		}
+	}
+	s.watching.Go(s.watch)
+	s.setState(admin.Serving)
+	return nil
+}
+
+// watch reports a door that ends by itself. Ended by stop.
+func (s *Server) watch() {
+	var door <-chan struct{}
+	if s.door != nil {
+		door = s.door.Ended()
+	}
+	var admin <-chan error
+	if s.admin != nil {
+		admin = s.admin.Failed()
+	}
+	select {
+	case <-door:
+		s.failed <- fmt.Errorf("server: the event loops of the tcp door have ended: %w", cmp.Or(s.door.Err(), errors.New("no reason given")))
+	case err := <-admin:
+		s.failed <- err
+	case <-s.stopping:
+	}
+}
+
+func (s *Server) doorConfig() tcp.Config {
+	c, l := s.cfg.TCP, s.cfg.Limits
+	return tcp.Config{
+		Addr: c.Listen, Gate: s.gate, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
+		Loops: c.Loops, Connections: c.Connections, InFlight: c.InFlightPerConnection,
+		IdleTimeout: c.IdleTimeout, MessageTimeout: c.MessageTimeout,
+		OutboundBytes: int(c.OutboundBytes), OutboundStall: c.StallTimeout,
+		Resync: c.Resync, ResyncBytes: int(c.ResyncBytes),
+		Limits: shiva.Limits{
+			MessageBytes: int64(l.MessageBytes), MetadataBytes: int(l.MetadataBytes),
+			Tensors: l.Tensors, Rank: l.Rank, JSONDepth: l.JSONDepth,
+		},
+	}
+}
+
+// Addrs tells the addresses in use, after Start.
+func (s *Server) Addrs() Addrs {
+	var a Addrs
+	if s.door != nil {
+		a.TCP = s.door.Addr()
+	}
+	if s.containers != nil {
+		a.Containers = s.containers.Addrs()
+	}
+	if s.admin != nil {
+		a.Admin = s.admin.Addr()
+	}
+	return a
+}
+
+// Failed yields an error when a door cannot go on: the server is of no use any more and should be shut
+// down and its process ended with a failure.
+func (s *Server) Failed() <-chan error { return s.failed }
+
+// Shutdown drains the server and stops it: see the package comment for the order. When ctx ends first, the
+// requests that are left are answered Draining. It may be called more than once and returns the same.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.shutdown.Do(func() { s.err = s.stop(ctx) })
+	return s.err
+}
+
+func (s *Server) stop(ctx context.Context) error {
+	s.setState(admin.Draining)
+	close(s.stopping)
+	s.watching.Wait()
+	s.gate.Drain()
+	var faults []error
+	if err := s.sched.Drain(ctx); err != nil {
+		faults = append(faults, fmt.Errorf("server: requests were cut off: %w", err))
+	}
+	s.sched.Close()
+
+	// The rest is quick, and must happen even when the drain took all the time there was.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if s.door != nil {
+		faults = append(faults, s.door.Shutdown(ctx))
+	}
+	if s.containers != nil {
+		faults = append(faults, s.containers.Shutdown(ctx))
+	}
+	if s.admin != nil {
+		faults = append(faults, s.admin.Shutdown(ctx))
+	}
+	return errors.Join(faults...)
+}
+
+func (s *Server) setState(state string) { s.state.Store(&state) }

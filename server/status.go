@@ -1,0 +1,151 @@
+package server
+
+import (
+	"os"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// sources is what the admin door shows.
+func (s *Server) sources() admin.Sources {
+	return admin.Sources{
+		Version: Version,
+		Ready:   s.readiness,
+		Models:  s.models,
+		Status:  s.status,
+		Config:  func() any { return s.cfg.Redacted() },
+		Metrics: s.metrics.Handler(),
+		Log:     s.log,
+	}
+}
+
+func (s *Server) readiness() admin.Readiness {
+	return admin.Judge(*s.state.Load(), s.cfg.Server.RequiredModels, s.models())
+}
+
+// models describes every version of every model, by name and then the newest first, as the gate routes
+// to them.
+func (s *Server) models() []admin.Model {
+	var out []admin.Model
+	for _, m := range s.gate.Models() {
+		target, err := s.gate.Target(m.Name, m.Version)
+		if err != nil {
+			continue // forgotten meanwhile
+		}
+		stats := target.Model.Stats()
+		out = append(out, admin.Model{
+			Name:       m.Name,
+			Version:    m.Version,
+			Default:    m.Default,
+			Ready:      m.Ready,
+			Replicas:   m.Replicas,
+			Platform:   target.Spec.Platform,
+			MaxBatch:   maxBatch(stats),
+			Inputs:     declared(target.Spec.Inputs),
+			Outputs:    declared(target.Spec.Outputs),
+			QueueRows:  stats.QueueRows,
+			QueueBytes: stats.QueueBytes,
+			Policy:     s.cfg.Model(m.Name),
+		})
+	}
+	return out
+}
+
+// maxBatch is the largest that one of a model's replicas takes; 0 while there is none.
+func maxBatch(s scheduler.Stats) int {
+	rows := 0
+	for _, r := range s.Replicas {
+		rows = max(rows, r.MaxBatch)
+	}
+	return rows
+}
+
+func declared(specs []tensor.Spec) []admin.Tensor {
+	out := make([]admin.Tensor, len(specs))
+	for i, t := range specs {
+		out[i] = admin.Tensor{Name: t.Name, Datatype: t.DType.V2(), Shape: append([]int{}, t.Shape...)}
+	}
+	return out
+}
+
+func (s *Server) status() admin.Status {
+	door := s.metrics.Door("tcp")
+	st := admin.Status{
+		Version:   Version,
+		PID:       os.Getpid(),
+		Started:   s.started,
+		Uptime:    time.Since(s.started).Seconds(),
+		Readiness: s.readiness(),
+		Listen:    s.listening(),
+		Doors:     []admin.Door{{Name: "tcp", Connections: door.Connections(), InFlight: door.InFlight()}},
+		Payload:   admin.Usage{Used: s.pool.InUse(), Limit: int64(s.cfg.Limits.PayloadBytes)},
+		Sessions:  s.sessions(),
+		Processes: s.processes(),
+		Limits:    s.cfg.Limits,
+	}
+	for _, m := range s.sched.Models() {
+		stats := m.Stats()
+		st.Queue.Rows += stats.QueueRows
+		st.Queue.Bytes += stats.QueueBytes
+	}
+	return st
+}
+
+func (s *Server) listening() admin.Addresses {
+	var a admin.Addresses
+	addrs := s.Addrs()
+	if addrs.TCP != nil {
+		a.TCP = addrs.TCP.String()
+	}
+	for _, c := range addrs.Containers {
+		a.Containers = append(a.Containers, c.String())
+	}
+	if addrs.Admin != nil {
+		a.Admin = addrs.Admin.String()
+	}
+	return a
+}
+
+// gauges is what the metrics read of the models when they are asked.
+func (s *Server) gauges() []metrics.ModelGauges {
+	models := s.sched.Models()
+	out := make([]metrics.ModelGauges, len(models))
+	for i, m := range models {
+		stats := m.Stats()
+		out[i] = metrics.ModelGauges{
+			Name: m.ID().Name, Version: m.ID().Version,
+			Replicas: m.Replicas(), QueueRows: stats.QueueRows, QueueBytes: stats.QueueBytes,
+		}
+	}
+	return out
+}
+
+// policy gives the scheduler its share of a model's settings.
+func policy(p config.Policy) scheduler.ModelConfig {
+	return scheduler.ModelConfig{
+		Strategy:    p.Strategy,
+		Objective:   p.Objective,
+		MaxBatch:    p.MaxBatch,
+		Delay:       p.Delay,
+		QueueRows:   p.QueueRows,
+		QueueBytes:  int64(p.QueueBytes),
+		ExecTimeout: p.ExecutionTimeout,
+		Retry:       &p.Retry,
+		Shed:        &p.Shed,
+		Slots:       p.Slots,
+		Pad:         p.Pad,
+	}
+}
+
+func policies(models map[string]config.Model) map[string]scheduler.ModelConfig {
+	out := make(map[string]scheduler.ModelConfig, len(models))
+	for name, m := range models {
+		out[name] = policy(m.Policy)
+	}
+	return out
+}
