@@ -35,9 +35,9 @@ func main() {
 	defer stop()
 
 	var o options
-	flag.IntVar(&o.rounds, "rounds", 5, "`rounds`, in each of which all systems take turns")
-	flag.DurationVar(&o.duration, "duration", 3*time.Second, "measured `time` of one turn")
-	short := flag.Bool("short", false, "three rounds of one second: for a look, not for a claim")
+	flag.IntVar(&o.rounds, "rounds", 9, "`rounds`, in each of which all systems take turns")
+	flag.DurationVar(&o.duration, "duration", time.Second, "measured `time` of one turn")
+	short := flag.Bool("short", false, "three rounds of half a second: for a look, not for a claim")
 	only := flag.String("only", "", "measure only the parts that match this `regexp`, of codec, door, go, python")
 	flag.StringVar(&o.profile, "profile", "", "write a CPU profile of each server under each load to this `directory`")
 	flag.BoolVar(&o.markdown, "markdown", false, "write the tables in Markdown")
@@ -49,7 +49,7 @@ func main() {
 		log.Fatalf("run: -only: %v", err)
 	}
 	if *short {
-		o.rounds, o.duration = 3, time.Second
+		o.rounds, o.duration = 3, time.Second/2
 	}
 	if err := run(ctx, o); err != nil {
 		log.Fatal(err)
