@@ -45,10 +45,6 @@ func (d *Decoder) fill(in *[]byte) bool {
 // place puts p, the bytes from offset at of a body on the wire, where they belong in dst, which holds whole units.
 // A unit that is cut by the end of p, or of the one before, is put in order byte by byte.
 func place(dst []byte, at int, p []byte, width int) {
-	if width == 1 {
-		copy(dst[at:], p)
-		return
-	}
 	for len(p) > 0 && at%width != 0 {
 		dst[at-at%width+width-1-at%width] = p[0]
 		p = p[1:]

@@ -237,6 +237,13 @@ func (d *Decoder) Close() error {
 	return e
 }
 
+// Reset makes the Decoder ready for another stream, whatever became of the one before; what was half received is
+// released. What it keeps is small, so a decoder can be lent to whichever of many connections reads.
+func (d *Decoder) Reset() {
+	d.drop()
+	d.failed, d.lost, d.skipped = nil, false, 0
+}
+
 // field gives the next size bytes of the stream in one piece, valid until the next call, or nil if they are not all
 // there yet.
 func (d *Decoder) field(in *[]byte, size int) []byte {
@@ -258,12 +265,12 @@ func (d *Decoder) field(in *[]byte, size int) []byte {
 }
 
 func (d *Decoder) header(b []byte) *DecodeError {
-	h, f := parseHeader(b)
-	if f.kind == "" {
-		f = d.checkHeader(h)
+	h, ok := parseHeader(b)
+	if !ok {
+		return d.noHeader(b, h, nil)
 	}
-	if f.kind != "" {
-		return d.noHeader(b, f)
+	if e := d.checkHeader(h); e != nil {
+		return d.noHeader(b, h, e)
 	}
 	d.lost = false
 	d.head = h
@@ -274,46 +281,52 @@ func (d *Decoder) header(b []byte) *DecodeError {
 }
 
 // checkHeader holds a header against the limits.
-func (d *Decoder) checkHeader(h header) (f headerFault) {
+func (d *Decoder) checkHeader(h header) *DecodeError {
 	l := &d.cfg.Limits
 	switch total := headerBytes + int64(h.metadataBytes) + int64(h.namespaceBytes); {
 	case int(h.metadataBytes) > l.MetadataBytes:
-		f = headerFault{KindTooLarge, "metadata size", 4, int64(l.MetadataBytes), int64(h.metadataBytes)}
+		return tooLarge("metadata size", 4, int64(l.MetadataBytes), int64(h.metadataBytes))
 	case int(h.tensors) > l.Tensors:
-		f = headerFault{KindTooLarge, "number of tensors", 8, int64(l.Tensors), int64(h.tensors)}
+		return tooLarge("number of tensors", 8, int64(l.Tensors), int64(h.tensors))
 	case total > l.MessageBytes:
-		f = headerFault{KindTooLarge, "message size", 0, l.MessageBytes, total}
+		return tooLarge("message size", 0, l.MessageBytes, total)
 	}
-	return f
+	return nil
 }
 
-// noHeader deals with 12 bytes that are none. With Resync the bytes after the first stay, if a header may begin
-// among them, and only the first fault of a search is reported.
-func (d *Decoder) noHeader(b []byte, f headerFault) *DecodeError {
-	known := d.lost
-	if d.cfg.Resync {
-		d.lost = true
-		from := 1
-		for from < headerBytes && !beginsMagic(b[from:]) {
-			from++
-		}
-		if !known {
-			d.skipped = 0
-		}
-		d.skipped += from
-		d.nPart = copy(d.part[:], b[from:])
-		if d.skipped > d.cfg.ResyncBytes {
-			e := f.err()
-			e.Detail += fmt.Sprintf(", and no header within %d bytes after a fault", d.cfg.ResyncBytes)
-			return e
-		}
+func tooLarge(field string, offset, limit, got int64) *DecodeError {
+	return &DecodeError{Kind: KindTooLarge, Field: field, Offset: offset, Limit: limit, Got: got,
+		Detail: fmt.Sprintf("the limit is %d, got %d", limit, got)}
+}
+
+// noHeader deals with 12 bytes that are no header: for the reason e, or because they are wrong in themselves. With
+// Resync the bytes after the first stay, if a header may begin among them; of a search only the fault that set it
+// off is reported, and that it was in vain.
+func (d *Decoder) noHeader(b []byte, h header, e *DecodeError) *DecodeError {
+	inVain := d.lost && d.skipped >= d.cfg.ResyncBytes
+	switch {
+	case d.lost && !inVain:
+		e = nil
+	case e == nil:
+		e = headerError(b, h)
 	}
+	switch {
+	case inVain:
+		e.Detail += fmt.Sprintf(", and there is no header in %d bytes after a fault", d.skipped)
+		return e
+	case !d.cfg.Resync:
+		return e
+	case !d.lost:
+		e.keep = true
+		d.lost, d.skipped = true, 0
+	}
+	from := 1
+	for from < headerBytes && !beginsMagic(b[from:]) {
+		from++
+	}
+	d.skipped += from
+	d.nPart = copy(d.part[:], b[from:])
 	d.pos = int64(d.nPart)
-	if known {
-		return nil
-	}
-	e := f.err()
-	e.keep = d.cfg.Resync
 	return e
 }
 
@@ -321,21 +334,6 @@ func (d *Decoder) noHeader(b []byte, f headerFault) *DecodeError {
 func beginsMagic(b []byte) bool {
 	n := min(len(b), len(magic))
 	return string(b[:n]) == string(magic[:n])
-}
-
-func (f headerFault) err() *DecodeError {
-	e := &DecodeError{Kind: f.kind, Field: f.field, Offset: f.offset, Limit: f.want, Got: f.got}
-	switch f.kind {
-	case KindBadMagic:
-		e.Detail = fmt.Sprintf("expected %08x, got %08x", uint32(f.want), uint32(f.got))
-	case KindTooLarge:
-		e.Detail = fmt.Sprintf("the limit is %d, got %d", f.want, f.got)
-	case KindNegativeMetadataSize:
-		e.Detail = fmt.Sprintf("got %d", f.got)
-	default:
-		e.Detail = fmt.Sprintf("expected %#02x, got %#02x", f.want, f.got)
-	}
-	return e
 }
 
 // nextPart goes to what follows a header or a tensor.
@@ -351,16 +349,13 @@ func (d *Decoder) nextPart() {
 func (d *Decoder) tensorHeader(rank, code byte) *DecodeError {
 	dtype, ok := tensor.FromWire(code)
 	if !ok {
-		e := d.tensorFault(KindUnknownDType, "dtype", 1)
+		e := d.tensorFault(KindUnknownDType, "dtype", 1) // the second byte of two
 		e.Got = int64(code)
 		e.Detail = fmt.Sprintf("code %d is none", code)
 		return e
 	}
 	if int(rank) > d.cfg.Limits.Rank {
-		e := d.tensorFault(KindTooLarge, "rank", 2)
-		e.Limit, e.Got = int64(d.cfg.Limits.Rank), int64(rank)
-		e.Detail = fmt.Sprintf("the limit is %d, got %d", e.Limit, e.Got)
-		return e
+		return tooLarge(fmt.Sprintf("tensor %d rank", d.index), d.pos-tensorHeaderBytes, int64(d.cfg.Limits.Rank), int64(rank))
 	}
 	d.dtype, d.rank, d.dimsLeft = dtype, int(rank), int(rank)
 	d.bytes, d.empty = uint64(dtype.Size()), false

@@ -2,6 +2,7 @@ package shiva
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -47,38 +48,39 @@ func (h header) append(dst []byte) []byte {
 	return append(dst, h.tensors, h.namespaceBytes, crc1, crc2)
 }
 
-// parseHeader reads 12 bytes. The kind is empty when they are a header; else it says what is wrong, with the
-// offset of the field and the value that was expected and the one that came.
-//
-// The magic is looked at first, so that a peer that speaks something else is told so and not that its checksum is
-// wrong; the reference looks at the checksums first.
-func parseHeader(b []byte) (h header, fault headerFault) {
+// parseHeader reads 12 bytes and tells whether they are a header.
+func parseHeader(b []byte) (h header, ok bool) {
 	h = header{
 		metadataBytes:  int32(binary.BigEndian.Uint32(b[4:])),
 		tensors:        b[8],
 		namespaceBytes: b[9],
 	}
 	crc1, crc2 := h.checksums()
-	switch {
-	case [4]byte(b) != magic:
-		fault = headerFault{KindBadMagic, "magic", 0, int64(binary.BigEndian.Uint32(magic[:])), int64(binary.BigEndian.Uint32(b))}
-	case b[10] != crc1:
-		fault = headerFault{KindBadCRC1, "crc1", 10, int64(crc1), int64(b[10])}
-	case b[11] != crc2:
-		fault = headerFault{KindBadCRC2, "crc2", 11, int64(crc2), int64(b[11])}
-	case h.metadataBytes < 0:
-		fault = headerFault{KindNegativeMetadataSize, "metadata size", 4, 0, int64(h.metadataBytes)}
-	}
-	return h, fault
+	return h, [4]byte(b) == magic && b[10] == crc1 && b[11] == crc2 && h.metadataBytes >= 0
 }
 
-// A headerFault is a DecodeError in the making: while the decoder looks for a header among noise, it makes
-// thousands of these and reports none.
-type headerFault struct {
-	kind      Kind
-	field     string
-	offset    int64
-	want, got int64
+// headerError says why the 12 bytes of h are no header.
+//
+// The magic is looked at first, so that a peer that speaks something else is told so and not that its checksum is
+// wrong; the reference looks at the checksums first.
+func headerError(b []byte, h header) *DecodeError {
+	crc1, crc2 := h.checksums()
+	var e DecodeError
+	switch {
+	case [4]byte(b) != magic:
+		e = DecodeError{Kind: KindBadMagic, Field: "magic", Limit: int64(binary.BigEndian.Uint32(magic[:])), Got: int64(binary.BigEndian.Uint32(b))}
+		e.Detail = fmt.Sprintf("expected %x, got %x", magic, b[:4])
+	case b[10] != crc1:
+		e = DecodeError{Kind: KindBadCRC1, Field: "crc1", Offset: 10, Limit: int64(crc1), Got: int64(b[10])}
+		e.Detail = fmt.Sprintf("expected %#02x, got %#02x", crc1, b[10])
+	case b[11] != crc2:
+		e = DecodeError{Kind: KindBadCRC2, Field: "crc2", Offset: 11, Limit: int64(crc2), Got: int64(b[11])}
+		e.Detail = fmt.Sprintf("expected %#02x, got %#02x", crc2, b[11])
+	default:
+		e = DecodeError{Kind: KindNegativeMetadataSize, Field: "metadata size", Offset: 4, Got: int64(h.metadataBytes)}
+		e.Detail = fmt.Sprintf("got %d", h.metadataBytes)
+	}
+	return &e
 }
 
 // hostBigEndian tells whether the host already has the order of the wire.

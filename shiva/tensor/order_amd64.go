@@ -34,7 +34,7 @@ const vectorBytes = 32
 
 // shuffles holds, for each width, where each byte of a 16-byte lane comes from.
 var shuffles = func() (m [17][16]byte) {
-	for _, width := range []int{2, 4, 8, 16} {
+	for _, width := range []int{1, 2, 4, 8, 16} {
 		for i := range 16 {
 			m[width][i] = byte(i - i%width + width - 1 - i%width)
 		}

@@ -20,31 +20,25 @@ func swapNaively(src []byte, width int) []byte {
 
 // kernels are all ways to swap that this machine has.
 var kernels = map[string]func(dst, src []byte, width int){
-	"chosen": SwapCopy,
-	"portable": func(dst, src []byte, width int) {
-		if width == 1 {
-			copy(dst, src)
-			return
-		}
-		swapWords(dst[:len(src)], src, width)
-	},
+	"chosen":   SwapCopy,
+	"portable": func(dst, src []byte, width int) { swapWords(dst[:len(src)], src, width) },
 }
 
 // TestSwapCopy: all widths, lengths around every block size of the kernels, and alignments of both sides; and not a
 // byte beyond.
 func TestSwapCopy(t *testing.T) {
-	const margin = 64
-	src := make([]byte, 1024+margin)
+	const longest, margin = 2200, 64 // beyond where width 1 takes to the kernel
+	src := make([]byte, longest+margin)
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for i := range src {
 		src[i] = byte(rnd.Uint32())
 	}
-	dst := make([]byte, 1024+2*margin)
+	dst := make([]byte, longest+2*margin)
 	want := make([]byte, len(dst))
 	for name, swap := range kernels {
 		for _, width := range widths {
-			for n := 0; n <= 1024; n += width {
-				if n > 300 && n%(16*5) != 0 {
+			for n := 0; n <= longest; n += width {
+				if n > 300 && n < 2040 && n%(16*5) != 0 {
 					continue
 				}
 				for _, from := range []int{0, 1, 2, 3, 8, 15, 16, 31} {
@@ -97,16 +91,29 @@ func TestSwapCopyRefuses(t *testing.T) {
 }
 
 func BenchmarkSwapCopy(b *testing.B) {
-	const size = 1 << 20
-	src, dst := make([]byte, size), make([]byte, size)
-	for _, width := range widths {
-		for name, swap := range kernels {
-			b.Run(fmt.Sprintf("width=%d/kernel=%s", width, name), func(b *testing.B) {
-				b.SetBytes(size)
-				for b.Loop() {
-					swap(dst, src, width)
-				}
-			})
+	const size = 64 << 10
+	block := make([]byte, size+32)
+	dst := make([]byte, size)
+	for _, aligned := range []string{"yes", "no"} {
+		src := block[:size]
+		if aligned == "no" {
+			src = block[22:][:size] // as after a message's and a tensor's header
+		}
+		b.Run("width=1/kernel=runtime/aligned="+aligned, func(b *testing.B) {
+			b.SetBytes(size)
+			for b.Loop() {
+				copy(dst, src)
+			}
+		})
+		for _, width := range widths {
+			for name, swap := range kernels {
+				b.Run(fmt.Sprintf("width=%d/kernel=%s/aligned=%s", width, name, aligned), func(b *testing.B) {
+					b.SetBytes(size)
+					for b.Loop() {
+						swap(dst, src, width)
+					}
+				})
+			}
 		}
 	}
 }
