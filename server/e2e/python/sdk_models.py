@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import numpy as np
-from shiva_container import DATATYPES, Tensor, model, serve
+from shiva_container import DATATYPES, Request, Tensor, model, serve
 
 ECHOED = [name for name in DATATYPES if name not in ("BYTES", "BF16")]  # those two are not on Shiva's wire
 PAIR = [Tensor("x", "FP32", [-1, 2])]
@@ -46,6 +46,18 @@ def slow(x: Any) -> Any:
 def one(a: Any, b: Any) -> Any:
     """Has no batch dimension."""
     return a * b
+
+
+@model(name="shout", inputs=[Tensor("text", "BYTES", [-1])], outputs=[Tensor("loud", "BYTES", [-1])], per_row=True)
+def shout(text: Any, request: Request) -> Any:
+    """Text has no dtype on Shiva's wire: it travels in the metadata."""
+    return text.decode().upper() + str(request.parameters.get("mark", ""))
+
+
+@model(name="short", inputs=PAIR, outputs=[Tensor("y", "BF16", [-1, 2])])
+def short(x: Any) -> Any:
+    """Cuts float32 down to bfloat16, which Shiva does not have either: it goes out as float32."""
+    return (x.view("uint32") >> 16).astype("uint16")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,54 @@
+//go:build e2e
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What `make run` does, on other ports: all images are classified, then it serves until it is told to stop.
+func TestE2ERun(t *testing.T) {
+	t.Chdir("../../..")
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	out := &watched{stop: cancel, at: "Serving until"}
+	if err := run(ctx, options{tcp: free(t), containers: free(t), admin: free(t)}, out); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	for _, want := range []string{"19 of 20 right (95 %)", "images/19.png    1         1", "infer digits", "status\n", "stopping"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("expected %q in\n%s", want, out.String())
+		}
+	}
+}
+
+// watched cancels when it has been told what it waits for.
+type watched struct {
+	bytes.Buffer
+	stop context.CancelFunc
+	at   string
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	n, err := w.Buffer.Write(p)
+	if strings.Contains(w.String(), w.at) {
+		w.stop()
+	}
+	return n, err
+}
+
+// free is an address that nobody listens on at the moment.
+func free(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
