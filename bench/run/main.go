@@ -73,7 +73,7 @@ func run(ctx context.Context, o options) (err error) {
 	var ratios []ratio
 	var absolute [][]string
 	if o.only.MatchString("codec") {
-		benchtime := min(o.duration/10, 300*time.Millisecond).String()
+		benchtime := min(o.duration/4, 300*time.Millisecond).String()
 		if ratios, err = codec(ctx, os.Stdout, bin, o.rounds, benchtime); err != nil {
 			return err
 		}
