@@ -14,6 +14,7 @@ from shiva_container import Tensor, model, serve
     outputs=[Tensor("process", "INT64", [-1])],
 )
 def process(seconds: Any) -> Any:
+    print("computing", seconds.max(), flush=True)
     time.sleep(float(seconds.max()))
     return np.full(len(seconds), os.getpid())
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sdk_models
-from conftest import HERE, Process, Server, Start, values
+from conftest import HERE, Process, Server, Start, values, wait
 from shiva_client import SEND, Client, Message
 from shiva_container import DATATYPES
 
@@ -242,11 +242,11 @@ def test_a_killed_container_is_a_typed_error_and_comes_back(server: Server, clie
     first = client.ask("killed", np.array([0], "f4"))
     assert first.namespace == "killed", first.metadata
     client.send(Message("killed", {"timeout_ms": 5000}, [np.array([3600], "f4")]))
-    with server.client() as other:  # the batch has left the queue when another waits behind it
-        assert values(other.ask("rows", np.ones(2, "f4")).tensors) == [2]
+    wait(lambda: "computing 3600" in process.output(), "the batch in the model")
     process.kill()
     answer = client.receive()
     assert answer.namespace == "!error"
+    # Which one depends on how long the server hopes for another replica before it gives up.
     assert answer.metadata["type"] in ("ContainerLost", "Unavailable", "DeadlineExceeded"), answer.metadata
     assert answer.metadata["retryable"] is True
     server.wait_gone("killed/1")
@@ -262,9 +262,7 @@ def test_a_container_asked_to_end_answers_first(server: Server, client: Client, 
     process = start(str(HERE / "killed_model.py"), MODEL_NAME="drained")
     server.wait_ready("drained/1")
     client.send(Message("drained", {}, [np.array([0.5], "f4")]))
-    # An answer to a later question tells that the first one has been passed on or is about to be.
-    with server.client() as other:
-        assert values(other.ask("rows", np.ones(2, "f4")).tensors) == [2]
+    wait(lambda: "computing 0.5" in process.output(), "the batch in the model")
     assert process.terminate() == 0, process.output()
     answer = client.receive()
     assert answer.namespace == "drained", answer.metadata
