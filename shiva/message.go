@@ -49,8 +49,8 @@ func newMessage() *Message {
 }
 
 // Release gives back the memory of a received message; nothing of it may be used afterwards, the Message itself
-// included, except the Namespace string and tensors that were retained. Call it once. On a message that was not
-// received it does nothing.
+// included, except the Namespace string and the Data of tensors that were retained. Their Shapes are the message's:
+// whoever retains a tensor clones its Shape. Call Release once. On a message that was not received it does nothing.
 func (m *Message) Release() {
 	if !m.received {
 		if tensor.Invariants && m.bufs != nil {
