@@ -1,0 +1,53 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// get reads a path of the admin door into v.
+func (c *cli) get(path string, v any) error {
+	base := c.admin
+	if !strings.Contains(base, "://") {
+		base = "http://" + base
+	}
+	r, err := http.NewRequestWithContext(c.ctx, http.MethodGet, strings.TrimSuffix(base, "/")+path, nil)
+	if err != nil {
+		return usage("", "--admin %s: %v", c.admin, err)
+	}
+	notOurs := func(got any) error {
+		return &failure{"protocol", fmt.Sprintf("%s does not answer %s as a shivad does: %v", c.admin, path, got),
+			"is that the admin door? check --admin " + c.admin, exitUnreachable}
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		err = e.Err // without method and URL
+		if strings.Contains(err.Error(), "malformed HTTP") {
+			return notOurs(err)
+		}
+	}
+	if err != nil {
+		return explain(err, "--admin", c.admin)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return explain(err, "--admin", c.admin)
+	}
+	if resp.StatusCode != http.StatusOK {
+		var e struct{ Error string }
+		if json.Unmarshal(body, &e) != nil || e.Error == "" {
+			return notOurs(resp.Status)
+		}
+		return &failure{"refused", e.Error, "", exitRefused}
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		return notOurs(err)
+	}
+	return nil
+}

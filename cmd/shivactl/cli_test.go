@@ -1,0 +1,403 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"image"
+	"image/png"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/shivatest"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// fakeModels are what the fake server serves: metadata, and an answer to a question.
+var fakeModels = map[string]struct {
+	metadata string
+	answer   func(q *shiva.Message) *shiva.Message
+}{
+	"digits": {
+		`{"name":"digits","versions":["1"],"platform":"go","inputs":[{"name":"image","datatype":"UINT8","shape":[-1,8,8]}],
+		  "outputs":[{"name":"scores","datatype":"FP32","shape":[-1,10]},{"name":"label","datatype":"INT64","shape":[-1]}]}`,
+		func(q *shiva.Message) *shiva.Message { // the label is the first pixel
+			rows := q.Tensors[0].Shape[0]
+			if q.Tensors[0].DType != tensor.Uint8 || !q.Tensors[0].Shape.Equal(tensor.Shape{rows, 8, 8}) {
+				return refusal(shiva.InvalidInput, "expected uint8 [-1, 8, 8]")
+			}
+			scores, labels := make([]float32, 10*rows), make([]int64, rows)
+			for i := range rows {
+				label := q.Tensors[0].Data[64*i]
+				if label > 9 {
+					return refusal(shiva.ContainerFailed, "the container failed: no such digit")
+				}
+				labels[i] = int64(label)
+				for k := range 10 {
+					scores[10*i+k] = 0.001 * float32(k)
+				}
+				scores[10*i+int(label)] = 0.75
+			}
+			return answer(`{"__tensors__":["scores","label"],"model_name":"digits","model_version":"1"}`,
+				of(tensor.Shape{rows, 10}, scores), of(tensor.Shape{rows}, labels))
+		},
+	},
+	"mood": {
+		`{"name":"mood","inputs":[{"name":"text","datatype":"BYTES","shape":[-1]}],"outputs":[{"name":"mood","datatype":"BYTES","shape":[-1]}]}`,
+		func(q *shiva.Message) *shiva.Message {
+			var m struct{ Inputs []string }
+			if err := json.Unmarshal(q.Metadata, &m); err != nil {
+				return refusal(shiva.Protocol, err.Error())
+			}
+			for i, s := range m.Inputs {
+				m.Inputs[i] = "very " + s
+			}
+			out, _ := json.Marshal(m.Inputs)
+			return answer(`{"outputs":` + string(out) + `,"default":true,"default_explanation":"no model was in time"}`)
+		},
+	},
+	"two": {
+		`{"name":"two","inputs":[{"name":"a","datatype":"FP32","shape":[-1,2]},{"name":"b","datatype":"FP16","shape":[-1]}],"outputs":[{"name":"sum","datatype":"FP64","shape":[-1,3]}]}`,
+		func(q *shiva.Message) *shiva.Message {
+			var m struct {
+				Names []string `json:"__tensors__"`
+			}
+			if json.Unmarshal(q.Metadata, &m) != nil || strings.Join(m.Names, " ") != "a b" {
+				return refusal(shiva.InvalidInput, "no names")
+			}
+			a, _ := tensor.Cast(q.Tensors[0], tensor.Float64, nil)
+			b, _ := tensor.Cast(q.Tensors[1], tensor.Float64, nil)
+			x, _ := tensor.Values[float64](a)
+			y, _ := tensor.Values[float64](b)
+			return answer(`{"timing":{"queue_us":100,"execute_us":2000,"batch_rows":3,"total_us":2200}}`,
+				of(tensor.Shape{1, 3}, []float64{x[0], x[1], y[0]}))
+		},
+	},
+	"odd": {
+		`{"name":"odd","inputs":[{"name":"x","datatype":"FP32","shape":[2,2]}],"outputs":[{"name":"big","datatype":"INT32","shape":[3,3]},{"name":"z","datatype":"COMPLEX64","shape":[]}]}`,
+		func(q *shiva.Message) *shiva.Message {
+			return answer(`{"__tensors__":["z","big"]}`, of(tensor.Shape{}, []complex64{1 - 2i}), of(tensor.Shape{3, 3}, []int32{1, 2, 3, 4, 5, 6, 7, 8, 9}))
+		},
+	},
+	"nan": {
+		`{"name":"nan","inputs":[{"name":"x","datatype":"FP32","shape":[-1]}],"outputs":[]}`,
+		func(q *shiva.Message) *shiva.Message {
+			nan, _ := appendFloat(nil, tensor.Float32, nanValue())
+			inf, _ := appendNumber(nil, tensor.Float32, "0.1")
+			t, _ := tensor.New(tensor.Float32, tensor.Shape{1, 2}, append(nan, inf...))
+			return answer(`{}`, t)
+		},
+	},
+}
+
+func nanValue() float64 { zero := 0.0; return zero / zero }
+
+func of[T tensor.Element](shape tensor.Shape, values []T) tensor.Tensor {
+	t, err := tensor.FromSlice(shape, values)
+	if err != nil {
+		panic(err)
+	}
+	return t
+}
+
+func answer(metadata string, tensors ...tensor.Tensor) *shiva.Message {
+	return &shiva.Message{Metadata: []byte(metadata), Tensors: tensors}
+}
+
+func refusal(kind, message string) *shiva.Message {
+	return shiva.ErrorMessage(&shiva.RemoteError{Type: kind, Message: message, Code: 400})
+}
+
+// fake is a server with both doors.
+func fake(t *testing.T) (tcp, adminAddr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := shivatest.Serve(l, func(c *shivatest.Conn, q *shiva.Message) {
+		name, isMetadata := strings.CutPrefix(q.Namespace, "v2/models/")
+		name, isInfer := strings.CutSuffix(name, "/infer")
+		name = strings.TrimSuffix(name, "/versions/1")
+		m, ok := fakeModels[strings.TrimSuffix(name, "/1")]
+		var a *shiva.Message
+		switch {
+		case !ok:
+			a = refusal(shiva.NotFound, fmt.Sprintf("no model %q; did you mean \"digits\"?", name))
+		case isMetadata && !isInfer:
+			a = answer(m.metadata)
+		default:
+			a = m.answer(q)
+		}
+		if a.Namespace == "" {
+			a.Namespace = q.Namespace
+		}
+		_ = c.Send(a)
+	})
+	t.Cleanup(s.Close)
+	h := httptest.NewServer(admin.Handler(admin.Sources{
+		Version: "1.2.3",
+		Ready:   func() admin.Readiness { return fakeStatus.Readiness },
+		Models:  func() []admin.Model { return fakeList },
+		Status:  func() admin.Status { return fakeStatus },
+		Config:  func() any { return nil },
+		Metrics: http.NotFoundHandler(),
+	}))
+	t.Cleanup(h.Close)
+	return s.Addr(), h.Listener.Addr().String()
+}
+
+var fakeList = []admin.Model{
+	{Name: "digits", Version: "2", Ready: false, MaxBatch: 64, Inputs: []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1, 8, 8}}}, Outputs: []admin.Tensor{}, Policy: map[string]any{"slots": 2}},
+	{Name: "digits", Version: "1", Default: true, Ready: true, Replicas: 2, Platform: "go", MaxBatch: 64, QueueRows: 1,
+		Inputs:  []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1, 8, 8}}},
+		Outputs: []admin.Tensor{{Name: "scores", Datatype: "FP32", Shape: []int{-1, 10}}, {Name: "label", Datatype: "INT64", Shape: []int{-1}}}},
+}
+
+var fakeStatus = admin.Status{
+	Version: "1.2.3", PID: 42, Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Uptime: 3723,
+	Readiness: admin.Readiness{State: "serving", Reason: "no live replica of iris", Missing: []string{"iris"}},
+	Listen:    admin.Addresses{TCP: "[::]:6174", Containers: []string{"127.0.0.1:7000", "ipc:///run/x"}, Admin: "127.0.0.1:8002"},
+	Doors:     []admin.Door{{Name: "tcp", Connections: 1, InFlight: 12}},
+	Payload:   admin.Usage{Used: 1300000, Limit: 4 << 30},
+	Queue:     admin.Queue{Rows: 3, Bytes: 600},
+	Sessions: []admin.Session{
+		{Model: "digits", Version: "1", Instance: "worker 1", Remote: "127.0.0.1:5555", Protocol: 4, State: "serving", Connected: 3600, Batches: 1234, Pending: 2, Silent: 0.4},
+		{Remote: "10.0.0.7:1", Protocol: 0, State: "handshake", Connected: 1},
+	},
+	Processes: []admin.Process{
+		{Name: "digits", Replica: 0, PID: 43, State: "running", Since: 3700},
+		{Name: "iris", Replica: 0, State: "waiting to restart", Since: 2.5, Restarts: 7, LastExit: "exit status 1", Log: []string{"Traceback:", "ModuleNotFoundError: numpy"}},
+	},
+	Limits: map[string]any{"rank": 32},
+}
+
+// digit writes a PNG whose first pixel is n.
+func digit(t *testing.T, name string, n uint8, width int) {
+	t.Helper()
+	p := image.NewGray(image.Rect(0, 0, width, 8))
+	p.Pix[0] = n
+	var b bytes.Buffer
+	if err := png.Encode(&b, p); err != nil {
+		t.Fatal(err)
+	}
+	write(t, name, b.String())
+}
+
+func write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Each case is a command line; testdata/golden has what it prints and its exit code.
+func TestCommandLine(t *testing.T) {
+	golden, err := filepath.Abs("testdata/golden")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tcp, adminAddr := fake(t)
+	t.Chdir(t.TempDir())
+	digit(t, "seven.png", 7, 8)
+	digit(t, "three.png", 3, 8)
+	digit(t, "eleven.png", 11, 8)
+	digit(t, "wide.png", 1, 28)
+	write(t, "pair.json", `{"a": [[1, 2]], "b": [0.5]}`)
+	write(t, "a.json", `[[1, 2]]`)
+	write(t, "b.json", `[0.5]`)
+	write(t, "rows.json", strings.ReplaceAll(`[[[1,0,0,0,0,0,0,0],Z,Z,Z,Z,Z,Z,Z],[[2,0,0,0,0,0,0,0],Z,Z,Z,Z,Z,Z,Z]]`, "Z", "[0,0,0,0,0,0,0,0]"))
+
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := closed.Addr().String()
+	closed.Close()
+
+	for _, c := range []struct{ name, stdin, args string }{
+		{"infer", "", "infer digits seven.png three.png"},
+		{"infer-version", "", "infer digits/1 seven.png"},
+		{"infer-v2", "", "infer v2/models/digits/versions/1/infer seven.png"},
+		{"infer-rows", "", "infer digits rows.json seven.png --top 1"},
+		{"infer-batch", "", "infer --batch digits rows.json seven.png"},
+		{"infer-some-fail", "", "infer digits seven.png eleven.png eleven.png three.png"},
+		{"infer-json", "", "infer digits seven.png eleven.png --json"},
+		{"infer-json-batch", "", "--json infer digits seven.png three.png --batch"},
+		{"infer-text", "", "infer --text mood happy sad"},
+		{"infer-text-json", "", "infer --text mood happy --json"},
+		{"infer-text-file", `["happy", "sad"]`, "infer mood -"},
+		{"infer-named", "", "infer two pair.json"},
+		{"infer-named-files", "", "infer two a=a.json,b=b.json --timing"},
+		{"infer-odd", `[[1, 2], [3, 4]]`, "infer odd -"},
+		{"infer-odd-json", `[[1, 2], [3, 4]]`, "infer odd - --json"},
+		{"infer-nan", `[1]`, "infer nan - --json"},
+		{"infer-nan-text", `[1]`, "infer nan -"},
+
+		{"infer-wrong-size", "", "infer digits seven.png wide.png"},
+		{"infer-wrong-size-json", "", "infer digits wide.png --json"},
+		{"infer-no-file", "", "infer digits nothing.png"},
+		{"infer-no-such-model", "", "infer digit seven.png"},
+		{"infer-text-for-image", "", "infer --text digits seven"},
+		{"infer-missing-input", `{"a": [[1, 2]]}`, "infer two -"},
+		{"infer-extra-input", `{"a": [[1, 2]], "b": [1], "c": 1}`, "infer two -"},
+		{"infer-one-of-two", `[1]`, "infer two -"},
+		{"infer-named-twice", "", "infer two a=a.json,a=b.json"},
+		{"infer-different-rows", `{"a": [[1, 2]], "b": [1, 2]}`, "infer two -"},
+		{"infer-stdin-twice", `[1]`, "infer nan - -"},
+		{"infer-no-rows", `[]`, "infer nan -"},
+		{"infer-scale-integers", "", "infer digits seven.png --scale 1/255"},
+		{"infer-bad-scale", "", "infer digits seven.png --scale 1e9999999"},
+		{"infer-batch-of-one", `[[1,2],[3,4]]`, "infer odd - --batch"},
+		{"infer-nothing", "", "infer"},
+		{"infer-no-files", "", "infer digits"},
+		{"infer-refused", "", "infer digits seven.png --addr NOBODY"},
+		{"infer-refused-json", "", "infer digits seven.png --addr NOBODY --json"},
+		{"infer-wrong-door", "", "infer digits seven.png --addr ADMIN --timeout 300ms"},
+
+		{"models", "", "models"},
+		{"models-one", "", "models digits --json"},
+		{"models-none", "", "models iris"},
+		{"models-two", "", "models a b"},
+		{"models-refused", "", "models --admin NOBODY"},
+		{"models-wrong-door", "", "models --admin TCP"},
+		{"status", "", "status"},
+		{"status-json", "", "status --json"},
+		{"status-extra", "", "status now"},
+		{"version-none", "", "version --admin NOBODY"},
+
+		{"help", "", "help"},
+		{"help-flag", "", "--help"},
+		{"help-infer", "", "help infer"},
+		{"help-models", "", "models -h"},
+		{"help-unknown", "", "help frobnicate"},
+		{"no-command", "", ""},
+		{"unknown-command", "", "frobnicate"},
+		{"unknown-flag", "", "status --frobnicate"},
+		{"bad-timeout", "", "status --timeout 5"},
+		{"no-timeout", "", "status --timeout 0s"},
+		{"dashes", "", "infer digits -- seven.png"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			args := strings.Fields(strings.NewReplacer("NOBODY", nobody, "ADMIN", adminAddr, "TCP", tcp).Replace(c.args))
+			for _, flag := range [][2]string{{"--addr", tcp}, {"--admin", adminAddr}} {
+				if !strings.Contains(c.args, flag[0]) && !strings.Contains(c.name, "help") && c.name != "no-command" {
+					args = append([]string{flag[0], flag[1]}, args...)
+				}
+			}
+			var stdout, stderr bytes.Buffer
+			code := run(context.Background(), args, strings.NewReader(c.stdin), &stdout, &stderr)
+			got := fmt.Sprintf("$ shivactl %s\n%s", c.args, stdout.String())
+			if stderr.Len() > 0 {
+				got += "--- stderr\n" + stderr.String()
+			}
+			got += fmt.Sprintf("--- exit %d\n", code)
+			got = strings.NewReplacer(nobody, "NOBODY", adminAddr, "ADMIN", tcp, "TCP").Replace(got)
+			got = regexp.MustCompile(`"ms":[0-9.]+`).ReplaceAllString(got, `"ms":1.5`)
+			got = regexp.MustCompile(` +[0-9.]+ ms`).ReplaceAllString(got, "  1.50 ms")
+
+			file := filepath.Join(golden, c.name+".txt")
+			if *update {
+				write(t, file, got)
+				return
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != string(want) {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+			if strings.Contains(c.args, "--json") && !json.Valid(stdout.Bytes()) {
+				t.Errorf("not JSON: %s", stdout.Bytes())
+			}
+		})
+	}
+}
+
+// More files than may be in flight at once are answered all, in their order.
+func TestManyFiles(t *testing.T) {
+	tcp, _ := fake(t)
+	t.Chdir(t.TempDir())
+	args := []string{"infer", "digits", "--addr", tcp}
+	for i := range 3 * pipelined {
+		name := fmt.Sprintf("%03d.png", i)
+		digit(t, name, uint8(i%10), 8)
+		args = append(args, name)
+	}
+	var stdout, stderr bytes.Buffer
+	if code := run(context.Background(), args, nil, &stdout, &stderr); code != 0 {
+		t.Fatal(code, stderr.String())
+	}
+	lines := strings.Split(strings.TrimSpace(stdout.String()), "\n")[1:]
+	for i, line := range lines {
+		f := strings.Fields(line)
+		if f[0] != fmt.Sprintf("%03d.png", i) || f[len(f)-1] != fmt.Sprint(i%10) {
+			t.Errorf("line %d is %q", i, line)
+		}
+	}
+	if len(lines) != 3*pipelined {
+		t.Errorf("%d lines", len(lines))
+	}
+}
+
+func TestVersionOfServer(t *testing.T) {
+	_, adminAddr := fake(t)
+	var stdout bytes.Buffer
+	if code := run(context.Background(), []string{"version", "--admin", adminAddr}, nil, &stdout, io.Discard); code != 0 || !strings.Contains(stdout.String(), "shivad 1.2.3 at "+adminAddr) {
+		t.Errorf("%d %s", code, stdout.String())
+	}
+	stdout.Reset()
+	var v map[string]any
+	if run(context.Background(), []string{"version", "--admin", adminAddr, "--json"}, nil, &stdout, io.Discard); json.Unmarshal(stdout.Bytes(), &v) != nil || v["server"] != "1.2.3" {
+		t.Errorf("%s", stdout.String())
+	}
+}
+
+// A server that accepts and says nothing costs the timeout and no more.
+func TestTimeout(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent := shivatest.Serve(l, func(*shivatest.Conn, *shiva.Message) {})
+	defer silent.Close()
+	for _, args := range [][]string{
+		{"infer", "digits", "x.png", "--addr", l.Addr().String(), "--timeout", "50ms"},
+		{"status", "--admin", l.Addr().String(), "--timeout", "50ms"},
+	} {
+		var stderr bytes.Buffer
+		code := run(context.Background(), args, nil, io.Discard, &stderr)
+		if code != exitUnreachable {
+			t.Errorf("%v: exit %d: %s", args, code, stderr.String())
+		}
+	}
+}
+
+func TestInterrupt(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := shivatest.Serve(l, func(*shivatest.Conn, *shiva.Message) { cancel() })
+	defer s.Close()
+	var stderr bytes.Buffer
+	if code := run(ctx, []string{"infer", "digits", "x.png", "--addr", s.Addr()}, nil, io.Discard, &stderr); code != exitUnreachable || stderr.String() != "shivactl: interrupted\n" {
+		t.Errorf("exit %d: %s", code, stderr.String())
+	}
+}

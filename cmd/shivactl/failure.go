@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+
+	"github.com/shivad/shivad/shiva"
+)
+
+// Exit codes; the help names them.
+const (
+	exitOK          = 0
+	exitRefused     = 1 // the server answered, and said no
+	exitUsage       = 2 // arguments or files are at fault
+	exitUnreachable = 3 // no server, or no answer in time
+)
+
+// failure is an error for the user: what is wrong, and what to do next.
+type failure struct {
+	Type    string `json:"type"`           // usage, file, unreachable, timeout, or the type of the server's error
+	Message string `json:"message"`        // what is wrong
+	Hint    string `json:"hint,omitempty"` // what to do next
+	code    int
+}
+
+func (f *failure) Error() string { return f.Message }
+
+// usage is a failure of the arguments of a command.
+func usage(command, format string, args ...any) error {
+	return &failure{"usage", fmt.Sprintf(format, args...), strings.TrimSpace("shivactl help " + command), exitUsage}
+}
+
+// unfit is a failure of a file: it cannot be read, or is not what the model takes.
+func unfit(hint, format string, args ...any) error {
+	return &failure{"file", fmt.Sprintf(format, args...), hint, exitUsage}
+}
+
+// explain turns an error of a call to the server at addr into what the user needs. flag is the flag that
+// says where the server is.
+func explain(err error, flag, addr string) *failure {
+	if f, ok := errors.AsType[*failure](err); ok {
+		return f
+	}
+	if e, ok := errors.AsType[*shiva.RemoteError](err); ok {
+		return &failure{e.Type, e.Message, remoteHints[e.Type], exitRefused}
+	}
+	where := flag + " " + addr
+	var dns *net.DNSError
+	switch {
+	case errors.Is(err, context.Canceled):
+		return &failure{"canceled", "interrupted", "", exitUnreachable}
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return &failure{"unreachable", "nothing listens at " + addr, "is shivad running? start it with: shivad    (if it runs elsewhere, say where with " + flag + " HOST:PORT)", exitUnreachable}
+	case errors.As(err, &dns):
+		return &failure{"unreachable", "no such host: " + dns.Name, "check " + where, exitUnreachable}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &failure{"timeout", "no answer from " + addr + " in time", "shivactl status shows whether the server is busy, and its addresses; --timeout waits longer", exitUnreachable}
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return &failure{"unreachable", addr + " closed the connection", "is that the right door of a shivad? check " + where, exitUnreachable}
+	}
+	if _, ok := errors.AsType[*shiva.DecodeError](err); ok {
+		return &failure{"protocol", addr + " does not answer in Shiva: " + err.Error(), "is that the TCP door of a shivad? check " + where, exitUnreachable}
+	}
+	return &failure{"unreachable", err.Error(), "check " + where, exitUnreachable}
+}
+
+// remoteHints is what to do about an error of the server, by its type.
+var remoteHints = map[string]string{
+	shiva.NotFound:         "shivactl models lists what is served",
+	shiva.Unavailable:      "no container serves it now; shivactl status shows which are connected",
+	shiva.Overloaded:       "the server has as much as it can do; try again, or with fewer files at once",
+	shiva.DeadlineExceeded: "shivactl status shows what waits; --timeout waits longer",
+	shiva.ContainerFailed:  "the log of the model's container says more",
+	shiva.ContainerLost:    "try again; shivactl status shows which containers are connected",
+	shiva.Draining:         "the server is shutting down; try again when it is back",
+	shiva.Internal:         "this is a bug of the server; its log says more",
+}
+
+// report prints an error and returns the exit code.
+func (c *cli) report(err error) int {
+	f, ok := errors.AsType[*failure](err)
+	if !ok {
+		f = &failure{Type: "internal", Message: err.Error(), code: exitRefused}
+	}
+	if f.Message == "" { // all was said already
+		return f.code
+	}
+	if c.json {
+		c.printJSON(map[string]any{"error": f})
+		return f.code
+	}
+	fmt.Fprintln(c.stderr, "shivactl:", f.Message)
+	if f.Hint != "" {
+		fmt.Fprintln(c.stderr, "  ->", f.Hint)
+	}
+	return f.code
+}
+
+// printJSON prints one JSON document on one line: tensors indented would have a line for each number.
+func (c *cli) printJSON(v any) error {
+	e := json.NewEncoder(c.stdout)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}

@@ -1,0 +1,374 @@
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/big"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+var inferCommand = command{
+	name: "infer", args: "ROUTE FILE...", short: "ask a model for predictions",
+	help: `ROUTE is NAME, NAME/VERSION or v2/models/NAME[/versions/VERSION]. The server is asked what the model
+takes, and each FILE is turned into just that:
+
+  PNG, JPEG   gray or colour, for inputs of [H, W], [H, W, C], [C, H, W] or [H*W*C]. Values are those of the
+              file, 0 to 255 (65535 if it has 16 bits); --scale 1/255 for models that take 0 to 1. Images
+              are never resized.
+  .npy        numpy arrays of all types, both byte orders, with or without a dimension for rows
+  JSON        nested arrays of numbers, true and false, strings; complex numbers as [real, imaginary]
+  -           any of these from standard input
+
+Nothing is lost on the way unless --lossy allows it. For a model of several inputs a FILE is
+NAME=FILE,NAME=FILE or a JSON object with a key for each input.
+
+Every FILE is a request of its own, all at once on one connection; --batch sends them as one.
+
+  shivactl infer digits images/*.png
+  shivactl infer --text sentiment "what a day"
+  echo '[[5.1, 3.5, 1.4, 0.2]]' | shivactl infer iris -
+
+With --json: {"route", "results": [{"file", "rows", "ms", "outputs": [{"name", "datatype", "shape", "data":
+[... row by row]}], "metadata": {...}} or {"file", "error": {"type", "message", "hint"}}]}. Numbers that
+JSON lacks are the strings "NaN", "Infinity" and "-Infinity"; complex numbers are [real, imaginary].
+`,
+	flags: func(f *flag.FlagSet) any {
+		o := new(inferOptions)
+		f.BoolVar(&o.batch, "batch", false, "send all files as one request")
+		f.BoolVar(&o.text, "text", false, "the arguments are texts, not files, for models that take text")
+		f.BoolVar(&o.lossy, "lossy", false, "colour may become gray, transparency go, numbers be rounded")
+		f.StringVar(&o.scale, "scale", "", "multiply the values of images by `FACTOR`, such as 1/255")
+		f.IntVar(&o.top, "top", 3, "show the `N` highest of many scores")
+		f.BoolVar(&o.timing, "timing", false, "show where the time went, in the server and in all")
+		return o
+	},
+	run: func(c *cli, opts any, args []string) error { return c.infer(opts.(*inferOptions), args) },
+}
+
+type inferOptions struct {
+	batch, text, lossy, timing bool
+	scale                      string
+	top                        int
+}
+
+// pipelined is how many requests are on the connection at once. A server takes 256 of a connection.
+const pipelined = 64
+
+func (c *cli) infer(o *inferOptions, args []string) error {
+	switch {
+	case len(args) == 0:
+		return usage("infer", "which model? shivactl models lists them")
+	case len(args) == 1:
+		return usage("infer", "which file? - is standard input")
+	case o.top < 1:
+		return usage("infer", "--top must be at least 1, got %d", o.top)
+	}
+	scale, err := parseScale(o.scale)
+	if err != nil {
+		return err
+	}
+	client, err := shiva.Dial(c.ctx, c.addr, shiva.WithInFlight(pipelined), shiva.WithDeadlineMetadata())
+	if err != nil {
+		return explain(err, "--addr", c.addr)
+	}
+	defer client.Close()
+	m, err := c.describe(client, args[0])
+	if err != nil {
+		return err
+	}
+	if err := canAsk(m, o, scale); err != nil {
+		return err
+	}
+
+	l := &loader{stdin: c.stdin, model: m, text: o.text, lossy: o.lossy, scale: scale}
+	items := make([]item, len(args)-1)
+	for i, arg := range args[1:] {
+		// All files are looked at before the first is sent: half of the answers help nobody.
+		if items[i], err = l.load(arg); err != nil {
+			return err
+		}
+	}
+	var results []result
+	if o.batch {
+		results, err = c.askTogether(client, m, items, o.timing)
+		if err != nil {
+			return err
+		}
+	} else {
+		results = c.askEach(client, m, items, o.timing)
+	}
+	if c.json {
+		return c.printResultsJSON(m, results)
+	}
+	return c.printResults(m, results, o)
+}
+
+// canAsk refuses what no file could make right.
+func canAsk(m model, o *inferOptions, scale float64) error {
+	texts := 0
+	for _, s := range m.inputs {
+		if s.DType == tensor.Bytes {
+			texts++
+		}
+		if _, err := appendFloat(nil, wire(s), 0); scale != 0 && err != nil {
+			return usage("infer", "--scale makes fractions, but %s", wants(s))
+		}
+		if o.batch && !batched(s) {
+			return usage("infer", "--batch: %s takes one row at a time: %s", m.route, wants(s))
+		}
+	}
+	if texts > 1 {
+		return usage("infer", "%s takes %d inputs of text; a Shiva message has room for one. The HTTP and gRPC doors have no such limit", m.route, texts)
+	}
+	return nil
+}
+
+// parseScale reads a factor: a number or a fraction. 0 is none.
+func parseScale(s string) (float64, error) {
+	if s == "" {
+		return 0, nil
+	}
+	if len(s) < 30 && !strings.ContainsAny(s, "eEpP") {
+		if r, ok := new(big.Rat).SetString(s); ok && r.Sign() != 0 {
+			f, _ := r.Float64()
+			return f, nil
+		}
+	}
+	return 0, usage("infer", "--scale: expected a number such as 0.5 or 1/255, got %q", s)
+}
+
+// result is what became of one argument.
+type result struct {
+	name     string
+	rows     int
+	outputs  []tensor.Tensor // memory of its own
+	metadata json.RawMessage
+	took     time.Duration // from sending to the answer
+	err      *failure
+}
+
+// askEach sends one request for each item, pipelined, and returns the results in their order.
+func (c *cli) askEach(client *shiva.Client, m model, items []item, timing bool) []result {
+	results := make([]result, len(items))
+	var wg sync.WaitGroup
+	turn := make(chan struct{}, pipelined)
+	for i, it := range items {
+		turn <- struct{}{}
+		wg.Go(func() { // joined at the end of askEach
+			results[i] = c.ask(client, m, it, timing)
+			<-turn
+		})
+	}
+	wg.Wait()
+	return results
+}
+
+// askTogether sends all items as the rows of one request, and gives each its part of the answer.
+func (c *cli) askTogether(client *shiva.Client, m model, items []item, timing bool) ([]result, error) {
+	all := item{name: fmt.Sprintf("%d files", len(items))}
+	for i, s := range m.inputs {
+		parts := make([]tensor.Tensor, len(items))
+		for j, it := range items {
+			parts[j] = it.inputs[i]
+		}
+		joined, err := tensor.Concat(parts, nil)
+		if err != nil {
+			return nil, unfit("without --batch each file is a request of its own", "the files are not alike: %v (input %q)", err, s.Name)
+		}
+		all.inputs = append(all.inputs, joined)
+	}
+	for _, it := range items {
+		all.rows += it.rows
+	}
+	whole := c.ask(client, m, all, timing)
+	if whole.err != nil {
+		return nil, whole.err
+	}
+	results := make([]result, len(items))
+	from := 0
+	for i, it := range items {
+		r := result{name: it.name, rows: it.rows, metadata: whole.metadata, took: whole.took}
+		for _, t := range whole.outputs {
+			part, err := t.RowSlice(from, from+it.rows)
+			if err != nil {
+				return nil, &failure{"protocol", fmt.Sprintf("the answer has too few rows: %v", err), "", exitRefused}
+			}
+			r.outputs = append(r.outputs, part)
+		}
+		results[i], from = r, from+it.rows
+	}
+	return results, nil
+}
+
+// ask sends one request and waits for its answer.
+func (c *cli) ask(client *shiva.Client, m model, it item, timing bool) result {
+	r := result{name: it.name, rows: it.rows}
+	question, err := message(m, it, timing)
+	if err != nil {
+		r.err = unfit("", "%s: %v", it.name, err).(*failure)
+		return r
+	}
+	start := time.Now()
+	answer, err := client.Do(c.ctx, question)
+	r.took = time.Since(start)
+	if err != nil {
+		r.err = explain(err, "--addr", c.addr)
+		return r
+	}
+	defer answer.Release()
+	r.metadata = slices.Clone(answer.Metadata)
+	if r.outputs, err = outputs(m, answer, it.rows); err != nil {
+		r.err = &failure{"protocol", "unusable answer: " + err.Error(), "the log of the model's container may say more", exitRefused}
+	}
+	return r
+}
+
+// message makes the question. Rows are always counted: "batch" tells models of the old container protocols
+// what all others take for granted.
+func message(m model, it item, timing bool) (*shiva.Message, error) {
+	metadata := map[string]any{"batch": true}
+	if timing {
+		metadata["timing"] = true
+	}
+	q := &shiva.Message{Namespace: m.route}
+	var names []string
+	for i, t := range it.inputs {
+		if t.DType == tensor.Bytes { // text has no dtype on this wire
+			texts, err := tensor.Strings(t)
+			if err != nil {
+				return nil, err
+			}
+			metadata["inputs"] = texts
+			continue
+		}
+		names = append(names, m.inputs[i].Name)
+		q.Tensors = append(q.Tensors, t)
+	}
+	if len(m.inputs) > 1 {
+		metadata["__tensors__"] = names
+	}
+	var err error
+	q.Metadata, err = json.Marshal(metadata)
+	return q, err
+}
+
+// outputs are the tensors of an answer by name, and its texts as tensors of Bytes, in memory of their own.
+func outputs(m model, answer *shiva.Message, rows int) ([]tensor.Tensor, error) {
+	var said struct {
+		Names   []string        `json:"__tensors__"`
+		Output  json.RawMessage `json:"output"`
+		Outputs json.RawMessage `json:"outputs"`
+	}
+	if err := json.Unmarshal(answer.Metadata, &said); err != nil {
+		return nil, err
+	}
+	byName := map[string]tensor.Tensor{}
+	var order []string
+	add := func(t tensor.Tensor) {
+		if _, taken := byName[t.Name]; !taken {
+			byName[t.Name] = t
+			order = append(order, t.Name)
+		}
+	}
+	names := said.Names
+	if names == nil { // then they are in the order of the declaration, from which texts are left out
+		for _, s := range m.outputs {
+			if s.DType != tensor.Bytes {
+				names = append(names, s.Name)
+			}
+		}
+	}
+	for i, t := range answer.Tensors {
+		t.Name = fmt.Sprintf("output%d", i)
+		if i < len(names) {
+			t.Name = names[i]
+		}
+		t.Shape, t.Data, t.Buf = slices.Clone(t.Shape), slices.Clone(t.Data), nil
+		add(t)
+	}
+	texts, err := textOutputs(m, said.Outputs, said.Output, rows)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range texts {
+		add(t)
+	}
+	// As the model declares them; what it does not declare comes last.
+	slices.SortStableFunc(order, func(a, b string) int { return place(m, a) - place(m, b) })
+	out := make([]tensor.Tensor, len(order))
+	for i, name := range order {
+		out[i] = byName[name]
+	}
+	return out, nil
+}
+
+func place(m model, name string) int {
+	if i := slices.IndexFunc(m.outputs, func(s tensor.Spec) bool { return s.Name == name }); i >= 0 {
+		return i
+	}
+	return len(m.outputs)
+}
+
+// textOutputs reads the texts of an answer: "outputs", or "output" for a single row; an object by name if
+// the model has several, else the value of its one text output. Values that are no strings (of models
+// that answer with JSON) are shown as the JSON they are.
+func textOutputs(m model, many, one json.RawMessage, rows int) ([]tensor.Tensor, error) {
+	var names []string
+	for _, s := range m.outputs {
+		if s.DType == tensor.Bytes {
+			names = append(names, s.Name)
+		}
+	}
+	value := many
+	if value == nil {
+		value = one
+	}
+	if value == nil || len(names) == 0 {
+		return nil, nil
+	}
+	byName := map[string]json.RawMessage{names[0]: value}
+	if len(names) > 1 {
+		byName = nil
+		if err := json.Unmarshal(value, &byName); err != nil {
+			return nil, err
+		}
+	}
+	var out []tensor.Tensor
+	for _, name := range names {
+		elements := []json.RawMessage{byName[name]}
+		if many != nil {
+			if err := json.Unmarshal(byName[name], &elements); err != nil {
+				return nil, fmt.Errorf("output %q: %w", name, err)
+			}
+		}
+		if rows == 0 || len(elements)%rows != 0 {
+			return nil, fmt.Errorf("output %q has %d texts for %d rows", name, len(elements), rows)
+		}
+		shape := tensor.Shape{rows}
+		if n := len(elements) / rows; n != 1 {
+			shape = append(shape, n)
+		}
+		texts := make([]string, len(elements))
+		for i, e := range elements {
+			if s, ok := shiva.ParseString(e); ok {
+				texts[i] = s
+			} else {
+				texts[i] = string(e)
+			}
+		}
+		t, err := tensor.FromStrings(shape, texts)
+		if err != nil {
+			return nil, err
+		}
+		t.Name = name
+		out = append(out, t)
+	}
+	return out, nil
+}

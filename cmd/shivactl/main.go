@@ -1,0 +1,207 @@
+// Command shivactl is the tool for whoever runs or tries a shivad: it asks models for predictions over the
+// TCP door and shows the state of the server from its admin door. See "shivactl help".
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// command is one subcommand.
+type command struct {
+	name, args, short string
+	help              string                  // the rest of its help, before the flags
+	flags             func(*flag.FlagSet) any // registers its own flags; the result is passed to run
+	run               func(c *cli, opts any, args []string) error
+}
+
+func commands() []command {
+	return []command{inferCommand, modelsCommand, statusCommand, versionCommand}
+}
+
+// cli is what every subcommand gets.
+type cli struct {
+	ctx            context.Context
+	stdin          io.Reader
+	stdout, stderr io.Writer
+
+	addr, admin string
+	timeout     time.Duration
+	json        bool
+}
+
+// register adds the flags that all subcommands have. Their defaults are the values so far, so they may
+// stand before the subcommand as well as after it.
+func (c *cli) register(f *flag.FlagSet) {
+	f.StringVar(&c.addr, "addr", c.addr, "the server's TCP door, as `HOST:PORT`")
+	f.StringVar(&c.admin, "admin", c.admin, "its admin door, as `HOST:PORT`")
+	f.Var((*patience)(&c.timeout), "timeout", "how long to wait for all that is asked, as a `TIME` with a unit")
+	f.BoolVar(&c.json, "json", c.json, "print JSON, for programs; see the help of each command")
+}
+
+// patience is a duration above 0, as a flag.
+type patience time.Duration
+
+func (p *patience) String() string { return time.Duration(*p).String() }
+
+func (p *patience) Set(text string) error {
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return errors.New("expected a time above 0 with its unit, such as 30s or 500ms")
+	}
+	*p = patience(d)
+	return nil
+}
+
+// run is main with its surroundings as arguments. It returns the exit code.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	c := &cli{
+		ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr,
+		addr: "127.0.0.1:6174", admin: "127.0.0.1:8002", timeout: 30 * time.Second,
+	}
+	err := c.dispatch(args)
+	if err == nil || errors.Is(err, flag.ErrHelp) {
+		return exitOK
+	}
+	return c.report(err)
+}
+
+// dispatch finds the subcommand and runs it.
+func (c *cli) dispatch(args []string) error {
+	global := newFlagSet("shivactl")
+	c.register(global)
+	if err := global.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			c.overview()
+			return err
+		}
+		return usage("", "%v", err)
+	}
+	if global.NArg() == 0 {
+		c.overview()
+		return usage("", "which command? see above")
+	}
+	name, args := global.Arg(0), global.Args()[1:]
+	if name == "help" {
+		return c.helpOn(args)
+	}
+	for _, cmd := range commands() {
+		if cmd.name != name {
+			continue
+		}
+		f := newFlagSet(name)
+		c.register(f)
+		opts := cmd.options(f)
+		positional, err := parseAnywhere(f, args)
+		switch {
+		case errors.Is(err, flag.ErrHelp):
+			c.helpFor(cmd)
+			return err
+		case err != nil:
+			return usage(name, "%v", err)
+		}
+		ctx, cancel := context.WithTimeout(c.ctx, c.timeout)
+		defer cancel()
+		c.ctx = ctx
+		return cmd.run(c, opts, positional)
+	}
+	return usage("", "there is no command %q; the commands are %s", name, strings.Join(names(commands()), ", "))
+}
+
+func (cmd command) options(f *flag.FlagSet) any {
+	if cmd.flags == nil {
+		return nil
+	}
+	return cmd.flags(f)
+}
+
+func newFlagSet(name string) *flag.FlagSet {
+	f := flag.NewFlagSet(name, flag.ContinueOnError)
+	f.SetOutput(io.Discard) // errors and help are printed by us, once
+	return f
+}
+
+// parseAnywhere parses flags that may stand before, between and after the positional arguments, which it
+// returns. All after "--" is positional.
+func parseAnywhere(f *flag.FlagSet, args []string) (positional []string, err error) {
+	for {
+		if err := f.Parse(args); err != nil {
+			return nil, err
+		}
+		rest := f.Args()
+		if parsed := len(args) - len(rest); parsed > 0 && args[parsed-1] == "--" {
+			return append(positional, rest...), nil
+		}
+		if len(rest) == 0 {
+			return positional, nil
+		}
+		positional, args = append(positional, rest[0]), rest[1:]
+	}
+}
+
+func names(cmds []command) []string {
+	var out []string
+	for _, cmd := range cmds {
+		out = append(out, cmd.name)
+	}
+	return out
+}
+
+// overview is the help of the whole.
+func (c *cli) overview() {
+	fmt.Fprint(c.stdout, "shivactl asks a shivad for predictions and shows its state.\n\nUsage: shivactl COMMAND [arguments] [flags]\n\n")
+	for _, cmd := range commands() {
+		fmt.Fprintf(c.stdout, "  %-24s %s\n", cmd.name+" "+cmd.args, cmd.short)
+	}
+	fmt.Fprintf(c.stdout, "  %-24s %s\n\nFlags of all commands, before or after it:\n\n", "help COMMAND", "more about a command")
+	f := newFlagSet("")
+	c.register(f)
+	printFlags(c.stdout, f)
+	fmt.Fprint(c.stdout, "\nExit code: 0 done, 1 the server refused or failed some of it, 2 wrong arguments or unfit files, 3 no\nserver or no answer in time.\n")
+}
+
+func (c *cli) helpOn(args []string) error {
+	if len(args) == 0 {
+		c.overview()
+		return nil
+	}
+	for _, cmd := range commands() {
+		if cmd.name == args[0] {
+			c.helpFor(cmd)
+			return nil
+		}
+	}
+	return usage("", "there is no command %q; the commands are %s", args[0], strings.Join(names(commands()), ", "))
+}
+
+func (c *cli) helpFor(cmd command) {
+	fmt.Fprintf(c.stdout, "shivactl %s: %s\n\nUsage: shivactl %s [flags]\n\n%s\nFlags:\n\n", cmd.name, cmd.short, strings.TrimSpace(cmd.name+" "+cmd.args), cmd.help)
+	f := newFlagSet(cmd.name)
+	cmd.options(f)
+	c.register(f)
+	printFlags(c.stdout, f)
+}
+
+// printFlags lists flags with two dashes, one line each.
+func printFlags(w io.Writer, f *flag.FlagSet) {
+	f.VisitAll(func(fl *flag.Flag) {
+		value, text := flag.UnquoteUsage(fl)
+		if fl.DefValue != "" && fl.DefValue != "false" {
+			text += " (default " + fl.DefValue + ")"
+		}
+		fmt.Fprintf(w, "  %-22s %s\n", strings.TrimSpace("--"+fl.Name+" "+value), text)
+	})
+}

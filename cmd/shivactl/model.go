@@ -1,0 +1,120 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// model is what a server says of a model that it serves.
+type model struct {
+	route   string // as given
+	inputs  []tensor.Spec
+	outputs []tensor.Spec
+}
+
+// declaration is the answer: the model metadata of the Predict Protocol V2.
+type declaration struct {
+	Name    string           `json:"name"`
+	Inputs  []declaredTensor `json:"inputs"`
+	Outputs []declaredTensor `json:"outputs"`
+}
+
+type declaredTensor struct {
+	Name     string       `json:"name"`
+	Datatype string       `json:"datatype"`
+	Shape    tensor.Shape `json:"shape"`
+}
+
+// describe asks the server what the model behind a route takes and gives.
+func (c *cli) describe(client *shiva.Client, route string) (model, error) {
+	m := model{route: route}
+	answer, err := client.Do(c.ctx, &shiva.Message{Namespace: metadataRoute(route)})
+	if err != nil {
+		return m, explain(err, "--addr", c.addr)
+	}
+	defer answer.Release()
+	var d declaration
+	if err := json.Unmarshal(answer.Metadata, &d); err != nil || len(d.Inputs) == 0 {
+		return m, &failure{"protocol", fmt.Sprintf("%s says nothing usable of %s: %.200s", c.addr, route, answer.Metadata),
+			"is that the TCP door of a shivad? check --addr " + c.addr, exitUnreachable}
+	}
+	for list, specs := range map[*[]declaredTensor]*[]tensor.Spec{&d.Inputs: &m.inputs, &d.Outputs: &m.outputs} {
+		for _, t := range *list {
+			dtype, ok := tensor.FromV2(t.Datatype)
+			if !ok {
+				return m, &failure{"protocol", fmt.Sprintf("%s declares the datatype %q, which this shivactl does not know", route, t.Datatype),
+					"is this shivactl as new as the server? shivactl version", exitRefused}
+			}
+			*specs = append(*specs, tensor.Spec{Name: t.Name, DType: dtype, Shape: t.Shape})
+		}
+	}
+	return m, nil
+}
+
+// metadataRoute turns the route of a model, in any of its forms, into that of its metadata.
+func metadataRoute(route string) string {
+	if strings.HasPrefix(route, "v2/") {
+		return strings.TrimSuffix(route, "/infer")
+	}
+	name, version, versioned := strings.Cut(route, "/")
+	if versioned {
+		return "v2/models/" + name + "/versions/" + version
+	}
+	return "v2/models/" + name
+}
+
+// batched tells whether the first dimension of a declared tensor counts rows.
+func batched(s tensor.Spec) bool { return len(s.Shape) > 0 && s.Shape[0] == -1 }
+
+// row is the declared shape of one row.
+func row(s tensor.Spec) tensor.Shape {
+	if batched(s) {
+		return s.Shape[1:]
+	}
+	return s.Shape
+}
+
+// wire is the dtype that an input travels as: Shiva has no bfloat16, and float32 holds every value of it.
+func wire(s tensor.Spec) tensor.DType {
+	if s.DType == tensor.BFloat16 {
+		return tensor.Float32
+	}
+	return s.DType
+}
+
+// wants says what an input takes, for messages.
+func wants(s tensor.Spec) string {
+	text := fmt.Sprintf("input %q takes %s %v", s.Name, s.DType.V2(), s.Shape)
+	if batched(s) {
+		text += fmt.Sprintf(" (-1 is any size), or one row %v", row(s))
+	}
+	return text
+}
+
+// fit gives t the full declared rank, or says why it cannot have it.
+func fit(t tensor.Tensor, s tensor.Spec) (tensor.Tensor, error) {
+	switch {
+	case fits(t.Shape, s.Shape):
+		return t, nil
+	case batched(s) && fits(t.Shape, row(s)):
+		t.Shape = append(tensor.Shape{1}, t.Shape...)
+		return t, nil
+	}
+	return t, unfit("", "it is %s %v; %s", t.DType.V2(), t.Shape, wants(s))
+}
+
+func fits(got, want tensor.Shape) bool {
+	if len(got) != len(want) {
+		return false
+	}
+	for i, d := range want {
+		if d != -1 && d != got[i] {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/shivad/shivad/server/admin"
+)
+
+var statusCommand = command{
+	name: "status", short: "show what the server does, its containers and its processes",
+	help: `With --json: what GET /v1/status of the admin door gives: {"version", "pid", "started", "uptime_seconds",
+"readiness": {"ready", "state", "reason"}, "listen": {...}, "doors": [...], "payload_bytes": {"used", "limit"},
+"queue": {"rows", "bytes"}, "sessions": [...], "processes": [...], "limits": {...}}
+
+The exit code is 0 whenever the server answers, ready or not.
+`,
+	run: func(c *cli, _ any, args []string) error {
+		if len(args) > 0 {
+			return usage("status", "unexpected argument %q", args[0])
+		}
+		var s admin.Status
+		if err := c.get("/v1/status", &s); err != nil {
+			return err
+		}
+		if c.json {
+			return c.printJSON(s)
+		}
+		return c.printStatus(s)
+	},
+}
+
+func (c *cli) printStatus(s admin.Status) error {
+	state := "ready"
+	if !s.Readiness.Ready {
+		state = "NOT READY: " + s.Readiness.Reason
+	}
+	fmt.Fprintf(c.stdout, "shivad %s, up %s, pid %d: %s\n\n", s.Version, seconds(s.Uptime), s.PID, state)
+
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	listen := func(name, addr string) { fmt.Fprintf(w, "%s\t%s\n", name, or(addr, "off")) }
+	listen("clients (tcp)", s.Listen.TCP)
+	listen("containers", strings.Join(s.Listen.Containers, ", "))
+	listen("admin (http)", s.Listen.Admin)
+	for _, d := range s.Doors {
+		fmt.Fprintf(w, "door %s\t%s, %s in flight\n", d.Name, plural(d.Connections, "connection"), plural(d.InFlight, "request"))
+	}
+	fmt.Fprintf(w, "waiting\t%s, %s\n", plural(s.Queue.Rows, "row"), size(s.Queue.Bytes))
+	fmt.Fprintf(w, "payload memory\t%s of %s\n", size(s.Payload.Used), size(s.Payload.Limit))
+	if err := w.Flush(); err != nil {
+		return err
+	}
+
+	fmt.Fprintln(c.stdout)
+	if len(s.Sessions) == 0 {
+		fmt.Fprintln(c.stdout, "no containers are connected")
+	} else {
+		fmt.Fprintln(w, "CONTAINER\tINSTANCE\tFROM\tRPC\tSTATE\tCONNECTED\tHEARD FROM\tBATCHES\tOUT")
+		for _, k := range s.Sessions {
+			model, rpc := k.Model+"/"+k.Version, fmt.Sprintf("v%d", k.Protocol)
+			if k.Model == "" { // it has not registered
+				model, rpc = "-", "-"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s ago\t%d\t%d\n", model, or(k.Instance, "-"), k.Remote, rpc,
+				k.State, seconds(k.Connected), seconds(k.Silent), k.Batches, k.Pending)
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+	}
+	if len(s.Processes) == 0 {
+		return nil
+	}
+	fmt.Fprintln(c.stdout)
+	fmt.Fprintln(w, "PROCESS\tPID\tSTATE\tFOR\tRESTARTS\tLAST EXIT")
+	for _, p := range s.Processes {
+		pid := "-"
+		if p.PID != 0 {
+			pid = fmt.Sprint(p.PID)
+		}
+		fmt.Fprintf(w, "%s[%d]\t%s\t%s\t%s\t%d\t%s\n", p.Name, p.Replica, pid, p.State, seconds(p.Since), p.Restarts, or(p.LastExit, "-"))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	// The log of a process that came back, or did not, is what one looks for here.
+	for _, p := range s.Processes {
+		if p.Restarts > 0 && len(p.Log) > 0 {
+			fmt.Fprintf(c.stdout, "\nlast lines of %s[%d]:\n  %s\n", p.Name, p.Replica, strings.Join(p.Log, "\n  "))
+		}
+	}
+	return nil
+}
+
+// seconds is a span of time, coarser the longer it is: 0.4s, 12s, 3m12s, 5h10m.
+func seconds(s float64) string {
+	d := time.Duration(s * float64(time.Second))
+	switch {
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1fs", s)
+	case d < time.Hour:
+		return d.Round(time.Second).String()
+	default:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	}
+}
+
+// size is a number of bytes with a unit and three digits: 512 B, 1.25 MiB, 4 GiB.
+func size(n int64) string {
+	const units = "KMGTPE"
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	v, i := float64(n)/1024, 0
+	for v >= 999.5 && i < len(units)-1 {
+		v /= 1024
+		i++
+	}
+	return fmt.Sprintf("%.3g %ciB", v, units[i])
+}
