@@ -128,7 +128,7 @@ func (c *core) displace(r *Request, needRows int, needBytes int64, before int64,
 	it := heavy.newest
 	for ; it != nil && (rows < needRows || bytes < needBytes); it = it.older {
 		// Rows that were sent, or were to be sent, once before are not for displacing.
-		if it.req.sent == 0 && it.deadline <= before {
+		if it.req.sent == unsent && it.deadline <= before {
 			rows += it.rows()
 			bytes += it.bytes()
 		}
@@ -141,7 +141,7 @@ func (c *core) displace(r *Request, needRows int, needBytes int64, before int64,
 	for next := heavy.newest; next != nil && next != it; {
 		victim := next
 		next = next.older
-		if victim.req.sent == 0 && victim.deadline <= before {
+		if victim.req.sent == unsent && victim.deadline <= before {
 			c.answer(victim.req, OutcomeDisplaced, err, fx)
 		}
 	}

@@ -203,7 +203,7 @@ func (b *Batch) attach() {
 		}
 		s.next, r.spans = r.spans, s
 		b.tightest = min(b.tightest, r.deadline)
-		if r.sent == 0 {
+		if r.sent == unsent {
 			r.sent = b.sent
 			r.Timing.Queue = time.Duration(b.sent - r.submitted)
 		}

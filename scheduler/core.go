@@ -134,7 +134,7 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 	b.rowBytes = r.bytes / int64(r.Rows)
 	r.state = stateWaiting
 	r.left = r.Rows
-	r.sent = 0
+	r.sent = unsent
 	r.late = false
 	r.Timing = Timing{}
 	c.requests++
@@ -319,7 +319,7 @@ func (c *core) expireExecuting(b *Batch, now int64, fx *effects) {
 // expire ends a request at its deadline, and says at which stage it was lost.
 func (c *core) expire(r *Request, fx *effects) {
 	switch {
-	case r.sent == 0:
+	case r.sent == unsent:
 		c.answer(r, OutcomeDeadlineNeverSent, errNeverSent, fx)
 	case r.spans == nil:
 		c.answer(r, OutcomeDeadlineContainer, errRetryLate, fx)

@@ -25,8 +25,19 @@ const lookahead = 16
 
 func (deadline) pick(q *queue, p *plan) (window, bool) {
 	limit, why := p.bounded()
-	var head, best window
-	var headRate, bestRate float64
+	var head, best, w window // w is the window of the row at hand, as large as was found yet
+	var bestRate float64
+	compare := func() {
+		if w.rows == 0 {
+			return
+		}
+		if q.item(w.at) == q.head() {
+			head = w
+		}
+		if rate := p.rate(w.rows); rate > bestRate {
+			best, bestRate = w, rate
+		}
+	}
 	at := q.start()
 	for n := 1; n <= limit; n++ {
 		at = q.seek(at, p.start+p.prof.planned(n))
@@ -40,25 +51,22 @@ func (deadline) pick(q *queue, p *plan) (window, bool) {
 		if q.end(first) || min(q.item(first).rows(), limit) > n {
 			continue
 		}
+		if first != w.at {
+			compare()
+		}
 		rows := min(n, q.rowsFrom(first))
-		rate := p.rate(rows)
-		w := window{at: first, rows: rows, room: n, cap: limit, why: CloseDeadline}
-		if first.block == 0 && q.item(first) == q.head() && rate >= headRate {
-			head, headRate = w, rate
-		}
-		if rate > bestRate {
-			best, bestRate = w, rate
-		}
-		if rows < n {
+		w = window{at: first, rows: rows, room: n, cap: limit, why: CloseDeadline}
+		if rows < n && first == at {
 			// The queue ends within this window, and behind its first row it ends sooner still.
 			break
 		}
 	}
+	compare()
 	if bestRate == 0 {
 		return window{}, false
 	}
-	w := best
-	if headRate >= headShare*bestRate {
+	w = best
+	if head.rows > 0 && p.rate(head.rows) >= headShare*bestRate {
 		w = head
 	}
 	// How many rows more there would be room for says why the batch is not larger, and lets rows of lower

@@ -106,13 +106,15 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 	switch {
 	case b.crowded:
 		why = CloseLimit
+	case c.rows == 0 && c.cfg.Delay > 0 && b.Rows < p.max:
+		why = CloseDelay
+	case c.rows == 0 && b.Rows < p.max:
+		why = CloseIdle
 	case stopped || b.Rows >= w.room:
 	case c.rows > bk.rows:
 		why = CloseShape
-	case c.cfg.Delay > 0:
-		why = CloseDelay
 	default:
-		why = CloseIdle
+		why = CloseDeadline // what waits yet are rows before the window, which would be late
 	}
 	b.reason = why
 	b.limit = w.room

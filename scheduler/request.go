@@ -50,7 +50,7 @@ type Request struct {
 	outcome   Outcome
 	deadline  int64 // on the scheduler's clock; never if there is none
 	submitted int64
-	sent      int64 // when its first row went to a container
+	sent      int64 // when its first row went to a container, or unsent
 	late      bool  // it was predicted to be late when it was sent
 	bytes     int64 // of the inputs
 	left      int   // rows not yet answered
@@ -86,6 +86,8 @@ type Timing struct {
 // often from that of the worker that answered, and before Submit returns if the request is refused. It
 // must not block. It may submit other requests, and this one again unless it was refused at once.
 type Completer interface{ Complete(*Request) }
+
+const unsent = -1
 
 type requestState uint8
 

@@ -139,13 +139,3 @@ func (s simulation) run(t testing.TB) simResult {
 	res.meanBatch = float64(rows) / math.Max(1, float64(batches))
 	return res
 }
-
-func TestSimTable(t *testing.T) {
-	for _, strat := range scheduler.Strategies() {
-		for _, load := range []float64{0.5, 0.8, 0.95, 1.1, 1.5, 2.5} {
-			r := simulation{strategy: strat, a: 5 * time.Millisecond, b: 500 * time.Microsecond, noise: 0.05, slo: 50 * time.Millisecond,
-				replicas: 1, load: load, warm: 2 * time.Second, length: 20 * time.Second, seed: 1}.run(t)
-			t.Logf("%s load %.2f: share %.3f of capacity %.3f mean batch %.1f p50 %v p99 %v %v %v", strat, load, r.share(), r.share()*load, r.meanBatch, r.p50, r.p99, r.stats.Outcomes, r.stats.Closed)
-		}
-	}
-}

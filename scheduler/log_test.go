@@ -1,0 +1,8 @@
+package scheduler_test
+
+import (
+	"io"
+	"log/slog"
+)
+
+func testLog(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }

@@ -1,0 +1,147 @@
+package scheduler
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+const ms = int64(1_000_000)
+
+// near tells whether got is within a share of want.
+func near(got, want, share float64) bool { return math.Abs(got-want) <= share*want }
+
+func TestProfileLearnsALine(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	p := newProfile(128)
+	for i := range 2000 {
+		n := 1 + rng.IntN(min(p.explored(), 128))
+		p.learn(n, int64(float64(5*ms+ms/2*int64(n))*(1+0.1*rng.NormFloat64())), int64(i)*10*ms)
+	}
+	for _, n := range []int{1, 2, 5, 10, 30, 64, 100, 128} {
+		if want := float64(5*ms + ms/2*int64(n)); !near(p.typical(n), want, 0.08) {
+			t.Errorf("%d rows: median %.2f ms, want about %.2f", n, p.typical(n)/1e6, want/1e6)
+		}
+	}
+	// With noise of 10 %, the 96th percentile is 1.175 of the median.
+	if p.upper < 1.08 || p.upper > 1.35 {
+		t.Errorf("upper factor %.3f, want about 1.18", p.upper)
+	}
+}
+
+// TestProfileExploresByDoubling: never more than double the largest size measured.
+func TestProfileExploresByDoubling(t *testing.T) {
+	p := newProfile(100)
+	for i, want := range []int{1, 2, 4, 8, 16, 32, 64, 100, 100} {
+		if p.explored() != want {
+			t.Fatalf("after %d batches up to %d rows may be tried, want %d", i, p.explored(), want)
+		}
+		p.learn(p.explored(), ms, 0)
+	}
+}
+
+// TestProfileForgetsTheFirst: the first batch of a replica's life pays for loading and compiling.
+func TestProfileForgetsTheFirst(t *testing.T) {
+	p := newProfile(100)
+	p.learn(1, 2000*ms, 0)
+	if p.typical(1) != float64(2000*ms) {
+		t.Errorf("after one batch %v is known, want what it took", p.typical(1))
+	}
+	p.learn(1, 5*ms, 0)
+	if p.typical(1) != float64(5*ms) || p.planned(1) > 7*ms {
+		t.Errorf("after the second the median is %v and the plan %v, want 5 ms and a margin", p.typical(1), p.planned(1))
+	}
+}
+
+// TestProfileShrugsOffOutliers: one batch in a hundred takes ten times as long, and plans do not change.
+func TestProfileShrugsOffOutliers(t *testing.T) {
+	p := newProfile(32)
+	for i := range 500 {
+		ns := 10 * ms
+		if i%100 == 99 {
+			ns *= 10
+		}
+		p.learn(16, ns, int64(i)*ms)
+	}
+	if !near(float64(p.planned(16)), float64(10*ms), 0.01) {
+		t.Errorf("planned with %v, want 10 ms", p.planned(16))
+	}
+}
+
+// TestProfileFollowsDrift: when everything becomes twice as slow, or fast again, a dozen batches suffice for
+// all sizes, also those that were not measured since.
+func TestProfileFollowsDrift(t *testing.T) {
+	p := newProfile(64)
+	now := int64(0)
+	batch := func(n int, factor int64) {
+		now += 10 * ms
+		p.learn(n, (5*ms+ms/2*int64(n))*factor/10, now)
+	}
+	for range 20 {
+		for n := 1; n <= 64; n *= 2 {
+			batch(n, 10)
+		}
+	}
+	for _, factor := range []int64{20, 10, 50, 8} {
+		for range 12 {
+			batch(32, factor)
+		}
+		for _, n := range []int{8, 32, 64} {
+			if want := float64((5*ms + ms/2*int64(n)) * factor / 10); !near(p.typical(n), want, 0.1) || !near(float64(p.planned(n)), want, 0.3) {
+				t.Errorf("factor %d, %d rows: median %.2f ms, plan %.2f ms, want about %.2f", factor, n, p.typical(n)/1e6, float64(p.planned(n))/1e6, want/1e6)
+			}
+		}
+	}
+}
+
+// TestProfileOutgrowsBadMemory: large batches were ten times too slow once; small ones show that the replica
+// is well again, and large ones become thinkable without being tried.
+func TestProfileOutgrowsBadMemory(t *testing.T) {
+	p := newProfile(64)
+	for range 15 {
+		p.learn(64, 2000*ms, 0)
+	}
+	for i := range 5 {
+		p.learn(4, 7*ms, int64(i))
+	}
+	if p.typical(64) < float64(1900*ms) {
+		t.Fatalf("a fresh memory was forgotten: %v", p.typical(64))
+	}
+	p.learn(4, 7*ms, staleAfter+10*ms)
+	if want := float64(7 * ms * 64 / 4); p.typical(64) > want {
+		t.Errorf("64 rows are thought to take %v, want at most 16 batches of 4, %v", p.typical(64), want)
+	}
+}
+
+// TestProfileIsMonotone: a larger batch is never predicted to be faster, whatever was measured.
+func TestProfileIsMonotone(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	p := newProfile(200)
+	for i := range 3000 {
+		p.learn(1+rng.IntN(p.explored()), 1+rng.Int64N(50*ms), int64(i)*100*ms)
+		for n := 2; n <= 220; n++ {
+			if p.typical(n) < p.typical(n-1) {
+				t.Fatalf("after %d batches %d rows take %v, %d take %v", i+1, n, p.typical(n), n-1, p.typical(n-1))
+			}
+		}
+		if p.upper < 1 || p.down > 1 || math.IsNaN(p.upper) || math.IsNaN(p.down) {
+			t.Fatalf("after %d batches the spread is %v to %v", i+1, p.down, p.upper)
+		}
+	}
+}
+
+// TestClassesAreInOrder: classes cover the sizes without gaps, at most a quarter wide.
+func TestClassesAreInOrder(t *testing.T) {
+	first := 1
+	for n := 2; n < 1<<16; n++ {
+		switch d := classOf(n) - classOf(n-1); {
+		case d < 0 || d > 1:
+			t.Fatalf("class of %d is %d, of %d it is %d", n, classOf(n), n-1, classOf(n-1))
+		case d == 1:
+			first = n
+		}
+		if float64(n) > 1.25*float64(first) {
+			t.Fatalf("%d and %d are in one class", first, n)
+		}
+	}
+}
