@@ -290,7 +290,7 @@ func outputs(m model, answer *shiva.Message, rows int) ([]tensor.Tensor, error) 
 		if i < len(names) {
 			t.Name = names[i]
 		}
-		t.Shape, t.Data, t.Buf = slices.Clone(t.Shape), slices.Clone(t.Data), nil
+		t.Shape, t.Data, t.Buf = append(tensor.Shape{}, t.Shape...), slices.Clone(t.Data), nil // a shape of [], not null
 		add(t)
 	}
 	texts, err := textOutputs(m, said.Outputs, said.Output, rows)

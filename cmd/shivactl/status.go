@@ -57,17 +57,22 @@ func (c *cli) printStatus(s admin.Status) error {
 	if len(s.Sessions) == 0 {
 		fmt.Fprintln(c.stdout, "no containers are connected")
 	} else {
-		fmt.Fprintln(w, "CONTAINER\tINSTANCE\tFROM\tRPC\tSTATE\tCONNECTED\tHEARD FROM\tBATCHES\tOUT")
+		fmt.Fprintln(w, "CONTAINER\tINSTANCE\tFROM\tRPC\tSTATE\tCONNECTED\tHEARD FROM\tBATCHES\tROWS\tFAILED\tOUT")
 		for _, k := range s.Sessions {
 			model, rpc := k.Model+"/"+k.Version, fmt.Sprintf("v%d", k.Protocol)
 			if k.Model == "" { // it has not registered
 				model, rpc = "-", "-"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s ago\t%d\t%d\n", model, or(k.Instance, "-"), k.Remote, rpc,
-				k.State, seconds(k.Connected), seconds(k.Silent), k.Batches, k.Pending)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s ago\t%d\t%d\t%d\t%d\n", model, or(k.Instance, "-"), k.Remote, rpc,
+				k.State, seconds(k.Connected), seconds(k.Silent), k.Batches, k.Rows, k.Failures, k.Pending)
 		}
 		if err := w.Flush(); err != nil {
 			return err
+		}
+		for _, k := range s.Sessions {
+			if text := or(k.Reason, k.LastFailure); text != "" {
+				fmt.Fprintf(c.stdout, "%s at %s: %s\n", or(k.Model, "container"), k.Remote, text)
+			}
 		}
 	}
 	if len(s.Processes) == 0 {

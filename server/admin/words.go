@@ -113,16 +113,20 @@ type Queue struct {
 
 // A Session is one connected container.
 type Session struct {
-	Model     string  `json:"model"`
-	Version   string  `json:"version"`
-	Instance  string  `json:"instance,omitempty"` // what it calls itself
-	Remote    string  `json:"remote"`
-	Protocol  int     `json:"protocol"` // generation of the container RPC
-	State     string  `json:"state"`
-	Connected float64 `json:"connected_seconds"`
-	Batches   int64   `json:"batches"`        // answered
-	Pending   int     `json:"pending"`        // sent and not answered
-	Silent    float64 `json:"silent_seconds"` // since its last message
+	Model       string  `json:"model"` // "" until it has registered, as Version
+	Version     string  `json:"version"`
+	Instance    string  `json:"instance,omitempty"` // what it calls itself
+	Remote      string  `json:"remote"`
+	Protocol    int     `json:"protocol"` // generation of the container RPC; 0 until its first message
+	State       string  `json:"state"`
+	Connected   float64 `json:"connected_seconds"`
+	Silent      float64 `json:"silent_seconds"` // since its last message
+	Batches     int64   `json:"batches"`        // sent
+	Rows        int64   `json:"rows"`           // in them
+	Failures    int64   `json:"failures"`       // batches that it failed, or answered with nonsense
+	Pending     int     `json:"pending"`        // batches that it has not answered yet
+	LastFailure string  `json:"last_failure,omitempty"`
+	Reason      string  `json:"reason,omitempty"` // why it is ending
 }
 
 // A Process is one process that the server started.

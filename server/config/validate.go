@@ -246,29 +246,32 @@ func splitAddr(addr string) (host, port, fault string) {
 	return host, port, ""
 }
 
-// badModelName says why a name cannot be a model's, or "". A name is one step of a route: see the
-// namespaces of the Shiva door and the paths of the V2 protocol.
+// badModelName says why a name cannot be a model's, or "". It is the rule that containers register by: a
+// name is one step of a route.
 func badModelName(name string) string {
 	switch {
-	case name == "v2" || strings.HasPrefix(name, "!"):
+	case name == "v2" || name == "stats" || strings.HasPrefix(name, "!"):
 		return strconv.Quote(name) + " is reserved: it is not a name for a model"
 	case badStep(name):
-		return strconv.Quote(name) + " is not a name for a model: want 1 to 200 printable characters without / or spaces"
+		return strconv.Quote(name) + " is not a name for a model: want 1 to 128 bytes of printable characters without /"
 	}
 	return ""
 }
 
 // badVersion says why a text cannot be a version, or "".
 func badVersion(v string) string {
-	if v == "update" || badStep(v) { // name/update is the route of feedback
-		return strconv.Quote(v) + " is not a version: want 1 to 200 printable characters without / or spaces"
+	switch {
+	case v == "update": // name/update is the route of feedback
+		return strconv.Quote(v) + " is reserved: it is not a version"
+	case badStep(v):
+		return strconv.Quote(v) + " is not a version: want 1 to 128 bytes of printable characters without /"
 	}
 	return ""
 }
 
 func badStep(s string) bool {
-	return s == "" || len(s) > 200 || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool {
-		return r == '/' || unicode.IsSpace(r) || !unicode.IsPrint(r)
+	return s == "" || len(s) > 128 || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool {
+		return r == '/' || !unicode.IsPrint(r)
 	})
 }
 
