@@ -1,0 +1,110 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+
+	"github.com/shivad/shivad/server/config"
+)
+
+// options are the flags as given.
+type options struct {
+	file           string
+	version, check bool
+	over           []override // in the order of the command line
+}
+
+// override is a flag that sets a setting of the file.
+type override struct{ flag, key, value string }
+
+// settings are the flags that go over the file.
+var settings = []struct{ flag, key, value, help string }{
+	{"tcp", "tcp.listen", "HOST:PORT", "door for clients that speak Shiva"},
+	{"containers", "containers.listen", "HOST:PORT,...", "where model containers connect; also ipc://PATH"},
+	{"admin", "admin.listen", "HOST:PORT", "health, metrics and state over HTTP"},
+	{"log-level", "log.level", "LEVEL", "debug, info, warn or error"},
+	{"log-format", "log.format", "FORMAT", "text or json"},
+}
+
+const help = `shivad serves machine-learning models to clients that stream tensors over TCP.
+
+Usage: shivad [flags]
+
+  --config FILE                read settings from a TOML file; flags go over it
+%s
+  --check                      check flags and file, print all settings in effect as TOML, and exit
+  --version                    print the version and exit
+  -h, --help                   print this and exit
+
+An address has the form host:port. Port 0 takes a free one, and the log says which; an empty address
+leaves the door out. Whatever else can be set is in the file: see cmd/shivad/shivad.toml, or --check.
+
+SIGTERM or Ctrl-C drains: no new requests, those inside are answered (server.drain, 30s by default). A
+second signal ends the process at once.
+
+Exit code: 0 stopped as asked, 1 could not start, failed or was cut short, 2 wrong flags or file.
+
+Try it:  shivad, then in another shell:  shivactl status
+`
+
+// parseFlags reads the command line. Help goes to stdout, and the error is then flag.ErrHelp.
+func parseFlags(args []string, stdout io.Writer) (options, error) {
+	var o options
+	f := flag.NewFlagSet("shivad", flag.ContinueOnError)
+	f.SetOutput(io.Discard) // errors are printed by the caller, once
+	f.StringVar(&o.file, "config", "", "")
+	f.BoolVar(&o.check, "check", false, "")
+	f.BoolVar(&o.version, "version", false, "")
+	for _, s := range settings {
+		f.Func(s.flag, "", func(value string) error {
+			o.over = append(o.over, override{"--" + s.flag, s.key, value})
+			return nil
+		})
+	}
+	err := f.Parse(args)
+	switch {
+	case err == flag.ErrHelp:
+		fmt.Fprintf(stdout, help, settingsHelp())
+		return o, err
+	case err != nil:
+		return o, fmt.Errorf("%w; shivad -h lists the flags", err)
+	case f.NArg() > 0:
+		return o, fmt.Errorf("unexpected argument %q; a file is given with --config; shivad -h lists the flags", f.Arg(0))
+	}
+	return o, nil
+}
+
+// settingsHelp is the help of the flags that go over the file, with the defaults as they are.
+func settingsHelp() string {
+	d := config.Default()
+	defaults := map[string]string{
+		"tcp": d.TCP.Listen, "containers": d.Containers.Listen[0], "admin": d.Admin.Listen,
+		"log-level": d.Log.Level, "log-format": d.Log.Format,
+	}
+	text := ""
+	for i, s := range settings {
+		if i > 0 {
+			text += "\n"
+		}
+		text += fmt.Sprintf("  %-28s %s (default %s)", "--"+s.flag+" "+s.value, s.help, defaults[s.flag])
+	}
+	return text
+}
+
+// load puts defaults, file and flags together and checks the whole.
+func (o options) load() (config.Config, error) {
+	cfg := config.Default()
+	if o.file != "" {
+		var err error
+		if cfg, err = config.Load(o.file); err != nil {
+			return cfg, err
+		}
+	}
+	for _, s := range o.over {
+		if err := cfg.Set(s.key, s.value, s.flag); err != nil {
+			return cfg, err
+		}
+	}
+	return cfg, cfg.Validate()
+}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/server/config"
+)
+
+func TestFlags(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "a.toml")
+	if err := os.WriteFile(file, []byte("[tcp]\nlisten = \":1\"\nloops = 3\n[admin]\nlisten = \":2\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o, err := parseFlags([]string{"--config", file, "--tcp=:5", "--containers", "127.0.0.1:6,ipc:///x", "--log-level", "debug", "--log-format", "json"}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := o.load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.TCP.Listen != ":5" || c.TCP.Loops != 3 || c.Admin.Listen != ":2" || len(c.Containers.Listen) != 2 || c.Log.Level != "debug" || c.Log.Format != "json" {
+		t.Errorf("defaults, file and flags gave %+v", c)
+	}
+}
+
+func TestHelp(t *testing.T) {
+	var out bytes.Buffer
+	if _, err := parseFlags([]string{"-h"}, &out); err != flag.ErrHelp {
+		t.Errorf("got %v", err)
+	}
+	for _, want := range []string{
+		"  --tcp HOST:PORT              door for clients that speak Shiva (default :6174)\n",
+		"  --containers HOST:PORT,...   where model containers connect; also ipc://PATH (default 127.0.0.1:7000)\n",
+		"  --admin HOST:PORT            health, metrics and state over HTTP (default 127.0.0.1:8002)\n",
+		"Exit code: 0 stopped as asked",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("help lacks %q:\n%s", want, out.String())
+		}
+	}
+	for line := range strings.Lines(out.String()) {
+		if len(line) > 110 {
+			t.Errorf("too long: %s", line)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	dir := t.TempDir()
+	bad := filepath.Join(dir, "bad.toml")
+	if err := os.WriteFile(bad, []byte("[tcp]\nlisten = 5\nlisen = \"x\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--nope"}, "shivad: flag provided but not defined: -nope; shivad -h lists the flags\n"},
+		{[]string{"shivad.toml"}, "shivad: unexpected argument \"shivad.toml\"; a file is given with --config; shivad -h lists the flags\n"},
+		{[]string{"--config", filepath.Join(dir, "none")}, "shivad: config: open " + filepath.Join(dir, "none") + ": no such file or directory\n"},
+		{[]string{"--config", bad}, "shivad: config: 2 faults:\n  " + bad + ":2:1: tcp.listen: expected a string, got the integer 5\n  " + bad + ":3:1: tcp.lisen: unknown key; did you mean listen?\n"},
+		{[]string{"--tcp", "6174"}, "shivad: config: --tcp: tcp.listen: \"6174\" is not an address: want host:port, as \"127.0.0.1:6174\" or \":6174\"\n"},
+		{[]string{"--check", "--log-level", "loud"}, "shivad: config: --log-level: log.level: expected one of debug, info, warn, error, got \"loud\"\n"},
+	} {
+		var stdout, stderr bytes.Buffer
+		if code := run(c.args, &stdout, &stderr, nil); code != exitBadUsage || stderr.String() != c.want || stdout.Len() > 0 {
+			t.Errorf("%q: exit %d\n%s\nwant\n%s", c.args, code, stderr.String(), c.want)
+		}
+	}
+}
+
+func TestVersionAndCheck(t *testing.T) {
+	var stdout bytes.Buffer
+	if code := run([]string{"--version"}, &stdout, io.Discard, nil); code != exitOK || !strings.HasPrefix(stdout.String(), "shivad 0.") {
+		t.Errorf("exit %d, %s", code, stdout.String())
+	}
+	stdout.Reset()
+	if code := run([]string{"--check", "--tcp", ":7"}, &stdout, io.Discard, nil); code != exitOK {
+		t.Errorf("exit %d", code)
+	}
+	// What --check prints is a file.
+	file := filepath.Join(t.TempDir(), "a.toml")
+	if err := os.WriteFile(file, stdout.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := config.Load(file); err != nil || c.TCP.Listen != ":7" {
+		t.Errorf("%v %+v", err, c.TCP)
+	}
+}
+
+// journal is a log that a test can wait on.
+type journal struct {
+	mu    sync.Mutex
+	lines []map[string]any
+	more  chan struct{}
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	var line map[string]any
+	if err := json.Unmarshal(p, &line); err != nil {
+		return 0, err
+	}
+	j.mu.Lock()
+	j.lines = append(j.lines, line)
+	j.mu.Unlock()
+	select {
+	case j.more <- struct{}{}:
+	default:
+	}
+	return len(p), nil
+}
+
+// wait returns the first line with that message.
+func (j *journal) wait(t *testing.T, msg string) map[string]any {
+	t.Helper()
+	patience := time.After(20 * time.Second)
+	for {
+		j.mu.Lock()
+		for _, line := range j.lines {
+			if line["msg"] == msg {
+				j.mu.Unlock()
+				return line
+			}
+		}
+		j.mu.Unlock()
+		select {
+		case <-j.more:
+		case <-patience:
+			t.Fatalf("never logged %q", msg)
+		}
+	}
+}
+
+// start runs the whole program on free ports.
+func start(t *testing.T, args ...string) (j *journal, signals chan os.Signal, ended chan int) {
+	t.Helper()
+	j = &journal{more: make(chan struct{}, 1)}
+	signals, ended = make(chan os.Signal, 2), make(chan int, 1)
+	args = append([]string{"--tcp", "127.0.0.1:0", "--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"}, args...)
+	go func() { ended <- run(args, io.Discard, j, signals) }()
+	return j, signals, ended
+}
+
+func end(t *testing.T, ended chan int) int {
+	t.Helper()
+	select {
+	case code := <-ended:
+		return code
+	case <-time.After(20 * time.Second):
+		t.Fatal("it did not end")
+		return 0
+	}
+}
+
+func TestServesUntilASignal(t *testing.T) {
+	j, signals, ended := start(t, "--log-level", "debug")
+	serving := j.wait(t, "serving")
+	for _, door := range []string{"tcp", "containers", "admin"} {
+		addr, _ := serving[door].(string)
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Errorf("door %s at %q: %v", door, addr, err)
+			continue
+		}
+		c.Close()
+	}
+	resp, err := http.Get("http://" + serving["admin"].(string) + "/readyz")
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Errorf("not ready: %v %v", resp, err)
+	}
+	if err == nil {
+		resp.Body.Close()
+	}
+	effective, _ := j.wait(t, "configuration")["effective"].(map[string]any)
+	if tcp, _ := effective["tcp"].(map[string]any); tcp["listen"] != "127.0.0.1:0" {
+		t.Errorf("the configuration in the log is %v", effective)
+	}
+	signals <- syscall.SIGTERM
+	if code := end(t, ended); code != exitOK {
+		t.Errorf("exit %d", code)
+	}
+	j.wait(t, "stopped")
+}
+
+// The second of two signals does not wait for the drain that the first one began.
+func TestSecondSignal(t *testing.T) {
+	j, signals, ended := start(t)
+	j.wait(t, "serving")
+	signals <- syscall.SIGTERM
+	signals <- os.Interrupt
+	if code := end(t, ended); code != exitFailed {
+		t.Errorf("exit %d", code)
+	}
+	if line := j.wait(t, "ended without draining"); line["signal"] != "interrupt" {
+		t.Errorf("logged %v", line)
+	}
+}
+
+func TestTakenAddress(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	j, _, ended := start(t, "--admin", l.Addr().String())
+	if code := end(t, ended); code != exitFailed {
+		t.Errorf("exit %d", code)
+	}
+	if text, _ := j.wait(t, "cannot start")["error"].(string); !strings.Contains(text, "address already in use") {
+		t.Errorf("logged %q", text)
+	}
+}
+
+func TestLogger(t *testing.T) {
+	var b bytes.Buffer
+	log := logger(config.Log{Level: "warn", Format: "text"}, &b)
+	log.Info("no")
+	log.Warn("yes", "config", asText{config.Default()})
+	if got := b.String(); strings.Contains(got, "msg=no") || !strings.Contains(got, "msg=yes") || !strings.Contains(got, `\"drain\":\"30s\"`) {
+		t.Errorf("logged %s", got)
+	}
+	if log.Enabled(t.Context(), slog.LevelInfo) {
+		t.Error("info is not below warn")
+	}
+}
