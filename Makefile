@@ -76,9 +76,9 @@ python: $(VENV)/ready ## the Python SDK and examples: ruff, mypy, pytest
 	cd containers/python && $(PYTHON) -m pytest
 
 e2e: build $(VENV)/ready ## real processes on real sockets: server, containers and clients in Go and Python
-	go test -tags e2e -run E2E ./...
+	go test -count=1 -tags e2e -run E2E $$(grep -rlE --include='*_test.go' '^//go:build .*e2e' . | xargs -n1 dirname | sort -u)
 
-bench: ## measure against the limits of this machine; BENCHFLAGS="-short -only door -profile DIR -markdown"
+bench: $(VENV)/ready ## measure against the limits of this machine; BENCHFLAGS="-short -only door -profile DIR -markdown"
 	go run ./bench/run $(BENCHFLAGS)
 
 clean: ## remove what the other targets made
