@@ -70,8 +70,8 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, log: log,
-		pool:    tensor.NewPool(int64(cfg.Limits.PayloadBytes)),
-		metrics: metrics.New(Version),
+		pool:     tensor.NewPool(int64(cfg.Limits.PayloadBytes)),
+		metrics:  metrics.New(Version),
 		failed:   make(chan error, 1),
 		stopping: make(chan struct{}),
 	}

@@ -28,6 +28,11 @@ func (s *Server) sessions() []admin.Session {
 			Batches:   int64(i.Batches),
 			Pending:   i.InFlight,
 			Silent:    now.Sub(i.LastSeen).Seconds(),
+			Rows:      int64(i.Rows),
+			Failures:  int64(i.Failures),
+
+			LastFailure: i.LastFailure,
+			Reason:      i.Reason,
 		})
 	}
 	return out

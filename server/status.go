@@ -134,6 +134,7 @@ func policy(p config.Policy) scheduler.ModelConfig {
 		Delay:       p.Delay,
 		QueueRows:   p.QueueRows,
 		QueueBytes:  int64(p.QueueBytes),
+		BatchBytes:  int64(p.BatchBytes),
 		ExecTimeout: p.ExecutionTimeout,
 		Retry:       &p.Retry,
 		Shed:        &p.Shed,

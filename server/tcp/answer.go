@@ -30,15 +30,16 @@ func (l *loop) compose(c *call, m *shiva.Message) error {
 	if err := c.failure(); err != nil {
 		return err
 	}
-	if c.control != nil {
-		m.Metadata = c.control
-		return nil
-	}
 	b := append(l.metadata[:0], '{')
 	if c.question.id != nil {
 		b = append(b, `"id":`...)
 		b = append(b, c.question.id...)
 		b = append(b, ',')
+	}
+	if c.control != nil {
+		b = append(b, c.control[len("{"):]...) // an object with members
+		l.metadata, m.Metadata = b, b
+		return nil
 	}
 	if c.question.timing {
 		b = l.appendTiming(b, c)

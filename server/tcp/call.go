@@ -46,6 +46,9 @@ func (c *call) count(l *loop) {
 	if c.Target != nil {
 		model = c.Target.Metrics
 	}
+	if c.Timing.BatchRows > 0 {
+		model.Waited(c.Timing.Queue)
+	}
 	outcome := metrics.OK
 	if c.session.gone {
 		outcome = metrics.Canceled
@@ -85,7 +88,10 @@ func (l *loop) freeCall(c *call) {
 	if c.message != nil {
 		c.message.Release()
 	}
-	*c = call{Call: c.Call, question: question{forward: c.question.forward[:0]}}
+	c.session, c.message, c.next = nil, nil, nil
+	c.control, c.err = nil, nil
+	c.inFlight, c.answered = false, false
+	c.question.reset()
 	if len(l.free) < keep {
 		l.free = append(l.free, c)
 	}

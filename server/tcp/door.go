@@ -89,6 +89,12 @@ func Listen(cfg Config) (*Door, error) {
 	case <-d.booted:
 		return &Door{d}, nil
 	case <-d.ended:
+		// gnet hides why an address cannot be had behind the failure of its next call.
+		if l, err := net.Listen("tcp", cfg.Addr); err != nil {
+			d.err = err
+		} else {
+			l.Close()
+		}
 		return nil, fmt.Errorf("tcp: listen on %s: %w", cfg.Addr, d.err)
 	}
 }

@@ -277,7 +277,7 @@ func TestAnswersKeepTheOrderOfQuestions(t *testing.T) {
 	for i := range 5 {
 		c.send(message("fast", fmt.Sprintf(`{"id":%d}`, i+2), 2, 2, 2, 2))
 	}
-	c.send(message("!live", ""))
+	c.send(message("!live", `{"id":7}`))
 	c.send(message("nobody", `{"id":8}`, 1))
 	b := <-held
 	_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
@@ -294,7 +294,7 @@ func TestAnswersKeepTheOrderOfQuestions(t *testing.T) {
 			t.Errorf("answer %d: %s", i+1, describeMessage(m))
 		}
 	}
-	if m := c.next(); string(m.Metadata) != `{"live":true}` {
+	if m := c.next(); string(m.Metadata) != `{"id":7,"live":true}` {
 		t.Errorf("!live: %s", describeMessage(m))
 	}
 	if e := c.fault("NotFound"); e.ID != 8.0 || e.Code != 404 {

@@ -29,7 +29,7 @@ const defaultPriority = 5
 // parse reads meta, which the decoder has found to be a JSON object or empty. The keys are those of
 // design section "From message to request, and back"; every other key goes to the container.
 func (q *question) parse(meta []byte) error {
-	*q = question{Params: gate.Params{Priority: defaultPriority}, forward: q.forward[:0]}
+	q.reset()
 	if len(meta) <= len("{}") {
 		return nil
 	}
@@ -72,6 +72,11 @@ func (q *question) parse(meta []byte) error {
 		q.Forward = q.forward
 	}
 	return first
+}
+
+// reset makes q what a message without metadata asks.
+func (q *question) reset() {
+	*q = question{Params: gate.Params{Priority: defaultPriority}, forward: q.forward[:0]}
 }
 
 // pass adds a member to the object that goes to the container.

@@ -196,7 +196,7 @@ func (s *session) open(c *call, fault error) error {
 			m.Tensors[i].Name = name
 		}
 	}
-	q.Source = s.id
+	q.Source, q.Now = s.id, s.loop.now
 	if err := s.loop.door.gate.Open(&c.Call, m.Namespace, m.Tensors, &q.Params); err != nil {
 		return err
 	}

@@ -79,7 +79,7 @@ func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitte
 	if t.DType != spec.DType {
 		switch {
 		case spec.DType == tensor.Bytes && t.DType == tensor.Uint8:
-			if t, err = tensor.FromStrings(tensor.Shape{1}, []string{string(t.Data)}); err != nil {
+			if t, err = tensor.FromStrings(ones(len(spec.Shape)-1), []string{string(t.Data)}); err != nil {
 				return t, 0, false, fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, spec.Name, err)
 			}
 		case c.Target.Cast:
@@ -122,6 +122,15 @@ func (c *Call) leadingOne(shape tensor.Shape) tensor.Shape {
 	}
 	dims := c.dims[used : used : used+len(shape)+1]
 	return append(append(dims, 1), shape...)
+}
+
+// ones is the shape of one element, of some rank.
+func ones(rank int) tensor.Shape {
+	s := make(tensor.Shape, max(rank, 0))
+	for i := range s {
+		s[i] = 1
+	}
+	return s
 }
 
 func fits(got, want tensor.Shape) bool {

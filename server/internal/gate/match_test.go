@@ -46,7 +46,7 @@ func TestMatch(t *testing.T) {
 		{"one squeezed, one not", two, []tensor.Tensor{zeros("", tensor.Float32, 1, 4), zeros("", tensor.Int64)}, Params{}, "1 false [1, 4] [1]"},
 		{"no batch dimension", fixed, []tensor.Tensor{zeros("", tensor.Float32, 4)}, Params{}, "1 true [1, 4]"},
 		{"open dimensions", open, []tensor.Tensor{zeros("", tensor.Uint8, 7, 5, 3)}, Params{}, "1 true [1, 7, 5, 3]"},
-		{"text as bytes", text, []tensor.Tensor{zeros("", tensor.Uint8, 9)}, Params{}, "1 false [1]"},
+		{"text as bytes", text, []tensor.Tensor{zeros("", tensor.Uint8, 9)}, Params{}, "1 true [1]"},
 		{"texts from metadata", text, nil, Params{Texts: []string{"a", "b"}}, "2 false [2]"},
 		{"one text from metadata", text, nil, Params{Texts: []string{"a"}, OneText: true}, "1 true [1]"},
 
