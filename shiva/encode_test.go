@@ -1,0 +1,120 @@
+package shiva_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+func TestSmallestMessages(t *testing.T) {
+	for want, m := range map[string]*shiva.Message{
+		"06420b0100000000000054a8":                 {},
+		"06420b0100000000000155aa78":               {Namespace: "x"},
+		"06420b010000000800005cb87b2261223a20317d": {Metadata: []byte(`{"a": 1}`)},
+	} {
+		if got := hex.EncodeToString(mustEncode(t, m)); got != want {
+			t.Errorf("%+v is %s, want %s", m, got, want)
+		}
+	}
+}
+
+func TestEncodeRefuses(t *testing.T) {
+	one := mustTensor(t, tensor.Shape{1}, []uint8{1})
+	words, _ := tensor.FromStrings(tensor.Shape{1}, []string{"a"})
+	for name, tt := range map[string]struct {
+		m    shiva.Message
+		says []string
+	}{
+		"tensors":     {shiva.Message{Tensors: slices.Repeat([]tensor.Tensor{one}, 256)}, []string{"256 tensors", "255"}},
+		"namespace":   {shiva.Message{Namespace: strings.Repeat("é", 128)}, []string{"256 bytes", "255"}},
+		"utf8":        {shiva.Message{Namespace: "a\xff"}, []string{`"a\xff"`, "UTF-8"}},
+		"bytes":       {shiva.Message{Tensors: []tensor.Tensor{one, words}}, []string{"tensor 1", "bytes", "no code"}},
+		"bfloat16":    {shiva.Message{Tensors: []tensor.Tensor{{Name: "x", DType: tensor.BFloat16, Shape: tensor.Shape{0}}}}, []string{`tensor 0 ("x")`, "bfloat16"}},
+		"no dtype":    {shiva.Message{Tensors: []tensor.Tensor{{DType: 2, Shape: tensor.Shape{0}}}}, []string{"dtype(2)"}},
+		"rank":        {shiva.Message{Tensors: []tensor.Tensor{{DType: tensor.Uint8, Shape: slices.Repeat(tensor.Shape{1}, 256), Data: []byte{1}}}}, []string{"rank 256", "255"}},
+		"dimension":   {shiva.Message{Tensors: []tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{0, 1 << 31}}}}, []string{"2147483648", "2147483647"}},
+		"negative":    {shiva.Message{Tensors: []tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{-1}}}}, []string{"[-1]"}},
+		"data length": {shiva.Message{Tensors: []tensor.Tensor{{DType: tensor.Uint16, Shape: tensor.Shape{2}, Data: make([]byte, 3)}}}, []string{"uint16", "[2]", "got 3"}},
+	} {
+		before := []byte("before")
+		b, err := shiva.AppendMessage(before, &tt.m)
+		if err == nil || string(b) != "before" {
+			t.Errorf("%s: %q, %v", name, b, err)
+			continue
+		}
+		for _, s := range tt.says {
+			if !strings.Contains(err.Error(), s) {
+				t.Errorf("%s: %q does not say %q", name, err, s)
+			}
+		}
+		if !strings.HasPrefix(err.Error(), "shiva: ") {
+			t.Errorf("%s: %q does not begin with the package's name", name, err)
+		}
+		vecs := [][]byte{before}
+		scratch, vecs, verr := shiva.AppendVectored(before, vecs, &tt.m)
+		if verr == nil || verr.Error() != err.Error() || string(scratch) != "before" || len(vecs) != 1 {
+			t.Errorf("%s: vectored: %q, %d vecs, %v", name, scratch, len(vecs), verr)
+		}
+	}
+}
+
+// TestAppendVectored: several messages gathered for one write are the same bytes as appended; large tensors that need no
+// swap are where they were, and all that is copied side by side is one vec.
+func TestAppendVectored(t *testing.T) {
+	image := mustTensor(t, tensor.Shape{100, 100}, make([]uint8, 10_000))
+	for i := range image.Data {
+		image.Data[i] = byte(i)
+	}
+	floats := mustTensor(t, tensor.Shape{3000}, slices.Repeat([]float32{1.5, 2, -3}, 1000))
+	small := mustTensor(t, tensor.Shape{3}, []uint8{1, 2, 3})
+	messages := []*shiva.Message{
+		{Namespace: "a", Tensors: []tensor.Tensor{small}},
+		{Namespace: "b", Metadata: []byte(`{"id":1}`), Tensors: []tensor.Tensor{floats, image, small}},
+		{Tensors: []tensor.Tensor{image, image}}, // nothing after the last tensor
+		{Namespace: "d"},
+		{},
+	}
+	var want []byte
+	for _, m := range messages {
+		want = append(want, mustEncode(t, m)...)
+	}
+	for _, room := range []int{0, 1 << 20} { // scratch that moves between messages, and one that does not
+		scratch, vecs := make([]byte, 0, room), [][]byte(nil)
+		for _, m := range messages {
+			var err error
+			if scratch, vecs, err = shiva.AppendVectored(scratch, vecs, m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !bytes.Equal(bytes.Join(vecs, nil), want) {
+			t.Errorf("with room for %d: other bytes than appended", room)
+		}
+		referenced := 0
+		for _, v := range vecs {
+			if &v[0] == &image.Data[0] {
+				referenced++
+			}
+		}
+		if referenced != 3 {
+			t.Errorf("with room for %d: the image was referenced %d times of 3", room, referenced)
+		}
+		// a and b's beginning, image, b's end and c's beginning, image, tensor header, image, d and e.
+		if room > 0 && len(vecs) != 7 {
+			t.Errorf("%d vecs, want 7", len(vecs))
+		}
+	}
+}
+
+// TestAppendKeeps: what was in dst stays.
+func TestAppendKeeps(t *testing.T) {
+	m := &shiva.Message{Namespace: "x"}
+	b, err := shiva.AppendMessage([]byte("before"), m)
+	if err != nil || !bytes.Equal(b, append([]byte("before"), mustEncode(t, m)...)) {
+		t.Errorf("%q, %v", b, err)
+	}
+}

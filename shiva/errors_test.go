@@ -1,0 +1,50 @@
+package shiva_test
+
+import (
+	"testing"
+
+	"github.com/shivad/shivad/shiva"
+)
+
+// TestErrorMessage pins the order of the keys: the first two are the reference's.
+func TestErrorMessage(t *testing.T) {
+	e := shiva.RemoteError{Type: shiva.NotFound, Message: `no model "x"`, Code: 404, ID: `"7"`}
+	m := shiva.ErrorMessage(&e)
+	if want := `{"type":"NotFound","message":"no model \"x\"","code":404,"retryable":false,"id":"7"}`; m.Namespace != "!error" || string(m.Metadata) != want {
+		t.Errorf("%q %s, want %s", m.Namespace, m.Metadata, want)
+	}
+	if got := shiva.ParseError(m); *got != e {
+		t.Errorf("comes back as %+v", *got)
+	}
+	e = shiva.RemoteError{Type: shiva.Overloaded, Code: 429, Retryable: true}
+	if got, want := string(e.AppendMetadata([]byte("x"))), `x{"type":"Overloaded","message":"","code":429,"retryable":true}`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if shiva.ParseError(&shiva.Message{Namespace: "error"}) != nil {
+		t.Error("another namespace is taken for a report")
+	}
+}
+
+// TestParseReferenceErrors: what the reference servers report is read, class name and text.
+func TestParseReferenceErrors(t *testing.T) {
+	want := map[string]shiva.RemoteError{
+		"error_reply.bin":               {Type: "ValueError", Message: "boom"},
+		"error_reply_keyerror.bin":      {Type: "KeyError", Message: "16"},
+		"error_reply_empty_message.bin": {Type: "RuntimeError", Message: ""},
+	}
+	for _, g := range readGoldens(t) {
+		w, ok := want[g.File]
+		if !ok {
+			continue
+		}
+		delete(want, g.File)
+		r := decodeAll(t, shiva.DecoderConfig{}, g.bytes)
+		if e := shiva.ParseError(r.messages[0]); e == nil || *e != w {
+			t.Errorf("%s: %+v, want %+v", g.File, e, w)
+		}
+		r.release()
+	}
+	if len(want) > 0 {
+		t.Errorf("no vectors for %v", want)
+	}
+}

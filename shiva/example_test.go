@@ -1,0 +1,107 @@
+package shiva_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/shivatest"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// classify stands in for a server with a model, so that the examples run.
+func classify(c *shivatest.Conn, m *shiva.Message) {
+	if m.Namespace != "digits" {
+		_ = c.Send(shiva.ErrorMessage(&shiva.RemoteError{Type: shiva.NotFound, Message: `no route "` + m.Namespace + `"; there is "digits"`, Code: 404}))
+		return
+	}
+	label, _ := tensor.FromSlice(tensor.Shape{1}, []int64{7})
+	_ = c.Send(&shiva.Message{Namespace: m.Namespace, Metadata: []byte(`{"model_version":"1"}`), Tensors: []tensor.Tensor{label}})
+}
+
+func exampleServer() (addr string, opt shiva.Option, stop func()) {
+	var n shivatest.Net
+	l, err := n.Listen("localhost:6174")
+	if err != nil {
+		log.Fatal(err)
+	}
+	s := shivatest.Serve(l, classify)
+	return "localhost", shiva.WithDialer(n.Dial), s.Close
+}
+
+// One question, one answer. A Client may be used by any number of goroutines.
+func ExampleClient_Do() {
+	addr, inMemory, stop := exampleServer()
+	defer stop()
+
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	client, err := shiva.Dial(ctx, addr, inMemory)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+
+	pixels := make([]byte, 8*8)
+	image, err := tensor.FromSlice(tensor.Shape{1, 8, 8}, pixels)
+	if err != nil {
+		log.Fatal(err)
+	}
+	answer, err := client.Do(ctx, &shiva.Message{Namespace: "digits", Tensors: []tensor.Tensor{image}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer answer.Release()
+	labels, err := tensor.Values[int64](answer.Tensors[0])
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(labels[0], string(answer.Metadata))
+	// Output: 7 {"model_version":"1"}
+}
+
+// A server's refusal is an error with a type; a lost connection says whether the request may have run.
+func ExampleRemoteError() {
+	addr, inMemory, stop := exampleServer()
+	defer stop()
+	client, err := shiva.Dial(context.Background(), addr, inMemory)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+
+	_, err = client.Do(context.Background(), &shiva.Message{Namespace: "digit"})
+	if remote, ok := errors.AsType[*shiva.RemoteError](err); ok {
+		fmt.Println(remote.Type, remote.Retryable, remote.Message)
+	} else if call, ok := errors.AsType[*shiva.CallError](err); ok && !call.MayHaveRun {
+		fmt.Println("safe to send again")
+	}
+	// Output: NotFound false no route "digit"; there is "digits"
+}
+
+// A Decoder takes bytes as they come and gives out messages.
+func ExampleDecoder() {
+	m := &shiva.Message{Namespace: "digits", Metadata: []byte(`{"id":"a"}`)}
+	wire, err := shiva.AppendMessage(nil, m)
+	if err != nil {
+		log.Fatal(err)
+	}
+	d := shiva.NewDecoder(shiva.DecoderConfig{})
+	for _, piece := range [][]byte{wire[:5], wire[5:]} {
+		for len(piece) > 0 {
+			n, m, err := d.Push(piece)
+			if err != nil {
+				log.Fatal(err)
+			}
+			piece = piece[n:]
+			if m != nil {
+				fmt.Println(m.Namespace, string(shiva.Field(m.Metadata, "id")))
+				m.Release()
+			}
+		}
+	}
+	// Output: digits "a"
+}

@@ -1,0 +1,429 @@
+package shiva_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"runtime/metrics"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// parsed is what parseWhole makes of a message.
+type parsed struct {
+	namespace, metadata []byte
+	tensors             []tensor.Tensor
+	size                int // bytes of the message
+}
+
+// parseWhole is the decoder's opposite: all bytes at once, in the most obvious way, without a thought of memory. It gives
+// the kind of fault, "" for a message; of a fault that leaves the stream in step, the size is set.
+func parseWhole(b []byte, l shiva.Limits) (p parsed, kind shiva.Kind) {
+	p.size = -1
+	whole := b
+	take := func(n int) []byte {
+		if n > len(b) {
+			return nil
+		}
+		part := b[:n:n]
+		b = b[n:]
+		return part
+	}
+	be := binary.BigEndian
+	h := take(12)
+	if h == nil {
+		return p, shiva.KindTruncated
+	}
+	metadata, count, name := int64(int32(be.Uint32(h[4:]))), int64(h[8]), int64(h[9])
+	sum := byte(6 + 66 + 11 + 1 + metadata + count + name)
+	switch {
+	case !bytes.Equal(h[:4], []byte{6, 66, 11, 1}):
+		return p, shiva.KindBadMagic
+	case h[10] != sum:
+		return p, shiva.KindBadCRC1
+	case h[11] != sum+sum:
+		return p, shiva.KindBadCRC2
+	case metadata < 0:
+		return p, shiva.KindNegativeMetadataSize
+	case metadata > int64(l.MetadataBytes), count > int64(l.Tensors), 12+metadata+name > l.MessageBytes:
+		return p, shiva.KindTooLarge
+	}
+	total := 12 + metadata + name
+	for range count {
+		th := take(2)
+		if th == nil {
+			return p, shiva.KindTruncated
+		}
+		dtype, ok := tensor.FromWire(th[1])
+		if !ok {
+			return p, shiva.KindUnknownDType
+		}
+		if int(th[0]) > l.Rank {
+			return p, shiva.KindTooLarge
+		}
+		shape := tensor.Shape{}
+		size, empty := big.NewInt(int64(dtype.Size())), false
+		for range th[0] {
+			d := take(4)
+			if d == nil {
+				return p, shiva.KindTruncated
+			}
+			v := int32(be.Uint32(d))
+			if v < 0 {
+				return p, shiva.KindNegativeDim
+			}
+			if v == 0 {
+				empty = true
+			} else if size.Mul(size, big.NewInt(int64(v))); size.Cmp(big.NewInt(math.MaxInt)) > 0 {
+				return p, shiva.KindSizeOverflow
+			}
+			shape = append(shape, int(v))
+		}
+		if empty {
+			size.SetInt64(0)
+		}
+		total += 2 + 4*int64(th[0])
+		if size.Cmp(big.NewInt(l.MessageBytes-total)) > 0 {
+			return p, shiva.KindTooLarge
+		}
+		total += size.Int64()
+		wire := take(int(size.Int64()))
+		if wire == nil {
+			return p, shiva.KindTruncated
+		}
+		// Byte by byte into the order of this, little-endian, host.
+		data := make([]byte, len(wire))
+		w := dtype.SwapWidth()
+		for i := range wire {
+			data[i-i%w+w-1-i%w] = wire[i]
+		}
+		p.tensors = append(p.tensors, tensor.Tensor{DType: dtype, Shape: shape, Data: data})
+	}
+	if p.metadata = take(int(metadata)); p.metadata == nil {
+		return p, shiva.KindTruncated
+	}
+	if p.namespace = take(int(name)); p.namespace == nil {
+		return p, shiva.KindTruncated
+	}
+	p.size = len(whole) - len(b)
+	if kind := metadataKind(p.metadata, l.JSONDepth); kind != "" {
+		return p, kind
+	}
+	if !utf8.Valid(p.namespace) {
+		return p, shiva.KindInvalidUTF8Namespace
+	}
+	return p, ""
+}
+
+// metadataKind judges metadata with the standard library, and two rules of ours on top.
+func metadataKind(b []byte, depth int) shiva.Kind {
+	if len(b) == 0 {
+		return ""
+	}
+	if !utf8.Valid(b) {
+		return shiva.KindInvalidUTF8Metadata
+	}
+	if !json.Valid(b) || loneSurrogate(b) || nesting(b) > depth {
+		return shiva.KindInvalidJSON
+	}
+	if bytes.TrimLeft(b, " \t\r\n")[0] != '{' {
+		return shiva.KindMetadataNotObject
+	}
+	return ""
+}
+
+// loneSurrogate tells whether valid JSON has an escaped half of a surrogate pair.
+func loneSurrogate(b []byte) bool {
+	s := string(b)
+	high := false // the escape just before was a high half
+	for i := 0; i < len(s); {
+		if s[i] != '\\' {
+			if high {
+				return true
+			}
+			i++
+			continue
+		}
+		low := false
+		if s[i+1] == 'u' {
+			switch strings.ToLower(s[i+2 : i+4]) {
+			case "d8", "d9", "da", "db":
+				if high {
+					return true
+				}
+				high = true
+				i += 6
+				continue
+			case "dc", "dd", "de", "df":
+				low = true
+			}
+			i += 6
+		} else {
+			i += 2
+		}
+		if low != high {
+			return true
+		}
+		high = false
+	}
+	return high
+}
+
+// nesting is how deep valid JSON is nested.
+func nesting(b []byte) (deepest int) {
+	depth, inString := 0, false
+	for i := 0; i < len(b); i++ {
+		switch c := b[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			depth++
+			deepest = max(deepest, depth)
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return deepest
+}
+
+// allocated is how many bytes this process has ever allocated.
+func allocated() int64 {
+	s := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(s)
+	return int64(s[0].Value.Uint64())
+}
+
+var fuzzLimits = shiva.Limits{MessageBytes: 1 << 30, MetadataBytes: 1 << 24, Tensors: 250, Rank: 40, JSONDepth: 20}
+
+// FuzzDecoder pushes any bytes in any pieces, and holds the decoder to parseWhole; to an encoder that gives the same
+// bytes back; and to the memory that it may take for what has arrived.
+func FuzzDecoder(f *testing.F) {
+	for _, g := range readGoldens(f) {
+		f.Add(g.bytes, uint64(1))
+		f.Add(g.bytes, uint64(2))
+	}
+	f.Fuzz(func(t *testing.T, stream []byte, seed uint64) {
+		rnd := rand.New(rand.NewPCG(seed, 0))
+		if seed%2 == 0 && len(stream) >= 12 {
+			// With right checksums, or hardly any change to the first header would get past them.
+			stream = bytes.Clone(stream)
+			stream[10] = 84 + stream[7] + stream[8] + stream[9]
+			stream[11] = 2 * stream[10]
+		}
+		pool := tensor.NewPool(0)
+		d := shiva.NewDecoder(shiva.DecoderConfig{Limits: fuzzLimits, Pool: pool})
+		want := stream // what parseWhole has not yet looked at
+		consumed := 0
+		before := allocated()
+		var judged int64 // allocated by parseWhole and the comparisons
+		for rest := stream; len(rest) > 0; {
+			n, m, err := d.Push(rest[:1+rnd.IntN(min(len(rest), 1+rnd.IntN(5000)))])
+			rest = rest[n:]
+			consumed += n
+			held := pool.InUse()
+			if m != nil {
+				for _, b := range m.Tensors {
+					held -= int64(len(b.Data))
+				}
+			}
+			if most := int64(consumed)*11 + 64<<10; held > most {
+				t.Fatalf("%d bytes held after %d", held, consumed)
+			}
+			if taken := allocated() - before - judged; taken > int64(consumed)*12+1<<20 {
+				t.Fatalf("%d bytes allocated after %d", taken, consumed)
+			}
+			if m == nil && err == nil {
+				continue
+			}
+			start := allocated()
+			p, kind := parseWhole(want, fuzzLimits)
+			if err != nil {
+				e := err.(*shiva.DecodeError)
+				if e.Kind != kind || e.Keep() != (p.size >= 0) {
+					t.Fatalf("%v, keep %t; want %q, of a message of %d bytes", e, e.Keep(), kind, p.size)
+				}
+				if !e.Keep() {
+					break
+				}
+			} else {
+				if kind != "" {
+					t.Fatalf("a message, want %s", kind)
+				}
+				sameMessage(t, "decoded", m, &shiva.Message{Namespace: string(p.namespace), Metadata: p.metadata, Tensors: p.tensors})
+				checkEncodesBack(t, m, want[:p.size])
+				m.Release()
+			}
+			want = want[p.size:]
+			if len(want) != len(stream)-consumed {
+				t.Fatalf("consumed %d bytes, want %d", consumed, len(stream)-len(want))
+			}
+			judged += allocated() - start
+		}
+		d.Reset()
+		checkLeaks(t, pool)
+	})
+}
+
+// checkEncodesBack: a message encodes to the bytes that it was decoded from, but for the twin codes and the padding of long
+// doubles; so decoding those again gives the same message. All encoders agree.
+func checkEncodesBack(t *testing.T, m *shiva.Message, wire []byte) {
+	t.Helper()
+	again, err := shiva.AppendMessage(nil, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if size, err := shiva.MessageSize(m); err != nil || size != len(again) || size != len(wire) {
+		t.Fatalf("size %d, %v; encoded %d; decoded from %d", size, err, len(again), len(wire))
+	}
+	_, vecs, err := shiva.AppendVectored(nil, nil, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(bytes.Join(vecs, nil), again) {
+		t.Fatal("the vectored encoder gives other bytes")
+	}
+	exact := true
+	for _, x := range m.Tensors {
+		switch x.DType {
+		case tensor.Float64, tensor.Int64, tensor.LongDouble:
+			exact = false
+		}
+	}
+	if exact && !bytes.Equal(again, wire) {
+		t.Fatalf("encodes back to\n%x, want\n%x", again, wire)
+	}
+}
+
+// FuzzResync: any noise before a message costs no panic, no loop and, if the noise holds no header, not the message.
+func FuzzResync(f *testing.F) {
+	for _, g := range readGoldens(f) {
+		if len(g.bytes) < 5000 {
+			f.Add(g.bytes)
+		}
+	}
+	good := []byte{6, 66, 11, 1, 0, 0, 0, 0, 0, 1, 0x55, 0xaa, 'x'}
+	f.Fuzz(func(t *testing.T, noise []byte) {
+		pool := tensor.NewPool(0)
+		d := shiva.NewDecoder(shiva.DecoderConfig{Resync: true, Pool: pool, Limits: shiva.Limits{MessageBytes: 1 << 20}})
+		found := false
+		for _, b := range [][]byte{noise, good} {
+			for len(b) > 0 {
+				n, m, err := d.Push(b)
+				if m != nil {
+					found = m.Namespace == "x" && n == len(b)
+					m.Release()
+				}
+				if err != nil && !err.(*shiva.DecodeError).Keep() {
+					t.Fatal(err)
+				}
+				b = b[n:]
+			}
+		}
+		if !found && !bytes.Contains(noise, good[:4]) {
+			t.Fatalf("the message after %x was not found", noise)
+		}
+		d.Reset()
+		checkLeaks(t, pool)
+	})
+}
+
+// FuzzMetadata holds the scanner to encoding/json.
+func FuzzMetadata(f *testing.F) {
+	for _, g := range readGoldens(f) {
+		if p, _ := parseWhole(g.bytes, fuzzLimits); len(p.metadata) > 0 && len(p.metadata) < 5000 {
+			f.Add(p.metadata)
+		}
+	}
+	for _, s := range metadataCases {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		kind := shiva.Kind("")
+		if err := shiva.ValidObject(b); err != nil {
+			kind = err.(*shiva.DecodeError).Kind
+		}
+		if want := metadataKind(b, 128); kind != want {
+			t.Fatalf("%q: %q, want %q", b, kind, want)
+		}
+		got := map[string]json.RawMessage{}
+		err := shiva.EachField(b, func(key, value []byte) bool {
+			got[string(key)] = bytes.Clone(value)
+			return true
+		})
+		if kind != "" || len(b) == 0 {
+			return
+		}
+		var want map[string]json.RawMessage
+		if e := json.Unmarshal(b, &want); e != nil || err != nil || len(got) != len(want) {
+			t.Fatalf("%q: fields %q (%v), want %q (%v)", b, got, err, want, e)
+		}
+		for k, v := range want {
+			if !bytes.Equal(got[k], v) {
+				t.Fatalf("%q: field %q is %q, want %q", b, k, got[k], v)
+			}
+			if !bytes.Equal(shiva.Field(b, k), v) {
+				t.Fatalf("%q: Field(%q) is %q, want %q", b, k, shiva.Field(b, k), v)
+			}
+			var s string
+			isString := v[0] == '"' && json.Unmarshal(v, &s) == nil
+			if p, ok := shiva.ParseString(v); ok != isString || p != s {
+				t.Fatalf("%q as a string is %q, %t; want %q, %t", v, p, ok, s, isString)
+			}
+		}
+	})
+}
+
+// FuzzString: what AppendString writes is JSON that reads back as the same text.
+func FuzzString(f *testing.F) {
+	for _, s := range []string{"", "a", "\"\\\n\r\t\x00\x1f\x7f", "größe 日本 🎉", "\xff\xc0\xaf a\xe6\x97", "\u2028\ufffd"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		b := shiva.AppendString([]byte("x"), s)[1:]
+		// Each byte that is not UTF-8 becomes one U+FFFD, as in a range over the string.
+		want := string([]rune(s))
+		if got, ok := shiva.ParseString(b); !ok || got != want {
+			t.Fatalf("%q is written %q and read %q, %t", s, b, got, ok)
+		}
+		var std string
+		if err := json.Unmarshal(b, &std); err != nil || std != want {
+			t.Fatalf("%q is written %q, which encoding/json reads as %q, %v", s, b, std, err)
+		}
+	})
+}
+
+// FuzzParseError: any metadata is a report, and a report that we made comes back whole.
+func FuzzParseError(f *testing.F) {
+	f.Add([]byte(`{"type": "ValueError", "message": "x"}`), "Overloaded", "queue full", 429, true, `"id"`)
+	f.Add([]byte(`{"type":1,"code":"x","retryable":"yes","id":null}`), "", "", 0, false, "")
+	f.Add([]byte(`{"type":"a","type":"b","code":1e3`), "\xff", "\"", -1, true, `{"a":[]}`)
+	f.Fuzz(func(t *testing.T, metadata []byte, typ, message string, code int, retryable bool, id string) {
+		if e := shiva.ParseError(&shiva.Message{Namespace: shiva.ErrorNamespace, Metadata: metadata}); e == nil {
+			t.Fatal("not taken for a report")
+		}
+		if json.Valid([]byte(id)) && !loneSurrogate([]byte(id)) && utf8.ValidString(id) && nesting([]byte(id)) < 100 {
+			id = strings.Trim(id, " \t\r\n")
+		} else {
+			id = ""
+		}
+		want := shiva.RemoteError{Type: typ, Message: message, Code: code, Retryable: retryable, ID: id}
+		m := shiva.ErrorMessage(&want)
+		if err := shiva.ValidObject(m.Metadata); err != nil {
+			t.Fatalf("%q: %v", m.Metadata, err)
+		}
+		want.Type, want.Message = string([]rune(typ)), string([]rune(message))
+		if got := shiva.ParseError(m); *got != want {
+			t.Fatalf("%q reads as %+v, want %+v", m.Metadata, *got, want)
+		}
+	})
+}
