@@ -51,6 +51,7 @@ func Listen(cfg Config) (*Listener, error) {
 		return nil, err
 	}
 	l := &Listener{cfg: cfg.withDefaults(), sessions: make(map[*session]struct{}), stopped: make(chan struct{}), empty: make(chan struct{})}
+	l.quiet.rate = linesPerSecond
 	for _, addr := range cfg.Addrs {
 		ear, err := listen(addr)
 		if err != nil {
@@ -229,6 +230,7 @@ func (l *Listener) allowed() (unlogged uint64, ok bool) {
 
 // A limiter lets some lines pass each second and counts the others.
 type limiter struct {
+	rate   int
 	second time.Time
 	passed int
 	held   uint64
@@ -240,7 +242,7 @@ func (q *limiter) allow(now time.Time) (held uint64, ok bool) {
 	if now.Sub(q.second) >= time.Second {
 		q.second, q.passed = now, 0
 	}
-	if q.passed >= linesPerSecond {
+	if q.passed >= q.rate {
 		q.held++
 		return 0, false
 	}

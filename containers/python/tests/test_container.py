@@ -456,6 +456,30 @@ def test_an_unhealthy_model_signs_off_and_comes_back(caplog: pytest.LogCaptureFi
     assert "the health hook returned False; signing off" in caplog.text
 
 
+HOGGING = """
+import ctypes
+from shiva_container import Tensor, model, serve
+
+hold = ctypes.PyDLL(None).usleep  # unlike CDLL, PyDLL keeps the interpreter's lock
+
+@model(name="hog", inputs=[Tensor("x", "FP32", [-1, 2])], outputs=[Tensor("y", "FP32", [-1, 2])])
+def predict(x):
+    hold(400_000)
+    return x
+
+serve()
+"""
+
+
+def test_a_model_that_holds_the_lock_does_not_make_the_server_look_dead(tmp_path: Path) -> None:
+    with Fake(heartbeat_ms=20, dead_after_ms=150) as fake, start(tmp_path, fake.endpoint, HOGGING) as process:
+        peer, _ = fake.hello()
+        for _ in range(5):
+            assert "outputs" in fake.result(ask(fake, peer))[0]
+        assert len(fake.seen(b"hello")) == 1, "the container gave up a server whose heartbeats lay unread"
+        process.kill()
+
+
 SCRIPT = """
 import time
 from shiva_container import Tensor, model, serve
@@ -471,9 +495,9 @@ print("end", flush=True)
 """
 
 
-def start(tmp_path: Path, servers: str, delay: float) -> subprocess.Popen[str]:
+def start(tmp_path: Path, servers: str, script: str) -> subprocess.Popen[str]:
     path = tmp_path / "served.py"
-    path.write_text(SCRIPT.replace("DELAY", str(delay)))
+    path.write_text(script)
     return subprocess.Popen(
         [sys.executable, str(path)],
         env={**os.environ, "SHIVA_SERVERS": servers},
@@ -485,7 +509,7 @@ def start(tmp_path: Path, servers: str, delay: float) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve_drains_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
-    with Fake() as fake, start(tmp_path, fake.endpoint, 0.3) as process:
+    with Fake() as fake, start(tmp_path, fake.endpoint, SCRIPT.replace("DELAY", "0.3")) as process:
         peer, _ = fake.hello()
         batch_id = ask(fake, peer)
         assert process.stdout is not None
@@ -501,7 +525,7 @@ def test_serve_drains_on_a_signal(tmp_path: Path, number: signal.Signals) -> Non
 
 
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
-    with Fake() as fake, start(tmp_path, fake.endpoint, 3600) as process:
+    with Fake() as fake, start(tmp_path, fake.endpoint, SCRIPT.replace("DELAY", "3600")) as process:
         peer, _ = fake.hello()
         ask(fake, peer)
         assert process.stdout is not None

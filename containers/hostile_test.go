@@ -1,0 +1,384 @@
+package containers_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// hello is a good registration of a model that hostile peers begin with.
+func hello(name string) []byte {
+	m := echo(nil)
+	m.Name = name
+	return containertest.Hello(m)
+}
+
+// registered gives a peer over TCP that has registered a model of its own.
+func registered(t testing.TB, r *rig, name string) *containertest.Peer {
+	t.Helper()
+	p, err := containertest.NewPeer(dial(t, r))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Send([]byte("hello"), hello(name)); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := p.Receive(); err != nil || string(f[0]) != "welcome" {
+		t.Fatalf("%q, %v", f, err)
+	}
+	return p
+}
+
+func zmtpGreeting() []byte {
+	g := make([]byte, 64)
+	g[0], g[9], g[10] = 0xff, 0x7f, 3
+	copy(g[12:], "NULL")
+	return g
+}
+
+// frame is a raw frame header with the long flag.
+func frameHeader(flags byte, size uint64) []byte {
+	return binary.BigEndian.AppendUint64([]byte{flags | 2}, size)
+}
+
+// TestHostilePeers lets each of them at the server over a real socket while another container serves. Nothing but its own
+// session may suffer, and its end is logged with a reason.
+func TestHostilePeers(t *testing.T) {
+	write := func(b ...[]byte) func(t *testing.T, r *rig, c net.Conn) {
+		return func(t *testing.T, r *rig, c net.Conn) { c.Write(bytes.Join(b, nil)) }
+	}
+	after := func(name string, do func(p *containertest.Peer)) func(t *testing.T, r *rig, c net.Conn) {
+		return func(t *testing.T, r *rig, c net.Conn) {
+			c.Close()
+			p := registered(t, r, name)
+			defer p.Close()
+			do(p)
+			for { // until the server hangs up
+				if _, err := p.Receive(); err != nil {
+					return
+				}
+			}
+		}
+	}
+	dealer := "\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
+	ready := append([]byte{4, byte(len(dealer))}, dealer...)
+	command := func(body string) []byte { return append([]byte{4, byte(len(body))}, body...) }
+	tests := []struct {
+		name  string
+		peer  func(t *testing.T, r *rig, c net.Conn)
+		words []string // of its log line
+	}{
+		{"silent", write(), []string{"i/o timeout"}},
+		{"half a greeting", write(zmtpGreeting()[:20]), []string{"i/o timeout"}},
+		{"greeting only", write(zmtpGreeting()), []string{"READY", "i/o timeout"}},
+		{"handshake only", write(zmtpGreeting(), ready), []string{"not registered within"}},
+		{"http", write([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")), []string{"not a ZeroMQ greeting"}},
+		{"rubbish", write(bytes.Repeat([]byte{0xa5}, 4096)), []string{"not a ZeroMQ greeting"}},
+		{"READY of 2^62", write(zmtpGreeting(), frameHeader(4, 1<<62)), []string{"limit 4096"}},
+		{"READY without a type", write(zmtpGreeting(), command("\x05READY")), []string{"expected DEALER"}},
+		{"READY past its end", write(zmtpGreeting(), command("\x05READY\xff")), []string{"cut short"}},
+		{"READY of a STREAM", write(zmtpGreeting(), command("\x05READY\x0bSocket-Type\x00\x00\x00\x06STREAM")), []string{"STREAM"}},
+		{"frame of 2^62", write(zmtpGreeting(), ready, frameHeader(0, 1<<62)), []string{"4611686018427387904 bytes"}},
+		{"frame of 2^49", write(zmtpGreeting(), ready, frameHeader(0, 1<<49)), []string{"limit 2097152"}},
+		{"endless MORE", write(zmtpGreeting(), ready, bytes.Repeat([]byte{1, 0}, 100_000)), []string{"more than 8192 frames"}},
+		{"PING flood", write(zmtpGreeting(), ready, bytes.Repeat(command("\x04PING\x00\x00ctx"), 10_000)), []string{"not registered within"}},
+		{"v1", write(zmtpGreeting(), ready, []byte("\x01\x00\x01\x01m\x01\x011\x00\x013")), []string{"RPC v1", `\"m\"`}},
+		{"unknown words", write(zmtpGreeting(), ready, []byte("\x00\x05howdy")), []string{"howdy"}},
+		{"2^62 when registered", after("h1", func(p *containertest.Peer) { p.Raw().Write(frameHeader(0, 1<<62)) }), []string{"model=h1/1", "limit 268435456"}},
+		{"unknown kind", after("h2", func(p *containertest.Peer) { p.Send([]byte("evil\n")) }), []string{"model=h2/1", `evil`, "expected hello, heartbeat"}},
+		{"short result", after("h3", func(p *containertest.Peer) { p.Send([]byte("result"), []byte("id")) }), []string{"model=h3/1", "expected result | id"}},
+		{"second hello", after("h4", func(p *containertest.Peer) { p.Send([]byte("hello"), hello("h4")) }), []string{"model=h4/1", "twice"}},
+		{"dies in a frame", after("h5", func(p *containertest.Peer) {
+			p.Raw().Write(frameHeader(1, 1000))
+			p.Raw().(*net.TCPConn).CloseWrite()
+		}), []string{"model=h5/1", "unexpected EOF"}},
+		{"reserved bits", after("h6", func(p *containertest.Peer) { p.Raw().Write([]byte{0xf8, 0}) }), []string{"model=h6/1", "reserved bits"}},
+	}
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, HandshakeTimeout: 300 * time.Millisecond, Heartbeat: 20 * time.Second})
+	r.LogEverything()
+	good, err := containertest.Dial(t.Context(), r.Dialable()[0], echo(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer good.Close()
+	r.wait(t, echoID, 1)
+
+	stop := make(chan struct{})
+	var serving sync.WaitGroup
+	served := 0
+	serving.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := r.echoes(echoID); err != nil {
+				t.Errorf("the good container: %v", err)
+				return
+			}
+			served++
+		}
+	})
+	var peers sync.WaitGroup
+	for _, tt := range tests {
+		peers.Go(func() {
+			c := dial(t, r)
+			tt.peer(t, r, c)
+			io.Copy(io.Discard, c) // until the server hangs up
+			c.Close()
+		})
+	}
+	peers.Wait()
+	close(stop)
+	serving.Wait()
+	if served == 0 {
+		t.Error("nothing was served meanwhile")
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { r.logs(t, tt.words...) })
+	}
+	if n := len(r.Sessions()); n != 1 {
+		t.Errorf("%d sessions left, expected the good one", n)
+	}
+}
+
+// TestStuckReader: a container that takes batches and reads nothing is ended by the write timeout, its rows go to
+// others, and nobody waits for it: not the clients, not other containers, not those that join.
+func TestStuckReader(t *testing.T) {
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, WriteTimeout: 200 * time.Millisecond, Heartbeat: 20 * time.Second})
+	const row = 4 << 20 // floats: more than the sockets' buffers hold
+	spec := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, row}}}
+	large := containertest.Model{Name: "echo", Version: "1", Inputs: spec, Outputs: spec}
+	stuck, err := containertest.NewPeer(dial(t, r))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stuck.Close()
+	if err := stuck.Send([]byte("hello"), containertest.Hello(large)); err != nil {
+		t.Fatal(err)
+	}
+	r.wait(t, echoID, 1)
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			x, err := tensor.FromSlice(tensor.Shape{1, row}, make([]float32, row))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			out, err := r.infer(echoID, x)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			out[0].Release()
+		})
+	}
+	eventually(t, "a batch to go out", func() bool { return r.Sessions()[0].Batches > 0 })
+	good, err := containertest.Dial(t.Context(), r.Dialable()[0], large)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer good.Close()
+	wg.Wait()
+	r.logs(t, "container gone", "does not read")
+}
+
+// TestEarlyAnswer: who answers a batch that is still being sent knows the ids, and is up to no good: the memory of the
+// batch may not be given back while the socket reads it. Its session ends.
+func TestEarlyAnswer(t *testing.T) {
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
+	const row = 4 << 20 // floats: more than the sockets' buffers hold
+	spec := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, row}}}
+	large := containertest.Model{Name: "echo", Version: "1", Inputs: spec, Outputs: spec}
+	p, err := containertest.NewPeer(dial(t, r))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := p.Send([]byte("hello"), containertest.Hello(large)); err != nil {
+		t.Fatal(err)
+	}
+	r.wait(t, echoID, 1)
+	x, err := tensor.FromSlice(tensor.Shape{1, row}, make([]float32, row))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	ask := func(want error) {
+		wg.Go(func() {
+			out, err := r.infer(echoID, x)
+			if !errors.Is(err, want) {
+				t.Errorf("got %v, expected %v", err, want)
+			}
+			for _, o := range out {
+				o.Release()
+			}
+		})
+	}
+	ask(nil)
+	if _, err := p.Receive(); err != nil { // welcome
+		t.Fatal(err)
+	}
+	f, err := p.Receive()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := binary.LittleEndian.Uint64(f[1])
+	if err := p.Send(containertest.Result(id, spec, containertest.Reply{Outputs: []tensor.Tensor{x}})...); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	ask(scheduler.ErrContainerLost)
+	eventually(t, "the second batch", func() bool { return r.Sessions()[0].Batches == 2 })
+	if err := p.Send(containertest.Result(id+1, spec, containertest.Reply{Error: "guessed"})...); err != nil {
+		t.Fatal(err)
+	}
+	r.logs(t, "container gone", "before all of it had been sent")
+	wg.Wait()
+}
+
+// TestChurn: many connects and disconnects leave nothing behind, and a container serves meanwhile.
+func TestChurn(t *testing.T) {
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0", "ipc://" + filepath.Join(t.TempDir(), "s")}})
+	good, err := containertest.Dial(t.Context(), r.Dialable()[1], echo(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer good.Close()
+	r.wait(t, echoID, 1)
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for k := range 100 {
+				raw, err := net.Dial("tcp", r.Addrs()[0].String())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if k%4 == 0 {
+					raw.Close()
+					continue
+				}
+				c, err := containertest.Start(raw, churn(i))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if k%2 == 0 {
+					c.Kill()
+				} else {
+					c.Close()
+				}
+			}
+		})
+	}
+	for range 50 {
+		if err := r.echoes(echoID); err != nil {
+			t.Error(err)
+		}
+	}
+	wg.Wait()
+	eventually(t, "sessions to end", func() bool { return len(r.Sessions()) == 1 })
+	if s := r.Stats(); s.Accepted != 401 || s.Registered != 1 || s.Ended != 300 || s.Strangers != 100 {
+		t.Errorf("stats %+v", s)
+	}
+}
+
+func churn(i int) containertest.Model {
+	m := echo(nil)
+	m.Name = fmt.Sprint("churn", i)
+	return m
+}
+
+// TestTooMany: beyond the limits connections are refused, and strangers make room for containers.
+func TestTooMany(t *testing.T) {
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Limits: containers.Limits{Sessions: 12, Handshakes: 4}})
+	var silent []net.Conn
+	for range 10 {
+		silent = append(silent, dial(t, r))
+	}
+	eventually(t, "the oldest to be displaced", func() bool { return r.Stats().Displaced == 6 })
+	good, err := containertest.Dial(t.Context(), r.Dialable()[0], echo(nil))
+	if err != nil {
+		t.Fatalf("a container could not join among strangers: %v", err)
+	}
+	defer good.Close()
+	var more []*containertest.Container
+	for len(more) < 8 {
+		c, err := containertest.Dial(t.Context(), r.Dialable()[0], echo(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		more = append(more, c)
+	}
+	for range 6 {
+		silent = append(silent, dial(t, r))
+	}
+	eventually(t, "connections to be refused", func() bool { return r.Stats().Refused > 0 })
+	if err := r.echoes(echoID); err != nil {
+		t.Error(err)
+	}
+	for _, c := range silent {
+		c.Close()
+	}
+}
+
+// TestIPC: a socket file that a dead server left is taken over, one of a live server is not, and other files are left alone.
+func TestIPC(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	dead, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.(*net.UnixListener).SetUnlinkOnClose(false)
+	dead.Close()
+	r := newRig(t, containers.Config{Addrs: []string{"ipc://" + path}})
+	c, err := containertest.Dial(t.Context(), r.Dialable()[0], echo(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	r.wait(t, echoID, 1)
+	if err := r.echoes(echoID); err != nil {
+		t.Error(err)
+	}
+	if _, err := containers.Listen(containers.Config{Scheduler: r.sched, Addrs: []string{"ipc://" + path}}); err == nil || !strings.Contains(err.Error(), "another server") {
+		t.Errorf("a second server: %v", err)
+	}
+	file := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := containers.Listen(containers.Config{Scheduler: r.sched, Addrs: []string{"tcp://127.0.0.1:0", "ipc://" + file}}); err == nil || !strings.Contains(err.Error(), "not a socket") {
+		t.Errorf("an ordinary file: %v", err)
+	}
+}
+
+// TestConfig: all faults are named at once.
+func TestConfig(t *testing.T) {
+	_, err := containers.Listen(containers.Config{
+		Addrs: []string{"7000", "udp://x:1", "ipc://"}, Heartbeat: -1, Limits: containers.Limits{Sessions: -1},
+	})
+	for _, want := range []string{"no scheduler", `"7000"`, "udp", "ipc://path", "heartbeat", "sessions is -1"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in %v", want, err)
+		}
+	}
+}

@@ -1,0 +1,424 @@
+package containers_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// bubble runs a test on a fake clock, over memory.
+func bubble(t *testing.T, f func(t *testing.T, r *rig)) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{pool: tensor.NewPool(1 << 30), log: &logBuffer{}}
+		var err error
+		if r.sched, err = scheduler.New(scheduler.Config{Pool: r.pool}); err != nil {
+			t.Fatal(err)
+		}
+		r.Listener, err = containers.Listen(containers.Config{Scheduler: r.sched, Pool: r.pool, Log: slog.New(slog.NewTextHandler(r.log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f(t, r)
+		r.Close()
+		r.sched.Close()
+		synctest.Wait()
+		if n := r.pool.InUse(); n != 0 {
+			t.Errorf("%d bytes not given back", n)
+		}
+		if t.Failed() {
+			t.Logf("log:\n%s", r.log)
+		}
+	})
+}
+
+// start joins a container inside a bubble.
+func (r *rig) start(t *testing.T, m containertest.Model) *containertest.Container {
+	t.Helper()
+	c, err := containertest.Join(r, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	synctest.Wait()
+	return c
+}
+
+func (r *rig) live(id scheduler.ModelID) int {
+	m, ok := r.sched.Model(id)
+	if !ok {
+		return 0
+	}
+	return m.Replicas()
+}
+
+// TestSilence: a container that hangs is dead after three beats, one that beats lives, and its batch fails at once.
+func TestSilence(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		c := r.start(t, echo(nil))
+		time.Sleep(time.Hour)
+		if r.live(echoID) != 1 {
+			t.Fatal("an idle container that beats was given up")
+		}
+		c.Mute(true)
+		time.Sleep(1900 * time.Millisecond)
+		synctest.Wait()
+		if r.live(echoID) != 1 {
+			t.Error("given up before three beats were missing")
+		}
+		time.Sleep(1200 * time.Millisecond)
+		synctest.Wait()
+		if r.live(echoID) != 0 {
+			t.Error("not given up after three beats")
+		}
+		<-c.Gone()
+		r.logs(t, "container gone", "model=echo/1", "silent for 3s")
+	})
+}
+
+// TestComputing: a container that computes for long answers PINGs and is left alone.
+func TestComputing(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		c := r.start(t, echo(func(b *containertest.Batch) containertest.Reply {
+			return containertest.Reply{Outputs: b.Inputs, Delay: 20 * time.Second}
+		}))
+		var err error
+		var wg sync.WaitGroup
+		wg.Go(func() { err = r.echoes(echoID) })
+		synctest.Wait()
+		c.Mute(true) // a model that holds the interpreter's lock cannot beat
+		wg.Wait()
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestDeath: when a replica's socket closes, its batches go to another one, and each request is answered once.
+func TestDeath(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		var dying, living *containertest.Container
+		hang := func(b *containertest.Batch) containertest.Reply { return containertest.Reply{Silent: true} }
+		dying = r.start(t, echo(hang))
+		var answers atomic.Int32
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				if err := r.echoes(echoID); err != nil {
+					t.Error(err)
+				}
+				answers.Add(1)
+			})
+		}
+		synctest.Wait()
+		living = r.start(t, echo(nil))
+		synctest.Wait()
+		began := time.Now()
+		dying.Kill()
+		wg.Wait()
+		if took := time.Since(began); took != 0 {
+			t.Errorf("the death was noticed after %v", took)
+		}
+		if answers.Load() != 10 || len(dying.Batches()) == 0 || len(living.Batches()) == 0 {
+			t.Errorf("%d answers; %d batches went to the dying container, %d to the other", answers.Load(), len(dying.Batches()), len(living.Batches()))
+		}
+	})
+}
+
+// TestDeathOfTheOnly: without another replica the requests fail, typed, and a new container serves again.
+func TestDeathOfTheOnly(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		c := r.start(t, echo(func(b *containertest.Batch) containertest.Reply { return containertest.Reply{Die: true} }))
+		err := r.echoes(echoID)
+		if !errors.Is(err, scheduler.ErrContainerLost) && !errors.Is(err, scheduler.ErrUnavailable) {
+			t.Errorf("got %v", err)
+		}
+		<-c.Gone()
+		if err := r.echoes(echoID); !errors.Is(err, scheduler.ErrUnavailable) {
+			t.Errorf("got %v, expected ErrUnavailable", err)
+		}
+		r.start(t, echo(nil))
+		if err := r.echoes(echoID); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestDrain: the container asks for no more, gets goodbye after its last answer, and hangs up.
+func TestDrain(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		c := r.start(t, echo(func(b *containertest.Batch) containertest.Reply {
+			return containertest.Reply{Outputs: b.Inputs, Delay: 5 * time.Second}
+		}))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := r.echoes(echoID); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		if err := c.Drain(); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if s := r.Sessions(); len(s) != 1 || s[0].State != "draining" || s[0].InFlight != 1 {
+			t.Errorf("sessions %+v", s)
+		}
+		if err := r.echoes(echoID); !errors.Is(err, scheduler.ErrUnavailable) {
+			t.Errorf("while draining: %v", err)
+		}
+		wg.Wait()
+		<-c.Gone()
+		if g := c.Goodbye(); g == nil || g.Reconnect || g.Reason != "drained" {
+			t.Errorf("goodbye %+v", g)
+		}
+		synctest.Wait()
+		if n := len(r.Sessions()); n != 0 {
+			t.Errorf("%d sessions left", n)
+		}
+	})
+}
+
+// TestShutdown: every container answers what it has and is told to come back.
+func TestShutdown(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		c := r.start(t, echo(func(b *containertest.Batch) containertest.Reply {
+			return containertest.Reply{Outputs: b.Inputs, Delay: 2 * time.Second}
+		}))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := r.echoes(echoID); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		if err := r.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+		<-c.Gone()
+		if g := c.Goodbye(); g == nil || !g.Reconnect {
+			t.Errorf("goodbye %+v", g)
+		}
+		if _, err := containertest.Join(r, echo(nil)); err == nil {
+			t.Error("a container joined a listener that is shut down")
+		}
+	})
+}
+
+// TestShutdownTimeout: a container that neither answers nor leaves is cut off at the end of the context.
+func TestShutdownTimeout(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		r.start(t, echo(func(*containertest.Batch) containertest.Reply { return containertest.Reply{Silent: true} }))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := r.echoes(echoID); !errors.Is(err, scheduler.ErrContainerLost) && !errors.Is(err, scheduler.ErrUnavailable) {
+				t.Errorf("got %v", err)
+			}
+		})
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := r.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Shutdown: %v", err)
+		}
+		if took := time.Since(began); took != 5*time.Second {
+			t.Errorf("Shutdown took %v", took)
+		}
+		wg.Wait()
+	})
+}
+
+// TestRetire: the containers of one version go for good, the others stay.
+func TestRetire(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		old := r.start(t, echo(nil))
+		second := echo(nil)
+		second.Version = "2"
+		r.start(t, second)
+		if n := r.Retire(echoID, "version 2 serves"); n != 1 {
+			t.Errorf("retired %d", n)
+		}
+		<-old.Gone()
+		if g := old.Goodbye(); g == nil || g.Reconnect || g.Reason != "version 2 serves" {
+			t.Errorf("goodbye %+v", g)
+		}
+		synctest.Wait()
+		if s := r.Sessions(); len(s) != 1 || s[0].Model.Version != "2" {
+			t.Errorf("sessions %+v", s)
+		}
+	})
+}
+
+// A container whose socket reconnected by itself does not know that it must register again: it is told.
+func TestReconnectedSocket(t *testing.T) {
+	for _, first := range []string{"heartbeat", "result", "draining"} {
+		bubble(t, func(t *testing.T, r *rig) {
+			mine, theirs := containertest.Pipe()
+			if err := r.Add(theirs); err != nil {
+				t.Fatal(err)
+			}
+			p, err := containertest.NewPeer(mine)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			if err := p.Send([]byte(first), make([]byte, 8), []byte("{}")); err != nil {
+				t.Fatal(err)
+			}
+			f, err := p.Receive()
+			if err != nil || string(f[0]) != "goodbye" || !bytes.Contains(f[1], []byte(`"reconnect":true`)) {
+				t.Errorf("after %s: %q, %v", first, f, err)
+			}
+		})
+	}
+}
+
+// TestNeverRegisters: whoever does not register is gone after the handshake's time, whatever it says meanwhile.
+func TestNeverRegisters(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		mine, theirs := containertest.Pipe()
+		if err := r.Add(theirs); err != nil {
+			t.Fatal(err)
+		}
+		p, err := containertest.NewPeer(mine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		began := time.Now()
+		go func() {
+			for p.Send(nil, le32(2)) == nil { // a v3 container that only beats
+				time.Sleep(time.Second)
+			}
+		}()
+		for {
+			f, err := p.Receive()
+			if err != nil {
+				break
+			}
+			if len(f) != 4 || string(f[3]) != string(le32(1)) {
+				t.Fatalf("got %q", f)
+			}
+		}
+		if took := time.Since(began); took != 10*time.Second {
+			t.Errorf("ended after %v", took)
+		}
+		synctest.Wait()
+		r.logs(t, "before it registered", "not registered within 10s")
+		time.Sleep(2 * time.Second) // the sender notices
+	})
+}
+
+func le32(n uint32) []byte { return binary.LittleEndian.AppendUint32(nil, n) }
+
+// A v3 container beats every 5 s, is answered every time, and is dead after 30 s of silence.
+func TestV3Clock(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		p, id := r.v3(t, "2")
+		for range 20 {
+			time.Sleep(5 * time.Second)
+			if err := p.Send(nil, le32(2)); err != nil {
+				t.Fatal(err)
+			}
+			if f, err := p.Receive(); err != nil || len(f) != 4 || !bytes.Equal(f[1], le32(3)) || !bytes.Equal(f[2], le32(2)) || !bytes.Equal(f[3], le32(0)) {
+				t.Fatalf("a beat was answered with %q, %v", f, err)
+			}
+		}
+		time.Sleep(29 * time.Second)
+		synctest.Wait()
+		if r.live(id) != 1 {
+			t.Error("given up before 30 s")
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if r.live(id) != 0 {
+			t.Error("not given up after 30 s")
+		}
+	})
+}
+
+// v3 registers a legacy container by hand.
+func (r *rig) v3(t testing.TB, inputType string) (*containertest.Peer, scheduler.ModelID) {
+	t.Helper()
+	mine, theirs := containertest.Pipe()
+	if err := r.Add(theirs); err != nil {
+		t.Fatal(err)
+	}
+	p, err := containertest.NewPeer(mine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	if err := p.Send(nil, le32(2)); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := p.Receive(); err != nil || len(f) != 4 || !bytes.Equal(f[3], le32(1)) {
+		t.Fatalf("the first beat was answered with %q, %v", f, err)
+	}
+	if err := p.Send(nil, le32(0), []byte("legacy"), []byte("7"), []byte(inputType), le32(3)); err != nil {
+		t.Fatal(err)
+	}
+	id := scheduler.ModelID{Name: "legacy", Version: "7"}
+	for r.live(id) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	return p, id
+}
+
+// TestV3Serves: rows of different lengths, the Java container's ids, and its end.
+func TestV3Serves(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		p, id := r.v3(t, "2\x00stray")
+		go func() {
+			for {
+				f, err := p.Receive()
+				if err != nil {
+					return
+				}
+				sizes := binary.LittleEndian.AppendUint64(nil, uint64(len(f)-7))
+				outputs := [][]byte{}
+				for _, row := range f[7:] {
+					out := []byte(time.Duration(len(row)).String())
+					sizes = binary.LittleEndian.AppendUint64(sizes, uint64(len(out)))
+					outputs = append(outputs, out)
+				}
+				id8 := append(bytes.Clone(f[3]), 0, 0, 0, 0)
+				_ = p.Send(append([][]byte{nil, le32(1), id8, binary.LittleEndian.AppendUint64(nil, uint64(len(sizes))), sizes}, outputs...)...)
+			}
+		}()
+		for _, n := range []int{1, 3, 0} {
+			in, _ := tensor.FromSlice(tensor.Shape{2, n}, make([]float32, 2*n))
+			out, err := r.infer(id, in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := (4 * time.Duration(n)).String()
+			if got, err := tensor.Strings(out[0]); err != nil || len(got) != 2 || got[0] != want || got[1] != want {
+				t.Errorf("rows of %d: %q, %v", n, got, err)
+			}
+			out[0].Release()
+		}
+		if s := r.Sessions()[0]; s.Generation != "v3" || s.Model != id {
+			t.Errorf("session %+v", s)
+		}
+		p.Close()
+		synctest.Wait()
+		if r.live(id) != 0 {
+			t.Error("still a replica")
+		}
+		r.logs(t, "container gone", "model=legacy/7", "closed the connection")
+	})
+}

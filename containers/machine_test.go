@@ -1,0 +1,169 @@
+package containers
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// at is a time of the test's own clock, in seconds.
+func at(s float64) time.Time { return time.Unix(1_000_000, 0).Add(time.Duration(s * 1e9)) }
+
+// A moment is something that happens to a machine, and what must come of it.
+type moment struct {
+	at   float64
+	do   string // an event, or "tick", or "byte"
+	want action
+	next float64 // of a tick
+	err  string
+}
+
+var eventNames = map[string]event{
+	"heartbeat": evHeartbeat, "hello": evHello, "result": evResult, "draining": evDraining, "ignored": evIgnored,
+	"send": evSend, "answered": evAnswered, "said": evSaid, "retire": evRetire, "drained": evDrained, "refused": evRefused,
+}
+
+// TestMachine plays lives of sessions.
+func TestMachine(t *testing.T) {
+	four := new(v4).clocks(time.Second)
+	four.register, four.pings = 10*time.Second, true
+	deaf := four
+	deaf.pings = false
+	three := new(v3).clocks(time.Second)
+	three.register, three.pings = 10*time.Second, true
+	tests := []struct {
+		name   string
+		clocks clocks
+		play   []moment
+	}{
+		{"v4: beats, and dies of silence", four, []moment{
+			{at: 0, do: "tick", next: 10},
+			{at: 1, do: "hello", want: actRegister},
+			{at: 1, do: "said"},
+			{at: 1, do: "tick", next: 2},
+			{at: 2, do: "tick", want: actBeat, next: 3},
+			{at: 2, do: "said"},
+			{at: 2.5, do: "heartbeat"},
+			{at: 3, do: "tick", want: actBeat, next: 4},
+			{at: 3, do: "said"},
+			{at: 5.2, do: "byte"}, // a PONG proves nothing about an idle container
+			{at: 5.4, do: "tick", want: actBeat, next: 5.5},
+			{at: 5.5, do: "tick", err: "silent for 3s"},
+		}},
+		{"v4: computes without beating, and its PONGs count", four, []moment{
+			{at: 0, do: "hello", want: actRegister},
+			{at: 0, do: "send"},
+			{at: 1, do: "tick", want: actPing | actBeat, next: 2},
+			{at: 1, do: "said"},
+			{at: 1.1, do: "byte"},
+			{at: 2, do: "tick", want: actBeat, next: 2.1},
+			{at: 2, do: "said"},
+			{at: 2.1, do: "tick", want: actPing, next: 3},
+			{at: 2.2, do: "byte"},
+			{at: 9, do: "tick", err: "silent for 6.8s"},
+		}},
+		{"v4: a hung process is silent on every level", four, []moment{
+			{at: 0, do: "hello", want: actRegister},
+			{at: 0.5, do: "send"},
+			{at: 2.9, do: "tick", want: actPing | actBeat, next: 3},
+			{at: 3, do: "tick", want: actBeat, err: "silent for 3s"},
+		}},
+		{"v4: a peer without PING is left to the execution timeout", deaf, []moment{
+			{at: 0, do: "hello", want: actRegister},
+			{at: 0, do: "send"},
+			{at: 60, do: "tick", want: actBeat, next: 61},
+			{at: 60, do: "result", want: actDeliver},
+			{at: 60, do: "answered"},
+			{at: 63, do: "tick", err: "silent for 3s"},
+		}},
+		{"v4: never registers", four, []moment{
+			{at: 9.9, do: "tick", next: 10},
+			{at: 10, do: "tick", err: "not registered within 10s"},
+		}},
+		{"v4: must register first", four, []moment{
+			{at: 1, do: "result", want: actRepeat},
+			{at: 1, do: "hello"},
+			{at: 2.9, do: "tick", next: 3},
+			{at: 3, do: "tick", err: "still here"},
+		}},
+		{"v4: registers twice", four, []moment{
+			{at: 1, do: "hello", want: actRegister},
+			{at: 2, do: "hello", err: "twice"},
+		}},
+		{"v4: refused", four, []moment{
+			{at: 1, do: "hello", want: actRegister},
+			{at: 1, do: "refused"},
+			{at: 2, do: "hello"},
+			{at: 2, do: "result"},
+			{at: 3, do: "tick", err: "still here"},
+		}},
+		{"v4: drains", four, []moment{
+			{at: 1, do: "hello", want: actRegister},
+			{at: 1, do: "send"},
+			{at: 2, do: "draining", want: actDrain},
+			{at: 2, do: "draining"},
+			{at: 2, do: "retire"},
+			{at: 3, do: "result", want: actDeliver},
+			{at: 3, do: "answered"},
+			{at: 3, do: "drained", want: actGoodbye},
+			{at: 3, do: "drained"},
+			{at: 4, do: "heartbeat"},
+			{at: 5, do: "tick", err: "still here"},
+		}},
+		{"v3: every beat is answered, also before registration", three, []moment{
+			{at: 0, do: "heartbeat", want: actBeat},
+			{at: 0, do: "result"}, // of an earlier life of its socket
+			{at: 1, do: "hello", want: actRegister},
+			{at: 2, do: "hello"}, // it was asked twice
+			{at: 5, do: "heartbeat", want: actBeat},
+			{at: 5, do: "tick", next: 10},
+			{at: 34.9, do: "tick", next: 35},
+			{at: 35, do: "tick", err: "silent for 30s"},
+		}},
+		{"v3: no beat while it computes", three, []moment{
+			{at: 0, do: "hello", want: actRegister},
+			{at: 1, do: "send"},
+			{at: 5, do: "tick", want: actPing, next: 10},
+			{at: 5.1, do: "byte"},
+			{at: 34, do: "tick", want: actPing, next: 35.1},
+			{at: 34.5, do: "byte"},
+			{at: 60, do: "tick", want: actPing, next: 64.5},
+			{at: 64.5, do: "tick", err: "silent for 30s"},
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m := machine{clocks: tt.clocks, started: at(0)}
+			lastByte := at(0)
+			for i, p := range tt.play {
+				var do action
+				var err error
+				var next time.Time
+				switch p.do {
+				case "byte":
+					lastByte = at(p.at)
+				case "tick":
+					do, next, err = m.tick(at(p.at), lastByte)
+				default:
+					e, ok := eventNames[p.do]
+					if !ok {
+						t.Fatalf("no event %q", p.do)
+					}
+					do, err = m.step(e, at(p.at))
+				}
+				if p.err != "" {
+					if err == nil || !strings.Contains(err.Error(), p.err) {
+						t.Errorf("%d, %s: error %v, expected %q", i, p.do, err, p.err)
+					}
+					continue
+				}
+				if err != nil || do != p.want {
+					t.Errorf("%d, %s at %v: action %b, %v, expected %b", i, p.do, p.at, do, err, p.want)
+				}
+				if p.next != 0 && !next.Equal(at(p.next)) {
+					t.Errorf("%d, %s at %v: next at %v, expected %v", i, p.do, p.at, next.Sub(at(0)), p.next)
+				}
+			}
+		})
+	}
+}
