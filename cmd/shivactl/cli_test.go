@@ -368,6 +368,38 @@ func TestVersionOfServer(t *testing.T) {
 	}
 }
 
+// A deadline is sent only when the user asked for one: the model may have its own.
+func TestDeadline(t *testing.T) {
+	t.Chdir(t.TempDir())
+	digit(t, "a.png", 1, 8)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	deadline := make(chan bool, 2)
+	s := shivatest.Serve(l, func(c *shivatest.Conn, q *shiva.Message) {
+		if strings.HasPrefix(q.Namespace, "v2/") {
+			_ = c.Send(answer(fakeModels["digits"].metadata))
+			return
+		}
+		deadline <- shiva.Field(q.Metadata, "timeout_ms") != nil
+		_ = c.Send(fakeModels["digits"].answer(q))
+	})
+	defer s.Close()
+	for _, timeout := range []string{"", "5s"} {
+		args := []string{"infer", "digits", "a.png", "--addr", s.Addr()}
+		if timeout != "" {
+			args = append(args, "--timeout", timeout)
+		}
+		if code := run(context.Background(), args, nil, io.Discard, io.Discard); code != exitOK {
+			t.Fatal(code)
+		}
+		if sent := <-deadline; sent != (timeout != "") {
+			t.Errorf("--timeout %q: sent %v", timeout, sent)
+		}
+	}
+}
+
 // A server that accepts and says nothing costs the timeout and no more.
 func TestTimeout(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -74,7 +74,11 @@ func (c *cli) infer(o *inferOptions, args []string) error {
 	if err != nil {
 		return err
 	}
-	client, err := shiva.Dial(c.ctx, c.addr, shiva.WithInFlight(pipelined), shiva.WithDeadlineMetadata())
+	options := []shiva.Option{shiva.WithInFlight(pipelined)}
+	if c.asked { // else the model's own deadline counts
+		options = append(options, shiva.WithDeadlineMetadata())
+	}
+	client, err := shiva.Dial(c.ctx, c.addr, options...)
 	if err != nil {
 		return explain(err, "--addr", c.addr)
 	}

@@ -40,6 +40,7 @@ type cli struct {
 
 	addr, admin string
 	timeout     time.Duration
+	asked       bool // timeout is the user's wish, not the default
 	json        bool
 }
 
@@ -48,21 +49,26 @@ type cli struct {
 func (c *cli) register(f *flag.FlagSet) {
 	f.StringVar(&c.addr, "addr", c.addr, "the server's TCP door, as `HOST:PORT`")
 	f.StringVar(&c.admin, "admin", c.admin, "its admin door, as `HOST:PORT`")
-	f.Var((*patience)(&c.timeout), "timeout", "how long to wait for all that is asked, as a `TIME` with a unit")
+	f.Var(patience{c}, "timeout", "how long to wait for all that is asked, as a `TIME` with a unit")
 	f.BoolVar(&c.json, "json", c.json, "print JSON, for programs; see the help of each command")
 }
 
-// patience is a duration above 0, as a flag.
-type patience time.Duration
+// patience is --timeout: a duration above 0.
+type patience struct{ c *cli }
 
-func (p *patience) String() string { return time.Duration(*p).String() }
+func (p patience) String() string {
+	if p.c == nil { // package flag asks the zero value
+		return ""
+	}
+	return p.c.timeout.String()
+}
 
-func (p *patience) Set(text string) error {
+func (p patience) Set(text string) error {
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
 		return errors.New("expected a time above 0 with its unit, such as 30s or 500ms")
 	}
-	*p = patience(d)
+	p.c.timeout, p.c.asked = d, true
 	return nil
 }
 

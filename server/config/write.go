@@ -130,6 +130,8 @@ func jsonTree(v reflect.Value) any {
 	switch {
 	case v.Kind() == reflect.Slice && v.IsNil():
 		return []any{}
+	case v.Kind() == reflect.Map && v.IsNil():
+		return map[string]any{}
 	case v.Kind() != reflect.Struct:
 		return v.Interface()
 	}

@@ -75,9 +75,6 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// Registry is where further collectors can be added.
-func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
-
 // Door returns what the door of that name counts with, making it at the first call.
 func (m *Metrics) Door(name string) *Door {
 	m.mu.Lock()
