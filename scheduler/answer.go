@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -129,8 +130,7 @@ func (m *Model) assemble(r *Request) {
 			}
 			whole, err := tensor.Concat(parts, m.sched.pool)
 			if err != nil {
-				r.Err = fmt.Errorf("%w: the answers to its %d batches do not go together: %w", ErrContainerFailed, len(pieces), err)
-				r.outcome = OutcomeContainerFailed
+				m.spoiled(r, len(pieces), err)
 				for _, t := range r.Outputs {
 					t.Release()
 				}
@@ -145,6 +145,19 @@ func (m *Model) assemble(r *Request) {
 			t.Release()
 		}
 	}
+}
+
+// spoiled makes a request whose pieces could not be joined one that failed: the memory is not there, or its
+// rows came back in different shapes.
+func (m *Model) spoiled(r *Request, batches int, err error) {
+	r.outcome, r.Err = OutcomeContainerFailed, fmt.Errorf("%w: the answers to its %d batches do not go together: %w", ErrContainerFailed, batches, err)
+	if errors.Is(err, tensor.ErrBudget) {
+		r.outcome, r.Err = OutcomeMemory, fmt.Errorf("%w: no memory to put the answers to its %d batches together: %w", ErrOverloaded, batches, err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.core.stats.Outcomes[OutcomeOK]--
+	m.core.stats.Outcomes[r.outcome]++
 }
 
 // finish hands an answered request back to its owner. It must be the last that is done with it.

@@ -86,6 +86,7 @@ const (
 	defaultExecTimeout = 30 * time.Second
 	defaultSlots       = 2
 	maxSlots           = 64
+	maxExecTimeout     = 24 * time.Hour
 
 	// queueShapes bounds the number of different shapes that wait at once, as each has a queue of its own.
 	queueShapes = 1024
@@ -200,6 +201,9 @@ func (c ModelConfig) Validate() error {
 	}
 	if e.ExecTimeout <= e.Objective {
 		fault("exec_timeout is %v, it must be longer than the objective, %v", e.ExecTimeout, e.Objective)
+	}
+	if e.ExecTimeout > maxExecTimeout {
+		fault("exec_timeout is %v, it can be at most %v", e.ExecTimeout, maxExecTimeout)
 	}
 	if e.Slots > maxSlots {
 		fault("slots is %d, it can be at most %d", e.Slots, maxSlots)

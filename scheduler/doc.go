@@ -1,3 +1,63 @@
 // Package scheduler gathers requests into batches for replicas of models, so that as many as possible are
 // answered by their deadlines.
+//
+// It is a library without sockets. Front ends submit requests; adapters (sessions of containers, or plain
+// functions) register as workers and are handed batches.
+//
+//	s, err := scheduler.New(scheduler.Config{})
+//	rep, err := s.AddReplica(id, spec, worker, scheduler.ReplicaOptions{})
+//	err = s.Infer(ctx, &scheduler.Request{Model: rep.Model(), Inputs: inputs, Rows: 1})
+//
+// # A request's states
+//
+//	          refused: limit, prediction, draining, no replica ───────────────────┐
+//	            │                                                                 │
+//	Submit ─► waiting ─► executing ─► answered with outputs                       ▼
+//	            │ ▲          │                                                 answered
+//	            │ └──────────┤ replica lost or suspect: waits again, once      with Err
+//	            │            │ batch failed: waits again alone, once              ▲
+//	            └────────────┴─ deadline, cancel, failed, no replica left, Close ─┘
+//
+// A request of many rows may wait and execute at the same time. Whatever happens, its owner's Complete is
+// called exactly once.
+//
+// # A replica's states
+//
+//	AddReplica ─► live ──── no answer within ExecTimeout ───► suspect
+//	               │  ◄─── it answers ────────────────────────┘  │
+//	             Drain ─► draining ─────────────────────────┐    │
+//	               └── Remove, or Send fails ──► gone ◄─────┴────┘
+//
+// # Units and limits
+//
+// Everything is counted in rows, items along the batch dimension, not in requests. Outside, times are
+// [time.Time] and [time.Duration]; inside, int64 nanoseconds since the scheduler was made. Queues are
+// bounded by rows and bytes (see [ModelConfig]), and by 1,024 different shapes at once; a refusal names the
+// limit, its value and what was asked.
+//
+// Four times are never mixed: the objective sizes batches and promises nothing; the deadline is hard, and
+// answers by timer whatever the containers do; the execution timeout makes a replica suspect; and a caller
+// that is gone cancels.
+//
+// # Invariants
+//
+// A batch never has more rows than the smaller of the configured and the declared maximum, and its rows
+// agree in dtype and trailing shape. A row is sent at most twice for lost replicas and once more alone. No
+// row is sent after its request was answered. An idle replica and a row that it could answer never wait for
+// each other, but for the configured delay. [Model.Check] looks for contradictions in the books.
+//
+// # Concurrency
+//
+// Everything exported may be called from any goroutine. The scheduler has no goroutine of its own: it works
+// in those of its callers and of its timers, one per model. [Completer.Complete], [Worker.Send] and [Hooks]
+// are called with no lock held, may call back into the scheduler, and must not block. A worker may answer
+// before its Send returns.
+//
+// # Lifetimes
+//
+// The submitter's references to a request's inputs must last until Complete; a batch has references of its
+// own until it is answered, so an early answer (deadline, cancel) does not pull memory away from a
+// container. Outputs given to [Batch.Complete] pass to the batch; each request gets views of them with a
+// reference per output, which its owner releases. A Batch must not be touched after Complete or Fail, or
+// after [Replica.Remove].
 package scheduler

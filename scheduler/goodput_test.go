@@ -31,6 +31,28 @@ func TestGoodputUnderOverload(t *testing.T) {
 	}
 }
 
+// TestDefaultIsBest runs the table of DESIGN.md: in no cell is another strategy better than the default by
+// more than a hundredth of what was offered.
+func TestDefaultIsBest(t *testing.T) {
+	no := false
+	for _, load := range []float64{0.5, 0.8, 0.95, 1.1, 1.5, 2.5} {
+		line, best := "", 0.0
+		for _, strategy := range []string{"aimd", "static", "quantile"} {
+			r := cell(strategy, load).run(t)
+			line += fmt.Sprintf("  %s %.3f", strategy, r.share())
+			best = max(best, r.share())
+		}
+		paper := cell("aimd", load)
+		paper.shed = &no
+		line += fmt.Sprintf("  aimd, shed=false %.3f", paper.run(t).share())
+		r := cell("deadline", load).run(t)
+		t.Logf("load %.2f: deadline %.3f%s", load, r.share(), line)
+		if r.share() < best-0.01 {
+			t.Errorf("load %.2f: the default answers %.3f in time, another strategy %.3f", load, r.share(), best)
+		}
+	}
+}
+
 // TestPaperCollapses shows that the simulation can tell strategies apart: without shedding, the paper's
 // AIMD answers next to nothing in time at 1.5 times the capacity, though it does well below it.
 func TestPaperCollapses(t *testing.T) {

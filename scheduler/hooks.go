@@ -32,6 +32,7 @@ const (
 	OutcomeQueueRows                 // refused: the queue has its maximum of rows
 	OutcomeQueueBytes                // refused: the queue has its maximum of bytes
 	OutcomeQueueShapes               // refused: rows of too many different shapes wait
+	OutcomeMemory                    // its answer, which came in pieces, found no memory to be put together in
 	OutcomePredicted                 // refused: by queue and profile it could not be answered in time
 	OutcomeDisplaced                 // had waited, but gave its place at a limit to a source with fewer rows
 	OutcomeDeadlineNeverSent         // the deadline passed, or could not be met, before any replica took it
@@ -59,7 +60,7 @@ func Outcomes() []Outcome {
 }
 
 var outcomeNames = [outcomes]string{
-	"ok", "queue_rows", "queue_bytes", "queue_shapes", "predicted", "displaced",
+	"ok", "queue_rows", "queue_bytes", "queue_shapes", "memory", "predicted", "displaced",
 	"deadline_never_sent", "deadline_sent_late", "deadline_container",
 	"canceled_queued", "canceled_executing", "unavailable", "container_failed", "container_lost",
 	"draining", "invalid_input", "too_large", "not_found",

@@ -73,16 +73,16 @@ var effectsPool = sync.Pool{New: func() any { return new(effects) }}
 func (m *Model) begin() (fx *effects, now int64) {
 	m.running.Add(1)
 	fx = effectsPool.Get().(*effects)
-	now = m.sched.now()
 	m.mu.Lock()
-	return fx, now
+	// With the lock, so that time does not run backwards between events.
+	return fx, m.sched.now()
 }
 
 // end unlocks the model, and makes the calls out that the event asks for.
 func (m *Model) end(fx *effects, now int64) {
 	m.unlock(now)
+	defer m.settle(fx) // also after a panic of an owner
 	m.run(fx)
-	m.settle(fx)
 }
 
 // unlock sets the timer and unlocks. The timer is only ever set to an earlier time: when it fires too early
@@ -128,20 +128,19 @@ func (m *Model) checkIdleLocked() {
 	}
 }
 
-// run makes the calls out.
+// run makes the calls out. Owners come last: if one panics, the rest is done.
 func (m *Model) run(fx *effects) {
 	hooks := &m.sched.hooks
 	for _, b := range fx.send {
 		m.send(b)
 	}
-	m.finishAll(fx.answered)
+	for _, b := range fx.removed {
+		b.leave()
+	}
 	for i := range fx.given {
 		if g := &fx.given[i]; hooks.BatchDone != nil {
 			hooks.BatchDone(m.id, g.rows, time.Duration(g.exec), time.Duration(g.predicted), g.err)
 		}
-	}
-	for _, b := range fx.removed {
-		b.leave()
 	}
 	if fx.wasted > 0 && hooks.RowsWasted != nil {
 		hooks.RowsWasted(m.id, fx.wasted)
@@ -149,9 +148,14 @@ func (m *Model) run(fx *effects) {
 	if fx.changed && hooks.ModelChanged != nil {
 		hooks.ModelChanged(m)
 	}
-	for _, done := range fx.drained {
-		done()
+	if len(fx.drained) > 0 {
+		defer func() {
+			for _, done := range fx.drained {
+				done()
+			}
+		}()
 	}
+	m.finishAll(fx.answered)
 }
 
 // finishAll completes requests, all of them even if an owner panics.
@@ -332,20 +336,23 @@ func (m *Model) take(a answer) {
 		m.send(next)
 	}
 	fx.send = fx.send[:0]
+	// Deferred, so that an owner's panic does not keep others from their answers.
+	defer m.settle(fx)
+	defer m.run(fx)
+	defer func() {
+		for _, t := range a.outputs {
+			t.Release()
+		}
+		if v != verdictIgnore {
+			b.leave()
+		}
+		if f := m.sched.hooks.BatchDone; f != nil && v == verdictDeliver {
+			f(m.id, rows, time.Duration(exec), time.Duration(predicted), a.err)
+		}
+	}()
 	if v == verdictDeliver {
 		m.deliver(b, exec)
 	}
-	for _, t := range a.outputs {
-		t.Release()
-	}
-	if v != verdictIgnore {
-		b.leave()
-	}
-	if f := m.sched.hooks.BatchDone; f != nil && v == verdictDeliver {
-		f(m.id, rows, time.Duration(exec), time.Duration(predicted), a.err)
-	}
-	m.run(fx)
-	m.settle(fx)
 }
 
 // remove takes a replica away.

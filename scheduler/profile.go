@@ -98,10 +98,10 @@ func (p *profile) typical(n int) float64 {
 }
 
 // planned is the upper quantile, which batches are planned with.
-func (p *profile) planned(n int) int64 { return int64(p.typical(n) * p.upper) }
+func (p *profile) planned(n int) int64 { return int64(min(p.typical(n)*p.upper, maxExec)) }
 
 // hoped is a lower quantile: what would be a stroke of luck.
-func (p *profile) hoped(n int) int64 { return int64(p.typical(n) * p.down) }
+func (p *profile) hoped(n int) int64 { return int64(min(p.typical(n)*p.down, maxExec)) }
 
 // learn takes in that a batch of rows took ns, at time now.
 func (p *profile) learn(rows int, ns, now int64) {

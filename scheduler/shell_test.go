@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"strings"
 	"sync"
@@ -178,7 +179,7 @@ func TestWorkerThatAnswersInSend(t *testing.T) {
 // and the model works on.
 func TestPanics(t *testing.T) {
 	var log strings.Builder
-	s, err := scheduler.New(scheduler.Config{Log: testLog(&log)})
+	s, err := scheduler.New(scheduler.Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,378 @@
+package scheduler_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/schedtest"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// ask submits a request on a virtual clock and gives it back once it is answered.
+func ask(t testing.TB, s *scheduler.Scheduler, clock *schedtest.Clock, r *scheduler.Request) *scheduler.Request {
+	t.Helper()
+	done := false
+	r.Owner = ownerFunc(func(*scheduler.Request) { done = true })
+	s.Submit(r)
+	for !done && clock.Step() {
+	}
+	if !done {
+		t.Fatal("the request is not answered, and no timer is left")
+	}
+	return r
+}
+
+func newVirtual(t testing.TB, cfg scheduler.Config) (*scheduler.Scheduler, *schedtest.Clock) {
+	t.Helper()
+	clock := schedtest.NewClock()
+	cfg.Clock = clock
+	s, err := scheduler.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s, clock
+}
+
+func addTo(t testing.TB, s *scheduler.Scheduler, id scheduler.ModelID, spec scheduler.Spec, w scheduler.Worker) *scheduler.Replica {
+	t.Helper()
+	rep, err := s.AddReplica(id, spec, w, scheduler.ReplicaOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rep
+}
+
+// TestRefusals: what a request can have wrong, and what its error says.
+func TestRefusals(t *testing.T) {
+	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{QueueRows: 128, QueueBytes: 10_000}})
+	model := addTo(t, s, benchID, rowsSpec, &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Millisecond, 0)}).Model()
+	single := scheduler.Spec{Inputs: []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{4}}}}
+	one := addTo(t, s, scheduler.ModelID{Name: "one", Version: "1"}, single, &schedtest.Worker{}).Model()
+	short := rowOf(t, 1)
+	short[0].Data = short[0].Data[:3]
+	for name, c := range map[string]struct {
+		r    scheduler.Request
+		want error
+		text string
+	}{
+		"no model":       {scheduler.Request{Rows: 1}, scheduler.ErrNotFound, "names none"},
+		"no rows":        {scheduler.Request{Model: model, Inputs: rowOf(t, 1)}, scheduler.ErrInvalidInput, "got 0"},
+		"no inputs":      {scheduler.Request{Model: model, Rows: 1}, scheduler.ErrInvalidInput, "no inputs"},
+		"other rows":     {scheduler.Request{Model: model, Inputs: rowOf(t, 2), Rows: 3}, scheduler.ErrInvalidInput, "[2, 4]"},
+		"short data":     {scheduler.Request{Model: model, Inputs: short, Rows: 1}, scheduler.ErrInvalidInput, "got 3"},
+		"priority":       {scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Priority: 10}, scheduler.ErrInvalidInput, "got 10"},
+		"too many rows":  {scheduler.Request{Model: model, Inputs: rowOf(t, 129), Rows: 129}, scheduler.ErrTooLarge, "queue_rows is 128"},
+		"past":           {scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Deadline: clock.Now()}, scheduler.ErrDeadlineExceeded, "had passed"},
+		"rows unbatched": {scheduler.Request{Model: one, Inputs: rowOf(t, 2), Rows: 2}, scheduler.ErrInvalidInput, "one row per request, got 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := ask(t, s, clock, &c.r)
+			if !errors.Is(r.Err, c.want) || !strings.Contains(r.Err.Error(), c.text) {
+				t.Errorf("got %v, want %v with %q", r.Err, c.want, c.text)
+			}
+		})
+	}
+}
+
+// TestAnswersAreChecked: outputs that do not fit the declaration fail the batch, and are released.
+func TestAnswersAreChecked(t *testing.T) {
+	pool := tensor.NewPool(0)
+	out := func(d tensor.DType, shape ...int) tensor.Tensor {
+		n, _ := tensor.Shape(shape).Elements()
+		buf, err := pool.Get(n * d.Size())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tensor.Tensor{DType: d, Shape: shape, Data: buf.Bytes(), Buf: buf}
+	}
+	short := func() tensor.Tensor { o := out(tensor.Uint8, 2, 4); o.Data = o.Data[:7]; return o }
+	for name, c := range map[string]struct {
+		outputs func() []tensor.Tensor
+		errs    []scheduler.RowError
+		text    string // "": it fits
+	}{
+		"fits":      {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 2, 4)} }, nil, ""},
+		"none":      {func() []tensor.Tensor { return nil }, nil, "answered with 0"},
+		"rows":      {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 1, 4)} }, nil, "[1, 4] for a batch of 2"},
+		"dtype":     {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Int8, 2, 4)} }, nil, "came as int8"},
+		"shape":     {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 2, 5)} }, nil, "came as [2, 5]"},
+		"data":      {func() []tensor.Tensor { return []tensor.Tensor{short()} }, nil, "got 7"},
+		"row error": {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 2, 4)} }, []scheduler.RowError{{Row: 2}}, "row 2 of a batch of 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, clock := newVirtual(t, scheduler.Config{})
+			w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Millisecond, 0), Model: func(*scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
+				return c.outputs(), c.errs, nil
+			}}
+			s.Configure("m", scheduler.ModelConfig{Strategy: "static"})
+			r := ask(t, s, clock, &scheduler.Request{Model: addTo(t, s, benchID, rowsSpec, w).Model(), Inputs: rowOf(t, 2), Rows: 2})
+			if (r.Err == nil) != (c.text == "") || r.Err != nil && (!errors.Is(r.Err, scheduler.ErrContainerFailed) || !strings.Contains(r.Err.Error(), c.text)) {
+				t.Errorf("got %v, want %q", r.Err, c.text)
+			}
+			for _, o := range r.Outputs {
+				o.Release()
+			}
+			if n := pool.InUse(); n != 0 {
+				t.Errorf("%d bytes were not released", n)
+			}
+		})
+	}
+}
+
+// TestRegistration: replicas of one model agree in what clients see, and a new contract is a new model.
+func TestRegistration(t *testing.T) {
+	changes := 0
+	s, _ := newVirtual(t, scheduler.Config{Hooks: scheduler.Hooks{ModelChanged: func(*scheduler.Model) { changes++ }}})
+	other := scheduler.Spec{Inputs: []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}}}
+	a := addTo(t, s, benchID, rowsSpec, &schedtest.Worker{})
+	smaller := rowsSpec
+	smaller.MaxBatch, smaller.Platform = 8, "cpu"
+	b := addTo(t, s, benchID, smaller, &schedtest.Worker{})
+	if _, err := s.AddReplica(benchID, other, &schedtest.Worker{}, scheduler.ReplicaOptions{}); err == nil ||
+		!strings.Contains(err.Error(), "uint8 [-1, 4]") || !strings.Contains(err.Error(), "float32 [-1, 4]") {
+		t.Errorf("another contract: %v, want both in the message", err)
+	}
+	if m := a.Model(); m != b.Model() || m.Replicas() != 2 || s.Forget(benchID) {
+		t.Errorf("%d replicas, want two of one model, which cannot be forgotten", m.Replicas())
+	}
+	a.Remove(errors.New("gone"))
+	b.Remove(errors.New("gone"))
+	b.Remove(errors.New("gone twice"))
+	c := addTo(t, s, benchID, other, &schedtest.Worker{})
+	if m, _ := s.Model(benchID); m != c.Model() || m == a.Model() || a.Model().Replicas() != 0 {
+		t.Error("the new contract is not a new model")
+	}
+	if changes != 5 {
+		t.Errorf("%d changes were told, want 5", changes)
+	}
+	c.Remove(errors.New("gone"))
+	if !s.Forget(benchID) || len(s.Models()) != 0 {
+		t.Error("a model without replicas was not forgotten")
+	}
+	for name, spec := range map[string]scheduler.Spec{
+		"no inputs": {},
+		"dtype":     {Inputs: []tensor.Spec{{Name: "x", DType: 99, Shape: tensor.Shape{-1}}}},
+		"dimension": {Inputs: []tensor.Spec{{Name: "x", DType: tensor.Int8, Shape: tensor.Shape{-1, -2}}}},
+		"mixture":   {Inputs: rowSpec, Outputs: []tensor.Spec{{Name: "y", DType: tensor.Int8, Shape: tensor.Shape{3}}}},
+		"maximum":   {Inputs: rowSpec, MaxBatch: -1},
+	} {
+		if _, err := s.AddReplica(benchID, spec, &schedtest.Worker{}, scheduler.ReplicaOptions{}); !errors.Is(err, scheduler.ErrInvalidInput) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestConfigIsChecked: every fault in one error, and settings that make each other unreachable with both
+// numbers.
+func TestConfigIsChecked(t *testing.T) {
+	no := false
+	for name, c := range map[string]struct {
+		cfg  scheduler.ModelConfig
+		want []string
+	}{
+		"zero":         {scheduler.ModelConfig{}, nil},
+		"negative":     {scheduler.ModelConfig{MaxBatch: -1, Delay: -time.Second}, []string{"max_batch is -1", "delay is -1s"}},
+		"strategy":     {scheduler.ModelConfig{Strategy: "fastest"}, []string{`"fastest"`, "deadline, aimd, quantile, static"}},
+		"unreachable":  {scheduler.ModelConfig{MaxBatch: 100, QueueRows: 50}, []string{"100", "50"}},
+		"bytes":        {scheduler.ModelConfig{BatchBytes: 100, QueueBytes: 50}, []string{"100", "50"}},
+		"small queue":  {scheduler.ModelConfig{QueueRows: 10, QueueBytes: 50}, nil},
+		"delay":        {scheduler.ModelConfig{Delay: time.Second}, []string{"1s", "100ms"}},
+		"exec_timeout": {scheduler.ModelConfig{ExecTimeout: time.Millisecond}, []string{"1ms", "100ms"}},
+		"forever":      {scheduler.ModelConfig{ExecTimeout: 1 << 62}, []string{"24h"}},
+		"slots":        {scheduler.ModelConfig{Slots: 65}, []string{"65", "64"}},
+		"shed":         {scheduler.ModelConfig{Shed: &no}, []string{"shed"}},
+		"shed aimd":    {scheduler.ModelConfig{Shed: &no, Strategy: "aimd"}, nil},
+		"pad":          {scheduler.ModelConfig{Pad: true}, []string{"only static"}},
+	} {
+		err := scheduler.Config{Models: map[string]scheduler.ModelConfig{"digits": c.cfg}}.Validate()
+		if (err == nil) != (c.want == nil) {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for _, w := range c.want {
+			if !strings.Contains(err.Error(), w) || !strings.Contains(err.Error(), "digits") {
+				t.Errorf("%s: %v, want %q in it", name, err, w)
+			}
+		}
+	}
+	// A default for one strategy does not spoil models with another.
+	cfg := scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", Pad: true, Shed: &no}, Models: map[string]scheduler.ModelConfig{"m": {Strategy: "deadline"}}}
+	if err := cfg.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestConfigureWhileRunning: a new maximum holds for what is waiting already.
+func TestConfigureWhileRunning(t *testing.T) {
+	s, _ := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", Slots: 1}})
+	w := &schedtest.Worker{}
+	model := addTo(t, s, benchID, rowsSpec, w).Model()
+	for range 9 {
+		s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: ownerFunc(func(*scheduler.Request) {})})
+	}
+	if err := s.Configure("m", scheduler.ModelConfig{MaxBatch: 3}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Configure("m", scheduler.ModelConfig{MaxBatch: -3}); err == nil {
+		t.Error("a negative maximum was taken")
+	}
+	if err := w.Answer(); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.Pending(); len(got) != 1 || got[0] != 3 {
+		t.Errorf("batches of %v after the maximum was set to 3", got)
+	}
+	if st := model.Stats(); st.Config.MaxBatch != 3 || st.Replicas[0].MaxBatch != 3 || s.ModelConfig("m").Strategy != "static" {
+		t.Errorf("in force: %+v", st.Config)
+	}
+}
+
+// TestMixedModels: one Submit for several models, and for none.
+func TestMixedModels(t *testing.T) {
+	s, clock := newVirtual(t, scheduler.Config{})
+	told := map[string]int{}
+	var rs []*scheduler.Request
+	for i, name := range []string{"a", "b", "a", "b", ""} {
+		r := &scheduler.Request{Inputs: rowOf(t, 1), Rows: 1, Owner: ownerFunc(func(r *scheduler.Request) {
+			if (r.Err != nil) != (name == "") {
+				t.Errorf("%q: %v", name, r.Err)
+			}
+			told[name]++
+		})}
+		if name != "" {
+			id := scheduler.ModelID{Name: name, Version: "1"}
+			if m, ok := s.Model(id); ok {
+				r.Model = m
+			} else {
+				r.Model = addTo(t, s, id, rowsSpec, &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Duration(i+1)*time.Millisecond, 0)}).Model()
+			}
+		}
+		rs = append(rs, r)
+	}
+	s.Submit(rs...)
+	s.Submit()
+	clock.Advance(time.Second)
+	if told["a"] != 2 || told["b"] != 2 || told[""] != 1 {
+		t.Errorf("answered: %v", told)
+	}
+}
+
+// TestAdmission: nothing is refused by prediction while a replica is cold or idle, or little waits; what
+// cannot be in time is refused at once, with the time when to come back.
+func TestAdmission(t *testing.T) {
+	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 10, Slots: 1}})
+	w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(0, time.Millisecond)}
+	model := addTo(t, s, benchID, rowsSpec, w).Model()
+	var refused, late int
+	var last *scheduler.OverloadedError
+	submit := func(n int, slo time.Duration) {
+		for range n {
+			s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Deadline: clock.Now().Add(slo), Owner: ownerFunc(func(r *scheduler.Request) {
+				if errors.As(r.Err, &last) {
+					refused++
+				} else if r.Err != nil {
+					late++
+				}
+			})})
+		}
+	}
+	submit(100, 20*time.Millisecond)
+	if refused > 0 {
+		t.Errorf("%d requests were refused when nothing was known", refused)
+	}
+	clock.Advance(time.Second)
+	for range 50 {
+		submit(10, 100*time.Millisecond)
+		clock.Advance(20 * time.Millisecond)
+	}
+	if refused > 0 {
+		t.Errorf("%d requests were refused at half the load", refused)
+	}
+	late = 0
+	submit(300, 100*time.Millisecond) // 1 ms each
+	if refused < 180 || refused > 210 {
+		t.Errorf("%d of 300 requests were refused; there was time for about 100", refused)
+	}
+	if last == nil || last.Limit != "deadline" || last.RetryAfter <= 0 || !errors.Is(last, scheduler.ErrOverloaded) {
+		t.Errorf("refused with %+v", last)
+	}
+	clock.Advance(time.Second)
+	if late > 20 {
+		t.Errorf("%d requests were let in and then late", late)
+	}
+}
+
+// TestFloodStarvesNobody: one source sends ten times what can be served, another a tenth of it, steadily;
+// the second one is served.
+func TestFloodStarvesNobody(t *testing.T) {
+	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 32}})
+	w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(2*time.Millisecond, 250*time.Microsecond)}
+	model := addTo(t, s, benchID, rowsSpec, w).Model()
+	sent, served := map[uint64]int{}, map[uint64]int{}
+	for i := range 4000 {
+		submit := func(source uint64, n int) {
+			for range n {
+				sent[source]++
+				s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Source: source, Deadline: clock.Now().Add(50 * time.Millisecond), Owner: ownerFunc(func(r *scheduler.Request) {
+					if r.Err == nil {
+						served[source]++
+					}
+				})})
+			}
+		}
+		submit(1, 15)
+		if i%5 == 0 {
+			submit(2, 1)
+		}
+		clock.Advance(500 * time.Microsecond)
+	}
+	clock.Advance(time.Second)
+	t.Logf("sent %v, served %v", sent, served)
+	if share := float64(served[2]) / float64(sent[2]); share < 0.8 {
+		t.Errorf("the modest source was served %.2f of its requests", share)
+	}
+}
+
+// TestSlowReplica: of two replicas, one four times as slow, each has its own profile and does its part.
+func TestSlowReplica(t *testing.T) {
+	s, clock := newVirtual(t, scheduler.Config{})
+	fast := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(2*time.Millisecond, 250*time.Microsecond)}
+	slow := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(8*time.Millisecond, time.Millisecond)}
+	model := addTo(t, s, benchID, rowsSpec, fast).Model()
+	addTo(t, s, benchID, rowsSpec, slow)
+	good := 0
+	const n = 20000
+	for range n {
+		s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Deadline: clock.Now().Add(40 * time.Millisecond), Owner: ownerFunc(func(r *scheduler.Request) {
+			if r.Err == nil {
+				good++
+			}
+		})})
+		clock.Advance(300 * time.Microsecond) // 3,333 a second; the fast one alone does 3,500 at best
+	}
+	clock.Advance(time.Second)
+	_, f := fast.Sent()
+	_, l := slow.Sent()
+	t.Logf("%d of %d in time; %d rows by the fast replica, %d by the slow one: %+v", good, n, f, l, model.Stats().Replicas)
+	if good < n*99/100 || l < n/50 {
+		t.Errorf("%d of %d in time, %d rows by the slow replica", good, n, l)
+	}
+}
+
+// TestLabels: every outcome and close reason has a name of its own.
+func TestLabels(t *testing.T) {
+	seen := map[string]bool{}
+	for _, o := range scheduler.Outcomes() {
+		seen[o.String()] = true
+	}
+	for _, c := range scheduler.CloseReasons() {
+		seen["close "+c.String()] = true
+	}
+	if n := len(scheduler.Outcomes()) + len(scheduler.CloseReasons()); len(seen) != n || seen["unknown"] || seen[""] {
+		t.Errorf("%d names for %d labels: %v", len(seen), n, seen)
+	}
+}
