@@ -36,7 +36,6 @@ type loop struct {
 	model  *scheduler.Model
 	reqs   []*scheduler.Request
 	owner  *countdown
-	out    tensor.Tensor
 	outs   [benchBatch + 1]tensor.Tensor // by rows
 	direct bool
 }

@@ -14,12 +14,11 @@ const never = math.MaxInt64
 // Between two calls it is consistent: every accepted request is waiting, executing or both, and the queue
 // holds only rows that no replica can take now.
 type core struct {
-	id      ModelID
-	model   *Model // for batches, which have to find their way back; the core does not use it
-	batched bool
-	flat    bool
-	cfg     ModelConfig // effective
-	seq     uint64
+	model     *Model // for batches, which have to find their way back; the core does not use it
+	batched   bool
+	noReplica error
+	cfg       ModelConfig // effective
+	seq       uint64
 
 	// What waits.
 
@@ -62,7 +61,10 @@ type givenUp struct {
 }
 
 func newCore(id ModelID, spec Spec, cfg ModelConfig) core {
-	c := core{id: id, batched: spec.Batched(), flat: spec.Flat, wake: never}
+	c := core{
+		batched: spec.Batched(), wake: never,
+		noReplica: fmt.Errorf("%w of %s; a container of it must register or come back", ErrUnavailable, id),
+	}
 	c.buckets.flat = spec.Flat
 	c.configure(cfg)
 	return c
@@ -115,7 +117,7 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 		return
 	}
 	if c.live == 0 {
-		c.refuse(r, OutcomeUnavailable, errNoReplica, fx)
+		c.refuse(r, OutcomeUnavailable, c.noReplica, fx)
 		return
 	}
 	if r.deadline <= now {
@@ -554,7 +556,7 @@ func (c *core) finishDrain(rep *Replica, fx *effects) {
 // unavailable answers all that waits if there is nobody left to do it.
 func (c *core) unavailable(fx *effects) {
 	if c.live == 0 {
-		c.answerWaiting(OutcomeUnavailable, errNoReplica, fx)
+		c.answerWaiting(OutcomeUnavailable, c.noReplica, fx)
 	}
 }
 

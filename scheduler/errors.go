@@ -64,6 +64,5 @@ var (
 	errPastDeadline  = fmt.Errorf("%w: it had passed when the request came", ErrDeadlineExceeded)
 	errCanceled      = fmt.Errorf("%w: the caller gave up", ErrCanceled)
 	errDraining      = fmt.Errorf("%w: no new requests are taken", ErrDraining)
-	errNoReplica     = fmt.Errorf("%w of this model; one must register or come back", ErrUnavailable)
 	errNoModel       = fmt.Errorf("%w: the request names none", ErrNotFound)
 )

@@ -54,8 +54,7 @@ type chaos struct {
 
 type chaosWorker struct {
 	*schedtest.Worker
-	rep  *scheduler.Replica
-	gone bool
+	rep *scheduler.Replica
 }
 
 type chaosOwner struct {

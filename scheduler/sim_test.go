@@ -36,7 +36,6 @@ func (s simulation) capacity() float64 {
 
 type simResult struct {
 	offered, good int
-	outcomes      map[scheduler.Outcome]int
 	meanBatch     float64
 	p50, p99      time.Duration
 	stats         scheduler.Stats
