@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -259,3 +260,20 @@ func TestConnectionsAreBounded(t *testing.T) {
 		t.Errorf("the one that waited was not served: %v", err)
 	}
 }
+
+// An accept that fails, as when no descriptor is left, costs no slot.
+func TestFailedAcceptGivesItsSlotBack(t *testing.T) {
+	b := &bounded{Listener: brokenListener{}, slots: make(chan struct{}, 1), closed: make(chan struct{})}
+	for range 3 {
+		if _, err := b.Accept(); err == nil {
+			t.Fatal("no error")
+		}
+	}
+	if len(b.slots) != 0 {
+		t.Errorf("%d slots are taken", len(b.slots))
+	}
+}
+
+type brokenListener struct{ net.Listener }
+
+func (brokenListener) Accept() (net.Conn, error) { return nil, errors.New("too many open files") }

@@ -258,7 +258,7 @@ func TestSet(t *testing.T) {
 	before := c
 	for _, s := range [][2]string{
 		{"tcp.listen", "worse"}, {"tcp.loops", "5"}, {"tcp.resync", "true"}, {"tcp.idle_timeout", "1m"}, {"tcp.outbound_bytes", "1MiB"},
-		{"containers.listen", "127.0.0.1:1, ipc:///x"}, {"server.required_models", "a,b"}, {"model.m.objective", "20ms"}, {"defaults.slots", "1"},
+		{"containers.listen", "127.0.0.1:1, ipc:///x"}, {"server.required_models", "a,b"}, {"model.m.objective", "20ms"}, {"model.m.2.slots", "5"}, {"defaults.slots", "1"},
 	} {
 		if err := c.Set(s[0], s[1], "--flag"); err != nil {
 			t.Errorf("set %q: %v", s, err)
@@ -266,7 +266,7 @@ func TestSet(t *testing.T) {
 	}
 	if c.TCP.Loops != 5 || !c.TCP.Resync || c.TCP.IdleTimeout != time.Minute || c.TCP.OutboundBytes != 1<<20 ||
 		len(c.Containers.Listen) != 2 || c.Containers.Listen[1] != "ipc:///x" || len(c.Server.RequiredModels) != 2 ||
-		c.Models["m"].Objective != 20*time.Millisecond || c.Defaults.Slots != 1 {
+		c.Models["m"].Objective != 20*time.Millisecond || c.Models["m.2"].Slots != 5 || c.Defaults.Slots != 1 {
 		t.Errorf("not set: %+v", c)
 	}
 	if len(before.Models) != 0 || before.origins["tcp.loops"].name != "x.toml" {
@@ -283,6 +283,7 @@ func TestSet(t *testing.T) {
 		{"tcp.loops.x", "x", `--f: tcp.loops.x: no such setting`},
 		{"container", "x", `--f: container: no such setting`},
 		{"model.m.nope", "x", `--f: model.m.nope: no such setting`},
+		{"model.m", "x", `--f: model.m: no such setting`},
 	} {
 		if got := lines(t, c.Set(s[0], s[1], "--f")); len(got) != 1 || got[0] != s[2] {
 			t.Errorf("set %s: got %q, want %q", s[0], got, s[2])

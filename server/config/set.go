@@ -17,19 +17,21 @@ import (
 // command line: without quotes, lists separated by commas. from ("--tcp") is named in faults about it.
 func (c *Config) Set(key, value, from string) error {
 	fs := &faults{origins: map[string]origin{key: {name: from}}}
-	parts := strings.Split(key, ".")
-	if len(parts) == 3 && parts[0] == "model" {
-		m := c.Model(parts[1])
-		set(fs, reflect.ValueOf(&m).Elem(), key, parts[2:], value)
+	if rest, ok := strings.CutPrefix(key, "model."); ok && strings.Contains(rest, ".") {
+		dot := strings.LastIndexByte(rest, '.') // a name may have dots, a setting has none
+		name, setting := rest[:dot], rest[dot+1:]
+		m := c.Model(name)
+		set(fs, reflect.ValueOf(&m).Elem(), key, []string{setting}, value)
 		if len(fs.list) == 0 {
 			c.Models = maps.Clone(c.Models)
 			if c.Models == nil {
 				c.Models = map[string]Model{}
 			}
-			c.Models[parts[1]] = m
+			c.Models[name] = m
 		}
+		key = joinKey("model", name, setting)
 	} else {
-		set(fs, reflect.ValueOf(c).Elem(), key, parts, value)
+		set(fs, reflect.ValueOf(c).Elem(), key, strings.Split(key, "."), value)
 	}
 	if len(fs.list) == 0 {
 		c.origins = maps.Clone(c.origins)
@@ -43,16 +45,21 @@ func (c *Config) Set(key, value, from string) error {
 
 // set walks the rest of a key down from v, and puts the text there.
 func set(fs *faults, v reflect.Value, key string, rest []string, text string) {
-	if len(rest) > 0 && v.Kind() == reflect.Struct {
-		for f := range fieldsOf(v) {
-			if f.key == rest[0] {
-				set(fs, f.value, key, rest[1:], text)
-				return
+	if len(rest) > 0 {
+		if v.Kind() == reflect.Struct {
+			for f := range fieldsOf(v) {
+				if f.key == rest[0] {
+					set(fs, f.value, key, rest[1:], text)
+					return
+				}
 			}
 		}
+		fs.add(key, "no such setting")
+		return
 	}
 	var value any = text // where it does not parse, put says what is wrong with it
 	switch v.Addr().Interface().(type) {
+	case *string, *time.Duration, *Bytes:
 	case *bool:
 		if b, err := strconv.ParseBool(text); err == nil {
 			value = b
@@ -69,11 +76,7 @@ func set(fs *faults, v reflect.Value, key string, rest []string, text string) {
 			}
 		}
 		value = list
-	case *string, *time.Duration, *Bytes:
-	default: // a table, or part of one
-		rest = []string{""}
-	}
-	if len(rest) > 0 {
+	default: // a table
 		fs.add(key, "no such setting")
 		return
 	}
