@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -456,30 +458,6 @@ def test_an_unhealthy_model_signs_off_and_comes_back(caplog: pytest.LogCaptureFi
     assert "the health hook returned False; signing off" in caplog.text
 
 
-HOGGING = """
-import ctypes
-from shiva_container import Tensor, model, serve
-
-hold = ctypes.PyDLL(None).usleep  # unlike CDLL, PyDLL keeps the interpreter's lock
-
-@model(name="hog", inputs=[Tensor("x", "FP32", [-1, 2])], outputs=[Tensor("y", "FP32", [-1, 2])])
-def predict(x):
-    hold(400_000)
-    return x
-
-serve()
-"""
-
-
-def test_a_model_that_holds_the_lock_does_not_make_the_server_look_dead(tmp_path: Path) -> None:
-    with Fake(heartbeat_ms=20, dead_after_ms=150) as fake, start(tmp_path, fake.endpoint, HOGGING) as process:
-        peer, _ = fake.hello()
-        for _ in range(5):
-            assert "outputs" in fake.result(ask(fake, peer))[0]
-        assert len(fake.seen(b"hello")) == 1, "the container gave up a server whose heartbeats lay unread"
-        process.kill()
-
-
 SCRIPT = """
 import time
 from shiva_container import Tensor, model, serve
@@ -495,16 +473,22 @@ print("end", flush=True)
 """
 
 
-def start(tmp_path: Path, servers: str, script: str) -> subprocess.Popen[str]:
+@contextmanager
+def start(tmp_path: Path, servers: str, script: str) -> Iterator[subprocess.Popen[str]]:
     path = tmp_path / "served.py"
     path.write_text(script)
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, str(path)],
         env={**os.environ, "SHIVA_SERVERS": servers},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -535,3 +519,26 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=20)
         assert process.returncode == 0
+
+
+HOGGING = """
+import ctypes
+from shiva_container import Tensor, model, serve
+
+hold = ctypes.PyDLL(None).usleep  # unlike CDLL, PyDLL keeps the interpreter's lock
+
+@model(name="hog", inputs=[Tensor("x", "FP32", [-1, 2])], outputs=[Tensor("y", "FP32", [-1, 2])])
+def predict(x):
+    hold(400_000)
+    return x
+
+serve()
+"""
+
+
+def test_a_model_that_holds_the_lock_does_not_make_the_server_look_dead(tmp_path: Path) -> None:
+    with Fake(heartbeat_ms=20, dead_after_ms=150) as fake, start(tmp_path, fake.endpoint, HOGGING):
+        peer, _ = fake.hello()
+        for _ in range(5):
+            assert "outputs" in fake.result(ask(fake, peer))[0]
+        assert len(fake.seen(b"hello")) == 1, "the container gave up a server whose heartbeats lay unread"

@@ -87,6 +87,10 @@ class Link:
         assert self.session is not None
         if not self.wanted:
             self.session.drain("the model is not fit to serve")
+        if now >= self.session.wake():
+            # A model that kept the interpreter to itself has kept us from reading, too: what lies in the socket
+            # counts before the silence does.
+            self.readable(now)
         self.session.tick(now)
         self._flush(now)
         if self.session.ended:

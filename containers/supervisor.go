@@ -1,0 +1,284 @@
+package containers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// ServersEnv names the environment variable in which a supervised container finds the server's addresses,
+// comma-separated. The SDKs connect there when they are not told otherwise.
+const ServersEnv = "SHIVA_SERVERS"
+
+// A Command is what a [Supervisor] runs.
+type Command struct {
+	// Name is the container's, in logs and status.
+	Name string
+	// Args are the program and its arguments; there is no shell.
+	Args []string
+	// Replicas is the number of processes. Default 1.
+	Replicas int
+	// Env is added to the environment of this process.
+	Env map[string]string
+	// Dir is the working directory; empty means this process's.
+	Dir string
+	// Servers are the addresses to put into SHIVA_SERVERS; see [Listener.Dialable].
+	Servers []string
+	// StopTimeout is the time from SIGTERM until SIGKILL. Default 10 s.
+	StopTimeout time.Duration
+	// Log gets the processes' output, line by line, and what happens to them; nil means silent.
+	Log *slog.Logger
+}
+
+const (
+	defaultStopTimeout = 10 * time.Second
+	maxReplicas        = 1024
+
+	// The pause before a restart doubles with every quick end.
+	minRestart = 500 * time.Millisecond
+	maxRestart = 30 * time.Second
+	// A process that lived this long has not ended quickly.
+	settled = 10 * time.Second
+	// crashLoop is how many quick ends in a row are called a loop.
+	crashLoop = 3
+
+	lastLines    = 20      // kept for the status
+	maxLineBytes = 4 << 10 // longer ones are cut
+)
+
+// A Supervisor keeps a number of processes of one command running: it restarts them with growing, jittered pauses, and
+// stops them when it is stopped. Where the system can do it (Linux), they also end when this process is killed.
+//
+// A process that ends with status 0 has decided to end (an SDK does so after a goodbye for good) and is left alone.
+type Supervisor struct {
+	cmd  Command
+	stop context.CancelFunc
+	wg   sync.WaitGroup // one goroutine for each replica
+
+	replicas []*process
+}
+
+// ProcessInfo is the state of one supervised process.
+type ProcessInfo struct {
+	Name      string    `json:"name"`
+	Replica   int       `json:"replica"`             // counts from 0
+	State     string    `json:"state"`               // running, restarting, crash loop, finished, stopped
+	PID       int       `json:"pid,omitempty"`       // while it runs
+	Since     time.Time `json:"since"`               // of the state
+	Restarts  int       `json:"restarts"`            // in all
+	LastExit  string    `json:"last_exit,omitempty"` // how it ended the last time
+	LastLines []string  `json:"last_lines"`          // of its output
+}
+
+// Supervise starts the processes. The error names all faults of the command; a program that cannot be
+// started is no error here but a restart, as it may appear later.
+func Supervise(cmd Command) (*Supervisor, error) {
+	var faults []error
+	if cmd.Name == "" {
+		faults = append(faults, errors.New("containers: a supervised container has no name"))
+	}
+	if len(cmd.Args) == 0 || cmd.Args[0] == "" {
+		faults = append(faults, fmt.Errorf("containers: %q has no command", cmd.Name))
+	}
+	if cmd.Replicas < 0 || cmd.Replicas > maxReplicas {
+		faults = append(faults, fmt.Errorf("containers: %q has %d replicas, expected 1 to %d", cmd.Name, cmd.Replicas, maxReplicas))
+	}
+	for k := range cmd.Env {
+		if k == "" || strings.ContainsAny(k, "=\x00") {
+			faults = append(faults, fmt.Errorf("containers: %q has an environment variable named %q", cmd.Name, k))
+		}
+	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, err
+	}
+	cmd.Replicas = max(1, cmd.Replicas)
+	if cmd.StopTimeout <= 0 {
+		cmd.StopTimeout = defaultStopTimeout
+	}
+	if cmd.Log == nil {
+		cmd.Log = slog.New(slog.DiscardHandler)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &Supervisor{cmd: cmd, stop: cancel}
+	for i := range cmd.Replicas {
+		p := &process{cmd: &s.cmd, log: cmd.Log.With("container", cmd.Name, "replica", i)}
+		p.info = ProcessInfo{Name: cmd.Name, Replica: i, State: "restarting", Since: time.Now()}
+		s.replicas = append(s.replicas, p)
+		s.wg.Go(func() { p.keep(ctx) }) // ends with its process after Close; joined there
+	}
+	return s, nil
+}
+
+// Status returns the state of every process.
+func (s *Supervisor) Status() []ProcessInfo {
+	list := make([]ProcessInfo, len(s.replicas))
+	for i, p := range s.replicas {
+		list[i] = p.snapshot()
+	}
+	return list
+}
+
+// Close asks the processes to end, kills them after the StopTimeout, and waits for all of it.
+func (s *Supervisor) Close() error {
+	s.stop()
+	s.wg.Wait()
+	return nil
+}
+
+// A process is one replica.
+type process struct {
+	cmd *Command
+	log *slog.Logger
+
+	mu    sync.Mutex
+	info  ProcessInfo
+	lines []string
+}
+
+func (p *process) snapshot() ProcessInfo {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := p.info
+	i.LastLines = slices.Clone(p.lines)
+	return i
+}
+
+func (p *process) state(state string, pid int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.info.State, p.info.PID, p.info.Since = state, pid, time.Now()
+}
+
+// keep runs the process again and again until ctx ends.
+func (p *process) keep(ctx context.Context) {
+	// The parent-death signal is sent when the thread that forked ends, not the process. So this
+	// goroutine keeps its thread, and outlives the child.
+	runtime.LockOSThread()
+	quick := 0
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := p.run(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		p.mu.Lock()
+		p.info.LastExit = "status 0"
+		if err != nil {
+			p.info.LastExit = bounded(err)
+		}
+		p.mu.Unlock()
+		if err == nil {
+			p.log.Info("container process has finished")
+			p.state("finished", 0)
+			return
+		}
+		if time.Since(began) >= settled {
+			quick = 0
+		}
+		quick++
+		pause := min(minRestart<<min(quick-1, 10), maxRestart)
+		pause = pause/2 + rand.N(pause/2)
+		state := "restarting"
+		if quick >= crashLoop {
+			state = "crash loop"
+		}
+		p.state(state, 0)
+		p.log.Warn("container process ended", "reason", bounded(err), "in_a_row", quick, "restart_in", pause.Round(time.Millisecond))
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+		p.mu.Lock()
+		p.info.Restarts++
+		p.mu.Unlock()
+	}
+	p.state("stopped", 0)
+}
+
+// run runs the process once; nil means that it ended with status 0.
+func (p *process) run(ctx context.Context) error {
+	c := exec.CommandContext(ctx, p.cmd.Args[0], p.cmd.Args[1:]...)
+	c.Dir = p.cmd.Dir
+	c.Env = append(os.Environ(), ServersEnv+"="+strings.Join(p.cmd.Servers, ","))
+	for k, v := range p.cmd.Env {
+		c.Env = append(c.Env, k+"="+v)
+	}
+	c.SysProcAttr = processAttributes()
+	out, errs := &lines{p: p, stream: "stdout"}, &lines{p: p, stream: "stderr"}
+	c.Stdout, c.Stderr = out, errs
+	c.WaitDelay = p.cmd.StopTimeout
+	c.Cancel = func() error { return signalProcess(c.Process, syscall.SIGTERM) }
+	if err := c.Start(); err != nil {
+		return err
+	}
+	p.state("running", c.Process.Pid)
+	p.log.Info("container process started", "pid", c.Process.Pid)
+	err := c.Wait()
+	// What it started and left behind goes with it.
+	_ = signalProcess(c.Process, syscall.SIGKILL)
+	out.flush()
+	errs.flush()
+	return err
+}
+
+// A line writer passes a process's output on as log lines.
+type lines struct {
+	p       *process
+	stream  string
+	partial []byte
+	cut     bool // the rest of an overlong line is being dropped
+}
+
+// Write takes any piece of output. It is called by one goroutine.
+func (l *lines) Write(b []byte) (int, error) {
+	n := len(b)
+	for len(b) > 0 {
+		end := slices.Index(b, '\n')
+		piece := b
+		if end >= 0 {
+			piece = b[:end]
+		}
+		if room := maxLineBytes - len(l.partial); len(piece) > room {
+			piece = piece[:room]
+			l.cut = true
+		}
+		l.partial = append(l.partial, piece...)
+		if end < 0 {
+			break
+		}
+		l.flush()
+		b = b[end+1:]
+	}
+	return n, nil
+}
+
+// flush passes on what there is of a line.
+func (l *lines) flush() {
+	if len(l.partial) == 0 {
+		return
+	}
+	text := strings.ToValidUTF8(strings.TrimRight(string(l.partial), "\r"), "\uFFFD")
+	if l.cut {
+		text += "..."
+	}
+	l.partial, l.cut = l.partial[:0], false
+	l.p.mu.Lock()
+	if len(l.p.lines) == lastLines {
+		l.p.lines = slices.Delete(l.p.lines, 0, 1)
+	}
+	l.p.lines = append(l.p.lines, text)
+	l.p.mu.Unlock()
+	l.p.log.Info(text, "stream", l.stream)
+}

@@ -1,0 +1,199 @@
+package containers_test
+
+import (
+	"bufio"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/containers"
+)
+
+const childEnv = "SHIVA_TEST_CHILD"
+
+// TestMain makes this binary the supervised process of its own tests.
+func TestMain(m *testing.M) {
+	switch os.Getenv(childEnv) {
+	case "":
+		os.Exit(m.Run())
+	case "obedient":
+		term := make(chan os.Signal, 1)
+		signal.Notify(term, syscall.SIGTERM)
+		fmt.Println("serving", os.Getenv("SHIVA_SERVERS"), os.Getenv("EXTRA"))
+		fmt.Fprintln(os.Stderr, strings.Repeat("x", 10_000))
+		<-term
+		fmt.Println("stopping")
+	case "stubborn":
+		signal.Ignore(syscall.SIGTERM)
+		fmt.Println("serving")
+		time.Sleep(time.Hour)
+	case "crashing":
+		fmt.Println("cannot find the weights")
+		os.Exit(3)
+	case "finishing":
+		fmt.Print("done")
+	case "parent":
+		s, err := containers.Supervise(child("stubborn"))
+		if err != nil {
+			os.Exit(1)
+		}
+		for s.Status()[0].PID == 0 || len(s.Status()[0].LastLines) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		fmt.Println(s.Status()[0].PID)
+		time.Sleep(time.Hour)
+	}
+}
+
+func child(mode string) containers.Command {
+	return containers.Command{
+		Name: "m", Args: []string{os.Args[0]}, Env: map[string]string{childEnv: mode, "EXTRA": "a=b"},
+		Servers: []string{"tcp://127.0.0.1:1", "ipc:///x"}, StopTimeout: 200 * time.Millisecond,
+	}
+}
+
+func supervise(t *testing.T, cmd containers.Command) (*containers.Supervisor, *logBuffer) {
+	t.Helper()
+	log := &logBuffer{}
+	cmd.Log = slog.New(slog.NewTextHandler(log, nil))
+	s, err := containers.Supervise(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s, log
+}
+
+func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
+
+// TestSupervise: replicas run, their output is logged, a killed one comes back, and all stop in order.
+func TestSupervise(t *testing.T) {
+	cmd := child("obedient")
+	cmd.Replicas = 2
+	s, log := supervise(t, cmd)
+	running := func() bool {
+		for _, p := range s.Status() {
+			if p.State != "running" || len(p.LastLines) < 2 {
+				return false
+			}
+		}
+		return true
+	}
+	eventually(t, "both to run", running)
+	st := s.Status()
+	if len(st) != 2 || st[1].Replica != 1 || st[0].PID == st[1].PID || st[0].Name != "m" {
+		t.Errorf("status %+v", st)
+	}
+	lines := strings.Join(st[0].LastLines, "\n")
+	if !strings.Contains(lines, "serving tcp://127.0.0.1:1,ipc:///x a=b") || !strings.Contains(lines, strings.Repeat("x", 4096)+"...") || len(lines) > 4300 {
+		t.Errorf("lines of %d bytes: %.300s", len(lines), lines)
+	}
+	syscall.Kill(st[0].PID, syscall.SIGKILL)
+	eventually(t, "the killed one to come back", func() bool {
+		p := s.Status()[0]
+		return p.Restarts == 1 && len(p.LastLines) == 4 && p.PID != st[0].PID
+	})
+	if p := s.Status()[0]; p.LastExit != "signal: killed" {
+		t.Errorf("last exit %q", p.LastExit)
+	}
+	if s.Status()[1].PID != st[1].PID {
+		t.Error("the other replica was restarted too")
+	}
+	s.Close()
+	for _, p := range s.Status() {
+		if p.State != "stopped" || !slices.Contains(p.LastLines, "stopping") {
+			t.Errorf("after Close: replica %d is %s, %d lines", p.Replica, p.State, len(p.LastLines))
+		}
+	}
+	for _, want := range []string{"container=m", "replica=1", "stream=stdout", "container process ended", "signal: killed"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("%q is not in the log", want)
+		}
+	}
+}
+
+// TestStubborn: who ignores SIGTERM is killed.
+func TestStubborn(t *testing.T) {
+	s, _ := supervise(t, child("stubborn"))
+	eventually(t, "it to run", func() bool { return len(s.Status()[0].LastLines) == 1 })
+	pid := s.Status()[0].PID
+	s.Close()
+	if alive(pid) {
+		t.Error("still alive after Close")
+	}
+}
+
+// TestCrashLoop: quick ends in a row are called what they are, with the last lines, and paused between.
+func TestCrashLoop(t *testing.T) {
+	s, _ := supervise(t, child("crashing"))
+	eventually(t, "a crash loop", func() bool { return s.Status()[0].State == "crash loop" })
+	p := s.Status()[0]
+	if p.LastExit != "exit status 3" || len(p.LastLines) == 0 || p.LastLines[0] != "cannot find the weights" {
+		t.Errorf("status %+v", p)
+	}
+}
+
+// TestNoProgram: a program that is not there is a reason in the status.
+func TestNoProgram(t *testing.T) {
+	cmd := child("")
+	cmd.Args = []string{"/no/such/program"}
+	s, _ := supervise(t, cmd)
+	eventually(t, "the reason", func() bool { return strings.Contains(s.Status()[0].LastExit, "no such file") })
+}
+
+// TestFinished: a process that ends with status 0 stays ended.
+func TestFinished(t *testing.T) {
+	s, _ := supervise(t, child("finishing"))
+	eventually(t, "it to finish", func() bool { return s.Status()[0].State == "finished" })
+	if p := s.Status()[0]; p.LastLines[0] != "done" || p.Restarts != 0 {
+		t.Errorf("status %+v", p)
+	}
+}
+
+// TestNoOrphans: kill -9 of the server takes its containers along, even those that ignore SIGTERM.
+func TestNoOrphans(t *testing.T) {
+	parent := exec.Command(os.Args[0])
+	parent.Env = append(os.Environ(), childEnv+"=parent")
+	out, err := parent.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := parent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil || !alive(pid) {
+		t.Fatalf("child %q, %v", line, err)
+	}
+	parent.Process.Kill()
+	parent.Wait()
+	eventually(t, "the child to die", func() bool { return !alive(pid) || zombie(pid) })
+}
+
+// zombie tells a process that nobody has waited for yet.
+func zombie(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && strings.Contains(string(b), ") Z ")
+}
+
+// TestCommand: all faults are named at once.
+func TestCommand(t *testing.T) {
+	_, err := containers.Supervise(containers.Command{Replicas: -1, Env: map[string]string{"A=B": ""}})
+	for _, want := range []string{"no name", "no command", "-1 replicas", `"A=B"`} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in %v", want, err)
+		}
+	}
+}
