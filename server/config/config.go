@@ -101,12 +101,16 @@ type Model struct {
 
 // Container is a process that the server starts, restarts and stops. It connects like any other.
 type Container struct {
-	Name     string            `toml:"name"`     // of the process, in logs and status; unique
-	Command  []string          `toml:"command"`  // program and arguments; no shell
-	Replicas int               `toml:"replicas"` // processes
-	Env      map[string]string `toml:"env"`      // added to the server's environment
-	Dir      string            `toml:"dir"`      // working directory, relative to the file; "" = the server's own
+	Name        string            `toml:"name"`         // of the process, in logs and status; unique
+	Command     []string          `toml:"command"`      // program and arguments; no shell
+	Replicas    int               `toml:"replicas"`     // processes; 1 if the file does not say
+	Env         map[string]string `toml:"env"`          // added to the server's environment
+	Dir         string            `toml:"dir"`          // working directory, relative to the file; "" = the server's own
+	StopTimeout time.Duration     `toml:"stop_timeout"` // from SIGTERM to SIGKILL; 10s if the file does not say
 }
+
+// newContainer is what a [[container]] begins as.
+func newContainer() Container { return Container{Replicas: 1, StopTimeout: 10 * time.Second} }
 
 // Default returns the configuration of a server started without a file. The maps and slices are the
 // caller's.

@@ -196,7 +196,7 @@ env = { "A=B" = "" }
 `, []string{
 			`x.toml:3:1: containers.listen: empty, but there are 3 [[container]] to connect: give it an address, such as 127.0.0.1:0`,
 			`x.toml:4:1: containers.message_bytes: 1MiB is below limits.message_bytes, 256MiB: a request of that size could be asked but never answered in kind`,
-			`x.toml:8:1: container[0].replicas: expected at least 1, got 0`,
+			`x.toml:8:1: container[0].replicas: expected 1 to 1024, got 0`,
 			`x.toml:9:3: container[1].command: missing: program and arguments, as ["python3", "model.py"]`,
 			`x.toml:10:1: container[1].name: "a" is already the name of container[0]`,
 			`x.toml:11:3: container[2].name: missing: the name of the process in logs and in shivactl status`,
@@ -302,7 +302,7 @@ func TestLoad(t *testing.T) {
 	if got, want := c.Supervised[0].Dir, filepath.Join(dir, "models"); got != want {
 		t.Errorf("dir %q, want %q", got, want)
 	}
-	if c.Supervised[1].Dir != "" || c.Supervised[1].Replicas != 1 {
+	if c.Supervised[1].Dir != "" || c.Supervised[1].Replicas != 1 || c.Supervised[1].StopTimeout != 10*time.Second {
 		t.Errorf("defaults of a container: %+v", c.Supervised[1])
 	}
 	if _, err := Load(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {

@@ -187,7 +187,7 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 	}
 }
 
-// putSlice stores a list, element by element. A container begins with one replica.
+// putSlice stores a list, element by element.
 func putSlice[T any](fs *faults, dst *[]T, key string, value any, want string) {
 	list, ok := value.([]any)
 	if !ok {
@@ -197,7 +197,7 @@ func putSlice[T any](fs *faults, dst *[]T, key string, value any, want string) {
 	*dst = make([]T, len(list))
 	for i := range list {
 		if p, ok := any(&(*dst)[i]).(*Container); ok {
-			p.Replicas = 1
+			*p = newContainer()
 		}
 		put(fs, reflect.ValueOf(&(*dst)[i]).Elem(), indexKey(key, i), list[i])
 	}

@@ -112,7 +112,8 @@ func (c Config) validateContainers(fs *faults) {
 		if len(p.Command) == 0 || p.Command[0] == "" {
 			fs.add(key+".command", `missing: program and arguments, as ["python3", "model.py"]`)
 		}
-		fs.atLeast(key+".replicas", p.Replicas, 1)
+		fs.between(key+".replicas", p.Replicas, 1, 1024)
+		fs.duration(key+".stop_timeout", p.StopTimeout, time.Millisecond)
 		for name := range p.Env {
 			if name == "" || strings.ContainsAny(name, "=\x00") {
 				fs.add(joinKey(key+".env", name), "not a name of an environment variable")
