@@ -529,7 +529,7 @@ hold = ctypes.PyDLL(None).usleep  # unlike CDLL, PyDLL keeps the interpreter's l
 
 @model(name="hog", inputs=[Tensor("x", "FP32", [-1, 2])], outputs=[Tensor("y", "FP32", [-1, 2])])
 def predict(x):
-    hold(400_000)
+    hold(1_500_000)
     return x
 
 serve()
@@ -537,8 +537,8 @@ serve()
 
 
 def test_a_model_that_holds_the_lock_does_not_make_the_server_look_dead(tmp_path: Path) -> None:
-    with Fake(heartbeat_ms=20, dead_after_ms=150) as fake, start(tmp_path, fake.endpoint, HOGGING):
+    with Fake(heartbeat_ms=50, dead_after_ms=1000) as fake, start(tmp_path, fake.endpoint, HOGGING):
         peer, _ = fake.hello()
-        for _ in range(5):
+        for _ in range(3):
             assert "outputs" in fake.result(ask(fake, peer))[0]
         assert len(fake.seen(b"hello")) == 1, "the container gave up a server whose heartbeats lay unread"
