@@ -2,9 +2,12 @@ package shiva_test
 
 import (
 	"fmt"
+	"net"
+	"runtime"
 	"testing"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -121,6 +124,50 @@ func BenchmarkValidObject(b *testing.B) {
 	for b.Loop() {
 		if err := shiva.ValidObject(text); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkClient is a round trip to an echo on a real socket, one caller at a time and many.
+func BenchmarkClient(b *testing.B) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := shivatest.Serve(l, shivatest.Echo)
+	defer s.Close()
+	c, err := shiva.Dial(b.Context(), s.Addr())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	for _, callers := range []int{1, 32} {
+		for _, size := range benchSizes {
+			b.Run(fmt.Sprintf("callers=%d/size=%s", callers, size.name), func(b *testing.B) {
+				m := benchMessage(tensor.Uint8, size.bytes)
+				b.ReportAllocs()
+				b.SetBytes(int64(size.bytes))
+				b.SetParallelism(max(1, callers/runtime.GOMAXPROCS(0)))
+				do := func() {
+					answer, err := c.Do(b.Context(), m)
+					if err != nil {
+						b.Error(err)
+						return
+					}
+					answer.Release()
+				}
+				if callers == 1 {
+					for b.Loop() {
+						do()
+					}
+					return
+				}
+				b.RunParallel(func(pb *testing.PB) {
+					for pb.Next() {
+						do()
+					}
+				})
+			})
 		}
 	}
 }

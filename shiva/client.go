@@ -318,6 +318,9 @@ func (c *Client) run(conn net.Conn) {
 	for c.setConn(conn) {
 		answers, err := c.serve(conn)
 		c.failSent(err)
+		if e, ok := errors.AsType[*RemoteError](err); ok {
+			c.failUnsent(e) // a server that will not have us says so once; asking again would be no answer to the callers
+		}
 		if answers > 0 {
 			failures = 0
 		} else {

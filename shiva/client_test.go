@@ -366,20 +366,114 @@ func TestClientFaultyAnswers(t *testing.T) {
 	})
 }
 
-// TestClientUnasked: a message that answers nothing ends the connection; an error in it is the reason that callers see.
+// TestClientUnasked: a message that answers nothing ends the connection, and the next request makes another.
 func TestClientUnasked(t *testing.T) {
-	draining := &shiva.RemoteError{Type: shiva.Draining, Message: "going", Code: 503, Retryable: true}
 	withRig(t, shivatest.Echo, func(r *rig) {
-		synctest.Wait()
-		if err := r.server.Conns()[0].Send(shiva.ErrorMessage(draining)); err != nil {
-			r.Fatal(err)
+		for i, m := range []*shiva.Message{numbered(1), shiva.ErrorMessage(&shiva.RemoteError{Type: shiva.Draining})} {
+			synctest.Wait()
+			if err := r.server.Conns()[i].Send(m); err != nil {
+				r.Fatal(err)
+			}
+			synctest.Wait()
+			if err := r.do(r.Context(), 1); err != nil {
+				r.Error(err)
+			}
+			if n := len(r.server.Conns()); n != i+2 {
+				r.Errorf("%d connections, want %d", n, i+2)
+			}
 		}
+		// A broken one, with nobody to tell.
+		_, _ = io.WriteString(r.server.Conns()[2], "HTTP/1.1 400 Bad Request\r\n\r\n")
 		synctest.Wait()
 		if err := r.do(r.Context(), 1); err != nil {
 			r.Error(err)
 		}
+	}, shiva.WithBackoff(time.Millisecond, time.Millisecond))
+}
+
+// TestClientRefusedAtTheDoor: a server that takes no more connections says so and hangs up; the callers get to see it,
+// whether their request was on its way or not.
+func TestClientRefusedAtTheDoor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n shivatest.Net
+		l, err := n.Listen(rigAddr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			refusal := mustEncode(t, shiva.ErrorMessage(&shiva.RemoteError{Type: shiva.Overloaded, Message: "full", Code: 429, Retryable: true}))
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = c.Write(refusal)
+				c.Close()
+			}
+		})
+		for range 20 {
+			c, err := shiva.Dial(t.Context(), rigAddr, shiva.WithDialer(n.Dial))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = c.Do(t.Context(), numbered(1))
+			if e, ok := errors.AsType[*shiva.RemoteError](err); !ok || e.Type != shiva.Overloaded {
+				t.Errorf("error %v, want the server's", err)
+			}
+			c.Close()
+		}
+		l.Close()
+		wg.Wait()
+	})
+}
+
+// TestClientLimits: an answer beyond them is not taken, and says why.
+func TestClientLimits(t *testing.T) {
+	withRig(t, shivatest.Echo, func(r *rig) {
+		m := &shiva.Message{Tensors: []tensor.Tensor{mustTensor(r.T, tensor.Shape{2000}, make([]uint8, 2000))}}
+		_, err := r.client.Do(r.Context(), m)
+		if e, ok := errors.AsType[*shiva.DecodeError](err); !ok || e.Kind != shiva.KindTooLarge || e.Limit != 1000 {
+			r.Error(err)
+		}
+		if err := r.do(r.Context(), 1); err != nil {
+			r.Error(err)
+		}
+	}, shiva.WithLimits(shiva.Limits{MessageBytes: 1000}))
+}
+
+// TestClientBudget: a pool without room refuses the request, or the answer, and no more than that.
+func TestClientBudget(t *testing.T) {
+	answers := func(c *shivatest.Conn, m *shiva.Message) {
+		if n := number(m); n > 0 {
+			x, _ := tensor.FromSlice(tensor.Shape{n}, make([]uint8, n))
+			m = &shiva.Message{Tensors: []tensor.Tensor{x}}
+		}
+		shivatest.Echo(c, m)
+	}
+	withRig(t, answers, func(r *rig) {
+		pool := tensor.NewPool(10_000)
+		c, err := shiva.Dial(r.Context(), rigAddr, shiva.WithDialer(r.net.Dial), shiva.WithPool(pool))
+		if err != nil {
+			r.Fatal(err)
+		}
+		defer c.Close()
+		_, err = c.Do(r.Context(), &shiva.Message{Namespace: "n", Metadata: []byte(`{"x":"` + strings.Repeat("x", 10_000) + `"}`)})
+		if !errors.Is(err, tensor.ErrBudget) {
+			r.Errorf("a request of 10 KB: %v", err)
+		}
+		_, err = c.Do(r.Context(), numbered(20_000))
+		if e, ok := errors.AsType[*shiva.DecodeError](err); !ok || e.Kind != shiva.KindOverBudget {
+			r.Errorf("an answer of 20 KB: %v", err)
+		}
+		m, err := c.Do(r.Context(), numbered(0))
+		if err != nil {
+			r.Fatal(err)
+		}
+		m.Release()
+		checkLeaks(r.T, pool)
 		if n := len(r.server.Conns()); n != 2 {
-			r.Errorf("%d connections, want 2", n)
+			r.Errorf("%d connections, want one of each client", n)
 		}
 	})
 }

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
+	"time"
 
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -20,6 +22,9 @@ const (
 	maxWriteVecs    = 64
 
 	readBlockBytes = 64 << 10
+	// How long the reader goes on when the writer could not.
+	lastWordsTime = time.Second
+
 	// Room in a body from which reading straight into it beats the block.
 	minDirectBytes = 16 << 10
 )
@@ -31,15 +36,16 @@ func (c *Client) serve(conn net.Conn) (answers int, err error) {
 	var writeErr error
 	wg.Go(func() {
 		if writeErr = c.write(conn, stop); writeErr != nil {
-			conn.Close() // wakes the reader
+			// A server that hangs up has often said why, and that may not have been read yet.
+			_ = conn.SetReadDeadline(time.Now().Add(lastWordsTime))
 		}
 	})
 	answers, err = c.read(conn)
 	close(stop)
 	conn.Close() // wakes the writer
 	wg.Wait()
-	if writeErr != nil && errors.Is(err, net.ErrClosed) {
-		err = writeErr // it came first
+	if writeErr != nil && errors.Is(err, os.ErrDeadlineExceeded) {
+		err = writeErr
 	}
 	return answers, err
 }
@@ -50,6 +56,11 @@ func (c *Client) write(conn net.Conn, stop <-chan struct{}) error {
 	w := connWriter{block: make([]byte, 0, writeBlockBytes)}
 	defer w.release()
 	for {
+		select {
+		case <-stop: // what waits goes out on the next connection
+			return nil
+		default:
+		}
 		for c.gather(&w) {
 			if err := w.flush(conn); err != nil {
 				return err

@@ -1,6 +1,7 @@
 package shiva_test
 
 import (
+	"io"
 	"testing"
 
 	"github.com/shivad/shivad/shiva"
@@ -46,5 +47,17 @@ func TestParseReferenceErrors(t *testing.T) {
 	}
 	if len(want) > 0 {
 		t.Errorf("no vectors for %v", want)
+	}
+}
+
+func TestErrorsRead(t *testing.T) {
+	for want, err := range map[string]error{
+		"shiva: peer reports NotFound: no model":                          &shiva.RemoteError{Type: shiva.NotFound, Message: "no model"},
+		"shiva: no answer from h:1 to the request (it may have run): EOF": &shiva.CallError{Addr: "h:1", MayHaveRun: true, Err: io.EOF},
+		"shiva: no answer from h:1 to the request (it was not sent): EOF": &shiva.CallError{Addr: "h:1", Err: io.EOF},
+	} {
+		if err.Error() != want {
+			t.Errorf("%q, want %q", err, want)
+		}
 	}
 }

@@ -26,6 +26,7 @@ func Fail(e *shiva.RemoteError) Handler {
 type Server struct {
 	listener net.Listener
 	handler  Handler
+	pool     *tensor.Pool
 	wg       sync.WaitGroup // accept and the readers
 
 	mu     sync.Mutex
@@ -35,7 +36,7 @@ type Server struct {
 
 // Serve begins to serve what l accepts. Close ends it.
 func Serve(l net.Listener, h Handler) *Server {
-	s := &Server{listener: l, handler: h}
+	s := &Server{listener: l, handler: h, pool: tensor.NewPool(0)}
 	s.wg.Go(s.accept)
 	return s
 }
@@ -83,9 +84,9 @@ func (s *Server) accept() {
 
 func (s *Server) read(c *Conn) {
 	defer c.Close()
-	d := shiva.NewDecoder(shiva.DecoderConfig{})
+	d := shiva.NewDecoder(shiva.DecoderConfig{Pool: s.pool})
 	defer d.Close()
-	block := make([]byte, 16<<10)
+	block := make([]byte, 64<<10)
 	for {
 		n, err := c.nc.Read(block)
 		for p := block[:n]; ; {
@@ -113,16 +114,20 @@ func (s *Server) read(c *Conn) {
 // A Conn is a connection that a Server accepted. Any goroutine may use it.
 type Conn struct {
 	nc net.Conn
-	mu sync.Mutex // serialises writes
+
+	mu  sync.Mutex // serialises writes
+	buf []byte     // of the last message sent
 }
 
 // Send writes a message.
 func (c *Conn) Send(m *shiva.Message) error {
-	b, err := shiva.AppendMessage(nil, m)
-	if err != nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var err error
+	if c.buf, err = shiva.AppendMessage(c.buf[:0], m); err != nil {
 		return err
 	}
-	_, err = c.Write(b)
+	_, err = c.nc.Write(c.buf)
 	return err
 }
 
