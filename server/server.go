@@ -36,10 +36,11 @@ type Server struct {
 	sched   *scheduler.Scheduler
 
 	// Set by Start, before it returns; nil if left out.
-	started    time.Time
-	admin      *admin.Server
-	containers *containers.Listener
-	door       *tcp.Door
+	started     time.Time
+	admin       *admin.Server
+	containers  *containers.Listener
+	door        *tcp.Door
+	supervisors []*containers.Supervisor
 
 	state  atomic.Pointer[string] // admin.Starting, Serving, Draining
 	failed chan error
@@ -124,14 +125,18 @@ func (s *Server) Start() (err error) {
 		}
 	}()
 	s.started = time.Now()
-	clients, sessions, err := split(s.cfg.TCP.Connections, len(s.cfg.Supervised))
+	processes := 0
+	for _, c := range s.cfg.Supervised {
+		processes += max(c.Replicas, 1)
+	}
+	clients, sessions, err := split(s.cfg.TCP.Connections, s.cfg.Containers.Sessions, processes)
 	if err != nil {
 		return err
 	}
-	if clients < s.cfg.TCP.Connections {
-		s.log.Warn("fewer connections than configured: the process may not open more files",
-			"tcp.connections", s.cfg.TCP.Connections, "effective", clients)
-		s.cfg.TCP.Connections = clients
+	if clients < s.cfg.TCP.Connections || sessions < s.cfg.Containers.Sessions {
+		s.log.Info("fewer connections than configured, as the process may not open more files",
+			"tcp.connections", clients, "containers.sessions", sessions)
+		s.cfg.TCP.Connections, s.cfg.Containers.Sessions = clients, sessions
 	}
 	if s.cfg.Admin.Listen != "" {
 		if s.admin, err = admin.Listen(s.cfg.Admin.Listen, admin.Handler(s.sources()), s.log); err != nil {
@@ -146,10 +151,12 @@ func (s *Server) Start() (err error) {
 		Limits: containers.Limits{
 			MessageBytes: int64(c.MessageBytes),
 			Frames:       c.Frames,
-			Sessions:     sessions,
+			Sessions:     c.Sessions,
+			Handshakes:   c.Handshakes,
 		},
 		Heartbeat:        c.Heartbeat,
 		HandshakeTimeout: c.HandshakeTimeout,
+		WriteTimeout:     c.WriteTimeout,
 		Name:             "shivad/" + Version,
 		Log:              s.log,
 	}); err != nil {
@@ -159,6 +166,9 @@ func (s *Server) Start() (err error) {
 		if s.door, err = tcp.Listen(s.doorConfig()); err != nil {
 			return err
 		}
+	}
+	if err := s.supervise(); err != nil {
+		return err
 	}
 	s.watching.Go(s.watch)
 	s.setState(admin.Serving)
@@ -242,6 +252,7 @@ func (s *Server) stop(ctx context.Context) error {
 	if s.door != nil {
 		faults = append(faults, s.door.Shutdown(ctx))
 	}
+	faults = append(faults, s.stopProcesses())
 	if s.containers != nil {
 		faults = append(faults, s.containers.Shutdown(ctx))
 	}

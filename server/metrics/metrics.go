@@ -129,18 +129,6 @@ func (m *Metrics) Model(name, version string) *Model {
 // Unrouted is the model of requests that found none.
 func (m *Metrics) Unrouted() *Model { return m.Model("", "") }
 
-// Forget ends the series of a model version that is gone for good. A Model that someone still holds may
-// be used, but is no longer shown.
-func (m *Metrics) Forget(name, version string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if key := (id{name, version}); key != (id{}) {
-		models := maps.Clone(*m.models.Load())
-		delete(models, key)
-		m.models.Store(&models)
-	}
-}
-
 // A Door counts what passes one way in.
 type Door struct {
 	name  string // set once, as index

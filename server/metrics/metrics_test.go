@@ -176,11 +176,6 @@ func TestCardinalityIsBounded(t *testing.T) {
 	if got[`shivad_replicas{model="m5",version="1"}`] != "1" || got[`shivad_replicas{model="_other",version=""}`] != "" {
 		t.Error("gauges past the bound")
 	}
-	m.Forget("m7", "1")
-	m.Forget("", "")
-	if m.Model("again", "1").name != "again" || m.Unrouted().name != "" {
-		t.Error("a forgotten model made no room")
-	}
 }
 
 // A container names itself, and Prometheus takes UTF-8 only.
