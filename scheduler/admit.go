@@ -121,7 +121,7 @@ func (c *core) predict(ahead, rows int, now int64) (finish int64, rate float64, 
 // that are served before the given deadline. False: nothing was displaced.
 func (c *core) displace(r *Request, needRows int, needBytes int64, before int64, limit string, fx *effects) bool {
 	heavy := c.sources.heaviest()
-	if heavy == nil || heavy == r.source {
+	if heavy == nil || heavy == r.source { // nothing could be gained, and the walk below may be long
 		return false
 	}
 	rows, bytes := 0, int64(0)

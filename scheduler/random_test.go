@@ -47,7 +47,8 @@ type chaos struct {
 	spec    scheduler.Spec
 	workers []*chaosWorker
 	open    map[*scheduler.Request]*chaosOwner
-	next    uint32 // payload of the next row
+	spare   []*scheduler.Request // answered ones, to be used again
+	next    uint32               // payload of the next row
 	answers map[scheduler.Outcome]int
 	depth   int
 }
@@ -265,10 +266,13 @@ func (c *chaos) request() *scheduler.Request {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	r := &scheduler.Request{
-		Rows: rows, Priority: c.rng.IntN(3), Source: c.rng.Uint64N(4), Owner: o,
-		Inputs: []tensor.Tensor{{DType: tensor.Uint32, Shape: tensor.Shape{rows, width}, Data: buf.Bytes(), Buf: buf}, s},
+	r := new(scheduler.Request)
+	if n := len(c.spare); n > 0 && c.rng.IntN(2) == 0 {
+		r, c.spare = c.spare[n-1], c.spare[:n-1]
+		r.Model, r.Deadline = nil, time.Time{}
 	}
+	r.Rows, r.Priority, r.Source, r.Owner = rows, c.rng.IntN(3), c.rng.Uint64N(4), o
+	r.Inputs = []tensor.Tensor{{DType: tensor.Uint32, Shape: tensor.Shape{rows, width}, Data: buf.Bytes(), Buf: buf}, s}
 	if m, ok := c.sched.Model(c.id); ok {
 		r.Model = m
 	}
@@ -305,6 +309,7 @@ func (o *chaosOwner) Complete(r *scheduler.Request) {
 		r.Inputs[i].Release()
 	}
 	clear(r.Inputs) // nobody else may look at them any more
+	c.spare = append(c.spare, r)
 	if c.depth < 3 && c.rng.IntN(20) == 0 && r.Err == nil {
 		c.depth++
 		c.sched.Submit(c.request()) // from a callback
