@@ -12,7 +12,7 @@ const never = math.MaxInt64
 // core is the scheduling of one model: it has no clock, no lock, no goroutine and calls nobody. Events come
 // in as method calls with the time in nanoseconds, and what is to be done about them goes out as effects.
 // Between two calls it is consistent: every accepted request is waiting, executing or both, and the queue
-// holds only rows that no replica can take now.
+// holds only rows that no replica can take now, or that wait out the configured delay.
 type core struct {
 	model     *Model // for batches, which have to find their way back; the core does not use it
 	batched   bool
@@ -42,7 +42,7 @@ type core struct {
 	stats    counters
 }
 
-// effects are what is to be done after an event, outside the lock, in this order: send, answer, tell.
+// effects are what is to be done after an event, outside the lock (Model.run).
 type effects struct {
 	send     []*Batch
 	answered []*Request // Err is set

@@ -10,7 +10,7 @@ import (
 func cell(strategy string, load float64) simulation {
 	return simulation{
 		strategy: strategy, a: 5 * time.Millisecond, b: 500 * time.Microsecond, noise: 0.05, slo: 50 * time.Millisecond,
-		replicas: 1, load: load, warm: 2 * time.Second, length: 20 * time.Second, seed: 1,
+		replicas: 1, load: load, warm: 2 * time.Second, length: 10 * time.Second, seed: 1,
 	}
 }
 

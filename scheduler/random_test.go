@@ -16,7 +16,7 @@ import (
 
 var (
 	seedFlag  = flag.Uint64("seed", 0, "run TestRandom with this seed only")
-	seedsFlag = flag.Int("seeds", 60, "how many seeds TestRandom runs")
+	seedsFlag = flag.Int("seeds", 30, "how many seeds TestRandom runs")
 )
 
 // TestRandom does everything at once, at random, on virtual time: submits of all sizes and shapes, cancels,
