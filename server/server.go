@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -175,19 +174,13 @@ func (s *Server) Start() (err error) {
 	return nil
 }
 
-// watch reports a door that ends by itself. Ended by stop.
+// watch reports a door that ends by itself; stop ends it.
 func (s *Server) watch() {
-	var door <-chan struct{}
-	if s.door != nil {
-		door = s.door.Ended()
-	}
 	var admin <-chan error
 	if s.admin != nil {
 		admin = s.admin.Failed()
 	}
 	select {
-	case <-door:
-		s.failed <- fmt.Errorf("server: the event loops of the tcp door have ended: %w", cmp.Or(s.door.Err(), errors.New("no reason given")))
 	case err := <-admin:
 		s.failed <- err
 	case <-s.stopping:

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -53,7 +54,7 @@ func TestE2EReadmeClient(t *testing.T) {
 	if !bytes.Contains(readme, append([]byte("```python\n"), source...)) {
 		t.Error("the README does not show server/e2e/python/minimal_client.py as it is")
 	}
-	s := start(t, digits)
+	s := start(t, config(t, digits))
 	s.waitReplicas("digits", 1)
 	// The client speaks to the default port; the one in use is put in its place.
 	_, port, _ := net.SplitHostPort(s.tcp)
@@ -94,7 +95,7 @@ func TestE2EDrainUnderLoad(t *testing.T) {
 					case err == nil:
 						good.Add(1)
 						m.Release()
-					case asRemote(err, &remote) && remote.Type == shiva.Draining:
+					case errors.As(err, &remote) && remote.Type == shiva.Draining:
 						refused.Add(1)
 						return
 					default:
@@ -206,7 +207,7 @@ func TestE2EContainerKilled(t *testing.T) {
 			return true
 		}
 		var remote *shiva.RemoteError
-		if !asRemote(err, &remote) || remote.Type != shiva.Unavailable && remote.Type != shiva.ContainerLost {
+		if !errors.As(err, &remote) || remote.Type != shiva.Unavailable && remote.Type != shiva.ContainerLost {
 			t.Fatalf("expected Unavailable or ContainerLost, got %v", err)
 		}
 		return false

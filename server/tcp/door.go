@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/panjf2000/gnet/v2"
+	gneterrors "github.com/panjf2000/gnet/v2/pkg/errors"
 	"github.com/panjf2000/gnet/v2/pkg/logging"
 	"golang.org/x/sys/unix"
 
@@ -44,108 +46,149 @@ type Config struct {
 }
 
 // A Door listens and serves until Shutdown.
-type Door struct{ d *door }
-
-type door struct {
+type Door struct {
 	gnet.BuiltinEventEngine
 
-	cfg  Config
-	gate *gate.Gate
-	log  *slog.Logger
+	// Set once.
+	cfg      Config
+	gate     *gate.Gate
+	log      *slog.Logger
+	listener net.Listener
+	engine   *gnet.Client // event loops; gnet calls them a client when somebody else accepts
 
-	engine gnet.Engine
-	booted chan struct{} // closed when engine is set
-	ended  chan struct{} // closed when gnet.Run has returned
-	err    error         // what it returned; read after ended
+	stopping  chan struct{}  // closed when Shutdown begins
+	accepting sync.WaitGroup // the goroutine that accepts
 
-	connections atomic.Int64
-	opened      atomic.Uint64
+	connections atomic.Int64  // let in and not closed
+	opened      atomic.Uint64 // let in, ever
+	refused     atomic.Int32  // told so, and not closed yet
 
 	mu    sync.Mutex
 	loops map[gnet.EventLoop]*loop
 }
 
 // Listen opens the door. It returns when clients can connect.
+//
+// The door accepts by itself and hands connections to gnet's event loops. gnet's own listener ends the
+// engine, and with it all connections, when an accept finds no descriptor left; and its accepting outruns
+// its closing, so that a limit on connections cannot keep that from happening.
 func Listen(cfg Config) (*Door, error) {
-	d := &door{
-		cfg: cfg, gate: cfg.Gate, log: cfg.Log,
-		booted: make(chan struct{}), ended: make(chan struct{}),
-		loops: make(map[gnet.EventLoop]*loop),
+	l, err := net.Listen("tcp", cfg.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("tcp: %w", err)
 	}
-	go func() { // joined by Shutdown
-		defer close(d.ended)
-		d.err = gnet.Run(d, "tcp://"+cfg.Addr,
-			gnet.WithMulticore(cfg.Loops == 0),
-			gnet.WithNumEventLoop(cfg.Loops),
-			gnet.WithReuseAddr(true), // restart while old connections are in TIME_WAIT
-			gnet.WithTCPKeepAlive(time.Minute),
-			gnet.WithLoadBalancing(gnet.LeastConnections),
-			gnet.WithTicker(true),
-			gnet.WithLogLevel(logging.ErrorLevel),
-			gnet.WithLogger(gnetLog{cfg.Log}),
-		)
-	}()
-	select {
-	case <-d.booted:
-		return &Door{d}, nil
-	case <-d.ended:
-		// gnet hides why an address cannot be had behind the failure of its next call.
-		if l, err := net.Listen("tcp", cfg.Addr); err != nil {
-			d.err = err
-		} else {
-			l.Close()
-		}
-		return nil, fmt.Errorf("tcp: listen on %s: %w", cfg.Addr, d.err)
+	d := &Door{
+		cfg: cfg, gate: cfg.Gate, log: cfg.Log, listener: l,
+		stopping: make(chan struct{}),
+		loops:    make(map[gnet.EventLoop]*loop),
 	}
+	d.engine, err = gnet.NewClient(d,
+		gnet.WithMulticore(cfg.Loops == 0),
+		gnet.WithNumEventLoop(cfg.Loops),
+		gnet.WithTCPKeepAlive(time.Minute),
+		gnet.WithTicker(true),
+		gnet.WithLogLevel(logging.ErrorLevel),
+		gnet.WithLogger(gnetLog{cfg.Log}),
+	)
+	if err == nil {
+		err = d.engine.Start()
+	}
+	if err != nil {
+		l.Close()
+		return nil, fmt.Errorf("tcp: event loops: %w", err)
+	}
+	d.accepting.Go(d.accept) // ends when Shutdown closes the listener, and Shutdown waits for it
+	return d, nil
 }
 
 // Addr is the address the door listens on.
-func (d *Door) Addr() net.Addr {
-	fd, err := d.d.engine.Dup()
-	if err != nil {
-		return nil
-	}
-	defer unix.Close(fd)
-	sa, err := unix.Getsockname(fd)
-	if err != nil {
-		return nil
-	}
-	switch sa := sa.(type) {
-	case *unix.SockaddrInet4:
-		return &net.TCPAddr{IP: sa.Addr[:], Port: sa.Port}
-	case *unix.SockaddrInet6:
-		return &net.TCPAddr{IP: sa.Addr[:], Port: sa.Port}
-	}
-	return nil
-}
-
-// Ended is closed when the event loops have ended: by Shutdown, or because they could not go on, in which
-// case no client can be served any more and [Door.Err] may say why.
-func (d *Door) Ended() <-chan struct{} { return d.d.ended }
-
-// Err is why the event loops ended, if they were not told to. Valid once Ended is closed.
-func (d *Door) Err() error { return d.d.err }
+func (d *Door) Addr() net.Addr { return d.listener.Addr() }
 
 // Shutdown lets the waiting answers leave, ends every connection and stops the event loops. The requests
 // inside must have been completed before (gate drained, scheduler drained), since their answers have
-// nowhere to go afterwards. When ctx ends first, the connections that are left are cut.
+// nowhere to go afterwards. When ctx ends first, the connections that are left are cut, and it returns the
+// context's error.
 func (d *Door) Shutdown(ctx context.Context) error {
-	d.d.eachLoop((*loop).leave)
-	wait := time.NewTicker(10 * time.Millisecond)
+	close(d.stopping)
+	d.listener.Close()
+	d.accepting.Wait()
+	d.eachLoop((*loop).leave)
+	wait := time.NewTicker(5 * time.Millisecond)
 	defer wait.Stop()
-	for d.d.connections.Load() > 0 && ctx.Err() == nil {
+	for d.connections.Load() > 0 && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-wait.C:
 		}
 	}
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	if err := d.d.engine.Stop(stop); err != nil {
+	if err := d.engine.Stop(); err != nil && !errors.Is(err, gneterrors.ErrEngineShutdown) {
 		return fmt.Errorf("tcp: stop: %w", err)
 	}
-	<-d.d.ended
 	return ctx.Err()
+}
+
+// accept lets connections in. When none can be accepted, because the process has no descriptor left, it
+// tries again after a growing pause: those inside are served meanwhile.
+func (d *Door) accept() {
+	const first, longest = 5 * time.Millisecond, time.Second
+	pause := first
+	for {
+		c, err := d.listener.Accept()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			d.log.Warn("cannot accept a connection", "error", err, "again in", pause)
+			again := time.NewTimer(pause)
+			select {
+			case <-d.stopping:
+				again.Stop()
+				return
+			case <-again.C:
+			}
+			pause = min(2*pause, longest)
+			continue
+		}
+		pause = first
+		if d.connections.Add(1) > int64(d.cfg.Connections) {
+			d.refuse(c)
+			continue
+		}
+		if _, err := d.engine.EnrollContext(c, nil); err != nil {
+			d.connections.Add(-1)
+			d.log.Debug("a connection was lost while it was let in", "error", err)
+		}
+	}
+}
+
+// refuse tells a connection above the limit why it is closed.
+func (d *Door) refuse(c net.Conn) {
+	const (
+		lingering = 16 // at most, so many descriptors are set aside for it
+		linger    = time.Second
+	)
+	d.connections.Add(-1)
+	d.cfg.Metrics.Opened()
+	d.cfg.Metrics.Closed(metrics.ClosedConnectionLimit)
+	err := fmt.Errorf("%w: the server has as many connections as it may (tcp.connections = %d)", scheduler.ErrOverloaded, d.cfg.Connections)
+	var m shiva.Message
+	new(loop).refusal(new(call), &m, err)
+	if answer, err := shiva.AppendMessage(nil, &m); err == nil {
+		_ = c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond)) // an empty socket takes it at once
+		_, _ = c.Write(answer)
+	}
+	// To close at once would reset the connection if the client has sent something, and the answer would
+	// be lost.
+	tcp, ok := c.(*net.TCPConn)
+	if n := d.refused.Add(1); !ok || n > lingering || tcp.CloseWrite() != nil {
+		d.refused.Add(-1)
+		c.Close()
+		return
+	}
+	time.AfterFunc(linger, func() {
+		c.Close()
+		d.refused.Add(-1)
+	})
 }
 
 // leave ends every session of the loop when its answers have left.
@@ -161,17 +204,9 @@ func (l *loop) leave() {
 
 // The rest of the file is gnet's view.
 
-func (d *door) OnBoot(engine gnet.Engine) gnet.Action {
-	d.engine = engine
-	close(d.booted)
-	return gnet.None
-}
-
-func (d *door) OnOpen(c gnet.Conn) (out []byte, action gnet.Action) {
+// OnOpen makes a session of a connection.
+func (d *Door) OnOpen(c gnet.Conn) (out []byte, action gnet.Action) {
 	d.cfg.Metrics.Opened()
-	if n := d.connections.Add(1); n > int64(d.cfg.Connections) {
-		return d.full(), gnet.Close
-	}
 	l := d.loopOf(c.EventLoop())
 	l.now = time.Now()
 	s := &session{loop: l, id: d.opened.Add(1), socket: &socketOf{c}, lastInput: l.now, progress: l.now}
@@ -180,29 +215,18 @@ func (d *door) OnOpen(c gnet.Conn) (out []byte, action gnet.Action) {
 	return nil, gnet.None
 }
 
-// full is what a connection above the limit is told.
-func (d *door) full() []byte {
-	err := fmt.Errorf("%w: the server has as many connections as it may (tcp.connections = %d)", scheduler.ErrOverloaded, d.cfg.Connections)
-	var m shiva.Message
-	var l loop
-	l.refusal(new(call), &m, err)
-	out, _ := shiva.AppendMessage(nil, &m)
-	return out
-}
-
-func (d *door) OnClose(c gnet.Conn, _ error) gnet.Action {
+// OnClose ends the session.
+func (d *Door) OnClose(c gnet.Conn, _ error) gnet.Action {
 	d.connections.Add(-1)
-	s, ok := c.Context().(*session)
-	if !ok {
-		d.cfg.Metrics.Closed(metrics.ClosedConnectionLimit)
-		return gnet.None
+	if s, ok := c.Context().(*session); ok {
+		defer s.rescue()
+		s.closed()
 	}
-	defer s.rescue()
-	s.closed()
 	return gnet.None
 }
 
-func (d *door) OnTraffic(c gnet.Conn) gnet.Action {
+// OnTraffic is a turn of the loop with input.
+func (d *Door) OnTraffic(c gnet.Conn) gnet.Action {
 	s, ok := c.Context().(*session)
 	p, err := c.Next(-1)
 	if !ok || err != nil {
@@ -216,12 +240,12 @@ func (d *door) OnTraffic(c gnet.Conn) gnet.Action {
 }
 
 // OnTick runs on a goroutine of its own; the loops look at their clocks themselves.
-func (d *door) OnTick() (time.Duration, gnet.Action) {
+func (d *Door) OnTick() (time.Duration, gnet.Action) {
 	d.eachLoop((*loop).tick)
 	return 100 * time.Millisecond, gnet.None
 }
 
-func (d *door) eachLoop(f func(*loop)) {
+func (d *Door) eachLoop(f func(*loop)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for el, l := range d.loops {
@@ -229,7 +253,7 @@ func (d *door) eachLoop(f func(*loop)) {
 	}
 }
 
-func (d *door) loopOf(el gnet.EventLoop) *loop {
+func (d *Door) loopOf(el gnet.EventLoop) *loop {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	l := d.loops[el]
@@ -300,7 +324,7 @@ func (k *socketOf) Close() { _ = k.c.EventLoop().Close(k.c) }
 func (k *socketOf) Peer() string { return k.c.RemoteAddr().String() }
 
 // gnetLog gives gnet's own complaints to our log. They concern single connections (resets and the like),
-// so they are for debugging, but for an accept that failed: that ends the engine.
+// so they are for debugging.
 type gnetLog struct{ log *slog.Logger }
 
 func (g gnetLog) Debugf(string, ...any) {}

@@ -18,7 +18,7 @@ import (
 // once.
 type loop struct {
 	// Set once.
-	door *door
+	door *Door
 	wake func() // runs turn on the event loop, soon
 
 	// Owned by the event loop's goroutine.

@@ -63,7 +63,7 @@ func newSession(t testing.TB, w worker, pool *tensor.Pool) (*session, *memory) {
 	if _, err := s.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, floats("x"), w, scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	d := &door{gate: g, log: slog.New(slog.DiscardHandler), cfg: Config{
+	d := &Door{gate: g, log: slog.New(slog.DiscardHandler), cfg: Config{
 		Gate: g, Pool: pool, Metrics: numbers.Door("tcp"), InFlight: 256,
 		MessageTimeout: 10 * time.Second, OutboundBytes: 1 << 20, OutboundStall: 10 * time.Second, IdleTimeout: time.Minute,
 	}}
