@@ -38,6 +38,10 @@ func TestMain(m *testing.M) {
 	case "crashing":
 		fmt.Println("cannot find the weights")
 		os.Exit(3)
+	case "echo":
+		serveEcho()
+	case "noop":
+		serveNoop()
 	case "finishing":
 		fmt.Print("done")
 	case "parent":

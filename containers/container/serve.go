@@ -152,17 +152,22 @@ func (s *server) follow(ctx context.Context, a address) {
 		s.link(ctx, a.network, a.text)
 		return
 	}
+	type link struct{ cancel context.CancelFunc } // nil: that server said goodbye
 	var links sync.WaitGroup
 	defer links.Wait()
-	live := make(map[string]context.CancelFunc) // by address; nil: that server said goodbye
+	live := make(map[string]*link)
 	defer func() {
-		for _, cancel := range live {
-			if cancel != nil {
-				cancel()
+		for _, l := range live {
+			if l.cancel != nil {
+				l.cancel()
 			}
 		}
 	}()
-	dismissed := make(chan string)
+	type farewell struct {
+		addr string
+		link *link
+	}
+	dismissed := make(chan farewell)
 	for wait := firstBackoff; ; {
 		found, err := s.lookUp(ctx, a)
 		if err != nil {
@@ -172,24 +177,25 @@ func (s *server) follow(ctx context.Context, a address) {
 			}
 		} else {
 			wait = resolvePeriod
-			for addr, cancel := range live {
+			for addr, l := range live {
 				if !slices.Contains(found, addr) {
-					if cancel != nil {
-						cancel() // drains that link
+					if l.cancel != nil {
+						l.cancel() // drains that link
 					}
 					delete(live, addr)
 				}
 			}
 			for _, addr := range found {
-				if _, ok := live[addr]; ok {
+				if live[addr] != nil {
 					continue
 				}
 				linkCtx, cancel := context.WithCancel(ctx)
-				live[addr] = cancel
+				l := &link{cancel}
+				live[addr] = l
 				links.Go(func() { // ends with linkCtx or by a goodbye; joined above
 					s.link(linkCtx, a.network, addr)
 					select {
-					case dismissed <- addr:
+					case dismissed <- farewell{addr, l}:
 					case <-linkCtx.Done():
 					}
 				})
@@ -198,16 +204,17 @@ func (s *server) follow(ctx context.Context, a address) {
 		timer := time.NewTimer(jitter(wait))
 		select {
 		case <-ctx.Done():
-			timer.Stop()
-			return
-		case addr := <-dismissed:
-			timer.Stop()
-			live[addr]()
-			live[addr] = nil
-			if !slices.ContainsFunc(slices.Collect(maps.Values(live)), func(c context.CancelFunc) bool { return c != nil }) {
-				return
+		case f := <-dismissed:
+			if live[f.addr] == f.link { // and not one that has been cancelled meanwhile
+				f.link.cancel()
+				f.link.cancel = nil
 			}
 		case <-timer.C:
+		}
+		timer.Stop()
+		serving := func(l *link) bool { return l.cancel != nil }
+		if ctx.Err() != nil || len(live) > 0 && !slices.ContainsFunc(slices.Collect(maps.Values(live)), serving) {
+			return
 		}
 	}
 }

@@ -75,6 +75,13 @@ func (c *Conn) Written(o *Outgoing) bool {
 	return o.written
 }
 
+// Writes returns how many system calls have written something: one for each message, as long as the peer keeps up.
+func (c *Conn) Writes() int {
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
+	return c.out.writes
+}
+
 // Ping asks the peer for a PONG, unless the last PING still waits to be written. The answer shows in LastByte.
 func (c *Conn) Ping() {
 	// Time to live 0: what the peer should do about our silence is not said by PING but by the protocol above.

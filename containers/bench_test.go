@@ -1,0 +1,244 @@
+package containers_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/containers/container"
+	"github.com/shivad/shivad/containers/zmtp"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Sizes of a batch: rows, bytes of a row. The two that the bars of the container room name, and a small one.
+var benchSizes = []struct {
+	name      string
+	rows, row int
+}{{"rows=1/row=64B", 1, 64}, {"rows=64/row=64B", 64, 64}, {"rows=64/row=4KiB", 64, 4 << 10}, {"rows=1/row=6MiB", 1, 6 << 20}}
+
+const benchAddrEnv = "SHIVA_TEST_ADDR"
+
+// serveEcho is a process of its own that sends back every message: the limit.
+func serveEcho() {
+	network, addr, _ := strings.Cut(os.Getenv(benchAddrEnv), " ")
+	raw, err := net.Dial(network, addr)
+	if err != nil {
+		return
+	}
+	c, err := zmtp.Client(raw, zmtp.Config{Pool: tensor.NewPool(0)})
+	if err != nil {
+		return
+	}
+	var in zmtp.Message
+	sent := make(chan struct{}, 1)
+	o := zmtp.Outgoing{Done: func(error) { sent <- struct{}{} }}
+	for c.Receive(&in) == nil {
+		o.Reset()
+		for _, f := range in.Frames {
+			o.Frame(f.Data)
+		}
+		if c.Send(&o) != nil {
+			return
+		}
+		<-sent
+		in.Release()
+	}
+}
+
+// serveNoop is a process of its own with a container that answers with its inputs.
+func serveNoop() {
+	spec := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
+	_ = container.Serve(context.Background(), container.Model{
+		Name: "noop", Version: "1", Inputs: spec, Outputs: spec, Log: slog.New(slog.DiscardHandler),
+		Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil },
+	}, os.Getenv(benchAddrEnv))
+}
+
+// spawn starts this binary in another role until the end of the test.
+func spawn(tb testing.TB, role, addr string) {
+	tb.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"="+role, benchAddrEnv+"="+addr)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+}
+
+// BenchmarkRoundTrip compares a batch through scheduler, session and Go container (via=container) with a bare exchange of
+// the same bytes over the same kind of connection (via=echo). The peer is a process of its own.
+//
+//	go test ./containers -run '^$' -bench RoundTrip -count 6 | benchstat -col /via -
+func BenchmarkRoundTrip(b *testing.B) {
+	for _, transport := range []string{"tcp", "ipc"} {
+		for _, size := range benchSizes {
+			name := fmt.Sprintf("%s/over=%s", size.name, transport)
+			b.Run(name+"/via=echo", func(b *testing.B) { benchEcho(b, transport, size.rows*size.row) })
+			b.Run(name+"/via=container", func(b *testing.B) { benchContainer(b, transport, size.rows, size.row) })
+		}
+	}
+}
+
+func benchEcho(b *testing.B, transport string, size int) {
+	network, address := "tcp", "127.0.0.1:0"
+	if transport == "ipc" {
+		network, address = "unix", b.TempDir()+"/s"
+	}
+	l, err := net.Listen(network, address)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	spawn(b, "echo", network+" "+l.Addr().String())
+	raw, err := l.Accept()
+	if err != nil {
+		b.Fatal(err)
+	}
+	c, err := zmtp.Server(raw, zmtp.Config{Pool: tensor.NewPool(0)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	payload := make([]byte, size)
+	header := make([]byte, 80)
+	var o zmtp.Outgoing
+	var m zmtp.Message
+	b.SetBytes(2 * int64(size))
+	b.ReportAllocs()
+	for b.Loop() {
+		o.Reset()
+		o.Frame(header)
+		o.Frame(payload)
+		if err := c.Send(&o); err != nil {
+			b.Fatal(err)
+		}
+		if err := c.Receive(&m); err != nil {
+			b.Fatal(err)
+		}
+		m.Release()
+	}
+}
+
+func benchContainer(b *testing.B, transport string, rows, row int) {
+	r := newNoop(b, transport)
+	q := r.request(rows, row)
+	b.SetBytes(2 * int64(rows*row))
+	b.ReportAllocs()
+	for b.Loop() {
+		r.roundTrip(b, q)
+	}
+}
+
+// A noopRig is a scheduler, a listener and a container process that does nothing.
+type noopRig struct {
+	*containers.Listener
+	sched *scheduler.Scheduler
+	done  chan struct{}
+}
+
+func newNoop(tb testing.TB, transport string) *noopRig {
+	tb.Helper()
+	addr := "tcp://127.0.0.1:0"
+	if transport == "ipc" {
+		addr = "ipc://" + tb.TempDir() + "/s"
+	}
+	pool := tensor.NewPool(1 << 30)
+	sched, err := scheduler.New(scheduler.Config{Pool: pool, Default: scheduler.ModelConfig{Strategy: "static", ExecTimeout: time.Minute}})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	l, err := containers.Listen(containers.Config{Addrs: []string{addr}, Scheduler: sched, Pool: pool})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		l.Close()
+		sched.Close()
+	})
+	spawn(tb, "noop", l.Dialable()[0])
+	r := &noopRig{Listener: l, sched: sched, done: make(chan struct{}, 1)}
+	eventually(tb, "the container", func() bool {
+		m, ok := sched.Model(scheduler.ModelID{Name: "noop", Version: "1"})
+		return ok && m.Replicas() == 1
+	})
+	return r
+}
+
+// Complete implements scheduler.Completer.
+func (r *noopRig) Complete(*scheduler.Request) { r.done <- struct{}{} }
+
+func (r *noopRig) request(rows, row int) *scheduler.Request {
+	m, _ := r.sched.Model(scheduler.ModelID{Name: "noop", Version: "1"})
+	return &scheduler.Request{
+		Model: m, Rows: rows, Owner: r,
+		Inputs: []tensor.Tensor{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{rows, row}, Data: make([]byte, rows*row)}},
+	}
+}
+
+func (r *noopRig) roundTrip(tb testing.TB, q *scheduler.Request) {
+	r.sched.Submit(q)
+	<-r.done
+	if q.Err != nil {
+		tb.Fatal(q.Err)
+	}
+	for _, t := range q.Outputs {
+		t.Release()
+	}
+}
+
+// TestAllocations: a batch there and back costs the server a small, fixed number of allocations, whatever its size.
+func TestAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	r := newNoop(t, "tcp")
+	for _, size := range []int{64, 4 << 10, 1 << 20} {
+		q := r.request(1, size)
+		for range 100 {
+			r.roundTrip(t, q)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		const runs = 500
+		for range runs {
+			r.roundTrip(t, q)
+		}
+		runtime.ReadMemStats(&after)
+		allocs := float64(after.Mallocs-before.Mallocs) / runs
+		bytes := float64(after.TotalAlloc-before.TotalAlloc) / runs
+		t.Logf("%d bytes: %.2f allocations, %.0f bytes", size, allocs, bytes)
+		if allocs > 4 || bytes > 1024 {
+			t.Errorf("a batch of %d bytes costs %.2f allocations of %.0f bytes together, expected at most 4 of 1024", size, allocs, bytes)
+		}
+	}
+}
+
+// TestOneWrite: one system call sends a batch of many rows of one request, and of many requests.
+func TestOneWrite(t *testing.T) {
+	r := newNoop(t, "tcp")
+	q := r.request(64, 2048)
+	r.roundTrip(t, q)
+	before := r.Writes(0)
+	const batches = 50
+	for range batches {
+		r.roundTrip(t, q)
+	}
+	// Heartbeats and PINGs may come in between, one a second.
+	if n := r.Writes(0) - before; n < batches || n > batches+3 {
+		t.Errorf("%d batches took %d writes", batches, n)
+	}
+}
+

@@ -1,0 +1,138 @@
+package containers
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/containers/zmtp"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// cut makes frames of fuzzed bytes: a length byte (255: the rest) before each.
+func cut(in []byte) *zmtp.Message {
+	m := new(zmtp.Message)
+	for len(in) > 0 && len(m.Frames) < 100 {
+		n, rest := int(in[0]), in[1:]
+		if n == 255 || n > len(rest) {
+			n = len(rest)
+		}
+		m.Frames = append(m.Frames, zmtp.Frame{Data: rest[:n:n]})
+		in = rest[n:]
+	}
+	return m
+}
+
+func join(frames ...string) (b []byte) {
+	for _, f := range frames {
+		b = append(append(b, byte(min(len(f), 255))), f...)
+	}
+	return b
+}
+
+// FuzzSessionMessages feeds both generations' codecs with what a registered container might send. What they
+// hand on must be whole: views within the frames, and texts that add up.
+func FuzzSessionMessages(f *testing.F) {
+	text, err := os.ReadFile("testdata/gen3.json")
+	if err != nil {
+		f.Fatal(err)
+	}
+	var steps []step
+	if err := json.Unmarshal(text, &steps); err != nil {
+		f.Fatal(err)
+	}
+	for _, s := range steps {
+		var frames []string
+		for _, h := range s.Frames {
+			b, _ := hex.DecodeString(h)
+			frames = append(frames, string(b))
+		}
+		f.Add(join(frames...))
+	}
+	id := "\x01\x00\x00\x00\x00\x00\x00\x00"
+	f.Add(join("result", id, `{"outputs":[{"name":"y","datatype":"FP32","shape":[2,1]}],"errors":[{"row":1,"message":"x"}]}`, "01234567"))
+	f.Add(join("result", id, `{"error":"x"}`))
+	f.Add(join("heartbeat"))
+	f.Add(join("hello", `{"protocol":4,"model":"m","version":"1","inputs":[{"name":"x","datatype":"FP32","shape":[-1]}]}`))
+	limits := Config{}.withDefaults().Limits
+	spec := scheduler.Spec{
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1}}},
+		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float32, Shape: tensor.Shape{-1, 1}}},
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		m := cut(in)
+		if len(m.Frames) == 0 {
+			return
+		}
+		_, _ = recognise(m, limits)
+		four, three := &v4{limits: limits}, &v3{limits: limits}
+		four.bind(registration{spec: spec})
+		for _, c := range []codec{four, three} {
+			got, err := c.parse(m)
+			if err != nil {
+				continue
+			}
+			switch got.event {
+			case evHello:
+				checkRegistration(t, got.hello)
+			case evResult:
+				for _, rows := range []int{1, 2, 3} {
+					a, err := c.result(m, &scheduler.Batch{Rows: rows})
+					if err != nil {
+						continue
+					}
+					if len(a.outputs) != 1 {
+						t.Fatalf("%d outputs", len(a.outputs))
+					}
+					if c == codec(three) {
+						if s, err := tensor.Strings(a.outputs[0]); err != nil || len(s) != rows {
+							t.Fatalf("%q, %v for %d rows", s, err, rows)
+						}
+					}
+				}
+			}
+		}
+	})
+}
+
+// FuzzHello: whatever is registered keeps the promises that routes, logs and metrics rely on.
+func FuzzHello(f *testing.F) {
+	f.Add(containertest.Hello(containertest.Model{Name: "m", Version: "1", Instance: "é",
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
+		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float32, Shape: tensor.Shape{-1, 10}}}, Parameters: json.RawMessage(`{"a":1}`)}))
+	f.Add([]byte(`{"protocol":4,"model":"\u0000","version":"/"}`))
+	limits := Config{}.withDefaults().Limits
+	f.Fuzz(func(t *testing.T, in []byte) {
+		if r, err := readHello(in, limits); err == nil {
+			checkRegistration(t, r)
+		}
+	})
+}
+
+func checkRegistration(t *testing.T, r registration) {
+	t.Helper()
+	for _, s := range []string{r.model.Name, r.model.Version, r.label, r.spec.Platform} {
+		if len(s) > 128 || strings.ContainsFunc(s, func(c rune) bool { return !unicode.IsPrint(c) }) {
+			t.Fatalf("text %q", s)
+		}
+	}
+	if r.model.Name == "" || r.model.Version == "" || r.model.Name[0] == '!' || strings.Contains(r.model.Name+r.model.Version, "/") {
+		t.Fatalf("model %+v", r.model)
+	}
+	if len(r.spec.Inputs) == 0 || len(r.spec.Outputs) == 0 || r.slots < 0 || r.spec.MaxBatch < 0 {
+		t.Fatalf("spec %+v", r.spec)
+	}
+	if len(r.spec.Parameters) > 0 && !json.Valid(r.spec.Parameters) {
+		t.Fatalf("parameters %q", r.spec.Parameters)
+	}
+	for _, s := range append(r.spec.Inputs[:len(r.spec.Inputs):len(r.spec.Inputs)], r.spec.Outputs...) {
+		if !s.DType.Valid() || s.Name == "" {
+			t.Fatalf("tensor %+v", s)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+func TestBatchHeader(t *testing.T) {
+	var h BatchHeader
+	text := ` {"rows" : 5, "new":{"x":[1,{"y":null}]}, "inputs":[{"name":"im\u00e4ge","datatype":"UINT8","shape":[5,8,8],"more":true},` +
+		`{"shape":[],"datatype":"BYTES","name":"é"}],"timeout_ms":48.5,"requests":[2,1,2],"parameters":[null,{"a":"}"},{}],"priority":[0,9,1]}` + "\n"
+	for range 2 { // memory is used again
+		if err := h.Parse([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if h.Rows != 5 || h.Timeout != 48.5 || !reflect.DeepEqual(h.Requests, []int{2, 1, 2}) || !reflect.DeepEqual(h.Priority, []int{0, 9, 1}) {
+			t.Errorf("%+v", h)
+		}
+		if len(h.Parameters) != 3 || h.Parameters[0] != nil || string(h.Parameters[1]) != `{"a":"}"}` || string(h.Parameters[2]) != "{}" {
+			t.Errorf("parameters %q", h.Parameters)
+		}
+		if len(h.Inputs) != 2 || string(h.Inputs[0].Name) != "imäge" || h.Inputs[0].DType != tensor.Uint8 || !h.Inputs[0].Shape.Equal(tensor.Shape{5, 8, 8}) ||
+			string(h.Inputs[1].Name) != "é" || h.Inputs[1].DType != tensor.Bytes || len(h.Inputs[1].Shape) != 0 {
+			t.Errorf("inputs %+v", h.Inputs)
+		}
+	}
+	if err := h.Parse([]byte(`{"rows":1,"inputs":[]}`)); err != nil || len(h.Requests) != 0 || len(h.Parameters) != 0 || h.Timeout != 0 || len(h.Inputs) != 0 {
+		t.Errorf("left over: %+v, %v", h, err)
+	}
+}
+
+func TestBroken(t *testing.T) {
+	for text, want := range map[string]string{
+		``: "expected '{'", `[]`: "expected '{'", `{`: "expected '\"'", `{}x`: "after the end", `{"rows":1}`: "", `{"rows":0}`: "rows is 0",
+		`{}`: "rows is -1", `{"rows":1,}`: "expected '\"'", `{"rows" 1}`: "expected ':'", `{"rows":1 "x":2}`: "expected ','",
+		`{"rows":01}`: "leading zero", `{"rows":1.5}`: "whole", `{"rows":1e2}`: "whole", `{"rows":-}`: "expected a number", `{"rows":9999999999999999999}`: "too large",
+		`{"rows":2,"requests":[1]}`: "1 rows together, the batch 2", `{"rows":2,"requests":[3]}`: "[3]", `{"rows":2,"requests":[0,2]}`: "[0 2]",
+		`{"rows":2,"requests":[-1,3]}`: "[-1 3]", `{"rows":2,"parameters":[null]}`: "1 parameters for 2", `{"rows":2,"priority":[1,2,3]}`: "3 priorities for 2",
+		`{"rows":1,"inputs":[{"name":"x","datatype":"FP32"}]}`:              "without name, datatype or shape",
+		`{"rows":1,"inputs":[{"name":"x","datatype":"FP33","shape":[]}]}`:   `"FP33"`,
+		`{"rows":1,"inputs":[{"name":1,"datatype":"FP32","shape":[]}]}`:     "expected '\"'",
+		`{"rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[NaN]}]`: "expected a number",
+		"{\"rows\":1,\"x\":\"\n\"}":                                         "control character", "{\"rows\":1,\"x\":\"\xff\"}": "UTF-8", `{"rows":1,"x":"\q"}`: "escape",
+		`{"rows":1,"x":"`: "without an end", `{"rows":1,"x":"\`: "without an end", `{"rows":1,"x":tru}`: "expected true", `{"rows":1,"x":1.}`: "after the point", `{"rows":1,"x":1e}`: "exponent",
+		`{"rows":1,"x":` + strings.Repeat("[", 100): "deeply", `{"rows":1,"timeout_ms":1e999}`: "range",
+	} {
+		var h BatchHeader
+		err := h.Parse([]byte(text))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, expected %q", text, err, want)
+		}
+	}
+}
+
+func TestResultHeader(t *testing.T) {
+	var h ResultHeader
+	text := []byte(`{"outputs":[`)
+	text = AppendTensor(text, "sc\"ores\x01é", tensor.Float32, 64, tensor.Shape{10})
+	text = append(AppendTensor(append(text, ','), "", tensor.Bool, -1, nil), ']')
+	text = append(AppendRowErrors(text, []RowError{{Row: 3, Message: []byte("a\nb\xff")}, {Row: 0}}), '}')
+	if err := h.Parse(text); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	if string(h.Outputs[0].Name) != "sc\"ores\x01é" || !h.Outputs[0].Shape.Equal(tensor.Shape{64, 10}) || h.Outputs[1].DType != tensor.Bool || len(h.Outputs[1].Shape) != 0 {
+		t.Errorf("%+v", h.Outputs)
+	}
+	if len(h.Errors) != 2 || h.Errors[0].Row != 3 || string(h.Errors[0].Message) != "a\nb\uFFFD" || h.Failed {
+		t.Errorf("%+v", h.Errors)
+	}
+	if err := h.Parse([]byte(`{"error":"x"}`)); err != nil || !h.Failed || string(h.Error) != "x" || len(h.Outputs) != 0 {
+		t.Errorf("%+v, %v", h, err)
+	}
+	if err := h.Parse([]byte(`{"errors":[{"row":1}]}`)); err == nil {
+		t.Error("a row error without a message was taken")
+	}
+}
+
+func TestAllocations(t *testing.T) {
+	var b BatchHeader
+	var r ResultHeader
+	batch := []byte(`{"rows":2,"inputs":[{"name":"x","datatype":"FP32","shape":[2,8]}],"timeout_ms":48.5}`)
+	result := []byte(`{"outputs":[{"name":"y","datatype":"FP32","shape":[2,8]}]}`)
+	var text []byte
+	if n := testing.AllocsPerRun(100, func() {
+		if b.Parse(batch) != nil || r.Parse(result) != nil {
+			t.Fatal("not parsed")
+		}
+		text = AppendTensor(text[:0], "name", tensor.Float32, 64, tensor.Shape{8, 8})
+		text = AppendMillis(text, 48_500)
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// FuzzHeaders: what the scanner takes is JSON to encoding/json too, with the same meaning; no input makes it panic.
+func FuzzHeaders(f *testing.F) {
+	f.Add([]byte(`{"rows":2,"inputs":[{"name":"x","datatype":"FP32","shape":[2,8]}],"timeout_ms":48.5,"requests":[1,1],"parameters":[null,{}],"priority":[0,1]}`))
+	f.Add([]byte(`{"outputs":[{"name":"\u00e9","datatype":"BYTES","shape":[]}],"errors":[{"row":0,"message":"x\n"}]}`))
+	f.Add([]byte(`{"error":"\ud83d\ude00"}`))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		var b BatchHeader
+		if b.Parse(in) == nil {
+			var want struct {
+				Rows     int
+				Timeout  float64 `json:"timeout_ms"`
+				Requests []int
+			}
+			same(t, in, &want)
+			// Keys of another case or given twice are read otherwise by encoding/json; they are not ours.
+			if plain(in) && (want.Rows != b.Rows || want.Timeout != b.Timeout || len(want.Requests) != len(b.Requests)) {
+				t.Fatalf("%s: %+v, encoding/json reads %+v", in, b, want)
+			}
+		}
+		var r ResultHeader
+		if r.Parse(in) == nil {
+			var want struct{ Error string }
+			same(t, in, &want)
+			if plain(in) && want.Error != string(r.Error) {
+				t.Fatalf("%s: error %q, encoding/json reads %q", in, r.Error, want.Error)
+			}
+		}
+	})
+}
+
+func same(t *testing.T, in []byte, v any) {
+	if !json.Valid(in) || !utf8.Valid(in) {
+		t.Fatalf("%q was taken and is no JSON", in)
+	}
+	if err := json.Unmarshal(in, v); err != nil && plain(in) {
+		t.Fatalf("%q was taken: %v", in, err)
+	}
+}
+
+func plain(in []byte) bool {
+	if bytes.ContainsAny(in, "\\") || !bytes.Equal(bytes.ToLower(in), in) && bytes.ContainsAny(in, "ROWTIMEQUSTſK") {
+		return false
+	}
+	for _, key := range []string{`"rows"`, `"timeout_ms"`, `"requests"`, `"error"`} {
+		if bytes.Count(in, []byte(key)) > 1 {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package containers_test
+
+const raceEnabled = false
