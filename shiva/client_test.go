@@ -226,7 +226,7 @@ func TestClientCancelUnsent(t *testing.T) {
 		release = make(chan struct{})
 		r.listen(h)
 		var err error
-		if r.client, err = shiva.Dial(t.Context(), rigAddr, shiva.WithDialer(r.net.Dial), shiva.WithPool(r.pool)); err != nil {
+		if r.client, err = shiva.Dial(t.Context(), rigAddr, shiva.WithDialer(r.net.Dial), shiva.WithPool(r.pool), shiva.WithInFlight(5)); err != nil {
 			t.Fatal(err)
 		}
 		var wg sync.WaitGroup
@@ -264,9 +264,18 @@ func TestClientCancelUnsent(t *testing.T) {
 		}
 		cancel()
 		synctest.Wait()
+		for range 10 { // each gives its place back
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			wantCallError(t, r.do(ctx, 6), false, context.DeadlineExceeded)
+			cancel()
+		}
+		start := time.Now()
 		close(release)
+		if err := r.do(t.Context(), 7); err != nil || time.Since(start) > 0 {
+			t.Errorf("a request after many that gave up: %v, after %v", err, time.Since(start))
+		}
 		wg.Wait()
-		if want := []int{1, 2, 3, 5}; !slices.Equal(seen, want) {
+		if want := []int{1, 2, 3, 5, 7}; !slices.Equal(seen, want) {
 			t.Errorf("the server saw %v, want %v", seen, want)
 		}
 		r.client.Close()
@@ -428,6 +437,42 @@ func TestClientRefusedAtTheDoor(t *testing.T) {
 	})
 }
 
+// A deafConn is connected to a peer that no longer reads, but may still have something to say.
+type deafConn struct{ net.Conn }
+
+func (deafConn) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+
+// TestClientLastWords: when the writer fails, the reader goes on for a second.
+func TestClientLastWords(t *testing.T) {
+	for _, speaks := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			near, far := net.Pipe()
+			dial := func(context.Context, string, string) (net.Conn, error) { return deafConn{near}, nil }
+			c, err := shiva.Dial(t.Context(), rigAddr, shiva.WithDialer(dial))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if speaks {
+				time.AfterFunc(900*time.Millisecond, func() {
+					_, _ = far.Write(mustEncode(t, shiva.ErrorMessage(&shiva.RemoteError{Type: shiva.Draining})))
+				})
+			}
+			start := time.Now()
+			_, err = c.Do(t.Context(), numbered(1))
+			if e, ok := errors.AsType[*shiva.RemoteError](err); speaks && (!ok || e.Type != shiva.Draining) {
+				t.Errorf("error %v, want what the server said", err)
+			}
+			if !speaks {
+				if wantCallError(t, err, true, syscall.EPIPE); time.Since(start) != time.Second {
+					t.Errorf("given up after %v", time.Since(start))
+				}
+			}
+			c.Close()
+			far.Close()
+		})
+	}
+}
+
 // TestClientLimits: an answer beyond them is not taken, and says why.
 func TestClientLimits(t *testing.T) {
 	withRig(t, shivatest.Echo, func(r *rig) {
@@ -493,12 +538,20 @@ func TestClientReconnectBackoff(t *testing.T) {
 		if d := time.Since(start); d != 0 {
 			r.Errorf("the first attempt came after %v", d)
 		}
-		for pause := shortest; pause <= 4*longest; pause *= 2 {
+		early := 0
+		for pause := shortest; pause <= 32*longest; pause *= 2 {
 			start := time.Now()
 			wantCallError(r.T, r.do(r.Context(), 1), false, syscall.ECONNREFUSED)
-			if d, most := time.Since(start), min(pause, longest); d < most/2 || d > most {
+			d, most := time.Since(start), min(pause, longest)
+			if d < most/2 || d > most {
 				r.Errorf("the attempt came after %v, want %v to %v", d, most/2, most)
 			}
+			if d < most {
+				early++
+			}
+		}
+		if early == 0 {
+			r.Error("the pauses are not spread: many clients would come back at once")
 		}
 		// A call that gives up before the next attempt is not sent by it.
 		ctx, cancel := context.WithTimeout(r.Context(), longest/4)

@@ -442,12 +442,12 @@ func TestResyncFaults(t *testing.T) {
 		"cut header":      good[:11],
 		"two cut headers": append(good[:11:11], good[:5]...),
 	} {
-		wire := slices.Concat(good, bad, good, good)
+		wire := slices.Concat(good, bad, good, good, bad, good)
 		for _, piece := range []int{1, 5, 12, len(wire)} {
 			pool := tensor.NewPool(0)
 			r := decodeAll(t, shiva.DecoderConfig{Resync: true, Pool: pool}, slices.Collect(slices.Chunk(wire, piece))...)
-			if len(r.messages) != 3 || !r.keep {
-				t.Errorf("%s in pieces of %d: %d messages, %s, keep %t", name, piece, len(r.messages), r.kind, r.keep)
+			if len(r.messages) != 4 || !r.keep || r.errors != 2 {
+				t.Errorf("%s in pieces of %d: %d messages, %d errors, %s, keep %t", name, piece, len(r.messages), r.errors, r.kind, r.keep)
 			}
 			r.release()
 			checkLeaks(t, pool)
@@ -548,6 +548,11 @@ func TestAlignment(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer got.Release()
+	for i, x := range got.Tensors {
+		if len(x.Data) <= 1024 && cap(x.Data) > len(x.Data) {
+			t.Errorf("tensor %d: appending to its %d bytes would write over its neighbour", i, len(x.Data))
+		}
+	}
 	for i := 1; i < len(got.Tensors); i += 2 {
 		if v, err := tensor.Values[complex128](got.Tensors[i]); err != nil || len(v) != i/2 {
 			t.Errorf("tensor %d: %d values, %v", i, len(v), err)

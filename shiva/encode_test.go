@@ -110,6 +110,21 @@ func TestAppendVectored(t *testing.T) {
 	}
 }
 
+// TestAppendVectoredBetween: bytes that the caller put into scratch himself are not taken for a message's.
+func TestAppendVectoredBetween(t *testing.T) {
+	m := &shiva.Message{Namespace: "x"}
+	scratch, vecs, err := shiva.AppendVectored(make([]byte, 0, 100), nil, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, vecs, err = shiva.AppendVectored(append(scratch, "mine"...), vecs, m); err != nil {
+		t.Fatal(err)
+	}
+	if want := bytes.Repeat(mustEncode(t, m), 2); !bytes.Equal(bytes.Join(vecs, nil), want) {
+		t.Errorf("%q, want %q", bytes.Join(vecs, nil), want)
+	}
+}
+
 // TestAppendKeeps: what was in dst stays.
 func TestAppendKeeps(t *testing.T) {
 	m := &shiva.Message{Namespace: "x"}

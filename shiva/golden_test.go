@@ -74,6 +74,7 @@ type result struct {
 	kind     shiva.Kind // of the first error; "eof" if the stream ended between messages
 	at       int        // bytes consumed when it came
 	keep     bool
+	errors   int
 }
 
 // decodeAll pushes the pieces and then the end of the stream. After an error that says so it goes on, and reports
@@ -86,7 +87,7 @@ func decodeAll(t testing.TB, cfg shiva.DecoderConfig, pieces ...[]byte) (r resul
 		if !ok {
 			t.Fatalf("an error of type %T: %v", err, err)
 		}
-		if r.kind == "" {
+		if r.errors++; r.kind == "" {
 			r.kind, r.keep = e.Kind, e.Keep()
 		}
 		return e.Keep()
