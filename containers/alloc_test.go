@@ -1,0 +1,34 @@
+//go:build !race && !invariants
+
+// Allocations are counted where neither the race detector nor the invariants build adds its own.
+
+package containers_test
+
+import (
+	"runtime"
+	"testing"
+)
+
+// TestAllocations: a batch there and back costs the server a small, fixed number of allocations, whatever its size.
+func TestAllocations(t *testing.T) {
+	r := newNoop(t, "tcp")
+	for _, size := range []int{64, 4 << 10, 1 << 20} {
+		q := r.request(1, size)
+		for range 100 {
+			r.roundTrip(t, q)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		const runs = 500
+		for range runs {
+			r.roundTrip(t, q)
+		}
+		runtime.ReadMemStats(&after)
+		allocs := float64(after.Mallocs-before.Mallocs) / runs
+		bytes := float64(after.TotalAlloc-before.TotalAlloc) / runs
+		t.Logf("%d bytes: %.2f allocations, %.0f bytes", size, allocs, bytes)
+		if allocs > 4 || bytes > 1024 {
+			t.Errorf("a batch of %d bytes costs %.2f allocations of %.0f bytes together, expected at most 4 of 1024", size, allocs, bytes)
+		}
+	}
+}

@@ -1,5 +1,0 @@
-//go:build !race
-
-package containers_test
-
-const raceEnabled = false

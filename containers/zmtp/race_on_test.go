@@ -1,5 +1,0 @@
-//go:build race
-
-package zmtp_test
-
-const raceEnabled = true
