@@ -1,0 +1,65 @@
+package containers
+
+import (
+	"encoding/hex"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/containers/zmtp"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// TestDesignExample: the batch that DESIGN.md shows is the one that is sent, and its result is taken.
+func TestDesignExample(t *testing.T) {
+	text, err := os.ReadFile("DESIGN.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &v4{limits: Config{}.withDefaults().Limits}
+	c.bind(registration{spec: scheduler.Spec{
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}},
+		Outputs: []tensor.Spec{{Name: "sum", DType: tensor.Float32, Shape: tensor.Shape{-1}}},
+	}})
+	one, _ := tensor.FromSlice(tensor.Shape{1, 2}, []float32{1.5, 2})
+	two, _ := tensor.FromSlice(tensor.Shape{2, 2}, []float32{3, 4, 5, -6})
+	now := time.Now()
+	b := &scheduler.Batch{ID: 0x0102030405060708, Rows: 3, Deadline: now.Add(48500 * time.Microsecond), Parts: []scheduler.Part{
+		{Inputs: []tensor.Tensor{one}, Rows: 1},
+		{Inputs: []tensor.Tensor{two}, Rows: 2, Parameters: []byte(`{"k":1}`)},
+	}}
+	var o zmtp.Outgoing
+	if err := c.batch(&o, b, now); err != nil {
+		t.Fatal(err)
+	}
+	for i, f := range newLine(t).frames(t, &o) {
+		if i == 2 {
+			header, _ := hex.DecodeString(f)
+			f = string(header)
+		}
+		if !strings.Contains(string(text), "`"+f+"`") {
+			t.Errorf("frame %d is %s, which is not in DESIGN.md", i, f)
+		}
+	}
+	_, rest, _ := strings.Cut(string(text), "| 2 | `{\"outputs\"")
+	header, rest, _ := strings.Cut(rest, "`")
+	_, rest, _ = strings.Cut(rest, "| 3 | ")
+	data, _, _ := strings.Cut(rest, " (hex)")
+	m := message(t, []string{hex.EncodeToString([]byte("result")), "0807060504030201", hex.EncodeToString([]byte(`{"outputs"` + header)), strings.NewReplacer("`", "", " ", "").Replace(data)})
+	a, err := c.result(m, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sums, err := tensor.Values[float32](a.outputs[0])
+	if err != nil || len(sums) != 3 || sums[0] != 3.5 || sums[1] != 7 || sums[2] != -1 {
+		t.Errorf("sums %v, %v", sums, err)
+	}
+	// And its registration.
+	_, rest, _ = strings.Cut(string(text), "```json\n")
+	hello, _, _ := strings.Cut(rest, "```")
+	if _, err := readHello([]byte(hello), c.limits); err != nil {
+		t.Error(err)
+	}
+}
