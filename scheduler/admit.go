@@ -30,7 +30,7 @@ func (c *core) measure() {
 			c.capacity.cold = true
 		}
 		p := rep.plan(c, 0, 0)
-		c.capacity.batch += rep.strategy.limit(&p)
+		c.capacity.batch += rep.strategy.limit(p)
 		c.capacity.fastest = min(c.capacity.fastest, rep.profile.hoped(1))
 	}
 	if c.capacity.fastest == never {
@@ -97,7 +97,7 @@ func (c *core) predict(ahead, rows int, now int64) (finish int64, rate float64, 
 			return 0, 0, false
 		}
 		p := rep.plan(c, 0, 0)
-		limit := rep.strategy.limit(&p)
+		limit := rep.strategy.limit(p)
 		t := rep.profile.typical(limit)
 		end := rep.end()
 		if t <= 0 || end == never {

@@ -199,7 +199,7 @@ func TestConfigIsChecked(t *testing.T) {
 			}
 		}
 	}
-	// A default for one strategy does not spoil models with another.
+	// Models in the map do not inherit: what suits one strategy does not suit another.
 	cfg := scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", Pad: true, Shed: &no}, Models: map[string]scheduler.ModelConfig{"m": {Strategy: "deadline"}}}
 	if err := cfg.Validate(); err != nil {
 		t.Error(err)
@@ -214,7 +214,7 @@ func TestConfigureWhileRunning(t *testing.T) {
 	for range 9 {
 		s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: ownerFunc(func(*scheduler.Request) {})})
 	}
-	if err := s.Configure("m", scheduler.ModelConfig{MaxBatch: 3}); err != nil {
+	if err := s.Configure("m", scheduler.ModelConfig{Strategy: "static", MaxBatch: 3}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Configure("m", scheduler.ModelConfig{MaxBatch: -3}); err == nil {

@@ -13,8 +13,8 @@ import (
 
 // Config is what a scheduler is made with. The zero value works.
 type Config struct {
-	Default ModelConfig            // of models that are not in Models, and of what those leave at zero
-	Models  map[string]ModelConfig // by model name, all versions
+	Default ModelConfig            // of models that are not in Models
+	Models  map[string]ModelConfig // by model name, all versions; zero fields mean the defaults of ModelConfig
 	Hooks   Hooks
 	Pool    *tensor.Pool // where the answers of split requests are put together; nil: ordinary memory
 	Log     *slog.Logger // nil: silent
@@ -102,26 +102,6 @@ func Strategies() []string {
 	return []string{strategyDeadline, strategyAIMD, strategyQuantile, strategyStatic}
 }
 
-// or gives c with its zero fields taken from d.
-func (c ModelConfig) or(d ModelConfig) ModelConfig {
-	c.Strategy = first(c.Strategy, d.Strategy)
-	c.Objective = first(c.Objective, d.Objective)
-	c.MaxBatch = first(c.MaxBatch, d.MaxBatch)
-	c.BatchBytes = first(c.BatchBytes, d.BatchBytes)
-	c.Delay = first(c.Delay, d.Delay)
-	c.QueueRows = first(c.QueueRows, d.QueueRows)
-	c.QueueBytes = first(c.QueueBytes, d.QueueBytes)
-	c.ExecTimeout = first(c.ExecTimeout, d.ExecTimeout)
-	c.Retry = first(c.Retry, d.Retry)
-	c.Slots = first(c.Slots, d.Slots)
-	// These two go with the strategy that they were said for: a model that chooses another does not inherit them.
-	if c.Strategy == d.Strategy {
-		c.Shed = first(c.Shed, d.Shed)
-		c.Pad = c.Pad || d.Pad
-	}
-	return c
-}
-
 func first[T comparable](a, b T) T {
 	var zero T
 	if a == zero {
@@ -133,11 +113,14 @@ func first[T comparable](a, b T) T {
 // withDefaults fills in what is still zero, but for MaxBatch, which the container has a say in.
 func (c ModelConfig) withDefaults() ModelConfig {
 	yes := true
-	c = c.or(ModelConfig{
-		Strategy: strategyDeadline, Objective: defaultObjective, QueueRows: defaultQueueRows, QueueBytes: defaultQueueBytes,
-		ExecTimeout: defaultExecTimeout, Retry: &yes, Slots: defaultSlots,
-	})
+	c.Strategy = first(c.Strategy, strategyDeadline)
+	c.Objective = first(c.Objective, defaultObjective)
+	c.QueueRows = first(c.QueueRows, defaultQueueRows)
+	c.QueueBytes = first(c.QueueBytes, defaultQueueBytes)
+	c.ExecTimeout = first(c.ExecTimeout, defaultExecTimeout)
+	c.Retry = first(c.Retry, &yes)
 	c.Shed = first(c.Shed, &yes)
+	c.Slots = first(c.Slots, defaultSlots)
 	if c.BatchBytes == 0 {
 		c.BatchBytes = min(defaultBatchBytes, c.QueueBytes)
 	}
@@ -156,7 +139,7 @@ func (c Config) Validate() error {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		if err := c.Models[name].or(c.Default).Validate(); err != nil {
+		if err := c.Models[name].Validate(); err != nil {
 			faults = append(faults, fmt.Errorf("model %s: %w", name, err))
 		}
 	}

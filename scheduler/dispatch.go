@@ -61,16 +61,16 @@ func (c *core) feed(rep *Replica, start, now int64, fx *effects) bool {
 			if q.items == 0 {
 				continue
 			}
-			w, ok := rep.strategy.pick(q, &p)
+			w, ok := rep.strategy.pick(q, p)
 			if !ok {
 				continue
 			}
-			if until := c.delayed(q, &w, &p, now); until > now {
+			if until := c.delayed(q, &w, p, now); until > now {
 				c.wakeAt(until)
 				delayed = true
 				break
 			}
-			c.cut(rep, b, priority, w, &p, now, fx)
+			c.cut(rep, b, priority, w, p, now, fx)
 			return true
 		}
 	}
@@ -231,7 +231,7 @@ func (c *core) chance(rep *Replica, start, now int64, fx *effects) bool {
 	_, q := bk.top()
 	it := q.tail()
 	p := rep.plan(c, start, bk.rowBytes)
-	n := min(it.rows(), max(1, rep.strategy.limit(&p)))
+	n := min(it.rows(), max(1, rep.strategy.limit(p)))
 	for _, other := range c.replicas {
 		if other == rep || other.state != replicaLive || !other.profile.known() {
 			continue

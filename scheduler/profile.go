@@ -32,6 +32,7 @@ type profile struct {
 	run    int                     // how many of the last were off on the same side: negative, below
 
 	// Derived by update.
+	updated     int64     // when
 	median      []float64 // by size; median[0] is unused, sizes beyond are extrapolated
 	slope       float64   // per row, beyond
 	upper, down float64   // factors of the upper and lower quantile
@@ -64,6 +65,7 @@ const (
 	driftRun    = 8              // measurements in a row
 	driftFactor = 1.25           // ... that are this far off
 	staleAfter  = 10_000_000_000 // ns
+	updatePause = 500_000        // ns between updates once enough is known; see update
 	maxFactor   = 1 << 10        // bounds a ratio, so that one absurd measurement cannot overflow anything
 	maxExec     = 1 << 50        // ns, likewise
 )
@@ -119,6 +121,7 @@ func (p *profile) learn(rows int, ns, now int64) {
 		ratio = float64(ns) / p.typical(rows)
 	}
 	p.count++
+	grown := rows > p.largest
 	p.largest = max(p.largest, rows)
 	m := measurement{rows, float64(ns)}
 
@@ -148,10 +151,13 @@ func (p *profile) learn(rows int, ns, now int64) {
 	default:
 		p.run = 0
 	}
-	if p.run == driftRun || p.run == -driftRun {
+	drifted := p.run == driftRun || p.run == -driftRun
+	if drifted {
 		p.drift()
 	}
-	p.update(now)
+	if grown || drifted || p.kept < spreadSize || now-p.updated >= updatePause {
+		p.update(now)
+	}
 }
 
 // drift scales everything by how far the last measurements were off.
@@ -180,8 +186,11 @@ func (p *profile) drift() {
 	p.run = 0
 }
 
-// update derives the median times and the spread.
+// update derives the median times and the spread. It takes about 2 µs, much for a container that answers
+// in 10; so when nothing new is to be seen, fast batches share one. A batch of half a millisecond or more
+// has its own.
 func (p *profile) update(now int64) {
+	p.updated = now
 	p.points = p.points[:0]
 	for i := range p.classes {
 		c := &p.classes[i]

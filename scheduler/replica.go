@@ -27,6 +27,7 @@ type Replica struct {
 	round    uint64   // the last round of dispatching in which it had its turn
 	single   bool     // its last batch was an isolated one
 	overhead overhead
+	next     plan // what bounds its next batch, see plan
 	drained  []func()
 	batches  uint64
 	rows     uint64
@@ -60,9 +61,11 @@ func (r *Replica) bound(c *core) {
 	}
 }
 
-// plan is what bounds the next batch, of rows of the given size (0: any).
-func (r *Replica) plan(c *core, start, rowBytes int64) plan {
-	p := plan{start: start, max: r.max, maxWhy: CloseFull, objective: int64(c.cfg.Objective), shed: *c.cfg.Shed, prof: &r.profile}
+// plan is what bounds the next batch, of rows of the given size (0: any). It is the replica's own and holds
+// until the next call: strategies take it through an interface, and a new one each time would be garbage.
+func (r *Replica) plan(c *core, start, rowBytes int64) *plan {
+	p := &r.next
+	*p = plan{start: start, max: r.max, maxWhy: CloseFull, objective: int64(c.cfg.Objective), shed: *c.cfg.Shed, prof: &r.profile}
 	if rowBytes > 0 {
 		if n := c.cfg.BatchBytes / rowBytes; n < int64(p.max) {
 			p.max, p.maxWhy = max(1, int(n)), CloseLimit

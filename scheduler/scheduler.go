@@ -160,14 +160,17 @@ func (s *Scheduler) ModelConfig(name string) ModelConfig {
 }
 
 func (s *Scheduler) configLocked(name string) ModelConfig {
-	return s.configs[name].or(s.defaults).withDefaults()
+	if cfg, ok := s.configs[name]; ok {
+		return cfg.withDefaults()
+	}
+	return s.defaults.withDefaults()
 }
 
 // Configure changes the configuration of all versions of a model, now and when they come. It takes effect
-// at once: what is waiting is batched anew, what is executing is not touched. Zero fields are as in Default.
+// at once: what is waiting is batched anew, what is executing is not touched. Zero fields mean the defaults of ModelConfig.
 func (s *Scheduler) Configure(name string, cfg ModelConfig) error {
 	s.mu.Lock()
-	if err := cfg.or(s.defaults).Validate(); err != nil {
+	if err := cfg.Validate(); err != nil {
 		s.mu.Unlock()
 		return fmt.Errorf("model %s: %w", name, err)
 	}

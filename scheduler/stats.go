@@ -108,7 +108,7 @@ func (r *Replica) stats(c *core) ReplicaStats {
 	p := r.plan(c, 0, 0)
 	s := ReplicaStats{
 		Label: r.label, State: r.state.String(), InFlight: len(r.inflight), MaxBatch: r.max, Slots: r.slots,
-		Limit: r.strategy.limit(&p), Largest: r.profile.largest, Batches: r.batches, Rows: r.rows,
+		Limit: r.strategy.limit(p), Largest: r.profile.largest, Batches: r.batches, Rows: r.rows,
 		Overhead: time.Duration(r.overhead.value(r.profile.typical(1))),
 	}
 	for _, at := range r.profile.points {
