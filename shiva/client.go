@@ -213,9 +213,12 @@ func appendTimeout(dst, metadata []byte, timeout time.Duration) []byte {
 	if Field(metadata, "timeout_ms") != nil {
 		return append(dst, metadata...)
 	}
+	open := skipSpace(metadata, 0)
+	if open < len(metadata) && metadata[open] != '{' {
+		return append(dst, metadata...) // no object: the server's to refuse
+	}
 	dst = append(dst, `{"timeout_ms":`...)
 	dst = strconv.AppendFloat(dst, max(timeout.Seconds()*1e3, 0), 'f', 3, 64)
-	open := skipSpace(metadata, 0)
 	if open == len(metadata) {
 		return append(dst, '}')
 	}

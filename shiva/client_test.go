@@ -683,6 +683,7 @@ func TestClientDeadlineMetadata(t *testing.T) {
 		{`{"a":1}`, `{"timeout_ms":1500.000,"a":1}`},
 		{`{ "a": {"timeout_ms": 3} }`, `{"timeout_ms":1500.000, "a": {"timeout_ms": 3} }`},
 		{`{"timeout_ms":20}`, `{"timeout_ms":20}`},
+		{`{"timeout_ms":1e3 , "a":1}`, `{"timeout_ms":1e3 , "a":1}`},
 	} {
 		withRig(t, shivatest.Echo, func(r *rig) {
 			ctx, cancel := context.WithTimeout(r.Context(), 1500*time.Millisecond)
@@ -698,6 +699,14 @@ func TestClientDeadlineMetadata(t *testing.T) {
 			}
 		}, shiva.WithDeadlineMetadata())
 	}
+	withRig(t, shivatest.Echo, func(r *rig) {
+		ctx, cancel := context.WithTimeout(r.Context(), time.Second)
+		defer cancel()
+		_, err := r.client.Do(ctx, &shiva.Message{Metadata: []byte(`[1]`)})
+		if e, ok := errors.AsType[*shiva.RemoteError](err); !ok || !strings.Contains(e.Message, "metadata not object") {
+			r.Errorf("metadata that is no object: %v", err)
+		}
+	}, shiva.WithDeadlineMetadata())
 }
 
 // TestClientStorm: many callers, many sizes, cancellations and broken connections at once; every call ends, no answer is

@@ -57,9 +57,9 @@ type DecoderConfig struct {
 	ResyncBytes int
 }
 
-// A Decoder takes the bytes of a stream as they come, in pieces of any size, and gives out messages. It never looks at
-// a byte twice and keeps none that it was passed: the elements of tensors go straight to their final place, swapped
-// into the order of the host on the way.
+// A Decoder takes the bytes of a stream as they come, in pieces of any size, and gives out messages. It keeps none of
+// what it was passed: the elements of tensors go straight to their final place, swapped into the order of the host on
+// the way.
 //
 // Memory is taken as bytes arrive, not as they are announced: at any time at most about eight times what has arrived
 // of the current message, and 16 KiB. With a Pool, small messages cost no allocation once they have come a few times.

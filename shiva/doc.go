@@ -4,7 +4,8 @@
 // # The wire
 //
 // A message is a header, its tensors, its metadata and its namespace, with nothing in between. All integers are
-// big-endian, and so are the elements of tensors.
+// big-endian, and so are the elements of tensors. The source is the README of github.com/eyecan-ai/shiva and, where the
+// two differ, what its Python implementation (0.4.0) puts on the wire; testdata/golden has messages that it made.
 //
 //	 0      1      2      3      4      5      6      7      8      9      10     11
 //	+------+------+------+------+------+------+------+------+------+------+------+------+

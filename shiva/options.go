@@ -42,7 +42,7 @@ func newOptions(opts []Option) options {
 }
 
 // WithInFlight sets how many requests may be on the connection without their answers; the next Do waits for one of
-// them. The default is 64; a server of ours takes 256 of a connection. One that gets n below 1 takes 1.
+// them. The default is 64, the least 1; a server of ours takes 256 of a connection.
 func WithInFlight(n int) Option { return func(o *options) { o.inFlight = max(n, 1) } }
 
 // WithLimits bounds the answers that are accepted, as [DecoderConfig] says.

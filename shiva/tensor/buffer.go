@@ -1,8 +1,6 @@
 package tensor
 
-import (
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // A Buffer is a piece of memory with counted references. It comes from [Pool.Get] with one reference and
 // goes back when the last is released.
@@ -14,9 +12,9 @@ type Buffer struct {
 
 	pool  *Pool // nil: memory of the garbage collector
 	class int   // index into the pool's classes; unpooled above the largest
-
-	refs  atomic.Int32
 	trace trace // who took it; empty unless built with invariants
+
+	refs atomic.Int32
 }
 
 // Bytes is the memory, as long as it was asked for. Its contents are undefined until written. It must not
