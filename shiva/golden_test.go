@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -281,16 +282,28 @@ func TestGoldenCuts(t *testing.T) {
 			for _, n := range []int{2, 3, 5, 7, 11, 13, 1000, 4096} {
 				same("in small pieces", slices.Collect(slices.Chunk(g.bytes, n))...)
 			}
-			step := 1
-			if len(g.bytes) > 1<<13 {
-				step = len(g.bytes) / (1 << 11) // every offset of a large one would take minutes and teach nothing
-			}
-			for cut := 0; cut <= len(g.bytes); cut += step {
+			for cut := range cuts(len(g.bytes)) {
 				same("cut in two", g.bytes[:cut], g.bytes[cut:])
 			}
 		})
 	}
 	checkLeaks(t, pool)
+}
+
+// cuts gives every offset up to and with n. Of a large vector's middle, which is one long body, only some: all of them
+// would take minutes.
+func cuts(n int) iter.Seq[int] {
+	const near, most = 1500, 256
+	return func(yield func(int) bool) {
+		for cut := 0; cut <= n; cut++ {
+			if !yield(cut) {
+				return
+			}
+			if cut > near && cut < n-near {
+				cut += min((n-2*near)/most, n-near-cut)
+			}
+		}
+	}
 }
 
 // TestGoldenTruncated: every vector that holds one message, cut off at every offset, is a clean end or a truncation.
@@ -300,8 +313,7 @@ func TestGoldenTruncated(t *testing.T) {
 		if !g.Valid || len(g.Segments) > 0 {
 			continue
 		}
-		step := max(1, len(g.bytes)>>11)
-		for cut := 0; cut < len(g.bytes); cut += step {
+		for cut := range cuts(len(g.bytes) - 1) {
 			want := shiva.KindTruncated
 			if cut == 0 {
 				want = "eof"
