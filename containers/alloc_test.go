@@ -27,8 +27,8 @@ func TestAllocations(t *testing.T) {
 		allocs := float64(after.Mallocs-before.Mallocs) / runs
 		bytes := float64(after.TotalAlloc-before.TotalAlloc) / runs
 		t.Logf("%d bytes: %.2f allocations, %.0f bytes", size, allocs, bytes)
-		if allocs > 4 || bytes > 1024 {
-			t.Errorf("a batch of %d bytes costs %.2f allocations of %.0f bytes together, expected at most 4 of 1024", size, allocs, bytes)
+		if allocs > 2 || bytes > 512 {
+			t.Errorf("a batch of %d bytes costs %.2f allocations of %.0f bytes together, expected at most 2 of 512", size, allocs, bytes)
 		}
 	}
 }

@@ -63,7 +63,7 @@ func serveNoop() {
 }
 
 // spawn starts this binary in another role until the end of the test.
-func spawn(tb testing.TB, role, addr string) {
+func spawn(tb testing.TB, role, addr string) *exec.Cmd {
 	tb.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"="+role, benchAddrEnv+"="+addr)
@@ -75,6 +75,7 @@ func spawn(tb testing.TB, role, addr string) {
 		cmd.Process.Kill()
 		cmd.Wait()
 	})
+	return cmd
 }
 
 // BenchmarkRoundTrip compares a batch through scheduler, session and Go container (via=container) with a bare exchange of

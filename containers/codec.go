@@ -53,15 +53,15 @@ type registration struct {
 	slots int    // batches it wants in flight; 0: it does not say
 }
 
-// An answer is what a result says, for Batch.Complete, which may keep it for a while: so each has its own memory, in one
-// piece for as much as models usually have.
+// An answer is what a result says, for Batch.Complete, which may keep it for a while (when Send has not
+// returned yet): so each has its own memory, in one piece for as much as models usually have.
 type answer struct {
 	outputs []tensor.Tensor
 	errors  []scheduler.RowError
 	dims    []int
 
-	outputSpace [2]tensor.Tensor
-	dimSpace    [8]int
+	outputSpace [1]tensor.Tensor
+	dimSpace    [4]int
 }
 
 func newAnswer() *answer {

@@ -302,3 +302,7 @@ func TestRecognise(t *testing.T) {
 		}
 	}
 }
+
+func specs(name string) []tensor.Spec {
+	return []tensor.Spec{{Name: name, DType: tensor.Float32, Shape: tensor.Shape{-1}}}
+}

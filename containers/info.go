@@ -3,7 +3,9 @@ package containers
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/shivad/shivad/scheduler"
 )
@@ -43,13 +45,18 @@ func (s *session) snapshot() SessionInfo {
 // maxReason bounds a reason in status and log.
 const maxReason = 512
 
-// bounded is an error's text for status and log. Texts of peers in it are quoted where the error is made.
+// bounded is an error's text for status and log, where nothing in it may be obeyed by a terminal.
 func bounded(err error) string {
 	text := err.Error()
 	if len(text) > maxReason {
-		text = text[:maxReason-3] + "..."
+		text = strings.ToValidUTF8(text[:maxReason-3], "") + "..."
 	}
-	return text
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, text)
 }
 
 // log writes a line about the session.

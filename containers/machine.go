@@ -53,7 +53,7 @@ func (p phase) String() string {
 type event uint8
 
 const (
-	evIgnored   event = iota // a message that asks for nothing
+	evNone      event = iota // nothing
 	evHeartbeat              // a heartbeat came
 	evHello                  // a registration came
 	evResult                 // an answer came

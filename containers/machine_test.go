@@ -19,7 +19,7 @@ type moment struct {
 }
 
 var eventNames = map[string]event{
-	"heartbeat": evHeartbeat, "hello": evHello, "result": evResult, "draining": evDraining, "ignored": evIgnored,
+	"heartbeat": evHeartbeat, "hello": evHello, "result": evResult, "draining": evDraining,
 	"send": evSend, "answered": evAnswered, "said": evSaid, "retire": evRetire, "drained": evDrained, "refused": evRefused,
 }
 

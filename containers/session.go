@@ -232,28 +232,38 @@ func (s *session) refuse(reason error) error {
 
 // Send hands a batch to the container. It implements scheduler.Worker.
 func (s *session) Send(b *scheduler.Batch) error {
+	fault, err := s.transmit(b)
+	if fault != nil {
+		// Without life: the scheduler may send the next batch from in here.
+		s.failed(fault)
+		b.Fail(fault)
+	}
+	return err
+}
+
+// transmit sends a batch, unless it cannot be said in the session's generation: that is the fault. The error means that the
+// session has ended.
+func (s *session) transmit(b *scheduler.Batch) (fault, err error) {
 	s.life.RLock()
 	defer s.life.RUnlock()
 	if s.dead {
-		return errEnded
+		return nil, errEnded
 	}
 	now := time.Now()
 	c := s.call(b, now)
 	if c == nil {
-		return nil // it waits for welcome
+		return nil, nil // it waits for welcome
 	}
 	if err := s.codec.batch(&c.out, b, now); err != nil {
 		s.take(c.id)
 		s.recycle(c)
-		s.failed(err)
-		b.Fail(err)
-		return nil
+		return err, nil
 	}
 	// Another error of Send means that the connection has ended: close gives the batch back.
 	if err := s.conn.Send(&c.out); errors.Is(err, zmtp.ErrQueueFull) {
 		s.kill(fmt.Errorf("it does not read: %w", err))
 	}
-	return nil
+	return nil, nil
 }
 
 // call notes that b is going out; nil if it has to wait for welcome.
@@ -317,9 +327,6 @@ func (s *session) deliver(id uint64, m *zmtp.Message) error {
 	b := c.batch
 	if !s.conn.Written(&c.out) {
 		// Its memory is still being written: it must not be given back before the connection is closed.
-		s.mu.Lock()
-		s.calls = append(s.calls, c)
-		s.mu.Unlock()
 		return fmt.Errorf("answered batch %d before all of it had been sent", id)
 	}
 	s.recycle(c)

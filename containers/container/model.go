@@ -43,7 +43,7 @@ type Model struct {
 	Parameters         json.RawMessage
 	// DrainTimeout bounds the time from the end of Serve's ctx until Serve returns. Default 30 s.
 	DrainTimeout time.Duration
-	// MessageBytes is the largest message that a server may send. Default 256 MiB.
+	// MessageBytes is the largest message that a server may send. Default 1 GiB: several times the server's largest batch.
 	MessageBytes int64
 	// Log gets connections, refusals and panics. nil means slog.Default().
 	Log *slog.Logger
@@ -53,6 +53,7 @@ type Model struct {
 
 const (
 	defaultDrainTimeout = 30 * time.Second
+	defaultMessageBytes = 1 << 30
 	maxSlots            = 64
 )
 

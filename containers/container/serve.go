@@ -69,6 +69,9 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 	if m.DrainTimeout <= 0 {
 		m.DrainTimeout = defaultDrainTimeout
 	}
+	if m.MessageBytes <= 0 {
+		m.MessageBytes = defaultMessageBytes
+	}
 	if m.Log == nil {
 		m.Log = slog.Default()
 	}

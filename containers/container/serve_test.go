@@ -85,13 +85,13 @@ func row(v ...float32) tensor.Tensor {
 type network struct {
 	mu      sync.Mutex
 	servers map[string]*server
-	dials   int
+	dials   atomic.Int32
 }
 
 func (n *network) dial(_ context.Context, _, addr string) (net.Conn, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.dials++
+	n.dials.Add(1)
 	s := n.servers[addr]
 	if s == nil {
 		return nil, fmt.Errorf("%s: connection refused", addr)
@@ -211,8 +211,8 @@ func TestReconnect(t *testing.T) {
 		n.set("10.0.0.1:7000", nil)
 		s.Close()
 		time.Sleep(time.Hour)
-		if n.dials > 2000 {
-			t.Errorf("%d dials in an hour", n.dials)
+		if d := n.dials.Load(); d > 2000 {
+			t.Errorf("%d dials in an hour", d)
 		}
 		again := newServer(t)
 		n.set("10.0.0.1:7000", again)
@@ -270,8 +270,8 @@ func TestRefused(t *testing.T) {
 		m.Log = slog.New(slog.NewTextHandler(&log, nil))
 		stop := serving(m, nil, "10.0.0.1:7000")
 		time.Sleep(time.Hour)
-		if n.dials < 50 || n.dials > 200 {
-			t.Errorf("%d dials in an hour", n.dials)
+		if d := n.dials.Load(); d < 50 || d > 200 {
+			t.Errorf("%d dials in an hour", d)
 		}
 		if err := stop(); err != nil {
 			t.Error(err)

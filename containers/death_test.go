@@ -1,0 +1,156 @@
+package containers_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// TestDeathUnderLoad: one of three replicas dies again and again, in the middle of batches, and a new one comes. Every
+// request is answered once, none wrongly, and hardly any with an error: only rows that met death twice.
+func TestDeathUnderLoad(t *testing.T) {
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
+	begin := func() *containertest.Container {
+		c, err := containertest.Dial(t.Context(), r.Dialable()[0], echo(func(b *containertest.Batch) containertest.Reply {
+			return containertest.Reply{Outputs: b.Inputs, Delay: time.Millisecond}
+		}))
+		if err != nil {
+			t.Error(err)
+			return nil
+		}
+		return c
+	}
+	live := []*containertest.Container{begin(), begin(), begin()}
+	if slices.Contains(live, nil) {
+		t.FailNow()
+	}
+	r.wait(t, echoID, 3)
+	var stop atomic.Bool
+	var answered, lost atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for k := 0; !stop.Load(); k++ {
+				in := floats(float32(i), float32(k), 3, 4)
+				out, err := r.infer(echoID, in)
+				switch {
+				case errors.Is(err, scheduler.ErrContainerLost):
+					lost.Add(1)
+				case err != nil:
+					t.Error(err)
+				case !bytes.Equal(out[0].Data, in.Data):
+					t.Errorf("request %d.%d got % x", i, k, out[0].Data)
+				default:
+					answered.Add(1)
+				}
+				for _, o := range out {
+					o.Release()
+				}
+			}
+		})
+	}
+	for k := range 20 {
+		time.Sleep(10 * time.Millisecond)
+		live[k%3].Kill()
+		if live[k%3] = begin(); live[k%3] == nil {
+			t.FailNow()
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+	for _, c := range live {
+		c.Close()
+	}
+	t.Logf("%d answered, %d lost", answered.Load(), lost.Load())
+	if a, l := answered.Load(), lost.Load(); a < 100 || l*100 > a {
+		t.Errorf("%d answered, %d lost: expected at most one in a hundred", a, l)
+	}
+}
+
+// TestStopped: a process that is stopped (SIGSTOP) while it has a batch is noticed by the clock, its request
+// ends by its own deadline, and after SIGCONT the container is back without anybody's help.
+func TestStopped(t *testing.T) {
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Heartbeat: 300 * time.Millisecond})
+	cmd := spawn(t, "noop", r.Dialable()[0])
+	id := scheduler.ModelID{Name: "noop", Version: "1"}
+	r.wait(t, id, 1)
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	in := tensor.Tensor{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, 1}, Data: []byte{7}}
+	_, err := r.ask(&scheduler.Request{Inputs: []tensor.Tensor{in}, Deadline: time.Now().Add(50 * time.Millisecond)}, id)
+	if !errors.Is(err, scheduler.ErrDeadlineExceeded) {
+		t.Errorf("got %v, expected the deadline", err)
+	}
+	eventually(t, "the replica to be given up", func() bool { m, _ := r.sched.Model(id); return m.Replicas() == 0 })
+	r.logs(t, "container gone", "model=noop/1", "silent for")
+	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	r.wait(t, id, 1)
+	out, err := r.infer(id, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out[0].Release()
+}
+
+// TestKilled: kill -9 is noticed by the socket's end, at once.
+func TestKilled(t *testing.T) {
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Heartbeat: time.Minute})
+	cmd := spawn(t, "noop", r.Dialable()[0])
+	id := scheduler.ModelID{Name: "noop", Version: "1"}
+	r.wait(t, id, 1)
+	cmd.Process.Kill()
+	eventually(t, "the replica to be given up", func() bool { m, _ := r.sched.Model(id); return m.Replicas() == 0 })
+}
+
+// TestV3TooManyRows: a batch that the generation cannot answer within the limits fails by itself, and the session, which may
+// be sent another from within that failure, serves on.
+func TestV3TooManyRows(t *testing.T) {
+	r := newRig(t, containers.Config{Limits: containers.Limits{Frames: 16}})
+	if err := r.sched.Configure("legacy", scheduler.ModelConfig{Strategy: "static", MaxBatch: 64}); err != nil {
+		t.Fatal(err)
+	}
+	p, id := r.v3(t, "2")
+	go func() {
+		for {
+			f, err := p.Receive()
+			if err != nil {
+				return
+			}
+			sizes := binary.LittleEndian.AppendUint64(nil, uint64(len(f)-7))
+			var outputs [][]byte
+			for range f[7:] {
+				sizes = binary.LittleEndian.AppendUint64(sizes, 1)
+				outputs = append(outputs, []byte("1"))
+			}
+			_ = p.Send(append([][]byte{nil, le32(1), f[3], binary.LittleEndian.AppendUint64(nil, uint64(len(sizes))), sizes}, outputs...)...)
+		}
+	}()
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			rows := 1 + 19*(i%2)
+			out, err := r.infer(id, floats(make([]float32, 4*rows)...))
+			if rows > 11 && !errors.Is(err, scheduler.ErrContainerFailed) || rows == 1 && err != nil {
+				t.Errorf("%d rows: %v", rows, err)
+			}
+			for _, o := range out {
+				o.Release()
+			}
+		})
+	}
+	wg.Wait()
+}

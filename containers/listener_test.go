@@ -1,0 +1,92 @@
+package containers
+
+import (
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/scheduler"
+)
+
+// An exhausted ear has no descriptors for a while, and then hears again.
+type exhausted struct {
+	net.Listener
+	calls atomic.Int32
+	until time.Time
+	conns chan net.Conn
+	once  sync.Once
+}
+
+func (e *exhausted) Accept() (net.Conn, error) {
+	e.calls.Add(1)
+	if time.Now().Before(e.until) {
+		return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
+	}
+	if c, ok := <-e.conns; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (e *exhausted) Close() error {
+	e.once.Do(func() { close(e.conns) })
+	return nil
+}
+
+// TestNoDescriptors: without descriptors the loop waits instead of spinning, says so, and recovers by itself.
+func TestNoDescriptors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sched, err := scheduler.New(scheduler.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sched.Close()
+		var log strings.Builder
+		l, err := Listen(Config{Scheduler: sched, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ear := &exhausted{until: time.Now().Add(3 * time.Second), conns: make(chan net.Conn, 1)}
+		l.ears = append(l.ears, ear)
+		l.wg.Go(func() { l.accept(ear) })
+		time.Sleep(5 * time.Second)
+		if n := ear.calls.Load(); n > 12 {
+			t.Errorf("%d calls of Accept in 5 s", n)
+		}
+		mine, theirs := containertest.Pipe()
+		ear.conns <- theirs
+		c, err := containertest.Start(mine, containertest.Model{Name: "m", Version: "1", Inputs: specs("x"), Outputs: specs("y")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+		l.Close()
+		if !strings.Contains(log.String(), "cannot accept") || l.Stats().AcceptFail == 0 {
+			t.Errorf("log %s", &log)
+		}
+	})
+}
+
+// A flood of strangers does not flood the log.
+func TestLimiter(t *testing.T) {
+	q := limiter{rate: 2}
+	passed := 0
+	for i := range 100 {
+		if held, ok := q.allow(at(float64(i) / 50)); ok { // two seconds
+			passed++
+			if passed == 3 && held != 48 {
+				t.Errorf("%d were held back, expected 48", held)
+			}
+		}
+	}
+	if passed != 4 {
+		t.Errorf("%d passed, expected 4", passed)
+	}
+}
