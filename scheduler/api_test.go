@@ -214,7 +214,7 @@ func TestConfigureWhileRunning(t *testing.T) {
 	for range 9 {
 		s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: ownerFunc(func(*scheduler.Request) {})})
 	}
-	if err := s.Configure("m", scheduler.ModelConfig{Strategy: "static", MaxBatch: 3}); err != nil {
+	if err := s.Configure("m", scheduler.ModelConfig{Strategy: "static", MaxBatch: 3, Slots: 1}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Configure("m", scheduler.ModelConfig{MaxBatch: -3}); err == nil {

@@ -65,6 +65,9 @@ func (c *core) feed(rep *Replica, start, now int64, fx *effects) bool {
 			if !ok {
 				continue
 			}
+			if rep.waits(w.rows, w.room) {
+				return false
+			}
 			if until := c.delayed(q, &w, p, now); until > now {
 				c.wakeAt(until)
 				delayed = true

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"math"
 	"slices"
 	"time"
 )
@@ -87,10 +88,16 @@ func (r *Replica) end() int64 {
 	return at
 }
 
+// fastBatch is the execution time below which the next batch goes at once behind the one in flight, in ns:
+// no timer is that precise.
+const fastBatch = 200_000
+
 // ready is when the replica may be sent another batch, and when it could start on it. Never: not before it
-// answers. An idle one may at once. The next batch for a busy one is held back until the predicted end of
-// the ones in flight, less twice the overhead of dispatching: early enough that the container does not
-// wait, and late enough that the batch is not made while more rows could join.
+// answers. An idle one may at once. The next batch for a busy one is held back, so that it is not made while
+// more rows could join: until twice the overhead of dispatching before the predicted end of the ones in
+// flight, so that the container does not wait for it; but only if that end is known better than what is to
+// be gained. Otherwise the batch would be planned with the uncertainty of two executions, which costs more
+// rows than the container's pause. See also waits.
 func (r *Replica) ready(now int64) (at, start int64) {
 	if r.state != replicaLive || len(r.inflight) >= r.slots {
 		return never, never
@@ -103,8 +110,25 @@ func (r *Replica) ready(now int64) (at, start int64) {
 	if end == never {
 		return never, never
 	}
+	if r.fast() {
+		return now, max(end, now+over)
+	}
+	last := r.inflight[len(r.inflight)-1]
+	if last.predicted-last.typical > 2*over && r.batches%probeOverhead != 0 {
+		return never, never
+	}
 	return max(now, end-2*over), max(end, now+over)
 }
+
+// waits tells whether a busy replica's next batch, of so many rows where there is room for more, should wait
+// for the answer to the one in flight. Rows that join it gain a batch's time, and the others lose an
+// overhead.
+func (r *Replica) waits(rows, room int) bool {
+	return len(r.inflight) > 0 && rows < room && !r.fast()
+}
+
+// fast tells whether the batches in flight are so short that holding the next one back is pointless.
+func (r *Replica) fast() bool { return r.inflight[len(r.inflight)-1].typical < fastBatch }
 
 // timeout is when the oldest batch has taken too long; never if none is out, or the replica is suspect.
 func (r *Replica) timeout(limit time.Duration) int64 {
@@ -121,11 +145,12 @@ func (r *Replica) learn(b *Batch, now int64) {
 	if b.idle {
 		// It was under way there and back while the replica had nothing to do.
 		took := now - b.sent
-		r.overhead.observe(took, b.typical)
+		r.overhead.alone.observe(took, b.typical)
 		r.profile.learn(b.Rows, max(took-b.lead, took/2), now)
 	} else {
-		r.overhead.pipelined = true
-		r.profile.learn(b.Rows, now-max(b.sent, r.free), now)
+		took := now - max(b.sent, r.free)
+		r.overhead.behind.observe(took, b.typical)
+		r.profile.learn(b.Rows, took, now)
 	}
 	r.strategy.learn(b.Rows, b.limit, now-max(b.sent, r.free))
 	r.batches++
@@ -142,34 +167,47 @@ func (r *Replica) done(b *Batch) {
 // overhead is how long a batch is under way, to the container and back, apart from its execution. It cannot
 // be seen in a batch alone. But a batch that waited in the container for the one before it shows execution
 // only, from answer to answer, while a batch to an idle replica shows both; the difference is the overhead.
-// The median of the last few is noisy by about a tenth of the execution time's own noise, which is what a
-// batch is late or early by anyway.
+//
+// Both kinds are compared with the profile as it is at the time, and that is made of both; what is wrong
+// with it cancels out in the difference. As the noise of executions is often ten times the overhead, only
+// what the difference is for certain counts: its mean, less two standard errors.
 type overhead struct {
-	recent    [15]int64
-	kept, at  int
-	median    int64
-	pipelined bool // batches without overhead were seen, so that the profile does not contain it
+	alone, behind residuals // of batches to an idle replica, and of those behind another
+}
+
+// residuals are how much longer batches took than is typical, with forgetting, in ns.
+type residuals struct {
+	weight, mean, square float64
 }
 
 const (
-	minOverhead = int64(100 * time.Microsecond)
-	maxOverhead = int64(5 * time.Millisecond)
+	minOverhead    = int64(100 * time.Microsecond)
+	maxOverhead    = int64(5 * time.Millisecond)
+	probeOverhead  = 32 // every so many batches, one goes behind another to have the overhead measured
+	residualForget = 1 - 1.0/256
+	minResiduals   = 8
 )
 
-// observe learns from a batch sent to an idle replica.
-func (o *overhead) observe(took, typical int64) {
-	if !o.pipelined || typical == 0 {
+func (e *residuals) observe(took, typical int64) {
+	if typical == 0 {
 		return
 	}
-	o.recent[o.at] = took - typical
-	o.at = (o.at + 1) % len(o.recent)
-	o.kept = min(o.kept+1, len(o.recent))
-	sorted := o.recent
-	slices.Sort(sorted[:o.kept])
-	o.median = sorted[o.kept/2]
+	// Nothing that is more than twice as long, or the largest overhead longer, is a matter of overheads.
+	x := float64(min(took-typical, typical+maxOverhead))
+	e.weight = e.weight*residualForget + 1
+	d := x - e.mean
+	e.mean += d / e.weight
+	e.square = e.square*residualForget + d*(x-e.mean)
 }
+
+// variance is that of the mean.
+func (e *residuals) variance() float64 { return e.square / (e.weight * e.weight) }
 
 // value is the overhead, within reason: never more than a quarter of the shortest execution.
 func (o *overhead) value(shortest float64) int64 {
-	return min(max(o.median, minOverhead), maxOverhead, int64(shortest/4))
+	sure := 0.0
+	if o.alone.weight >= minResiduals && o.behind.weight >= minResiduals {
+		sure = o.alone.mean - o.behind.mean - 2*math.Sqrt(o.alone.variance()+o.behind.variance())
+	}
+	return min(max(int64(sure), minOverhead), maxOverhead, int64(shortest/4))
 }
