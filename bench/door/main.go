@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -42,7 +43,7 @@ func run(listen, admin string, maxBatch int, models []string) error {
 	if err != nil {
 		return err
 	}
-	worker := echo{pool: tensor.NewPool(1 << 30)}
+	worker := &echo{pool: tensor.NewPool(1 << 30)}
 	for _, m := range models {
 		name, x, err := declare.Model(m)
 		if err != nil {
@@ -69,24 +70,31 @@ func run(listen, admin string, maxBatch int, models []string) error {
 }
 
 // echo answers a batch with its input before Send returns.
-type echo struct{ pool *tensor.Pool }
+type echo struct {
+	pool    *tensor.Pool
+	scratch sync.Pool // of *scratch
+}
 
-func (e echo) Send(b *scheduler.Batch) error {
-	if len(b.Parts) == 1 {
-		x := b.Parts[0].Inputs[0]
-		x.Retain()
-		b.Complete([]tensor.Tensor{x}, nil)
-		return nil
+type scratch struct{ parts, outputs []tensor.Tensor }
+
+func (e *echo) Send(b *scheduler.Batch) error {
+	s, _ := e.scratch.Get().(*scratch)
+	if s == nil {
+		s = &scratch{outputs: make([]tensor.Tensor, 1)}
 	}
-	parts := make([]tensor.Tensor, len(b.Parts))
-	for i, p := range b.Parts {
-		parts[i] = p.Inputs[0]
+	defer e.scratch.Put(s)
+	s.parts = s.parts[:0]
+	for _, p := range b.Parts {
+		s.parts = append(s.parts, p.Inputs[0])
 	}
-	x, err := tensor.Concat(parts, e.pool)
-	if err != nil {
+	var err error
+	if len(s.parts) == 1 {
+		s.outputs[0] = s.parts[0]
+		s.outputs[0].Retain()
+	} else if s.outputs[0], err = tensor.Concat(s.parts, e.pool); err != nil {
 		b.Fail(err)
 		return nil
 	}
-	b.Complete([]tensor.Tensor{x}, nil)
+	b.Complete(s.outputs, nil)
 	return nil
 }

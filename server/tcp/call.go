@@ -42,9 +42,11 @@ func (c *call) failure() error {
 
 // count tells the metrics how the call ended.
 func (c *call) count(l *loop) {
-	model := l.door.gate.Unrouted()
+	var model *metrics.Model
 	if c.Target != nil {
 		model = c.Target.Metrics
+	} else {
+		model = l.door.gate.Unrouted()
 	}
 	if c.Timing.BatchRows > 0 {
 		model.Waited(c.Timing.Queue)
