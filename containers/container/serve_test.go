@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +20,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/containers/container"
 	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -195,6 +198,73 @@ func TestPredict(t *testing.T) {
 			}
 		}
 		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestIdle: an idle container beats, so that its session lasts.
+func TestIdle(t *testing.T) {
+	bubble(t, func(t *testing.T, n *network, s *server) {
+		stop := serving(model(n, nil), nil, "10.0.0.1:7000")
+		time.Sleep(time.Hour)
+		if d := n.dials.Load(); d != 1 || s.live() != 1 {
+			t.Errorf("%d dials, %d replicas", d, s.live())
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestGoodbye: a goodbye may come while a batch is computed. It is answered, and then the container hangs up.
+func TestGoodbye(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mine, theirs := containertest.Pipe()
+		n := &network{}
+		m := model(n, func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
+			time.Sleep(time.Second)
+			return b.Inputs, nil
+		})
+		m.Dial = func(context.Context, string, string) (net.Conn, error) { return mine, nil }
+		done := make(chan error, 1)
+		go func() { done <- container.Serve(context.Background(), m, "10.0.0.1:7000") }()
+		c, err := zmtp.Server(theirs, zmtp.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		say := func(frames ...string) {
+			var o zmtp.Outgoing
+			for _, f := range frames {
+				o.FrameString(f)
+			}
+			if err := c.Send(&o); err != nil {
+				t.Error(err)
+			}
+		}
+		say("welcome", `{"protocol":4,"heartbeat_ms":1000,"dead_after_ms":3000}`)
+		say("batch", "12345678", `{"rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,2]}]}`, "abcdefgh")
+		say("goodbye", `{"reason":"enough","reconnect":false}`)
+		began := time.Now()
+		var kinds []string
+		for {
+			var in zmtp.Message
+			if err := c.Receive(&in); err != nil {
+				if err != io.EOF {
+					t.Error(err)
+				}
+				break
+			}
+			kinds = append(kinds, string(in.Frames[0].Data))
+			in.Release()
+		}
+		kinds = slices.DeleteFunc(kinds, func(k string) bool { return k == "heartbeat" })
+		if took := time.Since(began); took != time.Second || !slices.Equal(kinds, []string{"hello", "result"}) {
+			t.Errorf("%q in %v", kinds, took)
+		}
+		c.Close()
+		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})

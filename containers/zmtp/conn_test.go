@@ -347,6 +347,7 @@ func TestHostileFrames(t *testing.T) {
 		{"8 GiB", long(0, 8<<30), zmtp.ErrTooLarge, ""},
 		{"limit+1", long(0, 1<<20+1), zmtp.ErrTooLarge, ""},
 		{"sum over the limit", append([]byte{1, 1, 'x'}, long(0, 1<<20)...), zmtp.ErrTooLarge, "after 1"},
+		{"sum that overflows", append([]byte{1, 1, 'x'}, long(0, 1<<64-1)...), zmtp.ErrTooLarge, "after 1"},
 		{"endless MORE", bytes.Repeat([]byte{1, 0}, 100_000), zmtp.ErrTooLarge, "more than 100 frames"},
 		{"reserved bits", []byte{8, 0}, zmtp.ErrProtocol, "reserved"},
 		{"command with MORE", []byte{5, 1, 0}, zmtp.ErrProtocol, "MORE"},
