@@ -154,3 +154,31 @@ func TestV3TooManyRows(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// A panicking owner is told of an answer on the session's goroutine.
+type panicking chan struct{}
+
+func (p panicking) Complete(q *scheduler.Request) {
+	for _, o := range q.Outputs {
+		o.Release()
+	}
+	close(p)
+	panic("an owner's bug")
+}
+
+// TestPanic: a panic on a session's goroutine ends that session, and nothing else.
+func TestPanic(t *testing.T) {
+	r := newRig(t, containers.Config{})
+	c := r.join(t, echo(nil))
+	m, _ := r.sched.Model(echoID)
+	done := make(panicking)
+	r.sched.Submit(&scheduler.Request{Model: m, Rows: 1, Inputs: []tensor.Tensor{floats(1, 2, 3, 4)}, Owner: done})
+	<-done
+	<-c.Gone()
+	r.logs(t, "panic in a container", "an owner's bug", "model=echo/1")
+	r.logs(t, "container gone", "an owner's bug")
+	r.join(t, echo(nil))
+	if err := r.echoes(echoID); err != nil {
+		t.Error(err)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -64,12 +65,20 @@ type farewell struct {
 }
 
 // run is the life of a connection. It returns when everything of it is over and given back.
-func (s *session) run() {
-	err := s.open()
-	if err == nil {
-		err = s.read()
+func (s *session) run() { s.close(s.live()) }
+
+// live is what run does until the end. A panic, of ours or of whoever is told of an answer, costs this session only.
+func (s *session) live() (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.log(slog.LevelError, "panic in a container's session", "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+			err = fmt.Errorf("panic: %v", r)
+		}
+	}()
+	if err := s.open(); err != nil {
+		return err
 	}
-	s.close(err)
+	return s.read()
 }
 
 func (s *session) open() error {
@@ -103,15 +112,15 @@ func (s *session) read() error {
 		if err := s.conn.Receive(&m); err != nil {
 			return err
 		}
-		err := s.handle(&m)
-		m.Release()
-		if err != nil {
+		if err := s.handle(&m); err != nil {
 			return err
 		}
 	}
 }
 
+// handle does what a message asks for, and gives its memory back.
 func (s *session) handle(m *zmtp.Message) error {
+	defer m.Release()
 	if s.codec == nil {
 		c, err := recognise(m, s.listener.cfg.Limits)
 		if err != nil {
