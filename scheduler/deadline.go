@@ -18,7 +18,7 @@ package scheduler
 type deadline struct{}
 
 // headShare is how much of the best rate the head's own window must reach to be sent.
-const headShare = 0.9
+const headShare = 0.95
 
 // lookahead is how many requests too large for the size at hand are stepped over.
 const lookahead = 16
