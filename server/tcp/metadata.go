@@ -86,9 +86,8 @@ func (q *question) pass(key, value []byte) {
 	} else {
 		q.forward = append(q.forward, ',')
 	}
-	q.forward = append(q.forward, '"')
-	q.forward = append(q.forward, key...)
-	q.forward = append(q.forward, '"', ':')
+	q.forward = shiva.AppendString(q.forward, string(key))
+	q.forward = append(q.forward, ':')
 	q.forward = append(q.forward, value...)
 }
 

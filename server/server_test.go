@@ -1,0 +1,238 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// start runs a server on free ports, with an echo model inside.
+func start(t *testing.T, change func(*config.Config)) *Server {
+	t.Helper()
+	cfg := config.Default()
+	cfg.TCP.Listen, cfg.Admin.Listen, cfg.Containers.Listen = "127.0.0.1:0", "127.0.0.1:0", config.Addrs{"127.0.0.1:0"}
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := New(cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	spec := scheduler.Spec{Inputs: x, Outputs: x, Platform: "echo"}
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "echo", Version: "1"}, spec, scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(t, s) })
+	return s
+}
+
+func stop(t *testing.T, s *Server) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := s.Shutdown(ctx); err != nil {
+		t.Errorf("shutdown: %v", err)
+	}
+}
+
+func echo(b *scheduler.Batch) error {
+	parts := make([]tensor.Tensor, len(b.Parts))
+	for i := range b.Parts {
+		parts[i] = b.Parts[i].Inputs[0]
+	}
+	out, err := tensor.Concat(parts, nil)
+	if err != nil {
+		return err
+	}
+	b.Complete([]tensor.Tensor{out}, nil)
+	return nil
+}
+
+func ask(t *testing.T, s *Server) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	c, err := shiva.Dial(ctx, s.Addrs().TCP.String())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	x, err := tensor.FromSlice(tensor.Shape{2}, []int32{1, 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := c.Do(ctx, &shiva.Message{Namespace: "echo", Tensors: []tensor.Tensor{x}})
+	if err != nil {
+		return err
+	}
+	m.Release()
+	return nil
+}
+
+func get(t *testing.T, s *Server, path string, v any) int {
+	t.Helper()
+	resp, err := http.Get("http://" + s.Addrs().Admin.String() + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if v != nil {
+		if err := json.NewDecoder(resp.Body).Decode(v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return resp.StatusCode
+}
+
+func TestServerFromStartToStop(t *testing.T) {
+	before := runtime.NumGoroutine()
+	s := start(t, nil)
+	if err := ask(t, s); err != nil {
+		t.Error(err)
+	}
+	var status admin.Status
+	if code := get(t, s, "/v1/status", &status); code != http.StatusOK || !status.Readiness.Ready ||
+		status.Listen.TCP != s.Addrs().TCP.String() || len(status.Doors) != 1 || status.Version != Version {
+		t.Errorf("status %d: %+v", code, status)
+	}
+	var models admin.ModelList
+	if get(t, s, "/v1/models", &models); len(models.Models) != 1 || models.Models[0].Name != "echo" ||
+		models.Models[0].Inputs[0].Datatype != "INT32" || models.Models[0].MaxBatch != 128 || !models.Models[0].Ready {
+		t.Errorf("models: %+v", models)
+	}
+	addrs := s.Addrs()
+	http.DefaultClient.CloseIdleConnections()
+	stop(t, s)
+	stop(t, s) // once more is no fault
+	for _, a := range []net.Addr{addrs.TCP, addrs.Containers[0], addrs.Admin} {
+		if c, err := net.Dial("tcp", a.String()); err == nil {
+			c.Close()
+			t.Errorf("something still listens on %s", a)
+		}
+	}
+	// gnet's pool of goroutines keeps a cleaner or two, for the life of the process.
+	const pool = 2
+	for end := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before+pool; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			stacks := make([]byte, 1<<20)
+			t.Fatalf("%d goroutines before, %d after\n%s", before, runtime.NumGoroutine(), stacks[:runtime.Stack(stacks, true)])
+		}
+	}
+}
+
+func TestReadinessFollowsRequiredModels(t *testing.T) {
+	s := start(t, func(c *config.Config) { c.Server.RequiredModels = []string{"echo", "other"} })
+	var r admin.Readiness
+	if code := get(t, s, "/readyz", &r); code != http.StatusServiceUnavailable || r.Ready || !slices.Equal(r.Missing, []string{"other"}) {
+		t.Errorf("%d %+v", code, r)
+	}
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	replica, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "other", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x},
+		scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code := get(t, s, "/readyz", nil); code != http.StatusOK {
+		t.Errorf("with all models: %d", code)
+	}
+	replica.Remove(errors.New("gone"))
+	if code := get(t, s, "/readyz", nil); code != http.StatusServiceUnavailable {
+		t.Errorf("with one gone again: %d", code)
+	}
+	if err := ask(t, s); err != nil {
+		t.Errorf("not ready is no reason to refuse: %v", err)
+	}
+}
+
+// What cannot start has undone itself and says why.
+func TestStartUndoesItself(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for name, change := range map[string]func(*config.Config){
+		"tcp":        func(c *config.Config) { c.TCP.Listen = taken.Addr().String() },
+		"containers": func(c *config.Config) { c.Containers.Listen = config.Addrs{taken.Addr().String()} },
+		"admin":      func(c *config.Config) { c.Admin.Listen = taken.Addr().String() },
+	} {
+		cfg := config.Default()
+		cfg.TCP.Listen, cfg.Admin.Listen, cfg.Containers.Listen = "127.0.0.1:0", "127.0.0.1:0", config.Addrs{"127.0.0.1:0"}
+		change(&cfg)
+		s, err := New(cfg, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Start(); err == nil || !strings.Contains(err.Error(), "address already in use") {
+			t.Errorf("%s: expected the address to be in use, got %v", name, err)
+		}
+	}
+}
+
+func TestDoorsCanBeLeftOut(t *testing.T) {
+	s := start(t, func(c *config.Config) { c.Admin.Listen, c.Containers.Listen = "", nil })
+	if a := s.Addrs(); a.Admin != nil || len(a.Containers) != 0 || a.TCP == nil {
+		t.Errorf("%+v", a)
+	}
+	if err := ask(t, s); err != nil {
+		t.Error(err)
+	}
+}
+
+// The configuration knows the scheduler's strategies by name, for it may not import it.
+func TestStrategiesAreThoseOfTheScheduler(t *testing.T) {
+	for _, name := range scheduler.Strategies() {
+		cfg := config.Default()
+		cfg.Defaults.Strategy = name
+		if err := cfg.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := policy(cfg.Defaults).Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A model's own settings hold, also where they are zero and the defaults are not.
+func TestModelSettingsHold(t *testing.T) {
+	s := start(t, func(c *config.Config) {
+		c.Defaults.Delay = 5 * time.Millisecond
+		c.Defaults.MaxBatch = 7
+		own := c.Model("echo")
+		own.Delay, own.MaxBatch = 0, 0
+		c.Models["echo"] = own
+	})
+	if cfg := s.Scheduler().ModelConfig("echo"); cfg.Delay != 0 || cfg.MaxBatch != 0 {
+		t.Errorf("echo: delay %v, max_batch %d", cfg.Delay, cfg.MaxBatch)
+	}
+	if cfg := s.Scheduler().ModelConfig("any"); cfg.Delay != 5*time.Millisecond || cfg.MaxBatch != 7 {
+		t.Errorf("any: delay %v, max_batch %d", cfg.Delay, cfg.MaxBatch)
+	}
+}
+
+func TestDescriptorsAreDivided(t *testing.T) {
+	clients, containers, err := split(65536, 1024, 2)
+	if err != nil || clients < 1 || containers < 1 || containers > 1024 || clients > 65536 {
+		t.Errorf("%d clients, %d containers (%v)", clients, containers, err)
+	}
+	if _, _, err := split(100, 100, 1<<28); err == nil || !strings.Contains(err.Error(), "ulimit -n") {
+		t.Errorf("too many processes: expected advice, got %v", err)
+	}
+}
