@@ -75,26 +75,30 @@ type echo struct {
 	scratch sync.Pool // of *scratch
 }
 
-type scratch struct{ parts, outputs []tensor.Tensor }
+type scratch struct{ parts []tensor.Tensor }
 
 func (e *echo) Send(b *scheduler.Batch) error {
+	if len(b.Parts) == 1 {
+		x := b.Parts[0].Inputs[0]
+		x.Retain()
+		b.Complete([]tensor.Tensor{x}, nil)
+		return nil
+	}
 	s, _ := e.scratch.Get().(*scratch)
 	if s == nil {
-		s = &scratch{outputs: make([]tensor.Tensor, 1)}
+		s = new(scratch)
 	}
-	defer e.scratch.Put(s)
-	s.parts = s.parts[:0]
 	for _, p := range b.Parts {
 		s.parts = append(s.parts, p.Inputs[0])
 	}
-	var err error
-	if len(s.parts) == 1 {
-		s.outputs[0] = s.parts[0]
-		s.outputs[0].Retain()
-	} else if s.outputs[0], err = tensor.Concat(s.parts, e.pool); err != nil {
+	x, err := tensor.Concat(s.parts, e.pool)
+	clear(s.parts)
+	s.parts = s.parts[:0]
+	e.scratch.Put(s)
+	if err != nil {
 		b.Fail(err)
 		return nil
 	}
-	b.Complete(s.outputs, nil)
+	b.Complete([]tensor.Tensor{x}, nil)
 	return nil
 }
