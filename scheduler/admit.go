@@ -58,7 +58,7 @@ func (c *core) admit(r *Request, now int64, fx *effects) bool {
 		return true
 	}
 	finish, rate, ok := c.predict(ahead, r.Rows, now)
-	if !ok || finish <= r.deadline {
+	if !ok || finish <= r.deadline || c.surplus.admit(r.Rows, rate, float64(c.capacity.batch), now) {
 		return true
 	}
 	late := finish - r.deadline
@@ -66,6 +66,31 @@ func (c *core) admit(r *Request, now int64, fx *effects) bool {
 		return true
 	}
 	return c.overloaded(r, OutcomePredicted, limitDeadline, r.deadline-now, finish-now, late, fx)
+}
+
+// A surplus lets rows in beyond what can be served one after the other. Under overload most of the rows ahead
+// will be skipped, in favour of fresh ones that make large batches: refusing every newcomer until they are
+// gone leaves only stale rows to choose from, which cost an eighth of the goodput at 2.5 times the capacity.
+// So newcomers are let in at up to twice the rate of service, evenly: of a burst, the first ones would be
+// stale again when a replica is free.
+type surplus struct {
+	rows float64 // that may be let in
+	at   int64
+}
+
+const (
+	surplusRate  = 2.0       // of the rate of service
+	surplusBurst = 1.0 / 8.0 // of a full batch of each replica
+)
+
+func (s *surplus) admit(rows int, rate, batch float64, now int64) bool {
+	s.rows = min(s.rows+surplusRate*rate*float64(now-s.at), max(surplusBurst*batch, float64(rows)))
+	s.at = now
+	if s.rows < float64(rows) {
+		return false
+	}
+	s.rows -= float64(rows)
+	return true
 }
 
 // ahead counts the waiting rows that would be served before r's.

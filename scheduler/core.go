@@ -35,6 +35,7 @@ type core struct {
 	live     int    // replicas that take batches
 	round    uint64 // of dispatching
 	capacity capacity
+	surplus  surplus
 
 	wake     int64 // when tick must be called
 	draining bool

@@ -20,6 +20,9 @@ type deadline struct{}
 // headShare is how much of the best rate the head's own window must reach to be sent.
 const headShare = 0.95
 
+// untriedShare is the time of a batch larger than any measured, as a share of what the profile suggests.
+const untriedShare = 0.9
+
 // lookahead is how many requests too large for the size at hand are stepped over.
 const lookahead = 16
 
@@ -84,11 +87,16 @@ func (deadline) limit(p *plan) int {
 	return n
 }
 
-// rate is rows per nanosecond of a batch; with nothing known, more rows are better.
+// rate is rows per nanosecond of a batch; with nothing known, more rows are better. Sizes that were never
+// tried are taken to be a little better than the profile suggests, or they never would be: from batches of
+// one alone it concludes that two take twice as long.
 func (p *plan) rate(rows int) float64 {
 	t := p.prof.typical(rows)
 	if t <= 0 {
 		return float64(rows)
+	}
+	if rows > p.prof.largest {
+		t *= untriedShare
 	}
 	return float64(rows) / t
 }

@@ -36,6 +36,7 @@ type profile struct {
 	median      []float64 // by size; median[0] is unused, sizes beyond are extrapolated
 	slope       float64   // per row, beyond
 	upper, down float64   // factors of the upper and lower quantile
+	levels      [spreadLevels]float64 // factors of quantiles evenly spread, rising
 	points      []point   // scratch
 }
 
@@ -58,6 +59,7 @@ type point struct {
 const (
 	classSize   = 15
 	spreadSize  = 64
+	spreadLevels = 8
 	upperShare  = 0.96
 	lowerShare  = 0.10
 	fewSamples  = 8              // below, the spread is not known well
@@ -300,4 +302,10 @@ func (p *profile) spread() {
 		p.down = min(p.down, 1/fewFactor)
 	}
 	p.upper = min(p.upper, maxFactor)
+	for i := range p.levels {
+		p.levels[i] = min(ratios[(2*i+1)*p.kept/(2*spreadLevels)], maxFactor)
+		if p.kept < fewSamples {
+			p.levels[i] = p.upper
+		}
+	}
 }
