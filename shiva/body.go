@@ -70,7 +70,7 @@ func (d *Decoder) grow(arriving int) bool {
 		size /= stageFactor
 	}
 	// Whole units of any width.
-	size = min((size+arenaAlign-1)&^(arenaAlign-1), d.need)
+	size = min(aligned(size), d.need)
 	b, err := d.cfg.Pool.Get(size)
 	if err != nil {
 		d.overBudget(err)
@@ -88,22 +88,25 @@ func (d *Decoder) grow(arriving int) bool {
 	return true
 }
 
+func aligned(n int) int { return (n + arenaAlign - 1) &^ (arenaAlign - 1) }
+
 // fromArena gives memory for a small body, or nil if there is none to be had, and the message is discarded.
 func (d *Decoder) fromArena(need int) []byte {
-	room := (need + arenaAlign - 1) &^ (arenaAlign - 1)
+	d.message() // which may bring an arena along
+	room := aligned(need)
 	if len(d.arenaFree) < room {
 		// Enough for the rest of the message, if its other tensors are as small as this one.
 		size := room
 		if d.state == inData {
 			size *= int(d.head.tensors) - d.index
-			size += min(int(d.head.metadataBytes), maxArenaItem)
+			size += aligned(min(int(d.head.metadataBytes), maxArenaItem))
 		}
 		b, err := d.cfg.Pool.Get(max(room, min(size, arenaBytes)))
 		if err != nil {
 			d.overBudget(err)
 			return nil
 		}
-		d.message().own(b)
+		d.m.own(b)
 		d.arena, d.arenaFree = b, b.Bytes()
 	}
 	b := d.arenaFree[:need:need]

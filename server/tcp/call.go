@@ -87,7 +87,11 @@ func (l *loop) freeCall(c *call) {
 	const keep = 4096
 	c.count(l)
 	c.Close()
-	if c.message != nil {
+	switch {
+	case c.message == nil:
+	case l.decoder != nil:
+		l.decoder.Recycle(c.message)
+	default:
 		c.message.Release()
 	}
 	c.session, c.message, c.next = nil, nil, nil

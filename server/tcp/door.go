@@ -124,6 +124,13 @@ func (d *Door) Shutdown(ctx context.Context) error {
 	if err := d.engine.Stop(); err != nil && !errors.Is(err, gneterrors.ErrEngineShutdown) {
 		return fmt.Errorf("tcp: stop: %w", err)
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, l := range d.loops { // nobody runs them any more
+		if l.decoder != nil {
+			_ = l.decoder.Close()
+		}
+	}
 	return ctx.Err()
 }
 

@@ -138,5 +138,11 @@ func (l *loop) takeDecoder() *shiva.Decoder {
 	return shiva.NewDecoder(shiva.DecoderConfig{Limits: cfg.Limits, Pool: cfg.Pool, Resync: cfg.Resync, ResyncBytes: cfg.ResyncBytes})
 }
 
-// giveDecoder takes back a decoder that holds no message.
-func (l *loop) giveDecoder(d *shiva.Decoder) { l.decoder = d }
+// giveDecoder takes back a decoder that holds no message; one is enough.
+func (l *loop) giveDecoder(d *shiva.Decoder) {
+	if l.decoder != nil {
+		_ = d.Close()
+		return
+	}
+	l.decoder = d
+}
