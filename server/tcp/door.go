@@ -240,9 +240,7 @@ func (d *Door) OnTraffic(c gnet.Conn) gnet.Action {
 		return gnet.Close
 	}
 	d.cfg.Metrics.Received(len(p))
-	s.loop.begin()
-	s.read(p)
-	s.loop.end()
+	s.loop.input(s, p)
 	return gnet.None
 }
 

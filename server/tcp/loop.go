@@ -11,7 +11,8 @@ import (
 
 // A loop is what the sessions of one event loop share. Requests go to the scheduler and answers to the
 // sockets in bursts: everything that one reading of a socket brought is submitted at once, and everything
-// that was completed since is encoded and written at once, per session.
+// that was completed since is encoded and written at once, per session. When sockets become readable one
+// after the other, the turn is left for when all of them have been read (see input).
 //
 // Completion reaches the loop by its mailbox. The first completion wakes the loop; those that come before
 // it runs ride along. One wake-up costs about as much as a small request, so a batch of 64 rows pays it
@@ -23,6 +24,8 @@ type loop struct {
 
 	// Owned by the event loop's goroutine.
 	now      time.Time // of this turn
+	ended    time.Time // the last turn
+	deferred bool      // a turn is on its way, for what has been read
 	sessions []*session
 	free     []*call
 	pending  []*scheduler.Request // to submit at the end of this turn
@@ -51,9 +54,32 @@ func (l *loop) post(c *call) {
 	}
 }
 
+// input is a turn with the bytes of one session's socket.
+//
+// If the loop came straight from its last turn, others are probably readable too: then what was read waits
+// for a turn that follows them, so that their requests share a submission, and their answers a batch. That
+// costs a loop with one busy connection a wake-up, and saves one with many a third of what it spends on
+// small requests. A loop that was idle answers at once.
+func (l *loop) input(s *session, p []byte) {
+	const straight = 5 * time.Microsecond
+	l.begin()
+	s.read(p)
+	switch {
+	case l.deferred:
+	case l.now.Sub(l.ended) < straight:
+		l.deferred = true
+		l.wake()
+	default:
+		l.end()
+	}
+}
+
 // begin starts a turn: completions from now on wait for its end instead of waking the loop.
 func (l *loop) begin() {
 	l.now = time.Now()
+	if l.deferred {
+		return
+	}
 	l.mu.Lock()
 	l.awake = true
 	l.mu.Unlock()
@@ -75,6 +101,7 @@ func (l *loop) end() {
 		clear(l.ready)
 		l.ready = l.ready[:0]
 	}
+	l.ended = time.Now()
 }
 
 // collect empties the mailbox and reports whether there is something to write. When it reports false, the
@@ -99,9 +126,10 @@ func (l *loop) collect() bool {
 	return true
 }
 
-// turn is a loop's turn without input.
+// turn is a loop's turn without input, or for input that was deferred.
 func (l *loop) turn() {
 	l.begin()
+	l.deferred = false
 	l.end()
 }
 
