@@ -11,14 +11,15 @@ import (
 
 func TestHotPathDoesNotAllocate(t *testing.T) {
 	m := New("")
-	d, a, h := m.Door("tcp"), m.Model("a", "1"), m.Hooks()
+	tally, a, h := m.Door("tcp").Tally(), m.Model("a", "1"), m.Hooks()
 	id := scheduler.ModelID{Name: "a", Version: "1"}
 	if n := testing.AllocsPerRun(100, func() {
-		d.Received(10)
-		d.Began()
-		a.Waited(time.Millisecond)
-		a.Answered(d, OK, time.Millisecond)
-		d.Sent(10)
+		tally.Received(10)
+		tally.Began()
+		tally.Waited(a, time.Millisecond)
+		tally.Answered(a, OK, time.Millisecond)
+		tally.Sent(10)
+		tally.Flush()
 		h.BatchClosed(id, 3, scheduler.CloseIdle, 0)
 		h.BatchDone(id, 3, time.Millisecond, 0, nil)
 	}); n != 0 {

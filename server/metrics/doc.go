@@ -6,8 +6,9 @@
 // everything Prometheus needs, labels and floats and buckets, is made when it asks.
 //
 // That is why Metrics is one prometheus.Collector of its own instead of a set of prometheus.CounterVec:
-// an observation in a histogram of the client library costs 44 ns and in ours 13 ns. All that is counted of
-// one request, two observations among it, costs 48 ns: half a percent of a core at 100,000 requests per second.
+// an observation in a histogram of the client library costs 44 ns and in ours 13 ns. An event loop counts
+// its requests with a [Tally], in words of its own that it adds up once a turn: all that is counted of one
+// request, two observations among it, then costs 13 ns instead of 48.
 // `go test -bench . ./server/metrics` measures it.
 //
 // Names and labels (all names begin with shivad_; the version of a model is a label of its own):

@@ -12,8 +12,10 @@ import (
 // one all above. Finding the bucket is one instruction, and observing two atomic additions.
 type histogram struct {
 	sum     atomic.Int64
-	buckets [25]atomic.Uint64
+	buckets [histogramBuckets]atomic.Uint64
 }
+
+const histogramBuckets = 25
 
 // The lowest bound of durations, 2^13 ns = 8.2 µs; the highest is then 2^36 ns = 69 s. Of rows, 1 to 2^23.
 const (
@@ -22,10 +24,13 @@ const (
 )
 
 func (h *histogram) observe(v, lowest int64) {
-	v = max(v, 0)
+	h.buckets[bucketOf(v, lowest)].Add(1)
+	h.sum.Add(max(v, 0))
+}
+
+func bucketOf(v, lowest int64) int {
 	i := bits.Len64(uint64(max(v-1, 0) / lowest)) // lowest is a constant power of two: a shift
-	h.buckets[min(i, len(h.buckets)-1)].Add(1)
-	h.sum.Add(v)
+	return min(i, histogramBuckets-1)
 }
 
 func (h *histogram) observeDuration(d time.Duration) { h.observe(int64(d), lowestNanos) }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -154,15 +153,6 @@ func (d *Door) Connections() int {
 	return int(max(0, int64(d.opened.Load())-int64(closed)))
 }
 
-// Received counts bytes from clients, headers included.
-func (d *Door) Received(n int) { d.received.Add(uint64(n)) }
-
-// Sent counts bytes to clients, headers included.
-func (d *Door) Sent(n int) { d.sent.Add(uint64(n)) }
-
-// Began counts a request that was taken in; exactly one Model.Answered follows.
-func (d *Door) Began() { d.inFlight.Add(1) }
-
 // InFlight is how many requests have begun and are not answered.
 func (d *Door) InFlight() int { return int(d.inFlight.Load()) }
 
@@ -193,18 +183,6 @@ func newModel(key id) *Model {
 		drops:  make([]atomic.Uint64, len(scheduler.Outcomes())),
 	}
 }
-
-// Answered counts the end of a request that had Began at the door: how it ended, and the time since it
-// was taken in.
-func (m *Model) Answered(d *Door, o Outcome, took time.Duration) {
-	at := &m.doors[d.index]
-	at.requests[o].Add(1)
-	at.duration.observeDuration(took)
-	d.inFlight.Add(-1)
-}
-
-// Waited counts how long a request waited before its first row went into a batch.
-func (m *Model) Waited(d time.Duration) { m.queueWait.observeDuration(d) }
 
 // goVersion is the version of the Go runtime.
 func goVersion() string { return runtime.Version() }

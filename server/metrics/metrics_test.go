@@ -58,16 +58,24 @@ func TestDoorsAndRequests(t *testing.T) {
 		tcp.Opened()
 	}
 	tcp.Closed(ClosedStalled)
-	tcp.Received(100)
-	tcp.Sent(50)
+	tally := tcp.Tally()
+	tally.Received(100)
+	tally.Sent(50)
 	for range 4 {
-		tcp.Began()
+		tally.Began()
 	}
-	a.Waited(10 * time.Microsecond)
-	a.Answered(tcp, OK, 3*time.Millisecond)
-	a.Answered(tcp, Overloaded, 5*time.Microsecond)
-	m.Unrouted().Answered(tcp, NotFound, 0)
-	m.Door("rest").Began()
+	tally.Waited(a, 10*time.Microsecond)
+	tally.Answered(a, OK, 3*time.Millisecond)
+	tally.Answered(a, Overloaded, 5*time.Microsecond)
+	tally.Answered(m.Unrouted(), NotFound, 0)
+	if tcp.InFlight() != 0 {
+		t.Error("seen before it was flushed")
+	}
+	tally.Flush()
+	tally.Flush() // adds nothing again
+	rest := m.Door("rest").Tally()
+	rest.Began()
+	rest.Flush()
 
 	expect(t, m, map[string]string{
 		`shivad_connections{door="tcp"}`:                                                            "2",
@@ -232,13 +240,16 @@ func TestConcurrent(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
+			tally := d.Tally()
 			for j := range 200 {
-				d.Began()
-				m.Model(fmt.Sprint(j%20), "1").Answered(d, OK, time.Duration(j))
+				tally.Began()
+				tally.Answered(m.Model(fmt.Sprint(j%20), "1"), OK, time.Duration(j))
 				if j%50 == i {
+					tally.Flush()
 					scrape(t, m)
 				}
 			}
+			tally.Flush()
 		})
 	}
 	wg.Wait()
@@ -279,10 +290,14 @@ func BenchmarkObserve(b *testing.B) {
 func BenchmarkRequest(b *testing.B) {
 	b.ReportAllocs()
 	m := New("")
-	d, a := m.Door("tcp"), m.Model("a", "1")
+	t, a := m.Door("tcp").Tally(), m.Model("a", "1")
+	n := 0
 	for b.Loop() {
-		d.Began()
-		a.Waited(time.Millisecond)
-		a.Answered(d, OK, 2*time.Millisecond)
+		t.Began()
+		t.Waited(a, time.Millisecond)
+		t.Answered(a, OK, 2*time.Millisecond)
+		if n++; n%16 == 0 {
+			t.Flush()
+		}
 	}
 }

@@ -49,7 +49,7 @@ func (c *call) count(l *loop) {
 		model = l.door.gate.Unrouted()
 	}
 	if c.Timing.BatchRows > 0 {
-		model.Waited(c.Timing.Queue)
+		l.tally.Waited(model, c.Timing.Queue)
 	}
 	outcome := metrics.OK
 	if c.session.gone {
@@ -57,7 +57,7 @@ func (c *call) count(l *loop) {
 	} else if err := c.failure(); err != nil {
 		outcome = gate.StatusOf(err).Outcome
 	}
-	model.Answered(l.door.cfg.Metrics, outcome, l.now.Sub(c.arrived))
+	l.tally.Answered(model, outcome, l.now.Sub(c.arrived))
 }
 
 // namespace is the one the question came with, if any of it was understood.
@@ -78,7 +78,7 @@ func (l *loop) newCall(s *session, m *shiva.Message) *call {
 		c = new(call)
 	}
 	c.session, c.message, c.arrived = s, m, l.now
-	l.door.cfg.Metrics.Began()
+	l.tally.Began()
 	return c
 }
 

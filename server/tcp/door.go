@@ -239,7 +239,6 @@ func (d *Door) OnTraffic(c gnet.Conn) gnet.Action {
 	if !ok || err != nil {
 		return gnet.Close
 	}
-	d.cfg.Metrics.Received(len(p))
 	s.loop.input(s, p)
 	return gnet.None
 }
@@ -263,7 +262,7 @@ func (d *Door) loopOf(el gnet.EventLoop) *loop {
 	defer d.mu.Unlock()
 	l := d.loops[el]
 	if l == nil {
-		l = &loop{door: d}
+		l = &loop{door: d, tally: d.cfg.Metrics.Tally()}
 		turn := task{l, (*loop).turn}
 		l.wake = func() { _ = el.Execute(context.Background(), turn) }
 		d.loops[el] = l

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -23,6 +24,7 @@ type loop struct {
 	wake func() // runs turn on the event loop, soon
 
 	// Owned by the event loop's goroutine.
+	tally    *metrics.Tally
 	now      time.Time // of this turn
 	ended    time.Time // the last turn
 	deferred bool      // a turn is on its way, for what has been read
@@ -63,6 +65,7 @@ func (l *loop) post(c *call) {
 func (l *loop) input(s *session, p []byte) {
 	const straight = 5 * time.Microsecond
 	l.begin()
+	l.tally.Received(len(p))
 	s.read(p)
 	switch {
 	case l.deferred:
@@ -101,6 +104,7 @@ func (l *loop) end() {
 		clear(l.ready)
 		l.ready = l.ready[:0]
 	}
+	l.tally.Flush()
 	l.ended = time.Now()
 }
 

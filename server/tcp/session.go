@@ -115,7 +115,7 @@ func (s *session) readInto(d *shiva.Decoder) bool {
 		}
 		total += n
 		s.arrived += int64(n)
-		s.loop.door.cfg.Metrics.Received(n)
+		s.loop.tally.Received(n)
 		d.Advance(n)
 		if _, m, err := d.Push(nil); m != nil || err != nil {
 			s.question(m, err)
@@ -295,7 +295,7 @@ func (s *session) write() {
 		return // the socket has closed itself
 	}
 	s.written += int64(size)
-	l.door.cfg.Metrics.Sent(size)
+	l.tally.Sent(size)
 	s.look(l.now)
 }
 

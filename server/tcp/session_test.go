@@ -67,7 +67,7 @@ func newSession(t testing.TB, w worker, pool *tensor.Pool) (*session, *memory) {
 		Gate: g, Pool: pool, Metrics: numbers.Door("tcp"), InFlight: 256,
 		MessageTimeout: 10 * time.Second, OutboundBytes: 1 << 20, OutboundStall: 10 * time.Second, IdleTimeout: time.Minute,
 	}}
-	l := &loop{door: d, wake: func() {}}
+	l := &loop{door: d, tally: d.cfg.Metrics.Tally(), wake: func() {}}
 	l.begin()
 	m := &memory{}
 	m.s = &session{loop: l, socket: m, id: 1, lastInput: l.now, progress: l.now}

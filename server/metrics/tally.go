@@ -1,0 +1,123 @@
+package metrics
+
+import (
+	"math/bits"
+	"time"
+)
+
+// A Tally counts the requests of one goroutine at a door in ordinary words, and adds them to what others
+// see when it is told to. An event loop does that once a turn: its requests then cost a few nanoseconds each
+// instead of the seven atomic additions, 50 ns, that they would need. A Tally is for one goroutine.
+type Tally struct {
+	door     *Door
+	began    int64
+	ended    int64
+	received uint64
+	sent     uint64
+	last     *modelTally // the model counted last: usually the next one's too
+	models   map[*Model]*modelTally
+	dirty    []*modelTally
+}
+
+type modelTally struct {
+	model    *Model
+	dirty    bool
+	requests [outcomes]uint32
+	duration localHistogram
+	wait     localHistogram
+}
+
+// localHistogram is a histogram that nobody else sees yet.
+type localHistogram struct {
+	sum     int64
+	used    uint32 // bit i: bucket i is not 0
+	buckets [histogramBuckets]uint32
+}
+
+func (h *localHistogram) observe(d time.Duration) {
+	i := bucketOf(int64(d), lowestNanos)
+	h.buckets[i]++
+	h.used |= 1 << i
+	h.sum += max(int64(d), 0)
+}
+
+func (h *localHistogram) addTo(to *histogram) {
+	if h.used == 0 {
+		return
+	}
+	for ; h.used != 0; h.used &= h.used - 1 {
+		i := bits.TrailingZeros32(h.used)
+		to.buckets[i].Add(uint64(h.buckets[i]))
+		h.buckets[i] = 0
+	}
+	to.sum.Add(h.sum)
+	h.sum = 0
+}
+
+// Tally makes a tally of requests at the door.
+func (d *Door) Tally() *Tally { return &Tally{door: d, models: make(map[*Model]*modelTally)} }
+
+// Received counts bytes from clients, headers included.
+func (t *Tally) Received(n int) { t.received += uint64(n) }
+
+// Sent counts bytes to clients, headers included.
+func (t *Tally) Sent(n int) { t.sent += uint64(n) }
+
+// Began counts a request that was taken in; exactly one Answered follows.
+func (t *Tally) Began() { t.began++ }
+
+// Answered counts the end of a request: how it ended, and the time since it was taken in.
+func (t *Tally) Answered(m *Model, o Outcome, took time.Duration) {
+	at := t.of(m)
+	at.requests[o]++
+	at.duration.observe(took)
+	t.ended++
+}
+
+// Waited counts how long a request waited before its first row went into a batch.
+func (t *Tally) Waited(m *Model, d time.Duration) { t.of(m).wait.observe(d) }
+
+func (t *Tally) of(m *Model) *modelTally {
+	at := t.last
+	if at == nil || at.model != m {
+		if at = t.models[m]; at == nil {
+			at = &modelTally{model: m}
+			t.models[m] = at
+		}
+		t.last = at
+	}
+	if !at.dirty {
+		at.dirty = true
+		t.dirty = append(t.dirty, at)
+	}
+	return at
+}
+
+// Flush makes everything counted so far visible.
+func (t *Tally) Flush() {
+	d := t.door
+	if t.began != t.ended {
+		d.inFlight.Add(t.began - t.ended)
+	}
+	if t.received > 0 {
+		d.received.Add(t.received)
+	}
+	if t.sent > 0 {
+		d.sent.Add(t.sent)
+	}
+	t.began, t.ended, t.received, t.sent = 0, 0, 0, 0
+	for i, at := range t.dirty {
+		to := &at.model.doors[d.index]
+		for o, n := range at.requests {
+			if n > 0 {
+				to.requests[o].Add(uint64(n))
+				at.requests[o] = 0
+			}
+		}
+		at.duration.addTo(&to.duration)
+		at.wait.addTo(&at.model.queueWait)
+		at.dirty = false
+		t.dirty[i] = nil
+	}
+	t.dirty = t.dirty[:0]
+}
