@@ -11,6 +11,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,6 +22,8 @@ import (
 )
 
 func main() {
+	// It computes nothing: a second core would only spin for work, beside the server that needs it.
+	runtime.GOMAXPROCS(1)
 	log.SetFlags(0)
 	log.SetPrefix("noop: ")
 	servers := flag.String("servers", "127.0.0.1:7000", "`addresses` of the servers, with commas between")
