@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"math"
 	"math/bits"
 	"slices"
 )
@@ -11,11 +12,12 @@ import (
 // median is its point; an outlier moves no median. The points are made monotone by weighted averaging of
 // neighbours that contradict each other (pool adjacent violators), and between points the time is linear.
 // That gives the median time of every size. The spread is one for all sizes: the last 64 measurements over
-// the median of their size, of which the 96th percentile is what batches are planned with. Taking the
+// the median of their size: sixteen quantiles for the deadline strategy, which weighs chances, and the 96th
+// percentile where one figure has to do. Taking the
 // spread over all sizes together is what makes an upper quantile possible at all: a class alone has far
 // too few measurements for one.
 //
-// Forgetting: medians are of the last 15 in a class, the spread is of the last 64 in all. A drift shows as
+// Forgetting: medians are of the last 31 in a class, the spread is of the last 64 in all. A drift shows as
 // eight measurements in a row more than a quarter off on the same side: then all points are scaled by the
 // median of the eight, and the spread begins again from them. A class that was not measured for 10 s does
 // not count for more than the classes below it suggest, so a bad memory cannot forbid a size for good.
@@ -32,12 +34,13 @@ type profile struct {
 	run    int                     // how many of the last were off on the same side: negative, below
 
 	// Derived by update.
-	updated     int64     // when
-	median      []float64 // by size; median[0] is unused, sizes beyond are extrapolated
-	slope       float64   // per row, beyond
-	upper, down float64   // factors of the upper and lower quantile
+	updated     int64                 // when
+	median      []float64             // by size; median[0] is unused, sizes beyond are extrapolated
+	eager       []float64             // the same, less what it may be wrong by
+	slope       float64               // per row, beyond
+	upper, down float64               // factors of the upper and lower quantile
 	levels      [spreadLevels]float64 // factors of quantiles evenly spread, rising
-	points      []point   // scratch
+	points      []point               // scratch
 }
 
 type measurement struct {
@@ -47,29 +50,65 @@ type measurement struct {
 
 type sizeClass struct {
 	kept, next int
-	last       int64 // when it was measured last
-	m          [classSize]measurement
+	last       int64                  // when it was measured last
+	m          [classSize]measurement // a ring
+	sorted     [classSize]float64     // their times, in order
+	rows       int                    // their sum
+}
+
+// add replaces the oldest measurement.
+func (c *sizeClass) add(m measurement) {
+	if c.kept == classSize {
+		old := c.m[c.next]
+		c.rows -= old.rows
+		at, _ := slices.BinarySearch(c.sorted[:], old.ns)
+		copy(c.sorted[at:], c.sorted[at+1:])
+		c.kept--
+	}
+	at, _ := slices.BinarySearch(c.sorted[:c.kept], m.ns)
+	copy(c.sorted[at+1:], c.sorted[at:c.kept])
+	c.sorted[at] = m.ns
+	c.rows += m.rows
+	c.m[c.next] = m
+	c.next = (c.next + 1) % classSize
+	c.kept++
+}
+
+// point is their mean size and their median time.
+func (c *sizeClass) point() point {
+	mid := c.sorted[c.kept/2]
+	if c.kept%2 == 0 {
+		mid = (mid + c.sorted[c.kept/2-1]) / 2
+	}
+	return point{rows: float64(c.rows) / float64(c.kept), ns: mid, weight: float64(c.kept)}
 }
 
 type point struct {
 	rows, ns, weight float64
+	own              float64 // ns as measured, before it leant on its neighbours
 	stale            bool
 }
 
 const (
-	classSize   = 15
-	spreadSize  = 64
-	spreadLevels = 8
-	upperShare  = 0.96
-	lowerShare  = 0.10
-	fewSamples  = 8              // below, the spread is not known well
-	fewFactor   = 1.25           // ... and is taken to be at least this
-	driftRun    = 8              // measurements in a row
-	driftFactor = 1.25           // ... that are this far off
-	staleAfter  = 10_000_000_000 // ns
-	updatePause = 500_000        // ns between updates once enough is known; see update
-	maxFactor   = 1 << 10        // bounds a ratio, so that one absurd measurement cannot overflow anything
-	maxExec     = 1 << 50        // ns, likewise
+	classSize     = 31
+	spreadSize    = 64
+	spreadLevels  = 16
+	upperShare    = 0.96
+	lowerShare    = 0.10
+	fewSamples    = 8              // below, the spread is not known well
+	fewFactor     = 1.25           // ... and is taken to be at least this
+	driftRun      = 8              // measurements in a row
+	driftFactor   = 1.25           // ... that are this far off
+	staleAfter    = 10_000_000_000 // ns
+	updatePause   = 500_000        // ns between updates once enough is known; see update
+	maxFactor     = 1 << 10        // bounds a ratio, so that one absurd measurement cannot overflow anything
+	levelSigmas   = 3.72           // between the outermost levels, of a normal distribution
+	leanReach     = 2.5
+	leanWeight    = 4    // measurements
+	untriedWeight = 0.25 // measurements, of a size that has none
+	minDoubt      = 0.001
+	maxDoubt      = 0.1
+	maxExec       = 1 << 50 // ns, likewise
 )
 
 func newProfile(maxRows int) profile { return profile{max: maxRows, upper: 1, down: 1} }
@@ -101,7 +140,7 @@ func (p *profile) typical(n int) float64 {
 	return p.median[last] + p.slope*float64(n-last)
 }
 
-// planned is the upper quantile, which batches are planned with.
+// planned is the upper quantile.
 func (p *profile) planned(n int) int64 { return int64(min(p.typical(n)*p.upper, maxExec)) }
 
 // hoped is a lower quantile: what would be a stroke of luck.
@@ -116,7 +155,7 @@ func (p *profile) learn(rows int, ns, now int64) {
 	// The first batch of a replica's life pays for what is done once: loading, compiling, filling caches.
 	// It is all there is to plan the second one with, and then forgotten.
 	if p.count == 1 {
-		*p = profile{max: p.max, count: 1, classes: p.classes[:0], median: p.median[:0], points: p.points[:0]}
+		*p = profile{max: p.max, count: 1, classes: p.classes[:0], median: p.median[:0], eager: p.eager[:0], points: p.points[:0]}
 	}
 	ratio := 1.0
 	if p.kept > 0 {
@@ -140,9 +179,7 @@ func (p *profile) learn(rows int, ns, now int64) {
 		}
 	}
 	c := &p.classes[classOf(rows)]
-	c.m[c.next] = m
-	c.next = (c.next + 1) % classSize
-	c.kept = min(c.kept+1, classSize)
+	c.add(m)
 	c.last = now
 
 	switch {
@@ -172,17 +209,15 @@ func (p *profile) drift() {
 	factor := min(max(off[driftRun/2], 1.0/maxFactor), maxFactor)
 	for i := range p.classes {
 		c := &p.classes[i]
-		for j := range c.m[:c.kept] {
+		for j := range c.kept {
 			c.m[j].ns *= factor
+			c.sorted[j] *= factor
 		}
 	}
-	// The eight themselves are in their classes too and were scaled with the rest: put them right by
-	// entering them again. Eight in fifteen decide a median.
+	// The eight themselves are in their classes too and were scaled with the rest: outweigh that by
+	// entering them again.
 	for i := driftRun - 1; i >= 0; i-- {
-		c := &p.classes[classOf(p.recent[i].rows)]
-		c.m[c.next] = p.recent[i]
-		c.next = (c.next + 1) % classSize
-		c.kept = min(c.kept+1, classSize)
+		p.classes[classOf(p.recent[i].rows)].add(p.recent[i])
 	}
 	p.kept = driftRun
 	p.run = 0
@@ -199,26 +234,16 @@ func (p *profile) update(now int64) {
 		if c.kept == 0 {
 			continue
 		}
-		var ns [classSize]float64
-		rows := 0.0
-		for j, m := range c.m[:c.kept] {
-			at := j // insertion sort: the class is small
-			for ; at > 0 && ns[at-1] > m.ns; at-- {
-				ns[at] = ns[at-1]
-			}
-			ns[at] = m.ns
-			rows += float64(m.rows)
-		}
-		mid := ns[c.kept/2]
-		if c.kept%2 == 0 {
-			mid = (mid + ns[c.kept/2-1]) / 2
-		}
-		p.points = append(p.points, point{rows / float64(c.kept), mid, float64(c.kept), now-c.last > staleAfter})
+		pt := c.point()
+		pt.stale = now-c.last > staleAfter
+		p.points = append(p.points, pt)
 	}
 	p.trimStale()
+	p.lean()
 	p.monotone()
 	p.interpolate()
 	p.spread()
+	p.encourage(now)
 }
 
 // trimStale bounds an old point by proportion to the fresh one below it: two batches of n rows never take
@@ -232,6 +257,38 @@ func (p *profile) trimStale() {
 		} else if fresh >= 0 {
 			f := p.points[fresh]
 			at.ns = min(at.ns, f.ns*at.rows/f.rows)
+		}
+	}
+}
+
+// lean draws each point towards the line through its neighbours, those of less than about double or half
+// its size, with the weight of a few measurements. A point of many stands; one of a single unlucky
+// measurement would else keep a strategy from its size for good.
+func (p *profile) lean() {
+	for i := range p.points {
+		p.points[i].own = p.points[i].ns
+	}
+	for i := range p.points {
+		at := &p.points[i]
+		var w, x, y, xx, xy float64
+		add := func(o *point) {
+			dx := o.rows - at.rows
+			w += o.weight
+			x += o.weight * dx
+			y += o.weight * o.own
+			xx += o.weight * dx * dx
+			xy += o.weight * dx * o.own
+		}
+		for j := i - 1; j >= 0 && p.points[j].rows >= at.rows/leanReach; j-- {
+			add(&p.points[j])
+		}
+		for j := i + 1; j < len(p.points) && p.points[j].rows <= at.rows*leanReach; j++ {
+			add(&p.points[j])
+		}
+		if det := w*xx - x*x; det > 1e-6*w*xx {
+			line := max((y*xx-x*xy)/det, 0) // at dx = 0
+			lean := min(w, leanWeight)
+			at.ns = (at.own*at.weight + line*lean) / (at.weight + lean)
 		}
 	}
 }
@@ -284,6 +341,29 @@ func (p *profile) interpolate() {
 			a, b := pts[i], pts[i+1]
 			p.median[n] = a.ns + (b.ns-a.ns)*(x-a.rows)/(b.rows-a.rows)
 		}
+	}
+}
+
+// encourage derives the times to compare sizes by: less than the median by as much as it may be wrong. Of a
+// size that was unlucky when it was tried, or that was never tried, nothing would be learned if it were not
+// tried again.
+func (p *profile) encourage(now int64) {
+	p.eager = append(p.eager[:0], p.median...)
+	sigma := (p.levels[spreadLevels-1] - p.levels[0]) / levelSigmas
+	class, share := -1, 1.0
+	for n := 1; n < len(p.eager); n++ {
+		if k := classOf(n); k != class {
+			class = k
+			weight := untriedWeight
+			if k < len(p.classes) && p.classes[k].kept > 0 {
+				weight = float64(p.classes[k].kept)
+				if now-p.classes[k].last > staleAfter {
+					weight = 1
+				}
+			}
+			share = 1 - min(max(sigma/math.Sqrt(weight), minDoubt), maxDoubt)
+		}
+		p.eager[n] *= share
 	}
 }
 
