@@ -79,7 +79,7 @@ type surplus struct {
 }
 
 const (
-	surplusRate  = 2.0       // of the rate of service
+	surplusRate  = 3.0
 	surplusBurst = 1.0 / 8.0 // of a full batch of each replica
 )
 

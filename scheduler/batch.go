@@ -210,6 +210,15 @@ func (b *Batch) attach() {
 	}
 }
 
+// markLate notes which requests are predicted to be late, if the answer comes at end.
+func (b *Batch) markLate(end int64) {
+	for i := range b.spans {
+		if r := b.spans[i].req; r != nil && r.deadline < end {
+			r.late = true
+		}
+	}
+}
+
 // detach takes s out of its request's list.
 func (s *span) detach() {
 	for at := &s.req.spans; *at != nil; at = &(*at).next {

@@ -169,3 +169,12 @@ func BenchmarkPick(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkLearn is what the profile makes of a finished batch.
+func BenchmarkLearn(b *testing.B) {
+	l := scheduler.NewLearner()
+	b.ReportAllocs()
+	for b.Loop() {
+		l.Learn()
+	}
+}

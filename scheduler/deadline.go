@@ -2,82 +2,58 @@ package scheduler
 
 // deadline is the default strategy: skip, don't drop.
 //
-// Among the waiting rows in deadline order, for each possible first row i let n(i) be the largest batch
-// beginning there whose predicted time still meets row i's deadline. The window with the highest rate
-// n(i)/t(n(i)) is best. The head's own window is sent if its rate is within 10 % of the best, else the
-// best one; the rows before it stay for another replica, or for a moment when they fit.
+// A window is a run of waiting rows in deadline order. The strategy sends the one with the most rows
+// answered in time, as expected from the spread of the profile, per time that it is expected to take. The
+// rows before it stay for another replica, or for a moment when they fit.
 //
 // Why not the largest batch for the head (EDF)? Under overload the head is always late: it forces a small
 // batch, which makes the next head later still. At 1.5 times the capacity that delivers a tenth of what
 // can be delivered; this delivers all of it (TestGoodputUnderOverload).
 //
-// Trying every row with a search for n(i) would cost 10,000 searches for 10,000 waiting rows. But as the
-// deadlines rise with i, so does n(i), and of all rows with the same n(i) the first one is as good as any.
-// So it is enough to walk the sizes upwards, and to find for each the first row that can afford it, moving
-// only forward through the queue: one pass over at most max sizes and the blocks' last deadlines.
+// Why not plan every row with the same upper quantile? What a doubtful row is worth depends on what its
+// place costs. Where time hardly grows with the rows, one that makes it every other time is worth having,
+// as there are no better ones; where it does, or where enough rows wait that are sure, it is not.
+//
+// Of the windows of n rows the one that begins latest has the most rows in time; but beginning later than
+// with the first row that is sure gains nothing. So there is one window to look at for each n, and it cannot
+// be better than n rows in time. Sizes are tried from the largest down, and most are not worth a look.
 type deadline struct{}
-
-// headShare is how much of the best rate the head's own window must reach to be sent.
-const headShare = 0.95
-
-// untriedShare is the time of a batch larger than any measured, as a share of what the profile suggests.
-const untriedShare = 0.9
 
 // lookahead is how many requests too large for the size at hand are stepped over.
 const lookahead = 16
 
 func (deadline) pick(q *queue, p *plan) (window, bool) {
 	limit, why := p.bounded()
-	var head, best, w window // w is the window of the row at hand, as large as was found yet
+	var best window
 	var bestRate float64
-	compare := func() {
-		if w.rows == 0 {
-			return
-		}
-		if q.item(w.at) == q.head() {
-			head = w
-		}
-		if rate := p.rate(w.rows); rate > bestRate {
-			best, bestRate = w, rate
-		}
-	}
-	at := q.start()
-	for n := 1; n <= limit; n++ {
-		at = q.seek(at, p.start+p.prof.planned(n))
-		if q.end(at) {
-			break
-		}
-		first := at
-		for i := 0; i < lookahead && !q.end(first) && min(q.item(first).rows(), limit) > n; i++ {
-			first = q.next(first)
-		}
-		if q.end(first) || min(q.item(first).rows(), limit) > n {
+	for n := min(limit, q.rows); n >= 1; n-- {
+		most := p.rate(n)
+		if most <= bestRate {
 			continue
 		}
-		if first != w.at {
-			compare()
+		at := q.first(p.at(n, spreadLevels-1))
+		if q.rowsFrom(at) < n {
+			at = q.back(n)
 		}
-		rows := min(n, q.rowsFrom(first))
-		w = window{at: first, rows: rows, room: n, cap: limit, why: CloseDeadline}
-		if rows < n && first == at {
-			// The queue ends within this window, and behind its first row it ends sooner still.
-			break
+		for i := 0; i < lookahead && !q.end(at) && min(q.item(at).rows(), limit) > n; i++ {
+			at = q.next(at)
+		}
+		if q.end(at) || min(q.item(at).rows(), limit) > n {
+			continue
+		}
+		if rate := most * p.inTime(q, at, n); rate > bestRate {
+			best, bestRate = window{at: at, rows: n, cap: limit, why: CloseDeadline}, rate
 		}
 	}
-	compare()
 	if bestRate == 0 {
 		return window{}, false
 	}
-	w = best
-	if head.rows > 0 && p.rate(head.rows) >= headShare*bestRate {
-		w = head
-	}
 	// How many rows more there would be room for says why the batch is not larger, and lets rows of lower
 	// priority join.
-	if w.room = p.roomFor(q.item(w.at).deadline, w.room, limit); w.room == limit {
-		w.why = why
+	if best.room = p.roomFor(q.item(best.at).deadline, best.rows, limit); best.room == limit {
+		best.why = why
 	}
-	return w, true
+	return best, true
 }
 
 func (deadline) learn(int, int, int64) {}
@@ -87,16 +63,33 @@ func (deadline) limit(p *plan) int {
 	return n
 }
 
-// rate is rows per nanosecond of a batch; with nothing known, more rows are better. Sizes that were never
-// tried are taken to be a little better than the profile suggests, or they never would be: from batches of
-// one alone it concludes that two take twice as long.
-func (p *plan) rate(rows int) float64 {
-	t := p.prof.typical(rows)
-	if t <= 0 {
-		return float64(rows)
+// at is when a batch of n rows will be answered if its execution is of that level of the spread.
+func (p *plan) at(n, level int) int64 {
+	return p.start + int64(min(p.prof.typical(n)*p.prof.levels[level], maxExec))
+}
+
+// inTime is the share of the n rows at c and behind it that is expected to be in time in one batch.
+func (p *plan) inTime(q *queue, c cursor, n int) float64 {
+	from := q.rows - q.rowsFrom(c)
+	head := q.item(c).deadline
+	late := 0
+	for level := spreadLevels - 1; level >= 0; level-- {
+		end := p.at(n, level)
+		if end <= head {
+			break // with shorter executions all are in time
+		}
+		late += min(n, q.rows-q.rowsFrom(q.first(end))-from)
 	}
-	if rows > p.prof.largest {
-		t *= untriedShare
+	return 1 - float64(late)/float64(spreadLevels*n)
+}
+
+// rate is rows per nanosecond of a batch; with nothing known, more rows are better.
+func (p *plan) rate(rows int) float64 {
+	t := 0.0
+	if rows < len(p.prof.eager) {
+		t = p.prof.eager[rows]
+	} else if t = p.prof.typical(rows); t <= 0 {
+		return float64(rows)
 	}
 	return float64(rows) / t
 }

@@ -246,7 +246,6 @@ func (c *core) chance(rep *Replica, start, now int64, fx *effects) bool {
 	}
 	b := newBatch(c.model, rep)
 	c.alone(b, it, n, now)
-	it.req.late = true
 	b.reason = CloseDeadline
 	b.limit = b.Rows
 	c.send(rep, b, start, now, fx)
@@ -271,6 +270,9 @@ func (c *core) send(rep *Replica, b *Batch, start, now int64, fx *effects) {
 	b.typical = int64(rep.profile.typical(b.Rows))
 	b.predicted = rep.profile.planned(b.Rows)
 	b.attach()
+	if b.tightest < start+b.predicted {
+		b.markLate(start + b.predicted)
+	}
 	b.due = b.tightest
 	rep.inflight = append(rep.inflight, b)
 	c.stats.Batches++

@@ -16,8 +16,8 @@ type Picker struct {
 func NewPicker(n int, spread func() time.Duration) *Picker {
 	p := &Picker{prof: newProfile(128)}
 	for size := 1; size <= 128; size *= 2 {
-		for range 10 {
-			p.prof.learn(size, 5_000_000+500_000*int64(size), 0)
+		for i := range 10 {
+			p.prof.learn(size, (5_000_000+500_000*int64(size))*int64(90+2*i)/100, 0)
 		}
 	}
 	p.plan = plan{max: 128, objective: int64(time.Second), shed: true, prof: &p.prof}
@@ -36,4 +36,22 @@ func (p *Picker) Pick() {
 		panic("nothing to pick")
 	}
 	p.Last = w.rows
+}
+
+// Learner is a profile that learns, for benchmarks: a batch of each size in turn, each of a millisecond, so
+// that every one is taken in by itself.
+type Learner struct {
+	prof profile
+	n    int
+	now  int64
+}
+
+// NewLearner makes one for batches of at most 128 rows.
+func NewLearner() *Learner { return &Learner{prof: newProfile(128)} }
+
+// Learn takes one batch in.
+func (l *Learner) Learn() {
+	l.n = l.n%128 + 1
+	l.now += 1_000_000
+	l.prof.learn(l.n, 500_000+4_000*int64(l.n)+int64(l.n*7919%100)*500, l.now)
 }

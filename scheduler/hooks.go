@@ -36,7 +36,7 @@ const (
 	OutcomePredicted                 // refused: by queue and profile it could not be answered in time
 	OutcomeDisplaced                 // had waited, but gave its place at a limit to a source with fewer rows
 	OutcomeDeadlineNeverSent         // the deadline passed, or could not be met, before any replica took it
-	OutcomeDeadlineSentLate          // it was sent although it was predicted to be late, as nothing better waited, and it was late
+	OutcomeDeadlineSentLate          // it was sent although the planned time was beyond its deadline, as nothing better waited, and it was late
 	OutcomeDeadlineContainer         // it was sent in time and the container took longer than predicted
 	OutcomeCanceledQueued            // the caller gave up while it waited
 	OutcomeCanceledExecuting         // the caller gave up while it was executing

@@ -100,15 +100,15 @@ const (
 	driftRun      = 8              // measurements in a row
 	driftFactor   = 1.25           // ... that are this far off
 	staleAfter    = 10_000_000_000 // ns
-	updatePause   = 500_000        // ns between updates once enough is known; see update
+	updatePause   = 1_000_000      // ns between updates once enough is known; see update
 	maxFactor     = 1 << 10        // bounds a ratio, so that one absurd measurement cannot overflow anything
-	levelSigmas   = 3.72           // between the outermost levels, of a normal distribution
-	leanReach     = 2.5
-	leanWeight    = 4    // measurements
-	untriedWeight = 0.25 // measurements, of a size that has none
-	minDoubt      = 0.001
+	maxExec       = 1 << 50        // ns, likewise
+	leanReach     = 2.5            // how many times as large, or as small, a neighbour is at most
+	leanWeight    = 4              // measurements
+	levelSigmas   = 3.72           // between the outermost levels, if the spread is normal
+	untriedWeight = 0.25           // measurements that a size without any stands for, in standard errors
+	minDoubt      = 0.001          // of a median: bounds of what it may be wrong by
 	maxDoubt      = 0.1
-	maxExec       = 1 << 50 // ns, likewise
 )
 
 func newProfile(maxRows int) profile { return profile{max: maxRows, upper: 1, down: 1} }
@@ -223,8 +223,8 @@ func (p *profile) drift() {
 	p.run = 0
 }
 
-// update derives the median times and the spread. It takes about 2 µs, much for a container that answers
-// in 10; so when nothing new is to be seen, fast batches share one. A batch of half a millisecond or more
+// update derives the median times and the spread. It takes about 4 µs, much for a container that answers
+// in 10; so when nothing new is to be seen, fast batches share one. A batch of a millisecond or more
 // has its own.
 func (p *profile) update(now int64) {
 	p.updated = now

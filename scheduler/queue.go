@@ -305,6 +305,51 @@ func (q *queue) seek(c cursor, d int64) cursor {
 	return c
 }
 
+// first is the first item with a deadline of at least d.
+func (q *queue) first(d int64) cursor {
+	if n := len(q.blocks); n > 4 {
+		// Rows before a block are only known by walking there; from the end it is often shorter.
+		c := cursor{block: n, before: q.rows}
+		for c.block > 0 {
+			b := q.blocks[c.block-1]
+			if b.deadlines[b.hi-1] < d {
+				break
+			}
+			c.block--
+			c.before -= b.rows
+		}
+		if c.block < n {
+			c.at = q.blocks[c.block].lo
+		}
+		return q.seek(c, d)
+	}
+	return q.seek(q.start(), d)
+}
+
+// back is the place of the last item that has, with those behind it, at least n rows.
+func (q *queue) back(n int) cursor {
+	c := cursor{block: len(q.blocks), before: q.rows}
+	for rows := 0; c.block > 0; {
+		c.block--
+		b := q.blocks[c.block]
+		c.before -= b.rows
+		if rows+b.rows < n {
+			rows += b.rows
+			continue
+		}
+		if b.rows == b.len() {
+			c.at = b.hi - (n - rows)
+			return c
+		}
+		for c.at = b.hi - 1; ; c.at-- {
+			if rows += b.items[c.at].rows(); rows >= n {
+				return c
+			}
+		}
+	}
+	return q.start()
+}
+
 // rowsFrom counts the rows at c and behind it.
 func (q *queue) rowsFrom(c cursor) int {
 	if q.end(c) {
