@@ -137,46 +137,9 @@ func (s *shivad) line(text string, ready chan struct{}) {
 	}
 }
 
-// said tells whether a line of the log has all of words.
-func (s *shivad) said(words ...string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-next:
-	for _, line := range s.log {
-		for _, w := range words {
-			if !strings.Contains(line, w) {
-				continue next
-			}
-		}
-		return true
-	}
-	return false
-}
-
 // env is the environment of a container or client process that shall find the server.
 func (s *shivad) env() []string {
 	return append(os.Environ(), "SHIVA_TCP="+s.tcp, "SHIVA_CONTAINERS="+s.containers, "SHIVA_SERVERS="+s.containers, "SHIVA_ADMIN="+s.admin)
-}
-
-// run starts a process that ends with the test.
-func (s *shivad) run(name string, args ...string) *exec.Cmd {
-	s.t.Helper()
-	cmd := exec.Command(name, args...)
-	cmd.Env, cmd.Dir = s.env(), root(s.t)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out := new(strings.Builder)
-	cmd.Stdout, cmd.Stderr = out, out
-	if err := cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if s.t.Failed() {
-			s.t.Logf("%s:\n%s", name, out)
-		}
-	})
-	return cmd
 }
 
 // client connects to the TCP door.
