@@ -9,11 +9,11 @@
 // what was offered.
 //
 //	   arrivals ──> conn.due ──> write(2) ──> server ──> read(2) ──> answers ──> Histogram
-//	(open: schedule,   requests due,  whole runs of        split by lengths,   from the intended
-//	 closed: answers)  by time        frames at once       a sample in full    send time
+//	(open: schedule,   requests due,  one frame each,      split by lengths,   from the intended
+//	 closed: answers)  by time        or all at once       a sample in full    send time
 //
 // The generator shares the machine with what it measures, so its own cost must be small, and the same
-// for every server: requests are frames encoded beforehand, sent as many at a time as are due; answers
+// for every server: requests are frames encoded beforehand; answers
 // are found by reading headers and skipping by lengths; only a sample is compared in full. One thread
 // per loop (default one loop in all) owns its connections, waits for them with epoll to the
 // microsecond, and allocates nothing while it runs.

@@ -24,6 +24,10 @@ type Config struct {
 	// many, 0: one. Open loop: more have to wait, which counts into their latency, 0: no limit.
 	InFlight int
 
+	// Gather writes all requests that are due on a connection at once. Without it each has a write of its
+	// own, as clients send them: only a proxy or a client with many threads has several to gather.
+	Gather bool
+
 	// Rate is the requests per second, over all connections, of an open loop; 0: closed loop.
 	Rate float64
 	// Even spaces an open loop's requests evenly; otherwise they arrive at random (Poisson), as those

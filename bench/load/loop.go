@@ -191,6 +191,9 @@ func (l *loop) send(c *conn) error {
 	for c.unsent > 0 && !c.blocked {
 		p := c.burst[c.offset:]
 		p = p[:min(len(p), c.unsent)]
+		if !l.cfg.Gather {
+			p = p[:min(len(p), len(c.frame)-c.offset)]
+		}
 		n, err := writeSocket(c.fd, p)
 		if err != nil {
 			if !again(err) {

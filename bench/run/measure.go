@@ -67,7 +67,7 @@ func turn(ctx context.Context, o options, s *system, w *workload, first bool) (s
 	profiled := make(chan error, 1)
 	if o.profile != "" && first && s.name != "echo" {
 		go func() { // joined below
-			file := filepath.Join(o.profile, fmt.Sprintf("%s-%s-%dx%d.pprof", s.name, w.model, w.conns, w.inFlight))
+			file := filepath.Join(o.profile, fmt.Sprintf("%s-%s-%dx%d-%t.pprof", s.name, w.model, w.conns, w.inFlight, w.gather))
 			profiled <- fetchProfile(ctx, s.profile, file, int(max(o.duration.Seconds(), 1)))
 		}()
 	} else {
@@ -78,7 +78,7 @@ func turn(ctx context.Context, o options, s *system, w *workload, first bool) (s
 		return sample{}, err
 	}
 	began := time.Now()
-	r, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames, Conns: w.conns, InFlight: w.inFlight,
+	r, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames, Conns: w.conns, InFlight: w.inFlight, Gather: w.gather,
 		Warmup: o.duration / 10, Duration: o.duration, Check: load.SameTensors})
 	if err := errors.Join(err, <-profiled, s.alive()); err != nil {
 		return sample{}, err
@@ -123,6 +123,7 @@ func (all samples) ratios(names []string) []ratio {
 			trip = ratio{bound: atMost, limit: 3}
 		}
 		add(rates, "rate, "+workloads[deep].name, name, deep, rate)
+		add(ratio{}, "rate, "+workloads[gathered].name, name, gathered, rate)
 		add(images, "rate, "+workloads[image].name, name, image, rate)
 		add(trip, "p50 of one at a time, to two round trips", name, single, trips)
 	}

@@ -20,11 +20,12 @@ type workload struct {
 	dtype           tensor.DType
 	shape           tensor.Shape
 	conns, inFlight int
+	gather          bool // the client writes all that is due at once
 	frames          [][]byte
 }
 
 func (w *workload) key() string {
-	return fmt.Sprintf("model=%s/dtype=%s/shape=%s/conns=%d/inflight=%d", w.model, w.dtype, dims(w.shape, "x"), w.conns, w.inFlight)
+	return fmt.Sprintf("model=%s/dtype=%s/shape=%s/conns=%d/inflight=%d/gather=%t", w.model, w.dtype, dims(w.shape, "x"), w.conns, w.inFlight, w.gather)
 }
 
 // declaration is the model as the no-op containers take it on their command lines: name:datatype:shape.
@@ -47,12 +48,14 @@ const maxBatch = 256
 
 var workloads = []*workload{
 	{name: "64 B, 16 connections x 16 in flight", model: "small", dtype: tensor.Float32, shape: tensor.Shape{16}, conns: 16, inFlight: 16},
+	{name: "64 B, 16 x 16, gathered by the client", model: "small", dtype: tensor.Float32, shape: tensor.Shape{16}, conns: 16, inFlight: 16, gather: true},
 	{name: "64 B, one at a time", model: "small", dtype: tensor.Float32, shape: tensor.Shape{16}, conns: 1, inFlight: 1},
 	{name: "1920x1080x3 uint8, 4 connections x 2 in flight", model: "image", dtype: tensor.Uint8, shape: tensor.Shape{1080, 1920, 3}, conns: 4, inFlight: 2},
 }
 
 const (
 	deep = iota
+	gathered
 	single
 	image
 )
