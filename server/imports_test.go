@@ -59,6 +59,8 @@ bench/load/shivaload:       bench/load bench/internal/declare shiva
 bench/echo:                 github.com/panjf2000/gnet/v2
 bench/door:                 bench/internal/declare server server/config scheduler shiva/tensor
 bench/noop:                 bench/internal/declare containers/container shiva/tensor
+bench/sim:                  scheduler scheduler/schedtest shiva/tensor
+bench/goodput:              bench/sim
 bench/run:                  bench/load shiva/tensor
 `
 

@@ -1,0 +1,107 @@
+// Command goodput shows what the strategies of the scheduler answer in time, at loads below and beyond the
+// capacity, and holds the default strategy to its promises (package sim).
+//
+//	goodput [-length 20s] [-seed N] [-jobs N] [-profile N] [-loads 0.5,1.5]
+//
+// It exits with 1 if a promise is broken.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/shivad/shivad/bench/sim"
+)
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("goodput: ")
+	length := flag.Duration("length", 20*time.Second, "virtual `time` per cell")
+	seed := flag.Uint64("seed", 1, "of arrivals and noise")
+	jobs := flag.Int("jobs", runtime.GOMAXPROCS(0), "simulations at a `time`")
+	profile := flag.Int("profile", 0, "only the profile of this `number`, from 1")
+	loads := flag.String("loads", "", "only these loads, with commas between")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	broken, err := run(ctx, *length, *seed, *jobs, *profile, *loads)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, b := range broken {
+		fmt.Println("BROKEN:", b)
+	}
+	if len(broken) > 0 {
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, length time.Duration, seed uint64, jobs, profile int, loads string) (broken []string, err error) {
+	profiles := sim.Profiles()
+	if profile > len(profiles) || profile < 0 {
+		return nil, fmt.Errorf("there are %d profiles, and no number %d", len(profiles), profile)
+	}
+	if profile > 0 {
+		profiles = profiles[profile-1 : profile]
+	}
+	at := sim.Loads()
+	if loads != "" {
+		at = nil
+		for text := range strings.SplitSeq(loads, ",") {
+			load, err := strconv.ParseFloat(text, 64)
+			if err != nil || load <= 0 {
+				return nil, fmt.Errorf("%q is not a load", text)
+			}
+			at = append(at, load)
+		}
+	}
+	all, err := sim.RunAll(ctx, sim.Cells(profiles, at, 2*time.Second, length, seed), jobs)
+	if err != nil {
+		return nil, err
+	}
+	for len(all) > 0 {
+		print(all[:len(at)])
+		for _, o := range all[:len(at)] {
+			broken = append(broken, o.Broken()...)
+		}
+		all = all[len(at):]
+	}
+	return broken, nil
+}
+
+// print prints one table: a profile under one kind of arrivals with one kind of deadlines, load by load.
+func print(rows []*sim.Outcome) {
+	c := rows[0].Cell
+	arrivals, deadlines := "Poisson", "one SLO"
+	if c.Bursts {
+		arrivals = "bursts"
+	}
+	if c.Mixed {
+		deadlines = "half, once and twice the SLO"
+	}
+	fmt.Printf("%s; %s, %s; capacity %.0f rows/s\n", c.Name, arrivals, deadlines, c.Capacity())
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "load\t\tin time\tof capacity\tmean batch\tp50\tp99\t")
+	for _, o := range rows {
+		line := func(load, name string, r *sim.Result) {
+			fmt.Fprintf(w, "%s\t%s\t%.1f %%\t%.2f\t%.1f\t%.1f ms\t%.1f ms\t\n", load, name, 100*r.Share(), r.OfCapacity(), r.MeanBatch,
+				r.P50.Seconds()*1e3, r.P99.Seconds()*1e3)
+		}
+		line(fmt.Sprintf("%.2f", o.Load), "oracle", o.Oracle)
+		for i, s := range sim.Strategies() {
+			line("", s.Name, o.Strategies[i])
+		}
+		line("", "at once", o.AtOnce)
+	}
+	w.Flush()
+	fmt.Println()
+}

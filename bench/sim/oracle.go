@@ -1,0 +1,141 @@
+package sim
+
+import (
+	"math"
+	"slices"
+	"sort"
+	"time"
+)
+
+// AtOnce simulates sending at once: a free replica takes what waits, oldest first.
+func AtOnce(c Cell) *Result {
+	return replay(c, func(waiting []arrival, _ time.Duration) (first, rows int) {
+		return 0, min(len(waiting), MaxBatch)
+	})
+}
+
+// headShares are how much of the best window's rate the head's own must reach to be sent instead. Which is
+// right depends on what will arrive, which the oracle does not know: it has the best of these in each cell.
+var headShares = []float64{0.8, 0.9, 0.95, 0.98, 1}
+
+// Oracle simulates a scheduler that knows the true profile and tries all windows: of every run of waiting
+// rows in deadline order it knows how many of them it will answer in time, in the mean, and how long it will
+// take. It sends the one with the most good answers per time.
+func Oracle(c Cell) *Result {
+	var best *Result
+	for _, share := range headShares {
+		o := oracle{c, share, nil}
+		if r := replay(c, o.pick); best == nil || r.Good > best.Good {
+			best = r
+		}
+	}
+	return best
+}
+
+type oracle struct {
+	Cell
+	headShare float64
+	good      []float64
+}
+
+func (o *oracle) pick(waiting []arrival, now time.Duration) (first, rows int) {
+	// What cannot be answered even with luck is not looked at.
+	hopeless := sort.Search(len(waiting), func(i int) bool {
+		return waiting[i].deadline-now > time.Duration(float64(o.A+o.B)*(1-3*o.Noise))
+	})
+	if hopeless == len(waiting) {
+		return 0, 0
+	}
+	look := waiting[hopeless:]
+	var best, head float64
+	var headRows int
+	for n := 1; n <= min(MaxBatch, len(look)); n++ {
+		mean := float64(o.A + o.B*time.Duration(n))
+		// good[j] is how many of the first j rows are answered in time if they are in a batch of n.
+		o.good = append(o.good[:0], 0)
+		sum := 0.0
+		for j := range look {
+			if z := (float64(look[j].deadline-now)/mean - 1) / o.Noise; z > 4 {
+				sum++
+			} else if z > -4 {
+				sum += 0.5 * math.Erfc(-z/math.Sqrt2)
+			}
+			o.good = append(o.good, sum)
+		}
+		for i := 0; i+n <= len(look); i++ {
+			rate := (o.good[i+n] - o.good[i]) / mean
+			if rate > best*(1+1e-9) {
+				best, first, rows = rate, i, n
+			}
+			if i == 0 && rate > head {
+				head, headRows = rate, n
+			}
+		}
+	}
+	if head >= o.headShare*best {
+		first, rows = 0, headRows
+	}
+	return hopeless + first, rows
+}
+
+// replay runs the cell with a rule instead of the scheduler: pick is given what waits in deadline order, and
+// chooses a batch for a free replica; none, if rows is 0. What waits past its deadline is gone.
+func replay(c Cell, pick func(waiting []arrival, now time.Duration) (first, rows int)) *Result {
+	res := &Result{cell: c}
+	type replica struct {
+		*clockwork
+		free time.Duration
+	}
+	var replicas []*replica
+	for _, w := range c.clockworks() {
+		replicas = append(replicas, &replica{w, 0})
+	}
+	trace := c.arrivals()
+	var waiting []arrival
+	for now := time.Duration(0); len(trace) > 0 || len(waiting) > 0; {
+		for len(trace) > 0 && trace[0].at <= now {
+			at := sort.Search(len(waiting), func(i int) bool { return waiting[i].deadline > trace[0].deadline })
+			waiting = slices.Insert(waiting, at, trace[0])
+			trace = trace[1:]
+		}
+		for len(waiting) > 0 && waiting[0].deadline <= now {
+			res.row(waiting[0], now, false)
+			waiting = waiting[1:]
+		}
+		soonest := time.Duration(math.MaxInt64)
+		for _, r := range replicas {
+			if r.free <= now && len(waiting) > 0 {
+				if first, rows := pick(waiting, now); rows > 0 {
+					r.free = now + r.next(rows)
+					for _, a := range waiting[first : first+rows] {
+						res.row(a, r.free, true)
+					}
+					res.batch(now, rows)
+					waiting = slices.Delete(waiting, first, first+rows)
+				}
+			}
+			if r.free > now {
+				soonest = min(soonest, r.free)
+			}
+		}
+		if len(waiting) == 0 || soonest == math.MaxInt64 {
+			if len(trace) > 0 {
+				now = trace[0].at
+				continue
+			}
+			if len(waiting) > 0 {
+				now = waiting[0].deadline
+				continue
+			}
+			break
+		}
+		// Nothing can be sent before a replica is free; rows that come until then are taken in at once. An
+		// idle one sends the first that comes.
+		idle := slices.ContainsFunc(replicas, func(r *replica) bool { return r.free <= now })
+		if idle && len(trace) > 0 {
+			soonest = min(soonest, trace[0].at)
+		}
+		now = soonest
+	}
+	return res.done()
+}

@@ -1,0 +1,81 @@
+package sim
+
+import (
+	"testing"
+	"time"
+)
+
+// TestPromises holds the default strategy to what bench/goodput checks in all cells, in a few that were the
+// hardest.
+func TestPromises(t *testing.T) {
+	profiles := Profiles()
+	if race { // there is one goroutine, and it is ten times as slow
+		profiles = profiles[1:2]
+	}
+	for _, p := range profiles {
+		for _, c := range []Cell{
+			{Load: 0.5}, {Load: 0.8}, {Load: 1.1}, {Load: 2.5},
+			{Load: 0.95, Bursts: true}, {Load: 1.5, Mixed: true}, {Load: 2, Bursts: true, Mixed: true},
+		} {
+			c.Profile, c.Warm, c.Length, c.Seed = p, 2*time.Second, 6*time.Second, 1
+			t.Run(c.String(), func(t *testing.T) {
+				t.Parallel()
+				o := &Outcome{Cell: c, Oracle: Oracle(c), AtOnce: AtOnce(c)}
+				r, err := Run(c, Strategies()[0])
+				if err != nil {
+					t.Fatal(err)
+				}
+				o.Strategies = append(o.Strategies, r)
+				t.Logf("%.3f in time, the oracle %.3f; %.3f of the capacity; mean batch %.1f; p50 %v, at once %v",
+					r.Share(), o.Oracle.Share(), r.OfCapacity(), r.MeanBatch, r.P50, o.AtOnce.P50)
+				for _, b := range o.Broken() {
+					t.Error(b)
+				}
+			})
+		}
+	}
+}
+
+// TestStalls: after batches that took ten SLOs longer, the profile is what it was, and so is the goodput but
+// for the time lost.
+func TestStalls(t *testing.T) {
+	c := Cell{Profile: Profiles()[1], Load: 0.8, Stalls: true, Warm: 2 * time.Second, Length: 10 * time.Second, Seed: 1}
+	r, err := Run(c, Strategies()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := Oracle(c); r.Share() < OfOracle*o.Share() {
+		t.Errorf("%.3f in time, the oracle %.3f", r.Share(), o.Share())
+	}
+}
+
+// TestSame: a simulation is the same every time.
+func TestSame(t *testing.T) {
+	c := Cell{Profile: Profiles()[3], Load: 1.3, Bursts: true, Mixed: true, Length: time.Second, Seed: 7}
+	a, err := Run(c, Strategies()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Run(c, Strategies()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Good != b.Good || a.MeanBatch != b.MeanBatch || a.P99 != b.P99 {
+		t.Errorf("%d and %d in time, batches of %v and %v, p99 %v and %v", a.Good, b.Good, a.MeanBatch, b.MeanBatch, a.P99, b.P99)
+	}
+}
+
+// TestArrivals: bursts have the mean rate that was asked for, and 1.8 and 0.2 times of it.
+func TestArrivals(t *testing.T) {
+	c := Cell{Profile: Profiles()[1], Load: 1, Bursts: true, Length: 40 * time.Second, Seed: 3}
+	halves := [2]float64{}
+	for _, a := range c.arrivals() {
+		halves[a.at/burstHalf%2]++
+	}
+	want := c.Capacity() * 20
+	for i, speed := range []float64{burstOn, burstOff} {
+		if got := halves[i] / want; got < speed*0.97 || got > speed*1.03 {
+			t.Errorf("half %d has %.3f of the mean rate, want %.1f", i, got, speed)
+		}
+	}
+}
