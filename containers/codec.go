@@ -1,7 +1,6 @@
 package containers
 
 import (
-	"encoding/binary"
 	"fmt"
 	"time"
 
@@ -87,26 +86,29 @@ func (r *refusal) Error() string { return r.text }
 
 func refuse(format string, args ...any) error { return &refusal{fmt.Sprintf(format, args...)} }
 
-// recognise tells the generation from the first message of a connection.
+// recognise tells the generation from the first message of a connection, and from the dialect of the address where the first
+// message does not say.
 //
-// The legacy generations begin with an empty frame, v4 with a word. Among the legacy ones a heartbeat, a late response
-// and a registration with an RPC version are v3's (or v2's, which cannot be told apart by a heartbeat
-// and has a listener of its own); names where a message type should be are v1's.
-func recognise(m *zmtp.Message, limits Limits) (codec, error) {
+// The legacy generations begin with an empty frame, v4 with a word. Among the legacy ones a message that has a type is v2's or v3's, and
+// names where a message type should be are v1's.
+func recognise(m *zmtp.Message, d Dialect, limits Limits, pool *tensor.Pool) (codec, error) {
 	f := m.Frames
 	if len(f[0].Data) > 0 {
 		return &v4{limits: limits}, nil // which knows its kinds, and names a first frame that is none
 	}
-	if len(f) >= 2 && len(f[1].Data) == 4 {
-		switch t := binary.LittleEndian.Uint32(f[1].Data); {
-		case t == v3Register && len(f) == 5:
-			return nil, fmt.Errorf("it speaks RPC v2 (registered without an RPC version); this listener serves v3 and v4")
-		case t <= v3Heartbeat:
-			return &v3{limits: limits}, nil
-		}
-	}
-	if len(f) == 4 {
-		return nil, fmt.Errorf("it speaks RPC v1 (registered %.64q version %.64q by its first message); this listener serves v3 and v4", f[1].Data, f[2].Data)
+	base := legacy{limits: limits, pool: pool}
+	t, typed := messageType(f)
+	switch {
+	case typed && len(f) == 3:
+		return nil, fmt.Errorf("it answers before it registered; if it speaks RPC v1, it was connected before, and must be restarted to register again")
+	case typed && t <= typeHeartbeat && (d == DialectV2 || d == DialectV2a):
+		return &v2{legacy: base, floats: d == DialectV2a}, nil
+	case typed && t == typeRegister && len(f) == 5:
+		return nil, fmt.Errorf("it speaks RPC v2 (registered without an RPC version), which needs an address of its own; this one serves v3")
+	case typed && t <= typeHeartbeat:
+		return &v3{base}, nil
+	case len(f) == 4:
+		return &v1{legacy: base, sized: d == DialectV1b}, nil
 	}
 	return nil, fmt.Errorf("first message has %d frames and begins with an empty one: no known RPC version", len(f))
 }

@@ -17,6 +17,8 @@ type Config struct {
 	// "ipc://path" or, for a name without a file, "ipc://@name". None is allowed: [Listener.Add] takes
 	// connections made elsewhere.
 	Addrs []string
+	// Others are addresses for containers of old generations that cannot be told from those that Addrs serves.
+	Others []Address
 	// Scheduler gets a replica for each registered session.
 	Scheduler *scheduler.Scheduler
 	// Pool is where results are received into; nil means ordinary memory without a budget.
@@ -24,7 +26,7 @@ type Config struct {
 	// Limits bounds what one container may do.
 	Limits Limits
 	// Heartbeat is how often v4 sessions beat in either direction; a container is dead after
-	// three times as long in silence. Default 1 s. The clocks of v3 are fixed by its containers: 5 s and 30 s.
+	// three times as long in silence. Default 1 s. The clocks of v1 to v3 are fixed by their containers: 5 s and 30 s.
 	Heartbeat time.Duration
 	// HandshakeTimeout is the time from connecting to being registered. Default 10 s.
 	HandshakeTimeout time.Duration
@@ -36,6 +38,24 @@ type Config struct {
 	// Log gets one line for each session that begins and ends; nil means silent.
 	Log *slog.Logger
 }
+
+// An Address is where containers of a dialect connect.
+type Address struct {
+	Addr    string // as in Config.Addrs
+	Dialect Dialect
+}
+
+// A Dialect is what an address takes its containers for where they do not say it themselves. All serve v4.
+type Dialect uint8
+
+const (
+	DialectV3  Dialect = iota // v1 and v3, which is what Config.Addrs serves
+	DialectV1b                // v1b and v3: containers of v1 and v1b register alike
+	DialectV2                 // v1 and v2: containers of v2 and v3 beat alike
+	DialectV2a                // v1 and v2a, which is v2 with floats for answers
+)
+
+func (d Dialect) String() string { return [...]string{"v3", "v1b", "v2", "v2a"}[d] }
 
 // Limits bounds containers, registered or not. Zero fields take the default.
 type Limits struct {
@@ -75,9 +95,12 @@ func (c Config) Validate() error {
 	if c.Scheduler == nil {
 		fault("no scheduler")
 	}
-	for _, a := range c.Addrs {
-		if _, _, err := splitAddr(a); err != nil {
+	for _, a := range c.addresses() {
+		if _, _, err := splitAddr(a.Addr); err != nil {
 			faults = append(faults, err)
+		}
+		if a.Dialect > DialectV2a {
+			fault("address %q has dialect %d, which there is not", a.Addr, a.Dialect)
 		}
 	}
 	for _, d := range []struct {
@@ -97,6 +120,15 @@ func (c Config) Validate() error {
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// addresses are all there are, Addrs first.
+func (c Config) addresses() []Address {
+	var list []Address
+	for _, a := range c.Addrs {
+		list = append(list, Address{Addr: a})
+	}
+	return append(list, c.Others...)
 }
 
 func (c Config) withDefaults() Config {

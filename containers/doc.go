@@ -3,9 +3,9 @@
 //
 //	l, err := containers.Listen(containers.Config{Addrs: []string{"tcp://127.0.0.1:7000"}, Scheduler: s})
 //
-// Two generations of the protocol are served on every address, told apart by a connection's first message: v3, which
-// Clipper's shipped containers speak, and v4, which is ours and is documented in DESIGN.md together with the life of a
-// session, the lock order and the file map. Package container is v4's other side in Go, python/ the same in Python,
+// Every generation of Clipper's protocol is served, and v4, which is ours and is documented in DESIGN.md together with the life of
+// a session, the lock order and the file map. They are told apart by a connection's first message, and by the address where
+// that does not tell: see [Dialect]. Package container is v4's other side in Go, python/ the same in Python,
 // and containertest a scripted container for tests.
 //
 // # What a container can do to the server

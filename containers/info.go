@@ -15,7 +15,7 @@ import (
 type SessionInfo struct {
 	Number     uint64            `json:"number"`          // counts connections from 1
 	State      string            `json:"state"`           // connecting, serving, draining, leaving
-	Generation string            `json:"rpc,omitempty"`   // v3, v4; empty until its first message
+	Generation string            `json:"rpc,omitempty"`   // v1, v1b, v2, v2a, v3, v4; empty until its first message
 	Model      scheduler.ModelID `json:"model"`           // zero until it has registered
 	Remote     string            `json:"remote"`          // its address
 	Label      string            `json:"label,omitempty"` // what it calls itself

@@ -17,9 +17,9 @@ import (
 type Listener struct {
 	// Set once.
 	cfg     Config
-	ears    []net.Listener
-	stopped chan struct{} // closed when no more connections are taken
-	empty   chan struct{} // closed when, after that, no session is left
+	ears    []net.Listener // of Config.Addrs, then of Config.Others
+	stopped chan struct{}  // closed when no more connections are taken
+	empty   chan struct{}  // closed when, after that, no session is left
 
 	wg sync.WaitGroup // accept loops and sessions; joined by Close
 
@@ -52,30 +52,35 @@ func Listen(cfg Config) (*Listener, error) {
 	}
 	l := &Listener{cfg: cfg.withDefaults(), sessions: make(map[*session]struct{}), stopped: make(chan struct{}), empty: make(chan struct{})}
 	l.quiet.rate = linesPerSecond
-	for _, addr := range cfg.Addrs {
-		ear, err := listen(addr)
+	for _, a := range cfg.addresses() {
+		ear, err := listen(a.Addr)
 		if err != nil {
 			l.Close()
 			return nil, err
 		}
 		l.ears = append(l.ears, ear)
 	}
-	for _, ear := range l.ears {
-		l.wg.Go(func() { l.accept(ear) }) // ends when Close closes ear
+	for i, a := range cfg.addresses() {
+		l.wg.Go(func() { l.accept(l.ears[i], a.Dialect) }) // ends when Close closes the ear
 	}
 	return l, nil
 }
 
 // Addrs returns the addresses in use, in the order of Config.Addrs.
-func (l *Listener) Addrs() []net.Addr {
-	addrs := make([]net.Addr, len(l.ears))
-	for i, ear := range l.ears {
+func (l *Listener) Addrs() []net.Addr { return addrsOf(l.ears[:len(l.cfg.Addrs)]) }
+
+// Others returns the addresses in use, in the order of Config.Others.
+func (l *Listener) Others() []net.Addr { return addrsOf(l.ears[len(l.cfg.Addrs):]) }
+
+func addrsOf(ears []net.Listener) []net.Addr {
+	addrs := make([]net.Addr, len(ears))
+	for i, ear := range ears {
 		addrs[i] = ear.Addr()
 	}
 	return addrs
 }
 
-// Dialable returns the addresses as containers on this machine can dial them: ipc:// and tcp://, with the loopback
+// Dialable returns the addresses of Addrs as containers on this machine can dial them: ipc:// and tcp://, with the loopback
 // address where the listener takes any.
 func (l *Listener) Dialable() []string {
 	var list []string
@@ -103,13 +108,13 @@ const (
 
 // accept takes connections until its listener is closed. When there are no descriptors it waits for some, longer
 // each time: spinning would cost a core.
-func (l *Listener) accept(ear net.Listener) {
+func (l *Listener) accept(ear net.Listener, d Dialect) {
 	pause := minAcceptPause
 	for {
 		raw, err := ear.Accept()
 		if err == nil {
 			pause = minAcceptPause
-			l.add(raw)
+			l.add(raw, d)
 			continue
 		}
 		if errors.Is(err, net.ErrClosed) {
@@ -132,16 +137,16 @@ func (l *Listener) accept(ear net.Listener) {
 
 // Add serves a connection that was made elsewhere, such as one in memory. The listener owns it from now on.
 func (l *Listener) Add(raw net.Conn) error {
-	if !l.add(raw) {
+	if !l.add(raw, DialectV3) {
 		return fmt.Errorf("containers: listener is closed or has its %d sessions", l.cfg.Limits.Sessions)
 	}
 	return nil
 }
 
 // add starts a session, unless there are too many.
-func (l *Listener) add(raw net.Conn) bool {
+func (l *Listener) add(raw net.Conn, d Dialect) bool {
 	now := time.Now()
-	s := &session{listener: l, raw: raw, remote: raw.RemoteAddr().String(), machine: machine{started: now}}
+	s := &session{listener: l, raw: raw, remote: raw.RemoteAddr().String(), dialect: d, machine: machine{started: now}}
 	s.machine.clocks.register = l.cfg.HandshakeTimeout
 	if s.remote == "" || s.remote == "@" {
 		s.remote = "ipc" // Unix sockets of clients have no name

@@ -55,7 +55,7 @@ func TestNoDescriptors(t *testing.T) {
 		}
 		ear := &exhausted{until: time.Now().Add(3 * time.Second), conns: make(chan net.Conn, 1)}
 		l.ears = append(l.ears, ear)
-		l.wg.Go(func() { l.accept(ear) })
+		l.wg.Go(func() { l.accept(ear, DialectV3) })
 		time.Sleep(5 * time.Second)
 		if n := ear.calls.Load(); n > 12 {
 			t.Errorf("%d calls of Accept in 5 s", n)

@@ -33,6 +33,7 @@ type clocks struct {
 	beats     bool          // the server beats too, instead of answering beats only
 	pings     bool          // the peer answers ZMTP's PING
 	first     bool          // a hello must come before anything else
+	mute      bool          // the container does not beat: only its answers to PING show that it lives
 }
 
 type phase uint8
@@ -153,7 +154,8 @@ func (m *machine) leave(now time.Time) {
 //
 // An idle container must say something: only messages count. One that computes may be unable to (a model that
 // holds Python's interpreter lock cannot beat), so while a batch is out any byte counts, and PINGs, which ZeroMQ's
-// own thread answers, ask for some. A peer that does not know PING is left to the execution timeout of the batch.
+// own thread answers, ask for some. A peer that does not know PING is left to the execution timeout of the batch. Containers of
+// v1 say nothing of themselves, so for them it is always like that.
 func (m *machine) tick(now, lastByte time.Time) (do action, next time.Time, err error) {
 	switch m.phase {
 	case ended:
@@ -183,13 +185,14 @@ func (m *machine) tick(now, lastByte time.Time) (do action, next time.Time, err 
 		return false
 	}
 	heard := m.message
-	if m.out > 0 && lastByte.After(heard) {
+	mute := m.out > 0 || c.mute
+	if mute && lastByte.After(heard) {
 		heard = lastByte
 	}
-	if (m.out == 0 || c.pings) && at(heard.Add(c.dead)) {
+	if (!mute || c.pings) && at(heard.Add(c.dead)) {
 		return 0, time.Time{}, fmt.Errorf("silent for %v", now.Sub(heard).Round(time.Millisecond))
 	}
-	if m.out > 0 && c.pings {
+	if mute && c.pings {
 		quiet := heard
 		if m.pinged.After(quiet) {
 			quiet = m.pinged

@@ -31,6 +31,10 @@ func TestMachine(t *testing.T) {
 	deaf.pings = false
 	three := new(v3).clocks(time.Second)
 	three.register, three.pings = 10*time.Second, true
+	one := new(v1).clocks(time.Second)
+	one.register, one.pings = 10*time.Second, true
+	mute := one
+	mute.pings = false
 	tests := []struct {
 		name   string
 		clocks clocks
@@ -109,6 +113,21 @@ func TestMachine(t *testing.T) {
 			{at: 3, do: "drained"},
 			{at: 4, do: "heartbeat"},
 			{at: 5, do: "tick", err: "still here"},
+		}},
+		{"v1: says nothing, and its PONGs count", one, []moment{
+			{at: 0, do: "hello", want: actRegister},
+			{at: 1, do: "tick", next: 5},
+			{at: 5, do: "tick", want: actPing, next: 10},
+			{at: 5.1, do: "byte"},
+			{at: 20, do: "tick", want: actPing, next: 25},
+			{at: 35, do: "tick", want: actPing, next: 35.1},
+			{at: 35.1, do: "tick", err: "silent for 30s"},
+		}},
+		{"v1: without PING there is only its connection", mute, []moment{
+			{at: 0, do: "hello", want: actRegister},
+			{at: 500, do: "tick", next: 505},
+			{at: 600, do: "retire", want: actDrain},
+			{at: 600, do: "drained", want: actGoodbye},
 		}},
 		{"v3: every beat is answered, also before registration", three, []moment{
 			{at: 0, do: "heartbeat", want: actBeat},

@@ -25,6 +25,7 @@ type session struct {
 	number   uint64
 	raw      net.Conn
 	remote   string
+	dialect  Dialect
 
 	// Owned by the goroutine of run until registration, and read by Send after it.
 	conn  *zmtp.Conn
@@ -122,7 +123,7 @@ func (s *session) read() error {
 func (s *session) handle(m *zmtp.Message) error {
 	defer m.Release()
 	if s.codec == nil {
-		c, err := recognise(m, s.listener.cfg.Limits)
+		c, err := recognise(m, s.dialect, s.listener.cfg.Limits, s.listener.cfg.Pool)
 		if err != nil {
 			return err
 		}
@@ -161,9 +162,6 @@ func (s *session) handle(m *zmtp.Message) error {
 
 // adopt makes the connection one of a generation.
 func (s *session) adopt(c codec) {
-	if c, ok := c.(*v3); ok {
-		c.pool = s.listener.cfg.Pool
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.codec = c

@@ -2,14 +2,20 @@ package server
 
 import (
 	"errors"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/server/admin"
 )
+
+// dialect gives addresses one.
+func dialect(d containers.Dialect, addrs []string) (list []containers.Address) {
+	for _, a := range addrs {
+		list = append(list, containers.Address{Addr: a, Dialect: d})
+	}
+	return list
+}
 
 // sessions are the connected containers as the admin door shows them.
 func (s *Server) sessions() []admin.Session {
@@ -19,13 +25,12 @@ func (s *Server) sessions() []admin.Session {
 	}
 	now := time.Now()
 	for _, i := range s.containers.Sessions() {
-		generation, _ := strconv.Atoi(strings.TrimPrefix(i.Generation, "v"))
 		out = append(out, admin.Session{
 			Model:     i.Model.Name,
 			Version:   i.Model.Version,
 			Instance:  i.Label,
 			Remote:    i.Remote,
-			Protocol:  generation,
+			RPC:       i.Generation,
 			State:     i.State,
 			Connected: now.Sub(i.Since).Seconds(),
 			Batches:   int64(i.Batches),

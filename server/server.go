@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,6 +45,10 @@ type Server struct {
 	state  atomic.Pointer[string] // admin.Starting, Serving, Draining
 	failed chan error
 
+	// settings are cfg with what was changed while running; setting guards changes.
+	settings atomic.Pointer[config.Config]
+	setting  sync.Mutex
+
 	stopping chan struct{} // closed when a shutdown begins
 	watching sync.WaitGroup
 
@@ -54,9 +59,10 @@ type Server struct {
 // Addrs are the addresses in use: where the configuration says port 0, the ports that were taken. nil
 // where it leaves a door out.
 type Addrs struct {
-	TCP        net.Addr
-	Containers []net.Addr
-	Admin      net.Addr
+	TCP                                        net.Addr
+	Containers                                 []net.Addr
+	ContainersV1b, ContainersV2, ContainersV2a []net.Addr
+	Admin                                      net.Addr
 }
 
 // New makes a server. Nothing listens until Start. A nil log is silent.
@@ -76,6 +82,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		stopping: make(chan struct{}),
 	}
 	s.setState(admin.Starting)
+	s.settings.Store(&cfg)
 	s.gate = gate.New(gate.Config{
 		Pool:    s.pool,
 		Version: Version,
@@ -145,6 +152,7 @@ func (s *Server) Start() (err error) {
 	c := s.cfg.Containers
 	if s.containers, err = containers.Listen(containers.Config{
 		Addrs:     c.Listen,
+		Others:    slices.Concat(dialect(containers.DialectV1b, c.ListenV1b), dialect(containers.DialectV2, c.ListenV2), dialect(containers.DialectV2a, c.ListenV2a)),
 		Scheduler: s.sched,
 		Pool:      s.pool,
 		Limits: containers.Limits{
@@ -210,6 +218,9 @@ func (s *Server) Addrs() Addrs {
 	}
 	if s.containers != nil {
 		a.Containers = s.containers.Addrs()
+		others, c := s.containers.Others(), s.cfg.Containers
+		v2, v2a := len(c.ListenV1b), len(c.ListenV1b)+len(c.ListenV2)
+		a.ContainersV1b, a.ContainersV2, a.ContainersV2a = others[:v2], others[v2:v2a], others[v2a:]
 	}
 	if s.admin != nil {
 		a.Admin = s.admin.Addr()

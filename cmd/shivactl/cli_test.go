@@ -176,8 +176,8 @@ var fakeStatus = admin.Status{
 	Payload:   admin.Usage{Used: 1300000, Limit: 4 << 30},
 	Queue:     admin.Queue{Rows: 3, Bytes: 600},
 	Sessions: []admin.Session{
-		{Model: "digits", Version: "1", Instance: "worker 1", Remote: "127.0.0.1:5555", Protocol: 4, State: "serving", Connected: 3600, Batches: 1234, Rows: 56789, Failures: 1, Pending: 2, Silent: 0.4, LastFailure: "IndexError: 3"},
-		{Remote: "10.0.0.7:1", Protocol: 0, State: "handshake", Connected: 1},
+		{Model: "digits", Version: "1", Instance: "worker 1", Remote: "127.0.0.1:5555", RPC: "v4", State: "serving", Connected: 3600, Batches: 1234, Rows: 56789, Failures: 1, Pending: 2, Silent: 0.4, LastFailure: "IndexError: 3"},
+		{Remote: "10.0.0.7:1", State: "handshake", Connected: 1},
 	},
 	Processes: []admin.Process{
 		{Name: "digits", Replica: 0, PID: 43, State: "running", Since: 3700},

@@ -59,7 +59,7 @@ func (c *cli) printStatus(s admin.Status) error {
 	} else {
 		fmt.Fprintln(w, "CONTAINER\tINSTANCE\tFROM\tRPC\tSTATE\tCONNECTED\tHEARD FROM\tBATCHES\tROWS\tFAILED\tOUT")
 		for _, k := range s.Sessions {
-			model, rpc := k.Model+"/"+k.Version, fmt.Sprintf("v%d", k.Protocol)
+			model, rpc := k.Model+"/"+k.Version, k.RPC
 			if k.Model == "" { // it has not registered
 				model, rpc = "-", "-"
 			}

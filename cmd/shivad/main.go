@@ -119,6 +119,9 @@ func addresses(a server.Addrs) []any {
 	}
 	add("tcp", a.TCP)
 	add("containers", a.Containers...)
+	add("containers_v1b", a.ContainersV1b...)
+	add("containers_v2", a.ContainersV2...)
+	add("containers_v2a", a.ContainersV2a...)
 	add("admin", a.Admin)
 	return args
 }

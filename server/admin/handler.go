@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"mime"
 	"net/http"
 	"net/http/pprof"
 	"path"
@@ -20,6 +21,10 @@ type Sources struct {
 	Models  func() []Model // by name, then newest version first
 	Status  func() Status
 	Config  func() any // what json.Marshal makes of it is shown
+	Explain func(model string) []Explanation
+	// Set changes settings of a model while it serves: all of them, or none and an error that says why.
+	// Keys and values are those of [model.NAME] in the file, values without quotes.
+	Set     func(model string, settings map[string]string) error
 	Metrics http.Handler
 	Log     *slog.Logger // nil is silent
 }
@@ -52,7 +57,8 @@ func Handler(s Sources) http.Handler {
 	})
 	handle("/metrics", s.Metrics.ServeHTTP)
 	handle("/v1/models", s.models)
-	handle("/v1/models/{name}", s.model)
+	handle("/v1/models/{name}/explain", s.explain)
+	mux.HandleFunc("/v1/models/{name}", s.modelOrSet)
 	handle("/v1/models/{name}/versions/{version}", s.version)
 	handle("/v1/status", func(w http.ResponseWriter, r *http.Request) { s.write(w, http.StatusOK, s.Status()) })
 	handle("/v1/config", func(w http.ResponseWriter, r *http.Request) { s.write(w, http.StatusOK, s.Config()) })
@@ -71,7 +77,7 @@ func Handler(s Sources) http.Handler {
 }
 
 // paths is what the root shows to whoever looks around.
-var paths = []string{"/livez", "/readyz", "/metrics", "/v1/models", "/v1/models/{name}", "/v1/models/{name}/versions/{version}", "/v1/status", "/v1/config", "/debug/pprof/"}
+var paths = []string{"/livez", "/readyz", "/metrics", "/v1/models", "/v1/models/{name}", "/v1/models/{name}/explain", "/v1/models/{name}/versions/{version}", "/v1/status", "/v1/config", "/debug/pprof/"}
 
 // guard answers bugs, and paths that the mux would redirect in HTML, with JSON.
 func (s Sources) guard(next http.Handler) http.Handler {
@@ -147,6 +153,64 @@ func (s Sources) model(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.write(w, http.StatusOK, out)
+}
+
+// maxSettings bounds the body of a change of settings, in bytes.
+const maxSettings = 64 << 10
+
+// modelOrSet shows a model, or with PATCH changes its settings first.
+func (s Sources) modelOrSet(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPatch {
+		get(writeTimeout, s.model)(w, r)
+		return
+	}
+	name := r.PathValue("name")
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(writeTimeout))
+	_ = control.SetWriteDeadline(time.Now().Add(writeTimeout))
+	// A page in the operator's browser can send other types to localhost without asking, but not this one.
+	if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != "application/json" {
+		fail(w, http.StatusUnsupportedMediaType, "settings are sent as Content-Type: application/json")
+		return
+	}
+	var settings map[string]string
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxSettings)).Decode(&settings); err != nil || len(settings) == 0 {
+		fail(w, http.StatusBadRequest, `expected a JSON object of settings as texts, such as {"objective": "20ms"}`)
+		return
+	}
+	if !slices.ContainsFunc(s.Models(), func(m Model) bool { return m.Name == name }) {
+		fail(w, http.StatusNotFound, fmt.Sprintf("no model %q; /v1/models lists them", name))
+		return
+	}
+	if err := s.Set(name, settings); err != nil {
+		fail(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	s.Log.Info("settings changed", "model", name, "settings", settings)
+	s.model(w, r)
+}
+
+// Explanations is the answer to /v1/models/{name}/explain.
+type Explanations struct {
+	Versions []Explanation `json:"versions"`
+}
+
+// An Explanation says in sentences what a version of a model does, why its batches have the size they have,
+// what limits it, and what to change.
+type Explanation struct {
+	Name      string   `json:"name"`
+	Version   string   `json:"version"`
+	Sentences []string `json:"sentences"`
+}
+
+func (s Sources) explain(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("name")
+	all := s.Explain(name)
+	if len(all) == 0 {
+		fail(w, http.StatusNotFound, fmt.Sprintf("no model %q; /v1/models lists them", name))
+		return
+	}
+	s.write(w, http.StatusOK, Explanations{all})
 }
 
 func (s Sources) version(w http.ResponseWriter, r *http.Request) {

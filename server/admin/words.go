@@ -117,7 +117,7 @@ type Session struct {
 	Version     string  `json:"version"`
 	Instance    string  `json:"instance,omitempty"` // what it calls itself
 	Remote      string  `json:"remote"`
-	Protocol    int     `json:"protocol"` // generation of the container RPC; 0 until its first message
+	RPC         string  `json:"rpc"` // generation of the container RPC: v1, v1b, v2, v2a, v3, v4; empty until its first message
 	State       string  `json:"state"`
 	Connected   float64 `json:"connected_seconds"`
 	Silent      float64 `json:"silent_seconds"` // since its last message

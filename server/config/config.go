@@ -51,6 +51,9 @@ type TCP struct {
 // Containers is where model containers connect.
 type Containers struct {
 	Listen           Addrs         `toml:"listen"`            // "host:port", "tcp://host:port" or "ipc://path"; a string or a list
+	ListenV1b        Addrs         `toml:"listen_v1b"`        // likewise, for containers of RPC v1b and v3, as v1b registers like v1
+	ListenV2         Addrs         `toml:"listen_v2"`         // for those of v1 and v2, as v2 beats like v3
+	ListenV2a        Addrs         `toml:"listen_v2a"`        // for those of v1 and v2a, which is v2 with floats for answers
 	Heartbeat        time.Duration `toml:"heartbeat"`         // either side beats when it sent nothing for this long; dead after three
 	HandshakeTimeout time.Duration `toml:"handshake_timeout"` // from the connection's start to the container's registration
 	WriteTimeout     time.Duration `toml:"write_timeout"`     // a container that takes not one byte of what is due for this long is lost
@@ -129,6 +132,9 @@ func Default() Config {
 		},
 		Containers: Containers{
 			Listen:           Addrs{"127.0.0.1:7000"},
+			ListenV1b:        Addrs{},
+			ListenV2:         Addrs{},
+			ListenV2a:        Addrs{},
 			Heartbeat:        time.Second,
 			HandshakeTimeout: 10 * time.Second,
 			WriteTimeout:     10 * time.Second,
@@ -172,7 +178,9 @@ func (c Config) Model(name string) Model {
 // Clone returns a copy that shares nothing with c.
 func (c Config) Clone() Config {
 	c.Server.RequiredModels = slices.Clone(c.Server.RequiredModels)
-	c.Containers.Listen = slices.Clone(c.Containers.Listen)
+	for _, addrs := range []*Addrs{&c.Containers.Listen, &c.Containers.ListenV1b, &c.Containers.ListenV2, &c.Containers.ListenV2a} {
+		*addrs = slices.Clone(*addrs)
+	}
 	c.Models = maps.Clone(c.Models)
 	c.Supervised = slices.Clone(c.Supervised)
 	for i := range c.Supervised {

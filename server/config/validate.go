@@ -210,19 +210,25 @@ func (c Config) validateListeners(fs *faults) {
 		check("tcp.listen", c.TCP.Listen)
 	}
 	paths := map[string]bool{}
-	for i, addr := range c.Containers.Listen {
-		key := indexKey("containers.listen", i)
-		switch path, ipc := strings.CutPrefix(addr, "ipc://"); {
-		case !ipc:
-			check(key, strings.TrimPrefix(addr, "tcp://"))
-		case path == "":
-			fs.add(key, "ipc:// without a path")
-		case len(path) > 107: // sockaddr_un of Linux
-			fs.add(key, "the path of a Unix socket has at most 107 bytes, this one has %d", len(path))
-		case paths[path]:
-			fs.add(key, "%s is listed twice", addr)
-		default:
-			paths[path] = true
+	k := c.Containers
+	for _, door := range []struct {
+		key   string
+		addrs Addrs
+	}{{"listen", k.Listen}, {"listen_v1b", k.ListenV1b}, {"listen_v2", k.ListenV2}, {"listen_v2a", k.ListenV2a}} {
+		for i, addr := range door.addrs {
+			key := indexKey("containers."+door.key, i)
+			switch path, ipc := strings.CutPrefix(addr, "ipc://"); {
+			case !ipc:
+				check(key, strings.TrimPrefix(addr, "tcp://"))
+			case path == "":
+				fs.add(key, "ipc:// without a path")
+			case len(path) > 107: // sockaddr_un of Linux
+				fs.add(key, "the path of a Unix socket has at most 107 bytes, this one has %d", len(path))
+			case paths[path]:
+				fs.add(key, "%s is listed twice", addr)
+			default:
+				paths[path] = true
+			}
 		}
 	}
 	if c.Admin.Listen != "" {

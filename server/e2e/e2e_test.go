@@ -26,7 +26,7 @@ import (
 // The Python peers: containers by the SDK and by the text of the old protocol, clients by the text of
 // Shiva's and by the reference implementation.
 func TestE2EPython(t *testing.T) {
-	s := start(t, "")
+	s := start(t, "[containers]\nlisten_v1b = \"127.0.0.1:0\"\nlisten_v2 = \"127.0.0.1:0\"\nlisten_v2a = \"127.0.0.1:0\"\n")
 	cmd := exec.Command(python(t), "-m", "pytest", "-q", "-x", "server/e2e/python")
 	cmd.Env, cmd.Dir = s.env(), root(t)
 	out, err := cmd.CombinedOutput()

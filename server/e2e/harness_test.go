@@ -56,6 +56,7 @@ type shivad struct {
 	t                      *testing.T
 	cmd                    *exec.Cmd
 	tcp, containers, admin string
+	old                    [3]string // where containers of v1b, v2 and v2a connect
 	exited                 chan error
 
 	mu  sync.Mutex
@@ -129,9 +130,13 @@ func (s *shivad) line(text string, ready chan struct{}) {
 		Msg        string
 		TCP, Admin string
 		Containers any
+		V1b        string `json:"containers_v1b"`
+		V2         string `json:"containers_v2"`
+		V2a        string `json:"containers_v2a"`
 	}
 	if s.tcp == "" && json.Unmarshal([]byte(text), &entry) == nil && entry.Msg == "serving" {
 		s.tcp, s.admin = entry.TCP, entry.Admin
+		s.old = [3]string{entry.V1b, entry.V2, entry.V2a}
 		s.containers = strings.Trim(fmt.Sprint(entry.Containers), "[]")
 		close(ready)
 	}
@@ -139,7 +144,8 @@ func (s *shivad) line(text string, ready chan struct{}) {
 
 // env is the environment of a container or client process that shall find the server.
 func (s *shivad) env() []string {
-	return append(os.Environ(), "SHIVA_TCP="+s.tcp, "SHIVA_CONTAINERS="+s.containers, "SHIVA_SERVERS="+s.containers, "SHIVA_ADMIN="+s.admin)
+	return append(os.Environ(), "SHIVA_TCP="+s.tcp, "SHIVA_CONTAINERS="+s.containers, "SHIVA_SERVERS="+s.containers, "SHIVA_ADMIN="+s.admin,
+		"SHIVA_CONTAINERS_V1B="+s.old[0], "SHIVA_CONTAINERS_V2="+s.old[1], "SHIVA_CONTAINERS_V2A="+s.old[2])
 }
 
 // client connects to the TCP door.

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"encoding/json"
+	"math"
 	"strconv"
 	"time"
 
@@ -135,9 +136,12 @@ func textKey(c *call) string {
 	return `"outputs":`
 }
 
-// appendFlat is the answer of a legacy model: one text per row. A text that is JSON is given as what it
-// says, and if all rows are numbers, or lists of as many numbers, they are a float64 tensor as well.
+// appendFlat is the answer of a legacy model: one text per row, or one float in the oldest generations. A text that is JSON is
+// given as what it says, and if all rows are numbers, or lists of as many numbers, they are a float64 tensor as well.
 func (l *loop) appendFlat(b []byte, c *call) ([]byte, []tensor.Tensor, error) {
+	if c.Outputs[0].DType != tensor.Bytes {
+		return l.appendFloats(b, c)
+	}
 	texts, err := tensor.Strings(c.Outputs[0])
 	if err != nil {
 		return b, nil, err
@@ -169,6 +173,40 @@ func (l *loop) appendFlat(b []byte, c *call) ([]byte, []tensor.Tensor, error) {
 		l.tensors = append(l.tensors, t)
 	}
 	return c.Target.AppendFlatAnswer(b, len(l.tensors) > 0), l.tensors, nil
+}
+
+// appendFloats is appendFlat for a model that answers with floats: the tensor is theirs, bit by bit. In the metadata, what no JSON number
+// can say is "NaN", "+Inf" or "-Inf".
+func (l *loop) appendFloats(b []byte, c *call) ([]byte, []tensor.Tensor, error) {
+	wide, err := tensor.Cast(c.Outputs[0], tensor.Float64, nil) // memory of the garbage collector's: no release
+	if err != nil {
+		return b, nil, err
+	}
+	values, err := tensor.Values[float64](wide)
+	if err != nil {
+		return b, nil, err
+	}
+	b = append(b, textKey(c)...)
+	if !c.Squeeze {
+		b = append(b, '[')
+	}
+	bits := 8 * c.Outputs[0].DType.Size()
+	for i, v := range values {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			b = shiva.AppendString(b, strconv.FormatFloat(v, 'g', -1, bits))
+		} else {
+			b = strconv.AppendFloat(b, v, 'g', -1, bits)
+		}
+	}
+	if !c.Squeeze {
+		b = append(b, ']')
+	}
+	b = append(b, ',')
+	l.tensors = append(l.tensors[:0], c.Outputs[0])
+	return c.Target.AppendFlatAnswer(b, true), l.tensors, nil
 }
 
 // numbers makes a float64 tensor of texts: shape [rows] if each is a number, [rows, n] if each is an array

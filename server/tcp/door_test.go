@@ -647,6 +647,46 @@ func TestFlatModel(t *testing.T) {
 	check(ask(`{"batch":true}`), `{"outputs":[{"label":"cat"},{"label":"cat"}],`, "no tensor")
 }
 
+// The floats that the oldest containers answer with are a tensor of their own type, and in the metadata what JSON can say of them.
+func TestFlatFloats(t *testing.T) {
+	r := newRig(t, nil)
+	spec := scheduler.Spec{
+		Flat:    true,
+		Inputs:  []tensor.Spec{{Name: "input", DType: tensor.Float64, Shape: tensor.Shape{-1, -1}}},
+		Outputs: []tensor.Spec{{Name: "output", DType: tensor.Float32, Shape: tensor.Shape{-1}}},
+	}
+	r.model("old", spec, func(b *scheduler.Batch) error {
+		var answers []float32
+		for _, p := range b.Parts {
+			v, err := tensor.Values[float64](p.Inputs[0])
+			if err != nil {
+				return err
+			}
+			for _, x := range v[:p.Rows] {
+				answers = append(answers, map[float64]float32{1: 0.1, 2: float32(math.Inf(1)), 3: float32(math.NaN())}[x])
+			}
+		}
+		out, err := tensor.FromSlice(tensor.Shape{b.Rows}, answers)
+		if err != nil {
+			return err
+		}
+		b.Complete([]tensor.Tensor{out}, nil)
+		return nil
+	})
+	c := r.dial()
+	for _, tt := range []struct{ metadata, want, shape string }{
+		{`{"batch":true}`, `{"outputs":[0.1,"+Inf","NaN"],"model_name":"old","model_version":"1","__tensors__":["output"]}`, "[3]"},
+		{"", `{"output":0.1,"model_name":"old","model_version":"1","__tensors__":["output"]}`, "[1]"},
+	} {
+		in, _ := tensor.FromSlice(tensor.Shape{3, 1}, []float64{1, 2, 3})
+		c.send(&shiva.Message{Namespace: "old", Metadata: []byte(tt.metadata), Tensors: []tensor.Tensor{in}})
+		m := c.next()
+		if m == nil || string(m.Metadata) != tt.want || len(m.Tensors) != 1 || m.Tensors[0].DType != tensor.Float32 || m.Tensors[0].Shape.String() != tt.shape {
+			t.Errorf("%s: got %s", tt.metadata, describeMessage(m))
+		}
+	}
+}
+
 func scrape(m *metrics.Metrics) string {
 	w := newRecorder()
 	m.Handler().ServeHTTP(w, w.request)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shiva_client import Client
+from shiva_client import Client, Message
 
 HERE = Path(__file__).parent
 PATIENCE = 60.0
@@ -35,6 +35,10 @@ class Server:
             )
         except KeyError as e:
             pytest.exit(f"{e} is not set: these tests are run by `make e2e`", returncode=2)
+
+    def address(self, rpc: str) -> str:
+        """Where containers of this generation connect."""
+        return os.environ.get("SHIVA_CONTAINERS_" + rpc.upper()) or self.containers
 
     def client(self) -> Client:
         return Client(self.tcp, timeout=PATIENCE)
@@ -127,3 +131,12 @@ def start(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def values(tensors: list[Any]) -> list[Any]:
     return [tensor.tolist() for tensor in tensors]
+
+
+def expect_error(answer: Message, kind: str, code: int, retryable: bool, *texts: str) -> None:
+    assert answer.namespace == "!error", answer
+    assert answer.tensors == []
+    got = {key: answer.metadata.get(key) for key in ("type", "code", "retryable")}
+    assert got == {"type": kind, "code": code, "retryable": retryable}, answer.metadata
+    for text in texts:
+        assert text in answer.metadata["message"]

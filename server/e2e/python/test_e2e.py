@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sdk_models
-from conftest import HERE, Process, Server, Start, values, wait
+from conftest import HERE, Process, Server, Start, expect_error, values, wait
 from shiva_client import SEND, Client, Message
 from shiva_container import DATATYPES
 
@@ -21,14 +21,6 @@ def sdk(server: Server, start: Start) -> Process:
     process = start("sdk_models.py")
     server.wait_ready(*(f"echo_{name.lower()}/1" for name in sdk_models.ECHOED), "rows/1", "fails/1", "one/1", "slow/1")
     return process
-
-
-@pytest.fixture(scope="module")
-def v3(server: Server, start: Start) -> dict[str, Process]:
-    kinds = ("bytes", "ints", "floats", "doubles", "strings")
-    processes = {kind: start("v3_container.py", server.containers, f"v3_{kind}", "1", kind) for kind in kinds}
-    server.wait_ready(*(f"v3_{kind}/1" for kind in kinds))
-    return processes
 
 
 def bits(name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -121,15 +113,6 @@ def test_a_bad_row_fails_alone(client: Client) -> None:
             assert values(answer.tensors) == [i + 1], answer.metadata
 
 
-def expect_error(answer: Message, kind: str, code: int, retryable: bool, *texts: str) -> None:
-    assert answer.namespace == "!error", answer
-    assert answer.tensors == []
-    got = {key: answer.metadata.get(key) for key in ("type", "code", "retryable")}
-    assert got == {"type": kind, "code": code, "retryable": retryable}, answer.metadata
-    for text in texts:
-        assert text in answer.metadata["message"]
-
-
 def test_an_exception_of_the_model(client: Client) -> None:
     answer = client.ask("fails", np.zeros(2, "f4"), id="x")
     expect_error(answer, "ContainerFailed", 502, False, "ValueError: no such luck")
@@ -191,48 +174,6 @@ def test_many_clients_get_their_own_answers(server: Server) -> None:
 
 def test_a_deadline_passes_while_the_model_computes(client: Client) -> None:
     expect_error(client.ask("slow", np.array([1, 0], "f4"), timeout_ms=100), "DeadlineExceeded", 504, True)
-
-
-@pytest.mark.parametrize("kind", ["bytes", "ints", "floats", "doubles"])
-def test_v3_sums(client: Client, v3: dict[str, Process], kind: str) -> None:
-    dtype = {"bytes": "u1", "ints": "i4", "floats": "f4", "doubles": "f8"}[kind]
-    answer = client.ask(f"v3_{kind}", np.array([[1, 2], [3, 4]], dtype), id=1)
-    assert answer.namespace == f"v3_{kind}", answer.metadata
-    assert answer.metadata["output"] == 10.0
-    assert answer.metadata["id"] == 1
-    assert [tensor.reshape(-1).tolist() for tensor in answer.tensors] == [[10.0]]
-
-
-def test_v3_batches(client: Client, v3: dict[str, Process]) -> None:
-    answer = client.ask("v3_doubles", np.array([[1, 2], [3, 4], [5.5, 6]]), batch=True)
-    assert answer.metadata["outputs"] == [3.0, 7.0, 11.5], answer.metadata
-    for i in range(100):
-        client.send(Message("v3_doubles", {"id": i}, [np.arange(i + 1, dtype="f8")]))
-    for i in range(100):
-        answer = client.receive()
-        assert (answer.metadata["id"], answer.metadata["output"]) == (i, i * (i + 1) / 2)
-
-
-def test_v3_strings(client: Client, v3: dict[str, Process]) -> None:
-    answer = client.ask("v3_strings", inputs=["abc", "grüß", "[]"])
-    assert answer.metadata["outputs"] == ["cba", "ßürg", [1, 2.5]], answer.metadata
-    answer = client.ask("v3_strings", np.frombuffer("grün".encode(), "u1"))
-    assert answer.metadata["output"] == "nürg", answer.metadata
-    assert client.ask("v3_strings", inputs=["[]"]).tensors[0].reshape(-1).tolist() == [1, 2.5]
-
-
-def test_v3_wrong_dtype(client: Client, v3: dict[str, Process]) -> None:
-    expect_error(client.ask("v3_doubles", np.zeros(2, "f4")), "InvalidInput", 400, False, "float64", "float32")
-
-
-def test_a_v3_container_that_dies_on_a_batch(server: Server, client: Client, start: Start) -> None:
-    process = start("v3_container.py", server.containers, "v3_dies", "1", "strings")
-    server.wait_ready("v3_dies/1")
-    client.send(Message("v3_dies", {"inputs": ["crash"]}))
-    assert process.wait() == 1
-    answer = client.receive()
-    assert answer.namespace == "!error"
-    assert answer.metadata["type"] in ("ContainerLost", "Unavailable"), answer.metadata
 
 
 def test_a_killed_container_is_a_typed_error_and_comes_back(server: Server, client: Client, start: Start) -> None:
