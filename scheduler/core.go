@@ -142,6 +142,7 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 	r.Timing = Timing{}
 	c.requests++
 	c.stats.Submitted++
+	c.stats.Peak = max(c.stats.Peak, c.requests)
 	r.item = item{req: r, hi: r.Rows, bucket: b}
 	c.enqueue(&r.item, now)
 }

@@ -5,6 +5,7 @@ import "time"
 // counters count since the model was made.
 type counters struct {
 	Submitted     uint64 // accepted requests
+	Peak          int    // most requests unanswered at a time
 	Outcomes      [outcomes]uint64
 	Closed        [closeReasons]uint64
 	Batches       uint64 // sent
@@ -35,6 +36,7 @@ type Stats struct {
 	// Since the model was made.
 
 	Submitted     uint64 // accepted requests
+	Peak          int    // most requests unanswered at a time
 	Outcomes      map[Outcome]uint64
 	Closed        map[CloseReason]uint64
 	Batches       uint64 // sent
@@ -78,8 +80,8 @@ func (m *Model) Stats() Stats {
 		QueueRows: c.rows, QueueBytes: c.bytes, Requests: c.requests,
 		Shapes: len(c.buckets.ordered), Sources: len(c.sources.heap), Live: c.live,
 		Predictable: c.live > 0 && !c.capacity.cold,
-		Submitted:   c.stats.Submitted,
-		Outcomes:    make(map[Outcome]uint64), Closed: make(map[CloseReason]uint64),
+		Submitted:   c.stats.Submitted, Peak: c.stats.Peak,
+		Outcomes: make(map[Outcome]uint64), Closed: make(map[CloseReason]uint64),
 		Batches: c.stats.Batches, Rows: c.stats.Rows, BatchesDone: c.stats.BatchesDone, BatchesFailed: c.stats.BatchesFailed,
 		Retried: c.stats.Retried, Suspected: c.stats.Suspected,
 	}

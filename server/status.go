@@ -18,7 +18,13 @@ func (s *Server) sources() admin.Sources {
 		Ready:   s.readiness,
 		Models:  s.models,
 		Status:  s.status,
-		Config:  func() any { return s.cfg.Redacted() },
+		Config: func() any {
+			c := s.cfg
+			c.Models = s.settings.Load().Models
+			return c.Redacted()
+		},
+		Explain: s.explain,
+		Set:     s.set,
 		Metrics: s.metrics.Handler(),
 		Log:     s.log,
 	}
@@ -50,7 +56,7 @@ func (s *Server) models() []admin.Model {
 			Outputs:    declared(target.Spec.Outputs),
 			QueueRows:  stats.QueueRows,
 			QueueBytes: stats.QueueBytes,
-			Policy:     s.cfg.Model(m.Name),
+			Policy:     s.settings.Load().Model(m.Name),
 		})
 	}
 	return out

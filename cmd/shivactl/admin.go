@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,14 +12,28 @@ import (
 )
 
 // get reads a path of the admin door into v.
-func (c *cli) get(path string, v any) error {
+func (c *cli) get(path string, v any) error { return c.call(http.MethodGet, path, nil, v) }
+
+// patch sends JSON to a path of the admin door, and reads its answer into v.
+func (c *cli) patch(path string, body, v any) error {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	return c.call(http.MethodPatch, path, text, v)
+}
+
+func (c *cli) call(method, path string, send []byte, v any) error {
 	base := c.admin
 	if !strings.Contains(base, "://") {
 		base = "http://" + base
 	}
-	r, err := http.NewRequestWithContext(c.ctx, http.MethodGet, strings.TrimSuffix(base, "/")+path, nil)
+	r, err := http.NewRequestWithContext(c.ctx, method, strings.TrimSuffix(base, "/")+path, bytes.NewReader(send))
 	if err != nil {
 		return usage("", "--admin %s: %v", c.admin, err)
+	}
+	if send != nil {
+		r.Header.Set("Content-Type", "application/json")
 	}
 	notOurs := func(got any) error {
 		return &failure{"protocol", fmt.Sprintf("%s does not answer %s as a shivad does: %v", c.admin, path, got),

@@ -2,6 +2,9 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"net/url"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -11,14 +14,23 @@ import (
 )
 
 var modelsCommand = command{
-	name: "models", args: "[NAME]", short: "list the models, or the versions of one",
+	name: "models", args: "[set] [NAME ...]", short: "list the models, or change the settings of one",
 	help: `One line per version; * marks the one that the bare name means. READY says whether a live container
-serves it. In shapes -1 stands for any size; the first -1 counts rows.
+serves it. In shapes -1 stands for any size; the first -1 counts rows. With a name: the versions of that
+model, and its settings in effect.
+
+models set digits objective=20ms max_batch=64 changes how all versions of a model are batched, while it serves:
+at once, all settings or none, and until the server ends (its file is not written). The settings are strategy,
+objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, execution_timeout, retry, shed, slots and pad.
+It prints the settings in effect.
 
 With --json: {"models": [{"name", "version", "default", "ready", "replicas", "platform", "max_batch", "inputs":
 [{"name", "datatype", "shape"}], "outputs": [...], "queue_rows", "queue_bytes", "policy": {...}}]}
 `,
 	run: func(c *cli, _ any, args []string) error {
+		if len(args) > 1 && args[0] == "set" {
+			return c.setModel(args[1], args[2:])
+		}
 		if len(args) > 1 {
 			return usage("models", "expected one name, got %d", len(args))
 		}
@@ -41,8 +53,51 @@ With --json: {"models": [{"name", "version", "default", "ready", "replicas", "pl
 		if c.json {
 			return c.printJSON(list)
 		}
-		return c.printModels(list.Models)
+		if err := c.printModels(list.Models); err != nil || len(args) == 0 {
+			return err
+		}
+		fmt.Fprintln(c.stdout)
+		return c.printSettings(list.Models[0].Policy)
 	},
+}
+
+// setModel changes settings of a model.
+func (c *cli) setModel(name string, args []string) error {
+	settings := map[string]string{}
+	for _, arg := range args {
+		key, value, ok := strings.Cut(arg, "=")
+		if !ok || key == "" {
+			return usage("models", "expected KEY=VALUE, got %q", arg)
+		}
+		if _, twice := settings[key]; twice {
+			return usage("models", "%s is set twice", key)
+		}
+		settings[key] = value
+	}
+	if len(settings) == 0 {
+		return usage("models", "which settings of %s? such as objective=20ms", name)
+	}
+	var m admin.ModelVersions
+	if err := c.patch("/v1/models/"+url.PathEscape(name), settings, &m); err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(m)
+	}
+	if len(m.Versions) == 0 { // it went meanwhile
+		return nil
+	}
+	return c.printSettings(m.Versions[0].Policy)
+}
+
+// printSettings prints the settings in effect of a model.
+func (c *cli) printSettings(policy any) error {
+	settings, _ := policy.(map[string]any)
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		fmt.Fprintf(w, "%s\t%v\n", key, settings[key])
+	}
+	return w.Flush()
 }
 
 func (c *cli) printModels(models []admin.Model) error {

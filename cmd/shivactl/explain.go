@@ -1,0 +1,48 @@
+package main
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/shiva"
+)
+
+var explainCommand = command{
+	name: "explain", args: "MODEL", short: "say why batches are small, what limits a model, what to change",
+	help: `MODEL is a name, for all its versions, or NAME/VERSION. The figures count from when the model first registered.
+
+With --json: {"versions": [{"name", "version", "sentences": [...]}]}
+`,
+	run: func(c *cli, _ any, args []string) error {
+		if len(args) != 1 {
+			return usage("explain", "expected one model, got %d", len(args))
+		}
+		name, version, versioned := strings.Cut(args[0], "/")
+		var e admin.Explanations
+		if err := c.get("/v1/models/"+url.PathEscape(name)+"/explain", &e); err != nil {
+			return err
+		}
+		if versioned {
+			e.Versions = slices.DeleteFunc(e.Versions, func(v admin.Explanation) bool { return v.Version != version })
+			if len(e.Versions) == 0 {
+				return &failure{shiva.NotFound, fmt.Sprintf("no version %q of a model %q", version, name), remoteHints[shiva.NotFound], exitRefused}
+			}
+		}
+		if c.json {
+			return c.printJSON(e)
+		}
+		for i, v := range e.Versions {
+			if i > 0 {
+				fmt.Fprintln(c.stdout)
+			}
+			fmt.Fprintf(c.stdout, "%s/%s\n", v.Name, v.Version)
+			for _, s := range v.Sentences {
+				fmt.Fprintf(c.stdout, "  - %s\n", s)
+			}
+		}
+		return nil
+	},
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/shivad/shivad/server/admin"
+)
+
+// TestExplainAndSet: what the admin door says of a model is printed, and settings reach it as they were
+// written.
+func TestExplainAndSet(t *testing.T) {
+	var set map[string]string
+	policy := map[string]any{"objective": "100ms", "max_batch": 0}
+	h := httptest.NewServer(admin.Handler(admin.Sources{
+		Models: func() []admin.Model {
+			return []admin.Model{{Name: "m", Version: "2", Default: true, Policy: policy}, {Name: "m", Version: "1", Policy: policy}}
+		},
+		Explain: func(model string) []admin.Explanation {
+			if model != "m" {
+				return nil
+			}
+			return []admin.Explanation{{Name: "m", Version: "2", Sentences: []string{"It is slow.", "Make it fast."}}, {Name: "m", Version: "1", Sentences: []string{"It is old."}}}
+		},
+		Set: func(model string, settings map[string]string) error {
+			if settings["max_batch"] == "9" {
+				return errors.New("max_batch is 9, but queue_rows is 5")
+			}
+			set = settings
+			policy["objective"] = settings["objective"]
+			return nil
+		},
+		Metrics: http.NotFoundHandler(),
+	}))
+	defer h.Close()
+	for _, c := range []struct {
+		args string
+		exit int
+		want string // of what is printed
+	}{
+		{"explain m", exitOK, "m/2\n  - It is slow.\n  - Make it fast.\n\nm/1\n  - It is old.\n"},
+		{"explain m/1", exitOK, "m/1\n  - It is old.\n"},
+		{"explain m/3", exitRefused, `no version "3"`},
+		{"explain other", exitRefused, `no model "other"`},
+		{"explain", exitUsage, "expected one model"},
+		{"explain m/1 --json", exitOK, `"It is old."`},
+		{"models set m objective=20ms slots=3", exitOK, "max_batch  0\nobjective  20ms\n"},
+		{"models m", exitOK, "objective  20ms\n"},
+		{"models set m max_batch=9", exitRefused, "max_batch is 9, but queue_rows is 5"},
+		{"models set m", exitUsage, "which settings"},
+		{"models set m objective", exitUsage, "expected KEY=VALUE"},
+		{"models set m slots=1 slots=2", exitUsage, "slots is set twice"},
+		{"models set other slots=1", exitRefused, `no model "other"`},
+	} {
+		var out bytes.Buffer
+		exit := run(t.Context(), append(strings.Fields(c.args), "--admin", h.Listener.Addr().String()), nil, &out, &out)
+		if exit != c.exit || !strings.Contains(out.String(), c.want) {
+			t.Errorf("%s: exit %d, want %d with %q; it printed\n%s", c.args, exit, c.exit, c.want, out.String())
+		}
+	}
+	if len(set) != 2 || set["objective"] != "20ms" || set["slots"] != "3" {
+		t.Errorf("the server got %v", set)
+	}
+}

@@ -1,0 +1,201 @@
+package server
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/admin"
+)
+
+// explain says of every version of a model what it does and why.
+func (s *Server) explain(model string) []admin.Explanation {
+	var all []admin.Explanation
+	for _, m := range s.gate.Models() {
+		if m.Name != model {
+			continue
+		}
+		target, err := s.gate.Target(m.Name, m.Version)
+		if err != nil {
+			continue // forgotten meanwhile
+		}
+		all = append(all, admin.Explanation{Name: m.Name, Version: m.Version, Sentences: sentences(target.Model.Stats())})
+	}
+	return all
+}
+
+// sentences turns a model's figures into what an operator would conclude from them.
+func sentences(s scheduler.Stats) []string {
+	var out []string
+	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+
+	if s.Live == 0 {
+		say("No live replica: every request is refused. Start a container of %s, or see in \"shivactl status\" why it does not register.", s.ID)
+	}
+	if s.Batches == 0 {
+		say("No batch has been sent yet, so there is nothing to explain.")
+		return append(out, refusals(s)...)
+	}
+	mean := float64(s.Rows) / float64(s.Batches)
+	say("%d requests were accepted. %d batches were sent, of %.1f rows in the mean; with the strategy %s one may have up to %d rows now.",
+		s.Submitted, s.Batches, mean, s.Config.Strategy, mostRows(s))
+	out = append(out, whySmall(s)...)
+	out = append(out, throughput(s)...)
+	out = append(out, refusals(s)...)
+	if s.BatchesFailed > 0 {
+		say("The container failed %s of its batches; its log says why.", percent(s.BatchesFailed, s.BatchesDone))
+	}
+	if s.Suspected > 0 {
+		say("%d times a replica did not answer within execution_timeout, %v. Raise it if the model is meant to take so long.", s.Suspected, s.Config.ExecTimeout)
+	}
+	return out
+}
+
+// mostRows is the most that the strategy would send to one of the replicas now.
+func mostRows(s scheduler.Stats) (rows int) {
+	for _, r := range s.Replicas {
+		rows = max(rows, r.Limit)
+	}
+	return rows
+}
+
+// whySmall says why batches are not larger, the most frequent reason first; what is less than a tenth is
+// left out.
+func whySmall(s scheduler.Stats) (out []string) {
+	var reasons []scheduler.CloseReason
+	for r, n := range s.Closed {
+		if 10*n >= s.Batches {
+			reasons = append(reasons, r)
+		}
+	}
+	slices.SortFunc(reasons, func(a, b scheduler.CloseReason) int {
+		return cmp.Or(cmp.Compare(s.Closed[b], s.Closed[a]), cmp.Compare(a, b))
+	})
+	for _, r := range reasons {
+		out = append(out, percent(s.Closed[r], s.Batches)+" of the batches "+because(s, r))
+	}
+	return out
+}
+
+// because is the end of a sentence about batches that were closed for a reason.
+func because(s scheduler.Stats, r scheduler.CloseReason) string {
+	c := s.Config
+	switch r {
+	case scheduler.CloseFull:
+		return fmt.Sprintf("were full (%d rows): raise max_batch, if the container takes more.", mostRows(s))
+	case scheduler.CloseIdle:
+		text := "took all that waited (idle): they are small because the load is light, not because of a setting."
+		if s.Peak <= 1 {
+			return text + " There was never more than one request unanswered: the client waits for each reply. Let it send ahead, or ask from several connections."
+		}
+		return text + fmt.Sprintf(" At most %d requests were unanswered at a time.", s.Peak)
+	case scheduler.CloseDeadline:
+		return "are bounded by deadlines: one row more, and their first rows would be late. Longer deadlines or more replicas make room."
+	case scheduler.CloseDelay:
+		return fmt.Sprintf("waited for delay, %v, and no more rows came.", c.Delay)
+	case scheduler.CloseShape:
+		return fmt.Sprintf("end where other shapes begin (%d wait now): rows share a batch only if their dtypes and trailing dimensions agree. Let clients send one shape.", s.Shapes)
+	case scheduler.CloseLimit:
+		return fmt.Sprintf("are bounded by batch_bytes, %d, or by a size not tried yet: sizes grow to double the largest one measured, which is %d rows.", c.BatchBytes, largest(s))
+	case scheduler.CloseObjective:
+		return fmt.Sprintf("are bounded by the objective: with more than %d rows they would take longer than %v. Raise objective, if latency allows it.", mostRows(s), c.Objective)
+	}
+	return "were closed because of " + r.String() + "."
+}
+
+func largest(s scheduler.Stats) (rows int) {
+	for _, r := range s.Replicas {
+		rows = max(rows, r.Largest)
+	}
+	return rows
+}
+
+// throughput says what the replicas can do.
+func throughput(s scheduler.Stats) (out []string) {
+	total := 0.0
+	for _, r := range s.Replicas {
+		var best scheduler.ProfilePoint
+		for _, p := range r.Profile {
+			if p.Typical > 0 && float64(p.Rows)*float64(best.Typical) >= float64(best.Rows)*float64(p.Typical) {
+				best = p
+			}
+		}
+		if best.Rows == 0 {
+			continue
+		}
+		rate := float64(best.Rows) / best.Typical.Seconds()
+		if r.State == "live" {
+			total += rate
+		}
+		out = append(out, fmt.Sprintf("Replica %s (%s): a batch of %d rows takes %v, planned with %v; that is %.0f rows/s, the best rate measured.",
+			name(r), r.State, best.Rows, round(best.Typical), round(best.Planned), rate))
+	}
+	if total > 0 {
+		out = append(out, fmt.Sprintf("Together the live replicas can answer about %.0f rows/s. Beyond that only more replicas, or a faster model, help.", total))
+	}
+	if s.Live > 0 && !s.Predictable {
+		out = append(out, "The replicas are not known well yet, so no request is refused by prediction.")
+	}
+	return out
+}
+
+func name(r scheduler.ReplicaStats) string {
+	if r.Label == "" {
+		return "without a label"
+	}
+	return r.Label
+}
+
+// remedies say what to do about requests that ended without a result.
+var remedies = map[scheduler.Outcome]string{
+	scheduler.OutcomeQueueRows:         "the queue had queue_rows rows. Raise it, or add replicas",
+	scheduler.OutcomeQueueBytes:        "the queue had queue_bytes bytes. Raise it, or add replicas",
+	scheduler.OutcomeQueueShapes:       "rows of too many different shapes waited. Let clients send fewer",
+	scheduler.OutcomeMemory:            "there was no memory for their answers. Raise limits.payload_bytes",
+	scheduler.OutcomePredicted:         "they could not be answered in time. More is asked for than the replicas can do",
+	scheduler.OutcomeDisplaced:         "their client took more than its share of a full queue",
+	scheduler.OutcomeDeadlineNeverSent: "their deadlines passed before a replica took them. More is asked for than the replicas can do",
+	scheduler.OutcomeDeadlineSentLate:  "they were sent with little chance to be in time, and were not",
+	scheduler.OutcomeDeadlineContainer: "the container took longer than planned. If that is frequent its times vary too much for the deadlines",
+	scheduler.OutcomeUnavailable:       "there was no live replica",
+	scheduler.OutcomeContainerFailed:   "the container failed on them",
+	scheduler.OutcomeContainerLost:     "their replica was lost, and they could not be tried again",
+	scheduler.OutcomeTooLarge:          "they were larger than queue_rows or queue_bytes",
+}
+
+// refusals says which requests had no result and why, the most frequent first.
+func refusals(s scheduler.Stats) (out []string) {
+	all := uint64(0)
+	var without []scheduler.Outcome
+	for o, n := range s.Outcomes {
+		all += n
+		if remedies[o] != "" && n > 0 {
+			without = append(without, o)
+		}
+	}
+	slices.SortFunc(without, func(a, b scheduler.Outcome) int {
+		return cmp.Or(cmp.Compare(s.Outcomes[b], s.Outcomes[a]), cmp.Compare(a, b))
+	})
+	for _, o := range without {
+		out = append(out, fmt.Sprintf("%d requests (%s) had no result, %s: %s.", s.Outcomes[o], percent(s.Outcomes[o], all),
+			strings.ReplaceAll(o.String(), "_", " "), remedies[o]))
+	}
+	return out
+}
+
+func percent(n, of uint64) string {
+	return fmt.Sprintf("%.3g %%", 100*float64(n)/float64(max(of, 1)))
+}
+
+// round leaves three digits or so.
+func round(d time.Duration) time.Duration {
+	for _, unit := range []time.Duration{time.Microsecond, 10 * time.Microsecond, 100 * time.Microsecond} {
+		if d < 1000*unit {
+			return d.Round(unit)
+		}
+	}
+	return d.Round(time.Millisecond)
+}

@@ -1,0 +1,134 @@
+package server
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/config"
+)
+
+// TestSentences: each situation is told by the sentence that an operator needs.
+func TestSentences(t *testing.T) {
+	base := func(change func(*scheduler.Stats)) scheduler.Stats {
+		s := scheduler.Stats{
+			ID: scheduler.ModelID{Name: "m", Version: "1"}, Live: 1, Predictable: true, Submitted: 100, Batches: 50, Rows: 100, BatchesDone: 50,
+			Config:   scheduler.ModelConfig{Strategy: "deadline", Objective: 20 * time.Millisecond, BatchBytes: 1 << 20, ExecTimeout: time.Second},
+			Outcomes: map[scheduler.Outcome]uint64{scheduler.OutcomeOK: 100}, Closed: map[scheduler.CloseReason]uint64{},
+			Replicas: []scheduler.ReplicaStats{{Label: "A", State: "live", Limit: 30, Largest: 15, MaxBatch: 128,
+				Profile: []scheduler.ProfilePoint{{Rows: 1, Typical: 5500 * time.Microsecond}, {Rows: 10, Typical: 10 * time.Millisecond, Planned: 11 * time.Millisecond}}}},
+		}
+		change(&s)
+		return s
+	}
+	closed := func(r scheduler.CloseReason) func(*scheduler.Stats) {
+		return func(s *scheduler.Stats) { s.Closed[r] = 45; s.Peak = 7 }
+	}
+	ended := func(o scheduler.Outcome) func(*scheduler.Stats) {
+		return func(s *scheduler.Stats) { s.Outcomes[o] = 25 }
+	}
+	for _, c := range []struct {
+		change func(*scheduler.Stats)
+		want   string
+	}{
+		{func(s *scheduler.Stats) { s.Live, s.Replicas, s.Batches = 0, nil, 0 }, "Start a container of m/1"},
+		{func(s *scheduler.Stats) { s.Batches = 0 }, "nothing to explain"},
+		{func(s *scheduler.Stats) {}, "of 2.0 rows in the mean"},
+		{func(s *scheduler.Stats) { s.Closed[scheduler.CloseIdle] = 50; s.Peak = 1 }, "the client waits for each reply"},
+		{closed(scheduler.CloseIdle), "At most 7 requests were unanswered"},
+		{closed(scheduler.CloseFull), "90 % of the batches were full (30 rows): raise max_batch"},
+		{closed(scheduler.CloseDeadline), "Longer deadlines or more replicas"},
+		{closed(scheduler.CloseDelay), "waited for delay"},
+		{closed(scheduler.CloseShape), "Let clients send one shape"},
+		{closed(scheduler.CloseLimit), "the largest one measured, which is 15 rows"},
+		{closed(scheduler.CloseObjective), "more than 30 rows they would take longer than 20ms. Raise objective"},
+		{func(s *scheduler.Stats) {}, "a batch of 10 rows takes 10ms, planned with 11ms; that is 1000 rows/s"},
+		{func(s *scheduler.Stats) { s.Predictable = false }, "not known well yet"},
+		{func(s *scheduler.Stats) { s.BatchesFailed = 5 }, "failed 10 % of its batches"},
+		{func(s *scheduler.Stats) { s.Suspected = 3 }, "execution_timeout, 1s"},
+		{ended(scheduler.OutcomeQueueRows), "25 requests (20 %) had no result, queue rows: the queue had queue_rows rows"},
+		{ended(scheduler.OutcomeDeadlineNeverSent), "deadlines passed before a replica took them"},
+	} {
+		got := strings.Join(sentences(base(c.change)), "\n")
+		if !strings.Contains(got, c.want) {
+			t.Errorf("want %q in\n%s", c.want, got)
+		}
+	}
+	for _, r := range scheduler.CloseReasons() {
+		if text := because(base(func(*scheduler.Stats) {}), r); strings.HasPrefix(text, "were closed because of") {
+			t.Errorf("nothing is said about batches closed for %s", r)
+		}
+	}
+}
+
+func patch(t *testing.T, s *Server, path, body, contentType string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, "http://"+s.Addrs().Admin.String()+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", contentType)
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	text, err := io.ReadAll(a.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.StatusCode, string(text)
+}
+
+// TestSettingsWhileRunning: a change of settings holds at once and is shown as what is in effect; one that
+// makes no sense changes nothing and names both figures.
+func TestSettingsWhileRunning(t *testing.T) {
+	s := start(t, func(c *config.Config) { c.Defaults.QueueRows = 500 })
+	const jsonType = "application/json"
+	if status, body := patch(t, s, "/v1/models/echo", `{"objective":"20ms","max_batch":"32"}`, jsonType); status != 200 || !strings.Contains(body, `"objective": "20ms"`) {
+		t.Fatalf("%d: %s", status, body)
+	}
+	if c := s.Scheduler().ModelConfig("echo"); c.Objective != 20*time.Millisecond || c.MaxBatch != 32 || c.QueueRows != 500 {
+		t.Errorf("the scheduler works with objective %v, max_batch %d, queue_rows %d", c.Objective, c.MaxBatch, c.QueueRows)
+	}
+	for _, c := range []struct {
+		path, body, contentType string
+		status                  int
+		want                    []string
+	}{
+		{"/v1/models/echo", `{"max_batch":"1000"}`, jsonType, 400, []string{"max_batch", "1000", "500"}},
+		{"/v1/models/echo", `{"objective":"5ms","delay":"5ms"}`, jsonType, 400, []string{"delay", "5ms", "objective"}},
+		{"/v1/models/echo", `{"objective":"5ms","deadline":"1s"}`, jsonType, 400, []string{"deadline", "queue_rows"}},
+		{"/v1/models/echo", `{"objective":"soon"}`, jsonType, 400, []string{"soon"}},
+		{"/v1/models/echo", `{}`, jsonType, 400, nil},
+		{"/v1/models/echo", `{"objective":"5ms"}`, "text/plain", 415, nil},
+		{"/v1/models/nobody", `{"objective":"5ms"}`, jsonType, 404, []string{"nobody"}},
+	} {
+		status, body := patch(t, s, c.path, c.body, c.contentType)
+		if status != c.status {
+			t.Errorf("%s: %d, want %d: %s", c.body, status, c.status, body)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(body, want) {
+				t.Errorf("%s: want %q in %s", c.body, want, body)
+			}
+		}
+	}
+	if c := s.Scheduler().ModelConfig("echo"); c.Objective != 20*time.Millisecond || c.MaxBatch != 32 {
+		t.Errorf("a refused change left objective %v, max_batch %d", c.Objective, c.MaxBatch)
+	}
+	a, err := http.Get("http://" + s.Addrs().Admin.String() + "/v1/models/echo/explain")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	var e admin.Explanations
+	if err := json.NewDecoder(a.Body).Decode(&e); err != nil || len(e.Versions) != 1 || len(e.Versions[0].Sentences) == 0 {
+		t.Errorf("%v: %+v", err, e)
+	}
+}

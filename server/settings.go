@@ -1,0 +1,42 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// changeable are the settings of a model that can be changed while it serves: those of its batching.
+var changeable = []string{
+	"strategy", "objective", "max_batch", "batch_bytes", "delay", "queue_rows", "queue_bytes", "execution_timeout",
+	"retry", "shed", "slots", "pad",
+}
+
+// set changes settings of a model, all of them or none. They hold at once, for all versions, and until the
+// server ends: the file is not written.
+func (s *Server) set(model string, settings map[string]string) error {
+	s.setting.Lock()
+	defer s.setting.Unlock()
+	next := s.settings.Load().Clone()
+	var faults []error
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		if !slices.Contains(changeable, key) {
+			faults = append(faults, fmt.Errorf("%s: not a setting that can be changed while running; those are %s", key, strings.Join(changeable, ", ")))
+			continue
+		}
+		faults = append(faults, next.Set("model."+model+"."+key, settings[key], key+"="+settings[key]))
+	}
+	if err := errors.Join(faults...); err != nil {
+		return err
+	}
+	if err := next.Validate(); err != nil {
+		return err
+	}
+	if err := s.sched.Configure(model, policy(next.Model(model).Policy)); err != nil {
+		return err
+	}
+	s.settings.Store(&next)
+	return nil
+}
