@@ -60,6 +60,14 @@ func (c *call) count(l *loop) {
 	l.tally.Answered(model, outcome, l.now.Sub(c.arrived))
 }
 
+// outputBytes is the size of its answer's tensors.
+func (c *call) outputBytes() (n int) {
+	for i := range c.Outputs {
+		n += len(c.Outputs[i].Data)
+	}
+	return n
+}
+
 // namespace is the one the question came with, if any of it was understood.
 func (c *call) namespace() string {
 	if c.message == nil {

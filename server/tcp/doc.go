@@ -13,10 +13,11 @@
 // half-received message, unread answers, connections; each limit is named in the error it causes.
 //
 // Concurrency: everything about a session happens on its event loop. Other goroutines reach a loop only
-// through its mailbox (loop.post). door.go is the only file that imports gnet; sessions know a socket of six
-// methods, so that another transport can carry them.
+// through its mailbox (loop.post, loop.postWritable). door.go is the only file that imports gnet; sessions know
+// a socket of six methods, so that another transport can carry them.
 //
 // Memory: a message's bytes are copied once, from the loop's read buffer into their tensor, or not at all
 // when the rest of a large body is read straight into place. An answer's tensor bytes are copied once,
-// into the loop's write buffer, or not at all when they need no byte swap.
+// into the loop's write buffer, or not at all when they need no byte swap. What a socket does not take stays
+// where it is, in memory that the pool counts, until the socket has room.
 package tcp

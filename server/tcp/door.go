@@ -55,6 +55,7 @@ type Door struct {
 	log      *slog.Logger
 	listener net.Listener
 	engine   *gnet.Client // event loops; gnet calls them a client when somebody else accepts
+	waiter   *waiter
 
 	stopping  chan struct{}  // closed when Shutdown begins
 	accepting sync.WaitGroup // the goroutine that accepts
@@ -82,6 +83,10 @@ func Listen(cfg Config) (*Door, error) {
 		stopping: make(chan struct{}),
 		loops:    make(map[gnet.EventLoop]*loop),
 	}
+	if d.waiter, err = newWaiter(); err != nil {
+		l.Close()
+		return nil, err
+	}
 	d.engine, err = gnet.NewClient(d,
 		gnet.WithMulticore(cfg.Loops == 0),
 		gnet.WithNumEventLoop(cfg.Loops),
@@ -95,6 +100,7 @@ func Listen(cfg Config) (*Door, error) {
 	}
 	if err != nil {
 		l.Close()
+		d.waiter.close()
 		return nil, fmt.Errorf("tcp: event loops: %w", err)
 	}
 	d.accepting.Go(d.accept) // ends when Shutdown closes the listener, and Shutdown waits for it
@@ -124,6 +130,7 @@ func (d *Door) Shutdown(ctx context.Context) error {
 	if err := d.engine.Stop(); err != nil && !errors.Is(err, gneterrors.ErrEngineShutdown) {
 		return fmt.Errorf("tcp: stop: %w", err)
 	}
+	d.waiter.close()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, l := range d.loops { // nobody runs them any more
@@ -216,7 +223,8 @@ func (d *Door) OnOpen(c gnet.Conn) (out []byte, action gnet.Action) {
 	d.cfg.Metrics.Opened()
 	l := d.loopOf(c.EventLoop())
 	l.now = time.Now()
-	s := &session{loop: l, id: d.opened.Add(1), socket: &socketOf{c}, lastInput: l.now, progress: l.now}
+	s := &session{loop: l, id: d.opened.Add(1), lastInput: l.now, progress: l.now}
+	s.socket = &socketOf{c: c, door: d, session: s}
 	l.add(s)
 	c.SetContext(s)
 	return nil, gnet.None
@@ -227,6 +235,7 @@ func (d *Door) OnClose(c gnet.Conn, _ error) gnet.Action {
 	d.connections.Add(-1)
 	if s, ok := c.Context().(*session); ok {
 		defer s.rescue()
+		d.waiter.forget(s)
 		s.closed()
 	}
 	return gnet.None
@@ -298,20 +307,32 @@ func (s *session) rescue() {
 	}
 }
 
-// socketOf makes a gnet connection a socket.
-type socketOf struct{ c gnet.Conn }
-
-func (k *socketOf) Write(p []byte) error {
-	_, err := k.c.Write(p)
-	return err
+// socketOf makes a gnet connection a socket. It reads and writes the descriptor itself, which is legal on
+// the loop: gnet's own writing copies what the socket does not take.
+type socketOf struct {
+	c       gnet.Conn
+	door    *Door
+	session *session
+	awaited bool // the waiter knows the descriptor
 }
 
-func (k *socketOf) Writev(vecs [][]byte) error {
-	_, err := k.c.Writev(vecs)
-	return err
+func (k *socketOf) Write(vecs [][]byte) (n int, err error) {
+	if len(vecs) == 1 {
+		n, err = unix.Write(k.c.Fd(), vecs[0])
+	} else {
+		n, err = unix.Writev(k.c.Fd(), vecs)
+	}
+	if err == unix.EAGAIN || err == unix.EINTR {
+		return 0, nil
+	}
+	return max(n, 0), err
 }
 
-func (k *socketOf) Buffered() int { return k.c.OutboundBuffered() }
+func (k *socketOf) AwaitRoom() error {
+	again := k.awaited
+	k.awaited = true
+	return k.door.waiter.wait(k.c.Fd(), k.session, again)
+}
 
 func (k *socketOf) ReadInto(p []byte) int {
 	n, err := unix.Read(k.c.Fd(), p)

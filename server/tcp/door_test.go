@@ -12,6 +12,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -593,7 +594,8 @@ func TestFlatModel(t *testing.T) {
 		Inputs:  []tensor.Spec{{Name: "input", DType: tensor.Float64, Shape: tensor.Shape{-1, -1}}},
 		Outputs: []tensor.Spec{{Name: "output", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
 	}
-	answer := func(v []float64) string { return fmt.Sprint(len(v)) }
+	var answer atomic.Value // of func([]float64) string
+	answer.Store(func(v []float64) string { return fmt.Sprint(len(v)) })
 	r.model("sum", spec, func(b *scheduler.Batch) error {
 		var texts []string
 		for _, p := range b.Parts {
@@ -603,7 +605,7 @@ func TestFlatModel(t *testing.T) {
 			}
 			n := len(v) / p.Rows
 			for i := range p.Rows {
-				texts = append(texts, answer(v[i*n:(i+1)*n]))
+				texts = append(texts, answer.Load().(func([]float64) string)(v[i*n:(i+1)*n]))
 			}
 		}
 		out, err := tensor.FromStrings(tensor.Shape{len(texts)}, texts)
@@ -638,12 +640,12 @@ func TestFlatModel(t *testing.T) {
 	}
 	check(ask(""), `{"output":6,"model_name":"sum"`, "float64[1]")
 	check(ask(`{"batch":true}`), `{"outputs":[3,3],`, "float64[2]")
-	answer = func([]float64) string { return "[1.5, 2]" }
+	answer.Store(func([]float64) string { return "[1.5, 2]" })
 	check(ask(`{"batch":true}`), `{"outputs":[[1.5, 2],[1.5, 2]],`, "float64[2, 2]")
 	check(ask(""), `{"output":[1.5, 2],`, "float64[2]")
-	answer = func([]float64) string { return "a cat" }
+	answer.Store(func([]float64) string { return "a cat" })
 	check(ask(""), `{"output":"a cat",`, "no tensor")
-	answer = func([]float64) string { return `{"label":"cat"}` }
+	answer.Store(func([]float64) string { return `{"label":"cat"}` })
 	check(ask(`{"batch":true}`), `{"outputs":[{"label":"cat"},{"label":"cat"}],`, "no tensor")
 }
 

@@ -40,14 +40,27 @@ type loop struct {
 	spare    []*call // the mailbox's other half
 
 	// Guarded by mu.
-	mu    sync.Mutex
-	done  []*call
-	awake bool // the loop is in a turn, or has been told to take one
+	mu       sync.Mutex
+	done     []*call
+	writable []*session
+	awake    bool // the loop is in a turn, or has been told to take one
 }
 
+// post brings a completed call; any goroutine may.
 func (l *loop) post(c *call) {
 	l.mu.Lock()
 	l.done = append(l.done, c)
+	l.unlockAndWake()
+}
+
+// postWritable brings a session whose socket takes bytes again.
+func (l *loop) postWritable(s *session) {
+	l.mu.Lock()
+	l.writable = append(l.writable, s)
+	l.unlockAndWake()
+}
+
+func (l *loop) unlockAndWake() {
 	wake := !l.awake
 	l.awake = true
 	l.mu.Unlock()
@@ -112,14 +125,17 @@ func (l *loop) end() {
 // next completion wakes the loop.
 func (l *loop) collect() bool {
 	l.mu.Lock()
-	done := l.done
-	if len(done) == 0 {
+	done, writable := l.done, l.writable
+	if len(done) == 0 && len(writable) == 0 {
 		l.awake = len(l.ready) > 0
 		l.mu.Unlock()
 		return len(l.ready) > 0
 	}
-	l.done = l.spare
+	l.done, l.writable = l.spare, nil // sockets that were full are few
 	l.mu.Unlock()
+	for _, s := range writable {
+		s.queue()
+	}
 	for _, c := range done {
 		c.inFlight = false
 		c.session.inFlight--

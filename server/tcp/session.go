@@ -14,12 +14,10 @@ import (
 
 // socket is what a session needs of its transport. Every method is called on the session's loop.
 type socket interface {
-	// Write and Writev take all the bytes, at once or into a buffer of their own. The slices may be reused
-	// when they return.
-	Write(p []byte) error
-	Writev(vecs [][]byte) error
-	// Buffered is the number of bytes taken and not yet accepted by the peer's kernel or ours.
-	Buffered() int
+	// Write takes what it can of vecs without blocking, and says how many bytes that were.
+	Write(vecs [][]byte) (int, error)
+	// AwaitRoom has the session's loop told, once, when Write takes bytes again.
+	AwaitRoom() error
 	// ReadInto fills p with what has arrived, without blocking: 0 when nothing has.
 	ReadInto(p []byte) int
 	// CloseWrite ends our direction; Close ends both and leads to session.closed.
@@ -45,9 +43,9 @@ type session struct {
 	begun     time.Time // when the half-received message began; zero: none
 	arrived   int64     // bytes of it
 
-	written  int64     // bytes handed to the socket, ever
-	accepted int64     // bytes of these that were gone at the last look
-	progress time.Time // when accepted last grew, or the buffer was last empty
+	ready    int       // bytes of tensors in answers that are known and not encoded
+	unsent   outbound  // answers that are encoded and that the socket has not taken
+	progress time.Time // when it last took some, or had nothing to take
 
 	why      metrics.Closed // why the session ends; by its client unless somebody says otherwise
 	queued   bool           // in loop.ready
@@ -177,9 +175,9 @@ func (s *session) open(c *call, fault error) error {
 		return fmt.Errorf("%w: this connection has %d requests in flight, the limit (tcp.in_flight_per_connection) is %d: wait for answers before asking more",
 			scheduler.ErrOverloaded, s.inFlight, cfg.InFlight)
 	}
-	if s.stalled(s.loop.now, stallBeforeRefusal) {
+	if s.unread() > cfg.OutboundBytes && s.stalled(s.loop.now, stallBeforeRefusal) {
 		return fmt.Errorf("%w: %d bytes of answers wait for this client, the limit (tcp.outbound_bytes) is %d: read answers before asking more",
-			scheduler.ErrOverloaded, s.socket.Buffered(), cfg.OutboundBytes)
+			scheduler.ErrOverloaded, s.unread(), cfg.OutboundBytes)
 	}
 	if s.waiting > floodFactor*cfg.InFlight {
 		s.leaveFor(metrics.ClosedStalled)
@@ -232,88 +230,93 @@ func (s *session) finish(c *call) {
 		s.loop.freeCall(c)
 		return
 	}
-	if c == s.head && !s.queued {
+	s.ready += c.outputBytes()
+	if c == s.head {
+		s.queue()
+	}
+}
+
+// queue has the loop flush the session at the end of this turn.
+func (s *session) queue() {
+	if !s.queued && !s.gone {
 		s.queued = true
 		s.loop.ready = append(s.loop.ready, s)
 	}
 }
 
-// flush writes the answers at the head of the line, as many as are known.
+// flush writes the answers at the head of the line, as many as are known and the socket takes.
 func (s *session) flush() {
-	const (
-		burst   = 1 << 20 // bytes encoded before they are written
-		maxVecs = 512     // a message has at most 511, and one writev takes 1,024
-	)
-	l := s.loop
-	for s.head != nil && s.head.answered && !s.gone {
-		l.out, l.vecs = l.out[:0], l.vecs[:0]
-		first := s.head
-		var last *call
-		for c := first; c != nil && c.answered && len(l.out) < burst && len(l.vecs) < maxVecs; c = c.next {
-			l.encode(c)
-			last = c
-		}
-		s.head = last.next
-		if s.head == nil {
-			s.tail = nil
-		}
-		s.write()
-		for c := first; ; {
-			next := c.next
-			s.waiting--
-			l.freeCall(c)
-			if c == last {
-				break
-			}
-			c = next
-		}
+	defer s.rescue()
+	for s.drain() && s.head != nil && s.head.answered {
+		s.encode()
 	}
 	if s.deaf && !s.gone {
 		s.leave()
 	}
 }
 
-// write hands what encode left in the loop's buffers to the socket.
-func (s *session) write() {
-	const keep = 8 << 20 // a larger buffer was for one large answer
-	l := s.loop
-	size := 0
-	for _, v := range l.vecs {
-		size += len(v)
+// encode takes answers from the line and makes them what is unsent.
+func (s *session) encode() {
+	const (
+		burst   = 1 << 20 // bytes encoded before they are written
+		maxVecs = 512     // a message has at most 511, and one writev takes 1,024
+	)
+	l, u := s.loop, &s.unsent
+	u.first = s.head
+	for c := s.head; c != nil && c.answered && len(l.out) < burst && len(l.vecs) < maxVecs; c = c.next {
+		s.ready -= c.outputBytes()
+		l.encode(c)
+		u.last = c
 	}
-	var err error
-	if len(l.vecs) == 1 {
-		err = s.socket.Write(l.vecs[0])
-	} else {
-		err = s.socket.Writev(l.vecs)
+	s.head = u.last.next
+	if s.head == nil {
+		s.tail = nil
 	}
-	clear(l.vecs)
-	if cap(l.out) > keep {
-		l.out = nil
+	u.last.next = nil
+	u.vecs = l.vecs
+	s.progress = l.now
+	for _, v := range u.vecs {
+		u.bytes += len(v)
 	}
-	if err != nil {
-		return // the socket has closed itself
-	}
-	s.written += int64(size)
-	l.tally.Sent(size)
-	s.look(l.now)
 }
 
-// look notes how far the peer has taken the answers.
-func (s *session) look(now time.Time) {
-	if accepted := s.written - int64(s.socket.Buffered()); accepted > s.accepted || accepted == s.written {
-		s.accepted, s.progress = accepted, now
+// drain writes what is unsent. It reports whether nothing is left and more may be encoded.
+func (s *session) drain() bool {
+	l, u := s.loop, &s.unsent
+	if u.first == nil || s.gone {
+		return !s.gone
 	}
+	n, err := s.socket.Write(u.vecs)
+	if err != nil {
+		s.why = metrics.ClosedError
+		s.socket.Close() // closed frees what is unsent
+		return false
+	}
+	if n > 0 {
+		l.tally.Sent(n)
+		s.progress = l.now
+	}
+	if u.bytes -= n; u.bytes > 0 {
+		u.keep(l, n)
+		if err := s.socket.AwaitRoom(); err != nil {
+			s.end(metrics.ClosedError, "it cannot be waited for", "error", err)
+		}
+		return false
+	}
+	u.release(s)
+	return true
 }
 
 // stallBeforeRefusal is how long a reader over its outbound limit may stand still before its new requests
 // are refused.
 const stallBeforeRefusal = 100 * time.Millisecond
 
-// stalled reports whether the peer has left more than its share of answers unread, taking none of them
-// for d.
+// unread is the bytes of answers that wait for the peer to read.
+func (s *session) unread() int { return s.unsent.bytes + s.ready }
+
+// stalled reports whether answers wait for a peer that has taken none for d.
 func (s *session) stalled(now time.Time, d time.Duration) bool {
-	return s.socket.Buffered() > s.loop.door.cfg.OutboundBytes && now.Sub(s.progress) >= d
+	return s.unsent.bytes > 0 && now.Sub(s.progress) >= d
 }
 
 // floodFactor times the in-flight limit is how many refusals may wait behind unanswered questions.
@@ -330,7 +333,7 @@ func (s *session) leaveFor(why metrics.Closed) {
 // reads them and then the end; its input is discarded for a while, since unread input at close makes the
 // kernel reset the connection and the client lose the answers.
 func (s *session) leave() {
-	if s.head != nil || !s.shut.IsZero() || s.socket.Buffered() > 0 {
+	if s.head != nil || !s.shut.IsZero() || s.unsent.first != nil {
 		return
 	}
 	s.shut = s.loop.now
@@ -352,19 +355,15 @@ func (s *session) discard(n int) {
 func (s *session) tick() {
 	const linger = time.Second
 	cfg, now := &s.loop.door.cfg, s.loop.now
-	s.look(now)
 	switch {
 	case !s.shut.IsZero():
 		if now.Sub(s.shut) >= linger {
 			s.socket.Close()
 		}
 	case s.stalled(now, cfg.OutboundStall):
-		s.end(metrics.ClosedStalled, "it does not read its answers", "unread", s.socket.Buffered(), "limit", cfg.OutboundBytes, "for", now.Sub(s.progress))
+		s.end(metrics.ClosedStalled, "it does not read its answers", "unread", s.unread(), "for", now.Sub(s.progress))
 	case s.deaf:
 		s.leave()
-		if now.Sub(s.progress) >= cfg.OutboundStall && s.socket.Buffered() > 0 {
-			s.end(metrics.ClosedStalled, "it does not read its last answers", "unread", s.socket.Buffered())
-		}
 	case cfg.MessageTimeout > 0 && !s.begun.IsZero() && now.Sub(s.begun) >= cfg.MessageTimeout+time.Duration(s.arrived)*time.Second/slowest:
 		s.end(metrics.ClosedMessageTimeout, "its message does not arrive", "bytes", s.arrived, "for", now.Sub(s.begun), "limit", cfg.MessageTimeout)
 	case cfg.IdleTimeout > 0 && s.waiting == 0 && s.begun.IsZero() && now.Sub(s.lastInput) >= cfg.IdleTimeout:
@@ -401,5 +400,6 @@ func (s *session) closed() {
 		c = next
 	}
 	s.head, s.tail = nil, nil
+	s.unsent.release(s)
 	s.loop.remove(s)
 }

@@ -12,28 +12,36 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// memory is a socket that keeps what is written, as much as its peer takes.
+// memory is a socket that keeps what is written, as much as it has room for.
 type memory struct {
 	out    []byte
-	unread int // bytes the peer has not taken
+	full   bool // has no room
+	few    int  // if not 0, what it takes at a time
+	awaits int  // times that room was awaited
 	shut   bool
 	closed bool
 	s      *session
 }
 
-func (m *memory) Write(p []byte) error {
-	m.out = append(m.out, p...)
-	return nil
-}
-
-func (m *memory) Writev(vecs [][]byte) error {
+func (m *memory) Write(vecs [][]byte) (n int, err error) {
 	for _, v := range vecs {
+		if m.full {
+			break
+		}
+		if m.few > 0 && n+len(v) > m.few {
+			v = v[:m.few-n]
+		}
 		m.out = append(m.out, v...)
+		n += len(v)
 	}
+	return n, nil
+}
+
+func (m *memory) AwaitRoom() error {
+	m.awaits++
 	return nil
 }
 
-func (m *memory) Buffered() int       { return m.unread }
 func (m *memory) ReadInto([]byte) int { return 0 }
 func (m *memory) CloseWrite()         { m.shut = true }
 func (m *memory) Peer() string        { return "memory" }
@@ -46,6 +54,11 @@ func (m *memory) Close() {
 
 // newSession is a session on a loop that nobody runs but the test.
 func newSession(t testing.TB, w worker, pool *tensor.Pool) (*session, *memory) {
+	t.Helper()
+	return newSessionOf(t, floats("x"), w, pool)
+}
+
+func newSessionOf(t testing.TB, spec scheduler.Spec, w worker, pool *tensor.Pool) (*session, *memory) {
 	t.Helper()
 	numbers := metrics.New("test")
 	g := gate.New(gate.Config{
@@ -60,7 +73,7 @@ func newSession(t testing.TB, w worker, pool *tensor.Pool) (*session, *memory) {
 	}
 	g.Attach(s)
 	t.Cleanup(s.Close)
-	if _, err := s.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, floats("x"), w, scheduler.ReplicaOptions{}); err != nil {
+	if _, err := s.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, spec, w, scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	d := &Door{gate: g, log: slog.New(slog.DiscardHandler), cfg: Config{
@@ -81,6 +94,71 @@ func (s *session) take(p []byte) {
 	s.loop.begin()
 	s.traffic(p)
 	s.loop.end()
+}
+
+// room tells the session that its socket takes bytes again, as the waiter does.
+func room(s *session) {
+	s.loop.postWritable(s)
+	now := s.loop.now
+	s.loop.begin()
+	s.loop.now = now
+	s.loop.end()
+}
+
+// Answers arrive whole and in order however little the socket takes at a time, and nothing is freed before
+// it was written.
+func TestPiecemealAnswers(t *testing.T) {
+	pool := tensor.NewPool(1 << 30)
+	wide := floats("x")
+	wide.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, 5000}}}
+	answers := byte(0)
+	s, m := newSessionOf(t, wide, func(b *scheduler.Batch) error {
+		buf, err := pool.Get(b.Rows * 5000)
+		if err != nil {
+			return err
+		}
+		for i := range b.Rows {
+			answers++
+			for j := range 5000 {
+				buf.Bytes()[i*5000+j] = answers
+			}
+		}
+		b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, 5000}, Data: buf.Bytes(), Buf: buf}}, nil)
+		return nil
+	}, pool)
+	m.few = 777
+	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 20
+	for range n {
+		s.take(ask)
+	}
+	for turns := 0; s.waiting > 0; turns++ {
+		if turns > 1000 {
+			t.Fatalf("%d answers are still waiting", s.waiting)
+		}
+		room(s)
+	}
+	d := shiva.NewDecoder(shiva.DecoderConfig{})
+	for i := range n {
+		k, got, err := d.Push(m.out)
+		m.out = m.out[k:]
+		if err != nil || got == nil {
+			t.Fatalf("answer %d: %v", i, err)
+		}
+		for _, v := range got.Tensors[0].Data {
+			if v != byte(i+1) {
+				t.Fatalf("answer %d has a byte of answer %d", i+1, v)
+			}
+		}
+	}
+	s.socket.Close()
+	_ = s.loop.decoder.Close()
+	if pool.InUse() != 0 {
+		t.Errorf("%d bytes are still out", pool.InUse())
+	}
 }
 
 // A small question and its answer allocate nothing of ours in steady state; what is left is the
@@ -176,19 +254,20 @@ func TestSessionClocks(t *testing.T) {
 	})
 	t.Run("a reader that stands still", func(t *testing.T) {
 		s, m := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)
-		m.unread, s.written = 2<<20, 2<<20
+		m.full = true
 		s.take(ask)
-		if m.closed || len(m.out) == 0 {
-			t.Error("no answer, or closed at once")
+		if m.closed || m.awaits != 1 {
+			t.Errorf("closed %v, awaits %d", m.closed, m.awaits)
 		}
-		later(s, 5*time.Second)
-		m.unread-- // it reads a byte
-		later(s, time.Second)
+		later(s, 9*time.Second)
+		m.full, m.few = false, 1 // it reads a byte
+		room(s)
+		m.full = true
 		later(s, 9*time.Second)
 		if m.closed {
 			t.Error("closed although it reads, slowly")
 		}
-		later(s, 2*time.Second)
+		later(s, 11*time.Second)
 		if !m.closed {
 			t.Error("still open")
 		}

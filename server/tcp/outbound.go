@@ -1,0 +1,43 @@
+package tcp
+
+// outbound is a run of answers, encoded and not yet taken by the socket. Its memory is the loop's while a
+// write is tried, and its own when the socket was full: then the small parts are kept in the buffer they were
+// encoded into, and large tensors stay where they are, in their calls.
+type outbound struct {
+	first, last *call // nil: nothing is unsent
+	vecs        [][]byte
+	bytes       int  // in vecs
+	kept        bool // vecs and what they are cut from are no longer the loop's
+}
+
+// keep takes the first n bytes off, which were written, and the loop's buffers over.
+func (u *outbound) keep(l *loop, n int) {
+	for n >= len(u.vecs[0]) {
+		n -= len(u.vecs[0])
+		u.vecs = u.vecs[1:]
+	}
+	u.vecs[0] = u.vecs[0][n:]
+	if !u.kept {
+		l.out, l.vecs, u.kept = nil, nil, true
+	}
+}
+
+// release frees the calls, and gives the loop's buffers back to it if they are not kept.
+func (u *outbound) release(s *session) {
+	const keep = 8 << 20 // a larger buffer was for one large answer
+	l := s.loop
+	for c := u.first; c != nil; {
+		next := c.next
+		s.waiting--
+		l.freeCall(c)
+		c = next
+	}
+	if !u.kept {
+		clear(l.vecs)
+		l.out, l.vecs = l.out[:0], l.vecs[:0]
+		if cap(l.out) > keep {
+			l.out = nil
+		}
+	}
+	*u = outbound{}
+}
