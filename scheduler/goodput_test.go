@@ -18,8 +18,11 @@ func cell(strategy string, load float64) simulation {
 // Shares are of what was offered; capacity is 1/load of that.
 func TestGoodputUnderOverload(t *testing.T) {
 	for _, c := range []struct{ load, share float64 }{
-		{0.5, 0.998}, {0.8, 0.99}, {0.95, 0.96}, {1.1, 0.86}, {1.5, 0.65}, {2.5, 0.388},
+		{0.5, 0.998}, {0.8, 0.99}, {0.95, 0.97}, {1.1, 0.88}, {1.5, 0.66}, {2.5, 0.41},
 	} {
+		if race && c.load != 1.5 { // ten times as slow, and there is one goroutine
+			continue
+		}
 		t.Run(fmt.Sprint("load=", c.load), func(t *testing.T) {
 			r := cell("deadline", c.load).run(t)
 			t.Logf("share %.3f, of capacity %.3f, batch %.1f, p50 %v, p99 %v, %v, %v",
@@ -35,7 +38,11 @@ func TestGoodputUnderOverload(t *testing.T) {
 // more than a hundredth of what was offered.
 func TestDefaultIsBest(t *testing.T) {
 	no := false
-	for _, load := range []float64{0.5, 0.8, 0.95, 1.1, 1.5, 2.5} {
+	loads := []float64{0.5, 0.8, 0.95, 1.1, 1.5, 2.5}
+	if race {
+		loads = []float64{0.8}
+	}
+	for _, load := range loads {
 		line, best := "", 0.0
 		for _, strategy := range []string{"aimd", "static", "quantile"} {
 			r := cell(strategy, load).run(t)
@@ -66,7 +73,7 @@ func TestPaperCollapses(t *testing.T) {
 	}
 }
 
-// TestGoodputProfiles looks at other models and arrivals: about 0.9 of the capacity at 1.5 times of it, and
+// TestGoodputProfiles looks at other models and arrivals: the capacity at 1.5 times of it, but for noise, and
 // hardly a miss at half of it.
 func TestGoodputProfiles(t *testing.T) {
 	for name, s := range map[string]simulation{
@@ -82,7 +89,10 @@ func TestGoodputProfiles(t *testing.T) {
 			if max := 128 / (s.a + 128*s.b).Seconds() * float64(s.replicas); capacity > max {
 				capacity = max // the maximum batch allows no more
 			}
-			for _, c := range []struct{ load, least float64 }{{0.5, 0.97}, {1.5, 0.87}} {
+			for _, c := range []struct{ load, least float64 }{{0.5, 0.97}, {1.5, 0.95}} {
+				if race && c.load > 1 {
+					continue
+				}
 				s.load = c.load * capacity / s.capacity()
 				r := s.run(t)
 				share := r.share()

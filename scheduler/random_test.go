@@ -29,7 +29,7 @@ func TestRandom(t *testing.T) {
 		return
 	}
 	n := *seedsFlag
-	if testing.Short() {
+	if testing.Short() || race {
 		n = 10
 	}
 	for seed := range n {
