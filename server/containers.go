@@ -1,12 +1,15 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"time"
 
 	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // dialect gives addresses one.
@@ -24,7 +27,11 @@ func (s *Server) sessions() []admin.Session {
 		return out
 	}
 	now := time.Now()
-	for _, i := range s.containers.Sessions() {
+	sessions := s.containers.Sessions()
+	for _, d := range s.dialers {
+		sessions = append(sessions, d.Session())
+	}
+	for _, i := range sessions {
 		out = append(out, admin.Session{
 			Model:     i.Model.Name,
 			Version:   i.Model.Version,
@@ -46,9 +53,29 @@ func (s *Server) sessions() []admin.Session {
 	return out
 }
 
-// supervise starts the processes of every [[container]].
+// inputs are the types of input as the configuration writes them.
+var inputs = map[string]tensor.DType{"bytes": tensor.Uint8, "ints": tensor.Int32, "doubles": tensor.Float64, "strings": tensor.Bytes}
+
+// supervise starts the processes of every [[container]], and calls those that have an address.
 func (s *Server) supervise() error {
 	for _, c := range s.cfg.Supervised {
+		if c.Address != "" {
+			one, err := containers.Dial(containers.DialConfig{
+				Name:         c.Name,
+				Addr:         c.Address,
+				Model:        scheduler.ModelID{Name: c.Model, Version: c.Version},
+				Input:        inputs[c.Input],
+				Scheduler:    s.sched,
+				Pool:         s.pool,
+				WriteTimeout: s.cfg.Containers.WriteTimeout,
+				Log:          s.log,
+			})
+			if err != nil {
+				return err
+			}
+			s.dialers = append(s.dialers, one)
+			continue
+		}
 		one, err := containers.Supervise(containers.Command{
 			Name:        c.Name,
 			Args:        c.Command,
@@ -73,6 +100,17 @@ func (s *Server) stopProcesses() error {
 	var all sync.WaitGroup
 	for i, one := range s.supervisors {
 		all.Go(func() { faults[i] = one.Close() })
+	}
+	all.Wait()
+	return errors.Join(faults...)
+}
+
+// hangUp parts from the containers that were called.
+func (s *Server) hangUp(ctx context.Context) error {
+	faults := make([]error, len(s.dialers))
+	var all sync.WaitGroup
+	for i, one := range s.dialers {
+		all.Go(func() { faults[i] = one.Shutdown(ctx) })
 	}
 	all.Wait()
 	return errors.Join(faults...)

@@ -41,6 +41,7 @@ type Server struct {
 	containers  *containers.Listener
 	door        *tcp.Door
 	supervisors []*containers.Supervisor
+	dialers     []*containers.Dialer
 
 	state  atomic.Pointer[string] // admin.Starting, Serving, Draining
 	failed chan error
@@ -256,7 +257,7 @@ func (s *Server) stop(ctx context.Context) error {
 	if s.door != nil {
 		faults = append(faults, s.door.Shutdown(ctx))
 	}
-	faults = append(faults, s.stopProcesses())
+	faults = append(faults, s.stopProcesses(), s.hangUp(ctx))
 	if s.containers != nil {
 		faults = append(faults, s.containers.Shutdown(ctx))
 	}

@@ -17,7 +17,7 @@ type Config struct {
 	Limits     Limits           `toml:"limits"`
 	Defaults   Policy           `toml:"defaults"`
 	Models     map[string]Model `toml:"model"`     // by model name, for all its versions; complete: what the file leaves out is from Defaults
-	Supervised []Container      `toml:"container"` // processes that the server starts and stops itself
+	Supervised []Container      `toml:"container"` // processes that the server starts and stops itself, and containers that it calls
 
 	origins map[string]origin // key -> where its value came from; a key that is missing has its default
 }
@@ -102,14 +102,21 @@ type Model struct {
 	DefaultVersion string `toml:"default_version"` // the version that the bare name means; "" = the newest that is ready
 }
 
-// Container is a process that the server starts, restarts and stops. It connects like any other.
+// Container is a process that the server starts, restarts and stops, and that connects like any other; or, with an
+// address, a container of RPC v0 that runs elsewhere and waits to be called.
 type Container struct {
-	Name        string            `toml:"name"`         // of the process, in logs and status; unique
+	Name        string            `toml:"name"`         // in logs and status; unique
 	Command     []string          `toml:"command"`      // program and arguments; no shell
 	Replicas    int               `toml:"replicas"`     // processes; 1 if the file does not say
 	Env         map[string]string `toml:"env"`          // added to the server's environment
 	Dir         string            `toml:"dir"`          // working directory, relative to the file; "" = the server's own
 	StopTimeout time.Duration     `toml:"stop_timeout"` // from SIGTERM to SIGKILL; 10s if the file does not say
+
+	Address string `toml:"address"` // "tcp://host:port" or "ipc://path", instead of a command
+	RPC     string `toml:"rpc"`     // "v0": those of all other generations call the server
+	Model   string `toml:"model"`   // what it serves: a container of RPC v0 cannot say
+	Version string `toml:"version"` // likewise
+	Input   string `toml:"input"`   // likewise: bytes, ints, doubles or strings
 }
 
 // newContainer is what a [[container]] begins as.

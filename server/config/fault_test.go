@@ -203,6 +203,38 @@ env = { "A=B" = "" }
 			`x.toml:12:1: container[2].command: missing: program and arguments, as ["python3", "model.py"]`,
 			`x.toml:13:9: container[2].env."A=B": not a name of an environment variable`,
 		}},
+		{"containers that are called", `
+[[container]]
+name = "a"
+address = "x:1"
+rpc = "v3"
+model = "a/b"
+input = "floats"
+command = ["x"]
+replicas = 2
+dir = "x"
+[[container]]
+name = "b"
+command = ["x"]
+input = "ints"
+[[container]]
+name = "c"
+address = "tcp://x:0"
+rpc = "v0"
+model = "m"
+version = "1"
+input = "ints"
+`, []string{
+			`x.toml:2:3: container[0].version: "" is not a version: want 1 to 128 bytes of printable characters without /`,
+			`x.toml:5:1: container[0].rpc: expected "v0", got "v3": containers of all other generations call the server`,
+			`x.toml:6:1: container[0].model: "a/b" is not a name for a model: want 1 to 128 bytes of printable characters without /`,
+			`x.toml:7:1: container[0].input: expected one of bytes, ints, doubles, strings, got "floats"`,
+			`x.toml:8:1: container[0].command: has no meaning with address: that container is not a process of this server`,
+			`x.toml:9:1: container[0].replicas: has no meaning with address: that container is not a process of this server`,
+			`x.toml:10:1: container[0].dir: has no meaning with address: that container is not a process of this server`,
+			`x.toml:14:1: container[1].input: has no meaning without address: a container that connects says so itself`,
+			`x.toml:17:1: container[2].address: "tcp://x:0" is not where a container can be called: want tcp://host:port, as "tcp://10.0.0.7:6001"`,
+		}},
 		{"addresses", `
 [tcp]
 listen = "127.0.0.1:7000"

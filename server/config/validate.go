@@ -16,6 +16,7 @@ var (
 	strategies = []string{"deadline", "aimd", "quantile", "static"}
 	formats    = []string{"text", "json"}
 	levels     = []string{"debug", "info", "warn", "error"}
+	v0Inputs   = []string{"bytes", "ints", "doubles", "strings"}
 )
 
 // Validate checks every value and the rules between values, and reports all faults at once as an *Error.
@@ -97,6 +98,7 @@ func (c Config) validateContainers(fs *faults) {
 	}
 
 	names := map[string]int{}
+	commands := 0
 	for i, p := range c.Supervised {
 		key := indexKey("container", i)
 		switch first, taken := names[p.Name]; {
@@ -109,6 +111,16 @@ func (c Config) validateContainers(fs *faults) {
 		default:
 			names[p.Name] = i
 		}
+		if p.Address != "" {
+			validateCalled(fs, key, p)
+			continue
+		}
+		commands++
+		for _, f := range []struct{ key, value string }{{"rpc", p.RPC}, {"model", p.Model}, {"version", p.Version}, {"input", p.Input}} {
+			if f.value != "" {
+				fs.add(key+"."+f.key, "has no meaning without address: a container that connects says so itself")
+			}
+		}
 		if len(p.Command) == 0 || p.Command[0] == "" {
 			fs.add(key+".command", `missing: program and arguments, as ["python3", "model.py"]`)
 		}
@@ -120,8 +132,39 @@ func (c Config) validateContainers(fs *faults) {
 			}
 		}
 	}
-	if len(c.Supervised) > 0 && len(k.Listen) == 0 {
-		fs.add("containers.listen", "empty, but there are %d [[container]] to connect: give it an address, such as 127.0.0.1:0", len(c.Supervised))
+	if commands > 0 && len(k.Listen) == 0 {
+		fs.add("containers.listen", "empty, but there are %d [[container]] to connect: give it an address, such as 127.0.0.1:0", commands)
+	}
+}
+
+// validateCalled checks a container that the server calls.
+func validateCalled(fs *faults, key string, p Container) {
+	switch rest, ipc := strings.CutPrefix(p.Address, "ipc://"); {
+	case ipc && rest == "":
+		fs.add(key+".address", "ipc:// without a path")
+	case !ipc:
+		if _, port, fault := splitAddr(strings.TrimPrefix(p.Address, "tcp://")); fault != "" || port == "0" {
+			fs.add(key+".address", `%q is not where a container can be called: want tcp://host:port, as "tcp://10.0.0.7:6001"`, p.Address)
+		}
+	}
+	if p.RPC != "v0" {
+		fs.add(key+".rpc", `expected "v0", got %q: containers of all other generations call the server`, p.RPC)
+	}
+	if fault := badModelName(p.Model); fault != "" {
+		fs.add(key+".model", "%s", fault)
+	}
+	if fault := badVersion(p.Version); fault != "" {
+		fs.add(key+".version", "%s", fault)
+	}
+	fs.oneOf(key+".input", p.Input, v0Inputs)
+	process := newContainer()
+	for _, f := range []struct {
+		key string
+		set bool
+	}{{"command", len(p.Command) > 0}, {"replicas", p.Replicas != process.Replicas}, {"env", len(p.Env) > 0}, {"dir", p.Dir != ""}, {"stop_timeout", p.StopTimeout != process.StopTimeout}} {
+		if f.set {
+			fs.add(key+"."+f.key, "has no meaning with address: that container is not a process of this server")
+		}
 	}
 }
 

@@ -185,6 +185,60 @@ func TestE2EDescriptorsRunOut(t *testing.T) {
 }
 
 // kill -9 of the container: the requests in it are answered, and the supervised process is back by itself.
+// A container of RPC v0 does not connect: the server calls it, and calls again when it is gone.
+func TestE2ECallsV0(t *testing.T) {
+	var config string
+	var addrs []string
+	for _, kind := range []string{"ints", "doubles", "bytes", "strings"} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addrs = append(addrs, l.Addr().String())
+		l.Close()
+		config += fmt.Sprintf("[[container]]\nname = \"v0_%s\"\naddress = \"tcp://%s\"\nrpc = \"v0\"\nmodel = \"v0_%[1]s\"\nversion = \"1\"\ninput = \"%[1]s\"\n", kind, l.Addr())
+	}
+	s := start(t, config)
+	script := filepath.Join(root(t), "server/e2e/python/v0_container.py")
+	first := s.run(python(t), append([]string{script}, addrs...)...)
+	client := s.client()
+	ask := func(model, metadata, want string, tensors ...tensor.Tensor) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		m, err := client.Do(ctx, &shiva.Message{Namespace: model, Metadata: []byte(metadata), Tensors: tensors})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Release()
+		if !strings.HasPrefix(string(m.Metadata), want) || len(m.Tensors) != 1 || m.Tensors[0].DType != tensor.Float64 {
+			t.Errorf("%s: %s, %v; expected %s", model, m.Metadata, m.Tensors, want)
+		}
+	}
+	all := func() {
+		t.Helper()
+		ints, _ := tensor.FromSlice(tensor.Shape{2, 3}, []int32{1, -2, 3, 4, 5, 6})
+		doubles, _ := tensor.FromSlice(tensor.Shape{2}, []float64{0.5, 0.25})
+		bytes, _ := tensor.FromSlice(tensor.Shape{2}, []byte{200, 100})
+		none, _ := tensor.FromSlice(tensor.Shape{0}, []float64{})
+		for _, kind := range []string{"ints", "doubles", "bytes", "strings"} {
+			s.waitReplicas("v0_"+kind, 1)
+		}
+		ask("v0_ints", `{"batch":true}`, `{"outputs":[2,15]`, ints)
+		ask("v0_doubles", ``, `{"output":0.75`, doubles)
+		ask("v0_doubles", ``, `{"output":0,`, none)
+		ask("v0_bytes", ``, `{"output":300`, bytes)
+		ask("v0_strings", `{"inputs":["hello","","grün"]}`, `{"outputs":[5,0,5]`)
+		ask("v0_strings", `{"inputs":["`+strings.Repeat("abcd", 50000)+`"]}`, `{"outputs":[200000]`)
+	}
+	all()
+	_ = first.Process.Kill()
+	_ = first.Wait()
+	s.waitReplicas("v0_ints", 0)
+	s.run(python(t), append([]string{script}, addrs...)...)
+	all()
+}
+
 func TestE2EContainerKilled(t *testing.T) {
 	s := start(t, config(t, digits))
 	s.waitReplicas("digits", 1)

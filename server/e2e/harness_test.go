@@ -148,6 +148,27 @@ func (s *shivad) env() []string {
 		"SHIVA_CONTAINERS_V1B="+s.old[0], "SHIVA_CONTAINERS_V2="+s.old[1], "SHIVA_CONTAINERS_V2A="+s.old[2])
 }
 
+// run starts a process that ends with the test.
+func (s *shivad) run(name string, args ...string) *exec.Cmd {
+	s.t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Env, cmd.Dir = s.env(), root(s.t)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out := new(strings.Builder)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if s.t.Failed() {
+			s.t.Logf("%s:\n%s", name, out)
+		}
+	})
+	return cmd
+}
+
 // client connects to the TCP door.
 func (s *shivad) client() *shiva.Client {
 	s.t.Helper()

@@ -1,0 +1,11 @@
+//go:build !linux
+
+package containers
+
+import (
+	"syscall"
+	"time"
+)
+
+// giveUpAfter is left to the system.
+func giveUpAfter(time.Duration) func(network, address string, c syscall.RawConn) error { return nil }

@@ -1,0 +1,247 @@
+package containers_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+var oldID = scheduler.ModelID{Name: "old", Version: "1"}
+
+// A v0 listens as the containers of RPC v0 do, and serves one connection at a time.
+type oldContainer struct {
+	ear   net.Listener
+	conns chan net.Conn
+}
+
+func newOld(t testing.TB) *oldContainer {
+	t.Helper()
+	ear, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &oldContainer{ear, make(chan net.Conn)}
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		for {
+			c, err := ear.Accept()
+			if err != nil {
+				close(o.conns)
+				return
+			}
+			o.conns <- c
+		}
+	})
+	t.Cleanup(func() {
+		ear.Close()
+		for c := range o.conns {
+			c.Close()
+		}
+		accepting.Wait()
+	})
+	return o
+}
+
+// call makes r call the container, and returns the connection.
+func (o *oldContainer) call(t testing.TB, r *rig) (*containers.Dialer, net.Conn) {
+	t.Helper()
+	d, err := containers.Dial(containers.DialConfig{
+		Name: "old", Addr: o.ear.Addr().String(), Model: oldID, Input: tensor.Float64,
+		Scheduler: r.sched, Pool: r.pool, WriteTimeout: 200 * time.Millisecond, Log: slog.New(slog.NewTextHandler(r.log, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	c := <-o.conns
+	t.Cleanup(func() { c.Close() })
+	r.wait(t, oldID, 1)
+	return d, c
+}
+
+// question reads a request of rows of one length.
+func question(c net.Conn) (rows [][]float64, err error) {
+	var head [9]byte
+	if _, err := io.ReadFull(c, head[:5]); err != nil {
+		return nil, err
+	}
+	if head[0] == 0 {
+		return nil, nil
+	}
+	if _, err := io.ReadFull(c, head[5:]); err != nil {
+		return nil, err
+	}
+	if head[0] != 2 {
+		return nil, errors.New("expected float64 of one length")
+	}
+	n, each := binary.LittleEndian.Uint32(head[1:]), binary.LittleEndian.Uint32(head[5:])
+	for range n {
+		row := make([]float64, each)
+		if err := binary.Read(c, binary.LittleEndian, row); err != nil {
+			return nil, err
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+// sums answers requests until goodbye or an error.
+func sums(c net.Conn) {
+	for {
+		rows, err := question(c)
+		if err != nil {
+			return
+		}
+		if rows == nil {
+			c.Write([]byte{0xd2, 4, 0, 0})
+			c.Close()
+			return
+		}
+		var out []byte
+		for _, row := range rows {
+			sum := 0.0
+			for _, v := range row {
+				sum += v
+			}
+			out = binary.LittleEndian.AppendUint64(out, math.Float64bits(sum))
+		}
+		c.Write(out)
+	}
+}
+
+func (r *rig) sum(v ...float64) (float64, error) {
+	in, err := tensor.FromSlice(tensor.Shape{1, len(v)}, v)
+	if err != nil {
+		return 0, err
+	}
+	out, err := r.infer(oldID, in)
+	if err != nil {
+		return 0, err
+	}
+	defer out[0].Release()
+	got, err := tensor.Values[float64](out[0])
+	if err != nil {
+		return 0, err
+	}
+	return got[0], nil
+}
+
+// TestDial: a container of RPC v0 serves many requests at once, is called again when it has gone, and is told goodbye.
+func TestDial(t *testing.T) {
+	r := newRig(t, containers.Config{})
+	o := newOld(t)
+	d, c := o.call(t, r)
+	go sums(c)
+	ask := func() {
+		var asking sync.WaitGroup
+		for i := range 200 {
+			asking.Go(func() {
+				if got, err := r.sum(float64(i), 0.5); err != nil || got != float64(i)+0.5 {
+					t.Errorf("%d: %v, %v", i, got, err)
+				}
+			})
+		}
+		asking.Wait()
+	}
+	ask()
+	if i := d.Session(); i.State != "serving" || i.Generation != "v0" || i.Rows != 200 || i.Failures != 0 {
+		t.Errorf("%+v", i)
+	}
+	c.Close()
+	r.logs(t, "container gone", "model=old/1", "it closed the connection")
+	c = <-o.conns
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		sums(c)
+	}()
+	r.wait(t, oldID, 1)
+	ask()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := d.Shutdown(ctx); err != nil {
+		t.Error(err)
+	}
+	<-ended
+	r.logs(t, "container gone", "told goodbye")
+}
+
+// TestDialHostile: what such a container does wrong costs its connection, or its batch, and no more.
+func TestDialHostile(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		do     func(c net.Conn)
+		reason string
+	}{
+		{"speaks unasked", func(c net.Conn) { c.Write([]byte("hello")) }, "without a batch to answer"},
+		{"answers half", func(c net.Conn) { question(c); c.Write([]byte{1, 2, 3}); c.Close() }, "ended early"},
+		{"answers twice", func(c net.Conn) {
+			question(c)
+			c.Write(make([]byte, 8))
+			time.Sleep(50 * time.Millisecond)
+			c.Write(make([]byte, 8))
+		}, "without a batch to answer"},
+		{"dies on a batch", func(c net.Conn) { question(c); c.Close() }, "it closed the connection"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, containers.Config{})
+			o := newOld(t)
+			_, c := o.call(t, r)
+			go tt.do(c)
+			if tt.name == "speaks unasked" {
+				r.logs(t, "container gone", tt.reason)
+				return
+			}
+			if _, err := r.sum(1, 2); err != nil && !errors.Is(err, scheduler.ErrContainerLost) && !errors.Is(err, scheduler.ErrUnavailable) {
+				t.Errorf("got %v", err)
+			}
+			r.logs(t, "container gone", tt.reason)
+		})
+	}
+	t.Run("does not read", func(t *testing.T) {
+		r := newRig(t, containers.Config{})
+		newOld(t).call(t, r)
+		big := make([]float64, 4<<20)
+		if _, err := r.sum(big...); !errors.Is(err, scheduler.ErrContainerLost) && !errors.Is(err, scheduler.ErrUnavailable) {
+			t.Errorf("got %v", err)
+		}
+		r.logs(t, "container gone", "does not take a batch")
+	})
+	t.Run("stays away, and close does not wait", func(t *testing.T) {
+		r := newRig(t, containers.Config{})
+		o := newOld(t)
+		o.ear.Close()
+		d, err := containers.Dial(containers.DialConfig{Name: "old", Addr: o.ear.Addr().String(), Model: oldID, Input: tensor.Float64, Scheduler: r.sched, Log: slog.New(slog.NewTextHandler(r.log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.logs(t, "cannot call the container", "refused")
+		if i := d.Session(); i.State != "calling" || !strings.Contains(i.Reason, "refused") {
+			t.Errorf("%+v", i)
+		}
+		d.Close()
+	})
+}
+
+// TestDialFaults: all faults are named at once.
+func TestDialFaults(t *testing.T) {
+	_, err := containers.Dial(containers.DialConfig{Addr: "udp://x:1", Input: tensor.Float32})
+	for _, want := range []string{"udp", "model is empty", "float32", "no scheduler"} {
+		if err == nil || !bytes.Contains([]byte(err.Error()), []byte(want)) {
+			t.Errorf("%q is not in %v", want, err)
+		}
+	}
+}
