@@ -15,10 +15,10 @@ PYTHON_SOURCES := containers/python examples bench server
 
 CHECKS := fmt vet staticcheck tidy scripts imports unit race invariants fuzz python e2e
 
-.PHONY: help build run test $(CHECKS) bench clean
+.PHONY: help build run test $(CHECKS) bench bench-goodput clean
 
 help: ## print this
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build bin/shivad, bin/shivactl and bin/digits-container
 	@mkdir -p bin
@@ -80,6 +80,10 @@ e2e: build $(VENV)/ready ## real processes on real sockets: server, containers a
 
 bench: $(VENV)/ready ## measure against the limits of this machine; BENCHFLAGS="-short -only door -profile DIR -markdown"
 	go run ./bench/run $(BENCHFLAGS)
+
+bench-goodput: ## what each batching strategy answers in time: simulated, then on the wire (about five minutes)
+	go run ./bench/goodput
+	go run ./bench/goodput -wire
 
 clean: ## remove what the other targets made
 	rm -rf bin $(VENV) $$(find . -name .ruff_cache -o -name .mypy_cache -o -name .pytest_cache -o -name __pycache__ -o -name "*.egg-info")

@@ -60,7 +60,8 @@ bench/echo:                 github.com/panjf2000/gnet/v2
 bench/door:                 bench/internal/declare server server/config scheduler shiva/tensor
 bench/noop:                 bench/internal/declare containers/container shiva/tensor
 bench/sim:                  scheduler scheduler/schedtest shiva/tensor
-bench/goodput:              bench/sim
+bench/sleeper:              bench/internal/declare containers/container shiva/tensor
+bench/goodput:              bench/sim bench/load shiva shiva/tensor
 bench/run:                  bench/load shiva/tensor
 `
 

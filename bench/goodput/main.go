@@ -2,11 +2,16 @@
 // capacity, and holds the default strategy to its promises (package sim).
 //
 //	goodput [-length 20s] [-seed N] [-jobs N] [-profile N] [-loads 0.5,1.5]
+//	goodput -wire [-length 3s] ...
+//
+// With -wire it is shivad itself, with real sockets, and a container process that sleeps; the simulation
+// stands beside it.
 //
 // It exits with 1 if a promise is broken.
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -25,7 +30,8 @@ import (
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("goodput: ")
-	length := flag.Duration("length", 20*time.Second, "virtual `time` per cell")
+	onWire := flag.Bool("wire", false, "measure shivad, not only the simulation")
+	length := flag.Duration("length", 0, "`time` per cell; 0: 20s, virtual, and 3s on the wire")
 	seed := flag.Uint64("seed", 1, "of arrivals and noise")
 	jobs := flag.Int("jobs", runtime.GOMAXPROCS(0), "simulations at a `time`")
 	profile := flag.Int("profile", 0, "only the profile of this `number`, from 1")
@@ -33,7 +39,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	broken, err := run(ctx, *length, *seed, *jobs, *profile, *loads)
+	broken, err := run(ctx, *onWire, *length, *seed, *jobs, *profile, *loads)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -45,7 +51,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, length time.Duration, seed uint64, jobs, profile int, loads string) (broken []string, err error) {
+func run(ctx context.Context, onWire bool, length time.Duration, seed uint64, jobs, profile int, loads string) (broken []string, err error) {
 	profiles := sim.Profiles()
 	if profile > len(profiles) || profile < 0 {
 		return nil, fmt.Errorf("there are %d profiles, and no number %d", len(profiles), profile)
@@ -64,6 +70,16 @@ func run(ctx context.Context, length time.Duration, seed uint64, jobs, profile i
 			at = append(at, load)
 		}
 	}
+	if onWire {
+		if profile == 0 {
+			profiles = profiles[1:2]
+		}
+		if loads == "" {
+			at = []float64{0.5, 0.8, 1.1, 1.5, 2}
+		}
+		return wire(ctx, profiles[0], at, cmp.Or(length, 3*time.Second), seed)
+	}
+	length = cmp.Or(length, 20*time.Second)
 	all, err := sim.RunAll(ctx, sim.Cells(profiles, at, 2*time.Second, length, seed), jobs)
 	if err != nil {
 		return nil, err

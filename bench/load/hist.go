@@ -61,6 +61,14 @@ func (h *Histogram) Merge(o *Histogram) {
 // Count is how many durations were added.
 func (h *Histogram) Count() int64 { return int64(h.n) }
 
+// Within is how many were at most d, to within d's bucket.
+func (h *Histogram) Within(d time.Duration) (n int64) {
+	for _, c := range h.counts[:bucket(max(int64(d), 0))+1] {
+		n += int64(c)
+	}
+	return n
+}
+
 // Max is the largest duration added, exactly.
 func (h *Histogram) Max() time.Duration { return time.Duration(h.max) }
 

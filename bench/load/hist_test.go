@@ -64,3 +64,15 @@ func TestEmptyHistogram(t *testing.T) {
 		t.Errorf("a negative duration: count %d p100 %v, want 1 and 0", h.Count(), h.Quantile(1))
 	}
 }
+
+func TestWithin(t *testing.T) {
+	var h Histogram
+	for i := range 100 {
+		h.Add(time.Duration(i) * time.Millisecond)
+	}
+	for d, want := range map[time.Duration]int64{-1: 1, 0: 1, 50 * time.Millisecond: 51, time.Hour: 100} {
+		if got := h.Within(d); got != want {
+			t.Errorf("%d within %v, want %d", got, d, want)
+		}
+	}
+}

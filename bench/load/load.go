@@ -62,6 +62,8 @@ type Result struct {
 	Failure string
 	// Latency holds the good answers to requests due in the measured time, from when they were due.
 	Latency Histogram
+	// Refusal holds the "!error" answers, likewise.
+	Refusal Histogram
 }
 
 // Rate is the good answers per second.
@@ -132,6 +134,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 		r.Failed += l.result.Failed
 		r.Lost += l.result.Lost
 		r.Latency.Merge(&l.result.Latency)
+		r.Refusal.Merge(&l.result.Refusal)
 		if r.Failure == "" {
 			r.Failure = l.result.Failure
 		}

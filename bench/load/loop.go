@@ -265,6 +265,9 @@ func (l *loop) answered(c *conn, now time.Duration) error {
 		if measured {
 			l.result.Failed++
 		}
+		if l.from <= due && due < l.to {
+			l.result.Refusal.Add(now - due)
+		}
 	case measured:
 		l.result.Answered++
 		l.result.Bytes += int64(len(c.frame))

@@ -1,0 +1,55 @@
+// Command sleeper is a container whose model answers a batch of n rows with its input after a + b·n, with
+// noise: a model of known speed that costs no processor.
+//
+//	sleeper [-servers ADDR] [-a 5ms] [-b 500us] [-noise 0.05] NAME:DATATYPE:SHAPE
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/shivad/shivad/bench/internal/declare"
+	"github.com/shivad/shivad/containers/container"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("sleeper: ")
+	servers := flag.String("servers", "127.0.0.1:7000", "`addresses` of the servers, with commas between")
+	a := flag.Duration("a", 5*time.Millisecond, "`time` per batch")
+	b := flag.Duration("b", 500*time.Microsecond, "`time` per row")
+	noise := flag.Float64("noise", 0.05, "relative standard deviation of the time")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := serve(ctx, strings.Split(*servers, ","), *a, *b, *noise, flag.Args()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func serve(ctx context.Context, servers []string, a, b time.Duration, noise float64, declarations []string) error {
+	if len(declarations) != 1 {
+		return fmt.Errorf("expected one model, got %d", len(declarations))
+	}
+	name, x, err := declare.Model(declarations[0])
+	if err != nil {
+		return err
+	}
+	return container.Serve(ctx, container.Model{
+		Name: name, Version: "1", Platform: "sleeper", Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x},
+		Predict: func(_ context.Context, batch *container.Batch) ([]tensor.Tensor, error) {
+			d := float64(a + b*time.Duration(batch.Inputs[0].Rows()))
+			time.Sleep(time.Duration(d * max(0.2, 1+noise*rand.NormFloat64())))
+			return batch.Inputs, nil
+		},
+	}, servers...)
+}
