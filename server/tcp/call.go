@@ -29,7 +29,7 @@ type call struct {
 }
 
 // Complete is the scheduler's last word on the request. It runs on any goroutine and only posts the call
-// to its loop, where everything else about a session happens.
+// to its loop, in whose turns everything else about a session happens.
 func (c *call) Complete(*scheduler.Request) { c.session.loop.post(c) }
 
 // failure is why the call is answered with "!error", or nil.

@@ -12,8 +12,8 @@
 // boundary is lost. What a client can make the server hold is bounded: requests in flight, bytes of a
 // half-received message, unread answers, connections; each limit is named in the error it causes.
 //
-// Concurrency: everything about a session happens on its event loop. Other goroutines reach a loop only
-// through its mailbox (loop.post, loop.postWritable). door.go is the only file that imports gnet; sessions know
+// Concurrency: everything about a session happens in turns of its loop, one at a time. Nearly all turns are
+// the event loop's; other goroutines reach it through its mailbox (loop.post, loop.postWritable). door.go is the only file that imports gnet; sessions know
 // a socket of six methods, so that another transport can carry them.
 //
 // Memory: a message's bytes are copied once, from the loop's read buffer into their tensor, or not at all

@@ -222,6 +222,8 @@ func (l *loop) leave() {
 func (d *Door) OnOpen(c gnet.Conn) (out []byte, action gnet.Action) {
 	d.cfg.Metrics.Opened()
 	l := d.loopOf(c.EventLoop())
+	l.turns.Lock()
+	defer l.turns.Unlock()
 	l.now = time.Now()
 	s := &session{loop: l, id: d.opened.Add(1), lastInput: l.now, progress: l.now}
 	s.socket = &socketOf{c: c, door: d, session: s}
@@ -234,8 +236,10 @@ func (d *Door) OnOpen(c gnet.Conn) (out []byte, action gnet.Action) {
 func (d *Door) OnClose(c gnet.Conn, _ error) gnet.Action {
 	d.connections.Add(-1)
 	if s, ok := c.Context().(*session); ok {
-		defer s.rescue()
 		d.waiter.forget(s)
+		s.loop.turns.Lock()
+		defer s.loop.turns.Unlock()
+		defer s.rescue()
 		s.closed()
 	}
 	return gnet.None
@@ -302,13 +306,13 @@ func (s *session) rescue() {
 		s.loop.door.log.Error("panic while serving a connection; closing it",
 			"peer", s.socket.Peer(), "panic", r, "stack", string(debug.Stack()))
 		if !s.gone {
-			s.socket.Close()
+			s.close()
 		}
 	}
 }
 
-// socketOf makes a gnet connection a socket. It reads and writes the descriptor itself, which is legal on
-// the loop: gnet's own writing copies what the socket does not take.
+// socketOf makes a gnet connection a socket. It reads and writes the descriptor itself, which is legal as
+// long as gnet has not closed it: gnet's own writing copies what the socket does not take.
 type socketOf struct {
 	c       gnet.Conn
 	door    *Door
@@ -344,7 +348,9 @@ func (k *socketOf) ReadInto(p []byte) int {
 
 func (k *socketOf) CloseWrite() { _ = unix.Shutdown(k.c.Fd(), unix.SHUT_WR) }
 
-func (k *socketOf) Close() { _ = k.c.EventLoop().Close(k.c) }
+// Close has gnet close the connection on its loop. Until OnClose, which waits for its turn, has returned,
+// the descriptor stays what it is.
+func (k *socketOf) Close() { _ = k.c.Close() }
 
 func (k *socketOf) Peer() string { return k.c.RemoteAddr().String() }
 

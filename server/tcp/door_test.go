@@ -403,9 +403,11 @@ func TestInFlightLimitIsAnsweredInTurn(t *testing.T) {
 	held := make(chan *scheduler.Batch, 10)
 	r.model("m", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
 	c := r.dial()
-	for i := range 4 {
-		c.send(message("m", "", float32(i), 0, 0, 0))
+	var questions []byte
+	for i := range 4 { // in one write, so that all are there before the first is answered
+		questions, _ = shiva.AppendMessage(questions, message("m", "", float32(i), 0, 0, 0))
 	}
+	c.bytes(questions)
 	rows := 0
 	for rows < 2 {
 		b := <-held

@@ -16,14 +16,17 @@ import (
 // after the other, the turn is left for when all of them have been read (see input).
 //
 // Completion reaches the loop by its mailbox. The first completion wakes the loop; those that come before
-// it runs ride along. One wake-up costs about as much as a small request, so a batch of 64 rows pays it
-// once.
+// it runs ride along. One wake-up costs about as much as a small request, and on an idle machine much more,
+// for a core has to be woken as well. A batch of 64 rows pays it once; a request that was alone in its batch
+// does not pay it, for whoever completed it takes the turn.
 type loop struct {
 	// Set once.
 	door *Door
 	wake func() // runs turn on the event loop, soon
 
-	// Owned by the event loop's goroutine.
+	// turns is held by whoever is in a turn: nearly always the event loop. It guards all of the sessions,
+	// and what follows.
+	turns    sync.Mutex
 	tally    *metrics.Tally
 	now      time.Time // of this turn
 	ended    time.Time // the last turn
@@ -48,23 +51,30 @@ type loop struct {
 
 // post brings a completed call; any goroutine may.
 func (l *loop) post(c *call) {
+	alone := c.Timing.BatchRows == c.Rows // nothing else of its batch will follow
 	l.mu.Lock()
 	l.done = append(l.done, c)
-	l.unlockAndWake()
+	idle := !l.awake
+	l.awake = true
+	l.mu.Unlock()
+	switch {
+	case !idle:
+	case alone && l.turns.TryLock():
+		l.start()
+		l.end()
+	default:
+		l.wake()
+	}
 }
 
 // postWritable brings a session whose socket takes bytes again.
 func (l *loop) postWritable(s *session) {
 	l.mu.Lock()
 	l.writable = append(l.writable, s)
-	l.unlockAndWake()
-}
-
-func (l *loop) unlockAndWake() {
-	wake := !l.awake
+	idle := !l.awake
 	l.awake = true
 	l.mu.Unlock()
-	if wake {
+	if idle {
 		l.wake()
 	}
 }
@@ -82,8 +92,10 @@ func (l *loop) input(s *session, p []byte) {
 	s.read(p)
 	switch {
 	case l.deferred:
+		l.turns.Unlock()
 	case l.now.Sub(l.ended) < straight:
 		l.deferred = true
+		l.turns.Unlock()
 		l.wake()
 	default:
 		l.end()
@@ -92,6 +104,12 @@ func (l *loop) input(s *session, p []byte) {
 
 // begin starts a turn: completions from now on wait for its end instead of waking the loop.
 func (l *loop) begin() {
+	l.turns.Lock()
+	l.start()
+}
+
+// start is begin for whoever holds turns already.
+func (l *loop) start() {
 	l.now = time.Now()
 	if l.deferred {
 		return
@@ -119,6 +137,7 @@ func (l *loop) end() {
 	}
 	l.tally.Flush()
 	l.ended = time.Now()
+	l.turns.Unlock()
 }
 
 // collect empties the mailbox and reports whether there is something to write. When it reports false, the

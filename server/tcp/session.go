@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/shiva"
 )
 
-// socket is what a session needs of its transport. Every method is called on the session's loop.
+// socket is what a session needs of its transport. Every method is called in a turn of the session's loop.
 type socket interface {
 	// Write takes what it can of vecs without blocking, and says how many bytes that were.
 	Write(vecs [][]byte) (int, error)
@@ -20,14 +20,14 @@ type socket interface {
 	AwaitRoom() error
 	// ReadInto fills p with what has arrived, without blocking: 0 when nothing has.
 	ReadInto(p []byte) int
-	// CloseWrite ends our direction; Close ends both and leads to session.closed.
+	// CloseWrite ends our direction; Close ends both and leads to session.closed, now or later.
 	CloseWrite()
 	Close()
 	Peer() string
 }
 
 // A session is one client connection: bytes in, answers out, in the order of the questions. All of it runs
-// on its loop; it knows nothing of gnet.
+// in turns of its loop; it knows nothing of gnet.
 type session struct {
 	loop   *loop
 	socket socket
@@ -50,6 +50,7 @@ type session struct {
 	why      metrics.Closed // why the session ends; by its client unless somebody says otherwise
 	queued   bool           // in loop.ready
 	gone     bool           // the socket is closed; completions are only freed
+	ending   bool           // we have closed the socket, and it has not said so yet
 	deaf     bool           // input is discarded; the session ends when its answers have left
 	shut     time.Time      // when our direction was ended; zero: it is not
 	lingered int            // bytes discarded since
@@ -59,6 +60,9 @@ type session struct {
 func (s *session) traffic(p []byte) {
 	l := s.loop
 	s.lastInput = l.now
+	if s.ending {
+		return
+	}
 	if s.deaf {
 		s.discard(len(p))
 		return
@@ -250,7 +254,7 @@ func (s *session) flush() {
 	for s.drain() && s.head != nil && s.head.answered {
 		s.encode()
 	}
-	if s.deaf && !s.gone {
+	if s.deaf && !s.gone && !s.ending {
 		s.leave()
 	}
 }
@@ -283,13 +287,13 @@ func (s *session) encode() {
 // drain writes what is unsent. It reports whether nothing is left and more may be encoded.
 func (s *session) drain() bool {
 	l, u := s.loop, &s.unsent
-	if u.first == nil || s.gone {
-		return !s.gone
+	if u.first == nil || s.gone || s.ending {
+		return !s.gone && !s.ending
 	}
 	n, err := s.socket.Write(u.vecs)
 	if err != nil {
 		s.why = metrics.ClosedError
-		s.socket.Close() // closed frees what is unsent
+		s.close() // closed frees what is unsent
 		return false
 	}
 	if n > 0 {
@@ -347,7 +351,7 @@ func (s *session) discard(n int) {
 		return
 	}
 	if s.lingered += n; s.lingered > most {
-		s.socket.Close()
+		s.close()
 	}
 }
 
@@ -356,9 +360,10 @@ func (s *session) tick() {
 	const linger = time.Second
 	cfg, now := &s.loop.door.cfg, s.loop.now
 	switch {
+	case s.ending:
 	case !s.shut.IsZero():
 		if now.Sub(s.shut) >= linger {
-			s.socket.Close()
+			s.close()
 		}
 	case s.stalled(now, cfg.OutboundStall):
 		s.end(metrics.ClosedStalled, "it does not read its answers", "unread", s.unread(), "for", now.Sub(s.progress))
@@ -378,7 +383,15 @@ const slowest = 16 << 10
 func (s *session) end(why metrics.Closed, text string, args ...any) {
 	s.why = why
 	s.loop.door.log.Info("closing a connection: "+text, append([]any{"peer", s.socket.Peer()}, args...)...)
-	s.socket.Close()
+	s.close()
+}
+
+// close closes the socket, once.
+func (s *session) close() {
+	if !s.ending {
+		s.ending = true
+		s.socket.Close()
+	}
 }
 
 // closed is the socket's last word. Queued requests leave the scheduler with their client.
