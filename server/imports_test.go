@@ -42,7 +42,7 @@ server/admin:
 server/metrics:             scheduler github.com/prometheus/client_golang
 server/internal/gate:       server/metrics scheduler shiva shiva/tensor
 server/tcp:                 server/internal/gate server/metrics scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys
-server:                     server/internal/gate server/tcp server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys
+server:                     server/internal/gate server/tcp server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/containertest
 
 server/e2e:                 | shiva shiva/tensor
 

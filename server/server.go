@@ -52,6 +52,7 @@ type Server struct {
 
 	stopping chan struct{} // closed when a shutdown begins
 	watching sync.WaitGroup
+	retiring retirement
 
 	shutdown sync.Once
 	err      error // of the shutdown
@@ -81,6 +82,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		metrics:  metrics.New(Version),
 		failed:   make(chan error, 1),
 		stopping: make(chan struct{}),
+		retiring: retirement{poke: make(chan struct{}, 1)},
 	}
 	s.setState(admin.Starting)
 	s.settings.Store(&cfg)
@@ -93,12 +95,15 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 			return r.Ready, r.Reason
 		},
 		Options: func(model string) gate.ModelOptions {
-			m := cfg.Model(model)
+			m := s.settings.Load().Model(model)
 			return gate.ModelOptions{Deadline: m.Deadline, Cast: m.Cast, DefaultVersion: m.DefaultVersion}
 		},
 	})
 	hooks := s.metrics.Hooks()
-	hooks.ModelChanged = s.gate.ModelChanged
+	hooks.ModelChanged = func(m *scheduler.Model) {
+		s.gate.ModelChanged(m)
+		s.retiring.wake()
+	}
 	var err error
 	if s.sched, err = scheduler.New(scheduler.Config{
 		Default: policy(cfg.Defaults),
@@ -179,6 +184,7 @@ func (s *Server) Start() (err error) {
 		return err
 	}
 	s.watching.Go(s.watch)
+	s.watching.Go(s.retire)
 	s.setState(admin.Serving)
 	return nil
 }

@@ -155,6 +155,12 @@ func fake(t *testing.T) (tcp, adminAddr string) {
 		Models:  func() []admin.Model { return fakeList },
 		Status:  func() admin.Status { return fakeStatus },
 		Config:  func() any { return nil },
+		Set: func(model string, settings map[string]string) error {
+			if v := settings["default_version"]; v != "" && v != "1" {
+				return fmt.Errorf("default_version: no container serves version %q of model %q; ready: \"1\"", v, model)
+			}
+			return nil
+		},
 		Metrics: http.NotFoundHandler(),
 	}))
 	t.Cleanup(h.Close)
@@ -273,6 +279,10 @@ func TestCommandLine(t *testing.T) {
 		{"models-one", "", "models digits --json"},
 		{"models-none", "", "models iris"},
 		{"models-two", "", "models a b"},
+		{"models-set-version", "", "models set-version digits 1"},
+		{"models-set-newest", "", "models set-version digits"},
+		{"models-set-gone", "", "models set-version digits 2"},
+		{"models-set-two", "", "models set-version digits 1 2"},
 		{"models-refused", "", "models --admin NOBODY"},
 		{"models-wrong-door", "", "models --admin TCP"},
 		{"status", "", "status"},

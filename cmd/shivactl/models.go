@@ -21,8 +21,11 @@ model, and its settings in effect.
 
 models set digits objective=20ms max_batch=64 changes how all versions of a model are batched, while it serves:
 at once, all settings or none, and until the server ends (its file is not written). The settings are strategy,
-objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, execution_timeout, retry, shed, slots and pad.
-It prints the settings in effect.
+objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, execution_timeout, retry, shed, slots, pad,
+default_version and retire_after. It prints the settings in effect.
+
+models set-version digits 1 makes version 1 what the bare name means, at once, whatever connects later, until the
+server ends: the way back from a version that fails. Without a version the newest that is ready is meant again.
 
 With --json: {"models": [{"name", "version", "default", "ready", "replicas", "platform", "max_batch", "inputs":
 [{"name", "datatype", "shape"}], "outputs": [...], "queue_rows", "queue_bytes", "policy": {...}}]}
@@ -30,6 +33,9 @@ With --json: {"models": [{"name", "version", "default", "ready", "replicas", "pl
 	run: func(c *cli, _ any, args []string) error {
 		if len(args) > 1 && args[0] == "set" {
 			return c.setModel(args[1], args[2:])
+		}
+		if len(args) > 1 && args[0] == "set-version" {
+			return c.setVersion(args[1], args[2:])
 		}
 		if len(args) > 1 {
 			return usage("models", "expected one name, got %d", len(args))
@@ -88,6 +94,27 @@ func (c *cli) setModel(name string, args []string) error {
 		return nil
 	}
 	return c.printSettings(m.Versions[0].Policy)
+}
+
+// setVersion makes a version the default of its model, or with none the newest.
+func (c *cli) setVersion(name string, args []string) error {
+	if len(args) > 1 {
+		return usage("models", "expected one version, got %d", len(args))
+	}
+	version := strings.Join(args, "")
+	var m admin.ModelVersions
+	if err := c.patch("/v1/models/"+url.PathEscape(name), map[string]string{"default_version": version}, &m); err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(m)
+	}
+	text := "%s means version %s\n"
+	if version == "" {
+		text = "%s means the newest version that is ready, now %s\n"
+	}
+	fmt.Fprintf(c.stdout, text, name, m.DefaultVersion)
+	return nil
 }
 
 // printSettings prints the settings in effect of a model.

@@ -99,7 +99,8 @@ type Policy struct {
 // Model is the policy of one model, with what only makes sense for one.
 type Model struct {
 	Policy
-	DefaultVersion string `toml:"default_version"` // the version that the bare name means; "" = the newest that is ready
+	DefaultVersion string        `toml:"default_version"` // the version that the bare name means; "" = the newest that is ready
+	RetireAfter    time.Duration `toml:"retire_after"`    // containers of versions older than that are told goodbye after so long; 0 = they stay
 }
 
 // Container is a process that the server starts, restarts and stops, and that connects like any other; or, with an

@@ -62,8 +62,10 @@ func TestSampleIsComplete(t *testing.T) {
 			t.Errorf("the sample lacks %s", key)
 		}
 	}
-	if _, ok := c.origins["model.digits.default_version"]; !ok {
-		t.Error("the sample lacks model.digits.default_version")
+	for _, key := range []string{"model.digits.default_version", "model.digits.retire_after"} {
+		if _, ok := c.origins[key]; !ok {
+			t.Errorf("the sample lacks %s", key)
+		}
 	}
 }
 

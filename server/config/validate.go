@@ -45,6 +45,7 @@ func (c Config) Validate() error {
 		if fault := badVersion(m.DefaultVersion); m.DefaultVersion != "" && fault != "" {
 			fs.add(key+".default_version", "%s", fault)
 		}
+		fs.duration(key+".retire_after", m.RetireAfter, 0)
 		// What a model has from [defaults] is said once, there.
 		own := &faults{origins: c.origins}
 		c.validatePolicy(own, key, m.Policy)

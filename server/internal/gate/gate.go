@@ -60,6 +60,9 @@ func (g *Gate) Attach(s *scheduler.Scheduler) {
 // ModelChanged is the scheduler's hook of that name.
 func (g *Gate) ModelChanged(*scheduler.Model) { g.refresh() }
 
+// OptionsChanged makes what Config.Options returns hold from now on.
+func (g *Gate) OptionsChanged() { g.refresh() }
+
 // Unrouted is what requests are counted with that reach no model.
 func (g *Gate) Unrouted() *metrics.Model { return g.metrics.Unrouted() }
 

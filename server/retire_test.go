@@ -1,0 +1,163 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// version connects a container of model "rolled".
+func version(t *testing.T, s *Server, v string) *containertest.Container {
+	t.Helper()
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	c, err := containertest.Dial(t.Context(), s.containers.Dialable()[0], containertest.Model{
+		Name: "rolled", Version: v, Inputs: x, Outputs: x,
+		Answer: func(b *containertest.Batch) containertest.Reply {
+			return containertest.Reply{Outputs: b.Inputs, Delay: time.Millisecond}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// TestRollingVersions: under load, version 2 takes over when it is ready, version 1 is told goodbye when its time is up, and comes
+// back when the operator says so. No request fails.
+func TestRollingVersions(t *testing.T) {
+	s := start(t, func(c *config.Config) {
+		c.Models = map[string]config.Model{"rolled": {Policy: c.Defaults, RetireAfter: 100 * time.Millisecond}}
+	})
+	first := version(t, s, "1")
+
+	var serving atomic.Value // the version of the last answer
+	serving.Store("")
+	stop := make(chan struct{})
+	var load sync.WaitGroup
+	var answered atomic.Int64
+	for range 4 {
+		load.Go(func() {
+			c, err := shiva.Dial(t.Context(), s.Addrs().TCP.String())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				x, _ := tensor.FromSlice(tensor.Shape{2}, []int32{1, 2})
+				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+				m, err := c.Do(ctx, &shiva.Message{Namespace: "rolled", Tensors: []tensor.Tensor{x}})
+				cancel()
+				if err != nil {
+					t.Errorf("while versions change: %v", err)
+					return
+				}
+				v := shiva.Field(m.Metadata, "model_version")
+				serving.Store(string(v))
+				m.Release()
+				answered.Add(1)
+			}
+		})
+	}
+	defer load.Wait()
+	defer close(stop)
+	wait := func(what string, ok func() bool) {
+		t.Helper()
+		for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("waited in vain for %s", what)
+			}
+		}
+	}
+	is := func(v string) func() bool { return func() bool { return serving.Load() == `"`+v+`"` } }
+	patch := func(body, want string) {
+		t.Helper()
+		r, err := http.NewRequest(http.MethodPatch, "http://"+s.Addrs().Admin.String()+"/v1/models/rolled", bytes.NewReader([]byte(body)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		got, _ := io.ReadAll(resp.Body)
+		if !strings.Contains(string(got), want) {
+			t.Errorf("%s: %d %s, expected %s", body, resp.StatusCode, got, want)
+		}
+	}
+
+	wait("version 1", is("1"))
+	version(t, s, "2")
+	wait("version 2", is("2"))
+	select {
+	case <-first.Gone():
+	case <-time.After(20 * time.Second):
+		t.Fatal("version 1 was not told goodbye")
+	}
+	patch(`{"default_version":"1"}`, `no container serves version \"1\" of model \"rolled\"; ready: \"2\"`)
+
+	// Back to 1, which is started again, and is not sent away while it is the default.
+	patch(`{"retire_after":"1h"}`, `"default_version": "2"`)
+	again := version(t, s, "1")
+	wait("version 1 to be ready", func() bool { return s.serves("rolled", "1") == nil })
+	patch(`{"default_version":"1"}`, `"default_version": "1"`)
+	wait("version 1 again", is("1"))
+	patch(`{"retire_after":"1ms"}`, `"default_version": "1"`)
+	version(t, s, "3")
+	wait("version 3 to be ready", func() bool { return s.serves("rolled", "3") == nil })
+	time.Sleep(20 * time.Millisecond)
+	select {
+	case <-again.Gone():
+		t.Error("the default version was sent away")
+	default:
+	}
+	if !is("1")() {
+		t.Errorf("served by %v", serving.Load())
+	}
+	patch(`{"default_version":""}`, `"default_version": "3"`)
+	wait("version 3", is("3"))
+	var list struct {
+		Versions []struct {
+			Version string
+			Ready   bool
+		}
+	}
+	wait("all but version 3 to go", func() bool {
+		resp, err := http.Get("http://" + s.Addrs().Admin.String() + "/v1/models/rolled")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if err := json.NewDecoder(resp.Body).Decode(&list); err != nil {
+			t.Fatal(err)
+		}
+		ready := ""
+		for _, v := range list.Versions {
+			if v.Ready {
+				ready += v.Version
+			}
+		}
+		return ready == "3"
+	})
+	t.Logf("%d requests", answered.Load())
+}
