@@ -28,6 +28,11 @@ type Config struct {
 	// own, as clients send them: only a proxy or a client with many threads has several to gather.
 	Gather bool
 
+	// Poll asks for answers all the time instead of sleeping until there are some. Then latencies are the
+	// server's without the time that a sleeping core takes to wake up for the generator, which on a virtual
+	// machine is longer than all else of a round trip. It takes a core.
+	Poll bool
+
 	// Rate is the requests per second, over all connections, of an open loop; 0: closed loop.
 	Rate float64
 	// Even spaces an open loop's requests evenly; otherwise they arrive at random (Poisson), as those

@@ -160,6 +160,9 @@ func (l *loop) arrive(now time.Duration) error {
 
 // pause is how long there is nothing to do but for answers; at most 100 ms, to look at the context.
 func (l *loop) pause(now time.Duration) time.Duration {
+	if l.cfg.Poll {
+		return 0
+	}
 	d := 100 * time.Millisecond
 	if now < l.to {
 		d = min(d, l.to-now)

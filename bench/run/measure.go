@@ -78,7 +78,7 @@ func turn(ctx context.Context, o options, s *system, w *workload, first bool) (s
 		return sample{}, err
 	}
 	began := time.Now()
-	r, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames, Conns: w.conns, InFlight: w.inFlight, Gather: w.gather,
+	r, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames, Conns: w.conns, InFlight: w.inFlight, Gather: w.gather, Poll: w.poll,
 		Warmup: o.duration / 10, Duration: o.duration, Check: load.SameTensors})
 	if err := errors.Join(err, <-profiled, s.alive()); err != nil {
 		return sample{}, err

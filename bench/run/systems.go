@@ -21,6 +21,7 @@ type workload struct {
 	shape           tensor.Shape
 	conns, inFlight int
 	gather          bool // the client writes all that is due at once
+	poll            bool // the client does not sleep
 	frames          [][]byte
 }
 
@@ -49,7 +50,7 @@ const maxBatch = 256
 var workloads = []*workload{
 	{name: "64 B, 16 connections x 16 in flight", model: "small", dtype: tensor.Float32, shape: tensor.Shape{16}, conns: 16, inFlight: 16},
 	{name: "64 B, 16 x 16, gathered by the client", model: "small", dtype: tensor.Float32, shape: tensor.Shape{16}, conns: 16, inFlight: 16, gather: true},
-	{name: "64 B, one at a time", model: "small", dtype: tensor.Float32, shape: tensor.Shape{16}, conns: 1, inFlight: 1},
+	{name: "64 B, one at a time", model: "small", dtype: tensor.Float32, shape: tensor.Shape{16}, conns: 1, inFlight: 1, poll: true},
 	{name: "1920x1080x3 uint8, 4 connections x 2 in flight", model: "image", dtype: tensor.Uint8, shape: tensor.Shape{1080, 1920, 3}, conns: 4, inFlight: 2},
 }
 

@@ -40,6 +40,7 @@ func run(ctx context.Context, args []string) error {
 	f.IntVar(&c.InFlight, "inflight", 0, "most requests in flight on each connection; 0: one in a closed loop, no limit in an open one")
 	f.Float64Var(&c.Rate, "rate", 0, "requests per second, all connections together; 0: closed loop, the next when one is answered")
 	f.BoolVar(&c.Gather, "gather", false, "write all requests that are due on a connection at once, instead of one by one")
+	f.BoolVar(&c.Poll, "poll", false, "ask for answers all the time instead of sleeping until there are some; takes a core")
 	f.BoolVar(&c.Even, "even", false, "space requests evenly instead of at random (Poisson)")
 	f.Uint64Var(&c.Seed, "seed", 1, "of the random arrivals")
 	f.DurationVar(&c.Warmup, "warmup", time.Second, "load before the measured time")
