@@ -182,3 +182,25 @@ func TestPanic(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestNoMemory: an answer for which the pool has no room costs its request an Overloaded, and nobody a session.
+func TestNoMemory(t *testing.T) {
+	r := newRig(t, containers.Config{})
+	c := r.join(t, echo(func(b *containertest.Batch) containertest.Reply { return containertest.Reply{Outputs: b.Inputs} }))
+	taken, err := r.pool.Get(1 << 30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := floats(make([]float32, 4096)...)
+	if _, err := r.infer(echoID, in); !errors.Is(err, scheduler.ErrOverloaded) {
+		t.Errorf("got %v, expected Overloaded", err)
+	}
+	taken.Release()
+	if err := r.echoes(echoID); err != nil {
+		t.Error(err)
+	}
+	if i := r.Sessions()[0]; i.Failures != 0 || i.LastFailure != "" {
+		t.Errorf("the container is blamed: %+v", i)
+	}
+	c.Close()
+}

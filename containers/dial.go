@@ -364,9 +364,9 @@ func (l *link) answer(b *scheduler.Batch, head []byte) error {
 		return errEnded // with the first reason, that of the writer
 	}
 	l.take()
-	l.count(b, refused)
+	l.count(b, nil)
 	if refused != nil {
-		b.Fail(refused)
+		b.Fail(noMemory(refused))
 		return nil
 	}
 	b.Complete([]tensor.Tensor{{Name: "output", DType: tensor.Float64, Shape: tensor.Shape{b.Rows}, Data: buf.Bytes(), Buf: buf}}, nil)

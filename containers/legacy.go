@@ -3,7 +3,6 @@ package containers
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -107,8 +106,8 @@ func nextRow(d tensor.DType, data []byte, p *scheduler.Part) (row, rest []byte) 
 }
 
 var (
-	errNoContent = errors.New("a batch of empty vectors cannot be sent to a container of RPC v1 or v2")
-	errNUL       = errors.New("a text with a NUL cannot be sent to a container of RPC v1 or v2, where NUL ends a text")
+	errNoContent = fmt.Errorf("%w: a batch of empty vectors cannot be sent to a container of RPC v1 or v2", scheduler.ErrInvalidInput)
+	errNUL       = fmt.Errorf("%w: a text with a NUL cannot be sent to a container of RPC v1 or v2, where NUL ends a text", scheduler.ErrInvalidInput)
 )
 
 // joined adds the rows of a batch in the form of v1 and v2, one frame after the other, each with its size in a frame before it if

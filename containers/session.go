@@ -12,6 +12,7 @@ import (
 
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // A session is one container's connection: the shell around a machine and a codec. It is a
@@ -342,6 +343,9 @@ func (s *session) deliver(id uint64, m *zmtp.Message) error {
 	if err == nil {
 		a, err = s.codec.result(m, b)
 	}
+	if errors.Is(err, tensor.ErrBudget) {
+		err = noMemory(err)
+	}
 	if err != nil {
 		s.failed(err)
 		b.Fail(err)
@@ -351,8 +355,21 @@ func (s *session) deliver(id uint64, m *zmtp.Message) error {
 	return nil
 }
 
+// noMemory is the error of an answer that the pool's budget refused: not the container's fault.
+func noMemory(err error) error {
+	return fmt.Errorf("%w: no memory for the answer: %w", scheduler.ErrOverloaded, err)
+}
+
+// blameless tells whether a batch failed for a reason that is not its container's.
+func blameless(err error) bool {
+	return errors.Is(err, scheduler.ErrOverloaded) || errors.Is(err, scheduler.ErrInvalidInput)
+}
+
 // failed notes why a batch failed, for the status.
 func (s *session) failed(err error) {
+	if blameless(err) {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.info.Failures++

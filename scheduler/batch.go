@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -107,8 +108,25 @@ func (b *Batch) Complete(outputs []tensor.Tensor, rowErrors []RowError) {
 
 // Fail answers the batch with an error of the container for all of its rows. If it has rows of several
 // requests, they are tried again one by one, once, unless the model says otherwise.
+//
+// The requests get an [ErrContainerFailed], unless it was not the container that failed: an err that is an [ErrOverloaded] (there was no
+// memory for the answer) or an [ErrInvalidInput] (the rows cannot be said to this container) stays what it is.
 func (b *Batch) Fail(err error) {
-	b.model.batchAnswered(b, nil, nil, fmt.Errorf("%w: %v", ErrContainerFailed, err))
+	if outcomeOfFailure(err) == OutcomeContainerFailed {
+		err = fmt.Errorf("%w: %v", ErrContainerFailed, err)
+	}
+	b.model.batchAnswered(b, nil, nil, err)
+}
+
+// outcomeOfFailure says how requests end whose batch failed.
+func outcomeOfFailure(err error) Outcome {
+	switch {
+	case errors.Is(err, ErrOverloaded):
+		return OutcomeMemory
+	case errors.Is(err, ErrInvalidInput):
+		return OutcomeInvalidInput
+	}
+	return OutcomeContainerFailed
 }
 
 // check holds the outputs against the declaration.

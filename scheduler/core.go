@@ -447,7 +447,7 @@ func (c *core) failed(b *Batch, err error, now int64, fx *effects) {
 			continue
 		}
 		if b.requests == 1 || s.isolated || !*c.cfg.Retry || c.live == 0 {
-			c.answer(r, OutcomeContainerFailed, err, fx)
+			c.answer(r, outcomeOfFailure(err), err, fx)
 			continue
 		}
 		c.requeue(r, s, true, s.retried, now)

@@ -32,7 +32,7 @@ const (
 	OutcomeQueueRows                 // refused: the queue has its maximum of rows
 	OutcomeQueueBytes                // refused: the queue has its maximum of bytes
 	OutcomeQueueShapes               // refused: rows of too many different shapes wait
-	OutcomeMemory                    // its answer, which came in pieces, found no memory to be put together in
+	OutcomeMemory                    // there was no memory for its answer
 	OutcomePredicted                 // refused: by queue and profile it could not be answered in time
 	OutcomeDisplaced                 // had waited, but gave its place at a limit to a source with fewer rows
 	OutcomeDeadlineNeverSent         // the deadline passed, or could not be met, before any replica took it
@@ -44,7 +44,7 @@ const (
 	OutcomeContainerFailed           // the container failed on it or answered nonsense
 	OutcomeContainerLost             // its replica went, and it could not be tried again
 	OutcomeDraining                  // the scheduler takes no new requests
-	OutcomeInvalidInput              // the request contradicts itself
+	OutcomeInvalidInput              // the request contradicts itself, or its container cannot be told it
 	OutcomeTooLarge                  // no empty queue could hold it
 	OutcomeNotFound                  // it named no model
 	outcomes

@@ -318,3 +318,30 @@ func TestConcurrent(t *testing.T) {
 		t.Errorf("%d bytes were never released: %v", n, tensor.Outstanding(pool))
 	}
 }
+
+// A failure that is not the container's keeps its name.
+func TestBlamelessFailure(t *testing.T) {
+	for _, tt := range []struct{ err, want error }{
+		{errors.New("model raised"), scheduler.ErrContainerFailed},
+		{fmt.Errorf("%w: no memory", scheduler.ErrOverloaded), scheduler.ErrOverloaded},
+		{fmt.Errorf("%w: a NUL", scheduler.ErrInvalidInput), scheduler.ErrInvalidInput},
+	} {
+		s, err := scheduler.New(scheduler.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rep, err := s.AddReplica(benchID, rowsSpec, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+			b.Fail(tt.err)
+			return nil
+		}), scheduler.ReplicaOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &scheduler.Request{Model: rep.Model(), Inputs: rowOf(t, 1), Rows: 1}
+		err = s.Infer(t.Context(), r)
+		if !errors.Is(err, tt.want) || tt.want != scheduler.ErrContainerFailed && errors.Is(err, scheduler.ErrContainerFailed) {
+			t.Errorf("failed with %v: %v", tt.err, err)
+		}
+		s.Close()
+	}
+}

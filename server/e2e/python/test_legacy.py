@@ -73,7 +73,7 @@ def test_what_a_generation_cannot_say_fails_alone(client: Client, rpc: str) -> N
     for text in ["a", "b\0c", "d"]:
         client.send(Message(f"{rpc}_strings", {"inputs": text}))
     assert client.receive().metadata["output"] == ("a" if rpc in TEXTS else 1)
-    expect_error(client.receive(), "ContainerFailed", 502, False, "NUL")
+    expect_error(client.receive(), "InvalidInput", 400, False, "NUL")
     assert client.receive().metadata["output"] == ("d" if rpc in TEXTS else 1)
 
 
