@@ -127,7 +127,8 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 // Scheduler is the server's own. A program that embeds the server may add replicas of its own to it.
 func (s *Server) Scheduler() *scheduler.Scheduler { return s.sched }
 
-// Start opens the doors. When it returns nil the server serves; when it fails it has undone itself.
+// Start opens the doors. It raises GOMAXPROCS by the number of event loops, unless the environment sets it:
+// see giveLoopsTheirOwn. When it returns nil the server serves; when it fails it has undone itself.
 func (s *Server) Start() (err error) {
 	defer func() {
 		if err != nil {
@@ -176,6 +177,7 @@ func (s *Server) Start() (err error) {
 		return err
 	}
 	if s.cfg.TCP.Listen != "" {
+		giveLoopsTheirOwn(s.cfg.TCP.Loops)
 		if s.door, err = tcp.Listen(s.doorConfig()); err != nil {
 			return err
 		}
