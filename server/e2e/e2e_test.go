@@ -68,6 +68,48 @@ func TestE2EReadmeClient(t *testing.T) {
 	t.Logf("%s", out)
 }
 
+// The model that the README shows registers and answers as it stands there.
+func TestE2EReadmeModel(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join(root(t), "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var program string
+	for _, block := range strings.Split(string(readme), "```python\n")[1:] {
+		if block, _, _ = strings.Cut(block, "```"); strings.Contains(block, "@model") {
+			program = block
+		}
+	}
+	if program == "" {
+		t.Fatal("the README shows no model")
+	}
+	s := start(t, "")
+	file := filepath.Join(t.TempDir(), "model.py") // a decorator wants its source in a file
+	if err := os.WriteFile(file, []byte(program), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	model := exec.Command(python(t), file)
+	model.Env = s.env()
+	model.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := model.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = model.Process.Kill(); _ = model.Wait() })
+	s.waitReplicas("double", 1)
+	x, err := tensor.FromSlice(tensor.Shape{4}, []float32{1, 2, 3, 4.5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := s.client().Do(context.Background(), &shiva.Message{Namespace: "double", Tensors: []tensor.Tensor{x}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Release()
+	if y, err := tensor.Values[float32](m.Tensors[0]); err != nil || fmt.Sprint(y) != "[2 4 6 9]" {
+		t.Errorf("expected [2 4 6 9], got %v (%v)", y, err)
+	}
+}
+
 const digits = `
 [[container]]
 name = "digits"
