@@ -5,6 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 FUZZTIME ?= 5s
+SOAKTIME ?= 1m
 BENCHFLAGS ?=
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
@@ -13,7 +14,7 @@ VENV := .venv
 export PYTHON := $(CURDIR)/$(VENV)/bin/python
 PYTHON_SOURCES := containers/python examples bench server
 
-CHECKS := fmt vet staticcheck tidy scripts imports unit race invariants fuzz python e2e
+CHECKS := fmt vet staticcheck tidy scripts imports unit race soak invariants fuzz python e2e
 
 .PHONY: help build run test $(CHECKS) bench bench-goodput clean
 
@@ -59,6 +60,9 @@ unit: ## unit tests, golden vectors and allocation budgets
 
 race: ## the same under the race detector
 	go test -race ./...
+
+soak: ## the scheduler under everything at once for SOAKTIME (1m), under the race detector
+	go test -race -count=1 ./scheduler -run 'TestSoak$$' -soak $(SOAKTIME)
 
 invariants: ## the same with buffers poisoned when released
 	go test -tags invariants ./...

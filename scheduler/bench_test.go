@@ -147,6 +147,41 @@ func BenchmarkRequest(b *testing.B) {
 	})
 }
 
+// BenchmarkRequestRatio sets the two of BenchmarkRequest in relation, turn by turn, so that the noise of the
+// machine is on both sides: x-chan is a request's way through the scheduler in bare hand-overs through a
+// channel and back.
+func BenchmarkRequestRatio(b *testing.B) {
+	l := newLoop(b)
+	there, back := make(chan *scheduler.Request), make(chan *scheduler.Request)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for r := range there {
+			back <- r
+		}
+	})
+	const rounds = 100
+	var scheduled, handed time.Duration
+	for b.Loop() {
+		start := time.Now()
+		for range rounds {
+			l.round()
+		}
+		scheduled += time.Since(start)
+		start = time.Now()
+		for range rounds * benchBatch {
+			there <- l.reqs[0]
+			<-back
+		}
+		handed += time.Since(start)
+	}
+	close(there)
+	wg.Wait()
+	per := float64(b.N * rounds * benchBatch)
+	b.ReportMetric(float64(scheduled)/per, "ns/request")
+	b.ReportMetric(float64(handed)/per, "ns/chan")
+	b.ReportMetric(float64(scheduled)/float64(handed), "x-chan")
+}
+
 // BenchmarkPick is the choice of a batch from 10,000 waiting rows by the default strategy, for rows of one
 // SLO and of mixed ones.
 func BenchmarkPick(b *testing.B) {
