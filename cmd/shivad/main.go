@@ -64,7 +64,7 @@ func run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 
 // serve runs a server until a signal or its failure.
 func serve(cfg config.Config, log *slog.Logger, signals <-chan os.Signal) int {
-	tuneGC(cfg.Limits)
+	defer runtime.KeepAlive(tuneGC(cfg.Limits))
 	s, err := server.New(cfg, log)
 	if err == nil {
 		log.Debug("configuration", "effective", asText{cfg.Redacted()})
