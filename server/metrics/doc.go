@@ -22,6 +22,7 @@
 //	batches_total                 {model, version, reason}   why a batch was closed
 //	batch_execution_seconds       {model, version}           histogram: sent to answered
 //	batch_failures_total          {model, version}
+//	batch_predicted_seconds       {model, version}           histogram: what they were planned with, to compare
 //	batch_surprises_total         {model, version}           slower than predicted; the prediction is a high quantile
 //	wasted_rows_total             {model, version}           computed after their request had been answered
 //	drops_total                   {model, version, reason}   requests without a result, in the scheduler's words

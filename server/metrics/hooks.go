@@ -27,8 +27,11 @@ func (m *Metrics) Hooks() scheduler.Hooks {
 				return
 			}
 			model.execution.observeDuration(exec)
-			if predicted > 0 && exec > predicted {
-				model.surprises.Add(1)
+			if predicted > 0 {
+				model.predicted.observeDuration(predicted)
+				if exec > predicted {
+					model.surprises.Add(1)
+				}
 			}
 		},
 		RowsWasted: func(id scheduler.ModelID, rows int) {

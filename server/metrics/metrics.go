@@ -169,6 +169,7 @@ type Model struct {
 	// Counted by Hooks.
 	batchRows histogram
 	execution histogram
+	predicted histogram       // what was planned with
 	closed    []atomic.Uint64 // batches, by scheduler.CloseReason
 	drops     []atomic.Uint64 // requests without a result, by scheduler.Outcome
 	failures  atomic.Uint64   // batches

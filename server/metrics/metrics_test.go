@@ -126,6 +126,8 @@ func TestHooks(t *testing.T) {
 		`shivad_batches_total{model="a",reason="full",version="1"}`:             "1",
 		`shivad_batches_total{model="a",reason="shape",version="1"}`:            "0",
 		`shivad_batch_execution_seconds_count{model="a",version="1"}`:           "3",
+		`shivad_batch_predicted_seconds_count{model="a",version="1"}`:           "2",
+		`shivad_batch_predicted_seconds_sum{model="a",version="1"}`:             "0.01",
 		`shivad_batch_failures_total{model="a",version="1"}`:                    "1",
 		`shivad_batch_surprises_total{model="a",version="1"}`:                   "1",
 		`shivad_wasted_rows_total{model="a",version="1"}`:                       "7",
