@@ -44,7 +44,7 @@ server/internal/gate:       server/metrics scheduler shiva shiva/tensor
 server/tcp:                 server/internal/gate server/metrics scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys
 server:                     server/internal/gate server/tcp server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/containertest
 
-server/e2e:                 | shiva shiva/tensor
+server/e2e:                 | containers/container shiva shiva/tensor
 
 cmd/shivad:                 server server/config
 cmd/shivactl:               shiva shiva/tensor server/admin github.com/x448/float16

@@ -226,7 +226,6 @@ func TestE2EDescriptorsRunOut(t *testing.T) {
 	}
 }
 
-// kill -9 of the container: the requests in it are answered, and the supervised process is back by itself.
 // A container of RPC v0 does not connect: the server calls it, and calls again when it is gone.
 func TestE2ECallsV0(t *testing.T) {
 	var config string
@@ -281,6 +280,7 @@ func TestE2ECallsV0(t *testing.T) {
 	all()
 }
 
+// kill -9 of the container: the requests in it are answered, and the supervised process is back by itself.
 func TestE2EContainerKilled(t *testing.T) {
 	s := start(t, config(t, digits))
 	s.waitReplicas("digits", 1)

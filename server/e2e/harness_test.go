@@ -142,6 +142,22 @@ func (s *shivad) line(text string, ready chan struct{}) {
 	}
 }
 
+// said tells whether a line of the log has all of words.
+func (s *shivad) said(words ...string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+next:
+	for _, line := range s.log {
+		for _, w := range words {
+			if !strings.Contains(line, w) {
+				continue next
+			}
+		}
+		return true
+	}
+	return false
+}
+
 // env is the environment of a container or client process that shall find the server.
 func (s *shivad) env() []string {
 	return append(os.Environ(), "SHIVA_TCP="+s.tcp, "SHIVA_CONTAINERS="+s.containers, "SHIVA_SERVERS="+s.containers, "SHIVA_ADMIN="+s.admin,
