@@ -52,7 +52,7 @@ func (c *call) count(l *loop) {
 		l.tally.Waited(model, c.Timing.Queue)
 	}
 	outcome := metrics.OK
-	if c.session.gone {
+	if c.session.gone || c.session.ending {
 		outcome = metrics.Canceled
 	} else if err := c.failure(); err != nil {
 		outcome = gate.StatusOf(err).Outcome

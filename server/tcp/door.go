@@ -305,6 +305,10 @@ func (s *session) rescue() {
 	if r := recover(); r != nil {
 		s.loop.door.log.Error("panic while serving a connection; closing it",
 			"peer", s.socket.Peer(), "panic", r, "stack", string(debug.Stack()))
+		if !s.unsent.kept { // what was being encoded is worth nothing now
+			s.unsent = outbound{}
+			s.loop.out, s.loop.vecs = nil, nil
+		}
 		if !s.gone {
 			s.close()
 		}

@@ -293,7 +293,8 @@ func (s *session) drain() bool {
 	n, err := s.socket.Write(u.vecs)
 	if err != nil {
 		s.why = metrics.ClosedError
-		s.close() // closed frees what is unsent
+		s.close()
+		u.release(s) // the loop's buffers are needed for others
 		return false
 	}
 	if n > 0 {
@@ -357,6 +358,7 @@ func (s *session) discard(n int) {
 
 // tick looks at the session's clocks.
 func (s *session) tick() {
+	defer s.rescue()
 	const linger = time.Second
 	cfg, now := &s.loop.door.cfg, s.loop.now
 	switch {

@@ -1,6 +1,8 @@
 package tcp
 
 import (
+	"bytes"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -20,10 +22,15 @@ type memory struct {
 	awaits int  // times that room was awaited
 	shut   bool
 	closed bool
+	broken error // of every write
+	later  bool  // Close is heard of later, as with gnet
 	s      *session
 }
 
 func (m *memory) Write(vecs [][]byte) (n int, err error) {
+	if m.broken != nil {
+		return 0, m.broken
+	}
 	for _, v := range vecs {
 		if m.full {
 			break
@@ -48,7 +55,9 @@ func (m *memory) Peer() string        { return "memory" }
 func (m *memory) Close() {
 	if !m.closed {
 		m.closed = true
-		m.s.closed()
+		if !m.later {
+			m.s.closed()
+		}
 	}
 }
 
@@ -159,6 +168,29 @@ func TestPiecemealAnswers(t *testing.T) {
 	if pool.InUse() != 0 {
 		t.Errorf("%d bytes are still out", pool.InUse())
 	}
+}
+
+// What could not be written to one session's socket is not written to another's.
+func TestFailedWriteStaysWithItsSession(t *testing.T) {
+	s, m := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)
+	other := &memory{}
+	other.s = &session{loop: s.loop, socket: other, id: 2, lastInput: s.loop.now, progress: s.loop.now}
+	s.loop.add(other.s)
+	m.broken, m.later = errors.New("connection reset"), true
+	for _, p := range []struct {
+		s  *session
+		ns string
+	}{{s, "mine"}, {other.s, "yours"}} {
+		ask, err := shiva.AppendMessage(nil, message(p.ns, "", 1, 2, 3, 4))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.s.take(ask)
+	}
+	if !m.closed || bytes.Contains(other.out, []byte("mine")) || !bytes.Contains(other.out, []byte("yours")) {
+		t.Errorf("closed %v, the other got %q", m.closed, other.out)
+	}
+	s.closed()
 }
 
 // A small question and its answer allocate nothing of ours in steady state; what is left is the
