@@ -1,0 +1,57 @@
+"""The examples in Python, as their README says to start them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import HERE, Server, Start, expect_error, values
+from shiva_client import Client, Message
+
+EXAMPLES = HERE.parents[2] / "examples"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def containers(server: Server, start: Start) -> None:
+    for name in ("scikit_learn", "plain_numpy", "strings"):
+        start(str(EXAMPLES / "python" / f"{name}.py"))
+    server.wait_ready("iris/1", "blur/1", "slug/1")
+
+
+def test_scikit_learn(client: Client) -> None:
+    answer = client.ask("iris", np.array([[5.1, 3.5, 1.4, 0.2], [6.5, 3.0, 5.8, 2.2]]))
+    assert answer.metadata["outputs"] == ["setosa", "virginica"], answer.metadata
+    (probabilities,) = answer.tensors
+    assert probabilities.shape == (2, 3)
+    assert np.allclose(probabilities.sum(axis=1), 1)
+
+
+def test_plain_numpy(client: Client) -> None:
+    picture = np.zeros((3, 4), "f4")
+    picture[1, 1] = 9
+    for i in range(4):
+        client.send(Message("blur", {"id": i}, [np.full((3, 4), np.nan, "f4") if i == 2 else picture]))
+    for i in range(4):
+        answer = client.receive()
+        if i == 2:
+            expect_error(answer, "ContainerFailed", 502, False, "no number")
+        else:
+            assert values(answer.tensors) == [[[1, 1, 1, 0]] * 3], answer.metadata
+    assert client.ask("blur", np.ones((2, 2), "f4")).tensors[0].tolist() == [[1, 1], [1, 1]]
+
+
+def test_strings(client: Client) -> None:
+    answer = client.ask("slug", inputs=["Crème brûlée, please!", "R2 D2"])
+    assert answer.metadata["outputs"] == ["creme-brulee-please", "r2-d2"], answer.metadata
+    answer = client.ask("slug", inputs="R2 D2", parameters={"separator": "_"})
+    assert answer.metadata["output"] == "r2_d2", answer.metadata
+    expect_error(client.ask("slug", inputs="?"), "ContainerFailed", 502, False, "no letter or digit")
+
+
+@pytest.mark.parametrize("name", ["digits/container", "python/scikit_learn", "python/plain_numpy", "python/strings"])
+def test_check_without_a_server(name: str) -> None:
+    command = [sys.executable, "-m", "shiva_container", "check", str(EXAMPLES / f"{name}.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
