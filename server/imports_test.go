@@ -37,10 +37,11 @@ containers/container:       containers/zmtp containers/internal/wire shiva/tenso
 containers:                 containers/zmtp containers/internal/wire scheduler shiva/tensor github.com/pierrec/lz4/v4 golang.org/x/sys | containers/container
 containers/containertest:   containers containers/zmtp containers/internal/wire scheduler shiva/tensor
 
-server/config:              github.com/pelletier/go-toml/v2
+server/internal/nearest:
+server/config:              server/internal/nearest github.com/pelletier/go-toml/v2
 server/admin:
 server/metrics:             scheduler github.com/prometheus/client_golang
-server/internal/gate:       server/metrics scheduler shiva shiva/tensor
+server/internal/gate:       server/internal/nearest server/metrics scheduler shiva shiva/tensor
 server/tcp:                 server/internal/gate server/metrics scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys
 server:                     server/internal/gate server/tcp server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/containertest
 

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"iter"
 	"maps"
@@ -11,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/shivad/shivad/server/internal/nearest"
 )
 
 // Set gives the setting of that key ("tcp.listen", "model.digits.objective") a value written as on a
@@ -272,29 +273,8 @@ func describe(value any) string {
 
 // didYouMean names the known key nearest to k if it is near, else all of them.
 func didYouMean(k string, known []string) string {
-	best := slices.MinFunc(known, func(a, b string) int { return cmp.Compare(distance(k, a), distance(k, b)) })
-	if d := distance(k, best); d <= max(2, len(k)/3) && d < len(k) {
-		return fmt.Sprintf("; did you mean %s?", best)
+	if near := nearest.Names(k, known); len(near) > 0 {
+		return fmt.Sprintf("; did you mean %s?", near[0])
 	}
 	return "; known here: " + strings.Join(known, ", ")
-}
-
-// distance is the number of bytes to insert, delete or replace to get from a to b (Levenshtein 1966).
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost = 1 + min(diagonal, row[j], row[j+1])
-			}
-			diagonal, row[j+1] = row[j+1], cost
-		}
-	}
-	return row[len(b)]
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/nearest"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -240,7 +241,7 @@ func (t *table) unknown(route string) error {
 		}
 		return fmt.Errorf("%w: no route %q; under model %q there are infer, ready and versions/…", scheduler.ErrNotFound, route, name)
 	}
-	near := nearest(name, t.names)
+	near := nearest.Names(name, t.names)
 	if len(near) == 0 {
 		return fmt.Errorf("%w: no model or application %q%s", scheduler.ErrNotFound, name, t.known())
 	}

@@ -34,17 +34,6 @@ func TestCompareVersions(t *testing.T) {
 	}
 }
 
-func TestNearest(t *testing.T) {
-	names := []string{"digits", "digest", "resnet50", "yolo"}
-	for s, want := range map[string]string{
-		"digit": "[digits digest]", "resnet": "[resnet50]", "zebra": "[]", "": "[]", "yola": "[yolo]",
-	} {
-		if got := fmt.Sprint(nearest(s, names)); got != want {
-			t.Errorf("nearest(%q) = %s, expected %s", s, got, want)
-		}
-	}
-}
-
 // newGate has models with workers that keep what they get.
 func newGate(t *testing.T, options ModelOptions, models ...string) (*Gate, map[string]*scheduler.Replica) {
 	t.Helper()
