@@ -2,7 +2,7 @@
 // capacity, and holds the default strategy to its promises (package sim).
 //
 //	goodput [-length 20s] [-seed N] [-jobs N] [-profile N] [-loads 0.5,1.5]
-//	goodput -wire [-length 3s] ...
+//	goodput -wire [-length 3s] [-strategy NAME] ...
 //
 // With -wire it is shivad itself, with real sockets, and a container process that sleeps; the simulation
 // stands beside it.
@@ -35,11 +35,12 @@ func main() {
 	seed := flag.Uint64("seed", 1, "of arrivals and noise")
 	jobs := flag.Int("jobs", runtime.GOMAXPROCS(0), "simulations at a `time`")
 	profile := flag.Int("profile", 0, "only the profile of this `number`, from 1")
+	only := flag.String("strategy", "", "on the wire only the strategy of this `name`")
 	loads := flag.String("loads", "", "only these loads, with commas between")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	broken, err := run(ctx, *onWire, *length, *seed, *jobs, *profile, *loads)
+	broken, err := run(ctx, *onWire, *length, *seed, *jobs, *profile, *loads, *only)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -51,7 +52,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, onWire bool, length time.Duration, seed uint64, jobs, profile int, loads string) (broken []string, err error) {
+func run(ctx context.Context, onWire bool, length time.Duration, seed uint64, jobs, profile int, loads, only string) (broken []string, err error) {
 	profiles := sim.Profiles()
 	if profile > len(profiles) || profile < 0 {
 		return nil, fmt.Errorf("there are %d profiles, and no number %d", len(profiles), profile)
@@ -77,7 +78,7 @@ func run(ctx context.Context, onWire bool, length time.Duration, seed uint64, jo
 		if loads == "" {
 			at = []float64{0.5, 0.8, 1.1, 1.5, 2}
 		}
-		return wire(ctx, profiles[0], at, cmp.Or(length, 3*time.Second), seed)
+		return wire(ctx, profiles[0], at, cmp.Or(length, 3*time.Second), seed, only)
 	}
 	length = cmp.Or(length, 20*time.Second)
 	all, err := sim.RunAll(ctx, sim.Cells(profiles, at, 2*time.Second, length, seed), jobs)
