@@ -7,7 +7,7 @@ import (
 )
 
 // Names returns up to three of names, those with the smallest edit distance to s first, as long as no more
-// than half of s would have to change. It takes time in proportion to the length of all names.
+// than two bytes or a third of s would have to change. It takes time in proportion to the length of all names.
 func Names(s string, names []string) []string {
 	type candidate struct {
 		name     string
@@ -15,7 +15,7 @@ func Names(s string, names []string) []string {
 	}
 	var close []candidate
 	for _, name := range names {
-		if d := distance(s, name); d <= (len(s)+1)/2 {
+		if d := distance(s, name); d <= max(2, len(s)/3) && d < len(s) {
 			close = append(close, candidate{name, d})
 		}
 	}
