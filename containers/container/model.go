@@ -31,6 +31,10 @@ type Model struct {
 
 	// WarmUp is called once before the first connection: the model is not routable before it returns.
 	WarmUp func(ctx context.Context) error
+	// Health is asked every HealthInterval (default 5 s), beside Predict. While it returns an error the model is signed off: what was
+	// sent is answered, nothing more is taken, and Serve connects again when Health is content.
+	Health         func(ctx context.Context) error
+	HealthInterval time.Duration
 	// MaxBatch is the largest batch the model takes. 0 leaves it to the server.
 	MaxBatch int
 	// Slots is how many batches the server may have under way here. 0 leaves it to the server, which uses
@@ -52,9 +56,10 @@ type Model struct {
 }
 
 const (
-	defaultDrainTimeout = 30 * time.Second
-	defaultMessageBytes = 1 << 30
-	maxSlots            = 64
+	defaultDrainTimeout   = 30 * time.Second
+	defaultHealthInterval = 5 * time.Second
+	defaultMessageBytes   = 1 << 30
+	maxSlots              = 64
 )
 
 // hello checks what must be there and makes the registration. The server checks the rest, and says what it does not like.

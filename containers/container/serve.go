@@ -72,6 +72,9 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 	if m.MessageBytes <= 0 {
 		m.MessageBytes = defaultMessageBytes
 	}
+	if m.HealthInterval <= 0 {
+		m.HealthInterval = defaultHealthInterval
+	}
 	if m.Log == nil {
 		m.Log = slog.Default()
 	}
@@ -84,10 +87,13 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 		}
 	}
 	hard, stop := context.WithCancelCause(context.WithoutCancel(ctx))
-	s := &server{model: &m, hello: hello, hard: hard, pool: tensor.NewPool(0), turn: make(chan struct{}, max(1, m.Concurrency)), resolve: resolve}
+	s := &server{model: &m, hello: hello, hard: hard, pool: tensor.NewPool(0), turn: make(chan struct{}, max(1, m.Concurrency)), resolve: resolve, health: newHealth()}
 	var links, watch sync.WaitGroup
 	for _, a := range list {
 		links.Go(func() { s.follow(ctx, a) }) // ends after ctx, with its sessions
+	}
+	if m.Health != nil {
+		watch.Go(func() { s.health.watch(hard, &m) }) // ends with hard
 	}
 	watch.Go(func() { // bounds the drain that the end of ctx asks for; ends with hard
 		select {
@@ -118,6 +124,7 @@ type server struct {
 	pool    *tensor.Pool
 	turn    chan struct{} // held while Predict runs
 	resolve lookup
+	health  *health
 }
 
 // An address is where servers are: one, or those that a host resolves to.
@@ -248,9 +255,20 @@ func (s *server) link(ctx context.Context, network, addr string) {
 	log := s.model.Log.With("model", s.model.Name, "version", s.model.Version, "server", addr)
 	wait, down := firstBackoff, false
 	for ctx.Err() == nil {
-		err := s.session(ctx, log, network, addr)
+		well := s.health.wait(ctx)
+		if well == nil {
+			return
+		}
+		during, cancel := context.WithCancel(ctx)
+		unhook := context.AfterFunc(well, cancel)
+		err := s.session(during, log, network, addr)
+		unhook()
+		cancel()
 		var refused *refusedError
 		switch {
+		case well.Err() != nil && ctx.Err() == nil:
+			wait = firstBackoff
+			continue
 		case errors.Is(err, errDismissed):
 			log.Info("container: dismissed", "reason", err)
 			return

@@ -1,0 +1,90 @@
+package container
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// A health says when the model may serve: in periods, each of which is a context that ends when the model's Health complains.
+type health struct {
+	mu     sync.Mutex
+	period context.Context
+	end    context.CancelFunc
+	well   chan struct{} // closed when a period begins; nil during one
+}
+
+func newHealth() *health {
+	h := &health{}
+	h.period, h.end = context.WithCancel(context.Background())
+	return h
+}
+
+// wait returns the period that is on, or the next one; nil when ctx ends before it.
+func (h *health) wait(ctx context.Context) context.Context {
+	for {
+		h.mu.Lock()
+		period, well := h.period, h.well
+		h.mu.Unlock()
+		if well == nil {
+			return period
+		}
+		select {
+		case <-well:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// set ends the period, or begins the next one.
+func (h *health) set(well bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if well {
+		h.period, h.end = context.WithCancel(context.Background())
+		close(h.well)
+		h.well = nil
+		return
+	}
+	h.well = make(chan struct{})
+	h.end()
+}
+
+// watch asks the model's Health until ctx ends.
+func (h *health) watch(ctx context.Context, m *Model) {
+	log := m.Log.With("model", m.Name, "version", m.Version)
+	ticker := time.NewTicker(m.HealthInterval)
+	defer ticker.Stop()
+	well := true
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		err := ask(ctx, m, log)
+		if ctx.Err() != nil || well == (err == nil) {
+			continue
+		}
+		if well = err == nil; well {
+			log.Info("container: healthy again")
+		} else {
+			log.Error("container: not healthy; signing off until it is", "reason", err)
+		}
+		h.set(well)
+	}
+}
+
+// ask calls Health. A panic is its error.
+func ask(ctx context.Context, m *Model, log *slog.Logger) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			log.Error("container: Health panicked", "panic", r)
+			err = fmt.Errorf("panic: %v", r)
+		}
+	}()
+	return m.Health(ctx)
+}
