@@ -259,7 +259,7 @@ func (d *Door) OnTraffic(c gnet.Conn) gnet.Action {
 // OnTick runs on a goroutine of its own; the loops look at their clocks themselves.
 func (d *Door) OnTick() (time.Duration, gnet.Action) {
 	d.eachLoop((*loop).tick)
-	return 100 * time.Millisecond, gnet.None
+	return 200 * time.Millisecond, gnet.None
 }
 
 func (d *Door) eachLoop(f func(*loop)) {

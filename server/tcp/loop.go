@@ -176,7 +176,9 @@ func (l *loop) turn() {
 func (l *loop) tick() {
 	l.begin()
 	for i := len(l.sessions) - 1; i >= 0; i-- {
-		l.sessions[i].tick()
+		if s := l.sessions[i]; s.watched() {
+			s.tick()
+		}
 	}
 	l.end()
 }

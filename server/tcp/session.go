@@ -356,6 +356,12 @@ func (s *session) discard(n int) {
 	}
 }
 
+// watched tells whether one of the session's clocks runs. Most sessions of a server with many are idle, and
+// are looked at five times a second.
+func (s *session) watched() bool {
+	return s.unsent.first != nil || s.deaf || !s.begun.IsZero() || s.loop.door.cfg.IdleTimeout > 0
+}
+
 // tick looks at the session's clocks.
 func (s *session) tick() {
 	defer s.rescue()
