@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zeromq/zmq4"
+
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/containers/container"
 	"github.com/shivad/shivad/containers/zmtp"
@@ -26,8 +28,8 @@ var benchSizes = []struct {
 
 const benchAddrEnv = "SHIVA_TEST_ADDR"
 
-// serveEcho is a process of its own that sends back every message: the limit.
-func serveEcho() {
+// serveEcho is a process of its own that sends back every message: the limit. A ROUTER learns who it is by a first message.
+func serveEcho(first bool) {
 	network, addr, _ := strings.Cut(os.Getenv(benchAddrEnv), " ")
 	raw, err := net.Dial(network, addr)
 	if err != nil {
@@ -40,6 +42,13 @@ func serveEcho() {
 	var in zmtp.Message
 	sent := make(chan struct{}, 1)
 	o := zmtp.Outgoing{Done: func(error) { sent <- struct{}{} }}
+	if first {
+		o.FrameString("here")
+		if c.Send(&o) != nil {
+			return
+		}
+		<-sent
+	}
 	for c.Receive(&in) == nil {
 		o.Reset()
 		for _, f := range in.Frames {
@@ -79,7 +88,8 @@ func spawn(tb testing.TB, role, addr string) *exec.Cmd {
 }
 
 // BenchmarkRoundTrip compares a batch through scheduler, session and Go container (via=container) with a bare exchange of
-// the same bytes over the same kind of connection (via=echo). The peer is a process of its own.
+// the same bytes over the same kind of connection (via=echo), and that with zmq4's ROUTER as it comes (via=router). The peer is a process of
+// its own.
 //
 //	go test ./containers -run '^$' -bench RoundTrip -count 6 | benchstat -col /via -
 func BenchmarkRoundTrip(b *testing.B) {
@@ -87,6 +97,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 		for _, size := range benchSizes {
 			name := fmt.Sprintf("%s/over=%s", size.name, transport)
 			b.Run(name+"/via=echo", func(b *testing.B) { benchEcho(b, transport, size.rows*size.row) })
+			b.Run(name+"/via=router", func(b *testing.B) { benchRouter(b, transport, size.rows*size.row) })
 			b.Run(name+"/via=container", func(b *testing.B) { benchContainer(b, transport, size.rows, size.row) })
 		}
 	}
@@ -129,6 +140,34 @@ func benchEcho(b *testing.B, transport string, size int) {
 			b.Fatal(err)
 		}
 		m.Release()
+	}
+}
+
+func benchRouter(b *testing.B, transport string, size int) {
+	addr, network := "tcp://127.0.0.1:0", "tcp"
+	if transport == "ipc" {
+		addr, network = "ipc://"+b.TempDir()+"/s", "unix"
+	}
+	router := zmq4.NewRouter(context.Background())
+	defer router.Close()
+	if err := router.Listen(addr); err != nil {
+		b.Fatal(err)
+	}
+	spawn(b, "echo first", network+" "+strings.TrimPrefix(router.Addr().String(), "ipc://"))
+	m, err := router.Recv() // identity, "here"
+	if err != nil {
+		b.Fatal(err)
+	}
+	m = zmq4.NewMsgFrom(m.Frames[0], make([]byte, 80), written(size))
+	b.SetBytes(2 * int64(size))
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := router.SendMulti(m); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := router.Recv(); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 

@@ -39,7 +39,9 @@ func TestMain(m *testing.M) {
 		fmt.Println("cannot find the weights")
 		os.Exit(3)
 	case "echo":
-		serveEcho()
+		serveEcho(false)
+	case "echo first":
+		serveEcho(true)
 	case "noop":
 		serveNoop()
 	case "finishing":

@@ -34,7 +34,7 @@ scheduler/schedtest:        scheduler shiva/tensor
 containers/zmtp:            shiva/tensor github.com/go-zeromq/zmq4
 containers/internal/wire:   scheduler shiva/tensor
 containers/container:       containers/zmtp containers/internal/wire shiva/tensor | containers scheduler
-containers:                 containers/zmtp containers/internal/wire scheduler shiva/tensor github.com/pierrec/lz4/v4 golang.org/x/sys | containers/container
+containers:                 containers/zmtp containers/internal/wire scheduler shiva/tensor github.com/pierrec/lz4/v4 golang.org/x/sys | containers/container github.com/go-zeromq/zmq4
 containers/containertest:   containers containers/zmtp containers/internal/wire scheduler shiva/tensor
 
 server/internal/nearest:
