@@ -22,6 +22,8 @@ func dialect(d containers.Dialect, addrs []string) (list []containers.Address) {
 
 // sessions are the connected containers as the admin door shows them.
 func (s *Server) sessions() []admin.Session {
+	s.opening.RLock()
+	defer s.opening.RUnlock()
 	out := []admin.Session{}
 	if s.containers == nil {
 		return out
@@ -118,6 +120,8 @@ func (s *Server) hangUp(ctx context.Context) error {
 
 // processes are the supervised ones as the admin door shows them.
 func (s *Server) processes() []admin.Process {
+	s.opening.RLock()
+	defer s.opening.RUnlock()
 	out := []admin.Process{}
 	now := time.Now()
 	for _, one := range s.supervisors {

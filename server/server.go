@@ -35,7 +35,9 @@ type Server struct {
 	gate    *gate.Gate
 	sched   *scheduler.Scheduler
 
-	// Set by Start, before it returns; nil if left out.
+	// Set by Start, before it returns; nil if left out. opening is held meanwhile, for what the admin door shows, which is
+	// the first to open.
+	opening     sync.RWMutex
 	started     time.Time
 	admin       *admin.Server
 	containers  *containers.Listener
@@ -137,6 +139,8 @@ func (s *Server) Start() (err error) {
 			_ = s.Shutdown(ctx)
 		}
 	}()
+	s.opening.Lock()
+	defer s.opening.Unlock()
 	s.started = time.Now()
 	processes := 0
 	for _, c := range s.cfg.Supervised {
@@ -221,6 +225,8 @@ func (s *Server) doorConfig() tcp.Config {
 
 // Addrs tells the addresses in use, after Start.
 func (s *Server) Addrs() Addrs {
+	s.opening.RLock()
+	defer s.opening.RUnlock()
 	var a Addrs
 	if s.door != nil {
 		a.TCP = s.door.Addr()
