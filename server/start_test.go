@@ -1,41 +1,40 @@
 package server
 
 import (
-	"net"
 	"net/http"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/shivad/shivad/server/config"
 )
 
-// TestLookedAtWhileItStarts: the admin door is open before the others, and may be asked what they do.
+// TestLookedAtWhileItStarts: the admin door is open before the others. That the server lives can be asked at once; what it has is shown when
+// it is there.
 func TestLookedAtWhileItStarts(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
-	stop := make(chan struct{})
-	var looking sync.WaitGroup
-	for _, path := range []string{"/v1/status", "/metrics", "/readyz"} {
-		looking.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				if resp, err := http.Get("http://" + addr + path); err == nil {
-					resp.Body.Close()
-				}
+	s := start(t, nil)
+	get := func(path string) chan int {
+		status := make(chan int, 1)
+		go func() {
+			resp, err := http.Get("http://" + s.admin.Addr().String() + path)
+			if err != nil {
+				status <- 0
+				return
 			}
-		})
+			resp.Body.Close()
+			status <- resp.StatusCode
+		}()
+		return status
 	}
-	start(t, func(c *config.Config) { c.Admin.Listen = addr })
-	time.Sleep(20 * time.Millisecond)
-	close(stop)
-	looking.Wait()
+	s.opening.Lock()
+	shown := get("/v1/status")
+	if got := <-get("/livez"); got != http.StatusOK {
+		t.Errorf("/livez: %d", got)
+	}
+	select {
+	case <-shown:
+		t.Error("/v1/status was answered from what is being made")
+	case <-time.After(50 * time.Millisecond):
+	}
+	s.opening.Unlock()
+	if got := <-shown; got != http.StatusOK {
+		t.Errorf("/v1/status: %d", got)
+	}
 }
