@@ -2,6 +2,7 @@ package server
 
 import (
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 )
@@ -24,16 +25,18 @@ func TestLookedAtWhileItStarts(t *testing.T) {
 		return status
 	}
 	s.opening.Lock()
+	unlock := sync.OnceFunc(s.opening.Unlock)
+	defer unlock()
 	shown := get("/v1/status")
 	if got := <-get("/livez"); got != http.StatusOK {
 		t.Errorf("/livez: %d", got)
 	}
 	select {
 	case <-shown:
-		t.Error("/v1/status was answered from what is being made")
+		t.Fatal("/v1/status was answered from what is being made")
 	case <-time.After(50 * time.Millisecond):
 	}
-	s.opening.Unlock()
+	unlock()
 	if got := <-shown; got != http.StatusOK {
 		t.Errorf("/v1/status: %d", got)
 	}
