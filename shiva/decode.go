@@ -55,6 +55,9 @@ type DecoderConfig struct {
 	// valid header, at most ResyncBytes (0 means 1 MiB), and goes on from there. The errors say Keep.
 	Resync      bool
 	ResyncBytes int
+	// Spares, if not nil, are where the Decoder takes the memory of small messages from. They are shared by the
+	// decoders of one goroutine.
+	Spares *Spares
 }
 
 // A Decoder takes the bytes of a stream as they come, in pieces of any size, and gives out messages. It keeps none of
@@ -102,8 +105,6 @@ type Decoder struct {
 	// Small bodies of a message lie in one buffer.
 	arena     *tensor.Buffer
 	arenaFree []byte
-
-	spare []*Message // given back by Recycle, each with its one buffer
 
 	namespace []byte // of the current message, if it came in pieces
 	names     [4]string
@@ -222,36 +223,12 @@ func (d *Decoder) Advance(n int) {
 	d.pos += int64(n)
 }
 
-// maxSpare bounds the messages that a decoder keeps: with 2 KiB each, a megabyte.
-const maxSpare = 512
-
-// Recycle is [Message.Release] for whoever calls Push and releases on the same goroutine, as an event loop does: a
-// small message stays with the Decoder, its memory in hand for the next one, which saves the pools' work, about a
-// sixth of what a small request costs a server. The message may be another decoder's of the same pool.
-func (d *Decoder) Recycle(m *Message) {
-	if tensor.Invariants || !m.received || len(d.spare) == maxSpare || cap(m.Tensors) > maxKeptTensors ||
-		len(m.bufs) != 1 || m.bufs[0].Shared() || len(m.bufs[0].Bytes()) > arenaBytes || d.failed != nil {
-		m.Release()
-		return
-	}
-	m.received = false
-	m.Namespace, m.Metadata = "", nil
-	clear(m.Tensors[:cap(m.Tensors)])
-	m.Tensors, m.dims = m.Tensors[:0], m.dims[:0]
-	d.spare = append(d.spare, m)
-}
-
-// Close says that the stream has ended, and releases what is half received and what was recycled. It returns nil between two messages,
+// Close says that the stream has ended, and releases what is half received. It returns nil between two messages,
 // and an error of kind truncated inside one. After that the Decoder is of no more use until Reset.
 func (d *Decoder) Close() error {
 	if d.failed != nil {
 		return d.failed
 	}
-	for _, m := range d.spare {
-		m.received = true
-		m.Release()
-	}
-	d.spare = nil
 	cut := d.inMessage()
 	e := &DecodeError{Kind: KindTruncated, Field: d.fieldName(), Offset: d.pos,
 		Detail: fmt.Sprintf("the stream ended inside a message, after %d bytes of it", d.pos)}
@@ -536,10 +513,7 @@ func (d *Decoder) intern(name []byte) string {
 // message gives the current message, made when it is first needed: what has not begun to arrive costs nothing.
 func (d *Decoder) message() *Message {
 	if d.m == nil {
-		if n := len(d.spare); n > 0 {
-			d.m = d.spare[n-1]
-			d.spare = d.spare[:n-1]
-			d.m.received = true
+		if d.m = d.cfg.Spares.take(); d.m != nil {
 			d.arena = d.m.bufs[0]
 			d.arenaFree = d.arena.Bytes()
 		} else {

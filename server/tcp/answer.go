@@ -216,10 +216,11 @@ func numbers(texts []string) (tensor.Tensor, bool) {
 	shape := tensor.Shape{len(texts)}
 	for i, s := range texts {
 		var row []float64
+		var ok bool
 		n := -1 // a bare number
 		if v, err := strconv.ParseFloat(s, 64); err == nil && json.Valid([]byte(s)) {
 			row = []float64{v}
-		} else if len(s) > 0 && s[0] == '[' && json.Unmarshal([]byte(s), &row) == nil {
+		} else if row, ok = list(s); ok {
 			n = len(row)
 		} else {
 			return tensor.Tensor{}, false
@@ -234,6 +235,22 @@ func numbers(texts []string) (tensor.Tensor, bool) {
 	}
 	t, err := tensor.FromSlice(shape, values)
 	return t, err == nil
+}
+
+// list reads an array of numbers.
+func list(s string) ([]float64, bool) {
+	var elements []*float64 // null is no number
+	if s == "" || s[0] != '[' || json.Unmarshal([]byte(s), &elements) != nil {
+		return nil, false
+	}
+	row := make([]float64, len(elements))
+	for i, e := range elements {
+		if e == nil {
+			return nil, false
+		}
+		row[i] = *e
+	}
+	return row, true
 }
 
 func (l *loop) appendTiming(b []byte, c *call) []byte {

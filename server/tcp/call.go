@@ -60,8 +60,9 @@ func (c *call) count(l *loop) {
 	l.tally.Answered(model, outcome, l.now.Sub(c.arrived))
 }
 
-// outputBytes is the size of its answer's tensors.
+// outputBytes is the size of its answer's tensors, or of what answers a question about the server.
 func (c *call) outputBytes() (n int) {
+	n = len(c.control)
 	for i := range c.Outputs {
 		n += len(c.Outputs[i].Data)
 	}
@@ -95,12 +96,8 @@ func (l *loop) freeCall(c *call) {
 	const keep = 4096
 	c.count(l)
 	c.Close()
-	switch {
-	case c.message == nil:
-	case l.decoder != nil:
-		l.decoder.Recycle(c.message)
-	default:
-		c.message.Release()
+	if c.message != nil {
+		l.spares.Recycle(c.message)
 	}
 	c.session, c.message, c.next = nil, nil, nil
 	c.control, c.err = nil, nil

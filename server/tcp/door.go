@@ -100,6 +100,7 @@ func Listen(cfg Config) (*Door, error) {
 	}
 	if err != nil {
 		l.Close()
+		d.waiter.end()
 		d.waiter.close()
 		return nil, fmt.Errorf("tcp: event loops: %w", err)
 	}
@@ -127,16 +128,17 @@ func (d *Door) Shutdown(ctx context.Context) error {
 		case <-wait.C:
 		}
 	}
+	d.waiter.end()
 	if err := d.engine.Stop(); err != nil && !errors.Is(err, gneterrors.ErrEngineShutdown) {
 		return fmt.Errorf("tcp: stop: %w", err)
 	}
 	d.waiter.close()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, l := range d.loops { // nobody runs them any more
-		if l.decoder != nil {
-			_ = l.decoder.Close()
-		}
+	for _, l := range d.loops {
+		l.turns.Lock() // a worker may still be in the last one
+		l.spares.Release()
+		l.turns.Unlock()
 	}
 	return ctx.Err()
 }
@@ -168,12 +170,16 @@ func (d *Door) accept() {
 			d.refuse(c)
 			continue
 		}
-		if _, err := d.engine.EnrollContext(c, nil); err != nil {
-			d.connections.Add(-1)
+		in := new(ticket)
+		if _, err := d.engine.EnrollContext(c, in); err != nil || !in.opened {
+			d.connections.Add(-1) // gnet has closed it
 			d.log.Debug("a connection was lost while it was let in", "error", err)
 		}
 	}
 }
+
+// A ticket learns whether a connection was opened: gnet does not say when it could not watch it.
+type ticket struct{ opened bool }
 
 // refuse tells a connection above the limit why it is closed.
 func (d *Door) refuse(c net.Conn) {
@@ -221,6 +227,7 @@ func (l *loop) leave() {
 // OnOpen makes a session of a connection.
 func (d *Door) OnOpen(c gnet.Conn) (out []byte, action gnet.Action) {
 	d.cfg.Metrics.Opened()
+	c.Context().(*ticket).opened = true
 	l := d.loopOf(c.EventLoop())
 	l.turns.Lock()
 	defer l.turns.Unlock()
@@ -236,9 +243,9 @@ func (d *Door) OnOpen(c gnet.Conn) (out []byte, action gnet.Action) {
 func (d *Door) OnClose(c gnet.Conn, _ error) gnet.Action {
 	d.connections.Add(-1)
 	if s, ok := c.Context().(*session); ok {
-		d.waiter.forget(s)
-		s.loop.turns.Lock()
+		s.loop.turns.Lock() // first: a turn elsewhere may be about to wait for the socket
 		defer s.loop.turns.Unlock()
+		d.waiter.forget(s)
 		defer s.rescue()
 		s.closed()
 	}

@@ -645,6 +645,8 @@ func TestFlatModel(t *testing.T) {
 	answer.Store(func([]float64) string { return "[1.5, 2]" })
 	check(ask(`{"batch":true}`), `{"outputs":[[1.5, 2],[1.5, 2]],`, "float64[2, 2]")
 	check(ask(""), `{"output":[1.5, 2],`, "float64[2]")
+	answer.Store(func([]float64) string { return "[null, 1]" })
+	check(ask(""), `{"output":[null, 1],`, "no tensor")
 	answer.Store(func([]float64) string { return "a cat" })
 	check(ask(""), `{"output":"a cat",`, "no tensor")
 	answer.Store(func([]float64) string { return `{"label":"cat"}` })

@@ -36,6 +36,7 @@ type loop struct {
 	pending  []*scheduler.Request // to submit at the end of this turn
 	ready    []*session           // with answers to write at the end of this turn
 	decoder  *shiva.Decoder       // for the next session that reads; nil when lent
+	spares   shiva.Spares         // messages for it
 	out      []byte               // answers of one session, being encoded
 	vecs     [][]byte
 	metadata []byte
@@ -123,9 +124,7 @@ func (l *loop) start() {
 // left.
 func (l *loop) end() {
 	if len(l.pending) > 0 {
-		l.door.gate.Submit(l.pending...)
-		clear(l.pending)
-		l.pending = l.pending[:0]
+		l.submit()
 	}
 	for l.collect() {
 		for _, s := range l.ready {
@@ -138,6 +137,21 @@ func (l *loop) end() {
 	l.tally.Flush()
 	l.ended = time.Now()
 	l.turns.Unlock()
+}
+
+// submit hands over what was read, but for the requests of clients that have gone since.
+func (l *loop) submit() {
+	kept := l.pending[:0]
+	for _, r := range l.pending {
+		if c := r.Owner.(*call); c.session.gone {
+			l.freeCall(c)
+		} else {
+			kept = append(kept, r)
+		}
+	}
+	l.door.gate.Submit(kept...)
+	clear(l.pending)
+	l.pending = l.pending[:0]
 }
 
 // collect empties the mailbox and reports whether there is something to write. When it reports false, the
@@ -204,14 +218,8 @@ func (l *loop) takeDecoder() *shiva.Decoder {
 		return d
 	}
 	cfg := &l.door.cfg
-	return shiva.NewDecoder(shiva.DecoderConfig{Limits: cfg.Limits, Pool: cfg.Pool, Resync: cfg.Resync, ResyncBytes: cfg.ResyncBytes})
+	return shiva.NewDecoder(shiva.DecoderConfig{Limits: cfg.Limits, Pool: cfg.Pool, Resync: cfg.Resync, ResyncBytes: cfg.ResyncBytes, Spares: &l.spares})
 }
 
 // giveDecoder takes back a decoder that holds no message; one is enough.
-func (l *loop) giveDecoder(d *shiva.Decoder) {
-	if l.decoder != nil {
-		_ = d.Close()
-		return
-	}
-	l.decoder = d
-}
+func (l *loop) giveDecoder(d *shiva.Decoder) { l.decoder = d }

@@ -163,6 +163,11 @@ func (s *session) tryOpen(c *call, fault error) (err error) {
 // open turns the message of c into a request of the scheduler, or a control answer, or an error.
 func (s *session) open(c *call, fault error) error {
 	cfg := &s.loop.door.cfg
+	if s.waiting > floodFactor*cfg.InFlight {
+		s.leaveFor(metrics.ClosedStalled)
+		return fmt.Errorf("%w: this connection has %d questions without an answer, which is more than %d times the limit tcp.in_flight_per_connection = %d; closing it",
+			scheduler.ErrOverloaded, s.waiting, floodFactor, cfg.InFlight)
+	}
 	if fault != nil {
 		return s.fault(c, fault)
 	}
@@ -175,18 +180,13 @@ func (s *session) open(c *call, fault error) error {
 		c.control = answer
 		return err
 	}
-	if s.inFlight >= cfg.InFlight && s.waiting <= floodFactor*cfg.InFlight {
+	if s.inFlight >= cfg.InFlight {
 		return fmt.Errorf("%w: this connection has %d requests in flight, the limit (tcp.in_flight_per_connection) is %d: wait for answers before asking more",
 			scheduler.ErrOverloaded, s.inFlight, cfg.InFlight)
 	}
 	if s.unread() > cfg.OutboundBytes && s.stalled(s.loop.now, stallBeforeRefusal) {
 		return fmt.Errorf("%w: %d bytes of answers wait for this client, the limit (tcp.outbound_bytes) is %d: read answers before asking more",
 			scheduler.ErrOverloaded, s.unread(), cfg.OutboundBytes)
-	}
-	if s.waiting > floodFactor*cfg.InFlight {
-		s.leaveFor(metrics.ClosedStalled)
-		return fmt.Errorf("%w: this connection has %d questions without an answer, which is %d times the limit tcp.in_flight_per_connection = %d; closing it",
-			scheduler.ErrOverloaded, s.waiting, floodFactor, cfg.InFlight)
 	}
 	q := &c.question
 	if q.names != nil {
@@ -324,7 +324,8 @@ func (s *session) stalled(now time.Time, d time.Duration) bool {
 	return s.unsent.bytes > 0 && now.Sub(s.progress) >= d
 }
 
-// floodFactor times the in-flight limit is how many refusals may wait behind unanswered questions.
+// floodFactor times the in-flight limit is how many questions of any kind, refused ones among them, may wait
+// behind unanswered ones.
 const floodFactor = 16
 
 // leaveFor stops reading: the session ends when the answers to what it asked so far have left.

@@ -164,9 +164,58 @@ func TestPiecemealAnswers(t *testing.T) {
 		}
 	}
 	s.socket.Close()
-	_ = s.loop.decoder.Close()
+	s.loop.spares.Release()
 	if pool.InUse() != 0 {
 		t.Errorf("%d bytes are still out", pool.InUse())
+	}
+}
+
+// Whatever a client asks behind an unanswered question, the line is bounded: then its last question is
+// answered with the reason, and it is read no more.
+func TestLineIsBounded(t *testing.T) {
+	for name, ask := range map[string]*shiva.Message{
+		"control":  message("!models", ""),
+		"metadata": message("m", `{"priority":"x"}`, 1),
+		"route":    message("nobody", "", 1),
+		"json":     {Namespace: "m", Metadata: []byte("{{{{")},
+	} {
+		s, m := newSession(t, func(*scheduler.Batch) error { return nil }, nil)
+		first, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.take(first)
+		next, err := shiva.AppendMessage(nil, ask)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 * floodFactor * 256 {
+			s.take(next)
+		}
+		if limit := floodFactor*256 + 1; s.waiting > limit || !s.deaf {
+			t.Errorf("%s: %d questions wait, expected %d at most; deaf %v", name, s.waiting, limit, s.deaf)
+		}
+		m.Close()
+	}
+}
+
+// The requests of a client that has gone before they were submitted are not.
+func TestGoneBeforeItsTurn(t *testing.T) {
+	rows := 0
+	s, m := newSession(t, func(b *scheduler.Batch) error { rows += b.Rows; b.Fail(errNot); return nil }, nil)
+	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := s.loop
+	l.deferred = true // as when another session was read just before
+	l.input(s, ask)
+	l.turns.Lock()
+	m.Close()
+	l.turns.Unlock()
+	l.turn()
+	if rows != 0 {
+		t.Errorf("%d rows of a client that has gone reached the worker", rows)
 	}
 }
 

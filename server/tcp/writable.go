@@ -34,7 +34,7 @@ func newWaiter() (*waiter, error) {
 		return nil, fmt.Errorf("tcp: epoll: %w", err)
 	}
 	w := &waiter{epoll: epoll, stop: stop, sessions: make(map[uint64]*session)}
-	w.ended.Go(w.run) // ends by close, which waits for it
+	w.ended.Go(w.run) // until end, which waits for it
 	return w, nil
 }
 
@@ -86,9 +86,13 @@ func (w *waiter) run() {
 	}
 }
 
-func (w *waiter) close() {
+// end stops telling; close, after the last wait, gives the descriptors back.
+func (w *waiter) end() {
 	_, _ = unix.Write(w.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 	w.ended.Wait()
+}
+
+func (w *waiter) close() {
 	unix.Close(w.stop)
 	unix.Close(w.epoll)
 }

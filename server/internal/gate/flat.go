@@ -84,10 +84,11 @@ func (c *Call) matchTexts(tensors []tensor.Tensor, p *Params, spec *tensor.Spec)
 // declares make a row; with an undeclared size all of them are one row.
 func textTensor(spec *tensor.Spec, p *Params) (tensor.Tensor, error) {
 	shape := append(tensor.Shape{}, spec.Shape...)
+	batched := len(shape) > 0 && shape[0] == -1
 	perRow, open := 1, -1
 	for i, d := range shape {
 		switch {
-		case i == 0 && d == -1:
+		case i == 0 && batched:
 		case d == -1 && open < 0:
 			open = i
 		case d == -1:
@@ -105,13 +106,16 @@ func textTensor(spec *tensor.Spec, p *Params) (tensor.Tensor, error) {
 	switch {
 	case open >= 0:
 		shape[open] = n / perRow
-		if shape[0] == -1 {
+		if batched {
 			shape[0] = 1
 		}
-	case shape[0] == -1:
+	case batched:
 		shape[0] = n / perRow
+	case n != perRow:
+		return tensor.Tensor{}, fmt.Errorf("%w: input %q: expected %d strings for shape %s in metadata \"inputs\", got %d",
+			scheduler.ErrInvalidInput, spec.Name, perRow, spec.Shape, n)
 	}
-	if p.OneText && spec.Shape[0] == -1 {
+	if p.OneText && batched {
 		shape = shape[1:] // one string, one row: answered as one
 	}
 	t, err := tensor.FromStrings(shape, p.Texts)

@@ -50,6 +50,9 @@ func TestMatch(t *testing.T) {
 		{"texts from metadata", text, nil, Params{Texts: []string{"a", "b"}}, "2 false [2]"},
 		{"one text from metadata", text, nil, Params{Texts: []string{"a"}, OneText: true}, "1 true [1]"},
 
+		{"a scalar text", []tensor.Spec{spec("s", tensor.Bytes)}, nil, Params{Texts: []string{"hi"}, OneText: true}, "1 true [1]"},
+		{"two texts for a scalar", []tensor.Spec{spec("s", tensor.Bytes)}, nil, Params{Texts: []string{"a", "b"}}, "got 2"},
+
 		{"none", one, nil, Params{}, `expected 1 tensors ("x" float32 [-1, 4]), got 0`},
 		{"too many", one, []tensor.Tensor{zeros("", tensor.Float32, 4), zeros("", tensor.Float32, 4)}, Params{}, "expected 1 tensors"},
 		{"dtype", one, []tensor.Tensor{zeros("", tensor.Int32, 4)}, Params{}, `input "x": expected float32 [-1, 4] (-1: any size) or one row [4], got int32 [4]`},

@@ -1,0 +1,48 @@
+package shiva
+
+import "github.com/shivad/shivad/shiva/tensor"
+
+// Spares keeps small messages, with their memory in hand, for the decoders of one goroutine that also releases
+// them, as an event loop does. It saves the pools' work, which is about a sixth of what a small request costs a
+// server. What it keeps, a megabyte at most, counts as out of the pool. The zero value is ready; all that is done
+// with it is done by that goroutine.
+type Spares struct {
+	free []*Message // each has one buffer, and nobody else has a reference to it
+}
+
+// maxSpares bounds what is kept, with at most arenaBytes each.
+const maxSpares = 512
+
+// Recycle is [Message.Release] that keeps the message if it is small. It may be any message of the same pool.
+func (s *Spares) Recycle(m *Message) {
+	if tensor.Invariants || !m.received || len(s.free) == maxSpares || cap(m.Tensors) > maxKeptTensors ||
+		len(m.bufs) != 1 || m.bufs[0].Shared() || len(m.bufs[0].Bytes()) > arenaBytes {
+		m.Release()
+		return
+	}
+	m.received = false
+	m.Namespace, m.Metadata = "", nil
+	clear(m.Tensors[:cap(m.Tensors)])
+	m.Tensors, m.dims = m.Tensors[:0], m.dims[:0]
+	s.free = append(s.free, m)
+}
+
+// take returns a spare, or nil.
+func (s *Spares) take() *Message {
+	if s == nil || len(s.free) == 0 {
+		return nil
+	}
+	last := len(s.free) - 1
+	m := s.free[last]
+	s.free[last] = nil
+	s.free = s.free[:last]
+	m.received = true
+	return m
+}
+
+// Release gives everything back to the pool.
+func (s *Spares) Release() {
+	for m := s.take(); m != nil; m = s.take() {
+		m.Release()
+	}
+}
