@@ -62,7 +62,7 @@ bench/door:                 bench/internal/declare server server/config schedule
 bench/noop:                 bench/internal/declare containers/container shiva/tensor
 bench/sim:                  scheduler scheduler/schedtest shiva/tensor
 bench/sleeper:              bench/internal/declare containers/container shiva/tensor
-bench/goodput:              bench/sim bench/load shiva shiva/tensor
+bench/goodput:              bench/sim bench/load shiva shiva/tensor gonum.org/v1/plot
 bench/run:                  bench/load shiva/tensor
 `
 

@@ -1,7 +1,7 @@
 // Command goodput shows what the strategies of the scheduler answer in time, at loads below and beyond the
 // capacity, and holds the default strategy to its promises (package sim).
 //
-//	goodput [-length 20s] [-seed N] [-jobs N] [-profile N] [-loads 0.5,1.5]
+//	goodput [-length 20s] [-seed N] [-jobs N] [-profile N] [-loads 0.5,1.5] [-svg FILE]
 //	goodput -wire [-length 3s] [-strategy NAME] ...
 //
 // With -wire it is shivad itself, with real sockets, and a container process that sleeps; the simulation
@@ -35,12 +35,13 @@ func main() {
 	seed := flag.Uint64("seed", 1, "of arrivals and noise")
 	jobs := flag.Int("jobs", runtime.GOMAXPROCS(0), "simulations at a `time`")
 	profile := flag.Int("profile", 0, "only the profile of this `number`, from 1")
+	svg := flag.String("svg", "", "`file` to draw the simulated goodput into")
 	only := flag.String("strategy", "", "on the wire only the strategy of this `name`")
 	loads := flag.String("loads", "", "only these loads, with commas between")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	broken, err := run(ctx, *onWire, *length, *seed, *jobs, *profile, *loads, *only)
+	broken, err := run(ctx, *onWire, *length, *seed, *jobs, *profile, *loads, *only, *svg)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, onWire bool, length time.Duration, seed uint64, jobs, profile int, loads, only string) (broken []string, err error) {
+func run(ctx context.Context, onWire bool, length time.Duration, seed uint64, jobs, profile int, loads, only, svg string) (broken []string, err error) {
 	profiles := sim.Profiles()
 	if profile > len(profiles) || profile < 0 {
 		return nil, fmt.Errorf("there are %d profiles, and no number %d", len(profiles), profile)
@@ -84,6 +85,11 @@ func run(ctx context.Context, onWire bool, length time.Duration, seed uint64, jo
 	all, err := sim.RunAll(ctx, sim.Cells(profiles, at, 2*time.Second, length, seed), jobs)
 	if err != nil {
 		return nil, err
+	}
+	if svg != "" {
+		if err := drawSVG(svg, all); err != nil {
+			return nil, err
+		}
 	}
 	for len(all) > 0 {
 		print(all[:len(at)])
