@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -116,12 +117,19 @@ func TestNilPool(t *testing.T) {
 	none.Release()
 }
 
-// TestPoolReuses: large buffers come back, most recently used first, and survive garbage collections while they are
-// used.
+// withoutCollections keeps the garbage collector off until the test ends: a collection trims the shelves whose
+// bytes the test counts.
+func withoutCollections(t *testing.T) {
+	percent := debug.SetGCPercent(-1)
+	t.Cleanup(func() { debug.SetGCPercent(percent) })
+}
+
+// TestPoolReuses: large buffers come back, most recently used first.
 func TestPoolReuses(t *testing.T) {
 	if Invariants {
 		return // released buffers are never handed out again
 	}
+	withoutCollections(t)
 	p := NewPool(0)
 	a, b := mustGet(t, p, 1<<20), mustGet(t, p, 1<<20)
 	a.Release()
@@ -152,6 +160,7 @@ func TestPoolTrim(t *testing.T) {
 	if Invariants {
 		return
 	}
+	withoutCollections(t)
 	p := NewPool(0)
 	idle := func() int64 { return p.Idle() >> 20 }
 	var all []*Buffer
@@ -213,6 +222,7 @@ func TestPoolMakesRoom(t *testing.T) {
 	if Invariants {
 		return
 	}
+	withoutCollections(t)
 	p := NewPool(64 << 20)
 	var all []*Buffer
 	for range 64 {
