@@ -126,8 +126,10 @@ func (s *soak) replicas(rng *rand.Rand, stop chan struct{}) {
 		default: // its connection breaks
 			w.Break(errors.New("broken pipe"))
 		}
-		rep.Remove(errors.New("gone"))
+		// From here it takes no batch and reads none, as Remove asks of it.
+		w.Break(errors.New("gone"))
 		w.Drop()
+		rep.Remove(errors.New("gone"))
 		if ended {
 			return
 		}

@@ -32,7 +32,8 @@ type Worker struct {
 	rows    int
 }
 
-// A Model computes the outputs of a batch. The references of the outputs pass to the caller.
+// A Model computes the outputs of a batch. The references of the outputs pass to the caller. It must not call the
+// worker's methods.
 type Model func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error)
 
 // Send takes a batch.
@@ -40,6 +41,7 @@ func (w *Worker) Send(b *scheduler.Batch) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.broken != nil {
+		w.pending = nil // the replica is lost with this: none of its batches may be read any more
 		return w.broken
 	}
 	if w.Seen != nil {
@@ -73,9 +75,9 @@ func (w *Worker) finish() {
 		w.mu.Unlock()
 		return
 	}
-	b := w.popLocked()
+	answer := w.computeLocked()
 	w.mu.Unlock()
-	w.answer(b)
+	answer()
 	w.mu.Lock()
 	w.startLocked()
 	w.mu.Unlock()
@@ -89,17 +91,19 @@ func (w *Worker) popLocked() *scheduler.Batch {
 	return b
 }
 
-func (w *Worker) answer(b *scheduler.Batch) {
+// computeLocked has the model compute the oldest batch, and returns what answers it. It computes under the lock so
+// that nobody removes the replica meanwhile: not Send by its error, and not whoever has called Drop.
+func (w *Worker) computeLocked() (answer func()) {
+	b := w.popLocked()
 	model := w.Model
 	if model == nil {
 		model = Echo
 	}
 	outputs, rowErrors, err := model(b)
 	if err != nil {
-		b.Fail(err)
-		return
+		return func() { b.Fail(err) }
 	}
-	b.Complete(outputs, rowErrors)
+	return func() { b.Complete(outputs, rowErrors) }
 }
 
 // ErrNothingPending is what Answer and Fail say when the worker has no batch.
@@ -112,9 +116,9 @@ func (w *Worker) Answer() error {
 		w.mu.Unlock()
 		return ErrNothingPending
 	}
-	b := w.popLocked()
+	answer := w.computeLocked()
 	w.mu.Unlock()
-	w.answer(b)
+	answer()
 	return nil
 }
 
@@ -153,7 +157,8 @@ func (w *Worker) Resume() {
 	w.startLocked()
 }
 
-// Drop forgets all batches without an answer, as a container that dies does.
+// Drop forgets all batches without an answer, as a container that dies does. It comes before the replica's Remove,
+// after which a worker must not read its batches.
 func (w *Worker) Drop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
