@@ -240,38 +240,38 @@ func (s *session) refuse(reason error) error {
 
 // Send hands a batch to the container. It implements scheduler.Worker.
 func (s *session) Send(b *scheduler.Batch) error {
-	fault, err := s.transmit(b)
-	if fault != nil {
+	if fault := s.transmit(b); fault != nil {
 		// Without life: the scheduler may send the next batch from in here.
 		s.failed(fault)
 		b.Fail(fault)
 	}
-	return err
+	return nil
 }
 
-// transmit sends a batch, unless it cannot be said in the session's generation: that is the fault. The error means that the
-// session has ended.
-func (s *session) transmit(b *scheduler.Batch) (fault, err error) {
+// transmit sends a batch, unless it cannot be said in the session's generation: that is the fault. The
+// batches of a session that has ended are given back by close, once the socket's writer has stopped: an error of Send would
+// take back at once what it may still be writing.
+func (s *session) transmit(b *scheduler.Batch) (fault error) {
 	s.life.RLock()
 	defer s.life.RUnlock()
 	if s.dead {
-		return nil, errEnded
+		return nil
 	}
 	now := time.Now()
 	c := s.call(b, now)
 	if c == nil {
-		return nil, nil // it waits for welcome
+		return nil // it waits for welcome
 	}
 	if err := s.codec.batch(&c.out, b, now); err != nil {
 		s.take(c.id)
 		s.recycle(c)
-		return err, nil
+		return err
 	}
 	// Another error of Send means that the connection has ended: close gives the batch back.
 	if err := s.conn.Send(&c.out); errors.Is(err, zmtp.ErrQueueFull) {
 		s.kill(fmt.Errorf("it does not read: %w", err))
 	}
-	return nil, nil
+	return nil
 }
 
 // call notes that b is going out; nil if it has to wait for welcome.
