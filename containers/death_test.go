@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"os/exec"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -85,9 +86,7 @@ func TestStopped(t *testing.T) {
 	cmd := spawn(t, "noop", r.Dialable()[0])
 	id := scheduler.ModelID{Name: "noop", Version: "1"}
 	r.wait(t, id, 1)
-	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, cmd)
 	in := tensor.Tensor{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, 1}, Data: []byte{7}}
 	_, err := r.ask(&scheduler.Request{Inputs: []tensor.Tensor{in}, Deadline: time.Now().Add(50 * time.Millisecond)}, id)
 	if !errors.Is(err, scheduler.ErrDeadlineExceeded) {
@@ -104,6 +103,19 @@ func TestStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	out[0].Release()
+}
+
+// stop sends SIGSTOP and waits until the process has stopped: the signal alone leaves its threads on other cores a moment
+// in which they can answer.
+func stop(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
+		t.Fatalf("got status %#x and error %v, expected a process that has stopped", status, err)
+	}
 }
 
 // TestKilled: kill -9 is noticed by the socket's end, at once.
