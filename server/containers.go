@@ -78,30 +78,22 @@ func (s *Server) supervise() error {
 			s.dialers = append(s.dialers, one)
 			continue
 		}
-		one, err := containers.Supervise(containers.Command{
-			Name:        c.Name,
-			Args:        c.Command,
-			Replicas:    c.Replicas,
-			Env:         c.Env,
-			Dir:         c.Dir,
-			Servers:     s.containers.Dialable(),
-			StopTimeout: c.StopTimeout,
-			Log:         s.log,
-		})
-		if err != nil {
+		s.processes = append(s.processes, &process{server: s, settings: c})
+	}
+	for _, p := range s.processes {
+		if err := p.start(); err != nil {
 			return err
 		}
-		s.supervisors = append(s.supervisors, one)
 	}
 	return nil
 }
 
 // stopProcesses ends all supervised processes side by side.
 func (s *Server) stopProcesses() error {
-	faults := make([]error, len(s.supervisors))
+	faults := make([]error, len(s.processes))
 	var all sync.WaitGroup
-	for i, one := range s.supervisors {
-		all.Go(func() { faults[i] = one.Close() })
+	for i, p := range s.processes {
+		all.Go(func() { faults[i] = p.stop() })
 	}
 	all.Wait()
 	return errors.Join(faults...)
@@ -118,14 +110,14 @@ func (s *Server) hangUp(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// processes are the supervised ones as the admin door shows them.
-func (s *Server) processes() []admin.Process {
+// supervised are the processes as the admin door shows them.
+func (s *Server) supervised() []admin.Process {
 	s.opening.RLock()
 	defer s.opening.RUnlock()
 	out := []admin.Process{}
 	now := time.Now()
-	for _, one := range s.supervisors {
-		for _, p := range one.Status() {
+	for _, one := range s.processes {
+		for _, p := range one.status() {
 			out = append(out, admin.Process{
 				Name:     p.Name,
 				Replica:  p.Replica,

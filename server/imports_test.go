@@ -42,8 +42,9 @@ server/config:              server/internal/nearest github.com/pelletier/go-toml
 server/admin:
 server/metrics:             scheduler github.com/prometheus/client_golang
 server/internal/gate:       server/internal/nearest server/metrics scheduler shiva shiva/tensor
+server/internal/predict:    server/internal/gate server/config server/metrics scheduler shiva/tensor
 server/tcp:                 server/internal/gate server/metrics scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys
-server:                     server/internal/gate server/tcp server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/containertest
+server:                     server/internal/gate server/internal/predict server/tcp server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/containertest
 
 server/e2e:                 | containers/container shiva shiva/tensor
 

@@ -16,6 +16,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/server/tcp"
 	"github.com/shivad/shivad/shiva"
@@ -33,17 +34,18 @@ type Server struct {
 	pool    *tensor.Pool
 	metrics *metrics.Metrics
 	gate    *gate.Gate
+	predict *predict.Service
 	sched   *scheduler.Scheduler
 
 	// Set by Start, before it returns; nil if left out. opening is held meanwhile, for what the admin door shows, which is
 	// the first to open.
-	opening     sync.RWMutex
-	started     time.Time
-	admin       *admin.Server
-	containers  *containers.Listener
-	door        *tcp.Door
-	supervisors []*containers.Supervisor
-	dialers     []*containers.Dialer
+	opening    sync.RWMutex
+	started    time.Time
+	admin      *admin.Server
+	containers *containers.Listener
+	door       *tcp.Door
+	processes  []*process
+	dialers    []*containers.Dialer
 
 	state  atomic.Pointer[string] // admin.Starting, Serving, Draining
 	failed chan error
@@ -100,6 +102,12 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 			m := s.settings.Load().Model(model)
 			return gate.ModelOptions{Deadline: m.Deadline, Cast: m.Cast, DefaultVersion: m.DefaultVersion}
 		},
+	})
+	s.predict = predict.New(predict.Config{
+		Gate:       s.gate,
+		Repository: repository{s},
+		Settings:   func(model string) config.Model { return s.settings.Load().Model(model) },
+		Version:    Version,
 	})
 	hooks := s.metrics.Hooks()
 	hooks.ModelChanged = func(m *scheduler.Model) {

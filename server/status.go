@@ -91,7 +91,7 @@ func (s *Server) status() admin.Status {
 		Doors:     []admin.Door{{Name: "tcp", Connections: door.Connections(), InFlight: door.InFlight()}},
 		Payload:   admin.Usage{Used: s.pool.InUse(), Limit: int64(s.cfg.Limits.PayloadBytes)},
 		Sessions:  s.sessions(),
-		Processes: s.processes(),
+		Processes: s.supervised(),
 		Limits:    s.cfg.Limits,
 	}
 	for _, m := range s.sched.Models() {

@@ -115,7 +115,7 @@ type Container struct {
 
 	Address string `toml:"address"` // "tcp://host:port" or "ipc://path", instead of a command
 	RPC     string `toml:"rpc"`     // "v0": those of all other generations call the server
-	Model   string `toml:"model"`   // what it serves: a container of RPC v0 cannot say
+	Model   string `toml:"model"`   // what it serves: a container of RPC v0 cannot say. Of a command, what loads and unloads it; "" = its name
 	Version string `toml:"version"` // likewise
 	Input   string `toml:"input"`   // likewise: bytes, ints, doubles or strings
 }

@@ -117,10 +117,13 @@ func (c Config) validateContainers(fs *faults) {
 			continue
 		}
 		commands++
-		for _, f := range []struct{ key, value string }{{"rpc", p.RPC}, {"model", p.Model}, {"version", p.Version}, {"input", p.Input}} {
+		for _, f := range []struct{ key, value string }{{"rpc", p.RPC}, {"version", p.Version}, {"input", p.Input}} {
 			if f.value != "" {
 				fs.add(key+"."+f.key, "has no meaning without address: a container that connects says so itself")
 			}
+		}
+		if fault := badModelName(p.Model); fault != "" && p.Model != "" {
+			fs.add(key+".model", "%s", fault)
 		}
 		if len(p.Command) == 0 || p.Command[0] == "" {
 			fs.add(key+".command", `missing: program and arguments, as ["python3", "model.py"]`)

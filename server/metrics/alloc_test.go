@@ -16,7 +16,7 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		tally.Received(10)
 		tally.Began()
-		tally.Waited(a, time.Millisecond)
+		tally.Waited(a, time.Millisecond, time.Millisecond)
 		tally.Answered(a, OK, time.Millisecond)
 		tally.Sent(10)
 		tally.Flush()

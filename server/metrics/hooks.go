@@ -20,13 +20,14 @@ func (m *Metrics) Hooks() scheduler.Hooks {
 			model.batchRows.observe(int64(rows), lowestRows)
 			model.closed[reason].Add(1)
 		},
-		BatchDone: func(id scheduler.ModelID, _ int, exec, predicted time.Duration, err error) {
+		BatchDone: func(id scheduler.ModelID, rows int, exec, predicted time.Duration, err error) {
 			model := m.Model(id.Name, id.Version)
 			if err != nil {
 				model.failures.Add(1)
 				return
 			}
 			model.execution.observeDuration(exec)
+			model.totals.batch(rows, exec)
 			if predicted > 0 {
 				model.predicted.observeDuration(predicted)
 				if exec > predicted {

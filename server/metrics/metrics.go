@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -153,6 +154,35 @@ func (d *Door) Connections() int {
 	return int(max(0, int64(d.opened.Load())-int64(closed)))
 }
 
+// Index is the door's place among all doors, from 0.
+func (d *Door) Index() int { return d.index }
+
+// Began counts a request that was taken in; exactly one Answered follows. It and Answered are for doors with a goroutine for each
+// request; an event loop has a Tally.
+func (d *Door) Began() { d.inFlight.Add(1) }
+
+// Answered counts the end of a request: how it ended, the time since it was taken in, and of that its wait and its execution, which
+// are 0 if it never came so far.
+func (d *Door) Answered(m *Model, o Outcome, took, queue, exec time.Duration) {
+	at := &m.doors[d.index]
+	at.requests[o].Add(1)
+	at.duration.observeDuration(took)
+	var t times
+	t.answered(o, took)
+	if exec > 0 {
+		m.queueWait.observeDuration(queue)
+		t.executed.add(exec)
+	}
+	m.totals.add(&t)
+	d.inFlight.Add(-1)
+}
+
+// Received counts bytes from clients.
+func (d *Door) Received(n int) { d.received.Add(uint64(n)) }
+
+// Sent counts bytes to clients.
+func (d *Door) Sent(n int) { d.sent.Add(uint64(n)) }
+
 // InFlight is how many requests have begun and are not answered.
 func (d *Door) InFlight() int { return int(d.inFlight.Load()) }
 
@@ -174,7 +204,8 @@ type Model struct {
 	drops     []atomic.Uint64 // requests without a result, by scheduler.Outcome
 	failures  atomic.Uint64   // batches
 	surprises atomic.Uint64   // batches that took longer than predicted
-	wasted    atomic.Uint64   // rows
+	totals    totals
+	wasted    atomic.Uint64 // rows
 }
 
 func newModel(key id) *Model {

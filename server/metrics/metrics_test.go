@@ -64,7 +64,7 @@ func TestDoorsAndRequests(t *testing.T) {
 	for range 4 {
 		tally.Began()
 	}
-	tally.Waited(a, 10*time.Microsecond)
+	tally.Waited(a, 10*time.Microsecond, time.Millisecond)
 	tally.Answered(a, OK, 3*time.Millisecond)
 	tally.Answered(a, Overloaded, 5*time.Microsecond)
 	tally.Answered(m.Unrouted(), NotFound, 0)
@@ -296,7 +296,7 @@ func BenchmarkRequest(b *testing.B) {
 	n := 0
 	for b.Loop() {
 		t.Began()
-		t.Waited(a, time.Millisecond)
+		t.Waited(a, time.Millisecond, time.Millisecond)
 		t.Answered(a, OK, 2*time.Millisecond)
 		if n++; n%16 == 0 {
 			t.Flush()

@@ -25,6 +25,7 @@ type modelTally struct {
 	requests [outcomes]uint32
 	duration localHistogram
 	wait     localHistogram
+	times    times
 }
 
 // localHistogram is a histogram that nobody else sees yet.
@@ -71,11 +72,16 @@ func (t *Tally) Answered(m *Model, o Outcome, took time.Duration) {
 	at := t.of(m)
 	at.requests[o]++
 	at.duration.observe(took)
+	at.times.answered(o, took)
 	t.ended++
 }
 
-// Waited counts how long a request waited before its first row went into a batch.
-func (t *Tally) Waited(m *Model, d time.Duration) { t.of(m).wait.observe(d) }
+// Waited counts how long a request waited before its first row went into a batch, and how long the batch of its last row took.
+func (t *Tally) Waited(m *Model, queue, exec time.Duration) {
+	at := t.of(m)
+	at.wait.observe(queue)
+	at.times.executed.add(exec)
+}
 
 func (t *Tally) of(m *Model) *modelTally {
 	at := t.last
@@ -116,6 +122,7 @@ func (t *Tally) Flush() {
 		}
 		at.duration.addTo(&to.duration)
 		at.wait.addTo(&at.model.queueWait)
+		at.model.totals.add(&at.times)
 		at.dirty = false
 		t.dirty[i] = nil
 	}

@@ -49,7 +49,7 @@ func (c *call) count(l *loop) {
 		model = l.door.gate.Unrouted()
 	}
 	if c.Timing.BatchRows > 0 {
-		l.tally.Waited(model, c.Timing.Queue)
+		l.tally.Waited(model, c.Timing.Queue, c.Timing.Exec)
 	}
 	outcome := metrics.OK
 	if c.session.gone || c.session.ending {

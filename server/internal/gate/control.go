@@ -68,11 +68,16 @@ type readiness struct {
 }
 
 func (g *Gate) readiness() readiness {
-	if g.draining.Load() {
-		return readiness{Reason: "draining"}
-	}
-	ready, reason := g.ready()
+	ready, reason := g.Ready()
 	return readiness{ready, reason}
+}
+
+// Ready tells whether the server takes requests, and if not, why.
+func (g *Gate) Ready() (ready bool, reason string) {
+	if g.draining.Load() {
+		return false, "draining"
+	}
+	return g.ready()
 }
 
 // A ModelStatus is one version of a model as "!models" shows it.
@@ -92,6 +97,15 @@ func (g *Gate) Models() []ModelStatus {
 		for _, target := range t.versions[name] {
 			out = append(out, ModelStatus{name, target.ID.Version, t.byModel[name] == target, target.Live > 0, target.Live})
 		}
+	}
+	return out
+}
+
+// Versions are those of a model, the highest first; nil if there is no such model.
+func (g *Gate) Versions(name string) []string {
+	var out []string
+	for _, t := range g.routes.Load().versions[name] {
+		out = append(out, t.ID.Version)
 	}
 	return out
 }

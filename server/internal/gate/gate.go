@@ -99,11 +99,21 @@ type Call struct {
 // model's declaration. The tensors' memory must live until Close. On an error the call is as before.
 func (g *Gate) Open(c *Call, route string, tensors []tensor.Tensor, p *Params) error {
 	if g.draining.Load() {
-		return fmt.Errorf("%w: this server is shutting down; send the request to another one or again later", scheduler.ErrDraining)
+		return errDraining
 	}
 	target, err := g.resolve(route, p.Version)
 	if err != nil {
 		return err
+	}
+	return g.OpenTarget(c, target, tensors, p)
+}
+
+var errDraining = fmt.Errorf("%w: this server is shutting down; send the request to another one or again later", scheduler.ErrDraining)
+
+// OpenTarget is Open for a door that has found the target itself.
+func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *Params) (err error) {
+	if g.draining.Load() {
+		return errDraining
 	}
 	c.Target = target
 	c.Inputs = c.inputs[:0]

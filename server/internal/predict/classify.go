@@ -1,0 +1,58 @@
+package predict
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// classifiable tells whether values of d have an order.
+func classifiable(d tensor.DType) bool {
+	switch d {
+	case tensor.Bytes, tensor.LongDouble, tensor.Complex64, tensor.Complex128:
+		return false
+	}
+	return true
+}
+
+// classify makes a Bytes tensor of shape [rows, k] from numbers of shape [rows, ...]: for each row its k highest values
+// from the highest on, or all if there are fewer, each as "value:index" with the index into the row. Of equal values the lower index
+// comes first, and what is not a number last.
+//
+// Source: Triton, classification extension, for models that bring no labels.
+func classify(t tensor.Tensor, k int) (tensor.Tensor, error) {
+	rows := t.Rows()
+	wide, err := tensor.Cast(t, tensor.Float64, nil)
+	if err != nil {
+		return tensor.Tensor{}, fmt.Errorf("%w: classification: %w", scheduler.ErrInvalidInput, err)
+	}
+	defer wide.Release() // it may be t itself
+	values, err := tensor.Values[float64](wide)
+	if err != nil {
+		return tensor.Tensor{}, err
+	}
+	each := len(values) / max(rows, 1)
+	k = min(k, each)
+	bits := 64
+	switch t.DType {
+	case tensor.Float32, tensor.Float16, tensor.BFloat16:
+		bits = 32 // as many digits as tell float32 apart
+	}
+	order := make([]int, each)
+	labels := make([]string, 0, rows*k)
+	for r := range rows {
+		row := values[r*each:][:each]
+		for i := range order {
+			order[i] = i
+		}
+		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(row[b], row[a]) })
+		for _, i := range order[:k] {
+			labels = append(labels, strconv.FormatFloat(row[i], 'f', -1, bits)+":"+strconv.Itoa(i))
+		}
+	}
+	return tensor.FromStrings(tensor.Shape{rows, k}, labels)
+}

@@ -1,0 +1,218 @@
+package predict
+
+import (
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Extensions are those that both doors have. A door adds its own.
+var Extensions = []string{
+	"classification", "model_configuration", "model_repository", "parameters", "schedule_policy", "statistics",
+}
+
+// ServerMetadata describes the server.
+type ServerMetadata struct {
+	Name       string   `json:"name"`
+	Version    string   `json:"version"`
+	Extensions []string `json:"extensions"`
+}
+
+// Server describes the server; extensions are those of the door beside [Extensions].
+func (s *Service) Server(extensions ...string) ServerMetadata {
+	return ServerMetadata{"shivad", s.version, append(append([]string{}, Extensions...), extensions...)}
+}
+
+// ModelMetadata describes a model.
+type ModelMetadata struct {
+	Name     string           `json:"name"`
+	Versions []string         `json:"versions"`
+	Platform string           `json:"platform"`
+	Inputs   []TensorMetadata `json:"inputs"`
+	Outputs  []TensorMetadata `json:"outputs"`
+	// Properties are the parameters that the model registered with, as strings.
+	Properties map[string]string `json:"properties,omitempty"`
+}
+
+// TensorMetadata describes an input or output. A dimension of -1 takes any size; the first is then the batch dimension.
+type TensorMetadata struct {
+	Name     string `json:"name"`
+	Datatype string `json:"datatype"`
+	Shape    []int  `json:"shape"`
+}
+
+// Model describes a model; version "" means the default.
+func (s *Service) Model(name, version string) (ModelMetadata, error) {
+	t, err := s.gate.Target(name, version)
+	if err != nil {
+		return ModelMetadata{}, err
+	}
+	return ModelMetadata{
+		Name:       t.ID.Name,
+		Versions:   s.gate.Versions(name),
+		Platform:   t.Spec.Platform,
+		Inputs:     metadata(t.Spec.Inputs),
+		Outputs:    metadata(t.Spec.Outputs),
+		Properties: properties(t.Spec.Parameters),
+	}, nil
+}
+
+func metadata(specs []tensor.Spec) []TensorMetadata {
+	out := make([]TensorMetadata, len(specs))
+	for i, s := range specs {
+		out[i] = TensorMetadata{s.Name, s.DType.V2(), append([]int{}, s.Shape...)}
+	}
+	return out
+}
+
+// properties makes strings of a JSON object's members: a string is itself, all else its JSON.
+func properties(object []byte) map[string]string {
+	var members map[string]json.RawMessage
+	if len(object) == 0 || json.Unmarshal(object, &members) != nil {
+		return nil
+	}
+	out := make(map[string]string, len(members))
+	for key, value := range members {
+		var text string
+		if json.Unmarshal(value, &text) != nil {
+			text = string(value)
+		}
+		out[key] = text
+	}
+	return out
+}
+
+// ModelConfig is a model's configuration, in the form of Triton's as far as there is something to say.
+type ModelConfig struct {
+	Name          string               `json:"name"`
+	Platform      string               `json:"platform"`
+	Backend       string               `json:"backend"`
+	VersionPolicy VersionPolicy        `json:"version_policy"`
+	MaxBatchSize  int                  `json:"max_batch_size"` // rows; 0: the model has no batch dimension
+	Input         []TensorConfig       `json:"input"`
+	Output        []TensorConfig       `json:"output"`
+	Batching      *DynamicBatching     `json:"dynamic_batching,omitempty"` // nil without a batch dimension
+	InstanceGroup []InstanceGroup      `json:"instance_group"`
+	Parameters    map[string]Parameter `json:"parameters"` // the settings that a request meets, and what the model registered with
+	Transaction   TransactionPolicy    `json:"model_transaction_policy"`
+}
+
+// VersionPolicy says which versions are served.
+type VersionPolicy struct {
+	Specific struct {
+		Versions []int64 `json:"versions"` // those that are numbers
+	} `json:"specific"`
+}
+
+// TensorConfig is an input or output, without the batch dimension.
+type TensorConfig struct {
+	Name     string `json:"name"`
+	DataType string `json:"data_type"` // TYPE_FP32 and so on
+	Dims     []int  `json:"dims"`
+}
+
+// DynamicBatching says how rows are gathered.
+type DynamicBatching struct {
+	MaxQueueDelayMicroseconds int64 `json:"max_queue_delay_microseconds"`
+	PriorityLevels            int   `json:"priority_levels"`
+	DefaultPriorityLevel      int   `json:"default_priority_level"`
+}
+
+// InstanceGroup counts the replicas.
+type InstanceGroup struct {
+	Name  string `json:"name"`
+	Kind  string `json:"kind"`
+	Count int    `json:"count"`
+}
+
+// Parameter is a value of a configuration's parameters.
+type Parameter struct {
+	StringValue string `json:"string_value"`
+}
+
+// TransactionPolicy: every request has one answer.
+type TransactionPolicy struct {
+	Decoupled bool `json:"decoupled"`
+}
+
+// ModelConfig gives a model's configuration; version "" means the default.
+func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
+	t, err := s.gate.Target(name, version)
+	if err != nil {
+		return ModelConfig{}, err
+	}
+	set := s.settings(t.ID.Name)
+	c := ModelConfig{
+		Name:     t.ID.Name,
+		Platform: t.Spec.Platform,
+		Backend:  "shivad",
+		Input:    tensorConfigs(t.Spec.Inputs, t.Spec.Batched()),
+		Output:   tensorConfigs(t.Spec.Outputs, t.Spec.Batched()),
+		Parameters: map[string]Parameter{
+			"version":           {t.ID.Version},
+			"strategy":          {set.Strategy},
+			"objective":         {set.Objective.String()},
+			"deadline":          {set.Deadline.String()},
+			"execution_timeout": {set.ExecutionTimeout.String()},
+		},
+		InstanceGroup: []InstanceGroup{{Name: t.ID.Name, Kind: "KIND_AUTO", Count: t.Live}},
+	}
+	c.VersionPolicy.Specific.Versions = []int64{}
+	for _, v := range s.gate.Versions(t.ID.Name) {
+		if n, err := strconv.ParseInt(v, 10, 64); err == nil {
+			c.VersionPolicy.Specific.Versions = append(c.VersionPolicy.Specific.Versions, n)
+		}
+	}
+	if t.Spec.Batched() {
+		c.MaxBatchSize = maxBatch(t)
+		c.Batching = &DynamicBatching{
+			MaxQueueDelayMicroseconds: int64(set.Delay / time.Microsecond),
+			PriorityLevels:            lowestPriority + 1,
+			DefaultPriorityLevel:      defaultPriority + 1,
+		}
+	}
+	for key, value := range properties(t.Spec.Parameters) {
+		if _, taken := c.Parameters[key]; !taken {
+			c.Parameters[key] = Parameter{value}
+		}
+	}
+	return c, nil
+}
+
+// maxBatch is the largest batch that a replica takes; without one, what the model declared, or 1.
+func maxBatch(t *gate.Target) int {
+	rows := 0
+	for _, r := range t.Model.Stats().Replicas {
+		rows = max(rows, r.MaxBatch)
+	}
+	if rows == 0 {
+		rows = max(t.Spec.MaxBatch, 1)
+	}
+	return rows
+}
+
+func tensorConfigs(specs []tensor.Spec, batched bool) []TensorConfig {
+	out := make([]TensorConfig, len(specs))
+	for i, s := range specs {
+		dims := append([]int{}, s.Shape...)
+		if batched && len(dims) > 0 {
+			dims = dims[1:]
+		}
+		out[i] = TensorConfig{s.Name, configType(s.DType), dims}
+	}
+	return out
+}
+
+// configType is a dtype's name in a model configuration.
+func configType(d tensor.DType) string {
+	switch d {
+	case tensor.Bytes:
+		return "TYPE_STRING"
+	case tensor.LongDouble, tensor.Complex64, tensor.Complex128:
+		return "TYPE_INVALID" // that enumeration has no name for them
+	}
+	return "TYPE_" + d.V2()
+}

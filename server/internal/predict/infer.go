@@ -1,0 +1,231 @@
+package predict
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A Door is one way in to a Service. It counts what passes.
+type Door struct {
+	*Service
+	metrics *metrics.Door
+	sources atomic.Uint64
+}
+
+// Door makes a way in that counts with m.
+func (s *Service) Door(m *metrics.Door) *Door { return &Door{Service: s, metrics: m} }
+
+// NewSource names a connection, for fairness between those that ask: see [Question]. Sources of this package never
+// meet those of the TCP door, which count from 1.
+func (d *Door) NewSource() uint64 {
+	return uint64(d.metrics.Index()+1)<<56 | d.sources.Add(1)
+}
+
+// A Question asks a model for the outputs of some rows.
+type Question struct {
+	Model   string
+	Version string // "" = the default
+	ID      string // echoed
+
+	// Inputs have names, and shapes as the client sent them: with the batch dimension, or one row without it. The references
+	// are Infer's from the call on, whatever comes of it.
+	Inputs []tensor.Tensor
+	// Outputs are those wanted, in the order of the answer; none = all.
+	Outputs []Output
+
+	// Priority is as in the schedule_policy extension: 0 = the default, 1 the highest, and so on; 10 and above are the lowest.
+	Priority uint64
+	Timeout  time.Duration // from Arrived; 0 = the model's deadline. A deadline of the context counts as well
+	// Parameters is a JSON object that goes to the container with the rows; nil = none.
+	Parameters []byte
+
+	Arrived time.Time // when the request began to be dealt with
+	Source  uint64    // the connection's, from NewSource
+}
+
+// An Output is one that a client asks for.
+type Output struct {
+	Name string
+	// Classes asks for the names of so many of the highest values instead of the values (classification extension); 0 = the tensor.
+	Classes int
+}
+
+// An Answer is what a model said. Release it once.
+type Answer struct {
+	Model, Version string
+	ID             string
+	// Outputs have names and the shapes that the client expects: without the batch dimension if the question came so.
+	Outputs []tensor.Tensor
+	Timing  scheduler.Timing
+
+	call *call
+}
+
+// Release gives the memory of the outputs back.
+func (a *Answer) Release() {
+	if c := a.call; c != nil {
+		a.call, a.Outputs = nil, nil
+		c.free()
+	}
+}
+
+// A call is one request on its way through the scheduler, and whoever waits for it.
+type call struct {
+	gate.Call
+	done chan struct{} // one element: the request is complete
+}
+
+var calls = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
+
+// Complete is the scheduler's last word.
+func (c *call) Complete(*scheduler.Request) { c.done <- struct{}{} }
+
+func (c *call) free() {
+	c.Close()
+	calls.Put(c)
+}
+
+// Priorities: the protocol counts from 1 and has no end, the scheduler has ten levels.
+const (
+	defaultPriority = 5
+	lowestPriority  = 9
+)
+
+// Infer asks, waits and counts. When ctx ends first, the request leaves the queue: the error is then ErrCanceled, or
+// ErrDeadlineExceeded if it was the context's deadline.
+func (d *Door) Infer(ctx context.Context, q *Question) (*Answer, error) {
+	d.metrics.Began()
+	a, model, err := d.infer(ctx, q)
+	for _, t := range q.Inputs {
+		t.Release()
+	}
+	q.Inputs = nil
+	outcome := metrics.OK
+	var timing scheduler.Timing
+	if err != nil {
+		outcome = gate.StatusOf(err).Outcome
+	} else {
+		timing = a.Timing
+	}
+	d.metrics.Answered(model, outcome, time.Since(q.Arrived), timing.Queue, timing.Exec)
+	return a, err
+}
+
+// Refused counts a request that could not be read, so that no Question of it was asked.
+func (d *Door) Refused(err error, arrived time.Time) {
+	d.metrics.Began()
+	d.metrics.Answered(d.gate.Unrouted(), gate.StatusOf(err).Outcome, time.Since(arrived), 0, 0)
+}
+
+func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model, error) {
+	target, err := d.gate.Target(q.Model, q.Version)
+	if err != nil {
+		return nil, d.gate.Unrouted(), err
+	}
+	chosen, err := choose(target, q.Outputs)
+	if err != nil {
+		return nil, target.Metrics, err
+	}
+	p := gate.Params{
+		Now:      q.Arrived,
+		Timeout:  q.Timeout,
+		Priority: defaultPriority,
+		Forward:  q.Parameters,
+		Source:   q.Source,
+	}
+	if q.Priority > 0 {
+		p.Priority = int(min(q.Priority-1, lowestPriority))
+	}
+	if end, ok := ctx.Deadline(); ok {
+		left := max(end.Sub(q.Arrived), 1)
+		if p.Timeout == 0 || left < p.Timeout {
+			p.Timeout = left
+		}
+	}
+	// The rows of a legacy model are vectors of any length: on this wire they are those of a matrix.
+	p.Batch = target.Spec.Flat && len(q.Inputs) > 0 && len(q.Inputs[0].Shape) > 1
+
+	c := calls.Get().(*call)
+	if err := d.gate.OpenTarget(&c.Call, target, q.Inputs, &p); err != nil {
+		calls.Put(c)
+		return nil, target.Metrics, err
+	}
+	c.Owner = c
+	d.gate.Submit(&c.Request)
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		d.gate.Cancel(&c.Call)
+		<-c.done
+	}
+	if err := c.Err; err != nil {
+		if errors.Is(err, scheduler.ErrCanceled) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			err = fmt.Errorf("%w: the client's deadline passed", scheduler.ErrDeadlineExceeded)
+		}
+		c.free()
+		return nil, target.Metrics, err
+	}
+	a := &Answer{Model: target.ID.Name, Version: target.ID.Version, ID: q.ID, Timing: c.Timing, call: c}
+	a.Outputs = make([]tensor.Tensor, len(chosen))
+	for i, at := range chosen {
+		t := c.Outputs[at]
+		if q.Outputs != nil && q.Outputs[i].Classes > 0 {
+			if t, err = classify(t, q.Outputs[i].Classes); err != nil {
+				a.Release()
+				return nil, target.Metrics, err
+			}
+		}
+		if c.Squeeze {
+			t.Shape = t.Shape[1:]
+		}
+		t.Name = target.Spec.Outputs[at].Name
+		a.Outputs[i] = t
+	}
+	return a, target.Metrics, nil
+}
+
+// choose finds the places of the wanted outputs in the model's declaration.
+func choose(t *gate.Target, wanted []Output) ([]int, error) {
+	specs := t.Spec.Outputs
+	if len(wanted) == 0 {
+		all := make([]int, len(specs))
+		for i := range all {
+			all[i] = i
+		}
+		return all, nil
+	}
+	at := make([]int, len(wanted))
+	for i, w := range wanted {
+		at[i] = slices.IndexFunc(specs, func(s tensor.Spec) bool { return s.Name == w.Name })
+		if at[i] < 0 {
+			names := make([]string, len(specs))
+			for j := range specs {
+				names[j] = strconv.Quote(specs[j].Name)
+			}
+			return nil, fmt.Errorf("%w: output %q is not one of model %q; it gives %s",
+				scheduler.ErrInvalidInput, w.Name, t.ID.Name, strings.Join(names, ", "))
+		}
+		if slices.Contains(at[:i], at[i]) {
+			return nil, fmt.Errorf("%w: output %q is asked for twice", scheduler.ErrInvalidInput, w.Name)
+		}
+		if w.Classes < 0 {
+			return nil, fmt.Errorf("%w: output %q: classification %d, expected 1 or more", scheduler.ErrInvalidInput, w.Name, w.Classes)
+		}
+		if d := specs[at[i]].DType; w.Classes > 0 && !classifiable(d) {
+			return nil, fmt.Errorf("%w: output %q: classification is for real numbers, and it is %s", scheduler.ErrInvalidInput, w.Name, d.V2())
+		}
+	}
+	return at, nil
+}

@@ -1,0 +1,112 @@
+package predict
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/shivad/shivad/scheduler"
+)
+
+// A Repository starts and stops what the server itself can: the processes of its configuration. Its functions may be
+// called from everywhere. Its implementation is the server's.
+type Repository interface {
+	// Models are the names of models that it can start and stop, sorted.
+	Models() []string
+	// State tells how it stands with one of them, and why.
+	State(model string) (state State, reason string)
+	// Load starts the processes of a model, if they do not run, and returns when one of them serves it; it does so at once if one does
+	// already. It gives up when ctx ends or a process ends by itself again and again.
+	Load(ctx context.Context, model string) error
+	// Unload stops the processes of a model, after they have answered what they have, and returns when they have ended.
+	Unload(model string) error
+}
+
+// A State is how it stands with a version of a model. The words are those of the model_repository extension.
+type State string
+
+// The states there are.
+const (
+	Ready       State = "READY"       // a live replica serves it
+	Unavailable State = "UNAVAILABLE" // none does
+	Loading     State = "LOADING"     // none does yet: its processes are starting
+	Unloading   State = "UNLOADING"   // its processes are being stopped
+)
+
+// An IndexEntry is one version of a model that is or could be served.
+type IndexEntry struct {
+	Name    string `json:"name"`
+	Version string `json:"version,omitempty"` // none yet for a model that has not registered since the server started
+	State   State  `json:"state"`
+	Reason  string `json:"reason"`
+}
+
+// Index lists every version of every model that has registered, and the models that Load could start; only those that are
+// ready if so asked.
+func (s *Service) Index(onlyReady bool) []IndexEntry {
+	list := []IndexEntry{}
+	managed := s.repository.Models()
+	seen := map[string]bool{}
+	for _, m := range s.gate.Models() {
+		seen[m.Name] = true
+		e := IndexEntry{Name: m.Name, Version: m.Version, State: Ready}
+		if !m.Ready {
+			e.State, e.Reason = Unavailable, "no container of it is connected"
+			if slices.Contains(managed, m.Name) {
+				e.State, e.Reason = s.repository.State(m.Name)
+			}
+		}
+		list = append(list, e)
+	}
+	for _, name := range managed {
+		if !seen[name] {
+			e := IndexEntry{Name: name}
+			e.State, e.Reason = s.repository.State(name)
+			list = append(list, e)
+		}
+	}
+	if onlyReady {
+		list = slices.DeleteFunc(list, func(e IndexEntry) bool { return e.State != Ready })
+	}
+	return list
+}
+
+// Load makes a model served, if its processes are the server's. Parameters of the request (another configuration, files) cannot be
+// honoured: the model lives in its container.
+func (s *Service) Load(ctx context.Context, model string, parameters []string) error {
+	if len(parameters) > 0 {
+		return fmt.Errorf("%w: load of model %q with parameter %q: a model is configured in its container and under [model.%s], not by the request that loads it",
+			scheduler.ErrInvalidInput, model, parameters[0], model)
+	}
+	if err := s.managed(model, "loaded"); err != nil {
+		if t, unknown := s.gate.Target(model, ""); unknown == nil && t.Live > 0 {
+			return nil // it is there, whoever started it
+		}
+		return err
+	}
+	return s.repository.Load(ctx, model)
+}
+
+// Unload makes a model no longer served, if its processes are the server's.
+func (s *Service) Unload(model string) error {
+	if err := s.managed(model, "unloaded"); err != nil {
+		return err
+	}
+	return s.repository.Unload(model)
+}
+
+// managed says why a model is not the server's to start and stop.
+func (s *Service) managed(model, verb string) error {
+	names := s.repository.Models()
+	if slices.Contains(names, model) {
+		return nil
+	}
+	if _, err := s.gate.Target(model, ""); err == nil {
+		return fmt.Errorf("%w: model %q cannot be %s: its containers are not processes of this server but connect by themselves; start and stop them where they run",
+			scheduler.ErrInvalidInput, model, verb)
+	}
+	if len(names) == 0 {
+		return fmt.Errorf("%w: no model %q: there is no [[container]] in the configuration that could be %s", scheduler.ErrNotFound, model, verb)
+	}
+	return fmt.Errorf("%w: no model %q; those that can be %s: %q", scheduler.ErrNotFound, model, verb, names)
+}

@@ -1,0 +1,40 @@
+package predict
+
+import (
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/gate"
+)
+
+// Config of a Service. All fields are required.
+type Config struct {
+	Gate       *gate.Gate
+	Repository Repository
+	Settings   func(model string) config.Model // what is in effect for a model
+	Version    string                          // of the server
+}
+
+// A Service answers the questions of the protocol. See the package comment.
+type Service struct {
+	gate       *gate.Gate
+	repository Repository
+	settings   func(model string) config.Model
+	version    string
+}
+
+// New makes a Service.
+func New(cfg Config) *Service {
+	return &Service{gate: cfg.Gate, repository: cfg.Repository, settings: cfg.Settings, version: cfg.Version}
+}
+
+// Ready tells whether the server takes requests, and if not, why.
+func (s *Service) Ready() (ready bool, reason string) { return s.gate.Ready() }
+
+// ModelReady tells whether a live replica serves the model; version "" means the default. The error is that there is no
+// such model.
+func (s *Service) ModelReady(name, version string) (bool, error) {
+	t, err := s.gate.Target(name, version)
+	if err != nil {
+		return false, err
+	}
+	return t.Live > 0, nil
+}

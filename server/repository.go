@@ -1,0 +1,210 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/predict"
+)
+
+// A process is a [[container]] with a command: the replicas that the server keeps alive, or none while its model is unloaded.
+type process struct {
+	server   *Server          // set once, as settings
+	settings config.Container // complete
+
+	changing sync.Mutex // held by start and stop from begin to end
+
+	mu         sync.Mutex
+	supervisor *containers.Supervisor // nil: unloaded
+	stopping   bool
+	ended      bool // the server stops: nothing starts any more
+}
+
+var errStopping = fmt.Errorf("%w: this server is shutting down", scheduler.ErrDraining)
+
+// model is what clients load and unload the process by.
+func (p *process) model() string {
+	if p.settings.Model != "" {
+		return p.settings.Model
+	}
+	return p.settings.Name
+}
+
+// start runs the processes unless they run. Those that have all ended with status 0 run again.
+func (p *process) start() error {
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		return errStopping
+	}
+	if p.supervisor != nil {
+		running := slices.ContainsFunc(p.supervisor.Status(), func(i containers.ProcessInfo) bool { return i.State != "finished" })
+		if running {
+			return nil
+		}
+		if err := p.supervisor.Close(); err != nil {
+			return err
+		}
+	}
+	c := p.settings
+	var err error
+	p.supervisor, err = containers.Supervise(containers.Command{
+		Name:        c.Name,
+		Args:        c.Command,
+		Replicas:    c.Replicas,
+		Env:         c.Env,
+		Dir:         c.Dir,
+		Servers:     p.server.containers.Dialable(),
+		StopTimeout: c.StopTimeout,
+		Log:         p.server.log,
+	})
+	return err
+}
+
+// unload ends the processes and waits for it; start may follow.
+func (p *process) unload() error {
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	p.mu.Lock()
+	s := p.supervisor
+	p.stopping = s != nil
+	p.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	err := s.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.supervisor, p.stopping = nil, false
+	return err
+}
+
+// stop is unload for good.
+func (p *process) stop() error {
+	p.mu.Lock()
+	p.ended = true
+	p.mu.Unlock()
+	return p.unload()
+}
+
+func (p *process) status() []containers.ProcessInfo {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.supervisor == nil {
+		return []containers.ProcessInfo{{Name: p.settings.Name, State: "unloaded"}}
+	}
+	return p.supervisor.Status()
+}
+
+// state is how it stands with the processes, apart from whether they have registered.
+func (p *process) state() (predict.State, string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.supervisor == nil:
+		return predict.Unavailable, "unloaded"
+	case p.stopping:
+		return predict.Unloading, "its processes are being stopped"
+	}
+	list := p.supervisor.Status()
+	for _, i := range list {
+		if i.State == "running" || i.State == "restarting" && i.Restarts == 0 {
+			return predict.Loading, "its process has started and not registered yet"
+		}
+	}
+	reason := fmt.Sprintf("%s: its process ended with %s", list[0].State, list[0].LastExit)
+	if n := len(list[0].LastLines); n > 0 {
+		reason += ": " + strings.Join(list[0].LastLines[max(0, n-3):], " | ")
+	}
+	return predict.Unavailable, reason
+}
+
+// repository is what clients may load and unload: the models of the processes.
+type repository struct{ *Server }
+
+// Models are their names, sorted.
+func (r repository) Models() []string {
+	var names []string
+	for _, p := range r.all() {
+		names = append(names, p.model())
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func (r repository) all() []*process {
+	r.opening.RLock()
+	defer r.opening.RUnlock()
+	return r.processes
+}
+
+// of are the processes that serve a model.
+func (r repository) of(model string) []*process {
+	return slices.DeleteFunc(slices.Clone(r.all()), func(p *process) bool { return p.model() != model })
+}
+
+// State is that of the process which is furthest.
+func (r repository) State(model string) (predict.State, string) {
+	state, reason := predict.Unavailable, "no process"
+	for _, p := range r.of(model) {
+		if s, why := p.state(); state == predict.Unavailable {
+			state, reason = s, why
+		}
+	}
+	return state, reason
+}
+
+// Load starts what does not run and waits until the model is ready.
+func (r repository) Load(ctx context.Context, model string) error {
+	for _, p := range r.of(model) {
+		if err := p.start(); err != nil {
+			return err
+		}
+	}
+	const look = 20 * time.Millisecond
+	timer := time.NewTicker(look)
+	defer timer.Stop()
+	for {
+		if t, err := r.gate.Target(model, ""); err == nil && t.Live > 0 {
+			r.log.Info("model loaded", "model", model)
+			return nil
+		}
+		state, reason := r.State(model)
+		if state == predict.Unavailable {
+			return fmt.Errorf("%w: model %q could not be loaded: %s", scheduler.ErrUnavailable, model, reason)
+		}
+		select {
+		case <-timer.C:
+		case <-r.stopping:
+			return errStopping
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return fmt.Errorf("%w: the client went while model %q was loading", scheduler.ErrCanceled, model)
+			}
+			return fmt.Errorf("%w: model %q is still loading: %s", scheduler.ErrDeadlineExceeded, model, reason)
+		}
+	}
+}
+
+// Unload stops what runs and waits for it, which takes the longest stop_timeout at most.
+func (r repository) Unload(model string) error {
+	list := r.of(model)
+	faults := make([]error, len(list))
+	var all sync.WaitGroup
+	for i, p := range list {
+		all.Go(func() { faults[i] = p.unload() })
+	}
+	all.Wait()
+	r.log.Info("model unloaded", "model", model)
+	return errors.Join(faults...)
+}
