@@ -203,12 +203,15 @@ func (g *Gate) resolve(route, version string) (*Target, error) {
 
 // Target finds a model for a door that has name and version apart; version "" means the default.
 func (g *Gate) Target(name, version string) (*Target, error) {
+	if strings.Contains(name, "/") {
+		return nil, fmt.Errorf("%w: no model %q: no name has a slash, and the version is given apart", scheduler.ErrNotFound, name)
+	}
 	t := g.routes.Load()
 	route := name
 	if version != "" {
 		route += "/" + version
 	}
-	if target := t.infer[route]; target != nil && target.ID.Name == name {
+	if target := t.infer[route]; target != nil {
 		return target, nil
 	}
 	if _, known := t.versions[name]; known && version != "" {

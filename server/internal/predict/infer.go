@@ -84,13 +84,13 @@ func (a *Answer) Release() {
 // A call is one request on its way through the scheduler, and whoever waits for it.
 type call struct {
 	gate.Call
-	done chan struct{} // one element: the request is complete
+	done chan struct{} // closed when the request is complete
 }
 
-var calls = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
+var calls = sync.Pool{New: func() any { return new(call) }}
 
 // Complete is the scheduler's last word.
-func (c *call) Complete(*scheduler.Request) { c.done <- struct{}{} }
+func (c *call) Complete(*scheduler.Request) { close(c.done) }
 
 func (c *call) free() {
 	c.Close()
@@ -162,7 +162,7 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 		calls.Put(c)
 		return nil, target.Metrics, err
 	}
-	c.Owner = c
+	c.Owner, c.done = c, make(chan struct{})
 	d.gate.Submit(&c.Request)
 	select {
 	case <-c.done:

@@ -1,0 +1,75 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/predict"
+)
+
+// supervised starts a server with one [[container]] of model "m" that runs the shell command.
+func supervised(t *testing.T, command string) *Server {
+	t.Helper()
+	return start(t, func(c *config.Config) {
+		c.Supervised = []config.Container{{Name: "p", Model: "m", Command: []string{"sh", "-c", command}, Replicas: 1, StopTimeout: 10 * time.Second}}
+	})
+}
+
+func TestLoadOfBrokenProcess(t *testing.T) {
+	s := supervised(t, "echo no weights >&2; exit 3")
+	err := s.predict.Load(t.Context(), "m", nil)
+	if !errors.Is(err, scheduler.ErrUnavailable) || !strings.Contains(err.Error(), "exit status 3: no weights") {
+		t.Errorf("got %v, expected how the process ended, and what it said last", err)
+	}
+	if state, reason := (repository{s}).State("m"); state != predict.Unavailable || !strings.Contains(reason, "exit status 3") {
+		t.Errorf("state %s: %s", state, reason)
+	}
+}
+
+// TestUnload: what is unloaded stays so until it is loaded.
+func TestUnload(t *testing.T) {
+	s := supervised(t, "exec sleep 600")
+	r := repository{s}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := s.predict.Load(ctx, "m", nil); !errors.Is(err, scheduler.ErrDeadlineExceeded) || !strings.Contains(err.Error(), "not registered yet") {
+		t.Errorf("load of a process that never registers: %v", err)
+	}
+	if state, _ := r.State("m"); state != predict.Loading {
+		t.Errorf("state %s, expected %s", state, predict.Loading)
+	}
+	if err := s.predict.Unload("m"); err != nil {
+		t.Fatal(err)
+	}
+	if state, reason := r.State("m"); state != predict.Unavailable || reason != "unloaded" {
+		t.Errorf("state %s: %s", state, reason)
+	}
+	if list := s.supervised(); len(list) != 1 || list[0].State != "unloaded" || list[0].PID != 0 {
+		t.Errorf("status shows %+v", list)
+	}
+	if err := r.of("m")[0].start(); err != nil {
+		t.Fatal(err)
+	}
+	if state, _ := r.State("m"); state != predict.Loading {
+		t.Errorf("state %s, expected %s", state, predict.Loading)
+	}
+}
+
+// TestLoadWhileStopping: nothing starts any more, and who waits is told.
+func TestLoadWhileStopping(t *testing.T) {
+	s := supervised(t, "exec sleep 600")
+	done := make(chan error)
+	go func() { done <- s.predict.Load(t.Context(), "m", nil) }()
+	stop(t, s)
+	if err := <-done; !errors.Is(err, scheduler.ErrDraining) {
+		t.Errorf("got %v, expected draining", err)
+	}
+	if err := s.predict.Load(t.Context(), "m", nil); !errors.Is(err, scheduler.ErrDraining) {
+		t.Errorf("got %v, expected draining", err)
+	}
+}
