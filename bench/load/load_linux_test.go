@@ -1,6 +1,7 @@
 package load
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -117,8 +118,10 @@ func TestOpenLoopKeepsItsRate(t *testing.T) {
 func TestNoCoordinatedOmission(t *testing.T) {
 	const stall = 200 * time.Millisecond
 	addr := serve(t, func(c net.Conn) {
+		first := bufio.NewReader(c)
+		_, _ = first.Peek(1) // the stall begins with the first request, however long that took to come
 		time.Sleep(stall)
-		echo(c)
+		_, _ = io.Copy(c, first)
 	})
 	for _, inFlight := range []int{0, 1} {
 		r, err := Run(t.Context(), Config{Addr: addr, Frames: [][]byte{small}, InFlight: inFlight, Rate: 1000, Even: true, Duration: 2 * stall})
