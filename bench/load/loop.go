@@ -98,6 +98,10 @@ func (l *loop) run(ctx context.Context, start time.Time) error {
 	}
 	for {
 		now := time.Since(start)
+		// Before the end is looked at: what fell due while this thread was not running counts as well.
+		if err := l.arrive(now); err != nil {
+			return err
+		}
 		if now >= l.to {
 			l.result.Lost = l.unanswered()
 			if l.result.Lost == 0 || now >= l.to+l.cfg.Grace {
@@ -106,9 +110,6 @@ func (l *loop) run(ctx context.Context, start time.Time) error {
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
-		}
-		if err := l.arrive(now); err != nil {
-			return err
 		}
 		n, err := l.poll.wait(l.pause(now))
 		if err != nil {
