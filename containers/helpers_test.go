@@ -30,7 +30,7 @@ type rig struct {
 
 func newRig(t testing.TB, cfg containers.Config) *rig {
 	t.Helper()
-	r := &rig{pool: tensor.NewPool(1 << 30), log: &logBuffer{}}
+	r := &rig{pool: tensor.NewPool(64 << 20), log: &logBuffer{}}
 	before := runtime.NumGoroutine()
 	fds := descriptors(t)
 	var err error
