@@ -31,11 +31,12 @@ type core struct {
 
 	// Who works.
 
-	replicas []*Replica
-	live     int    // replicas that take batches
-	round    uint64 // of dispatching
-	capacity capacity
-	surplus  surplus
+	replicas    []*Replica
+	live        int    // replicas that take batches
+	incarnation uint64 // how often a replica came when none was live
+	round       uint64 // of dispatching
+	capacity    capacity
+	surplus     surplus
 
 	wake     int64 // when tick must be called
 	draining bool
@@ -525,6 +526,9 @@ func (c *core) add(rep *Replica, now int64, fx *effects) {
 	rep.profile = newProfile(0)
 	rep.bound(c)
 	c.replicas = append(c.replicas, rep)
+	if c.live == 0 {
+		c.incarnation++
+	}
 	c.live++
 	fx.changed = true
 	c.measure()

@@ -67,6 +67,14 @@ func (m *Model) Replicas() int {
 	return m.core.live
 }
 
+// Incarnation rises whenever a replica registers while none is live: what answers from then on may be another
+// build under the same version, with other answers to the same questions.
+func (m *Model) Incarnation() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.core.incarnation
+}
+
 var effectsPool = sync.Pool{New: func() any { return new(effects) }}
 
 // begin locks the model for an event.

@@ -100,7 +100,8 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		},
 		Options: func(model string) gate.ModelOptions {
 			m := s.settings.Load().Model(model)
-			return gate.ModelOptions{Deadline: m.Deadline, Cast: m.Cast, DefaultVersion: m.DefaultVersion}
+			return gate.ModelOptions{Deadline: m.Deadline, Cast: m.Cast, DefaultVersion: m.DefaultVersion,
+				CacheBytes: int64(m.Cache), CacheTTL: m.CacheTTL}
 		},
 	})
 	s.predict = predict.New(predict.Config{
@@ -279,6 +280,7 @@ func (s *Server) stop(ctx context.Context) error {
 	if s.door != nil {
 		faults = append(faults, s.door.Shutdown(ctx))
 	}
+	s.gate.Close()
 	faults = append(faults, s.stopProcesses(), s.hangUp(ctx))
 	if s.containers != nil {
 		faults = append(faults, s.containers.Shutdown(ctx))

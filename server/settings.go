@@ -9,10 +9,11 @@ import (
 	"strings"
 )
 
-// changeable are the settings of a model that can be changed while it serves: those of its batching and its versions.
+// changeable are the settings of a model that can be changed while it serves: those of its batching, its versions and its cache.
 var changeable = []string{
 	"strategy", "objective", "max_batch", "batch_bytes", "delay", "queue_rows", "queue_bytes", "execution_timeout",
 	"retry", "shed", "slots", "pad", "default_version", "retire_after",
+	"cache", "cache_ttl",
 }
 
 // set changes settings of a model, all of them or none. They hold at once, for all versions, and until the

@@ -101,6 +101,8 @@ type Model struct {
 	Policy
 	DefaultVersion string        `toml:"default_version"` // the version that the bare name means; "" = the newest that is ready
 	RetireAfter    time.Duration `toml:"retire_after"`    // containers of versions older than that are told goodbye after so long; 0 = they stay
+	Cache          Bytes         `toml:"cache"`           // answers of all its versions that are kept for equal requests, out of limits.payload_bytes; 0 = none
+	CacheTTL       time.Duration `toml:"cache_ttl"`       // for so long after they came; 0 = until others need the room
 }
 
 // Container is a process that the server starts, restarts and stops, and that connects like any other; or, with an

@@ -62,7 +62,7 @@ func TestSampleIsComplete(t *testing.T) {
 			t.Errorf("the sample lacks %s", key)
 		}
 	}
-	for _, key := range []string{"model.digits.default_version", "model.digits.retire_after"} {
+	for _, key := range []string{"model.digits.default_version", "model.digits.retire_after", "model.digits.cache", "model.digits.cache_ttl"} {
 		if _, ok := c.origins[key]; !ok {
 			t.Errorf("the sample lacks %s", key)
 		}

@@ -86,7 +86,7 @@ env = { A = 1 }
 [container.env2]
 `, []string{
 			`x.toml:3:1: model."a b".slots: expected an integer, got the string "x"`,
-			`x.toml:5:1: model.c.policy: unknown key; known here: strategy, objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, deadline, execution_timeout, retry, shed, slots, pad, cast, default_version, retire_after`,
+			`x.toml:5:1: model.c.policy: unknown key; known here: strategy, objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, deadline, execution_timeout, retry, shed, slots, pad, cast, default_version, retire_after, cache, cache_ttl`,
 			`x.toml:7:1: containers.listen[1]: expected a string, got the integer 2`,
 			`x.toml:10:1: container[0].command[1]: expected a string, got the integer 3`,
 			`x.toml:12:1: container[1].replicas: expected an integer, got the string "many"`,

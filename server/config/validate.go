@@ -46,6 +46,7 @@ func (c Config) Validate() error {
 			fs.add(key+".default_version", "%s", fault)
 		}
 		fs.duration(key+".retire_after", m.RetireAfter, 0)
+		validateCache(fs, key, m)
 		// What a model has from [defaults] is said once, there.
 		own := &faults{origins: c.origins}
 		c.validatePolicy(own, key, m.Policy)
@@ -55,7 +56,42 @@ func (c Config) Validate() error {
 			}
 		}
 	}
+	c.validateCaches(fs)
 	return fs.err()
+}
+
+// validateCache checks the cache of one model.
+func validateCache(fs *faults, key string, m Model) {
+	if m.Cache != 0 {
+		fs.size(key+".cache", m.Cache, 64<<10)
+	}
+	if m.CacheTTL != 0 {
+		fs.duration(key+".cache_ttl", m.CacheTTL, time.Millisecond)
+	}
+	if m.Cache == 0 && m.CacheTTL > 0 {
+		fs.add(key+".cache_ttl", "%s has no meaning without a cache: give cache a size", formatDuration(m.CacheTTL))
+	}
+}
+
+// validateCaches checks that full caches leave requests the memory to be served with.
+func (c Config) validateCaches(fs *faults) {
+	var last string
+	var sum Bytes
+	models := 0
+	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
+		if m := c.Models[name]; m.Cache > 0 {
+			last, sum, models = joinKey("model", name, "cache"), sum+m.Cache, models+1
+		}
+	}
+	switch room := c.Limits.PayloadBytes - c.Limits.MessageBytes; {
+	case sum <= room || room < 0: // less than a message fits anyway: said elsewhere
+	case models == 1:
+		fs.add(last, "%v is above limits.payload_bytes, %v, less limits.message_bytes, %v: what is kept counts against that memory, and no message of that size would fit beside a full cache",
+			sum, c.Limits.PayloadBytes, c.Limits.MessageBytes)
+	default:
+		fs.add(last, "with it the caches of %d models have %v, which is above limits.payload_bytes, %v, less limits.message_bytes, %v: what is kept counts against that memory, and no message of that size would fit beside full caches",
+			models, sum, c.Limits.PayloadBytes, c.Limits.MessageBytes)
+	}
 }
 
 func (c Config) validateServer(fs *faults) {

@@ -25,6 +25,11 @@ var (
 	closedByDesc   = desc("batches_total", "Batches, by why they were closed.", "model", "version", "reason")
 	dropsDesc      = desc("drops_total", "Requests without a result, by the scheduler's reason.", "model", "version", "reason")
 	wastedDesc     = desc("wasted_rows_total", "Rows computed after their request had been answered.", "model", "version")
+	cacheDesc      = desc("cache_requests_total", "Requests for a model with a prediction cache, by what it did.", "model", "version", "result")
+	cacheGoneDesc  = desc("cache_removals_total", "Answers that are not kept any more, by reason.", "model", "version", "reason")
+	notKeptDesc    = desc("cache_not_kept_total", "Answers that were too large to keep, or that there was no payload memory for.", "model", "version")
+	cacheSizeDesc  = desc("cache_entries", "Answers kept.", "model", "version")
+	cacheBytesDesc = desc("cache_bytes", "What the answers kept take, with their bookkeeping.", "model", "version")
 	replicasDesc   = desc("replicas", "Live replicas.", "model", "version")
 
 	connectionsDesc = desc("connections", "Open connections of clients.", "door")
@@ -90,6 +95,17 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		counter(failuresDesc, model.failures.Load(), name, version)
 		counter(surprisesDesc, model.surprises.Load(), name, version)
 		counter(wastedDesc, model.wasted.Load(), name, version)
+		if c := &model.cache; c.used.Load() {
+			counter(cacheDesc, c.Hits.Load(), name, version, "hit")
+			counter(cacheDesc, c.Misses.Load(), name, version, "miss")
+			counter(cacheDesc, c.Shared.Load(), name, version, "shared")
+			for why := range cacheReasons {
+				counter(cacheGoneDesc, c.removed[why].Load(), name, version, why.String())
+			}
+			counter(notKeptDesc, c.NotKept.Load(), name, version)
+			gauge(cacheSizeDesc, float64(c.entries.Load()), name, version)
+			gauge(cacheBytesDesc, float64(c.bytes.Load()), name, version)
+		}
 	}
 
 	s := m.sources.Load()

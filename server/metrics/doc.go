@@ -27,6 +27,10 @@
 //	wasted_rows_total             {model, version}           computed after their request had been answered
 //	drops_total                   {model, version, reason}   requests without a result, in the scheduler's words
 //	replicas                      {model, version}           live ones
+//	cache_requests_total          {model, version, result}   hit, miss, shared (waited for an equal one); the hit ratio is (hit + shared) / all
+//	cache_removals_total          {model, version, reason}   full (evicted), expired, cleared
+//	cache_not_kept_total          {model, version}           answers too large, or no payload memory for them
+//	cache_entries, cache_bytes    {model, version}
 //	connections                   {door}
 //	connections_opened_total      {door}
 //	connections_closed_total      {door, reason}
@@ -37,7 +41,8 @@
 //
 // Requests that never found a model have model="" and version="". The number of models that get series
 // of their own is bounded ([MaxModels]): a container may call itself whatever it likes. Past the bound they
-// share model="_other".
+// share model="_other". The series of the cache are there for models that have, or had, one. A request that waited for an equal one and
+// failed is in requests_total only: drops_total is the scheduler's, which has not seen it.
 //
 // All methods may be called from any goroutine.
 package metrics

@@ -206,6 +206,8 @@ type Model struct {
 	surprises atomic.Uint64   // batches that took longer than predicted
 	totals    totals
 	wasted    atomic.Uint64 // rows
+
+	cache Cache
 }
 
 func newModel(key id) *Model {

@@ -26,6 +26,9 @@ func (b *Buffer) Bytes() []byte {
 	return b.data[:b.n]
 }
 
+// Size is the number of bytes that b takes of its pool's budget: that of its class, at least as many as were asked for.
+func (b *Buffer) Size() int { return len(b.data) }
+
 // Retain adds a reference. The caller must be sure to be covered by one already.
 func (b *Buffer) Retain() {
 	if b == nil {

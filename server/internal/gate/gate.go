@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/cache"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -16,6 +17,8 @@ type ModelOptions struct {
 	Deadline       time.Duration // for requests that bring none
 	Cast           bool          // allow value-preserving casts of inputs
 	DefaultVersion string        // "" = the highest version with a live replica
+	CacheBytes     int64         // bound of the prediction cache of all versions together; 0 = none
+	CacheTTL       time.Duration // answers are kept for so long; 0 = for ever
 }
 
 // Config of a Gate.
@@ -40,8 +43,11 @@ type Gate struct {
 
 	draining atomic.Bool
 	routes   atomic.Pointer[table]
+	caching  atomic.Bool // some model has a cache
 
-	mu sync.Mutex // one refresh at a time
+	mu     sync.Mutex             // one refresh at a time
+	caches map[string]*modelCache // by model name; guarded by mu
+	closed bool                   // likewise: no more caches
 }
 
 // New returns a gate without routes; Attach gives it the scheduler.
@@ -90,6 +96,7 @@ type Call struct {
 	Target  *Target // the model that serves it
 	Squeeze bool    // one row came without its batch dimension: the answer loses it again
 
+	cached cache.Call
 	inputs [2]tensor.Tensor // backs Request.Inputs of the usual model
 	dims   [12]int          // backs shapes that got a leading 1
 	owned  []tensor.Tensor  // inputs made on the way (casts, texts), released by Close
@@ -135,15 +142,27 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	c.Priority = p.Priority
 	c.Parameters = p.Forward
 	c.Source = p.Source
+	c.cached.Version = target.cached
 	return nil
 }
 
-// Submit hands opened calls to the scheduler, all at once so that they may share a batch. Every one gets
-// its Owner's Complete exactly once, perhaps before Submit returns.
-func (g *Gate) Submit(requests ...*scheduler.Request) { g.sched.Submit(requests...) }
+// Submit hands opened calls to the scheduler, all at once so that they may share a batch; but for those that
+// the model's cache answers. Every one gets its Owner's Complete exactly once, perhaps before Submit returns.
+// The slice's elements are moved.
+func (g *Gate) Submit(requests ...*scheduler.Request) {
+	if g.caching.Load() {
+		requests = notCached(requests)
+	}
+	g.sched.Submit(requests...)
+}
 
 // Cancel gives a submitted call up: its client has gone. Complete is still called.
-func (g *Gate) Cancel(c *Call) { g.sched.Cancel(&c.Request) }
+func (g *Gate) Cancel(c *Call) {
+	if c.cached.Version != nil && c.cached.Cancel() {
+		return
+	}
+	g.sched.Cancel(&c.Request)
+}
 
 // Close releases what the call holds: outputs, and inputs that were made on the way. It clears what would
 // keep memory alive or be taken for the next request's, and leaves the rest, most of a kilobyte, as it is.
@@ -161,6 +180,7 @@ func (c *Call) Close() {
 	clear(c.Inputs)
 	c.Inputs = nil
 	c.Model, c.Target, c.Owner = nil, nil, nil
+	c.cached.Version = nil
 	c.Parameters, c.Err = nil, nil
 	c.Timing = scheduler.Timing{}
 	c.Squeeze = false

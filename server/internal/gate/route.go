@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/cache"
 	"github.com/shivad/shivad/server/internal/nearest"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
@@ -27,9 +28,10 @@ type Target struct {
 	Live     int           // replicas when the table was made
 	Metrics  *metrics.Model
 
-	answer      []byte // the members that every answer's metadata ends with, up to the list of tensors
-	full        []byte // the same with the declared tensors (text is no tensor) and the closing brace
-	description []byte // V2 model metadata, a JSON object
+	cached      *cache.Version // nil: no cache
+	answer      []byte         // the members that every answer's metadata ends with, up to the list of tensors
+	full        []byte         // the same with the declared tensors (text is no tensor) and the closing brace
+	description []byte         // V2 model metadata, a JSON object
 }
 
 // AppendAnswer appends the end of an answer's metadata: model, version and the names of the tensors,
@@ -84,7 +86,11 @@ func (g *Gate) refresh() {
 		t.infer["v2/models/"+name+"/infer"] = chosen
 	}
 	t.names = slices.Sorted(maps.Keys(t.versions))
+	ended := g.attachCaches(t)
 	g.routes.Store(t)
+	for _, end := range ended {
+		end()
+	}
 }
 
 // choose picks the default version: the configured one; else the highest that a live replica serves;

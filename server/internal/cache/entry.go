@@ -1,0 +1,95 @@
+package cache
+
+import (
+	"math"
+	"slices"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// An entry is an answer that is kept. It is immutable but for its references: the table's, and those of whoever is about to copy
+// its outputs. With the last one its buffer's own reference goes; answers made of it have more.
+type entry struct {
+	version *Version
+	outputs []tensor.Tensor // views of buf
+	buf     *tensor.Buffer
+	bytes   int64 // what it counts for
+	refs    atomic.Int32
+}
+
+const (
+	// entryBytes is what an entry takes beside its buffer and its outputs: the entry, the buffer's head and the table's node.
+	// TestEntryBytes measures it.
+	entryBytes  = 384
+	outputBytes = int64(unsafe.Sizeof(tensor.Tensor{}))
+
+	// alignment of outputs in an entry's buffer: that of the largest element, complex128.
+	alignment = 16
+)
+
+// newEntry copies outputs, with one reference for the caller. nil: they are not kept, as they are too large or the pool is exhausted.
+func (k *Cache) newEntry(v *Version, outputs []tensor.Tensor) *entry {
+	size, bytes := 0, int64(entryBytes)
+	for i := range outputs {
+		size = align(size) + len(outputs[i].Data)
+		bytes += outputBytes + 8*int64(len(outputs[i].Shape))
+	}
+	if most := min(k.limit.Load(), math.MaxUint32); bytes+int64(size) > most { // a weight has 32 bits
+		v.counts.NotKept.Add(1)
+		return nil
+	}
+	buf, err := k.pool.Get(size)
+	if err != nil {
+		v.counts.NotKept.Add(1)
+		return nil
+	}
+	e := &entry{version: v, outputs: make([]tensor.Tensor, len(outputs)), buf: buf, bytes: bytes + int64(buf.Size())}
+	e.refs.Store(1)
+	data, at := buf.Bytes(), 0
+	for i, t := range outputs {
+		at = align(at)
+		end := at + copy(data[at:], t.Data)
+		t.Data, t.Buf, t.Shape = data[at:end:end], buf, slices.Clone(t.Shape)
+		e.outputs[i] = t
+		at = end
+	}
+	return e
+}
+
+func align(n int) int { return (n + alignment - 1) &^ (alignment - 1) }
+
+// acquire takes a reference unless the last has gone: an entry that was just found may just have been evicted.
+func (e *entry) acquire() bool {
+	for {
+		n := e.refs.Load()
+		if n == 0 {
+			return false
+		}
+		if e.refs.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+func (e *entry) release() {
+	if e.refs.Add(-1) == 0 {
+		e.buf.Release()
+	}
+}
+
+// give makes outputs the answer of r, with a reference for each. The shapes are shared.
+func give(r *scheduler.Request, outputs []tensor.Tensor) {
+	for i := range outputs {
+		outputs[i].Retain()
+	}
+	r.Outputs = append(r.Outputs[:0], outputs...)
+	r.Err, r.Timing = nil, scheduler.Timing{}
+}
+
+// fail makes err the answer of r.
+func fail(r *scheduler.Request, err error) {
+	r.Outputs, r.Err, r.Timing = r.Outputs[:0], err, scheduler.Timing{}
+}

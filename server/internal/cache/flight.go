@@ -1,0 +1,260 @@
+package cache
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+var (
+	errLate     = fmt.Errorf("%w: it passed while the request waited for the answer to an equal one", scheduler.ErrDeadlineExceeded)
+	errCanceled = fmt.Errorf("%w: the caller gave up", scheduler.ErrCanceled)
+)
+
+// A flight is one execution that all requests with its key share: that of its leader, which the scheduler has, for the followers,
+// which it does not know of. When a leader fails for reasons of its own the first follower leads.
+type flight struct {
+	// Set once.
+
+	cache *Cache
+	key   key
+
+	// Guarded by the cache's mutex.
+
+	clears      uint64 // of the cache when it began
+	first, last *Call  // followers, in order of arrival
+	submitting  bool   // a goroutine is in submit
+	next        *Call  // leads, and is for that goroutine to submit
+}
+
+// A Call is what the cache knows of a request between Find and its answer. The zero Call, with a Version, is ready.
+type Call struct {
+	// Version is set by the submitter; nil: no cache is asked.
+	Version *Version
+
+	// Guarded by the cache's mutex until the request is answered.
+
+	request    *scheduler.Request
+	owner      scheduler.Completer // of a leader, whose request's Owner is the Call
+	flight     *flight
+	following  bool
+	canceled   bool  // of a leader
+	prev, next *Call // other followers
+	place      int   // in waiting, from 1; 0: it has no deadline to wait for
+}
+
+// Find looks for the answer to r, which is complete but for being submitted, Owner included. True: r is the cache's and will be completed, or has been.
+// False: it is to be submitted to the scheduler, and for nothing else, now; its Owner may be another one until it is complete. The
+// Call must stay where it is until then. now is the time.
+func (c *Call) Find(r *scheduler.Request, now time.Time) bool {
+	if !r.Deadline.IsZero() && !r.Deadline.After(now) {
+		return false // the scheduler says so
+	}
+	v := c.Version
+	k, key := v.cache, v.key(r)
+	e := k.lookup(key)
+	if e == nil {
+		var ours bool
+		if e, ours = c.join(k, key, r); e == nil {
+			return ours
+		}
+	}
+	v.counts.Hits.Add(1)
+	give(r, e.outputs)
+	e.release()
+	r.Owner.Complete(r)
+	return true
+}
+
+// join makes r a follower of its key's flight, true, or the leader of a new one, false; or finds that the answer has come meanwhile.
+func (c *Call) join(k *Cache, key key, r *scheduler.Request) (*entry, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if f := k.flights[key]; f != nil {
+		c.request, c.flight, c.following, c.canceled = r, f, true, false
+		f.append(c)
+		k.waiting.add(c, k.tick)
+		c.Version.counts.Shared.Add(1)
+		return nil, true
+	}
+	// An answer is stored before its flight ends.
+	if e := k.lookup(key); e != nil {
+		return e, false
+	}
+	c.Version.counts.Misses.Add(1)
+	if k.closed {
+		return nil, false
+	}
+	f := &flight{cache: k, key: key, clears: k.clears}
+	k.flights[key] = f
+	c.lead(f, r)
+	return nil, false
+}
+
+// lead has the scheduler answer to c. The cache's mutex is held.
+func (c *Call) lead(f *flight, r *scheduler.Request) {
+	c.request, c.flight, c.following, c.canceled = r, f, false, false
+	c.owner, r.Owner = r.Owner, c
+}
+
+// Cancel gives the request up: its client has gone. True: it has been completed. False: it is not waiting here, and is to be cancelled where
+// it was submitted to, if it was.
+func (c *Call) Cancel() bool {
+	k := c.Version.cache
+	k.mu.Lock()
+	if !c.following {
+		c.canceled = true
+		k.mu.Unlock()
+		return false
+	}
+	c.leave()
+	k.mu.Unlock()
+	c.answer(errCanceled)
+	return true
+}
+
+// Complete is the scheduler's last word on a leader's request.
+func (c *Call) Complete(r *scheduler.Request) {
+	f := c.flight
+	k := f.cache
+	var e *entry
+	if r.Err == nil {
+		e = k.newEntry(c.Version, r.Outputs)
+	}
+	k.mu.Lock()
+	var next, followers *Call
+	if own(r.Err) && f.first != nil {
+		next = f.first
+		next.leave()
+		next.lead(f, next.request)
+		if f.submitting {
+			f.next, next = next, nil
+		} else {
+			f.submitting = true
+		}
+	} else {
+		delete(k.flights, f.key)
+		if e != nil && f.clears == k.clears && !c.Version.dropped {
+			k.store(f.key, e)
+		}
+		followers = f.first
+		for at := followers; at != nil; at = at.next {
+			k.waiting.remove(at)
+			at.following = false
+		}
+		f.first, f.last = nil, nil
+	}
+	r.Owner = c.owner
+	c.flight, c.owner, c.request = nil, nil, nil
+	k.mu.Unlock()
+
+	outputs := r.Outputs
+	if e != nil {
+		outputs = e.outputs
+	} else if followers != nil {
+		outputs = lasting(outputs)
+	}
+	for followers != nil {
+		at := followers
+		followers = at.next
+		at.next, at.prev = nil, nil
+		if r.Err != nil {
+			at.answer(r.Err)
+			continue
+		}
+		give(at.request, outputs)
+		at.finish()
+	}
+	if e != nil {
+		e.release()
+	}
+	r.Owner.Complete(r)
+	if next != nil {
+		f.submit(next)
+	}
+}
+
+// lasting gives outputs shapes that live on when their request does not.
+func lasting(outputs []tensor.Tensor) []tensor.Tensor {
+	outputs = slices.Clone(outputs)
+	for i := range outputs {
+		outputs[i].Shape = slices.Clone(outputs[i].Shape)
+	}
+	return outputs
+}
+
+// own tells whether an error concerns the request that got it and not all that are equal to it.
+func own(err error) bool {
+	if errors.Is(err, scheduler.ErrDeadlineExceeded) || errors.Is(err, scheduler.ErrCanceled) {
+		return true
+	}
+	_, refused := errors.AsType[*scheduler.OverloadedError](err)
+	return refused
+}
+
+// submit hands a new leader to the scheduler; and the one after it, if it is refused at once, and so on. That is a loop and no recursion, as there may be
+// thousands.
+func (f *flight) submit(c *Call) {
+	k := f.cache
+	for c != nil {
+		k.mu.Lock()
+		r, canceled := c.request, c.canceled
+		k.mu.Unlock()
+		if canceled { // between leaving the followers and now
+			fail(r, errCanceled)
+			c.Complete(r)
+		} else {
+			k.sched.Submit(r)
+		}
+		k.mu.Lock()
+		c = f.next
+		f.next = nil
+		f.submitting = c != nil
+		k.mu.Unlock()
+	}
+}
+
+// append adds a follower. The cache's mutex is held.
+func (f *flight) append(c *Call) {
+	if c.prev = f.last; c.prev == nil {
+		f.first = c
+	} else {
+		c.prev.next = c
+	}
+	f.last = c
+}
+
+// leave takes a follower out of its flight. The cache's mutex is held.
+func (c *Call) leave() {
+	f := c.flight
+	if c.prev == nil {
+		f.first = c.next
+	} else {
+		c.prev.next = c.next
+	}
+	if c.next == nil {
+		f.last = c.prev
+	} else {
+		c.next.prev = c.prev
+	}
+	c.prev, c.next = nil, nil
+	f.cache.waiting.remove(c)
+	c.following = false
+}
+
+// answer completes a former follower with an error.
+func (c *Call) answer(err error) {
+	fail(c.request, err)
+	c.finish()
+}
+
+// finish completes a former follower whose request has its answer. The Call may be used again before it returns.
+func (c *Call) finish() {
+	r := c.request
+	c.request, c.flight = nil, nil
+	r.Owner.Complete(r)
+}

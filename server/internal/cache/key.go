@@ -1,0 +1,36 @@
+package cache
+
+import (
+	"encoding/binary"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/shivad/shivad/scheduler"
+)
+
+// A key is what equal requests have in common.
+type key = xxh3.Uint128
+
+// key hashes what the answer to r depends on. Long texts are hashed where they lie and stand for themselves by their hashes, so that
+// the whole is one short text; lengths come first, so that no two lists of inputs make the same one.
+func (v *Version) key(r *scheduler.Request) key {
+	var space [256]byte // enough for four inputs of rank 4
+	seed := v.cache.seed
+	b := binary.NativeEndian.AppendUint64(space[:0], v.id)
+	b = appendHash(b, r.Parameters, seed)
+	for i := range r.Inputs {
+		t := &r.Inputs[i]
+		b = append(b, byte(t.DType), byte(len(t.Shape)))
+		for _, d := range t.Shape {
+			b = binary.NativeEndian.AppendUint64(b, uint64(d))
+		}
+		b = appendHash(b, t.Data, seed)
+	}
+	return xxh3.Hash128Seed(b, seed)
+}
+
+func appendHash(b, data []byte, seed uint64) []byte {
+	h := xxh3.Hash128Seed(data, seed)
+	b = binary.NativeEndian.AppendUint64(b, h.Hi)
+	return binary.NativeEndian.AppendUint64(b, h.Lo)
+}

@@ -1,0 +1,133 @@
+package gate
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/cache"
+)
+
+// A modelCache is the prediction cache of one model, and what of it its versions have.
+type modelCache struct {
+	cache    *cache.Cache
+	ttl      time.Duration
+	versions map[*scheduler.Model]cachedVersion
+}
+
+// A cachedVersion is the cache's side of a version from one incarnation to the next.
+type cachedVersion struct {
+	incarnation uint64
+	version     *cache.Version
+}
+
+// attachCaches gives the targets of t their caches. It returns what is to be done when t is in force: to end what it has
+// no more. Answers of a version are kept while it has live replicas. When the last one has gone, whatever comes back under the same
+// version may be another build of the model; one of several replicas that restarts changes nothing.
+func (g *Gate) attachCaches(t *table) (ended []func()) {
+	if g.closed {
+		return nil
+	}
+	caches := make(map[string]*modelCache)
+	for name, targets := range t.versions {
+		o := g.options(name)
+		old := g.caches[name]
+		if o.CacheBytes == 0 {
+			continue
+		}
+		now := &modelCache{ttl: o.CacheTTL, versions: make(map[*scheduler.Model]cachedVersion)}
+		if old != nil && old.ttl == o.CacheTTL {
+			now.cache = old.cache
+			if old.cache.Usage().Limit != o.CacheBytes {
+				now.cache.Resize(o.CacheBytes)
+			}
+		} else {
+			now.cache = cache.New(cache.Config{Bytes: o.CacheBytes, TTL: o.CacheTTL, Pool: g.pool, Scheduler: g.sched})
+			old = nil
+		}
+		for _, target := range targets {
+			if target.Live == 0 {
+				continue
+			}
+			incarnation := target.Model.Incarnation()
+			v := cachedVersion{incarnation: incarnation}
+			if old != nil && old.versions[target.Model].incarnation == incarnation {
+				v = old.versions[target.Model]
+			} else {
+				v.version = now.cache.Version(target.Metrics.Cache())
+			}
+			now.versions[target.Model] = v
+			target.cached = v.version
+		}
+		caches[name] = now
+	}
+	for name, old := range g.caches {
+		now := caches[name]
+		if now == nil || now.cache != old.cache {
+			ended = append(ended, old.cache.Close)
+			continue
+		}
+		for model, v := range old.versions {
+			if now.versions[model].version != v.version {
+				ended = append(ended, v.version.Drop)
+			}
+		}
+	}
+	g.caches = caches
+	g.caching.Store(len(caches) > 0)
+	return ended
+}
+
+// opened is implemented by Call, and so by what embeds one.
+type opened interface{ opened() *Call }
+
+func (c *Call) opened() *Call { return c }
+
+// notCached leaves the requests that are for the scheduler, in their place. The others have been answered by a cache, or will be.
+func notCached(requests []*scheduler.Request) []*scheduler.Request {
+	now := time.Now()
+	rest := requests[:0]
+	for _, r := range requests {
+		if o, ok := r.Owner.(opened); ok {
+			if c := o.opened(); c.cached.Version != nil && c.cached.Find(r, now) {
+				continue
+			}
+		}
+		rest = append(rest, r)
+	}
+	return rest
+}
+
+// Cache tells what the cache of a model holds; false if it has none.
+func (g *Gate) Cache(model string) (cache.Usage, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if c := g.caches[model]; c != nil {
+		return c.cache.Usage(), true
+	}
+	return cache.Usage{}, false
+}
+
+// ClearCache lets go all that the cache of a model holds, and tells how much that was.
+func (g *Gate) ClearCache(model string) (entries, bytes int64, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c := g.caches[model]
+	if c == nil {
+		return 0, 0, fmt.Errorf("%w: model %q has no cache; a size of [model.NAME] cache gives it one", scheduler.ErrNotFound, model)
+	}
+	entries, bytes = c.cache.Clear()
+	return entries, bytes, nil
+}
+
+// Close ends the caches, for good. Requests are served all the same, and nothing of them is kept any more.
+func (g *Gate) Close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed = true
+	for _, c := range g.caches {
+		c.cache.Close()
+	}
+	g.caches = nil
+	g.caching.Store(false)
+}

@@ -1,0 +1,69 @@
+package metrics
+
+import "sync/atomic"
+
+// A Cache counts what the prediction cache does for one model version.
+type Cache struct {
+	Hits    atomic.Uint64 // requests answered with what was kept
+	Shared  atomic.Uint64 // requests that waited for the answer to an equal one
+	Misses  atomic.Uint64 // all others
+	NotKept atomic.Uint64 // answers too large for the cache, or that there was no payload memory for
+
+	removed [cacheReasons]atomic.Uint64
+	entries atomic.Int64
+	bytes   atomic.Int64
+
+	used atomic.Bool // the model has, or had, a cache
+}
+
+// CacheCounts are the counts of a Cache at one moment.
+type CacheCounts struct {
+	Hits, Misses, Shared, NotKept uint64
+	Evicted                       uint64 // entries that made room for others
+	Expired                       uint64 // entries that were too old
+	Entries, Bytes                int64  // now
+}
+
+// Cache is what a cache of the model counts with. From the first call on it is shown.
+func (m *Model) Cache() *Cache {
+	m.cache.used.Store(true)
+	return &m.cache
+}
+
+// Counts reads all at once, though not at one instant.
+func (c *Cache) Counts() CacheCounts {
+	return CacheCounts{
+		Hits: c.Hits.Load(), Misses: c.Misses.Load(), Shared: c.Shared.Load(), NotKept: c.NotKept.Load(),
+		Evicted: c.removed[CacheFull].Load(), Expired: c.removed[CacheExpired].Load(),
+		Entries: c.entries.Load(), Bytes: c.bytes.Load(),
+	}
+}
+
+// Stored counts an entry that is kept from now on; exactly one Removed follows.
+func (c *Cache) Stored(bytes int64) {
+	c.entries.Add(1)
+	c.bytes.Add(bytes)
+}
+
+// Removed counts its end.
+func (c *Cache) Removed(why CacheReason, bytes int64) {
+	c.entries.Add(-1)
+	c.bytes.Add(-bytes)
+	c.removed[why].Add(1)
+}
+
+// A CacheReason is why an entry of a cache went.
+type CacheReason uint8
+
+// The reasons there are.
+const (
+	CacheFull    CacheReason = iota // it made room for others
+	CacheExpired                    // it was older than cache_ttl
+	CacheCleared                    // the operator cleared the cache or changed its settings, or the version's last replica went
+	cacheReasons
+)
+
+var cacheReasonNames = [cacheReasons]string{"full", "expired", "cleared"}
+
+// String is the label.
+func (r CacheReason) String() string { return cacheReasonNames[r] }
