@@ -23,7 +23,7 @@ type entry struct {
 const (
 	// entryBytes is what an entry takes beside its buffer and its outputs: the entry, the buffer's head and the table's node.
 	// TestEntryBytes measures it.
-	entryBytes  = 384
+	entryBytes  = 256
 	outputBytes = int64(unsafe.Sizeof(tensor.Tensor{}))
 
 	// alignment of outputs in an entry's buffer: that of the largest element, complex128.
