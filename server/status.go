@@ -7,6 +7,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -23,10 +24,11 @@ func (s *Server) sources() admin.Sources {
 			c.Models = s.settings.Load().Models
 			return c.Redacted()
 		},
-		Explain: s.explain,
-		Set:     s.set,
-		Metrics: s.metrics.Handler(),
-		Log:     s.log,
+		Explain:    s.explain,
+		Set:        s.set,
+		ClearCache: s.gate.ClearCache,
+		Metrics:    s.metrics.Handler(),
+		Log:        s.log,
 	}
 }
 
@@ -57,9 +59,23 @@ func (s *Server) models() []admin.Model {
 			QueueRows:  stats.QueueRows,
 			QueueBytes: stats.QueueBytes,
 			Policy:     s.settings.Load().Model(m.Name),
+			Cache:      s.cache(target),
 		})
 	}
 	return out
+}
+
+// cache describes what the cache does for a target; nil if its model has none.
+func (s *Server) cache(t *gate.Target) *admin.Cache {
+	usage, ok := s.gate.Cache(t.ID.Name)
+	if !ok {
+		return nil
+	}
+	c := t.Metrics.Cache().Counts()
+	return &admin.Cache{
+		Limit: usage.Limit, Entries: c.Entries, Bytes: c.Bytes, Hits: c.Hits, Shared: c.Shared, Misses: c.Misses,
+		Evicted: c.Evicted, Expired: c.Expired, NotKept: c.NotKept,
+	}
 }
 
 // maxBatch is the largest that one of a model's replicas takes; 0 while there is none.

@@ -161,17 +161,21 @@ func fake(t *testing.T) (tcp, adminAddr string) {
 			}
 			return nil
 		},
-		Metrics: http.NotFoundHandler(),
+		ClearCache: func(string) (int64, int64, error) { return 1234, 5 << 20, nil },
+		Metrics:    http.NotFoundHandler(),
 	}))
 	t.Cleanup(h.Close)
 	return s.Addr(), h.Listener.Addr().String()
 }
 
 var fakeList = []admin.Model{
-	{Name: "digits", Version: "2", Ready: false, MaxBatch: 64, Inputs: []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1, 8, 8}}}, Outputs: []admin.Tensor{}, Policy: map[string]any{"slots": 2}},
+	{Name: "digits", Version: "2", Ready: false, MaxBatch: 64, Inputs: []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1, 8, 8}}}, Outputs: []admin.Tensor{}, Policy: map[string]any{"slots": 2},
+		Cache: &admin.Cache{Limit: 64 << 20}},
 	{Name: "digits", Version: "1", Default: true, Ready: true, Replicas: 2, Platform: "go", MaxBatch: 64, QueueRows: 1,
 		Inputs:  []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1, 8, 8}}},
-		Outputs: []admin.Tensor{{Name: "scores", Datatype: "FP32", Shape: []int{-1, 10}}, {Name: "label", Datatype: "INT64", Shape: []int{-1}}}},
+		Outputs: []admin.Tensor{{Name: "scores", Datatype: "FP32", Shape: []int{-1, 10}}, {Name: "label", Datatype: "INT64", Shape: []int{-1}}},
+		Cache:   &admin.Cache{Limit: 64 << 20, Entries: 1234, Bytes: 5 << 20, Hits: 700, Shared: 50, Misses: 250, Evicted: 3, Expired: 2, NotKept: 1}},
+	{Name: "plain", Version: "1", Default: true, Inputs: []admin.Tensor{}, Outputs: []admin.Tensor{}},
 }
 
 var fakeStatus = admin.Status{
@@ -285,6 +289,16 @@ func TestCommandLine(t *testing.T) {
 		{"models-set-two", "", "models set-version digits 1 2"},
 		{"models-refused", "", "models --admin NOBODY"},
 		{"models-wrong-door", "", "models --admin TCP"},
+		{"cache-show", "", "cache show"},
+		{"cache-show-json", "", "cache show digits --json"},
+		{"cache-show-none", "", "cache show plain"},
+		{"cache-show-two", "", "cache show a b"},
+		{"cache-clear", "", "cache clear digits"},
+		{"cache-clear-json", "", "cache clear digits --json"},
+		{"cache-clear-nothing", "", "cache clear"},
+		{"cache-clear-unknown", "", "cache clear iris"},
+		{"cache-nothing", "", "cache"},
+		{"cache-what", "", "cache flush digits"},
 		{"status", "", "status"},
 		{"status-json", "", "status --json"},
 		{"status-extra", "", "status now"},
@@ -294,6 +308,7 @@ func TestCommandLine(t *testing.T) {
 		{"help-flag", "", "--help"},
 		{"help-infer", "", "help infer"},
 		{"help-models", "", "models -h"},
+		{"help-cache", "", "cache -h"},
 		{"help-unknown", "", "help frobnicate"},
 		{"no-command", "", ""},
 		{"unknown-command", "", "frobnicate"},

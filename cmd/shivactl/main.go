@@ -29,7 +29,7 @@ type command struct {
 }
 
 func commands() []command {
-	return []command{inferCommand, modelsCommand, explainCommand, statusCommand, versionCommand}
+	return []command{inferCommand, modelsCommand, cacheCommand, explainCommand, statusCommand, versionCommand}
 }
 
 // cli is what every subcommand gets.

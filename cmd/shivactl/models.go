@@ -16,19 +16,21 @@ import (
 var modelsCommand = command{
 	name: "models", args: "[set] [NAME ...]", short: "list the models, or change the settings of one",
 	help: `One line per version; * marks the one that the bare name means. READY says whether a live container
-serves it. In shapes -1 stands for any size; the first -1 counts rows. With a name: the versions of that
+serves it. In shapes -1 stands for any size; the first -1 counts rows. CACHED and HIT RATIO, if a model has
+a prediction cache: see shivactl help cache. With a name: the versions of that
 model, and its settings in effect.
 
 models set digits objective=20ms max_batch=64 changes how all versions of a model are batched, while it serves:
 at once, all settings or none, and until the server ends (its file is not written). The settings are strategy,
 objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, execution_timeout, retry, shed, slots, pad,
-default_version and retire_after. It prints the settings in effect.
+default_version, retire_after, cache and cache_ttl. It prints the settings in effect.
 
 models set-version digits 1 makes version 1 what the bare name means, at once, whatever connects later, until the
 server ends: the way back from a version that fails. Without a version the newest that is ready is meant again.
 
 With --json: {"models": [{"name", "version", "default", "ready", "replicas", "platform", "max_batch", "inputs":
-[{"name", "datatype", "shape"}], "outputs": [...], "queue_rows", "queue_bytes", "policy": {...}}]}
+[{"name", "datatype", "shape"}], "outputs": [...], "queue_rows", "queue_bytes", "policy": {...}, "cache": {...}
+if it has one}]}
 `,
 	run: func(c *cli, _ any, args []string) error {
 		if len(args) > 1 && args[0] == "set" {
@@ -132,8 +134,13 @@ func (c *cli) printModels(models []admin.Model) error {
 		fmt.Fprintln(c.stdout, "no models: no container has connected yet; shivactl status shows where they can")
 		return nil
 	}
+	cached := slices.ContainsFunc(models, func(m admin.Model) bool { return m.Cache != nil })
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "MODEL\tVERSION\tREADY\tREPLICAS\tPLATFORM\tMAX BATCH\tINPUTS\tOUTPUTS\tWAITING")
+	fmt.Fprint(w, "MODEL\tVERSION\tREADY\tREPLICAS\tPLATFORM\tMAX BATCH\tINPUTS\tOUTPUTS\tWAITING")
+	if cached {
+		fmt.Fprint(w, "\tCACHED\tHIT RATIO")
+	}
+	fmt.Fprintln(w)
 	for _, m := range models {
 		version, ready := m.Version, "no"
 		if m.Default {
@@ -142,8 +149,15 @@ func (c *cli) printModels(models []admin.Model) error {
 		if m.Ready {
 			ready = "yes"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\t%s\n", m.Name, version, ready, m.Replicas, or(m.Platform, "-"), m.MaxBatch,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\t%s", m.Name, version, ready, m.Replicas, or(m.Platform, "-"), m.MaxBatch,
 			declarations(m.Inputs), declarations(m.Outputs), plural(m.QueueRows, "row"))
+		switch {
+		case m.Cache != nil:
+			fmt.Fprintf(w, "\t%s\t%s", size(m.Cache.Bytes), hitRatio(*m.Cache))
+		case cached:
+			fmt.Fprint(w, "\t-\t-")
+		}
+		fmt.Fprintln(w)
 	}
 	return w.Flush()
 }

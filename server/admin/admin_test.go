@@ -26,7 +26,10 @@ func model(name, version string, ready, isDefault bool) Model {
 
 func sources(state string) Sources {
 	models := func() []Model {
-		return []Model{model("a", "2", false, false), model("a", "1", true, true), model("b c", "x/y", true, true)}
+		list := []Model{model("a", "2", false, false), model("a", "1", true, true), model("b c", "x/y", true, true), model("gone", "1", true, true)}
+		list[2].Cache = &Cache{Limit: 8192, Entries: 3, Bytes: 4096, Hits: 9}
+		list[3].Cache = &Cache{Limit: 8192}
+		return list
 	}
 	ready := func() Readiness { return Judge(state, []string{"a"}, models()) }
 	return Sources{
@@ -35,6 +38,12 @@ func sources(state string) Sources {
 		Models:  models,
 		Status:  func() Status { return Status{Version: "1.2.3", Readiness: ready()} },
 		Config:  func() any { return map[string]string{"a": "b"} },
+		ClearCache: func(model string) (int64, int64, error) {
+			if model != "b c" {
+				return 0, 0, errors.New("it has just gone")
+			}
+			return 3, 4096, nil
+		},
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "up 1\n") }),
 	}
 }
@@ -67,6 +76,12 @@ func TestPaths(t *testing.T) {
 		{"GET", "//v1/models", 404, `{"error":"no such path: //v1/models`},
 		{"GET", "/v1/../v1/models", 404, `{"error":"no such path`},
 		{"GET", "/nope", 404, `{"error":"no such path: /nope`},
+		{"GET", "/v1/models/b%20c/cache", 200, `"hits": 9`},
+		{"DELETE", "/v1/models/b%20c/cache", 200, `"entries": 3`},
+		{"GET", "/v1/models/a/cache", 404, `model \"a\" has no cache; its setting cache gives it one`},
+		{"DELETE", "/v1/models/a/cache", 404, `model \"a\" has no cache`},
+		{"DELETE", "/v1/models/gone/cache", 404, `it has just gone`},
+		{"GET", "/v1/models/zzz/cache", 404, `no model \"zzz\"`},
 		{"POST", "/nope", 404, `{"error":"no such path: /nope`},
 		{"POST", "/v1/models", 405, `{"error":"/v1/models is read with GET, not POST"}`},
 		{"DELETE", "/readyz", 405, `{"error":"/readyz is read with GET, not DELETE"}`},

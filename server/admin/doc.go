@@ -7,6 +7,8 @@
 //	GET /v1/models/{name}                  {"name", "default_version", "versions": [Model, ...]}
 //	PATCH /v1/models/{name}                changes settings while it serves: {"objective": "20ms"}; answers as GET
 //	GET /v1/models/{name}/explain          Explanations: why batches are small, what limits it, what to change
+//	GET /v1/models/{name}/cache            ModelCache, if it has one
+//	DELETE /v1/models/{name}/cache         lets go what is kept: Cleared
 //	GET /v1/models/{name}/versions/{v}     Model
 //	GET /v1/status                         Status
 //	GET /v1/config                         every setting in effect, in the words of the file

@@ -24,9 +24,11 @@ type Sources struct {
 	Explain func(model string) []Explanation
 	// Set changes settings of a model while it serves: all of them, or none and an error that says why.
 	// Keys and values are those of [model.NAME] in the file, values without quotes.
-	Set     func(model string, settings map[string]string) error
-	Metrics http.Handler
-	Log     *slog.Logger // nil is silent
+	Set func(model string, settings map[string]string) error
+	// ClearCache lets go what is kept of a model's answers, and tells how much that was.
+	ClearCache func(model string) (entries, bytes int64, err error)
+	Metrics    http.Handler
+	Log        *slog.Logger // nil is silent
 }
 
 // writeTimeout is what a client may take to read an answer; a profile also needs its own seconds.
@@ -59,6 +61,7 @@ func Handler(s Sources) http.Handler {
 	handle("/v1/models", s.models)
 	handle("/v1/models/{name}/explain", s.explain)
 	mux.HandleFunc("/v1/models/{name}", s.modelOrSet)
+	mux.HandleFunc("/v1/models/{name}/cache", getOrDelete(s.cache))
 	handle("/v1/models/{name}/versions/{version}", s.version)
 	handle("/v1/status", func(w http.ResponseWriter, r *http.Request) { s.write(w, http.StatusOK, s.Status()) })
 	handle("/v1/config", func(w http.ResponseWriter, r *http.Request) { s.write(w, http.StatusOK, s.Config()) })
@@ -77,7 +80,7 @@ func Handler(s Sources) http.Handler {
 }
 
 // paths is what the root shows to whoever looks around.
-var paths = []string{"/livez", "/readyz", "/metrics", "/v1/models", "/v1/models/{name}", "/v1/models/{name}/explain", "/v1/models/{name}/versions/{version}", "/v1/status", "/v1/config", "/debug/pprof/"}
+var paths = []string{"/livez", "/readyz", "/metrics", "/v1/models", "/v1/models/{name}", "/v1/models/{name}/explain", "/v1/models/{name}/cache", "/v1/models/{name}/versions/{version}", "/v1/status", "/v1/config", "/debug/pprof/"}
 
 // guard answers bugs, and paths that the mux would redirect in HTML, with JSON.
 func (s Sources) guard(next http.Handler) http.Handler {

@@ -60,6 +60,7 @@ type Model struct {
 	QueueRows  int      `json:"queue_rows"`
 	QueueBytes int64    `json:"queue_bytes"`
 	Policy     any      `json:"policy"` // in effect, with the keys of [model.NAME] in the file
+	Cache      *Cache   `json:"cache,omitempty"`
 }
 
 // A Tensor is a declared input or output, as the Predict Protocol V2 writes it.

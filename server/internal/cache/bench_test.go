@@ -37,9 +37,9 @@ func BenchmarkHash(b *testing.B) {
 	}
 }
 
-// BenchmarkHit is all that a hit costs, and what of it is not hashing.
+// BenchmarkHit is all that a hit costs, and what of it is not hashing. (With large inputs the difference is lost in noise.)
 func BenchmarkHit(b *testing.B) {
-	for _, n := range sizes {
+	for _, n := range sizes[:2] {
 		b.Run(fmt.Sprintf("size=%d", n), func(b *testing.B) {
 			pool := tensor.NewPool(0)
 			k := New(Config{Bytes: 1 << 20, TTL: time.Hour, Pool: pool})

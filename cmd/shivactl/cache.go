@@ -1,0 +1,108 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"text/tabwriter"
+
+	"github.com/shivad/shivad/server/admin"
+)
+
+var cacheCommand = command{
+	name: "cache", args: "show|clear [NAME]", short: "show what prediction caches do, or clear one",
+	help: `cache show prints one line per version of each model that has a cache, or of one model. HIT RATIO counts the requests
+that were not executed: those answered with what was kept, and those that waited for the answer to an equal one (SHARED).
+NOT KEPT are answers too large for the cache, or that there was no payload memory for.
+
+cache clear digits lets go what is kept for all versions of a model, as after a change of the model under the same version.
+
+A model gets a cache with: shivactl models set digits cache=64MiB cache_ttl=10m
+
+With --json: show prints {"caches": [{"name", "limit_bytes", "entries", "bytes", "versions": [{"version", "limit_bytes",
+"entries", "bytes", "hits", "shared", "misses", "evicted", "expired", "not_kept"}]}]}, clear {"name", "entries", "bytes"}.
+`,
+	run: func(c *cli, _ any, args []string) error {
+		switch {
+		case len(args) == 0:
+			return usage("cache", "show or clear?")
+		case args[0] == "show" && len(args) <= 2:
+			return c.showCaches(args[1:])
+		case args[0] == "clear" && len(args) == 2:
+			return c.clearCache(args[1])
+		case args[0] == "clear" && len(args) == 1:
+			return usage("cache", "clear the cache of which model?")
+		case args[0] == "show" || args[0] == "clear":
+			return usage("cache", "expected one model, got %d", len(args)-1)
+		}
+		return usage("cache", "expected show or clear, got %q", args[0])
+	},
+}
+
+// cacheList is what cache show prints with --json.
+type cacheList struct {
+	Caches []admin.ModelCache `json:"caches"`
+}
+
+// showCaches shows the cache of one model, or of all that have one.
+func (c *cli) showCaches(models []string) error {
+	out := cacheList{Caches: []admin.ModelCache{}}
+	if len(models) == 0 {
+		var list admin.ModelList
+		if err := c.get("/v1/models", &list); err != nil {
+			return err
+		}
+		for _, m := range list.Models { // by name
+			if m.Cache != nil && (len(models) == 0 || models[len(models)-1] != m.Name) {
+				models = append(models, m.Name)
+			}
+		}
+	}
+	for _, name := range models {
+		var m admin.ModelCache
+		if err := c.get(cachePath(name), &m); err != nil {
+			return err
+		}
+		out.Caches = append(out.Caches, m)
+	}
+	if c.json {
+		return c.printJSON(out)
+	}
+	if len(out.Caches) == 0 {
+		fmt.Fprintln(c.stdout, "no model has a cache; shivactl models set MODEL cache=64MiB gives it one")
+		return nil
+	}
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "MODEL\tVERSION\tKEPT\tIN USE\tLIMIT\tHIT RATIO\tHITS\tSHARED\tMISSES\tEVICTED\tEXPIRED\tNOT KEPT")
+	for _, m := range out.Caches {
+		for _, v := range m.Versions {
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", m.Name, v.Version, v.Entries, size(v.Bytes), size(m.Limit),
+				hitRatio(v.Cache), v.Hits, v.Shared, v.Misses, v.Evicted, v.Expired, v.NotKept)
+		}
+	}
+	return w.Flush()
+}
+
+func (c *cli) clearCache(name string) error {
+	var cleared admin.Cleared
+	if err := c.call(http.MethodDelete, cachePath(name), nil, &cleared); err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(cleared)
+	}
+	answers := plural(int(cleared.Entries), "answer")
+	fmt.Fprintf(c.stdout, "let go %s of %s, %s\n", answers, name, size(cleared.Bytes))
+	return nil
+}
+
+func cachePath(model string) string { return "/v1/models/" + url.PathEscape(model) + "/cache" }
+
+// hitRatio is the share of requests that were not executed.
+func hitRatio(c admin.Cache) string {
+	all := c.Hits + c.Shared + c.Misses
+	if all == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f %%", 100*float64(c.Hits+c.Shared)/float64(all))
+}

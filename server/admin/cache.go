@@ -1,0 +1,90 @@
+package admin
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// A Cache is what the prediction cache does for one version of a model. Counts are since the server knows the version.
+type Cache struct {
+	Limit   int64  `json:"limit_bytes"` // of all versions together
+	Entries int64  `json:"entries"`     // answers kept now
+	Bytes   int64  `json:"bytes"`       // what they take
+	Hits    uint64 `json:"hits"`        // requests answered with what was kept
+	Shared  uint64 `json:"shared"`      // requests that waited for the answer to an equal one
+	Misses  uint64 `json:"misses"`      // all others
+	Evicted uint64 `json:"evicted"`     // answers that made room for others
+	Expired uint64 `json:"expired"`     // answers older than cache_ttl
+	NotKept uint64 `json:"not_kept"`    // answers too large, or that there was no payload memory for
+}
+
+// A ModelCache is the answer to /v1/models/{name}/cache.
+type ModelCache struct {
+	Name     string         `json:"name"`
+	Limit    int64          `json:"limit_bytes"`
+	Entries  int64          `json:"entries"`
+	Bytes    int64          `json:"bytes"`
+	Versions []VersionCache `json:"versions"` // the newest first
+}
+
+// A VersionCache is one version's share of its model's cache.
+type VersionCache struct {
+	Version string `json:"version"`
+	Cache
+}
+
+// Cleared is the answer to DELETE of /v1/models/{name}/cache: what was let go.
+type Cleared struct {
+	Name    string `json:"name"`
+	Entries int64  `json:"entries"`
+	Bytes   int64  `json:"bytes"`
+}
+
+// cache shows the cache of a model, or with DELETE clears it.
+func (s Sources) cache(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("name")
+	out := ModelCache{Name: name}
+	known := false
+	for _, m := range s.Models() {
+		if m.Name != name {
+			continue
+		}
+		known = true
+		if c := m.Cache; c != nil {
+			out.Limit = c.Limit
+			out.Entries += c.Entries
+			out.Bytes += c.Bytes
+			out.Versions = append(out.Versions, VersionCache{m.Version, *c})
+		}
+	}
+	switch {
+	case !known:
+		fail(w, http.StatusNotFound, fmt.Sprintf("no model %q; /v1/models lists them", name))
+	case out.Versions == nil:
+		fail(w, http.StatusNotFound, fmt.Sprintf("model %q has no cache; its setting cache gives it one of a size, such as 64MiB", name))
+	case r.Method != http.MethodDelete:
+		s.write(w, http.StatusOK, out)
+	default:
+		entries, bytes, err := s.ClearCache(name)
+		if err != nil { // it has just gone
+			fail(w, http.StatusNotFound, err.Error())
+			return
+		}
+		s.Log.Info("cache cleared", "model", name, "entries", entries, "bytes", bytes)
+		s.write(w, http.StatusOK, Cleared{name, entries, bytes})
+	}
+}
+
+// getOrDelete allows GET, HEAD and DELETE.
+func getOrDelete(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead && r.Method != http.MethodDelete {
+			w.Header().Set("Allow", "GET, HEAD, DELETE")
+			fail(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s is read with GET and cleared with DELETE, not %s", r.URL.Path, r.Method))
+			return
+		}
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+		h(w, r)
+	}
+}
