@@ -85,17 +85,25 @@ func (c *Call) opened() *Call { return c }
 
 // notCached leaves the requests that are for the scheduler, in their place. The others have been answered by a cache, or will be.
 func notCached(requests []*scheduler.Request) []*scheduler.Request {
-	now := time.Now()
-	rest := requests[:0]
-	for _, r := range requests {
+	var now time.Time
+	n := 0
+	for i, r := range requests {
 		if o, ok := r.Owner.(opened); ok {
-			if c := o.opened(); c.cached.Version != nil && c.cached.Find(r, now) {
-				continue
+			if c := &o.opened().cached; c.Version != nil {
+				if now.IsZero() {
+					now = time.Now()
+				}
+				if c.Find(r, now) {
+					continue
+				}
 			}
 		}
-		rest = append(rest, r)
+		if n < i {
+			requests[n] = r
+		}
+		n++
 	}
-	return rest
+	return requests[:n]
 }
 
 // Cache tells what the cache of a model holds; false if it has none.
