@@ -41,6 +41,34 @@ func TestEqualRequestsShareOneExecution(t *testing.T) {
 	}
 }
 
+// However askers and answers meet, no question is executed twice while its answer is kept.
+func TestNothingIsExecutedTwice(t *testing.T) {
+	const questions = 3000
+	g := newRig(t, Config{Bytes: 16 << 20}, func(g *rig, _ *scheduler.ModelConfig) {
+		g.worker.Exec = func(int) time.Duration { return 0 }
+	})
+	defer g.end()
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			var open []*question
+			for v := range int32(questions) {
+				open = append(open, g.ask(v))
+				if len(open) == 4 {
+					for i, q := range open {
+						q.want(v - 3 + int32(i))
+					}
+					open = open[:0]
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := g.executed(); n != questions {
+		t.Errorf("%d executions of %d questions", n, questions)
+	}
+}
+
 // The ends of a leader that are its own: the next in line is executed in its place, and those behind it wait for that.
 func TestFollowersTakeOver(t *testing.T) {
 	pass := func(*rig, *question) { time.Sleep(20 * time.Millisecond) }
