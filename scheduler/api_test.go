@@ -139,15 +139,23 @@ func TestRegistration(t *testing.T) {
 	if m := a.Model(); m != b.Model() || m.Replicas() != 2 || s.Forget(benchID) {
 		t.Errorf("%d replicas, want two of one model, which cannot be forgotten", m.Replicas())
 	}
+	if n := a.Model().Incarnation(); n != 1 {
+		t.Errorf("incarnation %d after a replica joined another", n)
+	}
 	a.Remove(errors.New("gone"))
 	b.Remove(errors.New("gone"))
 	b.Remove(errors.New("gone twice"))
+	again := addTo(t, s, benchID, rowsSpec, &schedtest.Worker{})
+	if n := a.Model().Incarnation(); again.Model() != a.Model() || n != 2 {
+		t.Errorf("incarnation %d after all had gone and one came back", n)
+	}
+	again.Remove(errors.New("gone"))
 	c := addTo(t, s, benchID, other, &schedtest.Worker{})
 	if m, _ := s.Model(benchID); m != c.Model() || m == a.Model() || a.Model().Replicas() != 0 {
 		t.Error("the new contract is not a new model")
 	}
-	if changes != 5 {
-		t.Errorf("%d changes were told, want 5", changes)
+	if changes != 7 {
+		t.Errorf("%d changes were told, want 7", changes)
 	}
 	c.Remove(errors.New("gone"))
 	if !s.Forget(benchID) || len(s.Models()) != 0 {

@@ -249,6 +249,18 @@ listen = ":70000"
 			`x.toml:5:1: containers.listen[4]: "localhost" is not an address: want host:port, as "127.0.0.1:6174" or ":6174"`,
 			`x.toml:7:1: admin.listen: ":70000" has the port "70000": want a number from 0 (any free one) to 65535`,
 		}},
+		{"a cache too small, and one that is none", "[model.a]\ncache = \"1KiB\"\n[model.b]\ncache_ttl = \"1m\"\n[model.c]\ncache = \"1MiB\"\ncache_ttl = \"1us\"\n", []string{
+			`x.toml:2:1: model.a.cache: expected at least 64KiB, got 1KiB`,
+			`x.toml:4:1: model.b.cache_ttl: 1m has no meaning without a cache: give cache a size`,
+			`x.toml:7:1: model.c.cache_ttl: expected at least 1ms, got 1µs`,
+		}},
+		{"a cache that leaves no room", "[model.a]\ncache = \"3841MiB\"\n", []string{
+			`x.toml:2:1: model.a.cache: 3841MiB is above limits.payload_bytes, 4GiB, less limits.message_bytes, 256MiB: what is kept counts against that memory, and no message of that size would fit beside a full cache`,
+		}},
+		{"a cache that leaves just room", "[model.a]\ncache = \"3840MiB\"\n", nil},
+		{"caches that leave no room together", "[model.a]\ncache = \"2GiB\"\n[model.b]\ncache = \"2GiB\"\n", []string{
+			`x.toml:4:1: model.b.cache: with it the caches of 2 models have 4GiB, which is above limits.payload_bytes, 4GiB, less limits.message_bytes, 256MiB: what is kept counts against that memory, and no message of that size would fit beside full caches`,
+		}},
 		{"port 0 is never taken", "[tcp]\nlisten = \":0\"\n[admin]\nlisten = \":0\"\n", nil},
 		{"model names", "[model.v2]\n[model.\"a/b\"]\n[model.ok]\ndefault_version = \"update\"\n", []string{
 			`x.toml:1:8: model.v2: "v2" is reserved: it is not a name for a model`,

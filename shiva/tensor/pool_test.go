@@ -63,8 +63,8 @@ func TestPoolCounts(t *testing.T) {
 		all = append(all, mustGet(t, p, n))
 		_, size := classOf(n)
 		sum += int64(size)
-		if p.InUse() != sum {
-			t.Fatalf("%d bytes in use after %d, want %d", p.InUse(), n, sum)
+		if p.InUse() != sum || all[len(all)-1].Size() != size {
+			t.Fatalf("%d bytes in use after %d, want %d, of which the buffer says %d", p.InUse(), n, sum, all[len(all)-1].Size())
 		}
 	}
 	if n := len(Outstanding(p)); Invariants && n != len(all) {

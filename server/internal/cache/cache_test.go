@@ -165,9 +165,9 @@ func TestScanLeavesTheUseful(t *testing.T) {
 	}
 	// Between two askings of a frequent one come 300 others, more than fit: the least recently used entry is always a frequent one.
 	once, hits := int32(1000), 0
-	for round := range 100 {
+	for round := range 40 {
 		for v := range int32(10) {
-			if ask(v) && round >= 50 {
+			if ask(v) && round >= 20 {
 				hits++
 			}
 			for range 30 {
@@ -176,8 +176,9 @@ func TestScanLeavesTheUseful(t *testing.T) {
 			}
 		}
 	}
-	if hits < 250 {
-		t.Errorf("%d hits when frequent questions were asked 500 times", hits)
+	t.Logf("%d hits", hits)
+	if hits < 100 {
+		t.Errorf("%d hits when frequent questions were asked 200 times", hits)
 	}
 }
 
