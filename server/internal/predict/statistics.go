@@ -6,7 +6,8 @@ import (
 
 // ModelStatistics counts what one version of a model has done since the server knows it, through all doors.
 //
-// Source: Triton, statistics extension. What has no meaning here (cache, memory, decoupled responses) is left out.
+// Source: Triton, statistics extension. What has no meaning here (memory, decoupled responses) is left out, and so are caches, whose look-ups are
+// not timed: the metrics count them.
 type ModelStatistics struct {
 	Name           string         `json:"name"`
 	Version        string         `json:"version"`
