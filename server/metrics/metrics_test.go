@@ -137,6 +137,41 @@ func TestHooks(t *testing.T) {
 	})
 }
 
+func TestCaches(t *testing.T) {
+	m := New("1.2.3")
+	m.Model("plain", "1")
+	c := m.Model("a", "1").Cache()
+	c.Hits.Add(3)
+	c.Misses.Add(2)
+	c.Shared.Add(1)
+	c.NotKept.Add(4)
+	for range 5 {
+		c.Stored(100)
+	}
+	c.Removed(CacheFull, 100)
+	c.Removed(CacheExpired, 100)
+	c.Removed(CacheCleared, 100)
+	if n := c.Counts(); n != (CacheCounts{Hits: 3, Misses: 2, Shared: 1, NotKept: 4, Evicted: 1, Expired: 1, Entries: 2, Bytes: 200}) {
+		t.Errorf("counts %+v", n)
+	}
+	expect(t, m, map[string]string{
+		`shivad_cache_requests_total{model="a",result="hit",version="1"}`:     "3",
+		`shivad_cache_requests_total{model="a",result="miss",version="1"}`:    "2",
+		`shivad_cache_requests_total{model="a",result="shared",version="1"}`:  "1",
+		`shivad_cache_removals_total{model="a",reason="full",version="1"}`:    "1",
+		`shivad_cache_removals_total{model="a",reason="expired",version="1"}`: "1",
+		`shivad_cache_removals_total{model="a",reason="cleared",version="1"}`: "1",
+		`shivad_cache_not_kept_total{model="a",version="1"}`:                  "4",
+		`shivad_cache_entries{model="a",version="1"}`:                         "2",
+		`shivad_cache_bytes{model="a",version="1"}`:                           "200",
+	})
+	for series := range scrape(t, m) {
+		if strings.HasPrefix(series, "shivad_cache") && strings.Contains(series, "plain") {
+			t.Errorf("a model that never had a cache shows %s", series)
+		}
+	}
+}
+
 func TestSources(t *testing.T) {
 	m := New("1.2.3")
 	m.Attach(Sources{

@@ -15,8 +15,8 @@ var (
 	errCanceled = fmt.Errorf("%w: the caller gave up", scheduler.ErrCanceled)
 )
 
-// A flight is one execution that all requests with its key share: that of its leader, which the scheduler has, for the followers,
-// which it does not know of. When a leader fails for reasons of its own the first follower leads.
+// A flight is one execution that all requests with its key share: that of its leader, which the scheduler has, for
+// the followers, which it does not know of. When a leader fails for reasons of its own the first follower leads.
 type flight struct {
 	// Set once.
 
@@ -47,9 +47,9 @@ type Call struct {
 	place      int   // in waiting, from 1; 0: it has no deadline to wait for
 }
 
-// Find looks for the answer to r, which is complete but for being submitted, Owner included. True: r is the cache's and will be completed, or has been.
-// False: it is to be submitted to the scheduler, and for nothing else, now; its Owner may be another one until it is complete. The
-// Call must stay where it is until then. now is the time.
+// Find looks for the answer to r, which is ready to be submitted, Owner included. True: it is the cache's to complete,
+// and may be complete already. False: it must be submitted to the scheduler now, which others may wait for; until it
+// is complete it has another Owner. The Call must stay where it is until then. now is the time.
 func (c *Call) Find(r *scheduler.Request, now time.Time) bool {
 	if !r.Deadline.IsZero() && !r.Deadline.After(now) {
 		return false // the scheduler says so
@@ -101,8 +101,8 @@ func (c *Call) lead(f *flight, r *scheduler.Request) {
 	c.owner, r.Owner = r.Owner, c
 }
 
-// Cancel gives the request up: its client has gone. True: it has been completed. False: it is not waiting here, and is to be cancelled where
-// it was submitted to, if it was.
+// Cancel gives the request up: its client has gone. True: it has been completed. False: it is not waiting here, and
+// is to be cancelled where it was submitted to, if it was.
 func (c *Call) Cancel() bool {
 	k := c.Version.cache
 	k.mu.Lock()
@@ -196,15 +196,15 @@ func own(err error) bool {
 	return refused
 }
 
-// submit hands a new leader to the scheduler; and the one after it, if it is refused at once, and so on. That is a loop and no recursion, as there may be
-// thousands.
+// submit hands a new leader to the scheduler; and the one after it, if it is refused at once, and so on. That is a
+// loop and no recursion, as there may be thousands.
 func (f *flight) submit(c *Call) {
 	k := f.cache
 	for c != nil {
 		k.mu.Lock()
 		r, canceled := c.request, c.canceled
 		k.mu.Unlock()
-		if canceled { // between leaving the followers and now
+		if canceled { // since it was a follower; what comes between here and Submit is lost, and costs an execution
 			fail(r, errCanceled)
 			c.Complete(r)
 		} else {

@@ -266,8 +266,8 @@ func TestThousandsRefused(t *testing.T) {
 	}
 }
 
-// Goroutines ask equal and different questions with short and long deadlines, cancel some, and clear the cache now and then. Every request is answered once, with
-// the answer to its own question or an error of its own.
+// Goroutines ask equal and different questions with short and long deadlines, cancel some, and clear the cache now
+// and then. Every request is answered once, with the answer to its own question or an error of its own.
 func TestRandom(t *testing.T) {
 	g := newRig(t, Config{Bytes: 8 << 10, TTL: 5 * time.Millisecond}, func(g *rig, c *scheduler.ModelConfig) {
 		g.worker.Exec = func(rows int) time.Duration { return time.Duration(rand.IntN(2000)) * time.Microsecond }
