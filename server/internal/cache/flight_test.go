@@ -98,6 +98,7 @@ func TestFollowersTakeOver(t *testing.T) {
 				if _, err := leader.close(); !errors.Is(err, c.want) {
 					t.Errorf("leader: %v, want %v", err, c.want)
 				}
+				synctest.Wait() // for the next to be submitted
 				if second.answered() || third.answered() {
 					t.Error("the leader's end is the followers'")
 				}
