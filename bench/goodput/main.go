@@ -3,9 +3,10 @@
 //
 //	goodput [-length 20s] [-seed N] [-jobs N] [-profile N] [-loads 0.5,1.5] [-svg FILE]
 //	goodput -wire [-length 3s] [-strategy NAME] ...
+//	goodput -deadlines [-requests 1000000]
 //
 // With -wire it is shivad itself, with real sockets, and a container process that sleeps; the simulation
-// stands beside it.
+// stands beside it. With -deadlines it is the same pair, and how late answers are.
 //
 // It exits with 1 if a promise is broken.
 package main
@@ -31,6 +32,8 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("goodput: ")
 	onWire := flag.Bool("wire", false, "measure shivad, not only the simulation")
+	onDeadlines := flag.Bool("deadlines", false, "measure how late shivad answers requests with random deadlines")
+	requests := flag.Int("requests", 1_000_000, "with -deadlines, how many")
 	length := flag.Duration("length", 0, "`time` per cell; 0: 20s, virtual, and 3s on the wire")
 	seed := flag.Uint64("seed", 1, "of arrivals and noise")
 	jobs := flag.Int("jobs", runtime.GOMAXPROCS(0), "simulations at a `time`")
@@ -41,7 +44,14 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	broken, err := run(ctx, *onWire, *length, *seed, *jobs, *profile, *loads, *only, *svg)
+	if *onDeadlines {
+		exit(deadlines(ctx, sim.Profiles()[1], *requests, *seed))
+	}
+	exit(run(ctx, *onWire, *length, *seed, *jobs, *profile, *loads, *only, *svg))
+}
+
+// exit ends the program; with 1 if something is broken.
+func exit(broken []string, err error) {
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -51,6 +61,7 @@ func main() {
 	if len(broken) > 0 {
 		os.Exit(1)
 	}
+	os.Exit(0)
 }
 
 func run(ctx context.Context, onWire bool, length time.Duration, seed uint64, jobs, profile int, loads, only, svg string) (broken []string, err error) {

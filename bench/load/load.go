@@ -18,6 +18,10 @@ type Config struct {
 	// Frames are the requests, each one whole Shiva message as bytes: connection i sends
 	// Frames[i%len(Frames)] over and over. They must not change while Run runs.
 	Frames [][]byte
+	// Deadlines, if set, are as many as Frames: by when the server must have answered each, counted from
+	// when it was sent. How late it was is then measured; one request is in flight on each connection, as
+	// an answer leaves after those before it.
+	Deadlines []time.Duration
 
 	Conns int // connections; 0: one
 	// InFlight is how many requests of one connection may be unanswered. Closed loop: it is always that
@@ -40,6 +44,9 @@ type Config struct {
 	Even bool
 	// Seed fixes the random arrivals, so that two servers can be offered the very same load.
 	Seed uint64
+
+	// Within, if set, is how soon after it was due a request must have its answer to be a good one in Slots.
+	Within time.Duration
 
 	Warmup   time.Duration // load that is not counted; 0: none
 	Duration time.Duration // load that is; 0: one second
@@ -69,7 +76,19 @@ type Result struct {
 	Latency Histogram
 	// Refusal holds the "!error" answers, likewise.
 	Refusal Histogram
+	// Late and LateRead hold how long after their deadlines answers of both kinds came, 0 if before, with
+	// Config.Deadlines: by the clock of the kernel, when the server had written, and by that of the
+	// generator, when it had read. What is between them is the generator waiting for a core.
+	Late, LateRead Histogram
+	// Slots are the measured time in pieces of SlotLength, with Config.Within.
+	Slots []Slot
 }
+
+// SlotLength is the time that a Slot stands for.
+const SlotLength = 50 * time.Millisecond
+
+// A Slot is what became of the requests that were due in a piece of the measured time.
+type Slot struct{ Due, Good int }
 
 // Rate is the good answers per second.
 func (r *Result) Rate() float64 { return float64(r.Answered) / r.Elapsed.Seconds() }
@@ -86,6 +105,12 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	}
 	if c.Rate < 0 || c.InFlight < 0 || c.Conns < 0 || c.Loops < 0 {
 		return nil, fmt.Errorf("load: a negative rate (%v), in flight (%d), connections (%d) or loops (%d)", c.Rate, c.InFlight, c.Conns, c.Loops)
+	}
+	if len(c.Deadlines) > 0 {
+		if len(c.Deadlines) != len(c.Frames) {
+			return nil, fmt.Errorf("load: %d deadlines for %d frames", len(c.Deadlines), len(c.Frames))
+		}
+		c.InFlight = 1
 	}
 	c.Conns = max(c.Conns, 1)
 	c.Loops = min(max(c.Loops, 1), c.Conns)
@@ -140,6 +165,15 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 		r.Lost += l.result.Lost
 		r.Latency.Merge(&l.result.Latency)
 		r.Refusal.Merge(&l.result.Refusal)
+		r.Late.Merge(&l.result.Late)
+		r.LateRead.Merge(&l.result.LateRead)
+		for i, s := range l.result.Slots {
+			if i == len(r.Slots) {
+				r.Slots = append(r.Slots, Slot{})
+			}
+			r.Slots[i].Due += s.Due
+			r.Slots[i].Good += s.Good
+		}
 		if r.Failure == "" {
 			r.Failure = l.result.Failure
 		}

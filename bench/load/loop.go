@@ -37,7 +37,9 @@ type loop struct {
 type conn struct {
 	fd, id, number int
 	frame          []byte
-	burst          []byte // frame, as often as fits burstSize, at least once
+	burst          []byte        // frame; if it may be gathered, as often as fits burstSize
+	deadline       time.Duration // 0: none is watched
+	sent           time.Time     // the request in flight, with a deadline
 
 	due      due // requests without an answer, by when they were due; the first inFlight of them are sent
 	inFlight int
@@ -65,8 +67,16 @@ func newLoop(c Config, i int) (*loop, error) {
 
 func (l *loop) add(fd, number int) error {
 	frame := l.cfg.Frames[number%len(l.cfg.Frames)]
-	c := &conn{fd: fd, id: len(l.conns), number: number, frame: frame, check: l.cfg.Check != nil,
-		burst: bytes.Repeat(frame, max(1, burstSize/len(frame)))}
+	c := &conn{fd: fd, id: len(l.conns), number: number, frame: frame, burst: frame, check: l.cfg.Check != nil}
+	if l.cfg.Gather {
+		c.burst = bytes.Repeat(frame, max(1, burstSize/len(frame)))
+	}
+	if len(l.cfg.Deadlines) > 0 {
+		c.deadline = l.cfg.Deadlines[number%len(l.cfg.Deadlines)]
+		if err := stampSocket(fd); err != nil {
+			return err
+		}
+	}
 	l.conns = append(l.conns, c)
 	return l.poll.add(fd, c.id)
 }
@@ -195,6 +205,9 @@ func (l *loop) send(c *conn) error {
 	for c.unsent > 0 && !c.blocked {
 		p := c.burst[c.offset:]
 		p = p[:min(len(p), c.unsent)]
+		if c.deadline > 0 && c.offset == 0 {
+			c.sent = time.Now()
+		}
 		if !l.cfg.Gather {
 			p = p[:min(len(p), len(c.frame)-c.offset)]
 		}
@@ -219,7 +232,14 @@ func (l *loop) send(c *conn) error {
 
 // receive reads once, and counts the answers in it.
 func (l *loop) receive(c *conn) error {
-	n, err := readSocket(c.fd, l.buf)
+	var n int
+	var written time.Time // by the server, of the last byte read
+	var err error
+	if c.deadline > 0 {
+		n, written, err = l.poll.readStamped(c.fd, l.buf)
+	} else {
+		n, err = readSocket(c.fd, l.buf)
+	}
 	switch {
 	case err != nil && again(err):
 		return nil
@@ -248,7 +268,7 @@ func (l *loop) receive(c *conn) error {
 			if c.answers.fault && whole && l.result.Failure == "" {
 				l.result.Failure = failure(p[:k])
 			}
-			if err := l.answered(c, now); err != nil {
+			if err := l.answered(c, now, written); err != nil {
 				return err
 			}
 		}
@@ -259,10 +279,13 @@ func (l *loop) receive(c *conn) error {
 }
 
 // answered counts the answer to the oldest request of c, and in a closed loop asks the next.
-func (l *loop) answered(c *conn, now time.Duration) error {
+func (l *loop) answered(c *conn, now time.Duration, written time.Time) error {
 	due := c.due.pop()
 	c.inFlight--
 	measured := l.from <= now && now < l.to
+	if l.from <= due && due < l.to {
+		l.judge(c, due, now, written)
+	}
 	switch {
 	case c.answers.fault:
 		c.check, c.sample = false, c.sample[:0]
@@ -288,6 +311,24 @@ func (l *loop) answered(c *conn, now time.Duration) error {
 		c.due.push(now)
 	}
 	return nil
+}
+
+// judge counts a request that was due in the measured time by what was demanded of its answer.
+func (l *loop) judge(c *conn, due, now time.Duration, written time.Time) {
+	if c.deadline > 0 {
+		l.result.Late.Add(written.Sub(c.sent) - c.deadline) // by the wall clock: the kernel has no other here
+		l.result.LateRead.Add(time.Since(c.sent) - c.deadline)
+	}
+	if l.cfg.Within > 0 {
+		i := int((due - l.from) / SlotLength)
+		for len(l.result.Slots) <= i {
+			l.result.Slots = append(l.result.Slots, Slot{})
+		}
+		l.result.Slots[i].Due++
+		if !c.answers.fault && now-due <= l.cfg.Within {
+			l.result.Slots[i].Good++
+		}
+	}
 }
 
 // verify compares the answer that was gathered, if it was, and says whether to gather the next.

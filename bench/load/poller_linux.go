@@ -1,6 +1,7 @@
 package load
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -16,6 +17,11 @@ import (
 type poller struct {
 	fd     int
 	events [128]unix.EpollEvent
+
+	// For readStamped: they are handed to the kernel by address, and must not be made anew each time.
+	message unix.Msghdr
+	vector  unix.Iovec
+	control [64]byte
 }
 
 func newPoller() (*poller, error) {
@@ -86,6 +92,34 @@ func detach(nc net.Conn) (int, error) {
 		return 0, err
 	}
 	return fd, os.NewSyscallError("fcntl", dup)
+}
+
+// stampSocket has the kernel note when each segment arrives. On the loopback device that is while its sender is
+// still in its write: it is the sender's time, not that of a reader who waits for a core.
+func stampSocket(fd int) error {
+	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1))
+}
+
+// readStamped reads from a stamped socket, and says when the last of the bytes arrived.
+func (p *poller) readStamped(fd int, b []byte) (int, time.Time, error) {
+	p.vector.Base = &b[0]
+	p.vector.SetLen(len(b))
+	p.message = unix.Msghdr{Iov: &p.vector, Control: &p.control[0]}
+	p.message.SetIovlen(1)
+	p.message.SetControllen(len(p.control))
+	n, _, errno := unix.Syscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&p.message)), 0)
+	if errno != 0 {
+		return 0, time.Time{}, errno
+	}
+	if n == 0 {
+		return 0, time.Time{}, nil
+	}
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&p.control))
+	at := (*unix.Timespec)(unsafe.Pointer(&p.control[unix.CmsgLen(0)]))
+	if int(p.message.Controllen) < unix.CmsgLen(int(unsafe.Sizeof(*at))) || h.Level != unix.SOL_SOCKET || h.Type != unix.SO_TIMESTAMPNS {
+		return 0, time.Time{}, errors.New("load: the kernel did not say when the answer came")
+	}
+	return int(n), time.Unix(at.Unix()), nil
 }
 
 // again tells that a socket has no room or no input now, or that a signal came: try later.

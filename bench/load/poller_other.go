@@ -22,6 +22,11 @@ func (*poller) output(int, int, bool) error            { return errLinux }
 func (*poller) wait(time.Duration) (int, error)        { return 0, errLinux }
 func (*poller) event(int) (id int, input, output bool) { return 0, false, false }
 
+func (*poller) readStamped(int, []byte) (int, time.Time, error) {
+	return 0, time.Time{}, errLinux
+}
+
+func stampSocket(int) error                { return errLinux }
 func detach(net.Conn) (int, error)         { return 0, errLinux }
 func again(error) bool                     { return false }
 func readSocket(int, []byte) (int, error)  { return 0, errLinux }

@@ -1,5 +1,5 @@
 // Command sleeper is a container whose model answers a batch of n rows with its input after a + b·n, with
-// noise: a model of known speed that costs no processor.
+// noise: a model of known speed that costs no processor. When it is stopped it says how many rows it got.
 //
 //	sleeper [-servers ADDR] [-a 5ms] [-b 500us] [-noise 0.05] NAME:DATATYPE:SHAPE
 package main
@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -44,12 +45,17 @@ func serve(ctx context.Context, servers []string, a, b time.Duration, noise floa
 	if err != nil {
 		return err
 	}
+	var rows, batches atomic.Int64
+	defer func() { log.Printf("%d rows in %d batches", rows.Load(), batches.Load()) }()
 	return container.Serve(ctx, container.Model{
 		Name: name, Version: "1", Platform: "sleeper", Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x},
 		Predict: func(_ context.Context, batch *container.Batch) ([]tensor.Tensor, error) {
-			d := float64(a + b*time.Duration(batch.Inputs[0].Rows()))
-			time.Sleep(time.Duration(d * max(0.2, 1+noise*rand.NormFloat64())))
-			return batch.Inputs, nil
+			began := time.Now()
+			n := batch.Inputs[0].Rows()
+			rows.Add(int64(n))
+			batches.Add(1)
+			d := float64(a + b*time.Duration(n))
+			return batch.Inputs, sleepUntil(began.Add(time.Duration(d * max(0.2, 1+noise*rand.NormFloat64()))))
 		},
 	}, servers...)
 }

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"strconv"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/shivad/shivad/bench/load"
+	"github.com/shivad/shivad/bench/sim"
+)
+
+const (
+	overload      = 2 // times the capacity
+	shortest      = time.Millisecond
+	longest       = time.Second
+	lateBy        = time.Millisecond // at the 99.9th percentile, beyond what a bare timer is late by beside it
+	alarmRate     = 200              // requests per second to the bare alarm: next to nothing, and enough to know its 99.9th percentile
+	spareConns    = 1.3              // connections per request that may be in flight, so that hardly ever one has to wait
+	deadlineSeeds = 2                // seeds of a run: of the server's load, and of the alarm's
+)
+
+// deadlines offers requests with random deadlines, 1 ms to 1 s, at twice the capacity, and says how late their answers
+// were written, beside those of a program that does nothing but wait (bench/alarm), at the same time on the same machine.
+// It returns what is broken: an answer too many or none is an error of the generator; answers that are later than those
+// of the bare alarm by more than a millisecond; and rows that reached the container although the server had answered
+// that they never would.
+func deadlines(ctx context.Context, p sim.Profile, requests int, seed uint64) (broken []string, err error) {
+	r, err := startRig(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	stopped := false
+	defer func() {
+		if !stopped {
+			err = fmt.Errorf("%w\n%s", err, r.stop())
+		}
+	}()
+	capacity, err := r.capacity(ctx, 3*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.set(ctx, map[string]string{"strategy": "deadline", "objective": p.SLO.String()}); err != nil {
+		return nil, err
+	}
+	rate := overload * capacity
+	length := time.Duration(float64(requests) / rate * 1e9)
+	fmt.Printf("%s; %d requests in %v, at %.0f times the capacity of %.0f rows/s, deadlines of %v to %v\n",
+		p.Name, requests, length.Round(time.Second), float64(overload), capacity, shortest, longest)
+
+	var server, alarm *load.Result
+	var alarmErr error
+	var wg sync.WaitGroup
+	wg.Go(func() { alarm, alarmErr = offerDeadlines(ctx, r.alarm, alarmRate, length, deadlineSeeds*seed+1) })
+	server, err = offerDeadlines(ctx, r.tcp, rate, length, deadlineSeeds*seed)
+	wg.Wait()
+	if err != nil {
+		return nil, err
+	}
+	if alarmErr != nil {
+		return nil, fmt.Errorf("the bare alarm: %w", alarmErr)
+	}
+	drops, err := r.counts(ctx, "shivad_drops_total", "reason")
+	if err != nil {
+		return nil, err
+	}
+	ended, err := r.counts(ctx, "shivad_requests_total", "outcome")
+	if err != nil {
+		return nil, err
+	}
+	stopped = true
+	text := r.stop()
+	got := regexp.MustCompile(`sleeper: (\d+) rows in`).FindStringSubmatch(text)
+	if got == nil {
+		return nil, fmt.Errorf("the container did not say how many rows it got:\n%s", text)
+	}
+	rows, err := strconv.Atoi(got[1])
+	if err != nil {
+		return nil, err
+	}
+
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "late by\tanswers\tp50\tp99\tp99.9\tmax\tp99.9 as read\t")
+	for _, of := range []struct {
+		name string
+		*load.Result
+	}{{"shivad", server}, {"bare alarm", alarm}} {
+		l := &of.Late
+		fmt.Fprintf(w, "%s\t%d\t%.2f ms\t%.2f ms\t%.2f ms\t%.2f ms\t%.2f ms\t\n", of.name, l.Count(), milliseconds(l.Quantile(0.5)),
+			milliseconds(l.Quantile(0.99)), milliseconds(l.Quantile(0.999)), milliseconds(l.Max()), milliseconds(of.LateRead.Quantile(0.999)))
+	}
+	w.Flush()
+	sent := ended["ok"] + drops["deadline_sent_late"] + drops["deadline_container"]
+	fmt.Printf("%d answered in time, %d not: %.0f refused by prediction, %.0f expired in the queue, %.0f while executing; %d rows reached the container, %.0f were sent\n",
+		server.Latency.Count(), server.Refusal.Count(), drops["predicted"], drops["deadline_never_sent"], drops["deadline_sent_late"]+drops["deadline_container"], rows, sent)
+
+	if late, bare := server.Late.Quantile(0.999), alarm.Late.Quantile(0.999); late > bare+lateBy {
+		broken = append(broken, fmt.Sprintf("answers are late by %v at p99.9, want at most %v more than a bare timer's %v", late, lateBy, bare))
+	}
+	if float64(rows) != sent {
+		broken = append(broken, fmt.Sprintf("%d rows reached the container, want %.0f: those answered, and those that expired while executing", rows, sent))
+	}
+	return broken, nil
+}
+
+// offerDeadlines offers requests with random deadlines, one in flight per connection.
+func offerDeadlines(ctx context.Context, addr string, rate float64, length time.Duration, seed uint64) (*load.Result, error) {
+	c := load.Config{Addr: addr, Rate: rate, Seed: seed, Duration: length, Warmup: warmup, Conns: int(spareConns*rate*longest.Seconds()) + 1}
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for range c.Conns {
+		d := shortest + time.Duration(rng.Int64N(int64(longest-shortest)))
+		frame, err := request(d)
+		if err != nil {
+			return nil, err
+		}
+		c.Frames, c.Deadlines = append(c.Frames, frame), append(c.Deadlines, d)
+	}
+	return offered(load.Run(ctx, c))
+}
+
+func milliseconds(d time.Duration) float64 { return d.Seconds() * 1e3 }

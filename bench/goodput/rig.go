@@ -1,0 +1,209 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/shivad/shivad/bench/load"
+	"github.com/shivad/shivad/bench/sim"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+const (
+	model  = "sleeper"
+	warmup = time.Second
+)
+
+// A rig is a shivad, a container that sleeps and a bare alarm, as processes, on free ports.
+type rig struct {
+	profile sim.Profile
+	tcp     string
+	admin   string
+	alarm   string
+	dir     string
+	running []*exec.Cmd
+	log     *os.File
+}
+
+// startRig builds and starts them, and returns when the model answers.
+func startRig(ctx context.Context, p sim.Profile) (_ *rig, err error) {
+	r := &rig{profile: p}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%w\n%s", err, r.stop())
+		}
+	}()
+	if r.dir, err = os.MkdirTemp("", "goodput"); err != nil {
+		return nil, err
+	}
+	if r.log, err = os.Create(filepath.Join(r.dir, "log")); err != nil {
+		return nil, err
+	}
+	if text, err := exec.CommandContext(ctx, "go", "build", "-o", r.dir+"/", "./cmd/shivad", "./bench/sleeper", "./bench/alarm").CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("building: %w\n%s", err, text)
+	}
+	var containers string
+	for _, addr := range []*string{&r.tcp, &r.admin, &r.alarm, &containers} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		*addr = l.Addr().String()
+		l.Close()
+	}
+	for _, args := range [][]string{
+		{"shivad", "--tcp", r.tcp, "--admin", r.admin, "--containers", containers},
+		{"sleeper", "-servers", containers, "-a", p.A.String(), "-b", p.B.String(), "-noise", fmt.Sprint(p.Noise), model + ":FP32:16"},
+		{"alarm", "-listen", r.alarm},
+	} {
+		c := exec.Command(filepath.Join(r.dir, args[0]), args[1:]...)
+		c.Stdout, c.Stderr = r.log, r.log
+		if err := c.Start(); err != nil {
+			return nil, err
+		}
+		r.running = append(r.running, c)
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		_, err := r.offer(ctx, load.Config{Duration: 10 * time.Millisecond}, time.Second)
+		if err == nil {
+			err = r.set(ctx, map[string]string{"strategy": "deadline"})
+		}
+		if err == nil || ctx.Err() != nil || time.Now().After(end) {
+			return r, err
+		}
+	}
+}
+
+// counts are the samples of one metric of the model, by the value of a label.
+func (r *rig) counts(ctx context.Context, metric, label string) (map[string]float64, error) {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.admin+"/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	a, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return nil, err
+	}
+	defer a.Body.Close()
+	text, err := io.ReadAll(a.Body)
+	if err != nil {
+		return nil, err
+	}
+	counts := make(map[string]float64)
+	for _, m := range regexp.MustCompile(`(?m)^`+metric+`\{([^}]*)\} (\S+)$`).FindAllStringSubmatch(string(text), -1) {
+		labels := make(map[string]string)
+		for _, l := range regexp.MustCompile(`(\w+)="([^"]*)"`).FindAllStringSubmatch(m[1], -1) {
+			labels[l[1]] = l[2]
+		}
+		if labels["model"] == model {
+			n, err := strconv.ParseFloat(m[2], 64)
+			if err != nil {
+				return nil, err
+			}
+			counts[labels[label]] += n
+		}
+	}
+	return counts, nil
+}
+
+// stop ends the processes and returns what they had to say.
+func (r *rig) stop() string {
+	for i := len(r.running) - 1; i >= 0; i-- {
+		c := r.running[i]
+		c.Process.Signal(syscall.SIGTERM)
+		kill := time.AfterFunc(5*time.Second, func() { c.Process.Kill() })
+		c.Wait()
+		kill.Stop()
+	}
+	var text []byte
+	if r.log != nil {
+		text, _ = os.ReadFile(r.log.Name())
+		r.log.Close()
+	}
+	os.RemoveAll(r.dir)
+	return string(text)
+}
+
+// set changes settings of the model.
+func (r *rig) set(ctx context.Context, settings map[string]string) error {
+	body, err := json.Marshal(settings)
+	if err != nil {
+		return err
+	}
+	q, err := http.NewRequestWithContext(ctx, http.MethodPatch, "http://"+r.admin+"/v1/models/"+model, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	q.Header.Set("Content-Type", "application/json")
+	a, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return err
+	}
+	defer a.Body.Close()
+	if a.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(a.Body)
+		return fmt.Errorf("setting %s: %s: %s", body, a.Status, text)
+	}
+	_, err = io.Copy(io.Discard, a.Body)
+	return err
+}
+
+// request is the bytes of a request of one row with a deadline.
+func request(deadline time.Duration) ([]byte, error) {
+	x, err := tensor.FromSlice(tensor.Shape{16}, make([]float32, 16))
+	if err != nil {
+		return nil, err
+	}
+	return shiva.AppendMessage(nil, &shiva.Message{
+		Namespace: model, Metadata: fmt.Appendf(nil, `{"timeout_ms":%g}`, deadline.Seconds()*1e3), Tensors: []tensor.Tensor{x},
+	})
+}
+
+// offer offers load with a deadline on each request.
+func (r *rig) offer(ctx context.Context, c load.Config, deadline time.Duration) (*load.Result, error) {
+	frame, err := request(deadline)
+	if err != nil {
+		return nil, err
+	}
+	c.Addr, c.Frames = r.tcp, [][]byte{frame}
+	return offered(load.Run(ctx, c))
+}
+
+// offered makes it an error if requests have no answer.
+func offered(res *load.Result, err error) (*load.Result, error) {
+	switch {
+	case err != nil:
+	case res.Latency.Count()+res.Refusal.Count() == 0:
+		err = errors.New("no answer")
+	case res.Lost > 0:
+		err = fmt.Errorf("%d requests were never answered", res.Lost)
+	}
+	return res, err
+}
+
+// capacity measures the rate of batches that take half the SLO: a fixed maximum, and always enough that waits.
+func (r *rig) capacity(ctx context.Context, length time.Duration) (float64, error) {
+	rows := int((r.profile.SLO/2 - r.profile.A) / r.profile.B)
+	if err := r.set(ctx, map[string]string{"strategy": "static", "max_batch": fmt.Sprint(rows)}); err != nil {
+		return 0, err
+	}
+	res, err := r.offer(ctx, load.Config{Conns: 3 * rows, Warmup: warmup, Duration: length}, 10*time.Second)
+	if err != nil {
+		return 0, err
+	}
+	return res.Rate(), r.set(ctx, map[string]string{"max_batch": "0"})
+}
