@@ -38,6 +38,7 @@ containers:                 containers/zmtp containers/internal/wire scheduler s
 containers/containertest:   containers containers/zmtp containers/internal/wire scheduler shiva/tensor
 
 server/internal/nearest:
+server/internal/clock:      scheduler golang.org/x/sys
 server/config:              server/internal/nearest github.com/pelletier/go-toml/v2
 server/admin:
 server/metrics:             scheduler github.com/prometheus/client_golang
@@ -45,7 +46,7 @@ server/internal/cache:      server/metrics scheduler shiva/tensor github.com/may
 server/internal/gate:       server/internal/cache server/internal/nearest server/metrics scheduler shiva shiva/tensor
 server/internal/predict:    server/internal/gate server/config server/metrics scheduler shiva/tensor
 server/tcp:                 server/internal/gate server/metrics scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys
-server:                     server/internal/gate server/internal/predict server/tcp server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/containertest
+server:                     server/internal/clock server/internal/gate server/internal/predict server/tcp server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/containertest
 
 server/e2e:                 | containers/container shiva shiva/tensor
 
@@ -63,7 +64,8 @@ bench/echo:                 github.com/panjf2000/gnet/v2
 bench/door:                 bench/internal/declare server server/config scheduler shiva/tensor
 bench/noop:                 bench/internal/declare containers/container shiva/tensor
 bench/sim:                  scheduler scheduler/schedtest shiva/tensor
-bench/sleeper:              bench/internal/declare containers/container shiva/tensor
+bench/sleeper:              bench/internal/declare containers/container shiva/tensor golang.org/x/sys
+bench/alarm:                shiva
 bench/goodput:              bench/sim bench/load shiva shiva/tensor gonum.org/v1/plot
 bench/run:                  bench/load shiva/tensor
 `

@@ -15,6 +15,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/clock"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
@@ -35,6 +36,7 @@ type Server struct {
 	metrics *metrics.Metrics
 	gate    *gate.Gate
 	predict *predict.Service
+	clock   *clock.Clock // the scheduler's
 	sched   *scheduler.Scheduler
 
 	// Set by Start, before it returns; nil if left out. opening is held meanwhile, for what the admin door shows, which is
@@ -116,12 +118,16 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		s.retiring.wake()
 	}
 	var err error
+	if s.clock, err = clock.New(); err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
 	if s.sched, err = scheduler.New(scheduler.Config{
 		Default: policy(cfg.Defaults),
 		Models:  policies(cfg.Models),
 		Hooks:   hooks,
 		Pool:    s.pool,
 		Log:     log,
+		Clock:   s.clock,
 	}); err != nil {
 		return nil, err
 	}
@@ -273,6 +279,7 @@ func (s *Server) stop(ctx context.Context) error {
 		faults = append(faults, fmt.Errorf("server: requests were cut off: %w", err))
 	}
 	s.sched.Close()
+	s.clock.Close()
 
 	// The rest is quick, and must happen even when the drain took all the time there was.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)

@@ -76,9 +76,9 @@ type Result struct {
 	Latency Histogram
 	// Refusal holds the "!error" answers, likewise.
 	Refusal Histogram
-	// Late and LateRead hold how long after their deadlines answers of both kinds came, 0 if before, with
-	// Config.Deadlines: by the clock of the kernel, when the server had written, and by that of the
-	// generator, when it had read. What is between them is the generator waiting for a core.
+	// Late and LateRead hold the answers of both kinds that came after their deadlines, with
+	// Config.Deadlines, and by how much: by the clock of the kernel, when the server had written, and by
+	// that of the generator, when it had read. What is between them is the generator waiting for a core.
 	Late, LateRead Histogram
 	// Slots are the measured time in pieces of SlotLength, with Config.Within.
 	Slots []Slot

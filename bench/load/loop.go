@@ -316,8 +316,10 @@ func (l *loop) answered(c *conn, now time.Duration, written time.Time) error {
 // judge counts a request that was due in the measured time by what was demanded of its answer.
 func (l *loop) judge(c *conn, due, now time.Duration, written time.Time) {
 	if c.deadline > 0 {
-		l.result.Late.Add(written.Sub(c.sent) - c.deadline) // by the wall clock: the kernel has no other here
-		l.result.LateRead.Add(time.Since(c.sent) - c.deadline)
+		if late := written.Sub(c.sent) - c.deadline; late > 0 { // by the wall clock: the kernel has no other here
+			l.result.Late.Add(late)
+			l.result.LateRead.Add(time.Since(c.sent) - c.deadline)
+		}
 	}
 	if l.cfg.Within > 0 {
 		i := int((due - l.from) / SlotLength)
