@@ -2,7 +2,7 @@
 // capacity, and holds the default strategy to its promises (package sim).
 //
 //	goodput [-length 20s] [-seed N] [-jobs N] [-profile N] [-loads 0.5,1.5] [-svg FILE]
-//	goodput -wire [-length 3s] [-strategy NAME] ...
+//	goodput -wire [-length 5s] [-strategy NAME] ...
 //	goodput -deadlines [-requests 1000000]
 //
 // With -wire it is shivad itself, with real sockets, and a container process that sleeps; the simulation
@@ -34,7 +34,7 @@ func main() {
 	onWire := flag.Bool("wire", false, "measure shivad, not only the simulation")
 	onDeadlines := flag.Bool("deadlines", false, "measure how late shivad answers requests with random deadlines")
 	requests := flag.Int("requests", 1_000_000, "with -deadlines, how many")
-	length := flag.Duration("length", 0, "`time` per cell; 0: 20s, virtual, and 3s on the wire")
+	length := flag.Duration("length", 0, "`time` per cell; 0: 20s, virtual, and 5s on the wire")
 	seed := flag.Uint64("seed", 1, "of arrivals and noise")
 	jobs := flag.Int("jobs", runtime.GOMAXPROCS(0), "simulations at a `time`")
 	profile := flag.Int("profile", 0, "only the profile of this `number`, from 1")
@@ -88,9 +88,9 @@ func run(ctx context.Context, onWire bool, length time.Duration, seed uint64, jo
 			profiles = profiles[1:2]
 		}
 		if loads == "" {
-			at = []float64{0.5, 0.8, 1.1, 1.5, 2}
+			at = []float64{0.5, 0.8, 1.2, 1.5, 2, 5}
 		}
-		return wire(ctx, profiles[0], at, cmp.Or(length, 3*time.Second), seed, only)
+		return wire(ctx, profiles[0], at, cmp.Or(length, 5*time.Second), seed, only)
 	}
 	length = cmp.Or(length, 20*time.Second)
 	all, err := sim.RunAll(ctx, sim.Cells(profiles, at, 2*time.Second, length, seed), jobs)

@@ -15,7 +15,7 @@ const (
 	// connections are so many that hardly ever one has two requests in flight: answers on a connection
 	// leave in order, so that a request which waits until its deadline would hold up the one behind it.
 	connections = 512
-	ofBest      = 0.9                  // of its best goodput the default strategy must reach at 1.5 times the capacity and above
+	ofBest      = 0.9                  // of its best goodput at any load the default strategy must reach at all beyond the capacity
 	grace       = 2 * time.Millisecond // for the way from the intended send time to the server's clock, and back
 )
 
@@ -56,24 +56,32 @@ func wire(ctx context.Context, p sim.Profile, loads []float64, length time.Durat
 				return nil, fmt.Errorf("%s at %.2f: %w", s.Name, at, err)
 			}
 			all := res.Latency.Count() + res.Refusal.Count()
-			share := float64(res.Latency.Within(p.SLO+grace)) / float64(max(all, 1))
+			inTime := float64(res.Latency.Within(p.SLO + grace))
+			share, rate := inTime/float64(max(all, 1)), inTime/length.Seconds()/capacity
 			simulated, err := sim.Run(sim.Cell{Profile: p, Load: at, Warm: 2 * time.Second, Length: length, Seed: seed}, s)
 			if err != nil {
 				return nil, err
 			}
-			fmt.Fprintf(w, "%.2f\t%s\t%.1f %%\t%.2f\t%.2f\t%.1f ms\t%.1f ms\t%.1f ms\t\n", at, s.Name, 100*share, share*at, simulated.OfCapacity(),
+			fmt.Fprintf(w, "%.2f\t%s\t%.1f %%\t%.2f\t%.2f\t%.1f ms\t%.1f ms\t%.1f ms\t\n", at, s.Name, 100*share, rate, simulated.OfCapacity(),
 				res.Latency.Quantile(0.5).Seconds()*1e3, res.Latency.Quantile(0.99).Seconds()*1e3, res.Refusal.Quantile(0.999).Seconds()*1e3)
 			if i == 0 {
-				goodput = append(goodput, share*at)
-				best = max(best, share*at)
+				goodput = append(goodput, rate)
+				best = max(best, rate)
 			}
 		}
 	}
 	w.Flush()
 	for i, at := range loads[:len(goodput)] {
-		if at >= 1.5 && goodput[i] < ofBest*best {
+		if at > 1 && goodput[i] < ofBest*best {
 			broken = append(broken, fmt.Sprintf("on the wire at %.2f of the capacity: goodput is %.2f of it, want %.2f of the best, %.2f", at, goodput[i], ofBest, best))
 		}
+	}
+	if len(goodput) > 0 {
+		more, err := r.recovery(ctx, capacity, seed)
+		if err != nil {
+			return nil, fmt.Errorf("recovery: %w", err)
+		}
+		broken = append(broken, more...)
 	}
 	return broken, nil
 }

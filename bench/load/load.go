@@ -64,6 +64,7 @@ type Config struct {
 
 // Result is what a run measured. The measured time begins after the warm-up and lasts Config.Duration.
 type Result struct {
+	Began    time.Time // the measured time
 	Elapsed  time.Duration
 	Offered  float64 // requests per second asked for; 0: closed loop
 	Answered int64   // good answers that came in the measured time
@@ -157,7 +158,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	}
 	wg.Wait()
 
-	r := &Result{Elapsed: c.Duration, Offered: c.Rate}
+	r := &Result{Began: start.Add(c.Warmup), Elapsed: c.Duration, Offered: c.Rate}
 	for _, l := range loops {
 		r.Answered += l.result.Answered
 		r.Bytes += l.result.Bytes
