@@ -156,8 +156,8 @@ func (m *Model) spoiled(r *Request, batches int, err error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.core.stats.Outcomes[OutcomeOK]--
-	m.core.stats.Outcomes[r.outcome]++
+	m.core.stats.outcomes[OutcomeOK]--
+	m.core.stats.outcomes[r.outcome]++
 }
 
 // finish hands an answered request back to its owner. It must be the last that is done with it.

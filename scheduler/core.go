@@ -42,6 +42,7 @@ type core struct {
 	draining bool
 	closed   bool
 	stats    counters
+	past     past
 }
 
 // effects are what is to be done after an event, outside the lock (Model.run).
@@ -142,8 +143,9 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 	r.late = false
 	r.Timing = Timing{}
 	c.requests++
-	c.stats.Submitted++
-	c.stats.Peak = max(c.stats.Peak, c.requests)
+	c.stats.submitted++
+	c.stats.peak = max(c.stats.peak, c.requests)
+	c.past.raise(c.requests)
 	r.item = item{req: r, hi: r.Rows, bucket: b}
 	c.enqueue(&r.item, now)
 }
@@ -201,14 +203,14 @@ func (c *core) requeue(r *Request, s *span, isolated, retried bool, now int64) {
 	}
 	r.source = c.sources.of(r.Source)
 	c.enqueue(it, now)
-	c.stats.Retried++
+	c.stats.retried++
 }
 
 // refuse answers a request that was not accepted.
 func (c *core) refuse(r *Request, o Outcome, err error, fx *effects) {
 	r.state = stateIdle
 	r.outcome, r.Err = o, err
-	c.stats.Outcomes[o]++
+	c.stats.outcomes[o]++
 	fx.answered = append(fx.answered, r)
 }
 
@@ -368,9 +370,9 @@ func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx
 	}
 	rep.done(b)
 	rep.free = now
-	c.stats.BatchesDone++
+	c.stats.batchesDone++
 	if err != nil {
-		c.stats.BatchesFailed++
+		c.stats.batchesFailed++
 		c.failed(b, err, now, fx)
 	} else {
 		c.accept(b, rowErrors, fx)
@@ -435,7 +437,7 @@ func (c *core) accept(b *Batch, rowErrors []RowError, fx *effects) {
 		r.state, r.outcome, r.Err = stateIdle, OutcomeOK, nil
 		r.extra = nil
 		c.requests--
-		c.stats.Outcomes[OutcomeOK]++
+		c.stats.outcomes[OutcomeOK]++
 	}
 }
 
@@ -482,7 +484,7 @@ func (c *core) suspect(rep *Replica, now int64, fx *effects) {
 		rep.state = replicaSuspect
 	}
 	c.measure()
-	c.stats.Suspected++
+	c.stats.suspected++
 	why := fmt.Errorf("%w: no answer within exec_timeout, %v", ErrContainerLost, c.cfg.ExecTimeout)
 	for _, b := range rep.inflight {
 		if b.state == batchOut {

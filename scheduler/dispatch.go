@@ -275,9 +275,9 @@ func (c *core) send(rep *Replica, b *Batch, start, now int64, fx *effects) {
 	}
 	b.due = b.tightest
 	rep.inflight = append(rep.inflight, b)
-	c.stats.Batches++
-	c.stats.Rows += uint64(b.Rows - b.padding)
-	c.stats.Closed[b.reason]++
+	c.stats.batches++
+	c.stats.rows += uint64(b.Rows - b.padding)
+	c.stats.closed[b.reason]++
 	c.wakeAt(b.tightest)
 	c.wakeAt(max(now, rep.free) + int64(c.cfg.ExecTimeout))
 	fx.send = append(fx.send, b)

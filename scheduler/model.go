@@ -82,8 +82,9 @@ func (m *Model) begin() (fx *effects, now int64) {
 	m.running.Add(1)
 	fx = effectsPool.Get().(*effects)
 	m.mu.Lock()
-	// With the lock, so that time does not run backwards between events.
-	return fx, m.sched.now()
+	now = m.sched.now() // with the lock, so that time does not run backwards between events
+	m.core.past.note(now, &m.core.stats, m.core.requests)
+	return fx, now
 }
 
 // end unlocks the model, and makes the calls out that the event asks for.

@@ -2,18 +2,18 @@ package scheduler
 
 import "time"
 
-// counters count since the model was made.
-type counters struct {
+// Counts are what has happened in a span of time.
+type Counts struct {
 	Submitted     uint64 // accepted requests
 	Peak          int    // most requests unanswered at a time
-	Outcomes      [outcomes]uint64
-	Closed        [closeReasons]uint64
+	Outcomes      map[Outcome]uint64
+	Closed        map[CloseReason]uint64
 	Batches       uint64 // sent
 	Rows          uint64 // in them
-	BatchesDone   uint64
+	BatchesDone   uint64 // answered or failed
 	BatchesFailed uint64
-	Retried       uint64 // requests, or parts of them, that were tried again
-	Suspected     uint64 // times that a replica did not answer in time
+	Retried       uint64 // requests, or parts of split ones, that were tried again
+	Suspected     uint64 // times that a replica did not answer within ExecTimeout
 }
 
 // Stats is a model at one moment, for people and for `shivactl explain`.
@@ -33,18 +33,12 @@ type Stats struct {
 	Replicas    []ReplicaStats
 	Predictable bool // all replicas' profiles are known well enough to refuse requests by them
 
-	// Since the model was made.
+	Counts // since the model was made
 
-	Submitted     uint64 // accepted requests
-	Peak          int    // most requests unanswered at a time
-	Outcomes      map[Outcome]uint64
-	Closed        map[CloseReason]uint64
-	Batches       uint64 // sent
-	Rows          uint64 // in them
-	BatchesDone   uint64 // answered or failed
-	BatchesFailed uint64
-	Retried       uint64 // requests, or parts of split ones, that were tried again
-	Suspected     uint64 // times that a replica did not answer within ExecTimeout
+	// Recent are the counts of the last minute, or, after a pause, of the last time that anything happened.
+	// They begin Span ago.
+	Recent Counts
+	Span   time.Duration
 }
 
 // ReplicaStats is one replica at one moment.
@@ -80,21 +74,11 @@ func (m *Model) Stats() Stats {
 		QueueRows: c.rows, QueueBytes: c.bytes, Requests: c.requests,
 		Shapes: len(c.buckets.ordered), Sources: len(c.sources.heap), Live: c.live,
 		Predictable: c.live > 0 && !c.capacity.cold,
-		Submitted:   c.stats.Submitted, Peak: c.stats.Peak,
-		Outcomes: make(map[Outcome]uint64), Closed: make(map[CloseReason]uint64),
-		Batches: c.stats.Batches, Rows: c.stats.Rows, BatchesDone: c.stats.BatchesDone, BatchesFailed: c.stats.BatchesFailed,
-		Retried: c.stats.Retried, Suspected: c.stats.Suspected,
+		Counts:      c.stats.since(&counters{}),
 	}
-	for o, n := range c.stats.Outcomes {
-		if n > 0 {
-			s.Outcomes[Outcome(o)] = n
-		}
-	}
-	for r, n := range c.stats.Closed {
-		if n > 0 {
-			s.Closed[CloseReason(r)] = n
-		}
-	}
+	from, peak := c.past.recent(now, &c.stats)
+	s.Recent, s.Span = c.stats.since(&from.counters), time.Duration(now-from.at)
+	s.Recent.Peak = peak
 	for _, b := range c.buckets.ordered {
 		if _, q := b.top(); q != nil {
 			s.OldestWait = max(s.OldestWait, time.Duration(now-q.head().since))

@@ -35,23 +35,31 @@ func sentences(s scheduler.Stats) []string {
 	if s.Live == 0 {
 		say("No live replica: every request is refused. Start a container of %s, or see in \"shivactl status\" why it does not register.", s.ID)
 	}
-	if s.Batches == 0 {
-		say("No batch has been sent yet, so there is nothing to explain.")
+	n := &s.Recent
+	if n.Batches == 0 {
+		say("No batch was sent in the last %v, so there is little to explain.", span(s))
 		return append(out, refusals(s)...)
 	}
-	mean := float64(s.Rows) / float64(s.Batches)
-	say("%d requests were accepted. %d batches were sent, of %.1f rows in the mean; with the strategy %s one may have up to %d rows now.",
-		s.Submitted, s.Batches, mean, s.Config.Strategy, mostRows(s))
+	say("In the last %v, which is what the following is about, %d requests were accepted, %.1f a second. %d batches were sent, of %.1f rows in the mean; with the strategy %s one may have up to %d rows now.",
+		span(s), n.Submitted, float64(n.Submitted)/max(s.Span.Seconds(), 0.001), n.Batches, float64(n.Rows)/float64(n.Batches), s.Config.Strategy, mostRows(s))
 	out = append(out, whySmall(s)...)
 	out = append(out, throughput(s)...)
 	out = append(out, refusals(s)...)
-	if s.BatchesFailed > 0 {
-		say("The container failed %s of its batches; its log says why.", percent(s.BatchesFailed, s.BatchesDone))
+	if n.BatchesFailed > 0 {
+		say("The container failed %s of its batches; its log says why.", percent(n.BatchesFailed, n.BatchesDone))
 	}
-	if s.Suspected > 0 {
-		say("%d times a replica did not answer within execution_timeout, %v. Raise it if the model is meant to take so long.", s.Suspected, s.Config.ExecTimeout)
+	if n.Suspected > 0 {
+		say("%d times a replica did not answer within execution_timeout, %v. Raise it if the model is meant to take so long.", n.Suspected, s.Config.ExecTimeout)
 	}
 	return out
+}
+
+// span is how long ago the recent past began, for people.
+func span(s scheduler.Stats) time.Duration {
+	if s.Span < 10*time.Second {
+		return round(s.Span)
+	}
+	return s.Span.Round(time.Second)
 }
 
 // mostRows is the most that the strategy would send to one of the replicas now.
@@ -66,16 +74,16 @@ func mostRows(s scheduler.Stats) (rows int) {
 // left out.
 func whySmall(s scheduler.Stats) (out []string) {
 	var reasons []scheduler.CloseReason
-	for r, n := range s.Closed {
-		if 10*n >= s.Batches {
+	for r, n := range s.Recent.Closed {
+		if 10*n >= s.Recent.Batches {
 			reasons = append(reasons, r)
 		}
 	}
 	slices.SortFunc(reasons, func(a, b scheduler.CloseReason) int {
-		return cmp.Or(cmp.Compare(s.Closed[b], s.Closed[a]), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(s.Recent.Closed[b], s.Recent.Closed[a]), cmp.Compare(a, b))
 	})
 	for _, r := range reasons {
-		out = append(out, percent(s.Closed[r], s.Batches)+" of the batches "+because(s, r))
+		out = append(out, percent(s.Recent.Closed[r], s.Recent.Batches)+" of the batches "+because(s, r))
 	}
 	return out
 }
@@ -88,10 +96,10 @@ func because(s scheduler.Stats, r scheduler.CloseReason) string {
 		return fmt.Sprintf("were full (%d rows): raise max_batch, if the container takes more.", mostRows(s))
 	case scheduler.CloseIdle:
 		text := "took all that waited (idle): they are small because the load is light, not because of a setting."
-		if s.Peak <= 1 {
+		if s.Recent.Peak <= 1 {
 			return text + " There was never more than one request unanswered: the client waits for each reply. Let it send ahead, or ask from several connections."
 		}
-		return text + fmt.Sprintf(" At most %d requests were unanswered at a time.", s.Peak)
+		return text + fmt.Sprintf(" At most %d requests were unanswered at a time.", s.Recent.Peak)
 	case scheduler.CloseDeadline:
 		return "are bounded by deadlines: one row more, and their first rows would be late. Longer deadlines or more replicas make room."
 	case scheduler.CloseDelay:
@@ -170,17 +178,17 @@ var remedies = map[scheduler.Outcome]string{
 func refusals(s scheduler.Stats) (out []string) {
 	all := uint64(0)
 	var without []scheduler.Outcome
-	for o, n := range s.Outcomes {
+	for o, n := range s.Recent.Outcomes {
 		all += n
 		if remedies[o] != "" && n > 0 {
 			without = append(without, o)
 		}
 	}
 	slices.SortFunc(without, func(a, b scheduler.Outcome) int {
-		return cmp.Or(cmp.Compare(s.Outcomes[b], s.Outcomes[a]), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(s.Recent.Outcomes[b], s.Recent.Outcomes[a]), cmp.Compare(a, b))
 	})
 	for _, o := range without {
-		out = append(out, fmt.Sprintf("%d requests (%s) had no result, %s: %s.", s.Outcomes[o], percent(s.Outcomes[o], all),
+		out = append(out, fmt.Sprintf("%d requests (%s) had no result, %s: %s.", s.Recent.Outcomes[o], percent(s.Recent.Outcomes[o], all),
 			strings.ReplaceAll(o.String(), "_", " "), remedies[o]))
 	}
 	return out

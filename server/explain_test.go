@@ -17,9 +17,13 @@ import (
 func TestSentences(t *testing.T) {
 	base := func(change func(*scheduler.Stats)) scheduler.Stats {
 		s := scheduler.Stats{
-			ID: scheduler.ModelID{Name: "m", Version: "1"}, Live: 1, Predictable: true, Submitted: 100, Batches: 50, Rows: 100, BatchesDone: 50,
-			Config:   scheduler.ModelConfig{Strategy: "deadline", Objective: 20 * time.Millisecond, BatchBytes: 1 << 20, ExecTimeout: time.Second},
-			Outcomes: map[scheduler.Outcome]uint64{scheduler.OutcomeOK: 100}, Closed: map[scheduler.CloseReason]uint64{},
+			ID: scheduler.ModelID{Name: "m", Version: "1"}, Live: 1, Predictable: true, Span: time.Minute,
+			Config: scheduler.ModelConfig{Strategy: "deadline", Objective: 20 * time.Millisecond, BatchBytes: 1 << 20, ExecTimeout: time.Second},
+			// All that was before a minute ago must not be spoken of.
+			Counts: scheduler.Counts{Submitted: 1 << 40, Peak: 999, Batches: 1 << 30, Rows: 1 << 40, BatchesDone: 1 << 30, BatchesFailed: 1 << 20, Suspected: 77,
+				Outcomes: map[scheduler.Outcome]uint64{scheduler.OutcomeMemory: 1 << 40}, Closed: map[scheduler.CloseReason]uint64{scheduler.CloseShape: 1 << 30}},
+			Recent: scheduler.Counts{Submitted: 120, Batches: 50, Rows: 100, BatchesDone: 50,
+				Outcomes: map[scheduler.Outcome]uint64{scheduler.OutcomeOK: 100}, Closed: map[scheduler.CloseReason]uint64{}},
 			Replicas: []scheduler.ReplicaStats{{Label: "A", State: "live", Limit: 30, Largest: 15, MaxBatch: 128,
 				Profile: []scheduler.ProfilePoint{{Rows: 1, Typical: 5500 * time.Microsecond}, {Rows: 10, Typical: 10 * time.Millisecond, Planned: 11 * time.Millisecond}}}},
 		}
@@ -27,19 +31,19 @@ func TestSentences(t *testing.T) {
 		return s
 	}
 	closed := func(r scheduler.CloseReason) func(*scheduler.Stats) {
-		return func(s *scheduler.Stats) { s.Closed[r] = 45; s.Peak = 7 }
+		return func(s *scheduler.Stats) { s.Recent.Closed[r] = 45; s.Recent.Peak = 7 }
 	}
 	ended := func(o scheduler.Outcome) func(*scheduler.Stats) {
-		return func(s *scheduler.Stats) { s.Outcomes[o] = 25 }
+		return func(s *scheduler.Stats) { s.Recent.Outcomes[o] = 25 }
 	}
 	for _, c := range []struct {
 		change func(*scheduler.Stats)
 		want   string
 	}{
-		{func(s *scheduler.Stats) { s.Live, s.Replicas, s.Batches = 0, nil, 0 }, "Start a container of m/1"},
-		{func(s *scheduler.Stats) { s.Batches = 0 }, "nothing to explain"},
-		{func(s *scheduler.Stats) {}, "of 2.0 rows in the mean"},
-		{func(s *scheduler.Stats) { s.Closed[scheduler.CloseIdle] = 50; s.Peak = 1 }, "the client waits for each reply"},
+		{func(s *scheduler.Stats) { s.Live, s.Replicas, s.Recent.Batches = 0, nil, 0 }, "Start a container of m/1"},
+		{func(s *scheduler.Stats) { s.Recent.Batches = 0 }, "No batch was sent in the last 1m0s"},
+		{func(s *scheduler.Stats) {}, "In the last 1m0s, which is what the following is about, 120 requests were accepted, 2.0 a second. 50 batches were sent, of 2.0 rows in the mean"},
+		{func(s *scheduler.Stats) { s.Recent.Closed[scheduler.CloseIdle] = 50; s.Recent.Peak = 1 }, "the client waits for each reply"},
 		{closed(scheduler.CloseIdle), "At most 7 requests were unanswered"},
 		{closed(scheduler.CloseFull), "90 % of the batches were full (30 rows): raise max_batch"},
 		{closed(scheduler.CloseDeadline), "Longer deadlines or more replicas"},
@@ -49,14 +53,19 @@ func TestSentences(t *testing.T) {
 		{closed(scheduler.CloseObjective), "more than 30 rows they would take longer than 20ms. Raise objective"},
 		{func(s *scheduler.Stats) {}, "a batch of 10 rows takes 10ms, planned with 11ms; that is 1000 rows/s"},
 		{func(s *scheduler.Stats) { s.Predictable = false }, "not known well yet"},
-		{func(s *scheduler.Stats) { s.BatchesFailed = 5 }, "failed 10 % of its batches"},
-		{func(s *scheduler.Stats) { s.Suspected = 3 }, "execution_timeout, 1s"},
+		{func(s *scheduler.Stats) { s.Recent.BatchesFailed = 5 }, "failed 10 % of its batches"},
+		{func(s *scheduler.Stats) { s.Recent.Suspected = 3 }, "execution_timeout, 1s"},
 		{ended(scheduler.OutcomeQueueRows), "25 requests (20 %) had no result, queue rows: the queue had queue_rows rows"},
 		{ended(scheduler.OutcomeDeadlineNeverSent), "deadlines passed before a replica took them"},
 	} {
 		got := strings.Join(sentences(base(c.change)), "\n")
 		if !strings.Contains(got, c.want) {
 			t.Errorf("want %q in\n%s", c.want, got)
+		}
+		for _, old := range []string{"1099511627776", "999", "77 times", "payload_bytes"} {
+			if strings.Contains(got, old) {
+				t.Errorf("%q is from before the last minute, in\n%s", old, got)
+			}
 		}
 	}
 	for _, r := range scheduler.CloseReasons() {

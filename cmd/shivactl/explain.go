@@ -12,7 +12,8 @@ import (
 
 var explainCommand = command{
 	name: "explain", args: "MODEL", short: "say why batches are small, what limits a model, what to change",
-	help: `MODEL is a name, for all its versions, or NAME/VERSION. The figures count from when the model first registered.
+	help: `MODEL is a name, for all its versions, or NAME/VERSION. The figures are of the last minute, or, after a pause,
+of the last time that anything happened; the first sentence says how long ago they begin.
 
 With --json: {"versions": [{"name", "version", "sentences": [...]}]}
 `,
