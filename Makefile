@@ -16,10 +16,10 @@ PYTHON_SOURCES := containers/python examples bench server
 
 CHECKS := fmt vet staticcheck tidy scripts imports unit race soak invariants fuzz python e2e
 
-.PHONY: help build run test $(CHECKS) bench bench-goodput clean
+.PHONY: help build run test $(CHECKS) bench bench-goodput bench-deadlines bench-scheduler clean
 
 help: ## print this
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build bin/shivad, bin/shivactl and bin/digits-container
 	@mkdir -p bin
@@ -85,9 +85,15 @@ e2e: build $(VENV)/ready ## real processes on real sockets: server, containers a
 bench: $(VENV)/ready ## measure against the limits of this machine; BENCHFLAGS="-short -only door -profile DIR -markdown"
 	go run ./bench/run $(BENCHFLAGS)
 
-bench-goodput: ## what each batching strategy answers in time: simulated, then on the wire (about five minutes)
+bench-goodput: ## what each batching strategy answers in time: simulated, then on the wire (about eight minutes)
 	go run ./bench/goodput
 	go run ./bench/goodput -wire
+
+bench-deadlines: ## how late a million requests with random deadlines are answered, at twice the capacity (six minutes)
+	go run ./bench/goodput -deadlines
+
+bench-scheduler: ## what a request costs in the scheduler, what picking a batch from 10,000 rows does, and memory
+	go test ./scheduler -run '^$$' -bench 'RequestRatio|Pick|Learn|Waiting'
 
 clean: ## remove what the other targets made
 	rm -rf bin $(VENV) $$(find . -name .ruff_cache -o -name .mypy_cache -o -name .pytest_cache -o -name __pycache__ -o -name "*.egg-info")

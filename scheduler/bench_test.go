@@ -2,15 +2,21 @@ package scheduler_test
 
 import (
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/schedtest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-const benchBatch = 64
+const (
+	benchBatch    = 64
+	mostHandOvers = 1.5                   // that a request may cost, each about 0.6 µs
+	mostPick      = 20 * time.Microsecond // that picking from 10,000 rows may take
+)
 
 var benchID = scheduler.ModelID{Name: "m", Version: "1"}
 
@@ -149,7 +155,8 @@ func BenchmarkRequest(b *testing.B) {
 
 // BenchmarkRequestRatio sets the two of BenchmarkRequest in relation, turn by turn, so that the noise of the
 // machine is on both sides: x-chan is a request's way through the scheduler in bare hand-overs through a
-// channel and back.
+// channel and back, by the clock on the wall, and cpu-x-chan by the processor time of the process, user and
+// system together, garbage collection included. It fails above mostHandOvers, which is about a microsecond.
 func BenchmarkRequestRatio(b *testing.B) {
 	l := newLoop(b)
 	there, back := make(chan *scheduler.Request), make(chan *scheduler.Request)
@@ -160,26 +167,69 @@ func BenchmarkRequestRatio(b *testing.B) {
 		}
 	})
 	const rounds = 100
-	var scheduled, handed time.Duration
+	var wall, cpu [2]time.Duration // of the scheduler, of the channel
+	measure := func(i int, f func()) {
+		start, used := time.Now(), cpuTime(b)
+		f()
+		wall[i] += time.Since(start)
+		cpu[i] += cpuTime(b) - used
+	}
 	for b.Loop() {
-		start := time.Now()
-		for range rounds {
-			l.round()
-		}
-		scheduled += time.Since(start)
-		start = time.Now()
-		for range rounds * benchBatch {
-			there <- l.reqs[0]
-			<-back
-		}
-		handed += time.Since(start)
+		measure(0, func() {
+			for range rounds {
+				l.round()
+			}
+		})
+		measure(1, func() {
+			for range rounds * benchBatch {
+				there <- l.reqs[0]
+				<-back
+			}
+		})
 	}
 	close(there)
 	wg.Wait()
 	per := float64(b.N * rounds * benchBatch)
-	b.ReportMetric(float64(scheduled)/per, "ns/request")
-	b.ReportMetric(float64(handed)/per, "ns/chan")
-	b.ReportMetric(float64(scheduled)/float64(handed), "x-chan")
+	b.ReportMetric(float64(wall[0])/per, "ns/request")
+	b.ReportMetric(float64(wall[1])/per, "ns/chan")
+	b.ReportMetric(float64(wall[0])/float64(wall[1]), "x-chan")
+	b.ReportMetric(float64(cpu[0])/per, "cpu-ns/request")
+	b.ReportMetric(float64(cpu[1])/per, "cpu-ns/chan")
+	b.ReportMetric(float64(cpu[0])/float64(cpu[1]), "cpu-x-chan")
+	if ratio := float64(cpu[0]) / float64(cpu[1]); ratio > mostHandOvers {
+		b.Errorf("a request takes as much processor time as %.2f hand-overs through a channel and back, want at most %v", ratio, mostHandOvers)
+	}
+}
+
+// BenchmarkWaiting is the memory of 100,000 requests that wait for a replica that is busy: B/request is what the
+// scheduler takes on top of the requests and their inputs, which are their owners'.
+func BenchmarkWaiting(b *testing.B) {
+	const n = 100_000
+	heap := func() uint64 {
+		runtime.GC()
+		runtime.GC() // the pools' second chance
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	for b.Loop() {
+		s, rep := start(b, &schedtest.Worker{}, scheduler.Config{Default: scheduler.ModelConfig{QueueRows: n, MaxBatch: 1, Slots: 1}})
+		rs := make([]*scheduler.Request, n)
+		inputs, deadline := rowOf(b, 1), time.Now().Add(time.Hour)
+		for i := range rs {
+			rs[i] = &scheduler.Request{Model: rep.Model(), Inputs: inputs, Rows: 1, Source: uint64(i % 100), Deadline: deadline, Owner: ownerFunc(func(*scheduler.Request) {})}
+		}
+		before := heap()
+		for _, r := range rs {
+			s.Submit(r)
+		}
+		if waiting := rep.Model().Stats().QueueRows; waiting < n-1 {
+			b.Fatalf("%d of %d requests wait", waiting, n)
+		}
+		b.ReportMetric(float64(heap()-before)/n, "B/request")
+		s.Close()
+		runtime.KeepAlive(rs)
+	}
 }
 
 // BenchmarkPick is the choice of a batch from 10,000 waiting rows by the default strategy, for rows of one
@@ -200,6 +250,9 @@ func BenchmarkPick(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				p.Pick()
+			}
+			if each := b.Elapsed() / time.Duration(b.N); each > mostPick {
+				b.Errorf("picking takes %v, want at most %v", each, mostPick)
 			}
 		})
 	}
