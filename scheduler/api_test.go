@@ -345,6 +345,38 @@ func TestFloodStarvesNobody(t *testing.T) {
 	}
 }
 
+// TestExecutionOfPipelinedBatches: a batch that waited in the container behind others is not slow for that. Its
+// execution counts from the answer before.
+func TestExecutionOfPipelinedBatches(t *testing.T) {
+	const exec = 100 * time.Microsecond
+	wrong, most := 0, 0
+	s, clock := newVirtual(t, scheduler.Config{
+		Default: scheduler.ModelConfig{Strategy: "static", MaxBatch: 1, Slots: 4},
+		Hooks: scheduler.Hooks{BatchDone: func(_ scheduler.ModelID, _ int, took, _ time.Duration, _ error) {
+			if took != exec {
+				wrong++
+			}
+		}},
+	})
+	w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(exec, 0)}
+	model := addTo(t, s, benchID, rowsSpec, w).Model()
+	for range 200 {
+		s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: ownerFunc(func(*scheduler.Request) {})})
+		most = max(most, len(w.Pending()))
+	}
+	for model.Stats().Requests > 0 {
+		clock.Step()
+		most = max(most, len(w.Pending()))
+	}
+	st := model.Stats().Replicas[0]
+	if most != 4 {
+		t.Fatalf("at most %d batches were in flight, want 4", most)
+	}
+	if got := st.Profile[0].Typical; wrong > 0 || got < exec*3/4 || got > exec {
+		t.Errorf("%d of 200 batches were not measured to take %v; the profile says %v", wrong, exec, got)
+	}
+}
+
 // TestSlowReplica: of two replicas, one four times as slow, each has its own profile and does its part.
 func TestSlowReplica(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{})

@@ -94,6 +94,24 @@ func TestProfileFollowsDrift(t *testing.T) {
 	}
 }
 
+// TestProfileForgets: what is slower by so little that it is no drift is known after thirty batches, however many
+// there were before.
+func TestProfileForgets(t *testing.T) {
+	p := newProfile(32)
+	now := int64(0)
+	for i := range 331 {
+		ns := 10 * ms
+		if i >= 300 {
+			ns += 3 * ms / 2
+		}
+		now += 10 * ms
+		p.learn(16, ns, now)
+	}
+	if want := 11.5e6; !near(p.typical(16), want, 0.01) {
+		t.Errorf("the median is %.2f ms, want %.2f", p.typical(16)/1e6, want/1e6)
+	}
+}
+
 // TestProfileOutgrowsBadMemory: large batches were ten times too slow once; small ones show that the replica
 // is well again, and large ones become thinkable without being tried.
 func TestProfileOutgrowsBadMemory(t *testing.T) {
