@@ -44,6 +44,7 @@ func (m *Model) deliverFrom(b *Batch, i int, exec int64) {
 		}
 		r.Timing.Exec = time.Duration(exec)
 		r.Timing.BatchRows = b.Rows
+		r.Alone = r.Rows == b.Rows
 		m.finish(r)
 	}
 }

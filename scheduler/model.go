@@ -180,6 +180,7 @@ func (m *Model) finishAll(rs []*Request) {
 		if r.pieces != nil {
 			m.assemble(r)
 		}
+		r.Alone = len(rs) == 1
 		m.finish(r)
 	}
 }

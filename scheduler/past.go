@@ -19,8 +19,8 @@ func (c *counters) since(old *counters) Counts {
 		Retried: c.retried - old.retried, Suspected: c.suspected - old.suspected,
 	}
 	for o := range c.outcomes {
-		if d := c.outcomes[o] - old.outcomes[o]; d > 0 {
-			n.Outcomes[Outcome(o)] = d
+		if c.outcomes[o] > old.outcomes[o] { // a request can turn from ok into spoiled
+			n.Outcomes[Outcome(o)] = c.outcomes[o] - old.outcomes[o]
 		}
 	}
 	for r := range c.closed {

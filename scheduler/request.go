@@ -23,7 +23,7 @@ func (id ModelID) String() string { return id.Name + "/" + id.Version }
 // slices or its inputs' memory is used after that (batches that are still executing have references and
 // copies of their own). The names of inputs must be ordinary strings, not views of reused memory.
 //
-// A request takes 512 bytes, and 16 more in the queue while it waits, plus its inputs.
+// A request takes 512 bytes, and 18 more in the queue while it waits, plus its inputs.
 type Request struct {
 	// Set by the submitter.
 
@@ -43,6 +43,7 @@ type Request struct {
 	Outputs []tensor.Tensor
 	Err     error
 	Timing  Timing
+	Alone   bool // no other request is answered with this one: who gathers answers need not wait for more
 
 	// Guarded by the model's mutex between Submit and the answer.
 

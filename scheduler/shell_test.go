@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -344,4 +345,50 @@ func TestBlamelessFailure(t *testing.T) {
 		}
 		s.Close()
 	}
+}
+
+// TestAlone: whoever gathers answers is told of those that nothing follows: a batch of one request, and a
+// deadline that comes by itself.
+func TestAlone(t *testing.T) {
+	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", MaxBatch: 2, Slots: 1}})
+	w := &schedtest.Worker{}
+	model := addTo(t, s, benchID, rowsSpec, w).Model()
+	var got []bool
+	ask := func(n, rows int, within time.Duration) {
+		rs := make([]*scheduler.Request, n)
+		for i := range rs {
+			rs[i] = &scheduler.Request{Model: model, Inputs: rowOf(t, rows), Rows: rows, Deadline: clock.Now().Add(within), Owner: ownerFunc(func(r *scheduler.Request) {
+				got = append(got, r.Alone)
+			})}
+		}
+		s.Submit(rs...)
+	}
+	check := func(when string, want ...bool) {
+		t.Helper()
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: alone: %v, want %v", when, got, want)
+		}
+		got = nil
+	}
+	ask(1, 1, time.Second)
+	ask(2, 1, time.Second)
+	ask(1, 2, time.Second)
+	answer := func() {
+		if err := w.Answer(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answer()
+	check("one of one row", true)
+	answer()
+	check("two", false, false)
+	answer()
+	check("one of two rows", true)
+	ask(1, 1, time.Minute) // keeps the replica busy
+	ask(1, 1, time.Millisecond)
+	clock.Advance(10 * time.Millisecond)
+	check("one deadline", true)
+	ask(2, 1, time.Millisecond)
+	clock.Advance(10 * time.Millisecond)
+	check("two deadlines", false, false)
 }

@@ -18,7 +18,7 @@ import (
 // Completion reaches the loop by its mailbox. The first completion wakes the loop; those that come before
 // it runs ride along. One wake-up costs about as much as a small request, and on an idle machine much more,
 // for a core has to be woken as well. A batch of 64 rows pays it once; a request that was alone in its batch
-// does not pay it, for whoever completed it takes the turn.
+// does not pay it, nor does one whose deadline has come, for whoever completed it takes the turn.
 type loop struct {
 	// Set once.
 	door *Door
@@ -52,7 +52,7 @@ type loop struct {
 
 // post brings a completed call; any goroutine may.
 func (l *loop) post(c *call) {
-	alone := c.Timing.BatchRows == c.Rows // nothing else of its batch will follow
+	alone := c.Alone
 	l.mu.Lock()
 	l.done = append(l.done, c)
 	idle := !l.awake
