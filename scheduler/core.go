@@ -449,7 +449,7 @@ func (c *core) failed(b *Batch, err error, now int64, fx *effects) {
 		if r == nil {
 			continue
 		}
-		if b.requests == 1 || s.isolated || !*c.cfg.Retry || c.live == 0 {
+		if b.requests == 1 || !*c.cfg.Retry || c.live == 0 {
 			c.answer(r, outcomeOfFailure(err), err, fx)
 			continue
 		}

@@ -92,5 +92,8 @@ func TestBoundedByObjective(t *testing.T) {
 		if n, why := p.bounded(); n != c.want || why != c.why {
 			t.Errorf("objective %d: %d rows (%s), want %d (%s)", c.objective, n, why, c.want, c.why)
 		}
+		if n := (deadline{}).limit(&p); n != c.want {
+			t.Errorf("objective %d: the limit is given as %d, want %d", c.objective, n, c.want)
+		}
 	}
 }

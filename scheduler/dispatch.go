@@ -10,6 +10,9 @@ func (c *core) dispatch(now int64, fx *effects) {
 	if c.rows == 0 {
 		return
 	}
+	if c.wake <= now { // a deadline may have passed whose timer is late: its row must not be sent
+		c.expireWaiting(now, fx)
+	}
 	c.round++
 	for c.rows > 0 {
 		rep, start := c.next(now)
@@ -202,7 +205,7 @@ func (c *core) feedIsolated(rep *Replica, start, now int64, fx *effects) {
 	it := c.isolated.head()
 	p := rep.plan(c, start, it.req.bytes/int64(it.req.Rows))
 	b := newBatch(c.model, rep)
-	c.alone(b, it, min(it.rows(), p.max), now)
+	c.alone(b, it, min(it.rows(), max(1, rep.strategy.limit(p))), now)
 	b.reason = CloseShape
 	b.limit = b.Rows
 	c.send(rep, b, start, now, fx)

@@ -1,0 +1,132 @@
+package scheduler_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/schedtest"
+)
+
+// A stuckClock goes, and its timers never fire, as if nobody let them.
+type stuckClock struct{ now time.Time }
+
+func (c *stuckClock) Now() time.Time                                  { return c.now }
+func (c *stuckClock) AfterFunc(time.Duration, func()) scheduler.Timer { return stuckTimer{} }
+func (c *stuckClock) ask(s *scheduler.Scheduler, m *scheduler.Model, t *testing.T, within time.Duration) *error {
+	err := errors.New("not answered")
+	r := &scheduler.Request{Model: m, Inputs: rowOf(t, 1), Rows: 1, Owner: ownerFunc(func(r *scheduler.Request) { err = r.Err })}
+	if within > 0 {
+		r.Deadline = c.now.Add(within)
+	}
+	s.Submit(r)
+	return &err
+}
+
+type stuckTimer struct{}
+
+func (stuckTimer) Reset(time.Duration) bool { return false }
+func (stuckTimer) Stop() bool               { return false }
+
+// TestExpiredRowsAreNotSent: a row whose deadline has passed goes to no container, though the timer that should
+// have said so is late: not when a replica becomes free, not when one comes, and not when its own is lost.
+func TestExpiredRowsAreNotSent(t *testing.T) {
+	no := false
+	for name, cfg := range map[string]scheduler.ModelConfig{
+		"deadline":             {Slots: 1},
+		"static":               {Slots: 1, Strategy: "static"},
+		"static, shed = false": {Slots: 1, Strategy: "static", Shed: &no},
+		"aimd, shed = false":   {Slots: 1, Strategy: "aimd", Shed: &no},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock := &stuckClock{now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)}
+			s, err := scheduler.New(scheduler.Config{Clock: clock, Default: cfg})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			a, b, c := &schedtest.Worker{}, &schedtest.Worker{}, &schedtest.Worker{}
+			rep := addTo(t, s, benchID, rowsSpec, a)
+			first := clock.ask(s, rep.Model(), t, 0)
+			second := clock.ask(s, rep.Model(), t, 10*time.Millisecond)
+			clock.now = clock.now.Add(20 * time.Millisecond)
+			if err := a.Answer(); err != nil {
+				t.Fatal(err)
+			}
+			if *first != nil || !errors.Is(*second, scheduler.ErrDeadlineExceeded) || len(a.Pending()) > 0 {
+				t.Errorf("a replica became free: %v and %v, then batches of %v rows were sent", *first, *second, a.Pending())
+			}
+
+			third := clock.ask(s, rep.Model(), t, 0)
+			fourth := clock.ask(s, rep.Model(), t, 10*time.Millisecond)
+			clock.now = clock.now.Add(20 * time.Millisecond)
+			other := addTo(t, s, benchID, rowsSpec, b)
+			if !errors.Is(*fourth, scheduler.ErrDeadlineExceeded) || len(b.Pending()) > 0 {
+				t.Errorf("a replica came: %v, batches of %v rows were sent", *fourth, b.Pending())
+			}
+
+			fifth := clock.ask(s, rep.Model(), t, 10*time.Millisecond)
+			if len(b.Pending()) != 1 {
+				t.Fatalf("batches of %v rows were sent", b.Pending())
+			}
+			clock.now = clock.now.Add(20 * time.Millisecond)
+			addTo(t, s, benchID, rowsSpec, c)
+			b.Drop()
+			other.Remove(errors.New("connection reset"))
+			if *fifth == nil || len(c.Pending()) > 0 {
+				t.Errorf("a replica was lost: %v, batches of %v rows were sent to the other", *fifth, c.Pending())
+			}
+			if err := a.Answer(); err != nil || *third != nil {
+				t.Errorf("%v, %v", err, *third)
+			}
+			if err := rep.Model().Check(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestExecutionAfterAStall: when a suspect replica answers after all, what it had before is not counted into what
+// it gets then.
+func TestExecutionAfterAStall(t *testing.T) {
+	var took []time.Duration
+	s, clock := newVirtual(t, scheduler.Config{
+		Default: scheduler.ModelConfig{Strategy: "static", MaxBatch: 1, ExecTimeout: time.Second},
+		Hooks: scheduler.Hooks{BatchDone: func(_ scheduler.ModelID, _ int, exec, _ time.Duration, err error) {
+			if err == nil {
+				took = append(took, exec)
+			}
+		}},
+	})
+	w := &schedtest.Worker{}
+	model := addTo(t, s, benchID, rowsSpec, w).Model()
+	submit := func(n int) {
+		for range n {
+			s.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Owner: ownerFunc(func(*scheduler.Request) {})})
+		}
+	}
+	answer := func(after time.Duration) {
+		clock.Advance(after)
+		if err := w.Answer(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 20 { // so short that the second one goes at once behind the first
+		submit(1)
+		answer(100 * time.Microsecond)
+	}
+	submit(2)
+	if n := len(w.Pending()); n != 2 {
+		t.Fatalf("%d batches are in flight, want 2", n)
+	}
+	clock.Advance(2 * time.Second)
+	took = took[:0]
+	answer(0) // in service again, with one that nobody waits for
+	submit(1)
+	answer(50 * time.Millisecond)
+	answer(100 * time.Microsecond)
+	if len(took) != 1 || took[0] != 100*time.Microsecond {
+		t.Errorf("after the stall executions were measured to take %v, want one of 100µs", took)
+	}
+}
