@@ -21,6 +21,7 @@ const (
 	longest       = time.Second
 	lateBy        = time.Millisecond // at the 99.9th percentile of all, beyond what a bare timer is late by beside it
 	alarmRate     = 200              // requests per second to the bare alarm: next to nothing, and enough to know its 99.9th percentile
+	steady        = 0.9              // of the share in time of the run's first fifth must be that of its last
 	spareConns    = 1.3              // connections per request that may be in flight, so that hardly ever one has to wait
 	deadlineSeeds = 2                // seeds of a run: of the server's load, and of the alarm's
 )
@@ -28,8 +29,8 @@ const (
 // deadlines offers requests with random deadlines, 1 ms to 1 s, at twice the capacity, and says how late their answers
 // were written, beside those of a program that does nothing but wait (bench/alarm), at the same time on the same machine.
 // It returns what is broken: an answer too many or none is an error of the generator; answers that are later than those
-// of the bare alarm by more than a millisecond; and rows that reached the container although the server had answered
-// that they never would.
+// of the bare alarm by more than a millisecond; rows that reached the container although the server had answered that
+// they never would; and a goodput that falls while deadlines go on passing.
 func deadlines(ctx context.Context, p sim.Profile, requests int, seed uint64) (broken []string, err error) {
 	r, err := startRig(ctx, p)
 	if err != nil {
@@ -100,6 +101,12 @@ func deadlines(ctx context.Context, p sim.Profile, requests int, seed uint64) (b
 	fmt.Printf("%d answered in time, %d not: %.0f refused by prediction, %.0f expired in the queue, %.0f while executing; %d rows reached the container, %.0f were sent\n",
 		server.Latency.Count(), server.Refusal.Count(), drops["predicted"], drops["deadline_never_sent"], drops["deadline_sent_late"]+drops["deadline_container"], rows, sent)
 
+	fifth := len(server.Slots) / 5
+	first, last := share(server.Slots[:fifth]), share(server.Slots[len(server.Slots)-fifth:])
+	fmt.Printf("in time: %.1f %% in the first fifth of the run, %.1f %% in the last\n", 100*first, 100*last)
+	if last < steady*first {
+		broken = append(broken, fmt.Sprintf("%.3f are answered in time in the last fifth of the run, want at least %v of the %.3f in the first", last, steady, first))
+	}
 	if late, bare := ofAll(server), ofAll(alarm); late > bare+lateBy {
 		broken = append(broken, fmt.Sprintf("answers are late by %v at p99.9, want at most %v more than a bare timer's %v", late, lateBy, bare))
 	}
@@ -111,7 +118,7 @@ func deadlines(ctx context.Context, p sim.Profile, requests int, seed uint64) (b
 
 // offerDeadlines offers requests with random deadlines, one in flight per connection.
 func offerDeadlines(ctx context.Context, addr string, rate float64, length time.Duration, seed uint64) (*load.Result, error) {
-	c := load.Config{Addr: addr, Rate: rate, Seed: seed, Duration: length, Warmup: warmup, Conns: int(spareConns*rate*longest.Seconds()) + 1}
+	c := load.Config{Addr: addr, Rate: rate, Seed: seed, Duration: length, Warmup: warmup, Within: longest + grace, Conns: int(spareConns*rate*longest.Seconds()) + 1}
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for range c.Conns {
 		d := shortest + time.Duration(rng.Int64N(int64(longest-shortest)))
