@@ -236,6 +236,15 @@ func TestConfigureWhileRunning(t *testing.T) {
 	}
 	if st := model.Stats(); st.Config.MaxBatch != 3 || st.Replicas[0].MaxBatch != 3 || s.ModelConfig("m").Strategy != "static" {
 		t.Errorf("in force: %+v", st.Config)
+	} else if st.Replicas[0].Limit != 3 {
+		t.Errorf("a batch may have up to %d rows, want 3", st.Replicas[0].Limit)
+	}
+	// Another strategy begins anew: aimd with batches of one.
+	if err := s.Configure("m", scheduler.ModelConfig{Strategy: "aimd", MaxBatch: 3, Slots: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if st := model.Stats(); st.Config.Strategy != "aimd" || st.Replicas[0].Limit != 1 {
+		t.Errorf("with the strategy %s a batch may have up to %d rows, want 1 with aimd", st.Config.Strategy, st.Replicas[0].Limit)
 	}
 }
 
