@@ -129,6 +129,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		Log:     log,
 		Clock:   s.clock,
 	}); err != nil {
+		s.clock.Close()
 		return nil, err
 	}
 	s.gate.Attach(s.sched)

@@ -8,6 +8,7 @@ package clock
 
 import (
 	"container/heap"
+	"errors"
 	"os"
 	"sync"
 	"time"
@@ -69,8 +70,10 @@ func (c *Clock) run() {
 	defer close(c.done)
 	var count [8]byte // how many times it went off; it does so once
 	for {
-		if _, err := c.alarm.Read(count[:]); err != nil {
+		if _, err := c.alarm.Read(count[:]); errors.Is(err, os.ErrClosed) {
 			return
+		} else if err != nil {
+			panic(err) // a bug: nothing else can happen to a timerfd, and without it no deadline would be kept
 		}
 		c.fire()
 	}
