@@ -105,6 +105,14 @@ func TestSettingsWhileRunning(t *testing.T) {
 	if c := s.Scheduler().ModelConfig("echo"); c.Objective != 20*time.Millisecond || c.MaxBatch != 32 || c.QueueRows != 500 {
 		t.Errorf("the scheduler works with objective %v, max_batch %d, queue_rows %d", c.Objective, c.MaxBatch, c.QueueRows)
 	}
+	// What nobody has set is shown as what it comes to.
+	if status, body := patch(t, s, "/v1/models/echo", `{"max_batch":"0"}`, jsonType); status != 200 || !strings.Contains(body, `"max_batch": 128,`) ||
+		strings.Contains(body, `"max_batch": 0`) || !strings.Contains(body, `"batch_bytes": "256MiB"`) {
+		t.Errorf("%d: %s", status, body)
+	}
+	if status, body := patch(t, s, "/v1/models/echo", `{"max_batch":"32"}`, jsonType); status != 200 {
+		t.Fatalf("%d: %s", status, body)
+	}
 	for _, c := range []struct {
 		path, body, contentType string
 		status                  int

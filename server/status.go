@@ -58,7 +58,7 @@ func (s *Server) models() []admin.Model {
 			Outputs:    declared(target.Spec.Outputs),
 			QueueRows:  stats.QueueRows,
 			QueueBytes: stats.QueueBytes,
-			Policy:     s.settings.Load().Model(m.Name),
+			Policy:     s.effective(m.Name, stats),
 			Cache:      s.cache(target),
 		})
 	}
@@ -76,6 +76,16 @@ func (s *Server) cache(t *gate.Target) *admin.Cache {
 		Limit: usage.Limit, Entries: c.Entries, Bytes: c.Bytes, Hits: c.Hits, Shared: c.Shared, Misses: c.Misses,
 		Evicted: c.Evicted, Expired: c.Expired, NotKept: c.NotKept,
 	}
+}
+
+// effective are a model's settings, with what was left to the server or the container as it has turned out.
+func (s *Server) effective(model string, stats scheduler.Stats) config.Model {
+	m := s.settings.Load().Model(model)
+	m.BatchBytes = config.Bytes(stats.Config.BatchBytes)
+	if n := maxBatch(stats); n > 0 {
+		m.MaxBatch = n
+	}
+	return m
 }
 
 // maxBatch is the largest that one of a model's replicas takes; 0 while there is none.
