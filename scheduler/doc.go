@@ -43,7 +43,7 @@
 //
 // A batch never has more rows than the smaller of the configured and the declared maximum, and its rows
 // agree in dtype and trailing shape. A row is sent at most twice for lost replicas and once more alone. No
-// row is sent after its request was answered. An idle replica and a row that it could answer never wait for
+// row is sent after its request was answered, or after its deadline. An idle replica and a row that it could answer never wait for
 // each other, but for the configured delay. [Model.Check] looks for contradictions in the books.
 //
 // # Concurrency

@@ -16,14 +16,13 @@ import (
 )
 
 const (
-	overload      = 2 // times the capacity
-	shortest      = time.Millisecond
-	longest       = time.Second
-	lateBy        = time.Millisecond // at the 99.9th percentile of all, beyond what a bare timer is late by beside it
-	alarmRate     = 200              // requests per second to the bare alarm: next to nothing, and enough to know its 99.9th percentile
-	steady        = 0.9              // of the share in time of the run's first fifth must be that of its last
-	spareConns    = 1.3              // connections per request that may be in flight, so that hardly ever one has to wait
-	deadlineSeeds = 2                // seeds of a run: of the server's load, and of the alarm's
+	overload   = 2 // times the capacity
+	shortest   = time.Millisecond
+	longest    = time.Second
+	lateBy     = time.Millisecond // at the 99.9th percentile of all, beyond what a bare timer is late by beside it
+	alarmRate  = 200              // requests per second to the bare alarm: next to nothing, and enough to know its 99.9th percentile
+	steady     = 0.9              // of the share in time of the run's first fifth must be that of its last
+	spareConns = 1.3              // connections per request that may be in flight, so that hardly ever one has to wait
 )
 
 // deadlines offers requests with random deadlines, 1 ms to 1 s, at twice the capacity, and says how late their answers
@@ -57,8 +56,8 @@ func deadlines(ctx context.Context, p sim.Profile, requests int, seed uint64) (b
 	var server, alarm *load.Result
 	var alarmErr error
 	var wg sync.WaitGroup
-	wg.Go(func() { alarm, alarmErr = offerDeadlines(ctx, r.alarm, alarmRate, length, deadlineSeeds*seed+1) })
-	server, err = offerDeadlines(ctx, r.tcp, rate, length, deadlineSeeds*seed)
+	wg.Go(func() { alarm, alarmErr = offerDeadlines(ctx, r.alarm, alarmRate, length, seed+1) })
+	server, err = offerDeadlines(ctx, r.tcp, rate, length, seed)
 	wg.Wait()
 	if err != nil {
 		return nil, err
@@ -133,8 +132,12 @@ func offerDeadlines(ctx context.Context, addr string, rate float64, length time.
 
 // ofAll is by how much the answer at the 99.9th percentile of all was late.
 func ofAll(r *load.Result) time.Duration {
-	over := float64(r.Latency.Count()+r.Refusal.Count()) / 1000
-	return r.Late.Quantile(max(0, 1-over/float64(max(r.Late.Count(), 1))))
+	later := float64(r.Latency.Count()+r.Refusal.Count()) / 1000
+	late := float64(r.Late.Count())
+	if late <= later {
+		return 0
+	}
+	return r.Late.Quantile(1 - later/late)
 }
 
 func milliseconds(d time.Duration) float64 { return d.Seconds() * 1e3 }
