@@ -85,7 +85,7 @@ e2e: build $(VENV)/ready ## real processes on real sockets: server, containers a
 bench: $(VENV)/ready ## measure against the limits of this machine; BENCHFLAGS="-short -only door -profile DIR -markdown"
 	go run ./bench/run $(BENCHFLAGS)
 
-bench-goodput: ## what each batching strategy answers in time: simulated, then on the wire (about eight minutes)
+bench-goodput: ## what each batching strategy answers in time: simulated, then on the wire (about ten minutes)
 	go run ./bench/goodput
 	go run ./bench/goodput -wire
 
