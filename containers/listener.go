@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
 )
 
@@ -260,17 +261,22 @@ func (l *Listener) all() []*session {
 	return list
 }
 
-// Retire says goodbye to all containers of a model: each gets no more batches, answers those it has, and
-// is told to go and not to come back. It returns how many there are.
-func (l *Listener) Retire(id scheduler.ModelID, reason string) int {
-	n := 0
+// Retire says goodbye to the containers of a model: each gets no more batches, answers those it has, and is told to go and not to
+// come back. told is how many; those that have been told before are not counted again. Containers of a generation without a word for goodbye
+// (v1 to v3) would be back at once if they were hung up on, or hang until somebody restarts them (v1): they stay replicas of the model, and kept
+// has their numbers (see [SessionInfo]).
+func (l *Listener) Retire(id scheduler.ModelID, reason string) (told int, kept []uint64) {
 	for _, s := range l.all() {
-		if i := s.snapshot(); i.Model == id && !i.Registered.IsZero() {
-			s.retire(farewell{reason: reason})
-			n++
+		i := s.snapshot()
+		switch {
+		case i.Model != id || i.Registered.IsZero():
+		case !s.codec.goodbye(new(zmtp.Outgoing), reason, false):
+			kept = append(kept, i.Number)
+		case s.retire(farewell{reason: reason}):
+			told++
 		}
 	}
-	return n
+	return told, kept
 }
 
 // Shutdown closes the addresses and parts from every container in good order: no more batches, an answer to those that

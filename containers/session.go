@@ -428,19 +428,21 @@ func (s *session) drained() {
 	}
 }
 
-// retire asks the container to go: its replica gets no more batches, and goodbye follows the last answer.
-func (s *session) retire(f farewell) {
+// retire asks the container to go: its replica gets no more batches, and goodbye follows the last answer. It is false when the container
+// is going already.
+func (s *session) retire(f farewell) bool {
 	s.mu.Lock()
 	if s.replica == nil {
 		s.mu.Unlock()
 		s.kill(errors.New(f.reason))
-		return
+		return true
 	}
 	do, _ := s.machine.step(evRetire, time.Now())
 	s.mu.Unlock()
 	if do == actDrain {
 		s.drain(f)
 	}
+	return do == actDrain
 }
 
 // tick is the timer's function.
