@@ -38,7 +38,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 9, "`rounds`, in each of which all systems take turns")
 	flag.DurationVar(&o.duration, "duration", time.Second, "measured `time` of one turn")
 	short := flag.Bool("short", false, "three rounds of half a second: for a look, not for a claim")
-	only := flag.String("only", "", "measure only the parts that match this `regexp`, of codec, door, go, python")
+	only := flag.String("only", "", "measure only the parts that match this `regexp`, of codec, batches, door, go, python")
 	flag.StringVar(&o.profile, "profile", "", "write a CPU profile of each server under each load to this `directory`")
 	flag.BoolVar(&o.markdown, "markdown", false, "write the tables in Markdown")
 	flag.StringVar(&o.python, "python", cmp.Or(os.Getenv("PYTHON"), "python3"), "Python `interpreter` that has shiva_container; $PYTHON if set")
@@ -78,6 +78,15 @@ func run(ctx context.Context, o options) (err error) {
 			return err
 		}
 	}
+	var roundTrips [][]string
+	if o.only.MatchString("batches") {
+		benchtime := min(o.duration/20, 50*time.Millisecond).String()
+		claims, table, err := batches(ctx, os.Stdout, bin, o.rounds, benchtime)
+		if err != nil {
+			return err
+		}
+		ratios, roundTrips = append(ratios, claims...), table
+	}
 	names := []string{"echo"}
 	for _, name := range []string{"door", "go", "python"} {
 		if o.only.MatchString(name) {
@@ -94,6 +103,10 @@ func run(ctx context.Context, o options) (err error) {
 	}
 
 	fmt.Println()
+	if roundTrips != nil {
+		writeTable(os.Stdout, o.markdown, []string{"a batch there and back", "µs", "MB/s", "B allocated", "in pieces"}, roundTrips)
+		fmt.Println()
+	}
 	if absolute != nil {
 		writeTable(os.Stdout, o.markdown, []string{"system, load", "req/s", "MB/s", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs/req"}, absolute)
 		fmt.Println()
