@@ -246,6 +246,50 @@ func TestLyingContainers(t *testing.T) {
 	stop()
 }
 
+// TestUnaskedACK: a container of v1 that acknowledges feedback, which is never sent, fails that batch, and is named with what it said. Then it serves.
+func TestUnaskedACK(t *testing.T) {
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
+	p, err := containertest.NewPeer(dial(t, r))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := p.Send(nil, []byte("old"), []byte("1"), []byte("1")); err != nil { // input type 1: int32
+		t.Fatal(err)
+	}
+	id := scheduler.ModelID{Name: "old", Version: "1"}
+	r.wait(t, id, 1)
+	one := []byte{0, 0, 0x80, 0x3f}
+	for _, answer := range [][]byte{[]byte("ACK"), one} {
+		var served sync.WaitGroup
+		served.Go(func() {
+			f, err := p.Receive()
+			if err == nil {
+				err = p.Send(nil, f[1], answer)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		x, err := tensor.FromSlice(tensor.Shape{1, 2}, []int32{1, 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := r.infer(id, x)
+		served.Wait()
+		switch {
+		case len(answer) == 3 && (!errors.Is(err, scheduler.ErrContainerFailed) || !strings.Contains(err.Error(), `"ACK"`)):
+			t.Errorf("after ACK: %v", err)
+		case len(answer) == 4 && (err != nil || !bytes.Equal(out[0].Data, one)):
+			t.Errorf("after an answer: %v %v", out, err)
+		}
+		for _, o := range out {
+			o.Release()
+		}
+	}
+	r.logs(t, "failed a batch", "model=old/1", "rpc=v1", "acknowledged feedback")
+}
+
 // TestHostileNames: containers that call themselves what would harm a terminal or a disk are refused, and told why, over real sockets, and two
 // with one identity are two replicas, while a good one serves.
 func TestHostileNames(t *testing.T) {
@@ -383,7 +427,7 @@ func TestEarlyAnswer(t *testing.T) {
 	wg.Wait()
 }
 
-// TestChurn: many connects and disconnects leave nothing behind, and a container serves meanwhile.
+// TestChurn: a thousand connects and disconnects, as fast as they go, leave nothing behind, and a container serves meanwhile.
 func TestChurn(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0", "ipc://" + filepath.Join(t.TempDir(), "s")}})
 	good, err := containertest.Dial(t.Context(), r.Dialable()[1], echo(nil))
@@ -395,7 +439,7 @@ func TestChurn(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
-			for k := range 100 {
+			for k := range 256 {
 				raw, err := net.Dial("tcp", r.Addrs()[0].String())
 				if err != nil {
 					t.Error(err)
@@ -425,7 +469,7 @@ func TestChurn(t *testing.T) {
 	}
 	wg.Wait()
 	eventually(t, "sessions to end", func() bool { return len(r.Sessions()) == 1 })
-	if s := r.Stats(); s.Accepted != 401 || s.Registered != 1 || s.Ended != 300 || s.Strangers != 100 {
+	if s := r.Stats(); s.Accepted != 1025 || s.Registered != 1 || s.Ended != 768 || s.Strangers != 256 {
 		t.Errorf("stats %+v", s)
 	}
 }
