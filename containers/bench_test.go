@@ -26,6 +26,9 @@ var benchSizes = []struct {
 	rows, row int
 }{{"rows=1/row=64B", 1, 64}, {"rows=64/row=64B", 64, 64}, {"rows=64/row=4KiB", 64, 4 << 10}, {"rows=1/row=6MiB", 1, 6 << 20}}
 
+// warmUps are the round trips before the measured ones: pools fill, and the kernel gives memory.
+const warmUps = 10
+
 const benchAddrEnv = "SHIVA_TEST_ADDR"
 
 // serveEcho is a process of its own that sends back every message: the limit. A ROUTER learns who it is by a first message.
@@ -131,9 +134,7 @@ func benchEcho(b *testing.B, transport string, size int) {
 	header := make([]byte, 80)
 	var o zmtp.Outgoing
 	var m zmtp.Message
-	b.SetBytes(2 * int64(size))
-	b.ReportAllocs()
-	for b.Loop() {
+	exchange := func() {
 		o.Reset()
 		o.Frame(header)
 		o.Frame(payload)
@@ -147,6 +148,14 @@ func benchEcho(b *testing.B, transport string, size int) {
 		if !c.Written(&o) { // and whoever wrote it is done with it
 			b.Fatal("answered before it was sent")
 		}
+	}
+	for range warmUps {
+		exchange()
+	}
+	b.SetBytes(2 * int64(size))
+	b.ReportAllocs()
+	for b.Loop() {
+		exchange()
 	}
 }
 
@@ -166,9 +175,7 @@ func benchRouter(b *testing.B, transport string, size int) {
 		b.Fatal(err)
 	}
 	m = zmq4.NewMsgFrom(m.Frames[0], make([]byte, 80), written(size))
-	b.SetBytes(2 * int64(size))
-	b.ReportAllocs()
-	for b.Loop() {
+	exchange := func() {
 		if err := router.SendMulti(m); err != nil {
 			b.Fatal(err)
 		}
@@ -176,12 +183,20 @@ func benchRouter(b *testing.B, transport string, size int) {
 			b.Fatal(err)
 		}
 	}
+	for range warmUps {
+		exchange()
+	}
+	b.SetBytes(2 * int64(size))
+	b.ReportAllocs()
+	for b.Loop() {
+		exchange()
+	}
 }
 
 func benchContainer(b *testing.B, transport string, rows, row int) {
 	r := newNoop(b, transport)
 	q := r.request(rows, row)
-	r.roundTrip(b, q)
+	r.warmUp(b, q)
 	b.SetBytes(2 * int64(rows*row))
 	b.ReportAllocs()
 	before := r.Writes(0)
@@ -194,6 +209,7 @@ func benchContainer(b *testing.B, transport string, rows, row int) {
 func benchWaiter(b *testing.B, transport string, rows, row int) {
 	r := newNoop(b, transport)
 	q := r.request(rows, row)
+	r.warmUp(b, q)
 	b.SetBytes(2 * int64(rows*row))
 	b.ReportAllocs()
 	for b.Loop() {
@@ -275,6 +291,12 @@ func (r *noopRig) roundTrip(tb testing.TB, q *scheduler.Request) {
 	}
 	for _, t := range q.Outputs {
 		t.Release()
+	}
+}
+
+func (r *noopRig) warmUp(tb testing.TB, q *scheduler.Request) {
+	for range warmUps {
+		r.roundTrip(tb, q)
 	}
 }
 

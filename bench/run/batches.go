@@ -42,7 +42,7 @@ func batches(ctx context.Context, out io.Writer, dir string, rounds int, benchti
 			for _, socket := range batchSockets {
 				for _, via := range ways {
 					name := benchOf(size, socket, via)
-					got, err := g.run(ctx, out, []string{name}, "-test.benchtime", benchtime, "-test.count", "4")
+					got, err := g.run(ctx, out, []string{name}, "-test.benchtime", benchtime, "-test.count", "3")
 					if err != nil {
 						return nil, nil, err
 					}
@@ -75,13 +75,15 @@ func batchRatios(all map[string][]map[string]float64) (rs []ratio) {
 	}
 	// A heartbeat may come in between, once a second.
 	writes := ratio{what: "writes of the server per batch, 64 x 4 KiB, tcp", bound: atMost, limit: 1.01}
-	// What is more than one is the start: buffers for the pool.
 	allocs := ratio{what: "allocations of the server per batch, 64 x 4 KiB, tcp", bound: atMost, limit: 2}
-	for _, got := range all[benchOf(benchBatch, "tcp", viaContainer)] {
+	// With a payload of 6 MiB: whatever grew with it would show.
+	bytes := ratio{what: "KiB that the server allocates per batch, 6 MiB, tcp", bound: atMost, limit: 4}
+	for i, got := range all[benchOf(benchBatch, "tcp", viaContainer)] {
 		writes.rounds = append(writes.rounds, got["writes/op"])
 		allocs.rounds = append(allocs.rounds, got["allocs/op"])
+		bytes.rounds = append(bytes.rounds, all[benchOf(benchImage, "tcp", viaContainer)][i]["B/op"]/1024)
 	}
-	return append(rs, writes, allocs)
+	return append(rs, writes, allocs, bytes)
 }
 
 // batchTable is the median round of every benchmark.
