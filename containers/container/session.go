@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -277,7 +276,7 @@ func (n *session) compute(b *Batch) {
 		err = b.read(began)
 	}
 	if err == nil {
-		outputs, err = n.predict(b)
+		outputs, err = n.server.model.call(n.ctx, b, n.log)
 	}
 	n.quick.Store(time.Since(began) < quick)
 	b.write(outputs, err)
@@ -288,17 +287,6 @@ func (n *session) compute(b *Batch) {
 			n.conn.Abort(fmt.Errorf("the server does not read: %w", err))
 		}
 	}
-}
-
-// predict calls the model. A panic is its error: one bad row must not end the process.
-func (n *session) predict(b *Batch) (outputs []tensor.Tensor, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			n.log.Error("container: Predict panicked", "panic", r, "stack", string(debug.Stack()))
-			outputs, err = nil, fmt.Errorf("panic: %v", r)
-		}
-	}()
-	return n.server.model.Predict(n.ctx, b)
 }
 
 // batch returns one to receive into.
