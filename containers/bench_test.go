@@ -200,10 +200,9 @@ func benchContainer(b *testing.B, transport string, rows, row int) {
 	b.SetBytes(2 * int64(rows*row))
 	b.ReportAllocs()
 	before := r.Writes(0)
-	b.ResetTimer()
-	r.again = b.N - 1
+	r.again = b.Loop // which starts the clock at its first call, when one batch more has come back
 	r.roundTrip(b, q)
-	b.ReportMetric(float64(r.Writes(0)-before)/float64(b.N), "writes/op")
+	b.ReportMetric(float64(r.Writes(0)-before-1)/float64(b.N), "writes/op")
 }
 
 func benchWaiter(b *testing.B, transport string, rows, row int) {
@@ -222,7 +221,7 @@ type noopRig struct {
 	*containers.Listener
 	sched *scheduler.Scheduler
 	done  chan struct{}
-	again int // how often Complete submits the request anew
+	again func() bool // whether Complete should submit the request anew; nil: no
 }
 
 func newNoop(tb testing.TB, transport string) *noopRig {
@@ -264,11 +263,10 @@ func written(n int) []byte {
 
 // Complete implements scheduler.Completer.
 func (r *noopRig) Complete(q *scheduler.Request) {
-	if r.again == 0 || q.Err != nil {
+	if r.again == nil || q.Err != nil || !r.again() {
 		r.done <- struct{}{}
 		return
 	}
-	r.again--
 	for _, t := range q.Outputs {
 		t.Release()
 	}

@@ -42,7 +42,7 @@ func batches(ctx context.Context, out io.Writer, dir string, rounds int, benchti
 			for _, socket := range batchSockets {
 				for _, via := range ways {
 					name := benchOf(size, socket, via)
-					got, err := g.run(ctx, out, []string{name}, "-test.benchtime", benchtime, "-test.count", "3")
+					got, err := g.run(ctx, out, []string{name}, "-test.benchtime", benchtime, "-test.count", "6")
 					if err != nil {
 						return nil, nil, err
 					}
