@@ -324,10 +324,8 @@ func (n *session) tick() {
 		n.wg.Go(n.read) // instead of the one that computes; joined by session, which waits for the end of reading first
 	}
 	n.mu.Unlock()
-	if deaf {
-		return // there may be bytes that nobody has read
-	}
-	if quiet := time.Since(n.conn.LastByte()); quiet > n.silent {
+	// A deaf session cannot judge: there may be bytes that nobody has read.
+	if quiet := time.Since(n.conn.LastByte()); quiet > n.silent && !deaf {
 		n.conn.Abort(fmt.Errorf("the server has been silent for %v", quiet.Round(time.Millisecond)))
 		return
 	}
