@@ -1,10 +1,12 @@
 package containers
 
-// LogEverything lifts the bound on log lines about strangers.
+// LogEverything lifts the bound on log lines. Call it before anybody connects.
 func (l *Listener) LogEverything() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.quiet.rate = 1 << 30
+	for _, q := range []*throttle{l.models, l.unknowns} {
+		q.mu.Lock()
+		q.each, q.total = 1<<30, 1<<30
+		q.mu.Unlock()
+	}
 }
 
 // Writes returns how many system calls have written to session i.

@@ -112,30 +112,7 @@ func TestHostilePeers(t *testing.T) {
 	}
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, HandshakeTimeout: 300 * time.Millisecond, Heartbeat: 20 * time.Second})
 	r.LogEverything()
-	good, err := containertest.Dial(t.Context(), r.Dialable()[0], echo(nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer good.Close()
-	r.wait(t, echoID, 1)
-
-	stop := make(chan struct{})
-	var serving sync.WaitGroup
-	served := 0
-	serving.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			if err := r.echoes(echoID); err != nil {
-				t.Errorf("the good container: %v", err)
-				return
-			}
-			served++
-		}
-	})
+	stop := r.serveMeanwhile(t)
 	var peers sync.WaitGroup
 	for _, tt := range tests {
 		peers.Go(func() {
@@ -146,17 +123,212 @@ func TestHostilePeers(t *testing.T) {
 		})
 	}
 	peers.Wait()
-	close(stop)
-	serving.Wait()
-	if served == 0 {
-		t.Error("nothing was served meanwhile")
-	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { r.logs(t, tt.words...) })
 	}
 	if n := len(r.Sessions()); n != 1 {
 		t.Errorf("%d sessions left, expected the good one", n)
 	}
+	stop()
+}
+
+// serveMeanwhile asks the good container again and again until the function that it returns is called.
+func (r *rig) serveMeanwhile(t *testing.T) (stop func()) {
+	t.Helper()
+	good, err := containertest.Dial(t.Context(), r.Dialable()[0], echo(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.wait(t, echoID, 1)
+	done, served := make(chan struct{}), 0
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if err := r.echoes(echoID); err != nil {
+				t.Errorf("the good container: %v", err)
+				return
+			}
+			served++
+		}
+	})
+	return func() {
+		close(done)
+		serving.Wait()
+		good.Close()
+		if served == 0 {
+			t.Error("nothing was served meanwhile")
+		}
+	}
+}
+
+// TestLyingContainers: containers that have registered and answer wrongly, over real sockets, while a good one serves. Each is named in the log, once;
+// only its own requests fail, and its session goes on.
+func TestLyingContainers(t *testing.T) {
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
+	r.LogEverything()
+	stop := r.serveMeanwhile(t)
+	reply := func(b *containertest.Batch, header string) containertest.Reply {
+		return containertest.Reply{Frames: append(containertest.Result(b.ID, nil, containertest.Reply{})[:2], []byte(header), b.Inputs[0].Data)}
+	}
+	tests := []struct {
+		name   string
+		answer func(b *containertest.Batch) containertest.Reply
+		want   error    // of its first request; nil: it is answered
+		words  []string // of its line in the log
+	}{
+		{"twice", func(b *containertest.Batch) containertest.Reply {
+			return containertest.Reply{Outputs: b.Inputs, Twice: true}
+		}, nil, []string{"not out"}},
+		{"late", func(b *containertest.Batch) containertest.Reply {
+			return containertest.Reply{Outputs: b.Inputs, Delay: 100 * time.Millisecond}
+		}, scheduler.ErrDeadlineExceeded, nil},
+		{"wrong-id", func(b *containertest.Batch) containertest.Reply {
+			return containertest.Reply{Outputs: b.Inputs, ID: b.ID + 1}
+		}, scheduler.ErrDeadlineExceeded, []string{"not out"}},
+		{"few-rows", func(b *containertest.Batch) containertest.Reply {
+			return containertest.Reply{Outputs: []tensor.Tensor{floats()}}
+		}, scheduler.ErrContainerFailed, []string{"failed a batch", "[0, 4]"}},
+		{"nan-shape", func(b *containertest.Batch) containertest.Reply {
+			return reply(b, `{"outputs":[{"name":"y","datatype":"FP32","shape":[2,NaN]}]}`)
+		}, scheduler.ErrContainerFailed, []string{"failed a batch", "expected a number"}},
+		{"huge-shape", func(b *containertest.Batch) containertest.Reply {
+			return reply(b, `{"outputs":[{"name":"y","datatype":"FP32","shape":[2,4611686018427387904]}]}`)
+		}, scheduler.ErrContainerFailed, []string{"failed a batch", "too large"}},
+	}
+	var all sync.WaitGroup
+	for _, tt := range tests {
+		m := echo(tt.answer)
+		m.Name = tt.name
+		c, err := containertest.Dial(t.Context(), r.Dialable()[0], m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		id := scheduler.ModelID{Name: tt.name, Version: "1"}
+		r.wait(t, id, 1)
+		all.Go(func() {
+			for i := range 3 {
+				q := &scheduler.Request{Inputs: []tensor.Tensor{floats(1, 2, 3, 4, 5, 6, 7, 8)}}
+				if tt.want == scheduler.ErrDeadlineExceeded {
+					if i > 0 {
+						break // the batch is still out
+					}
+					q.Deadline = time.Now().Add(50 * time.Millisecond)
+				}
+				out, err := r.ask(q, id)
+				if !errors.Is(err, tt.want) {
+					t.Errorf("%s: request %d: got %v, expected %v", tt.name, i, err, tt.want)
+				}
+				for _, o := range out {
+					o.Release()
+				}
+			}
+		})
+	}
+	all.Wait()
+	for _, tt := range tests {
+		if tt.words != nil {
+			r.logs(t, append(tt.words, "model="+tt.name+"/1")...)
+		}
+		id := scheduler.ModelID{Name: tt.name, Version: "1"}
+		if m, ok := r.sched.Model(id); !ok || m.Replicas() != 1 {
+			t.Errorf("%s: its session has ended", tt.name)
+		}
+		if n := strings.Count(r.log.String(), "model="+tt.name+"/1"); n > 2 { // registered, and the fault
+			t.Errorf("%s: %d lines in the log", tt.name, n)
+		}
+	}
+	stop()
+}
+
+// TestUnaskedACK: a container of v1 that acknowledges feedback, which is never sent, fails that batch, and is named with what it said. Then it serves.
+func TestUnaskedACK(t *testing.T) {
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
+	p, err := containertest.NewPeer(dial(t, r))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := p.Send(nil, []byte("old"), []byte("1"), []byte("1")); err != nil { // input type 1: int32
+		t.Fatal(err)
+	}
+	id := scheduler.ModelID{Name: "old", Version: "1"}
+	r.wait(t, id, 1)
+	one := []byte{0, 0, 0x80, 0x3f}
+	for _, answer := range [][]byte{[]byte("ACK"), one} {
+		var served sync.WaitGroup
+		served.Go(func() {
+			f, err := p.Receive()
+			if err == nil {
+				err = p.Send(nil, f[1], answer)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		x, err := tensor.FromSlice(tensor.Shape{1, 2}, []int32{1, 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := r.infer(id, x)
+		served.Wait()
+		switch {
+		case len(answer) == 3 && (!errors.Is(err, scheduler.ErrContainerFailed) || !strings.Contains(err.Error(), `"ACK"`)):
+			t.Errorf("after ACK: %v", err)
+		case len(answer) == 4 && (err != nil || !bytes.Equal(out[0].Data, one)):
+			t.Errorf("after an answer: %v %v", out, err)
+		}
+		for _, o := range out {
+			o.Release()
+		}
+	}
+	r.logs(t, "failed a batch", "model=old/1", "rpc=v1", "acknowledged feedback")
+}
+
+// TestHostileNames: containers that call themselves what would harm a terminal or a disk are refused, and told why, over real sockets, and two
+// with one identity are two replicas, while a good one serves.
+func TestHostileNames(t *testing.T) {
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
+	r.LogEverything()
+	stop := r.serveMeanwhile(t)
+	for _, tt := range []struct{ name, hello, want string }{
+		{"control characters", strings.Replace(string(hello("bad")), `"bad"`, `"b\u001b[31md"`, 1), "unprintable"},
+		{"1 MB of metadata", strings.Replace(string(hello("bad")), `{`, `{"parameters":{"x":"`+strings.Repeat("x", 1<<20)+`"},`, 1), "limit 262144"},
+	} {
+		p, err := containertest.NewPeer(dial(t, r))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		if err := p.Send([]byte("hello"), []byte(tt.hello)); err != nil {
+			t.Fatal(err)
+		}
+		if f, err := p.Receive(); err != nil || string(f[0]) != "refused" || !strings.Contains(string(f[1]), tt.want) {
+			t.Errorf("%s: answered %q, %v, expected refused with %q", tt.name, f, err, tt.want)
+		}
+		p.Close()
+		r.logs(t, "ended before it registered", tt.want)
+	}
+	if strings.ContainsRune(r.log.String(), 0x1b) {
+		t.Error("an escape character is in the log")
+	}
+
+	const ready = "\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x04twin"
+	text := hello("twins")
+	for range 2 {
+		c := dial(t, r)
+		defer c.Close()
+		if _, err := c.Write(bytes.Join([][]byte{zmtpGreeting(), {4, byte(len(ready))}, []byte(ready), []byte("\x01\x05hello"), frameHeader(0, uint64(len(text))), text}, nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.wait(t, scheduler.ModelID{Name: "twins", Version: "1"}, 2)
+	stop()
 }
 
 // TestStuckReader: a container that takes batches and reads nothing is ended by the write timeout, its rows go to
@@ -255,7 +427,7 @@ func TestEarlyAnswer(t *testing.T) {
 	wg.Wait()
 }
 
-// TestChurn: many connects and disconnects leave nothing behind, and a container serves meanwhile.
+// TestChurn: a thousand connects and disconnects, as fast as they go, leave nothing behind, and a container serves meanwhile.
 func TestChurn(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0", "ipc://" + filepath.Join(t.TempDir(), "s")}})
 	good, err := containertest.Dial(t.Context(), r.Dialable()[1], echo(nil))
@@ -267,7 +439,7 @@ func TestChurn(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
-			for k := range 100 {
+			for k := range 256 {
 				raw, err := net.Dial("tcp", r.Addrs()[0].String())
 				if err != nil {
 					t.Error(err)
@@ -297,7 +469,7 @@ func TestChurn(t *testing.T) {
 	}
 	wg.Wait()
 	eventually(t, "sessions to end", func() bool { return len(r.Sessions()) == 1 })
-	if s := r.Stats(); s.Accepted != 401 || s.Registered != 1 || s.Ended != 300 || s.Strangers != 100 {
+	if s := r.Stats(); s.Accepted != 1025 || s.Registered != 1 || s.Ended != 768 || s.Strangers != 256 {
 		t.Errorf("stats %+v", s)
 	}
 }

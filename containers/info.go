@@ -1,7 +1,6 @@
 package containers
 
 import (
-	"context"
 	"log/slog"
 	"strings"
 	"time"
@@ -59,7 +58,7 @@ func bounded(err error) string {
 	}, text)
 }
 
-// log writes a line about the session.
+// log writes a line about the session, unless there are too many such lines.
 func (s *session) log(level slog.Level, text string, args ...any) {
 	i := s.snapshot()
 	all := []any{"session", i.Number, "remote", i.Remote}
@@ -72,5 +71,9 @@ func (s *session) log(level slog.Level, text string, args ...any) {
 	if i.Label != "" {
 		all = append(all, "label", i.Label)
 	}
-	s.listener.cfg.Log.Log(context.Background(), level, text, append(all, args...)...)
+	if i.Registered.IsZero() {
+		s.listener.unknowns.write(strangers, level, text, append(all, args...)...)
+	} else {
+		s.listener.models.write(i.Model.String(), level, text, append(all, args...)...)
+	}
 }

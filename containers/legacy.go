@@ -188,6 +188,9 @@ func (c *legacy) joined(o *zmtp.Outgoing, b *scheduler.Batch, sized bool) error 
 
 // floats makes an answer of v1, v1b and v2a: one float32 for each row.
 func floats(f zmtp.Frame, rows int) (*answer, error) {
+	if string(f.Data) == "ACK" {
+		return nil, fmt.Errorf("it acknowledged feedback (%q), which it was not sent, instead of answering a batch of %d rows", f.Data, rows)
+	}
 	if len(f.Data) != 4*rows {
 		return nil, fmt.Errorf("answer of %d bytes to a batch of %d rows, expected a float of 4 for each", len(f.Data), rows)
 	}

@@ -248,7 +248,7 @@ func TestRetire(t *testing.T) {
 		second := echo(nil)
 		second.Version = "2"
 		r.start(t, second)
-		if n := r.Retire(echoID, "version 2 serves"); n != 1 {
+		if n, _ := r.Retire(echoID, "version 2 serves"); n != 1 {
 			t.Errorf("retired %d", n)
 		}
 		<-old.Gone()

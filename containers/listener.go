@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
 )
 
@@ -21,6 +22,9 @@ type Listener struct {
 	stopped chan struct{}  // closed when no more connections are taken
 	empty   chan struct{}  // closed when, after that, no session is left
 
+	models   *throttle // log lines about containers, by their models
+	unknowns *throttle // about peers that have not registered
+
 	wg sync.WaitGroup // accept loops and sessions; joined by Close
 
 	mu       sync.Mutex
@@ -29,7 +33,6 @@ type Listener struct {
 	number   uint64
 	closed   bool
 	counts   Stats
-	quiet    limiter
 }
 
 // Stats counts what happened to connections since the start.
@@ -51,7 +54,8 @@ func Listen(cfg Config) (*Listener, error) {
 		return nil, err
 	}
 	l := &Listener{cfg: cfg.withDefaults(), sessions: make(map[*session]struct{}), stopped: make(chan struct{}), empty: make(chan struct{})}
-	l.quiet.rate = linesPerSecond
+	l.models = newThrottle(l.cfg.Log, linesPerModel, linesOfModels)
+	l.unknowns = newThrottle(l.cfg.Log, linesOfUnknowns, linesOfUnknowns)
 	for _, a := range cfg.addresses() {
 		ear, err := listen(a.Addr)
 		if err != nil {
@@ -215,46 +219,18 @@ func (l *Listener) forget(s *session) {
 	l.mu.Unlock()
 	if registered {
 		s.log(slog.LevelInfo, "container gone", "reason", info.Reason, "batches", info.Batches, "failures", info.Failures)
-	} else if n, ok := l.allowed(); ok {
-		s.log(slog.LevelWarn, "connection ended before it registered", "reason", info.Reason, "unlogged", n)
+	} else {
+		s.log(slog.LevelWarn, "connection ended before it registered", "reason", info.Reason)
 	}
 }
 
-// complain logs what a flood of strangers could make happen a thousand times a second.
+// complain logs what is about no container in particular.
 func (l *Listener) complain(text string, args ...any) {
-	if n, ok := l.allowed(); ok {
-		l.cfg.Log.Warn(text, append(args, "unlogged", n)...)
-	}
+	l.unknowns.write(strangers, slog.LevelWarn, text, args...)
 }
 
-func (l *Listener) allowed() (unlogged uint64, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.quiet.allow(time.Now())
-}
-
-// A limiter lets some lines pass each second and counts the others.
-type limiter struct {
-	rate   int
-	second time.Time
-	passed int
-	held   uint64
-}
-
-const linesPerSecond = 20
-
-func (q *limiter) allow(now time.Time) (held uint64, ok bool) {
-	if now.Sub(q.second) >= time.Second {
-		q.second, q.passed = now, 0
-	}
-	if q.passed >= q.rate {
-		q.held++
-		return 0, false
-	}
-	q.passed++
-	held, q.held = q.held, 0
-	return held, true
-}
+// strangers is what log lines about peers that have not registered are about.
+const strangers = "strangers"
 
 // Sessions returns a snapshot of all connections, oldest first.
 func (l *Listener) Sessions() []SessionInfo {
@@ -285,17 +261,22 @@ func (l *Listener) all() []*session {
 	return list
 }
 
-// Retire says goodbye to all containers of a model: each gets no more batches, answers those it has, and
-// is told to go and not to come back. It returns how many there are.
-func (l *Listener) Retire(id scheduler.ModelID, reason string) int {
-	n := 0
+// Retire says goodbye to the containers of a model: each gets no more batches, answers those it has, and is told to go and not to
+// come back. told is how many; those that have been told before are not counted again. Containers of a generation without a word for goodbye
+// (v1 to v3) would be back at once if they were hung up on, or hang until somebody restarts them (v1): they stay replicas of the model, and kept
+// has their numbers (see [SessionInfo]).
+func (l *Listener) Retire(id scheduler.ModelID, reason string) (told int, kept []uint64) {
 	for _, s := range l.all() {
-		if i := s.snapshot(); i.Model == id && !i.Registered.IsZero() {
-			s.retire(farewell{reason: reason})
-			n++
+		i := s.snapshot()
+		switch {
+		case i.Model != id || i.Registered.IsZero():
+		case !s.codec.goodbye(new(zmtp.Outgoing), reason, false):
+			kept = append(kept, i.Number)
+		case s.retire(farewell{reason: reason}):
+			told++
 		}
 	}
-	return n
+	return told, kept
 }
 
 // Shutdown closes the addresses and parts from every container in good order: no more batches, an answer to those that
@@ -324,6 +305,8 @@ func (l *Listener) Close() error {
 		s.kill(errors.New("server stops"))
 	}
 	l.wg.Wait()
+	l.models.tell()
+	l.unknowns.tell()
 	return nil
 }
 

@@ -73,20 +73,3 @@ func TestNoDescriptors(t *testing.T) {
 		}
 	})
 }
-
-// A flood of strangers does not flood the log.
-func TestLimiter(t *testing.T) {
-	q := limiter{rate: 2}
-	passed := 0
-	for i := range 100 {
-		if held, ok := q.allow(at(float64(i) / 50)); ok { // two seconds
-			passed++
-			if passed == 3 && held != 48 {
-				t.Errorf("%d were held back, expected 48", held)
-			}
-		}
-	}
-	if passed != 4 {
-		t.Errorf("%d passed, expected 4", passed)
-	}
-}

@@ -351,7 +351,9 @@ func (s *session) deliver(id uint64, m *zmtp.Message) error {
 		b.Fail(err)
 		return nil
 	}
-	b.Complete(a.outputs, a.errors)
+	if err := b.Complete(a.outputs, a.errors); err != nil {
+		s.failed(err)
+	}
 	return nil
 }
 
@@ -365,15 +367,20 @@ func blameless(err error) bool {
 	return errors.Is(err, scheduler.ErrOverloaded) || errors.Is(err, scheduler.ErrInvalidInput)
 }
 
-// failed notes why a batch failed, for the status.
+// failed notes why a batch failed, for the status; the first time for the log as well.
 func (s *session) failed(err error) {
 	if blameless(err) {
 		return
 	}
+	reason := bounded(err)
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.info.Failures++
-	s.info.LastFailure = bounded(err)
+	s.info.LastFailure = reason
+	first := s.info.Failures == 1
+	s.mu.Unlock()
+	if first {
+		s.log(slog.LevelWarn, "container failed a batch; further failures are only counted", "reason", reason)
+	}
 }
 
 // say sends a message built by f, if f builds one. A container that has so much waiting that this cannot be queued is
@@ -428,19 +435,21 @@ func (s *session) drained() {
 	}
 }
 
-// retire asks the container to go: its replica gets no more batches, and goodbye follows the last answer.
-func (s *session) retire(f farewell) {
+// retire asks the container to go: its replica gets no more batches, and goodbye follows the last answer. It is false when the container
+// is going already.
+func (s *session) retire(f farewell) bool {
 	s.mu.Lock()
 	if s.replica == nil {
 		s.mu.Unlock()
 		s.kill(errors.New(f.reason))
-		return
+		return true
 	}
 	do, _ := s.machine.step(evRetire, time.Now())
 	s.mu.Unlock()
 	if do == actDrain {
 		s.drain(f)
 	}
+	return do == actDrain
 }
 
 // tick is the timer's function.

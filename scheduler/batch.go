@@ -94,8 +94,8 @@ type span struct {
 // Complete answers the batch. Each output must have Shape[0] == b.Rows; they stand in the order of the
 // model's declaration. The references to the outputs pass to the batch. Rows named in rowErrors fail alone.
 //
-// What does not fit the declaration is an [ErrContainerFailed] for the batch, as by Fail.
-func (b *Batch) Complete(outputs []tensor.Tensor, rowErrors []RowError) {
+// What does not fit the declaration is an [ErrContainerFailed] for the batch, as by Fail, and is returned.
+func (b *Batch) Complete(outputs []tensor.Tensor, rowErrors []RowError) error {
 	err := b.check(outputs, rowErrors)
 	if err != nil {
 		for _, t := range outputs {
@@ -104,6 +104,7 @@ func (b *Batch) Complete(outputs []tensor.Tensor, rowErrors []RowError) {
 		outputs, rowErrors = nil, nil
 	}
 	b.model.batchAnswered(b, outputs, rowErrors, err)
+	return err
 }
 
 // Fail answers the batch with an error of the container for all of its rows. If it has rows of several

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -34,6 +35,10 @@ func (s *Server) sessions() []admin.Session {
 		sessions = append(sessions, d.Session())
 	}
 	for _, i := range sessions {
+		if s.retiring.keeps(i) {
+			i.State = "retired"
+			i.Reason = fmt.Sprintf("a newer version has replaced it; RPC %s has no word for goodbye, so it stays, idle, until you stop it", i.Generation)
+		}
 		out = append(out, admin.Session{
 			Model:     i.Model.Name,
 			Version:   i.Model.Version,

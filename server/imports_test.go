@@ -58,16 +58,18 @@ examples/digits/container:  examples/digits containers/container shiva/tensor | 
 examples/digits/run:
 
 bench/internal/declare:     shiva/tensor
+bench/internal/hostile:     containers/containertest shiva shiva/tensor
 bench/load:                 shiva shiva/tensor golang.org/x/sys
 bench/load/shivaload:       bench/load bench/internal/declare shiva
 bench/echo:                 github.com/panjf2000/gnet/v2
 bench/door:                 bench/internal/declare server server/config scheduler shiva/tensor
 bench/noop:                 bench/internal/declare containers/container shiva/tensor
+bench/hostile:              bench/internal/hostile
 bench/sim:                  scheduler scheduler/schedtest shiva/tensor
 bench/sleeper:              bench/internal/declare containers/container shiva/tensor golang.org/x/sys
 bench/alarm:                shiva
 bench/goodput:              bench/sim bench/load shiva shiva/tensor gonum.org/v1/plot
-bench/run:                  bench/load shiva/tensor
+bench/run:                  bench/load bench/internal/hostile shiva/tensor
 `
 
 // bans are packages of the standard library that a room must not know, with the reason.

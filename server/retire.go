@@ -3,16 +3,25 @@ package server
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
 )
 
 // A retirement is the state of retire: which versions are on their way out.
 type retirement struct {
-	poke  chan struct{} // holds one: something changed
-	since map[scheduler.ModelID]time.Time
+	poke chan struct{} // holds one: something changed
+
+	// Owned by the goroutine of retire.
+	since  map[scheduler.ModelID]time.Time // replaced, or last asked to go
+	parted map[*containers.Dialer]bool     // called containers that were told goodbye, for good
+
+	mu   sync.Mutex
+	kept map[scheduler.ModelID][]uint64 // sessions of versions that should be gone, whose generations have no goodbye
 }
 
 // wake makes retire look again. It may be called from anywhere and does not block.
@@ -23,6 +32,38 @@ func (r *retirement) wake() {
 	}
 }
 
+// keeps tells whether a session should be gone, and stays because there is no way to tell it.
+func (r *retirement) keeps(i containers.SessionInfo) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Contains(r.kept[i.Model], i.Number)
+}
+
+// keep notes the sessions of a version that stay, and tells whether there are others than before.
+func (r *retirement) keep(id scheduler.ModelID, numbers []uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if slices.Equal(r.kept[id], numbers) {
+		return false
+	}
+	r.kept[id] = numbers
+	if len(numbers) == 0 {
+		delete(r.kept, id)
+	}
+	return true
+}
+
+// prune forgets the versions that are not replaced, or no longer.
+func (r *retirement) prune(replaced map[scheduler.ModelID]time.Time) {
+	r.since = replaced
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.kept, func(id scheduler.ModelID, _ []uint64) bool {
+		_, still := replaced[id]
+		return !still
+	})
+}
+
 // retireAgain is when a version that should go and has rows waiting is looked at again.
 const retireAgain = 50 * time.Millisecond
 
@@ -31,8 +72,13 @@ const retireAgain = 50 * time.Millisecond
 //
 // The pause is not only the operator's time to think better of it (shivactl models set-version): requests that were on their way to the old
 // version when the new one came are served by it.
+//
+// Containers of RPC v1 to v3 cannot be told. They stay connected and idle, as nobody asks for their version, until somebody stops them: hung
+// up on they would be back in a moment, again and again. Their version is looked at again after each retire_after, in case others
+// have come.
 func (s *Server) retire() {
-	s.retiring.since = make(map[scheduler.ModelID]time.Time)
+	r := &s.retiring
+	r.since, r.parted = make(map[scheduler.ModelID]time.Time), make(map[*containers.Dialer]bool)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var parting sync.WaitGroup
@@ -43,20 +89,23 @@ func (s *Server) retire() {
 		select {
 		case <-s.stopping:
 			return
-		case <-s.retiring.poke:
+		case <-r.poke:
 		case <-timer.C:
 		}
 		due, next := s.overdue(time.Now())
 		for _, id := range due {
 			reason := fmt.Sprintf("version %s of %s is replaced by a newer one", id.Version, id.Name)
-			n := s.containers.Retire(id, reason)
+			told, kept := s.containers.Retire(id, reason)
 			for _, d := range s.dialers {
-				if d.Model() == id {
-					n++
+				if d.Model() == id && !r.parted[d] {
+					told++
+					r.parted[d] = true
 					parting.Go(func() { _ = d.Shutdown(ctx) })
 				}
 			}
-			s.log.Info("version retired", "model", id.String(), "containers", n)
+			if r.keep(id, kept) || told > 0 {
+				s.log.Info("version retired", "model", id.String(), "told_goodbye", told, "stay_idle", len(kept))
+			}
 		}
 		timer.Stop()
 		if next > 0 {
@@ -65,7 +114,8 @@ func (s *Server) retire() {
 	}
 }
 
-// overdue returns the versions to retire now, and when to look again; 0 for when something changes.
+// overdue returns the versions to retire now, and when to look again; 0 for when something changes. A version that is due begins
+// to wait anew, for what is left of it.
 func (s *Server) overdue(now time.Time) (due []scheduler.ModelID, next time.Duration) {
 	again := func(d time.Duration) {
 		if next == 0 || d < next {
@@ -94,10 +144,11 @@ func (s *Server) overdue(now time.Time) (due []scheduler.ModelID, next time.Dura
 			again(retireAgain)
 		} else {
 			due = append(due, id)
-			continue
+			since = now
+			again(max(after, time.Second))
 		}
 		replaced[id] = since
 	}
-	s.retiring.since = replaced
+	s.retiring.prune(replaced)
 	return due, next
 }

@@ -3,8 +3,10 @@ package server
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -160,4 +162,72 @@ func TestRollingVersions(t *testing.T) {
 		return ready == "3"
 	})
 	t.Logf("%d requests", answered.Load())
+}
+
+// TestRetireWithoutGoodbye: replaced containers of RPC v3, which has no word for goodbye, are not hung up on. They stay, idle, the status says
+// so, and their version can be taken back at once.
+func TestRetireWithoutGoodbye(t *testing.T) {
+	s := start(t, func(c *config.Config) {
+		c.Models = map[string]config.Model{"rolled": {Policy: c.Defaults, RetireAfter: 20 * time.Millisecond}}
+	})
+	number := func(n uint32) []byte { return binary.LittleEndian.AppendUint32(nil, n) }
+	hungUp := make(chan error, 2)
+	legacy := func() {
+		t.Helper()
+		raw, err := net.Dial("tcp", s.Addrs().Containers[0].String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := containertest.NewPeer(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.Close() })
+		if err := p.Send(nil, number(0), []byte("rolled"), []byte("1"), []byte("1"), number(3)); err != nil {
+			t.Fatal(err)
+		}
+		go func() { // ends when the connection does
+			_, err := p.Receive()
+			hungUp <- err
+		}()
+	}
+	are := func(state string, n int) {
+		t.Helper()
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+			found := 0
+			for _, k := range s.sessions() {
+				if k.RPC == "v3" && k.State == state && strings.Contains(k.Reason, "no word for goodbye") == (state == "retired") {
+					found++
+				}
+			}
+			if found == n {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("waited in vain for %d containers to be %s: %+v", n, state, s.sessions())
+			}
+		}
+	}
+	legacy()
+	are("serving", 1)
+	version(t, s, "2")
+	are("retired", 1)
+	if err := s.set("rolled", map[string]string{"default_version": "1"}); err != nil {
+		t.Errorf("taking version 1 back: %v", err)
+	}
+	are("serving", 1)
+	if err := s.set("rolled", map[string]string{"default_version": ""}); err != nil {
+		t.Error(err)
+	}
+	are("retired", 1)
+	legacy() // another one of the version that should be gone
+	are("retired", 2)
+	select {
+	case err := <-hungUp:
+		t.Errorf("a container was hung up on: %v", err)
+	default:
+	}
+	if n := s.containers.Stats().Accepted; n != 3 {
+		t.Errorf("%d connections, expected 3", n)
+	}
 }

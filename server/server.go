@@ -88,7 +88,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		metrics:  metrics.New(Version),
 		failed:   make(chan error, 1),
 		stopping: make(chan struct{}),
-		retiring: retirement{poke: make(chan struct{}, 1)},
+		retiring: retirement{poke: make(chan struct{}, 1), kept: make(map[scheduler.ModelID][]uint64)},
 	}
 	s.setState(admin.Starting)
 	s.settings.Store(&cfg)

@@ -9,6 +9,8 @@
 // reported is the median of the rounds, with the lowest and the highest.
 //
 //	codec    decode and encode of package shiva, against copy of the same bytes
+//	batches  a batch to a container and back, against a bare ZMTP exchange of the same bytes
+//	hostile  p99 of requests to a container beside hostile ones, against the same without them
 //	echo     bare gnet, writing back what it read: the bar of all that follows
 //	door     the TCP door, the gate and the scheduler, with a model inside the process
 //	go       shivad with a container in Go, a process of its own

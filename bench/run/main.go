@@ -15,6 +15,8 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"github.com/shivad/shivad/bench/load"
 )
 
 type options struct {
@@ -38,7 +40,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 9, "`rounds`, in each of which all systems take turns")
 	flag.DurationVar(&o.duration, "duration", time.Second, "measured `time` of one turn")
 	short := flag.Bool("short", false, "three rounds of half a second: for a look, not for a claim")
-	only := flag.String("only", "", "measure only the parts that match this `regexp`, of codec, door, go, python")
+	only := flag.String("only", "", "measure only the parts that match this `regexp`, of codec, batches, hostile, door, go, python")
 	flag.StringVar(&o.profile, "profile", "", "write a CPU profile of each server under each load to this `directory`")
 	flag.BoolVar(&o.markdown, "markdown", false, "write the tables in Markdown")
 	flag.StringVar(&o.python, "python", cmp.Or(os.Getenv("PYTHON"), "python3"), "Python `interpreter` that has shiva_container; $PYTHON if set")
@@ -70,6 +72,11 @@ func run(ctx context.Context, o options) (err error) {
 	began := time.Now()
 	fmt.Printf("goos: %s\ngoarch: %s\npkg: github.com/shivad/shivad/bench\ncpu: %s x %d\n", runtime.GOOS, runtime.GOARCH, cpuModel(), runtime.NumCPU())
 
+	for _, w := range workloads {
+		if w.frames, err = load.Frames(w.conns, w.model, w.dtype, w.shape); err != nil {
+			return err
+		}
+	}
 	var ratios []ratio
 	var absolute [][]string
 	if o.only.MatchString("codec") {
@@ -77,6 +84,22 @@ func run(ctx context.Context, o options) (err error) {
 		if ratios, err = codec(ctx, os.Stdout, bin, o.rounds, benchtime); err != nil {
 			return err
 		}
+	}
+	if o.only.MatchString("hostile") {
+		r, err := besideHostile(ctx, o, bin)
+		if err != nil {
+			return err
+		}
+		ratios = append(ratios, r)
+	}
+	var roundTrips [][]string
+	if o.only.MatchString("batches") {
+		benchtime := min(o.duration/25, 40*time.Millisecond).String() // short: some turns find the machine quiet
+		claims, table, err := batches(ctx, os.Stdout, bin, o.rounds, benchtime)
+		if err != nil {
+			return err
+		}
+		ratios, roundTrips = append(ratios, claims...), table
 	}
 	names := []string{"echo"}
 	for _, name := range []string{"door", "go", "python"} {
@@ -94,6 +117,10 @@ func run(ctx context.Context, o options) (err error) {
 	}
 
 	fmt.Println()
+	if roundTrips != nil {
+		writeTable(os.Stdout, o.markdown, []string{"a batch there and back", "µs", "MB/s", "B allocated", "in pieces"}, roundTrips)
+		fmt.Println()
+	}
 	if absolute != nil {
 		writeTable(os.Stdout, o.markdown, []string{"system, load", "req/s", "MB/s", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs/req"}, absolute)
 		fmt.Println()
@@ -114,6 +141,7 @@ func run(ctx context.Context, o options) (err error) {
 func build(ctx context.Context, bin string, names []string) error {
 	programs := map[string][]string{
 		"echo": {"./bench/echo"}, "door": {"./bench/door"}, "go": {"./cmd/shivad", "./bench/noop"}, "python": {"./cmd/shivad"},
+		"hostile": {"./cmd/shivad", "./bench/noop", "./bench/hostile"},
 	}
 	args := []string{"build", "-o", bin + string(filepath.Separator)}
 	for _, name := range names {

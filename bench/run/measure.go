@@ -26,12 +26,6 @@ func systems(ctx context.Context, o options, bin string, names []string) (sample
 	if err := build(ctx, bin, names); err != nil {
 		return nil, err
 	}
-	for _, w := range workloads {
-		var err error
-		if w.frames, err = load.Frames(w.conns, w.model, w.dtype, w.shape); err != nil {
-			return nil, err
-		}
-	}
 	var running []*system
 	defer func() {
 		for _, s := range running {

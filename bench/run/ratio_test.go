@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -41,7 +42,9 @@ func TestTables(t *testing.T) {
 func TestParseBench(t *testing.T) {
 	got := parseBench([]byte(`goos: linux
 BenchmarkDecode/dtype=float32/size=1MiB-2   	   10000	    100000 ns/op	 10485.76 MB/s	       0 B/op	       0 allocs/op
+BenchmarkCopy/size=1MiB 	   20000	     70000 ns/op	 14979.66 MB/s
 BenchmarkCopy/size=1MiB 	   20000	     50000 ns/op	 20971.52 MB/s
+BenchmarkCopy/size=1MiB 	   20000	     60000 ns/op	 17476.27 MB/s
 PASS
 `))
 	if len(got) != 2 || got[benchDecode]["MB/s"] != 10485.76 || got[benchDecode]["allocs/op"] != 0 || got[benchCopy]["ns/op"] != 50000 {
@@ -78,5 +81,35 @@ func TestRatiosAreOfTheSameRound(t *testing.T) {
 		if (r.bound == reported) != strings.Contains(r.what, "gathered") {
 			t.Errorf("%s: has it a limit? %v", r.what, r.bound != reported)
 		}
+	}
+}
+
+// TestBatchRatios: the claims about containers are taken within a round, and have the limits that they should.
+func TestBatchRatios(t *testing.T) {
+	all := map[string][]map[string]float64{}
+	for _, size := range batchSizes {
+		for _, socket := range batchSockets {
+			for i, via := range batchWays {
+				for round := range 3 {
+					ns := float64((i + 1) * (round + 1) * 1000)
+					all[benchOf(size, socket, via)] = append(all[benchOf(size, socket, via)], map[string]float64{"ns/op": ns, "MB/s": 1e9 / ns, "writes/op": 1, "allocs/op": 3, "B/op": 4096})
+				}
+			}
+		}
+	}
+	verdicts := map[string]int{}
+	for _, r := range batchRatios(all) {
+		cells := r.cells()
+		verdicts[cells[2]+" "+cells[4]]++
+		if strings.Contains(r.what, "container / bare ZMTP: time") && !slices.Equal(r.rounds, []float64{1.5, 1.5, 1.5}) {
+			t.Errorf("%s: %v", r.what, r.rounds)
+		}
+	}
+	want := map[string]int{"<= 1.5 pass": 2, ">= 0.7 FAIL": 2, "<= 1.01 pass": 1, "<= 2 FAIL": 1, "<= 4 pass": 1, "- reported": 6}
+	if !maps.Equal(verdicts, want) {
+		t.Errorf("verdicts %v, want %v", verdicts, want)
+	}
+	if n := len(batchTable(all)); n != len(all) {
+		t.Errorf("%d rows in the table, want %d", n, len(all))
 	}
 }

@@ -63,10 +63,11 @@ const (
 
 // A system is what takes the load: one server, and its container if it has one.
 type system struct {
-	name      string
-	addr      string
-	profile   string // of its pprof handlers
-	processes []*process
+	name       string
+	addr       string
+	profile    string // of its pprof handlers
+	containers string // where containers connect
+	processes  []*process
 }
 
 func (s *system) stop() {
@@ -108,7 +109,7 @@ func startSystem(ctx context.Context, name, bin, python string, echoLoops int) (
 			return nil, err
 		}
 	}
-	s := &system{name: name, addr: addrs[0], profile: addrs[1]}
+	s := &system{name: name, addr: addrs[0], profile: addrs[1], containers: addrs[2]}
 	defer func() {
 		if err != nil {
 			s.stop()
@@ -122,14 +123,16 @@ func startSystem(ctx context.Context, name, bin, python string, echoLoops int) (
 		s.processes = append(s.processes, p)
 		return nil
 	}
-	containers := addrs[2]
-	shivad := []string{filepath.Join(bin, "shivad"), "--tcp", s.addr, "--admin", s.profile, "--containers", containers}
-	models := []string{"-servers", containers, "-max-batch", strconv.Itoa(maxBatch), workloads[deep].declaration(), workloads[image].declaration()}
+	shivad := []string{filepath.Join(bin, "shivad"), "--tcp", s.addr, "--admin", s.profile, "--containers", s.containers}
+	models := []string{"-servers", s.containers, "-max-batch", strconv.Itoa(maxBatch), workloads[deep].declaration(), workloads[image].declaration()}
 	switch name {
 	case "echo":
 		err = begin(filepath.Join(bin, "echo"), "-listen", s.addr, "-loops", strconv.Itoa(echoLoops))
 	case "door":
 		err = begin(append([]string{filepath.Join(bin, "door"), "-listen", s.addr, "-admin", s.profile}, models[2:]...)...)
+	case "hostile":
+		shivad = append(shivad, "--config", filepath.Join(bin, "hostile.toml"))
+		fallthrough
 	case "go":
 		err = errors.Join(begin(shivad...), begin(append([]string{filepath.Join(bin, "noop")}, models...)...))
 	case "python":

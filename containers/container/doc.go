@@ -21,6 +21,10 @@
 //
 // # Concurrency
 //
-// Predict is called by one goroutine at a time, unless Model.Concurrency says otherwise. Several models in one process are several
-// calls of Serve.
+// Predict is called by one goroutine at a time, unless Model.Concurrency says otherwise. It is not always the same one: a model that was quick is computed
+// where the batch was read. Several models in one process are several calls of Serve.
+//
+// # Rows and tests
+//
+// [PerRow] makes a Predict of a function that computes one row. [Check] runs a model on made-up batches, without a server.
 package container

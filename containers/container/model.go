@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime/debug"
 	"time"
 
 	"github.com/shivad/shivad/containers/internal/wire"
@@ -21,7 +22,7 @@ type Model struct {
 	// Inputs and Outputs declare the tensors. Either all have -1 for their first dimension, the rows of a batch, or
 	// none has, and Predict gets one request at a time.
 	Inputs, Outputs []tensor.Spec
-	// Predict computes a batch: one tensor for each declared output, in that order, with b.Rows rows each. Names may be left
+	// Predict computes a batch (for a function of one row, see [PerRow]): one tensor for each declared output, in that order, with b.Rows rows each. Names may be left
 	// empty. An error fails the whole batch (rows of several requests are then tried again one by one, unless
 	// the server is told otherwise); [Batch.Fail] fails single rows. A panic is an error too. ctx ends when the time for
 	// draining is over. See the package's comment for who owns which memory.
@@ -247,17 +248,8 @@ func (b *Batch) write(outputs []tensor.Tensor, err error) {
 
 // check finds the author's mistakes where they can be named best.
 func (b *Batch) check(outputs []tensor.Tensor) error {
-	if len(outputs) != len(b.model.Outputs) {
-		return fmt.Errorf("container: Predict returned %d outputs, %d are declared", len(outputs), len(b.model.Outputs))
-	}
-	for i, t := range outputs {
-		spec := &b.model.Outputs[i]
-		if t.DType != spec.DType || !fits(t.Shape, spec.Shape, b.Rows) {
-			return fmt.Errorf("container: Predict returned %s %s for output %q, declared %s %s, for a batch of %d rows", t.DType, t.Shape, spec.Name, spec.DType, spec.Shape, b.Rows)
-		}
-		if err := t.Check(); err != nil {
-			return fmt.Errorf("container: output %q: %w", spec.Name, err)
-		}
+	if err := b.model.check(outputs, b.Rows); err != nil {
+		return err
 	}
 	for _, f := range b.failed {
 		if f.Row < 0 || f.Row >= b.Rows {
@@ -265,6 +257,34 @@ func (b *Batch) check(outputs []tensor.Tensor) error {
 		}
 	}
 	return nil
+}
+
+// check holds outputs for so many rows against the declaration.
+func (m *Model) check(outputs []tensor.Tensor, rows int) error {
+	if len(outputs) != len(m.Outputs) {
+		return fmt.Errorf("container: Predict returned %d outputs, %d are declared", len(outputs), len(m.Outputs))
+	}
+	for i, t := range outputs {
+		spec := &m.Outputs[i]
+		if t.DType != spec.DType || !fits(t.Shape, spec.Shape, rows) {
+			return fmt.Errorf("container: Predict returned %s %s for output %q, declared %s %s, for a batch of %d rows", t.DType, t.Shape, spec.Name, spec.DType, spec.Shape, rows)
+		}
+		if err := t.Check(); err != nil {
+			return fmt.Errorf("container: output %q: %w", spec.Name, err)
+		}
+	}
+	return nil
+}
+
+// call calls Predict. A panic is its error: one bad row must not end the process.
+func (m *Model) call(ctx context.Context, b *Batch, log *slog.Logger) (outputs []tensor.Tensor, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			log.Error("container: Predict panicked", "panic", r, "stack", string(debug.Stack()))
+			outputs, err = nil, fmt.Errorf("panic: %v", r)
+		}
+	}()
+	return m.Predict(ctx, b)
 }
 
 func fits(got, declared tensor.Shape, rows int) bool {

@@ -122,7 +122,7 @@ type server struct {
 	hello   []byte
 	hard    context.Context // ends when the drain has taken too long
 	pool    *tensor.Pool
-	turn    chan struct{} // held while Predict runs
+	turn    chan struct{} // held while a batch is computed
 	resolve lookup
 	health  *health
 }

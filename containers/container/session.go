@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,8 +31,13 @@ func (e *refusedError) Error() string { return "container: refused: " + e.reason
 // partTime bounds how long the last answer may take to leave after a goodbye.
 const partTime = 2 * time.Second
 
+// quick is how long Predict may have taken the last time for the next batch to be computed where it was read. To hand a batch of 256 KiB to
+// another goroutine costs about half as much: two threads are woken, and the bytes may be in the wrong core's cache.
+const quick = 100 * time.Microsecond
+
 // A session is one connection to one server. Its reader takes batches in; as many goroutines as Predicts may run at
-// once compute and answer; a timer beats.
+// once compute and answer; a timer beats. A model that is quick is computed by the reader itself. If it is not so quick after all, the timer
+// has another goroutine read on: there is always one reader, but not always the same.
 type session struct {
 	server *server
 	log    *slog.Logger
@@ -41,13 +45,17 @@ type session struct {
 	jobs   chan *Batch
 	ctx    context.Context // of Predict; ends with the session
 
-	said   atomic.Bool // something was sent since the last tick
+	ended  chan error     // holds one: why there is no reader any more
+	wg     sync.WaitGroup // goroutines that compute and read
+	quick  atomic.Bool    // the last Predict was
+	said   atomic.Bool    // something was sent since the last tick
 	silent time.Duration
 	beat   time.Duration
 
 	mu    sync.Mutex
 	timer *time.Timer
 	over  bool
+	since time.Time // the reader is in Predict since then; zero when it reads, or has been replaced
 	spare []*Batch
 }
 
@@ -66,22 +74,22 @@ func (s *server) session(ctx context.Context, log *slog.Logger, network, addr st
 	if err != nil {
 		return err
 	}
-	n := &session{server: s, log: log, conn: conn, jobs: make(chan *Batch, maxSlots)}
+	n := &session{server: s, log: log, conn: conn, jobs: make(chan *Batch, maxSlots), ended: make(chan error, 1)}
 	var stop context.CancelFunc
 	n.ctx, stop = context.WithCancel(s.hard)
 	defer stop()
 	// The drain's time is over: nothing is waited for any more.
 	defer context.AfterFunc(s.hard, func() { conn.Abort(context.Cause(s.hard)) })()
 
-	var wg sync.WaitGroup
 	for range cap(s.turn) {
-		wg.Go(n.compute) // ends when jobs is closed; joined below
+		n.wg.Go(n.work) // ends when jobs is closed; joined below
 	}
 	welcome, err := n.greet()
 	if err == nil && unhook() {
 		log.Info("container: registered", "at", welcome.Server)
 		drain := context.AfterFunc(ctx, func() { n.say(wire.Draining) })
-		err = n.receive()
+		n.wg.Go(n.read) // ends with the connection, or when it is replaced; joined below
+		err = <-n.ended
 		drain()
 		if !errors.Is(err, errDismissed) {
 			err = fmt.Errorf("%w: %w", errServed, err)
@@ -90,7 +98,7 @@ func (s *server) session(ctx context.Context, log *slog.Logger, network, addr st
 	var bye *goodbye
 	if errors.As(err, &bye) {
 		close(n.jobs) // what has been received is answered
-		wg.Wait()
+		n.wg.Wait()
 		n.part()
 	} else {
 		stop()
@@ -98,7 +106,7 @@ func (s *server) session(ctx context.Context, log *slog.Logger, network, addr st
 		n.over = true // what has been received is dropped
 		n.mu.Unlock()
 		close(n.jobs)
-		wg.Wait()
+		n.wg.Wait()
 	}
 	n.mu.Lock()
 	n.over = true
@@ -168,7 +176,14 @@ func readGoodbye(f []zmtp.Frame) error {
 	return &goodbye{g.Reason, g.Reconnect}
 }
 
-// receive takes messages until the connection ends or the server says goodbye.
+// read takes messages until the connection ends, the server says goodbye, or another goroutine has become the reader.
+func (n *session) read() {
+	if err := n.receive(); err != nil {
+		n.ended <- err
+	}
+}
+
+// receive is what read does; nil when there is another reader.
 func (n *session) receive() error {
 	b := n.batch()
 	defer func() { n.recycle(b) }()
@@ -182,6 +197,14 @@ func (n *session) receive() error {
 		}
 		switch f := b.message.Frames; string(f[0].Data) {
 		case wire.Batch:
+			if n.here() {
+				n.compute(b)
+				b = n.batch()
+				if !n.reads() {
+					return nil
+				}
+				continue
+			}
 			select {
 			case n.jobs <- b:
 				b = n.batch()
@@ -202,8 +225,34 @@ func (n *session) receive() error {
 	}
 }
 
-// compute answers batches until there are no more.
-func (n *session) compute() {
+// here tells whether the reader should compute the batch that it has read. If so it has the turn to do so.
+func (n *session) here() bool {
+	if !n.quick.Load() || cap(n.server.turn) > 1 {
+		return false
+	}
+	select {
+	case n.server.turn <- struct{}{}:
+	default:
+		return false // another batch is being computed: this is the time to read more
+	}
+	n.mu.Lock()
+	n.since = time.Now()
+	n.mu.Unlock()
+	return true
+}
+
+// reads ends what here began. It is false when another goroutine has begun to read meanwhile.
+func (n *session) reads() bool {
+	n.mu.Lock()
+	mine := !n.since.IsZero()
+	n.since = time.Time{}
+	n.mu.Unlock()
+	<-n.server.turn // last: the next one to have it may be another reader
+	return mine
+}
+
+// work computes what the reader does not, until there is no more.
+func (n *session) work() {
 	for b := range n.jobs {
 		n.mu.Lock()
 		over := n.over
@@ -212,36 +261,32 @@ func (n *session) compute() {
 			n.recycle(b)
 			continue
 		}
-		var outputs []tensor.Tensor
-		err := b.message.Refused
-		if err == nil {
-			err = b.read(time.Now())
-		}
-		if err == nil {
-			n.server.turn <- struct{}{}
-			outputs, err = n.predict(b)
-			<-n.server.turn
-		}
-		b.write(outputs, err)
-		n.said.Store(true)
-		if err := n.conn.Send(&b.out); err != nil {
-			n.recycle(b)
-			if errors.Is(err, zmtp.ErrQueueFull) {
-				n.conn.Abort(fmt.Errorf("the server does not read: %w", err))
-			}
-		}
+		n.server.turn <- struct{}{}
+		n.compute(b)
+		<-n.server.turn
 	}
 }
 
-// predict calls the model. A panic is its error: one bad row must not end the process.
-func (n *session) predict(b *Batch) (outputs []tensor.Tensor, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			n.log.Error("container: Predict panicked", "panic", r, "stack", string(debug.Stack()))
-			outputs, err = nil, fmt.Errorf("panic: %v", r)
+// compute answers a batch. The caller has the turn.
+func (n *session) compute(b *Batch) {
+	var outputs []tensor.Tensor
+	err := b.message.Refused
+	began := time.Now()
+	if err == nil {
+		err = b.read(began)
+	}
+	if err == nil {
+		outputs, err = n.server.model.call(n.ctx, b, n.log)
+	}
+	n.quick.Store(time.Since(began) < quick)
+	b.write(outputs, err)
+	n.said.Store(true)
+	if err := n.conn.Send(&b.out); err != nil {
+		n.recycle(b)
+		if errors.Is(err, zmtp.ErrQueueFull) {
+			n.conn.Abort(fmt.Errorf("the server does not read: %w", err))
 		}
-	}()
-	return n.server.model.Predict(n.ctx, b)
+	}
 }
 
 // batch returns one to receive into.
@@ -273,8 +318,14 @@ func (n *session) tick() {
 		return
 	}
 	n.timer.Reset(n.beat / 2)
+	deaf := !n.since.IsZero()
+	if deaf && time.Since(n.since) > quick {
+		n.since = time.Time{}
+		n.wg.Go(n.read) // instead of the one that computes; joined by session, which waits for the end of reading first
+	}
 	n.mu.Unlock()
-	if quiet := time.Since(n.conn.LastByte()); quiet > n.silent {
+	// A deaf session cannot judge: there may be bytes that nobody has read.
+	if quiet := time.Since(n.conn.LastByte()); quiet > n.silent && !deaf {
 		n.conn.Abort(fmt.Errorf("the server has been silent for %v", quiet.Round(time.Millisecond)))
 		return
 	}

@@ -118,8 +118,8 @@ type Session struct {
 	Version     string  `json:"version"`
 	Instance    string  `json:"instance,omitempty"` // what it calls itself
 	Remote      string  `json:"remote"`
-	RPC         string  `json:"rpc"` // generation of the container RPC: v1, v1b, v2, v2a, v3, v4; empty until its first message
-	State       string  `json:"state"`
+	RPC         string  `json:"rpc"`   // generation of the container RPC: v1, v1b, v2, v2a, v3, v4; empty until its first message
+	State       string  `json:"state"` // connecting, serving, draining, leaving; calling; retired: replaced, and there is no way to tell it
 	Connected   float64 `json:"connected_seconds"`
 	Silent      float64 `json:"silent_seconds"` // since its last message
 	Batches     int64   `json:"batches"`        // sent
@@ -127,7 +127,7 @@ type Session struct {
 	Failures    int64   `json:"failures"`       // batches that it failed, or answered with nonsense
 	Pending     int     `json:"pending"`        // batches that it has not answered yet
 	LastFailure string  `json:"last_failure,omitempty"`
-	Reason      string  `json:"reason,omitempty"` // why it is ending
+	Reason      string  `json:"reason,omitempty"` // why it is ending, or should
 }
 
 // A Process is one process that the server started.

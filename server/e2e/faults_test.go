@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,8 +24,11 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// asReplica makes this binary a container that answers 3x + 1, in 1 ms.
-const asReplica = "SHIVA_E2E_REPLICA"
+// asReplica makes this binary a container that answers 3x + 1, in 1 ms: of version 1, unless asVersion says otherwise.
+const (
+	asReplica = "SHIVA_E2E_REPLICA"
+	asVersion = "SHIVA_E2E_VERSION"
+)
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asReplica) == "" {
@@ -34,7 +38,7 @@ func TestMain(m *testing.M) {
 	defer cancel()
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int64, Shape: tensor.Shape{-1, 1}}}
 	err := container.Serve(ctx, container.Model{
-		Name: "affine", Version: "1", Inputs: x, Outputs: x, MaxBatch: 32,
+		Name: "affine", Version: cmp.Or(os.Getenv(asVersion), "1"), Inputs: x, Outputs: x, MaxBatch: 32,
 		Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
 			time.Sleep(time.Millisecond)
 			v, err := tensor.Values[int64](b.Inputs[0])
@@ -83,9 +87,10 @@ type load struct {
 
 	asked, right, wrong, unanswered atomic.Int64
 
-	mu    sync.Mutex
-	took  []time.Duration
-	types map[string]int // of error
+	mu      sync.Mutex
+	took    []time.Duration
+	types   map[string]int // of error
+	version string         // of the last answer
 }
 
 // begin starts the load. Each request is one call of the client, which gets one answer or none: a second one would be taken for the
@@ -141,6 +146,7 @@ func (l *load) ask(c *shiva.Client, n int64) {
 		return
 	}
 	l.right.Add(1)
+	l.version = string(shiva.Field(m.Metadata, "model_version"))
 }
 
 // end stops the load and holds it against the bars of reliability: every request answered once, none wrongly, each within its

@@ -1,0 +1,143 @@
+// Package hostile has peers that do their worst at the containers' address: what R13 of the reliability bars lists. They
+// are rated, so that what is measured beside them is the server and not the kernel's scheduler.
+package hostile
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A Peer is one kind of harm.
+type Peer struct {
+	Name string
+	// Words are all in the one line that the server logs about such a peer.
+	Words []string
+
+	bytes   []byte                                           // what it sends over a bare connection, which it then holds
+	answer  func(b *containertest.Batch) containertest.Reply // or how it answers batches, once it has registered
+	unasked bool                                             // it answers batches that there are not, as well
+}
+
+var (
+	greeting  = append(append([]byte{0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 0}, "NULL"...), make([]byte, 48)...)
+	handshake = append(bytes.Clone(greeting), "\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"...)
+)
+
+// Peers are all kinds. Those that answer batches wrongly serve a model of their own, named as they are, and are asked for it.
+func Peers() []Peer {
+	frame := func(size uint64) []byte { return binary.BigEndian.AppendUint64([]byte{2}, size) }
+	shaken := func(b []byte) []byte { return append(bytes.Clone(handshake), b...) }
+	return []Peer{
+		{Name: "silent", Words: []string{"greeting", "i/o timeout"}},
+		{Name: "half-greeting", Words: []string{"greeting", "i/o timeout"}, bytes: greeting[:20]},
+		{Name: "rubbish", Words: []string{"not a ZeroMQ greeting"}, bytes: bytes.Repeat([]byte{0xa5}, 4096)},
+		{Name: "frame-of-2^49", Words: []string{"frame 0 of 562949953421312 bytes", "limit"}, bytes: shaken(frame(1 << 49))},
+		{Name: "endless-multipart", Words: []string{"more than 8192 frames"}, bytes: shaken(bytes.Repeat([]byte{1, 0}, 10_000))},
+		{Name: "ping-flood", Words: []string{"not registered within"}, bytes: shaken(bytes.Repeat([]byte("\x04\x0a\x04PING\x00\x00ctx"), 200))},
+		{Name: "wrong-rows", Words: []string{"failed a batch", "model=wrong-rows/1", "for a batch of"}, answer: func(*containertest.Batch) containertest.Reply {
+			return containertest.Reply{Outputs: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{7}, Data: make([]byte, 28)}}}
+		}},
+		{Name: "wrong-id", Words: []string{"not out", "model=wrong-id/1"}, unasked: true, answer: func(b *containertest.Batch) containertest.Reply {
+			return containertest.Reply{Outputs: b.Inputs}
+		}},
+		{Name: "stale-id", Words: []string{"not out", "model=stale-id/1"}, answer: func(b *containertest.Batch) containertest.Reply {
+			return containertest.Reply{Outputs: b.Inputs, Twice: true}
+		}},
+	}
+}
+
+// Attack lets all peers at a server, each kind so many times a second, until ctx ends.
+func Attack(ctx context.Context, containers, clients string, perSecond int) error {
+	peers := Peers()
+	faults := make([]error, len(peers))
+	var all sync.WaitGroup
+	for i, p := range peers {
+		all.Go(func() { faults[i] = p.attack(ctx, containers, clients, time.Second/time.Duration(perSecond)) })
+	}
+	all.Wait()
+	return errors.Join(faults...)
+}
+
+// attack begins anew in each period. It ends with ctx, and with the connections that it has made.
+func (p Peer) attack(ctx context.Context, containers, clients string, period time.Duration) error {
+	ticker := time.NewTicker(period)
+	defer ticker.Stop()
+	var held sync.WaitGroup
+	defer held.Wait()
+	for {
+		if p.answer != nil {
+			if err := p.lie(ctx, containers, clients, ticker.C); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("hostile: %s: %w", p.Name, err)
+			}
+		} else {
+			c, err := new(net.Dialer).DialContext(ctx, "tcp", containers)
+			if err != nil {
+				if ctx.Err() != nil {
+					return nil
+				}
+				return fmt.Errorf("hostile: %s: %w", p.Name, err)
+			}
+			held.Go(func() { // ends when the server hangs up, or ctx ends
+				defer context.AfterFunc(ctx, func() { c.Close() })()
+				_, _ = c.Write(p.bytes) // the server may have hung up before it has all
+				_, _ = io.Copy(io.Discard, c)
+				c.Close()
+			})
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// lie registers, and answers the requests of a client of its own wrongly until ctx ends.
+func (p Peer) lie(ctx context.Context, containers, clients string, next <-chan time.Time) error {
+	client, err := shiva.Dial(ctx, clients)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	spec := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1}}}
+	c, err := containertest.Dial(ctx, containers, containertest.Model{Name: p.Name, Version: "1", Inputs: spec, Outputs: spec, Answer: p.answer})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for {
+		if p.unasked {
+			if err := c.Send(containertest.Result(42, spec, containertest.Reply{Error: "not asked"})...); err != nil {
+				return err
+			}
+		}
+		x, err := tensor.FromSlice(tensor.Shape{}, []float32{1})
+		if err != nil {
+			return err
+		}
+		asked, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		m, err := client.Do(asked, &shiva.Message{Namespace: p.Name, Tensors: []tensor.Tensor{x}})
+		cancel()
+		if err == nil {
+			m.Release()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.Gone():
+			return errors.New("the server has ended its session")
+		case <-next:
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/bench/internal/hostile"
+	"github.com/shivad/shivad/bench/load"
+)
+
+const (
+	// hostileRate is how many peers of each kind come in a second, and hostileLoad how many requests of the others: together about
+	// a third of two cores. With more, it would be the kernel's scheduler that is measured.
+	hostileRate = "5"
+	hostileLoad = 1000
+	// hostileConfig turns strangers away soon, so that their end is seen within a turn.
+	hostileConfig = "[containers]\nhandshake_timeout = \"400ms\"\n"
+)
+
+// besideHostile measures what hostile peers at the containers' address do to the p99 of requests to a container that behaves: turns with and without them
+// alternate, every other round in reverse order. It fails when one of them is not named in the server's log.
+func besideHostile(ctx context.Context, o options, bin string) (r ratio, err error) {
+	r = ratio{what: "p99 beside hostile containers / without them", bound: atMost, limit: 1.2}
+	if err := build(ctx, bin, []string{"hostile"}); err != nil {
+		return r, err
+	}
+	if err := os.WriteFile(filepath.Join(bin, "hostile.toml"), []byte(hostileConfig), 0o600); err != nil {
+		return r, err
+	}
+	s, err := startSystem(ctx, "hostile", bin, o.python, o.echoLoops)
+	if err != nil {
+		return r, err
+	}
+	defer s.stop()
+	order := []bool{false, true}
+	for round := range o.rounds {
+		p99 := map[bool]time.Duration{}
+		for _, beside := range order {
+			if p99[beside], err = hostileTurn(ctx, o, s, bin, beside, uint64(round)); err != nil {
+				return r, err
+			}
+		}
+		r.rounds = append(r.rounds, float64(p99[true])/float64(p99[false]))
+		slices.Reverse(order)
+	}
+	return r, named(s.processes[0].output())
+}
+
+// hostileTurn is the p99 of an open loop, with or without hostile peers.
+func hostileTurn(ctx context.Context, o options, s *system, bin string, beside bool, seed uint64) (time.Duration, error) {
+	if beside {
+		p, err := start(bin, filepath.Join(bin, "hostile"), "-containers", s.containers, "-clients", s.addr, "-rate", hostileRate)
+		if err != nil {
+			return 0, err
+		}
+		defer p.stop()
+		peers := *s
+		peers.processes = append(slices.Clone(s.processes), p)
+		s = &peers
+	}
+	w := workloads[deep]
+	got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames, Conns: w.conns, Rate: hostileLoad, Seed: seed,
+		Warmup: 500 * time.Millisecond, Duration: 2 * o.duration, Check: load.SameTensors})
+	if err := errors.Join(err, s.alive()); err != nil {
+		return 0, err
+	}
+	fmt.Print(got.Line(fmt.Sprintf("Hostile/beside=%t", beside)))
+	if got.Failed > 0 || got.Lost > 0 || got.Answered == 0 {
+		return 0, fmt.Errorf("run: beside hostile containers: %d answered, %d failed, %d lost: %s", got.Answered, got.Failed, got.Lost, got.Failure)
+	}
+	return got.Latency.Quantile(0.99), nil
+}
+
+var sessionOf = regexp.MustCompile(` session=\d+ `)
+
+// named says which of the hostile peers the log does not name, or names twice for one connection.
+func named(log string) error {
+	var faults []error
+	for _, p := range hostile.Peers() {
+		seen := map[string]bool{}
+		for line := range strings.Lines(log) {
+			if slices.ContainsFunc(p.Words, func(word string) bool { return !strings.Contains(line, word) }) {
+				continue
+			}
+			session := sessionOf.FindString(line)
+			if seen[session] {
+				faults = append(faults, fmt.Errorf("run: hostile peer %s is named twice in the log, for%s", p.Name, session))
+			}
+			seen[session] = true
+		}
+		if len(seen) == 0 {
+			faults = append(faults, fmt.Errorf("run: hostile peer %s is not named in the log: no line with %q", p.Name, p.Words))
+		}
+	}
+	return errors.Join(faults...)
+}

@@ -1,0 +1,87 @@
+package containers
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// A throttle bounds what connections that come and go can write to the log. Each second the first lines about every
+// subject pass, and so many about all subjects together; of the others one line says how many there were, when the
+// second is over. So the first of a thousand deaths is told, and whoever else connects meanwhile is not hidden by them.
+type throttle struct {
+	// Set once.
+	log   *slog.Logger
+	each  int // lines about one subject in a second
+	total int // about all subjects
+
+	mu     sync.Mutex
+	second time.Time      // when the one that is counted began
+	passed map[string]int // by subject; has at most total entries
+	all    int            // sum of passed
+	held   uint64
+	most   map[string]uint64 // of held, by those subjects that are in passed
+	timer  *time.Timer       // runs while held is not 0
+}
+
+const (
+	linesPerModel   = 20
+	linesOfModels   = 100
+	linesOfUnknowns = 20
+)
+
+func newThrottle(log *slog.Logger, each, total int) *throttle {
+	return &throttle{log: log, each: each, total: total, passed: make(map[string]int), most: make(map[string]uint64)}
+}
+
+// write logs a line about a subject, or counts it. It may be called from anywhere.
+func (q *throttle) write(about string, level slog.Level, text string, args ...any) {
+	if q.allow(about, time.Now()) {
+		q.log.Log(context.Background(), level, text, args...)
+	}
+}
+
+func (q *throttle) allow(about string, now time.Time) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if now.Sub(q.second) >= time.Second {
+		q.second, q.all = now, 0
+		clear(q.passed)
+	}
+	n := q.passed[about]
+	if n < q.each && q.all < q.total {
+		q.passed[about] = n + 1
+		q.all++
+		return true
+	}
+	q.held++
+	if n > 0 {
+		q.most[about]++
+	}
+	if q.timer == nil {
+		q.timer = time.AfterFunc(q.second.Add(time.Second).Sub(now), q.tell)
+	}
+	return false
+}
+
+// tell says how many lines were left out since the last time, if any were.
+func (q *throttle) tell() {
+	q.mu.Lock()
+	held, about, most := q.held, "", uint64(0)
+	for subject, n := range q.most {
+		if n > most {
+			about, most = subject, n
+		}
+	}
+	q.held = 0
+	clear(q.most)
+	if q.timer != nil {
+		q.timer.Stop()
+		q.timer = nil
+	}
+	q.mu.Unlock()
+	if held > 0 {
+		q.log.Warn("log lines about containers were left out", "lines", held, "most_about", about, "of_them", most)
+	}
+}
