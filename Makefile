@@ -16,7 +16,7 @@ PYTHON_SOURCES := containers/python examples bench server
 
 CHECKS := fmt vet staticcheck tidy scripts imports unit race soak invariants fuzz python e2e
 
-.PHONY: help build run test $(CHECKS) bench bench-goodput bench-deadlines bench-scheduler clean
+.PHONY: help build run test $(CHECKS) redis bench bench-goodput bench-deadlines bench-scheduler clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,16 +55,16 @@ scripts: ## shell scripts parse
 imports: ## packages import only what their room may
 	go test -run 'TestImportDirections|TestTopLevel|TestOneFileKnowsGnet' ./server
 
-unit: ## unit tests, golden vectors and allocation budgets
+unit: redis ## unit tests, golden vectors and allocation budgets
 	go test ./...
 
-race: ## the same under the race detector
+race: redis ## the same under the race detector
 	go test -race ./...
 
 soak: ## the scheduler under everything at once for SOAKTIME (1m), under the race detector
 	go test -race -count=1 ./scheduler -run 'TestSoak$$' -soak $(SOAKTIME)
 
-invariants: ## the same with buffers poisoned when released
+invariants: redis ## the same with buffers poisoned when released
 	go test -tags invariants ./...
 
 fuzz: ## every fuzz target for FUZZTIME (5s)
@@ -97,6 +97,9 @@ bench-scheduler: ## what a request costs in the scheduler, what picking a batch 
 
 clean: ## remove what the other targets made
 	rm -rf bin $(VENV) $$(find . -name .ruff_cache -o -name .mypy_cache -o -name .pytest_cache -o -name __pycache__ -o -name "*.egg-info")
+
+redis: ## install the redis-server that tests start, if there is none (Debian, as root)
+	@.ci/redis
 
 $(VENV)/ready: .ci/venv .ci/requirements.txt containers/python/pyproject.toml
 	.ci/venv $(VENV)

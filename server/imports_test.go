@@ -44,6 +44,8 @@ server/admin:
 server/metrics:             scheduler github.com/prometheus/client_golang
 server/internal/cache:      server/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/internal/gate:       server/internal/cache server/internal/nearest server/metrics scheduler shiva shiva/tensor
+server/state:               github.com/redis/go-redis/v9 go.etcd.io/bbolt
+server/state/statetest:     server/state
 server/internal/predict:    server/internal/gate server/config server/metrics scheduler shiva/tensor
 server/tcp:                 server/internal/gate server/metrics scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys
 server:                     server/internal/clock server/internal/gate server/internal/predict server/tcp server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/containertest

@@ -1,0 +1,126 @@
+package state
+
+import (
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+// A fileWrite is one transaction that applies a group of updates.
+type fileWrite struct {
+	lifetime time.Duration // of ids
+	maxIDs   int
+	now      time.Time
+
+	ids     int     // how many are remembered
+	changed []Entry // for the mirror, once the transaction is committed
+}
+
+// apply does all updates. What is wrong with one of them is in its err; an error that is returned undoes them all.
+func (w *fileWrite) apply(tx *bbolt.Tx, group []*fileUpdate) error {
+	for _, u := range group {
+		if err := w.update(tx, u); err != nil {
+			return err
+		}
+	}
+	if len(w.changed) == 0 {
+		return errReadOnly
+	}
+	return w.forget(tx)
+}
+
+func (w *fileWrite) update(tx *bbolt.Tx, u *fileUpdate) error {
+	if u.ctx.Err() != nil {
+		u.err = ended(u.ctx, "waiting to change "+u.key)
+		return nil
+	}
+	entries := tx.Bucket(bucketEntries)
+	old := Entry{Key: u.key}
+	if b := entries.Get([]byte(u.key)); b != nil {
+		var err error
+		if old, err = decodeRecord(u.key, b); err != nil {
+			return err
+		}
+	}
+	hash := hashID(u.key, u.id)
+	if u.id != "" && w.applied(tx, hash) {
+		u.entry, u.err = old, ErrApplied
+		return nil
+	}
+	value := u.call(old.Value)
+	if u.err != nil || u.panicked != nil {
+		return nil
+	}
+	revision, err := entries.NextSequence()
+	if err != nil {
+		return err
+	}
+	e := Entry{Key: u.key, Value: value, Revision: revision}
+	if value == nil {
+		err = entries.Delete([]byte(u.key))
+	} else {
+		err = entries.Put([]byte(u.key), appendRecord(nil, e))
+	}
+	if err == nil && u.id != "" {
+		err = w.remember(tx, hash)
+	}
+	u.entry = e.seen()
+	w.changed = append(w.changed, e)
+	return err
+}
+
+// call has the caller's function compute the new value. It runs on the store's goroutine, so what it panics with is
+// handed back.
+func (u *fileUpdate) call(old []byte) (value []byte) {
+	defer func() { u.panicked = recover() }()
+	if value, u.err = u.change(old); u.err == nil {
+		u.err = checkValue(u.key, value)
+	}
+	return value
+}
+
+func (w *fileWrite) expired(at []byte) bool {
+	return w.now.UnixMilli()-int64(binary.BigEndian.Uint64(at)) >= w.lifetime.Milliseconds()
+}
+
+func (w *fileWrite) applied(tx *bbolt.Tx, hash idHash) bool {
+	at := tx.Bucket(bucketApplied).Get(hash[:])
+	return len(at) == 8 && !w.expired(at)
+}
+
+// remember notes the id of an update, once more if it had expired.
+func (w *fileWrite) remember(tx *bbolt.Tx, hash idHash) error {
+	applied, byTime := tx.Bucket(bucketApplied), tx.Bucket(bucketByTime)
+	if before := applied.Get(hash[:]); before == nil {
+		w.ids++
+	} else if err := byTime.Delete(slices.Concat(before, hash[:])); err != nil {
+		return err
+	}
+	at := binary.BigEndian.AppendUint64(nil, uint64(w.now.UnixMilli()))
+	if err := applied.Put(hash[:], at); err != nil {
+		return err
+	}
+	return byTime.Put(slices.Concat(at, hash[:]), nil)
+}
+
+// forget drops the ids that are too old or too many, a few at a time: a transaction adds fewer than that.
+func (w *fileWrite) forget(tx *bbolt.Tx) error {
+	applied := tx.Bucket(bucketApplied)
+	oldest := tx.Bucket(bucketByTime).Cursor()
+	for range 2 * maxGroup {
+		k, _ := oldest.First()
+		if len(k) != 8+len(idHash{}) || (w.ids <= w.maxIDs && !w.expired(k[:8])) {
+			return nil
+		}
+		if err := applied.Delete(k[8:]); err != nil {
+			return err
+		}
+		if err := oldest.Delete(); err != nil {
+			return err
+		}
+		w.ids--
+	}
+	return nil
+}

@@ -1,0 +1,83 @@
+package state
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// memory is a Store that forgets everything when the process ends.
+type memory struct {
+	*mirror
+	opts  Options
+	since time.Time
+
+	locks keyLocks // one update of a key at a time
+
+	// Guarded by mu.
+	mu       sync.Mutex
+	revision uint64
+	applied  recent[idHash]
+}
+
+// NewMemory makes a store that keeps nothing beyond the process: for tests, and for servers that are told everything at
+// their start.
+func NewMemory(opts Options) (Store, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &memory{mirror: newMirror(nil), opts: opts, since: time.Now(), applied: newRecent[idHash](opts.MaxIDs)}, nil
+}
+
+func (m *memory) Update(ctx context.Context, key, id string, change func([]byte) ([]byte, error)) (Entry, error) {
+	if err := checkKey(key); err != nil {
+		return Entry{}, err
+	}
+	ctx, cancel := withCallTimeout(ctx)
+	defer cancel()
+	unlock, err := m.locks.lock(ctx, key)
+	if err != nil {
+		return Entry{}, err
+	}
+	defer unlock()
+	old, err := m.Get(key)
+	if err != nil {
+		return Entry{}, err
+	}
+	now, hash := uint64(time.Now().UnixMilli()), hashID(key, id)
+	m.mu.Lock()
+	at, applied := m.applied.at[hash]
+	m.mu.Unlock()
+	if applied && id != "" && now-at < uint64(m.opts.IDLifetime.Milliseconds()) {
+		return old, ErrApplied
+	}
+	value, err := change(old.Value)
+	if err == nil {
+		err = checkValue(key, value)
+	}
+	if err != nil {
+		return Entry{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if id != "" {
+		m.applied.add(hash, now)
+	}
+	m.revision++
+	e := Entry{Key: key, Value: value, Revision: m.revision}
+	m.set(e)
+	return e.seen(), nil
+}
+
+func (m *memory) Health() Health {
+	if _, err := m.Get(""); err != nil {
+		return Health{Err: err, Since: m.since}
+	}
+	return Health{Since: m.since}
+}
+
+func (m *memory) Close() error {
+	m.close()
+	return nil
+}

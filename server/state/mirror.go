@@ -1,0 +1,205 @@
+package state
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// A mirror is the reading half of every store: all entries in memory, and who wants to know of changes.
+type mirror struct {
+	mu       sync.RWMutex
+	unread   error                       // why nothing can be read; nil: it can
+	rooms    map[string]map[string]Entry // by first segment, then by key
+	gone     recent[string]              // revisions at which keys were deleted
+	watchers map[*watcher]struct{}
+}
+
+// maxGone is how many deleted keys are remembered, in each server and in Redis.
+const maxGone = 1 << 16
+
+type watcher struct {
+	prefix  string
+	changed chan<- struct{}
+}
+
+func newMirror(unread error) *mirror {
+	return &mirror{unread: unread, rooms: map[string]map[string]Entry{}, gone: newRecent[string](maxGone), watchers: map[*watcher]struct{}{}}
+}
+
+// room is the first segment of a key.
+func room(key string) string {
+	first, _, _ := strings.Cut(key, "/")
+	return first
+}
+
+func (m *mirror) Get(key string) (Entry, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	e := m.rooms[room(key)][key]
+	e.Key = key
+	return e, m.unread
+}
+
+func (m *mirror) List(prefix string) ([]Entry, error) {
+	var all []Entry
+	m.mu.RLock()
+	unread := m.unread
+	collect := func(r map[string]Entry) {
+		for key, e := range r {
+			if strings.HasPrefix(key, prefix) {
+				all = append(all, e)
+			}
+		}
+	}
+	if first, _, whole := strings.Cut(prefix, "/"); whole {
+		collect(m.rooms[first])
+	} else {
+		for _, r := range m.rooms {
+			collect(r)
+		}
+	}
+	m.mu.RUnlock()
+	if unread != nil {
+		return nil, unread
+	}
+	slices.SortFunc(all, func(a, b Entry) int { return strings.Compare(a.Key, b.Key) })
+	return all, nil
+}
+
+func (m *mirror) Watch(prefix string, changed chan<- struct{}) (stop func()) {
+	w := &watcher{prefix, changed}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.watchers[w] = struct{}{}
+	w.tell()
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.watchers, w)
+	}
+}
+
+// tell does not wait: a signal that has not been read yet stands for this one, too.
+func (w *watcher) tell() {
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+// set takes entries over, and deletes those without value. An entry that is older than what is here changes nothing: a store
+// hears of its own changes twice, and of others' maybe late.
+func (m *mirror) set(entries ...Entry) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range entries {
+		m.setLocked(e)
+	}
+}
+
+func (m *mirror) setLocked(e Entry) {
+	first := room(e.Key)
+	r := m.rooms[first]
+	if e.Revision <= max(r[e.Key].Revision, m.gone.at[e.Key]) {
+		return
+	}
+	if e.Value == nil {
+		m.gone.add(e.Key, e.Revision)
+		if _, ok := r[e.Key]; !ok {
+			return
+		}
+		if delete(r, e.Key); len(r) == 0 {
+			delete(m.rooms, first)
+		}
+	} else {
+		delete(m.gone.at, e.Key)
+		if r == nil {
+			r = map[string]Entry{}
+			m.rooms[first] = r
+		}
+		r[e.Key] = e
+	}
+	for w := range m.watchers {
+		if strings.HasPrefix(e.Key, w.prefix) {
+			w.tell()
+		}
+	}
+}
+
+// A snapshot is all that is stored, with every change up to a revision.
+type snapshot struct {
+	entries  map[string]Entry
+	deleted  map[string]uint64 // revisions at which keys were deleted
+	floor    uint64            // deletions up to this revision may be missing from deleted
+	revision uint64
+}
+
+// adopt makes the mirror what the snapshot is, and lets it be read. What is newer here stays.
+func (m *mirror) adopt(s snapshot) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.unread == ErrClosed {
+		return
+	}
+	for key, revision := range s.deleted {
+		m.setLocked(Entry{Key: key, Revision: revision})
+	}
+	for _, r := range m.rooms {
+		for key := range maps.Clone(r) {
+			if _, ok := s.entries[key]; !ok {
+				m.setLocked(Entry{Key: key, Revision: s.revision})
+			}
+		}
+	}
+	for _, e := range s.entries {
+		m.setLocked(e)
+	}
+	m.gone.floor = max(m.gone.floor, s.floor)
+	m.unread = nil
+}
+
+// newer is what the mirror knows and the snapshot does not: entries, those without value are deletions.
+func (m *mirror) newer(s snapshot) []Entry {
+	var all []Entry
+	missing := func(key string, revision uint64) bool {
+		there := max(s.entries[key].Revision, s.deleted[key])
+		return revision > there && (there > 0 || revision > s.floor)
+	}
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for _, r := range m.rooms {
+		for key, e := range r {
+			if missing(key, e.Revision) {
+				all = append(all, e)
+			}
+		}
+	}
+	for key, revision := range m.gone.at {
+		if missing(key, revision) {
+			all = append(all, Entry{Key: key, Revision: revision})
+		}
+	}
+	return all
+}
+
+// floor is up to which revision deletions may have been forgotten.
+func (m *mirror) floor() uint64 {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.gone.floor
+}
+
+// close has everything answered with ErrClosed from now on. False: it was closed before.
+func (m *mirror) close() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.unread == ErrClosed {
+		return false
+	}
+	m.unread = ErrClosed
+	m.rooms = map[string]map[string]Entry{}
+	clear(m.watchers)
+	return true
+}

@@ -1,0 +1,351 @@
+package state
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+const (
+	maxTries    = 64                    // of an update that others are faster than
+	maxPause    = 32 * time.Millisecond // between two tries
+	dialTimeout = 2 * time.Second
+	readTimeout = 30 * time.Second // of everything, which is the longest answer; calls end with their contexts
+)
+
+// redisStore is a Store in Redis, which other servers may share. Updates go to Redis, and are in the mirror when they return;
+// one goroutine follows what others change (follow.go).
+type redisStore struct {
+	*mirror
+	opts    Options
+	client  *redis.Client
+	keys    []string // of the scripts
+	channel string
+	locks   keyLocks
+
+	ctx      context.Context // ended by Close
+	cancel   context.CancelFunc
+	follower sync.WaitGroup // follow
+	reread   chan struct{}  // has follow read everything again
+	tried    chan struct{}  // closed when the first attempt to read has ended
+	seen     uint64         // owned by follow: revision up to which every change has been seen
+
+	// Guarded by mu, which is taken before the mirror's.
+	mu      sync.Mutex
+	life    string        // of the data that the mirror holds; "" while it may hold what Redis has not
+	late    bool          // the mirror got something of an earlier life that Redis may not have
+	turned  chan struct{} // closed and replaced when life or health changes
+	health  Health
+	applied recent[idHash] // ids by time in ms
+}
+
+func openRedis(ctx context.Context, target string, opts Options) (*redisStore, error) {
+	o, err := redis.ParseURL(target)
+	if err != nil {
+		// The error of a URL quotes it, and with it the password.
+		if u, ok := errors.AsType[*url.Error](err); ok {
+			err = u.Err
+		}
+		return nil, fmt.Errorf("state: address of Redis: %w", err)
+	}
+	logging.Disable() // go-redis prints on its own what it also returns
+	o.MaxRetries = -1 // an update that was sent twice would be applied twice
+	o.DialerRetries = 1
+	o.ContextTimeoutEnabled = true
+	o.DisableIdentity = true
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	for _, d := range []struct {
+		at  *time.Duration
+		def time.Duration
+	}{{&o.DialTimeout, dialTimeout}, {&o.ReadTimeout, readTimeout}, {&o.WriteTimeout, readTimeout}} {
+		if *d.at == 0 {
+			*d.at = d.def
+		}
+	}
+	s := &redisStore{
+		mirror: newMirror(fmt.Errorf("%w: Redis at %s has not been read yet", ErrUnavailable, o.Addr)),
+		opts:   opts, client: redis.NewClient(o),
+		reread: make(chan struct{}, 1), tried: make(chan struct{}), turned: make(chan struct{}),
+		applied: newRecent[idHash](opts.MaxIDs),
+	}
+	s.health = Health{Err: s.unread, Since: time.Now()}
+	for _, name := range []string{"meta", "entries", "deleted", "applied"} {
+		s.keys = append(s.keys, opts.Namespace+":"+name)
+	}
+	s.channel = opts.Namespace + ":changes"
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.follower.Go(s.follow)
+	select {
+	case <-s.tried:
+	case <-ctx.Done():
+	}
+	return s, nil
+}
+
+func (s *redisStore) Update(ctx context.Context, key, id string, change func([]byte) ([]byte, error)) (Entry, error) {
+	if err := checkKey(key); err != nil {
+		return Entry{}, err
+	}
+	ctx, cancel := withCallTimeout(ctx)
+	defer cancel()
+	// One at a time from this server: then only servers are in each other's way.
+	unlock, err := s.locks.lock(ctx, key)
+	if err != nil {
+		return Entry{}, err
+	}
+	defer unlock()
+	life, err := s.ready(ctx, "")
+	if err != nil {
+		return Entry{}, err
+	}
+	// The mirror may be behind. Then the commit does not take place, and tells what is there.
+	old, err := s.Get(key)
+	if err != nil {
+		return Entry{}, err
+	}
+	for try := 0; try < maxTries; {
+		value, refused := change(old.Value)
+		if refused == nil {
+			refused = checkValue(key, value)
+		}
+		if refused != nil {
+			// That may rest on what is no longer so.
+			now, err := s.read(ctx, key)
+			if err != nil {
+				return Entry{}, err
+			}
+			if now.Revision == old.Revision {
+				return Entry{}, refused
+			}
+			old = now
+			try++
+			continue
+		}
+		r, err := s.commit(ctx, life, old, id, value)
+		if err != nil {
+			return Entry{}, s.broken(ctx, "changing "+key, err)
+		}
+		switch r.outcome {
+		case "done":
+			s.committed(life, r, id)
+			return r.entry.seen(), nil
+		case "applied":
+			return r.entry, ErrApplied
+		case "changed":
+			old = r.entry
+			try++
+			err = pause(ctx, rand.N(min(time.Millisecond<<min(try, 10), maxPause)))
+		case "hold":
+			err = pause(ctx, r.wait)
+		case "life":
+			s.askReread()
+			life, err = s.ready(ctx, life)
+		}
+		if err != nil {
+			return Entry{}, err
+		}
+	}
+	return Entry{}, fmt.Errorf("%w: %s, %d times", ErrConflict, key, maxTries)
+}
+
+// A commitReply is what the commit script answered.
+type commitReply struct {
+	outcome string        // as the script has it
+	entry   Entry         // done: as it is now; applied, changed: as it is there
+	time    uint64        // done: ms since 1970
+	wait    time.Duration // hold
+}
+
+func (s *redisStore) commit(ctx context.Context, life string, old Entry, id string, value []byte) (commitReply, error) {
+	op := "set"
+	if value == nil {
+		op = "delete"
+	}
+	var hash []byte
+	if id != "" {
+		h := hashID(old.Key, id)
+		hash = h[:]
+	}
+	reply, err := commitScript.Run(ctx, s.client, s.keys, s.channel, life, old.Key, old.Revision, op, value, hash,
+		s.opts.IDLifetime.Milliseconds(), s.opts.MaxIDs, maxGone).Slice()
+	if err != nil {
+		return commitReply{}, err
+	}
+	return decodeCommitReply(old.Key, value, reply)
+}
+
+func decodeCommitReply(key string, value []byte, reply []any) (commitReply, error) {
+	var r commitReply
+	at := func(i int) any {
+		if i < len(reply) {
+			return reply[i]
+		}
+		return nil
+	}
+	r.outcome, _ = at(0).(string)
+	r.entry = Entry{Key: key}
+	switch r.outcome {
+	case "life":
+		return r, nil
+	case "hold":
+		if ms, ok := at(1).(int64); ok {
+			r.wait = time.Duration(ms) * time.Millisecond
+			return r, nil
+		}
+	case "done":
+		revision, ok := at(1).(int64)
+		now, ok2 := at(2).(int64)
+		if ok && ok2 {
+			r.entry.Value, r.entry.Revision, r.time = value, uint64(revision), uint64(now)
+			return r, nil
+		}
+	case "applied", "changed":
+		stored, ok := at(1).(string)
+		if !ok {
+			return r, nil
+		}
+		var err error
+		r.entry, err = decodeStored(key, stored)
+		return r, err
+	}
+	return r, fmt.Errorf("%w: answer %.80q of the commit script", ErrCorrupt, reply)
+}
+
+// read reads one key from Redis.
+func (s *redisStore) read(ctx context.Context, key string) (Entry, error) {
+	stored, err := s.client.HGet(ctx, s.keys[1], key).Result()
+	if errors.Is(err, redis.Nil) {
+		return Entry{Key: key}, nil
+	}
+	if err != nil {
+		return Entry{}, s.broken(ctx, "reading "+key, err)
+	}
+	return decodeStored(key, stored)
+}
+
+// committed puts what Redis has acknowledged into the mirror, before the caller hears of it.
+func (s *redisStore) committed(life string, r commitReply, id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.set(r.entry)
+	if id != "" {
+		s.applied.add(hashID(r.entry.Key, id), r.time)
+	}
+	if s.life != life {
+		// Redis lost its data between its answer and now. This goes back to it, too.
+		s.late = true
+		s.askReread()
+	}
+}
+
+// askReread has follow read everything again. It does not wait.
+func (s *redisStore) askReread() {
+	select {
+	case s.reread <- struct{}{}:
+	default:
+	}
+}
+
+// ready waits until the mirror holds what Redis does, in another life than not, and gives that life. It does not
+// wait for a Redis that is away.
+func (s *redisStore) ready(ctx context.Context, not string) (string, error) {
+	for {
+		s.mu.Lock()
+		life, health, turned := s.life, s.health, s.turned
+		s.mu.Unlock()
+		switch {
+		case s.ctx.Err() != nil:
+			return "", ErrClosed
+		case health.Err != nil:
+			return "", fmt.Errorf("since %s: %w", health.Since.Format(time.RFC3339), health.Err)
+		case life != "" && life != not:
+			return life, nil
+		}
+		select {
+		case <-turned:
+		case <-ctx.Done():
+			return "", ended(ctx, "waiting for all to be read again from Redis")
+		case <-s.ctx.Done():
+			return "", ErrClosed
+		}
+	}
+}
+
+// broken puts an error of Redis or of the connection to it into the words of this package.
+func (s *redisStore) broken(ctx context.Context, doing string, err error) error {
+	at := "Redis at " + s.client.Options().Addr
+	if end, ok := ctx.Deadline(); ok && !time.Now().Before(end) {
+		<-ctx.Done() // the connection has the same deadline, and may be a moment faster
+	}
+	switch {
+	case s.ctx.Err() != nil:
+		return ErrClosed
+	case errors.Is(err, ErrCorrupt):
+		return fmt.Errorf("%s: %s: %w", at, doing, err)
+	case strings.HasPrefix(err.Error(), "OOM "):
+		return fmt.Errorf("%w: %s: %s: %w", ErrFull, at, doing, err)
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", ended(ctx, at+": "+doing), err)
+	}
+	return fmt.Errorf("%w: %s: %s: %w", ErrUnavailable, at, doing, err)
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ended(ctx, "waiting to try again")
+	}
+}
+
+func (s *redisStore) setHealth(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	log := s.opts.Logger.With(slog.String("redis", s.client.Options().Addr))
+	switch was := s.health; {
+	case err == nil && was.Err != nil:
+		log.Info("state is in reach", "away", time.Since(was.Since).Round(time.Millisecond))
+		s.health.Since = time.Now()
+	case err != nil && was.Err == nil:
+		log.Error("state is out of reach; serving goes on with what is known", "error", err)
+		s.health.Since = time.Now()
+	}
+	s.health.Err = err
+	s.turnLocked()
+}
+
+// turnLocked wakes those who wait for life or health to change.
+func (s *redisStore) turnLocked() {
+	close(s.turned)
+	s.turned = make(chan struct{})
+}
+
+func (s *redisStore) Health() Health {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.health
+}
+
+func (s *redisStore) Close() error {
+	if !s.mirror.close() {
+		return nil
+	}
+	s.cancel()
+	err := s.client.Close()
+	s.follower.Wait()
+	s.setHealth(ErrClosed)
+	return err
+}

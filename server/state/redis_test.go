@@ -1,0 +1,389 @@
+package state_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/server/state"
+	"github.com/shivad/shivad/server/state/statetest"
+)
+
+// quick holds updates back for a shorter time after a restart. It is still far longer than servers need here.
+var quick = state.Options{Settle: 500 * time.Millisecond}
+
+func healthy(s state.Store) func() bool { return func() bool { return s.Health().Err == nil } }
+
+func TestRedisAwayAtStart(t *testing.T) {
+	noLeaks(t)
+	r := statetest.StoppedRedis(t)
+	began := time.Now()
+	s := open(t, r.Target(), quick)
+	h := s.Health()
+	if !errors.Is(h.Err, state.ErrUnavailable) || h.Since.Before(began.Add(-time.Second)) || h.Since.After(time.Now()) {
+		t.Errorf("health: %+v", h)
+	}
+	if _, err := s.Get("a"); !errors.Is(err, state.ErrUnavailable) {
+		t.Errorf("get: %v", err)
+	}
+	if _, err := s.List(""); !errors.Is(err, state.ErrUnavailable) {
+		t.Errorf("list: %v", err)
+	}
+	if _, err := s.Update(statetest.Context(t), "a", "", statetest.Add(1)); !errors.Is(err, state.ErrUnavailable) {
+		t.Errorf("update: %v", err)
+	}
+	changed := make(chan struct{}, 1)
+	defer s.Watch("a", changed)()
+	<-changed
+	r.Start(t)
+	statetest.Eventually(t, "the store finds the Redis that came later", healthy(s))
+	statetest.Put(t, s, "a", "1")
+	<-changed
+	if h := s.Health(); h.Err != nil || h.Since.Before(began) {
+		t.Errorf("health: %+v", h)
+	}
+}
+
+func TestRedisAwayInTheMiddle(t *testing.T) {
+	noLeaks(t)
+	r := statetest.NewRedis(t)
+	a, b := open(t, r.Target(), quick), open(t, r.Target(), quick)
+	statetest.Put(t, a, "kept", "1")
+	statetest.Put(t, a, "deleted", "1")
+	statetest.Eventually(t, "the other server sees it", func() bool { return statetest.Has(b, "kept", "1") && statetest.Has(b, "deleted", "1") })
+	statetest.Delete(t, b, "deleted")
+	r.Kill()
+	for _, s := range []state.Store{a, b} {
+		statetest.Eventually(t, "health tells that Redis is away", func() bool { return errors.Is(s.Health().Err, state.ErrUnavailable) })
+		if !statetest.Has(s, "kept", "1") {
+			t.Error("reading does not go on")
+		}
+		if _, err := s.Update(statetest.Context(t), "kept", "", statetest.Add(1)); !errors.Is(err, state.ErrUnavailable) {
+			t.Errorf("update: %v", err)
+		}
+	}
+	// It comes back with nothing, and gets everything from the servers.
+	r.Start(t)
+	statetest.Put(t, waitFor(t, b), "new", "1")
+	statetest.Eventually(t, "all is as before", func() bool {
+		return statetest.Has(a, "new", "1") && statetest.Has(a, "kept", "1") && statetest.Has(a, "deleted", "")
+	})
+	c := open(t, r.Target(), quick)
+	if !statetest.Has(c, "kept", "1") || !statetest.Has(c, "deleted", "") || !statetest.Has(c, "new", "1") {
+		t.Error("a new server does not see what was there before")
+	}
+}
+
+func waitFor(t *testing.T, s state.Store) state.Store {
+	t.Helper()
+	statetest.Eventually(t, "Redis is in reach", healthy(s))
+	return s
+}
+
+// A Redis that hangs has its connections, and answers nothing.
+func TestRedisHangs(t *testing.T) {
+	noLeaks(t)
+	r := statetest.NewRedis(t)
+	s := open(t, r.Target(), quick)
+	statetest.Put(t, s, "a", "1")
+	r.Stop()
+	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := s.Update(short, "a", "", statetest.Add(1)); !errors.Is(err, state.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("update: %v", err)
+	}
+	statetest.Eventually(t, "health tells that Redis does not answer", func() bool { return s.Health().Err != nil })
+	if !statetest.Has(s, "a", "1") {
+		t.Error("reading does not go on")
+	}
+	r.Continue()
+	statetest.Put(t, waitFor(t, s), "b", "1")
+}
+
+// A Redis that comes back with an older state of itself (its last snapshot) must not win against what was acknowledged since.
+func TestRedisComesBackWithOldData(t *testing.T) {
+	noLeaks(t)
+	r := statetest.NewRedis(t)
+	a, b := open(t, r.Target(), quick), open(t, r.Target(), quick)
+	statetest.Put(t, a, "changed", "1")
+	statetest.Put(t, a, "deleted", "1")
+	if _, err := a.Update(statetest.Context(t), "counted", "early", statetest.Add(1)); err != nil {
+		t.Fatal(err)
+	}
+	r.Do(t, "save")
+	statetest.Put(t, a, "changed", "2")
+	statetest.Delete(t, b, "deleted")
+	statetest.Put(t, b, "made", "1")
+	if _, err := b.Update(statetest.Context(t), "counted", "late", statetest.Add(1)); err != nil {
+		t.Fatal(err)
+	}
+	r.Kill()
+	r.Start(t)
+	waitFor(t, a)
+	waitFor(t, b)
+	if _, err := a.Update(statetest.Context(t), "counted", "late", statetest.Add(1)); !errors.Is(err, state.ErrApplied) {
+		t.Errorf("an id that Redis had lost: %v", err)
+	}
+	if _, err := b.Update(statetest.Context(t), "counted", "early", statetest.Add(1)); !errors.Is(err, state.ErrApplied) {
+		t.Errorf("an id that Redis had saved: %v", err)
+	}
+	c := open(t, r.Target(), quick)
+	for _, s := range []state.Store{a, b, c} {
+		statetest.Eventually(t, "all is as acknowledged", func() bool {
+			return statetest.Has(s, "changed", "2") && statetest.Has(s, "deleted", "") && statetest.Has(s, "made", "1") && statetest.Has(s, "counted", "2")
+		})
+	}
+}
+
+// What was changed while a server was cut off is newer than what it brings.
+func TestRedisLateServer(t *testing.T) {
+	noLeaks(t)
+	r := statetest.NewRedis(t)
+	p := newProxy(t, r)
+	near, far := open(t, r.Target()+"?db=3", quick), open(t, p.target(""), quick)
+	for _, key := range []string{"changed", "deleted", "kept"} {
+		statetest.Put(t, near, key, "1")
+	}
+	for range 20 {
+		statetest.Put(t, far, "only far", "1")
+	}
+	statetest.Eventually(t, "far sees all", func() bool { return statetest.Has(far, "kept", "1") })
+	p.cut()
+	statetest.Eventually(t, "far is cut off", func() bool { return far.Health().Err != nil })
+	r.Do(t, "flushall")
+	statetest.Put(t, near, "changed", "2")
+	statetest.Delete(t, near, "deleted")
+	if far.Health().Err == nil || !statetest.Has(far, "changed", "1") {
+		t.Fatal("far is not cut off")
+	}
+	p.mend()
+	waitFor(t, far)
+	for _, s := range []state.Store{near, far} {
+		statetest.Eventually(t, "what was changed last holds", func() bool {
+			return statetest.Has(s, "changed", "2") && statetest.Has(s, "deleted", "") && statetest.Has(s, "kept", "1") && statetest.Has(s, "only far", "1")
+		})
+	}
+}
+
+// After a flush no update is built upon what one server knows before the others had time to bring what they know.
+func TestRedisWaitsForAllServers(t *testing.T) {
+	noLeaks(t)
+	r := statetest.NewRedis(t)
+	p, q := newProxy(t, r), newProxy(t, r)
+	opts := state.Options{Settle: 3 * time.Second}
+	stale, fresh := open(t, p.target(""), opts), open(t, q.target(""), opts)
+	statetest.Put(t, fresh, "n", "1")
+	statetest.Eventually(t, "both see it", func() bool { return statetest.Has(stale, "n", "1") })
+	p.cut()
+	statetest.Eventually(t, "one is cut off", func() bool { return stale.Health().Err != nil })
+	statetest.Put(t, fresh, "n", "2")
+	q.cut()
+	r.Do(t, "flushall")
+	p.mend()
+	waitFor(t, stale)
+	if !statetest.Has(stale, "n", "1") {
+		t.Fatal("the stale server is not stale")
+	}
+	q.mend()
+	if e, err := stale.Update(statetest.Context(t), "n", "", statetest.Add(1)); err != nil || string(e.Value) != "3" {
+		t.Errorf("counted to %s, want 3; %v", e.Value, err)
+	}
+}
+
+// A server that was cut off hears of all that has changed meanwhile, also of deletions.
+func TestRedisMissedNotifications(t *testing.T) {
+	noLeaks(t)
+	r := statetest.NewRedis(t)
+	p := newProxy(t, r)
+	near, far := open(t, r.Target()+"?db=3", quick), open(t, p.target(""), quick)
+	statetest.Put(t, near, "apps/changed", "1")
+	statetest.Put(t, near, "apps/deleted", "1")
+	statetest.Eventually(t, "far sees all", func() bool { return statetest.Has(far, "apps/deleted", "1") })
+	changed := make(chan struct{}, 1)
+	defer far.Watch("apps/", changed)()
+	<-changed
+	p.cut()
+	statetest.Eventually(t, "far is cut off", func() bool { return far.Health().Err != nil })
+	statetest.Put(t, near, "apps/changed", "2")
+	statetest.Delete(t, near, "apps/deleted")
+	p.mend()
+	for !statetest.Has(far, "apps/changed", "2") || !statetest.Has(far, "apps/deleted", "") {
+		select {
+		case <-changed:
+		case <-time.After(20 * time.Second):
+			t.Fatal("no signal of what was missed")
+		}
+	}
+
+	// Messages alone are lost, as when somebody unsubscribes us or a proxy swallows them: the count of changes tells.
+	r.Do(t, "-n", "3", "eval", `redis.call('HINCRBY', 'shivad:meta', 'revision', 1)
+		redis.call('HSET', 'shivad:entries', 'apps/silent', redis.call('HGET', 'shivad:meta', 'revision') .. ' 1')`, "0")
+	for _, s := range []state.Store{near, far} {
+		statetest.Eventually(t, "a change without a notification is seen", func() bool { return statetest.Has(s, "apps/silent", "1") })
+	}
+}
+
+// trouble counts in a few keys from two servers while something happens to their Redis, and then compares.
+// Whatever was acknowledged is there; whatever else is there was at least tried.
+func trouble(t *testing.T, r *statetest.Redis, happen func()) {
+	stores := []state.Store{open(t, r.Target(), quick), open(t, r.Target(), quick)}
+	const keys = 4
+	var acknowledged, unknown [keys]atomic.Int64
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for i := range 16 {
+		wg.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				k := n % keys
+				// Each update has an id, and is repeated until it is known to be applied.
+				id := fmt.Sprintf("%d.%d", i, n)
+				unknown[k].Add(1)
+				for {
+					_, err := stores[i%2].Update(statetest.Context(t), fmt.Sprintf("count/%d", k), id, statetest.Add(1))
+					if err == nil || errors.Is(err, state.ErrApplied) {
+						unknown[k].Add(-1)
+						acknowledged[k].Add(1)
+						break
+					}
+					if !errors.Is(err, state.ErrUnavailable) {
+						t.Errorf("update: %v", err)
+						return
+					}
+					select {
+					case <-stop:
+						return
+					case <-time.After(5 * time.Millisecond):
+					}
+				}
+			}
+		})
+	}
+	progress := func() {
+		t.Helper()
+		was := acknowledged[0].Load()
+		statetest.Eventually(t, "updates go on", func() bool { return acknowledged[0].Load() > was+50 })
+	}
+	for range 3 {
+		progress()
+		happen()
+	}
+	progress()
+	close(stop)
+	wg.Wait()
+	third := open(t, r.Target(), quick)
+	for k := range keys {
+		key := fmt.Sprintf("count/%d", k)
+		e, err := third.Get(key)
+		count, _ := strconv.ParseInt(string(e.Value), 10, 64)
+		if least := acknowledged[k].Load(); err != nil || count < least || count > least+unknown[k].Load() {
+			t.Errorf("%s is %d, want from %d to %d more; %v", key, count, least, unknown[k].Load(), err)
+		}
+		for i, s := range stores {
+			statetest.Eventually(t, fmt.Sprintf("server %d sees %s as %s", i, key, e.Value), func() bool { return statetest.Has(s, key, string(e.Value)) })
+		}
+	}
+}
+
+func TestRedisFlushedUnderLoad(t *testing.T) {
+	noLeaks(t)
+	r := statetest.NewRedis(t)
+	trouble(t, r, func() { r.Do(t, "flushall") })
+}
+
+func TestRedisRestartedUnderLoad(t *testing.T) {
+	noLeaks(t)
+	r := statetest.NewRedis(t)
+	trouble(t, r, func() { r.Kill(); r.Start(t) })
+}
+
+func TestRedisLosesTheLatestUnderLoad(t *testing.T) {
+	noLeaks(t)
+	r := statetest.NewRedis(t)
+	trouble(t, r, func() { r.Do(t, "save"); time.Sleep(20 * time.Millisecond); r.Kill(); r.Start(t) })
+}
+
+func TestRedisNamespaces(t *testing.T) {
+	noLeaks(t)
+	r := statetest.NewRedis(t)
+	a, b := open(t, r.Target(), state.Options{Namespace: "a", Settle: time.Millisecond}), open(t, r.Target(), state.Options{Namespace: "b", Settle: time.Millisecond})
+	statetest.Put(t, a, "key", "of a")
+	statetest.Put(t, b, "key", "of b")
+	statetest.Delete(t, b, "other")
+	if _, err := a.Update(statetest.Context(t), "n", "id", statetest.Add(1)); err != nil {
+		t.Fatal(err)
+	}
+	if !statetest.Has(a, "key", "of a") || !statetest.Has(b, "key", "of b") {
+		t.Error("namespaces see each other's keys")
+	}
+	for _, key := range strings.Fields(r.Do(t, "keys", "*")) {
+		if !strings.HasPrefix(key, "a:") && !strings.HasPrefix(key, "b:") {
+			t.Errorf("key %s outside of the namespaces", key)
+		}
+	}
+}
+
+// An address may have a user, a password and the number of a database. The password is not told to anybody.
+func TestRedisAddress(t *testing.T) {
+	noLeaks(t)
+	r := statetest.NewRedis(t)
+	r.Do(t, "acl", "setuser", "shivad", "on", ">secret", "allkeys", "allchannels", "allcommands")
+	r.Do(t, "acl", "setuser", "default", "resetpass", ">other")
+	p := newProxy(t, r)
+	statetest.Put(t, open(t, p.target("shivad:secret@"), quick), "a", "1")
+	if keys := r.Do(t, "--user", "shivad", "--pass", "secret", "--no-auth-warning", "-n", "3", "keys", "*"); !strings.Contains(keys, "shivad:entries") {
+		t.Errorf("database 3 has keys %q", keys)
+	}
+	h := open(t, p.target("shivad:secrets@"), quick).Health()
+	if !errors.Is(h.Err, state.ErrUnavailable) || !strings.Contains(h.Err.Error(), "WRONGPASS") || strings.Contains(h.Err.Error(), "secret") {
+		t.Errorf("health with a wrong password: %v", h.Err)
+	}
+}
+
+// A Redis that is full refuses, and takes updates again when there is room.
+func TestRedisFull(t *testing.T) {
+	noLeaks(t)
+	r := statetest.NewRedis(t)
+	s := open(t, r.Target(), quick)
+	statetest.Put(t, s, "a", "1")
+	r.Do(t, "config", "set", "maxmemory", "1")
+	if _, err := s.Update(statetest.Context(t), "a", "", statetest.Add(1)); !errors.Is(err, state.ErrFull) {
+		t.Errorf("update of a full Redis: %v", err)
+	}
+	if !statetest.Has(s, "a", "1") {
+		t.Error("reading does not go on")
+	}
+	r.Do(t, "config", "set", "maxmemory", "0")
+	statetest.Put(t, s, "a", "2")
+}
+
+func TestOpenSaysWhatIsWrong(t *testing.T) {
+	for target, want := range map[string]string{
+		"":                                  "no target",
+		"http://host":                       "redis",
+		"redis://user:secret@host:port/0":   "port",
+		"redis://user:secret@host:6379/x/y": "path",
+		"/nowhere/state.db":                 "/nowhere/state.db",
+	} {
+		_, err := state.Open(context.Background(), target, state.Options{})
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v, want something of %q and no password", target, err, want)
+		}
+	}
+	_, err := state.Open(context.Background(), "x", state.Options{Namespace: "a b", IDLifetime: -1, MaxIDs: -1, Settle: -1})
+	for _, want := range []string{"namespace", "id lifetime", "ids", "settle"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("bad options: %v, want something of %s", err, want)
+		}
+	}
+}

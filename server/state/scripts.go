@@ -1,0 +1,126 @@
+package state
+
+import "github.com/redis/go-redis/v9"
+
+// What is atomic in Redis is a script. DESIGN.md has the protocol; these are its keys, N being the namespace:
+//
+//	N:meta     hash       run       run id of the Redis that this life began on
+//	                      life      names the life: another one after every restart, fail-over and flush
+//	                      hold      ms since 1970: no update before that, servers bring what they know
+//	                      revision  of the last change; a life begins with the time in µs, so that what is changed in it
+//	                                is newer than all that servers bring from before
+//	                      floor     highest revision of a deletion that is no longer in N:deleted
+//	N:entries  hash       key → revision, a space, value
+//	N:deleted  sorted set key, by the revision of its deletion
+//	N:applied  sorted set hash of key and id of an update (16 bytes), by its time in ms since 1970
+//	N:changes  channel    messages, see wire.go
+//
+// All numbers are whole and below 2^53, which is what Lua and sorted sets can hold; a revision that is stored is
+// written by format, since Lua writes 1e+14 for large ones.
+
+// scriptHead is what the scripts share. KEYS: meta, entries, deleted, applied.
+const scriptHead = `
+local meta, entries, deleted, applied = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local function whole(n) return string.format('%.0f', n) end
+local function revision(entry) return entry and tonumber(string.match(entry, '^%d+')) or 0 end
+local function bury(key, rev, most)
+  redis.call('ZADD', deleted, whole(rev), key)
+  local over = redis.call('ZCARD', deleted) - most
+  if over > 0 then
+    local gone = redis.call('ZPOPMIN', deleted, over)
+    redis.call('HSET', meta, 'floor', whole(tonumber(gone[#gone])))
+  end
+end
+local function forget(lifetime, most)
+  redis.call('ZREMRANGEBYSCORE', applied, '-inf', whole(now - lifetime))
+  redis.call('ZREMRANGEBYRANK', applied, 0, -most - 1)
+end
+`
+
+// commitScript changes one key if it has not been changed meanwhile.
+//
+//	ARGV  channel, life, key, revision expected, 'set' or 'delete', value, hash of the id or '', lifetime of ids in ms,
+//	      most ids, most deletions
+//	gives {'done', revision, now} | {'life'}: read everything again | {'hold', ms}: wait | {'applied', entry or false}
+//	      | {'changed', entry or false}: not as expected
+var commitScript = redis.NewScript(scriptHead + `
+local channel, life, key, expected, op, value, id = unpack(ARGV, 1, 7)
+local lifetime, mostIDs, mostDeleted = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local m = redis.call('HMGET', meta, 'run', 'life', 'hold')
+if m[1] ~= run or m[2] ~= life then return {'life'} end
+local wait = tonumber(m[3] or 0) - now
+if wait > 0 then return {'hold', wait} end
+local entry = redis.call('HGET', entries, key)
+if id ~= '' then
+  local at = redis.call('ZSCORE', applied, id)
+  if at and now - tonumber(at) < lifetime then return {'applied', entry} end
+end
+if revision(entry) ~= tonumber(expected) then return {'changed', entry} end
+local rev = redis.call('HINCRBY', meta, 'revision', 1)
+if op == 'set' then
+  redis.call('HSET', entries, key, whole(rev) .. ' ' .. value)
+  redis.call('ZREM', deleted, key)
+else
+  redis.call('HDEL', entries, key)
+  bury(key, rev, mostDeleted)
+end
+if id ~= '' then
+  redis.call('ZADD', applied, whole(now), id)
+  forget(lifetime, mostIDs)
+end
+redis.call('PUBLISH', channel, table.concat({op, whole(rev), whole(now), #id, #key, id .. key .. value}, ' '))
+return {'done', rev, now}
+`)
+
+// beginScript gives the life of the data, and begins one if this Redis has another run id than the data, or no data.
+//
+//	ARGV  channel, ms to hold
+//	gives life
+var beginScript = redis.NewScript(scriptHead + `
+local m = redis.call('HMGET', meta, 'run', 'life', 'revision')
+if m[1] == run and m[2] then return m[2] end
+local rev = math.max(tonumber(m[3] or 0) + 1, t[1] * 1000000 + t[2])
+local life = run .. ':' .. whole(rev)
+redis.call('HSET', meta, 'run', run, 'life', life, 'revision', whole(rev), 'hold', whole(now + tonumber(ARGV[2])))
+redis.call('PUBLISH', ARGV[1], 'read')
+return life
+`)
+
+// restoreScript takes over what a server knows and this Redis does not, as far as nothing newer is there.
+//
+//	ARGV  channel or '' if more is coming, life, ms to hold, most deletions, lifetime of ids in ms, most ids, highest revision known,
+//	      floor, then as often as needed: 'set', key, revision, value | 'delete', key, revision, '' | 'id', hash, time, ''
+//	gives 1, or 0 if another life has begun
+var restoreScript = redis.NewScript(scriptHead + `
+local hold, mostDeleted, lifetime, mostIDs = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local m = redis.call('HMGET', meta, 'run', 'life', 'revision', 'floor')
+if m[1] ~= run or m[2] ~= ARGV[2] then return 0 end
+for i = 9, #ARGV, 4 do
+  local op, key, n, value = unpack(ARGV, i, i + 3)
+  if op == 'id' then
+    redis.call('ZADD', applied, 'GT', n, key)
+  else
+    local there = math.max(revision(redis.call('HGET', entries, key)), tonumber(redis.call('ZSCORE', deleted, key) or 0))
+    if tonumber(n) > there then
+      if op == 'set' then
+        redis.call('HSET', entries, key, n .. ' ' .. value)
+        redis.call('ZREM', deleted, key)
+      else
+        redis.call('HDEL', entries, key)
+        bury(key, tonumber(n), mostDeleted)
+      end
+    end
+  end
+end
+forget(lifetime, mostIDs)
+local floor = redis.call('HGET', meta, 'floor') or 0
+redis.call('HSET', meta,
+  'revision', whole(math.max(tonumber(m[3] or 0), tonumber(ARGV[7]))),
+  'floor', whole(math.max(tonumber(floor), tonumber(ARGV[8]))),
+  'hold', whole(now + hold))
+if ARGV[1] ~= '' then redis.call('PUBLISH', ARGV[1], 'read') end
+return 1
+`)

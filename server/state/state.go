@@ -1,0 +1,247 @@
+package state
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// The limits of one record.
+const (
+	MaxKeyBytes   = 1 << 10
+	MaxValueBytes = 1 << 20
+)
+
+// callTimeout ends an update whose context has no deadline of its own.
+const callTimeout = 5 * time.Second
+
+// What callers branch on; errors that are returned wrap these and say more.
+var (
+	// ErrUnavailable: where the state is kept cannot be reached. An Update that returned it may have been applied
+	// nonetheless, if the connection was lost before the answer came. Give it an id and repeat it.
+	ErrUnavailable = errors.New("state: unavailable")
+
+	// ErrFull: no room for this update on the disk or in Redis. Nothing was changed; reading goes on, and so does writing
+	// when there is room again.
+	ErrFull = errors.New("state: no room")
+
+	// ErrConflict: others changed the key as often as this update was tried. Nothing was changed.
+	ErrConflict = errors.New("state: too many changes of one key at once")
+
+	// ErrApplied: an update of this key with this id was applied before. Nothing was changed.
+	ErrApplied = errors.New("state: an update with this id was applied before")
+
+	// ErrTooLarge: the key or the value is above its limit. Nothing was changed.
+	ErrTooLarge = errors.New("state: too large")
+
+	// ErrCorrupt: what is stored is not what this package has written.
+	ErrCorrupt = errors.New("state: corrupt")
+
+	// ErrClosed: the store has been closed.
+	ErrClosed = errors.New("state: closed")
+)
+
+// An Entry is a key and its value.
+type Entry struct {
+	Key string
+
+	// Value is nil if the key does not exist, and not nil but maybe empty if it does. It is shared with the store and
+	// all other readers: it stays as it is for ever, and must not be changed.
+	Value []byte
+
+	// Revision is another one after every change of the key, and 0 if the key does not exist. Who keeps
+	// something that was computed from Value can tell by it whether that still holds. It means nothing to another Store.
+	Revision uint64
+}
+
+// seen is the entry that an update returns: one that was deleted has no revision.
+func (e Entry) seen() Entry {
+	if e.Value == nil {
+		e.Revision = 0
+	}
+	return e
+}
+
+// Health tells how a store is doing.
+type Health struct {
+	// Err is why the state cannot be written: Redis cannot be reached, or the last write to the file failed. Nil: it can.
+	Err error
+
+	// Since is when this began.
+	Since time.Time
+}
+
+// A Store keeps records. See the package comment for what it promises.
+type Store interface {
+	// Get reads one key from memory, without waiting and without allocating. No such key: an entry without value.
+	// ErrUnavailable: nothing was read yet, because Redis has not been reached since this server started.
+	Get(key string) (Entry, error)
+
+	// List reads all keys that begin with prefix, in their order, as they were at one moment. It is fast if the
+	// prefix has the whole first segment ("apps/"); else all keys are looked at. Errors as Get.
+	List(prefix string) ([]Entry, error)
+
+	// Update replaces the value of a key by what change makes of it, in one atomic step, and returns the entry as it is
+	// then. Change gets the newest value, nil if there is none, and returns the new one, nil to delete the key. It must not
+	// change its argument; what it returns is the store's from then on. It may be called several times, from any goroutine,
+	// and must not use the store. An error of change ends the update, is returned as it is, and nothing was changed.
+	//
+	// If id is not empty, and an update of this key with this id was applied before (within the limits of Options), Update
+	// changes nothing and returns ErrApplied with the entry as it is. The id is remembered in the same atomic step.
+	//
+	// Update ends when ctx does, or after 5 s if ctx has no deadline, with an error that wraps ErrUnavailable and the context's error.
+	Update(ctx context.Context, key, id string, change func(old []byte) (value []byte, err error)) (Entry, error)
+
+	// Watch has something sent to changed whenever keys that begin with prefix have changed, also by other
+	// servers, and once at the start. It does not wait: who reads from changed, which wants a buffer of one, is told
+	// that there is something new to read, not how often. One channel may serve several watches. After stop has returned
+	// nothing more is sent.
+	Watch(prefix string, changed chan<- struct{}) (stop func())
+
+	// Health tells since when the state can be written, or since when and why not.
+	Health() Health
+
+	// Close ends the store's goroutines, waits for them, and lets go of file and connections. Calls under way and later
+	// ones return ErrClosed. A second Close does nothing.
+	Close() error
+}
+
+// Options say how a store is opened. The zero value is valid.
+type Options struct {
+	// Namespace begins the names of all keys in Redis, so that one Redis serves several clusters. Empty: "shivad". A file
+	// belongs to one server and has none.
+	Namespace string
+
+	// IDLifetime is how long ids of updates are remembered. 0: 24 h.
+	IDLifetime time.Duration
+
+	// MaxIDs is how many ids of updates are remembered; above it the oldest go. 0: 262,144, which are 55 MB in a file,
+	// 32 MB in Redis and 15 MB in each server's memory.
+	MaxIDs int
+
+	// Settle is how long updates wait when Redis has lost its data or was restarted, so that all servers can
+	// bring what they know before anything is built upon it. 0: 2 s. The same for all servers of a namespace.
+	Settle time.Duration
+
+	// Logger is told when Redis goes and comes back. Nil: silent.
+	Logger *slog.Logger
+}
+
+// withDefaults fills in what was left out, or tells all that is wrong.
+func (o Options) withDefaults() (Options, error) {
+	var faults []error
+	if o.Namespace == "" {
+		o.Namespace = "shivad"
+	} else if strings.ContainsAny(o.Namespace, " \t\r\n") || len(o.Namespace) > 64 {
+		faults = append(faults, fmt.Errorf("state: namespace %q: want at most 64 bytes without white space", o.Namespace))
+	}
+	for _, d := range []struct {
+		name string
+		at   *time.Duration
+		def  time.Duration
+	}{{"id lifetime", &o.IDLifetime, 24 * time.Hour}, {"settle", &o.Settle, 2 * time.Second}} {
+		if *d.at == 0 {
+			*d.at = d.def
+		} else if *d.at < time.Millisecond {
+			faults = append(faults, fmt.Errorf("state: %s of %v: want at least 1ms", d.name, *d.at))
+		}
+	}
+	if o.MaxIDs == 0 {
+		o.MaxIDs = 1 << 18
+	} else if o.MaxIDs < 0 {
+		faults = append(faults, fmt.Errorf("state: at most %d ids: want at least 1", o.MaxIDs))
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o, errors.Join(faults...)
+}
+
+// Open opens the store that target names: redis://[user:password@]host:port/db, rediss:// with the same (TLS),
+// unix://path?db=n for the socket of a Redis, else the path of a file, which is made if it is not there. Redis is 7.0 or newer.
+//
+// A file that another process has open, or that this package did not write, is an error. A Redis that cannot be
+// reached is none: Open waits for the first attempt, or until ctx ends, and the store connects when Redis is there. Ctx does not
+// outlast Open.
+func Open(ctx context.Context, target string, opts Options) (Store, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	scheme, _, isURL := strings.Cut(target, "://")
+	switch {
+	case target == "":
+		return nil, errors.New("state: no target: want the path of a file, or redis://host:port/db")
+	case !isURL:
+		return openFile(target, opts)
+	case scheme == "redis", scheme == "rediss", scheme == "unix":
+		return openRedis(ctx, target, opts)
+	default:
+		return nil, fmt.Errorf("state: scheme %q: want redis, rediss, unix, or the path of a file", scheme)
+	}
+}
+
+// Key joins segments with slashes. What would be taken for something else in a segment is escaped, so that different
+// segments never make the same key.
+func Key(segments ...string) string {
+	escaped := make([]string, len(segments))
+	for i, s := range segments {
+		escaped[i] = url.PathEscape(s)
+	}
+	return strings.Join(escaped, "/")
+}
+
+// Segments undoes Key.
+func Segments(key string) ([]string, error) {
+	segments := strings.Split(key, "/")
+	for i, s := range segments {
+		var err error
+		if segments[i], err = url.PathUnescape(s); err != nil {
+			return nil, fmt.Errorf("state: key %q: %w", key, err)
+		}
+	}
+	return segments, nil
+}
+
+func checkKey(key string) error {
+	if key == "" {
+		return errors.New("state: empty key")
+	}
+	if len(key) > MaxKeyBytes {
+		return fmt.Errorf("%w: key of %d bytes, limit is %d", ErrTooLarge, len(key), MaxKeyBytes)
+	}
+	return nil
+}
+
+func checkValue(key string, value []byte) error {
+	if len(value) > MaxValueBytes {
+		return fmt.Errorf("%w: value of %q has %d bytes, limit is %d", ErrTooLarge, key, len(value), MaxValueBytes)
+	}
+	return nil
+}
+
+// An idHash stands for the id of an update of a key, whatever their lengths.
+type idHash [16]byte
+
+func hashID(key, id string) idHash {
+	sum := sha256.Sum256([]byte(key + "\x00" + id))
+	return idHash(sum[:16])
+}
+
+// withCallTimeout bounds a call that its caller has not bounded.
+func withCallTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, callTimeout)
+}
+
+// ended is the error of an update that its context ended.
+func ended(ctx context.Context, doing string) error {
+	return fmt.Errorf("%w: %s: %w", ErrUnavailable, doing, context.Cause(ctx))
+}

@@ -1,0 +1,104 @@
+package statetest
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A Redis is a redis-server of a test's own, on a Unix socket, which ends with the test. It saves nothing unless told to.
+type Redis struct {
+	dir     string
+	args    []string
+	process *exec.Cmd
+	output  *bytes.Buffer
+}
+
+// NewRedis starts one, with arguments beside its own.
+func NewRedis(t *testing.T, args ...string) *Redis {
+	t.Helper()
+	r := StoppedRedis(t, args...)
+	r.Start(t)
+	return r
+}
+
+// StoppedRedis prepares one that is not running yet.
+func StoppedRedis(t *testing.T, args ...string) *Redis {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "redis") // a socket's path is short, and that of t.TempDir is long
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Redis{dir: dir, args: args}
+	t.Cleanup(func() {
+		r.Kill()
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+func (r *Redis) socket() string { return filepath.Join(r.dir, "socket") }
+
+// Target is what state.Open takes.
+func (r *Redis) Target() string { return "unix://" + r.socket() }
+
+// Start starts the server, with what it had saved, and waits until it listens.
+func (r *Redis) Start(t *testing.T) {
+	t.Helper()
+	if err := os.Remove(r.socket()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	r.output = &bytes.Buffer{}
+	r.process = exec.Command("redis-server", append([]string{"--port", "0", "--unixsocket", r.socket(), "--dir", r.dir, "--save", ""}, r.args...)...)
+	r.process.Stdout, r.process.Stderr = r.output, r.output
+	// It dies with us.
+	r.process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := r.process.Start(); err != nil {
+		r.process = nil
+		t.Fatalf("%v: make redis installs it", err)
+	}
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		if c, err := net.Dial("unix", r.socket()); err == nil {
+			_ = c.Close()
+			return
+		}
+		if time.Now().After(end) {
+			r.Kill()
+			t.Fatalf("redis-server does not listen:\n%s", r.output)
+		}
+	}
+}
+
+// Kill ends the server as a crash would, and waits until it is gone.
+func (r *Redis) Kill() {
+	if r.process != nil {
+		_ = r.process.Process.Kill()
+		_ = r.process.Wait()
+		r.process = nil
+	}
+}
+
+// Stop has the server stand still, with its connections, until Continue.
+func (r *Redis) Stop() { _ = r.process.Process.Signal(syscall.SIGSTOP) }
+
+// Continue undoes Stop.
+func (r *Redis) Continue() { _ = r.process.Process.Signal(syscall.SIGCONT) }
+
+// Do sends a command and gives what redis-cli prints.
+func (r *Redis) Do(t *testing.T, command ...string) string {
+	t.Helper()
+	out, err := exec.Command("redis-cli", append([]string{"-s", r.socket()}, command...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("redis-cli %q: %v: %s", command, err, out)
+	}
+	return string(out)
+}
