@@ -288,23 +288,24 @@ func gather(came []Prediction, winners []int) []tensor.Tensor {
 func (c *combiner) mean(came []Prediction, heard []int, weights []float64) []tensor.Tensor {
 	first := came[heard[0]].Outputs
 	out := make([]tensor.Tensor, len(first))
-	var spaceV, spaceS [64]float64
-	values, sum := spaceV[:0], spaceS[:0]
+	var spaceV, spaceM [64]float64
+	values, mean := spaceV[:0], spaceM[:0]
 	for o, t := range first {
 		if !isFloat(t.DType) {
 			continue
 		}
-		sum = sum[:0]
-		for k, i := range heard {
-			values, _ = load(values[:0], came[i].Outputs[o]) // did in unfit
+		// Step by step (West, "Updating Mean and Variance Estimates", CACM 22(9), 1979): the mean of equal values is just
+		// that value, which the sum of weighted values can miss.
+		mean, _ = load(mean[:0], t) // did in unfit
+		total := weights[0]
+		for k, i := range heard[1:] {
+			total += weights[k+1]
+			values, _ = load(values[:0], came[i].Outputs[o])
 			for e, v := range values {
-				if k == 0 {
-					sum = append(sum, 0)
-				}
-				sum[e] += weights[k] * v
+				mean[e] += (v - mean[e]) * (weights[k+1] / total)
 			}
 		}
-		out[o] = store(t, sum)
+		out[o] = store(t, mean)
 	}
 	judged, _ := c.judged(out)
 	closest, least := heard[0], math.Inf(1)

@@ -59,8 +59,8 @@
 //
 // Nothing here has a clock, a lock, a goroutine, memory of its own or a source of chance: the random number is the
 // caller's, a fresh one for each request. Functions may be called from any goroutine. No state that they are given is
-// changed, and equal arguments give equal results on every machine; so two servers that apply the same feedback to the
-// same state agree, and a compare-and-swap around Feedback is all that a store needs to lose none.
+// changed, and equal arguments give equal results. So a compare-and-swap around Feedback is all that a store needs to
+// lose none, and a decision that was recorded with its random number can be made again.
 //
 // Tensors given are read and never kept; see Answer for those that come back.
 //

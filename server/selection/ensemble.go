@@ -36,8 +36,11 @@ var ensembleKind = kind{
 
 func (p ensemble) check(arms []Arm) []string { return checkWeights(p.weights, arms) }
 
-func (p ensemble) ask(asks []Ask, arms []Arm, _ Request) []Ask {
-	return askAll(asks, arms, func(i int) float64 { return p.say(arms, i) })
+func (p ensemble) ask(arms []Arm, _ Request) []Ask {
+	var space [16]float64
+	weights := scratch(space[:], len(arms))
+	p.shares(weights, arms)
+	return askAll(arms, weights)
 }
 
 func (p ensemble) say(arms []Arm, i int) float64 {

@@ -40,7 +40,12 @@ func (p epsilonGreedy) shares(shares []float64, arms []Arm) {
 	}
 }
 
-func (p epsilonGreedy) ask(asks []Ask, arms []Arm, r Request) []Ask { return askOne(asks, arms, r, p) }
+func (p epsilonGreedy) ask(arms []Arm, r Request) []Ask {
+	var space [16]float64
+	shares := scratch(space[:], len(arms))
+	p.shares(shares, arms)
+	return askOne(arms, shares, r)
+}
 
 func (p epsilonGreedy) join(arms []Arm, i int) { joinAtMeanLoss(arms, i) }
 

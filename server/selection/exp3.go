@@ -43,16 +43,11 @@ func (p exp3) shares(shares []float64, arms []Arm) {
 	}
 }
 
-func (p exp3) ask(asks []Ask, arms []Arm, r Request) []Ask { return askOne(asks, arms, r, p) }
-
-// askOne draws one model by the shares.
-func askOne[A algorithm](asks []Ask, arms []Arm, r Request, p A) []Ask {
+func (p exp3) ask(arms []Arm, r Request) []Ask {
 	var space [16]float64
 	shares := scratch(space[:], len(arms))
 	p.shares(shares, arms)
-	dice := random(r.Random)
-	i := draw(shares, dice.float())
-	return append(asks, Ask{Model: arms[i].Model, Probability: shares[i]})
+	return askOne(arms, shares, r)
 }
 
 func (p exp3) learn(arms []Arm, losses, probabilities []float64) {

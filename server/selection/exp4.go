@@ -32,8 +32,11 @@ var exp4Kind = kind{
 	build:    func(s *settings) algorithm { return exp4{eta: s.eta, share: s.share, inherit: s.inherit} },
 }
 
-func (p exp4) ask(asks []Ask, arms []Arm, _ Request) []Ask {
-	return askAll(asks, arms, func(i int) float64 { return arms[i].LogWeight })
+func (p exp4) ask(arms []Arm, _ Request) []Ask {
+	var space [16]float64
+	weights := scratch(space[:], len(arms))
+	p.shares(weights, arms)
+	return askAll(arms, weights)
 }
 
 func (p exp4) say(arms []Arm, i int) float64 { return arms[i].LogWeight }

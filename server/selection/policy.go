@@ -32,8 +32,8 @@ type kind struct {
 type algorithm interface {
 	// check gives what in the parameters does not fit these models.
 	check(arms []Arm) []string
-	// ask appends whom to ask, the most important first.
-	ask(asks []Ask, arms []Arm, r Request) []Ask
+	// ask gives whom to ask, the most important first.
+	ask(arms []Arm, r Request) []Ask
 	// shares fills in what each model contributes to the answers: the probability of being chosen, or its weight among
 	// those combined.
 	shares(shares []float64, arms []Arm)
@@ -111,6 +111,10 @@ func (p *Policy) Params() map[string]any {
 type Request struct {
 	User   string // "" for nobody in particular
 	Random uint64 // uniformly distributed, and different for every request
+
+	// Without are models that cannot be asked now, for want of a replica perhaps. The choice is made between the others
+	// as if there were no more.
+	Without []Model
 }
 
 // A Plan is whom to ask. It is to be kept with the predictions until their feedback has come.
@@ -122,7 +126,7 @@ type Plan struct {
 type Ask struct {
 	Model Model `json:"model"`
 
-	// Shadow: what the model says is compared and learned from, and never part of the answer.
+	// Shadow: what the model says is compared and learned from, and never part of the answer, which does not wait for it.
 	Shadow bool `json:"shadow,omitzero"`
 
 	// Probability with which the model was among those asked, in (0, 1]; 0 where it has no closed form (thompson). The
@@ -131,15 +135,22 @@ type Ask struct {
 }
 
 // Select chooses the models to ask now. It fails when the state is another policy's, or has models that the parameters
-// do not fit; Migrate mends both.
+// do not fit, which Migrate mends; and when nobody who could answer is left of the models.
 func (p *Policy) Select(s State, r Request) (Plan, error) {
 	if err := p.owns(s); err != nil {
 		return Plan{}, err
 	}
-	if faults := p.check(s.Models); faults != nil {
+	arms := s.Models
+	if len(r.Without) > 0 {
+		arms = slices.DeleteFunc(slices.Clone(arms), func(a Arm) bool { return slices.Contains(r.Without, a.Model) })
+		if len(arms) == 0 {
+			return Plan{}, &Error{p.name, []string{"none of the models can be asked now"}}
+		}
+	}
+	if faults := p.check(arms); faults != nil {
 		return Plan{}, &Error{p.name, faults}
 	}
-	return Plan{p.ask(make([]Ask, 0, len(s.Models)), s.Models, r)}, nil
+	return Plan{p.ask(arms, r)}, nil
 }
 
 // owns tells whether s is a state of this policy.
@@ -178,16 +189,27 @@ func (plain) learn([]Arm, []float64, []float64) {}
 func (plain) join([]Arm, int)                   {}
 func (plain) follow(arms []Arm, i int)          { arms[i].Loss, arms[i].Count = 0, 0 }
 
-// askAll appends all models in the order of the weights.
-func askAll(asks []Ask, arms []Arm, weight func(i int) float64) []Ask {
+// askOne draws one model by the shares.
+func askOne(arms []Arm, shares []float64, r Request) []Ask {
+	dice := random(r.Random)
+	i := draw(shares, dice.float())
+	return []Ask{{Model: arms[i].Model, Probability: shares[i]}}
+}
+
+// askAll has all models asked, in the order of their weights.
+func askAll(arms []Arm, weights []float64) []Ask {
+	asks := make([]Ask, 0, len(arms))
+	var space [16]int
+	order := space[:0] // of asks, as indices of arms
 	for i := range arms {
-		at := len(asks)
-		for at > 0 && weight(indexOf(arms, asks[at-1].Model)) < weight(i) {
+		at := len(order)
+		for at > 0 && weights[order[at-1]] < weights[i] {
 			at--
 		}
-		asks = slices.Insert(asks, at, Ask{Model: arms[i].Model, Probability: 1})
+		order = slices.Insert(order, at, i)
+	}
+	for _, i := range order {
+		asks = append(asks, Ask{Model: arms[i].Model, Probability: 1})
 	}
 	return asks
 }
-
-func indexOf(arms []Arm, m Model) int { return State{Models: arms}.find(m) }

@@ -2,8 +2,8 @@ package selection
 
 import "math"
 
-// A random is a stream of numbers that follows from its seed alone, on every machine and with every Go release, so that
-// a decision that was recorded with its random number can be made again.
+// A random is a stream of numbers that follows from its seed alone, with every Go release, so that a decision that was
+// recorded with its random number can be made again.
 //
 // It is SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014),
 // which passes through all 2^64 numbers and mixes well enough that neighbouring seeds give unrelated streams.

@@ -17,9 +17,10 @@ var shadowKind = kind{
 
 func (p shadow) check(arms []Arm) []string { return single{model: p.model}.check(arms) }
 
-func (p shadow) ask(asks []Ask, arms []Arm, r Request) []Ask {
+func (p shadow) ask(arms []Arm, r Request) []Ask {
 	first, _ := answering(arms, p.model)
-	asks = append(asks, Ask{Model: arms[first].Model, Probability: 1})
+	asks := make([]Ask, 1, len(arms))
+	asks[0] = Ask{Model: arms[first].Model, Probability: 1}
 	if dice := random(r.Random); dice.float() >= p.fraction {
 		return asks
 	}

@@ -41,9 +41,9 @@ func answering(arms []Arm, name string) (int, []string) {
 	return found, nil
 }
 
-func (p single) ask(asks []Ask, arms []Arm, _ Request) []Ask {
+func (p single) ask(arms []Arm, _ Request) []Ask {
 	i, _ := answering(arms, p.model)
-	return append(asks, Ask{Model: arms[i].Model, Probability: 1})
+	return []Ask{{Model: arms[i].Model, Probability: 1}}
 }
 
 func (p single) shares(shares []float64, arms []Arm) {

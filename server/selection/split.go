@@ -69,7 +69,7 @@ func (p split) shares(shares []float64, arms []Arm) {
 	}
 }
 
-func (p split) ask(asks []Ask, arms []Arm, r Request) []Ask {
+func (p split) ask(arms []Arm, r Request) []Ask {
 	var space [16]float64
 	shares := scratch(space[:], len(arms))
 	p.shares(shares, arms)
@@ -86,7 +86,7 @@ func (p split) ask(asks []Ask, arms []Arm, r Request) []Ask {
 			chosen, first = i, rings
 		}
 	}
-	return append(asks, Ask{Model: arms[chosen].Model, Probability: shares[chosen]})
+	return []Ask{{Model: arms[chosen].Model, Probability: shares[chosen]}}
 }
 
 // scratch is space for n numbers that are 0, in the given array if it is large enough.

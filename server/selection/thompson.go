@@ -39,9 +39,9 @@ func (p thompson) best(arms []Arm, r *random) int {
 	return chosen
 }
 
-func (p thompson) ask(asks []Ask, arms []Arm, r Request) []Ask {
+func (p thompson) ask(arms []Arm, r Request) []Ask {
 	dice := random(r.Random)
-	return append(asks, Ask{Model: arms[p.best(arms, &dice)].Model})
+	return []Ask{{Model: arms[p.best(arms, &dice)].Model}}
 }
 
 func (p thompson) shares(shares []float64, arms []Arm) {
