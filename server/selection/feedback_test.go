@@ -122,6 +122,10 @@ func TestFormulas(t *testing.T) {
 		return max(0.01, math.Log((1-q)/q)+math.Log(2))
 	}
 	near("share of the ensemble", shares[0], say(0.25)/(say(0.25)+say(1)+say(0.5)))
+	// 30 losses at a step of 0.1 rest on ten.
+	p = parse(t, "ensemble", map[string]any{"combination": "mean", "step": 0.1})
+	many, _ := p.Shares(selection.State{Policy: "ensemble", Models: []selection.Arm{{Model: m[0], Loss: 0.2, Count: 30}, {Model: m[1]}}})
+	near("share that rests on many losses", many[0], (1/(2.5/11))/(1/(2.5/11)+1/0.5))
 	p = parse(t, "ensemble", map[string]any{"combination": "mean"})
 	shares, _ = p.Shares(selection.State{Policy: "ensemble", Models: s.Models})
 	near("share in a mean", shares[0], (1/0.375)/(1/0.375+1/0.75+1/0.5))
@@ -212,6 +216,7 @@ func TestWhoLearns(t *testing.T) {
 	}{
 		{"bandit", "exp3", []selection.Prediction{said(m[1], false, nil)}, selection.ByLosses(losses), []float64{0, 1, 0}},
 		{"bandit by truth", "thompson", []selection.Prediction{said(m[1], false, label(1))}, selection.ByTruth(label(1)...), []float64{0, 1, 0}},
+		{"bandit, with a shadow of another policy", "exp3", []selection.Prediction{said(m[0], true, label(1)), said(m[1], false, label(1))}, selection.ByTruth(label(1)...), []float64{0, 1, 0}},
 		{"bandit, late", "thompson", []selection.Prediction{said(m[1], false, nil)}, selection.ByTruth(label(1)...), []float64{0, 0, 0}},
 		{"bandit, gone", "split", []selection.Prediction{said(gone, false, label(1))}, selection.ByLoss(1), []float64{0, 0, 0}},
 		{"all", "exp4", []selection.Prediction{said(m[1], false, nil)}, selection.ByLosses(losses), []float64{1, 1, 1}},

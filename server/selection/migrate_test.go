@@ -35,6 +35,22 @@ func TestAddThenRemove(t *testing.T) {
 	for _, v := range variants() {
 		p := parse(t, v.policy, v.params)
 		s := learned(t, p, 4)
+		for _, gone := range models(4)[1:] {
+			less, err := p.RemoveModel(s, gone)
+			if err != nil {
+				t.Fatalf("%s: %v", v, err)
+			}
+			heaviest := math.Inf(-1)
+			for _, a := range less.Models {
+				heaviest = max(heaviest, a.LogWeight)
+				if got, want := a.LogWeight-less.Models[0].LogWeight, arm(t, s, a.Model).LogWeight-arm(t, s, less.Models[0].Model).LogWeight; math.Abs(got-want) > 1e-9 {
+					t.Errorf("%s without %s: %s weighs e^%g of the first, want e^%g", v, gone, a.Model, got, want)
+				}
+			}
+			if heaviest != 0 {
+				t.Errorf("%s without %s: the heaviest weighs e^%g, want 1", v, gone, heaviest)
+			}
+		}
 		for _, m := range []selection.Model{{Name: "a", Version: "1"}, {Name: "m2", Version: "7"}, {Name: "z", Version: "1"}} {
 			more, err := p.AddModel(s, m)
 			if err != nil {
@@ -137,7 +153,9 @@ func TestMigrate(t *testing.T) {
 		}
 		want := s
 		for _, f := range []func(selection.State) (selection.State, error){
-			func(s selection.State) (selection.State, error) { return p.UpdateVersion(s, v("m1", "1"), v("m1", "2")) },
+			func(s selection.State) (selection.State, error) {
+				return p.UpdateVersion(s, v("m1", "1"), v("m1", "2"))
+			},
 			func(s selection.State) (selection.State, error) { return p.AddModel(s, v("m2", "2")) },
 			func(s selection.State) (selection.State, error) { return p.AddModel(s, v("m3", "1")) },
 			func(s selection.State) (selection.State, error) { return p.RemoveModel(s, v("m0", "1")) },
@@ -195,6 +213,28 @@ func TestOrigin(t *testing.T) {
 	both, err := p.AddModel(s, v("1"))
 	if err != nil || answers(both) != v("1") || arm(t, both, v("3")).Origin != (selection.Model{}) {
 		t.Errorf("with version 1 beside version 3: %+v (%v)", both, err)
+	}
+	both, err = p.UpdateVersion(s, selection.Model{Name: "m1", Version: "1"}, v("1"))
+	if err != nil || answers(both) != v("1") || arm(t, both, v("3")).Origin != (selection.Model{}) {
+		t.Errorf("with version 1 in the place of m1: %+v (%v)", both, err)
+	}
+
+	// A weight is that of the model, else of its origin, else of its name.
+	for _, c := range []struct {
+		weights map[string]any
+		want    float64
+	}{
+		{map[string]any{"m0/3": 1, "m0/1": 2, "m0": 3, "m1": 4}, 0.2},
+		{map[string]any{"m0/1": 2, "m0": 3, "m1": 4}, 1. / 3},
+		{map[string]any{"m0": 3, "m0/2": 9, "m1": 3}, 0.5},
+	} {
+		p := parse(t, "split", map[string]any{"weights": c.weights})
+		for range 20 { // maps are walked through in any order
+			if shares, err := p.Shares(selection.State{Policy: "split", Models: s.Models}); err != nil || math.Abs(shares[0]-c.want) > 1e-12 {
+				t.Errorf("with weights %v shares are %v (%v), want %g first", c.weights, shares, err, c.want)
+				break
+			}
+		}
 	}
 }
 

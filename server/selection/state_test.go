@@ -31,6 +31,17 @@ func TestOldStatesRead(t *testing.T) {
 	}
 }
 
+// Whoever writes a state by hand need not sort models, nor know which is the heaviest.
+func TestStateByHand(t *testing.T) {
+	var s selection.State
+	if err := json.Unmarshal([]byte(`{"format":1,"policy":"exp3","models":[{"model":"b/1","log_weight":3},{"model":"a/1","log_weight":2}]}`), &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.Models[0].Model.Name != "a" || s.Models[0].LogWeight != -1 || s.Models[1].LogWeight != 0 {
+		t.Errorf("read %+v", s.Models)
+	}
+}
+
 func TestStateRefused(t *testing.T) {
 	for text, fault := range map[string]string{
 		`{"format":2,"policy":"exp3","models":[{"model":"a/1"}]}`:                     "state has format 2; formats 1 to 1 are known here",
