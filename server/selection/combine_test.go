@@ -264,6 +264,15 @@ func TestUnheard(t *testing.T) {
 	}
 }
 
+// Text is equal or not, also where the policy judges numbers.
+func TestAgreementOfText(t *testing.T) {
+	p, s := weighing(t, map[string]any{"loss": "absolute"}, 3, 1)
+	came, _ := said(one(texts("cat")), one(texts("dog")))
+	if a := p.Combine(s, came, nil); !sameValues(a.Outputs, one(texts("cat"))) || !(math.Abs(a.Confidence-0.75) < 1e-12) || a.Voices[1].Agreement != 0 {
+		t.Errorf("answer %v", a)
+	}
+}
+
 // Shadows agree or not, and change nothing; nor does a prediction of a model that is no candidate any more, unless it is
 // the only one.
 func TestShadowsAreComparedOnly(t *testing.T) {

@@ -47,7 +47,7 @@ func TestLoss(t *testing.T) {
 		{"no truth of that name", nil, i64(1), []tensor.Tensor{of("x", nil, 1.), of("z", nil, 1.)}, 0, `no output "y"`},
 	} {
 		got, err := parse(t, "ensemble", c.params).Loss(c.said, c.truth)
-		if c.fault == "" && (err != nil || math.Abs(got-c.want) > 1e-12) {
+		if c.fault == "" && (err != nil || !(math.Abs(got-c.want) <= 1e-12)) {
 			t.Errorf("%s: loss %g (%v), want %g", c.name, got, err, c.want)
 		} else if c.fault != "" && (err == nil || !strings.Contains(err.Error(), c.fault)) {
 			t.Errorf("%s: loss %g (%v), want an error with %q", c.name, got, err, c.fault)
@@ -77,7 +77,7 @@ func TestFormulas(t *testing.T) {
 	}
 	near := func(what string, got, want float64) {
 		t.Helper()
-		if math.Abs(got-want) > 1e-12 {
+		if !(math.Abs(got-want) <= 1e-12) {
 			t.Errorf("%s is %g, want %g", what, got, want)
 		}
 	}

@@ -83,7 +83,7 @@ func TestWhatNewcomersStartWith(t *testing.T) {
 	stranger, next := selection.Model{Name: "new", Version: "1"}, selection.Model{Name: "m2", Version: "2"}
 	near := func(what string, got, want float64) {
 		t.Helper()
-		if math.Abs(got-want) > 1e-9 {
+		if !(math.Abs(got-want) <= 1e-9) {
 			t.Errorf("%s is %g, want %g", what, got, want)
 		}
 	}
