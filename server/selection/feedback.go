@@ -2,6 +2,7 @@ package selection
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -41,8 +42,8 @@ func ByLosses(losses map[Model]float64) Outcome { return Outcome{kind: "losses",
 
 // Feedback gives the state after learning from what the models had said to one request, and what became of it. Asked
 // models that are no longer candidates are left out; if nothing is left to learn from, Rounds stays as it is. It fails,
-// and nothing is learned, for a loss that is not a number from 0 to 1, for a truth that cannot be compared with what was
-// said, and for a prediction without the probability that the policy needs. It learns the same feedback again when given
+// and nothing is learned, for a loss that is not a number from 0 to 1, for a truth that cannot be compared with what any of
+// them said, and for a prediction without the probability that the policy needs. It learns the same feedback again when given
 // it twice.
 func (p *Policy) Feedback(s State, said []Prediction, o Outcome) (State, error) {
 	if err := p.owns(s); err != nil {
@@ -104,6 +105,8 @@ func (p *Policy) assess(s State, said []Prediction, o Outcome, losses, probabili
 			}
 		}
 	}
+	var unlike error // of the first model whose outputs the truth cannot be compared with
+	judged := false
 	for _, pr := range said {
 		i := s.find(pr.Model)
 		if i < 0 || pr.Shadow && p.kind.bandit {
@@ -120,9 +123,11 @@ func (p *Policy) assess(s State, said []Prediction, o Outcome, losses, probabili
 			}
 			loss, err := p.Loss(pr.Outputs, o.truth)
 			if err != nil {
-				return fmt.Errorf("model %s: %w", pr.Model, err)
+				unlike = cmp.Or(unlike, fmt.Errorf("model %s: %w", pr.Model, err))
+				continue
 			}
 			losses[i] = loss
+			judged = true
 		case "loss":
 			if !pr.Shadow {
 				losses[i] = o.loss
@@ -135,7 +140,10 @@ func (p *Policy) assess(s State, said []Prediction, o Outcome, losses, probabili
 			return errors.New("an outcome without truth and without a loss")
 		}
 	}
-	return nil
+	if judged {
+		return nil // one model of an odd form does not keep the others from learning
+	}
+	return unlike
 }
 
 func isLoss(l float64) bool { return l >= 0 && l <= 1 }

@@ -221,6 +221,7 @@ func TestWhoLearns(t *testing.T) {
 		{"bandit, gone", "split", []selection.Prediction{said(gone, false, label(1))}, selection.ByLoss(1), []float64{0, 0, 0}},
 		{"all", "exp4", []selection.Prediction{said(m[1], false, nil)}, selection.ByLosses(losses), []float64{1, 1, 1}},
 		{"all who spoke", "exp4", []selection.Prediction{said(m[0], false, label(1)), said(m[1], false, nil), said(m[2], false, label(2)), said(gone, false, label(1))}, selection.ByTruth(label(1)...), []float64{1, 0, 1}},
+		{"all who can be compared", "exp4", []selection.Prediction{said(m[0], false, one(texts("odd"))), said(m[1], false, label(1))}, selection.ByTruth(label(1)...), []float64{0, 1, 0}},
 		{"shadows by truth", "shadow", []selection.Prediction{said(m[0], false, label(1)), said(m[1], true, label(2))}, selection.ByTruth(label(1)...), []float64{1, 1, 0}},
 		{"shadows by loss", "shadow", []selection.Prediction{said(m[0], false, label(1)), said(m[1], true, label(2))}, selection.ByLoss(1), []float64{1, 0, 0}},
 		{"shadow first", "shadow", []selection.Prediction{said(m[1], true, label(2)), said(m[0], false, label(1))}, selection.ByLoss(1), []float64{1, 0, 0}},
