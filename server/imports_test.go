@@ -43,6 +43,7 @@ server/config:              server/internal/nearest github.com/pelletier/go-toml
 server/admin:
 server/metrics:             scheduler github.com/prometheus/client_golang
 server/internal/cache:      server/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
+server/selection:           server/internal/nearest shiva/tensor github.com/x448/float16
 server/internal/gate:       server/internal/cache server/internal/nearest server/metrics scheduler shiva shiva/tensor
 server/state:               github.com/redis/go-redis/v9 go.etcd.io/bbolt
 server/state/statetest:     server/state

@@ -1,0 +1,349 @@
+package selection
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// An Answer is what a policy makes of what its models said.
+type Answer struct {
+	// Outputs of the answer; nil when no model answered. They are tensors of the predictions, of which no reference is
+	// taken, or, where values of several models went into one, ordinary memory.
+	Outputs []tensor.Tensor
+
+	// Confidence is the agreement of the models that were asked to answer, in [0, 1]: the mean of Agreement over all of
+	// them by Weight. Who was late agrees with nothing. It is 1 when all said the same, also when there was one only.
+	Confidence float64
+
+	// Voices are the models that were asked, in the order in which Combine was given them.
+	Voices []Voice
+}
+
+// A Voice is the part that one model had in an answer.
+type Voice struct {
+	Model  Model
+	Shadow bool
+
+	// Weight of the model among those asked to answer, late ones too; these sum to 1. 0 for a shadow.
+	Weight float64
+
+	// Agreement of what the model said with the answer, in [0, 1]: 1 less its loss if the answer were the truth. For a
+	// vote this is the part of the rows of the judged output in which it said what the answer says.
+	Agreement float64
+
+	// Unheard says why what the model said could not be used; "" if it was.
+	Unheard string
+}
+
+// String explains the answer to people, in one sentence.
+func (a Answer) String() string {
+	var b strings.Builder
+	if a.Outputs == nil {
+		b.WriteString("no answer")
+	} else {
+		fmt.Fprintf(&b, "confidence %.3g", a.Confidence)
+	}
+	for i, v := range a.Voices {
+		separator := "; "
+		if i == 0 {
+			separator = ": "
+		}
+		b.WriteString(separator + v.Model.String())
+		switch {
+		case v.Shadow && v.Unheard == "":
+			fmt.Fprintf(&b, " (shadow) agrees %.3g", v.Agreement)
+		case v.Unheard != "":
+			fmt.Fprintf(&b, " (weight %.3g) was not heard: %s", v.Weight, v.Unheard)
+		default:
+			fmt.Fprintf(&b, " (weight %.3g) agrees %.3g", v.Weight, v.Agreement)
+		}
+	}
+	return b.String()
+}
+
+const late = "late"
+
+// lowest is the say of a model that the state does not have: some if it is alone, else none.
+const lowest = -math.MaxFloat64
+
+// Combine makes the answer of the predictions that came; missing are the other asks of the plan. It is called when all
+// have come or when the time is up, with the state that Select was given or a later one, and in any order of came.
+//
+// With combination "vote", which is also that of the policies that have one model answer, each row of the judged output
+// (parameter output) goes to what has the most weight behind it, and the whole row, with the other outputs, is that of the
+// heaviest model that said so. With "mean", all outputs of a float dtype are the weighted mean of the models', element
+// by element, and the others are those of the model that agrees best with the mean; a judged output that is no float is
+// voted on. A tie goes to the heavier model, and between equals to the first by name and version.
+//
+// A model whose outputs differ from the heaviest model's in number, dtype or shape is not heard, nor is one that says
+// NaN or infinity where a mean is to be taken.
+func (p *Policy) Combine(s State, came []Prediction, missing []Ask) Answer {
+	c := combiner{Policy: p, voices: make([]Voice, 0, len(came)+len(missing))}
+	var space [16]float64
+	c.says = scratch(space[:], len(came)+len(missing))
+	for i := range came {
+		c.hear(s, came[i].Ask, came[i].Outputs)
+	}
+	for i := range missing {
+		c.hear(s, missing[i], nil)
+	}
+	c.weigh()
+
+	var order [16]int
+	heard := order[:0]
+	for i := range came {
+		if c.voices[i].Unheard == "" && !c.voices[i].Shadow {
+			heard = append(heard, i)
+		}
+	}
+	slices.SortFunc(heard, func(i, j int) int {
+		return cmp.Or(cmp.Compare(c.says[j], c.says[i]), c.voices[i].Model.compare(c.voices[j].Model))
+	})
+	heard = c.fitting(came, heard)
+	a := Answer{Voices: c.voices}
+	if len(heard) == 0 {
+		return a
+	}
+	a.Outputs = came[heard[0]].Outputs
+	if len(heard) > 1 {
+		var space [16]float64
+		weights := scratch(space[:], len(heard))
+		for k, i := range heard {
+			weights[k] = c.says[i]
+		}
+		softmax(weights)
+		judged, _ := p.judged(a.Outputs)
+		if p.settings.combination == "mean" && isFloat(judged.DType) {
+			a.Outputs = c.mean(came, heard, weights)
+		} else {
+			a.Outputs = c.vote(came, heard, weights)
+		}
+	}
+	c.agree(&a, came)
+	return a
+}
+
+// A combiner is one call of Combine.
+type combiner struct {
+	*Policy
+	voices []Voice
+	says   []float64 // parallel: logarithms of weights
+}
+
+// hear notes a model that was asked.
+func (c *combiner) hear(s State, ask Ask, outputs []tensor.Tensor) {
+	v := Voice{Model: ask.Model, Shadow: ask.Shadow}
+	if outputs == nil {
+		v.Unheard = late
+	}
+	say := lowest
+	if i := s.find(ask.Model); i >= 0 {
+		say = c.say(s.Models, i)
+	}
+	c.says[len(c.voices)] = say
+	c.voices = append(c.voices, v)
+}
+
+// weigh gives every voice its weight among those that are asked to answer.
+func (c *combiner) weigh() {
+	var space [16]float64
+	weights := scratch(space[:], len(c.voices))[:0]
+	for i := range c.voices {
+		if !c.voices[i].Shadow {
+			weights = append(weights, c.says[i])
+		}
+	}
+	softmax(weights)
+	for i := range c.voices {
+		if !c.voices[i].Shadow {
+			c.voices[i].Weight, weights = weights[0], weights[1:]
+		}
+	}
+}
+
+// fitting leaves in heard, which is in the order of weight, those whose outputs can be combined.
+func (c *combiner) fitting(came []Prediction, heard []int) []int {
+	first := -1
+	return slices.DeleteFunc(heard, func(i int) bool {
+		v := &c.voices[i]
+		if v.Unheard = c.unfit(came[i].Outputs); v.Unheard == "" && first >= 0 {
+			v.Unheard = unlike(came[i].Outputs, came[first].Outputs)
+		}
+		if v.Unheard == "" && first < 0 {
+			first = i
+		}
+		return v.Unheard != ""
+	})
+}
+
+// unfit tells why outputs can be no part of an answer, "" if they can.
+func (c *combiner) unfit(outputs []tensor.Tensor) string {
+	if _, err := c.judged(outputs); err != nil {
+		return err.Error()
+	}
+	for _, t := range outputs {
+		if err := t.Check(); err != nil {
+			return err.Error()
+		}
+		if c.settings.combination == "mean" && isFloat(t.DType) {
+			var space [64]float64
+			if values, err := load(space[:0], t); err != nil || !finite(values) {
+				return fmt.Sprintf("output %q holds a NaN or an infinity", t.Name)
+			}
+		}
+	}
+	return ""
+}
+
+// unlike tells in what outputs differ from the first model's, "" if in values only.
+func unlike(outputs, first []tensor.Tensor) string {
+	if len(outputs) != len(first) {
+		return fmt.Sprintf("%d outputs, and the heaviest model has %d", len(outputs), len(first))
+	}
+	for i, t := range outputs {
+		if o := first[i]; t.Name != o.Name || t.DType != o.DType || !t.Shape.Equal(o.Shape) {
+			return fmt.Sprintf("output %q is %s %s, and the heaviest model has %q, %s %s", t.Name, t.DType, t.Shape, o.Name, o.DType, o.Shape)
+		}
+	}
+	return ""
+}
+
+// vote has each row of the judged output decided by weight.
+func (c *combiner) vote(came []Prediction, heard []int, weights []float64) []tensor.Tensor {
+	first := came[heard[0]].Outputs
+	judged, _ := c.judged(first)
+	n := countRows(judged)
+	for _, t := range first {
+		if countRows(t) != n || len(t.Shape) == 0 {
+			n = 1 // outputs without common rows are decided on as one
+		}
+	}
+	if n == 0 {
+		return first
+	}
+	var space [16]rows
+	ballots := space[:0]
+	for _, i := range heard {
+		t, _ := c.judged(came[i].Outputs)
+		ballots = append(ballots, rowsOf(t, n))
+	}
+	winners := make([]int, 0, 16)
+	single := true
+	for r := range n {
+		k := elect(ballots, weights, r)
+		winners = append(winners, heard[k])
+		single = single && winners[0] == heard[k]
+	}
+	if single {
+		return came[winners[0]].Outputs
+	}
+	return gather(came, winners)
+}
+
+// elect gives the first ballot for what has the most weight behind it in a row.
+func elect(ballots []rows, weights []float64, row int) int {
+	winner, most := 0, -1.
+	for k := range ballots {
+		mine, sum := ballots[k].at(row), 0.
+		first := true
+		for j := range ballots {
+			if string(ballots[j].at(row)) == string(mine) {
+				first = first && j >= k
+				sum += weights[j]
+			}
+		}
+		if first && sum > most {
+			winner, most = k, sum
+		}
+	}
+	return winner
+}
+
+// gather makes outputs of which row r is that of model winners[r].
+func gather(came []Prediction, winners []int) []tensor.Tensor {
+	out := make([]tensor.Tensor, len(came[winners[0]].Outputs))
+	for o := range out {
+		parts := make([]tensor.Tensor, 0, len(winners))
+		for r := 0; r < len(winners); {
+			end := r + 1
+			for end < len(winners) && winners[end] == winners[r] {
+				end++
+			}
+			part, _ := came[winners[r]].Outputs[o].RowSlice(r, end) // checked, and in range
+			parts = append(parts, part)
+			r = end
+		}
+		joined, _ := tensor.Concat(parts, nil) // alike, and without a budget
+		out[o] = joined
+	}
+	return out
+}
+
+// mean averages the outputs of float dtypes.
+func (c *combiner) mean(came []Prediction, heard []int, weights []float64) []tensor.Tensor {
+	first := came[heard[0]].Outputs
+	out := make([]tensor.Tensor, len(first))
+	var spaceV, spaceM [64]float64
+	values, mean := spaceV[:0], spaceM[:0]
+	for o, t := range first {
+		if !isFloat(t.DType) {
+			continue
+		}
+		// Step by step (West, "Updating Mean and Variance Estimates", CACM 22(9), 1979): the mean of equal values is just
+		// that value, which the sum of weighted values can miss.
+		mean, _ = load(mean[:0], t) // did in unfit
+		total := weights[0]
+		for k, i := range heard[1:] {
+			total += weights[k+1]
+			values, _ = load(values[:0], came[i].Outputs[o])
+			for e, v := range values {
+				mean[e] += (v - mean[e]) * (weights[k+1] / total)
+			}
+		}
+		out[o] = store(t, mean)
+	}
+	judged, _ := c.judged(out)
+	closest, least := heard[0], math.Inf(1)
+	for _, i := range heard {
+		t, _ := c.judged(came[i].Outputs)
+		if loss, err := c.distance(t, judged); err == nil && loss < least {
+			closest, least = i, loss
+		}
+	}
+	for o, t := range first {
+		if !isFloat(t.DType) {
+			out[o] = came[closest].Outputs[o]
+		}
+	}
+	return out
+}
+
+// agree tells how far what each model said is the answer.
+func (c *combiner) agree(a *Answer, came []Prediction) {
+	answer, _ := c.judged(a.Outputs)
+	for i := range came {
+		v := &a.Voices[i]
+		if v.Unheard != "" {
+			continue
+		}
+		said, err := c.judged(came[i].Outputs)
+		var loss float64
+		if err == nil {
+			if loss, err = c.distance(said, answer); err != nil {
+				loss, err = mismatch(said, answer) // no numbers, so equal or not
+			}
+		}
+		if err != nil {
+			v.Unheard = err.Error() // a shadow of another form
+			continue
+		}
+		v.Agreement = 1 - loss
+		a.Confidence += v.Weight * v.Agreement
+	}
+	a.Confidence = min(1, a.Confidence)
+}

@@ -1,0 +1,68 @@
+// Package selection chooses between several models behind one name, combines what they say, and learns from what
+// became of it. A policy is a set of pure functions over a state: the caller keeps the state, for one key (application,
+// user), in whatever store it likes.
+//
+//	            state, random number                 state                          state
+//	                    │                              │                              │
+//	request ─────► Policy.Select ─► Plan ─► models ─► Policy.Combine ─► Answer      Policy.Feedback ─► new state
+//	                                 │         │       (all came, or time is up)      ▲     ▲
+//	                                 │         └── Predictions ───────────────────────┘     │
+//	                                 └── Asks, with probabilities                     Outcome: truth or losses
+//
+// # Policies
+//
+//	name            parameters (default)                      learns                     when
+//	single          model (the only candidate)                nothing; mean loss shown   one model is enough
+//	split           weights (equal), salt ("")                nothing; mean loss shown   canary, A/B test; a user stays with a model
+//	shadow          model (the only candidate), fraction (1)  nothing; mean losses of    a candidate is to be watched on real
+//	                                                          all shown                  requests before it answers any
+//	exp3            gamma (0.1), share (0.001), inherit (0.5) weight, from the loss of   one model per request; nothing can be
+//	                                                          the model asked            assumed of how losses come about
+//	exp4            eta (0.2), share (0.001), inherit (0.5),  weights, from the losses   all models can be asked; one is the best
+//	                combination ("vote")                      of all models              at a time, which one changes
+//	epsilon-greedy  epsilon (0.1), inherit (0.5)              mean loss of the model     one model per request; simple to explain:
+//	                                                          asked                      the best so far, and sometimes another
+//	thompson        decay (0.995), inherit (0.5)              belief in the model asked  one model per request; loses least of
+//	                                                                                     the three when chance makes the losses
+//	ensemble        combination ("vote"), weights (learned),  weights, from the losses   all models can be asked, and their errors
+//	                classes (2), inherit (0.5)                of all models              are independent
+//
+// Every policy has these as well:
+//
+//	output ("")   name of the output that is voted on and judged; "" is the first
+//	loss          "label" (right or wrong, by rows), "absolute" or "squared" (of numbers); the default is "label", and
+//	              with combination "mean" "absolute"
+//	scale (1)     the difference that is all wrong, in the unit of the output, for absolute and squared loss
+//	step          least weight of the newest loss in the mean loss of a model: 0 is the mean of all losses, 0.01 that of
+//	              about the last 100. The default is 0 for single, split and shadow, and 0.01 for the others
+//
+// A weight is that of "name/version", else of the version that this one descends from, else of "name", else 0. Models
+// are named likewise by parameter model.
+//
+// A loss is a number from 0 (as good as can be) to 1, without a unit; a reward r is a loss of 1-r. Shares,
+// probabilities and confidence are from 0 to 1. There are no times here: what is forgotten is forgotten per feedback.
+//
+// # Models that come, go and change
+//
+//	                new model starts with                   new version starts with, for inherit h
+//	single, shadow  nothing                                 nothing: its mean loss is its own
+//	split           no users, until weights name it         nothing; it keeps its predecessor's users
+//	exp3, exp4      the mean of the others' weights         its predecessor's weight^h times that mean^(1-h)
+//	epsilon-greedy  the mean of the others' mean losses,    its predecessor's mean loss, as the mean of h times
+//	                as one loss                             as many losses
+//	thompson        no belief                               h of its predecessor's evidence
+//	ensemble        as epsilon-greedy                       as epsilon-greedy
+//
+// The others keep what they have, relative to each other, when a model joins or leaves.
+//
+// # Rules
+//
+// Nothing here has a clock, a lock, a goroutine, memory of its own or a source of chance: the random number is the
+// caller's, a fresh one for each request. Functions may be called from any goroutine. No state that they are given is
+// changed, and equal arguments give equal results. So a compare-and-swap around Feedback is all that a store needs to
+// lose none, and a decision that was recorded with its random number can be made again.
+//
+// Tensors given are read and never kept; see Answer for those that come back.
+//
+// Numbers in a state stay finite, however many feedbacks: weights are kept as logarithms relative to the heaviest.
+package selection

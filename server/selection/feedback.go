@@ -1,0 +1,270 @@
+package selection
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A Prediction is what one model said to a request: the Ask of the plan, and the model's outputs. A model that was asked
+// and has not answered may be among those given to Feedback, with no outputs.
+type Prediction struct {
+	Ask
+	Outputs []tensor.Tensor // not changed, and no reference taken
+}
+
+// An Outcome is what became known of a request afterwards: make one with ByTruth, ByLoss or ByLosses.
+type Outcome struct {
+	kind   string
+	truth  []tensor.Tensor
+	loss   float64
+	losses map[Model]float64
+}
+
+// ByTruth says what would have been right: the judged output, or several of which one has its name. Its dtype may be
+// another one if the values are representable in the model's ("7" as int64 for a model of int32); the number of its
+// elements must be the model's.
+func ByTruth(truth ...tensor.Tensor) Outcome { return Outcome{kind: "truth", truth: truth} }
+
+// ByLoss says how bad the answer was, from 0 (as good as can be) to 1. A reward r from 0 to 1 is a loss of 1-r. It
+// teaches a policy that has one model answer; exp4 and ensemble refuse it, because it does not tell which of their
+// models were right.
+func ByLoss(loss float64) Outcome { return Outcome{kind: "loss", loss: loss} }
+
+// ByLosses says how bad each model was, from 0 to 1, also of models that have not answered. Models that the state does
+// not have are left out.
+func ByLosses(losses map[Model]float64) Outcome { return Outcome{kind: "losses", losses: losses} }
+
+// Feedback gives the state after learning from what the models had said to one request, and what became of it. Asked
+// models that are no longer candidates are left out; if nothing is left to learn from, Rounds stays as it is. It fails,
+// and nothing is learned, for a loss that is not a number from 0 to 1, for a truth that cannot be compared with what any of
+// them said, and for a prediction without the probability that the policy needs. It learns the same feedback again when given
+// it twice.
+func (p *Policy) Feedback(s State, said []Prediction, o Outcome) (State, error) {
+	if err := p.owns(s); err != nil {
+		return State{}, err
+	}
+	var spaceL, spaceP [16]float64
+	losses, probabilities := scratch(spaceL[:], len(s.Models)), scratch(spaceP[:], len(s.Models))
+	for i := range losses {
+		losses[i] = math.NaN()
+	}
+	if err := p.assess(s, said, o, losses, probabilities); err != nil {
+		return State{}, fmt.Errorf("selection: feedback for %s: %w", p.name, err)
+	}
+	if !slices.ContainsFunc(losses, func(l float64) bool { return !math.IsNaN(l) }) {
+		return s, nil
+	}
+	s.Rounds++
+	s.Models = slices.Clone(s.Models)
+	for i, loss := range losses {
+		if a := &s.Models[i]; !math.IsNaN(loss) {
+			a.Count++
+			a.Loss += max(1/a.Count, p.settings.step) * (loss - a.Loss)
+		}
+	}
+	p.learn(s.Models, losses, probabilities)
+	return s, nil
+}
+
+// assess fills in the losses that the policy learns from and the probabilities of the models asked; what is not known
+// stays NaN, or 0.
+func (p *Policy) assess(s State, said []Prediction, o Outcome, losses, probabilities []float64) error {
+	if len(said) == 0 {
+		return errors.New("no model was asked")
+	}
+	answering := 0
+	for _, pr := range said {
+		if !pr.Shadow {
+			answering++
+		}
+	}
+	if p.kind.bandit && answering != 1 {
+		return fmt.Errorf("%d models were asked to answer, want the one that was chosen", answering)
+	}
+	if o.kind == "loss" && answering != 1 {
+		return fmt.Errorf("%d models were asked to answer, and the loss of the answer does not tell what each of them lost: give the truth, or a loss for each", answering)
+	}
+	if !isLoss(o.loss) {
+		return fmt.Errorf("loss %g, want 0 to 1", o.loss)
+	}
+	for m, l := range o.losses {
+		if !isLoss(l) {
+			return fmt.Errorf("model %s has loss %g, want 0 to 1", m, l)
+		}
+	}
+	if o.kind == "losses" && !p.kind.bandit {
+		for i := range s.Models {
+			if l, ok := o.losses[s.Models[i].Model]; ok {
+				losses[i] = l
+			}
+		}
+	}
+	var unlike error // of the first model whose outputs the truth cannot be compared with
+	judged := false
+	for _, pr := range said {
+		i := s.find(pr.Model)
+		if i < 0 || pr.Shadow && p.kind.bandit {
+			continue
+		}
+		if !(pr.Probability >= 0 && pr.Probability <= 1) || pr.Probability == 0 && p.kind.importance {
+			return fmt.Errorf("model %s was chosen with probability %g, want that of its plan", pr.Model, pr.Probability)
+		}
+		probabilities[i] = pr.Probability
+		switch o.kind {
+		case "truth":
+			if pr.Outputs == nil {
+				continue // it said nothing that could be judged
+			}
+			loss, err := p.Loss(pr.Outputs, o.truth)
+			if err != nil {
+				unlike = cmp.Or(unlike, fmt.Errorf("model %s: %w", pr.Model, err))
+				continue
+			}
+			losses[i] = loss
+			judged = true
+		case "loss":
+			if !pr.Shadow {
+				losses[i] = o.loss
+			}
+		case "losses":
+			if l, ok := o.losses[pr.Model]; ok {
+				losses[i] = l
+			}
+		default:
+			return errors.New("an outcome without truth and without a loss")
+		}
+	}
+	if judged {
+		return nil // one model of an odd form does not keep the others from learning
+	}
+	return unlike
+}
+
+func isLoss(l float64) bool { return l >= 0 && l <= 1 }
+
+// Loss is how far what a model said is from the truth, in [0, 1], by parameter loss: over the rows of the judged output
+//
+//	label     the part of them that is not equal to the truth's row
+//
+// or over its elements, with d for the difference from the truth divided by parameter scale, the mean of
+//
+//	absolute  min(1, |d|)
+//	squared   min(1, d^2)
+//
+// Of 10 labels of which 9 are right the loss is 0.1. It fails when the two cannot be compared. It is also how Combine
+// tells agreement, which is 1 less the loss against the answer.
+func (p *Policy) Loss(said, truth []tensor.Tensor) (float64, error) {
+	x, err := p.judged(said)
+	if err != nil {
+		return 0, err
+	}
+	y := truth
+	if len(truth) > 1 {
+		i := slices.IndexFunc(truth, func(t tensor.Tensor) bool { return t.Name == x.Name })
+		if i < 0 {
+			return 0, fmt.Errorf("the truth has no output %q", x.Name)
+		}
+		y = truth[i : i+1]
+	}
+	if len(y) == 0 {
+		return 0, errors.New("the truth has no outputs")
+	}
+	return p.distance(x, y[0])
+}
+
+// judged gives the output that parameter output names.
+func (p *Policy) judged(outputs []tensor.Tensor) (tensor.Tensor, error) {
+	i := 0
+	if name := p.settings.output; name != "" {
+		i = slices.IndexFunc(outputs, func(t tensor.Tensor) bool { return t.Name == name })
+	}
+	if i < 0 || i >= len(outputs) {
+		return tensor.Tensor{}, fmt.Errorf("there is no output %q", p.settings.output)
+	}
+	return outputs[i], outputs[i].Check()
+}
+
+// distance is the loss of x when y is the truth.
+func (p *Policy) distance(x, y tensor.Tensor) (float64, error) {
+	n, err := elements(x, y)
+	if n == 0 || err != nil {
+		return 0, err
+	}
+	if p.settings.loss == "label" {
+		return mismatch(x, y)
+	}
+	return p.difference(x, y)
+}
+
+// elements is how many elements both tensors have, of which x has been checked.
+func elements(x, y tensor.Tensor) (int, error) {
+	if err := y.Check(); err != nil {
+		return 0, err
+	}
+	n, _ := x.Shape.Elements()
+	if m, _ := y.Shape.Elements(); m != n {
+		return 0, fmt.Errorf("output %q has %d elements, and the truth %d", x.Name, n, m)
+	}
+	return n, nil
+}
+
+// mismatch is the part of x's rows that differ from y's.
+func mismatch(x, y tensor.Tensor) (float64, error) {
+	if n, err := elements(x, y); n == 0 || err != nil {
+		return 0, err
+	}
+	if y.DType != x.DType {
+		cast, err := tensor.Cast(y, x.DType, nil)
+		if err != nil {
+			return 0, fmt.Errorf("the truth is no %s: %w", x.DType, err)
+		}
+		y = cast
+	}
+	rows := countRows(x)
+	said, right, wrong := rowsOf(x, rows), rowsOf(y, rows), 0
+	for r := range rows {
+		if !bytes.Equal(said.at(r), right.at(r)) {
+			wrong++
+		}
+	}
+	return float64(wrong) / float64(rows), nil
+}
+
+// difference is the mean over the elements of what the loss of each is, for two tensors of numbers.
+func (p *Policy) difference(x, y tensor.Tensor) (float64, error) {
+	var spaceX, spaceY [64]float64
+	a, err := load(spaceX[:0], x)
+	if err != nil {
+		return 0, err
+	}
+	b, err := load(spaceY[:0], y)
+	if err != nil {
+		return 0, fmt.Errorf("the truth: %w", err)
+	}
+	if !finite(b) {
+		return 0, errors.New("the truth holds a NaN or an infinity")
+	}
+	return p.spread(a, b), nil
+}
+
+// spread is the loss of a when b, as long and finite, is the truth.
+func (p *Policy) spread(a, b []float64) float64 {
+	var sum float64
+	for i := range a {
+		d := math.Abs(a[i]-b[i]) / p.settings.scale
+		if p.settings.loss == "squared" {
+			d *= d
+		}
+		if !(d <= 1) { // NaN is as wrong as can be
+			d = 1
+		}
+		sum += d
+	}
+	return min(1, sum/float64(len(a)))
+}

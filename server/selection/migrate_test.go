@@ -1,0 +1,283 @@
+package selection_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/shivad/shivad/server/selection"
+)
+
+func learned(t *testing.T, p *selection.Policy, n int) selection.State {
+	t.Helper()
+	return walk(t, p, fresh(t, p, models(n)), rand.New(rand.NewPCG(9, uint64(n))), 200, func(selection.State, selection.Plan) {})
+}
+
+// arm gives what a state has of a model.
+func arm(t *testing.T, s selection.State, m selection.Model) selection.Arm {
+	t.Helper()
+	for _, a := range s.Models {
+		if a.Model == m {
+			return a
+		}
+	}
+	t.Fatalf("%s is none of %+v", m, s.Models)
+	return selection.Arm{}
+}
+
+// Adding a model and removing it leaves all as it was, up to rounding.
+func TestAddThenRemove(t *testing.T) {
+	for _, v := range variants() {
+		p := parse(t, v.policy, v.params)
+		s := learned(t, p, 4)
+		for _, gone := range models(4)[1:] {
+			less, err := p.RemoveModel(s, gone)
+			if err != nil {
+				t.Fatalf("%s: %v", v, err)
+			}
+			heaviest := math.Inf(-1)
+			for _, a := range less.Models {
+				heaviest = max(heaviest, a.LogWeight)
+				if got, want := a.LogWeight-less.Models[0].LogWeight, arm(t, s, a.Model).LogWeight-arm(t, s, less.Models[0].Model).LogWeight; math.Abs(got-want) > 1e-9 {
+					t.Errorf("%s without %s: %s weighs e^%g of the first, want e^%g", v, gone, a.Model, got, want)
+				}
+			}
+			if heaviest != 0 {
+				t.Errorf("%s without %s: the heaviest weighs e^%g, want 1", v, gone, heaviest)
+			}
+		}
+		for _, m := range []selection.Model{{Name: "a", Version: "1"}, {Name: "m2", Version: "7"}, {Name: "z", Version: "1"}} {
+			more, err := p.AddModel(s, m)
+			if err != nil {
+				t.Fatalf("%s: %v", v, err)
+			}
+			if len(more.Models) != 5 || arm(t, more, m).Model != m || !slices.IsSortedFunc(more.Models, byName) {
+				t.Errorf("%s with %s has %+v", v, m, more.Models)
+			}
+			back, err := p.RemoveModel(more, m)
+			if err != nil {
+				t.Fatalf("%s: %v", v, err)
+			}
+			for i, a := range back.Models {
+				a.LogWeight = math.Round(a.LogWeight*1e9) / 1e9
+				b := s.Models[i]
+				b.LogWeight = math.Round(b.LogWeight*1e9) / 1e9
+				if a != b {
+					t.Errorf("%s without %s again has %+v, want %+v", v, m, a, b)
+				}
+			}
+		}
+	}
+}
+
+func byName(a, b selection.Arm) int { return strings.Compare(a.Model.String(), b.Model.String()) }
+
+// What a new model starts with, and a new version, is what the table in the package comment says.
+func TestWhatNewcomersStartWith(t *testing.T) {
+	m := models(4)
+	stranger, next := selection.Model{Name: "new", Version: "1"}, selection.Model{Name: "m2", Version: "2"}
+	near := func(what string, got, want float64) {
+		t.Helper()
+		if !(math.Abs(got-want) <= 1e-9) {
+			t.Errorf("%s is %g, want %g", what, got, want)
+		}
+	}
+	for _, policy := range []string{"exp3", "exp4"} {
+		for _, h := range []float64{0, 0.25, 1} {
+			p := parse(t, policy, map[string]any{"inherit": h})
+			s := learned(t, p, 4)
+			weight := func(s selection.State, model selection.Model) float64 { return math.Exp(arm(t, s, model).LogWeight) }
+			joined, err := p.AddModel(s, stranger)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mean := (weight(s, m[0]) + weight(s, m[1]) + weight(s, m[2]) + weight(s, m[3])) / 4
+			near(policy+": weight of a new model", weight(joined, stranger)/weight(joined, m[0]), mean/weight(s, m[0]))
+
+			followed, err := p.UpdateVersion(s, m[2], next)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mean = (weight(s, m[0]) + weight(s, m[1]) + weight(s, m[3])) / 3
+			want := math.Pow(weight(s, m[2]), h) * math.Pow(mean, 1-h)
+			near(policy+": weight of a new version", weight(followed, next)/weight(followed, m[0]), want/weight(s, m[0]))
+			near(policy+": of the others", weight(followed, m[1])/weight(followed, m[0]), weight(s, m[1])/weight(s, m[0]))
+			near(policy+": its losses", arm(t, followed, next).Count, h*arm(t, s, m[2]).Count)
+		}
+	}
+
+	p := parse(t, "thompson", map[string]any{"inherit": 0.25})
+	s := learned(t, p, 4)
+	joined, _ := p.AddModel(s, stranger)
+	followed, _ := p.UpdateVersion(s, m[2], next)
+	near("good of a new model", arm(t, joined, stranger).Good+arm(t, joined, stranger).Bad, 0)
+	near("good of a new version", arm(t, followed, next).Good, 0.25*arm(t, s, m[2]).Good)
+	near("bad of a new version", arm(t, followed, next).Bad, 0.25*arm(t, s, m[2]).Bad)
+
+	for _, policy := range []string{"epsilon-greedy", "ensemble"} {
+		p := parse(t, policy, map[string]any{"inherit": 0.25})
+		s := learned(t, p, 4)
+		joined, _ := p.AddModel(s, stranger)
+		followed, _ := p.UpdateVersion(s, m[2], next)
+		near(policy+": loss of a new model", arm(t, joined, stranger).Loss, (arm(t, s, m[0]).Loss+arm(t, s, m[1]).Loss+arm(t, s, m[2]).Loss+arm(t, s, m[3]).Loss)/4)
+		near(policy+": and its count", arm(t, joined, stranger).Count, 1)
+		near(policy+": loss of a new version", arm(t, followed, next).Loss, arm(t, s, m[2]).Loss)
+		near(policy+": and its count", arm(t, followed, next).Count, 0.25*arm(t, s, m[2]).Count)
+		unlearned, _ := p.AddModel(fresh(t, p, m), stranger)
+		near(policy+": count of a new model among those without a loss", arm(t, unlearned, stranger).Count, 0)
+	}
+	for _, policy := range []string{"split", "shadow"} {
+		p := parse(t, policy, map[string]any{map[string]string{"split": "salt", "shadow": "model"}[policy]: "m0"})
+		followed, _ := p.UpdateVersion(learned(t, p, 4), m[2], next)
+		if a := arm(t, followed, next); a.Count != 0 || a.Loss != 0 {
+			t.Errorf("%s: a new version starts with %+v", policy, a)
+		}
+	}
+}
+
+// Migrate brings any state to the models of today, pairing new versions with those that are gone.
+func TestMigrate(t *testing.T) {
+	v := func(name, version string) selection.Model { return selection.Model{Name: name, Version: version} }
+	for _, policy := range []string{"exp3", "exp4", "epsilon-greedy", "thompson", "ensemble", "split"} {
+		p := parse(t, policy, map[string]any{})
+		s := learned(t, p, 3) // m0/1, m1/1, m2/1
+		now := []selection.Model{v("m3", "1"), v("m1", "2"), v("m2", "1"), v("m2", "2")}
+		got, err := p.Migrate(s, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := s
+		for _, f := range []func(selection.State) (selection.State, error){
+			func(s selection.State) (selection.State, error) {
+				return p.UpdateVersion(s, v("m1", "1"), v("m1", "2"))
+			},
+			func(s selection.State) (selection.State, error) { return p.AddModel(s, v("m2", "2")) },
+			func(s selection.State) (selection.State, error) { return p.AddModel(s, v("m3", "1")) },
+			func(s selection.State) (selection.State, error) { return p.RemoveModel(s, v("m0", "1")) },
+		} {
+			if want, err = f(want); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: migrated to\n%+v, want\n%+v", policy, got, want)
+		}
+		if again, err := p.Migrate(got, now); err != nil || !reflect.DeepEqual(again, got) {
+			t.Errorf("%s: migrated again to %+v (%v)", policy, again, err)
+		}
+		if from, err := p.Migrate(learned(t, parse(t, "single", map[string]any{"model": "m0"}), 2), now); err != nil || !reflect.DeepEqual(from, fresh(t, p, now)) {
+			t.Errorf("%s: migrated from another policy to %+v (%v)", policy, from, err)
+		}
+		if all, err := p.Migrate(s, []selection.Model{v("x", "1")}); err != nil || len(all.Models) != 1 || all.Models[0].Model != v("x", "1") {
+			t.Errorf("%s: with all models replaced there is %+v (%v)", policy, all, err)
+		}
+	}
+	// single may have no two models without saying which answers, and has none here at any time but on the way.
+	p := parse(t, "single", nil)
+	s := fresh(t, p, models(1))
+	if got, err := p.Migrate(s, []selection.Model{v("x", "1")}); err != nil || got.Models[0].Model != v("x", "1") {
+		t.Errorf("single: migrated to %+v (%v)", got, err)
+	}
+}
+
+// A version knows where it came from, so that what names its predecessor means it, until that one is back.
+func TestOrigin(t *testing.T) {
+	p := parse(t, "single", map[string]any{"model": "m0/1"})
+	s := fresh(t, p, models(2))
+	v := func(version string) selection.Model { return selection.Model{Name: "m0", Version: version} }
+	answers := func(s selection.State) selection.Model {
+		plan, err := p.Select(s, selection.Request{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return plan.Asks[0].Model
+	}
+	var err error
+	for _, next := range []string{"2", "3"} {
+		if s, err = p.UpdateVersion(s, answers(s), v(next)); err != nil {
+			t.Fatal(err)
+		}
+		if got := answers(s); got != v(next) || arm(t, s, got).Origin != v("1") {
+			t.Errorf("after the update to %s %s answers, of origin %s", next, got, arm(t, s, got).Origin)
+		}
+	}
+	back, err := p.UpdateVersion(s, v("3"), v("1"))
+	if err != nil || answers(back) != v("1") || arm(t, back, v("1")).Origin != (selection.Model{}) {
+		t.Errorf("back at version 1: %+v (%v)", back, err)
+	}
+	both, err := p.AddModel(s, v("1"))
+	if err != nil || answers(both) != v("1") || arm(t, both, v("3")).Origin != (selection.Model{}) {
+		t.Errorf("with version 1 beside version 3: %+v (%v)", both, err)
+	}
+	both, err = p.UpdateVersion(s, selection.Model{Name: "m1", Version: "1"}, v("1"))
+	if err != nil || answers(both) != v("1") || arm(t, both, v("3")).Origin != (selection.Model{}) {
+		t.Errorf("with version 1 in the place of m1: %+v (%v)", both, err)
+	}
+
+	// A weight is that of the model, else of its origin, else of its name.
+	for _, c := range []struct {
+		weights map[string]any
+		want    float64
+	}{
+		{map[string]any{"m0/3": 1, "m0/1": 2, "m0": 3, "m1": 4}, 0.2},
+		{map[string]any{"m0/1": 2, "m0": 3, "m1": 4}, 1. / 3},
+		{map[string]any{"m0": 3, "m0/2": 9, "m1": 3}, 0.5},
+	} {
+		p := parse(t, "split", map[string]any{"weights": c.weights})
+		for range 20 { // maps are walked through in any order
+			if shares, err := p.Shares(selection.State{Policy: "split", Models: s.Models}); err != nil || math.Abs(shares[0]-c.want) > 1e-12 {
+				t.Errorf("with weights %v shares are %v (%v), want %g first", c.weights, shares, err, c.want)
+				break
+			}
+		}
+	}
+}
+
+func TestMigrationRefused(t *testing.T) {
+	m := models(3)
+	p := parse(t, "exp4", nil)
+	s, alone := fresh(t, p, m), fresh(t, p, m[:1])
+	many := make([]selection.Model, selection.MaxModels+1)
+	for i := range many {
+		many[i] = selection.Model{Name: fmt.Sprintf("m%03d", i), Version: "1"}
+	}
+	other := fresh(t, parse(t, "exp3", nil), m)
+	pick := func(name string, params map[string]any, models ...selection.Model) func() (selection.State, error) {
+		return func() (selection.State, error) { return parse(t, name, params).New(models) }
+	}
+	for _, c := range []struct {
+		name  string
+		call  func() (selection.State, error)
+		fault string
+	}{
+		{"no models", pick("exp4", nil), "0 models, want 1 to 256"},
+		{"too many", pick("exp4", nil, many...), "257 models"},
+		{"twice the same", pick("exp4", nil, m[0], m[0]), "m0/1 is there twice"},
+		{"no version", pick("exp4", nil, selection.Model{Name: "m"}), `model "m/" has a name or a version that is empty`},
+		{"a slash", pick("exp4", nil, selection.Model{Name: "m/n", Version: "1"}), `"m/n/1"`},
+		{"which one", pick("single", nil, m...), "parameter model must say which of 3 models answers"},
+		{"which version", pick("shadow", map[string]any{"model": "m"}, selection.Model{Name: "m", Version: "1"}, selection.Model{Name: "m", Version: "2"}), `parameter model is "m", which may be m/1 and m/2`},
+		{"none of that name", pick("shadow", map[string]any{"model": "x"}, m...), `parameter model is "x", which is none of the models`},
+		{"no weight", pick("split", map[string]any{"weights": map[string]any{"x": 1}}, m...), "none above 0"},
+		{"add what is there", func() (selection.State, error) { return p.AddModel(s, m[1]) }, "m1/1 is there already"},
+		{"remove what is not", func() (selection.State, error) { return p.RemoveModel(s, models(4)[3]) }, "there is no model m3/1"},
+		{"remove the last", func() (selection.State, error) { return p.RemoveModel(alone, m[0]) }, "m0/1 is the only model"},
+		{"update what is not", func() (selection.State, error) { return p.UpdateVersion(alone, m[1], m[2]) }, "there is no model m1/1"},
+		{"update to what is", func() (selection.State, error) { return p.UpdateVersion(s, m[1], m[2]) }, "m2/1 is there already"},
+		{"update to nothing", func() (selection.State, error) { return p.UpdateVersion(s, m[1], selection.Model{}) }, `model "/"`},
+		{"migrate to nothing", func() (selection.State, error) { return p.Migrate(s, nil) }, "0 models"},
+		{"another policy's state", func() (selection.State, error) { return p.AddModel(other, models(4)[3]) }, `state of policy "exp3"`},
+		{"no state", func() (selection.State, error) { return p.AddModel(selection.State{Policy: "exp4"}, m[0]) }, "the state has no models"},
+	} {
+		s, err := c.call()
+		var e *selection.Error
+		if !errors.As(err, &e) || !strings.Contains(err.Error(), c.fault) || s.Models != nil {
+			t.Errorf("%s: %+v (%v), want an error with %q", c.name, s, err, c.fault)
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package selection
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/x448/float16"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// isFloat tells whether means can be taken of elements of d.
+func isFloat(d tensor.DType) bool {
+	return d == tensor.Float32 || d == tensor.Float64 || d == tensor.Float16 || d == tensor.BFloat16
+}
+
+// load appends the elements of t as float64. It fails for dtypes that are no real numbers, and for a number that no
+// float64 is equal to.
+func load(dst []float64, t tensor.Tensor) ([]float64, error) {
+	ne := binary.NativeEndian
+	switch t.DType {
+	case tensor.Float32:
+		for i := 0; i+4 <= len(t.Data); i += 4 {
+			dst = append(dst, float64(math.Float32frombits(ne.Uint32(t.Data[i:]))))
+		}
+		return dst, nil
+	case tensor.Float64:
+		for i := 0; i+8 <= len(t.Data); i += 8 {
+			dst = append(dst, math.Float64frombits(ne.Uint64(t.Data[i:])))
+		}
+		return dst, nil
+	default:
+		wide, err := tensor.Cast(t, tensor.Float64, nil)
+		if err != nil {
+			return nil, err
+		}
+		return load(dst, wide)
+	}
+}
+
+// store makes a tensor like t of these values, each rounded to the nearest number of t's float dtype.
+func store(t tensor.Tensor, values []float64) tensor.Tensor {
+	ne, size := binary.NativeEndian, t.DType.Size()
+	data := make([]byte, len(values)*size)
+	for i, v := range values {
+		at := data[i*size:]
+		switch t.DType {
+		case tensor.Float64:
+			ne.PutUint64(at, math.Float64bits(v))
+		case tensor.Float32:
+			ne.PutUint32(at, math.Float32bits(float32(v)))
+		case tensor.Float16:
+			ne.PutUint16(at, float16.Fromfloat32(float32(v)).Bits())
+		case tensor.BFloat16:
+			b := math.Float32bits(float32(v))
+			ne.PutUint16(at, uint16((b+0x7fff+b>>16&1)>>16)) // ties to even
+		}
+	}
+	return tensor.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Data: data}
+}
+
+// finite tells whether no value is NaN or infinite.
+func finite(values []float64) bool {
+	for _, v := range values {
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// countRows is the size of t's first dimension; a tensor that has none is one row.
+func countRows(t tensor.Tensor) int {
+	if len(t.Shape) == 0 {
+		return 1
+	}
+	return t.Rows()
+}
+
+// rows are the bytes of a tensor cut into n pieces of equally many elements.
+type rows struct {
+	data []byte
+	n    int
+	ends []int // of each piece, for elements of variable size; nil for pieces of equal size
+}
+
+// rowsOf cuts t, which has been checked and whose elements n divides.
+func rowsOf(t tensor.Tensor, n int) rows {
+	r := rows{data: t.Data, n: n}
+	if t.DType != tensor.Bytes {
+		return r
+	}
+	elems, _ := tensor.BytesElems(t) // checked
+	each, end := len(elems)/n, 0
+	r.ends = make([]int, n)
+	for i := range n {
+		for _, e := range elems[i*each : (i+1)*each] {
+			end += 4 + len(e) // each has its length before it
+		}
+		r.ends[i] = end
+	}
+	return r
+}
+
+// at gives piece i.
+func (r rows) at(i int) []byte {
+	if r.ends == nil {
+		size := len(r.data) / r.n
+		return r.data[i*size : (i+1)*size]
+	}
+	start := 0
+	if i > 0 {
+		start = r.ends[i-1]
+	}
+	return r.data[start:r.ends[i]]
+}

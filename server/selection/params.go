@@ -1,0 +1,169 @@
+package selection
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/shivad/shivad/server/internal/nearest"
+)
+
+// settings are the parameters of all policies; each policy accepts some. The package comment lists them for users.
+type settings struct {
+	model    string             // single, shadow: who answers, as "name/version" or "name"; "" for the only candidate
+	weights  map[string]float64 // split, ensemble: by "name/version" or "name"; nil for equal or learned ones
+	salt     string             // split: hashed with the user
+	fraction float64            // shadow: of the requests that the others get a copy of
+
+	gamma   float64 // exp3: of the requests that explore
+	eta     float64 // exp4: learning rate, per unit of loss
+	share   float64 // exp3, exp4: of the weight that is dealt out again at each feedback
+	epsilon float64 // epsilon-greedy: of the requests that explore
+	decay   float64 // thompson: what is left of the evidence after each feedback
+	classes float64 // ensemble: number of labels that there are
+	inherit float64 // of what was learned of a version, what its successor starts with
+
+	combination string  // exp4, ensemble: "vote" or "mean"
+	output      string  // of the models: what is voted on and judged; "" for the first
+	loss        string  // "label", "absolute" or "squared"; "" for what fits the combination
+	scale       float64 // difference that is all wrong, in the unit of the output
+	step        float64 // least weight of the newest loss in a model's mean loss
+}
+
+// A parameter is one of them as users write it.
+type parameter struct {
+	name  string
+	wants string // the values that it takes, for people
+	read  func(*settings, any) bool
+	value func(*settings) any // what read would take
+}
+
+// common is what every policy accepts.
+var common = []string{"output", "loss", "scale", "step"}
+
+var parameters = []parameter{
+	text("model", `"name/version" or "name" of a model`, func(s *settings) *string { return &s.model }, nil),
+	{"weights", `for each model, by "name/version" or "name", a number of at least 0, and one above 0`, readWeights, func(s *settings) any { return maps.Clone(s.weights) }},
+	text("salt", "a text", func(s *settings) *string { return &s.salt }, nil),
+	number("fraction", "a number from 0 to 1", func(s *settings) *float64 { return &s.fraction }, func(v float64) bool { return v >= 0 && v <= 1 }),
+	number("gamma", "a number above 0 and at most 1", func(s *settings) *float64 { return &s.gamma }, func(v float64) bool { return v > 0 && v <= 1 }),
+	number("eta", "a number from 0 to 10", func(s *settings) *float64 { return &s.eta }, func(v float64) bool { return v >= 0 && v <= 10 }),
+	number("share", "a number from 0 to 1", func(s *settings) *float64 { return &s.share }, func(v float64) bool { return v >= 0 && v <= 1 }),
+	number("epsilon", "a number from 0 to 1", func(s *settings) *float64 { return &s.epsilon }, func(v float64) bool { return v >= 0 && v <= 1 }),
+	number("decay", "a number above 0 and at most 1", func(s *settings) *float64 { return &s.decay }, func(v float64) bool { return v > 0 && v <= 1 }),
+	number("classes", "a whole number of at least 2", func(s *settings) *float64 { return &s.classes }, func(v float64) bool { return v >= 2 && v == math.Trunc(v) }),
+	number("inherit", "a number from 0 to 1", func(s *settings) *float64 { return &s.inherit }, func(v float64) bool { return v >= 0 && v <= 1 }),
+	text("combination", `"vote" or "mean"`, func(s *settings) *string { return &s.combination }, []string{"vote", "mean"}),
+	text("output", "name of an output", func(s *settings) *string { return &s.output }, nil),
+	text("loss", `"label", "absolute" or "squared"`, func(s *settings) *string { return &s.loss }, []string{"label", "absolute", "squared"}),
+	number("scale", "a number above 0", func(s *settings) *float64 { return &s.scale }, func(v float64) bool { return v > 0 }),
+	number("step", "a number from 0 to 1", func(s *settings) *float64 { return &s.step }, func(v float64) bool { return v >= 0 && v <= 1 }),
+}
+
+func text(name, wants string, field func(*settings) *string, among []string) parameter {
+	return parameter{name, wants, func(s *settings, v any) bool {
+		t, ok := v.(string)
+		*field(s) = t
+		return ok && (among == nil || slices.Contains(among, t))
+	}, func(s *settings) any { return *field(s) }}
+}
+
+func number(name, wants string, field func(*settings) *float64, fits func(float64) bool) parameter {
+	return parameter{name, wants, func(s *settings, v any) bool {
+		n, ok := toNumber(v)
+		*field(s) = n
+		return ok && fits(n)
+	}, func(s *settings) any { return *field(s) }}
+}
+
+// toNumber takes the numbers that JSON and TOML decode to, and Go's own. Infinities and NaN are no numbers here.
+func toNumber(v any) (n float64, ok bool) {
+	switch v := v.(type) {
+	case float64:
+		n = v
+	case int64:
+		n = float64(v)
+	case int:
+		n = float64(v)
+	case json.Number:
+		var err error
+		if n, err = v.Float64(); err != nil {
+			return 0, false
+		}
+	default:
+		return 0, false
+	}
+	return n, !math.IsInf(n, 0) && !math.IsNaN(n)
+}
+
+func readWeights(s *settings, v any) bool {
+	read, sum := map[string]float64{}, 0.
+	add := func(model string, v any) bool {
+		n, ok := toNumber(v)
+		read[model], sum = n, sum+n
+		return ok && n >= 0 && model != ""
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		for model, w := range v {
+			if !add(model, w) {
+				return false
+			}
+		}
+	case map[string]float64:
+		for model, w := range v {
+			if !add(model, w) {
+				return false
+			}
+		}
+	default:
+		return false
+	}
+	s.weights = read
+	return sum > 0 && !math.IsInf(sum, 1)
+}
+
+// An Error lists everything that is wrong with a policy's parameters, or with the models it is to choose from.
+type Error struct {
+	Policy string
+	Faults []string // one sentence each
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("selection: policy %s: %s", e.Policy, strings.Join(e.Faults, "; "))
+}
+
+// readParams sets what params has, which must be among accepts, and gives everything that is wrong with it.
+func (s *settings) readParams(accepts []string, params map[string]any) (faults []string) {
+	for _, name := range slices.Sorted(maps.Keys(params)) {
+		if !slices.Contains(accepts, name) {
+			hint := ""
+			if near := nearest.Names(name, accepts); len(near) > 0 {
+				hint = fmt.Sprintf(" (did you mean %s?)", strings.Join(near, " or "))
+			}
+			faults = append(faults, fmt.Sprintf("unknown parameter %q%s; known here: %s", name, hint, strings.Join(accepts, ", ")))
+			continue
+		}
+		p := named(name)
+		if !p.read(s, params[name]) {
+			faults = append(faults, fmt.Sprintf("parameter %s is %s, want %s", name, show(params[name]), p.wants))
+		}
+	}
+	return faults
+}
+
+// named gives the parameter of a name that exists.
+func named(name string) parameter {
+	return parameters[slices.IndexFunc(parameters, func(p parameter) bool { return p.name == name })]
+}
+
+// show writes a value as JSON has it.
+func show(v any) string {
+	if b, err := json.Marshal(v); err == nil {
+		return string(b)
+	}
+	return fmt.Sprint(v)
+}

@@ -1,0 +1,35 @@
+package selection
+
+// shadow has one model answer, the one that parameter model names, and sends a copy of a fraction of the requests to
+// all others, whose answers are compared and judged and never returned. It learns the mean loss of each, which tells
+// whether a candidate would do better on the same requests; Combine tells how far each agreed with the answer.
+type shadow struct {
+	plain
+	model    string
+	fraction float64
+}
+
+var shadowKind = kind{
+	accepts:  []string{"model", "fraction"},
+	defaults: settings{fraction: 1},
+	build:    func(s *settings) algorithm { return shadow{model: s.model, fraction: s.fraction} },
+}
+
+func (p shadow) check(arms []Arm) []string { return single{model: p.model}.check(arms) }
+
+func (p shadow) ask(arms []Arm, r Request) []Ask {
+	first, _ := answering(arms, p.model)
+	asks := make([]Ask, 1, len(arms))
+	asks[0] = Ask{Model: arms[first].Model, Probability: 1}
+	if dice := random(r.Random); dice.float() >= p.fraction {
+		return asks
+	}
+	for i := range arms {
+		if i != first {
+			asks = append(asks, Ask{Model: arms[i].Model, Shadow: true, Probability: p.fraction})
+		}
+	}
+	return asks
+}
+
+func (p shadow) shares(shares []float64, arms []Arm) { single{model: p.model}.shares(shares, arms) }

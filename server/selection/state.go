@@ -1,0 +1,158 @@
+package selection
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Format is the version of the JSON of a State that this package writes. It reads this one and all before it.
+const Format = 1
+
+// MaxModels is how many candidate models a state may have.
+const MaxModels = 256
+
+// maxEvidence bounds sums and logarithms in a state that is read. What is learned stays far below: 10^7 feedbacks move
+// no number of a state by more than 10^7 times ten.
+const maxEvidence = 1e15
+
+// A State is what a policy has learned for one key (application, user). It is a value: the methods of Policy that take
+// one never change it, and return another. Copies share Models, so its fields are to be read and not written.
+//
+// It marshals to JSON; what is read back is checked, and equal to what was written.
+type State struct {
+	Policy string `json:"policy"` // name of the policy whose state this is
+	Rounds uint64 `json:"rounds"` // feedbacks that taught something
+	Models []Arm  `json:"models"` // sorted by model
+}
+
+// An Arm is what a policy has learned of one model. The bandit literature calls a choice an arm.
+type Arm struct {
+	Model Model `json:"model"`
+
+	// Origin is the version that this one replaced, and the one which that replaced, back to the first; the zero Model
+	// if it replaced none. Parameters that name the origin go on to mean this model, and split keeps its users.
+	Origin Model `json:"origin,omitzero"`
+
+	// Loss is the mean of the losses seen, recent ones weighing more if the policy has a step; in [0, 1], 0 when there
+	// were none. Count is how many they were, less what the inheritance from an earlier version took away.
+	Loss  float64 `json:"loss"`
+	Count float64 `json:"count"`
+
+	// LogWeight, of exp3 and exp4: natural logarithm of the weight, relative to the heaviest model's, which has 0.
+	LogWeight float64 `json:"log_weight,omitzero"`
+
+	// Good and Bad, of thompson: discounted sums of 1 - loss and of loss.
+	Good float64 `json:"good,omitzero"`
+	Bad  float64 `json:"bad,omitzero"`
+}
+
+// origin is what users and parameters know the model as.
+func (a *Arm) origin() Model {
+	if a.Origin != (Model{}) {
+		return a.Origin
+	}
+	return a.Model
+}
+
+// is tells whether a parameter that says "name/version" or "name" means this model.
+func (a *Arm) is(s string) bool {
+	return s == a.Model.Name || matches(s, a.Model) || a.Origin != (Model{}) && matches(s, a.Origin)
+}
+
+// matches tells whether s is m.String(), without making that string.
+func matches(s string, m Model) bool {
+	n := len(m.Name)
+	return len(s) == n+1+len(m.Version) && s[:n] == m.Name && s[n] == '/' && s[n+1:] == m.Version
+}
+
+// find gives the index of m, or -1.
+func (s State) find(m Model) int {
+	for i := range s.Models {
+		if s.Models[i].Model == m {
+			return i
+		}
+	}
+	return -1
+}
+
+// stored is the JSON of a state.
+type stored struct {
+	Format int `json:"format"`
+	bare
+}
+
+// bare is State without its methods.
+type bare State
+
+// MarshalJSON writes the state in the present Format.
+func (s State) MarshalJSON() ([]byte, error) { return json.Marshal(stored{Format, bare(s)}) }
+
+// UnmarshalJSON reads a state of the present Format or an earlier one. It fails, and leaves s alone, when the state is
+// of a later format, when a model is missing, doubled or misnamed, or when a number is none that a policy could have
+// written.
+func (s *State) UnmarshalJSON(data []byte) error {
+	var in stored
+	if err := json.Unmarshal(data, &in); err != nil {
+		return fmt.Errorf("selection: state: %w", err)
+	}
+	if in.Format < 1 || in.Format > Format {
+		return fmt.Errorf("selection: state has format %d; formats 1 to %d are known here", in.Format, Format)
+	}
+	read := State(in.bare)
+	if _, ok := kinds[read.Policy]; !ok {
+		return fmt.Errorf("selection: state of a policy %q, which is none of %s", read.Policy, listNames())
+	}
+	if err := checkArms(read.Models); err != nil {
+		return fmt.Errorf("selection: state of %s: %w", read.Policy, err)
+	}
+	slices.SortFunc(read.Models, byModel)
+	level(read.Models)
+	*s = read
+	return nil
+}
+
+func byModel(a, b Arm) int { return a.Model.compare(b.Model) }
+
+// checkArms tells what in arms no policy could have written.
+func checkArms(arms []Arm) error {
+	if n := len(arms); n < 1 || n > MaxModels {
+		return fmt.Errorf("%d models, want 1 to %d", n, MaxModels)
+	}
+	seen := make(map[Model]bool, len(arms))
+	for i := range arms {
+		a := &arms[i]
+		if err := a.Model.check(); err != nil {
+			return err
+		}
+		if seen[a.Model] {
+			return fmt.Errorf("model %s is there twice", a.Model)
+		}
+		seen[a.Model] = true
+		for _, n := range []struct {
+			what          string
+			value, lo, hi float64
+		}{
+			{"loss", a.Loss, 0, 1}, {"count", a.Count, 0, maxEvidence}, {"log_weight", a.LogWeight, -maxEvidence, maxEvidence},
+			{"good", a.Good, 0, maxEvidence}, {"bad", a.Bad, 0, maxEvidence},
+		} {
+			if !(n.value >= n.lo && n.value <= n.hi) { // also refuses NaN
+				return fmt.Errorf("model %s has %s %g, want %g to %g", a.Model, n.what, n.value, n.lo, n.hi)
+			}
+		}
+	}
+	return nil
+}
+
+// level makes the heaviest model's logarithm of the weight 0, which changes no weight relative to another. So weights
+// overflow never, and underflow only where they are as good as nothing.
+func level(arms []Arm) {
+	top := math.Inf(-1)
+	for i := range arms {
+		top = max(top, arms[i].LogWeight)
+	}
+	for i := range arms {
+		arms[i].LogWeight -= top
+	}
+}
