@@ -197,6 +197,11 @@ func (s *session) register(r registration) error {
 	if label == "" {
 		label = s.remote
 	}
+	if admit := s.listener.cfg.Admit; admit != nil {
+		if err := admit(r.model); err != nil {
+			return s.refuse(err)
+		}
+	}
 	replica, err := s.listener.cfg.Scheduler.AddReplica(r.model, r.spec, s, scheduler.ReplicaOptions{Label: label, Slots: r.slots})
 	if err != nil {
 		return s.refuse(err)

@@ -42,14 +42,15 @@ server/internal/clock:      scheduler golang.org/x/sys
 server/config:              server/internal/nearest github.com/pelletier/go-toml/v2
 server/admin:
 server/metrics:             scheduler github.com/prometheus/client_golang
-server/internal/cache:      server/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/selection:           server/internal/nearest shiva/tensor github.com/x448/float16
-server/internal/gate:       server/internal/cache server/internal/nearest server/metrics scheduler shiva shiva/tensor
+server/internal/apps:       server/internal/nearest server/selection server/state scheduler shiva/tensor github.com/x448/float16
+server/internal/cache:      server/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               github.com/redis/go-redis/v9 go.etcd.io/bbolt
 server/state/statetest:     server/state
-server/internal/predict:    server/internal/gate server/config server/metrics scheduler shiva/tensor
+server/internal/gate:       server/internal/apps server/internal/cache server/internal/nearest server/metrics server/selection scheduler shiva shiva/tensor | server/state
+server/internal/predict:    server/internal/gate server/config server/metrics scheduler shiva shiva/tensor
 server/tcp:                 server/internal/gate server/metrics scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys
-server:                     server/internal/clock server/internal/gate server/internal/predict server/tcp server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/containertest
+server:                     server/internal/apps server/internal/clock server/internal/gate server/internal/predict server/state server/tcp server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/containertest
 
 server/e2e:                 | containers/container shiva shiva/tensor
 

@@ -15,10 +15,12 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/clock"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/server/tcp"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -38,6 +40,10 @@ type Server struct {
 	predict *predict.Service
 	clock   *clock.Clock // the scheduler's
 	sched   *scheduler.Scheduler
+
+	// Set by Start, before it opens a door.
+	store state.Store
+	apps  *apps.Registry
 
 	// Set by Start, before it returns; nil if left out. opening is held meanwhile, for what the admin door shows, which is
 	// the first to open.
@@ -176,6 +182,9 @@ func (s *Server) Start() (err error) {
 			return err
 		}
 	}
+	if err := s.openState(); err != nil {
+		return err
+	}
 	c := s.cfg.Containers
 	if s.containers, err = containers.Listen(containers.Config{
 		Addrs:     c.Listen,
@@ -191,6 +200,7 @@ func (s *Server) Start() (err error) {
 		Heartbeat:        c.Heartbeat,
 		HandshakeTimeout: c.HandshakeTimeout,
 		WriteTimeout:     c.WriteTimeout,
+		Admit:            s.admit,
 		Name:             "shivad/" + Version,
 		Log:              s.log,
 	}); err != nil {
@@ -289,7 +299,7 @@ func (s *Server) stop(ctx context.Context) error {
 		faults = append(faults, s.door.Shutdown(ctx))
 	}
 	s.gate.Close()
-	faults = append(faults, s.stopProcesses(), s.hangUp(ctx))
+	faults = append(faults, s.closeState(), s.stopProcesses(), s.hangUp(ctx))
 	if s.containers != nil {
 		faults = append(faults, s.containers.Shutdown(ctx))
 	}

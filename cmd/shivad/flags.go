@@ -23,6 +23,7 @@ var settings = []struct{ flag, key, value, help string }{
 	{"tcp", "tcp.listen", "HOST:PORT", "door for clients that speak Shiva"},
 	{"containers", "containers.listen", "HOST:PORT,...", "where model containers connect; also ipc://PATH"},
 	{"containers-v2", "containers.listen_v2", "HOST:PORT,...", "where containers of RPC v2 connect"},
+	{"state", "state.at", "PATH|redis://...", "file or Redis that keeps applications and what they learn"},
 	{"admin", "admin.listen", "HOST:PORT", "health, metrics and state over HTTP"},
 	{"log-level", "log.level", "LEVEL", "debug, info, warn or error"},
 	{"log-format", "log.format", "FORMAT", "text or json"},
@@ -80,7 +81,7 @@ func parseFlags(args []string, stdout io.Writer) (options, error) {
 func settingsHelp() string {
 	d := config.Default()
 	defaults := map[string]string{
-		"tcp": d.TCP.Listen, "containers": d.Containers.Listen[0], "containers-v2": "none", "admin": d.Admin.Listen,
+		"tcp": d.TCP.Listen, "containers": d.Containers.Listen[0], "containers-v2": "none", "admin": d.Admin.Listen, "state": "memory",
 		"log-level": d.Log.Level, "log-format": d.Log.Format,
 	}
 	text := ""

@@ -2,6 +2,7 @@ package config
 
 import (
 	"maps"
+	"net/url"
 	"slices"
 	"time"
 )
@@ -14,6 +15,7 @@ type Config struct {
 	TCP        TCP              `toml:"tcp"`
 	Containers Containers       `toml:"containers"`
 	Admin      Admin            `toml:"admin"`
+	State      State            `toml:"state"`
 	Limits     Limits           `toml:"limits"`
 	Defaults   Policy           `toml:"defaults"`
 	Models     map[string]Model `toml:"model"`     // by model name, for all its versions; complete: what the file leaves out is from Defaults
@@ -68,6 +70,12 @@ type Admin struct {
 	Listen string `toml:"listen"` // host:port; port 0 takes a free one; "" leaves the door out
 }
 
+// State is where applications, and what their policies have learned, are kept.
+type State struct {
+	At        string `toml:"at"`        // path of a file, or "redis://host:port/db", which several servers share; "" = in memory, until the server stops
+	Namespace string `toml:"namespace"` // begins the names of all keys in Redis, so that one Redis serves several clusters
+}
+
 // Limits is what a client's message may be, whatever door it comes through.
 type Limits struct {
 	MessageBytes  Bytes `toml:"message_bytes"`
@@ -76,6 +84,15 @@ type Limits struct {
 	Rank          int   `toml:"rank"`
 	JSONDepth     int   `toml:"json_depth"`
 	PayloadBytes  Bytes `toml:"payload_bytes"` // memory of the process for payloads, in and out; beyond it requests are answered Overloaded
+}
+
+// Redacted is At without a password.
+func (s State) Redacted() string {
+	u, err := url.Parse(s.At)
+	if err != nil || u.User == nil {
+		return s.At
+	}
+	return u.Redacted()
 }
 
 // Policy is how requests for a model are batched, bounded and tried again.
@@ -154,6 +171,7 @@ func Default() Config {
 			Handshakes:       128,
 		},
 		Admin: Admin{Listen: "127.0.0.1:8002"},
+		State: State{Namespace: "shivad"},
 		Limits: Limits{
 			MessageBytes:  256 << 20,
 			MetadataBytes: 1 << 20,
@@ -203,9 +221,10 @@ func (c Config) Clone() Config {
 }
 
 // Redacted returns a copy for eyes and logs: the values of environment variables, which is where people
-// put passwords, are replaced.
+// put passwords, are replaced, and so is the password of Redis.
 func (c Config) Redacted() Config {
 	c = c.Clone()
+	c.State.At = c.State.Redacted()
 	for _, p := range c.Supervised {
 		for name := range p.Env {
 			p.Env[name] = "(hidden)"

@@ -25,6 +25,7 @@ func (c Config) Validate() error {
 	fs := &faults{origins: c.origins}
 	c.validateServer(fs)
 	c.validateTCP(fs)
+	c.validateState(fs)
 	c.validateContainers(fs)
 	c.validateLimits(fs)
 	c.validateListeners(fs)
@@ -107,6 +108,15 @@ func (c Config) validateServer(fs *faults) {
 	}
 	fs.oneOf("log.level", c.Log.Level, levels)
 	fs.oneOf("log.format", c.Log.Format, formats)
+}
+
+func (c Config) validateState(fs *faults) {
+	if scheme, _, isURL := strings.Cut(c.State.At, "://"); isURL && !slices.Contains([]string{"redis", "rediss", "unix"}, scheme) {
+		fs.add("state.at", "scheme %q: expected redis://host:port/db, rediss://, unix://path?db=n, or the path of a file", scheme)
+	}
+	if n := c.State.Namespace; n == "" || len(n) > 64 || strings.ContainsAny(n, " \t\r\n") {
+		fs.add("state.namespace", "%q: expected 1 to 64 bytes without white space", n)
+	}
 }
 
 func (c Config) validateTCP(fs *faults) {

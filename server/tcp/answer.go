@@ -37,10 +37,17 @@ func (l *loop) compose(c *call, m *shiva.Message) error {
 		b = append(b, c.question.id...)
 		b = append(b, ',')
 	}
-	if c.control != nil {
-		b = append(b, c.control[len("{"):]...) // an object with members
+	object := c.control
+	if c.Reply != nil {
+		object = c.Reply
+	}
+	if object != nil {
+		b = append(b, object[len("{"):]...) // an object with members
 		l.metadata, m.Metadata = b, b
 		return nil
+	}
+	if c.Choice != nil {
+		b = appendChoice(b, c.Choice)
 	}
 	if c.question.timing {
 		b = l.appendTiming(b, c)
@@ -54,6 +61,29 @@ func (l *loop) compose(c *call, m *shiva.Message) error {
 	l.metadata = b
 	m.Metadata = b
 	return err
+}
+
+// appendChoice says what an application did.
+func appendChoice(b []byte, c *gate.Choice) []byte {
+	b = append(b, `"application":`...)
+	b = shiva.AppendString(b, c.Application)
+	b = append(b, `,"confidence":`...)
+	b = strconv.AppendFloat(b, c.Confidence, 'g', 4, 64)
+	if len(c.Missing) > 0 {
+		b = append(b, `,"missing":[`...)
+		for i, m := range c.Missing {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = shiva.AppendString(b, m)
+		}
+		b = append(b, ']')
+	}
+	if c.Default {
+		b = append(b, `,"default":true,"default_explanation":`...)
+		b = shiva.AppendString(b, c.Explanation)
+	}
+	return append(b, ',')
 }
 
 // appendOutputs lists the output tensors and appends the end of the metadata. Text has no dtype on this

@@ -62,7 +62,7 @@ func (c *call) count(l *loop) {
 
 // outputBytes is the size of its answer's tensors, or of what answers a question about the server.
 func (c *call) outputBytes() (n int) {
-	n = len(c.control)
+	n = len(c.control) + len(c.Reply)
 	for i := range c.Outputs {
 		n += len(c.Outputs[i].Data)
 	}

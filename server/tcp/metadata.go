@@ -41,6 +41,12 @@ func (q *question) parse(meta []byte) error {
 			q.id = value
 		case "__tensors__":
 			q.names = value
+		case "user":
+			if value[0] != '"' {
+				fault = unexpected("user", "a string", value)
+				break
+			}
+			fault = json.Unmarshal(value, &q.User)
 		case "version":
 			q.Version, fault = parseVersion(value)
 		case "inputs":
@@ -67,6 +73,7 @@ func (q *question) parse(meta []byte) error {
 		}
 		return true // the id may come last, and belongs to the refusal too
 	})
+	q.ID = q.id
 	if len(q.forward) > 0 {
 		q.forward = append(q.forward, '}')
 		q.Forward = q.forward

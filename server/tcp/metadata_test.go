@@ -14,15 +14,15 @@ import (
 func TestParseMetadata(t *testing.T) {
 	var q question
 	err := q.parse([]byte(`{"id": [1], "timeout_ms": 12.5, "priority": 0, "version": 3, "inputs": ["a", "b"], "batch": true,` +
-		` "timing": true, "__tensors__": ["x"], "parameters": {"k": 1.0}, "q\"": 1, "other": {"deep": []}, "user": "u"}`))
+		` "timing": true, "__tensors__": ["x"], "parameters": {"k": 1.0}, "q\"": 1, "other": {"deep": []}, "user": "u", "camera": "c"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if string(q.id) != "[1]" || q.Timeout != 12500*time.Microsecond || q.Priority != 0 || q.Version != "3" ||
-		strings.Join(q.Texts, " ") != "a b" || q.OneText || !q.Batch || !q.timing || string(q.names) != `["x"]` {
+		strings.Join(q.Texts, " ") != "a b" || q.OneText || !q.Batch || !q.timing || string(q.names) != `["x"]` || q.User != "u" {
 		t.Errorf("%+v", q)
 	}
-	if want := `{"k":1.0,"q\"":1,"other":{"deep": []},"user":"u"}`; string(q.Forward) != want {
+	if want := `{"k":1.0,"q\"":1,"other":{"deep": []},"camera":"c"}`; string(q.Forward) != want {
 		t.Errorf("forwarded: expected %s, got %s", want, q.Forward)
 	}
 	if err := q.parse(nil); err != nil || q.Forward != nil || q.id != nil || q.Priority != defaultPriority {

@@ -78,11 +78,6 @@ func (g *Gate) attachCaches(t *table) (ended []func()) {
 	return ended
 }
 
-// opened is implemented by Call, and so by what embeds one.
-type opened interface{ opened() *Call }
-
-func (c *Call) opened() *Call { return c }
-
 // notCached leaves the requests that are for the scheduler, in their place. The others have been answered by a cache, or will be.
 func notCached(requests []*scheduler.Request) []*scheduler.Request {
 	var now time.Time
@@ -128,8 +123,10 @@ func (g *Gate) ClearCache(model string) (entries, bytes int64, err error) {
 	return entries, bytes, nil
 }
 
-// Close ends the caches, for good. Requests are served all the same, and nothing of them is kept any more.
+// Close waits for feedback that is being learned, and ends the caches, for good. Requests are served all the same, and nothing of them
+// is kept any more.
 func (g *Gate) Close() {
+	g.learners.Wait()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closed = true

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/cache"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -41,6 +42,10 @@ type Gate struct {
 	metrics *metrics.Metrics
 	ready   func() (bool, string)
 
+	apps     *apps.Registry // nil: there are no applications
+	learning chan struct{}  // feedback that waits for the store
+	learners sync.WaitGroup
+
 	draining atomic.Bool
 	routes   atomic.Pointer[table]
 	caching  atomic.Bool // some model has a cache
@@ -53,6 +58,7 @@ type Gate struct {
 // New returns a gate without routes; Attach gives it the scheduler.
 func New(cfg Config) *Gate {
 	g := &Gate{pool: cfg.Pool, options: cfg.Options, version: cfg.Version, metrics: cfg.Metrics, ready: cfg.Ready}
+	g.learning = make(chan struct{}, maxLearning)
 	g.routes.Store(&table{})
 	return g
 }
@@ -62,6 +68,18 @@ func (g *Gate) Attach(s *scheduler.Scheduler) {
 	g.sched = s
 	g.refresh()
 }
+
+// AttachApplications gives the gate the registry of applications, once, before any request. The registry's Changed is to be
+// ApplicationsChanged.
+func (g *Gate) AttachApplications(r *apps.Registry) {
+	g.mu.Lock()
+	g.apps = r
+	g.mu.Unlock()
+	g.refresh()
+}
+
+// ApplicationsChanged makes what the registry has hold from now on.
+func (g *Gate) ApplicationsChanged() { g.refresh() }
 
 // ModelChanged is the scheduler's hook of that name.
 func (g *Gate) ModelChanged(*scheduler.Model) { g.refresh() }
@@ -85,6 +103,8 @@ type Params struct {
 	OneText  bool          // Texts came as one string and not as a list: one row, answered as one
 	Batch    bool          // Flat models: the first dimension of the tensor counts rows
 	Forward  []byte        // JSON object for the container; nil = none
+	User     string        // applications: whose policy state it concerns; "" = nobody in particular
+	ID       []byte        // applications: what feedback will name the request by, as JSON; nil = there will be none
 	Source   uint64        // who asks (a connection's number), for fairness between them
 }
 
@@ -95,6 +115,11 @@ type Call struct {
 
 	Target  *Target // the model that serves it
 	Squeeze bool    // one row came without its batch dimension: the answer loses it again
+	Choice  *Choice // what an application did with it; nil for a model
+	Reply   []byte  // a JSON object that is the whole answer; nil: the outputs are
+
+	fanout  *fanout  // of a request to an application
+	verdict *verdict // of feedback about an earlier request
 
 	cached cache.Call
 	inputs [2]tensor.Tensor // backs Request.Inputs of the usual model
@@ -107,6 +132,9 @@ type Call struct {
 func (g *Gate) Open(c *Call, route string, tensors []tensor.Tensor, p *Params) error {
 	if g.draining.Load() {
 		return errDraining
+	}
+	if a := g.routes.Load().updated(route); a != nil {
+		return g.openFeedback(c, a, tensors, p)
 	}
 	target, err := g.resolve(route, p.Version)
 	if err != nil {
@@ -121,6 +149,9 @@ var errDraining = fmt.Errorf("%w: this server is shutting down; send the request
 func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *Params) (err error) {
 	if g.draining.Load() {
 		return errDraining
+	}
+	if target.application != nil {
+		return g.openApplication(c, target.application, tensors, p)
 	}
 	c.Target = target
 	c.Inputs = c.inputs[:0]
@@ -147,9 +178,12 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 }
 
 // Submit hands opened calls to the scheduler, all at once so that they may share a batch; but for those that
-// the model's cache answers. Every one gets its Owner's Complete exactly once, perhaps before Submit returns.
+// the model's cache answers, and with the calls to models in the place of those to applications. Every one gets its Owner's Complete exactly once, perhaps before Submit returns.
 // The slice's elements are moved.
 func (g *Gate) Submit(requests ...*scheduler.Request) {
+	if len(g.routes.Load().apps) > 0 {
+		requests = g.fanOut(requests)
+	}
 	if g.caching.Load() {
 		requests = notCached(requests)
 	}
@@ -158,15 +192,22 @@ func (g *Gate) Submit(requests ...*scheduler.Request) {
 
 // Cancel gives a submitted call up: its client has gone. Complete is still called.
 func (g *Gate) Cancel(c *Call) {
-	if c.cached.Version != nil && c.cached.Cancel() {
-		return
+	switch {
+	case c.fanout != nil:
+		c.fanout.cancel()
+	case c.verdict != nil: // what is being learned is learned
+	case c.cached.Version != nil && c.cached.Cancel():
+	default:
+		g.sched.Cancel(&c.Request)
 	}
-	g.sched.Cancel(&c.Request)
 }
 
 // Close releases what the call holds: outputs, and inputs that were made on the way. It clears what would
 // keep memory alive or be taken for the next request's, and leaves the rest, most of a kilobyte, as it is.
 func (c *Call) Close() {
+	if c.fanout != nil && !c.fanout.started {
+		c.fanout.close()
+	}
 	for i := range c.Outputs {
 		c.Outputs[i].Release()
 	}
@@ -184,4 +225,6 @@ func (c *Call) Close() {
 	c.Parameters, c.Err = nil, nil
 	c.Timing = scheduler.Timing{}
 	c.Squeeze = false
+	c.Choice, c.Reply = nil, nil
+	c.fanout, c.verdict = nil, nil
 }

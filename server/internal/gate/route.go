@@ -28,6 +28,7 @@ type Target struct {
 	Live     int           // replicas when the table was made
 	Metrics  *metrics.Model
 
+	application *application   // not nil: this is how an application looks to clients, and no model
 	cached      *cache.Version // nil: no cache
 	answer      []byte         // the members that every answer's metadata ends with, up to the list of tensors
 	full        []byte         // the same with the declared tensors (text is no tensor) and the closing brace
@@ -53,6 +54,7 @@ type table struct {
 	versions map[string][]*Target // by model name, the highest version first
 	names    []string             // model names, sorted
 	byModel  map[string]*Target   // default version by model name
+	apps     map[string]*application
 }
 
 // refresh makes the table anew. The scheduler calls it (as Hooks.ModelChanged) whenever replicas come or
@@ -87,6 +89,7 @@ func (g *Gate) refresh() {
 	}
 	t.names = slices.Sorted(maps.Keys(t.versions))
 	ended := g.attachCaches(t)
+	g.link(t)
 	g.routes.Store(t)
 	for _, end := range ended {
 		end()
@@ -194,6 +197,9 @@ func (g *Gate) resolve(route, version string) (*Target, error) {
 	if target == nil {
 		return nil, t.unknown(route)
 	}
+	if target.application != nil {
+		return target, target.noVersions(version)
+	}
 	if version == "" || version == target.ID.Version {
 		return target, nil
 	}
@@ -218,12 +224,26 @@ func (g *Gate) Target(name, version string) (*Target, error) {
 		route += "/" + version
 	}
 	if target := t.infer[route]; target != nil {
+		if a := target.application; a != nil && len(a.models) == 0 {
+			return nil, a.unlinked()
+		}
 		return target, nil
+	}
+	if a := t.infer[name]; a != nil && a.application != nil {
+		return nil, a.noVersions(version)
 	}
 	if _, known := t.versions[name]; known && version != "" {
 		return nil, t.noVersion(name, version)
 	}
 	return nil, t.unknown(name)
+}
+
+// noVersions refuses a version of an application.
+func (t *Target) noVersions(version string) error {
+	if version == "" {
+		return nil
+	}
+	return fmt.Errorf("%w: %q is an application, which has no versions, and version %s was asked for", scheduler.ErrNotFound, t.ID.Name, strconv.Quote(version))
 }
 
 func (t *table) noVersion(name, version string) error {

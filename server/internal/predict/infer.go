@@ -14,6 +14,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -48,6 +49,7 @@ type Question struct {
 	// Priority is as in the schedule_policy extension: 0 = the default, 1 the highest, and so on; 10 and above are the lowest.
 	Priority uint64
 	Timeout  time.Duration // from Arrived; 0 = the model's deadline. A deadline of the context counts as well
+	User     string        // applications: whose policy state it concerns
 	// Parameters is a JSON object that goes to the container with the rows; nil = none.
 	Parameters []byte
 
@@ -69,6 +71,7 @@ type Answer struct {
 	// Outputs have names and the shapes that the client expects: without the batch dimension if the question came so.
 	Outputs []tensor.Tensor
 	Timing  scheduler.Timing
+	Choice  *gate.Choice // what an application did; nil for a model
 
 	call *call
 }
@@ -144,6 +147,10 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 		Priority: defaultPriority,
 		Forward:  q.Parameters,
 		Source:   q.Source,
+		User:     q.User,
+	}
+	if q.ID != "" {
+		p.ID = shiva.AppendString(nil, q.ID) // as it would be in the metadata of a Shiva message
 	}
 	if q.Priority > 0 {
 		p.Priority = int(min(q.Priority-1, lowestPriority))
@@ -177,7 +184,10 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 		c.free()
 		return nil, target.Metrics, err
 	}
-	a := &Answer{Model: target.ID.Name, Version: target.ID.Version, ID: q.ID, Timing: c.Timing, call: c}
+	a := &Answer{Model: target.ID.Name, Version: target.ID.Version, ID: q.ID, Timing: c.Timing, Choice: c.Choice, call: c}
+	if c.Choice != nil {
+		a.Version = c.Target.ID.String() // of the model that the answer is most
+	}
 	a.Outputs = make([]tensor.Tensor, len(chosen))
 	for i, at := range chosen {
 		t := c.Outputs[at]

@@ -1,0 +1,108 @@
+package server
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// constant connects a container of a model that says the same label to everything, after a time.
+func constant(t *testing.T, s *Server, name string, label int32, delay time.Duration) {
+	t.Helper()
+	c, err := containertest.Dial(t.Context(), s.containers.Dialable()[0], containertest.Model{
+		Name: name, Version: "1",
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}},
+		Outputs: []tensor.Spec{{Name: "label", DType: tensor.Int32, Shape: tensor.Shape{-1}}},
+		Answer: func(b *containertest.Batch) containertest.Reply {
+			labels := make([]int32, b.Rows)
+			for i := range labels {
+				labels[i] = label
+			}
+			out, err := tensor.FromSlice(tensor.Shape{b.Rows}, labels)
+			if err != nil {
+				return containertest.Reply{Error: err.Error()}
+			}
+			return containertest.Reply{Outputs: []tensor.Tensor{out}, Delay: delay}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+}
+
+// say sends a message to s and gives the answer's metadata, and its first tensor's label if it has one.
+func say(t *testing.T, s *Server, namespace, metadata string, tensors ...tensor.Tensor) (map[string]any, int32) {
+	t.Helper()
+	c, err := shiva.Dial(t.Context(), s.Addrs().TCP.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	m, err := c.Do(t.Context(), &shiva.Message{Namespace: namespace, Metadata: []byte(metadata), Tensors: tensors})
+	if err != nil {
+		return map[string]any{"error": err.Error()}, 0
+	}
+	defer m.Release()
+	said := map[string]any{}
+	if err := json.Unmarshal(m.Metadata, &said); err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Tensors) == 0 {
+		return said, 0
+	}
+	labels, err := tensor.Values[int32](m.Tensors[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return said, labels[0]
+}
+
+// TestApplicationOverTCP: an application that learns, from question to feedback, over real sockets to real containers.
+func TestApplicationOverTCP(t *testing.T) {
+	s := start(t, nil)
+	constant(t, s, "good", 7, 0)
+	constant(t, s, "bad", 3, 0)
+	if _, err := s.apps.Create(t.Context(), apps.Definition{Name: "app", Models: []apps.Link{"good", "bad"}, Policy: "exp4"}); err != nil {
+		t.Fatal(err)
+	}
+	x, err := tensor.FromSlice(tensor.Shape{2}, []int32{1, 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		if said, _ := say(t, s, "app", `{"user":"u"}`, x); said["application"] == "app" {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("got %v, expected an answer of the application", said)
+		}
+	}
+	for i := range 30 {
+		id := string(rune('a' + i))
+		say(t, s, "app", `{"user":"u","id":"`+id+`"}`, x)
+		said, _ := say(t, s, "app/update", `{"user":"u","id":"`+id+`","label":7}`)
+		if said["learned"] != true || said["rounds"] != float64(i+1) || said["id"] != id {
+			t.Fatalf("feedback %d: %v", i, said)
+		}
+	}
+	said, label := say(t, s, "app", `{"user":"u"}`, x)
+	if label != 7 || said["model_name"] != "good" || said["confidence"].(float64) < 0.9 {
+		t.Errorf("got %d, %v: expected the one that is right", label, said)
+	}
+	if said, _ := say(t, s, "app/update", `{"user":"u","id":"zz","label":7}`); !strings.Contains(said["error"].(string), "knows no request") {
+		t.Errorf("feedback about nothing: %v", said)
+	}
+
+	// A model may not take the name of an application.
+	_, err = containertest.Dial(t.Context(), s.containers.Dialable()[0], containertest.Model{Name: "app", Version: "1",
+		Inputs: []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1}}}, Outputs: []tensor.Spec{{Name: "y", DType: tensor.Int32, Shape: tensor.Shape{-1}}}})
+	if err == nil || !strings.Contains(err.Error(), `there is an application "app"`) {
+		t.Errorf("a model by the name of an application: %v", err)
+	}
+}

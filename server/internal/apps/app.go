@@ -1,0 +1,132 @@
+package apps
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/selection"
+)
+
+// A Definition is an application as operators write it.
+type Definition struct {
+	Name   string         `json:"name"`
+	Models []Link         `json:"models"`           // "m" follows the default version, "m/2" is one, "m/*" all that have a live replica
+	Policy string         `json:"policy"`           // one of selection.Names; "" = single
+	Params map[string]any `json:"params,omitempty"` // of the policy
+	// SLO is the deadline of a request that brings none; 0 = the model's.
+	SLO Duration `json:"slo,omitempty"`
+	// Default is answered when no model has answered in time or none can: an object with the value of one row for each output, by
+	// name. Without it that is an error.
+	Default json.RawMessage `json:"default,omitempty"`
+}
+
+// A Link names a model that an application may ask: "name", "name/version" or "name/*".
+type Link string
+
+// Split gives the link's model and version; the version is "" or "*" for those that follow.
+func (l Link) Split() (model, version string) {
+	model, version, _ = strings.Cut(string(l), "/")
+	return model, version
+}
+
+// A Duration is written as a text such as "50ms".
+type Duration time.Duration
+
+// MarshalText writes 50ms.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// UnmarshalText reads what time.ParseDuration does.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is not a duration such as \"50ms\"", text)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// An App is an application in force. It does not change.
+type App struct {
+	Definition
+	Selection *selection.Policy
+	fallback  map[string]any // Default, decoded
+}
+
+// MaxLinks bounds the models of an application.
+const MaxLinks = 64
+
+// New checks a definition. The error wraps scheduler.ErrInvalidInput and lists all faults.
+func New(d Definition) (*App, error) {
+	a := &App{Definition: d}
+	var faults []string
+	add := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
+	if fault := badName(d.Name); fault != "" {
+		add("name: %s", fault)
+	}
+	switch n := len(d.Models); {
+	case n == 0:
+		add(`models: none: an application links to one or more, as ["digits"], ["digits/2"] or ["digits/*"]`)
+	case n > MaxLinks:
+		add("models: %d, the most are %d", n, MaxLinks)
+	}
+	for i, l := range d.Models {
+		model, version := l.Split()
+		if fault := badStep(model); fault != "" {
+			add("models[%d]: %s", i, fault)
+		} else if fault := badStep(version); strings.Contains(string(l), "/") && fault != "" {
+			add("models[%d]: version %s", i, fault)
+		}
+		if slices.Contains(d.Models[:i], l) {
+			add("models[%d]: %q is linked twice", i, l)
+		}
+	}
+	if a.Policy == "" {
+		a.Policy = "single"
+	}
+	var err error
+	if a.Selection, err = selection.Parse(a.Policy, d.Params); err != nil {
+		add("%s", strings.TrimPrefix(err.Error(), "selection: "))
+	}
+	if d.SLO < 0 || d.SLO > 0 && time.Duration(d.SLO) < time.Millisecond {
+		add("slo: %v, expected at least 1ms, or 0 for the model's deadline", time.Duration(d.SLO))
+	}
+	if len(d.Default) > 0 {
+		if err := json.Unmarshal(d.Default, &a.fallback); err != nil || len(a.fallback) == 0 {
+			add(`default: expected an object with the value of one row for each output, as {"label": -1}`)
+		}
+	}
+	if faults != nil {
+		return nil, fmt.Errorf("%w: application %q: %s", scheduler.ErrInvalidInput, d.Name, strings.Join(faults, "; "))
+	}
+	return a, nil
+}
+
+// badName says why a name cannot be an application's, or "": the rule of models.
+func badName(name string) string {
+	if name == "v2" || name == "stats" || strings.HasPrefix(name, "!") {
+		return fmt.Sprintf("%q is reserved", name)
+	}
+	return badStep(name)
+}
+
+// badStep says why a text cannot be a step of a route, or "".
+func badStep(s string) string {
+	if s == "" || len(s) > 128 || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return r == '/' || !unicode.IsPrint(r) }) {
+		return fmt.Sprintf("%q: expected 1 to 128 bytes of printable characters without /", s)
+	}
+	return ""
+}
+
+// Only tells whether the application links to versions of that model and to nothing else: then both may have the same name.
+func (a *App) Only(model string) bool {
+	return !slices.ContainsFunc(a.Models, func(l Link) bool { m, _ := l.Split(); return m != model })
+}
+
+var errNoDefault = errors.New("the application has no default output")

@@ -1,0 +1,269 @@
+package apps
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/selection"
+	"github.com/shivad/shivad/server/state"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+func registry(t *testing.T, store state.Store) *Registry {
+	t.Helper()
+	r := Open(Config{Store: store, Changed: func() {}, Models: func() []string { return nil }})
+	t.Cleanup(r.Close)
+	return r
+}
+
+func memory(t *testing.T) state.Store {
+	t.Helper()
+	store, err := state.NewMemory(state.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	return store
+}
+
+// eventually waits for what a notification is about to make true.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+// TestShared: what one server changes, the other has as well, and it is there after a restart.
+func TestShared(t *testing.T) {
+	store := memory(t)
+	one, two := registry(t, store), registry(t, store)
+	d := Definition{Name: "app", Models: []Link{"a", "b/2"}, Policy: "exp3", Params: map[string]any{"gamma": 0.2},
+		SLO: Duration(50 * time.Millisecond), Default: json.RawMessage(`{"label":-1}`)}
+	if _, err := one.Create(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the application at the other", func() bool { return two.App("app") != nil })
+	if got, want := fmt.Sprint(two.App("app").Definition), fmt.Sprint(d); got != want {
+		t.Errorf("got %s, expected %s", got, want)
+	}
+	if _, err := two.Change(t.Context(), "app", func(d *Definition) error { d.Models = append(d.Models, "c"); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the change", func() bool { a := one.App("app"); return a != nil && len(a.Models) == 3 })
+	third := registry(t, store)
+	eventually(t, "the application after a restart", func() bool { return third.App("app") != nil })
+
+	for _, change := range []func(*Definition) error{
+		func(d *Definition) error { d.Name = "other"; return nil },
+		func(d *Definition) error { d.Models = nil; return nil },
+		func(d *Definition) error { return scheduler.ErrInvalidInput },
+	} {
+		if _, err := one.Change(t.Context(), "app", change); !errors.Is(err, scheduler.ErrInvalidInput) {
+			t.Errorf("a wrong change: %v", err)
+		}
+	}
+	if _, err := one.Change(t.Context(), "ap", func(*Definition) error { return nil }); !errors.Is(err, scheduler.ErrNotFound) || !strings.Contains(err.Error(), `nearest: "app"`) {
+		t.Errorf("a change of an unknown application: %v", err)
+	}
+	if err := one.Delete(t.Context(), "app"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the end", func() bool { return one.App("app") == nil && two.App("app") == nil })
+	if err := one.Delete(t.Context(), "app"); !errors.Is(err, scheduler.ErrNotFound) {
+		t.Errorf("deleted twice: %v", err)
+	}
+}
+
+// TestNoUpdateIsLost: eight writers at two servers teach one policy, each feedback twice. Every one counts once.
+func TestNoUpdateIsLost(t *testing.T) {
+	store := memory(t)
+	servers := []*Registry{registry(t, store), registry(t, store)}
+	models := []selection.Model{{Name: "a", Version: "1"}, {Name: "b", Version: "1"}}
+	a, err := New(Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "exp4"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const writers, each = 8, 50
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			for i := range each {
+				for try, r := range servers {
+					said := []selection.Prediction{{Ask: selection.Ask{Model: models[0], Probability: 1}}}
+					outcome := selection.ByLosses(map[selection.Model]float64{models[0]: 0, models[1]: 1})
+					_, applied, err := r.Learn(t.Context(), a, "u", fmt.Sprintf("%d.%d", w, i), models, said, outcome)
+					if err != nil || applied != (try == 0) {
+						t.Errorf("applied %t at try %d, error %v", applied, try, err)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for i, r := range servers {
+		s, err := r.State(a, "u", models)
+		if err != nil || s.Rounds != writers*each {
+			t.Errorf("server %d: %d rounds, expected %d; error %v", i, s.Rounds, writers*each, err)
+		}
+	}
+	list, more, err := servers[0].Learned(a, 10)
+	if err != nil || more || len(list) != 1 || list[0].User != "u" || list[0].Shares[0] < 0.9 {
+		t.Errorf("learned %+v, more %t, error %v", list, more, err)
+	}
+	if err := servers[1].Reset(t.Context(), "app"); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := servers[0].State(a, "u", models); err != nil || s.Rounds != 0 {
+		t.Errorf("%d rounds after a reset, error %v", s.Rounds, err)
+	}
+}
+
+// TestCandidatesChange: a state is brought up to the models of now whenever it is read, and a new version inherits.
+func TestCandidatesChange(t *testing.T) {
+	r := registry(t, memory(t))
+	a, err := New(Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "exp4"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := func(names ...string) (list []selection.Model) {
+		for _, n := range names {
+			name, version, _ := strings.Cut(n, "/")
+			list = append(list, selection.Model{Name: name, Version: version})
+		}
+		return list
+	}
+	for i := range 20 {
+		said := []selection.Prediction{{Ask: selection.Ask{Model: m("a/1")[0], Probability: 1}}}
+		if _, _, err := r.Learn(t.Context(), a, "", fmt.Sprint(i), m("a/1", "b/1"), said, selection.ByLosses(map[selection.Model]float64{m("a/1")[0]: 0, m("b/1")[0]: 1})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := r.State(a, "", m("a/2", "b/1", "c/1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Models) != 3 || s.Models[0].Model.Version != "2" || s.Models[0].LogWeight <= s.Models[1].LogWeight {
+		t.Errorf("after a new version and a new model: %+v", s.Models)
+	}
+}
+
+func TestPredictionsAreBounded(t *testing.T) {
+	var p Predictions
+	now := time.Now()
+	out, err := tensor.FromSlice(tensor.Shape{1 << 20}, make([]byte, 1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := []selection.Prediction{{Ask: selection.Ask{Model: selection.Model{Name: "a", Version: "1"}}, Outputs: []tensor.Tensor{out}}, {}}
+	for i := range 200 {
+		p.Keep("app", "u", fmt.Sprint(i), now.Add(time.Duration(i)), nil, said)
+	}
+	if p.bytes > maxPredictionBytes || len(p.queue) != len(p.byID) {
+		t.Errorf("%d bytes in %d, queue of %d", p.bytes, len(p.byID), len(p.queue))
+	}
+	if p.Find("app", "u", "0", now) != nil {
+		t.Error("the oldest is still there")
+	}
+	newest := p.Find("app", "u", "199", now.Add(Lifetime-time.Second))
+	if newest == nil || len(newest.Said) != 2 || len(newest.Said[0].Outputs[0].Data) != 1<<20 || newest.Said[1].Outputs != nil {
+		t.Fatalf("the newest is %+v", newest)
+	}
+	if p.Find("app", "u", "199", now.Add(Lifetime+time.Second)) != nil || p.Find("app", "v", "199", now) != nil {
+		t.Error("found what is too old, or another user's")
+	}
+	p.Keep("app", "u", "199", now, nil, nil)
+	if again := p.Find("app", "u", "199", now); again == nil || again == newest || again.Said == nil || len(again.Said) != 0 {
+		t.Errorf("an id used again gives %+v", again)
+	}
+	p.Keep("other", "u", "1", now, nil, nil)
+	p.forget("app")
+	if len(p.byID) != 1 {
+		t.Errorf("%d left after an application has gone, expected that of the other", len(p.byID))
+	}
+	p.Keep("other", "u", "2", now.Add(2*Lifetime), nil, nil)
+	if len(p.byID) != 1 || len(p.queue) != 1 {
+		t.Errorf("%d left, queue of %d, expected the one that is not too old", len(p.byID), len(p.queue))
+	}
+}
+
+func TestFromJSON(t *testing.T) {
+	for _, tc := range []struct {
+		text  string
+		dtype tensor.DType
+		want  string
+	}{
+		{`3`, tensor.Int64, "int64 [] [3 0 0 0 0 0 0 0]"},
+		{`[1,2]`, tensor.Uint8, "uint8 [2] [1 2]"},
+		{`[[1],[2]]`, tensor.Uint8, "uint8 [2, 1] [1 2]"},
+		{`[true,false]`, tensor.Bool, "bool [2] [1 0]"},
+		{`0.1`, tensor.Float32, "float32 [] [205 204 204 61]"},
+		{`0.5`, tensor.Float16, "float16 [] [0 56]"},
+		{`["a",""]`, tensor.Bytes, "bytes [2] [1 0 0 0 97 0 0 0 0]"},
+		{`[]`, tensor.Float32, "float32 [0] []"},
+		{`300`, tensor.Uint8, "error"},
+		{`1.5`, tensor.Int32, "error"},
+		{`1e300`, tensor.Float32, "error"},
+		{`1e300`, tensor.Float16, "error"},
+		{`"a"`, tensor.Float32, "error"},
+		{`1`, tensor.Bytes, "error"},
+		{`[[1],[2,3]]`, tensor.Uint8, "error"},
+		{`[[1],2]`, tensor.Uint8, "error"},
+		{`[1,[2]]`, tensor.Uint8, "error"},
+		{`{}`, tensor.Uint8, "error"},
+		{`null`, tensor.Uint8, "error"},
+	} {
+		var v any
+		if err := json.Unmarshal([]byte(tc.text), &v); err != nil {
+			t.Fatal(err)
+		}
+		got, err := FromJSON(v, tc.dtype)
+		s := fmt.Sprintf("%s %s %d", got.DType, got.Shape, got.Data)
+		if err != nil {
+			s = "error"
+		}
+		if s != tc.want {
+			t.Errorf("%s as %s: got %s (%v), expected %s", tc.text, tc.dtype, s, err, tc.want)
+		}
+	}
+}
+
+func TestDefaultOutput(t *testing.T) {
+	outputs := []tensor.Spec{
+		{Name: "label", DType: tensor.Int32, Shape: tensor.Shape{-1}},
+		{Name: "scores", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}},
+	}
+	a, err := New(Definition{Name: "app", Models: []Link{"m"}, Default: json.RawMessage(`{"label":-1,"scores":[0.5,0]}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := a.DefaultOutput(outputs, 2, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	labels, err := tensor.Values[int32](got[0])
+	if err != nil || fmt.Sprint(got[0].Shape, labels) != "[2] [-1 -1]" {
+		t.Errorf("labels %s %v, %v", got[0].Shape, labels, err)
+	}
+	scores, err := tensor.Values[float32](got[1])
+	if err != nil || fmt.Sprint(got[1].Shape, scores) != "[2, 2] [0.5 0 0.5 0]" {
+		t.Errorf("scores %s %v, %v", got[1].Shape, scores, err)
+	}
+	for _, spec := range []tensor.Spec{
+		{Name: "label", DType: tensor.Uint8, Shape: tensor.Shape{-1}}, // -1 is none
+		{Name: "label", DType: tensor.Int32, Shape: tensor.Shape{-1, 1}},
+		{Name: "other", DType: tensor.Int32, Shape: tensor.Shape{-1}},
+	} {
+		if _, err := a.DefaultOutput([]tensor.Spec{spec}, 1, true); err == nil {
+			t.Errorf("a default for %v", spec)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package apps
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/x448/float16"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// HasDefault tells whether there is an answer for when no model gives one.
+func (a *App) HasDefault() bool { return a.fallback != nil }
+
+// Default makes the default output for so many rows of a model that declares these outputs, in memory of the garbage collector.
+func (a *App) DefaultOutput(outputs []tensor.Spec, rows int, batched bool) ([]tensor.Tensor, error) {
+	if a.fallback == nil {
+		return nil, errNoDefault
+	}
+	list := make([]tensor.Tensor, len(outputs))
+	for i, spec := range outputs {
+		value, ok := a.fallback[spec.Name]
+		if !ok {
+			return nil, fmt.Errorf("the default output of application %q has no %q", a.Name, spec.Name)
+		}
+		row, err := FromJSON(value, spec.DType)
+		if err != nil {
+			return nil, fmt.Errorf("the default output of application %q: %q: %w", a.Name, spec.Name, err)
+		}
+		want := spec.Shape
+		if batched && len(want) > 0 {
+			want = want[1:]
+		}
+		if !fits(row.Shape, want) {
+			return nil, fmt.Errorf("the default output of application %q: %q has shape %s for a row, and the model gives %s", a.Name, spec.Name, row.Shape, want)
+		}
+		row.Shape = append(tensor.Shape{1}, row.Shape...)
+		parts := make([]tensor.Tensor, rows)
+		for r := range parts {
+			parts[r] = row
+		}
+		if list[i], err = tensor.Concat(parts, nil); err != nil {
+			return nil, err
+		}
+		list[i].Name = spec.Name
+	}
+	return list, nil
+}
+
+func fits(got, want tensor.Shape) bool {
+	if len(got) != len(want) {
+		return false
+	}
+	for i, d := range want {
+		if d != -1 && d != got[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// FromJSON makes a tensor of a dtype from a decoded JSON value: a number, text or boolean, or nested lists of them. Its memory is the
+// garbage collector's. A number that the dtype cannot hold is an error.
+func FromJSON(value any, d tensor.DType) (tensor.Tensor, error) {
+	var shape tensor.Shape
+	for v := value; ; {
+		list, ok := v.([]any)
+		if !ok {
+			break
+		}
+		shape = append(shape, len(list))
+		if len(list) == 0 {
+			break
+		}
+		v = list[0]
+	}
+	n, ok := shape.Elements()
+	if !ok {
+		return tensor.Tensor{}, fmt.Errorf("shape %s is too large", shape)
+	}
+	leaves, err := flatten(make([]any, 0, n), value, shape)
+	if err != nil {
+		return tensor.Tensor{}, err
+	}
+	if d == tensor.Bytes {
+		texts := make([]string, len(leaves))
+		for i, v := range leaves {
+			if texts[i], ok = v.(string); !ok {
+				return tensor.Tensor{}, fmt.Errorf("expected texts, got %v", v)
+			}
+		}
+		return tensor.FromStrings(shape, texts)
+	}
+	numbers := make([]float64, len(leaves))
+	for i, v := range leaves {
+		switch v := v.(type) {
+		case float64:
+			numbers[i] = v
+		case bool:
+			if v {
+				numbers[i] = 1
+			}
+		default:
+			return tensor.Tensor{}, fmt.Errorf("expected numbers, got %v", v)
+		}
+	}
+	t, err := tensor.FromSlice(shape, numbers)
+	if err != nil {
+		return t, err
+	}
+	// What is written with a few decimals is meant as the nearest value of a short float.
+	switch d {
+	case tensor.Float32:
+		short := make([]float32, len(numbers))
+		for i, v := range numbers {
+			if math.Abs(v) > math.MaxFloat32 {
+				return t, fmt.Errorf("%g is out of the range of %s", v, d)
+			}
+			short[i] = float32(v)
+		}
+		return tensor.FromSlice(shape, short)
+	case tensor.Float16:
+		short := make([]float16.Float16, len(numbers))
+		for i, v := range numbers {
+			if short[i] = float16.Fromfloat32(float32(v)); short[i].IsInf(0) {
+				return t, fmt.Errorf("%g is out of the range of %s", v, d)
+			}
+		}
+		return tensor.FromSlice(shape, short)
+	}
+	return tensor.Cast(t, d, nil)
+}
+
+func flatten(to []any, v any, shape tensor.Shape) ([]any, error) {
+	list, isList := v.([]any)
+	if len(shape) == 0 {
+		if isList {
+			return nil, errors.New("lists of different depths")
+		}
+		return append(to, v), nil
+	}
+	if !isList || len(list) != shape[0] {
+		return nil, errors.New("lists of different lengths")
+	}
+	var err error
+	for _, e := range list {
+		if to, err = flatten(to, e, shape[1:]); err != nil {
+			return nil, err
+		}
+	}
+	return to, nil
+}

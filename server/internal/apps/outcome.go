@@ -1,0 +1,87 @@
+package apps
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/selection"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A Verdict is what a client says about a request afterwards: exactly one of its members.
+type Verdict struct {
+	Label  json.RawMessage             `json:"label"`  // what would have been right: a value or list, or an object of them by output
+	Loss   *float64                    `json:"loss"`   // 0 (as good as can be) to 1
+	Reward *float64                    `json:"reward"` // 1 less the loss
+	Losses map[selection.Model]float64 `json:"losses"` // for each model, by "name/version"
+}
+
+// ParseVerdict reads the members of a JSON object that are a Verdict's; the others are not looked at. truth are tensors of the
+// message that say what would have been right, nil for none.
+func ParseVerdict(object []byte, truth []tensor.Tensor) (Verdict, error) {
+	var v Verdict
+	if len(object) > 0 {
+		if err := json.Unmarshal(object, &v); err != nil {
+			return v, fmt.Errorf("%w: feedback: %w", scheduler.ErrInvalidInput, err)
+		}
+	}
+	given := 0
+	for _, is := range []bool{len(truth) > 0, v.Label != nil, v.Loss != nil, v.Reward != nil, v.Losses != nil} {
+		if is {
+			given++
+		}
+	}
+	if given != 1 {
+		return v, fmt.Errorf(`%w: feedback: expected one of "label", "loss", "reward", "losses", or the right outputs as tensors; got %d of them`, scheduler.ErrInvalidInput, given)
+	}
+	return v, nil
+}
+
+// Outcome makes of a verdict what a policy learns from.
+func (v Verdict) Outcome(truth []tensor.Tensor) (selection.Outcome, error) {
+	switch {
+	case v.Loss != nil:
+		return selection.ByLoss(*v.Loss), nil
+	case v.Reward != nil:
+		return selection.ByLoss(1 - *v.Reward), nil
+	case v.Losses != nil:
+		return selection.ByLosses(v.Losses), nil
+	case len(truth) > 0:
+		return selection.ByTruth(truth...), nil
+	}
+	var value any
+	if err := json.Unmarshal(v.Label, &value); err != nil {
+		return selection.Outcome{}, fmt.Errorf("%w: feedback: label: %w", scheduler.ErrInvalidInput, err)
+	}
+	byName, isObject := value.(map[string]any)
+	if !isObject {
+		byName = map[string]any{"": value}
+	}
+	var right []tensor.Tensor
+	for name, value := range byName {
+		d := tensor.Float64 // whatever the model's: values are compared
+		if isText(value) {
+			d = tensor.Bytes
+		}
+		t, err := FromJSON(value, d)
+		if err != nil {
+			return selection.Outcome{}, fmt.Errorf("%w: feedback: label: %w", scheduler.ErrInvalidInput, err)
+		}
+		t.Name = name
+		right = append(right, t)
+	}
+	return selection.ByTruth(right...), nil
+}
+
+// isText tells whether the first leaf of a decoded JSON value is a text.
+func isText(value any) bool {
+	for {
+		list, ok := value.([]any)
+		if !ok || len(list) == 0 {
+			_, text := value.(string)
+			return text
+		}
+		value = list[0]
+	}
+}

@@ -1,0 +1,235 @@
+package apps
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/nearest"
+	"github.com/shivad/shivad/server/state"
+)
+
+// The first segments of the keys in the store.
+const (
+	appsPrefix   = "apps/"
+	policyPrefix = "policy/"
+)
+
+// Config of a Registry.
+type Config struct {
+	Store state.Store
+	// Changed is called, on a goroutine of the registry's, when applications have come, gone or changed.
+	Changed func()
+	// Models are the names of all models now: an application may not have one of them, unless it links to just that model.
+	Models func() []string
+	Log    *slog.Logger // nil is silent
+}
+
+// A Registry is the applications of a server, as its store has them.
+type Registry struct {
+	cfg  Config
+	apps atomic.Pointer[map[string]*App]
+
+	states      states
+	Predictions Predictions
+
+	stop     func() // ends the watch
+	stopping chan struct{}
+	watching sync.WaitGroup
+}
+
+// Open reads the applications and follows their changes until Close.
+func Open(cfg Config) *Registry {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	r := &Registry{cfg: cfg, stopping: make(chan struct{})}
+	r.apps.Store(&map[string]*App{})
+	changed := make(chan struct{}, 1)
+	r.stop = cfg.Store.Watch(appsPrefix, changed)
+	r.watching.Go(func() { // ends with Close, which waits for it
+		for {
+			select {
+			case <-changed:
+				r.read()
+			case <-r.stopping:
+				return
+			}
+		}
+	})
+	return r
+}
+
+// Close ends following. The store is its owner's.
+func (r *Registry) Close() {
+	r.stop()
+	close(r.stopping)
+	r.watching.Wait()
+}
+
+// read takes all applications from the store again.
+func (r *Registry) read() {
+	entries, err := r.cfg.Store.List(appsPrefix)
+	if err != nil {
+		r.cfg.Log.Warn("applications cannot be read", "error", err)
+		return
+	}
+	old, now := *r.apps.Load(), make(map[string]*App, len(entries))
+	for _, e := range entries {
+		a, err := read(e.Value)
+		if err != nil {
+			r.cfg.Log.Error("an application in the store is not usable", "key", e.Key, "error", err)
+			continue
+		}
+		now[a.Name] = a
+	}
+	r.apps.Store(&now)
+	for name := range old {
+		if now[name] == nil {
+			r.states.forget(name)
+			r.Predictions.forget(name)
+		}
+	}
+	r.cfg.Changed()
+}
+
+func read(value []byte) (*App, error) {
+	var d Definition
+	if err := json.Unmarshal(value, &d); err != nil {
+		return nil, err
+	}
+	return New(d)
+}
+
+// Apps are all applications, by name.
+func (r *Registry) Apps() []*App {
+	return slices.SortedFunc(maps.Values(*r.apps.Load()), func(a, b *App) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// App finds one; nil if there is none.
+func (r *Registry) App(name string) *App { return (*r.apps.Load())[name] }
+
+// Create makes an application. A name that is taken is an error that wraps ErrExists.
+func (r *Registry) Create(ctx context.Context, d Definition) (*App, error) {
+	return r.put(ctx, d, func(old []byte) error {
+		if old != nil {
+			return fmt.Errorf("%w: application %q", ErrExists, d.Name)
+		}
+		return nil
+	})
+}
+
+// ErrExists: there is an application of that name.
+var ErrExists = errors.New("apps: exists already")
+
+// Put makes an application or replaces it.
+func (r *Registry) Put(ctx context.Context, d Definition) (*App, error) {
+	return r.put(ctx, d, func([]byte) error { return nil })
+}
+
+func (r *Registry) put(ctx context.Context, d Definition, check func(old []byte) error) (*App, error) {
+	a, err := New(d)
+	if err != nil {
+		return nil, err
+	}
+	if slices.Contains(r.cfg.Models(), d.Name) && !a.Only(d.Name) {
+		return nil, fmt.Errorf("%w: application %q: there is a model of that name, and the application does not link to just that one", scheduler.ErrInvalidInput, d.Name)
+	}
+	d.Policy = a.Policy
+	value, err := json.Marshal(d)
+	if err != nil {
+		return nil, fmt.Errorf("%w: application %q: %w", scheduler.ErrInvalidInput, d.Name, err)
+	}
+	_, err = r.cfg.Store.Update(ctx, state.Key("apps", d.Name), "", func(old []byte) ([]byte, error) { return value, check(old) })
+	return a, stored(err)
+}
+
+// Change makes an application another one, in one atomic step: change gets the definition as it is.
+func (r *Registry) Change(ctx context.Context, name string, change func(*Definition) error) (*App, error) {
+	var a *App
+	_, err := r.cfg.Store.Update(ctx, state.Key("apps", name), "", func(old []byte) ([]byte, error) {
+		if old == nil {
+			return nil, r.Unknown(name)
+		}
+		var d Definition
+		if err := json.Unmarshal(old, &d); err != nil {
+			return nil, err
+		}
+		err := change(&d)
+		if err != nil {
+			return nil, err
+		}
+		if d.Name != name {
+			return nil, fmt.Errorf("%w: application %q cannot be renamed to %q: make a new one", scheduler.ErrInvalidInput, name, d.Name)
+		}
+		if a, err = New(d); err != nil {
+			return nil, err
+		}
+		d.Policy = a.Policy
+		return json.Marshal(d)
+	})
+	return a, stored(err)
+}
+
+// Delete ends an application, and what its policy has learned.
+func (r *Registry) Delete(ctx context.Context, name string) error {
+	_, err := r.cfg.Store.Update(ctx, state.Key("apps", name), "", func(old []byte) ([]byte, error) {
+		if old == nil {
+			return nil, r.Unknown(name)
+		}
+		return nil, nil
+	})
+	if err != nil {
+		return stored(err)
+	}
+	return r.Reset(ctx, name)
+}
+
+// Reset forgets what an application's policy has learned, for all users.
+func (r *Registry) Reset(ctx context.Context, name string) error {
+	entries, err := r.cfg.Store.List(state.Key("policy", name) + "/")
+	if err != nil {
+		return stored(err)
+	}
+	for _, e := range entries {
+		if _, err := r.cfg.Store.Update(ctx, e.Key, "", func([]byte) ([]byte, error) { return nil, nil }); err != nil {
+			return stored(err)
+		}
+	}
+	return nil
+}
+
+// Unknown is the error for a name that no application has.
+func (r *Registry) Unknown(name string) error {
+	near := nearest.Names(name, slices.Sorted(maps.Keys(*r.apps.Load())))
+	if len(near) == 0 {
+		return fmt.Errorf("%w: no application %q", scheduler.ErrNotFound, name)
+	}
+	for i, n := range near {
+		near[i] = strconv.Quote(n)
+	}
+	return fmt.Errorf("%w: no application %q; nearest: %s", scheduler.ErrNotFound, name, strings.Join(near, ", "))
+}
+
+// stored gives an error of the store the condition that clients know.
+func stored(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, state.ErrUnavailable), errors.Is(err, state.ErrFull), errors.Is(err, state.ErrClosed), errors.Is(err, state.ErrConflict):
+		return fmt.Errorf("%w: %w", scheduler.ErrUnavailable, err)
+	case errors.Is(err, state.ErrTooLarge):
+		return fmt.Errorf("%w: %w", scheduler.ErrTooLarge, err)
+	}
+	return err
+}

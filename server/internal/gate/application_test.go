@@ -1,0 +1,354 @@
+package gate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/schedtest"
+	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/server/state"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A house is a gate with a scheduler and applications in memory.
+type house struct {
+	*Gate
+	t    *testing.T
+	reg  *apps.Registry
+	pool *tensor.Pool
+}
+
+func newHouse(t *testing.T) *house {
+	t.Helper()
+	h := &house{t: t, pool: tensor.NewPool(1 << 20)}
+	m := metrics.New("test")
+	h.Gate = New(Config{
+		Pool: h.pool, Version: "test", Metrics: m,
+		Options: func(string) ModelOptions { return ModelOptions{Deadline: 10 * time.Second} },
+		Ready:   func() (bool, string) { return true, "" },
+	})
+	hooks := m.Hooks()
+	hooks.ModelChanged = h.ModelChanged
+	s, err := scheduler.New(scheduler.Config{Hooks: hooks, Pool: h.pool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Attach(s)
+	store, err := state.NewMemory(state.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.reg = apps.Open(apps.Config{Store: store, Changed: h.ApplicationsChanged, Models: func() []string { return h.routes.Load().names }})
+	h.AttachApplications(h.reg)
+	t.Cleanup(func() {
+		s.Close()
+		h.Close()
+		h.reg.Close()
+		store.Close()
+		if n := h.pool.InUse(); n != 0 {
+			t.Errorf("%d bytes of the pool are still in use", n)
+		}
+	})
+	return h
+}
+
+// model serves a version that says the same label for every row, in memory of the pool, after a time.
+func (h *house) model(name, version string, label int64, exec time.Duration) *schedtest.Worker {
+	h.t.Helper()
+	spec := scheduler.Spec{
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}},
+		Outputs: []tensor.Spec{{Name: "label", DType: tensor.Int64, Shape: tensor.Shape{-1}}},
+	}
+	w := &schedtest.Worker{Exec: func(int) time.Duration { return exec }, Model: func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
+		buf, err := h.pool.Get(8 * b.Rows)
+		if err != nil {
+			return nil, nil, err
+		}
+		out := tensor.Tensor{DType: tensor.Int64, Shape: tensor.Shape{b.Rows}, Data: buf.Bytes(), Buf: buf}
+		values, err := tensor.Values[int64](out)
+		for i := range values {
+			values[i] = label
+		}
+		return []tensor.Tensor{out}, nil, err
+	}}
+	if _, err := h.sched.AddReplica(scheduler.ModelID{Name: name, Version: version}, spec, w, scheduler.ReplicaOptions{}); err != nil {
+		h.t.Fatal(err)
+	}
+	return w
+}
+
+func (h *house) app(d apps.Definition) {
+	h.t.Helper()
+	if _, err := h.reg.Put(h.t.Context(), d); err != nil {
+		h.t.Fatal(err)
+	}
+	for h.reg.App(d.Name) == nil || h.routes.Load().apps[d.Name] == nil || h.routes.Load().apps[d.Name].App != h.reg.App(d.Name) {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// An asker waits for its call.
+type asker struct {
+	Call
+	done chan struct{}
+}
+
+func (c *asker) Complete(*scheduler.Request) { close(c.done) }
+
+// ask sends one row, and gives the answer's label and metadata as text.
+func (h *house) ask(route string, p Params, tensors ...tensor.Tensor) string {
+	h.t.Helper()
+	if tensors == nil {
+		tensors = []tensor.Tensor{row()}
+	}
+	c := &asker{done: make(chan struct{})}
+	p.Now = time.Now()
+	if err := h.Open(&c.Call, route, tensors, &p); err != nil {
+		return "error " + Text(err)
+	}
+	defer c.Close()
+	c.Owner = c
+	h.Submit(&c.Request)
+	<-c.done
+	switch {
+	case c.Err != nil:
+		return "error " + Text(c.Err)
+	case c.Reply != nil:
+		return string(c.Reply)
+	}
+	values, err := tensor.Values[int64](c.Outputs[0])
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	s := fmt.Sprintf("%d by %s", values[0], c.Target.ID)
+	if c.Choice != nil {
+		s += fmt.Sprintf(" for %s, confidence %.2g", c.Choice.Application, c.Choice.Confidence)
+		if c.Choice.Missing != nil {
+			s += fmt.Sprintf(", missing %v", c.Choice.Missing)
+		}
+		if c.Choice.Default {
+			s += ", default: " + c.Choice.Explanation
+		}
+	}
+	return s
+}
+
+func row() tensor.Tensor {
+	t, err := tensor.FromSlice(tensor.Shape{2}, []float32{1, 2})
+	if err != nil {
+		panic(err)
+	}
+	return t
+}
+
+func (h *house) expect(got, want string) {
+	h.t.Helper()
+	if !strings.Contains(got, want) {
+		h.t.Errorf("got %s\nexpected %s", got, want)
+	}
+}
+
+func TestApplications(t *testing.T) {
+	h := newHouse(t)
+	h.model("a", "1", 1, time.Microsecond)
+	h.model("b", "1", 2, time.Microsecond)
+	h.model("c", "1", 2, time.Microsecond)
+
+	h.app(apps.Definition{Name: "one", Models: []apps.Link{"a"}})
+	h.expect(h.ask("one", Params{}), "1 by a/1 for one, confidence 1")
+	h.expect(h.ask("v2/models/one/infer", Params{}), "1 by a/1 for one, confidence 1")
+	h.expect(h.ask("one", Params{Version: "1"}), `"one" is an application, which has no versions`)
+	h.expect(h.ask("a", Params{}), "1 by a/1")
+
+	h.app(apps.Definition{Name: "three", Models: []apps.Link{"a", "b/1", "c/*"}, Policy: "ensemble"})
+	h.expect(h.ask("three", Params{}), "2 by b/1 for three, confidence 0.67")
+
+	h.model("a", "2", 7, time.Microsecond)
+	h.expect(h.ask("one", Params{}), "7 by a/2 for one") // the link follows the default version
+
+	h.app(apps.Definition{Name: "none", Models: []apps.Link{"absent"}})
+	h.expect(h.ask("none", Params{}), `application "none" links to ["absent"], and no container of these has registered yet`)
+
+	if err := h.reg.Delete(t.Context(), "one"); err != nil {
+		t.Fatal(err)
+	}
+	for h.routes.Load().apps["one"] != nil {
+		time.Sleep(time.Millisecond)
+	}
+	h.expect(h.ask("one", Params{}), `no model or application "one"`)
+}
+
+// TestCombinedAtTheDeadline: who is late is named, and the others answer for it at the deadline and no later.
+func TestCombinedAtTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t)
+		h.model("a", "1", 1, time.Millisecond)
+		h.model("b", "1", 2, 3*time.Second)
+		h.app(apps.Definition{Name: "app", Models: []apps.Link{"a", "b"}, Policy: "ensemble", SLO: apps.Duration(100 * time.Millisecond)})
+		begin := time.Now()
+		h.expect(h.ask("app", Params{}), "1 by a/1 for app, confidence 0.5, missing [b/1]")
+		if took := time.Since(begin); took != 100*time.Millisecond {
+			t.Errorf("answered after %v, expected the SLO", took)
+		}
+		begin = time.Now()
+		h.expect(h.ask("app", Params{Timeout: 20 * time.Millisecond}), "missing [b/1]")
+		if took := time.Since(begin); took != 20*time.Millisecond {
+			t.Errorf("answered after %v, expected the request's own time", took)
+		}
+		time.Sleep(10 * time.Second)
+	})
+}
+
+func TestDefaultOutput(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t)
+		h.model("slow", "1", 1, 3*time.Second)
+		slo := apps.Duration(50 * time.Millisecond)
+		h.app(apps.Definition{Name: "strict", Models: []apps.Link{"slow"}, SLO: slo})
+		h.expect(h.ask("strict", Params{}), "error deadline exceeded")
+		time.Sleep(10 * time.Second)
+		h.app(apps.Definition{Name: "lenient", Models: []apps.Link{"slow"}, SLO: slo, Default: json.RawMessage(`{"label": -1}`)})
+		h.expect(h.ask("lenient", Params{}), "-1 by slow/1 for lenient, confidence 0, missing [slow/1], default: deadline exceeded")
+		time.Sleep(10 * time.Second)
+		h.app(apps.Definition{Name: "odd", Models: []apps.Link{"slow"}, SLO: slo, Default: json.RawMessage(`{"label": [1, 2]}`)})
+		h.expect(h.ask("odd", Params{}), `"label" has shape [2] for a row, and the model gives []`)
+		time.Sleep(10 * time.Second)
+	})
+}
+
+// TestShadow: the answer does not wait for a shadow, whose input outlives the client's memory, and feedback knows what it said.
+func TestShadow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t)
+		h.model("a", "1", 1, time.Millisecond)
+		h.model("b", "1", 2, 5*time.Second)
+		h.app(apps.Definition{Name: "app", Models: []apps.Link{"a", "b"}, Policy: "shadow", Params: map[string]any{"model": "a"}})
+		begin := time.Now()
+		h.expect(h.ask("app", Params{ID: []byte(`"r1"`)}), "1 by a/1 for app, confidence 1")
+		if took := time.Since(begin); took > 10*time.Millisecond {
+			t.Errorf("answered after %v: it waited for the shadow", took)
+		}
+		time.Sleep(6 * time.Second)
+		c := h.feedback("app", Params{ID: []byte(`"r1"`), Forward: []byte(`{"label": 2}`)})
+		h.expect(c, `{"application":"app","learned":true,"rounds":1}`)
+		learned, _, err := h.reg.Learned(h.reg.App("app"), 10)
+		if err != nil || len(learned) != 1 {
+			t.Fatal(learned, err)
+		}
+		if s := learned[0].State; s.Models[0].Loss != 1 || s.Models[1].Loss != 0 {
+			t.Errorf("losses %+v, expected 1 for the one that answered and 0 for its shadow", s.Models)
+		}
+		time.Sleep(10 * time.Second)
+	})
+}
+
+// feedback sends a verdict without tensors.
+func (h *house) feedback(app string, p Params) string {
+	h.t.Helper()
+	c := &asker{done: make(chan struct{})}
+	p.Now = time.Now()
+	if err := h.Open(&c.Call, app+"/update", nil, &p); err != nil {
+		return "error " + Text(err)
+	}
+	defer c.Close()
+	c.Owner = c
+	h.Submit(&c.Request)
+	<-c.done
+	if c.Err != nil {
+		return "error " + Text(c.Err)
+	}
+	return string(c.Reply)
+}
+
+func TestFeedback(t *testing.T) {
+	h := newHouse(t)
+	h.model("a", "1", 1, time.Microsecond)
+	h.model("b", "1", 2, time.Microsecond)
+	h.app(apps.Definition{Name: "app", Models: []apps.Link{"a", "b"}, Policy: "exp4"})
+	id := Params{ID: []byte(`"r1"`), User: "u"}
+	h.ask("app", id)
+
+	said := func(forward string) Params { p := id; p.Forward = []byte(forward); return p }
+	h.expect(h.feedback("app", said(`{}`)), `error invalid input: feedback: expected one of "label", "loss"`)
+	h.expect(h.feedback("app", said(`{"label":1,"loss":0}`)), "got 2 of them")
+	h.expect(h.feedback("app", said(`{"losses":{"a/1":2}}`)), "want 0 to 1")
+	h.expect(h.feedback("app", said(`{"label":[1,2,3]}`)), "error")
+	h.expect(h.feedback("app", said(`{"label":1}`)), `{"application":"app","learned":true,"rounds":1}`)
+	h.expect(h.feedback("app", said(`{"label":1}`)), `{"application":"app","learned":false,"rounds":1}`)
+	h.expect(h.feedback("app", Params{ID: []byte(`"r2"`), User: "u", Forward: []byte(`{"label":1}`)}), `this server knows no request with id "r2" of user "u"`)
+	h.expect(h.feedback("app", Params{Forward: []byte(`{"label":1}`)}), `expected the "id" of a request, or its input as tensors`)
+	h.expect(h.feedback("absent", said(`{"label":1}`)), "error")
+
+	// By input: the models are asked again.
+	h.expect(h.ask("app/update", Params{User: "u", Forward: []byte(`{"label":1}`)}), `{"application":"app","learned":true,"rounds":2}`)
+	// The truth as a tensor.
+	h.ask("app", Params{ID: []byte(`3`), User: "u"})
+	right, err := tensor.FromSlice(tensor.Shape{}, []int64{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.expect(h.ask("app/update", Params{ID: []byte(`3`), User: "u"}, right), `"rounds":3`)
+
+	for range 20 {
+		h.ask("app/update", Params{User: "u", Forward: []byte(`{"label":1}`)})
+	}
+	h.expect(h.ask("app", Params{User: "u"}), "1 by a/1") // what was learned of this user counts for this user
+	learned, _, err := h.reg.Learned(h.reg.App("app"), 10)
+	if err != nil || len(learned) != 1 || learned[0].User != "u" || learned[0].Shares[0] < 0.9 {
+		t.Errorf("learned %+v, %v", learned, err)
+	}
+}
+
+// TestCancelledApplication: a client that goes takes all of its calls with it.
+func TestCancelledApplication(t *testing.T) {
+	h := newHouse(t)
+	workers := []*schedtest.Worker{h.model("a", "1", 1, time.Hour), h.model("b", "1", 2, time.Hour)}
+	h.app(apps.Definition{Name: "app", Models: []apps.Link{"a", "b"}, Policy: "ensemble", Default: json.RawMessage(`{"label":0}`)})
+	c := &asker{done: make(chan struct{})}
+	if err := h.Open(&c.Call, "app", []tensor.Tensor{row()}, &Params{Now: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	c.Owner = c
+	h.Submit(&c.Request)
+	h.Cancel(&c.Call)
+	<-c.done
+	if !errors.Is(c.Err, scheduler.ErrCanceled) {
+		t.Errorf("got %v", c.Err)
+	}
+	c.Close()
+	for _, w := range workers {
+		w.Drop()
+	}
+}
+
+func TestNamesOfApplications(t *testing.T) {
+	h := newHouse(t)
+	h.model("a", "1", 1, time.Microsecond)
+	h.model("b", "1", 1, time.Microsecond)
+	for _, tc := range []struct {
+		d    apps.Definition
+		want string
+	}{
+		{apps.Definition{Name: "a", Models: []apps.Link{"b"}}, "there is a model of that name"},
+		{apps.Definition{Name: "a", Models: []apps.Link{"a", "b"}}, "there is a model of that name"},
+		{apps.Definition{Name: "a", Models: []apps.Link{"a/*"}}, ""},
+		{apps.Definition{Name: "!x", SLO: -1, Policy: "best"}, `"!x" is reserved; models: none`},
+		{apps.Definition{Name: "x", Models: []apps.Link{"a/", "b", "b"}, Default: json.RawMessage(`3`)}, `models[2]: "b" is linked twice; default:`},
+	} {
+		_, err := h.reg.Create(context.Background(), tc.d)
+		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%+v: got %v, expected %q", tc.d, err, tc.want)
+		}
+	}
+	if _, err := h.reg.Create(t.Context(), apps.Definition{Name: "a", Models: []apps.Link{"a"}}); !errors.Is(err, apps.ErrExists) {
+		t.Errorf("made twice: %v", err)
+	}
+}
