@@ -23,7 +23,8 @@ import (
 func start(t *testing.T, change func(*config.Config)) *Server {
 	t.Helper()
 	cfg := config.Default()
-	cfg.TCP.Listen, cfg.Admin.Listen, cfg.Containers.Listen = "127.0.0.1:0", "127.0.0.1:0", config.Addrs{"127.0.0.1:0"}
+	cfg.TCP.Listen, cfg.GRPC.Listen = "127.0.0.1:0", "127.0.0.1:0"
+	cfg.Admin.Listen, cfg.Containers.Listen = "127.0.0.1:0", config.Addrs{"127.0.0.1:0"}
 	if change != nil {
 		change(&cfg)
 	}
@@ -109,7 +110,7 @@ func TestServerFromStartToStop(t *testing.T) {
 	}
 	var status admin.Status
 	if code := get(t, s, "/v1/status", &status); code != http.StatusOK || !status.Readiness.Ready ||
-		status.Listen.TCP != s.Addrs().TCP.String() || len(status.Doors) != 1 || status.Version != Version {
+		status.Listen.TCP != s.Addrs().TCP.String() || status.Listen.GRPC != s.Addrs().GRPC.String() || len(status.Doors) != 2 || status.Version != Version {
 		t.Errorf("status %d: %+v", code, status)
 	}
 	var models admin.ModelList
@@ -170,11 +171,13 @@ func TestStartUndoesItself(t *testing.T) {
 	defer taken.Close()
 	for name, change := range map[string]func(*config.Config){
 		"tcp":        func(c *config.Config) { c.TCP.Listen = taken.Addr().String() },
+		"grpc":       func(c *config.Config) { c.GRPC.Listen = taken.Addr().String() },
 		"containers": func(c *config.Config) { c.Containers.Listen = config.Addrs{taken.Addr().String()} },
 		"admin":      func(c *config.Config) { c.Admin.Listen = taken.Addr().String() },
 	} {
 		cfg := config.Default()
-		cfg.TCP.Listen, cfg.Admin.Listen, cfg.Containers.Listen = "127.0.0.1:0", "127.0.0.1:0", config.Addrs{"127.0.0.1:0"}
+		cfg.TCP.Listen, cfg.GRPC.Listen = "127.0.0.1:0", "127.0.0.1:0"
+		cfg.Admin.Listen, cfg.Containers.Listen = "127.0.0.1:0", config.Addrs{"127.0.0.1:0"}
 		change(&cfg)
 		s, err := New(cfg, nil)
 		if err != nil {
@@ -187,8 +190,8 @@ func TestStartUndoesItself(t *testing.T) {
 }
 
 func TestDoorsCanBeLeftOut(t *testing.T) {
-	s := start(t, func(c *config.Config) { c.Admin.Listen, c.Containers.Listen = "", nil })
-	if a := s.Addrs(); a.Admin != nil || len(a.Containers) != 0 || a.TCP == nil {
+	s := start(t, func(c *config.Config) { c.Admin.Listen, c.GRPC.Listen, c.Containers.Listen = "", "", nil })
+	if a := s.Addrs(); a.Admin != nil || a.GRPC != nil || len(a.Containers) != 0 || a.TCP == nil {
 		t.Errorf("%+v", a)
 	}
 	if err := ask(t, s); err != nil {
@@ -228,11 +231,12 @@ func TestModelSettingsHold(t *testing.T) {
 }
 
 func TestDescriptorsAreDivided(t *testing.T) {
-	clients, containers, err := split(65536, 1024, 2)
-	if err != nil || clients < 1 || containers < 1 || containers > 1024 || clients > 65536 {
-		t.Errorf("%d clients, %d containers (%v)", clients, containers, err)
+	wanted := share{tcp: 65536, grpc: 1024, containers: 1024}
+	got, err := split(wanted, 2)
+	if err != nil || min(got.tcp, got.grpc, got.containers) < 1 || got.containers > wanted.containers || got.grpc > wanted.grpc || got.tcp > wanted.tcp {
+		t.Errorf("%+v (%v)", got, err)
 	}
-	if _, _, err := split(100, 100, 1<<28); err == nil || !strings.Contains(err.Error(), "ulimit -n") {
+	if _, err := split(share{100, 100, 100}, 1<<28); err == nil || !strings.Contains(err.Error(), "ulimit -n") {
 		t.Errorf("too many processes: expected advice, got %v", err)
 	}
 }

@@ -123,7 +123,7 @@ func startSystem(ctx context.Context, name, bin, python string, echoLoops int) (
 		return nil
 	}
 	containers := addrs[2]
-	shivad := []string{filepath.Join(bin, "shivad"), "--tcp", s.addr, "--admin", s.profile, "--containers", containers}
+	shivad := []string{filepath.Join(bin, "shivad"), "--tcp", s.addr, "--grpc", "", "--admin", s.profile, "--containers", containers}
 	models := []string{"-servers", containers, "-max-batch", strconv.Itoa(maxBatch), workloads[deep].declaration(), workloads[image].declaration()}
 	switch name {
 	case "echo":
