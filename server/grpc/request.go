@@ -231,13 +231,6 @@ func (r *request) question() (q *predict.Question, typed bool, err error) {
 		return nil, false, fmt.Errorf("%w: expected raw_input_contents for each of %d inputs, got %d",
 			scheduler.ErrInvalidInput, len(r.inputs), len(r.raw))
 	}
-	defer func() {
-		if err != nil {
-			for _, t := range q.Inputs {
-				t.Release()
-			}
-		}
-	}()
 	q.Inputs = make([]tensor.Tensor, 0, len(r.inputs))
 	for i := range r.inputs {
 		in := &r.inputs[i]
@@ -247,6 +240,9 @@ func (r *request) question() (q *predict.Question, typed bool, err error) {
 		}
 		t, err := in.tensor(data)
 		if err != nil {
+			for _, t := range q.Inputs {
+				t.Release()
+			}
 			return nil, false, err
 		}
 		q.Inputs = append(q.Inputs, t)
