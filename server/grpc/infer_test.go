@@ -339,7 +339,7 @@ func TestCancelLeavesTheQueue(t *testing.T) {
 }
 
 func TestCompression(t *testing.T) {
-	r := newRig(t)
+	r := newRig(t, func(c *Config, _ *int64) { c.Limits.MessageBytes = 4 << 20 })
 	r.echo("m", tensor.Float32)
 	data := make([]byte, 1<<20)
 	for i := range data {
@@ -357,14 +357,14 @@ func TestCompression(t *testing.T) {
 		if _, err := r.client.ServerMetadata(t.Context(), &pb.ServerMetadataRequest{}, grpc.UseCompressor(name)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		// A bomb: a hundred megabytes in a hundred kilobytes.
-		_, err = r.client.ModelInfer(t.Context(), raw("m", "FP32", []int{1, 100 << 18}, make([]byte, 100<<20)), grpc.UseCompressor(name))
-		failed(t, err, codes.ResourceExhausted, "TooLarge", "limits.message_bytes, 67108864")
+		// A bomb: ten megabytes in ten kilobytes.
+		_, err = r.client.ModelInfer(t.Context(), raw("m", "FP32", []int{1, 10 << 18}, make([]byte, 10<<20)), grpc.UseCompressor(name))
+		failed(t, err, codes.ResourceExhausted, "TooLarge", "limits.message_bytes, 4194304")
 		// The same in tensors that are each within the limit.
-		q := raw("m", "FP32", []int{1, 40 << 18}, make([]byte, 40<<20))
+		q := raw("m", "FP32", []int{1, 3 << 18}, make([]byte, 3<<20))
 		q.RawInputContents = append(q.RawInputContents, q.RawInputContents[0])
 		_, err = r.client.ModelInfer(t.Context(), q, grpc.UseCompressor(name))
-		failed(t, err, codes.ResourceExhausted, "TooLarge", "limits.message_bytes, 67108864")
+		failed(t, err, codes.ResourceExhausted, "TooLarge", "limits.message_bytes, 4194304")
 	}
 }
 
