@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
@@ -401,6 +402,60 @@ func TestAllocations(t *testing.T) {
 	if allocated > 4<<10 {
 		t.Errorf("%d bytes are allocated for a request of %d and its answer", allocated, size)
 	}
+}
+
+// A tensor of the usual size gets its memory at once, without another copy on the way; one that is only announced does not.
+func TestMemoryComesAtOnce(t *testing.T) {
+	for _, size := range []int{1 << 10, 64 << 10, 1 << 20, 7 << 20} { // as large as their classes
+		data, err := proto.Marshal(raw("m", "FP32", []int{1, size / 4}, make([]byte, size)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool := tensor.NewPool(int64(size)) // no room for a stage before
+		in := &pieces{wire: &frames{data: data}, left: len(data)}
+		s := &scanner{source: in, end: len(data)}
+		var r request
+		readRequest(s, &r, testLimits, pool)
+		if s.err != nil {
+			t.Errorf("%d bytes: %v", size, s.err)
+		}
+		r.release()
+		in.free()
+	}
+	pool := tensor.NewPool(0)
+	data, err := proto.Marshal(raw("m", "FP32", []int{1, 64 << 18}, make([]byte, 64<<20)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := &pieces{wire: &frames{data: data[:2<<20]}, left: len(data)}
+	s := &scanner{source: in, end: len(data)}
+	var r request
+	readRequest(s, &r, testLimits, pool)
+	if n := pool.InUse(); s.err == nil || n > 16<<20 {
+		t.Errorf("%d bytes are taken for 2 MiB that came (%v)", n, s.err)
+	}
+	r.release()
+	in.free()
+}
+
+// frames is a wire with a message on it.
+type frames struct {
+	wire
+	data []byte
+}
+
+func (f *frames) Read(n int) (mem.BufferSlice, error) {
+	if n > len(f.data) {
+		return nil, io.EOF
+	}
+	var out mem.BufferSlice
+	for n > 0 {
+		k := min(n, 16<<10)
+		out = append(out, mem.SliceBuffer(f.data[:k]))
+		f.data = f.data[k:]
+		n -= k
+	}
+	return out, nil
 }
 
 // fixed gives data in frames as grpc-go has them.

@@ -116,8 +116,8 @@ func errLate(allowed time.Duration) error {
 	return fmt.Errorf("%w: the message was not complete after %v (grpc.message_timeout, and 1 s for each 16 KiB)", scheduler.ErrDeadlineExceeded, allowed)
 }
 
-// Bytes are taken from the transport an eighth of what is left at a time, within these bounds: enough for a tensor's memory to be
-// taken at once (see store), and not so much that a great part of the message lies in memory that nobody counts.
+// Bytes are taken from the transport a quarter of what is left at a time, within these bounds: enough for the memory of a tensor of up
+// to 7 MiB to be taken at once (see store), and no more than a megabyte in memory that nobody counts.
 const (
 	minPiece = 16 << 10
 	maxPiece = 1 << 20
@@ -146,7 +146,7 @@ func (p *pieces) next() ([]byte, error) {
 		if p.left == 0 {
 			return nil, io.EOF
 		}
-		n := min(p.left, max(minPiece, min(p.left/8, maxPiece)))
+		n := min(p.left, max(minPiece, min(p.left/4, maxPiece)))
 		if p.frames, p.err = p.wire.Read(n); p.err != nil {
 			p.err = lost(p.err)
 			return nil, p.err
