@@ -12,9 +12,15 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	grpcstatus "google.golang.org/grpc/status"
+
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -186,6 +192,35 @@ func TestStartUndoesItself(t *testing.T) {
 		if err := s.Start(); err == nil || !strings.Contains(err.Error(), "address already in use") {
 			t.Errorf("%s: expected the address to be in use, got %v", name, err)
 		}
+	}
+}
+
+// The same model over gRPC, counted at its own door; and a drain is one for that door, too.
+func TestGRPCDoor(t *testing.T) {
+	s := start(t, nil)
+	conn, err := grpc.NewClient(s.Addrs().GRPC.String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	c := pb.NewGRPCInferenceServiceClient(conn)
+	q := &pb.ModelInferRequest{ModelName: "echo", Inputs: []*pb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: "INT32", Shape: []int64{2},
+		Contents: &pb.InferTensorContents{IntContents: []int32{7, -7}}}}}
+	a, err := c.ModelInfer(t.Context(), q)
+	if err != nil || !slices.Equal(a.Outputs[0].Contents.GetIntContents(), []int32{7, -7}) {
+		t.Errorf("%v %v", a, err)
+	}
+	var status admin.Status
+	get(t, s, "/v1/status", &status)
+	if d := status.Doors[1]; d.Name != "grpc" || d.Connections != 1 || d.InFlight != 0 {
+		t.Errorf("%+v", d)
+	}
+	if a, err := c.RepositoryIndex(t.Context(), &pb.RepositoryIndexRequest{}); err != nil || len(a.Models) != 1 || a.Models[0].State != "READY" {
+		t.Errorf("%v %v", a, err)
+	}
+	stop(t, s)
+	if _, err := c.ModelInfer(t.Context(), q); grpcstatus.Code(err) != codes.Unavailable {
+		t.Errorf("after the end: %v", err)
 	}
 }
 

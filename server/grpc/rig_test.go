@@ -112,8 +112,9 @@ func (r *rig) close() {
 		r.t.Errorf("drain: %v", err)
 	}
 	r.sched.Close()
-	if err := r.door.Shutdown(ctx); err != nil {
-		r.t.Errorf("shutdown: %v", err)
+	r.door.Shutdown(ctx)
+	if ctx.Err() != nil {
+		r.t.Error("the door did not close in time")
 	}
 }
 
