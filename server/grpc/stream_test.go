@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -240,8 +241,9 @@ func TestDrainUnderLoad(t *testing.T) {
 	}
 }
 
-// A client that stands still with half a message, and one that does not take its answer, end with the door's patience.
-func TestShutdownCutsOff(t *testing.T) {
+// A client that stands still in the middle of a message is told Draining; one that does not answer the goodbye is cut off when the
+// time is up.
+func TestShutdownDoesNotWaitForTheDead(t *testing.T) {
 	r := newRig(t)
 	r.echo("m", tensor.Float32)
 	tap, option := tapped(3_000_000)
@@ -252,17 +254,30 @@ func TestShutdownCutsOff(t *testing.T) {
 		half <- err
 	}()
 	r.wait("half a message", func() bool { return r.pool.InUse() > 0 })
+	dead, err := net.Dial("tcp", r.door.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dead.Close()
+	// The greeting of HTTP/2, and an empty frame of settings.
+	if _, err := dead.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(dead, make([]byte, 9)); err != nil { // it is known
+		t.Fatal(err)
+	}
 	r.gate.Drain()
 	if err := r.sched.Drain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	r.sched.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	r.closed = true
 	r.door.Shutdown(ctx)
-	if err := <-half; status.Code(err) != codes.Unavailable {
-		t.Errorf("%v", err)
+	if !strings.Contains(r.log.String(), "cut off") {
+		t.Errorf("the log does not say so: %s", r.log)
 	}
+	failed(t, <-half, codes.Unavailable, "Draining")
 	tap.Close()
 }
