@@ -2,6 +2,7 @@ package grpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -160,7 +161,9 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 			place <- &reply{stream: true, id: r.id, err: err}
 			r.release()
 		default:
-			d.Refused(err, began)
+			if !errors.Is(err, errNothing) {
+				d.Refused(err, began)
+			}
 			r.release()
 			p.fault = err
 			return

@@ -371,6 +371,15 @@ func TestCompression(t *testing.T) {
 // metric reads one of the server's, by its name and labels.
 func metric(r *rig, name string) int {
 	r.t.Helper()
+	n, ok := findMetric(r, name)
+	if !ok {
+		r.t.Fatalf("no %s", name)
+	}
+	return n
+}
+
+func findMetric(r *rig, name string) (int, bool) {
+	r.t.Helper()
 	w := httptest.NewRecorder()
 	r.metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	for line := range strings.Lines(w.Body.String()) {
@@ -379,9 +388,8 @@ func metric(r *rig, name string) int {
 			if err != nil {
 				r.t.Fatal(err)
 			}
-			return int(n)
+			return int(n), true
 		}
 	}
-	r.t.Fatalf("no %s in\n%s", name, w.Body)
-	return 0
+	return 0, false
 }

@@ -3,6 +3,7 @@ package grpc
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"sync/atomic"
@@ -58,7 +59,7 @@ func (d *Door) receive(w wire, l limit, resume bool, read func(*scanner)) (resum
 		if err == io.EOF {
 			return false, err
 		}
-		return false, lost(err)
+		return false, fmt.Errorf("%w (%w)", lost(err), errNothing)
 	}
 	size := int64(binary.BigEndian.Uint32(header[1:]))
 	if size > int64(l.bytes+l.margin) {
@@ -100,6 +101,9 @@ func (d *Door) receive(w wire, l limit, resume bool, read func(*scanner)) (resum
 		}
 	}
 }
+
+// errNothing marks the end of a call of which nothing more was asked.
+var errNothing = errors.New("between two messages")
 
 // lost is the error of the transport as one of the table's.
 func lost(err error) error {

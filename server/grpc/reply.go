@@ -50,7 +50,7 @@ func (r *reply) release() {
 	}
 }
 
-// Smaller outputs are copied: grpc-go does not give buffers of this size and less back, and would write them one by one.
+// Smaller outputs are copied into the envelope: grpc-go gives buffers back above 1 KiB only, and a few are sooner copied than kept account of.
 const minHeld = 4 << 10
 
 // A writer writes a message: finished buffers, and bytes behind them.

@@ -159,6 +159,29 @@ func TestStreamEndsEarly(t *testing.T) {
 	}
 }
 
+// A stream that ends while nothing is asked has failed nobody: it counts as no request.
+func TestIdleStreamIsNoRequest(t *testing.T) {
+	r := newRig(t)
+	r.echo("m", tensor.Float32)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s := r.stream(ctx)
+	if err := s.Send(floats("m", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := s.Recv(); err != nil || a.ErrorMessage != "" {
+		t.Fatalf("%v %v", a, err)
+	}
+	cancel()
+	r.close()
+	if n := metric(r, `shivad_requests_total{door="grpc",model="m",outcome="ok",version="1"} `); n != 1 {
+		t.Errorf("%d requests were answered", n)
+	}
+	if n, ok := findMetric(r, `shivad_requests_total{door="grpc",model="",outcome="canceled",version=""} `); ok && n > 0 {
+		t.Errorf("%d requests were canceled", n)
+	}
+}
+
 // A message above the limit ends the stream, as its end is not worth waiting for; the answers before it come.
 func TestStreamTooLarge(t *testing.T) {
 	r := newRig(t, func(c *Config, _ *int64) { c.Limits.MessageBytes = 1 << 20 })
