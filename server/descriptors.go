@@ -14,19 +14,22 @@ const (
 	perProcess = 4  // pipes and what starting one takes
 )
 
-// split divides the process's descriptors: how many clients and how many containers may be connected, of
-// those that are wanted. Containers get at most a quarter.
-func split(clients, containers, processes int) (int, int, error) {
+// A share is how many connections of each kind there may be.
+type share struct{ tcp, grpc, containers int }
+
+// split divides the process's descriptors among those that are wanted. Containers get at most a quarter, and clients over
+// gRPC, whose connections carry many calls, an eighth.
+func split(wanted share, processes int) (share, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return 0, 0, fmt.Errorf("server: how many files may be open: %w", err)
+		return share{}, fmt.Errorf("server: how many files may be open: %w", err)
 	}
 	free := int(min(limit.Cur, 1<<30)) - reserved - perProcess*processes
-	containers = min(containers, free/4)
-	clients = min(clients, free-containers)
-	if clients < 1 || containers < 1 {
-		return 0, 0, fmt.Errorf("server: %d open files are too few: %d are set aside for the server itself and %d for %d processes; raise the limit (ulimit -n)",
+	s := share{grpc: min(wanted.grpc, free/8), containers: min(wanted.containers, free/4)}
+	s.tcp = min(wanted.tcp, free-s.grpc-s.containers)
+	if s.tcp < 1 || s.grpc < 1 || s.containers < 1 {
+		return share{}, fmt.Errorf("server: %d open files are too few: %d are set aside for the server itself and %d for %d processes; raise the limit (ulimit -n)",
 			limit.Cur, reserved, perProcess*processes, processes)
 	}
-	return clients, containers, nil
+	return s, nil
 }

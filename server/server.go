@@ -15,6 +15,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/grpc"
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/clock"
 	"github.com/shivad/shivad/server/internal/gate"
@@ -52,6 +53,7 @@ type Server struct {
 	admin      *admin.Server
 	containers *containers.Listener
 	door       *tcp.Door
+	grpc       *grpc.Door
 	processes  []*process
 	dialers    []*containers.Dialer
 
@@ -73,7 +75,7 @@ type Server struct {
 // Addrs are the addresses in use: where the configuration says port 0, the ports that were taken. nil
 // where it leaves a door out.
 type Addrs struct {
-	TCP                                        net.Addr
+	TCP, GRPC                                  net.Addr
 	Containers                                 []net.Addr
 	ContainersV1b, ContainersV2, ContainersV2a []net.Addr
 	Admin                                      net.Addr
@@ -168,14 +170,15 @@ func (s *Server) Start() (err error) {
 	for _, c := range s.cfg.Supervised {
 		processes += max(c.Replicas, 1)
 	}
-	clients, sessions, err := split(s.cfg.TCP.Connections, s.cfg.Containers.Sessions, processes)
+	wanted := share{s.cfg.TCP.Connections, s.cfg.GRPC.Connections, s.cfg.Containers.Sessions}
+	got, err := split(wanted, processes)
 	if err != nil {
 		return err
 	}
-	if clients < s.cfg.TCP.Connections || sessions < s.cfg.Containers.Sessions {
+	if got != wanted {
 		s.log.Info("fewer connections than configured, as the process may not open more files",
-			"tcp.connections", clients, "containers.sessions", sessions)
-		s.cfg.TCP.Connections, s.cfg.Containers.Sessions = clients, sessions
+			"tcp.connections", got.tcp, "grpc.connections", got.grpc, "containers.sessions", got.containers)
+		s.cfg.TCP.Connections, s.cfg.GRPC.Connections, s.cfg.Containers.Sessions = got.tcp, got.grpc, got.containers
 	}
 	if s.cfg.Admin.Listen != "" {
 		if s.admin, err = admin.Listen(s.cfg.Admin.Listen, admin.Handler(s.sources()), s.log); err != nil {
@@ -212,6 +215,11 @@ func (s *Server) Start() (err error) {
 			return err
 		}
 	}
+	if s.cfg.GRPC.Listen != "" {
+		if s.grpc, err = grpc.Listen(s.grpcConfig()); err != nil {
+			return err
+		}
+	}
 	if err := s.supervise(); err != nil {
 		return err
 	}
@@ -227,7 +235,13 @@ func (s *Server) watch() {
 	if s.admin != nil {
 		admin = s.admin.Failed()
 	}
+	var grpc <-chan error
+	if s.grpc != nil {
+		grpc = s.grpc.Failed()
+	}
 	select {
+	case err := <-grpc:
+		s.failed <- err
 	case err := <-admin:
 		s.failed <- err
 	case <-s.stopping:
@@ -249,6 +263,19 @@ func (s *Server) doorConfig() tcp.Config {
 	}
 }
 
+func (s *Server) grpcConfig() grpc.Config {
+	c, l := s.cfg.GRPC, s.cfg.Limits
+	return grpc.Config{
+		Addr: c.Listen, Predict: s.predict, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("grpc"),
+		Connections: c.Connections, Streams: c.StreamsPerConnection, InFlight: c.InFlightPerStream,
+		MessageTimeout: c.MessageTimeout, IdleTimeout: c.IdleTimeout,
+		PingInterval: c.PingInterval, PingTimeout: c.PingTimeout, MinPing: c.MinPingInterval,
+		Limits: grpc.Limits{
+			MessageBytes: int(l.MessageBytes), MetadataBytes: int(l.MetadataBytes), Tensors: l.Tensors, Rank: l.Rank,
+		},
+	}
+}
+
 // Addrs tells the addresses in use, after Start.
 func (s *Server) Addrs() Addrs {
 	s.opening.RLock()
@@ -256,6 +283,9 @@ func (s *Server) Addrs() Addrs {
 	var a Addrs
 	if s.door != nil {
 		a.TCP = s.door.Addr()
+	}
+	if s.grpc != nil {
+		a.GRPC = s.grpc.Addr()
 	}
 	if s.containers != nil {
 		a.Containers = s.containers.Addrs()
@@ -297,6 +327,12 @@ func (s *Server) stop(ctx context.Context) error {
 	defer cancel()
 	if s.door != nil {
 		faults = append(faults, s.door.Shutdown(ctx))
+	}
+	if s.grpc != nil {
+		// A client that takes nothing must not use up the time of what comes after it.
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		s.grpc.Shutdown(ctx)
+		cancel()
 	}
 	s.gate.Close()
 	faults = append(faults, s.closeState(), s.stopProcesses(), s.hangUp(ctx))

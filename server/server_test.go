@@ -12,9 +12,15 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	grpcstatus "google.golang.org/grpc/status"
+
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -23,7 +29,8 @@ import (
 func start(t *testing.T, change func(*config.Config)) *Server {
 	t.Helper()
 	cfg := config.Default()
-	cfg.TCP.Listen, cfg.Admin.Listen, cfg.Containers.Listen = "127.0.0.1:0", "127.0.0.1:0", config.Addrs{"127.0.0.1:0"}
+	cfg.TCP.Listen, cfg.GRPC.Listen = "127.0.0.1:0", "127.0.0.1:0"
+	cfg.Admin.Listen, cfg.Containers.Listen = "127.0.0.1:0", config.Addrs{"127.0.0.1:0"}
 	if change != nil {
 		change(&cfg)
 	}
@@ -109,7 +116,7 @@ func TestServerFromStartToStop(t *testing.T) {
 	}
 	var status admin.Status
 	if code := get(t, s, "/v1/status", &status); code != http.StatusOK || !status.Readiness.Ready ||
-		status.Listen.TCP != s.Addrs().TCP.String() || len(status.Doors) != 1 || status.Version != Version {
+		status.Listen.TCP != s.Addrs().TCP.String() || status.Listen.GRPC != s.Addrs().GRPC.String() || len(status.Doors) != 2 || status.Version != Version {
 		t.Errorf("status %d: %+v", code, status)
 	}
 	var models admin.ModelList
@@ -170,11 +177,13 @@ func TestStartUndoesItself(t *testing.T) {
 	defer taken.Close()
 	for name, change := range map[string]func(*config.Config){
 		"tcp":        func(c *config.Config) { c.TCP.Listen = taken.Addr().String() },
+		"grpc":       func(c *config.Config) { c.GRPC.Listen = taken.Addr().String() },
 		"containers": func(c *config.Config) { c.Containers.Listen = config.Addrs{taken.Addr().String()} },
 		"admin":      func(c *config.Config) { c.Admin.Listen = taken.Addr().String() },
 	} {
 		cfg := config.Default()
-		cfg.TCP.Listen, cfg.Admin.Listen, cfg.Containers.Listen = "127.0.0.1:0", "127.0.0.1:0", config.Addrs{"127.0.0.1:0"}
+		cfg.TCP.Listen, cfg.GRPC.Listen = "127.0.0.1:0", "127.0.0.1:0"
+		cfg.Admin.Listen, cfg.Containers.Listen = "127.0.0.1:0", config.Addrs{"127.0.0.1:0"}
 		change(&cfg)
 		s, err := New(cfg, nil)
 		if err != nil {
@@ -186,9 +195,38 @@ func TestStartUndoesItself(t *testing.T) {
 	}
 }
 
+// The same model over gRPC, counted at its own door; and a drain is one for that door, too.
+func TestGRPCDoor(t *testing.T) {
+	s := start(t, nil)
+	conn, err := grpc.NewClient(s.Addrs().GRPC.String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	c := pb.NewGRPCInferenceServiceClient(conn)
+	q := &pb.ModelInferRequest{ModelName: "echo", Inputs: []*pb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: "INT32", Shape: []int64{2},
+		Contents: &pb.InferTensorContents{IntContents: []int32{7, -7}}}}}
+	a, err := c.ModelInfer(t.Context(), q)
+	if err != nil || !slices.Equal(a.Outputs[0].Contents.GetIntContents(), []int32{7, -7}) {
+		t.Errorf("%v %v", a, err)
+	}
+	var status admin.Status
+	get(t, s, "/v1/status", &status)
+	if d := status.Doors[1]; d.Name != "grpc" || d.Connections != 1 || d.InFlight != 0 {
+		t.Errorf("%+v", d)
+	}
+	if a, err := c.RepositoryIndex(t.Context(), &pb.RepositoryIndexRequest{}); err != nil || len(a.Models) != 1 || a.Models[0].State != "READY" {
+		t.Errorf("%v %v", a, err)
+	}
+	stop(t, s)
+	if _, err := c.ModelInfer(t.Context(), q); grpcstatus.Code(err) != codes.Unavailable {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
 func TestDoorsCanBeLeftOut(t *testing.T) {
-	s := start(t, func(c *config.Config) { c.Admin.Listen, c.Containers.Listen = "", nil })
-	if a := s.Addrs(); a.Admin != nil || len(a.Containers) != 0 || a.TCP == nil {
+	s := start(t, func(c *config.Config) { c.Admin.Listen, c.GRPC.Listen, c.Containers.Listen = "", "", nil })
+	if a := s.Addrs(); a.Admin != nil || a.GRPC != nil || len(a.Containers) != 0 || a.TCP == nil {
 		t.Errorf("%+v", a)
 	}
 	if err := ask(t, s); err != nil {
@@ -228,11 +266,12 @@ func TestModelSettingsHold(t *testing.T) {
 }
 
 func TestDescriptorsAreDivided(t *testing.T) {
-	clients, containers, err := split(65536, 1024, 2)
-	if err != nil || clients < 1 || containers < 1 || containers > 1024 || clients > 65536 {
-		t.Errorf("%d clients, %d containers (%v)", clients, containers, err)
+	wanted := share{tcp: 65536, grpc: 1024, containers: 1024}
+	got, err := split(wanted, 2)
+	if err != nil || min(got.tcp, got.grpc, got.containers) < 1 || got.containers > wanted.containers || got.grpc > wanted.grpc || got.tcp > wanted.tcp {
+		t.Errorf("%+v (%v)", got, err)
 	}
-	if _, _, err := split(100, 100, 1<<28); err == nil || !strings.Contains(err.Error(), "ulimit -n") {
+	if _, err := split(share{100, 100, 100}, 1<<28); err == nil || !strings.Contains(err.Error(), "ulimit -n") {
 		t.Errorf("too many processes: expected advice, got %v", err)
 	}
 }

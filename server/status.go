@@ -106,7 +106,11 @@ func declared(specs []tensor.Spec) []admin.Tensor {
 }
 
 func (s *Server) status() admin.Status {
-	door := s.metrics.Door("tcp")
+	var doors []admin.Door
+	for _, name := range []string{"tcp", "grpc"} {
+		d := s.metrics.Door(name)
+		doors = append(doors, admin.Door{Name: name, Connections: d.Connections(), InFlight: d.InFlight()})
+	}
 	st := admin.Status{
 		Version:   Version,
 		PID:       os.Getpid(),
@@ -114,7 +118,7 @@ func (s *Server) status() admin.Status {
 		Uptime:    time.Since(s.started).Seconds(),
 		Readiness: s.readiness(),
 		Listen:    s.listening(),
-		Doors:     []admin.Door{{Name: "tcp", Connections: door.Connections(), InFlight: door.InFlight()}},
+		Doors:     doors,
 		Payload:   admin.Usage{Used: s.pool.InUse(), Limit: int64(s.cfg.Limits.PayloadBytes)},
 		Sessions:  s.sessions(),
 		Processes: s.supervised(),
@@ -133,6 +137,9 @@ func (s *Server) listening() admin.Addresses {
 	addrs := s.Addrs()
 	if addrs.TCP != nil {
 		a.TCP = addrs.TCP.String()
+	}
+	if addrs.GRPC != nil {
+		a.GRPC = addrs.GRPC.String()
 	}
 	for _, c := range addrs.Containers {
 		a.Containers = append(a.Containers, c.String())

@@ -118,6 +118,7 @@ func addresses(a server.Addrs) []any {
 		}
 	}
 	add("tcp", a.TCP)
+	add("grpc", a.GRPC)
 	add("containers", a.Containers...)
 	add("containers_v1b", a.ContainersV1b...)
 	add("containers_v2", a.ContainersV2...)

@@ -150,7 +150,7 @@ func start(t *testing.T, args ...string) (j *journal, signals chan os.Signal, en
 	t.Helper()
 	j = &journal{more: make(chan struct{}, 1)}
 	signals, ended = make(chan os.Signal, 2), make(chan int, 1)
-	args = append([]string{"--tcp", "127.0.0.1:0", "--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"}, args...)
+	args = append([]string{"--tcp", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"}, args...)
 	go func() { ended <- run(args, io.Discard, j, signals) }()
 	return j, signals, ended
 }

@@ -13,6 +13,7 @@ type Config struct {
 	Server     Server           `toml:"server"`
 	Log        Log              `toml:"log"`
 	TCP        TCP              `toml:"tcp"`
+	GRPC       GRPC             `toml:"grpc"`
 	Containers Containers       `toml:"containers"`
 	Admin      Admin            `toml:"admin"`
 	State      State            `toml:"state"`
@@ -48,6 +49,19 @@ type TCP struct {
 	StallTimeout          time.Duration `toml:"stall_timeout"`            // a client whose unread answers stay above OutboundBytes for this long is closed
 	Resync                bool          `toml:"resync"`                   // after rubbish look for the next valid header instead of closing (serial bridges)
 	ResyncBytes           Bytes         `toml:"resync_bytes"`             // rubbish skipped in one search before the connection is closed after all
+}
+
+// GRPC is the door for clients that speak the Predict Protocol V2 over gRPC.
+type GRPC struct {
+	Listen               string        `toml:"listen"`                 // host:port; port 0 takes a free one; "" leaves the door out
+	Connections          int           `toml:"connections"`            // at most this many
+	StreamsPerConnection int           `toml:"streams_per_connection"` // calls of one connection at one time; a client's library holds more back
+	InFlightPerStream    int           `toml:"in_flight_per_stream"`   // requests of one ModelStreamInfer that wait for an answer; more are not read
+	MessageTimeout       time.Duration `toml:"message_timeout"`        // a message that has begun must be complete after this, and a second more for each 16 KiB of it; 0 = no limit
+	IdleTimeout          time.Duration `toml:"idle_timeout"`           // a connection without a call is asked to go after this; 0 = never
+	PingInterval         time.Duration `toml:"ping_interval"`          // a connection that says nothing for this long is pinged
+	PingTimeout          time.Duration `toml:"ping_timeout"`           // and closed if it does not answer for this long
+	MinPingInterval      time.Duration `toml:"min_ping_interval"`      // a client that pings more often than this is closed
 }
 
 // Containers is where model containers connect.
@@ -156,6 +170,16 @@ func Default() Config {
 			OutboundBytes:         8 << 20,
 			StallTimeout:          10 * time.Second,
 			ResyncBytes:           1 << 20,
+		},
+		GRPC: GRPC{
+			Listen:               ":8001",
+			Connections:          1024,
+			StreamsPerConnection: 256,
+			InFlightPerStream:    64,
+			MessageTimeout:       10 * time.Second,
+			PingInterval:         time.Minute,
+			PingTimeout:          20 * time.Second,
+			MinPingInterval:      100 * time.Millisecond,
 		},
 		Containers: Containers{
 			Listen:           Addrs{"127.0.0.1:7000"},

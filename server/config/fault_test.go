@@ -52,7 +52,7 @@ connections = 1.5
 [server]
 required_models = "digits"
 `, []string{
-			`x.toml:2:1: drain: unknown key; known here: server, log, tcp, containers, admin, state, limits, defaults, model, container`,
+			`x.toml:2:1: drain: unknown key; known here: server, log, tcp, grpc, containers, admin, state, limits, defaults, model, container`,
 			`x.toml:4:1: tcp.listen: expected a string, got the integer 6174`,
 			`x.toml:5:1: tcp.loops: expected an integer, got the string "two"`,
 			`x.toml:6:3: tcp.resync: expected true or false, got the integer 1`,
@@ -147,6 +147,8 @@ rank = 0
 [tcp]
 connections = 4
 in_flight_per_connection = 8
+[grpc]
+listen = ""
 [limits]
 message_bytes = "2GiB"
 metadata_bytes = "3GiB"
@@ -165,15 +167,15 @@ pad = true
 strategy = "deadline"
 `, []string{
 			`containers.message_bytes: 1GiB is below limits.message_bytes, 2GiB: a request of that size could be asked but never answered in kind`,
-			`x.toml:7:1: limits.metadata_bytes: 3GiB is above limits.message_bytes, 2GiB: the message ends first`,
-			`x.toml:8:1: limits.payload_bytes: 1GiB is below limits.message_bytes, 2GiB: a message of that size never fits`,
-			`x.toml:12:1: model.a.max_batch: 70000 is above queue_rows, 65536: so many rows never wait together`,
-			`x.toml:12:1: model.a.max_batch: 70000 is above what can be in flight, 32 (tcp.connections 4 x tcp.in_flight_per_connection 8): no batch of single rows gets so large`,
-			`x.toml:13:1: model.a.delay: 200ms is not below objective, 100ms: the wait alone would take what the whole batch may`,
-			`x.toml:14:1: model.a.execution_timeout: 50ms is not above objective, 100ms: a replica would be suspected for a batch of the wanted length`,
-			`x.toml:16:1: model.b.objective: 40s is above deadline, 30s: batches of that length are always late`,
-			`x.toml:18:1: model.b.shed: false has no meaning for strategy "deadline", which is to shed; use "aimd", "quantile" or "static"`,
-			`x.toml:19:1: model.b.pad: true has no meaning for strategy "deadline"; use "static"`,
+			`x.toml:9:1: limits.metadata_bytes: 3GiB is above limits.message_bytes, 2GiB: the message ends first`,
+			`x.toml:10:1: limits.payload_bytes: 1GiB is below limits.message_bytes, 2GiB: a message of that size never fits`,
+			`x.toml:14:1: model.a.max_batch: 70000 is above queue_rows, 65536: so many rows never wait together`,
+			`x.toml:14:1: model.a.max_batch: 70000 is above what can be in flight, 32 (tcp.connections 4 x tcp.in_flight_per_connection 8): no batch of single rows gets so large`,
+			`x.toml:15:1: model.a.delay: 200ms is not below objective, 100ms: the wait alone would take what the whole batch may`,
+			`x.toml:16:1: model.a.execution_timeout: 50ms is not above objective, 100ms: a replica would be suspected for a batch of the wanted length`,
+			`x.toml:18:1: model.b.objective: 40s is above deadline, 30s: batches of that length are always late`,
+			`x.toml:20:1: model.b.shed: false has no meaning for strategy "deadline", which is to shed; use "aimd", "quantile" or "static"`,
+			`x.toml:21:1: model.b.pad: true has no meaning for strategy "deadline"; use "static"`,
 		}},
 		{"queue against message, once for all that inherit it", "[limits]\nmessage_bytes = \"1500MiB\"\n[containers]\nmessage_bytes = \"2GiB\"\n[model.a]\n[model.b]\nqueue_bytes = 1000\nbatch_bytes = 2000\n", []string{
 			`defaults.queue_bytes: 1GiB is below limits.message_bytes, 1500MiB: a message of that size is accepted but can never wait`,

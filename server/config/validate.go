@@ -26,6 +26,7 @@ func (c Config) Validate() error {
 	c.validateServer(fs)
 	c.validateTCP(fs)
 	c.validateState(fs)
+	c.validateGRPC(fs)
 	c.validateContainers(fs)
 	c.validateLimits(fs)
 	c.validateListeners(fs)
@@ -129,6 +130,18 @@ func (c Config) validateTCP(fs *faults) {
 	fs.size("tcp.outbound_bytes", t.OutboundBytes, 64<<10)
 	fs.duration("tcp.stall_timeout", t.StallTimeout, 100*time.Millisecond)
 	fs.size("tcp.resync_bytes", t.ResyncBytes, 12) // a header
+}
+
+func (c Config) validateGRPC(fs *faults) {
+	g := c.GRPC
+	fs.between("grpc.connections", g.Connections, 1, 1<<24)
+	fs.between("grpc.streams_per_connection", g.StreamsPerConnection, 1, 1<<20)
+	fs.between("grpc.in_flight_per_stream", g.InFlightPerStream, 1, 1<<16)
+	fs.duration("grpc.message_timeout", g.MessageTimeout, 0)
+	fs.duration("grpc.idle_timeout", g.IdleTimeout, 0)
+	fs.duration("grpc.ping_interval", g.PingInterval, time.Second) // what the library rounds up to
+	fs.duration("grpc.ping_timeout", g.PingTimeout, 10*time.Millisecond)
+	fs.duration("grpc.min_ping_interval", g.MinPingInterval, time.Millisecond)
 }
 
 func (c Config) validateContainers(fs *faults) {
@@ -251,7 +264,8 @@ func (c Config) validatePolicy(fs *faults, table string, p Policy) {
 	if p.MaxBatch > p.QueueRows {
 		fs.add(key("max_batch"), "%d is above queue_rows, %d: so many rows never wait together", p.MaxBatch, p.QueueRows)
 	}
-	if reach := c.TCP.Connections * c.TCP.InFlightPerConnection; c.TCP.Listen != "" && p.MaxBatch > reach {
+	// Where gRPC is left out, whose streams carry many requests each.
+	if reach := c.TCP.Connections * c.TCP.InFlightPerConnection; c.TCP.Listen != "" && c.GRPC.Listen == "" && p.MaxBatch > reach {
 		fs.add(key("max_batch"), "%d is above what can be in flight, %d (tcp.connections %d x tcp.in_flight_per_connection %d): no batch of single rows gets so large",
 			p.MaxBatch, reach, c.TCP.Connections, c.TCP.InFlightPerConnection)
 	}
@@ -301,6 +315,9 @@ func (c Config) validateListeners(fs *faults) {
 	}
 	if c.TCP.Listen != "" {
 		check("tcp.listen", c.TCP.Listen)
+	}
+	if c.GRPC.Listen != "" {
+		check("grpc.listen", c.GRPC.Listen)
 	}
 	paths := map[string]bool{}
 	k := c.Containers

@@ -32,6 +32,7 @@ func main() {
 	defer stop()
 	var o options
 	flag.StringVar(&o.tcp, "tcp", "127.0.0.1:6174", "`address` of the door for clients")
+	flag.StringVar(&o.grpc, "grpc", "127.0.0.1:8001", "`address` of the door for clients of the Predict Protocol over gRPC")
 	flag.StringVar(&o.containers, "containers", "127.0.0.1:7000", "`address` where containers connect")
 	flag.StringVar(&o.admin, "admin", "127.0.0.1:8002", "`address` of health and metrics")
 	flag.BoolVar(&o.once, "once", false, "end after the images instead of serving on")
@@ -43,8 +44,8 @@ func main() {
 }
 
 type options struct {
-	tcp, containers, admin string
-	once                   bool
+	tcp, grpc, containers, admin string
+	once                         bool
 }
 
 func run(ctx context.Context, o options, out io.Writer) (err error) {
@@ -125,7 +126,7 @@ type server struct {
 
 func start(o options) (*server, error) {
 	cmd := exec.Command("bin/shivad", "--config", filepath.Join(example, "digits.toml"), "--log-level", "warn",
-		"--tcp", o.tcp, "--containers", o.containers, "--admin", o.admin)
+		"--tcp", o.tcp, "--grpc", o.grpc, "--containers", o.containers, "--admin", o.admin)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {

@@ -1,0 +1,191 @@
+package grpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Limits of a message.
+type Limits struct {
+	MessageBytes  int // of a request for inference
+	MetadataBytes int // of its names, id and parameters, and of any other request
+	Tensors       int // inputs or outputs
+	Rank          int
+}
+
+// Config of the door. All fields must be set but those that say what their zero means.
+type Config struct {
+	Addr    string // "host:port", port 0 for any free one
+	Predict *predict.Service
+	Pool    *tensor.Pool // memory of requests
+	Log     *slog.Logger
+	Metrics *metrics.Door
+
+	Connections    int           // most at one time
+	Streams        int           // most calls of one connection at one time
+	InFlight       int           // most requests of one ModelStreamInfer that are worked on
+	MessageTimeout time.Duration // for a message to arrive once it has begun, and a second more per 16 KiB; 0: none
+	IdleTimeout    time.Duration // a connection without a call is asked to go after this; 0: never
+	PingInterval   time.Duration // a connection that says nothing for this long is pinged
+	PingTimeout    time.Duration // and closed if it does not answer for this long
+	MinPing        time.Duration // a client that pings more often than this is closed
+	Limits         Limits
+}
+
+// A Door listens and serves until Shutdown.
+type Door struct {
+	*predict.Door
+
+	cfg      Config
+	log      *slog.Logger
+	listener net.Listener
+	server   *grpc.Server
+
+	// stopping ends when Shutdown begins.
+	stopping context.Context
+	stop     context.CancelFunc
+	serving  sync.WaitGroup
+	failed   chan error
+}
+
+// connectTimeout bounds HTTP/2's greeting.
+const connectTimeout = 10 * time.Second
+
+// What a client may send that nobody has read yet: of a call, which bounds what piles up behind a ModelStreamInfer that has no place free,
+// and of a connection, whose window is given back as bytes arrive. By itself grpc-go would let the first grow to 16 MiB.
+const (
+	streamWindow = 1 << 20
+	connWindow   = 16 << 20
+)
+
+// Listen opens the door.
+func Listen(cfg Config) (*Door, error) {
+	lis, err := net.Listen("tcp", cfg.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("grpc: %w", err)
+	}
+	d := &Door{Door: cfg.Predict.Door(cfg.Metrics), cfg: cfg, log: cfg.Log, failed: make(chan error, 1)}
+	d.stopping, d.stop = context.WithCancel(context.Background())
+	d.listener = &listener{Listener: lis, most: cfg.Connections, metrics: cfg.Metrics, stopping: d.stopping.Done()}
+	idle := cfg.IdleTimeout
+	if idle == 0 {
+		idle = math.MaxInt64
+	}
+	d.server = grpc.NewServer(
+		grpc.ForceServerCodecV2(newCodec()),
+		grpc.StatsHandler(connections{d}),
+		grpc.ConnectionTimeout(connectTimeout),
+		grpc.MaxConcurrentStreams(uint32(cfg.Streams)),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connWindow),
+		grpc.MaxHeaderListSize(uint32(min(cfg.Limits.MetadataBytes, math.MaxInt32))),
+		grpc.MaxRecvMsgSize(cfg.Limits.MetadataBytes), // of health and reflection; see receive for the others
+		grpc.MaxSendMsgSize(math.MaxInt32),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idle, Time: cfg.PingInterval, Timeout: cfg.PingTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: cfg.MinPing, PermitWithoutStream: true}),
+		grpc.WaitForHandlers(true),
+		// Health and reflection; the calls of the protocol see to themselves.
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (reply any, err error) {
+			defer d.recovered(&err)
+			return next(ctx, req)
+		}),
+		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+			defer d.recovered(&err)
+			return next(srv, stream)
+		}),
+	)
+	d.server.RegisterService(d.description(), &service{door: d})
+	healthpb.RegisterHealthServer(d.server, &health{door: d})
+	reflection.Register(d.server)
+	d.serving.Go(func() {
+		if err := d.server.Serve(d.listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			d.failed <- fmt.Errorf("grpc: %w", err)
+		}
+	})
+	return d, nil
+}
+
+// Addr is the address in use.
+func (d *Door) Addr() net.Addr { return d.listener.Addr() }
+
+// Failed yields an error when the door ends by itself.
+func (d *Door) Failed() <-chan error { return d.failed }
+
+// Shutdown closes the door: nobody is let in any more, clients are told to go, what is half-received is refused, and
+// answers that are there leave. It returns when all connections have ended; when ctx ends first, it ends those of clients that take nothing.
+// It may be called when the scheduler has answered everything.
+func (d *Door) Shutdown(ctx context.Context) {
+	d.stop()
+	hurry := context.AfterFunc(ctx, d.server.Stop)
+	d.server.GracefulStop()
+	if !hurry() {
+		d.log.Warn("connections of grpc clients were cut off: they took neither their answers nor the goodbye")
+	}
+	d.serving.Wait()
+}
+
+// recovered makes a panic of a handler an error: it is a bug, and must not take the other calls along.
+func (d *Door) recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = statusOf(d.bug(p)).Err()
+	}
+}
+
+func (d *Door) bug(p any) error {
+	d.log.Error("panic in the grpc door", "panic", p, "stack", string(debug.Stack()))
+	return fmt.Errorf("%w: panic: %v", gate.ErrInternal, p)
+}
+
+// description is the service's, with handlers of ours before the generated ones: all of its messages come through receive.
+func (d *Door) description() *grpc.ServiceDesc {
+	desc := pb.GRPCInferenceService_ServiceDesc
+	desc.Methods, desc.Streams = nil, nil
+	for _, m := range pb.GRPCInferenceService_ServiceDesc.Methods {
+		handler := d.unary(m.Handler)
+		if m.MethodName == "ModelInfer" {
+			handler = d.infer
+		}
+		desc.Streams = append(desc.Streams, grpc.StreamDesc{StreamName: m.MethodName, Handler: d.guarded(handler)})
+	}
+	for _, s := range pb.GRPCInferenceService_ServiceDesc.Streams {
+		s.Handler = d.guarded(d.inferStream) // ModelStreamInfer is the only one
+		desc.Streams = append(desc.Streams, s)
+	}
+	return &desc
+}
+
+// A handler is a call with the transport's side of it.
+type handler func(w wire, stream grpc.ServerStream) error
+
+// guarded makes a handler grpc-go's: errors get their status, and half-received messages end when the door closes.
+func (d *Door) guarded(h handler) grpc.StreamHandler {
+	return func(_ any, stream grpc.ServerStream) (err error) {
+		defer d.recovered(&err)
+		w, err := wireOf(stream.Context())
+		if err == nil {
+			err = h(w, stream)
+		}
+		if err != nil {
+			return statusOf(err).Err()
+		}
+		return nil
+	}
+}

@@ -1,0 +1,73 @@
+package grpc
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/shivad/shivad/server/grpc/pb"
+)
+
+// health is grpc.health.v1.Health, for orchestrators and for clients that balance. A service is "" or the protocol's for the server, and
+// "model" or "model/version" for a model.
+type health struct {
+	healthpb.UnimplementedHealthServer
+	door *Door
+}
+
+// watchEvery is how often a watched service is looked at.
+const watchEvery = 100 * time.Millisecond
+
+func (h *health) Check(_ context.Context, q *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+	s, err := h.status(q.Service)
+	if err != nil {
+		return nil, statusOf(err).Err()
+	}
+	return &healthpb.HealthCheckResponse{Status: s}, nil
+}
+
+// Watch sends the status at once, and then whenever it is another one.
+func (h *health) Watch(q *healthpb.HealthCheckRequest, stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
+	ticker := time.NewTicker(watchEvery)
+	defer ticker.Stop()
+	last := healthpb.HealthCheckResponse_UNKNOWN
+	for {
+		s, err := h.status(q.Service)
+		if err != nil {
+			s = healthpb.HealthCheckResponse_SERVICE_UNKNOWN
+		}
+		if s != last {
+			if err := stream.Send(&healthpb.HealthCheckResponse{Status: s}); err != nil {
+				return err
+			}
+			last = s
+		}
+		select {
+		case <-ticker.C:
+		case <-stream.Context().Done():
+			return statusOf(ended(stream.Context())).Err()
+		case <-h.door.stopping.Done():
+			return statusOf(errDraining).Err()
+		}
+	}
+}
+
+func (h *health) status(service string) (healthpb.HealthCheckResponse_ServingStatus, error) {
+	var ready bool
+	if service == "" || service == pb.GRPCInferenceService_ServiceDesc.ServiceName {
+		ready, _ = h.door.Ready()
+	} else {
+		var err error
+		name, version, _ := strings.Cut(service, "/")
+		if ready, err = h.door.ModelReady(name, version); err != nil {
+			return 0, err
+		}
+	}
+	if ready {
+		return healthpb.HealthCheckResponse_SERVING, nil
+	}
+	return healthpb.HealthCheckResponse_NOT_SERVING, nil
+}

@@ -1,0 +1,189 @@
+package grpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/shivad/shivad/scheduler"
+)
+
+var errDraining = fmt.Errorf("%w: this server is shutting down; send the request to another one or again later", scheduler.ErrDraining)
+
+// receiveOne receives the one message of a call. A door that closes does not wait for the rest of it.
+func (d *Door) receiveOne(w wire, l limit, read func(*scanner)) error {
+	cut := context.AfterFunc(d.stopping, func() { _ = w.WriteStatus(statusOf(errDraining)) })
+	_, err := d.receive(w, l, false, read)
+	if !cut() && err != nil {
+		return errDraining
+	}
+	if err == io.EOF {
+		err = lost(err)
+	}
+	return err
+}
+
+// tensorLimit is that of requests for inference: the setting is about tensors, and names and the like are limited for themselves.
+func (d *Door) tensorLimit() limit {
+	return limit{bytes: d.cfg.Limits.MessageBytes, margin: d.cfg.Limits.MetadataBytes, setting: "limits.message_bytes"}
+}
+
+// infer is ModelInfer.
+func (d *Door) infer(w wire, stream grpc.ServerStream) error {
+	var r request
+	defer r.release()
+	began := time.Now()
+	if err := d.receiveOne(w, d.tensorLimit(), func(s *scanner) { readRequest(s, &r, d.cfg.Limits, d.cfg.Pool) }); err != nil {
+		d.Refused(err, began)
+		return err
+	}
+	reply, err := d.ask(stream.Context(), &r)
+	if err != nil {
+		return err
+	}
+	defer reply.release()
+	if err := stream.SendMsg(reply); err != nil {
+		return lost(err)
+	}
+	return nil
+}
+
+// ask asks what was received and waits for the answer.
+func (d *Door) ask(ctx context.Context, r *request) (*reply, error) {
+	arrived := time.Now()
+	q, typed, err := r.question()
+	if err != nil {
+		d.Refused(err, arrived)
+		return nil, err
+	}
+	c := connOf(ctx)
+	q.Arrived, q.Source = arrived, c.source
+	a, err := d.Infer(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return &reply{answer: a, typed: typed, conn: c}, nil
+}
+
+// A pipeline is one ModelStreamInfer: a goroutine that receives, one for each request, and one that sends their answers in the order of
+// the requests.
+type pipeline struct {
+	door *Door
+	wire wire
+	ctx  context.Context
+
+	places chan struct{}    // one element for each request that is worked on
+	line   chan chan *reply // of these, in their order
+	fault  error            // why nothing more is received; nil if the client said so. Set before line is closed
+}
+
+// inferStream is ModelStreamInfer.
+func (d *Door) inferStream(w wire, stream grpc.ServerStream) error {
+	ctx, cancel := context.WithCancel(stream.Context())
+	p := &pipeline{door: d, wire: w, ctx: ctx,
+		places: make(chan struct{}, d.cfg.InFlight), line: make(chan chan *reply, d.cfg.InFlight)}
+	var work sync.WaitGroup
+	work.Go(func() { p.receive(&work) })
+	err := p.send(stream)
+	cancel()
+	// Whoever still receives does so until the call ends.
+	if err != nil {
+		_ = w.WriteStatus(statusOf(err))
+	}
+	for place := range p.line {
+		(<-place).release()
+	}
+	work.Wait()
+	return err
+}
+
+// send sends answers until all are sent that will come, or the door closes and all are sent that have come.
+func (p *pipeline) send(stream grpc.ServerStream) error {
+	for {
+		var place chan *reply
+		var more bool
+		select {
+		case place, more = <-p.line:
+		case <-p.door.stopping.Done():
+			select {
+			case place, more = <-p.line:
+			default:
+				return errDraining
+			}
+		}
+		if !more {
+			return p.fault
+		}
+		reply := <-place
+		err := stream.SendMsg(reply)
+		reply.release()
+		<-p.places
+		if err != nil {
+			return lost(err)
+		}
+	}
+}
+
+// receive takes requests in and has each asked by a goroutine of work, as many at a time as there are places: beyond that the client
+// waits, by gRPC's flow control.
+func (p *pipeline) receive(work *sync.WaitGroup) {
+	defer close(p.line)
+	defer func() {
+		if r := recover(); r != nil {
+			p.fault = p.door.bug(r)
+		}
+	}()
+	d := p.door
+	for {
+		select {
+		case p.places <- struct{}{}:
+		case <-p.ctx.Done():
+			p.fault = ended(p.ctx)
+			return
+		}
+		r := new(request)
+		began := time.Now()
+		resumed, err := d.receive(p.wire, d.tensorLimit(), true, func(s *scanner) { readRequest(s, r, d.cfg.Limits, d.cfg.Pool) })
+		if err == io.EOF {
+			return
+		}
+		place := make(chan *reply, 1)
+		switch {
+		case err == nil:
+			work.Go(func() { place <- p.ask(r) })
+		case resumed:
+			d.Refused(err, began)
+			place <- &reply{stream: true, id: r.id, err: err}
+			r.release()
+		default:
+			if !errors.Is(err, errNothing) {
+				d.Refused(err, began)
+			}
+			r.release()
+			p.fault = err
+			return
+		}
+		p.line <- place
+	}
+}
+
+// ask gives the answer to r, whatever it is.
+func (p *pipeline) ask(r *request) (answer *reply) {
+	defer r.release()
+	defer func() {
+		if x := recover(); x != nil {
+			answer = &reply{stream: true, id: r.id, err: p.door.bug(x)}
+		}
+	}()
+	answer, err := p.door.ask(p.ctx, r)
+	if err != nil {
+		answer = &reply{id: r.id, err: err}
+	}
+	answer.stream = true
+	return answer
+}

@@ -1,0 +1,59 @@
+package grpc
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/shivad/shivad/scheduler"
+)
+
+// finalOnEmpty is what a client of a stream sends that counts answers by their mark.
+const finalOnEmpty = "triton_enable_empty_final_response"
+
+// reserved tells whether a parameter's name is one that clients may not choose: those that V2 over HTTP or Triton give a meaning
+// which has none here.
+func reserved(key string) bool {
+	return key == "headers" || key == "binary_data_output" || strings.HasPrefix(key, "triton_")
+}
+
+// natural gives a parameter that is a whole number of 0 or more, in whatever of the two fields for integers it came.
+func natural(value any) (uint64, bool) {
+	switch v := value.(type) {
+	case int64:
+		return uint64(v), v >= 0
+	case uint64:
+		return v, true
+	}
+	return 0, false
+}
+
+func badParameter(where, key, expected string, got any) error {
+	return fmt.Errorf("%w: %sparameter %q: expected %s, got %T %v", scheduler.ErrInvalidInput, where, key, expected, got, got)
+}
+
+// object is the JSON object of the parameters, its members in the order of their names.
+func (p parameters) object() ([]byte, error) {
+	for key, value := range p {
+		if f, ok := value.(float64); ok && (math.IsNaN(f) || math.IsInf(f, 0)) {
+			return nil, badParameter("", key, "a finite number", value)
+		}
+	}
+	return json.Marshal(p)
+}
+
+// errNoSharedMemory is what a client hears that would rather not send its tensors.
+var errNoSharedMemory = errors.New("shared memory is not supported: send the tensors in the message")
+
+// onlyMessages refuses tensors that are to be found in shared memory.
+func onlyMessages(what, name string, p parameters) error {
+	for key := range p {
+		if strings.HasPrefix(key, "shared_memory_") {
+			return fmt.Errorf("%w: %s %s: %w", scheduler.ErrInvalidInput, what, strconv.Quote(name), errNoSharedMemory)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,172 @@
+package grpc
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+)
+
+// wire is a call's side of the transport: what grpc-go itself reads messages from. Its own reading (RecvMsg) takes a whole message
+// into memory that nobody counts before anybody sees it, and says of one that is too large neither which setting limits it nor
+// anything else that we could change. The interface names methods of a type that is internal to grpc-go; a new version without
+// them fails every test of this package.
+type wire interface {
+	ReadMessageHeader(header []byte) error // all of header, or io.EOF where no message begins
+	Read(n int) (mem.BufferSlice, error)   // n bytes
+	RecvCompress() string                  // grpc-encoding
+	WriteStatus(*status.Status) error      // ends the call, and whoever waits in Read
+}
+
+func wireOf(ctx context.Context) (wire, error) {
+	if w, ok := grpc.ServerTransportStreamFromContext(ctx).(wire); ok {
+		return w, nil
+	}
+	return nil, fmt.Errorf("%w: this version of grpc-go does not let messages be read in pieces", gate.ErrInternal)
+}
+
+// A limit is the largest message of a kind, and how its setting is called.
+type limit struct {
+	bytes   int // of the setting
+	margin  int // for what is in a message beside what the setting is about
+	setting string
+}
+
+func (l limit) exceeded(n int64) error {
+	return fmt.Errorf("%w: the message has %d bytes, above %s, %d", scheduler.ErrTooLarge, n, l.setting, l.bytes)
+}
+
+// receive reads one message, of which read gets the scanner. It returns io.EOF if there is none.
+//
+// A message that has begun must be complete after the door's MessageTimeout and a second more for each 16 KiB.
+//
+// After an error in a message the rest of it is still to come, and the call can only end; but with resume it is passed over, and
+// resumed tells whether the next message can be received.
+func (d *Door) receive(w wire, l limit, resume bool, read func(*scanner)) (resumed bool, err error) {
+	var header [5]byte
+	if err := w.ReadMessageHeader(header[:]); err != nil {
+		if err == io.EOF {
+			return false, err
+		}
+		return false, fmt.Errorf("%w (%w)", lost(err), errNothing)
+	}
+	size := int64(binary.BigEndian.Uint32(header[1:]))
+	if size > int64(l.bytes+l.margin) {
+		return false, l.exceeded(size)
+	}
+	if d.cfg.MessageTimeout > 0 {
+		allowed := d.cfg.MessageTimeout + time.Duration(size/(16<<10))*time.Second
+		var late atomic.Bool
+		timer := time.AfterFunc(allowed, func() {
+			late.Store(true)
+			_ = w.WriteStatus(statusOf(errLate(allowed)))
+		})
+		defer func() {
+			if timer.Stop(); err != nil && late.Load() {
+				resumed, err = false, errLate(allowed)
+			}
+		}()
+	}
+	in := &pieces{wire: w, left: int(size)}
+	defer in.free()
+	s := &scanner{source: in, end: int(size), limit: l}
+	switch header[0] {
+	case 0:
+	case 1:
+		if s.source, err = unpack(w.RecvCompress(), in, l); err != nil {
+			return false, err
+		}
+		s.end, s.open = l.bytes+l.margin, true
+	default:
+		return false, fmt.Errorf("%w: a message with flags %#x, expected 0 or 1", gate.ErrProtocol, header[0])
+	}
+	read(s)
+	if s.err == nil || !resume {
+		return s.err == nil, s.err
+	}
+	for {
+		if _, err := in.next(); err != nil {
+			return err == io.EOF, s.err
+		}
+	}
+}
+
+// errNothing marks the end of a call of which nothing more was asked.
+var errNothing = errors.New("between two messages")
+
+// lost is the error of the transport as one of the table's.
+func lost(err error) error {
+	switch {
+	case err == io.EOF || err == io.ErrUnexpectedEOF:
+		return fmt.Errorf("%w: the message ends before its announced length", gate.ErrProtocol)
+	case status.Code(err) == codes.DeadlineExceeded:
+		return fmt.Errorf("%w: the client's deadline passed before its message was complete", scheduler.ErrDeadlineExceeded)
+	}
+	return fmt.Errorf("%w: %w", scheduler.ErrCanceled, err)
+}
+
+func errLate(allowed time.Duration) error {
+	return fmt.Errorf("%w: the message was not complete after %v (grpc.message_timeout, and 1 s for each 16 KiB)", scheduler.ErrDeadlineExceeded, allowed)
+}
+
+// Bytes are taken from the transport a quarter of what is left at a time, within these bounds: enough for the memory of a tensor of up
+// to 7 MiB to be taken at once (see store), and no more than a megabyte in memory that nobody counts.
+const (
+	minPiece = 16 << 10
+	maxPiece = 1 << 20
+)
+
+// pieces are the bytes of a message as they lie in the transport's frames.
+type pieces struct {
+	wire   wire
+	left   int             // bytes not asked for yet
+	frames mem.BufferSlice // what came and was not given yet; the first is what was given last
+	given  bool            // frames[0] was given
+	hand   int             // bytes in frames that were not given
+	err    error
+}
+
+func (p *pieces) next() ([]byte, error) {
+	if p.given {
+		p.frames[0].Free()
+		p.frames = p.frames[1:]
+		p.given = false
+	}
+	for len(p.frames) == 0 {
+		if p.err != nil {
+			return nil, p.err
+		}
+		if p.left == 0 {
+			return nil, io.EOF
+		}
+		n := min(p.left, max(minPiece, min(p.left/4, maxPiece)))
+		if p.frames, p.err = p.wire.Read(n); p.err != nil {
+			p.err = lost(p.err)
+			return nil, p.err
+		}
+		p.left -= n
+		p.hand = n
+	}
+	data := p.frames[0].ReadOnlyData()
+	p.given = true
+	p.hand -= len(data)
+	return data, nil
+}
+
+func (p *pieces) atHand() int { return p.hand }
+
+func (p *pieces) free() {
+	p.frames.Free()
+	p.frames = nil
+}

@@ -1,0 +1,329 @@
+package grpc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/schedtest"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 20 * time.Second
+
+// rig is a door on a real socket with a scheduler behind it, and models whose workers the test holds.
+type rig struct {
+	t          *testing.T
+	sched      *scheduler.Scheduler
+	gate       *gate.Gate
+	door       *Door
+	pool       *tensor.Pool
+	metrics    *metrics.Metrics
+	repository *repository
+	log        *lockedBuffer
+	client     pb.GRPCInferenceServiceClient
+	closed     bool
+}
+
+// A change makes a rig another one. budget is the pool's.
+type change func(cfg *Config, budget *int64)
+
+func newRig(t *testing.T, changes ...change) *rig {
+	t.Helper()
+	goroutines := runtime.NumGoroutine()
+	r := &rig{t: t, metrics: metrics.New("test"), repository: &repository{state: predict.Unavailable}, log: new(lockedBuffer)}
+	cfg := Config{
+		Addr:        "127.0.0.1:0",
+		Metrics:     r.metrics.Door("grpc"),
+		Log:         slog.New(slog.NewTextHandler(r.log, nil)),
+		Connections: 100, Streams: 256, InFlight: 8,
+		MessageTimeout: patience, PingInterval: time.Minute, PingTimeout: patience, MinPing: time.Millisecond,
+		Limits: Limits{MessageBytes: 64 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8},
+	}
+	budget := int64(1 << 30)
+	for _, c := range changes {
+		c(&cfg, &budget)
+	}
+	r.pool = tensor.NewPool(budget)
+	r.gate = gate.New(gate.Config{
+		Pool:    r.pool,
+		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: patience} },
+		Version: "test",
+		Metrics: r.metrics,
+		Ready:   func() (bool, string) { return true, "" },
+	})
+	hooks := r.metrics.Hooks()
+	hooks.ModelChanged = r.gate.ModelChanged
+	var err error
+	if r.sched, err = scheduler.New(scheduler.Config{Pool: r.pool, Hooks: hooks}); err != nil {
+		t.Fatal(err)
+	}
+	r.gate.Attach(r.sched)
+	cfg.Pool = r.pool
+	cfg.Predict = predict.New(predict.Config{Gate: r.gate, Repository: r.repository, Version: "test",
+		Settings: func(string) config.Model { return config.Model{Policy: config.Default().Defaults} }})
+	if r.door, err = Listen(cfg); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		r.close()
+		if n := r.pool.InUse(); n != 0 {
+			t.Errorf("%d bytes of the pool are still out: %v", n, tensor.Outstanding(r.pool))
+		}
+		r.wait("every goroutine to end", func() bool { return runtime.NumGoroutine() <= goroutines })
+		if t.Failed() {
+			t.Log(r.log.String())
+		}
+	})
+	r.client = pb.NewGRPCInferenceServiceClient(r.dial())
+	return r
+}
+
+// close does what a server does when it ends.
+func (r *rig) close() {
+	if r.closed {
+		return
+	}
+	r.closed = true
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	r.gate.Drain()
+	if err := r.sched.Drain(ctx); err != nil {
+		r.t.Errorf("drain: %v", err)
+	}
+	r.sched.Close()
+	r.door.Shutdown(ctx)
+	if ctx.Err() != nil {
+		r.t.Error("the door did not close in time")
+	}
+}
+
+// dial connects a client that takes any size and is closed before the door.
+func (r *rig) dial(options ...grpc.DialOption) *grpc.ClientConn {
+	r.t.Helper()
+	conn, err := grpc.NewClient(r.door.Addr().String(), append([]grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30), grpc.MaxCallSendMsgSize(1<<30)),
+	}, options...)...)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func (r *rig) wait(what string, ok func() bool) {
+	r.t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			buf := make([]byte, 1<<16)
+			r.t.Fatalf("waited in vain for %s\n%s", what, buf[:runtime.Stack(buf, true)])
+		}
+	}
+}
+
+// add makes a model with one replica.
+func (r *rig) add(name string, spec scheduler.Spec, w scheduler.Worker) *scheduler.Replica {
+	r.t.Helper()
+	replica, err := r.sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"}, spec, w, scheduler.ReplicaOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return replica
+}
+
+// echo adds a model of one input and output x of a dtype, [-1, -1], that answers with what it was given, from the pool.
+func (r *rig) echo(name string, d tensor.DType) {
+	x := []tensor.Spec{{Name: "x", DType: d, Shape: tensor.Shape{-1, -1}}}
+	r.add(name, scheduler.Spec{Inputs: x, Outputs: x, Platform: "test"}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+		parts := make([]tensor.Tensor, len(b.Parts))
+		for i := range b.Parts {
+			parts[i] = b.Parts[i].Inputs[0]
+		}
+		out, err := tensor.Concat(parts, r.pool)
+		if err != nil {
+			return err
+		}
+		b.Complete([]tensor.Tensor{out}, nil)
+		return nil
+	}))
+}
+
+// held adds a model of FP32 [-1, -1] that answers when the test says so.
+func (r *rig) held(name string) *schedtest.Worker {
+	x := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, -1}}}
+	w := new(schedtest.Worker)
+	r.add(name, scheduler.Spec{Inputs: x, Outputs: x, Platform: "test"}, w)
+	return w
+}
+
+// queued is how many rows wait or are being worked on.
+func (r *rig) inside() int { return r.metrics.Door("grpc").InFlight() }
+
+// floats asks a model of FP32 [-1, -1].
+func floats(model string, values ...float32) *pb.ModelInferRequest {
+	t, err := tensor.FromSlice(tensor.Shape{1, len(values)}, values)
+	if err != nil {
+		panic(err)
+	}
+	return raw(model, "FP32", t.Shape, t.Data)
+}
+
+// raw asks a model of one input x with raw contents.
+func raw(model, datatype string, shape []int, data []byte) *pb.ModelInferRequest {
+	return &pb.ModelInferRequest{ModelName: model, RawInputContents: [][]byte{data},
+		Inputs: []*pb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: datatype, Shape: int64s(shape)}}}
+}
+
+// typed asks a model of one input x with contents.
+func typed(model, datatype string, shape []int64, c *pb.InferTensorContents) *pb.ModelInferRequest {
+	return &pb.ModelInferRequest{ModelName: model,
+		Inputs: []*pb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: datatype, Shape: shape, Contents: c}}}
+}
+
+// failed checks an error's code, its words, and the type in its details.
+func failed(t *testing.T, err error, code codes.Code, reason string, words ...string) {
+	t.Helper()
+	s := status.Convert(err)
+	if s.Code() != code {
+		t.Errorf("expected %v, got %v", code, err)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(s.Message(), w) {
+			t.Errorf("expected %q in %q", w, s.Message())
+		}
+	}
+	for _, d := range s.Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			if info.Reason != reason || info.Domain != "shivad" || info.Metadata["retryable"] == "" {
+				t.Errorf("expected the reason %s, got %v", reason, info)
+			}
+			return
+		}
+	}
+	if reason != "" {
+		t.Errorf("%v has no details", err)
+	}
+}
+
+// lockedBuffer is a log.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// repository has one model, "managed".
+type repository struct {
+	mu    sync.Mutex
+	state predict.State
+}
+
+func (r *repository) Models() []string { return []string{"managed", "panics"} }
+
+func (r *repository) State(model string) (predict.State, string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state, "as the test says"
+}
+
+func (r *repository) Load(_ context.Context, model string) error {
+	if model == "panics" {
+		panic("in the repository")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state = predict.Ready
+	return nil
+}
+
+func (r *repository) Unload(string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state = predict.Unavailable
+	return nil
+}
+
+// A tap is a client's connection that stops sending after so many bytes, until it is opened, and that can be cut.
+type tap struct {
+	net.Conn
+	mu   sync.Mutex
+	left int
+	open chan struct{}
+	cut  chan struct{}
+}
+
+// tapped makes dialling give connections that send so many bytes.
+func tapped(bytes int) (*tap, grpc.DialOption) {
+	t := &tap{left: bytes, open: make(chan struct{}), cut: make(chan struct{})}
+	return t, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+		if t.Conn != nil {
+			return nil, errors.New("the tap has been used")
+		}
+		var err error
+		t.Conn, err = new(net.Dialer).DialContext(ctx, "tcp", addr)
+		return t, err
+	})
+}
+
+func (t *tap) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := min(len(b), t.left)
+	if _, err := t.Conn.Write(b[:n]); err != nil {
+		return 0, err
+	}
+	t.left -= n
+	if n == len(b) {
+		return n, nil
+	}
+	select {
+	case <-t.open:
+		t.left = 1 << 40
+		m, err := t.Conn.Write(b[n:])
+		return n + m, err
+	case <-t.cut:
+		return n, net.ErrClosed
+	}
+}
+
+func (t *tap) Close() error {
+	select {
+	case <-t.cut:
+	default:
+		close(t.cut)
+	}
+	return t.Conn.Close()
+}

@@ -1,0 +1,66 @@
+package grpc
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+)
+
+// maxText is the longest that an error's text may be, in bytes. It goes into a header, of which the clients of gRPC's C core take
+// 8 KiB in all, twice: once escaped, and once in the details.
+const maxText = 1 << 10
+
+// text is what the client reads of an error.
+func text(err error) string {
+	s := gate.Text(err)
+	if len(s) <= maxText {
+		return s
+	}
+	s = s[:maxText]
+	for !utf8.RuneStart(s[len(s)-1]) {
+		s = s[:len(s)-1]
+	}
+	return s[:len(s)-1] + "…"
+}
+
+// statusOf is the error as gRPC has it: code and text by the table of all doors, and in the details (google.rpc.ErrorInfo, domain
+// "shivad") the type's name as reason and whether the request is worth sending again; of an overload also when (google.rpc.RetryInfo).
+func statusOf(err error) *status.Status {
+	if errors.Is(err, errUnimplemented) {
+		return status.New(codes.Unimplemented, text(err))
+	}
+	row := gate.StatusOf(err)
+	s := status.New(codes.Code(row.GRPC), text(err))
+	info := &errdetails.ErrorInfo{Reason: row.Type, Domain: "shivad", Metadata: map[string]string{"retryable": strconv.FormatBool(row.Retryable)}}
+	var detailed *status.Status
+	if errors.Is(row.Err, scheduler.ErrOverloaded) {
+		detailed, err = s.WithDetails(info, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter)})
+	} else {
+		detailed, err = s.WithDetails(info)
+	}
+	if err != nil {
+		return s
+	}
+	return detailed
+}
+
+// retryAfter is what a client that is refused should wait: some batches long, after which the queue looks different.
+const retryAfter = 100 * time.Millisecond
+
+// ended is the error of a context that is done, as one of the table's.
+func ended(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return scheduler.ErrDeadlineExceeded
+	}
+	return scheduler.ErrCanceled
+}

@@ -1,0 +1,311 @@
+package grpc
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/grpc/status"
+
+	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+func (r *rig) stream(ctx context.Context, options ...grpc.CallOption) pb.GRPCInferenceService_ModelStreamInferClient {
+	r.t.Helper()
+	s, err := r.client.ModelStreamInfer(ctx, options...)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return s
+}
+
+// Answers come in the order of the requests, bad ones are answered in their place, and the stream goes on.
+func TestStream(t *testing.T) {
+	r := newRig(t)
+	r.echo("m", tensor.Float32)
+	for _, compressor := range []string{"", gzip.Name} {
+		s := r.stream(t.Context(), grpc.UseCompressor(compressor))
+		const n = 200
+		go func() {
+			for i := range n {
+				q := floats("m", float32(i))
+				q.Id = fmt.Sprint(i)
+				switch i % 10 {
+				case 3:
+					q.ModelName = "nope"
+				case 5:
+					q.Inputs[0].Shape = []int64{7}
+				case 7: // found while it is being read
+					for range 20 {
+						q.RawInputContents = append(q.RawInputContents, make([]byte, 100_000))
+					}
+				}
+				if err := s.Send(q); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+			if err := s.CloseSend(); err != nil {
+				t.Error(err)
+			}
+		}()
+		for i := range n {
+			a, err := s.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.InferResponse.GetId() != fmt.Sprint(i) {
+				t.Fatalf("answer %d has the id %q", i, a.InferResponse.GetId())
+			}
+			want := map[int]string{3: "NotFound: ", 5: "InvalidInput: ", 7: "TooLarge: "}[i%10]
+			switch {
+			case want != "" && !strings.HasPrefix(a.ErrorMessage, want):
+				t.Errorf("answer %d: expected %q, got %q", i, want, a.ErrorMessage)
+			case want == "" && (a.ErrorMessage != "" || string(a.InferResponse.RawOutputContents[0]) != string(elements(float32(i))) ||
+				!a.InferResponse.Parameters["triton_final_response"].GetBoolParam()):
+				t.Errorf("answer %d: %v", i, a)
+			}
+		}
+		if _, err := s.Recv(); err != io.EOF {
+			t.Errorf("at the end: %v", err)
+		}
+	}
+}
+
+// So many requests of a stream are worked on at a time, and no more are read.
+func TestStreamIsBounded(t *testing.T) {
+	r := newRig(t)
+	w := r.held("m")
+	s := r.stream(t.Context())
+	const n = 100
+	go func() {
+		for i := range n {
+			if err := s.Send(floats("m", make([]float32, 100+i)...)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+		_ = s.CloseSend()
+	}()
+	var most int
+	got := make(chan int)
+	go func() {
+		for i := range n {
+			a, err := s.Recv()
+			if err != nil || a.ErrorMessage != "" || len(a.InferResponse.RawOutputContents[0]) != 4*(100+i) {
+				t.Errorf("answer %d: %v %v", i, a, err)
+				break
+			}
+		}
+		close(got)
+	}()
+	r.wait("the stream to fill its places", func() bool { return r.inside() == 8 })
+	for {
+		select {
+		case <-got:
+			if most != 8 {
+				t.Errorf("%d at a time, expected 8", most)
+			}
+			return
+		default:
+			most = max(most, r.inside())
+			if w.Answer() != nil {
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}
+}
+
+// A stream that its client gives up takes its requests out of the queue; so does its deadline.
+func TestStreamEndsEarly(t *testing.T) {
+	r := newRig(t)
+	w := r.held("m")
+	for _, end := range []codes.Code{codes.Canceled, codes.DeadlineExceeded} {
+		ctx, cancel := context.WithCancel(t.Context())
+		if end == codes.DeadlineExceeded {
+			ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
+		}
+		s := r.stream(ctx)
+		for range 5 {
+			if err := s.Send(floats("m", 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if end == codes.Canceled {
+			r.wait("the requests", func() bool { return r.inside() == 5 })
+			cancel()
+		}
+		// The server may still have said of some that their time is up.
+		a, err := s.Recv()
+		for err == nil && strings.HasPrefix(a.ErrorMessage, "DeadlineExceeded: ") {
+			a, err = s.Recv()
+		}
+		if status.Code(err) != end {
+			t.Errorf("expected %v, got %v %v", end, a, err)
+		}
+		r.wait("the requests to leave", func() bool { return r.inside() == 0 })
+		cancel()
+		for w.Answer() == nil {
+		}
+	}
+}
+
+// A stream that ends while nothing is asked has failed nobody: it counts as no request.
+func TestIdleStreamIsNoRequest(t *testing.T) {
+	r := newRig(t)
+	r.echo("m", tensor.Float32)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s := r.stream(ctx)
+	if err := s.Send(floats("m", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := s.Recv(); err != nil || a.ErrorMessage != "" {
+		t.Fatalf("%v %v", a, err)
+	}
+	cancel()
+	r.close()
+	if n := metric(r, `shivad_requests_total{door="grpc",model="m",outcome="ok",version="1"} `); n != 1 {
+		t.Errorf("%d requests were answered", n)
+	}
+	if n, ok := findMetric(r, `shivad_requests_total{door="grpc",model="",outcome="canceled",version=""} `); ok && n > 0 {
+		t.Errorf("%d requests were canceled", n)
+	}
+}
+
+// A message above the limit ends the stream, as its end is not worth waiting for; the answers before it come.
+func TestStreamTooLarge(t *testing.T) {
+	r := newRig(t, func(c *Config, _ *int64) { c.Limits.MessageBytes = 1 << 20 })
+	r.echo("m", tensor.Float32)
+	s := r.stream(t.Context())
+	if err := s.Send(floats("m", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Send(floats("m", make([]float32, 1<<20)...)); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := s.Recv(); err != nil || a.ErrorMessage != "" {
+		t.Errorf("%v %v", a, err)
+	}
+	_, err := s.Recv()
+	failed(t, err, codes.ResourceExhausted, "TooLarge", "limits.message_bytes, 1048576")
+}
+
+// Under load, a door that closes answers everything: with an answer, or with Draining.
+func TestDrainUnderLoad(t *testing.T) {
+	r := newRig(t)
+	r.echo("m", tensor.Float32)
+	var clients sync.WaitGroup
+	began := make(chan struct{}, 100)
+	for i := range 4 {
+		client := pb.NewGRPCInferenceServiceClient(r.dial())
+		clients.Go(func() { // calls
+			for n := 0; ; n++ {
+				a, err := client.ModelInfer(t.Context(), floats("m", make([]float32, 2000)...))
+				switch {
+				case err == nil && len(a.RawOutputContents[0]) == 8000:
+				case status.Code(err) == codes.Unavailable:
+					return
+				default:
+					t.Errorf("client %d, call %d: %v", i, n, err)
+					return
+				}
+				if n == 10 {
+					began <- struct{}{}
+				}
+			}
+		})
+		clients.Go(func() { // streams
+			s, err := client.ModelStreamInfer(t.Context())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for n := 0; ; n++ {
+				if err := s.Send(floats("m", 1)); err != nil && err != io.EOF {
+					t.Errorf("client %d, request %d: %v", i, n, err)
+					return
+				}
+				a, err := s.Recv()
+				if err != nil {
+					if status.Code(err) != codes.Unavailable {
+						t.Errorf("client %d, answer %d: %v", i, n, err)
+					}
+					return
+				}
+				if a.ErrorMessage != "" && !strings.HasPrefix(a.ErrorMessage, "Draining: ") {
+					t.Errorf("client %d, answer %d: %v", i, n, a)
+				}
+				if n == 10 {
+					began <- struct{}{}
+				}
+			}
+		})
+	}
+	// Idle ones must not keep it.
+	idle := r.stream(t.Context())
+	watch := watching(t, r, "")
+	for range 8 {
+		<-began
+	}
+	r.close()
+	clients.Wait()
+	_, err := idle.Recv()
+	failed(t, err, codes.Unavailable, "Draining")
+	for {
+		if _, err := watch.Recv(); err != nil {
+			failed(t, err, codes.Unavailable, "Draining")
+			break
+		}
+	}
+}
+
+// A client that stands still in the middle of a message is told Draining; one that does not answer the goodbye is cut off when the
+// time is up.
+func TestShutdownDoesNotWaitForTheDead(t *testing.T) {
+	r := newRig(t)
+	r.echo("m", tensor.Float32)
+	tap, option := tapped(3_000_000)
+	conn := r.dial(option)
+	half := make(chan error, 1)
+	go func() {
+		_, err := pb.NewGRPCInferenceServiceClient(conn).ModelInfer(t.Context(), floats("m", make([]float32, 1<<20)...))
+		half <- err
+	}()
+	r.wait("half a message", func() bool { return r.pool.InUse() > 0 })
+	dead, err := net.Dial("tcp", r.door.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dead.Close()
+	// The greeting of HTTP/2, and an empty frame of settings.
+	if _, err := dead.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(dead, make([]byte, 9)); err != nil { // it is known
+		t.Fatal(err)
+	}
+	r.gate.Drain()
+	if err := r.sched.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.sched.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	r.closed = true
+	r.door.Shutdown(ctx)
+	if !strings.Contains(r.log.String(), "cut off") {
+		t.Errorf("the log does not say so: %s", r.log)
+	}
+	failed(t, <-half, codes.Unavailable, "Draining")
+	tap.Close()
+}
