@@ -134,6 +134,11 @@ func Field(obj []byte, key string) []byte {
 	return value
 }
 
+// SkipValue gives the offset after the JSON value that begins at offset at of text, which it must do there, without
+// space before it; a value may be nested depth deep. If there is no value, it gives the offset of the first byte that does not
+// belong there, and false. Whether strings are UTF-8 is not looked at. It does not allocate.
+func SkipValue(text []byte, at, depth int) (end int, ok bool) { return skipValue(text, at, depth) }
+
 // ParseString gives the string that a JSON text is, and false if it is not a string.
 func ParseString(text []byte) (string, bool) {
 	if len(text) == 0 || text[0] != '"' {

@@ -1,0 +1,114 @@
+package rest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A refusal is an error with a status of HTTP's own, where the table of conditions has none.
+type refusal struct {
+	status int
+	err    error
+}
+
+func (r *refusal) Error() string { return r.err.Error() }
+func (r *refusal) Unwrap() error { return r.err }
+
+var errBug = fmt.Errorf("%w; the server's log has more", gate.ErrInternal)
+
+// Errors of a request, by the condition of the table that they are.
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{scheduler.ErrInvalidInput}, args...)...)
+}
+
+func malformed(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{gate.ErrProtocol}, args...)...)
+}
+
+func tooLarge(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{scheduler.ErrTooLarge}, args...)...)
+}
+
+// overBudget is what a request meets when the pool has no memory for it.
+func overBudget(err error) error {
+	if errors.Is(err, tensor.ErrBudget) {
+		return fmt.Errorf("%w: limits.payload_bytes: %w", scheduler.ErrOverloaded, err)
+	}
+	return err
+}
+
+// errorBody is the body of every error.
+func errorBody(message string) []byte {
+	b, _ := json.Marshal(map[string]string{"error": message}) // a map of strings always marshals
+	return append(b, '\n')
+}
+
+// fail answers with an error, unless an answer has begun. What is left of the body is read first, as far as it is allowed to be: a client that
+// is still sending reads the answer only afterwards, and would find a connection that was reset.
+func (c *call) fail(err error) {
+	if c.begun {
+		panic(http.ErrAbortHandler)
+	}
+	status := gate.StatusOf(err).HTTP
+	var own *refusal
+	if errors.As(err, &own) {
+		status = own.status
+	}
+	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
+		c.w.Header().Set("Retry-After", retryAfter(err))
+	}
+	if !c.discard() {
+		c.w.Header().Set("Connection", "close")
+	}
+	c.respond(status, errorBody(gate.Text(err)))
+}
+
+// retryAfter is when to try again, in whole seconds.
+func retryAfter(err error) string {
+	if o, ok := errors.AsType[*scheduler.OverloadedError](err); ok && o.RetryAfter > time.Second {
+		return strconv.FormatInt(int64((o.RetryAfter+time.Second-1)/time.Second), 10)
+	}
+	return "1"
+}
+
+// discard reads the rest of a request's body, for as long and as far as a body may go, and tells whether it has come to the end. A client
+// that waits to be asked for the body is not asked.
+func (c *call) discard() bool {
+	limit := c.door.cfg.Limits.MessageBytes
+	if c.r.ContentLength > limit || c.in == nil && c.r.Header.Get("Expect") != "" {
+		return false
+	}
+	in := c.arriving()
+	defer in.done()
+	_, _ = io.Copy(io.Discard, io.LimitReader(in, limit-in.got+1))
+	return in.err == io.EOF
+}
+
+// write answers with a value as JSON.
+func (c *call) write(status int, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("%w: the answer is not JSON: %w", gate.ErrInternal, err)
+	}
+	c.respond(status, append(body, '\n'))
+	return nil
+}
+
+func (c *call) respond(status int, body []byte) {
+	h := c.w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	c.begun = true
+	c.w.WriteHeader(status)
+	_, _ = c.w.Write(body) // an error means the client has gone
+}

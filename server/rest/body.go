@@ -1,0 +1,284 @@
+package rest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// An arrival is a request's body as it comes from the socket, within its time: message_timeout, and a second more for each 16 KiB.
+type arrival struct {
+	call  *call
+	conn  *conn // nil in tests without one
+	began time.Time
+	got   int64
+	due   int64 // when got reaches it, the deadline moves on
+	err   error // how it ended; io.EOF: whole
+}
+
+// slack is how many bytes come in between two moves of the deadline.
+const slack = 64 << 10
+
+// arriving is the request's body. It is read by one at a time, and done is called after each.
+func (c *call) arriving() *arrival {
+	if c.in == nil {
+		c.in = &arrival{call: c, conn: connOf(c.r), began: time.Now()}
+		if c.r.Body == http.NoBody {
+			c.in.err, c.in.conn = io.EOF, nil
+		}
+	}
+	return c.in
+}
+
+func (a *arrival) Read(p []byte) (int, error) {
+	if a.err != nil {
+		return 0, a.err
+	}
+	if a.got >= a.due && a.conn != nil {
+		var until time.Time
+		if t := a.call.door.cfg.MessageTimeout; t > 0 {
+			until = a.began.Add(t + time.Duration(a.got>>14)*time.Second)
+		}
+		a.conn.expect(until)
+		a.due = a.got + slack
+	}
+	n, err := a.call.r.Body.Read(p)
+	a.got += int64(n)
+	if err != nil {
+		a.err = a.ended(err)
+		a.done()
+	}
+	return n, a.err
+}
+
+// ended makes the end of a body one of ours.
+func (a *arrival) ended(err error) error {
+	switch {
+	case err == io.EOF:
+		return err
+	case errors.Is(err, os.ErrDeadlineExceeded) && a.call.door.draining.Load():
+		return fmt.Errorf("%w: this server is shutting down; send the request to another one or again later", scheduler.ErrDraining)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		if a.conn != nil {
+			a.conn.because(metrics.ClosedMessageTimeout)
+		}
+		return &refusal{http.StatusRequestTimeout, fmt.Errorf("%w: %d bytes of the body came within %s (rest.message_timeout = %s, and a second for each 16 KiB)",
+			scheduler.ErrDeadlineExceeded, a.got, time.Since(a.began).Round(time.Millisecond), a.call.door.cfg.MessageTimeout)}
+	case errors.Is(err, io.ErrUnexpectedEOF) || isNet(err):
+		return fmt.Errorf("%w: the client went after %d bytes of the body", scheduler.ErrCanceled, a.got)
+	}
+	return malformed("the body: %v", err)
+}
+
+// isNet tells an error of the socket from one of what came through it.
+func isNet(err error) bool {
+	var e interface{ Timeout() bool }
+	return errors.As(err, &e)
+}
+
+// done ends the reading. When the body has not been read to its end, net/http reads on, a little: it gets no more time than it
+// takes to find out what is there.
+func (a *arrival) done() {
+	if a.conn == nil {
+		return
+	}
+	a.due = a.got
+	a.conn.arrived(a.err == io.EOF)
+}
+
+// A body is what a request brings, unpacked. It has at most limits.message_bytes, on the wire and unpacked; see small.
+type body struct {
+	in    *arrival
+	from  io.Reader // in, or what unpacks it
+	pool  *tensor.Pool
+	known int64 // bytes that will come; -1: nobody said
+	got   int64
+	limit int64
+	name  string    // of the setting that limit is
+	pack  *unpacker // nil: it came as it is
+}
+
+// open begins to read the request's body; close ends it.
+func (c *call) open() (*body, error) {
+	limit := c.door.cfg.Limits.MessageBytes
+	if n := c.r.ContentLength; n > limit {
+		return nil, tooLarge("the body has %d bytes, limits.message_bytes is %d", n, limit)
+	}
+	b := &body{in: c.arriving(), pool: c.door.cfg.Pool, known: c.r.ContentLength, limit: limit, name: "limits.message_bytes"}
+	b.from = b.in
+	if coding := c.r.Header["Content-Encoding"]; len(coding) > 0 {
+		if err := b.unpack(c, coding); err != nil {
+			b.close()
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+func (b *body) close() {
+	b.in.done()
+	if b.pack != nil {
+		b.pack.free()
+		b.pack, b.from = nil, nil
+	}
+}
+
+// Read gives unpacked bytes, up to the limit. Its errors are answered as they are, but for io.EOF.
+func (b *body) Read(p []byte) (int, error) {
+	// One more than the limit tells a body that ends there from one that goes on.
+	p = p[:min(int64(len(p)), b.limit-b.got+1)]
+	n, err := b.from.Read(p)
+	b.got += int64(n)
+	switch {
+	case b.got > b.limit || b.in.got > b.limit:
+		return 0, tooLarge("the body has more than %d bytes, %d so far, %d before unpacking; %s is %d", b.limit, b.got, b.in.got, b.name, b.limit)
+	case err == nil || err == io.EOF:
+		return n, err
+	case b.in.err != nil && b.in.err != io.EOF:
+		return n, b.in.err
+	}
+	return n, malformed("the body is not what Content-Encoding says: %v", err)
+}
+
+// Stages of a body's memory: each is eight times the one before, and the first, which is there before any byte has come, is the body
+// itself or has firstStage at least and less than eight times that.
+const (
+	stageBits  = 3
+	firstStage = 32 << 10
+)
+
+// take reads the next n bytes into memory of the pool, which grows as they come: what is announced costs a client its memory here
+// only when it has sent an eighth of it. All the copying from stage to stage adds up to a seventh of the bytes. When the
+// body ends first, the error is an *ended.
+func (b *body) take(n int) (*tensor.Buffer, error) {
+	stage := 0
+	for n>>(stage+stageBits) >= firstStage {
+		stage += stageBits
+	}
+	buf, err := b.pool.Get(n >> stage)
+	if err != nil {
+		return nil, overBudget(err)
+	}
+	have := 0
+	for {
+		more, err := io.ReadFull(b, buf.Bytes()[have:])
+		have += more
+		if have == n {
+			return buf, nil
+		}
+		if err != nil {
+			buf.Release()
+			if err == io.EOF || err == io.ErrUnexpectedEOF {
+				return nil, &ended{have}
+			}
+			return nil, err
+		}
+		stage -= stageBits
+		if buf, err = b.grow(buf, n>>stage); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// An ended body is one that ended early.
+type ended struct{ have int }
+
+func (e *ended) Error() string { return fmt.Sprintf("the body ended after %d bytes", e.have) }
+
+// grow moves what is in a buffer to a larger one. The old one is gone in any case.
+func (b *body) grow(old *tensor.Buffer, size int) (*tensor.Buffer, error) {
+	defer old.Release()
+	buf, err := b.pool.Get(size)
+	if err != nil {
+		return nil, overBudget(err)
+	}
+	copy(buf.Bytes(), old.Bytes())
+	return buf, nil
+}
+
+// all reads the body to its end. The text lives as long as the buffer.
+func (b *body) all() (buf *tensor.Buffer, text []byte, err error) {
+	if b.known >= 0 && b.pack == nil {
+		if buf, err = b.take(int(b.known)); err != nil {
+			return nil, nil, err
+		}
+		if err := b.end(); err != nil {
+			buf.Release()
+			return nil, nil, err
+		}
+		return buf, buf.Bytes(), nil
+	}
+	if buf, err = b.pool.Get(firstStage); err != nil {
+		return nil, nil, overBudget(err)
+	}
+	have := 0
+	for {
+		more, err := io.ReadFull(b, buf.Bytes()[have:])
+		have += more
+		switch {
+		case err == io.EOF || err == io.ErrUnexpectedEOF:
+			if err := b.end(); err != nil {
+				buf.Release()
+				return nil, nil, err
+			}
+			return buf, buf.Bytes()[:have], nil
+		case err != nil:
+			buf.Release()
+			return nil, nil, err
+		}
+		if buf, err = b.grow(buf, 2*have); err != nil {
+			return nil, nil, err
+		}
+	}
+}
+
+// end makes sure that the body ends here.
+func (b *body) end() error {
+	var one [1]byte
+	switch n, err := io.ReadFull(b, one[:]); {
+	case n > 0:
+		return invalid("the body goes on after the %d bytes that its JSON and the inputs' binary_data_size make", b.got-1)
+	case err != io.EOF:
+		return err
+	}
+	if b.pack != nil {
+		return b.pack.end(b)
+	}
+	return nil
+}
+
+// small reads the body of a request that is not an inference: nothing, or a JSON object of at most limits.metadata_bytes.
+func (c *call) small(object func(*text) error) error {
+	b, err := c.open()
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	limit := c.door.cfg.Limits.MetadataBytes
+	if b.limit > int64(limit) {
+		b.limit, b.name = int64(limit), "limits.metadata_bytes"
+	}
+	if b.known > b.limit {
+		return tooLarge("the body has %d bytes, %s is %d", b.known, b.name, b.limit)
+	}
+	buf, all, err := b.all()
+	if err != nil {
+		return err
+	}
+	defer buf.Release()
+	t := &text{b: all, depth: c.door.cfg.Limits.JSONDepth}
+	if t.peek() == 0 && t.at == len(all) {
+		return nil
+	}
+	if err := object(t); err != nil {
+		return err
+	}
+	return t.end()
+}

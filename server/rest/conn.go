@@ -1,0 +1,237 @@
+package rest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shivad/shivad/server/metrics"
+)
+
+// A listener lets connections in up to the door's limit, and tells the others why not.
+type listener struct {
+	net.Listener
+	door *Door
+}
+
+// Accept is for net/http. An error of it is one of the listener: net/http tries again after those that pass, such as a lack of
+// descriptors.
+func (l *listener) Accept() (net.Conn, error) {
+	d := l.door
+	for {
+		nc, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		d.cfg.Metrics.Opened()
+		c := &conn{Conn: nc, door: d, source: d.predict.NewSource()}
+		switch room, draining := d.add(c); {
+		case room:
+			return c, nil
+		case draining:
+			d.cfg.Metrics.Closed(metrics.ClosedDraining)
+			nc.Close()
+			continue
+		}
+		d.cfg.Metrics.Closed(metrics.ClosedConnectionLimit)
+		d.refuse(nc)
+	}
+}
+
+// add counts a connection among those that are open, if there is room and it is not too late.
+func (d *Door) add(c *conn) (room, draining bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	draining = d.draining.Load()
+	if room = !draining && len(d.conns) < d.cfg.Connections; room {
+		d.conns[c] = struct{}{}
+	}
+	return room, draining
+}
+
+// refuse answers a connection that is not let in, without waiting for it.
+func (d *Door) refuse(c net.Conn) {
+	const (
+		lingering = 16 // at most, so many descriptors are set aside for it
+		linger    = time.Second
+	)
+	body := errorBody(fmt.Sprintf("overloaded: the server has as many connections as it may (rest.connections = %d)", d.cfg.Connections))
+	_ = c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond)) // an empty socket takes it at once
+	_, _ = fmt.Fprintf(c, "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	// To close at once would reset the connection when the request arrives, and the answer would be lost.
+	tcp, ok := c.(*net.TCPConn)
+	if n := d.refused.Add(1); !ok || n > lingering || tcp.CloseWrite() != nil {
+		d.refused.Add(-1)
+		c.Close()
+		return
+	}
+	time.AfterFunc(linger, func() {
+		c.Close()
+		d.refused.Add(-1)
+	})
+}
+
+// A conn is a connection of a client as net/http sees it. It counts, bounds how long the client may stand still, and remembers
+// why it ended.
+type conn struct {
+	net.Conn
+	door   *Door
+	source uint64 // for fairness; set once
+
+	state atomic.Int32                   // http.ConnState
+	why   atomic.Pointer[metrics.Closed] // the first reason for its end
+	once  sync.Once                      // of Close
+
+	mu      sync.Mutex
+	reading bool // a body, under message_timeout
+}
+
+// connKey finds the conn in a request's context.
+type connKey struct{}
+
+// connOf gives a request's connection; nil in tests without one.
+func connOf(r *http.Request) *conn {
+	c, _ := r.Context().Value(connKey{}).(*conn)
+	return c
+}
+
+// because notes why the connection ends, unless that is known already.
+func (c *conn) because(why metrics.Closed) { c.why.CompareAndSwap(nil, &why) }
+
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.door.cfg.Metrics.Received(n)
+	switch {
+	case err == nil:
+	case errors.Is(err, io.EOF):
+		c.because(metrics.ClosedByClient)
+	case !errors.Is(err, os.ErrDeadlineExceeded):
+		c.because(metrics.ClosedError)
+	case http.ConnState(c.state.Load()) == http.StateIdle:
+		c.because(metrics.ClosedIdle)
+	case http.ConnState(c.state.Load()) == http.StateNew:
+		c.because(metrics.ClosedMessageTimeout) // its first request never came
+	}
+	return n, err
+}
+
+// writeStep is how much of an answer may leave between two looks at the clock.
+const writeStep = 256 << 10
+
+// Write gives the client stall_timeout for each step. What net/http writes by itself, to a request that it could not read, becomes
+// JSON.
+func (c *conn) Write(p []byte) (written int, err error) {
+	if answer, ours := ownWords(p); !ours {
+		c.because(metrics.ClosedProtocol)
+		_, err := c.write(answer)
+		return len(p), err
+	}
+	return c.write(p)
+}
+
+func (c *conn) write(p []byte) (written int, err error) {
+	for {
+		step := p[:min(len(p), writeStep)]
+		_ = c.Conn.SetWriteDeadline(time.Now().Add(c.door.cfg.StallTimeout))
+		n, err := c.Conn.Write(step)
+		written += n
+		c.door.cfg.Metrics.Sent(n)
+		if err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				c.because(metrics.ClosedStalled)
+			} else {
+				c.because(metrics.ClosedByClient)
+			}
+			return written, err
+		}
+		if p = p[len(step):]; len(p) == 0 {
+			return written, nil
+		}
+	}
+}
+
+// plainError is how net/http begins the body of an answer to a head that it cannot take: no handler sees those.
+var plainError = []byte("\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n")
+
+// ownWords tells whether p is of an answer of ours; if not, answer is p in JSON.
+func ownWords(p []byte) (answer []byte, ours bool) {
+	if len(p) > 1<<10 || !bytes.HasPrefix(p, []byte("HTTP/1.1 ")) {
+		return nil, true
+	}
+	status, text, found := bytes.Cut(p, plainError)
+	if !found || bytes.IndexByte(status, '\n') >= 0 {
+		return nil, true
+	}
+	message := strings.ToLower(strings.TrimLeft(string(text), "0123456789 ")) // most begin with the status once more
+	if bytes.Contains(status, []byte("431")) {
+		message += fmt.Sprintf(": the head of a request may have %d bytes", headerBytes)
+	}
+	body := errorBody(message)
+	return fmt.Appendf(nil, "%s\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", status, len(body), body), false
+}
+
+// Close is called by net/http when it has done with the connection.
+func (c *conn) Close() error {
+	err := net.ErrClosed
+	c.once.Do(func() {
+		err = c.Conn.Close()
+		d := c.door
+		d.mu.Lock()
+		delete(d.conns, c)
+		d.mu.Unlock()
+		switch why := c.why.Load(); {
+		case why != nil:
+			d.cfg.Metrics.Closed(*why)
+		case d.draining.Load():
+			d.cfg.Metrics.Closed(metrics.ClosedDraining)
+		default:
+			d.cfg.Metrics.Closed(metrics.ClosedByClient) // it asked for it: Connection: close
+		}
+	})
+	return err
+}
+
+// expect gives the rest of a body until then to arrive; zero: as long as it takes. When the server drains, no body is waited for.
+func (c *conn) expect(until time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reading = true
+	if c.door.draining.Load() {
+		until = time.Unix(1, 0)
+	}
+	_ = c.Conn.SetReadDeadline(until)
+}
+
+// arrived ends the time of a body, which may not be there to its end. If it is, net/http watches for the client's going, which
+// must not end by a deadline.
+func (c *conn) arrived(whole bool) {
+	const rest = 500 * time.Millisecond // what net/http gives a client to read why it is closed
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reading = false
+	var until time.Time
+	if !whole {
+		until = time.Now().Add(rest)
+	}
+	_ = c.Conn.SetReadDeadline(until)
+}
+
+// interrupt ends the wait for a body, or for a first request, for which net/http would wait 5 s.
+func (c *conn) interrupt() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case http.ConnState(c.state.Load()) == http.StateNew:
+		_ = c.Conn.Close()
+	case c.reading:
+		_ = c.Conn.SetReadDeadline(time.Unix(1, 0))
+	}
+}

@@ -1,0 +1,24 @@
+// Package rest is the door for clients that speak the Predict Protocol V2 over HTTP.
+//
+//	GET  /v2, /v2/health/live, /v2/health/ready, /v2/docs/openapi.json
+//	GET  /v2/models/M[/versions/V], …/ready, …/config, …/stats, /v2/models/stats
+//	POST /v2/models/M[/versions/V]/infer
+//	POST /v2/repository/index, /v2/repository/models/M/load, …/unload
+//
+//	net/http ─► route ─► body ─► request ─► predict.Door.Infer ─► output ─► net/http
+//	                     limits, unpacking,      the gate's way in   from the answer's
+//	                     JSON and bytes into                         memory
+//	                     the pool's memory
+//
+// Every answer but that of an inference in binary is JSON, and every error is {"error": "..."}, whoever found it: the
+// router, a limit, a bug, and net/http itself where it writes to the connection (see conn.Write).
+//
+// Concurrency: net/http has a goroutine for each connection, which serves its requests one after the other. Nothing is shared
+// between requests but the Door.
+//
+// Memory: the text of a request and its tensors lie in the pool's buffers, which grow as bytes arrive. The tensors are the
+// scheduler's from Infer on, the text goes back before. Outputs are written from where the container's answer lies.
+//
+// Sources: the protocol's text (Predict Protocol, version 2, HTTP/REST), and the extension for binary tensor data as Triton
+// documents it.
+package rest

@@ -1,0 +1,120 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// headerBytes bounds the head of a request: what net/http calls MaxHeaderBytes.
+const headerBytes = 64 << 10
+
+// Limits of one request.
+type Limits struct {
+	MessageBytes  int64 // of the body, as it came and unpacked; and of its tensors
+	MetadataBytes int   // of the JSON in it without the tensors' data
+	Tensors       int   // inputs, and outputs asked for
+	Rank          int
+	JSONDepth     int
+}
+
+// Config of the door. All fields must be set but those that say what their zero means.
+type Config struct {
+	Addr    string // "host:port", port 0 for any free one
+	Predict *predict.Service
+	Pool    *tensor.Pool // memory of requests
+	Metrics *metrics.Door
+	Log     *slog.Logger
+	Limits  Limits
+
+	Connections    int           // most at one time
+	IdleTimeout    time.Duration // of a connection between two requests; 0: none
+	HeaderTimeout  time.Duration // for the head of a request to arrive
+	MessageTimeout time.Duration // for its body, and a second more for each 16 KiB that have come; 0: none
+	StallTimeout   time.Duration // without any progress, for a client to take an answer
+}
+
+// A Door listens and serves until Shutdown.
+type Door struct {
+	cfg      Config
+	predict  *predict.Door
+	log      *slog.Logger
+	http     http.Server
+	listener net.Listener
+	failed   chan error
+	serving  sync.WaitGroup // the goroutine of Listen
+
+	draining  atomic.Bool
+	refused   atomic.Int32 // connections told so, and not closed yet
+	largeJSON sync.Once    // its warning is written
+
+	mu    sync.Mutex
+	conns map[*conn]struct{}
+}
+
+// Listen opens the door. It returns when clients can connect.
+func Listen(cfg Config) (*Door, error) {
+	l, err := net.Listen("tcp", cfg.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("rest: %w", err)
+	}
+	d := &Door{
+		cfg: cfg, predict: cfg.Predict.Door(cfg.Metrics), log: cfg.Log, listener: l,
+		failed: make(chan error, 1), conns: make(map[*conn]struct{}),
+	}
+	d.http = http.Server{
+		Handler:                      d,
+		ReadHeaderTimeout:            cfg.HeaderTimeout,
+		IdleTimeout:                  cfg.IdleTimeout,
+		MaxHeaderBytes:               headerBytes,
+		DisableGeneralOptionsHandler: true, // its answer is not JSON
+		ErrorLog:                     slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
+		ConnContext:                  func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		ConnState: func(c net.Conn, s http.ConnState) {
+			c.(*conn).state.Store(int32(s))
+		},
+	}
+	d.serving.Go(func() { // ends when Shutdown closes the listener, and Shutdown waits for it
+		if err := d.http.Serve(&listener{l, d}); !errors.Is(err, http.ErrServerClosed) {
+			d.failed <- fmt.Errorf("rest: %w", err)
+		}
+	})
+	return d, nil
+}
+
+// Addr is the address the door listens on.
+func (d *Door) Addr() net.Addr { return d.listener.Addr() }
+
+// Failed receives the error if serving ends before Shutdown.
+func (d *Door) Failed() <-chan error { return d.failed }
+
+// Shutdown stops listening, lets the answers at hand leave and ends every connection. The requests inside must have been completed
+// before (gate drained, scheduler drained); those whose bodies are still arriving are refused at once. When ctx ends first, the
+// connections that are left are cut. It is called once.
+func (d *Door) Shutdown(ctx context.Context) error {
+	d.mu.Lock()
+	d.draining.Store(true) // from here on none is added
+	for c := range d.conns {
+		c.interrupt()
+	}
+	d.mu.Unlock()
+	err := d.http.Shutdown(ctx)
+	if err != nil {
+		d.http.Close()
+	}
+	d.serving.Wait()
+	if err != nil {
+		return fmt.Errorf("rest: shutdown: %w", err)
+	}
+	return nil
+}

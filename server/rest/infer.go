@@ -1,0 +1,245 @@
+package rest
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// headLength is the header that says how much of a body is JSON; bytes follow.
+const headLength = "Inference-Header-Content-Length"
+
+// infer asks a model.
+func (c *call) infer() error {
+	q := &request{call: c}
+	arrived, err := q.read()
+	if err != nil {
+		c.door.predict.Refused(err, arrived)
+		return err
+	}
+	question := predict.Question{
+		Model: c.model, Version: c.version, ID: q.id,
+		Inputs:  make([]tensor.Tensor, len(q.inputs)),
+		Outputs: q.outputs, Priority: q.priority, Timeout: q.timeout, User: q.user,
+		Parameters: q.pass.end(),
+		Arrived:    arrived,
+	}
+	for i := range q.inputs {
+		question.Inputs[i] = q.inputs[i].Tensor
+	}
+	if k := connOf(c.r); k != nil {
+		question.Source = k.source
+	}
+	a, err := c.door.predict.Infer(c.r.Context(), &question)
+	if err != nil {
+		return err
+	}
+	defer a.Release()
+	return q.answer(a)
+}
+
+// read reads the body of an inference, and tells when it was complete, or given up.
+func (q *request) read() (arrived time.Time, err error) {
+	c := q.call
+	// A model that is not there needs no memory for its inputs.
+	if _, err := c.door.predict.ModelReady(c.model, c.version); err != nil {
+		return time.Now(), err
+	}
+	b, err := c.open()
+	if err != nil {
+		return time.Now(), err
+	}
+	defer b.close()
+	switch length, given, err := headerLength(c.r.Header); {
+	case err != nil:
+		return time.Now(), err
+	case given && length == 0:
+		err = q.readRaw(b)
+		return time.Now(), err
+	case given:
+		err = q.readBinary(b, length)
+		if err != nil {
+			q.release()
+		}
+		return time.Now(), err
+	}
+	buf, all, err := b.all()
+	arrived = time.Now()
+	if err != nil {
+		return arrived, err
+	}
+	defer buf.Release()
+	if err := q.parse(q.text(all)); err != nil {
+		return arrived, err
+	}
+	for i := range q.inputs {
+		if in := &q.inputs[i]; in.size >= 0 {
+			q.release()
+			return arrived, invalid("input %q: binary_data_size is there, but not the header %s, which says where the bytes begin", in.Name, headLength)
+		}
+	}
+	return arrived, nil
+}
+
+func (q *request) text(b []byte) *text {
+	l := &q.call.door.cfg.Limits
+	return &text{b: b, depth: l.JSONDepth, limit: l.MetadataBytes}
+}
+
+func headerLength(h http.Header) (length int64, given bool, err error) {
+	values := h[headLength]
+	if len(values) == 0 {
+		return 0, false, nil
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(values[0]), 10, 63)
+	if err != nil || len(values) > 1 {
+		return 0, false, invalid("header %s: expected one number of bytes, got %q", headLength, values)
+	}
+	return int64(n), true, nil
+}
+
+// readBinary reads JSON of so many bytes, and then the inputs that are not in it.
+func (q *request) readBinary(b *body, length int64) error {
+	if b.known >= 0 && length > b.known {
+		return invalid("header %s says %d bytes, but the body has %d", headLength, length, b.known)
+	}
+	if length > b.limit {
+		return tooLarge("header %s says %d bytes, limits.message_bytes is %d", headLength, length, b.limit)
+	}
+	head, err := b.take(int(length))
+	if short := (*ended)(nil); errors.As(err, &short) {
+		return invalid("header %s says %d bytes, but the body has %d", headLength, length, short.have)
+	}
+	if err != nil {
+		return err
+	}
+	err = q.parse(q.text(head.Bytes()))
+	head.Release()
+	if err != nil {
+		return err
+	}
+	if err := q.addUp(b, length); err != nil {
+		return err
+	}
+	for i := range q.inputs {
+		if in := &q.inputs[i]; in.size >= 0 {
+			if err := in.read(b); err != nil {
+				return err
+			}
+		}
+	}
+	return b.end()
+}
+
+// addUp checks what the JSON says about the bytes that follow, before memory is taken for them.
+func (q *request) addUp(b *body, sum int64) error {
+	for i := range q.inputs {
+		in := &q.inputs[i]
+		if in.size < 0 {
+			continue
+		}
+		count, size, err := q.bytes(in)
+		switch {
+		case err != nil:
+			return err
+		case in.DType == tensor.Bytes && in.size < int64(size):
+			return invalid("%s: %d elements of shape %s take 4 bytes each at least, binary_data_size is %d", in.what(), count, in.Shape, in.size)
+		case in.DType != tensor.Bytes && in.size != int64(size):
+			return invalid("%s: %s of shape %s takes %d bytes, binary_data_size is %d", in.what(), in.DType.V2(), in.Shape, size, in.size)
+		case in.size > b.limit-sum:
+			return tooLarge("the body has more than %d bytes up to the end of %s; limits.message_bytes is %d", b.limit, in.what(), b.limit)
+		}
+		sum += in.size
+	}
+	if b.known >= 0 && sum != b.known {
+		return invalid("the JSON and the inputs' binary_data_size make %d bytes, but the body has %d", sum, b.known)
+	}
+	return nil
+}
+
+// read reads the bytes of an input.
+func (in *input) read(b *body) error {
+	buf, err := b.take(int(in.size))
+	if short := (*ended)(nil); errors.As(err, &short) {
+		return invalid("%s: binary_data_size is %d, but the body ends after %d bytes of it", in.what(), in.size, short.have)
+	}
+	if err != nil {
+		return err
+	}
+	in.Buf, in.Data = buf, buf.Bytes()
+	if in.DType == tensor.Bytes {
+		if err := in.Check(); err != nil {
+			return invalid("%s: %w", in.what(), err)
+		}
+	}
+	return nil
+}
+
+// readRaw reads a body that is one tensor and nothing else, for a model that has one input.
+func (q *request) readRaw(b *body) error {
+	c := q.call
+	m, err := c.door.predict.Model(c.model, c.version)
+	if err != nil {
+		return err
+	}
+	if len(m.Inputs) != 1 {
+		return invalid("a body without JSON (%s: 0) is for models with one input; model %q has %d", headLength, m.Name, len(m.Inputs))
+	}
+	if q.form = asBinary; strings.Contains(c.r.Header.Get("Accept"), "application/json") {
+		q.form = asJSON
+	}
+	buf, data, err := b.all()
+	if err != nil {
+		return err
+	}
+	spec := &m.Inputs[0]
+	in := input{size: -1}
+	in.Name, in.Buf, in.Data = spec.Name, buf, data
+	in.DType, _ = tensor.FromV2(spec.Datatype)
+	if in.DType == tensor.Bytes { // one element
+		in.Data = tensor.AppendElem(nil, data)
+		in.Buf = nil
+		buf.Release()
+	}
+	q.inputs = []input{in}
+	if q.inputs[0].Shape, err = rawShape(spec, in.DType, len(data)); err != nil {
+		q.release()
+	}
+	return err
+}
+
+// rawShape is the shape of a tensor of which nothing is known but its declaration and its bytes: the one dimension that is not declared
+// follows from them. Of two, the first counts rows, and it is one row.
+func rawShape(spec *predict.TensorMetadata, d tensor.DType, size int) (tensor.Shape, error) {
+	shape := append(tensor.Shape{}, spec.Shape...)
+	open, each := -1, 1
+	for i, n := range shape {
+		switch {
+		case n >= 0:
+			each *= n
+		case open == 0:
+			shape[0], open = 1, i
+		case open > 0:
+			return nil, invalid("input %q: its shape %s has more open dimensions than a body without JSON (%s: 0) can tell", spec.Name, tensor.Shape(spec.Shape), headLength)
+		default:
+			open = i
+		}
+	}
+	unit, have := d.Size(), "bytes"
+	if d == tensor.Bytes {
+		unit, size, have = 1, 1, "string"
+	}
+	switch {
+	case open >= 0 && each > 0 && size%(each*unit) == 0:
+		shape[open] = size / (each * unit)
+		return shape, nil
+	case open < 0 && size == each*unit:
+		return shape, nil
+	}
+	return nil, invalid("input %q: %d %s do not make a tensor of %s %s, whose unit is %d", spec.Name, size, have, spec.Datatype, tensor.Shape(spec.Shape), each*unit)
+}

@@ -1,0 +1,314 @@
+package rest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/x448/float16"
+
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// answer writes the answer of a model.
+func (q *request) answer(a *predict.Answer) error {
+	w := q.call.w
+	forms := make([]form, len(a.Outputs))
+	following := int64(0) // bytes after the JSON
+	binaries := false
+	for i := range a.Outputs {
+		if forms[i] = q.form; q.forms != nil && q.forms[i] != unsaid {
+			forms[i] = q.forms[i]
+		}
+		if forms[i] == asBinary {
+			following += int64(len(a.Outputs[i].Data))
+			binaries = true
+		} else if err := writable(&a.Outputs[i]); err != nil {
+			return err
+		}
+	}
+
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	if binaries {
+		h.Set("Content-Type", "application/octet-stream")
+	}
+	if q.timing {
+		h.Set("Server-Timing", fmt.Sprintf("queue;dur=%.3f, execute;dur=%.3f", milliseconds(a.Timing.Queue), milliseconds(a.Timing.Exec)))
+	}
+	to := io.Writer(w)
+	if i := acceptable(q.call.r.Header["Accept-Encoding"]); i >= 0 {
+		pack := packers[i].pool.Get().(packer)
+		pack.Reset(w)
+		defer func() {
+			_ = pack.Close() // an error means the client has gone
+			pack.Reset(nil)
+			packers[i].pool.Put(pack)
+		}()
+		h.Set("Content-Encoding", packers[i].name)
+		to = pack
+	}
+	e := emitters.Get().(*emitter)
+	defer e.free()
+	begin := func() io.Writer {
+		q.call.begun = true
+		w.WriteHeader(http.StatusOK)
+		return to
+	}
+	if binaries {
+		// The header says how long the JSON is, so all of it has to be known; a long one is written twice.
+		e.json(a, forms)
+		length := e.length()
+		h.Set(headLength, strconv.FormatInt(length, 10))
+		if to == w {
+			h.Set("Content-Length", strconv.FormatInt(length+following, 10))
+		}
+		e.begin = begin
+		if e.dropped > 0 {
+			e.dropped, e.buf = 0, e.buf[:0]
+			e.json(a, forms)
+		}
+	} else {
+		e.begin = begin
+		e.json(a, forms)
+		e.buf = append(e.buf, '\n') // for eyes
+		if e.to == nil && to == w {
+			h.Set("Content-Length", strconv.FormatInt(e.length(), 10))
+		}
+	}
+	e.flush()
+	for i := range a.Outputs {
+		if forms[i] == asBinary && e.err == nil {
+			_, e.err = to.Write(a.Outputs[i].Data)
+		}
+	}
+	return nil // an error of writing means the client has gone
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// writable tells whether an output can be JSON.
+func writable(t *tensor.Tensor) error {
+	switch t.DType {
+	case tensor.LongDouble, tensor.Complex64, tensor.Complex128:
+		return invalid("output %q: datatype %s cannot be written as JSON; ask for it with the parameter binary_data", t.Name, t.DType.V2())
+	case tensor.Bytes:
+		at := 0
+		for rest := t.Data; len(rest) > 0; at++ {
+			var elem []byte
+			if elem, rest = element(rest); !utf8.Valid(elem) {
+				return invalid("output %q: element %d is not UTF-8, and cannot be written as JSON; ask for it with the parameter binary_data", t.Name, at)
+			}
+		}
+	}
+	return nil
+}
+
+// element splits the first one off the data of a Bytes tensor, which has been checked.
+func element(data []byte) (elem, rest []byte) {
+	end := 4 + int(binary.LittleEndian.Uint32(data))
+	return data[4:end], data[end:]
+}
+
+// An emitter writes JSON in steps of bounded size. As long as it has nowhere to write, it drops what has no room, and counts it.
+type emitter struct {
+	buf     []byte
+	begin   func() io.Writer // gives to, when there is something to write; nil: nowhere yet
+	to      io.Writer
+	dropped int64
+	err     error // of writing
+}
+
+const (
+	emitterBytes = 64 << 10
+	emitterSpare = 8 << 10 // room for a few elements, or a part of a string
+)
+
+var emitters = sync.Pool{New: func() any { return &emitter{buf: make([]byte, 0, emitterBytes)} }}
+
+func (e *emitter) free() {
+	if cap(e.buf) <= 4*emitterBytes {
+		*e = emitter{buf: e.buf[:0]}
+		emitters.Put(e)
+	}
+}
+
+// length is how much was written as long as there was nowhere to write it.
+func (e *emitter) length() int64 { return e.dropped + int64(len(e.buf)) }
+
+// flush empties the buffer.
+func (e *emitter) flush() {
+	if e.begin == nil {
+		e.dropped += int64(len(e.buf))
+	} else {
+		if e.to == nil {
+			e.to = e.begin()
+		}
+		if e.err == nil {
+			_, e.err = e.to.Write(e.buf)
+		}
+	}
+	e.buf = e.buf[:0]
+}
+
+// room makes sure that there is some for the next element.
+func (e *emitter) room() {
+	if len(e.buf) > emitterBytes-emitterSpare {
+		e.flush()
+	}
+}
+
+// json writes the JSON of an answer.
+func (e *emitter) json(a *predict.Answer, forms []form) {
+	b := append(e.buf, `{"model_name":`...)
+	b = shiva.AppendString(b, a.Model)
+	b = append(b, `,"model_version":`...)
+	b = shiva.AppendString(b, a.Version)
+	e.buf = b
+	if a.ID != "" {
+		e.buf = append(e.buf, `,"id":`...)
+		e.str([]byte(a.ID))
+	}
+	if a.Choice != nil {
+		e.choice(a.Choice)
+	}
+	e.buf = append(e.buf, `,"outputs":[`...)
+	for i := range a.Outputs {
+		e.room()
+		t := &a.Outputs[i]
+		b := e.buf
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"name":`...)
+		b = shiva.AppendString(b, t.Name)
+		b = append(b, `,"datatype":"`...)
+		b = append(b, t.DType.V2()...)
+		b = append(b, `","shape":[`...)
+		for k, n := range t.Shape {
+			if k > 0 {
+				b = append(b, ',')
+			}
+			b = strconv.AppendInt(b, int64(n), 10)
+		}
+		b = append(b, ']')
+		if forms[i] == asBinary {
+			b = append(b, `,"parameters":{"binary_data_size":`...)
+			b = strconv.AppendInt(b, int64(len(t.Data)), 10)
+			e.buf = append(b, "}}"...)
+			continue
+		}
+		e.buf = append(b, `,"data":[`...)
+		e.data(t)
+		e.buf = append(e.buf, "]}"...)
+	}
+	e.buf = append(e.buf, "]}"...)
+}
+
+// choice writes what an application did, as the answer's parameters.
+func (e *emitter) choice(c *gate.Choice) {
+	b := append(e.buf, `,"parameters":{"confidence":`...)
+	b = appendFloat(b, c.Confidence, 64)
+	if len(c.Missing) > 0 { // a parameter is no list
+		b = append(b, `,"missing":`...)
+		b = shiva.AppendString(b, strings.Join(c.Missing, ", "))
+	}
+	if c.Default {
+		b = append(b, `,"default":true,"default_explanation":`...)
+		b = shiva.AppendString(b, c.Explanation)
+	}
+	e.buf = append(b, '}')
+}
+
+// str writes a string, a long one in parts.
+func (e *emitter) str(s []byte) {
+	e.buf = append(e.buf, '"')
+	for len(s) > 0 {
+		e.room()
+		n := min(len(s), emitterSpare/8)
+		for n < len(s) && !utf8.RuneStart(s[n]) {
+			n--
+		}
+		at := len(e.buf)
+		e.buf = shiva.AppendString(e.buf, view(s[:n]))
+		copy(e.buf[at:], e.buf[at+1:len(e.buf)-1]) // without the quotes
+		e.buf = e.buf[:len(e.buf)-2]
+		s = s[n:]
+	}
+	e.buf = append(e.buf, '"')
+}
+
+// data writes the elements of a tensor, flat.
+func (e *emitter) data(t *tensor.Tensor) {
+	if t.DType == tensor.Bytes {
+		first := true
+		for rest := t.Data; len(rest) > 0; {
+			e.room()
+			if !first {
+				e.buf = append(e.buf, ',')
+			}
+			first = false
+			var elem []byte
+			elem, rest = element(rest)
+			e.str(elem)
+		}
+		return
+	}
+	size := t.DType.Size()
+	write := writers[t.DType]
+	for i := 0; i < len(t.Data) && e.err == nil; i += size {
+		if i > 0 {
+			e.buf = append(e.buf, ',')
+		}
+		e.room()
+		e.buf = write(e.buf, t.Data[i:i+size])
+	}
+}
+
+// writers append one element, in host order, as JSON.
+var writers = map[tensor.DType]func(b, v []byte) []byte{
+	tensor.Bool:  func(b, v []byte) []byte { return strconv.AppendBool(b, v[0] != 0) },
+	tensor.Int8:  func(b, v []byte) []byte { return strconv.AppendInt(b, int64(int8(v[0])), 10) },
+	tensor.Int16: func(b, v []byte) []byte { return strconv.AppendInt(b, int64(int16(host.Uint16(v))), 10) },
+	tensor.Int32: func(b, v []byte) []byte { return strconv.AppendInt(b, int64(int32(host.Uint32(v))), 10) },
+	tensor.Int64: func(b, v []byte) []byte { return strconv.AppendInt(b, int64(host.Uint64(v)), 10) },
+
+	tensor.Uint8:  func(b, v []byte) []byte { return strconv.AppendUint(b, uint64(v[0]), 10) },
+	tensor.Uint16: func(b, v []byte) []byte { return strconv.AppendUint(b, uint64(host.Uint16(v)), 10) },
+	tensor.Uint32: func(b, v []byte) []byte { return strconv.AppendUint(b, uint64(host.Uint32(v)), 10) },
+	tensor.Uint64: func(b, v []byte) []byte { return strconv.AppendUint(b, host.Uint64(v), 10) },
+
+	tensor.Float16: func(b, v []byte) []byte {
+		return appendFloat(b, float64(float16.Frombits(host.Uint16(v)).Float32()), 32)
+	},
+	tensor.BFloat16: func(b, v []byte) []byte {
+		return appendFloat(b, float64(math.Float32frombits(uint32(host.Uint16(v))<<16)), 32)
+	},
+	tensor.Float32: func(b, v []byte) []byte { return appendFloat(b, float64(math.Float32frombits(host.Uint32(v))), 32) },
+	tensor.Float64: func(b, v []byte) []byte { return appendFloat(b, math.Float64frombits(host.Uint64(v)), 64) },
+}
+
+var host = binary.NativeEndian
+
+// appendFloat writes the shortest text that gives the same float of so many bits. JSON has neither NaN nor infinities: they
+// are null, as in JavaScript; in binary they travel as they are.
+func appendFloat(b []byte, f float64, bits int) []byte {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return append(b, "null"...)
+	}
+	format := byte('f')
+	if size := math.Abs(f); size != 0 && (size < 1e-6 || size >= 1e21) {
+		format = 'e'
+	}
+	return strconv.AppendFloat(b, f, format, -1, bits)
+}
