@@ -1,0 +1,316 @@
+package rest
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/x448/float16"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// readData reads JSON data as a tensor of that dtype and shape.
+func readData(t testing.TB, d tensor.DType, shape tensor.Shape, data string) (tensor.Tensor, error) {
+	t.Helper()
+	count, ok := shape.Elements()
+	if !ok {
+		t.Fatal("shape")
+	}
+	in := tensor.Tensor{DType: d, Shape: shape, Data: make([]byte, max(8, count*d.Size()))[:count*d.Size()]}
+	text := text{b: []byte(data), depth: 20}
+	if err := text.data(func() string { return "x" }, &in); err != nil {
+		return in, err
+	}
+	return in, text.end()
+}
+
+func TestDataForms(t *testing.T) {
+	for _, c := range []struct {
+		d     tensor.DType
+		shape tensor.Shape
+		data  string
+		want  any // the tensor's memory as this type
+	}{
+		{tensor.Int32, tensor.Shape{2, 3}, `[1,2,3,4,5,6]`, []int32{1, 2, 3, 4, 5, 6}},
+		{tensor.Int32, tensor.Shape{2, 3}, "[ [1, 2,\n3 ]\t, [4,5,6] ] ", []int32{1, 2, 3, 4, 5, 6}},
+		{tensor.Int32, tensor.Shape{1, 2, 1}, `[[[-1],[2]]]`, []int32{-1, 2}},
+		{tensor.Int32, tensor.Shape{}, `[7]`, []int32{7}},
+		{tensor.Int32, tensor.Shape{0}, `[]`, []int32{}},
+		{tensor.Int32, tensor.Shape{2, 0}, `[[],[ ]]`, []int32{}},
+		{tensor.Int32, tensor.Shape{0, 5}, `[]`, []int32{}},
+		{tensor.Int8, tensor.Shape{3}, `[-128,127,-0]`, []int8{-128, 127, 0}},
+		{tensor.Int16, tensor.Shape{2}, `[-32768,32767]`, []int16{-32768, 32767}},
+		{tensor.Int64, tensor.Shape{2}, `[-9223372036854775808,9223372036854775807]`, []int64{math.MinInt64, math.MaxInt64}},
+		{tensor.Uint8, tensor.Shape{2}, `[0,255]`, []uint8{0, 255}},
+		{tensor.Uint16, tensor.Shape{1}, `[65535]`, []uint16{65535}},
+		{tensor.Uint32, tensor.Shape{1}, `[4294967295]`, []uint32{math.MaxUint32}},
+		{tensor.Uint64, tensor.Shape{2}, `[18446744073709551615, 10000000000000000000]`, []uint64{math.MaxUint64, 1e19}},
+		{tensor.Bool, tensor.Shape{2}, `[true,false]`, []bool{true, false}},
+		{tensor.Float32, tensor.Shape{5}, `[1, -2.5, 1e3, 0.1, 3.4028235e38]`, []float32{1, -2.5, 1000, 0.1, math.MaxFloat32}},
+		{tensor.Float64, tensor.Shape{3}, `[0.1, 1e-400, -1.7976931348623157E+308]`, []float64{0.1, 0, -math.MaxFloat64}},
+		{tensor.Float16, tensor.Shape{4}, `[1, 65504, 65519.99, 5.960464477539063e-8]`, []uint16{0x3c00, 0x7bff, 0x7bff, 1}},
+		{tensor.BFloat16, tensor.Shape{3}, `[1, -2, 0.1]`, []uint16{0x3f80, 0xc000, 0x3dcd}},
+		{tensor.Bytes, tensor.Shape{2, 2}, `[["a",""],["\u00e9\n","😀"]]`, "\x01\x00\x00\x00a\x00\x00\x00\x00\x03\x00\x00\x00é\n\x04\x00\x00\x00😀"},
+	} {
+		got, err := readData(t, c.d, c.shape, c.data)
+		if err != nil {
+			t.Errorf("%s %s %s: %v", c.d, c.shape, c.data, err)
+		} else if want := memory(c.want); string(got.Data) != want {
+			t.Errorf("%s %s %s: %x, want %x", c.d, c.shape, c.data, got.Data, want)
+		}
+	}
+}
+
+// memory is a slice's memory.
+func memory(v any) string {
+	if s, ok := v.(string); ok {
+		return s
+	}
+	var b []byte
+	b, err := binary.Append(b, binary.NativeEndian, v)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+// Every refusal names what was expected and what came.
+func TestDataRefusals(t *testing.T) {
+	two := tensor.Shape{2}
+	for _, c := range []struct {
+		d     tensor.DType
+		shape tensor.Shape
+		data  string
+		want  string
+	}{
+		{tensor.Int8, two, `[1,300]`, "invalid input: x: element 1: expected a whole number from -128 to 127, without fraction or exponent (INT8), got 300"},
+		{tensor.Int8, two, `[-129,1]`, "element 0: expected a whole number from -128 to 127"},
+		{tensor.Uint8, two, `[-1,1]`, "element 0: expected a whole number from 0 to 255"},
+		{tensor.Uint64, two, `[1,18446744073709551616]`, "element 1: expected a whole number from 0 to 18446744073709551615"},
+		{tensor.Int64, two, `[9223372036854775808,1]`, "from -9223372036854775808 to 9223372036854775807"},
+		{tensor.Int32, two, `[1,2.0]`, "without fraction or exponent (INT32), got 2.0"},
+		{tensor.Int32, two, `[1e2,2]`, "got 1e2"},
+		{tensor.Float32, two, `[1,3.5e38]`, "element 1: expected a number of at most 3.4028235e+38 (FP32), got 3.5e38"},
+		{tensor.Float32, two, `[1e999999999999999999999,1]`, "element 0: expected a number of at most"},
+		{tensor.Float64, two, `[1e309,1]`, "at most 1.7976931e+308 (FP64)"},
+		{tensor.Float16, two, `[65520,1]`, "at most 65504 (FP16), got 65520"},
+		{tensor.BFloat16, two, `[3.4e38,1]`, "(BF16), got 3.4e38"},
+		{tensor.Float32, two, `[1,"2"]`, `element 1: expected a number of at most 3.4028235e+38 (FP32), got "2"`},
+		{tensor.Float32, two, `[null,1]`, "element 0: expected a number"},
+		{tensor.Float32, two, `[true,1]`, "got true"},
+		{tensor.Float32, two, `[NaN,1]`, `malformed message: JSON: expected a value at byte 1, got "NaN,1]"`},
+		{tensor.Float32, two, `[1,]`, `malformed message: JSON: expected a value at byte 3, got "]"`},
+		{tensor.Float32, two, `[1 2]`, "malformed message: JSON: expected a value at byte 3"},
+		{tensor.Float32, two, `[01,2]`, "malformed message"},
+		{tensor.Float32, two, `[1.,2]`, "malformed message"},
+		{tensor.Float32, two, `[.5,2]`, "malformed message"},
+		{tensor.Float32, two, `[+1,2]`, "malformed message"},
+		{tensor.Float32, two, `[1e,2]`, "malformed message"},
+		{tensor.Float32, two, `[1,2`, "malformed message"},
+		{tensor.Float32, two, `[1,2] x`, "expected the end of the text"},
+		{tensor.Float32, two, `5`, "x: data: expected an array, got 5"},
+		{tensor.Float32, two, `{"a":1}`, "x: data: expected an array"},
+		{tensor.Bool, two, `[1,true]`, "element 0: expected true or false (BOOL), got 1"},
+		{tensor.Bytes, two, `["a",5]`, "element 1: expected a string (BYTES), got 5"},
+		{tensor.Bytes, two, "[\"a\",\"\xff\"]", "not UTF-8"},
+		{tensor.Bytes, two, `["a","\ud800"]`, "malformed message"},
+		{tensor.Float32, tensor.Shape{2, 2}, `[1,2,3]`, "x: shape [2, 2] takes 4 elements, got 3"},
+		{tensor.Float32, tensor.Shape{2, 2}, `[1,2,3,4,5]`, "x: shape [2, 2] takes 4 elements, got 5"},
+		{tensor.Float32, tensor.Shape{2, 2}, `[]`, "takes 4 elements, got 0"},
+		{tensor.Float32, tensor.Shape{2, 2}, `[[1,2],[3]]`, "takes 4 elements, got 3"},
+		{tensor.Float32, tensor.Shape{2, 2}, `[[1,2,3],[4]]`, "4 elements, but its arrays are not as long as shape [2, 2] says"},
+		{tensor.Float32, tensor.Shape{2, 2}, `[[1],[2],[3],[4]]`, "not as long as shape [2, 2] says"},
+		{tensor.Float32, tensor.Shape{2, 2}, `[[1,2],3,4]`, "both arrays and other values"},
+		{tensor.Float32, tensor.Shape{2, 2}, `[[[1,2]],[[3,4]]]`, "shape [2, 2] has 2 dimensions, but data is nested 3 deep"},
+		{tensor.Float32, tensor.Shape{4}, `[[1,2],[3,4]]`, "shape [4] has 1 dimensions, but data is nested 2 deep"},
+		{tensor.Float32, tensor.Shape{1, 2, 2}, `[[1,2],[3,4]]`, "shape [1, 2, 2] has 3 dimensions, but data is nested 2 deep"},
+		{tensor.Float32, tensor.Shape{2, 2}, `[[1,2],[3,"4"]]`, `element 3: expected a number of at most 3.4028235e+38 (FP32), got "4"`},
+		{tensor.Float32, tensor.Shape{0}, `[1]`, "takes 0 elements, got 1"},
+		{tensor.Float32, two, strings.Repeat("[", 100), "malformed message"},
+	} {
+		_, err := readData(t, c.d, c.shape, c.data)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s %s %.40s:\ngot  %v\nwant %s", c.d, c.shape, c.data, err, c.want)
+		}
+	}
+}
+
+// Floats are the nearest to their texts, bit by bit as strconv has them: random ones in several notations, and those around the
+// midpoints between two floats, where a second rounding would show.
+func TestFloatsAreNearest(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	check := func(s string) {
+		t.Helper()
+		want, err := strconv.ParseFloat(s, 32)
+		n := scan([]byte(s), 0)
+		got, ok := n.float32([]byte(s), 0)
+		if n.end != len(s) || ok != (err == nil) || ok && math.Float32bits(got) != math.Float32bits(float32(want)) {
+			t.Fatalf("%s: float32 %v %v, want %v %v", s, got, ok, want, err)
+		}
+		var one [1]float32
+		end, done := floats([]byte(s+"]"), 0, one[:])
+		if loop := done == 1 && end == len(s)+1; loop != (err == nil) || loop && math.Float32bits(one[0]) != math.Float32bits(float32(want)) {
+			t.Fatalf("%s: in the loop %v %v, want %v %v", s, one[0], loop, want, err)
+		}
+		want, err = strconv.ParseFloat(s, 64)
+		wide, ok := n.float64([]byte(s), 0)
+		if ok != (err == nil) || ok && math.Float64bits(wide) != math.Float64bits(want) {
+			t.Fatalf("%s: float64 %v %v, want %v %v", s, wide, ok, want, err)
+		}
+	}
+	for _, s := range strings.Fields("0 -0 0.0 0e5 -0e-999999999 1e-46 7e-46 1.4e-45 1.1754942e-38 1.17549435e-38 3.4028235e38 3.4028236e38 1e39 9007199254740993 16777217 " +
+		"1.00000005960464477539062500000000000000000000001 1.000000059604644775390625 0.00000000000000000000000000000000000000000000000001 123456789012345678901234567890e-30") {
+		check(s)
+	}
+	for range 30_000 {
+		f := math.Float32frombits(random.Uint32() &^ (1 << 30)) // exponents below 1: the rest is mirrored by the notations
+		if f != f {
+			continue
+		}
+		check(strconv.FormatFloat(float64(f), 'g', -1, 32))
+		check(strconv.FormatFloat(float64(f), 'f', -1, 64))
+		check(strconv.FormatFloat(float64(f)*1e20, 'e', random.IntN(20), 64))
+		// The midpoint to the next float, exactly, and a little to either side.
+		mid := (float64(f) + float64(math.Nextafter32(f, 2))) / 2
+		for _, m := range []float64{mid, math.Nextafter(mid, 2), math.Nextafter(mid, -2)} {
+			check(strconv.FormatFloat(m, 'g', 17+random.IntN(3), 64))
+		}
+	}
+}
+
+// Half floats are the nearest ones: each stands for itself, and so does what lies within half of a step from it.
+func TestHalvesAreNearest(t *testing.T) {
+	for bits := range 1 << 16 {
+		h := float16.Frombits(uint16(bits))
+		f := float64(h.Float32())
+		if math.IsNaN(f) || math.IsInf(f, 0) {
+			continue
+		}
+		if got, ok := half(f); !ok || got != uint16(bits) {
+			t.Fatalf("FP16 %#04x is %v, read as %#04x %v", bits, f, got, ok)
+		}
+		if up := float64(float16.Frombits(uint16(bits + 1)).Float32()); bits&0x7fff < 0x7bfe {
+			mid := (f + up) / 2
+			even := uint16(bits + bits&1)
+			for _, c := range []struct {
+				f    float64
+				want uint16
+			}{{mid, even}, {mid + (f-up)*1e-9, uint16(bits)}, {mid - (f-up)*1e-9, uint16(bits + 1)}} {
+				if got, _ := half(c.f); got != c.want {
+					t.Fatalf("FP16 of %v is %#04x, want %#04x", c.f, got, c.want)
+				}
+			}
+		}
+		b := math.Float32frombits(uint32(bits) << 16)
+		if got, ok := bfloat(float64(b)); b == b && !math.IsInf(float64(b), 0) && (!ok || got != uint16(bits)) {
+			t.Fatalf("BF16 %#04x is %v, read as %#04x %v", bits, b, got, ok)
+		}
+	}
+}
+
+// FuzzData reads arrays as encoding/json does: the same texts, the same values.
+func FuzzData(f *testing.F) {
+	for _, seed := range []string{`[1,2,3]`, `[-0.5e+3 , 1E400]`, `[]`, `[[1],[2]]`, `[18446744073709551615,1.0,null]`, `["a\u0041"]`, `[1,]`, "[0.000000000000000000000000000000000000001]"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, data string) {
+		fuzzOne[float32](t, tensor.Float32, data)
+		fuzzOne[float64](t, tensor.Float64, data)
+		fuzzOne[int8](t, tensor.Int8, data)
+		fuzzOne[uint16](t, tensor.Uint16, data)
+		fuzzOne[int32](t, tensor.Int32, data)
+		fuzzOne[int64](t, tensor.Int64, data)
+		fuzzOne[uint64](t, tensor.Uint64, data)
+		// Nested as deep as it likes, against a flat reading of the same.
+		for _, shape := range []tensor.Shape{{2, 2}, {1, 3, 1}, {0, 2}, {}} {
+			got, err := readData(t, tensor.Int32, shape, data)
+			if count, _ := shape.Elements(); err == nil {
+				flat, err := readData(t, tensor.Int32, tensor.Shape{count}, "["+strings.NewReplacer("[", "", "]", "").Replace(strings.ReplaceAll(data, "[]", ""))+"]")
+				if count > 0 && (err != nil || string(flat.Data) != string(got.Data)) {
+					t.Errorf("%q as %s: %x, flat %x %v", data, shape, got.Data, flat.Data, err)
+				}
+			}
+		}
+	})
+}
+
+func fuzzOne[T float32 | float64 | int8 | uint16 | int32 | int64 | uint64](t *testing.T, d tensor.DType, data string) {
+	var loose []*T
+	err := json.Unmarshal([]byte(data), &loose)
+	values := make([]T, len(loose))
+	for i, v := range loose {
+		if v == nil {
+			err = fmt.Errorf("null")
+			continue
+		}
+		values[i] = *v
+	}
+	if !strings.HasPrefix(strings.TrimLeft(data, " \t\r\n"), "[") {
+		err = fmt.Errorf("no array")
+	}
+	got, mine := readData(t, d, tensor.Shape{len(values)}, data)
+	if (err == nil) != (mine == nil) {
+		t.Fatalf("%q as %s: %v, encoding/json: %v", data, d, mine, err)
+	}
+	if err != nil {
+		return
+	}
+	want := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), len(got.Data))
+	if string(got.Data) != string(want) {
+		t.Fatalf("%q as %s: %x, encoding/json: %x", data, d, got.Data, want)
+	}
+}
+
+// imageText is the JSON of an image of 3x224x224 floats, as a client in Python writes it: the digits of a float64 that was a float32.
+func imageText(bits int) []byte {
+	random := rand.New(rand.NewPCG(3, 4))
+	b := []byte{'['}
+	for i := range 3 * 224 * 224 {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendFloat(b, float64(random.Float32()), 'g', -1, bits)
+	}
+	return append(b, ']')
+}
+
+// BenchmarkData reads 150,528 floats. x-encoding/json is how many times faster that is than encoding/json into a slice, in
+// the same run.
+func BenchmarkData(b *testing.B) {
+	for _, c := range []struct {
+		name string
+		bits int
+	}{{"shortest", 32}, {"python", 64}} {
+		b.Run(c.name, func(b *testing.B) {
+			data := imageText(c.bits)
+			in := tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{3 * 224 * 224}, Data: make([]byte, 4*3*224*224)}
+			slice := make([]float32, 3*224*224)
+			var theirs, ours time.Duration
+			b.SetBytes(int64(len(data)))
+			for b.Loop() {
+				start := time.Now()
+				t := text{b: data, depth: 1}
+				if err := t.data(nil, &in); err != nil {
+					b.Fatal(err)
+				}
+				ours += time.Since(start)
+				b.StopTimer()
+				start = time.Now()
+				if err := json.Unmarshal(data, &slice); err != nil {
+					b.Fatal(err)
+				}
+				theirs += time.Since(start)
+				b.StartTimer()
+			}
+			b.ReportMetric(float64(theirs)/float64(ours), "x-encoding/json")
+		})
+	}
+}

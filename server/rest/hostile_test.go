@@ -1,0 +1,363 @@
+package rest
+
+import (
+	"bytes"
+	"compress/flate"
+	"compress/gzip"
+	"compress/zlib"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// packed is text under a content coding; "bare" is deflate without the frame of zlib.
+func packed(t testing.TB, coding, text string) string {
+	t.Helper()
+	var b bytes.Buffer
+	var w io.WriteCloser
+	switch coding {
+	case "gzip":
+		w = gzip.NewWriter(&b)
+	case "deflate":
+		w = zlib.NewWriter(&b)
+	case "bare":
+		w, _ = flate.NewWriter(&b, flate.BestSpeed)
+	}
+	if _, err := io.WriteString(w, text); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func unpacked(t testing.TB, coding string, b []byte) string {
+	t.Helper()
+	var r io.Reader = bytes.NewReader(b)
+	var err error
+	switch coding {
+	case "gzip":
+		r, err = gzip.NewReader(r)
+	case "deflate":
+		r, err = zlib.NewReader(r)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(all)
+}
+
+func TestContentCodings(t *testing.T) {
+	r := newRig(t, nil)
+	r.floats("m")
+	for range 2 { // the second time with what the first one left in the pools
+		for coding, header := range map[string]string{"gzip": "gzip", "deflate": "deflate", "bare": "deflate"} {
+			if a := r.ask("POST", inferM, packed(t, coding, fp32(2, "")), "Content-Encoding: "+header); a.status != 200 || string(a.body) != echoed(2, "") || a.header.Get("Content-Encoding") != "" {
+				t.Errorf("%s: %v", coding, a)
+			}
+			// The length of the head is that of the plain text, around which everything is packed.
+			head := `{"inputs":[{"name":"input0","datatype":"FP32","shape":[1,4],"parameters":{"binary_data_size":16}}],"parameters":{"binary_data_output":true}}`
+			data := memory([]float32{1, 2, 3, 4.5})
+			a := r.ask("POST", inferM, packed(t, coding, head+data), "Content-Encoding: "+header, "Accept-Encoding: "+header, "Inference-Header-Content-Length: "+strconv.Itoa(len(head)))
+			if a.status != 200 || a.header.Get("Content-Encoding") != header {
+				t.Fatalf("%s: %v %v", coding, a, a.header)
+			}
+			plain := unpacked(t, header, a.body)
+			if n, _ := strconv.Atoi(a.header.Get("Inference-Header-Content-Length")); plain[n:] != data || !strings.HasSuffix(plain[:n], "]}") {
+				t.Errorf("%s: %q after %d", coding, plain, n)
+			}
+		}
+	}
+	for accept, want := range map[string]string{
+		"": "", "identity": "", "*": "", "br": "", "gzip": "gzip", "deflate": "deflate", "deflate, gzip": "gzip", "GZIP;q=0.5, deflate;q=0.8": "deflate",
+		"gzip;q=0": "", "gzip; q=0.0, deflate": "deflate", "gzip;q=x": "", "br;q=1, gzip;q=0.1": "gzip",
+	} {
+		a := r.ask("POST", inferM, fp32(2, ""), "Accept-Encoding: "+accept)
+		if got := a.header.Get("Content-Encoding"); got != want || strings.TrimSpace(unpacked(t, got, a.body)) != echoed(2, "") {
+			t.Errorf("Accept-Encoding %q: %q", accept, got)
+		}
+		if a := r.ask("POST", inferM, "{", "Accept-Encoding: "+accept); a.header.Get("Content-Encoding") != "" {
+			t.Errorf("an error came packed: %v", a)
+		}
+	}
+	good := packed(t, "gzip", fp32(1, ""))
+	for name, c := range map[string]struct {
+		body, coding string
+		status       int
+		words        string
+	}{
+		"cut":           {good[:len(good)-5], "gzip", 400, "not what Content-Encoding says"},
+		"no gzip":       {fp32(1, ""), "gzip", 400, "not what Content-Encoding"},
+		"no deflate":    {fp32(1, ""), "deflate", 400, "not what Content-Encoding"},
+		"empty":         {"", "gzip", 400, "not what Content-Encoding"},
+		"wrong sum":     {good[:len(good)-8] + "\x00\x00\x00\x00" + good[len(good)-4:], "gzip", 400, "checksum"},
+		"more after it": {packed(t, "deflate", fp32(1, "")) + "x", "deflate", 400, "after the end of its compressed data"},
+		"unknown":       {fp32(1, ""), "br", 415, `Content-Encoding "br"; expected gzip, deflate or none`},
+		"two":           {good, "gzip, gzip", 415, "gzip, gzip"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r.refused(r.ask("POST", inferM, c.body, "Content-Encoding: "+c.coding), c.status, c.words)
+		})
+	}
+	if a := r.ask("POST", inferM, fp32(1, ""), "Content-Encoding: identity"); a.status != 200 {
+		t.Errorf("identity: %v", a)
+	}
+}
+
+// heap is what lives on it.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// A body that unpacks to more than the limit is refused there, whatever it would become.
+func TestBombs(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Limits.MessageBytes = 1 << 20 })
+	r.floats("m")
+	var b bytes.Buffer
+	w, _ := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	zeros := make([]byte, 1<<20)
+	for range 200 {
+		if _, err := w.Write(zeros); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	before := heap()
+	for range 20 {
+		r.refused(r.ask("POST", inferM, b.String(), "Content-Encoding: gzip"), 413, "limits.message_bytes is 1048576")
+	}
+	if grown := heap() - before; grown > 16<<20 {
+		t.Errorf("20 bombs of 200 MB left %d bytes on the heap", grown)
+	}
+	// Nothing in very many members.
+	empty := strings.Repeat(packed(t, "gzip", ""), 60_000)
+	r.refused(r.ask("POST", inferM, empty, "Content-Encoding: gzip"), 413, "limits.message_bytes is 1048576")
+	// And plainly too long, with and without saying so.
+	r.refused(r.ask("POST", inferM, string(zeros)+"x"), 413, "the body has 1048577 bytes, limits.message_bytes is 1048576")
+	a, err := r.try("POST", inferM, io.MultiReader(bytes.NewReader(zeros), strings.NewReader("x")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.refused(a, 413, "limits.message_bytes is 1048576")
+	a, err = r.try("POST", inferM, io.MultiReader(strings.NewReader(fp32(1, ""))))
+	if err != nil || a.status != 200 {
+		t.Errorf("a chunked body: %v %v", a, err)
+	}
+}
+
+// A client that announces much and sends little holds little.
+func TestClaims(t *testing.T) {
+	r := newRig(t, nil)
+	r.floats("m")
+	const size = 16 << 20
+	head := fmt.Sprintf(`{"inputs":[{"name":"input0","datatype":"FP32","shape":[%d,4],"parameters":{"binary_data_size":%d}}]}`, (size-1024)/16, size-1024)
+	var conns []net.Conn
+	const clients = 40
+	for i := range clients {
+		switch i % 4 {
+		case 0: // bytes
+			conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n%sx", inferM, len(head)+size-1024, len(head), head)))
+		case 1: // JSON
+			conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n{", inferM, size)))
+		case 2: // the head
+			conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n{", inferM, size, size)))
+		case 3: // nobody knows how much
+			conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n100000\r\n{", inferM)))
+		}
+	}
+	waitFor(t, "all to have begun", func() bool { return r.pool.InUse() >= clients*firstStage })
+	if used := r.pool.InUse(); used > clients*8*firstStage {
+		t.Errorf("%d clients that sent a byte each hold %d bytes", clients, used)
+	}
+	for _, c := range conns {
+		c.Close()
+	}
+	waitFor(t, "the memory to come back", func() bool { return r.pool.InUse() == 0 })
+}
+
+// Memory that is not there is not taken: the surplus is told to come again.
+func TestMemoryBudget(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Pool = tensor.NewPool(256 << 10) })
+	r.floats("m")
+	big := fp32(20_000, "")
+	r.refused(r.ask("POST", inferM, big), 429, "overloaded", "limits.payload_bytes")
+	if a := r.ask("POST", inferM, fp32(1, "")); a.status != 200 {
+		t.Errorf("afterwards: %v", a)
+	}
+	if n := r.door.cfg.Pool.InUse(); n != 0 {
+		t.Errorf("%d bytes are out", n)
+	}
+}
+
+// A body that does not come is given up in time, and a head as well; nobody waits for it.
+func TestSlowClients(t *testing.T) {
+	r := newRig(t, func(c *Config) {
+		c.MessageTimeout, c.HeaderTimeout = 100*time.Millisecond, 100*time.Millisecond
+	})
+	r.floats("m")
+	start := time.Now()
+	body := r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{", inferM))
+	a := r.answerOn(body)
+	r.refused(a, 408, "deadline exceeded: 1 bytes of the body came within", "rest.message_timeout = 100ms")
+	if _, err := body.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the connection goes on: %v", err)
+	}
+	head := r.raw("POST /v2/mod")
+	if n, err := io.Copy(io.Discard, head); err != nil {
+		t.Errorf("half a head: %d %v", n, err)
+	}
+	// One that nobody reads is discarded no longer.
+	r.refused(r.answerOn(r.raw("POST /v2/models/x/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")), 404, `"x"`)
+	if took := time.Since(start); took < 300*time.Millisecond {
+		t.Errorf("three timeouts of 100 ms took %v", took)
+	}
+	// A connection that had a slow body is as good as any after it.
+	c := r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+	r.answerOn(c)
+	time.Sleep(150 * time.Millisecond)
+	if _, err := io.WriteString(c, "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if a := r.answerOn(c); a.status != 200 {
+		t.Errorf("after a pause between two requests: %v", a)
+	}
+}
+
+// A client that sends on while it was refused long ago still reads why.
+func TestRefusalWhileSending(t *testing.T) {
+	r := newRig(t, nil)
+	body := strings.Repeat("x", 8<<20)
+	r.refused(r.ask("POST", "/v2/models/none/infer", body), 404, `"none"`)
+	r.refused(r.ask("POST", "/nowhere", body), 404, "no such path")
+}
+
+// A client that goes while it sends is no answer's concern.
+func TestClientGoneWhileSending(t *testing.T) {
+	r := newRig(t, nil)
+	r.floats("m")
+	c := r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{", inferM))
+	waitFor(t, "the body to begin", func() bool { return r.pool.InUse() > 0 })
+	c.Close()
+	waitFor(t, "the memory to come back", func() bool { return r.pool.InUse() == 0 })
+	waitFor(t, "its count", func() bool { return r.metrics.Unrouted().Totals().Failed.Count == 1 })
+}
+
+// wide declares rows of a megabyte.
+var wide = spec(tensor.Spec{Name: "input0", DType: tensor.Uint8, Shape: tensor.Shape{-1, 1 << 20}})
+
+// A client that does not read its answer is closed, and its memory comes back.
+func TestStalledReader(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.StallTimeout = 100 * time.Millisecond; c.Limits.MessageBytes = 64 << 20 })
+	r.model("m", wide, scheduler.WorkerFunc(r.echo))
+	const size = 32 << 20
+	c := r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nInference-Header-Content-Length: 0\r\n\r\n", inferM, size))
+	if _, err := c.Write(make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the answer to begin", func() bool { return r.metrics.Model("m", "1").Totals().Succeeded.Count == 1 })
+	waitFor(t, "the answer to be given up", func() bool { return r.pool.InUse() == 0 && r.metrics.Door("rest").Connections() == 0 })
+	if n, err := io.Copy(io.Discard, c); n >= size || n == 0 {
+		t.Errorf("read %d bytes of an answer that was given up: %v", n, err)
+	}
+}
+
+// Above the limit of connections a client is told why, and the next one is let in when one has left.
+func TestConnectionLimit(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Connections = 2 })
+	inside := []net.Conn{r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"), r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")}
+	for _, c := range inside {
+		r.answerOn(c)
+	}
+	r.refused(r.answerOn(r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")), 429, "rest.connections = 2")
+	inside[0].Close()
+	waitFor(t, "a place", func() bool { return r.metrics.Door("rest").Connections() == 1 })
+	if a := r.answerOn(r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")); a.status != 200 {
+		t.Errorf("after one has left: %v", a)
+	}
+	waitFor(t, "the refused one to be closed", func() bool { return r.door.refused.Load() == 0 })
+}
+
+// A drain answers what is inside, refuses what comes, and does not wait for bodies that are still arriving.
+func TestDrain(t *testing.T) {
+	r := newRig(t, nil)
+	w := r.held("m")
+	inside := make(chan answer, 1)
+	go func() { inside <- r.ask("POST", inferM, fp32(1, "")) }()
+	waitFor(t, "the request inside", func() bool { return len(w.Pending()) == 1 })
+	arriving := r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{", inferM))
+	idle := r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+	r.answerOn(idle)
+	silent := r.raw("")
+	waitFor(t, "all connections", func() bool { return r.metrics.Door("rest").Connections() == 4 })
+	waitFor(t, "the body to begin", func() bool { return r.pool.InUse() > 64 })
+	r.gate.Drain()
+	r.ready = false
+	r.refused(r.ask("POST", inferM, fp32(1, "")), 503, "draining")
+	if err := w.Answer(); err != nil {
+		t.Fatal(err)
+	}
+	if a := <-inside; a.status != 200 {
+		t.Errorf("inside: %v", a)
+	}
+	start := time.Now()
+	r.stop()
+	if took := time.Since(start); took > 4*time.Second {
+		t.Errorf("the drain waited %v for a body or a request", took)
+	}
+	r.refused(r.answerOn(arriving), 503, "draining")
+	for name, c := range map[string]net.Conn{"idle": idle, "silent": silent} {
+		if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
+			t.Errorf("the %s connection stays: %d %v", name, n, err)
+		}
+	}
+}
+
+// Requests one after the other on a connection that never ends, pipelined ones too.
+func TestKeepAlive(t *testing.T) {
+	r := newRig(t, nil)
+	r.floats("m")
+	body := fp32(1, "")
+	one := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", inferM, len(body), body)
+	c := r.raw(strings.Repeat(one, 3) + strings.Replace(one, "Host: x", "Host: x\r\nConnection: close", 1))
+	all, err := io.ReadAll(c)
+	if err != nil || strings.Count(string(all), echoed(1, "")) != 4 {
+		t.Errorf("%v: %s", err, all)
+	}
+}
+
+// A body of 100 MB passes, and 100-continue is answered when the body is wanted.
+func TestLargeBody(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Limits.MessageBytes = 256 << 20 })
+	r.model("m", wide, scheduler.WorkerFunc(r.echo))
+	body := bytes.Repeat([]byte("0123456789"), 10<<20)[:100<<20]
+	a, err := r.try("POST", inferM, bytes.NewReader(body), "Inference-Header-Content-Length: 0", "Expect: 100-continue")
+	if err != nil || a.status != 200 || !bytes.HasSuffix(a.body, body) {
+		t.Errorf("%d bytes: %d %v", len(a.body), a.status, err)
+	}
+	// A refusal before the body spares it.
+	rest := bytes.NewReader(body)
+	r.client.Transport.(*http.Transport).ExpectContinueTimeout = time.Minute
+	a, err = r.try("POST", "/v2/models/none/infer", rest, "Expect: 100-continue")
+	if err != nil || a.status != 404 || rest.Len() != len(body) {
+		t.Errorf("%v %v, %d bytes of the body were sent", a, err, len(body)-rest.Len())
+	}
+}
