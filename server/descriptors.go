@@ -10,24 +10,24 @@ import (
 // containers and the pipes of their processes. gnet ends when an accept finds no descriptor left, so these
 // are set aside before any client is let in.
 const (
-	reserved   = 64 // the admin door's 16 connections are among them
+	reserved   = 80 // the admin door's 16 connections are among them
 	perProcess = 4  // pipes and what starting one takes
 )
 
 // A share is how many connections of each kind there may be.
-type share struct{ tcp, grpc, containers int }
+type share struct{ tcp, rest, grpc, containers int }
 
 // split divides the process's descriptors among those that are wanted. Containers get at most a quarter, and clients over
-// gRPC, whose connections carry many calls, an eighth.
+// HTTP, and those over gRPC, whose connections carry many calls, an eighth each.
 func split(wanted share, processes int) (share, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return share{}, fmt.Errorf("server: how many files may be open: %w", err)
 	}
 	free := int(min(limit.Cur, 1<<30)) - reserved - perProcess*processes
-	s := share{grpc: min(wanted.grpc, free/8), containers: min(wanted.containers, free/4)}
-	s.tcp = min(wanted.tcp, free-s.grpc-s.containers)
-	if s.tcp < 1 || s.grpc < 1 || s.containers < 1 {
+	s := share{rest: min(wanted.rest, free/8), grpc: min(wanted.grpc, free/8), containers: min(wanted.containers, free/4)}
+	s.tcp = min(wanted.tcp, free-s.rest-s.grpc-s.containers)
+	if s.tcp < 1 || s.rest < 1 || s.grpc < 1 || s.containers < 1 {
 		return share{}, fmt.Errorf("server: %d open files are too few: %d are set aside for the server itself and %d for %d processes; raise the limit (ulimit -n)",
 			limit.Cur, reserved, perProcess*processes, processes)
 	}

@@ -1,9 +1,10 @@
 // Package server puts the rooms together: doors for clients, the gate, the scheduler, and the listener
 // that model containers connect to.
 //
-//	clients ──Shiva──► server/tcp ─────────────► gate ─► scheduler ─► containers ──ZMTP──► model containers
-//	clients ──gRPC───► server/grpc ─► predict ────┘
-//	operator ─HTTP──► server/admin                        supervisor ──────► their processes
+//	clients ──Shiva───► server/tcp ─────────────► gate ─► scheduler ─► containers ──ZMTP──► model containers
+//	clients ──V2/HTTP─► server/rest ─► predict ────┤
+//	clients ──gRPC────► server/grpc ─► predict ────┘
+//	operator ─HTTP────► server/admin                        supervisor ──────► their processes
 //
 // A Server is started once and shut down once. It owns every goroutine it starts and has joined all of
 // them when Shutdown returns.

@@ -21,6 +21,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/server/rest"
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/server/tcp"
 	"github.com/shivad/shivad/shiva"
@@ -53,6 +54,7 @@ type Server struct {
 	admin      *admin.Server
 	containers *containers.Listener
 	door       *tcp.Door
+	rest       *rest.Door
 	grpc       *grpc.Door
 	processes  []*process
 	dialers    []*containers.Dialer
@@ -75,7 +77,7 @@ type Server struct {
 // Addrs are the addresses in use: where the configuration says port 0, the ports that were taken. nil
 // where it leaves a door out.
 type Addrs struct {
-	TCP, GRPC                                  net.Addr
+	TCP, REST, GRPC                            net.Addr
 	Containers                                 []net.Addr
 	ContainersV1b, ContainersV2, ContainersV2a []net.Addr
 	Admin                                      net.Addr
@@ -170,15 +172,16 @@ func (s *Server) Start() (err error) {
 	for _, c := range s.cfg.Supervised {
 		processes += max(c.Replicas, 1)
 	}
-	wanted := share{s.cfg.TCP.Connections, s.cfg.GRPC.Connections, s.cfg.Containers.Sessions}
+	wanted := share{s.cfg.TCP.Connections, s.cfg.REST.Connections, s.cfg.GRPC.Connections, s.cfg.Containers.Sessions}
 	got, err := split(wanted, processes)
 	if err != nil {
 		return err
 	}
 	if got != wanted {
 		s.log.Info("fewer connections than configured, as the process may not open more files",
-			"tcp.connections", got.tcp, "grpc.connections", got.grpc, "containers.sessions", got.containers)
-		s.cfg.TCP.Connections, s.cfg.GRPC.Connections, s.cfg.Containers.Sessions = got.tcp, got.grpc, got.containers
+			"tcp.connections", got.tcp, "rest.connections", got.rest, "grpc.connections", got.grpc, "containers.sessions", got.containers)
+		s.cfg.TCP.Connections, s.cfg.REST.Connections = got.tcp, got.rest
+		s.cfg.GRPC.Connections, s.cfg.Containers.Sessions = got.grpc, got.containers
 	}
 	if s.cfg.Admin.Listen != "" {
 		if s.admin, err = admin.Listen(s.cfg.Admin.Listen, admin.Handler(s.sources()), s.log); err != nil {
@@ -215,6 +218,11 @@ func (s *Server) Start() (err error) {
 			return err
 		}
 	}
+	if s.cfg.REST.Listen != "" {
+		if s.rest, err = rest.Listen(s.restConfig()); err != nil {
+			return err
+		}
+	}
 	if s.cfg.GRPC.Listen != "" {
 		if s.grpc, err = grpc.Listen(s.grpcConfig()); err != nil {
 			return err
@@ -231,18 +239,22 @@ func (s *Server) Start() (err error) {
 
 // watch reports a door that ends by itself; stop ends it.
 func (s *Server) watch() {
-	var admin <-chan error
+	var admin, rest, grpc <-chan error
 	if s.admin != nil {
 		admin = s.admin.Failed()
 	}
-	var grpc <-chan error
+	if s.rest != nil {
+		rest = s.rest.Failed()
+	}
 	if s.grpc != nil {
 		grpc = s.grpc.Failed()
 	}
 	select {
-	case err := <-grpc:
-		s.failed <- err
 	case err := <-admin:
+		s.failed <- err
+	case err := <-rest:
+		s.failed <- err
+	case err := <-grpc:
 		s.failed <- err
 	case <-s.stopping:
 	}
@@ -257,6 +269,19 @@ func (s *Server) doorConfig() tcp.Config {
 		OutboundBytes: int(c.OutboundBytes), OutboundStall: c.StallTimeout,
 		Resync: c.Resync, ResyncBytes: int(c.ResyncBytes),
 		Limits: shiva.Limits{
+			MessageBytes: int64(l.MessageBytes), MetadataBytes: int(l.MetadataBytes),
+			Tensors: l.Tensors, Rank: l.Rank, JSONDepth: l.JSONDepth,
+		},
+	}
+}
+
+func (s *Server) restConfig() rest.Config {
+	c, l := s.cfg.REST, s.cfg.Limits
+	return rest.Config{
+		Addr: c.Listen, Predict: s.predict, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("rest"),
+		Connections: c.Connections, IdleTimeout: c.IdleTimeout, HeaderTimeout: c.HeaderTimeout,
+		MessageTimeout: c.MessageTimeout, StallTimeout: c.StallTimeout,
+		Limits: rest.Limits{
 			MessageBytes: int64(l.MessageBytes), MetadataBytes: int(l.MetadataBytes),
 			Tensors: l.Tensors, Rank: l.Rank, JSONDepth: l.JSONDepth,
 		},
@@ -283,6 +308,9 @@ func (s *Server) Addrs() Addrs {
 	var a Addrs
 	if s.door != nil {
 		a.TCP = s.door.Addr()
+	}
+	if s.rest != nil {
+		a.REST = s.rest.Addr()
 	}
 	if s.grpc != nil {
 		a.GRPC = s.grpc.Addr()
@@ -327,6 +355,9 @@ func (s *Server) stop(ctx context.Context) error {
 	defer cancel()
 	if s.door != nil {
 		faults = append(faults, s.door.Shutdown(ctx))
+	}
+	if s.rest != nil {
+		faults = append(faults, s.rest.Shutdown(ctx))
 	}
 	if s.grpc != nil {
 		// A client that takes nothing must not use up the time of what comes after it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"runtime"
@@ -29,8 +30,7 @@ import (
 func start(t *testing.T, change func(*config.Config)) *Server {
 	t.Helper()
 	cfg := config.Default()
-	cfg.TCP.Listen, cfg.GRPC.Listen = "127.0.0.1:0", "127.0.0.1:0"
-	cfg.Admin.Listen, cfg.Containers.Listen = "127.0.0.1:0", config.Addrs{"127.0.0.1:0"}
+	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", config.Addrs{"127.0.0.1:0"}
 	if change != nil {
 		change(&cfg)
 	}
@@ -116,7 +116,7 @@ func TestServerFromStartToStop(t *testing.T) {
 	}
 	var status admin.Status
 	if code := get(t, s, "/v1/status", &status); code != http.StatusOK || !status.Readiness.Ready ||
-		status.Listen.TCP != s.Addrs().TCP.String() || status.Listen.GRPC != s.Addrs().GRPC.String() || len(status.Doors) != 2 || status.Version != Version {
+		status.Listen.TCP != s.Addrs().TCP.String() || status.Listen.REST != s.Addrs().REST.String() || status.Listen.GRPC != s.Addrs().GRPC.String() || len(status.Doors) != 3 || status.Version != Version {
 		t.Errorf("status %d: %+v", code, status)
 	}
 	var models admin.ModelList
@@ -177,13 +177,13 @@ func TestStartUndoesItself(t *testing.T) {
 	defer taken.Close()
 	for name, change := range map[string]func(*config.Config){
 		"tcp":        func(c *config.Config) { c.TCP.Listen = taken.Addr().String() },
+		"rest":       func(c *config.Config) { c.REST.Listen = taken.Addr().String() },
 		"grpc":       func(c *config.Config) { c.GRPC.Listen = taken.Addr().String() },
 		"containers": func(c *config.Config) { c.Containers.Listen = config.Addrs{taken.Addr().String()} },
 		"admin":      func(c *config.Config) { c.Admin.Listen = taken.Addr().String() },
 	} {
 		cfg := config.Default()
-		cfg.TCP.Listen, cfg.GRPC.Listen = "127.0.0.1:0", "127.0.0.1:0"
-		cfg.Admin.Listen, cfg.Containers.Listen = "127.0.0.1:0", config.Addrs{"127.0.0.1:0"}
+		cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", config.Addrs{"127.0.0.1:0"}
 		change(&cfg)
 		s, err := New(cfg, nil)
 		if err != nil {
@@ -212,7 +212,7 @@ func TestGRPCDoor(t *testing.T) {
 	}
 	var status admin.Status
 	get(t, s, "/v1/status", &status)
-	if d := status.Doors[1]; d.Name != "grpc" || d.Connections != 1 || d.InFlight != 0 {
+	if d := status.Doors[2]; d.Name != "grpc" || d.Connections != 1 || d.InFlight != 0 {
 		t.Errorf("%+v", d)
 	}
 	if a, err := c.RepositoryIndex(t.Context(), &pb.RepositoryIndexRequest{}); err != nil || len(a.Models) != 1 || a.Models[0].State != "READY" {
@@ -225,8 +225,10 @@ func TestGRPCDoor(t *testing.T) {
 }
 
 func TestDoorsCanBeLeftOut(t *testing.T) {
-	s := start(t, func(c *config.Config) { c.Admin.Listen, c.GRPC.Listen, c.Containers.Listen = "", "", nil })
-	if a := s.Addrs(); a.Admin != nil || a.GRPC != nil || len(a.Containers) != 0 || a.TCP == nil {
+	s := start(t, func(c *config.Config) {
+		c.REST.Listen, c.GRPC.Listen, c.Admin.Listen, c.Containers.Listen = "", "", "", nil
+	})
+	if a := s.Addrs(); a.REST != nil || a.GRPC != nil || a.Admin != nil || len(a.Containers) != 0 || a.TCP == nil {
 		t.Errorf("%+v", a)
 	}
 	if err := ask(t, s); err != nil {
@@ -265,13 +267,69 @@ func TestModelSettingsHold(t *testing.T) {
 	}
 }
 
+// A client over HTTP is served by the same models, and a drain answers what is inside and refuses the rest.
+func TestRESTDoor(t *testing.T) {
+	s := start(t, nil)
+	inside := make(chan struct{})
+	finish := make(chan struct{})
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	slow := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+		close(inside)
+		go func() {
+			<-finish
+			_ = echo(b)
+		}()
+		return nil
+	})
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "slow", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, slow, scheduler.ReplicaOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	infer := func(model string) string {
+		body := strings.NewReader(`{"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[1,2]}]}`)
+		resp, err := http.Post("http://"+s.Addrs().REST.String()+"/v2/models/"+model+"/infer", "", body)
+		if err != nil {
+			return err.Error()
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		return resp.Status + " " + string(text)
+	}
+	if got := infer("echo"); !strings.Contains(got, `200 OK {"model_name":"echo","model_version":"1","outputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[1,2]}]}`) {
+		t.Error(got)
+	}
+	answer := make(chan string)
+	go func() { answer <- infer("slow") }()
+	<-inside
+	var status admin.Status
+	if get(t, s, "/v1/status", &status); len(status.Doors) != 3 || status.Doors[1].Name != "rest" || status.Doors[1].InFlight != 1 {
+		t.Errorf("%+v", status.Doors)
+	}
+	stopped := make(chan struct{})
+	go func() { stop(t, s); close(stopped) }()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		got := infer("echo")
+		if strings.Contains(got, "503 Service Unavailable") && strings.Contains(got, "draining") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("while draining: %s", got)
+		}
+	}
+	close(finish)
+	if got := <-answer; !strings.HasPrefix(got, "200 OK") {
+		t.Error(got)
+	}
+	<-stopped
+	http.DefaultClient.CloseIdleConnections()
+}
+
 func TestDescriptorsAreDivided(t *testing.T) {
-	wanted := share{tcp: 65536, grpc: 1024, containers: 1024}
+	wanted := share{tcp: 65536, rest: 4096, grpc: 1024, containers: 1024}
 	got, err := split(wanted, 2)
-	if err != nil || min(got.tcp, got.grpc, got.containers) < 1 || got.containers > wanted.containers || got.grpc > wanted.grpc || got.tcp > wanted.tcp {
+	if err != nil || min(got.tcp, got.rest, got.grpc, got.containers) < 1 || got.containers > wanted.containers || got.rest > wanted.rest || got.grpc > wanted.grpc || got.tcp > wanted.tcp {
 		t.Errorf("%+v (%v)", got, err)
 	}
-	if _, err := split(share{100, 100, 100}, 1<<28); err == nil || !strings.Contains(err.Error(), "ulimit -n") {
+	if _, err := split(share{100, 100, 100, 100}, 1<<28); err == nil || !strings.Contains(err.Error(), "ulimit -n") {
 		t.Errorf("too many processes: expected advice, got %v", err)
 	}
 }

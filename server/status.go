@@ -106,11 +106,6 @@ func declared(specs []tensor.Spec) []admin.Tensor {
 }
 
 func (s *Server) status() admin.Status {
-	var doors []admin.Door
-	for _, name := range []string{"tcp", "grpc"} {
-		d := s.metrics.Door(name)
-		doors = append(doors, admin.Door{Name: name, Connections: d.Connections(), InFlight: d.InFlight()})
-	}
 	st := admin.Status{
 		Version:   Version,
 		PID:       os.Getpid(),
@@ -118,11 +113,16 @@ func (s *Server) status() admin.Status {
 		Uptime:    time.Since(s.started).Seconds(),
 		Readiness: s.readiness(),
 		Listen:    s.listening(),
-		Doors:     doors,
 		Payload:   admin.Usage{Used: s.pool.InUse(), Limit: int64(s.cfg.Limits.PayloadBytes)},
 		Sessions:  s.sessions(),
 		Processes: s.supervised(),
 		Limits:    s.cfg.Limits,
+	}
+	for _, door := range []struct{ name, listen string }{{"tcp", st.Listen.TCP}, {"rest", st.Listen.REST}, {"grpc", st.Listen.GRPC}} {
+		if door.listen != "" {
+			m := s.metrics.Door(door.name)
+			st.Doors = append(st.Doors, admin.Door{Name: door.name, Connections: m.Connections(), InFlight: m.InFlight()})
+		}
 	}
 	for _, m := range s.sched.Models() {
 		stats := m.Stats()
@@ -137,6 +137,9 @@ func (s *Server) listening() admin.Addresses {
 	addrs := s.Addrs()
 	if addrs.TCP != nil {
 		a.TCP = addrs.TCP.String()
+	}
+	if addrs.REST != nil {
+		a.REST = addrs.REST.String()
 	}
 	if addrs.GRPC != nil {
 		a.GRPC = addrs.GRPC.String()

@@ -38,7 +38,7 @@ func run(listen, admin string, maxBatch int, models []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	cfg := config.Default()
-	cfg.TCP.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = listen, "", admin, nil
+	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = listen, "", "", admin, nil
 	s, err := server.New(cfg, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		return err

@@ -66,7 +66,7 @@ func startRig(ctx context.Context, p sim.Profile) (_ *rig, err error) {
 		l.Close()
 	}
 	for _, args := range [][]string{
-		{"shivad", "--tcp", r.tcp, "--grpc", "", "--admin", r.admin, "--containers", containers},
+		{"shivad", "--tcp", r.tcp, "--rest", "", "--grpc", "", "--admin", r.admin, "--containers", containers},
 		{"sleeper", "-servers", containers, "-a", p.A.String(), "-b", p.B.String(), "-noise", fmt.Sprint(p.Noise), model + ":FP32:16"},
 		{"alarm", "-listen", r.alarm},
 	} {

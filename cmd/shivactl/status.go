@@ -42,6 +42,7 @@ func (c *cli) printStatus(s admin.Status) error {
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	listen := func(name, addr string) { fmt.Fprintf(w, "%s\t%s\n", name, or(addr, "off")) }
 	listen("clients (tcp)", s.Listen.TCP)
+	listen("clients (rest)", s.Listen.REST)
 	listen("clients (grpc)", s.Listen.GRPC)
 	listen("containers", strings.Join(s.Listen.Containers, ", "))
 	listen("admin (http)", s.Listen.Admin)

@@ -21,6 +21,7 @@ type override struct{ flag, key, value string }
 // settings are the flags that go over the file.
 var settings = []struct{ flag, key, value, help string }{
 	{"tcp", "tcp.listen", "HOST:PORT", "door for clients that speak Shiva"},
+	{"rest", "rest.listen", "HOST:PORT", "door for the Predict Protocol V2 over HTTP"},
 	{"grpc", "grpc.listen", "HOST:PORT", "door for clients that speak the Predict Protocol V2 over gRPC"},
 	{"containers", "containers.listen", "HOST:PORT,...", "where model containers connect; also ipc://PATH"},
 	{"containers-v2", "containers.listen_v2", "HOST:PORT,...", "where containers of RPC v2 connect"},
@@ -82,7 +83,7 @@ func parseFlags(args []string, stdout io.Writer) (options, error) {
 func settingsHelp() string {
 	d := config.Default()
 	defaults := map[string]string{
-		"tcp": d.TCP.Listen, "grpc": d.GRPC.Listen, "containers": d.Containers.Listen[0], "containers-v2": "none", "admin": d.Admin.Listen, "state": "memory",
+		"tcp": d.TCP.Listen, "rest": d.REST.Listen, "grpc": d.GRPC.Listen, "containers": d.Containers.Listen[0], "containers-v2": "none", "admin": d.Admin.Listen, "state": "memory",
 		"log-level": d.Log.Level, "log-format": d.Log.Format,
 	}
 	text := ""

@@ -118,6 +118,7 @@ func addresses(a server.Addrs) []any {
 		}
 	}
 	add("tcp", a.TCP)
+	add("rest", a.REST)
 	add("grpc", a.GRPC)
 	add("containers", a.Containers...)
 	add("containers_v1b", a.ContainersV1b...)

@@ -44,6 +44,7 @@ func TestHelp(t *testing.T) {
 	}
 	for _, want := range []string{
 		"  --tcp HOST:PORT              door for clients that speak Shiva (default :6174)\n",
+		"  --rest HOST:PORT             door for the Predict Protocol V2 over HTTP (default :8000)\n",
 		"  --containers HOST:PORT,...   where model containers connect; also ipc://PATH (default 127.0.0.1:7000)\n",
 		"  --admin HOST:PORT            health, metrics and state over HTTP (default 127.0.0.1:8002)\n",
 		"Exit code: 0 stopped as asked",
@@ -150,7 +151,7 @@ func start(t *testing.T, args ...string) (j *journal, signals chan os.Signal, en
 	t.Helper()
 	j = &journal{more: make(chan struct{}, 1)}
 	signals, ended = make(chan os.Signal, 2), make(chan int, 1)
-	args = append([]string{"--tcp", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"}, args...)
+	args = append([]string{"--tcp", "127.0.0.1:0", "--rest", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"}, args...)
 	go func() { ended <- run(args, io.Discard, j, signals) }()
 	return j, signals, ended
 }

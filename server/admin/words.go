@@ -89,6 +89,7 @@ type Status struct {
 // Addresses are those in use; with port 0 in the configuration, the ports that were taken.
 type Addresses struct {
 	TCP        string   `json:"tcp,omitempty"`
+	REST       string   `json:"rest,omitempty"`
 	GRPC       string   `json:"grpc,omitempty"`
 	Containers []string `json:"containers,omitempty"`
 	Admin      string   `json:"admin,omitempty"`

@@ -13,6 +13,7 @@ type Config struct {
 	Server     Server           `toml:"server"`
 	Log        Log              `toml:"log"`
 	TCP        TCP              `toml:"tcp"`
+	REST       REST             `toml:"rest"`
 	GRPC       GRPC             `toml:"grpc"`
 	Containers Containers       `toml:"containers"`
 	Admin      Admin            `toml:"admin"`
@@ -49,6 +50,16 @@ type TCP struct {
 	StallTimeout          time.Duration `toml:"stall_timeout"`            // a client whose unread answers stay above OutboundBytes for this long is closed
 	Resync                bool          `toml:"resync"`                   // after rubbish look for the next valid header instead of closing (serial bridges)
 	ResyncBytes           Bytes         `toml:"resync_bytes"`             // rubbish skipped in one search before the connection is closed after all
+}
+
+// REST is the door for the Predict Protocol V2 over HTTP.
+type REST struct {
+	Listen         string        `toml:"listen"`          // host:port; port 0 takes a free one; "" leaves the door out
+	Connections    int           `toml:"connections"`     // at most this many, and never more than the process's descriptors allow
+	IdleTimeout    time.Duration `toml:"idle_timeout"`    // a connection on which no request begins is closed after this; 0 = never
+	HeaderTimeout  time.Duration `toml:"header_timeout"`  // the head of a request that has begun must be complete after this
+	MessageTimeout time.Duration `toml:"message_timeout"` // likewise its body, and a second more for each 16 KiB that have come; 0 = no limit
+	StallTimeout   time.Duration `toml:"stall_timeout"`   // a client that takes nothing of its answer for this long is closed
 }
 
 // GRPC is the door for clients that speak the Predict Protocol V2 over gRPC.
@@ -170,6 +181,13 @@ func Default() Config {
 			OutboundBytes:         8 << 20,
 			StallTimeout:          10 * time.Second,
 			ResyncBytes:           1 << 20,
+		},
+		REST: REST{
+			Listen:         ":8000",
+			Connections:    4096,
+			HeaderTimeout:  10 * time.Second,
+			MessageTimeout: 10 * time.Second,
+			StallTimeout:   10 * time.Second,
 		},
 		GRPC: GRPC{
 			Listen:               ":8001",

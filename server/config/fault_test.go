@@ -52,7 +52,7 @@ connections = 1.5
 [server]
 required_models = "digits"
 `, []string{
-			`x.toml:2:1: drain: unknown key; known here: server, log, tcp, grpc, containers, admin, state, limits, defaults, model, container`,
+			`x.toml:2:1: drain: unknown key; known here: server, log, tcp, rest, grpc, containers, admin, state, limits, defaults, model, container`,
 			`x.toml:4:1: tcp.listen: expected a string, got the integer 6174`,
 			`x.toml:5:1: tcp.loops: expected an integer, got the string "two"`,
 			`x.toml:6:3: tcp.resync: expected true or false, got the integer 1`,
@@ -132,7 +132,15 @@ outbound_bytes = 5
 [limits]
 tensors = 256
 rank = 0
+[rest]
+listen = ":7000"
+connections = 0
+header_timeout = "0s"
+message_timeout = "-1s"
+stall_timeout = "1ms"
+idle_timeout = "-1s"
 `, []string{
+			`containers.listen[0]: 127.0.0.1:7000 is already taken by rest.listen`,
 			`x.toml:3:1: server.drain: expected at least 0s, got -1s`,
 			`x.toml:4:1: server.required_models[0]: "b/c" is not a version: want 1 to 128 bytes of printable characters without /`,
 			`x.toml:4:1: server.required_models[1]: "!x" is reserved: it is not a name for a model`,
@@ -142,6 +150,11 @@ rank = 0
 			`x.toml:9:1: tcp.outbound_bytes: expected at least 64KiB, got 5B`,
 			`x.toml:11:1: limits.tensors: expected 1 to 255, got 256`,
 			`x.toml:12:1: limits.rank: expected 1 to 255, got 0`,
+			`x.toml:15:1: rest.connections: expected 1 to 16777216, got 0`,
+			`x.toml:16:1: rest.header_timeout: expected at least 10ms, got 0s`,
+			`x.toml:17:1: rest.message_timeout: expected at least 0s, got -1s`,
+			`x.toml:18:1: rest.stall_timeout: expected at least 100ms, got 1ms`,
+			`x.toml:19:1: rest.idle_timeout: expected at least 0s, got -1s`,
 		}},
 		{"between settings, both numbers", `
 [tcp]
@@ -170,7 +183,7 @@ strategy = "deadline"
 			`x.toml:9:1: limits.metadata_bytes: 3GiB is above limits.message_bytes, 2GiB: the message ends first`,
 			`x.toml:10:1: limits.payload_bytes: 1GiB is below limits.message_bytes, 2GiB: a message of that size never fits`,
 			`x.toml:14:1: model.a.max_batch: 70000 is above queue_rows, 65536: so many rows never wait together`,
-			`x.toml:14:1: model.a.max_batch: 70000 is above what can be in flight, 32 (tcp.connections 4 x tcp.in_flight_per_connection 8): no batch of single rows gets so large`,
+			`x.toml:14:1: model.a.max_batch: 70000 is above what can be in flight, 4128 (tcp.connections 4 x tcp.in_flight_per_connection 8 + rest.connections 4096): no batch of single rows gets so large`,
 			`x.toml:15:1: model.a.delay: 200ms is not below objective, 100ms: the wait alone would take what the whole batch may`,
 			`x.toml:16:1: model.a.execution_timeout: 50ms is not above objective, 100ms: a replica would be suspected for a batch of the wanted length`,
 			`x.toml:18:1: model.b.objective: 40s is above deadline, 30s: batches of that length are always late`,

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"maps"
 	"net"
 	"slices"
@@ -25,6 +26,7 @@ func (c Config) Validate() error {
 	fs := &faults{origins: c.origins}
 	c.validateServer(fs)
 	c.validateTCP(fs)
+	c.validateREST(fs)
 	c.validateState(fs)
 	c.validateGRPC(fs)
 	c.validateContainers(fs)
@@ -130,6 +132,15 @@ func (c Config) validateTCP(fs *faults) {
 	fs.size("tcp.outbound_bytes", t.OutboundBytes, 64<<10)
 	fs.duration("tcp.stall_timeout", t.StallTimeout, 100*time.Millisecond)
 	fs.size("tcp.resync_bytes", t.ResyncBytes, 12) // a header
+}
+
+func (c Config) validateREST(fs *faults) {
+	r := c.REST
+	fs.between("rest.connections", r.Connections, 1, 1<<24)
+	fs.duration("rest.idle_timeout", r.IdleTimeout, 0)
+	fs.duration("rest.header_timeout", r.HeaderTimeout, 10*time.Millisecond)
+	fs.duration("rest.message_timeout", r.MessageTimeout, 0)
+	fs.duration("rest.stall_timeout", r.StallTimeout, 100*time.Millisecond)
 }
 
 func (c Config) validateGRPC(fs *faults) {
@@ -265,9 +276,8 @@ func (c Config) validatePolicy(fs *faults, table string, p Policy) {
 		fs.add(key("max_batch"), "%d is above queue_rows, %d: so many rows never wait together", p.MaxBatch, p.QueueRows)
 	}
 	// Where gRPC is left out, whose streams carry many requests each.
-	if reach := c.TCP.Connections * c.TCP.InFlightPerConnection; c.TCP.Listen != "" && c.GRPC.Listen == "" && p.MaxBatch > reach {
-		fs.add(key("max_batch"), "%d is above what can be in flight, %d (tcp.connections %d x tcp.in_flight_per_connection %d): no batch of single rows gets so large",
-			p.MaxBatch, reach, c.TCP.Connections, c.TCP.InFlightPerConnection)
+	if reach, how := c.reach(); how != "" && c.GRPC.Listen == "" && p.MaxBatch > reach {
+		fs.add(key("max_batch"), "%d is above what can be in flight, %d (%s): no batch of single rows gets so large", p.MaxBatch, reach, how)
 	}
 	if p.QueueBytes < c.Limits.MessageBytes {
 		fs.add(key("queue_bytes"), "%v is below limits.message_bytes, %v: a message of that size is accepted but can never wait", p.QueueBytes, c.Limits.MessageBytes)
@@ -290,6 +300,19 @@ func (c Config) validatePolicy(fs *faults, table string, p Policy) {
 	if p.Pad && p.Strategy != "static" {
 		fs.add(key("pad"), `true has no meaning for strategy %q; use "static"`, p.Strategy)
 	}
+}
+
+// reach is how many requests can be in flight, and by which settings; "" if no door is open.
+func (c Config) reach() (n int, how string) {
+	if t := c.TCP; t.Listen != "" {
+		n = t.Connections * t.InFlightPerConnection
+		how = fmt.Sprintf("tcp.connections %d x tcp.in_flight_per_connection %d", t.Connections, t.InFlightPerConnection)
+	}
+	if r := c.REST; r.Listen != "" {
+		n += r.Connections
+		how = strings.TrimPrefix(how+fmt.Sprintf(" + rest.connections %d", r.Connections), " + ")
+	}
+	return n, how
 }
 
 // validateListeners checks every address, and that no two doors want the same one.
@@ -315,6 +338,9 @@ func (c Config) validateListeners(fs *faults) {
 	}
 	if c.TCP.Listen != "" {
 		check("tcp.listen", c.TCP.Listen)
+	}
+	if c.REST.Listen != "" {
+		check("rest.listen", c.REST.Listen)
 	}
 	if c.GRPC.Listen != "" {
 		check("grpc.listen", c.GRPC.Listen)

@@ -168,7 +168,7 @@ func TestE2EDrainUnderLoad(t *testing.T) {
 		t.Error("no request was served")
 	}
 	t.Logf("asked %d: %d good, %d refused as draining, %d after the end of their connection", asked.Load(), good.Load(), refused.Load(), broken.Load())
-	again := startWith(t, []string{binary(t, "shivad"), "--log-format", "json", "--tcp", address, "--grpc", "", "--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0"})
+	again := startWith(t, []string{binary(t, "shivad"), "--log-format", "json", "--tcp", address, "--rest", "", "--grpc", "", "--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0"})
 	if again.tcp != address {
 		t.Errorf("expected to listen on %s again, got %s", address, again.tcp)
 	}

@@ -53,11 +53,12 @@ func python(t *testing.T) string {
 
 // shivad is a running server.
 type shivad struct {
-	t                            *testing.T
-	cmd                          *exec.Cmd
-	tcp, grpc, containers, admin string
-	old                          [3]string // where containers of v1b, v2 and v2a connect
-	exited                       chan error
+	t                 *testing.T
+	cmd               *exec.Cmd
+	tcp, rest, grpc   string
+	containers, admin string
+	old               [3]string // where containers of v1b, v2 and v2a connect
+	exited            chan error
 
 	mu  sync.Mutex
 	log []string
@@ -72,7 +73,7 @@ func start(t *testing.T, config string, prefix ...string) *shivad {
 		t.Fatal(err)
 	}
 	args := append(prefix, binary(t, "shivad"), "--config", file, "--log-format", "json",
-		"--tcp", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+		"--tcp", "127.0.0.1:0", "--rest", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--containers", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 	return startWith(t, args)
 }
 
@@ -127,15 +128,17 @@ func (s *shivad) line(text string, ready chan struct{}) {
 	defer s.mu.Unlock()
 	s.log = append(s.log, text)
 	var entry struct {
-		Msg              string
-		TCP, GRPC, Admin string
-		Containers       any
-		V1b              string `json:"containers_v1b"`
-		V2               string `json:"containers_v2"`
-		V2a              string `json:"containers_v2a"`
+		Msg        string
+		TCP, REST  string
+		GRPC       string
+		Admin      string
+		Containers any
+		V1b        string `json:"containers_v1b"`
+		V2         string `json:"containers_v2"`
+		V2a        string `json:"containers_v2a"`
 	}
 	if s.tcp == "" && json.Unmarshal([]byte(text), &entry) == nil && entry.Msg == "serving" {
-		s.tcp, s.grpc, s.admin = entry.TCP, entry.GRPC, entry.Admin
+		s.tcp, s.rest, s.grpc, s.admin = entry.TCP, entry.REST, entry.GRPC, entry.Admin
 		s.old = [3]string{entry.V1b, entry.V2, entry.V2a}
 		s.containers = strings.Trim(fmt.Sprint(entry.Containers), "[]")
 		close(ready)
@@ -160,7 +163,7 @@ next:
 
 // env is the environment of a container or client process that shall find the server.
 func (s *shivad) env() []string {
-	return append(os.Environ(), "SHIVA_TCP="+s.tcp, "SHIVA_GRPC="+s.grpc, "SHIVA_CONTAINERS="+s.containers, "SHIVA_SERVERS="+s.containers, "SHIVA_ADMIN="+s.admin,
+	return append(os.Environ(), "SHIVA_TCP="+s.tcp, "SHIVA_REST="+s.rest, "SHIVA_GRPC="+s.grpc, "SHIVA_CONTAINERS="+s.containers, "SHIVA_SERVERS="+s.containers, "SHIVA_ADMIN="+s.admin,
 		"SHIVA_CONTAINERS_V1B="+s.old[0], "SHIVA_CONTAINERS_V2="+s.old[1], "SHIVA_CONTAINERS_V2A="+s.old[2])
 }
 

@@ -37,12 +37,12 @@ type Closed uint8
 
 // The reasons there are.
 const (
-	ClosedByClient        Closed = iota // it hung up
-	ClosedIdle                          // nothing happened for tcp.idle_timeout or grpc.idle_timeout, or a ping was not answered
-	ClosedStalled                       // it did not read its answers for tcp.stall_timeout
-	ClosedMessageTimeout                // a message it began was not complete after tcp.message_timeout
+	ClosedByClient        Closed = iota // it hung up, or asked for the end
+	ClosedIdle                          // nothing happened for the door's idle_timeout, or a ping was not answered
+	ClosedStalled                       // it did not read its answers for the door's stall_timeout
+	ClosedMessageTimeout                // a message it began was not complete after the door's message_timeout
 	ClosedProtocol                      // what it sent cannot be trusted
-	ClosedConnectionLimit               // there were tcp.connections or grpc.connections already, or no descriptor left
+	ClosedConnectionLimit               // there were as many as the door's connections already, or no descriptor left
 	ClosedDraining                      // the server shuts down
 	ClosedError                         // the socket failed, or a bug
 	closedReasons

@@ -32,6 +32,7 @@ func main() {
 	defer stop()
 	var o options
 	flag.StringVar(&o.tcp, "tcp", "127.0.0.1:6174", "`address` of the door for clients")
+	flag.StringVar(&o.rest, "rest", "127.0.0.1:8000", "`address` of the door for clients that speak HTTP")
 	flag.StringVar(&o.grpc, "grpc", "127.0.0.1:8001", "`address` of the door for clients of the Predict Protocol over gRPC")
 	flag.StringVar(&o.containers, "containers", "127.0.0.1:7000", "`address` where containers connect")
 	flag.StringVar(&o.admin, "admin", "127.0.0.1:8002", "`address` of health and metrics")
@@ -44,8 +45,8 @@ func main() {
 }
 
 type options struct {
-	tcp, grpc, containers, admin string
-	once                         bool
+	tcp, rest, grpc, containers, admin string
+	once                               bool
 }
 
 func run(ctx context.Context, o options, out io.Writer) (err error) {
@@ -126,7 +127,7 @@ type server struct {
 
 func start(o options) (*server, error) {
 	cmd := exec.Command("bin/shivad", "--config", filepath.Join(example, "digits.toml"), "--log-level", "warn",
-		"--tcp", o.tcp, "--grpc", o.grpc, "--containers", o.containers, "--admin", o.admin)
+		"--tcp", o.tcp, "--rest", o.rest, "--grpc", o.grpc, "--containers", o.containers, "--admin", o.admin)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
