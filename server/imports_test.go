@@ -48,9 +48,9 @@ server/internal/cache:      server/metrics scheduler shiva/tensor github.com/may
 server/state:               github.com/redis/go-redis/v9 go.etcd.io/bbolt
 server/state/statetest:     server/state
 server/internal/gate:       server/internal/apps server/internal/cache server/internal/nearest server/metrics server/selection scheduler shiva shiva/tensor | server/state
-server/internal/predict:    server/internal/gate server/config server/metrics scheduler shiva shiva/tensor
+server/internal/predict:    server/internal/apps server/internal/gate server/config server/metrics scheduler shiva shiva/tensor
 server/tcp:                 server/internal/gate server/metrics scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys
-server/rest:                server/internal/gate server/internal/predict server/metrics scheduler shiva shiva/tensor github.com/x448/float16 | server/config
+server/rest:                server/internal/gate server/internal/predict server/metrics scheduler shiva shiva/tensor github.com/x448/float16 | server/config server/internal/apps server/state
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
 server/grpc:                server/grpc/pb server/internal/gate server/internal/predict server/metrics scheduler shiva/tensor google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/config
 server:                     server/internal/apps server/internal/clock server/internal/gate server/internal/predict server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/containertest server/grpc/pb google.golang.org/grpc

@@ -2,6 +2,8 @@ package grpc
 
 import (
 	"encoding/binary"
+	"math"
+	"strings"
 
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
@@ -95,11 +97,33 @@ func (r *reply) marshal() mem.BufferSlice {
 	return append(mem.BufferSlice{mem.SliceBuffer(head)}, w.done...)
 }
 
-// final marks the one answer that a request on a stream has.
-var final = func() []byte {
+// yes is a parameter that is true.
+func yes(name string) []byte {
 	value := protowire.AppendVarint(protowire.AppendTag(nil, paramBool, protowire.VarintType), 1)
-	return appendBytes(appendString(nil, entryKey, "triton_final_response"), entryValue, value)
-}()
+	return appendBytes(appendString(nil, entryKey, name), entryValue, value)
+}
+
+// words is a parameter that is a text.
+func words(name, text string) []byte {
+	return appendBytes(appendString(nil, entryKey, name), entryValue, appendString(nil, paramString, text))
+}
+
+// final marks the one answer that a request on a stream has.
+var final = yes("triton_final_response")
+
+// choice appends what an application did, as parameters: the same as over HTTP.
+func choice(b []byte, c *gate.Choice) []byte {
+	value := protowire.AppendFixed64(protowire.AppendTag(nil, paramDouble, protowire.Fixed64Type), math.Float64bits(c.Confidence))
+	b = appendBytes(b, responseParameters, appendBytes(appendString(nil, entryKey, "confidence"), entryValue, value))
+	if len(c.Missing) > 0 {
+		b = appendBytes(b, responseParameters, words("missing", strings.Join(c.Missing, ", ")))
+	}
+	if c.Default {
+		b = appendBytes(b, responseParameters, yes("default"))
+		b = appendBytes(b, responseParameters, words("default_explanation", c.Explanation))
+	}
+	return b
+}
 
 func (r *reply) response(w *writer) {
 	a := r.answer
@@ -108,6 +132,9 @@ func (r *reply) response(w *writer) {
 	w.tail = appendString(w.tail, responseID, a.ID)
 	if r.stream {
 		w.tail = appendBytes(w.tail, responseParameters, final)
+	}
+	if a.Choice != nil {
+		w.tail = choice(w.tail, a.Choice)
 	}
 	typed := r.typed
 	for _, t := range a.Outputs {

@@ -308,6 +308,12 @@ func (r *request) askFor(q *predict.Question) error {
 				return badParameter("", key, "microseconds, an integer of 0 or more", value)
 			}
 			q.Timeout = time.Duration(min(n, math.MaxInt64/uint64(time.Microsecond))) * time.Microsecond
+		case key == "user":
+			user, ok := value.(string)
+			if !ok {
+				return badParameter("", key, "a string", value)
+			}
+			q.User = user
 		case key == finalOnEmpty:
 			// Every answer is the final one, and is marked so on a stream.
 		case reserved(key):

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // document is the part of OpenAPI that ours is made of.
@@ -166,6 +168,9 @@ func TestOpenAPIAnswers(t *testing.T) {
 	r.model("m", spec(every...), scheduler.WorkerFunc(r.echo))
 	gone := r.model("gone", spec(every...), scheduler.WorkerFunc(r.echo))
 	gone.Remove(nil)
+	one := []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}}
+	r.model("one", scheduler.Spec{Inputs: one, Outputs: one}, scheduler.WorkerFunc(r.echo))
+	r.applications(apps.Definition{Name: "taught", Models: []apps.Link{"one"}, Policy: "exp3"})
 	var inputs []string
 	for _, s := range every {
 		inputs = append(inputs, fmt.Sprintf(`{"name":%q,"datatype":%q,"shape":[1,2],"data":[[%s]]}`, s.Name, s.DType.V2(), everyJSON[s.DType]))
@@ -181,8 +186,15 @@ func TestOpenAPIAnswers(t *testing.T) {
 				if op.RequestBody != nil {
 					body = "{}"
 				}
-				if strings.HasSuffix(path, "/infer") {
+				named := model
+				switch {
+				case strings.HasSuffix(path, "/infer"):
 					body = infer
+				case path == "/{model}/predict", path == "/{model}/update": // an application of a model with one input
+					body = `{"uid":"u","input":[1,2,3],"label":[1,2,3]}`
+					if model == "m" {
+						named = "taught"
+					}
 				}
 				if op.RequestBody != nil {
 					var v any
@@ -193,7 +205,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 						t.Errorf("%s %s: %v", method, path, err)
 					}
 				}
-				url := strings.NewReplacer("{model}", model, "{version}", "1").Replace(path)
+				url := strings.NewReplacer("{model}", named, "{version}", "1").Replace(path)
 				a := r.ask(strings.ToUpper(method), url, body)
 				status := fmt.Sprint(a.status)
 				statuses[status] = true

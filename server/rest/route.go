@@ -43,6 +43,8 @@ var routes = func() []route {
 		{path: "/v2/repository/index", post: (*call).index},
 		{path: "/v2/repository/models/{model}/load", post: (*call).load},
 		{path: "/v2/repository/models/{model}/unload", post: (*call).unload},
+		{path: "/{model}/predict", post: (*call).clipperPredict},
+		{path: "/{model}/update", post: (*call).update},
 	}
 	for _, version := range []string{"", "/versions/{version}"} {
 		of := "/v2/models/{model}" + version

@@ -169,14 +169,7 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 		calls.Put(c)
 		return nil, target.Metrics, err
 	}
-	c.Owner, c.done = c, make(chan struct{})
-	d.gate.Submit(&c.Request)
-	select {
-	case <-c.done:
-	case <-ctx.Done():
-		d.gate.Cancel(&c.Call)
-		<-c.done
-	}
+	d.wait(ctx, c)
 	if err := c.Err; err != nil {
 		if errors.Is(err, scheduler.ErrCanceled) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			err = fmt.Errorf("%w: the client's deadline passed", scheduler.ErrDeadlineExceeded)

@@ -1,0 +1,94 @@
+package predict
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Feedback teaches the application that q names what became of a request: of the one with q's ID, or of q's inputs, which are then asked
+// about anew. q.Parameters is the verdict, a JSON object as gate's feedback takes it. The answer is a JSON object.
+func (d *Door) Feedback(ctx context.Context, q *Question) ([]byte, error) {
+	d.metrics.Began()
+	reply, err := d.feedback(ctx, q)
+	for _, t := range q.Inputs {
+		t.Release()
+	}
+	q.Inputs = nil
+	outcome := metrics.OK
+	if err != nil {
+		outcome = gate.StatusOf(err).Outcome
+	}
+	d.metrics.Answered(d.gate.Unrouted(), outcome, time.Since(q.Arrived), 0, 0)
+	return reply, err
+}
+
+func (d *Door) feedback(ctx context.Context, q *Question) ([]byte, error) {
+	p := gate.Params{Now: q.Arrived, Timeout: q.Timeout, Priority: defaultPriority, Forward: q.Parameters, Source: q.Source, User: q.User}
+	if q.ID != "" {
+		p.ID = shiva.AppendString(nil, q.ID)
+	}
+	c := calls.Get().(*call)
+	if err := d.gate.Open(&c.Call, q.Model+"/update", q.Inputs, &p); err != nil {
+		calls.Put(c)
+		return nil, err
+	}
+	d.wait(ctx, c)
+	defer c.free()
+	return c.Reply, c.Err
+}
+
+// wait submits a call and returns when it is complete; when ctx ends first, it is given up.
+func (d *Door) wait(ctx context.Context, c *call) {
+	c.Owner, c.done = c, make(chan struct{})
+	d.gate.Submit(&c.Request)
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		d.gate.Cancel(&c.Call)
+		<-c.done
+	}
+}
+
+// Input makes the only input of a model from a decoded JSON value, as Clipper's clients send it: numbers, texts or lists of them; for bytes
+// also their base64.
+func (s *Service) Input(model string, value any) (tensor.Tensor, error) {
+	target, err := s.gate.Target(model, "")
+	if err != nil {
+		return tensor.Tensor{}, err
+	}
+	if n := len(target.Spec.Inputs); n != 1 {
+		return tensor.Tensor{}, fmt.Errorf("%w: model %q has %d inputs; one value is for models with one", scheduler.ErrInvalidInput, model, n)
+	}
+	spec := target.Spec.Inputs[0]
+	t, err := input(value, spec.DType)
+	if err != nil {
+		return t, fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, spec.Name, err)
+	}
+	t.Name = spec.Name
+	return t, nil
+}
+
+func input(value any, d tensor.DType) (tensor.Tensor, error) {
+	text, isText := value.(string)
+	if !isText || d == tensor.Bytes {
+		return apps.FromJSON(value, d)
+	}
+	if d != tensor.Uint8 {
+		return tensor.Tensor{}, errors.New("expected numbers, got a text")
+	}
+	data, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return tensor.Tensor{}, fmt.Errorf("expected bytes as base64: %w", err)
+	}
+	return tensor.New(tensor.Uint8, tensor.Shape{len(data)}, data)
+}

@@ -1,0 +1,148 @@
+package rest
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/state"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// applications gives the rig a registry in memory, with these in it.
+func (r *rig) applications(list ...apps.Definition) {
+	r.t.Helper()
+	store, err := state.NewMemory(state.Options{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	reg := apps.Open(apps.Config{Store: store, Changed: r.gate.ApplicationsChanged, Models: func() []string { return nil }})
+	r.gate.AttachApplications(reg)
+	r.t.Cleanup(func() { // before the goroutines are counted
+		r.stop()
+		r.gate.Close()
+		reg.Close()
+		store.Close()
+	})
+	for _, d := range list {
+		if _, err := reg.Create(r.t.Context(), d); err != nil {
+			r.t.Fatal(err)
+		}
+		waitFor(r.t, "the application", func() bool {
+			t, err := r.gate.Target(d.Name, "")
+			return err == nil && t.Live > 0
+		})
+	}
+}
+
+// sum is a model that adds the numbers of a row up.
+func sum(b *scheduler.Batch) error {
+	sums := make([]float64, 0, b.Rows)
+	for _, p := range b.Parts {
+		values, err := tensor.Values[float64](p.Inputs[0])
+		if err != nil {
+			return err
+		}
+		each := len(values) / p.Rows
+		for r := range p.Rows {
+			s := 0.0
+			for _, v := range values[r*each:][:each] {
+				s += v
+			}
+			sums = append(sums, s)
+		}
+	}
+	out, err := tensor.FromSlice(tensor.Shape{b.Rows}, sums)
+	if err != nil {
+		return err
+	}
+	b.Complete([]tensor.Tensor{out}, nil)
+	return nil
+}
+
+func TestClipper(t *testing.T) {
+	r := newRig(t, nil)
+	io := func(name string, d tensor.DType, shape ...int) []tensor.Spec {
+		return []tensor.Spec{{Name: name, DType: d, Shape: shape}}
+	}
+	r.model("sum", scheduler.Spec{Inputs: io("x", tensor.Float64, -1, 3), Outputs: io("y", tensor.Float64, -1)}, scheduler.WorkerFunc(sum))
+	for name, d := range map[string]tensor.DType{"bytes": tensor.Uint8, "texts": tensor.Bytes} {
+		r.model(name, scheduler.Spec{Inputs: io("x", d, -1, -1), Outputs: io("x", d, -1, -1)}, scheduler.WorkerFunc(r.echo))
+	}
+	r.applications(apps.Definition{Name: "app", Models: []apps.Link{"sum"}, Policy: "epsilon-greedy", Params: map[string]any{"loss": "absolute"}})
+
+	number := 0 // of the last answer
+	for _, tc := range []struct{ path, body, want string }{
+		{"/sum/predict", `{"input":[1,2,3.5]}`, `{"query_id":1,"output":6.5,"default":false}`},
+		{"/app/predict", `{"uid":7,"input":[1,2,3]}`, `{"query_id":1,"output":6,"default":false}`},
+		{"/sum/predict", `{"input_batch":[[1,2,3],[4,5,6]]}`, `{"batch_predictions":[{"query_id":1,"output":6,"default":false},{"query_id":1,"output":15,"default":false}]}`},
+		{"/sum/predict", `{"input_batch":[[1,2,3],[4]]}`, `{"query_id":1,"default":false,"error":"invalid input: input \"x\": expected float64 [-1, 3]`},
+		{"/bytes/predict", `{"input":"AQID"}`, `"output":[1,2,3]`},
+		{"/bytes/predict", `{"input":[1,255]}`, `"output":[1,255]`},
+		{"/texts/predict", `{"input":["a","b"]}`, `"output":["a","b"]`},
+		{"/texts/predict", `{"input":["[1, 2]"]}`, `"output":[1,2]`}, // Clipper gives a text that is JSON as what it says
+
+		{"/app/update", `{"uid":"7","input":[1,2,3],"label":6}`, `{"application":"app","learned":true,"rounds":1}`},
+		{"/app/update", `{"uid":7,"input":[1,2,3],"label":7}`, `"rounds":2`},
+
+		{"/sum/predict", `{}`, `400 {"error":"invalid input: expected one of \"input\" and \"input_batch\""}`},
+		{"/sum/predict", `{"input":1,"input_batch":[]}`, `400`},
+		{"/sum/predict", `[1]`, `400 {"error":"malformed message: expected a JSON object`},
+		{"/sum/predict", `{"input":`, `400`},
+		{"/sum/predict", `{"input":"abc"}`, `400 {"error":"invalid input: input \"x\": expected numbers, got a text"}`},
+		{"/bytes/predict", `{"input":"!"}`, `expected bytes as base64`},
+		{"/sum/predict", `{"uid":[],"input":[1,2,3]}`, `400 {"error":"invalid input: uid: expected a text or a number, got []"}`},
+		{"/none/predict", `{"input":[1]}`, `404`},
+		{"/sum/predict", `{"input":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`, `400`},
+		{"/app/update", `{"uid":"7","input":[1,2,3]}`, `400 {"error":"invalid input: feedback: expected one of`},
+		{"/app/update", `{"id":"lost","label":1}`, `404 {"error":"no such model: feedback for application \"app\": this server knows no request`},
+		{"/sum/update", `{"input":[1,2,3],"label":6}`, `404 {"error":"no such model: \"sum\" is a model and not an application`},
+	} {
+		a := r.ask("POST", tc.path, tc.body)
+		got := fmt.Sprint(a.status, " ", string(a.body))
+		// Numbers of queries only rise.
+		var said struct {
+			QueryID     int `json:"query_id"`
+			Predictions []struct {
+				QueryID int `json:"query_id"`
+			} `json:"batch_predictions"`
+		}
+		_ = json.Unmarshal(a.body, &said)
+		for _, p := range append(said.Predictions, struct {
+			QueryID int `json:"query_id"`
+		}{said.QueryID}) {
+			if p.QueryID > 0 {
+				got = strings.Replace(got, fmt.Sprintf(`"query_id":%d`, p.QueryID), `"query_id":1`, 1)
+				number = max(number, p.QueryID)
+			}
+		}
+		if !strings.Contains(strings.ReplaceAll(got, "\n", ""), tc.want) {
+			t.Errorf("%s %.60s: got %s\nexpected %s", tc.path, tc.body, got, tc.want)
+		}
+	}
+	if number < 9 {
+		t.Errorf("the last query had number %d", number)
+	}
+}
+
+// TestFeedbackByID: the id of a request over the protocol names it afterwards.
+func TestFeedbackByID(t *testing.T) {
+	r := newRig(t, nil)
+	r.model("sum", scheduler.Spec{
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}},
+		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float64, Shape: tensor.Shape{-1}}},
+	}, scheduler.WorkerFunc(sum))
+	r.applications(apps.Definition{Name: "app", Models: []apps.Link{"sum"}, Policy: "exp3"})
+	a := r.ask("POST", "/v2/models/app/infer", `{"id":"q1","parameters":{"user":"u"},"inputs":[{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}]}`)
+	if want := `{"model_name":"app","model_version":"sum/1","id":"q1","parameters":{"confidence":1},"outputs":[{"name":"y","datatype":"FP64","shape":[1],"data":[6]}]}`; strings.TrimSpace(string(a.body)) != want {
+		t.Errorf("got %s, expected %s", a.body, want)
+	}
+	for i, want := range []string{`{"application":"app","learned":true,"rounds":1}`, `{"application":"app","learned":false,"rounds":1}`} {
+		if a := r.ask("POST", "/app/update", `{"id":"q1","user":"u","label":6}`); strings.TrimSpace(string(a.body)) != want {
+			t.Errorf("feedback %d: %s, expected %s", i, a.body, want)
+		}
+	}
+}
