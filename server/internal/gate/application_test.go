@@ -21,12 +21,12 @@ import (
 // A house is a gate with a scheduler and applications in memory.
 type house struct {
 	*Gate
-	t    *testing.T
+	t    testing.TB
 	reg  *apps.Registry
 	pool *tensor.Pool
 }
 
-func newHouse(t *testing.T) *house {
+func newHouse(t testing.TB) *house {
 	t.Helper()
 	h := &house{t: t, pool: tensor.NewPool(1 << 20)}
 	m := metrics.New("test")

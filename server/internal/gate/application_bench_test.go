@@ -1,0 +1,61 @@
+package gate
+
+import (
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// BenchmarkApplication is a request from Open to Close, to a model inside the process that answers at once: by its name (via=model), and by
+// that of applications that ask one model or three.
+//
+//	go test -run '^$' -bench Application ./server/internal/gate | benchstat -col /via -
+func BenchmarkApplication(b *testing.B) {
+	h := newHouse(b)
+	for _, name := range []string{"a", "b", "c"} {
+		h.instant(name)
+	}
+	h.app(apps.Definition{Name: "one", Models: []apps.Link{"a"}})
+	h.app(apps.Definition{Name: "exp3", Models: []apps.Link{"a", "b", "c"}, Policy: "exp3"})
+	h.app(apps.Definition{Name: "vote", Models: []apps.Link{"a", "b", "c"}, Policy: "ensemble"})
+	for _, via := range []struct{ name, route string }{{"model", "a"}, {"single", "one"}, {"exp3", "exp3"}, {"vote", "vote"}} {
+		b.Run("via="+via.name, func(b *testing.B) {
+			b.ReportAllocs()
+			x := []tensor.Tensor{row()}
+			c := &asker{}
+			for b.Loop() {
+				c.done = make(chan struct{})
+				if err := h.Open(&c.Call, via.route, x, &Params{Now: time.Now()}); err != nil {
+					b.Fatal(err)
+				}
+				c.Owner = c
+				h.Submit(&c.Request)
+				<-c.done
+				c.Close()
+			}
+		})
+	}
+}
+
+// instant serves a model that answers in Send.
+func (h *house) instant(name string) {
+	h.t.Helper()
+	spec := scheduler.Spec{
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}},
+		Outputs: []tensor.Spec{{Name: "label", DType: tensor.Int64, Shape: tensor.Shape{-1}}},
+	}
+	w := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+		out, err := tensor.FromSlice(tensor.Shape{b.Rows}, make([]int64, b.Rows))
+		if err != nil {
+			return err
+		}
+		b.Complete([]tensor.Tensor{out}, nil)
+		return nil
+	})
+	if _, err := h.sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"}, spec, w, scheduler.ReplicaOptions{}); err != nil {
+		h.t.Fatal(err)
+	}
+}
