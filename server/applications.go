@@ -23,6 +23,8 @@ func (s *Server) openState() (err error) {
 	if err != nil {
 		return err
 	}
+	s.readSettings()
+	s.watching.Go(s.followSettings) // ends when the server stops
 	s.apps = apps.Open(apps.Config{
 		Store:   s.store,
 		Changed: s.gate.ApplicationsChanged,

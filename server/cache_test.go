@@ -172,10 +172,10 @@ func TestCacheThroughTheDoors(t *testing.T) {
 		t.Errorf("%d executions, want one more after clearing", n)
 	}
 
-	if err := s.set("slow", map[string]string{"cache": "4GiB"}); err == nil || !strings.Contains(err.Error(), "4GiB is above limits.payload_bytes, 4GiB, less limits.message_bytes, 256MiB") {
+	if _, _, err := s.set(t.Context(), "slow", texts("cache", "4GiB")); err == nil || !strings.Contains(err.Error(), "4GiB is above limits.payload_bytes, 4GiB, less limits.message_bytes, 256MiB") {
 		t.Errorf("a cache of all payload memory: %v", err)
 	}
-	if err := s.set("slow", map[string]string{"cache": "2MiB", "cache_ttl": "10m"}); err != nil {
+	if _, _, err := s.set(t.Context(), "slow", texts("cache", "2MiB", "cache_ttl", "10m")); err != nil {
 		t.Error(err)
 	}
 	if m := s.settings.Load().Model("slow"); m.Cache != 2<<20 || m.CacheTTL != 10*time.Minute {
@@ -185,7 +185,7 @@ func TestCacheThroughTheDoors(t *testing.T) {
 	if u, _ := s.gate.Cache("slow"); u.Limit != 2<<20 || u.Entries != 1 {
 		t.Errorf("usage %+v", u)
 	}
-	if err := s.set("slow", map[string]string{"cache": "0", "cache_ttl": "0s"}); err != nil {
+	if _, _, err := s.set(t.Context(), "slow", texts("cache", "0", "cache_ttl", "0s")); err != nil {
 		t.Error(err)
 	}
 	if code := get(t, s, "/v1/models/slow/cache", nil); code != 404 {
@@ -293,4 +293,13 @@ func stopEmpty(t *testing.T, s *Server) {
 	if n := s.pool.InUse(); n != 0 {
 		t.Errorf("%d bytes of payload memory are out after the shutdown: %v", n, tensor.Outstanding(s.pool))
 	}
+}
+
+// texts are settings by name.
+func texts(pairs ...string) map[string]*string {
+	settings := map[string]*string{}
+	for i := 0; i < len(pairs); i += 2 {
+		settings[pairs[i]] = &pairs[i+1]
+	}
+	return settings
 }

@@ -41,6 +41,7 @@ server/internal/nearest:
 server/internal/clock:      scheduler golang.org/x/sys
 server/config:              server/internal/nearest github.com/pelletier/go-toml/v2
 server/admin:
+server/admin/admintest:     server/admin
 server/metrics:             scheduler github.com/prometheus/client_golang
 server/selection:           server/internal/nearest shiva/tensor github.com/x448/float16
 server/internal/apps:       server/internal/nearest server/selection server/state scheduler shiva/tensor github.com/x448/float16
@@ -53,7 +54,7 @@ server/tcp:                 server/internal/gate server/metrics scheduler shiva 
 server/rest:                server/internal/gate server/internal/predict server/metrics scheduler shiva shiva/tensor github.com/x448/float16 | server/config server/internal/apps server/state
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
 server/grpc:                server/grpc/pb server/internal/gate server/internal/predict server/metrics scheduler shiva/tensor google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/config
-server:                     server/internal/apps server/internal/clock server/internal/gate server/internal/predict server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/containertest server/grpc/pb google.golang.org/grpc
+server:                     server/internal/apps server/internal/clock server/internal/gate server/internal/predict server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/containertest server/grpc/pb google.golang.org/grpc
 
 server/e2e:                 | containers/container shiva shiva/tensor
 

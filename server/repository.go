@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/predict"
 )
@@ -171,6 +173,11 @@ func (r repository) Load(ctx context.Context, model string) error {
 			return err
 		}
 	}
+	return r.ready(ctx, model)
+}
+
+// ready waits until a model that is being loaded is ready.
+func (r repository) ready(ctx context.Context, model string) error {
 	const look = 20 * time.Millisecond
 	timer := time.NewTicker(look)
 	defer timer.Stop()
@@ -207,4 +214,65 @@ func (r repository) Unload(model string) error {
 	all.Wait()
 	r.log.Info("model unloaded", "model", model)
 	return errors.Join(faults...)
+}
+
+// named is the process of a [[container]].
+func (r repository) named(container string) (*process, error) {
+	for _, p := range r.all() {
+		if p.settings.Name == container {
+			return p, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: container %q runs elsewhere and is called: it is started and stopped there", scheduler.ErrInvalidInput, container)
+}
+
+// Start runs the processes of one [[container]] and waits until its model is ready.
+func (r repository) Start(ctx context.Context, container string) error {
+	p, err := r.named(container)
+	if err == nil {
+		err = p.start()
+	}
+	if err == nil {
+		err = r.ready(ctx, p.model())
+	}
+	return refusal(err)
+}
+
+// Stop ends the processes of one [[container]] and waits for it, which takes its stop_timeout at most.
+func (r repository) Stop(_ context.Context, container string) error {
+	p, err := r.named(container)
+	if err == nil {
+		err = p.unload()
+	}
+	return refusal(err)
+}
+
+// shown are all [[container]] as the admin door shows them.
+func (r repository) shown() admin.Containers {
+	list := admin.Containers{Containers: []admin.Container{}, Sessions: r.sessions()}
+	processes := map[string][]admin.Process{}
+	for _, p := range r.supervised() {
+		processes[p.Name] = append(processes[p.Name], p)
+	}
+	for _, c := range r.cfg.Supervised {
+		one := admin.Container{Name: c.Name, Model: cmp.Or(c.Model, c.Name), Address: c.Address, Processes: []admin.Process{}}
+		var state predict.State
+		if p, err := r.named(c.Name); err == nil {
+			one.Processes = append(one.Processes, processes[c.Name]...)
+			state, one.Reason = p.state()
+		} else {
+			state, one.Reason = predict.Unavailable, "not connected"
+		}
+		if t, err := r.gate.Target(one.Model, ""); err == nil && t.Live > 0 && state != predict.Unavailable || connected(list.Sessions, c.Address) {
+			state, one.Reason = predict.Ready, ""
+		}
+		one.State = string(state)
+		list.Containers = append(list.Containers, one)
+	}
+	return list
+}
+
+// connected tells whether there is a session with a container that is called there.
+func connected(sessions []admin.Session, address string) bool {
+	return address != "" && slices.ContainsFunc(sessions, func(s admin.Session) bool { return s.Remote == address && s.State != "calling" })
 }

@@ -212,11 +212,11 @@ func TestRetireWithoutGoodbye(t *testing.T) {
 	are("serving", 1)
 	version(t, s, "2")
 	are("retired", 1)
-	if err := s.set("rolled", map[string]string{"default_version": "1"}); err != nil {
+	if _, _, err := s.set(t.Context(), "rolled", texts("default_version", "1")); err != nil {
 		t.Errorf("taking version 1 back: %v", err)
 	}
 	are("serving", 1)
-	if err := s.set("rolled", map[string]string{"default_version": ""}); err != nil {
+	if _, _, err := s.set(t.Context(), "rolled", texts("default_version", "")); err != nil {
 		t.Error(err)
 	}
 	are("retired", 1)

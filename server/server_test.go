@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"runtime"
@@ -29,12 +30,17 @@ import (
 // start runs a server on free ports, with an echo model inside.
 func start(t *testing.T, change func(*config.Config)) *Server {
 	t.Helper()
+	return startLogging(t, nil, change)
+}
+
+func startLogging(t *testing.T, log *slog.Logger, change func(*config.Config)) *Server {
+	t.Helper()
 	cfg := config.Default()
 	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", config.Addrs{"127.0.0.1:0"}
 	if change != nil {
 		change(&cfg)
 	}
-	s, err := New(cfg, nil)
+	s, err := New(cfg, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,13 +1,24 @@
 package server
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/state"
 )
+
+// Settings of models that were changed while running are in the store, one key for each model: an object of texts with the keys of
+// [model.NAME] in the file. They go over the file's, in every server that shares the store. What cannot hold beside a server's
+// file is left out there, with a line in the log: with a store that is away, or shared, refusing to start would be a server less for a number.
 
 // changeable are the settings of a model that can be changed while it serves: those of its batching, its versions and its cache.
 var changeable = []string{
@@ -16,42 +27,181 @@ var changeable = []string{
 	"cache", "cache_ttl",
 }
 
-// set changes settings of a model, all of them or none. They hold at once, for all versions, and until the
-// server ends: the file is not written.
-func (s *Server) set(model string, settings map[string]string) error {
-	s.setting.Lock()
-	defer s.setting.Unlock()
-	next := s.settings.Load().Clone()
-	var faults []error
+const settingsPrefix = "settings/"
+
+// set changes settings of a model, all of them or none. They hold at once, for all versions; the file is not written. nil takes a
+// setting back to what the file says. It gives what was in effect of these settings, and what is now.
+func (s *Server) set(ctx context.Context, model string, settings map[string]*string) (before, after map[string]any, err error) {
+	_, store, err := s.kept()
+	if err != nil {
+		return nil, nil, err
+	}
+	var faults []string
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
-		if !slices.Contains(changeable, key) {
-			faults = append(faults, fmt.Errorf("%s: not a setting that can be changed while running; those are %s", key, strings.Join(changeable, ", ")))
-			continue
-		}
-		faults = append(faults, next.Set("model."+model+"."+key, settings[key], key+"="+settings[key]))
-	}
-	if err := errors.Join(faults...); err != nil {
-		return err
-	}
-	if err := next.Validate(); err != nil {
-		return err
-	}
-	if version := settings["default_version"]; version != "" {
-		if err := s.serves(model, version); err != nil {
-			return err
+		if settings[key] == nil && !slices.Contains(changeable, key) { // the others are looked at with their values
+			faults = append(faults, unchangeable(key))
 		}
 	}
-	if err := s.sched.Configure(model, policy(next.Model(model).Policy)); err != nil {
-		return err
+	if v := settings["default_version"]; v != nil && *v != "" {
+		faults = append(faults, s.serves(model, *v)...)
 	}
-	s.settings.Store(&next)
-	s.gate.OptionsChanged()
-	s.retiring.wake()
-	return nil
+	known := s.gate.Versions(model) != nil
+	before = s.inEffect(model, settings)
+	_, err = store.Update(ctx, state.Key("settings", model), "", func(old []byte) ([]byte, error) {
+		stored := map[string]string{}
+		if old == nil && !known {
+			return nil, &admin.Error{Status: http.StatusNotFound, Text: fmt.Sprintf("no model %q, and no settings of it", model)}
+		}
+		if old != nil {
+			if err := json.Unmarshal(old, &stored); err != nil {
+				stored = map[string]string{} // it holds nowhere
+			}
+		}
+		for key, value := range settings {
+			if value == nil {
+				delete(stored, key)
+			} else {
+				stored[key] = *value
+			}
+		}
+		_, err := s.over(s.cfg, model, stored)
+		if err := faulty(append(slices.Clone(faults), faultsOf(err)...)); err != nil {
+			return nil, err
+		}
+		if len(stored) == 0 {
+			return nil, nil
+		}
+		return json.Marshal(stored)
+	})
+	if err != nil {
+		return nil, nil, refusal(err)
+	}
+	s.readSettings()
+	return before, s.inEffect(model, settings), nil
 }
 
-// serves tells whether a version has a live replica; the error names those that have.
-func (s *Server) serves(model, version string) error {
+func unchangeable(key string) string {
+	return fmt.Sprintf("%s: not a setting that can be changed while running; those are %s", key, strings.Join(changeable, ", "))
+}
+
+// faulty is the error for settings that cannot hold; nil if nothing is wrong.
+func faulty(faults []string) error {
+	if len(faults) == 0 {
+		return nil
+	}
+	return &admin.Error{Status: http.StatusBadRequest, Text: strings.Join(faults, "; ")}
+}
+
+// inEffect are the values in effect of some settings of a model.
+func (s *Server) inEffect(model string, settings map[string]*string) map[string]any {
+	var all map[string]any
+	text, err := json.Marshal(s.settings.Load().Model(model))
+	if err == nil {
+		err = json.Unmarshal(text, &all)
+	}
+	if err != nil {
+		panic(err) // a policy always marshals to an object
+	}
+	maps.DeleteFunc(all, func(key string, _ any) bool { _, asked := settings[key]; return !asked })
+	return all
+}
+
+// over puts settings of a model over a configuration. The error lists all faults, with the values that contradict each other.
+func (s *Server) over(c config.Config, model string, settings map[string]string) (config.Config, error) {
+	c = c.Clone()
+	var faults []string
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		if !slices.Contains(changeable, key) {
+			faults = append(faults, unchangeable(key))
+			continue
+		}
+		faults = append(faults, faultsOf(c.Set("model."+model+"."+key, settings[key], key+"="+settings[key]))...)
+	}
+	faults = append(faults, faultsOf(c.Validate())...)
+	if len(faults) == 0 {
+		faults = faultsOf(policy(c.Model(model).Policy).Validate())
+	}
+	return c, faulty(faults)
+}
+
+// faultsOf are the faults of an error, one sentence each.
+func faultsOf(err error) (list []string) {
+	if e, ok := errors.AsType[*config.Error](err); ok {
+		for _, f := range e.Faults {
+			list = append(list, f.String())
+		}
+		return list
+	}
+	if err != nil {
+		list = []string{err.Error()}
+	}
+	return list
+}
+
+// readSettings makes the settings in the store hold.
+func (s *Server) readSettings() {
+	s.setting.Lock()
+	defer s.setting.Unlock()
+	entries, err := s.store.List(settingsPrefix)
+	if err != nil {
+		s.log.Warn("settings of models cannot be read from the state store; the file's hold", "error", err)
+		return
+	}
+	next := s.cfg.Clone()
+	for _, e := range entries {
+		model, settings, err := storedSettings(e)
+		var with config.Config
+		if err == nil {
+			with, err = s.over(next, model, settings)
+		}
+		if err != nil {
+			s.log.Error("settings of a model in the state store do not hold here; the file's do", "key", e.Key, "settings", string(e.Value), "error", err)
+			continue
+		}
+		next = with
+	}
+	old := s.settings.Swap(&next)
+	models := maps.Clone(old.Models)
+	maps.Copy(models, next.Models)
+	for name := range models {
+		if old.Model(name) == next.Model(name) {
+			continue
+		}
+		if err := s.sched.Configure(name, policy(next.Model(name).Policy)); err != nil {
+			s.log.Error("settings of a model are not taken", "model", name, "error", err) // over has validated them
+		}
+	}
+	s.gate.OptionsChanged()
+	s.retiring.wake()
+}
+
+// storedSettings reads an entry of the store.
+func storedSettings(e state.Entry) (model string, settings map[string]string, err error) {
+	segments, err := state.Segments(e.Key)
+	if err != nil || len(segments) != 2 {
+		return "", nil, fmt.Errorf("not a key of settings: %q", e.Key)
+	}
+	err = json.Unmarshal(e.Value, &settings)
+	return segments[1], settings, err
+}
+
+// followSettings makes what other servers change hold here, until the server ends.
+func (s *Server) followSettings() {
+	changed := make(chan struct{}, 1)
+	stop := s.store.Watch(settingsPrefix, changed)
+	defer stop()
+	for {
+		select {
+		case <-changed:
+			s.readSettings()
+		case <-s.stopping:
+			return
+		}
+	}
+}
+
+// serves says what is wrong with a version that has no live replica, and names those that have.
+func (s *Server) serves(model, version string) []string {
 	var live []string
 	for _, m := range s.gate.Models() {
 		if m.Name == model && m.Ready {
@@ -64,5 +214,5 @@ func (s *Server) serves(model, version string) error {
 	if len(live) == 0 {
 		live = []string{"none"}
 	}
-	return fmt.Errorf("default_version: no container serves version %q of model %q; ready: %s", version, model, strings.Join(live, ", "))
+	return []string{fmt.Sprintf("default_version: no container serves version %q of model %q; ready: %s", version, model, strings.Join(live, ", "))}
 }

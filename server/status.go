@@ -24,11 +24,31 @@ func (s *Server) sources() admin.Sources {
 			c.Models = s.settings.Load().Models
 			return c.Redacted()
 		},
-		Explain:    s.explain,
-		Set:        s.set,
+		Explain: s.explain,
+		Set:     s.set,
+
 		ClearCache: s.gate.ClearCache,
-		Metrics:    s.metrics.Handler(),
-		Log:        s.log,
+
+		Apps:      s.applications,
+		CheckApp:  s.checkApplication,
+		CreateApp: s.createApplication,
+		ChangeApp: s.changeApplication,
+		DeleteApp: s.deleteApplication,
+		Learned:   s.learned,
+		Forget:    s.forget,
+		Feedback:  s.feedback,
+		Policies:  selectionPolicies,
+
+		Containers: repository{s}.shown,
+		Start:      repository{s}.Start,
+		Stop:       repository{s}.Stop,
+
+		Export:      s.export,
+		CheckImport: s.checkImport,
+		Import:      s.importDocument,
+
+		Metrics: s.metrics.Handler(),
+		Log:     s.log,
 	}
 }
 

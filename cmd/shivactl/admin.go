@@ -14,13 +14,30 @@ import (
 // get reads a path of the admin door into v.
 func (c *cli) get(path string, v any) error { return c.call(http.MethodGet, path, nil, v) }
 
-// patch sends JSON to a path of the admin door, and reads its answer into v.
-func (c *cli) patch(path string, body, v any) error {
+// send sends JSON to a path of the admin door, and reads its answer into v.
+func (c *cli) send(method, path string, body, v any) error {
 	text, err := json.Marshal(body)
 	if err != nil {
 		return err
 	}
-	return c.call(http.MethodPatch, path, text, v)
+	return c.call(method, path, text, v)
+}
+
+// at is a path of the admin door: format with names in it.
+func at(format string, names ...string) string {
+	escaped := make([]any, len(names))
+	for i, name := range names {
+		escaped[i] = url.PathEscape(name)
+	}
+	return fmt.Sprintf(format, escaped...)
+}
+
+// one is the only argument of a command that takes one.
+func one(command, what string, args []string) (string, error) {
+	if len(args) != 1 || args[0] == "" {
+		return "", usage(command, "expected %s, got %d arguments", what, len(args))
+	}
+	return args[0], nil
 }
 
 func (c *cli) call(method, path string, send []byte, v any) error {
@@ -54,7 +71,7 @@ func (c *cli) call(method, path string, send []byte, v any) error {
 	if err != nil {
 		return explain(err, "--admin", c.admin)
 	}
-	if resp.StatusCode != http.StatusOK {
+	if resp.StatusCode/100 != 2 {
 		var e struct{ Error string }
 		if json.Unmarshal(body, &e) != nil || e.Error == "" {
 			return notOurs(resp.Status)

@@ -3,14 +3,13 @@ package main
 import (
 	"fmt"
 	"net/http"
-	"net/url"
 	"text/tabwriter"
 
 	"github.com/shivad/shivad/server/admin"
 )
 
 var cacheCommand = command{
-	name: "cache", args: "show|clear [NAME]", short: "show what prediction caches do, or clear one",
+	name: "cache", args: "show|clear", short: "show what prediction caches do, or clear one",
 	help: `cache show prints one line per version of each model that has a cache, or of one model. HIT RATIO counts the requests
 that were not executed: those answered with what was kept, and those that waited for the answer to an equal one (SHARED).
 NOT KEPT are answers too large for the cache, or that there was no payload memory for.
@@ -22,20 +21,29 @@ A model gets a cache with: shivactl models set digits cache=64MiB cache_ttl=10m
 With --json: show prints {"caches": [{"name", "limit_bytes", "entries", "bytes", "versions": [{"version", "limit_bytes",
 "entries", "bytes", "hits", "shared", "misses", "evicted", "expired", "not_kept"}]}]}, clear {"name", "entries", "bytes"}.
 `,
+	takes: []kind{nothing},
 	run: func(c *cli, _ any, args []string) error {
-		switch {
-		case len(args) == 0:
+		if len(args) == 0 {
 			return usage("cache", "show or clear?")
-		case args[0] == "show" && len(args) <= 2:
-			return c.showCaches(args[1:])
-		case args[0] == "clear" && len(args) == 2:
-			return c.clearCache(args[1])
-		case args[0] == "clear" && len(args) == 1:
-			return usage("cache", "clear the cache of which model?")
-		case args[0] == "show" || args[0] == "clear":
-			return usage("cache", "expected one model, got %d", len(args)-1)
 		}
 		return usage("cache", "expected show or clear, got %q", args[0])
+	},
+	verbs: []command{
+		{name: "cache show", args: "[MODEL]", short: "show what the caches of all models do, or of one", help: "More about it: shivactl help cache\n", takes: []kind{aModel, nothing},
+			run: func(c *cli, _ any, args []string) error {
+				if len(args) > 1 {
+					return usage("cache", "expected one model, got %d", len(args))
+				}
+				return c.showCaches(args)
+			}},
+		{name: "cache clear", args: "MODEL", short: "let go what is kept of a model's answers", help: "More about it: shivactl help cache\n", takes: []kind{aModel, nothing},
+			run: func(c *cli, _ any, args []string) error {
+				name, err := one("cache", "a model", args)
+				if err != nil {
+					return err
+				}
+				return c.clearCache(name)
+			}},
 	},
 }
 
@@ -60,7 +68,7 @@ func (c *cli) showCaches(models []string) error {
 	}
 	for _, name := range models {
 		var m admin.ModelCache
-		if err := c.get(cachePath(name), &m); err != nil {
+		if err := c.get(at("/v1/models/%s/cache", name), &m); err != nil {
 			return err
 		}
 		out.Caches = append(out.Caches, m)
@@ -85,7 +93,7 @@ func (c *cli) showCaches(models []string) error {
 
 func (c *cli) clearCache(name string) error {
 	var cleared admin.Cleared
-	if err := c.call(http.MethodDelete, cachePath(name), nil, &cleared); err != nil {
+	if err := c.call(http.MethodDelete, at("/v1/models/%s/cache", name), nil, &cleared); err != nil {
 		return err
 	}
 	if c.json {
@@ -95,8 +103,6 @@ func (c *cli) clearCache(name string) error {
 	fmt.Fprintf(c.stdout, "let go %s of %s, %s\n", answers, name, size(cleared.Bytes))
 	return nil
 }
-
-func cachePath(model string) string { return "/v1/models/" + url.PathEscape(model) + "/cache" }
 
 // hitRatio is the share of requests that were not executed.
 func hitRatio(c admin.Cache) string {

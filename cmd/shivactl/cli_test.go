@@ -10,7 +10,6 @@ import (
 	"image/png"
 	"io"
 	"net"
-	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/admin/admintest"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -136,8 +136,10 @@ func fake(t *testing.T) (tcp, adminAddr string) {
 		m, ok := fakeModels[strings.TrimSuffix(name, "/1")]
 		var a *shiva.Message
 		switch {
-		case !ok:
+		case !ok && !strings.HasSuffix(q.Namespace, "/update"):
 			a = refusal(shiva.NotFound, fmt.Sprintf("no model %q; did you mean \"digits\"?", name))
+		case strings.HasSuffix(q.Namespace, "/update"):
+			a = learn(q)
 		case isMetadata && !isInfer:
 			a = answer(m.metadata)
 		default:
@@ -149,23 +151,18 @@ func fake(t *testing.T) (tcp, adminAddr string) {
 		_ = c.Send(a)
 	})
 	t.Cleanup(s.Close)
-	h := httptest.NewServer(admin.Handler(admin.Sources{
-		Version: "1.2.3",
-		Ready:   func() admin.Readiness { return fakeStatus.Readiness },
-		Models:  func() []admin.Model { return fakeList },
-		Status:  func() admin.Status { return fakeStatus },
-		Config:  func() any { return nil },
-		Set: func(model string, settings map[string]string) error {
-			if v := settings["default_version"]; v != "" && v != "1" {
-				return fmt.Errorf("default_version: no container serves version %q of model %q; ready: \"1\"", v, model)
-			}
-			return nil
-		},
-		ClearCache: func(string) (int64, int64, error) { return 1234, 5 << 20, nil },
-		Metrics:    http.NotFoundHandler(),
-	}))
+	h := httptest.NewServer(admin.Handler(admintest.New(fakeList, fakeStatus).Sources()))
 	t.Cleanup(h.Close)
 	return s.Addr(), h.Listener.Addr().String()
+}
+
+// learn answers feedback with what it brought; that with the id 1 was learned before.
+func learn(q *shiva.Message) *shiva.Message {
+	if q.Namespace != "digits/update" {
+		return refusal(shiva.NotFound, "only applications take feedback")
+	}
+	return answer(fmt.Sprintf(`{"application":"digits","learned":%t,"rounds":3,"was":%s,"tensors":%d}`,
+		string(shiva.Field(q.Metadata, "id")) != "1", q.Metadata, len(q.Tensors)))
 }
 
 var fakeList = []admin.Model{
@@ -287,6 +284,16 @@ func TestCommandLine(t *testing.T) {
 		{"models-set-newest", "", "models set-version digits"},
 		{"models-set-gone", "", "models set-version digits 2"},
 		{"models-set-two", "", "models set-version digits 1 2"},
+		{"models-set", "", "models set digits objective=20ms delay=1ms"},
+		{"models-set-nothing", "", "models set digits"},
+		{"models-set-json", "", "models set digits objective=20ms --json"},
+		{"models-reset", "", "models reset digits delay"},
+		{"models-reset-nothing", "", "models reset digits"},
+		{"versions", "", "versions digits"},
+		{"versions-none", "", "versions iris"},
+		{"versions-which", "", "versions"},
+		{"versions-set", "", "versions set digits 1"},
+		{"versions-json", "", "versions digits --json"},
 		{"models-refused", "", "models --admin NOBODY"},
 		{"models-wrong-door", "", "models --admin TCP"},
 		{"cache-show", "", "cache show"},
@@ -304,6 +311,80 @@ func TestCommandLine(t *testing.T) {
 		{"status-extra", "", "status now"},
 		{"version-none", "", "version --admin NOBODY"},
 
+		{"apps-empty", "", "apps"},
+		{"apps-create", "", `apps create one --model digits --model digits/2 --slo 50ms --default {"label":-1} --policy exp4 --param eta=0.3 --param combination=vote`},
+		{"apps-create-twice", "", "apps create one --model digits"},
+		{"apps-create-faults", "", "apps create two --policy exp5 --slo soon"},
+		{"apps-create-json", "", "apps create two --model digits/* --json"},
+		{"apps-create-bad-default", "", "apps create two --model digits --default {label:-1}"},
+		{"apps-create-bad-param", "", "apps create two --model digits --param eta"},
+		{"apps", "", "apps"},
+		{"apps-list", "", "apps list --json"},
+		{"apps-show", "", "apps one"},
+		{"apps-show-json", "", "apps show one --json"},
+		{"apps-show-none", "", "apps show three"},
+		{"apps-change", "", "apps change one --default null --param eta= --slo 80ms"},
+		{"apps-change-nothing", "", "apps change one"},
+		{"apps-change-none", "", "apps change three --slo 1s"},
+		{"links", "", "links one"},
+		{"links-add", "", "links add one digits/*"},
+		{"links-add-json", "", "links add one iris --json"},
+		{"links-add-twice", "", "links add one digits"},
+		{"links-delete", "", "links delete one digits/*"},
+		{"links-delete-none", "", "links delete one digits/*"},
+		{"links-which", "", "links add one"},
+		{"policies", "", "policies"},
+		{"policies-one", "", "policies exp4 --json"},
+		{"policies-none", "", "policies exp5"},
+		{"policies-learned-nothing", "", "policies learned one"},
+		{"policies-learned-none", "", "policies learned three"},
+		{"policies-forget", "", "policies forget one --json"},
+		{"feedback-id", "", "feedback digits --id 7 --user anna --label 3"},
+		{"feedback-again", "", "feedback digits --id 1 --loss 0.5"},
+		{"feedback-text", "", `feedback digits --id frame-1 --label good --json`},
+		{"feedback-input", "", `feedback digits seven.png --losses {"digits/1":0} --json`},
+		{"feedback-model", "", "feedback mood --id 1 --loss 0"},
+		{"feedback-which", "", "feedback digits --loss 1"},
+		{"feedback-what", "", "feedback digits --id 1 --loss 1 --label 3"},
+		{"infer-id", "", "infer digits seven.png three.png --id 1"},
+		{"containers", "", "containers"},
+		{"containers-json", "", "containers --json"},
+		{"containers-stop", "", "containers stop digits"},
+		{"containers-start", "", "containers start digits --json"},
+		{"containers-none", "", "containers stop nobody"},
+		{"config", "", "config"},
+		{"config-json", "", "config --json"},
+		{"config-part", "", "config tcp"},
+		{"config-none", "", "config tc"},
+		{"export", "", "export state.json"},
+		{"export-stdout", "", "export -"},
+		{"export-json", "", "export state.json --json"},
+		{"export-nowhere", "", "export nowhere/state.json"},
+		{"import-dry", "", "import state.json --dry-run"},
+		{"apps-delete", "", "apps delete one"},
+		{"apps-delete-none", "", "apps delete one"},
+		{"import", "", "import state.json"},
+		{"import-json", `{"format":1,"applications":[{"name":"x","models":["m"]}]}`, "import - --json"},
+		{"import-nothing", `{"format":1}`, "import -"},
+		{"import-faults", `{"format":1,"applications":[{"name":"x","models":[],"slow":1},{"name":"y"}],"settings":{}}`, "import -"},
+		{"import-no-file", "", "import nothing.json"},
+		{"completion-which", "", "completion tcsh"},
+		{"completion-json", "", "completion fish --json"},
+
+		{"help-apps", "", "help apps"},
+		{"help-apps-create", "", "help apps create"},
+		{"help-apps-unknown", "", "help apps frobnicate"},
+		{"help-links", "", "links --help"},
+		{"help-policies", "", "help policies"},
+		{"help-policies-learned", "", "policies learned --help"},
+		{"help-versions", "", "help versions"},
+		{"help-containers", "", "help containers"},
+		{"help-config", "", "help config"},
+		{"help-export", "", "help export"},
+		{"help-import", "", "help import"},
+		{"help-feedback", "", "help feedback"},
+		{"help-completion", "", "help completion"},
+		{"verb-flag", "", "apps delete one --slo 50ms"},
 		{"help", "", "help"},
 		{"help-flag", "", "--help"},
 		{"help-infer", "", "help infer"},
@@ -351,6 +432,38 @@ func TestCommandLine(t *testing.T) {
 				t.Errorf("not JSON: %s", stdout.Bytes())
 			}
 		})
+	}
+}
+
+// What a policy has learned is shown by user, with what each model has in the answers.
+func TestLearned(t *testing.T) {
+	sources := admintest.New(fakeList, fakeStatus).Sources()
+	if _, err := sources.CreateApp(t.Context(), admin.App{Name: "app", Models: []string{"digits", "other"}, Policy: "exp4"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, body := range []string{`{"user":"","loss":0.25}`, `{"user":"anna","loss":1}`} {
+		if _, err := sources.Feedback(t.Context(), "app", json.RawMessage(body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := httptest.NewServer(admin.Handler(sources))
+	defer h.Close()
+	for _, c := range []struct{ args, want string }{
+		{"policies learned app", "USER    FEEDBACKS  MODEL     SHARE  MEAN LOSS  OF\n" +
+			"\"\"      1          digits/1  0.500  0.250      1\n" +
+			"                   other/1   0.500  0.250      1\n" +
+			"\"anna\"  1          digits/1  0.500  1.000      1\n" +
+			"                   other/1   0.500  1.000      1\n"},
+		{"policies learned app --user anna --json", `{"application":"app","policy":"exp4","params":{"eta":0.1},"users":[{"user":"anna","rounds":1,` +
+			`"models":[{"model":"digits/1","share":0.5,"loss":1,"count":1},{"model":"other/1","share":0.5,"loss":1,"count":1}]}]}` + "\n"},
+		{"policies learned app --limit 0", "limit: expected a number of users of at least 1"},
+		{"policies forget app", "exp4 of app has learned nothing\n"},
+	} {
+		var out bytes.Buffer
+		run(t.Context(), append(strings.Fields(c.args), "--admin", h.Listener.Addr().String()), nil, &out, &out)
+		if !strings.Contains(out.String(), c.want) {
+			t.Errorf("%s: got\n%s\nexpected\n%s", c.args, out.String(), c.want)
+		}
 	}
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 
@@ -17,13 +16,14 @@ of the last time that anything happened; the first sentence says how long ago th
 
 With --json: {"versions": [{"name", "version", "sentences": [...]}]}
 `,
+	takes: []kind{aModel, nothing},
 	run: func(c *cli, _ any, args []string) error {
 		if len(args) != 1 {
 			return usage("explain", "expected one model, got %d", len(args))
 		}
 		name, version, versioned := strings.Cut(args[0], "/")
 		var e admin.Explanations
-		if err := c.get("/v1/models/"+url.PathEscape(name)+"/explain", &e); err != nil {
+		if err := c.get(at("/v1/models/%s/explain", name), &e); err != nil {
 			return err
 		}
 		if versioned {

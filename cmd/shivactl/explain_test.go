@@ -2,7 +2,7 @@ package main
 
 import (
 	"bytes"
-	"errors"
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -26,13 +26,16 @@ func TestExplainAndSet(t *testing.T) {
 			}
 			return []admin.Explanation{{Name: "m", Version: "2", Sentences: []string{"It is slow.", "Make it fast."}}, {Name: "m", Version: "1", Sentences: []string{"It is old."}}}
 		},
-		Set: func(model string, settings map[string]string) error {
-			if settings["max_batch"] == "9" {
-				return errors.New("max_batch is 9, but queue_rows is 5")
+		Set: func(_ context.Context, model string, settings map[string]*string) (before, after map[string]any, err error) {
+			if v := settings["max_batch"]; v != nil && *v == "9" {
+				return nil, nil, &admin.Error{Status: http.StatusBadRequest, Text: "max_batch is 9, but queue_rows is 5"}
 			}
-			set = settings
-			policy["objective"] = settings["objective"]
-			return nil
+			set = map[string]string{}
+			for key, value := range settings {
+				set[key] = *value
+			}
+			policy["objective"] = set["objective"]
+			return nil, nil, nil
 		},
 		Metrics: http.NotFoundHandler(),
 	}))

@@ -29,7 +29,8 @@ takes, and each FILE is turned into just that:
 Nothing is lost on the way unless --lossy allows it. For a model of several inputs a FILE is
 NAME=FILE,NAME=FILE or a JSON object with a key for each input.
 
-Every FILE is a request of its own, all at once on one connection; --batch sends them as one.
+Every FILE is a request of its own, all at once on one connection; --batch sends them as one. --id names the
+request, which must then be the only one, for shivactl feedback; --user says for whom an application is asked.
 
   shivactl infer digits images/*.png
   shivactl infer --text sentiment "what a day"
@@ -45,16 +46,19 @@ JSON lacks are the strings "NaN", "Infinity" and "-Infinity"; complex numbers ar
 		f.BoolVar(&o.text, "text", false, "the arguments are texts, not files, for models that take text")
 		f.BoolVar(&o.lossy, "lossy", false, "colour may become gray, transparency go, numbers be rounded")
 		f.StringVar(&o.scale, "scale", "", "multiply the values of images by `FACTOR`, such as 1/255")
+		f.StringVar(&o.id, "id", "", "name the request by `ID`, for feedback about it")
+		f.StringVar(&o.user, "user", "", "ask an application for this `USER`")
 		f.IntVar(&o.top, "top", 3, "show the `N` highest of many scores")
 		f.BoolVar(&o.timing, "timing", false, "show where the time went, in the server and in all")
 		return o
 	},
-	run: func(c *cli, opts any, args []string) error { return c.infer(opts.(*inferOptions), args) },
+	takes: []kind{aRoute, aFile},
+	run:   func(c *cli, opts any, args []string) error { return c.infer(opts.(*inferOptions), args) },
 }
 
 type inferOptions struct {
 	batch, text, lossy, timing bool
-	scale                      string
+	scale, id, user            string
 	top                        int
 }
 
@@ -69,6 +73,8 @@ func (c *cli) infer(o *inferOptions, args []string) error {
 		return usage("infer", "which file? - is standard input")
 	case o.top < 1:
 		return usage("infer", "--top must be at least 1, got %d", o.top)
+	case o.id != "" && len(args) > 2 && !o.batch:
+		return usage("infer", "--id names one request, and %d files are as many; --batch makes them one", len(args)-1)
 	}
 	scale, err := parseScale(o.scale)
 	if err != nil {
@@ -101,12 +107,12 @@ func (c *cli) infer(o *inferOptions, args []string) error {
 	}
 	var results []result
 	if o.batch {
-		results, err = c.askTogether(client, m, items, o.timing)
+		results, err = c.askTogether(client, m, items, request{o.timing, o.id, o.user})
 		if err != nil {
 			return err
 		}
 	} else {
-		results = c.askEach(client, m, items, o.timing)
+		results = c.askEach(client, m, items, request{o.timing, o.id, o.user})
 	}
 	if c.json {
 		return c.printResultsJSON(m, results)
@@ -159,14 +165,14 @@ type result struct {
 }
 
 // askEach sends one request for each item, pipelined, and returns the results in their order.
-func (c *cli) askEach(client *shiva.Client, m model, items []item, timing bool) []result {
+func (c *cli) askEach(client *shiva.Client, m model, items []item, what request) []result {
 	results := make([]result, len(items))
 	var wg sync.WaitGroup
 	turn := make(chan struct{}, pipelined)
 	for i, it := range items {
 		turn <- struct{}{}
 		wg.Go(func() { // joined at the end of askEach
-			results[i] = c.ask(client, m, it, timing)
+			results[i] = c.ask(client, m, it, what)
 			<-turn
 		})
 	}
@@ -175,7 +181,7 @@ func (c *cli) askEach(client *shiva.Client, m model, items []item, timing bool) 
 }
 
 // askTogether sends all items as the rows of one request, and gives each its part of the answer.
-func (c *cli) askTogether(client *shiva.Client, m model, items []item, timing bool) ([]result, error) {
+func (c *cli) askTogether(client *shiva.Client, m model, items []item, what request) ([]result, error) {
 	all := item{name: fmt.Sprintf("%d files", len(items))}
 	for i, s := range m.inputs {
 		parts := make([]tensor.Tensor, len(items))
@@ -191,7 +197,7 @@ func (c *cli) askTogether(client *shiva.Client, m model, items []item, timing bo
 	for _, it := range items {
 		all.rows += it.rows
 	}
-	whole := c.ask(client, m, all, timing)
+	whole := c.ask(client, m, all, what)
 	if whole.err != nil {
 		return nil, whole.err
 	}
@@ -212,9 +218,9 @@ func (c *cli) askTogether(client *shiva.Client, m model, items []item, timing bo
 }
 
 // ask sends one request and waits for its answer.
-func (c *cli) ask(client *shiva.Client, m model, it item, timing bool) result {
+func (c *cli) ask(client *shiva.Client, m model, it item, what request) result {
 	r := result{name: it.name, rows: it.rows}
-	question, err := message(m, it, timing)
+	question, err := message(m, it, what)
 	if err != nil {
 		r.err = unfit("", "%s: %v", it.name, err).(*failure)
 		return r
@@ -234,13 +240,30 @@ func (c *cli) ask(client *shiva.Client, m model, it item, timing bool) result {
 	return r
 }
 
-// message makes the question. Rows are always counted: "batch" tells models of the old container protocols
-// what all others take for granted.
-func message(m model, it item, timing bool) (*shiva.Message, error) {
-	metadata := map[string]any{"batch": true}
-	if timing {
+// request is what a question says beside its input.
+type request struct {
+	timing   bool
+	id, user string // "" is none
+}
+
+// put adds it to the metadata of a question.
+func (r request) put(metadata map[string]any) {
+	if r.timing {
 		metadata["timing"] = true
 	}
+	if r.id != "" {
+		metadata["id"] = asJSON(r.id)
+	}
+	if r.user != "" {
+		metadata["user"] = r.user
+	}
+}
+
+// message makes the question. Rows are always counted: "batch" tells models of the old container protocols
+// what all others take for granted.
+func message(m model, it item, what request) (*shiva.Message, error) {
+	metadata := map[string]any{"batch": true}
+	what.put(metadata)
 	q := &shiva.Message{Namespace: m.route}
 	var names []string
 	for i, t := range it.inputs {

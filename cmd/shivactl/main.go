@@ -1,5 +1,5 @@
 // Command shivactl is the tool for whoever runs or tries a shivad: it asks models for predictions over the
-// TCP door and shows the state of the server from its admin door. See "shivactl help".
+// TCP door, and shows and changes the server at its admin door. See "shivactl help".
 package main
 
 import (
@@ -20,16 +20,34 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// command is one subcommand.
+// command is one subcommand, or a verb of one: then its name is both words.
 type command struct {
 	name, args, short string
 	help              string                  // the rest of its help, before the flags
 	flags             func(*flag.FlagSet) any // registers its own flags; the result is passed to run
 	run               func(c *cli, opts any, args []string) error
+	verbs             []command
+	takes             []kind // what its arguments are, for completion; the last kind goes on for those that follow
 }
 
 func commands() []command {
-	return []command{inferCommand, modelsCommand, cacheCommand, explainCommand, statusCommand, versionCommand}
+	return []command{
+		inferCommand, feedbackCommand,
+		appsCommand, linksCommand, policiesCommand,
+		modelsCommand, versionsCommand, cacheCommand, containersCommand, configCommand, explainCommand, statusCommand,
+		exportCommand, importCommand,
+		completionCommand, versionCommand,
+	}
+}
+
+// verb finds a verb by its own word.
+func (cmd command) verb(word string) (command, bool) {
+	for _, v := range cmd.verbs {
+		if v.name == cmd.name+" "+word {
+			return v, true
+		}
+	}
+	return cmd, false
 }
 
 // cli is what every subcommand gets.
@@ -104,9 +122,17 @@ func (c *cli) dispatch(args []string) error {
 	if name == "help" {
 		return c.helpOn(args)
 	}
+	if name == completing {
+		return c.complete(args)
+	}
 	for _, cmd := range commands() {
 		if cmd.name != name {
 			continue
+		}
+		if len(args) > 0 {
+			if verb, ok := cmd.verb(args[0]); ok {
+				cmd, name, args = verb, verb.name, args[1:]
+			}
 		}
 		f := newFlagSet(name)
 		c.register(f)
@@ -168,11 +194,11 @@ func names(cmds []command) []string {
 
 // overview is the help of the whole.
 func (c *cli) overview() {
-	fmt.Fprint(c.stdout, "shivactl asks a shivad for predictions and shows its state.\n\nUsage: shivactl COMMAND [arguments] [flags]\n\n")
+	fmt.Fprint(c.stdout, "shivactl asks a shivad for predictions, shows what it does and changes it.\n\nUsage: shivactl COMMAND [arguments] [flags]\n\n")
 	for _, cmd := range commands() {
 		fmt.Fprintf(c.stdout, "  %-24s %s\n", cmd.name+" "+cmd.args, cmd.short)
 	}
-	fmt.Fprintf(c.stdout, "  %-24s %s\n\nFlags of all commands, before or after it:\n\n", "help COMMAND", "more about a command")
+	fmt.Fprintf(c.stdout, "  %-24s %s\n\nFlags of all commands, before or after it:\n\n", "help COMMAND [VERB]", "more about a command")
 	f := newFlagSet("")
 	c.register(f)
 	printFlags(c.stdout, f)
@@ -185,16 +211,28 @@ func (c *cli) helpOn(args []string) error {
 		return nil
 	}
 	for _, cmd := range commands() {
-		if cmd.name == args[0] {
-			c.helpFor(cmd)
-			return nil
+		if cmd.name != args[0] {
+			continue
 		}
+		if len(args) > 1 {
+			verb, ok := cmd.verb(args[1])
+			if !ok {
+				return usage(cmd.name, "%s has no %q", cmd.name, args[1])
+			}
+			cmd = verb
+		}
+		c.helpFor(cmd)
+		return nil
 	}
 	return usage("", "there is no command %q; the commands are %s", args[0], strings.Join(names(commands()), ", "))
 }
 
 func (c *cli) helpFor(cmd command) {
-	fmt.Fprintf(c.stdout, "shivactl %s: %s\n\nUsage: shivactl %s [flags]\n\n%s\nFlags:\n\n", cmd.name, cmd.short, strings.TrimSpace(cmd.name+" "+cmd.args), cmd.help)
+	fmt.Fprintf(c.stdout, "shivactl %s: %s\n\nUsage: shivactl %s [flags]\n", cmd.name, cmd.short, strings.TrimSpace(cmd.name+" "+cmd.args))
+	for _, v := range cmd.verbs {
+		fmt.Fprintf(c.stdout, "       shivactl %s [flags]\n", strings.TrimSpace(v.name+" "+v.args))
+	}
+	fmt.Fprintf(c.stdout, "\n%s\nFlags:\n\n", cmd.help)
 	f := newFlagSet(cmd.name)
 	cmd.options(f)
 	c.register(f)

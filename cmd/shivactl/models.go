@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 	"maps"
-	"net/url"
+	"net/http"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -14,65 +14,108 @@ import (
 )
 
 var modelsCommand = command{
-	name: "models", args: "[set] [NAME ...]", short: "list the models, or change the settings of one",
+	name: "models", args: "[NAME]", short: "list the models, or show and change the settings of one",
 	help: `One line per version; * marks the one that the bare name means. READY says whether a live container
 serves it. In shapes -1 stands for any size; the first -1 counts rows. CACHED and HIT RATIO, if a model has
 a prediction cache: see shivactl help cache. With a name: the versions of that
 model, and its settings in effect.
 
 models set digits objective=20ms max_batch=64 changes how all versions of a model are batched, while it serves:
-at once, all settings or none, and until the server ends (its file is not written). The settings are strategy,
-objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, execution_timeout, retry, shed, slots, pad,
-default_version, retire_after, cache and cache_ttl. It prints the settings in effect.
+at once, all settings or none. The settings are strategy, objective, max_batch, batch_bytes, delay, queue_rows,
+queue_bytes, execution_timeout, retry, shed, slots, pad, default_version, retire_after, cache and
+cache_ttl. It prints the settings in effect. They go over those of the server's file, which is not written; with --state on the server they survive
+its end and hold in all servers that share the state.
 
-models set-version digits 1 makes version 1 what the bare name means, at once, whatever connects later, until the
-server ends: the way back from a version that fails. Without a version the newest that is ready is meant again.
+models reset digits objective max_batch goes back to what the file says of them.
+
+models set-version digits 1 makes version 1 what the bare name means, at once, whatever connects later: the way
+back from a version that fails. Without a version the newest that is ready is meant again.
 
 With --json: {"models": [{"name", "version", "default", "ready", "replicas", "platform", "max_batch", "inputs":
 [{"name", "datatype", "shape"}], "outputs": [...], "queue_rows", "queue_bytes", "policy": {...}, "cache": {...}
-if it has one}]}
+if it has one}]}; what changes something prints {"name", "default_version", "versions": [those]}
 `,
+	takes: []kind{aModel, nothing},
+	run:   func(c *cli, _ any, args []string) error { return c.models(args) },
+	verbs: []command{
+		{name: "models set", args: "NAME KEY=VALUE ...", short: "change the settings of a model while it serves",
+			help:  "More about it: shivactl help models\n",
+			takes: []kind{aModel, nothing},
+			run:   func(c *cli, _ any, args []string) error { return c.setModel(args) }},
+		{name: "models reset", args: "NAME KEY ...", short: "take settings of a model back to what the file says",
+			help:  "More about it: shivactl help models\n",
+			takes: []kind{aModel, nothing},
+			run:   func(c *cli, _ any, args []string) error { return c.resetModel(args) }},
+		{name: "models set-version", args: "NAME [VERSION]", short: "say what the bare name of a model means",
+			help:  "More about it: shivactl help models\n",
+			takes: []kind{aModel, aVersion, nothing},
+			run:   func(c *cli, _ any, args []string) error { return c.setVersion("models", args) }},
+	},
+}
+
+func (c *cli) models(args []string) error {
+	if len(args) > 1 {
+		return usage("models", "expected one name, got %d", len(args))
+	}
+	var list admin.ModelList
+	if err := c.get("/v1/models", &list); err != nil {
+		return err
+	}
+	if len(args) == 1 {
+		list.Models = slices.DeleteFunc(list.Models, func(m admin.Model) bool { return m.Name != args[0] })
+		if len(list.Models) == 0 {
+			return &failure{shiva.NotFound, fmt.Sprintf("no model %q", args[0]), remoteHints[shiva.NotFound], exitRefused}
+		}
+	}
+	if c.json {
+		return c.printJSON(list)
+	}
+	if err := c.printModels(list.Models); err != nil || len(args) == 0 {
+		return err
+	}
+	fmt.Fprintln(c.stdout)
+	return c.printSettings(list.Models[0].Policy)
+}
+
+var versionsCommand = command{
+	name: "versions", args: "MODEL", short: "list the versions of a model, or say which one its name means",
+	help: `One line per version, the newest first; * marks the one that the bare name means.
+
+versions set digits 1 makes version 1 what the bare name means, at once, whatever connects later; without a version
+the newest that is ready is meant. It is the same as models set-version.
+
+With --json: {"name", "default_version", "versions": [as shivactl models has them]}
+`,
+	takes: []kind{aModel, nothing},
 	run: func(c *cli, _ any, args []string) error {
-		if len(args) > 1 && args[0] == "set" {
-			return c.setModel(args[1], args[2:])
-		}
-		if len(args) > 1 && args[0] == "set-version" {
-			return c.setVersion(args[1], args[2:])
-		}
-		if len(args) > 1 {
-			return usage("models", "expected one name, got %d", len(args))
-		}
-		var list admin.ModelList
-		if err := c.get("/v1/models", &list); err != nil {
+		name, err := one("versions", "a model", args)
+		if err != nil {
 			return err
 		}
-		if len(args) == 1 {
-			all := list.Models
-			list.Models = []admin.Model{}
-			for _, m := range all {
-				if m.Name == args[0] {
-					list.Models = append(list.Models, m)
-				}
-			}
-			if len(list.Models) == 0 {
-				return &failure{shiva.NotFound, fmt.Sprintf("no model %q", args[0]), remoteHints[shiva.NotFound], exitRefused}
-			}
+		var m admin.ModelVersions
+		if err := c.get(at("/v1/models/%s/versions", name), &m); err != nil {
+			return err
 		}
 		if c.json {
-			return c.printJSON(list)
+			return c.printJSON(m)
 		}
-		if err := c.printModels(list.Models); err != nil || len(args) == 0 {
-			return err
-		}
-		fmt.Fprintln(c.stdout)
-		return c.printSettings(list.Models[0].Policy)
+		return c.printModels(m.Versions)
+	},
+	verbs: []command{
+		{name: "versions set", args: "MODEL [VERSION]", short: "say what the bare name of a model means",
+			help:  "More about it: shivactl help versions\n",
+			takes: []kind{aModel, aVersion, nothing},
+			run:   func(c *cli, _ any, args []string) error { return c.setVersion("versions", args) }},
 	},
 }
 
 // setModel changes settings of a model.
-func (c *cli) setModel(name string, args []string) error {
-	settings := map[string]string{}
-	for _, arg := range args {
+func (c *cli) setModel(args []string) error {
+	if len(args) == 0 {
+		return usage("models", "which model? shivactl models lists them")
+	}
+	settings := map[string]any{}
+	for _, arg := range args[1:] {
 		key, value, ok := strings.Cut(arg, "=")
 		if !ok || key == "" {
 			return usage("models", "expected KEY=VALUE, got %q", arg)
@@ -83,10 +126,29 @@ func (c *cli) setModel(name string, args []string) error {
 		settings[key] = value
 	}
 	if len(settings) == 0 {
-		return usage("models", "which settings of %s? such as objective=20ms", name)
+		return usage("models", "which settings of %s? such as objective=20ms", args[0])
 	}
+	return c.changeModel(args[0], settings)
+}
+
+// resetModel takes settings of a model back to what the file says.
+func (c *cli) resetModel(args []string) error {
+	if len(args) == 0 {
+		return usage("models", "which model? shivactl models lists them")
+	}
+	settings := map[string]any{}
+	for _, key := range args[1:] {
+		settings[key] = nil
+	}
+	if len(settings) == 0 {
+		return usage("models", "which settings of %s? such as objective", args[0])
+	}
+	return c.changeModel(args[0], settings)
+}
+
+func (c *cli) changeModel(name string, settings map[string]any) error {
 	var m admin.ModelVersions
-	if err := c.patch("/v1/models/"+url.PathEscape(name), settings, &m); err != nil {
+	if err := c.send(http.MethodPatch, at("/v1/models/%s", name), settings, &m); err != nil {
 		return err
 	}
 	if c.json {
@@ -99,13 +161,17 @@ func (c *cli) setModel(name string, args []string) error {
 }
 
 // setVersion makes a version the default of its model, or with none the newest.
-func (c *cli) setVersion(name string, args []string) error {
+func (c *cli) setVersion(command string, args []string) error {
+	if len(args) == 0 {
+		return usage(command, "which model? shivactl models lists them")
+	}
+	name, args := args[0], args[1:]
 	if len(args) > 1 {
-		return usage("models", "expected one version, got %d", len(args))
+		return usage(command, "expected one version, got %d", len(args))
 	}
 	version := strings.Join(args, "")
 	var m admin.ModelVersions
-	if err := c.patch("/v1/models/"+url.PathEscape(name), map[string]string{"default_version": version}, &m); err != nil {
+	if err := c.send(http.MethodPut, at("/v1/models/%s/default_version", name), map[string]string{"version": version}, &m); err != nil {
 		return err
 	}
 	if c.json {

@@ -17,6 +17,7 @@ var statusCommand = command{
 
 The exit code is 0 whenever the server answers, ready or not.
 `,
+	takes: []kind{nothing},
 	run: func(c *cli, _ any, args []string) error {
 		if len(args) > 0 {
 			return usage("status", "unexpected argument %q", args[0])
@@ -56,26 +57,8 @@ func (c *cli) printStatus(s admin.Status) error {
 	}
 
 	fmt.Fprintln(c.stdout)
-	if len(s.Sessions) == 0 {
-		fmt.Fprintln(c.stdout, "no containers are connected")
-	} else {
-		fmt.Fprintln(w, "CONTAINER\tINSTANCE\tFROM\tRPC\tSTATE\tCONNECTED\tHEARD FROM\tBATCHES\tROWS\tFAILED\tOUT")
-		for _, k := range s.Sessions {
-			model, rpc := k.Model+"/"+k.Version, k.RPC
-			if k.Model == "" { // it has not registered
-				model, rpc = "-", "-"
-			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s ago\t%d\t%d\t%d\t%d\n", model, or(k.Instance, "-"), k.Remote, rpc,
-				k.State, seconds(k.Connected), seconds(k.Silent), k.Batches, k.Rows, k.Failures, k.Pending)
-		}
-		if err := w.Flush(); err != nil {
-			return err
-		}
-		for _, k := range s.Sessions {
-			if text := or(k.Reason, k.LastFailure); text != "" {
-				fmt.Fprintf(c.stdout, "%s at %s: %s\n", or(k.Model, "container"), k.Remote, text)
-			}
-		}
+	if err := c.printSessions(s.Sessions); err != nil {
+		return err
 	}
 	if len(s.Processes) == 0 {
 		return nil
@@ -96,6 +79,33 @@ func (c *cli) printStatus(s admin.Status) error {
 	for _, p := range s.Processes {
 		if p.Restarts > 0 && len(p.Log) > 0 {
 			fmt.Fprintf(c.stdout, "\nlast lines of %s[%d]:\n  %s\n", p.Name, p.Replica, strings.Join(p.Log, "\n  "))
+		}
+	}
+	return nil
+}
+
+// printSessions lists the connected containers.
+func (c *cli) printSessions(sessions []admin.Session) error {
+	if len(sessions) == 0 {
+		fmt.Fprintln(c.stdout, "no containers are connected")
+		return nil
+	}
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "CONTAINER\tINSTANCE\tFROM\tRPC\tSTATE\tCONNECTED\tHEARD FROM\tBATCHES\tROWS\tFAILED\tOUT")
+	for _, k := range sessions {
+		model, rpc := k.Model+"/"+k.Version, k.RPC
+		if k.Model == "" { // it has not registered
+			model, rpc = "-", "-"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s ago\t%d\t%d\t%d\t%d\n", model, or(k.Instance, "-"), k.Remote, rpc,
+			k.State, seconds(k.Connected), seconds(k.Silent), k.Batches, k.Rows, k.Failures, k.Pending)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, k := range sessions {
+		if text := or(k.Reason, k.LastFailure); text != "" {
+			fmt.Fprintf(c.stdout, "%s at %s: %s\n", or(k.Model, "container"), k.Remote, text)
 		}
 	}
 	return nil

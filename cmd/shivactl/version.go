@@ -12,6 +12,7 @@ var versionCommand = command{
 	name: "version", short: "print the versions of shivactl and of the server, if one answers",
 	help: `With --json: {"shivactl": "...", "go": "...", "server": "..." or null}
 `,
+	takes: []kind{nothing},
 	run: func(c *cli, _ any, args []string) error {
 		if len(args) > 0 {
 			return usage("version", "unexpected argument %q", args[0])

@@ -72,7 +72,7 @@ func TestPaths(t *testing.T) {
 
 		{"GET", "/v1/models/zzz", 404, `{"error":"no model \"zzz\"; /v1/models lists them"}`},
 		{"GET", "/v1/models/a/versions/9", 404, `{"error":"no version \"9\" of a model \"a\"; /v1/models lists them"}`},
-		{"GET", "/v1/models/", 404, `{"error":"no such path: /v1/models/; there are /livez,`},
+		{"GET", "/v1/models/", 404, `{"error":"no such path: /v1/models/; GET / lists`},
 		{"GET", "//v1/models", 404, `{"error":"no such path: //v1/models`},
 		{"GET", "/v1/../v1/models", 404, `{"error":"no such path`},
 		{"GET", "/nope", 404, `{"error":"no such path: /nope`},
@@ -83,8 +83,8 @@ func TestPaths(t *testing.T) {
 		{"DELETE", "/v1/models/gone/cache", 404, `it has just gone`},
 		{"GET", "/v1/models/zzz/cache", 404, `no model \"zzz\"`},
 		{"POST", "/nope", 404, `{"error":"no such path: /nope`},
-		{"POST", "/v1/models", 405, `{"error":"/v1/models is read with GET, not POST"}`},
-		{"DELETE", "/readyz", 405, `{"error":"/readyz is read with GET, not DELETE"}`},
+		{"POST", "/v1/models", 405, `{"error":"/v1/models takes GET, HEAD, not POST"}`},
+		{"DELETE", "/readyz", 405, `{"error":"/readyz takes GET, HEAD, not DELETE"}`},
 		{"POST", "/debug/pprof/profile", 405, `{"error":`},
 	} {
 		t.Run(c.method+" "+c.path, func(t *testing.T) {

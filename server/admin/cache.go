@@ -1,10 +1,6 @@
 package admin
 
-import (
-	"fmt"
-	"net/http"
-	"time"
-)
+import "net/http"
 
 // A Cache is what the prediction cache does for one version of a model. Counts are since the server knows the version.
 type Cache struct {
@@ -41,9 +37,12 @@ type Cleared struct {
 	Bytes   int64  `json:"bytes"`
 }
 
-// cache shows the cache of a model, or with DELETE clears it.
 func (s Sources) cache(w http.ResponseWriter, r *http.Request) {
-	name := r.PathValue("name")
+	c, err := s.findCache(r.PathValue("name"))
+	s.answer(w, http.StatusOK, c, err)
+}
+
+func (s Sources) findCache(name string) (ModelCache, error) {
 	out := ModelCache{Name: name}
 	known := false
 	for _, m := range s.Models() {
@@ -60,31 +59,26 @@ func (s Sources) cache(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case !known:
-		fail(w, http.StatusNotFound, fmt.Sprintf("no model %q; /v1/models lists them", name))
+		return out, refuse(http.StatusNotFound, "no model %q; /v1/models lists them", name)
 	case out.Versions == nil:
-		fail(w, http.StatusNotFound, fmt.Sprintf("model %q has no cache; its setting cache gives it one of a size, such as 64MiB", name))
-	case r.Method != http.MethodDelete:
-		s.write(w, http.StatusOK, out)
-	default:
-		entries, bytes, err := s.ClearCache(name)
-		if err != nil { // it has just gone
-			fail(w, http.StatusNotFound, err.Error())
-			return
-		}
-		s.Log.Info("cache cleared", "model", name, "entries", entries, "bytes", bytes)
-		s.write(w, http.StatusOK, Cleared{name, entries, bytes})
+		return out, refuse(http.StatusNotFound, "model %q has no cache; its setting cache gives it one of a size, such as 64MiB", name)
 	}
+	return out, nil
 }
 
-// getOrDelete allows GET, HEAD and DELETE.
-func getOrDelete(h http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet && r.Method != http.MethodHead && r.Method != http.MethodDelete {
-			w.Header().Set("Allow", "GET, HEAD, DELETE")
-			fail(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s is read with GET and cleared with DELETE, not %s", r.URL.Path, r.Method))
-			return
-		}
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
-		h(w, r)
+// clearCache lets go what is kept.
+func (s Sources) clearCache(w http.ResponseWriter, r *http.Request) {
+	c, err := s.findCache(r.PathValue("name"))
+	if err != nil {
+		s.answer(w, 0, nil, err)
+		return
 	}
+	entries, bytes, err := s.ClearCache(c.Name)
+	if err != nil { // it has just gone
+		fail(w, http.StatusNotFound, err.Error())
+		return
+	}
+	cleared := Cleared{c.Name, entries, bytes}
+	s.audit(r, "cache", c.Name, cleared, nil)
+	s.write(w, http.StatusOK, cleared)
 }

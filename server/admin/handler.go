@@ -1,20 +1,26 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"maps"
 	"mime"
 	"net/http"
 	"net/http/pprof"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
 
-// Sources is what the door shows. Each function may be called from several goroutines at once, and returns
-// what the door may keep. Slices are shown in their order.
+// Sources is what the door shows and changes. Each function may be called from several goroutines at once, and returns
+// what the door may keep. Slices are shown in their order. An error that is to be shown to whoever asked is an *Error; any other is
+// a bug.
 type Sources struct {
 	Version string
 	Ready   func() Readiness
@@ -23,19 +29,106 @@ type Sources struct {
 	Config  func() any // what json.Marshal makes of it is shown
 	Explain func(model string) []Explanation
 	// Set changes settings of a model while it serves: all of them, or none and an error that says why.
-	// Keys and values are those of [model.NAME] in the file, values without quotes.
-	Set func(model string, settings map[string]string) error
+	// Keys and values are those of [model.NAME] in the file, values without quotes; nil goes back to what the file says. It gives
+	// what was in effect of these settings, and what is now.
+	Set func(ctx context.Context, model string, settings map[string]*string) (before, after map[string]any, err error)
 	// ClearCache lets go what is kept of a model's answers, and tells how much that was.
 	ClearCache func(model string) (entries, bytes int64, err error)
-	Metrics    http.Handler
-	Log        *slog.Logger // nil is silent
+
+	Apps      func() ([]App, error)                                                              // by name
+	CheckApp  func(App) error                                                                    // lists all that is wrong with it
+	CreateApp func(ctx context.Context, a App) (App, error)                                      // 409 if there is one of that name
+	ChangeApp func(ctx context.Context, name string, change func(App) (App, error)) (App, error) // in one atomic step; change may be called again
+	DeleteApp func(ctx context.Context, name string) error                                       // and what its policy has learned
+	Learned   func(name, user string, every bool, most int) (Learned, error)                     // of one user, or of every one
+	Forget    func(ctx context.Context, name string) error                                       // what a policy has learned
+	Feedback  func(ctx context.Context, application string, body json.RawMessage) (any, error)   // an object as name/update takes it
+	Policies  func() []Policy
+
+	Containers func() Containers
+	Start      func(ctx context.Context, container string) error // and waits until its model is ready
+	Stop       func(ctx context.Context, container string) error // and waits for the end of its processes
+
+	Export      func() (Document, error)
+	CheckImport func(Document) (faults []string, err error) // all that is wrong with its contents
+	Import      func(ctx context.Context, d Document, dryRun bool) ([]Change, error)
+
+	Metrics http.Handler
+	Log     *slog.Logger // nil is silent
 }
 
-// writeTimeout is what a client may take to read an answer; a profile also needs its own seconds.
+// An Error is an answer that says no.
+type Error struct {
+	Status int // of HTTP
+	Text   string
+}
+
+func (e *Error) Error() string { return e.Text }
+
+func refuse(status int, format string, args ...any) *Error {
+	return &Error{status, fmt.Sprintf(format, args...)}
+}
+
+// refuseAll is one error for all that is wrong with what was sent; nil if nothing is.
+func refuseAll(faults []string) error {
+	if len(faults) == 0 {
+		return nil
+	}
+	return refuse(http.StatusBadRequest, "%s", strings.Join(faults, "; "))
+}
+
+// How long a client may take to read an answer. A profile also needs its own seconds, and a container those of loading its model.
 const (
-	writeTimeout   = 30 * time.Second
-	profileTimeout = 10 * time.Minute
+	writeTimeout = 30 * time.Second
+	longTimeout  = 10 * time.Minute
 )
+
+// A route is a path of the door and what it takes there.
+type route struct {
+	path    string // as http.ServeMux has it
+	methods methods
+	timeout time.Duration // 0 is writeTimeout
+}
+
+// methods are what a path does, by HTTP method. GET stands for HEAD as well.
+type methods map[string]http.HandlerFunc
+
+// routes are all paths but the root.
+func (s Sources) routes() []route {
+	list := []route{
+		{path: "/livez", methods: methods{"GET": s.live}},
+		{path: "/readyz", methods: methods{"GET": s.ready}},
+		{path: "/metrics", methods: methods{"GET": func(w http.ResponseWriter, r *http.Request) { s.Metrics.ServeHTTP(w, r) }}},
+		{path: "/v1/apps", methods: methods{"GET": s.apps, "POST": s.createApp}},
+		{path: "/v1/apps/{name}", methods: methods{"GET": s.app, "PUT": s.putApp, "PATCH": s.patchApp, "DELETE": s.deleteApp}},
+		{path: "/v1/apps/{name}/links", methods: methods{"POST": s.link, "DELETE": s.unlink}},
+		{path: "/v1/apps/{name}/policy", methods: methods{"GET": s.learned, "DELETE": s.forget}},
+		{path: "/v1/apps/{name}/feedback", methods: methods{"POST": s.feedback}},
+		{path: "/v1/policies", methods: methods{"GET": s.policies}},
+		{path: "/v1/models", methods: methods{"GET": s.models}},
+		{path: "/v1/models/{name}", methods: methods{"GET": s.model, "PATCH": s.setModel}},
+		{path: "/v1/models/{name}/explain", methods: methods{"GET": s.explain}},
+		{path: "/v1/models/{name}/cache", methods: methods{"GET": s.cache, "DELETE": s.clearCache}},
+		{path: "/v1/models/{name}/default_version", methods: methods{"PUT": s.setDefaultVersion}},
+		{path: "/v1/models/{name}/versions", methods: methods{"GET": s.model}},
+		{path: "/v1/models/{name}/versions/{version}", methods: methods{"GET": s.version}},
+		{path: "/v1/containers", methods: methods{"GET": s.containers}},
+		{path: "/v1/containers/{name}/start", methods: methods{"POST": s.startContainer}, timeout: longTimeout},
+		{path: "/v1/containers/{name}/stop", methods: methods{"POST": s.stopContainer}, timeout: longTimeout},
+		{path: "/v1/export", methods: methods{"GET": s.export}},
+		{path: "/v1/import", methods: methods{"POST": s.importState}},
+		{path: "/v1/status", methods: methods{"GET": s.status}},
+		{path: "/v1/config", methods: methods{"GET": s.config}},
+		{path: "/v1/openapi.json", methods: methods{"GET": openAPI}},
+		{path: "/debug/pprof/", methods: methods{"GET": pprof.Index}, timeout: longTimeout},
+	}
+	for name, h := range map[string]http.HandlerFunc{
+		"cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
+	} {
+		list = append(list, route{path: "/debug/pprof/" + name, methods: methods{"GET": h}, timeout: longTimeout})
+	}
+	return list
+}
 
 // Handler returns the door's HTTP handler.
 func Handler(s Sources) http.Handler {
@@ -43,44 +136,19 @@ func Handler(s Sources) http.Handler {
 		s.Log = slog.New(slog.DiscardHandler)
 	}
 	mux := http.NewServeMux()
-	handle := func(pattern string, h http.HandlerFunc) {
-		mux.HandleFunc(pattern, get(writeTimeout, h))
-	}
-	handle("/livez", func(w http.ResponseWriter, r *http.Request) {
-		s.write(w, http.StatusOK, map[string]bool{"live": true})
-	})
-	handle("/readyz", func(w http.ResponseWriter, r *http.Request) {
-		ready := s.Ready()
-		status := http.StatusOK
-		if !ready.Ready {
-			status = http.StatusServiceUnavailable
+	var paths []string
+	for _, r := range s.routes() {
+		mux.Handle(r.path, r)
+		if !strings.HasPrefix(r.path, "/debug/pprof/") || r.path == "/debug/pprof/" {
+			paths = append(paths, r.path)
 		}
-		s.write(w, status, ready)
-	})
-	handle("/metrics", s.Metrics.ServeHTTP)
-	handle("/v1/models", s.models)
-	handle("/v1/models/{name}/explain", s.explain)
-	mux.HandleFunc("/v1/models/{name}", s.modelOrSet)
-	mux.HandleFunc("/v1/models/{name}/cache", getOrDelete(s.cache))
-	handle("/v1/models/{name}/versions/{version}", s.version)
-	handle("/v1/status", func(w http.ResponseWriter, r *http.Request) { s.write(w, http.StatusOK, s.Status()) })
-	handle("/v1/config", func(w http.ResponseWriter, r *http.Request) { s.write(w, http.StatusOK, s.Config()) })
-
-	for name, h := range map[string]http.HandlerFunc{
-		"": pprof.Index, "cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
-	} {
-		mux.HandleFunc("/debug/pprof/"+name, get(profileTimeout, h))
 	}
-
-	handle("/{$}", func(w http.ResponseWriter, r *http.Request) {
+	mux.Handle("/{$}", route{path: "/", methods: methods{"GET": func(w http.ResponseWriter, r *http.Request) {
 		s.write(w, http.StatusOK, map[string]any{"server": "shivad", "version": s.Version, "paths": paths})
-	})
+	}}})
 	mux.HandleFunc("/", notFound)
 	return s.guard(mux)
 }
-
-// paths is what the root shows to whoever looks around.
-var paths = []string{"/livez", "/readyz", "/metrics", "/v1/models", "/v1/models/{name}", "/v1/models/{name}/explain", "/v1/models/{name}/cache", "/v1/models/{name}/versions/{version}", "/v1/status", "/v1/config", "/debug/pprof/"}
 
 // guard answers bugs, and paths that the mux would redirect in HTML, with JSON.
 func (s Sources) guard(next http.Handler) http.Handler {
@@ -91,7 +159,7 @@ func (s Sources) guard(next http.Handler) http.Handler {
 					panic(p)
 				}
 				s.Log.Error("admin: panic", "path", r.URL.Path, "panic", p)
-				fail(w, http.StatusInternalServerError, "internal error; the server's log has more")
+				fail(w, http.StatusInternalServerError, internal)
 			}
 		}()
 		if p := r.URL.Path; p != path.Clean(p) && p != "/debug/pprof/" {
@@ -102,129 +170,114 @@ func (s Sources) guard(next http.Handler) http.Handler {
 	})
 }
 
-// get allows GET and HEAD, and gives the client time to read the answer.
-func get(timeout time.Duration, h http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			w.Header().Set("Allow", "GET, HEAD")
-			fail(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s is read with GET, not %s", r.URL.Path, r.Method))
+const internal = "internal error; the server's log has more"
+
+// ServeHTTP allows the methods of the route, and gives the client time to send what it asks and to read the answer.
+func (t route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	method := r.Method
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	h := t.methods[method]
+	if h == nil {
+		allowed := slices.Sorted(maps.Keys(t.methods))
+		if t.methods[http.MethodGet] != nil {
+			allowed = append(allowed, http.MethodHead)
+		}
+		w.Header().Set("Allow", strings.Join(allowed, ", "))
+		fail(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s takes %s, not %s", r.URL.Path, strings.Join(allowed, ", "), r.Method))
+		return
+	}
+	timeout := t.timeout
+	if timeout == 0 {
+		timeout = writeTimeout
+	}
+	// A writer without deadlines is one of a test.
+	control := http.NewResponseController(w)
+	_ = control.SetWriteDeadline(time.Now().Add(timeout))
+	if method != http.MethodGet {
+		_ = control.SetReadDeadline(time.Now().Add(timeout))
+	}
+	// A page in the operator's browser can send other types to localhost without asking, but not these. What has no body
+	// says so too: it changes something nonetheless. A browser asks before any DELETE.
+	if method != http.MethodGet && method != http.MethodDelete {
+		kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+		if err != nil || kind != "application/json" && (method != http.MethodPatch || kind != "application/merge-patch+json") {
+			fail(w, http.StatusUnsupportedMediaType, fmt.Sprintf("%s is sent as Content-Type: application/json", method))
 			return
 		}
-		// A writer without deadlines is one of a test.
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(timeout))
-		h(w, r)
 	}
+	h(w, r)
 }
 
 func notFound(w http.ResponseWriter, r *http.Request) {
-	fail(w, http.StatusNotFound, fmt.Sprintf("no such path: %s; there are %s", r.URL.Path, strings.Join(paths, ", ")))
+	fail(w, http.StatusNotFound, fmt.Sprintf("no such path: %s; GET / lists those that there are", r.URL.Path))
 }
 
-func (s Sources) models(w http.ResponseWriter, r *http.Request) {
-	models := s.Models()
-	if models == nil {
-		models = []Model{}
+func (s Sources) live(w http.ResponseWriter, r *http.Request) {
+	s.write(w, http.StatusOK, map[string]bool{"live": true})
+}
+
+func (s Sources) ready(w http.ResponseWriter, r *http.Request) {
+	ready := s.Ready()
+	status := http.StatusOK
+	if !ready.Ready {
+		status = http.StatusServiceUnavailable
 	}
-	s.write(w, http.StatusOK, ModelList{models})
+	s.write(w, status, ready)
 }
 
-// A ModelList is the answer to /v1/models.
-type ModelList struct {
-	Models []Model `json:"models"`
+func (s Sources) status(w http.ResponseWriter, r *http.Request) {
+	s.write(w, http.StatusOK, s.Status())
 }
 
-// ModelVersions is the answer to /v1/models/{name}.
-type ModelVersions struct {
-	Name           string  `json:"name"`
-	DefaultVersion string  `json:"default_version"`
-	Versions       []Model `json:"versions"`
+func (s Sources) config(w http.ResponseWriter, r *http.Request) {
+	s.write(w, http.StatusOK, s.Config())
 }
 
-func (s Sources) model(w http.ResponseWriter, r *http.Request) {
-	name := r.PathValue("name")
-	out := ModelVersions{Name: name}
-	for _, m := range s.Models() {
-		if m.Name == name {
-			out.Versions = append(out.Versions, m)
-			if m.Default {
-				out.DefaultVersion = m.Version
-			}
-		}
+// maxBody bounds what is sent, in bytes, but for an import.
+const maxBody = 16 << 20
+
+// body reads what was sent.
+func body(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return nil, refuse(http.StatusRequestEntityTooLarge, "%d bytes were sent, or more: the limit of %s is %d", tooLarge.Limit+1, r.URL.Path, most)
 	}
-	if out.Versions == nil {
-		fail(w, http.StatusNotFound, fmt.Sprintf("no model %q; /v1/models lists them", name))
+	if err != nil {
+		return nil, refuse(http.StatusBadRequest, "what was sent cannot be read: %v", err)
+	}
+	return b, nil
+}
+
+// audit logs a change: who made it, and what was before and is after; nil for nothing.
+func (s Sources) audit(r *http.Request, what, name string, before, after any) {
+	s.Log.Info("changed by an operator", "what", what, "name", name, "from", r.RemoteAddr, "before", text(before), "after", text(after))
+}
+
+func text(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+// answer answers with a value, or with the error if there is one.
+func (s Sources) answer(w http.ResponseWriter, status int, v any, err error) {
+	if err == nil {
+		s.write(w, status, v)
 		return
 	}
-	s.write(w, http.StatusOK, out)
-}
-
-// maxSettings bounds the body of a change of settings, in bytes.
-const maxSettings = 64 << 10
-
-// modelOrSet shows a model, or with PATCH changes its settings first.
-func (s Sources) modelOrSet(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodPatch {
-		get(writeTimeout, s.model)(w, r)
-		return
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
+		s.Log.Error("admin: internal error", "error", err)
+		e = refuse(http.StatusInternalServerError, internal)
 	}
-	name := r.PathValue("name")
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(writeTimeout))
-	_ = control.SetWriteDeadline(time.Now().Add(writeTimeout))
-	// A page in the operator's browser can send other types to localhost without asking, but not this one.
-	if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != "application/json" {
-		fail(w, http.StatusUnsupportedMediaType, "settings are sent as Content-Type: application/json")
-		return
+	if e.Status == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", strconv.Itoa(1))
 	}
-	var settings map[string]string
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxSettings)).Decode(&settings); err != nil || len(settings) == 0 {
-		fail(w, http.StatusBadRequest, `expected a JSON object of settings as texts, such as {"objective": "20ms"}`)
-		return
-	}
-	if !slices.ContainsFunc(s.Models(), func(m Model) bool { return m.Name == name }) {
-		fail(w, http.StatusNotFound, fmt.Sprintf("no model %q; /v1/models lists them", name))
-		return
-	}
-	if err := s.Set(name, settings); err != nil {
-		fail(w, http.StatusBadRequest, err.Error())
-		return
-	}
-	s.Log.Info("settings changed", "model", name, "settings", settings)
-	s.model(w, r)
-}
-
-// Explanations is the answer to /v1/models/{name}/explain.
-type Explanations struct {
-	Versions []Explanation `json:"versions"`
-}
-
-// An Explanation says in sentences what a version of a model does, why its batches have the size they have,
-// what limits it, and what to change.
-type Explanation struct {
-	Name      string   `json:"name"`
-	Version   string   `json:"version"`
-	Sentences []string `json:"sentences"`
-}
-
-func (s Sources) explain(w http.ResponseWriter, r *http.Request) {
-	name := r.PathValue("name")
-	all := s.Explain(name)
-	if len(all) == 0 {
-		fail(w, http.StatusNotFound, fmt.Sprintf("no model %q; /v1/models lists them", name))
-		return
-	}
-	s.write(w, http.StatusOK, Explanations{all})
-}
-
-func (s Sources) version(w http.ResponseWriter, r *http.Request) {
-	name, version := r.PathValue("name"), r.PathValue("version")
-	models := s.Models()
-	i := slices.IndexFunc(models, func(m Model) bool { return m.Name == name && m.Version == version })
-	if i < 0 {
-		fail(w, http.StatusNotFound, fmt.Sprintf("no version %q of a model %q; /v1/models lists them", version, name))
-		return
-	}
-	s.write(w, http.StatusOK, models[i])
+	fail(w, e.Status, e.Text)
 }
 
 // write answers with a value as JSON.
@@ -232,7 +285,7 @@ func (s Sources) write(w http.ResponseWriter, status int, v any) {
 	body, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		s.Log.Error("admin: answer is not JSON", "error", err)
-		fail(w, http.StatusInternalServerError, "internal error; the server's log has more")
+		fail(w, http.StatusInternalServerError, internal)
 		return
 	}
 	respond(w, status, body)

@@ -126,6 +126,27 @@ func readWeights(s *settings, v any) bool {
 	return sum > 0 && !math.IsInf(sum, 1)
 }
 
+// A Parameter is what a policy takes, as users are told.
+type Parameter struct {
+	Name    string
+	Wants   string // the values that it takes, in words
+	Default any    // nil: none that a value could say, as for weights that are equal or learned
+}
+
+// Parameters are all that a policy takes; nil if there is no policy of that name.
+func Parameters(policy string) []Parameter {
+	p, err := Parse(policy, nil)
+	if err != nil {
+		return nil
+	}
+	defaults := p.Params()
+	var list []Parameter
+	for _, name := range p.accepts() {
+		list = append(list, Parameter{name, named(name).wants, defaults[name]})
+	}
+	return list
+}
+
 // An Error lists everything that is wrong with a policy's parameters, or with the models it is to choose from.
 type Error struct {
 	Policy string

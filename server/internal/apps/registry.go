@@ -28,7 +28,7 @@ const (
 // Config of a Registry.
 type Config struct {
 	Store state.Store
-	// Changed is called, on a goroutine of the registry's, when applications have come, gone or changed.
+	// Changed is called when applications have come, gone or changed, by one goroutine at a time.
 	Changed func()
 	// Models are the names of all models now: an application may not have one of them, unless it links to just that model.
 	Models func() []string
@@ -37,8 +37,9 @@ type Config struct {
 
 // A Registry is the applications of a server, as its store has them.
 type Registry struct {
-	cfg  Config
-	apps atomic.Pointer[map[string]*App]
+	cfg     Config
+	apps    atomic.Pointer[map[string]*App]
+	reading sync.Mutex // held by read, so that what was read later is what holds
 
 	states      states
 	Predictions Predictions
@@ -79,6 +80,8 @@ func (r *Registry) Close() {
 
 // read takes all applications from the store again.
 func (r *Registry) read() {
+	r.reading.Lock()
+	defer r.reading.Unlock()
 	entries, err := r.cfg.Store.List(appsPrefix)
 	if err != nil {
 		r.cfg.Log.Warn("applications cannot be read", "error", err)
@@ -137,7 +140,9 @@ func (r *Registry) Put(ctx context.Context, d Definition) (*App, error) {
 	return r.put(ctx, d, func([]byte) error { return nil })
 }
 
-func (r *Registry) put(ctx context.Context, d Definition, check func(old []byte) error) (*App, error) {
+// Check tells what is wrong with a definition, in itself and beside the models of now. The error wraps scheduler.ErrInvalidInput and lists
+// all faults.
+func (r *Registry) Check(d Definition) (*App, error) {
 	a, err := New(d)
 	if err != nil {
 		return nil, err
@@ -145,19 +150,36 @@ func (r *Registry) put(ctx context.Context, d Definition, check func(old []byte)
 	if slices.Contains(r.cfg.Models(), d.Name) && !a.Only(d.Name) {
 		return nil, fmt.Errorf("%w: application %q: there is a model of that name, and the application does not link to just that one", scheduler.ErrInvalidInput, d.Name)
 	}
+	return a, nil
+}
+
+func (r *Registry) put(ctx context.Context, d Definition, check func(old []byte) error) (*App, error) {
+	a, err := r.Check(d)
+	if err != nil {
+		return nil, err
+	}
 	d.Policy = a.Policy
 	value, err := json.Marshal(d)
 	if err != nil {
 		return nil, fmt.Errorf("%w: application %q: %w", scheduler.ErrInvalidInput, d.Name, err)
 	}
-	_, err = r.cfg.Store.Update(ctx, state.Key("apps", d.Name), "", func(old []byte) ([]byte, error) { return value, check(old) })
-	return a, stored(err)
+	err = r.update(ctx, d.Name, func(old []byte) ([]byte, error) { return value, check(old) })
+	return a, err
+}
+
+// update changes a definition in the store. When it returns nil, the change holds in this server.
+func (r *Registry) update(ctx context.Context, name string, change func(old []byte) ([]byte, error)) error {
+	if _, err := r.cfg.Store.Update(ctx, state.Key("apps", name), "", change); err != nil {
+		return stored(err)
+	}
+	r.read()
+	return nil
 }
 
 // Change makes an application another one, in one atomic step: change gets the definition as it is.
 func (r *Registry) Change(ctx context.Context, name string, change func(*Definition) error) (*App, error) {
 	var a *App
-	_, err := r.cfg.Store.Update(ctx, state.Key("apps", name), "", func(old []byte) ([]byte, error) {
+	err := r.update(ctx, name, func(old []byte) ([]byte, error) {
 		if old == nil {
 			return nil, r.Unknown(name)
 		}
@@ -172,25 +194,25 @@ func (r *Registry) Change(ctx context.Context, name string, change func(*Definit
 		if d.Name != name {
 			return nil, fmt.Errorf("%w: application %q cannot be renamed to %q: make a new one", scheduler.ErrInvalidInput, name, d.Name)
 		}
-		if a, err = New(d); err != nil {
+		if a, err = r.Check(d); err != nil {
 			return nil, err
 		}
 		d.Policy = a.Policy
 		return json.Marshal(d)
 	})
-	return a, stored(err)
+	return a, err
 }
 
 // Delete ends an application, and what its policy has learned.
 func (r *Registry) Delete(ctx context.Context, name string) error {
-	_, err := r.cfg.Store.Update(ctx, state.Key("apps", name), "", func(old []byte) ([]byte, error) {
+	err := r.update(ctx, name, func(old []byte) ([]byte, error) {
 		if old == nil {
 			return nil, r.Unknown(name)
 		}
 		return nil, nil
 	})
 	if err != nil {
-		return stored(err)
+		return err
 	}
 	return r.Reset(ctx, name)
 }

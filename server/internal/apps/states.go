@@ -44,7 +44,7 @@ func (s *states) forget(app string) {
 // State is what the policy of a knows for user, brought up to these candidate models. It reads memory only.
 func (r *Registry) State(a *App, user string, models []selection.Model) (selection.State, error) {
 	key := stateKey{a.Name, user}
-	entry, err := r.cfg.Store.Get(policyKey(a.Name, user))
+	entry, err := r.cfg.Store.Get(PolicyKey(a.Name, user))
 	if err != nil && !errors.Is(err, state.ErrUnavailable) {
 		return selection.State{}, stored(err)
 	}
@@ -68,7 +68,8 @@ func (r *Registry) State(a *App, user string, models []selection.Model) (selecti
 	return p.state, nil
 }
 
-func policyKey(app, user string) string { return state.Key("policy", app, "u"+user) }
+// PolicyKey is where the store has what the policy of an application knows for a user.
+func PolicyKey(app, user string) string { return state.Key("policy", app, "u"+user) }
 
 // restore reads a stored state and brings it up to the candidates of now. What cannot be read is begun anew.
 func (a *App) restore(value []byte, models []selection.Model) (selection.State, error) {
@@ -91,7 +92,7 @@ func same(s selection.State, models []selection.Model) bool {
 // Learn teaches the policy of a, for user, what became of a request, in one atomic step across all servers. id names the
 // feedback: what was learned with the same id before is not learned again, and applied is then false.
 func (r *Registry) Learn(ctx context.Context, a *App, user, id string, models []selection.Model, said []selection.Prediction, outcome selection.Outcome) (s selection.State, applied bool, err error) {
-	_, err = r.cfg.Store.Update(ctx, policyKey(a.Name, user), id, func(old []byte) ([]byte, error) {
+	_, err = r.cfg.Store.Update(ctx, PolicyKey(a.Name, user), id, func(old []byte) ([]byte, error) {
 		var err error
 		if s, err = a.restore(old, models); err != nil {
 			return nil, err

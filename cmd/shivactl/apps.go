@@ -1,0 +1,283 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/shivad/shivad/server/admin"
+)
+
+var appsCommand = command{
+	name: "apps", args: "[NAME]", short: "list applications, or make, show, change and delete one",
+	help: `An application is a name that stands for one or several models. A policy chooses among them, combines what they say,
+and learns from feedback; shivactl policies lists the policies and their parameters.
+
+  shivactl apps create digits-app --model digits --model digits-old/1 --policy exp4 --param eta=0.3 --slo 50ms \
+    --default '{"label": -1}'
+  shivactl apps change digits-app --slo 80ms --param eta=
+  shivactl apps delete digits-app
+
+A model is NAME, which follows the default version, NAME/VERSION, or 'NAME/*', all versions that are ready. --slo is the
+deadline of requests that bring none. --default is answered when no model has answered in time, a JSON object with the value
+of one row for each output; without it that is an error. apps change changes what is given and leaves the rest; --model
+stands for all links (shivactl links adds one), --slo '' and --default null take them away, and --param NAME= takes a parameter back to its default.
+
+With --json: {"apps": [{"name", "models", "policy", "params", "slo", "default"}]}, and of one application {"name", ...}
+`,
+	takes: []kind{anApp, nothing},
+	run: func(c *cli, _ any, args []string) error {
+		if len(args) == 0 {
+			return c.listApps()
+		}
+		return c.showApp(args)
+	},
+	verbs: []command{
+		{name: "apps list", short: "list the applications", help: appsHelp, takes: []kind{nothing},
+			run: func(c *cli, _ any, args []string) error {
+				if len(args) > 0 {
+					return usage("apps", "unexpected argument %q", args[0])
+				}
+				return c.listApps()
+			}},
+		{name: "apps show", args: "NAME", short: "show an application", help: appsHelp, takes: []kind{anApp, nothing},
+			run: func(c *cli, _ any, args []string) error { return c.showApp(args) }},
+		{name: "apps create", args: "NAME --model M ...", short: "make an application", help: appsHelp, takes: []kind{nothing}, flags: appFlags,
+			run: func(c *cli, opts any, args []string) error { return c.createApp(opts.(*appOptions), args) }},
+		{name: "apps change", args: "NAME", short: "change an application", help: appsHelp, takes: []kind{anApp, nothing}, flags: appFlags,
+			run: func(c *cli, opts any, args []string) error { return c.changeApp(opts.(*appOptions), args) }},
+		{name: "apps delete", args: "NAME", short: "delete an application and what its policy has learned", help: appsHelp, takes: []kind{anApp, nothing},
+			run: func(c *cli, _ any, args []string) error {
+				name, err := one("apps", "the name of an application", args)
+				if err != nil {
+					return err
+				}
+				var a admin.App
+				if err := c.call(http.MethodDelete, at("/v1/apps/%s", name), nil, &a); err != nil {
+					return err
+				}
+				if c.json {
+					return c.printJSON(a)
+				}
+				fmt.Fprintf(c.stdout, "application %s is deleted\n", a.Name)
+				return nil
+			}},
+	},
+}
+
+const appsHelp = "More about it: shivactl help apps\n"
+
+// appOptions are members of an application as flags; what was not given is not there.
+type appOptions struct{ members map[string]any }
+
+func appFlags(f *flag.FlagSet) any {
+	o := &appOptions{map[string]any{}}
+	f.Func("model", "link to `MODEL`, as NAME, NAME/VERSION or NAME/*; may be repeated", func(s string) error {
+		models, _ := o.members["models"].([]string)
+		o.members["models"] = append(models, s)
+		return nil
+	})
+	f.Func("policy", "how to choose: `NAME` of a policy (default single)", func(s string) error {
+		o.members["policy"] = s
+		return nil
+	})
+	f.Func("param", "parameter of the policy, as `NAME=VALUE`; may be repeated", func(s string) error {
+		name, value, ok := strings.Cut(s, "=")
+		if !ok || name == "" {
+			return fmt.Errorf("expected NAME=VALUE, got %q", s)
+		}
+		params, _ := o.members["params"].(map[string]any)
+		if params == nil {
+			params = map[string]any{}
+			o.members["params"] = params
+		}
+		switch {
+		case value == "":
+			params[name] = nil
+		case json.Valid([]byte(value)):
+			params[name] = json.RawMessage(value)
+		default:
+			params[name] = value
+		}
+		return nil
+	})
+	f.Func("slo", "deadline of requests that bring none, a `TIME` such as 50ms", func(s string) error {
+		o.members["slo"] = s
+		return nil
+	})
+	f.Func("default", "what to answer when no model does in time, a `JSON` object by output", func(s string) error {
+		if !json.Valid([]byte(s)) {
+			return fmt.Errorf("expected JSON such as {\"label\": -1}, got %q", s)
+		}
+		o.members["default"] = json.RawMessage(s)
+		return nil
+	})
+	return o
+}
+
+func (c *cli) listApps() error {
+	var list admin.AppList
+	if err := c.get("/v1/apps", &list); err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(list)
+	}
+	if len(list.Apps) == 0 {
+		fmt.Fprintln(c.stdout, "no applications; shivactl help apps tells how to make one")
+		return nil
+	}
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "APPLICATION\tPOLICY\tMODELS\tSLO\tDEFAULT")
+	for _, a := range list.Apps {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", a.Name, a.Policy, strings.Join(a.Models, " "), or(a.SLO, "-"), or(onOneLine(a.Default), "-"))
+	}
+	return w.Flush()
+}
+
+func (c *cli) showApp(args []string) error {
+	name, err := one("apps", "the name of an application", args)
+	if err != nil {
+		return err
+	}
+	var a admin.App
+	if err := c.get(at("/v1/apps/%s", name), &a); err != nil {
+		return err
+	}
+	return c.printApp(a)
+}
+
+func (c *cli) printApp(a admin.App) error {
+	if c.json {
+		return c.printJSON(a)
+	}
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "application\t%s\nmodels\t%s\npolicy\t%s\n", a.Name, strings.Join(a.Models, " "), a.Policy)
+	if len(a.Params) > 0 {
+		params, err := json.Marshal(a.Params)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(w, "params\t%s\n", params)
+	}
+	fmt.Fprintf(w, "slo\t%s\ndefault\t%s\n", or(a.SLO, "that of the model"), or(onOneLine(a.Default), "none"))
+	return w.Flush()
+}
+
+// onOneLine is JSON without white space.
+func onOneLine(text json.RawMessage) string {
+	var b bytes.Buffer
+	if json.Compact(&b, text) != nil { // of nothing
+		return ""
+	}
+	return b.String()
+}
+
+func (c *cli) createApp(o *appOptions, args []string) error {
+	name, err := one("apps", "the name of an application", args)
+	if err != nil {
+		return err
+	}
+	o.members["name"] = name
+	var a admin.App
+	if err := c.send(http.MethodPost, "/v1/apps", o.members, &a); err != nil {
+		return err
+	}
+	return c.printApp(a)
+}
+
+func (c *cli) changeApp(o *appOptions, args []string) error {
+	name, err := one("apps", "the name of an application", args)
+	if err != nil {
+		return err
+	}
+	if len(o.members) == 0 {
+		return usage("apps", "what to change? such as --slo 50ms")
+	}
+	var a admin.App
+	if err := c.send(http.MethodPatch, at("/v1/apps/%s", name), o.members, &a); err != nil {
+		return err
+	}
+	return c.printApp(a)
+}
+
+var linksCommand = command{
+	name: "links", args: "APP", short: "list the models of an application, add and take away",
+	help: `One line for each link, and which versions it means now. A link is NAME, which follows the default version of the model,
+NAME/VERSION, or 'NAME/*', all versions that are ready. What a policy has learned goes over to a new version.
+
+  shivactl links add digits-app digits/2
+  shivactl links delete digits-app digits/1
+
+With --json: the application, as shivactl apps has it
+`,
+	takes: []kind{anApp, nothing},
+	run: func(c *cli, _ any, args []string) error {
+		name, err := one("links", "the name of an application", args)
+		if err != nil {
+			return err
+		}
+		var a admin.App
+		if err := c.get(at("/v1/apps/%s", name), &a); err != nil {
+			return err
+		}
+		return c.printLinks(a)
+	},
+	verbs: []command{
+		{name: "links add", args: "APP MODEL", short: "add a model to an application", help: "More about it: shivactl help links\n", takes: []kind{anApp, aLink, nothing},
+			run: func(c *cli, _ any, args []string) error {
+				return c.changeLink(args, func(app, link string, a *admin.App) error {
+					return c.send(http.MethodPost, at("/v1/apps/%s/links", app), map[string]string{"model": link}, a)
+				})
+			}},
+		{name: "links delete", args: "APP MODEL", short: "take a model away from an application", help: "More about it: shivactl help links\n", takes: []kind{anApp, aLink, nothing},
+			run: func(c *cli, _ any, args []string) error {
+				return c.changeLink(args, func(app, link string, a *admin.App) error {
+					return c.call(http.MethodDelete, at("/v1/apps/%s/links", app)+"?model="+url.QueryEscape(link), nil, a)
+				})
+			}},
+	},
+}
+
+func (c *cli) changeLink(args []string, change func(app, link string, a *admin.App) error) error {
+	if len(args) != 2 {
+		return usage("links", "expected an application and a model, got %d arguments", len(args))
+	}
+	var a admin.App
+	if err := change(args[0], args[1], &a); err != nil {
+		return err
+	}
+	return c.printLinks(a)
+}
+
+func (c *cli) printLinks(a admin.App) error {
+	if c.json {
+		return c.printJSON(a)
+	}
+	var list admin.ModelList
+	if err := c.get("/v1/models", &list); err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "LINK\tMEANS NOW")
+	for _, link := range a.Models {
+		fmt.Fprintf(w, "%s\t%s\n", link, or(strings.Join(meant(link, list.Models), " "), "nothing: no container of it has registered"))
+	}
+	return w.Flush()
+}
+
+// meant are the versions that a link means.
+func meant(link string, models []admin.Model) (versions []string) {
+	name, version, _ := strings.Cut(link, "/")
+	for _, m := range models {
+		if m.Name == name && (m.Version == version || version == "" && m.Default || version == "*" && m.Ready) {
+			versions = append(versions, m.Name+"/"+m.Version)
+		}
+	}
+	return versions
+}

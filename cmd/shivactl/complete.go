@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/server/admin"
+)
+
+// A kind is what stands in a place of a command line, and so where completion finds it.
+type kind int
+
+const (
+	nothing kind = iota // nothing that could be completed
+	aFile               // the shell knows files
+	aModel
+	aVersion // of the model before it
+	aLink    // a model, one of its versions, or all
+	anApp
+	aRoute // a model, one of its versions, or an application
+	aPolicy
+	aContainer
+	aShell
+)
+
+// flagKinds are the values of flags, by the flag's name.
+var flagKinds = map[string]kind{"model": aLink, "policy": aPolicy}
+
+// completing is the command that the scripts of completionCommand call. It is in no help.
+const completing = "__complete"
+
+var completionCommand = command{
+	name: "completion", args: "SHELL", short: "print what makes bash, zsh or fish complete commands, flags and names",
+	help: `Commands, flags and policies are completed, and the names of models, applications and containers, which are asked from
+the server that --admin names. To have it in every shell:
+
+  bash   echo 'source <(shivactl completion bash)' >> ~/.bashrc
+  zsh    echo 'source <(shivactl completion zsh)' >> ~/.zshrc          after compinit
+  fish   shivactl completion fish > ~/.config/fish/completions/shivactl.fish
+
+With --json: {"shell", "script"}
+`,
+	takes: []kind{aShell, nothing},
+	run: func(c *cli, _ any, args []string) error {
+		if len(args) != 1 || scripts[args[0]] == "" {
+			return usage("completion", "expected one of bash, zsh, fish, got %q", strings.Join(args, " "))
+		}
+		if c.json {
+			return c.printJSON(map[string]string{"shell": args[0], "script": scripts[args[0]]})
+		}
+		_, err := fmt.Fprint(c.stdout, scripts[args[0]])
+		return err
+	},
+}
+
+// scripts have shivactl itself find what may come next, given the words so far and the beginning of the next. Where it finds nothing, the shell
+// looks for files.
+var scripts = map[string]string{
+	"bash": `_shivactl() {
+  local IFS=$'\n'
+  COMPREPLY=($(shivactl __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+}
+complete -o default -F _shivactl shivactl
+`,
+	"zsh": `_shivactl() {
+  local -a found
+  found=("${(@f)$(shivactl __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+  if [[ -n "$found[1]" ]]; then compadd -- "${found[@]}"; else _files; fi
+}
+compdef _shivactl shivactl
+`,
+	"fish": `complete -c shivactl -a '(shivactl __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'
+`,
+}
+
+// askTime is what the server may take to say its names: somebody waits at the keyboard.
+const askTime = time.Second
+
+// complete prints what may stand in the place of the last word, one a line.
+func (c *cli) complete(words []string) error {
+	if len(words) == 0 {
+		words = []string{""}
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, askTime)
+	defer cancel()
+	c.ctx = ctx
+	words, last := words[:len(words)-1], words[len(words)-1]
+	if last == "=" { // bash makes "=" a word of its own
+		words, last = append(slices.Clone(words), last), ""
+	}
+	for _, candidate := range c.candidates(words, last) {
+		if strings.HasPrefix(candidate, last) {
+			fmt.Fprintln(c.stdout, candidate)
+		}
+	}
+	return nil
+}
+
+// candidates are what may follow the words; last is its beginning.
+func (c *cli) candidates(words []string, last string) []string {
+	f := newFlagSet("")
+	c.register(f)
+	var cmd command
+	var positional []string
+	help := false // its arguments are commands and their verbs
+	for i := 0; i < len(words); i++ {
+		word := words[i]
+		if name, value, assigned := strings.Cut(strings.TrimLeft(word, "-"), "="); strings.HasPrefix(word, "-") && name != "" {
+			known := f.Lookup(name)
+			if known == nil || isBool(known) {
+				continue
+			}
+			if !assigned && i+1 < len(words) && words[i+1] == "=" {
+				i++
+			}
+			if !assigned {
+				if i++; i >= len(words) {
+					return c.find(flagKinds[name], nil)
+				}
+				value = words[i]
+			}
+			_ = f.Set(name, value) // a wrong one is not what is asked here
+			continue
+		}
+		switch {
+		case cmd.name == "" && word == "help":
+			help = true
+		case cmd.name == "":
+			if j := slices.IndexFunc(commands(), func(k command) bool { return k.name == word }); j >= 0 {
+				cmd = commands()[j]
+				f = newFlagSet("")
+				c.register(f)
+				cmd.options(f)
+			}
+		case len(positional) == 0 && cmd.verbs != nil:
+			verb, ok := cmd.verb(word)
+			if !ok {
+				positional = append(positional, word)
+				continue
+			}
+			cmd = verb
+			f = newFlagSet("")
+			c.register(f)
+			cmd.options(f)
+		default:
+			positional = append(positional, word)
+		}
+	}
+	if strings.HasPrefix(last, "-") {
+		var flags []string
+		f.VisitAll(func(fl *flag.Flag) { flags = append(flags, "--"+fl.Name) })
+		return flags
+	}
+	if cmd.name == "" {
+		return append(names(commands()), "help")
+	}
+	var found []string
+	if len(positional) == 0 {
+		for _, v := range cmd.verbs {
+			_, word, _ := strings.Cut(v.name, " ")
+			found = append(found, word)
+		}
+	}
+	if help {
+		return found
+	}
+	return append(found, c.find(cmd.takes[min(len(positional), len(cmd.takes)-1)], positional)...)
+}
+
+func isBool(f *flag.Flag) bool {
+	b, ok := f.Value.(interface{ IsBoolFlag() bool })
+	return ok && b.IsBoolFlag()
+}
+
+// find asks for the names of a kind. A server that does not answer has none.
+func (c *cli) find(k kind, positional []string) (found []string) {
+	switch k {
+	case aShell:
+		return []string{"bash", "zsh", "fish"}
+	case aPolicy:
+		var list admin.PolicyList
+		_ = c.get("/v1/policies", &list)
+		for _, p := range list.Policies {
+			found = append(found, p.Name)
+		}
+	case aContainer:
+		var list admin.Containers
+		_ = c.get("/v1/containers", &list)
+		for _, one := range list.Containers {
+			found = append(found, one.Name)
+		}
+	case aModel, aVersion, aLink, aRoute:
+		var list admin.ModelList
+		_ = c.get("/v1/models", &list)
+		for _, m := range list.Models {
+			if k == aVersion {
+				if len(positional) > 0 && m.Name == positional[0] {
+					found = append(found, m.Version)
+				}
+				continue
+			}
+			if !slices.Contains(found, m.Name) {
+				found = append(found, m.Name)
+			}
+			if k != aModel {
+				found = append(found, m.Name+"/"+m.Version)
+			}
+		}
+	}
+	if k == anApp || k == aRoute {
+		var list admin.AppList
+		_ = c.get("/v1/apps", &list)
+		for _, a := range list.Apps {
+			found = append(found, a.Name)
+		}
+	}
+	return found
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"text/tabwriter"
+
+	"github.com/shivad/shivad/server/admin"
+)
+
+var containersCommand = command{
+	name: "containers", short: "list the containers, start and stop those of the server's file",
+	help: `First the [[container]] of the server's file, then all that are connected.
+
+containers start NAME starts the processes of one and waits until its model is ready; containers stop NAME stops them, after
+they have answered what they have. The file is not changed: with the server's next start they run again.
+
+With --json: {"containers": [{"name", "model", "address", "state", "reason", "processes": [...]}], "sessions": [...]}, and of
+start and stop {"name", ...}
+`,
+	takes: []kind{nothing},
+	run: func(c *cli, _ any, args []string) error {
+		if len(args) > 0 {
+			return usage("containers", "unexpected argument %q", args[0])
+		}
+		var list admin.Containers
+		if err := c.get("/v1/containers", &list); err != nil {
+			return err
+		}
+		if c.json {
+			return c.printJSON(list)
+		}
+		if err := c.printContainers(list.Containers); err != nil {
+			return err
+		}
+		fmt.Fprintln(c.stdout)
+		return c.printSessions(list.Sessions)
+	},
+	verbs: []command{
+		{name: "containers start", args: "NAME", short: "start a container and wait until its model is ready", help: "More about it: shivactl help containers\n",
+			takes: []kind{aContainer, nothing},
+			run:   func(c *cli, _ any, args []string) error { return c.operate("start", args) }},
+		{name: "containers stop", args: "NAME", short: "stop a container and wait for the end of its processes", help: "More about it: shivactl help containers\n",
+			takes: []kind{aContainer, nothing},
+			run:   func(c *cli, _ any, args []string) error { return c.operate("stop", args) }},
+	},
+}
+
+func (c *cli) operate(what string, args []string) error {
+	name, err := one("containers", "the name of a container", args)
+	if err != nil {
+		return err
+	}
+	var k admin.Container
+	if err := c.call(http.MethodPost, at("/v1/containers/%s/"+what, name), []byte{}, &k); err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(k)
+	}
+	return c.printContainers([]admin.Container{k})
+}
+
+func (c *cli) printContainers(list []admin.Container) error {
+	if len(list) == 0 {
+		fmt.Fprintln(c.stdout, "the server's file has no containers")
+		return nil
+	}
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tMODEL\tSTATE\tPROCESSES\tWHY")
+	for _, k := range list {
+		running := 0
+		for _, p := range k.Processes {
+			if p.PID != 0 {
+				running++
+			}
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", k.Name, k.Model, k.State, or(k.Address, fmt.Sprint(running)), or(k.Reason, "-"))
+	}
+	return w.Flush()
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/shivad/shivad/shiva"
+)
+
+var feedbackCommand = command{
+	name: "feedback", args: "APP [FILE]", short: "tell an application what became of a request",
+	help: `The application's policy learns from it. The request is named by the id that it had, or its input is given once more as
+a FILE, as for infer; then the models are asked again and what they say is judged. Exactly one of --label, --loss, --reward and
+--losses says what became of it. Feedback with an id is learned once, however often it is sent.
+
+  shivactl infer digits-app seven.png --id frame-1 --user anna
+  shivactl feedback digits-app --id frame-1 --user anna --label 7
+  shivactl feedback digits-app seven.png --user anna --loss 0.2
+
+With --json: {"application", "learned", "rounds"}; learned is false if it was learned before
+`,
+	flags: func(f *flag.FlagSet) any {
+		o := &feedbackOptions{said: map[string]any{}}
+		f.StringVar(&o.id, "id", "", "the request's `ID`")
+		f.StringVar(&o.user, "user", "", "the `USER` whose request it was")
+		for _, v := range [][2]string{
+			{"label", "what would have been right, as `JSON`: a value, or an object of values by output"},
+			{"loss", "how bad it was, a `NUMBER` from 0 (as good as can be) to 1"},
+			{"reward", "how good it was, a `NUMBER` from 0 to 1"},
+			{"losses", "the loss of each model, a `JSON` object by NAME/VERSION"},
+		} {
+			f.Func(v[0], v[1], func(s string) error {
+				o.said[v[0]] = asJSON(s)
+				return nil
+			})
+		}
+		return o
+	},
+	takes: []kind{anApp, aFile, nothing},
+	run:   func(c *cli, opts any, args []string) error { return c.feedback(opts.(*feedbackOptions), args) },
+}
+
+type feedbackOptions struct {
+	id, user string
+	said     map[string]any // label, loss, reward, losses
+}
+
+// asJSON takes a text for the JSON that it is, or else for a text.
+func asJSON(s string) json.RawMessage {
+	if json.Valid([]byte(s)) {
+		return json.RawMessage(s)
+	}
+	text, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // a string always marshals
+	}
+	return text
+}
+
+func (c *cli) feedback(o *feedbackOptions, args []string) error {
+	switch {
+	case len(args) == 0 || len(args) > 2:
+		return usage("feedback", "expected an application and at most one file, got %d arguments", len(args))
+	case len(args) == 1 && o.id == "":
+		return usage("feedback", "which request? give its --id, or its input as a file")
+	case len(o.said) != 1:
+		return usage("feedback", "what became of it? give one of --label, --loss, --reward and --losses, got %d of them", len(o.said))
+	}
+	client, err := shiva.Dial(c.ctx, c.addr)
+	if err != nil {
+		return explain(err, "--addr", c.addr)
+	}
+	defer client.Close()
+	question := &shiva.Message{}
+	metadata := o.said
+	if len(args) == 2 {
+		m, err := c.describe(client, args[0])
+		if err != nil {
+			return err
+		}
+		it, err := (&loader{stdin: c.stdin, model: m}).load(args[1])
+		if err != nil {
+			return err
+		}
+		if question, err = message(m, it, request{}); err != nil {
+			return unfit("", "%s: %v", args[1], err)
+		}
+		if err := json.Unmarshal(question.Metadata, &metadata); err != nil {
+			return err
+		}
+	}
+	request{id: o.id, user: o.user}.put(metadata)
+	question.Namespace = args[0] + "/update"
+	if question.Metadata, err = json.Marshal(metadata); err != nil {
+		return err
+	}
+	answer, err := client.Do(c.ctx, question)
+	if err != nil {
+		return explain(err, "--addr", c.addr)
+	}
+	defer answer.Release()
+	if c.json {
+		return c.printJSON(json.RawMessage(slices.Clone(answer.Metadata)))
+	}
+	var said struct {
+		Learned bool
+		Rounds  uint64
+	}
+	if err := json.Unmarshal(answer.Metadata, &said); err != nil {
+		return &failure{"protocol", "unusable answer: " + err.Error(), "", exitRefused}
+	}
+	whose := ""
+	if o.user != "" {
+		whose = " of user " + strconv.Quote(o.user)
+	}
+	text := "%s has learned from %s%s\n"
+	if !said.Learned {
+		text = "it was learned before; %s has learned from %s%s\n"
+	}
+	fmt.Fprintf(c.stdout, text, args[0], plural(int(said.Rounds), "feedback"), whose)
+	return nil
+}

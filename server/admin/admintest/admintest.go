@@ -1,0 +1,322 @@
+// Package admintest is a server in memory behind an admin door, for tests of what talks to one.
+package admintest
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/server/admin"
+)
+
+// A Server keeps what is changed, and knows one policy of each kind that tests want. It learns the loss of feedback, and judges applications by
+// little more than that they have models.
+type Server struct {
+	mu       sync.Mutex
+	models   []admin.Model
+	status   admin.Status
+	apps     []admin.App
+	learned  map[string][]admin.LearnedUser // by application
+	settings map[string]map[string]string
+	stopped  map[string]bool // by container
+}
+
+// New makes a server that serves these models. The sessions of its status are those of its containers, and its processes
+// a container each.
+func New(models []admin.Model, status admin.Status) *Server {
+	return &Server{models: models, status: status, learned: map[string][]admin.LearnedUser{}, settings: map[string]map[string]string{}, stopped: map[string]bool{}}
+}
+
+// Sources are what its door shows and changes.
+func (s *Server) Sources() admin.Sources {
+	return admin.Sources{
+		Version: s.status.Version,
+		Ready:   func() admin.Readiness { return s.status.Readiness },
+		Models:  func() []admin.Model { return s.models },
+		Status:  func() admin.Status { return s.status },
+		Config: func() any {
+			return map[string]any{"tcp": map[string]any{"listen": ":6174", "loops": 0}, "state": map[string]any{"at": ""}}
+		},
+		Explain: func(model string) (list []admin.Explanation) {
+			for _, m := range s.models {
+				if m.Name == model {
+					list = append(list, admin.Explanation{Name: m.Name, Version: m.Version, Sentences: []string{"It does nothing."}})
+				}
+			}
+			return list
+		},
+		Set:         s.set,
+		ClearCache:  s.clearCache,
+		Apps:        s.list,
+		CheckApp:    check,
+		CreateApp:   s.create,
+		ChangeApp:   s.change,
+		DeleteApp:   s.delete,
+		Learned:     s.knows,
+		Forget:      s.forget,
+		Feedback:    s.feedback,
+		Policies:    policies,
+		Containers:  s.containers,
+		Start:       func(_ context.Context, name string) error { return s.run(name, true) },
+		Stop:        func(_ context.Context, name string) error { return s.run(name, false) },
+		Export:      s.export,
+		CheckImport: checkAll,
+		Import:      s.importDocument,
+		Metrics:     http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "up 1\n") }),
+	}
+}
+
+func policies() []admin.Policy {
+	return []admin.Policy{
+		{Name: "single", Parameters: []admin.Parameter{{Name: "model", Wants: `"name/version" or "name" of a model`, Default: ""}}},
+		{Name: "exp4", Parameters: []admin.Parameter{{Name: "eta", Wants: "a number from 0 to 10", Default: 0.1}, {Name: "weights", Wants: "numbers by model"}}},
+	}
+}
+
+func refuse(status int, format string, args ...any) error {
+	return &admin.Error{Status: status, Text: fmt.Sprintf(format, args...)}
+}
+
+// set takes whole numbers above 0 and texts, and refuses a default version that is not ready.
+func (s *Server) set(_ context.Context, model string, settings map[string]*string) (before, after map[string]any, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v := settings["default_version"]; v != nil && *v != "" && !slices.ContainsFunc(s.models, func(m admin.Model) bool { return m.Name == model && m.Version == *v && m.Ready }) {
+		return nil, nil, refuse(http.StatusBadRequest, `default_version: no container serves version %q of model %q; ready: "1"`, *v, model)
+	}
+	before, after = map[string]any{}, map[string]any{}
+	if s.settings[model] == nil {
+		s.settings[model] = map[string]string{}
+	}
+	for key, value := range settings {
+		before[key] = s.settings[model][key]
+		if value == nil {
+			delete(s.settings[model], key)
+			continue
+		}
+		s.settings[model][key], after[key] = *value, *value
+	}
+	return before, after, nil
+}
+
+// clearCache tells what there is, and keeps it.
+func (s *Server) clearCache(model string) (entries, bytes int64, err error) {
+	for _, m := range s.models {
+		if m.Name == model && m.Cache != nil {
+			entries += m.Cache.Entries
+			bytes += m.Cache.Bytes
+		}
+	}
+	return entries, bytes, nil
+}
+
+func (s *Server) list() ([]admin.App, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.apps), nil
+}
+
+func check(a admin.App) error {
+	var faults []string
+	if a.Name == "" {
+		faults = append(faults, "name: missing")
+	}
+	if len(a.Models) == 0 {
+		faults = append(faults, "models: none")
+	}
+	if !slices.ContainsFunc(policies(), func(p admin.Policy) bool { return p.Name == cmp.Or(a.Policy, "single") }) {
+		faults = append(faults, fmt.Sprintf("policy %s: there is no such policy; there are single, exp4", a.Policy))
+	}
+	if _, err := time.ParseDuration(a.SLO); err != nil && a.SLO != "" {
+		faults = append(faults, fmt.Sprintf("slo: %q is not a duration", a.SLO))
+	}
+	if faults != nil {
+		return refuse(http.StatusBadRequest, "application %q: %s", a.Name, strings.Join(faults, "; "))
+	}
+	return nil
+}
+
+func (s *Server) find(name string) (int, error) {
+	i := slices.IndexFunc(s.apps, func(a admin.App) bool { return a.Name == name })
+	if i < 0 {
+		return i, refuse(http.StatusNotFound, "no application %q", name)
+	}
+	return i, nil
+}
+
+func (s *Server) create(_ context.Context, a admin.App) (admin.App, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i, _ := s.find(a.Name); i >= 0 {
+		return a, refuse(http.StatusConflict, "exists already: application %q", a.Name)
+	}
+	a.Policy = cmp.Or(a.Policy, "single")
+	s.apps = append(s.apps, a)
+	return a, nil
+}
+
+func (s *Server) change(_ context.Context, name string, change func(admin.App) (admin.App, error)) (admin.App, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i, err := s.find(name)
+	if err != nil {
+		return admin.App{}, err
+	}
+	a, err := change(s.apps[i])
+	if err == nil {
+		err = check(a)
+	}
+	if err != nil {
+		return a, err
+	}
+	a.Policy = cmp.Or(a.Policy, "single")
+	s.apps[i] = a
+	return a, nil
+}
+
+func (s *Server) delete(_ context.Context, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i, err := s.find(name)
+	if err == nil {
+		s.apps = slices.Delete(s.apps, i, i+1)
+		delete(s.learned, name)
+	}
+	return err
+}
+
+func (s *Server) knows(name, user string, every bool, most int) (admin.Learned, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i, err := s.find(name)
+	if err != nil {
+		return admin.Learned{}, err
+	}
+	l := admin.Learned{Application: name, Policy: s.apps[i].Policy, Params: map[string]any{"eta": 0.1}, Users: []admin.LearnedUser{}}
+	for _, u := range s.learned[name] {
+		if !every && u.User != user {
+			continue
+		}
+		if l.More = len(l.Users) == most; l.More {
+			break
+		}
+		l.Users = append(l.Users, u)
+	}
+	return l, nil
+}
+
+func (s *Server) forget(_ context.Context, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, err := s.find(name)
+	delete(s.learned, name)
+	return err
+}
+
+// feedback learns the loss for every model.
+func (s *Server) feedback(_ context.Context, name string, body json.RawMessage) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i, err := s.find(name)
+	if err != nil {
+		return nil, err
+	}
+	var f struct {
+		User string
+		Loss *float64
+	}
+	if err := json.Unmarshal(body, &f); err != nil || f.Loss == nil {
+		return nil, refuse(http.StatusBadRequest, `expected a "loss"`)
+	}
+	u := admin.LearnedUser{User: f.User, Rounds: 1}
+	for _, m := range s.apps[i].Models {
+		u.Models = append(u.Models, admin.LearnedModel{Model: m + "/1", Share: 1 / float64(len(s.apps[i].Models)), Loss: *f.Loss, Count: 1})
+	}
+	s.learned[name] = append(s.learned[name], u)
+	return map[string]any{"application": name, "learned": true, "rounds": 1}, nil
+}
+
+func (s *Server) containers() admin.Containers {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := admin.Containers{Containers: []admin.Container{}, Sessions: s.status.Sessions}
+	for _, p := range s.status.Processes {
+		c := admin.Container{Name: p.Name, Model: p.Name, State: "READY", Processes: []admin.Process{p}}
+		if s.stopped[p.Name] {
+			c.State, c.Reason, c.Processes = "UNAVAILABLE", "unloaded", []admin.Process{}
+		} else if p.State != "running" {
+			c.State, c.Reason = "UNAVAILABLE", p.State
+		}
+		list.Containers = append(list.Containers, c)
+	}
+	return list
+}
+
+func (s *Server) run(name string, runs bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped[name] = !runs
+	return nil
+}
+
+func (s *Server) export() (admin.Document, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := admin.Document{Format: admin.DocumentFormat, Applications: slices.Clone(s.apps), Policies: []admin.PolicyState{}, Settings: s.settings}
+	if d.Applications == nil {
+		d.Applications = []admin.App{}
+	}
+	for name, users := range s.learned {
+		for _, u := range users {
+			state, err := json.Marshal(u)
+			if err != nil {
+				return d, err
+			}
+			d.Policies = append(d.Policies, admin.PolicyState{Application: name, User: u.User, State: state})
+		}
+	}
+	return d, nil
+}
+
+func checkAll(d admin.Document) (faults []string, err error) {
+	for _, a := range d.Applications {
+		if err := check(a); err != nil {
+			faults = append(faults, err.Error())
+		}
+	}
+	return faults, nil
+}
+
+// importDocument takes the applications of a document.
+func (s *Server) importDocument(_ context.Context, d admin.Document, dryRun bool) (changes []admin.Change, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range d.Applications {
+		c := admin.Change{What: "application", Name: a.Name}
+		if c.After, err = json.Marshal(a); err != nil {
+			return changes, err
+		}
+		i, _ := s.find(a.Name)
+		if i >= 0 {
+			if c.Before, err = json.Marshal(s.apps[i]); err != nil {
+				return changes, err
+			}
+		}
+		changes = append(changes, c)
+		switch {
+		case dryRun:
+		case i >= 0:
+			s.apps[i] = a
+		default:
+			s.apps = append(s.apps, a)
+		}
+	}
+	return changes, nil
+}

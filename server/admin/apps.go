@@ -1,0 +1,393 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// An App is an application: a name that stands for one or several models, which a policy chooses among, combines and judges.
+type App struct {
+	Name   string         `json:"name"`
+	Models []string       `json:"models"`           // "m" follows the default version, "m/2" is one, "m/*" all that have a live replica
+	Policy string         `json:"policy"`           // "" = single
+	Params map[string]any `json:"params,omitempty"` // of the policy
+	SLO    string         `json:"slo,omitempty"`    // deadline of a request that brings none, as "50ms"; "" = the model's
+	// Default is answered when no model has answered in time or none can: an object with the value of one row for each output.
+	Default json.RawMessage `json:"default,omitempty"`
+}
+
+// AppList is the answer to /v1/apps.
+type AppList struct {
+	Apps []App `json:"apps"`
+}
+
+// Learned is what the policy of an application knows.
+type Learned struct {
+	Application string         `json:"application"`
+	Policy      string         `json:"policy"`
+	Params      map[string]any `json:"params"` // in force
+	Users       []LearnedUser  `json:"users"`
+	More        bool           `json:"more,omitempty"` // there are more users than were asked for
+}
+
+// LearnedUser is what it knows for one user; "" is nobody in particular.
+type LearnedUser struct {
+	User   string         `json:"user"`
+	Rounds uint64         `json:"rounds"` // feedbacks that it has learned from
+	Models []LearnedModel `json:"models"`
+}
+
+// LearnedModel is what it knows of one model.
+type LearnedModel struct {
+	Model string  `json:"model"` // name/version
+	Share float64 `json:"share"` // of the answers, or its weight among those that are combined
+	Loss  float64 `json:"loss"`  // mean, 0 to 1
+	Count float64 `json:"count"` // losses that this is the mean of
+}
+
+// A Policy is one that applications can have.
+type Policy struct {
+	Name       string      `json:"name"`
+	Parameters []Parameter `json:"parameters"`
+}
+
+// A Parameter of a policy.
+type Parameter struct {
+	Name    string `json:"name"`
+	Wants   string `json:"wants"`   // the values that it takes, in words
+	Default any    `json:"default"` // null: none that a value could say, as for weights that are equal or learned
+}
+
+// PolicyList is the answer to /v1/policies.
+type PolicyList struct {
+	Policies []Policy `json:"policies"`
+}
+
+// parseApp reads an application. The faults are all that is wrong with its form; whole tells that nothing of what an application has was
+// lost to them, so that its contents can be judged as well.
+func parseApp(text []byte) (a App, faults []string, whole bool) {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(text, &members); err != nil || members == nil {
+		return a, []string{`expected an application as a JSON object such as {"name": "digits-app", "models": ["digits"]}` + because(err)}, false
+	}
+	fields := map[string]struct {
+		to    any
+		wants string
+	}{
+		"name":    {&a.Name, "a text"},
+		"models":  {&a.Models, `a list of texts such as "digits", "digits/2" or "digits/*"`},
+		"policy":  {&a.Policy, "a text"},
+		"params":  {&a.Params, "an object"},
+		"slo":     {&a.SLO, `a text such as "50ms"`},
+		"default": {&a.Default, `an object with the value of one row for each output, as {"label": -1}`},
+	}
+	whole = true
+	for _, key := range slices.Sorted(maps.Keys(members)) {
+		field, known := fields[key]
+		value := members[key]
+		switch {
+		case !known:
+			faults = append(faults, fmt.Sprintf("%s: unknown; an application has %s", key, strings.Join(slices.Sorted(maps.Keys(fields)), ", ")))
+		case string(value) == "null": // as if it were left out
+		case json.Unmarshal(value, field.to) != nil:
+			faults = append(faults, fmt.Sprintf("%s: expected %s, got %.100s", key, field.wants, value))
+			whole = false
+		}
+	}
+	return a, faults, whole
+}
+
+func because(err error) string {
+	if err == nil {
+		return ""
+	}
+	return ": " + err.Error()
+}
+
+// checked reads an application; the error has all that is wrong with it. name, if not empty, is what it is called.
+func (s Sources) checked(text []byte, name string) (App, error) {
+	a, faults, whole := parseApp(text)
+	if name != "" {
+		if a.Name != "" && a.Name != name {
+			faults = append(faults, fmt.Sprintf("name: the path says %q and the body %q; an application cannot be renamed", name, a.Name))
+		}
+		a.Name = name
+	}
+	if whole {
+		if err := s.CheckApp(a); err != nil {
+			if e, ok := errors.AsType[*Error](err); !ok || e.Status != http.StatusBadRequest {
+				return a, err
+			}
+			faults = append(faults, err.Error())
+		}
+	}
+	return a, refuseAll(faults)
+}
+
+func (s Sources) apps(w http.ResponseWriter, r *http.Request) {
+	list, err := s.Apps()
+	if list == nil {
+		list = []App{}
+	}
+	s.answer(w, http.StatusOK, AppList{list}, err)
+}
+
+func (s Sources) findApp(name string) (App, error) {
+	list, err := s.Apps()
+	if err != nil {
+		return App{}, err
+	}
+	if i := slices.IndexFunc(list, func(a App) bool { return a.Name == name }); i >= 0 {
+		return list[i], nil
+	}
+	return App{}, refuse(http.StatusNotFound, "no application %q; /v1/apps lists them", name)
+}
+
+func (s Sources) app(w http.ResponseWriter, r *http.Request) {
+	a, err := s.findApp(r.PathValue("name"))
+	s.answer(w, http.StatusOK, a, err)
+}
+
+func (s Sources) createApp(w http.ResponseWriter, r *http.Request) {
+	sent, err := body(w, r, maxBody)
+	if err != nil {
+		s.answer(w, 0, nil, err)
+		return
+	}
+	a, err := s.checked(sent, "")
+	if err == nil {
+		a, err = s.CreateApp(r.Context(), a)
+	}
+	s.created(w, r, a, err)
+}
+
+func (s Sources) created(w http.ResponseWriter, r *http.Request, a App, err error) {
+	if err == nil {
+		s.audit(r, "application", a.Name, nil, a)
+		w.Header().Set("Location", "/v1/apps/"+url.PathEscape(a.Name))
+	}
+	s.answer(w, http.StatusCreated, a, err)
+}
+
+// putApp makes an application or replaces it. Which of both the store decides, so that the log says what was there.
+func (s Sources) putApp(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("name")
+	sent, err := body(w, r, maxBody)
+	if err != nil {
+		s.answer(w, 0, nil, err)
+		return
+	}
+	next, err := s.checked(sent, name)
+	if err != nil {
+		s.answer(w, 0, nil, err)
+		return
+	}
+	for {
+		a, before, err := s.replaceApp(r.Context(), name, func(App) (App, error) { return next, nil })
+		if isStatus(err, http.StatusNotFound) {
+			if a, err = s.CreateApp(r.Context(), next); isStatus(err, http.StatusConflict) && r.Context().Err() == nil {
+				continue // it came meanwhile
+			}
+			s.created(w, r, a, err)
+			return
+		}
+		s.changed(w, r, before, a, err)
+		return
+	}
+}
+
+func isStatus(err error, status int) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.Status == status
+}
+
+// replaceApp changes an application, and tells what it was in the moment before.
+func (s Sources) replaceApp(ctx context.Context, name string, change func(App) (App, error)) (after, before App, err error) {
+	after, err = s.ChangeApp(ctx, name, func(a App) (App, error) {
+		before = a
+		return change(a)
+	})
+	return after, before, err
+}
+
+func (s Sources) changed(w http.ResponseWriter, r *http.Request, before, after App, err error) {
+	if err == nil {
+		s.audit(r, "application", after.Name, before, after)
+	}
+	s.answer(w, http.StatusOK, after, err)
+}
+
+// patchApp changes an application by a JSON merge patch (RFC 7396): members are set, null takes them away.
+func (s Sources) patchApp(w http.ResponseWriter, r *http.Request) {
+	sent, err := body(w, r, maxBody)
+	if err != nil {
+		s.answer(w, 0, nil, err)
+		return
+	}
+	patch, err := decode(sent)
+	if _, isObject := patch.(map[string]any); err != nil || !isObject {
+		fail(w, http.StatusBadRequest, `expected a JSON object of what is to be changed, such as {"slo": "50ms"}; null takes a member away`+because(err))
+		return
+	}
+	name := r.PathValue("name")
+	after, before, err := s.replaceApp(r.Context(), name, func(a App) (App, error) {
+		old, err := json.Marshal(a)
+		if err != nil {
+			return a, err
+		}
+		target, err := decode(old)
+		if err != nil {
+			return a, err
+		}
+		text, err := json.Marshal(merge(target, patch))
+		if err != nil {
+			return a, err
+		}
+		return s.checked(text, name)
+	})
+	s.changed(w, r, before, after, err)
+}
+
+// decode reads one JSON value. Numbers keep their digits.
+func decode(text []byte) (v any, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	if err := d.Decode(&v); err != nil {
+		return nil, err
+	}
+	if d.More() {
+		return nil, errors.New("more than one JSON value")
+	}
+	return v, nil
+}
+
+// merge is MergePatch of RFC 7396, section 2. It may change target, and what it returns shares memory with both.
+func merge(target, patch any) any {
+	changes, isObject := patch.(map[string]any)
+	if !isObject {
+		return patch
+	}
+	object, isObject := target.(map[string]any)
+	if !isObject {
+		object = map[string]any{}
+	}
+	for name, value := range changes {
+		if value == nil {
+			delete(object, name)
+		} else {
+			object[name] = merge(object[name], value)
+		}
+	}
+	return object
+}
+
+func (s Sources) deleteApp(w http.ResponseWriter, r *http.Request) {
+	a, err := s.findApp(r.PathValue("name"))
+	if err == nil {
+		err = s.DeleteApp(r.Context(), a.Name)
+	}
+	if err == nil {
+		s.audit(r, "application", a.Name, a, nil)
+	}
+	s.answer(w, http.StatusOK, a, err)
+}
+
+// link adds a model to an application.
+func (s Sources) link(w http.ResponseWriter, r *http.Request) {
+	sent, err := body(w, r, maxBody)
+	if err != nil {
+		s.answer(w, 0, nil, err)
+		return
+	}
+	var link map[string]string
+	if err := json.Unmarshal(sent, &link); err != nil || len(link) != 1 || link["model"] == "" {
+		fail(w, http.StatusBadRequest, `expected {"model": "digits"}, or "digits/2" for one version, or "digits/*" for all that are ready`)
+		return
+	}
+	after, before, err := s.replaceApp(r.Context(), r.PathValue("name"), func(a App) (App, error) {
+		if slices.Contains(a.Models, link["model"]) {
+			return a, refuse(http.StatusConflict, "application %q links to %q already", a.Name, link["model"])
+		}
+		a.Models = append(slices.Clone(a.Models), link["model"])
+		return a, nil
+	})
+	s.changed(w, r, before, after, err)
+}
+
+// unlink takes one away: ?model=digits/2, as it was linked.
+func (s Sources) unlink(w http.ResponseWriter, r *http.Request) {
+	model := r.URL.Query().Get("model")
+	if model == "" {
+		fail(w, http.StatusBadRequest, "which link? as in ?model=digits/2")
+		return
+	}
+	after, before, err := s.replaceApp(r.Context(), r.PathValue("name"), func(a App) (App, error) {
+		i := slices.Index(a.Models, model)
+		if i < 0 {
+			return a, refuse(http.StatusNotFound, "application %q does not link to %q; it links to %q", a.Name, model, a.Models)
+		}
+		a.Models = slices.Delete(slices.Clone(a.Models), i, i+1)
+		return a, nil
+	})
+	s.changed(w, r, before, after, err)
+}
+
+// mostUsers is how many users are shown unless ?limit says otherwise.
+const mostUsers = 1000
+
+func (s Sources) learned(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	most := mostUsers
+	if text := q.Get("limit"); text != "" {
+		var err error
+		if most, err = strconv.Atoi(text); err != nil || most < 1 {
+			fail(w, http.StatusBadRequest, fmt.Sprintf("limit: expected a number of users of at least 1, got %q", text))
+			return
+		}
+	}
+	l, err := s.Learned(r.PathValue("name"), q.Get("user"), !q.Has("user"), most)
+	s.answer(w, http.StatusOK, l, err)
+}
+
+func (s Sources) forget(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("name")
+	before, err := s.Learned(name, "", true, mostUsers)
+	if err == nil {
+		err = s.Forget(r.Context(), name)
+	}
+	if err != nil {
+		s.answer(w, 0, nil, err)
+		return
+	}
+	s.audit(r, "policy", name, before.Users, nil)
+	after, err := s.Learned(name, "", true, mostUsers)
+	s.answer(w, http.StatusOK, after, err)
+}
+
+func (s Sources) policies(w http.ResponseWriter, r *http.Request) {
+	s.write(w, http.StatusOK, PolicyList{s.Policies()})
+}
+
+func (s Sources) feedback(w http.ResponseWriter, r *http.Request) {
+	sent, err := body(w, r, maxBody)
+	if err != nil {
+		s.answer(w, 0, nil, err)
+		return
+	}
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal(sent, &object); err != nil || object == nil {
+		fail(w, http.StatusBadRequest, `expected a JSON object such as {"id": 7, "user": "anna", "label": 3}`+because(err))
+		return
+	}
+	v, err := s.Feedback(r.Context(), r.PathValue("name"), sent)
+	s.answer(w, http.StatusOK, v, err)
+}

@@ -1,0 +1,67 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+)
+
+// Containers is the answer to /v1/containers: those that the server starts or calls, and all that are connected.
+type Containers struct {
+	Containers []Container `json:"containers"`
+	Sessions   []Session   `json:"sessions"`
+}
+
+// A Container is one of the [[container]] of the file.
+type Container struct {
+	Name      string    `json:"name"`
+	Model     string    `json:"model"`             // what loads and unloads it
+	Address   string    `json:"address,omitempty"` // of one that runs elsewhere and is called; it cannot be started or stopped
+	State     string    `json:"state"`             // READY, LOADING, UNLOADING, UNAVAILABLE
+	Reason    string    `json:"reason,omitempty"`  // of what is not ready
+	Processes []Process `json:"processes"`
+}
+
+func (s Sources) containers(w http.ResponseWriter, r *http.Request) {
+	s.write(w, http.StatusOK, s.Containers())
+}
+
+func (s Sources) startContainer(w http.ResponseWriter, r *http.Request) {
+	s.operate(w, r, s.Start)
+}
+
+func (s Sources) stopContainer(w http.ResponseWriter, r *http.Request) {
+	s.operate(w, r, s.Stop)
+}
+
+// operate starts or stops a container, and shows it.
+func (s Sources) operate(w http.ResponseWriter, r *http.Request, do func(context.Context, string) error) {
+	before, err := s.findContainer(r.PathValue("name"))
+	if err != nil {
+		s.answer(w, 0, nil, err)
+		return
+	}
+	err = do(r.Context(), before.Name)
+	after, findErr := s.findContainer(before.Name)
+	if err == nil || before.State != after.State {
+		s.audit(r, "container", before.Name, before.State, after.State)
+	}
+	if err == nil {
+		err = findErr
+	}
+	s.answer(w, http.StatusOK, after, err)
+}
+
+func (s Sources) findContainer(name string) (Container, error) {
+	list := s.Containers().Containers
+	i := slices.IndexFunc(list, func(c Container) bool { return c.Name == name })
+	if i < 0 {
+		var names []string
+		for _, c := range list {
+			names = append(names, fmt.Sprintf("%q", c.Name))
+		}
+		return Container{}, refuse(http.StatusNotFound, "no container %q in the server's file; there are %v", name, names)
+	}
+	return list[i], nil
+}

@@ -1,0 +1,135 @@
+package admin
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+)
+
+// DocumentFormat is the format of a Document that this package writes, and the only one that it reads.
+const DocumentFormat = 1
+
+// A Document is the whole state of a server, or of those that share a store: what applications there are, what their policies have learned,
+// and what settings of models were changed.
+type Document struct {
+	Format       int                          `json:"format"`
+	Applications []App                        `json:"applications"`
+	Policies     []PolicyState                `json:"policies"`
+	Settings     map[string]map[string]string `json:"settings"` // by model, with the keys of [model.NAME] in the file
+}
+
+// A PolicyState is what a policy knows for one user, as the policy keeps it.
+type PolicyState struct {
+	Application string          `json:"application"`
+	User        string          `json:"user"`
+	State       json.RawMessage `json:"state"`
+}
+
+// A Change is what an import did, or would do, to one thing.
+type Change struct {
+	What   string          `json:"what"`             // application, policy, model
+	Name   string          `json:"name"`             // of a policy: application/user
+	Before json.RawMessage `json:"before,omitempty"` // missing: there was none
+	After  json.RawMessage `json:"after"`
+}
+
+// Imported is the answer to /v1/import. What is there already as the document has it is no change.
+type Imported struct {
+	DryRun  bool     `json:"dry_run"`
+	Changes []Change `json:"changes"`
+}
+
+// maxDocument bounds an import, in bytes.
+const maxDocument = 256 << 20
+
+// parseDocument reads a document. The faults are all that is wrong with its form; what has none is in the document.
+func parseDocument(text []byte) (d Document, faults []string) {
+	var in struct {
+		Format       *int                         `json:"format"`
+		Applications []json.RawMessage            `json:"applications"`
+		Policies     []json.RawMessage            `json:"policies"`
+		Settings     map[string]map[string]string `json:"settings"`
+	}
+	if err := strict(text, &in); err != nil {
+		return d, []string{"expected a document as /v1/export gives it: " + err.Error()}
+	}
+	if in.Format == nil {
+		faults = append(faults, fmt.Sprintf("format: missing; expected %d", DocumentFormat))
+	} else if d.Format = *in.Format; d.Format != DocumentFormat {
+		return d, []string{fmt.Sprintf("format: expected %d, got %d", DocumentFormat, d.Format)}
+	}
+	for i, text := range in.Applications {
+		a, wrong, whole := parseApp(text)
+		for _, f := range wrong {
+			faults = append(faults, fmt.Sprintf("applications[%d]: %s", i, f))
+		}
+		if whole {
+			d.Applications = append(d.Applications, a)
+		}
+	}
+	for i, text := range in.Policies {
+		var p PolicyState
+		if err := strict(text, &p); err != nil {
+			faults = append(faults, fmt.Sprintf("policies[%d]: %v", i, err))
+			continue
+		}
+		d.Policies = append(d.Policies, p)
+	}
+	d.Settings = in.Settings
+	return d, faults
+}
+
+// strict reads one JSON value whose members are all known.
+func strict(text []byte, to any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(to); err != nil {
+		return err
+	}
+	if d.More() {
+		return fmt.Errorf("more than one JSON value")
+	}
+	return nil
+}
+
+func (s Sources) export(w http.ResponseWriter, r *http.Request) {
+	d, err := s.Export()
+	s.answer(w, http.StatusOK, d, err)
+}
+
+func (s Sources) importState(w http.ResponseWriter, r *http.Request) {
+	dry := false
+	switch text := r.URL.Query().Get("dry_run"); text {
+	case "true":
+		dry = true
+	case "", "false":
+	default:
+		fail(w, http.StatusBadRequest, fmt.Sprintf("dry_run: expected true or false, got %q", text))
+		return
+	}
+	sent, err := body(w, r, maxDocument)
+	if err != nil {
+		s.answer(w, 0, nil, err)
+		return
+	}
+	d, faults := parseDocument(sent)
+	wrong, err := s.CheckImport(d)
+	if err == nil {
+		err = refuseAll(append(faults, wrong...))
+	}
+	if err != nil {
+		s.answer(w, 0, nil, err)
+		return
+	}
+	changes, err := s.Import(r.Context(), d, dry)
+	if !dry { // also those before an error
+		for _, c := range changes {
+			s.audit(r, c.What, c.Name, c.Before, c.After)
+		}
+	}
+	if changes == nil {
+		changes = []Change{}
+	}
+	s.answer(w, http.StatusOK, Imported{dry, changes}, err)
+}

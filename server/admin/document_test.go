@@ -1,0 +1,33 @@
+package admin
+
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
+)
+
+// A document without faults is read again as it was when it has been written.
+func FuzzParseDocument(f *testing.F) {
+	for _, seed := range []string{
+		`{"format":1,"applications":[{"name":"a","models":["m"],"policy":"exp4","params":{"eta":0.3},"slo":"50ms","default":{"x":[1]}}],"policies":[{"application":"a","user":"","state":{"format":1}}],"settings":{"m":{"delay":"1ms"}}}`,
+		`{"format":1,"applications":null,"policies":[null],"settings":{"m":null}}`,
+		`{"format":2}`, `{"applications":[]}`, `{"format":1}{}`, `[]`, `{"format":1,"applications":[{"name":null}]}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		d, faults := parseDocument(text)
+		if len(faults) > 0 {
+			return
+		}
+		written, err := json.Marshal(d)
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		again, faults := parseDocument(written)
+		rewritten, err := json.Marshal(again)
+		if len(faults) > 0 || err != nil || !reflect.DeepEqual(written, rewritten) {
+			t.Errorf("%s became %s: %q, %v", written, rewritten, faults, err)
+		}
+	})
+}
