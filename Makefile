@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-FUZZTIME ?= 5s
+FUZZTIME ?= 3s
 SOAKTIME ?= 1m
 BENCHFLAGS ?=
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -67,7 +67,7 @@ soak: ## the scheduler under everything at once for SOAKTIME (1m), under the rac
 invariants: redis ## the same with buffers poisoned when released
 	go test -tags invariants ./...
 
-fuzz: ## every fuzz target for FUZZTIME (5s)
+fuzz: ## every fuzz target for FUZZTIME (3s)
 	@grep -rE --include='*_test.go' -o '^func Fuzz[A-Za-z0-9_]+' . | sort | while IFS=: read -r file decl; do \
 	  target=$${decl#func }; \
 	  echo "fuzz $$target in $$(dirname "$$file")"; \
