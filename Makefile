@@ -5,7 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 FUZZTIME ?= 3s
-SOAKTIME ?= 1m
+SOAKTIME ?= 2m
 BENCHFLAGS ?=
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
@@ -61,7 +61,7 @@ unit: redis ## unit tests, golden vectors and allocation budgets
 race: redis ## the same under the race detector
 	go test -race ./...
 
-soak: ## the scheduler under everything at once for SOAKTIME (1m), under the race detector
+soak: ## the scheduler under everything at once for SOAKTIME (2m), under the race detector
 	go test -race -count=1 ./scheduler -run 'TestSoak$$' -soak $(SOAKTIME)
 
 invariants: redis ## the same with buffers poisoned when released
