@@ -2,12 +2,16 @@ package server
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/state/statetest"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -105,4 +109,36 @@ func TestApplicationOverTCP(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), `there is an application "app"`) {
 		t.Errorf("a model by the name of an application: %v", err)
 	}
+}
+
+// A Redis that is away leaves serving as it is, and the health of the server says so until it is there.
+func TestStateHealthIsShown(t *testing.T) {
+	redis := statetest.StoppedRedis(t)
+	s := start(t, func(c *config.Config) { c.State.At = redis.Target() })
+	shown := func(healthy bool) string {
+		var ready admin.Readiness
+		var status admin.Status
+		code := get(t, s, "/readyz", &ready)
+		get(t, s, "/v1/status", &status)
+		up := fmt.Sprintf("\nshivad_state_up %d\n", map[bool]int{true: 1}[healthy])
+		switch k := status.State; {
+		case code != 200 || !ready.Ready || (ready.Degraded == "") != healthy:
+			return fmt.Sprintf("/readyz: %d %+v", code, ready)
+		case k.At != redis.Target() || k.Healthy != healthy || (k.Error == "") != healthy || k.Since.IsZero():
+			return fmt.Sprintf("/v1/status: %+v", k)
+		case !strings.Contains(metricsPage(t, s), up):
+			return "the metrics do not have" + up
+		}
+		return ""
+	}
+	if fault := shown(false); fault != "" {
+		t.Errorf("with Redis away: %s", fault)
+	}
+	if err := ask(t, s); err != nil {
+		t.Errorf("serving with Redis away: %v", err)
+	}
+	redis.Start(t)
+	statetest.Eventually(t, "health with Redis there", func() bool { return shown(true) == "" })
+	redis.Kill()
+	statetest.Eventually(t, "health without Redis", func() bool { return shown(false) == "" })
 }

@@ -148,6 +148,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		PayloadBytes: s.pool.InUse,
 		PayloadLimit: int64(cfg.Limits.PayloadBytes),
 		Sessions:     func() int { return len(s.sessions()) },
+		StateUp:      func() bool { return s.keeping().Healthy },
 	})
 	return s, nil
 }

@@ -1,7 +1,9 @@
 package server
 
 import (
+	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -53,7 +55,29 @@ func (s *Server) sources() admin.Sources {
 }
 
 func (s *Server) readiness() admin.Readiness {
-	return admin.Judge(*s.state.Load(), s.cfg.Server.RequiredModels, s.models())
+	r := admin.Judge(*s.state.Load(), s.cfg.Server.RequiredModels, s.models())
+	if r.State == admin.Serving { // so the store is open: to ask earlier would wait for it
+		if k := s.keeping(); !k.Healthy {
+			r.Degraded = fmt.Sprintf("since %s applications, settings and what policies learn cannot be changed: %s", k.Since.Format(time.RFC3339), k.Error)
+		}
+	}
+	return r
+}
+
+// keeping tells how the store is doing.
+func (s *Server) keeping() admin.State {
+	k := admin.State{At: s.cfg.State.Redacted(), Since: s.started}
+	_, store, err := s.kept()
+	if err != nil {
+		k.Error = err.Error()
+		return k
+	}
+	health := store.Health()
+	k.Since = health.Since
+	if k.Healthy = health.Err == nil; !k.Healthy {
+		k.Error = strings.TrimPrefix(health.Err.Error(), "state: ")
+	}
+	return k
 }
 
 // models describes every version of every model, by name and then the newest first, as the gate routes
@@ -134,6 +158,7 @@ func (s *Server) status() admin.Status {
 		Readiness: s.readiness(),
 		Listen:    s.listening(),
 		Payload:   admin.Usage{Used: s.pool.InUse(), Limit: int64(s.cfg.Limits.PayloadBytes)},
+		State:     s.keeping(),
 		Sessions:  s.sessions(),
 		Processes: s.supervised(),
 		Limits:    s.cfg.Limits,

@@ -12,8 +12,8 @@ import (
 var statusCommand = command{
 	name: "status", short: "show what the server does, its containers and its processes",
 	help: `With --json: what GET /v1/status of the admin door gives: {"version", "pid", "started", "uptime_seconds",
-"readiness": {"ready", "state", "reason"}, "listen": {...}, "doors": [...], "payload_bytes": {"used", "limit"},
-"queue": {"rows", "bytes"}, "sessions": [...], "processes": [...], "limits": {...}}
+"readiness": {"ready", "state", "reason", "degraded"}, "listen": {...}, "doors": [...], "payload_bytes": {"used", "limit"},
+"queue": {"rows", "bytes"}, "state": {"at", "healthy", "since", "error"}, "sessions": [...], "processes": [...], "limits": {...}}
 
 The exit code is 0 whenever the server answers, ready or not.
 `,
@@ -52,6 +52,7 @@ func (c *cli) printStatus(s admin.Status) error {
 	}
 	fmt.Fprintf(w, "waiting\t%s, %s\n", plural(s.Queue.Rows, "row"), size(s.Queue.Bytes))
 	fmt.Fprintf(w, "payload memory\t%s of %s\n", size(s.Payload.Used), size(s.Payload.Limit))
+	fmt.Fprintf(w, "state\t%s\n", keeping(s.State, s.Started.Add(time.Duration(s.Uptime*float64(time.Second)))))
 	if err := w.Flush(); err != nil {
 		return err
 	}
@@ -82,6 +83,15 @@ func (c *cli) printStatus(s admin.Status) error {
 		}
 	}
 	return nil
+}
+
+// keeping says where the state is and, if it cannot be changed, since when and why.
+func keeping(s admin.State, now time.Time) string {
+	where := or(s.At, "in memory")
+	if s.Healthy {
+		return where
+	}
+	return fmt.Sprintf("%s: CANNOT BE CHANGED for %s: %s", where, seconds(now.Sub(s.Since).Seconds()), s.Error)
 }
 
 // printSessions lists the connected containers.

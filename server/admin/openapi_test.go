@@ -113,7 +113,7 @@ func (d *description) fits(at string, s schema, v any) (faults []string) {
 func door() http.Handler {
 	models := []admin.Model{{Name: "digits", Version: "1", Default: true, Ready: true, Inputs: []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1}}}, Outputs: []admin.Tensor{}, Cache: &admin.Cache{Limit: 1 << 20, Entries: 1}}}
 	return admin.Handler(admintest.New(models, admin.Status{
-		Readiness: admin.Judge(admin.Serving, nil, nil), Doors: []admin.Door{{Name: "tcp"}},
+		Readiness: admin.Readiness{Ready: true, State: admin.Serving, Degraded: "a"}, State: admin.State{At: "redis://h/0", Error: "b"}, Doors: []admin.Door{{Name: "tcp"}},
 		Sessions:  []admin.Session{{Model: "digits", Version: "1", RPC: "v4", Instance: "a", LastFailure: "b", Reason: "c"}},
 		Processes: []admin.Process{{Name: "digits", PID: 1, State: "running", LastExit: "exit status 1", Log: []string{"line"}}},
 	}).Sources())
@@ -278,7 +278,7 @@ func TestTypesAreAsDescribed(t *testing.T) {
 		admin.Readiness{}, admin.App{}, admin.AppList{}, admin.LearnedModel{}, admin.LearnedUser{}, admin.Learned{}, admin.Parameter{}, admin.Policy{},
 		admin.PolicyList{}, admin.Tensor{}, admin.Model{}, admin.ModelList{}, admin.ModelVersions{}, admin.Explanation{}, admin.Explanations{},
 		admin.Process{}, admin.Session{}, admin.Container{}, admin.Containers{}, admin.PolicyState{}, admin.Document{}, admin.Change{},
-		admin.Imported{}, admin.Usage{}, admin.Status{}, admin.Cache{}, admin.ModelCache{}, admin.Cleared{},
+		admin.Imported{}, admin.Usage{}, admin.State{}, admin.Status{}, admin.Cache{}, admin.ModelCache{}, admin.Cleared{},
 	} {
 		typ := reflect.TypeOf(v)
 		s, ok := d.Components.Schemas[typ.Name()]

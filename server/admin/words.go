@@ -19,6 +19,8 @@ type Readiness struct {
 	State   string   `json:"state"`                    // starting, serving, draining
 	Reason  string   `json:"reason,omitempty"`         // a sentence, if not ready
 	Missing []string `json:"missing_models,omitempty"` // required models without a live replica
+	// Degraded is what does not work although requests are served: a sentence.
+	Degraded string `json:"degraded,omitempty"`
 }
 
 // Judge is the rule: ready is a server that serves and has a live replica of each required model. A required
@@ -81,9 +83,10 @@ type Status struct {
 	Doors     []Door    `json:"doors"`
 	Payload   Usage     `json:"payload_bytes"` // memory for payloads
 	Queue     Queue     `json:"queue"`         // of all models
-	Sessions  []Session `json:"sessions"`      // of containers
-	Processes []Process `json:"processes"`     // supervised ones
-	Limits    any       `json:"limits"`        // in effect, with the keys of [limits] in the file
+	State     State     `json:"state"`
+	Sessions  []Session `json:"sessions"`  // of containers
+	Processes []Process `json:"processes"` // supervised ones
+	Limits    any       `json:"limits"`    // in effect, with the keys of [limits] in the file
 }
 
 // Addresses are those in use; with port 0 in the configuration, the ports that were taken.
@@ -112,6 +115,14 @@ type Usage struct {
 type Queue struct {
 	Rows  int   `json:"rows"`
 	Bytes int64 `json:"bytes"`
+}
+
+// State is how what operators make and policies learn is kept.
+type State struct {
+	At      string    `json:"at"`              // as in the file, without a password; "" = in memory
+	Healthy bool      `json:"healthy"`         // it can be changed; while not, the server goes on with what it knows
+	Since   time.Time `json:"since"`           // when Healthy became what it is
+	Error   string    `json:"error,omitempty"` // why not
 }
 
 // A Session is one connected container.

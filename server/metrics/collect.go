@@ -41,6 +41,7 @@ var (
 	payloadDesc      = desc("payload_bytes", "Memory for payloads that is in use.")
 	payloadLimitDesc = desc("payload_limit_bytes", "The most memory for payloads there may be in use.")
 	sessionsDesc     = desc("container_sessions", "Connected containers.")
+	stateDesc        = desc("state_up", "1 if applications, settings and what policies learn can be changed, 0 if where they are kept is out of reach.")
 	buildDesc        = desc("build_info", "Always 1; the labels say what runs.", "version", "goversion")
 )
 
@@ -128,6 +129,13 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	if s.Sessions != nil {
 		gauge(sessionsDesc, float64(s.Sessions()))
+	}
+	if s.StateUp != nil {
+		up := 0.0
+		if s.StateUp() {
+			up = 1
+		}
+		gauge(stateDesc, up)
 	}
 	gauge(buildDesc, 1, m.version, goVersion())
 }

@@ -37,6 +37,7 @@
 //	received_bytes_total, sent_bytes_total  {door}
 //	payload_bytes, payload_limit_bytes      memory for payloads that is out, and the most there may be
 //	container_sessions
+//	state_up                                what is managed can be changed: 1, or 0 while Redis is away or the disk full
 //	build_info                    {version, goversion}       always 1
 //
 // Requests that never found a model have model="" and version="". The number of models that get series

@@ -47,6 +47,7 @@ type Sources struct {
 	PayloadBytes func() int64 // out of the pool now
 	PayloadLimit int64        // the pool's budget; 0 = none
 	Sessions     func() int   // of containers
+	StateUp      func() bool  // what is managed can be changed
 }
 
 // ModelGauges is the state of one model version.

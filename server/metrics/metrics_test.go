@@ -179,6 +179,7 @@ func TestSources(t *testing.T) {
 		PayloadBytes: func() int64 { return 5 },
 		PayloadLimit: 6,
 		Sessions:     func() int { return 7 },
+		StateUp:      func() bool { return true },
 	})
 	expect(t, m, map[string]string{
 		`shivad_replicas{model="a",version="1"}`:    "2",
@@ -187,6 +188,7 @@ func TestSources(t *testing.T) {
 		"shivad_payload_bytes":                      "5",
 		"shivad_payload_limit_bytes":                "6",
 		"shivad_container_sessions":                 "7",
+		"shivad_state_up":                           "1",
 	})
 	got := scrape(t, m)
 	for _, name := range []string{"go_goroutines", "process_open_fds"} {
