@@ -16,18 +16,22 @@ PYTHON_SOURCES := containers/python examples bench server
 
 CHECKS := fmt vet staticcheck tidy scripts imports unit race soak invariants fuzz python e2e
 
-.PHONY: help build run test $(CHECKS) redis bench bench-goodput bench-deadlines bench-scheduler clean
+.PHONY: help build run run-selection test $(CHECKS) redis bench bench-goodput bench-deadlines bench-scheduler clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## build bin/shivad, bin/shivactl and bin/digits-container
+build: ## build bin/shivad, bin/shivactl and the containers of the examples
 	@mkdir -p bin
 	go build -trimpath -o bin/ ./cmd/shivad ./cmd/shivactl
 	go build -trimpath -o bin/digits-container ./examples/digits/container
+	go build -trimpath -o bin/selection-container ./examples/selection/container
 
 run: build ## serve handwritten digits, classify twenty of them, go on serving until Ctrl-C
 	@go run ./examples/digits/run
+
+run-selection: build ## have an application learn which of three models to trust, and notice when the best gets worse
+	@go run ./examples/selection/run
 
 test: ## every check below, with the time that each took
 	@all=$$SECONDS; for check in $(CHECKS); do \

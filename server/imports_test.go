@@ -63,7 +63,11 @@ cmd/shivactl:               shiva shiva/tensor server/admin github.com/x448/floa
 
 examples/digits:
 examples/digits/container:  examples/digits containers/container shiva/tensor | containers scheduler
-examples/digits/run:
+examples/digits/run:        examples/internal/process
+examples/internal/process:
+examples/selection:         examples/digits
+examples/selection/container: examples/digits examples/selection containers/container shiva/tensor
+examples/selection/run:     examples/internal/process examples/selection shiva shiva/tensor gonum.org/v1/plot
 
 bench/internal/declare:     shiva/tensor
 bench/internal/hostile:     containers/containertest shiva shiva/tensor

@@ -11,23 +11,19 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
+
+	"github.com/shivad/shivad/examples/internal/process"
 )
 
-const (
-	example  = "examples/digits"
-	patience = 30 * time.Second
-)
+const example = "examples/digits"
 
 func main() {
-	// The server is in a process group of its own, so Ctrl-C reaches only us, and it is we who stop it in order.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	var o options
@@ -58,8 +54,8 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, server.stop()) }()
-	if err := server.waitReady(ctx, o.admin); err != nil {
+	defer func() { err = errors.Join(err, server.Stop()) }()
+	if err := server.WaitReady(ctx, o.admin); err != nil {
 		return ended(ctx, err)
 	}
 	fmt.Fprintf(out, "shivad serves on %s; %d images it has never seen go through bin/shivactl:\n\n", o.tcp, len(labels))
@@ -75,8 +71,8 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	case <-ctx.Done():
 		fmt.Fprintln(out, "\nstopping")
 		return nil
-	case <-server.done:
-		return fmt.Errorf("bin/shivad has ended by itself: %v", server.err)
+	case <-server.Done():
+		return server.Ended()
 	}
 }
 
@@ -118,92 +114,10 @@ func readLabels() ([]label, error) {
 	return list, nil
 }
 
-// A server is a running shivad.
-type server struct {
-	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended
-	err  error         // how; after done
-}
-
-func start(o options) (*server, error) {
-	cmd := exec.Command("bin/shivad", "--config", filepath.Join(example, "digits.toml"), "--log-level", "warn",
+// start starts the server with the digits model.
+func start(o options) (*process.Process, error) {
+	return process.Start("bin/shivad", nil, "--config", filepath.Join(example, "digits.toml"), "--log-level", "warn",
 		"--tcp", o.tcp, "--rest", o.rest, "--grpc", o.grpc, "--containers", o.containers, "--admin", o.admin)
-	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting the server: %w (make build puts it there)", err)
-	}
-	s := &server{cmd: cmd, done: make(chan struct{})}
-	go func() { // ends with the process; stop waits for it
-		s.err = cmd.Wait()
-		close(s.done)
-	}()
-	return s, nil
-}
-
-// stop asks the server to drain and waits until it has ended. It is killed if that takes too long.
-func (s *server) stop() error {
-	select {
-	case <-s.done:
-		return nil // whoever noticed has said so
-	default:
-	}
-	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("stopping bin/shivad: %w", err)
-	}
-	limit := time.NewTimer(patience + 5*time.Second)
-	defer limit.Stop()
-	select {
-	case <-s.done:
-	case <-limit.C:
-		_ = s.cmd.Process.Kill()
-		<-s.done
-	}
-	if s.err != nil {
-		return fmt.Errorf("bin/shivad ended badly: %w", s.err)
-	}
-	return nil
-}
-
-// waitReady returns when the server says that the model can be asked.
-func (s *server) waitReady(ctx context.Context, admin string) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	pause := time.NewTicker(50 * time.Millisecond)
-	defer pause.Stop()
-	last := "no answer yet"
-	for {
-		select {
-		case <-s.done:
-			return fmt.Errorf("bin/shivad has ended before it was ready: %v", s.err)
-		case <-ctx.Done():
-			return fmt.Errorf("the server is not ready: %s", last)
-		case <-pause.C:
-		}
-		ready, text, err := get(ctx, "http://"+admin+"/readyz")
-		switch {
-		case ready:
-			return nil
-		case err != nil:
-			last = err.Error()
-		default:
-			last = text
-		}
-	}
-}
-
-func get(ctx context.Context, url string) (ok bool, text string, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return false, "", err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return false, "", err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
-	return response.StatusCode == http.StatusOK, strings.TrimSpace(string(body)), err
 }
 
 // answers is what shivactl infer --json prints.

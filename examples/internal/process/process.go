@@ -1,0 +1,126 @@
+// Package process runs the built programs for the examples: the server, and what is beside it.
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const patience = 30 * time.Second
+
+// A Process is a running program.
+type Process struct {
+	path string
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+	err  error         // how; after done
+}
+
+// Start starts a program of bin/ with these arguments, and with env ("NAME=value") beside the environment. What it says goes to standard
+// error. It is in a process group of its own, so that Ctrl-C reaches only us, and it is we who stop it in order.
+func Start(path string, env []string, args ...string) (*Process, error) {
+	cmd := exec.Command(path, args...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting %s: %w (make build puts it there)", path, err)
+	}
+	p := &Process{path: path, cmd: cmd, done: make(chan struct{})}
+	go func() { // ends with the process; Stop waits for it
+		p.err = cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// Done is closed when the program has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Ended is the error of a program that has ended by itself. It waits until it has.
+func (p *Process) Ended() error {
+	<-p.done
+	return fmt.Errorf("%s has ended by itself: %v", p.path, p.err)
+}
+
+// Stop asks the program to stop and waits until it has ended. It is killed if that takes too long.
+func (p *Process) Stop() error {
+	select {
+	case <-p.done:
+		return nil // whoever noticed has said so
+	default:
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("stopping %s: %w", p.path, err)
+	}
+	limit := time.NewTimer(patience + 5*time.Second)
+	defer limit.Stop()
+	select {
+	case <-p.done:
+	case <-limit.C:
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	}
+	if p.err != nil {
+		return fmt.Errorf("%s ended badly: %w", p.path, p.err)
+	}
+	return nil
+}
+
+// WaitReady returns when a server says on its admin door that its models can be asked.
+func (p *Process) WaitReady(ctx context.Context, admin string) error {
+	return p.Wait(ctx, "the server to be ready", func(ctx context.Context) (bool, string, error) {
+		return Get(ctx, "http://"+admin+"/readyz")
+	})
+}
+
+// Wait asks again and again until something holds, for half a minute at most. It fails when the program ends or the time is over, with what
+// was said last.
+func (p *Process) Wait(ctx context.Context, what string, holds func(context.Context) (ok bool, said string, err error)) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	pause := time.NewTicker(50 * time.Millisecond)
+	defer pause.Stop()
+	last := "no answer yet"
+	for {
+		select {
+		case <-p.done:
+			return p.Ended()
+		case <-ctx.Done():
+			return fmt.Errorf("waited for %s: %s", what, last)
+		case <-pause.C:
+		}
+		ok, said, err := holds(ctx)
+		switch {
+		case ok:
+			return nil
+		case err != nil:
+			last = err.Error()
+		default:
+			last = said
+		}
+	}
+}
+
+// Get reads a page. It is ok if that was answered with 200.
+func Get(ctx context.Context, url string) (ok bool, text string, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return false, "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return false, "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
+	return response.StatusCode == http.StatusOK, strings.TrimSpace(string(body)), err
+}
