@@ -249,9 +249,17 @@ func stored(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, state.ErrUnavailable), errors.Is(err, state.ErrFull), errors.Is(err, state.ErrClosed), errors.Is(err, state.ErrConflict):
-		return fmt.Errorf("%w: %w", scheduler.ErrUnavailable, err)
+		return storedError{err, scheduler.ErrUnavailable}
 	case errors.Is(err, state.ErrTooLarge):
-		return fmt.Errorf("%w: %w", scheduler.ErrTooLarge, err)
+		return storedError{err, scheduler.ErrTooLarge}
 	}
 	return err
 }
+
+// A storedError says only what the store says: the condition's own words are about replicas and messages.
+type storedError struct {
+	error
+	condition error
+}
+
+func (e storedError) Unwrap() []error { return []error{e.error, e.condition} }
