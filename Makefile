@@ -83,7 +83,7 @@ python: $(VENV)/ready ## the Python SDK and examples: ruff, mypy, pytest
 	cd containers/python && $(PYTHON) -m mypy
 	cd containers/python && $(PYTHON) -m pytest
 
-e2e: build $(VENV)/ready ## real processes on real sockets: server, containers and clients in Go and Python
+e2e: build redis $(VENV)/ready ## real processes on real sockets: server, containers and clients in Go and Python
 	go test -count=1 -tags e2e -run E2E $$(grep -rlE --include='*_test.go' '^//go:build .*e2e' . | xargs -n1 dirname | sort -u)
 
 bench: $(VENV)/ready ## measure against the limits of this machine; BENCHFLAGS="-short -only door -profile DIR -markdown"

@@ -1,0 +1,321 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/server/state/statetest"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Two servers with one Redis are one: containers connect to both, an application made on one serves on both, and its policy learns from
+// feedback given to either. Redis may go, and come back empty; one server may be killed, and come back.
+func TestE2ETwoServersOneRedis(t *testing.T) {
+	redisPort := steadyPort(t)
+	redis := statetest.NewRedis(t, "--bind", "127.0.0.1", "--port", redisPort)
+	target := "redis://127.0.0.1:" + redisPort + "/3"
+	addresses := [2]string{"127.0.0.1:" + steadyPort(t), "127.0.0.1:" + steadyPort(t)}
+	a, b := startMember(t, target, addresses[0]), startMember(t, target, addresses[1])
+	both := []*shivad{a, b}
+
+	pair := &shivad{t: t, containers: strings.Join(addresses[:], ",")} // as containers find it
+	pair.run(binary(t, "selection-container"), "sharp", "1")
+	pair.run(python(t), filepath.Join(root(t), "server", "e2e", "python", "nought.py"))
+	for _, s := range both {
+		s.waitReplicas("sharp", 1)
+		s.waitReplicas("nought", 1)
+	}
+
+	// Made on one, it serves on both.
+	a.ctl("apps", "create", "pair", "--model", "sharp", "--model", "nought", "--policy", "exp4", "--param", "share=0", "--slo", "20s")
+	made := time.Now()
+	client := b.client()
+	waitFor(t, "the application on the other server", func() bool { return askPair(client, "first", 0) == nil })
+	if d := time.Since(made); d > time.Second {
+		t.Errorf("the other server served the application after %v", d)
+	}
+
+	// Eight writers, four on each server: every feedback counts, and counts once.
+	const writers, each = 8, 25
+	var writing sync.WaitGroup
+	for w := range writers {
+		c := both[w%2].client()
+		writing.Go(func() {
+			for i := range each {
+				id := fmt.Sprintf("%d-%d", w, i)
+				if err := askPair(c, id, w*each+i); err != nil {
+					t.Errorf("asking %s: %v", id, err)
+				} else if l, err := teachPair(c, id, w*each+i, false); err != nil || !l.Learned {
+					t.Errorf("feedback %s: %+v %v", id, l, err)
+				}
+			}
+		})
+	}
+	writing.Wait()
+	learned := agreed(t, both, writers*each)
+	if learned.share("sharp/1") < 0.99 {
+		t.Errorf("the models were right as often as they are, and have these weights: %+v", learned)
+	}
+	// What one server has learned from is not learned again by the other, which is asked to judge the input anew.
+	if l, err := teachPair(client, "0-0", 0, true); err != nil || l.Learned || l.Rounds != writers*each {
+		t.Errorf("the same feedback at the other server: %+v %v", l, err)
+	}
+
+	// Redis dies. Both serve on, say so, and refuse what they could not keep.
+	stop := serving(t, both...)
+	redis.Kill()
+	for _, s := range both {
+		waitFor(t, "health to say that Redis is away", func() bool { return !s.keeps() })
+		if code := s.get("/readyz", nil); code != http.StatusOK {
+			t.Errorf("/readyz without Redis: %d", code)
+		}
+		if out := s.ctl("status"); !strings.Contains(out, ": ready\n") || !strings.Contains(out, "redis://127.0.0.1:"+redisPort+"/3: CANNOT BE CHANGED") {
+			t.Errorf("shivactl status without Redis:\n%s", out)
+		}
+	}
+	if err := askPair(client, "away", 1); err != nil {
+		t.Fatal(err)
+	}
+	l, err := teachPair(client, "away", 1, false)
+	if remote, ok := errors.AsType[*shiva.RemoteError](err); !ok || remote.Type != shiva.Unavailable || !remote.Retryable || strings.Contains(err.Error(), "replica") {
+		t.Errorf("feedback without Redis: %+v %v", l, err)
+	}
+	if out, err := exec.Command(binary(t, "shivactl"), "apps", "delete", "pair", "--admin", a.admin).CombinedOutput(); err == nil {
+		t.Errorf("an application was deleted without Redis: %s", out)
+	}
+
+	// It comes back with nothing, as it saves nothing, and gets back what the servers know.
+	redis.Start(t)
+	for _, s := range both {
+		waitFor(t, "health to say that Redis is there", s.keeps)
+	}
+	if answers := stop(); answers == 0 {
+		t.Error("nobody asked while Redis was away")
+	}
+	if again := agreed(t, both, writers*each); again.text != learned.text {
+		t.Errorf("learned before Redis went\n%s\nand after\n%s", learned.text, again.text)
+	}
+	if l, err := teachPair(client, "away", 1, false); err != nil || !l.Learned || l.Rounds != writers*each+1 {
+		t.Errorf("the feedback that was refused, again: %+v %v", l, err)
+	}
+	agreed(t, both, writers*each+1)
+
+	// One is killed, and the other goes on with what both have learned.
+	if err := a.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	a.exited <- <-a.exited
+	if err := askPair(client, "alone", 2); err != nil {
+		t.Errorf("the server that is left: %v", err)
+	}
+	if l, err := teachPair(client, "alone", 2, false); err != nil || !l.Learned || l.Rounds != writers*each+2 {
+		t.Errorf("feedback to the server that is left: %+v %v", l, err)
+	}
+
+	// It comes back, the containers find it, and it knows what happened meanwhile.
+	a = startMember(t, target, addresses[0])
+	both[0] = a
+	a.waitReplicas("sharp", 1)
+	a.waitReplicas("nought", 1)
+	agreed(t, both, writers*each+2)
+	back := a.client()
+	if err := askPair(back, "back", 3); err != nil {
+		t.Error(err)
+	}
+	if l, err := teachPair(back, "back", 3, false); err != nil || !l.Learned || l.Rounds != writers*each+3 {
+		t.Errorf("feedback to the server that is back: %+v %v", l, err)
+	}
+	agreed(t, both, writers*each+3)
+	b.ctl("apps", "delete", "pair")
+	waitFor(t, "the end of the application on both", func() bool {
+		return a.get("/v1/apps/pair", nil) == http.StatusNotFound && b.get("/v1/apps/pair", nil) == http.StatusNotFound
+	})
+}
+
+// startMember starts a server that keeps its state at target, and whose containers connect to an address that it has again when it
+// is started again.
+func startMember(t *testing.T, target, containers string) *shivad {
+	t.Helper()
+	return startWith(t, []string{binary(t, "shivad"), "--log-format", "json", "--state", target, "--containers", containers,
+		"--tcp", "127.0.0.1:0", "--rest", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"})
+}
+
+// steadyPort is one that nobody listens on, and that the kernel gives to nobody for an outgoing connection: it is free again for who was
+// killed on it.
+func steadyPort(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		port := fmt.Sprint(10000 + rand.N(20000)) // Linux takes those from 32768 on
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			l.Close()
+			return port
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
+}
+
+// keeps tells whether a server says that its state can be changed; its answers to the two questions agree.
+func (s *shivad) keeps() bool {
+	var status struct {
+		State struct {
+			Healthy bool
+			Error   string
+		}
+		Readiness struct{ Degraded string }
+	}
+	s.get("/v1/status", &status)
+	return status.State.Healthy && status.State.Error == "" && status.Readiness.Degraded == ""
+}
+
+// digit is the n-th held-out image and what it shows.
+func digit(n int) (pixels []byte, label int, err error) {
+	data, err := os.ReadFile("../../examples/digits/heldout.u8")
+	if err != nil {
+		return nil, 0, err
+	}
+	row := data[n%(len(data)/65)*65:]
+	return row[:64], int(row[64]), nil
+}
+
+// askPair asks the application for the n-th digit. Any answer of a model will do.
+func askPair(c *shiva.Client, id string, n int) error {
+	_, err := toPair(c, "pair", fmt.Appendf(nil, `{"id": %q}`, id), n, true)
+	return err
+}
+
+// pairLearned is the answer to feedback.
+type pairLearned struct {
+	Learned bool
+	Rounds  int
+}
+
+// teachPair gives feedback on the request of that id; with input, the image comes once more.
+func teachPair(c *shiva.Client, id string, n int, input bool) (l pairLearned, err error) {
+	_, label, err := digit(n)
+	if err != nil {
+		return l, err
+	}
+	said, err := toPair(c, "pair/update", fmt.Appendf(nil, `{"id": %q, "label": %d}`, id, label), n, input)
+	if err != nil {
+		return l, err
+	}
+	return l, json.Unmarshal(said, &l)
+}
+
+// toPair sends a message and gives the metadata of the answer.
+func toPair(c *shiva.Client, namespace string, metadata []byte, n int, input bool) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	m := &shiva.Message{Namespace: namespace, Metadata: metadata}
+	if input {
+		pixels, _, err := digit(n)
+		if err != nil {
+			return nil, err
+		}
+		image, err := tensor.New(tensor.Uint8, tensor.Shape{8, 8}, pixels)
+		if err != nil {
+			return nil, err
+		}
+		m.Tensors = []tensor.Tensor{image}
+	}
+	answer, err := c.Do(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Release()
+	return append([]byte{}, answer.Metadata...), nil
+}
+
+// pairState is what the policy has learned of nobody in particular.
+type pairState struct {
+	text  string // all of it, as the server says it
+	Users []struct {
+		Rounds int
+		Models []struct {
+			Model string
+			Share float64
+		}
+	}
+}
+
+func (p pairState) share(model string) float64 {
+	for _, u := range p.Users {
+		for _, m := range u.Models {
+			if m.Model == model {
+				return m.Share
+			}
+		}
+	}
+	return 0
+}
+
+// agreed waits until all servers have learned from so many feedbacks, and sees that it is the same.
+func agreed(t *testing.T, servers []*shivad, rounds int) pairState {
+	t.Helper()
+	var all []pairState
+	for _, s := range servers {
+		var p pairState
+		waitFor(t, fmt.Sprintf("%d rounds at %s", rounds, s.admin), func() bool {
+			var raw json.RawMessage
+			p = pairState{}
+			return s.get("/v1/apps/pair/policy", &raw) == http.StatusOK && json.Unmarshal(raw, &p) == nil && len(p.Users) == 1 && p.Users[0].Rounds == rounds
+		})
+		p.text = s.ctl("policies", "learned", "pair", "--json")
+		all = append(all, p)
+	}
+	for _, p := range all[1:] {
+		if p.text != all[0].text {
+			t.Errorf("one server has learned\n%s\nanother\n%s", all[0].text, p.text)
+		}
+	}
+	return all[0]
+}
+
+// serving asks the servers for digits until it is stopped, and then tells how many answers there were. No request may fail.
+func serving(t *testing.T, servers ...*shivad) (stop func() (answers int)) {
+	t.Helper()
+	end := make(chan struct{})
+	var asking sync.WaitGroup
+	var answers atomic.Int64
+	for _, s := range servers {
+		c := s.client()
+		asking.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-end:
+					return
+				case <-time.After(5 * time.Millisecond):
+				}
+				if _, err := toPair(c, "pair", nil, n, true); err != nil {
+					t.Errorf("serving without Redis: %v", err)
+					return
+				}
+				answers.Add(1)
+			}
+		})
+	}
+	stop = sync.OnceValue(func() int {
+		close(end)
+		asking.Wait()
+		return int(answers.Load())
+	})
+	t.Cleanup(func() { stop() })
+	return stop
+}
