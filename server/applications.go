@@ -26,8 +26,11 @@ func (s *Server) openState() (err error) {
 	s.readSettings()
 	s.watching.Go(s.followSettings) // ends when the server stops
 	s.apps = apps.Open(apps.Config{
-		Store:   s.store,
-		Changed: s.gate.ApplicationsChanged,
+		Store: s.store,
+		Changed: func() {
+			s.gate.ApplicationsChanged()
+			s.retiring.wake() // a version may be linked no longer
+		},
 		Models: func() (names []string) {
 			for _, m := range s.gate.Models() {
 				names = append(names, m.Name)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/apps"
 )
 
 // A retirement is the state of retire: which versions are on their way out.
@@ -68,7 +69,7 @@ func (r *retirement) prune(replaced map[scheduler.ModelID]time.Time) {
 const retireAgain = 50 * time.Millisecond
 
 // retire says goodbye to the containers of versions that are older than a ready default, when they have been so for the
-// model's retire_after and none of their rows is waiting. It ends with the server.
+// model's retire_after, none of their rows is waiting, and no application asks for them beside the default. It ends with the server.
 //
 // The pause is not only the operator's time to think better of it (shivactl models set-version): requests that were on their way to the old
 // version when the new one came are served by it.
@@ -130,7 +131,7 @@ func (s *Server) overdue(now time.Time) (due []scheduler.ModelID, next time.Dura
 			continue
 		}
 		after := s.settings.Load().Model(m.Name).RetireAfter
-		if m.Name != ready || !m.Ready || after == 0 {
+		if m.Name != ready || !m.Ready || after == 0 || s.linked(m.Name, m.Version) {
 			continue
 		}
 		id := scheduler.ModelID{Name: m.Name, Version: m.Version}
@@ -151,4 +152,9 @@ func (s *Server) overdue(now time.Time) (due []scheduler.ModelID, next time.Dura
 	}
 	s.retiring.prune(replaced)
 	return due, next
+}
+
+// linked tells whether an application asks that version of a model even if it is not the default.
+func (s *Server) linked(model, version string) bool {
+	return slices.ContainsFunc(s.apps.Apps(), func(a *apps.App) bool { return a.Keeps(model, version) })
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -229,5 +230,40 @@ func TestRetireWithoutGoodbye(t *testing.T) {
 	}
 	if n := s.containers.Stats().Accepted; n != 3 {
 		t.Errorf("%d connections, expected 3", n)
+	}
+}
+
+// A version that an application links to stays beside the default, for as long as it does; others go.
+func TestLinkedVersionsStay(t *testing.T) {
+	for _, links := range [][]apps.Link{{"rolled/1", "rolled"}, {"rolled/*"}} {
+		s := start(t, func(c *config.Config) {
+			c.Models = map[string]config.Model{"rolled": {Policy: c.Defaults, RetireAfter: time.Millisecond}}
+		})
+		gone := func(c *containertest.Container, patience time.Duration) bool {
+			select {
+			case <-c.Gone():
+				return true
+			case <-time.After(patience):
+				return false
+			}
+		}
+		if _, err := s.apps.Create(t.Context(), apps.Definition{Name: "app", Models: links, Policy: "exp4"}); err != nil {
+			t.Fatal(err)
+		}
+		oldest, linked := version(t, s, "0"), version(t, s, "1")
+		version(t, s, "2")
+		eventually(t, "version 2 to serve", func() bool { return s.serves("rolled", "2") == nil })
+		if links[0] == "rolled/1" && !gone(oldest, 20*time.Second) {
+			t.Errorf("version 0 stays, and the application links to %q", links)
+		}
+		if gone(linked, 50*time.Millisecond) {
+			t.Errorf("version 1 was sent away, and the application links to %q", links)
+		}
+		if err := s.apps.Delete(t.Context(), "app"); err != nil {
+			t.Fatal(err)
+		}
+		if !gone(linked, 20*time.Second) {
+			t.Error("version 1 stays, and nothing links to it any more")
+		}
 	}
 }

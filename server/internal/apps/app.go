@@ -129,4 +129,9 @@ func (a *App) Only(model string) bool {
 	return !slices.ContainsFunc(a.Models, func(l Link) bool { m, _ := l.Split(); return m != model })
 }
 
+// Keeps tells whether the application asks that version of a model even if it is not the default.
+func (a *App) Keeps(model, version string) bool {
+	return slices.Contains(a.Models, Link(model+"/"+version)) || slices.Contains(a.Models, Link(model+"/*"))
+}
+
 var errNoDefault = errors.New("the application has no default output")
