@@ -13,7 +13,7 @@ import (
 // What an application did is in the answer's parameters.
 func TestChoice(t *testing.T) {
 	r := reply{answer: &predict.Answer{Model: "app", Version: "m/1", Choice: &gate.Choice{
-		Application: "app", Confidence: 0.75, Missing: []string{"a/1", "b/2"}, Default: true, Explanation: "late",
+		Application: "app", Confidence: 0.75, Missing: []gate.Missing{{Model: "a/1", Why: "late"}, {Model: "b/2", Why: "gone"}}, Default: true, Explanation: "late",
 	}}}
 	var b []byte
 	for _, part := range r.marshal() {
@@ -24,7 +24,8 @@ func TestChoice(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := got.GetParameters()
-	if len(p) != 4 || p["confidence"].GetDoubleParam() != 0.75 || p["missing"].GetStringParam() != "a/1, b/2" ||
+	if len(p) != 5 || p["confidence"].GetDoubleParam() != 0.75 || p["missing"].GetStringParam() != "a/1, b/2" ||
+		p["missing_because"].GetStringParam() != "a/1: late; b/2: gone" ||
 		!p["default"].GetBoolParam() || p["default_explanation"].GetStringParam() != "late" || got.GetModelVersion() != "m/1" {
 		t.Errorf("got %v", &got)
 	}

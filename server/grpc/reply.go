@@ -3,7 +3,6 @@ package grpc
 import (
 	"encoding/binary"
 	"math"
-	"strings"
 
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
@@ -116,7 +115,8 @@ func choice(b []byte, c *gate.Choice) []byte {
 	value := protowire.AppendFixed64(protowire.AppendTag(nil, paramDouble, protowire.Fixed64Type), math.Float64bits(c.Confidence))
 	b = appendBytes(b, responseParameters, appendBytes(appendString(nil, entryKey, "confidence"), entryValue, value))
 	if len(c.Missing) > 0 {
-		b = appendBytes(b, responseParameters, words("missing", strings.Join(c.Missing, ", ")))
+		b = appendBytes(b, responseParameters, words("missing", c.Absent()))
+		b = appendBytes(b, responseParameters, words("missing_because", c.Because()))
 	}
 	if c.Default {
 		b = appendBytes(b, responseParameters, yes("default"))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,8 +29,8 @@ type clipperQuestion struct {
 	Batch []json.RawMessage `json:"input_batch"`
 
 	// Of an update, beside what the gate reads itself (label, loss, reward, losses).
-	ID   string `json:"id"` // of the request it is about, instead of the input
-	User string `json:"user"`
+	ID   json.RawMessage `json:"id"` // of the request it is about, instead of the input: a text, or a number as Shiva's may be
+	User string          `json:"user"`
 }
 
 // user is whose request it is, by either name.
@@ -143,7 +144,7 @@ func (c *call) clipperPredict() error {
 		places <- struct{}{}
 		all.Go(func() {
 			defer func() { <-places }()
-			a, err := c.ask(&q, raw, arrived)
+			a, err := c.tryAsk(&q, raw, arrived)
 			if err != nil {
 				a = clipperAnswer{QueryID: queries.Add(1), Error: gate.Text(err)}
 			}
@@ -154,6 +155,18 @@ func (c *call) clipperPredict() error {
 	return c.write(http.StatusOK, map[string][]clipperAnswer{"batch_predictions": answers})
 }
 
+// tryAsk is ask with a net below it: on a goroutine of its own, a panic would be the end of the process.
+func (c *call) tryAsk(q *clipperQuestion, raw json.RawMessage, arrived time.Time) (a clipperAnswer, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			c.door.log.Error("panic over one input of a batch", "path", c.r.URL.Path, "panic", r, "stack", string(debug.Stack()))
+			err = fmt.Errorf("%w: %v", gate.ErrInternal, r)
+		}
+	}()
+	return c.ask(q, raw, arrived)
+}
+
+// ask answers one input.
 func (c *call) ask(q *clipperQuestion, raw json.RawMessage, arrived time.Time) (clipperAnswer, error) {
 	question, err := c.question(q, raw, arrived)
 	if err != nil {
@@ -240,12 +253,15 @@ func (c *call) update() error {
 	if err == nil {
 		question, err = c.question(&q, q.Input, arrived)
 	}
+	if err == nil && q.ID != nil && q.ID[0] != '"' && q.ID[0] != '-' && (q.ID[0] < '0' || q.ID[0] > '9') {
+		err = invalid("id: expected a text or a number, got %.60s", q.ID)
+	}
 	if err != nil {
 		c.door.predict.Refused(err, arrived)
 		return err
 	}
-	question.ID, question.Parameters = q.ID, raw
-	reply, err := c.door.predict.Feedback(c.r.Context(), question)
+	question.Parameters = raw
+	reply, err := c.door.predict.Feedback(c.r.Context(), question, q.ID)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -221,7 +220,9 @@ func (e *emitter) choice(c *gate.Choice) {
 	b = appendFloat(b, c.Confidence, 64)
 	if len(c.Missing) > 0 { // a parameter is no list
 		b = append(b, `,"missing":`...)
-		b = shiva.AppendString(b, strings.Join(c.Missing, ", "))
+		b = shiva.AppendString(b, c.Absent())
+		b = append(b, `,"missing_because":`...)
+		b = shiva.AppendString(b, c.Because())
 	}
 	if c.Default {
 		b = append(b, `,"default":true,"default_explanation":`...)

@@ -75,7 +75,14 @@ func appendChoice(b []byte, c *gate.Choice) []byte {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = shiva.AppendString(b, m)
+			b = shiva.AppendString(b, m.Model)
+		}
+		b = append(b, `],"missing_because":[`...)
+		for i, m := range c.Missing {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = shiva.AppendString(b, m.Why)
 		}
 		b = append(b, ']')
 	}

@@ -42,10 +42,8 @@ func (c *call) failure() error {
 
 // count tells the metrics how the call ended.
 func (c *call) count(l *loop) {
-	var model *metrics.Model
-	if c.Target != nil {
-		model = c.Target.Metrics
-	} else {
+	model := c.Counted()
+	if model == nil {
 		model = l.door.gate.Unrouted()
 	}
 	if c.Timing.BatchRows > 0 {

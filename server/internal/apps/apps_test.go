@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -165,10 +166,10 @@ func TestPredictionsAreBounded(t *testing.T) {
 	}
 	said := []selection.Prediction{{Ask: selection.Ask{Model: selection.Model{Name: "a", Version: "1"}}, Outputs: []tensor.Tensor{out}}, {}}
 	for i := range 200 {
-		p.Keep("app", "u", fmt.Sprint(i), now.Add(time.Duration(i)), nil, said)
+		p.Keep("app", "u", fmt.Sprint(i), now.Add(time.Duration(i)), said)
 	}
-	if p.bytes > maxPredictionBytes || len(p.queue) != len(p.byID) {
-		t.Errorf("%d bytes in %d, queue of %d", p.bytes, len(p.byID), len(p.queue))
+	if p.bytes > maxPredictionBytes || p.queue.Len() != len(p.byID) {
+		t.Errorf("%d bytes in %d, queue of %d", p.bytes, len(p.byID), p.queue.Len())
 	}
 	if p.Find("app", "u", "0", now) != nil {
 		t.Error("the oldest is still there")
@@ -180,18 +181,95 @@ func TestPredictionsAreBounded(t *testing.T) {
 	if p.Find("app", "u", "199", now.Add(Lifetime+time.Second)) != nil || p.Find("app", "v", "199", now) != nil {
 		t.Error("found what is too old, or another user's")
 	}
-	p.Keep("app", "u", "199", now, nil, nil)
-	if again := p.Find("app", "u", "199", now); again == nil || again == newest || again.Said == nil || len(again.Said) != 0 {
-		t.Errorf("an id used again gives %+v", again)
+	p.Keep("app", "u", "199", now, nil)
+	if p.Find("app", "u", "199", now) != newest {
+		t.Error("what came late for an earlier request has taken the place of a newer one's")
 	}
-	p.Keep("other", "u", "1", now, nil, nil)
+	p.Keep("app", "u", "199", now.Add(200), nil)
+	if again := p.Find("app", "u", "199", now); again == nil || again == newest || again.Said == nil || len(again.Said) != 0 {
+		t.Error("an id used again does not name the newer request")
+	}
+	p.Keep("other", "u", "1", now, nil)
 	p.forget("app")
 	if len(p.byID) != 1 {
 		t.Errorf("%d left after an application has gone, expected that of the other", len(p.byID))
 	}
-	p.Keep("other", "u", "2", now.Add(2*Lifetime), nil, nil)
-	if len(p.byID) != 1 || len(p.queue) != 1 {
-		t.Errorf("%d left, queue of %d, expected the one that is not too old", len(p.byID), len(p.queue))
+	p.Keep("other", "u", "2", now.Add(2*Lifetime), nil)
+	if len(p.byID) != 1 || p.queue.Len() != 1 {
+		t.Errorf("%d left, queue of %d, expected the one that is not too old", len(p.byID), p.queue.Len())
+	}
+}
+
+// TestPredictionsOfOneID: a client that has the same id for all of its requests takes the place of one, whoever else has come before.
+func TestPredictionsOfOneID(t *testing.T) {
+	var p Predictions
+	now := time.Now()
+	p.Keep("app", "", "first", now, nil)
+	for i := range 1000 {
+		p.Keep("app", "", "same", now.Add(time.Duration(i)), nil)
+	}
+	if p.queue.Len() != 2 || len(p.byID) != 2 {
+		t.Errorf("%d in the queue for %d ids, expected 2", p.queue.Len(), len(p.byID))
+	}
+}
+
+// TestFromJSONTakesWhatIsThere: two short lists that pretend to be a matrix of a billion elements cost no memory for it.
+func TestFromJSONTakesWhatIsThere(t *testing.T) {
+	const n = 1 << 20
+	wide := make([]any, n)
+	for i := range wide {
+		wide[i] = 0.
+	}
+	tall := slices.Clone(wide)
+	tall[0] = wide
+	if _, err := FromJSON(tall, tensor.Float32); err == nil || !strings.Contains(err.Error(), "lists of different") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestLateModelsKeepWhatWasLearned: feedback that comes when a server knows only some of the models does not forget the others; one that is
+// linked no more is forgotten, and so is a version that another has taken the place of.
+func TestLateModelsKeepWhatWasLearned(t *testing.T) {
+	r := registry(t, memory(t))
+	d := Definition{Name: "app", Models: []Link{"a", "b/1", "c/*"}, Policy: "exp4"}
+	app, err := New(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, a2, b, c := selection.Model{Name: "a", Version: "1"}, selection.Model{Name: "a", Version: "2"}, selection.Model{Name: "b", Version: "1"}, selection.Model{Name: "c", Version: "1"}
+	teach := func(app *App, id string, models ...selection.Model) selection.State {
+		t.Helper()
+		said := []selection.Prediction{{Ask: selection.Ask{Model: models[0], Probability: 1}}}
+		s, applied, err := r.Learn(t.Context(), app, "", id, models, said, selection.ByLosses(map[selection.Model]float64{a: 0, a2: 0, b: 0.5, c: 1}))
+		if err != nil || !applied {
+			t.Fatal(applied, err)
+		}
+		return s
+	}
+	full := teach(app, "1", a, b, c)
+	if s := teach(app, "2", a); len(s.Models) != 3 || s.Models[2].LogWeight >= s.Models[1].LogWeight || s.Models[2].Model != full.Models[2].Model {
+		t.Errorf("with only a known, the state is %+v", s.Models)
+	}
+	if s := teach(app, "3", a2, b, c); len(s.Models) != 3 || s.Models[0].Model != a2 {
+		t.Errorf("with a new version of a, the state is %+v", s.Models)
+	}
+	d.Models = []Link{"a", "c/*"}
+	if app, err = New(d); err != nil {
+		t.Fatal(err)
+	}
+	if s := teach(app, "4", a2); len(s.Models) != 2 || s.Models[1].Model != c {
+		t.Errorf("without the link to b, the state is %+v", s.Models)
+	}
+}
+
+// TestOpenKnows: whoever opens the registry finds the applications in it, and no moment without them.
+func TestOpenKnows(t *testing.T) {
+	store := memory(t)
+	if _, err := registry(t, store).Create(t.Context(), Definition{Name: "app", Models: []Link{"a"}}); err != nil {
+		t.Fatal(err)
+	}
+	if again := registry(t, store); !again.Read() || again.App("app") == nil {
+		t.Errorf("read %t, application %v", again.Read(), again.App("app"))
 	}
 }
 
@@ -245,7 +323,7 @@ func TestDefaultOutput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := a.DefaultOutput(outputs, 2, true)
+	got, err := a.DefaultOutput(&scheduler.Spec{Outputs: outputs}, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,12 +335,23 @@ func TestDefaultOutput(t *testing.T) {
 	if err != nil || fmt.Sprint(got[1].Shape, scores) != "[2, 2] [0.5 0 0.5 0]" {
 		t.Errorf("scores %s %v, %v", got[1].Shape, scores, err)
 	}
+	legacy, err := New(Definition{Name: "app", Models: []Link{"m"}, Default: json.RawMessage(`{"output":-1}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err = legacy.DefaultOutput(&scheduler.Spec{Flat: true, Outputs: []tensor.Spec{{Name: "output", DType: tensor.Bytes, Shape: tensor.Shape{-1}}}}, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if texts, err := tensor.Strings(got[0]); err != nil || fmt.Sprintf("%s %q", got[0].Shape, texts) != `[2] ["-1" "-1"]` {
+		t.Errorf("a legacy model's is %s %q, %v", got[0].Shape, texts, err)
+	}
 	for _, spec := range []tensor.Spec{
 		{Name: "label", DType: tensor.Uint8, Shape: tensor.Shape{-1}}, // -1 is none
 		{Name: "label", DType: tensor.Int32, Shape: tensor.Shape{-1, 1}},
 		{Name: "other", DType: tensor.Int32, Shape: tensor.Shape{-1}},
 	} {
-		if _, err := a.DefaultOutput([]tensor.Spec{spec}, 1, true); err == nil {
+		if _, err := a.DefaultOutput(&scheduler.Spec{Outputs: []tensor.Spec{spec}}, 1); err == nil {
 			t.Errorf("a default for %v", spec)
 		}
 	}

@@ -1,35 +1,45 @@
 package apps
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 
 	"github.com/x448/float16"
 
+	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // HasDefault tells whether there is an answer for when no model gives one.
 func (a *App) HasDefault() bool { return a.fallback != nil }
 
-// Default makes the default output for so many rows of a model that declares these outputs, in memory of the garbage collector.
-func (a *App) DefaultOutput(outputs []tensor.Spec, rows int, batched bool) ([]tensor.Tensor, error) {
+// DefaultOutput makes the default output for so many rows of a model that declares to be such, each tensor with the rows as its first
+// dimension, in memory of the garbage collector. A legacy model says everything as text, and so a default that is none is its JSON.
+func (a *App) DefaultOutput(model *scheduler.Spec, rows int) ([]tensor.Tensor, error) {
 	if a.fallback == nil {
 		return nil, errNoDefault
 	}
-	list := make([]tensor.Tensor, len(outputs))
-	for i, spec := range outputs {
+	list := make([]tensor.Tensor, len(model.Outputs))
+	for i, spec := range model.Outputs {
 		value, ok := a.fallback[spec.Name]
 		if !ok {
 			return nil, fmt.Errorf("the default output of application %q has no %q", a.Name, spec.Name)
+		}
+		if _, isText := value.(string); model.Flat && spec.DType == tensor.Bytes && !isText {
+			text, err := json.Marshal(value)
+			if err != nil {
+				return nil, err
+			}
+			value = string(text)
 		}
 		row, err := FromJSON(value, spec.DType)
 		if err != nil {
 			return nil, fmt.Errorf("the default output of application %q: %q: %w", a.Name, spec.Name, err)
 		}
 		want := spec.Shape
-		if batched && len(want) > 0 {
+		if model.Batched() {
 			want = want[1:]
 		}
 		if !fits(row.Shape, want) {
@@ -75,18 +85,16 @@ func FromJSON(value any, d tensor.DType) (tensor.Tensor, error) {
 		}
 		v = list[0]
 	}
-	n, ok := shape.Elements()
-	if !ok {
-		return tensor.Tensor{}, fmt.Errorf("shape %s is too large", shape)
-	}
-	leaves, err := flatten(make([]any, 0, n), value, shape)
+	// No room is made for as many as the shape says: it is that of the first lists only, and a short text may claim a great deal.
+	leaves, err := flatten(nil, value, shape)
 	if err != nil {
 		return tensor.Tensor{}, err
 	}
 	if d == tensor.Bytes {
 		texts := make([]string, len(leaves))
 		for i, v := range leaves {
-			if texts[i], ok = v.(string); !ok {
+			var isText bool
+			if texts[i], isText = v.(string); !isText {
 				return tensor.Tensor{}, fmt.Errorf("expected texts, got %v", v)
 			}
 		}

@@ -1,6 +1,7 @@
 package apps
 
 import (
+	"container/list"
 	"sync"
 	"time"
 
@@ -20,8 +21,8 @@ const (
 // Predictions are what models said to requests that have an id, until their feedback comes. The zero value is ready.
 type Predictions struct {
 	mu    sync.Mutex
-	byID  map[predictionKey]*Prediction
-	queue []*Prediction // oldest first; those taken meanwhile are still in it
+	byID  map[predictionKey]*list.Element
+	queue list.List // of *Prediction, oldest first: those of byID and no other
 	bytes int
 }
 
@@ -33,16 +34,18 @@ type Prediction struct {
 	made  time.Time
 	bytes int
 
-	Models []selection.Model // the candidates of that time
-	Said   []selection.Prediction
+	Said []selection.Prediction
 }
 
-// Keep remembers what was said. The outputs are copied. An id that is used again names the newer request.
-func (p *Predictions) Keep(app, user, id string, now time.Time, models []selection.Model, said []selection.Prediction) {
-	n := &Prediction{key: predictionKey{app, user, id}, made: now, Models: models, bytes: 512 + len(id) + len(user)}
+// Keep remembers what was said to a request that came at made. The outputs are copied. An id that is used again names the newer request,
+// whichever is kept first.
+func (p *Predictions) Keep(app, user, id string, made time.Time, said []selection.Prediction) {
+	const each = 700 // bytes that are taken for whatever was said
+	n := &Prediction{key: predictionKey{app, user, id}, made: made, bytes: each + len(id) + len(user)}
 	n.Said = make([]selection.Prediction, len(said))
 	for i, s := range said {
 		n.Said[i] = selection.Prediction{Ask: s.Ask}
+		n.bytes += 128
 		if s.Outputs == nil {
 			continue
 		}
@@ -56,29 +59,26 @@ func (p *Predictions) Keep(app, user, id string, now time.Time, models []selecti
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.byID == nil {
-		p.byID = make(map[predictionKey]*Prediction)
+		p.byID = make(map[predictionKey]*list.Element)
 	}
 	if old := p.byID[n.key]; old != nil {
+		if old.Value.(*Prediction).made.After(made) {
+			return // what shadows said to an earlier request
+		}
 		p.dropLocked(old)
 	}
-	p.byID[n.key] = n
-	p.queue = append(p.queue, n)
+	p.byID[n.key] = p.queue.PushBack(n)
 	p.bytes += n.bytes
-	for len(p.queue) > 0 {
-		oldest := p.queue[0]
-		kept := p.byID[oldest.key] == oldest
-		if kept && now.Sub(oldest.made) < Lifetime && len(p.byID) <= maxPredictions && p.bytes <= maxPredictionBytes {
+	for at := p.queue.Front(); at != nil; at = p.queue.Front() {
+		if made.Sub(at.Value.(*Prediction).made) < Lifetime && len(p.byID) <= maxPredictions && p.bytes <= maxPredictionBytes {
 			break
 		}
-		if kept {
-			p.dropLocked(oldest)
-		}
-		p.queue[0] = nil
-		p.queue = p.queue[1:]
+		p.dropLocked(at)
 	}
 }
 
-func (p *Predictions) dropLocked(n *Prediction) {
+func (p *Predictions) dropLocked(at *list.Element) {
+	n := p.queue.Remove(at).(*Prediction)
 	delete(p.byID, n.key)
 	p.bytes -= n.bytes
 }
@@ -87,19 +87,24 @@ func (p *Predictions) dropLocked(n *Prediction) {
 func (p *Predictions) Find(app, user, id string, now time.Time) *Prediction {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := p.byID[predictionKey{app, user, id}]
-	if n == nil || now.Sub(n.made) >= Lifetime {
+	at := p.byID[predictionKey{app, user, id}]
+	if at == nil {
+		return nil
+	}
+	n := at.Value.(*Prediction)
+	if now.Sub(n.made) >= Lifetime {
 		return nil
 	}
 	return n
 }
 
+// forget drops what was said for an application that is no more.
 func (p *Predictions) forget(app string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for k, n := range p.byID {
+	for k, at := range p.byID {
 		if k.app == app {
-			p.dropLocked(n)
+			p.dropLocked(at)
 		}
 	}
 }

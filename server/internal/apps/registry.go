@@ -40,6 +40,7 @@ type Registry struct {
 	cfg     Config
 	apps    atomic.Pointer[map[string]*App]
 	reading sync.Mutex // held by read, so that what was read later is what holds
+	known   atomic.Bool
 
 	states      states
 	Predictions Predictions
@@ -49,13 +50,14 @@ type Registry struct {
 	watching sync.WaitGroup
 }
 
-// Open reads the applications and follows their changes until Close.
+// Open reads the applications and follows their changes until Close. A store that cannot be reached yet is followed all the same; see Read.
 func Open(cfg Config) *Registry {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	r := &Registry{cfg: cfg, stopping: make(chan struct{})}
 	r.apps.Store(&map[string]*App{})
+	r.read() // so that whoever comes first finds them
 	changed := make(chan struct{}, 1)
 	r.stop = cfg.Store.Watch(appsPrefix, changed)
 	r.watching.Go(func() { // ends with Close, which waits for it
@@ -97,6 +99,7 @@ func (r *Registry) read() {
 		now[a.Name] = a
 	}
 	r.apps.Store(&now)
+	r.known.Store(true)
 	for name := range old {
 		if now[name] == nil {
 			r.states.forget(name)
@@ -113,6 +116,9 @@ func read(value []byte) (*App, error) {
 	}
 	return New(d)
 }
+
+// Read tells whether the store has been reached since Open. Before that there seem to be no applications.
+func (r *Registry) Read() bool { return r.known.Load() }
 
 // Apps are all applications, by name.
 func (r *Registry) Apps() []*App {

@@ -79,9 +79,37 @@ func (a *App) restore(value []byte, models []selection.Model) (selection.State, 
 	}
 	s, err := a.Selection.Migrate(s, models)
 	if err != nil {
-		return s, fmt.Errorf("%w: application %q: %w", scheduler.ErrInvalidInput, a.Name, err)
+		return s, fmt.Errorf("%w: application %q cannot be asked as it is defined: %w", scheduler.ErrUnavailable, a.Name, err)
 	}
 	return s, nil
+}
+
+// widened is models with those of a stored state that this server has not seen, though the application links to them. When it has just started and
+// containers connect one after the other, or when another server that shares the store has them, what was learned of them is to be kept.
+func (a *App) widened(value []byte, models []selection.Model) []selection.Model {
+	var s selection.State
+	if value == nil || json.Unmarshal(value, &s) != nil {
+		return models
+	}
+	wide := models
+	for _, arm := range s.Models {
+		if !slices.Contains(models, arm.Model) && a.awaits(arm.Model, models) {
+			wide = append(wide[:len(wide):len(wide)], arm.Model)
+		}
+	}
+	return wide
+}
+
+// awaits tells whether a link names m, or no version in particular of a model that none of models is a version of.
+func (a *App) awaits(m selection.Model, models []selection.Model) bool {
+	return slices.ContainsFunc(a.Models, func(l Link) bool {
+		name, version := l.Split()
+		if name != m.Name {
+			return false
+		}
+		return version == m.Version ||
+			(version == "" || version == "*") && !slices.ContainsFunc(models, func(other selection.Model) bool { return other.Name == name })
+	})
 }
 
 func same(s selection.State, models []selection.Model) bool {
@@ -89,13 +117,16 @@ func same(s selection.State, models []selection.Model) bool {
 		!slices.ContainsFunc(s.Models, func(arm selection.Arm) bool { return !slices.Contains(models, arm.Model) })
 }
 
-// Learn teaches the policy of a, for user, what became of a request, in one atomic step across all servers. id names the
-// feedback: what was learned with the same id before is not learned again, and applied is then false.
+// Learn teaches the policy of a, for user, what became of a request, in one atomic step across all servers. models are the candidates of
+// now. id names the feedback, "" for one that has no name: what was learned with the same id before is not learned again, and applied is
+// then false.
 func (r *Registry) Learn(ctx context.Context, a *App, user, id string, models []selection.Model, said []selection.Prediction, outcome selection.Outcome) (s selection.State, applied bool, err error) {
 	_, err = r.cfg.Store.Update(ctx, PolicyKey(a.Name, user), id, func(old []byte) ([]byte, error) {
 		var err error
-		if s, err = a.restore(old, models); err != nil {
-			return nil, err
+		if s, err = a.restore(old, a.widened(old, models)); err != nil {
+			if s, err = a.restore(old, models); err != nil {
+				return nil, err
+			}
 		}
 		if s, err = a.Selection.Feedback(s, said, outcome); err != nil {
 			return nil, fmt.Errorf("%w: application %q: %w", scheduler.ErrInvalidInput, a.Name, err)

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/server/selection"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -15,18 +17,41 @@ import (
 // An application is one as requests see it: its definition, and the versions of models that it links to now. Immutable.
 type application struct {
 	*apps.App
+	metrics *metrics.Model
 	models  []selection.Model // candidates: those of the links that the server knows
 	targets []*Target         // parallel
 	down    []selection.Model // candidates without a live replica
 }
 
-// A Choice is what an application did with a request, for the answer's metadata. It lives as long as the call's answer.
+// A Choice is what an application did with a request, for the answer's metadata. It lives until the call is closed.
 type Choice struct {
 	Application string
-	Confidence  float64  // agreement of the models asked, 0 to 1
-	Missing     []string // models that were asked and not heard in time, "name/version"
-	Default     bool     // the outputs are the application's default
-	Explanation string   // why, if they are
+	Confidence  float64 // agreement of the models asked, 0 to 1
+	Missing     []Missing
+	Default     bool   // the outputs are the application's default
+	Explanation string // why, if they are
+}
+
+// Missing is a model that was to be asked and has no part in the answer.
+type Missing struct {
+	Model string // "name/version"
+	Why   string
+}
+
+// Absent lists the missing models in one text, for wires on which a parameter is no list.
+func (c *Choice) Absent() string { return c.join(func(m Missing) string { return m.Model }, ", ") }
+
+// Because is why they are missing, in one text.
+func (c *Choice) Because() string {
+	return c.join(func(m Missing) string { return m.Model + ": " + m.Why }, "; ")
+}
+
+func (c *Choice) join(text func(Missing) string, separator string) string {
+	list := make([]string, len(c.Missing))
+	for i, m := range c.Missing {
+		list[i] = text(m)
+	}
+	return strings.Join(list, separator)
 }
 
 // link finds the candidates of every application, and gives it the routes of its name. Clients see an application as they see a model, with
@@ -36,8 +61,10 @@ func (g *Gate) link(t *table) {
 	if g.apps == nil {
 		return
 	}
+	t.unread = !g.apps.Read()
 	for _, defined := range g.apps.Apps() {
-		a := &application{App: defined}
+		g.fanning.Store(true)
+		a := &application{App: defined, metrics: g.metrics.Model(defined.Name, "")}
 		for _, l := range defined.Models {
 			name, version := l.Split()
 			for _, target := range t.versions[name] {
@@ -49,11 +76,14 @@ func (g *Gate) link(t *table) {
 			}
 		}
 		t.apps[a.Name] = a
-		face := &Target{ID: scheduler.ModelID{Name: a.Name}, application: a, Metrics: g.metrics.Unrouted()}
+		face := &Target{ID: scheduler.ModelID{Name: a.Name}, application: a, Metrics: a.metrics}
 		if len(a.targets) > 0 {
 			first := a.targets[0]
-			face.Model, face.Spec, face.Cast, face.Deadline, face.Metrics = first.Model, first.Spec, first.Cast, first.Deadline, first.Metrics
+			face.Model, face.Spec, face.Cast, face.Deadline = first.Model, first.Spec, first.Cast, first.Deadline
 			face.Spec.Platform = "application"
+		}
+		if a.SLO > 0 {
+			face.Deadline = time.Duration(a.SLO)
 		}
 		for _, target := range a.targets {
 			face.Live += target.Live
@@ -62,6 +92,25 @@ func (g *Gate) link(t *table) {
 		t.infer[a.Name] = face
 		t.infer["v2/models/"+a.Name+"/infer"] = face
 	}
+}
+
+// Application is the application that t is how clients see; nil for a model.
+func (t *Target) Application() *apps.App {
+	if t.application == nil {
+		return nil
+	}
+	return t.application.App
+}
+
+// Counted is what the request is counted with: once, by the name that it was sent to. Nil for feedback, and for what was not opened.
+func (c *Call) Counted() *metrics.Model {
+	switch {
+	case c.verdict != nil || c.Target == nil:
+		return nil
+	case c.fanout != nil:
+		return c.fanout.app.metrics
+	}
+	return c.Target.Metrics
 }
 
 func (a *application) add(t *Target) {
@@ -87,49 +136,60 @@ func (a *application) unlinked() error {
 	return fmt.Errorf("%w: application %q links to %q, and no container of these has registered yet", scheduler.ErrUnavailable, a.Name, a.Models)
 }
 
-// openApplication is OpenTarget for an application: it has the policy choose, and opens a call for each model that is to be asked.
+// openApplication is OpenTarget for an application: it has the policy choose, and opens a call for each model that is to be asked. It fails
+// when none of those that are to answer takes the question.
 func (g *Gate) openApplication(c *Call, a *application, tensors []tensor.Tensor, p *Params) error {
 	if len(a.models) == 0 {
 		return a.unlinked()
 	}
-	f := &fanout{gate: g, app: a, user: p.User, id: string(p.ID), began: p.Now}
-	var err error
-	if f.state, err = g.apps.State(a.App, p.User, a.models); err != nil {
+	state, err := g.apps.State(a.App, p.User, a.models)
+	if err != nil {
 		return err
 	}
-	ask := selection.Request{User: p.User, Random: rand.Uint64(), Without: a.down}
-	if len(a.down) == len(a.models) {
-		ask.Without = nil // nobody is there: the error, or the default, comes from whoever would have been asked
-	}
-	plan, err := a.Selection.Select(f.state, ask)
+	plan, err := a.plan(state, p.User)
 	if err != nil {
 		return fmt.Errorf("%w: application %q: %w", scheduler.ErrUnavailable, a.Name, err)
 	}
+	f := newFanout(len(plan.Asks))
+	f.gate, f.app, f.call = g, a, c
+	f.user, f.id, f.began, f.state = p.User, canonical(p.ID), p.Now, state
 	q := *p
 	if q.Timeout == 0 {
-		q.Timeout = time.Duration(a.SLO)
+		q.Timeout = a.deadline(plan)
 	}
-	for i, asked := range plan.Asks {
-		target := a.target(asked.Model)
-		if target == nil {
-			continue // of a state that knows more than this server
-		}
-		r := q // OpenTarget takes what it used
-		if err := f.ask(asked, target, tensors, &r); err != nil {
-			if i == 0 {
-				f.close()
-				return err
-			}
-			f.missing = append(f.missing, asked)
-		}
+	for _, asked := range plan.Asks {
+		r := q // opening takes what it used
+		f.ask(asked, a.target(asked.Model), tensors, &r)
 	}
-	if len(f.asks) == 0 {
-		return fmt.Errorf("%w: application %q: none of its models is known here", scheduler.ErrUnavailable, a.Name)
+	if f.waiting.Load() == 0 {
+		err := f.refused[0].why // the heaviest model's
+		f.done()
+		return err
 	}
-	first := f.asks[0]
+	first := f.firstToAnswer()
 	c.Target, c.Model = first.Target, first.Target.Model
 	c.Squeeze, c.Rows, c.Deadline = first.Squeeze, first.Rows, first.Deadline
 	c.fanout = f
-	f.call = c
 	return nil
+}
+
+// plan has the policy choose among the models that somebody serves. If it cannot, among all: the error, or the default output, then comes from
+// whoever would have been asked.
+func (a *application) plan(s selection.State, user string) (selection.Plan, error) {
+	ask := selection.Request{User: user, Random: rand.Uint64(), Without: a.down}
+	if len(a.down) > 0 {
+		if plan, err := a.Selection.Select(s, ask); err == nil {
+			return plan, nil
+		}
+		ask.Without = nil
+	}
+	return a.Selection.Select(s, ask)
+}
+
+// deadline is that of all calls for a request that brings none.
+func (a *application) deadline(plan selection.Plan) time.Duration {
+	if a.SLO > 0 {
+		return time.Duration(a.SLO)
+	}
+	return a.target(plan.Asks[0].Model).Deadline
 }

@@ -132,7 +132,7 @@ func (h *house) ask(route string, p Params, tensors ...tensor.Tensor) string {
 	if c.Choice != nil {
 		s += fmt.Sprintf(" for %s, confidence %.2g", c.Choice.Application, c.Choice.Confidence)
 		if c.Choice.Missing != nil {
-			s += fmt.Sprintf(", missing %v", c.Choice.Missing)
+			s += fmt.Sprintf(", missing [%s]", c.Choice.Absent())
 		}
 		if c.Choice.Default {
 			s += ", default: " + c.Choice.Explanation

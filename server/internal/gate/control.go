@@ -3,6 +3,8 @@ package gate
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/shivad/shivad/scheduler"
@@ -25,8 +27,9 @@ func (g *Gate) Control(route string) (answer []byte, ok bool, err error) {
 		return object(serverMetadata{Name: "shivad", Version: g.version, Extensions: []string{}}), true, nil
 	case shiva.ModelsNamespace:
 		return object(struct {
-			Models []ModelStatus `json:"models"`
-		}{g.Models()}), true, nil
+			Models       []ModelStatus       `json:"models"`
+			Applications []ApplicationStatus `json:"applications,omitempty"`
+		}{g.Models(), g.Applications()}), true, nil
 	}
 	if route[0] == '!' {
 		return nil, true, fmt.Errorf("%w: no control request %q; there are !live, !ready, !server and !models", scheduler.ErrNotFound, route)
@@ -101,9 +104,32 @@ func (g *Gate) Models() []ModelStatus {
 	return out
 }
 
-// Versions are those of a model, the highest first; nil if there is no such model.
+// An ApplicationStatus is an application as "!models" shows it.
+type ApplicationStatus struct {
+	Name   string   `json:"name"`
+	Policy string   `json:"policy"`
+	Ready  bool     `json:"ready"`  // a live replica serves one of its models
+	Models []string `json:"models"` // those that it may ask now, "name/version"
+}
+
+// Applications lists every application by name.
+func (g *Gate) Applications() []ApplicationStatus {
+	t := g.routes.Load()
+	var out []ApplicationStatus
+	for _, name := range slices.Sorted(maps.Keys(t.apps)) {
+		a := t.apps[name]
+		s := ApplicationStatus{Name: name, Policy: a.Policy, Ready: t.infer[name].Live > 0, Models: []string{}}
+		for _, m := range a.models {
+			s.Models = append(s.Models, m.String())
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// Versions are those of a model, the highest first; empty for an application, and for what there is not.
 func (g *Gate) Versions(name string) []string {
-	var out []string
+	out := []string{}
 	for _, t := range g.routes.Load().versions[name] {
 		out = append(out, t.ID.Version)
 	}

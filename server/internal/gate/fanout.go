@@ -2,12 +2,15 @@ package gate
 
 import (
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/server/selection"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -17,7 +20,7 @@ type opened interface{ opened() *Call }
 
 func (c *Call) opened() *Call { return c }
 
-// fanOut puts the calls to models in the place of those to applications.
+// fanOut puts the calls to models in the place of those to applications, and starts what is to be learned.
 func (g *Gate) fanOut(requests []*scheduler.Request) []*scheduler.Request {
 	if !slices.ContainsFunc(requests, func(r *scheduler.Request) bool { return outer(r) != nil }) {
 		return requests
@@ -27,10 +30,10 @@ func (g *Gate) fanOut(requests []*scheduler.Request) []*scheduler.Request {
 		switch c := outer(r); {
 		case c == nil:
 			rest = append(rest, r)
-		case c.verdict != nil:
-			g.startLearning(c)
-		default:
+		case c.fanout != nil:
 			rest = c.fanout.start(rest)
+		default:
+			g.learn(c, c.verdict.made.Said)
 		}
 	}
 	return rest
@@ -49,22 +52,32 @@ func outer(r *scheduler.Request) *Call {
 // A fanout is a request to an application while its models are asked: one call for each, and the outer one, which is complete when all
 // that are to answer have. They all have its deadline, by which the scheduler ends them, so that the answer needs no timer of
 // its own.
+//
+// It and its calls are used again when nobody refers to them: each submitted call does until it is complete, and the outer one until it is
+// closed. So what an answer refers to is there as long as the answer, and the calls of shadows may outlive it.
 type fanout struct {
 	// Set before the calls are submitted.
 	gate    *Gate
 	app     *application
-	call    *Call // the outer one
+	call    *Call // the outer one; not to be touched once it is complete
 	user    string
 	id      string // "" = nobody will give feedback
 	began   time.Time
 	state   selection.State
-	asks    []*ask
-	missing []selection.Ask // that could not be asked
-	verdict *verdict        // nil, or the request is feedback that brought its input
+	asks    []ask // never moved
+	refused []refusal
+	shadows bool // some of asks are
 
-	started bool         // its calls were submitted
-	waiting atomic.Int32 // calls that are to answer
-	alive   atomic.Int32 // calls that are not complete, and whoever else needs them; 0: they are closed
+	waiting atomic.Int32 // calls that are to answer and are not complete
+	left    atomic.Int32 // calls that are not complete
+	refs    atomic.Int32 // as above; 0: the calls are closed
+
+	// Set by finish.
+	choice Choice
+	later  bool // shadows were not complete: what they say is remembered when they are
+
+	came    []selection.Prediction // memory for these two
+	missing []selection.Ask
 }
 
 // An ask is the call to one model.
@@ -74,27 +87,57 @@ type ask struct {
 	of *fanout
 }
 
-// ask opens a call to one model.
-func (f *fanout) ask(asked selection.Ask, target *Target, tensors []tensor.Tensor, p *Params) error {
-	a := &ask{Ask: asked, of: f}
+// A refusal is a model that is not asked after all.
+type refusal struct {
+	selection.Ask
+	why error
+}
+
+var fanouts = sync.Pool{New: func() any { return new(fanout) }}
+
+// newFanout makes room for so many calls. The outer call refers to it.
+func newFanout(calls int) *fanout {
+	f := fanouts.Get().(*fanout)
+	f.asks = slices.Grow(f.asks, calls)
+	f.refs.Store(1)
+	return f
+}
+
+// ask opens a call to one model, or notes why that cannot be asked.
+func (f *fanout) ask(asked selection.Ask, target *Target, tensors []tensor.Tensor, p *Params) {
+	f.asks = f.asks[:len(f.asks)+1]
+	a := &f.asks[len(f.asks)-1]
+	a.Ask, a.of = asked, f
+	var err error
 	if asked.Shadow {
-		// Nobody waits for it, so the door's memory may be gone before it is done.
-		tensors = keep(tensors)
-		p.Forward = slices.Clone(p.Forward)
-	}
-	err := f.gate.OpenTarget(&a.Call, target, tensors, p)
-	if asked.Shadow {
-		if err != nil {
-			release(tensors)
-		} else {
-			a.owned = append(a.owned, tensors...)
-		}
+		err = a.openShadow(target, tensors, p)
+	} else {
+		err = f.gate.OpenTarget(&a.Call, target, tensors, p)
 	}
 	if err != nil {
-		return err
+		f.asks = f.asks[:len(f.asks)-1]
+		f.refused = append(f.refused, refusal{asked, err})
+		return
 	}
 	a.Owner = a
-	f.asks = append(f.asks, a)
+	f.left.Add(1)
+	if asked.Shadow {
+		f.shadows = true
+	} else {
+		f.waiting.Add(1)
+	}
+}
+
+// openShadow is OpenTarget for a call that nobody waits for: the door's memory may be gone before it is done.
+func (a *ask) openShadow(target *Target, tensors []tensor.Tensor, p *Params) error {
+	own := *p
+	own.Forward = slices.Clone(p.Forward)
+	tensors = keep(tensors)
+	if err := a.of.gate.OpenTarget(&a.Call, target, tensors, &own); err != nil {
+		release(tensors)
+		return err
+	}
+	a.owned = append(a.owned, tensors...)
 	return nil
 }
 
@@ -122,15 +165,9 @@ func release(tensors []tensor.Tensor) {
 
 // start gives the requests of the calls to submit.
 func (f *fanout) start(requests []*scheduler.Request) []*scheduler.Request {
-	f.started = true
-	f.alive.Store(int32(len(f.asks)) + 1)
-	for _, a := range f.asks {
-		if !a.Shadow {
-			f.waiting.Add(1)
-		}
-	}
-	for _, a := range f.asks {
-		requests = append(requests, &a.Request)
+	f.refs.Add(int32(len(f.asks)))
+	for i := range f.asks {
+		requests = append(requests, &f.asks[i].Request)
 	}
 	return requests
 }
@@ -139,167 +176,235 @@ func (f *fanout) start(requests []*scheduler.Request) []*scheduler.Request {
 func (a *ask) Complete(*scheduler.Request) {
 	f := a.of
 	if !a.Shadow && f.waiting.Add(-1) == 0 {
-		f.finish()
-		f.done()
+		f.finish(a)
+	}
+	if f.left.Add(-1) == 0 && f.later {
+		f.remember(true)
 	}
 	f.done()
 }
 
-// done counts a call that is complete, and the answer when it has been given. When nobody needs the calls any more their memory goes back.
+// done gives a reference back. When there is none left the memory of the calls goes back, and the fanout may be another request's.
 func (f *fanout) done() {
-	if f.alive.Add(-1) > 0 {
+	if f.refs.Add(-1) > 0 {
 		return
 	}
-	if slices.ContainsFunc(f.asks, func(a *ask) bool { return a.Shadow }) {
-		f.remember(true)
-	}
-	f.close()
-}
-
-func (f *fanout) close() {
-	for _, a := range f.asks {
+	for i := range f.asks {
+		a := &f.asks[i]
 		a.Close()
+		a.Ask, a.of = selection.Ask{}, nil
+	}
+	clear(f.refused)
+	clear(f.came[:cap(f.came)])
+	clear(f.missing[:cap(f.missing)])
+	f.asks, f.refused, f.came, f.missing = f.asks[:0], f.refused[:0], f.came[:0], f.missing[:0]
+	f.gate, f.app, f.call, f.user, f.id, f.state = nil, nil, nil, "", "", selection.State{}
+	f.choice, f.shadows, f.later = Choice{}, false, false
+	f.waiting.Store(0)
+	f.left.Store(0)
+	fanouts.Put(f)
+}
+
+// cancel gives all calls up. The outer one is not closed yet, so they are still its.
+func (f *fanout) cancel() {
+	for i := range f.asks {
+		f.gate.Cancel(&f.asks[i].Call)
 	}
 }
 
-// said lists what the models said, those that did not with no outputs; shadows only when they are complete, as all are at the end.
+// prediction is what a model said, with no outputs if it did not. It refers to the call's memory.
+func (a *ask) prediction() selection.Prediction {
+	p := selection.Prediction{Ask: a.Ask}
+	if a.Err == nil {
+		for i := range a.Outputs { // as many as declared: the scheduler has looked
+			a.Outputs[i].Name = a.Target.Spec.Outputs[i].Name
+		}
+		p.Outputs = a.Outputs
+	}
+	return p
+}
+
+// said lists what the models said; shadows only when they are complete.
 func (f *fanout) said(shadows bool) []selection.Prediction {
-	said := make([]selection.Prediction, 0, len(f.asks))
-	for _, a := range f.asks {
-		if a.Shadow && !shadows {
-			continue
+	said := make([]selection.Prediction, 0, len(f.asks)+len(f.refused))
+	for i := range f.asks {
+		if a := &f.asks[i]; shadows || !a.Shadow {
+			said = append(said, a.prediction())
 		}
-		p := selection.Prediction{Ask: a.Ask}
-		if a.Err == nil {
-			p.Outputs = slices.Clone(a.Outputs)
-			for i := range p.Outputs {
-				p.Outputs[i].Name = a.Target.Spec.Outputs[i].Name
-			}
-		}
-		said = append(said, p)
+	}
+	for _, r := range f.refused {
+		said = append(said, selection.Prediction{Ask: r.Ask})
 	}
 	return said
 }
 
-// finish answers the outer call with what has come.
-func (f *fanout) finish() {
+// finish answers the outer call with what has come; last is the call that was complete last of those that are to answer.
+func (f *fanout) finish(last *ask) {
 	c := f.call
-	var came []selection.Prediction
-	missing := f.missing
-	for _, p := range f.said(false) {
-		if p.Outputs != nil {
-			came = append(came, p)
-		} else {
-			missing = append(missing, p.Ask)
-		}
-	}
+	f.later = f.shadows && f.left.Load() > 1 && c.verdict == nil // 1 is the last one's own
 	c.Err = nil
 	c.Outputs = c.Outputs[:0]
-	c.Choice = &Choice{Application: f.app.Name}
-	for _, a := range f.asks {
-		if !a.Shadow && a.Timing.Queue+a.Timing.Exec >= c.Timing.Queue+c.Timing.Exec {
+	c.Alone = last.Alone
+	f.choice.Application = f.app.Name
+	c.Choice = &f.choice
+	for i := range f.asks {
+		if a := &f.asks[i]; !a.Shadow && a.Timing.Queue+a.Timing.Exec >= c.Timing.Queue+c.Timing.Exec {
 			c.Timing = a.Timing
 		}
 	}
-	answer := f.app.Selection.Combine(f.state, came, missing)
-	c.Choice.Confidence = answer.Confidence
-	for _, v := range answer.Voices {
-		if v.Unheard != "" && !v.Shadow {
-			c.Choice.Missing = append(c.Choice.Missing, v.Model.String())
-		}
+	if fault := f.combine(); fault != nil {
+		f.fallBack(fault)
 	}
-	switch {
-	case answer.Outputs != nil:
-		f.speaker(answer)
-		for _, t := range answer.Outputs {
-			t.Retain()
-			t.Shape = slices.Clone(t.Shape) // the model's call may be reused before the answer is read
-			c.Outputs = append(c.Outputs, t)
-		}
-	default:
-		f.fallBack()
-	}
-	if f.verdict != nil {
-		f.learn()
+	if c.verdict != nil {
+		f.judge()
 		return
 	}
-	f.remember(false)
+	f.remember(!f.later)
 	c.Owner.Complete(&c.Request)
 }
 
-// speaker makes the target of the outer call that of the model which is most behind the answer: it is named in the answer.
-func (f *fanout) speaker(answer selection.Answer) {
-	best := -1.0
+// combine makes the answer of what has come, or tells why there is none. It runs on whatever goroutine completed the last call, often that of
+// a container's session: a panic over what one model said is the answer to this request, and nobody else's trouble.
+func (f *fanout) combine() (fault error) {
+	defer func() {
+		if r := recover(); r != nil {
+			fault = f.gate.panicked(f.app.Name, r)
+		}
+	}()
+	c := f.call
+	var first error // of the heaviest model that said nothing
+	for i := range f.asks {
+		a := &f.asks[i]
+		if a.Shadow {
+			continue
+		}
+		if a.Err == nil {
+			f.came = append(f.came, a.prediction())
+			continue
+		}
+		if first == nil {
+			first = a.Err
+		}
+		f.missing = append(f.missing, a.Ask)
+	}
+	for _, r := range f.refused {
+		f.missing = append(f.missing, r.Ask)
+	}
+	answer := f.app.Selection.Combine(f.state, f.came, f.missing)
+	f.choice.Confidence = answer.Confidence
 	for _, v := range answer.Voices {
-		if part := v.Weight * v.Agreement; v.Unheard == "" && !v.Shadow && part > best {
-			if t := f.app.target(v.Model); t != nil {
-				best, f.call.Target = part, t
+		if v.Unheard != "" && !v.Shadow {
+			f.choice.Missing = append(f.choice.Missing, Missing{v.Model.String(), f.why(v)})
+		}
+	}
+	if answer.Outputs == nil {
+		if first == nil {
+			first = fmt.Errorf("%w: application %q: what its models said cannot be combined: %s", scheduler.ErrContainerFailed, f.app.Name, answer)
+		}
+		return first
+	}
+	speaker := f.speaker(answer)
+	c.Target, c.Squeeze, c.Rows = speaker.Target, speaker.Squeeze, speaker.Rows
+	for _, t := range answer.Outputs {
+		t.Retain()
+		c.Outputs = append(c.Outputs, t)
+	}
+	return nil
+}
+
+// why says why a model was not heard.
+func (f *fanout) why(v selection.Voice) string {
+	for i := range f.asks {
+		if a := &f.asks[i]; a.Ask.Model == v.Model && a.Err != nil {
+			return Text(a.Err)
+		}
+	}
+	for _, r := range f.refused {
+		if r.Model == v.Model {
+			return Text(r.why)
+		}
+	}
+	return v.Unheard
+}
+
+// speaker is the call of the model which is most behind the answer: that model is named in it, and the rows are as it counted them.
+func (f *fanout) speaker(answer selection.Answer) *ask {
+	speaker, best := f.firstToAnswer(), -1.0
+	for _, v := range answer.Voices {
+		part := v.Weight * v.Agreement
+		if v.Unheard != "" || v.Shadow || !(part > best) {
+			continue
+		}
+		for i := range f.asks {
+			if a := &f.asks[i]; a.Ask.Model == v.Model {
+				speaker, best = a, part
 			}
 		}
 	}
+	return speaker
 }
 
-// fallBack answers with the application's default if it has one, and with the error of the first model if not.
-func (f *fanout) fallBack() {
-	c, first := f.call, f.asks[0]
-	for _, a := range f.asks {
-		if !a.Shadow {
-			first = a
-			break
-		}
+// firstToAnswer is the call of the heaviest model that was asked for the answer. There is one.
+func (f *fanout) firstToAnswer() *ask {
+	i := 0
+	for f.asks[i].Shadow {
+		i++
 	}
-	err := first.Err
-	if err == nil {
-		err = fmt.Errorf("%w: application %q: what its models said cannot be combined", scheduler.ErrContainerFailed, f.app.Name)
+	return &f.asks[i]
+}
+
+// fallBack answers with the application's default if it has one and there was nothing better, and with the fault if not.
+func (f *fanout) fallBack(fault error) {
+	c, first := f.call, f.firstToAnswer()
+	c.Target, c.Squeeze, c.Rows = first.Target, first.Squeeze, first.Rows
+	for _, t := range c.Outputs { // of an answer that went wrong half-way
+		t.Release()
 	}
-	c.Err = err
-	if f.verdict != nil || !f.app.HasDefault() || StatusOf(err).Outcome == StatusOf(scheduler.ErrCanceled).Outcome {
+	c.Err, c.Outputs = fault, c.Outputs[:0]
+	if c.verdict != nil || !f.app.HasDefault() || !replaceable(fault) {
 		return
 	}
-	spec := first.Target.Spec
-	outputs, fault := f.app.DefaultOutput(spec.Outputs, first.Rows, spec.Batched())
-	if fault != nil {
-		c.Err = fmt.Errorf("%w; and %w", err, fault)
+	outputs, odd := f.app.DefaultOutput(&first.Target.Spec, first.Rows)
+	if odd != nil {
+		c.Err = fmt.Errorf("%w; and %w", fault, odd)
 		return
 	}
 	c.Err, c.Outputs = nil, append(c.Outputs, outputs...)
-	c.Choice.Default = true
-	c.Choice.Explanation = fmt.Sprintf("%s (%s)", Text(err), first.stage(time.Since(f.began)))
+	f.choice.Default = true
+	f.choice.Explanation = fmt.Sprintf("%s (%s)", Text(fault), stage(first.Timing, time.Since(f.began)))
 }
 
-// stage says where the time of a call without a result went.
-func (a *ask) stage(total time.Duration) string {
-	if a.Timing.Exec > 0 {
-		return fmt.Sprintf("%v in the queue, %v in the container", a.Timing.Queue.Round(time.Microsecond), a.Timing.Exec.Round(time.Microsecond))
+// replaceable tells whether an error is one that a default output stands in for: the models could not answer, or not in time. A request that
+// is at fault itself, or whose client has gone, or which another server should get, has no answer but the error.
+func replaceable(err error) bool {
+	switch StatusOf(err).Outcome {
+	case metrics.DeadlineExceeded, metrics.Overloaded, metrics.Unavailable, metrics.ContainerFailed, metrics.ContainerLost:
+		return true
 	}
-	return fmt.Sprintf("%v, none of it in a container", total.Round(time.Microsecond))
+	return false
 }
 
-// remember keeps what was said for feedback: before the answer, and with what the shadows said when they have.
+// stage says where the time of a call without a result went, as far as that is known; the error says the rest.
+func stage(t scheduler.Timing, total time.Duration) string {
+	queue, total := t.Queue.Round(time.Microsecond), total.Round(time.Microsecond)
+	switch {
+	case t.Exec > 0:
+		return fmt.Sprintf("%v in the queue, %v in the container", queue, t.Exec.Round(time.Microsecond))
+	case t.Queue > 0:
+		return fmt.Sprintf("%v in the queue, %v in the container so far", queue, total-queue)
+	}
+	return fmt.Sprintf("after %v", total)
+}
+
+// panicked makes an error of a panic over one request to an application.
+func (g *Gate) panicked(app string, what any) error {
+	g.log.Error("panic over a request to an application", "application", app, "panic", what, "stack", string(debug.Stack()))
+	return fmt.Errorf("%w: application %q: %v", ErrInternal, app, what)
+}
+
+// remember keeps what was said for feedback: before the answer leaves, and once more when shadows have come later.
 func (f *fanout) remember(shadows bool) {
-	if f.id == "" || f.verdict != nil {
-		return
+	if f.id != "" {
+		f.gate.apps.Predictions.Keep(f.app.Name, f.user, f.id, f.began, f.said(shadows))
 	}
-	said := f.said(shadows)
-	for _, m := range f.missing {
-		said = append(said, selection.Prediction{Ask: m})
-	}
-	f.gate.apps.Predictions.Keep(f.app.Name, f.user, f.id, f.began, f.app.models, said)
-}
-
-// cancel gives all calls up.
-func (f *fanout) cancel() {
-	for {
-		n := f.alive.Load()
-		if n == 0 {
-			return // all are complete, and may be closed
-		}
-		if f.alive.CompareAndSwap(n, n+1) {
-			break
-		}
-	}
-	for _, a := range f.asks {
-		f.gate.Cancel(&a.Call)
-	}
-	f.done()
 }

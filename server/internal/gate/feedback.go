@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,17 +11,18 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/selection"
+	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // A verdict is feedback on its way into the state of a policy.
 type verdict struct {
 	apps.Verdict
-	truth []tensor.Tensor
+	truth []tensor.Tensor // what would have been right, if it came as tensors; the verdict's own references
 	app   *application
 	user  string
-	id    string // of the request that it is about; "" for feedback that brings the input
-	made  *apps.Prediction
+	id    string           // of the request that it is about; "" if it names none
+	made  *apps.Prediction // what was said to that; nil: the feedback brought the input
 }
 
 // Learned is the answer to feedback.
@@ -37,7 +39,7 @@ const maxLearning = 256
 // are then what would have been right. Without an id, or with one of which nothing is known here, tensors are the
 // input: the models are asked, and what they say is judged.
 func (g *Gate) openFeedback(c *Call, a *application, tensors []tensor.Tensor, p *Params) error {
-	v := &verdict{app: a, user: p.User, id: string(p.ID)}
+	v := &verdict{app: a, user: p.User, id: canonical(p.ID)}
 	if v.id != "" {
 		v.made = g.apps.Predictions.Find(a.Name, v.user, v.id, p.Now)
 	}
@@ -64,16 +66,22 @@ func (g *Gate) openFeedback(c *Call, a *application, tensors []tensor.Tensor, p 
 		if err := g.openApplication(c, a, tensors, &q); err != nil {
 			return err
 		}
-		c.fanout.verdict = v
-		return nil
 	}
 	c.verdict = v
-	c.Deadline = p.Now.Add(learnTimeout)
 	return nil
 }
 
 // learnTimeout is what the store may take.
 const learnTimeout = 5 * time.Second
+
+// canonical is an id as it is compared: a JSON text in one of its many forms ("a", "\u0061") is one id, whatever door and client it came by.
+func canonical(id []byte) string {
+	var text string
+	if bytes.IndexByte(id, '\\') < 0 || json.Unmarshal(id, &text) != nil {
+		return string(id)
+	}
+	return string(shiva.AppendString(nil, text))
+}
 
 // updated gives the application that "name/update" is about; nil if route is no such.
 func (t *table) updated(route string) *application {
@@ -87,55 +95,53 @@ func (t *table) updated(route string) *application {
 	return t.apps[name]
 }
 
-// learn judges what the models have just said to feedback that brought its input.
-func (f *fanout) learn() {
+// judge has the policy learn from what the models have just said to feedback that brought its input.
+func (f *fanout) judge() {
 	c := f.call
-	said := f.said(false)
 	for _, t := range c.Outputs {
 		t.Release()
 	}
-	c.Outputs = c.Outputs[:0]
-	c.Choice = nil
+	c.Outputs, c.Choice = c.Outputs[:0], nil
 	if c.Err != nil {
 		c.Owner.Complete(&c.Request)
 		return
 	}
-	f.alive.Add(1) // the outputs live until it is learned
-	v := f.verdict
-	f.gate.learn(c, v, f.app.models, said, func() { f.done() })
+	f.gate.learn(c, f.said(false))
 }
 
-// startLearning judges what was said to an earlier request.
-func (g *Gate) startLearning(c *Call) {
-	v := c.verdict
-	g.learn(c, v, v.made.Models, v.made.Said, func() { release(v.truth) })
-}
-
-// learn has the policy learn on a goroutine of its own, as the store may be far away, and completes the call.
-func (g *Gate) learn(c *Call, v *verdict, models []selection.Model, said []selection.Prediction, done func()) {
+// learn has the policy learn what c's verdict says of what models said, and completes c. The store may be far away, so that is on a
+// goroutine of its own.
+func (g *Gate) learn(c *Call, said []selection.Prediction) {
 	select {
 	case g.learning <- struct{}{}:
 	default:
 		c.Err = fmt.Errorf("%w: %d feedbacks wait for the state store already", scheduler.ErrOverloaded, maxLearning)
-		done()
 		c.Owner.Complete(&c.Request)
 		return
 	}
 	g.learners.Go(func() { // ends with the store's answer, or after learnTimeout
 		defer func() { <-g.learning }()
-		ctx, cancel := context.WithTimeout(context.Background(), learnTimeout)
-		defer cancel()
-		c.Err = nil
-		outcome, err := v.Outcome(v.truth)
-		if err == nil {
-			var state selection.State
-			var applied bool
-			if state, applied, err = g.apps.Learn(ctx, v.app.App, v.user, v.id, models, said, outcome); err == nil {
-				c.Reply, err = json.Marshal(Learned{v.app.Name, applied, state.Rounds})
-			}
-		}
-		c.Err = err
-		done()
+		c.Reply, c.Err = g.learned(c.verdict, said)
 		c.Owner.Complete(&c.Request)
 	})
+}
+
+// learned is learn's answer.
+func (g *Gate) learned(v *verdict, said []selection.Prediction) (reply []byte, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			reply, err = nil, g.panicked(v.app.Name, r)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), learnTimeout)
+	defer cancel()
+	outcome, err := v.Outcome(v.truth)
+	if err != nil {
+		return nil, err
+	}
+	state, applied, err := g.apps.Learn(ctx, v.app.App, v.user, v.id, v.app.models, said, outcome)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(Learned{v.app.Name, applied, state.Rounds})
 }

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +32,8 @@ type Config struct {
 
 	// Ready says whether the server takes requests, and if not, why.
 	Ready func() (bool, string)
+
+	Log *slog.Logger // nil is silent
 }
 
 // A Gate resolves, checks and submits requests. See the package comment.
@@ -41,6 +44,7 @@ type Gate struct {
 	version string
 	metrics *metrics.Metrics
 	ready   func() (bool, string)
+	log     *slog.Logger
 
 	apps     *apps.Registry // nil: there are no applications
 	learning chan struct{}  // feedback that waits for the store
@@ -49,6 +53,7 @@ type Gate struct {
 	draining atomic.Bool
 	routes   atomic.Pointer[table]
 	caching  atomic.Bool // some model has a cache
+	fanning  atomic.Bool // there is or was an application; calls to one that has gone may still be submitted
 
 	mu     sync.Mutex             // one refresh at a time
 	caches map[string]*modelCache // by model name; guarded by mu
@@ -57,7 +62,10 @@ type Gate struct {
 
 // New returns a gate without routes; Attach gives it the scheduler.
 func New(cfg Config) *Gate {
-	g := &Gate{pool: cfg.Pool, options: cfg.Options, version: cfg.Version, metrics: cfg.Metrics, ready: cfg.Ready}
+	g := &Gate{pool: cfg.Pool, options: cfg.Options, version: cfg.Version, metrics: cfg.Metrics, ready: cfg.Ready, log: cfg.Log}
+	if g.log == nil {
+		g.log = slog.New(slog.DiscardHandler)
+	}
 	g.learning = make(chan struct{}, maxLearning)
 	g.routes.Store(&table{})
 	return g
@@ -118,8 +126,8 @@ type Call struct {
 	Choice  *Choice // what an application did with it; nil for a model
 	Reply   []byte  // a JSON object that is the whole answer; nil: the outputs are
 
-	fanout  *fanout  // of a request to an application
-	verdict *verdict // of feedback about an earlier request
+	fanout  *fanout  // of a request to an application, and of feedback that brought its input
+	verdict *verdict // of feedback
 
 	cached cache.Call
 	inputs [2]tensor.Tensor // backs Request.Inputs of the usual model
@@ -178,10 +186,10 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 }
 
 // Submit hands opened calls to the scheduler, all at once so that they may share a batch; but for those that
-// the model's cache answers, and with the calls to models in the place of those to applications. Every one gets its Owner's Complete exactly once, perhaps before Submit returns.
-// The slice's elements are moved.
+// the model's cache answers, and with the calls to models in the place of those to applications. Every one gets its Owner's
+// Complete exactly once, perhaps before Submit returns. The slice's elements are moved.
 func (g *Gate) Submit(requests ...*scheduler.Request) {
-	if len(g.routes.Load().apps) > 0 {
+	if g.fanning.Load() {
 		requests = g.fanOut(requests)
 	}
 	if g.caching.Load() {
@@ -205,9 +213,6 @@ func (g *Gate) Cancel(c *Call) {
 // Close releases what the call holds: outputs, and inputs that were made on the way. It clears what would
 // keep memory alive or be taken for the next request's, and leaves the rest, most of a kilobyte, as it is.
 func (c *Call) Close() {
-	if c.fanout != nil && !c.fanout.started {
-		c.fanout.close()
-	}
 	for i := range c.Outputs {
 		c.Outputs[i].Release()
 	}
@@ -224,7 +229,14 @@ func (c *Call) Close() {
 	c.cached.Version = nil
 	c.Parameters, c.Err = nil, nil
 	c.Timing = scheduler.Timing{}
-	c.Squeeze = false
+	c.Squeeze, c.Alone = false, false
 	c.Choice, c.Reply = nil, nil
-	c.fanout, c.verdict = nil, nil
+	if v := c.verdict; v != nil {
+		c.verdict = nil
+		release(v.truth)
+	}
+	if f := c.fanout; f != nil {
+		c.fanout = nil
+		f.done()
+	}
 }

@@ -55,6 +55,7 @@ type table struct {
 	names    []string             // model names, sorted
 	byModel  map[string]*Target   // default version by model name
 	apps     map[string]*application
+	unread   bool // the store has not told yet which applications there are
 }
 
 // refresh makes the table anew. The scheduler calls it (as Hooks.ModelChanged) whenever replicas come or
@@ -197,9 +198,6 @@ func (g *Gate) resolve(route, version string) (*Target, error) {
 	if target == nil {
 		return nil, t.unknown(route)
 	}
-	if target.application != nil {
-		return target, target.noVersions(version)
-	}
 	if version == "" || version == target.ID.Version {
 		return target, nil
 	}
@@ -209,6 +207,9 @@ func (g *Gate) resolve(route, version string) (*Target, error) {
 	}
 	if narrowed := t.infer[target.ID.Name+"/"+version]; narrowed != nil {
 		return narrowed, nil
+	}
+	if target.application != nil {
+		return nil, noVersions(target.ID.Name, version)
 	}
 	return nil, t.noVersion(target.ID.Name, version)
 }
@@ -229,21 +230,14 @@ func (g *Gate) Target(name, version string) (*Target, error) {
 		}
 		return target, nil
 	}
-	if a := t.infer[name]; a != nil && a.application != nil {
-		return nil, a.noVersions(version)
-	}
 	if _, known := t.versions[name]; known && version != "" {
 		return nil, t.noVersion(name, version)
 	}
-	return nil, t.unknown(name)
+	return nil, t.unknown(route)
 }
 
-// noVersions refuses a version of an application.
-func (t *Target) noVersions(version string) error {
-	if version == "" {
-		return nil
-	}
-	return fmt.Errorf("%w: %q is an application, which has no versions, and version %s was asked for", scheduler.ErrNotFound, t.ID.Name, strconv.Quote(version))
+func noVersions(application, version string) error {
+	return fmt.Errorf("%w: %q is an application, which has no versions, and version %s was asked for", scheduler.ErrNotFound, application, strconv.Quote(version))
 }
 
 func (t *table) noVersion(name, version string) error {
@@ -270,7 +264,16 @@ func (t *table) unknown(route string) error {
 		}
 		return fmt.Errorf("%w: no route %q; under model %q there are infer, ready and versions/…", scheduler.ErrNotFound, route, name)
 	}
-	near := nearest.Names(name, t.names)
+	if t.apps[name] != nil {
+		if !strings.HasPrefix(route, "v2/") {
+			return noVersions(name, rest)
+		}
+		return fmt.Errorf("%w: no route %q; under application %q there are infer and ready", scheduler.ErrNotFound, route, name)
+	}
+	if t.unread {
+		return fmt.Errorf("%w: no model %q, and the applications are not known yet: the state store has not been reached since this server started", scheduler.ErrUnavailable, name)
+	}
+	near := nearest.Names(name, t.all())
 	if len(near) == 0 {
 		return fmt.Errorf("%w: no model or application %q%s", scheduler.ErrNotFound, name, t.known())
 	}
@@ -280,14 +283,21 @@ func (t *table) unknown(route string) error {
 	return fmt.Errorf("%w: no model or application %q; nearest: %s", scheduler.ErrNotFound, name, strings.Join(near, ", "))
 }
 
-// known lists the models when there are few enough to read.
+// known lists what there is when that is little enough to read.
 func (t *table) known() string {
 	const most = 8
-	switch {
-	case len(t.names) == 0:
+	switch all := t.all(); {
+	case len(all) == 0:
 		return "; no container has registered a model yet"
-	case len(t.names) <= most:
-		return "; registered: " + strings.Join(t.names, ", ")
+	case len(all) <= most:
+		return "; registered: " + strings.Join(all, ", ")
 	}
-	return "; namespace \"!models\" lists the registered ones"
+	return "; namespace \"!models\" lists what there is"
+}
+
+// all are the names of models and applications, sorted.
+func (t *table) all() []string {
+	all := slices.AppendSeq(slices.Clone(t.names), maps.Keys(t.apps))
+	slices.Sort(all)
+	return slices.Compact(all)
 }

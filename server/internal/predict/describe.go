@@ -3,8 +3,10 @@ package predict
 import (
 	"encoding/json"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -155,10 +157,13 @@ func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
 			"version":           {t.ID.Version},
 			"strategy":          {set.Strategy},
 			"objective":         {set.Objective.String()},
-			"deadline":          {set.Deadline.String()},
+			"deadline":          {t.Deadline.String()},
 			"execution_timeout": {set.ExecutionTimeout.String()},
 		},
 		InstanceGroup: []InstanceGroup{{Name: t.ID.Name, Kind: "KIND_AUTO", Count: t.Live}},
+	}
+	if a := t.Application(); a != nil {
+		c.Parameters = map[string]Parameter{"policy": {a.Policy}, "models": {links(a)}, "deadline": {t.Deadline.String()}}
 	}
 	c.VersionPolicy.Specific.Versions = []int64{}
 	for _, v := range s.gate.Versions(t.ID.Name) {
@@ -180,6 +185,15 @@ func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
 		}
 	}
 	return c, nil
+}
+
+// links are what an application links to, as one text.
+func links(a *apps.App) string {
+	list := make([]string, len(a.Models))
+	for i, l := range a.Models {
+		list[i] = string(l)
+	}
+	return strings.Join(list, ", ")
 }
 
 // maxBatch is the largest batch that a replica takes; without one, what the model declared, or 1.

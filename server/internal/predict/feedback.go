@@ -11,15 +11,14 @@ import (
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/metrics"
-	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Feedback teaches the application that q names what became of a request: of the one with q's ID, or of q's inputs, which are then asked
-// about anew. q.Parameters is the verdict, a JSON object as gate's feedback takes it. The answer is a JSON object.
-func (d *Door) Feedback(ctx context.Context, q *Question) ([]byte, error) {
+// Feedback teaches the application that q names what became of a request: of the one with that id, a JSON text or number, or of q's inputs,
+// which are then asked about anew. q.Parameters is the verdict, a JSON object as gate's feedback takes it. The answer is a JSON object.
+func (d *Door) Feedback(ctx context.Context, q *Question, id []byte) ([]byte, error) {
 	d.metrics.Began()
-	reply, err := d.feedback(ctx, q)
+	reply, err := d.feedback(ctx, q, id)
 	for _, t := range q.Inputs {
 		t.Release()
 	}
@@ -32,10 +31,10 @@ func (d *Door) Feedback(ctx context.Context, q *Question) ([]byte, error) {
 	return reply, err
 }
 
-func (d *Door) feedback(ctx context.Context, q *Question) ([]byte, error) {
-	p := gate.Params{Now: q.Arrived, Timeout: q.Timeout, Priority: defaultPriority, Forward: q.Parameters, Source: q.Source, User: q.User}
-	if q.ID != "" {
-		p.ID = shiva.AppendString(nil, q.ID)
+func (d *Door) feedback(ctx context.Context, q *Question, id []byte) ([]byte, error) {
+	p := gate.Params{
+		Now: q.Arrived, Timeout: q.Timeout, Priority: defaultPriority, Forward: q.Parameters, Source: q.Source, User: q.User, ID: id,
+		Batch: len(q.Inputs) > 0 && len(q.Inputs[0].Shape) > 1, // as in infer
 	}
 	c := calls.Get().(*call)
 	if err := d.gate.Open(&c.Call, q.Model+"/update", q.Inputs, &p); err != nil {

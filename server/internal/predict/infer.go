@@ -162,7 +162,7 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 		}
 	}
 	// The rows of a legacy model are vectors of any length: on this wire they are those of a matrix.
-	p.Batch = target.Spec.Flat && len(q.Inputs) > 0 && len(q.Inputs[0].Shape) > 1
+	p.Batch = len(q.Inputs) > 0 && len(q.Inputs[0].Shape) > 1
 
 	c := calls.Get().(*call)
 	if err := d.gate.OpenTarget(&c.Call, target, q.Inputs, &p); err != nil {
@@ -178,8 +178,15 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 		return nil, target.Metrics, err
 	}
 	a := &Answer{Model: target.ID.Name, Version: target.ID.Version, ID: q.ID, Timing: c.Timing, Choice: c.Choice, call: c}
+	said := target
 	if c.Choice != nil {
-		a.Version = c.Target.ID.String() // of the model that the answer is most
+		// The answer is most of all that of one model, whose outputs need not be those of the application's first.
+		said = c.Target
+		a.Version = said.ID.String()
+		if chosen, err = choose(said, q.Outputs); err != nil {
+			a.Release()
+			return nil, target.Metrics, err
+		}
 	}
 	a.Outputs = make([]tensor.Tensor, len(chosen))
 	for i, at := range chosen {
@@ -193,7 +200,7 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 		if c.Squeeze {
 			t.Shape = t.Shape[1:]
 		}
-		t.Name = target.Spec.Outputs[at].Name
+		t.Name = said.Spec.Outputs[at].Name
 		a.Outputs[i] = t
 	}
 	return a, target.Metrics, nil

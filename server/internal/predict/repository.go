@@ -36,13 +36,13 @@ const (
 // An IndexEntry is one version of a model that is or could be served.
 type IndexEntry struct {
 	Name    string `json:"name"`
-	Version string `json:"version,omitempty"` // none yet for a model that has not registered since the server started
+	Version string `json:"version,omitempty"` // none for an application, nor yet for a model that has not registered since the server started
 	State   State  `json:"state"`
 	Reason  string `json:"reason"`
 }
 
-// Index lists every version of every model that has registered, and the models that Load could start; only those that are
-// ready if so asked.
+// Index lists every version of every model that has registered, every application, and the models that Load could start; only
+// those that are ready if so asked.
 func (s *Service) Index(onlyReady bool) []IndexEntry {
 	list := []IndexEntry{}
 	managed := s.repository.Models()
@@ -55,6 +55,13 @@ func (s *Service) Index(onlyReady bool) []IndexEntry {
 			if slices.Contains(managed, m.Name) {
 				e.State, e.Reason = s.repository.State(m.Name)
 			}
+		}
+		list = append(list, e)
+	}
+	for _, a := range s.gate.Applications() {
+		e := IndexEntry{Name: a.Name, State: Ready}
+		if !a.Ready {
+			e.State, e.Reason = Unavailable, "an application, and no container of its models is connected"
 		}
 		list = append(list, e)
 	}

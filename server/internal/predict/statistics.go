@@ -47,7 +47,8 @@ type StatisticsList struct {
 	Models []ModelStatistics `json:"model_stats"`
 }
 
-// Statistics counts for every version of a model, or the one named; name "" means all models.
+// Statistics counts for every version of a model, or the one named, or for an application: requests by the name that they were sent to, and
+// batches by the model that executed them. Name "" means all of both.
 func (s *Service) Statistics(name, version string) (StatisticsList, error) {
 	list := StatisticsList{Models: []ModelStatistics{}}
 	if name != "" {
@@ -61,6 +62,17 @@ func (s *Service) Statistics(name, version string) (StatisticsList, error) {
 			continue
 		}
 		if t, err := s.gate.Target(m.Name, m.Version); err == nil { // else it was forgotten meanwhile
+			list.Models = append(list.Models, statistics(t))
+		}
+	}
+	if version != "" {
+		return list, nil // of a model: applications have none
+	}
+	for _, a := range s.gate.Applications() {
+		if name != "" && a.Name != name {
+			continue
+		}
+		if t, err := s.gate.Target(a.Name, ""); err == nil && t.Application() != nil { // else it has no candidates, or has gone
 			list.Models = append(list.Models, statistics(t))
 		}
 	}
