@@ -153,14 +153,16 @@ func (g *Gate) openApplication(c *Call, a *application, tensors []tensor.Tensor,
 	f := newFanout(len(plan.Asks))
 	f.gate, f.app, f.call = g, a, c
 	f.user, f.id, f.began, f.state = p.User, canonical(p.ID), p.Now, state
-	q := *p
-	if q.Timeout == 0 {
-		q.Timeout = a.deadline(plan)
+	timeout := p.Timeout
+	if timeout == 0 {
+		timeout = a.deadline(plan)
 	}
 	for _, asked := range plan.Asks {
-		r := q // opening takes what it used
-		f.ask(asked, a.target(asked.Model), tensors, &r)
+		f.params = *p // opening takes what it used
+		f.params.Timeout = timeout
+		f.ask(asked, a.target(asked.Model), tensors, &f.params)
 	}
+	f.params = Params{}
 	if f.waiting.Load() == 0 {
 		err := f.refused[0].why // the heaviest model's
 		f.done()

@@ -43,10 +43,6 @@ func BenchmarkApplication(b *testing.B) {
 // instant serves a model that answers in Send.
 func (h *house) instant(name string) {
 	h.t.Helper()
-	spec := scheduler.Spec{
-		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}},
-		Outputs: []tensor.Spec{{Name: "label", DType: tensor.Int64, Shape: tensor.Shape{-1}}},
-	}
 	w := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
 		out, err := tensor.FromSlice(tensor.Shape{b.Rows}, make([]int64, b.Rows))
 		if err != nil {
@@ -55,7 +51,5 @@ func (h *house) instant(name string) {
 		b.Complete([]tensor.Tensor{out}, nil)
 		return nil
 	})
-	if _, err := h.sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"}, spec, w, scheduler.ReplicaOptions{}); err != nil {
-		h.t.Fatal(err)
-	}
+	h.serve(name, "1", w)
 }

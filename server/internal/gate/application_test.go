@@ -32,8 +32,13 @@ func newHouse(t testing.TB) *house {
 	m := metrics.New("test")
 	h.Gate = New(Config{
 		Pool: h.pool, Version: "test", Metrics: m,
-		Options: func(string) ModelOptions { return ModelOptions{Deadline: 10 * time.Second} },
-		Ready:   func() (bool, string) { return true, "" },
+		Options: func(name string) ModelOptions {
+			if name == "brief" {
+				return ModelOptions{Deadline: time.Second}
+			}
+			return ModelOptions{Deadline: 10 * time.Second}
+		},
+		Ready: func() (bool, string) { return true, "" },
 	})
 	hooks := m.Hooks()
 	hooks.ModelChanged = h.ModelChanged
@@ -53,8 +58,11 @@ func newHouse(t testing.TB) *house {
 		h.Close()
 		h.reg.Close()
 		store.Close()
-		if n := h.pool.InUse(); n != 0 {
-			t.Errorf("%d bytes of the pool are still in use", n)
+		// Whoever answered a batch gives its memory back after the answers.
+		for end := time.Now().Add(10 * time.Second); h.pool.InUse() != 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%d bytes of the pool are still in use: %v", h.pool.InUse(), tensor.Outstanding(h.pool))
+			}
 		}
 	})
 	return h
@@ -63,11 +71,19 @@ func newHouse(t testing.TB) *house {
 // model serves a version that says the same label for every row, in memory of the pool, after a time.
 func (h *house) model(name, version string, label int64, exec time.Duration) *schedtest.Worker {
 	h.t.Helper()
-	spec := scheduler.Spec{
-		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}},
-		Outputs: []tensor.Spec{{Name: "label", DType: tensor.Int64, Shape: tensor.Shape{-1}}},
-	}
-	w := &schedtest.Worker{Exec: func(int) time.Duration { return exec }, Model: func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
+	w := h.labels(label, exec)
+	h.serve(name, version, w)
+	return w
+}
+
+// replica is model for one that will go.
+func (h *house) replica(name, version string, label int64, exec time.Duration) *scheduler.Replica {
+	h.t.Helper()
+	return h.serve(name, version, h.labels(label, exec))
+}
+
+func (h *house) labels(label int64, exec time.Duration) *schedtest.Worker {
+	return &schedtest.Worker{Exec: func(int) time.Duration { return exec }, Model: func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
 		buf, err := h.pool.Get(8 * b.Rows)
 		if err != nil {
 			return nil, nil, err
@@ -79,10 +95,20 @@ func (h *house) model(name, version string, label int64, exec time.Duration) *sc
 		}
 		return []tensor.Tensor{out}, nil, err
 	}}
-	if _, err := h.sched.AddReplica(scheduler.ModelID{Name: name, Version: version}, spec, w, scheduler.ReplicaOptions{}); err != nil {
-		h.t.Fatal(err)
+}
+
+// serve adds a replica of a model with one input of two numbers and a label.
+func (h *house) serve(name, version string, w scheduler.Worker) *scheduler.Replica {
+	h.t.Helper()
+	spec := scheduler.Spec{
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}},
+		Outputs: []tensor.Spec{{Name: "label", DType: tensor.Int64, Shape: tensor.Shape{-1}}},
 	}
-	return w
+	r, err := h.sched.AddReplica(scheduler.ModelID{Name: name, Version: version}, spec, w, scheduler.ReplicaOptions{})
+	if err != nil {
+		h.t.Error(err)
+	}
+	return r
 }
 
 func (h *house) app(d apps.Definition) {

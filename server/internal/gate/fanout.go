@@ -22,10 +22,19 @@ func (c *Call) opened() *Call { return c }
 
 // fanOut puts the calls to models in the place of those to applications, and starts what is to be learned.
 func (g *Gate) fanOut(requests []*scheduler.Request) []*scheduler.Request {
-	if !slices.ContainsFunc(requests, func(r *scheduler.Request) bool { return outer(r) != nil }) {
+	found, room := false, len(requests)
+	for _, r := range requests {
+		if c := outer(r); c != nil {
+			found = true
+			if c.fanout != nil {
+				room += len(c.fanout.asks)
+			}
+		}
+	}
+	if !found {
 		return requests
 	}
-	rest := make([]*scheduler.Request, 0, 2*len(requests))
+	rest := make([]*scheduler.Request, 0, room)
 	for _, r := range requests {
 		switch c := outer(r); {
 		case c == nil:
@@ -53,8 +62,8 @@ func outer(r *scheduler.Request) *Call {
 // that are to answer have. They all have its deadline, by which the scheduler ends them, so that the answer needs no timer of
 // its own.
 //
-// It and its calls are used again when nobody refers to them: each submitted call does until it is complete, and the outer one until it is
-// closed. So what an answer refers to is there as long as the answer, and the calls of shadows may outlive it.
+// It and its calls are used again when nobody refers to them: the outer call does until it is closed, which is after all that are to answer are
+// complete, and each shadow until it is complete, which may be later. So what an answer refers to is there as long as the answer.
 type fanout struct {
 	// Set before the calls are submitted.
 	gate    *Gate
@@ -66,17 +75,15 @@ type fanout struct {
 	state   selection.State
 	asks    []ask // never moved
 	refused []refusal
-	shadows bool // some of asks are
 
 	waiting atomic.Int32 // calls that are to answer and are not complete
-	left    atomic.Int32 // calls that are not complete
+	untold  atomic.Int32 // shadows that are not complete, and 1 until the outer call is: whoever makes it 0 knows all that was said
 	refs    atomic.Int32 // as above; 0: the calls are closed
 
-	// Set by finish.
-	choice Choice
-	later  bool // shadows were not complete: what they say is remembered when they are
+	choice Choice // set by finish
 
-	came    []selection.Prediction // memory for these two
+	params  Params // memory for these
+	came    []selection.Prediction
 	missing []selection.Ask
 }
 
@@ -100,6 +107,7 @@ func newFanout(calls int) *fanout {
 	f := fanouts.Get().(*fanout)
 	f.asks = slices.Grow(f.asks, calls)
 	f.refs.Store(1)
+	f.untold.Store(1)
 	return f
 }
 
@@ -120,9 +128,8 @@ func (f *fanout) ask(asked selection.Ask, target *Target, tensors []tensor.Tenso
 		return
 	}
 	a.Owner = a
-	f.left.Add(1)
 	if asked.Shadow {
-		f.shadows = true
+		f.untold.Add(1)
 	} else {
 		f.waiting.Add(1)
 	}
@@ -165,7 +172,7 @@ func release(tensors []tensor.Tensor) {
 
 // start gives the requests of the calls to submit.
 func (f *fanout) start(requests []*scheduler.Request) []*scheduler.Request {
-	f.refs.Add(int32(len(f.asks)))
+	f.refs.Add(f.untold.Load() - 1)
 	for i := range f.asks {
 		requests = append(requests, &f.asks[i].Request)
 	}
@@ -175,13 +182,20 @@ func (f *fanout) start(requests []*scheduler.Request) []*scheduler.Request {
 // Complete is the scheduler's last word on one model's call.
 func (a *ask) Complete(*scheduler.Request) {
 	f := a.of
-	if !a.Shadow && f.waiting.Add(-1) == 0 {
+	switch {
+	case a.Shadow:
+		f.tell()
+		f.done()
+	case f.waiting.Add(-1) == 0:
 		f.finish(a)
 	}
-	if f.left.Add(-1) == 0 && f.later {
+}
+
+// tell remembers what was said if this was the last to say something.
+func (f *fanout) tell() {
+	if f.untold.Add(-1) == 0 {
 		f.remember(true)
 	}
-	f.done()
 }
 
 // done gives a reference back. When there is none left the memory of the calls goes back, and the fanout may be another request's.
@@ -199,9 +213,8 @@ func (f *fanout) done() {
 	clear(f.missing[:cap(f.missing)])
 	f.asks, f.refused, f.came, f.missing = f.asks[:0], f.refused[:0], f.came[:0], f.missing[:0]
 	f.gate, f.app, f.call, f.user, f.id, f.state = nil, nil, nil, "", "", selection.State{}
-	f.choice, f.shadows, f.later = Choice{}, false, false
+	f.choice = Choice{}
 	f.waiting.Store(0)
-	f.left.Store(0)
 	fanouts.Put(f)
 }
 
@@ -241,7 +254,6 @@ func (f *fanout) said(shadows bool) []selection.Prediction {
 // finish answers the outer call with what has come; last is the call that was complete last of those that are to answer.
 func (f *fanout) finish(last *ask) {
 	c := f.call
-	f.later = f.shadows && f.left.Load() > 1 && c.verdict == nil // 1 is the last one's own
 	c.Err = nil
 	c.Outputs = c.Outputs[:0]
 	c.Alone = last.Alone
@@ -259,7 +271,10 @@ func (f *fanout) finish(last *ask) {
 		f.judge()
 		return
 	}
-	f.remember(!f.later)
+	if f.untold.Load() > 1 { // shadows are still at it, and feedback may come before they are done
+		f.remember(false)
+	}
+	f.tell()
 	c.Owner.Complete(&c.Request)
 }
 

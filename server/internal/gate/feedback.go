@@ -76,8 +76,11 @@ const learnTimeout = 5 * time.Second
 
 // canonical is an id as it is compared: a JSON text in one of its many forms ("a", "\u0061") is one id, whatever door and client it came by.
 func canonical(id []byte) string {
+	if bytes.IndexByte(id, '\\') < 0 {
+		return string(id)
+	}
 	var text string
-	if bytes.IndexByte(id, '\\') < 0 || json.Unmarshal(id, &text) != nil {
+	if json.Unmarshal(id, &text) != nil {
 		return string(id)
 	}
 	return string(shiva.AppendString(nil, text))

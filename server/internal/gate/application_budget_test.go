@@ -1,0 +1,43 @@
+//go:build !race && !invariants
+
+package gate
+
+import (
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// TestApplicationAllocations bounds what an application adds to a request.
+func TestApplicationAllocations(t *testing.T) {
+	h := newHouse(t)
+	for _, name := range []string{"a", "b", "c"} {
+		h.instant(name)
+	}
+	h.app(apps.Definition{Name: "one", Models: []apps.Link{"a"}})
+	h.app(apps.Definition{Name: "vote", Models: []apps.Link{"a", "b", "c"}, Policy: "ensemble"})
+	c := &asker{}
+	x := []tensor.Tensor{row()}
+	count := func(route string) float64 {
+		return testing.AllocsPerRun(200, func() {
+			c.done = make(chan struct{})
+			if err := h.Open(&c.Call, route, x, &Params{Now: time.Now()}); err != nil {
+				t.Fatal(err)
+			}
+			c.Owner = c
+			h.Submit(&c.Request)
+			<-c.done
+			c.Close()
+		})
+	}
+	model := count("a")
+	for route, most := range map[string]float64{"one": 6, "vote": 7 + 2*model} {
+		if n := count(route) - model; n > most {
+			t.Errorf("%s makes %v allocations more than its model, want at most %v", route, n, most)
+		} else {
+			t.Logf("%s makes %v allocations more than its model's %v", route, n, model)
+		}
+	}
+}

@@ -1,0 +1,310 @@
+package gate
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/server/selection"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// shaped serves a model that takes one input of a width and gives these labels, a row each time.
+func (h *house) shaped(name, input string, width int, outputs ...string) *scheduler.Replica {
+	h.t.Helper()
+	spec := scheduler.Spec{Inputs: []tensor.Spec{{Name: input, DType: tensor.Float32, Shape: tensor.Shape{-1, width}}}}
+	for _, o := range outputs {
+		spec.Outputs = append(spec.Outputs, tensor.Spec{Name: o, DType: tensor.Int64, Shape: tensor.Shape{-1}})
+	}
+	w := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+		var out []tensor.Tensor
+		for i := range outputs {
+			values := make([]int64, b.Rows)
+			for r := range values {
+				values[r] = int64(width + i)
+			}
+			t, err := tensor.FromSlice(tensor.Shape{b.Rows}, values)
+			if err != nil {
+				return err
+			}
+			out = append(out, t)
+		}
+		b.Complete(out, nil)
+		return nil
+	})
+	r, err := h.sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"}, spec, w, scheduler.ReplicaOptions{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return r
+}
+
+// pooled is a row in memory of the pool, whose reference is the caller's.
+func (h *house) pooled() tensor.Tensor {
+	h.t.Helper()
+	buf, err := h.pool.Get(8)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{2}, Data: buf.Bytes(), Buf: buf}
+}
+
+// What was opened before the last application went is answered all the same.
+func TestApplicationGoesWhileACallIsOpen(t *testing.T) {
+	h := newHouse(t)
+	h.model("a", "1", 1, time.Microsecond)
+	h.app(apps.Definition{Name: "app", Models: []apps.Link{"a"}})
+	if got := h.ask("app", Params{ID: []byte(`1`)}); !strings.HasPrefix(got, "1 by a/1") {
+		t.Fatal(got)
+	}
+	var open []*asker
+	for _, route := range []string{"app", "app/update"} {
+		c := &asker{done: make(chan struct{})}
+		if err := h.Open(&c.Call, route, []tensor.Tensor{row()}, &Params{Now: time.Now(), Forward: []byte(`{"label":1}`)}); err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, c)
+	}
+	byID := &asker{done: make(chan struct{})}
+	if err := h.Open(&byID.Call, "app/update", nil, &Params{Now: time.Now(), ID: []byte(`1`), Forward: []byte(`{"label":1}`)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.reg.Delete(t.Context(), "app"); err != nil {
+		t.Fatal(err)
+	}
+	if len(h.routes.Load().apps) > 0 {
+		t.Fatal("the application is still there")
+	}
+	for _, c := range append(open, byID) {
+		c.Owner = c
+		h.Submit(&c.Request)
+		<-c.done
+		if c.Err != nil {
+			t.Error(c.Err)
+		}
+		c.Close()
+	}
+}
+
+// A client that goes between opening and submitting leaves nothing behind: not its shadows' inputs, nor the tensors of its feedback.
+func TestCallsThatAreNeverSubmitted(t *testing.T) {
+	h := newHouse(t)
+	h.model("a", "1", 1, time.Microsecond)
+	h.model("b", "1", 1, time.Microsecond)
+	h.app(apps.Definition{Name: "app", Models: []apps.Link{"a", "b"}, Policy: "shadow", Params: map[string]any{"model": "a"}})
+	h.ask("app", Params{ID: []byte(`1`)})
+	for range 3 {
+		for _, p := range []Params{{}, {ID: []byte(`1`), Forward: nil}} {
+			x := h.pooled()
+			c := &asker{}
+			route := "app"
+			if p.ID != nil {
+				route = "app/update"
+			}
+			p.Now = time.Now()
+			if err := h.Open(&c.Call, route, []tensor.Tensor{x}, &p); err != nil {
+				t.Fatal(err)
+			}
+			h.Cancel(&c.Call)
+			c.Close()
+			x.Release()
+		}
+	}
+}
+
+// Models of one application may want other things. Those that do not take the question are named, with the reason, and the others answer.
+func TestModelsOfDifferentForms(t *testing.T) {
+	h := newHouse(t)
+	h.shaped("a", "x", 2, "label")
+	h.shaped("b", "y", 3, "label")
+	h.app(apps.Definition{Name: "app", Models: []apps.Link{"a", "b"}, Policy: "ensemble"})
+	three, err := tensor.FromSlice(tensor.Shape{3}, []float32{1, 2, 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.expect(h.ask("app", Params{}), "2 by a/1 for app, confidence 0.5, missing [b/1]")
+	h.expect(h.ask("app", Params{}, three), "3 by b/1 for app, confidence 0.5, missing [a/1]")
+	h.expect(h.ask("app", Params{}, row(), row()), `error invalid input: expected 1 tensors ("x" float32 [-1, 2]), got 2`)
+
+	c := &asker{done: make(chan struct{})}
+	if err := h.Open(&c.Call, "app", []tensor.Tensor{row()}, &Params{Now: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	c.Owner = c
+	h.Submit(&c.Request)
+	<-c.done
+	h.expect(c.Choice.Because(), `b/1: invalid input: input "y": expected float32 [-1, 3] (-1: any size) or one row [3], got float32 [2]`)
+	c.Close()
+}
+
+// The default stands in for models that could not answer, also when the policy cannot choose without those that are away; and for no request that
+// is at fault itself.
+func TestWhatTheDefaultStandsInFor(t *testing.T) {
+	for err, want := range map[error]bool{
+		scheduler.ErrDeadlineExceeded: true, scheduler.ErrOverloaded: true, scheduler.ErrUnavailable: true,
+		scheduler.ErrContainerFailed: true, scheduler.ErrContainerLost: true,
+		scheduler.ErrInvalidInput: false, scheduler.ErrTooLarge: false, scheduler.ErrNotFound: false, scheduler.ErrCanceled: false,
+		scheduler.ErrDraining: false, ErrInternal: false, errors.New("odd"): false,
+	} {
+		if replaceable(err) != want {
+			t.Errorf("%v: expected %t", err, want)
+		}
+	}
+	h := newHouse(t)
+	a := h.shaped("a", "x", 2, "label")
+	h.shaped("b", "x", 2, "label")
+	fallback := json.RawMessage(`{"label":-1}`)
+	h.app(apps.Definition{Name: "named", Models: []apps.Link{"a", "b"}, Params: map[string]any{"model": "a"}, Default: fallback})
+	h.app(apps.Definition{Name: "strict", Models: []apps.Link{"a", "b"}, Params: map[string]any{"model": "a"}})
+	h.app(apps.Definition{Name: "alone", Models: []apps.Link{"a"}, Default: fallback})
+	h.app(apps.Definition{Name: "both", Models: []apps.Link{"a", "b"}, Policy: "ensemble", Default: fallback})
+	h.expect(h.ask("named", Params{}), "2 by a/1")
+	h.expect(h.ask("named", Params{}, row(), row()), "error invalid input")
+	a.Remove(errors.New("gone"))
+	for _, app := range []string{"named", "alone"} {
+		h.expect(h.ask(app, Params{}), "-1 by a/1 for "+app+", confidence 0, missing [a/1], default: no live replica of a/1")
+	}
+	h.expect(h.ask("strict", Params{}), "error")
+	h.expect(h.ask("both", Params{}), "2 by b/1 for both, confidence 1")
+}
+
+// Where the time went is said as far as it is known.
+func TestStage(t *testing.T) {
+	ms := time.Millisecond
+	for want, got := range map[string]string{
+		"2ms in the queue, 30ms in the container":        stage(scheduler.Timing{Queue: 2 * ms, Exec: 30 * ms}, 33*ms),
+		"2ms in the queue, 48ms in the container so far": stage(scheduler.Timing{Queue: 2 * ms}, 50*ms),
+		"after 50ms": stage(scheduler.Timing{}, 50*ms),
+	} {
+		if got != want {
+			t.Errorf("got %q, expected %q", got, want)
+		}
+	}
+}
+
+// Without an SLO, and without a deadline of the request's, all models of it have that of the first that is asked.
+func TestOneDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t)
+		h.model("brief", "1", 1, time.Hour)
+		h.model("a", "1", 1, time.Microsecond)
+		h.app(apps.Definition{Name: "app", Models: []apps.Link{"brief", "a"}, Policy: "ensemble", Params: map[string]any{"weights": map[string]any{"brief": 3, "a": 1}}})
+		begin := time.Now()
+		h.expect(h.ask("app", Params{}), "1 by a/1 for app, confidence 0.25, missing [brief/1]")
+		if took := time.Since(begin); took != time.Second {
+			t.Errorf("answered after %v, expected the 1s of the model asked first", took)
+		}
+		time.Sleep(2 * time.Hour)
+	})
+}
+
+// A panic over what was said, or over feedback, is the answer to that request and no more.
+func TestPanicsCostOneRequest(t *testing.T) {
+	h := newHouse(t)
+	h.model("a", "1", 1, time.Microsecond)
+	h.app(apps.Definition{Name: "app", Models: []apps.Link{"a"}, Default: json.RawMessage(`{"label":0}`)})
+	broken := &apps.App{Definition: apps.Definition{Name: "app"}, Selection: new(selection.Policy)}
+	c := &asker{done: make(chan struct{})}
+	if err := h.Open(&c.Call, "app", []tensor.Tensor{row()}, &Params{Now: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	app := *c.fanout.app
+	app.App = broken
+	c.fanout.app = &app
+	c.Owner = c
+	h.Submit(&c.Request)
+	<-c.done
+	if !errors.Is(c.Err, ErrInternal) || len(c.Outputs) > 0 {
+		t.Errorf("got %v, %d outputs", c.Err, len(c.Outputs))
+	}
+	c.Close()
+	if reply, err := h.learned(&verdict{app: &app}, nil); reply != nil || !errors.Is(err, ErrInternal) && !errors.Is(err, scheduler.ErrInvalidInput) {
+		t.Errorf("feedback: %s, %v", reply, err)
+	}
+	h.expect(h.ask("app", Params{}), "1 by a/1")
+}
+
+// Feedback about what was said before a model joined is learned beside what is known of that model.
+func TestFeedbackAfterAModelJoined(t *testing.T) {
+	h := newHouse(t)
+	h.model("a", "1", 1, time.Microsecond)
+	h.model("b", "1", 2, time.Microsecond)
+	d := apps.Definition{Name: "app", Models: []apps.Link{"a"}, Policy: "exp4"}
+	h.app(d)
+	h.ask("app", Params{ID: []byte(`"early"`)})
+	d.Models = append(d.Models, "b")
+	h.app(d)
+	h.ask("app", Params{ID: []byte(`"late"`)})
+	h.expect(h.feedback("app", Params{ID: []byte(`"late"`), Forward: []byte(`{"label":1}`)}), `"rounds":1`)
+	h.expect(h.feedback("app", Params{ID: []byte(`"e\u0061rly"`), Forward: []byte(`{"label":1}`)}), `"rounds":2`)
+	learned, _, err := h.reg.Learned(h.reg.App("app"), 10)
+	if err != nil || len(learned) != 1 || len(learned[0].State.Models) != 2 || learned[0].State.Models[1].Count != 1 {
+		t.Errorf("learned %+v, %v", learned, err)
+	}
+}
+
+// Requests to an application are counted once, by its name, and feedback with what has no model.
+func TestApplicationsAreCountedByTheirName(t *testing.T) {
+	h := newHouse(t)
+	h.model("a", "1", 1, time.Microsecond)
+	h.app(apps.Definition{Name: "app", Models: []apps.Link{"a"}})
+	for _, tc := range []struct {
+		route string
+		want  *metrics.Model
+	}{{"app", h.metrics.Model("app", "")}, {"a", h.metrics.Model("a", "1")}, {"app/update", nil}} {
+		var c Call
+		if c.Counted() != nil {
+			t.Error("a call that is not open is counted")
+		}
+		if err := h.Open(&c, tc.route, []tensor.Tensor{row()}, &Params{Now: time.Now(), Forward: []byte(`{"label":1}`)}); err != nil {
+			t.Fatal(err)
+		}
+		if c.Counted() != tc.want {
+			t.Errorf("%s is counted with %p, expected %p", tc.route, c.Counted(), tc.want)
+		}
+		c.Close()
+	}
+}
+
+// Whoever asks what there is finds the applications too.
+func TestApplicationsAreShown(t *testing.T) {
+	h := newHouse(t)
+	h.model("digits", "1", 1, time.Microsecond)
+	h.model("other", "1", 1, time.Microsecond)
+	h.app(apps.Definition{Name: "letters", Models: []apps.Link{"digits", "other/1"}, Policy: "exp3"})
+	h.app(apps.Definition{Name: "digits", Models: []apps.Link{"digits/1"}})
+	h.app(apps.Definition{Name: "empty", Models: []apps.Link{"absent"}})
+
+	show := func(route string) string {
+		answer, ok, err := h.Control(route)
+		if err != nil || !ok {
+			return fmt.Sprint(ok, " ", err)
+		}
+		return string(answer)
+	}
+	h.expect(show("!models"), `"applications":[{"name":"digits","policy":"single","ready":true,"models":["digits/1"]},`+
+		`{"name":"empty","policy":"single","ready":false,"models":[]},{"name":"letters","policy":"exp3","ready":true,"models":["digits/1","other/1"]}]`)
+	h.expect(show("v2/models/letters"), `{"name":"letters","versions":[],"platform":"application","inputs":[{"name":"x"`)
+	h.expect(show("v2/models/letters/ready"), `{"name":"letters","ready":true}`)
+	h.expect(show("v2/models/empty/ready"), `application "empty" links to ["absent"]`)
+	h.expect(show("v2/models/letters/versions/1"), `"letters" is an application, which has no versions`)
+
+	h.expect(h.ask("lettres", Params{}), `no model or application "lettres"; nearest: "letters"`)
+	h.expect(h.ask("zzzzzz", Params{}), `registered: digits, empty, letters, other`)
+	h.expect(h.ask("letters/1", Params{}), `"letters" is an application, which has no versions, and version "1" was asked for`)
+	h.expect(h.ask("v2/models/letters/versions/1/infer", Params{}), `under application "letters" there are infer and ready`)
+	// An application may have the name of its model, whose versions are then as they were.
+	h.expect(h.ask("digits", Params{}), "1 by digits/1 for digits")
+	h.expect(h.ask("digits", Params{Version: "1"}), "1 by digits/1")
+	if got := h.ask("digits", Params{Version: "1"}); strings.Contains(got, "for digits") {
+		t.Errorf("version 1 of the model was asked for: %s", got)
+	}
+	h.expect(h.ask("digits/1", Params{}), "1 by digits/1")
+}

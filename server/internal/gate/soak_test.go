@@ -1,0 +1,159 @@
+package gate
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A counted is a call that counts its answers.
+type counted struct {
+	Call
+	answers atomic.Int32
+	done    chan struct{}
+}
+
+func (c *counted) Complete(*scheduler.Request) {
+	if c.answers.Add(1) == 1 {
+		close(c.done)
+	}
+}
+
+// TestApplicationsUnderChange: requests with deadlines, cancels and feedback to applications of all kinds, while models come and go, definitions
+// change and vanish, and caches are switched on and off. Every call is answered once, and no memory stays out.
+func TestApplicationsUnderChange(t *testing.T) {
+	const clients, each = 8, 250
+	var caching atomic.Bool
+	h := newHouse(t)
+	base := h.options
+	h.options = func(name string) ModelOptions {
+		o := base(name)
+		if caching.Load() {
+			o.CacheBytes = 64 << 10
+		}
+		return o
+	}
+	definitions := []apps.Definition{
+		{Name: "vote", Models: []apps.Link{"a", "b", "c"}, Policy: "ensemble", Default: json.RawMessage(`{"label":-1}`)},
+		{Name: "exp3", Models: []apps.Link{"a", "b/*", "c"}, Policy: "exp3"},
+		{Name: "exp4", Models: []apps.Link{"a/*", "b"}, Policy: "exp4", SLO: apps.Duration(5 * time.Millisecond), Default: json.RawMessage(`{"label":-1}`)},
+		{Name: "shadow", Models: []apps.Link{"a/1", "b/1", "c/1"}, Policy: "shadow", Params: map[string]any{"model": "a/1"}},
+	}
+	for _, d := range definitions {
+		h.app(d)
+	}
+
+	stop := make(chan struct{})
+	var changes, requests sync.WaitGroup
+	churn := func(seed uint64, change func(r *rand.Rand)) {
+		changes.Go(func() {
+			r := rand.New(rand.NewPCG(seed, 1))
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					change(r)
+				}
+			}
+		})
+	}
+	for i, name := range []string{"a", "b", "c"} {
+		live := []*scheduler.Replica{h.replica(name, "1", int64(i), time.Millisecond)}
+		churn(uint64(i), func(r *rand.Rand) {
+			if len(live) > 0 && r.IntN(3) == 0 {
+				at := r.IntN(len(live))
+				live[at].Remove(errors.New("gone"))
+				live = slices.Delete(live, at, at+1)
+			} else if len(live) < 3 {
+				live = append(live, h.replica(name, fmt.Sprint(1+r.IntN(2)), int64(i), time.Duration(r.IntN(2000))*time.Microsecond))
+			}
+			time.Sleep(time.Duration(r.IntN(3)) * time.Millisecond)
+		})
+	}
+	churn(10, func(r *rand.Rand) {
+		d := definitions[r.IntN(len(definitions))]
+		var err error
+		switch r.IntN(8) {
+		case 0:
+			if err = h.reg.Delete(t.Context(), d.Name); errors.Is(err, scheduler.ErrNotFound) {
+				err = nil
+			}
+		case 1, 2, 3:
+			d.Models = d.Models[:1+r.IntN(len(d.Models))]
+			_, err = h.reg.Put(t.Context(), d)
+		default:
+			_, err = h.reg.Put(t.Context(), d)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Duration(r.IntN(2)) * time.Millisecond)
+	})
+	churn(11, func(r *rand.Rand) {
+		caching.Store(r.IntN(2) == 0)
+		h.OptionsChanged()
+		time.Sleep(time.Millisecond)
+	})
+
+	var answered, refused, learned atomic.Int32
+	for client := range clients {
+		requests.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(client), 2))
+			for i := range each {
+				app := definitions[r.IntN(len(definitions))].Name
+				p := Params{Now: time.Now(), Timeout: time.Duration(1+r.IntN(8000)) * time.Microsecond, Source: uint64(client), User: fmt.Sprint(r.IntN(3))}
+				if r.IntN(2) == 0 {
+					p.ID = fmt.Appendf(nil, "%d", r.IntN(50)) // used again by others
+				}
+				in := []tensor.Tensor{h.pooled()}
+				in[0].Data[0] = byte(i % 4)
+				if r.IntN(4) == 0 {
+					app += "/update"
+					p.Forward = []byte(`{"losses":{"a/1":0.5,"b/1":0,"c/1":1}}`)
+				}
+				c := &counted{done: make(chan struct{})}
+				if err := h.Open(&c.Call, app, in, &p); err != nil {
+					refused.Add(1)
+					time.Sleep(200 * time.Microsecond) // while what is missing comes back
+				} else if r.IntN(10) > 0 { // else it is never submitted
+					c.Owner = c
+					h.Submit(&c.Request)
+					if r.IntN(4) == 0 {
+						h.Cancel(&c.Call)
+					}
+					<-c.done
+					if c.Err == nil {
+						if c.Reply != nil {
+							learned.Add(1)
+						} else if answered.Add(1); c.Choice == nil || len(c.Outputs) != 1 || c.Outputs[0].Rows() != 1 {
+							t.Errorf("answered with %d outputs, choice %+v", len(c.Outputs), c.Choice)
+						}
+					}
+					if n := c.answers.Load(); n != 1 {
+						t.Errorf("answered %d times", n)
+					}
+				}
+				c.Close()
+				in[0].Release()
+			}
+		})
+	}
+	requests.Wait()
+	close(stop)
+	changes.Wait()
+	t.Logf("%d answered, %d refused when they were opened, %d learned, of %d", answered.Load(), refused.Load(), learned.Load(), clients*each)
+	if answered.Load() == 0 || learned.Load() == 0 {
+		t.Error("nothing was answered, or nothing learned")
+	}
+}
