@@ -33,7 +33,8 @@ type Config struct {
 	// WriteTimeout ends a session whose container takes not one byte for this long while something is due to it.
 	// Default 10 s.
 	WriteTimeout time.Duration
-	// Admit refuses a registration by its error, which the container is told; nil admits all. It is called on the
+	// Admit refuses a registration by its error, which the container is told if its generation has words for that, and the
+	// log in any case; nil admits all. It is called on the
 	// session's goroutine.
 	Admit func(scheduler.ModelID) error
 	// Name is how the server calls itself in welcome. Default "shivad".

@@ -106,6 +106,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		Pool:    s.pool,
 		Version: Version,
 		Metrics: s.metrics,
+		Log:     log,
 		Ready: func() (bool, string) {
 			r := s.readiness()
 			return r.Ready, r.Reason

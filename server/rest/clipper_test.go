@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/apps"
@@ -99,6 +100,8 @@ func TestClipper(t *testing.T) {
 		{"/sum/predict", `{"input":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`, `400`},
 		{"/app/update", `{"uid":"7","input":[1,2,3]}`, `400 {"error":"invalid input: feedback: expected one of`},
 		{"/app/update", `{"id":"lost","label":1}`, `404 {"error":"no such model: feedback for application \"app\": this server knows no request`},
+		{"/app/update", `{"id":17,"label":1}`, `404 {"error":"no such model: feedback for application \"app\": this server knows no request with id 17 of`},
+		{"/app/update", `{"id":[17],"label":1}`, `400 {"error":"invalid input: id: expected a text or a number, got [17]`},
 		{"/sum/update", `{"input":[1,2,3],"label":6}`, `404 {"error":"no such model: \"sum\" is a model and not an application`},
 	} {
 		a := r.ask("POST", tc.path, tc.body)
@@ -143,6 +146,76 @@ func TestFeedbackByID(t *testing.T) {
 	for i, want := range []string{`{"application":"app","learned":true,"rounds":1}`, `{"application":"app","learned":false,"rounds":1}`} {
 		if a := r.ask("POST", "/app/update", `{"id":"q1","user":"u","label":6}`); strings.TrimSpace(string(a.body)) != want {
 			t.Errorf("feedback %d: %s, expected %s", i, a.body, want)
+		}
+	}
+}
+
+// TestModelsWithOtherOutputs: the models of an application need not give the same outputs. Each answer has those of the model that gave it; one
+// that was asked for and is not among them is an error of this request.
+func TestModelsWithOtherOutputs(t *testing.T) {
+	r := newRig(t, nil)
+	ios := func(names ...string) (specs []tensor.Spec) {
+		for _, n := range names {
+			specs = append(specs, tensor.Spec{Name: n, DType: tensor.Float64, Shape: tensor.Shape{-1}})
+		}
+		return specs
+	}
+	in := []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}}
+	r.model("two", scheduler.Spec{Inputs: in, Outputs: ios("y", "z")}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+		y, err := tensor.FromSlice(tensor.Shape{b.Rows}, make([]float64, b.Rows))
+		b.Complete([]tensor.Tensor{y, y}, nil)
+		return err
+	}))
+	r.model("one", scheduler.Spec{Inputs: in, Outputs: ios("sum")}, scheduler.WorkerFunc(sum))
+	r.applications(apps.Definition{Name: "app", Models: []apps.Link{"two", "one"}, Policy: "split", Params: map[string]any{"weights": map[string]any{"one": 1, "two": 1}}})
+	seen := map[string]bool{}
+	for user := 0; len(seen) < 2 && user < 1000; user++ {
+		body := fmt.Sprintf(`{"parameters":{"user":"%d"},"inputs":[{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}]}`, user)
+		a := r.ask("POST", "/v2/models/app/infer", body)
+		got := strings.TrimSpace(string(a.body))
+		seen[got] = true
+		named := r.ask("POST", "/v2/models/app/infer", strings.Replace(body, `"inputs"`, `"outputs":[{"name":"z"}],"inputs"`, 1))
+		if strings.Contains(got, `"one/1"`) && (named.status != 400 || !strings.Contains(string(named.body), `output \"z\" is not one of model \"one\"; it gives \"sum\"`)) {
+			t.Errorf("output z of the model without: %d %s", named.status, named.body)
+		}
+	}
+	for _, want := range []string{
+		`{"model_name":"app","model_version":"one/1","parameters":{"confidence":1},"outputs":[{"name":"sum","datatype":"FP64","shape":[1],"data":[6]}]}`,
+		`{"model_name":"app","model_version":"two/1","parameters":{"confidence":1},"outputs":[{"name":"y","datatype":"FP64","shape":[1],"data":[0]},{"name":"z","datatype":"FP64","shape":[1],"data":[0]}]}`,
+	} {
+		if !seen[want] {
+			t.Errorf("never answered %s, but %v", want, seen)
+		}
+	}
+}
+
+// TestApplicationsOverHTTP: what the protocol tells of models it tells of applications.
+func TestApplicationsOverHTTP(t *testing.T) {
+	r := newRig(t, nil)
+	r.model("sum", scheduler.Spec{
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}},
+		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float64, Shape: tensor.Shape{-1}}},
+	}, scheduler.WorkerFunc(sum))
+	r.applications(apps.Definition{Name: "app", Models: []apps.Link{"sum"}, Policy: "exp3", SLO: apps.Duration(1500 * time.Millisecond)})
+	for range 3 {
+		if a := r.ask("POST", "/v2/models/app/infer", `{"inputs":[{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}]}`); a.status != 200 {
+			t.Fatal(a.status, string(a.body))
+		}
+	}
+	for _, tc := range []struct{ method, path, want string }{
+		{"GET", "/v2/models/app", `{"name":"app","versions":[],"platform":"application","inputs":[{"name":"x","datatype":"FP64","shape":[-1,3]}]`},
+		{"GET", "/v2/models/app/ready", `200`},
+		{"GET", "/v2/models/app/config", `"parameters":{"deadline":{"string_value":"1.5s"},"models":{"string_value":"sum"},"policy":{"string_value":"exp3"}}`},
+		{"GET", "/v2/models/app/stats", `200 {"model_stats":[{"name":"app","version":"","last_inference":`},
+		{"GET", "/v2/models/app/stats", `"success":{"count":3,`},
+		{"GET", "/v2/models/sum/stats", `"success":{"count":0,`},
+		{"GET", "/v2/models/stats", `{"name":"app","version":""`},
+		{"POST", "/v2/repository/index", `{"name":"app","state":"READY","reason":""}`},
+		{"GET", "/v2/models/app/versions/1", `404 {"error":"no such model: \"app\" is an application, which has no versions, and version \"1\" was asked for"}`},
+	} {
+		a := r.ask(tc.method, tc.path, "")
+		if got := fmt.Sprint(a.status, " ", string(a.body)); !strings.Contains(got, tc.want) {
+			t.Errorf("%s: got %s, expected %s", tc.path, got, tc.want)
 		}
 	}
 }

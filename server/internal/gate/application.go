@@ -62,6 +62,7 @@ func (g *Gate) link(t *table) {
 		return
 	}
 	t.unread = !g.apps.Read()
+	before := g.routes.Load()
 	for _, defined := range g.apps.Apps() {
 		g.fanning.Store(true)
 		a := &application{App: defined, metrics: g.metrics.Model(defined.Name, "")}
@@ -76,6 +77,10 @@ func (g *Gate) link(t *table) {
 			}
 		}
 		t.apps[a.Name] = a
+		if t.versions[a.Name] != nil && !a.Only(a.Name) && before.apps[a.Name] == nil {
+			g.log.Warn("an application, made at another server perhaps, has the name of a model and does not link to just that: requests for the name go to the application",
+				"application", a.Name, "models", a.Models)
+		}
 		face := &Target{ID: scheduler.ModelID{Name: a.Name}, application: a, Metrics: a.metrics}
 		if len(a.targets) > 0 {
 			first := a.targets[0]

@@ -21,9 +21,10 @@ import (
 // A house is a gate with a scheduler and applications in memory.
 type house struct {
 	*Gate
-	t    testing.TB
-	reg  *apps.Registry
-	pool *tensor.Pool
+	t     testing.TB
+	reg   *apps.Registry
+	store state.Store
+	pool  *tensor.Pool
 }
 
 func newHouse(t testing.TB) *house {
@@ -51,6 +52,7 @@ func newHouse(t testing.TB) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
+	h.store = store
 	h.reg = apps.Open(apps.Config{Store: store, Changed: h.ApplicationsChanged, Models: func() []string { return h.routes.Load().names }})
 	h.AttachApplications(h.reg)
 	t.Cleanup(func() {

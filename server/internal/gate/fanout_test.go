@@ -1,9 +1,11 @@
 package gate
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -307,4 +309,46 @@ func TestApplicationsAreShown(t *testing.T) {
 		t.Errorf("version 1 of the model was asked for: %s", got)
 	}
 	h.expect(h.ask("digits/1", Params{}), "1 by digits/1")
+}
+
+// Another server does not know this one's models, and may give an application the name of one: the application has it, and the log says so once.
+func TestNameTakenAtAnotherServer(t *testing.T) {
+	h := newHouse(t)
+	var log bytes.Buffer
+	h.mu.Lock()
+	h.log = slog.New(slog.NewTextHandler(&log, nil))
+	h.mu.Unlock()
+	h.model("a", "1", 1, time.Microsecond)
+	h.model("b", "1", 2, time.Microsecond)
+	another := apps.Open(apps.Config{Store: h.store, Changed: func() {}, Models: func() []string { return nil }})
+	defer another.Close()
+	if _, err := another.Create(t.Context(), apps.Definition{Name: "a", Models: []apps.Link{"b"}}); err != nil {
+		t.Fatal(err)
+	}
+	for h.routes.Load().apps["a"] == nil {
+		time.Sleep(time.Millisecond)
+	}
+	h.OptionsChanged()
+	h.expect(h.ask("a", Params{}), "2 by b/1 for a")
+	h.expect(h.ask("a/1", Params{}), "1 by a/1")
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n := strings.Count(log.String(), "has the name of a model"); n != 1 {
+		t.Errorf("said %d times: %s", n, &log)
+	}
+}
+
+// While the store has not said which applications there are, a name that is unknown may be one of theirs: the client is to come again.
+func TestApplicationsThatAreNotKnownYet(t *testing.T) {
+	h := newHouse(t)
+	h.store.Close()
+	deaf := apps.Open(apps.Config{Store: h.store, Changed: func() {}, Models: func() []string { return nil }})
+	defer deaf.Close()
+	h.AttachApplications(deaf)
+	h.model("a", "1", 1, time.Microsecond)
+	h.expect(h.ask("a", Params{}), "1 by a/1")
+	err := h.Open(new(Call), "app", nil, &Params{})
+	if !errors.Is(err, scheduler.ErrUnavailable) || !strings.Contains(err.Error(), "the applications are not known yet") {
+		t.Errorf("got %v", err)
+	}
 }
