@@ -34,8 +34,7 @@ type Config struct {
 	// Default 10 s.
 	WriteTimeout time.Duration
 	// Admit refuses a registration by its error, which the container is told if its generation has words for that, and the
-	// log in any case; nil admits all. It is called on the
-	// session's goroutine.
+	// log in any case; nil admits all. It is called on the session's goroutine.
 	Admit func(scheduler.ModelID) error
 	// Name is how the server calls itself in welcome. Default "shivad".
 	Name string
