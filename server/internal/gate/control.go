@@ -127,9 +127,9 @@ func (g *Gate) Applications() []ApplicationStatus {
 	return out
 }
 
-// Versions are those of a model, the highest first; empty for an application, and for what there is not.
+// Versions are those of a model, the highest first; nil if there is no such model.
 func (g *Gate) Versions(name string) []string {
-	out := []string{}
+	var out []string
 	for _, t := range g.routes.Load().versions[name] {
 		out = append(out, t.ID.Version)
 	}

@@ -54,7 +54,7 @@ func (s *Service) Model(name, version string) (ModelMetadata, error) {
 	}
 	return ModelMetadata{
 		Name:       t.ID.Name,
-		Versions:   s.gate.Versions(name),
+		Versions:   append([]string{}, s.gate.Versions(name)...), // an application has none, which is a list too
 		Platform:   t.Spec.Platform,
 		Inputs:     metadata(t.Spec.Inputs),
 		Outputs:    metadata(t.Spec.Outputs),
