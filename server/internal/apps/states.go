@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"sync"
 
@@ -123,13 +124,8 @@ func same(s selection.State, models []selection.Model) bool {
 func (r *Registry) Learn(ctx context.Context, a *App, user, id string, models []selection.Model, said []selection.Prediction, outcome selection.Outcome) (s selection.State, applied bool, err error) {
 	_, err = r.cfg.Store.Update(ctx, PolicyKey(a.Name, user), id, func(old []byte) ([]byte, error) {
 		var err error
-		if s, err = a.restore(old, a.widened(old, models)); err != nil {
-			if s, err = a.restore(old, models); err != nil {
-				return nil, err
-			}
-		}
-		if s, err = a.Selection.Feedback(s, said, outcome); err != nil {
-			return nil, fmt.Errorf("%w: application %q: %w", scheduler.ErrInvalidInput, a.Name, err)
+		if s, err = r.teach(a, old, models, said, outcome); err != nil {
+			return nil, err
 		}
 		return json.Marshal(s)
 	})
@@ -138,6 +134,25 @@ func (r *Registry) Learn(ctx context.Context, a *App, user, id string, models []
 		return s, false, err
 	}
 	return s, err == nil, stored(err)
+}
+
+// teach gives the state after old. It runs in the store, on any goroutine and with its locks held: a panic is an error of this feedback and no more.
+func (r *Registry) teach(a *App, old []byte, models []selection.Model, said []selection.Prediction, outcome selection.Outcome) (s selection.State, err error) {
+	defer func() {
+		if what := recover(); what != nil {
+			r.cfg.Log.Error("panic over feedback", "application", a.Name, "panic", what, "stack", string(debug.Stack()))
+			err = fmt.Errorf("apps: panic over feedback for application %q: %v", a.Name, what)
+		}
+	}()
+	if s, err = a.restore(old, a.widened(old, models)); err != nil {
+		if s, err = a.restore(old, models); err != nil {
+			return s, err
+		}
+	}
+	if s, err = a.Selection.Feedback(s, said, outcome); err != nil {
+		return s, fmt.Errorf("%w: application %q: %w", scheduler.ErrInvalidInput, a.Name, err)
+	}
+	return s, nil
 }
 
 // A Learned is what a policy knows for one user.

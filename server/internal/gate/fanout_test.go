@@ -227,9 +227,12 @@ func TestPanicsCostOneRequest(t *testing.T) {
 		t.Errorf("got %v, %d outputs", c.Err, len(c.Outputs))
 	}
 	c.Close()
-	if reply, err := h.learned(&verdict{app: &app}, nil); reply != nil || !errors.Is(err, ErrInternal) && !errors.Is(err, scheduler.ErrInvalidInput) {
+	loss := 0.5
+	v := &verdict{Verdict: apps.Verdict{Loss: &loss}, app: &app}
+	if reply, err := h.learned(v, nil); reply != nil || StatusOf(err).Err != ErrInternal || !strings.Contains(err.Error(), "panic") {
 		t.Errorf("feedback: %s, %v", reply, err)
 	}
+	h.expect(h.ask("app/update", Params{Forward: []byte(`{"label":1}`)}), `"rounds":1`) // the store goes on
 	h.expect(h.ask("app", Params{}), "1 by a/1")
 }
 
