@@ -24,9 +24,19 @@ import (
 )
 
 // The Python peers: containers by the SDK and by the text of the old protocol, clients by the text of
-// Shiva's and by the reference implementation.
+// Shiva's, by the reference implementation, and the stock ones of the Predict Protocol.
 func TestE2EPython(t *testing.T) {
-	s := start(t, "[containers]\nlisten_v1b = \"127.0.0.1:0\"\nlisten_v2 = \"127.0.0.1:0\"\nlisten_v2a = \"127.0.0.1:0\"\n")
+	s := start(t, config(t, digits)+`
+[containers]
+listen_v1b = "127.0.0.1:0"
+listen_v2 = "127.0.0.1:0"
+listen_v2a = "127.0.0.1:0"
+
+# It shall be asked for what it cannot do in time, and the deadline shall pass.
+[model.stock_slow]
+strategy = "static"
+shed = false
+`)
 	cmd := exec.Command(python(t), "-m", "pytest", "-q", "-x", "server/e2e/python")
 	cmd.Env, cmd.Dir = s.env(), root(t)
 	out, err := cmd.CombinedOutput()

@@ -345,7 +345,7 @@ func TestOutputsBeyondJSON(t *testing.T) {
 	head := `{"inputs":[{"name":"input0","datatype":"FP32","shape":[1,4],"parameters":{"binary_data_size":16}}]}`
 	odd := string(memory([]float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.Copysign(0, -1))}))
 	length := "Inference-Header-Content-Length: " + strconv.Itoa(len(head))
-	want := strings.Replace(echoed(1, ""), "1,2,3,4.5", "null,null,null,-0", 1)
+	want := strings.Replace(echoed(1, ""), "1,2,3,4.5", "null,null,null,-0.0", 1)
 	if a := r.ask("POST", inferM, head+odd, length); a.status != 200 || string(a.body) != want {
 		t.Errorf("%v, want %s", a, want)
 	}

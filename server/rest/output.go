@@ -302,10 +302,14 @@ var writers = map[tensor.DType]func(b, v []byte) []byte{
 var host = binary.NativeEndian
 
 // appendFloat writes the shortest text that gives the same float of so many bits. JSON has neither NaN nor infinities: they
-// are null, as in JavaScript; in binary they travel as they are.
+// are null, as in JavaScript; in binary they travel as they are. Many clients read -0 as an integer, which has no sign, so that
+// it gets a fraction.
 func appendFloat(b []byte, f float64, bits int) []byte {
-	if math.IsNaN(f) || math.IsInf(f, 0) {
+	switch {
+	case math.IsNaN(f) || math.IsInf(f, 0):
 		return append(b, "null"...)
+	case f == 0 && math.Signbit(f):
+		return append(b, "-0.0"...)
 	}
 	format := byte('f')
 	if size := math.Abs(f); size != 0 && (size < 1e-6 || size >= 1e21) {

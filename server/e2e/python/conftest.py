@@ -1,7 +1,7 @@
 """The server under test, and the processes that the tests start beside it.
 
-SHIVA_TCP, SHIVA_CONTAINERS and SHIVA_ADMIN say where a running shivad listens; the Go test that starts one
-(server/e2e) sets them.
+SHIVA_TCP, SHIVA_REST, SHIVA_GRPC, SHIVA_CONTAINERS and SHIVA_ADMIN say where a running shivad listens; the Go test that
+starts one (server/e2e) sets them. It supervises a container in Go, of the model "digits".
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Server:
 
     def __init__(self) -> None:
         try:
-            self.tcp, self.containers, self.admin = (
-                os.environ[name] for name in ("SHIVA_TCP", "SHIVA_CONTAINERS", "SHIVA_ADMIN")
+            self.tcp, self.rest, self.grpc, self.containers, self.admin = (
+                os.environ["SHIVA_" + name] for name in ("TCP", "REST", "GRPC", "CONTAINERS", "ADMIN")
             )
         except KeyError as e:
             pytest.exit(f"{e} is not set: these tests are run by `make e2e`", returncode=2)

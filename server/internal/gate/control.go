@@ -24,7 +24,7 @@ func (g *Gate) Control(route string) (answer []byte, ok bool, err error) {
 	case shiva.ReadyNamespace, "v2/health/ready":
 		return object(g.readiness()), true, nil
 	case shiva.ServerNamespace, "v2", "v2/":
-		return object(serverMetadata{Name: "shivad", Version: g.version, Extensions: []string{}}), true, nil
+		return object(serverMetadata{Name: "shivad", Version: g.version, Extensions: extensions}), true, nil
 	case shiva.ModelsNamespace:
 		return object(struct {
 			Models       []ModelStatus       `json:"models"`
@@ -58,6 +58,10 @@ func (g *Gate) Control(route string) (answer []byte, ok bool, err error) {
 	}
 	return target.description, true, nil
 }
+
+// extensions are those of the Predict Protocol that a client has over Shiva, in the words of its metadata: the keys "parameters", "priority" and
+// "timeout_ms". The paths of the others are not routes.
+var extensions = []string{"parameters", "schedule_policy"}
 
 type serverMetadata struct {
 	Name       string   `json:"name"`

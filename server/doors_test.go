@@ -1,0 +1,630 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+
+	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A way is one of the ways in to a server, as a client of that wire knows it.
+type way struct {
+	name string
+	// ask asks a model for one tensor x and gives the one that is answered. A fault that the server reports is a
+	// *fault. timeout 0 means the model's.
+	ask func(ctx context.Context, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error)
+	// garbage sends what is no message, and gives the answer; nil where no such thing can be sent.
+	garbage func() error
+	// shows is what a row of the table of errors looks like on this wire.
+	shows func(condition) fault
+	// refuses has the datatypes that the wire cannot carry, with what the server says to them.
+	refuses map[tensor.DType]string
+}
+
+// A condition is a row of the table of errors: design section "Errors: one table, all doors".
+type condition struct {
+	kind      string // of Shiva
+	http      int
+	grpc      int
+	retryable bool
+}
+
+// A fault is an error as the wire shows it; fields that the wire does not have are zero.
+type fault struct {
+	kind      string
+	code      int
+	retryable bool
+	text      string // not compared
+}
+
+func (f *fault) Error() string {
+	return fmt.Sprintf("%q %d, retryable: %v: %s", f.kind, f.code, f.retryable, f.text)
+}
+
+// ways are all there are. Each asks over connections of its own.
+func ways(t *testing.T, s *Server) []way {
+	onlyBytes := "cannot be written as JSON"
+	onlyRaw := "travels in raw_input_contents only"
+	http := newHTTP(t, s.Addrs().REST)
+	rpc := newGRPC(t, s.Addrs().GRPC)
+	tcp := newTCP(t, s.Addrs().TCP)
+	ofGRPC := func(c condition) fault { return fault{kind: c.kind, code: c.grpc, retryable: c.retryable} }
+	// 429 and 503 say when to come again; the wire has no word for the other conditions.
+	ofHTTP := func(c condition) fault { return fault{code: c.http, retryable: c.http == 429 || c.http == 503} }
+	return []way{
+		{name: "tcp", ask: tcp.ask, garbage: tcp.garbage,
+			shows:   func(c condition) fault { return fault{kind: c.kind, code: c.http, retryable: c.retryable} },
+			refuses: map[tensor.DType]string{tensor.BFloat16: "expected bfloat16"}},
+		{name: "rest json", ask: http.askJSON, garbage: func() error { return http.garbage(`{"inputs":[`, "") }, shows: ofHTTP,
+			refuses: map[tensor.DType]string{tensor.LongDouble: "LONGDOUBLE " + onlyBytes, tensor.Complex64: "COMPLEX64 " + onlyBytes, tensor.Complex128: "COMPLEX128 " + onlyBytes}},
+		{name: "rest binary", ask: http.askBinary, garbage: func() error { return http.garbage(`{"inputs":[`, "11") }, shows: ofHTTP},
+		{name: "grpc raw", ask: rpc.askRaw, garbage: rpc.garbage, shows: ofGRPC},
+		{name: "grpc typed", ask: rpc.askTyped, garbage: rpc.garbage, shows: ofGRPC,
+			refuses: map[tensor.DType]string{tensor.Float16: "FP16 " + onlyRaw, tensor.BFloat16: "BF16 " + onlyRaw,
+				tensor.LongDouble: "LONGDOUBLE " + onlyRaw, tensor.Complex64: "COMPLEX64 " + onlyRaw, tensor.Complex128: "COMPLEX128 " + onlyRaw}},
+		{name: "library", ask: func(ctx context.Context, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error) {
+			return askLibrary(ctx, s, model, x, timeout)
+		}, shows: func(c condition) fault { return fault{kind: c.kind} }},
+	}
+}
+
+// tcpClient speaks Shiva.
+type tcpClient struct {
+	addr   string
+	client *shiva.Client
+}
+
+func newTCP(t *testing.T, addr net.Addr) *tcpClient {
+	t.Helper()
+	c, err := shiva.Dial(t.Context(), addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return &tcpClient{addr.String(), c}
+}
+
+func shivaFault(err error) error {
+	if remote, ok := errors.AsType[*shiva.RemoteError](err); ok {
+		return &fault{kind: remote.Type, code: remote.Code, retryable: remote.Retryable, text: remote.Message}
+	}
+	return err
+}
+
+func (c *tcpClient) ask(ctx context.Context, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error) {
+	metadata := map[string]any{}
+	if timeout > 0 {
+		metadata["timeout_ms"] = timeout.Seconds() * 1000
+	}
+	m := &shiva.Message{Namespace: model}
+	sent := x
+	switch x.DType {
+	case tensor.Bytes: // text is no tensor on this wire
+		texts, err := tensor.Strings(x)
+		if err != nil {
+			return x, err
+		}
+		if metadata["inputs"] = texts; len(x.Shape) == 0 {
+			metadata["inputs"] = texts[0]
+		}
+	case tensor.BFloat16: // nor is there any: float32 holds its values
+		var err error
+		if sent, err = tensor.Cast(x, tensor.Float32, nil); err != nil {
+			return x, err
+		}
+		fallthrough
+	default:
+		m.Tensors = []tensor.Tensor{sent}
+	}
+	var err error
+	if m.Metadata, err = json.Marshal(metadata); err != nil {
+		return x, err
+	}
+	a, err := c.client.Do(ctx, m)
+	if err != nil {
+		return x, shivaFault(err)
+	}
+	defer a.Release()
+	if x.DType == tensor.Bytes {
+		var said struct {
+			Output  *string
+			Outputs []string
+		}
+		if err := json.Unmarshal(a.Metadata, &said); err != nil {
+			return x, err
+		}
+		if said.Output != nil {
+			return tensor.FromStrings(tensor.Shape{}, []string{*said.Output})
+		}
+		return tensor.FromStrings(tensor.Shape{len(said.Outputs)}, said.Outputs)
+	}
+	if len(a.Tensors) != 1 {
+		return x, fmt.Errorf("%d tensors in the answer %s", len(a.Tensors), a.Metadata)
+	}
+	y := a.Tensors[0]
+	if x.DType == tensor.BFloat16 {
+		return tensor.Cast(y, tensor.BFloat16, nil)
+	}
+	return tensor.Tensor{DType: y.DType, Shape: slices.Clone(y.Shape), Data: bytes.Clone(y.Data)}, nil
+}
+
+// garbage sends bytes with another magic number.
+func (c *tcpClient) garbage() error { return c.send([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")) }
+
+// send sends bytes over a connection of their own, and gives the error that is answered.
+func (c *tcpClient) send(message []byte) error {
+	conn, err := net.Dial("tcp", c.addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := conn.Write(message); err != nil {
+		return err
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	decoder := shiva.NewDecoder(shiva.DecoderConfig{})
+	defer decoder.Close()
+	for b := make([]byte, 4096); ; {
+		n, err := conn.Read(b)
+		if err != nil {
+			return err
+		}
+		_, m, err := decoder.Push(b[:n])
+		if err != nil {
+			return err
+		}
+		if m == nil {
+			continue
+		}
+		defer m.Release()
+		var said shiva.RemoteError // its fields have the names of the metadata's
+		if err := json.Unmarshal(m.Metadata, &said); err != nil {
+			return err
+		}
+		return shivaFault(&said)
+	}
+}
+
+// httpClient speaks V2 over HTTP.
+type httpClient struct {
+	base   string
+	client http.Client
+}
+
+func newHTTP(t *testing.T, addr net.Addr) *httpClient {
+	c := &httpClient{base: "http://" + addr.String(), client: http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
+	t.Cleanup(c.client.CloseIdleConnections)
+	return c
+}
+
+// post asks, and gives the JSON of the answer and what follows it.
+func (c *httpClient) post(ctx context.Context, model string, head, data []byte) (answer, rest []byte, err error) {
+	q, err := http.NewRequestWithContext(ctx, "POST", c.base+"/v2/models/"+model+"/infer", bytes.NewReader(slices.Concat(head, data)))
+	if err != nil {
+		return nil, nil, err
+	}
+	if data != nil {
+		q.Header.Set("Inference-Header-Content-Length", strconv.Itoa(len(head)))
+	}
+	return c.do(q)
+}
+
+func (c *httpClient) do(q *http.Request) (answer, rest []byte, err error) {
+	resp, err := c.client.Do(q)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		var said struct{ Error string }
+		if err := json.Unmarshal(body, &said); err != nil || said.Error == "" {
+			return nil, nil, fmt.Errorf("%d with a body that is no error: %q", resp.StatusCode, body)
+		}
+		return nil, nil, &fault{code: resp.StatusCode, retryable: resp.Header.Get("Retry-After") != "", text: said.Error}
+	}
+	if n := resp.Header.Get("Inference-Header-Content-Length"); n != "" {
+		size, err := strconv.Atoi(n)
+		if err != nil || size > len(body) {
+			return nil, nil, fmt.Errorf("a head of %s bytes in a body of %d", n, len(body))
+		}
+		return body[:size], body[size:], nil
+	}
+	return body, nil, nil
+}
+
+// httpTensor is an input or output.
+type httpTensor struct {
+	Name       string         `json:"name"`
+	Datatype   string         `json:"datatype"`
+	Shape      []int          `json:"shape"`
+	Data       []any          `json:"data,omitempty"`
+	Parameters map[string]int `json:"parameters,omitempty"`
+}
+
+func (c *httpClient) infer(ctx context.Context, model string, in httpTensor, data []byte, timeout time.Duration) (out httpTensor, rest []byte, err error) {
+	parameters := map[string]any{"binary_data_output": data != nil}
+	if timeout > 0 {
+		parameters["timeout"] = timeout.Microseconds()
+	}
+	head, err := json.Marshal(map[string]any{"parameters": parameters, "inputs": []httpTensor{in}})
+	if err != nil {
+		return out, nil, err
+	}
+	text, rest, err := c.post(ctx, model, head, data)
+	if err != nil {
+		return out, nil, err
+	}
+	var answer struct{ Outputs []httpTensor }
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	if err := d.Decode(&answer); err != nil || len(answer.Outputs) != 1 {
+		return out, nil, fmt.Errorf("%d outputs in %s: %w", len(answer.Outputs), text, err)
+	}
+	return answer.Outputs[0], rest, nil
+}
+
+func (c *httpClient) askJSON(ctx context.Context, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error) {
+	in := httpTensor{Name: "x", Datatype: x.DType.V2(), Shape: x.Shape, Data: jsonValues(x)}
+	out, _, err := c.infer(ctx, model, in, nil, timeout)
+	if err != nil {
+		return x, err
+	}
+	d, _ := tensor.FromV2(out.Datatype)
+	data, err := fromDecimals(d, out.Data)
+	if err != nil {
+		return x, err
+	}
+	return tensor.New(d, out.Shape, data)
+}
+
+func (c *httpClient) askBinary(ctx context.Context, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error) {
+	in := httpTensor{Name: "x", Datatype: x.DType.V2(), Shape: x.Shape, Parameters: map[string]int{"binary_data_size": len(x.Data)}}
+	out, data, err := c.infer(ctx, model, in, x.Data, timeout)
+	if err != nil {
+		return x, err
+	}
+	if out.Parameters["binary_data_size"] != len(data) {
+		return x, fmt.Errorf("%d bytes follow, binary_data_size is %d", len(data), out.Parameters["binary_data_size"])
+	}
+	d, _ := tensor.FromV2(out.Datatype)
+	return tensor.New(d, out.Shape, data)
+}
+
+func (c *httpClient) garbage(body, head string) error {
+	q, err := http.NewRequest("POST", c.base+"/v2/models/m/infer", bytes.NewReader([]byte(body)))
+	if err != nil {
+		return err
+	}
+	if head != "" {
+		q.Header.Set("Inference-Header-Content-Length", head)
+	}
+	_, _, err = c.do(q)
+	return err
+}
+
+// jsonValues are a tensor's elements as a client would write them; what cannot be written is 0, which the server refuses by
+// the datatype.
+func jsonValues(x tensor.Tensor) []any {
+	count, _ := x.Shape.Elements()
+	values := make([]any, count)
+	size := x.DType.Size()
+	texts, _ := tensor.Strings(x)
+	for i := range values {
+		b := x.Data[min(i*size, len(x.Data)):]
+		switch x.DType {
+		case tensor.Bool:
+			values[i] = b[0] != 0
+		case tensor.Bytes:
+			values[i] = texts[i]
+		case tensor.Float16, tensor.BFloat16, tensor.Float32, tensor.Float64:
+			one, _ := tensor.New(x.DType, tensor.Shape{}, b[:size])
+			wide, err := tensor.Cast(one, tensor.Float64, nil)
+			if err != nil {
+				panic(err)
+			}
+			v := math.Float64frombits(binary.NativeEndian.Uint64(wide.Data))
+			values[i] = json.Number(strconv.FormatFloat(v, 'g', -1, 64))
+		case tensor.LongDouble, tensor.Complex64, tensor.Complex128:
+			values[i] = 0
+		default:
+			values[i] = json.Number(integer(x.DType, b))
+		}
+	}
+	return values
+}
+
+// integer is the first integer of b in decimal digits.
+func integer(d tensor.DType, b []byte) string {
+	switch d {
+	case tensor.Int8:
+		return strconv.Itoa(int(int8(b[0])))
+	case tensor.Uint8:
+		return strconv.Itoa(int(b[0]))
+	case tensor.Int16:
+		return strconv.Itoa(int(int16(binary.NativeEndian.Uint16(b))))
+	case tensor.Uint16:
+		return strconv.Itoa(int(binary.NativeEndian.Uint16(b)))
+	case tensor.Int32:
+		return strconv.Itoa(int(int32(binary.NativeEndian.Uint32(b))))
+	case tensor.Uint32:
+		return strconv.FormatUint(uint64(binary.NativeEndian.Uint32(b)), 10)
+	case tensor.Int64:
+		return strconv.FormatInt(int64(binary.NativeEndian.Uint64(b)), 10)
+	}
+	return strconv.FormatUint(binary.NativeEndian.Uint64(b), 10)
+}
+
+// fromDecimals is what a client makes of the numbers of an answer, read as exactly as they are written.
+func fromDecimals(d tensor.DType, values []any) (data []byte, err error) {
+	for _, v := range values {
+		switch v := v.(type) {
+		case bool:
+			data = append(data, map[bool]byte{true: 1}[v])
+		case string:
+			data = tensor.AppendElem(data, v)
+		case json.Number:
+			if data, err = appendNumber(data, d, string(v)); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, fmt.Errorf("%T %v among the data", v, v)
+		}
+	}
+	return data, nil
+}
+
+func appendNumber(data []byte, d tensor.DType, text string) ([]byte, error) {
+	bits := 8 * d.Size()
+	var v uint64
+	var err error
+	switch d {
+	case tensor.Float16, tensor.BFloat16, tensor.Float32, tensor.Float64:
+		var f float64
+		if f, err = strconv.ParseFloat(text, max(bits, 32)); err != nil {
+			return nil, err
+		}
+		one, _ := tensor.FromSlice(tensor.Shape{}, []float64{f})
+		if one, err = tensor.Cast(one, d, nil); err != nil {
+			return nil, err
+		}
+		return append(data, one.Data...), nil
+	case tensor.Int8, tensor.Int16, tensor.Int32, tensor.Int64:
+		var n int64
+		n, err = strconv.ParseInt(text, 10, bits)
+		v = uint64(n)
+	default:
+		v, err = strconv.ParseUint(text, 10, bits)
+	}
+	return append(data, binary.LittleEndian.AppendUint64(nil, v)[:d.Size()]...), err
+}
+
+// grpcClient speaks V2 over gRPC.
+type grpcClient struct {
+	conn   *grpc.ClientConn
+	client pb.GRPCInferenceServiceClient
+}
+
+func newGRPC(t *testing.T, addr net.Addr) *grpcClient {
+	t.Helper()
+	conn, err := grpc.NewClient(addr.String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30), grpc.MaxCallSendMsgSize(1<<30)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return &grpcClient{conn, pb.NewGRPCInferenceServiceClient(conn)}
+}
+
+func grpcFault(err error) error {
+	f := &fault{code: int(status.Code(err)), text: status.Convert(err).Message()}
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			f.kind, f.retryable = info.Reason, info.Metadata["retryable"] == "true"
+		}
+	}
+	return f
+}
+
+func grpcQuestion(model string, x tensor.Tensor, timeout time.Duration) *pb.ModelInferRequest {
+	in := &pb.ModelInferRequest_InferInputTensor{Name: "x", Datatype: x.DType.V2()}
+	for _, n := range x.Shape {
+		in.Shape = append(in.Shape, int64(n))
+	}
+	q := &pb.ModelInferRequest{ModelName: model, Inputs: []*pb.ModelInferRequest_InferInputTensor{in}}
+	if timeout > 0 {
+		q.Parameters = map[string]*pb.InferParameter{"timeout": {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: timeout.Microseconds()}}}
+	}
+	return q
+}
+
+func (c *grpcClient) askRaw(ctx context.Context, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error) {
+	q := grpcQuestion(model, x, timeout)
+	q.RawInputContents = [][]byte{x.Data}
+	a, err := c.client.ModelInfer(ctx, q)
+	if err != nil {
+		return x, grpcFault(err)
+	}
+	if len(a.Outputs) != 1 || len(a.RawOutputContents) != 1 || a.Outputs[0].Contents != nil {
+		return x, fmt.Errorf("%d outputs, %d of them raw", len(a.Outputs), len(a.RawOutputContents))
+	}
+	return grpcTensor(a.Outputs[0], a.RawOutputContents[0])
+}
+
+func (c *grpcClient) askTyped(ctx context.Context, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error) {
+	q := grpcQuestion(model, x, timeout)
+	q.Inputs[0].Contents = toContents(x)
+	a, err := c.client.ModelInfer(ctx, q)
+	if err != nil {
+		return x, grpcFault(err)
+	}
+	if len(a.Outputs) != 1 || len(a.RawOutputContents) != 0 {
+		return x, fmt.Errorf("%d outputs, %d of them raw", len(a.Outputs), len(a.RawOutputContents))
+	}
+	d, _ := tensor.FromV2(a.Outputs[0].Datatype)
+	return grpcTensor(a.Outputs[0], fromContents(d, a.Outputs[0].Contents))
+}
+
+func grpcTensor(out *pb.ModelInferResponse_InferOutputTensor, data []byte) (tensor.Tensor, error) {
+	d, _ := tensor.FromV2(out.Datatype)
+	shape := tensor.Shape{}
+	for _, n := range out.Shape {
+		shape = append(shape, int(n))
+	}
+	return tensor.New(d, shape, data)
+}
+
+// toContents lays elements out in the field that the protocol has for them; empty where it has none.
+func toContents(x tensor.Tensor) *pb.InferTensorContents {
+	c := &pb.InferTensorContents{}
+	size := max(x.DType.Size(), 1)
+	if x.DType == tensor.Bytes {
+		elements, _ := tensor.BytesElems(x)
+		c.BytesContents = elements
+		return c
+	}
+	for b := x.Data; len(b) >= size; b = b[size:] {
+		switch x.DType {
+		case tensor.Bool:
+			c.BoolContents = append(c.BoolContents, b[0] != 0)
+		case tensor.Int8:
+			c.IntContents = append(c.IntContents, int32(int8(b[0])))
+		case tensor.Int16:
+			c.IntContents = append(c.IntContents, int32(int16(binary.NativeEndian.Uint16(b))))
+		case tensor.Int32:
+			c.IntContents = append(c.IntContents, int32(binary.NativeEndian.Uint32(b)))
+		case tensor.Int64:
+			c.Int64Contents = append(c.Int64Contents, int64(binary.NativeEndian.Uint64(b)))
+		case tensor.Uint8:
+			c.UintContents = append(c.UintContents, uint32(b[0]))
+		case tensor.Uint16:
+			c.UintContents = append(c.UintContents, uint32(binary.NativeEndian.Uint16(b)))
+		case tensor.Uint32:
+			c.UintContents = append(c.UintContents, binary.NativeEndian.Uint32(b))
+		case tensor.Uint64:
+			c.Uint64Contents = append(c.Uint64Contents, binary.NativeEndian.Uint64(b))
+		case tensor.Float32:
+			c.Fp32Contents = append(c.Fp32Contents, math.Float32frombits(binary.NativeEndian.Uint32(b)))
+		case tensor.Float64:
+			c.Fp64Contents = append(c.Fp64Contents, math.Float64frombits(binary.NativeEndian.Uint64(b)))
+		}
+	}
+	return c
+}
+
+// fromContents takes them back from there; nil if one is beyond what d holds.
+func fromContents(d tensor.DType, c *pb.InferTensorContents) (data []byte) {
+	le := binary.LittleEndian
+	narrow := func(v uint64) { data = append(data, le.AppendUint64(nil, v)[:d.Size()]...) }
+	for _, v := range c.GetBoolContents() {
+		data = append(data, map[bool]byte{true: 1}[v])
+	}
+	beyond := 64 - 8*d.Size()
+	for _, v := range c.GetIntContents() {
+		if int64(v)<<beyond>>beyond != int64(v) {
+			return nil
+		}
+		narrow(uint64(v))
+	}
+	for _, v := range c.GetInt64Contents() {
+		narrow(uint64(v))
+	}
+	for _, v := range c.GetUintContents() {
+		if uint64(v)<<beyond>>beyond != uint64(v) {
+			return nil
+		}
+		narrow(uint64(v))
+	}
+	for _, v := range c.GetUint64Contents() {
+		narrow(v)
+	}
+	for _, v := range c.GetFp32Contents() {
+		narrow(uint64(math.Float32bits(v)))
+	}
+	for _, v := range c.GetFp64Contents() {
+		narrow(math.Float64bits(v))
+	}
+	for _, v := range c.GetBytesContents() {
+		data = tensor.AppendElem(data, v)
+	}
+	return data
+}
+
+// rawCodec sends and receives bytes as they are.
+type rawCodec struct{}
+
+func (rawCodec) Name() string { return "proto" }
+func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(v.([]byte))}, nil
+}
+func (rawCodec) Unmarshal(mem.BufferSlice, any) error { return nil }
+
+func (c *grpcClient) garbage() error {
+	return grpcFault(c.conn.Invoke(context.Background(), pb.GRPCInferenceService_ModelInfer_FullMethodName,
+		[]byte{1<<3 | 2, 200, 'x'}, new([]byte), grpc.ForceCodecV2(rawCodec{})))
+}
+
+// askLibrary asks as a program does that has the server inside: its rows have a batch dimension always.
+func askLibrary(ctx context.Context, s *Server, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error) {
+	m, ok := s.Scheduler().Model(scheduler.ModelID{Name: model, Version: "1"})
+	if !ok {
+		return x, fmt.Errorf("no model %q", model)
+	}
+	in := x
+	one := len(x.Shape) < len(m.Spec().Inputs[0].Shape)
+	if one {
+		in.Shape = append(tensor.Shape{1}, x.Shape...)
+	}
+	r := &scheduler.Request{Model: m, Inputs: []tensor.Tensor{in}, Rows: in.Shape[0]}
+	if timeout > 0 {
+		r.Deadline = time.Now().Add(timeout)
+	}
+	if err := s.Scheduler().Infer(ctx, r); err != nil {
+		return x, &fault{kind: gate.StatusOf(err).Type, text: err.Error()}
+	}
+	defer r.Outputs[0].Release()
+	y := tensor.Tensor{DType: r.Outputs[0].DType, Shape: slices.Clone(r.Outputs[0].Shape), Data: bytes.Clone(r.Outputs[0].Data)}
+	if one {
+		y.Shape = y.Shape[1:]
+	}
+	return y, nil
+}
+
+// join connects a container, over a socket, of a model of one input and output x.
+func join(t *testing.T, s *Server, model string, d tensor.DType, shape tensor.Shape, answer func(*containertest.Batch) containertest.Reply) *containertest.Container {
+	t.Helper()
+	x := []tensor.Spec{{Name: "x", DType: d, Shape: shape}}
+	c, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(), containertest.Model{Name: model, Version: "1", Inputs: x, Outputs: x, Answer: answer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	eventually(t, "the container to serve", func() bool { return s.serves(model, "1") == nil })
+	return c
+}

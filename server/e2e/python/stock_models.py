@@ -1,0 +1,37 @@
+"""The models that the test with the stock clients serves beside those of the SDK's and the supervised one in Go."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from shiva_container import DATATYPES, Request, Tensor, model, serve
+
+ECHOED = [name for name in DATATYPES if not name.startswith(("LONG", "COMPLEX"))]  # what the stock clients know
+
+for datatype in ECHOED:
+    tensors = [Tensor("x", datatype, [-1, -1])]
+    model(name=f"stock_{datatype.lower()}", inputs=tensors, outputs=tensors)(lambda x: x)
+
+
+@model(name="stock_told", inputs=[Tensor("x", "INT32", [-1])], outputs=[Tensor("told", "BYTES", [-1])], per_row=True)
+def told(x: Any, request: Request) -> Any:
+    """Says what it was told beside the rows."""
+    return json.dumps({"parameters": request.parameters, "priority": request.priority})
+
+
+@model(name="stock_fails", inputs=[Tensor("x", "INT32", [-1])], outputs=[Tensor("y", "INT32", [-1])])
+def fails(x: Any) -> Any:
+    raise ValueError("no such luck")
+
+
+@model(name="stock_slow", inputs=[Tensor("x", "FP32", [-1])], outputs=[Tensor("y", "FP32", [-1])])
+def slow(x: Any) -> Any:
+    """Takes as many seconds as the first row says."""
+    time.sleep(float(x[0]))
+    return x
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,554 @@
+"""The stock clients of Triton, over HTTP and gRPC, blocking and with asyncio, against models in Python and in Go.
+
+The server knows nothing of them. Every method that they have is called: the last test looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import functools
+import inspect
+import json
+import queue
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import stock_models
+import tritonclient.grpc as triton_grpc
+import tritonclient.grpc.aio as triton_grpc_aio
+import tritonclient.http as triton_http
+import tritonclient.http.aio as triton_http_aio
+from conftest import PATIENCE, Process, Server, Start, wait
+from tritonclient.grpc.auth import BasicAuth as GRPCBasicAuth
+from tritonclient.http.auth import BasicAuth as HTTPBasicAuth
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+BOTH_DOORS = [
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "schedule_policy",
+    "statistics",
+]
+DIGITS = "digits"
+"""The model in Go, whose process is the server's own."""
+
+used: dict[str, set[str]] = {}
+"""The methods of each client that were called."""
+
+
+class Stock:
+    """A client whose methods can be called alike, whether they wait or give something to await."""
+
+    def __init__(self, name: str, module: Any, address: str, run: Callable[[Any], Any]) -> None:
+        self.name, self.http = name, name.startswith("http")
+        self._run = run
+
+        async def made() -> Any:  # by asyncio's in a running loop
+            return module.InferenceServerClient(address)
+
+        self.client: Any = run(made()) if "aio" in name else module.InferenceServerClient(address)
+
+    def __getattr__(self, method: str) -> Any:
+        used.setdefault(self.name, set()).add(method)
+        call = getattr(self.client, method)
+
+        @functools.wraps(call)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            result = call(*args, **kwargs)
+            return self._run(result) if inspect.isawaitable(result) else result
+
+        return wrapped
+
+    def input(self, name: str, array: np.ndarray, **binary: bool) -> Any:
+        # Those of asyncio take their sibling's.
+        made = (triton_http if self.http else triton_grpc).InferInput(
+            name, list(array.shape), np_to_triton_dtype(array.dtype)
+        )
+        made.set_data_from_numpy(array, **binary)
+        return made
+
+    def output(self, name: str, **options: Any) -> Any:
+        return (triton_http if self.http else triton_grpc).InferRequestedOutput(name, **options)
+
+    def json(self, method: Any) -> Any:
+        """What a method answers, from gRPC too in the form of HTTP."""
+        return method() if self.http else method(as_json=True)
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    with asyncio.Runner() as runner:
+        yield runner.get_loop()
+
+
+@pytest.fixture(scope="module", params=["http", "grpc", "http aio", "grpc aio"])
+def stock(request: Any, server: Server, loop: asyncio.AbstractEventLoop) -> Iterator[Stock]:
+    modules = {"http": triton_http, "grpc": triton_grpc, "http aio": triton_http_aio, "grpc aio": triton_grpc_aio}
+    address = server.rest if request.param.startswith("http") else server.grpc
+    client = Stock(request.param, modules[request.param], address, loop.run_until_complete)
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def models(server: Server, start: Start) -> Process:
+    process = start("stock_models.py")
+    server.wait_ready(
+        DIGITS + "/1",
+        "stock_told/1",
+        "stock_fails/1",
+        "stock_slow/1",
+        *(f"stock_{name.lower()}/1" for name in stock_models.ECHOED),
+    )
+    return process
+
+
+@contextlib.contextmanager
+def refused(stock: Stock, http: int, grpc: str, *texts: str) -> Iterator[None]:
+    """The client raises what its users expect."""
+    with pytest.raises(InferenceServerException) as info:
+        yield
+    error = info.value
+    assert error.status() == (str(http) if stock.http else f"StatusCode.{grpc}"), error
+    for text in texts:
+        assert text in error.message(), error
+
+
+def array(name: str) -> np.ndarray:
+    """Rows of a datatype, the extremes among them."""
+    if name == "BYTES":
+        return np.array([[b"", b"a\x00b"], ["grün \U0001f600".encode(), b"x" * 70000]], dtype=object)
+    if name == "BOOL":
+        return np.array([[True, False], [False, True]])
+    if name == "BF16":
+        return np.array([[1.5, -0.0], [3.0e38, 1e-40]], dtype=ml_dtypes.bfloat16)
+    dtype = stock_models.DATATYPES[name]
+    if dtype.kind == "f":
+        limits = np.finfo(dtype)
+        return np.array([[-0.0, limits.smallest_subnormal], [limits.max, 1 / 3]], dtype=dtype)
+    integers = np.iinfo(dtype)
+    return np.array([[integers.min, integers.max], [1, 7]], dtype=dtype)
+
+
+def same(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and (a.tolist() if a.dtype == object else a.tobytes()) == (
+        b.tolist() if b.dtype == object else b.tobytes()
+    )
+
+
+def test_health(stock: Stock) -> None:
+    assert stock.is_server_live()
+    assert stock.is_server_ready()
+    assert stock.is_model_ready(DIGITS)
+    assert stock.is_model_ready(DIGITS, "1")
+    if stock.http:
+        assert not stock.is_model_ready("nope")
+    else:
+        with refused(stock, 404, "NOT_FOUND", "nope"):
+            stock.is_model_ready("nope")
+
+
+def test_server_metadata(stock: Stock) -> None:
+    said = stock.json(stock.get_server_metadata)
+    assert said["name"] == "shivad"
+    assert said["version"]
+    assert said["extensions"] == BOTH_DOORS + ["binary_tensor_data"] * stock.http
+    if not stock.http:
+        assert stock.get_server_metadata().name == "shivad"
+
+
+def test_model_metadata_and_config(stock: Stock) -> None:
+    options = {} if stock.http else {"as_json": True}
+    metadata = stock.get_model_metadata(DIGITS, "1", headers={"x-header": "1"}, **options)
+    assert metadata["platform"] == "go"
+    # Both clients give the shape as their JSON has it: numbers over HTTP, strings of int64 over gRPC.
+    assert [(t["name"], t["datatype"], [int(n) for n in t["shape"]]) for t in metadata["inputs"] + metadata["outputs"]] == [
+        ("image", "UINT8", [-1, 8, 8]),
+        ("scores", "FP32", [-1, 10]),
+        ("label", "INT64", [-1]),
+    ]
+    config = stock.get_model_config(DIGITS, **options)
+    config = config if stock.http else config["config"]
+    assert config["name"] == DIGITS
+    assert config["max_batch_size"] == 64
+    assert [(t["name"], t["data_type"], [int(n) for n in t["dims"]]) for t in config["input"]] == [
+        ("image", "TYPE_UINT8", [8, 8])
+    ]
+    assert int(config["dynamic_batching"]["priority_levels"]) == 10
+    with refused(stock, 404, "NOT_FOUND", "nope"):
+        stock.get_model_metadata("nope")
+    with refused(stock, 404, "NOT_FOUND", '"9"'):
+        stock.get_model_config(DIGITS, "9")
+
+
+@pytest.mark.parametrize("name", stock_models.ECHOED)
+def test_datatypes(stock: Stock, name: str) -> None:
+    sent = array(name)
+    model = f"stock_{name.lower()}"
+    for rows in (sent, sent[:1], np.concatenate([sent] * 100)):
+        answer = stock.infer(model, [stock.input("x", rows)], outputs=[stock.output("x")])
+        assert same(answer.as_numpy("x"), rows), answer.as_numpy("x")
+        assert same(stock.infer(model, [stock.input("x", rows)]).as_numpy("x"), rows)  # all outputs
+    if not stock.http:
+        return
+    if name == "BF16":  # this client sends no JSON of it, but can read it
+        answer = stock.infer(model, [stock.input("x", sent)], outputs=[stock.output("x", binary_data=False)])
+        assert same(answer.as_numpy("x"), sent)
+        return
+    for binary_in, binary_out in ((False, False), (False, True), (True, False)):
+        answer = stock.infer(
+            model, [stock.input("x", sent, binary_data=binary_in)], outputs=[stock.output("x", binary_data=binary_out)]
+        )
+        got = answer.as_numpy("x")
+        assert ("binary_data_size" in answer.get_output("x").get("parameters", {})) == binary_out
+        if name == "BYTES" and not binary_out:
+            sent = np.array([[text.decode() for text in row] for row in sent.tolist()], dtype=object)
+            got = np.array(got.tolist(), dtype=object)
+        assert same(got, sent), got
+        sent = array(name)
+
+
+def test_what_is_said_beside_the_tensors(stock: Stock) -> None:
+    x = np.array([1, 2], dtype=np.int32)
+    options: dict[str, Any] = {"query_params": {"a": "b"}} if stock.http else {"client_timeout": PATIENCE}
+    answer = stock.infer(
+        "stock_told",
+        [stock.input("x", x)],
+        model_version="1",
+        request_id="the id",
+        sequence_id=42,
+        sequence_start=True,
+        sequence_end=True,
+        priority=3,
+        timeout=int(PATIENCE * 1e6),
+        headers={"x-header": "with value"},
+        parameters={"text": "grün", "count": 7, "yes": True},
+        **options,
+    )
+    response = answer.get_response() if stock.http else answer.get_response(as_json=True)
+    assert response["id"] == "the id"
+    assert response["model_name"] == "stock_told"
+    assert response["model_version"] == "1"
+    for row in answer.as_numpy("told"):
+        told = json.loads(row)
+        assert told["priority"] == 2  # the protocol counts from 1
+        assert told["parameters"] == {
+            "text": "grün",
+            "count": 7,
+            "yes": True,
+            "sequence_id": 42,
+            "sequence_start": True,
+            "sequence_end": True,
+        }
+    # Sequences may have names, too.
+    answer = stock.infer("stock_told", [stock.input("x", x)], sequence_id="a name", sequence_start=True)
+    assert json.loads(answer.as_numpy("told")[0])["parameters"]["sequence_id"] == "a name"
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_compression(stock: Stock, algorithm: str) -> None:
+    rows = np.tile(np.arange(1000, dtype=np.int32), (50, 1))
+    for request, response in ((algorithm, None), (None, algorithm), (algorithm, algorithm)):
+        if stock.http:
+            options = {"request_compression_algorithm": request, "response_compression_algorithm": response}
+        else:
+            options = {"compression_algorithm": request}
+        for binary in ({"binary_data": True}, {"binary_data": False}) if stock.http else ({},):
+            answer = stock.infer(
+                "stock_int32", [stock.input("x", rows, **binary)], outputs=[stock.output("x", **binary)], **options
+            )
+            assert same(answer.as_numpy("x"), rows)
+
+
+def test_classification(stock: Stock) -> None:
+    images = np.random.default_rng(1).integers(0, 16, (3, 8, 8), dtype=np.uint8)
+    scores = stock.infer(DIGITS, [stock.input("image", images)]).as_numpy("scores")
+    answer = stock.infer(
+        DIGITS, [stock.input("image", images)], outputs=[stock.output("scores", class_count=3), stock.output("label")]
+    )
+    classes = answer.as_numpy("scores")
+    assert classes.shape == (3, 3)
+    for row, said in zip(scores, classes.tolist(), strict=True):
+        best = np.argsort(-row, kind="stable")[:3]
+        values, indices = zip(*(text.decode().split(":") for text in said), strict=True)
+        assert [int(i) for i in indices] == best.tolist()
+        assert np.array_equal(np.array(values, dtype=np.float32), row[best])
+    assert np.array_equal(answer.as_numpy("label"), scores.argmax(axis=1))
+
+
+def test_statistics(stock: Stock) -> None:
+    def counts(model: str = "") -> dict[str, Any]:
+        options = {} if stock.http else {"as_json": True}
+        said = stock.get_inference_statistics(model, **options)
+        return {m["name"]: m for m in said["model_stats"]}
+
+    def of(model: dict[str, Any], *path: str) -> int:
+        value: Any = model
+        for name in path:
+            value = value.get(name, 0)  # gRPC's JSON leaves zeros out
+        return int(value)
+
+    before = counts("stock_fp64")["stock_fp64"]
+    stock.infer("stock_fp64", [stock.input("x", np.zeros((5, 1)))])
+    rows = of(before, "inference_count") + 5
+    # A batch is counted when its answers are on their way.
+    wait(lambda: of(counts("stock_fp64")["stock_fp64"], "inference_count") == rows, "the rows to be counted")
+    after = counts("stock_fp64")
+    assert list(after) == ["stock_fp64"]
+    now = after["stock_fp64"]
+    assert of(now, "execution_count") - of(before, "execution_count") >= 1
+    for part in ("success", "queue", "compute_infer"):
+        path = ("inference_stats", part)
+        assert of(now, *path, "count") - of(before, *path, "count") == 1
+        assert of(now, *path, "ns") >= of(before, *path, "ns")
+    assert sum(of(b, "batch_size") * of(b, "compute_infer", "count") for b in now["batch_stats"]) == of(
+        now, "inference_count"
+    )
+    assert {"stock_fp64", DIGITS} <= set(counts())
+    with refused(stock, 404, "NOT_FOUND", "nope"):
+        counts("nope")
+
+
+def test_repository(stock: Stock, server: Server) -> None:
+    def state(model: str) -> str:
+        index = stock.json(stock.get_model_repository_index)
+        index = index if stock.http else index["models"]
+        return {m["name"]: m["state"] for m in index}[model]
+
+    image = np.zeros((1, 8, 8), dtype=np.uint8)
+    assert state(DIGITS) == "READY"
+    assert state("stock_told") == "READY"
+    stock.unload_model(DIGITS)
+    assert state(DIGITS) == "UNAVAILABLE"
+    assert not stock.is_model_ready(DIGITS)
+    with refused(stock, 503, "UNAVAILABLE", DIGITS):
+        stock.infer(DIGITS, [stock.input("image", image)])
+    stock.load_model(DIGITS)
+    assert state(DIGITS) == "READY"
+    assert stock.is_model_ready(DIGITS)
+    assert stock.infer(DIGITS, [stock.input("image", image)]).as_numpy("label").shape == (1,)
+    stock.load_model(DIGITS)  # it is there already
+    with refused(stock, 400, "INVALID_ARGUMENT", "config"):
+        stock.load_model(DIGITS, config="{}")
+    with refused(stock, 404, "NOT_FOUND", "nope"):
+        stock.load_model("nope")
+    with refused(stock, 404, "NOT_FOUND", "nope"):
+        stock.unload_model("nope")
+    with refused(stock, 400, "INVALID_ARGUMENT", "connect by themselves"):
+        stock.unload_model("stock_told", unload_dependents=True)
+
+
+def test_errors(stock: Stock) -> None:
+    x = np.array([1], dtype=np.int32)
+    with refused(stock, 404, "NOT_FOUND", '"stock_tol"', 'nearest: "stock_told"'):
+        stock.infer("stock_tol", [stock.input("x", x)])
+    with refused(stock, 404, "NOT_FOUND", '"7"'):
+        stock.infer("stock_told", [stock.input("x", x)], model_version="7")
+    with refused(stock, 400, "INVALID_ARGUMENT", '"x"', "int32", "int64"):
+        stock.infer("stock_told", [stock.input("x", x.astype(np.int64))])
+    with refused(stock, 400, "INVALID_ARGUMENT", '"y"'):
+        stock.infer("stock_told", [stock.input("y", x)])
+    with refused(stock, 400, "INVALID_ARGUMENT", '"nope"'):
+        stock.infer("stock_told", [stock.input("x", x)], outputs=[stock.output("nope")])
+    with refused(stock, 502, "INTERNAL", "no such luck"):
+        stock.infer("stock_fails", [stock.input("x", x)])
+    with refused(stock, 504, "DEADLINE_EXCEEDED", "deadline"):
+        stock.infer("stock_slow", [stock.input("x", np.array([0.3], dtype=np.float32))], timeout=50_000)
+    if not stock.http:
+        with pytest.raises(InferenceServerException) as info:
+            stock.infer("stock_slow", [stock.input("x", np.array([0.3], dtype=np.float32))], client_timeout=0.05)
+        # The client has a clock of its own. The server's transport ends the call by the same deadline, and when that is
+        # what the client hears first it calls it cancelled.
+        assert info.value.status() in ("StatusCode.DEADLINE_EXCEEDED", "StatusCode.CANCELLED")
+    # Afterwards the client is as good as before.
+    assert stock.infer("stock_told", [stock.input("x", x)]).as_numpy("told").shape == (1,)
+
+
+def test_what_is_not_announced_is_refused(stock: Stock) -> None:
+    missing = functools.partial(refused, stock, 404, "UNIMPLEMENTED")
+    for call in (
+        stock.get_trace_settings,
+        functools.partial(stock.update_trace_settings, settings={"trace_level": ["OFF"]}),
+        functools.partial(stock.get_trace_settings, DIGITS),
+        stock.get_log_settings,
+        functools.partial(stock.update_log_settings, {"log_info": True}),
+        stock.get_system_shared_memory_status,
+        functools.partial(stock.register_system_shared_memory, "region", "/key", 64),
+        stock.unregister_system_shared_memory,
+        stock.get_cuda_shared_memory_status,
+        functools.partial(stock.register_cuda_shared_memory, "region", base64.b64encode(b"handle"), 0, 64),
+        stock.unregister_cuda_shared_memory,
+    ):
+        with missing():
+            call()
+    made = (triton_http if stock.http else triton_grpc).InferInput("x", [1], "INT32")
+    made.set_shared_memory("region", 4)
+    with refused(stock, 400, "INVALID_ARGUMENT", "shared memory"):
+        stock.infer("stock_told", [made])
+
+
+def test_plugins(stock: Stock) -> None:
+    plugin = (HTTPBasicAuth if stock.http else GRPCBasicAuth)("user", "password")
+    stock.register_plugin(plugin)
+    assert stock.plugin() is plugin
+    assert stock.is_server_live()
+    stock.unregister_plugin()
+
+
+def test_bodies(stock: Stock, server: Server) -> None:
+    """What the client makes and reads for those that send it themselves."""
+    if not stock.http:
+        return
+    rows = array("FP32")
+    body, head = stock.generate_request_body([stock.input("x", rows)], outputs=[stock.output("x")])
+    request = urllib.request.Request(f"http://{server.rest}/v2/models/stock_fp32/infer", bytes(body))
+    request.add_header("Inference-Header-Content-Length", str(head))
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        length = int(answer.headers["Inference-Header-Content-Length"])
+        result = stock.parse_response_body(answer.read(), header_length=length)
+    assert same(result.as_numpy("x"), rows)
+
+
+# What only the blocking clients have.
+
+
+def test_async_infer_over_http(server: Server) -> None:
+    with triton_http.InferenceServerClient(server.rest, concurrency=4) as client:
+        used.setdefault("http", set()).add("async_infer")
+        sent = [np.full((3, 5), i, dtype=np.float32) for i in range(20)]
+        asked = []
+        for i, rows in enumerate(sent):
+            x = triton_http.InferInput("x", [3, 5], "FP32")
+            x.set_data_from_numpy(rows)
+            asked.append(client.async_infer("stock_fp32", [x], request_id=str(i)))
+        for i, (rows, request) in enumerate(zip(sent, asked, strict=True)):
+            answer = request.get_result(timeout=PATIENCE)
+            assert answer.get_response()["id"] == str(i)
+            assert same(answer.as_numpy("x"), rows)
+        x = triton_http.InferInput("x", [1], "INT32")
+        x.set_data_from_numpy(np.zeros(1, dtype=np.int32))
+        with pytest.raises(InferenceServerException, match="no such luck"):
+            client.async_infer("stock_fails", [x]).get_result()
+
+
+def grpc_input(name: str, rows: np.ndarray) -> triton_grpc.InferInput:
+    x = triton_grpc.InferInput(name, list(rows.shape), np_to_triton_dtype(rows.dtype))
+    x.set_data_from_numpy(rows)
+    return x
+
+
+def test_async_infer_over_grpc(server: Server) -> None:
+    used.setdefault("grpc", set()).add("async_infer")
+    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+
+    def take(result: Any, error: Any) -> None:
+        answers.put((result, error))
+
+    with triton_grpc.InferenceServerClient(
+        server.grpc, keepalive_options=triton_grpc.KeepAliveOptions(keepalive_time_ms=10_000)
+    ) as client:
+        for i in range(20):
+            x = grpc_input("x", np.full((2, 3), i, dtype=np.int32))
+            client.async_infer("stock_int32", [x], take, request_id=str(i))
+        for _ in range(20):
+            result, error = answers.get(timeout=PATIENCE)
+            assert error is None, error
+            assert (result.as_numpy("x") == int(result.get_response().id)).all()
+        client.async_infer("stock_fails", [grpc_input("x", np.zeros(1, dtype=np.int32))], take)
+        result, error = answers.get(timeout=PATIENCE)
+        assert result is None
+        assert error.status() == "StatusCode.INTERNAL"
+        call = client.async_infer("stock_slow", [grpc_input("x", np.ones(1, dtype=np.float32))], take)
+        call.cancel()
+        result, error = answers.get(timeout=PATIENCE)
+        assert error.status() == "StatusCode.CANCELLED"
+
+
+@pytest.mark.parametrize("algorithm", [None, "gzip", "deflate"])
+def test_stream(server: Server, algorithm: str | None) -> None:
+    used.setdefault("grpc", set()).update(("start_stream", "async_stream_infer", "stop_stream"))
+    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    with triton_grpc.InferenceServerClient(server.grpc) as client:
+        client.start_stream(
+            lambda result, error: answers.put((result, error)),
+            stream_timeout=PATIENCE,
+            headers={"x-header": "1"},
+            compression_algorithm=algorithm,
+        )
+        for i in range(20):
+            x = grpc_input("x", np.full((2, 3), i, dtype=np.int32))
+            client.async_stream_infer(
+                "stock_int32", [x], request_id=str(i), enable_empty_final_response=True, priority=1
+            )
+        # A request that fails is answered in its place, and the stream goes on.
+        client.async_stream_infer("stock_fails", [grpc_input("x", np.zeros(1, dtype=np.int32))], request_id="fails")
+        client.async_stream_infer("stock_int32", [grpc_input("x", np.full((1, 1), 20, dtype=np.int32))], request_id="20")
+        for i in range(20):
+            result, error = answers.get(timeout=PATIENCE)
+            assert error is None, error
+            response = result.get_response()
+            assert response.id == str(i)
+            assert response.parameters["triton_final_response"].bool_param
+            assert (result.as_numpy("x") == i).all()
+        result, error = answers.get(timeout=PATIENCE)
+        assert "no such luck" in error.message()
+        result, error = answers.get(timeout=PATIENCE)
+        assert error is None
+        assert result.get_response().id == "20"
+        client.stop_stream()
+        assert answers.empty()
+
+
+def test_stream_with_asyncio(server: Server, loop: asyncio.AbstractEventLoop) -> None:
+    used.setdefault("grpc aio", set()).add("stream_infer")
+
+    async def ask() -> AsyncIterator[dict[str, Any]]:
+        for i in range(20):
+            rows = np.full((2, 3), i, dtype=np.int32)
+            yield {"model_name": "stock_int32", "inputs": [grpc_input("x", rows)], "request_id": str(i)}
+
+    async def run() -> None:
+        async with triton_grpc_aio.InferenceServerClient(server.grpc) as client:
+            expected = 0
+            async for result, error in client.stream_infer(ask(), stream_timeout=PATIENCE):
+                assert error is None, error
+                assert result.get_response().id == str(expected)
+                assert (result.as_numpy("x") == expected).all()
+                expected += 1
+            assert expected == 20
+
+    loop.run_until_complete(run())
+
+
+def test_many_at_once_with_asyncio(server: Server, loop: asyncio.AbstractEventLoop) -> None:
+    async def run() -> None:
+        async with (
+            triton_http_aio.InferenceServerClient(server.rest) as http,
+            triton_grpc_aio.InferenceServerClient(server.grpc) as grpc,
+        ):
+            rows = np.ones((4, 2), dtype=np.float32)
+            x = triton_http.InferInput("x", [4, 2], "FP32")
+            x.set_data_from_numpy(rows)
+            asked = [http.infer("stock_fp32", [x]) for _ in range(50)]
+            asked += [grpc.infer("stock_fp32", [grpc_input("x", rows)]) for _ in range(50)]
+            for answer in await asyncio.gather(*asked):
+                assert same(answer.as_numpy("x"), rows)
+
+    loop.run_until_complete(run())
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("http", triton_http), ("grpc", triton_grpc), ("http aio", triton_http_aio), ("grpc aio", triton_grpc_aio)],
+)
+def test_no_method_was_left_out(name: str, module: Any) -> None:
+    has = {method for method in dir(module.InferenceServerClient) if not method.startswith("_")}
+    assert has == used[name] | {"close"}  # which may be yet to come
