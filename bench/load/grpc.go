@@ -232,7 +232,7 @@ func (g *grpcWire) end(kind byte, gather bool) (answer, error) {
 		if gather && g.keeping == 0 {
 			g.keeping, g.kept = stream, g.kept[:0]
 		}
-	case kind == frameReset:
+	case kind == frameReset && slices.Contains(g.line, stream): // behind an answer it says that the rest of the request is not needed
 		g.status, g.message = "reset", fmt.Sprintf("% x", g.payload)
 		return g.answered(stream)
 	case kind == frameSettings && flags&flagAck == 0:

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -214,7 +213,7 @@ func doorTable(all map[string][][]doorTurn) (rows [][]string) {
 				return fmt.Sprintf(format, median(v))
 			}
 			rows = append(rows, []string{
-				strings.Join([]string{doorNames[f.Name], l.name}, ", "),
+				doorNames[f.Name] + ", " + l.name,
 				of("%.0f", func(t doorTurn) float64 { return t.rate }),
 				of("%.2f", func(t doorTurn) float64 { return t.p50.Seconds() * 1e3 }),
 				of("%.2f", func(t doorTurn) float64 { return t.p99.Seconds() * 1e3 }),
