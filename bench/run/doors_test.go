@@ -13,7 +13,7 @@ func TestDoorClaims(t *testing.T) {
 	all := map[string][][]doorTurn{}
 	for i, f := range load.Forms {
 		for range doorLoads {
-			all[f.Name] = append(all[f.Name], []doorTurn{{rate: 1000 / float64(1+i), p50: time.Millisecond}, {rate: 10 / float64(1+i), p50: 2 * time.Millisecond}})
+			all[f.Name] = append(all[f.Name], []doorTurn{{rate: 1024 / float64(int(1)<<i), p50: time.Millisecond}, {rate: 16 / float64(int(1)<<i), p50: 2 * time.Millisecond}})
 		}
 	}
 	limits := map[string]float64{}
@@ -39,7 +39,7 @@ func TestDoorClaims(t *testing.T) {
 	if len(rows) != len(load.Forms)*len(doorLoads) || len(rows[0]) != len(doorHead) {
 		t.Fatalf("%d rows of %d cells", len(rows), len(rows[0]))
 	}
-	if got := []string{"Shiva, 64 B, 256 in flight", "505", "1.50"}; !slices.Equal(rows[0][:3], got) {
+	if got := []string{"Shiva, 64 B, 256 in flight", "520", "1.50"}; !slices.Equal(rows[0][:3], got) {
 		t.Errorf("got %q, want %q", rows[0], got)
 	}
 }

@@ -77,7 +77,7 @@ const (
 )
 
 // callWorkers are goroutines that calls are given to while there is one free; others get a goroutine of their own. What a worker saves is
-// the growing of a new stack for each call, a quarter of what a small one costs.
+// the growing of a new stack for each call, about a fifth of what a small one costs.
 const callWorkers = 256
 
 // Listen opens the door.
