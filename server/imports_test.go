@@ -71,7 +71,7 @@ examples/selection/run:     examples/internal/process examples/selection shiva s
 
 bench/internal/declare:     shiva/tensor
 bench/internal/hostile:     containers/containertest shiva shiva/tensor
-bench/load:                 shiva shiva/tensor golang.org/x/sys
+bench/load:                 shiva shiva/tensor golang.org/x/net golang.org/x/sys
 bench/load/shivaload:       bench/load bench/internal/declare shiva
 bench/echo:                 github.com/panjf2000/gnet/v2
 bench/door:                 bench/internal/declare server server/config scheduler shiva/tensor

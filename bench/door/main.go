@@ -1,7 +1,7 @@
-// Command door is shivad with its models inside: what a request costs on its way through the TCP door, the
+// Command door is shivad with its models inside: what a request costs on its way through a door, the
 // gate and the scheduler, when no container is asked. Each model answers with its input, at once.
 //
-//	door [-listen ADDR] [-admin ADDR] [-max-batch N] NAME:DATATYPE:SHAPE ...
+//	door [-listen ADDR] [-rest ADDR] [-grpc ADDR] [-admin ADDR] [-max-batch N] NAME:DATATYPE:SHAPE ...
 package main
 
 import (
@@ -26,19 +26,21 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("door: ")
 	listen := flag.String("listen", "127.0.0.1:6174", "`address` of the TCP door")
+	rest := flag.String("rest", "", "`address` of the HTTP door; empty: there is none")
+	grpc := flag.String("grpc", "", "`address` of the gRPC door; empty: there is none")
 	admin := flag.String("admin", "127.0.0.1:8002", "`address` of the admin door")
 	maxBatch := flag.Int("max-batch", 0, "most `rows` in a batch; 0: the server's default")
 	flag.Parse()
-	if err := run(*listen, *admin, *maxBatch, flag.Args()); err != nil {
+	cfg := config.Default()
+	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = *listen, *rest, *grpc, *admin, nil
+	if err := run(cfg, *maxBatch, flag.Args()); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(listen, admin string, maxBatch int, models []string) error {
+func run(cfg config.Config, maxBatch int, models []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	cfg := config.Default()
-	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = listen, "", "", admin, nil
 	s, err := server.New(cfg, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		return err

@@ -49,9 +49,14 @@ func (q *due) push(t time.Duration) {
 	q.n++
 }
 
-func (q *due) pop() time.Duration {
-	t := q.times[q.head]
-	q.head = (q.head + 1) & (len(q.times) - 1)
+// take removes the one at place, 0 for the oldest.
+func (q *due) take(place int) time.Duration {
+	mask := len(q.times) - 1
+	t := q.times[(q.head+place)&mask]
+	for ; place > 0; place-- {
+		q.times[(q.head+place)&mask] = q.times[(q.head+place-1)&mask]
+	}
+	q.head = (q.head + 1) & mask
 	q.n--
 	return t
 }

@@ -1,4 +1,4 @@
-// Package load generates load for a server that answers requests in order on a connection, and
+// Package load generates load for a server of tensors, over Shiva, HTTP/1.1 or gRPC, and
 // measures it: rates, and latencies as a user would see them.
 //
 // There are two ways to offer load. A closed loop keeps a set number of requests in flight on each

@@ -28,8 +28,7 @@ func Frames(n int, namespace string, d tensor.DType, shape tensor.Shape) ([][]by
 		if err != nil {
 			return nil, fmt.Errorf("load: %w", err)
 		}
-		frames[i], err = shiva.AppendMessage(nil, &shiva.Message{Namespace: namespace, Tensors: []tensor.Tensor{t}})
-		if err != nil {
+		if frames[i], err = shivaFrame(namespace, t); err != nil {
 			return nil, fmt.Errorf("load: %w", err)
 		}
 	}

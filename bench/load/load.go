@@ -15,8 +15,11 @@ type Config struct {
 	Network string // "tcp" (default) or "unix"
 	Addr    string
 
-	// Frames are the requests, each one whole Shiva message as bytes: connection i sends
-	// Frames[i%len(Frames)] over and over. They must not change while Run runs.
+	Wire Wire // what is spoken there; Shiva (default)
+
+	// Frames are the requests: connection i sends Frames[i%len(Frames)] over and over. Each is one whole Shiva
+	// message, one whole request of HTTP/1.1, or for GRPC the ModelInferRequest without anything around it. They
+	// must not change while Run runs.
 	Frames [][]byte
 	// Deadlines, if set, are as many as Frames: by when the server must have answered each, counted from
 	// when it was sent. How late it was is then measured; one request is in flight on each connection, as
@@ -69,8 +72,11 @@ type Result struct {
 	Offered  float64 // requests per second asked for; 0: closed loop
 	Answered int64   // good answers that came in the measured time
 	Bytes    int64   // of the requests of these
-	Failed   int64   // "!error" answers that came in the measured time
-	Lost     int64   // requests still without an answer at the end of the grace
+	// Of the whole run, the warm-up and the end as well: answers of all kinds, and bytes on the connections without
+	// what TCP and IP add. What gRPC says before its first request is not among them.
+	Taken, Wrote, Read int64
+	Failed             int64 // "!error" answers that came in the measured time
+	Lost               int64 // requests still without an answer at the end of the grace
 	// Failure is the metadata of the first "!error": its type and message.
 	Failure string
 	// Latency holds the good answers to requests due in the measured time, from when they were due.
@@ -111,6 +117,12 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 		if len(c.Deadlines) != len(c.Frames) {
 			return nil, fmt.Errorf("load: %d deadlines for %d frames", len(c.Deadlines), len(c.Frames))
 		}
+		c.InFlight = 1
+	}
+	if c.Wire == HTTP && c.InFlight > 1 || c.Wire != Shiva && c.Gather {
+		return nil, errors.New("load: HTTP has one request in flight on a connection, and only Shiva's can be gathered")
+	}
+	if c.Wire == HTTP {
 		c.InFlight = 1
 	}
 	c.Conns = max(c.Conns, 1)
@@ -161,6 +173,9 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	r := &Result{Began: start.Add(c.Warmup), Elapsed: c.Duration, Offered: c.Rate}
 	for _, l := range loops {
 		r.Answered += l.result.Answered
+		r.Taken += l.result.Taken
+		r.Wrote += l.result.Wrote
+		r.Read += l.result.Read
 		r.Bytes += l.result.Bytes
 		r.Failed += l.result.Failed
 		r.Lost += l.result.Lost
@@ -195,9 +210,22 @@ func (l *loop) dial(ctx context.Context, i int) error {
 		return fmt.Errorf("load: connection %d: %w", i, err)
 	}
 	defer nc.Close()
-	fd, err := detach(nc)
-	if err != nil {
+	asked := l.cfg.Frames[i%len(l.cfg.Frames)]
+	c := &conn{number: i, asked: asked}
+	if c.wire, c.frame, err = newWire(l.cfg.Wire, asked); err != nil {
+		return err
+	}
+	if g, ok := c.wire.(greeter); ok {
+		_ = nc.SetDeadline(time.Now().Add(greetTimeout))
+		if err := g.greet(nc); err != nil {
+			return fmt.Errorf("load: connection %d: greeting: %w", i, err)
+		}
+	}
+	if c.fd, err = detach(nc); err != nil {
 		return fmt.Errorf("load: connection %d: %w", i, err)
 	}
-	return l.add(fd, i)
+	return l.add(c)
 }
+
+// greetTimeout bounds what is said before the first request.
+const greetTimeout = 10 * time.Second

@@ -234,7 +234,7 @@ func TestLatenessCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []time.Duration{time.Millisecond, 2 * time.Millisecond, 3 * time.Millisecond} {
-		if got := c.due.pop(); got != want {
+		if got := c.due.take(0); got != want {
 			t.Errorf("due at %v, want %v", got, want)
 		}
 	}
@@ -310,7 +310,7 @@ func TestDueKeepsOrder(t *testing.T) {
 			next++
 		}
 		for range q.n / 2 {
-			if got := q.pop(); got != want {
+			if got := q.take(0); got != want {
 				t.Fatalf("popped %d, want %d", got, want)
 			}
 			want++

@@ -3,7 +3,6 @@ package load
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"runtime"
@@ -43,13 +42,15 @@ type conn struct {
 
 	due      due // requests without an answer, by when they were due; the first inFlight of them are sent
 	inFlight int
-	unsent   int // bytes of those that the socket has not taken yet
-	offset   int // in frame, of the next byte to send
+	unsent   int  // bytes of those that the socket has not taken yet
+	offset   int  // in frame, of the next byte to send
+	begun    bool // the request that frame is next was made ready
 	blocked  bool
 
-	answers answers
-	sample  []byte // the answer that is being gathered for Check
-	check   bool
+	wire  wire
+	asked []byte // the request as Config has it
+	ahead []byte // to be written before the next request
+	check bool   // the next answer is for Check
 }
 
 func newLoop(c Config, i int) (*loop, error) {
@@ -65,20 +66,19 @@ func newLoop(c Config, i int) (*loop, error) {
 	return l, nil
 }
 
-func (l *loop) add(fd, number int) error {
-	frame := l.cfg.Frames[number%len(l.cfg.Frames)]
-	c := &conn{fd: fd, id: len(l.conns), number: number, frame: frame, burst: frame, check: l.cfg.Check != nil}
+func (l *loop) add(c *conn) error {
+	c.id, c.burst, c.check = len(l.conns), c.frame, l.cfg.Check != nil
 	if l.cfg.Gather {
-		c.burst = bytes.Repeat(frame, max(1, burstSize/len(frame)))
+		c.burst = bytes.Repeat(c.frame, max(1, burstSize/len(c.frame)))
 	}
 	if len(l.cfg.Deadlines) > 0 {
-		c.deadline = l.cfg.Deadlines[number%len(l.cfg.Deadlines)]
-		if err := stampSocket(fd); err != nil {
+		c.deadline = l.cfg.Deadlines[c.number%len(l.cfg.Deadlines)]
+		if err := stampSocket(c.fd); err != nil {
 			return err
 		}
 	}
 	l.conns = append(l.conns, c)
-	return l.poll.add(fd, c.id)
+	return l.poll.add(c.fd, c.id)
 }
 
 func (l *loop) close() {
@@ -203,6 +203,21 @@ func (l *loop) send(c *conn) error {
 		c.inFlight = allowed
 	}
 	for c.unsent > 0 && !c.blocked {
+		if c.offset == 0 && !c.begun {
+			ok := false
+			if c.ahead, ok = c.wire.ready(c.frame); !ok {
+				return nil
+			}
+			c.begun = true
+		}
+		if len(c.ahead) > 0 {
+			n, err := l.write(c, c.ahead)
+			if err != nil {
+				return err
+			}
+			c.ahead = c.ahead[n:]
+			continue
+		}
 		p := c.burst[c.offset:]
 		p = p[:min(len(p), c.unsent)]
 		if c.deadline > 0 && c.offset == 0 {
@@ -211,23 +226,33 @@ func (l *loop) send(c *conn) error {
 		if !l.cfg.Gather {
 			p = p[:min(len(p), len(c.frame)-c.offset)]
 		}
-		n, err := writeSocket(c.fd, p)
+		n, err := l.write(c, p)
 		if err != nil {
-			if !again(err) {
-				return fmt.Errorf("load: connection %d: write: %w", c.number, err)
-			}
-			n = 0
+			return err
 		}
 		c.unsent -= n
-		c.offset = (c.offset + n) % len(c.frame)
-		if n < len(p) {
-			c.blocked = true
-			if err := l.poll.output(c.fd, c.id, true); err != nil {
-				return err
-			}
+		if c.offset = (c.offset + n) % len(c.frame); c.offset == 0 && n > 0 {
+			c.begun = false
 		}
 	}
 	return nil
+}
+
+// write writes as much of p as the socket takes, and waits for room if that was not all.
+func (l *loop) write(c *conn, p []byte) (int, error) {
+	n, err := writeSocket(c.fd, p)
+	if err != nil {
+		if !again(err) {
+			return 0, fmt.Errorf("load: connection %d: write: %w", c.number, err)
+		}
+		n = 0
+	}
+	l.result.Wrote += int64(n)
+	if n < len(p) {
+		c.blocked = true
+		return n, l.poll.output(c.fd, c.id, true)
+	}
+	return n, nil
 }
 
 // receive reads once, and counts the answers in it.
@@ -251,44 +276,39 @@ func (l *loop) receive(c *conn) error {
 		return fmt.Errorf("load: connection %d: read: %w", c.number, err)
 	}
 	now := time.Since(l.start)
-	p := l.buf[:n]
-	whole := c.answers.stage == atStart
-	for len(p) > 0 {
-		k, done, err := c.answers.next(p)
+	l.result.Read += int64(n)
+	for p := l.buf[:n]; len(p) > 0; {
+		a, k, err := c.wire.read(p, c.check)
 		if err != nil {
 			return fmt.Errorf("connection %d: %w", c.number, err)
 		}
-		if c.check {
-			c.sample = append(c.sample, p[:k]...)
-		}
-		if done {
-			if c.inFlight == 0 {
+		if a.done {
+			if a.place >= c.inFlight {
 				return fmt.Errorf("%w: connection %d: an answer too many", errOutOfStep, c.number)
 			}
-			if c.answers.fault && whole && l.result.Failure == "" {
-				l.result.Failure = failure(p[:k])
+			if a.fault && l.result.Failure == "" {
+				l.result.Failure = c.wire.failure()
 			}
-			if err := l.answered(c, now, written); err != nil {
+			if err := l.answered(c, a, now, written); err != nil {
 				return err
 			}
 		}
 		p = p[k:]
-		whole = true
 	}
 	return nil
 }
 
-// answered counts the answer to the oldest request of c, and in a closed loop asks the next.
-func (l *loop) answered(c *conn, now time.Duration, written time.Time) error {
-	due := c.due.pop()
+// answered counts the answer to a request of c, and in a closed loop asks the next.
+func (l *loop) answered(c *conn, a answer, now time.Duration, written time.Time) error {
+	due := c.due.take(a.place)
 	c.inFlight--
+	l.result.Taken++
 	measured := l.from <= now && now < l.to
 	if l.from <= due && due < l.to {
-		l.judge(c, due, now, written)
+		l.judge(c, a, due, now, written)
 	}
 	switch {
-	case c.answers.fault:
-		c.check, c.sample = false, c.sample[:0]
+	case a.fault:
 		if measured {
 			l.result.Failed++
 		}
@@ -303,7 +323,7 @@ func (l *loop) answered(c *conn, now time.Duration, written time.Time) error {
 		if l.from <= due && due < l.to {
 			l.result.Latency.Add(now - due)
 		}
-		if err := l.verify(c); err != nil {
+		if err := l.verify(c, a.whole); err != nil {
 			return err
 		}
 	}
@@ -314,7 +334,7 @@ func (l *loop) answered(c *conn, now time.Duration, written time.Time) error {
 }
 
 // judge counts a request that was due in the measured time by what was demanded of its answer.
-func (l *loop) judge(c *conn, due, now time.Duration, written time.Time) {
+func (l *loop) judge(c *conn, a answer, due, now time.Duration, written time.Time) {
 	if c.deadline > 0 {
 		if late := written.Sub(c.sent) - c.deadline; late > 0 { // by the wall clock: the kernel has no other here
 			l.result.Late.Add(late)
@@ -327,36 +347,26 @@ func (l *loop) judge(c *conn, due, now time.Duration, written time.Time) {
 			l.result.Slots = append(l.result.Slots, Slot{})
 		}
 		l.result.Slots[i].Due++
-		if !c.answers.fault && now-due <= l.cfg.Within {
+		if !a.fault && now-due <= l.cfg.Within {
 			l.result.Slots[i].Good++
 		}
 	}
 }
 
-// verify compares the answer that was gathered, if it was, and says whether to gather the next.
-func (l *loop) verify(c *conn) error {
+// verify compares the answer if it was kept, and says whether to keep the next.
+func (l *loop) verify(c *conn, whole []byte) error {
 	if l.cfg.Check == nil {
 		return nil
 	}
-	if c.check {
+	if whole != nil {
 		c.check = false
-		if err := l.cfg.Check(c.frame, c.sample); err != nil {
+		if err := l.cfg.Check(c.asked, whole); err != nil {
 			return fmt.Errorf("load: connection %d: wrong answer: %w", c.number, err)
 		}
-		c.sample = c.sample[:0]
 	}
 	if l.untilSample--; l.untilSample <= 0 {
 		l.untilSample = l.cfg.CheckEvery
 		c.check = true
 	}
 	return nil
-}
-
-// failure is the metadata of an "!error", which has no tensors before it.
-func failure(message []byte) string {
-	if tensors := message[8]; tensors != 0 {
-		return ""
-	}
-	n := int(binary.BigEndian.Uint32(message[4:]))
-	return string(message[headerSize : headerSize+n])
 }

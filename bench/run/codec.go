@@ -36,3 +36,23 @@ func codec(ctx context.Context, out io.Writer, dir string, rounds int, benchtime
 	}
 	return []ratio{decode, encode, allocs}, nil
 }
+
+// benchJSON reads a JSON array of 150,528 floats into a tensor, and in turn with encoding/json into a slice.
+const benchJSON = "BenchmarkData/shortest"
+
+// jsonParsing runs the benchmark of package rest, which has its bar in itself, once per round.
+func jsonParsing(ctx context.Context, out io.Writer, dir string, rounds int, benchtime string) (ratio, error) {
+	r := ratio{what: "encoding/json / JSON of 150,528 floats: time", bound: atLeast, limit: 5}
+	g, err := buildBench(ctx, dir, "server/rest")
+	if err != nil {
+		return r, err
+	}
+	for range rounds {
+		got, err := g.run(ctx, out, []string{benchJSON}, "-test.benchtime", benchtime, "-test.cpu", "1")
+		if err != nil {
+			return r, err
+		}
+		r.rounds = append(r.rounds, got[benchJSON]["x-encoding/json"])
+	}
+	return r, nil
+}

@@ -9,6 +9,8 @@
 // reported is the median of the rounds, with the lowest and the highest.
 //
 //	codec    decode and encode of package shiva, against copy of the same bytes
+//	json     JSON of 150,528 floats into a tensor, against encoding/json into a slice
+//	doors    the same model through Shiva, HTTP and gRPC, against Shiva; it is inside the process
 //	batches  a batch to a container and back, against a bare ZMTP exchange of the same bytes
 //	hostile  p99 of requests to a container beside hostile ones, against the same without them
 //	echo     bare gnet, writing back what it read: the bar of all that follows

@@ -40,7 +40,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 9, "`rounds`, in each of which all systems take turns")
 	flag.DurationVar(&o.duration, "duration", time.Second, "measured `time` of one turn")
 	short := flag.Bool("short", false, "three rounds of half a second: for a look, not for a claim")
-	only := flag.String("only", "", "measure only the parts that match this `regexp`, of codec, batches, hostile, door, go, python")
+	only := flag.String("only", "", "measure only the parts that match this `regexp`, of codec, json, batches, hostile, doors, door, go, python")
 	flag.StringVar(&o.profile, "profile", "", "write a CPU profile of each server under each load to this `directory`")
 	flag.BoolVar(&o.markdown, "markdown", false, "write the tables in Markdown")
 	flag.StringVar(&o.python, "python", cmp.Or(os.Getenv("PYTHON"), "python3"), "Python `interpreter` that has shiva_container; $PYTHON if set")
@@ -85,6 +85,13 @@ func run(ctx context.Context, o options) (err error) {
 			return err
 		}
 	}
+	if o.only.MatchString("json") {
+		r, err := jsonParsing(ctx, os.Stdout, bin, o.rounds, min(o.duration/4, 300*time.Millisecond).String())
+		if err != nil {
+			return err
+		}
+		ratios = append(ratios, r)
+	}
 	if o.only.MatchString("hostile") {
 		r, err := besideHostile(ctx, o, bin)
 		if err != nil {
@@ -100,6 +107,14 @@ func run(ctx context.Context, o options) (err error) {
 			return err
 		}
 		ratios, roundTrips = append(ratios, claims...), table
+	}
+	var fourDoors [][]string
+	if o.only.MatchString("doors") {
+		claims, table, err := doors(ctx, o, bin)
+		if err != nil {
+			return err
+		}
+		ratios, fourDoors = append(ratios, claims...), table
 	}
 	names := []string{"echo"}
 	for _, name := range []string{"door", "go", "python"} {
@@ -119,6 +134,10 @@ func run(ctx context.Context, o options) (err error) {
 	fmt.Println()
 	if roundTrips != nil {
 		writeTable(os.Stdout, o.markdown, []string{"a batch there and back", "µs", "MB/s", "B allocated", "in pieces"}, roundTrips)
+		fmt.Println()
+	}
+	if fourDoors != nil {
+		writeTable(os.Stdout, o.markdown, doorHead, fourDoors)
 		fmt.Println()
 	}
 	if absolute != nil {

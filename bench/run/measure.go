@@ -58,26 +58,16 @@ func systems(ctx context.Context, o options, bin string, names []string) (sample
 
 // turn offers one workload to one system.
 func turn(ctx context.Context, o options, s *system, w *workload, first bool) (sample, error) {
-	profiled := make(chan error, 1)
-	if o.profile != "" && first && s.name != "echo" {
-		go func() { // joined below
-			file := filepath.Join(o.profile, fmt.Sprintf("%s-%s-%dx%d-%t.pprof", s.name, w.model, w.conns, w.inFlight, w.gather))
-			profiled <- fetchProfile(ctx, s.profile, file, int(max(o.duration.Seconds(), 1)))
-		}()
-	} else {
-		profiled <- nil
-	}
+	profiled := s.startProfile(ctx, o, first && s.name != "echo", fmt.Sprintf("%s-%s-%dx%d-%t", s.name, w.model, w.conns, w.inFlight, w.gather))
 	before, err := s.cpu()
 	if err != nil {
 		return sample{}, err
 	}
-	began := time.Now()
 	r, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames, Conns: w.conns, InFlight: w.inFlight, Gather: w.gather, Poll: w.poll,
 		Warmup: o.duration / 10, Duration: o.duration, Check: load.SameTensors})
 	if err := errors.Join(err, <-profiled, s.alive()); err != nil {
 		return sample{}, err
 	}
-	took := time.Since(began)
 	after, err := s.cpu()
 	if err != nil {
 		return sample{}, err
@@ -86,12 +76,25 @@ func turn(ctx context.Context, o options, s *system, w *workload, first bool) (s
 	if r.Failed > 0 || r.Lost > 0 || r.Answered == 0 {
 		return sample{}, fmt.Errorf("%d answered, %d failed, %d lost: %s", r.Answered, r.Failed, r.Lost, r.Failure)
 	}
-	requests := r.Rate() * took.Seconds() // with those of the warm-up
 	return sample{
 		rate: r.Rate(), mbps: float64(r.Bytes) / 1e6 / r.Elapsed.Seconds(),
 		p50: r.Latency.Quantile(0.5), p99: r.Latency.Quantile(0.99), p999: r.Latency.Quantile(0.999),
-		cpuPerRequest: time.Duration(float64(after-before) / requests),
+		cpuPerRequest: time.Duration(float64(after-before) / float64(r.Taken)),
 	}, nil
+}
+
+// startProfile takes a CPU profile of a turn that begins now, if profiles are wanted and this is the first turn of its kind. The channel yields
+// once, when it has ended.
+func (s *system) startProfile(ctx context.Context, o options, first bool, name string) <-chan error {
+	done := make(chan error, 1)
+	if o.profile == "" || !first {
+		done <- nil
+		return done
+	}
+	go func() { // whoever reads the channel joins it
+		done <- fetchProfile(ctx, s.profile, filepath.Join(o.profile, name+".pprof"), int(max(o.duration.Seconds(), 1)))
+	}()
+	return done
 }
 
 // ratios are the claims about each system against the bare echo, round by round.

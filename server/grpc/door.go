@@ -76,6 +76,10 @@ const (
 	connWindow   = 16 << 20
 )
 
+// callWorkers are goroutines that calls are given to while there is one free; others get a goroutine of their own. What a worker saves is
+// the growing of a new stack for each call, about a fifth of what a small one costs.
+const callWorkers = 256
+
 // Listen opens the door.
 func Listen(cfg Config) (*Door, error) {
 	lis, err := net.Listen("tcp", cfg.Addr)
@@ -101,6 +105,7 @@ func Listen(cfg Config) (*Door, error) {
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idle, Time: cfg.PingInterval, Timeout: cfg.PingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: cfg.MinPing, PermitWithoutStream: true}),
+		grpc.NumStreamWorkers(callWorkers),
 		grpc.WaitForHandlers(true),
 		// Health and reflection; the calls of the protocol see to themselves.
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (reply any, err error) {

@@ -1,0 +1,279 @@
+package load
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	"golang.org/x/net/http2/hpack"
+)
+
+// A grpcWire is a connection of HTTP/2 whose every stream is one ModelInfer. Nothing but the streams' numbers differs between two
+// requests, so the frames of one are made beforehand, and the numbers are written into them.
+//
+// What the server lets in is observed; what it sends meets windows as large as they can be. Other than a real client, it gives the
+// server no more to do than the protocol demands.
+type grpcWire struct {
+	frame  []byte   // HEADERS, and DATA as often as the message needs
+	marks  []int    // where these begin in frame
+	first  []byte   // HEADERS of the first request, which fills the table that the others refer to
+	data   int      // bytes of DATA in a request, by which windows count
+	stream uint32   // of the next request
+	line   []uint32 // streams without an answer, in the order of their requests
+
+	window, streamWindow int64 // what the server lets in: now on the connection, and of each stream
+	greeted              bool  // its settings have come
+	unreturned           int   // bytes that came and were not yet given back to the server's window
+	ahead                []byte
+
+	head    [frameHead]byte // of the frame that comes
+	have    int             // bytes of head
+	left    int             // bytes of the frame after them
+	payload []byte          // of a frame other than DATA
+	keeping uint32          // the stream whose answer is kept
+	kept    []byte
+
+	fields          *hpack.Decoder
+	status, message string // of the last trailers
+}
+
+// What HTTP/2 (RFC 9113) calls its frames, flags and settings.
+const (
+	frameHead = 9
+
+	frameData, frameHeaders, frameReset, frameSettings = 0, 1, 3, 4
+	framePing, frameGoAway, frameWindow                = 6, 7, 8
+
+	flagEndStream, flagAck, flagEndHeaders, flagPadded, flagPriority = 0x1, 0x1, 0x4, 0x8, 0x20
+
+	settingPush, settingWindow = 2, 4
+
+	maxFrame      = 16 << 10 // of a peer that has not allowed more, and grpc-go's servers never do
+	initialWindow = 1<<16 - 1
+	preface       = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+	grpcPath      = "/inference.GRPCInferenceService/ModelInfer"
+)
+
+// newGRPCWire makes the wire of a connection that asks the same ModelInferRequest over and over.
+func newGRPCWire(message []byte) *grpcWire {
+	g := &grpcWire{stream: 1, window: initialWindow, streamWindow: initialWindow}
+	g.fields = hpack.NewDecoder(4096, func(f hpack.HeaderField) {
+		switch f.Name {
+		case "grpc-status":
+			g.status = f.Value
+		case "grpc-message":
+			g.message = f.Value
+		}
+	})
+	var block bytes.Buffer
+	e := hpack.NewEncoder(&block)
+	headers := func() []byte {
+		block.Reset()
+		for _, f := range []hpack.HeaderField{
+			{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: grpcPath}, {Name: ":authority", Value: "localhost"},
+			{Name: "content-type", Value: "application/grpc"}, {Name: "user-agent", Value: "shivaload"}, {Name: "te", Value: "trailers"},
+		} {
+			_ = e.WriteField(f) // to memory
+		}
+		return appendFrame(nil, frameHeaders, flagEndHeaders, block.Bytes())
+	}
+	g.first = headers()
+	g.frame, g.marks = headers(), []int{0}
+
+	body := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
+	g.data = len(body)
+	for len(body) > 0 {
+		part, flags := body[:min(len(body), maxFrame)], byte(0)
+		if body = body[len(part):]; len(body) == 0 {
+			flags = flagEndStream
+		}
+		g.marks = append(g.marks, len(g.frame))
+		g.frame = appendFrame(g.frame, frameData, flags, part)
+	}
+	return g
+}
+
+// appendFrame appends a frame of stream 0.
+func appendFrame(b []byte, kind, flags byte, payload []byte) []byte {
+	n := len(payload)
+	b = append(b, byte(n>>16), byte(n>>8), byte(n), kind, flags, 0, 0, 0, 0)
+	return append(b, payload...)
+}
+
+func appendSetting(b []byte, setting uint16, value uint32) []byte {
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(b, setting), value)
+}
+
+// greet agrees on settings, and asks the first request.
+func (g *grpcWire) greet(nc io.ReadWriter) error {
+	hello := appendFrame([]byte(preface), frameSettings, 0, appendSetting(appendSetting(nil, settingPush, 0), settingWindow, math.MaxInt32))
+	hello = appendFrame(hello, frameWindow, 0, binary.BigEndian.AppendUint32(nil, math.MaxInt32-initialWindow))
+	if _, err := nc.Write(hello); err != nil {
+		return err
+	}
+	buf := make([]byte, readSize)
+	for !g.greeted || g.window < int64(g.data) {
+		n, err := nc.Read(buf)
+		if err != nil {
+			return err
+		}
+		if _, _, err := g.read(buf[:n], false); err != nil {
+			return err
+		}
+	}
+	if int64(g.data) > g.streamWindow {
+		return fmt.Errorf("load: a request of %d bytes, and the server's window is %d", g.data, g.streamWindow)
+	}
+	ahead, _ := g.ready(g.frame)
+	number(g.first, g.line[0])
+	if _, err := nc.Write(slices.Concat(ahead, g.first, g.frame[g.marks[1]:])); err != nil {
+		return err
+	}
+	for len(g.line) > 0 {
+		n, err := nc.Read(buf)
+		if err != nil {
+			return err
+		}
+		for p := buf[:n]; len(p) > 0; {
+			a, n, err := g.read(p, false)
+			if err != nil {
+				return err
+			}
+			if a.fault {
+				return fmt.Errorf("load: the first request: %s", g.failure())
+			}
+			p = p[n:]
+		}
+	}
+	return nil
+}
+
+// number makes a frame one of that stream.
+func number(frame []byte, stream uint32) { binary.BigEndian.PutUint32(frame[5:], stream) }
+
+func (g *grpcWire) ready(frame []byte) (ahead []byte, ok bool) {
+	if g.window < int64(g.data) {
+		return nil, false
+	}
+	g.window -= int64(g.data)
+	for _, at := range g.marks {
+		number(frame[at:], g.stream)
+	}
+	g.line = append(g.line, g.stream)
+	g.stream += 2
+	ahead, g.ahead = g.ahead, nil
+	return ahead, true
+}
+
+func (g *grpcWire) read(p []byte, gather bool) (a answer, n int, err error) {
+	for n < len(p) {
+		if g.have < frameHead {
+			k := copy(g.head[g.have:], p[n:])
+			n += k
+			if g.have += k; g.have < frameHead {
+				break
+			}
+			g.left = int(g.head[0])<<16 | int(g.head[1])<<8 | int(g.head[2])
+			g.payload = g.payload[:0]
+			if g.left > maxFrame {
+				return a, n, fmt.Errorf("%w: a frame of HTTP/2 with %d bytes, and %d may be", errOutOfStep, g.left, maxFrame)
+			}
+		}
+		kind := g.head[3]
+		part := p[n : n+min(g.left, len(p)-n)]
+		switch {
+		case kind != frameData:
+			g.payload = append(g.payload, part...)
+		case g.keeping != 0 && g.keeping == g.ofStream():
+			g.kept = append(g.kept, part...)
+		}
+		n += len(part)
+		if g.left -= len(part); g.left > 0 {
+			break
+		}
+		g.have = 0
+		if a, err = g.end(kind, gather); a.done || err != nil {
+			return a, n, err
+		}
+	}
+	return a, n, nil
+}
+
+// ofStream is the number of the stream that the frame which comes belongs to.
+func (g *grpcWire) ofStream() uint32 { return binary.BigEndian.Uint32(g.head[5:]) & math.MaxInt32 }
+
+// end does what a complete frame asks for.
+func (g *grpcWire) end(kind byte, gather bool) (answer, error) {
+	flags, stream := g.head[4], g.ofStream()
+	switch {
+	case kind == frameData:
+		g.unreturned += int(g.head[0])<<16 | int(g.head[1])<<8 | int(g.head[2])
+		if g.unreturned > math.MaxInt32/2 {
+			g.ahead = appendFrame(g.ahead, frameWindow, 0, binary.BigEndian.AppendUint32(nil, uint32(g.unreturned)))
+			g.unreturned = 0
+		}
+	case kind == frameHeaders:
+		if flags&(flagEndHeaders|flagPadded|flagPriority) != flagEndHeaders {
+			return answer{}, fmt.Errorf("%w: HEADERS with flags %#x: none that are cut, padded or with a priority are expected", errOutOfStep, flags)
+		}
+		g.status, g.message = "", ""
+		if _, err := g.fields.Write(g.payload); err != nil {
+			return answer{}, fmt.Errorf("%w: %w", errOutOfStep, err)
+		}
+		if err := g.fields.Close(); err != nil {
+			return answer{}, fmt.Errorf("%w: %w", errOutOfStep, err)
+		}
+		if flags&flagEndStream != 0 {
+			return g.answered(stream)
+		}
+		if gather && g.keeping == 0 {
+			g.keeping, g.kept = stream, g.kept[:0]
+		}
+	case kind == frameReset && slices.Contains(g.line, stream): // behind an answer it says that the rest of the request is not needed
+		g.status, g.message = "reset", fmt.Sprintf("% x", g.payload)
+		return g.answered(stream)
+	case kind == frameSettings && flags&flagAck == 0:
+		for s := g.payload; len(s) >= 6; s = s[6:] {
+			if binary.BigEndian.Uint16(s) == settingWindow {
+				g.streamWindow = int64(binary.BigEndian.Uint32(s[2:]))
+			}
+		}
+		g.greeted = true
+		g.ahead = appendFrame(g.ahead, frameSettings, flagAck, nil)
+	case kind == framePing && flags&flagAck == 0:
+		g.ahead = appendFrame(g.ahead, framePing, flagAck, g.payload)
+	case kind == frameGoAway:
+		return answer{}, fmt.Errorf("load: the server goes away: %q", g.payload)
+	case kind == frameWindow && stream == 0 && len(g.payload) == 4:
+		g.window += int64(binary.BigEndian.Uint32(g.payload))
+	}
+	return answer{}, nil
+}
+
+// answered takes a stream that has ended out of the line.
+func (g *grpcWire) answered(stream uint32) (answer, error) {
+	place := slices.Index(g.line, stream)
+	if place < 0 {
+		return answer{}, fmt.Errorf("%w: an answer on stream %d, on which nothing was asked", errOutOfStep, stream)
+	}
+	g.line = slices.Delete(g.line, place, place+1)
+	a := answer{done: true, place: place, fault: g.status != "0"}
+	if stream == g.keeping {
+		g.keeping = 0
+		const prefix = 5 // not compressed, and the length
+		switch {
+		case a.fault:
+		case len(g.kept) < prefix || g.kept[0] != 0 || int(binary.BigEndian.Uint32(g.kept[1:])) != len(g.kept)-prefix:
+			return answer{}, fmt.Errorf("%w: expected one message in %d bytes of DATA", errOutOfStep, len(g.kept))
+		default:
+			a.whole = g.kept[prefix:]
+		}
+	}
+	return a, nil
+}
+
+// failure is the status and its message.
+func (g *grpcWire) failure() string { return fmt.Sprintf("grpc-status %s: %s", g.status, g.message) }

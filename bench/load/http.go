@@ -1,0 +1,132 @@
+package load
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+)
+
+// An httpWire finds the ends of HTTP/1.1 answers, by their Content-Length or by their chunks.
+type httpWire struct {
+	head    []byte // of the answer, as far as it has come; all of it while the body comes
+	inBody  bool
+	over    bool // head and kept are of the answer before
+	fault   bool
+	body    int // bytes that are still to come of the body, or of its chunk
+	chunked bool
+	line    []byte // between chunks: what has come of a line
+	ending  bool   // the last chunk has come
+	keeping bool
+	kept    []byte // the body, if it is kept or an error's
+}
+
+const (
+	headStep = 512      // heads are looked at so many bytes at a time: more are copied in vain when a body follows
+	maxHead  = 16 << 10 // more than any head of an answer is long
+)
+
+var (
+	headEnd       = []byte("\r\n\r\n")
+	contentLength = []byte("\r\nContent-Length: ")
+	chunkedBody   = []byte("\r\nTransfer-Encoding: chunked\r\n")
+	statusOK      = []byte("HTTP/1.1 200 ")
+)
+
+func (h *httpWire) ready([]byte) ([]byte, bool) { return nil, true }
+
+func (h *httpWire) read(p []byte, gather bool) (a answer, n int, err error) {
+	if !h.inBody {
+		if n, err = h.readHead(p); err != nil || !h.inBody {
+			return a, n, err
+		}
+		h.keeping, h.kept = h.fault || gather, h.kept[:0]
+	}
+	k, done, err := h.readBody(p[n:])
+	n += k
+	if !done {
+		return a, n, err
+	}
+	a.done, a.fault = true, h.fault
+	if h.keeping && !h.fault {
+		a.whole = h.kept
+	}
+	h.inBody, h.over = false, true
+	return a, n, nil
+}
+
+// readBody consumes p up to the end of the body.
+func (h *httpWire) readBody(p []byte) (n int, done bool, err error) {
+	for {
+		part := p[n : n+min(h.body, len(p)-n)]
+		if h.keeping {
+			h.kept = append(h.kept, part...)
+		}
+		n += len(part)
+		if h.body -= len(part); h.body > 0 || !h.chunked {
+			return n, h.body == 0, nil
+		}
+		// The size of the next chunk, or the empty line behind one.
+		end := bytes.IndexByte(p[n:], '\n') + 1
+		if end == 0 {
+			end = len(p) - n
+		}
+		h.line = append(h.line, p[n:n+end]...)
+		n += end
+		switch {
+		case len(h.line) > headStep:
+			return n, false, fmt.Errorf("%w: expected the size of a chunk, got a line of %d bytes", errOutOfStep, len(h.line))
+		case !bytes.HasSuffix(h.line, headEnd[:2]):
+			return n, false, nil
+		}
+		size := string(bytes.TrimSuffix(h.line, headEnd[:2]))
+		h.line = h.line[:0]
+		if size == "" && h.ending {
+			return n, true, nil
+		}
+		if size != "" {
+			length, err := strconv.ParseUint(size, 16, 31)
+			if err != nil || h.ending {
+				return n, false, fmt.Errorf("%w: expected the size of a chunk, got %q", errOutOfStep, size)
+			}
+			h.body, h.ending = int(length), length == 0
+		}
+	}
+}
+
+// readHead consumes p up to the end of the head, and reads that.
+func (h *httpWire) readHead(p []byte) (n int, err error) {
+	if h.over {
+		h.head, h.over = h.head[:0], false
+	}
+	had := len(h.head)
+	from := max(0, had-len(headEnd)+1) // the end may be cut by what was read before
+	h.head = append(h.head, p[:min(len(p), headStep)]...)
+	end := bytes.Index(h.head[from:], headEnd)
+	if end < 0 {
+		if len(h.head) >= maxHead {
+			return 0, fmt.Errorf("%w: expected a head of HTTP, got %d bytes without its end", errOutOfStep, len(h.head))
+		}
+		return len(h.head) - had, nil
+	}
+	h.head = h.head[:from+end+len(headEnd)]
+	h.fault = !bytes.HasPrefix(h.head, statusOK)
+	h.body, h.ending = 0, false
+	if h.chunked = bytes.Contains(h.head, chunkedBody); !h.chunked {
+		_, length, _ := bytes.Cut(h.head, contentLength)
+		length, _, _ = bytes.Cut(length, headEnd[:2])
+		if h.body, err = strconv.Atoi(string(length)); err != nil || h.body < 0 {
+			return 0, fmt.Errorf("%w: expected an answer of HTTP/1 that says how long it is, got %q", errOutOfStep, h.head)
+		}
+	}
+	if !bytes.HasPrefix(h.head, statusOK[:7]) {
+		return 0, fmt.Errorf("%w: expected an answer of HTTP/1, got %q", errOutOfStep, h.head)
+	}
+	h.inBody = true
+	return len(h.head) - had, nil
+}
+
+// failure is the status and the body.
+func (h *httpWire) failure() string {
+	status, _, _ := bytes.Cut(h.head, headEnd[:2])
+	return fmt.Sprintf("%s: %s", status, h.kept)
+}

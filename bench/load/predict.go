@@ -1,0 +1,143 @@
+package load
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A Form is how a request for inference is written: its wire, and what the tensor looks like on it.
+type Form struct {
+	Name  string
+	Wire  Wire
+	Frame func(model string, x tensor.Tensor) ([]byte, error)
+	// Same compares an answer and its request, of a model that answers with its input, whose data has size bytes. It is for Config.Check.
+	Same func(size int, request, answer []byte) error
+}
+
+// Forms are those of the doors, for tensors named "x": Shiva, and of the Predict Protocol V2 bytes and numbers over HTTP and raw contents over gRPC. Answers
+// come in the form of the requests.
+var Forms = []Form{
+	{"shiva", Shiva, shivaFrame, func(_ int, request, answer []byte) error { return SameTensors(request, answer) }},
+	{"rest", HTTP, restBinary, sameEnd},
+	{"rest-json", HTTP, restJSON, sameNumbers},
+	{"grpc", GRPC, grpcRaw, sameEnd},
+}
+
+// Floats makes n tensors of float32 from 0 to 1.
+func Floats(n int, shape tensor.Shape) ([]tensor.Tensor, error) {
+	elements, ok := shape.Elements()
+	if !ok {
+		return nil, fmt.Errorf("load: cannot make a tensor of shape %s", shape)
+	}
+	r := rand.New(rand.NewPCG(2, uint64(n)))
+	xs := make([]tensor.Tensor, n)
+	for i := range xs {
+		data := make([]byte, 0, 4*elements)
+		for range elements {
+			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(r.Float32()))
+		}
+		x, err := tensor.New(tensor.Float32, shape, data)
+		if err != nil {
+			return nil, fmt.Errorf("load: %w", err)
+		}
+		xs[i] = x
+	}
+	return xs, nil
+}
+
+func shivaFrame(model string, x tensor.Tensor) ([]byte, error) {
+	return shiva.AppendMessage(nil, &shiva.Message{Namespace: model, Tensors: []tensor.Tensor{x}})
+}
+
+// dims is a shape in JSON.
+func dims(s tensor.Shape) string { return strings.ReplaceAll(s.String(), " ", "") }
+
+// post is a request for inference whose body is head and data; with data, head is JSON and the rest bytes.
+func post(model, head string, data []byte) []byte {
+	b := fmt.Appendf(nil, "POST /v2/models/%s/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n", model, len(head)+len(data))
+	if data != nil {
+		b = fmt.Appendf(b, "Inference-Header-Content-Length: %d\r\n", len(head))
+	}
+	return append(append(append(b, "\r\n"...), head...), data...)
+}
+
+func restBinary(model string, x tensor.Tensor) ([]byte, error) {
+	return post(model, fmt.Sprintf(`{"inputs":[{"name":"x","datatype":"%s","shape":%s,"parameters":{"binary_data_size":%d}}],"parameters":{"binary_data_output":true}}`,
+		x.DType.V2(), dims(x.Shape), len(x.Data)), x.Data), nil
+}
+
+func restJSON(model string, x tensor.Tensor) ([]byte, error) {
+	if x.DType != tensor.Float32 {
+		return nil, fmt.Errorf("load: a tensor of %s as JSON: only FP32 is written", x.DType.V2())
+	}
+	b := fmt.Appendf(nil, `{"inputs":[{"name":"x","datatype":"FP32","shape":%s,"data":[`, dims(x.Shape))
+	for i := 0; i < len(x.Data); i += 4 {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		v, format := float64(math.Float32frombits(binary.LittleEndian.Uint32(x.Data[i:]))), byte('f')
+		if v != 0 && math.Abs(v) < 1e-6 {
+			format = 'e'
+		}
+		b = strconv.AppendFloat(b, v, format, -1, 32)
+	}
+	return post(model, string(append(b, "]}]}"...)), nil), nil
+}
+
+// grpcRaw is a ModelInferRequest. Field numbers are those of the protocol's grpc_service.proto.
+func grpcRaw(model string, x tensor.Tensor) ([]byte, error) {
+	const (
+		modelName, inputs, rawContents = 1, 5, 7
+		name, datatype, shape          = 1, 2, 3
+	)
+	field := func(b []byte, num byte, value []byte) []byte {
+		return append(binary.AppendUvarint(append(b, num<<3|2), uint64(len(value))), value...)
+	}
+	var sizes []byte
+	for _, d := range x.Shape {
+		sizes = binary.AppendUvarint(sizes, uint64(d))
+	}
+	input := field(field(field(nil, name, []byte("x")), datatype, []byte(x.DType.V2())), shape, sizes)
+	return field(field(field(nil, modelName, []byte(model)), inputs, input), rawContents, x.Data), nil
+}
+
+// sameEnd compares forms that end with the tensor's bytes, in request and answer alike.
+func sameEnd(size int, request, answer []byte) error {
+	if len(answer) < size || !bytes.Equal(answer[len(answer)-size:], request[len(request)-size:]) {
+		return fmt.Errorf("the answer's %d bytes do not end with the %d of the request's tensor", len(answer), size)
+	}
+	return nil
+}
+
+// sameNumbers compares a request and an answer in JSON.
+func sameNumbers(_ int, request, answer []byte) error {
+	// Both write the shortest digits, and most often with the same notation: then a comparison takes a hundredth of the time.
+	_, sent, _ := bytes.Cut(request, dataMember)
+	_, came, _ := bytes.Cut(answer, dataMember)
+	if end := bytes.IndexByte(sent, ']'); end > 0 && bytes.HasPrefix(came, sent[:end+1]) {
+		return nil
+	}
+	var q struct{ Inputs []struct{ Data []float32 } }
+	var a struct{ Outputs []struct{ Data []float32 } }
+	_, body, _ := bytes.Cut(request, headEnd)
+	if err := errors.Join(json.Unmarshal(body, &q), json.Unmarshal(answer, &a)); err != nil {
+		return err
+	}
+	if len(q.Inputs) != 1 || len(a.Outputs) != 1 || !slices.Equal(q.Inputs[0].Data, a.Outputs[0].Data) {
+		return errors.New("other numbers than were sent")
+	}
+	return nil
+}
+
+var dataMember = []byte(`"data":[`)

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/shivad/shivad/bench/load"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A doorLoad is what all doors are offered: as many requests in flight in all, on as few connections as the wire allows.
+type doorLoad struct {
+	name            string // for the tables
+	model           string
+	shape           tensor.Shape
+	conns, inFlight int     // HTTP has conns x inFlight connections instead, for it has one in flight on each
+	floor           float64 // of the rates in bytes to Shiva's; 0: none
+}
+
+var doorLoads = []*doorLoad{
+	{name: "64 B, 256 in flight", model: "small", shape: tensor.Shape{16}, conns: 16, inFlight: 16},
+	{name: "602 KB, 8 in flight", model: "picture", shape: tensor.Shape{3, 224, 224}, conns: 4, inFlight: 2, floor: 0.5},
+}
+
+// doorNames are the forms for the tables.
+var doorNames = map[string]string{"shiva": "Shiva", "rest": "REST, bytes", "rest-json": "REST, JSON", "grpc": "gRPC, raw"}
+
+// A doorTurn is a load through one door.
+type doorTurn struct {
+	rate           float64
+	p50, p99       time.Duration
+	server, client time.Duration // of processor time for each request
+	wire           float64       // bytes for each request, both ways
+}
+
+// doors offers the same load to one model, which is inside the server's process, through each of the doors in turn, every other round in
+// reverse order. It gives the claims and a table of medians.
+func doors(ctx context.Context, o options, bin string) ([]ratio, [][]string, error) {
+	if err := build(ctx, bin, []string{"door"}); err != nil {
+		return nil, nil, err
+	}
+	s, err := startDoors(bin)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer s.stop()
+	order := slices.Clone(load.Forms)
+	all := make(map[string][][]doorTurn) // by form, then by load, in the order of rounds
+	for _, f := range order {
+		all[f.Name] = make([][]doorTurn, len(doorLoads))
+	}
+	for round := range o.rounds {
+		for i, l := range doorLoads {
+			for _, f := range order {
+				got, err := s.turn(ctx, o, l, f, round == 0)
+				if err != nil {
+					return nil, nil, fmt.Errorf("run: door %s, %s: %w", f.Name, l.name, err)
+				}
+				all[f.Name][i] = append(all[f.Name][i], got)
+			}
+		}
+		slices.Reverse(order)
+	}
+	return doorRatios(all), doorTable(all), nil
+}
+
+// A doorSystem is the server with all doors open, and what it is asked.
+type doorSystem struct {
+	*system
+	addrs  map[load.Wire]string
+	frames map[string][][]byte // by form and load
+}
+
+func startDoors(bin string) (*doorSystem, error) {
+	var addrs [4]string
+	for i := range addrs {
+		var err error
+		if addrs[i], err = freeAddr(); err != nil {
+			return nil, err
+		}
+	}
+	s := &doorSystem{
+		system: &system{name: "doors", addr: addrs[0], profile: addrs[3]},
+		addrs:  map[load.Wire]string{load.Shiva: addrs[0], load.HTTP: addrs[1], load.GRPC: addrs[2]},
+		frames: make(map[string][][]byte),
+	}
+	args := []string{"-listen", addrs[0], "-rest", addrs[1], "-grpc", addrs[2], "-admin", addrs[3], "-max-batch", strconv.Itoa(maxBatch)}
+	for _, l := range doorLoads {
+		args = append(args, fmt.Sprintf("%s:FP32:%s", l.model, dims(l.shape, ",")))
+		xs, err := load.Floats(l.conns*l.inFlight, l.shape)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range load.Forms {
+			for _, x := range xs {
+				frame, err := f.Frame(l.model, x)
+				if err != nil {
+					return nil, err
+				}
+				s.frames[f.Name+l.model] = append(s.frames[f.Name+l.model], frame)
+			}
+		}
+	}
+	p, err := start(bin, filepath.Join(bin, "door"), args...)
+	if err != nil {
+		return nil, fmt.Errorf("run: doors: %w", err)
+	}
+	s.processes = []*process{p}
+	return s, nil
+}
+
+// turn offers one load in one form.
+func (s *doorSystem) turn(ctx context.Context, o options, l *doorLoad, f load.Form, first bool) (doorTurn, error) {
+	c := load.Config{
+		Wire: f.Wire, Addr: s.addrs[f.Wire], Frames: s.frames[f.Name+l.model], Conns: l.conns, InFlight: l.inFlight,
+		Warmup: o.duration / 10, Duration: o.duration,
+		Check: func(request, answer []byte) error { return f.Same(4*elements(l.shape), request, answer) },
+	}
+	if f.Wire == load.HTTP {
+		c.Conns, c.InFlight = l.conns*l.inFlight, 1
+	}
+	if first {
+		if err := s.listening(ctx, c); err != nil {
+			return doorTurn{}, err
+		}
+	}
+	profiled := s.startProfile(ctx, o, first, fmt.Sprintf("doors-%s-%s", f.Name, l.model))
+	server, err := s.cpu()
+	if err != nil {
+		return doorTurn{}, err
+	}
+	client := ownCPU()
+	r, err := load.Run(ctx, c)
+	client = ownCPU() - client
+	after, cpuErr := s.cpu()
+	if err := errors.Join(err, <-profiled, s.alive(), cpuErr); err != nil {
+		return doorTurn{}, err
+	}
+	fmt.Print(r.Line(fmt.Sprintf("Doors/form=%s/model=%s/conns=%d/inflight=%d", f.Name, l.model, c.Conns, c.InFlight)))
+	if r.Failed > 0 || r.Lost > 0 || r.Answered == 0 {
+		return doorTurn{}, fmt.Errorf("%d answered, %d failed, %d lost: %s", r.Answered, r.Failed, r.Lost, r.Failure)
+	}
+	n := float64(r.Taken)
+	return doorTurn{
+		rate: r.Rate(), p50: r.Latency.Quantile(0.5), p99: r.Latency.Quantile(0.99),
+		server: time.Duration(float64(after-server) / n), client: time.Duration(float64(client) / n),
+		wire: float64(r.Wrote+r.Read) / n,
+	}, nil
+}
+
+// listening returns when the door of c answers.
+func (s *doorSystem) listening(ctx context.Context, c load.Config) error {
+	c.Conns, c.Warmup, c.Duration = 1, 0, 5*time.Millisecond
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		r, err := load.Run(ctx, c)
+		if err == nil && r.Latency.Count() > 0 {
+			return nil
+		}
+		if time.Now().After(end) || ctx.Err() != nil || s.alive() != nil {
+			return errors.Join(fmt.Errorf("it does not answer: %w", err), ctx.Err(), s.alive())
+		}
+	}
+}
+
+func elements(s tensor.Shape) int {
+	n, _ := s.Elements()
+	return n
+}
+
+// ownCPU is the processor time of this process, which is the client.
+func ownCPU() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// doorRatios are the claims: the rate through each door to that through Shiva's, round by round.
+func doorRatios(all map[string][][]doorTurn) (rs []ratio) {
+	for i, l := range doorLoads {
+		for _, f := range load.Forms[1:] {
+			r := ratio{what: fmt.Sprintf("%s / Shiva: rate, %s", doorNames[f.Name], l.name)}
+			if l.floor > 0 && f.Name != "rest-json" {
+				r.bound, r.limit = atLeast, l.floor
+			}
+			for round, t := range all[f.Name][i] {
+				r.rounds = append(r.rounds, t.rate/all["shiva"][i][round].rate)
+			}
+			rs = append(rs, r)
+		}
+	}
+	return rs
+}
+
+var doorHead = []string{"door, load", "req/s", "p50 ms", "p99 ms", "server CPU µs/req", "client CPU µs/req", "bytes/req"}
+
+// doorTable is the median turn through every door.
+func doorTable(all map[string][][]doorTurn) (rows [][]string) {
+	for i, l := range doorLoads {
+		for _, f := range load.Forms {
+			of := func(format string, value func(doorTurn) float64) string {
+				var v []float64
+				for _, t := range all[f.Name][i] {
+					v = append(v, value(t))
+				}
+				return fmt.Sprintf(format, median(v))
+			}
+			rows = append(rows, []string{
+				doorNames[f.Name] + ", " + l.name,
+				of("%.0f", func(t doorTurn) float64 { return t.rate }),
+				of("%.2f", func(t doorTurn) float64 { return t.p50.Seconds() * 1e3 }),
+				of("%.2f", func(t doorTurn) float64 { return t.p99.Seconds() * 1e3 }),
+				of("%.1f", func(t doorTurn) float64 { return t.server.Seconds() * 1e6 }),
+				of("%.1f", func(t doorTurn) float64 { return t.client.Seconds() * 1e6 }),
+				of("%.0f", func(t doorTurn) float64 { return t.wire }),
+			})
+		}
+	}
+	return rows
+}
