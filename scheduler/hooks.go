@@ -12,7 +12,7 @@ type Hooks struct {
 	// BatchClosed is called when a batch is cut from the queue, before it is sent: its rows, why it is
 	// not larger, and how long its oldest row has waited.
 	BatchClosed func(id ModelID, rows int, reason CloseReason, oldestWait time.Duration)
-	// BatchDone is called when a batch is answered, fails or is given up (its replica lost or suspect).
+	// BatchDone is called when a batch is answered, before the owners of its requests are told, fails or is given up (its replica lost or suspect).
 	// exec counts from when the container could start on it; predicted is the upper quantile that was
 	// planned with, 0 if nothing was known. err is nil for an answer.
 	BatchDone func(id ModelID, rows int, exec, predicted time.Duration, err error)

@@ -356,11 +356,12 @@ func (m *Model) take(a answer) {
 		if v != verdictIgnore {
 			b.leave()
 		}
-		if f := m.sched.hooks.BatchDone; f != nil && v == verdictDeliver {
-			f(m.id, rows, time.Duration(exec), time.Duration(predicted), a.err)
-		}
 	}()
 	if v == verdictDeliver {
+		// Before the answers, so that a client which asks for statistics next finds its own request in them.
+		if f := m.sched.hooks.BatchDone; f != nil {
+			f(m.id, rows, time.Duration(exec), time.Duration(predicted), a.err)
+		}
 		m.deliver(b, exec)
 	}
 }
