@@ -370,12 +370,22 @@ func (s *Server) stop(ctx context.Context) error {
 	s.gate.Close()
 	faults = append(faults, s.closeState(), s.stopProcesses(), s.hangUp(ctx))
 	if s.containers != nil {
-		faults = append(faults, s.containers.Shutdown(ctx))
+		s.part(ctx)
 	}
 	if s.admin != nil {
 		faults = append(faults, s.admin.Shutdown(ctx))
 	}
 	return errors.Join(faults...)
+}
+
+// part says goodbye to the containers. What they still compute nobody waits for: one that is stuck does not keep the server, and is no
+// failure of it.
+func (s *Server) part(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if err := s.containers.Shutdown(ctx); err != nil {
+		s.log.Warn("containers that had not left a second after goodbye were cut off")
+	}
 }
 
 func (s *Server) setState(state string) { s.state.Store(&state) }

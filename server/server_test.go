@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	grpcstatus "google.golang.org/grpc/status"
 
+	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
@@ -338,4 +339,38 @@ func TestDescriptorsAreDivided(t *testing.T) {
 	if _, err := split(share{100, 100, 100, 100}, 1<<28); err == nil || !strings.Contains(err.Error(), "ulimit -n") {
 		t.Errorf("too many processes: expected advice, got %v", err)
 	}
+}
+
+// A container that is stuck with a batch, whose client has its answer, does not keep the server from ending well.
+func TestStopWithStuckContainer(t *testing.T) {
+	s := start(t, nil)
+	got := make(chan struct{})
+	c, err := containertest.Dial(t.Context(), s.containers.Dialable()[0], containertest.Model{
+		Name: "stuck", Version: "1",
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}},
+		Outputs: []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}},
+		Answer: func(*containertest.Batch) containertest.Reply {
+			close(got)
+			return containertest.Reply{Silent: true}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	conn, err := shiva.Dial(t.Context(), s.Addrs().TCP.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	x, err := tensor.FromSlice(tensor.Shape{2}, []int32{1, 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = conn.Do(t.Context(), &shiva.Message{Namespace: "stuck", Metadata: []byte(`{"timeout_ms":20}`), Tensors: []tensor.Tensor{x}})
+	if remote, ok := errors.AsType[*shiva.RemoteError](err); !ok || remote.Type != shiva.DeadlineExceeded {
+		t.Errorf("got %v, expected the deadline", err)
+	}
+	<-got
+	stop(t, s) // which fails the test for an error
 }
