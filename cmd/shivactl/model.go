@@ -98,23 +98,11 @@ func wants(s tensor.Spec) string {
 // fit gives t the full declared rank, or says why it cannot have it.
 func fit(t tensor.Tensor, s tensor.Spec) (tensor.Tensor, error) {
 	switch {
-	case fits(t.Shape, s.Shape):
+	case t.Shape.Fits(s.Shape):
 		return t, nil
-	case batched(s) && fits(t.Shape, row(s)):
+	case batched(s) && t.Shape.Fits(row(s)):
 		t.Shape = append(tensor.Shape{1}, t.Shape...)
 		return t, nil
 	}
 	return t, unfit("", "it is %s %v; %s", t.DType.V2(), t.Shape, wants(s))
-}
-
-func fits(got, want tensor.Shape) bool {
-	if len(got) != len(want) {
-		return false
-	}
-	for i, d := range want {
-		if d != -1 && d != got[i] {
-			return false
-		}
-	}
-	return true
 }

@@ -41,6 +41,19 @@ const maxInt = ^uint(0) >> 1
 // Equal tells whether the two shapes have the same dimensions.
 func (s Shape) Equal(o Shape) bool { return slices.Equal(s, o) }
 
+// Fits tells whether s is a shape that was declared as such: of the same rank, with the same dimensions but where -1 stands for any.
+func (s Shape) Fits(declared Shape) bool {
+	if len(s) != len(declared) {
+		return false
+	}
+	for i, d := range declared {
+		if d != -1 && d != s[i] {
+			return false
+		}
+	}
+	return true
+}
+
 // String looks like "[2, 3]".
 func (s Shape) String() string { return string(s.AppendText(make([]byte, 0, 32))) }
 

@@ -209,3 +209,21 @@ func TestCutAndConcat(t *testing.T) {
 		t.Errorf("%d bytes in use", pool.InUse())
 	}
 }
+
+func TestShapeFits(t *testing.T) {
+	for _, tc := range []struct {
+		s, declared Shape
+		want        bool
+	}{
+		{Shape{}, Shape{}, true},
+		{Shape{2, 3}, Shape{-1, 3}, true},
+		{Shape{2, 3}, Shape{-1, -1}, true},
+		{Shape{2, 3}, Shape{-1, 4}, false},
+		{Shape{2, 3}, Shape{-1}, false},
+		{Shape{2}, Shape{-1, 3}, false},
+	} {
+		if got := tc.s.Fits(tc.declared); got != tc.want {
+			t.Errorf("%s fits %s: %t", tc.s, tc.declared, got)
+		}
+	}
+}

@@ -42,7 +42,7 @@ func (a *App) DefaultOutput(model *scheduler.Spec, rows int) ([]tensor.Tensor, e
 		if model.Batched() {
 			want = want[1:]
 		}
-		if !fits(row.Shape, want) {
+		if !row.Shape.Fits(want) {
 			return nil, fmt.Errorf("the default output of application %q: %q has shape %s for a row, and the model gives %s", a.Name, spec.Name, row.Shape, want)
 		}
 		row.Shape = append(tensor.Shape{1}, row.Shape...)
@@ -56,18 +56,6 @@ func (a *App) DefaultOutput(model *scheduler.Spec, rows int) ([]tensor.Tensor, e
 		list[i].Name = spec.Name
 	}
 	return list, nil
-}
-
-func fits(got, want tensor.Shape) bool {
-	if len(got) != len(want) {
-		return false
-	}
-	for i, d := range want {
-		if d != -1 && d != got[i] {
-			return false
-		}
-	}
-	return true
 }
 
 // FromJSON makes a tensor of a dtype from a decoded JSON value: a number, text or boolean, or nested lists of them. Its memory is the

@@ -98,13 +98,13 @@ func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitte
 	if batched {
 		shape = shape[1:]
 		if len(t.Shape) == len(spec.Shape) {
-			if !fits(t.Shape[1:], shape) {
+			if !t.Shape[1:].Fits(shape) {
 				return t, 0, false, wrong()
 			}
 			return t, t.Shape[0], false, nil
 		}
 	}
-	if !fits(t.Shape, shape) {
+	if !t.Shape.Fits(shape) {
 		return t, 0, false, wrong()
 	}
 	t.Shape = c.leadingOne(t.Shape)
@@ -131,18 +131,6 @@ func ones(rank int) tensor.Shape {
 		s[i] = 1
 	}
 	return s
-}
-
-func fits(got, want tensor.Shape) bool {
-	if len(got) != len(want) {
-		return false
-	}
-	for i, d := range want {
-		if d != -1 && d != got[i] {
-			return false
-		}
-	}
-	return true
 }
 
 func indexByName(tensors []tensor.Tensor, name string) int {
