@@ -87,6 +87,8 @@ const (
 	// helloLimit is the largest message of a connection that has not registered: enough to
 	// read, and refuse with a reason, what is far too long.
 	helloLimit = 2 << 20
+	// helloFrames is the largest number of frames of its message: no generation registers with more than six.
+	helloFrames = 16
 )
 
 // Validate reports all faults in one error.

@@ -86,7 +86,7 @@ func (s *session) live() (err error) {
 func (s *session) open() error {
 	cfg := &s.listener.cfg
 	conn, err := zmtp.Server(s.raw, zmtp.Config{
-		Limits:           zmtp.Limits{MessageBytes: min(helloLimit, cfg.Limits.MessageBytes), Frames: cfg.Limits.Frames},
+		Limits:           zmtp.Limits{MessageBytes: min(helloLimit, cfg.Limits.MessageBytes), Frames: min(helloFrames, cfg.Limits.Frames)},
 		Pool:             cfg.Pool,
 		HandshakeTimeout: cfg.HandshakeTimeout,
 		WriteTimeout:     cfg.WriteTimeout,
@@ -206,7 +206,7 @@ func (s *session) register(r registration) error {
 	if err != nil {
 		return s.refuse(err)
 	}
-	s.conn.SetMessageBytes(s.listener.cfg.Limits.MessageBytes)
+	s.conn.SetMessageLimits(s.listener.cfg.Limits.MessageBytes, s.listener.cfg.Limits.Frames)
 	s.say(func(o *zmtp.Outgoing) bool { return s.codec.welcome(o, welcomeMessage(s.listener.cfg)) })
 
 	s.mu.Lock()

@@ -47,9 +47,11 @@ type Conn struct {
 	lastByte atomic.Int64 // when the peer's last bytes came, ns since start
 
 	// Owned by the goroutine in Receive.
-	in     []byte // read buffer
-	lo, hi int    // unread bytes of it
-	inErr  error  // the first error; every further Receive returns it
+	in      []byte // read buffer
+	lo, hi  int    // unread bytes of it
+	inErr   error  // the first error; every further Receive returns it
+	pinged  bool   // a PING has not been answered yet
+	context []byte // of the last PING
 
 	out sender
 
@@ -119,8 +121,10 @@ func (c *Conn) CloseWrite() { c.out.finish() }
 // and whoever called it is the one to call Close.
 func (c *Conn) Abort(reason error) { c.out.fail(reason) }
 
-// SetMessageBytes changes the limit of that name. It belongs to the goroutine that calls Receive.
-func (c *Conn) SetMessageBytes(n int64) { c.limits.MessageBytes = n }
+// SetMessageLimits changes [Limits.MessageBytes] and [Limits.Frames]. It belongs to the goroutine that calls Receive.
+func (c *Conn) SetMessageLimits(bytes int64, frames int) {
+	c.limits.MessageBytes, c.limits.Frames = bytes, frames
+}
 
 // Close ends the connection, wakes Receive, and waits for the goroutine that writes. When it returns,
 // no memory given to Send is touched any more. It may be called repeatedly.
@@ -133,8 +137,13 @@ func (c *Conn) Close() error {
 	return c.closeErr
 }
 
-// read reads some bytes into p and notes when they came.
+// read reads some bytes into p and notes when they came. The PINGs before them are answered first, all by one PONG: what
+// comes in one read is answered by one write, so that a flood of PINGs costs its sender more than this side.
 func (c *Conn) read(p []byte) (int, error) {
+	if c.pinged {
+		c.pinged = false
+		c.out.pong(c.context)
+	}
 	n, err := c.raw.Read(p)
 	if n > 0 {
 		c.lastByte.Store(int64(time.Since(c.start)))

@@ -526,6 +526,27 @@ func TestRefusedMemory(t *testing.T) {
 	}
 }
 
+// TestPings: PINGs that come at once are answered at once, by the PONG to the last of them.
+func TestPings(t *testing.T) {
+	s, raw := rawPeer(t, zmtp.Config{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		var m zmtp.Message
+		s.Receive(&m) // answers PINGs until the peer leaves
+	})
+	raw.Write(append(bytes.Repeat(command("PING", "\x00\x00", "first"), 200), command("PING", "\x00\x00", "last")...))
+	want := command("PONG", "last")
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(raw, got); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("answered with %q, %v, expected %q", got, err, want)
+	}
+	if n := s.Writes(); n != 1 {
+		t.Errorf("%d writes, expected 1", n)
+	}
+	raw.Close()
+	wg.Wait()
+}
+
 // TestPing: a PING is answered with its context, also when it comes while messages are written at full
 // speed, and never inside one of them.
 func TestPing(t *testing.T) {

@@ -77,7 +77,7 @@ func (m *Message) alloc(pool *tensor.Pool, n int) (Frame, error) {
 }
 
 // Receive waits for the next message and puts it into m, whose former contents must have been released.
-// PINGs are answered on the way. It returns io.EOF when the peer closed between two messages. On any error m
+// PINGs are answered on the way, the last of those that came together. It returns io.EOF when the peer closed between two messages. On any error m
 // is empty and the connection is finished: Receive will return the same error again, and only Close remains.
 func (c *Conn) Receive(m *Message) error {
 	if c.inErr == nil {
@@ -278,7 +278,7 @@ func (c *Conn) command(size uint64) error {
 		if len(rest) < 2 || len(rest) > 2+maxPingContext {
 			return protocolError("PING with a body of %d bytes", len(rest))
 		}
-		c.out.pong(rest[2:])
+		c.pinged, c.context = true, append(c.context[:0], rest[2:]...)
 	case "ERROR":
 		return protocolError("peer reports %.255q", rest[min(1, len(rest)):])
 	}
