@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
@@ -43,7 +44,7 @@ func Peers() []Peer {
 		{Name: "half-greeting", Words: []string{"greeting", "i/o timeout"}, bytes: greeting[:20]},
 		{Name: "rubbish", Words: []string{"not a ZeroMQ greeting"}, bytes: bytes.Repeat([]byte{0xa5}, 4096)},
 		{Name: "frame-of-2^49", Words: []string{"frame 0 of 562949953421312 bytes", "limit"}, bytes: shaken(frame(1 << 49))},
-		{Name: "endless-multipart", Words: []string{"more than 8192 frames"}, bytes: shaken(bytes.Repeat([]byte{1, 0}, 10_000))},
+		{Name: "endless-multipart", Words: []string{"more than 16 frames"}, bytes: shaken(bytes.Repeat([]byte{1, 0}, 10_000))},
 		{Name: "ping-flood", Words: []string{"not registered within"}, bytes: shaken(bytes.Repeat([]byte("\x04\x0a\x04PING\x00\x00ctx"), 200))},
 		{Name: "wrong-rows", Words: []string{"failed a batch", "model=wrong-rows/1", "for a batch of"}, answer: func(*containertest.Batch) containertest.Reply {
 			return containertest.Reply{Outputs: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{7}, Data: make([]byte, 28)}}}
@@ -57,7 +58,7 @@ func Peers() []Peer {
 	}
 }
 
-// Attack lets all peers at a server, each kind so many times a second, until ctx ends.
+// Attack lets all peers at a server, each kind so many times a second on average, until ctx ends.
 func Attack(ctx context.Context, containers, clients string, perSecond int) error {
 	peers := Peers()
 	faults := make([]error, len(peers))
@@ -69,15 +70,20 @@ func Attack(ctx context.Context, containers, clients string, perSecond int) erro
 	return errors.Join(faults...)
 }
 
-// attack begins anew in each period. It ends with ctx, and with the connections that it has made.
+// after tells when the next peer of a kind is due: they come at random (Poisson), as the clients do in the load beside them. In step, all kinds
+// would come within the same millisecond, and hold both cores of a small machine while they do.
+func after(period time.Duration) <-chan time.Time {
+	return time.After(time.Duration(rand.ExpFloat64() * float64(period)))
+}
+
+// attack begins anew once in a period, on average. It ends with ctx, and with the connections that it has made.
 func (p Peer) attack(ctx context.Context, containers, clients string, period time.Duration) error {
-	ticker := time.NewTicker(period)
-	defer ticker.Stop()
 	var held sync.WaitGroup
 	defer held.Wait()
 	for {
+		next := after(period)
 		if p.answer != nil {
-			if err := p.lie(ctx, containers, clients, ticker.C); err != nil && ctx.Err() == nil {
+			if err := p.lie(ctx, containers, clients, period); err != nil && ctx.Err() == nil {
 				return fmt.Errorf("hostile: %s: %w", p.Name, err)
 			}
 		} else {
@@ -98,13 +104,13 @@ func (p Peer) attack(ctx context.Context, containers, clients string, period tim
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C:
+		case <-next:
 		}
 	}
 }
 
 // lie registers, and answers the requests of a client of its own wrongly until ctx ends.
-func (p Peer) lie(ctx context.Context, containers, clients string, next <-chan time.Time) error {
+func (p Peer) lie(ctx context.Context, containers, clients string, period time.Duration) error {
 	client, err := shiva.Dial(ctx, clients)
 	if err != nil {
 		return err
@@ -117,6 +123,7 @@ func (p Peer) lie(ctx context.Context, containers, clients string, next <-chan t
 	}
 	defer c.Close()
 	for {
+		next := after(period)
 		if p.unasked {
 			if err := c.Send(containertest.Result(42, spec, containertest.Reply{Error: "not asked"})...); err != nil {
 				return err
