@@ -239,7 +239,7 @@ func serveGRPC(t *testing.T, window uint32) (addr string, reordered *atomic.Int6
 						reordered.Add(1)
 						answer(second)
 					}
-				case <-time.After(10 * time.Millisecond): // there may be no other
+				case <-time.After(300 * time.Millisecond): // the load has ended, there is no other
 				}
 				answer(first)
 			}
