@@ -7,16 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
-	"syscall"
+	"strings"
 	"time"
 
+	"github.com/shivad/shivad/bench/internal/process"
 	"github.com/shivad/shivad/bench/load"
 	"github.com/shivad/shivad/bench/sim"
 	"github.com/shivad/shivad/shiva"
@@ -35,8 +35,7 @@ type rig struct {
 	admin   string
 	alarm   string
 	dir     string
-	running []*exec.Cmd
-	log     *os.File
+	running []*process.Process
 }
 
 // startRig builds and starts them, and returns when the model answers.
@@ -50,32 +49,25 @@ func startRig(ctx context.Context, p sim.Profile) (_ *rig, err error) {
 	if r.dir, err = os.MkdirTemp("", "goodput"); err != nil {
 		return nil, err
 	}
-	if r.log, err = os.Create(filepath.Join(r.dir, "log")); err != nil {
+	if err := process.Build(ctx, r.dir, "./cmd/shivad", "./bench/sleeper", "./bench/alarm"); err != nil {
 		return nil, err
-	}
-	if text, err := exec.CommandContext(ctx, "go", "build", "-o", r.dir+"/", "./cmd/shivad", "./bench/sleeper", "./bench/alarm").CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("building: %w\n%s", err, text)
 	}
 	var containers string
 	for _, addr := range []*string{&r.tcp, &r.admin, &r.alarm, &containers} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
+		if *addr, err = process.FreeAddr(); err != nil {
 			return nil, err
 		}
-		*addr = l.Addr().String()
-		l.Close()
 	}
 	for _, args := range [][]string{
 		{"shivad", "--tcp", r.tcp, "--rest", "", "--grpc", "", "--admin", r.admin, "--containers", containers},
 		{"sleeper", "-servers", containers, "-a", p.A.String(), "-b", p.B.String(), "-noise", fmt.Sprint(p.Noise), model + ":FP32:16"},
 		{"alarm", "-listen", r.alarm},
 	} {
-		c := exec.Command(filepath.Join(r.dir, args[0]), args[1:]...)
-		c.Stdout, c.Stderr = r.log, r.log
-		if err := c.Start(); err != nil {
+		p, err := process.Start(r.dir, filepath.Join(r.dir, args[0]), args[1:]...)
+		if err != nil {
 			return nil, err
 		}
-		r.running = append(r.running, c)
+		r.running = append(r.running, p)
 	}
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		_, err := r.offer(ctx, load.Config{Duration: 10 * time.Millisecond}, time.Second)
@@ -122,20 +114,13 @@ func (r *rig) counts(ctx context.Context, metric, label string) (map[string]floa
 
 // stop ends the processes and returns what they had to say.
 func (r *rig) stop() string {
-	for i := len(r.running) - 1; i >= 0; i-- {
-		c := r.running[i]
-		c.Process.Signal(syscall.SIGTERM)
-		kill := time.AfterFunc(5*time.Second, func() { c.Process.Kill() })
-		c.Wait()
-		kill.Stop()
-	}
-	var text []byte
-	if r.log != nil {
-		text, _ = os.ReadFile(r.log.Name())
-		r.log.Close()
+	var text strings.Builder
+	for _, p := range slices.Backward(r.running) {
+		p.Stop()
+		text.WriteString(p.Output())
 	}
 	os.RemoveAll(r.dir)
-	return string(text)
+	return text.String()
 }
 
 // set changes settings of the model.

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shivad/shivad/bench/internal/process"
 	"github.com/shivad/shivad/bench/load"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -42,7 +43,7 @@ type doorTurn struct {
 // doors offers the same load to one model, which is inside the server's process, through each of the doors in turn, every other round in
 // reverse order. It gives the claims and a table of medians.
 func doors(ctx context.Context, o options, bin string) ([]ratio, [][]string, error) {
-	if err := build(ctx, bin, []string{"door"}); err != nil {
+	if err := process.Build(ctx, bin, "./bench/door"); err != nil {
 		return nil, nil, err
 	}
 	s, err := startDoors(bin)
@@ -81,7 +82,7 @@ func startDoors(bin string) (*doorSystem, error) {
 	var addrs [4]string
 	for i := range addrs {
 		var err error
-		if addrs[i], err = freeAddr(); err != nil {
+		if addrs[i], err = process.FreeAddr(); err != nil {
 			return nil, err
 		}
 	}
@@ -107,11 +108,11 @@ func startDoors(bin string) (*doorSystem, error) {
 			}
 		}
 	}
-	p, err := start(bin, filepath.Join(bin, "door"), args...)
+	p, err := process.Start(bin, filepath.Join(bin, "door"), args...)
 	if err != nil {
 		return nil, fmt.Errorf("run: doors: %w", err)
 	}
-	s.processes = []*process{p}
+	s.processes = []*process.Process{p}
 	return s, nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/bench/internal/hostile"
+	"github.com/shivad/shivad/bench/internal/process"
 	"github.com/shivad/shivad/bench/load"
 )
 
@@ -31,7 +32,7 @@ const (
 // alternate, every other round in reverse order. It fails when one of them is not named in the server's log.
 func besideHostile(ctx context.Context, o options, bin string) (r ratio, err error) {
 	r = ratio{what: "p99 beside hostile containers / without them", bound: atMost, limit: 1.2}
-	if err := build(ctx, bin, []string{"hostile"}); err != nil {
+	if err := process.Build(ctx, bin, "./cmd/shivad", "./bench/noop", "./bench/hostile"); err != nil {
 		return r, err
 	}
 	if err := os.WriteFile(filepath.Join(bin, "hostile.toml"), []byte(hostileConfig), 0o600); err != nil {
@@ -53,17 +54,17 @@ func besideHostile(ctx context.Context, o options, bin string) (r ratio, err err
 		r.rounds = append(r.rounds, float64(p99[true])/float64(p99[false]))
 		slices.Reverse(order)
 	}
-	return r, named(s.processes[0].output())
+	return r, named(s.processes[0].Output())
 }
 
 // hostileTurn is the p99 of an open loop, with or without hostile peers.
 func hostileTurn(ctx context.Context, o options, s *system, bin string, beside bool, seed uint64) (time.Duration, error) {
 	if beside {
-		p, err := start(bin, filepath.Join(bin, "hostile"), "-containers", s.containers, "-clients", s.addr, "-rate", hostileRate)
+		p, err := process.Start(bin, filepath.Join(bin, "hostile"), "-containers", s.containers, "-clients", s.addr, "-rate", hostileRate)
 		if err != nil {
 			return 0, err
 		}
-		defer p.stop()
+		defer p.Stop()
 		peers := *s
 		peers.processes = append(slices.Clone(s.processes), p)
 		s = &peers

@@ -8,9 +8,7 @@ import (
 	"fmt"
 	"log"
 	"os"
-	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"regexp"
 	"runtime"
 	"strings"
@@ -156,20 +154,16 @@ func run(ctx context.Context, o options) (err error) {
 	return err
 }
 
-// build puts the programs that the systems need into bin.
-func build(ctx context.Context, bin string, names []string) error {
-	programs := map[string][]string{
+// programs are what the systems of these names are made of.
+func programs(names []string) []string {
+	of := map[string][]string{
 		"echo": {"./bench/echo"}, "door": {"./bench/door"}, "go": {"./cmd/shivad", "./bench/noop"}, "python": {"./cmd/shivad"},
-		"hostile": {"./cmd/shivad", "./bench/noop", "./bench/hostile"},
 	}
-	args := []string{"build", "-o", bin + string(filepath.Separator)}
+	var list []string
 	for _, name := range names {
-		args = append(args, programs[name]...)
+		list = append(list, of[name]...)
 	}
-	if text, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("run: go %s: %w\n%s", strings.Join(args, " "), err, text)
-	}
-	return nil
+	return list
 }
 
 // cpuModel is the processor's name, as benchstat shows it beside results.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shivad/shivad/bench/internal/process"
 	"github.com/shivad/shivad/bench/load"
 )
 
@@ -23,7 +24,7 @@ type samples map[string][][]sample
 
 // systems runs the workloads on the systems, taking turns.
 func systems(ctx context.Context, o options, bin string, names []string) (samples, error) {
-	if err := build(ctx, bin, names); err != nil {
+	if err := process.Build(ctx, bin, programs(names)...); err != nil {
 		return nil, err
 	}
 	var running []*system

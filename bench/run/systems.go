@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/shivad/shivad/bench/internal/process"
 	"github.com/shivad/shivad/bench/load"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -67,12 +68,12 @@ type system struct {
 	addr       string
 	profile    string // of its pprof handlers
 	containers string // where containers connect
-	processes  []*process
+	processes  []*process.Process
 }
 
 func (s *system) stop() {
 	for i := len(s.processes) - 1; i >= 0; i-- {
-		s.processes[i].stop()
+		s.processes[i].Stop()
 	}
 }
 
@@ -80,7 +81,7 @@ func (s *system) stop() {
 func (s *system) cpu() (time.Duration, error) {
 	var sum time.Duration
 	for _, p := range s.processes {
-		d, err := p.cpu()
+		d, err := p.CPU()
 		if err != nil {
 			return 0, err
 		}
@@ -92,10 +93,8 @@ func (s *system) cpu() (time.Duration, error) {
 // alive says how a process of the system ended, if one has.
 func (s *system) alive() error {
 	for _, p := range s.processes {
-		select {
-		case <-p.ended:
-			return fmt.Errorf("run: %s: %s has ended (%v); it printed\n%s", s.name, filepath.Base(p.cmd.Path), p.result, p.output())
-		default:
+		if err := p.Alive(); err != nil {
+			return fmt.Errorf("run: %s: %w", s.name, err)
 		}
 	}
 	return nil
@@ -105,7 +104,7 @@ func (s *system) alive() error {
 func startSystem(ctx context.Context, name, bin, python string, echoLoops int) (_ *system, err error) {
 	var addrs [3]string
 	for i := range addrs {
-		if addrs[i], err = freeAddr(); err != nil {
+		if addrs[i], err = process.FreeAddr(); err != nil {
 			return nil, err
 		}
 	}
@@ -116,7 +115,7 @@ func startSystem(ctx context.Context, name, bin, python string, echoLoops int) (
 		}
 	}()
 	begin := func(args ...string) error {
-		p, err := start(bin, args[0], args[1:]...)
+		p, err := process.Start(bin, args[0], args[1:]...)
 		if err != nil {
 			return fmt.Errorf("run: %s: %w", name, err)
 		}
@@ -164,7 +163,7 @@ func (s *system) await(ctx context.Context) error {
 		}
 	}
 	for _, p := range s.processes {
-		fmt.Fprint(os.Stderr, p.output())
+		fmt.Fprint(os.Stderr, p.Output())
 	}
 	return fmt.Errorf("run: %s does not answer: %w", s.name, last)
 }

@@ -1,0 +1,121 @@
+// Package process builds and starts the programs that are measured.
+package process
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A Process is one of those that a system consists of.
+type Process struct {
+	// Ended is closed when the process has ended.
+	Ended chan struct{}
+
+	cmd    *exec.Cmd
+	log    *os.File
+	result error // of its end; read after Ended
+}
+
+// Build builds commands of this module into dir.
+func Build(ctx context.Context, dir string, packages ...string) error {
+	args := append([]string{"build", "-o", dir + string(filepath.Separator)}, packages...)
+	if text, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("process: go %s: %w\n%s", strings.Join(args, " "), err, text)
+	}
+	return nil
+}
+
+// Start runs a command whose output goes to a file in dir. Stop ends it.
+func Start(dir, name string, args ...string) (*Process, error) {
+	log, err := os.Create(filepath.Join(dir, fmt.Sprintf("%s-%d.log", filepath.Base(name), time.Now().UnixNano())))
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{cmd: exec.Command(name, args...), log: log, Ended: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	if err := p.cmd.Start(); err != nil {
+		log.Close()
+		return nil, err
+	}
+	go func() { // Stop joins it
+		p.result = p.cmd.Wait()
+		close(p.Ended)
+	}()
+	return p, nil
+}
+
+// Stop ends the process: politely, and after five seconds not. It may be called repeatedly.
+func (p *Process) Stop() {
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.Ended:
+	case <-time.After(5 * time.Second):
+		p.cmd.Process.Kill()
+		<-p.Ended
+	}
+	p.log.Close()
+}
+
+// Kill ends the process with SIGKILL.
+func (p *Process) Kill() {
+	p.cmd.Process.Kill()
+	<-p.Ended
+	p.log.Close()
+}
+
+// Alive says how the process ended, if it has.
+func (p *Process) Alive() error {
+	select {
+	case <-p.Ended:
+		return fmt.Errorf("process: %s has ended (%v); it printed\n%s", filepath.Base(p.cmd.Path), p.result, p.Output())
+	default:
+		return nil
+	}
+}
+
+// Output is what the process has printed so far.
+func (p *Process) Output() string {
+	text, err := os.ReadFile(p.log.Name())
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// CPU is the processor time that the process has used, in user and kernel. Its grain is 10 ms.
+func (p *Process) CPU() (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	// The second field is the name in brackets, which may hold anything; utime and stime are 14 and 15.
+	f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	var ticks int64
+	for _, field := range f[11:13] {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("process: cannot read /proc/PID/stat: %w", err)
+		}
+		ticks += n
+	}
+	const perSecond = 100 // USER_HZ is 100 on every Linux that Go runs on
+	return time.Duration(ticks) * time.Second / perSecond, nil
+}
+
+// FreeAddr is a local address that nobody listens on.
+func FreeAddr() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}

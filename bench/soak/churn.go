@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/containers/container"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// What comes and goes, how often.
+const (
+	clientEvery    = 50 * time.Millisecond
+	containerEvery = 5 * time.Second
+	versionEvery   = 15 * time.Second
+	rollingEvery   = 10 * time.Millisecond // a request to the model whose versions change
+
+	rolling      = "rolling"
+	patience     = 5 * time.Second // of a client
+	maxQuestions = 8               // of one client
+)
+
+// counts is what has come and gone, and what went wrong on the way.
+type counts struct {
+	clients, containers, versions, rolling int
+	faults                                 []string
+}
+
+// A churn is everything but the steady load.
+type churn struct {
+	*system
+
+	mu sync.Mutex
+	n  counts
+}
+
+func (c *churn) counts() counts {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n
+}
+
+func (c *churn) String() string {
+	n := c.counts()
+	return fmt.Sprintf("%d clients, %d containers, %d versions, %d faults", n.clients, n.containers, n.versions, len(n.faults))
+}
+
+// note counts by f, and keeps err unless it is of the end.
+func (c *churn) note(ctx context.Context, what string, err error, f func(*counts)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f(&c.n)
+	if err != nil && ctx.Err() == nil {
+		c.n.faults = append(c.n.faults, what+": "+err.Error())
+	}
+}
+
+// every calls f once in a period until ctx ends.
+func every(ctx context.Context, period time.Duration, f func()) {
+	ticker := time.NewTicker(period)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			f()
+		}
+	}
+}
+
+// clients come, ask some questions and leave: three of four when they have their answers, the others in the middle.
+func (c *churn) clients(ctx context.Context) {
+	i := 0
+	every(ctx, clientEvery, func() {
+		i++
+		questions := 1 + rand.IntN(maxQuestions)
+		var err error
+		if i%4 == 0 {
+			err = c.resets(ctx, questions)
+		} else {
+			err = c.asks(ctx, questions)
+		}
+		c.note(ctx, "client", err, func(n *counts) { n.clients++ })
+	})
+}
+
+// asks is a client that waits for all its answers.
+func (c *churn) asks(ctx context.Context, questions int) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	client, err := shiva.Dial(ctx, c.tcp)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	errs := make([]error, questions)
+	var all sync.WaitGroup
+	for i := range errs {
+		all.Go(func() { errs[i] = ask(ctx, client, steady) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// resets is a client that sends its questions, and half of another, and resets the connection.
+func (c *churn) resets(ctx context.Context, questions int) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", c.tcp)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	for range questions {
+		if _, err := conn.Write(c.frames[0]); err != nil {
+			return err
+		}
+	}
+	if _, err := conn.Write(c.frames[0][:rand.IntN(len(c.frames[0]))]); err != nil {
+		return err
+	}
+	return conn.(*net.TCPConn).SetLinger(0)
+}
+
+// ask asks a model that answers with its input.
+func ask(ctx context.Context, client *shiva.Client, model string) error {
+	x, err := tensor.FromSlice(tensor.Shape{16}, make([]float32, 16))
+	if err != nil {
+		return err
+	}
+	m, err := client.Do(ctx, &shiva.Message{Namespace: model, Tensors: []tensor.Tensor{x}})
+	if err == nil {
+		m.Release()
+	}
+	return err
+}
+
+// containers of the steady model are replaced: the oldest is killed, or told to end, when a new one serves.
+func (c *churn) containers(ctx context.Context) {
+	i := 0
+	every(ctx, containerEvery, func() {
+		i++
+		err := c.addReplica(ctx)
+		if err == nil && ctx.Err() == nil {
+			oldest := c.replicas[0]
+			c.replicas = c.replicas[1:]
+			if i%2 == 0 {
+				oldest.Kill()
+			} else {
+				oldest.Stop()
+			}
+			err = c.await(ctx)
+		}
+		c.note(ctx, "container", err, func(n *counts) { n.containers++ })
+	})
+}
+
+// versions of the rolling model follow one another, while a client goes on asking for the model.
+func (c *churn) versions(ctx context.Context) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	version := 0
+	retire := func() {}
+	defer func() { retire() }()
+	roll := func() error {
+		version++
+		serving, end := context.WithCancel(ctx)
+		ended := make(chan error, 1)
+		number := strconv.Itoa(version)
+		all.Go(func() { ended <- serve(serving, number, c.system.containers) })
+		if err := c.answers(ctx, rolling+"/"+number); err != nil {
+			end()
+			return errors.Join(err, <-ended)
+		}
+		retire()
+		retire = func() {
+			end()
+			if err := <-ended; err != nil {
+				c.note(ctx, "version "+number, err, func(*counts) {})
+			}
+		}
+		return nil
+	}
+	rolled := func() { c.note(ctx, "version", roll(), func(n *counts) { n.versions++ }) }
+	rolled()
+	all.Go(func() { c.asksOn(ctx) })
+	every(ctx, versionEvery, rolled)
+}
+
+// serve is a container of the rolling model.
+func serve(ctx context.Context, version, server string) error {
+	spec := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 16}}}
+	return container.Serve(ctx, container.Model{
+		Name: rolling, Version: version, Inputs: spec, Outputs: spec,
+		Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil },
+	}, server)
+}
+
+// answers returns when a model does.
+func (c *churn) answers(ctx context.Context, model string) error {
+	ctx, cancel := context.WithTimeout(ctx, settle)
+	defer cancel()
+	client, err := shiva.Dial(ctx, c.tcp)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	for {
+		if err = ask(ctx, client, model); err == nil || ctx.Err() != nil {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// asksOn asks for the rolling model, whatever its version, until ctx ends.
+func (c *churn) asksOn(ctx context.Context) {
+	client, err := shiva.Dial(ctx, c.tcp)
+	if err != nil {
+		c.note(ctx, "rolling", err, func(*counts) {})
+		return
+	}
+	defer client.Close()
+	every(ctx, rollingEvery, func() {
+		asked, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		c.note(ctx, "rolling", ask(asked, client, rolling), func(n *counts) { n.rolling++ })
+	})
+}

@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/load"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+const (
+	steady   = "steady" // the model of the steady load; its containers sleep and cost no processor
+	replicas = 3
+)
+
+// A system is shivad with the containers of the steady model, as processes.
+type system struct {
+	dir                    string
+	tcp, admin, containers string
+	frames                 [][]byte
+	server                 *process.Process
+	replicas               []*process.Process // oldest first
+}
+
+// start builds and starts them, and returns when the model answers.
+func start(ctx context.Context, dir string) (_ *system, err error) {
+	s := &system{dir: dir}
+	defer func() {
+		if err != nil {
+			s.stop()
+		}
+	}()
+	if err := process.Build(ctx, dir, "./cmd/shivad", "./bench/sleeper"); err != nil {
+		return nil, err
+	}
+	if s.frames, err = load.Frames(clients, steady, tensor.Float32, tensor.Shape{16}); err != nil {
+		return nil, err
+	}
+	for _, addr := range []*string{&s.tcp, &s.admin, &s.containers} {
+		if *addr, err = process.FreeAddr(); err != nil {
+			return nil, err
+		}
+	}
+	if s.server, err = process.Start(dir, filepath.Join(dir, "shivad"), "--tcp", s.tcp, "--rest", "", "--grpc", "", "--admin", s.admin, "--containers", s.containers); err != nil {
+		return nil, err
+	}
+	for range replicas {
+		if err := s.addReplica(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func (s *system) stop() {
+	for _, p := range s.replicas {
+		p.Stop()
+	}
+	if s.server != nil {
+		s.server.Stop()
+	}
+}
+
+// addReplica starts a container and returns when the server has it.
+func (s *system) addReplica(ctx context.Context) error {
+	p, err := process.Start(s.dir, filepath.Join(s.dir, "sleeper"), "-servers", s.containers, steady+":FP32:16")
+	if err != nil {
+		return err
+	}
+	s.replicas = append(s.replicas, p)
+	return s.await(ctx)
+}
+
+// await returns when the server has the containers that there are, no more and no fewer.
+func (s *system) await(ctx context.Context) error {
+	for end := time.Now().Add(settle); ; time.Sleep(20 * time.Millisecond) {
+		if err := s.server.Alive(); err != nil {
+			return err
+		}
+		n, err := s.ready(ctx)
+		switch {
+		case err == nil && n == len(s.replicas) || ctx.Err() != nil:
+			return ctx.Err()
+		case time.Now().After(end):
+			return errors.Join(err, fmt.Errorf("the server has %d replicas of %s after %v, expected %d", n, steady, settle, len(s.replicas)))
+		}
+	}
+}
+
+// capacity is how many requests a second are answered when there are always more.
+func (s *system) capacity(ctx context.Context) (float64, error) {
+	got, err := load.Run(ctx, load.Config{Addr: s.tcp, Frames: s.frames, Conns: clients, InFlight: 4, Warmup: 2 * time.Second, Duration: 5 * time.Second, Check: load.SameTensors})
+	if err != nil {
+		return 0, err
+	}
+	if got.Failed > 0 || got.Lost > 0 || got.Answered == 0 {
+		return 0, fmt.Errorf("measuring the capacity: %d answered, %d refused, %d lost: %s", got.Answered, got.Failed, got.Lost, got.Failure)
+	}
+	return got.Rate(), nil
+}
+
+// A state is what the server holds.
+type state struct {
+	heap        int64 // bytes, after a collection
+	resident    int64 // bytes
+	goroutines  int
+	descriptors int
+}
+
+func (s state) String() string {
+	return fmt.Sprintf("heap %.2f MiB, resident %.1f MiB, %d goroutines, %d descriptors", float64(s.heap)/(1<<20), float64(s.resident)/(1<<20), s.goroutines, s.descriptors)
+}
+
+// A sample is a state and when it was.
+type sample struct {
+	at time.Duration
+	state
+}
+
+// look collects the server's garbage and asks what is left.
+func (s *system) look(ctx context.Context) (state, error) {
+	if err := s.get(ctx, "/debug/pprof/heap?gc=1", io.Discard); err != nil {
+		return state{}, err
+	}
+	gauges, err := s.gauges(ctx)
+	return state{
+		heap: int64(gauges["go_memstats_heap_alloc_bytes"]), resident: int64(gauges["process_resident_memory_bytes"]),
+		goroutines: int(gauges["go_goroutines"]), descriptors: int(gauges["process_open_fds"]),
+	}, err
+}
+
+// watch looks once in a period until ctx ends.
+func (s *system) watch(ctx context.Context, period time.Duration) (list []sample, err error) {
+	began, ticker := time.Now(), time.NewTicker(period)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return list, nil
+		case <-ticker.C:
+			now, err := s.look(ctx)
+			if ctx.Err() != nil {
+				return list, nil
+			}
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, sample{time.Since(began), now})
+		}
+	}
+}
+
+// settled looks until nothing has changed for a second, or for as long as what was is not reached again.
+func (s *system) settled(ctx context.Context, was *state) (now state, err error) {
+	for end := time.Now().Add(settle); ; {
+		before := now
+		if now, err = s.look(ctx); err != nil {
+			return now, err
+		}
+		same := now.goroutines == before.goroutines && now.descriptors == before.descriptors
+		if was != nil {
+			same = same && near(now.goroutines, was.goroutines) && near(now.descriptors, was.descriptors)
+		}
+		if same || time.Now().After(end) {
+			return now, nil
+		}
+		select {
+		case <-ctx.Done():
+			return now, ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+func near(a, b int) bool { return a-b <= maxLeft && b-a <= maxLeft }
+
+// profile writes a heap profile.
+func (s *system) profile(ctx context.Context, file string) error {
+	w, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	if err := s.get(ctx, "/debug/pprof/heap", w); err != nil {
+		w.Close()
+		return err
+	}
+	return w.Close()
+}
+
+// ready is how many replicas of the steady model serve.
+func (s *system) ready(ctx context.Context) (int, error) {
+	gauges, err := s.gauges(ctx)
+	n := 0.0
+	for name, v := range gauges {
+		if strings.HasPrefix(name, "shivad_replicas{") && strings.Contains(name, `model="`+steady+`"`) {
+			n += v
+		}
+	}
+	return int(n), err
+}
+
+// gauges are the samples of /metrics by their names, labels included.
+func (s *system) gauges(ctx context.Context) (map[string]float64, error) {
+	var text strings.Builder
+	if err := s.get(ctx, "/metrics", &text); err != nil {
+		return nil, err
+	}
+	gauges := make(map[string]float64)
+	for line := range strings.Lines(text.String()) {
+		name, value, ok := cutLast(strings.TrimSpace(line), ' ')
+		if v, err := strconv.ParseFloat(value, 64); ok && err == nil && line[0] != '#' {
+			gauges[name] = v
+		}
+	}
+	return gauges, nil
+}
+
+func cutLast(s string, sep byte) (before, after string, ok bool) {
+	i := strings.LastIndexByte(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+1:], true
+}
+
+// get copies what the admin door answers to w.
+func (s *system) get(ctx context.Context, path string, w io.Writer) error {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.admin+path, nil)
+	if err != nil {
+		return err
+	}
+	a, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return err
+	}
+	defer a.Body.Close()
+	if a.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", path, a.Status)
+	}
+	_, err = io.Copy(w, a.Body)
+	return err
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/shivad/shivad/bench/load"
+)
+
+// The promises. Those of time and memory are for hours; a short run says little about them, and is given leastGrowth.
+const (
+	maxDrift    = 1.2     // p99 of the last window to that of the first
+	maxSlope    = 1 << 20 // bytes of heap in an hour
+	leastGrowth = 1 << 20 // bytes of heap, however short the time
+	maxLeft     = 5       // goroutines and descriptors more or fewer than at the start
+	maxFaults   = 20      // are listed
+	maxRefused  = 1e-4    // of the steady load: a container that is killed takes a third of the capacity with it for a moment
+)
+
+// A report is what a run found.
+type report struct {
+	length        time.Duration
+	before, after state
+	samples       []sample
+	p99           []time.Duration // of the windows
+	answered      int64
+	refused, lost int64
+	firstRefusal  string
+	churn         counts
+}
+
+func (r *report) add(got *load.Result) {
+	r.p99 = append(r.p99, got.Latency.Quantile(0.99))
+	r.answered += got.Answered
+	r.refused += got.Failed
+	r.lost += got.Lost
+	if r.firstRefusal == "" {
+		r.firstRefusal = got.Failure
+	}
+}
+
+// broken are the promises that were not kept.
+func (r *report) broken() (list []string) {
+	fault := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
+	if drift := float64(r.p99[len(r.p99)-1]) / float64(r.p99[0]); drift > maxDrift {
+		fault("p99 of the last %v is %.2f times that of the first, want %g at most", r.length/windows, drift, maxDrift)
+	}
+	// The first window fills what is kept on purpose: pools, spares, histograms.
+	rest := r.samples[min(samples, len(r.samples)):]
+	hours := (r.length - r.length/windows).Hours()
+	if grown := slope(rest) * hours; grown > max(leastGrowth, maxSlope*hours) {
+		fault("the heap grows by %.2f MiB an hour, want %.2f at most", slope(rest)/(1<<20), max(leastGrowth, maxSlope*hours)/hours/(1<<20))
+	}
+	if d := r.after.goroutines - r.before.goroutines; d > maxLeft || d < -maxLeft {
+		fault("%d goroutines at the start, %d in the end, want a difference of %d at most", r.before.goroutines, r.after.goroutines, maxLeft)
+	}
+	if d := r.after.descriptors - r.before.descriptors; d > maxLeft || d < -maxLeft {
+		fault("%d descriptors at the start, %d in the end, want a difference of %d at most", r.before.descriptors, r.after.descriptors, maxLeft)
+	}
+	if r.lost > 0 {
+		fault("%d requests have no answer", r.lost)
+	}
+	if share := float64(r.refused) / float64(max(r.answered, 1)); share > maxRefused {
+		fault("%.4f %% of the requests are answered with an error, want %g %% at most; the first: %s", 100*share, 100*maxRefused, r.firstRefusal)
+	}
+	for _, f := range r.churn.faults[:min(len(r.churn.faults), maxFaults)] {
+		fault("%s", f)
+	}
+	if more := len(r.churn.faults) - maxFaults; more > 0 {
+		fault("and %d more faults of what came and went", more)
+	}
+	return list
+}
+
+// slope is the straight line through the heap of the samples, in bytes an hour, by least squares.
+func slope(list []sample) float64 {
+	if len(list) < 2 {
+		return 0
+	}
+	var t, h, tt, th float64
+	for _, s := range list {
+		x, y := s.at.Hours(), float64(s.heap)
+		t, h, tt, th = t+x, h+y, tt+x*x, th+x*y
+	}
+	n := float64(len(list))
+	return (n*th - t*h) / (n*tt - t*t)
+}
