@@ -5,8 +5,9 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 FUZZTIME ?= 3s
-SOAKTIME ?= 2m
+SOAKTIME ?= 1m
 BENCHFLAGS ?=
+SOAKFLAGS ?=
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 # Tests that start Python processes find the interpreter here.
@@ -16,7 +17,7 @@ PYTHON_SOURCES := containers/python examples bench server
 
 CHECKS := fmt vet staticcheck tidy scripts imports unit race soak invariants fuzz python e2e
 
-.PHONY: help build run run-selection test $(CHECKS) redis bench bench-goodput bench-deadlines bench-scheduler clean
+.PHONY: help build run run-selection test $(CHECKS) redis bench bench-goodput bench-deadlines bench-scheduler bench-soak clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,8 +66,9 @@ unit: redis ## unit tests, golden vectors and allocation budgets
 race: redis ## the same under the race detector
 	go test -race ./...
 
-soak: ## the scheduler under everything at once for SOAKTIME (2m), under the race detector
+soak: ## the scheduler under everything at once, under the race detector, then the whole server, each for SOAKTIME (1m)
 	go test -race -count=1 ./scheduler -run 'TestSoak$$' -soak $(SOAKTIME)
+	go run ./bench/soak -length $(SOAKTIME)
 
 invariants: redis ## the same with buffers poisoned when released
 	go test -tags invariants ./...
@@ -98,6 +100,9 @@ bench-deadlines: ## how late a million requests with random deadlines are answer
 
 bench-scheduler: ## what a request costs in the scheduler, what picking a batch from 10,000 rows does, and memory
 	go test ./scheduler -run '^$$' -bench 'RequestRatio|Pick|Learn|Waiting'
+
+bench-soak: ## what stays behind after two hours in which clients, containers and versions come and go; SOAKFLAGS="-length 1h"
+	go run ./bench/soak $(SOAKFLAGS)
 
 clean: ## remove what the other targets made
 	rm -rf bin $(VENV) $$(find . -name .ruff_cache -o -name .mypy_cache -o -name .pytest_cache -o -name __pycache__ -o -name "*.egg-info")

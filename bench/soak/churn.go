@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net"
+	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
@@ -23,8 +26,8 @@ const (
 	rollingEvery   = 10 * time.Millisecond // a request to the model whose versions change
 
 	rolling      = "rolling"
-	patience     = 5 * time.Second // of a client
-	maxQuestions = 8               // of one client
+	patience     = 20 * time.Second // of a client: longer than a shared machine may stand still
+	maxQuestions = 8                // of one client
 )
 
 // counts is what has come and gone, and what went wrong on the way.
@@ -163,6 +166,13 @@ func (c *churn) containers(ctx context.Context) {
 
 // versions of the rolling model follow one another, while a client goes on asking for the model.
 func (c *churn) versions(ctx context.Context) {
+	text, err := os.Create(filepath.Join(c.dir, rolling+".log"))
+	if err != nil {
+		c.note(ctx, "version", err, func(*counts) {})
+		return
+	}
+	defer text.Close()
+	log := slog.New(slog.NewTextHandler(text, nil))
 	var all sync.WaitGroup
 	defer all.Wait()
 	version := 0
@@ -173,7 +183,7 @@ func (c *churn) versions(ctx context.Context) {
 		serving, end := context.WithCancel(ctx)
 		ended := make(chan error, 1)
 		number := strconv.Itoa(version)
-		all.Go(func() { ended <- serve(serving, number, c.system.containers) })
+		all.Go(func() { ended <- serve(serving, number, c.system.containers, log) })
 		if err := c.answers(ctx, rolling+"/"+number); err != nil {
 			end()
 			return errors.Join(err, <-ended)
@@ -194,10 +204,10 @@ func (c *churn) versions(ctx context.Context) {
 }
 
 // serve is a container of the rolling model.
-func serve(ctx context.Context, version, server string) error {
+func serve(ctx context.Context, version, server string, log *slog.Logger) error {
 	spec := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 16}}}
 	return container.Serve(ctx, container.Model{
-		Name: rolling, Version: version, Inputs: spec, Outputs: spec,
+		Name: rolling, Version: version, Inputs: spec, Outputs: spec, Log: log,
 		Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil },
 	}, server)
 }

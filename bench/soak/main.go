@@ -97,7 +97,7 @@ func soak(ctx context.Context, dir string, length time.Duration) (_ *report, err
 	window := length / windows
 	for i := range windows {
 		got, err := load.Run(ctx, load.Config{Addr: s.tcp, Frames: s.frames, Conns: clients, Rate: ofCapacity * capacity, Seed: uint64(i),
-			Duration: window, Check: load.SameTensors})
+			Duration: window, Grace: time.Minute, Check: load.SameTensors})
 		if err != nil {
 			return nil, err
 		}

@@ -7,15 +7,18 @@ import (
 	"github.com/shivad/shivad/bench/load"
 )
 
-// The promises. Those of time and memory are for hours; a short run says little about them, and is given leastGrowth.
+// The promises. Those of time and memory are for hours: a run of minutes is not held to the first, and given leastGrowth for the second.
 const (
-	maxDrift    = 1.2     // p99 of the last window to that of the first
+	maxDrift    = 1.2     // p99 of the last window to that of the first, from leastWindow on
 	maxSlope    = 1 << 20 // bytes of heap in an hour
 	leastGrowth = 1 << 20 // bytes of heap, however short the time
 	maxLeft     = 5       // goroutines and descriptors more or fewer than at the start
 	maxFaults   = 20      // are listed
 	maxRefused  = 1e-4    // of the steady load: a container that is killed takes a third of the capacity with it for a moment
 )
+
+// leastWindow is the time from which on a p99 says more about the server than about what else the machine does.
+const leastWindow = 5 * time.Minute
 
 // A report is what a run found.
 type report struct {
@@ -42,12 +45,13 @@ func (r *report) add(got *load.Result) {
 // broken are the promises that were not kept.
 func (r *report) broken() (list []string) {
 	fault := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
-	if drift := float64(r.p99[len(r.p99)-1]) / float64(r.p99[0]); drift > maxDrift {
-		fault("p99 of the last %v is %.2f times that of the first, want %g at most", r.length/windows, drift, maxDrift)
+	window := r.length / windows
+	if drift := float64(r.p99[len(r.p99)-1]) / float64(r.p99[0]); drift > maxDrift && window >= leastWindow {
+		fault("p99 of the last %v is %.2f times that of the first, want %g at most", window, drift, maxDrift)
 	}
 	// The first window fills what is kept on purpose: pools, spares, histograms.
 	rest := r.samples[min(samples, len(r.samples)):]
-	hours := (r.length - r.length/windows).Hours()
+	hours := (r.length - window).Hours()
 	if grown := slope(rest) * hours; grown > max(leastGrowth, maxSlope*hours) {
 		fault("the heap grows by %.2f MiB an hour, want %.2f at most", slope(rest)/(1<<20), max(leastGrowth, maxSlope*hours)/hours/(1<<20))
 	}
