@@ -81,18 +81,15 @@ func soak(ctx context.Context, dir string, length time.Duration) (_ *report, err
 	fmt.Printf("capacity %.0f requests/s, offered %.0f; %s\n", capacity, ofCapacity*capacity, r.before)
 
 	churning, quit := context.WithCancel(ctx)
-	defer quit()
 	c := &churn{system: s}
 	var all sync.WaitGroup
+	end := func() { quit(); all.Wait() }
+	defer end()
 	all.Go(func() { c.clients(churning) })
 	all.Go(func() { c.containers(churning) })
 	all.Go(func() { c.versions(churning) })
-	var watchErr error
-	watching := make(chan struct{})
-	go func() { // ends when churning does, which is waited for below
-		defer close(watching)
-		r.samples, watchErr = s.watch(churning, length/windows/samples)
-	}()
+	var watched error
+	all.Go(func() { r.samples, watched = s.watch(churning, length/windows/samples) })
 
 	window := length / windows
 	for i := range windows {
@@ -109,11 +106,9 @@ func soak(ctx context.Context, dir string, length time.Duration) (_ *report, err
 		fmt.Printf("%8v  p50 %-8v p99 %-8v of %d, %d refused, %d lost; %s; %s\n", window*time.Duration(i+1), got.Latency.Quantile(0.5).Round(10*time.Microsecond),
 			got.Latency.Quantile(0.99).Round(10*time.Microsecond), got.Answered+got.Failed, got.Failed, got.Lost, now, c)
 	}
-	quit()
-	all.Wait()
-	<-watching
-	if watchErr != nil {
-		return nil, watchErr
+	end()
+	if watched != nil {
+		return nil, watched
 	}
 	r.churn = c.counts()
 	if r.after, err = s.settled(ctx, &r.before); err != nil {

@@ -16,12 +16,10 @@ import (
 
 // A Process is one of those that a system consists of.
 type Process struct {
-	// Ended is closed when the process has ended.
-	Ended chan struct{}
-
 	cmd    *exec.Cmd
 	log    *os.File
-	result error // of its end; read after Ended
+	ended  chan struct{} // closed when it has ended
+	result error         // of its end; read after ended
 }
 
 // Build builds commands of this module into dir.
@@ -39,7 +37,7 @@ func Start(dir, name string, args ...string) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{cmd: exec.Command(name, args...), log: log, Ended: make(chan struct{})}
+	p := &Process{cmd: exec.Command(name, args...), log: log, ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	if err := p.cmd.Start(); err != nil {
 		log.Close()
@@ -47,7 +45,7 @@ func Start(dir, name string, args ...string) (*Process, error) {
 	}
 	go func() { // Stop joins it
 		p.result = p.cmd.Wait()
-		close(p.Ended)
+		close(p.ended)
 	}()
 	return p, nil
 }
@@ -56,10 +54,10 @@ func Start(dir, name string, args ...string) (*Process, error) {
 func (p *Process) Stop() {
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
-	case <-p.Ended:
+	case <-p.ended:
 	case <-time.After(5 * time.Second):
 		p.cmd.Process.Kill()
-		<-p.Ended
+		<-p.ended
 	}
 	p.log.Close()
 }
@@ -67,14 +65,14 @@ func (p *Process) Stop() {
 // Kill ends the process with SIGKILL.
 func (p *Process) Kill() {
 	p.cmd.Process.Kill()
-	<-p.Ended
+	<-p.ended
 	p.log.Close()
 }
 
 // Alive says how the process ended, if it has.
 func (p *Process) Alive() error {
 	select {
-	case <-p.Ended:
+	case <-p.ended:
 		return fmt.Errorf("process: %s has ended (%v); it printed\n%s", filepath.Base(p.cmd.Path), p.result, p.Output())
 	default:
 		return nil
