@@ -1,10 +1,12 @@
 package tcp
 
 import (
+	"bytes"
 	"encoding/json"
 	"math"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva"
@@ -191,7 +193,7 @@ func (l *loop) appendFlat(b []byte, c *call) ([]byte, []tensor.Tensor, error) {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		if json.Valid([]byte(s)) {
+		if fitsMetadata(s) {
 			b = append(b, s...)
 		} else {
 			b = shiva.AppendString(b, s)
@@ -210,6 +212,14 @@ func (l *loop) appendFlat(b []byte, c *call) ([]byte, []tensor.Tensor, error) {
 		l.tensors = append(l.tensors, t)
 	}
 	return c.Target.AppendFlatAnswer(b, len(l.tensors) > 0), l.tensors, nil
+}
+
+// fitsMetadata tells whether a text is JSON that a client's decoder takes, which is stricter than encoding/json.
+func fitsMetadata(s string) bool {
+	const depth = 128 - 2 // a decoder's default, less the object and the list around it
+	text := bytes.Trim([]byte(s), " \t\r\n")
+	end, ok := shiva.SkipValue(text, 0, depth)
+	return ok && end == len(text) && utf8.Valid(text)
 }
 
 // appendFloats is appendFlat for a model that answers with floats: the tensor is theirs, bit by bit. In the metadata, what no JSON number

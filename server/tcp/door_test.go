@@ -651,6 +651,13 @@ func TestFlatModel(t *testing.T) {
 	check(ask(""), `{"output":"a cat",`, "no tensor")
 	answer.Store(func([]float64) string { return `{"label":"cat"}` })
 	check(ask(`{"batch":true}`), `{"outputs":[{"label":"cat"},{"label":"cat"}],`, "no tensor")
+	// JSON as encoding/json has it, but not as a client's decoder takes it.
+	for _, s := range []string{"\"caf\xe9\"", `"\ud83c"`, strings.Repeat("[", 127) + strings.Repeat("]", 127)} {
+		answer.Store(func([]float64) string { return s })
+		check(ask(`{"batch":true}`), `{"outputs":["`, "no tensor")
+	}
+	answer.Store(func([]float64) string { return " " + strings.Repeat("[", 126) + strings.Repeat("]", 126) })
+	check(ask(`{"batch":true}`), `{"outputs":[ [[`, "no tensor")
 }
 
 // The floats that the oldest containers answer with are a tensor of their own type, and in the metadata what JSON can say of them.
