@@ -62,14 +62,17 @@ func checkMetadata(b []byte, maxDepth int) (Kind, int) {
 	return "", 0
 }
 
+// maxJSONDepth is what EachField takes: whoever decoded obj may have been allowed more than the default.
+const maxJSONDepth = 10000
+
 var errNotObject = errors.New("shiva: not the text of a JSON object")
 
 // EachField calls f with each key and value of a JSON object, in order, until f returns false. The key is the string
 // itself, the value its JSON text without surrounding space; both are valid only during the call. A key that
 // occurs twice is passed twice: whoever assigns keeps the last one, as the reference does. Empty obj is {}.
 //
-// It fails where obj stops being a JSON object, after the calls for what came before. It does not allocate, unless a
-// key has escapes.
+// It fails where obj stops being a JSON object, after the calls for what came before, and where a value is nested
+// more than 10,000 deep. It does not allocate, unless a key has escapes.
 func EachField(obj []byte, f func(key, value []byte) bool) error {
 	if len(obj) == 0 {
 		return nil
@@ -102,7 +105,7 @@ func EachField(obj []byte, f func(key, value []byte) bool) error {
 			return errNotObject
 		}
 		i = skipSpace(obj, i+1)
-		if end, ok = skipValue(obj, i, defaultJSONDepth); !ok {
+		if end, ok = skipValue(obj, i, maxJSONDepth); !ok {
 			return errNotObject
 		}
 		if !f(key, obj[i:end]) {

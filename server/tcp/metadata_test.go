@@ -34,6 +34,15 @@ func TestParseMetadata(t *testing.T) {
 	}
 }
 
+// A limit on nesting above the default's holds for what is behind it, too.
+func TestParseDeepMetadata(t *testing.T) {
+	var q question
+	deep := strings.Repeat("[", 9999) + strings.Repeat("]", 9999)
+	if err := q.parse([]byte(`{"deep":` + deep + `,"id":1}`)); err != nil || string(q.id) != "1" || string(q.Forward) != `{"deep":`+deep+`}` {
+		t.Errorf("id %s, %d bytes are forwarded (%v)", q.id, len(q.Forward), err)
+	}
+}
+
 func TestParseMetadataRefuses(t *testing.T) {
 	for text, says := range map[string]string{
 		`{"timeout_ms":0}`:             "timeout_ms",
