@@ -83,6 +83,10 @@ func (q *question) parse(meta []byte) error {
 
 // reset makes q what a message without metadata asks.
 func (q *question) reset() {
+	const keep = 4 << 10 // thousands of idle calls keep as much
+	if cap(q.forward) > keep {
+		q.forward = nil
+	}
 	*q = question{Params: gate.Params{Priority: defaultPriority}, forward: q.forward[:0]}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -196,6 +197,22 @@ func TestLineIsBounded(t *testing.T) {
 			t.Errorf("%s: %d questions wait, expected %d at most; deaf %v", name, s.waiting, limit, s.deaf)
 		}
 		m.Close()
+	}
+}
+
+// What a call keeps for the next question is small, whatever the last one said.
+func TestCallsKeepLittle(t *testing.T) {
+	s, _ := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)
+	ask, err := shiva.AppendMessage(nil, message("m", `{"note":"`+strings.Repeat("x", 1<<19)+`"}`, 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.take(ask)
+	if len(s.loop.free) != 1 {
+		t.Fatalf("%d idle calls, expected that of the question", len(s.loop.free))
+	}
+	if n := cap(s.loop.free[0].question.forward); n > 4<<10 {
+		t.Errorf("an idle call has %d bytes of what the last one forwarded", n)
 	}
 }
 
