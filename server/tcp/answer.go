@@ -15,7 +15,7 @@ import (
 
 // encode appends the answer of c to the loop's buffers.
 func (l *loop) encode(c *call) {
-	m := shiva.Message{Namespace: c.namespace()}
+	m := shiva.Message{Namespace: c.namespace}
 	err := l.compose(c, &m)
 	if err == nil {
 		if l.out, l.vecs, err = shiva.AppendVectored(l.out, l.vecs, &m); err == nil {

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"slices"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -15,9 +16,10 @@ import (
 // It is freed when its answer is written, or, if the client has gone, when it is complete.
 type call struct {
 	gate.Call
-	session *session
-	message *shiva.Message // the question; its memory is the inputs'
-	next    *call          // the answer that leaves after this one
+	session   *session
+	message   *shiva.Message // the question; its memory is the inputs'; nil when it is not needed any more
+	namespace string         // it came with, if any of it was understood
+	next      *call          // the answer that leaves after this one
 
 	question question
 	arrived  time.Time
@@ -67,14 +69,6 @@ func (c *call) outputBytes() (n int) {
 	return n
 }
 
-// namespace is the one the question came with, if any of it was understood.
-func (c *call) namespace() string {
-	if c.message == nil {
-		return ""
-	}
-	return c.message.Namespace
-}
-
 // newCall takes a call from the loop's free list.
 func (l *loop) newCall(s *session, m *shiva.Message) *call {
 	var c *call
@@ -85,8 +79,21 @@ func (l *loop) newCall(s *session, m *shiva.Message) *call {
 		c = new(call)
 	}
 	c.session, c.message, c.arrived = s, m, l.now
+	if m != nil {
+		c.namespace = m.Namespace
+	}
 	l.tally.Began()
 	return c
+}
+
+// dropQuestion gives back a question whose answer is known and says no more of it than its id.
+func (l *loop) dropQuestion(c *call) {
+	if c.message == nil {
+		return
+	}
+	c.question.id = slices.Clone(c.question.id)
+	l.spares.Recycle(c.message)
+	c.message = nil
 }
 
 // freeCall counts the call and gives back the outputs, the question and the call, in this order.
@@ -97,7 +104,7 @@ func (l *loop) freeCall(c *call) {
 	if c.message != nil {
 		l.spares.Recycle(c.message)
 	}
-	c.session, c.message, c.next = nil, nil, nil
+	c.session, c.message, c.namespace, c.next = nil, nil, "", nil
 	c.control, c.err = nil, nil
 	c.inFlight, c.answered = false, false
 	c.question.reset()

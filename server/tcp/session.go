@@ -234,6 +234,9 @@ func (s *session) finish(c *call) {
 		s.loop.freeCall(c)
 		return
 	}
+	if c.control != nil || c.failure() != nil {
+		s.loop.dropQuestion(c) // the line before it may be long, and its payload is not to wait with it
+	}
 	s.ready += c.outputBytes()
 	if c == s.head {
 		s.queue()

@@ -200,6 +200,35 @@ func TestLineIsBounded(t *testing.T) {
 	}
 }
 
+// What was refused, or answered at once, holds no payload while its answer waits for its turn.
+func TestRefusedPayload(t *testing.T) {
+	for name, ask := range map[string]*shiva.Message{
+		"route":    message("nobody", `{"id":"a"}`, make([]float32, 4096)...),
+		"metadata": message("m", `{"id":"a","priority":"x"}`, make([]float32, 4096)...),
+		"shape":    message("m", `{"id":"a"}`, make([]float32, 4096)...),
+		"control":  message("!live", `{"id":"a"}`, make([]float32, 4096)...),
+	} {
+		pool := tensor.NewPool(1 << 30)
+		s, m := newSession(t, func(*scheduler.Batch) error { return nil }, pool)
+		first, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.take(first)
+		next, err := shiva.AppendMessage(nil, ask)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 100 {
+			s.take(next)
+		}
+		if n := pool.InUse(); n > 100<<10 {
+			t.Errorf("%s: %d KiB are held for 100 questions whose answers are known", name, n>>10)
+		}
+		m.Close()
+	}
+}
+
 // What a call keeps for the next question is small, whatever the last one said.
 func TestCallsKeepLittle(t *testing.T) {
 	s, _ := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)
