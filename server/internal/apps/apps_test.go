@@ -213,6 +213,25 @@ func TestPredictionsOfOneID(t *testing.T) {
 	}
 }
 
+// TestPredictionThatIsTooLarge: what cannot be kept does not make everything else go first.
+func TestPredictionThatIsTooLarge(t *testing.T) {
+	var p Predictions
+	now := time.Now()
+	p.Keep("app", "", "other", now, nil)
+	p.Keep("app", "", "large", now, nil)
+	out, err := tensor.FromSlice(tensor.Shape{maxPredictionBytes}, make([]byte, maxPredictionBytes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Keep("app", "", "large", now.Add(1), []selection.Prediction{{Outputs: []tensor.Tensor{out}}})
+	if p.Find("app", "", "other", now) == nil {
+		t.Error("another request's is gone")
+	}
+	if p.Find("app", "", "large", now) != nil {
+		t.Error("its id names what was said to an earlier request")
+	}
+}
+
 // TestFromJSONTakesWhatIsThere: two short lists that pretend to be a matrix of a billion elements cost no memory for it.
 func TestFromJSONTakesWhatIsThere(t *testing.T) {
 	const n = 1 << 20

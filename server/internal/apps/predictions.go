@@ -38,23 +38,19 @@ type Prediction struct {
 }
 
 // Keep remembers what was said to a request that came at made. The outputs are copied. An id that is used again names the newer request,
-// whichever is kept first.
+// whichever is kept first. What is larger than all that may be kept is not.
 func (p *Predictions) Keep(app, user, id string, made time.Time, said []selection.Prediction) {
 	const each = 700 // bytes that are taken for whatever was said
 	n := &Prediction{key: predictionKey{app, user, id}, made: made, bytes: each + len(id) + len(user)}
-	n.Said = make([]selection.Prediction, len(said))
-	for i, s := range said {
-		n.Said[i] = selection.Prediction{Ask: s.Ask}
+	for _, s := range said {
 		n.bytes += 128
-		if s.Outputs == nil {
-			continue
-		}
-		copies := make([]tensor.Tensor, len(s.Outputs))
-		for k, t := range s.Outputs {
-			copies[k] = tensor.Tensor{Name: t.Name, DType: t.DType, Shape: append(tensor.Shape{}, t.Shape...), Data: append([]byte{}, t.Data...)}
+		for _, t := range s.Outputs {
 			n.bytes += len(t.Data) + 128
 		}
-		n.Said[i].Outputs = copies
+	}
+	fits := n.bytes <= maxPredictionBytes
+	if fits {
+		n.Said = copied(said)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,6 +63,9 @@ func (p *Predictions) Keep(app, user, id string, made time.Time, said []selectio
 		}
 		p.dropLocked(old)
 	}
+	if !fits {
+		return
+	}
 	p.byID[n.key] = p.queue.PushBack(n)
 	p.bytes += n.bytes
 	for at := p.queue.Front(); at != nil; at = p.queue.Front() {
@@ -75,6 +74,23 @@ func (p *Predictions) Keep(app, user, id string, made time.Time, said []selectio
 		}
 		p.dropLocked(at)
 	}
+}
+
+// copied is what was said in memory of its own.
+func copied(said []selection.Prediction) []selection.Prediction {
+	copies := make([]selection.Prediction, len(said))
+	for i, s := range said {
+		copies[i] = selection.Prediction{Ask: s.Ask}
+		if s.Outputs == nil {
+			continue
+		}
+		outputs := make([]tensor.Tensor, len(s.Outputs))
+		for k, t := range s.Outputs {
+			outputs[k] = tensor.Tensor{Name: t.Name, DType: t.DType, Shape: append(tensor.Shape{}, t.Shape...), Data: append([]byte{}, t.Data...)}
+		}
+		copies[i].Outputs = outputs
+	}
+	return copies
 }
 
 func (p *Predictions) dropLocked(at *list.Element) {
