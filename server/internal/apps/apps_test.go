@@ -157,6 +157,28 @@ func TestCandidatesChange(t *testing.T) {
 	}
 }
 
+// TestUsersAreBounded: users are named by clients, in texts of any length, and are not all kept at hand.
+func TestUsersAreBounded(t *testing.T) {
+	r := registry(t, memory(t))
+	a, err := New(Definition{Name: "app", Models: []Link{"a"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		if _, err := r.State(a, strings.Repeat("u", 1<<(i%20))+fmt.Sprint(i), []selection.Model{{Name: "a", Version: "1"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for k := range r.states.known {
+		if len(k.user) > state.MaxKeyBytes {
+			t.Fatalf("the state of a user of %d bytes is kept", len(k.user))
+		}
+	}
+	if len(r.states.known) == 0 {
+		t.Error("no state is kept")
+	}
+}
+
 func TestPredictionsAreBounded(t *testing.T) {
 	var p Predictions
 	now := time.Now()

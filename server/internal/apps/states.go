@@ -60,6 +60,9 @@ func (r *Registry) State(a *App, user string, models []selection.Model) (selecti
 	if p.state, err = a.restore(entry.Value, models); err != nil {
 		return p.state, err
 	}
+	if len(user) > state.MaxKeyBytes { // the store cannot have it, and many such would take gigabytes
+		return p.state, nil
+	}
 	r.states.mu.Lock()
 	if r.states.known == nil || len(r.states.known) >= maxStates {
 		r.states.known = make(map[stateKey]parsed)
