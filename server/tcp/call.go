@@ -88,12 +88,13 @@ func (l *loop) newCall(s *session, m *shiva.Message) *call {
 
 // dropQuestion gives back a question whose answer is known and says no more of it than its id.
 func (l *loop) dropQuestion(c *call) {
-	if c.message == nil {
-		return
+	id := slices.Clone(c.question.id)
+	c.question.reset()
+	c.question.id = id
+	if c.message != nil {
+		l.spares.Recycle(c.message)
+		c.message = nil
 	}
-	c.question.id = slices.Clone(c.question.id)
-	l.spares.Recycle(c.message)
-	c.message = nil
 }
 
 // freeCall counts the call and gives back the outputs, the question and the call, in this order.

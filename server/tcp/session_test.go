@@ -229,6 +229,23 @@ func TestRefusedPayload(t *testing.T) {
 	}
 }
 
+// Nor does it hold what was read from its metadata, which can be many times as large.
+func TestRefusedMetadata(t *testing.T) {
+	s, _ := newSession(t, func(*scheduler.Batch) error { return nil }, nil)
+	note := strings.Repeat("x", 100<<10)
+	for _, metadata := range []string{"", `{"id":"a","inputs":["","",""],"user":"` + note + `","note":"` + note + `","priority":"x"}`} {
+		ask, err := shiva.AppendMessage(nil, message("m", metadata, 1, 2, 3, 4))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.take(ask)
+	}
+	q := &s.tail.question
+	if s.waiting != 2 || string(q.id) != `"a"` || q.Texts != nil || q.User != "" || cap(q.forward) > 4<<10 {
+		t.Errorf("%d wait; a refused one of id %s has %d texts, %d bytes of user and %d to forward", s.waiting, q.id, len(q.Texts), len(q.User), cap(q.forward))
+	}
+}
+
 // What a call keeps for the next question is small, whatever the last one said.
 func TestCallsKeepLittle(t *testing.T) {
 	s, _ := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)
