@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/shivad/shivad/scheduler"
@@ -12,7 +13,7 @@ import (
 func (c *Call) matchFlat(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) error {
 	spec := &c.Target.Spec.Inputs[0]
 	if spec.DType == tensor.Bytes {
-		return c.matchTexts(tensors, p, spec)
+		return c.matchTexts(tensors, p, spec, pool)
 	}
 	if len(tensors) != 1 {
 		return fmt.Errorf("%w: expected 1 tensor of %s, got %d", scheduler.ErrInvalidInput, spec.DType, len(tensors))
@@ -24,7 +25,7 @@ func (c *Call) matchFlat(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) 
 		}
 		cast, err := tensor.Cast(t, spec.DType, pool)
 		if err != nil {
-			return fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, spec.Name, err)
+			return unmade(spec, err)
 		}
 		c.owned = append(c.owned, cast)
 		t = cast
@@ -46,18 +47,19 @@ func (c *Call) matchFlat(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) 
 
 // matchTexts makes the rows of a legacy model that takes strings: from the list in the metadata, or from
 // one uint8 tensor of UTF-8 per row, or from a Bytes tensor (doors whose wire has one).
-func (c *Call) matchTexts(tensors []tensor.Tensor, p *Params, spec *tensor.Spec) error {
-	texts, one := p.Texts, p.OneText
-	if texts == nil {
+func (c *Call) matchTexts(tensors []tensor.Tensor, p *Params, spec *tensor.Spec, pool *tensor.Pool) error {
+	n, one := len(p.Texts), p.OneText
+	var texts [][]byte
+	if p.Texts == nil {
 		one = len(tensors) == 1 && tensors[0].DType == tensor.Uint8
 		for _, t := range tensors {
 			switch t.DType {
 			case tensor.Uint8:
-				texts = append(texts, string(t.Data))
+				texts = append(texts, t.Data)
 			case tensor.Bytes:
-				elements, err := tensor.Strings(t)
+				elements, err := tensor.BytesElems(t)
 				if err != nil {
-					return fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, spec.Name, err)
+					return unmade(spec, err)
 				}
 				texts = append(texts, elements...)
 			default:
@@ -65,24 +67,31 @@ func (c *Call) matchTexts(tensors []tensor.Tensor, p *Params, spec *tensor.Spec)
 					scheduler.ErrInvalidInput, spec.Name, t.DType, t.Shape)
 			}
 		}
+		n = len(texts)
 	}
-	if len(texts) == 0 {
+	if n == 0 {
 		return fmt.Errorf("%w: input %q: no text: expected strings in metadata \"inputs\" or a uint8 tensor of UTF-8", scheduler.ErrInvalidInput, spec.Name)
 	}
-	t, err := tensor.FromStrings(tensor.Shape{len(texts)}, texts)
-	if err != nil {
-		return fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, spec.Name, err)
+	var t tensor.Tensor
+	var err error
+	if texts != nil {
+		t, err = newTexts(spec, tensor.Shape{n}, texts, pool)
+	} else {
+		t, err = newTexts(spec, tensor.Shape{n}, p.Texts, pool)
 	}
-	t.Name = spec.Name
+	if err != nil {
+		return err
+	}
+	c.owned = append(c.owned, t)
 	c.Inputs = append(c.Inputs, t)
-	c.Rows = len(texts)
+	c.Rows = n
 	c.Squeeze = one
 	return nil
 }
 
 // textTensor makes the Bytes input of a model from the strings of the metadata. As many strings as one row
 // declares make a row; with an undeclared size all of them are one row.
-func textTensor(spec *tensor.Spec, p *Params) (tensor.Tensor, error) {
+func textTensor(spec *tensor.Spec, p *Params, pool *tensor.Pool) (tensor.Tensor, error) {
 	shape := append(tensor.Shape{}, spec.Shape...)
 	batched := len(shape) > 0 && shape[0] == -1
 	perRow, open := 1, -1
@@ -118,10 +127,37 @@ func textTensor(spec *tensor.Spec, p *Params) (tensor.Tensor, error) {
 	if p.OneText && batched {
 		shape = shape[1:] // one string, one row: answered as one
 	}
-	t, err := tensor.FromStrings(shape, p.Texts)
-	if err != nil {
-		return t, fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, spec.Name, err)
+	return newTexts(spec, shape, p.Texts, pool)
+}
+
+// newTexts makes a Bytes input in memory of the pool: what the scheduler holds of a request is payload, whatever it came as. The
+// tensor has a reference, which is the caller's.
+func newTexts[S string | []byte](spec *tensor.Spec, shape tensor.Shape, texts []S, pool *tensor.Pool) (tensor.Tensor, error) {
+	size := 0
+	for _, s := range texts {
+		size += 4 + len(s) // its length before it
 	}
-	t.Name = spec.Name
+	buf, err := pool.Get(size)
+	if err != nil {
+		return tensor.Tensor{}, unmade(spec, err)
+	}
+	data := buf.Bytes()[:0]
+	for _, s := range texts {
+		data = tensor.AppendElem(data, s)
+	}
+	t := tensor.Tensor{Name: spec.Name, DType: tensor.Bytes, Shape: shape, Data: data, Buf: buf}
+	if err := t.Check(); err != nil {
+		t.Release()
+		return tensor.Tensor{}, unmade(spec, err)
+	}
 	return t, nil
+}
+
+// unmade is why an input could not be made of what came: it is not what it should be, or there is no memory for it.
+func unmade(spec *tensor.Spec, err error) error {
+	condition := scheduler.ErrInvalidInput
+	if errors.Is(err, tensor.ErrBudget) {
+		condition = scheduler.ErrOverloaded
+	}
+	return fmt.Errorf("%w: input %q: %w", condition, spec.Name, err)
 }

@@ -19,7 +19,7 @@ func (c *Call) match(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) erro
 		switch {
 		case spec.DType == tensor.Bytes && p.Texts != nil:
 			var err error
-			if t, err = textTensor(spec, p); err != nil {
+			if t, err = textTensor(spec, p, pool); err != nil {
 				return err
 			}
 			c.owned = append(c.owned, t)
@@ -79,13 +79,14 @@ func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitte
 	if t.DType != spec.DType {
 		switch {
 		case spec.DType == tensor.Bytes && t.DType == tensor.Uint8:
-			if t, err = tensor.FromStrings(ones(len(spec.Shape)-1), []string{string(t.Data)}); err != nil {
-				return t, 0, false, fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, spec.Name, err)
+			if t, err = newTexts(spec, ones(len(spec.Shape)-1), [][]byte{t.Data}, pool); err != nil {
+				return t, 0, false, err
 			}
+			c.owned = append(c.owned, t)
 		case c.Target.Cast:
 			cast, err := tensor.Cast(t, spec.DType, pool)
 			if err != nil {
-				return t, 0, false, fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, spec.Name, err)
+				return t, 0, false, unmade(spec, err)
 			}
 			c.owned = append(c.owned, cast)
 			t = cast

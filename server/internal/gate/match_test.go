@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -104,6 +105,48 @@ func TestMatchCasts(t *testing.T) {
 	for _, bad := range []float32{0.5, 256, -1} {
 		if err := ask(1, bad); !errors.Is(err, scheduler.ErrInvalidInput) || !strings.Contains(err.Error(), `"x"`) {
 			t.Errorf("%v: expected ErrInvalidInput that names the input, got %v", bad, err)
+		}
+	}
+}
+
+// What is made of a request's inputs counts as payload, and when there is no memory for it that is not the request's fault.
+func TestMatchTakesMemoryOfThePool(t *testing.T) {
+	cast := scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Float64, -1)}}
+	text := scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Bytes, -1)}}
+	flatText, flatCast := text, scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Float64, -1, -1)}}
+	flatText.Flat, flatCast.Flat = true, true
+	large := []tensor.Tensor{zeros("", tensor.Uint8, 1<<20)}
+	for name, tc := range map[string]struct {
+		spec    scheduler.Spec
+		tensors []tensor.Tensor
+		p       Params
+	}{
+		"cast":               {spec: cast, tensors: large},
+		"text":               {spec: text, tensors: large},
+		"metadata":           {spec: text, p: Params{Texts: []string{string(large[0].Data)}}},
+		"legacy cast":        {spec: flatCast, tensors: large},
+		"legacy text":        {spec: flatText, tensors: large},
+		"legacy in metadata": {spec: flatText, p: Params{Texts: []string{string(large[0].Data)}}},
+	} {
+		match := func(pool *tensor.Pool) (*Call, error) {
+			c := &Call{Target: &Target{Spec: tc.spec, Cast: true}}
+			c.Inputs = c.inputs[:0]
+			p := tc.p
+			if tc.spec.Flat {
+				return c, c.matchFlat(tc.tensors, &p, pool)
+			}
+			return c, c.match(tc.tensors, &p, pool)
+		}
+		if _, err := match(tensor.NewPool(1 << 10)); StatusOf(err).Type != shiva.Overloaded {
+			t.Errorf("%s without memory: %v", name, err)
+		}
+		pool := tensor.NewPool(1 << 30)
+		c, err := match(pool)
+		if err != nil || pool.InUse() < 1<<20 {
+			t.Errorf("%s: %d bytes are counted, error %v", name, pool.InUse(), err)
+		}
+		if c.Close(); pool.InUse() != 0 {
+			t.Errorf("%s: %d bytes are still out", name, pool.InUse())
 		}
 	}
 }
