@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strconv"
 	"time"
-	"unicode/utf8"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -21,17 +20,7 @@ import (
 const maxText = 1 << 10
 
 // text is what the client reads of an error.
-func text(err error) string {
-	s := gate.Text(err)
-	if len(s) <= maxText {
-		return s
-	}
-	s = s[:maxText]
-	for !utf8.RuneStart(s[len(s)-1]) {
-		s = s[:len(s)-1]
-	}
-	return s[:len(s)-1] + "…"
-}
+func text(err error) string { return gate.Cut(gate.Text(err), maxText) }
 
 // statusOf is the error as gRPC has it: code and text by the table of all doors, and in the details (google.rpc.ErrorInfo, domain
 // "shivad") the type's name as reason and whether the request is worth sending again; of an overload also when (google.rpc.RetryInfo).

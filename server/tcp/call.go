@@ -42,6 +42,15 @@ func (c *call) failure() error {
 	return c.Err
 }
 
+// A refusal is an error as far as it is told. The error itself may name as much of the question as its client liked to send.
+type refusal struct {
+	text      string
+	condition error // of the gate's table
+}
+
+func (r *refusal) Error() string { return r.text }
+func (r *refusal) Unwrap() error { return r.condition }
+
 // count tells the metrics how the call ended.
 func (c *call) count(l *loop) {
 	model := c.Counted()

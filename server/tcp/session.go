@@ -234,8 +234,12 @@ func (s *session) finish(c *call) {
 		s.loop.freeCall(c)
 		return
 	}
-	if c.control != nil || c.failure() != nil {
-		s.loop.dropQuestion(c) // the line before it may be long, and its payload is not to wait with it
+	// The line before it may be long, and what is not needed is not to wait with it.
+	if err := c.failure(); err != nil {
+		c.err, c.Err = &refusal{gate.Text(err), gate.StatusOf(err).Err}, nil
+		s.loop.dropQuestion(c)
+	} else if c.control != nil {
+		s.loop.dropQuestion(c)
 	}
 	s.ready += c.outputBytes()
 	if c == s.head {

@@ -246,6 +246,37 @@ func TestRefusedMetadata(t *testing.T) {
 	}
 }
 
+// A refusal says what of the question is wrong, and not all of what is wrong: neither while it waits, nor to a client that takes a megabyte of metadata.
+func TestRefusalIsShort(t *testing.T) {
+	s, m := newSession(t, func(*scheduler.Batch) error { return nil }, nil)
+	long := strings.Repeat(`\"`, 300<<10)
+	for _, metadata := range []string{`{"__tensors__":["` + long + `"]}`, `{"version":"` + long + `"}`} {
+		ask, err := shiva.AppendMessage(nil, message("m", metadata, 1, 2, 3, 4))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.take(ask)
+		_, answer, err := shiva.NewDecoder(shiva.DecoderConfig{}).Push(m.out)
+		if err != nil || answer == nil || len(answer.Metadata) > 20<<10 {
+			t.Errorf("answered with %d bytes, error %v", len(m.out), err)
+		}
+		m.out = nil
+	}
+	first, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.take(first)
+	ask, err := shiva.AppendMessage(nil, message("m", `{"version":"`+long+`"}`, 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.take(ask)
+	if n := len(s.tail.err.Error()); n > 5<<10 || s.waiting != 2 || !errors.Is(s.tail.err, scheduler.ErrNotFound) {
+		t.Errorf("a refusal of %d bytes is one of %d answers that wait: %v", n, s.waiting, errors.Is(s.tail.err, scheduler.ErrNotFound))
+	}
+}
+
 // What a call keeps for the next question is small, whatever the last one said.
 func TestCallsKeepLittle(t *testing.T) {
 	s, _ := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)

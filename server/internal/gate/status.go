@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/metrics"
@@ -57,11 +58,25 @@ func StatusOf(err error) Status {
 	return statuses[len(statuses)-1]
 }
 
+// maxText bounds what Text returns: parts of an error can be the client's own words, of any length.
+const maxText = 4 << 10
+
 // Text is what the client reads: err without the name of the room that found it.
 func Text(err error) string {
 	s := err.Error()
 	for _, room := range [...]string{"gate: ", "scheduler: ", "shiva: "} {
 		s = strings.TrimPrefix(s, room)
 	}
-	return s
+	return Cut(s, maxText)
+}
+
+// Cut is s, of which at most so many bytes are left, and a sign that there was more.
+func Cut(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	for most > 0 && !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most] + "…"
 }
