@@ -26,10 +26,7 @@ func (g *Gate) Control(route string) (answer []byte, ok bool, err error) {
 	case shiva.ServerNamespace, "v2", "v2/":
 		return object(serverMetadata{Name: "shivad", Version: g.version, Extensions: extensions}), true, nil
 	case shiva.ModelsNamespace:
-		return object(struct {
-			Models       []ModelStatus       `json:"models"`
-			Applications []ApplicationStatus `json:"applications,omitempty"`
-		}{g.Models(), g.Applications()}), true, nil
+		return g.routes.Load().list(), true, nil
 	}
 	if route[0] == '!' {
 		return nil, true, fmt.Errorf("%w: no control request %q; there are !live, !ready, !server and !models", scheduler.ErrNotFound, route)
@@ -96,9 +93,21 @@ type ModelStatus struct {
 	Replicas int    `json:"replicas"`
 }
 
+// list is the answer to "!models". It is as long as there are models, and asked for as often as a client likes, so that all share one.
+func (t *table) list() []byte {
+	t.listing.Do(func() {
+		t.listed = object(struct {
+			Models       []ModelStatus       `json:"models"`
+			Applications []ApplicationStatus `json:"applications,omitempty"`
+		}{t.models(), t.applications()})
+	})
+	return t.listed
+}
+
 // Models lists every version of every model, by name and then the highest version first.
-func (g *Gate) Models() []ModelStatus {
-	t := g.routes.Load()
+func (g *Gate) Models() []ModelStatus { return g.routes.Load().models() }
+
+func (t *table) models() []ModelStatus {
 	out := []ModelStatus{}
 	for _, name := range t.names {
 		for _, target := range t.versions[name] {
@@ -117,8 +126,9 @@ type ApplicationStatus struct {
 }
 
 // Applications lists every application by name.
-func (g *Gate) Applications() []ApplicationStatus {
-	t := g.routes.Load()
+func (g *Gate) Applications() []ApplicationStatus { return g.routes.Load().applications() }
+
+func (t *table) applications() []ApplicationStatus {
 	var out []ApplicationStatus
 	for _, name := range slices.Sorted(maps.Keys(t.apps)) {
 		a := t.apps[name]

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -48,7 +49,7 @@ func (t *Target) AppendFlatAnswer(b []byte, isTensor bool) []byte {
 	return append(b, ']', '}')
 }
 
-// A table holds every route of one moment. Immutable; readers take it from an atomic pointer.
+// A table holds every route of one moment. Immutable but for what list makes; readers take it from an atomic pointer.
 type table struct {
 	infer    map[string]*Target   // "m", "m/1", "v2/models/m/infer", "v2/models/m/versions/1/infer"
 	versions map[string][]*Target // by model name, the highest version first
@@ -56,6 +57,9 @@ type table struct {
 	byModel  map[string]*Target   // default version by model name
 	apps     map[string]*application
 	unread   bool // the store has not told yet which applications there are
+
+	listing sync.Once
+	listed  []byte // by listing
 }
 
 // refresh makes the table anew. The scheduler calls it (as Hooks.ModelChanged) whenever replicas come or

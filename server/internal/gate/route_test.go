@@ -171,3 +171,23 @@ func TestControl(t *testing.T) {
 		t.Errorf("draining: %s", got)
 	}
 }
+
+// A client may ask for the list of models as fast as it can write, thousands of times ahead: that costs no more with a thousand models than with one.
+func TestListOfModelsIsMadeOnce(t *testing.T) {
+	g, _ := newGate(t, ModelOptions{}, "digits/1")
+	list := func() []byte {
+		answer, ok, err := g.Control("!models")
+		if !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		return answer
+	}
+	if n := testing.AllocsPerRun(100, func() { list() }); n > 0 {
+		t.Errorf("%v allocations for each list", n)
+	}
+	before := list()
+	g.ApplicationsChanged()
+	if after := list(); &after[0] == &before[0] {
+		t.Error("the list is still the one of the last routes")
+	}
+}
