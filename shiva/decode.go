@@ -199,9 +199,10 @@ func (d *Decoder) Push(p []byte) (n int, m *Message, err error) {
 
 // Buffered tells whether the Decoder holds anything of the stream: it is inside a message, or searching for a header.
 // If not, it may as well go on with another stream.
-func (d *Decoder) Buffered() bool { return d.inMessage() || d.lost }
+func (d *Decoder) Buffered() bool { return d.InMessage() || d.lost }
 
-func (d *Decoder) inMessage() bool { return d.state != inHeader || d.nPart > 0 && !d.lost }
+// InMessage tells whether a message has begun and is not complete. In a search for a header that takes a whole one.
+func (d *Decoder) InMessage() bool { return d.state != inHeader || d.nPart > 0 && !d.lost }
 
 // Direct is the memory for the next bytes of the stream, so that a large body can be read from a socket without a
 // detour; nil unless the stream is inside a body that needs no swap. [Decoder.Advance] says how much of it was
@@ -229,7 +230,7 @@ func (d *Decoder) Close() error {
 	if d.failed != nil {
 		return d.failed
 	}
-	cut := d.inMessage()
+	cut := d.InMessage()
 	e := &DecodeError{Kind: KindTruncated, Field: d.fieldName(), Offset: d.pos,
 		Detail: fmt.Sprintf("the stream ended inside a message, after %d bytes of it", d.pos)}
 	d.drop()

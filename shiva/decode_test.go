@@ -489,8 +489,8 @@ func TestBuffered(t *testing.T) {
 	wire := mustEncode(t, &shiva.Message{Namespace: "n", Metadata: []byte("{}"), Tensors: []tensor.Tensor{x}})
 	d := shiva.NewDecoder(shiva.DecoderConfig{})
 	for i := range wire {
-		if d.Buffered() != (i > 0) {
-			t.Errorf("after %d bytes: buffered is %t", i, d.Buffered())
+		if d.Buffered() != (i > 0) || d.InMessage() != (i > 0) {
+			t.Errorf("after %d bytes: buffered is %t, in a message %t", i, d.Buffered(), d.InMessage())
 		}
 		if e := firstError(t, d, wire[i:i+1]); e != nil {
 			t.Fatal(e)
@@ -501,6 +501,10 @@ func TestBuffered(t *testing.T) {
 	}
 	if err := d.Close(); err != nil {
 		t.Error(err)
+	}
+	d = shiva.NewDecoder(shiva.DecoderConfig{Resync: true})
+	if e := firstError(t, d, []byte("nothing of this is a header")); e == nil || !d.Buffered() || d.InMessage() {
+		t.Errorf("after noise: %v; buffered is %t, in a message %t", e, d.Buffered(), d.InMessage())
 	}
 }
 

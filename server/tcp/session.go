@@ -90,7 +90,9 @@ func (s *session) traffic(p []byte) {
 		l.giveDecoder(d)
 	case d.Buffered():
 		s.decoder = d
-		if s.begun.IsZero() {
+		if !d.InMessage() { // it looks for a header, and nobody may be sending one
+			s.begun, s.arrived = time.Time{}, 0
+		} else if s.begun.IsZero() {
 			s.begun = l.now
 		}
 	default:

@@ -408,6 +408,24 @@ func TestSessionClocks(t *testing.T) {
 			t.Error("still open")
 		}
 	})
+	t.Run("noise", func(t *testing.T) {
+		s, m := newSession(t, hold, nil)
+		s.loop.door.cfg.Resync, s.loop.door.cfg.IdleTimeout = true, 0
+		s.take([]byte("a lorry goes by outside"))
+		later(s, time.Hour)
+		if m.closed {
+			t.Error("closed for a message that has not begun")
+		}
+		s.take(ask[:20])
+		later(s, 9*time.Second)
+		if m.closed {
+			t.Error("closed before its time")
+		}
+		later(s, 2*time.Second)
+		if !m.closed {
+			t.Error("still open with half a message")
+		}
+	})
 	t.Run("idle", func(t *testing.T) {
 		s, m := newSession(t, hold, nil)
 		later(s, 59*time.Second)
