@@ -129,10 +129,12 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 	}
 	r.source = c.sources.of(r.Source)
 	if !c.admit(r, now, fx) {
+		c.sources.forget(r.source)
 		return
 	}
 	b := c.buckets.of(r)
 	if b == nil {
+		c.sources.forget(r.source)
 		c.refuse(r, OutcomeQueueShapes, &OverloadedError{Limit: limitShapes, Value: queueShapes, Asked: queueShapes + 1, RetryAfter: minRetry}, fx)
 		return
 	}
@@ -155,6 +157,7 @@ func (c *core) enqueue(it *item, now int64) {
 	r := it.req
 	c.seq++
 	it.seq, it.deadline, it.since = c.seq, r.deadline, now
+	r.source = c.sources.of(r.Source) // anew: it may have been forgotten when the last of its rows left the queue
 	c.rows += it.rows()
 	c.bytes += it.bytes()
 	c.sources.add(it)
@@ -201,7 +204,6 @@ func (c *core) requeue(r *Request, s *span, isolated, retried bool, now int64) {
 		it.bucket = c.buckets.of(r)
 		it.isolated = it.bucket == nil
 	}
-	r.source = c.sources.of(r.Source)
 	c.enqueue(it, now)
 	c.stats.retried++
 }
