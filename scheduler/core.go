@@ -351,8 +351,7 @@ func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx
 	if b.state == batchOrphan {
 		// Its replica was suspect, and is alive after all. What it answers came too late to be of use, and
 		// how long it took says nothing about the next batch.
-		rep.done(b)
-		rep.free = now
+		rep.done(b, now)
 		b.state = batchDone
 		if rep.state == replicaSuspect {
 			rep.state = replicaLive
@@ -370,8 +369,7 @@ func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx
 		rep.learn(b, now)
 		c.measure()
 	}
-	rep.done(b)
-	rep.free = now
+	rep.done(b, now)
 	c.stats.batchesDone++
 	if err != nil {
 		c.stats.batchesFailed++
