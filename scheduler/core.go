@@ -538,7 +538,7 @@ func (c *core) add(rep *Replica, now int64, fx *effects) {
 }
 
 // drain sends a replica no more.
-func (c *core) drain(rep *Replica, done func(), fx *effects) {
+func (c *core) drain(rep *Replica, done func(), now int64, fx *effects) {
 	rep.drained = append(rep.drained, done)
 	switch rep.state {
 	case replicaLive:
@@ -551,6 +551,7 @@ func (c *core) drain(rep *Replica, done func(), fx *effects) {
 	c.measure()
 	c.finishDrain(rep, fx)
 	c.unavailable(fx)
+	c.dispatch(now, fx) // others may have left rows to this one
 }
 
 // finishDrain tells those who wait for a draining replica that its last batch is answered.
