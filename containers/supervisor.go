@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -216,21 +217,83 @@ func (p *process) run(ctx context.Context) error {
 		c.Env = append(c.Env, k+"="+v)
 	}
 	c.SysProcAttr = processAttributes()
-	out, errs := &lines{p: p, stream: "stdout"}, &lines{p: p, stream: "stderr"}
-	c.Stdout, c.Stderr = out, errs
+	out, err := listenTo(p, "stdout")
+	if err != nil {
+		return err
+	}
+	defer out.close()
+	errs, err := listenTo(p, "stderr")
+	if err != nil {
+		return err
+	}
+	defer errs.close()
+	c.Stdout, c.Stderr = out.in, errs.in
 	c.WaitDelay = p.cmd.StopTimeout
-	c.Cancel = func() error { return signalProcess(c.Process, syscall.SIGTERM) }
-	if err := c.Start(); err != nil {
+	var patience time.Time
+	c.Cancel = func() error {
+		patience = time.Now().Add(p.cmd.StopTimeout)
+		return signalProcess(c.Process, syscall.SIGTERM)
+	}
+	err = c.Start()
+	out.in.Close() // the child has its own
+	errs.in.Close()
+	if err != nil {
 		return err
 	}
 	p.state("running", c.Process.Pid)
 	p.log.Info("container process started", "pid", c.Process.Pid)
-	err := c.Wait()
-	// What it started and left behind goes with it.
+	err = c.Wait()
+	if !patience.IsZero() { // what it started was told to end as well, and may take as long
+		out.wait(patience)
+		errs.wait(patience)
+	}
+	// What it left behind goes with it.
 	_ = signalProcess(c.Process, syscall.SIGKILL)
-	out.flush()
-	errs.flush()
 	return err
+}
+
+// lastWords is how long the output of a process is waited for that has ended: what it started may hold the pipe, in a process group
+// of its own.
+const lastWords = time.Second
+
+// An ear reads one stream of a process's output into the log. (A writer that os/exec reads for would keep Wait until everybody has closed the
+// stream who inherited it.)
+type ear struct {
+	in, out *os.File // ends of a pipe
+	over    chan struct{}
+}
+
+func listenTo(p *process, stream string) (*ear, error) {
+	out, in, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	e := &ear{in: in, out: out, over: make(chan struct{})}
+	go func() { // ends with the stream; joined by close
+		defer close(e.over)
+		l := &lines{p: p, stream: stream}
+		_, _ = io.Copy(l, out)
+		l.flush()
+	}()
+	return e, nil
+}
+
+// wait waits for the end of the stream.
+func (e *ear) wait(until time.Time) {
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-e.over:
+	case <-timer.C:
+	}
+}
+
+// close takes in what is left of the stream.
+func (e *ear) close() {
+	e.in.Close()
+	_ = e.out.SetReadDeadline(time.Now().Add(lastWords))
+	<-e.over
+	e.out.Close()
 }
 
 // A line writer passes a process's output on as log lines.

@@ -203,3 +203,37 @@ func TestCommand(t *testing.T) {
 		}
 	}
 }
+
+// TestLeftBehind: what a process has started goes when it ends, and does not keep its end from being seen, though
+// it holds the pipes of its output.
+func TestLeftBehind(t *testing.T) {
+	for _, c := range []struct{ exit, state string }{{"0", "finished"}, {"3", "crash loop"}} {
+		t.Run(c.state, func(t *testing.T) {
+			cmd := child("")
+			cmd.Args = []string{"/bin/sh", "-c", "sleep 1000 & echo $!; exit " + c.exit}
+			cmd.StopTimeout = time.Hour
+			s, _ := supervise(t, cmd)
+			eventually(t, "it to end", func() bool { return s.Status()[0].State == c.state })
+			for _, line := range s.Status()[0].LastLines {
+				pid, err := strconv.Atoi(line)
+				if err != nil {
+					t.Fatalf("line %q", line)
+				}
+				eventually(t, "what it started to die", func() bool { return !alive(pid) || zombie(pid) })
+			}
+		})
+	}
+}
+
+// TestStopsWhatItStarted: a shell dies of SIGTERM at once; what it runs has the time to stop that it would have without one.
+func TestStopsWhatItStarted(t *testing.T) {
+	cmd := child("")
+	cmd.Args = []string{"/bin/sh", "-c", `(trap "sleep 0.3; echo drained; exit" TERM; echo ready; while :; do sleep 0.01; done) & wait`}
+	cmd.StopTimeout = 10 * time.Second
+	s, _ := supervise(t, cmd)
+	eventually(t, "it to run", func() bool { return len(s.Status()[0].LastLines) == 1 })
+	s.Close()
+	if lines := s.Status()[0].LastLines; !slices.Contains(lines, "drained") {
+		t.Errorf("lines %q", lines)
+	}
+}

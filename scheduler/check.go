@@ -175,6 +175,8 @@ func (ss *sources) check(items, rows int, bytes int64) error {
 			return fmt.Errorf("source %d takes more than the one above it", s.id)
 		case s.rows < 1:
 			return fmt.Errorf("source %d is listed with %d rows", s.id, s.rows)
+		case ss.byID[s.id] != s:
+			return fmt.Errorf("source %d is listed and not known by its number", s.id)
 		}
 		n := 0
 		for it := s.newest; it != nil; it = it.older {

@@ -129,10 +129,12 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 	}
 	r.source = c.sources.of(r.Source)
 	if !c.admit(r, now, fx) {
+		c.sources.forget(r.source)
 		return
 	}
 	b := c.buckets.of(r)
 	if b == nil {
+		c.sources.forget(r.source)
 		c.refuse(r, OutcomeQueueShapes, &OverloadedError{Limit: limitShapes, Value: queueShapes, Asked: queueShapes + 1, RetryAfter: minRetry}, fx)
 		return
 	}
@@ -155,6 +157,7 @@ func (c *core) enqueue(it *item, now int64) {
 	r := it.req
 	c.seq++
 	it.seq, it.deadline, it.since = c.seq, r.deadline, now
+	r.source = c.sources.of(r.Source) // anew: it may have been forgotten when the last of its rows left the queue
 	c.rows += it.rows()
 	c.bytes += it.bytes()
 	c.sources.add(it)
@@ -201,7 +204,6 @@ func (c *core) requeue(r *Request, s *span, isolated, retried bool, now int64) {
 		it.bucket = c.buckets.of(r)
 		it.isolated = it.bucket == nil
 	}
-	r.source = c.sources.of(r.Source)
 	c.enqueue(it, now)
 	c.stats.retried++
 }
@@ -349,8 +351,7 @@ func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx
 	if b.state == batchOrphan {
 		// Its replica was suspect, and is alive after all. What it answers came too late to be of use, and
 		// how long it took says nothing about the next batch.
-		rep.done(b)
-		rep.free = now
+		rep.done(b, now)
 		b.state = batchDone
 		if rep.state == replicaSuspect {
 			rep.state = replicaLive
@@ -368,8 +369,7 @@ func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx
 		rep.learn(b, now)
 		c.measure()
 	}
-	rep.done(b)
-	rep.free = now
+	rep.done(b, now)
 	c.stats.batchesDone++
 	if err != nil {
 		c.stats.batchesFailed++
@@ -538,7 +538,7 @@ func (c *core) add(rep *Replica, now int64, fx *effects) {
 }
 
 // drain sends a replica no more.
-func (c *core) drain(rep *Replica, done func(), fx *effects) {
+func (c *core) drain(rep *Replica, done func(), now int64, fx *effects) {
 	rep.drained = append(rep.drained, done)
 	switch rep.state {
 	case replicaLive:
@@ -551,6 +551,7 @@ func (c *core) drain(rep *Replica, done func(), fx *effects) {
 	c.measure()
 	c.finishDrain(rep, fx)
 	c.unavailable(fx)
+	c.dispatch(now, fx) // others may have left rows to this one
 }
 
 // finishDrain tells those who wait for a draining replica that its last batch is answered.

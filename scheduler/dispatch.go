@@ -88,9 +88,15 @@ func (c *core) delayed(q *queue, w *window, p *plan, now int64) int64 {
 	if c.cfg.Delay == 0 || w.rows >= w.room {
 		return now
 	}
-	it := q.item(w.at)
-	latest := it.deadline - p.prof.planned(w.room) - (p.start - now)
-	return min(it.since+int64(c.cfg.Delay), latest)
+	latest := q.item(w.at).deadline - p.prof.planned(w.room) - (p.start - now)
+	// The rows stand in order of their deadlines: the one that has waited longest may be any of them.
+	since := now
+	for at, rows := w.at, 0; rows < w.rows && !q.end(at); at = q.next(at) {
+		it := q.item(at)
+		since = min(since, it.since)
+		rows += it.rows()
+	}
+	return min(since+int64(c.cfg.Delay), latest)
 }
 
 // cut makes a batch of a window and sends it.

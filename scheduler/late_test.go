@@ -130,3 +130,50 @@ func TestExecutionAfterAStall(t *testing.T) {
 		t.Errorf("after the stall executions were measured to take %v, want one of 100µs", took)
 	}
 }
+
+// TestLostBatch: a container that forgets a batch is suspect after the execution timeout, though it answers all that
+// come after it, and the batch goes to another.
+func TestLostBatch(t *testing.T) {
+	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{ExecTimeout: time.Second, MaxBatch: 1, Slots: 2}})
+	var out []*scheduler.Batch
+	answer := func() {
+		for len(out) > 0 {
+			outputs, _, _ := schedtest.Echo(out[0])
+			b := out[0]
+			out = out[1:]
+			b.Complete(outputs, nil)
+		}
+	}
+	forgetful := addTo(t, s, benchID, rowsSpec, scheduler.WorkerFunc(func(b *scheduler.Batch) error { out = append(out, b); return nil }))
+	answers := 0
+	submit := func() *error {
+		err := errors.New("not answered")
+		s.Submit(&scheduler.Request{Model: forgetful.Model(), Inputs: rowOf(t, 1), Rows: 1, Owner: ownerFunc(func(r *scheduler.Request) {
+			err = r.Err
+			answers++
+		})})
+		return &err
+	}
+	submit()
+	clock.Advance(100 * time.Microsecond) // so fast that the next batch does not wait for the answer
+	answer()
+	lost := submit()
+	out = nil
+	for range 9 {
+		clock.Advance(100 * time.Millisecond)
+		submit()
+		answer()
+	}
+	if state := forgetful.Model().Stats().Replicas[0]; answers != 10 || state.State != "live" || state.InFlight != 1 {
+		t.Fatalf("%d answers, the replica is %s with %d batches, want 10 and one batch lost of a live one", answers, state.State, state.InFlight)
+	}
+	other := &schedtest.Worker{}
+	addTo(t, s, benchID, rowsSpec, other)
+	clock.Advance(100 * time.Millisecond)
+	if state := forgetful.Model().Stats().Replicas[0].State; state != "suspect" {
+		t.Errorf("the container is %s a second after it was sent the batch", state)
+	}
+	if err := other.Answer(); err != nil || *lost != nil {
+		t.Errorf("the other container: %v; the request: %v", err, *lost)
+	}
+}

@@ -382,7 +382,7 @@ func (r *Replica) Remove(reason error) { r.m.remove(r, reason) }
 // (at once if there is none) or the replica is removed. The replica still has to be removed.
 func (r *Replica) Drain(done func()) {
 	fx, now := r.m.begin()
-	r.m.core.drain(r, done, fx)
+	r.m.core.drain(r, done, now, fx)
 	r.m.end(fx, now)
 }
 

@@ -25,6 +25,7 @@ type Replica struct {
 	strategy strategy
 	inflight []*Batch // in the order they were sent
 	free     int64    // when its last answer came: it could not start on the next batch earlier
+	turn     int64    // when the answer before the oldest batch came: answers out of turn do not excuse it
 	round    uint64   // the last round of dispatching in which it had its turn
 	single   bool     // its last batch was an isolated one
 	overhead overhead
@@ -134,7 +135,7 @@ func (r *Replica) fast() bool { return r.inflight[len(r.inflight)-1].typical < f
 func (r *Replica) timeout(limit time.Duration) int64 {
 	for _, b := range r.inflight {
 		if b.state == batchOut {
-			return max(b.sent, r.free) + int64(limit)
+			return max(b.sent, r.turn) + int64(limit)
 		}
 	}
 	return never
@@ -157,11 +158,14 @@ func (r *Replica) learn(b *Batch, now int64) {
 	r.rows += uint64(b.Rows - b.padding)
 }
 
-// done takes a batch out of those in flight.
-func (r *Replica) done(b *Batch) {
-	if i := slices.Index(r.inflight, b); i >= 0 {
-		r.inflight = slices.Delete(r.inflight, i, i+1)
+// done takes an answered batch out of those in flight.
+func (r *Replica) done(b *Batch, now int64) {
+	r.free = now
+	i := slices.Index(r.inflight, b)
+	if !slices.ContainsFunc(r.inflight[:i], func(older *Batch) bool { return older.state == batchOut }) {
+		r.turn = now
 	}
+	r.inflight = slices.Delete(r.inflight, i, i+1)
 }
 
 // overhead is how long a batch is under way, to the container and back, apart from its execution. It cannot

@@ -79,12 +79,7 @@ func (ss *sources) change(s *source, rows int, bytes int64) {
 		if s.index >= 0 {
 			ss.drop(s)
 		}
-		if len(ss.byID) > keepSources {
-			delete(ss.byID, s.id)
-			if ss.last == s {
-				ss.last = nil
-			}
-		}
+		ss.forget(s)
 	case s.index < 0:
 		s.index = len(ss.heap)
 		ss.heap = append(ss.heap, s)
@@ -93,6 +88,17 @@ func (ss *sources) change(s *source, rows int, bytes int64) {
 		ss.up(s.index)
 	default:
 		ss.down(s.index)
+	}
+}
+
+// forget drops a source if nothing of it waits and too many are remembered.
+func (ss *sources) forget(s *source) {
+	if s.rows > 0 || len(ss.byID) <= keepSources {
+		return
+	}
+	delete(ss.byID, s.id)
+	if ss.last == s {
+		ss.last = nil
 	}
 }
 

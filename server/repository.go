@@ -272,7 +272,7 @@ func (r repository) shown() admin.Containers {
 	return list
 }
 
-// connected tells whether there is a session with a container that is called there.
+// connected tells whether there is a session with a container that is called there, and not one that is being called or has been told to go.
 func connected(sessions []admin.Session, address string) bool {
-	return address != "" && slices.ContainsFunc(sessions, func(s admin.Session) bool { return s.Remote == address && s.State != "calling" })
+	return address != "" && slices.ContainsFunc(sessions, func(s admin.Session) bool { return s.Remote == address && s.State == "serving" })
 }

@@ -267,3 +267,39 @@ func TestLinkedVersionsStay(t *testing.T) {
 		}
 	}
 }
+
+// TestRetiredCalledContainer: one that is called and was told goodbye is not called any more, and not shown as if it served.
+func TestRetiredCalledContainer(t *testing.T) {
+	ear, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ear.Close()
+	go func() { // ends with ear
+		for {
+			c, err := ear.Accept()
+			if err != nil {
+				return
+			}
+			goodbye := make([]byte, 5)
+			if _, err := io.ReadFull(c, goodbye); err == nil {
+				_, _ = c.Write([]byte{0xd2, 4, 0, 0}) // the answer to it
+			}
+			c.Close()
+		}
+	}()
+	s := start(t, func(c *config.Config) {
+		c.Models = map[string]config.Model{"rolled": {Policy: c.Defaults, RetireAfter: 200 * time.Millisecond}}
+		c.Supervised = []config.Container{{Name: "called", Address: "tcp://" + ear.Addr().String(), RPC: "v0", Model: "rolled", Version: "1",
+			Input: "ints", Replicas: 1, StopTimeout: 10 * time.Second}}
+	})
+	is := func(state string) func() bool {
+		return func() bool { return repository{s}.shown().Containers[0].State == state }
+	}
+	eventually(t, "version 1 to be ready", is("READY"))
+	version(t, s, "2")
+	eventually(t, "version 1 to be gone", func() bool { return s.dialers[0].Session().State == "ended" })
+	if c := (repository{s}).shown().Containers[0]; c.State != "UNAVAILABLE" || c.Reason != "not connected" {
+		t.Errorf("it is shown as %s (%s)", c.State, c.Reason)
+	}
+}

@@ -24,12 +24,12 @@ func Check(ctx context.Context, m Model, rows, dim int) error {
 		m.Log = slog.New(slog.DiscardHandler)
 	}
 	if m.WarmUp != nil {
-		if err := m.WarmUp(ctx); err != nil {
+		if err := hook(ctx, m.Log, "WarmUp", func() error { return m.WarmUp(ctx) }); err != nil {
 			return fmt.Errorf("container: model %q: warm-up: %w", m.Name, err)
 		}
 	}
 	if m.Health != nil {
-		if err := ask(ctx, &m, m.Log); err != nil {
+		if err := hook(ctx, m.Log, "Health", func() error { return m.Health(ctx) }); err != nil {
 			return fmt.Errorf("container: model %q: health: %w", m.Name, err)
 		}
 	}

@@ -2,8 +2,6 @@ package container
 
 import (
 	"context"
-	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 )
@@ -65,7 +63,7 @@ func (h *health) watch(ctx context.Context, m *Model) {
 			return
 		case <-ticker.C:
 		}
-		err := ask(ctx, m, log)
+		err := hook(ctx, log, "Health", func() error { return m.Health(ctx) })
 		if ctx.Err() != nil || well == (err == nil) {
 			continue
 		}
@@ -76,15 +74,4 @@ func (h *health) watch(ctx context.Context, m *Model) {
 		}
 		h.set(well)
 	}
-}
-
-// ask calls Health. A panic is its error.
-func ask(ctx context.Context, m *Model, log *slog.Logger) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			log.Error("container: Health panicked", "panic", r)
-			err = fmt.Errorf("panic: %v", r)
-		}
-	}()
-	return m.Health(ctx)
 }

@@ -46,7 +46,8 @@ type Model struct {
 	// Platform and Instance are shown to operators: free text. Parameters is a free JSON object.
 	Platform, Instance string
 	Parameters         json.RawMessage
-	// DrainTimeout bounds the time from the end of Serve's ctx until Serve returns. Default 30 s.
+	// DrainTimeout bounds the time from the end of Serve's ctx until that of Predict's. Serve returns two seconds after that at the
+	// latest, whatever Predict does. Default 30 s.
 	DrainTimeout time.Duration
 	// MessageBytes is the largest message that a server may send. Default 1 GiB: several times the server's largest batch.
 	MessageBytes int64

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -40,7 +41,7 @@ const (
 // those of IPv4 are used, as each server has both. Without addresses those of $SHIVA_SERVERS are taken, or DefaultServer.
 //
 // Serve returns nil after a drain, the error of a wrong Model or address or of WarmUp, and
-// context.DeadlineExceeded when DrainTimeout was not enough.
+// context.DeadlineExceeded when DrainTimeout was not enough. What of the model has not returned by then goes on behind it.
 func Serve(ctx context.Context, m Model, addrs ...string) error {
 	return serve(ctx, m, net.DefaultResolver.LookupNetIP, addrs)
 }
@@ -81,20 +82,10 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 	if m.Dial == nil {
 		m.Dial = new(net.Dialer).DialContext
 	}
-	if m.WarmUp != nil {
-		if err := m.WarmUp(ctx); err != nil {
-			return fmt.Errorf("container: model %q: warm-up: %w", m.Name, err)
-		}
-	}
 	hard, stop := context.WithCancelCause(context.WithoutCancel(ctx))
-	s := &server{model: &m, hello: hello, hard: hard, pool: tensor.NewPool(0), turn: make(chan struct{}, max(1, m.Concurrency)), resolve: resolve, health: newHealth()}
 	var links, watch sync.WaitGroup
-	for _, a := range list {
-		links.Go(func() { s.follow(ctx, a) }) // ends after ctx, with its sessions
-	}
-	if m.Health != nil {
-		watch.Go(func() { s.health.watch(hard, &m) }) // ends with hard
-	}
+	defer watch.Wait()
+	defer stop(nil)
 	watch.Go(func() { // bounds the drain that the end of ctx asks for; ends with hard
 		select {
 		case <-ctx.Done():
@@ -109,11 +100,55 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 		case <-hard.Done():
 		}
 	})
-	links.Wait()
-	err = context.Cause(hard)
-	stop(nil)
-	watch.Wait()
-	return err
+	if m.WarmUp != nil {
+		if err := hook(hard, m.Log, "WarmUp", func() error { return m.WarmUp(ctx) }); err != nil {
+			return fmt.Errorf("container: model %q: warm-up: %w", m.Name, err)
+		}
+	}
+	s := &server{model: &m, hello: hello, hard: hard, pool: tensor.NewPool(0), turn: make(chan struct{}, max(1, m.Concurrency)), resolve: resolve, health: newHealth()}
+	for _, a := range list {
+		links.Go(func() { s.follow(ctx, a) }) // ends after ctx, with its sessions
+	}
+	if m.Health != nil {
+		watch.Go(func() { s.health.watch(hard, &m) }) // ends with hard
+	}
+	served := make(chan struct{})
+	go func() { // ends with the last Predict
+		links.Wait()
+		close(served)
+	}()
+	select {
+	case <-served:
+	case <-hard.Done():
+		select {
+		case <-served:
+		case <-time.After(partTime):
+			m.Log.Error("container: Predict does not listen to its ctx and is left behind", "model", m.Name)
+		}
+	}
+	return context.Cause(hard)
+}
+
+// hook calls a function of the model's author. A panic is its error; if it has not returned when until ends, it is left behind.
+func hook(until context.Context, log *slog.Logger, name string, f func() error) error {
+	done := make(chan error, 1)
+	go func() { // ends with f
+		err := errors.New("it ended its goroutine")
+		defer func() {
+			if r := recover(); r != nil {
+				log.Error("container: "+name+" panicked", "panic", r, "stack", string(debug.Stack()))
+				err = fmt.Errorf("panic: %v", r)
+			}
+			done <- err
+		}()
+		err = f()
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-until.Done():
+		return context.Cause(until)
+	}
 }
 
 // A server is what all sessions of a Serve share.

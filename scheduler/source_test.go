@@ -1,0 +1,66 @@
+package scheduler
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+type ignore struct{}
+
+func (ignore) Complete(*Request) {}
+
+// sourcesModel is a model with one replica, which keeps its batches, and a function that submits to it.
+func sourcesModel(t *testing.T, cfg ModelConfig) (m *Model, out *[]*Batch, submit func(source uint64, rows int)) {
+	s, err := New(Config{Default: cfg})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	out = new([]*Batch)
+	x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1}}}
+	keep := func(b *Batch) error { *out = append(*out, b); return nil }
+	rep, err := s.AddReplica(ModelID{"m", "1"}, Spec{Inputs: x, Outputs: x}, WorkerFunc(keep), ReplicaOptions{Slots: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rep.Model(), out, func(source uint64, rows int) {
+		in, err := tensor.FromSlice(tensor.Shape{rows}, make([]uint8, rows))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Submit(&Request{Model: rep.Model(), Inputs: []tensor.Tensor{in}, Rows: rows, Source: source, Owner: ignore{}})
+	}
+}
+
+// TestRefusedSourcesAreForgotten: connections that come and go under overload leave nothing behind.
+func TestRefusedSourcesAreForgotten(t *testing.T) {
+	m, _, submit := sourcesModel(t, ModelConfig{QueueRows: 1, MaxBatch: 1})
+	for source := range uint64(3 * keepSources) {
+		submit(source, 1)
+	}
+	if n := len(m.core.sources.byID); n > keepSources+1 {
+		t.Errorf("%d sources are remembered, of which one has a row waiting", n)
+	}
+}
+
+// TestSourceOfSplitRequest: a source whose only request leaves the queue and comes back with the rest of its rows
+// is the one that its connection's next request belongs to, however many sources there are.
+func TestSourceOfSplitRequest(t *testing.T) {
+	m, out, submit := sourcesModel(t, ModelConfig{MaxBatch: 4, Strategy: "static"})
+	submit(1, 1)
+	submit(1, 2)
+	submit(2, 2)
+	(*out)[0].Fail(errors.New("in order")) // alone: it is not tried again, and the next two go together
+	for source := range uint64(2 * keepSources) {
+		submit(10+source, 1)
+	}
+	if err := m.sched.Configure("m", ModelConfig{MaxBatch: 1, Strategy: "static"}); err != nil {
+		t.Fatal(err)
+	}
+	(*out)[1].Fail(errors.New("broken")) // both are tried alone, row by row
+	if err := m.Check(); err != nil {
+		t.Error(err)
+	}
+}
