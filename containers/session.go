@@ -86,7 +86,7 @@ func (s *session) live() (err error) {
 func (s *session) open() error {
 	cfg := &s.listener.cfg
 	conn, err := zmtp.Server(s.raw, zmtp.Config{
-		Limits:           zmtp.Limits{MessageBytes: min(helloLimit, cfg.Limits.MessageBytes), Frames: min(helloFrames, cfg.Limits.Frames)},
+		Limits:           zmtp.Limits{MessageBytes: min(helloLimit, cfg.Limits.MessageBytes), Frames: min(helloFrames, cfg.Limits.Frames), QueuedMessages: queueLimit},
 		Pool:             cfg.Pool,
 		HandshakeTimeout: cfg.HandshakeTimeout,
 		WriteTimeout:     cfg.WriteTimeout,
@@ -477,7 +477,8 @@ func (s *session) tick() {
 	if do&actPing != 0 {
 		s.conn.Ping()
 	}
-	if do&actBeat != 0 {
+	// Behind what waits a beat would say nothing new, and beats would add up until the queue is full.
+	if do&actBeat != 0 && !s.conn.Waiting() {
 		s.beat()
 	}
 }

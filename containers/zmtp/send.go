@@ -75,6 +75,13 @@ func (c *Conn) Written(o *Outgoing) bool {
 	return o.written
 }
 
+// Waiting tells whether something that was given to Send has not been written to its end.
+func (c *Conn) Waiting() bool {
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
+	return len(c.out.queue) > 0
+}
+
 // Writes returns how many system calls have written something: one for each message, as long as the peer keeps up.
 func (c *Conn) Writes() int {
 	c.out.mu.Lock()
