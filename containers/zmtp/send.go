@@ -127,7 +127,11 @@ func (s *sender) send(o *Outgoing) error {
 		s.mu.Unlock()
 		return err
 	}
-	if s.ending || len(s.queue) >= s.conn.limits.QueuedMessages {
+	if s.ending {
+		s.mu.Unlock()
+		return ErrClosed
+	}
+	if len(s.queue) >= s.conn.limits.QueuedMessages {
 		s.mu.Unlock()
 		return ErrQueueFull
 	}
