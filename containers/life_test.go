@@ -399,6 +399,11 @@ func TestReconnectedSocket(t *testing.T) {
 			if err != nil || string(f[0]) != "goodbye" || !bytes.Contains(f[1], []byte(`"reconnect":true`)) {
 				t.Errorf("after %s: %q, %v", first, f, err)
 			}
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			if len(r.Sessions()) != 0 {
+				t.Errorf("after %s: still connected 2 s after goodbye", first)
+			}
 		})
 	}
 }

@@ -157,6 +157,9 @@ func (s *session) handle(m *zmtp.Message) error {
 		})
 		s.conn.CloseWrite()
 		s.note(errors.New("spoke before it registered; told to connect anew"))
+		s.mu.Lock()
+		s.retimeLocked(0)
+		s.mu.Unlock()
 	}
 	return nil
 }
