@@ -69,18 +69,21 @@ type farewell struct {
 // run is the life of a connection. It returns when everything of it is over and given back.
 func (s *session) run() { s.close(s.live()) }
 
-// live is what run does until the end. A panic, of ours or of whoever is told of an answer, costs this session only.
+// live is what run does until the end.
 func (s *session) live() (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			s.log(slog.LevelError, "panic in a container's session", "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-			err = fmt.Errorf("panic: %v", r)
-		}
-	}()
+	defer s.survive(&err)
 	if err := s.open(); err != nil {
 		return err
 	}
 	return s.read()
+}
+
+// survive is deferred. A panic, of ours or of whoever is told of an answer, costs this session only.
+func (s *session) survive(err *error) {
+	if r := recover(); r != nil {
+		s.log(slog.LevelError, "panic in a container's session", "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+		*err = fmt.Errorf("panic: %v", r)
+	}
 }
 
 func (s *session) open() error {
@@ -544,9 +547,15 @@ func (s *session) close(reason error) {
 	}
 	s.note(reason)
 	if replica != nil {
-		replica.Remove(reason)
+		s.remove(replica, reason)
 	}
 	s.listener.forget(s)
+}
+
+func (s *session) remove(replica *scheduler.Replica, reason error) {
+	var err error // logged, and too late for more
+	defer s.survive(&err)
+	replica.Remove(reason)
 }
 
 var errHungUp = errors.New("it closed the connection")
