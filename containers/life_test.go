@@ -6,11 +6,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"log/slog"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/containers/containertest"
@@ -219,6 +221,30 @@ func TestAllSlots(t *testing.T) {
 		wg.Wait()
 		p.Close()
 		time.Sleep(time.Second)
+	})
+}
+
+// TestLetGo: an idle session keeps nothing of the batches that it has sent, which may be large.
+func TestLetGo(t *testing.T) {
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
+	c, err := containertest.Dial(t.Context(), r.Dialable()[0], echo(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	r.wait(t, echoID, 1)
+	input := func() weak.Pointer[float32] {
+		v := make([]float32, 4096)
+		out, err := r.infer(echoID, floats(v...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[0].Release()
+		return weak.Make(&v[0])
+	}()
+	eventually(t, "the input of an answered request to be collected", func() bool {
+		runtime.GC()
+		return input.Value() == nil
 	})
 }
 

@@ -274,8 +274,9 @@ func (s *session) transmit(b *scheduler.Batch) (fault error) {
 		return nil // it waits for welcome
 	}
 	if err := s.codec.batch(&c.out, b, now); err != nil {
-		s.take(c.id)
-		s.recycle(c)
+		if s.take(c.id) != nil { // it may have been answered by somebody who guesses ids
+			s.recycle(c)
+		}
 		return err
 	}
 	// Another error of Send means that the connection has ended: close gives the batch back.
@@ -296,7 +297,6 @@ func (s *session) call(b *scheduler.Batch, now time.Time) *call {
 	var c *call
 	if n := len(s.spare); n > 0 {
 		c, s.spare = s.spare[n-1], s.spare[:n-1]
-		c.out.Reset()
 	} else {
 		c = new(call)
 	}
@@ -322,8 +322,10 @@ func (s *session) take(id uint64) *call {
 	return nil
 }
 
+// recycle keeps a call for the next batch, and lets go of this one: it may be long until the next.
 func (s *session) recycle(c *call) {
 	c.batch = nil
+	c.out.Reset()
 	s.mu.Lock()
 	s.spare = append(s.spare, c)
 	s.mu.Unlock()
