@@ -4,6 +4,7 @@
 package wire
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -35,8 +36,8 @@ type HelloMessage struct {
 	Model      string          `json:"model"`
 	Version    string          `json:"version"`
 	Platform   string          `json:"platform,omitempty"`
-	Inputs     []TensorMessage `json:"inputs"`
-	Outputs    []TensorMessage `json:"outputs"`
+	Inputs     TensorMessages  `json:"inputs"`
+	Outputs    TensorMessages  `json:"outputs"`
 	MaxBatch   int             `json:"max_batch,omitempty"`
 	Slots      int             `json:"slots,omitempty"`
 	Parameters json.RawMessage `json:"parameters,omitempty"`
@@ -45,9 +46,44 @@ type HelloMessage struct {
 
 // TensorMessage is a declared input or output.
 type TensorMessage struct {
-	Name     string `json:"name"`
-	Datatype string `json:"datatype"`
-	Shape    []int  `json:"shape"`
+	Name     string     `json:"name"`
+	Datatype string     `json:"datatype"`
+	Shape    Dimensions `json:"shape"`
+}
+
+// TensorMessages are at most MaxTensors, and Dimensions at most MaxRank: nothing is made of longer lists, as an element in memory has many
+// times its bytes in the text, and anybody may send one.
+type (
+	TensorMessages []TensorMessage
+	Dimensions     []int
+)
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (l *TensorMessages) UnmarshalJSON(b []byte) error {
+	if n, err := count(b); err != nil || n > MaxTensors {
+		return cmp.Or(err, fmt.Errorf("%d inputs or outputs declared, expected 1 to %d", n, MaxTensors))
+	}
+	return json.Unmarshal(b, (*[]TensorMessage)(l))
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (d *Dimensions) UnmarshalJSON(b []byte) error {
+	if n, err := count(b); err != nil || n > MaxRank {
+		return cmp.Or(err, fmt.Errorf("shape of %d dimensions, limit %d", n, MaxRank))
+	}
+	return json.Unmarshal(b, (*[]int)(d))
+}
+
+// count is the number of elements of a list; 0 for what is none.
+func count(b []byte) (n int, err error) {
+	s := scanner{b: b}
+	if s.peek() != '[' {
+		return 0, nil
+	}
+	for s.open('['); s.more(&n, ']'); {
+		s.raw()
+	}
+	return n, s.err
 }
 
 // Declare makes the wire form of specs.
