@@ -1,10 +1,12 @@
 package containers
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -59,9 +61,13 @@ func removeStale(path string) error {
 	if info.Mode()&os.ModeSocket == 0 {
 		return fmt.Errorf("%s exists and is not a socket", path)
 	}
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+	c, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
 		c.Close()
 		return fmt.Errorf("another server listens on %s", path)
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) { // one that takes no connections just now is there all the same
+		return fmt.Errorf("another server may listen on %s: %w", path, err)
 	}
 	return os.Remove(path)
 }

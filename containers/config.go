@@ -89,6 +89,8 @@ const (
 	helloLimit = 2 << 20
 	// helloFrames is the largest number of frames of its message: no generation registers with more than six.
 	helloFrames = 16
+	// queueLimit is how many messages may wait for a container to read them: all the batches that it can have, and as much again.
+	queueLimit = 2 * maxSlots
 )
 
 // Validate reports all faults in one error.

@@ -197,6 +197,23 @@ func TestPanic(t *testing.T) {
 	}
 }
 
+// TestPanicAtTheEnd: the same for a panic of whoever is told that his container is lost.
+func TestPanicAtTheEnd(t *testing.T) {
+	r := newRig(t, containers.Config{})
+	c := r.join(t, echo(func(*containertest.Batch) containertest.Reply { return containertest.Reply{Die: true} }))
+	m, _ := r.sched.Model(echoID)
+	done := make(panicking)
+	r.sched.Submit(&scheduler.Request{Model: m, Rows: 1, Inputs: []tensor.Tensor{floats(1, 2, 3, 4)}, Owner: done})
+	<-done
+	<-c.Gone()
+	r.logs(t, "panic in a container", "an owner's bug", "model=echo/1")
+	r.logs(t, "container gone", "it closed the connection")
+	r.join(t, echo(nil))
+	if err := r.echoes(echoID); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestNoMemory: an answer for which the pool has no room costs its request an Overloaded, and nobody a session.
 func TestNoMemory(t *testing.T) {
 	r := newRig(t, containers.Config{})

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -204,7 +205,7 @@ func (d *Dialer) serve(raw net.Conn) error {
 	close(l.batches) // dead is set: nobody sends on it any more
 	writer.Wait()
 	reason = l.reason()
-	replica.Remove(reason)
+	l.remove(reason)
 	d.note("calling", reason)
 	d.cfg.Log.Info("container gone", "reason", bounded(reason))
 	return nil
@@ -272,6 +273,19 @@ func (l *link) reason() error {
 	return l.end
 }
 
+// survive is deferred. A panic, of ours or of whoever is told of an answer, costs this connection only.
+func (l *link) survive() {
+	if r := recover(); r != nil {
+		l.d.cfg.Log.Error("panic in a container's session", "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+		l.kill(fmt.Errorf("panic: %v", r))
+	}
+}
+
+func (l *link) remove(reason error) {
+	defer l.survive()
+	l.replica.Remove(reason)
+}
+
 // take removes the batch that is out.
 func (l *link) take() *scheduler.Batch {
 	l.mu.Lock()
@@ -298,6 +312,7 @@ func (l *link) count(b *scheduler.Batch, failure error) {
 // write sends what Send was given.
 func (l *link) write() {
 	defer close(l.written)
+	defer l.survive()
 	for b := range l.batches {
 		request, err := l.codec.request(b)
 		if err != nil {
@@ -317,6 +332,7 @@ func (l *link) write() {
 
 // read takes answers until the connection ends, and says why it did.
 func (l *link) read() error {
+	defer l.survive()
 	var head [8]byte
 	for {
 		n, err := l.raw.Read(head[:])

@@ -236,6 +236,29 @@ func TestDialHostile(t *testing.T) {
 	})
 }
 
+// TestDialPanic: a panic of whoever is told of an answer, or of none, ends that connection, and nothing else.
+func TestDialPanic(t *testing.T) {
+	for name, do := range map[string]func(c net.Conn){"answer": sums, "end": func(c net.Conn) { question(c); c.Close() }} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, containers.Config{})
+			o := newOld(t)
+			_, c := o.call(t, r)
+			go do(c)
+			m, _ := r.sched.Model(oldID)
+			x, err := tensor.FromSlice(tensor.Shape{1, 2}, []float64{1, 2})
+			if err != nil {
+				t.Fatal(err)
+			}
+			done := make(panicking)
+			r.sched.Submit(&scheduler.Request{Model: m, Rows: 1, Inputs: []tensor.Tensor{x}, Owner: done})
+			<-done
+			r.logs(t, "panic in a container", "an owner's bug")
+			r.logs(t, "container gone")
+			r.wait(t, oldID, 1) // it is called again
+		})
+	}
+}
+
 // TestDialFaults: all faults are named at once.
 func TestDialFaults(t *testing.T) {
 	_, err := containers.Dial(containers.DialConfig{Addr: "udp://x:1", Input: tensor.Float32})

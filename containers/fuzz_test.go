@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"unicode"
@@ -116,6 +117,24 @@ func FuzzHello(f *testing.F) {
 			checkRegistration(t, r)
 		}
 	})
+}
+
+// TestHelloTakesNoMemory: what is made of a hello, which anybody may send, is bounded by what a model can declare.
+func TestHelloTakesNoMemory(t *testing.T) {
+	limits := Config{}.withDefaults().Limits
+	for name, text := range map[string]string{
+		"inputs":     `"inputs":[` + strings.Repeat(`{},`, 80_000) + `{}]`,
+		"dimensions": `"inputs":[{"name":"x","datatype":"FP32","shape":[` + strings.Repeat(`1,`, 120_000) + `1]}]`,
+		"deep":       `"inputs":[` + strings.Repeat(`[`, 100) + strings.Repeat(`]`, 100) + strings.Repeat(`,{}`, 80_000) + `]`,
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := readHello([]byte(`{"protocol":4,"model":"m","version":"1",`+text+`}`), limits)
+		runtime.ReadMemStats(&after)
+		if taken := after.TotalAlloc - before.TotalAlloc; err == nil || taken > uint64(2*len(text)+64<<10) {
+			t.Errorf("%s: a hello of %d bytes took %d (%v)", name, len(text), taken, err)
+		}
+	}
 }
 
 func checkRegistration(t *testing.T, r registration) {

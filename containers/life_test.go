@@ -6,11 +6,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"log/slog"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/containers/containertest"
@@ -102,6 +104,147 @@ func TestComputing(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// slowly joins a container of one request at a time that reads and answers only when told to. Its requests are four times what the pipe holds.
+func (r *rig) slowly(t *testing.T, slots int) (p *containertest.Peer, ask func() error, answer func()) {
+	t.Helper()
+	const row = 1 << 18 // floats
+	spec := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{row}}}
+	mine, theirs := containertest.Pipe()
+	if err := r.Add(theirs); err != nil {
+		t.Fatal(err)
+	}
+	p, err := containertest.NewPeer(mine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	if err := p.Send([]byte("hello"), containertest.Hello(containertest.Model{Name: "echo", Version: "1", Inputs: spec, Outputs: spec, Slots: slots})); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	ask = func() error {
+		x, err := tensor.FromSlice(tensor.Shape{1, row}, make([]float32, row))
+		if err != nil {
+			return err
+		}
+		out, err := r.infer(echoID, x)
+		for _, o := range out {
+			o.Release()
+		}
+		return err
+	}
+	answer = func() {
+		for {
+			f, err := p.Receive()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(f[0]) == "batch" {
+				time.Sleep(100 * time.Microsecond)
+				if err := p.Send([]byte("result"), f[1], []byte(`{"outputs":[{"name":"x","datatype":"FP32","shape":[262144]}]}`), f[3]); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+		}
+	}
+	return p, ask, answer
+}
+
+// TestSlowReader: a container that reads on before the write timeout is slow and not stuck, however many beats have become due to it meanwhile.
+func TestSlowReader(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		r.Close()
+		const heartbeat = 100 * time.Millisecond
+		var err error
+		r.Listener, err = containers.Listen(containers.Config{Scheduler: r.sched, Pool: r.pool, Heartbeat: heartbeat, Log: slog.New(slog.NewTextHandler(r.log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, ask, answer := r.slowly(t, 0)
+		var wg sync.WaitGroup
+		wg.Go(func() { err = ask() })
+		for range 9 * time.Second / heartbeat { // it beats, and does not read
+			if err := p.Send([]byte("heartbeat")); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(heartbeat)
+		}
+		answer()
+		wg.Wait()
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestAllSlots: a container may have as many batches out as it asked for, at most 64, before it has read one of them, and a PONG besides.
+func TestAllSlots(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		const slots = 64
+		p, ask, answer := r.slowly(t, slots)
+		go func() {
+			for p.Send([]byte("heartbeat")) == nil {
+				time.Sleep(time.Second)
+			}
+		}()
+		var wg sync.WaitGroup
+		asked := func(n int) {
+			for range n {
+				wg.Go(func() {
+					if err := ask(); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			synctest.Wait()
+		}
+		for range 50 { // so that the server knows it to be fast, and sends all at once
+			asked(1)
+			answer()
+			wg.Wait()
+		}
+		asked(1)
+		if _, err := p.Raw().Write([]byte("\x04\x07\x04PING\x00\x00")); err != nil {
+			t.Fatal(err)
+		}
+		asked(slots - 1)
+		if s := r.Sessions(); len(s) != 1 || s[0].InFlight != slots {
+			t.Fatalf("%+v", s)
+		}
+		for range slots {
+			answer()
+		}
+		wg.Wait()
+		p.Close()
+		time.Sleep(time.Second)
+	})
+}
+
+// TestLetGo: an idle session keeps nothing of the batches that it has sent, which may be large.
+func TestLetGo(t *testing.T) {
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
+	c, err := containertest.Dial(t.Context(), r.Dialable()[0], echo(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	r.wait(t, echoID, 1)
+	input := func() weak.Pointer[float32] {
+		v := make([]float32, 4096)
+		out, err := r.infer(echoID, floats(v...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[0].Release()
+		return weak.Make(&v[0])
+	}()
+	eventually(t, "the input of an answered request to be collected", func() bool {
+		runtime.GC()
+		return input.Value() == nil
 	})
 }
 
@@ -281,6 +424,11 @@ func TestReconnectedSocket(t *testing.T) {
 			f, err := p.Receive()
 			if err != nil || string(f[0]) != "goodbye" || !bytes.Contains(f[1], []byte(`"reconnect":true`)) {
 				t.Errorf("after %s: %q, %v", first, f, err)
+			}
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			if len(r.Sessions()) != 0 {
+				t.Errorf("after %s: still connected 2 s after goodbye", first)
 			}
 		})
 	}

@@ -3,6 +3,7 @@ package containers
 import (
 	"log/slog"
 	"net"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -72,4 +73,37 @@ func TestNoDescriptors(t *testing.T) {
 			t.Errorf("log %s", &log)
 		}
 	})
+}
+
+// TestSocketFile: one that a killed server left is taken over. One that a server listens on is not, even if that server is stopped or so busy
+// that it takes no connections.
+func TestSocketFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	for { // until no more wait to be accepted
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			break
+		}
+		defer c.Close()
+	}
+	if l, err := listen("ipc://" + path); err == nil {
+		l.Close()
+		t.Error("the socket of a server that lives was taken over")
+	}
+	syscall.Close(fd)
+	l, err := listen("ipc://" + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
 }

@@ -69,24 +69,27 @@ type farewell struct {
 // run is the life of a connection. It returns when everything of it is over and given back.
 func (s *session) run() { s.close(s.live()) }
 
-// live is what run does until the end. A panic, of ours or of whoever is told of an answer, costs this session only.
+// live is what run does until the end.
 func (s *session) live() (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			s.log(slog.LevelError, "panic in a container's session", "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
-			err = fmt.Errorf("panic: %v", r)
-		}
-	}()
+	defer s.survive(&err)
 	if err := s.open(); err != nil {
 		return err
 	}
 	return s.read()
 }
 
+// survive is deferred. A panic, of ours or of whoever is told of an answer, costs this session only.
+func (s *session) survive(err *error) {
+	if r := recover(); r != nil {
+		s.log(slog.LevelError, "panic in a container's session", "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+		*err = fmt.Errorf("panic: %v", r)
+	}
+}
+
 func (s *session) open() error {
 	cfg := &s.listener.cfg
 	conn, err := zmtp.Server(s.raw, zmtp.Config{
-		Limits:           zmtp.Limits{MessageBytes: min(helloLimit, cfg.Limits.MessageBytes), Frames: min(helloFrames, cfg.Limits.Frames)},
+		Limits:           zmtp.Limits{MessageBytes: min(helloLimit, cfg.Limits.MessageBytes), Frames: min(helloFrames, cfg.Limits.Frames), QueuedMessages: queueLimit},
 		Pool:             cfg.Pool,
 		HandshakeTimeout: cfg.HandshakeTimeout,
 		WriteTimeout:     cfg.WriteTimeout,
@@ -157,6 +160,9 @@ func (s *session) handle(m *zmtp.Message) error {
 		})
 		s.conn.CloseWrite()
 		s.note(errors.New("spoke before it registered; told to connect anew"))
+		s.mu.Lock()
+		s.retimeLocked(0)
+		s.mu.Unlock()
 	}
 	return nil
 }
@@ -268,8 +274,9 @@ func (s *session) transmit(b *scheduler.Batch) (fault error) {
 		return nil // it waits for welcome
 	}
 	if err := s.codec.batch(&c.out, b, now); err != nil {
-		s.take(c.id)
-		s.recycle(c)
+		if s.take(c.id) != nil { // it may have been answered by somebody who guesses ids
+			s.recycle(c)
+		}
 		return err
 	}
 	// Another error of Send means that the connection has ended: close gives the batch back.
@@ -290,7 +297,6 @@ func (s *session) call(b *scheduler.Batch, now time.Time) *call {
 	var c *call
 	if n := len(s.spare); n > 0 {
 		c, s.spare = s.spare[n-1], s.spare[:n-1]
-		c.out.Reset()
 	} else {
 		c = new(call)
 	}
@@ -316,8 +322,10 @@ func (s *session) take(id uint64) *call {
 	return nil
 }
 
+// recycle keeps a call for the next batch, and lets go of this one: it may be long until the next.
 func (s *session) recycle(c *call) {
 	c.batch = nil
+	c.out.Reset()
 	s.mu.Lock()
 	s.spare = append(s.spare, c)
 	s.mu.Unlock()
@@ -477,7 +485,8 @@ func (s *session) tick() {
 	if do&actPing != 0 {
 		s.conn.Ping()
 	}
-	if do&actBeat != 0 {
+	// Behind what waits a beat would say nothing new, and beats would add up until the queue is full.
+	if do&actBeat != 0 && !s.conn.Waiting() {
 		s.beat()
 	}
 }
@@ -540,9 +549,15 @@ func (s *session) close(reason error) {
 	}
 	s.note(reason)
 	if replica != nil {
-		replica.Remove(reason)
+		s.remove(replica, reason)
 	}
 	s.listener.forget(s)
+}
+
+func (s *session) remove(replica *scheduler.Replica, reason error) {
+	var err error // logged, and too late for more
+	defer s.survive(&err)
+	replica.Remove(reason)
 }
 
 var errHungUp = errors.New("it closed the connection")

@@ -269,7 +269,7 @@ func TestV4Registration(t *testing.T) {
 		{"parameters type", hello(`{"parameters":[1]}`), "expected a JSON object"},
 		{"no inputs", hello(`{"inputs":[]}`), "0 inputs declared"},
 		{"no outputs", hello(`{"outputs":null}`), "0 outputs declared"},
-		{"many inputs", hello(`{"inputs":[` + strings.Repeat(`{"name":"x","datatype":"FP32","shape":[-1]},`, 255) + `{}]}`), "256 inputs declared, expected 1 to 255"},
+		{"many inputs", hello(`{"inputs":[` + strings.Repeat(`{"name":"x","datatype":"FP32","shape":[-1]},`, 255) + `{}]}`), "256 inputs or outputs declared, expected 1 to 255"},
 		{"nameless", input(`""`, `"FP32"`, `[-1]`), "no name"},
 		{"twice", hello(`{"inputs":[{"name":"x","datatype":"FP32","shape":[-1]},{"name":"x","datatype":"FP32","shape":[-1]}]}`), "declared twice"},
 		{"datatype", input(`"x"`, `"float32"`, `[-1]`), `"float32"`},

@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -171,6 +172,41 @@ func TestRegistration(t *testing.T) {
 		if _, err := s.AddReplica(benchID, spec, &schedtest.Worker{}, scheduler.ReplicaOptions{}); !errors.Is(err, scheduler.ErrInvalidInput) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestNamesComeAndGo: whoever registers chooses a name, and may come with another each time. Models that nobody serves any more do not add
+// up: those that have been absent for longest are forgotten, and told of.
+func TestNamesComeAndGo(t *testing.T) {
+	changed := make(map[*scheduler.Model]int)
+	s, clock := newVirtual(t, scheduler.Config{Hooks: scheduler.Hooks{ModelChanged: func(m *scheduler.Model) { changed[m]++ }}})
+	id := func(i int) scheduler.ModelID { return scheduler.ModelID{Name: fmt.Sprint("m", i), Version: "1"} }
+	served := addTo(t, s, benchID, rowsSpec, &schedtest.Worker{}).Model()
+	var first *scheduler.Model
+	for i := range 3 * scheduler.MaxAbsent {
+		rep := addTo(t, s, id(i), rowsSpec, &schedtest.Worker{})
+		clock.Advance(time.Second)
+		rep.Remove(errors.New("gone"))
+		if i == 0 {
+			first = rep.Model()
+		}
+		if n := len(s.Models()); n > scheduler.MaxAbsent+1 {
+			t.Fatalf("%d models are known after %d names, and one is served", n, i+1)
+		}
+	}
+	if m, ok := s.Model(benchID); !ok || m != served {
+		t.Error("a model with a replica was forgotten")
+	}
+	for i, want := range map[int]bool{0: false, 2*scheduler.MaxAbsent - 1: false, 2 * scheduler.MaxAbsent: true, 3*scheduler.MaxAbsent - 1: true} {
+		if _, ok := s.Model(id(i)); ok != want {
+			t.Errorf("model %d of %d is known: %v, want %v", i, 3*scheduler.MaxAbsent, ok, want)
+		}
+	}
+	if changed[first] != 3 {
+		t.Errorf("%d changes of a model that came, went and was forgotten were told, want 3", changed[first])
+	}
+	if r := ask(t, s, clock, &scheduler.Request{Model: first, Inputs: rowOf(t, 1), Rows: 1}); !errors.Is(r.Err, scheduler.ErrUnavailable) {
+		t.Errorf("a request to a forgotten model: %v", r.Err)
 	}
 }
 

@@ -66,6 +66,10 @@ func New(cfg Config) (*Scheduler, error) {
 
 func (s *Scheduler) now() int64 { return int64(s.clock.Now().Sub(s.epoch)) }
 
+// MaxAbsent is how many models without any replica stay known. Replicas choose their models' names, so there must be an end to them: one
+// more model forgets the one that has been absent for longest.
+const MaxAbsent = 256
+
 // AddReplica registers a worker as a replica of a model, which it creates on first sight. A spec that
 // clients would see as another model than that of the live replicas is refused, with both in the message;
 // if none is live, it begins the model anew.
@@ -92,7 +96,9 @@ func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOpti
 		s.retired = append(s.retired, m)
 		m = nil
 	}
+	var forgotten *Model
 	if m == nil {
+		forgotten = s.makeRoomLocked()
 		m = newModel(s, id, spec, cfg)
 		s.models[id] = m
 	}
@@ -101,19 +107,44 @@ func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOpti
 	m.core.add(rep, now, fx)
 	s.mu.Unlock()
 	m.end(fx, now)
+	if f := s.hooks.ModelChanged; f != nil && forgotten != nil {
+		f(forgotten)
+	}
 	s.log.Debug("replica added", "model", id, "replica", opts.Label)
 	return rep, nil
 }
 
-// abandoned tells whether a model has no replica at all.
-func (m *Model) abandoned() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.core.replicas) == 0
+// makeRoomLocked forgets the model that has been without replicas for longest, if as many are as may be.
+func (s *Scheduler) makeRoomLocked() (oldest *Model) {
+	absent, since := 0, int64(never)
+	for _, m := range s.models {
+		if at, ok := m.absent(); ok {
+			if absent++; at < since {
+				oldest, since = m, at
+			}
+		}
+	}
+	if absent < MaxAbsent {
+		return nil
+	}
+	delete(s.models, oldest.id)
+	return oldest
 }
 
-// Forget removes a model that has no live replica, and tells whether it did. Until then a model stays known,
-// so that its requests are answered ErrUnavailable rather than not found.
+// absent tells whether a model has no replica at all, and since when.
+func (m *Model) absent() (since int64, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.core.left, len(m.core.replicas) == 0
+}
+
+func (m *Model) abandoned() bool {
+	_, ok := m.absent()
+	return ok
+}
+
+// Forget removes a model that has no live replica, and tells whether it did. Until then, or until there are more than [MaxAbsent] such
+// models, it stays known, so that its requests are answered ErrUnavailable rather than not found.
 func (s *Scheduler) Forget(id ModelID) bool {
 	s.mu.Lock()
 	m := s.models[id]

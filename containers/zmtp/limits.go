@@ -50,7 +50,7 @@ var (
 	ErrQueueFull = errors.New("zmtp: send queue full")
 	// ErrStalled: the peer took no byte for the write timeout.
 	ErrStalled = errors.New("zmtp: peer does not read")
-	// ErrClosed: Close was called on this side.
+	// ErrClosed: Close was called on this side, or CloseWrite before Send.
 	ErrClosed = errors.New("zmtp: connection closed")
 )
 

@@ -75,6 +75,13 @@ func (c *Conn) Written(o *Outgoing) bool {
 	return o.written
 }
 
+// Waiting tells whether something that was given to Send has not been written to its end.
+func (c *Conn) Waiting() bool {
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
+	return len(c.out.queue) > 0
+}
+
 // Writes returns how many system calls have written something: one for each message, as long as the peer keeps up.
 func (c *Conn) Writes() int {
 	c.out.mu.Lock()
@@ -120,7 +127,11 @@ func (s *sender) send(o *Outgoing) error {
 		s.mu.Unlock()
 		return err
 	}
-	if s.ending || len(s.queue) >= s.conn.limits.QueuedMessages {
+	if s.ending {
+		s.mu.Unlock()
+		return ErrClosed
+	}
+	if len(s.queue) >= s.conn.limits.QueuedMessages {
 		s.mu.Unlock()
 		return ErrQueueFull
 	}

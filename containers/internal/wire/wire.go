@@ -4,8 +4,10 @@
 package wire
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"math"
 
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -34,8 +36,8 @@ type HelloMessage struct {
 	Model      string          `json:"model"`
 	Version    string          `json:"version"`
 	Platform   string          `json:"platform,omitempty"`
-	Inputs     []TensorMessage `json:"inputs"`
-	Outputs    []TensorMessage `json:"outputs"`
+	Inputs     TensorMessages  `json:"inputs"`
+	Outputs    TensorMessages  `json:"outputs"`
 	MaxBatch   int             `json:"max_batch,omitempty"`
 	Slots      int             `json:"slots,omitempty"`
 	Parameters json.RawMessage `json:"parameters,omitempty"`
@@ -44,9 +46,44 @@ type HelloMessage struct {
 
 // TensorMessage is a declared input or output.
 type TensorMessage struct {
-	Name     string `json:"name"`
-	Datatype string `json:"datatype"`
-	Shape    []int  `json:"shape"`
+	Name     string     `json:"name"`
+	Datatype string     `json:"datatype"`
+	Shape    Dimensions `json:"shape"`
+}
+
+// TensorMessages are at most MaxTensors, and Dimensions at most MaxRank: nothing is made of longer lists, as an element in memory has many
+// times its bytes in the text, and anybody may send one.
+type (
+	TensorMessages []TensorMessage
+	Dimensions     []int
+)
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (l *TensorMessages) UnmarshalJSON(b []byte) error {
+	if n, err := count(b); err != nil || n > MaxTensors {
+		return cmp.Or(err, fmt.Errorf("%d inputs or outputs declared, expected 1 to %d", n, MaxTensors))
+	}
+	return json.Unmarshal(b, (*[]TensorMessage)(l))
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (d *Dimensions) UnmarshalJSON(b []byte) error {
+	if n, err := count(b); err != nil || n > MaxRank {
+		return cmp.Or(err, fmt.Errorf("shape of %d dimensions, limit %d", n, MaxRank))
+	}
+	return json.Unmarshal(b, (*[]int)(d))
+}
+
+// count is the number of elements of a list; 0 for what is none.
+func count(b []byte) (n int, err error) {
+	s := scanner{b: b}
+	if s.peek() != '[' {
+		return 0, nil
+	}
+	for s.open('['); s.more(&n, ']'); {
+		s.raw()
+	}
+	return n, s.err
 }
 
 // Declare makes the wire form of specs.
@@ -142,9 +179,9 @@ func (h *BatchHeader) Parse(b []byte) error {
 		case "timeout_ms":
 			h.Timeout = s.float()
 		case "requests":
-			h.Requests = s.integers(h.Requests[:0])
+			h.Requests = s.integers(h.Requests[:0], math.MaxInt)
 		case "priority":
-			h.Priority = s.integers(h.Priority[:0])
+			h.Priority = s.integers(h.Priority[:0], math.MaxInt)
 		case "parameters":
 			h.Parameters = h.Parameters[:0]
 			m := 0
@@ -187,8 +224,9 @@ func (h *BatchHeader) Parse(b []byte) error {
 	return nil
 }
 
-// Parse reads the JSON of a result. Unknown keys are skipped.
-func (h *ResultHeader) Parse(b []byte) error {
+// Parse reads the JSON of a result to a batch of so many rows. Unknown keys are skipped. Its length is only bounded by that of a
+// message; what it takes of memory is bounded by what a result can have: MaxTensors, MaxRank, and an error for each row.
+func (h *ResultHeader) Parse(b []byte, rows int) error {
 	*h = ResultHeader{Outputs: h.Outputs[:0], Errors: h.Errors[:0], dims: h.dims[:0]}
 	s := scanner{b: b}
 	n := 0
@@ -204,6 +242,9 @@ func (h *ResultHeader) Parse(b []byte) error {
 			h.Errors = h.Errors[:0]
 			m := 0
 			for s.open('['); s.more(&m, ']'); {
+				if m > rows {
+					s.fail(fmt.Sprintf("more errors than the %d rows", rows))
+				}
 				h.Errors = append(h.Errors, s.rowError())
 			}
 		case "error":
@@ -247,7 +288,10 @@ func (s *scanner) rowError() (e RowError) {
 func (s *scanner) tensors(list []TensorHeader, dims []int) ([]TensorHeader, []int) {
 	n := 0
 	for s.open('['); s.more(&n, ']'); {
-		var t TensorHeader
+		if n > MaxTensors {
+			s.fail(fmt.Sprintf("more than %d tensors", MaxTensors))
+		}
+		t := TensorHeader{lo: len(dims)}
 		m := 0
 		for s.open('{'); ; {
 			key, ok := s.key(&m)
@@ -266,8 +310,7 @@ func (s *scanner) tensors(list []TensorHeader, dims []int) ([]TensorHeader, []in
 				}
 				t.given |= seenDatatype
 			case "shape":
-				t.lo = len(dims)
-				dims = s.integers(dims)
+				dims = s.integers(dims[:t.lo], MaxRank)
 				t.given |= seenShape
 			default:
 				s.raw()
@@ -286,9 +329,13 @@ func (s *scanner) tensors(list []TensorHeader, dims []int) ([]TensorHeader, []in
 	return list, dims
 }
 
-func (s *scanner) integers(list []int) []int {
+// integers appends a list of at most so many numbers.
+func (s *scanner) integers(list []int, most int) []int {
 	n := 0
 	for s.open('['); s.more(&n, ']'); {
+		if n > most {
+			s.fail(fmt.Sprintf("more than %d numbers", most))
+		}
 		list = append(list, s.integer())
 	}
 	return list

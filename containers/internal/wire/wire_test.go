@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -64,7 +65,7 @@ func TestResultHeader(t *testing.T) {
 	text = AppendTensor(text, "sc\"ores\x01é", tensor.Float32, 64, tensor.Shape{10})
 	text = append(AppendTensor(append(text, ','), "", tensor.Bool, -1, nil), ']')
 	text = append(AppendRowErrors(text, []RowError{{Row: 3, Message: []byte("a\nb\xff")}, {Row: 0}}), '}')
-	if err := h.Parse(text); err != nil {
+	if err := h.Parse(text, 64); err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
 	if string(h.Outputs[0].Name) != "sc\"ores\x01é" || !h.Outputs[0].Shape.Equal(tensor.Shape{64, 10}) || h.Outputs[1].DType != tensor.Bool || len(h.Outputs[1].Shape) != 0 {
@@ -73,11 +74,31 @@ func TestResultHeader(t *testing.T) {
 	if len(h.Errors) != 2 || h.Errors[0].Row != 3 || string(h.Errors[0].Message) != "a\nb\uFFFD" || h.Failed {
 		t.Errorf("%+v", h.Errors)
 	}
-	if err := h.Parse([]byte(`{"error":"x"}`)); err != nil || !h.Failed || string(h.Error) != "x" || len(h.Outputs) != 0 {
+	if err := h.Parse([]byte(`{"error":"x"}`), 1); err != nil || !h.Failed || string(h.Error) != "x" || len(h.Outputs) != 0 {
 		t.Errorf("%+v, %v", h, err)
 	}
-	if err := h.Parse([]byte(`{"errors":[{"row":1}]}`)); err == nil {
+	if err := h.Parse([]byte(`{"errors":[{"row":1}]}`), 1); err == nil {
 		t.Error("a row error without a message was taken")
+	}
+}
+
+// TestResultTakesNoMemory: what a header makes of itself is bounded by what a result can have, not by its length, which is a message's.
+func TestResultTakesNoMemory(t *testing.T) {
+	const size = 1 << 20
+	for name, text := range map[string]string{
+		"dimensions": `{"outputs":[{"name":"y","datatype":"FP32","shape":[` + strings.Repeat("1,", size/2) + `1]}]}`,
+		"shapes":     `{"outputs":[{"name":"y","datatype":"FP32"` + strings.Repeat(`,"shape":[1,1,1,1,1,1,1,1]`, size/26) + `}]}`,
+		"outputs":    `{"outputs":[` + strings.Repeat(`{"name":"","datatype":"BOOL","shape":[]},`, size/41) + `]}`,
+		"errors":     `{"errors":[` + strings.Repeat(`{"row":0,"message":""},`, size/23) + `]}`,
+	} {
+		var h ResultHeader
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := h.Parse([]byte(text), 8)
+		runtime.ReadMemStats(&after)
+		if taken := after.TotalAlloc - before.TotalAlloc; taken > 2*uint64(len(text))+64<<10 {
+			t.Errorf("%s: a header of %d bytes took %d (%v)", name, len(text), taken, err)
+		}
 	}
 }
 
@@ -88,7 +109,7 @@ func TestAllocations(t *testing.T) {
 	result := []byte(`{"outputs":[{"name":"y","datatype":"FP32","shape":[2,8]}]}`)
 	var text []byte
 	if n := testing.AllocsPerRun(100, func() {
-		if b.Parse(batch) != nil || r.Parse(result) != nil {
+		if b.Parse(batch) != nil || r.Parse(result, 2) != nil {
 			t.Fatal("not parsed")
 		}
 		text = AppendTensor(text[:0], "name", tensor.Float32, 64, tensor.Shape{8, 8})
@@ -118,7 +139,7 @@ func FuzzHeaders(f *testing.F) {
 			}
 		}
 		var r ResultHeader
-		if r.Parse(in) == nil {
+		if r.Parse(in, 64) == nil {
 			var want struct{ Error string }
 			same(t, in, &want)
 			if plain(in) && want.Error != string(r.Error) {
