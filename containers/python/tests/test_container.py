@@ -150,6 +150,25 @@ def test_exceptions_and_bad_outputs_are_batch_errors() -> None:
         assert fake.result(ask(fake, peer, 3))[0] == {"error": 'output "y": 3 rows came in, 1 went out (FP32 [1, 2])'}
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"), [(ValueError("\udcff"), "ValueError: \udcff"), (Mute(), "Mute")], ids=["surrogate", "mute"]
+)
+def test_an_exception_whose_text_cannot_be_sent_is_answered(error: Exception, text: str) -> None:
+    @model(name="m", inputs=[X], outputs=[Y])
+    def predict(x: Any) -> Any:
+        raise error
+
+    with Fake() as fake, Container(predict, servers=fake.endpoint):
+        peer, _ = fake.hello()
+        for _ in range(2):
+            assert fake.result(ask(fake, peer))[0] == {"error": text}
+
+
 def test_a_model_without_a_batch_dimension() -> None:
     made = model(name="m", inputs=[Tensor("x", "FP32", [2])], outputs=[Tensor("y", "FP32", [])])(lambda x: x.sum())
     with Fake() as fake, Container(made, servers=fake.endpoint):

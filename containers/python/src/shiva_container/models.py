@@ -291,9 +291,13 @@ def _binding(function: Callable[..., Any], inputs: Sequence[Tensor], extra: str)
 
 def error_text(error: BaseException) -> str:
     """What a client is told of an exception: its type and text, or just the text if it is ours."""
+    try:
+        text = str(error)
+    except Exception:  # it cannot say what it is
+        text = ""
     if isinstance(error, TensorError):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 _declared: list[Model[..., Any]] = []
