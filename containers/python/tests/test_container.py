@@ -150,6 +150,18 @@ def test_exceptions_and_bad_outputs_are_batch_errors() -> None:
         assert fake.result(ask(fake, peer, 3))[0] == {"error": 'output "y": 3 rows came in, 1 went out (FP32 [1, 2])'}
 
 
+def test_an_exit_in_a_row_of_an_async_model_fails_the_row() -> None:
+    @model(name="m", inputs=[X], outputs=[Y], per_row=True)
+    async def predict(x: Any) -> Any:
+        raise SystemExit(3)
+
+    with Fake() as fake, Container(predict, servers=fake.endpoint):
+        peer, _ = fake.hello()
+        for _ in range(2):  # the event loop lives
+            errors = fake.result(ask(fake, peer))[0]["errors"]
+            assert errors == [{"row": 0, "message": "RuntimeError: SystemExit: 3"}]
+
+
 class Mute(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
@@ -475,6 +487,29 @@ def test_an_unhealthy_model_signs_off_and_comes_back(caplog: pytest.LogCaptureFi
         peer, _ = fake.hello(2)
         assert "outputs" in fake.result(ask(fake, peer))[0]
     assert "the health hook returned False; signing off" in caplog.text
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_exit_in_a_health_hook_is_a_failure(is_async: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async def function(x: Any) -> Any:
+        return x
+
+    def health() -> None:
+        if leave:
+            raise SystemExit(3)
+
+    async def health_async() -> None:
+        health()
+
+    leave = True
+    made = model(name="m", inputs=[X], outputs=[Y], health_interval=0.01)(function if is_async else lambda x: x)
+    made.health(health_async if is_async else health)
+    with Fake() as fake, Container(made, servers=fake.endpoint):
+        fake.goodbye(fake.wait_for(b"draining")[0], reconnect=True)
+        leave = False
+        peer, _ = fake.hello(2)
+        assert "outputs" in fake.result(ask(fake, peer))[0]
+    assert "SystemExit: 3; signing off" in caplog.text
 
 
 SCRIPT = """

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
@@ -16,6 +16,7 @@ from .tensors import Array, DeclarationError, Tensor, TensorError, convert, desc
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 Hook = Callable[[], Any]
 HookT = TypeVar("HookT", bound=Hook)
 
@@ -179,7 +180,7 @@ class Model(Generic[P, R]):
         call = cast(Callable[..., Coroutine[Any, Any, object]], self._call)
         if not self.per_row:
             return self._outputs(await call(arrays, batch), batch)
-        rows = (call([array[row] for array in arrays], batch.request_of(row)) for row in range(batch.rows))
+        rows = (contained(call([array[row] for array in arrays], batch.request_of(row))) for row in range(batch.rows))
         return self._stack(await asyncio.gather(*rows, return_exceptions=True), batch)
 
     def _call(self, arrays: Sequence[Array], extra: Batch | Request) -> Any:
@@ -287,6 +288,14 @@ def _binding(function: Callable[..., Any], inputs: Sequence[Tensor], extra: str)
             "name its parameters like the inputs, or take them in order with (first, second, /) or (*inputs)"
         ) from e
     return positional, use_extra
+
+
+async def contained(value: Awaitable[T]) -> T:
+    """What a task of its own may await: SystemExit, which would end the whole event loop, fails the task only."""
+    try:
+        return await value
+    except (SystemExit, KeyboardInterrupt) as e:
+        raise RuntimeError(error_text(e)) from e
 
 
 def error_text(error: BaseException) -> str:

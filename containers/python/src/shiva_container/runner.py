@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from . import wire
-from .models import Batch, Model, Request, error_text
+from .models import Batch, Model, Request, contained, error_text
 from .session import Delivery
 from .tensors import Array, Buffer, TensorError, decode, encode
 
@@ -170,7 +170,7 @@ class Runner:
         while not self._stop.wait(self.model.health_interval):
             try:
                 now = "" if self._ask_health() is not False else "the health hook returned False"
-            except Exception as e:
+            except BaseException as e:  # even SystemExit: this thread must go on asking
                 now = f"the health hook raised {error_text(e)}"
             if now != before:
                 verdict(now)
@@ -180,7 +180,9 @@ class Runner:
         assert self.model.health_hook is not None
         value = self.model.health_hook()
         if inspect.isawaitable(value):
-            return asyncio.run_coroutine_threadsafe(_await(value), self._loop).result() if self._loop else _run(value)
+            if self._loop is None:
+                return _run(value)
+            return asyncio.run_coroutine_threadsafe(contained(value), self._loop).result()
         return value
 
     def _failed(self, batch_id: bytes, error: BaseException) -> list[Buffer]:
@@ -193,12 +195,8 @@ class Runner:
         return wire.failure(batch_id, text)
 
 
-async def _await(value: Awaitable[object]) -> object:
-    return await value
-
-
 def _run(value: Awaitable[object]) -> object:
-    return asyncio.run(_await(value))
+    return asyncio.run(contained(value))
 
 
 def _open(model: Model[..., Any], delivery: Delivery) -> tuple[list[Array], Batch]:
