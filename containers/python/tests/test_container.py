@@ -575,6 +575,41 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         assert process.returncode == 0
 
 
+FORKING = """
+import multiprocessing
+import time
+from shiva_container import Tensor, model, serve
+
+@model(name="fork", inputs=[Tensor("x", "FP32", [-1, 2])], outputs=[Tensor("y", "FP32", [-1, 2])])
+def predict(x):
+    fork = multiprocessing.get_context("fork")
+    begun = fork.Event()
+    worker = fork.Process(target=work, args=[begun], daemon=True)
+    worker.start()
+    begun.wait()
+    worker.terminate()
+    worker.join(10)
+    assert not worker.is_alive()
+    return x
+
+def work(begun):
+    begun.set()
+    time.sleep(60)
+
+serve()
+"""
+
+
+def test_processes_that_the_model_forks_end_by_a_signal(tmp_path: Path) -> None:
+    with Fake() as fake, start(tmp_path, fake.endpoint, FORKING) as process:
+        peer, _ = fake.hello()
+        assert "outputs" in fake.result(ask(fake, peer))[0]
+        process.send_signal(signal.SIGTERM)
+        fake.wait_for(b"draining")
+        fake.goodbye(peer, reconnect=False)
+        assert process.wait(20) == 0
+
+
 HOGGING = """
 import ctypes
 from shiva_container import Tensor, model, serve

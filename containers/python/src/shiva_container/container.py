@@ -294,10 +294,14 @@ def serve(
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     container = Container(*models, servers=servers, instance=instance)
     asked = False
+    pid = os.getpid()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         nonlocal asked
-        if asked:
+        if os.getpid() != pid:  # a child that the model forked: it has inherited this handler, and not our threads
+            signal.signal(number, before.get(signal.Signals(number), signal.SIG_DFL))
+            signal.raise_signal(number)
+        elif asked:
             container.stop()
         else:
             container.drain(drain_seconds)
