@@ -421,6 +421,32 @@ def test_drain_answers_what_was_sent() -> None:
         assert container.wait(20)
 
 
+def test_nothing_registers_again_while_draining() -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    @model(name="slow", inputs=[X], outputs=[Y])
+    def slow(x: Any) -> Any:
+        inside.set()
+        leave.wait(60)
+        return x
+
+    with Fake() as fake, Container(slow, echo(), servers=fake.endpoint) as container:
+        peers = {hello["model"]: peer for peer, hello in (fake.hello(1), fake.hello(2))}
+        assert container.wait_ready(20)
+        batch_id = ask(fake, peers["slow"])
+        assert inside.wait(20)
+        container.drain()
+        fake.wait_for(b"draining", 2)
+        container._resolver._found([fake.endpoint])  # the name has been looked up anew
+        fake.goodbye(peers["echo"], reconnect=True)
+        time.sleep(0.1)  # the other one is still busy: a chance for the first to come back
+        leave.set()
+        fake.result(batch_id)
+        fake.goodbye(peers["slow"], reconnect=True)
+        assert container.wait(20)
+        assert len(fake.seen(b"hello")) == 2
+
+
 def test_drain_has_an_end(caplog: pytest.LogCaptureFixture) -> None:
     with Fake() as fake, Container(echo(), servers=fake.endpoint) as container:
         fake.hello()

@@ -215,11 +215,11 @@ class Container:
 
     def _relink(self) -> None:
         """A link for every warm model and every endpoint; what is no longer listed only lives on while it lives."""
+        if self._draining:
+            return
         have = {(link.model, link.endpoint): link for link in self._links}
         for link in self._links:
             link.listed = link.endpoint in self._endpoints
-        if self._draining:
-            return
         for runner in self._warm:
             for endpoint in self._endpoints:
                 if (runner.model, endpoint) not in have:
