@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,13 @@ def test_batch_tells_of_requests_and_takes_row_errors() -> None:
         batch.fail(3, "x")
     with pytest.raises(IndexError):
         batch.request_of(3)
+
+
+def test_rows_that_numpy_found_can_fail() -> None:
+    batch = Batch(2)
+    for row in np.flatnonzero([False, True]):
+        batch.fail(row, "bad")
+    assert json.dumps(batch.errors) == '{"1": "bad"}'
 
 
 def test_an_input_may_be_called_batch() -> None:

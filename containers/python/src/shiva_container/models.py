@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import operator
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,7 +59,7 @@ class Batch:
         """Answer one row with an error; what the outputs hold for it is not used."""
         if not 0 <= row < self.rows:
             raise IndexError(f"row {row} of a batch of {self.rows} rows")
-        self.errors[row] = message
+        self.errors[operator.index(row)] = message  # numpy's integers are no JSON
 
     def request_of(self, row: int) -> Request:
         """The request that a row belongs to."""
