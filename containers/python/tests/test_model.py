@@ -29,6 +29,18 @@ def test_a_model_is_still_its_function() -> None:
     assert str(double) == "m/1"
 
 
+def test_attributes_of_a_callable_are_not_the_models() -> None:
+    class Net:
+        def __init__(self) -> None:
+            self.name, self.version, self.inputs = "net", 3, None
+
+        def __call__(self, x: np.ndarray) -> np.ndarray:
+            return x
+
+    made = model(name="m", inputs=[X], outputs=[Y])(Net())
+    assert (made.name, made.version, made.inputs) == ("m", "1", (X,))
+
+
 @pytest.mark.parametrize(
     "function",
     [

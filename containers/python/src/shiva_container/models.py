@@ -107,7 +107,7 @@ class Model(Generic[P, R]):
         )
         self._declare()
         self._positional, self._extra = _binding(function, self.inputs, "request" if per_row else "batch")
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())  # its attributes could be called as ours are
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
