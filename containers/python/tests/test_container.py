@@ -471,6 +471,20 @@ def test_warmup_comes_before_hello() -> None:
             assert warmed.is_set()
 
 
+def test_the_warmup_of_a_sync_model_may_be_async() -> None:
+    made = echo()
+    warmed = threading.Event()
+
+    @made.warmup
+    async def warm() -> None:
+        await asyncio.sleep(0)
+        warmed.set()
+
+    with Fake() as fake, Container(made, servers=fake.endpoint):
+        fake.hello()
+        assert warmed.is_set()
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_failed_warmup_ends_the_container(is_async: bool) -> None:
     made = echo()

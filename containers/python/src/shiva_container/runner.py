@@ -88,7 +88,9 @@ class Runner:
     def _first(self) -> None:
         try:
             if self.model.warmup_hook is not None:
-                self.model.warmup_hook()
+                value = self.model.warmup_hook()
+                if inspect.isawaitable(value):
+                    _run(value)
         except BaseException as e:
             self._ready(e)
             return
