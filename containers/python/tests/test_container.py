@@ -308,6 +308,19 @@ def test_a_server_that_comes_late_and_is_restarted() -> None:
             assert not container.wait_ready(0), "the closed connection was not noticed"
 
 
+def test_a_connection_that_ends_behind_many_messages_is_noticed() -> None:
+    with Fake(heartbeat_ms=3_600_000, dead_after_ms=3_600_000) as fake, Container(echo(), servers=fake.endpoint) as c:
+        peer, _ = fake.hello()
+        assert c.wait_ready(20)
+        for _ in range(100 * link._BURST):
+            fake.send(peer, b"heartbeat")
+        fake.close()
+        until = time.monotonic() + 20
+        while c.wait_ready(0) and time.monotonic() < until:
+            time.sleep(0.005)
+        assert not c.wait_ready(0)
+
+
 def test_answers_do_not_reach_the_next_server_and_lost_batches_are_not_computed() -> None:
     inside, leave = threading.Event(), threading.Event()
     calls = 0
