@@ -57,6 +57,9 @@ def test_bytes_elements() -> None:
     array = decode(frame, "BYTES", [2, 2])
     assert array.tolist() == [[b"a\0", "grüß".encode()], [b"", b"x"]]
     assert encode(np.array(["ab"]), "BYTES") == b"\2\0\0\0ab"
+    views = np.empty(1, object)
+    views[0] = np.array([1, 2], "u2").data  # two elements, four bytes
+    assert encode(views, "BYTES") == b"\4\0\0\0\1\0\2\0"
 
 
 @pytest.mark.parametrize(

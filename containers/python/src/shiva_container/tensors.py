@@ -176,8 +176,8 @@ def encode(array: Array, datatype: str) -> Buffer:
     if datatype == "BYTES":
         parts = bytearray()
         for i, item in enumerate(array.flat):
-            data = item.encode() if isinstance(item, str) else item
-            if not isinstance(data, bytes | bytearray | memoryview):
+            data = item.encode() if isinstance(item, str) else item.tobytes() if isinstance(item, memoryview) else item
+            if not isinstance(data, bytes | bytearray):
                 raise TensorError(f"element {i} is {type(item).__name__}, BYTES elements are bytes or str")
             parts += struct.pack("<I", len(data))
             parts += data
