@@ -91,6 +91,14 @@ def test_outputs_are_copied_unless_nobody_can_write_to_them() -> None:
     assert bytes(sent) == bytes(4)
     array.flags.writeable = False
     assert np.shares_memory(np.frombuffer(encode(array, "UINT8"), "u1"), array)
+    below = np.zeros(4, "u1")
+    sent = encode(np.broadcast_to(below, 4), "UINT8")
+    below[:] = 7
+    assert bytes(sent) == bytes(4)
+    frame = bytearray(9)
+    for came in (memoryview(frame)[:8], memoryview(frame)[1:]):
+        again = decode(came, "FP32", [2, 1])
+        assert np.shares_memory(np.frombuffer(encode(again[:], "FP32"), "u1"), again)
     turned = np.arange(6, dtype="u1").reshape(2, 3).T
     turned.flags.writeable = False
     assert bytes(encode(turned, "UINT8")) == turned.tobytes()

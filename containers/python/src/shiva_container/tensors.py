@@ -141,9 +141,8 @@ def decode(frame: Buffer, datatype: str, shape: Sequence[int]) -> Array:
     array: Array = np.frombuffer(frame, dtype) if count else np.empty(0, dtype)
     if not array.flags.aligned:
         array = array.copy()
-    array = array.reshape(shape)
     array.flags.writeable = False
-    return array
+    return array.reshape(shape)
 
 
 def _decode_bytes(frame: Buffer, count: int) -> Array:
@@ -182,9 +181,17 @@ def encode(array: Array, datatype: str) -> Buffer:
             parts += struct.pack("<I", len(data))
             parts += data
         return bytes(parts)
-    if array.size and not array.flags.writeable and array.flags.c_contiguous:
+    if array.size and array.flags.c_contiguous and _settled(array):
         return array.reshape(-1).view(np.uint8).data
     return array.tobytes()
+
+
+def _settled(array: Array) -> bool:
+    """Whether nobody can write to an array, nor to one that it is a view of, as those of numpy.broadcast_to are."""
+    below: object = array
+    while isinstance(below, np.ndarray) and not below.flags.writeable:
+        below = below.base
+    return not isinstance(below, np.ndarray)
 
 
 def convert(tensor: Tensor, value: object) -> Array:
