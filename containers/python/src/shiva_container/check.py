@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--rows must be at least 1, --dim at least 0")
     try:
         models = load(options.file)
-    except Exception:
+    except (Exception, SystemExit):
         traceback.print_exc()
         print(f"{options.file}: cannot be loaded", file=sys.stderr)
         return 1
@@ -56,6 +56,9 @@ def load(path: str) -> list[Model[..., Any]]:
     set_checking(True)
     try:
         runpy.run_path(path, run_name="__main__")
+    except SystemExit as e:  # sys.exit(main()) after serve() is an end like any other
+        if e.code:
+            raise
     finally:
         set_checking(False)
         sys.path.pop(0)
@@ -86,7 +89,7 @@ def check_model(model: Model[..., Any], rows: int, dim: int) -> bool:
             for tensor, many, one in zip(model.outputs, together, alone, strict=True):
                 if not _alike(many[:1], one):
                     print(f'  warning: output "{tensor.name}" of a row changes with the rows beside it')
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         if not isinstance(e, TensorError):
             traceback.print_exc()
         print(f"  FAILED: {error_text(e)}")
