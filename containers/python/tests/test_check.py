@@ -72,6 +72,33 @@ def test_bad_models(tmp_path: Path, capsys: pytest.CaptureFixture[str], value: s
     assert text in capsys.readouterr().out
 
 
+BACKGROUND = """
+import asyncio
+from shiva_container import Tensor, model
+
+@model(name="m", inputs=[Tensor("x", "FP32", [-1])], outputs=[Tensor("y", "FP32", [-1])])
+async def predict(x):
+    answer = asyncio.get_running_loop().create_future()
+    questions.put_nowait((x, answer))
+    return await asyncio.wait_for(answer, 10)
+
+@predict.warmup
+async def warm():
+    global questions, task
+    questions = asyncio.Queue()
+    task = asyncio.create_task(work())
+
+async def work():
+    while True:
+        x, answer = await questions.get()
+        answer.set_result(x)
+"""
+
+
+def test_what_a_warmup_began_goes_on(tmp_path: Path) -> None:
+    assert run(tmp_path, BACKGROUND) == 0
+
+
 def test_rows_that_depend_on_their_neighbours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, BAD.replace("VALUE", "x - x.mean(axis=0)").replace("PER_ROW", "False")) == 0
     assert 'warning: output "y" of a row changes with the rows beside it' in capsys.readouterr().out
