@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from fake_server import Fake
 from shiva_container import DATATYPES, Batch, Container, Tensor, link, model
+from shiva_container.runner import Runner
 
 X = Tensor("x", "FP32", [-1, 2])
 Y = Tensor("y", "FP32", [-1, 2])
@@ -467,6 +468,17 @@ def test_drain_has_an_end(caplog: pytest.LogCaptureFixture) -> None:
         container.drain(timeout=0.05)  # the server never says goodbye
         assert container.wait(20)
     assert "not drained in time: 0 batches are lost" in caplog.text
+
+
+def test_a_runner_may_be_stopped_before_its_loop_runs() -> None:
+    async def function(x: Any) -> Any:
+        return x
+
+    runner = Runner(model(name="a", inputs=[X], outputs=[Y])(function), lambda error: None)
+    runner.stop(0)
+    runner.start()
+    runner._threads[0].join(20)
+    assert not runner._threads[0].is_alive()
 
 
 def test_warmup_comes_before_hello() -> None:

@@ -133,6 +133,8 @@ class Runner:
     async def _serve_async(self) -> None:
         self._tasks: asyncio.Queue[Job | None] = asyncio.Queue()
         self._loop = loop = asyncio.get_running_loop()
+        if self._stop.is_set():  # before there was a loop to be told so
+            return
         try:
             if self.model.warmup_hook is not None:
                 value = self.model.warmup_hook()
