@@ -211,6 +211,8 @@ def convert(tensor: Tensor, value: object) -> Array:
                 f'output "{tensor.name}": declared {tensor.datatype}, returned {_brief(value)}: {e}'
             ) from e
     array = np.asarray(value)
+    if array.dtype.kind == "T":  # numpy 2's strings of any length, which have no byte order
+        array = array.astype(object)
     if tensor.datatype == "BYTES":
         if array.dtype.kind in "OSU":
             return array
