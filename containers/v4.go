@@ -150,9 +150,9 @@ func separate(b []byte, i int) []byte {
 
 // result puts the outputs into the declared order. Their rows, dtypes, shapes and sizes are checked against the
 // declaration by Batch.Complete.
-func (c *v4) result(m *zmtp.Message, _ *scheduler.Batch) (*answer, error) {
+func (c *v4) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
 	f := m.Frames
-	if err := c.header.Parse(f[2].Data); err != nil {
+	if err := c.header.Parse(f[2].Data, b.Rows); err != nil {
 		return nil, err
 	}
 	h := &c.header

@@ -6,6 +6,7 @@ package wire
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -142,9 +143,9 @@ func (h *BatchHeader) Parse(b []byte) error {
 		case "timeout_ms":
 			h.Timeout = s.float()
 		case "requests":
-			h.Requests = s.integers(h.Requests[:0])
+			h.Requests = s.integers(h.Requests[:0], math.MaxInt)
 		case "priority":
-			h.Priority = s.integers(h.Priority[:0])
+			h.Priority = s.integers(h.Priority[:0], math.MaxInt)
 		case "parameters":
 			h.Parameters = h.Parameters[:0]
 			m := 0
@@ -187,8 +188,8 @@ func (h *BatchHeader) Parse(b []byte) error {
 	return nil
 }
 
-// Parse reads the JSON of a result. Unknown keys are skipped.
-func (h *ResultHeader) Parse(b []byte) error {
+// Parse reads the JSON of the result of a batch of so many rows. Unknown keys are skipped.
+func (h *ResultHeader) Parse(b []byte, rows int) error {
 	*h = ResultHeader{Outputs: h.Outputs[:0], Errors: h.Errors[:0], dims: h.dims[:0]}
 	s := scanner{b: b}
 	n := 0
@@ -204,6 +205,9 @@ func (h *ResultHeader) Parse(b []byte) error {
 			h.Errors = h.Errors[:0]
 			m := 0
 			for s.open('['); s.more(&m, ']'); {
+				if m > rows {
+					s.fail(fmt.Sprintf("more errors than the %d rows of the batch", rows))
+				}
 				h.Errors = append(h.Errors, s.rowError())
 			}
 		case "error":
@@ -247,7 +251,10 @@ func (s *scanner) rowError() (e RowError) {
 func (s *scanner) tensors(list []TensorHeader, dims []int) ([]TensorHeader, []int) {
 	n := 0
 	for s.open('['); s.more(&n, ']'); {
-		var t TensorHeader
+		if n > MaxTensors {
+			s.fail(fmt.Sprintf("more than %d tensors", MaxTensors))
+		}
+		t := TensorHeader{lo: len(dims)}
 		m := 0
 		for s.open('{'); ; {
 			key, ok := s.key(&m)
@@ -266,8 +273,7 @@ func (s *scanner) tensors(list []TensorHeader, dims []int) ([]TensorHeader, []in
 				}
 				t.given |= seenDatatype
 			case "shape":
-				t.lo = len(dims)
-				dims = s.integers(dims)
+				dims = s.integers(dims[:t.lo], MaxRank)
 				t.given |= seenShape
 			default:
 				s.raw()
@@ -286,9 +292,13 @@ func (s *scanner) tensors(list []TensorHeader, dims []int) ([]TensorHeader, []in
 	return list, dims
 }
 
-func (s *scanner) integers(list []int) []int {
+// integers appends a list of numbers to list, which may be so many.
+func (s *scanner) integers(list []int, most int) []int {
 	n := 0
 	for s.open('['); s.more(&n, ']'); {
+		if n > most {
+			s.fail(fmt.Sprintf("more than %d numbers", most))
+		}
 		list = append(list, s.integer())
 	}
 	return list

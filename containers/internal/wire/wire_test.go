@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -64,7 +65,7 @@ func TestResultHeader(t *testing.T) {
 	text = AppendTensor(text, "sc\"ores\x01é", tensor.Float32, 64, tensor.Shape{10})
 	text = append(AppendTensor(append(text, ','), "", tensor.Bool, -1, nil), ']')
 	text = append(AppendRowErrors(text, []RowError{{Row: 3, Message: []byte("a\nb\xff")}, {Row: 0}}), '}')
-	if err := h.Parse(text); err != nil {
+	if err := h.Parse(text, 2); err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
 	if string(h.Outputs[0].Name) != "sc\"ores\x01é" || !h.Outputs[0].Shape.Equal(tensor.Shape{64, 10}) || h.Outputs[1].DType != tensor.Bool || len(h.Outputs[1].Shape) != 0 {
@@ -73,11 +74,39 @@ func TestResultHeader(t *testing.T) {
 	if len(h.Errors) != 2 || h.Errors[0].Row != 3 || string(h.Errors[0].Message) != "a\nb\uFFFD" || h.Failed {
 		t.Errorf("%+v", h.Errors)
 	}
-	if err := h.Parse([]byte(`{"error":"x"}`)); err != nil || !h.Failed || string(h.Error) != "x" || len(h.Outputs) != 0 {
+	if err := h.Parse([]byte(`{"error":"x"}`), 2); err != nil || !h.Failed || string(h.Error) != "x" || len(h.Outputs) != 0 {
 		t.Errorf("%+v, %v", h, err)
 	}
-	if err := h.Parse([]byte(`{"errors":[{"row":1}]}`)); err == nil {
+	if err := h.Parse([]byte(`{"errors":[{"row":1}]}`), 2); err == nil {
 		t.Error("a row error without a message was taken")
+	}
+}
+
+// TestShapeGivenTwice: the last one counts, and the tensor before it keeps its own.
+func TestShapeGivenTwice(t *testing.T) {
+	var h ResultHeader
+	text := `{"outputs":[{"name":"a","datatype":"INT8","shape":[2]},{"name":"b","datatype":"INT8","shape":[9],"shape":[3]}]}`
+	if err := h.Parse([]byte(text), 2); err != nil || !h.Outputs[0].Shape.Equal(tensor.Shape{2}) || !h.Outputs[1].Shape.Equal(tensor.Shape{3}) {
+		t.Errorf("%+v, %v", h.Outputs, err)
+	}
+}
+
+// TestMemoryOfHeaders: no header takes more memory than its bytes are worth.
+func TestMemoryOfHeaders(t *testing.T) {
+	const n = 100_000
+	for _, text := range []string{
+		`{"outputs":[{"name":"y","datatype":"FP32","shape":[1` + strings.Repeat(",1", n) + `]}]}`,
+		`{"outputs":[{"name":"y","datatype":"FP32","shape":[]}` + strings.Repeat(`,{"name":"","datatype":"BOOL","shape":[]}`, n) + `]}`,
+		`{"errors":[{"row":0,"message":""}` + strings.Repeat(`,{"row":0,"message":""}`, n) + `]}`,
+	} {
+		var h ResultHeader
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := h.Parse([]byte(text), 2)
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; took > uint64(2*len(text)+64<<10) || err == nil {
+			t.Errorf("%.60s…: %d bytes taken for %d, %v", text, took, len(text), err)
+		}
 	}
 }
 
@@ -88,7 +117,7 @@ func TestAllocations(t *testing.T) {
 	result := []byte(`{"outputs":[{"name":"y","datatype":"FP32","shape":[2,8]}]}`)
 	var text []byte
 	if n := testing.AllocsPerRun(100, func() {
-		if b.Parse(batch) != nil || r.Parse(result) != nil {
+		if b.Parse(batch) != nil || r.Parse(result, 2) != nil {
 			t.Fatal("not parsed")
 		}
 		text = AppendTensor(text[:0], "name", tensor.Float32, 64, tensor.Shape{8, 8})
@@ -118,7 +147,7 @@ func FuzzHeaders(f *testing.F) {
 			}
 		}
 		var r ResultHeader
-		if r.Parse(in) == nil {
+		if r.Parse(in, 2) == nil {
 			var want struct{ Error string }
 			same(t, in, &want)
 			if plain(in) && want.Error != string(r.Error) {
