@@ -163,6 +163,24 @@ def test_an_exit_in_a_row_of_an_async_model_fails_the_row() -> None:
             assert errors == [{"row": 0, "message": "RuntimeError: SystemExit: 3"}]
 
 
+def test_an_exit_that_ends_the_event_loop_ends_the_container() -> None:
+    tasks = []
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    @model(name="m", inputs=[X], outputs=[Y])
+    async def predict(x: Any) -> Any:
+        tasks.append(asyncio.create_task(leave()))
+        return x
+
+    with Fake() as fake, Container(predict, servers=fake.endpoint) as container:
+        peer, _ = fake.hello()
+        fake.result(ask(fake, peer))
+        with pytest.raises(RuntimeError, match="its event loop was ended: SystemExit: 3"):
+            container.wait(20)
+
+
 class Mute(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")

@@ -201,8 +201,9 @@ class Container:
 
     def _warmed(self, runner: Runner, error: BaseException | None) -> None:
         if error is not None:
-            log.error("model %s: warm-up failed", runner.model, exc_info=error)
-            self._failure = RuntimeError(f"model {runner.model}: warm-up failed: {error_text(error)}")
+            what = "its event loop was ended" if runner in self._warm else "warm-up failed"
+            log.error("model %s: %s", runner.model, what, exc_info=error)
+            self._failure = RuntimeError(f"model {runner.model}: {what}: {error_text(error)}")
             self._begin_stop()
             return
         self._warm.append(runner)

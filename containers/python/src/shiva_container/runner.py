@@ -44,7 +44,11 @@ class Job:
 
 
 class Runner:
-    """Runs one model. ``ready`` is called once, from a compute thread: with None, or with what went wrong."""
+    """Runs one model.
+
+    ``ready`` is called from a compute thread, once with None, or with what went wrong; and with what ended the
+    event loop of an async function, after which nobody would answer.
+    """
 
     def __init__(self, model: Model[..., Any], ready: Callable[[BaseException | None], None]) -> None:
         self.model = model
@@ -128,7 +132,10 @@ class Runner:
             log.debug("model %s: its event loop has ended", self.model)
 
     def _first_async(self) -> None:
-        asyncio.run(self._serve_async())
+        try:
+            asyncio.run(self._serve_async())
+        except BaseException as e:  # SystemExit in a task that the model began
+            self._ready(e)
 
     async def _serve_async(self) -> None:
         self._tasks: asyncio.Queue[Job | None] = asyncio.Queue()
