@@ -333,7 +333,7 @@ func (l *link) write() {
 // read takes answers until the connection ends, and says why it did.
 func (l *link) read() error {
 	defer l.survive()
-	var head [8]byte
+	var head [8 + 1]byte // the shortest answer, and the byte that must not follow
 	for {
 		n, err := l.raw.Read(head[:])
 		if err == io.EOF {
@@ -357,20 +357,29 @@ func (l *link) read() error {
 	}
 }
 
-// answer reads the rest of an answer and completes its batch.
+// answer reads the rest of an answer and completes its batch. What comes with an answer that is whole would be taken for the
+// next one, and that one's for the one after it: there are no ids.
 func (l *link) answer(b *scheduler.Batch, head []byte) error {
-	size := 8 * b.Rows
-	buf, refused := l.d.cfg.Pool.Get(size)
+	size, n := 8*b.Rows, len(head)
+	buf, refused := l.d.cfg.Pool.Get(size + 1)
 	if refused != nil {
-		if _, err := io.CopyN(io.Discard, l.raw, int64(size-len(head))); err != nil {
+		if _, err := io.CopyN(io.Discard, l.raw, int64(max(0, size-n))); err != nil {
 			return err
 		}
 	} else {
-		n := copy(buf.Bytes(), head)
-		if _, err := io.ReadFull(l.raw, buf.Bytes()[n:]); err != nil {
+		copy(buf.Bytes(), head)
+		more, err := io.ReadAtLeast(l.raw, buf.Bytes()[n:], max(0, size-n))
+		if err != nil {
 			buf.Release()
 			return fmt.Errorf("answer to a batch of %d rows ended early: %w", b.Rows, err)
 		}
+		n += more
+	}
+	if n > size {
+		if refused == nil {
+			buf.Release()
+		}
+		return fmt.Errorf("answer to a batch of %d rows has more than %d bytes", b.Rows, size)
 	}
 	// Whoever answers before the question has come to its end waits here.
 	if _, ok := <-l.written; !ok {
@@ -385,7 +394,7 @@ func (l *link) answer(b *scheduler.Batch, head []byte) error {
 		b.Fail(noMemory(refused))
 		return nil
 	}
-	b.Complete([]tensor.Tensor{{Name: "output", DType: tensor.Float64, Shape: tensor.Shape{b.Rows}, Data: buf.Bytes(), Buf: buf}}, nil)
+	b.Complete([]tensor.Tensor{{Name: "output", DType: tensor.Float64, Shape: tensor.Shape{b.Rows}, Data: buf.Bytes()[:size], Buf: buf}}, nil)
 	return nil
 }
 

@@ -194,6 +194,7 @@ func TestDialHostile(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 			c.Write(make([]byte, 8))
 		}, "without a batch to answer"},
+		{"answers a row too many", func(c net.Conn) { question(c); c.Write(make([]byte, 16)) }, "1 rows has more than 8 bytes"},
 		{"dies on a batch", func(c net.Conn) { question(c); c.Close() }, "it closed the connection"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -211,6 +212,27 @@ func TestDialHostile(t *testing.T) {
 			r.logs(t, "container gone", tt.reason)
 		})
 	}
+	t.Run("answers several rows with one too many", func(t *testing.T) {
+		r := newRig(t, containers.Config{})
+		_, c := newOld(t).call(t, r)
+		go func() {
+			for { // until a batch has several rows
+				rows, err := question(c)
+				if err != nil {
+					return
+				}
+				c.Write(make([]byte, 8*(len(rows)+min(1, len(rows)/2))))
+			}
+		}()
+		in, err := tensor.FromSlice(tensor.Shape{64, 1}, make([]float64, 64))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.infer(oldID, in); !errors.Is(err, scheduler.ErrContainerLost) && !errors.Is(err, scheduler.ErrUnavailable) {
+			t.Errorf("got %v", err)
+		}
+		r.logs(t, "container gone", "rows has more than")
+	})
 	t.Run("does not read", func(t *testing.T) {
 		r := newRig(t, containers.Config{})
 		newOld(t).call(t, r)

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/shivad/shivad/containers/internal/wire"
@@ -170,9 +171,12 @@ func (b *Batch) Output(i int, dims ...int) (tensor.Tensor, error) {
 	return tensor.Tensor{Name: spec.Name, DType: spec.DType, Shape: shape, Data: buf.Bytes()}, nil
 }
 
-// Fail says that a row has no result, and why. The outputs must have all rows nevertheless; those of
+// Fail says that a row has no result, and why; the first reason counts. The outputs must have all rows nevertheless; those of
 // failed ones are dropped.
 func (b *Batch) Fail(row int, err error) {
+	if slices.ContainsFunc(b.failed, func(e wire.RowError) bool { return e.Row == row }) {
+		return
+	}
 	b.failed = append(b.failed, wire.RowError{Row: row, Message: []byte(err.Error())})
 }
 

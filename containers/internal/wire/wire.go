@@ -243,7 +243,7 @@ func (h *ResultHeader) Parse(b []byte, rows int) error {
 			m := 0
 			for s.open('['); s.more(&m, ']'); {
 				if m > rows {
-					s.fail(fmt.Sprintf("more errors than the %d rows", rows))
+					s.fail(fmt.Sprintf("more errors than the %d rows of the batch", rows))
 				}
 				h.Errors = append(h.Errors, s.rowError())
 			}

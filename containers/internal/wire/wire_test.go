@@ -82,6 +82,15 @@ func TestResultHeader(t *testing.T) {
 	}
 }
 
+// TestShapeGivenTwice: the last one counts, and the tensor before it keeps its own.
+func TestShapeGivenTwice(t *testing.T) {
+	var h ResultHeader
+	text := `{"outputs":[{"name":"a","datatype":"INT8","shape":[2]},{"name":"b","datatype":"INT8","shape":[9],"shape":[3]}]}`
+	if err := h.Parse([]byte(text), 2); err != nil || !h.Outputs[0].Shape.Equal(tensor.Shape{2}) || !h.Outputs[1].Shape.Equal(tensor.Shape{3}) {
+		t.Errorf("%+v, %v", h.Outputs, err)
+	}
+}
+
 // TestResultTakesNoMemory: what a header makes of itself is bounded by what a result can have, not by its length, which is a message's.
 func TestResultTakesNoMemory(t *testing.T) {
 	const size = 1 << 20

@@ -60,6 +60,12 @@ def test_a_name_stands_for_its_ipv4_addresses_first(monkeypatch: pytest.MonkeyPa
     assert Address.parse("two").resolve() == ["tcp://10.0.0.1:7000", "tcp://10.0.0.2:7000"]
 
 
+@pytest.mark.parametrize("host", ["a..b", 64 * "x"])
+def test_a_name_that_cannot_be_asked_for(host: str) -> None:
+    with pytest.raises(OSError, match="not a host name"):
+        Address.parse(host).resolve()
+
+
 def test_the_resolver_follows_a_name_and_survives_failed_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [OSError("down"), info("10.0.0.1"), OSError("down"), info("10.0.0.1"), info("10.0.0.1", "10.0.0.2")]
     done = threading.Event()

@@ -64,6 +64,7 @@ def predict(x):
         ("1 / 0", False, "FAILED: ZeroDivisionError: division by zero"),
         ("1 / 0", True, "FAILED: every row failed"),
         ("x.fill(1)", False, "FAILED: ValueError"),
+        ("exit(0)", False, "FAILED: SystemExit: 0"),
     ],
 )
 def test_bad_models(tmp_path: Path, capsys: pytest.CaptureFixture[str], value: str, per_row: bool, text: str) -> None:
@@ -71,9 +72,43 @@ def test_bad_models(tmp_path: Path, capsys: pytest.CaptureFixture[str], value: s
     assert text in capsys.readouterr().out
 
 
+BACKGROUND = """
+import asyncio
+from shiva_container import Tensor, model
+
+@model(name="m", inputs=[Tensor("x", "FP32", [-1])], outputs=[Tensor("y", "FP32", [-1])])
+async def predict(x):
+    answer = asyncio.get_running_loop().create_future()
+    questions.put_nowait((x, answer))
+    return await asyncio.wait_for(answer, 10)
+
+@predict.warmup
+async def warm():
+    global questions, task
+    questions = asyncio.Queue()
+    task = asyncio.create_task(work())
+
+async def work():
+    while True:
+        x, answer = await questions.get()
+        answer.set_result(x)
+"""
+
+
+def test_what_a_warmup_began_goes_on(tmp_path: Path) -> None:
+    assert run(tmp_path, BACKGROUND) == 0
+
+
 def test_rows_that_depend_on_their_neighbours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, BAD.replace("VALUE", "x - x.mean(axis=0)").replace("PER_ROW", "False")) == 0
     assert 'warning: output "y" of a row changes with the rows beside it' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("code", "text"), [("", "ZeroDivisionError"), ("3", "cannot be loaded")])
+def test_a_file_that_exits(tmp_path: Path, capsys: pytest.CaptureFixture[str], code: str, text: str) -> None:
+    file = BAD.replace("VALUE", "1 / 0").replace("PER_ROW", "False")
+    assert run(tmp_path, f"{file}\nimport sys\nsys.exit({code})") == 1
+    assert text in capsys.readouterr().err
 
 
 def test_files_without_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

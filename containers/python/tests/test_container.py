@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from fake_server import Fake
 from shiva_container import DATATYPES, Batch, Container, Tensor, link, model
+from shiva_container.runner import Runner
 
 X = Tensor("x", "FP32", [-1, 2])
 Y = Tensor("y", "FP32", [-1, 2])
@@ -150,6 +151,55 @@ def test_exceptions_and_bad_outputs_are_batch_errors() -> None:
         assert fake.result(ask(fake, peer, 3))[0] == {"error": 'output "y": 3 rows came in, 1 went out (FP32 [1, 2])'}
 
 
+def test_an_exit_in_a_row_of_an_async_model_fails_the_row() -> None:
+    @model(name="m", inputs=[X], outputs=[Y], per_row=True)
+    async def predict(x: Any) -> Any:
+        raise SystemExit(3)
+
+    with Fake() as fake, Container(predict, servers=fake.endpoint):
+        peer, _ = fake.hello()
+        for _ in range(2):  # the event loop lives
+            errors = fake.result(ask(fake, peer))[0]["errors"]
+            assert errors == [{"row": 0, "message": "RuntimeError: SystemExit: 3"}]
+
+
+def test_an_exit_that_ends_the_event_loop_ends_the_container() -> None:
+    tasks = []
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    @model(name="m", inputs=[X], outputs=[Y])
+    async def predict(x: Any) -> Any:
+        tasks.append(asyncio.create_task(leave()))
+        return x
+
+    with Fake() as fake, Container(predict, servers=fake.endpoint) as container:
+        peer, _ = fake.hello()
+        fake.result(ask(fake, peer))
+        with pytest.raises(RuntimeError, match="its event loop was ended: SystemExit: 3"):
+            container.wait(20)
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"), [(ValueError("\udcff"), "ValueError: \udcff"), (Mute(), "Mute")], ids=["surrogate", "mute"]
+)
+def test_an_exception_whose_text_cannot_be_sent_is_answered(error: Exception, text: str) -> None:
+    @model(name="m", inputs=[X], outputs=[Y])
+    def predict(x: Any) -> Any:
+        raise error
+
+    with Fake() as fake, Container(predict, servers=fake.endpoint):
+        peer, _ = fake.hello()
+        for _ in range(2):
+            assert fake.result(ask(fake, peer))[0] == {"error": text}
+
+
 def test_a_model_without_a_batch_dimension() -> None:
     made = model(name="m", inputs=[Tensor("x", "FP32", [2])], outputs=[Tensor("y", "FP32", [])])(lambda x: x.sum())
     with Fake() as fake, Container(made, servers=fake.endpoint):
@@ -277,6 +327,19 @@ def test_a_server_that_comes_late_and_is_restarted() -> None:
             assert not container.wait_ready(0), "the closed connection was not noticed"
 
 
+def test_a_connection_that_ends_behind_many_messages_is_noticed() -> None:
+    with Fake(heartbeat_ms=3_600_000, dead_after_ms=3_600_000) as fake, Container(echo(), servers=fake.endpoint) as c:
+        peer, _ = fake.hello()
+        assert c.wait_ready(20)
+        for _ in range(100 * link._BURST):
+            fake.send(peer, b"heartbeat")
+        fake.close()
+        until = time.monotonic() + 20
+        while c.wait_ready(0) and time.monotonic() < until:
+            time.sleep(0.005)
+        assert not c.wait_ready(0)
+
+
 def test_answers_do_not_reach_the_next_server_and_lost_batches_are_not_computed() -> None:
     inside, leave = threading.Event(), threading.Event()
     calls = 0
@@ -390,6 +453,32 @@ def test_drain_answers_what_was_sent() -> None:
         assert container.wait(20)
 
 
+def test_nothing_registers_again_while_draining() -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    @model(name="slow", inputs=[X], outputs=[Y])
+    def slow(x: Any) -> Any:
+        inside.set()
+        leave.wait(60)
+        return x
+
+    with Fake() as fake, Container(slow, echo(), servers=fake.endpoint) as container:
+        peers = {hello["model"]: peer for peer, hello in (fake.hello(1), fake.hello(2))}
+        assert container.wait_ready(20)
+        batch_id = ask(fake, peers["slow"])
+        assert inside.wait(20)
+        container.drain()
+        fake.wait_for(b"draining", 2)
+        container._resolver._found([fake.endpoint])  # the name has been looked up anew
+        fake.goodbye(peers["echo"], reconnect=True)
+        time.sleep(0.1)  # the other one is still busy: a chance for the first to come back
+        leave.set()
+        fake.result(batch_id)
+        fake.goodbye(peers["slow"], reconnect=True)
+        assert container.wait(20)
+        assert len(fake.seen(b"hello")) == 2
+
+
 def test_drain_has_an_end(caplog: pytest.LogCaptureFixture) -> None:
     with Fake() as fake, Container(echo(), servers=fake.endpoint) as container:
         fake.hello()
@@ -397,6 +486,17 @@ def test_drain_has_an_end(caplog: pytest.LogCaptureFixture) -> None:
         container.drain(timeout=0.05)  # the server never says goodbye
         assert container.wait(20)
     assert "not drained in time: 0 batches are lost" in caplog.text
+
+
+def test_a_runner_may_be_stopped_before_its_loop_runs() -> None:
+    async def function(x: Any) -> Any:
+        return x
+
+    runner = Runner(model(name="a", inputs=[X], outputs=[Y])(function), lambda error: None)
+    runner.stop(0)
+    runner.start()
+    runner._threads[0].join(20)
+    assert not runner._threads[0].is_alive()
 
 
 def test_warmup_comes_before_hello() -> None:
@@ -412,6 +512,20 @@ def test_warmup_comes_before_hello() -> None:
         with Container(made, servers=fake.endpoint):
             fake.hello()
             assert warmed.is_set()
+
+
+def test_the_warmup_of_a_sync_model_may_be_async() -> None:
+    made = echo()
+    warmed = threading.Event()
+
+    @made.warmup
+    async def warm() -> None:
+        await asyncio.sleep(0)
+        warmed.set()
+
+    with Fake() as fake, Container(made, servers=fake.endpoint):
+        fake.hello()
+        assert warmed.is_set()
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -456,6 +570,29 @@ def test_an_unhealthy_model_signs_off_and_comes_back(caplog: pytest.LogCaptureFi
         peer, _ = fake.hello(2)
         assert "outputs" in fake.result(ask(fake, peer))[0]
     assert "the health hook returned False; signing off" in caplog.text
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_exit_in_a_health_hook_is_a_failure(is_async: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async def function(x: Any) -> Any:
+        return x
+
+    def health() -> None:
+        if leave:
+            raise SystemExit(3)
+
+    async def health_async() -> None:
+        health()
+
+    leave = True
+    made = model(name="m", inputs=[X], outputs=[Y], health_interval=0.01)(function if is_async else lambda x: x)
+    made.health(health_async if is_async else health)
+    with Fake() as fake, Container(made, servers=fake.endpoint):
+        fake.goodbye(fake.wait_for(b"draining")[0], reconnect=True)
+        leave = False
+        peer, _ = fake.hello(2)
+        assert "outputs" in fake.result(ask(fake, peer))[0]
+    assert "SystemExit: 3; signing off" in caplog.text
 
 
 SCRIPT = """
@@ -519,6 +656,41 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=20)
         assert process.returncode == 0
+
+
+FORKING = """
+import multiprocessing
+import time
+from shiva_container import Tensor, model, serve
+
+@model(name="fork", inputs=[Tensor("x", "FP32", [-1, 2])], outputs=[Tensor("y", "FP32", [-1, 2])])
+def predict(x):
+    fork = multiprocessing.get_context("fork")
+    begun = fork.Event()
+    worker = fork.Process(target=work, args=[begun], daemon=True)
+    worker.start()
+    begun.wait()
+    worker.terminate()
+    worker.join(10)
+    assert not worker.is_alive()
+    return x
+
+def work(begun):
+    begun.set()
+    time.sleep(60)
+
+serve()
+"""
+
+
+def test_processes_that_the_model_forks_end_by_a_signal(tmp_path: Path) -> None:
+    with Fake() as fake, start(tmp_path, fake.endpoint, FORKING) as process:
+        peer, _ = fake.hello()
+        assert "outputs" in fake.result(ask(fake, peer))[0]
+        process.send_signal(signal.SIGTERM)
+        fake.wait_for(b"draining")
+        fake.goodbye(peer, reconnect=False)
+        assert process.wait(20) == 0
 
 
 HOGGING = """

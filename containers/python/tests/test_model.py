@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,18 @@ def test_a_model_is_still_its_function() -> None:
     assert double.__name__ == "double"
     assert double.__doc__ == "Twice."
     assert str(double) == "m/1"
+
+
+def test_attributes_of_a_callable_are_not_the_models() -> None:
+    class Net:
+        def __init__(self) -> None:
+            self.name, self.version, self.inputs = "net", 3, None
+
+        def __call__(self, x: np.ndarray) -> np.ndarray:
+            return x
+
+    made = model(name="m", inputs=[X], outputs=[Y])(Net())
+    assert (made.name, made.version, made.inputs) == ("m", "1", (X,))
 
 
 @pytest.mark.parametrize(
@@ -135,6 +148,13 @@ def test_batch_tells_of_requests_and_takes_row_errors() -> None:
         batch.fail(3, "x")
     with pytest.raises(IndexError):
         batch.request_of(3)
+
+
+def test_rows_that_numpy_found_can_fail() -> None:
+    batch = Batch(2)
+    for row in np.flatnonzero([False, True]):
+        batch.fail(row, "bad")
+    assert json.dumps(batch.errors) == '{"1": "bad"}'
 
 
 def test_an_input_may_be_called_batch() -> None:

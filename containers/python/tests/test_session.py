@@ -57,6 +57,16 @@ def test_heartbeats_fill_silence_only() -> None:
     assert session.wake() == 2.1
 
 
+@pytest.mark.parametrize(("reconnect", "outcome"), [(True, Outcome.LOST), (False, Outcome.RETIRED)])
+def test_a_server_that_has_said_goodbye_may_hang_up_before_the_last_answer(reconnect: bool, outcome: Outcome) -> None:
+    session = live()
+    session.receive([b"batch", ID, b"{}"], 0.0)
+    session.receive([b"goodbye", j({"reason": "old", "reconnect": reconnect})], 0.0)
+    assert session.ended is None
+    session.lost("connection lost")
+    assert session.ended == End(outcome, "old")
+
+
 def test_silence_of_the_server() -> None:
     session = live()
     session.receive([b"heartbeat"], 2.0)

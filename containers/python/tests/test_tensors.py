@@ -57,6 +57,9 @@ def test_bytes_elements() -> None:
     array = decode(frame, "BYTES", [2, 2])
     assert array.tolist() == [[b"a\0", "grüß".encode()], [b"", b"x"]]
     assert encode(np.array(["ab"]), "BYTES") == b"\2\0\0\0ab"
+    views = np.empty(1, object)
+    views[0] = np.array([1, 2], "u2").data  # two elements, four bytes
+    assert encode(views, "BYTES") == b"\4\0\0\0\1\0\2\0"
 
 
 @pytest.mark.parametrize(
@@ -88,6 +91,14 @@ def test_outputs_are_copied_unless_nobody_can_write_to_them() -> None:
     assert bytes(sent) == bytes(4)
     array.flags.writeable = False
     assert np.shares_memory(np.frombuffer(encode(array, "UINT8"), "u1"), array)
+    below = np.zeros(4, "u1")
+    sent = encode(np.broadcast_to(below, 4), "UINT8")
+    below[:] = 7
+    assert bytes(sent) == bytes(4)
+    frame = bytearray(9)
+    for came in (memoryview(frame)[:8], memoryview(frame)[1:]):
+        again = decode(came, "FP32", [2, 1])
+        assert np.shares_memory(np.frombuffer(encode(again[:], "FP32"), "u1"), again)
     turned = np.arange(6, dtype="u1").reshape(2, 3).T
     turned.flags.writeable = False
     assert bytes(encode(turned, "UINT8")) == turned.tobytes()
@@ -118,6 +129,7 @@ def test_declarations() -> None:
         ("BOOL", [True, False], [True, False]),
         ("BYTES", ["a", b"b"], ["a", b"b"]),
         ("BYTES", np.array(["a"]), ["a"]),
+        ("BYTES", np.array(["a"], "T"), ["a"]),
         ("FP64", np.array([1.5], ">f8"), [1.5]),
         ("BF16", np.array([0x3F80], "u2"), [0x3F80]),
     ],
@@ -138,6 +150,7 @@ def test_convert_takes(datatype: str, value: object, want: object) -> None:
         ("BF16", np.zeros(1, "f4"), "bits of bfloat16"),
         ("FP32", ["a"], r"returned \['a'\]"),
         ("BYTES", [1], r"declared BYTES, returned \[1\]"),
+        ("FP32", np.array(["a"], "T"), r"declared FP32 \[-1\], returned BYTES \[1\]"),
         ("BYTES", np.zeros(1), r"declared BYTES \[-1\], returned FP64"),
         ("BOOL", np.zeros(1, "u1"), "declared BOOL"),
     ],

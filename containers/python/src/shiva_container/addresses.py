@@ -72,7 +72,10 @@ class Address:
         """
         if self.literal:
             return [self.endpoint()]
-        found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        try:
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        except UnicodeError as e:  # a name that no resolver can be asked for
+            raise OSError(f"not a host name: {e}") from e
         v4 = {str(info[4][0]) for info in found if info[0] == socket.AF_INET}
         v6 = {str(info[4][0]) for info in found if info[0] == socket.AF_INET6}
         return sorted(Address(host, self.port).endpoint() for host in v4 or v6)

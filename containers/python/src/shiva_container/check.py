@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import inspect
 import os
 import runpy
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--rows must be at least 1, --dim at least 0")
     try:
         models = load(options.file)
-    except Exception:
+    except (Exception, SystemExit):
         traceback.print_exc()
         print(f"{options.file}: cannot be loaded", file=sys.stderr)
         return 1
@@ -56,6 +57,9 @@ def load(path: str) -> list[Model[..., Any]]:
     set_checking(True)
     try:
         runpy.run_path(path, run_name="__main__")
+    except SystemExit as e:  # sys.exit(main()) after serve() is an end like any other
+        if e.code:
+            raise
     finally:
         set_checking(False)
         sys.path.pop(0)
@@ -70,29 +74,50 @@ def check_model(model: Model[..., Any], rows: int, dim: int) -> bool:
         for tensor in tensors:
             print(f"  {kind} {tensor}")
     try:
-        for name, hook in (("warm-up", model.warmup_hook), ("health", model.health_hook)):
-            if hook is not None:
-                value = hook()
-                if inspect.isawaitable(value):
-                    value = asyncio.run(_await(value))
-                if name == "health" and value is False:
-                    raise RuntimeError("the health hook returned False")
-                print(f"  {name} hook: ok")
-        most = min(rows, model.max_batch or rows) if model.batched else 1
-        inputs = [sample(tensor, most, dim) for tensor in model.inputs]
-        together = _try(model, inputs, most)
-        if most > 1:
-            alone = _try(model, [array[:1] for array in inputs], 1)
-            for tensor, many, one in zip(model.outputs, together, alone, strict=True):
-                if not _alike(many[:1], one):
-                    print(f'  warning: output "{tensor.name}" of a row changes with the rows beside it')
-    except Exception as e:
+        with _event_loop() as loop:
+            _check(model, rows, dim, loop)
+    except (Exception, SystemExit) as e:
         if not isinstance(e, TensorError):
             traceback.print_exc()
         print(f"  FAILED: {error_text(e)}")
         return False
     print("  ok")
     return True
+
+
+def _check(model: Model[..., Any], rows: int, dim: int, loop: asyncio.AbstractEventLoop) -> None:
+    for name, hook in (("warm-up", model.warmup_hook), ("health", model.health_hook)):
+        if hook is not None:
+            value = hook()
+            if inspect.isawaitable(value):
+                value = loop.run_until_complete(_await(value))
+            if name == "health" and value is False:
+                raise RuntimeError("the health hook returned False")
+            print(f"  {name} hook: ok")
+    most = min(rows, model.max_batch or rows) if model.batched else 1
+    inputs = [sample(tensor, most, dim) for tensor in model.inputs]
+    together = _try(model, inputs, most, loop)
+    if most > 1:
+        alone = _try(model, [array[:1] for array in inputs], 1, loop)
+        for tensor, many, one in zip(model.outputs, together, alone, strict=True):
+            if not _alike(many[:1], one):
+                print(f'  warning: output "{tensor.name}" of a row changes with the rows beside it')
+
+
+@contextlib.contextmanager
+def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """One loop for all that a model awaits, as when it serves: what its warm-up hook began goes on."""
+    loop = asyncio.new_event_loop()
+    try:
+        yield loop
+    finally:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
 
 
 def sample(tensor: Tensor, rows: int, dim: int) -> Array:
@@ -112,10 +137,10 @@ def sample(tensor: Tensor, rows: int, dim: int) -> Array:
     return decode(bytes(encode(array.astype(tensor.dtype), tensor.datatype)), tensor.datatype, shape)
 
 
-def _try(model: Model[..., Any], inputs: list[Array], rows: int) -> list[Array]:
+def _try(model: Model[..., Any], inputs: list[Array], rows: int, loop: asyncio.AbstractEventLoop) -> list[Array]:
     batch = Batch(rows)
     start = time.perf_counter()
-    outputs = model.run(inputs, batch)
+    outputs = loop.run_until_complete(model.run_async(inputs, batch)) if model.is_async else model.run(inputs, batch)
     took = time.perf_counter() - start
     for tensor, array in zip(model.outputs, outputs, strict=True):
         encode(array, tensor.datatype)

@@ -201,8 +201,9 @@ class Container:
 
     def _warmed(self, runner: Runner, error: BaseException | None) -> None:
         if error is not None:
-            log.error("model %s: warm-up failed", runner.model, exc_info=error)
-            self._failure = RuntimeError(f"model {runner.model}: warm-up failed: {error_text(error)}")
+            what = "its event loop was ended" if runner in self._warm else "warm-up failed"
+            log.error("model %s: %s", runner.model, what, exc_info=error)
+            self._failure = RuntimeError(f"model {runner.model}: {what}: {error_text(error)}")
             self._begin_stop()
             return
         self._warm.append(runner)
@@ -215,11 +216,11 @@ class Container:
 
     def _relink(self) -> None:
         """A link for every warm model and every endpoint; what is no longer listed only lives on while it lives."""
+        if self._draining:
+            return
         have = {(link.model, link.endpoint): link for link in self._links}
         for link in self._links:
             link.listed = link.endpoint in self._endpoints
-        if self._draining:
-            return
         for runner in self._warm:
             for endpoint in self._endpoints:
                 if (runner.model, endpoint) not in have:
@@ -294,10 +295,14 @@ def serve(
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     container = Container(*models, servers=servers, instance=instance)
     asked = False
+    pid = os.getpid()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         nonlocal asked
-        if asked:
+        if os.getpid() != pid:  # a child that the model forked: it has inherited this handler, and not our threads
+            signal.signal(number, before.get(signal.Signals(number), signal.SIG_DFL))
+            signal.raise_signal(number)
+        elif asked:
             container.stop()
         else:
             container.drain(drain_seconds)

@@ -110,8 +110,9 @@ class Link:
         gone = False
         while monitor.poll(0):
             gone |= bool(parse_monitor_message(monitor.recv_multipart())["event"] & _GONE)
-        more = self._receive(session, now)
-        if gone and not more:
+        while self._receive(session, now) and gone:  # what a closed connection has left has an end
+            pass
+        if gone:
             session.lost("connection lost" if session.welcomed is not None else "no connection")
 
     def close(self) -> None:

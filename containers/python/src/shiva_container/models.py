@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import operator
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
@@ -16,6 +17,7 @@ from .tensors import Array, DeclarationError, Tensor, TensorError, convert, desc
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 Hook = Callable[[], Any]
 HookT = TypeVar("HookT", bound=Hook)
 
@@ -57,7 +59,7 @@ class Batch:
         """Answer one row with an error; what the outputs hold for it is not used."""
         if not 0 <= row < self.rows:
             raise IndexError(f"row {row} of a batch of {self.rows} rows")
-        self.errors[row] = message
+        self.errors[operator.index(row)] = message  # numpy's integers are no JSON
 
     def request_of(self, row: int) -> Request:
         """The request that a row belongs to."""
@@ -105,7 +107,7 @@ class Model(Generic[P, R]):
         )
         self._declare()
         self._positional, self._extra = _binding(function, self.inputs, "request" if per_row else "batch")
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())  # its attributes could be called as ours are
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -179,7 +181,7 @@ class Model(Generic[P, R]):
         call = cast(Callable[..., Coroutine[Any, Any, object]], self._call)
         if not self.per_row:
             return self._outputs(await call(arrays, batch), batch)
-        rows = (call([array[row] for array in arrays], batch.request_of(row)) for row in range(batch.rows))
+        rows = (contained(call([array[row] for array in arrays], batch.request_of(row))) for row in range(batch.rows))
         return self._stack(await asyncio.gather(*rows, return_exceptions=True), batch)
 
     def _call(self, arrays: Sequence[Array], extra: Batch | Request) -> Any:
@@ -289,11 +291,23 @@ def _binding(function: Callable[..., Any], inputs: Sequence[Tensor], extra: str)
     return positional, use_extra
 
 
+async def contained(value: Awaitable[T]) -> T:
+    """What a task of its own may await: SystemExit, which would end the whole event loop, fails the task only."""
+    try:
+        return await value
+    except (SystemExit, KeyboardInterrupt) as e:
+        raise RuntimeError(error_text(e)) from e
+
+
 def error_text(error: BaseException) -> str:
     """What a client is told of an exception: its type and text, or just the text if it is ours."""
+    try:
+        text = str(error)
+    except Exception:  # it cannot say what it is
+        text = ""
     if isinstance(error, TensorError):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 _declared: list[Model[..., Any]] = []

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from . import wire
-from .models import Batch, Model, Request, error_text
+from .models import Batch, Model, Request, contained, error_text
 from .session import Delivery
 from .tensors import Array, Buffer, TensorError, decode, encode
 
@@ -44,7 +44,11 @@ class Job:
 
 
 class Runner:
-    """Runs one model. ``ready`` is called once, from a compute thread: with None, or with what went wrong."""
+    """Runs one model.
+
+    ``ready`` is called from a compute thread, once with None, or with what went wrong; and with what ended the
+    event loop of an async function, after which nobody would answer.
+    """
 
     def __init__(self, model: Model[..., Any], ready: Callable[[BaseException | None], None]) -> None:
         self.model = model
@@ -88,7 +92,9 @@ class Runner:
     def _first(self) -> None:
         try:
             if self.model.warmup_hook is not None:
-                self.model.warmup_hook()
+                value = self.model.warmup_hook()
+                if inspect.isawaitable(value):
+                    _run(value)
         except BaseException as e:
             self._ready(e)
             return
@@ -126,11 +132,16 @@ class Runner:
             log.debug("model %s: its event loop has ended", self.model)
 
     def _first_async(self) -> None:
-        asyncio.run(self._serve_async())
+        try:
+            asyncio.run(self._serve_async())
+        except BaseException as e:  # SystemExit in a task that the model began
+            self._ready(e)
 
     async def _serve_async(self) -> None:
         self._tasks: asyncio.Queue[Job | None] = asyncio.Queue()
         self._loop = loop = asyncio.get_running_loop()
+        if self._stop.is_set():  # before there was a loop to be told so
+            return
         try:
             if self.model.warmup_hook is not None:
                 value = self.model.warmup_hook()
@@ -170,7 +181,7 @@ class Runner:
         while not self._stop.wait(self.model.health_interval):
             try:
                 now = "" if self._ask_health() is not False else "the health hook returned False"
-            except Exception as e:
+            except BaseException as e:  # even SystemExit: this thread must go on asking
                 now = f"the health hook raised {error_text(e)}"
             if now != before:
                 verdict(now)
@@ -180,7 +191,9 @@ class Runner:
         assert self.model.health_hook is not None
         value = self.model.health_hook()
         if inspect.isawaitable(value):
-            return asyncio.run_coroutine_threadsafe(_await(value), self._loop).result() if self._loop else _run(value)
+            if self._loop is None:
+                return _run(value)
+            return asyncio.run_coroutine_threadsafe(contained(value), self._loop).result()
         return value
 
     def _failed(self, batch_id: bytes, error: BaseException) -> list[Buffer]:
@@ -193,12 +206,8 @@ class Runner:
         return wire.failure(batch_id, text)
 
 
-async def _await(value: Awaitable[object]) -> object:
-    return await value
-
-
 def _run(value: Awaitable[object]) -> object:
-    return asyncio.run(_await(value))
+    return asyncio.run(contained(value))
 
 
 def _open(model: Model[..., Any], delivery: Delivery) -> tuple[list[Array], Batch]:

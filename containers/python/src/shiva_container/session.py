@@ -135,7 +135,7 @@ class Session:
 
     def lost(self, reason: str) -> None:
         """The connection is gone."""
-        if self.state is State.DRAINING and not self._pending:
+        if self.state is State.LEAVING or (self.state is State.DRAINING and not self._pending):
             self._end(self._goodbye.outcome, self._goodbye.reason)
         else:
             self._end(Outcome.LOST, reason)

@@ -141,9 +141,8 @@ def decode(frame: Buffer, datatype: str, shape: Sequence[int]) -> Array:
     array: Array = np.frombuffer(frame, dtype) if count else np.empty(0, dtype)
     if not array.flags.aligned:
         array = array.copy()
-    array = array.reshape(shape)
     array.flags.writeable = False
-    return array
+    return array.reshape(shape)
 
 
 def _decode_bytes(frame: Buffer, count: int) -> Array:
@@ -176,15 +175,23 @@ def encode(array: Array, datatype: str) -> Buffer:
     if datatype == "BYTES":
         parts = bytearray()
         for i, item in enumerate(array.flat):
-            data = item.encode() if isinstance(item, str) else item
-            if not isinstance(data, bytes | bytearray | memoryview):
+            data = item.encode() if isinstance(item, str) else item.tobytes() if isinstance(item, memoryview) else item
+            if not isinstance(data, bytes | bytearray):
                 raise TensorError(f"element {i} is {type(item).__name__}, BYTES elements are bytes or str")
             parts += struct.pack("<I", len(data))
             parts += data
         return bytes(parts)
-    if array.size and not array.flags.writeable and array.flags.c_contiguous:
+    if array.size and array.flags.c_contiguous and _settled(array):
         return array.reshape(-1).view(np.uint8).data
     return array.tobytes()
+
+
+def _settled(array: Array) -> bool:
+    """Whether nobody can write to an array, nor to one that it is a view of, as those of numpy.broadcast_to are."""
+    below: object = array
+    while isinstance(below, np.ndarray) and not below.flags.writeable:
+        below = below.base
+    return not isinstance(below, np.ndarray)
 
 
 def convert(tensor: Tensor, value: object) -> Array:
@@ -204,6 +211,8 @@ def convert(tensor: Tensor, value: object) -> Array:
                 f'output "{tensor.name}": declared {tensor.datatype}, returned {_brief(value)}: {e}'
             ) from e
     array = np.asarray(value)
+    if array.dtype.kind == "T":  # numpy 2's strings of any length, which have no byte order
+        array = array.astype(object)
     if tensor.datatype == "BYTES":
         if array.dtype.kind in "OSU":
             return array

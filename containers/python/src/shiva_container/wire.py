@@ -29,8 +29,8 @@ class WireError(ValueError):
 
 
 def to_json(value: object) -> bytes:
-    """Compact JSON in UTF-8."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    """Compact JSON in UTF-8; lone surrogates, which have none, are escaped, for JSON spells them as Python does."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="backslashreplace")
 
 
 def from_json(frame: Buffer) -> dict[str, object]:
