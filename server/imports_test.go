@@ -71,6 +71,7 @@ examples/selection/run:     examples/internal/process examples/selection shiva s
 
 bench/internal/declare:     shiva/tensor
 bench/internal/hostile:     containers/containertest shiva shiva/tensor
+bench/internal/process:
 bench/load:                 shiva shiva/tensor golang.org/x/net golang.org/x/sys
 bench/load/shivaload:       bench/load bench/internal/declare shiva
 bench/echo:                 github.com/panjf2000/gnet/v2
@@ -80,8 +81,9 @@ bench/hostile:              bench/internal/hostile
 bench/sim:                  scheduler scheduler/schedtest shiva/tensor
 bench/sleeper:              bench/internal/declare containers/container shiva/tensor golang.org/x/sys
 bench/alarm:                shiva
-bench/goodput:              bench/sim bench/load shiva shiva/tensor gonum.org/v1/plot
-bench/run:                  bench/load bench/internal/hostile shiva/tensor
+bench/goodput:              bench/internal/process bench/sim bench/load shiva shiva/tensor gonum.org/v1/plot
+bench/run:                  bench/load bench/internal/hostile bench/internal/process shiva/tensor
+bench/soak:                 bench/load bench/internal/process containers/container shiva shiva/tensor
 `
 
 // bans are packages of the standard library that a room must not know, with the reason.
