@@ -218,6 +218,7 @@ func TestPanicAtTheEnd(t *testing.T) {
 func TestNoMemory(t *testing.T) {
 	r := newRig(t, containers.Config{})
 	c := r.join(t, echo(func(b *containertest.Batch) containertest.Reply { return containertest.Reply{Outputs: b.Inputs} }))
+	eventually(t, "the hello's memory to come back", func() bool { return r.pool.InUse() == 0 })
 	taken, err := r.pool.Get(int(r.pool.Budget()))
 	if err != nil {
 		t.Fatal(err)
