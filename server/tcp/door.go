@@ -349,6 +349,14 @@ func (k *socketOf) AwaitRoom() error {
 	return k.door.waiter.wait(k.c.Fd(), k.session, again)
 }
 
+func (k *socketOf) Held() int {
+	n, err := unix.IoctlGetInt(k.c.Fd(), unix.SIOCOUTQ)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
 func (k *socketOf) ReadInto(p []byte) int {
 	n, err := unix.Read(k.c.Fd(), p)
 	if err != nil || n < 0 {

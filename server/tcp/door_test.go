@@ -588,6 +588,31 @@ func TestReaderThatStandsStillIsClosed(t *testing.T) {
 	writing.Wait()
 }
 
+// What a socket has taken and its client has not is seen: it may be megabytes, which take a slow client minutes.
+func TestHeldBySocket(t *testing.T) {
+	r := newRig(t, nil)
+	r.model("m", floats("x"), r.echo)
+	c := r.dial()
+	held := func() (n int) {
+		for _, l := range r.door.loops {
+			l.turns.Lock()
+			defer l.turns.Unlock()
+			for _, s := range l.sessions {
+				n += s.socket.Held()
+			}
+		}
+		return n
+	}
+	in, err := tensor.FromSlice(tensor.Shape{25_000, 4}, make([]float32, 100_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.send(&shiva.Message{Namespace: "m", Tensors: []tensor.Tensor{in}})
+	waitFor(t, "an answer that the client does not read", func() bool { return held() > 0 })
+	values(t, c.next())
+	waitFor(t, "the client's side to have it", func() bool { return held() == 0 })
+}
+
 // The text of a legacy model's answer is in the metadata, and a tensor too when it is numbers.
 func TestFlatModel(t *testing.T) {
 	r := newRig(t, nil)

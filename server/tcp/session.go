@@ -18,6 +18,8 @@ type socket interface {
 	Write(vecs [][]byte) (int, error)
 	// AwaitRoom has the session's loop told, once, when Write takes bytes again.
 	AwaitRoom() error
+	// Held is how many of the bytes that Write took are still here, and not with the peer.
+	Held() int
 	// ReadInto fills p with what has arrived, without blocking: 0 when nothing has.
 	ReadInto(p []byte) int
 	// CloseWrite ends our direction; Close ends both and leads to session.closed, now or later.
@@ -45,7 +47,8 @@ type session struct {
 
 	ready    int       // bytes of tensors in answers that are known and not encoded
 	unsent   outbound  // answers that are encoded and that the socket has not taken
-	progress time.Time // when it last took some, or had nothing to take
+	progress time.Time // when it last took some, or the peer did of what it holds, or there was nothing to take
+	held     int       // bytes it held when it was last looked at
 
 	why      metrics.Closed // why the session ends; by its client unless somebody says otherwise
 	queued   bool           // in loop.ready
@@ -377,6 +380,14 @@ func (s *session) tick() {
 	defer s.rescue()
 	const linger = time.Second
 	cfg, now := &s.loop.door.cfg, s.loop.now
+	if s.unsent.first != nil && !s.ending {
+		// A socket has room when a third of it is free, which is megabytes: a slow peer has read for long by then.
+		held := s.socket.Held()
+		if held < s.held {
+			s.progress = now
+		}
+		s.held = held
+	}
 	switch {
 	case s.ending:
 	case !s.shut.IsZero():

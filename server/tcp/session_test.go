@@ -21,6 +21,7 @@ type memory struct {
 	full   bool // has no room
 	few    int  // if not 0, what it takes at a time
 	awaits int  // times that room was awaited
+	held   int  // what it says that it holds
 	shut   bool
 	closed bool
 	broken error // of every write
@@ -50,6 +51,7 @@ func (m *memory) AwaitRoom() error {
 	return nil
 }
 
+func (m *memory) Held() int           { return m.held }
 func (m *memory) ReadInto([]byte) int { return 0 }
 func (m *memory) CloseWrite()         { m.shut = true }
 func (m *memory) Peer() string        { return "memory" }
@@ -461,6 +463,24 @@ func TestSessionClocks(t *testing.T) {
 			t.Error("closed although it reads, slowly")
 		}
 		later(s, 11*time.Second)
+		if !m.closed {
+			t.Error("still open")
+		}
+	})
+	t.Run("a reader of what the socket has taken", func(t *testing.T) {
+		s, m := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)
+		m.full, m.held = true, 4<<20
+		s.take(ask)
+		for range 10 {
+			later(s, 9*time.Second)
+			m.held -= 10 << 10
+		}
+		if m.closed {
+			t.Error("closed although it reads, slowly")
+		}
+		later(s, 9*time.Second)
+		later(s, 9*time.Second)
+		later(s, 2*time.Second)
 		if !m.closed {
 			t.Error("still open")
 		}
