@@ -135,14 +135,7 @@ func (s *session) readInto(d *shiva.Decoder) bool {
 // question takes one message, or the fault that stands in its place, into the line of answers.
 func (s *session) question(m *shiva.Message, err error) {
 	l := s.loop
-	c := l.newCall(s, m)
-	if s.tail == nil {
-		s.head = c
-	} else {
-		s.tail.next = c
-	}
-	s.tail = c
-	s.waiting++
+	c := s.line(m)
 	if c.err = s.tryOpen(c, err); c.err != nil || c.control != nil {
 		s.finish(c)
 		return
@@ -150,6 +143,19 @@ func (s *session) question(m *shiva.Message, err error) {
 	c.inFlight = true
 	s.inFlight++
 	l.pending = append(l.pending, &c.Request)
+}
+
+// line puts a new call at the end of the line of answers.
+func (s *session) line(m *shiva.Message) *call {
+	c := s.loop.newCall(s, m)
+	if s.tail == nil {
+		s.head = c
+	} else {
+		s.tail.next = c
+	}
+	s.tail = c
+	s.waiting++
+	return c
 }
 
 // tryOpen is open with a net below it: a panic is answered as what it is, a bug of ours, and costs this
@@ -345,6 +351,17 @@ func (s *session) leaveFor(why metrics.Closed) {
 	if !s.deaf {
 		s.deaf, s.why = true, why
 	}
+}
+
+// goodbye ends the session because the server goes. A question whose end has not come is answered as well.
+func (s *session) goodbye() {
+	if !s.deaf && s.decoder != nil && s.decoder.InMessage() {
+		c := s.line(nil)
+		c.err = fmt.Errorf("%w: this server is shutting down, and %d bytes of the message had come; send it to another one or again later", scheduler.ErrDraining, s.arrived)
+		s.finish(c)
+	}
+	s.leaveFor(metrics.ClosedDraining)
+	s.leave()
 }
 
 // leave ends the session in three steps: the answers leave; our direction is ended, so that the client
