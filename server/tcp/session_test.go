@@ -295,6 +295,28 @@ func TestCallsKeepLittle(t *testing.T) {
 	}
 }
 
+// Nor does a loop keep what one large answer was encoded in.
+func TestLoopKeepsLittle(t *testing.T) {
+	words := floats("x")
+	words.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Bytes, Shape: tensor.Shape{-1}}}
+	s, m := newSessionOf(t, words, func(b *scheduler.Batch) error {
+		out, err := tensor.FromStrings(tensor.Shape{1}, []string{strings.Repeat("x", 16<<20)})
+		if err != nil {
+			return err
+		}
+		b.Complete([]tensor.Tensor{out}, nil)
+		return nil
+	}, nil)
+	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.take(ask)
+	if len(m.out) < 16<<20 || cap(s.loop.out) > 8<<20 || cap(s.loop.metadata) > 8<<20 {
+		t.Errorf("after an answer of %d bytes: %d for answers, %d for metadata", len(m.out), cap(s.loop.out), cap(s.loop.metadata))
+	}
+}
+
 // The requests of a client that has gone before they were submitted are not.
 func TestGoneBeforeItsTurn(t *testing.T) {
 	rows := 0
