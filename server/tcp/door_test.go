@@ -592,6 +592,8 @@ func TestHeldBySocket(t *testing.T) {
 	r.model("m", floats("x"), r.echo)
 	c := r.dial()
 	held := func() (n int) {
+		r.door.mu.Lock()
+		defer r.door.mu.Unlock()
 		for _, l := range r.door.loops {
 			l.turns.Lock()
 			defer l.turns.Unlock()
