@@ -14,7 +14,7 @@
 //
 // Concurrency: everything about a session happens in turns of its loop, one at a time. Nearly all turns are
 // the event loop's; other goroutines reach it through its mailbox (loop.post, loop.postWritable). door.go is the only file that imports gnet; sessions know
-// a socket of six methods, so that another transport can carry them.
+// a socket of seven methods, so that another transport can carry them.
 //
 // Memory: a message's bytes are copied once, from the loop's read buffer into their tensor, or not at all
 // when the rest of a large body is read straight into place. An answer's tensor bytes are copied once,

@@ -113,16 +113,19 @@ func (d *Door) Addr() net.Addr { return d.listener.Addr() }
 
 // Shutdown lets the waiting answers leave, ends every connection and stops the event loops. The requests
 // inside must have been completed before (gate drained, scheduler drained), since their answers have
-// nowhere to go afterwards. When ctx ends first, the connections that are left are cut, and it returns the
-// context's error.
+// nowhere to go afterwards. A client that is still asking is answered (by a gate that drains: ErrDraining) until
+// it has been quiet for a moment, or for a second at most. When ctx ends first, the connections that are left are
+// cut, and it returns the context's error.
 func (d *Door) Shutdown(ctx context.Context) error {
+	const longest = time.Second
 	close(d.stopping)
 	d.listener.Close()
 	d.accepting.Wait()
-	d.eachLoop((*loop).leave)
+	began := time.Now()
 	wait := time.NewTicker(5 * time.Millisecond)
 	defer wait.Stop()
 	for d.connections.Load() > 0 && ctx.Err() == nil {
+		d.eachLoop(func(l *loop) { l.leave(time.Since(began) >= longest) })
 		select {
 		case <-ctx.Done():
 		case <-wait.C:
@@ -211,13 +214,15 @@ func (d *Door) refuse(c net.Conn) {
 	})
 }
 
-// leave ends every session of the loop when its answers have left.
-func (l *loop) leave() {
+// leave ends every session of the loop whose client is quiet, or every one, when its answers have left. What a client has
+// sent before it could know that the server goes is not to be lost.
+func (l *loop) leave(all bool) {
+	const quiet = 200 * time.Millisecond
 	l.begin()
 	for i := len(l.sessions) - 1; i >= 0; i-- {
-		s := l.sessions[i]
-		s.leaveFor(metrics.ClosedDraining)
-		s.leave()
+		if s := l.sessions[i]; all || l.now.Sub(s.lastInput) >= quiet && l.now.Sub(s.progress) >= quiet {
+			s.goodbye()
+		}
 	}
 	l.end()
 }
@@ -347,6 +352,14 @@ func (k *socketOf) AwaitRoom() error {
 	again := k.awaited
 	k.awaited = true
 	return k.door.waiter.wait(k.c.Fd(), k.session, again)
+}
+
+func (k *socketOf) Held() int {
+	n, err := unix.IoctlGetInt(k.c.Fd(), unix.SIOCOUTQ)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 func (k *socketOf) ReadInto(p []byte) int {

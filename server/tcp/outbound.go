@@ -39,5 +39,8 @@ func (u *outbound) release(s *session) {
 			l.out = nil
 		}
 	}
+	if cap(l.metadata) > keep {
+		l.metadata = nil
+	}
 	*u = outbound{}
 }

@@ -18,6 +18,8 @@ type socket interface {
 	Write(vecs [][]byte) (int, error)
 	// AwaitRoom has the session's loop told, once, when Write takes bytes again.
 	AwaitRoom() error
+	// Held is how many of the bytes that Write took are still here, and not with the peer.
+	Held() int
 	// ReadInto fills p with what has arrived, without blocking: 0 when nothing has.
 	ReadInto(p []byte) int
 	// CloseWrite ends our direction; Close ends both and leads to session.closed, now or later.
@@ -45,7 +47,8 @@ type session struct {
 
 	ready    int       // bytes of tensors in answers that are known and not encoded
 	unsent   outbound  // answers that are encoded and that the socket has not taken
-	progress time.Time // when it last took some, or had nothing to take
+	progress time.Time // when it last took some, or the peer did of what it holds, or there was nothing to take
+	held     int       // bytes it held when it was last looked at
 
 	why      metrics.Closed // why the session ends; by its client unless somebody says otherwise
 	queued   bool           // in loop.ready
@@ -132,14 +135,7 @@ func (s *session) readInto(d *shiva.Decoder) bool {
 // question takes one message, or the fault that stands in its place, into the line of answers.
 func (s *session) question(m *shiva.Message, err error) {
 	l := s.loop
-	c := l.newCall(s, m)
-	if s.tail == nil {
-		s.head = c
-	} else {
-		s.tail.next = c
-	}
-	s.tail = c
-	s.waiting++
+	c := s.line(m)
 	if c.err = s.tryOpen(c, err); c.err != nil || c.control != nil {
 		s.finish(c)
 		return
@@ -147,6 +143,19 @@ func (s *session) question(m *shiva.Message, err error) {
 	c.inFlight = true
 	s.inFlight++
 	l.pending = append(l.pending, &c.Request)
+}
+
+// line puts a new call at the end of the line of answers.
+func (s *session) line(m *shiva.Message) *call {
+	c := s.loop.newCall(s, m)
+	if s.tail == nil {
+		s.head = c
+	} else {
+		s.tail.next = c
+	}
+	s.tail = c
+	s.waiting++
+	return c
 }
 
 // tryOpen is open with a net below it: a panic is answered as what it is, a bug of ours, and costs this
@@ -344,6 +353,17 @@ func (s *session) leaveFor(why metrics.Closed) {
 	}
 }
 
+// goodbye ends the session because the server goes. A question whose end has not come is answered as well.
+func (s *session) goodbye() {
+	if !s.deaf && s.decoder != nil && s.decoder.InMessage() {
+		c := s.line(nil)
+		c.err = fmt.Errorf("%w: this server is shutting down, and %d bytes of the message had come; send it to another one or again later", scheduler.ErrDraining, s.arrived)
+		s.finish(c)
+	}
+	s.leaveFor(metrics.ClosedDraining)
+	s.leave()
+}
+
 // leave ends the session in three steps: the answers leave; our direction is ended, so that the client
 // reads them and then the end; its input is discarded for a while, since unread input at close makes the
 // kernel reset the connection and the client lose the answers.
@@ -377,6 +397,14 @@ func (s *session) tick() {
 	defer s.rescue()
 	const linger = time.Second
 	cfg, now := &s.loop.door.cfg, s.loop.now
+	if s.unsent.first != nil && !s.ending {
+		// A socket has room when a third of it is free, which is megabytes: a slow peer has read for long by then.
+		held := s.socket.Held()
+		if held < s.held {
+			s.progress = now
+		}
+		s.held = held
+	}
 	switch {
 	case s.ending:
 	case !s.shut.IsZero():

@@ -21,6 +21,7 @@ type memory struct {
 	full   bool // has no room
 	few    int  // if not 0, what it takes at a time
 	awaits int  // times that room was awaited
+	held   int  // what it says that it holds
 	shut   bool
 	closed bool
 	broken error // of every write
@@ -50,6 +51,7 @@ func (m *memory) AwaitRoom() error {
 	return nil
 }
 
+func (m *memory) Held() int           { return m.held }
 func (m *memory) ReadInto([]byte) int { return 0 }
 func (m *memory) CloseWrite()         { m.shut = true }
 func (m *memory) Peer() string        { return "memory" }
@@ -293,6 +295,28 @@ func TestCallsKeepLittle(t *testing.T) {
 	}
 }
 
+// Nor does a loop keep what one large answer was encoded in.
+func TestLoopKeepsLittle(t *testing.T) {
+	words := floats("x")
+	words.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Bytes, Shape: tensor.Shape{-1}}}
+	s, m := newSessionOf(t, words, func(b *scheduler.Batch) error {
+		out, err := tensor.FromStrings(tensor.Shape{1}, []string{strings.Repeat("x", 16<<20)})
+		if err != nil {
+			return err
+		}
+		b.Complete([]tensor.Tensor{out}, nil)
+		return nil
+	}, nil)
+	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.take(ask)
+	if len(m.out) < 16<<20 || cap(s.loop.out) > 8<<20 || cap(s.loop.metadata) > 8<<20 {
+		t.Errorf("after an answer of %d bytes: %d for answers, %d for metadata", len(m.out), cap(s.loop.out), cap(s.loop.metadata))
+	}
+}
+
 // The requests of a client that has gone before they were submitted are not.
 func TestGoneBeforeItsTurn(t *testing.T) {
 	rows := 0
@@ -461,6 +485,24 @@ func TestSessionClocks(t *testing.T) {
 			t.Error("closed although it reads, slowly")
 		}
 		later(s, 11*time.Second)
+		if !m.closed {
+			t.Error("still open")
+		}
+	})
+	t.Run("a reader of what the socket has taken", func(t *testing.T) {
+		s, m := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)
+		m.full, m.held = true, 4<<20
+		s.take(ask)
+		for range 10 {
+			later(s, 9*time.Second)
+			m.held -= 10 << 10
+		}
+		if m.closed {
+			t.Error("closed although it reads, slowly")
+		}
+		later(s, 9*time.Second)
+		later(s, 9*time.Second)
+		later(s, 2*time.Second)
 		if !m.closed {
 			t.Error("still open")
 		}

@@ -101,9 +101,13 @@ func (p *Pool) Get(n int) (*Buffer, error) {
 		return b, nil
 	}
 	class, size := classOf(n)
+	// What certainly does not fit is not even added for a moment: others would not fit meanwhile.
+	if out := p.out.Load(); p.budget > 0 && int64(size) > p.budget-out {
+		return nil, p.exhausted(out, size)
+	}
 	if out := p.out.Add(int64(size)); p.budget > 0 && out > p.budget {
 		p.out.Add(-int64(size))
-		return nil, fmt.Errorf("%w: %d bytes of %d are in use, %d more were asked", ErrBudget, out-int64(size), p.budget, size)
+		return nil, p.exhausted(out-int64(size), size)
 	}
 	b := p.take(class)
 	if b == nil {
@@ -117,6 +121,10 @@ func (p *Pool) Get(n int) (*Buffer, error) {
 		p.books.add(b)
 	}
 	return b, nil
+}
+
+func (p *Pool) exhausted(out int64, size int) error {
+	return fmt.Errorf("%w: %d bytes of %d are in use, %d more were asked", ErrBudget, out, p.budget, size)
 }
 
 // classOf gives the class that n bytes go into and its size.

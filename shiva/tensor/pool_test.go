@@ -306,3 +306,33 @@ func BenchmarkPool(b *testing.B) {
 		})
 	})
 }
+
+// What does not fit is refused without a moment in which nothing else would fit either.
+func TestRefusalCostsNobodyElse(t *testing.T) {
+	p := NewPool(1 << 20)
+	done := make(chan struct{})
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				if _, err := p.Get(1 << 30); err == nil {
+					t.Error("a gigabyte of a budget of one megabyte")
+					return
+				}
+			}
+		}
+	})
+	for range 200_000 {
+		b, err := p.Get(64)
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		b.Release()
+	}
+	close(done)
+	asking.Wait()
+}

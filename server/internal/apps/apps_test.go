@@ -364,7 +364,7 @@ func TestDefaultOutput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := a.DefaultOutput(&scheduler.Spec{Outputs: outputs}, 2)
+	got, err := a.DefaultOutput(&scheduler.Spec{Outputs: outputs}, 2, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -380,7 +380,7 @@ func TestDefaultOutput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err = legacy.DefaultOutput(&scheduler.Spec{Flat: true, Outputs: []tensor.Spec{{Name: "output", DType: tensor.Bytes, Shape: tensor.Shape{-1}}}}, 2)
+	got, err = legacy.DefaultOutput(&scheduler.Spec{Flat: true, Outputs: []tensor.Spec{{Name: "output", DType: tensor.Bytes, Shape: tensor.Shape{-1}}}}, 2, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -392,8 +392,35 @@ func TestDefaultOutput(t *testing.T) {
 		{Name: "label", DType: tensor.Int32, Shape: tensor.Shape{-1, 1}},
 		{Name: "other", DType: tensor.Int32, Shape: tensor.Shape{-1}},
 	} {
-		if _, err := a.DefaultOutput(&scheduler.Spec{Outputs: []tensor.Spec{spec}}, 1); err == nil {
+		if _, err := a.DefaultOutput(&scheduler.Spec{Outputs: []tensor.Spec{spec}}, 1, nil); err == nil {
 			t.Errorf("a default for %v", spec)
 		}
+	}
+}
+
+// TestDefaultOutputIsPayload: as many rows as a client asks for count against the memory for payloads, and what has none leaves nothing behind.
+func TestDefaultOutputIsPayload(t *testing.T) {
+	outputs := []tensor.Spec{
+		{Name: "label", DType: tensor.Int32, Shape: tensor.Shape{-1}},
+		{Name: "scores", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}},
+	}
+	a, err := New(Definition{Name: "app", Models: []Link{"m"}, Default: json.RawMessage(`{"label":-1,"scores":[0.5,0]}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const rows = 1 << 16
+	pool := tensor.NewPool(rows * 20)
+	got, err := a.DefaultOutput(&scheduler.Spec{Outputs: outputs}, rows, pool)
+	if err != nil || pool.InUse() < rows*12 {
+		t.Fatalf("%d bytes are counted, error %v", pool.InUse(), err)
+	}
+	if _, err := a.DefaultOutput(&scheduler.Spec{Outputs: outputs}, rows, pool); !errors.Is(err, tensor.ErrBudget) {
+		t.Errorf("beyond the budget: %v", err)
+	}
+	for _, t := range got {
+		t.Release()
+	}
+	if pool.InUse() != 0 {
+		t.Errorf("%d bytes are still out", pool.InUse())
 	}
 }

@@ -16,12 +16,19 @@ import (
 func (a *App) HasDefault() bool { return a.fallback != nil }
 
 // DefaultOutput makes the default output for so many rows of a model that declares to be such, each tensor with the rows as its first
-// dimension, in memory of the garbage collector. A legacy model says everything as text, and so a default that is none is its JSON.
-func (a *App) DefaultOutput(model *scheduler.Spec, rows int) ([]tensor.Tensor, error) {
+// dimension, in memory of the pool and with a reference that is the caller's. A legacy model says everything as text, and so a default that is none is its JSON.
+func (a *App) DefaultOutput(model *scheduler.Spec, rows int, pool *tensor.Pool) (_ []tensor.Tensor, err error) {
 	if a.fallback == nil {
 		return nil, errNoDefault
 	}
 	list := make([]tensor.Tensor, len(model.Outputs))
+	defer func() {
+		if err != nil {
+			for _, t := range list {
+				t.Release()
+			}
+		}
+	}()
 	for i, spec := range model.Outputs {
 		value, ok := a.fallback[spec.Name]
 		if !ok {
@@ -50,7 +57,7 @@ func (a *App) DefaultOutput(model *scheduler.Spec, rows int) ([]tensor.Tensor, e
 		for r := range parts {
 			parts[r] = row
 		}
-		if list[i], err = tensor.Concat(parts, nil); err != nil {
+		if list[i], err = tensor.Concat(parts, pool); err != nil {
 			return nil, err
 		}
 		list[i].Name = spec.Name

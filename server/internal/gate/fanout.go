@@ -379,7 +379,7 @@ func (f *fanout) fallBack(fault error) {
 	if c.verdict != nil || !f.app.HasDefault() || !replaceable(fault) {
 		return
 	}
-	outputs, odd := f.app.DefaultOutput(&first.Target.Spec, first.Rows)
+	outputs, odd := f.app.DefaultOutput(&first.Target.Spec, first.Rows, f.gate.pool)
 	if odd != nil {
 		c.Err = fmt.Errorf("%w; and %w", fault, odd)
 		return
