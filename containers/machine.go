@@ -207,3 +207,18 @@ func (m *machine) tick(now, lastByte time.Time) (do action, next time.Time, err 
 	}
 	return do, next, nil
 }
+
+// slowest is the rate in bytes per second at which a message has to arrive, as at the doors.
+const slowest = 16 << 10
+
+// crawls looks at a message that is under way, with so many bytes since then. Whatever silence is allowed to a container that computes: while it
+// sends it does not wait for that, and what has come of the message holds memory.
+func (m *machine) crawls(now, since time.Time, bytes int64) error {
+	if since.IsZero() || m.phase != serving && m.phase != draining {
+		return nil // those who have not registered, or are to go, have little time anyway
+	}
+	if took := now.Sub(since); took > m.clocks.dead+time.Duration(bytes/slowest)*time.Second {
+		return fmt.Errorf("its message does not arrive: %d bytes in %v", bytes, took.Round(time.Millisecond))
+	}
+	return nil
+}

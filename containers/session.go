@@ -474,6 +474,10 @@ func (s *session) tick() {
 	}
 	now := time.Now()
 	do, next, err := s.machine.tick(now, s.conn.LastByte())
+	if err == nil {
+		since, bytes := s.conn.Receiving()
+		err = s.machine.crawls(now, since, bytes)
+	}
 	if err == nil && !next.IsZero() {
 		s.timer.Reset(next.Sub(now))
 	}

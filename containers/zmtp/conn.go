@@ -45,6 +45,8 @@ type Conn struct {
 	start   time.Time
 
 	lastByte atomic.Int64 // when the peer's last bytes came, ns since start
+	begun    atomic.Int64 // when receiving the message under way began, ns since start; 0: there is none
+	arrived  atomic.Int64 // bytes that have come since
 
 	// Owned by the goroutine in Receive.
 	in      []byte // read buffer
@@ -112,6 +114,16 @@ func (c *Conn) RemoteAddr() net.Addr { return c.raw.RemoteAddr() }
 // LastByte returns when the peer's last bytes were read, whatever they were: PONGs and parts of frames count.
 func (c *Conn) LastByte() time.Time { return c.start.Add(time.Duration(c.lastByte.Load())) }
 
+// Receiving returns since when a message is under way from the peer, and how many bytes have come since; no time when there is none.
+func (c *Conn) Receiving() (since time.Time, bytes int64) {
+	begun := c.begun.Load()
+	bytes = c.arrived.Load()
+	if begun == 0 || c.begun.Load() != begun { // the bytes may be another message's
+		return time.Time{}, 0
+	}
+	return c.start.Add(time.Duration(begun)), bytes
+}
+
 // CloseWrite ends the outgoing half once everything queued has been written, so that the peer can still read the last
 // message; the caller goes on receiving until io.EOF and then calls Close. A connection that cannot
 // be half closed is left as it is.
@@ -147,6 +159,7 @@ func (c *Conn) read(p []byte) (int, error) {
 	n, err := c.raw.Read(p)
 	if n > 0 {
 		c.lastByte.Store(int64(time.Since(c.start)))
+		c.arrived.Add(int64(n))
 		return n, nil
 	}
 	if err == nil {

@@ -186,30 +186,6 @@ func TestSealed(t *testing.T) {
 	}
 }
 
-// A slow reader delays only itself: Send returns at once, the queue is bounded, and the write timeout ends it.
-func TestSlowReader(t *testing.T) {
-	a, b := socketPair(t, "tcp", "127.0.0.1:0")
-	s, _ := open(t, a, b, zmtp.Config{Limits: zmtp.Limits{QueuedMessages: 8}, WriteTimeout: 100 * time.Millisecond})
-	big := make([]byte, 4<<20)
-	full := false
-	for range 16 {
-		var o zmtp.Outgoing
-		o.Frame(big)
-		if err := s.Send(&o); errors.Is(err, zmtp.ErrQueueFull) {
-			full = true
-		} else if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if !full {
-		t.Error("the queue never said that it is full")
-	}
-	var m zmtp.Message
-	if err := s.Receive(&m); !errors.Is(err, zmtp.ErrStalled) {
-		t.Errorf("Receive: %v, expected ErrStalled", err)
-	}
-}
-
 // TestDone: every message that was taken is reported once, written or given up.
 func TestDone(t *testing.T) {
 	for _, tr := range transports {

@@ -3,6 +3,7 @@ package zmtp
 import (
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -81,7 +82,9 @@ func (m *Message) alloc(pool *tensor.Pool, n int) (Frame, error) {
 // is empty and the connection is finished: Receive will return the same error again, and only Close remains.
 func (c *Conn) Receive(m *Message) error {
 	if c.inErr == nil {
-		if c.inErr = c.receive(m); c.inErr != nil {
+		c.inErr = c.receive(m)
+		c.begun.Store(0)
+		if c.inErr != nil {
 			c.inErr = c.out.reason(c.inErr)
 		}
 	}
@@ -106,6 +109,10 @@ func (c *Conn) receive(m *Message) error {
 				return err
 			}
 			continue
+		}
+		if len(m.Frames) == 0 {
+			c.arrived.Store(int64(c.hi - c.lo))
+			c.begun.Store(int64(max(1, time.Since(c.start)))) // and not when the bytes came: they may have waited for the caller
 		}
 		// Both sums are checked before memory is taken, and neither can overflow: size first on its own.
 		if limit := uint64(c.limits.MessageBytes); h.size > limit || total+h.size > limit {

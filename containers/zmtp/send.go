@@ -33,6 +33,7 @@ type sender struct {
 	vec      vector
 	writes   int           // system calls that wrote, for tests
 	blocked  bool          // the last attempt found the socket full
+	held     int           // bytes that it had then
 	due      []func(error) // the Done of messages that have been written
 
 	ping, pongs control
@@ -54,6 +55,9 @@ func (s *sender) init(c *Conn) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.attemptLocked(fd)
+		if s.blocked {
+			s.held = unsent(fd)
+		}
 		return !s.blocked
 	}
 }
@@ -233,11 +237,7 @@ func (s *sender) drain() {
 		if over {
 			return
 		}
-		// The deadline is for the next bytes, not for the whole: a slow reader is slow, one that takes nothing is stuck.
-		err := s.conn.raw.SetWriteDeadline(time.Now().Add(s.conn.timeout))
-		if err == nil {
-			err = s.flush()
-		}
+		err := s.flush()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			err = ErrStalled
 		}
@@ -247,17 +247,42 @@ func (s *sender) drain() {
 	}
 }
 
+// extend sets the deadline anew. It is for the next bytes, not for the whole: a slow reader is slow, one that takes nothing is stuck.
+func (s *sender) extend() error { return s.conn.raw.SetWriteDeadline(time.Now().Add(s.conn.timeout)) }
+
 // flush waits until the socket has taken something.
 func (s *sender) flush() error {
+	if err := s.extend(); err != nil {
+		return err
+	}
 	if s.fd == nil {
 		return s.stream()
 	}
-	if err := s.fd.Write(s.tryMore); err != nil {
-		return err
+	for {
+		err := s.fd.Write(s.tryMore)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) || !s.taken() {
+			return err
+		}
+		if err := s.extend(); err != nil {
+			return err
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
+}
+
+// taken tells whether the peer has taken anything since the socket was last found full. It need not show in writing: a full socket takes
+// more only when a third of what it holds has gone, and that may be megabytes.
+func (s *sender) taken() bool {
+	left := 0
+	_ = s.fd.Control(func(fd uintptr) { left = unsent(fd) }) // a socket that is closed will say so itself
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return left < s.held
 }
 
 // stream writes the head of the queue by blocking calls, for connections that are not sockets of the system.
@@ -270,7 +295,16 @@ func (s *sender) stream() error {
 	for _, g := range o.segments {
 		bufs = append(bufs, o.bytes(g))
 	}
-	_, err := bufs.WriteTo(s.conn.raw)
+	var err error
+	for {
+		var n int64
+		if n, err = bufs.WriteTo(s.conn.raw); n == 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+		if err = s.extend(); err != nil {
+			break
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.writing = nil

@@ -56,3 +56,10 @@ func (v *vector) write(fd uintptr) (int, error) {
 
 // clear drops the pointers, which would keep sent memory alive.
 func (v *vector) clear() { clear(v.iov) }
+
+// unsent is how many bytes a socket holds that the peer has not taken, or, over TCP, not acknowledged; 0 when it cannot be told.
+func unsent(fd uintptr) int {
+	var n int32
+	_, _, _ = syscall.Syscall(syscall.SYS_IOCTL, fd, syscall.TIOCOUTQ, uintptr(unsafe.Pointer(&n))) // SIOCOUTQ by another name
+	return int(n)
+}

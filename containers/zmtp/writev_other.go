@@ -16,3 +16,5 @@ func rawConn(net.Conn) syscall.RawConn { return nil }
 func (vector) fill([]*Outgoing)           {}
 func (vector) write(uintptr) (int, error) { return 0, errors.ErrUnsupported }
 func (vector) clear()                     {}
+
+func unsent(uintptr) int { return 0 }

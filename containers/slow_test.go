@@ -1,0 +1,172 @@
+package containers_test
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// slowly joins a container of one request at a time that reads and answers only when told to. Its requests are four times what the pipe holds.
+func (r *rig) slowly(t *testing.T, slots int) (p *containertest.Peer, ask func() error, answer func()) {
+	t.Helper()
+	const row = 1 << 18 // floats
+	spec := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{row}}}
+	mine, theirs := containertest.Pipe()
+	if err := r.Add(theirs); err != nil {
+		t.Fatal(err)
+	}
+	p, err := containertest.NewPeer(mine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	if err := p.Send([]byte("hello"), containertest.Hello(containertest.Model{Name: "echo", Version: "1", Inputs: spec, Outputs: spec, Slots: slots})); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	ask = func() error {
+		x, err := tensor.FromSlice(tensor.Shape{1, row}, make([]float32, row))
+		if err != nil {
+			return err
+		}
+		out, err := r.infer(echoID, x)
+		for _, o := range out {
+			o.Release()
+		}
+		return err
+	}
+	answer = func() {
+		for {
+			f, err := p.Receive()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(f[0]) == "batch" {
+				time.Sleep(100 * time.Microsecond)
+				if err := p.Send([]byte("result"), f[1], []byte(`{"outputs":[{"name":"x","datatype":"FP32","shape":[262144]}]}`), f[3]); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+		}
+	}
+	return p, ask, answer
+}
+
+// TestSlowReader: a container that reads on before the write timeout is slow and not stuck, however many beats have become due to it meanwhile.
+func TestSlowReader(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		r.Close()
+		const heartbeat = 100 * time.Millisecond
+		var err error
+		r.Listener, err = containers.Listen(containers.Config{Scheduler: r.sched, Pool: r.pool, Heartbeat: heartbeat, Log: slog.New(slog.NewTextHandler(r.log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, ask, answer := r.slowly(t, 0)
+		var wg sync.WaitGroup
+		wg.Go(func() { err = ask() })
+		for range 9 * time.Second / heartbeat { // it beats, and does not read
+			if err := p.Send([]byte("heartbeat")); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(heartbeat)
+		}
+		answer()
+		wg.Wait()
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestAllSlots: a container may have as many batches out as it asked for, at most 64, before it has read one of them, and a PONG besides.
+func TestAllSlots(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		const slots = 64
+		p, ask, answer := r.slowly(t, slots)
+		go func() {
+			for p.Send([]byte("heartbeat")) == nil {
+				time.Sleep(time.Second)
+			}
+		}()
+		var wg sync.WaitGroup
+		asked := func(n int) {
+			for range n {
+				wg.Go(func() {
+					if err := ask(); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			synctest.Wait()
+		}
+		for range 50 { // so that the server knows it to be fast, and sends all at once
+			asked(1)
+			answer()
+			wg.Wait()
+		}
+		asked(1)
+		if _, err := p.Raw().Write([]byte("\x04\x07\x04PING\x00\x00")); err != nil {
+			t.Fatal(err)
+		}
+		asked(slots - 1)
+		if s := r.Sessions(); len(s) != 1 || s[0].InFlight != slots {
+			t.Fatalf("%+v", s)
+		}
+		for range slots {
+			answer()
+		}
+		wg.Wait()
+		p.Close()
+		time.Sleep(time.Second)
+	})
+}
+
+// TestCrawl: who begins a message and does not come to its end cannot hold its memory for good, even where silence is allowed: of a container
+// that computes, or of v1, which never says anything of itself. Nor does a byte now and then help.
+func TestCrawl(t *testing.T) {
+	for _, pause := range []time.Duration{time.Second, time.Hour} {
+		bubble(t, func(t *testing.T, r *rig) {
+			mine, theirs := containertest.Pipe()
+			if err := r.Add(theirs); err != nil {
+				t.Fatal(err)
+			}
+			defer mine.Close()
+			const ready = "\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
+			v1 := []byte("\x01\x00\x01\x05crawl\x01\x011\x00\x012")
+			if _, err := mine.Write(bytes.Join([][]byte{zmtpGreeting(), {4, byte(len(ready))}, []byte(ready), v1}, nil)); err != nil { // of ZMTP 3.0: no PINGs
+				t.Fatal(err)
+			}
+			go io.Copy(io.Discard, mine)
+			time.Sleep(time.Hour)
+			if r.live(scheduler.ModelID{Name: "crawl", Version: "1"}) != 1 {
+				t.Fatal("an idle container was given up")
+			}
+			if _, err := mine.Write(append(frameHeader(1, 64<<20), make([]byte, 64<<10)...)); err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			for len(r.Sessions()) > 0 && time.Since(began) < 10*time.Minute {
+				if time.Since(began)%pause == 0 {
+					mine.Write([]byte{0})
+				}
+				time.Sleep(time.Second)
+			}
+			synctest.Wait()
+			if len(r.Sessions()) != 0 || r.pool.InUse() != 0 {
+				t.Errorf("still there after %v, with %d bytes", time.Since(began), r.pool.InUse())
+			}
+			r.logs(t, "container gone", "model=crawl/1", "does not arrive")
+		})
+	}
+}
