@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -171,6 +172,36 @@ func TestRegistration(t *testing.T) {
 		if _, err := s.AddReplica(benchID, spec, &schedtest.Worker{}, scheduler.ReplicaOptions{}); !errors.Is(err, scheduler.ErrInvalidInput) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestModelsAreForgotten: of containers that come by ever new names only the last models stay known, and those that have a replica.
+func TestModelsAreForgotten(t *testing.T) {
+	var s *scheduler.Scheduler
+	told := 0
+	s, clock := newVirtual(t, scheduler.Config{Hooks: scheduler.Hooks{ModelChanged: func(*scheduler.Model) {
+		told++
+		for _, m := range s.Models() {
+			m.Replicas() // as who makes a table of them does
+		}
+	}}})
+	lives := addTo(t, s, benchID, rowsSpec, &schedtest.Worker{}).Model()
+	name := func(i int) scheduler.ModelID { return scheduler.ModelID{Name: "new", Version: strconv.Itoa(i)} }
+	const n = 1000
+	for i := range n {
+		clock.Advance(time.Second)
+		addTo(t, s, name(i), rowsSpec, &schedtest.Worker{}).Remove(errors.New("gone"))
+	}
+	if m, _ := s.Model(benchID); m != lives {
+		t.Error("a model with a replica was forgotten")
+	}
+	for i := n - 256; i < n; i++ {
+		if _, ok := s.Model(name(i)); !ok {
+			t.Errorf("model %d of %d was forgotten", i, n)
+		}
+	}
+	if known := len(s.Models()); known != 257 || told != 1+2*n+n-256 {
+		t.Errorf("%d models are known, want 257; %d changes were told, want %d", known, told, 1+2*n+n-256)
 	}
 }
 

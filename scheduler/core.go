@@ -33,6 +33,7 @@ type core struct {
 
 	replicas    []*Replica
 	live        int    // replicas that take batches
+	left        int64  // when the last one went
 	incarnation uint64 // how often a replica came when none was live
 	round       uint64 // of dispatching
 	capacity    capacity
@@ -505,6 +506,7 @@ func (c *core) remove(rep *Replica, reason error, now int64, fx *effects) {
 	}
 	fx.changed = true
 	rep.state = replicaGone
+	c.left = now
 	c.replicas = slices.DeleteFunc(c.replicas, func(r *Replica) bool { return r == rep })
 	c.measure()
 	why := fmt.Errorf("%w: %w", ErrContainerLost, reason)

@@ -92,7 +92,9 @@ func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOpti
 		s.retired = append(s.retired, m)
 		m = nil
 	}
+	var forgotten *Model
 	if m == nil {
+		forgotten = s.forgetOldestLocked()
 		m = newModel(s, id, spec, cfg)
 		s.models[id] = m
 	}
@@ -101,6 +103,9 @@ func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOpti
 	m.core.add(rep, now, fx)
 	s.mu.Unlock()
 	m.end(fx, now)
+	if f := s.hooks.ModelChanged; f != nil && forgotten != nil {
+		f(forgotten)
+	}
 	s.log.Debug("replica added", "model", id, "replica", opts.Label)
 	return rep, nil
 }
@@ -112,8 +117,36 @@ func (m *Model) abandoned() bool {
 	return len(m.core.replicas) == 0
 }
 
+// keepModels is how many models without a replica stay known: a container may call itself something else each time it comes.
+const keepModels = 256
+
+// forgetOldestLocked forgets the model that has been without a replica for the longest time, if as many as may stay known are; else it is nil.
+func (s *Scheduler) forgetOldestLocked() (oldest *Model) {
+	if len(s.models) < keepModels {
+		return nil
+	}
+	without, since := 0, int64(never)
+	for _, m := range s.models {
+		m.mu.Lock()
+		if len(m.core.replicas) == 0 {
+			without++
+			if m.core.left < since {
+				oldest, since = m, m.core.left
+			}
+		}
+		m.mu.Unlock()
+	}
+	if without < keepModels {
+		return nil
+	}
+	delete(s.models, oldest.id)
+	s.retired = append(s.retired, oldest)
+	return oldest
+}
+
 // Forget removes a model that has no live replica, and tells whether it did. Until then a model stays known,
-// so that its requests are answered ErrUnavailable rather than not found.
+// so that its requests are answered ErrUnavailable rather than not found; but of those without any replica only the 256
+// that had one last.
 func (s *Scheduler) Forget(id ModelID) bool {
 	s.mu.Lock()
 	m := s.models[id]
