@@ -431,10 +431,13 @@ func (l *link) part(ctx context.Context) error {
 		return ctx.Err()
 	}
 	l.mu.Lock()
+	said := l.leaving
 	l.leaving = true
 	l.mu.Unlock()
-	_ = l.raw.SetDeadline(time.Now().Add(lingerTime))
-	_, _ = l.raw.Write(v0Goodbye) // nothing else is being written: the replica is drained
+	if !said {
+		_ = l.raw.SetDeadline(time.Now().Add(lingerTime))
+		_, _ = l.raw.Write(v0Goodbye) // nothing else is being written: the replica is drained
+	}
 	select {
 	case <-l.over:
 		return nil

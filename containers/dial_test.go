@@ -290,3 +290,28 @@ func TestDialFaults(t *testing.T) {
 		}
 	}
 }
+
+// TestShutdownTwice: goodbye is said once, whoever asks for it.
+func TestShutdownTwice(t *testing.T) {
+	r := newRig(t, containers.Config{})
+	d, c := newOld(t).call(t, r)
+	r.logs(t, "container connected")
+	var parting sync.WaitGroup
+	for range 2 {
+		parting.Go(func() {
+			if err := d.Shutdown(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	goodbye := make([]byte, 10)
+	if _, err := io.ReadFull(c, goodbye[:5]); err != nil {
+		t.Fatal(err)
+	}
+	c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	if n, _ := c.Read(goodbye[5:]); n > 0 {
+		t.Errorf("% x after goodbye", goodbye[5:5+n])
+	}
+	c.Write([]byte{0xd2, 4, 0, 0})
+	parting.Wait()
+}

@@ -224,6 +224,10 @@ func (c *core) alone(b *Batch, it *item, n int, now int64) {
 	c.dequeue(it)
 	b.add(it.req, it.lo, it.lo+n, it)
 	if it.lo += n; it.lo < it.hi {
+		if it.bucket != nil { // anew: it may have been forgotten when the last of its rows left
+			it.bucket = c.buckets.of(it.req)
+			it.isolated = it.bucket == nil
+		}
 		c.enqueue(it, now)
 		it.since = since
 	}

@@ -112,6 +112,7 @@ func (s *Server) hangUp(ctx context.Context) error {
 		all.Go(func() { faults[i] = one.Shutdown(ctx) })
 	}
 	all.Wait()
+	s.retiring.parting.Wait()
 	return errors.Join(faults...)
 }
 

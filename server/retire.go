@@ -15,7 +15,8 @@ import (
 
 // A retirement is the state of retire: which versions are on their way out.
 type retirement struct {
-	poke chan struct{} // holds one: something changed
+	poke    chan struct{}  // holds one: something changed
+	parting sync.WaitGroup // from called containers; ends with hangUp
 
 	// Owned by the goroutine of retire.
 	since  map[scheduler.ModelID]time.Time // replaced, or last asked to go
@@ -82,10 +83,6 @@ func (s *Server) retire() {
 	r.since, r.parted = make(map[scheduler.ModelID]time.Time), make(map[*containers.Dialer]bool)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var parting sync.WaitGroup
-	defer parting.Wait()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
 	for {
 		select {
 		case <-s.stopping:
@@ -101,7 +98,8 @@ func (s *Server) retire() {
 				if d.Model() == id && !r.parted[d] {
 					told++
 					r.parted[d] = true
-					parting.Go(func() { _ = d.Shutdown(ctx) })
+					// As long as it takes: a server that stops drains first, and then hangs up.
+					r.parting.Go(func() { _ = d.Shutdown(context.Background()) })
 				}
 			}
 			if r.keep(id, kept) || told > 0 {

@@ -268,13 +268,14 @@ func TestLinkedVersionsStay(t *testing.T) {
 	}
 }
 
-// TestRetiredCalledContainer: one that is called and was told goodbye is not called any more, and not shown as if it served.
-func TestRetiredCalledContainer(t *testing.T) {
+// called is a container of RPC v0 that says goodbye when it is told to.
+func called(t *testing.T) config.Container {
+	t.Helper()
 	ear, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ear.Close()
+	t.Cleanup(func() { ear.Close() })
 	go func() { // ends with ear
 		for {
 			c, err := ear.Accept()
@@ -288,10 +289,16 @@ func TestRetiredCalledContainer(t *testing.T) {
 			c.Close()
 		}
 	}()
+	return config.Container{Name: "called", Address: "tcp://" + ear.Addr().String(), RPC: "v0", Model: "rolled", Version: "1",
+		Input: "ints", Replicas: 1, StopTimeout: 10 * time.Second}
+}
+
+// TestRetiredCalledContainer: one that is called and was told goodbye is not called any more, and not shown as if it served.
+func TestRetiredCalledContainer(t *testing.T) {
+	far := called(t)
 	s := start(t, func(c *config.Config) {
 		c.Models = map[string]config.Model{"rolled": {Policy: c.Defaults, RetireAfter: 200 * time.Millisecond}}
-		c.Supervised = []config.Container{{Name: "called", Address: "tcp://" + ear.Addr().String(), RPC: "v0", Model: "rolled", Version: "1",
-			Input: "ints", Replicas: 1, StopTimeout: 10 * time.Second}}
+		c.Supervised = []config.Container{far}
 	})
 	is := func(state string) func() bool {
 		return func() bool { return repository{s}.shown().Containers[0].State == state }

@@ -368,7 +368,11 @@ func (s *Server) stop(ctx context.Context) error {
 		cancel()
 	}
 	s.gate.Close()
-	faults = append(faults, s.closeState(), s.stopProcesses(), s.hangUp(ctx))
+	faults = append(faults, s.closeState(), s.stopProcesses())
+	// A process may take all of its stop_timeout. What comes after it has a time of its own.
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	faults = append(faults, s.hangUp(ctx))
 	if s.containers != nil {
 		s.part(ctx)
 	}
