@@ -99,7 +99,7 @@ func recognise(m *zmtp.Message, d Dialect, limits Limits, pool *tensor.Pool) (co
 	base := legacy{limits: limits, pool: pool}
 	t, typed := messageType(f)
 	switch {
-	case typed && len(f) == 3:
+	case len(f) == 3 && (typed || len(f[1].Data) == 8): // Java's ids have 8 bytes
 		return nil, fmt.Errorf("it answers before it registered; if it speaks RPC v1, it was connected before, and must be restarted to register again")
 	case typed && t <= typeHeartbeat && (d == DialectV2 || d == DialectV2a):
 		return &v2{legacy: base, floats: d == DialectV2a}, nil

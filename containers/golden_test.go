@@ -393,6 +393,19 @@ func TestJoinedRows(t *testing.T) {
 	}
 }
 
+// TestV1JavaID: the Java container of v1b (ucbrise/clipper, ModelContainer.java of 2f9f117c) sends the id in 8 bytes, as those of later generations.
+func TestV1JavaID(t *testing.T) {
+	c := &v1{sized: true}
+	m := zmtp.Message{Frames: []zmtp.Frame{{}, {Data: []byte{4, 3, 2, 1, 0, 0, 0, 0}}, {Data: make([]byte, 8)}}}
+	in, err := c.parse(&m)
+	if err != nil || in.event != evResult || in.id != 0x01020304 {
+		t.Fatalf("%+v, %v", in, err)
+	}
+	if a, err := c.result(&m, &scheduler.Batch{Rows: 2}); err != nil || len(a.outputs) != 1 {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
+
 // TestV1V2Broken: structure that cannot be trusted ends the session, a wrong answer fails the batch.
 func TestV1V2Broken(t *testing.T) {
 	for _, tt := range []struct {
@@ -470,6 +483,7 @@ func TestRecognise(t *testing.T) {
 		{"v1b", []string{"", "6d", "31", "33"}, DialectV1b, "v1b"},
 		{"v1 of four letters", []string{"", "6d6d6d6d", "31", "33"}, DialectV3, "v1"},
 		{"v1 late answer", []string{"", "01000000", "0000803f"}, DialectV3, late},
+		{"v1b late answer of Java", []string{"", "0100000000000000", "0000803f"}, DialectV1b, late},
 		{"nothing", []string{"", "00"}, DialectV3, "first message has 2 frames and begins with an empty one: no known RPC version"},
 		{"one empty frame", []string{""}, DialectV3, "first message has 1 frames and begins with an empty one: no known RPC version"},
 	} {

@@ -41,7 +41,7 @@ func (c *v1) parse(m *zmtp.Message) (incoming, error) {
 	case len(f) == 4 && len(f[0].Data) == 0:
 		r, err := register(f[1].Data, f[2].Data, f[3].Data, tensor.Float32)
 		return incoming{event: evHello, hello: r}, err
-	case len(f) == 3 && len(f[0].Data) == 0 && len(f[1].Data) == 4:
+	case len(f) == 3 && len(f[0].Data) == 0 && len(f[1].Data) >= 4: // Java's has 8 bytes, of which the first 4 count
 		return incoming{event: evResult, id: uint64(binary.LittleEndian.Uint32(f[1].Data))}, nil
 	}
 	return incoming{}, fmt.Errorf("message of %d frames, expected '' | id (4 bytes) | floats", len(f))
