@@ -65,6 +65,11 @@ def test_hello_says_all_that_was_declared() -> None:
         assert container.wait_ready(20)
 
 
+def test_a_large_concurrency_asks_for_as_many_slots_as_there_are() -> None:
+    with Fake() as fake, Container(echo(concurrency=100), servers=fake.endpoint):
+        assert fake.hello()[1]["slots"] == 64
+
+
 def test_batches_of_several_requests() -> None:
     seen: list[Batch] = []
 

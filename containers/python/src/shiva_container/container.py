@@ -38,7 +38,7 @@ def hello(model: Model[..., Any], instance: str) -> bytes:
         "inputs": [tensor.json() for tensor in model.inputs],
         "outputs": [tensor.json() for tensor in model.outputs],
         # One more than can run: the next batch is here, received and queued, when one ends.
-        "slots": model.concurrency + 1,
+        "slots": min(model.concurrency + 1, wire.MAX_SLOTS),
         "instance": instance,
     }
     if model.max_batch:

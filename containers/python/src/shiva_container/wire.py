@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from .tensors import Buffer
 
 PROTOCOL = 4
+MAX_SLOTS = 64
+"""The most batches that a session may have out at once; a server refuses a hello that asks for more."""
 
 HELLO = b"hello"
 WELCOME = b"welcome"
