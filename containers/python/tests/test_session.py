@@ -169,6 +169,7 @@ def test_bad_words_before_welcome(frames: list[bytes], text: str) -> None:
         ([b"batch", b"123", b"{}"], "8 bytes, got 3"),
         ([b"batch", ID], "at least 3"),
         ([b"goodbye", b"x"], "not JSON"),
+        ([b"goodbye", b"[" * 100_000], "not JSON"),
     ],
 )
 def test_bad_words_later(frames: list[bytes], text: str) -> None:

@@ -39,7 +39,7 @@ def from_json(frame: Buffer) -> dict[str, object]:
     """The object in a frame; anything else is a :class:`WireError`."""
     try:
         value = json.loads(bytes(frame))
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise WireError(f"not JSON: {e}") from e
     if not isinstance(value, dict):
         raise WireError(f"expected a JSON object, got {type(value).__name__}")
