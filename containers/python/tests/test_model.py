@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import weakref
 from typing import Any
 
 import numpy as np
@@ -184,6 +186,26 @@ def test_a_row_of_the_wrong_kind_fails_alone() -> None:
     batch = Batch(2)
     run(made, np.array([[1, 1], [0, 0]], "f4"), batch=batch)
     assert batch.errors == {1: 'output "y": declared FP32 [-1, 2], one row returned FP32 [3]'}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_rows_that_fail_do_not_keep_the_inputs(is_async: bool) -> None:
+    def function(x: Any) -> Any:
+        raise ValueError
+
+    async def function_async(x: Any) -> Any:
+        raise ValueError
+
+    made = model(name="m", inputs=[X], outputs=[Y], per_row=True)(function_async if is_async else function)
+    array = np.ones((2, 2), "f4")
+    kept = weakref.ref(array)
+    gc.disable()
+    try:
+        made.run([array], Batch(2))
+        del array
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_every_row_fails() -> None:

@@ -174,7 +174,10 @@ class Model(Generic[P, R]):
                 values.append(self._call([array[row] for array in arrays], batch.request_of(row)))
             except Exception as e:
                 values.append(e)
-        return self._stack(values, batch)
+        try:
+            return self._stack(values, batch)
+        finally:
+            values.clear()  # the exceptions know this frame, and with it the inputs, which a cycle would keep
 
     async def run_async(self, arrays: Sequence[Array], batch: Batch) -> list[Array]:
         """The same for an async function; the rows of a per-row function run concurrently."""
@@ -226,11 +229,11 @@ class Model(Generic[P, R]):
         """The values of single rows as batched arrays; exceptions become the errors of their rows."""
         rows: list[list[Array] | None] = []
         for row, value in enumerate(values):
+            if isinstance(value, BaseException):
+                batch.fail(row, error_text(value))
+                rows.append(None)
+                continue
             try:
-                if isinstance(value, Exception):
-                    raise value
-                if isinstance(value, BaseException):
-                    raise RuntimeError(f"{type(value).__name__}: {value}") from value
                 rows.append([self._row(t, v) for t, v in zip(self.outputs, self._in_order(value), strict=True)])
             except Exception as e:
                 batch.fail(row, error_text(e))
