@@ -35,6 +35,17 @@ def test_no_answer_to_hello() -> None:
     assert session.ended == End(Outcome.LOST, "no answer to hello for 10 s")
 
 
+def test_heartbeats_are_no_answer_to_hello() -> None:
+    session = Session(b"{}", 0.0)
+    session.receive([b"heartbeat"], 9.0)
+    session.tick(10.0)
+    assert session.ended == End(Outcome.LOST, "no answer to hello for 10 s")
+    session = Session(b"{}", 0.0)
+    session.receive([b"welcome", j(WELCOME)], 9.0)
+    session.tick(11.9)
+    assert session.ended is None
+
+
 def test_refused() -> None:
     session = Session(b"{}", 0.0)
     session.receive([b"refused", j({"error": "expected x, got y"})], 0.0)

@@ -93,7 +93,8 @@ class Session:
         """Take one message; a batch is handed back, everything else is dealt with here."""
         if self.ended:
             return None
-        self._heard = now
+        if self.state is not State.HELLO:  # until then only an answer to hello counts
+            self._heard = now
         kind = bytes(frames[0])
         try:
             if kind == wire.BATCH:
@@ -169,7 +170,7 @@ class Session:
         limit = head.get("max_message_bytes")
         self._max_message = limit if isinstance(limit, int) else 0
         self.server = str(head.get("server", ""))
-        self.welcomed = now
+        self.welcomed = self._heard = now
         self.state = State.LIVE
 
     def _batch(self, frames: Sequence[Buffer], now: float) -> Delivery | None:
