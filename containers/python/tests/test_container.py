@@ -458,6 +458,37 @@ def test_drain_answers_what_was_sent() -> None:
         assert container.wait(20)
 
 
+def test_stop_leaves_what_is_queued() -> None:
+    inside, leave = threading.Event(), threading.Event()
+    calls = 0
+
+    @model(name="slow", inputs=[X], outputs=[Y])
+    def slow(x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        inside.set()
+        leave.wait(60)
+        return x
+
+    with Fake() as fake:
+        with Container(slow, servers=fake.endpoint) as container:
+            peer, _ = fake.hello()
+            for _ in range(2):
+                ask(fake, peer)
+            runner = container._runners[0]
+            assert inside.wait(20)
+            until = time.monotonic() + 20
+            while runner._jobs.empty() and time.monotonic() < until:
+                time.sleep(0.005)
+            container.stop()
+            until = time.monotonic() + 20
+            while container._links[0].session and time.monotonic() < until:
+                time.sleep(0.005)
+            leave.set()
+        runner._threads[0].join(20)
+    assert calls == 1
+
+
 def test_nothing_registers_again_while_draining() -> None:
     inside, leave = threading.Event(), threading.Event()
 

@@ -116,7 +116,9 @@ class Link:
             session.lost("connection lost" if session.welcomed is not None else "no connection")
 
     def close(self) -> None:
-        """Close at once; unsent answers get LINGER_MS."""
+        """Close at once; unsent answers get LINGER_MS, and batches that wait are not computed any more."""
+        if self.session is not None:
+            self.session.lost("closed")
         if self._socket is not None and self._monitor is not None:
             self._poller.unregister(self._socket)
             self._poller.unregister(self._monitor)
