@@ -85,6 +85,9 @@ def test_a_function_that_does_not_fit_is_refused_where_it_is_declared() -> None:
         ({"inputs": [Tensor("x", "FP32", [2])], "outputs": [Tensor("y", "FP32", [])], "max_batch": 8}, "max_batch=8"),
         ({"inputs": [Tensor("x", "FP32", [2])], "outputs": [Tensor("y", "FP32", [])], "per_row": True}, "per_row"),
         ({"concurrency": 0}, "concurrency must be at least 1"),
+        ({"health_interval": 0}, "health_interval must be positive"),
+        ({"parameters": {"threshold": np.float32(0.5)}}, "parameters must be JSON: Object of type float32"),
+        ({"parameters": {"threshold": np.nan}}, "parameters must be JSON: Out of range"),
     ],
 )
 def test_bad_declarations(changes: dict[str, Any], text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import json
 import operator
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -159,6 +160,12 @@ class Model(Generic[P, R]):
             raise DeclarationError(f"{where}: per_row needs tensors that lead with -1")
         if self.concurrency < 1:
             raise DeclarationError(f"{where}: concurrency must be at least 1, got {self.concurrency}")
+        if not self.health_interval > 0:
+            raise DeclarationError(f"{where}: health_interval must be positive, got {self.health_interval}")
+        try:
+            json.dumps(self.parameters, allow_nan=False)
+        except (TypeError, ValueError) as e:
+            raise DeclarationError(f"{where}: the parameters must be JSON: {e}") from e
 
     # One batch through the function, in a compute thread.
 
