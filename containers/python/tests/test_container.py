@@ -694,6 +694,22 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         assert process.returncode == 0
 
 
+ASIDE = """
+import signal, threading, time
+threading.Thread(target=time.sleep, args=[3600], daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # so that the thread above gets it
+"""
+
+
+def test_a_signal_that_does_not_wake_the_main_thread_is_heard(tmp_path: Path) -> None:
+    with Fake() as fake, start(tmp_path, fake.endpoint, ASIDE + SCRIPT.replace("DELAY", "0")) as process:
+        peer, _ = fake.hello()
+        process.send_signal(signal.SIGTERM)
+        fake.wait_for(b"draining")
+        fake.goodbye(peer, reconnect=False)
+        assert process.wait(20) == 0
+
+
 FORKING = """
 import multiprocessing
 import time

@@ -26,6 +26,7 @@ log = logging.getLogger("shiva_container")
 
 DRAIN_SECONDS = 30.0
 _JOIN_SECONDS = 2.0
+_SIGNAL_SECONDS = 1.0
 
 
 def hello(model: Model[..., Any], instance: str) -> bytes:
@@ -313,7 +314,9 @@ def serve(
         before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         with container:
-            container.wait()
+            # A signal just before the wait, or to another thread, does not end it, and its handler runs after it.
+            while not container.wait(_SIGNAL_SECONDS):
+                pass
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
