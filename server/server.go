@@ -353,24 +353,11 @@ func (s *Server) stop(ctx context.Context) error {
 	s.clock.Close()
 
 	// The rest is quick, and must happen even when the drain took all the time there was.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	if s.door != nil {
-		faults = append(faults, s.door.Shutdown(ctx))
-	}
-	if s.rest != nil {
-		faults = append(faults, s.rest.Shutdown(ctx))
-	}
-	if s.grpc != nil {
-		// A client that takes nothing must not use up the time of what comes after it.
-		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-		s.grpc.Shutdown(ctx)
-		cancel()
-	}
+	faults = append(faults, s.shutDoors(context.WithoutCancel(ctx)))
 	s.gate.Close()
 	faults = append(faults, s.closeState(), s.stopProcesses())
-	// A process may take all of its stop_timeout. What comes after it has a time of its own.
-	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	// Clients may have taken all of their time, and a process all of its stop_timeout. What comes after them has its own.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	faults = append(faults, s.hangUp(ctx))
 	if s.containers != nil {
@@ -380,6 +367,36 @@ func (s *Server) stop(ctx context.Context) error {
 		faults = append(faults, s.admin.Shutdown(ctx))
 	}
 	return errors.Join(faults...)
+}
+
+// shutDoors lets the last answers leave, through all doors at the same time. Clients that do not take theirs are cut off in the end, which is no
+// failure of the server.
+func (s *Server) shutDoors(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	var faults [2]error
+	var doors sync.WaitGroup
+	shut := func(name string, fault *error, shutdown func(context.Context) error) {
+		doors.Go(func() {
+			err := shutdown(ctx)
+			if errors.Is(err, context.DeadlineExceeded) {
+				s.log.Warn("clients that did not take their answers were cut off", "door", name)
+				err = nil
+			}
+			*fault = err
+		})
+	}
+	if s.door != nil {
+		shut("tcp", &faults[0], s.door.Shutdown)
+	}
+	if s.rest != nil {
+		shut("rest", &faults[1], s.rest.Shutdown)
+	}
+	if s.grpc != nil {
+		doors.Go(func() { s.grpc.Shutdown(ctx) })
+	}
+	doors.Wait()
+	return errors.Join(faults[:]...)
 }
 
 // part says goodbye to the containers. What they still compute nobody waits for: one that is stuck does not keep the server, and is no

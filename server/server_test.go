@@ -374,3 +374,28 @@ func TestStopWithStuckContainer(t *testing.T) {
 	<-got
 	stop(t, s) // which fails the test for an error
 }
+
+// A client that does not read its answers does not keep the server from ending well, nor the other doors from ending.
+func TestStopWithStalledClient(t *testing.T) {
+	s := start(t, nil)
+	conn, err := net.Dial("tcp", s.Addrs().TCP.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	x, err := tensor.FromSlice(tensor.Shape{4096, 2}, make([]int32, 8192))
+	if err != nil {
+		t.Fatal(err)
+	}
+	question, err := shiva.AppendMessage(nil, &shiva.Message{Namespace: "echo", Tensors: []tensor.Tensor{x}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.(*net.TCPConn).SetReadBuffer(4096)
+	for range 512 { // with 16 MiB of answers, more than sockets hold
+		if _, err := conn.Write(question); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop(t, s) // which fails the test for an error
+}
