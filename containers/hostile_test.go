@@ -111,7 +111,7 @@ func TestHostilePeers(t *testing.T) {
 		}), []string{"model=h5/1", "unexpected EOF"}},
 		{"reserved bits", after("h6", func(p *containertest.Peer) { p.Raw().Write([]byte{0xf8, 0}) }), []string{"model=h6/1", "reserved bits"}},
 	}
-	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, HandshakeTimeout: 300 * time.Millisecond, Heartbeat: 20 * time.Second})
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, HandshakeTimeout: 2 * time.Second, Heartbeat: 20 * time.Second})
 	r.LogEverything()
 	stop := r.serveMeanwhile(t)
 	var peers sync.WaitGroup
