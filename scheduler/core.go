@@ -371,6 +371,7 @@ func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx
 		c.measure()
 	}
 	rep.done(b, now)
+	rep.judge(err)
 	c.stats.batchesDone++
 	if err != nil {
 		c.stats.batchesFailed++

@@ -1,11 +1,13 @@
 package scheduler
 
+import "slices"
+
 // tryBuckets is how many shapes are looked through for a batch, in order of their first rows. Usually the
 // first has one; the bound is for replicas too slow for most of what waits.
 const tryBuckets = 8
 
 // dispatch gives waiting rows to replicas that can take them, until either runs out. It is work-conserving:
-// an idle replica takes what is there.
+// an idle replica takes what is there, unless it fails on whatever it gets.
 func (c *core) dispatch(now int64, fx *effects) {
 	if c.rows == 0 {
 		return
@@ -34,6 +36,9 @@ func (c *core) next(now int64) (best *Replica, bestStart int64) {
 			continue
 		}
 		at, start := rep.ready(now)
+		if at <= now && !rep.sound() && slices.ContainsFunc(c.replicas, (*Replica).sound) {
+			at = max(now, rep.heldOff())
+		}
 		if at > now {
 			c.wakeAt(at)
 			continue

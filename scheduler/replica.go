@@ -26,6 +26,7 @@ type Replica struct {
 	inflight []*Batch // in the order they were sent
 	free     int64    // when its last answer came: it could not start on the next batch earlier
 	turn     int64    // when the answer before the oldest batch came: answers out of turn do not excuse it
+	failures int      // batches that it has failed on, one after the other
 	round    uint64   // the last round of dispatching in which it had its turn
 	single   bool     // its last batch was an isolated one
 	overhead overhead
@@ -119,6 +120,33 @@ func (r *Replica) ready(now int64) (at, start int64) {
 		return never, never
 	}
 	return max(now, end-2*over), max(end, now+over)
+}
+
+// A replica that has failed on so many batches one after the other is given one only now and then, while others do better. What fails at
+// once would otherwise look like the fastest of all, and get nearly every request.
+const (
+	toleratedFailures = 3
+	firstHoldOff      = int64(100 * time.Millisecond) // after the last tolerated failure; doubled with each further one
+	maxHoldOff        = int64(5 * time.Second)
+)
+
+// sound tells whether the replica takes batches and does not fail on all of them.
+func (r *Replica) sound() bool { return r.state == replicaLive && r.failures < toleratedFailures }
+
+// heldOff is until when a replica that is not sound gets nothing if another one is.
+func (r *Replica) heldOff() int64 {
+	const most = 6 // doublings, which is above maxHoldOff
+	return r.free + min(firstHoldOff<<min(r.failures-toleratedFailures, most), maxHoldOff)
+}
+
+// judge counts how a batch ended. It is not the replica's fault if there was no memory for the answer, or the input was wrong.
+func (r *Replica) judge(err error) {
+	switch {
+	case err == nil:
+		r.failures = 0
+	case outcomeOfFailure(err) == OutcomeContainerFailed:
+		r.failures++
+	}
 }
 
 // waits tells whether a busy replica's next batch, of so many rows where there is room for more, should wait

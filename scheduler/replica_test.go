@@ -1,6 +1,9 @@
 package scheduler
 
 import (
+	"errors"
+	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 )
@@ -44,5 +47,37 @@ func TestOverhead(t *testing.T) {
 	}
 	if o.alone.weight > 0 {
 		t.Error("a batch whose time was not predicted was taken in")
+	}
+}
+
+// TestHoldOff: three failures in a row hold a replica off, longer with each further one, up to a limit. Missing memory and wrong input are
+// no failures of its own. (testdata/black_hole.txt is the story.)
+func TestHoldOff(t *testing.T) {
+	r := &Replica{free: 7}
+	for range toleratedFailures {
+		r.judge(fmt.Errorf("%w: no memory for the answer", ErrOverloaded))
+		r.judge(fmt.Errorf("%w: not a number", ErrInvalidInput))
+	}
+	if !r.sound() {
+		t.Error("a replica is blamed for what is not its fault")
+	}
+	for i := range toleratedFailures {
+		if !r.sound() {
+			t.Errorf("held off after %d failures", i)
+		}
+		r.judge(errors.New("out of memory"))
+	}
+	for _, want := range []int64{100 * ms, 200 * ms, 400 * ms} {
+		if r.sound() || r.heldOff() != 7+want {
+			t.Errorf("after %d failures sound is %t and it is held off for %d, want %d", r.failures, r.sound(), r.heldOff()-7, want)
+		}
+		r.judge(errors.New("out of memory"))
+	}
+	r.failures = math.MaxInt32
+	if got := r.heldOff() - 7; got != maxHoldOff {
+		t.Errorf("held off for %d at the most, want %d", got, maxHoldOff)
+	}
+	if r.judge(nil); !r.sound() {
+		t.Error("a good answer does not make good")
 	}
 }
