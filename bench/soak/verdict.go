@@ -11,7 +11,7 @@ import (
 const (
 	maxDrift    = 1.2     // p99 of the last window to that of the first, from leastWindow on
 	maxSlope    = 1 << 20 // bytes of heap in an hour
-	leastGrowth = 1 << 20 // bytes of heap, however short the time
+	leastGrowth = 4 << 20 // bytes of heap in a run of minutes, in which what is kept for a minute fills as well
 	maxLeft     = 5       // goroutines and descriptors more or fewer than at the start
 	maxFaults   = 20      // are listed
 	maxRefused  = 1e-4    // of the steady load: a container that is killed takes a third of the capacity with it for a moment
@@ -52,8 +52,12 @@ func (r *report) broken() (list []string) {
 	// The first window fills what is kept on purpose: pools, spares, histograms.
 	rest := r.samples[min(samples, len(r.samples)):]
 	hours := (r.length - window).Hours()
-	if grown := slope(rest) * hours; grown > max(leastGrowth, maxSlope*hours) {
-		fault("the heap grows by %.2f MiB an hour, want %.2f at most", slope(rest)/(1<<20), max(leastGrowth, maxSlope*hours)/hours/(1<<20))
+	most := maxSlope * hours
+	if window < leastWindow {
+		most = leastGrowth
+	}
+	if grown := slope(rest) * hours; grown > most {
+		fault("the heap grows by %.2f MiB in %.2f h, want %.2f at most", grown/(1<<20), hours, most/(1<<20))
 	}
 	if d := r.after.goroutines - r.before.goroutines; d > maxLeft || d < -maxLeft {
 		fault("%d goroutines at the start, %d in the end, want a difference of %d at most", r.before.goroutines, r.after.goroutines, maxLeft)
