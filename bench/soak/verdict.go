@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/shivad/shivad/bench/load"
@@ -49,14 +50,12 @@ func (r *report) broken() (list []string) {
 	if drift := float64(r.p99[len(r.p99)-1]) / float64(r.p99[0]); drift > maxDrift && window >= leastWindow {
 		fault("p99 of the last %v is %.2f times that of the first, want %g at most", window, drift, maxDrift)
 	}
-	// The first window fills what is kept on purpose: pools, spares, histograms.
-	rest := r.samples[min(samples, len(r.samples)):]
 	hours := (r.length - window).Hours()
 	most := maxSlope * hours
 	if window < leastWindow {
 		most = leastGrowth
 	}
-	if grown := slope(rest) * hours; grown > most {
+	if grown := slope(r.settled()) * hours; grown > most {
 		fault("the heap grows by %.2f MiB in %.2f h, want %.2f at most", grown/(1<<20), hours, most/(1<<20))
 	}
 	if d := r.after.goroutines - r.before.goroutines; d > maxLeft || d < -maxLeft {
@@ -80,16 +79,21 @@ func (r *report) broken() (list []string) {
 	return list
 }
 
-// slope is the straight line through the heap of the samples, in bytes an hour, by least squares.
+// settled are the samples after the first window, which fills what is kept on purpose: pools, spares, histograms.
+func (r *report) settled() []sample { return r.samples[min(samples, len(r.samples)):] }
+
+// slope is how much the heap of the samples grows, in bytes an hour: the median of the slopes between any two of them (Theil and Sen), as a look
+// that finds the machine standing still finds the queue full.
 func slope(list []sample) float64 {
-	if len(list) < 2 {
+	var slopes []float64
+	for i, a := range list {
+		for _, b := range list[i+1:] {
+			slopes = append(slopes, float64(b.heap-a.heap)/(b.at-a.at).Hours())
+		}
+	}
+	if len(slopes) == 0 {
 		return 0
 	}
-	var t, h, tt, th float64
-	for _, s := range list {
-		x, y := s.at.Hours(), float64(s.heap)
-		t, h, tt, th = t+x, h+y, tt+x*x, th+x*y
-	}
-	n := float64(len(list))
-	return (n*th - t*h) / (n*tt - t*t)
+	slices.Sort(slopes)
+	return slopes[len(slopes)/2]
 }
