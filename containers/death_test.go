@@ -180,37 +180,31 @@ func (p panicking) Complete(q *scheduler.Request) {
 	panic("an owner's bug")
 }
 
-// TestPanic: a panic on a session's goroutine ends that session, and nothing else.
+// TestPanic: a panic of whoever is told of an answer, or that his container is lost, ends the session on whose goroutine it happens, and nothing
+// else.
 func TestPanic(t *testing.T) {
-	r := newRig(t, containers.Config{})
-	c := r.join(t, echo(nil))
-	m, _ := r.sched.Model(echoID)
-	done := make(panicking)
-	r.sched.Submit(&scheduler.Request{Model: m, Rows: 1, Inputs: []tensor.Tensor{floats(1, 2, 3, 4)}, Owner: done})
-	<-done
-	<-c.Gone()
-	r.logs(t, "panic in a container", "an owner's bug", "model=echo/1")
-	r.logs(t, "container gone", "an owner's bug")
-	r.join(t, echo(nil))
-	if err := r.echoes(echoID); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestPanicAtTheEnd: the same for a panic of whoever is told that his container is lost.
-func TestPanicAtTheEnd(t *testing.T) {
-	r := newRig(t, containers.Config{})
-	c := r.join(t, echo(func(*containertest.Batch) containertest.Reply { return containertest.Reply{Die: true} }))
-	m, _ := r.sched.Model(echoID)
-	done := make(panicking)
-	r.sched.Submit(&scheduler.Request{Model: m, Rows: 1, Inputs: []tensor.Tensor{floats(1, 2, 3, 4)}, Owner: done})
-	<-done
-	<-c.Gone()
-	r.logs(t, "panic in a container", "an owner's bug", "model=echo/1")
-	r.logs(t, "container gone", "it closed the connection")
-	r.join(t, echo(nil))
-	if err := r.echoes(echoID); err != nil {
-		t.Error(err)
+	for name, c := range map[string]struct {
+		answer func(*containertest.Batch) containertest.Reply
+		gone   string // why the session has ended
+	}{
+		"answered": {nil, "an owner's bug"},
+		"lost":     {func(*containertest.Batch) containertest.Reply { return containertest.Reply{Die: true} }, "it closed the connection"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, containers.Config{})
+			peer := r.join(t, echo(c.answer))
+			m, _ := r.sched.Model(echoID)
+			done := make(panicking)
+			r.sched.Submit(&scheduler.Request{Model: m, Rows: 1, Inputs: []tensor.Tensor{floats(1, 2, 3, 4)}, Owner: done})
+			<-done
+			<-peer.Gone()
+			r.logs(t, "panic in a container", "an owner's bug", "model=echo/1")
+			r.logs(t, "container gone", c.gone)
+			r.join(t, echo(nil))
+			if err := r.echoes(echoID); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -114,6 +114,6 @@ func soak(ctx context.Context, dir string, length time.Duration) (_ *report, err
 	if r.after, err = s.settled(ctx, &r.before); err != nil {
 		return nil, err
 	}
-	fmt.Printf("in the end: %s; the heap grew by %.2f MiB an hour\n", r.after, slope(r.settled())/(1<<20))
+	fmt.Printf("in the end: %s; the heap grew by %.2f MiB an hour\n", r.after, slope(r.filled())/(1<<20))
 	return r, s.profile(ctx, filepath.Join(dir, "heap.pprof"))
 }

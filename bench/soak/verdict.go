@@ -55,7 +55,7 @@ func (r *report) broken() (list []string) {
 	if window < leastWindow {
 		most = leastGrowth
 	}
-	if grown := slope(r.settled()) * hours; grown > most {
+	if grown := slope(r.filled()) * hours; grown > most {
 		fault("the heap grows by %.2f MiB in %.2f h, want %.2f at most", grown/(1<<20), hours, most/(1<<20))
 	}
 	if d := r.after.goroutines - r.before.goroutines; d > maxLeft || d < -maxLeft {
@@ -79,8 +79,8 @@ func (r *report) broken() (list []string) {
 	return list
 }
 
-// settled are the samples after the first window, which fills what is kept on purpose: pools, spares, histograms.
-func (r *report) settled() []sample { return r.samples[min(samples, len(r.samples)):] }
+// filled are the samples after the first window, which fills what is kept on purpose: pools, spares, histograms.
+func (r *report) filled() []sample { return r.samples[min(samples, len(r.samples)):] }
 
 // slope is how much the heap of the samples grows, in bytes an hour: the median of the slopes between any two of them (Theil and Sen), as a look
 // that finds the machine standing still finds the queue full.
