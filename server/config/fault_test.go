@@ -141,20 +141,20 @@ stall_timeout = "1ms"
 idle_timeout = "-1s"
 `, []string{
 			`containers.listen[0]: 127.0.0.1:7000 is already taken by rest.listen`,
-			`x.toml:3:1: server.drain: expected at least 0s, got -1s`,
+			`x.toml:3:1: server.drain: expected 0s to 24h, got -1s`,
 			`x.toml:4:1: server.required_models[0]: "b/c" is not a version: want 1 to 128 bytes of printable characters without /`,
 			`x.toml:4:1: server.required_models[1]: "!x" is reserved: it is not a name for a model`,
 			`x.toml:4:1: server.required_models[3]: "" is not a name for a model: want 1 to 128 bytes of printable characters without /`,
 			`x.toml:6:1: log.level: expected one of debug, info, warn, error, got "loud"`,
 			`x.toml:8:1: tcp.connections: expected 1 to 16777216, got 0`,
-			`x.toml:9:1: tcp.outbound_bytes: expected at least 64KiB, got 5B`,
+			`x.toml:9:1: tcp.outbound_bytes: expected 64KiB to 16TiB, got 5B`,
 			`x.toml:11:1: limits.tensors: expected 1 to 255, got 256`,
 			`x.toml:12:1: limits.rank: expected 1 to 255, got 0`,
 			`x.toml:15:1: rest.connections: expected 1 to 16777216, got 0`,
-			`x.toml:16:1: rest.header_timeout: expected at least 10ms, got 0s`,
-			`x.toml:17:1: rest.message_timeout: expected at least 0s, got -1s`,
-			`x.toml:18:1: rest.stall_timeout: expected at least 100ms, got 1ms`,
-			`x.toml:19:1: rest.idle_timeout: expected at least 0s, got -1s`,
+			`x.toml:16:1: rest.header_timeout: expected 10ms to 24h, got 0s`,
+			`x.toml:17:1: rest.message_timeout: expected 0s to 24h, got -1s`,
+			`x.toml:18:1: rest.stall_timeout: expected 100ms to 24h, got 1ms`,
+			`x.toml:19:1: rest.idle_timeout: expected 0s to 8760h, got -1s`,
 		}},
 		{"between settings, both numbers", `
 [tcp]
@@ -265,9 +265,9 @@ listen = ":70000"
 			`x.toml:7:1: admin.listen: ":70000" has the port "70000": want a number from 0 (any free one) to 65535`,
 		}},
 		{"a cache too small, and one that is none", "[model.a]\ncache = \"1KiB\"\n[model.b]\ncache_ttl = \"1m\"\n[model.c]\ncache = \"1MiB\"\ncache_ttl = \"1us\"\n", []string{
-			`x.toml:2:1: model.a.cache: expected at least 64KiB, got 1KiB`,
+			`x.toml:2:1: model.a.cache: expected 64KiB to 16TiB, got 1KiB`,
 			`x.toml:4:1: model.b.cache_ttl: 1m has no meaning without a cache: give cache a size`,
-			`x.toml:7:1: model.c.cache_ttl: expected at least 1ms, got 1µs`,
+			`x.toml:7:1: model.c.cache_ttl: expected 1ms to 8760h, got 1µs`,
 		}},
 		{"a cache that leaves no room", "[model.a]\ncache = \"3841MiB\"\n", []string{
 			`x.toml:2:1: model.a.cache: 3841MiB is above limits.payload_bytes, 4GiB, less limits.message_bytes, 256MiB: what is kept counts against that memory, and no message of that size would fit beside a full cache`,

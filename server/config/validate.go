@@ -20,6 +20,17 @@ var (
 	v0Inputs   = []string{"bytes", "ints", "doubles", "strings"}
 )
 
+// Upper bounds of settings that have no natural one. They lie far above any use, and far enough below what 64 bits hold that the doors
+// can add and multiply without a look at each sum: a message of maxBytes that may take a second for each 16 KiB has 34 years, which
+// is still a [time.Duration].
+const (
+	maxBytes = Bytes(16 << 40)
+	maxWait  = 24 * time.Hour       // for what somebody waits for
+	maxIdle  = 365 * 24 * time.Hour // for what nobody waits for
+	maxCount = 1 << 20
+	maxRows  = 1 << 24
+)
+
 // Validate checks every value and the rules between values, and reports all faults at once as an *Error.
 // A setting that makes another unreachable is a fault that gives both numbers.
 func (c Config) Validate() error {
@@ -49,7 +60,7 @@ func (c Config) Validate() error {
 		if fault := badVersion(m.DefaultVersion); m.DefaultVersion != "" && fault != "" {
 			fs.add(key+".default_version", "%s", fault)
 		}
-		fs.duration(key+".retire_after", m.RetireAfter, 0)
+		fs.duration(key+".retire_after", m.RetireAfter, 0, maxIdle)
 		validateCache(fs, key, m)
 		// What a model has from [defaults] is said once, there.
 		own := &faults{origins: c.origins}
@@ -67,10 +78,10 @@ func (c Config) Validate() error {
 // validateCache checks the cache of one model.
 func validateCache(fs *faults, key string, m Model) {
 	if m.Cache != 0 {
-		fs.size(key+".cache", m.Cache, 64<<10)
+		fs.size(key+".cache", m.Cache, 64<<10, maxBytes)
 	}
 	if m.CacheTTL != 0 {
-		fs.duration(key+".cache_ttl", m.CacheTTL, time.Millisecond)
+		fs.duration(key+".cache_ttl", m.CacheTTL, time.Millisecond, maxIdle)
 	}
 	if m.Cache == 0 && m.CacheTTL > 0 {
 		fs.add(key+".cache_ttl", "%s has no meaning without a cache: give cache a size", formatDuration(m.CacheTTL))
@@ -99,7 +110,7 @@ func (c Config) validateCaches(fs *faults) {
 }
 
 func (c Config) validateServer(fs *faults) {
-	fs.duration("server.drain", c.Server.Drain, 0)
+	fs.duration("server.drain", c.Server.Drain, 0, maxWait)
 	for i, m := range c.Server.RequiredModels {
 		name, version, versioned := strings.Cut(m, "/")
 		key := indexKey("server.required_models", i)
@@ -124,23 +135,23 @@ func (c Config) validateState(fs *faults) {
 
 func (c Config) validateTCP(fs *faults) {
 	t := c.TCP
-	fs.atLeast("tcp.loops", t.Loops, 0)
+	fs.between("tcp.loops", t.Loops, 0, 1024)
 	fs.between("tcp.connections", t.Connections, 1, 1<<24)
 	fs.between("tcp.in_flight_per_connection", t.InFlightPerConnection, 1, 1<<20)
-	fs.duration("tcp.idle_timeout", t.IdleTimeout, 0)
-	fs.duration("tcp.message_timeout", t.MessageTimeout, 0)
-	fs.size("tcp.outbound_bytes", t.OutboundBytes, 64<<10)
-	fs.duration("tcp.stall_timeout", t.StallTimeout, 100*time.Millisecond)
-	fs.size("tcp.resync_bytes", t.ResyncBytes, 12) // a header
+	fs.duration("tcp.idle_timeout", t.IdleTimeout, 0, maxIdle)
+	fs.duration("tcp.message_timeout", t.MessageTimeout, 0, maxWait)
+	fs.size("tcp.outbound_bytes", t.OutboundBytes, 64<<10, maxBytes)
+	fs.duration("tcp.stall_timeout", t.StallTimeout, 100*time.Millisecond, maxWait)
+	fs.size("tcp.resync_bytes", t.ResyncBytes, 12, maxBytes) // a header
 }
 
 func (c Config) validateREST(fs *faults) {
 	r := c.REST
 	fs.between("rest.connections", r.Connections, 1, 1<<24)
-	fs.duration("rest.idle_timeout", r.IdleTimeout, 0)
-	fs.duration("rest.header_timeout", r.HeaderTimeout, 10*time.Millisecond)
-	fs.duration("rest.message_timeout", r.MessageTimeout, 0)
-	fs.duration("rest.stall_timeout", r.StallTimeout, 100*time.Millisecond)
+	fs.duration("rest.idle_timeout", r.IdleTimeout, 0, maxIdle)
+	fs.duration("rest.header_timeout", r.HeaderTimeout, 10*time.Millisecond, maxWait)
+	fs.duration("rest.message_timeout", r.MessageTimeout, 0, maxWait)
+	fs.duration("rest.stall_timeout", r.StallTimeout, 100*time.Millisecond, maxWait)
 }
 
 func (c Config) validateGRPC(fs *faults) {
@@ -148,22 +159,22 @@ func (c Config) validateGRPC(fs *faults) {
 	fs.between("grpc.connections", g.Connections, 1, 1<<24)
 	fs.between("grpc.streams_per_connection", g.StreamsPerConnection, 1, 1<<20)
 	fs.between("grpc.in_flight_per_stream", g.InFlightPerStream, 1, 1<<16)
-	fs.duration("grpc.message_timeout", g.MessageTimeout, 0)
-	fs.duration("grpc.idle_timeout", g.IdleTimeout, 0)
-	fs.duration("grpc.ping_interval", g.PingInterval, time.Second) // what the library rounds up to
-	fs.duration("grpc.ping_timeout", g.PingTimeout, 10*time.Millisecond)
-	fs.duration("grpc.min_ping_interval", g.MinPingInterval, time.Millisecond)
+	fs.duration("grpc.message_timeout", g.MessageTimeout, 0, maxWait)
+	fs.duration("grpc.idle_timeout", g.IdleTimeout, 0, maxIdle)
+	fs.duration("grpc.ping_interval", g.PingInterval, time.Second, maxWait) // what the library rounds up to
+	fs.duration("grpc.ping_timeout", g.PingTimeout, 10*time.Millisecond, maxWait)
+	fs.duration("grpc.min_ping_interval", g.MinPingInterval, time.Millisecond, maxWait)
 }
 
 func (c Config) validateContainers(fs *faults) {
 	k := c.Containers
-	fs.duration("containers.heartbeat", k.Heartbeat, 10*time.Millisecond)
-	fs.duration("containers.handshake_timeout", k.HandshakeTimeout, 10*time.Millisecond)
-	fs.duration("containers.write_timeout", k.WriteTimeout, 10*time.Millisecond)
-	fs.size("containers.message_bytes", k.MessageBytes, 64<<10)
-	fs.atLeast("containers.frames", k.Frames, 8)
-	fs.atLeast("containers.sessions", k.Sessions, 1)
-	fs.atLeast("containers.handshakes", k.Handshakes, 1)
+	fs.duration("containers.heartbeat", k.Heartbeat, 10*time.Millisecond, maxWait)
+	fs.duration("containers.handshake_timeout", k.HandshakeTimeout, 10*time.Millisecond, maxWait)
+	fs.duration("containers.write_timeout", k.WriteTimeout, 10*time.Millisecond, maxWait)
+	fs.size("containers.message_bytes", k.MessageBytes, 64<<10, maxBytes)
+	fs.between("containers.frames", k.Frames, 8, maxCount)
+	fs.between("containers.sessions", k.Sessions, 1, maxCount)
+	fs.between("containers.handshakes", k.Handshakes, 1, maxCount)
 	if k.MessageBytes < c.Limits.MessageBytes {
 		fs.add("containers.message_bytes", "%v is below limits.message_bytes, %v: a request of that size could be asked but never answered in kind", k.MessageBytes, c.Limits.MessageBytes)
 	}
@@ -199,7 +210,7 @@ func (c Config) validateContainers(fs *faults) {
 			fs.add(key+".command", `missing: program and arguments, as ["python3", "model.py"]`)
 		}
 		fs.between(key+".replicas", p.Replicas, 1, 1024)
-		fs.duration(key+".stop_timeout", p.StopTimeout, time.Millisecond)
+		fs.duration(key+".stop_timeout", p.StopTimeout, time.Millisecond, maxWait)
 		for name := range p.Env {
 			if name == "" || strings.ContainsAny(name, "=\x00") {
 				fs.add(joinKey(key+".env", name), "not a name of an environment variable")
@@ -244,12 +255,12 @@ func validateCalled(fs *faults, key string, p Container) {
 
 func (c Config) validateLimits(fs *faults) {
 	l := c.Limits
-	fs.size("limits.message_bytes", l.MessageBytes, 4<<10)
-	fs.size("limits.metadata_bytes", l.MetadataBytes, 64)
+	fs.size("limits.message_bytes", l.MessageBytes, 4<<10, maxBytes)
+	fs.size("limits.metadata_bytes", l.MetadataBytes, 64, maxBytes)
 	fs.between("limits.tensors", l.Tensors, 1, 255) // a count of one byte on the Shiva wire
 	fs.between("limits.rank", l.Rank, 1, 255)       // likewise
 	fs.between("limits.json_depth", l.JSONDepth, 1, 10000)
-	fs.size("limits.payload_bytes", l.PayloadBytes, 1<<20)
+	fs.size("limits.payload_bytes", l.PayloadBytes, 1<<20, maxBytes)
 	if l.MetadataBytes > l.MessageBytes {
 		fs.add("limits.metadata_bytes", "%v is above limits.message_bytes, %v: the message ends first", l.MetadataBytes, l.MessageBytes)
 	}
@@ -262,14 +273,14 @@ func (c Config) validateLimits(fs *faults) {
 func (c Config) validatePolicy(fs *faults, table string, p Policy) {
 	key := func(k string) string { return table + "." + k }
 	fs.oneOf(key("strategy"), p.Strategy, strategies)
-	fs.duration(key("objective"), p.Objective, 100*time.Microsecond)
-	fs.atLeast(key("max_batch"), p.MaxBatch, 0)
-	fs.size(key("batch_bytes"), p.BatchBytes, 0)
-	fs.duration(key("delay"), p.Delay, 0)
-	fs.atLeast(key("queue_rows"), p.QueueRows, 1)
-	fs.size(key("queue_bytes"), p.QueueBytes, 1)
-	fs.duration(key("deadline"), p.Deadline, time.Millisecond)
-	fs.duration(key("execution_timeout"), p.ExecutionTimeout, time.Millisecond)
+	fs.duration(key("objective"), p.Objective, 100*time.Microsecond, maxWait)
+	fs.between(key("max_batch"), p.MaxBatch, 0, maxRows)
+	fs.size(key("batch_bytes"), p.BatchBytes, 0, maxBytes)
+	fs.duration(key("delay"), p.Delay, 0, maxWait)
+	fs.between(key("queue_rows"), p.QueueRows, 1, maxRows)
+	fs.size(key("queue_bytes"), p.QueueBytes, 1, maxBytes)
+	fs.duration(key("deadline"), p.Deadline, time.Millisecond, maxWait)
+	fs.duration(key("execution_timeout"), p.ExecutionTimeout, time.Millisecond, maxWait)
 	fs.between(key("slots"), p.Slots, 1, 64)
 
 	if p.MaxBatch > p.QueueRows {
@@ -418,27 +429,21 @@ func badStep(s string) bool {
 	})
 }
 
-func (fs *faults) atLeast(key string, n, low int) {
-	if n < low {
-		fs.add(key, "expected at least %d, got %d", low, n)
-	}
-}
-
 func (fs *faults) between(key string, n, low, high int) {
 	if n < low || n > high {
 		fs.add(key, "expected %d to %d, got %d", low, high, n)
 	}
 }
 
-func (fs *faults) size(key string, b, low Bytes) {
-	if b < low {
-		fs.add(key, "expected at least %v, got %v", low, b)
+func (fs *faults) size(key string, b, low, high Bytes) {
+	if b < low || b > high {
+		fs.add(key, "expected %v to %v, got %v", low, high, b)
 	}
 }
 
-func (fs *faults) duration(key string, d, low time.Duration) {
-	if d < low {
-		fs.add(key, "expected at least %s, got %s", formatDuration(low), formatDuration(d))
+func (fs *faults) duration(key string, d, low, high time.Duration) {
+	if d < low || d > high {
+		fs.add(key, "expected %s to %s, got %s", formatDuration(low), formatDuration(high), formatDuration(d))
 	}
 }
 

@@ -36,6 +36,9 @@ func (l Link) Split() (model, version string) {
 	return model, version
 }
 
+// maxSLO is as long as any deadline of the configuration may be.
+const maxSLO = 24 * time.Hour
+
 // A Duration is written as a text such as "50ms".
 type Duration time.Duration
 
@@ -94,8 +97,8 @@ func New(d Definition) (*App, error) {
 	if a.Selection, err = selection.Parse(a.Policy, d.Params); err != nil {
 		add("%s", strings.TrimPrefix(err.Error(), "selection: "))
 	}
-	if d.SLO < 0 || d.SLO > 0 && time.Duration(d.SLO) < time.Millisecond {
-		add("slo: %v, expected at least 1ms, or 0 for the model's deadline", time.Duration(d.SLO))
+	if slo := time.Duration(d.SLO); slo != 0 && (slo < time.Millisecond || slo > maxSLO) {
+		add("slo: %v, expected 1ms to 24h, or 0 for the model's deadline", slo)
 	}
 	if len(d.Default) > 0 {
 		if err := json.Unmarshal(d.Default, &a.fallback); err != nil || len(a.fallback) == 0 {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -55,6 +56,12 @@ func TestShared(t *testing.T) {
 	eventually(t, "the application at the other", func() bool { return two.App("app") != nil })
 	if got, want := fmt.Sprint(two.App("app").Definition), fmt.Sprint(d); got != want {
 		t.Errorf("got %s, expected %s", got, want)
+	}
+	for _, slo := range []time.Duration{-1, time.Microsecond, 25 * time.Hour, math.MaxInt64} {
+		_, err := two.Change(t.Context(), "app", func(d *Definition) error { d.SLO = Duration(slo); return nil })
+		if !errors.Is(err, scheduler.ErrInvalidInput) || !strings.Contains(err.Error(), "expected 1ms to 24h") {
+			t.Errorf("an slo of %v: %v", slo, err)
+		}
 	}
 	if _, err := two.Change(t.Context(), "app", func(d *Definition) error { d.Models = append(d.Models, "c"); return nil }); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,49 @@
+package server
+
+import (
+	"bytes"
+	"math"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// With every size and duration as large as it may be, and a client that allows the longest time that its wire can say, all
+// doors still serve: nothing that they add or multiply overflows.
+func TestLargestSettings(t *testing.T) {
+	s := start(t, func(c *config.Config) {
+		atMost(reflect.ValueOf(c).Elem())
+		c.Defaults.Delay, c.Defaults.Objective = 0, time.Hour // which may not be as long as the others
+		c.Models["echo_FP32"] = config.Model{Policy: c.Defaults}
+	})
+	join(t, s, "echo_FP32", tensor.Float32, tensor.Shape{-1, 3}, nil)
+	x := rows(tensor.Float32, 7, false)
+	for _, w := range ways(t, s) {
+		for _, timeout := range []time.Duration{0, math.MaxInt64 / 2, math.MaxInt64} {
+			y, err := w.ask(t.Context(), "echo_FP32", x, timeout)
+			if err != nil || !bytes.Equal(y.Data, x.Data) {
+				t.Errorf("%s, timeout %v: %v %v", w.name, timeout, y, err)
+			}
+		}
+	}
+}
+
+func atMost(v reflect.Value) {
+	switch p := v.Addr().Interface().(type) {
+	case *time.Duration:
+		*p = 24 * time.Hour
+	case *config.Bytes:
+		*p = 16 << 40
+	default:
+		if v.Kind() == reflect.Struct {
+			for i := range v.NumField() {
+				if v.Type().Field(i).IsExported() {
+					atMost(v.Field(i))
+				}
+			}
+		}
+	}
+}

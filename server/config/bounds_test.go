@@ -1,0 +1,98 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Every number, size and duration has bounds, and what lies beyond one is refused by an error that names it. The settings are found by
+// reflection, so that one without bounds fails here. message_bytes = 2^63-1 and a timeout of 292 years once passed and overflowed
+// in the doors.
+func TestEveryNumberHasBounds(t *testing.T) {
+	numbers := 0
+	for _, extreme := range []int64{math.MinInt64, math.MaxInt64} {
+		c := Default()
+		m := Model{Policy: c.Defaults, Cache: 1 << 20, CacheTTL: time.Minute}
+		p := newContainer()
+		p.Name, p.Command = "p", []string{"x"}
+		try := func(key string, v reflect.Value) {
+			numbers++
+			old := v.Int()
+			v.SetInt(extreme)
+			defer v.SetInt(old)
+			c.Models = map[string]Model{"m": m}
+			c.Supervised = []Container{p}
+			prefix, got := key+": expected ", ", got "+plain(v)
+			for _, fault := range lines(t, c.Validate()) {
+				if expected, ok := strings.CutPrefix(fault, prefix); ok && strings.HasSuffix(fault, got) {
+					reasonable(t, key, strings.TrimSuffix(expected, got), v.Type())
+					return
+				}
+			}
+			t.Errorf("%s = %s is not refused with its bounds: %v", key, plain(v), c.Validate())
+		}
+		walk(t, "", reflect.ValueOf(&c).Elem(), try)
+		walk(t, "model.m", reflect.ValueOf(&m).Elem(), try)
+		walk(t, "container[0]", reflect.ValueOf(&p).Elem(), try)
+	}
+	if numbers < 100 {
+		t.Errorf("found %d numbers: the walk misses some", numbers/2)
+	}
+}
+
+// walk calls number for the settings of v that are numbers. It fails for a kind of setting that it does not know: that could be one.
+func walk(t *testing.T, table string, v reflect.Value, number func(key string, v reflect.Value)) {
+	for f := range fieldsOf(v) {
+		key := joinKey(table, f.key)
+		switch f.value.Kind() {
+		case reflect.Int, reflect.Int64:
+			number(key, f.value)
+		case reflect.Struct:
+			walk(t, key, f.value, number)
+		case reflect.String, reflect.Bool:
+		case reflect.Slice, reflect.Map:
+			switch f.value.Interface().(type) {
+			case Addrs, []string, map[string]string:
+			case []Container, map[string]Model: // walked by themselves
+			default:
+				t.Errorf("%s is a %v, which this test does not look into", key, f.value.Type())
+			}
+		default:
+			t.Errorf("%s is a %v, of which this test does not know whether it needs bounds", key, f.value.Type())
+		}
+	}
+}
+
+// plain is a number as a fault shows it.
+func plain(v reflect.Value) string {
+	if d, ok := v.Interface().(time.Duration); ok {
+		return formatDuration(d)
+	}
+	return fmt.Sprint(v.Interface())
+}
+
+// reasonable checks that the upper one of two bounds leaves room to calculate with.
+func reasonable(t *testing.T, key, bounds string, kind reflect.Type) {
+	_, high, ok := strings.Cut(bounds, " to ")
+	var n int64
+	var err error
+	switch kind {
+	case reflect.TypeFor[time.Duration]():
+		var d time.Duration
+		d, err = parseDuration(high)
+		n = int64(d)
+	case reflect.TypeFor[Bytes]():
+		var b Bytes
+		b, err = ParseBytes(high)
+		n = int64(b)
+	default:
+		_, err = fmt.Sscan(high, &n)
+	}
+	if !ok || err != nil || n > math.MaxInt64/256 {
+		t.Errorf("%s: the bounds %q leave no room to add and multiply: %v", key, bounds, err)
+	}
+}
