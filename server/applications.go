@@ -12,7 +12,7 @@ import (
 
 // openState opens the store, and the registry of the applications in it.
 func (s *Server) openState() (err error) {
-	opts := state.Options{Namespace: s.cfg.State.Namespace, Logger: s.log}
+	opts := state.Options{Namespace: s.cfg.State.Namespace, Required: s.cfg.State.Required, Logger: s.log}
 	if s.cfg.State.At == "" {
 		s.store, err = state.NewMemory(opts)
 	} else {

@@ -114,7 +114,7 @@ func TestApplicationOverTCP(t *testing.T) {
 // A Redis that is away leaves serving as it is, and the health of the server says so until it is there.
 func TestStateHealthIsShown(t *testing.T) {
 	redis := statetest.StoppedRedis(t)
-	s := start(t, func(c *config.Config) { c.State.At = redis.Target() })
+	s := start(t, func(c *config.Config) { c.State.At, c.State.Required = redis.Target(), false })
 	shown := func(healthy bool) string {
 		var ready admin.Readiness
 		var status admin.Status

@@ -213,7 +213,7 @@ func TestSettingsAgainstTheFile(t *testing.T) {
 // TestTwoServers: what is changed at one server holds at the other.
 func TestTwoServers(t *testing.T) {
 	redis := statetest.NewRedis(t)
-	shared := func(c *config.Config) { c.State.At = redis.Target() }
+	shared := func(c *config.Config) { c.State.At, c.State.Required = redis.Target(), false }
 	one, two := operator{t, start(t, shared)}, operator{t, start(t, shared)}
 	one.expect("PUT", "/v1/apps/app", `{"models":["echo"],"policy":"exp4"}`, 201)
 	statetest.Eventually(t, "the application at the other", func() bool { status, _ := two.do("GET", "/v1/apps/app", ""); return status == 200 })

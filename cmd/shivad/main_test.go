@@ -226,6 +226,38 @@ func TestTakenAddress(t *testing.T) {
 	}
 }
 
+// State that cannot be opened ends the process with exit code 1 and one line that says why and what to do; an absent
+// Redis that is not required does not.
+func TestStateThatCannotBeOpened(t *testing.T) {
+	dir := t.TempDir()
+	for target, want := range map[string][]string{
+		dir:                       {"not a regular file", filepath.Join(dir, "state.db")},
+		filepath.Join(dir, "a/b"): {"no such file or directory", "make its directory first"},
+		"redis://127.0.0.1:1/0":   {"connection refused", "state.required"},
+	} {
+		j, _, ended := start(t, "--state", target)
+		if code := end(t, ended); code != exitFailed {
+			t.Errorf("%s: exit %d", target, code)
+		}
+		text, _ := j.wait(t, "cannot start")["error"].(string)
+		for _, part := range want {
+			if !strings.Contains(text, part) {
+				t.Errorf("%s: logged %q, want %q in it", target, text, part)
+			}
+		}
+	}
+	file := filepath.Join(dir, "shivad.toml")
+	if err := os.WriteFile(file, []byte("[state]\nat = \"redis://127.0.0.1:1/0\"\nrequired = false\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j, signals, ended := start(t, "--config", file)
+	j.wait(t, "serving")
+	signals <- syscall.SIGTERM
+	if code := end(t, ended); code != exitOK {
+		t.Errorf("exit %d", code)
+	}
+}
+
 func TestLogger(t *testing.T) {
 	var b bytes.Buffer
 	log := logger(config.Log{Level: "warn", Format: "text"}, &b)

@@ -98,6 +98,7 @@ type Admin struct {
 // State is where applications, and what their policies have learned, are kept.
 type State struct {
 	At        string `toml:"at"`        // path of a file, or "redis://host:port/db", which several servers share; "" = in memory, until the server stops
+	Required  bool   `toml:"required"`  // the server does not start while Redis cannot be read
 	Namespace string `toml:"namespace"` // begins the names of all keys in Redis, so that one Redis serves several clusters
 }
 
@@ -213,7 +214,7 @@ func Default() Config {
 			Handshakes:       128,
 		},
 		Admin: Admin{Listen: "127.0.0.1:8002"},
-		State: State{Namespace: "shivad"},
+		State: State{Required: true, Namespace: "shivad"},
 		Limits: Limits{
 			MessageBytes:  256 << 20,
 			MetadataBytes: 1 << 20,

@@ -63,8 +63,11 @@ type fileUpdate struct {
 	panicked any // what change panicked with
 }
 
-func openFile(path string, opts Options) (*file, error) {
-	_, statErr := os.Stat(path)
+func openFile(path string, opts Options) (Store, error) {
+	info, statErr := os.Stat(path)
+	if statErr == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("state: file %s: %w; %s", path, errIrregular, fileRemedy(path, errIrregular))
+	}
 	s := &file{
 		mirror: newMirror(nil), opts: opts, path: path,
 		queue: make(chan *fileUpdate), closed: make(chan struct{}),
@@ -95,7 +98,10 @@ func openFile(path string, opts Options) (*file, error) {
 			_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) // a mapping that is left holds the lock, too
 			_ = f.Close()
 		}
-		return nil, fmt.Errorf("state: file %s: %w", path, fileError(err))
+		if errors.Is(statErr, os.ErrNotExist) && f != nil && !errors.Is(err, bbolterrors.ErrTimeout) {
+			_ = os.Remove(path) // half of a new file, which a disk with room again would take for a damaged one
+		}
+		return nil, fmt.Errorf("state: file %s: %w; %s", path, fileError(err), fileRemedy(path, err))
 	}
 	s.writer.Go(s.run)
 	return s, nil
@@ -145,6 +151,12 @@ func (s *file) load() error {
 		return tx.Bucket(bucketByTime).ForEach(func(_, _ []byte) error { s.ids++; return nil })
 	})
 }
+
+// errInUse: another process holds the lock of the file.
+var errInUse = errors.New("in use by another process")
+
+// errIrregular: what would be written to is a directory, a pipe or a device.
+var errIrregular = errors.New("not a regular file")
 
 // errReadOnly has bbolt forget a transaction that changed nothing.
 var errReadOnly = errors.New("nothing to write")
@@ -269,7 +281,7 @@ func (s *file) guard(f func() error) (err error) {
 func fileError(err error) error {
 	switch {
 	case errors.Is(err, bbolterrors.ErrTimeout):
-		return errors.New("in use by another process")
+		return errInUse
 	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrVersionMismatch), errors.Is(err, bbolterrors.ErrChecksum):
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}

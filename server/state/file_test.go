@@ -31,6 +31,8 @@ func TestMain(m *testing.M) {
 		writeForEver(path)
 	case "fill":
 		fill(path)
+	case "no room":
+		openWithoutRoom(path)
 	default:
 		os.Exit(m.Run())
 	}
@@ -267,6 +269,21 @@ func TestFileOfSomethingElse(t *testing.T) {
 	}
 }
 
+// limitFileSize bounds the files of this process, as a full disk would. 0: as large as they were allowed to be.
+func limitFileSize(fault func(string, ...any), bytes uint64) {
+	signal.Ignore(syscall.SIGXFSZ)
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &limit); err != nil {
+		fault("getrlimit: %v", err)
+	}
+	if limit.Cur = bytes; bytes == 0 {
+		limit.Cur = limit.Max
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit); err != nil {
+		fault("setrlimit: %v", err)
+	}
+}
+
 // fill writes until the limit on the size of files stops it, as a full disk would; then there is room again.
 func fill(path string) {
 	check := func(ok bool, what string, about ...any) {
@@ -275,12 +292,8 @@ func fill(path string) {
 			os.Exit(1)
 		}
 	}
-	signal.Ignore(syscall.SIGXFSZ)
-	var limit syscall.Rlimit
-	check(syscall.Getrlimit(syscall.RLIMIT_FSIZE, &limit) == nil, "getrlimit")
-	room := limit.Cur
-	limit.Cur = 4 << 20
-	check(syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit) == nil, "setrlimit")
+	fault := func(what string, about ...any) { check(false, what, about...) }
+	limitFileSize(fault, 4<<20)
 	ctx := context.Background()
 	s, err := state.Open(ctx, path, state.Options{})
 	check(err == nil, "open: %v", err)
@@ -300,8 +313,7 @@ func fill(path string) {
 	check(errors.Is(put(n), state.ErrFull), "full again")
 	all, err := s.List("")
 	check(err == nil && len(all) == n-1, "reading when full: %d of %d, %v", len(all), n-1, err)
-	limit.Cur = room
-	check(syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit) == nil, "setrlimit")
+	limitFileSize(fault, 0)
 	for i := n - 1; i < n+20; i++ {
 		err := put(i)
 		check(err == nil, "with room again: %v", err)

@@ -54,14 +54,15 @@ func (s *redisStore) follow() {
 // session subscribes, reads everything, calls inSync, and applies changes until something breaks.
 func (s *redisStore) session(inSync func()) error {
 	ctx, cancel := context.WithCancel(s.ctx)
-	subscription := s.client.Subscribe(ctx, s.channel)
+	// Subscribe greets the server, which may be silent: it gets the deadline of the confirmation.
+	confirm, done := context.WithTimeout(ctx, pollTimeout)
+	defer done()
+	subscription := s.client.Subscribe(confirm, s.channel)
 	var receiver sync.WaitGroup
 	defer receiver.Wait()
 	defer subscription.Close()
 	defer cancel()
 
-	confirm, done := context.WithTimeout(ctx, pollTimeout)
-	defer done()
 	if _, err := subscription.Receive(confirm); err != nil {
 		return s.broken(confirm, "subscribing", err)
 	}

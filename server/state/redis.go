@@ -49,7 +49,7 @@ type redisStore struct {
 	applied recent[idHash] // ids by time in ms
 }
 
-func openRedis(ctx context.Context, target string, opts Options) (*redisStore, error) {
+func openRedis(ctx context.Context, target string, opts Options) (Store, error) {
 	o, err := redis.ParseURL(target)
 	if err != nil {
 		// The error of a URL quotes it, and with it the password.
@@ -88,6 +88,10 @@ func openRedis(ctx context.Context, target string, opts Options) (*redisStore, e
 	select {
 	case <-s.tried:
 	case <-ctx.Done():
+	}
+	if err := s.Health().Err; err != nil && opts.Required {
+		_ = s.Close()
+		return nil, fmt.Errorf("%w; %s", err, redisRemedy(err))
 	}
 	return s, nil
 }

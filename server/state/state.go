@@ -128,6 +128,11 @@ type Options struct {
 	// bring what they know before anything is built upon it. 0: 2 s. The same for all servers of a namespace.
 	Settle time.Duration
 
+	// Required has Open fail if Redis does not let itself be read by the end of Open's context. False: Open succeeds, the
+	// store's reads return ErrUnavailable until Redis is there, and Health says why it is not. A file that cannot be
+	// opened is an error either way.
+	Required bool
+
 	// Logger is told when Redis goes and comes back. Nil: silent.
 	Logger *slog.Logger
 }
@@ -165,9 +170,9 @@ func (o Options) withDefaults() (Options, error) {
 // Open opens the store that target names: redis://[user:password@]host:port/db, rediss:// with the same (TLS),
 // unix://path?db=n for the socket of a Redis, else the path of a file, which is made if it is not there. Redis is 7.0 or newer.
 //
-// A file that another process has open, or that this package did not write, is an error. A Redis that cannot be
-// reached is none: Open waits for the first attempt, or until ctx ends, and the store connects when Redis is there. Ctx does not
-// outlast Open.
+// A file that another process has open, or that this package did not write, is an error, and is left as it is. For a
+// Redis, Open waits for the first attempt, or until ctx ends; Options.Required says what a failed one means. Errors say
+// what to do, and never show a password. Ctx does not outlast Open.
 func Open(ctx context.Context, target string, opts Options) (Store, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
