@@ -90,7 +90,7 @@ func (c *call) statistics() error {
 func (c *call) index() error {
 	onlyReady := false
 	err := c.small(func(t *text) error {
-		return t.object(func(key string) (err error) {
+		return t.members(func(key string) (err error) {
 			if key != "ready" {
 				return t.skip()
 			}
@@ -140,11 +140,11 @@ func (c *call) unload() error {
 // parameters reads the body of a request to the repository, and gives the names of the parameters that known does not take.
 func (c *call) parameters(known func(key string, t *text) (bool, error)) (names []string, err error) {
 	err = c.small(func(t *text) error {
-		return t.object(func(key string) error {
+		return t.members(func(key string) error {
 			if key != "parameters" {
 				return t.skip()
 			}
-			return t.object(func(key string) error {
+			return t.members(func(key string) error {
 				if known != nil {
 					if taken, err := known(key, t); taken || err != nil {
 						return err

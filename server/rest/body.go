@@ -103,6 +103,8 @@ type body struct {
 	limit int64
 	name  string    // of the setting that limit is
 	pack  *unpacker // nil: it came as it is
+	// buf is what is being filled, until it is whole and somebody else's: close gives it back, however the reading ended.
+	buf *tensor.Buffer
 }
 
 // open begins to read the request's body; close ends it.
@@ -123,6 +125,10 @@ func (c *call) open() (*body, error) {
 }
 
 func (b *body) close() {
+	if b.buf != nil {
+		b.buf.Release()
+		b.buf = nil
+	}
 	b.in.done()
 	if b.pack != nil {
 		b.pack.free()
@@ -162,26 +168,24 @@ func (b *body) take(n int) (*tensor.Buffer, error) {
 	for n>>(stage+stageBits) >= firstStage {
 		stage += stageBits
 	}
-	buf, err := b.pool.Get(n >> stage)
-	if err != nil {
-		return nil, overBudget(err)
+	if err := b.grow(n>>stage, 0); err != nil {
+		return nil, err
 	}
 	have := 0
 	for {
-		more, err := io.ReadFull(b, buf.Bytes()[have:])
+		more, err := io.ReadFull(b, b.buf.Bytes()[have:])
 		have += more
 		if have == n {
-			return buf, nil
+			return b.whole(), nil
+		}
+		if err == io.EOF || err == io.ErrUnexpectedEOF {
+			return nil, &ended{have}
 		}
 		if err != nil {
-			buf.Release()
-			if err == io.EOF || err == io.ErrUnexpectedEOF {
-				return nil, &ended{have}
-			}
 			return nil, err
 		}
 		stage -= stageBits
-		if buf, err = b.grow(buf, n>>stage); err != nil {
+		if err = b.grow(n>>stage, have); err != nil {
 			return nil, err
 		}
 	}
@@ -192,15 +196,25 @@ type ended struct{ have int }
 
 func (e *ended) Error() string { return fmt.Sprintf("the body ended after %d bytes", e.have) }
 
-// grow moves what is in a buffer to a larger one. The old one is gone in any case.
-func (b *body) grow(old *tensor.Buffer, size int) (*tensor.Buffer, error) {
-	defer old.Release()
+// grow makes buf one of that size, with the first have bytes of the one before.
+func (b *body) grow(size, have int) error {
 	buf, err := b.pool.Get(size)
 	if err != nil {
-		return nil, overBudget(err)
+		return overBudget(err)
 	}
-	copy(buf.Bytes(), old.Bytes())
-	return buf, nil
+	if b.buf != nil {
+		copy(buf.Bytes(), b.buf.Bytes()[:have])
+		b.buf.Release()
+	}
+	b.buf = buf
+	return nil
+}
+
+// whole gives buf to the caller.
+func (b *body) whole() *tensor.Buffer {
+	buf := b.buf
+	b.buf = nil
+	return buf
 }
 
 // all reads the body to its end. The text lives as long as the buffer.
@@ -209,31 +223,30 @@ func (b *body) all() (buf *tensor.Buffer, text []byte, err error) {
 		if buf, err = b.take(int(b.known)); err != nil {
 			return nil, nil, err
 		}
+		b.buf = buf // until it is known that nothing follows
 		if err := b.end(); err != nil {
-			buf.Release()
 			return nil, nil, err
 		}
-		return buf, buf.Bytes(), nil
+		return b.whole(), buf.Bytes(), nil
 	}
-	if buf, err = b.pool.Get(firstStage); err != nil {
-		return nil, nil, overBudget(err)
+	if err = b.grow(firstStage, 0); err != nil {
+		return nil, nil, err
 	}
 	have := 0
 	for {
-		more, err := io.ReadFull(b, buf.Bytes()[have:])
+		more, err := io.ReadFull(b, b.buf.Bytes()[have:])
 		have += more
 		switch {
 		case err == io.EOF || err == io.ErrUnexpectedEOF:
 			if err := b.end(); err != nil {
-				buf.Release()
 				return nil, nil, err
 			}
+			buf = b.whole()
 			return buf, buf.Bytes()[:have], nil
 		case err != nil:
-			buf.Release()
 			return nil, nil, err
 		}
-		if buf, err = b.grow(buf, 2*have); err != nil {
+		if err = b.grow(2*have, have); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -78,6 +78,11 @@ func (c *call) readClipper() (q clipperQuestion, raw []byte, err error) {
 	if err := json.Unmarshal(raw, &q); err != nil {
 		return q, nil, malformed(`expected a JSON object such as {"input": [1.5, 2]}: %v`, err)
 	}
+	for _, value := range []*json.RawMessage{&q.UID, &q.Input, &q.ID} {
+		if string(*value) == "null" { // absent, as in /v2
+			*value = nil
+		}
+	}
 	return q, raw, nil
 }
 

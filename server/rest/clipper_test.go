@@ -86,8 +86,9 @@ func TestClipper(t *testing.T) {
 		{"/texts/predict", `{"input":["a","b"]}`, `"output":["a","b"]`},
 		{"/texts/predict", `{"input":["[1, 2]"]}`, `"output":[1,2]`}, // Clipper gives a text that is JSON as what it says
 
+		{"/sum/predict", `{"uid":null,"input":null,"input_batch":[[1,2,3]]}`, `"output":6`},
 		{"/app/update", `{"uid":"7","input":[1,2,3],"label":6}`, `{"application":"app","learned":true,"rounds":1}`},
-		{"/app/update", `{"uid":7,"input":[1,2,3],"label":7}`, `"rounds":2`},
+		{"/app/update", `{"uid":null,"user":"7","id":null,"input":[1,2,3],"label":7}`, `"rounds":2`},
 
 		{"/sum/predict", `{}`, `400 {"error":"invalid input: expected one of \"input\" and \"input_batch\""}`},
 		{"/sum/predict", `{"input":1,"input_batch":[]}`, `400`},

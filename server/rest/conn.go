@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -90,6 +89,10 @@ type conn struct {
 	why   atomic.Pointer[metrics.Closed] // the first reason for its end
 	once  sync.Once                      // of Close
 
+	// Of net/http's goroutine for this connection.
+	answering bool // a handler has begun, and net/http does not look for the next request yet
+	said      bool // why no request of this connection is taken any more
+
 	mu      sync.Mutex
 	reading bool // a body, under message_timeout
 }
@@ -126,15 +129,21 @@ func (c *conn) Read(p []byte) (int, error) {
 // writeStep is how much of an answer may leave between two looks at the clock.
 const writeStep = 256 << 10
 
-// Write gives the client stall_timeout for each step. What net/http writes by itself, to a request that it could not read, becomes
-// JSON.
+// Write gives the client stall_timeout for each step. What net/http writes by itself, to a request whose head it does not take, comes
+// when no handler has begun: then it is in JSON instead. The bytes of answers are never looked at, since a tensor may be anything.
 func (c *conn) Write(p []byte) (written int, err error) {
-	if answer, ours := ownWords(p); !ours {
-		c.because(metrics.ClosedProtocol)
-		_, err := c.write(answer)
-		return len(p), err
+	if c.answering {
+		return c.write(p)
 	}
-	return c.write(p)
+	if c.said {
+		return len(p), nil
+	}
+	c.said = true
+	c.because(metrics.ClosedProtocol)
+	if _, err := c.write(inJSON(p)); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }
 
 func (c *conn) write(p []byte) (written int, err error) {
@@ -158,24 +167,25 @@ func (c *conn) write(p []byte) (written int, err error) {
 	}
 }
 
-// plainError is how net/http begins the body of an answer to a head that it cannot take: no handler sees those.
-var plainError = []byte("\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n")
-
-// ownWords tells whether p is of an answer of ours; if not, answer is p in JSON.
-func ownWords(p []byte) (answer []byte, ours bool) {
-	if len(p) > 1<<10 || !bytes.HasPrefix(p, []byte("HTTP/1.1 ")) {
-		return nil, true
+// inJSON makes an answer as every error is of one of net/http's own, after which it closes the connection. Those are a status line, headers
+// that nobody needs, and perhaps a text that begins with the status once more.
+func inJSON(p []byte) []byte {
+	head, text, _ := strings.Cut(string(p), "\r\n\r\n")
+	line, _, _ := strings.Cut(head, "\r\n")
+	status := strings.TrimPrefix(line, "HTTP/1.1 ")
+	code, reason, _ := strings.Cut(status, " ")
+	message := strings.ToLower(strings.TrimLeft(text, "0123456789 "))
+	if message == "" {
+		message = strings.ToLower(reason)
 	}
-	status, text, found := bytes.Cut(p, plainError)
-	if !found || bytes.IndexByte(status, '\n') >= 0 {
-		return nil, true
-	}
-	message := strings.ToLower(strings.TrimLeft(string(text), "0123456789 ")) // most begin with the status once more
-	if bytes.Contains(status, []byte("431")) {
+	switch code {
+	case "417":
+		message += ": Expect takes 100-continue and nothing else"
+	case "431":
 		message += fmt.Sprintf(": the head of a request may have %d bytes", headerBytes)
 	}
 	body := errorBody(message)
-	return fmt.Appendf(nil, "%s\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", status, len(body), body), false
+	return fmt.Appendf(nil, "HTTP/1.1 %s\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", status, len(body), body)
 }
 
 // Close is called by net/http when it has done with the connection.

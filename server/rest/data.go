@@ -21,7 +21,7 @@ type elements func(b []byte, i, first, n int) (end, done int)
 // nested as the shape says. A Bytes tensor gets its data appended instead, and has room for it.
 func (t *text) data(what func() string, into *tensor.Tensor) error {
 	if t.peek() != '[' {
-		return t.wrong(func() string { return what() + ": data" }, "an array")
+		return t.explain(what, into, t.at, 0)
 	}
 	start := t.at
 	fill := filler(into)
@@ -300,12 +300,16 @@ func texts(t *tensor.Tensor, b []byte, i, n int) (end, done int) {
 	return i, n
 }
 
-// explain says what is wrong with data of which done elements could be read. It looks at all of it again, which only costs who sent it.
+// explain says what is wrong with data of which done elements could be read, whatever JSON it is. It looks at all of it again, which
+// only costs who sent it.
 func (t *text) explain(what func() string, into *tensor.Tensor, start, done int) error {
 	t.at = start
 	raw, err := t.dataText()
 	if err != nil {
 		return err
+	}
+	if raw[0] != '[' {
+		return (&text{b: raw, depth: t.depth}).wrong(of(what, func() string { return "data" }), "an array")
 	}
 	count, _ := into.Shape.Elements()
 	found := nesting{shape: into.Shape, want: done}

@@ -11,7 +11,7 @@
 //	                     the pool's memory
 //
 // Every answer but that of an inference in binary is JSON, and every error is {"error": "..."}, whoever found it: the
-// router, a limit, a bug, and net/http itself where it writes to the connection (see conn.Write).
+// router, a limit, a bug, and net/http itself before there is a request (see conn.Write).
 //
 // Concurrency: net/http has a goroutine for each connection, which serves its requests one after the other. Nothing is shared
 // between requests but the Door.

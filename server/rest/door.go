@@ -81,7 +81,10 @@ func Listen(cfg Config) (*Door, error) {
 		ErrorLog:                     slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
 		ConnContext:                  func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 		ConnState: func(c net.Conn, s http.ConnState) {
-			c.(*conn).state.Store(int32(s))
+			k := c.(*conn)
+			if k.state.Store(int32(s)); s == http.StateIdle {
+				k.answering = false
+			}
 		},
 	}
 	d.serving.Go(func() { // ends when Shutdown closes the listener, and Shutdown waits for it

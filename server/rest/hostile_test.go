@@ -5,10 +5,13 @@ import (
 	"compress/flate"
 	"compress/gzip"
 	"compress/zlib"
+	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strconv"
 	"strings"
@@ -205,6 +208,73 @@ func TestMemoryBudget(t *testing.T) {
 	}
 	if n := r.door.cfg.Pool.InUse(); n != 0 {
 		t.Errorf("%d bytes are out", n)
+	}
+}
+
+// panics is a log whose warnings are bugs.
+type panics struct{ slog.Handler }
+
+func (p panics) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level == slog.LevelWarn {
+		panic("a bug")
+	}
+	return p.Handler.Handle(ctx, r)
+}
+
+// breaks is a body that is a bug after its first bytes.
+type breaks struct{ io.Reader }
+
+func (b breaks) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if err != nil {
+		panic("a bug")
+	}
+	return n, nil
+}
+func (breaks) Close() error { return nil }
+
+// A bug while a request is read costs its sender a 500 and nobody any memory, wherever it is: in the middle of a body, of an input's
+// data, or after an input that is whole.
+func TestPanicWhileReading(t *testing.T) {
+	r := newRig(t, func(c *Config) {
+		c.Log = slog.New(panics{c.Log.Handler()})
+		c.Limits.MetadataBytes = 1 << 20
+	})
+	r.floats("m")
+	big := fp32(20_000, "") // long enough to be warned of, when it has been read
+	two := strings.Replace(big, `"inputs":[`, `"inputs":[{"name":"first","datatype":"FP32","shape":[20,1000],"data":[`+strings.Repeat("1,", 19_999)+`1]},`, 1)
+	head := `{"inputs":[{"name":"input0","datatype":"FP32","shape":[25000,4],"parameters":{"binary_data_size":400000}}]}`
+	for name, c := range map[string]struct {
+		body   string
+		length int // of the JSON in it; -1: it is that alone
+	}{
+		"body": {big[:len(big)/2], -1}, "unknown length": {big[:len(big)/2], -1}, "data": {big, -1}, "second input": {two, -1},
+		"head": {head[:20], len(head)}, "binary": {head + strings.Repeat("x", 100_000), len(head)}, "raw": {strings.Repeat("x", 100_000), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := httptest.NewRequest("POST", inferM, breaks{strings.NewReader(c.body)})
+			q.ContentLength = -1
+			switch {
+			case c.length >= 0:
+				q.Header.Set(headLength, strconv.Itoa(c.length))
+			case name != "unknown length":
+				q.ContentLength = int64(len(c.body))
+				if name == "body" {
+					q.ContentLength++
+				}
+			}
+			w := httptest.NewRecorder()
+			func() {
+				defer func() { _ = recover() }() // the rest of the body is one, too
+				r.door.ServeHTTP(w, q)
+			}()
+			if n := r.pool.InUse(); n != 0 {
+				t.Errorf("%d bytes of the pool are out\n%s", n, strings.Join(tensor.Outstanding(r.pool), "\n"))
+			}
+			if !strings.Contains(r.log.String(), "a bug") {
+				t.Error("there was no panic")
+			}
+		})
 	}
 }
 

@@ -17,6 +17,7 @@ const headLength = "Inference-Header-Content-Length"
 // infer asks a model.
 func (c *call) infer() error {
 	q := &request{call: c}
+	defer q.release()
 	arrived, err := q.read()
 	if err != nil {
 		c.door.predict.Refused(err, arrived)
@@ -24,13 +25,10 @@ func (c *call) infer() error {
 	}
 	question := predict.Question{
 		Model: c.model, Version: c.version, ID: q.id,
-		Inputs:  make([]tensor.Tensor, len(q.inputs)),
+		Inputs:  q.handOver(),
 		Outputs: q.outputs, Priority: q.priority, Timeout: q.timeout, User: q.user,
 		Parameters: q.pass.end(),
 		Arrived:    arrived,
-	}
-	for i := range q.inputs {
-		question.Inputs[i] = q.inputs[i].Tensor
 	}
 	if k := connOf(c.r); k != nil {
 		question.Source = k.source
@@ -63,9 +61,6 @@ func (q *request) read() (arrived time.Time, err error) {
 		return time.Now(), err
 	case given:
 		err = q.readBinary(b, length)
-		if err != nil {
-			q.release()
-		}
 		return time.Now(), err
 	}
 	buf, all, err := b.all()
@@ -79,7 +74,6 @@ func (q *request) read() (arrived time.Time, err error) {
 	}
 	for i := range q.inputs {
 		if in := &q.inputs[i]; in.size >= 0 {
-			q.release()
 			return arrived, invalid("input %q: binary_data_size is there, but not the header %s, which says where the bytes begin", in.Name, headLength)
 		}
 	}
@@ -111,16 +105,7 @@ func (q *request) readBinary(b *body, length int64) error {
 	if length > b.limit {
 		return tooLarge("header %s says %d bytes, limits.message_bytes is %d", headLength, length, b.limit)
 	}
-	head, err := b.take(int(length))
-	if short := (*ended)(nil); errors.As(err, &short) {
-		return invalid("header %s says %d bytes, but the body has %d", headLength, length, short.have)
-	}
-	if err != nil {
-		return err
-	}
-	err = q.parse(q.text(head.Bytes()))
-	head.Release()
-	if err != nil {
+	if err := q.readHead(b, length); err != nil {
 		return err
 	}
 	if err := q.addUp(b, length); err != nil {
@@ -134,6 +119,19 @@ func (q *request) readBinary(b *body, length int64) error {
 		}
 	}
 	return b.end()
+}
+
+// readHead reads JSON of so many bytes. Its text is gone before the bytes come that follow it.
+func (q *request) readHead(b *body, length int64) error {
+	head, err := b.take(int(length))
+	if short := (*ended)(nil); errors.As(err, &short) {
+		return invalid("header %s says %d bytes, but the body has %d", headLength, length, short.have)
+	}
+	if err != nil {
+		return err
+	}
+	defer head.Release()
+	return q.parse(q.text(head.Bytes()))
 }
 
 // addUp checks what the JSON says about the bytes that follow, before memory is taken for them.
@@ -198,7 +196,8 @@ func (q *request) readRaw(b *body) error {
 		return err
 	}
 	spec := &m.Inputs[0]
-	in := input{size: -1}
+	q.inputs = []input{{size: -1}}
+	in := &q.inputs[0]
 	in.Name, in.Buf, in.Data = spec.Name, buf, data
 	in.DType, _ = tensor.FromV2(spec.Datatype)
 	if in.DType == tensor.Bytes { // one element
@@ -206,10 +205,7 @@ func (q *request) readRaw(b *body) error {
 		in.Buf = nil
 		buf.Release()
 	}
-	q.inputs = []input{in}
-	if q.inputs[0].Shape, err = rawShape(spec, in.DType, len(data)); err != nil {
-		q.release()
-	}
+	in.Shape, err = rawShape(spec, in.DType, len(data))
 	return err
 }
 

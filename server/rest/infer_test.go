@@ -1,10 +1,13 @@
 package rest
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
+	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -154,6 +157,12 @@ func TestFormsOfARequest(t *testing.T) {
 		{fp32(3, ""), echoed(3, "")},
 		{fp32(1, `,"id":"ü\u0041\""`), echoed(1, `"id":"üA\"",`)},
 		{`{"outputs":[],"more":{"x":[null]},"inputs":[{"data":[[1,2,3,4.5]],"extra":1,"shape":[1,4],"datatype":"FP32","name":"input0"}]}`, echoed(1, "")},
+		// What is null counts as absent.
+		{fp32(1, `,"id":null,"parameters":null,"outputs":null`), echoed(1, "")},
+		{fp32(1, `,"parameters":{"priority":null,"timeout":null,"user":null,"timing":null,"binary_data_output":null,"mine":null},"outputs":[{"name":"output0","parameters":null}]`), echoed(1, "")},
+		{fp32(1, `,"outputs":[{"name":"output0","parameters":{"binary_data":null,"classification":null,"shared_memory_region":null}}]`), echoed(1, "")},
+		{strings.Replace(fp32(1, ""), `"name"`, `"parameters":null,"name"`, 1), echoed(1, "")},
+		{strings.Replace(fp32(1, ""), `"name"`, `"parameters":{"binary_data_size":null,"shared_memory_offset":null},"name"`, 1), echoed(1, "")},
 		{"\n\t {\"inputs\" : [ { \"name\" : \"input0\" , \"datatype\":\"FP32\", \"shape\" : [ 4 ] , \"data\" : [ 1 , 2,3, 4.5 ] } ] } \r\n",
 			strings.Replace(echoed(1, ""), "[1,4]", "[4]", 1)},
 		{fp32(1, `,"outputs":[{"name":"output0","parameters":{"classification":2}}]`),
@@ -223,6 +232,30 @@ func TestBinaryForms(t *testing.T) {
 	r.refused(r.ask("POST", "/v2/models/texts/infer", bad+"\xff\xff\xff\xffhello", "Inference-Header-Content-Length: "+strconv.Itoa(len(bad))), 400, "bytes element 0 of 1 says 4294967295 bytes")
 }
 
+// Outputs are whatever a model says, also what net/http says itself to a head that it does not take. The length of the output is such that this is,
+// once at least, the beginning of a write to the socket and all of it.
+func TestOutputsLikeHTTP(t *testing.T) {
+	r := newRig(t, nil)
+	plain := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
+	r.model("bytes", scheduler.Spec{Inputs: plain, Outputs: plain}, scheduler.WorkerFunc(r.echo))
+	const words = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request"
+	c := r.raw("")
+	in := bufio.NewReader(c)
+	for before := range 4200 {
+		body := strings.Repeat("x", before) + words
+		fmt.Fprintf(c, "POST /v2/models/bytes/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: 0\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatalf("after %d bytes: %v", before, err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != 200 || !strings.HasSuffix(string(got), "]}"+body) {
+			t.Fatalf("after %d bytes: %d %v, %d bytes of an answer: %q", before, resp.StatusCode, err, len(got), got[max(0, len(got)-300):])
+		}
+	}
+}
+
 func TestRefusedRequests(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
@@ -235,6 +268,9 @@ func TestRefusedRequests(t *testing.T) {
 		{"", 400, []string{"malformed message: JSON: expected an object, but the text ends after 0 bytes"}},
 		{"[]", 400, []string{"expected an object at byte 0"}},
 		{"{}", 400, []string{`expected "inputs", which is missing`}},
+		{`{"inputs":null}`, 400, []string{`expected "inputs", which is missing`}},
+		{`{"inputs":nul}`, 400, []string{"malformed"}},
+		{`{"inputs":[null]}`, 400, []string{"an object at byte 11"}},
 		{`{"inputs":[]}`, 400, []string{"expected 1 tensors"}},
 		{`{"inputs":{}}`, 400, []string{"an array of inputs"}},
 		{`{"inputs":[5]}`, 400, []string{"an object at byte 11"}},
@@ -268,6 +304,13 @@ func TestRefusedRequests(t *testing.T) {
 		{input(`"name":"input0","datatype":"FP32","shape":[4294967296,4294967296],"data":[1]`), 413, []string{"limits.message_bytes"}},
 		{input(`"name":"input0","datatype":"FP32","shape":[0,4294967296,4294967296],"data":[]`), 413, []string{"limits.message_bytes"}},
 		{input(`"name":"input0","datatype":"FP32","shape":[1000000,4],"data":[1]`), 400, []string{"takes 4000000 elements, got 1"}},
+		{input(`"name":"input0","datatype":"FP32","shape":[1,784],"data":null`), 400, []string{`"input0"`, "neither data nor"}},
+		{input(`"name":"input0","datatype":"FP32","shape":[1,784],"data":{}`), 400, []string{`input "input0": data: expected an array, got {}`}},
+		{input(`"name":"input0","datatype":"FP32","shape":[1,784],"data":true`), 400, []string{"data: expected an array, got true"}},
+		{input(`"name":"input0","datatype":"FP32","shape":[1,784],"data":"[1]"`), 400, []string{`data: expected an array, got "[1]"`}},
+		{input(`"name":"input0","datatype":"FP32","shape":[1,784],"data":7`), 400, []string{"data: expected an array, got 7"}},
+		{input(`"name":"input0","datatype":"BYTES","shape":[1,784],"data":7`), 400, []string{"data: expected an array, got 7"}},
+		{input(`"data":-0,"name":"input0","datatype":"FP32","shape":[1,784]`), 400, []string{"data: expected an array, got -0"}},
 		{input(`"name":"input0","datatype":"FP32","shape":[1,1,1,1,1,1,1,1,1],"data":[1]`), 413, []string{"limits.rank is 8"}},
 		{input(`"name":"input0","datatype":"FP32","shape":[1,5],"data":[1,2,3,4,5]`), 400, []string{`input "input0": expected float32 [-1, 4]`, "got float32 [1, 5]"}},
 		{input(`"name":"input1","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]`), 400, []string{`input "input0" is missing`, `"input1"`}},
@@ -297,7 +340,7 @@ func TestParameters(t *testing.T) {
 	w.Seen = func(b *scheduler.Batch) { got = bytes.Clone(b.Parts[0].Parameters) }
 	answered := make(chan answer)
 	go func() {
-		answered <- r.ask("POST", inferM, `{"inputs":[{"name":"input0","datatype":"FP32","shape":[1,4],"data":[1,2,3,4.5],"parameters":{"content_type":"np"}}],
+		answered <- r.ask("POST", inferM, `{"inputs":[{"name":"input0","datatype":"FP32","shape":[1,4],"data":[1,2,3,4.5],"parameters":{"content_type":"np","nothing":null}}],
 			"outputs":[{"name":"output0","parameters":{"unit":"K"}}],
 			"parameters":{"priority":1,"timeout":20000000,"timing":true,"sequence_id":7,"sequence_start":true,"colour":"b\u006cue","deep":{"x":[1]}}}`)
 	}()
@@ -309,7 +352,7 @@ func TestParameters(t *testing.T) {
 	if a.status != 200 || !strings.HasPrefix(a.header.Get("Server-Timing"), "queue;dur=") || !strings.Contains(a.header.Get("Server-Timing"), ", execute;dur=") {
 		t.Errorf("%v %v", a, a.header)
 	}
-	want := `{"sequence_id":7,"sequence_start":true,"colour":"b\u006cue","deep":{"x":[1]},"input_parameters":{"input0":{"content_type":"np"}},"output_parameters":{"output0":{"unit":"K"}}}`
+	want := `{"sequence_id":7,"sequence_start":true,"colour":"b\u006cue","deep":{"x":[1]},"input_parameters":{"input0":{"content_type":"np","nothing":null}},"output_parameters":{"output0":{"unit":"K"}}}`
 	if string(got) != want || !json.Valid(got) {
 		t.Errorf("the container gets %s, want %s", got, want)
 	}

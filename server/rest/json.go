@@ -121,6 +121,25 @@ func (t *text) object(member func(name string) error) error {
 	}
 }
 
+// members is object for members of which one that is null counts as absent: serializers of many languages write what is not set so.
+func (t *text) members(member func(name string) error) error {
+	return t.object(func(name string) error {
+		if t.null() {
+			return nil
+		}
+		return member(name)
+	})
+}
+
+// null steps over null, if it stands here.
+func (t *text) null() bool {
+	is := t.peek() == 'n' && bytes.HasPrefix(t.b[t.at:], []byte("null"))
+	if is {
+		t.at += len("null")
+	}
+	return is
+}
+
 // distinct is a set of strings: most objects have a few members.
 type distinct struct {
 	few  [8]string

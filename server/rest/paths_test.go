@@ -93,7 +93,7 @@ func TestRepository(t *testing.T) {
 	}
 	m := `{"name":"m","version":"1","state":"READY","reason":""}`
 	all := `[` + m + `,{"name":"managed","state":"UNAVAILABLE","reason":"unloaded"}]`
-	for body, want := range map[string]string{"": all, "{}": all, `{"ready":false}`: all, `{"ready":true, "more": [1]}`: `[` + m + `]`} {
+	for body, want := range map[string]string{"": all, "{}": all, `{"ready":false}`: all, `{"ready":null}`: all, `{"ready":true, "more": [1]}`: `[` + m + `]`} {
 		if got := index(body); got != want {
 			t.Errorf("index %s: %s, want %s", body, got, want)
 		}
@@ -103,7 +103,7 @@ func TestRepository(t *testing.T) {
 	if a := r.answerOn(c); a.status != 200 || strings.TrimSpace(string(a.body)) != all {
 		t.Errorf("index without a length: %v", a)
 	}
-	for _, body := range []string{"", "{}", `{"parameters":{}}`} {
+	for _, body := range []string{"", "{}", `{"parameters":{}}`, `{"parameters":null}`, `{"parameters":{"config":null}}`} {
 		if a := r.ask("POST", "/v2/repository/models/managed/load", body); a.status != 200 || strings.TrimSpace(string(a.body)) != "{}" {
 			t.Errorf("load %s: %v", body, a)
 		}
@@ -197,9 +197,22 @@ func TestErrorsOfTheHead(t *testing.T) {
 		{"GET /v2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: zip\r\n\r\n", 501, []string{"unsupported transfer encoding"}},
 		{"GET /v2 HTTP/9.1\r\nHost: x\r\n\r\n", 505, []string{"unsupported protocol version"}},
 		{"POST /v2 HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n", 400, nil},
+		{"POST /v2 HTTP/1.1\r\nHost: x\r\nExpect: 200-ok\r\nContent-Length: 5\r\n\r\nabcde", 417, []string{"expectation failed", "100-continue"}},
 		{"GET /v2 HTTP/1.1\r\nHost: x\r\nBig: " + strings.Repeat("x", headerBytes+8<<10) + "\r\n\r\n", 431, []string{"request header fields too large", "65536"}},
 	} {
+		// As the first request of a connection, and after one that was answered.
+		k := r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+		if a := r.answerOn(k); a.status != 200 {
+			t.Errorf("before %.40q: %v", c.text, a)
+		}
+		if _, err := io.WriteString(k, c.text); err != nil {
+			t.Fatal(err)
+		}
+		again := r.answerOn(k)
 		a := r.answerOn(r.raw(c.text))
+		if a.String() != again.String() {
+			t.Errorf("%.40q: %v as the first request, %v as the second", c.text, a, again)
+		}
 		text, _ := a.json(t)["error"].(string)
 		if a.status != c.status || a.header.Get("Content-Type") != "application/json" {
 			t.Errorf("%.40q: %v", c.text, a)

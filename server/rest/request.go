@@ -3,6 +3,7 @@ package rest
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/shivad/shivad/server/internal/predict"
@@ -44,12 +45,23 @@ const (
 	asBinary
 )
 
-// release gives the memory of the inputs back.
+// release gives the memory of the inputs back. It is called once for every request, however it ends: an input is one of q.inputs
+// from before it has memory, so that neither an error nor a panic on the way needs to know what there is.
 func (q *request) release() {
 	for i := range q.inputs {
 		q.inputs[i].Release()
 	}
 	q.inputs = nil
+}
+
+// handOver gives the inputs to whoever releases them from now on.
+func (q *request) handOver() []tensor.Tensor {
+	list := make([]tensor.Tensor, len(q.inputs))
+	for i := range q.inputs {
+		list[i] = q.inputs[i].Tensor
+	}
+	q.inputs = nil
+	return list
 }
 
 // members is a JSON object being written; nil if it has none.
@@ -80,16 +92,11 @@ const (
 	outputParameters = "output_parameters"
 )
 
-// parse reads the JSON of an inference. On an error, what it has read is released.
+// parse reads the JSON of an inference.
 func (q *request) parse(t *text) (err error) {
-	defer func() {
-		if err != nil {
-			q.release()
-		}
-	}()
 	limits := &q.call.door.cfg.Limits
 	inputs := false
-	err = t.object(func(name string) (err error) {
+	err = t.members(func(name string) (err error) {
 		switch name {
 		case "id":
 			if t.peek() != '"' {
@@ -133,9 +140,12 @@ func (q *request) parse(t *text) (err error) {
 	return err
 }
 
-// parameters reads those of the request. All that mean nothing here are the container's.
+// parameters reads those of the request. All that mean nothing here are the container's, also with null.
 func (q *request) parameters(t *text) error {
 	return t.object(func(name string) (err error) {
+		if ours := []string{"priority", "timeout", "user", "binary_data_output", "timing"}; slices.Contains(ours, name) && t.null() {
+			return nil
+		}
 		switch what := parameter(name); name {
 		case "priority":
 			q.priority, err = t.whole(what, math.MaxUint64)
@@ -180,7 +190,8 @@ func sharedMemory(name string) bool {
 
 // input reads one of the inputs.
 func (q *request) input(t *text, i int) error {
-	in := input{size: -1}
+	q.inputs = append(q.inputs, input{size: -1})
+	in := &q.inputs[i]
 	typed, shaped, later := false, false, -1
 	var pass members
 	what := func() string {
@@ -189,7 +200,7 @@ func (q *request) input(t *text, i int) error {
 		}
 		return in.what()
 	}
-	err := t.object(func(name string) (err error) {
+	err := t.members(func(name string) (err error) {
 		switch name {
 		case "name":
 			if t.peek() != '"' {
@@ -204,6 +215,9 @@ func (q *request) input(t *text, i int) error {
 			shaped = true
 		case "parameters":
 			err = t.object(func(name string) (err error) {
+				if (name == "binary_data_size" || sharedMemory(name)) && t.null() {
+					return nil
+				}
 				if sharedMemory(name) {
 					return invalid("%s: parameter %q: shared memory is not offered; send the bytes, see binary_data_size", what(), name)
 				}
@@ -220,7 +234,7 @@ func (q *request) input(t *text, i int) error {
 			})
 		case "data":
 			if later = -1; in.Name != "" && typed && shaped {
-				err = q.data(t, &in)
+				err = q.data(t, in)
 			} else { // what it has to be is said further on
 				t.peek()
 				later = t.at
@@ -236,7 +250,7 @@ func (q *request) input(t *text, i int) error {
 	}
 	if err == nil && later >= 0 {
 		again := text{b: t.b, at: later, depth: t.depth - 1}
-		err = q.data(&again, &in)
+		err = q.data(&again, in)
 	}
 	switch has := in.Data != nil; {
 	case err != nil:
@@ -246,13 +260,11 @@ func (q *request) input(t *text, i int) error {
 		err = invalid("%s: it has neither data nor the parameter binary_data_size", what())
 	}
 	if err != nil {
-		in.Release()
 		return err
 	}
 	if p := pass.end(); p != nil {
 		q.inputPass.add(in.Name, p)
 	}
-	q.inputs = append(q.inputs, in)
 	return nil
 }
 
@@ -386,7 +398,7 @@ func (q *request) output(t *text, i int) error {
 		}
 		return fmt.Sprintf("output %q", out.Name)
 	}
-	err := t.object(func(name string) (err error) {
+	err := t.members(func(name string) (err error) {
 		switch name {
 		case "name":
 			if t.peek() != '"' {
@@ -399,6 +411,9 @@ func (q *request) output(t *text, i int) error {
 			return t.skip()
 		}
 		return t.object(func(name string) (err error) {
+			if (name == "binary_data" || name == "classification" || sharedMemory(name)) && t.null() {
+				return nil
+			}
 			switch {
 			case name == "binary_data":
 				how, err = formOf(t, of(what, parameter(name)))

@@ -102,6 +102,9 @@ next:
 
 // ServeHTTP answers a request.
 func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if k := connOf(r); k != nil {
+		k.answering = true
+	}
 	c := &call{door: d, w: w, r: r}
 	defer c.rescue()
 	found, model, version := find(r.URL.EscapedPath())

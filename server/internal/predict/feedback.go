@@ -18,11 +18,8 @@ import (
 // which are then asked about anew. q.Parameters is the verdict, a JSON object as gate's feedback takes it. The answer is a JSON object.
 func (d *Door) Feedback(ctx context.Context, q *Question, id []byte) ([]byte, error) {
 	d.metrics.Began()
+	defer q.release()
 	reply, err := d.feedback(ctx, q, id)
-	for _, t := range q.Inputs {
-		t.Release()
-	}
-	q.Inputs = nil
 	outcome := metrics.OK
 	if err != nil {
 		outcome = gate.StatusOf(err).Outcome

@@ -110,11 +110,8 @@ const (
 // ErrDeadlineExceeded if it was the context's deadline.
 func (d *Door) Infer(ctx context.Context, q *Question) (*Answer, error) {
 	d.metrics.Began()
+	defer q.release()
 	a, model, err := d.infer(ctx, q)
-	for _, t := range q.Inputs {
-		t.Release()
-	}
-	q.Inputs = nil
 	outcome := metrics.OK
 	var timing scheduler.Timing
 	if err != nil {
@@ -124,6 +121,14 @@ func (d *Door) Infer(ctx context.Context, q *Question) (*Answer, error) {
 	}
 	d.metrics.Answered(model, outcome, time.Since(q.Arrived), timing.Queue, timing.Exec)
 	return a, err
+}
+
+// release gives the memory of the inputs back, after a panic too.
+func (q *Question) release() {
+	for _, t := range q.Inputs {
+		t.Release()
+	}
+	q.Inputs = nil
 }
 
 // Refused counts a request that could not be read, so that no Question of it was asked.
