@@ -9,11 +9,13 @@ import (
 
 // A Profile is a model as its replicas serve it.
 type Profile struct {
-	Name     string
-	A, B     time.Duration // a batch of n rows takes A + B·n in the mean
-	Noise    float64       // relative standard deviation of that, normal
-	SLO      time.Duration // deadline of a row, from its arrival
-	Replicas int
+	Name      string
+	A, B      time.Duration // a batch of n rows takes A + B·n in the mean
+	Noise     float64       // relative standard deviation of that, normal
+	Kind                    // what else there is to its times
+	SLO       time.Duration // deadline of a row, from its arrival
+	Objective time.Duration // of the model's configuration; 0: the longest SLO of the cell
+	Replicas  int
 }
 
 // Profiles are the models that the promises are made for.
@@ -28,10 +30,20 @@ func Profiles() []Profile {
 }
 
 // Capacity is the rate with executions of half the SLO, in rows per second: what a replica can keep up when
-// every row waits for at most one batch before its own. Batches have at most [MaxBatch] rows.
+// every row waits for at most one batch before its own. Batches have at most [MaxBatch] rows. Of a kind that is no
+// line it is the best rate of those with at most half the SLO, at the pace of the beginning.
 func (p Profile) Capacity() float64 {
-	rows := min(float64(p.SLO/2-p.A)/float64(p.B), MaxBatch)
-	return float64(p.Replicas) * rows / (p.A + time.Duration(rows*float64(p.B))).Seconds()
+	if p.Curve == nil && p.B > 0 && p.Chance == 0 {
+		rows := min(float64(p.SLO/2-p.A)/float64(p.B), MaxBatch)
+		return float64(p.Replicas) * rows / (p.A + time.Duration(rows*float64(p.B))).Seconds()
+	}
+	best := 0.0
+	for n := 1; n <= MaxBatch; n++ {
+		if base := p.base(n); base <= p.SLO/2 || n == 1 {
+			best = max(best, float64(n)/p.mean(float64(base)))
+		}
+	}
+	return float64(p.Replicas) * best * 1e9
 }
 
 // MaxBatch is the most rows in a batch of anybody: the scheduler's default.
@@ -43,8 +55,8 @@ type Cell struct {
 	Load   float64 // offered, as a share of the capacity
 	Bursts bool    // on and off for 200 ms each, with 1.8 and 0.2 times the mean; else Poisson
 	Mixed  bool    // deadlines are half, once or twice the SLO, a third each; else all have the SLO
-	Stalls bool    // one batch in 500 takes 10 SLOs longer
 
+	Light        time.Duration // load of a hundredth before all else, not counted
 	Warm, Length time.Duration // load that is not counted, and load that is
 	Seed         uint64
 }
@@ -53,8 +65,7 @@ const (
 	burstHalf = 200 * time.Millisecond
 	burstOn   = 1.8
 	burstOff  = 0.2
-	stallEach = 500
-	stallFor  = 10 // SLOs
+	lightLoad = 0.01
 )
 
 func (c Cell) String() string {
@@ -66,9 +77,6 @@ func (c Cell) String() string {
 		deadlines = "mixed"
 	}
 	s := fmt.Sprintf("profile=%s/arrivals=%s/slo=%s/load=%.2f", c.Name, arrivals, deadlines, c.Load)
-	if c.Stalls {
-		s += "/stalls"
-	}
 	return s
 }
 
@@ -91,13 +99,16 @@ type arrival struct {
 func (c Cell) arrivals() []arrival {
 	rng := rand.New(rand.NewPCG(c.Seed, 1))
 	mean := 1e9 / (c.Capacity() * c.Load)
-	end := c.Warm + c.Length
-	all := make([]arrival, 0, int(float64(end)/mean*1.1))
+	all := make([]arrival, 0, int(float64(c.Warm+c.Length)/mean*1.1))
 	slos := c.slos()
 	for at := time.Duration(0); ; {
 		// By the time that a burst's clock shows, which runs at another speed in each half: a gap that
 		// reaches into the next half is shortened or stretched there.
 		left := mean * rng.ExpFloat64()
+		if at < c.Light {
+			// A gap that reaches into the load proper ends where that begins: a row more or less.
+			left = min(left*c.Load/lightLoad, float64(c.Light-at)+1)
+		}
 		for c.Bursts {
 			speed := burstOn
 			if at/burstHalf%2 == 1 {
@@ -112,35 +123,21 @@ func (c Cell) arrivals() []arrival {
 			at += rest
 		}
 		at += time.Duration(left)
-		if at > end {
+		if at > c.end() {
 			return all
 		}
 		all = append(all, arrival{at, at + slos[rng.IntN(len(slos))]})
 	}
 }
 
-// A clockwork says how long the batches of one replica take.
-type clockwork struct {
-	cell Cell
-	rng  *rand.Rand
-}
+// end is when the last row comes.
+func (c Cell) end() time.Duration { return c.Light + c.Warm + c.Length }
 
-func (c Cell) clockworks() []*clockwork {
-	all := make([]*clockwork, c.Replicas)
-	for i := range all {
-		all[i] = &clockwork{c, rand.New(rand.NewPCG(c.Seed, 100+uint64(i)))}
+// at is what a batch that begins at a time takes, if nothing disturbs it.
+func (c Cell) at(rows int, at time.Duration) float64 {
+	base := float64(c.base(rows))
+	if c.Pace != nil {
+		base *= c.Pace(min(1, float64(at)/float64(c.end())))
 	}
-	return all
-}
-
-// next is the execution time of the replica's next batch. It draws the same for each batch whatever its
-// size, so that the noise of the k-th is the same for all strategies.
-func (w *clockwork) next(rows int) time.Duration {
-	factor := 1 + w.cell.Noise*w.rng.NormFloat64()
-	stalls := w.rng.IntN(stallEach) == 0
-	d := float64(w.cell.A+w.cell.B*time.Duration(rows)) * max(0.2, factor)
-	if stalls && w.cell.Stalls {
-		d += float64(stallFor * w.cell.SLO)
-	}
-	return time.Duration(d)
+	return base
 }

@@ -41,7 +41,7 @@ type oracle struct {
 func (o *oracle) pick(waiting []arrival, now time.Duration) (first, rows int) {
 	// What cannot be answered even with luck is not looked at.
 	hopeless := sort.Search(len(waiting), func(i int) bool {
-		return waiting[i].deadline-now > time.Duration(float64(o.A+o.B)*(1-3*o.Noise))
+		return waiting[i].deadline-now > time.Duration(o.at(1, now)*(1-3*o.Noise))
 	})
 	if hopeless == len(waiting) {
 		return 0, 0
@@ -50,20 +50,24 @@ func (o *oracle) pick(waiting []arrival, now time.Duration) (first, rows int) {
 	var best, head float64
 	var headRows int
 	for n := 1; n <= min(MaxBatch, len(look)); n++ {
-		mean := float64(o.A + o.B*time.Duration(n))
-		// good[j] is how many of the first j rows are answered in time if they are in a batch of n.
+		base := o.at(n, now)
+		mean := o.mean(base)
+		// good[j] is how many of the first j rows are answered in time if they are in a batch of n. Of the
+		// rows that are sure, in deadline order all behind the first, none but it can begin a better window.
 		o.good = append(o.good[:0], 0)
 		sum := 0.0
 		for j := range look {
-			if z := (float64(look[j].deadline-now)/mean - 1) / o.Noise; z > 4 {
-				sum++
-			} else if z > -4 {
-				sum += 0.5 * math.Erfc(-z/math.Sqrt2)
+			p := o.within(float64(look[j].deadline-now), base)
+			if p == 1 {
+				break
 			}
+			sum += p
 			o.good = append(o.good, sum)
 		}
-		for i := 0; i+n <= len(look); i++ {
-			rate := (o.good[i+n] - o.good[i]) / mean
+		sure := len(o.good) - 1
+		until := func(j int) float64 { return o.good[min(j, sure)] + float64(max(0, j-sure)) }
+		for i := 0; i <= sure && i+n <= len(look); i++ {
+			rate := (until(i+n) - until(i)) / mean
 			if rate > best*(1+1e-9) {
 				best, first, rows = rate, i, n
 			}
@@ -106,7 +110,7 @@ func replay(c Cell, pick func(waiting []arrival, now time.Duration) (first, rows
 		for _, r := range replicas {
 			if r.free <= now && len(waiting) > 0 {
 				if first, rows := pick(waiting, now); rows > 0 {
-					r.free = now + r.next(rows)
+					r.free = now + r.next(rows, now)
 					for _, a := range waiting[first : first+rows] {
 						res.row(a, r.free, true)
 					}

@@ -29,7 +29,7 @@ func (r *Result) OfCapacity() float64 { return r.Share() * r.cell.Load }
 
 // row counts one that was answered, or given up (good is false).
 func (r *Result) row(a arrival, at time.Duration, good bool) {
-	if a.at < r.cell.Warm {
+	if a.at < r.cell.Light+r.cell.Warm {
 		return
 	}
 	r.Offered++
@@ -40,7 +40,7 @@ func (r *Result) row(a arrival, at time.Duration, good bool) {
 }
 
 func (r *Result) batch(at time.Duration, rows int) {
-	if at >= r.cell.Warm {
+	if at >= r.cell.Light+r.cell.Warm {
 		r.batches++
 		r.rows += rows
 	}

@@ -34,7 +34,9 @@ func Run(c Cell, s Strategy) (*Result, error) {
 	res := &Result{cell: c}
 	cfg := s.Config
 	if cfg.Objective == 0 {
-		cfg.Objective = c.longest()
+		if cfg.Objective = c.Objective; cfg.Objective == 0 {
+			cfg.Objective = c.longest()
+		}
 	}
 	sched, err := scheduler.New(scheduler.Config{
 		Clock: clock, Default: cfg,
@@ -51,8 +53,9 @@ func Run(c Cell, s Strategy) (*Result, error) {
 	}
 	var model *scheduler.Model
 	for i, w := range c.clockworks() {
+		exec := func(rows int) time.Duration { return w.next(rows, clock.Now().Sub(start)) }
 		rep, err := sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, scheduler.Spec{Inputs: rowSpec, Outputs: rowSpec},
-			&schedtest.Worker{Clock: clock, Exec: w.next, Model: func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
+			&schedtest.Worker{Clock: clock, Exec: exec, Model: func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
 				return outs[b.Rows : b.Rows+1], nil, nil
 			}}, scheduler.ReplicaOptions{Label: fmt.Sprint(i)})
 		if err != nil {
@@ -62,7 +65,7 @@ func Run(c Cell, s Strategy) (*Result, error) {
 	}
 	d := &driver{clock: clock, start: start, sched: sched, model: model, input: outs[1], res: res, rows: c.arrivals()}
 	d.arrive()
-	clock.Advance(c.Warm + c.Length + 20*c.SLO + time.Second)
+	clock.Advance(c.end() + 20*c.SLO + time.Second)
 	sched.Close()
 	return res.done(), nil
 }

@@ -39,7 +39,8 @@ func TestPromises(t *testing.T) {
 // TestStalls: after batches that took ten SLOs longer, the profile is what it was, and so is the goodput but
 // for the time lost.
 func TestStalls(t *testing.T) {
-	c := Cell{Profile: Profiles()[1], Load: 0.8, Stalls: true, Warm: 2 * time.Second, Length: 10 * time.Second, Seed: 1}
+	c := Cell{Profile: Profiles()[1], Load: 0.8, Warm: 2 * time.Second, Length: 10 * time.Second, Seed: 1}
+	c.Chance, c.Stall = 0.002, 10*c.SLO
 	r, err := Run(c, Strategies()[0])
 	if err != nil {
 		t.Fatal(err)
