@@ -49,7 +49,9 @@ type registration struct {
 	model scheduler.ModelID
 	spec  scheduler.Spec
 	label string // for people; may be empty
-	slots int    // batches it wants in flight; 0: it does not say
+	// Batches that it executes at once, and that it wants in flight; 0: it does not say.
+	concurrency, slots int
+	serial             bool // by default it gets the next batch only after its answer
 }
 
 // An answer is what a result says, for Batch.Complete, which may keep it for a while (when Send has not

@@ -41,13 +41,14 @@ func readHello(b []byte, limits Limits) (registration, error) {
 	}
 	r := registration{
 		model: scheduler.ModelID{Name: h.Model, Version: h.Version},
-		label: h.Instance,
-		slots: h.Slots,
-		spec:  scheduler.Spec{MaxBatch: h.MaxBatch, Platform: h.Platform},
+		label: h.Instance, concurrency: h.Concurrency, slots: h.Slots,
+		spec: scheduler.Spec{MaxBatch: h.MaxBatch, Platform: h.Platform},
 	}
 	switch {
 	case h.MaxBatch < 0 || h.MaxBatch > maxDeclaredBatch:
 		return r, refuse("max_batch is %d, expected 0 (not said) to %d", h.MaxBatch, maxDeclaredBatch)
+	case h.Concurrency < 0 || h.Concurrency > maxSlots:
+		return r, refuse("concurrency is %d, expected 0 (not said) to %d", h.Concurrency, maxSlots)
 	case h.Slots < 0 || h.Slots > maxSlots:
 		return r, refuse("slots is %d, expected 0 (not said) to %d", h.Slots, maxSlots)
 	}
@@ -76,7 +77,7 @@ func readHello(b []byte, limits Limits) (registration, error) {
 	return r, nil
 }
 
-// maxSlots is the largest number of batches in flight that a container may ask for.
+// maxSlots is the largest number of batches in flight, or executed at once, that a container may ask for.
 const maxSlots = 64
 
 // checkModel judges names that become routes, metric labels and log lines.

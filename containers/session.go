@@ -208,7 +208,9 @@ func (s *session) register(r registration) error {
 			return s.refuse(err)
 		}
 	}
-	replica, err := s.listener.cfg.Scheduler.AddReplica(r.model, r.spec, s, scheduler.ReplicaOptions{Label: label, Slots: r.slots})
+	replica, err := s.listener.cfg.Scheduler.AddReplica(r.model, r.spec, s, scheduler.ReplicaOptions{
+		Label: label, Concurrency: r.concurrency, Slots: r.slots, Serial: r.serial,
+	})
 	if err != nil {
 		return s.refuse(err)
 	}

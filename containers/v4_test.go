@@ -282,6 +282,7 @@ func TestV4Registration(t *testing.T) {
 		{"overflow", input(`"x"`, `"FP32"`, `[-1,4611686018427387904,4]`), "larger than the limit"},
 		{"mixed batch dimension", input(`"x"`, `"FP32"`, `[4]`), "all or none"},
 		{"max_batch", hello(`{"max_batch":-1}`), "max_batch is -1"},
+		{"concurrency", hello(`{"concurrency":65}`), "concurrency is 65"},
 		{"slots", hello(`{"slots":65}`), "slots is 65"},
 	}
 	for _, tt := range tests {

@@ -9,7 +9,7 @@ import (
 // profile or the set of replicas changes.
 type capacity struct {
 	cold    bool  // some replica's profile is not known well: predict nothing
-	batch   int   // rows in a full batch of each
+	batch   int   // rows in a full batch for each that executes
 	fastest int64 // what one row takes on the fastest, with luck; 0 if that is not known
 }
 
@@ -30,7 +30,7 @@ func (c *core) measure() {
 			c.capacity.cold = true
 		}
 		p := rep.plan(c, 0, 0)
-		c.capacity.batch += rep.strategy.limit(p)
+		c.capacity.batch += rep.concurrency * rep.strategy.limit(p)
 		c.capacity.fastest = min(c.capacity.fastest, rep.profile.hoped(1))
 	}
 	if c.capacity.fastest == never {
@@ -107,7 +107,7 @@ func (c *core) ahead(r *Request) int {
 
 // predict is when rows would be answered that wait behind others, if all goes well: with every replica busy
 // at its best rate, at median times, from when it is free. It predicts nothing, ok false, while a replica
-// is idle. rate is in rows per nanosecond.
+// could begin at once. rate is in rows per nanosecond.
 //
 // It is hopeful on purpose. What it lets through and cannot be served is shed from the queue; but what it
 // refuses cannot be served any more.
@@ -118,19 +118,20 @@ func (c *core) predict(ahead, rows int, now int64) (finish int64, rate float64, 
 		if rep.state != replicaLive {
 			continue
 		}
-		if len(rep.inflight) == 0 {
+		if !rep.busy() {
 			return 0, 0, false
 		}
 		p := rep.plan(c, 0, 0)
 		limit := rep.strategy.limit(p)
 		t := rep.profile.typical(limit)
-		end := rep.end()
-		if t <= 0 || end == never {
+		if t <= 0 || rep.next().at == never {
 			return 0, 0, false
 		}
 		r := float64(limit) / t
-		rate += r
-		work += r * float64(max(0, end-now))
+		rate += r * float64(rep.concurrency)
+		for _, end := range rep.ends {
+			work += r * float64(max(0, end.at-now))
+		}
 		if t := rep.profile.hoped(min(rows, limit)); last == 0 || t < last {
 			last = t
 		}

@@ -28,12 +28,13 @@ type Batch struct {
 	model     *Model
 	replica   *Replica
 	sent      int64
+	began     int64 // when the container could start on it; unbegun: it waits there for its turn
 	due       int64 // the tightest deadline when it was sent
 	predicted int64 // upper quantile of its execution time; 0: nothing was known
 	typical   int64 // median
 	limit     int   // the most rows it could have had, for strategies that learn
 	lead      int64 // overhead that was allowed for before it starts; 0 unless idle
-	idle      bool  // the replica had nothing else to do when it was sent
+	idle      bool  // the replica was not busy when it was sent
 	requests  int   // how many requests' rows it took, padding apart
 	padding   int   // rows that nobody asked for
 	bytes     int64 // of the inputs, padding apart

@@ -78,6 +78,9 @@ func (c *core) check() error {
 		if rep.state == replicaLive {
 			live++
 		}
+		if n := rep.executing(); len(rep.inflight) > 0 && n < 1 {
+			return fmt.Errorf("replica %q has %d batches and has begun none", rep.label, len(rep.inflight))
+		}
 		for _, b := range rep.inflight {
 			if err := b.audit(requests); err != nil {
 				return err

@@ -69,8 +69,9 @@ type ModelConfig struct {
 	// chance are refused at once. False is the papers' form. The deadline strategy cannot do without.
 	// Default true.
 	Shed *bool
-	// Slots is how many batches a replica has in flight: the further ones are sent just before the ones
-	// before them are predicted to end. Default 2; a replica may ask for its own number.
+	// Slots is how many batches a replica has in flight that does not ask for a number of its own: those
+	// that it executes, and further ones, which are sent just before one before them is predicted to
+	// end. Default: one more than it executes at once, or 1 if it is serial.
 	Slots int
 	// Pad fills every batch up to MaxBatch by repeating its last row, for models compiled for one size.
 	// Only with the static strategy.
@@ -84,7 +85,6 @@ const (
 	defaultQueueRows   = 65536
 	defaultQueueBytes  = 1 << 30
 	defaultExecTimeout = 30 * time.Second
-	defaultSlots       = 2
 	maxSlots           = 64
 	maxExecTimeout     = 24 * time.Hour
 
@@ -120,7 +120,6 @@ func (c ModelConfig) withDefaults() ModelConfig {
 	c.ExecTimeout = first(c.ExecTimeout, defaultExecTimeout)
 	c.Retry = first(c.Retry, &yes)
 	c.Shed = first(c.Shed, &yes)
-	c.Slots = first(c.Slots, defaultSlots)
 	if c.BatchBytes == 0 {
 		c.BatchBytes = min(defaultBatchBytes, c.QueueBytes)
 	}

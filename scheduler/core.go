@@ -348,7 +348,7 @@ func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx
 		return 0, verdictIgnore
 	}
 	rep := b.replica
-	exec = now - max(b.sent, rep.free)
+	exec = rep.took(b, now)
 	if b.state == batchOrphan {
 		// Its replica was suspect, and is alive after all. What it answers came too late to be of use, and
 		// how long it took says nothing about the next batch.
@@ -473,7 +473,7 @@ func (c *core) giveUp(b *Batch, why error, now int64, fx *effects) {
 		}
 		c.requeue(r, s, s.isolated, true, now)
 	}
-	fx.given = append(fx.given, givenUp{rows: b.Rows, exec: max(0, now-max(b.sent, b.replica.free)), predicted: b.predicted, err: why})
+	fx.given = append(fx.given, givenUp{rows: b.Rows, exec: b.replica.took(b, now), predicted: b.predicted, err: why})
 }
 
 // suspect takes a replica that took longer than the execution timeout out of service.

@@ -241,11 +241,11 @@ func (c *core) alone(b *Batch, it *item, n int, now int64) {
 	}
 }
 
-// chance sends an idle replica the last row that waits, although it is predicted to be late: a prediction
+// chance sends a replica that is not busy the last row that waits, although it is predicted to be late: a prediction
 // is an upper quantile, nothing better is there to do, and a profile that is wrong has to be put right by
 // measuring. Not if another replica is predicted to be in time.
 func (c *core) chance(rep *Replica, start, now int64, fx *effects) bool {
-	if len(c.buckets.ordered) == 0 || len(rep.inflight) > 0 {
+	if len(c.buckets.ordered) == 0 || rep.busy() {
 		return false
 	}
 	bk := c.buckets.ordered[0]
@@ -257,7 +257,7 @@ func (c *core) chance(rep *Replica, start, now int64, fx *effects) bool {
 		if other == rep || other.state != replicaLive || !other.profile.known() {
 			continue
 		}
-		begin := max(other.end(), now)
+		begin := other.begins(now)
 		if begin < never && begin+other.profile.planned(n) <= it.deadline {
 			return false
 		}
@@ -279,8 +279,8 @@ func (c *core) shedHopeless(q *queue, now int64, fx *effects) {
 
 // send commits a batch to a replica.
 func (c *core) send(rep *Replica, b *Batch, start, now int64, fx *effects) {
-	b.sent = now
-	b.idle = len(rep.inflight) == 0
+	b.sent, b.began = now, unbegun
+	b.idle = !rep.busy()
 	b.lead = 0
 	if b.idle {
 		b.lead = start - now
@@ -293,10 +293,11 @@ func (c *core) send(rep *Replica, b *Batch, start, now int64, fx *effects) {
 	}
 	b.due = b.tightest
 	rep.inflight = append(rep.inflight, b)
+	rep.begin(now)
 	c.stats.batches++
 	c.stats.rows += uint64(b.Rows - b.padding)
 	c.stats.closed[b.reason]++
 	c.wakeAt(b.tightest)
-	c.wakeAt(max(now, rep.free) + int64(c.cfg.ExecTimeout))
+	c.wakeAt(rep.timeout(c.cfg.ExecTimeout))
 	fx.send = append(fx.send, b)
 }

@@ -80,13 +80,15 @@ func TestGoodputProfiles(t *testing.T) {
 		"fixed cost":    {a: 5 * time.Millisecond, b: 50 * time.Microsecond, noise: 0.1, slo: 20 * time.Millisecond, replicas: 1},
 		"small and few": {a: 500 * time.Microsecond, b: 200 * time.Microsecond, noise: 0.1, slo: 20 * time.Millisecond, replicas: 1},
 		"four replicas": {a: 5 * time.Millisecond, b: 500 * time.Microsecond, noise: 0.05, slo: 30 * time.Millisecond, replicas: 4},
+		"four at once":  {a: 5 * time.Millisecond, b: 500 * time.Microsecond, noise: 0.05, slo: 30 * time.Millisecond, replicas: 1, concurrency: 4},
+		"two of two":    {a: 5 * time.Millisecond, b: 500 * time.Microsecond, noise: 0.2, slo: 50 * time.Millisecond, replicas: 2, concurrency: 2},
 		"noisy":         {a: 5 * time.Millisecond, b: 500 * time.Microsecond, noise: 0.2, slo: 50 * time.Millisecond, replicas: 1},
 		"bursts":        {a: 5 * time.Millisecond, b: 500 * time.Microsecond, noise: 0.05, slo: 50 * time.Millisecond, replicas: 1, bursts: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s.strategy, s.warm, s.length, s.seed = "deadline", 2*time.Second, 10*time.Second, 3
 			capacity := s.capacity()
-			if max := 128 / (s.a + 128*s.b).Seconds() * float64(s.replicas); capacity > max {
+			if max := 128 / (s.a + 128*s.b).Seconds() * float64(s.executors()); capacity > max {
 				capacity = max // the maximum batch allows no more
 			}
 			for _, c := range []struct{ load, least float64 }{{0.5, 0.97}, {1.5, 0.95}} {

@@ -192,7 +192,10 @@ func (c *chaos) addWorker() {
 			return slow + time.Duration(rows*c.rng.IntN(200_000))
 		},
 	}
-	rep, err := c.sched.AddReplica(c.id, c.spec, w, scheduler.ReplicaOptions{Slots: c.rng.IntN(4)})
+	w.Concurrency = 1 + c.rng.IntN(3)
+	rep, err := c.sched.AddReplica(c.id, c.spec, w, scheduler.ReplicaOptions{
+		Slots: c.rng.IntN(4), Concurrency: c.rng.IntN(4), Serial: c.rng.IntN(4) == 0,
+	})
 	if err != nil {
 		c.t.Fatal(err)
 	}

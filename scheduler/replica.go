@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -14,32 +15,40 @@ type Replica struct {
 	label    string
 	worker   Worker
 	declared int // most rows that the container takes; 0: it did not say
-	ownSlots int // batches it wants in flight; 0: it did not say
+	options  ReplicaOptions
 
 	// Guarded by the model's mutex.
 
-	state    replicaState
-	slots    int
-	max      int // most rows per batch
-	profile  profile
-	strategy strategy
-	inflight []*Batch // in the order they were sent
-	free     int64    // when its last answer came: it could not start on the next batch earlier
-	turn     int64    // when the answer before the oldest batch came: answers out of turn do not excuse it
-	failures int      // batches that it has failed on, one after the other
-	round    uint64   // the last round of dispatching in which it had its turn
-	single   bool     // its last batch was an isolated one
-	overhead overhead
-	next     plan // what bounds its next batch, see plan
-	drained  []func()
-	batches  uint64
-	rows     uint64
+	state       replicaState
+	concurrency int // batches that it executes at once
+	slots       int // batches in flight: those, and others that wait for their turn in the container
+	max         int // most rows per batch
+	profile     profile
+	strategy    strategy
+	inflight    []*Batch // in the order they were sent
+	free        int64    // when its last answer came
+	ends        []ending // scratch of next
+	failures    int      // batches that it has failed on, one after the other
+	round       uint64   // the last round of dispatching in which it had its turn
+	single      bool     // its last batch was an isolated one
+	overhead    overhead
+	planned     plan // what bounds its next batch, see plan
+	drained     []func()
+	batches     uint64
+	rows        uint64
 }
 
 // ReplicaOptions are optional.
 type ReplicaOptions struct {
 	Label string // for people: an address, a host
-	Slots int    // batches it wants in flight; 0: what the model's configuration says
+	// Concurrency is how many batches it executes at once; 0 means 1, more than 64 means 64. So many are
+	// executing, each planned for by itself.
+	Concurrency int
+	// Slots is how many batches it wants in flight. 0: as many as ModelConfig.Slots says, and if that
+	// does not say either, Concurrency and one more.
+	Slots int
+	// Serial: with neither of both saying how many, it gets the next batch only after its answer.
+	Serial bool
 }
 
 type replicaState uint8
@@ -59,15 +68,25 @@ func (s replicaState) String() string { return replicaStates[s] }
 func (r *Replica) bound(c *core) {
 	r.max = c.maxBatch(r.declared)
 	r.profile.max = r.max
-	if r.slots = c.cfg.Slots; r.ownSlots > 0 {
-		r.slots = min(r.ownSlots, maxSlots)
+	r.concurrency = max(1, r.options.Concurrency)
+	switch {
+	case r.options.Slots > 0:
+		r.slots = r.options.Slots
+	case c.cfg.Slots > 0:
+		r.slots = c.cfg.Slots
+	case r.options.Serial:
+		r.slots = 1
+	default:
+		r.slots = r.concurrency + 1
 	}
+	r.slots = min(r.slots, maxSlots)
+	r.concurrency = min(r.concurrency, r.slots)
 }
 
 // plan is what bounds the next batch, of rows of the given size (0: any). It is the replica's own and holds
 // until the next call: strategies take it through an interface, and a new one each time would be garbage.
 func (r *Replica) plan(c *core, start, rowBytes int64) *plan {
-	p := &r.next
+	p := &r.planned
 	*p = plan{start: start, max: r.max, maxWhy: CloseFull, objective: int64(c.cfg.Objective), shed: *c.cfg.Shed, prof: &r.profile}
 	if rowBytes > 0 {
 		if n := c.cfg.BatchBytes / rowBytes; n < int64(p.max) {
@@ -77,17 +96,80 @@ func (r *Replica) plan(c *core, start, rowBytes int64) *plan {
 	return p
 }
 
-// end is when the batches in flight are predicted to be answered; never if nothing is known. It follows
-// from the last answer, so every answer corrects it.
-func (r *Replica) end() int64 {
-	at := r.free
+// unbegun marks a batch that waits in the container until another one is answered.
+const unbegun = int64(-1)
+
+// executing counts the batches in flight that the container has begun: those that were given up as well, for
+// they keep it busy until it answers.
+func (r *Replica) executing() (n int) {
+	for _, b := range r.inflight {
+		if b.began != unbegun {
+			n++
+		}
+	}
+	return n
+}
+
+// busy tells whether the container executes as many batches as it can.
+func (r *Replica) busy() bool { return r.executing() >= r.concurrency }
+
+// begin notes which batches the container starts on, in the order in which they were sent. It is called
+// whenever a batch is sent or answered.
+func (r *Replica) begin(now int64) {
+	n := r.executing()
+	for _, b := range r.inflight {
+		if n >= r.concurrency {
+			return
+		}
+		if b.began == unbegun {
+			b.began = now
+			n++
+		}
+	}
+}
+
+// took is how long the container has had for a batch in flight, by itself. One that is answered out of its
+// turn cannot have been begun before the last answer, unless it was sent later.
+func (r *Replica) took(b *Batch, now int64) int64 {
+	if b.began == unbegun {
+		return now - max(b.sent, r.free)
+	}
+	return now - b.began
+}
+
+// An ending is when a batch is predicted to be answered, and how much later than that it may well be.
+type ending struct{ at, slack int64 }
+
+// next is the ending after which a busy replica is predicted to start on another batch; at is never if
+// nothing is known. It follows from when each batch was begun, so every answer corrects it. Afterwards
+// r.ends has the endings of all that it can do at once by then.
+func (r *Replica) next() ending {
+	r.ends = r.ends[:0]
 	for _, b := range r.inflight {
 		if b.typical == 0 {
-			return never
+			return ending{at: never}
 		}
-		at = max(at, b.sent+b.lead) + b.typical
+		if b.began != unbegun {
+			r.ends = append(r.ends, ending{b.began + b.lead + b.typical, b.predicted - b.typical})
+		}
 	}
-	return at
+	for _, b := range r.inflight {
+		if b.began == unbegun { // begun after the earliest of the others
+			first := slices.MinFunc(r.ends, ending.compare)
+			r.ends[slices.Index(r.ends, first)] = ending{first.at + b.typical, b.predicted - b.typical}
+		}
+	}
+	return slices.MinFunc(r.ends, ending.compare)
+}
+
+func (e ending) compare(o ending) int { return cmp.Compare(e.at, o.at) }
+
+// begins is when the replica could start on a batch that is sent now; never if nothing is known.
+func (r *Replica) begins(now int64) int64 {
+	if !r.busy() {
+		return now
+	}
+	return max(r.next().at, now)
 }
 
 // fastBatch is the execution time below which the next batch goes at once behind the one in flight, in ns:
@@ -95,7 +177,7 @@ func (r *Replica) end() int64 {
 const fastBatch = 200_000
 
 // ready is when the replica may be sent another batch, and when it could start on it. Never: not before it
-// answers. An idle one may at once. The next batch for a busy one is held back, so that it is not made while
+// answers. One that is not busy may at once. The next batch for a busy one is held back, so that it is not made while
 // more rows could join: until twice the overhead of dispatching before the predicted end of the ones in
 // flight, so that the container does not wait for it; but only if that end is known better than what is to
 // be gained. Otherwise the batch would be planned with the uncertainty of two executions, which costs more
@@ -105,21 +187,20 @@ func (r *Replica) ready(now int64) (at, start int64) {
 		return never, never
 	}
 	over := r.overhead.value(r.profile.typical(1))
-	if len(r.inflight) == 0 {
+	if !r.busy() {
 		return now, now + over
 	}
-	end := r.end()
-	if end == never {
+	end := r.next()
+	if end.at == never {
 		return never, never
 	}
 	if r.fast() {
-		return now, max(end, now+over)
+		return now, max(end.at, now+over)
 	}
-	last := r.inflight[len(r.inflight)-1]
-	if last.predicted-last.typical > 2*over && r.batches%probeOverhead != 0 {
+	if end.slack > 2*over && r.batches%probeOverhead != 0 {
 		return never, never
 	}
-	return max(now, end-2*over), max(end, now+over)
+	return max(now, end.at-2*over), max(end.at, now+over)
 }
 
 // A replica that has failed on so many batches one after the other is given one only now and then, while others do better. What fails at
@@ -153,35 +234,37 @@ func (r *Replica) judge(err error) {
 // for the answer to the one in flight. Rows that join it gain a batch's time, and the others lose an
 // overhead.
 func (r *Replica) waits(rows, room int) bool {
-	return len(r.inflight) > 0 && rows < room && !r.fast()
+	return r.busy() && rows < room && !r.fast()
 }
 
 // fast tells whether the batches in flight are so short that holding the next one back is pointless.
 func (r *Replica) fast() bool { return r.inflight[len(r.inflight)-1].typical < fastBatch }
 
-// timeout is when the oldest batch has taken too long; never if none is out, or the replica is suspect.
+// timeout is when the first of the batches that the container executes has taken too long; never if there is
+// none, or the replica is suspect. Those that wait in the container have not begun to take time, and answers
+// to others do not excuse one.
 func (r *Replica) timeout(limit time.Duration) int64 {
+	at := int64(never)
 	for _, b := range r.inflight {
-		if b.state == batchOut {
-			return max(b.sent, r.turn) + int64(limit)
+		if b.state == batchOut && b.began != unbegun {
+			at = min(at, b.began+int64(limit))
 		}
 	}
-	return never
+	return at
 }
 
 // learn takes the execution time of an answered batch in.
 func (r *Replica) learn(b *Batch, now int64) {
+	took := r.took(b, now)
 	if b.idle {
 		// It was under way there and back while the replica had nothing to do.
-		took := now - b.sent
 		r.overhead.alone.observe(took, b.typical)
 		r.profile.learn(b.Rows, max(took-b.lead, took/2), now)
 	} else {
-		took := now - max(b.sent, r.free)
 		r.overhead.behind.observe(took, b.typical)
 		r.profile.learn(b.Rows, took, now)
 	}
-	r.strategy.learn(b.Rows, b.limit, now-max(b.sent, r.free))
+	r.strategy.learn(b.Rows, b.limit, took)
 	r.batches++
 	r.rows += uint64(b.Rows - b.padding)
 }
@@ -190,10 +273,8 @@ func (r *Replica) learn(b *Batch, now int64) {
 func (r *Replica) done(b *Batch, now int64) {
 	r.free = now
 	i := slices.Index(r.inflight, b)
-	if !slices.ContainsFunc(r.inflight[:i], func(older *Batch) bool { return older.state == batchOut }) {
-		r.turn = now
-	}
 	r.inflight = slices.Delete(r.inflight, i, i+1)
+	r.begin(now)
 }
 
 // overhead is how long a batch is under way, to the container and back, apart from its execution. It cannot

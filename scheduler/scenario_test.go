@@ -23,12 +23,12 @@ var rewrite = flag.Bool("rewrite", false, "write what happened into the scenario
 // "advance", "answer … after=D" and "teach".
 //
 //	config strategy=static max_batch=4 …  the model's configuration, at any time
-//	replica A batch=4 slots=1             A registers
+//	replica A batch=4 slots=1 concurrency=2  A registers
 //	teach A 5ms 0.5ms 32                  A answers batches of 1, 1, 2, 4, … 32 rows in a + b·rows
 //	submit r1 r2 deadline=50ms …          in one call; rows= priority= source= width=
 //	cancel r1
 //	advance 10ms
-//	answer A after=10ms bad-row=1         A answers its oldest batch
+//	answer A after=10ms bad-row=1 nth=2   A answers its oldest batch, or the second
 //	fail A why / wrong A                  … or fails, or answers with a row too many
 //	remove A why / drain A / break A why  A goes, goes when it is done, or turns out to be gone
 //	state                                 the queue, and what is in flight
@@ -177,7 +177,7 @@ func (s *story) do(line string) error {
 		no := false
 		cfg := scheduler.ModelConfig{
 			Strategy: args["strategy"], MaxBatch: number("max_batch", 0), Objective: duration("objective"), Delay: duration("delay"),
-			QueueRows: number("queue_rows", 0), QueueBytes: int64(number("queue_bytes", 0)), ExecTimeout: duration("exec_timeout"), BatchBytes: int64(number("batch_bytes", 0)),
+			QueueRows: number("queue_rows", 0), QueueBytes: int64(number("queue_bytes", 0)), ExecTimeout: duration("exec_timeout"), Slots: number("slots", 0), BatchBytes: int64(number("batch_bytes", 0)),
 			Pad: args["pad"] == "true",
 		}
 		if args["retry"] == "false" {
@@ -200,7 +200,9 @@ func (s *story) do(line string) error {
 	why := errors.New(strings.Join(names[1:], " "))
 	switch words[0] {
 	case "replica":
-		return s.register(names[0], number("batch", 0), number("slots", 0))
+		return s.register(names[0], number("batch", 0), scheduler.ReplicaOptions{
+			Label: names[0], Slots: number("slots", 0), Concurrency: number("concurrency", 0), Serial: args["serial"] == "true",
+		})
 	case "teach":
 		return s.teach(names[0], rep, names[1:])
 	case "submit":
@@ -216,7 +218,7 @@ func (s *story) do(line string) error {
 	case "answer":
 		s.clock.Advance(duration("after"))
 		rep.badRow = number("bad-row", -1)
-		return rep.Answer()
+		return rep.AnswerAt(number("nth", 1) - 1)
 	case "wrong":
 		rep.wrong = true
 		return rep.Answer()
@@ -242,7 +244,7 @@ func first(a, b string) string {
 	return a
 }
 
-func (s *story) register(name string, batch, slots int) error {
+func (s *story) register(name string, batch int, options scheduler.ReplicaOptions) error {
 	w := &storyReplica{badRow: -1}
 	w.Worker.Model = w.answer
 	w.Worker.Seen = func(b *scheduler.Batch) {
@@ -258,7 +260,7 @@ func (s *story) register(name string, batch, slots int) error {
 		MaxBatch: batch,
 	}
 	s.replicas[name] = w
-	rep, err := s.sched.AddReplica(storyID, spec, w, scheduler.ReplicaOptions{Label: name, Slots: slots})
+	rep, err := s.sched.AddReplica(storyID, spec, w, options)
 	if err != nil {
 		return err
 	}

@@ -102,7 +102,7 @@ func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOpti
 		m = newModel(s, id, spec, cfg)
 		s.models[id] = m
 	}
-	rep := &Replica{m: m, label: opts.Label, worker: w, declared: spec.MaxBatch, ownSlots: opts.Slots, strategy: newStrategy(cfg.Strategy)}
+	rep := &Replica{m: m, label: opts.Label, worker: w, declared: spec.MaxBatch, options: opts, strategy: newStrategy(cfg.Strategy)}
 	fx, now := m.begin()
 	m.core.add(rep, now, fx)
 	s.mu.Unlock()
@@ -111,6 +111,7 @@ func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOpti
 		f(forgotten)
 	}
 	s.log.Debug("replica added", "model", id, "replica", opts.Label)
+	m.warn(rep)
 	return rep, nil
 }
 
@@ -226,7 +227,28 @@ func (s *Scheduler) Configure(name string, cfg ModelConfig) error {
 	for _, f := range after {
 		f()
 	}
+	for _, m := range changed {
+		m.warn(nil)
+	}
 	return nil
+}
+
+// warn names the replicas that the configuration gives more batches than they can stand: all of them, or only
+// one.
+func (m *Model) warn(only *Replica) {
+	m.mu.Lock()
+	var labels []string
+	for _, r := range m.core.replicas {
+		if r.options.Serial && r.slots > 1 && (only == nil || r == only) {
+			labels = append(labels, r.label)
+		}
+	}
+	slots := m.core.cfg.Slots
+	m.mu.Unlock()
+	for _, label := range labels {
+		m.sched.log.Warn("slots gives a replica several batches at once that should get the next one only after its answer: answers may be wrong; set slots to 0 or 1",
+			"model", m.id, "replica", label, "slots", slots)
+	}
 }
 
 // Submit takes requests in. It never blocks and returns no error: each request gets exactly one call of its

@@ -21,18 +21,24 @@ type simulation struct {
 	noise    float64 // relative standard deviation
 	slo      time.Duration
 	replicas int
-	load     float64 // offered, as a share of the capacity
-	bursts   bool    // on/off, 1.8 and 0.2 times the mean, 200 ms each
-	warm     time.Duration
-	length   time.Duration
-	seed     uint64
+
+	concurrency int // of each replica; 0 means 1
+
+	load   float64 // offered, as a share of the capacity
+	bursts bool    // on/off, 1.8 and 0.2 times the mean, 200 ms each
+	warm   time.Duration
+	length time.Duration
+	seed   uint64
 }
 
 // capacity is the rate with executions of half the SLO, in rows per second.
 func (s simulation) capacity() float64 {
 	rows := float64(s.slo/2-s.a) / float64(s.b)
-	return float64(s.replicas) * rows / (float64(s.slo/2) / float64(time.Second))
+	return float64(s.executors()) * rows / (float64(s.slo/2) / float64(time.Second))
 }
+
+// executors are how many batches all replicas together execute at once.
+func (s simulation) executors() int { return s.replicas * max(1, s.concurrency) }
 
 type simResult struct {
 	offered, good int
@@ -89,12 +95,12 @@ func (s simulation) run(t testing.TB) simResult {
 	}
 	var model *scheduler.Model
 	for i := range s.replicas {
-		w := &schedtest.Worker{Clock: clock, Exec: func(rows int) time.Duration {
+		w := &schedtest.Worker{Clock: clock, Concurrency: s.concurrency, Exec: func(rows int) time.Duration {
 			d := float64(s.a) + float64(s.b)*float64(rows)
 			return time.Duration(d * max(0.2, 1+s.noise*rng.NormFloat64()))
 		}}
 		rep, err := sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, scheduler.Spec{Inputs: rowSpec, Outputs: rowSpec}, w,
-			scheduler.ReplicaOptions{Label: fmt.Sprint(i)})
+			scheduler.ReplicaOptions{Label: fmt.Sprint(i), Concurrency: s.concurrency})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -43,17 +43,20 @@ type Stats struct {
 
 // ReplicaStats is one replica at one moment.
 type ReplicaStats struct {
-	Label    string
-	State    string // live, suspect, draining
-	InFlight int    // batches
-	MaxBatch int    // in force
-	Slots    int    // in force
-	Limit    int    // most rows that the strategy would send now
-	Largest  int    // largest batch measured
-	Batches  uint64 // answered
-	Rows     uint64 // in them
-	Overhead time.Duration
-	Profile  []ProfilePoint
+	Label       string
+	State       string // live, suspect, draining
+	InFlight    int    // batches
+	Executing   int    // of them, those that it has begun
+	MaxBatch    int    // in force
+	Concurrency int    // most batches that it executes at once, in force
+	Slots       int    // most batches in flight, in force
+	Serial      bool   // it should get one batch at a time; with more slots than one its answers may be wrong
+	Limit       int    // most rows that the strategy would send now
+	Largest     int    // largest batch measured
+	Batches     uint64 // answered
+	Rows        uint64 // in them
+	Overhead    time.Duration
+	Profile     []ProfilePoint
 }
 
 // A ProfilePoint is the execution time of a batch of Rows.
@@ -93,7 +96,8 @@ func (m *Model) Stats() Stats {
 func (r *Replica) stats(c *core) ReplicaStats {
 	p := r.plan(c, 0, 0)
 	s := ReplicaStats{
-		Label: r.label, State: r.state.String(), InFlight: len(r.inflight), MaxBatch: r.max, Slots: r.slots,
+		Label: r.label, State: r.state.String(), InFlight: len(r.inflight), Executing: r.executing(),
+		MaxBatch: r.max, Concurrency: r.concurrency, Slots: r.slots, Serial: r.options.Serial,
 		Limit: r.strategy.limit(p), Largest: r.profile.largest, Batches: r.batches, Rows: r.rows,
 		Overhead: time.Duration(r.overhead.value(r.profile.typical(1))),
 	}

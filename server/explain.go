@@ -125,6 +125,9 @@ func largest(s scheduler.Stats) (rows int) {
 func throughput(s scheduler.Stats) (out []string) {
 	total := 0.0
 	for _, r := range s.Replicas {
+		if r.Serial && r.Slots > 1 {
+			out = append(out, fmt.Sprintf("Replica %s should get one batch at a time, and slots gives it %d: its answers may be wrong. Set slots to 0.", name(r), r.Slots))
+		}
 		var best scheduler.ProfilePoint
 		for _, p := range r.Profile {
 			if p.Typical > 0 && float64(p.Rows)*float64(best.Typical) >= float64(best.Rows)*float64(p.Typical) {
@@ -134,12 +137,16 @@ func throughput(s scheduler.Stats) (out []string) {
 		if best.Rows == 0 {
 			continue
 		}
-		rate := float64(best.Rows) / best.Typical.Seconds()
+		rate := float64(best.Rows*max(1, r.Concurrency)) / best.Typical.Seconds()
 		if r.State == "live" {
 			total += rate
 		}
-		out = append(out, fmt.Sprintf("Replica %s (%s): a batch of %d rows takes %v, planned with %v; that is %.0f rows/s, the best rate measured.",
-			name(r), r.State, best.Rows, round(best.Typical), round(best.Planned), rate))
+		together := ""
+		if r.Concurrency > 1 {
+			together = fmt.Sprintf(", and it executes %d at once", r.Concurrency)
+		}
+		out = append(out, fmt.Sprintf("Replica %s (%s): a batch of %d rows takes %v, planned with %v%s; that is %.0f rows/s, the best rate measured.",
+			name(r), r.State, best.Rows, round(best.Typical), round(best.Planned), together, rate))
 	}
 	if total > 0 {
 		out = append(out, fmt.Sprintf("Together the live replicas can answer about %.0f rows/s. Beyond that only more replicas, or a faster model, help.", total))

@@ -39,11 +39,11 @@ type Model struct {
 	HealthInterval time.Duration
 	// MaxBatch is the largest batch the model takes. 0 leaves it to the server.
 	MaxBatch int
-	// Slots is how many batches the server may have under way here. 0 leaves it to the server, which uses
-	// two: one computes while the next is received.
-	Slots int
-	// Concurrency is how many Predicts may run at once. 0 means 1.
+	// Concurrency is how many Predicts may run at once, at most 64. The server is told, and sends as many batches. 0 means 1.
 	Concurrency int
+	// Slots is how many batches the server may have under way here. 0 leaves it to the server, which uses
+	// one more than Concurrency: the next one is received while others compute.
+	Slots int
 	// Platform and Instance are shown to operators: free text. Parameters is a free JSON object.
 	Platform, Instance string
 	Parameters         json.RawMessage
@@ -75,7 +75,7 @@ func (m *Model) hello() ([]byte, error) {
 		{m.Name == "", "no name"}, {m.Version == "", "no version"}, {m.Predict == nil, "no Predict"},
 		{len(m.Inputs) == 0, "no inputs"}, {len(m.Outputs) == 0, "no outputs"},
 		{m.MaxBatch < 0, "MaxBatch is negative"}, {m.Slots < 0 || m.Slots > maxSlots, fmt.Sprintf("Slots is not in 0..%d", maxSlots)},
-		{m.Concurrency < 0, "Concurrency is negative"},
+		{m.Concurrency < 0 || m.Concurrency > maxSlots, fmt.Sprintf("Concurrency is not in 0..%d", maxSlots)},
 	} {
 		if f.missing {
 			faults = append(faults, errors.New(f.what))
@@ -87,7 +87,7 @@ func (m *Model) hello() ([]byte, error) {
 	text, err := json.Marshal(wire.HelloMessage{
 		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
 		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
-		MaxBatch: m.MaxBatch, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance,
+		MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("container: model %q: %w", m.Name, err)

@@ -496,7 +496,7 @@ func TestArguments(t *testing.T) {
 	}{
 		{func(m *container.Model) { *m = container.Model{} }, "", "no name\nno version\nno Predict\nno inputs\nno outputs"},
 		{func(m *container.Model) { m.Slots = 100 }, "", "Slots"},
-		{func(m *container.Model) { m.MaxBatch, m.Concurrency = -1, -1 }, "", "MaxBatch is negative\nConcurrency is negative"},
+		{func(m *container.Model) { m.MaxBatch, m.Concurrency = -1, 65 }, "", "MaxBatch is negative\nConcurrency is not in 0..64"},
 		{func(m *container.Model) { m.Parameters = []byte("{") }, "", "container: model \"m\""},
 		{func(m *container.Model) { m.WarmUp = func(context.Context) error { return errors.New("no GPU") } }, "", "warm-up: no GPU"},
 		{func(*container.Model) {}, "udp://x:1", "tcp:// or ipc://"},
@@ -533,7 +533,8 @@ func TestEnvironment(t *testing.T) {
 	})
 }
 
-// TestConcurrency: as many Predicts run at once as the model allows, over all servers.
+// TestConcurrency: as many Predicts run at once as the model allows, over all servers; and one server alone, which is told, has as many
+// running.
 func TestConcurrency(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		var now, most atomic.Int32
@@ -543,10 +544,11 @@ func TestConcurrency(t *testing.T) {
 			now.Add(-1)
 			return b.Inputs, nil
 		})
-		m.Concurrency, m.Slots, m.MaxBatch = 2, 4, 1
+		m.Concurrency, m.MaxBatch = 2, 1
 		stop := serving(m, nil, "10.0.0.1:7000")
 		time.Sleep(time.Second)
 		var wg sync.WaitGroup
+		began := time.Now()
 		for range 12 {
 			wg.Go(func() {
 				out, err := s.ask(&scheduler.Request{Inputs: []tensor.Tensor{row(1, 2)}})
@@ -560,6 +562,9 @@ func TestConcurrency(t *testing.T) {
 		wg.Wait()
 		if most.Load() != 2 {
 			t.Errorf("%d ran at once, expected 2", most.Load())
+		}
+		if took := time.Since(began); took > 6*time.Second+10*time.Millisecond {
+			t.Errorf("12 batches of a second, two at once, took %v", took)
 		}
 		if err := stop(); err != nil {
 			t.Error(err)

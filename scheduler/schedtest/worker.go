@@ -5,6 +5,7 @@ package schedtest
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,8 +14,8 @@ import (
 )
 
 // A Worker is a [scheduler.Worker] that follows a script. The zero value keeps its batches until it is told
-// to answer them, oldest first. With Exec it answers by itself, one batch after the other as a container
-// does, each taking its time.
+// to answer them. With Exec it answers by itself as a container does, Concurrency batches at once, each
+// taking its time.
 //
 // Its methods may be called from any goroutine; the exported fields are set before it is used.
 type Worker struct {
@@ -23,13 +24,20 @@ type Worker struct {
 	Model Model                        // what it answers; nil: Echo
 	Seen  func(b *scheduler.Batch)     // called in Send with each batch, before anything else
 
+	Concurrency int // with Exec; 0 means 1
+
 	mu      sync.Mutex
-	pending []*scheduler.Batch
+	pending []*held
 	broken  error
 	paused  bool
-	running bool
 	sent    int
 	rows    int
+}
+
+// held is a batch that is not answered.
+type held struct {
+	*scheduler.Batch
+	running bool
 }
 
 // A Model computes the outputs of a batch. The references of the outputs pass to the caller. It must not call the
@@ -47,7 +55,7 @@ func (w *Worker) Send(b *scheduler.Batch) error {
 	if w.Seen != nil {
 		w.Seen(b)
 	}
-	w.pending = append(w.pending, b)
+	w.pending = append(w.pending, &held{Batch: b})
 	w.sent++
 	w.rows += b.Rows
 	w.startLocked()
@@ -55,27 +63,33 @@ func (w *Worker) Send(b *scheduler.Batch) error {
 }
 
 func (w *Worker) startLocked() {
-	if w.Exec == nil || w.running || w.paused || len(w.pending) == 0 {
+	if w.Exec == nil || w.paused {
 		return
 	}
-	w.running = true
-	d := w.Exec(w.pending[0].Rows)
-	if w.Clock != nil {
-		w.Clock.AfterFunc(d, w.finish)
-	} else {
-		time.AfterFunc(d, w.finish)
+	for _, h := range w.pending[:min(max(1, w.Concurrency), len(w.pending))] {
+		if h.running {
+			continue
+		}
+		h.running = true
+		d, finish := w.Exec(h.Rows), func() { w.finish(h) }
+		if w.Clock != nil {
+			w.Clock.AfterFunc(d, finish)
+		} else {
+			time.AfterFunc(d, finish)
+		}
 	}
 }
 
-// finish answers the batch that was executing.
-func (w *Worker) finish() {
+// finish answers a batch that was executing.
+func (w *Worker) finish(h *held) {
 	w.mu.Lock()
-	w.running = false
-	if w.paused || len(w.pending) == 0 {
+	h.running = false
+	i := slices.Index(w.pending, h)
+	if w.paused || i < 0 {
 		w.mu.Unlock()
 		return
 	}
-	answer := w.computeLocked()
+	answer := w.computeLocked(i)
 	w.mu.Unlock()
 	answer()
 	w.mu.Lock()
@@ -83,18 +97,16 @@ func (w *Worker) finish() {
 	w.mu.Unlock()
 }
 
-func (w *Worker) popLocked() *scheduler.Batch {
-	b := w.pending[0]
-	n := copy(w.pending, w.pending[1:])
-	w.pending[n] = nil
-	w.pending = w.pending[:n]
+func (w *Worker) takeLocked(i int) *scheduler.Batch {
+	b := w.pending[i].Batch
+	w.pending = slices.Delete(w.pending, i, i+1)
 	return b
 }
 
-// computeLocked has the model compute the oldest batch, and returns what answers it. It computes under the lock so
+// computeLocked has the model compute a batch, and returns what answers it. It computes under the lock so
 // that nobody removes the replica meanwhile: not Send by its error, and not whoever has called Drop.
-func (w *Worker) computeLocked() (answer func()) {
-	b := w.popLocked()
+func (w *Worker) computeLocked(i int) (answer func()) {
+	b := w.takeLocked(i)
 	model := w.Model
 	if model == nil {
 		model = Echo
@@ -110,13 +122,16 @@ func (w *Worker) computeLocked() (answer func()) {
 var ErrNothingPending = errors.New("schedtest: the worker has no batch")
 
 // Answer answers the oldest batch by the model.
-func (w *Worker) Answer() error {
+func (w *Worker) Answer() error { return w.AnswerAt(0) }
+
+// AnswerAt answers a batch by the model, the oldest of which is 0.
+func (w *Worker) AnswerAt(i int) error {
 	w.mu.Lock()
-	if len(w.pending) == 0 {
+	if i >= len(w.pending) {
 		w.mu.Unlock()
 		return ErrNothingPending
 	}
-	answer := w.computeLocked()
+	answer := w.computeLocked(i)
 	w.mu.Unlock()
 	answer()
 	return nil
@@ -129,7 +144,7 @@ func (w *Worker) Fail(err error) error {
 		w.mu.Unlock()
 		return ErrNothingPending
 	}
-	b := w.popLocked()
+	b := w.takeLocked(0)
 	w.mu.Unlock()
 	b.Fail(err)
 	return nil
@@ -149,7 +164,7 @@ func (w *Worker) Pause() {
 	w.paused = true
 }
 
-// Resume lets it go on: the batch that was executing begins anew.
+// Resume lets it go on: the batches that were executing begin anew.
 func (w *Worker) Resume() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

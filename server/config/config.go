@@ -134,7 +134,7 @@ type Policy struct {
 	ExecutionTimeout time.Duration `toml:"execution_timeout"` // a batch not answered after this makes its replica suspect
 	Retry            bool          `toml:"retry"`             // batches of a lost replica run once more elsewhere; false for models that are not idempotent
 	Shed             bool          `toml:"shed"`              // refuse rows that cannot make their deadline; false: the published form of aimd and static
-	Slots            int           `toml:"slots"`             // batches out at one replica
+	Slots            int           `toml:"slots"`             // batches out at one replica; 0: what it executes at once and one more
 	Pad              bool          `toml:"pad"`               // static: fill every batch to max_batch by repeating its last row
 	Cast             bool          `toml:"cast"`              // accept other dtypes when no value changes
 }
@@ -232,7 +232,6 @@ func Default() Config {
 			ExecutionTimeout: 30 * time.Second,
 			Retry:            true,
 			Shed:             true,
-			Slots:            2,
 		},
 		Models: map[string]Model{},
 	}

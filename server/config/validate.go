@@ -281,7 +281,7 @@ func (c Config) validatePolicy(fs *faults, table string, p Policy) {
 	fs.size(key("queue_bytes"), p.QueueBytes, 1, maxBytes)
 	fs.duration(key("deadline"), p.Deadline, time.Millisecond, maxWait)
 	fs.duration(key("execution_timeout"), p.ExecutionTimeout, time.Millisecond, maxWait)
-	fs.between(key("slots"), p.Slots, 1, 64)
+	fs.between(key("slots"), p.Slots, 0, 64)
 
 	if p.MaxBatch > p.QueueRows {
 		fs.add(key("max_batch"), "%d is above queue_rows, %d: so many rows never wait together", p.MaxBatch, p.QueueRows)

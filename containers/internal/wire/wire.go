@@ -32,16 +32,17 @@ const IDSize = 8
 
 // HelloMessage registers a container.
 type HelloMessage struct {
-	Protocol   int             `json:"protocol"`
-	Model      string          `json:"model"`
-	Version    string          `json:"version"`
-	Platform   string          `json:"platform,omitempty"`
-	Inputs     TensorMessages  `json:"inputs"`
-	Outputs    TensorMessages  `json:"outputs"`
-	MaxBatch   int             `json:"max_batch,omitempty"`
-	Slots      int             `json:"slots,omitempty"`
-	Parameters json.RawMessage `json:"parameters,omitempty"`
-	Instance   string          `json:"instance,omitempty"`
+	Protocol    int             `json:"protocol"`
+	Model       string          `json:"model"`
+	Version     string          `json:"version"`
+	Platform    string          `json:"platform,omitempty"`
+	Inputs      TensorMessages  `json:"inputs"`
+	Outputs     TensorMessages  `json:"outputs"`
+	MaxBatch    int             `json:"max_batch,omitempty"`
+	Concurrency int             `json:"concurrency,omitempty"`
+	Slots       int             `json:"slots,omitempty"`
+	Parameters  json.RawMessage `json:"parameters,omitempty"`
+	Instance    string          `json:"instance,omitempty"`
 }
 
 // TensorMessage is a declared input or output.

@@ -58,6 +58,7 @@ def test_hello_says_all_that_was_declared() -> None:
             ],
             "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 2]}],
             "max_batch": 64,
+            "concurrency": 2,
             "slots": 3,
             "parameters": {"k": [1]},
             "instance": "here",
@@ -65,9 +66,11 @@ def test_hello_says_all_that_was_declared() -> None:
         assert container.wait_ready(20)
 
 
-def test_a_large_concurrency_asks_for_as_many_slots_as_there_are() -> None:
-    with Fake() as fake, Container(echo(concurrency=100), servers=fake.endpoint):
-        assert fake.hello()[1]["slots"] == 64
+@pytest.mark.parametrize(("concurrency", "declared", "slots"), [(1, 1, None), (4, 4, 5), (100, 64, 64)])
+def test_concurrency_is_declared(concurrency: int, declared: int, slots: int | None) -> None:
+    with Fake() as fake, Container(echo(concurrency=concurrency), servers=fake.endpoint):
+        hello = fake.hello()[1]
+        assert (hello["concurrency"], hello.get("slots")) == (declared, slots)
 
 
 def test_batches_of_several_requests() -> None:

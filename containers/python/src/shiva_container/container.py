@@ -38,10 +38,13 @@ def hello(model: Model[..., Any], instance: str) -> bytes:
         "platform": model.platform,
         "inputs": [tensor.json() for tensor in model.inputs],
         "outputs": [tensor.json() for tensor in model.outputs],
-        # One more than can run: the next batch is here, received and queued, when one ends.
-        "slots": min(model.concurrency + 1, wire.MAX_SLOTS),
+        "concurrency": min(model.concurrency, wire.MAX_SLOTS),
         "instance": instance,
     }
+    if model.concurrency > 1:
+        # One more than can run: the next batch is here, received and queued, when one ends. A server that knows of
+        # concurrency does as much by itself, older ones would send two.
+        head["slots"] = min(model.concurrency + 1, wire.MAX_SLOTS)
     if model.max_batch:
         head["max_batch"] = model.max_batch
     if model.parameters:

@@ -14,7 +14,7 @@ from .tensors import Buffer
 
 PROTOCOL = 4
 MAX_SLOTS = 64
-"""The most batches that a session may have out at once; a server refuses a hello that asks for more."""
+"""The most batches that a session may have out, or execute, at once; a server refuses a hello that asks for more."""
 
 HELLO = b"hello"
 WELCOME = b"welcome"
