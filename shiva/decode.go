@@ -279,7 +279,6 @@ func (d *Decoder) header(b []byte) *DecodeError {
 	d.lost = false
 	d.head = h
 	d.index = 0
-	d.total = headerBytes + int64(h.metadataBytes) + int64(h.namespaceBytes)
 	d.nextPart()
 	return nil
 }
@@ -287,13 +286,14 @@ func (d *Decoder) header(b []byte) *DecodeError {
 // checkHeader holds a header against the limits.
 func (d *Decoder) checkHeader(h header) *DecodeError {
 	l := &d.cfg.Limits
-	switch total := headerBytes + int64(h.metadataBytes) + int64(h.namespaceBytes); {
+	d.total = headerBytes + int64(h.metadataBytes) + int64(h.namespaceBytes)
+	switch {
 	case int(h.metadataBytes) > l.MetadataBytes:
 		return tooLarge("metadata size", 4, int64(l.MetadataBytes), int64(h.metadataBytes))
 	case int(h.tensors) > l.Tensors:
 		return tooLarge("number of tensors", 8, int64(l.Tensors), int64(h.tensors))
-	case total > l.MessageBytes:
-		return tooLarge("message size", 0, l.MessageBytes, total)
+	case d.total > l.MessageBytes:
+		return tooLarge("message size", 0, l.MessageBytes, d.total)
 	}
 	return nil
 }
@@ -410,7 +410,8 @@ func (d *Decoder) beginTensor() *DecodeError {
 	}
 	if limit := d.cfg.Limits.MessageBytes; int64(size) > limit-d.total {
 		e := d.tensorFault(KindTooLarge, "size", 0)
-		e.Limit, e.Got = limit, d.total+min(int64(size), math.MaxInt64-d.total)
+		d.total += min(int64(size), math.MaxInt64-d.total)
+		e.Limit, e.Got = limit, d.total
 		e.Detail = fmt.Sprintf("the limit for a message is %d bytes, with this tensor's %d it has %d", limit, size, e.Got)
 		return e
 	}
@@ -533,6 +534,9 @@ func (d *Decoder) fail(e *DecodeError) *DecodeError {
 		d.lost, d.skipped = true, 0
 		e.keep = true
 	default:
+		if e.Kind == KindTooLarge {
+			e.Rest = max(d.total-d.pos, 0)
+		}
 		d.drop()
 		d.failed = e
 	}

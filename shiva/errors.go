@@ -35,6 +35,7 @@ type DecodeError struct {
 	Offset int64  // where it is, in bytes from the beginning of the message
 	Limit  int64  // what was expected, or the limit that was passed; in the unit of the field
 	Got    int64  // what came
+	Rest   int64  // for KindTooLarge, bytes of the message that it had announced and that had not come, at the least
 	Detail string // the same in words
 	Err    error  // the pool's refusal, for KindOverBudget
 

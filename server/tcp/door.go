@@ -140,6 +140,9 @@ func (d *Door) Shutdown(ctx context.Context) error {
 	defer d.mu.Unlock()
 	for _, l := range d.loops {
 		l.turns.Lock() // a worker may still be in the last one
+		for i := len(l.sessions) - 1; i >= 0; i-- {
+			l.sessions[i].close() // which gnet does not know any more
+		}
 		l.spares.Release()
 		l.turns.Unlock()
 	}
@@ -244,15 +247,19 @@ func (d *Door) OnOpen(c gnet.Conn) (out []byte, action gnet.Action) {
 	return nil, gnet.None
 }
 
-// OnClose ends the session.
-func (d *Door) OnClose(c gnet.Conn, _ error) gnet.Action {
-	d.connections.Add(-1)
-	if s, ok := c.Context().(*session); ok {
-		s.loop.turns.Lock() // first: a turn elsewhere may be about to wait for the socket
-		defer s.loop.turns.Unlock()
+// OnClose ends the session, or leaves it to a socket of its own.
+func (d *Door) OnClose(c gnet.Conn, err error) gnet.Action {
+	s, ok := c.Context().(*session)
+	if !ok {
+		d.connections.Add(-1)
+		return gnet.None
+	}
+	s.loop.begin() // first: a turn elsewhere may be about to wait for the socket
+	defer s.loop.end()
+	s.hangUp(err)
+	if s.gone {
 		d.waiter.forget(s)
-		defer s.rescue()
-		s.closed()
+		d.connections.Add(-1)
 	}
 	return gnet.None
 }
@@ -336,11 +343,13 @@ type socketOf struct {
 	awaited bool // the waiter knows the descriptor
 }
 
-func (k *socketOf) Write(vecs [][]byte) (n int, err error) {
+func (k *socketOf) Write(vecs [][]byte) (int, error) { return write(k.c.Fd(), vecs) }
+
+func write(fd int, vecs [][]byte) (n int, err error) {
 	if len(vecs) == 1 {
-		n, err = unix.Write(k.c.Fd(), vecs[0])
+		n, err = unix.Write(fd, vecs[0])
 	} else {
-		n, err = unix.Writev(k.c.Fd(), vecs)
+		n, err = unix.Writev(fd, vecs)
 	}
 	if err == unix.EAGAIN || err == unix.EINTR {
 		return 0, nil
@@ -354,8 +363,10 @@ func (k *socketOf) AwaitRoom() error {
 	return k.door.waiter.wait(k.c.Fd(), k.session, again)
 }
 
-func (k *socketOf) Held() int {
-	n, err := unix.IoctlGetInt(k.c.Fd(), unix.SIOCOUTQ)
+func (k *socketOf) Held() int { return held(k.c.Fd()) }
+
+func held(fd int) int {
+	n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
 	if err != nil {
 		return 0
 	}
@@ -368,6 +379,11 @@ func (k *socketOf) ReadInto(p []byte) int {
 		return 0 // gnet's next read sees the same end or fault and closes the connection
 	}
 	return n
+}
+
+// Acknowledge is a request to the kernel for this moment; it goes back to delaying by itself.
+func (k *socketOf) Acknowledge() {
+	_ = unix.SetsockoptInt(k.c.Fd(), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1)
 }
 
 func (k *socketOf) CloseWrite() { _ = unix.Shutdown(k.c.Fd(), unix.SHUT_WR) }

@@ -30,6 +30,7 @@ type rig struct {
 	pool    *tensor.Pool
 	metrics *metrics.Metrics
 	log     *bytes.Buffer
+	closed  bool
 }
 
 func newRig(t *testing.T, change func(*Config)) *rig {
@@ -64,17 +65,30 @@ func newRig(t *testing.T, change func(*Config)) *rig {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		r.gate.Drain()
-		_ = r.sched.Drain(ctx)
-		r.sched.Close()
-		if err := r.door.Shutdown(ctx); err != nil {
-			t.Errorf("shutdown: %v", err)
+		if r.closed {
+			return
 		}
-		if n := r.pool.InUse(); n != 0 {
-			t.Errorf("%d bytes of the pool are still out", n)
+		if err := r.close(ctx); err != nil {
+			t.Errorf("shutdown: %v", err)
 		}
 	})
 	return r
+}
+
+// close ends everything, with nothing left behind.
+func (r *rig) close(ctx context.Context) error {
+	r.closed = true
+	r.gate.Drain()
+	_ = r.sched.Drain(ctx)
+	r.sched.Close()
+	err := r.door.Shutdown(ctx)
+	if n := r.pool.InUse(); n != 0 {
+		r.t.Errorf("%d bytes of the pool are still out", n)
+	}
+	if n := r.door.connections.Load(); n != 0 {
+		r.t.Errorf("%d connections are left", n)
+	}
+	return err
 }
 
 type lockedWriter struct {
@@ -506,12 +520,16 @@ func TestPanicInAWorkerIsAnAnswer(t *testing.T) {
 	values(t, c.next())
 }
 
-func TestHalfMessageIsClosedAfterItsTime(t *testing.T) {
+// A message that does not come to its end is answered, and then the connection is closed.
+func TestHalfMessageIsAnsweredAfterItsTime(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.MessageTimeout = 200 * time.Millisecond })
 	r.model("m", floats("x"), r.echo)
 	c, other := r.dial(), r.dial()
 	b, _ := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
 	c.bytes(b[:20])
+	if e := c.fault("DeadlineExceeded"); !strings.Contains(e.Message, "20 bytes") || !strings.Contains(e.Message, "tcp.message_timeout = 200ms") {
+		t.Errorf("%+v", e)
+	}
 	if m := c.next(); m != nil {
 		t.Errorf("expected the end, got %s", describeMessage(m))
 	}

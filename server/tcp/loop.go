@@ -47,6 +47,7 @@ type loop struct {
 	mu       sync.Mutex
 	done     []*call
 	writable []*session
+	lost     []*session
 	awake    bool // the loop is in a turn, or has been told to take one
 }
 
@@ -68,10 +69,14 @@ func (l *loop) post(c *call) {
 	}
 }
 
-// postWritable brings a session whose socket takes bytes again.
-func (l *loop) postWritable(s *session) {
+// postWritable brings a session whose socket takes bytes again, or never will.
+func (l *loop) postWritable(s *session, lost bool) {
 	l.mu.Lock()
-	l.writable = append(l.writable, s)
+	if lost {
+		l.lost = append(l.lost, s)
+	} else {
+		l.writable = append(l.writable, s)
+	}
 	idle := !l.awake
 	l.awake = true
 	l.mu.Unlock()
@@ -158,14 +163,17 @@ func (l *loop) submit() {
 // next completion wakes the loop.
 func (l *loop) collect() bool {
 	l.mu.Lock()
-	done, writable := l.done, l.writable
-	if len(done) == 0 && len(writable) == 0 {
+	done, writable, lost := l.done, l.writable, l.lost
+	if len(done) == 0 && len(writable) == 0 && len(lost) == 0 {
 		l.awake = len(l.ready) > 0
 		l.mu.Unlock()
 		return len(l.ready) > 0
 	}
-	l.done, l.writable = l.spare, nil // sockets that were full are few
+	l.done, l.writable, l.lost = l.spare, nil, nil // sockets that were full are few
 	l.mu.Unlock()
+	for _, s := range lost {
+		s.close()
+	}
 	for _, s := range writable {
 		s.queue()
 	}

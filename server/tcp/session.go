@@ -22,6 +22,11 @@ type socket interface {
 	Held() int
 	// ReadInto fills p with what has arrived, without blocking: 0 when nothing has.
 	ReadInto(p []byte) int
+	// Acknowledge has the peer told at once what has arrived, instead of with the next answer.
+	Acknowledge()
+	// Detach gives the socket that the session goes on with when the peer has ended its direction. The one it is
+	// called on is then of no more use.
+	Detach() (socket, error)
 	// CloseWrite ends our direction; Close ends both and leads to session.closed, now or later.
 	CloseWrite()
 	Close()
@@ -50,13 +55,18 @@ type session struct {
 	progress time.Time // when it last took some, or the peer did of what it holds, or there was nothing to take
 	held     int       // bytes it held when it was last looked at
 
-	why      metrics.Closed // why the session ends; by its client unless somebody says otherwise
-	queued   bool           // in loop.ready
-	gone     bool           // the socket is closed; completions are only freed
-	ending   bool           // we have closed the socket, and it has not said so yet
-	deaf     bool           // input is discarded; the session ends when its answers have left
-	shut     time.Time      // when our direction was ended; zero: it is not
-	lingered int            // bytes discarded since
+	why    metrics.Closed // why the session ends; by its client unless somebody says otherwise
+	queued bool           // in loop.ready
+	gone   bool           // the socket is closed; completions are only freed
+	ending bool           // we have closed the socket, and it has not said so yet
+
+	deaf      bool      // input is discarded; the session ends when its answers have left
+	discarded int64     // bytes of it
+	rest      int64     // bytes that the refused message had announced and that had not come
+	shut      time.Time // when our direction was ended; zero: it is not
+	hurried   bool      // it is not read on for long after that
+	hungUp    time.Time // when the peer ended its own and answers were due; zero: it has not
+	probed    bool      // the first byte of the next answer has been sent ahead
 }
 
 // traffic takes bytes from the socket. p is valid during the call only.
@@ -67,7 +77,7 @@ func (s *session) traffic(p []byte) {
 		return
 	}
 	if s.deaf {
-		s.discard(len(p))
+		s.discarded += int64(len(p))
 		return
 	}
 	d := s.decoder
@@ -88,19 +98,34 @@ func (s *session) traffic(p []byte) {
 	}
 	switch {
 	case s.deaf:
-		s.decoder = nil
-		d.Reset()
-		l.giveDecoder(d)
+		s.discarded += int64(len(p))
+		s.decoder = d
+		s.dropHalf()
 	case d.Buffered():
 		s.decoder = d
 		if !d.InMessage() { // it looks for a header, and nobody may be sending one
 			s.begun, s.arrived = time.Time{}, 0
-		} else if s.begun.IsZero() {
+			break
+		}
+		if s.begun.IsZero() {
 			s.begun = l.now
 		}
+		// A client that writes a message in pieces may hold back the next one until this one is acknowledged
+		// (Nagle's algorithm), and the kernel would wait 40 ms for an answer to acknowledge it with.
+		s.socket.Acknowledge()
 	default:
 		s.decoder = nil
 		l.giveDecoder(d)
+	}
+}
+
+// dropHalf gives up a message that is half received.
+func (s *session) dropHalf() {
+	s.begun, s.arrived = time.Time{}, 0
+	if d := s.decoder; d != nil {
+		d.Reset()
+		s.loop.giveDecoder(d)
+		s.decoder = nil
 	}
 }
 
@@ -227,6 +252,7 @@ func (s *session) fault(c *call, err error) error {
 		c.question.id = []byte(d.ID)
 	}
 	if !d.Keep() {
+		s.rest = d.Rest
 		s.leaveFor(metrics.ClosedProtocol)
 	}
 	switch d.Kind {
@@ -296,6 +322,10 @@ func (s *session) encode() {
 	}
 	u.last.next = nil
 	u.vecs = l.vecs
+	if s.probed {
+		s.probed = false
+		u.vecs[0] = u.vecs[0][1:]
+	}
 	s.progress = l.now
 	for _, v := range u.vecs {
 		u.bytes += len(v)
@@ -346,46 +376,6 @@ func (s *session) stalled(now time.Time, d time.Duration) bool {
 // behind unanswered ones.
 const floodFactor = 16
 
-// leaveFor stops reading: the session ends when the answers to what it asked so far have left.
-func (s *session) leaveFor(why metrics.Closed) {
-	if !s.deaf {
-		s.deaf, s.why = true, why
-	}
-}
-
-// goodbye ends the session because the server goes. A question whose end has not come is answered as well.
-func (s *session) goodbye() {
-	if !s.deaf && s.decoder != nil && s.decoder.InMessage() {
-		c := s.line(nil)
-		c.err = fmt.Errorf("%w: this server is shutting down, and %d bytes of the message had come; send it to another one or again later", scheduler.ErrDraining, s.arrived)
-		s.finish(c)
-	}
-	s.leaveFor(metrics.ClosedDraining)
-	s.leave()
-}
-
-// leave ends the session in three steps: the answers leave; our direction is ended, so that the client
-// reads them and then the end; its input is discarded for a while, since unread input at close makes the
-// kernel reset the connection and the client lose the answers.
-func (s *session) leave() {
-	if s.head != nil || !s.shut.IsZero() || s.unsent.first != nil {
-		return
-	}
-	s.shut = s.loop.now
-	s.socket.CloseWrite()
-}
-
-// discard counts input that nobody reads any more.
-func (s *session) discard(n int) {
-	const most = 1 << 20
-	if s.shut.IsZero() {
-		return
-	}
-	if s.lingered += n; s.lingered > most {
-		s.close()
-	}
-}
-
 // watched tells whether one of the session's clocks runs. Most sessions of a server with many are idle, and
 // are looked at five times a second.
 func (s *session) watched() bool {
@@ -395,7 +385,6 @@ func (s *session) watched() bool {
 // tick looks at the session's clocks.
 func (s *session) tick() {
 	defer s.rescue()
-	const linger = time.Second
 	cfg, now := &s.loop.door.cfg, s.loop.now
 	if s.unsent.first != nil && !s.ending {
 		// A socket has room when a third of it is free, which is megabytes: a slow peer has read for long by then.
@@ -408,57 +397,23 @@ func (s *session) tick() {
 	switch {
 	case s.ending:
 	case !s.shut.IsZero():
-		if now.Sub(s.shut) >= linger {
+		if !s.lingers() {
 			s.close()
 		}
 	case s.stalled(now, cfg.OutboundStall):
 		s.end(metrics.ClosedStalled, "it does not read its answers", "unread", s.unread(), "for", now.Sub(s.progress))
 	case s.deaf:
+		s.probe()
 		s.leave()
-	case cfg.MessageTimeout > 0 && !s.begun.IsZero() && now.Sub(s.begun) >= cfg.MessageTimeout+time.Duration(s.arrived)*time.Second/slowest:
-		s.end(metrics.ClosedMessageTimeout, "its message does not arrive", "bytes", s.arrived, "for", now.Sub(s.begun), "limit", cfg.MessageTimeout)
+	case cfg.MessageTimeout > 0 && !s.begun.IsZero() && now.Sub(s.begun) >= arrival(cfg.MessageTimeout, s.arrived):
+		s.expire()
 	case cfg.IdleTimeout > 0 && s.waiting == 0 && s.begun.IsZero() && now.Sub(s.lastInput) >= cfg.IdleTimeout:
 		s.end(metrics.ClosedIdle, "it is idle", "for", now.Sub(s.lastInput), "limit", cfg.IdleTimeout)
 	}
 }
 
-// slowest is the rate in bytes per second that gives a message more time than MessageTimeout.
-const slowest = 16 << 10
-
-// end closes the session for a reason that is not the client's wish.
-func (s *session) end(why metrics.Closed, text string, args ...any) {
-	s.why = why
-	s.loop.door.log.Info("closing a connection: "+text, append([]any{"peer", s.socket.Peer()}, args...)...)
-	s.close()
-}
-
-// close closes the socket, once.
-func (s *session) close() {
-	if !s.ending {
-		s.ending = true
-		s.socket.Close()
-	}
-}
-
-// closed is the socket's last word. Queued requests leave the scheduler with their client.
-func (s *session) closed() {
-	s.gone = true
-	s.loop.door.cfg.Metrics.Closed(s.why)
-	if s.decoder != nil {
-		s.decoder.Reset()
-		s.loop.giveDecoder(s.decoder)
-		s.decoder = nil
-	}
-	for c := s.head; c != nil; {
-		next := c.next
-		if c.inFlight {
-			s.loop.door.gate.Cancel(&c.Call)
-		} else {
-			s.loop.freeCall(c)
-		}
-		c = next
-	}
-	s.head, s.tail = nil, nil
-	s.unsent.release(s)
-	s.loop.remove(s)
+// arrival is how long bytes may take to arrive: at first, and a second more for each 16 KiB of them.
+func arrival(first time.Duration, bytes int64) time.Duration {
+	const slowest = 16 << 10
+	return first + time.Duration(bytes/slowest)*time.Second
 }

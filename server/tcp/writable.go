@@ -17,7 +17,13 @@ type waiter struct {
 	ended       sync.WaitGroup
 
 	mu       sync.Mutex
-	sessions map[uint64]*session // that wait, by id
+	sessions map[uint64]waiting // by the session's id
+}
+
+// A waiting session is told once, or, when nobody else watches its socket, until it is forgotten.
+type waiting struct {
+	session *session
+	alone   bool
 }
 
 func newWaiter() (*waiter, error) {
@@ -33,22 +39,32 @@ func newWaiter() (*waiter, error) {
 		unix.Close(epoll)
 		return nil, fmt.Errorf("tcp: epoll: %w", err)
 	}
-	w := &waiter{epoll: epoll, stop: stop, sessions: make(map[uint64]*session)}
+	w := &waiter{epoll: epoll, stop: stop, sessions: make(map[uint64]waiting)}
 	w.ended.Go(w.run) // until end, which waits for it
 	return w, nil
 }
 
 // wait has the session's loop told, once, when fd takes bytes again. again says that it did so before.
 func (w *waiter) wait(fd int, s *session, again bool) error {
-	w.mu.Lock()
-	w.sessions[s.id] = s
-	w.mu.Unlock()
 	op := unix.EPOLL_CTL_ADD
 	if again {
 		op = unix.EPOLL_CTL_MOD
 	}
+	return w.add(op, fd, unix.EPOLLOUT|unix.EPOLLONESHOT, waiting{s, false})
+}
+
+// watch has the session's loop told whenever fd takes bytes again, and when its peer is gone.
+func (w *waiter) watch(fd int, s *session) error {
+	return w.add(unix.EPOLL_CTL_ADD, fd, unix.EPOLLOUT|unix.EPOLLET, waiting{s, true})
+}
+
+func (w *waiter) add(op, fd int, events uint32, entry waiting) error {
+	s := entry.session
+	w.mu.Lock()
+	w.sessions[s.id] = entry
+	w.mu.Unlock()
 	// An event's 64 bits of data are the session's id: descriptors are used again, ids are not.
-	e := unix.EpollEvent{Events: unix.EPOLLOUT | unix.EPOLLONESHOT, Fd: int32(s.id), Pad: int32(s.id >> 32)}
+	e := unix.EpollEvent{Events: events, Fd: int32(s.id), Pad: int32(s.id >> 32)}
 	if err := unix.EpollCtl(w.epoll, op, fd, &e); err != nil {
 		w.forget(s)
 		return fmt.Errorf("tcp: epoll: %w", err)
@@ -56,7 +72,10 @@ func (w *waiter) wait(fd int, s *session, again bool) error {
 	return nil
 }
 
-// forget ends the waiting of a session that is closed; closing its descriptor has taken it out of the set.
+// drop ends the watching of a descriptor that is closed while its socket is not.
+func (w *waiter) drop(fd int) { _ = unix.EpollCtl(w.epoll, unix.EPOLL_CTL_DEL, fd, nil) }
+
+// forget ends the waiting of a session that is closed; closing its socket takes it out of the set.
 func (w *waiter) forget(s *session) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -76,11 +95,13 @@ func (w *waiter) run() {
 				return // told to stop
 			}
 			w.mu.Lock()
-			s := w.sessions[id]
-			delete(w.sessions, id)
+			entry := w.sessions[id]
+			if !entry.alone {
+				delete(w.sessions, id)
+			}
 			w.mu.Unlock()
-			if s != nil {
-				s.loop.postWritable(s)
+			if s := entry.session; s != nil {
+				s.loop.postWritable(s, entry.alone && e.Events&(unix.EPOLLERR|unix.EPOLLHUP) != 0)
 			}
 		}
 	}

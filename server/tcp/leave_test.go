@@ -1,0 +1,319 @@
+package tcp
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// endDirection is what nc does at the end of its input.
+func (w *wire) endDirection() {
+	w.t.Helper()
+	if err := w.Conn.(*net.TCPConn).CloseWrite(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// A client that ends its direction and waits gets what it is due, in order, and then the end; also when an answer comes
+// late enough to have been probed for, and when the client is not the only one that waits.
+func TestHalfClosedClientGetsItsAnswers(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.MessageTimeout = time.Minute })
+	held := make(chan *scheduler.Batch, 10)
+	r.model("slow", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
+	r.model("quick", floats("x"), r.echo)
+	c := r.dial()
+	c.send(message("slow", `{"id":0}`, 0, 0, 0, 0))
+	c.send(message("quick", `{"id":1}`, 1, 0, 0, 0))
+	c.send(message("nobody", `{"id":2}`, 2, 0, 0, 0))
+	c.endDirection()
+	time.Sleep(500 * time.Millisecond) // two ticks and more
+	b := <-held
+	if b.Rows != 1 {
+		t.Fatalf("%d rows", b.Rows)
+	}
+	if err := r.echo(b); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		if got := values(t, c.next()); got[0] != float32(i) {
+			t.Errorf("answer %d: %v", i, got)
+		}
+	}
+	c.fault("NotFound")
+	if m := c.next(); m != nil {
+		t.Errorf("expected the end, got %s", describeMessage(m))
+	}
+	waitFor(t, "the connection to be closed", func() bool { return r.door.connections.Load() == 0 })
+	if n := r.watched(); n != 0 {
+		t.Errorf("%d sockets are still watched", n)
+	}
+}
+
+// watched is how many sockets the waiter knows.
+func (r *rig) watched() int {
+	r.door.waiter.mu.Lock()
+	defer r.door.waiter.mu.Unlock()
+	return len(r.door.waiter.sessions)
+}
+
+// Answers larger than the socket takes reach a half-closed client that reads slowly.
+func TestHalfClosedClientReadsMuch(t *testing.T) {
+	r := newRig(t, nil)
+	wide := floats("x")
+	const size = 4 << 20
+	wide.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, size}}}
+	r.model("wide", wide, func(b *scheduler.Batch) error {
+		buf, err := r.pool.Get(b.Rows * size)
+		if err != nil {
+			return err
+		}
+		b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, size}, Data: buf.Bytes(), Buf: buf}}, nil)
+		return nil
+	})
+	c := r.dial()
+	const n = 8
+	for range n {
+		c.send(message("wide", "", 1, 2, 3, 4))
+	}
+	c.endDirection()
+	time.Sleep(200 * time.Millisecond) // sockets are full
+	for i := range n {
+		m := c.next()
+		if m == nil || len(m.Tensors) != 1 || len(m.Tensors[0].Data) != size {
+			t.Fatalf("answer %d: %s", i, describeMessage(m))
+		}
+		m.Release()
+	}
+	if m := c.next(); m != nil {
+		t.Errorf("expected the end, got %s", describeMessage(m))
+	}
+}
+
+// Of a message that its client has not finished when it ends its direction, the client is told so.
+func TestHalfClosedInsideAMessage(t *testing.T) {
+	r := newRig(t, nil)
+	r.model("m", floats("x"), r.echo)
+	c := r.dial()
+	b, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.bytes(append(bytes.Clone(b), b[:20]...))
+	c.endDirection()
+	values(t, c.next())
+	c.fault("Protocol")
+	if m := c.next(); m != nil {
+		t.Errorf("expected the end, got %s", describeMessage(m))
+	}
+}
+
+// A half-closed client gets its answers while the server ends.
+func TestHalfClosedAtShutdown(t *testing.T) {
+	r := newRig(t, nil)
+	held := make(chan *scheduler.Batch, 1)
+	r.model("m", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
+	c := r.dial()
+	c.send(message("m", "", 1, 2, 3, 4))
+	c.endDirection()
+	waitFor(t, "the end to be seen", func() bool { return r.watched() == 1 })
+	b := <-held
+	time.AfterFunc(300*time.Millisecond, func() { _ = r.echo(b) }) // meanwhile
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := r.close(ctx); err != nil {
+		t.Error(err)
+	}
+	values(t, c.next())
+	if m := c.next(); m != nil {
+		t.Errorf("expected the end, got %s", describeMessage(m))
+	}
+}
+
+// A half-closed client that reads nothing is cut off when the server's time is up.
+func TestHalfClosedAtTheEnd(t *testing.T) {
+	r := newRig(t, nil)
+	wide := floats("x")
+	const size = 64 << 20
+	wide.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, size}}}
+	r.model("wide", wide, func(b *scheduler.Batch) error {
+		b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, size}, Data: make([]byte, size)}}, nil)
+		return nil
+	})
+	c := r.dial()
+	c.send(message("wide", "", 1, 2, 3, 4))
+	c.endDirection()
+	waitFor(t, "the end to be seen", func() bool { return r.watched() == 1 })
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := r.close(ended); err == nil {
+		t.Error("no word of the connection that was cut")
+	}
+}
+
+// Whoever sends to the end before it reads learns why it was refused, however much it had to send.
+func TestRefusalReachesWhoSendsOn(t *testing.T) {
+	const limit = 1 << 20
+	large := append(append(header(0, 1, 1), 1, 3, 0x04, 0, 0, 0), make([]byte, 64<<20+1)...) // uint8 [67,108,864] and a namespace
+	unknown := append(append(header(0, 1, 1), 1, 99, 0x02, 0, 0, 0), make([]byte, 32<<20)...)
+	for name, tt := range map[string]struct {
+		bytes []byte
+		want  string
+	}{
+		"too large":     {large, "TooLarge"},
+		"unknown dtype": {unknown, "Protocol"},
+		"no header":     {bytes.Repeat([]byte("GET / "), 4<<20), "Protocol"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, func(c *Config) { c.Limits.MessageBytes = limit })
+			r.model("m", floats("x"), r.echo)
+			c := r.dial()
+			half := len(tt.bytes) / 2
+			c.bytes(tt.bytes[:half])
+			if name == "too large" {
+				time.Sleep(1500 * time.Millisecond) // the end of the message is known, and there may be pauses before it
+			}
+			c.bytes(tt.bytes[half:])
+			c.fault(tt.want)
+			if m := c.next(); m != nil {
+				t.Errorf("expected the end, got %s", describeMessage(m))
+			}
+			if n := r.pool.InUse(); n > limit {
+				t.Errorf("%d bytes are held for a message that was refused", n)
+			}
+		})
+	}
+}
+
+// Who sends on for ever after a refusal is cut off all the same.
+func TestLingeringEnds(t *testing.T) {
+	fault := []byte("no header, and no end of it")
+	for name, tt := range map[string]struct {
+		ask   []byte
+		after time.Duration // of sending on, 100 bytes each 100 ms
+	}{
+		"rubbish":           {fault, 10 * time.Second},
+		"a large message":   {append(header(0, 1, 1), 1, 3, 0x40, 0, 0, 0), 10 * time.Second},
+		"too slow a client": {append(header(0, 1, 1), 1, 3), time.Second},
+	} {
+		s, m := newSession(t, func(*scheduler.Batch) error { return nil }, nil)
+		now := s.loop.now
+		later := func(d time.Duration, do func()) {
+			now = now.Add(d)
+			s.loop.begin()
+			s.loop.now = now
+			do()
+			s.loop.end()
+		}
+		later(0, func() { s.traffic(tt.ask) })
+		if name == "too slow a client" {
+			later(11*time.Second, s.tick)
+		}
+		if !m.shut || m.closed {
+			t.Errorf("%s: our direction is ended: %v; closed: %v", name, m.shut, m.closed)
+			continue
+		}
+		began := now
+		for !m.closed && now.Sub(began) < time.Minute {
+			later(100*time.Millisecond, func() { s.traffic(make([]byte, 100)); s.tick() })
+		}
+		if took := now.Sub(began); took < tt.after || took > tt.after+200*time.Millisecond {
+			t.Errorf("%s: closed after %v, expected %v", name, took, tt.after)
+		}
+	}
+}
+
+// A message that is not complete is acknowledged as far as it has come, once for each reading; a complete one is not,
+// for its answer does that.
+func TestAcknowledgeWhatIsIncomplete(t *testing.T) {
+	s, m := newSession(t, func(*scheduler.Batch) error { return nil }, nil)
+	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []struct {
+		bytes []byte
+		acks  int
+	}{
+		{ask, 0},
+		{ask[:12], 1},
+		{ask[12:20], 2},
+		{ask[20:], 2},
+		{append(bytes.Clone(ask), ask[:5]...), 3},
+	} {
+		if s.take(want.bytes); m.acks != want.acks {
+			t.Errorf("reading %d: %d acknowledgements, expected %d", i, m.acks, want.acks)
+		}
+	}
+	m.Close()
+}
+
+// TestPiecesAreNotDelayed is the same with the kernel: a client with Nagle's algorithm that writes a message in pieces
+// waits 40 ms and more for each answer if nothing is acknowledged.
+func TestPiecesAreNotDelayed(t *testing.T) {
+	r := newRig(t, nil)
+	r.model("m", floats("x"), r.echo)
+	c := r.dial()
+	if err := c.Conn.(*net.TCPConn).SetNoDelay(false); err != nil {
+		t.Fatal(err)
+	}
+	b, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 40
+	best := time.Hour // the quickest of many: how long others took says something about the machine
+	for range n {
+		began := time.Now()
+		for _, piece := range [][]byte{b[:12], b[12:14], b[14:22], b[22:]} {
+			c.bytes(piece)
+		}
+		values(t, c.next())
+		best = min(best, time.Since(began))
+	}
+	if best > 30*time.Millisecond {
+		t.Errorf("the quickest of %d took %v", n, best)
+	}
+}
+
+// A client that has gone for good while answers to others are written costs nobody anything.
+func TestManyHalfClosed(t *testing.T) {
+	r := newRig(t, nil)
+	r.model("m", floats("x"), r.echo)
+	stop := r.keepServing()
+	var clients sync.WaitGroup
+	b, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 8 {
+		clients.Go(func() {
+			for k := range 30 {
+				c, err := net.Dial("tcp", r.door.Addr().String())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = c.Write(b[:len(b)-(i+k)%3])
+				if k%2 == 0 {
+					_ = c.(*net.TCPConn).CloseWrite()
+					_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+					if got, err := io.ReadAll(c); err != nil || len(got) == 0 {
+						t.Errorf("%d bytes, %v", len(got), err)
+					}
+				}
+				c.Close()
+			}
+		})
+	}
+	clients.Wait()
+	stop()
+	waitFor(t, "all but one connection to be closed", func() bool { return r.door.connections.Load() <= 1 })
+}
