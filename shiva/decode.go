@@ -16,14 +16,14 @@ type Limits struct {
 	MessageBytes  int64 // a whole message; 256 MiB
 	MetadataBytes int   // 1 MiB
 	Tensors       int   // in a message; 255, all that the protocol can say
-	Rank          int   // of a tensor; 32, that of numpy before 2.0; the protocol can say 255
+	Rank          int   // of a tensor; 64, that of numpy since 2.0; the protocol can say 255
 	JSONDepth     int   // of nesting in metadata; 128
 }
 
 const (
 	defaultMessageBytes  = 256 << 20
 	defaultMetadataBytes = 1 << 20
-	defaultRank          = 32
+	defaultRank          = 64
 	defaultJSONDepth     = 128
 	defaultResyncBytes   = 1 << 20
 )
@@ -445,11 +445,22 @@ func (d *Decoder) endMetadata() {
 	if d.fault != nil {
 		return
 	}
-	d.message().Metadata = d.body
-	if kind, at := checkMetadata(d.body, d.cfg.Limits.JSONDepth); kind != "" {
+	words := 0
+	if kind, at := checkMetadata(d.body, d.cfg.Limits.JSONDepth, &words); kind != "" {
 		d.fault = metadataError(kind, at, d.body)
 		d.fault.Offset += d.pos - int64(len(d.body))
+		return
 	}
+	if words > 0 {
+		b, err := d.cfg.Pool.Get(len(d.body) + words) // NaN grows by one byte, the others shrink
+		if err != nil {
+			d.overBudget(err)
+			return
+		}
+		d.message().own(b)
+		d.body = appendStrict(b.Bytes()[:0], d.body)
+	}
+	d.message().Metadata = d.body
 }
 
 // takeNamespace gives the namespace once it is all there, and nil before.
@@ -483,8 +494,13 @@ func (d *Decoder) end(name []byte) (*Message, error) {
 		if utf8.Valid(name) {
 			e.Namespace = string(name)
 		}
-		if kind, _ := checkMetadata(d.body, d.cfg.Limits.JSONDepth); kind == "" {
-			e.ID = string(Field(d.body, "id"))
+		words := 0
+		if kind, _ := checkMetadata(d.body, d.cfg.Limits.JSONDepth, &words); kind == "" {
+			body := d.body
+			if words > 0 {
+				body = appendStrict(nil, body)
+			}
+			e.ID = string(Field(body, "id"))
 		}
 		d.drop()
 		return nil, e

@@ -152,7 +152,7 @@ func TestDefaultLimits(t *testing.T) {
 		limit int64
 	}{
 		{"metadata", wireHeader(1<<20+1, 0, 0), 1 << 20},
-		{"rank", append(wireHeader(0, 1, 0), 33, 3), 32},
+		{"rank", append(wireHeader(0, 1, 0), 65, 3), 64},
 		{"message", append(wireHeader(0, 1, 0), wireTensor(3, 1<<28)...), 256 << 20},
 	} {
 		if e := firstError(t, shiva.NewDecoder(shiva.DecoderConfig{}), tt.bytes); e == nil || e.Limit != tt.limit {

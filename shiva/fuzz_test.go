@@ -20,7 +20,8 @@ import (
 type parsed struct {
 	namespace, metadata []byte
 	tensors             []tensor.Tensor
-	size                int // bytes of the message
+	size                int  // bytes of the message
+	changed             bool // its metadata has words that JSON has not
 }
 
 // parseWhole is the decoder's opposite: all bytes at once, in the most obvious way, without a thought of memory. It gives
@@ -113,6 +114,9 @@ func parseWhole(b []byte, l shiva.Limits) (p parsed, kind shiva.Kind) {
 		return p, shiva.KindTruncated
 	}
 	p.size = len(whole) - len(b)
+	if text := finite(p.metadata); !bytes.Equal(text, p.metadata) {
+		p.metadata, p.changed = text, true
+	}
 	if kind := metadataKind(p.metadata, l.JSONDepth); kind != "" {
 		return p, kind
 	}
@@ -137,6 +141,30 @@ func metadataKind(b []byte, depth int) shiva.Kind {
 		return shiva.KindMetadataNotObject
 	}
 	return ""
+}
+
+// finite replaces the words for numbers that JSON has not, wherever they stand outside of strings.
+func finite(b []byte) []byte {
+	out, inString := []byte{}, false
+	for len(b) > 0 {
+		n := 1
+		switch {
+		case inString && b[0] == '\\':
+			n = min(2, len(b))
+		case b[0] == '"':
+			inString = !inString
+		case inString:
+		default:
+			for _, word := range []string{"-Infinity", "Infinity", "NaN"} {
+				if rest, ok := bytes.CutPrefix(b, []byte(word)); ok {
+					out, b, n = append(out, "null"...), rest, 0
+					break
+				}
+			}
+		}
+		out, b = append(out, b[:n]...), b[n:]
+	}
+	return out
 }
 
 // loneSurrogate tells whether valid JSON has an escaped half of a surrogate pair.
@@ -260,7 +288,9 @@ func FuzzDecoder(f *testing.F) {
 					t.Fatalf("a message, want %s", kind)
 				}
 				sameMessage(t, "decoded", m, &shiva.Message{Namespace: string(p.namespace), Metadata: p.metadata, Tensors: p.tensors})
-				checkEncodesBack(t, m, want[:p.size])
+				if !p.changed {
+					checkEncodesBack(t, m, want[:p.size])
+				}
 				m.Release()
 			}
 			want = want[p.size:]

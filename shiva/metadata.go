@@ -14,7 +14,7 @@ import (
 //
 // It does not allocate.
 func ValidObject(b []byte) error {
-	if kind, at := checkMetadata(b, defaultJSONDepth); kind != "" {
+	if kind, at := checkMetadata(b, defaultJSONDepth, nil); kind != "" {
 		return metadataError(kind, at, b)
 	}
 	return nil
@@ -33,8 +33,9 @@ func metadataError(kind Kind, at int, b []byte) *DecodeError {
 	return e
 }
 
-// checkMetadata gives the kind of fault and where it is, or "".
-func checkMetadata(b []byte, maxDepth int) (Kind, int) {
+// checkMetadata gives the kind of fault and where it is, or "". With words, NaN, Infinity and -Infinity stand where
+// numbers may, and are counted.
+func checkMetadata(b []byte, maxDepth int, words *int) (Kind, int) {
 	if len(b) == 0 {
 		return "", 0
 	}
@@ -49,7 +50,7 @@ func checkMetadata(b []byte, maxDepth int) (Kind, int) {
 		}
 	}
 	start := skipSpace(b, 0)
-	end, ok := skipValue(b, start, maxDepth)
+	end, ok := skipValue(b, start, maxDepth, words)
 	if !ok {
 		return KindInvalidJSON, end
 	}
@@ -60,6 +61,27 @@ func checkMetadata(b []byte, maxDepth int) (Kind, int) {
 		return KindMetadataNotObject, start
 	}
 	return "", 0
+}
+
+// appendStrict appends b, which checkMetadata has found to be good, with null in the place of NaN, Infinity and
+// -Infinity.
+func appendStrict(dst, b []byte) []byte {
+	done := 0
+	for i := 0; i < len(b); {
+		switch b[i] {
+		case '"':
+			i, _ = skipString(b, i)
+			continue
+		case 'N', 'I', '-':
+			if end, ok := skipNonFinite(b, i); ok {
+				dst = append(append(dst, b[done:i]...), "null"...)
+				i, done = end, end
+				continue
+			}
+		}
+		i++
+	}
+	return append(dst, b[done:]...)
 }
 
 // maxJSONDepth is what EachField takes: whoever decoded obj may have been allowed more than the default.
@@ -105,7 +127,7 @@ func EachField(obj []byte, f func(key, value []byte) bool) error {
 			return errNotObject
 		}
 		i = skipSpace(obj, i+1)
-		if end, ok = skipValue(obj, i, maxJSONDepth); !ok {
+		if end, ok = skipValue(obj, i, maxJSONDepth, nil); !ok {
 			return errNotObject
 		}
 		if !f(key, obj[i:end]) {
@@ -140,7 +162,7 @@ func Field(obj []byte, key string) []byte {
 // SkipValue gives the offset after the JSON value that begins at offset at of text, which it must do there, without
 // space before it; a value may be nested depth deep. If there is no value, it gives the offset of the first byte that does not
 // belong there, and false. Whether strings are UTF-8 is not looked at. It does not allocate.
-func SkipValue(text []byte, at, depth int) (end int, ok bool) { return skipValue(text, at, depth) }
+func SkipValue(text []byte, at, depth int) (end int, ok bool) { return skipValue(text, at, depth, nil) }
 
 // ParseString gives the string that a JSON text is, and false if it is not a string.
 func ParseString(text []byte) (string, bool) {
@@ -211,8 +233,8 @@ func skipSpace(b []byte, i int) int {
 	return i
 }
 
-// skipValue recurses once per level, at most depth times.
-func skipValue(b []byte, i, depth int) (int, bool) {
+// skipValue recurses once per level, at most depth times. words is as in checkMetadata.
+func skipValue(b []byte, i, depth int, words *int) (int, bool) {
 	if i == len(b) {
 		return i, false
 	}
@@ -221,7 +243,7 @@ func skipValue(b []byte, i, depth int) (int, bool) {
 		if depth == 0 {
 			return i, false
 		}
-		return skipComposite(b, i, depth-1)
+		return skipComposite(b, i, depth-1, words)
 	case '"':
 		return skipString(b, i)
 	case 't':
@@ -230,13 +252,27 @@ func skipValue(b []byte, i, depth int) (int, bool) {
 		return skipWord(b, i, "false")
 	case 'n':
 		return skipWord(b, i, "null")
-	default:
-		return skipNumber(b, i)
+	case 'N', 'I', '-':
+		if end, ok := skipNonFinite(b, i); ok && words != nil {
+			*words++
+			return end, true
+		}
 	}
+	return skipNumber(b, i)
+}
+
+// skipNonFinite skips what Python writes for numbers that JSON has not.
+func skipNonFinite(b []byte, i int) (int, bool) {
+	for _, word := range [...]string{"NaN", "Infinity", "-Infinity"} {
+		if end, ok := skipWord(b, i, word); ok {
+			return end, true
+		}
+	}
+	return i, false
 }
 
 // skipComposite skips an object or array whose opening bracket is at i.
-func skipComposite(b []byte, i, depth int) (int, bool) {
+func skipComposite(b []byte, i, depth int, words *int) (int, bool) {
 	object := b[i] == '{'
 	closing := byte(']')
 	if object {
@@ -260,7 +296,7 @@ func skipComposite(b []byte, i, depth int) (int, bool) {
 			}
 			i = skipSpace(b, i+1)
 		}
-		if i, ok = skipValue(b, i, depth); !ok {
+		if i, ok = skipValue(b, i, depth, words); !ok {
 			return i, false
 		}
 		i = skipSpace(b, i)

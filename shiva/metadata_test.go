@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // metadataCases are texts around the rules of JSON; the fuzz test begins with them, and plain tests run them against
@@ -37,6 +38,35 @@ func TestValidObject(t *testing.T) {
 		if want := metadataKind([]byte(s), 128); kind != want {
 			t.Errorf("%.60q: %q, want %q", s, kind, want)
 		}
+	}
+}
+
+// The words that Python writes for numbers which JSON has not are null in what is received, where numbers may stand and
+// nowhere else; who reads metadata has to do with JSON only.
+func TestNonFiniteNumbers(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"a": NaN}`: `{"a": null}`,
+		`{"a":NaN,"b":[Infinity,-Infinity,{"c":NaN}],"d":-1}`:                         `{"a":null,"b":[null,null,{"c":null}],"d":-1}`,
+		`{"NaN":"NaN","Infinity":"\"NaN","i":-Infinity}`:                              `{"NaN":"NaN","Infinity":"\"NaN","i":null}`,
+		`{"a":` + strings.Repeat(`[NaN,`, 100) + `1` + strings.Repeat(`]`, 100) + `}`: `{"a":` + strings.Repeat(`[null,`, 100) + `1` + strings.Repeat(`]`, 100) + `}`,
+		`{"a":[` + strings.Repeat(`NaN,`, 100_000) + `1]}`:                            `{"a":[` + strings.Repeat(`null,`, 100_000) + `1]}`,
+		`{"a":nan}`: "", `{"a":Nan}`: "", `{"a":+Infinity}`: "", `{"a":Inf}`: "", `{"a":- Infinity}`: "", `{"a":NaNNaN}`: "", `{NaN:1}`: "", `{"a":1NaN}`: "", `NaN`: "", `{"a":--Infinity}`: "",
+	} {
+		pool := tensor.NewPool(0)
+		r := decodeAll(t, shiva.DecoderConfig{Pool: pool}, mustEncode(t, &shiva.Message{Metadata: []byte(text)}))
+		switch {
+		case want == "" && (len(r.messages) > 0 || r.kind != shiva.KindInvalidJSON && r.kind != shiva.KindMetadataNotObject):
+			t.Errorf("%.60s: %d messages, then %s", text, len(r.messages), r.kind)
+		case want != "" && (len(r.messages) != 1 || string(r.messages[0].Metadata) != want):
+			t.Errorf("%.60s: %d messages, then %s", text, len(r.messages), r.kind)
+		}
+		r.release()
+		checkLeaks(t, pool)
+	}
+	// The id of a message that is refused for another reason.
+	_, _, err := shiva.NewDecoder(shiva.DecoderConfig{Pool: tensor.NewPool(8)}).Push(mustEncode(t, &shiva.Message{Metadata: []byte(`{"a":NaN,"id":7,"pad":"1234567890"}`)}))
+	if e, ok := errors.AsType[*shiva.DecodeError](err); !ok || e.Kind != shiva.KindOverBudget || e.ID != "7" {
+		t.Errorf("%v; want the id of what does not fit the budget", err)
 	}
 }
 

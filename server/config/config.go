@@ -219,7 +219,7 @@ func Default() Config {
 			MessageBytes:  256 << 20,
 			MetadataBytes: 1 << 20,
 			Tensors:       255,
-			Rank:          32,
+			Rank:          64,
 			JSONDepth:     128,
 			PayloadBytes:  4 << 30,
 		},

@@ -268,15 +268,17 @@ func TestPiecesAreNotDelayed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const n = 40
-	best := time.Hour // the quickest of many: how long others took says something about the machine
-	for range n {
+	const prompt, n = 20, 20 // the kernel acknowledges the first pieces of a connection at once
+	best := time.Hour        // the quickest of many: how long others took says something about the machine
+	for i := range prompt + n {
 		began := time.Now()
 		for _, piece := range [][]byte{b[:12], b[12:14], b[14:22], b[22:]} {
 			c.bytes(piece)
 		}
 		values(t, c.next())
-		best = min(best, time.Since(began))
+		if i >= prompt {
+			best = min(best, time.Since(began))
+		}
 	}
 	if best > 30*time.Millisecond {
 		t.Errorf("the quickest of %d took %v", n, best)

@@ -351,5 +351,5 @@ const (
 	MaxParameters = 64 << 10  // of the free parameters
 	MaxHello      = 256 << 10 // of the whole hello
 	MaxTensors    = 255       // inputs or outputs, as Shiva's
-	MaxRank       = 32
+	MaxRank       = 64
 )

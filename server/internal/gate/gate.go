@@ -165,7 +165,7 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	c.Inputs = c.inputs[:0]
 	if target.Spec.Flat {
 		err = c.matchFlat(tensors, p, g.pool)
-	} else {
+	} else if err = checkParameters(p.Forward); err == nil {
 		err = c.match(tensors, p, g.pool)
 	}
 	if err != nil {

@@ -1,0 +1,74 @@
+package gate
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva"
+)
+
+// The parameters of a batch's requests travel in one JSON header, so what a container's JSON library refuses in one
+// of them costs all of them their answer. Containers are written in any language; parameters are held to what all of
+// the common libraries take.
+const (
+	// maxParameterDepth counts the object itself. There are two levels around it, and 64 is what .NET takes by default;
+	// Rust's serde_json takes 127, Python about 1,000.
+	maxParameterDepth = 62
+
+	// maxParameterDigits is below what a float64 holds. Python takes 4,300 digits, and libraries that make floats of
+	// large numbers refuse what becomes infinite.
+	maxParameterDigits = 308
+)
+
+// checkParameters tells whether the JSON object can go to a container.
+func checkParameters(object []byte) error {
+	var fault error
+	_ = shiva.EachField(object, func(key, value []byte) bool {
+		if why := unfit(value); why != "" {
+			fault = fmt.Errorf("%w: parameter %s", scheduler.ErrInvalidInput, Cut(strconv.Quote(string(key)), 80)+": "+why)
+		}
+		return fault == nil
+	})
+	return fault
+}
+
+// unfit says why a JSON value, which is valid, is not for every container; "" if it is.
+func unfit(value []byte) string {
+	depth := 1
+	for i := 0; i < len(value); i++ {
+		switch c := value[i]; {
+		case c == '"':
+			for i++; i < len(value) && value[i] != '"'; i++ {
+				if value[i] == '\\' {
+					i++
+				}
+			}
+		case c == '{' || c == '[':
+			if depth++; depth > maxParameterDepth {
+				return fmt.Sprintf("nested deeper than the %d levels that go to a container", maxParameterDepth)
+			}
+		case c == '}' || c == ']':
+			depth--
+		case '0' <= c && c <= '9' || c == '-':
+			from, exponent := i, false
+			for ; i < len(value) && partOfNumber(value[i]); i++ {
+				exponent = exponent || value[i]|0x20 == 'e'
+			}
+			number := value[from:i]
+			i--
+			if !exponent && len(number) <= maxParameterDigits {
+				continue
+			}
+			if f, err := strconv.ParseFloat(string(number), 64); err != nil || math.IsInf(f, 0) {
+				return fmt.Sprintf("the number %s of %d characters is beyond what a FP64 holds", Cut(string(number), 20), len(number))
+			}
+		}
+	}
+	return ""
+}
+
+func partOfNumber(c byte) bool {
+	return '0' <= c && c <= '9' || c == '.' || c == '-' || c == '+' || c == 'e' || c == 'E'
+}
