@@ -95,7 +95,7 @@ func (s *surplus) admit(rows int, rate, batch float64, now int64) bool {
 
 // ahead counts the waiting rows that would be served before r's.
 func (c *core) ahead(r *Request) int {
-	rows := c.isolated.rows
+	rows := c.trying
 	for _, b := range c.buckets.ordered {
 		for p := 0; p < r.Priority; p++ {
 			rows += b.queues[p].rows

@@ -109,7 +109,7 @@ func TestAnswersAreChecked(t *testing.T) {
 			w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Millisecond, 0), Model: func(*scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
 				return c.outputs(), c.errs, nil
 			}}
-			s.Configure("m", scheduler.ModelConfig{Strategy: "static"})
+			s.Configure("m", scheduler.ModelConfig{Strategy: "static", Retry: new(bool)})
 			r := ask(t, s, clock, &scheduler.Request{Model: addTo(t, s, benchID, rowsSpec, w).Model(), Inputs: rowOf(t, 2), Rows: 2})
 			if (r.Err == nil) != (c.text == "") || r.Err != nil && (!errors.Is(r.Err, scheduler.ErrContainerFailed) || !strings.Contains(r.Err.Error(), c.text)) {
 				t.Errorf("got %v, want %q", r.Err, c.text)

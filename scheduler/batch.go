@@ -52,7 +52,8 @@ type Batch struct {
 	// Guarded by the model's mutex; owned by the goroutine that answers the batch once it is done.
 
 	spans    []span
-	tightest int64 // earliest deadline among spans that are still attached
+	retry    *retry // that it is; nil: of the queue
+	tightest int64  // earliest deadline among spans that are still attached
 	state    batchState
 	outputs  []tensor.Tensor
 	cuts     []tensor.Tensor // scratch: what is left of each output while it is cut into rows
@@ -81,15 +82,15 @@ const (
 	batchDone
 )
 
-// A span is the rows of a batch that belong to one request. Rows that nobody waits for any more, and
-// padding, have no request.
+// A span is the rows of a batch, or of a retry, that belong to one request. Rows that nobody waits for any
+// more, and padding, have no request.
 type span struct {
-	req      *Request
-	lo, hi   int // rows of the request
-	retried  bool
-	isolated bool
-	err      error
-	next     *span // of the same request, in other batches
+	req     *Request
+	lo, hi  int // rows of the request
+	retried bool
+	err     error
+	next    *span  // of the same request, in other batches
+	retry   *retry // in which it waits; nil: it is in a batch
 }
 
 // Complete answers the batch. Each output must have Shape[0] == b.Rows; they stand in the order of the
@@ -109,7 +110,8 @@ func (b *Batch) Complete(outputs []tensor.Tensor, rowErrors []RowError) error {
 }
 
 // Fail answers the batch with an error of the container for all of its rows. If it has rows of several
-// requests, they are tried again one by one, once, unless the model says otherwise.
+// requests, they are tried again in smaller batches until one request is left that fails alone, unless the
+// model says otherwise.
 //
 // The requests get an [ErrContainerFailed], unless it was not the container that failed: an err that is an [ErrOverloaded] (there was no
 // memory for the answer) or an [ErrInvalidInput] (the rows cannot be said to this container) stays what it is.
@@ -178,9 +180,23 @@ func fits(got, declared tensor.Shape, batched bool) bool {
 	return true
 }
 
-// add appends rows lo to hi of r's inputs as a part, with the batch's own references and copies. Somebody
-// waits for them if it says whose they are; padding has none.
-func (b *Batch) add(r *Request, lo, hi int, it *item) {
+// add appends rows of a request.
+func (b *Batch) add(s span) {
+	b.part(s.req, s.lo, s.hi)
+	b.spans = append(b.spans, s)
+	b.requests++
+	b.bytes += s.req.bytesOf(s.lo, s.hi)
+}
+
+// pad appends rows of a request that nobody waits for.
+func (b *Batch) pad(r *Request, lo, hi int) {
+	b.part(r, lo, hi)
+	b.spans = append(b.spans, span{lo: lo, hi: hi})
+	b.padding += hi - lo
+}
+
+// part appends rows lo to hi of r's inputs as a part, with the batch's own references and copies.
+func (b *Batch) part(r *Request, lo, hi int) {
 	from := len(b.tensors)
 	for i := range r.Inputs {
 		t := r.Inputs[i]
@@ -202,13 +218,6 @@ func (b *Batch) add(r *Request, lo, hi int, it *item) {
 		p.Parameters = b.params[at:len(b.params):len(b.params)]
 	}
 	b.Parts = append(b.Parts, p)
-	s := span{lo: lo, hi: hi}
-	if it != nil {
-		s.req, s.retried, s.isolated = r, it.retried, it.isolated
-		b.requests++
-		b.bytes += r.bytesOf(lo, hi)
-	}
-	b.spans = append(b.spans, s)
 	b.Rows += hi - lo
 }
 
@@ -279,7 +288,7 @@ func (b *Batch) leave() {
 	clear(b.outputs)
 	clear(b.cuts)
 	b.ID, b.Rows, b.Deadline = 0, 0, time.Time{}
-	b.model, b.replica = nil, nil
+	b.model, b.replica, b.retry = nil, nil, nil
 	b.crowded = false
 	b.requests, b.padding, b.bytes, b.oldest = 0, 0, 0, 0
 	b.tensors, b.Parts, b.spans = b.tensors[:0], b.Parts[:0], b.spans[:0]

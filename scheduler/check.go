@@ -64,14 +64,16 @@ func (c *core) check() error {
 			return fmt.Errorf("a bucket of %d rows is not listed", b.rows)
 		}
 	}
-	if err := look(&c.isolated, nil); err != nil {
-		return err
-	}
-	if rows != c.rows || bytes != c.bytes {
-		return fmt.Errorf("%d rows of %d bytes wait, %d of %d are counted", rows, bytes, c.rows, c.bytes)
-	}
 	if err := c.sources.check(items, rows, bytes); err != nil {
 		return err
+	}
+	again, size, err := c.auditRetries(requests)
+	if err != nil {
+		return err
+	}
+	if again != c.trying || rows+again != c.rows || bytes+size != c.bytes {
+		return fmt.Errorf("%d rows wait, %d are to be tried again, of %d bytes; %d, %d and %d are counted",
+			rows, again, bytes+size, c.rows-c.trying, c.trying, c.bytes)
 	}
 	live := 0
 	for _, rep := range c.replicas {
@@ -97,8 +99,8 @@ func (c *core) check() error {
 		return fmt.Errorf("%d replicas are live, %d are counted", live, c.live)
 	case len(requests) != c.requests:
 		return fmt.Errorf("%d requests are unanswered, %d are counted", len(requests), c.requests)
-	case live == 0 && rows > 0:
-		return fmt.Errorf("%d rows wait for no replica", rows)
+	case live == 0 && c.rows > 0:
+		return fmt.Errorf("%d rows wait for no replica", c.rows)
 	}
 	return nil
 }
@@ -113,12 +115,8 @@ func (b *Batch) audit(requests map[*Request]int) error {
 			continue
 		}
 		requests[s.req] += s.hi - s.lo
-		linked := false
-		for at := s.req.spans; at != nil; at = at.next {
-			linked = linked || at == s
-		}
 		switch {
-		case !linked:
+		case !s.linked():
 			return fmt.Errorf("a request does not know of its rows %d to %d in flight", s.lo, s.hi)
 		case s.req.state != stateWaiting:
 			return fmt.Errorf("rows of an answered request are in flight for it")
@@ -132,6 +130,16 @@ func (b *Batch) audit(requests map[*Request]int) error {
 		return fmt.Errorf("a batch of %d rows has spans of %d", b.Rows, n)
 	}
 	return nil
+}
+
+// linked tells whether the request knows of its span.
+func (s *span) linked() bool {
+	for at := s.req.spans; at != nil; at = at.next {
+		if at == s {
+			return true
+		}
+	}
+	return false
 }
 
 // check calls f for each item in order, and counts the rows.

@@ -62,8 +62,8 @@ type ModelConfig struct {
 	// ExecTimeout is how long a replica may take for a batch before it is suspect: it gets no more, its
 	// batches go to others, and it is back in service once it answers. Default 30 s.
 	ExecTimeout time.Duration
-	// Retry: batches of lost replicas are tried again once elsewhere, and failed batches request by
-	// request. Set it to false for models that must not compute a row twice. Default true.
+	// Retry: batches of lost replicas are tried again once elsewhere, and failed batches in smaller ones
+	// until one request is left that fails alone. Set it to false for models that must not compute a row twice. Default true.
 	Retry *bool
 	// Shed: aimd, quantile and static leave out rows that are predicted to be late, and requests with no
 	// chance are refused at once. False is the papers' form. The deadline strategy cannot do without.

@@ -23,10 +23,11 @@ type core struct {
 	// What waits.
 
 	buckets  buckets
-	isolated queue // rows of failed batches, which go alone
+	retries  []*retry // rows of failed batches, in the order in which their turn comes
 	sources  sources
-	rows     int
+	rows     int // in the queue and to be tried again
 	bytes    int64
+	trying   int // of the rows, those to be tried again
 	requests int // unanswered, waiting or executing
 
 	// Who works.
@@ -38,6 +39,8 @@ type core struct {
 	round       uint64 // of dispatching
 	capacity    capacity
 	surplus     surplus
+	bad         badRows
+	failing     int // batches that have failed one after the other, on whichever replica
 
 	wake     int64 // when tick must be called
 	draining bool
@@ -153,7 +156,7 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 	c.enqueue(&r.item, now)
 }
 
-// enqueue makes an item wait. Its request, rows and bucket are set; no bucket means that it goes alone.
+// enqueue makes an item wait. Its request, rows and bucket are set.
 func (c *core) enqueue(it *item, now int64) {
 	r := it.req
 	c.seq++
@@ -162,13 +165,9 @@ func (c *core) enqueue(it *item, now int64) {
 	c.rows += it.rows()
 	c.bytes += it.bytes()
 	c.sources.add(it)
-	if it.bucket == nil {
-		c.isolated.insert(it)
-	} else {
-		it.bucket.rows += it.rows()
-		it.bucket.queues[r.Priority].insert(it)
-		c.buckets.place(it.bucket)
-	}
+	it.bucket.rows += it.rows()
+	it.bucket.queues[r.Priority].insert(it)
+	c.buckets.place(it.bucket)
 	c.wakeAt(it.deadline)
 }
 
@@ -176,37 +175,33 @@ func (c *core) enqueue(it *item, now int64) {
 func (c *core) dequeue(it *item) {
 	it.queue.remove(it)
 	c.uncount(it)
-	if it.bucket != nil {
-		c.buckets.place(it.bucket)
-	}
+	c.buckets.place(it.bucket)
 }
 
 // uncount takes an item that leaves its queue off the books.
 func (c *core) uncount(it *item) {
 	c.rows -= it.rows()
 	c.bytes -= it.bytes()
-	if it.bucket != nil {
-		it.bucket.rows -= it.rows()
-	}
+	it.bucket.rows -= it.rows()
 	c.sources.remove(it)
 }
 
-// requeue makes rows of a batch that came to nothing wait again: for a batch with others, or isolated.
-func (c *core) requeue(r *Request, s *span, isolated, retried bool, now int64) {
+// requeue makes rows that belong to nothing now, as their batch came to nothing, wait with everybody's again.
+func (c *core) requeue(s span, now int64) {
+	c.stats.retried++
+	r := s.req
+	b := c.buckets.of(r)
+	if b == nil { // too many shapes wait: they go alone
+		c.try(&failure{failed: true}, []span{s}, nil, now)
+		return
+	}
 	it := &r.item
 	if it.queue != nil {
 		it = &item{sibling: r.extra}
 		r.extra = it
 	}
-	*it = item{req: r, lo: s.lo, hi: s.hi, sibling: it.sibling, isolated: isolated, retried: retried}
-	s.detach()
-	if !isolated {
-		// With too many shapes waiting there is no bucket to be had; then the rows go alone.
-		it.bucket = c.buckets.of(r)
-		it.isolated = it.bucket == nil
-	}
+	*it = item{req: r, lo: s.lo, hi: s.hi, sibling: it.sibling, retried: s.retried, bucket: b}
 	c.enqueue(it, now)
-	c.stats.retried++
 }
 
 // refuse answers a request that was not accepted.
@@ -231,6 +226,10 @@ func (c *core) answer(r *Request, o Outcome, err error, fx *effects) {
 	r.extra = nil
 	for s := r.spans; s != nil; {
 		next := s.next
+		if s.retry != nil {
+			s.retry.of.untried += s.hi - s.lo
+			c.leave(s)
+		}
 		s.req, s.next = nil, nil
 		s = next
 	}
@@ -245,7 +244,7 @@ func (c *core) cancel(r *Request, fx *effects) bool {
 		return false
 	}
 	o := OutcomeCanceledQueued
-	if r.spans != nil {
+	if r.executing() {
 		o = OutcomeCanceledExecuting
 	}
 	c.answer(r, o, errCanceled, fx)
@@ -259,7 +258,7 @@ func (c *core) tick(now int64, fx *effects) {
 	c.expireWaiting(now, fx)
 	for _, rep := range c.replicas {
 		for _, b := range rep.inflight {
-			c.expireExecuting(b, now, fx)
+			b.tightest = c.expireSpans(b.spans, b.tightest, now, fx)
 		}
 	}
 	for _, rep := range c.replicas {
@@ -277,9 +276,7 @@ func (c *core) tick(now int64, fx *effects) {
 			}
 		}
 	}
-	if head := c.isolated.head(); head != nil {
-		c.wakeAt(head.deadline)
-	}
+	c.eachRetry(func(r *retry) { c.wakeAt(r.tightest) })
 	for _, rep := range c.replicas {
 		for _, b := range rep.inflight {
 			c.wakeAt(b.tightest)
@@ -304,26 +301,27 @@ func (c *core) expireWaiting(now int64, fx *effects) {
 			i++
 		}
 	}
-	expire(&c.isolated)
+	c.eachRetry(func(r *retry) { r.tightest = c.expireSpans(r.spans, r.tightest, now, fx) })
 }
 
-// expireExecuting answers what is executing past its deadline.
-func (c *core) expireExecuting(b *Batch, now int64, fx *effects) {
-	if b.tightest > now {
-		return
+// expireSpans answers what is past its deadline, of which none is before tightest, and says when the next one is.
+func (c *core) expireSpans(spans []span, tightest, now int64, fx *effects) int64 {
+	if tightest > now {
+		return tightest
 	}
-	b.tightest = never
-	for i := range b.spans {
-		r := b.spans[i].req
+	tightest = never
+	for i := range spans {
+		r := spans[i].req
 		if r == nil {
 			continue
 		}
 		if r.deadline > now {
-			b.tightest = min(b.tightest, r.deadline)
+			tightest = min(tightest, r.deadline)
 			continue
 		}
 		c.expire(r, fx)
 	}
+	return tightest
 }
 
 // expire ends a request at its deadline, and says at which stage it was lost.
@@ -331,7 +329,7 @@ func (c *core) expire(r *Request, fx *effects) {
 	switch {
 	case r.sent == unsent:
 		c.answer(r, OutcomeDeadlineNeverSent, errNeverSent, fx)
-	case r.spans == nil:
+	case !r.executing():
 		c.answer(r, OutcomeDeadlineContainer, errRetryLate, fx)
 	case r.late:
 		c.answer(r, OutcomeDeadlineSentLate, errSentLate, fx)
@@ -371,12 +369,12 @@ func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx
 		c.measure()
 	}
 	rep.done(b, now)
-	rep.judge(err)
 	c.stats.batchesDone++
 	if err != nil {
 		c.stats.batchesFailed++
-		c.failed(b, err, now, fx)
+		c.failed(b, err, exec, now, fx)
 	} else {
+		c.passed(b, len(rowErrors) > 0, now)
 		c.accept(b, rowErrors, fx)
 	}
 	c.finishDrain(rep, fx)
@@ -443,22 +441,6 @@ func (c *core) accept(b *Batch, rowErrors []RowError, fx *effects) {
 	}
 }
 
-// failed deals with the requests of a batch that the container failed on.
-func (c *core) failed(b *Batch, err error, now int64, fx *effects) {
-	for i := range b.spans {
-		s := &b.spans[i]
-		r := s.req
-		if r == nil {
-			continue
-		}
-		if b.requests == 1 || !*c.cfg.Retry || c.live == 0 {
-			c.answer(r, outcomeOfFailure(err), err, fx)
-			continue
-		}
-		c.requeue(r, s, true, s.retried, now)
-	}
-}
-
 // giveUp deals with a batch whose replica is lost or suspect: its requests go to others or are answered.
 func (c *core) giveUp(b *Batch, why error, now int64, fx *effects) {
 	for i := range b.spans {
@@ -471,8 +453,15 @@ func (c *core) giveUp(b *Batch, why error, now int64, fx *effects) {
 			c.answer(r, OutcomeContainerLost, why, fx)
 			continue
 		}
-		c.requeue(r, s, s.isolated, true, now)
+		again := span{req: r, lo: s.lo, hi: s.hi, retried: true}
+		s.detach()
+		c.requeue(again, now)
 	}
+	if b.retry != nil {
+		b.retry.of.untried += b.Rows
+		c.partTried(b.retry, now)
+	}
+	b.replica.ceiling.ended(b.Rows, now)
 	fx.given = append(fx.given, givenUp{rows: b.Rows, exec: b.replica.took(b, now), predicted: b.predicted, err: why})
 }
 
@@ -577,9 +566,13 @@ func (c *core) answerWaiting(o Outcome, err error, fx *effects) {
 		_, q := c.buckets.ordered[0].top()
 		c.answer(q.head().req, o, err, fx)
 	}
-	for c.isolated.items > 0 {
-		c.answer(c.isolated.head().req, o, err, fx)
-	}
+	c.eachRetry(func(r *retry) {
+		for i := range r.spans {
+			if s := &r.spans[i]; s.req != nil {
+				c.answer(s.req, o, err, fx)
+			}
+		}
+	})
 }
 
 // close answers everything.

@@ -9,6 +9,7 @@ const tryBuckets = 8
 // dispatch gives waiting rows to replicas that can take them, until either runs out. It is work-conserving:
 // an idle replica takes what is there, unless it fails on whatever it gets.
 func (c *core) dispatch(now int64, fx *effects) {
+	c.dropRetries(now)
 	if c.rows == 0 {
 		return
 	}
@@ -53,14 +54,14 @@ func (c *core) next(now int64) (best *Replica, bestStart int64) {
 
 // feed sends one batch to a replica. False: there is nothing for it now.
 func (c *core) feed(rep *Replica, start, now int64, fx *effects) bool {
-	// Isolated rows and ordinary ones take turns, so that a failed batch of 64, now 64 batches, is no
-	// standstill for others.
-	if c.isolated.items > 0 && (!rep.single || c.isolated.rows == c.rows) {
-		c.feedIsolated(rep, start, now, fx)
-		rep.single = true
-		return true
+	// What is tried again is the oldest there is, and goes first; but it is no standstill for others.
+	if rep.again < retriesAtOnce || c.trying == c.rows {
+		if c.feedRetry(rep, start, now, fx) {
+			rep.again++
+			return true
+		}
 	}
-	rep.single = false
+	rep.again = 0
 	delayed := false
 	for _, b := range c.buckets.ordered[:min(tryBuckets, len(c.buckets.ordered))] {
 		p := rep.plan(c, start, b.rowBytes)
@@ -168,7 +169,7 @@ func (c *core) fill(b *Batch, bk *bucket, q *queue, at cursor, target, whole int
 				break
 			}
 			b.oldest = max(b.oldest, now-it.since)
-			b.add(it.req, it.lo, it.hi, it)
+			b.add(span{req: it.req, lo: it.lo, hi: it.hi, retried: it.retried})
 			c.uncount(it)
 		}
 		stop := to < blk.hi
@@ -181,7 +182,7 @@ func (c *core) fill(b *Batch, bk *bucket, q *queue, at cursor, target, whole int
 			part := *rest
 			part.hi = part.lo + n
 			b.oldest = max(b.oldest, now-rest.since)
-			b.add(rest.req, part.lo, part.hi, rest)
+			b.add(span{req: rest.req, lo: part.lo, hi: part.hi, retried: rest.retried})
 			c.rows -= n
 			c.bytes -= part.bytes()
 			bk.rows -= n
@@ -206,20 +207,8 @@ func (c *core) fill(b *Batch, bk *bucket, q *queue, at cursor, target, whole int
 func (c *core) pad(b *Batch, rows int) {
 	s := b.spans[len(b.spans)-1]
 	for b.Rows < rows {
-		b.add(s.req, s.hi-1, s.hi, nil)
-		b.padding++
+		b.pad(s.req, s.hi-1, s.hi)
 	}
-}
-
-// feedIsolated sends the first request that has to go alone.
-func (c *core) feedIsolated(rep *Replica, start, now int64, fx *effects) {
-	it := c.isolated.head()
-	p := rep.plan(c, start, it.req.bytes/int64(it.req.Rows))
-	b := newBatch(c.model, rep)
-	c.alone(b, it, min(it.rows(), max(1, rep.strategy.limit(p))), now)
-	b.reason = CloseShape
-	b.limit = b.Rows
-	c.send(rep, b, start, now, fx)
 }
 
 // alone moves the first n rows of a waiting request into a batch of its own.
@@ -227,12 +216,9 @@ func (c *core) alone(b *Batch, it *item, n int, now int64) {
 	b.oldest = now - it.since
 	since := it.since
 	c.dequeue(it)
-	b.add(it.req, it.lo, it.lo+n, it)
+	b.add(span{req: it.req, lo: it.lo, hi: it.lo + n, retried: it.retried})
 	if it.lo += n; it.lo < it.hi {
-		if it.bucket != nil { // anew: it may have been forgotten when the last of its rows left
-			it.bucket = c.buckets.of(it.req)
-			it.isolated = it.bucket == nil
-		}
+		it.bucket = c.buckets.of(it.req) // anew: it may have been forgotten when the last of its rows left
 		c.enqueue(it, now)
 		it.since = since
 	}
@@ -292,6 +278,7 @@ func (c *core) send(rep *Replica, b *Batch, start, now int64, fx *effects) {
 		b.markLate(start + b.predicted)
 	}
 	b.due = b.tightest
+	rep.ceiling.sent(b.Rows)
 	rep.inflight = append(rep.inflight, b)
 	rep.begin(now)
 	c.stats.batches++

@@ -15,7 +15,7 @@
 //	Submit ─► waiting ─► executing ─► answered with outputs                       ▼
 //	            │ ▲          │                                                 answered
 //	            │ └──────────┤ replica lost or suspect: waits again, once      with Err
-//	            │            │ batch failed: waits again alone, once              ▲
+//	            │            │ batch failed: waits again, in smaller batches      ▲
 //	            └────────────┴─ deadline, cancel, failed, no replica left, Close ─┘
 //
 // A request of many rows may wait and execute at the same time. Whatever happens, its owner's Complete is
@@ -42,7 +42,8 @@
 // # Invariants
 //
 // A batch never has more rows than the smaller of the configured and the declared maximum, and its rows
-// agree in dtype and trailing shape. A row is sent at most twice for lost replicas and once more alone. No
+// agree in dtype and trailing shape. A row is sent at most twice for lost replicas. A batch that failed is
+// followed by smaller ones of its rows; each either answers some, or leaves fewer that can be to blame. No
 // row is sent after its request was answered, or after its deadline. An idle replica and a row that it could answer never wait for
 // each other, but for the configured delay. [Model.Check] looks for contradictions in the books.
 //

@@ -13,7 +13,6 @@ type item struct {
 	queue    *queue // that it waits in; nil: it does not wait
 	bucket   *bucket
 	retried  bool // its rows were on a replica that went
-	isolated bool // its rows were in a batch that failed: they go alone
 
 	older, newer *item // of the same source
 	sibling      *item // further item of the same request

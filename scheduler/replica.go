@@ -30,7 +30,8 @@ type Replica struct {
 	ends        []ending // scratch of next
 	failures    int      // batches that it has failed on, one after the other
 	round       uint64   // the last round of dispatching in which it had its turn
-	single      bool     // its last batch was an isolated one
+	again       int      // how many of its last batches were retries
+	ceiling     ceiling
 	overhead    overhead
 	planned     plan // what bounds its next batch, see plan
 	drained     []func()
@@ -88,6 +89,9 @@ func (r *Replica) bound(c *core) {
 func (r *Replica) plan(c *core, start, rowBytes int64) *plan {
 	p := &r.planned
 	*p = plan{start: start, max: r.max, maxWhy: CloseFull, objective: int64(c.cfg.Objective), shed: *c.cfg.Shed, prof: &r.profile}
+	if most := c.sizeThatWorks(r, start); most < p.max {
+		p.max, p.maxWhy = most, CloseLimit
+	}
 	if rowBytes > 0 {
 		if n := c.cfg.BatchBytes / rowBytes; n < int64(p.max) {
 			p.max, p.maxWhy = max(1, int(n)), CloseLimit

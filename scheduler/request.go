@@ -57,13 +57,23 @@ type Request struct {
 	left      int   // rows not yet answered
 	item      item  // its waiting rows
 	extra     *item // more of them: what came back from a lost replica while others waited
-	spans     *span // its rows that are executing
+	spans     *span // its rows that are executing, or to be tried again
 	pieces    []piece
 	source    *source
 
 	// Storage of Outputs for models with one output of rank 4 or less, so that an answer allocates nothing.
 	out  [1]tensor.Tensor
 	dims [4]int
+}
+
+// executing tells whether rows of it are with a container.
+func (r *Request) executing() bool {
+	for s := r.spans; s != nil; s = s.next {
+		if s.retry == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // bytesOf is the share of rows lo to hi in the inputs' bytes; the shares of adjoining runs add up.

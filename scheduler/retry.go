@@ -1,0 +1,375 @@
+package scheduler
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// How rows of failed batches are tried again. A batch that fails has a bad row in it, or is too large for its
+// container, and does not say which. So it is halved, and the half that fails again is, until one request
+// alone is left, which gets the error. That takes a batch or two for each doubling. Trying the requests one by
+// one took as many batches as there were: with one bad row in a hundred most of the others were lost to their
+// deadlines, and with a size at fault all of them.
+//
+// If batches of that size are answered otherwise, one half is tried. If it is answered, the other one must be
+// to blame, and is halved itself without being tried; if it fails, nothing is known of the other, and its
+// rows wait with everybody's again. If not, both halves are tried. In either case: where all parts of a
+// failed batch were answered, its size was at fault (see ceiling).
+
+// A failure is a batch that failed and whose rows are tried again.
+type failure struct {
+	replica *Replica // nil: there was none, its rows had to go alone for another reason
+	rows    int
+	took    int64
+	parts   int  // that have yet to be tried
+	failed  bool // a part has failed as well, or a row was named
+	untried int  // rows of which nothing was learned: answered meanwhile, or given up
+}
+
+// clarity is the share of a failed batch's rows, its reciprocal, that may be left untried where all others
+// were answered: with more, the bad row may have been among them.
+const clarity = 8
+
+// A retry is rows of a failed batch that are to be a batch again.
+type retry struct {
+	of       *failure
+	spans    []span
+	rows     int   // of them, that wait
+	tightest int64 // no deadline of them is earlier
+	since    int64
+	rest     *retry // the rows that are to blame if these are not; they wait for the outcome
+}
+
+// retriesAtOnce is how many batches of retries a replica gets before one of other rows, if such wait.
+const retriesAtOnce = 7
+
+// hopeless is how many batches must have failed one after the other, none answered, for rows to be answered
+// with the error at once: there is no size and no row that would do better. One bad row in a batch of 32,768
+// takes as many. To find out whether it is the size after all, every so many batches then have one row.
+const hopeless = 16
+
+// sizeThatWorks is how many rows a batch may have that begins at start, as far as failures show.
+func (c *core) sizeThatWorks(rep *Replica, start int64) int {
+	most := math.MaxInt
+	if c.cfg.Pad { // all have one size
+		return most
+	}
+	if rep.ceiling.rows > 0 {
+		most = rep.ceiling.most(start)
+	}
+	switch {
+	case c.failing < hopeless:
+		most = min(most, c.bad.most())
+	case c.failing%hopeless == 0:
+		most = 1
+	}
+	return most
+}
+
+// passed notes that a batch was answered, though rows may have failed that it named.
+func (c *core) passed(b *Batch, named bool, now int64) {
+	rep := b.replica
+	c.failing = 0
+	rep.judge(nil)
+	rep.ceiling.passed(b.Rows, rep.max, now)
+	r := b.retry
+	if r == nil {
+		c.bad.batch(b.Rows-b.padding, false)
+		return
+	}
+	f := r.of
+	f.parts--
+	f.failed = f.failed || named
+	if rest := r.rest; rest != nil {
+		r.rest = nil
+		live, rows := c.take(rest)
+		switch {
+		case rows == 0:
+		case len(live) == 1:
+			c.try(f, live, nil, now)
+		default:
+			one, other := halve(live, rows)
+			c.try(f, one, other, now)
+		}
+	}
+	c.conclude(f, now)
+}
+
+// failed deals with the requests of a batch that the container failed on.
+func (c *core) failed(b *Batch, err error, took, now int64, fx *effects) {
+	rep := b.replica
+	ours := outcomeOfFailure(err) == OutcomeContainerFailed // else it is not the container's fault
+	plausible := ours && rep.ceiling.plausible(b.Rows)
+	if ours {
+		c.failing++
+		rep.ceiling.failed(b.Rows, took, now)
+	}
+	if b.retry != nil {
+		b.retry.of.failed = true
+		c.partTried(b.retry, now)
+	} else {
+		rep.judge(err)
+		c.bad.batch(b.Rows-b.padding, ours)
+	}
+	live, rows := b.takeSpans()
+	alone := b.requests == 1 && (b.Rows == 1 || !plausible)
+	if alone || !*c.cfg.Retry || c.live == 0 || c.failing >= hopeless {
+		for _, s := range live {
+			if s.req.state == stateWaiting { // not yet by another part of it
+				c.answer(s.req, outcomeOfFailure(err), err, fx)
+			}
+		}
+		switch {
+		case alone:
+			rep.ceiling.vague = 0
+		case c.failing < hopeless:
+			rep.ceiling.unclear(b.Rows, took, now)
+		}
+		return
+	}
+	f := &failure{replica: rep, rows: b.Rows, took: took, untried: b.Rows - b.padding - rows}
+	switch {
+	case rows == 0: // all of it was answered meanwhile
+		c.conclude(f, now)
+	case rows == 1:
+		c.try(f, live, nil, now)
+	case plausible:
+		one, other := halve(live, rows)
+		c.try(f, one, nil, now)
+		c.try(f, other, nil, now)
+	default:
+		one, other := halve(live, rows)
+		c.try(f, one, other, now)
+	}
+}
+
+// conclude judges the size of a failed batch once all its parts were tried.
+func (c *core) conclude(f *failure, now int64) {
+	switch {
+	case f.parts > 0 || f.failed || f.replica == nil:
+	case f.untried*clarity > f.rows:
+		f.replica.ceiling.unclear(f.rows, f.took, now)
+	default:
+		c.bad.excuse()
+		f.replica.ceiling.fault(f.rows, f.took, now)
+	}
+}
+
+// partTried notes that a part has come to an end without an answer. Nothing is known of what waited for it.
+func (c *core) partTried(r *retry, now int64) {
+	f := r.of
+	f.parts--
+	if rest := r.rest; rest != nil {
+		r.rest = nil
+		f.untried += rest.rows
+		live, _ := c.take(rest)
+		for _, s := range live {
+			c.requeue(s, now)
+		}
+	}
+	c.conclude(f, now)
+}
+
+// halve cuts spans of two or more rows in two, between requests if there are several.
+func halve(spans []span, rows int) (one, other []span) {
+	if len(spans) == 1 {
+		first, second := spans[0], spans[0]
+		first.hi = first.lo + rows/2
+		second.lo = first.hi
+		return []span{first}, []span{second}
+	}
+	n, i := 0, 0
+	for ; i < len(spans)-1 && (i == 0 || n+spans[i].hi-spans[i].lo <= rows/2); i++ {
+		n += spans[i].hi - spans[i].lo
+	}
+	return spans[:i], spans[i:]
+}
+
+// try makes spans, which belong to nothing now, wait for a batch of their own; rest is to blame if they are
+// not.
+func (c *core) try(f *failure, spans, rest []span, now int64) {
+	f.parts++
+	r := c.hold(f, spans, now)
+	if rest != nil {
+		r.rest = c.hold(f, rest, now)
+	}
+	c.retries = append(c.retries, r)
+}
+
+func (c *core) hold(f *failure, spans []span, now int64) *retry {
+	r := &retry{of: f, spans: slices.Clone(spans), tightest: never, since: now}
+	for i := range r.spans {
+		s := &r.spans[i]
+		n := s.hi - s.lo
+		s.retry = r
+		s.next, s.req.spans = s.req.spans, s
+		r.rows += n
+		r.tightest = min(r.tightest, s.req.deadline)
+		c.rows += n
+		c.trying += n
+		c.bytes += s.req.bytesOf(s.lo, s.hi)
+		c.stats.retried++
+	}
+	c.wakeAt(r.tightest)
+	return r
+}
+
+// leave takes a span off the books of its retry.
+func (c *core) leave(s *span) {
+	n := s.hi - s.lo
+	s.retry.rows -= n
+	c.rows -= n
+	c.trying -= n
+	c.bytes -= s.req.bytesOf(s.lo, s.hi)
+	s.retry = nil
+}
+
+// take takes out of a retry what still waits.
+func (c *core) take(r *retry) (live []span, rows int) {
+	for i := range r.spans {
+		if s := &r.spans[i]; s.req != nil {
+			c.leave(s)
+		}
+	}
+	return takeSpans(r.spans)
+}
+
+// takeSpans takes out of a batch what is still wanted.
+func (b *Batch) takeSpans() (live []span, rows int) { return takeSpans(b.spans) }
+
+func takeSpans(spans []span) (live []span, rows int) {
+	for i := range spans {
+		s := &spans[i]
+		if s.req == nil {
+			continue
+		}
+		live = append(live, span{req: s.req, lo: s.lo, hi: s.hi, retried: s.retried})
+		rows += s.hi - s.lo
+		s.detach()
+	}
+	return live, rows
+}
+
+// feedRetry sends the first rows that are to be tried again. False: there are none that this replica could do.
+func (c *core) feedRetry(rep *Replica, start, now int64, fx *effects) bool {
+	for c.dropRetries(now); len(c.retries) > 0; c.dropRetries(now) {
+		r := c.retries[0]
+		if *c.cfg.Shed {
+			c.shedDoomed(r, start+rep.profile.hoped(r.rows), fx)
+			if r.rows == 0 {
+				continue
+			}
+		}
+		c.retries = slices.Delete(c.retries, 0, 1)
+		first := r.spans[slices.IndexFunc(r.spans, func(s span) bool { return s.req != nil })].req
+		limit := max(1, rep.strategy.limit(rep.plan(c, start, first.bytes/int64(first.Rows))))
+		live, rows := c.take(r)
+		if rows > limit {
+			// Another replica than it failed on, or the ceiling has come down: it is made into batches anew.
+			r.of.untried += rows
+			c.partTried(r, now)
+			for _, s := range live {
+				c.requeue(s, now)
+			}
+			continue
+		}
+		b := newBatch(c.model, rep)
+		for _, s := range live {
+			b.add(s)
+		}
+		b.retry = r
+		b.oldest = now - r.since
+		b.reason = CloseShape
+		b.limit = b.Rows
+		if c.cfg.Pad && c.batched {
+			c.pad(b, rep.max)
+		}
+		c.send(rep, b, start, now, fx)
+		return true
+	}
+	return false
+}
+
+// dropRetries drops those at the head of which nothing waits any more.
+func (c *core) dropRetries(now int64) {
+	for len(c.retries) > 0 && c.retries[0].rows == 0 {
+		r := c.retries[0]
+		c.retries = slices.Delete(c.retries, 0, 1)
+		c.partTried(r, now)
+	}
+}
+
+// shedDoomed answers what could not be in time even with luck.
+func (c *core) shedDoomed(r *retry, end int64, fx *effects) {
+	if r.tightest >= end {
+		return
+	}
+	for i := range r.spans {
+		if s := &r.spans[i]; s.req != nil && s.req.deadline < end && !s.req.executing() {
+			c.answer(s.req, OutcomeDeadlineContainer, errRetryLate, fx)
+		}
+	}
+}
+
+// eachRetry calls f for all rows that wait to be tried again.
+func (c *core) eachRetry(f func(*retry)) {
+	for _, r := range c.retries {
+		f(r)
+		if r.rest != nil {
+			f(r.rest)
+		}
+	}
+	for _, rep := range c.replicas {
+		for _, b := range rep.inflight {
+			if b.retry != nil && b.retry.rest != nil {
+				f(b.retry.rest)
+			}
+		}
+	}
+}
+
+// auditRetries holds the retries against their requests, whose rows it adds up.
+func (c *core) auditRetries(requests map[*Request]int) (rows int, bytes int64, err error) {
+	parts := make(map[*failure]int)
+	for _, r := range c.retries {
+		parts[r.of]++
+	}
+	for _, rep := range c.replicas {
+		for _, b := range rep.inflight {
+			if b.retry != nil && b.state == batchOut {
+				parts[b.retry.of]++
+			}
+		}
+	}
+	for f, n := range parts {
+		if n != f.parts {
+			return 0, 0, fmt.Errorf("%d parts of a failed batch are to be tried, %d are counted", n, f.parts)
+		}
+	}
+	c.eachRetry(func(r *retry) {
+		n := 0
+		for i := range r.spans {
+			s := &r.spans[i]
+			if s.req == nil {
+				continue
+			}
+			n += s.hi - s.lo
+			bytes += s.req.bytesOf(s.lo, s.hi)
+			requests[s.req] += s.hi - s.lo
+			switch {
+			case s.retry != r || !s.linked():
+				err = fmt.Errorf("a request does not know of its rows %d to %d that are to be tried again", s.lo, s.hi)
+			case s.req.state != stateWaiting:
+				err = fmt.Errorf("rows of an answered request are to be tried again")
+			case s.req.deadline < r.tightest:
+				err = fmt.Errorf("a retry's earliest deadline is %d, a request in it has %d", r.tightest, s.req.deadline)
+			}
+		}
+		if n != r.rows {
+			err = fmt.Errorf("a retry has %d rows and counts %d", n, r.rows)
+		}
+		rows += n
+	})
+	return rows, bytes, err
+}
