@@ -98,8 +98,8 @@ bench-goodput: ## what each batching strategy answers in time: simulated, then o
 bench-deadlines: ## how late a million requests with random deadlines are answered, at twice the capacity (six minutes)
 	go run ./bench/goodput -deadlines
 
-bench-scheduler: ## what a request costs in the scheduler, what picking a batch from 10,000 rows does, and memory
-	go test ./scheduler -run '^$$' -bench 'RequestRatio|Pick|Learn|Waiting'
+bench-scheduler: ## what a request costs in the scheduler, what picking a batch from 10,000 rows does, refusing, and memory
+	go test ./scheduler -run '^$$' -bench 'RequestRatio|Pick|Learn|Waiting|Refused'
 
 bench-soak: ## what stays behind after two hours in which clients, containers and versions come and go; SOAKFLAGS="-length 1h"
 	go run ./bench/soak $(SOAKFLAGS)

@@ -142,36 +142,62 @@ func (c *core) predict(ahead, rows int, now int64) (finish int64, rate float64, 
 	return now + int64(work/rate) + last, rate, true
 }
 
+// What displace looks at, at most, as it looks under the model's lock: the newest rows of a source may all be
+// such as must not or need not make room, and a request that will be refused must not cost more for it.
+const (
+	displaceSkips = 64   // rows that are not for displacing
+	displaceMost  = 1024 // rows for one request that would be late
+)
+
 // displace makes room for r at a limit by answering the newest rows of the source that takes most of the
 // queue, if r's source would take less even then. needRows or needBytes must be freed; of rows, those count
 // that are served before the given deadline. False: nothing was displaced.
+//
+// What it walks over it displaces, but for a few, or it finds early that nothing is to be had.
 func (c *core) displace(r *Request, needRows int, needBytes int64, before int64, limit string, fx *effects) bool {
 	heavy := c.sources.heaviest()
-	if heavy == nil || heavy == r.source { // nothing could be gained, and the walk below may be long
+	share := c.sources.shareOf(r.source.rows+r.Rows, r.source.bytes+r.bytes)
+	switch {
+	case heavy == nil, heavy == r.source: // nothing could be gained
+		return false
+	case heavy.rows < needRows, heavy.bytes < needBytes, before != never && needRows > displaceMost:
+		return false
+	case c.sources.shareOf(heavy.rows-needRows, heavy.bytes-needBytes) < share:
 		return false
 	}
-	rows, bytes := 0, int64(0)
+	rows, bytes, skipped := 0, int64(0), 0
 	it := heavy.newest
 	for ; it != nil && (rows < needRows || bytes < needBytes); it = it.older {
-		// Rows that were sent, or were to be sent, once before are not for displacing.
-		if it.req.sent == unsent && it.deadline <= before {
-			rows += it.rows()
-			bytes += it.bytes()
+		if !it.displaceable(before) {
+			if skipped++; skipped > displaceSkips {
+				return false
+			}
+			continue
+		}
+		rows += it.rows()
+		bytes += it.bytes()
+		if c.sources.shareOf(heavy.rows-rows, heavy.bytes-bytes) < share {
+			return false
 		}
 	}
-	if rows < needRows || bytes < needBytes ||
-		c.sources.shareOf(heavy.rows-rows, heavy.bytes-bytes) < c.sources.shareOf(r.source.rows+r.Rows, r.source.bytes+r.bytes) {
+	if rows < needRows || bytes < needBytes {
 		return false
 	}
 	err := &OverloadedError{Limit: limitShare, RetryAfter: minRetry, Value: int64(r.source.rows), Asked: int64(heavy.rows), met: limit}
 	for next := heavy.newest; next != nil && next != it; {
 		victim := next
 		next = next.older
-		if victim.req.sent == unsent && victim.deadline <= before {
+		if victim.displaceable(before) {
 			c.answer(victim.req, OutcomeDisplaced, err, fx)
 		}
 	}
 	return true
+}
+
+// displaceable tells whether a row may make room for one with that deadline: not one that was sent, or was to be
+// sent, once before.
+func (it *item) displaceable(before int64) bool {
+	return it.req.sent == unsent && it.deadline <= before
 }
 
 // backlog is about how long it takes to work off what waits.

@@ -216,3 +216,28 @@ func TestBatchBytes(t *testing.T) {
 		t.Errorf("9 rows went in batches of %v", got)
 	}
 }
+
+// TestDisplacementIsBounded: who makes room is looked for among the newest rows of the heaviest source only, as that is done
+// under the model's lock. A refused request must not cost more because somebody else has many patient rows waiting.
+func TestDisplacementIsBounded(t *testing.T) {
+	for _, c := range []struct {
+		patient int
+		gets    bool
+	}{{0, true}, {50, true}, {100, false}} {
+		a := newAdmission(t, scheduler.ModelConfig{MaxBatch: 10, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(0, time.Millisecond)})
+		a.teach(40)
+		a.submit(120, 0, 90*time.Millisecond)
+		a.submit(c.patient, 0, time.Hour)
+		var err error
+		for range 20 { // of another source; some are let in as surplus
+			a.s.Submit(&scheduler.Request{Model: a.model, Inputs: rowOf(t, 1), Rows: 1, Source: 7, Deadline: a.clock.Now().Add(95 * time.Millisecond), Owner: ownerFunc(func(r *scheduler.Request) {
+				if err == nil {
+					err = r.Err
+				}
+			})})
+		}
+		if refused := errors.Is(err, scheduler.ErrOverloaded); refused == c.gets {
+			t.Errorf("behind %d patient rows of the heaviest source: refused is %t (%v)", c.patient, refused, err)
+		}
+	}
+}

@@ -269,3 +269,45 @@ func BenchmarkLearn(b *testing.B) {
 		l.Learn()
 	}
 }
+
+// BenchmarkRefused: what it costs to refuse a request that would be late, while another source has 60,000 patient rows waiting.
+func BenchmarkRefused(b *testing.B) {
+	clock := schedtest.NewClock()
+	s, err := scheduler.New(scheduler.Config{Clock: clock, Default: scheduler.ModelConfig{MaxBatch: 10, Slots: 1}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(0, time.Millisecond)}
+	rep, err := s.AddReplica(benchID, scheduler.Spec{Inputs: rowSpec, Outputs: rowSpec}, w, scheduler.ReplicaOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	refused := 0
+	owner := ownerFunc(func(r *scheduler.Request) {
+		if r.Err != nil {
+			refused++
+		}
+	})
+	submit := func(n int, source uint64, within time.Duration) {
+		for range n {
+			s.Submit(&scheduler.Request{Model: rep.Model(), Inputs: rowOf(b, 1), Rows: 1, Source: source, Deadline: clock.Now().Add(within), Owner: owner})
+		}
+	}
+	for range 40 {
+		submit(10, 1, time.Second)
+		clock.Advance(20 * time.Millisecond)
+	}
+	submit(120, 1, 90*time.Millisecond)
+	submit(60_000, 1, time.Hour)
+	submit(100, 2, 50*time.Millisecond)
+	r := &scheduler.Request{Model: rep.Model(), Inputs: rowOf(b, 1), Rows: 1, Source: 2, Deadline: clock.Now().Add(50 * time.Millisecond), Owner: owner}
+	refused = 0
+	b.ResetTimer()
+	for b.Loop() {
+		s.Submit(r)
+	}
+	if refused < b.N {
+		b.Fatalf("%d of %d requests were refused", refused, b.N)
+	}
+}
