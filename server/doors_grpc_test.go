@@ -74,6 +74,10 @@ func (c *grpcClient) askRaw(ctx context.Context, model string, x tensor.Tensor, 
 func (c *grpcClient) askTyped(ctx context.Context, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error) {
 	q := grpcQuestion(model, x, timeout)
 	q.Inputs[0].Contents = toContents(x)
+	if q.Parameters == nil {
+		q.Parameters = map[string]*pb.InferParameter{}
+	}
+	q.Parameters["binary_data_output"] = &pb.InferParameter{ParameterChoice: &pb.InferParameter_BoolParam{BoolParam: false}}
 	a, err := c.client.ModelInfer(ctx, q)
 	if err != nil {
 		return x, grpcFault(err)

@@ -214,7 +214,7 @@ func TestGRPCDoor(t *testing.T) {
 	q := &pb.ModelInferRequest{ModelName: "echo", Inputs: []*pb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: "INT32", Shape: []int64{2},
 		Contents: &pb.InferTensorContents{IntContents: []int32{7, -7}}}}}
 	a, err := c.ModelInfer(t.Context(), q)
-	if err != nil || !slices.Equal(a.Outputs[0].Contents.GetIntContents(), []int32{7, -7}) {
+	if err != nil || string(a.RawOutputContents[0]) != "\x07\x00\x00\x00\xf9\xff\xff\xff" {
 		t.Errorf("%v %v", a, err)
 	}
 	var status admin.Status

@@ -20,7 +20,7 @@ func (d *Door) unary(generated grpc.MethodHandler) handler {
 	l := limit{bytes: d.cfg.Limits.MetadataBytes, setting: "limits.metadata_bytes"}
 	return func(w wire, stream grpc.ServerStream) error {
 		decode := func(into any) error {
-			return d.receiveOne(w, l, func(s *scanner) {
+			return d.receiveOne(stream.Context(), w, l, func(s *scanner) {
 				var b []byte
 				for s.more() {
 					b = append(b, s.piece(s.end-s.pos)...)
@@ -59,9 +59,10 @@ func (s *service) ServerReady(context.Context, *pb.ServerReadyRequest) (*pb.Serv
 	return &pb.ServerReadyResponse{Ready: ready}, nil
 }
 
+// ModelReady has no error: a model that does not exist is not ready, and clients that wait for one ask before it does.
 func (s *service) ModelReady(_ context.Context, q *pb.ModelReadyRequest) (*pb.ModelReadyResponse, error) {
 	ready, err := s.door.ModelReady(q.Name, q.Version)
-	return &pb.ModelReadyResponse{Ready: ready}, err
+	return &pb.ModelReadyResponse{Ready: ready && err == nil}, nil
 }
 
 func (s *service) ServerMetadata(context.Context, *pb.ServerMetadataRequest) (*pb.ServerMetadataResponse, error) {

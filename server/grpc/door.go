@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
@@ -94,6 +95,7 @@ func Listen(cfg Config) (*Door, error) {
 		idle = math.MaxInt64
 	}
 	d.server = grpc.NewServer(
+		grpc.Creds(withoutCancel{insecure.NewCredentials()}),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.StatsHandler(connections{d}),
 		grpc.ConnectionTimeout(connectTimeout),

@@ -8,7 +8,9 @@ import (
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/predict"
 )
 
 // health is grpc.health.v1.Health, for orchestrators and for clients that balance. A service is "" or the protocol's for the server, and
@@ -48,7 +50,7 @@ func (h *health) Watch(q *healthpb.HealthCheckRequest, stream grpc.ServerStreami
 		select {
 		case <-ticker.C:
 		case <-stream.Context().Done():
-			return statusOf(ended(stream.Context())).Err()
+			return statusOf(predict.Late(stream.Context(), scheduler.ErrCanceled)).Err()
 		case <-h.door.stopping.Done():
 			return statusOf(errDraining).Err()
 		}

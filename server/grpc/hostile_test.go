@@ -55,7 +55,7 @@ func TestLimits(t *testing.T) {
 	failed(t, ask(wide), codes.ResourceExhausted, "TooLarge", "outputs", "limits.tensors, 2")
 	_, err := r.client.ModelMetadata(t.Context(), &pb.ModelMetadataRequest{Name: long.Id})
 	failed(t, err, codes.ResourceExhausted, "TooLarge", "limits.metadata_bytes, 1000")
-	_, err = r.client.ModelReady(t.Context(), &pb.ModelReadyRequest{Name: long.Id[:900]})
+	_, err = r.client.ModelMetadata(t.Context(), &pb.ModelMetadataRequest{Name: long.Id[:900]})
 	failed(t, err, codes.NotFound, "NotFound")
 }
 

@@ -11,12 +11,13 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/predict"
 )
 
 var errDraining = fmt.Errorf("%w: this server is shutting down; send the request to another one or again later", scheduler.ErrDraining)
 
 // receiveOne receives the one message of a call. A door that closes does not wait for the rest of it.
-func (d *Door) receiveOne(w wire, l limit, read func(*scanner)) error {
+func (d *Door) receiveOne(ctx context.Context, w wire, l limit, read func(*scanner)) error {
 	cut := context.AfterFunc(d.stopping, func() { _ = w.WriteStatus(statusOf(errDraining)) })
 	_, err := d.receive(w, l, false, read)
 	if !cut() && err != nil {
@@ -25,7 +26,7 @@ func (d *Door) receiveOne(w wire, l limit, read func(*scanner)) error {
 	if err == io.EOF {
 		err = lost(err)
 	}
-	return err
+	return predict.Late(ctx, err)
 }
 
 // tensorLimit is that of requests for inference: the setting is about tensors, and names and the like are limited for themselves.
@@ -38,7 +39,7 @@ func (d *Door) infer(w wire, stream grpc.ServerStream) error {
 	var r request
 	defer r.release()
 	began := time.Now()
-	if err := d.receiveOne(w, d.tensorLimit(), func(s *scanner) { readRequest(s, &r, d.cfg.Limits, d.cfg.Pool) }); err != nil {
+	if err := d.receiveOne(stream.Context(), w, d.tensorLimit(), func(s *scanner) { readRequest(s, &r, d.cfg.Limits, d.cfg.Pool) }); err != nil {
 		d.Refused(err, began)
 		return err
 	}
@@ -143,7 +144,7 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 		select {
 		case p.places <- struct{}{}:
 		case <-p.ctx.Done():
-			p.fault = ended(p.ctx)
+			p.fault = predict.Late(p.ctx, scheduler.ErrCanceled)
 			return
 		}
 		r := new(request)
@@ -161,11 +162,11 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 			place <- &reply{stream: true, id: r.id, err: err}
 			r.release()
 		default:
+			p.fault = predict.Late(p.ctx, err)
 			if !errors.Is(err, errNothing) {
-				d.Refused(err, began)
+				d.Refused(p.fault, began)
 			}
 			r.release()
-			p.fault = err
 			return
 		}
 		p.line <- place

@@ -67,7 +67,7 @@ func texts(values ...string) []byte {
 	return t.Data
 }
 
-// Every datatype, raw and typed, comes back bit by bit, in the form in which it went.
+// Every datatype, raw and typed, comes back bit by bit: as bytes, or as elements if asked for them, in whatever form it went.
 func TestDatatypes(t *testing.T) {
 	r := newRig(t)
 	for _, c := range dtypes {
@@ -86,22 +86,34 @@ func TestDatatypes(t *testing.T) {
 			if c.contents == nil {
 				continue
 			}
-			if a, err = r.client.ModelInfer(t.Context(), typed(c.name, c.name, int64s(shape), c.contents)); err != nil {
-				t.Errorf("%s typed %v: %v", c.name, shape, err)
-				continue
+			q := typed(c.name, c.name, int64s(shape), c.contents)
+			if a, err = r.client.ModelInfer(t.Context(), q); err != nil || a.Outputs[0].Contents != nil || len(a.RawOutputContents) != 1 || !bytes.Equal(a.RawOutputContents[0], c.data) {
+				t.Errorf("%s typed %v: %v %v", c.name, shape, a, err)
 			}
-			// Bits and not values, of which NaN is unlike itself.
-			got, _ := proto.MarshalOptions{Deterministic: true}.Marshal(a.Outputs[0].GetContents())
-			want, _ := proto.MarshalOptions{Deterministic: true}.Marshal(c.contents)
-			if len(a.RawOutputContents) != 0 || !slices.Equal(a.Outputs[0].Shape, int64s(shape)) || !bytes.Equal(got, want) {
-				t.Errorf("%s typed %v: %v", c.name, shape, a)
+			for _, q := range []*pb.ModelInferRequest{q, raw(c.name, c.name, shape, c.data)} {
+				if a, err = r.client.ModelInfer(t.Context(), wantTyped(q)); err != nil {
+					t.Errorf("%s typed %v: %v", c.name, shape, err)
+					continue
+				}
+				// Bits and not values, of which NaN is unlike itself.
+				got, _ := proto.MarshalOptions{Deterministic: true}.Marshal(a.Outputs[0].GetContents())
+				want, _ := proto.MarshalOptions{Deterministic: true}.Marshal(c.contents)
+				if len(a.RawOutputContents) != 0 || !slices.Equal(a.Outputs[0].Shape, int64s(shape)) || !bytes.Equal(got, want) {
+					t.Errorf("%s typed %v: %v", c.name, shape, a)
+				}
 			}
 		}
 	}
 }
 
-// A typed question about a model whose output has no typed form is answered raw.
-func TestTypedQuestionRawAnswer(t *testing.T) {
+// wantTyped makes a request one for typed outputs.
+func wantTyped(q *pb.ModelInferRequest) *pb.ModelInferRequest {
+	q.Parameters = map[string]*pb.InferParameter{"binary_data_output": {ParameterChoice: &pb.InferParameter_BoolParam{BoolParam: false}}}
+	return q
+}
+
+// Of a model of which one output has no typed form, all are answered raw, whatever was asked for.
+func TestNoTypedForm(t *testing.T) {
 	r := newRig(t)
 	spec := scheduler.Spec{
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Int8, Shape: tensor.Shape{-1}}},
@@ -113,7 +125,7 @@ func TestTypedQuestionRawAnswer(t *testing.T) {
 		b.Complete([]tensor.Tensor{n, h}, nil)
 		return nil
 	}))
-	q := typed("m", "INT8", []int64{2}, &pb.InferTensorContents{IntContents: []int32{1, 2}})
+	q := wantTyped(typed("m", "INT8", []int64{2}, &pb.InferTensorContents{IntContents: []int32{1, 2}}))
 	a, err := r.client.ModelInfer(t.Context(), q)
 	if err != nil || len(a.RawOutputContents) != 2 || len(a.RawOutputContents[0]) != 8 || len(a.RawOutputContents[1]) != 4 || a.Outputs[0].Contents != nil {
 		t.Errorf("%v %v", a, err)
@@ -181,7 +193,7 @@ func TestInvalidInputs(t *testing.T) {
 		{with("priority", "high"), []string{`"priority"`, "string high"}},
 		{with("timeout", -1), []string{`"timeout"`, "microseconds"}},
 		{with("triton_x", 1), []string{`"triton_x"`, "reserved"}},
-		{with("binary_data_output", 1), []string{`"binary_data_output"`, "reserved"}},
+		{with("binary_data_output", 1), []string{`"binary_data_output"`, "expected a bool, got int64 1"}},
 		{with("f", math.NaN()), []string{`"f"`, "finite"}},
 		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) {
 			q.Outputs = []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: "nope"}}

@@ -17,7 +17,7 @@ const finalOnEmpty = "triton_enable_empty_final_response"
 // reserved tells whether a parameter's name is one that clients may not choose: those that V2 over HTTP or Triton give a meaning
 // which has none here.
 func reserved(key string) bool {
-	return key == "headers" || key == "binary_data_output" || strings.HasPrefix(key, "triton_")
+	return key == "headers" || strings.HasPrefix(key, "triton_")
 }
 
 // natural gives a parameter that is a whole number of 0 or more, in whatever of the two fields for integers it came.

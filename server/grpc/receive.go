@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
@@ -107,11 +106,8 @@ var errNothing = errors.New("between two messages")
 
 // lost is the error of the transport as one of the table's.
 func lost(err error) error {
-	switch {
-	case err == io.EOF || err == io.ErrUnexpectedEOF:
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
 		return fmt.Errorf("%w: the message ends before its announced length", gate.ErrProtocol)
-	case status.Code(err) == codes.DeadlineExceeded:
-		return fmt.Errorf("%w: the client's deadline passed before its message was complete", scheduler.ErrDeadlineExceeded)
 	}
 	return fmt.Errorf("%w: %w", scheduler.ErrCanceled, err)
 }

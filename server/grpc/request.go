@@ -217,11 +217,10 @@ func (r *reader) counted(what string, have int) bool {
 	return true
 }
 
-// question makes a question of the request, which loses its memory to it. typed tells that tensors came as contents, so that the
-// answer's do too.
+// question makes a question of the request, which loses its memory to it. typed tells that the outputs are wanted as contents.
 func (r *request) question() (q *predict.Question, typed bool, err error) {
 	q = &predict.Question{Model: r.model, Version: r.version, ID: r.id}
-	if err := r.askFor(q); err != nil {
+	if typed, err = r.askFor(q); err != nil {
 		return nil, false, err
 	}
 	if q.Outputs, err = wanted(r.outputs); err != nil {
@@ -247,7 +246,7 @@ func (r *request) question() (q *predict.Question, typed bool, err error) {
 		}
 		q.Inputs = append(q.Inputs, t)
 	}
-	return q, len(r.raw) == 0 && len(r.inputs) > 0, nil
+	return q, typed, nil
 }
 
 // tensor makes a tensor of an input with raw contents, or of one with its own if raw is nil. It takes the memory.
@@ -291,43 +290,49 @@ func (in *input) tensor(raw *store) (tensor.Tensor, error) {
 	return t, nil
 }
 
-// askFor reads what a request's parameters say to the server, and leaves the others to the container.
-func (r *request) askFor(q *predict.Question) error {
+// askFor reads what a request's parameters say to the server, and leaves the others to the container. typed tells that the outputs are
+// wanted as contents. All others get raw bytes, those that sent contents too: the clients there are send either and read only these.
+func (r *request) askFor(q *predict.Question) (typed bool, err error) {
 	forward := parameters{}
 	for key, value := range r.parameters {
 		switch {
 		case key == "priority":
 			n, ok := natural(value)
 			if !ok {
-				return badParameter("", key, "an integer of 0 or more", value)
+				return false, badParameter("", key, "an integer of 0 or more", value)
 			}
 			q.Priority = n
 		case key == "timeout":
 			n, ok := natural(value)
 			if !ok {
-				return badParameter("", key, "microseconds, an integer of 0 or more", value)
+				return false, badParameter("", key, "microseconds, an integer of 0 or more", value)
 			}
 			q.Timeout = time.Duration(min(n, math.MaxInt64/uint64(time.Microsecond))) * time.Microsecond
 		case key == "user":
 			user, ok := value.(string)
 			if !ok {
-				return badParameter("", key, "a string", value)
+				return false, badParameter("", key, "a string", value)
 			}
 			q.User = user
+		case key == "binary_data_output":
+			binary, ok := value.(bool)
+			if !ok {
+				return false, badParameter("", key, "a bool", value)
+			}
+			typed = !binary
 		case key == finalOnEmpty:
 			// Every answer is the final one, and is marked so on a stream.
 		case reserved(key):
-			return fmt.Errorf("%w: parameter %q: the name is reserved", scheduler.ErrInvalidInput, key)
+			return false, fmt.Errorf("%w: parameter %q: the name is reserved", scheduler.ErrInvalidInput, key)
 		default:
 			forward[key] = value
 		}
 	}
 	if len(forward) == 0 {
-		return nil
+		return typed, nil
 	}
-	var err error
 	q.Parameters, err = forward.object()
-	return err
+	return typed, err
 }
 
 // wanted are the outputs that a request asks for.

@@ -1,7 +1,6 @@
 package grpc
 
 import (
-	"context"
 	"errors"
 	"strconv"
 	"time"
@@ -45,11 +44,3 @@ func statusOf(err error) *status.Status {
 
 // retryAfter is what a client that is refused should wait: some batches long, after which the queue looks different.
 const retryAfter = 100 * time.Millisecond
-
-// ended is the error of a context that is done, as one of the table's.
-func ended(ctx context.Context) error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return scheduler.ErrDeadlineExceeded
-	}
-	return scheduler.ErrCanceled
-}

@@ -149,11 +149,8 @@ def test_health(stock: Stock) -> None:
     assert stock.is_server_ready()
     assert stock.is_model_ready(DIGITS)
     assert stock.is_model_ready(DIGITS, "1")
-    if stock.http:
-        assert not stock.is_model_ready("nope")
-    else:
-        with refused(stock, 404, "NOT_FOUND", "nope"):
-            stock.is_model_ready("nope")
+    assert not stock.is_model_ready("nope")
+    assert not stock.is_model_ready(DIGITS, "17")
 
 
 def test_server_metadata(stock: Stock) -> None:

@@ -176,11 +176,8 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 	}
 	d.wait(ctx, c)
 	if err := c.Err; err != nil {
-		if errors.Is(err, scheduler.ErrCanceled) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			err = fmt.Errorf("%w: the client's deadline passed", scheduler.ErrDeadlineExceeded)
-		}
 		c.free()
-		return nil, target.Metrics, err
+		return nil, target.Metrics, Late(ctx, err)
 	}
 	a := &Answer{Model: target.ID.Name, Version: target.ID.Version, ID: q.ID, Timing: c.Timing, Choice: c.Choice, call: c}
 	said := target
@@ -209,6 +206,15 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 		a.Outputs[i] = t
 	}
 	return a, target.Metrics, nil
+}
+
+// Late is the error of a request that was cut off: ErrDeadlineExceeded for ErrCanceled if that was at the context's deadline. The context
+// itself need not say so, since transports cancel it then.
+func Late(ctx context.Context, err error) error {
+	if end, ok := ctx.Deadline(); ok && errors.Is(err, scheduler.ErrCanceled) && !time.Now().Before(end) {
+		return fmt.Errorf("%w: the client's deadline passed", scheduler.ErrDeadlineExceeded)
+	}
+	return err
 }
 
 // choose finds the places of the wanted outputs in the model's declaration.

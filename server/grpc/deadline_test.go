@@ -1,0 +1,200 @@
+package grpc
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+)
+
+// A caller is a client down to the frames of HTTP/2, as a library would not show how a call ends: grpc-go's client calls each end after
+// its deadline DEADLINE_EXCEEDED, and gRPC's C core only those that come when its own clock says so.
+type caller struct {
+	t      *testing.T
+	framer *http2.Framer
+	header bytes.Buffer
+	enc    *hpack.Encoder
+}
+
+func (r *rig) caller() *caller {
+	r.t.Helper()
+	conn, err := net.Dial("tcp", r.door.Addr().String())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		r.t.Fatal(err)
+	}
+	c := &caller{t: r.t, framer: http2.NewFramer(conn, conn)}
+	c.enc = hpack.NewEncoder(&c.header)
+	c.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	if _, err := conn.Write([]byte(http2.ClientPreface)); err != nil {
+		r.t.Fatal(err)
+	}
+	c.must(c.framer.WriteSettings())
+	return c
+}
+
+func (c *caller) must(err error) {
+	c.t.Helper()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// call begins a call, with one message, or none if it is nil.
+func (c *caller) call(stream uint32, method string, timeout time.Duration, message proto.Message, last bool) {
+	c.t.Helper()
+	c.header.Reset()
+	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/inference.GRPCInferenceService/" + method}, {":authority", "test"},
+		{"content-type", "application/grpc"}, {"te", "trailers"}, {"grpc-timeout", fmt.Sprintf("%du", timeout.Microseconds())}} {
+		c.must(c.enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}))
+	}
+	c.must(c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: c.header.Bytes(), EndHeaders: true}))
+	if message == nil {
+		return
+	}
+	body, err := proto.Marshal(message)
+	c.must(err)
+	frame := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(body)))
+	c.must(c.framer.WriteData(stream, last, append(frame, body...)))
+}
+
+// ends reads how calls end, until a ping is answered that is sent after so long.
+func (c *caller) ends(after time.Duration) map[string]int {
+	c.t.Helper()
+	ends := map[string]int{}
+	time.Sleep(after)
+	c.must(c.framer.WritePing(false, [8]byte{1}))
+	for {
+		frame, err := c.framer.ReadFrame()
+		c.must(err)
+		switch f := frame.(type) {
+		case *http2.MetaHeadersFrame:
+			for _, h := range f.Fields {
+				if h.Name == "grpc-status" {
+					ends[h.Value]++
+				}
+			}
+		case *http2.RSTStreamFrame:
+			if f.ErrCode != http2.ErrCodeNo { // which follows a status, where the client has not ended its side
+				ends[f.ErrCode.String()]++
+			}
+		case *http2.SettingsFrame:
+			if !f.IsAck() {
+				c.must(c.framer.WriteSettingsAck())
+			}
+		case *http2.PingFrame:
+			if !f.IsAck() {
+				c.must(c.framer.WritePing(true, f.Data))
+			} else if f.Data == [8]byte{1} {
+				return ends
+			}
+		}
+	}
+}
+
+// A call whose deadline passes ends with DEADLINE_EXCEEDED, or with nothing, so that the client finds it passed by itself. Wherever it is: in
+// the queue, in the middle of its message, on a stream that waits. The transport's RST_STREAM with CANCEL was CANCELLED to some clients.
+func TestExpiredCalls(t *testing.T) {
+	r := newRig(t, func(c *Config, _ *int64) { c.Streams = 1000 })
+	w := r.held("m")
+	want := fmt.Sprint(int(codes.DeadlineExceeded))
+	const n = 100
+	for _, tc := range []struct {
+		name string
+		call func(c *caller, stream uint32, timeout time.Duration)
+	}{
+		{"in the queue", func(c *caller, stream uint32, timeout time.Duration) {
+			c.call(stream, "ModelInfer", timeout, floats("m", 1), true)
+		}},
+		{"no message yet", func(c *caller, stream uint32, timeout time.Duration) {
+			c.call(stream, "ModelInfer", timeout, nil, false)
+		}},
+		{"half a message", func(c *caller, stream uint32, timeout time.Duration) {
+			c.call(stream, "ModelInfer", timeout, nil, false)
+			c.must(c.framer.WriteData(stream, false, []byte{0, 0, 0, 0, 9, 10}))
+		}},
+		{"a stream that waits for an answer", func(c *caller, stream uint32, timeout time.Duration) {
+			c.call(stream, "ModelStreamInfer", timeout, floats("m", 1), false)
+		}},
+		{"a stream that waits for a request", func(c *caller, stream uint32, timeout time.Duration) {
+			c.call(stream, "ModelStreamInfer", timeout, nil, false)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := r.caller()
+			for i := range n {
+				tc.call(c, uint32(2*i+1), time.Duration(40+i)*time.Millisecond)
+			}
+			ends := c.ends((40 + n + 50) * time.Millisecond)
+			statuses := ends[want]
+			if delete(ends, want); len(ends) > 0 || statuses == 0 {
+				t.Errorf("%d of %d calls end with status %s, others with %v", statuses, n, want, ends)
+			}
+			r.wait("the requests to leave", func() bool { return r.inside() == 0 })
+		})
+	}
+	if n, ok := findMetric(r, `shivad_requests_total{door="grpc",model="m",outcome="canceled",version="1"} `); ok && n > 0 {
+		t.Errorf("%d requests count as canceled", n)
+	}
+	if n, ok := findMetric(r, `shivad_requests_total{door="grpc",model="",outcome="canceled",version=""} `); ok && n > 0 {
+		t.Errorf("%d messages count as canceled", n)
+	}
+	for range 200 {
+		w.Answer()
+	}
+}
+
+// However the frames are cut into writes, all bytes pass but the resets with CANCEL.
+func TestUncanceled(t *testing.T) {
+	var all, want bytes.Buffer
+	framer, wanted := http2.NewFramer(&all, nil), http2.NewFramer(&want, nil)
+	for _, f := range []*http2.Framer{framer, wanted} {
+		for stream := range uint32(4) {
+			id := 2*stream + 1
+			if err := errors.Join(f.WriteData(id, false, []byte("\x03\x00\x00\x00\x08")[:stream]), f.WriteRSTStream(id, http2.ErrCodeNo)); err != nil {
+				t.Fatal(err)
+			}
+			if f == framer {
+				if err := errors.Join(f.WriteRSTStream(id, http2.ErrCodeCancel), f.WriteRSTStream(id+2, http2.ErrCodeCancel)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := f.WriteWindowUpdate(id, uint32(http2.ErrCodeCancel)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for size := 1; size <= all.Len(); size++ {
+		got := new(sink)
+		u := &uncanceled{Conn: got}
+		for chunk := range slices.Chunk(all.Bytes(), size) {
+			if n, err := u.Write(chunk); n != len(chunk) || err != nil {
+				t.Fatalf("in writes of %d: %d %v", size, n, err)
+			}
+		}
+		if !bytes.Equal(got.Bytes(), want.Bytes()) {
+			t.Fatalf("in writes of %d:\n%x, want\n%x", size, got.Bytes(), want.Bytes())
+		}
+	}
+}
+
+// A sink is a connection that keeps what is written to it.
+type sink struct {
+	net.Conn
+	bytes.Buffer
+}
+
+func (s *sink) Write(b []byte) (int, error) { return s.Buffer.Write(b) }
+func (s *sink) Read(b []byte) (int, error)  { return s.Buffer.Read(b) }
