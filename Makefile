@@ -6,6 +6,7 @@ SHELL := bash
 
 FUZZTIME ?= 3s
 SOAKTIME ?= 1m
+MUTANTS ?= 1000000
 BENCHFLAGS ?=
 SOAKFLAGS ?=
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -17,7 +18,7 @@ PYTHON_SOURCES := containers/python examples bench server
 
 CHECKS := fmt vet staticcheck tidy scripts imports unit race soak invariants fuzz python e2e
 
-.PHONY: help build run run-selection test $(CHECKS) redis bench bench-goodput bench-deadlines bench-scheduler bench-soak clean
+.PHONY: help build run run-selection test $(CHECKS) mutants redis bench bench-goodput bench-deadlines bench-scheduler bench-soak clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +80,9 @@ fuzz: ## every fuzz target for FUZZTIME (3s)
 	  echo "fuzz $$target in $$(dirname "$$file")"; \
 	  go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" | grep -vE '^(fuzz: elapsed|PASS)' || test $${PIPESTATUS[0]} = 0; \
 	done
+
+mutants: ## a million requests that are nearly right to each HTTP door, each with a budget of time (minutes)
+	go test -count=1 -timeout 2h ./server/rest ./server -run 'TestMutants$$' -mutants $(MUTANTS)
 
 python: $(VENV)/ready ## the Python SDK and examples: ruff, mypy, pytest
 	$(VENV)/bin/ruff check $(PYTHON_SOURCES)

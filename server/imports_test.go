@@ -38,6 +38,7 @@ containers:                 containers/zmtp containers/internal/wire scheduler s
 containers/containertest:   containers containers/zmtp containers/internal/wire scheduler shiva/tensor
 
 server/internal/nearest:
+server/internal/jsontest:
 server/internal/clock:      scheduler golang.org/x/sys
 server/config:              server/internal/nearest github.com/pelletier/go-toml/v2
 server/admin:

@@ -29,12 +29,12 @@ import (
 )
 
 // start runs a server on free ports, with an echo model inside.
-func start(t *testing.T, change func(*config.Config)) *Server {
+func start(t testing.TB, change func(*config.Config)) *Server {
 	t.Helper()
 	return startLogging(t, nil, change)
 }
 
-func startLogging(t *testing.T, log *slog.Logger, change func(*config.Config)) *Server {
+func startLogging(t testing.TB, log *slog.Logger, change func(*config.Config)) *Server {
 	t.Helper()
 	cfg := config.Default()
 	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", config.Addrs{"127.0.0.1:0"}
@@ -57,7 +57,7 @@ func startLogging(t *testing.T, log *slog.Logger, change func(*config.Config)) *
 	return s
 }
 
-func stop(t *testing.T, s *Server) {
+func stop(t testing.TB, s *Server) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -3,6 +3,7 @@ package rest
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/jsontest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -36,6 +38,7 @@ func FuzzBody(f *testing.F) {
 			q.Header.Set("Content-Encoding", []string{"gzip", "deflate"}[coding-1])
 		}
 		w := httptest.NewRecorder()
+		defer jsontest.Within(mutantTime, func() string { return fmt.Sprintf("%d %d %q", length, coding, body) })()
 		r.door.ServeHTTP(w, q)
 		switch w.Code {
 		case http.StatusOK:

@@ -1,0 +1,394 @@
+package rest
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/jsontest"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Requests that are nearly right, for every path of the door: TestMutants in a short form, "make mutants" a million of them, and FuzzMutants
+// guided by coverage.
+//
+// FuzzBody and FuzzData are not enough. Data that was null spun a core for ever, and neither saw it: FuzzData reads data by a way that
+// asks for an array first, and FuzzBody, which changes bytes of requests whose shapes have two elements, does not make a shape of a hundred and
+// data that is no array at once. Had it done so, it would have passed: see jsontest.Within.
+
+var mutantCount = flag.Int("mutants", 30_000, "mutated requests that TestMutants sends")
+
+// mutantTime is what one request may take. Most take 50 µs.
+const mutantTime = 5 * time.Second
+
+// A sample is a right request.
+type sample struct {
+	method, path string
+	json         *jsontest.Value // nil: no body
+	binary       bool            // the header says where the JSON ends
+	following    string          // bytes after it
+}
+
+// mutants sends what it makes of samples to a door.
+type mutants struct {
+	*rig
+	samples  []sample
+	statuses map[int]int // of answers
+	conn     net.Conn    // kept alive; nil: none yet
+	in       *bufio.Reader
+}
+
+func newMutants(t testing.TB) *mutants {
+	m := &mutants{rig: newRig(t, func(c *Config) { c.MessageTimeout = time.Minute }), statuses: map[int]int{}}
+	one := func(name string, d tensor.DType, shape ...int) {
+		m.model(name, spec(tensor.Spec{Name: "input0", DType: d, Shape: shape}), scheduler.WorkerFunc(m.echo))
+	}
+	one("floats", tensor.Float32, -1, 4)
+	one("free", tensor.Uint8, -1, -1)
+	one("texts", tensor.Bytes, -1, -1)
+	one("vectors", tensor.Int64, -1)
+	one("unbatched", tensor.Int32, 2, 2)
+	m.model("every", spec(every...), scheduler.WorkerFunc(m.echo))
+	m.model("sum", scheduler.Spec{
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}},
+		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float64, Shape: tensor.Shape{-1}}},
+	}, scheduler.WorkerFunc(sum))
+	m.applications(apps.Definition{Name: "app", Models: []apps.Link{"sum"}, Policy: "exp3"})
+
+	add := func(method, path, body, following string) {
+		s := sample{method: method, path: path, binary: strings.Contains(body, "binary_data_size"), following: following}
+		if body != "" {
+			s.json = jsontest.Parse(t, body)
+		}
+		m.samples = append(m.samples, s)
+	}
+	var all []string
+	for _, s := range every {
+		all = append(all, fmt.Sprintf(`{"name":%q,"datatype":%q,"shape":[1,2],"data":[[%s]]}`, s.Name, s.DType.V2(), everyJSON[s.DType]))
+	}
+	infer := func(model, inputs, more, following string) {
+		add("POST", "/v2/models/"+model+"/infer", `{"inputs":[`+inputs+`]`+more+`}`, following)
+	}
+	infer("floats", `{"name":"input0","datatype":"FP32","shape":[1,4],"data":[1,2,3,4.5]}`, ``, "")
+	infer("floats", `{"data":[[1,2e0,3,4.5],[0,-0.5,1e-3,7]],"shape":[2,4],"datatype":"FP32","name":"input0"}`,
+		`,"id":"7","parameters":{"priority":1,"timeout":9000000,"timing":true,"other":{"x":1},"user":"u"},"outputs":[{"name":"output0","parameters":{"classification":2}}]`, "")
+	infer("every", strings.Join(all, ","), `,"outputs":[{"name":"output_FP32"},{"name":"output_BYTES","parameters":{"binary_data":true}},{"name":"output_BOOL"}]`, "")
+	infer("every", strings.Join(all, ","), ``, "")
+	infer("floats", `{"name":"input0","datatype":"FP32","shape":[1,4],"parameters":{"binary_data_size":16}}`, `,"parameters":{"binary_data_output":true}`, memory([]float32{1, 2, 3, 4}))
+	infer("texts", `{"name":"input0","datatype":"BYTES","shape":[1,2],"parameters":{"binary_data_size":10}}`, ``, "\x02\x00\x00\x00ab\x00\x00\x00\x00")
+	infer("texts", `{"name":"input0","datatype":"BYTES","shape":[2,1],"data":["\u00e9","b"]}`, ``, "")
+	infer("free", `{"name":"input0","datatype":"UINT8","shape":[2,3],"data":[[1,2,3],[4,5,6]]}`, `,"outputs":[{"name":"output0"}]`, "")
+	infer("vectors", `{"name":"input0","datatype":"INT64","shape":[3],"data":[1,-2,9007199254740993]}`, ``, "")
+	infer("unbatched", `{"name":"input0","datatype":"INT32","shape":[2,2],"data":[1,2,3,4]}`, ``, "")
+	infer("app", `{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}`, `,"id":"q1","parameters":{"user":"u"}`, "")
+	add("POST", "/sum/predict", `{"uid":"u","input":[1,2,3]}`, "")
+	add("POST", "/sum/predict", `{"input_batch":[[1,2,3],[4,5,6]]}`, "")
+	add("POST", "/app/predict", `{"uid":7,"input":[1,2,3]}`, "")
+	add("POST", "/free/predict", `{"input":"AQID"}`, "")
+	add("POST", "/texts/predict", `{"input":["a","[1]"]}`, "")
+	add("POST", "/app/update", `{"uid":"u","input":[1,2,3],"label":6}`, "")
+	add("POST", "/app/update", `{"user":"u","input":[1,2,3],"loss":0.5}`, "")
+	add("POST", "/app/update", `{"user":"u","input":[1,2,3],"losses":{"sum/1":0.5}}`, "")
+	add("POST", "/v2/repository/index", `{"ready":true}`, "")
+	add("POST", "/v2/repository/models/managed/load", `{"parameters":{}}`, "")
+	add("POST", "/v2/repository/models/managed/unload", `{"parameters":{"unload_dependents":true}}`, "")
+	for _, path := range []string{"/v2", "/v2/models/floats", "/v2/models/stats", "/v2/models/every/config"} {
+		add("GET", path, "", "")
+	}
+	return m
+}
+
+// A mutant is a request made of a sample.
+type mutant struct {
+	method, path string
+	header       http.Header
+	body         []byte
+	right        bool // it is what the sample is, by another way at most
+	json         bool // its body is JSON alone
+	cut          int  // of the body, that come before the client goes; -1: it stays
+	chunked      bool
+}
+
+func (q *mutant) String() string {
+	return fmt.Sprintf("%s %s %v %d bytes: %.4000q", q.method, q.path, q.header, len(q.body), q.body)
+}
+
+// make makes a request.
+func (m *mutants) make(c *jsontest.Choices) *mutant {
+	s := jsontest.One(c, m.samples)
+	q := &mutant{method: s.method, path: s.path, header: http.Header{}, right: true, json: !s.binary, cut: -1}
+	change := func() *jsontest.Choices {
+		q.right = false
+		return c
+	}
+	if s.json != nil {
+		v := s.json.Clone()
+		for range c.N(6) {
+			v.Mutate(change())
+		}
+		q.body = v.Append(nil)
+	}
+	if c.N(8) == 7 {
+		q.body = jsontest.Spoil(change(), q.body)
+	}
+	length := -1
+	if s.binary {
+		length = len(q.body)
+	}
+	q.body = append(q.body, s.following...)
+	switch c.N(20) {
+	case 15:
+		length = jsontest.One(change(), []int{0, 0, 1, length - 1, length + 1, len(q.body), len(q.body) + 1, 1 << 40})
+	case 16:
+		q.body = q.body[:change().N(min(len(q.body), 1<<16-1)+1)]
+	case 17:
+		q.body = append(q.body, "xyz"[:change().N(4)]...)
+	case 18:
+		paths := jsontest.One(change(), routes).path
+		q.path = strings.NewReplacer("{model}", jsontest.One(c, []string{"floats", "free", "app", "none", "%2F", "sum", "texts", "managed"}), "{version}", jsontest.One(c, []string{"1", "2"})).Replace(paths)
+	case 19:
+		q.method = jsontest.One(change(), []string{"GET", "POST", "HEAD", "PUT", "OPTIONS"})
+	}
+	if length >= 0 {
+		q.header.Set(headLength, strconv.Itoa(length))
+		q.json = false
+	}
+	switch coding := []string{"", "gzip", "deflate"}[max(0, c.N(32)-29)]; {
+	case coding == "":
+	case c.N(8) == 7:
+		change()
+		q.header.Set("Content-Encoding", coding)
+	default:
+		q.header.Set("Content-Encoding", coding)
+		q.body = []byte(packed(m.t, coding, string(q.body)))
+	}
+	return q
+}
+
+// run makes a request, sends it, and checks what comes.
+func (m *mutants) run(c jsontest.Choices) {
+	q := m.make(&c)
+	defer jsontest.Within(mutantTime, q.String)()
+	var a answer
+	if c.N(8) == 7 && q.method != "HEAD" {
+		q.chunked = c.N(2) == 1
+		if c.N(8) == 7 {
+			q.cut = c.N(min(len(q.body), 1<<16-1) + 1)
+		}
+		a = m.overSocket(q)
+	} else {
+		a = m.inProcess(q)
+	}
+	if a.status != 0 {
+		m.judge(q, a)
+	}
+	waitFor(m.t, "the memory of "+q.path+" to come back", func() bool { return m.pool.InUse() == 0 })
+}
+
+func (m *mutants) inProcess(q *mutant) answer {
+	r := httptest.NewRequest(q.method, q.path, bytes.NewReader(q.body))
+	r.Header = q.header
+	w := httptest.NewRecorder()
+	m.door.ServeHTTP(w, r)
+	return answer{w.Code, w.Header(), w.Body.Bytes()}
+}
+
+// overSocket sends it on a connection that others use before and after; status 0: there was no answer to wait for.
+func (m *mutants) overSocket(q *mutant) answer {
+	if m.conn == nil {
+		m.conn = m.raw("")
+		m.in = bufio.NewReader(m.conn)
+	}
+	_ = m.conn.SetDeadline(time.Now().Add(mutantTime))
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: x\r\n", q.method, q.path)
+	_ = q.header.Write(&b)
+	body := q.body
+	if q.chunked && len(body) > 0 {
+		body = fmt.Appendf(nil, "%x\r\n%s\r\n0\r\n\r\n", len(body), body)
+		b.WriteString("Transfer-Encoding: chunked\r\n\r\n")
+	} else {
+		fmt.Fprintf(&b, "Content-Length: %d\r\n\r\n", len(body))
+	}
+	gone := q.cut >= 0 && q.cut < len(body)
+	if gone {
+		body = body[:q.cut]
+	}
+	b.Write(body)
+	if _, err := m.conn.Write(b.Bytes()); err != nil {
+		m.t.Fatalf("%v\nafter %v", err, q)
+	}
+	if gone {
+		m.conn.Close()
+		m.conn = nil
+		return answer{}
+	}
+	resp, err := http.ReadResponse(m.in, &http.Request{Method: q.method})
+	if err != nil {
+		m.t.Fatalf("%v\nafter %v", err, q)
+	}
+	defer resp.Body.Close()
+	var all bytes.Buffer
+	if _, err := all.ReadFrom(resp.Body); err != nil {
+		m.t.Fatalf("%v\nafter %v", err, q)
+	}
+	if resp.Close {
+		m.conn.Close()
+		m.conn = nil
+	}
+	return answer{resp.StatusCode, resp.Header, all.Bytes()}
+}
+
+// judge checks an answer: one of the table, in its form; what is right has what it asked for, and what is answered was JSON and is echoed.
+func (m *mutants) judge(q *mutant, a answer) {
+	fail := func(format string, args ...any) {
+		m.t.Fatalf("%s\n%v\nanswered %.2000s", fmt.Sprintf(format, args...), q, a)
+	}
+	m.statuses[a.status]++
+	switch a.status {
+	case 200, 400, 404, 405, 413, 415, 429, 504:
+	default:
+		fail("status %d", a.status)
+	}
+	if q.right && a.status != 200 {
+		fail("a right request is refused")
+	}
+	head := a.body
+	if n := a.header.Get(headLength); n != "" {
+		size, err := strconv.Atoi(n)
+		if err != nil || size > len(head) {
+			fail("a head of %q bytes", n)
+		}
+		head = head[:size]
+	}
+	if q.method == "HEAD" && len(head) == 0 {
+		return
+	}
+	if !json.Valid(head) || a.status != 200 && !strings.HasPrefix(string(head), `{"error":`) {
+		fail("the answer is not as it should be")
+	}
+	if a.status != 200 || q.header.Get("Content-Encoding") != "" || !q.json || q.method != "POST" {
+		return
+	}
+	if len(bytes.TrimSpace(q.body)) > 0 && !json.Valid(q.body) {
+		fail("accepted, and no JSON")
+	}
+	if strings.HasSuffix(q.path, "/infer") && !strings.Contains(q.path, "/app/") {
+		if err := echoes(q.body, head); err != nil {
+			fail("%v", err)
+		}
+	}
+}
+
+// echoes compares the data of a request with that of the answer of a model that echoes.
+func echoes(request, reply []byte) error {
+	type message struct {
+		Inputs, Outputs []struct {
+			Name     string
+			Datatype string
+			Data     any
+		}
+	}
+	read := func(b []byte) (v message, err error) {
+		d := json.NewDecoder(bytes.NewReader(b))
+		d.UseNumber()
+		err = d.Decode(&v)
+		return v, err
+	}
+	asked, err := read(request)
+	if err != nil {
+		return nil // members under other names than ours in nothing but their case: not what this is about
+	}
+	said, err := read(reply)
+	if err != nil {
+		return err
+	}
+	for _, in := range asked.Inputs {
+		for _, out := range said.Outputs {
+			if out.Name != strings.Replace(in.Name, "input", "output", 1) || out.Datatype != in.Datatype || in.Data == nil || out.Data == nil {
+				continue
+			}
+			want, got := flatten(nil, in.Data), flatten(nil, out.Data)
+			if len(want) != len(got) {
+				return fmt.Errorf("input %q has %d elements, and its echo %d", in.Name, len(want), len(got))
+			}
+			for i := range want {
+				if !alike(want[i], got[i]) {
+					return fmt.Errorf("element %d of input %q is %v, and its echo %v", i, in.Name, want[i], got[i])
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func flatten(list []any, v any) []any {
+	if array, ok := v.([]any); ok {
+		for _, e := range array {
+			list = flatten(list, e)
+		}
+		return list
+	}
+	return append(list, v)
+}
+
+// alike tells whether two elements are equal, as far as the smallest of floats goes.
+func alike(a, b any) bool {
+	x, isNumber := a.(json.Number)
+	y, both := b.(json.Number)
+	if !isNumber || !both {
+		return a == b
+	}
+	f, _ := x.Float64()
+	g, _ := y.Float64()
+	return math.Abs(f-g) <= 0.01*math.Abs(f)+1e-6
+}
+
+func TestMutants(t *testing.T) {
+	m := newMutants(t)
+	random := rand.New(rand.NewPCG(20, 26))
+	choices := make([]byte, 64)
+	for range *mutantCount {
+		for i := 0; i < len(choices); i += 8 {
+			bits := random.Uint64()
+			for k := range 8 {
+				choices[i+k] = byte(bits >> (8 * k))
+			}
+		}
+		m.run(choices)
+	}
+	// If nearly all were refused, or none, they would not be what they are meant to be.
+	ok, refused := m.statuses[200], m.statuses[400]+m.statuses[413]
+	if t.Log(m.statuses); ok < *mutantCount/10 || refused < *mutantCount/10 {
+		t.Errorf("of %d requests, %d were accepted and %d refused", *mutantCount, ok, refused)
+	}
+}
+
+// FuzzMutants: what the bytes decide is more requests, by coverage.
+func FuzzMutants(f *testing.F) {
+	m := newMutants(f)
+	for i := range m.samples {
+		f.Add([]byte{byte(i)})
+		f.Add([]byte{byte(i), 2, 3, 1, 4, 1, 5, 9, 2, 6, 5})
+	}
+	f.Fuzz(func(t *testing.T, choices []byte) {
+		run := *m
+		held := *m.rig
+		held.t = t
+		run.rig = &held // a connection of its own ends with t
+		run.run(choices)
+	})
+}
