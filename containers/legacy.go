@@ -16,7 +16,7 @@ import (
 // legacy is what the codecs of Clipper's generations have in common: a container has a name, a version and one type of
 // input, rows are flat vectors, and there is no word for refused, welcome or goodbye.
 //
-// Sources: captured frames in testdata/gen*.json; what the containers really do is in specs/wire-facts.md, part B.
+// Sources: captured frames in testdata/gen*.json; DESIGN.md says where the containers differ from what was written about them.
 type legacy struct {
 	limits Limits
 	pool   *tensor.Pool

@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// v0 is the protocol of Clipper's first design (specs/clipper-design.md, "RPC Format Specification"; amplab/clipper-v0): plain TCP, where
+// v0 is the protocol of Clipper's first design ("RPC Format Specification" of its design document; amplab/clipper-v0): plain TCP, where
 // the server calls the container. One batch is out at a time, and there are no ids. Numbers are little-endian:
 //
 //	S->C  code u8 | rows N u32 | ...

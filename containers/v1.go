@@ -10,7 +10,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// v1 is Clipper's first generation on ZeroMQ (specs/clipper-container-rpc-v1.md), and v1b, which has sizes:
+// v1 is Clipper's first generation on ZeroMQ (its document of container RPC 1), and v1b, which has sizes:
 //
 //	C->S  '' | name | version | input type                           registration, text
 //	S->C  '' | id | 0 | header | content                             v1

@@ -10,7 +10,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// v2 is Clipper's second generation (specs/clipper-container-rpc-v2.md; v0.1.0 to v0.2.0), and v2a, which answers with floats:
+// v2 is Clipper's second generation (its document of container RPC 2; releases v0.1.0 to v0.2.0), and v2a, which answers with floats:
 //
 //	C->S  '' | 2                                                     heartbeat
 //	S->C  '' | 2 | t                                                 its answer; t=1: please register

@@ -37,7 +37,7 @@ type way struct {
 	refuses map[tensor.DType]string
 }
 
-// A condition is a row of the table of errors: design section "Errors: one table, all doors".
+// A condition is a row of the table of errors, which README.md shows.
 type condition struct {
 	kind      string // of Shiva
 	http      int

@@ -112,7 +112,7 @@ func (all samples) ratios(names []string) []ratio {
 	rate := func(s, bar sample) float64 { return s.rate / bar.rate }
 	trips := func(s, bar sample) float64 { return float64(s.p50) / float64(2*bar.p50) }
 	for _, name := range names[1:] {
-		var rates, images, trip ratio // with the floors that the design promises
+		var rates, images, trip ratio // with the floors that bench/README.md promises
 		switch name {
 		case "door":
 			rates, images = ratio{bound: atLeast, limit: 0.6}, ratio{bound: atLeast, limit: 0.7}

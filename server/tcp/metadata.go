@@ -26,8 +26,8 @@ type question struct {
 // defaultPriority is what a request has that names none.
 const defaultPriority = 5
 
-// parse reads meta, which the decoder has found to be a JSON object or empty. The keys are those of
-// design section "From message to request, and back"; every other key goes to the container.
+// parse reads meta, which the decoder has found to be a JSON object or empty. The keys are those that
+// README.md lists ("Metadata of a question"); every other key goes to the container.
 func (q *question) parse(meta []byte) error {
 	q.reset()
 	if len(meta) <= len("{}") {

@@ -4,7 +4,7 @@
 //	                           +-> an equal one is executing: it waits for that one's answer
 //	                           +-> miss: it goes on to the scheduler, and leads those that come meanwhile
 //
-// Source: Clipper's prediction cache (Crankshaw et al., NSDI 2017, section 4.2; clipper-design.md "Caching"), with two
+// Source: Clipper's prediction cache (Crankshaw et al., NSDI 2017, section 4.2), with two
 // differences: it is off unless a model asks for it, and the key is a hash that is made once, not a comparison of inputs.
 //
 // Key: xxh3-128, with a seed of the cache's own, of the version, the parameters for the container, and the dtype,

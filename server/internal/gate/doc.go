@@ -4,7 +4,7 @@
 //	door --Question--> Open --> scheduler.Submit ... Complete --> door --AppendMetadata, Outputs--> client
 //	                     \--> an error, or a control answer at once
 //
-// Routes (design: "Namespaces are routes") are one immutable table behind an atomic pointer, rebuilt
+// Routes are one immutable table behind an atomic pointer, rebuilt
 // whenever a model's replicas or declaration change; a request costs one map lookup and no lock.
 //
 // Concurrency: a Gate may be used from everywhere. A Call belongs to the door that opened it: from

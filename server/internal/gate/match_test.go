@@ -191,7 +191,7 @@ func TestMatchFlat(t *testing.T) {
 	}
 }
 
-// Every condition of the scheduler has a row, with what the design's table says.
+// Every condition of the scheduler has a row, with what README's table says.
 func TestEveryErrorHasARow(t *testing.T) {
 	for _, tc := range []struct {
 		err       error

@@ -29,7 +29,7 @@ type Status struct {
 	Outcome   metrics.Outcome
 }
 
-// The one table of design section "Errors". Order matters only where one error wraps two conditions:
+// The one table of errors, for all doors. Order matters only where one error wraps two conditions:
 // the first row that matches wins.
 var statuses = []Status{
 	{ErrProtocol, shiva.Protocol, http.StatusBadRequest, 3, false, metrics.Protocol},
