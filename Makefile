@@ -8,8 +8,16 @@ FUZZTIME ?= 3s
 SOAKTIME ?= 1m
 MUTANTS ?= 1000000
 BENCHFLAGS ?=
+RUNFLAGS ?=
 SOAKFLAGS ?=
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# What is built needs nothing of the machine it runs on. Only the race detector wants cgo.
+export CGO_ENABLED := 0
+
+# A first build takes minutes, and Go is silent meanwhile: this counts the packages that "go build -v" names.
+PROGRESS = 2>&1 | awk '/^[^ :]+$$/ { if (++n % 50 == 0) print "  " n " packages compiled"; next } { print }'
+BUILD := go build -v -trimpath -o
 
 # Tests that start Python processes find the interpreter here.
 VENV := .venv
@@ -23,17 +31,22 @@ CHECKS := fmt vet staticcheck tidy scripts imports unit race soak invariants fuz
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## build bin/shivad, bin/shivactl and the containers of the examples
+build: ## build bin/shivad, bin/shivactl, their licences, and the examples
 	@mkdir -p bin
-	go build -trimpath -o bin/ ./cmd/shivad ./cmd/shivactl
-	go build -trimpath -o bin/digits-container ./examples/digits/container
-	go build -trimpath -o bin/selection-container ./examples/selection/container
+	@test -x bin/shivad || echo "building: the first time, Go fetches and compiles some 500 packages, which takes minutes on two cores"
+	@$(BUILD) bin/ ./cmd/shivad ./cmd/shivactl $(PROGRESS)
+	@$(BUILD) bin/digits-container ./examples/digits/container $(PROGRESS)
+	@$(BUILD) bin/digits-run ./examples/digits/run $(PROGRESS)
+	@$(BUILD) bin/selection-container ./examples/selection/container $(PROGRESS)
+	@$(BUILD) bin/selection-run ./examples/selection/run $(PROGRESS)
+	@.ci/notice >bin/NOTICE
 
-run: build ## serve handwritten digits, classify twenty of them, go on serving until Ctrl-C
-	@go run ./examples/digits/run
+# The shell gives way to the program, so that a signal to make reaches it, and it stops what it has started.
+run: build ## serve handwritten digits, classify twenty of them, go on serving until Ctrl-C; RUNFLAGS=-help
+	@exec bin/digits-run $(RUNFLAGS)
 
 run-selection: build ## have an application learn which of three models to trust, and notice when the best gets worse
-	@go run ./examples/selection/run
+	@exec bin/selection-run $(RUNFLAGS)
 
 test: ## every check below, with the time that each took
 	@all=$$SECONDS; for check in $(CHECKS); do \
@@ -65,10 +78,10 @@ unit: redis ## unit tests, golden vectors and allocation budgets
 	go test ./...
 
 race: redis ## the same under the race detector
-	go test -race ./...
+	CGO_ENABLED=1 go test -race ./...
 
 soak: ## the scheduler under everything at once, under the race detector, then the whole server, each for SOAKTIME (1m)
-	go test -race -count=1 ./scheduler -run 'TestSoak$$' -soak $(SOAKTIME)
+	CGO_ENABLED=1 go test -race -count=1 ./scheduler -run 'TestSoak$$' -soak $(SOAKTIME)
 	go run ./bench/soak -length $(SOAKTIME)
 
 invariants: redis ## the same with buffers poisoned when released
@@ -109,7 +122,7 @@ bench-soak: ## what stays behind after two hours in which clients, containers an
 	go run ./bench/soak $(SOAKFLAGS)
 
 clean: ## remove what the other targets made
-	rm -rf bin $(VENV) $$(find . -name .ruff_cache -o -name .mypy_cache -o -name .pytest_cache -o -name __pycache__ -o -name "*.egg-info")
+	rm -rf bin $(VENV) $$(find . -name .ruff_cache -o -name .mypy_cache -o -name .pytest_cache -o -name __pycache__ -o -name "*.egg-info") containers/python/build
 
 redis: ## install the redis-server that tests start, if there is none (Debian, as root)
 	@.ci/redis

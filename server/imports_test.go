@@ -62,6 +62,7 @@ server/e2e:                 | containers/container shiva shiva/tensor
 cmd/shivad:                 server server/config
 cmd/shivactl:               shiva shiva/tensor server/admin github.com/x448/float16
 
+examples/client:             shiva shiva/tensor
 examples/digits:
 examples/digits/container:  examples/digits containers/container shiva/tensor | containers scheduler
 examples/digits/run:        examples/internal/process
@@ -177,7 +178,7 @@ func list(t *testing.T) []pkg {
 	}
 }
 
-// The top level is the design's; everything else lives in the room that it belongs to.
+// The top level has these rooms; everything else lives in the room that it belongs to.
 func TestTopLevel(t *testing.T) {
 	rooms := strings.Fields("shiva server scheduler containers cmd examples bench go.mod go.sum Makefile README.md LICENSE")
 	built := []string{"bin"} // by make, and not in the repository
@@ -199,7 +200,7 @@ func TestTopLevel(t *testing.T) {
 	}
 }
 
-// gnet can be replaced as long as one file of the server knows it, which design and style promise.
+// gnet can be replaced as long as one file of the server knows it.
 func TestOneFileKnowsGnet(t *testing.T) {
 	var files []string
 	err := filepath.WalkDir("..", func(path string, d os.DirEntry, err error) error {

@@ -78,6 +78,29 @@ func TestE2EReadmeClient(t *testing.T) {
 	t.Logf("%s", out)
 }
 
+// So is the client in Go.
+func TestE2EReadmeGoClient(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join(root(t), "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile(filepath.Join(root(t), "examples/client/main.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(readme, append([]byte("```go\n"), source...)) {
+		t.Error("the README does not show examples/client/main.go as it is")
+	}
+	s := start(t, config(t, digits))
+	s.waitReplicas("digits", 1)
+	cmd := exec.CommandContext(t.Context(), "go", "run", "./examples/client", s.tcp)
+	cmd.Dir = root(t)
+	out, err := cmd.CombinedOutput()
+	if err != nil || string(out) != "4\n" {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 // The model that the README shows registers and answers as it stands there.
 func TestE2EReadmeModel(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join(root(t), "README.md"))

@@ -88,7 +88,7 @@ func TestE2EReadmeManagement(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	var apps struct{ Apps []struct{ Name string } }
-	if err := json.Unmarshal([]byte(s.ctl("apps", "--json")), &apps); err != nil || len(apps.Apps) != 1 || apps.Apps[0].Name != "digits-app" {
+	if err := json.Unmarshal([]byte(s.ctl("apps", "--json")), &apps); err != nil || len(apps.Apps) != 1 || apps.Apps[0].Name != "digits-blank" {
 		t.Errorf("%v %+v", err, apps)
 	}
 }

@@ -30,7 +30,7 @@ func TestE2ERun(t *testing.T) {
 // watched cancels when it has been told what it waits for.
 type watched struct {
 	bytes.Buffer
-	stop context.CancelFunc
+	stop func()
 	at   string
 }
 

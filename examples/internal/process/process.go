@@ -3,6 +3,7 @@ package process
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -75,10 +76,28 @@ func (p *Process) Stop() error {
 	return nil
 }
 
-// WaitReady returns when a server says on its admin door that its models can be asked.
+// WaitReady returns when this program, a server, says on its admin door that its models can be asked. Another server may
+// have that address, and would be ready at once: it is told from this one by its process.
 func (p *Process) WaitReady(ctx context.Context, admin string) error {
 	return p.Wait(ctx, "the server to be ready", func(ctx context.Context) (bool, string, error) {
-		return Get(ctx, "http://"+admin+"/readyz")
+		ok, text, err := Get(ctx, "http://"+admin+"/v1/status")
+		if err != nil || !ok {
+			return false, text, err
+		}
+		var status struct {
+			PID       int
+			Readiness struct {
+				Ready  bool
+				Reason string
+			}
+		}
+		if err := json.Unmarshal([]byte(text), &status); err != nil {
+			return false, text, err
+		}
+		if own := p.cmd.Process.Pid; status.PID != own {
+			return false, fmt.Sprintf("process %d serves on %s, and not process %d, which was started here: stop that one, or choose other addresses", status.PID, admin, own), nil
+		}
+		return status.Readiness.Ready, status.Readiness.Reason, nil
 	})
 }
 
@@ -121,6 +140,6 @@ func Get(ctx context.Context, url string) (ok bool, text string, err error) {
 		return false, "", err
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
+	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
 	return response.StatusCode == http.StatusOK, strings.TrimSpace(string(body)), err
 }

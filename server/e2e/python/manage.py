@@ -8,10 +8,10 @@ def call(method, path, body=None):
     return answer.json()
 
 
-app = {"name": "digits-app", "models": ["digits"], "policy": "exp4", "params": {"output": "label"}, "slo": "2s"}
+app = {"name": "digits-blank", "models": ["digits"], "policy": "exp4", "params": {"output": "label"}, "slo": "2s"}
 call("POST", "/apps", app)
 image = [[0] * 8] * 8  # blank paper, which is a 7 to nobody
-call("POST", "/apps/digits-app/feedback", {"user": "anna", "input": image, "label": 7})
-for user in call("GET", "/apps/digits-app/policy")["users"]:
+call("POST", "/apps/digits-blank/feedback", {"user": "anna", "input": image, "label": 7})
+for user in call("GET", "/apps/digits-blank/policy")["users"]:
     for model in user["models"]:
         print(user["user"], model["model"], "share", model["share"], "mean loss", model["loss"])

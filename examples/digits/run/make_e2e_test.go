@@ -1,0 +1,77 @@
+//go:build e2e
+
+package main
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A SIGTERM to make ends all that `make run` has started: the server, and the container that the server has started. A
+// `go run` between them would die of it and leave them behind.
+func TestE2EMakeRunIsStopped(t *testing.T) {
+	t.Chdir("../../..")
+	addrs := map[string]string{"tcp": free(t), "rest": free(t), "grpc": free(t), "containers": free(t), "admin": free(t)}
+	var flags []string
+	for door, addr := range addrs {
+		flags = append(flags, "-"+door+"="+addr)
+	}
+	serving := make(chan struct{})
+	out := &watched{stop: sync.OnceFunc(func() { close(serving) }), at: "Serving until"}
+	cmd := exec.Command("make", "--no-print-directory", "run", "RUNFLAGS="+strings.Join(flags, " "))
+	cmd.Stdout = struct{ io.Writer }{out} // os/exec would call the ReadFrom of the buffer in it
+	var errors bytes.Buffer
+	cmd.Stderr = &errors
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill() }()
+	select {
+	case <-serving:
+	case <-time.After(3 * time.Minute):
+		t.Fatalf("it does not serve: %s", &errors)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("make does not say that it was stopped")
+	}
+	for door, addr := range addrs {
+		if c, err := net.Dial("tcp", addr); err == nil {
+			_ = c.Close()
+			t.Errorf("something still listens for %s", door)
+		}
+	}
+}
+
+// A server that has the addresses already is not taken for the one that was started.
+func TestE2EAnotherServer(t *testing.T) {
+	t.Chdir("../../..")
+	o := options{tcp: free(t), rest: free(t), grpc: free(t), containers: free(t), admin: free(t)}
+	other, err := start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := other.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := other.WaitReady(t.Context(), o.admin); err != nil {
+		t.Fatal(err)
+	}
+	second := o
+	second.tcp, second.rest, second.grpc, second.containers = free(t), free(t), free(t), free(t)
+	err = run(t.Context(), second, &bytes.Buffer{})
+	if err == nil || !strings.Contains(err.Error(), "ended") {
+		t.Errorf("the second server: %v, want that it has ended by itself", err)
+	}
+}
