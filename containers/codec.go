@@ -52,6 +52,7 @@ type registration struct {
 	// Batches that it executes at once, and that it wants in flight; 0: it does not say.
 	concurrency, slots int
 	serial             bool // by default it gets the next batch only after its answer
+	announce           bool // it wants to be told of large messages before they come
 }
 
 // An answer is what a result says, for Batch.Complete, which may keep it for a while (when Send has not

@@ -63,3 +63,48 @@ func TestDesignExample(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAnnounced: before a batch that may take long to arrive, a container that wants that is told its size, in the same write.
+func TestAnnounced(t *testing.T) {
+	x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
+	for _, tt := range []struct {
+		announce bool
+		size     int
+		want     string
+	}{{true, announced - 1, ""}, {true, announced, `{"coming_bytes":32768}`}, {false, 1 << 20, ""}} {
+		c := &v4{limits: Config{}.withDefaults().Limits}
+		c.bind(registration{announce: tt.announce, spec: scheduler.Spec{Inputs: x, Outputs: x}})
+		var b scheduler.Batch
+		for rows, size := range []int{tt.size / 2, tt.size - tt.size/2} {
+			in, err := tensor.New(tensor.Uint8, tensor.Shape{1, size}, make([]byte, size))
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.Parts, b.Rows = append(b.Parts, scheduler.Part{Inputs: []tensor.Tensor{in}, Rows: 1}), rows+1
+		}
+		var o zmtp.Outgoing
+		if err := c.batch(&o, &b, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		l := newLine(t)
+		if err := l.from.Send(&o); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		var m zmtp.Message
+		for {
+			if err := l.to.Receive(&m); err != nil {
+				t.Fatal(err)
+			}
+			if string(m.Frames[0].Data) == "batch" {
+				break
+			}
+			got = string(m.Frames[1].Data)
+			m.Release()
+		}
+		if len(m.Frames) != 4 || len(m.Frames[3].Data) != tt.size || got != tt.want || l.from.Writes() != 1 {
+			t.Errorf("%+v: announced by %q in %d writes, %d frames", tt, got, l.from.Writes(), len(m.Frames))
+		}
+		m.Release()
+	}
+}

@@ -93,8 +93,11 @@ func (d *Dialer) Session() SessionInfo {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	i := d.info
-	if d.link != nil && d.link.holds() {
-		i.InFlight = 1
+	if d.link != nil {
+		i.AtOnce, i.Slots = 1, 1
+		if d.link.holds() {
+			i.InFlight = 1
+		}
 	}
 	return i
 }

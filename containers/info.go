@@ -22,6 +22,8 @@ type SessionInfo struct {
 	Registered time.Time         `json:"registered"`      // zero until it has
 	LastSeen   time.Time         `json:"last_seen"`       // its last message
 	InFlight   int               `json:"in_flight"`       // batches out
+	Slots      int               `json:"slots"`           // most batches out; 0 until it has registered
+	AtOnce     int               `json:"at_once"`         // batches that it executes at once; likewise
 	Batches    uint64            `json:"batches"`         // sent
 	Rows       uint64            `json:"rows"`            // in them
 	Failures   uint64            `json:"failures"`        // batches that it failed, or answered with nonsense
@@ -34,10 +36,13 @@ type SessionInfo struct {
 // snapshot copies the session's information.
 func (s *session) snapshot() SessionInfo {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	i := s.info
+	i, replica := s.info, s.replica
 	i.State = s.machine.phase.String()
 	i.InFlight = len(s.calls)
+	s.mu.Unlock()
+	if replica != nil {
+		i.AtOnce, i.Slots = replica.Slots()
+	}
 	return i
 }
 

@@ -65,7 +65,8 @@ func (r *rig) live(id scheduler.ModelID) int {
 	return m.Replicas()
 }
 
-// TestSilence: a container that hangs is dead after three beats, one that beats lives, and its batch fails at once.
+// TestSilence: an idle container that beats lives; one whose ZeroMQ library alone answers, as its process holds the interpreter lock, lives for
+// thirty beats.
 func TestSilence(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		c := r.start(t, echo(nil))
@@ -74,17 +75,37 @@ func TestSilence(t *testing.T) {
 			t.Fatal("an idle container that beats was given up")
 		}
 		c.Mute(true)
-		time.Sleep(1900 * time.Millisecond)
+		time.Sleep(28900 * time.Millisecond)
 		synctest.Wait()
 		if r.live(echoID) != 1 {
-			t.Error("given up before three beats were missing")
+			t.Error("given up though it answers PINGs")
 		}
-		time.Sleep(1200 * time.Millisecond)
+		c.Mute(false)
+		time.Sleep(2 * time.Second)
+		c.Mute(true)
+		time.Sleep(30*time.Second + time.Millisecond)
 		synctest.Wait()
 		if r.live(echoID) != 0 {
-			t.Error("not given up after three beats")
+			t.Error("not given up after thirty beats")
 		}
 		<-c.Gone()
+		r.logs(t, "container gone", "model=echo/1", "no message for 30s")
+	})
+}
+
+// TestHangs: an idle container that is silent on every level, as one that was stopped is, is dead after three beats.
+func TestHangs(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		p, _, _ := r.slowly(t, 0) // reads nothing
+		began := time.Now()
+		for r.live(echoID) == 1 && time.Since(began) < time.Minute {
+			time.Sleep(10 * time.Millisecond)
+			synctest.Wait()
+		}
+		if took := time.Since(began); took > 3020*time.Millisecond {
+			t.Errorf("given up after %v, expected 3 s", took)
+		}
+		p.Close()
 		r.logs(t, "container gone", "model=echo/1", "silent for 3s")
 	})
 }

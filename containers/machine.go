@@ -30,6 +30,7 @@ type clocks struct {
 	register  time.Duration // from connecting to being registered
 	heartbeat time.Duration
 	dead      time.Duration // silence after which the container is dead
+	idle      time.Duration // without a message from a container that has no batch but answers PINGs, after which it is dead; at least dead
 	beats     bool          // the server beats too, instead of answering beats only
 	pings     bool          // the peer answers ZMTP's PING
 	first     bool          // a hello must come before anything else
@@ -152,10 +153,12 @@ func (m *machine) leave(now time.Time) {
 
 // tick looks at the clock. lastByte is when the peer's last bytes came, whatever they were.
 //
-// An idle container must say something: only messages count. One that computes may be unable to (a model that
-// holds Python's interpreter lock cannot beat), so while a batch is out any byte counts, and PINGs, which ZeroMQ's
-// own thread answers, ask for some. A peer that does not know PING is left to the execution timeout of the batch. Containers of
-// v1 say nothing of themselves, so for them it is always like that.
+// There are two signs of life. Any byte shows that the process runs and can be reached; PINGs, which ZeroMQ's own thread answers, ask for some,
+// so silence is death soon. Messages show that the container itself runs. It may be unable to send any, as a model that computes, or one
+// that is being loaded beside it, can hold Python's interpreter lock for many seconds: nothing is asked of one that has a batch, which is the
+// execution timeout's matter, and of an idle one no more than a message in a long while. A peer that does not know PING has
+// messages only: while it has no batch they must come as soon as bytes would have to. Containers of v1 say nothing of themselves, so for
+// them it is always as if they had one.
 func (m *machine) tick(now, lastByte time.Time) (do action, next time.Time, err error) {
 	switch m.phase {
 	case ended:
@@ -184,28 +187,40 @@ func (m *machine) tick(now, lastByte time.Time) (do action, next time.Time, err 
 		}
 		return false
 	}
-	heard := m.message
-	mute := m.out > 0 || c.mute
-	if mute && lastByte.After(heard) {
-		heard = lastByte
-	}
-	if (!mute || c.pings) && at(heard.Add(c.dead)) {
-		return 0, time.Time{}, fmt.Errorf("silent for %v", now.Sub(heard).Round(time.Millisecond))
-	}
-	if mute && c.pings {
-		quiet := heard
-		if m.pinged.After(quiet) {
-			quiet = m.pinged
+	free := m.out > 0 || c.mute // to say nothing
+	idle := c.dead
+	if c.pings {
+		heard := later(m.message, lastByte)
+		if at(heard.Add(c.dead)) {
+			return 0, time.Time{}, fmt.Errorf("silent for %v", now.Sub(heard).Round(time.Millisecond))
 		}
-		if at(quiet.Add(c.heartbeat)) {
-			m.pinged = now
-			do |= actPing
+		idle = max(idle, c.idle)
+		if free || idle > c.dead {
+			// An idle container is about to beat: PING waits a little for it.
+			wait := c.heartbeat
+			if !free {
+				wait += c.heartbeat / 2
+			}
+			if at(later(heard, m.pinged).Add(wait)) {
+				m.pinged = now
+				do |= actPing
+			}
 		}
+	}
+	if !free && at(m.message.Add(idle)) {
+		return 0, time.Time{}, fmt.Errorf("no message for %v", now.Sub(m.message).Round(time.Millisecond))
 	}
 	if c.beats && at(m.sent.Add(c.heartbeat)) {
 		do |= actBeat
 	}
 	return do, next, nil
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // slowest is the rate in bytes per second at which a message has to arrive, as at the doors.

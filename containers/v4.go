@@ -18,8 +18,9 @@ type v4 struct {
 	limits Limits
 
 	// Set by bind.
-	spec    scheduler.Spec
-	batched bool
+	spec     scheduler.Spec
+	batched  bool
+	announce bool
 
 	// The reader's scratch.
 	header wire.ResultHeader
@@ -28,7 +29,7 @@ type v4 struct {
 func (*v4) generation() string { return "v4" }
 
 func (*v4) clocks(heartbeat time.Duration) clocks {
-	return clocks{heartbeat: heartbeat, dead: missedBeats * heartbeat, beats: true, first: true}
+	return clocks{heartbeat: heartbeat, dead: missedBeats * heartbeat, idle: idleBeats * heartbeat, beats: true, first: true}
 }
 
 func (c *v4) parse(m *zmtp.Message) (incoming, error) {
@@ -59,11 +60,25 @@ func (c *v4) parse(m *zmtp.Message) (incoming, error) {
 func (c *v4) bind(r registration) {
 	c.spec = r.spec
 	c.batched = r.spec.Batched()
+	c.announce = r.announce
 }
 
 func (*v4) id(b *scheduler.Batch) uint64 { return b.ID }
 
+// announced is the size from which a message is announced: what the slowest connection needs two seconds for, which is as
+// long as nothing may be heard after a beat.
+const announced = 2 * slowest
+
+// batch says a batch. Before a large one the container is told how large: it may have a ZeroMQ library, which shows whole messages
+// only, so that it hears nothing until this one has come to its end, beats least of all, which are behind it.
 func (c *v4) batch(o *zmtp.Outgoing, b *scheduler.Batch, now time.Time) error {
+	if c.announce {
+		if size := inputBytes(b); size >= announced {
+			o.FrameString(wire.Heartbeat)
+			o.Seal(wire.AppendComing(o.Open(), size))
+			o.End()
+		}
+	}
 	o.FrameString(wire.Batch)
 	var id [wire.IDSize]byte
 	binary.LittleEndian.PutUint64(id[:], b.ID)
@@ -81,6 +96,15 @@ func (c *v4) batch(o *zmtp.Outgoing, b *scheduler.Batch, now time.Time) error {
 		}
 	}
 	return nil
+}
+
+func inputBytes(b *scheduler.Batch) (n int) {
+	for i := range b.Parts {
+		for k := range b.Parts[i].Inputs {
+			n += len(b.Parts[i].Inputs[k].Data)
+		}
+	}
+	return n
 }
 
 func (c *v4) appendHeader(h []byte, b *scheduler.Batch, now time.Time) []byte {

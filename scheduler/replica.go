@@ -52,6 +52,13 @@ type ReplicaOptions struct {
 	Serial bool
 }
 
+// Slots is how many batches the replica executes at once, and how many it may have in flight.
+func (r *Replica) Slots() (concurrency, slots int) {
+	r.m.mu.Lock()
+	defer r.m.mu.Unlock()
+	return r.concurrency, r.slots
+}
+
 type replicaState uint8
 
 const (

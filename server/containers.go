@@ -49,6 +49,8 @@ func (s *Server) sessions() []admin.Session {
 			Connected: now.Sub(i.Since).Seconds(),
 			Batches:   int64(i.Batches),
 			Pending:   i.InFlight,
+			Slots:     i.Slots,
+			AtOnce:    i.AtOnce,
 			Silent:    now.Sub(i.LastSeen).Seconds(),
 			Rows:      int64(i.Rows),
 			Failures:  int64(i.Failures),

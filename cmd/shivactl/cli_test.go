@@ -184,7 +184,7 @@ var fakeStatus = admin.Status{
 	Queue:     admin.Queue{Rows: 3, Bytes: 600},
 	State:     admin.State{At: "redis://:xxxxx@10.0.0.9:6379/0", Since: time.Date(2026, 1, 2, 4, 4, 8, 0, time.UTC), Error: "connection refused"},
 	Sessions: []admin.Session{
-		{Model: "digits", Version: "1", Instance: "worker 1", Remote: "127.0.0.1:5555", RPC: "v4", State: "serving", Connected: 3600, Batches: 1234, Rows: 56789, Failures: 1, Pending: 2, Silent: 0.4, LastFailure: "IndexError: 3"},
+		{Model: "digits", Version: "1", Instance: "worker 1", Remote: "127.0.0.1:5555", RPC: "v4", State: "serving", Connected: 3600, Batches: 1234, Rows: 56789, Failures: 1, Pending: 2, Slots: 5, AtOnce: 4, Silent: 0.4, LastFailure: "IndexError: 3"},
 		{Remote: "10.0.0.7:1", State: "handshake", Connected: 1},
 	},
 	Processes: []admin.Process{

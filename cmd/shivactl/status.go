@@ -101,14 +101,14 @@ func (c *cli) printSessions(sessions []admin.Session) error {
 		return nil
 	}
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "CONTAINER\tINSTANCE\tFROM\tRPC\tSTATE\tCONNECTED\tHEARD FROM\tBATCHES\tROWS\tFAILED\tOUT")
+	fmt.Fprintln(w, "CONTAINER\tINSTANCE\tFROM\tRPC\tSTATE\tCONNECTED\tHEARD FROM\tBATCHES\tROWS\tFAILED\tOUT\tAT ONCE")
 	for _, k := range sessions {
 		model, rpc := k.Model+"/"+k.Version, k.RPC
 		if k.Model == "" { // it has not registered
 			model, rpc = "-", "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s ago\t%d\t%d\t%d\t%d\n", model, or(k.Instance, "-"), k.Remote, rpc,
-			k.State, seconds(k.Connected), seconds(k.Silent), k.Batches, k.Rows, k.Failures, k.Pending)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s ago\t%d\t%d\t%d\t%d of %d\t%d\n", model, or(k.Instance, "-"), k.Remote, rpc,
+			k.State, seconds(k.Connected), seconds(k.Silent), k.Batches, k.Rows, k.Failures, k.Pending, k.Slots, k.AtOnce)
 	}
 	if err := w.Flush(); err != nil {
 		return err

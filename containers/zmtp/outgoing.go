@@ -1,6 +1,6 @@
 package zmtp
 
-// An Outgoing is one multipart message on its way out: small pieces copied together into memory of its own, and
+// An Outgoing is one multipart message on its way out, or several, one after the other: small pieces copied together into memory of its own, and
 // large ones referenced where they are. It is built with Frame, Begin and Add, handed to Conn.Send, and may be
 // built anew after Reset once it has been written. Its zero value is ready, and it keeps its memory, so
 // that a session sends without allocating.
@@ -97,6 +97,9 @@ func (o *Outgoing) Seal(b []byte) {
 	o.scratch = b[:o.last+n+len(body)]
 	o.size += n + len(body)
 }
+
+// End ends a message. What follows is another one, which is written, or given up, together with it.
+func (o *Outgoing) End() { o.frames = 0 }
 
 // more sets the flag on the frame before the one that begins.
 func (o *Outgoing) more() {

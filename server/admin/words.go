@@ -139,6 +139,8 @@ type Session struct {
 	Rows        int64   `json:"rows"`           // in them
 	Failures    int64   `json:"failures"`       // batches that it failed, or answered with nonsense
 	Pending     int     `json:"pending"`        // batches that it has not answered yet
+	Slots       int     `json:"slots"`          // most of them at a time; 0 until it has registered
+	AtOnce      int     `json:"at_once"`        // batches that it executes at once; likewise
 	LastFailure string  `json:"last_failure,omitempty"`
 	Reason      string  `json:"reason,omitempty"` // why it is ending, or should
 }

@@ -241,19 +241,20 @@ func TestE2EStoppedUnderLoad(t *testing.T) {
 	l.end(t, 99)
 }
 
-// A swallower forwards a container's connection until it is cut: then bytes vanish and no end is seen, as with a cable.
-type swallower struct {
+// A cable forwards containers' connections until it is cut: then bytes vanish and no end is seen.
+type cable struct {
 	ear net.Listener
 	cut atomic.Bool
 }
 
-func swallow(t *testing.T, server string) *swallower {
+// connect lays a cable to the server that carries so many bytes a second in either direction; 0: as many as there are.
+func connect(t *testing.T, server string, rate int) *cable {
 	t.Helper()
 	ear, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &swallower{ear: ear}
+	w := &cable{ear: ear}
 	var pumps sync.WaitGroup
 	var mu sync.Mutex
 	conns := []net.Conn{}
@@ -271,6 +272,9 @@ func swallow(t *testing.T, server string) *swallower {
 			}
 			if _, err := to.Write(buf[:n]); err != nil {
 				return
+			}
+			if rate > 0 {
+				time.Sleep(time.Duration(n) * time.Second / time.Duration(rate))
 			}
 		}
 	}
@@ -308,7 +312,7 @@ func swallow(t *testing.T, server string) *swallower {
 // the server, and when there is a cable again the container connects anew.
 func TestE2ECableCutUnderLoad(t *testing.T) {
 	s := start(t, "[containers]\nheartbeat = \"300ms\"\n"+faultConfig)
-	w := swallow(t, s.containers)
+	w := connect(t, s.containers, 0)
 	s.replica(s.containers)
 	s.replica(s.containers)
 	s.replica(w.ear.Addr().String())

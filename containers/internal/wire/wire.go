@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strconv"
 
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -41,8 +42,14 @@ type HelloMessage struct {
 	MaxBatch    int             `json:"max_batch,omitempty"`
 	Concurrency int             `json:"concurrency,omitempty"`
 	Slots       int             `json:"slots,omitempty"`
+	Announce    bool            `json:"announce,omitempty"`
 	Parameters  json.RawMessage `json:"parameters,omitempty"`
 	Instance    string          `json:"instance,omitempty"`
+}
+
+// AppendComing appends the second frame of a heartbeat that announces a message of so many bytes.
+func AppendComing(b []byte, bytes int) []byte {
+	return append(strconv.AppendInt(append(b, `{"coming_bytes":`...), int64(bytes), 10), '}')
 }
 
 // TensorMessage is a declared input or output.

@@ -60,6 +60,7 @@ def test_hello_says_all_that_was_declared() -> None:
             "max_batch": 64,
             "concurrency": 2,
             "slots": 3,
+            "announce": True,
             "parameters": {"k": [1]},
             "instance": "here",
         }

@@ -89,6 +89,30 @@ def test_silence_of_the_server() -> None:
     assert session.ended == End(Outcome.LOST, "silence for 3 s")
 
 
+def test_an_announced_message_may_take_long() -> None:
+    session = live()
+    session.receive([b"heartbeat", j({"coming_bytes": 10 * (16 << 10), "later": 1})], 2.0)
+    session.sent(14.9)
+    session.tick(14.9)
+    assert session.ended is None
+    assert session.wake() == 15.0
+    session.receive([b"batch", ID, b"head", b"a"], 14.95)
+    session.sent(17.9)
+    session.tick(17.9)
+    assert session.ended is None
+    session.tick(17.95)
+    assert session.ended == End(Outcome.LOST, "silence for 3 s"), "what was announced has come"
+
+
+def test_an_announced_message_that_does_not_come() -> None:
+    session = live()
+    session.receive([b"heartbeat", j({"coming_bytes": 16 << 10})], 2.0)
+    session.tick(6.0)
+    assert session.ended == End(
+        Outcome.LOST, "a message of 16384 bytes was announced and has not come; silence for 4 s"
+    )
+
+
 def test_a_batch_and_its_answer() -> None:
     session = live()
     delivery = session.receive([b"batch", ID, b"head", b"a", b"b"], 1.0)

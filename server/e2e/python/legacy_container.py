@@ -1,6 +1,9 @@
 """A container that speaks one generation of Clipper's RPC, written from the description of its frames alone.
 
-    legacy_container.py RPC HOST:PORT NAME VERSION TYPE...
+    legacy_container.py [--one-buffer] RPC HOST:PORT NAME VERSION TYPE...
+
+With --one-buffer answers are made in the same memory each time and sent from there without a copy, as Clipper's containers in
+C++ and Java do: ZeroMQ's own thread reads it some time later.
 
 RPC is v1, v1b, v2, v2a or v3; TYPE is bytes, ints, floats, doubles or strings; of several each is a model NAME_TYPE.
 Each input gives one output: the sum of
@@ -31,6 +34,7 @@ import os
 import struct
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import numpy as np
@@ -103,10 +107,20 @@ def answer(rpc: str, kind: str, inputs: list[bytes]) -> list[bytes]:
     return [struct.pack("<Q", len(header)), header, *outputs]
 
 
+def placed(memory: bytearray, frames: list[bytes]) -> Iterator[memoryview]:
+    at = 0
+    for frame in frames:
+        end = at + len(frame)
+        memory[at:end] = frame
+        yield memoryview(memory)[at:end]
+        at = end
+
+
 def session(
-    context: zmq.Context[zmq.Socket[bytes]], rpc: str, address: str, name: str, version: str, kind: str
+    context: zmq.Context[zmq.Socket[bytes]], rpc: str, address: str, name: str, version: str, kind: str, one_buffer: bool
 ) -> None:
     """One socket's life: for ever in v1, and else until the server has been silent for too long."""
+    memory = bytearray(1 << 16) if one_buffer else None
     who = [name.encode(), version.encode(), str(TYPES[kind][0]).encode()]
     old = rpc in ("v1", "v1b")
     with context.socket(zmq.DEALER) as dealer:
@@ -134,16 +148,25 @@ def session(
             batch_id, request, *frames = rest
             assert request == u32(0), request
             reply = answer(rpc, kind, inputs_of(rpc, kind, frames))
-            dealer.send_multipart([b"", *([] if old else [u32(1)]), batch_id, *reply])
+            head = [b"", *([] if old else [u32(1)]), batch_id]
+            if memory is None:
+                dealer.send_multipart([*head, *reply])
+                continue
+            dealer.send_multipart(head, zmq.SNDMORE)
+            dealer.copy_threshold = 0
+            dealer.send_multipart(list(placed(memory, reply)), copy=False)
 
 
 def main() -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    rpc, address, name, version, *kinds = sys.argv[1:]
+    args = sys.argv[1:]
+    if one_buffer := args[0] == "--one-buffer":
+        args.pop(0)
+    rpc, address, name, version, *kinds = args
 
     def serve(kind: str) -> None:
         while True:
-            session(context, rpc, address, name if len(kinds) == 1 else f"{name}_{kind}", version, kind)
+            session(context, rpc, address, name if len(kinds) == 1 else f"{name}_{kind}", version, kind, one_buffer)
 
     with ThreadPoolExecutor(len(kinds)) as pool:
         for done in as_completed(pool.submit(serve, kind) for kind in kinds):

@@ -39,6 +39,7 @@ def hello(model: Model[..., Any], instance: str) -> bytes:
         "inputs": [tensor.json() for tensor in model.inputs],
         "outputs": [tensor.json() for tensor in model.outputs],
         "concurrency": min(model.concurrency, wire.MAX_SLOTS),
+        "announce": True,
         "instance": instance,
     }
     if model.concurrency > 1:

@@ -32,6 +32,9 @@ LINGER_MS = 1000
 
 _GONE = zmq.Event.DISCONNECTED | zmq.Event.CLOSED
 _NEVER_MS = 3_600_000
+_UNREACHABLE_MS = 15_000
+"""How long the other machine may leave what was sent without an acknowledgement. While an announced message comes, which
+may take long, nothing else would tell that its cable was cut."""
 _BURST = 64
 """Messages read from one socket before the others get their turn."""
 
@@ -135,6 +138,7 @@ class Link:
     def _open(self, now: float) -> None:
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
+        self._socket.setsockopt(zmq.TCP_MAXRT, _UNREACHABLE_MS)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.IPV6, int("[" in self.endpoint))

@@ -23,6 +23,8 @@ log = logging.getLogger("shiva_container")
 
 HANDSHAKE_SECONDS = 10.0
 """How long a server may take to answer hello."""
+SLOWEST = 16 << 10
+"""Bytes a second: no message is expected to come more slowly."""
 
 
 class State(enum.Enum):
@@ -80,6 +82,7 @@ class Session:
         self._dead_after = HANDSHAKE_SECONDS
         self._max_message = 0
         self._heard = now
+        self._coming = 0
         self._sent = now
         self._goodbye = End(Outcome.DRAINED, "drained")
         self._odd_kinds: set[bytes] = set()
@@ -95,6 +98,7 @@ class Session:
             return None
         if self.state is not State.HELLO:  # until then only an answer to hello counts
             self._heard = now
+            self._coming = 0
         kind = bytes(frames[0])
         try:
             if kind == wire.BATCH:
@@ -103,9 +107,11 @@ class Session:
                 self._welcome(wire.from_json(_frame(frames, 1)), now)
             elif kind == wire.REFUSED and self.state is State.HELLO:
                 self._end(Outcome.REFUSED, str(wire.from_json(_frame(frames, 1)).get("error", "no reason given")))
+            elif kind == wire.HEARTBEAT:
+                self._coming = wire.coming(frames)
             elif kind == wire.GOODBYE:
                 self._take_leave(wire.from_json(_frame(frames, 1)))
-            elif kind not in (wire.HEARTBEAT, wire.WELCOME, wire.REFUSED) and kind not in self._odd_kinds:
+            elif kind not in (wire.WELCOME, wire.REFUSED) and kind not in self._odd_kinds:
                 self._odd_kinds.add(kind)
                 log.warning("the server sent %r, which this version does not know; ignored", kind[:40])
         except wire.WireError as e:
@@ -149,16 +155,24 @@ class Session:
         """Let time pass: send a heartbeat when it is due, end when the server has been silent too long."""
         if self.ended:
             return
-        if now - self._heard >= self._dead_after:
+        if now - self._heard >= self._patience():
             what = "no answer to hello" if self.state is State.HELLO else "silence"
-            self.lost(f"{what} for {self._dead_after:g} s")
+            if self._coming:
+                what = f"a message of {self._coming} bytes was announced and has not come; {what}"
+            self.lost(f"{what} for {self._patience():g} s")
         elif self._heartbeat and now - self._sent >= self._heartbeat and not self.outbox:
             self.outbox.append([wire.HEARTBEAT])
 
     def wake(self) -> float:
         """When tick has something to do at the latest."""
-        dead = self._heard + self._dead_after
+        dead = self._heard + self._patience()
         return min(dead, self._sent + self._heartbeat) if self._heartbeat else dead
+
+    def _patience(self) -> float:
+        """How long nothing may be heard of the server. ZeroMQ shows whole messages only: while a large one is under way
+        nothing is, as heartbeats are behind it. So the server announces it.
+        """
+        return self._dead_after + self._coming / SLOWEST
 
     def _welcome(self, head: dict[str, object], now: float) -> None:
         if head.get("protocol") != wire.PROTOCOL:

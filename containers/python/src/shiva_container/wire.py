@@ -46,6 +46,12 @@ def from_json(frame: Buffer) -> dict[str, object]:
     return value
 
 
+def coming(frames: Sequence[Buffer]) -> int:
+    """How many bytes the next message has, if a heartbeat announces it; else 0."""
+    size = from_json(frames[1]).get("coming_bytes") if len(frames) > 1 else 0
+    return size if isinstance(size, int) else 0
+
+
 @dataclass(frozen=True)
 class TensorHead:
     """Name, datatype and shape of one tensor frame."""

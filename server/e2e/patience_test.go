@@ -1,0 +1,209 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/containers/container"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// script starts one of the Python containers of this directory.
+func (s *shivad) script(name string, args ...string) {
+	s.t.Helper()
+	s.run(python(s.t), append([]string{filepath.Join(root(s.t), "server/e2e/python", name)}, args...)...)
+}
+
+// ask asks a model for one tensor.
+func ask(t *testing.T, c *shiva.Client, model string, x tensor.Tensor) (*shiva.Message, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	return c.Do(ctx, &shiva.Message{Namespace: model, Tensors: []tensor.Tensor{x}})
+}
+
+// steady fails if a container's session has ended.
+func (s *shivad) steady() {
+	s.t.Helper()
+	if s.said("container gone") {
+		s.t.Error("a session has ended")
+	}
+}
+
+// A message that takes twice as long to arrive as a side may be silent, to a container and back. The library of the one in Python shows whole messages
+// only, and hears no heartbeat meanwhile; that in Go counts bytes.
+func TestE2ESlowCable(t *testing.T) {
+	const size, rate = 4 << 20, 4 << 20
+	s := start(t, "[containers]\nheartbeat = \"160ms\"\n")
+	s.script("busy_models.py", connect(t, s.containers, rate).ear.Addr().String(), "big")
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	wg.Go(func() {
+		x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
+		err := container.Serve(ctx, container.Model{
+			Name: "big_go", Version: "1", Inputs: x, Outputs: x,
+			Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil },
+		}, connect(t, s.containers, rate).ear.Addr().String())
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	s.waitReplicas("big", 1)
+	s.waitReplicas("big_go", 1)
+	data := bytes.Repeat([]byte("0123456789abcdef"), size/16)
+	x, err := tensor.New(tensor.Uint8, tensor.Shape{1, size}, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asks sync.WaitGroup
+	for _, model := range []string{"big", "big_go"} {
+		c := s.client()
+		asks.Go(func() {
+			for range 2 {
+				m, err := ask(t, c, model, x)
+				if err != nil {
+					t.Errorf("%s: %v", model, err)
+					return
+				}
+				if !bytes.Equal(m.Tensors[0].Data, data) {
+					t.Errorf("%s: other bytes came back", model)
+				}
+				m.Release()
+			}
+		})
+	}
+	asks.Wait()
+	s.steady()
+}
+
+// A model is loaded that holds the interpreter lock, beside one that waits for work: that one says nothing for three times as long as a
+// side may be silent.
+func TestE2EInterpreterHeld(t *testing.T) {
+	s := start(t, "[containers]\nheartbeat = \"300ms\"\n")
+	s.script("busy_models.py", s.containers, "quiet", "greedy")
+	s.waitReplicas("quiet", 1)
+	s.waitReplicas("greedy", 1)
+	s.steady()
+}
+
+// A container that executes four batches at once gets four at once: each waits for the others.
+func TestE2EConcurrency(t *testing.T) {
+	s := start(t, "")
+	s.script("busy_models.py", s.containers, "together")
+	s.waitReplicas("together", 1)
+	c := s.client()
+	var asks sync.WaitGroup
+	for n := range 12 {
+		asks.Go(func() {
+			x, err := tensor.FromSlice(tensor.Shape{1, 1}, []int64{int64(n)})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			m, err := ask(t, c, "together", x)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			m.Release()
+		})
+	}
+	asks.Wait()
+}
+
+// Containers of RPC v1 to v3 that send from one buffer answer rightly, as they get the next batch only after their answer. With slots = 2
+// they do not, and the log warns.
+func TestE2EOneBuffer(t *testing.T) {
+	s := start(t, `
+[containers]
+listen_v2 = "127.0.0.1:0"
+
+[defaults]
+max_batch = 2
+
+[model.hasty]
+slots = 2
+`)
+	script := func(rpc, addr, name string) {
+		s.script("legacy_container.py", "--one-buffer", rpc, addr, name, "1", "doubles")
+	}
+	script("v3", s.containers, "three")
+	script("v2", s.old[1], "two")
+	script("v1", s.containers, "one")
+	script("v3", s.containers, "hasty")
+	wrong := func(model string, requests int) int64 {
+		s.waitReplicas(model, 1)
+		var next, wrong atomic.Int64
+		var asks sync.WaitGroup
+		c := s.client()
+		for range 32 {
+			asks.Go(func() {
+				for n := next.Add(1); n <= int64(requests); n = next.Add(1) {
+					x, err := tensor.FromSlice(tensor.Shape{2}, []float64{float64(n), 0.5})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					m, err := ask(t, c, model, x)
+					if err != nil {
+						if _, typed := errors.AsType[*shiva.RemoteError](err); typed && model == "hasty" {
+							wrong.Add(1) // its sizes were another answer's
+							continue
+						}
+						t.Error(err)
+						return
+					}
+					if got := number(m); got != fmt.Sprint(float64(n)+0.5) {
+						wrong.Add(1)
+					}
+					m.Release()
+				}
+			})
+		}
+		asks.Wait()
+		return wrong.Load()
+	}
+	for _, model := range []string{"three", "two", "one"} {
+		if n := wrong(model, 2000); n > 0 {
+			t.Errorf("%s: %d of 2000 answers are another's", model, n)
+		}
+	}
+	s.steady()
+	if n := wrong("hasty", 2000); n == 0 {
+		t.Error("the container does not do what it is for: with two batches in flight all of 2000 answers are right")
+	} else {
+		t.Logf("with two batches in flight %d of 2000 are wrong", n)
+	}
+	if !s.said("slots", "answers may be wrong", "hasty") {
+		t.Error("the log does not warn of the setting")
+	}
+}
+
+// number is the only value of an answer, as text.
+func number(m *shiva.Message) string {
+	if len(m.Tensors) != 1 {
+		return ""
+	}
+	for _, values := range []func(tensor.Tensor) (any, error){
+		func(x tensor.Tensor) (any, error) { return tensor.Values[float64](x) },
+		func(x tensor.Tensor) (any, error) { return tensor.Values[float32](x) },
+	} {
+		if v, err := values(m.Tensors[0]); err == nil {
+			return strings.Trim(fmt.Sprint(v), "[]")
+		}
+	}
+	return ""
+}

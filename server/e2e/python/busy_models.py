@@ -1,0 +1,54 @@
+"""Models that keep their process busy in ways that a server must not take for death.
+
+    busy_models.py HOST:PORT MODEL...
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+import time
+from typing import Any
+
+from shiva_container import Container, Tensor, model
+
+X = [Tensor("x", "INT64", [-1, 1])]
+four = threading.Barrier(4)
+
+
+@model(name="big", inputs=[Tensor("x", "UINT8", [-1, -1])], outputs=[Tensor("y", "UINT8", [-1, -1])])
+def big(x: Any) -> Any:
+    """Gives back what may be large."""
+    return x
+
+
+@model(name="together", inputs=X, outputs=X, max_batch=1, concurrency=4)
+def together(x: Any) -> Any:
+    """Answers when four are computed at once."""
+    four.wait(20)
+    return x
+
+
+@model(name="quiet", inputs=X, outputs=X)
+def quiet(x: Any) -> Any:
+    """Has nothing to do while the next one is loaded."""
+    return x
+
+
+@model(name="greedy", inputs=X, outputs=X)
+def greedy(x: Any) -> Any:
+    """Holds the interpreter lock while it is loaded."""
+    return x
+
+
+@greedy.warmup
+def load() -> None:
+    time.sleep(1)
+    ctypes.PyDLL(None).sleep(3)  # as an extension does that does not let go of the lock
+
+
+if __name__ == "__main__":
+    address, *names = sys.argv[1:]
+    with Container(*(m for m in (big, together, quiet, greedy) if m.name in names), servers=address) as container:
+        container.wait()
