@@ -33,6 +33,7 @@ type Batch struct {
 	predicted int64 // upper quantile of its execution time; 0: nothing was known
 	typical   int64 // median
 	limit     int   // the most rows it could have had, for strategies that learn
+	probe     int64 // how long it may take to show that its replica is alive; 0: it is no probe
 	lead      int64 // overhead that was allowed for before it starts; 0 unless idle
 	idle      bool  // the replica was not busy when it was sent
 	requests  int   // how many requests' rows it took, padding apart
@@ -77,7 +78,7 @@ type batchState uint8
 
 const (
 	batchOut     batchState = iota // with its worker
-	batchOrphan                    // with its worker, but its requests were given to others or answered: replica suspect
+	batchOrphan                    // with its worker, but given up: its requests were given to others or answered
 	batchRemoved                   // its replica was removed; the worker may still come with an answer
 	batchDone
 )
@@ -289,7 +290,7 @@ func (b *Batch) leave() {
 	clear(b.cuts)
 	b.ID, b.Rows, b.Deadline = 0, 0, time.Time{}
 	b.model, b.replica, b.retry = nil, nil, nil
-	b.crowded = false
+	b.crowded, b.probe = false, 0
 	b.requests, b.padding, b.bytes, b.oldest = 0, 0, 0, 0
 	b.tensors, b.Parts, b.spans = b.tensors[:0], b.Parts[:0], b.spans[:0]
 	b.shapes, b.params = b.shapes[:0], b.params[:0]

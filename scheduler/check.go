@@ -8,10 +8,10 @@ import "fmt"
 func (m *Model) Check() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.core.check()
+	return m.core.check(m.sched.now())
 }
 
-func (c *core) check() error {
+func (c *core) check(now int64) error {
 	rows, bytes, items := 0, int64(0), 0
 	requests := make(map[*Request]int) // rows that wait or execute
 	look := func(q *queue, b *bucket) error {
@@ -83,10 +83,8 @@ func (c *core) check() error {
 		if n := rep.executing(); len(rep.inflight) > 0 && n < 1 {
 			return fmt.Errorf("replica %q has %d batches and has begun none", rep.label, len(rep.inflight))
 		}
-		for _, b := range rep.inflight {
-			if err := b.audit(requests); err != nil {
-				return err
-			}
+		if err := rep.audit(requests); err != nil {
+			return err
 		}
 	}
 	for r, n := range requests {
@@ -99,8 +97,35 @@ func (c *core) check() error {
 		return fmt.Errorf("%d replicas are live, %d are counted", live, c.live)
 	case len(requests) != c.requests:
 		return fmt.Errorf("%d requests are unanswered, %d are counted", len(requests), c.requests)
-	case live == 0 && c.rows > 0:
+	case !c.hopeful(now) && c.rows > 0:
 		return fmt.Errorf("%d rows wait for no replica", c.rows)
+	}
+	return nil
+}
+
+// audit holds a replica's batches against their requests, and sees that no state of it is a trap.
+func (r *Replica) audit(requests map[*Request]int) error {
+	for _, b := range r.inflight {
+		if err := b.audit(requests); err != nil {
+			return err
+		}
+		if b.state != batchOut {
+			return fmt.Errorf("a batch in flight was given up")
+		}
+	}
+	for _, b := range r.given {
+		if err := b.audit(requests); err != nil {
+			return err
+		}
+		if b.state != batchOrphan {
+			return fmt.Errorf("a batch that was not given up is counted as such")
+		}
+	}
+	switch {
+	case r.state == replicaLive && len(r.inflight) == 0 && r.room() <= 0 && r.slots > 0:
+		return fmt.Errorf("a live replica has no slot left, and nothing that it could answer")
+	case r.state == replicaSuspect && len(r.given) == 0:
+		return fmt.Errorf("a replica is suspect of nothing")
 	}
 	return nil
 }

@@ -56,8 +56,9 @@ type effects struct {
 	given    []givenUp
 	removed  []*Batch // that their workers are done with: they were removed
 	drained  []func()
-	wasted   int  // rows that were computed in vain
-	changed  bool // the number of live replicas
+	silent   []*Replica // that have not answered for long
+	wasted   int        // rows that were computed in vain
+	changed  bool       // the number of live replicas
 }
 
 // givenUp is a batch that came to nothing as its replica is lost or suspect.
@@ -123,7 +124,7 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 			ErrTooLarge, r.Rows, r.bytes, c.cfg.QueueRows, c.cfg.QueueBytes), fx)
 		return
 	}
-	if c.live == 0 {
+	if !c.hopeful(now) {
 		c.refuse(r, OutcomeUnavailable, c.noReplica, fx)
 		return
 	}
@@ -262,12 +263,9 @@ func (c *core) tick(now int64, fx *effects) {
 		}
 	}
 	for _, rep := range c.replicas {
-		if at := rep.timeout(c.cfg.ExecTimeout); at <= now {
-			c.suspect(rep, now, fx)
-		} else {
-			c.wakeAt(at)
-		}
+		c.expireReplica(rep, now, fx)
 	}
+	c.unavailable(now, fx)
 	c.dispatch(now, fx)
 	for _, b := range c.buckets.ordered {
 		for i := range b.queues {
@@ -348,16 +346,10 @@ func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx
 	rep := b.replica
 	exec = rep.took(b, now)
 	if b.state == batchOrphan {
-		// Its replica was suspect, and is alive after all. What it answers came too late to be of use, and
-		// how long it took says nothing about the next batch.
+		// What it answers came too late to be of use, and how long it took says nothing about the next batch.
 		rep.done(b, now)
 		b.state = batchDone
-		if rep.state == replicaSuspect {
-			rep.state = replicaLive
-			c.live++
-			fx.changed = true
-			c.measure()
-		}
+		c.revive(rep, fx)
 		fx.wasted += b.Rows - b.padding
 		c.finishDrain(rep, fx)
 		c.dispatch(now, fx)
@@ -369,6 +361,7 @@ func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx
 		c.measure()
 	}
 	rep.done(b, now)
+	c.revive(rep, fx)
 	c.stats.batchesDone++
 	if err != nil {
 		c.stats.batchesFailed++
@@ -441,15 +434,16 @@ func (c *core) accept(b *Batch, rowErrors []RowError, fx *effects) {
 	}
 }
 
-// giveUp deals with a batch whose replica is lost or suspect: its requests go to others or are answered.
-func (c *core) giveUp(b *Batch, why error, now int64, fx *effects) {
+// giveUp deals with a batch whose replica is lost, or did not answer it: its requests are tried again or
+// answered.
+func (c *core) giveUp(b *Batch, why error, again bool, now int64, fx *effects) {
 	for i := range b.spans {
 		s := &b.spans[i]
 		r := s.req
 		if r == nil {
 			continue
 		}
-		if s.retried || !*c.cfg.Retry || c.live == 0 || r.deadline <= now {
+		if !again || s.retried || !*c.cfg.Retry || !c.hopeful(now) || r.deadline <= now {
 			c.answer(r, OutcomeContainerLost, why, fx)
 			continue
 		}
@@ -463,27 +457,6 @@ func (c *core) giveUp(b *Batch, why error, now int64, fx *effects) {
 	}
 	b.replica.ceiling.ended(b.Rows, now)
 	fx.given = append(fx.given, givenUp{rows: b.Rows, exec: b.replica.took(b, now), predicted: b.predicted, err: why})
-}
-
-// suspect takes a replica that took longer than the execution timeout out of service.
-func (c *core) suspect(rep *Replica, now int64, fx *effects) {
-	if rep.state == replicaLive {
-		c.live--
-		fx.changed = true
-	}
-	if rep.state != replicaDraining {
-		rep.state = replicaSuspect
-	}
-	c.measure()
-	c.stats.suspected++
-	why := fmt.Errorf("%w: no answer within exec_timeout, %v", ErrContainerLost, c.cfg.ExecTimeout)
-	for _, b := range rep.inflight {
-		if b.state == batchOut {
-			b.state = batchOrphan
-			c.giveUp(b, why, now, fx)
-		}
-	}
-	c.unavailable(fx)
 }
 
 // remove takes a replica away for good.
@@ -501,16 +474,16 @@ func (c *core) remove(rep *Replica, reason error, now int64, fx *effects) {
 	c.measure()
 	why := fmt.Errorf("%w: %w", ErrContainerLost, reason)
 	for _, b := range rep.inflight {
-		out := b.state == batchOut
 		b.state = batchRemoved
-		if out {
-			c.giveUp(b, why, now, fx)
-		}
-		fx.removed = append(fx.removed, b)
+		c.giveUp(b, why, true, now, fx)
 	}
-	rep.inflight = nil
+	for _, b := range rep.given {
+		b.state = batchRemoved
+	}
+	fx.removed = append(append(fx.removed, rep.inflight...), rep.given...)
+	rep.inflight, rep.given = nil, nil
 	c.finishDrain(rep, fx)
-	c.unavailable(fx)
+	c.unavailable(now, fx)
 	c.dispatch(now, fx)
 }
 
@@ -542,7 +515,7 @@ func (c *core) drain(rep *Replica, done func(), now int64, fx *effects) {
 	}
 	c.measure()
 	c.finishDrain(rep, fx)
-	c.unavailable(fx)
+	c.unavailable(now, fx)
 	c.dispatch(now, fx) // others may have left rows to this one
 }
 
@@ -555,8 +528,8 @@ func (c *core) finishDrain(rep *Replica, fx *effects) {
 }
 
 // unavailable answers all that waits if there is nobody left to do it.
-func (c *core) unavailable(fx *effects) {
-	if c.live == 0 {
+func (c *core) unavailable(now int64, fx *effects) {
+	if !c.hopeful(now) {
 		c.answerWaiting(OutcomeUnavailable, c.noReplica, fx)
 	}
 }

@@ -16,6 +16,7 @@ func (c *core) dispatch(now int64, fx *effects) {
 	if c.wake <= now { // a deadline may have passed whose timer is late: its row must not be sent
 		c.expireWaiting(now, fx)
 	}
+	c.probe(now, fx)
 	c.round++
 	for c.rows > 0 {
 		rep, start := c.next(now)

@@ -115,8 +115,9 @@ func (m *Model) settle(fx *effects) {
 	clear(fx.answered)
 	clear(fx.given)
 	clear(fx.removed)
+	clear(fx.silent)
 	clear(fx.drained)
-	*fx = effects{send: fx.send[:0], answered: fx.answered[:0], given: fx.given[:0], removed: fx.removed[:0], drained: fx.drained[:0]}
+	*fx = effects{send: fx.send[:0], answered: fx.answered[:0], given: fx.given[:0], removed: fx.removed[:0], silent: fx.silent[:0], drained: fx.drained[:0]}
 	effectsPool.Put(fx)
 	m.ended()
 }
@@ -149,6 +150,11 @@ func (m *Model) run(fx *effects) {
 	for i := range fx.given {
 		if g := &fx.given[i]; hooks.BatchDone != nil {
 			hooks.BatchDone(m.id, g.rows, time.Duration(g.exec), time.Duration(g.predicted), g.err)
+		}
+	}
+	for _, rep := range fx.silent {
+		if f := rep.options.Silent; f != nil {
+			f(fmt.Errorf("no answer for %d times exec_timeout", silentTimeouts))
 		}
 	}
 	if fx.wasted > 0 && hooks.RowsWasted != nil {

@@ -26,6 +26,9 @@ type Replica struct {
 	profile     profile
 	strategy    strategy
 	inflight    []*Batch // in the order they were sent
+	given       []*Batch // given up and not answered, see suspect.go
+	probeAt     int64    // when it may be probed, while it is suspect
+	reported    bool     // as silent
 	free        int64    // when its last answer came
 	ends        []ending // scratch of next
 	failures    int      // batches that it has failed on, one after the other
@@ -50,6 +53,10 @@ type ReplicaOptions struct {
 	Slots int
 	// Serial: with neither of both saying how many, it gets the next batch only after its answer.
 	Serial bool
+	// Silent is called, with no lock held, when the replica has answered nothing for several execution
+	// timeouts although it had batches to answer. It is to end what the replica is, and then Remove it. Without it the
+	// replica stays suspect until it answers.
+	Silent func(reason error)
 }
 
 // Slots is how many batches the replica executes at once, and how many it may have in flight.
@@ -63,7 +70,7 @@ type replicaState uint8
 
 const (
 	replicaLive     replicaState = iota
-	replicaSuspect               // it did not answer in time, and gets nothing until it does
+	replicaSuspect               // it did not answer in time, and gets only probes until it does
 	replicaDraining              // it gets nothing more
 	replicaGone
 )
@@ -110,8 +117,7 @@ func (r *Replica) plan(c *core, start, rowBytes int64) *plan {
 // unbegun marks a batch that waits in the container until another one is answered.
 const unbegun = int64(-1)
 
-// executing counts the batches in flight that the container has begun: those that were given up as well, for
-// they keep it busy until it answers.
+// executing counts the batches in flight that the container has begun.
 func (r *Replica) executing() (n int) {
 	for _, b := range r.inflight {
 		if b.began != unbegun {
@@ -122,14 +128,14 @@ func (r *Replica) executing() (n int) {
 }
 
 // busy tells whether the container executes as many batches as it can.
-func (r *Replica) busy() bool { return r.executing() >= r.concurrency }
+func (r *Replica) busy() bool { return r.executing() >= r.lanes() }
 
 // begin notes which batches the container starts on, in the order in which they were sent. It is called
 // whenever a batch is sent or answered.
 func (r *Replica) begin(now int64) {
 	n := r.executing()
 	for _, b := range r.inflight {
-		if n >= r.concurrency {
+		if n >= r.lanes() {
 			return
 		}
 		if b.began == unbegun {
@@ -194,7 +200,7 @@ const fastBatch = 200_000
 // be gained. Otherwise the batch would be planned with the uncertainty of two executions, which costs more
 // rows than the container's pause. See also waits.
 func (r *Replica) ready(now int64) (at, start int64) {
-	if r.state != replicaLive || len(r.inflight) >= r.slots {
+	if r.state != replicaLive || r.room() <= 0 {
 		return never, never
 	}
 	over := r.overhead.value(r.profile.typical(1))
@@ -252,13 +258,13 @@ func (r *Replica) waits(rows, room int) bool {
 func (r *Replica) fast() bool { return r.inflight[len(r.inflight)-1].typical < fastBatch }
 
 // timeout is when the first of the batches that the container executes has taken too long; never if there is
-// none, or the replica is suspect. Those that wait in the container have not begun to take time, and answers
-// to others do not excuse one.
+// none. Those that wait in the container have not begun to take time, and answers to others do not excuse
+// one.
 func (r *Replica) timeout(limit time.Duration) int64 {
 	at := int64(never)
 	for _, b := range r.inflight {
-		if b.state == batchOut && b.began != unbegun {
-			at = min(at, b.began+int64(limit))
+		if b.began != unbegun {
+			at = min(at, b.overdue(int64(limit)))
 		}
 	}
 	return at
@@ -280,11 +286,21 @@ func (r *Replica) learn(b *Batch, now int64) {
 	r.rows += uint64(b.Rows - b.padding)
 }
 
-// done takes an answered batch out of those in flight.
+// done takes an answered batch out of those in flight, or given up.
 func (r *Replica) done(b *Batch, now int64) {
 	r.free = now
-	i := slices.Index(r.inflight, b)
-	r.inflight = slices.Delete(r.inflight, i, i+1)
+	if i := slices.Index(r.inflight, b); i >= 0 {
+		r.inflight = slices.Delete(r.inflight, i, i+1)
+	} else {
+		if r.held() >= r.concurrency { // what was sent since, to a replica that looked dead, waited behind it
+			for _, behind := range r.inflight {
+				if behind.began != unbegun {
+					behind.began = now
+				}
+			}
+		}
+		r.given = slices.DeleteFunc(r.given, func(g *Batch) bool { return g == b })
+	}
 	r.begin(now)
 }
 

@@ -114,7 +114,7 @@ func (c *core) failed(b *Batch, err error, took, now int64, fx *effects) {
 	}
 	live, rows := b.takeSpans()
 	alone := b.requests == 1 && (b.Rows == 1 || !plausible)
-	if alone || !*c.cfg.Retry || c.live == 0 || c.failing >= hopeless {
+	if alone || !*c.cfg.Retry || !c.hopeful(now) || c.failing >= hopeless {
 		for _, s := range live {
 			if s.req.state == stateWaiting { // not yet by another part of it
 				c.answer(s.req, outcomeOfFailure(err), err, fx)
@@ -264,16 +264,12 @@ func (c *core) feedRetry(rep *Replica, start, now int64, fx *effects) bool {
 		c.retries = slices.Delete(c.retries, 0, 1)
 		first := r.spans[slices.IndexFunc(r.spans, func(s span) bool { return s.req != nil })].req
 		limit := max(1, rep.strategy.limit(rep.plan(c, start, first.bytes/int64(first.Rows))))
-		live, rows := c.take(r)
-		if rows > limit {
-			// Another replica than it failed on, or the ceiling has come down: it is made into batches anew.
-			r.of.untried += rows
-			c.partTried(r, now)
-			for _, s := range live {
-				c.requeue(s, now)
-			}
+		if r.rows > limit {
+			// Another replica than it failed on, or the ceiling has come down.
+			c.unretry(r, now)
 			continue
 		}
+		live, _ := c.take(r)
 		b := newBatch(c.model, rep)
 		for _, s := range live {
 			b.add(s)
@@ -289,6 +285,16 @@ func (c *core) feedRetry(rep *Replica, start, now int64, fx *effects) bool {
 		return true
 	}
 	return false
+}
+
+// unretry makes a retry wait with everybody's again, to be made into batches anew.
+func (c *core) unretry(r *retry, now int64) {
+	r.of.untried += r.rows
+	live, _ := c.take(r)
+	for _, s := range live {
+		c.requeue(s, now)
+	}
+	c.partTried(r, now)
 }
 
 // dropRetries drops those at the head of which nothing waits any more.

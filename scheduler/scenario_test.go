@@ -189,7 +189,11 @@ func (s *story) do(line string) error {
 		st := s.model.Stats()
 		s.say("%d rows wait, %d live", st.QueueRows, st.Live)
 		for _, r := range st.Replicas {
-			s.say("%s is %s, %d in flight", r.Label, r.State, r.InFlight)
+			text := fmt.Sprintf("%s is %s, %d in flight", r.Label, r.State, r.InFlight)
+			if r.GivenUp > 0 {
+				text += fmt.Sprintf(", %d given up", r.GivenUp)
+			}
+			s.say("%s", text)
 		}
 		return nil
 	}
@@ -260,6 +264,7 @@ func (s *story) register(name string, batch int, options scheduler.ReplicaOption
 		MaxBatch: batch,
 	}
 	s.replicas[name] = w
+	options.Silent = func(err error) { s.say("%s is silent: %v", name, err) }
 	rep, err := s.sched.AddReplica(storyID, spec, w, options)
 	if err != nil {
 		return err

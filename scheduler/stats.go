@@ -47,6 +47,7 @@ type ReplicaStats struct {
 	State       string // live, suspect, draining
 	InFlight    int    // batches
 	Executing   int    // of them, those that it has begun
+	GivenUp     int    // batches that it has not answered in time, each of which takes a slot until it does
 	MaxBatch    int    // in force
 	Concurrency int    // most batches that it executes at once, in force
 	Slots       int    // most batches in flight, in force
@@ -96,7 +97,7 @@ func (m *Model) Stats() Stats {
 func (r *Replica) stats(c *core) ReplicaStats {
 	p := r.plan(c, 0, 0)
 	s := ReplicaStats{
-		Label: r.label, State: r.state.String(), InFlight: len(r.inflight), Executing: r.executing(),
+		Label: r.label, State: r.state.String(), InFlight: len(r.inflight), Executing: r.executing(), GivenUp: len(r.given),
 		MaxBatch: r.max, Concurrency: r.concurrency, Slots: r.slots, Serial: r.options.Serial,
 		Limit: r.strategy.limit(p), Largest: r.profile.largest, Batches: r.batches, Rows: r.rows,
 		Overhead: time.Duration(r.overhead.value(r.profile.typical(1))),

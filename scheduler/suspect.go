@@ -1,0 +1,208 @@
+package scheduler
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// What happens to a batch that is not answered within the execution timeout, and to its replica.
+//
+// The batch is given up: its requests are tried again or answered, and what is left of it takes a slot, and
+// one of the batches that the container executes at once, until it is answered after all or the replica is
+// removed. Nobody waits for it any more, and what it does to others ends there: one request that hangs would
+// else hang its model. A batch of one request is not tried again: the next container would hang as well.
+//
+// If the replica has answered nothing since that batch began, it is suspect, and gets
+// nothing but probes: one small batch at a time, with what room there is, as only an answer can show that it
+// lives. Any answer makes it live. One that is suspect and stays silent for several execution timeouts is
+// reported to whoever runs it (ReplicaOptions.Silent), who ends it.
+
+const (
+	silentTimeouts = 3  // execution timeouts without an answer after which a suspect replica is reported
+	probeLook      = 16 // rows that are looked at for a probe
+	probePatience  = 4  // times as long as planned, a probe may take before it is given up in its turn
+)
+
+// room is how many batches more the replica may have. A live one that has none may have one, whatever it was
+// that it did not answer: its slots may have become fewer since.
+func (r *Replica) room() int {
+	n := r.slots - len(r.inflight) - len(r.given)
+	if n <= 0 && len(r.inflight) == 0 && r.state == replicaLive {
+		return 1
+	}
+	return n
+}
+
+// held counts the given-up batches that keep the container busy.
+func (r *Replica) held() (n int) {
+	for _, b := range r.given {
+		if b.began != unbegun {
+			n++
+		}
+	}
+	return n
+}
+
+// lanes is how many batches the replica can execute at once beside those that were given up. One at least: if it
+// lives it executes something.
+func (r *Replica) lanes() int { return max(1, r.concurrency-r.held()) }
+
+// expireReplica gives up the batches of a replica that have taken too long, and asks to be woken for the next one.
+func (c *core) expireReplica(rep *Replica, now int64, fx *effects) {
+	for i := 0; i < len(rep.inflight); {
+		b := rep.inflight[i]
+		if b.began == unbegun || b.overdue(int64(c.cfg.ExecTimeout)) > now {
+			i++
+			continue
+		}
+		c.overdue(rep, b, now, fx)
+		i = 0
+	}
+	c.wakeAt(rep.timeout(c.cfg.ExecTimeout))
+	if rep.state != replicaSuspect || rep.reported {
+		return
+	}
+	if at := rep.silentSince() + silentTimeouts*int64(c.cfg.ExecTimeout); at > now {
+		c.wakeAt(at)
+	} else {
+		rep.reported = true
+		fx.silent = append(fx.silent, rep)
+	}
+}
+
+// overdue is when the container has had too long for b, which it has begun.
+func (b *Batch) overdue(limit int64) int64 {
+	if b.probe > 0 {
+		limit = min(limit, b.probe)
+	}
+	return b.began + limit
+}
+
+// overdue gives a batch up.
+func (c *core) overdue(rep *Replica, b *Batch, now int64, fx *effects) {
+	silent := rep.free <= b.began
+	again := b.requests > 1 || b.probe > 0
+	if b.probe > 0 {
+		rep.probeAt = now + int64(c.cfg.ExecTimeout)
+	} else {
+		c.stats.suspected++
+	}
+	lost := []*Batch{b}
+	rep.put(b)
+	if rep.executing() == 0 { // what waits in the container waits behind it
+		lost = append(lost, rep.inflight...)
+		for _, b := range rep.inflight {
+			rep.given = append(rep.given, b)
+			b.state = batchOrphan
+		}
+		rep.inflight = rep.inflight[:0]
+	}
+	if silent && rep.state == replicaLive {
+		rep.state = replicaSuspect
+		rep.probeAt, rep.reported = now, false
+		c.live--
+		fx.changed = true
+		c.measure()
+	}
+	why := fmt.Errorf("%w: no answer within exec_timeout, %v", ErrContainerLost, c.cfg.ExecTimeout)
+	if b.probe > 0 {
+		why = fmt.Errorf("%w: it has not answered others within exec_timeout, %v, and not this one within %v", ErrContainerLost,
+			c.cfg.ExecTimeout, time.Duration(now-b.began).Round(time.Millisecond))
+	}
+	for i, b := range lost {
+		c.giveUp(b, why, again || i > 0, now, fx)
+	}
+	c.finishDrain(rep, fx)
+}
+
+// put puts a batch in flight to those that were given up.
+func (r *Replica) put(b *Batch) {
+	i := slices.Index(r.inflight, b)
+	r.inflight = slices.Delete(r.inflight, i, i+1)
+	r.given = append(r.given, b)
+	b.state = batchOrphan
+}
+
+// revive puts a suspect replica that has answered back to work.
+func (c *core) revive(rep *Replica, fx *effects) {
+	if rep.state == replicaSuspect {
+		rep.state = replicaLive
+		c.live++
+		fx.changed = true
+		c.measure()
+	}
+}
+
+// silentSince is when a suspect replica should have answered something.
+func (r *Replica) silentSince() int64 {
+	since := int64(never)
+	for _, b := range r.given {
+		if b.began != unbegun {
+			since = min(since, b.began)
+		}
+	}
+	return max(since, r.free)
+}
+
+// hopeful tells whether anybody may answer what waits: a live replica, or a suspect one that is being probed, or
+// would be with the next row.
+func (c *core) hopeful(now int64) bool {
+	return c.live > 0 || slices.ContainsFunc(c.replicas, func(r *Replica) bool {
+		return r.state == replicaSuspect && (len(r.inflight) > 0 || r.probes(now))
+	})
+}
+
+// probes tells whether the replica is to be sent a probe.
+func (r *Replica) probes(now int64) bool {
+	return r.state == replicaSuspect && len(r.inflight) == 0 && r.room() > 0 && now >= r.probeAt
+}
+
+// probeOf is the request to probe with: the one that has most time left, as it may have to be tried again
+// elsewhere. One that was before is not risked while there is a replica to answer it.
+func (c *core) probeOf(q *queue) *item {
+	at := q.back(probeLook)
+	var best *item
+	for ; !q.end(at); at = q.next(at) {
+		if it := q.item(at); !it.retried || c.live == 0 {
+			best = it
+		}
+	}
+	return best
+}
+
+// probe sends each suspect replica that may have one a small batch.
+func (c *core) probe(now int64, fx *effects) {
+	for _, rep := range c.replicas {
+		if !rep.probes(now) {
+			if rep.state == replicaSuspect && len(rep.inflight) == 0 && rep.room() > 0 {
+				c.wakeAt(rep.probeAt)
+			}
+			continue
+		}
+		for len(c.buckets.ordered) == 0 {
+			if len(c.retries) == 0 {
+				return
+			}
+			c.unretry(c.retries[0], now)
+			c.retries = slices.Delete(c.retries, 0, 1)
+		}
+		bk := c.buckets.ordered[0]
+		_, q := bk.top()
+		it := c.probeOf(q)
+		if it == nil {
+			continue
+		}
+		start := now + rep.overhead.value(rep.profile.typical(1))
+		p := rep.plan(c, start, bk.rowBytes)
+		b := newBatch(c.model, rep)
+		c.alone(b, it, min(it.rows(), max(1, rep.strategy.limit(p))), now)
+		b.reason = CloseShape
+		b.limit = b.Rows
+		b.probe = int64(c.cfg.ExecTimeout)
+		if planned := rep.profile.planned(b.Rows); planned > 0 {
+			b.probe = max(probePatience*planned, int64(c.cfg.Objective))
+		}
+		c.send(rep, b, start, now, fx)
+	}
+}
