@@ -43,7 +43,7 @@ func (d *Door) infer(w wire, stream grpc.ServerStream) error {
 		d.Refused(err, began)
 		return err
 	}
-	reply, err := d.ask(stream.Context(), &r)
+	reply, err := d.ask(stream.Context(), &r, time.Now())
 	if err != nil {
 		return err
 	}
@@ -54,9 +54,8 @@ func (d *Door) infer(w wire, stream grpc.ServerStream) error {
 	return nil
 }
 
-// ask asks what was received and waits for the answer.
-func (d *Door) ask(ctx context.Context, r *request) (*reply, error) {
-	arrived := time.Now()
+// ask asks what was received, and arrived then, and waits for the answer.
+func (d *Door) ask(ctx context.Context, r *request, arrived time.Time) (*reply, error) {
 	q, typed, err := r.question()
 	if err != nil {
 		d.Refused(err, arrived)
@@ -140,6 +139,7 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 		}
 	}()
 	d := p.door
+	order := sequences{}
 	for {
 		select {
 		case p.places <- struct{}{}:
@@ -147,7 +147,7 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 			p.fault = predict.Late(p.ctx, scheduler.ErrCanceled)
 			return
 		}
-		r := new(request)
+		r := &request{streamed: true}
 		began := time.Now()
 		resumed, err := d.receive(p.wire, d.tensorLimit(), true, func(s *scanner) { readRequest(s, r, d.cfg.Limits, d.cfg.Pool) })
 		if err == io.EOF {
@@ -156,7 +156,12 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 		place := make(chan *reply, 1)
 		switch {
 		case err == nil:
-			work.Go(func() { place <- p.ask(r) })
+			turn, arrived := order.take(r, cap(p.places)), time.Now()
+			work.Go(func() {
+				turn.wait(p.ctx)
+				defer turn.end()
+				place <- p.ask(r, arrived)
+			})
 		case resumed:
 			d.Refused(err, began)
 			place <- &reply{stream: true, id: r.id, err: err}
@@ -174,14 +179,14 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 }
 
 // ask gives the answer to r, whatever it is.
-func (p *pipeline) ask(r *request) (answer *reply) {
+func (p *pipeline) ask(r *request, arrived time.Time) (answer *reply) {
 	defer r.release()
 	defer func() {
 		if x := recover(); x != nil {
 			answer = &reply{stream: true, id: r.id, err: p.door.bug(x)}
 		}
 	}()
-	answer, err := p.door.ask(p.ctx, r)
+	answer, err := p.door.ask(p.ctx, r, arrived)
 	if err != nil {
 		answer = &reply{id: r.id, err: err}
 	}

@@ -194,6 +194,10 @@ func TestInvalidInputs(t *testing.T) {
 		{with("timeout", -1), []string{`"timeout"`, "microseconds"}},
 		{with("triton_x", 1), []string{`"triton_x"`, "reserved"}},
 		{with("binary_data_output", 1), []string{`"binary_data_output"`, "expected a bool, got int64 1"}},
+		{with("in_order", "yes"), []string{`"in_order"`, "expected a bool, got string yes"}},
+		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) {
+			q.Parameters = map[string]*pb.InferParameter{"in_order": parameter(true)}
+		}), []string{`"in_order"`, "on a ModelStreamInfer only"}},
 		{with("f", math.NaN()), []string{`"f"`, "finite"}},
 		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) {
 			q.Outputs = []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: "nope"}}

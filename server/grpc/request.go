@@ -33,6 +33,7 @@ type request struct {
 	inputs             []input
 	outputs            []output
 	raw                []store
+	streamed           bool // it came on a ModelStreamInfer
 }
 
 // parameters are those of a request, an input or an output; a value is nil, bool, int64, string, float64 or uint64.
@@ -320,6 +321,13 @@ func (r *request) askFor(q *predict.Question) (typed bool, err error) {
 				return false, badParameter("", key, "a bool", value)
 			}
 			typed = !binary
+		case key == inOrder:
+			if _, ok := value.(bool); !ok {
+				return false, badParameter("", key, "a bool", value)
+			}
+			if !r.streamed {
+				return false, fmt.Errorf("%w: parameter %q: requests have an order on a ModelStreamInfer only", scheduler.ErrInvalidInput, key)
+			}
 		case key == finalOnEmpty:
 			// Every answer is the final one, and is marked so on a stream.
 		case reserved(key):

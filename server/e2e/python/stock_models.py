@@ -6,6 +6,7 @@ import json
 import time
 from typing import Any
 
+import numpy as np
 from shiva_container import DATATYPES, Request, Tensor, model, serve
 
 ECHOED = [name for name in DATATYPES if not name.startswith(("LONG", "COMPLEX"))]  # what the stock clients know
@@ -19,6 +20,20 @@ for datatype in ECHOED:
 def told(x: Any, request: Request) -> Any:
     """Says what it was told beside the rows."""
     return json.dumps({"parameters": request.parameters, "priority": request.priority})
+
+
+sums: dict[Any, int] = {}
+
+
+@model(name="stock_sequence", inputs=[Tensor("INPUT", "INT32", [-1, 1])], outputs=[Tensor("OUTPUT", "INT32", [-1, 1])], per_row=True)
+def sequence(INPUT: Any, request: Request) -> Any:
+    """Adds up each sequence, as Triton's simple_sequence does."""
+    told = request.parameters
+    before = 0 if told["sequence_start"] else sums.pop(told["sequence_id"])
+    total = before + int(INPUT[0])
+    if not told["sequence_end"]:
+        sums[told["sequence_id"]] = total
+    return np.array([total], dtype=np.int32)
 
 
 @model(name="stock_fails", inputs=[Tensor("x", "INT32", [-1])], outputs=[Tensor("y", "INT32", [-1])])

@@ -106,6 +106,7 @@ def models(server: Server, start: Start) -> Process:
         "stock_told/1",
         "stock_fails/1",
         "stock_slow/1",
+        "stock_sequence/1",
         *(f"stock_{name.lower()}/1" for name in stock_models.ECHOED),
     )
     return process
@@ -502,6 +503,32 @@ def test_stream(server: Server, algorithm: str | None) -> None:
         assert result.get_response().id == "20"
         client.stop_stream()
         assert answers.empty()
+
+
+@pytest.mark.parametrize("ids", [(1000, 1001), ("a", "b")])
+def test_sequences_on_a_stream(server: Server, ids: tuple[Any, Any]) -> None:
+    """What Triton's simple_grpc_sequence_stream_infer_client does: the running sums of two sequences on one stream, twenty times."""
+    values = [11, 7, 5, 3, 2, 0, 1]
+    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    with triton_grpc.InferenceServerClient(server.grpc) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        for turn in range(20):
+            for n, sequence_id in enumerate(ids):
+                for i, value in enumerate(values):
+                    client.async_stream_infer(
+                        "stock_sequence",
+                        [grpc_input("INPUT", np.full((1, 1), value if n == 0 else -value, dtype=np.int32))],
+                        request_id=f"{sequence_id}_{turn}_{i}",
+                        sequence_id=sequence_id,
+                        sequence_start=i == 0,
+                        sequence_end=i == len(values) - 1,
+                    )
+        for _ in range(20):
+            for n in range(2):
+                for total in np.cumsum(values):
+                    result, error = answers.get(timeout=PATIENCE)
+                    assert error is None, error
+                    assert result.as_numpy("OUTPUT").tolist() == [[total if n == 0 else -total]]
 
 
 def test_stream_with_asyncio(server: Server, loop: asyncio.AbstractEventLoop) -> None:
