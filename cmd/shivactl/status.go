@@ -103,12 +103,12 @@ func (c *cli) printSessions(sessions []admin.Session) error {
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "CONTAINER\tINSTANCE\tFROM\tRPC\tSTATE\tCONNECTED\tHEARD FROM\tBATCHES\tROWS\tFAILED\tOUT\tAT ONCE")
 	for _, k := range sessions {
-		model, rpc := k.Model+"/"+k.Version, k.RPC
+		model, rpc, out := k.Model+"/"+k.Version, k.RPC, fmt.Sprintf("%d of %d", k.Pending, k.Slots)
 		if k.Model == "" { // it has not registered
-			model, rpc = "-", "-"
+			model, rpc, out = "-", "-", "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s ago\t%d\t%d\t%d\t%d of %d\t%d\n", model, or(k.Instance, "-"), k.Remote, rpc,
-			k.State, seconds(k.Connected), seconds(k.Silent), k.Batches, k.Rows, k.Failures, k.Pending, k.Slots, k.AtOnce)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s ago\t%d\t%d\t%d\t%s\t%d\n", model, or(k.Instance, "-"), k.Remote, rpc,
+			k.State, seconds(k.Connected), seconds(k.Silent), k.Batches, k.Rows, k.Failures, out, k.AtOnce)
 	}
 	if err := w.Flush(); err != nil {
 		return err

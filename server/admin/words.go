@@ -134,13 +134,13 @@ type Session struct {
 	RPC         string  `json:"rpc"`   // generation of the container RPC: v1, v1b, v2, v2a, v3, v4; empty until its first message
 	State       string  `json:"state"` // connecting, serving, draining, leaving; calling; retired: replaced, and there is no way to tell it
 	Connected   float64 `json:"connected_seconds"`
-	Silent      float64 `json:"silent_seconds"` // since its last message
-	Batches     int64   `json:"batches"`        // sent
-	Rows        int64   `json:"rows"`           // in them
-	Failures    int64   `json:"failures"`       // batches that it failed, or answered with nonsense
-	Pending     int     `json:"pending"`        // batches that it has not answered yet
-	Slots       int     `json:"slots"`          // most of them at a time; 0 until it has registered
-	AtOnce      int     `json:"at_once"`        // batches that it executes at once; likewise
+	Silent      float64 `json:"silent_seconds"`    // since its last message
+	Batches     int64   `json:"batches"`           // sent
+	Rows        int64   `json:"rows"`              // in them
+	Failures    int64   `json:"failures"`          // batches that it failed, or answered with nonsense
+	Pending     int     `json:"pending"`           // batches that it has not answered yet
+	Slots       int     `json:"slots,omitempty"`   // most of them at a time; 0 until it has registered
+	AtOnce      int     `json:"at_once,omitempty"` // batches that it executes at once; likewise
 	LastFailure string  `json:"last_failure,omitempty"`
 	Reason      string  `json:"reason,omitempty"` // why it is ending, or should
 }

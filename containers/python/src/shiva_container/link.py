@@ -33,8 +33,8 @@ LINGER_MS = 1000
 _GONE = zmq.Event.DISCONNECTED | zmq.Event.CLOSED
 _NEVER_MS = 3_600_000
 _UNREACHABLE_MS = 15_000
-"""How long the other machine may leave what was sent without an acknowledgement. While an announced message comes, which
-may take long, nothing else would tell that its cable was cut."""
+"""How long the other machine may leave what was sent without an acknowledgement. While an announced message comes, and
+that may take long, nothing else would tell that its cable was cut."""
 _BURST = 64
 """Messages read from one socket before the others get their turn."""
 
