@@ -282,7 +282,7 @@ func (s *Server) restConfig() rest.Config {
 	return rest.Config{
 		Addr: c.Listen, Predict: s.predict, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("rest"),
 		Connections: c.Connections, IdleTimeout: c.IdleTimeout, HeaderTimeout: c.HeaderTimeout,
-		MessageTimeout: c.MessageTimeout, StallTimeout: c.StallTimeout,
+		MessageTimeout: c.MessageTimeout, StallTimeout: c.StallTimeout, Origins: c.CORSOrigins,
 		Limits: rest.Limits{
 			MessageBytes: int64(l.MessageBytes), MetadataBytes: int(l.MetadataBytes),
 			Tensors: l.Tensors, Rank: l.Rank, JSONDepth: l.JSONDepth,

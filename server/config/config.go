@@ -60,6 +60,7 @@ type REST struct {
 	HeaderTimeout  time.Duration `toml:"header_timeout"`  // the head of a request that has begun must be complete after this
 	MessageTimeout time.Duration `toml:"message_timeout"` // likewise its body, and a second more for each 16 KiB that have come; 0 = no limit
 	StallTimeout   time.Duration `toml:"stall_timeout"`   // a client that takes nothing of its answer for this long is closed
+	CORSOrigins    []string      `toml:"cors_origins"`    // whose pages may read answers in a browser, "https://example.org" or "*"; none = the server's own address alone
 }
 
 // GRPC is the door for clients that speak the Predict Protocol V2 over gRPC.
@@ -189,6 +190,7 @@ func Default() Config {
 			HeaderTimeout:  10 * time.Second,
 			MessageTimeout: 10 * time.Second,
 			StallTimeout:   10 * time.Second,
+			CORSOrigins:    []string{},
 		},
 		GRPC: GRPC{
 			Listen:               ":8001",
@@ -248,6 +250,7 @@ func (c Config) Model(name string) Model {
 // Clone returns a copy that shares nothing with c.
 func (c Config) Clone() Config {
 	c.Server.RequiredModels = slices.Clone(c.Server.RequiredModels)
+	c.REST.CORSOrigins = slices.Clone(c.REST.CORSOrigins)
 	for _, addrs := range []*Addrs{&c.Containers.Listen, &c.Containers.ListenV1b, &c.Containers.ListenV2, &c.Containers.ListenV2a} {
 		*addrs = slices.Clone(*addrs)
 	}

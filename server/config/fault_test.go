@@ -139,6 +139,7 @@ header_timeout = "0s"
 message_timeout = "-1s"
 stall_timeout = "1ms"
 idle_timeout = "-1s"
+cors_origins = ["*", "https://a.example:8443", "a.example", "https://a.example/", "HTTPS://a.example", "null", "http://[::1]:80"]
 `, []string{
 			`containers.listen[0]: 127.0.0.1:7000 is already taken by rest.listen`,
 			`x.toml:3:1: server.drain: expected 0s to 24h, got -1s`,
@@ -155,6 +156,10 @@ idle_timeout = "-1s"
 			`x.toml:17:1: rest.message_timeout: expected 0s to 24h, got -1s`,
 			`x.toml:18:1: rest.stall_timeout: expected 100ms to 24h, got 1ms`,
 			`x.toml:19:1: rest.idle_timeout: expected 0s to 8760h, got -1s`,
+			`x.toml:20:1: rest.cors_origins[2]: "a.example": expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`,
+			`x.toml:20:1: rest.cors_origins[3]: "https://a.example/": expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`,
+			`x.toml:20:1: rest.cors_origins[4]: "HTTPS://a.example": expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`,
+			`x.toml:20:1: rest.cors_origins[5]: "null": expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`,
 		}},
 		{"between settings, both numbers", `
 [tcp]

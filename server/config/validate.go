@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -145,6 +146,12 @@ func (c Config) validateTCP(fs *faults) {
 	fs.size("tcp.resync_bytes", t.ResyncBytes, 12, maxBytes) // a header
 }
 
+// isOrigin tells whether s is what a browser calls the origin of a page, or all of them.
+func isOrigin(s string) bool {
+	u, err := url.Parse(s)
+	return s == "*" || err == nil && u.Hostname() != "" && s == strings.ToLower(u.Scheme+"://"+u.Host)
+}
+
 func (c Config) validateREST(fs *faults) {
 	r := c.REST
 	fs.between("rest.connections", r.Connections, 1, 1<<24)
@@ -152,6 +159,11 @@ func (c Config) validateREST(fs *faults) {
 	fs.duration("rest.header_timeout", r.HeaderTimeout, 10*time.Millisecond, maxWait)
 	fs.duration("rest.message_timeout", r.MessageTimeout, 0, maxWait)
 	fs.duration("rest.stall_timeout", r.StallTimeout, 100*time.Millisecond, maxWait)
+	for i, origin := range r.CORSOrigins {
+		if !isOrigin(origin) {
+			fs.add(indexKey("rest.cors_origins", i), `%q: expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`, origin)
+		}
+	}
 }
 
 func (c Config) validateGRPC(fs *faults) {

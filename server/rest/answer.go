@@ -104,11 +104,20 @@ func (c *call) write(status int, v any) error {
 	return nil
 }
 
+// begin sends the head of an answer. While the server drains it ends the connection, so that a client that keeps one finds another server for its
+// next request, instead of learning from a refusal.
+func (c *call) begin(status int) {
+	if c.door.predict.Draining() {
+		c.w.Header().Set("Connection", "close")
+	}
+	c.begun = true
+	c.w.WriteHeader(status)
+}
+
 func (c *call) respond(status int, body []byte) {
 	h := c.w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
-	c.begun = true
-	c.w.WriteHeader(status)
+	c.begin(status)
 	_, _ = c.w.Write(body) // an error means the client has gone
 }

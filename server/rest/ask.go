@@ -60,6 +60,11 @@ func (c *call) readiness(r readiness) error {
 	return c.write(http.StatusOK, r)
 }
 
+// models lists the names that can be asked about, in the form of KServe's servers.
+func (c *call) models() error {
+	return c.write(http.StatusOK, map[string][]string{"models": append([]string{}, c.door.predict.Names()...)})
+}
+
 // metadata tells what a model takes and gives.
 func (c *call) metadata() error {
 	m, err := c.door.predict.Model(c.model, c.version)

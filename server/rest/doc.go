@@ -1,6 +1,7 @@
 // Package rest is the door for clients that speak the Predict Protocol V2 over HTTP.
 //
 //	GET  /v2, /v2/health/live, /v2/health/ready, /v2/docs/openapi.json
+//	GET  /v2/models
 //	GET  /v2/models/M[/versions/V], …/ready, …/config, …/stats, /v2/models/stats
 //	POST /v2/models/M[/versions/V]/infer
 //	POST /v2/repository/index, /v2/repository/models/M/load, …/unload

@@ -42,6 +42,9 @@ type Config struct {
 	HeaderTimeout  time.Duration // for the head of a request to arrive
 	MessageTimeout time.Duration // for its body, and a second more for each 16 KiB that have come; 0: none
 	StallTimeout   time.Duration // without any progress, for a client to take an answer
+	// Origins are those whose pages may read answers in a browser, as "https://example.org", or "*" for all; none: no page but those of
+	// this address may.
+	Origins []string
 }
 
 // A Door listens and serves until Shutdown.

@@ -381,11 +381,22 @@ func TestDrain(t *testing.T) {
 	waitFor(t, "the body to begin", func() bool { return r.pool.InUse() > 64 })
 	r.gate.Drain()
 	r.ready = false
-	r.refused(r.ask("POST", inferM, fp32(1, "")), 503, "draining")
+	const probe = "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+	kept := r.raw(probe)
+	if a := r.answerOn(kept); a.status != 200 || a.header.Get("Connection") != "close" {
+		t.Errorf("an answer while draining: %v %v", a, a.header)
+	}
+	if n, err := kept.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+		t.Errorf("its connection stays: %d %v", n, err)
+	}
+	refused := r.ask("POST", inferM, fp32(1, ""))
+	if r.refused(refused, 503, "draining"); refused.header.Get("Connection") != "close" {
+		t.Errorf("a refusal while draining: %v", refused.header)
+	}
 	if err := w.Answer(); err != nil {
 		t.Fatal(err)
 	}
-	if a := <-inside; a.status != 200 {
+	if a := <-inside; a.status != 200 || a.header.Get("Connection") != "close" {
 		t.Errorf("inside: %v", a)
 	}
 	start := time.Now()

@@ -105,7 +105,7 @@ func newMutants(t testing.TB) *mutants {
 	add("POST", "/v2/repository/index", `{"ready":true}`, "")
 	add("POST", "/v2/repository/models/managed/load", `{"parameters":{}}`, "")
 	add("POST", "/v2/repository/models/managed/unload", `{"parameters":{"unload_dependents":true}}`, "")
-	for _, path := range []string{"/v2", "/v2/models/floats", "/v2/models/stats", "/v2/models/every/config"} {
+	for _, path := range []string{"/v2", "/v2/models", "/v2/models/floats", "/v2/models/stats", "/v2/models/every/config"} {
 		add("GET", path, "", "")
 	}
 	return m

@@ -60,8 +60,7 @@ func (q *request) answer(a *predict.Answer) error {
 	e := emitters.Get().(*emitter)
 	defer e.free()
 	begin := func() io.Writer {
-		q.call.begun = true
-		w.WriteHeader(http.StatusOK)
+		q.call.begin(http.StatusOK)
 		return to
 	}
 	if binaries {

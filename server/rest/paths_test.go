@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -79,6 +81,33 @@ func TestMetadata(t *testing.T) {
 	r.refused(r.ask("GET", "/v2/models/x/config", ""), 404, `"x"`)
 	r.refused(r.ask("GET", "/v2/models/x", ""), 404, `"x"`)
 	r.refused(r.ask("GET", "/v2/models/m%2Fversions%2F1", ""), 404, `"m/versions/1"`) // one step, whatever is in it
+}
+
+// What can be asked about is listed, and a name that is none of it is told in this protocol's words.
+func TestModels(t *testing.T) {
+	r := newRig(t, nil)
+	list := func() string { return strings.TrimSpace(string(r.ask("GET", "/v2/models", "").body)) }
+	if got := list(); got != `{"models":[]}` {
+		t.Errorf("without models: %s", got)
+	}
+	want := []string{}
+	for i := range 12 {
+		r.floats(fmt.Sprintf("m%02d", i))
+		want = append(want, fmt.Sprintf("m%02d", i))
+	}
+	r.applications(apps.Definition{Name: "app", Models: []apps.Link{"m00"}})
+	if got := list(); got != `{"models":["app","`+strings.Join(want, `","`)+`"]}` {
+		t.Errorf("got %s", got)
+	}
+	for _, q := range []struct{ method, path, body string }{
+		{"POST", "/v2/models/quite-another/infer", fp32(1, "")}, {"GET", "/v2/models/quite-another", ""}, {"GET", "/v2/models/quite-another/versions/1/stats", ""},
+		{"POST", "/quite-another/predict", `{"input":[1]}`}, {"POST", "/quite-another/update", `{"id":"x","label":1}`},
+	} {
+		a := r.ask(q.method, q.path, q.body)
+		if r.refused(a, 404, `no model or application "quite-another"; the repository index lists what there is`); strings.ContainsAny(string(a.body), "!") {
+			t.Errorf("%s: %v", q.path, a)
+		}
+	}
 }
 
 func TestRepository(t *testing.T) {
@@ -154,7 +183,7 @@ func TestRepositoryBodyOfUnknownLength(t *testing.T) {
 func TestRouter(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
-	for _, path := range []string{"/", "//", "/v2//", "/v1", "/v2/models", "/v2/models//infer", "/v2/models/m/", "/v2/models/m/infer/x", "/v2/../v2", "/v2/models/m/versions", "/v2/logging",
+	for _, path := range []string{"/", "//", "/v2//", "/v1", "/v2/models//", "/v2/models//infer", "/v2/models/m/", "/v2/models/m/infer/x", "/v2/../v2", "/v2/models/m/versions", "/v2/logging",
 		"/v2/models/%zz", "/v2/a/b/c/d/e/f/g/h/i/j/k/l"} {
 		if path == "/v2/models/m/" {
 			continue // that one exists

@@ -255,6 +255,9 @@ func (r *rig) try(method, path string, body io.Reader, headers ...string) (answe
 	if resp.Header.Get("Content-Type") == "application/json" {
 		all = bytes.TrimSuffix(all, []byte("\n"))
 	}
+	if resp.Close { // which net/http takes out of it
+		resp.Header.Set("Connection", "close")
+	}
 	return answer{resp.StatusCode, resp.Header, all}, err
 }
 
@@ -301,6 +304,9 @@ func (r *rig) answerOn(c net.Conn) answer {
 	all, err := io.ReadAll(resp.Body)
 	if err != nil {
 		r.t.Fatal(err)
+	}
+	if resp.Close { // which net/http takes out of it
+		resp.Header.Set("Connection", "close")
 	}
 	return answer{resp.StatusCode, resp.Header, all}
 }

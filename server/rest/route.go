@@ -24,12 +24,20 @@ type call struct {
 // A handler answers one method of a path. Its error is answered as such, if nothing else was.
 type handler func(*call) error
 
-// A route is a path with what its methods do. A step in braces is a name.
+// A route is a path with what it does: for GET and HEAD, or for POST. A step in braces is a name.
 type route struct {
 	path  string
-	get   handler // HEAD too
+	get   handler // HEAD too; nil: it is for POST
 	post  handler
 	steps []string
+}
+
+// methods are those that it takes.
+func (r *route) methods() []string {
+	if r.post != nil {
+		return []string{http.MethodPost}
+	}
+	return []string{http.MethodGet, http.MethodHead}
 }
 
 // routes are all paths there are. Those of a model also exist with its version: see versioned.
@@ -39,6 +47,7 @@ var routes = func() []route {
 		{path: "/v2/health/live", get: (*call).live},
 		{path: "/v2/health/ready", get: (*call).ready},
 		{path: "/v2/docs/openapi.json", get: (*call).openAPI},
+		{path: "/v2/models", get: (*call).models},
 		{path: "/v2/models/stats", get: (*call).statistics},
 		{path: "/v2/repository/index", post: (*call).index},
 		{path: "/v2/repository/models/{model}/load", post: (*call).load},
@@ -108,21 +117,19 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{door: d, w: w, r: r}
 	defer c.rescue()
 	found, model, version := find(r.URL.EscapedPath())
+	if c.crossOrigin(found) {
+		return
+	}
 	if found == nil {
 		c.fail(&refusal{status: http.StatusNotFound, err: fmt.Errorf("no such path: %s; those that exist are in /v2/docs/openapi.json", r.URL.Path)})
 		return
 	}
 	c.model, c.version = model, version
-	var h handler
-	var methods []string
-	if found.get != nil {
-		methods = append(methods, http.MethodGet, http.MethodHead)
+	h := found.post
+	if h == nil {
 		h = found.get
 	}
-	if found.post != nil {
-		methods = append(methods, http.MethodPost)
-		h = found.post
-	}
+	methods := found.methods()
 	if !slices.Contains(methods, r.Method) {
 		w.Header().Set("Allow", strings.Join(methods, ", "))
 		c.fail(&refusal{status: http.StatusMethodNotAllowed, err: fmt.Errorf("%s takes %s, not %s", r.URL.Path, methods[0], r.Method)})

@@ -63,14 +63,14 @@ func (c *Call) matchTexts(tensors []tensor.Tensor, p *Params, spec *tensor.Spec,
 				}
 				texts = append(texts, elements...)
 			default:
-				return fmt.Errorf("%w: input %q: expected text (a uint8 tensor of UTF-8, or strings in metadata \"inputs\"), got %s %s",
+				return fmt.Errorf("%w: input %q: expected text (strings, or a uint8 tensor of UTF-8), got %s %s",
 					scheduler.ErrInvalidInput, spec.Name, t.DType, t.Shape)
 			}
 		}
 		n = len(texts)
 	}
 	if n == 0 {
-		return fmt.Errorf("%w: input %q: no text: expected strings in metadata \"inputs\" or a uint8 tensor of UTF-8", scheduler.ErrInvalidInput, spec.Name)
+		return fmt.Errorf("%w: input %q: no text: expected strings, or a uint8 tensor of UTF-8", scheduler.ErrInvalidInput, spec.Name)
 	}
 	var t tensor.Tensor
 	var err error

@@ -200,7 +200,7 @@ func (g *Gate) resolve(route, version string) (*Target, error) {
 	t := g.routes.Load()
 	target := t.infer[route]
 	if target == nil {
-		return nil, t.unknown(route)
+		return nil, t.unknown(route, shivaWords)
 	}
 	if version == "" || version == target.ID.Version {
 		return target, nil
@@ -237,7 +237,7 @@ func (g *Gate) Target(name, version string) (*Target, error) {
 	if _, known := t.versions[name]; known && version != "" {
 		return nil, t.noVersion(name, version)
 	}
-	return nil, t.unknown(route)
+	return nil, t.unknown(route, predictWords)
 }
 
 func noVersions(application, version string) error {
@@ -252,10 +252,21 @@ func (t *table) noVersion(name, version string) error {
 	return fmt.Errorf("%w: model %q has no version %q; it has %s", scheduler.ErrNotFound, name, version, strings.Join(have, ", "))
 }
 
+// words are what a door calls the same things.
+type words struct {
+	name string // where a request says which model it is for
+	list string // what lists the models
+}
+
+var (
+	shivaWords   = words{"namespace", `namespace "!models"`}
+	predictWords = words{"model's name", "the repository index"}
+)
+
 // unknown says what the route might have meant.
-func (t *table) unknown(route string) error {
+func (t *table) unknown(route string, w words) error {
 	if route == "" {
-		return fmt.Errorf("%w: the namespace is empty; it must name a model%s", scheduler.ErrNotFound, t.known())
+		return fmt.Errorf("%w: the %s is empty; it must name a model%s", scheduler.ErrNotFound, w.name, t.known(w))
 	}
 	name := strings.TrimPrefix(route, "v2/models/")
 	name, rest, _ := strings.Cut(name, "/")
@@ -279,7 +290,7 @@ func (t *table) unknown(route string) error {
 	}
 	near := nearest.Names(name, t.all())
 	if len(near) == 0 {
-		return fmt.Errorf("%w: no model or application %q%s", scheduler.ErrNotFound, name, t.known())
+		return fmt.Errorf("%w: no model or application %q%s", scheduler.ErrNotFound, name, t.known(w))
 	}
 	for i, n := range near {
 		near[i] = strconv.Quote(n)
@@ -288,7 +299,7 @@ func (t *table) unknown(route string) error {
 }
 
 // known lists what there is when that is little enough to read.
-func (t *table) known() string {
+func (t *table) known(w words) string {
 	const most = 8
 	switch all := t.all(); {
 	case len(all) == 0:
@@ -296,7 +307,7 @@ func (t *table) known() string {
 	case len(all) <= most:
 		return "; registered: " + strings.Join(all, ", ")
 	}
-	return "; namespace \"!models\" lists what there is"
+	return "; " + w.list + " lists what there is"
 }
 
 // all are the names of models and applications, sorted.

@@ -36,6 +36,9 @@ func (d *Door) feedback(ctx context.Context, q *Question, id []byte) ([]byte, er
 	c := calls.Get().(*call)
 	if err := d.gate.Open(&c.Call, q.Model+"/update", q.Inputs, &p); err != nil {
 		calls.Put(c)
+		if _, unknown := d.gate.Target(q.Model, ""); unknown != nil {
+			err = unknown // in the words of this protocol
+		}
 		return nil, err
 	}
 	d.wait(ctx, c)

@@ -29,6 +29,12 @@ func New(cfg Config) *Service {
 // Ready tells whether the server takes requests, and if not, why.
 func (s *Service) Ready() (ready bool, reason string) { return s.gate.Ready() }
 
+// Draining tells whether the server is shutting down: requests inside go on, others are refused.
+func (s *Service) Draining() bool { return s.gate.Draining() }
+
+// Names are those of models and applications that can be asked about, sorted.
+func (s *Service) Names() []string { return s.gate.Names() }
+
 // ModelReady tells whether a live replica serves the model; version "" means the default. The error is that there is no
 // such model.
 func (s *Service) ModelReady(name, version string) (bool, error) {

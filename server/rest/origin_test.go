@@ -1,0 +1,75 @@
+package rest
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Without origins nothing of an answer is for pages; with them, every answer says whose pages may read it, errors too.
+func TestOrigins(t *testing.T) {
+	const here, other = "https://here.example", "https://other.example"
+	for _, c := range []struct {
+		name    string
+		origins []string
+		origin  string
+		allowed string
+		vary    bool
+	}{
+		{"off", nil, here, "", false},
+		{"named", []string{here, "http://localhost:3000"}, here, here, true},
+		{"another", []string{here}, other, "", true},
+		{"a longer name", []string{here}, here + ".evil.example", "", true},
+		{"no page", []string{here}, "", "", true},
+		{"a file", []string{here}, "null", "", true},
+		{"all", []string{"*"}, other, "*", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, func(cfg *Config) { cfg.Origins = c.origins })
+			r.floats("m")
+			headers := []string{"Content-Type: text/plain"}
+			if c.origin != "" {
+				headers = append(headers, "Origin: "+c.origin)
+			}
+			for name, a := range map[string]answer{
+				"answer": r.ask("POST", inferM, fp32(1, ""), headers...),
+				"bytes":  r.ask("POST", inferM, fp32(1, `,"parameters":{"binary_data_output":true}`), headers...),
+				"error":  r.ask("POST", "/v2/models/none/infer", fp32(1, ""), headers...),
+				"router": r.ask("GET", "/nowhere", "", headers...),
+			} {
+				if got := a.header.Get("Access-Control-Allow-Origin"); got != c.allowed {
+					t.Errorf("%s: allowed %q, want %q", name, got, c.allowed)
+				}
+				if got := a.header.Get("Access-Control-Expose-Headers"); strings.Contains(got, headLength) != (c.allowed != "") {
+					t.Errorf("%s: exposed %q", name, got)
+				}
+				if got := slices.Contains(a.header.Values("Vary"), "Origin"); got != c.vary {
+					t.Errorf("%s: Vary %q", name, a.header.Values("Vary"))
+				}
+				if a.header.Get("Access-Control-Allow-Credentials") != "" {
+					t.Errorf("%s: %v", name, a.header)
+				}
+			}
+			if c.origin == "" {
+				return
+			}
+			a := r.ask("OPTIONS", inferM, "", "Origin: "+c.origin, "Access-Control-Request-Method: POST", "Access-Control-Request-Headers: content-type,inference-header-content-length")
+			switch {
+			case c.origins == nil:
+				r.refused(a, http.StatusMethodNotAllowed, "takes POST")
+			case c.allowed == "":
+				r.refused(a, http.StatusForbidden, c.origin, "rest.cors_origins")
+			default:
+				if a.status != http.StatusNoContent || a.header.Get("Access-Control-Allow-Origin") != c.allowed || a.header.Get("Access-Control-Allow-Methods") != "POST" ||
+					a.header.Get("Access-Control-Allow-Headers") != "content-type,inference-header-content-length" || a.header.Get("Access-Control-Max-Age") == "" {
+					t.Errorf("a browser that asks: %v %v", a, a.header)
+				}
+			}
+			a = r.ask("OPTIONS", "/nowhere", "", "Origin: "+c.origin, "Access-Control-Request-Method: GET")
+			if c.allowed != "" {
+				r.refused(a, http.StatusNotFound, "no such path")
+			}
+		})
+	}
+}
