@@ -10,14 +10,9 @@ import (
 
 	"github.com/shivad/shivad/containers/internal/wire"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/naming"
 	"github.com/shivad/shivad/shiva/tensor"
 )
-
-// reservedNames cannot be a model's: routes of the doors are spelled with them.
-var reservedNames = []string{"stats", "v2"}
-
-// reservedVersion is the route of feedback, name/update.
-const reservedVersion = "update"
 
 const maxDeclaredBatch = 1 << 20
 
@@ -80,29 +75,13 @@ func readHello(b []byte, limits Limits) (registration, error) {
 // maxSlots is the largest number of batches in flight, or executed at once, that a container may ask for.
 const maxSlots = 64
 
-// checkModel judges names that become routes, metric labels and log lines.
+// checkModel judges the name and the version of a model by the rule of package naming.
 func checkModel(name, version string) error {
-	for _, f := range []struct{ what, text string }{{"model", name}, {"version", version}} {
-		if f.text == "" {
-			return refuse("%s is empty", f.what)
-		}
-		if err := checkText(f.what, f.text, wire.MaxName); err != nil {
-			return err
-		}
-		if strings.Contains(f.text, "/") {
-			return refuse("%s %q has a '/', which separates model and version in a route", f.what, f.text)
-		}
+	if err := naming.CheckModel(name); err != nil {
+		return refuse("model %v", err)
 	}
-	if name[0] == '!' {
-		return refuse("model %q begins with '!', which is reserved for the server", name)
-	}
-	for _, r := range reservedNames {
-		if name == r {
-			return refuse("model %q: this name is reserved", name)
-		}
-	}
-	if version == reservedVersion {
-		return refuse("version %q: this name is reserved", version)
+	if err := naming.CheckVersion(version); err != nil {
+		return refuse("version %v", err)
 	}
 	return nil
 }

@@ -277,7 +277,7 @@ func TestV4Registration(t *testing.T) {
 		{"shape", input(`"x"`, `"FP32"`, `[-1,-2]`), "[-1 -2]"},
 		{"zero", input(`"x"`, `"FP32"`, `[-1,0]`), "[-1 0]"},
 		{"fraction", input(`"x"`, `"FP32"`, `[-1,1.5]`), "not the JSON expected"},
-		{"rank", input(`"x"`, `"FP32"`, "["+strings.Repeat("-1,", 32)+"1]"), "33 dimensions"},
+		{"rank", input(`"x"`, `"FP32"`, "["+strings.Repeat("-1,", 64)+"1]"), "65 dimensions"},
 		{"huge row", input(`"x"`, `"FP32"`, `[-1,100000000]`), "larger than the limit"},
 		{"overflow", input(`"x"`, `"FP32"`, `[-1,4611686018427387904,4]`), "larger than the limit"},
 		{"mixed batch dimension", input(`"x"`, `"FP32"`, `[4]`), "all or none"},

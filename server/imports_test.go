@@ -29,23 +29,24 @@ shiva:                      shiva/tensor
 shiva/shivatest:            shiva shiva/tensor
 
 scheduler:                  shiva/tensor
+scheduler/naming:           golang.org/x/text
 scheduler/schedtest:        scheduler shiva/tensor
 
 containers/zmtp:            shiva/tensor github.com/go-zeromq/zmq4
 containers/internal/wire:   scheduler shiva/tensor
 containers/container:       containers/zmtp containers/internal/wire shiva/tensor | containers scheduler
-containers:                 containers/zmtp containers/internal/wire scheduler shiva/tensor github.com/pierrec/lz4/v4 golang.org/x/sys | containers/container github.com/go-zeromq/zmq4
+containers:                 containers/zmtp containers/internal/wire scheduler scheduler/naming shiva/tensor github.com/pierrec/lz4/v4 golang.org/x/sys | containers/container github.com/go-zeromq/zmq4
 containers/containertest:   containers containers/zmtp containers/internal/wire scheduler shiva/tensor
 
 server/internal/nearest:
 server/internal/jsontest:
 server/internal/clock:      scheduler golang.org/x/sys
-server/config:              server/internal/nearest github.com/pelletier/go-toml/v2
+server/config:              scheduler/naming server/internal/nearest github.com/pelletier/go-toml/v2
 server/admin:
 server/admin/admintest:     server/admin
 server/metrics:             scheduler github.com/prometheus/client_golang
 server/selection:           server/internal/nearest shiva/tensor github.com/x448/float16
-server/internal/apps:       server/internal/nearest server/selection server/state scheduler shiva/tensor github.com/x448/float16
+server/internal/apps:       server/internal/nearest server/selection server/state scheduler scheduler/naming shiva/tensor github.com/x448/float16
 server/internal/cache:      server/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               github.com/redis/go-redis/v9 go.etcd.io/bbolt
 server/state/statetest:     server/state

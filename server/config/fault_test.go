@@ -143,9 +143,9 @@ cors_origins = ["*", "https://a.example:8443", "a.example", "https://a.example/"
 `, []string{
 			`containers.listen[0]: 127.0.0.1:7000 is already taken by rest.listen`,
 			`x.toml:3:1: server.drain: expected 0s to 24h, got -1s`,
-			`x.toml:4:1: server.required_models[0]: "b/c" is not a version: want 1 to 128 bytes of printable characters without /`,
-			`x.toml:4:1: server.required_models[1]: "!x" is reserved: it is not a name for a model`,
-			`x.toml:4:1: server.required_models[3]: "" is not a name for a model: want 1 to 128 bytes of printable characters without /`,
+			`x.toml:4:1: server.required_models[0]: "b/c" has a '/', which separates model and version in a route`,
+			`x.toml:4:1: server.required_models[1]: "!x" begins with '!', which is reserved for the server`,
+			`x.toml:4:1: server.required_models[3]: is empty, expected 1 to 128 bytes`,
 			`x.toml:6:1: log.level: expected one of debug, info, warn, error, got "loud"`,
 			`x.toml:8:1: tcp.connections: expected 1 to 16777216, got 0`,
 			`x.toml:9:1: tcp.outbound_bytes: expected 64KiB to 16TiB, got 5B`,
@@ -245,9 +245,9 @@ model = "m"
 version = "1"
 input = "ints"
 `, []string{
-			`x.toml:2:3: container[0].version: "" is not a version: want 1 to 128 bytes of printable characters without /`,
+			`x.toml:2:3: container[0].version: is empty, expected 1 to 128 bytes`,
 			`x.toml:5:1: container[0].rpc: expected "v0", got "v3": containers of all other generations call the server`,
-			`x.toml:6:1: container[0].model: "a/b" is not a name for a model: want 1 to 128 bytes of printable characters without /`,
+			`x.toml:6:1: container[0].model: "a/b" has a '/', which separates model and version in a route`,
 			`x.toml:7:1: container[0].input: expected one of bytes, ints, doubles, strings, got "floats"`,
 			`x.toml:8:1: container[0].command: has no meaning with address: that container is not a process of this server`,
 			`x.toml:9:1: container[0].replicas: has no meaning with address: that container is not a process of this server`,
@@ -283,8 +283,8 @@ listen = ":70000"
 		}},
 		{"port 0 is never taken", "[tcp]\nlisten = \":0\"\n[admin]\nlisten = \":0\"\n", nil},
 		{"model names", "[model.v2]\n[model.\"a/b\"]\n[model.ok]\ndefault_version = \"update\"\n", []string{
-			`x.toml:1:8: model.v2: "v2" is reserved: it is not a name for a model`,
-			`x.toml:2:8: model."a/b": "a/b" is not a name for a model: want 1 to 128 bytes of printable characters without /`,
+			`x.toml:1:8: model.v2: "v2" is reserved: the server has routes of this name`,
+			`x.toml:2:8: model."a/b": "a/b" has a '/', which separates model and version in a route`,
 			`x.toml:4:1: model.ok.default_version: "update" is reserved: it is not a version`,
 		}},
 	} {

@@ -10,7 +10,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
+
+	"github.com/shivad/shivad/scheduler/naming"
 )
 
 // The strategies, formats and levels that exist.
@@ -55,11 +56,9 @@ func (c Config) Validate() error {
 	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
 		m := c.Models[name]
 		key := joinKey("model", name)
-		if fault := badModelName(name); fault != "" {
-			fs.add(key, "%s", fault)
-		}
-		if fault := badVersion(m.DefaultVersion); m.DefaultVersion != "" && fault != "" {
-			fs.add(key+".default_version", "%s", fault)
+		fs.named(key, naming.CheckModel(name))
+		if m.DefaultVersion != "" {
+			fs.named(key+".default_version", naming.CheckVersion(m.DefaultVersion))
 		}
 		fs.duration(key+".retire_after", m.RetireAfter, 0, maxIdle)
 		validateCache(fs, key, m)
@@ -115,10 +114,9 @@ func (c Config) validateServer(fs *faults) {
 	for i, m := range c.Server.RequiredModels {
 		name, version, versioned := strings.Cut(m, "/")
 		key := indexKey("server.required_models", i)
-		if fault := badModelName(name); fault != "" {
-			fs.add(key, "%s", fault)
-		} else if fault := badVersion(version); versioned && fault != "" {
-			fs.add(key, "%s", fault)
+		fs.named(key, naming.CheckModel(name))
+		if versioned {
+			fs.named(key, naming.CheckVersion(version))
 		}
 	}
 	fs.oneOf("log.level", c.Log.Level, levels)
@@ -215,8 +213,8 @@ func (c Config) validateContainers(fs *faults) {
 				fs.add(key+"."+f.key, "has no meaning without address: a container that connects says so itself")
 			}
 		}
-		if fault := badModelName(p.Model); fault != "" && p.Model != "" {
-			fs.add(key+".model", "%s", fault)
+		if p.Model != "" {
+			fs.named(key+".model", naming.CheckModel(p.Model))
 		}
 		if len(p.Command) == 0 || p.Command[0] == "" {
 			fs.add(key+".command", `missing: program and arguments, as ["python3", "model.py"]`)
@@ -247,12 +245,8 @@ func validateCalled(fs *faults, key string, p Container) {
 	if p.RPC != "v0" {
 		fs.add(key+".rpc", `expected "v0", got %q: containers of all other generations call the server`, p.RPC)
 	}
-	if fault := badModelName(p.Model); fault != "" {
-		fs.add(key+".model", "%s", fault)
-	}
-	if fault := badVersion(p.Version); fault != "" {
-		fs.add(key+".version", "%s", fault)
-	}
+	fs.named(key+".model", naming.CheckModel(p.Model))
+	fs.named(key+".version", naming.CheckVersion(p.Version))
 	fs.oneOf(key+".input", p.Input, v0Inputs)
 	process := newContainer()
 	for _, f := range []struct {
@@ -412,33 +406,11 @@ func splitAddr(addr string) (host, port, fault string) {
 	return host, port, ""
 }
 
-// badModelName says why a name cannot be a model's, or "". It is the rule that containers register by: a
-// name is one step of a route.
-func badModelName(name string) string {
-	switch {
-	case name == "v2" || name == "stats" || strings.HasPrefix(name, "!"):
-		return strconv.Quote(name) + " is reserved: it is not a name for a model"
-	case badStep(name):
-		return strconv.Quote(name) + " is not a name for a model: want 1 to 128 bytes of printable characters without /"
+// named adds what package naming has against a name.
+func (fs *faults) named(key string, err error) {
+	if err != nil {
+		fs.add(key, "%v", err)
 	}
-	return ""
-}
-
-// badVersion says why a text cannot be a version, or "".
-func badVersion(v string) string {
-	switch {
-	case v == "update": // name/update is the route of feedback
-		return strconv.Quote(v) + " is reserved: it is not a version"
-	case badStep(v):
-		return strconv.Quote(v) + " is not a version: want 1 to 128 bytes of printable characters without /"
-	}
-	return ""
-}
-
-func badStep(s string) bool {
-	return s == "" || len(s) > 128 || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool {
-		return r == '/' || !unicode.IsPrint(r)
-	})
 }
 
 func (fs *faults) between(key string, n, low, high int) {

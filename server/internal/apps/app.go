@@ -7,10 +7,9 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/naming"
 	"github.com/shivad/shivad/server/selection"
 )
 
@@ -70,8 +69,8 @@ func New(d Definition) (*App, error) {
 	a := &App{Definition: d}
 	var faults []string
 	add := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
-	if fault := badName(d.Name); fault != "" {
-		add("name: %s", fault)
+	if err := naming.CheckModel(d.Name); err != nil {
+		add("name: %v", err)
 	}
 	switch n := len(d.Models); {
 	case n == 0:
@@ -81,10 +80,11 @@ func New(d Definition) (*App, error) {
 	}
 	for i, l := range d.Models {
 		model, version := l.Split()
-		if fault := badStep(model); fault != "" {
-			add("models[%d]: %s", i, fault)
-		} else if fault := badStep(version); strings.Contains(string(l), "/") && fault != "" {
-			add("models[%d]: version %s", i, fault)
+		if err := naming.CheckModel(model); err != nil {
+			add("models[%d]: %v", i, err)
+		}
+		if err := naming.CheckVersion(version); strings.Contains(string(l), "/") && version != "*" && err != nil {
+			add("models[%d]: version %v", i, err)
 		}
 		if slices.Contains(d.Models[:i], l) {
 			add("models[%d]: %q is linked twice", i, l)
@@ -109,22 +109,6 @@ func New(d Definition) (*App, error) {
 		return nil, fmt.Errorf("%w: application %q: %s", scheduler.ErrInvalidInput, d.Name, strings.Join(faults, "; "))
 	}
 	return a, nil
-}
-
-// badName says why a name cannot be an application's, or "": the rule of models.
-func badName(name string) string {
-	if name == "v2" || name == "stats" || strings.HasPrefix(name, "!") {
-		return fmt.Sprintf("%q is reserved", name)
-	}
-	return badStep(name)
-}
-
-// badStep says why a text cannot be a step of a route, or "".
-func badStep(s string) string {
-	if s == "" || len(s) > 128 || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return r == '/' || !unicode.IsPrint(r) }) {
-		return fmt.Sprintf("%q: expected 1 to 128 bytes of printable characters without /", s)
-	}
-	return ""
 }
 
 // Only tells whether the application links to versions of that model and to nothing else: then both may have the same name.

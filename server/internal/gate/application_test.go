@@ -368,7 +368,7 @@ func TestNamesOfApplications(t *testing.T) {
 		{apps.Definition{Name: "a", Models: []apps.Link{"b"}}, "there is a model of that name"},
 		{apps.Definition{Name: "a", Models: []apps.Link{"a", "b"}}, "there is a model of that name"},
 		{apps.Definition{Name: "a", Models: []apps.Link{"a/*"}}, ""},
-		{apps.Definition{Name: "!x", SLO: -1, Policy: "best"}, `"!x" is reserved; models: none`},
+		{apps.Definition{Name: "!x", SLO: -1, Policy: "best"}, `"!x" begins with '!', which is reserved for the server; models: none`},
 		{apps.Definition{Name: "x", Models: []apps.Link{"a/", "b", "b"}, Default: json.RawMessage(`3`)}, `models[2]: "b" is linked twice; default:`},
 	} {
 		_, err := h.reg.Create(context.Background(), tc.d)

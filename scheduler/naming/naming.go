@@ -1,0 +1,110 @@
+// Package naming says what models, versions and applications may be called. One rule serves everybody who gives a
+// name, whether a container, a file or an operator: a name becomes a step of a route, the label of a metric, a key in
+// the store and a word in a log line, and people tell models apart by it.
+//
+// A name has 1 to 128 bytes of printable characters without a slash. It neither begins nor ends with a space, and is
+// neither "." nor "..": clients and proxies of HTTP take those for something else. It must not look like another one.
+// So it is in the Unicode form NFKC, which has one spelling for what looks alike ("é" in one character or two, letters
+// of full width), and its letters are of one script, as "pаypal" with a Cyrillic а is not. Latin letters may stand beside
+// Chinese, Japanese or Korean ones, with which they are never confused. Source: Unicode Technical Standard 39,
+// "Highly Restrictive". Two names that look alike in whole, each in a script of its own, are not told apart.
+package naming
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// MaxBytes is the length of the longest name.
+const MaxBytes = 128
+
+// CheckModel says why no model or application may have that name, or returns nil. Names that begin with '!' and those
+// of the doors' own routes are the server's.
+func CheckModel(name string) error {
+	if strings.HasPrefix(name, "!") {
+		return fmt.Errorf("%q begins with '!', which is reserved for the server", name)
+	}
+	if name == "v2" || name == "stats" {
+		return fmt.Errorf("%q is reserved: the server has routes of this name", name)
+	}
+	return check(name)
+}
+
+// CheckVersion says why no version of a model may have that name, or returns nil. "name/update" is where feedback goes,
+// and "name/*" are all versions of a model.
+func CheckVersion(version string) error {
+	if version == "update" || version == "*" {
+		return fmt.Errorf("%q is reserved: it is not a version", version)
+	}
+	return check(version)
+}
+
+func check(name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("is empty, expected 1 to %d bytes", MaxBytes)
+	case len(name) > MaxBytes:
+		return fmt.Errorf("%.32q… has %d bytes, limit %d", name, len(name), MaxBytes)
+	case !utf8.ValidString(name):
+		return fmt.Errorf("%q is not UTF-8", name)
+	case name == "." || name == "..":
+		return fmt.Errorf("%q is a directory to programs that read paths", name)
+	case name[0] == ' ' || name[len(name)-1] == ' ':
+		return fmt.Errorf("%q begins or ends with a space", name)
+	case strings.Contains(name, "/"):
+		return fmt.Errorf("%q has a '/', which separates model and version in a route", name)
+	}
+	if i := strings.IndexFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }); i >= 0 {
+		return fmt.Errorf("%q has an unprintable character at byte %d", name, i)
+	}
+	if plain := norm.NFKC.String(name); plain != name {
+		return fmt.Errorf("%q looks like %q: use that (Unicode form NFKC)", name, plain)
+	}
+	if scripts := scriptsOf(name); !together(scripts) {
+		return fmt.Errorf("%q has letters of several scripts (%s), which look alike: use one", name, strings.Join(scripts, ", "))
+	}
+	return nil
+}
+
+// families are the scripts that one language writes side by side.
+var families = [][]string{
+	{"Latin", "Han", "Hiragana", "Katakana"},
+	{"Latin", "Han", "Hangul"},
+	{"Latin", "Han", "Bopomofo"},
+}
+
+// together tells whether letters of these scripts may stand in one name.
+func together(scripts []string) bool {
+	if len(scripts) <= 1 {
+		return true
+	}
+	return slices.ContainsFunc(families, func(family []string) bool {
+		return !slices.ContainsFunc(scripts, func(s string) bool { return !slices.Contains(family, s) })
+	})
+}
+
+// scriptsOf names the scripts of a name's letters, each once, in the order of the alphabet. Digits, punctuation and
+// marks belong to all of them.
+func scriptsOf(name string) []string {
+	var scripts []string
+	for _, r := range name {
+		if r < utf8.RuneSelf {
+			if unicode.IsLetter(r) {
+				scripts = append(scripts, "Latin")
+			}
+			continue
+		}
+		for script, table := range unicode.Scripts {
+			if script != "Common" && script != "Inherited" && unicode.Is(table, r) {
+				scripts = append(scripts, script)
+			}
+		}
+	}
+	slices.Sort(scripts)
+	return slices.Compact(scripts)
+}
