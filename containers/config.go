@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"time"
 
 	"github.com/shivad/shivad/containers/zmtp"
@@ -36,6 +37,10 @@ type Config struct {
 	// Admit refuses a registration by its error, which the container is told if its generation has words for that, and the
 	// log in any case; nil admits all. It is called on the session's goroutine.
 	Admit func(scheduler.ModelID) error
+	// Silent is told of a container whose session is about to end, still open, as it has answered nothing for several
+	// execution timeouts: a process that does not answer is to be ended as well, see [Supervisor.Kill]. nil: nobody is
+	// told. It is called on a goroutine of its own.
+	Silent func(conn net.Conn, reason error)
 	// Name is how the server calls itself in welcome. Default "shivad".
 	Name string
 	// Log gets one line for each session that begins and ends; nil means silent.

@@ -193,7 +193,7 @@ func (d *Dialer) serve(raw net.Conn) error {
 		d.mu.Unlock()
 		close(l.over)
 	}()
-	replica, err := d.cfg.Scheduler.AddReplica(d.cfg.Model, flatSpec(d.cfg.Input, tensor.Float64), l, scheduler.ReplicaOptions{Label: d.cfg.Name, Slots: 1})
+	replica, err := d.cfg.Scheduler.AddReplica(d.cfg.Model, flatSpec(d.cfg.Input, tensor.Float64), l, scheduler.ReplicaOptions{Label: d.cfg.Name, Slots: 1, Silent: l.kill})
 	if err != nil {
 		raw.Close()
 		d.cfg.Log.Warn("container refused", "reason", bounded(err))

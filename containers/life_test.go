@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"log/slog"
+	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -21,14 +22,17 @@ import (
 )
 
 // bubble runs a test on a fake clock, over memory.
-func bubble(t *testing.T, f func(t *testing.T, r *rig)) {
+func bubble(t *testing.T, f func(t *testing.T, r *rig)) { bubbleWith(t, containers.Config{}, f) }
+
+func bubbleWith(t *testing.T, cfg containers.Config, f func(t *testing.T, r *rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{pool: tensor.NewPool(1 << 30), log: &logBuffer{}}
 		var err error
 		if r.sched, err = scheduler.New(scheduler.Config{Pool: r.pool}); err != nil {
 			t.Fatal(err)
 		}
-		r.Listener, err = containers.Listen(containers.Config{Scheduler: r.sched, Pool: r.pool, Log: slog.New(slog.NewTextHandler(r.log, nil))})
+		cfg.Scheduler, cfg.Pool, cfg.Log = r.sched, r.pool, slog.New(slog.NewTextHandler(r.log, nil))
+		r.Listener, err = containers.Listen(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,6 +129,45 @@ func TestComputing(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// TestSilent: a container that beats and does not answer is dead after three execution timeouts, and whoever started it is told.
+// One request that hangs is no reason while it answers others.
+func TestSilent(t *testing.T) {
+	var told atomic.Pointer[error]
+	cfg := containers.Config{Silent: func(conn net.Conn, reason error) {
+		if conn == nil {
+			t.Error("told without the connection")
+		}
+		told.Store(&reason)
+	}}
+	bubbleWith(t, cfg, func(t *testing.T, r *rig) {
+		if err := r.sched.Configure(echoID.Name, scheduler.ModelConfig{ExecTimeout: 5 * time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		c := r.start(t, echo(func(b *containertest.Batch) containertest.Reply {
+			return containertest.Reply{Outputs: b.Inputs, Delay: time.Hour}
+		}))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := r.echoes(echoID); !errors.Is(err, scheduler.ErrContainerLost) {
+				t.Errorf("a request that hangs is answered %v", err)
+			}
+		})
+		time.Sleep(14 * time.Second)
+		synctest.Wait()
+		if told.Load() != nil {
+			t.Error("told after less than three execution timeouts")
+		}
+		time.Sleep(1100 * time.Millisecond)
+		synctest.Wait()
+		if told.Load() == nil || r.live(echoID) != 0 {
+			t.Error("not told after three execution timeouts")
+		}
+		<-c.Gone()
+		wg.Wait()
+		r.logs(t, "container gone", "no answer for 3 times exec_timeout")
 	})
 }
 

@@ -209,7 +209,7 @@ func (s *session) register(r registration) error {
 		}
 	}
 	replica, err := s.listener.cfg.Scheduler.AddReplica(r.model, r.spec, s, scheduler.ReplicaOptions{
-		Label: label, Concurrency: r.concurrency, Slots: r.slots, Serial: r.serial,
+		Label: label, Concurrency: r.concurrency, Slots: r.slots, Serial: r.serial, Silent: s.silent,
 	})
 	if err != nil {
 		return s.refuse(err)
@@ -511,6 +511,17 @@ func (s *session) note(reason error) {
 	if s.info.Reason == "" {
 		s.info.Reason = bounded(reason)
 	}
+}
+
+// silent ends a session whose container does not answer, though its heartbeats may be well. It is called by the scheduler, which
+// must not be made to wait for the search for a process.
+func (s *session) silent(reason error) {
+	go func() { // ends by itself
+		if f := s.listener.cfg.Silent; f != nil {
+			f(s.raw, reason)
+		}
+		s.kill(reason)
+	}()
 }
 
 // kill ends the session from anywhere, without waiting. The goroutine of run does the rest.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"runtime"
@@ -136,6 +137,24 @@ func (s *Supervisor) Close() error {
 	return nil
 }
 
+// Kill kills the process that holds the other end of conn, which does not answer, and starts it again as after any
+// other end. False: none of these does, or the system cannot tell (all but Linux).
+func (s *Supervisor) Kill(conn net.Conn, reason error) bool {
+	var groups []int
+	for _, p := range s.replicas {
+		if pid := p.snapshot().PID; pid > 0 {
+			groups = append(groups, pid) // each leads a group of its own
+		}
+	}
+	group := groupOf(conn, groups)
+	for _, p := range s.replicas {
+		if group > 0 && p.kill(group, reason) {
+			return true
+		}
+	}
+	return false
+}
+
 // A process is one replica.
 type process struct {
 	cmd *Command
@@ -144,6 +163,19 @@ type process struct {
 	mu    sync.Mutex
 	info  ProcessInfo
 	lines []string
+	child *os.Process // while it runs
+	fault error       // why it was killed
+}
+
+// kill kills the process if it is pid, asking nothing first: it does not answer.
+func (p *process) kill(pid int, reason error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.child == nil || p.child.Pid != pid {
+		return false
+	}
+	p.fault = reason
+	return signalProcess(p.child, syscall.SIGKILL) == nil
 }
 
 func (p *process) snapshot() ProcessInfo {
@@ -240,15 +272,30 @@ func (p *process) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	p.mu.Lock()
+	p.child, p.fault = c.Process, nil
+	p.mu.Unlock()
 	p.state("running", c.Process.Pid)
 	p.log.Info("container process started", "pid", c.Process.Pid)
-	err = c.Wait()
+	err = p.wait(c)
 	if !patience.IsZero() { // what it started was told to end as well, and may take as long
 		out.wait(patience)
 		errs.wait(patience)
 	}
 	// What it left behind goes with it.
 	_ = signalProcess(c.Process, syscall.SIGKILL)
+	return err
+}
+
+// wait waits for the end of the process. From then on its number may be another's.
+func (p *process) wait(c *exec.Cmd) error {
+	err := c.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.child = nil
+	if p.fault != nil && err != nil {
+		return fmt.Errorf("killed: %w", p.fault)
+	}
 	return err
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -93,6 +94,17 @@ func (s *Server) supervise() error {
 		}
 	}
 	return nil
+}
+
+// silent ends the supervised process of a container that does not answer. Its session is ended anyway.
+func (s *Server) silent(conn net.Conn, reason error) {
+	s.opening.RLock()
+	defer s.opening.RUnlock()
+	for _, p := range s.processes {
+		if p.kill(conn, reason) {
+			return
+		}
+	}
 }
 
 // stopProcesses ends all supervised processes side by side.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -97,6 +98,14 @@ func (p *process) stop() error {
 	p.ended = true
 	p.mu.Unlock()
 	return p.unload()
+}
+
+// kill ends the one of the processes that holds the other end of conn.
+func (p *process) kill(conn net.Conn, reason error) bool {
+	p.mu.Lock()
+	s := p.supervisor
+	p.mu.Unlock()
+	return s != nil && s.Kill(conn, reason)
 }
 
 func (p *process) status() []containers.ProcessInfo {

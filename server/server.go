@@ -209,6 +209,7 @@ func (s *Server) Start() (err error) {
 		HandshakeTimeout: c.HandshakeTimeout,
 		WriteTimeout:     c.WriteTimeout,
 		Admit:            s.admit,
+		Silent:           s.silent,
 		Name:             "shivad/" + Version,
 		Log:              s.log,
 	}); err != nil {
