@@ -56,6 +56,8 @@ type Cell struct {
 	Bursts bool    // on and off for 200 ms each, with 1.8 and 0.2 times the mean; else Poisson
 	Mixed  bool    // deadlines are half, once or twice the SLO, a third each; else all have the SLO
 
+	Fault *Fault // nil: nothing is wrong
+
 	Light        time.Duration // load of a hundredth before all else, not counted
 	Warm, Length time.Duration // load that is not counted, and load that is
 	Seed         uint64
@@ -77,6 +79,9 @@ func (c Cell) String() string {
 		deadlines = "mixed"
 	}
 	s := fmt.Sprintf("profile=%s/arrivals=%s/slo=%s/load=%.2f", c.Name, arrivals, deadlines, c.Load)
+	if c.Fault != nil {
+		s += "/fault=" + c.Fault.Name
+	}
 	return s
 }
 

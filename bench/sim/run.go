@@ -38,6 +38,9 @@ func Run(c Cell, s Strategy) (*Result, error) {
 			cfg.Objective = c.longest()
 		}
 	}
+	if c.Fault != nil {
+		cfg.ExecTimeout = faultTimeout
+	}
 	sched, err := scheduler.New(scheduler.Config{
 		Clock: clock, Default: cfg,
 		Hooks: scheduler.Hooks{BatchClosed: func(_ scheduler.ModelID, n int, _ scheduler.CloseReason, _ time.Duration) {
@@ -51,23 +54,23 @@ func Run(c Cell, s Strategy) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	var model *scheduler.Model
+	stage := &stage{Cell: c, clock: clock, start: start, sched: sched, outs: outs}
 	for i, w := range c.clockworks() {
-		exec := func(rows int) time.Duration { return w.next(rows, clock.Now().Sub(start)) }
-		rep, err := sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, scheduler.Spec{Inputs: rowSpec, Outputs: rowSpec},
-			&schedtest.Worker{Clock: clock, Exec: exec, Model: func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
-				return outs[b.Rows : b.Rows+1], nil, nil
-			}}, scheduler.ReplicaOptions{Label: fmt.Sprint(i)})
-		if err != nil {
+		stage.add(i, w)
+	}
+	if stage.err != nil {
+		return nil, stage.err
+	}
+	d := &driver{clock: clock, start: start, sched: sched, model: stage.model, res: res, rows: c.arrivals(), kind: c.rowKinds()}
+	for kind := range d.inputs {
+		if d.inputs[kind], err = tensor.FromSlice(tensor.Shape{1, 4}, []uint8{uint8(kind), 0, 0, 0}); err != nil {
 			return nil, fmt.Errorf("sim: %w", err)
 		}
-		model = rep.Model()
 	}
-	d := &driver{clock: clock, start: start, sched: sched, model: model, input: outs[1], res: res, rows: c.arrivals()}
 	d.arrive()
 	clock.Advance(c.end() + 20*c.SLO + time.Second)
 	sched.Close()
-	return res.done(), nil
+	return res.done(), stage.err
 }
 
 // outputs are answers by number of rows.
@@ -85,22 +88,24 @@ func outputs() ([MaxBatch + 1]tensor.Tensor, error) {
 
 // A driver submits the rows of a trace, each at its time.
 type driver struct {
-	clock *schedtest.Clock
-	start time.Time
-	sched *scheduler.Scheduler
-	model *scheduler.Model
-	input tensor.Tensor
-	res   *Result
-	rows  []arrival
-	timer scheduler.Timer
-	spare []*question
+	clock  *schedtest.Clock
+	start  time.Time
+	sched  *scheduler.Scheduler
+	model  *scheduler.Model
+	inputs [rowHanging + 1]tensor.Tensor // by kind of row
+	kind   func(at time.Duration) int
+	res    *Result
+	rows   []arrival
+	timer  scheduler.Timer
+	spare  []*question
 }
 
 // A question is one row, answered or to be.
 type question struct {
 	scheduler.Request
-	d  *driver
-	at arrival
+	d      *driver
+	at     arrival
+	counts bool
 }
 
 func (d *driver) arrive() {
@@ -111,9 +116,11 @@ func (d *driver) arrive() {
 			q, d.spare = d.spare[n-1], d.spare[:n-1]
 		} else {
 			q = &question{d: d}
-			q.Inputs = []tensor.Tensor{d.input}
+			q.Inputs = make([]tensor.Tensor, 1)
 		}
 		q.at = d.rows[0]
+		kind := d.kind(q.at.at)
+		q.Inputs[0], q.counts = d.inputs[kind], kind == rowGood
 		d.rows = d.rows[1:]
 		q.Model, q.Rows, q.Owner, q.Deadline = d.model, 1, q, d.start.Add(q.at.deadline)
 		d.sched.Submit(&q.Request)
@@ -130,6 +137,8 @@ func (d *driver) arrive() {
 
 // Complete counts the answer.
 func (q *question) Complete(r *scheduler.Request) {
-	q.d.res.row(q.at, q.d.clock.Now().Sub(q.d.start), r.Err == nil)
+	if q.counts {
+		q.d.res.row(q.at, q.d.clock.Now().Sub(q.d.start), r.Err == nil)
+	}
 	q.d.spare = append(q.d.spare, q)
 }

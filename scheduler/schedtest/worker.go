@@ -24,7 +24,8 @@ type Worker struct {
 	Model Model                        // what it answers; nil: Echo
 	Seen  func(b *scheduler.Batch)     // called in Send with each batch, before anything else
 
-	Concurrency int // with Exec; 0 means 1
+	Concurrency int                           // with Exec; 0 means 1
+	Hangs       func(b *scheduler.Batch) bool // with Exec: never answered; nil: none
 
 	mu      sync.Mutex
 	pending []*held
@@ -71,6 +72,9 @@ func (w *Worker) startLocked() {
 			continue
 		}
 		h.running = true
+		if w.Hangs != nil && w.Hangs(h.Batch) {
+			continue
+		}
 		d, finish := w.Exec(h.Rows), func() { w.finish(h) }
 		if w.Clock != nil {
 			w.Clock.AfterFunc(d, finish)
