@@ -59,8 +59,9 @@ type ModelConfig struct {
 	QueueRows int
 	// QueueBytes is the most input bytes that wait. Default 1 GiB.
 	QueueBytes int64
-	// ExecTimeout is how long a replica may take for a batch before it is suspect: it gets no more, its
-	// batches go to others, and it is back in service once it answers. Default 30 s.
+	// ExecTimeout is how long a replica may take for a batch before that is given up: its requests go to
+	// others, but for one that was alone in it. A replica that has answered nothing meanwhile is suspect, and
+	// gets no more than probes until it answers. Default 30 s.
 	ExecTimeout time.Duration
 	// Retry: batches of lost replicas are tried again once elsewhere, and failed batches in smaller ones
 	// until one request is left that fails alone. Set it to false for models that must not compute a row twice. Default true.

@@ -23,7 +23,7 @@
 //
 // # A replica's states
 //
-//	AddReplica ─► live ──── no answer within ExecTimeout ───► suspect
+//	AddReplica ─► live ──── no answer within ExecTimeout ───► suspect ── and none to probes ─► [ReplicaOptions] Silent
 //	               │  ◄─── it answers ────────────────────────┘  │
 //	             Drain ─► draining ─────────────────────────┐    │
 //	               └── Remove, or Send fails ──► gone ◄─────┴────┘
@@ -36,7 +36,8 @@
 // limit, its value and what was asked.
 //
 // Four times are never mixed: the objective sizes batches and promises nothing; the deadline is hard, and
-// answers by timer whatever the containers do; the execution timeout makes a replica suspect; and a caller
+// answers by timer whatever the containers do; the execution timeout gives a batch up, and makes its replica
+// suspect if that has answered nothing since; and a caller
 // that is gone cancels.
 //
 // # Invariants

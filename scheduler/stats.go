@@ -49,6 +49,7 @@ type ReplicaStats struct {
 	Executing   int    // of them, those that it has begun
 	GivenUp     int    // batches that it has not answered in time, each of which takes a slot until it does
 	MaxBatch    int    // in force
+	Ceiling     int    // most rows that do not fail, as far as failures show; 0: no size does
 	Concurrency int    // most batches that it executes at once, in force
 	Slots       int    // most batches in flight, in force
 	Serial      bool   // it should get one batch at a time; with more slots than one its answers may be wrong
@@ -98,7 +99,7 @@ func (r *Replica) stats(c *core) ReplicaStats {
 	p := r.plan(c, 0, 0)
 	s := ReplicaStats{
 		Label: r.label, State: r.state.String(), InFlight: len(r.inflight), Executing: r.executing(), GivenUp: len(r.given),
-		MaxBatch: r.max, Concurrency: r.concurrency, Slots: r.slots, Serial: r.options.Serial,
+		MaxBatch: r.max, Ceiling: r.ceiling.rows, Concurrency: r.concurrency, Slots: r.slots, Serial: r.options.Serial,
 		Limit: r.strategy.limit(p), Largest: r.profile.largest, Batches: r.batches, Rows: r.rows,
 		Overhead: time.Duration(r.overhead.value(r.profile.typical(1))),
 	}

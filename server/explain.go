@@ -107,7 +107,7 @@ func because(s scheduler.Stats, r scheduler.CloseReason) string {
 	case scheduler.CloseShape:
 		return fmt.Sprintf("end where other shapes begin (%d wait now): rows share a batch only if their dtypes and trailing dimensions agree. Let clients send one shape.", s.Shapes)
 	case scheduler.CloseLimit:
-		return fmt.Sprintf("are bounded by batch_bytes, %d, or by a size not tried yet: sizes grow to double the largest one measured, which is %d rows.", c.BatchBytes, largest(s))
+		return fmt.Sprintf("are bounded by batch_bytes, %d, by failures of larger ones, or by a size not tried yet: sizes grow to double the largest one measured, which is %d rows.", c.BatchBytes, largest(s))
 	case scheduler.CloseObjective:
 		return fmt.Sprintf("are bounded by the objective: with more than %d rows they would take longer than %v. Raise objective, if latency allows it.", mostRows(s), c.Objective)
 	}
@@ -125,6 +125,12 @@ func largest(s scheduler.Stats) (rows int) {
 func throughput(s scheduler.Stats) (out []string) {
 	total := 0.0
 	for _, r := range s.Replicas {
+		if r.GivenUp > 0 {
+			out = append(out, fmt.Sprintf("Replica %s has not answered %d of the batches it was sent, each of which takes one of its %d slots until it does.", name(r), r.GivenUp, r.Slots))
+		}
+		if r.Ceiling > 0 {
+			out = append(out, fmt.Sprintf("Replica %s fails on batches of more than %d rows; more are tried again now and then. Set max_batch if that is its limit.", name(r), r.Ceiling))
+		}
 		if r.Serial && r.Slots > 1 {
 			out = append(out, fmt.Sprintf("Replica %s should get one batch at a time, and slots gives it %d: its answers may be wrong. Set slots to 0.", name(r), r.Slots))
 		}
