@@ -131,8 +131,8 @@ func TestExecutionAfterAStall(t *testing.T) {
 	}
 }
 
-// TestLostBatch: a container that forgets a batch is suspect after the execution timeout, though it answers all that
-// come after it, and the batch goes to another.
+// TestLostBatch: a batch that a container forgets is given up after the execution timeout, though it answers all that
+// come after it. That costs it a slot, and nobody waits for the answer.
 func TestLostBatch(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{ExecTimeout: time.Second, MaxBatch: 1, Slots: 2}})
 	var out []*scheduler.Batch
@@ -167,13 +167,18 @@ func TestLostBatch(t *testing.T) {
 	if state := forgetful.Model().Stats().Replicas[0]; answers != 10 || state.State != "live" || state.InFlight != 1 {
 		t.Fatalf("%d answers, the replica is %s with %d batches, want 10 and one batch lost of a live one", answers, state.State, state.InFlight)
 	}
-	other := &schedtest.Worker{}
-	addTo(t, s, benchID, rowsSpec, other)
 	clock.Advance(100 * time.Millisecond)
-	if state := forgetful.Model().Stats().Replicas[0].State; state != "suspect" {
-		t.Errorf("the container is %s a second after it was sent the batch", state)
+	if state := forgetful.Model().Stats().Replicas[0]; state.State != "live" || state.InFlight != 0 || state.GivenUp != 1 {
+		t.Errorf("the container is %s with %d batches and %d given up, a second after it was sent the one that it forgot", state.State, state.InFlight, state.GivenUp)
 	}
-	if err := other.Answer(); err != nil || *lost != nil {
-		t.Errorf("the other container: %v; the request: %v", err, *lost)
+	if !errors.Is(*lost, scheduler.ErrContainerLost) {
+		t.Errorf("the request in it is answered %v", *lost)
+	}
+	for range 3 {
+		at := clock.Now()
+		err := submit()
+		if answer(); *err != nil || clock.Now() != at {
+			t.Errorf("a request after that is answered %v", *err)
+		}
 	}
 }

@@ -133,6 +133,11 @@ func (r *Replica) busy() bool { return r.executing() >= r.lanes() }
 // begin notes which batches the container starts on, in the order in which they were sent. It is called
 // whenever a batch is sent or answered.
 func (r *Replica) begin(now int64) {
+	for _, b := range r.given { // they were sent before all that are in flight
+		if b.began == unbegun && r.held() < r.concurrency {
+			b.began = now
+		}
+	}
 	n := r.executing()
 	for _, b := range r.inflight {
 		if n >= r.lanes() {
