@@ -19,7 +19,7 @@ import (
 // A caller is a client down to the frames of HTTP/2, as a library would not show how a call ends: grpc-go's client calls each end after
 // its deadline DEADLINE_EXCEEDED, and gRPC's C core only those that come when its own clock says so.
 type caller struct {
-	t      *testing.T
+	t      testing.TB
 	framer *http2.Framer
 	header bytes.Buffer
 	enc    *hpack.Encoder

@@ -1,0 +1,422 @@
+package grpc
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/jsontest"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Requests for inference that are nearly right: TestMutants in a short form, "make mutants" a million of them, and FuzzMutants guided by
+// coverage. FuzzRequest changes bytes, so that hardly any request gets past the reading of its fields, and looks at that reading alone.
+
+var mutantCount = flag.Int("mutants", 20_000, "mutated requests that TestMutants sends")
+
+// mutantTime is what one request may take. Most take less than a millisecond.
+const mutantTime = 5 * time.Second
+
+// mutants sends what it makes of samples to a door.
+type mutants struct {
+	*rig
+	samples []*pb.ModelInferRequest
+	codes   map[codes.Code]int // of answers
+	stream  grpc.ClientStream  // that others use before and after; nil: none yet
+	conn    *grpc.ClientConn
+	ctx     context.Context // as a call of a connection has it
+}
+
+func newMutants(t testing.TB) *mutants {
+	m := &mutants{rig: newRig(t), codes: map[codes.Code]int{}}
+	add := func(q *pb.ModelInferRequest) { m.samples = append(m.samples, q) }
+	for _, c := range dtypes {
+		d, _ := tensor.FromV2(c.name)
+		m.echo(c.name, d)
+		add(raw(c.name, c.name, []int{2, 3}, c.data))
+		if c.contents != nil {
+			add(typed(c.name, c.name, []int64{6, 1}, c.contents))
+			add(wantTyped(typed(c.name, c.name, []int64{1, 6}, c.contents)))
+		}
+	}
+	two := []tensor.Spec{{Name: "a", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}, {Name: "b", DType: tensor.Int64, Shape: tensor.Shape{-1}}}
+	m.add("two", scheduler.Spec{Inputs: two, Outputs: two}, scheduler.WorkerFunc(m.echoAll))
+	both := &pb.ModelInferRequest{ModelName: "two", Id: "7", ModelVersion: "1",
+		Inputs: []*pb.ModelInferRequest_InferInputTensor{{Name: "a", Datatype: "FP32", Shape: []int64{1, 2}}, {Name: "b", Datatype: "INT64", Shape: []int64{1}}},
+		Outputs: []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: "b"}, {Name: "a",
+			Parameters: map[string]*pb.InferParameter{"classification": parameter(1)}}},
+		Parameters:       map[string]*pb.InferParameter{"priority": parameter(2), "timeout": parameter(9_000_000), "user": parameter("u"), "other": parameter(true)},
+		RawInputContents: [][]byte{make([]byte, 8), make([]byte, 8)}}
+	add(both)
+	fixed := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{2, 2}}}
+	m.add("fixed", scheduler.Spec{Inputs: fixed, Outputs: fixed}, scheduler.WorkerFunc(m.echoAll))
+	add(raw("fixed", "INT32", []int{2, 2}, make([]byte, 16)))
+	m.conn = m.dial(grpc.WithDefaultCallOptions(grpc.ForceCodec(rawCodec{})))
+	m.ctx = context.WithValue(context.Background(), connKey{}, new(conn))
+	return m
+}
+
+// echoAll answers with all inputs.
+func (m *mutants) echoAll(b *scheduler.Batch) error {
+	out := make([]tensor.Tensor, len(b.Parts[0].Inputs))
+	for i := range out {
+		parts := make([]tensor.Tensor, len(b.Parts))
+		for j := range b.Parts {
+			parts[j] = b.Parts[j].Inputs[i]
+		}
+		var err error
+		if out[i], err = tensor.Concat(parts, m.pool); err != nil {
+			return err
+		}
+	}
+	b.Complete(out, nil)
+	return nil
+}
+
+// A mutant is a request made of a sample.
+type mutant struct {
+	body  []byte
+	right bool // it is the sample
+}
+
+func (q *mutant) String() string { return fmt.Sprintf("%d bytes: %.2000x", len(q.body), q.body) }
+
+// make makes a request: of the sample one with other types, shapes, counts, contents and parameters, and of its bytes one with other fields.
+func (m *mutants) make(c *jsontest.Choices) *mutant {
+	message := proto.Clone(jsontest.One(c, m.samples)).(*pb.ModelInferRequest)
+	changes := c.N(5)
+	for range changes {
+		m.change(c, message)
+	}
+	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
+	if err != nil { // a string that is not UTF-8, which the changes do not make
+		m.t.Fatal(err)
+	}
+	q := &mutant{body, changes == 0}
+	for range c.N(8) - 5 {
+		q.body, q.right = rewire(c, q.body), false
+	}
+	return q
+}
+
+var (
+	dimensions = []int64{0, 1, 2, 3, 6, -1, 7, 1 << 16, math.MaxInt32, math.MaxInt32 + 1, 1 << 62, math.MaxInt64, math.MinInt64}
+	names      = []string{"x", "a", "b", "", "y", "é", "x\x00"}
+	keys       = []string{"priority", "timeout", "binary_data_output", "user", "sequence_id", "sequence_start", "in_order", "triton_x", "shared_memory_region", "headers",
+		"classification", "other", "", "triton_enable_empty_final_response"}
+)
+
+// anyParameter is a parameter of any kind, none among them.
+func anyParameter(c *jsontest.Choices) *pb.InferParameter {
+	n := jsontest.One(c, []int64{0, 1, -1, 2, 1000, 1 << 31, math.MaxInt64, math.MinInt64})
+	switch c.N(6) {
+	case 0:
+		return &pb.InferParameter{ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: n}}
+	case 1:
+		return &pb.InferParameter{ParameterChoice: &pb.InferParameter_Uint64Param{Uint64Param: uint64(n)}}
+	case 2:
+		return &pb.InferParameter{ParameterChoice: &pb.InferParameter_BoolParam{BoolParam: n&1 == 1}}
+	case 3:
+		return &pb.InferParameter{ParameterChoice: &pb.InferParameter_StringParam{StringParam: jsontest.One(c, names)}}
+	case 4:
+		return &pb.InferParameter{ParameterChoice: &pb.InferParameter_DoubleParam{DoubleParam: jsontest.One(c, []float64{0, 1.5, math.NaN(), math.Inf(1), -1e300})}}
+	}
+	return &pb.InferParameter{}
+}
+
+// change makes one change to a request's structure.
+func (m *mutants) change(c *jsontest.Choices, q *pb.ModelInferRequest) {
+	parameters := func(p map[string]*pb.InferParameter) map[string]*pb.InferParameter {
+		if p == nil {
+			p = map[string]*pb.InferParameter{}
+		}
+		p[jsontest.One(c, keys)] = anyParameter(c)
+		return p
+	}
+	kind := c.N(12)
+	if kind < 6 && len(q.Inputs) > 0 {
+		m.changeInput(c, jsontest.One(c, q.Inputs))
+		return
+	}
+	switch kind {
+	case 6:
+		q.Parameters = parameters(q.Parameters)
+	case 7:
+		out := &pb.ModelInferRequest_InferRequestedOutputTensor{Name: jsontest.One(c, names)}
+		if c.N(2) == 1 {
+			out.Parameters = parameters(nil)
+		}
+		q.Outputs = append(q.Outputs, out)
+	case 8:
+		q.ModelName, q.ModelVersion = jsontest.One(c, m.samples).ModelName, jsontest.One(c, []string{"", "1", "2", "update", "1/2"})
+	case 9: // an input more or less
+		other := proto.Clone(jsontest.One(c, m.samples)).(*pb.ModelInferRequest)
+		switch c.N(3) {
+		case 0:
+			q.Inputs = append(q.Inputs, other.Inputs...)
+		case 1:
+			q.Inputs = q.Inputs[:c.N(len(q.Inputs)+1)]
+		default:
+			slices.Reverse(q.Inputs)
+		}
+	case 10: // raw contents more or less
+		other := jsontest.One(c, m.samples)
+		switch c.N(3) {
+		case 0:
+			q.RawInputContents = append(q.RawInputContents, other.RawInputContents...)
+		case 1:
+			q.RawInputContents = q.RawInputContents[:c.N(len(q.RawInputContents)+1)]
+		default:
+			q.RawInputContents = append(q.RawInputContents, []byte{})
+		}
+	default: // their bytes
+		if len(q.RawInputContents) > 0 {
+			i := c.N(len(q.RawInputContents))
+			data := slices.Clone(q.RawInputContents[i])
+			switch at := c.N(len(data) + 1); c.N(3) {
+			case 0:
+				data = data[:at]
+			case 1:
+				data = append(data, data[:at]...)
+			default:
+				data = binary.LittleEndian.AppendUint32(data[:at], uint32(jsontest.One(c, dimensions)))
+			}
+			q.RawInputContents[i] = data
+		}
+	}
+}
+
+func (m *mutants) changeInput(c *jsontest.Choices, in *pb.ModelInferRequest_InferInputTensor) {
+	switch c.N(6) {
+	case 0:
+		if len(in.Shape) > 0 {
+			in.Shape[c.N(len(in.Shape))] = jsontest.One(c, dimensions)
+		}
+	case 1:
+		in.Shape = append(in.Shape, slices.Repeat([]int64{jsontest.One(c, dimensions)}, 1+c.N(12))...)
+	case 2:
+		in.Shape = in.Shape[:c.N(len(in.Shape)+1)]
+	case 3:
+		in.Datatype = jsontest.One(c, []string{"FP32", "BYTES", "INT8", "FP16", "BOOL", "UINT64", "", "fp32", "COMPLEX64", "LONGDOUBLE"})
+	case 4:
+		in.Name = jsontest.One(c, names)
+	default:
+		other := jsontest.One(c, dtypes).contents
+		switch {
+		case c.N(3) == 0 || other == nil:
+			in.Contents = nil
+		case in.Contents == nil:
+			in.Contents = proto.Clone(other).(*pb.InferTensorContents)
+		default:
+			proto.Merge(in.Contents, other) // two kinds, or more elements
+		}
+	}
+}
+
+// rewire makes one change to the fields of a message, or of one in it: their order, their number, their wire type, where they end.
+func rewire(c *jsontest.Choices, b []byte) []byte {
+	var fields [][]byte
+	for rest := b; len(rest) > 0; {
+		_, _, n := protowire.ConsumeField(rest)
+		if n < 0 {
+			fields = append(fields, rest)
+			break
+		}
+		fields = append(fields, rest[:n])
+		rest = rest[n:]
+	}
+	if len(fields) == 0 {
+		return protowire.AppendVarint(nil, uint64(jsontest.One(c, dimensions)))
+	}
+	i := c.N(len(fields))
+	switch c.N(8) {
+	case 0:
+		fields = slices.Delete(fields, i, i+1)
+	case 1:
+		fields = append(fields, slices.Repeat(fields[i:i+1], 1+c.N(30))...)
+	case 2:
+		slices.Reverse(fields)
+	case 3: // in it
+		if num, typ, n := protowire.ConsumeTag(fields[i]); n > 0 && typ == protowire.BytesType {
+			if inner, m := protowire.ConsumeBytes(fields[i][n:]); m > 0 {
+				fields[i] = appendBytes(nil, num, rewire(c, inner))
+			}
+		}
+	case 4: // another wire type or number
+		fields[i] = slices.Clone(fields[i])
+		fields[i][0] ^= byte(1 << c.N(6))
+	case 5: // an announced length that is another
+		if num, typ, n := protowire.ConsumeTag(fields[i]); n > 0 && typ == protowire.BytesType {
+			inner, _ := protowire.ConsumeBytes(fields[i][n:])
+			fields[i] = append(protowire.AppendVarint(protowire.AppendTag(nil, num, typ), uint64(jsontest.One(c, dimensions))), inner...)
+		}
+	case 6: // groups, and fields of no number known
+		group := protowire.AppendTag(nil, protowire.Number(1+c.N(20)), protowire.StartGroupType)
+		group = append(append(group, fields[i]...), protowire.AppendTag(nil, protowire.Number(1+c.N(20)), protowire.EndGroupType)...)
+		fields = append(fields, group)
+	default:
+		all := slices.Concat(fields...)
+		return all[:c.N(len(all)+1)]
+	}
+	return slices.Concat(fields...)
+}
+
+// run makes a request, asks it in one of the ways there are, and checks what comes.
+func (m *mutants) run(c jsontest.Choices) {
+	q := m.make(&c)
+	defer jsontest.Within(mutantTime, q.String)()
+	var data []byte
+	var err error
+	switch c.N(16) {
+	case 14:
+		data, err = m.call(q)
+	case 15:
+		data, err = m.onStream(q)
+	default:
+		data, err = m.inProcess(q, 1+c.N(200))
+	}
+	m.judge(q, data, err)
+	m.wait("the memory to come back", func() bool { return m.pool.InUse() == 0 })
+}
+
+// inProcess reads it in pieces of size and asks, without a socket.
+func (m *mutants) inProcess(q *mutant, size int) ([]byte, error) {
+	var r request
+	defer r.release()
+	s := &scanner{source: &chopped{q.body, size}, end: len(q.body), limit: m.door.tensorLimit()}
+	if readRequest(s, &r, m.door.cfg.Limits, m.pool); s.err != nil {
+		return nil, statusOf(s.err).Err()
+	}
+	reply, err := m.door.ask(m.ctx, &r, time.Now())
+	if err != nil {
+		return nil, statusOf(err).Err()
+	}
+	defer reply.release()
+	out := reply.marshal()
+	defer out.Free()
+	return out.Materialize(), nil
+}
+
+func (m *mutants) call(q *mutant) ([]byte, error) {
+	var data []byte
+	err := m.conn.Invoke(context.Background(), pb.GRPCInferenceService_ModelInfer_FullMethodName, q.body, &data)
+	return data, err
+}
+
+// onStream asks on a stream that goes on whatever comes.
+func (m *mutants) onStream(q *mutant) ([]byte, error) {
+	var err error
+	if m.stream == nil {
+		desc := &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
+		if m.stream, err = m.conn.NewStream(m.ctx, desc, pb.GRPCInferenceService_ModelStreamInfer_FullMethodName); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+	var data []byte
+	if err = m.stream.SendMsg(q.body); err == nil {
+		err = m.stream.RecvMsg(&data)
+	}
+	if err != nil {
+		m.t.Fatalf("the stream ends with %v\nafter %v", err, q)
+	}
+	var a pb.ModelStreamInferResponse
+	if err := proto.Unmarshal(data, &a); err != nil {
+		m.t.Fatalf("%v\nafter %v", err, q)
+	}
+	if a.ErrorMessage != "" {
+		return nil, status.Error(codes.InvalidArgument, a.ErrorMessage) // or another; the call has none of its own
+	}
+	data, err = proto.Marshal(a.InferResponse)
+	return data, err
+}
+
+// judge checks an answer: one of the table; what is right has it, and what is answered was a request and is echoed.
+func (m *mutants) judge(q *mutant, data []byte, err error) {
+	code := status.Code(err)
+	m.codes[code]++
+	switch code {
+	case codes.OK, codes.InvalidArgument, codes.NotFound, codes.ResourceExhausted, codes.DeadlineExceeded:
+	default:
+		m.t.Fatalf("%v\nafter %v", err, q)
+	}
+	if err != nil {
+		if q.right {
+			m.t.Fatalf("a right request is refused: %v\n%v", err, q)
+		}
+		return
+	}
+	var asked pb.ModelInferRequest
+	var a pb.ModelInferResponse
+	if err := proto.Unmarshal(q.body, &asked); err != nil {
+		m.t.Fatalf("accepted, and no request: %v\n%v", err, q)
+	}
+	if err := proto.Unmarshal(data, &a); err != nil {
+		m.t.Fatalf("answered what is no answer: %v\n%v", err, q)
+	}
+	if len(asked.Outputs) > 0 || len(asked.RawInputContents) == 0 || len(asked.RawInputContents) != len(a.RawOutputContents) {
+		return
+	}
+	for i, in := range asked.Inputs {
+		at := slices.IndexFunc(a.Outputs, func(o *pb.ModelInferResponse_InferOutputTensor) bool { return o.Name == in.Name })
+		if at < 0 { // a model with one input takes it without a name
+			at = i
+		}
+		if a.Outputs[at].Datatype == "BYTES" && in.Datatype == "UINT8" {
+			continue // the UTF-8 of one text
+		}
+		if out := a.Outputs[at]; !slices.Equal(out.Shape, in.Shape) || out.Datatype != in.Datatype || !bytes.Equal(a.RawOutputContents[at], asked.RawInputContents[i]) {
+			m.t.Fatalf("asked %v\nechoed %v", &asked, &a)
+		}
+	}
+}
+
+func TestMutants(t *testing.T) {
+	m := newMutants(t)
+	random := rand.New(rand.NewPCG(20, 26))
+	choices := make([]byte, 64)
+	for range *mutantCount {
+		for i := 0; i < len(choices); i += 8 {
+			binary.LittleEndian.PutUint64(choices[i:], random.Uint64())
+		}
+		m.run(choices)
+	}
+	// If nearly all were refused, or none, they would not be what they are meant to be.
+	ok, refused := m.codes[codes.OK], m.codes[codes.InvalidArgument]
+	if t.Log(m.codes); ok < *mutantCount/10 || refused < *mutantCount/10 {
+		t.Errorf("of %d requests, %d were accepted and %d refused", *mutantCount, ok, refused)
+	}
+}
+
+// FuzzMutants: what the bytes decide is more requests, by coverage.
+func FuzzMutants(f *testing.F) {
+	m := newMutants(f)
+	for i := range m.samples {
+		f.Add([]byte{byte(i)})
+		f.Add([]byte{byte(i), 2, 3, 1, 4, 1, 5, 9, 2, 6, 5})
+	}
+	f.Fuzz(func(t *testing.T, choices []byte) {
+		run := *m
+		held := *m.rig
+		held.t = t
+		run.rig, run.stream = &held, nil
+		ctx, cancel := context.WithCancel(m.ctx) // a stream of its own ends with t
+		defer cancel()
+		run.ctx = ctx
+		run.run(choices)
+	})
+}
