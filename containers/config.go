@@ -26,8 +26,10 @@ type Config struct {
 	Pool *tensor.Pool
 	// Limits bounds what one container may do.
 	Limits Limits
-	// Heartbeat is how often v4 sessions beat in either direction; a container is dead when nothing is heard of it for
-	// three times as long, or no message of an idle one for thirty times as long. Default 1 s. The clocks of v1 to v3 are fixed by their containers: 5 s and 30 s.
+	// Heartbeat is how often v4 sessions beat in either direction; a container is dead when
+	// nothing is heard of it for three times as long, or no message of an idle one for thirty
+	// times as long. Default 1 s. The clocks of v1 to v3 are fixed by their containers: 5 s and
+	// 30 s.
 	Heartbeat time.Duration
 	// HandshakeTimeout is the time from connecting to being registered. Default 10 s.
 	HandshakeTimeout time.Duration
@@ -85,7 +87,8 @@ const (
 	defaultSessions         = 1024
 	defaultHandshakes       = 128
 
-	// missedBeats is how many heartbeats may be missing, and idleBeats how many while the container's ZeroMQ library answers PINGs.
+	// missedBeats is how many heartbeats may be missing, and idleBeats how many while the
+	// container's ZeroMQ library answers PINGs.
 	missedBeats = 3
 	idleBeats   = 30
 	// lingerTime is how long a session that was told goodbye or refused may take to hang up.

@@ -64,7 +64,8 @@ func TestDesignExample(t *testing.T) {
 	}
 }
 
-// TestAnnounced: before a batch that may take long to arrive, a container that wants that is told its size, in the same write.
+// TestAnnounced: before a batch that may take long to arrive, a container that wants that is told
+// its size, in the same write.
 func TestAnnounced(t *testing.T) {
 	x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
 	for _, tt := range []struct {

@@ -63,8 +63,9 @@ func register(name, version, code []byte, output tensor.DType) (registration, er
 	if len(code) == 0 || code[0] < '0' || int(code[0]-'0') >= len(legacyTypes) {
 		return registration{}, refuse("model %q registered with input type %.16q, expected 0 (bytes), 1 (ints), 2 (floats), 3 (doubles) or 4 (strings)", id.Name, code)
 	}
-	// Clipper's containers in C++ and Java send their answers from one buffer, which ZeroMQ's own thread may yet have to
-	// read when the next batch is computed: with two in flight up to a tenth of the answers were another's.
+	// Clipper's containers in C++ and Java send their answers from one buffer, which ZeroMQ's own
+	// thread may yet have to read when the next batch is computed: with two in flight up to a
+	// tenth of the answers were another's.
 	return registration{model: id, spec: flatSpec(legacyTypes[code[0]-'0'], output), serial: true}, nil
 }
 

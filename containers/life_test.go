@@ -69,8 +69,8 @@ func (r *rig) live(id scheduler.ModelID) int {
 	return m.Replicas()
 }
 
-// TestSilence: an idle container that beats lives; one whose ZeroMQ library alone answers, as its process holds the interpreter lock, lives for
-// thirty beats.
+// TestSilence: an idle container that beats lives; one whose ZeroMQ library alone answers, as its
+// process holds the interpreter lock, lives for thirty beats.
 func TestSilence(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		c := r.start(t, echo(nil))
@@ -97,7 +97,8 @@ func TestSilence(t *testing.T) {
 	})
 }
 
-// TestHangs: an idle container that is silent on every level, as one that was stopped is, is dead after three beats.
+// TestHangs: an idle container that is silent on every level, as one that was stopped is, is dead
+// after three beats.
 func TestHangs(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		p, _, _ := r.slowly(t, 0) // reads nothing

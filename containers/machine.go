@@ -153,12 +153,14 @@ func (m *machine) leave(now time.Time) {
 
 // tick looks at the clock. lastByte is when the peer's last bytes came, whatever they were.
 //
-// There are two signs of life. Any byte shows that the process runs and can be reached; PINGs, which ZeroMQ's own thread answers, ask for some,
-// so silence is death soon. Messages show that the container itself runs. It may be unable to send any, as a model that computes, or one
-// that is being loaded beside it, can hold Python's interpreter lock for many seconds: nothing is asked of one that has a batch, which is the
-// execution timeout's matter, and of an idle one no more than a message in a long while. A peer that does not know PING has
-// messages only: while it has no batch they must come as soon as bytes would have to. Containers of v1 say nothing of themselves, so for
-// them it is always as if they had one.
+// There are two signs of life. Any byte shows that the process runs and can be reached; PINGs,
+// which ZeroMQ's own thread answers, ask for some, so silence is death soon. Messages show that
+// the container itself runs. It may be unable to send any, as a model that computes, or one that
+// is being loaded beside it, can hold Python's interpreter lock for many seconds: nothing is
+// asked of one that has a batch, which is the execution timeout's matter, and of an idle one no
+// more than a message in a long while. A peer that does not know PING has messages only: while it
+// has no batch they must come as soon as bytes would have to. Containers of v1 say nothing of
+// themselves, so for them it is always as if they had one.
 func (m *machine) tick(now, lastByte time.Time) (do action, next time.Time, err error) {
 	switch m.phase {
 	case ended:

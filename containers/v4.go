@@ -65,12 +65,13 @@ func (c *v4) bind(r registration) {
 
 func (*v4) id(b *scheduler.Batch) uint64 { return b.ID }
 
-// announced is the size from which a message is announced: what the slowest connection needs two seconds for, which is as
-// long as nothing may be heard after a beat.
+// announced is the size from which a message is announced: what the slowest connection needs two
+// seconds for, which is as long as nothing may be heard after a beat.
 const announced = 2 * slowest
 
-// batch says a batch. Before a large one the container is told how large: it may have a ZeroMQ library, which shows whole messages
-// only, so that it hears nothing until this one has come to its end, beats least of all, which are behind it.
+// batch says a batch. Before a large one the container is told how large: it may have a ZeroMQ
+// library, which shows whole messages only, so that it hears nothing until this one has come to
+// its end, beats least of all, which are behind it.
 func (c *v4) batch(o *zmtp.Outgoing, b *scheduler.Batch, now time.Time) error {
 	if c.announce {
 		if size := inputBytes(b); size >= announced {

@@ -39,7 +39,8 @@ type Model struct {
 	HealthInterval time.Duration
 	// MaxBatch is the largest batch the model takes. 0 leaves it to the server.
 	MaxBatch int
-	// Concurrency is how many Predicts may run at once, at most 64. The server is told, and sends as many batches. 0 means 1.
+	// Concurrency is how many Predicts may run at once, at most 64. The server is told, and sends
+	// as many batches. 0 means 1.
 	Concurrency int
 	// Slots is how many batches the server may have under way here. 0 leaves it to the server, which uses
 	// one more than Concurrency: the next one is received while others compute.

@@ -533,8 +533,8 @@ func TestEnvironment(t *testing.T) {
 	})
 }
 
-// TestConcurrency: as many Predicts run at once as the model allows, over all servers; and one server alone, which is told, has as many
-// running.
+// TestConcurrency: as many Predicts run at once as the model allows, over all servers; and one
+// server alone, which is told, has as many running.
 func TestConcurrency(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		var now, most atomic.Int32

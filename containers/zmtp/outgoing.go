@@ -1,9 +1,10 @@
 package zmtp
 
-// An Outgoing is one multipart message on its way out, or several, one after the other: small pieces copied together into memory of its own, and
-// large ones referenced where they are. It is built with Frame, Begin and Add, handed to Conn.Send, and may be
-// built anew after Reset once it has been written. Its zero value is ready, and it keeps its memory, so
-// that a session sends without allocating.
+// An Outgoing is one multipart message on its way out, or several, one after the other: small
+// pieces copied together into memory of its own, and large ones referenced where they are. It is
+// built with Frame, Begin and Add, handed to Conn.Send, and may be built anew after Reset once it
+// has been written. Its zero value is ready, and it keeps its memory, so that a session sends
+// without allocating.
 //
 // Referenced memory must not change until the message has been written (Conn.Written, or Done) or
 // the connection's Close has returned.

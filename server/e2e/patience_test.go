@@ -41,8 +41,9 @@ func (s *shivad) steady() {
 	}
 }
 
-// A message that takes twice as long to arrive as a side may be silent, to a container and back. The library of the one in Python shows whole messages
-// only, and hears no heartbeat meanwhile; that in Go counts bytes.
+// A message that takes twice as long to arrive as a side may be silent, to a container and back.
+// The library of the one in Python shows whole messages only, and hears no heartbeat meanwhile;
+// that in Go counts bytes.
 func TestE2ESlowCable(t *testing.T) {
 	const size, rate = 4 << 20, 4 << 20
 	s := start(t, "[containers]\nheartbeat = \"160ms\"\n")
@@ -89,8 +90,8 @@ func TestE2ESlowCable(t *testing.T) {
 	s.steady()
 }
 
-// A model is loaded that holds the interpreter lock, beside one that waits for work: that one says nothing for three times as long as a
-// side may be silent.
+// A model is loaded that holds the interpreter lock, beside one that waits for work: that one
+// says nothing for three times as long as a side may be silent.
 func TestE2EInterpreterHeld(t *testing.T) {
 	s := start(t, "[containers]\nheartbeat = \"300ms\"\n")
 	s.script("busy_models.py", s.containers, "quiet", "greedy")
@@ -124,8 +125,8 @@ func TestE2EConcurrency(t *testing.T) {
 	asks.Wait()
 }
 
-// Containers of RPC v1 to v3 that send from one buffer answer rightly, as they get the next batch only after their answer. With slots = 2
-// they do not, and the log warns.
+// Containers of RPC v1 to v3 that send from one buffer answer rightly, as they get the next batch
+// only after their answer. With slots = 2 they do not, and the log warns.
 func TestE2EOneBuffer(t *testing.T) {
 	s := start(t, `
 [containers]
