@@ -103,6 +103,9 @@ func TestAnnounced(t *testing.T) {
 			got = string(m.Frames[1].Data)
 			m.Release()
 		}
+		if !l.from.Written(&o) {
+			t.Error("it came and is not written")
+		}
 		if len(m.Frames) != 4 || len(m.Frames[3].Data) != tt.size || got != tt.want || l.from.Writes() != 1 {
 			t.Errorf("%+v: announced by %q in %d writes, %d frames", tt, got, l.from.Writes(), len(m.Frames))
 		}
