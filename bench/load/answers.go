@@ -39,7 +39,7 @@ const (
 
 const (
 	headerSize = 12
-	maxRank    = 32
+	maxRank    = 64
 	// A namespace that begins so is reserved; the one that answers inference is "!error".
 	reservedMark = '!'
 )

@@ -280,6 +280,24 @@ func TestOneRowLosesItsBatchDimensionAgain(t *testing.T) {
 }
 
 // Answers leave in the order of the questions although the second model answers first.
+// No rows are answered with none, in their place in the line, and no container is asked.
+func TestNoRows(t *testing.T) {
+	r := newRig(t, nil)
+	spec := floats("x")
+	spec.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Int64, Shape: tensor.Shape{-1, -1, 3}}, {Name: "label", DType: tensor.Bytes, Shape: tensor.Shape{-1}}}
+	r.model("m", spec, func(*scheduler.Batch) error { t.Error("a batch of nothing was sent"); return nil })
+	c := r.dial()
+	for id := range 3 {
+		c.send(&shiva.Message{Namespace: "m", Metadata: fmt.Appendf(nil, `{"id":%d}`, id), Tensors: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{0, 4}}}})
+	}
+	for id := range 3 {
+		m := c.next()
+		if m == nil || m.Namespace != "m" || len(m.Tensors) != 1 || fmt.Sprint(m.Tensors[0].Shape) != "[0, 0, 3]" || string(shiva.Field(m.Metadata, "id")) != fmt.Sprint(id) {
+			t.Fatalf("answer %d: %s", id, describeMessage(m))
+		}
+	}
+}
+
 func TestAnswersKeepTheOrderOfQuestions(t *testing.T) {
 	r := newRig(t, nil)
 	held := make(chan *scheduler.Batch, 10)

@@ -32,12 +32,12 @@ func (c *Call) matchFlat(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) 
 	}
 	rows := 1
 	if p.Batch {
-		if len(t.Shape) == 0 || t.Shape[0] == 0 {
-			return fmt.Errorf("%w: input %q: batch is true, but shape %s has no rows", scheduler.ErrInvalidInput, spec.Name, t.Shape)
+		if len(t.Shape) == 0 {
+			return fmt.Errorf("%w: input %q: batch is true, but a single value has no rows", scheduler.ErrInvalidInput, spec.Name)
 		}
 		rows = t.Shape[0]
 	}
-	c.dims[0], c.dims[1] = rows, len(t.Data)/t.DType.Size()/rows
+	c.dims[0], c.dims[1] = rows, len(t.Data)/t.DType.Size()/max(rows, 1)
 	t.Shape = c.dims[:2:2]
 	c.Inputs = append(c.Inputs, t)
 	c.Rows = rows

@@ -192,13 +192,13 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 }
 
 // Submit hands opened calls to the scheduler, all at once so that they may share a batch; but for those that
-// the model's cache answers, and with the calls to models in the place of those to applications. Every one gets its Owner's
+// the model's cache answers and those without rows, and with the calls to models in the place of those to applications. Every one gets its Owner's
 // Complete exactly once, perhaps before Submit returns. The slice's elements are moved.
 func (g *Gate) Submit(requests ...*scheduler.Request) {
 	if g.fanning.Load() {
 		requests = g.fanOut(requests)
 	}
-	if g.caching.Load() {
+	if requests = answerEmpty(requests); g.caching.Load() {
 		requests = notCached(requests)
 	}
 	g.sched.Submit(requests...)

@@ -62,9 +62,6 @@ func (c *Call) match(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) erro
 		}
 		return c.wrongCount(len(tensors))
 	}
-	if rows < 1 {
-		return fmt.Errorf("%w: no rows: the first dimension of input %q is 0", scheduler.ErrInvalidInput, specs[0].Name)
-	}
 	c.Rows = rows
 	c.Squeeze = squeezed == len(specs)
 	return nil
