@@ -225,10 +225,11 @@ func fitsMetadata(s string) bool {
 // appendFloats is appendFlat for a model that answers with floats: the tensor is theirs, bit by bit. In the metadata, what no JSON number
 // can say is "NaN", "+Inf" or "-Inf".
 func (l *loop) appendFloats(b []byte, c *call) ([]byte, []tensor.Tensor, error) {
-	wide, err := tensor.Cast(c.Outputs[0], tensor.Float64, nil) // memory of the garbage collector's: no release
+	wide, err := tensor.Cast(c.Outputs[0], tensor.Float64, nil)
 	if err != nil {
 		return b, nil, err
 	}
+	defer wide.Release() // it may be the output itself
 	values, err := tensor.Values[float64](wide)
 	if err != nil {
 		return b, nil, err
