@@ -94,8 +94,8 @@ fuzz: ## every fuzz target for FUZZTIME (3s)
 	  go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" | grep -vE '^(fuzz: elapsed|PASS)' || test $${PIPESTATUS[0]} = 0; \
 	done
 
-mutants: ## a million requests that are nearly right to each HTTP door and the gRPC one, each with a budget of time (minutes)
-	go test -count=1 -timeout 2h ./server/rest ./server/grpc ./server -run 'TestMutants$$' -mutants $(MUTANTS)
+mutants: ## a million requests that are nearly right to each door, or conversations, each with a budget of time (minutes)
+	go test -count=1 -timeout 2h ./server/rest ./server/grpc ./server/tcp ./server -run 'TestMutants$$' -mutants $(MUTANTS)
 
 python: $(VENV)/ready ## the Python SDK and examples: ruff, mypy, pytest
 	$(VENV)/bin/ruff check $(PYTHON_SOURCES)

@@ -23,7 +23,7 @@ import (
 
 // rig is a door on a real socket with a scheduler behind it, and models whose workers the test holds.
 type rig struct {
-	t       *testing.T
+	t       testing.TB
 	sched   *scheduler.Scheduler
 	gate    *gate.Gate
 	door    *Door
@@ -33,7 +33,7 @@ type rig struct {
 	closed  bool
 }
 
-func newRig(t *testing.T, change func(*Config)) *rig {
+func newRig(t testing.TB, change func(*Config)) *rig {
 	t.Helper()
 	r := &rig{t: t, pool: tensor.NewPool(1 << 30), metrics: metrics.New("test"), log: new(bytes.Buffer)}
 	r.gate = gate.New(gate.Config{
@@ -141,7 +141,7 @@ func (r *rig) model(name string, spec scheduler.Spec, w worker) *scheduler.Repli
 
 // wire is a plain client: it writes bytes and reads messages.
 type wire struct {
-	t *testing.T
+	t testing.TB
 	net.Conn
 	d    *shiva.Decoder
 	rest []byte
@@ -488,7 +488,7 @@ func TestLeavingClientTakesItsRequestsAlong(t *testing.T) {
 	}
 }
 
-func waitFor(t *testing.T, what string, ok func() bool) {
+func waitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {

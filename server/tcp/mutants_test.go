@@ -1,0 +1,399 @@
+package tcp
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/jsontest"
+	"github.com/shivad/shivad/server/state"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Conversations that are nearly right: messages to models, to the server itself and of feedback, whose metadata, tensors
+// and order are changed as trees and lists rather than as bytes. TestMutants is the short form, "make mutants" a
+// million of them, and FuzzMutants is guided by coverage.
+
+var mutantCount = flag.Int("mutants", 10_000, "mutated conversations that TestMutants holds")
+
+// mutantTime is what one conversation may take. Most take 100 µs.
+const mutantTime = 5 * time.Second
+
+// A sample is a right message.
+type sample struct {
+	namespace string
+	metadata  *jsontest.Value // nil: none
+	tensors   []tensor.Tensor
+}
+
+// mutants holds conversations with a door that has no sockets.
+type mutants struct {
+	*rig
+	loop     *loop
+	samples  []sample
+	outcomes map[string]int // of answers
+}
+
+func newMutants(t testing.TB) *mutants {
+	m := &mutants{rig: newRig(t, nil), outcomes: map[string]int{}}
+	cfg := m.door.cfg
+	cfg.Limits = shiva.Limits{MessageBytes: 4 << 20, MetadataBytes: 256 << 10}
+	d := &Door{gate: m.gate, log: slog.New(slog.NewTextHandler(io.Discard, nil)), cfg: cfg}
+	m.loop = &loop{door: d, tally: cfg.Metrics.Tally(), wake: func() {}}
+	one := func(name string, d tensor.DType, shape ...int) {
+		x := []tensor.Spec{{Name: "x", DType: d, Shape: shape}}
+		m.model(name, scheduler.Spec{Inputs: x, Outputs: x, Platform: "test"}, m.readAndEcho)
+	}
+	one("floats", tensor.Float32, -1, 4)
+	one("free", tensor.Uint8, -1, -1)
+	one("texts", tensor.Bytes, -1)
+	one("unbatched", tensor.Int32, 2, 2)
+	old := func(d tensor.DType, shape ...int) scheduler.Spec {
+		return scheduler.Spec{Inputs: []tensor.Spec{{Name: "input", DType: d, Shape: shape}}, Outputs: []tensor.Spec{{Name: "output", DType: tensor.Float64, Shape: tensor.Shape{-1}}}, Platform: "test", Flat: true}
+	}
+	m.model("numbers", old(tensor.Float64, -1, -1), m.zeros)
+	m.model("words", old(tensor.Bytes, -1), m.zeros)
+	two := []tensor.Spec{{Name: "a", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}, {Name: "b", DType: tensor.Int64, Shape: tensor.Shape{-1}}}
+	m.model("two", scheduler.Spec{Inputs: two, Outputs: two, Platform: "test"}, m.readAndEcho)
+	m.applications(apps.Definition{Name: "app", Models: []apps.Link{"floats"}, Policy: "exp3"})
+
+	add := func(namespace, metadata string, tensors ...tensor.Tensor) {
+		s := sample{namespace: namespace, tensors: tensors}
+		if metadata != "" {
+			s.metadata = jsontest.Parse(t, metadata)
+		}
+		m.samples = append(m.samples, s)
+	}
+	x := mustTensor(tensor.FromSlice(tensor.Shape{2, 4}, []float32{1, 2, 3, 4, 5, 6, 7, 8}))
+	row := mustTensor(tensor.FromSlice(tensor.Shape{4}, []float32{1, 2, 3, 4}))
+	a, b := mustTensor(tensor.FromSlice(tensor.Shape{1, 2}, []float32{1, 2})), mustTensor(tensor.FromSlice(tensor.Shape{1}, []int64{3}))
+	pixels := mustTensor(tensor.FromSlice(tensor.Shape{2, 3}, []uint8("abcdef")))
+	numbers := mustTensor(tensor.FromSlice(tensor.Shape{2, 2}, []float64{1, 2, 3, 4}))
+	square := mustTensor(tensor.FromSlice(tensor.Shape{2, 2}, []int32{1, 2, 3, 4}))
+	add("floats", "", x)
+	add("floats", `{"id":7,"timing":true,"timeout_ms":9000,"priority":3,"user":"u","other":{"x":[1,2,{"y":null}]},"parameters":{"threshold":0.5,"labels":["a"]}}`, x)
+	add("floats/1", `{"id":"\u00e9","__tensors__":["x"],"version":"1"}`, row)
+	add("two", `{"__tensors__":["b","a"],"id":{"k":[1]}}`, b, a)
+	add("two", `{"parameters":{}}`, a, b)
+	add("free", `{"k":1e3}`, pixels)
+	add("texts", `{"inputs":["a","[1]"],"id":1}`)
+	add("texts", `{"inputs":"\u00e9"}`)
+	add("numbers", `{"batch":true,"id":2}`, numbers)
+	add("words", `{"inputs":["a","\u00e9",""]}`)
+	add("words", "", pixels)
+	add("unbatched", `{"id":3}`, square)
+	add("app", `{"id":"q1","user":"u"}`, x)
+	add("app/update", `{"user":"w","loss":0.25}`, x)
+	add("app/update", `{"user":"u","loss":0.5}`, row)
+	add("app/update", `{"user":"u","losses":{"floats/1":0.5}}`, row)
+	for _, route := range []string{"!live", "!ready", "!server", "!models"} {
+		add(route, `{"id":4}`)
+	}
+	return m
+}
+
+func mustTensor(t tensor.Tensor, err error) tensor.Tensor {
+	if err != nil {
+		panic(err)
+	}
+	return t
+}
+
+// applications gives the rig a registry in memory, with these in it.
+func (r *rig) applications(list ...apps.Definition) {
+	r.t.Helper()
+	store, err := state.NewMemory(state.Options{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	reg := apps.Open(apps.Config{Store: store, Changed: r.gate.ApplicationsChanged, Models: func() []string { return nil }})
+	r.gate.AttachApplications(reg)
+	r.t.Cleanup(func() {
+		r.gate.Close()
+		reg.Close()
+		store.Close()
+	})
+	for _, d := range list {
+		if _, err := reg.Create(r.t.Context(), d); err != nil {
+			r.t.Fatal(err)
+		}
+		waitFor(r.t, "the application", func() bool {
+			t, err := r.gate.Target(d.Name, "")
+			return err == nil && t.Live > 0
+		})
+	}
+}
+
+// readAndEcho is a container that reads parameters with a library that is none of the most patient.
+func (m *mutants) readAndEcho(b *scheduler.Batch) error {
+	for i := range b.Parts {
+		if p := b.Parts[i].Parameters; p != nil {
+			var v map[string]any
+			if err := json.Unmarshal(p, &v); err != nil {
+				return fmt.Errorf("parameters %.2000q: %w", p, err)
+			}
+		}
+	}
+	return m.echo(b)
+}
+
+// zeros is a container of an old generation, which answers a number for each row.
+func (m *mutants) zeros(b *scheduler.Batch) error {
+	out, err := m.pool.Get(8 * b.Rows)
+	if err != nil {
+		return err
+	}
+	clear(out.Bytes())
+	return b.Complete([]tensor.Tensor{{DType: tensor.Float64, Shape: tensor.Shape{b.Rows}, Data: out.Bytes(), Buf: out}}, nil)
+}
+
+// A talk is what a client sends on one connection.
+type talk struct {
+	bytes []byte
+	right []bool // which of its messages are right
+	cuts  []int  // where its pieces end
+	end   bool   // then it ends its direction
+}
+
+func (q *talk) String() string {
+	return fmt.Sprintf("%d bytes, cut at %v: %.8000q", len(q.bytes), q.cuts, q.bytes)
+}
+
+// make makes a conversation.
+func (m *mutants) make(c *jsontest.Choices) *talk {
+	q := new(talk)
+	inStep := true // after a byte more or less the next message begins elsewhere
+	for range 1 + c.N(4) {
+		frame, right := m.message(c)
+		if c.N(16) == 15 {
+			frame, inStep = jsontest.Spoil(c, frame), false
+		}
+		if len(frame) > 0 {
+			q.bytes, q.right = append(q.bytes, frame...), append(q.right, right && inStep)
+		}
+	}
+	if c.N(8) == 7 {
+		q.bytes = q.bytes[:c.N(min(len(q.bytes), 1<<16-1)+1)]
+	}
+	for range c.N(6) {
+		q.cuts = append(q.cuts, c.N(min(len(q.bytes), 1<<16-1)+1))
+	}
+	slices.Sort(q.cuts)
+	q.cuts = append(q.cuts, len(q.bytes))
+	q.end = c.N(3) == 2
+	return q
+}
+
+// message makes a message, and tells whether it is a sample.
+func (m *mutants) message(c *jsontest.Choices) (frame []byte, right bool) {
+	s := jsontest.One(c, m.samples)
+	q := shiva.Message{Namespace: s.namespace, Tensors: slices.Clone(s.tensors)}
+	right = true
+	if s.metadata != nil {
+		v := s.metadata.Clone()
+		for range c.N(5) {
+			v.Mutate(c)
+			right = false
+		}
+		q.Metadata = v.Append(nil)
+	}
+	switch c.N(12) {
+	case 8:
+		q.Namespace, right = jsontest.One(c, m.samples).namespace, false
+	case 9:
+		q.Namespace, right = jsontest.One(c, []string{"", "!error", "!", "nobody", "floats/9", "v2/models/floats", "v2/health/ready", "v2/models/floats/infer", "app/1", "\xff"}), false
+	case 10, 11:
+		for range 1 + c.N(3) {
+			q.Tensors = changed(c, q.Tensors, m.samples)
+		}
+		right = false
+	}
+	frame, err := shiva.AppendMessage(nil, &q)
+	if err != nil { // more tensors than the wire can say
+		return nil, false
+	}
+	return frame, right
+}
+
+// changed is a list of tensors with one of them missing, twice, of another type or another shape.
+func changed(c *jsontest.Choices, list []tensor.Tensor, samples []sample) []tensor.Tensor {
+	if len(list) == 0 || c.N(6) == 5 {
+		return append(list, jsontest.One(c, samples).tensors...)
+	}
+	i := c.N(len(list))
+	t := &list[i]
+	switch c.N(7) {
+	case 0:
+		return slices.Delete(slices.Clone(list), i, i+1)
+	case 1:
+		for range []int{1, 2, 100}[c.N(3)] {
+			list = append(list, list[i])
+		}
+	case 2:
+		for _, d := range []tensor.DType{tensor.Uint8, tensor.Bool, tensor.Float16, tensor.Int32, tensor.Float32, tensor.Complex64, tensor.LongDouble}[c.N(7):] {
+			if d.Size() == t.DType.Size() {
+				t.DType = d
+			}
+		}
+	case 3: // in another shape
+		t.Shape = tensor.Shape{len(t.Data) / t.DType.Size()}
+	case 4:
+		for range []int{1, 2, 29, 61, 70}[c.N(5)] {
+			t.Shape = append(tensor.Shape{1}, t.Shape...)
+		}
+	case 5: // of nothing
+		t.Shape = slices.Clone(t.Shape)
+		if len(t.Shape) > 0 {
+			t.Shape[c.N(len(t.Shape))] = 0
+			t.Data = nil
+		}
+	case 6: // of one row less, or more
+		if len(t.Shape) > 0 && t.Shape[0] > 0 {
+			size := len(t.Data) / t.Shape[0]
+			n := t.Shape[0] - 1 + 2*c.N(2)
+			t.Shape = slices.Clone(t.Shape)
+			t.Shape[0] = n
+			t.Data = append(slices.Clone(t.Data), make([]byte, size)...)[:n*size]
+		}
+	}
+	return list
+}
+
+// run holds a conversation and checks the answers.
+func (m *mutants) run(c jsontest.Choices) {
+	q := m.make(&c)
+	defer jsontest.Within(mutantTime, q.String)()
+	l := m.loop
+	socket := &memory{}
+	s := &session{loop: l, socket: socket, id: 1, lastInput: time.Now(), progress: time.Now()}
+	socket.s = s
+	l.begin()
+	l.add(s)
+	l.end()
+	from := 0
+	for _, cut := range q.cuts {
+		s.take(q.bytes[from:cut])
+		from = cut
+	}
+	if q.end {
+		l.begin()
+		s.hangUp(io.EOF)
+		l.end()
+	}
+	for s.waiting > 0 && !s.gone { // feedback is learned elsewhere
+		l.turn()
+	}
+	m.judge(q, socket.out)
+	if !s.gone {
+		socket.Close()
+	}
+	l.spares.Release()
+	waitFor(m.t, "the memory of a conversation to come back", func() bool { return m.pool.InUse() == 0 })
+}
+
+// judge checks the answers: one for each message, in order, each of the table and of JSON, and good where the question was.
+func (m *mutants) judge(q *talk, out []byte) {
+	fail := func(format string, args ...any) {
+		m.t.Fatalf("%s\n%v", fmt.Sprintf(format, args...), q)
+	}
+	asked, answers := shiva.NewDecoder(shiva.DecoderConfig{Limits: m.loop.door.cfg.Limits}), shiva.NewDecoder(shiva.DecoderConfig{})
+	in := q.bytes
+	for i := 0; ; i++ {
+		n, question, fault := asked.Push(in)
+		in = in[n:]
+		more, right := question != nil || fault != nil, i < len(q.right) && q.right[i]
+		if !more && q.end && asked.InMessage() {
+			more, right, fault = true, false, asked.Close()
+		}
+		n, answer, err := answers.Push(out)
+		out = out[n:]
+		if err != nil || more != (answer != nil) {
+			fail("question %d: %v, %v; its answer: %s, %v", i, describeMessage(question), fault, describeMessage(answer), err)
+		}
+		if !more {
+			return
+		}
+		m.judgeAnswer(question, answer, right, fail)
+		if d, ok := fault.(*shiva.DecodeError); ok && !d.Keep() {
+			if len(out) > 0 {
+				fail("%d bytes after the answer to a fault", len(out))
+			}
+			return
+		}
+	}
+}
+
+func (m *mutants) judgeAnswer(question, answer *shiva.Message, right bool, fail func(string, ...any)) {
+	if !json.Valid(answer.Metadata) || answer.Metadata[0] != '{' {
+		fail("the answer's metadata is %.500q", answer.Metadata)
+	}
+	outcome := "good"
+	if e := shiva.ParseError(answer); e != nil {
+		outcome = e.Type
+		switch e.Type {
+		case shiva.Protocol, shiva.TooLarge, shiva.InvalidInput, shiva.NotFound, shiva.DeadlineExceeded:
+		case shiva.Overloaded: // its own deadline is too short
+			right = right && !strings.Contains(string(question.Metadata), "timeout_ms")
+		default:
+			fail("answered %s", describeMessage(answer))
+		}
+		if right {
+			fail("a right message is refused: %s", describeMessage(answer))
+		}
+	} else if question == nil || answer.Namespace != question.Namespace {
+		fail("answered %s", describeMessage(answer))
+	}
+	m.outcomes[outcome]++
+	if question == nil {
+		return
+	}
+	if id := shiva.Field(question.Metadata, "id"); id != nil && !strings.Contains(string(answer.Metadata), string(id)) {
+		fail("the id %.100q is not in the answer %s", id, describeMessage(answer))
+	}
+}
+
+func TestMutants(t *testing.T) {
+	m := newMutants(t)
+	random := rand.New(rand.NewPCG(20, 26))
+	choices := make([]byte, 64)
+	for range *mutantCount {
+		for i := 0; i < len(choices); i += 8 {
+			bits := random.Uint64()
+			for k := range 8 {
+				choices[i+k] = byte(bits >> (8 * k))
+			}
+		}
+		m.run(choices)
+	}
+	// If nearly all were refused, or none, they would not be what they are meant to be.
+	ok, refused := m.outcomes["good"], m.outcomes[shiva.Protocol]+m.outcomes[shiva.InvalidInput]
+	if t.Log(m.outcomes); ok < *mutantCount/4 || refused < *mutantCount/4 {
+		t.Errorf("in %d conversations, %d messages were accepted and %d refused", *mutantCount, ok, refused)
+	}
+}
+
+// FuzzMutants: what the bytes decide is more conversations, by coverage.
+func FuzzMutants(f *testing.F) {
+	m := newMutants(f)
+	for i := range m.samples {
+		f.Add([]byte{0, byte(i)})
+		f.Add([]byte{1, byte(i), 2, 3, 1, 4, 1, 5, 9, 2, 6, 5})
+	}
+	f.Fuzz(func(t *testing.T, choices []byte) {
+		run := *m
+		held := *m.rig
+		held.t = t
+		run.rig = &held
+		run.run(choices)
+	})
+}
