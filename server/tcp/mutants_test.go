@@ -290,8 +290,10 @@ func (m *mutants) run(c jsontest.Choices) {
 		s.hangUp(io.EOF)
 		l.end()
 	}
-	for s.waiting > 0 && !s.gone { // feedback is learned elsewhere
-		l.turn()
+	for waiting := true; waiting; { // feedback is learned elsewhere, and who completes a call may take the turn
+		l.begin()
+		waiting = s.waiting > 0 && !s.gone
+		l.end()
 	}
 	m.judge(q, socket.out)
 	if !s.gone {
