@@ -13,8 +13,9 @@ import (
 	"syscall"
 )
 
-// groupOf finds the process group, among these, whose process holds the other end of conn; 0: none does. The kernel
-// says so for every container of any generation, where a name that it would have to pass on needs its help.
+// groupOf finds the process group, among these, whose process holds the other end of conn; 0:
+// none does. The kernel says so for every container of any generation, where a name that it
+// would have to pass on needs its help.
 func groupOf(conn net.Conn, groups []int) int {
 	if len(groups) == 0 {
 		return 0
@@ -72,7 +73,8 @@ func unixPeer(c *net.UnixConn) (pid int) {
 	return pid
 }
 
-// tcpInode is the socket of this machine that is bound to local and connected to remote; "": it is another machine's.
+// tcpInode is the socket of this machine that is bound to local and connected to remote; "": it
+// is another machine's.
 func tcpInode(local, remote net.Addr) string {
 	l, err := netip.ParseAddrPort(local.String())
 	if err != nil {
@@ -96,7 +98,8 @@ func tcpInode(local, remote net.Addr) string {
 	return ""
 }
 
-// findSocket reads the kernel's table: a number, local and remote address, state, four more columns, uid, timeout, inode.
+// findSocket reads the kernel's table: a number, local and remote address, state, four more
+// columns, uid, timeout, inode.
 func findSocket(lines *bufio.Scanner, local, remote netip.AddrPort) string {
 	for lines.Scan() {
 		f := strings.Fields(lines.Text())
@@ -107,7 +110,8 @@ func findSocket(lines *bufio.Scanner, local, remote netip.AddrPort) string {
 	return ""
 }
 
-// sameAddr reads an address as the kernel prints it: words of 32 bits in the machine's order, in hexadecimal, and the port.
+// sameAddr reads an address as the kernel prints it: words of 32 bits in the machine's order,
+// in hexadecimal, and the port.
 func sameAddr(text string, want netip.AddrPort) bool {
 	host, port, ok := strings.Cut(text, ":")
 	n, err := strconv.ParseUint(port, 16, 16)

@@ -2,17 +2,19 @@ package scheduler
 
 import "time"
 
-// A ceiling is the most rows that a replica can do at once, as far as its failures show: an accelerator runs
-// out of memory above some size, and whoever serves it may not know which. The profile does not see that, as
-// failures are not measured.
+// A ceiling is the most rows that a replica can do at once, as far as its failures show: an
+// accelerator runs out of memory above some size, and whoever serves it may not know which. The
+// profile does not see that, as failures are not measured.
 //
-// No ceiling is for good. While more rows wait than it allows, a larger batch is tried now and then, by a
-// step that doubles when that goes well, at once after the last, and is halved when it does not. What that
-// costs is bounded: a failed trial is followed by a pause of many times what it took.
+// No ceiling is for good. While more rows wait than it allows, a larger batch is tried now and
+// then, by a step that doubles when that goes well, at once after the last, and is halved when
+// it does not. What that costs is bounded: a failed trial is followed by a pause of many times
+// what it took.
 //
-// That a batch failed says little, as one bad row makes any batch fail: lowering the ceiling then, as the
-// first version did, made batches small where a hundredth of the rows was bad. It needs a failure whose rows
-// have all been answered in smaller batches, or repeated ones of which nothing else came out.
+// That a batch failed says little, as one bad row makes any batch fail: lowering the ceiling
+// then, as the first version did, made batches small where a hundredth of the rows was bad. It
+// needs a failure whose rows have all been answered in smaller batches, or repeated ones of
+// which nothing else came out.
 type ceiling struct {
 	rows   int   // 0: none
 	step   int   // rows that the next trial has more
@@ -42,7 +44,8 @@ func (c *ceiling) sent(rows int) {
 	}
 }
 
-// passed notes that a batch was answered. top is the most rows that the replica may have anyway.
+// passed notes that a batch was answered. top is the most rows that the replica may have
+// anyway.
 func (c *ceiling) passed(rows, top int, now int64) {
 	if rows > c.proven {
 		c.proven = rows
@@ -58,11 +61,12 @@ func (c *ceiling) passed(rows, top int, now int64) {
 	}
 }
 
-// plausible tells whether it may have been the size that a batch failed of. If batches as large were answered
-// before, it was rather a row.
+// plausible tells whether it may have been the size that a batch failed of. If batches as large
+// were answered before, it was rather a row.
 func (c *ceiling) plausible(rows int) bool { return rows > c.proven }
 
-// failed notes that a batch failed which took so long: a trial has come to nothing, whatever the reason.
+// failed notes that a batch failed which took so long: a trial has come to nothing, whatever
+// the reason.
 func (c *ceiling) failed(rows int, took, now int64) {
 	if c.rows == 0 || rows <= c.rows {
 		return
@@ -78,8 +82,8 @@ func (c *ceiling) ended(rows int, now int64) {
 	}
 }
 
-// fault notes that a batch of so many rows failed and its parts did not. Once may be chance, if that many
-// were answered before.
+// fault notes that a batch of so many rows failed and its parts did not. Once may be chance, if
+// that many were answered before.
 func (c *ceiling) fault(rows int, took, now int64) {
 	c.vague = 0
 	switch {
@@ -94,8 +98,9 @@ func (c *ceiling) fault(rows int, took, now int64) {
 	}
 }
 
-// unclear notes that nothing came out of a failure: its rows were not tried again, or too late. If that is
-// how failures of this size end, it is taken for at fault, as nothing would ever be learned otherwise.
+// unclear notes that nothing came out of a failure: its rows were not tried again, or too late.
+// If that is how failures of this size end, it is taken for at fault, as nothing would ever be
+// learned otherwise.
 func (c *ceiling) unclear(rows int, took, now int64) {
 	if rows < 2 || !c.plausible(rows) {
 		return

@@ -6,16 +6,18 @@ import (
 	"slices"
 )
 
-// How rows of failed batches are tried again. A batch that fails has a bad row in it, or is too large for its
-// container, and does not say which. So it is halved, and the half that fails again is, until one request
-// alone is left, which gets the error. That takes a batch or two for each doubling. Trying the requests one by
-// one took as many batches as there were: with one bad row in a hundred most of the others were lost to their
-// deadlines, and with a size at fault all of them.
+// How rows of failed batches are tried again. A batch that fails has a bad row in it, or is too
+// large for its container, and does not say which. So it is halved, and the half that fails
+// again is, until one request alone is left, which gets the error. That takes a batch or two
+// for each doubling. Trying the requests one by one took as many batches as there were: with
+// one bad row in a hundred most of the others were lost to their deadlines, and with a size at
+// fault all of them.
 //
-// If batches of that size are answered otherwise, one half is tried. If it is answered, the other one must be
-// to blame, and is halved itself without being tried; if it fails, nothing is known of the other, and its
-// rows wait with everybody's again. If not, both halves are tried. In either case: where all parts of a
-// failed batch were answered, its size was at fault (see ceiling).
+// If batches of that size are answered otherwise, one half is tried. If it is answered, the
+// other one must be to blame, and is halved itself without being tried; if it fails, nothing is
+// known of the other, and its rows wait with everybody's again. If not, both halves are tried.
+// In either case: where all parts of a failed batch were answered, its size was at fault (see
+// ceiling).
 
 // A failure is a batch that failed and whose rows are tried again.
 type failure struct {
@@ -27,8 +29,8 @@ type failure struct {
 	untried int  // rows of which nothing was learned: answered meanwhile, or given up
 }
 
-// clarity is the share of a failed batch's rows, its reciprocal, that may be left untried where all others
-// were answered: with more, the bad row may have been among them.
+// clarity is the share of a failed batch's rows, its reciprocal, that may be left untried where
+// all others were answered: with more, the bad row may have been among them.
 const clarity = 8
 
 // A retry is rows of a failed batch that are to be a batch again.
@@ -41,15 +43,18 @@ type retry struct {
 	rest     *retry // the rows that are to blame if these are not; they wait for the outcome
 }
 
-// retriesAtOnce is how many batches of retries a replica gets before one of other rows, if such wait.
+// retriesAtOnce is how many batches of retries a replica gets before one of other rows, if such
+// wait.
 const retriesAtOnce = 7
 
-// hopeless is how many batches must have failed one after the other, none answered, for rows to be answered
-// with the error at once: there is no size and no row that would do better. One bad row in a batch of 32,768
-// takes as many. To find out whether it is the size after all, every so many batches then have one row.
+// hopeless is how many batches must have failed one after the other, none answered, for rows to
+// be answered with the error at once: there is no size and no row that would do better. One bad
+// row in a batch of 32,768 takes as many. To find out whether it is the size after all, every
+// so many batches then have one row.
 const hopeless = 16
 
-// sizeThatWorks is how many rows a batch may have that begins at start, as far as failures show.
+// sizeThatWorks is how many rows a batch may have that begins at start, as far as failures
+// show.
 func (c *core) sizeThatWorks(rep *Replica, start int64) int {
 	most := math.MaxInt
 	if c.cfg.Pad { // all have one size
@@ -156,7 +161,8 @@ func (c *core) conclude(f *failure, now int64) {
 	}
 }
 
-// partTried notes that a part has come to an end without an answer. Nothing is known of what waited for it.
+// partTried notes that a part has come to an end without an answer. Nothing is known of what
+// waited for it.
 func (c *core) partTried(r *retry, now int64) {
 	f := r.of
 	f.parts--
@@ -186,8 +192,8 @@ func halve(spans []span, rows int) (one, other []span) {
 	return spans[:i], spans[i:]
 }
 
-// try makes spans, which belong to nothing now, wait for a batch of their own; rest is to blame if they are
-// not.
+// try makes spans, which belong to nothing now, wait for a batch of their own; rest is to blame
+// if they are not.
 func (c *core) try(f *failure, spans, rest []span, now int64) {
 	f.parts++
 	r := c.hold(f, spans, now)
@@ -251,7 +257,8 @@ func takeSpans(spans []span) (live []span, rows int) {
 	return live, rows
 }
 
-// feedRetry sends the first rows that are to be tried again. False: there are none that this replica could do.
+// feedRetry sends the first rows that are to be tried again. False: there are none that this
+// replica could do.
 func (c *core) feedRetry(rep *Replica, start, now int64, fx *effects) bool {
 	for c.dropRetries(now); len(c.retries) > 0; c.dropRetries(now) {
 		r := c.retries[0]

@@ -6,17 +6,19 @@ import (
 	"time"
 )
 
-// What happens to a batch that is not answered within the execution timeout, and to its replica.
+// What happens to a batch that is not answered within the execution timeout, and to its
+// replica.
 //
-// The batch is given up: its requests are tried again or answered, and what is left of it takes a slot, and
-// one of the batches that the container executes at once, until it is answered after all or the replica is
-// removed. Nobody waits for it any more, and what it does to others ends there: one request that hangs would
-// else hang its model. A batch of one request is not tried again: the next container would hang as well.
+// The batch is given up: its requests are tried again or answered, and what is left of it takes
+// a slot, and one of the batches that the container executes at once, until it is answered
+// after all or the replica is removed. Nobody waits for it any more, and what it does to others
+// ends there: one request that hangs would else hang its model. A batch of one request is not
+// tried again: the next container would hang as well.
 //
-// If the replica has answered nothing since that batch began, it is suspect, and gets
-// nothing but probes: one small batch at a time, with what room there is, as only an answer can show that it
-// lives. Any answer makes it live. One that is suspect and stays silent for several execution timeouts is
-// reported to whoever runs it (ReplicaOptions.Silent), who ends it.
+// If the replica has answered nothing since that batch began, it is suspect, and gets nothing
+// but probes: one small batch at a time, with what room there is, as only an answer can show
+// that it lives. Any answer makes it live. One that is suspect and stays silent for several
+// execution timeouts is reported to whoever runs it (ReplicaOptions.Silent), who ends it.
 
 const (
 	silentTimeouts = 3  // execution timeouts without an answer after which a suspect replica is reported
@@ -24,8 +26,8 @@ const (
 	probePatience  = 4  // times as long as planned, a probe may take before it is given up in its turn
 )
 
-// room is how many batches more the replica may have. A live one that has none may have one, whatever it was
-// that it did not answer: its slots may have become fewer since.
+// room is how many batches more the replica may have. A live one that has none may have one,
+// whatever it was that it did not answer: its slots may have become fewer since.
 func (r *Replica) room() int {
 	n := r.slots - len(r.inflight) - len(r.given)
 	if n <= 0 && len(r.inflight) == 0 && r.state == replicaLive {
@@ -44,11 +46,12 @@ func (r *Replica) held() (n int) {
 	return n
 }
 
-// lanes is how many batches the replica can execute at once beside those that were given up. One at least: if it
-// lives it executes something.
+// lanes is how many batches the replica can execute at once beside those that were given up.
+// One at least: if it lives it executes something.
 func (r *Replica) lanes() int { return max(1, r.concurrency-r.held()) }
 
-// expireReplica gives up the batches of a replica that have taken too long, and asks to be woken for the next one.
+// expireReplica gives up the batches of a replica that have taken too long, and asks to be
+// woken for the next one.
 func (c *core) expireReplica(rep *Replica, now int64, fx *effects) {
 	for i := 0; i < len(rep.inflight); {
 		b := rep.inflight[i]
@@ -145,8 +148,8 @@ func (r *Replica) silentSince() int64 {
 	return max(since, r.free)
 }
 
-// hopeful tells whether anybody may answer what waits: a live replica, or a suspect one that is being probed, or
-// would be with the next row.
+// hopeful tells whether anybody may answer what waits: a live replica, or a suspect one that is
+// being probed, or would be with the next row.
 func (c *core) hopeful(now int64) bool {
 	return c.live > 0 || slices.ContainsFunc(c.replicas, func(r *Replica) bool {
 		return r.state == replicaSuspect && (len(r.inflight) > 0 || r.probes(now))
@@ -158,8 +161,9 @@ func (r *Replica) probes(now int64) bool {
 	return r.state == replicaSuspect && len(r.inflight) == 0 && r.room() > 0 && now >= r.probeAt
 }
 
-// probeOf is the request to probe with: the one that has most time left, as it may have to be tried again
-// elsewhere. One that was before is not risked while there is a replica to answer it.
+// probeOf is the request to probe with: the one that has most time left, as it may have to be
+// tried again elsewhere. One that was before is not risked while there is a replica to answer
+// it.
 func (c *core) probeOf(q *queue) *item {
 	at := q.back(probeLook)
 	var best *item

@@ -11,8 +11,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Fault is what is wrong with the containers or the rows of a cell. What fails takes as long as what does not. The
-// fault is there from the beginning; hanging and stopping begin with the load proper.
+// A Fault is what is wrong with the containers or the rows of a cell. What fails takes as long
+// as what does not. The fault is there from the beginning; hanging and stopping begin with the
+// load proper.
 type Fault struct {
 	Name   string
 	Poison float64       // share of the rows that any batch fails of; they are not counted
@@ -26,8 +27,8 @@ const (
 	faultRestart = 500 * time.Millisecond // from the end of a replica to the next one in its place
 )
 
-// Told is the cell as it is for somebody who knows what is wrong: without the fault, and with batches above the size
-// that fails taking for ever. It is what the oracle is asked about.
+// Told is the cell as it is for somebody who knows what is wrong: without the fault, and with
+// batches above the size that fails taking for ever. It is what the oracle is asked about.
 func (c Cell) Told() Cell {
 	if f := c.Fault; f != nil && f.Above > 0 {
 		base := c.Profile
