@@ -12,6 +12,7 @@ import (
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -68,6 +69,7 @@ func FuzzSessionMessages(f *testing.F) {
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float32, Shape: tensor.Shape{-1, 1}}},
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
+		budgettest.Input(t)
 		m := cut(in)
 		if len(m.Frames) == 0 {
 			return
@@ -113,6 +115,7 @@ func FuzzHello(f *testing.F) {
 	f.Add([]byte(`{"protocol":4,"model":"\u0000","version":"/"}`))
 	limits := Config{}.withDefaults().Limits
 	f.Fuzz(func(t *testing.T, in []byte) {
+		budgettest.Input(t)
 		if r, err := readHello(in, limits); err == nil {
 			checkRegistration(t, r)
 		}

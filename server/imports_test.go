@@ -27,6 +27,7 @@ const imports = `
 shiva/tensor:               github.com/x448/float16
 shiva:                      shiva/tensor
 shiva/shivatest:            shiva shiva/tensor
+shiva/budgettest:
 
 scheduler:                  shiva/tensor
 scheduler/naming:           golang.org/x/text

@@ -14,6 +14,7 @@ import (
 
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/jsontest"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 var mutantCount = flag.Int("mutants", 3_000, "mutated requests that TestMutants sends")
@@ -47,6 +48,7 @@ func FuzzMutants(f *testing.F) {
 		f.Add([]byte{byte(i), 2, 3, 1, 4, 1, 5, 9, 2, 6, 5})
 	}
 	f.Fuzz(func(t *testing.T, choices []byte) {
+		budgettest.Input(t)
 		o.run(t, choices)
 		o.clear(t)
 	})
@@ -141,7 +143,7 @@ func (o *operators) run(t *testing.T, c jsontest.Choices) {
 		path = strings.NewReplacer("/app", "/"+jsontest.One(&c, []string{"echo", "a", "none", "%2F"}), "limit=2", "limit=-1", "true", "yes").Replace(path)
 	}
 	what := func() string { return fmt.Sprintf("%s %s %.4000q", method, path, body) }
-	defer jsontest.Within(5*time.Second, what)()
+	defer budgettest.Within(5*time.Second, what)()
 	status, answer := o.send(method, path, body)
 	o.statuses[status]++
 	switch status {

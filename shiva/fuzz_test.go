@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -241,6 +242,7 @@ func FuzzDecoder(f *testing.F) {
 		f.Add(g.bytes, uint64(2))
 	}
 	f.Fuzz(func(t *testing.T, stream []byte, seed uint64) {
+		budgettest.Input(t)
 		rnd := rand.New(rand.NewPCG(seed, 0))
 		if seed%2 == 0 && len(stream) >= 12 {
 			// With right checksums, or hardly any change to the first header would get past them.
@@ -343,6 +345,7 @@ func FuzzResync(f *testing.F) {
 	}
 	good := []byte{6, 66, 11, 1, 0, 0, 0, 0, 0, 1, 0x55, 0xaa, 'x'}
 	f.Fuzz(func(t *testing.T, noise []byte) {
+		budgettest.Input(t)
 		pool := tensor.NewPool(0)
 		d := shiva.NewDecoder(shiva.DecoderConfig{Resync: true, Pool: pool, Limits: shiva.Limits{MessageBytes: 1 << 20}})
 		found := false
@@ -378,6 +381,7 @@ func FuzzMetadata(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
+		budgettest.Input(t)
 		kind := shiva.Kind("")
 		if err := shiva.ValidObject(b); err != nil {
 			kind = err.(*shiva.DecodeError).Kind
@@ -419,6 +423,7 @@ func FuzzString(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
+		budgettest.Input(t)
 		b := shiva.AppendString([]byte("x"), s)[1:]
 		// Each byte that is not UTF-8 becomes one U+FFFD, as in a range over the string.
 		want := string([]rune(s))
@@ -438,6 +443,7 @@ func FuzzParseError(f *testing.F) {
 	f.Add([]byte(`{"type":1,"code":"x","retryable":"yes","id":null}`), "", "", 0, false, "")
 	f.Add([]byte(`{"type":"a","type":"b","code":1e3`), "\xff", "\"", -1, true, `{"a":[]}`)
 	f.Fuzz(func(t *testing.T, metadata []byte, typ, message string, code int, retryable bool, id string) {
+		budgettest.Input(t)
 		if e := shiva.ParseError(&shiva.Message{Namespace: shiva.ErrorNamespace, Metadata: metadata}); e == nil {
 			t.Fatal("not taken for a report")
 		}

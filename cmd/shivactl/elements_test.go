@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -125,6 +126,7 @@ func FuzzJSONTensor(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text []byte, code byte) {
+		budgettest.Input(t)
 		d := tensor.DType(code)
 		if !d.Valid() {
 			return

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -147,6 +148,7 @@ func FuzzReadNPY(f *testing.F) {
 		f.Add(file)
 	}
 	f.Fuzz(func(t *testing.T, file []byte) {
+		budgettest.Input(t)
 		a, err := readNPY(file)
 		if err != nil {
 			return

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/containers/zmtp"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -53,6 +54,7 @@ func FuzzReceive(f *testing.F) {
 	f.Add(append([]byte{1, 1, 'x'}, long(1, 40_000)...), uint16(50_000), byte(255))
 	// Zeros after the input fill the bodies that it announces: long inputs would only slow the fuzzer down.
 	f.Fuzz(func(t *testing.T, in []byte, zeros uint16, piece byte) {
+		budgettest.Input(t)
 		in = append(in[:len(in):len(in)], make([]byte, zeros)...)
 		whole, err := run(t, in, len(in)+1)
 		cut, cutErr := run(t, in, int(piece)+1)
@@ -108,6 +110,7 @@ func FuzzHandshake(f *testing.F) {
 	f.Add(append(greeting(), command("READY", "\xff")...))
 	f.Add([]byte("GET / HTTP/1.0\r\n\r\n"))
 	f.Fuzz(func(t *testing.T, in []byte) {
+		budgettest.Input(t)
 		if c, err := zmtp.Server(&script{in: in, piece: 7}, zmtp.Config{}); err == nil {
 			if c.Peer().Minor != in[11] {
 				t.Fatal("wrong peer")

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"reflect"
 	"testing"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // A document without faults is read again as it was when it has been written.
@@ -16,6 +18,7 @@ func FuzzParseDocument(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
+		budgettest.Input(t)
 		d, faults := parseDocument(text)
 		if len(faults) > 0 {
 			return

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 func lines(t *testing.T, err error) []string {
@@ -420,6 +422,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("[[container]]\n[container.env]\nA = 'x'\n[[container]]\nname = \"\"\"\nx\"\"\"\nenv.B = 'y'\n"))
 	f.Add([]byte("model.a.slots = 3\nmodel.\"x.y\" = {slots = 2}\n[containers]\nlisten = [\n# c\n'a', 'b']\n"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
+		budgettest.Input(t)
 		c, err := parse("x", raw)
 		if err != nil {
 			for _, f := range err.(*Error).Faults {

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 func TestParseBytes(t *testing.T) {
@@ -43,6 +45,7 @@ func FuzzParseBytes(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
+		budgettest.Input(t)
 		b, err := ParseBytes(s)
 		if err != nil {
 			return
@@ -58,6 +61,7 @@ func FuzzParseDuration(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
+		budgettest.Input(t)
 		d, err := parseDuration(s)
 		if err != nil {
 			return

@@ -20,6 +20,7 @@ import (
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -284,6 +285,7 @@ func FuzzRequest(f *testing.F) {
 		f.Add(b, 100)
 	}
 	f.Fuzz(func(t *testing.T, data []byte, size int) {
+		budgettest.Input(t)
 		checkDecode(t, data, max(1, size%1000))
 		checkDecode(t, data, len(data)+1)
 	})

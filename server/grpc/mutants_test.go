@@ -21,6 +21,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/jsontest"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -279,7 +280,7 @@ func rewire(c *jsontest.Choices, b []byte) []byte {
 // run makes a request, asks it in one of the ways there are, and checks what comes.
 func (m *mutants) run(c jsontest.Choices) {
 	q := m.make(&c)
-	defer jsontest.Within(mutantTime, q.String)()
+	defer budgettest.Within(mutantTime, q.String)()
 	var data []byte
 	var err error
 	switch c.N(16) {
@@ -410,6 +411,7 @@ func FuzzMutants(f *testing.F) {
 		f.Add([]byte{byte(i), 2, 3, 1, 4, 1, 5, 9, 2, 6, 5})
 	}
 	f.Fuzz(func(t *testing.T, choices []byte) {
+		budgettest.Input(t)
 		run := *m
 		held := *m.rig
 		held.t = t

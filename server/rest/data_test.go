@@ -14,7 +14,7 @@ import (
 
 	"github.com/x448/float16"
 
-	"github.com/shivad/shivad/server/internal/jsontest"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -223,7 +223,7 @@ func FuzzData(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, data string) {
-		defer jsontest.Within(mutantTime, func() string { return data })()
+		budgettest.Input(t)
 		fuzzOne[float32](t, tensor.Float32, data)
 		fuzzOne[float64](t, tensor.Float64, data)
 		fuzzOne[int8](t, tensor.Int8, data)

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/jsontest"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -30,6 +30,7 @@ func FuzzBody(f *testing.F) {
 	f.Add([]byte(packed(f, "deflate", plain)), -1, byte(2))
 	f.Add([]byte(packed(f, "bare", head)), len(head), byte(2))
 	f.Fuzz(func(t *testing.T, body []byte, length int, coding byte) {
+		budgettest.Input(t)
 		q := httptest.NewRequest("POST", inferM, bytes.NewReader(body))
 		if length >= 0 {
 			q.Header.Set(headLength, strconv.Itoa(length))
@@ -38,7 +39,7 @@ func FuzzBody(f *testing.F) {
 			q.Header.Set("Content-Encoding", []string{"gzip", "deflate"}[coding-1])
 		}
 		w := httptest.NewRecorder()
-		defer jsontest.Within(mutantTime, func() string { return fmt.Sprintf("%d %d %q", length, coding, body) })()
+		defer budgettest.Within(mutantTime, func() string { return fmt.Sprintf("%d %d %q", length, coding, body) })()
 		r.door.ServeHTTP(w, q)
 		switch w.Code {
 		case http.StatusOK:
@@ -73,6 +74,7 @@ func FuzzPath(f *testing.F) {
 	}
 	f.Add("/v2/models/%2F/infer")
 	f.Fuzz(func(t *testing.T, path string) {
+		budgettest.Input(t)
 		found, model, version := find(path)
 		if found == nil {
 			return

@@ -19,6 +19,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/jsontest"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -27,7 +28,7 @@ import (
 //
 // FuzzBody and FuzzData are not enough. Data that was null spun a core for ever, and neither saw it: FuzzData reads data by a way that
 // asks for an array first, and FuzzBody, which changes bytes of requests whose shapes have two elements, does not make a shape of a hundred and
-// data that is no array at once. Had it done so, it would have passed: see jsontest.Within.
+// data that is no array at once. Had it done so, it would have passed: see budgettest.Within.
 
 var mutantCount = flag.Int("mutants", 30_000, "mutated requests that TestMutants sends")
 
@@ -181,7 +182,7 @@ func (m *mutants) make(c *jsontest.Choices) *mutant {
 // run makes a request, sends it, and checks what comes.
 func (m *mutants) run(c jsontest.Choices) {
 	q := m.make(&c)
-	defer jsontest.Within(mutantTime, q.String)()
+	defer budgettest.Within(mutantTime, q.String)()
 	var a answer
 	if c.N(8) == 7 && q.method != "HEAD" {
 		q.chunked = c.N(2) == 1
@@ -385,6 +386,7 @@ func FuzzMutants(f *testing.F) {
 		f.Add([]byte{byte(i), 2, 3, 1, 4, 1, 5, 9, 2, 6, 5})
 	}
 	f.Fuzz(func(t *testing.T, choices []byte) {
+		budgettest.Input(t)
 		run := *m
 		held := *m.rig
 		held.t = t

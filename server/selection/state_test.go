@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/server/selection"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // A state of format 1, as it was written when that was the format. It must read for ever; a later format adds a file.
@@ -91,6 +92,7 @@ func FuzzState(f *testing.F) {
 	f.Add([]byte(`{"format":1,"policy":"thompson","models":[{"model":"a/1","good":1e15,"bad":1e-300},{"model":"b/1","origin":"a/1"}]}`), uint64(3))
 	f.Add([]byte(`{"format":1,"policy":"exp3","models":[{"model":"a/1","log_weight":1e15},{"model":"b/1","log_weight":-1e15}]}`), uint64(4))
 	f.Fuzz(func(t *testing.T, text []byte, seed uint64) {
+		budgettest.Input(t)
 		var s selection.State
 		if json.Unmarshal(text, &s) != nil {
 			return

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 func FuzzDecodeRecord(f *testing.F) {
@@ -12,6 +14,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Add("", appendRecord(nil, Entry{}))
 	f.Add("key", []byte("short"))
 	f.Fuzz(func(t *testing.T, key string, b []byte) {
+		budgettest.Input(t)
 		e, err := decodeRecord(key, b)
 		if err != nil {
 			if !errors.Is(err, ErrCorrupt) {
@@ -40,6 +43,7 @@ func FuzzDecodeChange(f *testing.F) {
 	f.Add([]byte("read"))
 	f.Add([]byte("set 99999999999999999999 1 0 3 key"))
 	f.Fuzz(func(t *testing.T, msg []byte) {
+		budgettest.Input(t)
 		c, err := decodeChange(msg)
 		if err != nil {
 			if !errors.Is(err, ErrCorrupt) {
@@ -69,6 +73,7 @@ func FuzzDecodeStored(f *testing.F) {
 	f.Add("12 ")
 	f.Add("12")
 	f.Fuzz(func(t *testing.T, stored string) {
+		budgettest.Input(t)
 		e, err := decodeStored("key", stored)
 		if err != nil {
 			if !errors.Is(err, ErrCorrupt) {

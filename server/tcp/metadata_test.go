@@ -9,6 +9,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 func TestParseMetadata(t *testing.T) {
@@ -73,6 +74,7 @@ func FuzzParseMetadata(f *testing.F) {
 	f.Add([]byte(`{"inputs": ["a"], "version": "1", "batch": true, "__tensors__": []}`))
 	f.Add([]byte(`{"parameters": {}, "a": {}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
+		budgettest.Input(t)
 		if shiva.ValidObject(b) != nil {
 			return // the decoder lets only objects through
 		}

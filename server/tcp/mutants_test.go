@@ -17,6 +17,7 @@ import (
 	"github.com/shivad/shivad/server/internal/jsontest"
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -272,7 +273,7 @@ func changed(c *jsontest.Choices, list []tensor.Tensor, samples []sample) []tens
 // run holds a conversation and checks the answers.
 func (m *mutants) run(c jsontest.Choices) {
 	q := m.make(&c)
-	defer jsontest.Within(mutantTime, q.String)()
+	defer budgettest.Within(mutantTime, q.String)()
 	l := m.loop
 	socket := &memory{}
 	s := &session{loop: l, socket: socket, id: 1, lastInput: time.Now(), progress: time.Now()}
@@ -392,6 +393,7 @@ func FuzzMutants(f *testing.F) {
 		f.Add([]byte{1, byte(i), 2, 3, 1, 4, 1, 5, 9, 2, 6, 5})
 	}
 	f.Fuzz(func(t *testing.T, choices []byte) {
+		budgettest.Input(t)
 		run := *m
 		held := *m.rig
 		held.t = t

@@ -3,6 +3,8 @@ package tensor
 import (
 	"bytes"
 	"testing"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // FuzzBytes takes any bytes for a Bytes tensor of any number of elements: they are refused, or fall into elements that put
@@ -14,6 +16,7 @@ func FuzzBytes(f *testing.F) {
 	f.Add(x.Data[:9], 3)
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 1}, 1)
 	f.Fuzz(func(t *testing.T, data []byte, n int) {
+		budgettest.Input(t)
 		x, err := New(Bytes, Shape{n}, data)
 		if err != nil {
 			return

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -134,6 +135,7 @@ func FuzzHeaders(f *testing.F) {
 	f.Add([]byte(`{"outputs":[{"name":"\u00e9","datatype":"BYTES","shape":[]}],"errors":[{"row":0,"message":"x\n"}]}`))
 	f.Add([]byte(`{"error":"\ud83d\ude00"}`))
 	f.Fuzz(func(t *testing.T, in []byte) {
+		budgettest.Input(t)
 		var b BatchHeader
 		if b.Parse(in) == nil {
 			var want struct {

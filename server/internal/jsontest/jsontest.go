@@ -17,7 +17,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 // Choices are bytes that decide. When they have come to their end, the choice is always the first.
@@ -35,15 +34,6 @@ func (c *Choices) N(n int) int {
 
 // One chooses one of several, the first when there is nothing left to choose by.
 func One[T any](c *Choices, list []T) T { return list[c.N(len(list))] }
-
-// Within begins a budget of time, which done ends. When it is over before that, the process ends with the stacks of its goroutines, since
-// nothing else ends a loop that has no end; what says what was being done.
-//
-// A fuzz target needs it too: a worker that hangs is killed when the time of `go test -fuzz` is over, and the run passes.
-func Within(budget time.Duration, what func() string) (done func()) {
-	timer := time.AfterFunc(budget, func() { panic("not done after " + budget.String() + ": " + what()) })
-	return func() { timer.Stop() }
-}
 
 // A Value is JSON, or nearly.
 type Value struct {
