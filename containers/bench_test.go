@@ -69,7 +69,7 @@ func serveEcho(first bool) {
 func serveNoop() {
 	spec := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
 	_ = container.Serve(context.Background(), container.Model{
-		Name: "noop", Version: "1", Inputs: spec, Outputs: spec, Log: slog.New(slog.DiscardHandler),
+		Name: "noop", Version: "1", Batched: new(true), Inputs: spec, Outputs: spec, Log: slog.New(slog.DiscardHandler),
 		Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil },
 	}, os.Getenv(benchAddrEnv))
 }

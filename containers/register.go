@@ -3,6 +3,8 @@ package containers
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -62,6 +64,11 @@ func readHello(b []byte, limits Limits) (registration, error) {
 	default:
 		r.spec.Parameters = p
 	}
+	if h.Batched != nil {
+		if r.spec.Batching = scheduler.BatchingNone; *h.Batched {
+			r.spec.Batching = scheduler.BatchingRows
+		}
+	}
 	var err error
 	if r.spec.Inputs, err = readTensors("input", h.Inputs, limits); err != nil {
 		return r, err
@@ -98,6 +105,22 @@ func checkText(what, s string, limit int) error {
 		return refuse("%s %q has an unprintable character at byte %d", what, s, i)
 	}
 	return nil
+}
+
+// notes are what the author of a batched model should know of its declaration: what fails only once two rows
+// of a batch are answered differently.
+func notes(spec scheduler.Spec) (list []string) {
+	if !spec.Batched() || spec.Flat {
+		return nil
+	}
+	for _, t := range spec.Outputs {
+		if t.Ragged == "" && slices.Contains(t.Shape[1:], -1) {
+			list = append(list, fmt.Sprintf("output %s: the rows of one batch, and of one request, must agree in the sizes that are "+
+				"declared as -1. If they do not, declare it ragged, or pad it and give the counts as another output, "+
+				"or say batched = false", t))
+		}
+	}
+	return list
 }
 
 func readTensors(what string, list []wire.TensorMessage, limits Limits) ([]tensor.Spec, error) {
@@ -138,7 +161,7 @@ func readTensors(what string, list []wire.TensorMessage, limits Limits) ([]tenso
 		if n, ok := row.Elements(); !ok || int64(n) > limits.MessageBytes {
 			return nil, refuse("%s has shape %v of %s: one row is larger than the limit of %d bytes for a message", where, t.Shape, t.Datatype, limits.MessageBytes)
 		}
-		specs[i] = tensor.Spec{Name: t.Name, DType: d, Shape: tensor.Shape(t.Shape)}
+		specs[i] = tensor.Spec{Name: t.Name, DType: d, Shape: tensor.Shape(t.Shape), Optional: t.Optional, Ragged: t.Ragged}
 	}
 	return specs, nil
 }

@@ -190,7 +190,6 @@ func (s *session) step(e event) (action, error) {
 
 // register makes the session a replica of its model.
 func (s *session) register(r registration) error {
-	s.codec.bind(r)
 	s.mu.Lock()
 	s.hold = true
 	if r.label != "" {
@@ -214,8 +213,15 @@ func (s *session) register(r registration) error {
 	if err != nil {
 		return s.refuse(err)
 	}
+	r.spec = replica.Model().Spec() // the configuration may have had a word
+	s.codec.bind(r)
+	notes := notes(r.spec)
 	s.conn.SetMessageLimits(s.listener.cfg.Limits.MessageBytes, s.listener.cfg.Limits.Frames)
-	s.say(func(o *zmtp.Outgoing) bool { return s.codec.welcome(o, welcomeMessage(s.listener.cfg)) })
+	s.say(func(o *zmtp.Outgoing) bool {
+		w := welcomeMessage(s.listener.cfg)
+		w.Batched, w.Notes = new(r.spec.Batched()), notes
+		return s.codec.welcome(o, w)
+	})
 
 	s.mu.Lock()
 	s.replica = replica
@@ -226,6 +232,9 @@ func (s *session) register(r registration) error {
 	s.mu.Unlock()
 	s.listener.registered(s)
 	s.log(slog.LevelInfo, "container registered")
+	for _, note := range notes {
+		s.log(slog.LevelInfo, "of the model's declaration", "note", note)
+	}
 	for _, b := range held {
 		if err := s.Send(b); err != nil {
 			return err // cannot be: only this goroutine ends the session

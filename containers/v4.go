@@ -87,6 +87,9 @@ func (c *v4) batch(o *zmtp.Outgoing, b *scheduler.Batch, now time.Time) error {
 	o.Copy(id[:])
 	o.Seal(c.appendHeader(o.Open(), b, now))
 	for i := range c.spec.Inputs {
+		if leftOut(b, i) {
+			continue
+		}
 		size := 0
 		for k := range b.Parts {
 			size += len(b.Parts[k].Inputs[i].Data)
@@ -108,14 +111,22 @@ func inputBytes(b *scheduler.Batch) (n int) {
 	return n
 }
 
+// leftOut tells whether a batch comes without an optional input.
+func leftOut(b *scheduler.Batch, input int) bool { return len(b.Parts[0].Inputs[input].Shape) == 0 }
+
 func (c *v4) appendHeader(h []byte, b *scheduler.Batch, now time.Time) []byte {
 	h = append(h, `{"rows":`...)
 	h = strconv.AppendInt(h, int64(b.Rows), 10)
 	h = append(h, `,"inputs":[`...)
+	before := false
 	for i := range c.spec.Inputs {
-		if i > 0 {
+		if leftOut(b, i) {
+			continue
+		}
+		if before {
 			h = append(h, ',')
 		}
+		before = true
 		first := b.Rows
 		if !c.batched {
 			first = -1 // the container sees its declared shape

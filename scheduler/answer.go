@@ -15,7 +15,7 @@ import (
 // deliver gives the spans that are still wanted their rows and completes their requests. The requests'
 // outcomes are set; those with an error get no rows.
 func (m *Model) deliver(b *Batch, exec int64) {
-	b.cuts = append(b.cuts[:0], b.outputs...)
+	b.cuts, b.cutRows = append(b.cuts[:0], b.outputs...), 0
 	m.deliverFrom(b, 0, exec)
 }
 
@@ -54,9 +54,10 @@ func (b *Batch) skip(rows int) {
 	for i := range b.cuts {
 		t := &b.cuts[i]
 		if len(t.Shape) > 0 {
-			t.Data = t.Data[rowsBytes(t, rows):]
+			t.Data = t.Data[rowsBytes(t, b.length(i, b.cutRows, b.cutRows+rows)):]
 		}
 	}
+	b.cutRows += rows
 }
 
 // cut makes the next rows of the outputs r's, with a reference for each.
@@ -70,7 +71,8 @@ func (b *Batch) cut(r *Request, rows int) {
 	dims := r.dims[:0]
 	for i := range b.cuts {
 		t := &b.cuts[i]
-		n := rowsBytes(t, rows)
+		length := b.length(i, b.cutRows, b.cutRows+rows)
+		n := rowsBytes(t, length)
 		view := *t
 		view.Data = t.Data[:n:n]
 		t.Data = t.Data[n:]
@@ -80,13 +82,14 @@ func (b *Batch) cut(r *Request, rows int) {
 		at := len(dims)
 		dims = append(dims, t.Shape...)
 		view.Shape = dims[at:len(dims):len(dims)]
-		view.Shape[0] = rows
+		view.Shape[0] = length
 		view.Retain()
 		r.Outputs = append(r.Outputs, view)
 	}
+	b.cutRows += rows
 }
 
-// rowsBytes is how long the first rows of t are; t was checked and has them. (tensor.Cut does the same
+// rowsBytes is how long the first rows of t are, or values if it is ragged; t was checked and has them. (tensor.Cut does the same
 // with an allocation for the shapes, once for each request.)
 func rowsBytes(t *tensor.Tensor, rows int) int {
 	elems, _ := t.Shape[1:].Elements()
@@ -105,8 +108,9 @@ func rowsBytes(t *tensor.Tensor, rows int) int {
 // mutex: pieces come from several workers.
 func (b *Batch) take(s *span, from int) error {
 	p := piece{lo: s.lo}
-	for _, t := range b.outputs {
-		view, err := t.RowSlice(from, from+s.hi-s.lo)
+	for i, t := range b.outputs {
+		lo := b.length(i, 0, from)
+		view, err := t.RowSlice(lo, lo+b.length(i, from, from+s.hi-s.lo))
 		if err != nil {
 			return fmt.Errorf("%w: %v", ErrContainerFailed, err)
 		}
@@ -148,10 +152,13 @@ func (m *Model) assemble(r *Request) {
 	}
 }
 
+// freeSizes is what a model can declare whose rows are answered with different sizes.
+const freeSizes = "a model whose rows are answered with different sizes declares the output as ragged, pads it and counts, or says batched = false"
+
 // spoiled makes a request whose pieces could not be joined one that failed: the memory is not there, or its
 // rows came back in different shapes.
 func (m *Model) spoiled(r *Request, batches int, err error) {
-	r.outcome, r.Err = OutcomeContainerFailed, fmt.Errorf("%w: the answers to its %d batches do not go together: %w", ErrContainerFailed, batches, err)
+	r.outcome, r.Err = OutcomeContainerFailed, fmt.Errorf("%w: the answers to its %d batches do not go together: %w; %s", ErrContainerFailed, batches, err, freeSizes)
 	if errors.Is(err, tensor.ErrBudget) {
 		r.outcome, r.Err = OutcomeMemory, fmt.Errorf("%w: no memory to put the answers to its %d batches together: %w", ErrOverloaded, batches, err)
 	}

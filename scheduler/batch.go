@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -58,6 +59,7 @@ type Batch struct {
 	state    batchState
 	outputs  []tensor.Tensor
 	cuts     []tensor.Tensor // scratch: what is left of each output while it is cut into rows
+	cutRows  int             // that have been cut off
 }
 
 // A Part is the rows of one request in a batch.
@@ -94,8 +96,8 @@ type span struct {
 	retry   *retry // in which it waits; nil: it is in a batch
 }
 
-// Complete answers the batch. Each output must have Shape[0] == b.Rows; they stand in the order of the
-// model's declaration. The references to the outputs pass to the batch. Rows named in rowErrors fail alone.
+// Complete answers the batch. Each output must have Shape[0] == b.Rows, a ragged one as much as all rows have
+// together; they stand in the order of the model's declaration. The references to the outputs pass to the batch. Rows named in rowErrors fail alone.
 //
 // What does not fit the declaration is an [ErrContainerFailed] for the batch, as by Fail, and is returned.
 func (b *Batch) Complete(outputs []tensor.Tensor, rowErrors []RowError) error {
@@ -142,7 +144,8 @@ func (b *Batch) check(outputs []tensor.Tensor, rowErrors []RowError) error {
 	}
 	for i := range outputs {
 		t, want := &outputs[i], &spec.Outputs[i]
-		if t.Rows() != b.Rows {
+		ragged := want.Ragged != ""
+		if t.Rows() != b.Rows && (!ragged || len(t.Shape) == 0) {
 			return fmt.Errorf("%w: output %q has shape %s for a batch of %d rows", ErrContainerFailed, want.Name, t.Shape, b.Rows)
 		}
 		if t.DType != want.DType {
@@ -155,12 +158,56 @@ func (b *Batch) check(outputs []tensor.Tensor, rowErrors []RowError) error {
 			return fmt.Errorf("%w: output %q: %v", ErrContainerFailed, want.Name, err)
 		}
 	}
+	for i, by := range b.model.ragged {
+		if by >= 0 {
+			if err := b.checkCounts(&outputs[i], &outputs[by], spec.Outputs[by].Name); err != nil {
+				return fmt.Errorf("%w: output %q: %w", ErrContainerFailed, spec.Outputs[i].Name, err)
+			}
+		}
+	}
 	for _, e := range rowErrors {
 		if e.Row < 0 || e.Row >= b.Rows {
 			return fmt.Errorf("%w: it reports row %d of a batch of %d (%s)", ErrContainerFailed, e.Row, b.Rows, e.Message)
 		}
 	}
 	return nil
+}
+
+// checkCounts tells whether the rows' counts are those of a ragged output.
+func (b *Batch) checkCounts(t, counts *tensor.Tensor, by string) error {
+	left := t.Shape[0]
+	for row := range b.Rows {
+		n := countAt(counts, row)
+		if n < 0 || n > int64(left) {
+			return fmt.Errorf("%s says %d for row %d, and %d of its %d values are left", by, n, row, left, t.Shape[0])
+		}
+		left -= int(n)
+	}
+	if left > 0 {
+		return fmt.Errorf("%s counts %d values for %d rows, and it has %d", by, t.Shape[0]-left, b.Rows, t.Shape[0])
+	}
+	return nil
+}
+
+// countAt is the count of a row.
+func countAt(counts *tensor.Tensor, row int) int64 {
+	if counts.DType == tensor.Int32 {
+		return int64(int32(binary.NativeEndian.Uint32(counts.Data[4*row:])))
+	}
+	return int64(binary.NativeEndian.Uint64(counts.Data[8*row:]))
+}
+
+// length is how much of the first dimension of output i rows lo to hi take.
+func (b *Batch) length(i, lo, hi int) int {
+	by := b.model.ragged
+	if by == nil || by[i] < 0 {
+		return hi - lo
+	}
+	n := int64(0)
+	for row := lo; row < hi; row++ {
+		n += countAt(&b.outputs[by[i]], row)
+	}
+	return int(n)
 }
 
 // fits tells whether a shape with a batch dimension is one that was declared. A model without batches

@@ -47,7 +47,7 @@ func (b *bucket) before(o *bucket) bool {
 // buckets finds the bucket of a request, and keeps those with waiting rows in order of their first rows:
 // by priority, then deadline. At most queueShapes are listed at once, so that a sorted slice will do.
 type buckets struct {
-	flat    bool
+	one     bool // rows of all shapes share one bucket: they are flat, or each is a batch of its own
 	byKey   map[string]*bucket
 	ordered []*bucket
 	last    *bucket // that a request went to: the next one usually goes there as well
@@ -60,7 +60,7 @@ const keepEmpty = 64
 // of is the bucket for r; nil if rows of too many shapes wait already.
 func (bs *buckets) of(r *Request) *bucket {
 	key := bs.scratch[:0]
-	if !bs.flat {
+	if !bs.one {
 		for i := range r.Inputs {
 			t := &r.Inputs[i]
 			key = append(key, byte(t.DType), byte(len(t.Shape)))

@@ -74,6 +74,9 @@ type ModelConfig struct {
 	// that it executes, and further ones, which are sent just before one before them is predicted to
 	// end. Default: one more than it executes at once, or 1 if it is serial.
 	Slots int
+	// Batched is for replicas that cannot say it themselves: false makes each request one execution, as
+	// [BatchingNone] does. It counts when a replica registers. Default true: the replica's declaration tells.
+	Batched *bool
 	// Pad fills every batch up to MaxBatch by repeating its last row, for models compiled for one size.
 	// Only with the static strategy.
 	Pad bool

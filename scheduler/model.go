@@ -22,6 +22,7 @@ type Model struct {
 	id      ModelID
 	spec    Spec
 	batched bool
+	ragged  []int // of each output, the place of the one that counts its values; nil: none is ragged
 
 	// running counts the events whose calls out are being made.
 	running atomic.Int64
@@ -47,7 +48,7 @@ type answer struct {
 }
 
 func newModel(s *Scheduler, id ModelID, spec Spec, cfg ModelConfig) *Model {
-	m := &Model{sched: s, id: id, spec: spec, batched: spec.Batched(), armed: never}
+	m := &Model{sched: s, id: id, spec: spec, batched: spec.Batched(), ragged: spec.Raggeds(), armed: never}
 	m.core = newCore(id, spec, cfg)
 	m.core.model = m
 	return m
@@ -265,12 +266,21 @@ func (r *Request) check(s *Scheduler) {
 		if r.Err != nil {
 			return
 		}
+		if r.lacks(i) {
+			continue
+		}
 		if t.Rows() != r.Rows {
 			r.Err = fmt.Errorf("%w: input %q has shape %s, the request has %d rows", ErrInvalidInput, t.Name, t.Shape, r.Rows)
 		} else if err := t.Check(); err != nil {
 			r.Err = fmt.Errorf("%w: input %q: %w", ErrInvalidInput, t.Name, err)
 		}
 	}
+}
+
+// lacks tells whether input i is an optional one that was left out.
+func (r *Request) lacks(i int) bool {
+	specs := r.Model.spec.Inputs
+	return len(r.Inputs[i].Shape) == 0 && i < len(specs) && specs[i].Optional
 }
 
 // cancel ends a request that its caller gave up.

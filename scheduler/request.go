@@ -28,7 +28,7 @@ type Request struct {
 	// Set by the submitter.
 
 	Model      *Model
-	Inputs     []tensor.Tensor // each with Shape[0] == Rows, in the order of the model's declaration
+	Inputs     []tensor.Tensor // each with Shape[0] == Rows, in the order of the model's declaration; an optional one that was left out has no Shape
 	Rows       int             // at least 1
 	Deadline   time.Time       // hard; zero: none
 	Priority   int             // 0 (first) to 9; see DESIGN.md for what it promises
@@ -38,7 +38,7 @@ type Request struct {
 
 	// Set by the scheduler before Owner.Complete.
 
-	// Outputs has Shape[0] == Rows each; it is empty if Err is set. The owner must release each; the slice and the
+	// Outputs has Shape[0] == Rows each, but for ragged ones; it is empty if Err is set. The owner must release each; the slice and the
 	// shapes live as long as the request. A slice left here from an earlier use is overwritten.
 	Outputs []tensor.Tensor
 	Err     error

@@ -77,7 +77,12 @@ func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOpti
 	if id.Name == "" || id.Version == "" {
 		return nil, fmt.Errorf("%w: a model has a name and a version, got %q and %q", ErrInvalidInput, id.Name, id.Version)
 	}
-	if err := spec.check(); err != nil {
+	cfg := s.ModelConfig(id.Name)
+	err := spec.settle(cfg.Batched)
+	if err == nil {
+		err = spec.check()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%w: model %s: %w", ErrInvalidInput, id, err)
 	}
 	s.mu.Lock()
@@ -86,7 +91,7 @@ func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOpti
 		return nil, errDraining
 	}
 	s.retired = slices.DeleteFunc(s.retired, (*Model).abandoned)
-	cfg := s.configLocked(id.Name)
+	cfg = s.configLocked(id.Name)
 	m := s.models[id]
 	if m != nil && !m.spec.sameContract(spec) {
 		if m.Replicas() > 0 {

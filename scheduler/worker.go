@@ -1,7 +1,9 @@
 package scheduler
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/shivad/shivad/shiva/tensor"
@@ -26,9 +28,23 @@ type WorkerFunc func(b *Batch) error
 // Send calls f.
 func (f WorkerFunc) Send(b *Batch) error { return f(b) }
 
+// Batching is what a replica says of the first dimension of its tensors.
+type Batching uint8
+
+const (
+	// BatchingUnsaid: the shapes tell. If all of them lead with -1 it counts rows; none may otherwise.
+	BatchingUnsaid Batching = iota
+	// BatchingRows: the first dimension of every tensor is -1 and counts the rows of a batch.
+	BatchingRows
+	// BatchingNone: each request is one execution. Its shapes are what they are, with any -1, and may have
+	// a dimension of 0.
+	BatchingNone
+)
+
 // A Spec is what a replica declares of its model.
 type Spec struct {
 	Inputs, Outputs []tensor.Spec
+	Batching        Batching
 	MaxBatch        int    // most rows it takes at once; 0: it does not say
 	Platform        string // free text: onnxruntime, pytorch
 	Parameters      []byte // JSON object, free
@@ -38,21 +54,49 @@ type Spec struct {
 	Flat bool
 }
 
-// Batched tells whether the model takes more than one row at once: whether every declared input and output
-// has -1 for its first dimension. A model that does not takes one request of one row per batch, with a
-// leading dimension of 1 in the scheduler that the container does not see.
+// Batched tells whether the model takes more than one row at once. A model that does not takes one request of
+// one row per batch, with a leading dimension of 1 in the scheduler that the container does not see.
 func (s Spec) Batched() bool {
-	if s.Flat {
-		return true
+	if s.Batching != BatchingUnsaid {
+		return s.Batching == BatchingRows
 	}
+	return s.Flat || s.leading() == len(s.Inputs)+len(s.Outputs)
+}
+
+// leading counts the inputs and outputs that have -1 for their first dimension.
+func (s Spec) leading() (n int) {
 	for _, io := range [][]tensor.Spec{s.Inputs, s.Outputs} {
 		for _, t := range io {
-			if len(t.Shape) == 0 || t.Shape[0] != -1 {
-				return false
+			if len(t.Shape) > 0 && t.Shape[0] == -1 {
+				n++
 			}
 		}
 	}
-	return true
+	return n
+}
+
+// settle has the configuration say what the replica cannot.
+func (s *Spec) settle(batched *bool) error {
+	if batched == nil || *batched || s.Batching == BatchingNone {
+		return nil
+	}
+	if s.Batching == BatchingRows {
+		return errors.New("it says batched = true, and the server's configuration says batched = false")
+	}
+	if s.Flat {
+		s.Inputs, s.Outputs = withoutRows(s.Inputs), withoutRows(s.Outputs)
+	}
+	s.Batching = BatchingNone
+	return nil
+}
+
+// withoutRows are specs without their first dimension.
+func withoutRows(specs []tensor.Spec) []tensor.Spec {
+	specs = slices.Clone(specs)
+	for i := range specs {
+		specs[i].Shape = specs[i].Shape[1:]
+	}
+	return specs
 }
 
 // check tells whether a model can be served as declared.
@@ -63,7 +107,6 @@ func (s Spec) check() error {
 	if len(s.Inputs) == 0 {
 		return fmt.Errorf("it declares no inputs")
 	}
-	batched := 0
 	for _, io := range [][]tensor.Spec{s.Inputs, s.Outputs} {
 		for _, t := range io {
 			if !t.DType.Valid() {
@@ -74,21 +117,87 @@ func (s Spec) check() error {
 					return fmt.Errorf("tensor %q has shape %s: a dimension is -1 (any) or its size", t.Name, t.Shape)
 				}
 			}
-			if len(t.Shape) > 0 && t.Shape[0] == -1 {
-				batched++
-			}
 		}
 	}
-	if n := len(s.Inputs) + len(s.Outputs); batched != 0 && batched != n {
-		return fmt.Errorf("%d of its %d inputs and outputs have -1 as first dimension: all or none must (%s)", batched, n, s)
+	if err := s.checkBatching(); err != nil {
+		return err
+	}
+	return s.checkKinds()
+}
+
+// checkBatching tells whether the shapes are those of a model that is batched as it says.
+func (s Spec) checkBatching() error {
+	all, leading := len(s.Inputs)+len(s.Outputs), s.leading()
+	const ways = "Say batched = false if each request is one execution and its shapes are what they are, " +
+		"or give every tensor a leading -1 that counts the rows of a batch"
+	switch {
+	case s.Flat || leading == all || s.Batching == BatchingNone:
+		return nil
+	case s.Batching == BatchingRows:
+		return fmt.Errorf("it says batched = true, and %d of its %d inputs and outputs have -1 as first dimension (%s). %s",
+			leading, all, s, ways)
+	case leading > 0:
+		return fmt.Errorf("%d of its %d inputs and outputs have -1 as first dimension (%s), which could mean two things. %s",
+			leading, all, s, ways)
 	}
 	return nil
+}
+
+// checkKinds tells whether optional inputs and ragged outputs are where they can be.
+func (s Spec) checkKinds() error {
+	for _, t := range s.Inputs {
+		if t.Optional && s.Batched() {
+			return fmt.Errorf("input %q is optional, which needs batched = false: rows with it and rows without it are no batch", t.Name)
+		}
+		if t.Ragged != "" {
+			return fmt.Errorf("input %q is ragged, which only outputs can be", t.Name)
+		}
+	}
+	for _, t := range s.Outputs {
+		if t.Optional {
+			return fmt.Errorf("output %q is optional, which only inputs can be", t.Name)
+		}
+		if t.Ragged == "" {
+			continue
+		}
+		if !s.Batched() {
+			return fmt.Errorf("output %q is ragged, but the model is not batched: its answers may have any size without that", t.Name)
+		}
+		if slices.Contains(t.Shape[1:], -1) {
+			return fmt.Errorf("output %q is ragged and has shape %s: all dimensions but the first must be given", t.Name, t.Shape)
+		}
+		if n := slices.IndexFunc(s.Outputs, func(o tensor.Spec) bool { return o.Name == t.Ragged }); n < 0 || !counts(s.Outputs[n]) {
+			return fmt.Errorf("output %q is ragged by %q, which must be another output: INT32 or INT64 of shape [-1]", t.Name, t.Ragged)
+		}
+	}
+	return nil
+}
+
+// counts tells whether an output can say how many values each row has.
+func counts(t tensor.Spec) bool {
+	return (t.DType == tensor.Int32 || t.DType == tensor.Int64) && t.Ragged == "" && t.Shape.Equal(tensor.Shape{-1})
+}
+
+// Raggeds gives for every output the place of the one that counts its values for each row, or -1; nil if no
+// output is ragged. The spec has been accepted by [Scheduler.AddReplica].
+func (s Spec) Raggeds() []int {
+	var by []int
+	for i, t := range s.Outputs {
+		if t.Ragged == "" {
+			continue
+		}
+		if by == nil {
+			by = slices.Repeat([]int{-1}, len(s.Outputs))
+		}
+		by[i] = slices.IndexFunc(s.Outputs, func(o tensor.Spec) bool { return o.Name == t.Ragged })
+	}
+	return by
 }
 
 // sameContract tells whether clients see the same model. Platform, maximum batch and parameters may differ
 // between replicas: one may have a GPU and another none.
 func (s Spec) sameContract(o Spec) bool {
-	return s.Flat == o.Flat && sameSpecs(s.Inputs, o.Inputs) && sameSpecs(s.Outputs, o.Outputs)
+	return s.Flat == o.Flat && s.Batched() == o.Batched() && sameSpecs(s.Inputs, o.Inputs) && sameSpecs(s.Outputs, o.Outputs)
 }
 
 func sameSpecs(a, b []tensor.Spec) bool {
@@ -96,7 +205,8 @@ func sameSpecs(a, b []tensor.Spec) bool {
 		return false
 	}
 	for i := range a {
-		if a[i].Name != b[i].Name || a[i].DType != b[i].DType || !a[i].Shape.Equal(b[i].Shape) {
+		if a[i].Name != b[i].Name || a[i].DType != b[i].DType || !a[i].Shape.Equal(b[i].Shape) ||
+			a[i].Optional != b[i].Optional || a[i].Ragged != b[i].Ragged {
 			return false
 		}
 	}
@@ -112,13 +222,16 @@ func (s Spec) String() string {
 			if i > 0 {
 				b.WriteByte(',')
 			}
-			fmt.Fprintf(&b, " %s %s %s", t.Name, t.DType, t.Shape)
+			b.WriteString(" " + t.String())
 		}
 	}
 	list("inputs", s.Inputs)
 	list("; outputs", s.Outputs)
 	if s.Flat {
 		b.WriteString("; flat rows")
+	}
+	if s.Batching == BatchingNone {
+		b.WriteString("; not batched")
 	}
 	return b.String()
 }

@@ -257,7 +257,7 @@ type httpTensor struct {
 	Name       string         `json:"name"`
 	Datatype   string         `json:"datatype"`
 	Shape      []int          `json:"shape"`
-	Data       []any          `json:"data,omitempty"`
+	Data       []any          `json:"data,omitzero"` // also of none
 	Parameters map[string]int `json:"parameters,omitempty"`
 }
 
@@ -425,7 +425,7 @@ func askLibrary(ctx context.Context, s *Server, model string, x tensor.Tensor, t
 		return x, fmt.Errorf("no model %q", model)
 	}
 	in := x
-	one := len(x.Shape) < len(m.Spec().Inputs[0].Shape)
+	one := len(x.Shape) < len(m.Spec().Inputs[0].Shape) || !m.Spec().Batched()
 	if one {
 		in.Shape = append(tensor.Shape{1}, x.Shape...)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/gate"
 )
 
 // explain says of every version of a model what it does and why.
@@ -22,9 +23,17 @@ func (s *Server) explain(model string) []admin.Explanation {
 		if err != nil {
 			continue // forgotten meanwhile
 		}
-		all = append(all, admin.Explanation{Name: m.Name, Version: m.Version, Sentences: sentences(target.Model.Stats())})
+		all = append(all, admin.Explanation{Name: m.Name, Version: m.Version, Sentences: append(shapes(target), sentences(target.Model.Stats())...)})
 	}
 	return all
+}
+
+// shapes says why a model's batches have one row for good, if they do.
+func shapes(t *gate.Target) []string {
+	if t.Spec.Batched() {
+		return nil
+	}
+	return []string{"The model is not batched: each request is one execution, in its own shapes. More replicas, or containers that execute several at once, are what makes it faster."}
 }
 
 // sentences turns a model's figures into what an operator would conclude from them.

@@ -288,6 +288,9 @@ func fromJSON(value any, specs []tensor.Spec) ([]tensor.Tensor, error) {
 	var inputs []tensor.Tensor
 	for _, spec := range specs {
 		value, ok := byName[spec.Name]
+		if !ok && spec.Optional {
+			continue
+		}
 		if !ok {
 			return nil, fmt.Errorf("%w: input: %q is missing", scheduler.ErrInvalidInput, spec.Name)
 		}

@@ -98,6 +98,7 @@ func (s *Server) models() []admin.Model {
 			Replicas:   m.Replicas,
 			Platform:   target.Spec.Platform,
 			MaxBatch:   maxBatch(stats),
+			Batched:    target.Spec.Batched(),
 			Inputs:     declared(target.Spec.Inputs),
 			Outputs:    declared(target.Spec.Outputs),
 			QueueRows:  stats.QueueRows,
@@ -144,7 +145,7 @@ func maxBatch(s scheduler.Stats) int {
 func declared(specs []tensor.Spec) []admin.Tensor {
 	out := make([]admin.Tensor, len(specs))
 	for i, t := range specs {
-		out[i] = admin.Tensor{Name: t.Name, Datatype: t.DType.V2(), Shape: append([]int{}, t.Shape...)}
+		out[i] = admin.Tensor{Name: t.Name, Datatype: t.DType.V2(), Shape: append([]int{}, t.Shape...), Optional: t.Optional, Ragged: t.Ragged}
 	}
 	return out
 }
@@ -226,6 +227,7 @@ func policy(p config.Policy) scheduler.ModelConfig {
 		Retry:       &p.Retry,
 		Shed:        &p.Shed,
 		Slots:       p.Slots,
+		Batched:     &p.Batched,
 		Pad:         p.Pad,
 	}
 }

@@ -45,7 +45,7 @@ func serve(ctx context.Context, servers []string, maxBatch int, declarations []s
 			return err
 		}
 		models[i] = container.Model{
-			Name: name, Version: "1", Platform: "noop", MaxBatch: maxBatch,
+			Name: name, Version: "1", Platform: "noop", Batched: new(true), MaxBatch: maxBatch,
 			Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x},
 			Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil },
 		}

@@ -18,7 +18,7 @@ def declare(text: str, max_batch: int) -> None:
     name, datatype, shape = text.split(":")
     x = Tensor("x", datatype, [-1, *(int(size) for size in shape.split(",") if size)])
 
-    @model(name=name, inputs=[x], outputs=[x], max_batch=max_batch, platform="noop")
+    @model(name=name, batched=True, inputs=[x], outputs=[x], max_batch=max_batch, platform="noop")
     def echo(x: Array) -> Array:
         return x
 

@@ -48,7 +48,7 @@ func serve(ctx context.Context, servers []string, a, b time.Duration, noise floa
 	var rows, batches atomic.Int64
 	defer func() { log.Printf("%d rows in %d batches", rows.Load(), batches.Load()) }()
 	return container.Serve(ctx, container.Model{
-		Name: name, Version: "1", Platform: "sleeper", Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x},
+		Name: name, Version: "1", Platform: "sleeper", Batched: new(true), Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x},
 		Predict: func(_ context.Context, batch *container.Batch) ([]tensor.Tensor, error) {
 			began := time.Now()
 			n := batch.Inputs[0].Rows()

@@ -28,7 +28,7 @@ func parseJSON(file []byte) (any, error) {
 
 // jsonTensor makes a tensor of nested arrays of numbers (strings for BYTES, [real, imaginary] for complex
 // dtypes), or of a flat array that has as many as one row.
-func jsonTensor(v any, s tensor.Spec) (tensor.Tensor, error) {
+func jsonTensor(v any, s spec) (tensor.Tensor, error) {
 	b := arrayBuilder{dtype: wire(s)}
 	if err := b.add(v, 0); err != nil {
 		return tensor.Tensor{}, unfit("", "%v; %s", err, wants(s))

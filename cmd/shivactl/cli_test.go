@@ -166,9 +166,9 @@ func learn(q *shiva.Message) *shiva.Message {
 }
 
 var fakeList = []admin.Model{
-	{Name: "digits", Version: "2", Ready: false, MaxBatch: 64, Inputs: []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1, 8, 8}}}, Outputs: []admin.Tensor{}, Policy: map[string]any{"slots": 2},
+	{Name: "digits", Version: "2", Ready: false, MaxBatch: 64, Batched: true, Inputs: []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1, 8, 8}}}, Outputs: []admin.Tensor{}, Policy: map[string]any{"slots": 2},
 		Cache: &admin.Cache{Limit: 64 << 20}},
-	{Name: "digits", Version: "1", Default: true, Ready: true, Replicas: 2, Platform: "go", MaxBatch: 64, QueueRows: 1,
+	{Name: "digits", Version: "1", Default: true, Ready: true, Replicas: 2, Platform: "go", MaxBatch: 64, Batched: true, QueueRows: 1,
 		Inputs:  []admin.Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1, 8, 8}}},
 		Outputs: []admin.Tensor{{Name: "scores", Datatype: "FP32", Shape: []int{-1, 10}}, {Name: "label", Datatype: "INT64", Shape: []int{-1}}},
 		Cache:   &admin.Cache{Limit: 64 << 20, Entries: 1234, Bytes: 5 << 20, Hits: 700, Shared: 50, Misses: 250, Evicted: 3, Expired: 2, NotKept: 1}},

@@ -45,37 +45,37 @@ func TestAppendNumber(t *testing.T) {
 }
 
 func TestJSONTensor(t *testing.T) {
-	spec := func(d tensor.DType, shape ...int) tensor.Spec {
-		return tensor.Spec{Name: "x", DType: d, Shape: shape}
+	of := func(d tensor.DType, shape ...int) spec {
+		return spec{Spec: tensor.Spec{Name: "x", DType: d, Shape: shape}}
 	}
 	for _, c := range []struct {
-		spec  tensor.Spec
+		spec  spec
 		text  string
 		shape tensor.Shape
 		want  []any // nil: refused
 		err   string
 	}{
-		{spec(tensor.Float32, -1, 2), `[[1, 2], [3, 4.5]]`, tensor.Shape{2, 2}, []any{1.0, 2.0, 3.0, 4.5}, ""},
-		{spec(tensor.Float32, -1, 2), `[1, 2]`, tensor.Shape{2}, []any{1.0, 2.0}, ""},
-		{spec(tensor.Float32, -1, 2, 2), `[1, 2, 3, 4]`, tensor.Shape{2, 2}, []any{1.0, 2.0, 3.0, 4.0}, ""}, // flat
-		{spec(tensor.Float32, -1), `5`, tensor.Shape{}, []any{5.0}, ""},
-		{spec(tensor.BFloat16, -1), `5`, tensor.Shape{}, []any{5.0}, ""},
-		{spec(tensor.Bool, -1), `[true, false, 1]`, tensor.Shape{3}, []any{true, false, true}, ""},
-		{spec(tensor.Bytes, -1), `["a", ""]`, tensor.Shape{2}, []any{"a", ""}, ""},
-		{spec(tensor.Complex64, -1, 2), `[[1, 2], [3, 4]]`, tensor.Shape{2}, []any{1 + 2i, 3 + 4i}, ""},
-		{spec(tensor.Complex128, -1, 2), `[[[1, 2], [3, 4]]]`, tensor.Shape{1, 2}, []any{1 + 2i, 3 + 4i}, ""},
-		{spec(tensor.Float32, -1, 0), `[[], []]`, tensor.Shape{2, 0}, nil, "-"},
+		{of(tensor.Float32, -1, 2), `[[1, 2], [3, 4.5]]`, tensor.Shape{2, 2}, []any{1.0, 2.0, 3.0, 4.5}, ""},
+		{of(tensor.Float32, -1, 2), `[1, 2]`, tensor.Shape{2}, []any{1.0, 2.0}, ""},
+		{of(tensor.Float32, -1, 2, 2), `[1, 2, 3, 4]`, tensor.Shape{2, 2}, []any{1.0, 2.0, 3.0, 4.0}, ""}, // flat
+		{of(tensor.Float32, -1), `5`, tensor.Shape{}, []any{5.0}, ""},
+		{of(tensor.BFloat16, -1), `5`, tensor.Shape{}, []any{5.0}, ""},
+		{of(tensor.Bool, -1), `[true, false, 1]`, tensor.Shape{3}, []any{true, false, true}, ""},
+		{of(tensor.Bytes, -1), `["a", ""]`, tensor.Shape{2}, []any{"a", ""}, ""},
+		{of(tensor.Complex64, -1, 2), `[[1, 2], [3, 4]]`, tensor.Shape{2}, []any{1 + 2i, 3 + 4i}, ""},
+		{of(tensor.Complex128, -1, 2), `[[[1, 2], [3, 4]]]`, tensor.Shape{1, 2}, []any{1 + 2i, 3 + 4i}, ""},
+		{of(tensor.Float32, -1, 0), `[[], []]`, tensor.Shape{2, 0}, nil, "-"},
 
-		{spec(tensor.Float32, -1, 2), `[[1, 2], [3]]`, nil, nil, `list [1] has 1 elements where the first one has 2; input "x" takes FP32 [-1, 2] (-1 is any size), or one row [2]`},
-		{spec(tensor.Float32, -1, 2), `[[1, 2], 3]`, nil, nil, `element [1] is not as deep as the first one; input "x" takes FP32 [-1, 2] (-1 is any size), or one row [2]`},
-		{spec(tensor.Float32, -1), `[1, [2]]`, nil, nil, `element [1] is a list where the first one is not; input "x" takes FP32 [-1] (-1 is any size), or one row []`},
-		{spec(tensor.Uint8, -1), `[1, 300]`, nil, nil, `element [1]: 300 does not fit UINT8, whole numbers from 0 to 255; input "x" takes UINT8 [-1] (-1 is any size), or one row []`},
-		{spec(tensor.Uint8, -1), `[1, "2"]`, nil, nil, `element [1] is the string "2", not a value of UINT8; input "x" takes UINT8 [-1] (-1 is any size), or one row []`},
-		{spec(tensor.Uint8, 2), `[1, null]`, nil, nil, `element [1] is null, not a value of UINT8; input "x" takes UINT8 [2]`},
-		{spec(tensor.Uint8, 2), `[1, {}]`, nil, nil, `element [1] is an object, not a value of UINT8; input "x" takes UINT8 [2]`},
-		{spec(tensor.Uint8, 2), `[1, true]`, nil, nil, `element [1] is true, not a value of UINT8; input "x" takes UINT8 [2]`},
-		{spec(tensor.Bytes, 2), `["a", 1]`, nil, nil, `element [1] is not a string, not a value of BYTES; input "x" takes BYTES [2]`},
-		{spec(tensor.Complex64, 2), `[1, 2, 3]`, nil, nil, `element [0] is one number; a complex one is written [real, imaginary], not a value of COMPLEX64; input "x" takes COMPLEX64 [2]`},
+		{of(tensor.Float32, -1, 2), `[[1, 2], [3]]`, nil, nil, `list [1] has 1 elements where the first one has 2; input "x" takes FP32 [-1, 2] (-1 is any size), or one row [2]`},
+		{of(tensor.Float32, -1, 2), `[[1, 2], 3]`, nil, nil, `element [1] is not as deep as the first one; input "x" takes FP32 [-1, 2] (-1 is any size), or one row [2]`},
+		{of(tensor.Float32, -1), `[1, [2]]`, nil, nil, `element [1] is a list where the first one is not; input "x" takes FP32 [-1] (-1 is any size), or one row []`},
+		{of(tensor.Uint8, -1), `[1, 300]`, nil, nil, `element [1]: 300 does not fit UINT8, whole numbers from 0 to 255; input "x" takes UINT8 [-1] (-1 is any size), or one row []`},
+		{of(tensor.Uint8, -1), `[1, "2"]`, nil, nil, `element [1] is the string "2", not a value of UINT8; input "x" takes UINT8 [-1] (-1 is any size), or one row []`},
+		{of(tensor.Uint8, 2), `[1, null]`, nil, nil, `element [1] is null, not a value of UINT8; input "x" takes UINT8 [2]`},
+		{of(tensor.Uint8, 2), `[1, {}]`, nil, nil, `element [1] is an object, not a value of UINT8; input "x" takes UINT8 [2]`},
+		{of(tensor.Uint8, 2), `[1, true]`, nil, nil, `element [1] is true, not a value of UINT8; input "x" takes UINT8 [2]`},
+		{of(tensor.Bytes, 2), `["a", 1]`, nil, nil, `element [1] is not a string, not a value of BYTES; input "x" takes BYTES [2]`},
+		{of(tensor.Complex64, 2), `[1, 2, 3]`, nil, nil, `element [0] is one number; a complex one is written [real, imaginary], not a value of COMPLEX64; input "x" takes COMPLEX64 [2]`},
 	} {
 		v, err := parseJSON([]byte(c.text))
 		if err != nil {
@@ -135,7 +135,7 @@ func FuzzJSONTensor(f *testing.F) {
 		if err != nil {
 			return
 		}
-		a, err := jsonTensor(v, tensor.Spec{Name: "x", DType: d, Shape: tensor.Shape{-1, 2, 2}})
+		a, err := jsonTensor(v, spec{Spec: tensor.Spec{Name: "x", DType: d, Shape: tensor.Shape{-1, 2, 2}}})
 		if err != nil {
 			return
 		}

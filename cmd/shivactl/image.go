@@ -122,7 +122,7 @@ func (p picture) channels() int {
 
 // tensorFor gives the picture as an input wants it. lossy allows colour to become gray, transparency to be
 // dropped and 16 bits to become 8. scale multiplies the values, of float inputs; 0 leaves them.
-func (p picture) tensorFor(s tensor.Spec, lossy bool, scale float64) (tensor.Tensor, error) {
+func (p picture) tensorFor(s spec, lossy bool, scale float64) (tensor.Tensor, error) {
 	var none tensor.Tensor
 	l, ok := p.layoutFor(row(s))
 	if !ok {

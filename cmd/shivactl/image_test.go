@@ -44,11 +44,11 @@ func grayAsColour() image.Image {
 }
 
 func TestPictures(t *testing.T) {
-	u8 := func(shape ...int) tensor.Spec {
-		return tensor.Spec{Name: "image", DType: tensor.Uint8, Shape: shape}
+	u8 := func(shape ...int) spec {
+		return spec{Spec: tensor.Spec{Name: "image", DType: tensor.Uint8, Shape: shape}}
 	}
-	of := func(d tensor.DType, shape ...int) tensor.Spec {
-		return tensor.Spec{Name: "image", DType: d, Shape: shape}
+	of := func(d tensor.DType, shape ...int) spec {
+		return spec{Spec: tensor.Spec{Name: "image", DType: d, Shape: shape}}
 	}
 	six := []any{uint64(0), uint64(1), uint64(2), uint64(3), uint64(4), uint64(255)}
 	hwc := []any{}
@@ -66,7 +66,7 @@ func TestPictures(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		img   image.Image
-		spec  tensor.Spec
+		spec  spec
 		lossy bool
 		scale float64
 		shape tensor.Shape
@@ -136,7 +136,7 @@ func TestLuma(t *testing.T) {
 	p.SetNRGBA(0, 0, color.NRGBA{255, 0, 0, 255})
 	p.SetNRGBA(1, 0, color.NRGBA{0, 255, 0, 255})
 	p.SetNRGBA(2, 0, color.NRGBA{0, 0, 255, 255})
-	a, err := newPicture(p).tensorFor(tensor.Spec{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 1, 3}}, true, 0)
+	a, err := newPicture(p).tensorFor(spec{Spec: tensor.Spec{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 1, 3}}}, true, 0)
 	if err != nil || !slices.Equal(a.Data, []byte{76, 150, 29}) {
 		t.Errorf("%v %v", a.Data, err)
 	}
@@ -155,11 +155,11 @@ func TestJPEG(t *testing.T) {
 		t.Error("not known as an image")
 	}
 	l := loader{}
-	a, err := l.convert(file.Bytes(), tensor.Spec{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 8, 16}})
+	a, err := l.convert(file.Bytes(), spec{Spec: tensor.Spec{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 8, 16}}})
 	if err != nil || !a.Shape.Equal(tensor.Shape{8, 16}) || a.Data[5] < 126 || a.Data[5] > 130 {
 		t.Errorf("%v %v", a, err)
 	}
-	if _, err := l.convert(file.Bytes()[:100], tensor.Spec{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 8, 16}}); err == nil {
+	if _, err := l.convert(file.Bytes()[:100], spec{Spec: tensor.Spec{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 8, 16}}}); err == nil {
 		t.Error("a file that is cut off was read")
 	}
 }

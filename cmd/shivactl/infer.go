@@ -206,7 +206,7 @@ func (c *cli) askTogether(client *shiva.Client, m model, items []item, what requ
 	for i, it := range items {
 		r := result{name: it.name, rows: it.rows, metadata: whole.metadata, took: whole.took}
 		for _, t := range whole.outputs {
-			part, err := t.RowSlice(from, from+it.rows)
+			part, err := t.RowSlice(m.length(t.Name, whole.outputs, 0, from), m.length(t.Name, whole.outputs, 0, from+it.rows))
 			if err != nil {
 				return nil, &failure{"protocol", fmt.Sprintf("the answer has too few rows: %v", err), "", exitRefused}
 			}
@@ -215,6 +215,32 @@ func (c *cli) askTogether(client *shiva.Client, m model, items []item, what requ
 		results[i], from = r, from+it.rows
 	}
 	return results, nil
+}
+
+// length is how much of the first dimension of an output rows lo to hi take: as many as they are, or, if it is ragged, what the
+// output beside it counts.
+func (m model) length(output string, outputs []tensor.Tensor, lo, hi int) int {
+	named := func(name string) int {
+		return slices.IndexFunc(m.outputs, func(s spec) bool { return s.Name == name })
+	}
+	i := named(output)
+	if i < 0 || m.outputs[i].Ragged == "" {
+		return hi - lo
+	}
+	by := slices.IndexFunc(outputs, func(t tensor.Tensor) bool { return t.Name == m.outputs[i].Ragged })
+	if by < 0 {
+		return hi - lo
+	}
+	counts, err := tensor.Cast(outputs[by], tensor.Int64, nil)
+	if err != nil {
+		return hi - lo
+	}
+	n := 0
+	each, _ := tensor.Values[int64](counts)
+	for _, c := range each[min(lo, len(each)):min(hi, len(each))] {
+		n += int(c)
+	}
+	return n
 }
 
 // ask sends one request and waits for its answer.
@@ -262,11 +288,17 @@ func (r request) put(metadata map[string]any) {
 // message makes the question. Rows are always counted: "batch" tells models of the old container protocols
 // what all others take for granted.
 func message(m model, it item, what request) (*shiva.Message, error) {
-	metadata := map[string]any{"batch": true}
+	metadata := map[string]any{}
+	if !m.whole {
+		metadata["batch"] = true
+	}
 	what.put(metadata)
 	q := &shiva.Message{Namespace: m.route}
 	var names []string
 	for i, t := range it.inputs {
+		if t.Data == nil && t.Shape == nil {
+			continue // optional, and left out
+		}
 		if t.DType == tensor.Bytes { // text has no dtype on this wire
 			texts, err := tensor.Strings(t)
 			if err != nil {
@@ -337,7 +369,7 @@ func outputs(m model, answer *shiva.Message, rows int) ([]tensor.Tensor, error) 
 }
 
 func place(m model, name string) int {
-	if i := slices.IndexFunc(m.outputs, func(s tensor.Spec) bool { return s.Name == name }); i >= 0 {
+	if i := slices.IndexFunc(m.outputs, func(s spec) bool { return s.Name == name }); i >= 0 {
 		return i
 	}
 	return len(m.outputs)

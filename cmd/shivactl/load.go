@@ -85,7 +85,7 @@ func (l *loader) loadNamed(it *item, arg string) error {
 		}
 		files[name] = path
 	}
-	return l.fill(it, func(s tensor.Spec) (tensor.Tensor, bool, error) {
+	return l.fill(it, func(s spec) (tensor.Tensor, bool, error) {
 		path, ok := files[s.Name]
 		delete(files, s.Name)
 		if !ok {
@@ -113,7 +113,7 @@ func (l *loader) loadFile(it *item, path string) error {
 			return err
 		}
 		if object, ok := value.(map[string]any); ok {
-			return l.fill(it, func(s tensor.Spec) (tensor.Tensor, bool, error) {
+			return l.fill(it, func(s spec) (tensor.Tensor, bool, error) {
 				v, ok := object[s.Name]
 				delete(object, s.Name)
 				if !ok {
@@ -127,7 +127,7 @@ func (l *loader) loadFile(it *item, path string) error {
 	if len(inputs) > 1 {
 		return unfit("", "%s takes %d inputs: give NAME=FILE,NAME=FILE or a JSON object with the keys %s", l.model.route, len(inputs), inputNames(l.model))
 	}
-	return l.fill(it, func(s tensor.Spec) (tensor.Tensor, bool, error) {
+	return l.fill(it, func(s spec) (tensor.Tensor, bool, error) {
 		var t tensor.Tensor
 		var err error
 		if value != nil {
@@ -140,9 +140,13 @@ func (l *loader) loadFile(it *item, path string) error {
 }
 
 // fill gets each input by its name. left is what was given beside them.
-func (l *loader) fill(it *item, get func(tensor.Spec) (t tensor.Tensor, ok bool, err error), left func() []string) error {
+func (l *loader) fill(it *item, get func(spec) (t tensor.Tensor, ok bool, err error), left func() []string) error {
 	for _, s := range l.model.inputs {
 		t, ok, err := get(s)
+		if !ok && err == nil && s.Optional {
+			it.inputs = append(it.inputs, tensor.Tensor{}) // left out
+			continue
+		}
 		if !ok && err == nil {
 			return unfit("", "input %q is missing; %s takes %s", s.Name, l.model.route, inputNames(l.model))
 		}
@@ -177,7 +181,7 @@ func (l *loader) read(path string) ([]byte, error) {
 }
 
 // convert makes a tensor of a file for one input. It may lack the batch dimension.
-func (l *loader) convert(file []byte, s tensor.Spec) (tensor.Tensor, error) {
+func (l *loader) convert(file []byte, s spec) (tensor.Tensor, error) {
 	switch {
 	case isImage(file):
 		img, _, err := image.Decode(bytes.NewReader(file))
@@ -202,7 +206,7 @@ func (l *loader) convert(file []byte, s tensor.Spec) (tensor.Tensor, error) {
 func isNPY(file []byte) bool { return bytes.HasPrefix(file, []byte(npyMagic)) }
 
 // cast gives t the dtype of an input, if no value changes by it or if that is allowed.
-func (l *loader) cast(t tensor.Tensor, s tensor.Spec) (tensor.Tensor, error) {
+func (l *loader) cast(t tensor.Tensor, s spec) (tensor.Tensor, error) {
 	d := wire(s)
 	if t.DType == d {
 		return t, nil

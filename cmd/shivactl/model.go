@@ -12,13 +12,21 @@ import (
 // model is what a server says of a model that it serves.
 type model struct {
 	route   string // as given
-	inputs  []tensor.Spec
-	outputs []tensor.Spec
+	inputs  []spec
+	outputs []spec
+	whole   bool // it takes a request as it is: no dimension counts rows
+}
+
+// spec is a declared input or output.
+type spec struct {
+	tensor.Spec
+	whole bool // of a model that takes a request as it is: no dimension counts rows
 }
 
 // declaration is the answer: the model metadata of the Predict Protocol V2.
 type declaration struct {
 	Name    string           `json:"name"`
+	Batched *bool            `json:"batched"` // nil: the shapes tell
 	Inputs  []declaredTensor `json:"inputs"`
 	Outputs []declaredTensor `json:"outputs"`
 }
@@ -27,6 +35,8 @@ type declaredTensor struct {
 	Name     string       `json:"name"`
 	Datatype string       `json:"datatype"`
 	Shape    tensor.Shape `json:"shape"`
+	Optional bool         `json:"optional"`
+	Ragged   string       `json:"ragged"`
 }
 
 // describe asks the server what the model behind a route takes and gives.
@@ -42,14 +52,15 @@ func (c *cli) describe(client *shiva.Client, route string) (model, error) {
 		return m, &failure{"protocol", fmt.Sprintf("%s says nothing usable of %s: %.200s", c.addr, route, answer.Metadata),
 			"is that the TCP door of a shivad? check --addr " + c.addr, exitUnreachable}
 	}
-	for list, specs := range map[*[]declaredTensor]*[]tensor.Spec{&d.Inputs: &m.inputs, &d.Outputs: &m.outputs} {
+	m.whole = d.Batched != nil && !*d.Batched
+	for list, specs := range map[*[]declaredTensor]*[]spec{&d.Inputs: &m.inputs, &d.Outputs: &m.outputs} {
 		for _, t := range *list {
 			dtype, ok := tensor.FromV2(t.Datatype)
 			if !ok {
 				return m, &failure{"protocol", fmt.Sprintf("%s declares the datatype %q, which this shivactl does not know", route, t.Datatype),
 					"is this shivactl as new as the server? shivactl version", exitRefused}
 			}
-			*specs = append(*specs, tensor.Spec{Name: t.Name, DType: dtype, Shape: t.Shape})
+			*specs = append(*specs, spec{Spec: tensor.Spec{Name: t.Name, DType: dtype, Shape: t.Shape, Optional: t.Optional, Ragged: t.Ragged}, whole: m.whole})
 		}
 	}
 	return m, nil
@@ -68,10 +79,10 @@ func metadataRoute(route string) string {
 }
 
 // batched tells whether the first dimension of a declared tensor counts rows.
-func batched(s tensor.Spec) bool { return len(s.Shape) > 0 && s.Shape[0] == -1 }
+func batched(s spec) bool { return !s.whole && len(s.Shape) > 0 && s.Shape[0] == -1 }
 
 // row is the declared shape of one row.
-func row(s tensor.Spec) tensor.Shape {
+func row(s spec) tensor.Shape {
 	if batched(s) {
 		return s.Shape[1:]
 	}
@@ -79,7 +90,7 @@ func row(s tensor.Spec) tensor.Shape {
 }
 
 // wire is the dtype that an input travels as: Shiva has no bfloat16, and float32 holds every value of it.
-func wire(s tensor.Spec) tensor.DType {
+func wire(s spec) tensor.DType {
 	if s.DType == tensor.BFloat16 {
 		return tensor.Float32
 	}
@@ -87,7 +98,7 @@ func wire(s tensor.Spec) tensor.DType {
 }
 
 // wants says what an input takes, for messages.
-func wants(s tensor.Spec) string {
+func wants(s spec) string {
 	text := fmt.Sprintf("input %q takes %s %v", s.Name, s.DType.V2(), s.Shape)
 	if batched(s) {
 		text += fmt.Sprintf(" (-1 is any size), or one row %v", row(s))
@@ -96,7 +107,7 @@ func wants(s tensor.Spec) string {
 }
 
 // fit gives t the full declared rank, or says why it cannot have it.
-func fit(t tensor.Tensor, s tensor.Spec) (tensor.Tensor, error) {
+func fit(t tensor.Tensor, s spec) (tensor.Tensor, error) {
 	switch {
 	case t.Shape.Fits(s.Shape):
 		return t, nil

@@ -36,6 +36,9 @@ func Check(ctx context.Context, m Model, rows, dim int) error {
 	if m.MaxBatch > 0 {
 		rows = min(rows, m.MaxBatch)
 	}
+	if !m.batched() {
+		rows = 1
+	}
 	for _, n := range slices.Compact([]int{1, rows}) {
 		if err := m.try(ctx, n, dim); err != nil {
 			return fmt.Errorf("container: model %q: %d rows: %w", m.Name, n, err)
@@ -49,15 +52,16 @@ func (m *Model) try(ctx context.Context, rows, dim int) error {
 	b := &Batch{Rows: rows, model: m, pool: tensor.NewPool(0)}
 	defer b.reset()
 	for _, spec := range m.Inputs {
-		t, err := sample(spec, rows, dim)
+		size := dim
+		if m.batched() {
+			size = rows
+		}
+		t, err := sample(spec, size, dim)
 		if err != nil {
 			return err
 		}
 		t.Name = spec.Name
-		b.Inputs = append(b.Inputs, t)
-	}
-	if m.Inputs[0].Shape[0] != -1 {
-		b.Rows = 1
+		b.Inputs, b.came = append(b.Inputs, t), append(b.came, true)
 	}
 	outputs, err := m.call(ctx, b, m.Log)
 	if err == nil {
@@ -72,19 +76,20 @@ func (m *Model) try(ctx context.Context, rows, dim int) error {
 	return nil
 }
 
-// sample makes up rows: small numbers, which every dtype has.
-func sample(spec tensor.Spec, rows, dim int) (tensor.Tensor, error) {
+// sample makes up an input: small numbers, which every dtype has. first and dim are the sizes of the first dimension and of
+// the others, where they are declared as -1.
+func sample(spec tensor.Spec, first, dim int) (tensor.Tensor, error) {
 	shape := slices.Clone(spec.Shape)
 	for i, size := range shape {
 		switch {
 		case size == -1 && i == 0:
-			shape[i] = rows
+			shape[i] = first
 		case size == -1:
 			shape[i] = dim
 		}
 	}
 	n, ok := shape.Elements()
-	if !ok || len(shape) == 0 {
+	if !ok {
 		return tensor.Tensor{}, fmt.Errorf("input %q: shape %s cannot be made up", spec.Name, spec.Shape)
 	}
 	switch spec.DType {

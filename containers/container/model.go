@@ -20,9 +20,13 @@ import (
 // A Model is what Serve serves. Name, Version, Inputs, Outputs and Predict are required.
 type Model struct {
 	Name, Version string
-	// Inputs and Outputs declare the tensors. Either all have -1 for their first dimension, the rows of a batch, or
-	// none has, and Predict gets one request at a time.
+	// Inputs and Outputs declare the tensors.
 	Inputs, Outputs []tensor.Spec
+	// Batched true: all tensors have -1 for their first dimension, which counts the rows of a batch (but of a
+	// ragged output, whose first dimension is that of all rows' values together). False: Predict gets one
+	// request at a time, in the shapes that the client sent, with any -1; inputs may be optional, and
+	// dimensions 0. It may be left nil where the declaration can only mean one of the two: see [Model.Ambiguity].
+	Batched *bool
 	// Predict computes a batch (for a function of one row, see [PerRow]): one tensor for each declared output, in that order, with b.Rows rows each. Names may be left
 	// empty. An error fails the whole batch (rows of several requests are then tried again one by one, unless
 	// the server is told otherwise); [Batch.Fail] fails single rows. A panic is an error too. ctx ends when the time for
@@ -82,18 +86,80 @@ func (m *Model) hello() ([]byte, error) {
 			faults = append(faults, errors.New(f.what))
 		}
 	}
+	if text := m.Ambiguity(); text != "" {
+		faults = append(faults, errors.New(text))
+	}
 	if len(faults) > 0 {
 		return nil, fmt.Errorf("container: model %q: %w", m.Name, errors.Join(faults...))
 	}
 	text, err := json.Marshal(wire.HelloMessage{
 		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
 		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
-		MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance,
+		Batched: new(m.batched()), MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("container: model %q: %w", m.Name, err)
 	}
 	return text, nil
+}
+
+// Ambiguity says what is not clear of a model that leaves Batched nil, with what there is to choose from; "" if
+// nothing is. A leading -1 counts rows where each row has a size that is declared, as in [-1, 28, 28], or where
+// MaxBatch says that there are several. An input such as [-1] or [-1, -1, 3] could as well be one clip or one
+// picture of any size; and where only some tensors lead with -1, others may have lost theirs.
+func (m *Model) Ambiguity() string {
+	if m.Batched != nil {
+		return ""
+	}
+	all, leading := 0, 0
+	for _, io := range [][]tensor.Spec{m.Inputs, m.Outputs} {
+		for _, t := range io {
+			all++
+			if len(t.Shape) > 0 && t.Shape[0] == -1 {
+				leading++
+			}
+		}
+	}
+	const ways = "say Batched: new(true) if the first dimension of every tensor counts rows, one for each item to be answered, " +
+		"or Batched: new(false) if each request is one item and its shape is what it is"
+	if leading != 0 && leading != all {
+		return fmt.Sprintf("%d of %d inputs and outputs lead with -1, which could mean two things: %s", leading, all, ways)
+	}
+	if leading == 0 || m.MaxBatch > 1 {
+		return ""
+	}
+	for _, t := range m.Inputs {
+		if rest := t.Shape[1:]; len(rest) == 0 || slices.Contains(rest, -1) {
+			return fmt.Sprintf("input %s could mean two things: %s", t, ways)
+		}
+	}
+	return ""
+}
+
+// understood tells whether a server takes the model for what it is. One that does not know Batched takes every
+// leading -1 for rows.
+func (m *Model) understood(w wire.WelcomeMessage) bool {
+	if w.Batched != nil {
+		return *w.Batched == m.batched()
+	}
+	leading := true
+	for _, io := range [][]tensor.Spec{m.Inputs, m.Outputs} {
+		for _, t := range io {
+			if t.Ragged != "" {
+				return false
+			}
+			leading = leading && len(t.Shape) > 0 && t.Shape[0] == -1
+		}
+	}
+	return m.batched() || !leading
+}
+
+// batched tells what the model is: as it says, or as its shapes tell.
+func (m *Model) batched() bool {
+	if m.Batched != nil {
+		return *m.Batched
+	}
+	return len(m.Inputs[0].Shape) > 0 && m.Inputs[0].Shape[0] == -1
 }
 
 // A Batch is what Predict gets. It and everything in it belong to Predict until it returns.
@@ -102,7 +168,8 @@ type Batch struct {
 	ID uint64
 	// Rows is the number of rows in all; 1 for a model without a batch dimension.
 	Rows int
-	// Inputs are the declared inputs in order, with Rows as their first dimension.
+	// Inputs are the declared inputs in order, with Rows as their first dimension. Of a model that is not batched
+	// they are as the client sent them, and an optional one that did not come has no Shape and no DType; see [Batch.Has].
 	Inputs []tensor.Tensor
 	// Deadline is when the first of the requests wants its answer; zero if none does.
 	Deadline time.Time
@@ -114,9 +181,13 @@ type Batch struct {
 	header  wire.BatchHeader
 	message zmtp.Message
 	out     zmtp.Outgoing
+	came    []bool           // inputs
 	buffers []*tensor.Buffer // from Output
 	failed  []wire.RowError
 }
+
+// Has tells whether input i came. Only optional ones may not.
+func (b *Batch) Has(i int) bool { return b.came[i] }
 
 // Len is the number of requests in the batch.
 func (b *Batch) Len() int {
@@ -143,18 +214,18 @@ func (b *Batch) Priority(i int) int {
 }
 
 // Output returns memory for declared output i, taken from a pool and given back once it has been sent. Its
-// contents are undefined. The shape is the declared one with the rows for its first dimension; dims gives the
-// sizes of the other dimensions declared as -1, in order. For Bytes outputs use tensor.FromStrings.
+// contents are undefined. The shape is the declared one with the rows for its first dimension, if the model is
+// batched and the output not ragged; dims gives the sizes of all other dimensions declared as -1, in order. For Bytes outputs use tensor.FromStrings.
 func (b *Batch) Output(i int, dims ...int) (tensor.Tensor, error) {
 	spec := b.model.Outputs[i]
 	shape := make(tensor.Shape, len(spec.Shape))
 	for k, n := range spec.Shape {
 		switch {
 		case n >= 0:
-		case k == 0:
+		case k == 0 && b.model.batched() && spec.Ragged == "":
 			n = b.Rows
 		case len(dims) == 0:
-			return tensor.Tensor{}, fmt.Errorf("container: output %q is declared %s: give the sizes of the dimensions after the first that are -1", spec.Name, spec.Shape)
+			return tensor.Tensor{}, fmt.Errorf("container: output %s: give the sizes of the dimensions that are -1 and do not count rows", spec)
 		default:
 			n, dims = dims[0], dims[1:]
 		}
@@ -192,8 +263,8 @@ func (b *Batch) read(now time.Time) error {
 	if err := h.Parse(f[2].Data); err != nil {
 		return fmt.Errorf("container: %w", err)
 	}
-	if len(h.Inputs) != len(b.model.Inputs) || len(f) != 3+len(h.Inputs) {
-		return fmt.Errorf("container: batch %d describes %d inputs in %d frames, %d are declared", b.ID, len(h.Inputs), len(f)-3, len(b.model.Inputs))
+	if len(f) != 3+len(h.Inputs) {
+		return fmt.Errorf("container: batch %d describes %d inputs in %d frames", b.ID, len(h.Inputs), len(f)-3)
 	}
 	b.Rows, b.Requests, b.Deadline = h.Rows, h.Requests, time.Time{}
 	if len(b.Requests) == 0 {
@@ -202,16 +273,28 @@ func (b *Batch) read(now time.Time) error {
 	if h.Timeout > 0 {
 		b.Deadline = now.Add(time.Duration(h.Timeout * float64(time.Millisecond)))
 	}
-	b.Inputs = b.Inputs[:0]
-	for i := range h.Inputs {
-		t := tensor.Tensor{Name: b.model.Inputs[i].Name, DType: h.Inputs[i].DType, Shape: h.Inputs[i].Shape, Data: f[3+i].Data}
-		if string(h.Inputs[i].Name) != t.Name || t.DType != b.model.Inputs[i].DType {
-			return fmt.Errorf("container: batch %d has %.64q %s for input %d, declared %q %s", b.ID, h.Inputs[i].Name, t.DType, i, t.Name, b.model.Inputs[i].DType)
+	b.Inputs, b.came = b.Inputs[:0], b.came[:0]
+	at := 0 // of the inputs that came, which are in the order declared
+	for i := range b.model.Inputs {
+		spec := &b.model.Inputs[i]
+		t := tensor.Tensor{Name: spec.Name}
+		here := at < len(h.Inputs) && string(h.Inputs[at].Name) == spec.Name
+		if here {
+			t.DType, t.Shape, t.Data = h.Inputs[at].DType, h.Inputs[at].Shape, f[3+at].Data
+			at++
+			if t.DType != spec.DType {
+				return fmt.Errorf("container: batch %d has %s for input %q, declared %s", b.ID, t.DType, t.Name, spec.DType)
+			}
+			if err := t.Check(); err != nil {
+				return fmt.Errorf("container: batch %d: input %q: %w", b.ID, t.Name, err)
+			}
+		} else if !spec.Optional {
+			return fmt.Errorf("container: batch %d is without input %q", b.ID, t.Name)
 		}
-		if err := t.Check(); err != nil {
-			return fmt.Errorf("container: batch %d: input %q: %w", b.ID, t.Name, err)
-		}
-		b.Inputs = append(b.Inputs, t)
+		b.Inputs, b.came = append(b.Inputs, t), append(b.came, here)
+	}
+	if at < len(h.Inputs) {
+		return fmt.Errorf("container: batch %d has an input %.64q, which is not declared, or not in its place", b.ID, h.Inputs[at].Name)
 	}
 	return nil
 }
@@ -270,9 +353,9 @@ func (m *Model) check(outputs []tensor.Tensor, rows int) error {
 	if len(outputs) != len(m.Outputs) {
 		return fmt.Errorf("container: Predict returned %d outputs, %d are declared", len(outputs), len(m.Outputs))
 	}
-	for i, t := range outputs {
-		spec := &m.Outputs[i]
-		if t.DType != spec.DType || !fits(t.Shape, spec.Shape, rows) {
+	for i := range outputs {
+		t, spec := &outputs[i], &m.Outputs[i]
+		if t.DType != spec.DType || !m.fits(t.Shape, spec, rows) {
 			return fmt.Errorf("container: Predict returned %s %s for output %q, declared %s %s, for a batch of %d rows", t.DType, t.Shape, spec.Name, spec.DType, spec.Shape, rows)
 		}
 		if err := t.Check(); err != nil {
@@ -293,19 +376,12 @@ func (m *Model) call(ctx context.Context, b *Batch, log *slog.Logger) (outputs [
 	return m.Predict(ctx, b)
 }
 
-func fits(got, declared tensor.Shape, rows int) bool {
-	if len(got) != len(declared) {
+// fits tells whether a shape is one that an output may have.
+func (m *Model) fits(got tensor.Shape, spec *tensor.Spec, rows int) bool {
+	if !got.Fits(spec.Shape) {
 		return false
 	}
-	for i, n := range declared {
-		if i == 0 && n == -1 {
-			n = rows
-		}
-		if n != -1 && n != got[i] {
-			return false
-		}
-	}
-	return true
+	return !m.batched() || spec.Ragged != "" || got[0] == rows
 }
 
 // reset gives the batch's memory back and makes it ready for the next one.

@@ -13,7 +13,7 @@ import (
 // may use its memory again. Rows of one batch must agree in the sizes that are declared as -1. A model without a batch dimension gets its inputs as they are.
 func PerRow(f func(ctx context.Context, row []tensor.Tensor) ([]tensor.Tensor, error)) func(context.Context, *Batch) ([]tensor.Tensor, error) {
 	return func(ctx context.Context, b *Batch) ([]tensor.Tensor, error) {
-		if s := b.model.Inputs[0].Shape; len(s) == 0 || s[0] != -1 {
+		if !b.model.batched() {
 			return f(ctx, b.Inputs)
 		}
 		rest := append([]tensor.Tensor(nil), b.Inputs...)

@@ -19,7 +19,7 @@ type predict = func(context.Context, []tensor.Tensor) ([]tensor.Tensor, error)
 // perRow is a model of a text and a number to a text, row by row.
 func perRow(f predict) container.Model {
 	return container.Model{
-		Name: "m", Version: "1",
+		Name: "m", Version: "1", Batched: new(true),
 		Inputs: []tensor.Spec{
 			{Name: "text", DType: tensor.Bytes, Shape: tensor.Shape{-1}}, {Name: "n", DType: tensor.Int32, Shape: tensor.Shape{-1, 1}},
 		},
@@ -108,6 +108,7 @@ func TestPerRow(t *testing.T) {
 // TestCheck: what a model's author learns without a server.
 func TestCheck(t *testing.T) {
 	all := func(m *container.Model) {
+		m.Batched = new(true)
 		for _, d := range []tensor.DType{tensor.Bool, tensor.Float16, tensor.BFloat16, tensor.Float64, tensor.Int8, tensor.LongDouble, tensor.Complex64, tensor.Bytes} {
 			m.Inputs = append(m.Inputs, tensor.Spec{Name: d.String(), DType: d, Shape: tensor.Shape{-1, 2, -1}})
 		}

@@ -141,6 +141,12 @@ func (n *session) greet() (wire.WelcomeMessage, error) {
 			if len(f) < 2 || json.Unmarshal(f[1].Data, &w) != nil || w.Protocol != wire.Version || w.HeartbeatMS <= 0 || w.DeadAfterMS <= 0 {
 				return w, fmt.Errorf("container: welcome is not one of protocol %d", wire.Version)
 			}
+			if !n.server.model.understood(w) {
+				return w, &refusedError{fmt.Sprintf("%s does not know batched and ragged, and would cut this model's requests into rows; it needs a newer version", w.Server)}
+			}
+			for _, note := range w.Notes {
+				n.log.Info("container: the server notes", "note", note)
+			}
 			n.beat, n.silent = time.Duration(w.HeartbeatMS)*time.Millisecond, time.Duration(w.DeadAfterMS)*time.Millisecond
 			n.mu.Lock()
 			n.timer = time.AfterFunc(n.beat/2, n.tick)

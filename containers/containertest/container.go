@@ -19,6 +19,7 @@ import (
 type Model struct {
 	Name, Version   string
 	Inputs, Outputs []tensor.Spec
+	Batched         *bool // as hello says it; nil: it does not
 	MaxBatch, Slots int
 	Concurrency     int // that it declares; Answer's delays run beside each other in any case
 	Platform        string
@@ -130,7 +131,7 @@ func Hello(m Model) []byte {
 	text, err := json.Marshal(wire.HelloMessage{
 		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
 		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
-		MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance,
+		Batched: m.Batched, MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance,
 	})
 	if err != nil {
 		return []byte(err.Error())

@@ -17,7 +17,7 @@ import (
 )
 
 func model(name, version string, ready, isDefault bool) Model {
-	m := Model{Name: name, Version: version, Ready: ready, Default: isDefault, Inputs: []Tensor{{"image", "UINT8", []int{-1, 8, 8}}}, Outputs: []Tensor{}}
+	m := Model{Name: name, Version: version, Ready: ready, Default: isDefault, Inputs: []Tensor{{Name: "image", Datatype: "UINT8", Shape: []int{-1, 8, 8}}}, Outputs: []Tensor{}}
 	if ready {
 		m.Replicas = 1
 	}

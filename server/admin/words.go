@@ -57,6 +57,7 @@ type Model struct {
 	Replicas   int      `json:"replicas"`
 	Platform   string   `json:"platform"`
 	MaxBatch   int      `json:"max_batch"` // rows, in effect
+	Batched    bool     `json:"batched"`   // false: each request is one execution, and no dimension counts rows
 	Inputs     []Tensor `json:"inputs"`
 	Outputs    []Tensor `json:"outputs"`
 	QueueRows  int      `json:"queue_rows"`
@@ -70,6 +71,8 @@ type Tensor struct {
 	Name     string `json:"name"`
 	Datatype string `json:"datatype"`
 	Shape    []int  `json:"shape"`
+	Optional bool   `json:"optional,omitempty"` // an input that may be left out
+	Ragged   string `json:"ragged,omitempty"`   // the output that counts this one's values for each row
 }
 
 // Status is the state of a server.

@@ -137,6 +137,7 @@ type Policy struct {
 	Shed             bool          `toml:"shed"`              // refuse rows that cannot make their deadline; false: the published form of aimd and static
 	Slots            int           `toml:"slots"`             // batches out at one replica; 0: what it executes at once and one more
 	Pad              bool          `toml:"pad"`               // static: fill every batch to max_batch by repeating its last row
+	Batched          bool          `toml:"batched"`           // false: each request is one execution, for containers that cannot say so themselves
 	Cast             bool          `toml:"cast"`              // accept other dtypes when no value changes
 }
 
@@ -234,6 +235,7 @@ func Default() Config {
 			ExecutionTimeout: 30 * time.Second,
 			Retry:            true,
 			Shed:             true,
+			Batched:          true,
 		},
 		Models: map[string]Model{},
 	}

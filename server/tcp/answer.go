@@ -101,7 +101,7 @@ func appendChoice(b []byte, c *gate.Choice) []byte {
 func (l *loop) appendOutputs(b []byte, c *call) ([]byte, []tensor.Tensor, error) {
 	l.tensors = l.tensors[:0]
 	texts := 0
-	for _, t := range c.Outputs {
+	for i, t := range c.Outputs {
 		switch {
 		case t.DType == tensor.Bytes:
 			texts++
@@ -113,9 +113,7 @@ func (l *loop) appendOutputs(b []byte, c *call) ([]byte, []tensor.Tensor, error)
 			}
 			t = wide
 		}
-		if c.Squeeze {
-			t.Shape = t.Shape[1:]
-		}
+		t.Shape = c.Shown(i)
 		l.tensors = append(l.tensors, t)
 	}
 	if texts > 0 {

@@ -25,12 +25,33 @@ type Tensor struct {
 	Buf   *Buffer
 }
 
-// A Spec is what a model declares of one input or output. A dimension of -1 takes any size; when the
-// first dimension is -1 it is the batch dimension.
+// A Spec is what a model declares of one input or output. A dimension of -1 takes any size. The first one
+// counts rows if the model is batched, which its declaration as a whole tells.
 type Spec struct {
 	Name  string
 	DType DType
 	Shape Shape
+
+	// Optional is an input that a request may leave out. Only models whose requests are executed one by one
+	// have such inputs.
+	Optional bool
+
+	// Ragged makes an output of a batched model one whose rows differ in size: the first dimension does not
+	// count rows but is that of all rows' values, one row after the other. Ragged names the output, an INT32
+	// or INT64 for each row, that says how many of them are each row's. Empty for every other tensor.
+	Ragged string
+}
+
+// String looks like "boxes float32 [-1, 4], ragged by count".
+func (s Spec) String() string {
+	text := s.Name + " " + s.DType.String() + " " + s.Shape.String()
+	if s.Optional {
+		text += ", optional"
+	}
+	if s.Ragged != "" {
+		text += ", ragged by " + s.Ragged
+	}
+	return text
 }
 
 // New makes a Tensor of data, which it aliases and which must have the length that d and s ask for.

@@ -39,6 +39,7 @@ type HelloMessage struct {
 	Platform    string          `json:"platform,omitempty"`
 	Inputs      TensorMessages  `json:"inputs"`
 	Outputs     TensorMessages  `json:"outputs"`
+	Batched     *bool           `json:"batched,omitempty"` // nil: the shapes tell
 	MaxBatch    int             `json:"max_batch,omitempty"`
 	Concurrency int             `json:"concurrency,omitempty"`
 	Slots       int             `json:"slots,omitempty"`
@@ -57,6 +58,8 @@ type TensorMessage struct {
 	Name     string     `json:"name"`
 	Datatype string     `json:"datatype"`
 	Shape    Dimensions `json:"shape"`
+	Optional bool       `json:"optional,omitempty"` // an input that a batch may come without
+	Ragged   string     `json:"ragged,omitempty"`   // the output that counts this one's values for each row
 }
 
 // TensorMessages are at most MaxTensors, and Dimensions at most MaxRank: nothing is made of longer lists, as an element in memory has many
@@ -98,7 +101,7 @@ func count(b []byte) (n int, err error) {
 func Declare(specs []tensor.Spec) []TensorMessage {
 	list := make([]TensorMessage, len(specs))
 	for i, s := range specs {
-		list[i] = TensorMessage{Name: s.Name, Datatype: s.DType.V2(), Shape: append([]int{}, s.Shape...)}
+		list[i] = TensorMessage{Name: s.Name, Datatype: s.DType.V2(), Shape: append([]int{}, s.Shape...), Optional: s.Optional, Ragged: s.Ragged}
 	}
 	return list
 }
@@ -110,6 +113,11 @@ type WelcomeMessage struct {
 	HeartbeatMS     int64  `json:"heartbeat_ms"`
 	DeadAfterMS     int64  `json:"dead_after_ms"`
 	MaxMessageBytes int64  `json:"max_message_bytes"`
+
+	// Batched is what the server takes the model for. A server that does not know the word does not say.
+	Batched *bool `json:"batched,omitempty"`
+	// Notes are what the author of the model should know of its declaration.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // RefusedMessage answers a hello that was not.

@@ -41,7 +41,7 @@ def test_good_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert run(tmp_path, GOOD, "--dim", "5", "--rows", "8") == 0
     out = capsys.readouterr().out
     for text in ("model many/1: batched", "warming", "health hook: ok", "3 rows in", "1 row in", "y FP32 [3, 64]",
-                 "model single/1: async batched", "y FP64 []", "after serve"):  # fmt: skip
+                 "model single/1: async not batched", "y FP64 []", "after serve"):  # fmt: skip
         assert text in out
     assert "8 rows" not in out
     assert "FAILED" not in out
@@ -76,7 +76,7 @@ BACKGROUND = """
 import asyncio
 from shiva_container import Tensor, model
 
-@model(name="m", inputs=[Tensor("x", "FP32", [-1])], outputs=[Tensor("y", "FP32", [-1])])
+@model(name="m", batched=True, inputs=[Tensor("x", "FP32", [-1])], outputs=[Tensor("y", "FP32", [-1])])
 async def predict(x):
     answer = asyncio.get_running_loop().create_future()
     questions.put_nowait((x, answer))
@@ -116,3 +116,34 @@ def test_files_without_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "no function is decorated" in capsys.readouterr().err
     assert run(tmp_path, "import nothing_of_this_name") == 1
     assert "cannot be loaded" in capsys.readouterr().err
+
+
+SHAPES = """
+import numpy as np
+from shiva_container import Tensor, model
+
+@model(name="clip", batched=False, inputs=[Tensor("x", "FP32", [-1]), Tensor("gain", "FP32", [], optional=True)],
+       outputs=[Tensor("y", "FP32", [-1, 2])])
+def clip(x, gain):
+    assert x.shape == (6,)
+    return np.zeros((3 if gain is None else 5, 2), "f4")
+
+@model(name="boxes", inputs=[Tensor("x", "FP32", [-1, 2])], per_row=True,
+       outputs=[Tensor("box", "FP32", [-1, 4], ragged="n"), Tensor("n", "INT32", [-1])])
+def boxes(x):
+    return np.zeros((3, 4), "f4")
+
+@model(name="loose", inputs=[Tensor("x", "FP32", [-1, 2])], outputs=[Tensor("y", "FP32", [-1, -1])])
+def loose(x):
+    return x
+"""
+
+
+def test_models_of_any_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, SHAPES, "--dim", "6") == 0
+    out = capsys.readouterr().out
+    for text in ("model clip/1: not batched: one request at a time", "gain FP32 [], optional", "y FP32 [5, 2]",
+                 "without the optional inputs:", "y FP32 [3, 2]", "box FP32 [-1, 4], ragged by n",
+                 "4 rows in", "box FP32 [12, 4], n INT32 [4]", 'note: output "y": the rows of one batch'):  # fmt: skip
+        assert text in out
+    assert "warning" not in out

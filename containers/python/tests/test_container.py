@@ -57,6 +57,7 @@ def test_hello_says_all_that_was_declared() -> None:
                 {"name": "t", "datatype": "BYTES", "shape": [-1]},
             ],
             "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 2]}],
+            "batched": True,
             "max_batch": 64,
             "concurrency": 2,
             "slots": 3,
@@ -104,7 +105,7 @@ def test_batches_of_several_requests() -> None:
 @pytest.mark.parametrize("name", list(DATATYPES))
 def test_every_dtype_comes_back_as_it_went(name: str, size: int) -> None:
     tensor = [Tensor("x", name, [-1, -1])]
-    made = model(name="echo", inputs=tensor, outputs=tensor)(lambda x: x)
+    made = model(name="echo", batched=True, inputs=tensor, outputs=tensor)(lambda x: x)
     if name == "BYTES":
         data = b"".join(n.to_bytes(4, "little") + bytes(n) for n in (i % 7 for i in range(2 * size)))
     elif name == "BOOL":

@@ -13,6 +13,11 @@ from shiva_container import Batch, DeclarationError, Model, Request, Tensor, Ten
 X = Tensor("x", "FP32", [-1, 2])
 Y = Tensor("y", "FP32", [-1, 2])
 TWO = np.ones((2, 2), "f4")
+RAGGED = (
+    Tensor("boxes", "FP32", [-1, 4], ragged="n"),
+    Tensor("names", "BYTES", [-1], ragged="n"),
+    Tensor("n", "INT64", [-1]),
+)
 
 
 def run(made: Model[..., Any], *arrays: Any, batch: Batch | None = None) -> list[Any]:
@@ -59,7 +64,7 @@ def test_inputs_and_outputs_find_their_places(function: Any) -> None:
     if "extra" in function.__code__.co_varnames:
         outputs = [Tensor("x", "FP32", [-1]), Tensor("y", "INT32", [-1])]
     inputs = [Tensor("a", "FP32", [-1]), Tensor("b", "INT32", [-1])]
-    made = model(name="m", inputs=inputs, outputs=outputs)(function)
+    made = model(name="m", batched=True, inputs=inputs, outputs=outputs)(function)
     a, b = run(made, np.array([1, 2], "f4"), np.array([3, 4], "i4"))
     assert a.tolist() == [1, 2]
     assert b.tolist() == [3, 4]
@@ -81,7 +86,19 @@ def test_a_function_that_does_not_fit_is_refused_where_it_is_declared() -> None:
         ({"version": ""}, "version must be"),
         ({"inputs": []}, "at least one input"),
         ({"outputs": [Y, Y]}, "names must differ"),
-        ({"outputs": [Tensor("y", "FP32", [2])]}, "all tensors lead with -1"),
+        ({"outputs": [Tensor("y", "FP32", [2])]}, "1 of 2 inputs and outputs lead.*batched=True.*batched=False"),
+        ({"inputs": [Tensor("x", "FP32", [-1])]}, r"input x FP32 \[-1\] could mean.*batched=True.*batched=False"),
+        ({"inputs": [Tensor("x", "UINT8", [-1, -1, 3])]}, "could mean two things"),
+        ({"outputs": [Tensor("y", "FP32", [2])], "batched": True}, "1 of 2 .* lead with -1, batched=True"),
+        ({"batched": False, "max_batch": 2}, "max_batch=2, but the model is not batched"),
+        ({"batched": False, "per_row": True}, "per_row needs a batched model"),
+        ({"inputs": [X, Tensor("m", "FP32", [-1, 2], optional=True)]}, "only inputs of a model with batched=False"),
+        ({"outputs": [Tensor("y", "FP32", [-1], optional=True)]}, "only inputs can be optional"),
+        ({"inputs": [Tensor("x", "FP32", [-1, 2], ragged="n")]}, "only outputs can be ragged"),
+        ({"outputs": [Tensor("y", "FP32", [-1], ragged="n")]}, '"n" must be another output, INT32 or INT64'),
+        ({"outputs": [Tensor("y", "FP32", [-1], ragged="n"), Tensor("n", "FP32", [-1])]}, "INT32 or INT64"),
+        ({"outputs": [*RAGGED], "batched": False}, "a ragged output is one of a batched model"),
+        ({"outputs": [Tensor("y", "FP32", [-1, -1], ragged="n"), RAGGED[2]]}, "all its dimensions but the first"),
         ({"inputs": [Tensor("x", "FP32", [2])], "outputs": [Tensor("y", "FP32", [])], "max_batch": 8}, "max_batch=8"),
         ({"inputs": [Tensor("x", "FP32", [2])], "outputs": [Tensor("y", "FP32", [])], "per_row": True}, "per_row"),
         ({"concurrency": 0}, "concurrency must be at least 1"),
@@ -163,9 +180,8 @@ def test_rows_that_numpy_found_can_fail() -> None:
 
 
 def test_an_input_may_be_called_batch() -> None:
-    made = model(name="m", inputs=[Tensor("batch", "FP32", [-1])], outputs=[Tensor("y", "FP32", [-1])])(
-        lambda batch: batch
-    )
+    tensors = {"inputs": [Tensor("batch", "FP32", [-1])], "outputs": [Tensor("y", "FP32", [-1])]}
+    made = model(name="m", batched=True, **tensors)(lambda batch: batch)
     assert run(made, np.ones(2, "f4"))[0].tolist() == [1, 1]
 
 
@@ -259,3 +275,87 @@ def test_a_model_without_a_batch_dimension() -> None:
     made = model(name="m", inputs=[Tensor("x", "FP32", [2])], outputs=[Tensor("y", "FP32", [])])(lambda x: x.sum())
     assert not made.batched
     assert made.run([np.array([1, 2], "f4")], Batch(1))[0].shape == ()
+
+
+@pytest.mark.parametrize(
+    "said", [{"batched": True}, {"per_row": True}, {"max_batch": 2}, {"inputs": [Tensor("x", "FP32", [-1, 2])]}]
+)
+def test_what_can_only_be_rows_needs_no_word(said: dict[str, Any]) -> None:
+    declared = {"inputs": [Tensor("x", "FP32", [-1])], "outputs": [Tensor("y", "FP32", [-1])], **said}
+    assert model(name="m", **declared)(lambda x: x).batched
+
+
+def test_a_model_that_is_not_batched_sees_shapes_as_they_are() -> None:
+    seen: list[Any] = []
+
+    @model(
+        name="m",
+        batched=False,
+        inputs=[Tensor("x", "FP32", [-1]), Tensor("mask", "UINT8", [-1], optional=True)],
+        outputs=[Tensor("y", "FP32", [-1, 3])],
+    )
+    def predict(x: Any, mask: Any) -> Any:
+        seen.append((x.shape, mask if mask is None else mask.shape))
+        return np.zeros((len(x) // 2, 3), "f4")
+
+    assert not predict.batched
+    assert run(predict, np.ones(7, "f4"), None, batch=Batch(1))[0].shape == (3, 3)
+    assert run(predict, np.ones(0, "f4"), np.ones(0, "u1"), batch=Batch(1))[0].shape == (0, 3)
+    assert seen == [((7,), None), ((0,), (0,))]
+
+
+def boxes(n: int) -> Any:
+    return np.full((n, 4), n, "f4")
+
+
+@pytest.mark.parametrize("per_row", [False, True])
+def test_ragged_outputs_are_packed_and_counted(per_row: bool) -> None:
+    def rows(x: Any) -> Any:
+        found = [(boxes(int(n)), [f"{i}" for i in range(int(n))]) for n in x[:, 0]]
+        return [b for b, _ in found], [names for _, names in found]
+
+    def row(x: Any) -> Any:
+        return {"names": [f"{i}" for i in range(int(x[0]))], "boxes": boxes(int(x[0])) if x[0] else []}
+
+    made = model(name="m", inputs=[X], outputs=RAGGED, per_row=per_row)(row if per_row else rows)
+    out, names, n = run(made, np.array([[2, 0], [0, 0], [1, 0]], "f4"))
+    assert out.tolist() == [[2] * 4, [2] * 4, [1] * 4]
+    assert names.tolist() == ["0", "1", "0"]
+    assert n.tolist() == [2, 0, 1]
+    assert n.dtype == np.int64
+    out, names, n = run(made, np.zeros((2, 2), "f4"))
+    assert (out.shape, names.shape, n.tolist()) == ((0, 4), (0,), [0, 0])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ((boxes(2), ["a", "b"]), r'"boxes" is ragged: expected a list of 2 arrays, got one ndarray'),
+        (([boxes(1)], [["a"]]), "expected a list of 2 arrays, got 1"),
+        (([boxes(1), np.ones((1, 3), "f4")], [["a"], ["b"]]), r"for each row, returned FP32 \[1, 3\] for row 1"),
+        (([boxes(1), boxes(2)], [["a"], ["b"]]), 'counts differ in row 1: "names" has 1, one before it 2'),
+        (([boxes(1)] * 2, [["a"]] * 2, [1, 1]), r"outputs \['boxes', 'names'\] are declared, the function returned 3"),
+    ],
+)
+def test_ragged_outputs_are_held_to_the_declaration(value: object, text: str) -> None:
+    made = model(name="m", inputs=[X], outputs=RAGGED)(lambda x: value)
+    with pytest.raises(TensorError, match=text):
+        run(made, TWO)
+
+
+def test_a_row_whose_ragged_outputs_disagree_fails_alone() -> None:
+    made = model(name="m", inputs=[X], outputs=RAGGED, per_row=True)(lambda x: (boxes(int(x[0])), ["a"]))
+    batch = Batch(3)
+    out, names, n = run(made, np.array([[1, 0], [2, 0], [1, 0]], "f4"), batch=batch)
+    assert batch.errors == {
+        1: 'outputs "boxes" and "names" are both counted by "n", and one row returned 2 and 1',
+    }
+    assert (out.shape, names.tolist(), n.tolist()) == ((2, 4), ["a", "a"], [1, 0, 1])
+
+
+def test_rows_that_do_not_go_together_say_what_can_be_done() -> None:
+    made = model(name="m", inputs=[X], outputs=[Tensor("y", "FP32", [-1, -1])], per_row=True)(
+        lambda x: np.ones(int(x[0]), "f4")
+    )
+    with pytest.raises(TensorError, match=r"must agree in shape.*ragged.*counts.*batched=False"):
+        run(made, np.array([[1, 0], [2, 0]], "f4"))

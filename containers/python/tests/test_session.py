@@ -228,3 +228,17 @@ def test_words_from_the_future_are_ignored() -> None:
     session.receive([b"news", b"x"], 0.0)
     session.receive([b"welcome", b"rubbish"], 0.0)
     assert session.ended is None
+
+
+def test_a_server_that_would_cut_the_requests_is_left() -> None:
+    session = Session(b"{}", 0.0, shapes_matter=True)
+    session.receive([b"welcome", j(WELCOME)], 0.0)
+    assert session.ended is not None
+    assert session.ended.outcome is Outcome.REFUSED
+    assert "does not know batched" in session.ended.reason
+    session = Session(b"{}", 0.0, shapes_matter=True)
+    session.receive([b"welcome", j({**WELCOME, "batched": False, "notes": ["mind the gap"]})], 0.0)
+    assert session.state is State.LIVE
+    session = Session(b"{}", 0.0)
+    session.receive([b"welcome", j(WELCOME)], 0.0)
+    assert session.state is State.LIVE

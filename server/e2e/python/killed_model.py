@@ -10,6 +10,7 @@ from shiva_container import Tensor, model, serve
 
 @model(
     name=os.environ.get("MODEL_NAME", "killed"),
+    batched=True,
     inputs=[Tensor("seconds", "FP32", [-1])],
     outputs=[Tensor("process", "INT64", [-1])],
 )

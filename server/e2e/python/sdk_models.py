@@ -14,7 +14,7 @@ SUM = [Tensor("sum", "FP32", [-1])]
 
 for datatype in ECHOED:
     tensors = [Tensor("x", datatype, [-1, -1])]
-    model(name=f"echo_{datatype.lower()}", inputs=tensors, outputs=tensors)(lambda x: x)
+    model(name=f"echo_{datatype.lower()}", batched=True, inputs=tensors, outputs=tensors)(lambda x: x)
 
 
 @model(name="rows", inputs=PAIR, outputs=SUM, per_row=True)

@@ -13,7 +13,7 @@ ECHOED = [name for name in DATATYPES if not name.startswith(("LONG", "COMPLEX"))
 
 for datatype in ECHOED:
     tensors = [Tensor("x", datatype, [-1, -1])]
-    model(name=f"stock_{datatype.lower()}", inputs=tensors, outputs=tensors)(lambda x: x)
+    model(name=f"stock_{datatype.lower()}", batched=True, inputs=tensors, outputs=tensors)(lambda x: x)
 
 
 @model(name="stock_told", inputs=[Tensor("x", "INT32", [-1])], outputs=[Tensor("told", "BYTES", [-1])], per_row=True)
@@ -36,12 +36,12 @@ def sequence(INPUT: Any, request: Request) -> Any:
     return np.array([total], dtype=np.int32)
 
 
-@model(name="stock_fails", inputs=[Tensor("x", "INT32", [-1])], outputs=[Tensor("y", "INT32", [-1])])
+@model(name="stock_fails", batched=True, inputs=[Tensor("x", "INT32", [-1])], outputs=[Tensor("y", "INT32", [-1])])
 def fails(x: Any) -> Any:
     raise ValueError("no such luck")
 
 
-@model(name="stock_slow", inputs=[Tensor("x", "FP32", [-1])], outputs=[Tensor("y", "FP32", [-1])])
+@model(name="stock_slow", batched=True, inputs=[Tensor("x", "FP32", [-1])], outputs=[Tensor("y", "FP32", [-1])])
 def slow(x: Any) -> Any:
     """Takes as many seconds as the first row says."""
     time.sleep(float(x[0]))

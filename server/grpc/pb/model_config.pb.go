@@ -226,7 +226,8 @@ type ModelInput struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	DataType      DataType               `protobuf:"varint,2,opt,name=data_type,json=dataType,proto3,enum=inference.DataType" json:"data_type,omitempty"`
-	Dims          []int64                `protobuf:"varint,4,rep,packed,name=dims,proto3" json:"dims,omitempty"` // without the batch dimension
+	Dims          []int64                `protobuf:"varint,4,rep,packed,name=dims,proto3" json:"dims,omitempty"`  // without the batch dimension
+	Optional      bool                   `protobuf:"varint,8,opt,name=optional,proto3" json:"optional,omitempty"` // may be left out of a request
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -280,6 +281,13 @@ func (x *ModelInput) GetDims() []int64 {
 		return x.Dims
 	}
 	return nil
+}
+
+func (x *ModelInput) GetOptional() bool {
+	if x != nil {
+		return x.Optional
+	}
+	return false
 }
 
 type ModelOutput struct {
@@ -874,12 +882,13 @@ const file_model_config_proto_rawDesc = "" +
 	"\bKIND_GPU\x10\x01\x12\f\n" +
 	"\bKIND_CPU\x10\x02\x12\x0e\n" +
 	"\n" +
-	"KIND_MODEL\x10\x03\"f\n" +
+	"KIND_MODEL\x10\x03\"\x82\x01\n" +
 	"\n" +
 	"ModelInput\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\tdata_type\x18\x02 \x01(\x0e2\x13.inference.DataTypeR\bdataType\x12\x12\n" +
-	"\x04dims\x18\x04 \x03(\x03R\x04dims\"g\n" +
+	"\x04dims\x18\x04 \x03(\x03R\x04dims\x12\x1a\n" +
+	"\boptional\x18\b \x01(\bR\boptional\"g\n" +
 	"\vModelOutput\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\tdata_type\x18\x02 \x01(\x0e2\x13.inference.DataTypeR\bdataType\x12\x12\n" +

@@ -46,13 +46,16 @@ func (a *App) DefaultOutput(model *scheduler.Spec, rows int, pool *tensor.Pool) 
 			return nil, fmt.Errorf("the default output of application %q: %q: %w", a.Name, spec.Name, err)
 		}
 		want := spec.Shape
-		if model.Batched() {
+		if model.Batched() && spec.Ragged == "" {
 			want = want[1:]
 		}
+		row.Shape = none(row.Shape, want)
 		if !row.Shape.Fits(want) {
 			return nil, fmt.Errorf("the default output of application %q: %q has shape %s for a row, and the model gives %s", a.Name, spec.Name, row.Shape, want)
 		}
-		row.Shape = append(tensor.Shape{1}, row.Shape...)
+		if spec.Ragged == "" {
+			row.Shape = append(tensor.Shape{1}, row.Shape...)
+		}
 		parts := make([]tensor.Tensor, rows)
 		for r := range parts {
 			parts[r] = row
@@ -63,6 +66,19 @@ func (a *App) DefaultOutput(model *scheduler.Spec, rows int, pool *tensor.Pool) 
 		list[i].Name = spec.Name
 	}
 	return list, nil
+}
+
+// none is the shape of an empty list where a model may give none of something: [0, 4] for [-1, 4]. A list does not say what
+// it would be a list of.
+func none(got, want tensor.Shape) tensor.Shape {
+	if !got.Equal(tensor.Shape{0}) || len(want) < 2 || want[0] != -1 {
+		return got
+	}
+	shape := append(tensor.Shape{}, want...)
+	for i, d := range shape {
+		shape[i] = max(d, 0)
+	}
+	return shape
 }
 
 // FromJSON makes a tensor of a dtype from a decoded JSON value: a number, text or boolean, or nested lists of them. Its memory is the

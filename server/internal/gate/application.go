@@ -155,6 +155,9 @@ func (g *Gate) openApplication(c *Call, a *application, tensors []tensor.Tensor,
 	if err != nil {
 		return fmt.Errorf("%w: application %q: %w", scheduler.ErrUnavailable, a.Name, err)
 	}
+	if err := a.combinable(plan); err != nil {
+		return err
+	}
 	f := newFanout(len(plan.Asks))
 	f.gate, f.app, f.call = g, a, c
 	f.user, f.id, f.began, f.state = p.User, canonical(p.ID), p.Now, state
@@ -177,6 +180,26 @@ func (g *Gate) openApplication(c *Call, a *application, tensors []tensor.Tensor,
 	c.Target, c.Model = first.Target, first.Target.Model
 	c.Squeeze, c.Rows, c.Deadline = first.Squeeze, first.Rows, first.Deadline
 	c.fanout = f
+	return nil
+}
+
+// combinable tells whether the answers of those that are asked can be put together.
+func (a *application) combinable(plan selection.Plan) error {
+	answering, ragged := 0, ""
+	for _, asked := range plan.Asks {
+		if asked.Shadow {
+			continue
+		}
+		answering++
+		if spec := a.target(asked.Model).Spec; spec.Raggeds() != nil {
+			ragged = asked.Model.String()
+		}
+	}
+	if answering > 1 && ragged != "" {
+		return fmt.Errorf("%w: application %q puts the answers of %d models together row by row, and model %s has a ragged output, "+
+			"of which no row can be told from another model's; policies that have one model answer can link to it",
+			scheduler.ErrInvalidInput, a.Name, answering, ragged)
+	}
 	return nil
 }
 

@@ -31,6 +31,9 @@ func (c *Call) matchFlat(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) 
 		t = cast
 	}
 	rows := 1
+	if p.Batch && !c.Target.Spec.Batched() {
+		return c.oneOnly()
+	}
 	if p.Batch {
 		if len(t.Shape) == 0 {
 			return fmt.Errorf("%w: input %q: batch is true, but a single value has no rows", scheduler.ErrInvalidInput, spec.Name)
@@ -43,6 +46,12 @@ func (c *Call) matchFlat(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) 
 	c.Rows = rows
 	c.Squeeze = !p.Batch
 	return nil
+}
+
+// oneOnly is the error for several rows where each request is one.
+func (c *Call) oneOnly() error {
+	return fmt.Errorf("%w: model %q takes one row per request: the server's configuration says batched = false",
+		scheduler.ErrInvalidInput, c.Target.ID.Name)
 }
 
 // matchTexts makes the rows of a legacy model that takes strings: from the list in the metadata, or from
@@ -72,6 +81,9 @@ func (c *Call) matchTexts(tensors []tensor.Tensor, p *Params, spec *tensor.Spec,
 	if n == 0 {
 		return fmt.Errorf("%w: input %q: no text: expected strings, or a uint8 tensor of UTF-8", scheduler.ErrInvalidInput, spec.Name)
 	}
+	if n > 1 && !c.Target.Spec.Batched() {
+		return c.oneOnly()
+	}
 	var t tensor.Tensor
 	var err error
 	if texts != nil {
@@ -85,15 +97,14 @@ func (c *Call) matchTexts(tensors []tensor.Tensor, p *Params, spec *tensor.Spec,
 	c.owned = append(c.owned, t)
 	c.Inputs = append(c.Inputs, t)
 	c.Rows = n
-	c.Squeeze = one
+	c.Squeeze = one || !c.Target.Spec.Batched()
 	return nil
 }
 
 // textTensor makes the Bytes input of a model from the strings of the metadata. As many strings as one row
 // declares make a row; with an undeclared size all of them are one row.
-func textTensor(spec *tensor.Spec, p *Params, pool *tensor.Pool) (tensor.Tensor, error) {
+func textTensor(spec *tensor.Spec, batched bool, p *Params, pool *tensor.Pool) (tensor.Tensor, error) {
 	shape := append(tensor.Shape{}, spec.Shape...)
-	batched := len(shape) > 0 && shape[0] == -1
 	perRow, open := 1, -1
 	for i, d := range shape {
 		switch {
@@ -108,7 +119,7 @@ func textTensor(spec *tensor.Spec, p *Params, pool *tensor.Pool) (tensor.Tensor,
 		}
 	}
 	n := len(p.Texts)
-	if n == 0 || perRow == 0 || n%perRow != 0 {
+	if perRow == 0 || n%perRow != 0 || n == 0 && (batched || open < 0) {
 		return tensor.Tensor{}, fmt.Errorf("%w: input %q: expected %d strings for each row of shape %s in metadata \"inputs\", got %d",
 			scheduler.ErrInvalidInput, spec.Name, perRow, spec.Shape, n)
 	}

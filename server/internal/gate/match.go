@@ -19,13 +19,17 @@ func (c *Call) match(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) erro
 		switch {
 		case spec.DType == tensor.Bytes && p.Texts != nil:
 			var err error
-			if t, err = textTensor(spec, p, pool); err != nil {
+			if t, err = textTensor(spec, c.Target.Spec.Batched(), p, pool); err != nil {
 				return err
 			}
 			c.owned = append(c.owned, t)
 			p.Texts = nil // for one input only; a second text input must bring its own tensor
 		case named:
 			j := indexByName(tensors, spec.Name)
+			if j < 0 && spec.Optional {
+				c.Inputs = append(c.Inputs, leftOut(spec))
+				continue
+			}
 			if j < 0 {
 				return fmt.Errorf("%w: input %q is missing; model %q takes %s, got %s",
 					scheduler.ErrInvalidInput, spec.Name, c.Target.ID.Name, list(specs), names(tensors))
@@ -35,6 +39,9 @@ func (c *Call) match(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) erro
 		case used < len(tensors):
 			t = tensors[used]
 			used++
+		case spec.Optional:
+			c.Inputs = append(c.Inputs, leftOut(spec))
+			continue
 		default:
 			return c.wrongCount(len(tensors))
 		}
@@ -62,6 +69,10 @@ func (c *Call) match(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) erro
 		}
 		return c.wrongCount(len(tensors))
 	}
+	if !c.Target.Spec.Batched() {
+		c.Rows, c.Squeeze = 1, true // also where all inputs were left out
+		return nil
+	}
 	c.Rows = rows
 	c.Squeeze = squeezed == len(specs)
 	return nil
@@ -71,12 +82,16 @@ func (c *Call) match(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) erro
 // whether the dimension had to be added.
 func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitted tensor.Tensor, rows int, added bool, err error) {
 	wrong := func() error {
-		return fmt.Errorf("%w: input %q: expected %s, got %s %s", scheduler.ErrInvalidInput, spec.Name, expected(spec), t.DType, t.Shape)
+		return fmt.Errorf("%w: input %q: expected %s, got %s %s", scheduler.ErrInvalidInput, spec.Name, c.expected(spec), t.DType, t.Shape)
 	}
 	if t.DType != spec.DType {
 		switch {
 		case spec.DType == tensor.Bytes && t.DType == tensor.Uint8:
-			if t, err = newTexts(spec, ones(len(spec.Shape)-1), [][]byte{t.Data}, pool); err != nil {
+			rank := len(spec.Shape)
+			if c.Target.Spec.Batched() {
+				rank-- // one row
+			}
+			if t, err = newTexts(spec, ones(rank), [][]byte{t.Data}, pool); err != nil {
 				return t, 0, false, err
 			}
 			c.owned = append(c.owned, t)
@@ -92,8 +107,7 @@ func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitte
 		}
 	}
 	shape := spec.Shape
-	batched := len(shape) > 0 && shape[0] == -1
-	if batched {
+	if c.Target.Spec.Batched() {
 		shape = shape[1:]
 		if len(t.Shape) == len(spec.Shape) {
 			if !t.Shape[1:].Fits(shape) {
@@ -107,6 +121,21 @@ func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitte
 	}
 	t.Shape = c.leadingOne(t.Shape)
 	return t, 1, true, nil
+}
+
+// leftOut stands for an optional input that did not come.
+func leftOut(spec *tensor.Spec) tensor.Tensor {
+	return tensor.Tensor{Name: spec.Name, DType: spec.DType}
+}
+
+// Shown is the shape of output i as the client is to see it: without the rows if the request came without
+// them. A ragged output has no dimension for the rows, however the request came.
+func (c *Call) Shown(i int) tensor.Shape {
+	if shape := c.Outputs[i].Shape; !c.Squeeze || c.Target.Spec.Outputs[i].Ragged != "" {
+		return shape
+	} else {
+		return shape[1:]
+	}
 }
 
 // leadingOne returns shape with a 1 before it, in the call's own memory where it fits.
@@ -155,9 +184,9 @@ func (c *Call) wrongCount(got int) error {
 }
 
 // expected is a declaration as an error message says it.
-func expected(spec *tensor.Spec) string {
+func (c *Call) expected(spec *tensor.Spec) string {
 	s := fmt.Sprintf("%s %s", spec.DType, spec.Shape)
-	if len(spec.Shape) > 0 && spec.Shape[0] == -1 {
+	if c.Target.Spec.Batched() {
 		s += fmt.Sprintf(" (-1: any size) or one row %s", spec.Shape[1:])
 	}
 	return s

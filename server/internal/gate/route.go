@@ -36,6 +36,14 @@ type Target struct {
 	description []byte         // V2 model metadata, a JSON object
 }
 
+// Unbatched is how metadata tells that a leading -1 does not count rows: false, and nil where it does.
+func (t *Target) Unbatched() *bool {
+	if t.Spec.Batched() || t.Model == nil {
+		return nil
+	}
+	return new(false)
+}
+
 // AppendAnswer appends the end of an answer's metadata: model, version and the names of the tensors,
 // which are all declared outputs but text.
 func (t *Target) AppendAnswer(b []byte) []byte { return append(b, t.full...) }
@@ -146,11 +154,13 @@ func describe(t *Target, versions []string) []byte {
 		Name     string `json:"name"`
 		Datatype string `json:"datatype"`
 		Shape    []int  `json:"shape"`
+		Optional bool   `json:"optional,omitempty"`
+		Ragged   string `json:"ragged,omitempty"`
 	}
 	list := func(specs []tensor.Spec) []tensorMetadata {
 		out := make([]tensorMetadata, len(specs))
 		for i, s := range specs {
-			out[i] = tensorMetadata{s.Name, s.DType.V2(), append([]int{}, s.Shape...)}
+			out[i] = tensorMetadata{s.Name, s.DType.V2(), append([]int{}, s.Shape...), s.Optional, s.Ragged}
 		}
 		return out
 	}
@@ -158,9 +168,10 @@ func describe(t *Target, versions []string) []byte {
 		Name     string           `json:"name"`
 		Versions []string         `json:"versions"`
 		Platform string           `json:"platform"`
+		Batched  *bool            `json:"batched,omitempty"`
 		Inputs   []tensorMetadata `json:"inputs"`
 		Outputs  []tensorMetadata `json:"outputs"`
-	}{t.ID.Name, versions, t.Spec.Platform, list(t.Spec.Inputs), list(t.Spec.Outputs)})
+	}{t.ID.Name, versions, t.Spec.Platform, t.Unbatched(), list(t.Spec.Inputs), list(t.Spec.Outputs)})
 	if err != nil {
 		panic(err) // strings and ints only: cannot fail
 	}

@@ -33,17 +33,21 @@ type ModelMetadata struct {
 	Name     string           `json:"name"`
 	Versions []string         `json:"versions"`
 	Platform string           `json:"platform"`
+	Batched  *bool            `json:"batched,omitempty"` // false: each request is one execution, and no dimension counts rows
 	Inputs   []TensorMetadata `json:"inputs"`
 	Outputs  []TensorMetadata `json:"outputs"`
 	// Properties are the parameters that the model registered with, as strings.
 	Properties map[string]string `json:"properties,omitempty"`
 }
 
-// TensorMetadata describes an input or output. A dimension of -1 takes any size; the first is then the batch dimension.
+// TensorMetadata describes an input or output. A dimension of -1 takes any size; a batched model's first one counts
+// rows, but for a ragged output.
 type TensorMetadata struct {
 	Name     string `json:"name"`
 	Datatype string `json:"datatype"`
 	Shape    []int  `json:"shape"`
+	Optional bool   `json:"optional,omitempty"` // an input that may be left out
+	Ragged   string `json:"ragged,omitempty"`   // the output that counts this one's values for each row
 }
 
 // Model describes a model; version "" means the default.
@@ -56,6 +60,7 @@ func (s *Service) Model(name, version string) (ModelMetadata, error) {
 		Name:       t.ID.Name,
 		Versions:   append([]string{}, s.gate.Versions(name)...), // an application has none, which is a list too
 		Platform:   t.Spec.Platform,
+		Batched:    t.Unbatched(),
 		Inputs:     metadata(t.Spec.Inputs),
 		Outputs:    metadata(t.Spec.Outputs),
 		Properties: properties(t.Spec.Parameters),
@@ -65,7 +70,7 @@ func (s *Service) Model(name, version string) (ModelMetadata, error) {
 func metadata(specs []tensor.Spec) []TensorMetadata {
 	out := make([]TensorMetadata, len(specs))
 	for i, s := range specs {
-		out[i] = TensorMetadata{s.Name, s.DType.V2(), append([]int{}, s.Shape...)}
+		out[i] = TensorMetadata{s.Name, s.DType.V2(), append([]int{}, s.Shape...), s.Optional, s.Ragged}
 	}
 	return out
 }
@@ -114,6 +119,7 @@ type TensorConfig struct {
 	Name     string `json:"name"`
 	DataType string `json:"data_type"` // TYPE_FP32 and so on
 	Dims     []int  `json:"dims"`
+	Optional bool   `json:"optional,omitempty"` // an input that may be left out
 }
 
 // DynamicBatching says how rows are gathered.
@@ -212,10 +218,10 @@ func tensorConfigs(specs []tensor.Spec, batched bool) []TensorConfig {
 	out := make([]TensorConfig, len(specs))
 	for i, s := range specs {
 		dims := append([]int{}, s.Shape...)
-		if batched && len(dims) > 0 {
-			dims = dims[1:]
+		if batched && s.Ragged == "" && len(dims) > 0 {
+			dims = dims[1:] // a ragged output's are those of one row as they are
 		}
-		out[i] = TensorConfig{s.Name, configType(s.DType), dims}
+		out[i] = TensorConfig{s.Name, configType(s.DType), dims, s.Optional}
 	}
 	return out
 }

@@ -167,7 +167,7 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 		}
 	}
 	// The rows of a legacy model are vectors of any length: on this wire they are those of a matrix.
-	p.Batch = len(q.Inputs) > 0 && len(q.Inputs[0].Shape) > 1
+	p.Batch = target.Spec.Batched() && len(q.Inputs) > 0 && len(q.Inputs[0].Shape) > 1
 
 	c := calls.Get().(*call)
 	if err := d.gate.OpenTarget(&c.Call, target, q.Inputs, &p); err != nil {
@@ -193,15 +193,18 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 	a.Outputs = make([]tensor.Tensor, len(chosen))
 	for i, at := range chosen {
 		t := c.Outputs[at]
+		shown := c.Shown(at)
 		if q.Outputs != nil && q.Outputs[i].Classes > 0 {
+			squeezed := len(shown) < len(t.Shape)
 			if t, err = classify(t, q.Outputs[i].Classes); err != nil {
 				a.Release()
 				return nil, target.Metrics, err
 			}
+			if shown = t.Shape; squeezed {
+				shown = shown[1:]
+			}
 		}
-		if c.Squeeze {
-			t.Shape = t.Shape[1:]
-		}
+		t.Shape = shown
 		t.Name = said.Spec.Outputs[at].Name
 		a.Outputs[i] = t
 	}

@@ -364,14 +364,14 @@ func TestDescriptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := fmt.Sprint(meta), "{m [12 1] test [{x FP32 [-1 3]}] [{y FP32 [-1 3]} {z FP32 [-1]}] map[note:text threshold:0.5]}"; got != want {
+	if got, want := fmt.Sprint(meta), "{m [12 1] test <nil> [{x FP32 [-1 3] false }] [{y FP32 [-1 3] false } {z FP32 [-1] false }] map[note:text threshold:0.5]}"; got != want {
 		t.Errorf("metadata %s, expected %s", got, want)
 	}
 	c, err := r.ModelConfig("m", "1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := fmt.Sprint(c.Input, c.Output, c.VersionPolicy.Specific.Versions, c.InstanceGroup), "[{x TYPE_FP32 [3]}] [{y TYPE_FP32 [3]} {z TYPE_FP32 []}] [12 1] [{m KIND_AUTO 1}]"; got != want {
+	if got, want := fmt.Sprint(c.Input, c.Output, c.VersionPolicy.Specific.Versions, c.InstanceGroup), "[{x TYPE_FP32 [3] false}] [{y TYPE_FP32 [3] false} {z TYPE_FP32 [] false}] [12 1] [{m KIND_AUTO 1}]"; got != want {
 		t.Errorf("configuration %s, expected %s", got, want)
 	}
 	if c.MaxBatchSize != 128 || c.Batching == nil || c.Batching.PriorityLevels != 10 {

@@ -69,7 +69,10 @@ def load(path: str) -> list[Model[..., Any]]:
 
 def check_model(model: Model[..., Any], rows: int, dim: int) -> bool:
     """Try one model and print what came of it."""
-    print(f"model {model}: {'async ' if model.is_async else ''}{'per row' if model.per_row else 'batched'}")
+    how = "per row" if model.per_row else "batched: the first dimension counts rows"
+    if not model.batched:
+        how = "not batched: one request at a time, in its own shapes"
+    print(f"model {model}: {'async ' if model.is_async else ''}{how}")
     for kind, tensors in (("in ", model.inputs), ("out", model.outputs)):
         for tensor in tensors:
             print(f"  {kind} {tensor}")
@@ -94,13 +97,27 @@ def _check(model: Model[..., Any], rows: int, dim: int, loop: asyncio.AbstractEv
             if name == "health" and value is False:
                 raise RuntimeError("the health hook returned False")
             print(f"  {name} hook: ok")
-    most = min(rows, model.max_batch or rows) if model.batched else 1
+    for tensor in model.outputs:
+        if model.batched and not tensor.ragged and -1 in tensor.shape[1:]:
+            print(
+                f'  note: output "{tensor.name}": the rows of one batch must agree in the sizes declared as -1; '
+                "if they cannot, declare it ragged, pad it and return the counts, or say batched=False"
+            )
+    if not model.batched:
+        inputs = [sample(tensor, dim, dim) for tensor in model.inputs]
+        _try(model, inputs, 1, loop)
+        if any(tensor.optional for tensor in model.inputs):
+            print("  without the optional inputs:")
+            left = [None if tensor.optional else array for tensor, array in zip(model.inputs, inputs, strict=True)]
+            _try(model, left, 1, loop)
+        return
+    most = min(rows, model.max_batch or rows)
     inputs = [sample(tensor, most, dim) for tensor in model.inputs]
     together = _try(model, inputs, most, loop)
     if most > 1:
         alone = _try(model, [array[:1] for array in inputs], 1, loop)
         for tensor, many, one in zip(model.outputs, together, alone, strict=True):
-            if not _alike(many[:1], one):
+            if not _alike(many[: len(one) if tensor.ragged else 1], one):
                 print(f'  warning: output "{tensor.name}" of a row changes with the rows beside it')
 
 
@@ -120,9 +137,13 @@ def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
         loop.close()
 
 
-def sample(tensor: Tensor, rows: int, dim: int) -> Array:
-    """Made-up rows for an input, the same in every run: read-only, as rows from the network are."""
-    shape = [rows if i == 0 and size == -1 else dim if size == -1 else size for i, size in enumerate(tensor.shape)]
+def sample(tensor: Tensor, first: int, dim: int) -> Array:
+    """A made-up input, the same in every run: read-only, as those from the network are.
+
+    ``first`` and ``dim`` are the sizes of the first dimension and of the others, where they are declared as -1.
+    """
+    open_sizes = (first if i == 0 else dim for i in range(len(tensor.shape)))
+    shape = [free if size == -1 else size for size, free in zip(tensor.shape, open_sizes, strict=True)]
     random = np.random.default_rng(0)
     kind = tensor.dtype.kind
     if tensor.datatype == "BYTES":
@@ -137,7 +158,9 @@ def sample(tensor: Tensor, rows: int, dim: int) -> Array:
     return decode(bytes(encode(array.astype(tensor.dtype), tensor.datatype)), tensor.datatype, shape)
 
 
-def _try(model: Model[..., Any], inputs: list[Array], rows: int, loop: asyncio.AbstractEventLoop) -> list[Array]:
+def _try(
+    model: Model[..., Any], inputs: Sequence[Array | None], rows: int, loop: asyncio.AbstractEventLoop
+) -> list[Array]:
     batch = Batch(rows)
     start = time.perf_counter()
     outputs = loop.run_until_complete(model.run_async(inputs, batch)) if model.is_async else model.run(inputs, batch)

@@ -38,6 +38,7 @@ def hello(model: Model[..., Any], instance: str) -> bytes:
         "platform": model.platform,
         "inputs": [tensor.json() for tensor in model.inputs],
         "outputs": [tensor.json() for tensor in model.outputs],
+        "batched": model.batched,
         "concurrency": min(model.concurrency, wire.MAX_SLOTS),
         "announce": True,
         "instance": instance,

@@ -146,7 +146,7 @@ class Link:
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
         self._socket.connect(self.endpoint)
-        self.session = Session(self._hello, now)
+        self.session = Session(self._hello, now, shapes_matter=self.model.cut_by_others)
 
     def _receive(self, session: Session, now: float) -> bool:
         """Read a burst of messages; True if there may be more."""

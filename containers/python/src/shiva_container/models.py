@@ -83,6 +83,7 @@ class Model(Generic[P, R]):
         version: str,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
+        batched: bool | None,
         max_batch: int,
         per_row: bool,
         concurrency: int,
@@ -95,6 +96,7 @@ class Model(Generic[P, R]):
         self.version = version
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
+        self._batched = batched
         self.max_batch = max_batch
         self.per_row = per_row
         self.concurrency = concurrency
@@ -118,8 +120,14 @@ class Model(Generic[P, R]):
 
     @property
     def batched(self) -> bool:
-        """Whether several rows may come at once: every tensor leads with -1."""
-        return all(tensor.batched for tensor in (*self.inputs, *self.outputs))
+        """Whether several rows may come at once: as the model says, or as its shapes tell."""
+        return self.inputs[0].leads if self._batched is None else self._batched
+
+    @property
+    def cut_by_others(self) -> bool:
+        """Whether a server that takes every leading -1 for rows would take this model for another."""
+        leads = all(tensor.leads for tensor in (*self.inputs, *self.outputs))
+        return (leads and not self.batched) or any(tensor.ragged for tensor in self.outputs)
 
     def warmup(self, hook: HookT) -> HookT:
         """Decorator: run ``hook`` once, in the thread that computes, before any server hears of the model.
@@ -149,15 +157,19 @@ class Model(Generic[P, R]):
             names = [tensor.name for tensor in tensors]
             if len(set(names)) != len(names):
                 raise DeclarationError(f"{where}: {kind} names must differ, got {names}")
-        if not self.batched and any(tensor.batched for tensor in (*self.inputs, *self.outputs)):
-            raise DeclarationError(
-                f"{where}: either all tensors lead with -1 (batches of rows) or none (one request at a time), "
-                f"got {', '.join(map(str, (*self.inputs, *self.outputs)))}"
-            )
+        self._declare_batching(where)
         if self.max_batch < 0 or (self.max_batch > 1 and not self.batched):
-            raise DeclarationError(f"{where}: max_batch={self.max_batch}, but no tensor leads with -1")
+            raise DeclarationError(f"{where}: max_batch={self.max_batch}, but the model is not batched")
         if self.per_row and not self.batched:
-            raise DeclarationError(f"{where}: per_row needs tensors that lead with -1")
+            raise DeclarationError(f"{where}: per_row needs a batched model, whose tensors lead with -1")
+        for tensor in self.inputs:
+            if tensor.ragged or (tensor.optional and self.batched):
+                raise DeclarationError(
+                    f"{where}: input {tensor}: only outputs can be ragged, and only inputs of a model with "
+                    "batched=False optional"
+                )
+        for tensor in self.outputs:
+            self._declare_output(where, tensor)
         if self.concurrency < 1:
             raise DeclarationError(f"{where}: concurrency must be at least 1, got {self.concurrency}")
         if not self.health_interval > 0:
@@ -167,9 +179,52 @@ class Model(Generic[P, R]):
         except (TypeError, ValueError) as e:
             raise DeclarationError(f"{where}: the parameters must be JSON: {e}") from e
 
+    def _declare_batching(self, where: str) -> None:
+        """Refuse what could mean two things, and what contradicts itself. Nothing is guessed."""
+        tensors = (*self.inputs, *self.outputs)
+        leading = sum(tensor.leads for tensor in tensors)
+        ways = (
+            "say batched=True if the first dimension of every tensor counts rows, one for each item to be answered, "
+            "or batched=False if each request is one item and its shape is what it is"
+        )
+        if self._batched is False or (leading == 0 and self._batched is None):
+            return
+        if leading != len(tensors):
+            said = "batched=True" if self._batched else "which could mean two things"
+            raise DeclarationError(
+                f"{where}: {leading} of {len(tensors)} inputs and outputs lead with -1, {said}: {ways} "
+                f"(got {', '.join(map(str, tensors))})"
+            )
+        if self._batched is None and not self.per_row and self.max_batch < 2:
+            for tensor in self.inputs:
+                if len(tensor.shape) == 1 or -1 in tensor.shape[1:]:
+                    raise DeclarationError(f"{where}: input {tensor} could mean two things: {ways}")
+
+    def _declare_output(self, where: str, tensor: Tensor) -> None:
+        if tensor.optional:
+            raise DeclarationError(f"{where}: output {tensor}: only inputs can be optional")
+        if not tensor.ragged:
+            return
+        if not self.batched or -1 in tensor.shape[1:]:
+            raise DeclarationError(
+                f"{where}: output {tensor}: a ragged output is one of a batched model, and all its dimensions but "
+                "the first are given"
+            )
+        counts = next((other for other in self.outputs if other.name == tensor.ragged), None)
+        if counts is None or counts.datatype not in ("INT32", "INT64") or counts.shape != (-1,) or counts.ragged:
+            raise DeclarationError(
+                f'{where}: output {tensor}: "{tensor.ragged}" must be another output, INT32 or INT64 of shape [-1]'
+            )
+
+    @property
+    def returned(self) -> tuple[Tensor, ...]:
+        """The outputs that the function returns: all but the counts of ragged ones."""
+        counts = {tensor.ragged for tensor in self.outputs}
+        return tuple(tensor for tensor in self.outputs if tensor.name not in counts)
+
     # One batch through the function, in a compute thread.
 
-    def run(self, arrays: Sequence[Array], batch: Batch) -> list[Array]:
+    def run(self, arrays: Sequence[Array | None], batch: Batch) -> list[Array]:
         """Call the function on the inputs in declared order; give its outputs back in declared order."""
         if self.is_async:
             return asyncio.run(self.run_async(arrays, batch))
@@ -178,7 +233,7 @@ class Model(Generic[P, R]):
         values: list[object] = []
         for row in range(batch.rows):
             try:
-                values.append(self._call([array[row] for array in arrays], batch.request_of(row)))
+                values.append(self._call(_row_of(arrays, row), batch.request_of(row)))
             except Exception as e:
                 values.append(e)
         try:
@@ -186,15 +241,15 @@ class Model(Generic[P, R]):
         finally:
             values.clear()  # the exceptions know this frame, and with it the inputs, which a cycle would keep
 
-    async def run_async(self, arrays: Sequence[Array], batch: Batch) -> list[Array]:
+    async def run_async(self, arrays: Sequence[Array | None], batch: Batch) -> list[Array]:
         """The same for an async function; the rows of a per-row function run concurrently."""
         call = cast(Callable[..., Coroutine[Any, Any, object]], self._call)
         if not self.per_row:
             return self._outputs(await call(arrays, batch), batch)
-        rows = (contained(call([array[row] for array in arrays], batch.request_of(row))) for row in range(batch.rows))
+        rows = (contained(call(_row_of(arrays, row), batch.request_of(row))) for row in range(batch.rows))
         return self._stack(await asyncio.gather(*rows, return_exceptions=True), batch)
 
-    def _call(self, arrays: Sequence[Array], extra: Batch | Request) -> Any:
+    def _call(self, arrays: Sequence[Array | None], extra: Batch | Request) -> Any:
         function = cast(Callable[..., Any], self.function)
         kwargs: dict[str, object] = {self._extra: extra} if self._extra else {}
         if self._positional:
@@ -203,8 +258,12 @@ class Model(Generic[P, R]):
         return function(**kwargs)
 
     def _outputs(self, value: object, batch: Batch) -> list[Array]:
-        arrays = [convert(t, v) for t, v in zip(self.outputs, self._in_order(value), strict=True)]
-        for tensor, array in zip(self.outputs, arrays, strict=True):
+        arrays: dict[str, Array] = {}
+        for tensor, part in zip(self.returned, self._in_order(value), strict=True):
+            if tensor.ragged:
+                self._pack(arrays, tensor, self._rows_of(tensor, part, batch))
+                continue
+            array = convert(tensor, part)
             if not tensor.accepts(array.shape):
                 raise TensorError(
                     f'output "{tensor.name}": declared {tensor.datatype} {list(tensor.shape)}, '
@@ -214,10 +273,39 @@ class Model(Generic[P, R]):
                 raise TensorError(
                     f'output "{tensor.name}": {batch.rows} rows came in, {array.shape[0]} went out ({describe(array)})'
                 )
-        return arrays
+            arrays[tensor.name] = array
+        return [arrays[tensor.name] for tensor in self.outputs]
+
+    def _rows_of(self, tensor: Tensor, value: object, batch: Batch) -> list[Array]:
+        """What a function returned for a ragged output of a batch: an array for each row."""
+        if not isinstance(value, list | tuple) or len(value) != batch.rows:
+            got = f"{len(value)}" if isinstance(value, list | tuple) else f"one {type(value).__name__}"
+            raise TensorError(f'output "{tensor.name}" is ragged: expected a list of {batch.rows} arrays, got {got}')
+        rows = []
+        for row, part in enumerate(value):
+            array = _filled(tensor, convert(tensor, part))
+            if not tensor.accepts(array.shape):
+                raise TensorError(
+                    f'output "{tensor.name}": declared {tensor.datatype} {list(tensor.shape)} for each row, '
+                    f"returned {describe(array)} for row {row}"
+                )
+            rows.append(array)
+        return rows
+
+    def _pack(self, arrays: dict[str, Array], tensor: Tensor, rows: Sequence[Array]) -> None:
+        """Put the rows of a ragged output one after the other, and count them."""
+        arrays[tensor.name] = np.concatenate(rows) if rows else np.empty(0, tensor.dtype)
+        counter = next(other for other in self.outputs if other.name == tensor.ragged)
+        counts = np.array([len(row) for row in rows], counter.dtype)
+        before = arrays.setdefault(counter.name, counts)
+        if differ := np.flatnonzero(before != counts).tolist():
+            raise TensorError(
+                f'outputs that "{counter.name}" counts differ in row {differ[0]}: "{tensor.name}" has '
+                f"{counts[differ[0]]}, one before it {before[differ[0]]}"
+            )
 
     def _in_order(self, value: object) -> list[object]:
-        names = [tensor.name for tensor in self.outputs]
+        names = [tensor.name for tensor in self.returned]
         if isinstance(value, Mapping):
             if set(value) != set(names):
                 raise TensorError(f"outputs {names} are declared, the function returned {sorted(map(str, value))}")
@@ -241,22 +329,42 @@ class Model(Generic[P, R]):
                 rows.append(None)
                 continue
             try:
-                rows.append([self._row(t, v) for t, v in zip(self.outputs, self._in_order(value), strict=True)])
+                rows.append(self._row(value))
             except Exception as e:
                 batch.fail(row, error_text(e))
                 rows.append(None)
-        columns = ([None if row is None else row[i] for row in rows] for i in range(len(self.outputs)))
-        return [self._column(tensor, cells) for tensor, cells in zip(self.outputs, columns, strict=True)]
+        arrays: dict[str, Array] = {}
+        for i, tensor in enumerate(self.returned):
+            cells = [None if row is None else row[i] for row in rows]
+            if tensor.ragged:
+                nothing = np.empty((0, *tensor.shape[1:]), tensor.dtype)
+                self._pack(arrays, tensor, [nothing if cell is None else cell for cell in cells])
+            else:
+                arrays[tensor.name] = self._column(tensor, cells)
+        return [arrays[tensor.name] for tensor in self.outputs]
 
-    @staticmethod
-    def _row(tensor: Tensor, value: object) -> Array:
-        array = convert(tensor, value)
-        if not tensor.accepts((1, *array.shape)):
-            raise TensorError(
-                f'output "{tensor.name}": declared {tensor.datatype} {list(tensor.shape)}, '
-                f"one row returned {describe(array)}"
-            )
-        return array
+    def _row(self, value: object) -> list[Array]:
+        """What a per-row function returned, as arrays; those of ragged outputs that share counts are as many."""
+        cells: list[Array] = []
+        counted: dict[str, tuple[str, int]] = {}
+        for tensor, part in zip(self.returned, self._in_order(value), strict=True):
+            array = convert(tensor, part)
+            if tensor.ragged:
+                array = _filled(tensor, array)
+            if not tensor.accepts(array.shape if tensor.ragged else (1, *array.shape)):
+                raise TensorError(
+                    f'output "{tensor.name}": declared {tensor.datatype} {list(tensor.shape)}, '
+                    f"one row returned {describe(array)}"
+                )
+            if tensor.ragged:
+                other, n = counted.setdefault(tensor.ragged, (tensor.name, len(array)))
+                if n != len(array):
+                    raise TensorError(
+                        f'outputs "{other}" and "{tensor.name}" are both counted by "{tensor.ragged}", and one row '
+                        f"returned {n} and {len(array)}"
+                    )
+            cells.append(array)
+        return cells
 
     @staticmethod
     def _column(tensor: Tensor, cells: Sequence[Array | None]) -> Array:
@@ -270,10 +378,20 @@ class Model(Generic[P, R]):
             if cell.shape != shape:
                 raise TensorError(
                     f'output "{tensor.name}": the rows of one batch must agree in shape, '
-                    f"got {list(shape)} and, in row {row}, {list(cell.shape)}"
+                    f"got {list(shape)} and, in row {row}, {list(cell.shape)}; if they cannot, declare the output "
+                    "ragged, or pad it and return the counts as another output, or say batched=False"
                 )
             out[row, ...] = cell
         return out
+
+
+def _row_of(arrays: Sequence[Array | None], row: int) -> list[Array | None]:
+    return [None if array is None else array[row] for array in arrays]
+
+
+def _filled(tensor: Tensor, array: Array) -> Array:
+    """An empty list, which does not say what it would be a list of, in the declared shape."""
+    return array.reshape(0, *tensor.shape[1:]) if array.shape == (0,) else array
 
 
 def _binding(function: Callable[..., Any], inputs: Sequence[Tensor], extra: str) -> tuple[bool, str]:
@@ -334,6 +452,7 @@ def model(
     inputs: Sequence[Tensor],
     outputs: Sequence[Tensor],
     version: str = "1",
+    batched: bool | None = None,
     max_batch: int = 0,
     per_row: bool = False,
     concurrency: int = 1,
@@ -348,6 +467,12 @@ def model(
     they are positional-only (``def f(a, b, /)``) or ``*inputs``. Arrays that come in are read-only views of
     the received frames. An exception answers the whole batch with its type and text.
 
+    ``batched``
+        True: the first dimension of every tensor is -1 and counts rows, and the function gets those of several
+        requests at once. False: it gets one request at a time, in the shapes that the client sent, with any -1;
+        inputs may be optional and dimensions 0. It may be left out where the shapes can only mean one of the two:
+        no leading -1 at all, or ``per_row``, or a ``max_batch`` above 1, or rows whose size is declared, as in
+        [-1, 28, 28]. An input such as [-1] could be many numbers or one clip of any length: that is refused.
     ``max_batch``
         the most rows in one batch; 0 leaves it to the server.
     ``per_row``
@@ -366,6 +491,7 @@ def model(
             version=version,
             inputs=inputs,
             outputs=outputs,
+            batched=batched,
             max_batch=max_batch,
             per_row=per_row,
             concurrency=concurrency,

@@ -210,15 +210,18 @@ def _run(value: Awaitable[object]) -> object:
     return asyncio.run(contained(value))
 
 
-def _open(model: Model[..., Any], delivery: Delivery) -> tuple[list[Array], Batch]:
-    """The arrays of a batch in declared order, checked against the declaration."""
+def _open(model: Model[..., Any], delivery: Delivery) -> tuple[list[Array | None], Batch]:
+    """The arrays of a batch in declared order, checked against the declaration; None for one that was left out."""
     try:
         message = wire.parse_batch(delivery.header, delivery.frames)
     except wire.WireError as e:
         raise TensorError(f"bad batch from the server: {e}") from e
     came = {head.name: (head, frame) for head, frame in zip(message.heads, message.frames, strict=True)}
-    arrays = []
+    arrays: list[Array | None] = []
     for tensor in model.inputs:
+        if tensor.name not in came and tensor.optional:
+            arrays.append(None)
+            continue
         if tensor.name not in came:
             raise TensorError(f'input "{tensor.name}" is missing, got {sorted(came)}')
         head, frame = came[tensor.name]

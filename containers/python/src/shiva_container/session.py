@@ -71,11 +71,13 @@ class Delivery:
 class Session:
     """The container's side of one session. All times are seconds of one monotonic clock."""
 
-    def __init__(self, hello: bytes, now: float) -> None:
+    def __init__(self, hello: bytes, now: float, *, shapes_matter: bool = False) -> None:
+        """``shapes_matter``: the server must know that a leading -1 need not count rows, or it is left."""
         self.state = State.HELLO
         self.ended: End | None = None
         self.outbox: deque[list[Buffer]] = deque([[wire.HELLO, hello]])
         self.welcomed: float | None = None
+        self._shapes_matter = shapes_matter
         self.server = ""
         self._pending: set[bytes] = set()
         self._heartbeat = 0.0
@@ -184,6 +186,16 @@ class Session:
         limit = head.get("max_message_bytes")
         self._max_message = limit if isinstance(limit, int) else 0
         self.server = str(head.get("server", ""))
+        if self._shapes_matter and "batched" not in head:
+            self._end(
+                Outcome.REFUSED,
+                f"{self.server or 'the server'} does not know batched and ragged, and would cut this model's requests "
+                "into rows: it needs a newer version",
+            )
+            return
+        notes = head.get("notes")
+        for note in notes if isinstance(notes, list) else []:
+            log.info("the server notes: %s", note)
         self.welcomed = self._heard = now
         self.state = State.LIVE
 

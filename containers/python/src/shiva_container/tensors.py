@@ -66,13 +66,23 @@ class TensorError(ValueError):
 class Tensor:
     """The declaration of one input or output.
 
-    ``shape`` uses -1 for a dimension of any size. A leading -1 is the batch dimension: the function gets
-    several rows at once. ``Tensor("image", "UINT8", [-1, 8, 8])`` is a batch of 8x8 images of bytes.
+    ``shape`` uses -1 for a dimension of any size. The leading -1 of a batched model counts rows: the function
+    gets several at once. ``Tensor("image", "UINT8", [-1, 8, 8])`` is a batch of 8x8 images of bytes.
+
+    ``optional``
+        an input that a request may leave out, of a model that is not batched: the function gets None.
+    ``ragged``
+        an output of a batched model whose rows differ in size: ``Tensor("boxes", "FP32", [-1, 4],
+        ragged="count")`` is any number of boxes for each row. It names another output, an INT32 or INT64 of
+        shape [-1], that tells how many; the function returns the ragged outputs only, each as a list with one
+        array for each row, and the counts are made of these.
     """
 
     name: str
     datatype: str
     shape: Sequence[int]
+    optional: bool = False
+    ragged: str = ""
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
@@ -98,8 +108,8 @@ class Tensor:
         return DATATYPES[self.datatype]
 
     @property
-    def batched(self) -> bool:
-        """Whether the first dimension counts rows."""
+    def leads(self) -> bool:
+        """Whether the first dimension is declared as -1; in a batched model it counts rows."""
         return len(self.shape) > 0 and self.shape[0] == -1
 
     def accepts(self, shape: Sequence[int]) -> bool:
@@ -110,10 +120,16 @@ class Tensor:
 
     def json(self) -> dict[str, object]:
         """The declaration as it travels in ``hello``."""
-        return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
+        head: dict[str, object] = {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
+        if self.optional:
+            head["optional"] = True
+        if self.ragged:
+            head["ragged"] = self.ragged
+        return head
 
     def __str__(self) -> str:
-        return f"{self.name} {self.datatype} {list(self.shape)}"
+        kind = ", optional" if self.optional else f", ragged by {self.ragged}" if self.ragged else ""
+        return f"{self.name} {self.datatype} {list(self.shape)}{kind}"
 
 
 def describe(array: Array) -> str:
