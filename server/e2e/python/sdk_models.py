@@ -60,5 +60,33 @@ def short(x: Any) -> Any:
     return (x.view("uint32") >> 16).astype("uint16")
 
 
+@model(
+    name="clip",
+    batched=False,
+    inputs=[Tensor("x", "FP32", [-1]), Tensor("gain", "FP32", [], optional=True)],
+    outputs=[Tensor("frames", "FP32", [-1, 4])],
+)
+def clip(x: Any, gain: Any) -> Any:
+    """One clip of any length in, as many whole frames out."""
+    frames = x[: len(x) // 4 * 4].reshape(-1, 4)
+    return frames if gain is None else frames * gain
+
+
+@model(
+    name="boxes",
+    inputs=[Tensor("image", "UINT8", [-1, 2, 2])],
+    outputs=[
+        Tensor("boxes", "FP32", [-1, 4], ragged="count"),
+        Tensor("scores", "FP32", [-1], ragged="count"),
+        Tensor("count", "INT64", [-1]),
+    ],
+    per_row=True,
+)
+def boxes(image: Any) -> Any:
+    """As many boxes as the first pixel says."""
+    n = int(image[0, 0])
+    return np.full((n, 4), n, "f4"), np.arange(n, dtype="f4")
+
+
 if __name__ == "__main__":
     serve()

@@ -20,6 +20,7 @@ from shiva_container import DATATYPES
 def sdk(server: Server, start: Start) -> Process:
     process = start("sdk_models.py")
     server.wait_ready(*(f"echo_{name.lower()}/1" for name in sdk_models.ECHOED), "rows/1", "fails/1", "one/1", "slow/1")
+    server.wait_ready("clip/1", "boxes/1")
     return process
 
 
@@ -84,6 +85,31 @@ def test_tensors_find_their_places_by_name(client: Client) -> None:
     names = {"__tensors__": ["b", "a"]}
     answer = client.ask("one", np.array(2, "i4"), np.array([1, 2, 3], "i4"), **names)
     assert values(answer.tensors) == [[2, 4, 6]], answer.metadata
+
+
+@pytest.mark.parametrize("length", [0, 3, 4, 16001])
+def test_a_clip_is_not_cut(client: Client, length: int) -> None:
+    clip = np.arange(length, dtype="f4")
+    (frames,) = client.ask("clip", clip).tensors
+    assert frames.shape == (length // 4, 4)
+    assert frames.reshape(-1).tolist() == clip[: length // 4 * 4].tolist()
+    (twice,) = client.ask("clip", clip, np.array(2, "f4"), __tensors__=["x", "gain"]).tensors
+    assert twice.tolist() == (2 * frames).tolist()
+
+
+@pytest.mark.parametrize("counts", [[2], [0], [2, 0, 1], [0, 0], [3] * 40])
+def test_each_image_has_its_own_boxes(client: Client, counts: list[int]) -> None:
+    images = np.array([[[n, 0], [0, 0]] for n in counts], "u1")
+    answer = client.ask("boxes", images)
+    assert answer.metadata["__tensors__"] == ["boxes", "scores", "count"]
+    boxes, scores, count = answer.tensors
+    assert count.tolist() == counts
+    assert boxes.shape == (sum(counts), 4)
+    for n, mine, score in zip(counts, *(np.split(x, np.cumsum(count)[:-1]) for x in (boxes, scores)), strict=True):
+        assert mine.tolist() == [[n] * 4] * n
+        assert score.tolist() == list(range(n))
+    alone = client.ask("boxes", images[0]).tensors
+    assert [x.shape for x in alone] == [(counts[0], 4), (counts[0],), ()]
 
 
 def test_text_through_the_sdk(client: Client) -> None:

@@ -431,3 +431,39 @@ func TestDefaultOutputIsPayload(t *testing.T) {
 		t.Errorf("%d bytes are still out", pool.InUse())
 	}
 }
+
+// TestDefaultOutputOfAnySize: a default may be none of something, and a ragged one has to be counted as it is.
+func TestDefaultOutputOfAnySize(t *testing.T) {
+	boxes := tensor.Spec{Name: "boxes", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}
+	whole := &scheduler.Spec{Batching: scheduler.BatchingNone, Outputs: []tensor.Spec{boxes}}
+	boxes.Ragged = "count"
+	ragged := &scheduler.Spec{Outputs: []tensor.Spec{boxes, {Name: "count", DType: tensor.Int64, Shape: tensor.Shape{-1}}}}
+	for _, c := range []struct {
+		spec   *scheduler.Spec
+		rows   int
+		output string
+		want   string
+	}{
+		{whole, 1, `{"boxes":[]}`, "[1, 0, 4]"},
+		{whole, 1, `{"boxes":[[1,2,3,4],[5,6,7,8]]}`, "[1, 2, 4]"},
+		{ragged, 3, `{"boxes":[],"count":0}`, "[0, 4] [3]"},
+		{ragged, 3, `{"boxes":[[1,2,3,4]],"count":1}`, "[3, 4] [3]"},
+		{ragged, 3, `{"boxes":[[1,2,3,4]],"count":2}`, `"count" says 2 for a row, and "boxes" has 1`},
+	} {
+		a, err := New(Definition{Name: "app", Models: []Link{"m"}, Default: json.RawMessage(c.output)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		list, err := a.DefaultOutput(c.spec, c.rows, nil)
+		for _, o := range list {
+			got += " " + o.Shape.String()
+		}
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, c.want) {
+			t.Errorf("%s: %s, expected %s", c.output, got, c.want)
+		}
+	}
+}

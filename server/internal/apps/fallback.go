@@ -65,6 +65,18 @@ func (a *App) DefaultOutput(model *scheduler.Spec, rows int, pool *tensor.Pool) 
 		}
 		list[i].Name = spec.Name
 	}
+	for i, by := range model.Raggeds() {
+		if by < 0 {
+			continue
+		}
+		n, err := tensor.Cast(list[by], tensor.Int64, nil)
+		if err != nil {
+			return nil, err
+		}
+		if each, _ := tensor.Values[int64](n); int(each[0])*rows != list[i].Shape[0] {
+			return nil, fmt.Errorf("the default output of application %q: %q says %d for a row, and %q has %d", a.Name, list[by].Name, each[0], list[i].Name, list[i].Shape[0]/rows)
+		}
+	}
 	return list, nil
 }
 
