@@ -81,7 +81,7 @@ func (c *Call) matchTexts(tensors []tensor.Tensor, p *Params, spec *tensor.Spec,
 	if n == 0 {
 		return fmt.Errorf("%w: input %q: no text: expected strings, or a uint8 tensor of UTF-8", scheduler.ErrInvalidInput, spec.Name)
 	}
-	if n > 1 && !c.Target.Spec.Batched() {
+	if n != 1 && !c.Target.Spec.Batched() {
 		return c.oneOnly()
 	}
 	var t tensor.Tensor

@@ -131,11 +131,11 @@ func leftOut(spec *tensor.Spec) tensor.Tensor {
 // Shown is the shape of output i as the client is to see it: without the rows if the request came without
 // them. A ragged output has no dimension for the rows, however the request came.
 func (c *Call) Shown(i int) tensor.Shape {
-	if shape := c.Outputs[i].Shape; !c.Squeeze || c.Target.Spec.Outputs[i].Ragged != "" {
-		return shape
-	} else {
-		return shape[1:]
+	shape := c.Outputs[i].Shape
+	if c.Squeeze && c.Target.Spec.Outputs[i].Ragged == "" {
+		shape = shape[1:]
 	}
+	return shape
 }
 
 // leadingOne returns shape with a 1 before it, in the call's own memory where it fits.
