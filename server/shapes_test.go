@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -310,10 +311,10 @@ func TestRaggedOutputs(t *testing.T) {
 // TestRaggedAnswers: counts that are not those of the values fail the batch, in words.
 func TestRaggedAnswers(t *testing.T) {
 	s := start(t, nil)
-	var count int64
+	var count atomic.Int64
 	m := ragged("detector")
 	m.Answer = func(*containertest.Batch) containertest.Reply {
-		return containertest.Reply{Outputs: []tensor.Tensor{ints(tensor.Shape{1}, count), ints(tensor.Shape{3, 2}, 1, 2, 3, 4, 5, 6)}}
+		return containertest.Reply{Outputs: []tensor.Tensor{ints(tensor.Shape{1}, count.Load()), ints(tensor.Shape{3, 2}, 1, 2, 3, 4, 5, 6)}}
 	}
 	connect(t, s, m)
 	for _, c := range []struct {
@@ -325,7 +326,7 @@ func TestRaggedAnswers(t *testing.T) {
 		{-1, "count says -1 for row 0"},
 		{1<<63 - 1, "count says 9223372036854775807 for row 0"},
 	} {
-		count = c.count
+		count.Store(c.count)
 		_, err := callers(t, s)[0].ask(t.Context(), "detector", named("image", ints(tensor.Shape{1, 2}, 1, 2)))
 		if f, ok := err.(*fault); !ok || f.kind != "ContainerFailed" || !strings.Contains(f.text, c.words) {
 			t.Errorf("count %d: %v, expected %q", c.count, err, c.words)
