@@ -116,13 +116,12 @@ func (c *tcpClient) ask(ctx context.Context, model string, x tensor.Tensor, time
 	sent := x
 	switch x.DType {
 	case tensor.Bytes: // text is no tensor on this wire
-		texts, err := tensor.Strings(x)
+		x.Name = "x"
+		object, err := shiva.AppendTexts(nil, x)
 		if err != nil {
 			return x, err
 		}
-		if metadata["inputs"] = texts; len(x.Shape) == 0 {
-			metadata["inputs"] = texts[0]
-		}
+		metadata[shiva.TextsKey] = json.RawMessage(object)
 	case tensor.BFloat16: // nor is there any: float32 holds its values
 		var err error
 		if sent, err = tensor.Cast(x, tensor.Float32, nil); err != nil {
@@ -142,17 +141,11 @@ func (c *tcpClient) ask(ctx context.Context, model string, x tensor.Tensor, time
 	}
 	defer a.Release()
 	if x.DType == tensor.Bytes {
-		var said struct {
-			Output  *string
-			Outputs []string
+		texts, err := a.Texts()
+		if err != nil || len(texts) != 1 {
+			return x, fmt.Errorf("%d texts in the answer %s (%v)", len(texts), a.Metadata, err)
 		}
-		if err := json.Unmarshal(a.Metadata, &said); err != nil {
-			return x, err
-		}
-		if said.Output != nil {
-			return tensor.FromStrings(tensor.Shape{}, []string{*said.Output})
-		}
-		return tensor.FromStrings(tensor.Shape{len(said.Outputs)}, said.Outputs)
+		return texts[0], nil
 	}
 	if len(a.Tensors) != 1 {
 		return x, fmt.Errorf("%d tensors in the answer %s", len(a.Tensors), a.Metadata)

@@ -59,15 +59,18 @@ var fakeModels = map[string]struct {
 	"mood": {
 		`{"name":"mood","inputs":[{"name":"text","datatype":"BYTES","shape":[-1]}],"outputs":[{"name":"mood","datatype":"BYTES","shape":[-1]}]}`,
 		func(q *shiva.Message) *shiva.Message {
-			var m struct{ Inputs []string }
-			if err := json.Unmarshal(q.Metadata, &m); err != nil {
-				return refusal(shiva.Protocol, err.Error())
+			texts, err := q.Texts()
+			if err != nil || len(texts) != 1 || texts[0].Name != "text" {
+				return refusal(shiva.InvalidInput, fmt.Sprintf("%s: %v", q.Metadata, err))
 			}
-			for i, s := range m.Inputs {
-				m.Inputs[i] = "very " + s
+			words, _ := tensor.Strings(texts[0])
+			for i, s := range words {
+				words[i] = "very " + s
 			}
-			out, _ := json.Marshal(m.Inputs)
-			return answer(`{"outputs":` + string(out) + `,"default":true,"default_explanation":"no model was in time"}`)
+			mood, _ := tensor.FromStrings(texts[0].Shape, words)
+			mood.Name = "mood"
+			out, _ := shiva.AppendTexts(nil, mood)
+			return answer(`{"__texts__":` + string(out) + `,"default":true,"default_explanation":"no model was in time"}`)
 		},
 	},
 	"two": {

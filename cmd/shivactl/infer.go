@@ -122,20 +122,13 @@ func (c *cli) infer(o *inferOptions, args []string) error {
 
 // canAsk refuses what no file could make right.
 func canAsk(m model, o *inferOptions, scale float64) error {
-	texts := 0
 	for _, s := range m.inputs {
-		if s.DType == tensor.Bytes {
-			texts++
-		}
 		if _, err := appendFloat(nil, wire(s), 0); scale != 0 && err != nil {
 			return usage("infer", "--scale makes fractions, but %s", wants(s))
 		}
 		if o.batch && !batched(s) {
 			return usage("infer", "--batch: %s takes one row at a time: %s", m.route, wants(s))
 		}
-	}
-	if texts > 1 {
-		return usage("infer", "%s takes %d inputs of text; a Shiva message has room for one. The HTTP and gRPC doors have no such limit", m.route, texts)
 	}
 	return nil
 }
@@ -260,7 +253,7 @@ func (c *cli) ask(client *shiva.Client, m model, it item, what request) result {
 	}
 	defer answer.Release()
 	r.metadata = slices.Clone(answer.Metadata)
-	if r.outputs, err = outputs(m, answer, it.rows); err != nil {
+	if r.outputs, err = outputs(m, answer); err != nil {
 		r.err = &failure{"protocol", "unusable answer: " + err.Error(), "the log of the model's container may say more", exitRefused}
 	}
 	return r
@@ -294,17 +287,15 @@ func message(m model, it item, what request) (*shiva.Message, error) {
 	}
 	what.put(metadata)
 	q := &shiva.Message{Namespace: m.route}
-	var names []string
+	names := []string{}
+	var texts []tensor.Tensor
 	for i, t := range it.inputs {
 		if t.Data == nil && t.Shape == nil {
 			continue // optional, and left out
 		}
-		if t.DType == tensor.Bytes { // text has no dtype on this wire
-			texts, err := tensor.Strings(t)
-			if err != nil {
-				return nil, err
-			}
-			metadata["inputs"] = texts
+		if t.DType == tensor.Bytes {
+			t.Name = m.inputs[i].Name
+			texts = append(texts, t)
 			continue
 		}
 		names = append(names, m.inputs[i].Name)
@@ -313,17 +304,22 @@ func message(m model, it item, what request) (*shiva.Message, error) {
 	if len(m.inputs) > 1 {
 		metadata["__tensors__"] = names
 	}
+	if texts != nil {
+		object, err := shiva.AppendTexts(nil, texts...)
+		if err != nil {
+			return nil, err
+		}
+		metadata[shiva.TextsKey] = json.RawMessage(object)
+	}
 	var err error
 	q.Metadata, err = json.Marshal(metadata)
 	return q, err
 }
 
 // outputs are the tensors of an answer by name, and its texts as tensors of Bytes, in memory of their own.
-func outputs(m model, answer *shiva.Message, rows int) ([]tensor.Tensor, error) {
+func outputs(m model, answer *shiva.Message) ([]tensor.Tensor, error) {
 	var said struct {
-		Names   []string        `json:"__tensors__"`
-		Output  json.RawMessage `json:"output"`
-		Outputs json.RawMessage `json:"outputs"`
+		Names []string `json:"__tensors__"`
 	}
 	if err := json.Unmarshal(answer.Metadata, &said); err != nil {
 		return nil, err
@@ -352,7 +348,7 @@ func outputs(m model, answer *shiva.Message, rows int) ([]tensor.Tensor, error) 
 		t.Shape, t.Data, t.Buf = append(tensor.Shape{}, t.Shape...), slices.Clone(t.Data), nil // a shape of [], not null
 		add(t)
 	}
-	texts, err := textOutputs(m, said.Outputs, said.Output, rows)
+	texts, err := answer.Texts()
 	if err != nil {
 		return nil, err
 	}
@@ -373,61 +369,4 @@ func place(m model, name string) int {
 		return i
 	}
 	return len(m.outputs)
-}
-
-// textOutputs reads the texts of an answer: "outputs", or "output" for a single row; an object by name if
-// the model has several, else the value of its one text output. Values that are no strings (of models
-// that answer with JSON) are shown as the JSON they are.
-func textOutputs(m model, many, one json.RawMessage, rows int) ([]tensor.Tensor, error) {
-	var names []string
-	for _, s := range m.outputs {
-		if s.DType == tensor.Bytes {
-			names = append(names, s.Name)
-		}
-	}
-	value := many
-	if value == nil {
-		value = one
-	}
-	if value == nil || len(names) == 0 {
-		return nil, nil
-	}
-	byName := map[string]json.RawMessage{names[0]: value}
-	if len(names) > 1 {
-		byName = nil
-		if err := json.Unmarshal(value, &byName); err != nil {
-			return nil, err
-		}
-	}
-	var out []tensor.Tensor
-	for _, name := range names {
-		elements := []json.RawMessage{byName[name]}
-		if many != nil {
-			if err := json.Unmarshal(byName[name], &elements); err != nil {
-				return nil, fmt.Errorf("output %q: %w", name, err)
-			}
-		}
-		if rows == 0 || len(elements)%rows != 0 {
-			return nil, fmt.Errorf("output %q has %d texts for %d rows", name, len(elements), rows)
-		}
-		shape := tensor.Shape{rows}
-		if n := len(elements) / rows; n != 1 {
-			shape = append(shape, n)
-		}
-		texts := make([]string, len(elements))
-		for i, e := range elements {
-			if s, ok := shiva.ParseString(e); ok {
-				texts[i] = s
-			} else {
-				texts[i] = string(e)
-			}
-		}
-		t, err := tensor.FromStrings(shape, texts)
-		if err != nil {
-			return nil, err
-		}
-		t.Name = name
-		out = append(out, t)
-	}
-	return out, nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -60,6 +61,9 @@ func (l *loop) compose(c *call, m *shiva.Message) error {
 	} else {
 		b, m.Tensors, err = l.appendOutputs(b, c)
 	}
+	if err == nil && c.Bridge {
+		b, err = l.appendFields(b, c)
+	}
 	l.metadata = b
 	m.Metadata = b
 	return err
@@ -95,16 +99,16 @@ func appendChoice(b []byte, c *gate.Choice) []byte {
 	return append(b, ',')
 }
 
-// appendOutputs lists the output tensors and appends the end of the metadata. Text has no dtype on this
-// wire, so a text output is a member of the metadata: "output" for one row and "outputs" for many; by
-// name in an object if the model has several.
+// appendOutputs lists the output tensors and appends the end of the metadata, with the text outputs, which have no dtype
+// on this wire, under shiva.TextsKey.
 func (l *loop) appendOutputs(b []byte, c *call) ([]byte, []tensor.Tensor, error) {
-	l.tensors = l.tensors[:0]
-	texts := 0
+	l.tensors, l.texts = l.tensors[:0], l.texts[:0]
 	for i, t := range c.Outputs {
 		switch {
 		case t.DType == tensor.Bytes:
-			texts++
+			t.Shape = c.Shown(i)
+			t.Name = c.Target.Spec.Outputs[i].Name
+			l.texts = append(l.texts, t)
 			continue
 		case !t.DType.OnWire(): // bfloat16: float32 holds every value of it
 			wide, err := tensor.Cast(t, tensor.Float32, nil) // memory of the garbage collector's: no release
@@ -116,54 +120,61 @@ func (l *loop) appendOutputs(b []byte, c *call) ([]byte, []tensor.Tensor, error)
 		t.Shape = c.Shown(i)
 		l.tensors = append(l.tensors, t)
 	}
-	if texts > 0 {
+	if len(l.texts) > 0 && !c.Bridge {
 		var err error
-		if b, err = appendTexts(b, c, texts); err != nil {
+		if b, err = appendTexts(b, l.texts); err != nil {
 			return b, nil, err
 		}
 	}
 	return c.Target.AppendAnswer(b), l.tensors, nil
 }
 
-func appendTexts(b []byte, c *call, n int) ([]byte, error) {
-	b = append(b, textKey(c)...)
-	if n > 1 {
-		b = append(b, '{')
+// appendTexts appends the member with the texts of an answer.
+func appendTexts(b []byte, texts []tensor.Tensor) ([]byte, error) {
+	b = append(b, `"`+shiva.TextsKey+`":`...)
+	b, err := shiva.AppendTexts(b, texts...)
+	return append(b, ','), err
+}
+
+// appendFields adds to the metadata of an answer what makes it one in bridge form: a member for each output, which refers
+// to its tensor or is its text. A member of ours gives way to an output of its name.
+func (l *loop) appendFields(b []byte, c *call) ([]byte, error) {
+	outputs := c.Target.Spec.Outputs
+	named := func(key []byte) bool {
+		return slices.ContainsFunc(outputs, func(s tensor.Spec) bool { return s.Name == string(key) })
 	}
-	first := true
-	for i, t := range c.Outputs {
-		if t.DType != tensor.Bytes {
-			continue
-		}
-		if n > 1 {
-			if !first {
+	clash := false
+	_ = shiva.EachField(b, func(key, _ []byte) bool { clash = clash || named(key); return !clash })
+	if clash {
+		ours := bytes.Clone(b)
+		b = append(b[:0], '{')
+		_ = shiva.EachField(ours, func(key, value []byte) bool {
+			if !named(key) {
+				b = append(append(shiva.AppendString(b, string(key)), ':'), value...)
 				b = append(b, ',')
 			}
-			first = false
-			b = shiva.AppendString(b, c.Target.Spec.Outputs[i].Name)
-			b = append(b, ':')
-		}
-		elements, err := tensor.Strings(t)
-		if err != nil {
-			return b, err
-		}
-		if c.Squeeze && len(elements) == 1 {
-			b = shiva.AppendString(b, elements[0])
+			return true
+		})
+	} else {
+		b[len(b)-1] = ','
+	}
+	tensors, texts := 0, l.texts
+	for i := range c.Outputs {
+		b = append(shiva.AppendString(b, outputs[i].Name), ':')
+		if c.Outputs[i].DType == tensor.Bytes && len(texts) > 0 {
+			var err error
+			if b, err = shiva.AppendText(b, texts[0]); err != nil {
+				return b, err
+			}
+			b, texts = append(b, ','), texts[1:]
 			continue
 		}
-		b = append(b, '[')
-		for j, s := range elements {
-			if j > 0 {
-				b = append(b, ',')
-			}
-			b = shiva.AppendString(b, s)
-		}
-		b = append(b, ']')
+		b = append(b, `"`+gate.TensorReference...)
+		b = append(strconv.AppendInt(b, int64(tensors), 10), '"', ',')
+		tensors++
 	}
-	if n > 1 {
-		b = append(b, '}')
-	}
-	return append(b, ','), nil
+	b[len(b)-1] = '}'
+	return b, nil
 }
 
 func textKey(c *call) string {
@@ -173,16 +184,41 @@ func textKey(c *call) string {
 	return `"outputs":`
 }
 
-// appendFlat is the answer of a legacy model: one text per row, or one float in the oldest generations. A text that is JSON is
-// given as what it says, and if all rows are numbers, or lists of as many numbers, they are a float64 tensor as well.
+// appendFlat is the answer of a legacy model: one text per row, or one float in the oldest generations. Beside the form of
+// all texts it has the one that clients of these models know: "output" (one row) or "outputs", in which a text that is
+// JSON is what it says. If all rows are numbers, or lists of as many numbers, they are a float64 tensor as well.
 func (l *loop) appendFlat(b []byte, c *call) ([]byte, []tensor.Tensor, error) {
-	if c.Outputs[0].DType != tensor.Bytes {
+	l.tensors, l.texts = l.tensors[:0], l.texts[:0]
+	out := c.Outputs[0]
+	if out.DType != tensor.Bytes {
 		return l.appendFloats(b, c)
 	}
-	texts, err := tensor.Strings(c.Outputs[0])
+	texts, err := tensor.Strings(out)
 	if err != nil {
 		return b, nil, err
 	}
+	out.Name = c.Target.Spec.Outputs[0].Name
+	out.Shape = c.Shown(0)
+	if t, ok := numbers(texts); ok {
+		if c.Squeeze && len(t.Shape) > 1 {
+			t.Shape = t.Shape[1:]
+		}
+		t.Name = out.Name
+		l.tensors = append(l.tensors, t)
+	}
+	if !c.Bridge {
+		b = appendSaid(b, c, texts)
+		if b, err = appendTexts(b, []tensor.Tensor{out}); err != nil {
+			return b, nil, err
+		}
+	} else if len(l.tensors) == 0 {
+		l.texts = append(l.texts, out)
+	}
+	return c.Target.AppendFlatAnswer(b, len(l.tensors) > 0), l.tensors, nil
+}
+
+// appendSaid appends the texts of a legacy model as what they say.
+func appendSaid(b []byte, c *call, texts []string) []byte {
 	b = append(b, textKey(c)...)
 	if !c.Squeeze {
 		b = append(b, '[')
@@ -200,16 +236,7 @@ func (l *loop) appendFlat(b []byte, c *call) ([]byte, []tensor.Tensor, error) {
 	if !c.Squeeze {
 		b = append(b, ']')
 	}
-	b = append(b, ',')
-	l.tensors = l.tensors[:0]
-	if t, ok := numbers(texts); ok {
-		if c.Squeeze && len(t.Shape) > 1 {
-			t.Shape = t.Shape[1:]
-		}
-		t.Name = c.Target.Spec.Outputs[0].Name
-		l.tensors = append(l.tensors, t)
-	}
-	return c.Target.AppendFlatAnswer(b, len(l.tensors) > 0), l.tensors, nil
+	return append(b, ',')
 }
 
 // fitsMetadata tells whether a text is JSON that a client's decoder takes, which is stricter than encoding/json.
@@ -223,6 +250,10 @@ func fitsMetadata(s string) bool {
 // appendFloats is appendFlat for a model that answers with floats: the tensor is theirs, bit by bit. In the metadata, what no JSON number
 // can say is "NaN", "+Inf" or "-Inf".
 func (l *loop) appendFloats(b []byte, c *call) ([]byte, []tensor.Tensor, error) {
+	l.tensors = append(l.tensors, c.Outputs[0])
+	if c.Bridge {
+		return c.Target.AppendFlatAnswer(b, true), l.tensors, nil
+	}
 	wide, err := tensor.Cast(c.Outputs[0], tensor.Float64, nil)
 	if err != nil {
 		return b, nil, err
@@ -251,7 +282,6 @@ func (l *loop) appendFloats(b []byte, c *call) ([]byte, []tensor.Tensor, error) 
 		b = append(b, ']')
 	}
 	b = append(b, ',')
-	l.tensors = append(l.tensors[:0], c.Outputs[0])
 	return c.Target.AppendFlatAnswer(b, true), l.tensors, nil
 }
 

@@ -64,8 +64,8 @@ func TestFlatModel(t *testing.T) {
 			t.Errorf("expected %s, got %s", shape, got)
 		}
 	}
-	check(ask(""), `{"output":6,"model_name":"sum"`, "float64[1]")
-	check(ask(`{"batch":true}`), `{"outputs":[3,3],`, "float64[2]")
+	check(ask(""), `{"output":6,"__texts__":{"output":"6"},"model_name":"sum"`, "float64[1]")
+	check(ask(`{"batch":true}`), `{"outputs":[3,3],"__texts__":{"output":["3","3"]},`, "float64[2]")
 	answer.Store(func([]float64) string { return "[1.5, 2]" })
 	check(ask(`{"batch":true}`), `{"outputs":[[1.5, 2],[1.5, 2]],`, "float64[2, 2]")
 	check(ask(""), `{"output":[1.5, 2],`, "float64[2]")

@@ -41,6 +41,7 @@ type loop struct {
 	vecs     [][]byte
 	metadata []byte
 	tensors  []tensor.Tensor
+	texts    []tensor.Tensor
 	spare    []*call // the mailbox's other half
 
 	// Guarded by mu.

@@ -34,8 +34,19 @@ func (q *question) parse(meta []byte) error {
 		return nil
 	}
 	var first error
+	q.Bridge = gate.InBridgeForm(meta)
 	_ = shiva.EachField(meta, func(key, value []byte) bool {
 		var fault error
+		switch {
+		case q.isAbsent(key, value):
+			return true
+		case q.isField(key, value):
+			q.pass(key, value)
+			if string(key) == "id" { // comes back whatever it is
+				q.id = value
+			}
+			return true
+		}
 		switch string(key) {
 		case "id":
 			q.id = value
@@ -50,7 +61,13 @@ func (q *question) parse(meta []byte) error {
 		case "version":
 			q.Version, fault = parseVersion(value)
 		case "inputs":
-			q.Texts, q.OneText, fault = parseTexts(value)
+			q.Inputs = value
+		case shiva.TextsKey:
+			if value[0] != '{' {
+				fault = unexpected(shiva.TextsKey, "an object of texts by input", value)
+				break
+			}
+			q.Texts = value
 		case "timeout_ms":
 			q.Timeout, fault = parseTimeout(value)
 		case "priority":
@@ -79,6 +96,32 @@ func (q *question) parse(meta []byte) error {
 		q.Forward = q.forward
 	}
 	return first
+}
+
+// isField tells whether a member is an input of a bridge, whatever it is called.
+func (q *question) isField(key, value []byte) bool {
+	switch string(key) {
+	case "__tensors__", shiva.TextsKey:
+		return false
+	case "inputs":
+		return q.Bridge
+	}
+	return q.Bridge && gate.Refers(value)
+}
+
+// isAbsent tells whether a member is a bridge's field that is None. A key that no text fits is absent also where nothing
+// else shows a bridge.
+func (q *question) isAbsent(key, value []byte) bool {
+	if string(value) != gate.Absent {
+		return false
+	}
+	switch string(key) {
+	case "timeout_ms", "priority", "batch", "timing":
+		return true
+	case "id": // goes back as it came, and is read as None there
+		return false
+	}
+	return q.Bridge
 }
 
 // reset makes q what a message without metadata asks.
@@ -142,25 +185,6 @@ func parseVersion(value []byte) (string, error) {
 		return string(value), nil
 	}
 	return "", unexpected("version", "a string or a number", value)
-}
-
-// parseTexts takes a string or a list of strings.
-func parseTexts(value []byte) (texts []string, one bool, err error) {
-	switch value[0] {
-	case '"':
-		texts = make([]string, 1)
-		one, err = true, json.Unmarshal(value, &texts[0])
-	case '[':
-		texts = []string{}
-		err = json.Unmarshal(value, &texts)
-	default:
-		err = unexpected("inputs", "a string or a list of strings", value)
-		return nil, false, err
-	}
-	if err != nil {
-		return nil, false, unexpected("inputs", "a string or a list of strings", value)
-	}
-	return texts, one, nil
 }
 
 // parseNames reads "__tensors__", which must name each of n tensors.

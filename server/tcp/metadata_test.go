@@ -14,13 +14,13 @@ import (
 
 func TestParseMetadata(t *testing.T) {
 	var q question
-	err := q.parse([]byte(`{"id": [1], "timeout_ms": 12.5, "priority": 0, "version": 3, "inputs": ["a", "b"], "batch": true,` +
+	err := q.parse([]byte(`{"id": [1], "timeout_ms": 12.5, "priority": 0, "version": 3, "inputs": ["a", "b"], "__texts__": {"t": "x"}, "batch": true,` +
 		` "timing": true, "__tensors__": ["x"], "parameters": {"k": 1.0}, "q\"": 1, "other": {"deep": []}, "user": "u", "camera": "c"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if string(q.id) != "[1]" || q.Timeout != 12500*time.Microsecond || q.Priority != 0 || q.Version != "3" ||
-		strings.Join(q.Texts, " ") != "a b" || q.OneText || !q.Batch || !q.timing || string(q.names) != `["x"]` || q.User != "u" {
+		string(q.Inputs) != `["a", "b"]` || string(q.Texts) != `{"t": "x"}` || q.Bridge || !q.Batch || !q.timing || string(q.names) != `["x"]` || q.User != "u" {
 		t.Errorf("%+v", q)
 	}
 	if want := `{"k":1.0,"q\"":1,"other":{"deep": []},"camera":"c"}`; string(q.Forward) != want {
@@ -29,8 +29,8 @@ func TestParseMetadata(t *testing.T) {
 	if err := q.parse(nil); err != nil || q.Forward != nil || q.id != nil || q.Priority != defaultPriority {
 		t.Errorf("what the last question said is still there: %+v (%v)", q, err)
 	}
-	if err := q.parse([]byte(`{"version":"a\"b","inputs":"one","timeout_ms":1e300}`)); err != nil ||
-		q.Version != `a"b` || !q.OneText || q.Texts[0] != "one" || q.Timeout != 24*time.Hour {
+	if err := q.parse([]byte(`{"version":"a\"b","timeout_ms":1e300}`)); err != nil ||
+		q.Version != `a"b` || q.Timeout != 24*time.Hour {
 		t.Errorf("%+v (%v)", q, err)
 	}
 }
@@ -55,9 +55,7 @@ func TestParseMetadataRefuses(t *testing.T) {
 		`{"batch":1}`:                  "batch",
 		`{"timing":"true"}`:            "timing",
 		`{"version":{}}`:               "version",
-		`{"inputs":5}`:                 "inputs",
-		`{"inputs":[5]}`:               "inputs",
-		`{"inputs":{"a":"b"}}`:         "inputs",
+		`{"__texts__":["a"]}`:          "__texts__",
 		`{"parameters":[]}`:            "parameters",
 		`{"id":1,"parameters":"text"}`: "parameters",
 	} {

@@ -225,7 +225,7 @@ func (s *session) open(c *call, fault error) error {
 			scheduler.ErrOverloaded, s.unread(), cfg.OutboundBytes)
 	}
 	q := &c.question
-	if q.names != nil {
+	if q.names != nil && !q.Bridge {
 		names, err := parseNames(q.names, len(m.Tensors))
 		if err != nil {
 			return err

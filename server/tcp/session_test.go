@@ -248,8 +248,8 @@ func TestRefusedMetadata(t *testing.T) {
 		s.take(ask)
 	}
 	q := &s.tail.question
-	if s.waiting != 2 || string(q.id) != `"a"` || q.Texts != nil || q.User != "" || cap(q.forward) > 4<<10 {
-		t.Errorf("%d wait; a refused one of id %s has %d texts, %d bytes of user and %d to forward", s.waiting, q.id, len(q.Texts), len(q.User), cap(q.forward))
+	if s.waiting != 2 || string(q.id) != `"a"` || q.Inputs != nil || q.User != "" || cap(q.forward) > 4<<10 {
+		t.Errorf("%d wait; a refused one of id %s has %d texts, %d bytes of user and %d to forward", s.waiting, q.id, len(q.Inputs), len(q.User), cap(q.forward))
 	}
 }
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
 import numpy as np
-from shiva_container import DATATYPES, Request, Tensor, model, serve
+from shiva_container import DATATYPES, Batch, Request, Tensor, model, serve
 
 ECHOED = [name for name in DATATYPES if name not in ("BYTES", "BF16")]  # those two are not on Shiva's wire
 PAIR = [Tensor("x", "FP32", [-1, 2])]
@@ -52,6 +53,29 @@ def one(a: Any, b: Any) -> Any:
 def shout(text: Any, request: Request) -> Any:
     """Text has no dtype on Shiva's wire: it travels in the metadata."""
     return text.decode().upper() + str(request.parameters.get("mark", ""))
+
+
+PAIRS = [Tensor("x", "BYTES", [-1, 2])]
+model(name="pairs", inputs=PAIRS, outputs=PAIRS)(lambda x: x)
+
+
+IMAGE, MASK = Tensor("image", "FP32", [-1, 2]), Tensor("mask", "FP32", [-1, 2])
+
+
+@model(name="sub", inputs=[IMAGE, MASK], outputs=[Tensor("scores", "FP32", [-1, 2]), Tensor("label", "BYTES", [-1])])
+def sub(image: Any, mask: Any, batch: Batch) -> Any:
+    """Its inputs do not commute; the label is what came beside them."""
+    labels = [json.dumps(r.parameters, sort_keys=True) for r in batch.requests for _ in range(r.rows)]
+    return image - mask, np.array(labels, object)
+
+
+WIDE = [Tensor(f"x{i}", "INT32", [-1]) for i in range(255)]
+
+
+@model(name="wide", inputs=WIDE, outputs=[Tensor(f"y{i}", "INT32", [-1]) for i in range(255)])
+def wide(*x: Any) -> Any:
+    """Gives its inputs backwards, each times its place: y0 is 0 times x254."""
+    return tuple(i * value for i, value in enumerate(reversed(x)))
 
 
 @model(name="short", inputs=PAIR, outputs=[Tensor("y", "BF16", [-1, 2])])

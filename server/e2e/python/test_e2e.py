@@ -113,9 +113,21 @@ def test_each_image_has_its_own_boxes(client: Client, counts: list[int]) -> None
 
 
 def test_text_through_the_sdk(client: Client) -> None:
-    answer = client.ask("shout", inputs=["abc", "grün"], parameters={"mark": "!"})
-    assert answer.metadata["outputs"] == ["ABC!", "GRÜN!"], answer.metadata
-    assert client.ask("shout", inputs="one").metadata["output"] == "ONE"
+    answer = client.ask("shout", __texts__={"text": ["abc", "grün"]}, parameters={"mark": "!"})
+    assert answer.metadata["__texts__"] == {"loud": ["ABC!", "GRÜN!"]}, answer.metadata
+    assert client.ask("shout", __texts__={"text": "one"}).metadata["__texts__"] == {"loud": "ONE"}
+    expect_error(client.ask("shout", inputs="one"), "InvalidInput", 400, False, "__texts__", '"text" bytes [-1]')
+
+
+def test_texts_keep_their_shape(client: Client) -> None:
+    """Text, and bytes that are none, of two dimensions."""
+    for texts in ([["a", "b"], ["c", ""]], [["null", {"b64": "/wA="}]]):
+        answer = client.ask("pairs", __texts__={"x": texts})
+        assert answer.metadata["__texts__"] == {"x": texts}, answer.metadata
+        assert (answer.tensors, answer.metadata["__tensors__"]) == ([], [])
+    assert client.ask("pairs", __texts__={"x": ["a", "b"]}).metadata["__texts__"] == {"x": ["a", "b"]}
+    ragged = client.ask("pairs", __texts__={"x": [["a", "b"], ["c"]]})
+    expect_error(ragged, "InvalidInput", 400, False, "not alike in length and depth")
 
 
 def test_bfloat16_goes_out_as_float32(client: Client) -> None:

@@ -22,7 +22,7 @@ def containers(server: Server, start: Start) -> None:
 
 def test_scikit_learn(client: Client) -> None:
     answer = client.ask("iris", np.array([[5.1, 3.5, 1.4, 0.2], [6.5, 3.0, 5.8, 2.2]]))
-    assert answer.metadata["outputs"] == ["setosa", "virginica"], answer.metadata
+    assert answer.metadata["__texts__"] == {"species": ["setosa", "virginica"]}, answer.metadata
     (probabilities,) = answer.tensors
     assert probabilities.shape == (2, 3)
     assert np.allclose(probabilities.sum(axis=1), 1)
@@ -43,11 +43,11 @@ def test_plain_numpy(client: Client) -> None:
 
 
 def test_strings(client: Client) -> None:
-    answer = client.ask("slug", inputs=["Crème brûlée, please!", "R2 D2"])
-    assert answer.metadata["outputs"] == ["creme-brulee-please", "r2-d2"], answer.metadata
-    answer = client.ask("slug", inputs="R2 D2", parameters={"separator": "_"})
-    assert answer.metadata["output"] == "r2_d2", answer.metadata
-    expect_error(client.ask("slug", inputs="?"), "ContainerFailed", 502, False, "no letter or digit")
+    answer = client.ask("slug", __texts__={"title": ["Crème brûlée, please!", "R2 D2"]})
+    assert answer.metadata["__texts__"] == {"slug": ["creme-brulee-please", "r2-d2"]}, answer.metadata
+    answer = client.ask("slug", __texts__={"title": "R2 D2"}, parameters={"separator": "_"})
+    assert answer.metadata["__texts__"] == {"slug": "r2_d2"}, answer.metadata
+    expect_error(client.ask("slug", __texts__={"title": "?"}), "ContainerFailed", 502, False, "no letter or digit")
 
 
 @pytest.mark.parametrize("name", ["digits/container", "python/scikit_learn", "python/plain_numpy", "python/strings"])

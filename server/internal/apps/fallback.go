@@ -140,6 +140,14 @@ func FromJSON(value any, d tensor.DType) (tensor.Tensor, error) {
 	if err != nil {
 		return t, err
 	}
+	// A decoded number of more digits is some other integer already.
+	if d == tensor.Int64 || d == tensor.Uint64 {
+		for _, v := range numbers {
+			if math.Abs(v) >= 1<<53 {
+				return t, fmt.Errorf("%.0f or a number near it: an integer of %d and above is not exact as a JSON number", v, int64(1)<<53)
+			}
+		}
+	}
 	// What is written with a few decimals is meant as the nearest value of a short float.
 	switch d {
 	case tensor.Float32:

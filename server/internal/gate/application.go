@@ -178,7 +178,7 @@ func (g *Gate) openApplication(c *Call, a *application, tensors []tensor.Tensor,
 	}
 	first := f.firstToAnswer()
 	c.Target, c.Model = first.Target, first.Target.Model
-	c.Squeeze, c.Rows, c.Deadline = first.Squeeze, first.Rows, first.Deadline
+	c.Squeeze, c.Bridge, c.Rows, c.Deadline = first.Squeeze, first.Bridge, first.Rows, first.Deadline
 	c.fanout = f
 	return nil
 }

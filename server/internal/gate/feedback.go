@@ -51,18 +51,20 @@ func (g *Gate) openFeedback(c *Call, a *application, tensors []tensor.Tensor, p 
 			release(v.truth)
 			return err
 		}
-	case len(tensors) == 0:
+	case len(tensors) == 0 && p.Texts == nil && p.Inputs == nil:
 		if v.id == "" {
-			return fmt.Errorf("%w: feedback for application %q: expected the \"id\" of a request, or its input as tensors", scheduler.ErrInvalidInput, a.Name)
+			return fmt.Errorf("%w: feedback for application %q: expected the \"id\" of a request, or its input as tensors or texts", scheduler.ErrInvalidInput, a.Name)
 		}
-		return fmt.Errorf("%w: feedback for application %q: this server knows no request with id %s of user %q in the last %v; send the input as tensors too, or ask the server that answered",
+		return fmt.Errorf("%w: feedback for application %q: this server knows no request with id %s of user %q in the last %v; send the input too, or ask the server that answered",
 			scheduler.ErrNotFound, a.Name, v.id, v.user, apps.Lifetime)
 	default:
 		if v.Verdict, err = apps.ParseVerdict(p.Forward, nil); err != nil {
 			return err
 		}
 		q := *p
-		q.Forward = nil
+		if !p.Bridge { // its members name the input
+			q.Forward = nil
+		}
 		if err := g.openApplication(c, a, tensors, &q); err != nil {
 			return err
 		}

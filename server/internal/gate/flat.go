@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -54,96 +55,63 @@ func (c *Call) oneOnly() error {
 		scheduler.ErrInvalidInput, c.Target.ID.Name)
 }
 
-// matchTexts makes the rows of a legacy model that takes strings: from the list in the metadata, or from
-// one uint8 tensor of UTF-8 per row, or from a Bytes tensor (doors whose wire has one).
+// matchTexts makes the rows of a legacy model that takes strings: from a Bytes tensor, from one uint8 tensor of UTF-8 per
+// row, or from the strings of p.Inputs, which is these models' own form.
 func (c *Call) matchTexts(tensors []tensor.Tensor, p *Params, spec *tensor.Spec, pool *tensor.Pool) error {
-	n, one := len(p.Texts), p.OneText
-	var texts [][]byte
-	if p.Texts == nil {
-		one = len(tensors) == 1 && tensors[0].DType == tensor.Uint8
-		for _, t := range tensors {
-			switch t.DType {
-			case tensor.Uint8:
-				texts = append(texts, t.Data)
-			case tensor.Bytes:
-				elements, err := tensor.BytesElems(t)
-				if err != nil {
-					return unmade(spec, err)
-				}
-				texts = append(texts, elements...)
-			default:
-				return fmt.Errorf("%w: input %q: expected text (strings, or a uint8 tensor of UTF-8), got %s %s",
-					scheduler.ErrInvalidInput, spec.Name, t.DType, t.Shape)
+	if p.Inputs != nil {
+		t, err := shiva.ParseText(p.Inputs, pool)
+		if err == nil {
+			c.owned = append(c.owned, t)
+			if len(t.Shape) > 1 {
+				err = fmt.Errorf("got lists of shape %s", t.Shape)
 			}
 		}
-		n = len(texts)
+		if err != nil {
+			return unmade(spec, fmt.Errorf("metadata \"inputs\": expected a string or a list of strings: %w", err))
+		}
+		tensors = []tensor.Tensor{t}
 	}
-	if n == 0 {
+	one := len(tensors) == 1 && (tensors[0].DType == tensor.Uint8 || len(tensors[0].Shape) == 0)
+	c.Squeeze = one || !c.Target.Spec.Batched()
+	var texts [][]byte
+	for _, t := range tensors {
+		switch t.DType {
+		case tensor.Uint8:
+			texts = append(texts, t.Data)
+		case tensor.Bytes:
+			elements, err := tensor.BytesElems(t)
+			if err != nil {
+				return unmade(spec, err)
+			}
+			texts = append(texts, elements...)
+		default:
+			return fmt.Errorf("%w: input %q: expected text (strings, or a uint8 tensor of UTF-8), got %s %s",
+				scheduler.ErrInvalidInput, spec.Name, t.DType, t.Shape)
+		}
+	}
+	if c.Rows = len(texts); c.Rows == 0 {
 		return fmt.Errorf("%w: input %q: no text: expected strings, or a uint8 tensor of UTF-8", scheduler.ErrInvalidInput, spec.Name)
 	}
-	if n != 1 && !c.Target.Spec.Batched() {
+	if c.Rows != 1 && !c.Target.Spec.Batched() {
 		return c.oneOnly()
 	}
-	var t tensor.Tensor
-	var err error
-	if texts != nil {
-		t, err = newTexts(spec, tensor.Shape{n}, texts, pool)
+	t := tensors[0]
+	if len(tensors) == 1 && t.DType == tensor.Bytes {
+		t.Name, t.Shape = spec.Name, tensor.Shape{c.Rows}
 	} else {
-		t, err = newTexts(spec, tensor.Shape{n}, p.Texts, pool)
+		var err error
+		if t, err = newTexts(spec, tensor.Shape{c.Rows}, texts, pool); err != nil {
+			return err
+		}
+		c.owned = append(c.owned, t)
 	}
-	if err != nil {
-		return err
-	}
-	c.owned = append(c.owned, t)
 	c.Inputs = append(c.Inputs, t)
-	c.Rows = n
-	c.Squeeze = one || !c.Target.Spec.Batched()
 	return nil
-}
-
-// textTensor makes the Bytes input of a model from the strings of the metadata. As many strings as one row
-// declares make a row; with an undeclared size all of them are one row.
-func textTensor(spec *tensor.Spec, batched bool, p *Params, pool *tensor.Pool) (tensor.Tensor, error) {
-	shape := append(tensor.Shape{}, spec.Shape...)
-	perRow, open := 1, -1
-	for i, d := range shape {
-		switch {
-		case i == 0 && batched:
-		case d == -1 && open < 0:
-			open = i
-		case d == -1:
-			return tensor.Tensor{}, fmt.Errorf("%w: input %q: strings in metadata \"inputs\" cannot fill shape %s with two open dimensions",
-				scheduler.ErrInvalidInput, spec.Name, spec.Shape)
-		default:
-			perRow *= d
-		}
-	}
-	n := len(p.Texts)
-	if perRow == 0 || n%perRow != 0 || n == 0 && (batched || open < 0) {
-		return tensor.Tensor{}, fmt.Errorf("%w: input %q: expected %d strings for each row of shape %s in metadata \"inputs\", got %d",
-			scheduler.ErrInvalidInput, spec.Name, perRow, spec.Shape, n)
-	}
-	switch {
-	case open >= 0:
-		shape[open] = n / perRow
-		if batched {
-			shape[0] = 1
-		}
-	case batched:
-		shape[0] = n / perRow
-	case n != perRow:
-		return tensor.Tensor{}, fmt.Errorf("%w: input %q: expected %d strings for shape %s in metadata \"inputs\", got %d",
-			scheduler.ErrInvalidInput, spec.Name, perRow, spec.Shape, n)
-	}
-	if p.OneText && batched {
-		shape = shape[1:] // one string, one row: answered as one
-	}
-	return newTexts(spec, shape, p.Texts, pool)
 }
 
 // newTexts makes a Bytes input in memory of the pool: what the scheduler holds of a request is payload, whatever it came as. The
 // tensor has a reference, which is the caller's.
-func newTexts[S string | []byte](spec *tensor.Spec, shape tensor.Shape, texts []S, pool *tensor.Pool) (tensor.Tensor, error) {
+func newTexts(spec *tensor.Spec, shape tensor.Shape, texts [][]byte, pool *tensor.Pool) (tensor.Tensor, error) {
 	size := 0
 	for _, s := range texts {
 		size += 4 + len(s) // its length before it

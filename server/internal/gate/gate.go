@@ -113,9 +113,10 @@ type Params struct {
 	Now      time.Time     // when the request came; its deadline counts from here
 	Timeout  time.Duration // the client's deadline from Now; 0 = the model's default
 	Priority int           // 0 highest … 9
-	Texts    []string      // elements of the model's text input, for wires without strings; nil = none
-	OneText  bool          // Texts came as one string and not as a list: one row, answered as one
+	Texts    []byte        // JSON object of texts by input (shiva.TextsKey), for wires without strings; nil = none
+	Inputs   []byte        // Flat models: the texts as JSON, a string (one row, answered as one) or a list; nil = none
 	Batch    bool          // Flat models: the first dimension of the tensor counts rows
+	Bridge   bool          // the members of Forward name the tensors (InBridgeForm)
 	Forward  []byte        // JSON object for the container; nil = none
 	User     string        // applications: whose policy state it concerns; "" = nobody in particular
 	ID       []byte        // applications: what feedback will name the request by, as JSON; nil = there will be none
@@ -129,6 +130,7 @@ type Call struct {
 
 	Target  *Target // the model that serves it
 	Squeeze bool    // one row came without its batch dimension: the answer loses it again
+	Bridge  bool    // it came in bridge form, and so goes its answer
 	Choice  *Choice // what an application did with it; nil for a model
 	Reply   []byte  // a JSON object that is the whole answer; nil: the outputs are
 
@@ -169,12 +171,7 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	}
 	c.Target = target
 	c.Inputs = c.inputs[:0]
-	if target.Spec.Flat {
-		err = c.matchFlat(tensors, p, g.pool)
-	} else if err = checkParameters(p.Forward); err == nil {
-		err = c.match(tensors, p, g.pool)
-	}
-	if err != nil {
+	if err = c.arrange(tensors, p, g.pool); err != nil {
 		c.Close()
 		return err
 	}
@@ -235,7 +232,7 @@ func (c *Call) Close() {
 	c.cached.Version = nil
 	c.Parameters, c.Err = nil, nil
 	c.Timing = scheduler.Timing{}
-	c.Squeeze, c.Alone = false, false
+	c.Squeeze, c.Bridge, c.Alone = false, false, false
 	c.Choice, c.Reply = nil, nil
 	if v := c.verdict; v != nil {
 		c.verdict = nil

@@ -5,11 +5,47 @@ import (
 	"strings"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// match fits tensors to the declared inputs, in the declared order, and counts the rows.
-func (c *Call) match(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) error {
+// arrange makes the inputs of what came: tensors, the texts of the metadata, or the fields of a bridge.
+func (c *Call) arrange(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (err error) {
+	flat := c.Target.Spec.Flat
+	silent := len(tensors) == 0 && p.Texts == nil && (p.Inputs == nil || !flat) // all that it asks may be in fields
+	if p.Bridge || silent && (p.Forward != nil || p.Inputs != nil) {
+		var named []tensor.Tensor
+		if named, c.Bridge, err = c.cross(tensors, p, pool); err != nil {
+			return err
+		}
+		if c.Bridge {
+			tensors = named
+		}
+	}
+	if p.Inputs != nil && !flat && !c.Bridge {
+		return fmt.Errorf("%w: metadata \"inputs\" is for containers of the old protocols; model %q takes texts by name in %q: {\"<input>\": \"a text\", or lists of texts nested as its shape}; its inputs are %s",
+			scheduler.ErrInvalidInput, c.Target.ID.Name, shiva.TextsKey, list(c.Target.Spec.Inputs))
+	}
+	var texts []tensor.Tensor
+	if p.Texts != nil {
+		if texts, err = c.texts(p, pool); err != nil {
+			return err
+		}
+	}
+	switch {
+	case flat && len(texts) > 0 && len(tensors) > 0:
+		return fmt.Errorf("%w: input %q is given twice: in metadata %q and as a tensor", scheduler.ErrInvalidInput, texts[0].Name, shiva.TextsKey)
+	case flat:
+		return c.matchFlat(append(texts, tensors...), p, pool)
+	}
+	if err = checkParameters(p.Forward); err != nil {
+		return err
+	}
+	return c.match(tensors, texts, pool)
+}
+
+// match fits tensors, and texts by name, to the declared inputs, in the declared order, and counts the rows.
+func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 	specs := c.Target.Spec.Inputs
 	named := len(tensors) > 0 && tensors[0].Name != ""
 	used, rows, squeezed := 0, -1, 0
@@ -17,13 +53,8 @@ func (c *Call) match(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) erro
 		spec := &specs[i]
 		var t tensor.Tensor
 		switch {
-		case spec.DType == tensor.Bytes && p.Texts != nil:
-			var err error
-			if t, err = textTensor(spec, c.Target.Spec.Batched(), p, pool); err != nil {
-				return err
-			}
-			c.owned = append(c.owned, t)
-			p.Texts = nil // for one input only; a second text input must bring its own tensor
+		case texts != nil && indexByName(texts, spec.Name) >= 0:
+			t = texts[indexByName(texts, spec.Name)]
 		case named:
 			j := indexByName(tensors, spec.Name)
 			if j < 0 && spec.Optional {

@@ -25,12 +25,16 @@ func zeros(name string, d tensor.DType, shape ...int) tensor.Tensor {
 	return t
 }
 
+func said(text string) []byte { return []byte(text) }
+
 func TestMatch(t *testing.T) {
 	one := []tensor.Spec{spec("x", tensor.Float32, -1, 4)}
 	two := []tensor.Spec{spec("x", tensor.Float32, -1, 4), spec("y", tensor.Int64, -1)}
 	fixed := []tensor.Spec{spec("x", tensor.Float32, 4)}
 	open := []tensor.Spec{spec("x", tensor.Uint8, -1, -1, -1, 3)}
 	text := []tensor.Spec{spec("s", tensor.Bytes, -1)}
+	pairs := []tensor.Spec{spec("s", tensor.Bytes, -1, 2)}
+	mixed := []tensor.Spec{spec("s", tensor.Bytes, -1), spec("x", tensor.Float32, -1, 4), spec("t", tensor.Bytes, -1)}
 	for _, tc := range []struct {
 		name    string
 		specs   []tensor.Spec
@@ -48,11 +52,21 @@ func TestMatch(t *testing.T) {
 		{"no batch dimension", fixed, []tensor.Tensor{zeros("", tensor.Float32, 4)}, Params{}, "1 true [1, 4]"},
 		{"open dimensions", open, []tensor.Tensor{zeros("", tensor.Uint8, 7, 5, 3)}, Params{}, "1 true [1, 7, 5, 3]"},
 		{"text as bytes", text, []tensor.Tensor{zeros("", tensor.Uint8, 9)}, Params{}, "1 true [1]"},
-		{"texts from metadata", text, nil, Params{Texts: []string{"a", "b"}}, "2 false [2]"},
-		{"one text from metadata", text, nil, Params{Texts: []string{"a"}, OneText: true}, "1 true [1]"},
+		{"texts from metadata", text, nil, Params{Texts: said(`{"s":["a","b"]}`)}, "2 false [2]"},
+		{"one text from metadata", text, nil, Params{Texts: said(`{"s":"a"}`)}, "1 true [1]"},
+		{"a list of one", text, nil, Params{Texts: said(`{"s":["a"]}`)}, "1 false [1]"},
+		{"texts of two dimensions", pairs, nil, Params{Texts: said(`{"s":[["a","b"],["c","d"]]}`)}, "2 false [2, 2]"},
+		{"a row of texts", pairs, nil, Params{Texts: said(`{"s":["a","b"]}`)}, "1 true [1, 2]"},
+		{"texts beside a tensor", mixed, []tensor.Tensor{zeros("", tensor.Float32, 2, 4)}, Params{Texts: said(`{"t":["c","d"],"s":["a","b"]}`)}, "2 false [2] [2, 4] [2]"},
 
-		{"a scalar text", []tensor.Spec{spec("s", tensor.Bytes)}, nil, Params{Texts: []string{"hi"}, OneText: true}, "1 true [1]"},
-		{"two texts for a scalar", []tensor.Spec{spec("s", tensor.Bytes)}, nil, Params{Texts: []string{"a", "b"}}, "got 2"},
+		{"a scalar text", []tensor.Spec{spec("s", tensor.Bytes)}, nil, Params{Texts: said(`{"s":"hi"}`)}, "1 true [1]"},
+		{"two texts for a scalar", []tensor.Spec{spec("s", tensor.Bytes)}, nil, Params{Texts: said(`{"s":["a","b"]}`)}, "got bytes [2]"},
+		{"texts of another shape", pairs, nil, Params{Texts: said(`{"s":[["a"],["b"]]}`)}, "expected bytes [-1, 2] (-1: any size) or one row [2], got bytes [2, 1]"},
+		{"texts of no shape", text, nil, Params{Texts: said(`{"s":["a",["b"]]}`)}, "not alike"},
+		{"texts of an unknown name", text, nil, Params{Texts: said(`{"z":"a"}`)}, `no input "z"`},
+		{"texts twice", text, nil, Params{Texts: said(`{"s":"a","s":"b"}`)}, "given twice"},
+		{"text for a number", one, nil, Params{Texts: said(`{"x":"a"}`)}, `input "x" is no text but float32`},
+		{"old texts for a new model", text, nil, Params{Inputs: said(`["a"]`)}, `takes texts by name in "__texts__"`},
 
 		{"none", one, nil, Params{}, `expected 1 tensors ("x" float32 [-1, 4]), got 0`},
 		{"too many", one, []tensor.Tensor{zeros("", tensor.Float32, 4), zeros("", tensor.Float32, 4)}, Params{}, "expected 1 tensors"},
@@ -65,13 +79,13 @@ func TestMatch(t *testing.T) {
 		{"name unknown", one, []tensor.Tensor{zeros("x", tensor.Float32, 4), zeros("z", tensor.Float32, 4)}, Params{}, `no input "z"`},
 		{"name twice", one, []tensor.Tensor{zeros("x", tensor.Float32, 4), zeros("x", tensor.Float32, 4)}, Params{}, "given twice"},
 		{"fixed with rows", fixed, []tensor.Tensor{zeros("", tensor.Float32, 2, 4)}, Params{}, "expected float32 [4], got float32 [2, 4]"},
-		{"no text", text, nil, Params{Texts: []string{}}, "got 0"},
+		{"no text", text, nil, Params{Texts: said(`{"s":[]}`)}, "0 false [0]"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := &Call{Target: &Target{ID: scheduler.ModelID{Name: "m", Version: "1"}, Spec: scheduler.Spec{Inputs: tc.specs}}}
 			c.Inputs = c.inputs[:0]
 			p := tc.p
-			err := c.match(tc.tensors, &p, nil)
+			err := c.arrange(tc.tensors, &p, nil)
 			if err != nil {
 				if !errors.Is(err, scheduler.ErrInvalidInput) || !strings.Contains(err.Error(), tc.want) {
 					t.Errorf("expected %q, got %v", tc.want, err)
@@ -97,7 +111,7 @@ func TestMatchCasts(t *testing.T) {
 	ask := func(values ...float32) error {
 		in, _ := tensor.FromSlice(tensor.Shape{2}, values)
 		c.Inputs = c.inputs[:0]
-		return c.match([]tensor.Tensor{in}, &Params{}, nil)
+		return c.match([]tensor.Tensor{in}, nil, nil)
 	}
 	if err := ask(0, 255); err != nil || string(c.Inputs[0].Data) != "\x00\xff" || c.Inputs[0].DType != tensor.Uint8 {
 		t.Errorf("0, 255: %v, %v", c.Inputs, err)
@@ -113,9 +127,11 @@ func TestMatchCasts(t *testing.T) {
 func TestMatchTakesMemoryOfThePool(t *testing.T) {
 	cast := scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Float64, -1)}}
 	text := scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Bytes, -1)}}
+	bytes := scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Uint8, -1, -1)}}
 	flatText, flatCast := text, scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Float64, -1, -1)}}
 	flatText.Flat, flatCast.Flat = true, true
 	large := []tensor.Tensor{zeros("", tensor.Uint8, 1<<20)}
+	long := strings.Repeat("a", 1<<20)
 	for name, tc := range map[string]struct {
 		spec    scheduler.Spec
 		tensors []tensor.Tensor
@@ -123,19 +139,19 @@ func TestMatchTakesMemoryOfThePool(t *testing.T) {
 	}{
 		"cast":               {spec: cast, tensors: large},
 		"text":               {spec: text, tensors: large},
-		"metadata":           {spec: text, p: Params{Texts: []string{string(large[0].Data)}}},
+		"metadata":           {spec: text, p: Params{Texts: fmt.Appendf(nil, `{"x":"%s"}`, long)}},
+		"field":              {spec: text, p: Params{Forward: fmt.Appendf(nil, `{"x":"%s"}`, long)}},
+		"numbers":            {spec: cast, p: Params{Forward: fmt.Appendf(nil, `{"x":[%s0]}`, strings.Repeat("0,", 1<<17))}},
+		"fields":             {spec: bytes, tensors: large, p: Params{Bridge: true, Forward: said(`{"x":["__tensor__0"]}`)}},
 		"legacy cast":        {spec: flatCast, tensors: large},
 		"legacy text":        {spec: flatText, tensors: large},
-		"legacy in metadata": {spec: flatText, p: Params{Texts: []string{string(large[0].Data)}}},
+		"legacy in metadata": {spec: flatText, p: Params{Inputs: fmt.Appendf(nil, `["%s"]`, long)}},
 	} {
 		match := func(pool *tensor.Pool) (*Call, error) {
 			c := &Call{Target: &Target{Spec: tc.spec, Cast: true}}
 			c.Inputs = c.inputs[:0]
 			p := tc.p
-			if tc.spec.Flat {
-				return c, c.matchFlat(tc.tensors, &p, pool)
-			}
-			return c, c.match(tc.tensors, &p, pool)
+			return c, c.arrange(tc.tensors, &p, pool)
 		}
 		if _, err := match(tensor.NewPool(1 << 10)); StatusOf(err).Type != shiva.Overloaded {
 			t.Errorf("%s without memory: %v", name, err)
@@ -170,14 +186,22 @@ func TestMatchFlat(t *testing.T) {
 		{"dtype", numbers, []tensor.Tensor{zeros("", tensor.Float32, 3)}, Params{}, "expected float64 of any shape, got float32 [3]"},
 		{"text", texts, []tensor.Tensor{zeros("", tensor.Uint8, 3)}, Params{}, "1 true [1]"},
 		{"two texts", texts, []tensor.Tensor{zeros("", tensor.Uint8, 3), zeros("", tensor.Uint8, 2)}, Params{}, "2 false [2]"},
-		{"text in metadata", texts, nil, Params{Texts: []string{"a"}, OneText: true}, "1 true [1]"},
+		{"text in metadata", texts, nil, Params{Texts: said(`{"input":"a"}`)}, "1 true [1]"},
+		{"texts in metadata", texts, nil, Params{Texts: said(`{"input":["a","b"]}`)}, "2 false [2]"},
+		{"the old form", texts, nil, Params{Inputs: said(`"a"`)}, "1 true [1]"},
+		{"the old form of many", texts, nil, Params{Inputs: said(`["a","b"]`)}, "2 false [2]"},
+		{"the old form has no depth", texts, nil, Params{Inputs: said(`[["a"]]`)}, "expected a string or a list of strings: got lists of shape [1, 1]"},
+		{"the old form is of strings", texts, nil, Params{Inputs: said(`[5]`)}, "expected a string or a list of strings"},
+		{"texts have no depth here", texts, nil, Params{Texts: said(`{"input":[["a"]]}`)}, "got lists of shape [1, 1]"},
+		{"text twice", texts, []tensor.Tensor{zeros("", tensor.Uint8, 3)}, Params{Texts: said(`{"input":"a"}`)}, "given twice"},
+		{"text for numbers", numbers, nil, Params{Texts: said(`{"input":"a"}`)}, "is no text"},
 		{"no text", texts, nil, Params{}, "no text"},
 		{"not text", texts, []tensor.Tensor{zeros("", tensor.Int32, 3)}, Params{}, "expected text"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := &Call{Target: &Target{Spec: tc.spec}}
 			c.Inputs = c.inputs[:0]
-			err := c.matchFlat(tc.tensors, &tc.p, nil)
+			err := c.arrange(tc.tensors, &tc.p, nil)
 			got := fmt.Sprint(err)
 			if err == nil {
 				got = fmt.Sprint(c.Rows, c.Squeeze, c.Inputs[0].Shape)

@@ -1,0 +1,133 @@
+package tcp
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// answers has a model of a rig answer every row with the same outputs: text, tensor, text.
+func answers(b *scheduler.Batch) error {
+	texts := make([]string, 2*b.Rows)
+	for i := range texts {
+		texts[i] = []string{"a", "b"}[i%2]
+	}
+	pair, err := tensor.FromStrings(tensor.Shape{b.Rows, 2}, texts)
+	if err != nil {
+		return err
+	}
+	one, err := tensor.FromStrings(tensor.Shape{b.Rows}, texts[:b.Rows])
+	if err != nil {
+		return err
+	}
+	number, err := tensor.FromSlice(tensor.Shape{b.Rows}, make([]float32, b.Rows))
+	if err != nil {
+		return err
+	}
+	b.Complete([]tensor.Tensor{pair, number, one}, nil)
+	return nil
+}
+
+func outputs(names ...string) []tensor.Spec {
+	return []tensor.Spec{
+		{Name: names[0], DType: tensor.Bytes, Shape: tensor.Shape{-1, 2}},
+		{Name: names[1], DType: tensor.Float32, Shape: tensor.Shape{-1}},
+		{Name: names[2], DType: tensor.Bytes, Shape: tensor.Shape{-1}},
+	}
+}
+
+// An answer has its texts by name in their shapes, and in bridge form a field for each output.
+func TestTextsAndFieldsOfAnAnswer(t *testing.T) {
+	r := newRig(t, nil)
+	inputs := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1}}}
+	r.model("m", scheduler.Spec{Inputs: inputs, Outputs: outputs("pair", "score", "label")}, answers)
+	// What is called as a member of ours is the output, once.
+	r.model("odd", scheduler.Spec{Inputs: inputs, Outputs: outputs("id", "model_name", "__tensors__")}, answers)
+	c := r.dial()
+	for _, tt := range []struct {
+		model, metadata string
+		rows            int
+		want            string
+	}{
+		{"m", `{"id":1}`, 0, `{"id":1,"__texts__":{"pair":["a","b"],"label":"a"},"model_name":"m","model_version":"1","__tensors__":["score"]}`},
+		{"m", "", 1, `{"__texts__":{"pair":[["a","b"]],"label":["a"]},"model_name":"m","model_version":"1","__tensors__":["score"]}`},
+		{"m", "", 2, `{"__texts__":{"pair":[["a","b"],["a","b"]],"label":["a","b"]},"model_name":"m","model_version":"1","__tensors__":["score"]}`},
+		{"m", `{"x":"__tensor__0","id":"null","user":"null","timeout_ms":"null","version":"null"}`, 0,
+			`{"id":"null","model_name":"m","model_version":"1","__tensors__":["score"],"pair":["a","b"],"score":"__tensor__0","label":"a"}`},
+		{"m", `{"x":"__tensor__0","id":"7"}`, 2,
+			`{"id":"7","model_name":"m","model_version":"1","__tensors__":["score"],"pair":[["a","b"],["a","b"]],"score":"__tensor__0","label":["a","b"]}`},
+		{"m", `{"q":{"x":"__tensor__0"},"__tensors__":["y"]}`, 0,
+			`{"model_name":"m","model_version":"1","__tensors__":["score"],"pair":["a","b"],"score":"__tensor__0","label":"a"}`},
+		{"odd", `{"x":"__tensor__0","id":"7"}`, 0, `{"model_version":"1","id":["a","b"],"model_name":"__tensor__0","__tensors__":"a"}`},
+	} {
+		shape := tensor.Shape{}
+		if tt.rows > 0 {
+			shape = tensor.Shape{tt.rows}
+		}
+		in, _ := tensor.FromSlice(shape, make([]float32, max(tt.rows, 1)))
+		c.send(&shiva.Message{Namespace: tt.model, Metadata: []byte(tt.metadata), Tensors: []tensor.Tensor{in}})
+		m := c.next()
+		if m == nil || string(m.Metadata) != tt.want || len(m.Tensors) != 1 || !m.Tensors[0].Shape.Equal(shape) {
+			t.Errorf("%s %s: got %s, expected %s", tt.model, tt.metadata, describeMessage(m), tt.want)
+		}
+	}
+}
+
+// A question without tensors whose keys name inputs is a bridge's, too.
+func TestFieldsWithoutTensors(t *testing.T) {
+	r := newRig(t, nil)
+	spec := scheduler.Spec{Inputs: []tensor.Spec{{Name: "inputs", DType: tensor.Bytes, Shape: tensor.Shape{-1}}}, Outputs: outputs("pair", "score", "label")}
+	r.model("text", spec, answers)
+	c := r.dial()
+	for metadata, want := range map[string]string{
+		`{"inputs":"hello","priority":"null"}`: `"score":"__tensor__0"`,
+		`{"__texts__":{"inputs":"hello"}}`:     `"__texts__":{"pair":["a","b"],"label":"a"}`,
+		`{"input":"hello"}`:                    `expected 1 tensors (\"inputs\" bytes [-1]), got 0`,
+	} {
+		c.send(&shiva.Message{Namespace: "text", Metadata: []byte(metadata)})
+		if m := c.next(); m == nil || !json.Valid(m.Metadata) || !strings.Contains(string(m.Metadata), want) {
+			t.Errorf("%s: expected %s, got %s", metadata, want, describeMessage(m))
+		}
+	}
+}
+
+// Answers of legacy models in bridge form: the tensor that their text says, else the text.
+func TestFieldsOfLegacyModels(t *testing.T) {
+	r := newRig(t, nil)
+	spec := scheduler.Spec{
+		Flat:    true,
+		Inputs:  []tensor.Spec{{Name: "input", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
+		Outputs: []tensor.Spec{{Name: "output", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
+	}
+	r.model("old", spec, func(b *scheduler.Batch) error {
+		echo := b.Parts[0].Inputs[0]
+		echo.Retain()
+		b.Complete([]tensor.Tensor{echo}, nil)
+		return nil
+	})
+	floats := spec
+	floats.Outputs = []tensor.Spec{{Name: "output", DType: tensor.Float32, Shape: tensor.Shape{-1}}}
+	r.model("older", floats, func(b *scheduler.Batch) error {
+		out, err := tensor.FromSlice(tensor.Shape{b.Rows}, make([]float32, b.Rows))
+		b.Complete([]tensor.Tensor{out}, nil)
+		return err
+	})
+	c := r.dial()
+	for _, tt := range []struct{ model, metadata, want string }{
+		{"old", `{"input":"a cat"}`, `{"model_name":"old","model_version":"1","__tensors__":[],"output":"a cat"}`},
+		{"old", `{"input":"[1, 2]"}`, `{"model_name":"old","model_version":"1","__tensors__":["output"],"output":"__tensor__0"}`},
+		{"old", `{"input":["a","b"]}`, `{"model_name":"old","model_version":"1","__tensors__":[],"output":["a","b"]}`},
+		{"older", `{"input":"a"}`, `{"model_name":"older","model_version":"1","__tensors__":["output"],"output":"__tensor__0"}`},
+		{"old", `{"inputs":"a"}`, `{"output":"a","__texts__":{"output":"a"},"model_name":"old","model_version":"1","__tensors__":[]}`},
+		{"old", `{"__texts__":{"input":["a","{}"]}}`, `{"outputs":["a",{}],"__texts__":{"output":["a","{}"]},"model_name":"old","model_version":"1","__tensors__":[]}`},
+	} {
+		c.send(&shiva.Message{Namespace: tt.model, Metadata: []byte(tt.metadata)})
+		if m := c.next(); m == nil || string(m.Metadata) != tt.want {
+			t.Errorf("%s: got %s, expected %s", tt.metadata, describeMessage(m), tt.want)
+		}
+	}
+}
