@@ -14,6 +14,7 @@ from shiva_container import Batch, Tensor, model, serve
     name="blur",
     version="1",
     platform="numpy",
+    batched=True,
     inputs=[Tensor("picture", "FP32", [-1, -1, -1])],
     outputs=[Tensor("picture", "FP32", [-1, -1, -1])],
 )

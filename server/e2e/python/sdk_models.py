@@ -72,7 +72,7 @@ def sub(image: Any, mask: Any, batch: Batch) -> Any:
 WIDE = [Tensor(f"x{i}", "INT32", [-1]) for i in range(255)]
 
 
-@model(name="wide", inputs=WIDE, outputs=[Tensor(f"y{i}", "INT32", [-1]) for i in range(255)])
+@model(name="wide", inputs=WIDE, outputs=[Tensor(f"y{i}", "INT32", [-1]) for i in range(255)], batched=True)
 def wide(*x: Any) -> Any:
     """Gives its inputs backwards, each times its place: y0 is 0 times x254."""
     return tuple(i * value for i, value in enumerate(reversed(x)))

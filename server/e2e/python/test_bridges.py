@@ -18,7 +18,7 @@ from shiva import ShivaBridge, ShivaClientAsync, ShivaMessage
 def containers(server: Server, start: Start) -> None:
     start("sdk_models.py")
     start("legacy_container.py", "v3", server.address("v3"), "bridged", "1", "strings")
-    server.wait_ready("sub/1", "wide/1", "shout/1", "pairs/1", "bridged/1")
+    server.wait_ready("sub/1", "wide/1", "shout/1", "pairs/1", "clip/1", "bridged/1")
 
 
 def ask(server: Server, route: str, question: ShivaBridge) -> ShivaMessage:
@@ -133,6 +133,20 @@ def test_an_old_container(server: Server) -> None:
         output: str
 
     assert Answer.from_shiva_message(ask(server, "bridged", Question(input="grün"))).output == "nürg"
+
+
+def test_a_field_that_is_none(server: Server) -> None:
+    class Clip(ShivaBridge):
+        gain: float | None = None
+        x: np.ndarray
+
+    class Frames(ShivaBridge):
+        frames: np.ndarray
+
+    for gain, seconds, frames in ((None, 2, [[1] * 4] * 2), (2.5, 1, [[2.5] * 4]), (None, 0, [])):
+        answer = Frames.from_shiva_message(ask(server, "clip", Clip(gain=gain, x=np.ones(4 * seconds, "f4"))))
+        assert answer.frames.tolist() == frames
+        assert answer.frames.shape == (seconds, 4)
 
 
 def test_what_is_missing_or_too_much_is_named(server: Server) -> None:
