@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/containers/zmtp"
@@ -111,7 +112,7 @@ func FuzzSessionMessages(f *testing.F) {
 func FuzzHello(f *testing.F) {
 	f.Add(containertest.Hello(containertest.Model{Name: "m", Version: "1", Instance: "é",
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
-		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float32, Shape: tensor.Shape{-1, 10}}}, Parameters: json.RawMessage(`{"a":1}`)}))
+		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float32, Shape: tensor.Shape{-1, 10}, Labels: []string{"é", ""}}}, Parameters: json.RawMessage(`{"a":1}`)}))
 	f.Add([]byte(`{"protocol":4,"model":"\u0000","version":"/"}`))
 	limits := Config{}.withDefaults().Limits
 	f.Fuzz(func(t *testing.T, in []byte) {
@@ -159,6 +160,11 @@ func checkRegistration(t *testing.T, r registration) {
 	for _, s := range append(r.spec.Inputs[:len(r.spec.Inputs):len(r.spec.Inputs)], r.spec.Outputs...) {
 		if !s.DType.Valid() || s.Name == "" {
 			t.Fatalf("tensor %+v", s)
+		}
+		for _, label := range s.Labels {
+			if len(label) > 256 || !utf8.ValidString(label) || strings.ContainsFunc(label, unicode.IsControl) {
+				t.Fatalf("label %q", label)
+			}
 		}
 	}
 }

@@ -123,6 +123,20 @@ func notes(spec scheduler.Spec) (list []string) {
 	return list
 }
 
+// checkLabels judges the names of classes. They are text of any script, with the joiners that some scripts need and
+// that are not printable for themselves, and so held to less than names are.
+func checkLabels(where string, labels []string) error {
+	for i, s := range labels {
+		if len(s) > wire.MaxLabel {
+			return refuse("label %d of %s has %d bytes, limit %d", i, where, len(s), wire.MaxLabel)
+		}
+		if k := strings.IndexFunc(s, unicode.IsControl); k >= 0 {
+			return refuse("label %d of %s, %q, has a control character at byte %d", i, where, s, k)
+		}
+	}
+	return nil
+}
+
 func readTensors(what string, list []wire.TensorMessage, limits Limits) ([]tensor.Spec, error) {
 	if len(list) == 0 {
 		return nil, refuse("0 %ss declared, expected 1 to %d", what, wire.MaxTensors)
@@ -161,7 +175,14 @@ func readTensors(what string, list []wire.TensorMessage, limits Limits) ([]tenso
 		if n, ok := row.Elements(); !ok || int64(n) > limits.MessageBytes {
 			return nil, refuse("%s has shape %v of %s: one row is larger than the limit of %d bytes for a message", where, t.Shape, t.Datatype, limits.MessageBytes)
 		}
-		specs[i] = tensor.Spec{Name: t.Name, DType: d, Shape: tensor.Shape(t.Shape), Optional: t.Optional, Ragged: t.Ragged}
+		if t.Format != "" && t.Format != tensor.FormatNHWC && t.Format != tensor.FormatNCHW {
+			return nil, refuse("%s has format %.32q, expected %s or %s", where, t.Format, tensor.FormatNHWC, tensor.FormatNCHW)
+		}
+		if err := checkLabels(where, t.Labels); err != nil {
+			return nil, err
+		}
+		specs[i] = tensor.Spec{Name: t.Name, DType: d, Shape: tensor.Shape(t.Shape), Optional: t.Optional, Ragged: t.Ragged,
+			Format: t.Format, Labels: t.Labels}
 	}
 	return specs, nil
 }

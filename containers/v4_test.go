@@ -248,6 +248,9 @@ func TestV4Registration(t *testing.T) {
 	input := func(name, datatype, shape string) string {
 		return hello(fmt.Sprintf(`{"inputs":[{"name":%s,"datatype":%s,"shape":%s}]}`, name, datatype, shape))
 	}
+	output := func(datatype, shape string) string {
+		return hello(fmt.Sprintf(`{"outputs":[{"name":"y","datatype":%s,"shape":%s}]}`, datatype, shape))
+	}
 	tests := []struct{ name, hello, want string }{
 		{"protocol", hello(`{"protocol":5}`), "protocol 5, this server speaks 4"},
 		{"empty", "", "not the JSON expected"},
@@ -290,6 +293,15 @@ func TestV4Registration(t *testing.T) {
 		{"ragged by floats", hello(`{"outputs":[{"name":"y","datatype":"FP32","shape":[-1],"ragged":"n"},{"name":"n","datatype":"FP32","shape":[-1]}]}`), "INT32 or INT64"},
 		{"ragged and open", hello(`{"outputs":[{"name":"y","datatype":"FP32","shape":[-1,-1],"ragged":"n"},{"name":"n","datatype":"INT32","shape":[-1]}]}`), "all dimensions but the first"},
 		{"ragged and not batched", hello(`{"batched":false,"outputs":[{"name":"y","datatype":"FP32","shape":[-1],"ragged":"n"},{"name":"n","datatype":"INT32","shape":[-1]}]}`), "the model is not batched"},
+		{"format", input(`"x"`, `"FP32"`, `[-1,2,2,3],"format":"NHWC"`), `input "x" has format "NHWC", expected FORMAT_NHWC or FORMAT_NCHW`},
+		{"format of no image", input(`"x"`, `"FP32"`, `[-1,2,3],"format":"FORMAT_NHWC"`), "expected 3 dimensions beside that of rows, got 2"},
+		{"format of an output", output(`"FP32"`, `[-1,2,2,3],"format":"FORMAT_NHWC"`), "which only inputs can have"},
+		{"labels of an input", input(`"x"`, `"FP32"`, `[-1,2],"labels":["a","b"]`), "which only outputs can have"},
+		{"labels of texts", output(`"BYTES"`, `[-1,2],"labels":["a","b"]`), "values that can be ranked, and it is BYTES"},
+		{"label type", output(`"FP32"`, `[-1,2],"labels":["a",2]`), "not the JSON expected"},
+		{"label with a newline", output(`"FP32"`, `[-1,2],"labels":["a","b\nc"]`), `label 1 of output "y", "b\nc", has a control character at byte 1`},
+		{"long label", output(`"FP32"`, `[-1,2],"labels":["`+strings.Repeat("é", 129)+`"]`), `label 0 of output "y" has 258 bytes, limit 256`},
+		{"many labels", output(`"FP32"`, `[-1,2],"labels":[`+strings.Repeat(`"",`, 65536)+`""]`), "65537 labels of one output, limit 65536"},
 		{"max_batch", hello(`{"max_batch":-1}`), "max_batch is -1"},
 		{"concurrency", hello(`{"concurrency":65}`), "concurrency is 65"},
 		{"slots", hello(`{"slots":65}`), "slots is 65"},

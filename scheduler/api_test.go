@@ -124,6 +124,34 @@ func TestAnswersAreChecked(t *testing.T) {
 	}
 }
 
+// TestReplicasAgreeOnLabels: which replica ranks the classes of an answer does not change their names.
+func TestReplicasAgreeOnLabels(t *testing.T) {
+	s, _ := newVirtual(t, scheduler.Config{})
+	spec := func(labels ...string) scheduler.Spec {
+		y := rowSpec[0]
+		y.Labels = labels
+		return scheduler.Spec{Inputs: rowSpec, Outputs: []tensor.Spec{y}}
+	}
+	first := addTo(t, s, benchID, spec("cat", "dog"), &schedtest.Worker{})
+	addTo(t, s, benchID, spec("cat", "dog"), &schedtest.Worker{})
+	for _, tt := range []struct {
+		declared scheduler.Spec
+		want     string
+	}{
+		{spec("cat", "cow"), `labels (2), but label 1 of output "x" is "cow" here and "dog" there`},
+		{spec("cat"), "labels (1)"},
+		{spec(), "outputs x uint8 [-1, 4]"},
+	} {
+		_, err := s.AddReplica(benchID, tt.declared, &schedtest.Worker{}, scheduler.ReplicaOptions{})
+		if err == nil || !strings.Contains(err.Error(), "[-1, 4], labels (2); this replica declares") || !strings.HasSuffix(err.Error(), tt.want) {
+			t.Errorf("other labels: %v, want %q in the end", err, tt.want)
+		}
+	}
+	if n := first.Model().Replicas(); n != 2 {
+		t.Errorf("%d replicas, want 2", n)
+	}
+}
+
 // TestRegistration: replicas of one model agree in what clients see, and a new contract is a new model.
 func TestRegistration(t *testing.T) {
 	changes := 0

@@ -96,7 +96,11 @@ func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOpti
 	if m != nil && !m.spec.sameContract(spec) {
 		if m.Replicas() > 0 {
 			s.mu.Unlock()
-			return nil, fmt.Errorf("%w: model %s is served with %s; this replica declares %s", ErrInvalidInput, id, m.spec, spec)
+			served, declared := m.spec.String(), spec.String()
+			if served == declared {
+				declared += ", but " + m.spec.differingLabel(spec)
+			}
+			return nil, fmt.Errorf("%w: model %s is served with %s; this replica declares %s", ErrInvalidInput, id, served, declared)
 		}
 		s.retired = append(s.retired, m)
 		m = nil

@@ -152,10 +152,23 @@ func (s Spec) checkKinds() error {
 		if t.Ragged != "" {
 			return fmt.Errorf("input %q is ragged, which only outputs can be", t.Name)
 		}
+		if len(t.Labels) > 0 {
+			return fmt.Errorf("input %q has labels, which only outputs can have", t.Name)
+		}
+		if row := s.row(t); t.Format != "" && len(row) != 3 {
+			return fmt.Errorf("input %q has format %s and shape %s: expected 3 dimensions beside that of rows, got %d",
+				t.Name, t.Format, t.Shape, len(row))
+		}
 	}
 	for _, t := range s.Outputs {
 		if t.Optional {
 			return fmt.Errorf("output %q is optional, which only inputs can be", t.Name)
+		}
+		if t.Format != "" {
+			return fmt.Errorf("output %q has format %s, which only inputs can have", t.Name, t.Format)
+		}
+		if len(t.Labels) > 0 && !t.DType.Ordered() {
+			return fmt.Errorf("output %q has labels, which are for values that can be ranked, and it is %s", t.Name, t.DType.V2())
 		}
 		if t.Ragged == "" {
 			continue
@@ -171,6 +184,14 @@ func (s Spec) checkKinds() error {
 		}
 	}
 	return nil
+}
+
+// row is the declared shape of one row of an input.
+func (s Spec) row(t tensor.Spec) tensor.Shape {
+	if s.Batched() && len(t.Shape) > 0 {
+		return t.Shape[1:]
+	}
+	return t.Shape
 }
 
 // counts tells whether an output can say how many values each row has.
@@ -206,11 +227,24 @@ func sameSpecs(a, b []tensor.Spec) bool {
 	}
 	for i := range a {
 		if a[i].Name != b[i].Name || a[i].DType != b[i].DType || !a[i].Shape.Equal(b[i].Shape) ||
-			a[i].Optional != b[i].Optional || a[i].Ragged != b[i].Ragged {
+			a[i].Optional != b[i].Optional || a[i].Ragged != b[i].Ragged || a[i].Format != b[i].Format ||
+			!slices.Equal(a[i].Labels, b[i].Labels) {
 			return false
 		}
 	}
 	return true
+}
+
+// differingLabel says where the labels of two declarations with the same String differ.
+func (s Spec) differingLabel(o Spec) string {
+	for i, t := range s.Outputs {
+		for k, label := range t.Labels {
+			if other := o.Outputs[i].Labels[k]; other != label {
+				return fmt.Sprintf("label %d of output %q is %q here and %q there", k, t.Name, other, label)
+			}
+		}
+	}
+	return ""
 }
 
 // String is the contract in words: inputs image uint8 [-1, 8, 8]; outputs label int64 [-1].

@@ -396,7 +396,7 @@ func TestWhatIsSaidOfShapes(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{
-		"/v2/models/clip/config": `"max_batch_size":0,"input":[{"name":"x","data_type":"TYPE_INT64","dims":[-1]},{"name":"m","data_type":"TYPE_INT64","dims":[-1],"optional":true}]`,
+		"/v2/models/clip/config": `"max_batch_size":0,"input":[{"name":"x","data_type":"TYPE_INT64","dims":[-1],"format":"FORMAT_NONE"},{"name":"m","data_type":"TYPE_INT64","dims":[-1],"format":"FORMAT_NONE","optional":true}]`,
 		"/v2/models/rows/config": `"output":[{"name":"count","data_type":"TYPE_INT64","dims":[]},{"name":"boxes","data_type":"TYPE_INT64","dims":[-1,2]}]`,
 	} {
 		if text := get(path); !strings.Contains(text, want) {

@@ -20,7 +20,8 @@ import (
 // A Model is what Serve serves. Name, Version, Inputs, Outputs and Predict are required.
 type Model struct {
 	Name, Version string
-	// Inputs and Outputs declare the tensors.
+	// Inputs and Outputs declare the tensors. An output's Labels name its classes for clients that ask for a
+	// classification, and an input's Format says the order of an image's dimensions.
 	Inputs, Outputs []tensor.Spec
 	// Batched true: all tensors have -1 for their first dimension, which counts the rows of a batch (but of a
 	// ragged output, whose first dimension is that of all rows' values together). False: Predict gets one

@@ -100,7 +100,8 @@ func (s *service) ModelConfig(_ context.Context, q *pb.ModelConfigRequest) (*pb.
 		ModelTransactionPolicy: &pb.ModelTransactionPolicy{Decoupled: c.Transaction.Decoupled},
 	}
 	for _, t := range c.Input {
-		out.Input = append(out.Input, &pb.ModelInput{Name: t.Name, DataType: pb.DataType(pb.DataType_value[t.DataType]), Dims: int64s(t.Dims), Optional: t.Optional})
+		out.Input = append(out.Input, &pb.ModelInput{Name: t.Name, DataType: pb.DataType(pb.DataType_value[t.DataType]), Dims: int64s(t.Dims), Optional: t.Optional,
+			Format: pb.ModelInput_Format(pb.ModelInput_Format_value[t.Format])})
 	}
 	for _, t := range c.Output {
 		out.Output = append(out.Output, &pb.ModelOutput{Name: t.Name, DataType: pb.DataType(pb.DataType_value[t.DataType]), Dims: int64s(t.Dims)})

@@ -111,6 +111,16 @@ func (d DType) Size() int {
 	return int(dtypes[d].size)
 }
 
+// Ordered tells whether elements can be ranked, after a [Cast] to float64: those that are texts, complex numbers or
+// long doubles cannot.
+func (d DType) Ordered() bool {
+	switch d {
+	case Bytes, LongDouble, Complex64, Complex128:
+		return false
+	}
+	return d.Valid()
+}
+
 // SwapWidth is the number of bytes of the unit that is reversed between big-endian and little-endian,
 // the width for [SwapCopy]: the element's size, but half of it for a complex number, whose two parts are
 // reversed each on its own. 1 where there is nothing to reverse.

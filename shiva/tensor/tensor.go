@@ -40,9 +40,25 @@ type Spec struct {
 	// count rows but is that of all rows' values, one row after the other. Ragged names the output, an INT32
 	// or INT64 for each row, that says how many of them are each row's. Empty for every other tensor.
 	Ragged string
+
+	// Format says of an input that it is an image, and in what order its three dimensions come: FormatNHWC or
+	// FormatNCHW. Empty where that is not said, and for every output.
+	Format string
+
+	// Labels name the classes of an output of real numbers, in the order of the values of one row: clients that
+	// ask for its highest values get these names with them. An empty one, and one that the list is too short
+	// for, is a class without a name. Shared by copies of the Spec, and not changed.
+	Labels []string
 }
 
-// String looks like "boxes float32 [-1, 4], ragged by count".
+// The formats of images, in the names of Triton's model configuration. N, the rows, is not counted by a shape of
+// one row: FormatNHWC is [height, width, channels].
+const (
+	FormatNHWC = "FORMAT_NHWC"
+	FormatNCHW = "FORMAT_NCHW"
+)
+
+// String looks like "boxes float32 [-1, 4], ragged by count" or "scores float32 [-1, 10], labels (10)".
 func (s Spec) String() string {
 	text := s.Name + " " + s.DType.String() + " " + s.Shape.String()
 	if s.Optional {
@@ -50,6 +66,12 @@ func (s Spec) String() string {
 	}
 	if s.Ragged != "" {
 		text += ", ragged by " + s.Ragged
+	}
+	if s.Format != "" {
+		text += ", " + s.Format
+	}
+	if len(s.Labels) > 0 {
+		text += fmt.Sprintf(", labels (%d)", len(s.Labels))
 	}
 	return text
 }

@@ -60,13 +60,16 @@ type TensorMessage struct {
 	Shape    Dimensions `json:"shape"`
 	Optional bool       `json:"optional,omitempty"` // an input that a batch may come without
 	Ragged   string     `json:"ragged,omitempty"`   // the output that counts this one's values for each row
+	Format   string     `json:"format,omitempty"`   // the order of an image's dimensions, an input's
+	Labels   Labels     `json:"labels,omitempty"`   // the names of an output's classes
 }
 
-// TensorMessages are at most MaxTensors, and Dimensions at most MaxRank: nothing is made of longer lists, as an element in memory has many
-// times its bytes in the text, and anybody may send one.
+// TensorMessages are at most MaxTensors, Dimensions at most MaxRank, and Labels at most MaxLabels: nothing is made
+// of longer lists, as an element in memory has many times its bytes in the text, and anybody may send one.
 type (
 	TensorMessages []TensorMessage
 	Dimensions     []int
+	Labels         []string
 )
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -85,6 +88,14 @@ func (d *Dimensions) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*[]int)(d))
 }
 
+// UnmarshalJSON implements json.Unmarshaler.
+func (l *Labels) UnmarshalJSON(b []byte) error {
+	if n, err := count(b); err != nil || n > MaxLabels {
+		return cmp.Or(err, fmt.Errorf("%d labels of one output, limit %d", n, MaxLabels))
+	}
+	return json.Unmarshal(b, (*[]string)(l))
+}
+
 // count is the number of elements of a list; 0 for what is none.
 func count(b []byte) (n int, err error) {
 	s := scanner{b: b}
@@ -101,7 +112,8 @@ func count(b []byte) (n int, err error) {
 func Declare(specs []tensor.Spec) []TensorMessage {
 	list := make([]TensorMessage, len(specs))
 	for i, s := range specs {
-		list[i] = TensorMessage{Name: s.Name, Datatype: s.DType.V2(), Shape: append([]int{}, s.Shape...), Optional: s.Optional, Ragged: s.Ragged}
+		list[i] = TensorMessage{Name: s.Name, Datatype: s.DType.V2(), Shape: append([]int{}, s.Shape...), Optional: s.Optional, Ragged: s.Ragged,
+			Format: s.Format, Labels: s.Labels}
 	}
 	return list
 }
@@ -367,4 +379,6 @@ const (
 	MaxHello      = 256 << 10 // of the whole hello
 	MaxTensors    = 255       // inputs or outputs, as Shiva's
 	MaxRank       = 64
+	MaxLabels     = 65536 // of one output
+	MaxLabel      = 256   // of one of its labels
 )

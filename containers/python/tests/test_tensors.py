@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import numpy as np
 import pytest
@@ -158,3 +159,29 @@ def test_convert_takes(datatype: str, value: object, want: object) -> None:
 def test_convert_refuses(datatype: str, value: object, text: str) -> None:
     with pytest.raises(TensorError, match=text):
         convert(Tensor("y", datatype, [-1]), value)
+
+
+def test_labels_and_format_are_declared() -> None:
+    scores = Tensor("scores", "FP32", [-1, 3], labels=["cat", "", "grüner Baum"])
+    assert scores.json()["labels"] == ["cat", "", "grüner Baum"]
+    assert str(scores) == "scores FP32 [-1, 3], labels (3)"
+    image = Tensor("image", "UINT8", [-1, 3, 8, 8], format="FORMAT_NCHW")
+    assert image.json()["format"] == "FORMAT_NCHW"
+    assert {"labels", "format"}.isdisjoint(Tensor("x", "FP32", [-1]).json()), "older servers get what they got"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"labels": "cat"}, "a list of texts, got the text 'cat'"),
+        ({"labels": ["cat", 2]}, "label 1 is 2, expected a text"),
+        ({"labels": ["cat", "do\ng"]}, r"label 1, 'do\\ng', has a control character"),
+        ({"labels": ["\ud800"]}, "control character"),
+        ({"labels": ["é" * 129]}, "label 0 is longer than 256 bytes"),
+        ({"labels": [""] * 65537}, "65537 labels, limit 65536"),
+        ({"format": "NHWC"}, "format 'NHWC', expected FORMAT_NHWC or FORMAT_NCHW"),
+    ],
+)
+def test_bad_labels_and_formats(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(DeclarationError, match=text):
+        Tensor("y", "FP32", [-1, 2], **changes)

@@ -36,6 +36,19 @@ def sequence(INPUT: Any, request: Request) -> Any:
     return np.array([total], dtype=np.int32)
 
 
+ANIMALS = ["cat", "dog: a good one", "", "grüner Vogel"]  # the third has no name, and a fifth is not in the list
+
+
+@model(
+    name="stock_labels",
+    inputs=[Tensor("image", "FP32", [-1, 1, 1, 5], format="FORMAT_NHWC")],
+    outputs=[Tensor("scores", "FP32", [-1, 5], labels=ANIMALS)],
+)
+def labels(image: Any) -> Any:
+    """The scores of five classes are the channels of the only pixel."""
+    return image.reshape(-1, 5)
+
+
 @model(name="stock_fails", batched=True, inputs=[Tensor("x", "INT32", [-1])], outputs=[Tensor("y", "INT32", [-1])])
 def fails(x: Any) -> Any:
     raise ValueError("no such luck")

@@ -107,6 +107,7 @@ def models(server: Server, start: Start) -> Process:
         "stock_fails/1",
         "stock_slow/1",
         "stock_sequence/1",
+        "stock_labels/1",
         *(f"stock_{name.lower()}/1" for name in stock_models.ECHOED),
     )
     return process
@@ -280,6 +281,25 @@ def test_classification(stock: Stock) -> None:
         assert [int(i) for i in indices] == best.tolist()
         assert np.array_equal(np.array(values, dtype=np.float32), row[best])
     assert np.array_equal(answer.as_numpy("label"), scores.argmax(axis=1))
+
+
+def test_classes_have_the_labels_of_the_container(stock: Stock) -> None:
+    pixels = np.array([[0.5, 2, 1, 4, 3], [5, 1, 2, 3, 4]], np.float32).reshape(2, 1, 1, 5)
+    outputs = [stock.output("scores", class_count=5)]
+    said = stock.infer("stock_labels", [stock.input("image", pixels)], outputs=outputs).as_numpy("scores")
+    assert [[text.decode() for text in row] for row in said] == [
+        ["4:3:grüner Vogel", "3:4", "2:1:dog: a good one", "1:2", "0.5:0:cat"],
+        ["5:0:cat", "4:4", "3:3:grüner Vogel", "2:2", "1:1:dog: a good one"],
+    ]
+    config = stock.get_model_config("stock_labels") if stock.http else stock.get_model_config("stock_labels").config
+    if stock.http:
+        image, listed = config["input"][0]["format"], config["parameters"]["labels.scores"]["string_value"]
+        assert stock.get_model_config(DIGITS)["input"][0]["format"] == "FORMAT_NONE"
+    else:
+        image = triton_grpc.model_config_pb2.ModelInput.Format.Name(config.input[0].format)
+        listed = config.parameters["labels.scores"].string_value
+    assert image == "FORMAT_NHWC"
+    assert json.loads(listed) == stock_models.ANIMALS
 
 
 def test_statistics(stock: Stock) -> None:

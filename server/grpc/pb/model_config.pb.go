@@ -161,6 +161,56 @@ func (ModelInstanceGroup_Kind) EnumDescriptor() ([]byte, []int) {
 	return file_model_config_proto_rawDescGZIP(), []int{0, 0}
 }
 
+// The order of an image's dimensions.
+type ModelInput_Format int32
+
+const (
+	ModelInput_FORMAT_NONE ModelInput_Format = 0 // not said to be an image
+	ModelInput_FORMAT_NHWC ModelInput_Format = 1
+	ModelInput_FORMAT_NCHW ModelInput_Format = 2
+)
+
+// Enum value maps for ModelInput_Format.
+var (
+	ModelInput_Format_name = map[int32]string{
+		0: "FORMAT_NONE",
+		1: "FORMAT_NHWC",
+		2: "FORMAT_NCHW",
+	}
+	ModelInput_Format_value = map[string]int32{
+		"FORMAT_NONE": 0,
+		"FORMAT_NHWC": 1,
+		"FORMAT_NCHW": 2,
+	}
+)
+
+func (x ModelInput_Format) Enum() *ModelInput_Format {
+	p := new(ModelInput_Format)
+	*p = x
+	return p
+}
+
+func (x ModelInput_Format) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ModelInput_Format) Descriptor() protoreflect.EnumDescriptor {
+	return file_model_config_proto_enumTypes[2].Descriptor()
+}
+
+func (ModelInput_Format) Type() protoreflect.EnumType {
+	return &file_model_config_proto_enumTypes[2]
+}
+
+func (x ModelInput_Format) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ModelInput_Format.Descriptor instead.
+func (ModelInput_Format) EnumDescriptor() ([]byte, []int) {
+	return file_model_config_proto_rawDescGZIP(), []int{1, 0}
+}
+
 // The replicas of a model.
 type ModelInstanceGroup struct {
 	state         protoimpl.MessageState  `protogen:"open.v1"`
@@ -226,6 +276,7 @@ type ModelInput struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	DataType      DataType               `protobuf:"varint,2,opt,name=data_type,json=dataType,proto3,enum=inference.DataType" json:"data_type,omitempty"`
+	Format        ModelInput_Format      `protobuf:"varint,3,opt,name=format,proto3,enum=inference.ModelInput_Format" json:"format,omitempty"`
 	Dims          []int64                `protobuf:"varint,4,rep,packed,name=dims,proto3" json:"dims,omitempty"`  // without the batch dimension
 	Optional      bool                   `protobuf:"varint,8,opt,name=optional,proto3" json:"optional,omitempty"` // may be left out of a request
 	unknownFields protoimpl.UnknownFields
@@ -274,6 +325,13 @@ func (x *ModelInput) GetDataType() DataType {
 		return x.DataType
 	}
 	return DataType_TYPE_INVALID
+}
+
+func (x *ModelInput) GetFormat() ModelInput_Format {
+	if x != nil {
+		return x.Format
+	}
+	return ModelInput_FORMAT_NONE
 }
 
 func (x *ModelInput) GetDims() []int64 {
@@ -612,7 +670,7 @@ type ModelConfig struct {
 	//	*ModelConfig_DynamicBatching
 	SchedulingChoice       isModelConfig_SchedulingChoice `protobuf_oneof:"scheduling_choice"`
 	InstanceGroup          []*ModelInstanceGroup          `protobuf:"bytes,7,rep,name=instance_group,json=instanceGroup,proto3" json:"instance_group,omitempty"`
-	Parameters             map[string]*ModelParameter     `protobuf:"bytes,14,rep,name=parameters,proto3" json:"parameters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // the settings that a request meets, and what the model registered with
+	Parameters             map[string]*ModelParameter     `protobuf:"bytes,14,rep,name=parameters,proto3" json:"parameters,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // the settings that a request meets, labels, and what the model registered with
 	ModelTransactionPolicy *ModelTransactionPolicy        `protobuf:"bytes,19,opt,name=model_transaction_policy,json=modelTransactionPolicy,proto3" json:"model_transaction_policy,omitempty"`
 	unknownFields          protoimpl.UnknownFields
 	sizeCache              protoimpl.SizeCache
@@ -882,13 +940,18 @@ const file_model_config_proto_rawDesc = "" +
 	"\bKIND_GPU\x10\x01\x12\f\n" +
 	"\bKIND_CPU\x10\x02\x12\x0e\n" +
 	"\n" +
-	"KIND_MODEL\x10\x03\"\x82\x01\n" +
+	"KIND_MODEL\x10\x03\"\xf5\x01\n" +
 	"\n" +
 	"ModelInput\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
-	"\tdata_type\x18\x02 \x01(\x0e2\x13.inference.DataTypeR\bdataType\x12\x12\n" +
+	"\tdata_type\x18\x02 \x01(\x0e2\x13.inference.DataTypeR\bdataType\x124\n" +
+	"\x06format\x18\x03 \x01(\x0e2\x1c.inference.ModelInput.FormatR\x06format\x12\x12\n" +
 	"\x04dims\x18\x04 \x03(\x03R\x04dims\x12\x1a\n" +
-	"\boptional\x18\b \x01(\bR\boptional\"g\n" +
+	"\boptional\x18\b \x01(\bR\boptional\";\n" +
+	"\x06Format\x12\x0f\n" +
+	"\vFORMAT_NONE\x10\x00\x12\x0f\n" +
+	"\vFORMAT_NHWC\x10\x01\x12\x0f\n" +
+	"\vFORMAT_NCHW\x10\x02\"g\n" +
 	"\vModelOutput\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\tdata_type\x18\x02 \x01(\x0e2\x13.inference.DataTypeR\bdataType\x12\x12\n" +
@@ -963,44 +1026,46 @@ func file_model_config_proto_rawDescGZIP() []byte {
 	return file_model_config_proto_rawDescData
 }
 
-var file_model_config_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_model_config_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
 var file_model_config_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_model_config_proto_goTypes = []any{
 	(DataType)(0),                       // 0: inference.DataType
 	(ModelInstanceGroup_Kind)(0),        // 1: inference.ModelInstanceGroup.Kind
-	(*ModelInstanceGroup)(nil),          // 2: inference.ModelInstanceGroup
-	(*ModelInput)(nil),                  // 3: inference.ModelInput
-	(*ModelOutput)(nil),                 // 4: inference.ModelOutput
-	(*ModelVersionPolicy)(nil),          // 5: inference.ModelVersionPolicy
-	(*ModelDynamicBatching)(nil),        // 6: inference.ModelDynamicBatching
-	(*ModelParameter)(nil),              // 7: inference.ModelParameter
-	(*ModelTransactionPolicy)(nil),      // 8: inference.ModelTransactionPolicy
-	(*ModelConfig)(nil),                 // 9: inference.ModelConfig
-	(*ModelVersionPolicy_Latest)(nil),   // 10: inference.ModelVersionPolicy.Latest
-	(*ModelVersionPolicy_All)(nil),      // 11: inference.ModelVersionPolicy.All
-	(*ModelVersionPolicy_Specific)(nil), // 12: inference.ModelVersionPolicy.Specific
-	nil,                                 // 13: inference.ModelConfig.ParametersEntry
+	(ModelInput_Format)(0),              // 2: inference.ModelInput.Format
+	(*ModelInstanceGroup)(nil),          // 3: inference.ModelInstanceGroup
+	(*ModelInput)(nil),                  // 4: inference.ModelInput
+	(*ModelOutput)(nil),                 // 5: inference.ModelOutput
+	(*ModelVersionPolicy)(nil),          // 6: inference.ModelVersionPolicy
+	(*ModelDynamicBatching)(nil),        // 7: inference.ModelDynamicBatching
+	(*ModelParameter)(nil),              // 8: inference.ModelParameter
+	(*ModelTransactionPolicy)(nil),      // 9: inference.ModelTransactionPolicy
+	(*ModelConfig)(nil),                 // 10: inference.ModelConfig
+	(*ModelVersionPolicy_Latest)(nil),   // 11: inference.ModelVersionPolicy.Latest
+	(*ModelVersionPolicy_All)(nil),      // 12: inference.ModelVersionPolicy.All
+	(*ModelVersionPolicy_Specific)(nil), // 13: inference.ModelVersionPolicy.Specific
+	nil,                                 // 14: inference.ModelConfig.ParametersEntry
 }
 var file_model_config_proto_depIdxs = []int32{
 	1,  // 0: inference.ModelInstanceGroup.kind:type_name -> inference.ModelInstanceGroup.Kind
 	0,  // 1: inference.ModelInput.data_type:type_name -> inference.DataType
-	0,  // 2: inference.ModelOutput.data_type:type_name -> inference.DataType
-	10, // 3: inference.ModelVersionPolicy.latest:type_name -> inference.ModelVersionPolicy.Latest
-	11, // 4: inference.ModelVersionPolicy.all:type_name -> inference.ModelVersionPolicy.All
-	12, // 5: inference.ModelVersionPolicy.specific:type_name -> inference.ModelVersionPolicy.Specific
-	5,  // 6: inference.ModelConfig.version_policy:type_name -> inference.ModelVersionPolicy
-	3,  // 7: inference.ModelConfig.input:type_name -> inference.ModelInput
-	4,  // 8: inference.ModelConfig.output:type_name -> inference.ModelOutput
-	6,  // 9: inference.ModelConfig.dynamic_batching:type_name -> inference.ModelDynamicBatching
-	2,  // 10: inference.ModelConfig.instance_group:type_name -> inference.ModelInstanceGroup
-	13, // 11: inference.ModelConfig.parameters:type_name -> inference.ModelConfig.ParametersEntry
-	8,  // 12: inference.ModelConfig.model_transaction_policy:type_name -> inference.ModelTransactionPolicy
-	7,  // 13: inference.ModelConfig.ParametersEntry.value:type_name -> inference.ModelParameter
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	2,  // 2: inference.ModelInput.format:type_name -> inference.ModelInput.Format
+	0,  // 3: inference.ModelOutput.data_type:type_name -> inference.DataType
+	11, // 4: inference.ModelVersionPolicy.latest:type_name -> inference.ModelVersionPolicy.Latest
+	12, // 5: inference.ModelVersionPolicy.all:type_name -> inference.ModelVersionPolicy.All
+	13, // 6: inference.ModelVersionPolicy.specific:type_name -> inference.ModelVersionPolicy.Specific
+	6,  // 7: inference.ModelConfig.version_policy:type_name -> inference.ModelVersionPolicy
+	4,  // 8: inference.ModelConfig.input:type_name -> inference.ModelInput
+	5,  // 9: inference.ModelConfig.output:type_name -> inference.ModelOutput
+	7,  // 10: inference.ModelConfig.dynamic_batching:type_name -> inference.ModelDynamicBatching
+	3,  // 11: inference.ModelConfig.instance_group:type_name -> inference.ModelInstanceGroup
+	14, // 12: inference.ModelConfig.parameters:type_name -> inference.ModelConfig.ParametersEntry
+	9,  // 13: inference.ModelConfig.model_transaction_policy:type_name -> inference.ModelTransactionPolicy
+	8,  // 14: inference.ModelConfig.ParametersEntry.value:type_name -> inference.ModelParameter
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_model_config_proto_init() }
@@ -1021,7 +1086,7 @@ func file_model_config_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_model_config_proto_rawDesc), len(file_model_config_proto_rawDesc)),
-			NumEnums:      2,
+			NumEnums:      3,
 			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,

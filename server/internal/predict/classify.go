@@ -10,21 +10,12 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// classifiable tells whether values of d have an order.
-func classifiable(d tensor.DType) bool {
-	switch d {
-	case tensor.Bytes, tensor.LongDouble, tensor.Complex64, tensor.Complex128:
-		return false
-	}
-	return true
-}
-
 // classify makes a Bytes tensor of shape [rows, k] from numbers of shape [rows, ...]: for each row its k highest values
-// from the highest on, or all if there are fewer, each as "value:index" with the index into the row. Of equal values the lower index
-// comes first, and what is not a number last.
+// from the highest on, or all if there are fewer, each as "value:index:label" with the index into the row, or "value:index" where labels
+// has no text for that index. Of equal values the lower index comes first, and what is not a number last.
 //
-// Source: Triton, classification extension, for models that bring no labels.
-func classify(t tensor.Tensor, k int) (tensor.Tensor, error) {
+// Source: Triton, classification extension.
+func classify(t tensor.Tensor, k int, labels []string) (tensor.Tensor, error) {
 	rows := t.Rows()
 	wide, err := tensor.Cast(t, tensor.Float64, nil)
 	if err != nil {
@@ -43,7 +34,7 @@ func classify(t tensor.Tensor, k int) (tensor.Tensor, error) {
 		bits = 32 // as many digits as tell float32 apart
 	}
 	order := make([]int, each)
-	labels := make([]string, 0, rows*k)
+	classes := make([]string, 0, rows*k)
 	for r := range rows {
 		row := values[r*each:][:each]
 		for i := range order {
@@ -51,8 +42,12 @@ func classify(t tensor.Tensor, k int) (tensor.Tensor, error) {
 		}
 		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(row[b], row[a]) })
 		for _, i := range order[:k] {
-			labels = append(labels, strconv.FormatFloat(row[i], 'f', -1, bits)+":"+strconv.Itoa(i))
+			class := strconv.FormatFloat(row[i], 'f', -1, bits) + ":" + strconv.Itoa(i)
+			if i < len(labels) && labels[i] != "" {
+				class += ":" + labels[i]
+			}
+			classes = append(classes, class)
 		}
 	}
-	return tensor.FromStrings(tensor.Shape{rows, k}, labels)
+	return tensor.FromStrings(tensor.Shape{rows, k}, classes)
 }

@@ -1,6 +1,7 @@
 package predict
 
 import (
+	"cmp"
 	"encoding/json"
 	"strconv"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -103,7 +105,7 @@ type ModelConfig struct {
 	Output        []TensorConfig       `json:"output"`
 	Batching      *DynamicBatching     `json:"dynamic_batching,omitempty"` // nil without a batch dimension
 	InstanceGroup []InstanceGroup      `json:"instance_group"`
-	Parameters    map[string]Parameter `json:"parameters"` // the settings that a request meets, and what the model registered with
+	Parameters    map[string]Parameter `json:"parameters"` // the settings that a request meets, labels, and what the model registered with
 	Transaction   TransactionPolicy    `json:"model_transaction_policy"`
 }
 
@@ -119,6 +121,9 @@ type TensorConfig struct {
 	Name     string `json:"name"`
 	DataType string `json:"data_type"` // TYPE_FP32 and so on
 	Dims     []int  `json:"dims"`
+	// Format is the order of an image's dimensions, FORMAT_NHWC or FORMAT_NCHW, or FORMAT_NONE; an output has none. It is
+	// never absent from an input: Triton's example clients read it of every model.
+	Format   string `json:"format,omitempty"`
 	Optional bool   `json:"optional,omitempty"` // an input that may be left out
 }
 
@@ -171,6 +176,14 @@ func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
 	if a := t.Application(); a != nil {
 		c.Parameters = map[string]Parameter{"policy": {a.Policy}, "models": {links(a)}, "deadline": {t.Deadline.String()}}
 	}
+	for i := range c.Input {
+		c.Input[i].Format = cmp.Or(t.Spec.Inputs[i].Format, formatNone)
+	}
+	for _, o := range t.Spec.Outputs {
+		if len(o.Labels) > 0 {
+			c.Parameters["labels."+o.Name] = Parameter{list(o.Labels)}
+		}
+	}
 	c.VersionPolicy.Specific.Versions = []int64{}
 	for _, v := range s.gate.Versions(t.ID.Name) {
 		if n, err := strconv.ParseInt(v, 10, 64); err == nil {
@@ -202,6 +215,19 @@ func links(a *apps.App) string {
 	return strings.Join(list, ", ")
 }
 
+// list is a JSON list. Triton's configuration has the name of a file of labels in place of it, which a client can
+// do nothing with.
+func list(labels []string) string {
+	b := []byte{'['}
+	for i, label := range labels {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = shiva.AppendString(b, label)
+	}
+	return string(append(b, ']'))
+}
+
 // maxBatch is the largest batch that a replica takes; without one, what the model declared, or 1.
 func maxBatch(t *gate.Target) int {
 	rows := 0
@@ -221,10 +247,13 @@ func tensorConfigs(specs []tensor.Spec, batched bool) []TensorConfig {
 		if batched && s.Ragged == "" && len(dims) > 0 {
 			dims = dims[1:] // a ragged output's are those of one row as they are
 		}
-		out[i] = TensorConfig{s.Name, configType(s.DType), dims, s.Optional}
+		out[i] = TensorConfig{Name: s.Name, DataType: configType(s.DType), Dims: dims, Optional: s.Optional}
 	}
 	return out
 }
+
+// formatNone is the format of an input that is not said to be an image.
+const formatNone = "FORMAT_NONE"
 
 // configType is a dtype's name in a model configuration.
 func configType(d tensor.DType) string {

@@ -196,7 +196,7 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 		shown := c.Shown(at)
 		if q.Outputs != nil && q.Outputs[i].Classes > 0 {
 			squeezed := len(shown) < len(t.Shape)
-			if t, err = classify(t, q.Outputs[i].Classes); err != nil {
+			if t, err = classify(t, q.Outputs[i].Classes, said.Spec.Outputs[at].Labels); err != nil {
 				a.Release()
 				return nil, target.Metrics, err
 			}
@@ -247,7 +247,7 @@ func choose(t *gate.Target, wanted []Output) ([]int, error) {
 		if w.Classes < 0 {
 			return nil, fmt.Errorf("%w: output %q: classification %d, expected 1 or more", scheduler.ErrInvalidInput, w.Name, w.Classes)
 		}
-		if d := specs[at[i]].DType; w.Classes > 0 && !classifiable(d) {
+		if d := specs[at[i]].DType; w.Classes > 0 && !d.Ordered() {
 			return nil, fmt.Errorf("%w: output %q: classification is for real numbers, and it is %s", scheduler.ErrInvalidInput, w.Name, d.V2())
 		}
 	}

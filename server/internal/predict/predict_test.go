@@ -371,7 +371,7 @@ func TestDescriptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := fmt.Sprint(c.Input, c.Output, c.VersionPolicy.Specific.Versions, c.InstanceGroup), "[{x TYPE_FP32 [3] false}] [{y TYPE_FP32 [3] false} {z TYPE_FP32 [] false}] [12 1] [{m KIND_AUTO 1}]"; got != want {
+	if got, want := fmt.Sprint(c.Input, c.Output, c.VersionPolicy.Specific.Versions, c.InstanceGroup), "[{x TYPE_FP32 [3] FORMAT_NONE false}] [{y TYPE_FP32 [3]  false} {z TYPE_FP32 []  false}] [12 1] [{m KIND_AUTO 1}]"; got != want {
 		t.Errorf("configuration %s, expected %s", got, want)
 	}
 	if c.MaxBatchSize != 128 || c.Batching == nil || c.Batching.PriorityLevels != 10 {

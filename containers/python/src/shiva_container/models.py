@@ -168,6 +168,10 @@ class Model(Generic[P, R]):
                     f"{where}: input {tensor}: only outputs can be ragged, and only inputs of a model with "
                     "batched=False optional"
                 )
+            if tensor.labels:
+                raise DeclarationError(f"{where}: input {tensor}: only outputs can have labels")
+            if tensor.format and len(tensor.shape) - self.batched != 3:
+                raise DeclarationError(f"{where}: input {tensor}: a format is of 3 dimensions beside that of rows")
         for tensor in self.outputs:
             self._declare_output(where, tensor)
         if self.concurrency < 1:
@@ -203,6 +207,10 @@ class Model(Generic[P, R]):
     def _declare_output(self, where: str, tensor: Tensor) -> None:
         if tensor.optional:
             raise DeclarationError(f"{where}: output {tensor}: only inputs can be optional")
+        if tensor.format:
+            raise DeclarationError(f"{where}: output {tensor}: only inputs can have a format")
+        if tensor.labels and not tensor.ranked:
+            raise DeclarationError(f"{where}: output {tensor}: labels are for values that can be ranked")
         if not tensor.ragged:
             return
         if not self.batched or -1 in tensor.shape[1:]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import struct
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,14 @@ DATATYPES["BYTES"] = np.dtype(object)
 if np.dtype(np.longdouble).itemsize == 16:
     DATATYPES["LONGDOUBLE"] = np.dtype(np.longdouble)
 
+FORMATS = ("FORMAT_NHWC", "FORMAT_NCHW")
+"""The orders of an image's dimensions, in the names of Triton's model configuration."""
+
+MAX_LABELS, MAX_LABEL = 65536, 256
+"""The most labels of one output, and the bytes of each; a registration as a whole has a limit too."""
+
+_UNRANKED = ("BYTES", "LONGDOUBLE", "COMPLEX64", "COMPLEX128")
+
 _HOLDS = {"b": "b", "u": "iu", "i": "iu", "f": "iuf", "c": "iufc", "O": "OSU"}
 """Which kinds of Python values, as numpy reads them, each kind of array can hold without losing anything."""
 
@@ -76,6 +85,12 @@ class Tensor:
         ragged="count")`` is any number of boxes for each row. It names another output, an INT32 or INT64 of
         shape [-1], that tells how many; the function returns the ragged outputs only, each as a list with one
         array for each row, and the counts are made of these.
+    ``labels``
+        the names of an output's classes, one for each value of a row: clients that ask for the highest values
+        of ``Tensor("scores", "FP32", [-1, 2], labels=["cat", "dog"])`` get these names with them.
+    ``format``
+        of an input that is an image, the order of its dimensions: "FORMAT_NHWC" or "FORMAT_NCHW", where N is
+        the rows. Clients of the Predict Protocol find it in the model's configuration.
     """
 
     name: str
@@ -83,6 +98,8 @@ class Tensor:
     shape: Sequence[int]
     optional: bool = False
     ragged: str = ""
+    labels: Sequence[str] = ()
+    format: str = ""
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
@@ -101,11 +118,34 @@ class Tensor:
                     f'tensor "{self.name}": a dimension is a size or -1, got {dim!r} in {list(shape)}'
                 )
         object.__setattr__(self, "shape", shape)
+        if self.format not in ("", *FORMATS):
+            raise DeclarationError(f'tensor "{self.name}": format {self.format!r}, expected {" or ".join(FORMATS)}')
+        self._check_labels()
+
+    def _check_labels(self) -> None:
+        if isinstance(self.labels, str):
+            raise DeclarationError(f'tensor "{self.name}": labels are a list of texts, got the text {self.labels!r}')
+        labels = tuple(self.labels)
+        if len(labels) > MAX_LABELS:
+            raise DeclarationError(f'tensor "{self.name}": {len(labels)} labels, limit {MAX_LABELS}')
+        for i, label in enumerate(labels):
+            if not isinstance(label, str):
+                raise DeclarationError(f'tensor "{self.name}": label {i} is {label!r}, expected a text')
+            if len(label.encode(errors="surrogatepass")) > MAX_LABEL:
+                raise DeclarationError(f'tensor "{self.name}": label {i} is longer than {MAX_LABEL} bytes of UTF-8')
+            if any(unicodedata.category(c) in ("Cc", "Cs") for c in label):
+                raise DeclarationError(f'tensor "{self.name}": label {i}, {label!r}, has a control character')
+        object.__setattr__(self, "labels", labels)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The numpy dtype of this tensor's arrays."""
         return DATATYPES[self.datatype]
+
+    @property
+    def ranked(self) -> bool:
+        """Whether a server can tell which values are the highest, and so name them."""
+        return self.datatype not in _UNRANKED
 
     @property
     def leads(self) -> bool:
@@ -125,11 +165,17 @@ class Tensor:
             head["optional"] = True
         if self.ragged:
             head["ragged"] = self.ragged
+        if self.labels:
+            head["labels"] = list(self.labels)
+        if self.format:
+            head["format"] = self.format
         return head
 
     def __str__(self) -> str:
         kind = ", optional" if self.optional else f", ragged by {self.ragged}" if self.ragged else ""
-        return f"{self.name} {self.datatype} {list(self.shape)}{kind}"
+        form = f", {self.format}" if self.format else ""
+        named = f", labels ({len(self.labels)})" if self.labels else ""
+        return f"{self.name} {self.datatype} {list(self.shape)}{kind}{form}{named}"
 
 
 def describe(array: Array) -> str:
