@@ -127,7 +127,7 @@ func (c *core) failed(b *Batch, err error, took, now int64, fx *effects) {
 		}
 		switch {
 		case alone:
-			rep.ceiling.vague = 0
+			rep.ceiling.clear()
 		case c.failing < hopeless:
 			rep.ceiling.unclear(b.Rows, took, now)
 		}

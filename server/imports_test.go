@@ -53,7 +53,7 @@ server/state:               github.com/redis/go-redis/v9 go.etcd.io/bbolt
 server/state/statetest:     server/state
 server/internal/gate:       server/internal/apps server/internal/cache server/internal/nearest server/metrics server/selection scheduler shiva shiva/tensor | server/state
 server/internal/predict:    server/internal/apps server/internal/gate server/config server/metrics scheduler shiva shiva/tensor
-server/tcp:                 server/internal/gate server/metrics scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys
+server/tcp:                 server/internal/gate server/metrics scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/state
 server/rest:                server/internal/gate server/internal/predict server/metrics scheduler shiva shiva/tensor github.com/x448/float16 | server/config server/internal/apps server/state
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
 server/grpc:                server/grpc/pb server/internal/gate server/internal/predict server/metrics scheduler shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/config server/internal/jsontest

@@ -71,7 +71,7 @@ func TestAnswersOutOfStep(t *testing.T) {
 		"metadata": {6, 66, 11, 1, 255, 255, 255, 255, 0, 0, 83, 166},
 		"dtype":    message("", "", "\x00\x10"),
 		"code":     message("", "", "\x00\xff"),
-		"rank":     message("", "", "\x21\x01"),
+		"rank":     message("", "", "\x41\x01"),
 		"negative": message("", "", "\x01\x01\xff\xff\xff\xff"),
 		"overflow": message("", "", "\x03\x01\x7f\xff\xff\xff\x7f\xff\xff\xff\x7f\xff\xff\xff"),
 	} {
