@@ -20,7 +20,7 @@ func (s *aimd) pick(q *queue, p *plan) (window, bool) {
 }
 
 func (s *aimd) bound(p *plan) (int, CloseReason) {
-	s.objective = p.objective
+	s.objective, _ = p.allowed()
 	limit, why := p.explored()
 	if n := max(1, int(s.size)); n < limit {
 		return n, CloseLimit

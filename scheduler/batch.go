@@ -29,18 +29,20 @@ type Batch struct {
 	model     *Model
 	replica   *Replica
 	sent      int64
-	began     int64 // when the container could start on it; unbegun: it waits there for its turn
-	due       int64 // the tightest deadline when it was sent
-	predicted int64 // upper quantile of its execution time; 0: nothing was known
-	typical   int64 // median
-	limit     int   // the most rows it could have had, for strategies that learn
-	probe     int64 // how long it may take to show that its replica is alive; 0: it is no probe
-	lead      int64 // overhead that was allowed for before it starts; 0 unless idle
-	idle      bool  // the replica was not busy when it was sent
-	requests  int   // how many requests' rows it took, padding apart
-	padding   int   // rows that nobody asked for
-	bytes     int64 // of the inputs, padding apart
-	crowded   bool  // batch_bytes allows no more
+	began     int64   // when the container could start on it; unbegun: it waits there for its turn
+	due       int64   // the tightest deadline when it was sent
+	predicted int64   // upper quantile of its execution time; 0: nothing was known
+	typical   int64   // median
+	par       float64 // of a trial: how long as many rows take in the batches that looked best, in ns; else 0
+	half      int64   // of a trial: the deadline that half of its rows do not have before
+	limit     int     // the most rows it could have had, for strategies that learn
+	probe     int64   // how long it may take to show that its replica is alive; 0: it is no probe
+	lead      int64   // overhead that was allowed for before it starts; 0 unless idle
+	idle      bool    // the replica was not busy when it was sent
+	requests  int     // how many requests' rows it took, padding apart
+	padding   int     // rows that nobody asked for
+	bytes     int64   // of the inputs, padding apart
+	crowded   bool    // batch_bytes allows no more
 	reason    CloseReason
 	oldest    int64 // how long its oldest rows have waited
 	tensors   []tensor.Tensor
@@ -337,7 +339,7 @@ func (b *Batch) leave() {
 	clear(b.cuts)
 	b.ID, b.Rows, b.Deadline = 0, 0, time.Time{}
 	b.model, b.replica, b.retry = nil, nil, nil
-	b.crowded, b.probe = false, 0
+	b.crowded, b.probe, b.par = false, 0, 0
 	b.requests, b.padding, b.bytes, b.oldest = 0, 0, 0, 0
 	b.tensors, b.Parts, b.spans = b.tensors[:0], b.Parts[:0], b.spans[:0]
 	b.shapes, b.params = b.shapes[:0], b.params[:0]

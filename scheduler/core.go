@@ -364,6 +364,7 @@ func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx
 	c.revive(rep, fx)
 	c.stats.batchesDone++
 	if err != nil {
+		rep.trials.failed(b, exec)
 		c.stats.batchesFailed++
 		c.failed(b, err, exec, now, fx)
 	} else {

@@ -48,6 +48,9 @@ func (deadline) pick(q *queue, p *plan) (window, bool) {
 	if bestRate == 0 {
 		return window{}, false
 	}
+	if w, ok := p.trying(q, best, bestRate); ok {
+		return w, true
+	}
 	// How many rows more there would be room for says why the batch is not larger, and lets rows of lower
 	// priority join.
 	if best.room = p.roomFor(q.item(best.at).deadline, best.rows, limit); best.room == limit {
@@ -65,7 +68,7 @@ func (deadline) limit(p *plan) int {
 
 // at is when a batch of n rows will be answered if its execution is of that level of the spread.
 func (p *plan) at(n, level int) int64 {
-	return p.start + int64(min(p.prof.typical(n)*p.prof.levels[level], maxExec))
+	return p.start + int64(min(p.prof.spread.levels[level].of(p.prof.typical(n)), maxExec))
 }
 
 // inTime is the share of the n rows at c and behind it that is expected to be in time in one batch.

@@ -40,13 +40,13 @@ func TestDeadlineAgainstAllWindows(t *testing.T) {
 		rate := func(from, n int) float64 {
 			good := 0
 			for _, deadline := range rows[from : from+n] {
-				for level := range prof.levels {
+				for level := range prof.spread.levels {
 					if p.at(n, level) <= deadline {
 						good++
 					}
 				}
 			}
-			return p.rate(n) * float64(good) / float64(n*len(prof.levels))
+			return p.rate(n) * float64(good) / float64(n*len(prof.spread.levels))
 		}
 		best := 0.0
 		for from := range rows {

@@ -136,7 +136,7 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 		why = CloseDeadline // what waits yet are rows before the window, which would be late
 	}
 	b.reason = why
-	b.limit = w.room
+	b.limit, b.par, b.half = w.room, w.par, w.half
 	if c.cfg.Pad && c.batched {
 		c.pad(b, rep.max)
 	}

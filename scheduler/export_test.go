@@ -1,6 +1,10 @@
 package scheduler
 
-import "time"
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+)
 
 // A Picker is a queue with a plan, for benchmarks of picking.
 type Picker struct {
@@ -54,4 +58,28 @@ func (l *Learner) Learn() {
 	l.n = l.n%128 + 1
 	l.now += 1_000_000
 	l.prof.learn(l.n, 500_000+4_000*int64(l.n)+int64(l.n*7919%100)*500, l.now)
+}
+
+// Believe gives a replica a profile at random: any belief about any size, as if it had been measured up to 40 times
+// each, from 10 µs to 10 s.
+func Believe(r *Replica, rng *rand.Rand) {
+	r.m.mu.Lock()
+	defer r.m.mu.Unlock()
+	now := r.m.sched.now()
+	sizes := 1 + rng.IntN(12)
+	any := func() float64 { return 1e4 * math.Pow(1e6, rng.Float64()) }
+	level, spread := any(), rng.Float64()*3
+	wild := rng.IntN(2) == 0
+	r.profile.learn(1, int64(level), now)
+	for range sizes {
+		n := 1 + rng.IntN(1+rng.IntN(r.max))
+		ns := level * (1 + rng.Float64()*float64(n)/8)
+		if wild {
+			ns = any()
+		}
+		for range 1 + rng.IntN(40) {
+			r.profile.learn(n, int64(ns*math.Exp(spread*rng.NormFloat64())), now)
+		}
+	}
+	r.m.core.measure()
 }

@@ -6,21 +6,19 @@ import (
 	"slices"
 )
 
-// A profile is what is known of a replica's execution time by batch size, learned online.
+// A profile is what is known of a replica's execution time by batch size, learned online: a curve, which says what
+// a batch of each size takes in the median, and a spread, which says by how much batches differ from it.
 //
-// Sizes fall into classes, four to the doubling. A class remembers its last few measurements, and their
+// Sizes fall into classes, eight to the doubling. A class remembers its last few measurements, and their
 // median is its point; an outlier moves no median. The points are made monotone by weighted averaging of
 // neighbours that contradict each other (pool adjacent violators), and between points the time is linear.
-// That gives the median time of every size. The spread is one for all sizes: the last 64 measurements over
-// the median of their size: sixteen quantiles for the deadline strategy, which weighs chances, and the 96th
-// percentile where one figure has to do. Taking the
-// spread over all sizes together is what makes an upper quantile possible at all: a class alone has far
-// too few measurements for one.
+// The spread is one for all sizes, as a class alone has far too few measurements for an upper quantile. See there.
 //
-// Forgetting: medians are of the last 31 in a class, the spread is of the last 64 in all. A drift shows as
-// eight measurements in a row more than a quarter off on the same side: then all points are scaled by the
-// median of the eight, and the spread begins again from them. A class that was not measured for 10 s does
-// not count for more than the classes below it suggest, so a bad memory cannot forbid a size for good.
+// Forgetting: the memory of a class loses weight against those that are measured, by half with every four seconds and
+// 32 batches, and in the end the next measurement takes its place. What is contradicted
+// goes at once (deviation): where all sizes together are off by a factor, by less than one in hundreds of thousands
+// by chance, all points are scaled by it; where one size is off, its class forgets what was before. In both cases
+// the other classes are hearsay from then on: they count where nothing else is known.
 //
 // All times are in nanoseconds. A profile is not safe for concurrent use.
 type profile struct {
@@ -28,19 +26,19 @@ type profile struct {
 	classes []sizeClass
 	largest int // largest size measured
 	count   int // measurements ever
+	upsets  int // how often what was believed was contradicted
 
-	recent [spreadSize]measurement // the last ones, a ring
+	recent [spreadSize]measurement // the last ones, the newest first
 	kept   int                     // of them in use
-	run    int                     // how many of the last were off on the same side: negative, below
+	off    deviation               // of all sizes
 
 	// Derived by update.
-	updated     int64                 // when
-	median      []float64             // by size; median[0] is unused, sizes beyond are extrapolated
-	eager       []float64             // the same, less what it may be wrong by
-	slope       float64               // per row, beyond
-	upper, down float64               // factors of the upper and lower quantile
-	levels      [spreadLevels]float64 // factors of quantiles evenly spread, rising
-	points      []point               // scratch
+	updated int64     // when
+	median  []float64 // by size; median[0] is unused, sizes beyond are extrapolated
+	eager   []float64 // the same, less what it may be wrong by
+	slope   float64   // per row, beyond
+	spread  spread
+	points  []point // scratch
 }
 
 type measurement struct {
@@ -51,9 +49,34 @@ type measurement struct {
 type sizeClass struct {
 	kept, next int
 	last       int64                  // when it was measured last
+	count      int                    // measurements of the profile by then
+	hearsay    bool                   // from before a contradiction
+	off        deviation              // of its sizes
 	m          [classSize]measurement // a ring
 	sorted     [classSize]float64     // their times, in order
 	rows       int                    // their sum
+}
+
+// forget leaves only the newest measurements.
+func (c *sizeClass) forget(keep int) {
+	keep = min(keep, c.kept)
+	var newest [classSize]measurement
+	for i := range keep {
+		newest[i] = c.m[(c.next-keep+i+classSize)%classSize]
+	}
+	c.kept, c.next, c.rows = 0, 0, 0
+	for _, m := range newest[:keep] {
+		c.add(m)
+	}
+}
+
+// weight is how many measurements the class's memory is worth now.
+func (c *sizeClass) weight(p *profile, now int64) float64 {
+	if c.hearsay {
+		return hearsayWeight
+	}
+	age := min(float64(now-c.last)/halfTime, float64(p.count-c.count)/halfBatches)
+	return float64(c.kept) * math.Exp2(-max(age, 0))
 }
 
 // add replaces the oldest measurement.
@@ -74,52 +97,76 @@ func (c *sizeClass) add(m measurement) {
 	c.kept++
 }
 
-// point is their mean size and their median time.
+// point is their mean size and the mean of the middle half of their times: no outlier moves it, and it is known
+// better than the median.
 func (c *sizeClass) point() point {
-	mid := c.sorted[c.kept/2]
-	if c.kept%2 == 0 {
-		mid = (mid + c.sorted[c.kept/2-1]) / 2
+	from := (c.kept + 1) / 4
+	to := c.kept - from
+	if c.kept == 2 { // one of them may be an outlier, and outliers are long
+		to = 1
 	}
-	return point{rows: float64(c.rows) / float64(c.kept), ns: mid, weight: float64(c.kept)}
+	sum := 0.0
+	for _, ns := range c.sorted[from:to] {
+		sum += ns
+	}
+	return point{rows: float64(c.rows) / float64(c.kept), ns: sum / float64(to-from)}
 }
 
 type point struct {
 	rows, ns, weight float64
 	own              float64 // ns as measured, before it leant on its neighbours
-	stale            bool
 }
 
 const (
 	classSize     = 31
-	spreadSize    = 64
-	spreadLevels  = 16
-	upperShare    = 0.96
-	lowerShare    = 0.10
-	fewSamples    = 8              // below, the spread is not known well
-	fewFactor     = 1.25           // ... and is taken to be at least this
-	driftRun      = 8              // measurements in a row
-	driftFactor   = 1.25           // ... that are this far off
-	staleAfter    = 10_000_000_000 // ns
-	updatePause   = 1_000_000      // ns between updates once enough is known; see update
-	maxFactor     = 1 << 10        // bounds a ratio, so that one absurd measurement cannot overflow anything
-	maxExec       = 1 << 50        // ns, likewise
-	leanReach     = 2.5            // how many times as large, or as small, a neighbour is at most
-	leanWeight    = 4              // measurements
-	levelSigmas   = 3.72           // between the outermost levels, if the spread is normal
-	untriedWeight = 0.25           // measurements that a size without any stands for, in standard errors
-	minDoubt      = 0.001          // of a median: bounds of what it may be wrong by
+	halfTime      = 4e9       // ns after which a memory is worth half
+	halfBatches   = 32        // ... if there were so many batches meanwhile
+	hearsayWeight = 1.0 / 32  // measurements
+	knownWeight   = 4         // from here on, a size is known by its own measurements
+	freshWeight   = 1.0 / 10  // below, a memory is old: the next measurement replaces it
+	updatePause   = 1_000_000 // ns between updates once enough is known; see update
+	maxFactor     = 1 << 10   // bounds a ratio, so that one absurd measurement cannot overflow anything
+	maxExec       = 1 << 50   // ns, likewise
+	anotherFactor = 1.5       // a drift by more is no drift: the replica is another one
+	leanReach     = 2.5       // how many times as large, or as small, a neighbour is at most
+	leanWeight    = 8         // measurements, that the line through the neighbours is worth
+	leanError     = 0.1       // ... and more, the more the noise exceeds what the curve may differ from a line
+	untriedWeight = 0.25      // measurements that a size without any stands for, in standard errors
 	maxDoubt      = 0.1
+	minDoubt      = 0.001 // of a median: bounds of what it may be wrong by
 )
 
-func newProfile(maxRows int) profile { return profile{max: maxRows, upper: 1, down: 1} }
+func newProfile(maxRows int) profile {
+	return profile{max: maxRows, spread: spread{upper: level{mul: 1}, body: 1, down: 1}}
+}
 
-// classOf is the class of a size: 1 to 7 are their own, then four to the doubling.
-func classOf(rows int) int {
-	if rows < 8 {
+// quarterOf is where a size stands among the round sizes: 1 to 8, then four to the doubling: 10, 12, 14, 16, 20 and so
+// on. It is the first of them that is not smaller.
+func quarterOf(rows int) int {
+	if rows <= 8 {
 		return rows - 1
 	}
-	k := bits.Len(uint(rows)) - 1
-	return 7 + (k-3)*4 + rows>>(k-2)&3
+	k := bits.Len(uint(rows-1)) - 1
+	return 8 + (k-3)*4 + (rows-1)>>(k-2)&3
+}
+
+// roundSize is the round size with that number, from 0.
+func roundSize(quarter int) int {
+	if quarter < 8 {
+		return quarter + 1
+	}
+	k := 3 + (quarter-8)/4
+	return (5 + (quarter-8)%4) << (k - 2)
+}
+
+// classOf is the class of a size: each round size is one by itself, and so are the sizes between two of them. The time
+// of hardware that works in blocks of rows is the same up to such a size, and more right behind it.
+func classOf(rows int) int {
+	q := quarterOf(rows)
+	if rows == roundSize(q) {
+		return 2*q + 1
+	}
+	return 2 * q
 }
 
 // known tells whether anything was measured.
@@ -141,10 +188,14 @@ func (p *profile) typical(n int) float64 {
 }
 
 // planned is the upper quantile.
-func (p *profile) planned(n int) int64 { return int64(min(p.typical(n)*p.upper, maxExec)) }
+func (p *profile) planned(n int) int64 { return int64(min(p.spread.upper.of(p.typical(n)), maxExec)) }
+
+// owed is what of the upper quantile the size is responsible for: without the stalls, which smaller batches would
+// not be spared.
+func (p *profile) owed(n int) int64 { return int64(min(p.typical(n)*p.spread.body, maxExec)) }
 
 // hoped is a lower quantile: what would be a stroke of luck.
-func (p *profile) hoped(n int) int64 { return int64(min(p.typical(n)*p.down, maxExec)) }
+func (p *profile) hoped(n int) int64 { return int64(min(p.typical(n)*p.spread.down, maxExec)) }
 
 // learn takes in that a batch of rows took ns, at time now.
 func (p *profile) learn(rows int, ns, now int64) {
@@ -179,48 +230,115 @@ func (p *profile) learn(rows int, ns, now int64) {
 		}
 	}
 	c := &p.classes[classOf(rows)]
+	known := c.weight(p, now) >= knownWeight
+	if c.kept > 0 && c.weight(p, now) < freshWeight {
+		c.forget(0)
+		c.off = deviation{}
+	}
 	c.add(m)
-	c.last = now
+	c.last, c.count, c.hearsay = now, p.count, false
 
-	switch {
-	case ratio > driftFactor:
-		p.run = max(p.run, 0) + 1
-	case ratio < 1/driftFactor:
-		p.run = min(p.run, 0) - 1
-	default:
-		p.run = 0
+	upset := true
+	// What a batch was under way for apart from its execution is not known better than that.
+	sigma := p.spread.sigma + float64(minOverhead)/p.typical(rows)
+	// A size that was a guess until now says nothing about the others.
+	drifted := 0
+	if known {
+		drifted = p.off.observe(ratio, sigma)
 	}
-	drifted := p.run == driftRun || p.run == -driftRun
-	if drifted {
-		p.drift()
+	if drifted > 0 {
+		p.drift(min(drifted, p.kept))
+	} else if run := c.off.observe(ratio, sigma); run > 0 {
+		c.forget(run)
+		p.distrust(c, run)
+		p.upsets++
+	} else {
+		upset = false
 	}
-	if grown || drifted || p.kept < spreadSize || now-p.updated >= updatePause {
+	if grown || upset || p.kept < spreadSize || now-p.updated >= updatePause {
 		p.update(now)
 	}
 }
 
 // drift scales everything by how far the last measurements were off.
-func (p *profile) drift() {
-	var off [driftRun]float64
-	for i, m := range p.recent[:driftRun] {
+func (p *profile) drift(run int) {
+	var buf [spreadSize]float64
+	off := buf[:run]
+	for i, m := range p.recent[:run] {
 		off[i] = m.ns / p.typical(m.rows)
 	}
-	slices.Sort(off[:])
-	factor := min(max(off[driftRun/2], 1.0/maxFactor), maxFactor)
+	slices.Sort(off)
+	factor := min(max(off[run/2], 1.0/maxFactor), maxFactor)
 	for i := range p.classes {
 		c := &p.classes[i]
 		for j := range c.kept {
-			c.m[j].ns *= factor
-			c.sorted[j] *= factor
+			c.m[j].ns = min(max(c.m[j].ns*factor, 1), maxExec)
+			c.sorted[j] = min(max(c.sorted[j]*factor, 1), maxExec)
 		}
 	}
-	// The eight themselves are in their classes too and were scaled with the rest: outweigh that by
-	// entering them again.
-	for i := driftRun - 1; i >= 0; i-- {
+	// The last ones themselves are in their classes too and were scaled with the rest: there, they are all
+	// that counts.
+	for i := run - 1; i >= 0; i-- {
+		p.classes[classOf(p.recent[i].rows)].forget(0)
+	}
+	for i := run - 1; i >= 0; i-- {
 		p.classes[classOf(p.recent[i].rows)].add(p.recent[i])
 	}
-	p.kept = driftRun
-	p.run = 0
+	p.distrust(nil, run)
+	if factor > anotherFactor || factor < 1/anotherFactor {
+		p.upsets++
+	}
+}
+
+// distrust makes hearsay of every class but one, and of those of the last run measurements. The spread begins again
+// from these.
+func (p *profile) distrust(but *sizeClass, run int) {
+	for i := range p.classes {
+		c := &p.classes[i]
+		c.hearsay = c != but && p.count-c.count >= run
+		c.off = deviation{}
+	}
+	p.off = deviation{}
+	p.kept = min(p.kept, run)
+}
+
+// A deviation adds up by how much measurements are off, on either side, in logarithms and beyond what is
+// tolerated each time (a CUSUM test). Tolerance and threshold go with the noise. With 30 % of it, chance passes the
+// threshold once in hundreds of thousands of batches, a factor of two after six. Nothing does it in less than four:
+// outliers happen.
+type deviation struct {
+	above, below       float64
+	aboveRun, belowRun int // measurements in it
+}
+
+const (
+	toleratedLog  = 0.22 // with so much noise ...
+	toleratedAt   = 0.25 // ... or more, as a standard deviation
+	toleratedLow  = 0.3  // share of that at least
+	contradiction = 11   // times what is tolerated
+	countedLog    = 4    // ... and as much of one measurement at most
+)
+
+// observe takes a measurement in, of a spread with that much noise. If what was believed is contradicted now, it says
+// by how many of the last ones.
+func (d *deviation) observe(ratio, sigma float64) (run int) {
+	tolerated := toleratedLog * min(max(sigma/toleratedAt, toleratedLow), 1)
+	x := min(max(math.Log(ratio)/tolerated, -countedLog), countedLog)
+	d.aboveRun++
+	if d.above += x - 1; d.above <= 0 {
+		d.above, d.aboveRun = 0, 0
+	}
+	d.belowRun++
+	if d.below -= x + 1; d.below <= 0 {
+		d.below, d.belowRun = 0, 0
+	}
+	switch {
+	case d.above > contradiction:
+		return d.aboveRun
+	case d.below > contradiction:
+		return d.belowRun
+	}
+	return 0
 }
 
 // update derives the median times and the spread. It takes about 4 µs, much for a container that answers
@@ -235,28 +353,36 @@ func (p *profile) update(now int64) {
 			continue
 		}
 		pt := c.point()
-		pt.stale = now-c.last > staleAfter
+		pt.weight = c.weight(p, now)
 		p.points = append(p.points, pt)
 	}
 	p.trimStale()
 	p.lean()
 	p.monotone()
 	p.interpolate()
-	p.spread()
+	p.spread.derive(p)
 	p.encourage(now)
 }
 
-// trimStale bounds an old point by proportion to the fresh one below it: two batches of n rows never take
-// longer than one of 2n should.
+// trimStale bounds old points by the fresh ones around: two batches of n rows never take longer than one of 2n should,
+// and no batch longer than a larger one.
 func (p *profile) trimStale() {
 	fresh := -1
 	for i := range p.points {
 		at := &p.points[i]
-		if !at.stale {
+		if at.weight >= freshWeight {
 			fresh = i
 		} else if fresh >= 0 {
 			f := p.points[fresh]
 			at.ns = min(at.ns, f.ns*at.rows/f.rows)
+		}
+	}
+	most := math.Inf(1)
+	for i := range slices.Backward(p.points) {
+		if at := &p.points[i]; at.weight >= freshWeight {
+			most = at.ns
+		} else {
+			at.ns = min(at.ns, most)
 		}
 	}
 }
@@ -268,6 +394,7 @@ func (p *profile) lean() {
 	for i := range p.points {
 		p.points[i].own = p.points[i].ns
 	}
+	trust := leanWeight + p.spread.sigma*p.spread.sigma/(leanError*leanError)
 	for i := range p.points {
 		at := &p.points[i]
 		var w, x, y, xx, xy float64
@@ -287,7 +414,7 @@ func (p *profile) lean() {
 		}
 		if det := w*xx - x*x; det > 1e-6*w*xx {
 			line := max((y*xx-x*xy)/det, 0) // at dx = 0
-			lean := min(w, leanWeight)
+			lean := min(w, trust)
 			at.ns = (at.own*at.weight + line*lean) / (at.weight + lean)
 		}
 	}
@@ -349,43 +476,16 @@ func (p *profile) interpolate() {
 // tried again.
 func (p *profile) encourage(now int64) {
 	p.eager = append(p.eager[:0], p.median...)
-	sigma := (p.levels[spreadLevels-1] - p.levels[0]) / levelSigmas
 	class, share := -1, 1.0
 	for n := 1; n < len(p.eager); n++ {
 		if k := classOf(n); k != class {
 			class = k
 			weight := untriedWeight
 			if k < len(p.classes) && p.classes[k].kept > 0 {
-				weight = float64(p.classes[k].kept)
-				if now-p.classes[k].last > staleAfter {
-					weight = 1
-				}
+				weight = max(p.classes[k].weight(p, now), untriedWeight)
 			}
-			share = 1 - min(max(sigma/math.Sqrt(weight), minDoubt), maxDoubt)
+			share = 1 - min(max(p.spread.sigma/math.Sqrt(weight), minDoubt), maxDoubt)
 		}
 		p.eager[n] *= share
-	}
-}
-
-// spread derives the quantile factors from the last measurements.
-func (p *profile) spread() {
-	var buf [spreadSize]float64
-	ratios := buf[:p.kept]
-	for i, m := range p.recent[:p.kept] {
-		ratios[i] = m.ns / p.typical(m.rows)
-	}
-	slices.Sort(ratios)
-	p.upper = max(1, ratios[int(float64(p.kept)*upperShare)])
-	p.down = min(1, ratios[int(float64(p.kept)*lowerShare)])
-	if p.kept < fewSamples {
-		p.upper = max(p.upper, fewFactor)
-		p.down = min(p.down, 1/fewFactor)
-	}
-	p.upper = min(p.upper, maxFactor)
-	for i := range p.levels {
-		p.levels[i] = min(ratios[(2*i+1)*p.kept/(2*spreadLevels)], maxFactor)
-		if p.kept < fewSamples {
-			p.levels[i] = p.upper
-		}
 	}
 }

@@ -29,10 +29,11 @@ func (s *regression) pick(q *queue, p *plan) (window, bool) {
 			return window{}, false
 		}
 	}
-	left := min(q.item(at).deadline-p.start, p.objective)
+	allowed, _ := p.allowed()
+	left := min(q.item(at).deadline-p.start, allowed)
 	if n := s.size(float64(left)); n < limit {
 		limit, why = n, CloseDeadline
-		if left == p.objective {
+		if left == allowed {
 			why = CloseObjective
 		}
 	}
@@ -63,5 +64,6 @@ func (s *regression) learn(rows, _ int, ns int64) {
 
 func (s *regression) limit(p *plan) int {
 	limit, _ := p.explored()
-	return min(limit, s.size(float64(p.objective)))
+	allowed, _ := p.allowed()
+	return min(limit, s.size(float64(allowed)))
 }

@@ -36,6 +36,7 @@ type Replica struct {
 	again       int      // how many of its last batches were retries
 	ceiling     ceiling
 	overhead    overhead
+	trials      trials
 	planned     plan // what bounds its next batch, see plan
 	drained     []func()
 	batches     uint64
@@ -102,7 +103,7 @@ func (r *Replica) bound(c *core) {
 // until the next call: strategies take it through an interface, and a new one each time would be garbage.
 func (r *Replica) plan(c *core, start, rowBytes int64) *plan {
 	p := &r.planned
-	*p = plan{start: start, max: r.max, maxWhy: CloseFull, objective: int64(c.cfg.Objective), shed: *c.cfg.Shed, prof: &r.profile}
+	*p = plan{start: start, max: r.max, maxWhy: CloseFull, objective: int64(c.cfg.Objective), shed: *c.cfg.Shed, prof: &r.profile, trial: r.trials.next()}
 	if most := c.sizeThatWorks(r, start); most < p.max {
 		p.max, p.maxWhy = most, CloseLimit
 	}
@@ -286,6 +287,10 @@ func (r *Replica) learn(b *Batch, now int64) {
 		r.overhead.behind.observe(took, b.typical)
 		r.profile.learn(b.Rows, took, now)
 	}
+	if b.par > 0 {
+		r.trials.settle(took, b.par, r.profile.spread.stall, now > b.half)
+	}
+	r.trials.work(took, r.profile.upsets)
 	r.strategy.learn(b.Rows, b.limit, took)
 	r.batches++
 	r.rows += uint64(b.Rows - b.padding)

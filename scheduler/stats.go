@@ -58,6 +58,8 @@ type ReplicaStats struct {
 	Batches     uint64 // answered
 	Rows        uint64 // in them
 	Overhead    time.Duration
+	Stalls      float64       // share of its last batches that were held up, beyond the variation of the model
+	Stall       time.Duration // by how much, whatever their size; the median
 	Profile     []ProfilePoint
 }
 
@@ -102,6 +104,10 @@ func (r *Replica) stats(c *core) ReplicaStats {
 		MaxBatch: r.max, Ceiling: r.ceiling.rows, Concurrency: r.concurrency, Slots: r.slots, Serial: r.options.Serial,
 		Limit: r.strategy.limit(p), Largest: r.profile.largest, Batches: r.batches, Rows: r.rows,
 		Overhead: time.Duration(r.overhead.value(r.profile.typical(1))),
+	}
+	if kept := r.profile.kept; kept > 0 {
+		s.Stalls = float64(r.profile.spread.stalls) / float64(kept)
+		s.Stall = time.Duration(r.profile.spread.stall)
 	}
 	for _, at := range r.profile.points {
 		n := int(at.rows + 0.5)

@@ -1,5 +1,7 @@
 package scheduler
 
+import "math"
+
 // A strategy chooses the next batch for one replica. Strategies are pure: they see the rows that wait, the
 // replica's profile and the time, and keep nothing but what they learn from finished batches.
 type strategy interface {
@@ -19,6 +21,7 @@ type plan struct {
 	maxWhy    CloseReason
 	objective int64
 	shed      bool // leave out rows that are predicted to be late
+	trial     int  // by how many quarters of a doubling the batch should be larger than looks best, if rows wait; see trials
 	prof      *profile
 }
 
@@ -29,6 +32,8 @@ type window struct {
 	room int         // how many rows a batch beginning there could have
 	cap  int         // how many rows any batch could have: larger requests are split
 	why  CloseReason // what bounds room
+	par  float64     // of a trial: how long so many rows take in the batches that look best, in ns; else 0
+	half int64       // of a trial: the deadline that half of its rows do not have before
 }
 
 func newStrategy(name string) strategy {
@@ -53,18 +58,47 @@ func (p *plan) explored() (int, CloseReason) {
 	return p.max, p.maxWhy
 }
 
-// bounded is explored, and also bounded by the objective. A batch of one is always allowed.
+// The objective bounds what batching adds, not what a single row costs anyway.
+const (
+	aloneShare  = 0.5 // of the objective: where one row takes more, the bound is another
+	aloneFactor = 1.5 // ... times one row
+	growth      = 2.0 / 3
+)
+
+// allowed is how long a batch may take: the objective, or half as long again as one row alone, where that is
+// more. alone: one row takes more than half of the objective.
+func (p *plan) allowed() (ns int64, alone bool) {
+	one := p.prof.owed(1)
+	if float64(one) <= aloneShare*float64(p.objective) {
+		return p.objective, false
+	}
+	return max(p.objective, int64(aloneFactor*float64(one))), true
+}
+
+// bounded is explored, and also bounded by the objective. A batch of one is always allowed. Where one row takes
+// more than half of the objective, larger sizes are allowed, too, that serve more rows per second by so much that it
+// makes up for their length: by the cube root of the rows at least, a quarter more for the double.
 func (p *plan) bounded() (int, CloseReason) {
 	limit, why := p.explored()
-	if p.prof.planned(limit) <= p.objective {
+	allowed, alone := p.allowed()
+	if p.prof.owed(limit) <= allowed {
 		return limit, why
 	}
-	lo, hi := 1, limit // planned(hi) is beyond the objective
+	lo, hi := 1, limit // owed(hi) is beyond what is allowed
 	for hi-lo > 1 {
-		if mid := (lo + hi) / 2; p.prof.planned(mid) <= p.objective {
+		if mid := (lo + hi) / 2; p.prof.owed(mid) <= allowed {
 			lo = mid
 		} else {
 			hi = mid
+		}
+	}
+	for n := lo; alone && n < limit; {
+		n = min(2*n, limit)
+		if p.prof.typical(n) > p.prof.typical(lo)*math.Pow(float64(n)/float64(lo), growth) {
+			break
+		}
+		if lo = n; n == limit {
+			return limit, why
 		}
 	}
 	return lo, CloseObjective

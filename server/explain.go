@@ -118,7 +118,7 @@ func because(s scheduler.Stats, r scheduler.CloseReason) string {
 	case scheduler.CloseLimit:
 		return fmt.Sprintf("are bounded by batch_bytes, %d, by failures of larger ones, or by a size not tried yet: sizes grow to double the largest one measured, which is %d rows.", c.BatchBytes, largest(s))
 	case scheduler.CloseObjective:
-		return fmt.Sprintf("are bounded by the objective: with more than %d rows they would take longer than %v. Raise objective, if latency allows it.", mostRows(s), c.Objective)
+		return fmt.Sprintf("are bounded by the objective: with more than %d rows they would take longer than %v. Larger ones are tried now and then while rows wait, so that is measured, not guessed. Raise objective, if latency allows it.", mostRows(s), c.Objective)
 	}
 	return "were closed because of " + r.String() + "."
 }
@@ -162,6 +162,12 @@ func throughput(s scheduler.Stats) (out []string) {
 		}
 		out = append(out, fmt.Sprintf("Replica %s (%s): a batch of %d rows takes %v, planned with %v%s; that is %.0f rows/s, the best rate measured.",
 			name(r), r.State, best.Rows, round(best.Typical), round(best.Planned), together, rate))
+	}
+	for _, r := range s.Replicas {
+		if r.Stalls > 0 {
+			out = append(out, fmt.Sprintf("Replica %s was held up in %.0f %% of its last batches, by about %v whatever their size: a busy machine, a garbage collection or a power state does that, not the model. Batches are not made smaller for it.",
+				name(r), 100*r.Stalls, round(r.Stall)))
+		}
 	}
 	if total > 0 {
 		out = append(out, fmt.Sprintf("Together the live replicas can answer about %.0f rows/s. Beyond that only more replicas, or a faster model, help.", total))

@@ -93,7 +93,11 @@ func run(ctx context.Context, onWire bool, length time.Duration, seed uint64, jo
 		return wire(ctx, profiles[0], at, cmp.Or(length, 5*time.Second), seed, only)
 	}
 	length = cmp.Or(length, 20*time.Second)
-	all, err := sim.RunAll(ctx, sim.Cells(profiles, at, 2*time.Second, length, seed), jobs)
+	cells := sim.Cells(profiles, at, 2*time.Second, length, seed)
+	if profile == 0 {
+		cells = append(cells, sim.KindCells(at, 2*time.Second, length, seed)...)
+	}
+	all, err := sim.RunAll(ctx, cells, jobs)
 	if err != nil {
 		return nil, err
 	}

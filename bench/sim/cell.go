@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/shivad/shivad/scheduler"
 )
 
 // A Profile is a model as its replicas serve it.
@@ -61,6 +63,9 @@ type Cell struct {
 	Light        time.Duration // load of a hundredth before all else, not counted
 	Warm, Length time.Duration // load that is not counted, and load that is
 	Seed         uint64
+
+	// Replica is called with each of them before the load: for tests that make it believe something.
+	Replica func(*scheduler.Replica)
 }
 
 const (

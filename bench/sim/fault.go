@@ -120,6 +120,9 @@ func (s *stage) add(i int, c *clockwork) {
 		return
 	}
 	s.model = rep.Model()
+	if s.Replica != nil {
+		s.Replica(rep)
+	}
 	if s.Fault != nil && s.Fault.Stop > 0 && i == 0 {
 		s.clock.AfterFunc(s.Light-s.clock.Now().Sub(s.start), w.Pause)
 		s.clock.AfterFunc(s.Light+s.Fault.Stop-s.clock.Now().Sub(s.start), w.Resume)

@@ -9,6 +9,7 @@ import (
 // A Kind is a container that is no line with a little noise: how its time depends on the rows, on luck, and on how
 // long it has been serving. The zero value adds nothing to the line of the [Profile].
 type Kind struct {
+	IsKind bool                         // it is one of [Kinds]
 	Curve  func(rows int) time.Duration // undisturbed; nil: the line
 	Pace   func(share float64) float64  // what it is multiplied by, by the share of the cell that has passed; nil: 1
 	Chance float64                      // of a batch to be disturbed
@@ -23,7 +24,7 @@ func Kinds() []Profile {
 	line := Profile{A: 5 * ms, B: ms / 2, Noise: 0.05, SLO: 50 * ms, Replicas: 1}
 	kind := func(name string, change func(p *Profile)) Profile {
 		p := line
-		p.Name = name
+		p.Name, p.IsKind = name, true
 		change(&p)
 		return p
 	}

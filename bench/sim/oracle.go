@@ -47,11 +47,27 @@ func (o *oracle) pick(waiting []arrival, now time.Duration) (first, rows int) {
 		return 0, 0
 	}
 	look := waiting[hopeless:]
-	var best, head float64
+	most := min(MaxBatch, len(look))
+	var head float64
 	var headRows int
-	for n := 1; n <= min(MaxBatch, len(look)); n++ {
+	for n := 1; n <= most; n++ {
+		base := o.at(n, now)
+		good := 0.0
+		for _, a := range look[:n] {
+			good += o.within(float64(a.deadline-now), base)
+		}
+		if rate := good / o.mean(base); rate > head {
+			head, headRows = rate, n
+		}
+	}
+	best := head
+	first, rows = 0, headRows
+	for n := most; n >= 1; n-- {
 		base := o.at(n, now)
 		mean := o.mean(base)
+		if float64(n)/mean <= best { // not even if all are in time
+			continue
+		}
 		// good[j] is how many of the first j rows are answered in time if they are in a batch of n. Of the
 		// rows that are sure, in deadline order all behind the first, none but it can begin a better window.
 		o.good = append(o.good[:0], 0)
@@ -67,12 +83,8 @@ func (o *oracle) pick(waiting []arrival, now time.Duration) (first, rows int) {
 		sure := len(o.good) - 1
 		until := func(j int) float64 { return o.good[min(j, sure)] + float64(max(0, j-sure)) }
 		for i := 0; i <= sure && i+n <= len(look); i++ {
-			rate := (until(i+n) - until(i)) / mean
-			if rate > best*(1+1e-9) {
+			if rate := (until(i+n) - until(i)) / mean; rate > best*(1+1e-9) {
 				best, first, rows = rate, i, n
-			}
-			if i == 0 && rate > head {
-				head, headRows = rate, n
 			}
 		}
 	}

@@ -1,0 +1,87 @@
+package scheduler_test
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/bench/sim"
+	"github.com/shivad/shivad/scheduler"
+)
+
+var beliefs = flag.Int("beliefs", 12, "random profiles that each kind of container is met with")
+
+const (
+	learnWithin = 5 * time.Second // of heavy load: then
+	learnShare  = 0.95            // of the oracle's goodput is served, for
+	learnLength = 2 * time.Second // in the mean
+	learnNoise  = 0.02            // ... but for what the last round of trying other sizes costs
+	learnSlow   = 0.5             // below that, a profile is not learnt yet: ...
+	learnMost   = 0.05            // ... at most this share of them
+	learnTraces = 4               // of arrivals and noise, which the profiles share
+)
+
+// TestNoAbsorbingState: whatever a profile believes, and whatever light load has taught it, under heavy load the
+// container is served as by the oracle within seconds. The whole of it is go test ./scheduler -run TestNoAbsorbingState
+// -beliefs 10000.
+func TestNoAbsorbingState(t *testing.T) {
+	if race {
+		t.Skip("there is one goroutine per simulation, and it is ten times as slow")
+	}
+	for _, p := range sim.Kinds() {
+		t.Run(p.Name, func(t *testing.T) {
+			t.Parallel()
+			cells := make([]sim.Cell, learnTraces)
+			oracle := make([]float64, learnTraces)
+			for i := range cells {
+				cells[i] = sim.Cell{
+					Profile: p, Load: []float64{1.2, 1.5, 2, 2.5}[i], Light: 2 * time.Second, Warm: learnWithin, Length: learnLength, Seed: uint64(i),
+				}
+				oracle[i] = sim.Oracle(cells[i]).Share()
+			}
+			var mu sync.Mutex
+			worst, below, slow, sum := 2.0, 0, 0, 0.0
+			work := make(chan int)
+			var wg sync.WaitGroup
+			for range max(1, runtime.GOMAXPROCS(0)/2) {
+				wg.Go(func() {
+					for i := range work {
+						c := cells[i%learnTraces]
+						c.Replica = func(r *scheduler.Replica) { scheduler.Believe(r, rand.New(rand.NewPCG(uint64(i), 18))) }
+						r, err := sim.Run(c, sim.Strategies()[0])
+						if err != nil {
+							t.Error(err)
+							continue
+						}
+						of := r.Share() / oracle[i%learnTraces]
+						mu.Lock()
+						worst, sum = min(worst, of), sum+of
+						if of < learnShare {
+							below++
+							if of < learnSlow {
+								slow++
+								t.Logf("%s, profile %d, load %g: %.3f of the oracle", p.Name, i, c.Load, of)
+							}
+						}
+						mu.Unlock()
+					}
+				})
+			}
+			for i := range *beliefs {
+				work <- i
+			}
+			close(work)
+			wg.Wait()
+			mean := sum / float64(*beliefs)
+			text := fmt.Sprintf("%s, %d profiles: %.3f of the oracle in the mean, %.3f in the worst case, %d below %g", p.Name, *beliefs, mean, worst, below, learnShare)
+			t.Log(text)
+			if mean < learnShare-learnNoise || float64(slow) > learnMost*float64(*beliefs) {
+				t.Errorf("want %g in the mean, give or take %g, and at most %g of the profiles below %g: %d are", learnShare, learnNoise, learnMost, learnSlow, slow)
+			}
+		})
+	}
+}
