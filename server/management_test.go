@@ -216,8 +216,11 @@ func TestTwoServers(t *testing.T) {
 	shared := func(c *config.Config) { c.State.At, c.State.Required = redis.Target(), false }
 	one, two := operator{t, start(t, shared)}, operator{t, start(t, shared)}
 	one.expect("PUT", "/v1/apps/app", `{"models":["echo"],"policy":"exp4"}`, 201)
-	statetest.Eventually(t, "the application at the other", func() bool { status, _ := two.do("GET", "/v1/apps/app", ""); return status == 200 })
-	two.expect("POST", "/v1/apps/app/feedback", `{"user":"u","input":[[1,2]],"loss":0.25}`, 200)
+	// The store knows it a moment before its route does.
+	statetest.Eventually(t, "the application at the other", func() bool {
+		status, _ := two.do("POST", "/v1/apps/app/feedback", `{"user":"u","input":[[1,2]],"loss":0.25}`)
+		return status == 200
+	})
 	two.expect("PATCH", "/v1/models/echo", `{"objective":"20ms"}`, 200)
 	statetest.Eventually(t, "what the other has learned and set", func() bool {
 		_, learned := one.do("GET", "/v1/apps/app/policy", "")

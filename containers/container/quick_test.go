@@ -48,10 +48,12 @@ func TestQuick(t *testing.T) {
 		ask()
 		expect(false, "the first batch")
 		for range 3 {
+			synctest.Wait() // whoever computed the last one gives its turn back after the answer
 			ask()
 			expect(true, "after a quick one")
 			pause.Store(int64(5 * time.Second))
 			var wg sync.WaitGroup
+			synctest.Wait()
 			wg.Go(ask)
 			synctest.Wait()
 			expect(true, "the one that takes long")
