@@ -83,7 +83,7 @@ const (
 	CloseDeadline                     // one row more, and its first row would be late
 	CloseDelay                        // as idle, after the configured delay
 	CloseShape                        // the other waiting rows have another shape or dtype, or must go alone
-	CloseLimit                        // the strategy, the exploration of sizes or batch_bytes allows no more yet
+	CloseLimit                        // the strategy, the exploration of sizes or batch_bytes allows no more yet, or it is a trial of a size
 	CloseObjective                    // one row more, and it would take longer than the objective
 	closeReasons
 )

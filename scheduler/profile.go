@@ -341,7 +341,7 @@ func (d *deviation) observe(ratio, sigma float64) (run int) {
 	return 0
 }
 
-// update derives the median times and the spread. It takes about 4 µs, much for a container that answers
+// update derives the median times and the spread. It takes about 8 µs, much for a container that answers
 // in 10; so when nothing new is to be seen, fast batches share one. A batch of a millisecond or more
 // has its own.
 func (p *profile) update(now int64) {

@@ -78,7 +78,7 @@ func (p *plan) trying(q *queue, best window, rate float64) (window, bool) {
 	if q.rowsFrom(best.at) <= n {
 		rows-- // what is left out has little time left: leave that out, too
 	}
-	limit, why := p.explored()
+	limit, _ := p.explored()
 	step := p.trial
 	if step > 0 && n >= p.max || step < 0 && n == 1 { // there is no room on this side
 		step = -step
@@ -94,5 +94,5 @@ func (p *plan) trying(q *queue, best window, rate float64) (window, bool) {
 		return window{}, false
 	}
 	// The rows with most time left have the best chance to be answered by it.
-	return window{at: q.back(m), rows: m, room: m, cap: m, why: why, par: float64(m) / rate, half: q.item(q.back((m + 1) / 2)).deadline}, true
+	return window{at: q.back(m), rows: m, room: m, cap: m, why: CloseLimit, par: float64(m) / rate, half: q.item(q.back((m + 1) / 2)).deadline}, true
 }

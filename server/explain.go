@@ -116,9 +116,9 @@ func because(s scheduler.Stats, r scheduler.CloseReason) string {
 	case scheduler.CloseShape:
 		return fmt.Sprintf("end where other shapes begin (%d wait now): rows share a batch only if their dtypes and trailing dimensions agree. Let clients send one shape.", s.Shapes)
 	case scheduler.CloseLimit:
-		return fmt.Sprintf("are bounded by batch_bytes, %d, by failures of larger ones, or by a size not tried yet: sizes grow to double the largest one measured, which is %d rows.", c.BatchBytes, largest(s))
+		return fmt.Sprintf("are bounded by batch_bytes, %d, by failures of larger ones, or by a size not tried yet: sizes grow to double the largest one measured, which is %d rows. Some are of another size than looks best, to see whether it is.", c.BatchBytes, largest(s))
 	case scheduler.CloseObjective:
-		return fmt.Sprintf("are bounded by the objective: with more than %d rows they would take longer than %v. Larger ones are tried now and then while rows wait, so that is measured, not guessed. Raise objective, if latency allows it.", mostRows(s), c.Objective)
+		return fmt.Sprintf("are bounded by the objective: with more than %d rows they would take longer than %v. Raise objective, if latency allows it. Larger ones are tried now and then while rows wait, so that is measured, not guessed.", mostRows(s), c.Objective)
 	}
 	return "were closed because of " + r.String() + "."
 }
