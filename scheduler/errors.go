@@ -17,7 +17,7 @@ var (
 	ErrDraining         = errors.New("scheduler: draining")
 	ErrCanceled         = errors.New("scheduler: canceled")
 	ErrInvalidInput     = errors.New("scheduler: invalid input")
-	ErrNotFound         = errors.New("scheduler: no such model")
+	ErrNotFound         = errors.New("scheduler: not found")
 	ErrTooLarge         = errors.New("scheduler: too large")
 )
 

@@ -100,10 +100,10 @@ func TestClipper(t *testing.T) {
 		{"/none/predict", `{"input":[1]}`, `404`},
 		{"/sum/predict", `{"input":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`, `400`},
 		{"/app/update", `{"uid":"7","input":[1,2,3]}`, `400 {"error":"invalid input: feedback: expected one of`},
-		{"/app/update", `{"id":"lost","label":1}`, `404 {"error":"no such model: feedback for application \"app\": this server knows no request`},
-		{"/app/update", `{"id":17,"label":1}`, `404 {"error":"no such model: feedback for application \"app\": this server knows no request with id 17 of`},
+		{"/app/update", `{"id":"lost","label":1}`, `404 {"error":"not found: feedback for application \"app\": this server knows no request`},
+		{"/app/update", `{"id":17,"label":1}`, `404 {"error":"not found: feedback for application \"app\": this server knows no request with id 17 of`},
 		{"/app/update", `{"id":[17],"label":1}`, `400 {"error":"invalid input: id: expected a text or a number, got [17]`},
-		{"/sum/update", `{"input":[1,2,3],"label":6}`, `404 {"error":"no such model: \"sum\" is a model and not an application`},
+		{"/sum/update", `{"input":[1,2,3],"label":6}`, `404 {"error":"not found: \"sum\" is a model and not an application`},
 	} {
 		a := r.ask("POST", tc.path, tc.body)
 		got := fmt.Sprint(a.status, " ", string(a.body))
@@ -212,7 +212,7 @@ func TestApplicationsOverHTTP(t *testing.T) {
 		{"GET", "/v2/models/sum/stats", `"success":{"count":0,`},
 		{"GET", "/v2/models/stats", `{"name":"app","version":""`},
 		{"POST", "/v2/repository/index", `{"name":"app","state":"READY","reason":""}`},
-		{"GET", "/v2/models/app/versions/1", `404 {"error":"no such model: \"app\" is an application, which has no versions, and version \"1\" was asked for"}`},
+		{"GET", "/v2/models/app/versions/1", `404 {"error":"not found: \"app\" is an application, which has no versions, and version \"1\" was asked for"}`},
 	} {
 		a := r.ask(tc.method, tc.path, "")
 		if got := fmt.Sprint(a.status, " ", string(a.body)); !strings.Contains(got, tc.want) {
