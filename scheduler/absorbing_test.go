@@ -1,3 +1,7 @@
+//go:build !race
+
+// A simulation is one goroutine, in which the race detector finds nothing and is ten times as slow.
+
 package scheduler_test
 
 import (
@@ -29,9 +33,6 @@ const (
 // container is served as by the oracle within seconds. The whole of it is go test ./scheduler -run TestNoAbsorbingState
 // -beliefs 10000.
 func TestNoAbsorbingState(t *testing.T) {
-	if race {
-		t.Skip("there is one goroutine per simulation, and it is ten times as slow")
-	}
 	for _, p := range sim.Kinds() {
 		t.Run(p.Name, func(t *testing.T) {
 			t.Parallel()
