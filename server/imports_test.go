@@ -29,7 +29,7 @@ shiva:                      shiva/tensor
 shiva/shivatest:            shiva shiva/tensor
 shiva/budgettest:
 
-scheduler:                  shiva/tensor
+scheduler:                  shiva/tensor | bench/sim
 scheduler/naming:           golang.org/x/text
 scheduler/schedtest:        scheduler shiva/tensor
 
