@@ -111,7 +111,7 @@ bench: $(VENV)/ready ## measure against the limits of this machine; BENCHFLAGS="
 bench-goodput: ## what each batching strategy answers in time: simulated, then on the wire (about ten minutes)
 	go run ./bench/goodput
 	go test ./bench/sim -run TestFaults -count=1 -all
-	go test ./scheduler -count=1 -timeout 0 -v -run TestNoAbsorbingState -beliefs 10000
+	go test ./scheduler -count=1 -timeout 0 -v -run TestNoAbsorbingState -beliefs 1112
 	go run ./bench/goodput -wire
 
 bench-deadlines: ## how late a million requests with random deadlines are answered, at twice the capacity (six minutes)

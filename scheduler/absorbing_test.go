@@ -6,7 +6,6 @@ package scheduler_test
 
 import (
 	"flag"
-	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -17,21 +16,20 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-var beliefs = flag.Int("beliefs", 12, "random profiles that each kind of container is met with")
+var beliefs = flag.Int("beliefs", 20, "random profiles that each kind of container is met with")
 
 const (
 	learnWithin = 5 * time.Second // of heavy load: then
-	learnShare  = 0.95            // of the oracle's goodput is served, for
-	learnLength = 2 * time.Second // in the mean
-	learnNoise  = 0.02            // ... but for what the last round of trying other sizes costs
-	learnSlow   = 0.5             // below that, a profile is not learnt yet: ...
-	learnMost   = 0.05            // ... at most this share of them
+	learnShare  = 0.95            // of the oracle's goodput is served in the mean of the profiles, and
+	learnFloor  = 0.8             // with each of them, for
+	learnLength = 2 * time.Second // which is short enough for luck to count
 	learnTraces = 4               // of arrivals and noise, which the profiles share
 )
 
 // TestNoAbsorbingState: whatever a profile believes, and whatever light load has taught it, under heavy load the
 // container is served as by the oracle within seconds. The whole of it is go test ./scheduler -run TestNoAbsorbingState
-// -beliefs 10000.
+// -beliefs 1112,
+// ten thousand in all.
 func TestNoAbsorbingState(t *testing.T) {
 	for _, p := range sim.Kinds() {
 		t.Run(p.Name, func(t *testing.T) {
@@ -45,7 +43,7 @@ func TestNoAbsorbingState(t *testing.T) {
 				oracle[i] = sim.Oracle(cells[i]).Share()
 			}
 			var mu sync.Mutex
-			worst, below, slow, sum := 2.0, 0, 0, 0.0
+			worst, below, sum := 2.0, 0, 0.0
 			work := make(chan int)
 			var wg sync.WaitGroup
 			for range max(1, runtime.GOMAXPROCS(0)/2) {
@@ -63,10 +61,9 @@ func TestNoAbsorbingState(t *testing.T) {
 						worst, sum = min(worst, of), sum+of
 						if of < learnShare {
 							below++
-							if of < learnSlow {
-								slow++
-								t.Logf("%s, profile %d, load %g: %.3f of the oracle", p.Name, i, c.Load, of)
-							}
+						}
+						if of < learnFloor {
+							t.Errorf("%s, profile %d, load %g: %.3f of the oracle, want %g", p.Name, i, c.Load, of, learnFloor)
 						}
 						mu.Unlock()
 					}
@@ -78,10 +75,9 @@ func TestNoAbsorbingState(t *testing.T) {
 			close(work)
 			wg.Wait()
 			mean := sum / float64(*beliefs)
-			text := fmt.Sprintf("%s, %d profiles: %.3f of the oracle in the mean, %.3f in the worst case, %d below %g", p.Name, *beliefs, mean, worst, below, learnShare)
-			t.Log(text)
-			if mean < learnShare-learnNoise || float64(slow) > learnMost*float64(*beliefs) {
-				t.Errorf("want %g in the mean, give or take %g, and at most %g of the profiles below %g: %d are", learnShare, learnNoise, learnMost, learnSlow, slow)
+			t.Logf("%s, %d profiles: %.3f of the oracle in the mean, %.3f in the worst case, %d below %g", p.Name, *beliefs, mean, worst, below, learnShare)
+			if mean < learnShare {
+				t.Errorf("%s: %.3f of the oracle in the mean, want %g", p.Name, mean, learnShare)
 			}
 		})
 	}

@@ -143,7 +143,7 @@ func TestFailures(t *testing.T) {
 		{"above 40", trouble{rate: 1100, above: 40}, 0.98},
 		{"above 32, more than it can", trouble{rate: much, above: 32}, 0.57},
 		{"above 8, then never", trouble{rate: much, above: 8, mends: 5 * time.Second}, 0.5},
-		{"above 1", trouble{rate: 40, above: 1}, 0.965},
+		{"above 1", trouble{rate: 40, above: 1}, 0.97},
 		{"above 32, not tried again", trouble{rate: 1100, above: 32, cfg: scheduler.ModelConfig{Retry: new(bool)}}, 0.90},
 		{"above 16, tight", trouble{rate: 500, above: 16, slo: 70 * time.Millisecond}, 0.90},
 		{"1 % poison", trouble{rate: 700, poison: 0.01}, 0.82},

@@ -103,9 +103,12 @@ func (r *Replica) bound(c *core) {
 // until the next call: strategies take it through an interface, and a new one each time would be garbage.
 func (r *Replica) plan(c *core, start, rowBytes int64) *plan {
 	p := &r.planned
-	*p = plan{start: start, max: r.max, maxWhy: CloseFull, objective: int64(c.cfg.Objective), shed: *c.cfg.Shed, prof: &r.profile, trial: r.trials.next()}
+	*p = plan{start: start, max: r.max, maxWhy: CloseFull, objective: int64(c.cfg.Objective), shed: *c.cfg.Shed, prof: &r.profile, trials: &r.trials}
 	if most := c.sizeThatWorks(r, start); most < p.max {
 		p.max, p.maxWhy = most, CloseLimit
+	}
+	if r.ceiling.rows > 0 && p.max > r.ceiling.rows {
+		p.trials = nil // the ceiling is being tried, with the rows whose turn it is
 	}
 	if rowBytes > 0 {
 		if n := c.cfg.BatchBytes / rowBytes; n < int64(p.max) {
@@ -288,7 +291,7 @@ func (r *Replica) learn(b *Batch, now int64) {
 		r.profile.learn(b.Rows, took, now)
 	}
 	if b.par > 0 {
-		r.trials.settle(took, b.par, r.profile.spread.stall, now > b.half)
+		r.trials.settle(took, b.Rows, b.par, r.profile.spread.stall, now > b.half)
 	}
 	r.trials.work(took, r.profile.upsets)
 	r.strategy.learn(b.Rows, b.limit, took)

@@ -20,8 +20,8 @@ type plan struct {
 	max       int   // most rows: of the model, the container, and batch_bytes
 	maxWhy    CloseReason
 	objective int64
-	shed      bool // leave out rows that are predicted to be late
-	trial     int  // by how many quarters of a doubling the batch should be larger than looks best, if rows wait; see trials
+	shed      bool    // leave out rows that are predicted to be late
+	trials    *trials // of the replica; nil: there are none
 	prof      *profile
 }
 

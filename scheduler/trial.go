@@ -4,14 +4,19 @@ package scheduler
 // take too long for the objective, for the deadlines, or for what they answer: if nothing but the belief decides whether
 // they are tried, a wrong one is for good. The same goes for smaller sizes while the queue is long. So while rows
 // wait, sizes around are tried in turn, up to the double and down to half, and what that costs is counted: the time
-// that a trial took beyond what its rows would have taken in the batches that looked best, or all of it, if it was late
-// for half of its rows. A trial that costs is paid off by a share of the time that the replica works, before there is
-// another; one that gains is followed at once by the next, a larger one by one of twice the rows. That is the only
-// bound: there is no size, and no number of failures, after which nothing is tried.
+// that a trial took beyond what the rows that it answered in time take in the batches that look best. A trial that
+// costs is paid off by a share of the time that the replica works, before there is another; one that gains is followed at
+// once by the next, a larger one by one of twice the rows. That is the only bound: there is no size, and no number of
+// failures, after which nothing is tried.
+//
+// What looks best may itself be a belief. So a debt is not kept as time, but as what was spent and what was had for it,
+// and is reckoned anew whenever a trial is considered: a container of 120 ms whatever the rows, of which 14 ms were
+// believed, owed seven seconds of work for a trial of 117 ms that was worth its time.
 type trials struct {
-	debt   float64 // ns that were lost and are not paid off
+	spent  float64 // ns that trials took, as far as they are not paid off
+	rows   float64 // that they answered in time
 	turn   int     // of trialSteps
-	losses int     // one after the other
+	losses int     // how many trials gained nothing
 	upsets int     // of the profile, when last looked at
 }
 
@@ -19,36 +24,42 @@ type trials struct {
 var trialSteps = [...]int{4, -1, 1, -2, 2, -3, 3, -4}
 
 const (
-	trialShare   = 0.015 // of the time that the replica works: what may be lost to trials at first
-	trialRound   = 4     // trials that lost halve that
-	trialBackoff = 2     // ... so many times
-	trialGain    = 0.1   // of the time, is what a trial must gain to be followed by another at once
+	trialShare   = 0.06 // of the time that the replica works: what may be lost to trials at first
+	trialRound   = 3    // trials that lost halve that
+	trialBackoff = 4    // ... so many times
+	trialGain    = 0.1  // of the time, is what a trial must gain to be followed by another at once
 )
 
-// next is by how many quarters of a doubling the next trial is larger, or smaller, than what looks best; 0: there is none now.
-func (t *trials) next() int {
-	if t.debt > 0 {
+// next is by how many quarters of a doubling the next trial is larger, or smaller, than what looks best, of which so many
+// rows per nanosecond are expected; 0: there is none now.
+func (t *trials) next(rate float64) int {
+	if t.spent*rate > t.rows {
 		return 0
 	}
 	return trialSteps[t.turn]
 }
 
-// work pays off with a batch that took ns. What the profile has had to unlearn, the trials have, too.
+// work pays off with a batch that took ns. What the profile has had to unlearn is no ground for a debt.
 func (t *trials) work(ns int64, upsets int) {
-	t.debt = max(0, t.debt-trialShare*float64(ns)/float64(int(1)<<min(t.losses/trialRound, trialBackoff)))
+	t.spent -= trialShare * float64(ns) / float64(int(1)<<min(t.losses/trialRound, trialBackoff))
+	if t.spent <= 0 {
+		t.spent, t.rows = 0, 0
+	}
 	if upsets != t.upsets {
-		*t = trials{upsets: upsets, turn: t.turn}
+		t.spent, t.rows, t.upsets = 0, 0, upsets
 	}
 }
 
-// settle counts what a trial has cost, that took ns. A stall of the length that is known would have met another batch.
-func (t *trials) settle(ns int64, par, stall float64, late bool) {
-	cost := float64(ns)
-	if cost-par > stall/2 {
-		cost -= stall
+// settle counts what a trial of so many rows has cost, that took ns. par is what as many took in the batches that looked
+// best, late: half of them or more were answered too late. A stall of the length that is known would have met another batch.
+func (t *trials) settle(ns int64, rows int, par, stall float64, late bool) {
+	took, had := float64(ns), float64(rows)
+	if took-par > stall/2 {
+		took = max(0, took-stall)
 	}
-	if !late {
-		cost -= par
+	cost := took - par
+	if late {
+		cost, had = took, 0
 	}
 	if cost <= -trialGain*par {
 		if t.turn++; trialSteps[t.turn-1] > 0 || t.turn == len(trialSteps) {
@@ -56,7 +67,13 @@ func (t *trials) settle(ns int64, par, stall float64, late bool) {
 		}
 		return
 	}
-	t.debt += max(0, cost)
+	if t.spent*float64(rows) <= t.rows*par { // what is left of those before was worth its time
+		t.spent, t.rows = 0, 0
+	}
+	if cost > 0 {
+		t.spent += took
+		t.rows += had
+	}
 	t.losses++
 	t.turn = (t.turn + 1) % len(trialSteps)
 }
@@ -65,21 +82,24 @@ func (t *trials) settle(ns int64, par, stall float64, late bool) {
 // computed.
 func (t *trials) failed(b *Batch, ns int64) {
 	if b.par > 0 {
-		t.settle(ns+int64(b.par), b.par, 0, true)
+		t.settle(ns+int64(b.par), b.Rows, b.par, 0, true)
 	}
 }
 
 // trying is a window for a trial, where another one looks best, and rows per nanosecond are expected of it.
 func (p *plan) trying(q *queue, best window, rate float64) (window, bool) {
 	n, rows := best.rows, q.rows
-	if p.trial == 0 || rows <= n {
+	step := 0
+	if p.trials != nil && rows > n {
+		step = p.trials.next(rate)
+	}
+	if step == 0 {
 		return window{}, false
 	}
 	if q.rowsFrom(best.at) <= n {
 		rows-- // what is left out has little time left: leave that out, too
 	}
 	limit, _ := p.explored()
-	step := p.trial
 	if step > 0 && n >= p.max || step < 0 && n == 1 { // there is no room on this side
 		step = -step
 	}
