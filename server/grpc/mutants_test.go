@@ -380,10 +380,24 @@ func (m *mutants) judge(q *mutant, data []byte, err error) {
 		if a.Outputs[at].Datatype == "BYTES" && in.Datatype == "UINT8" {
 			continue // the UTF-8 of one text
 		}
-		if out := a.Outputs[at]; !slices.Equal(out.Shape, in.Shape) || out.Datatype != in.Datatype || !bytes.Equal(a.RawOutputContents[at], asked.RawInputContents[i]) {
+		if out := a.Outputs[at]; !sameShape(out.Shape, in.Shape) || out.Datatype != in.Datatype || !bytes.Equal(a.RawOutputContents[at], asked.RawInputContents[i]) {
 			m.t.Fatalf("asked %v\nechoed %v", &asked, &a)
 		}
 	}
+}
+
+// sameShape tells whether out is the shape of the echo of in. No rows are answered without the model, and the sizes that
+// only it knows are 0 then.
+func sameShape(out, in []int64) bool {
+	if len(in) == 0 || in[0] != 0 || len(out) != len(in) {
+		return slices.Equal(out, in)
+	}
+	for i := range out {
+		if out[i] != in[i] && out[i] != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func TestMutants(t *testing.T) {
