@@ -311,7 +311,8 @@ func connect(t *testing.T, server string, rate int) *cable {
 // The cable of one of three replicas is cut. The server hears nothing from it for three heartbeats, the container nothing from
 // the server, and when there is a cable again the container connects anew.
 func TestE2ECableCutUnderLoad(t *testing.T) {
-	s := start(t, "[containers]\nheartbeat = \"300ms\"\n"+faultConfig)
+	// Three heartbeats are less than the three execution timeouts after which a container that answers nothing is given up.
+	s := start(t, "[containers]\nheartbeat = \"200ms\"\n"+faultConfig)
 	w := connect(t, s.containers, 0)
 	s.replica(s.containers)
 	s.replica(s.containers)

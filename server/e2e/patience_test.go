@@ -55,7 +55,7 @@ func TestE2ESlowCable(t *testing.T) {
 	wg.Go(func() {
 		x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
 		err := container.Serve(ctx, container.Model{
-			Name: "big_go", Version: "1", Inputs: x, Outputs: x,
+			Name: "big_go", Version: "1", Batched: new(true), Inputs: x, Outputs: x,
 			Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil },
 		}, connect(t, s.containers, rate).ear.Addr().String())
 		if err != nil {

@@ -17,7 +17,7 @@ X = [Tensor("x", "INT64", [-1, 1])]
 four = threading.Barrier(4)
 
 
-@model(name="big", inputs=[Tensor("x", "UINT8", [-1, -1])], outputs=[Tensor("y", "UINT8", [-1, -1])])
+@model(name="big", inputs=[Tensor("x", "UINT8", [-1, -1])], outputs=[Tensor("y", "UINT8", [-1, -1])], batched=True)
 def big(x: Any) -> Any:
     """Gives back what may be large."""
     return x
