@@ -108,7 +108,7 @@ e2e: build redis $(VENV)/ready ## real processes on real sockets: server, contai
 bench: $(VENV)/ready ## measure against the limits of this machine; BENCHFLAGS="-short -only door -profile DIR -markdown"
 	go run ./bench/run $(BENCHFLAGS)
 
-bench-goodput: ## what each batching strategy answers in time: simulated, then on the wire (about ten minutes)
+bench-goodput: ## what each batching strategy answers in time: simulated, also from random beliefs (most of an hour), then on the wire
 	go run ./bench/goodput
 	go test ./bench/sim -run TestFaults -count=1 -all
 	go test ./scheduler -count=1 -timeout 0 -v -run TestNoAbsorbingState -beliefs 1112
