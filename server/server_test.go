@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -377,7 +378,8 @@ func TestStopWithStuckContainer(t *testing.T) {
 
 // A client that does not read its answers does not keep the server from ending well, nor the other doors from ending.
 func TestStopWithStalledClient(t *testing.T) {
-	s := start(t, nil)
+	// However long the questions take to be sent: it is the stop that ends this client.
+	s := start(t, func(c *config.Config) { c.TCP.StallTimeout = time.Hour })
 	conn, err := net.Dial("tcp", s.Addrs().TCP.String())
 	if err != nil {
 		t.Fatal(err)
@@ -392,8 +394,13 @@ func TestStopWithStalledClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = conn.(*net.TCPConn).SetReadBuffer(4096)
-	for range 512 { // with 16 MiB of answers, more than sockets hold
-		if _, err := conn.Write(question); err != nil {
+	for range 512 { // with 16 MiB of answers, more than sockets hold; the server may stop reading before
+		if err := conn.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write(question); errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		} else if err != nil {
 			t.Fatal(err)
 		}
 	}
