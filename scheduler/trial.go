@@ -26,7 +26,7 @@ var trialSteps = [...]int{4, -1, 1, -2, 2, -3, 3, -4}
 const (
 	trialShare   = 0.06 // of the time that the replica works: what may be lost to trials at first
 	trialRound   = 3    // trials that lost halve that
-	trialBackoff = 4    // ... so many times
+	trialBackoff = 5    // ... so many times
 	trialGain    = 0.1  // of the time, is what a trial must gain to be followed by another at once
 )
 
