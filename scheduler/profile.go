@@ -6,13 +6,15 @@ import (
 	"slices"
 )
 
-// A profile is what is known of a replica's execution time by batch size, learned online: a curve, which says what
-// a batch of each size takes in the median, and a spread, which says by how much batches differ from it.
+// A profile is what is known of a replica's execution time by batch size, learned online: a curve,
+// which says what a batch of each size takes in the median, and a spread, which says by how much
+// batches differ from it.
 //
-// Sizes fall into classes, eight to the doubling. A class remembers its last few measurements, and their
-// median is its point; an outlier moves no median. The points are made monotone by weighted averaging of
-// neighbours that contradict each other (pool adjacent violators), and between points the time is linear.
-// The spread is one for all sizes, as a class alone has far too few measurements for an upper quantile. See there.
+// Sizes fall into classes, eight to the doubling. A class remembers its last few measurements, and
+// their median is its point; an outlier moves no median. The points are made monotone by weighted
+// averaging of neighbours that contradict each other (pool adjacent violators), and between points
+// the time is linear. The spread is one for all sizes, as a class alone has far too few
+// measurements for an upper quantile. See there.
 //
 // Forgetting: the memory of a class loses weight against those that are measured, by half with every four seconds and
 // 32 batches, and in the end the next measurement takes its place. What is contradicted
@@ -97,8 +99,8 @@ func (c *sizeClass) add(m measurement) {
 	c.kept++
 }
 
-// point is their mean size and the mean of the middle half of their times: no outlier moves it, and it is known
-// better than the median.
+// point is their mean size and the mean of the middle half of their times: no outlier moves it, and
+// it is known better than the median.
 func (c *sizeClass) point() point {
 	from := (c.kept + 1) / 4
 	to := c.kept - from
@@ -140,8 +142,8 @@ func newProfile(maxRows int) profile {
 	return profile{max: maxRows, spread: spread{upper: level{mul: 1}, body: 1, down: 1}}
 }
 
-// quarterOf is where a size stands among the round sizes: 1 to 8, then four to the doubling: 10, 12, 14, 16, 20 and so
-// on. It is the first of them that is not smaller.
+// quarterOf is where a size stands among the round sizes: 1 to 8, then four to the doubling: 10,
+// 12, 14, 16, 20 and so on. It is the first of them that is not smaller.
 func quarterOf(rows int) int {
 	if rows <= 8 {
 		return rows - 1
@@ -159,8 +161,9 @@ func roundSize(quarter int) int {
 	return (5 + (quarter-8)%4) << (k - 2)
 }
 
-// classOf is the class of a size: each round size is one by itself, and so are the sizes between two of them. The time
-// of hardware that works in blocks of rows is the same up to such a size, and more right behind it.
+// classOf is the class of a size: each round size is one by itself, and so are the sizes between
+// two of them. The time of hardware that works in blocks of rows is the same up to such a size, and
+// more right behind it.
 func classOf(rows int) int {
 	q := quarterOf(rows)
 	if rows == roundSize(q) {
@@ -190,8 +193,8 @@ func (p *profile) typical(n int) float64 {
 // planned is the upper quantile.
 func (p *profile) planned(n int) int64 { return int64(min(p.spread.upper.of(p.typical(n)), maxExec)) }
 
-// owed is what of the upper quantile the size is responsible for: without the stalls, which smaller batches would
-// not be spared.
+// owed is what of the upper quantile the size is responsible for: without the stalls, which smaller
+// batches would not be spared.
 func (p *profile) owed(n int) int64 { return int64(min(p.typical(n)*p.spread.body, maxExec)) }
 
 // hoped is a lower quantile: what would be a stroke of luck.
@@ -203,8 +206,8 @@ func (p *profile) learn(rows int, ns, now int64) {
 		return
 	}
 	ns = min(max(ns, 1), maxExec)
-	// The first batch of a replica's life pays for what is done once: loading, compiling, filling caches.
-	// It is all there is to plan the second one with, and then forgotten.
+	// The first batch of a replica's life pays for what is done once: loading, compiling, filling
+	// caches. It is all there is to plan the second one with, and then forgotten.
 	if p.count == 1 {
 		*p = profile{max: p.max, count: 1, classes: p.classes[:0], median: p.median[:0], eager: p.eager[:0], points: p.points[:0]}
 	}
@@ -276,8 +279,8 @@ func (p *profile) drift(run int) {
 			c.sorted[j] = min(max(c.sorted[j]*factor, 1), maxExec)
 		}
 	}
-	// The last ones themselves are in their classes too and were scaled with the rest: there, they are all
-	// that counts.
+	// The last ones themselves are in their classes too and were scaled with the rest: there, they
+	// are all that counts.
 	for i := run - 1; i >= 0; i-- {
 		p.classes[classOf(p.recent[i].rows)].forget(0)
 	}
@@ -290,8 +293,8 @@ func (p *profile) drift(run int) {
 	}
 }
 
-// distrust makes hearsay of every class but one, and of those of the last run measurements. The spread begins again
-// from these.
+// distrust makes hearsay of every class but one, and of those of the last run measurements. The
+// spread begins again from these.
 func (p *profile) distrust(but *sizeClass, run int) {
 	for i := range p.classes {
 		c := &p.classes[i]
@@ -302,10 +305,10 @@ func (p *profile) distrust(but *sizeClass, run int) {
 	p.kept = min(p.kept, run)
 }
 
-// A deviation adds up by how much measurements are off, on either side, in logarithms and beyond what is
-// tolerated each time (a CUSUM test). Tolerance and threshold go with the noise. With 30 % of it, chance passes the
-// threshold once in hundreds of thousands of batches, a factor of two after six. Nothing does it in less than four:
-// outliers happen.
+// A deviation adds up by how much measurements are off, on either side, in logarithms and beyond
+// what is tolerated each time (a CUSUM test). Tolerance and threshold go with the noise. With 30 %
+// of it, chance passes the threshold once in hundreds of thousands of batches, a factor of two
+// after six. Nothing does it in less than four: outliers happen.
 type deviation struct {
 	above, below       float64
 	aboveRun, belowRun int // measurements in it
@@ -319,8 +322,8 @@ const (
 	countedLog    = 4    // ... and as much of one measurement at most
 )
 
-// observe takes a measurement in, of a spread with that much noise. If what was believed is contradicted now, it says
-// by how many of the last ones.
+// observe takes a measurement in, of a spread with that much noise. If what was believed is
+// contradicted now, it says by how many of the last ones.
 func (d *deviation) observe(ratio, sigma float64) (run int) {
 	tolerated := toleratedLog * min(max(sigma/toleratedAt, toleratedLow), 1)
 	x := min(max(math.Log(ratio)/tolerated, -countedLog), countedLog)
@@ -341,9 +344,9 @@ func (d *deviation) observe(ratio, sigma float64) (run int) {
 	return 0
 }
 
-// update derives the median times and the spread. It takes about 8 µs, much for a container that answers
-// in 10; so when nothing new is to be seen, fast batches share one. A batch of a millisecond or more
-// has its own.
+// update derives the median times and the spread. It takes about 8 µs, much for a container that
+// answers in 10; so when nothing new is to be seen, fast batches share one. A batch of a
+// millisecond or more has its own.
 func (p *profile) update(now int64) {
 	p.updated = now
 	p.points = p.points[:0]
@@ -364,8 +367,8 @@ func (p *profile) update(now int64) {
 	p.encourage(now)
 }
 
-// trimStale bounds old points by the fresh ones around: two batches of n rows never take longer than one of 2n should,
-// and no batch longer than a larger one.
+// trimStale bounds old points by the fresh ones around: two batches of n rows never take longer
+// than one of 2n should, and no batch longer than a larger one.
 func (p *profile) trimStale() {
 	fresh := -1
 	for i := range p.points {
@@ -387,9 +390,9 @@ func (p *profile) trimStale() {
 	}
 }
 
-// lean draws each point towards the line through its neighbours, those of less than about double or half
-// its size, with the weight of a few measurements. A point of many stands; one of a single unlucky
-// measurement would else keep a strategy from its size for good.
+// lean draws each point towards the line through its neighbours, those of less than about double or
+// half its size, with the weight of a few measurements. A point of many stands; one of a single
+// unlucky measurement would else keep a strategy from its size for good.
 func (p *profile) lean() {
 	for i := range p.points {
 		p.points[i].own = p.points[i].ns
@@ -420,11 +423,13 @@ func (p *profile) lean() {
 	}
 }
 
-// monotone makes the points' times rise with the size: neighbours that fall are pooled to their average.
+// monotone makes the points' times rise with the size: neighbours that fall are pooled to their
+// average.
 func (p *profile) monotone() {
 	pts := p.points
 	for i := 1; i < len(pts); i++ {
-		// Pool backwards while the order is violated; pooled points keep their sizes and share the time.
+		// Pool backwards while the order is violated; pooled points keep their sizes and share the
+		// time.
 		j, ns, weight := i, pts[i].ns, pts[i].weight
 		for j > 0 && pts[j-1].ns > ns {
 			j--
@@ -443,9 +448,9 @@ func (p *profile) interpolate() {
 	limit := p.explored()
 	p.median = slices.Grow(p.median[:0], limit+1)[:limit+1]
 	first, last := pts[0], pts[len(pts)-1]
-	// Beyond the last point the line through it and a point of about half its size goes on, but never with
-	// less than a quarter of the proportional slope: a flat pair of points promises nothing. With one point
-	// alone, time is taken to be proportional.
+	// Beyond the last point the line through it and a point of about half its size goes on, but
+	// never with less than a quarter of the proportional slope: a flat pair of points promises
+	// nothing. With one point alone, time is taken to be proportional.
 	p.slope = last.ns / last.rows
 	for i := len(pts) - 2; i >= 0; i-- {
 		if pts[i].rows <= last.rows*0.6 || i == 0 && pts[i].rows < last.rows*0.9 {
@@ -471,9 +476,9 @@ func (p *profile) interpolate() {
 	}
 }
 
-// encourage derives the times to compare sizes by: less than the median by as much as it may be wrong. Of a
-// size that was unlucky when it was tried, or that was never tried, nothing would be learned if it were not
-// tried again.
+// encourage derives the times to compare sizes by: less than the median by as much as it may be
+// wrong. Of a size that was unlucky when it was tried, or that was never tried, nothing would be
+// learned if it were not tried again.
 func (p *profile) encourage(now int64) {
 	p.eager = append(p.eager[:0], p.median...)
 	class, share := -1, 1.0

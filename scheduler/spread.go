@@ -2,14 +2,17 @@ package scheduler
 
 import "slices"
 
-// A spread is by how much batches differ from what is typical of their size, by the last 64 of them.
+// A spread is by how much batches differ from what is typical of their size, by the last 64 of
+// them.
 //
-// It has a part that multiplies, the model's own variation, and one that adds: a machine that is busy, a garbage
-// collection, a tick of another scheduler hold up a batch for as long whatever its size. One factor for all sizes has a
-// second stable state: a stall of 33 ms beside a batch of one that takes 0.3 is a factor of 100, with which two rows
-// are planned beyond any objective; so batches stay small, and the stalls as large beside them. So what is far from
-// the median is taken to add. Where it does multiply, that understates it for larger batches, until they have been
-// measured, and overstates it for smaller ones; neither lasts, and neither keeps anybody from growing.
+// It has a part that multiplies, the model's own variation, and one that adds: a machine that is
+// busy, a garbage collection, a tick of another scheduler hold up a batch for as long whatever its
+// size. One factor for all sizes has a second stable state: a stall of 33 ms beside a batch of one
+// that takes 0.3 is a factor of 100, with which two rows are planned beyond any objective; so
+// batches stay small, and the stalls as large beside them. So what is far from the median is taken
+// to add. Where it does multiply, that understates it for larger batches, until they have been
+// measured, and overstates it for smaller ones; neither lasts, and neither keeps anybody from
+// growing.
 type spread struct {
 	upper  level               // the 96th percentile, where one figure has to do
 	levels [spreadLevels]level // quantiles evenly spread, rising, for the deadline strategy, which weighs chances

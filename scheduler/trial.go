@@ -1,17 +1,19 @@
 package scheduler
 
-// Trials are batches of another size than what looks best. Whatever the profile believes of larger sizes, that they
-// take too long for the objective, for the deadlines, or for what they answer: if nothing but the belief decides whether
-// they are tried, a wrong one is for good. The same goes for smaller sizes while the queue is long. So while rows
-// wait, sizes around are tried in turn, up to the double and down to half, and what that costs is counted: the time
-// that a trial took beyond what the rows that it answered in time take in the batches that look best. A trial that
-// costs is paid off by a share of the time that the replica works, before there is another; one that gains is followed at
-// once by the next, a larger one by one of twice the rows. That is the only bound: there is no size, and no number of
-// failures, after which nothing is tried.
+// Trials are batches of another size than what looks best. Whatever the profile believes of larger
+// sizes, that they take too long for the objective, for the deadlines, or for what they answer: if
+// nothing but the belief decides whether they are tried, a wrong one is for good. The same goes for
+// smaller sizes while the queue is long. So while rows wait, sizes around are tried in turn, up to
+// the double and down to half, and what that costs is counted: the time that a trial took beyond
+// what the rows that it answered in time take in the batches that look best. A trial that costs is
+// paid off by a share of the time that the replica works, before there is another; one that gains
+// is followed at once by the next, a larger one by one of twice the rows. That is the only bound:
+// there is no size, and no number of failures, after which nothing is tried.
 //
-// What looks best may itself be a belief. So a debt is not kept as time, but as what was spent and what was had for it,
-// and is reckoned anew whenever a trial is considered: a container of 120 ms whatever the rows, of which 14 ms were
-// believed, owed seven seconds of work for a trial of 117 ms that was worth its time.
+// What looks best may itself be a belief. So a debt is not kept as time, but as what was spent and
+// what was had for it, and is reckoned anew whenever a trial is considered: a container of 120 ms
+// whatever the rows, of which 14 ms were believed, owed seven seconds of work for a trial of 117 ms
+// that was worth its time.
 type trials struct {
 	spent  float64 // ns that trials took, as far as they are not paid off
 	rows   float64 // that they answered in time
@@ -20,7 +22,8 @@ type trials struct {
 	upsets int     // of the profile, when last looked at
 }
 
-// trialSteps are by how many quarters of a doubling trials are larger than what looks best, in turn: first the double.
+// trialSteps are by how many quarters of a doubling trials are larger than what looks best, in
+// turn: first the double.
 var trialSteps = [...]int{4, -1, 1, -2, 2, -3, 3, -4}
 
 const (
@@ -30,8 +33,8 @@ const (
 	trialGain    = 0.1  // of the time, is what a trial must gain to be followed by another at once
 )
 
-// next is by how many quarters of a doubling the next trial is larger, or smaller, than what looks best, of which so many
-// rows per nanosecond are expected; 0: there is none now.
+// next is by how many quarters of a doubling the next trial is larger, or smaller, than what looks
+// best, of which so many rows per nanosecond are expected; 0: there is none now.
 func (t *trials) next(rate float64) int {
 	if t.spent*rate > t.rows {
 		return 0
@@ -39,7 +42,8 @@ func (t *trials) next(rate float64) int {
 	return trialSteps[t.turn]
 }
 
-// work pays off with a batch that took ns. What the profile has had to unlearn is no ground for a debt.
+// work pays off with a batch that took ns. What the profile has had to unlearn is no ground for a
+// debt.
 func (t *trials) work(ns int64, upsets int) {
 	t.spent -= trialShare * float64(ns) / float64(int(1)<<min(t.losses/trialRound, trialBackoff))
 	if t.spent <= 0 {
@@ -50,8 +54,9 @@ func (t *trials) work(ns int64, upsets int) {
 	}
 }
 
-// settle counts what a trial of so many rows has cost, that took ns. par is what as many took in the batches that looked
-// best, late: half of them or more were answered too late. A stall of the length that is known would have met another batch.
+// settle counts what a trial of so many rows has cost, that took ns. par is what as many took in
+// the batches that looked best, late: half of them or more were answered too late. A stall of the
+// length that is known would have met another batch.
 func (t *trials) settle(ns int64, rows int, par, stall float64, late bool) {
 	took, had := float64(ns), float64(rows)
 	if took-par > stall/2 {
@@ -78,15 +83,16 @@ func (t *trials) settle(ns int64, rows int, par, stall float64, late bool) {
 	t.turn = (t.turn + 1) % len(trialSteps)
 }
 
-// failed counts what a batch has cost that the container failed on after ns: if it was a trial, its rows are yet to be
-// computed.
+// failed counts what a batch has cost that the container failed on after ns: if it was a trial, its
+// rows are yet to be computed.
 func (t *trials) failed(b *Batch, ns int64) {
 	if b.par > 0 {
 		t.settle(ns+int64(b.par), b.Rows, b.par, 0, true)
 	}
 }
 
-// trying is a window for a trial, where another one looks best, and rows per nanosecond are expected of it.
+// trying is a window for a trial, where another one looks best, and rows per nanosecond are
+// expected of it.
 func (p *plan) trying(q *queue, best window, rate float64) (window, bool) {
 	n, rows := best.rows, q.rows
 	step := 0
