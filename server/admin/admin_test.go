@@ -240,52 +240,79 @@ func TestFailed(t *testing.T) {
 	}
 }
 
-// The connection after the last one waits, and is served when another ends.
-func TestConnectionsAreBounded(t *testing.T) {
-	s := listen(t, Handler(sources(Serving)))
-	dial := func() net.Conn {
-		c, err := net.Dial("tcp", s.Addr().String())
+// Whoever holds connections open keeps nobody out, whatever they have sent on them: the idle ones give way, those of the largest
+// crowd first, and what is in hand is finished.
+func TestLivezUnderSiege(t *testing.T) {
+	entered, leave := make(chan struct{}, 1), make(chan struct{})
+	admin := Handler(sources(Serving))
+	s := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			entered <- struct{}{}
+			<-leave
+		}
+		admin.ServeHTTP(w, r)
+	}))
+	dial := func(from string) net.Conn {
+		d := net.Dialer{Timeout: 10 * time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		c, err := d.Dial("tcp", s.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
-	ask := func(c net.Conn, patience time.Duration) error {
-		fmt.Fprintf(c, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
-		c.SetReadDeadline(time.Now().Add(patience))
+	head := func(c net.Conn) error {
+		c.SetReadDeadline(time.Now().Add(10 * time.Second))
 		_, err := bufio.NewReader(c).ReadString('\n')
 		return err
 	}
-	var held []net.Conn
-	for range maxConnections {
-		c := dial()
-		if err := ask(c, 10*time.Second); err != nil {
-			t.Fatal(err)
+	ask := func(c net.Conn) error {
+		fmt.Fprintf(c, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+		return head(c)
+	}
+	slow, friend := dial("127.0.0.1"), dial("127.0.0.3")
+	fmt.Fprintf(slow, "GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+	<-entered
+	if err := ask(friend); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 * maxConnections {
+		switch c := dial("127.0.0.2"); i % 3 {
+		case 0: // says nothing
+		case 1:
+			fmt.Fprint(c, "GET /livez HTTP/1.1\r\nHo") // nor this one, any more
+		case 2:
+			fmt.Fprint(c, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n") // kept alive
 		}
-		held = append(held, c)
 	}
-	extra := dial()
-	if err := ask(extra, 50*time.Millisecond); err == nil {
-		t.Error("one too many was served")
+	if err := ask(dial("127.0.0.1")); err != nil {
+		t.Errorf("/livez under siege: %v", err)
 	}
-	held[0].Close()
-	extra.SetReadDeadline(time.Now().Add(10 * time.Second))
-	if _, err := bufio.NewReader(extra).ReadString('\n'); err != nil {
-		t.Errorf("the one that waited was not served: %v", err)
+	if err := ask(friend); err != nil {
+		t.Errorf("an idle connection from elsewhere gave way to the crowd: %v", err)
+	}
+	close(leave)
+	if err := head(slow); err != nil {
+		t.Errorf("a request in hand was cut off: %v", err)
+	}
+	b := s.listener.(*bounded)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.held) > maxConnections {
+		t.Errorf("%d connections are held, above %d", len(b.held), maxConnections)
 	}
 }
 
-// An accept that fails, as when no descriptor is left, costs no slot.
-func TestFailedAcceptGivesItsSlotBack(t *testing.T) {
-	b := &bounded{Listener: brokenListener{}, slots: make(chan struct{}, 1), closed: make(chan struct{})}
+// An accept that fails, as when no descriptor is left, costs nothing.
+func TestFailedAccept(t *testing.T) {
+	b := &bounded{Listener: brokenListener{}, held: make(map[*boundedConn]struct{})}
 	for range 3 {
 		if _, err := b.Accept(); err == nil {
 			t.Fatal("no error")
 		}
 	}
-	if len(b.slots) != 0 {
-		t.Errorf("%d slots are taken", len(b.slots))
+	if len(b.held) != 0 {
+		t.Errorf("%d connections are held", len(b.held))
 	}
 }
 

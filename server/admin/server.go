@@ -11,9 +11,6 @@ import (
 	"time"
 )
 
-// maxConnections bounds the descriptors that the door may hold: it must not be what keeps clients out.
-const maxConnections = 16
-
 // A Server serves a handler on one address.
 type Server struct {
 	http     http.Server
@@ -31,9 +28,10 @@ func Listen(addr string, h http.Handler, log *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("admin: listen: %w", err)
 	}
-	l = &bounded{Listener: l, slots: make(chan struct{}, maxConnections), closed: make(chan struct{})}
+	l = &bounded{Listener: l, log: log, held: make(map[*boundedConn]struct{})}
 	s := &Server{listener: l, failed: make(chan error, 1), http: http.Server{
-		Handler: h,
+		Handler:     serving(h),
+		ConnContext: withConn,
 		// Nobody sends more than a few header lines here. How long an answer may take is set for each
 		// request, in get: a profile takes as long as it was asked to.
 		ReadTimeout:    10 * time.Second,
@@ -67,44 +65,4 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		return fmt.Errorf("admin: shutdown: %w", err)
 	}
 	return nil
-}
-
-// bounded is a listener that accepts no more than cap(slots) connections at a time. The next ones wait in
-// the kernel.
-type bounded struct {
-	net.Listener
-	slots  chan struct{}
-	once   sync.Once
-	closed chan struct{}
-}
-
-func (b *bounded) Accept() (net.Conn, error) {
-	select {
-	case b.slots <- struct{}{}:
-	case <-b.closed:
-		return nil, net.ErrClosed
-	}
-	c, err := b.Listener.Accept()
-	if err != nil {
-		<-b.slots
-		return nil, err
-	}
-	return &boundedConn{Conn: c, free: func() { <-b.slots }}, nil
-}
-
-func (b *bounded) Close() error {
-	b.once.Do(func() { close(b.closed) })
-	return b.Listener.Close()
-}
-
-// boundedConn gives its slot back when it is closed.
-type boundedConn struct {
-	net.Conn
-	once sync.Once
-	free func()
-}
-
-func (c *boundedConn) Close() error {
-	c.once.Do(c.free)
-	return c.Conn.Close()
 }
