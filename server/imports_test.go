@@ -40,7 +40,7 @@ containers:                 containers/zmtp containers/internal/wire scheduler s
 containers/containertest:   containers containers/zmtp containers/internal/wire scheduler shiva/tensor
 
 server/internal/nearest:
-server/internal/jsontest:
+server/internal/jsontest:   shiva/budgettest
 server/internal/clock:      scheduler golang.org/x/sys
 server/config:              scheduler/naming server/internal/nearest github.com/pelletier/go-toml/v2
 server/admin:

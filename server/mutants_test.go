@@ -3,9 +3,7 @@ package server
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"fmt"
-	"math/rand/v2"
 	"net/http/httptest"
 	"net/url"
 	"strings"
@@ -14,52 +12,36 @@ import (
 
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/jsontest"
-	"github.com/shivad/shivad/shiva/budgettest"
 )
-
-var mutantCount = flag.Int("mutants", 3_000, "mutated requests that TestMutants sends")
 
 // Requests to the admin door that are nearly right: whatever an operator's program sends, the answer is one of the door's, in time. The
 // same for the door of the Predict Protocol, and why, is in server/rest.
 func TestMutants(t *testing.T) {
 	o := newOperators(t)
-	random := rand.New(rand.NewPCG(20, 26))
-	choices := make([]byte, 64)
-	for i := range *mutantCount {
-		for i := range choices {
-			choices[i] = byte(random.Uint32())
-		}
-		o.run(t, choices)
-		if i%50 == 49 {
+	n := 0
+	jsontest.Drive(t, 3_000, &o.tally, func(c jsontest.Choices) {
+		o.run(t, c)
+		if n++; n%50 == 0 {
 			o.clear(t)
 		}
-	}
-	ok, refused := o.statuses[200]+o.statuses[201], o.statuses[400]
-	if t.Log(o.statuses); ok < *mutantCount/20 || refused < *mutantCount/10 {
-		t.Errorf("of %d requests, %d were accepted and %d refused", *mutantCount, ok, refused)
-	}
+	})
 }
 
 // FuzzMutants: likewise, by coverage.
 func FuzzMutants(f *testing.F) {
 	o := newOperators(f)
-	for i := range o.samples {
-		f.Add([]byte{byte(i)})
-		f.Add([]byte{byte(i), 2, 3, 1, 4, 1, 5, 9, 2, 6, 5})
-	}
-	f.Fuzz(func(t *testing.T, choices []byte) {
-		budgettest.Input(t)
-		o.run(t, choices)
+	jsontest.Fuzz(f, len(o.samples), nil, func(t *testing.T, c jsontest.Choices) {
+		o.run(t, c)
 		o.clear(t)
 	})
 }
 
 // operators send what they make of samples to the admin door of a server, without its sockets.
 type operators struct {
-	s        *Server
-	samples  []operation
-	app      []byte      // the application that there always is
-	statuses map[int]int // of answers
+	s       *Server
+	samples []operation
+	app     []byte // the application that there always is
+	tally   jsontest.Tally
 }
 
 // An operation is a right request.
@@ -69,7 +51,7 @@ type operation struct {
 }
 
 func newOperators(t testing.TB) *operators {
-	o := &operators{s: start(t, nil), statuses: map[int]int{}}
+	o := &operators{s: start(t, nil)}
 	const app = `{"name":"app","models":["echo","echo/1"],"policy":"exp3","params":{"gamma":0.1,"loss":"absolute"},"slo":"50ms","default":{"x":[1,2]}}`
 	o.app = []byte(app)
 	o.clear(t)
@@ -143,11 +125,15 @@ func (o *operators) run(t *testing.T, c jsontest.Choices) {
 		path = strings.NewReplacer("/app", "/"+jsontest.One(&c, []string{"echo", "a", "none", "%2F"}), "limit=2", "limit=-1", "true", "yes").Replace(path)
 	}
 	what := func() string { return fmt.Sprintf("%s %s %.4000q", method, path, body) }
-	defer budgettest.Within(5*time.Second, what)()
+	defer jsontest.Within(what)()
 	status, answer := o.send(method, path, body)
-	o.statuses[status]++
 	switch status {
-	case 200, 201, 400, 404, 405, 409, 413, 415, 429, 503, 504:
+	case 200, 201:
+		o.tally.Good(status)
+	case 400:
+		o.tally.Refused(status)
+	case 404, 405, 409, 413, 415, 429, 503, 504:
+		o.tally.Other(status)
 	default:
 		t.Fatalf("%s\nanswered %d %s", what(), status, answer)
 	}

@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"flag"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -21,30 +19,25 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/jsontest"
-	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Requests for inference that are nearly right: TestMutants in a short form, "make mutants" a million of them, and FuzzMutants guided by
-// coverage. FuzzRequest changes bytes, so that hardly any request gets past the reading of its fields, and looks at that reading alone.
-
-var mutantCount = flag.Int("mutants", 20_000, "mutated requests that TestMutants sends")
-
-// mutantTime is what one request may take. Most take less than a millisecond.
-const mutantTime = 5 * time.Second
+// Requests for inference that are nearly right: TestMutants in a short form, "make mutants" a million of them, and
+// FuzzMutants guided by coverage. FuzzRequest changes bytes, so that hardly any request gets past the reading of its
+// fields, and looks at that reading alone.
 
 // mutants sends what it makes of samples to a door.
 type mutants struct {
 	*rig
 	samples []*pb.ModelInferRequest
-	codes   map[codes.Code]int // of answers
-	stream  grpc.ClientStream  // that others use before and after; nil: none yet
+	tally   jsontest.Tally
+	stream  grpc.ClientStream // that others use before and after; nil: none yet
 	conn    *grpc.ClientConn
 	ctx     context.Context // as a call of a connection has it
 }
 
 func newMutants(t testing.TB) *mutants {
-	m := &mutants{rig: newRig(t), codes: map[codes.Code]int{}}
+	m := &mutants{rig: newRig(t)}
 	add := func(q *pb.ModelInferRequest) { m.samples = append(m.samples, q) }
 	for _, c := range dtypes {
 		d, _ := tensor.FromV2(c.name)
@@ -280,7 +273,7 @@ func rewire(c *jsontest.Choices, b []byte) []byte {
 // run makes a request, asks it in one of the ways there are, and checks what comes.
 func (m *mutants) run(c jsontest.Choices) {
 	q := m.make(&c)
-	defer budgettest.Within(mutantTime, q.String)()
+	defer jsontest.Within(q.String)()
 	var data []byte
 	var err error
 	switch c.N(16) {
@@ -348,10 +341,13 @@ func (m *mutants) onStream(q *mutant) ([]byte, error) {
 
 // judge checks an answer: one of the table; what is right has it, and what is answered was a request and is echoed.
 func (m *mutants) judge(q *mutant, data []byte, err error) {
-	code := status.Code(err)
-	m.codes[code]++
-	switch code {
-	case codes.OK, codes.InvalidArgument, codes.NotFound, codes.ResourceExhausted, codes.DeadlineExceeded:
+	switch code := status.Code(err); code {
+	case codes.OK:
+		m.tally.Good(code)
+	case codes.InvalidArgument:
+		m.tally.Refused(code)
+	case codes.NotFound, codes.ResourceExhausted, codes.DeadlineExceeded:
+		m.tally.Other(code)
 	default:
 		m.t.Fatalf("%v\nafter %v", err, q)
 	}
@@ -402,30 +398,13 @@ func sameShape(out, in []int64) bool {
 
 func TestMutants(t *testing.T) {
 	m := newMutants(t)
-	random := rand.New(rand.NewPCG(20, 26))
-	choices := make([]byte, 64)
-	for range *mutantCount {
-		for i := 0; i < len(choices); i += 8 {
-			binary.LittleEndian.PutUint64(choices[i:], random.Uint64())
-		}
-		m.run(choices)
-	}
-	// If nearly all were refused, or none, they would not be what they are meant to be.
-	ok, refused := m.codes[codes.OK], m.codes[codes.InvalidArgument]
-	if t.Log(m.codes); ok < *mutantCount/10 || refused < *mutantCount/10 {
-		t.Errorf("of %d requests, %d were accepted and %d refused", *mutantCount, ok, refused)
-	}
+	jsontest.Drive(t, 20_000, &m.tally, m.run)
 }
 
 // FuzzMutants: what the bytes decide is more requests, by coverage.
 func FuzzMutants(f *testing.F) {
 	m := newMutants(f)
-	for i := range m.samples {
-		f.Add([]byte{byte(i)})
-		f.Add([]byte{byte(i), 2, 3, 1, 4, 1, 5, 9, 2, 6, 5})
-	}
-	f.Fuzz(func(t *testing.T, choices []byte) {
-		budgettest.Input(t)
+	jsontest.Fuzz(f, len(m.samples), nil, func(t *testing.T, c jsontest.Choices) {
 		run := *m
 		held := *m.rig
 		held.t = t
@@ -433,6 +412,6 @@ func FuzzMutants(f *testing.F) {
 		ctx, cancel := context.WithCancel(m.ctx) // a stream of its own ends with t
 		defer cancel()
 		run.ctx = ctx
-		run.run(choices)
+		run.run(c)
 	})
 }

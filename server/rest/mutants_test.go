@@ -4,10 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -19,21 +17,16 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/jsontest"
-	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Requests that are nearly right, for every path of the door: TestMutants in a short form, "make mutants" a million of them, and FuzzMutants
-// guided by coverage.
+// Requests that are nearly right, for every path of the door: TestMutants in a short form, "make mutants" a million
+// of them, and FuzzMutants guided by coverage.
 //
-// FuzzBody and FuzzData are not enough. Data that was null spun a core for ever, and neither saw it: FuzzData reads data by a way that
-// asks for an array first, and FuzzBody, which changes bytes of requests whose shapes have two elements, does not make a shape of a hundred and
-// data that is no array at once. Had it done so, it would have passed: see budgettest.Within.
-
-var mutantCount = flag.Int("mutants", 30_000, "mutated requests that TestMutants sends")
-
-// mutantTime is what one request may take. Most take 50 µs.
-const mutantTime = 5 * time.Second
+// FuzzBody and FuzzData are not enough. Data that was null spun a core for ever, and neither saw it: FuzzData reads
+// data by a way that asks for an array first, and FuzzBody, which changes bytes of requests whose shapes have two
+// elements, does not make a shape of a hundred and data that is no array at once. Had it done so, it would have
+// passed: see budgettest.Within.
 
 // A sample is a right request.
 type sample struct {
@@ -46,14 +39,14 @@ type sample struct {
 // mutants sends what it makes of samples to a door.
 type mutants struct {
 	*rig
-	samples  []sample
-	statuses map[int]int // of answers
-	conn     net.Conn    // kept alive; nil: none yet
-	in       *bufio.Reader
+	samples []sample
+	tally   jsontest.Tally
+	conn    net.Conn // kept alive; nil: none yet
+	in      *bufio.Reader
 }
 
 func newMutants(t testing.TB) *mutants {
-	m := &mutants{rig: newRig(t, func(c *Config) { c.MessageTimeout = time.Minute }), statuses: map[int]int{}}
+	m := &mutants{rig: newRig(t, func(c *Config) { c.MessageTimeout = time.Minute })}
 	one := func(name string, d tensor.DType, shape ...int) {
 		m.model(name, spec(tensor.Spec{Name: "input0", DType: d, Shape: shape}), scheduler.WorkerFunc(m.echo))
 	}
@@ -182,7 +175,7 @@ func (m *mutants) make(c *jsontest.Choices) *mutant {
 // run makes a request, sends it, and checks what comes.
 func (m *mutants) run(c jsontest.Choices) {
 	q := m.make(&c)
-	defer budgettest.Within(mutantTime, q.String)()
+	defer jsontest.Within(q.String)()
 	var a answer
 	if c.N(8) == 7 && q.method != "HEAD" {
 		q.chunked = c.N(2) == 1
@@ -213,7 +206,7 @@ func (m *mutants) overSocket(q *mutant) answer {
 		m.conn = m.raw("")
 		m.in = bufio.NewReader(m.conn)
 	}
-	_ = m.conn.SetDeadline(time.Now().Add(mutantTime))
+	_ = m.conn.SetDeadline(time.Now().Add(5 * time.Second))
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: x\r\n", q.method, q.path)
 	_ = q.header.Write(&b)
@@ -258,9 +251,13 @@ func (m *mutants) judge(q *mutant, a answer) {
 	fail := func(format string, args ...any) {
 		m.t.Fatalf("%s\n%v\nanswered %.2000s", fmt.Sprintf(format, args...), q, a)
 	}
-	m.statuses[a.status]++
 	switch a.status {
-	case 200, 400, 404, 405, 413, 415, 429, 504:
+	case 200:
+		m.tally.Good(a.status)
+	case 400, 413:
+		m.tally.Refused(a.status)
+	case 404, 405, 415, 429, 504:
+		m.tally.Other(a.status)
 	default:
 		fail("status %d", a.status)
 	}
@@ -360,37 +357,17 @@ func alike(a, b any) bool {
 
 func TestMutants(t *testing.T) {
 	m := newMutants(t)
-	random := rand.New(rand.NewPCG(20, 26))
-	choices := make([]byte, 64)
-	for range *mutantCount {
-		for i := 0; i < len(choices); i += 8 {
-			bits := random.Uint64()
-			for k := range 8 {
-				choices[i+k] = byte(bits >> (8 * k))
-			}
-		}
-		m.run(choices)
-	}
-	// If nearly all were refused, or none, they would not be what they are meant to be.
-	ok, refused := m.statuses[200], m.statuses[400]+m.statuses[413]
-	if t.Log(m.statuses); ok < *mutantCount/10 || refused < *mutantCount/10 {
-		t.Errorf("of %d requests, %d were accepted and %d refused", *mutantCount, ok, refused)
-	}
+	jsontest.Drive(t, 30_000, &m.tally, m.run)
 }
 
 // FuzzMutants: what the bytes decide is more requests, by coverage.
 func FuzzMutants(f *testing.F) {
 	m := newMutants(f)
-	for i := range m.samples {
-		f.Add([]byte{byte(i)})
-		f.Add([]byte{byte(i), 2, 3, 1, 4, 1, 5, 9, 2, 6, 5})
-	}
-	f.Fuzz(func(t *testing.T, choices []byte) {
-		budgettest.Input(t)
+	jsontest.Fuzz(f, len(m.samples), nil, func(t *testing.T, c jsontest.Choices) {
 		run := *m
 		held := *m.rig
 		held.t = t
 		run.rig = &held // a connection of its own ends with t
-		run.run(choices)
+		run.run(c)
 	})
 }

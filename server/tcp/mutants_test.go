@@ -2,11 +2,9 @@ package tcp
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -17,18 +15,12 @@ import (
 	"github.com/shivad/shivad/server/internal/jsontest"
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/shiva"
-	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // Conversations that are nearly right: messages to models, to the server itself and of feedback, whose metadata, tensors
 // and order are changed as trees and lists rather than as bytes. TestMutants is the short form, "make mutants" a
 // million of them, and FuzzMutants is guided by coverage.
-
-var mutantCount = flag.Int("mutants", 10_000, "mutated conversations that TestMutants holds")
-
-// mutantTime is what one conversation may take. Most take 100 µs.
-const mutantTime = 5 * time.Second
 
 // A sample is a right message.
 type sample struct {
@@ -40,13 +32,13 @@ type sample struct {
 // mutants holds conversations with a door that has no sockets.
 type mutants struct {
 	*rig
-	loop     *loop
-	samples  []sample
-	outcomes map[string]int // of answers
+	loop    *loop
+	samples []sample
+	tally   jsontest.Tally
 }
 
 func newMutants(t testing.TB) *mutants {
-	m := &mutants{rig: newRig(t, nil), outcomes: map[string]int{}}
+	m := &mutants{rig: newRig(t, nil)}
 	cfg := m.door.cfg
 	cfg.Limits = shiva.Limits{MessageBytes: 4 << 20, MetadataBytes: 256 << 10}
 	d := &Door{gate: m.gate, log: slog.New(slog.NewTextHandler(io.Discard, nil)), cfg: cfg}
@@ -281,7 +273,7 @@ func changed(c *jsontest.Choices, list []tensor.Tensor, samples []sample) []tens
 // run holds a conversation and checks the answers.
 func (m *mutants) run(c jsontest.Choices) {
 	q := m.make(&c)
-	defer budgettest.Within(mutantTime, q.String)()
+	defer jsontest.Within(q.String)()
 	l := m.loop
 	socket := &memory{}
 	s := &session{loop: l, socket: socket, id: 1, lastInput: time.Now(), progress: time.Now()}
@@ -303,6 +295,9 @@ func (m *mutants) run(c jsontest.Choices) {
 		l.begin()
 		waiting = s.waiting > 0 && !s.gone
 		l.end()
+		if waiting {
+			time.Sleep(10 * time.Microsecond) // spinning takes the time of those who learn
+		}
 	}
 	m.judge(q, socket.out)
 	if !s.gone {
@@ -348,12 +343,14 @@ func (m *mutants) judgeAnswer(question, answer *shiva.Message, right bool, fail 
 	if !json.Valid(answer.Metadata) || answer.Metadata[0] != '{' {
 		fail("the answer's metadata is %.500q", answer.Metadata)
 	}
-	outcome := "good"
 	if e := shiva.ParseError(answer); e != nil {
-		outcome = e.Type
 		switch e.Type {
-		case shiva.Protocol, shiva.TooLarge, shiva.InvalidInput, shiva.NotFound, shiva.DeadlineExceeded:
+		case shiva.Protocol, shiva.InvalidInput:
+			m.tally.Refused(e.Type)
+		case shiva.TooLarge, shiva.NotFound, shiva.DeadlineExceeded:
+			m.tally.Other(e.Type)
 		case shiva.Overloaded: // its own deadline is too short
+			m.tally.Other(e.Type)
 			right = right && !strings.Contains(string(question.Metadata), "timeout_ms")
 		default:
 			fail("answered %s", describeMessage(answer))
@@ -363,8 +360,9 @@ func (m *mutants) judgeAnswer(question, answer *shiva.Message, right bool, fail 
 		}
 	} else if question == nil || answer.Namespace != question.Namespace {
 		fail("answered %s", describeMessage(answer))
+	} else {
+		m.tally.Good("good")
 	}
-	m.outcomes[outcome]++
 	if question == nil {
 		return
 	}
@@ -375,37 +373,18 @@ func (m *mutants) judgeAnswer(question, answer *shiva.Message, right bool, fail 
 
 func TestMutants(t *testing.T) {
 	m := newMutants(t)
-	random := rand.New(rand.NewPCG(20, 26))
-	choices := make([]byte, 64)
-	for range *mutantCount {
-		for i := 0; i < len(choices); i += 8 {
-			bits := random.Uint64()
-			for k := range 8 {
-				choices[i+k] = byte(bits >> (8 * k))
-			}
-		}
-		m.run(choices)
-	}
-	// If nearly all were refused, or none, they would not be what they are meant to be.
-	ok, refused := m.outcomes["good"], m.outcomes[shiva.Protocol]+m.outcomes[shiva.InvalidInput]
-	if t.Log(m.outcomes); ok < *mutantCount/4 || refused < *mutantCount/4 {
-		t.Errorf("in %d conversations, %d messages were accepted and %d refused", *mutantCount, ok, refused)
-	}
+	jsontest.Drive(t, 10_000, &m.tally, m.run)
 }
 
-// FuzzMutants: what the bytes decide is more conversations, by coverage.
+// FuzzMutants: what the bytes decide is more conversations, by coverage. The first of them says how many messages
+// there are besides the first.
 func FuzzMutants(f *testing.F) {
 	m := newMutants(f)
-	for i := range m.samples {
-		f.Add([]byte{0, byte(i)})
-		f.Add([]byte{1, byte(i), 2, 3, 1, 4, 1, 5, 9, 2, 6, 5})
-	}
-	f.Fuzz(func(t *testing.T, choices []byte) {
-		budgettest.Input(t)
+	jsontest.Fuzz(f, len(m.samples), []byte{0}, func(t *testing.T, c jsontest.Choices) {
 		run := *m
 		held := *m.rig
 		held.t = t
 		run.rig = &held
-		run.run(choices)
+		run.run(c)
 	})
 }

@@ -1,4 +1,4 @@
-// Package jsontest makes wrong JSON of right JSON, for tests of what reads requests.
+// Package jsontest makes wrong JSON of right JSON, and drives the tests of what reads requests (Drive, Fuzz).
 //
 //	Choices ──► Value.Mutate ──► Value.Append ──► Spoil ──► text
 //	bytes       other types, shapes, counts,      cut, one byte
