@@ -239,6 +239,10 @@ func (s *Server) feedback(ctx context.Context, name string, body json.RawMessage
 		ID    json.RawMessage `json:"id"`
 		User  string          `json:"user"`
 		Input any             `json:"input"`
+
+		Candidates json.RawMessage `json:"candidate_models"`
+		Cache      *bool           `json:"cache"`
+		Salt       string          `json:"salt"`
 	}
 	if err := json.Unmarshal(body, &q); err != nil {
 		return nil, refusal(fmt.Errorf("%w: feedback: %w", scheduler.ErrInvalidInput, err))
@@ -256,8 +260,15 @@ func (s *Server) feedback(ctx context.Context, name string, body json.RawMessage
 			return nil, refusal(err)
 		}
 	}
+	p := gate.Params{Now: time.Now(), Priority: 5, User: q.User, ID: q.ID, Forward: body, Fresh: q.Cache != nil && !*q.Cache, Salt: q.Salt}
+	if len(q.Candidates) > 0 && string(q.Candidates) != "null" {
+		var err error
+		if p.Choose, err = gate.ParseCandidates(q.Candidates); err != nil {
+			return nil, refusal(err)
+		}
+	}
 	t := &teacher{done: make(chan struct{})}
-	if err := s.gate.Open(&t.Call, name+"/update", inputs, &gate.Params{Now: time.Now(), Priority: 5, User: q.User, ID: q.ID, Forward: body}); err != nil {
+	if err := s.gate.Open(&t.Call, name+"/update", inputs, &p); err != nil {
 		return nil, refusal(err)
 	}
 	defer t.Close()

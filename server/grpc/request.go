@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -315,6 +316,26 @@ func (r *request) askFor(q *predict.Question) (typed bool, err error) {
 				return false, badParameter("", key, "a string", value)
 			}
 			q.User = user
+		case key == gate.CandidatesKey:
+			names, ok := value.(string)
+			if !ok {
+				return false, badParameter("", key, "models with commas between them, a string", value)
+			}
+			if q.Choose, err = gate.SplitCandidates(names); err != nil {
+				return false, err
+			}
+		case key == gate.CacheKey:
+			cached, ok := value.(bool)
+			if !ok {
+				return false, badParameter("", key, "a bool", value)
+			}
+			q.Fresh = !cached
+		case key == gate.SaltKey:
+			salt, ok := value.(string)
+			if !ok {
+				return false, badParameter("", key, "a string", value)
+			}
+			q.Salt = salt
 		case key == "binary_data_output":
 			binary, ok := value.(bool)
 			if !ok {

@@ -28,6 +28,10 @@ type clipperQuestion struct {
 	Input json.RawMessage   `json:"input"`
 	Batch []json.RawMessage `json:"input_batch"`
 
+	Candidates json.RawMessage `json:"candidate_models"`
+	Cache      *bool           `json:"cache"`
+	Salt       string          `json:"salt"`
+
 	// Of an update, beside what the gate reads itself (label, loss, reward, losses).
 	ID   json.RawMessage `json:"id"` // of the request it is about, instead of the input: a text, or a number as Shiva's may be
 	User string          `json:"user"`
@@ -78,7 +82,7 @@ func (c *call) readClipper() (q clipperQuestion, raw []byte, err error) {
 	if err := json.Unmarshal(raw, &q); err != nil {
 		return q, nil, malformed(`expected a JSON object such as {"input": [1.5, 2]}: %v`, err)
 	}
-	for _, value := range []*json.RawMessage{&q.UID, &q.Input, &q.ID} {
+	for _, value := range []*json.RawMessage{&q.UID, &q.Input, &q.ID, &q.Candidates} {
 		if string(*value) == "null" { // absent, as in /v2
 			*value = nil
 		}
@@ -92,7 +96,12 @@ func (c *call) question(q *clipperQuestion, raw json.RawMessage, arrived time.Ti
 	if err != nil {
 		return nil, err
 	}
-	out := &predict.Question{Model: c.model, User: user, Arrived: arrived}
+	out := &predict.Question{Model: c.model, User: user, Fresh: q.Cache != nil && !*q.Cache, Salt: q.Salt, Arrived: arrived}
+	if q.Candidates != nil {
+		if out.Choose, err = gate.ParseCandidates(q.Candidates); err != nil {
+			return nil, err
+		}
+	}
 	if k := connOf(c.r); k != nil {
 		out.Source = k.source
 	}

@@ -26,7 +26,7 @@ func (c *call) infer() error {
 	question := predict.Question{
 		Model: c.model, Version: c.version, ID: q.id,
 		Inputs:  q.handOver(),
-		Outputs: q.outputs, Priority: q.priority, Timeout: q.timeout, User: q.user,
+		Outputs: q.outputs, Priority: q.priority, Timeout: q.timeout, User: q.user, Choose: q.choose, Fresh: q.fresh, Salt: q.salt,
 		Parameters: q.pass.end(),
 		Arrived:    arrived,
 	}

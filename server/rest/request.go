@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -25,6 +26,9 @@ type request struct {
 	timeout  time.Duration
 	timing   bool   // the answer says where the time went
 	user     string // applications: whose policy state it concerns
+	choose   gate.Candidates
+	fresh    bool
+	salt     string
 
 	// What goes to the container: members of the request's parameters, and those of single inputs and outputs by name.
 	pass, inputPass, outputPass members
@@ -140,10 +144,13 @@ func (q *request) parse(t *text) (err error) {
 	return err
 }
 
+// ours are parameters of a request that are not the container's.
+var ours = []string{"priority", "timeout", "user", "binary_data_output", "timing", gate.CandidatesKey, gate.CacheKey, gate.SaltKey}
+
 // parameters reads those of the request. All that mean nothing here are the container's, also with null.
 func (q *request) parameters(t *text) error {
 	return t.object(func(name string) (err error) {
-		if ours := []string{"priority", "timeout", "user", "binary_data_output", "timing"}; slices.Contains(ours, name) && t.null() {
+		if slices.Contains(ours, name) && t.null() {
 			return nil
 		}
 		switch what := parameter(name); name {
@@ -159,6 +166,20 @@ func (q *request) parameters(t *text) error {
 				return t.wrong(what, "a string")
 			}
 			q.user, err = t.str("a string")
+		case gate.CandidatesKey:
+			var value []byte
+			if value, err = t.raw(); err == nil {
+				q.choose, err = gate.ParseCandidates(value)
+			}
+		case gate.CacheKey:
+			var cached bool
+			cached, err = t.boolean(what)
+			q.fresh = !cached
+		case gate.SaltKey:
+			if t.peek() != '"' {
+				return t.wrong(what, "a string")
+			}
+			q.salt, err = t.str("a string")
 		case "binary_data_output":
 			q.form, err = formOf(t, what)
 		case "timing":

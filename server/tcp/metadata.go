@@ -72,6 +72,18 @@ func (q *question) parse(meta []byte) error {
 			q.Timeout, fault = parseTimeout(value)
 		case "priority":
 			q.Priority, fault = parsePriority(value)
+		case gate.CandidatesKey:
+			q.Choose, fault = gate.ParseCandidates(value)
+		case gate.CacheKey:
+			var cached bool
+			cached, fault = parseBool(key, value)
+			q.Fresh = !cached
+		case gate.SaltKey:
+			if value[0] != '"' {
+				fault = unexpected(gate.SaltKey, "a string", value)
+				break
+			}
+			fault = json.Unmarshal(value, &q.Salt)
 		case "batch":
 			q.Batch, fault = parseBool(key, value)
 		case "timing":
@@ -116,7 +128,7 @@ func (q *question) isAbsent(key, value []byte) bool {
 		return false
 	}
 	switch string(key) {
-	case "timeout_ms", "priority", "batch", "timing":
+	case "timeout_ms", "priority", "batch", "timing", gate.CandidatesKey, gate.CacheKey:
 		return true
 	case "id": // goes back as it came, and is read as None there
 		return false

@@ -24,7 +24,7 @@ func BenchmarkHash(b *testing.B) {
 			b.SetBytes(int64(n))
 			b.ReportAllocs()
 			for b.Loop() {
-				v.key(&q.Request)
+				v.key(&q.Request, "")
 			}
 			hash := b.Elapsed().Seconds() / float64(b.N)
 			dst := make([]byte, n)
@@ -65,7 +65,7 @@ func BenchmarkHit(b *testing.B) {
 			hit := b.Elapsed()
 			begun := time.Now()
 			for range b.N {
-				v.key(&q.Request)
+				v.key(&q.Request, "")
 			}
 			b.ReportMetric(float64(hit-time.Since(begun))/float64(b.N), "ns/hit-without-hash")
 		})

@@ -33,8 +33,10 @@ type flight struct {
 
 // A Call is what the cache knows of a request between Find and its answer. The zero Call, with a Version, is ready.
 type Call struct {
-	// Version is set by the submitter; nil: no cache is asked.
-	Version *Version
+	// Set by the submitter.
+
+	Version *Version // nil: no cache is asked
+	Salt    string   // part of the key
 
 	// Guarded by the cache's mutex until the request is answered.
 
@@ -55,7 +57,7 @@ func (c *Call) Find(r *scheduler.Request, now time.Time) bool {
 		return false // the scheduler says so
 	}
 	v := c.Version
-	k, key := v.cache, v.key(r)
+	k, key := v.cache, v.key(r, c.Salt)
 	e := k.lookup(key)
 	if e == nil {
 		var ours bool

@@ -11,13 +11,14 @@ import (
 // A key is what equal requests have in common.
 type key = xxh3.Uint128
 
-// key hashes what the answer to r depends on. Long texts are hashed where they lie and stand for themselves by their hashes, so that
+// key hashes what the answer to r depends on, and the salt. Long texts are hashed where they lie and stand for themselves by their hashes, so that
 // the whole is one short text; lengths come first, so that no two lists of inputs make the same one.
-func (v *Version) key(r *scheduler.Request) key {
+func (v *Version) key(r *scheduler.Request, salt string) key {
 	var space [256]byte // enough for four inputs of rank 4
 	seed := v.cache.seed
 	b := binary.NativeEndian.AppendUint64(space[:0], v.id)
 	b = appendHash(b, r.Parameters, seed)
+	b = appendHash(b, []byte(salt), seed)
 	for i := range r.Inputs {
 		t := &r.Inputs[i]
 		b = append(b, byte(t.DType), byte(len(t.Shape)))

@@ -34,16 +34,16 @@ func TestKey(t *testing.T) {
 	}
 	seen := map[key]string{}
 	for name, r := range different {
-		k := g.version.key(&r)
+		k := g.version.key(&r, "")
 		if other, ok := seen[k]; ok {
 			t.Errorf("%s and %s have one key", name, other)
 		}
 		seen[k] = name
-		if other := g.cache.Version(g.counts); other.key(&r) == k {
+		if other := g.cache.Version(g.counts); other.key(&r, "") == k {
 			t.Errorf("%s has one key in two versions", name)
 		}
 		r.Priority, r.Source, r.Deadline = 7, 9, time.Now()
-		if g.version.key(&r) != k {
+		if g.version.key(&r, "") != k {
 			t.Errorf("%s: priority, source or deadline changed the key", name)
 		}
 		again := r
@@ -52,7 +52,7 @@ func TestKey(t *testing.T) {
 			t.Data, t.Name = append([]byte{}, t.Data...), "y"
 			again.Inputs = append(again.Inputs, t)
 		}
-		if g.version.key(&again) != k {
+		if g.version.key(&again, "") != k {
 			t.Errorf("%s: a copy of it has another key", name)
 		}
 	}

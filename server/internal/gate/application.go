@@ -151,8 +151,15 @@ func (g *Gate) openApplication(c *Call, a *application, tensors []tensor.Tensor,
 	if err != nil {
 		return err
 	}
-	plan, err := a.plan(state, p.User)
+	left, err := a.leftOut(p.Choose)
 	if err != nil {
+		return err
+	}
+	plan, err := a.plan(state, p.User, left)
+	switch {
+	case err != nil && left != nil:
+		return fmt.Errorf("%w: application %q: %s %q leaves out what the policy asks: %w", scheduler.ErrInvalidInput, a.Name, CandidatesKey, []string(p.Choose), err)
+	case err != nil:
 		return fmt.Errorf("%w: application %q: %w", scheduler.ErrUnavailable, a.Name, err)
 	}
 	if err := a.combinable(plan); err != nil {
@@ -167,7 +174,7 @@ func (g *Gate) openApplication(c *Call, a *application, tensors []tensor.Tensor,
 	}
 	for _, asked := range plan.Asks {
 		f.params = *p // opening takes what it used
-		f.params.Timeout = timeout
+		f.params.Timeout, f.params.Choose = timeout, nil
 		f.ask(asked, a.target(asked.Model), tensors, &f.params)
 	}
 	f.params = Params{}
@@ -205,13 +212,17 @@ func (a *application) combinable(plan selection.Plan) error {
 
 // plan has the policy choose among the models that somebody serves. If it cannot, among all: the error, or the default output, then comes from
 // whoever would have been asked.
-func (a *application) plan(s selection.State, user string) (selection.Plan, error) {
-	ask := selection.Request{User: user, Random: rand.Uint64(), Without: a.down}
+// Those of left are never asked.
+func (a *application) plan(s selection.State, user string, left []selection.Model) (selection.Plan, error) {
+	ask := selection.Request{User: user, Random: rand.Uint64(), Without: left}
 	if len(a.down) > 0 {
-		if plan, err := a.Selection.Select(s, ask); err == nil {
+		up := ask
+		if up.Without = a.down; len(left) > 0 {
+			up.Without = slices.Concat(a.down, left)
+		}
+		if plan, err := a.Selection.Select(s, up); err == nil {
 			return plan, nil
 		}
-		ask.Without = nil
 	}
 	return a.Selection.Select(s, ask)
 }

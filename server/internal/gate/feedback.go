@@ -45,6 +45,9 @@ func (g *Gate) openFeedback(c *Call, a *application, tensors []tensor.Tensor, p 
 	}
 	var err error
 	switch {
+	case v.made != nil && p.Choose != nil:
+		return fmt.Errorf("%w: feedback for application %q: %s is for feedback that brings its input; with an id it is about the models that were asked then",
+			scheduler.ErrInvalidInput, a.Name, CandidatesKey)
 	case v.made != nil:
 		v.truth = keep(tensors)
 		if v.Verdict, err = apps.ParseVerdict(p.Forward, tensors); err != nil {

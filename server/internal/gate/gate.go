@@ -120,6 +120,9 @@ type Params struct {
 	Forward  []byte        // JSON object for the container; nil = none
 	User     string        // applications: whose policy state it concerns; "" = nobody in particular
 	ID       []byte        // applications: what feedback will name the request by, as JSON; nil = there will be none
+	Choose   Candidates    // applications: the models that the choice is among; nil = all that it links to
+	Fresh    bool          // the caches are neither asked nor told
+	Salt     string        // requests that differ in it are not equal to a cache
 	Source   uint64        // who asks (a connection's number), for fairness between them
 }
 
@@ -169,6 +172,9 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	if target.application != nil {
 		return g.openApplication(c, target.application, tensors, p)
 	}
+	if p.Choose != nil {
+		return fmt.Errorf("%w: %s is for applications, and %q is a model", scheduler.ErrInvalidInput, CandidatesKey, target.ID.Name)
+	}
 	c.Target = target
 	c.Inputs = c.inputs[:0]
 	if err = c.arrange(tensors, p, g.pool); err != nil {
@@ -184,7 +190,9 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	c.Priority = p.Priority
 	c.Parameters = p.Forward
 	c.Source = p.Source
-	c.cached.Version = target.cached
+	if !p.Fresh {
+		c.cached.Version, c.cached.Salt = target.cached, p.Salt
+	}
 	return nil
 }
 
@@ -229,7 +237,7 @@ func (c *Call) Close() {
 	clear(c.Inputs)
 	c.Inputs = nil
 	c.Model, c.Target, c.Owner = nil, nil, nil
-	c.cached.Version = nil
+	c.cached.Version, c.cached.Salt = nil, ""
 	c.Parameters, c.Err = nil, nil
 	c.Timing = scheduler.Timing{}
 	c.Squeeze, c.Bridge, c.Alone = false, false, false

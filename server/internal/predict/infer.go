@@ -50,6 +50,13 @@ type Question struct {
 	Priority uint64
 	Timeout  time.Duration // from Arrived; 0 = the model's deadline. A deadline of the context counts as well
 	User     string        // applications: whose policy state it concerns
+
+	// Choose, Fresh and Salt are as in gate.Params: the models that an application's choice is among, and what caches have to do with
+	// the request.
+	Choose gate.Candidates
+	Fresh  bool
+	Salt   string
+
 	// Parameters is a JSON object that goes to the container with the rows; nil = none.
 	Parameters []byte
 
@@ -153,6 +160,9 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 		Forward:  q.Parameters,
 		Source:   q.Source,
 		User:     q.User,
+		Choose:   q.Choose,
+		Fresh:    q.Fresh,
+		Salt:     q.Salt,
 	}
 	if q.ID != "" {
 		p.ID = shiva.AppendString(nil, q.ID) // as it would be in the metadata of a Shiva message
