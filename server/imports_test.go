@@ -40,10 +40,11 @@ containers:                 containers/zmtp containers/internal/wire scheduler s
 containers/containertest:   containers containers/zmtp containers/internal/wire scheduler shiva/tensor
 
 server/internal/nearest:
+server/internal/browser:
 server/internal/jsontest:   shiva/budgettest
 server/internal/clock:      scheduler golang.org/x/sys
 server/config:              scheduler/naming server/internal/nearest github.com/pelletier/go-toml/v2
-server/admin:
+server/admin:               server/internal/browser
 server/admin/admintest:     server/admin
 server/metrics:             scheduler github.com/prometheus/client_golang
 server/selection:           server/internal/nearest shiva/tensor github.com/x448/float16
@@ -54,7 +55,7 @@ server/state/statetest:     server/state
 server/internal/gate:       server/internal/apps server/internal/cache server/internal/nearest server/metrics server/selection scheduler shiva shiva/tensor | server/state
 server/internal/predict:    server/internal/apps server/internal/gate server/config server/metrics scheduler shiva shiva/tensor
 server/tcp:                 server/internal/gate server/metrics scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/state
-server/rest:                server/internal/gate server/internal/predict server/metrics scheduler shiva shiva/tensor github.com/x448/float16 | server/config server/internal/apps server/state
+server/rest:                server/internal/browser server/internal/gate server/internal/predict server/metrics scheduler shiva shiva/tensor github.com/x448/float16 | server/config server/internal/apps server/state
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
 server/grpc:                server/grpc/pb server/internal/gate server/internal/predict server/metrics scheduler shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/config server/internal/jsontest
 server:                     server/internal/apps server/internal/clock server/internal/gate server/internal/predict server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc

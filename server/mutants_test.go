@@ -97,6 +97,7 @@ func newOperators(t testing.TB) *operators {
 
 func (o *operators) send(method, path string, body []byte) (status int, answer []byte) {
 	r := httptest.NewRequest(method, path, bytes.NewReader(body))
+	r.Host = "localhost"
 	r.Header.Set("Content-Type", "application/json")
 	w := httptest.NewRecorder()
 	admin.Handler(o.s.sources()).ServeHTTP(w, r)

@@ -22,7 +22,7 @@ func supervised(t *testing.T, command string) *Server {
 
 func TestLoadOfBrokenProcess(t *testing.T) {
 	s := supervised(t, "echo no weights >&2; exit 3")
-	err := s.predict.Load(t.Context(), "m", nil)
+	err := s.predict.Load(t.Context(), predict.Caller{}, "m", nil)
 	if !errors.Is(err, scheduler.ErrUnavailable) || !strings.Contains(err.Error(), "exit status 3: no weights") {
 		t.Errorf("got %v, expected how the process ended, and what it said last", err)
 	}
@@ -37,13 +37,13 @@ func TestUnload(t *testing.T) {
 	r := repository{s}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := s.predict.Load(ctx, "m", nil); !errors.Is(err, scheduler.ErrDeadlineExceeded) || !strings.Contains(err.Error(), "not registered yet") {
+	if err := s.predict.Load(ctx, predict.Caller{}, "m", nil); !errors.Is(err, scheduler.ErrDeadlineExceeded) || !strings.Contains(err.Error(), "not registered yet") {
 		t.Errorf("load of a process that never registers: %v", err)
 	}
 	if state, _ := r.State("m"); state != predict.Loading {
 		t.Errorf("state %s, expected %s", state, predict.Loading)
 	}
-	if err := s.predict.Unload("m"); err != nil {
+	if err := s.predict.Unload(predict.Caller{}, "m"); err != nil {
 		t.Fatal(err)
 	}
 	if state, reason := r.State("m"); state != predict.Unavailable || reason != "unloaded" {
@@ -64,12 +64,12 @@ func TestUnload(t *testing.T) {
 func TestLoadWhileStopping(t *testing.T) {
 	s := supervised(t, "exec sleep 600")
 	done := make(chan error)
-	go func() { done <- s.predict.Load(t.Context(), "m", nil) }()
+	go func() { done <- s.predict.Load(t.Context(), predict.Caller{}, "m", nil) }()
 	stop(t, s)
 	if err := <-done; !errors.Is(err, scheduler.ErrDraining) {
 		t.Errorf("got %v, expected draining", err)
 	}
-	if err := s.predict.Load(t.Context(), "m", nil); !errors.Is(err, scheduler.ErrDraining) {
+	if err := s.predict.Load(t.Context(), predict.Caller{}, "m", nil); !errors.Is(err, scheduler.ErrDraining) {
 		t.Errorf("got %v, expected draining", err)
 	}
 }

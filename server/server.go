@@ -121,7 +121,9 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		Gate:       s.gate,
 		Repository: repository{s},
 		Settings:   func(model string) config.Model { return s.settings.Load().Model(model) },
+		Reach:      func() string { return s.settings.Load().Server.Repository },
 		Version:    Version,
+		Log:        log,
 	})
 	hooks := s.metrics.Hooks()
 	hooks.ModelChanged = func(m *scheduler.Model) {
@@ -234,6 +236,7 @@ func (s *Server) Start() (err error) {
 	if err := s.supervise(); err != nil {
 		return err
 	}
+	s.warnOfStrangers()
 	s.watching.Go(s.watch)
 	s.watching.Go(s.retire)
 	s.setState(admin.Serving)

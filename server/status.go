@@ -18,6 +18,7 @@ import (
 func (s *Server) sources() admin.Sources {
 	return admin.Sources{
 		Version: Version,
+		Access:  s.access,
 		Ready:   s.readiness,
 		Models:  s.models,
 		Status:  s.status,

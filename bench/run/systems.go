@@ -122,7 +122,7 @@ func startSystem(ctx context.Context, name, bin, python string, echoLoops int) (
 		s.processes = append(s.processes, p)
 		return nil
 	}
-	shivad := []string{filepath.Join(bin, "shivad"), "--tcp", s.addr, "--rest", "", "--grpc", "", "--admin", s.profile, "--containers", s.containers}
+	shivad := []string{filepath.Join(bin, "shivad"), "--tcp", s.addr, "--rest", "", "--grpc", "", "--admin", s.profile, "--profiling", "--containers", s.containers}
 	models := []string{"-servers", s.containers, "-max-batch", strconv.Itoa(maxBatch), workloads[deep].declaration(), workloads[image].declaration()}
 	switch name {
 	case "echo":

@@ -50,7 +50,7 @@ func start(ctx context.Context, dir string) (_ *system, err error) {
 			return nil, err
 		}
 	}
-	if s.server, err = process.Start(dir, filepath.Join(dir, "shivad"), "--tcp", s.tcp, "--rest", "", "--grpc", "", "--admin", s.admin, "--containers", s.containers); err != nil {
+	if s.server, err = process.Start(dir, filepath.Join(dir, "shivad"), "--tcp", s.tcp, "--rest", "", "--grpc", "", "--admin", s.admin, "--profiling", "--containers", s.containers); err != nil {
 		return nil, err
 	}
 	for range replicas {

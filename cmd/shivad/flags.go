@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/shivad/shivad/server/config"
 )
@@ -19,6 +20,7 @@ type options struct {
 type override struct{ flag, key, value string }
 
 // settings are the flags that go over the file.
+// One without a value sets true.
 var settings = []struct{ flag, key, value, help string }{
 	{"tcp", "tcp.listen", "HOST:PORT", "door for clients that speak Shiva"},
 	{"rest", "rest.listen", "HOST:PORT", "door for the Predict Protocol V2 over HTTP"},
@@ -27,6 +29,7 @@ var settings = []struct{ flag, key, value, help string }{
 	{"containers-v2", "containers.listen_v2", "HOST:PORT,...", "where containers of RPC v2 connect"},
 	{"state", "state.at", "PATH|redis://...", "file or Redis that keeps applications and what they learn"},
 	{"admin", "admin.listen", "HOST:PORT", "health, metrics and state over HTTP"},
+	{"profiling", "admin.profiling", "", "profiles of the process on the admin door"},
 	{"log-level", "log.level", "LEVEL", "debug, info, warn or error"},
 	{"log-format", "log.format", "FORMAT", "text or json"},
 }
@@ -61,7 +64,11 @@ func parseFlags(args []string, stdout io.Writer) (options, error) {
 	f.BoolVar(&o.check, "check", false, "")
 	f.BoolVar(&o.version, "version", false, "")
 	for _, s := range settings {
-		f.Func(s.flag, "", func(value string) error {
+		define := f.Func
+		if s.value == "" {
+			define = f.BoolFunc
+		}
+		define(s.flag, "", func(value string) error {
 			o.over = append(o.over, override{"--" + s.flag, s.key, value})
 			return nil
 		})
@@ -83,7 +90,7 @@ func parseFlags(args []string, stdout io.Writer) (options, error) {
 func settingsHelp() string {
 	d := config.Default()
 	defaults := map[string]string{
-		"tcp": d.TCP.Listen, "rest": d.REST.Listen, "grpc": d.GRPC.Listen, "containers": d.Containers.Listen[0], "containers-v2": "none", "admin": d.Admin.Listen, "state": "memory",
+		"tcp": d.TCP.Listen, "rest": d.REST.Listen, "grpc": d.GRPC.Listen, "containers": d.Containers.Listen[0], "containers-v2": "none", "admin": d.Admin.Listen, "state": "memory", "profiling": "off",
 		"log-level": d.Log.Level, "log-format": d.Log.Format,
 	}
 	text := ""
@@ -91,7 +98,7 @@ func settingsHelp() string {
 		if i > 0 {
 			text += "\n"
 		}
-		text += fmt.Sprintf("  %-28s %s (default %s)", "--"+s.flag+" "+s.value, s.help, defaults[s.flag])
+		text += fmt.Sprintf("  %-28s %s (default %s)", strings.TrimSuffix("--"+s.flag+" "+s.value, " "), s.help, defaults[s.flag])
 	}
 	return text
 }

@@ -34,6 +34,7 @@ func sources(state string) Sources {
 	ready := func() Readiness { return Judge(state, []string{"a"}, models()) }
 	return Sources{
 		Version: "1.2.3",
+		Access:  func() Access { return Access{Hosts: []string{"example.com"}, Profiling: true, ImportBytes: 1 << 20} },
 		Ready:   ready,
 		Models:  models,
 		Status:  func() Status { return Status{Version: "1.2.3", Readiness: ready()} },

@@ -24,7 +24,7 @@
 //	GET /v1/status                         Status
 //	GET /v1/config                         every setting in effect, in the words of the file
 //	GET /v1/openapi.json                   all of this in OpenAPI 3.1
-//	GET /debug/pprof/                      profiles of the Go runtime
+//	GET /debug/pprof/                      profiles of the Go runtime, if they are on
 //
 // Every answer is JSON, but for metrics and profiles. An error is {"error": "..."}, whatever it is: no such
 // path, wrong method, a bug, or all that is wrong with what was sent. The fields of answers are what programs may rely on:
@@ -32,7 +32,8 @@
 //
 // What is changed is in the log, with who, before and after. It must be sent as application/json, also where there is no body.
 //
-// The door asks for no credentials, so it listens on localhost unless told otherwise.
+// The door asks for no credentials, so it listens on localhost unless told otherwise. It answers programs, and pages of
+// names that its [Access] lists: 403 says that a stranger's page may have sent the request.
 //
-// The package knows no other room: what it shows comes from the functions of [Sources].
+// The package knows no other room's types: what it shows comes from the functions of [Sources].
 package admin

@@ -3,6 +3,7 @@ package admin
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 )
@@ -39,9 +40,6 @@ type Imported struct {
 	DryRun  bool     `json:"dry_run"`
 	Changes []Change `json:"changes"`
 }
-
-// maxDocument bounds an import, in bytes.
-const maxDocument = 256 << 20
 
 // parseDocument reads a document. The faults are all that is wrong with its form; what has none is in the document.
 func parseDocument(text []byte) (d Document, faults []string) {
@@ -108,7 +106,11 @@ func (s Sources) importState(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, fmt.Sprintf("dry_run: expected true or false, got %q", text))
 		return
 	}
-	sent, err := body(w, r, maxDocument)
+	most := s.access().ImportBytes
+	sent, err := body(w, r, most)
+	if e, ok := errors.AsType[*Error](err); ok && e.Status == http.StatusRequestEntityTooLarge {
+		err = refuse(e.Status, "the document is larger than admin.import_bytes, %d bytes", most)
+	}
 	if err != nil {
 		s.answer(w, 0, nil, err)
 		return

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"mime"
 	"net/http"
-	"net/http/pprof"
 	"path"
 	"slices"
 	"strconv"
@@ -23,6 +22,7 @@ import (
 // a bug.
 type Sources struct {
 	Version string
+	Access  func() Access // nil: by addresses and localhost alone, and without profiles
 	Ready   func() Readiness
 	Models  func() []Model // by name, then newest version first
 	Status  func() Status
@@ -120,14 +120,8 @@ func (s Sources) routes() []route {
 		{path: "/v1/status", methods: methods{"GET": s.status}},
 		{path: "/v1/config", methods: methods{"GET": s.config}},
 		{path: "/v1/openapi.json", methods: methods{"GET": openAPI}},
-		{path: "/debug/pprof/", methods: methods{"GET": pprof.Index}, timeout: longTimeout},
 	}
-	for name, h := range map[string]http.HandlerFunc{
-		"cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
-	} {
-		list = append(list, route{path: "/debug/pprof/" + name, methods: methods{"GET": h}, timeout: longTimeout})
-	}
-	return list
+	return append(list, s.profiles()...)
 }
 
 // Handler returns the door's HTTP handler.
@@ -150,7 +144,7 @@ func Handler(s Sources) http.Handler {
 	return s.guard(mux)
 }
 
-// guard answers bugs, and paths that the mux would redirect in HTML, with JSON.
+// guard keeps strangers out, and answers bugs, and paths that the mux would redirect in HTML, with JSON.
 func (s Sources) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -162,6 +156,10 @@ func (s Sources) guard(next http.Handler) http.Handler {
 				fail(w, http.StatusInternalServerError, internal)
 			}
 		}()
+		if err := s.access().check(r); err != nil {
+			s.answer(w, 0, nil, err)
+			return
+		}
 		if p := r.URL.Path; p != path.Clean(p) && p != "/debug/pprof/" {
 			notFound(w, r)
 			return

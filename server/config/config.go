@@ -2,7 +2,7 @@ package config
 
 import (
 	"maps"
-	"net/url"
+	"regexp"
 	"slices"
 	"time"
 )
@@ -30,6 +30,7 @@ type Config struct {
 type Server struct {
 	Drain          time.Duration `toml:"drain"`           // longest time a shutdown waits for requests in flight; the rest is answered Draining
 	RequiredModels []string      `toml:"required_models"` // "name" or "name/version"; the server is ready only while each has a live replica
+	Repository     string        `toml:"repository"`      // who may load and unload models over HTTP and gRPC: local (by doors that listen on this machine alone), all, none
 }
 
 // Log is how the server writes about itself, on standard error.
@@ -93,7 +94,10 @@ type Containers struct {
 
 // Admin is the operator's HTTP door.
 type Admin struct {
-	Listen string `toml:"listen"` // host:port; port 0 takes a free one; "" leaves the door out
+	Listen      string   `toml:"listen"`       // host:port; port 0 takes a free one; "" leaves the door out
+	Hosts       []string `toml:"hosts"`        // names that it may be asked by beside addresses and localhost, and whose pages may use it; "*" = be asked by any
+	Profiling   bool     `toml:"profiling"`    // show profiles of the process under /debug/pprof/
+	ImportBytes Bytes    `toml:"import_bytes"` // largest document that an import takes
 }
 
 // State is where applications, and what their policies have learned, are kept.
@@ -114,13 +118,14 @@ type Limits struct {
 }
 
 // Redacted is At without a password.
-func (s State) Redacted() string {
-	u, err := url.Parse(s.At)
-	if err != nil || u.User == nil {
-		return s.At
-	}
-	return u.Redacted()
-}
+func (s State) Redacted() string { return redacted(s.At) }
+
+// password finds one in a URL, also in one that no parser takes: from the first colon after the scheme to the last
+// @ before a space.
+var password = regexp.MustCompile(`(://[^\s:/?#@]*:)\S*@`)
+
+// redacted is text without the passwords of URLs in it.
+func redacted(text string) string { return password.ReplaceAllString(text, "${1}xxxxx@") }
 
 // Policy is how requests for a model are batched, bounded and tried again.
 type Policy struct {
@@ -174,7 +179,7 @@ func newContainer() Container { return Container{Replicas: 1, StopTimeout: 10 * 
 // caller's.
 func Default() Config {
 	return Config{
-		Server: Server{Drain: 30 * time.Second, RequiredModels: []string{}},
+		Server: Server{Drain: 30 * time.Second, RequiredModels: []string{}, Repository: "local"},
 		Log:    Log{Level: "info", Format: "text"},
 		TCP: TCP{
 			Listen:                ":6174",
@@ -216,7 +221,7 @@ func Default() Config {
 			Sessions:         1024,
 			Handshakes:       128,
 		},
-		Admin: Admin{Listen: "127.0.0.1:8002"},
+		Admin: Admin{Listen: "127.0.0.1:8002", Hosts: []string{}, ImportBytes: 256 << 20},
 		State: State{Required: true, Namespace: "shivad"},
 		Limits: Limits{
 			MessageBytes:  256 << 20,
@@ -253,6 +258,7 @@ func (c Config) Model(name string) Model {
 func (c Config) Clone() Config {
 	c.Server.RequiredModels = slices.Clone(c.Server.RequiredModels)
 	c.REST.CORSOrigins = slices.Clone(c.REST.CORSOrigins)
+	c.Admin.Hosts = slices.Clone(c.Admin.Hosts)
 	for _, addrs := range []*Addrs{&c.Containers.Listen, &c.Containers.ListenV1b, &c.Containers.ListenV2, &c.Containers.ListenV2a} {
 		*addrs = slices.Clone(*addrs)
 	}
@@ -268,11 +274,14 @@ func (c Config) Clone() Config {
 }
 
 // Redacted returns a copy for eyes and logs: the values of environment variables, which is where people
-// put passwords, are replaced, and so is the password of Redis.
+// put passwords, are replaced, and so are those in URLs: of Redis, and in the commands of containers.
 func (c Config) Redacted() Config {
 	c = c.Clone()
 	c.State.At = c.State.Redacted()
 	for _, p := range c.Supervised {
+		for i, arg := range p.Command {
+			p.Command[i] = redacted(arg)
+		}
 		for name := range p.Env {
 			p.Env[name] = "(hidden)"
 		}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bufio"
+	"encoding/json"
 	"os"
 	"reflect"
 	"regexp"
@@ -145,6 +146,35 @@ func fill(v reflect.Value, n *int) {
 				panic("no key: " + v.Type().String())
 			}
 			fill(f.value, n)
+		}
+	}
+}
+
+// What is shown of a configuration has no password, also where it stands in a URL that no parser takes.
+func TestRedactedPasswords(t *testing.T) {
+	for _, at := range []string{
+		"redis://:hunter2@host:6379/0", "rediss://user:hunter2@host/0", "redis://user:hun%zzter2@host/0", "redis://:hunter2#/?@host/0",
+		"redis://u:hunter2@x@host", "unix://user:hunter2@/run/redis.sock?db=1",
+	} {
+		c := Default()
+		c.State.At = at
+		c.Supervised = []Container{{Name: "x", Command: []string{"run", "--store=" + at, at}, Env: map[string]string{"PASSWORD": "hunter2"}}}
+		text, err := json.Marshal(c.Redacted())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range []string{"hunter2", "hun%zz", "ter2"} {
+			if strings.Contains(string(text), part) {
+				t.Errorf("%s: %q is shown: %s", at, part, text)
+			}
+		}
+		if c.State.At != at || c.Supervised[0].Command[2] != at {
+			t.Errorf("%s: what was redacted is the original", at)
+		}
+	}
+	for _, at := range []string{"redis://host:6379/0", "/var/lib/shivad/state.db", "redis://user@host/0", "unix:///run/redis.sock?db=1"} {
+		if got := (State{At: at}).Redacted(); got != at {
+			t.Errorf("%s became %s", at, got)
 		}
 	}
 }

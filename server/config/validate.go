@@ -19,6 +19,7 @@ var (
 	strategies = []string{"deadline", "aimd", "quantile", "static"}
 	formats    = []string{"text", "json"}
 	levels     = []string{"debug", "info", "warn", "error"}
+	reaches    = []string{"local", "all", "none"}
 	v0Inputs   = []string{"bytes", "ints", "doubles", "strings"}
 )
 
@@ -41,6 +42,7 @@ func (c Config) Validate() error {
 	c.validateTCP(fs)
 	c.validateREST(fs)
 	c.validateState(fs)
+	c.validateAdmin(fs)
 	c.validateGRPC(fs)
 	c.validateContainers(fs)
 	c.validateLimits(fs)
@@ -119,8 +121,18 @@ func (c Config) validateServer(fs *faults) {
 			fs.named(key, naming.CheckVersion(version))
 		}
 	}
+	fs.oneOf("server.repository", c.Server.Repository, reaches)
 	fs.oneOf("log.level", c.Log.Level, levels)
 	fs.oneOf("log.format", c.Log.Format, formats)
+}
+
+func (c Config) validateAdmin(fs *faults) {
+	for i, name := range c.Admin.Hosts {
+		if u, err := url.Parse("//" + name); name != "*" && (err != nil || u.Hostname() != name || name == "") {
+			fs.add(indexKey("admin.hosts", i), `%q: expected "*" or the name of a host without scheme and port, as "shivad.example.org"`, name)
+		}
+	}
+	fs.size("admin.import_bytes", c.Admin.ImportBytes, 4<<10, 1<<40)
 }
 
 func (c Config) validateState(fs *faults) {

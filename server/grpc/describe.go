@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/shivad/shivad/scheduler"
@@ -66,7 +67,7 @@ func (s *service) ModelReady(_ context.Context, q *pb.ModelReadyRequest) (*pb.Mo
 }
 
 func (s *service) ServerMetadata(context.Context, *pb.ServerMetadataRequest) (*pb.ServerMetadataResponse, error) {
-	m := s.door.Server()
+	m := s.door.Server(s.door.Addr())
 	return &pb.ServerMetadataResponse{Name: m.Name, Version: m.Version, Extensions: m.Extensions}, nil
 }
 
@@ -167,14 +168,23 @@ func (s *service) RepositoryModelLoad(ctx context.Context, q *pb.RepositoryModel
 	if err := oneRepository(q.RepositoryName); err != nil {
 		return nil, err
 	}
-	return &pb.RepositoryModelLoadResponse{}, s.door.Load(ctx, q.ModelName, slices.Sorted(maps.Keys(q.Parameters)))
+	return &pb.RepositoryModelLoadResponse{}, s.door.Load(ctx, s.caller(ctx), q.ModelName, slices.Sorted(maps.Keys(q.Parameters)))
 }
 
-func (s *service) RepositoryModelUnload(_ context.Context, q *pb.RepositoryModelUnloadRequest) (*pb.RepositoryModelUnloadResponse, error) {
+func (s *service) RepositoryModelUnload(ctx context.Context, q *pb.RepositoryModelUnloadRequest) (*pb.RepositoryModelUnloadResponse, error) {
 	if err := oneRepository(q.RepositoryName); err != nil {
 		return nil, err
 	}
-	return &pb.RepositoryModelUnloadResponse{}, s.door.Unload(q.ModelName)
+	return &pb.RepositoryModelUnloadResponse{}, s.door.Unload(s.caller(ctx), q.ModelName)
+}
+
+// caller is whose call it is.
+func (s *service) caller(ctx context.Context) predict.Caller {
+	by := predict.Caller{Door: s.door.Addr()}
+	if p, ok := peer.FromContext(ctx); ok {
+		by.From = p.Addr.String()
+	}
+	return by
 }
 
 // oneRepository refuses names of repositories: a server has one, and it has no name.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/predict"
 )
 
 //go:embed openapi.json
@@ -20,7 +21,7 @@ func (c *call) openAPI() error {
 
 // server tells what the server is.
 func (c *call) server() error {
-	return c.write(http.StatusOK, c.door.predict.Server("binary_tensor_data"))
+	return c.write(http.StatusOK, c.door.predict.Server(c.door.Addr(), "binary_tensor_data"))
 }
 
 // live is yes as long as there is an answer.
@@ -109,11 +110,19 @@ func (c *call) index() error {
 	return c.write(http.StatusOK, c.door.predict.Index(onlyReady))
 }
 
+// caller is who sent the request.
+func (c *call) caller() predict.Caller {
+	return predict.Caller{From: c.r.RemoteAddr, Door: c.door.Addr()}
+}
+
 // load makes a model served.
 func (c *call) load() error {
+	if err := c.byProgram(); err != nil {
+		return err
+	}
 	names, err := c.parameters(nil)
 	if err == nil {
-		err = c.door.predict.Load(c.r.Context(), c.model, names)
+		err = c.door.predict.Load(c.r.Context(), c.caller(), c.model, names)
 	}
 	if err != nil {
 		return err
@@ -123,6 +132,9 @@ func (c *call) load() error {
 
 // unload makes a model no longer served. It has no dependents, so that it does not matter whether they should be unloaded too.
 func (c *call) unload() error {
+	if err := c.byProgram(); err != nil {
+		return err
+	}
 	names, err := c.parameters(func(key string, t *text) (bool, error) {
 		if key != "unload_dependents" {
 			return false, nil
@@ -136,7 +148,7 @@ func (c *call) unload() error {
 	if len(names) > 0 {
 		return invalid("unload of model %q with parameter %q: expected \"unload_dependents\" or none", c.model, names[0])
 	}
-	if err := c.door.predict.Unload(c.model); err != nil {
+	if err := c.door.predict.Unload(c.caller(), c.model); err != nil {
 		return err
 	}
 	return c.write(http.StatusOK, struct{}{})

@@ -2,9 +2,13 @@ package rest
 
 import (
 	"fmt"
+	"mime"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/shivad/shivad/server/internal/browser"
 )
 
 // Pages in a browser may send requests anywhere, but read answers only where the server says so (the CORS protocol of the Fetch
@@ -57,4 +61,29 @@ func (c *call) crossOrigin(found *route) (answered bool) {
 		return false
 	}
 	return true
+}
+
+// byProgram refuses what changes the server and may come from a page that nobody has let do so: one of another origin,
+// one that has made its own name mean this server, and whatever a form could send. cors_origins lets pages by their
+// names; "*" is for answers that anybody may read.
+func (c *call) byProgram() error {
+	kind, sent := c.r.Header.Get("Content-Type"), browser.Sent(c.r)
+	if kind != "" || sent {
+		if media, _, err := mime.ParseMediaType(kind); err != nil || media != "application/json" {
+			return &refusal{http.StatusUnsupportedMediaType, fmt.Errorf("%s is sent as Content-Type: application/json, not as %.100q, which a form of any page can send", c.r.URL.Path, kind)}
+		}
+	}
+	trusted := func(origin *url.URL) bool {
+		return slices.Contains(c.door.cfg.Origins, strings.ToLower(origin.Scheme+"://"+origin.Host))
+	}
+	err := browser.Foreign(c.r, trusted)
+	if err == nil && sent && !browser.Named(c.r.Host, nil) {
+		if origin, bad := url.Parse(c.r.Header.Get("Origin")); bad != nil || !trusted(origin) {
+			err = fmt.Errorf("the request comes from a page that calls this server %.200q", c.r.Host)
+		}
+	}
+	if err != nil {
+		return &refusal{http.StatusForbidden, fmt.Errorf("%w; rest.cors_origins lists those that may load and unload models", err)}
+	}
+	return nil
 }

@@ -73,3 +73,51 @@ func TestOrigins(t *testing.T) {
 		})
 	}
 }
+
+// What loads and unloads models is no page's, unless the page is the server's own or listed.
+func TestRepositoryByPages(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Origins = []string{"*", "https://ops.example"} })
+	addr := r.door.Addr().String()
+	for _, c := range []struct {
+		name   string
+		header []string
+		status int
+	}{
+		{"a program", nil, 200},
+		{"a program with JSON", []string{"Content-Type", "application/json; charset=utf-8"}, 200},
+		{"a program by name", []string{"Host", "shivad.example"}, 200},
+		{"a form", []string{"Content-Type", "application/x-www-form-urlencoded", "Origin", "https://evil.example"}, 415},
+		{"a form, by a program", []string{"Content-Type", "application/x-www-form-urlencoded"}, 415},
+		{"a form of text", []string{"Content-Type", "text/plain", "Origin", "null"}, 415},
+		{"a form with parts", []string{"Content-Type", "multipart/form-data; boundary=x"}, 415},
+		{"a script without a type", []string{"Origin", "https://evil.example"}, 415},
+		{"a script without a type or origin", []string{"Sec-Fetch-Site", "cross-site"}, 415},
+		{"a script with JSON", []string{"Content-Type", "application/json", "Origin", "https://evil.example"}, 403},
+		{"no origin, JSON", []string{"Content-Type", "application/json", "Sec-Fetch-Site", "cross-site"}, 403},
+		{"a rebound name", []string{"Content-Type", "application/json", "Origin", "http://evil.example:8000", "Host", "evil.example:8000", "Sec-Fetch-Site", "same-origin"}, 403},
+		{"an own page", []string{"Content-Type", "application/json", "Origin", "http://" + addr, "Sec-Fetch-Site", "same-origin"}, 200},
+		{"a listed page", []string{"Content-Type", "application/json", "Origin", "https://ops.example", "Sec-Fetch-Site", "cross-site"}, 200},
+		{"a listed page, by name", []string{"Content-Type", "application/json", "Origin", "https://ops.example", "Host", "ops.example"}, 200},
+	} {
+		for _, verb := range []string{"load", "unload"} {
+			q, err := http.NewRequest("POST", "http://"+addr+"/v2/repository/models/managed/"+verb, strings.NewReader("{}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := 0; i < len(c.header); i += 2 {
+				if c.header[i] == "Host" {
+					q.Host = c.header[i+1]
+				}
+				q.Header.Set(c.header[i], c.header[i+1])
+			}
+			resp, err := r.client.Do(q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != c.status {
+				t.Errorf("%s by %s: %d, expected %d", verb, c.name, resp.StatusCode, c.status)
+			}
+		}
+	}
+}

@@ -38,9 +38,12 @@ func New(models []admin.Model, status admin.Status) *Server {
 func (s *Server) Sources() admin.Sources {
 	return admin.Sources{
 		Version: s.status.Version,
-		Ready:   func() admin.Readiness { return s.status.Readiness },
-		Models:  func() []admin.Model { return s.models },
-		Status:  func() admin.Status { return s.status },
+		Access: func() admin.Access { // example.com is the host of httptest's requests
+			return admin.Access{Hosts: []string{"example.com"}, Profiling: true, ImportBytes: 1 << 20}
+		},
+		Ready:  func() admin.Readiness { return s.status.Readiness },
+		Models: func() []admin.Model { return s.models },
+		Status: func() admin.Status { return s.status },
 		Config: func() any {
 			return map[string]any{"tcp": map[string]any{"listen": ":6174", "loops": 0}, "state": map[string]any{"at": ""}}
 		},

@@ -3,6 +3,8 @@ package predict
 import (
 	"cmp"
 	"encoding/json"
+	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,9 +27,14 @@ type ServerMetadata struct {
 	Extensions []string `json:"extensions"`
 }
 
-// Server describes the server; extensions are those of the door beside [Extensions].
-func (s *Service) Server(extensions ...string) ServerMetadata {
-	return ServerMetadata{"shivad", s.version, append(append([]string{}, Extensions...), extensions...)}
+// Server describes the server to clients of a door that listens there; extensions are those of the door beside
+// [Extensions]. Where models are not loaded and unloaded, there is no model_repository.
+func (s *Service) Server(door net.Addr, extensions ...string) ServerMetadata {
+	all := slices.Concat(Extensions, extensions)
+	if s.permit(Caller{Door: door}) != nil {
+		all = slices.DeleteFunc(all, func(name string) bool { return name == "model_repository" })
+	}
+	return ServerMetadata{"shivad", s.version, all}
 }
 
 // ModelMetadata describes a model.

@@ -403,15 +403,15 @@ func TestRepository(t *testing.T) {
 		verb, model, _ := strings.Cut(tc.what, " ")
 		err := error(nil)
 		if verb == "load" {
-			err = r.Load(t.Context(), model, nil)
+			err = r.Load(t.Context(), predict.Caller{}, model, nil)
 		} else {
-			err = r.Unload(model)
+			err = r.Unload(predict.Caller{}, model)
 		}
 		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: got %v, expected %q", tc.what, err, tc.want)
 		}
 	}
-	if err := r.Load(t.Context(), "mine", []string{"config"}); !errors.Is(err, scheduler.ErrInvalidInput) {
+	if err := r.Load(t.Context(), predict.Caller{}, "mine", []string{"config"}); !errors.Is(err, scheduler.ErrInvalidInput) {
 		t.Errorf("a load with parameters: %v", err)
 	}
 	if got := fmt.Sprint(r.repo.done); got != "[load mine unload mine]" {

@@ -3,9 +3,11 @@ package predict
 import (
 	"context"
 	"fmt"
+	"net"
 	"slices"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
 )
 
 // A Repository starts and stops what the server itself can: the processes of its configuration. Its functions may be
@@ -20,6 +22,42 @@ type Repository interface {
 	Load(ctx context.Context, model string) error
 	// Unload stops the processes of a model, after they have answered what they have, and returns when they have ended.
 	Unload(model string) error
+}
+
+// A Caller is who asks for a change. The zero value is the program itself, which may do everything.
+type Caller struct {
+	From string   // the client's address
+	Door net.Addr // what the door that it came through listens on
+}
+
+// permit is the error for a caller who may not load and unload models.
+func (s *Service) permit(c Caller) error {
+	if c.Door == nil {
+		return nil
+	}
+	switch reach := s.reach(); {
+	case reach == "all", reach == "local" && Local(c.Door):
+		return nil
+	case reach == "local":
+		return fmt.Errorf("%w: this door can be reached from other machines (%s), so nobody loads and unloads models by it: server.repository = \"all\" lets every client, and the admin door (shivactl containers) can do both",
+			gate.ErrPermissionDenied, c.Door)
+	}
+	return fmt.Errorf("%w: models are not loaded and unloaded by clients: server.repository = \"none\"; the admin door (shivactl containers) can do both", gate.ErrPermissionDenied)
+}
+
+// Local tells whether only this machine reaches a listener.
+func Local(a net.Addr) bool {
+	if tcp, ok := a.(*net.TCPAddr); ok {
+		return tcp.IP.IsLoopback()
+	}
+	return a.Network() == "unix"
+}
+
+// changed logs what a caller has done to a model.
+func (s *Service) changed(c Caller, model, did string, err error) {
+	if c.Door != nil {
+		s.log.Info("changed by a client", "what", "model", "name", model, "from", c.From, "door", c.Door, "did", did, "error", err)
+	}
 }
 
 // A State is how it stands with a version of a model. The words are those of the model_repository extension.
@@ -80,7 +118,10 @@ func (s *Service) Index(onlyReady bool) []IndexEntry {
 
 // Load makes a model served, if its processes are the server's. Parameters of the request (another configuration, files) cannot be
 // honoured: the model lives in its container.
-func (s *Service) Load(ctx context.Context, model string, parameters []string) error {
+func (s *Service) Load(ctx context.Context, by Caller, model string, parameters []string) error {
+	if err := s.permit(by); err != nil {
+		return err
+	}
 	if len(parameters) > 0 {
 		return fmt.Errorf("%w: load of model %q with parameter %q: a model is configured in its container and under [model.%s], not by the request that loads it",
 			scheduler.ErrInvalidInput, model, parameters[0], model)
@@ -91,15 +132,22 @@ func (s *Service) Load(ctx context.Context, model string, parameters []string) e
 		}
 		return err
 	}
-	return s.repository.Load(ctx, model)
+	err := s.repository.Load(ctx, model)
+	s.changed(by, model, "load", err)
+	return err
 }
 
 // Unload makes a model no longer served, if its processes are the server's.
-func (s *Service) Unload(model string) error {
+func (s *Service) Unload(by Caller, model string) error {
+	if err := s.permit(by); err != nil {
+		return err
+	}
 	if err := s.managed(model, "unloaded"); err != nil {
 		return err
 	}
-	return s.repository.Unload(model)
+	err := s.repository.Unload(model)
+	s.changed(by, model, "unload", err)
+	return err
 }
 
 // managed says why a model is not the server's to start and stop.

@@ -1,14 +1,18 @@
 package predict
 
 import (
+	"log/slog"
+
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// Config of a Service. All fields are required.
+// Config of a Service. All fields are required but those that say what their zero means.
 type Config struct {
 	Gate       *gate.Gate
 	Repository Repository
+	Reach      func() string                   // who may load and unload models: local, all, none, as server.repository has it; nil: all
+	Log        *slog.Logger                    // nil is silent
 	Settings   func(model string) config.Model // what is in effect for a model
 	Version    string                          // of the server
 }
@@ -19,11 +23,19 @@ type Service struct {
 	repository Repository
 	settings   func(model string) config.Model
 	version    string
+	reach      func() string
+	log        *slog.Logger
 }
 
 // New makes a Service.
 func New(cfg Config) *Service {
-	return &Service{gate: cfg.Gate, repository: cfg.Repository, settings: cfg.Settings, version: cfg.Version}
+	if cfg.Reach == nil {
+		cfg.Reach = func() string { return "all" }
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Service{gate: cfg.Gate, repository: cfg.Repository, settings: cfg.Settings, version: cfg.Version, reach: cfg.Reach, log: cfg.Log}
 }
 
 // Ready tells whether the server takes requests, and if not, why.

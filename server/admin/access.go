@@ -1,0 +1,70 @@
+package admin
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/pprof"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/shivad/shivad/server/internal/browser"
+)
+
+// Access is who is let in, and to what. It may change while the door serves.
+type Access struct {
+	// Hosts are names that the door may be asked by, beside addresses and localhost, and whose pages may use it. "*"
+	// lets it be asked by any name, which a page of any name can then use against whoever reads it.
+	Hosts []string
+	// Profiling shows profiles of the process, which cost it time and tell what is in its memory.
+	Profiling bool
+	// ImportBytes bounds an import.
+	ImportBytes int64
+}
+
+// check is the error for a request that a stranger's page may have sent.
+func (a Access) check(r *http.Request) error {
+	if !browser.Named(r.Host, a.Hosts) && !slices.Contains(a.Hosts, "*") {
+		return refuse(http.StatusForbidden, "this door is not known as %.200q: ask it by an address, as localhost, or by a name that admin.hosts lists", r.Host)
+	}
+	// A link to here changes nothing: it can only be followed.
+	followed := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
+	if followed && r.Header.Get("Origin") == "" {
+		return nil
+	}
+	err := browser.Foreign(r, func(origin *url.URL) bool {
+		return slices.ContainsFunc(a.Hosts, func(name string) bool { return strings.EqualFold(name, origin.Hostname()) })
+	})
+	if err != nil {
+		return refuse(http.StatusForbidden, "%v; admin.hosts lists the names whose pages may use this door", err)
+	}
+	return nil
+}
+
+// profiles are the paths of the Go runtime's profiles. The command line is the program's name alone: its arguments
+// may have a password.
+func (s Sources) profiles() []route {
+	var list []route
+	for name, h := range map[string]http.HandlerFunc{
+		"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
+		"cmdline": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, os.Args[0]) },
+	} {
+		list = append(list, route{path: "/debug/pprof/" + name, timeout: longTimeout, methods: methods{"GET": func(w http.ResponseWriter, r *http.Request) {
+			if !s.access().Profiling {
+				fail(w, http.StatusNotFound, "profiling is off: admin.profiling = true switches it on")
+				return
+			}
+			h(w, r)
+		}}})
+	}
+	return list
+}
+
+// access is what holds now.
+func (s Sources) access() Access {
+	if s.Access == nil {
+		return Access{ImportBytes: maxBody}
+	}
+	return s.Access()
+}
