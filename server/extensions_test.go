@@ -16,6 +16,7 @@ import (
 
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -326,10 +327,37 @@ func tcpDoorway(t *testing.T, s *Server, container *containertest.Container) doo
 			}
 			return fmt.Sprintf("priority %d; %s", priority[0], f.kind), nil
 		},
+		"model_configuration": func() (string, error) {
+			var a predict.ModelConfig
+			said, err := ask("v2/models/m/versions/1/config", "")
+			if err == nil {
+				err = json.Unmarshal([]byte(said), &a)
+			}
+			if err != nil {
+				return "", err
+			}
+			return fmt.Sprint(a.Input[0].DataType, " ", a.Input[0].Dims), err
+		},
+		"statistics": func() (string, error) {
+			rows := func() uint64 {
+				var a predict.StatisticsList
+				said, err := ask("v2/models/m/stats", "")
+				if err == nil {
+					err = json.Unmarshal([]byte(said), &a)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				return a.Models[0].InferenceCount
+			}
+			before := rows()
+			_, err := ask("m", "", tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{2, 2}, Data: make([]byte, 16)})
+			eventually(t, "statistics that are newer than the request", func() bool { return rows() > before })
+			return fmt.Sprintf("m %d rows", rows()-before), err
+		},
 	}, missing: map[string]func() error{
-		"model_configuration":  path("v2/models/m/config"),
-		"model_repository":     path("v2/repository/index"),
-		"statistics":           path("v2/models/m/stats"),
+		"model_repository":     path("v2/repository/models/m/load"),
+		"model_repository 2":   path("v2/repository/models/m/unload"),
 		"system_shared_memory": path("v2/systemsharedmemory/status"),
 		"trace":                path("v2/trace/setting"),
 		"logging":              path("v2/logging"),

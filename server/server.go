@@ -269,7 +269,7 @@ func (s *Server) watch() {
 func (s *Server) doorConfig() tcp.Config {
 	c, l := s.cfg.TCP, s.cfg.Limits
 	return tcp.Config{
-		Addr: c.Listen, Gate: s.gate, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
+		Addr: c.Listen, Gate: s.gate, Describe: s.predict.Describe, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
 		Loops: c.Loops, Connections: c.Connections, InFlight: c.InFlightPerConnection,
 		IdleTimeout: c.IdleTimeout, MessageTimeout: c.MessageTimeout,
 		OutboundBytes: int(c.OutboundBytes), OutboundStall: c.StallTimeout,

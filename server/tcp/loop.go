@@ -44,6 +44,8 @@ type loop struct {
 	texts    []tensor.Tensor
 	spare    []*call // the mailbox's other half
 
+	described map[string]description // by path
+
 	// Guarded by mu.
 	mu       sync.Mutex
 	done     []*call

@@ -224,6 +224,9 @@ func (s *session) open(c *call, fault error) error {
 		return fmt.Errorf("%w: %d bytes of answers wait for this client, the limit (tcp.outbound_bytes) is %d: read answers before asking more",
 			scheduler.ErrOverloaded, s.unread(), cfg.OutboundBytes)
 	}
+	if c.control, ok, err = s.loop.describe(m); ok {
+		return err
+	}
 	q := &c.question
 	if q.names != nil && !q.Bridge {
 		names, err := parseNames(q.names, len(m.Tensors))

@@ -12,7 +12,8 @@ import (
 )
 
 // Control answers the routes that ask about the server instead of a model: Shiva's reserved "!live",
-// "!ready", "!server" and "!models", and the Predict Protocol's health and metadata paths below "v2". The
+// "!ready", "!server" and "!models", and the Predict Protocol's health and metadata paths below "v2"; those
+// of its extensions are predict's (Describe). The
 // answer is a JSON object. ok is false when route is none of them, and then it is one to Open.
 func (g *Gate) Control(route string) (answer []byte, ok bool, err error) {
 	if route == "" || route[0] != '!' && !strings.HasPrefix(route, "v2") {
@@ -40,7 +41,7 @@ func (g *Gate) Control(route string) (answer []byte, ok bool, err error) {
 	}
 	path, wantReady := strings.CutSuffix(path, "/ready")
 	name, version, hasVersion := strings.Cut(path, "/versions/")
-	if strings.Contains(name, "/") || hasVersion && version == "" {
+	if strings.Contains(name, "/") || strings.Contains(version, "/") || hasVersion && version == "" || path == "stats" {
 		return nil, false, nil
 	}
 	target, err := g.Target(name, version)
@@ -57,8 +58,8 @@ func (g *Gate) Control(route string) (answer []byte, ok bool, err error) {
 }
 
 // extensions are those of the Predict Protocol that a client has over Shiva, in the words of its metadata: the keys "parameters", "priority" and
-// "timeout_ms". The paths of the others are not routes.
-var extensions = []string{"parameters", "schedule_policy"}
+// "timeout_ms", and the paths of models' configuration and statistics. Of model_repository there is the index only.
+var extensions = []string{"model_configuration", "parameters", "schedule_policy", "statistics"}
 
 type serverMetadata struct {
 	Name       string   `json:"name"`

@@ -304,7 +304,7 @@ func TestApplicationsAreShown(t *testing.T) {
 	h.expect(h.ask("lettres", Params{}), `no model or application "lettres"; nearest: "letters"`)
 	h.expect(h.ask("zzzzzz", Params{}), `registered: digits, empty, letters, other`)
 	h.expect(h.ask("letters/1", Params{}), `"letters" is an application, which has no versions, and version "1" was asked for`)
-	h.expect(h.ask("v2/models/letters/versions/1/infer", Params{}), `under application "letters" there are infer and ready`)
+	h.expect(h.ask("v2/models/letters/versions/1/infer", Params{}), `under application "letters" there are infer, ready, config and stats`)
 	// An application may have the name of its model, whose versions are then as they were.
 	h.expect(h.ask("digits", Params{}), "1 by digits/1 for digits")
 	h.expect(h.ask("digits", Params{Version: "1"}), "1 by digits/1")

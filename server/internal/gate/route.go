@@ -171,7 +171,7 @@ func describe(t *Target, versions []string) []byte {
 		Batched  *bool            `json:"batched,omitempty"`
 		Inputs   []tensorMetadata `json:"inputs"`
 		Outputs  []tensorMetadata `json:"outputs"`
-	}{t.ID.Name, versions, t.Spec.Platform, t.Unbatched(), list(t.Spec.Inputs), list(t.Spec.Outputs)})
+	}{t.ID.Name, versions, t.Platform(), t.Unbatched(), list(t.Spec.Inputs), list(t.Spec.Outputs)})
 	if err != nil {
 		panic(err) // strings and ints only: cannot fail
 	}
@@ -288,13 +288,13 @@ func (t *table) unknown(route string, w words) error {
 		if !strings.HasPrefix(route, "v2/") {
 			return t.noVersion(name, rest)
 		}
-		return fmt.Errorf("%w: no route %q; under model %q there are infer, ready and versions/…", scheduler.ErrNotFound, route, name)
+		return fmt.Errorf("%w: no route %q; under model %q there are infer, ready, config, stats and versions/…", scheduler.ErrNotFound, route, name)
 	}
 	if t.apps[name] != nil {
 		if !strings.HasPrefix(route, "v2/") {
 			return noVersions(name, rest)
 		}
-		return fmt.Errorf("%w: no route %q; under application %q there are infer and ready", scheduler.ErrNotFound, route, name)
+		return fmt.Errorf("%w: no route %q; under application %q there are infer, ready, config and stats", scheduler.ErrNotFound, route, name)
 	}
 	if t.unread {
 		return fmt.Errorf("%w: no model %q, and the applications are not known yet: the state store has not been reached since this server started", scheduler.ErrUnavailable, name)

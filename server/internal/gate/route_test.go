@@ -139,8 +139,8 @@ func TestControl(t *testing.T) {
 		"v2/health/live":                    `{"live":true}`,
 		"!ready":                            `{"ready":true}`,
 		"v2/health/ready":                   `{"ready":true}`,
-		"!server":                           `{"name":"shivad","version":"test","extensions":["parameters","schedule_policy"]}`,
-		"v2":                                `{"name":"shivad","version":"test","extensions":["parameters","schedule_policy"]}`,
+		"!server":                           `{"name":"shivad","version":"test","extensions":["model_configuration","parameters","schedule_policy","statistics"]}`,
+		"v2":                                `{"name":"shivad","version":"test","extensions":["model_configuration","parameters","schedule_policy","statistics"]}`,
 		"!models":                           `{"models":[{"name":"digits","version":"1","default":true,"ready":true,"replicas":1}]}`,
 		"v2/models/digits":                  metadata,
 		"v2/models/digits/versions/1":       metadata,
@@ -152,7 +152,7 @@ func TestControl(t *testing.T) {
 			t.Errorf("%s: expected %s, got %s (%v, %v)", route, want, got, ok, err)
 		}
 	}
-	for _, route := range []string{"digits", "digits/1", "v2/models/digits/infer", "v2/models/a/b", "v2/nonsense", "v2x", ""} {
+	for _, route := range []string{"digits", "digits/1", "v2/models/digits/infer", "v2/models/a/b", "v2/models/stats", "v2/models/digits/versions/1/config", "v2/nonsense", "v2x", ""} {
 		if got, ok, err := g.Control(route); ok || err != nil || got != nil {
 			t.Errorf("%q is not a control request, but was answered %s (%v)", route, got, err)
 		}

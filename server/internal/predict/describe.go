@@ -68,7 +68,7 @@ func (s *Service) Model(name, version string) (ModelMetadata, error) {
 	return ModelMetadata{
 		Name:       t.ID.Name,
 		Versions:   append([]string{}, s.gate.Versions(name)...), // an application has none, which is a list too
-		Platform:   t.Spec.Platform,
+		Platform:   t.Platform(),
 		Batched:    t.Unbatched(),
 		Inputs:     metadata(t.Spec.Inputs),
 		Outputs:    metadata(t.Spec.Outputs),
@@ -167,7 +167,7 @@ func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
 	set := s.settings(t.ID.Name)
 	c := ModelConfig{
 		Name:     t.ID.Name,
-		Platform: t.Spec.Platform,
+		Platform: t.Platform(),
 		Backend:  "shivad",
 		Input:    tensorConfigs(t.Spec.Inputs, t.Spec.Batched()),
 		Output:   tensorConfigs(t.Spec.Outputs, t.Spec.Batched()),

@@ -1,0 +1,106 @@
+package server
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// What the protocol tells of models is the same over Shiva as over HTTP, path for path.
+func TestPathsOverShiva(t *testing.T) {
+	s := start(t, nil)
+	join(t, s, "m", tensor.Float32, tensor.Shape{-1, 2}, nil)
+	leaving := join(t, s, "stats.m", tensor.Int8, tensor.Shape{-1}, nil)
+	web, tcp := newHTTP(t, s.Addrs().REST), newTCP(t, s.Addrs().TCP)
+	ask := func(route, metadata string) (map[string]any, error) {
+		m, err := tcp.client.Do(t.Context(), &shiva.Message{Namespace: route, Metadata: []byte(metadata)})
+		if err != nil {
+			return nil, shivaFault(err)
+		}
+		defer m.Release()
+		var said map[string]any
+		return said, json.Unmarshal(m.Metadata, &said)
+	}
+	for _, path := range []string{
+		"v2/models", "v2/models/stats", "v2/models/m/config", "v2/models/m/versions/1/config", "v2/models/m/stats",
+		"v2/models/m/versions/1/stats", "v2/models/stats.m/stats", "v2/models/m/ready",
+	} {
+		var want map[string]any
+		if err := web.call("GET", "/"+path, "", &want); err != nil {
+			t.Fatal(path, err)
+		}
+		if got, err := ask(path, ""); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %v, %v, expected %v", path, got, err, want)
+		}
+	}
+	var index []any
+	if err := web.call("POST", "/v2/repository/index", "", &index); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ask("v2/repository/index", `{"id": 7}`); err != nil || !reflect.DeepEqual(got, map[string]any{"id": 7.0, "models": index}) {
+		t.Errorf("index: got %v, %v, expected %v", got, err, index)
+	}
+	leaving.Close()
+	eventually(t, "a model to be gone", func() bool { return s.serves("stats.m", "1") != nil })
+	for metadata, want := range map[string]int{`{"ready":true}`: 2, `{"ready":false}`: 3} {
+		if got, err := ask("v2/repository/index", metadata); err != nil || len(got["models"].([]any)) != want {
+			t.Errorf("index %s: got %v, %v, expected %d models", metadata, got, err, want)
+		}
+	}
+	for path, want := range map[string]string{
+		"v2/models/n/config":            `no model or application "n"`,
+		"v2/models/m/versions/9/config": `no version "9"`,
+		"v2/models/m/versions/9/stats":  `no version "9"`,
+		"v2/models/m/configs":           "there are infer, ready, config, stats",
+		"v2/repository/models/m/unload": "no model",
+	} {
+		if got, err := ask(path, ""); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, %v, expected %s", path, got, err, want)
+		}
+	}
+	if _, err := ask("v2/repository/index", `{"ready":1}`); err == nil || !strings.Contains(err.Error(), "true or false") {
+		t.Errorf("ready that is a number: %v", err)
+	}
+}
+
+// A platform that the protocol has a name for goes by that name through every door; others are shown as the container says them.
+func TestPlatforms(t *testing.T) {
+	s := start(t, nil)
+	web, tcp, rpc := newHTTP(t, s.Addrs().REST), newTCP(t, s.Addrs().TCP), newGRPC(t, s.Addrs().GRPC)
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int8, Shape: tensor.Shape{-1}}}
+	for i, tc := range []struct{ says, want string }{
+		{"ONNXRuntime", "onnx_onnxv1"}, {"tensorrt_plan", "tensorrt_plan"}, {"torchscript", "pytorch_torchscript"}, {"python", "python"}, {"", ""},
+	} {
+		name := string(rune('a' + i))
+		c, err := containertest.Dial(t.Context(), s.containers.Dialable()[0], containertest.Model{Name: name, Version: "1", Platform: tc.says, Inputs: x, Outputs: x})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		eventually(t, "the container to serve", func() bool { return s.serves(name, "1") == nil })
+		var metadata, config, said struct{ Platform string }
+		if err := web.call("GET", "/v2/models/"+name, "", &metadata); err != nil || metadata.Platform != tc.want {
+			t.Errorf("%q over HTTP: %+v %v", tc.says, metadata, err)
+		}
+		if err := web.call("GET", "/v2/models/"+name+"/config", "", &config); err != nil || config.Platform != tc.want {
+			t.Errorf("%q in the configuration: %+v %v", tc.says, config, err)
+		}
+		m, err := tcp.client.Do(t.Context(), &shiva.Message{Namespace: "v2/models/" + name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(m.Metadata, &said); err != nil || said.Platform != tc.want {
+			t.Errorf("%q over Shiva: %+v %v", tc.says, said, err)
+		}
+		m.Release()
+		if a, err := rpc.client.ModelMetadata(t.Context(), &pb.ModelMetadataRequest{Name: name}); err != nil || a.Platform != tc.want {
+			t.Errorf("%q over gRPC: %v %v", tc.says, a, err)
+		}
+	}
+}
