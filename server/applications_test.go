@@ -142,3 +142,26 @@ func TestStateHealthIsShown(t *testing.T) {
 	redis.Kill()
 	statetest.Eventually(t, "health without Redis", func() bool { return shown(false) == "" })
 }
+
+// Applications that have come and gone leave no series behind.
+func TestSeriesOfApplications(t *testing.T) {
+	s := start(t, nil)
+	series := func() int { return strings.Count(metricsPage(t, s), `model="passing-`) }
+	const apps = 40
+	for i := range apps {
+		if _, err := s.createApplication(t.Context(), admin.App{Name: fmt.Sprint("passing-", i), Models: []string{"echo"}, Policy: "single"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := series(); n < apps || n > 12*apps {
+		t.Errorf("%d series of %d applications at rest", n, apps)
+	}
+	for i := range apps {
+		if err := s.deleteApplication(t.Context(), fmt.Sprint("passing-", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := series(); n > 0 {
+		t.Errorf("%d series of applications that have gone", n)
+	}
+}

@@ -148,6 +148,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 	s.gate.Attach(s.sched)
 	s.metrics.Attach(metrics.Sources{
 		Models:       s.gauges,
+		MaxModels:    func() int { return s.settings.Load().Admin.MetricsModels },
 		PayloadBytes: s.pool.InUse,
 		PayloadLimit: int64(cfg.Limits.PayloadBytes),
 		Sessions:     func() int { return len(s.sessions()) },

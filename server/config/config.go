@@ -94,10 +94,11 @@ type Containers struct {
 
 // Admin is the operator's HTTP door.
 type Admin struct {
-	Listen      string   `toml:"listen"`       // host:port; port 0 takes a free one; "" leaves the door out
-	Hosts       []string `toml:"hosts"`        // names that it may be asked by beside addresses and localhost, and whose pages may use it; "*" = be asked by any
-	Profiling   bool     `toml:"profiling"`    // show profiles of the process under /debug/pprof/
-	ImportBytes Bytes    `toml:"import_bytes"` // largest document that an import takes
+	Listen        string   `toml:"listen"`         // host:port; port 0 takes a free one; "" leaves the door out
+	Hosts         []string `toml:"hosts"`          // names that it may be asked by beside addresses and localhost, and whose pages may use it; "*" = be asked by any
+	Profiling     bool     `toml:"profiling"`      // show profiles of the process under /debug/pprof/
+	ImportBytes   Bytes    `toml:"import_bytes"`   // largest document that an import takes
+	MetricsModels int      `toml:"metrics_models"` // models and applications that have series of their own on /metrics; others share
 }
 
 // State is where applications, and what their policies have learned, are kept.
@@ -221,7 +222,7 @@ func Default() Config {
 			Sessions:         1024,
 			Handshakes:       128,
 		},
-		Admin: Admin{Listen: "127.0.0.1:8002", Hosts: []string{}, ImportBytes: 256 << 20},
+		Admin: Admin{Listen: "127.0.0.1:8002", Hosts: []string{}, ImportBytes: 256 << 20, MetricsModels: 256},
 		State: State{Required: true, Namespace: "shivad"},
 		Limits: Limits{
 			MessageBytes:  256 << 20,

@@ -133,6 +133,7 @@ func (c Config) validateAdmin(fs *faults) {
 		}
 	}
 	fs.size("admin.import_bytes", c.Admin.ImportBytes, 4<<10, 1<<40)
+	fs.between("admin.metrics_models", c.Admin.MetricsModels, 1, 100000)
 }
 
 func (c Config) validateState(fs *faults) {

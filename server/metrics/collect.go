@@ -11,6 +11,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
+	answeredDesc   = desc("door_requests_total", "Requests answered, of all models that there are and were, by how they ended.", "door", "outcome")
 	requestsDesc   = desc("requests_total", "Requests answered, by how they ended.", "model", "version", "door", "outcome")
 	durationDesc   = desc("request_duration_seconds", "Time from a request's last byte to its answer.", "model", "version", "door")
 	inFlightDesc   = desc("requests_in_flight", "Requests taken in and not answered yet.", "door")
@@ -58,8 +59,14 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 
+	m.mu.Lock()
+	m.sweepLocked()
+	m.mu.Unlock()
 	doors := *m.doors.Load()
 	for _, d := range doors {
+		for o := range outcomes {
+			counter(answeredDesc, m.answered(d, o), d.name, o.String())
+		}
 		gauge(inFlightDesc, float64(d.InFlight()), d.name)
 		gauge(connectionsDesc, float64(d.Connections()), d.name)
 		counter(openedDesc, d.opened.Load(), d.name)
@@ -73,12 +80,23 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	const second = 1e9
 	for key, model := range *m.models.Load() {
 		name, version := model.name, model.version
+		used := model.used()
+		if model.gone.Load() != 0 && !used {
+			continue
+		}
 		for _, d := range doors {
 			at := &model.doors[d.index]
+			if !model.asked(d.index) { // one at rest shows that it could be asked
+				counter(requestsDesc, 0, name, version, d.name, OK.String())
+				continue
+			}
 			for o := range outcomes {
 				counter(requestsDesc, at.requests[o].Load(), name, version, d.name, o.String())
 			}
 			out <- at.duration.metric(durationDesc, lowestNanos, second, name, version, d.name)
+		}
+		if !used {
+			continue
 		}
 		for _, o := range scheduler.Outcomes()[1:] { // but OK
 			counter(dropsDesc, model.drops[o].Load(), name, version, o.String())
@@ -89,10 +107,21 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		for _, reason := range scheduler.CloseReasons() {
 			counter(closedByDesc, model.closed[reason].Load(), name, version, reason.String())
 		}
-		out <- model.queueWait.metric(queueWaitDesc, lowestNanos, second, name, version)
-		out <- model.batchRows.metric(batchRowsDesc, lowestRows, 1, name, version)
-		out <- model.execution.metric(executionDesc, lowestNanos, second, name, version)
-		out <- model.predicted.metric(predictedDesc, lowestNanos, second, name, version)
+		for _, h := range []struct {
+			*histogram
+			desc   *prometheus.Desc
+			lowest int64
+			unit   float64
+		}{
+			{&model.queueWait, queueWaitDesc, lowestNanos, second},
+			{&model.batchRows, batchRowsDesc, lowestRows, 1},
+			{&model.execution, executionDesc, lowestNanos, second},
+			{&model.predicted, predictedDesc, lowestNanos, second},
+		} {
+			if h.count() > 0 { // 27 series each
+				out <- h.metric(h.desc, h.lowest, h.unit, name, version)
+			}
+		}
 		counter(failuresDesc, model.failures.Load(), name, version)
 		counter(surprisesDesc, model.surprises.Load(), name, version)
 		counter(wastedDesc, model.wasted.Load(), name, version)
@@ -112,9 +141,9 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	s := m.sources.Load()
 	if s.Models != nil {
 		for _, g := range s.Models() {
-			shown := m.Model(g.Name, g.Version)
-			if shown.id == other {
-				continue // the sum of several would look like one
+			shown := (*m.models.Load())[idOf(g.Name, g.Version)]
+			if shown == nil {
+				continue // one of those that share: the sum of several would look like one
 			}
 			gauge(replicasDesc, float64(g.Replicas), shown.name, shown.version)
 			gauge(queueRowsDesc, float64(g.QueueRows), shown.name, shown.version)

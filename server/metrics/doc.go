@@ -13,6 +13,7 @@
 //
 // Names and labels (all names begin with shivad_; the version of a model is a label of its own):
 //
+//	door_requests_total           {door, outcome}            of all models that there are and were: it never falls
 //	requests_total                {model, version, door, outcome}
 //	request_duration_seconds      {model, version, door}     histogram: taken in to answer given, whatever the outcome
 //	requests_in_flight            {door}
@@ -40,10 +41,15 @@
 //	state_up                                what is managed can be changed: 1, or 0 while Redis is away or the disk full
 //	build_info                    {version, goversion}       always 1
 //
-// Requests that never found a model have model="" and version="". The number of models that get series
-// of their own is bounded ([MaxModels]): a container may call itself whatever it likes. Past the bound they
-// share model="_other". The series of the cache are there for models that have, or had, one. A request that waited for an equal one and
-// failed is in requests_total only: drops_total is the scheduler's, which has not seen it.
+// Requests that never found a model have model="" and version="". The series of the cache are there for models that
+// have, or had, one. A request that waited for an equal one and failed is in requests_total only: drops_total is the
+// scheduler's, which has not seen it.
+//
+// What is read stays bounded, whoever registers what. So many models and applications have series of their own
+// ([Sources].MaxModels, admin.metrics_models), 12 at rest and some 200 in use: those of a door that was asked, histograms
+// that have something. Past the bound they share model="_other", without gauges. What has gone, as [Metrics.Keep] is
+// told, keeps its series for five minutes, so that the last of its counts are read, or until others need the room. Back
+// again it begins at 0, which rate() takes for a restart: rate first, sum then. door_requests_total keeps their counts.
 //
 // All methods may be called from any goroutine.
 package metrics

@@ -35,6 +35,13 @@ func bucketOf(v, lowest int64) int {
 
 func (h *histogram) observeDuration(d time.Duration) { h.observe(int64(d), lowestNanos) }
 
+func (h *histogram) count() (n uint64) {
+	for i := range h.buckets {
+		n += h.buckets[i].Load()
+	}
+	return n
+}
+
 // metric makes what Prometheus reads, with bounds and sum divided by unit.
 func (h *histogram) metric(desc *prometheus.Desc, lowest int64, unit float64, labels ...string) prometheus.Metric {
 	bounds := make(map[float64]uint64, len(h.buckets)-1)

@@ -16,8 +16,8 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// MaxModels is how many model versions get series of their own.
-const MaxModels = 1000
+// MaxModels is how many models and applications have series of their own, unless Sources say otherwise.
+const MaxModels = 256
 
 // maxDoors is how many ways in a server can have: tcp, rest, grpc and the library.
 const maxDoors = 4
@@ -32,18 +32,29 @@ type Metrics struct {
 	models  atomic.Pointer[map[id]*Model] // replaced, never changed
 	doors   atomic.Pointer[[]*Door]       // likewise
 
-	mu sync.Mutex // held by writers of models and doors
+	mu      sync.Mutex  // held by writers of models and doors
+	present map[id]bool // by Keep; guarded by mu
+
+	former [maxDoors][outcomes]atomic.Uint64 // requests to models that were let go
+	drops  atomic.Uint64                     // rises when models are let go
+	now    func() time.Time                  // time.Now, but for tests
 }
 
 // id names a model version.
 type id struct{ name, version string }
 
-// other is what the models past MaxModels share.
+// idOf is the id of a name and a version as labels, which must be UTF-8: they come from whoever registered.
+func idOf(name, version string) id {
+	return id{strings.ToValidUTF8(name, "\uFFFD"), strings.ToValidUTF8(version, "\uFFFD")}
+}
+
+// other is what the models past the bound share.
 var other = id{name: "_other"}
 
 // Sources are values that others keep, read when Prometheus asks. A nil function is a value not shown.
 type Sources struct {
 	Models       func() []ModelGauges
+	MaxModels    func() int   // how many have series of their own; nil: MaxModels
 	PayloadBytes func() int64 // out of the pool now
 	PayloadLimit int64        // the pool's budget; 0 = none
 	Sessions     func() int   // of containers
@@ -60,7 +71,7 @@ type ModelGauges struct {
 
 // New returns the metrics of one server. version is the server's own.
 func New(version string) *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry(), version: version}
+	m := &Metrics{registry: prometheus.NewRegistry(), version: version, now: time.Now}
 	m.models.Store(&map[id]*Model{{}: newModel(id{})})
 	m.doors.Store(&[]*Door{})
 	m.sources.Store(&Sources{})
@@ -89,7 +100,7 @@ func (m *Metrics) Door(name string) *Door {
 	if len(doors) == maxDoors {
 		panic("metrics: a fifth door: " + name)
 	}
-	d := &Door{name: name, index: len(doors)}
+	d := &Door{name: name, index: len(doors), metrics: m}
 	doors = append(doors[:len(doors):len(doors)], d)
 	m.doors.Store(&doors)
 	return d
@@ -98,8 +109,7 @@ func (m *Metrics) Door(name string) *Door {
 // Model returns what a model version counts with, making it at the first call. Callers keep it: it is
 // found by its name in about 25 ns, which is right for a batch and wrong for a request.
 func (m *Metrics) Model(name, version string) *Model {
-	// A label must be UTF-8, and a name comes from whoever registered.
-	key := id{strings.ToValidUTF8(name, "\uFFFD"), strings.ToValidUTF8(version, "\uFFFD")}
+	key := idOf(name, version)
 	if model, ok := (*m.models.Load())[key]; ok {
 		return model
 	}
@@ -114,11 +124,16 @@ func (m *Metrics) Model(name, version string) *Model {
 	if shared != nil {
 		named--
 	}
-	if named >= MaxModels {
-		if shared != nil {
+	if named >= m.mostModels() {
+		m.sweepLocked()
+		if gone, ok := m.oldestLocked(); ok {
+			m.dropLocked(gone)
+			old = *m.models.Load()
+		} else if shared != nil {
 			return shared
+		} else {
+			key = other
 		}
-		key = other
 	}
 	model := newModel(key)
 	models := maps.Clone(old)
@@ -127,13 +142,22 @@ func (m *Metrics) Model(name, version string) *Model {
 	return model
 }
 
+// mostModels is how many may have series of their own.
+func (m *Metrics) mostModels() int {
+	if most := m.sources.Load().MaxModels; most != nil {
+		return most()
+	}
+	return MaxModels
+}
+
 // Unrouted is the model of requests that found none.
 func (m *Metrics) Unrouted() *Model { return m.Model("", "") }
 
 // A Door counts what passes one way in.
 type Door struct {
-	name  string // set once, as index
-	index int
+	name    string // set once, as index and metrics
+	index   int
+	metrics *Metrics
 
 	opened, received, sent atomic.Uint64
 	inFlight               atomic.Int64
@@ -190,6 +214,9 @@ func (d *Door) InFlight() int { return int(d.inFlight.Load()) }
 // A Model counts what happens to the requests and batches of one model version.
 type Model struct {
 	id // set once
+
+	gone    atomic.Int64 // since when, in ns since 1970; 0: it is there
+	dropped atomic.Bool  // nobody reads it any more
 
 	doors [maxDoors]struct {
 		requests [outcomes]atomic.Uint64

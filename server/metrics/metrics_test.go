@@ -174,6 +174,7 @@ func TestCaches(t *testing.T) {
 
 func TestSources(t *testing.T) {
 	m := New("1.2.3")
+	m.Model("a", "1")
 	m.Attach(Sources{
 		Models:       func() []ModelGauges { return []ModelGauges{{"a", "1", 2, 30, 400}} },
 		PayloadBytes: func() int64 { return 5 },
@@ -229,10 +230,10 @@ func TestCardinalityIsBounded(t *testing.T) {
 func TestNamesAreMadeSafe(t *testing.T) {
 	m := New("")
 	m.Door("tcp")
-	m.Model("a\xff", "1")
-	m.Model("a\xfe", "1")
+	m.Model("a\xff", "1").wasted.Add(1)
+	m.Model("a\xfe", "1").wasted.Add(1)
 	m.Model("a\"b\\\n", "1")
-	if got := scrape(t, m)["shivad_wasted_rows_total{model=\"a\uFFFD\",version=\"1\"}"]; got != "0" {
+	if got := scrape(t, m)["shivad_wasted_rows_total{model=\"a\uFFFD\",version=\"1\"}"]; got != "2" {
 		t.Errorf("got %q", got)
 	}
 }

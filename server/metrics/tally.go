@@ -16,6 +16,7 @@ type Tally struct {
 	sent     uint64
 	last     *modelTally // the model counted last: usually the next one's too
 	models   map[*Model]*modelTally
+	seen     uint64 // Metrics.drops when models was pruned last
 	dirty    []*modelTally
 }
 
@@ -127,4 +128,5 @@ func (t *Tally) Flush() {
 		t.dirty[i] = nil
 	}
 	t.dirty = t.dirty[:0]
+	t.prune()
 }

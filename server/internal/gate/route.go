@@ -103,10 +103,25 @@ func (g *Gate) refresh() {
 	t.names = slices.Sorted(maps.Keys(t.versions))
 	ended := g.attachCaches(t)
 	g.link(t)
+	g.metrics.Keep(t.present())
 	g.routes.Store(t)
 	for _, end := range ended {
 		end()
 	}
+}
+
+// present are the names and versions of the models and applications of a table.
+func (t *table) present() map[[2]string]bool {
+	all := make(map[[2]string]bool)
+	for name, targets := range t.versions {
+		for _, target := range targets {
+			all[[2]string{name, target.ID.Version}] = true
+		}
+	}
+	for name := range t.apps {
+		all[[2]string{name, ""}] = true
+	}
+	return all
 }
 
 // choose picks the default version: the configured one; else the highest that a live replica serves;

@@ -1,0 +1,123 @@
+package metrics
+
+import (
+	"maps"
+	"sync/atomic"
+	"time"
+)
+
+// lingering is how long the series of what has gone stay, so that the last of what they count is read: a model that was
+// answered from a moment ago counts to the end, and whoever reads every minute has four chances.
+const lingering = 5 * time.Minute
+
+// Keep says which models and applications there are, by name and version; the version of an application is "". Others
+// have gone: their series go after a while, and begin at 0 should they come back, which Prometheus takes for a restart.
+// Until the first call all are there.
+func (m *Metrics) Keep(present map[[2]string]bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.present = make(map[id]bool, len(present))
+	for name := range present {
+		m.present[idOf(name[0], name[1])] = true
+	}
+	m.sweepLocked()
+}
+
+// sweepLocked notes who has gone and who is back, and lets go of those that have been gone for long. It is called with mu
+// held.
+func (m *Metrics) sweepLocked() {
+	if m.present == nil {
+		return
+	}
+	now := m.now()
+	old := *m.models.Load()
+	var left []id
+	for key, model := range old {
+		switch {
+		case key == id{} || key == other || m.present[key]:
+			model.gone.Store(0)
+		case model.gone.Load() == 0:
+			model.gone.Store(now.UnixNano())
+		case now.Sub(time.Unix(0, model.gone.Load())) >= lingering:
+			left = append(left, key)
+		}
+	}
+	m.dropLocked(left...)
+}
+
+// oldestLocked is the model that has been gone for longest. It is called with mu held.
+func (m *Metrics) oldestLocked() (oldest id, ok bool) {
+	var since int64
+	for key, model := range *m.models.Load() {
+		if at := model.gone.Load(); at != 0 && (!ok || at < since) {
+			oldest, since, ok = key, at, true
+		}
+	}
+	return oldest, ok
+}
+
+// dropLocked lets go of models, and keeps what the doors' sums want of them. It is called with mu held.
+func (m *Metrics) dropLocked(keys ...id) {
+	if len(keys) == 0 {
+		return
+	}
+	models := maps.Clone(*m.models.Load())
+	for _, key := range keys {
+		model := models[key]
+		for i := range model.doors {
+			for o := range outcomes {
+				m.former[i][o].Add(model.doors[i].requests[o].Load())
+			}
+		}
+		model.dropped.Store(true)
+		delete(models, key)
+	}
+	m.models.Store(&models)
+	m.drops.Add(1) // after dropped, for the tallies that look at it
+}
+
+// answered is how many requests a door has answered so, of all models that there are and were.
+func (m *Metrics) answered(d *Door, o Outcome) uint64 {
+	n := m.former[d.index][o].Load()
+	for _, model := range *m.models.Load() {
+		n += model.doors[d.index].requests[o].Load()
+	}
+	return n
+}
+
+// used tells whether anything was counted.
+func (m *Model) used() bool {
+	for i := range m.doors {
+		if m.asked(i) {
+			return true
+		}
+	}
+	for _, list := range [][]atomic.Uint64{m.closed, m.drops} {
+		for i := range list {
+			if list[i].Load() > 0 {
+				return true
+			}
+		}
+	}
+	return m.execution.count() > 0 || m.failures.Load() > 0 || m.wasted.Load() > 0 || m.cache.used.Load()
+}
+
+// asked tells whether a request came by the door of that index.
+func (m *Model) asked(door int) bool {
+	for o := range outcomes {
+		if m.doors[door].requests[o].Load() > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// prune forgets the models that the metrics have let go.
+func (t *Tally) prune() {
+	now := t.door.metrics.drops.Load()
+	if now == t.seen {
+		return
+	}
+	t.seen, t.last = now, nil
+	maps.DeleteFunc(t.models, func(m *Model, _ *modelTally) bool { return m.dropped.Load() })
+}
