@@ -39,6 +39,9 @@ type Config struct {
 	// Admit refuses a registration by its error, which the container is told if its generation has words for that, and the
 	// log in any case; nil admits all. It is called on the session's goroutine.
 	Admit func(scheduler.ModelID) error
+	// Registered is told of every session that has become a replica of its model, before its first batch; nil: nobody is
+	// told. It is called on the session's goroutine.
+	Registered func(conn net.Conn, i SessionInfo)
 	// Silent is told of a container whose session is about to end, still open, as it has answered nothing for several
 	// execution timeouts: a process that does not answer is to be ended as well, see [Supervisor.Kill]. nil: nobody is
 	// told. It is called on a goroutine of its own.

@@ -232,6 +232,9 @@ func (s *session) register(r registration) error {
 	s.mu.Unlock()
 	s.listener.registered(s)
 	s.log(slog.LevelInfo, "container registered")
+	if f := s.listener.cfg.Registered; f != nil {
+		f(s.raw, s.snapshot())
+	}
 	for _, note := range notes {
 		s.log(slog.LevelInfo, "of the model's declaration", "note", note)
 	}

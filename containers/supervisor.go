@@ -140,19 +140,27 @@ func (s *Supervisor) Close() error {
 // Kill kills the process that holds the other end of conn, which does not answer, and starts it again as after any
 // other end. False: none of these does, or the system cannot tell (all but Linux).
 func (s *Supervisor) Kill(conn net.Conn, reason error) bool {
-	var groups []int
-	for _, p := range s.replicas {
-		if pid := p.snapshot().PID; pid > 0 {
-			groups = append(groups, pid) // each leads a group of its own
-		}
-	}
-	group := groupOf(conn, groups)
+	group := s.group(conn)
 	for _, p := range s.replicas {
 		if group > 0 && p.kill(group, reason) {
 			return true
 		}
 	}
 	return false
+}
+
+// Holds tells whether one of the processes, or one that it started, holds the other end of conn. False also where the system cannot tell.
+func (s *Supervisor) Holds(conn net.Conn) bool { return s.group(conn) > 0 }
+
+// group is the process group, of one of the processes, that holds the other end of conn; 0 if none does.
+func (s *Supervisor) group(conn net.Conn) int {
+	var groups []int
+	for _, p := range s.replicas {
+		if pid := p.snapshot().PID; pid > 0 {
+			groups = append(groups, pid) // each leads a group of its own
+		}
+	}
+	return groupOf(conn, groups)
 }
 
 // A process is one replica.

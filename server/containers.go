@@ -96,6 +96,15 @@ func (s *Server) supervise() error {
 	return nil
 }
 
+// registered is told of every container that connected and serves.
+func (s *Server) registered(conn net.Conn, i containers.SessionInfo) {
+	s.opening.RLock()
+	defer s.opening.RUnlock()
+	for _, p := range s.processes {
+		p.registered(conn, i.Model.Name)
+	}
+}
+
 // silent ends the supervised process of a container that does not answer. Its session is ended anyway.
 func (s *Server) silent(conn net.Conn, reason error) {
 	s.opening.RLock()

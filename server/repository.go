@@ -28,7 +28,8 @@ type process struct {
 	mu         sync.Mutex
 	supervisor *containers.Supervisor // nil: unloaded
 	stopping   bool
-	ended      bool // the server stops: nothing starts any more
+	serves     string // the model that one of the processes has registered; "" if none has yet, or the settings say it
+	ended      bool   // the server stops: nothing starts any more
 }
 
 var errStopping = fmt.Errorf("%w: this server is shutting down", scheduler.ErrDraining)
@@ -39,6 +40,34 @@ func (p *process) model() string {
 		return p.settings.Model
 	}
 	return p.settings.Name
+}
+
+// registered notes the model of a session, if it is one of the processes'. Settings that do not say which model a command serves are common, and the
+// name of the container need not be the model's.
+func (p *process) registered(conn net.Conn, model string) {
+	p.mu.Lock()
+	s, known := p.supervisor, p.settings.Model != "" || p.serves != ""
+	p.mu.Unlock()
+	if known || s == nil || !s.Holds(conn) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.serves = model
+}
+
+// awaited is the model that is to be served as long as the process is not unloaded: ok is false then.
+func (p *process) awaited() (model string, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return cmp.Or(p.settings.Model, p.serves, p.settings.Name), p.supervisor != nil && !p.stopping
+}
+
+// named tells whether it is known which model the process serves.
+func (p *process) named() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.settings.Model != "" || p.serves != ""
 }
 
 // start runs the processes unless they run. Those that have all ended with status 0 run again.

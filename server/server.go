@@ -212,6 +212,7 @@ func (s *Server) Start() (err error) {
 		HandshakeTimeout: c.HandshakeTimeout,
 		WriteTimeout:     c.WriteTimeout,
 		Admit:            s.admit,
+		Registered:       s.registered,
 		Silent:           s.silent,
 		Name:             "shivad/" + Version,
 		Log:              s.log,

@@ -56,7 +56,15 @@ func (s *Server) sources() admin.Sources {
 }
 
 func (s *Server) readiness() admin.Readiness {
-	r := admin.Judge(*s.state.Load(), s.cfg.Server.RequiredModels, s.models())
+	state := *s.state.Load()
+	required := s.cfg.Server.RequiredModels
+	if state == admin.Serving && s.cfg.Server.ReadyWhen == config.ReadyModels {
+		required = s.awaited()
+	}
+	r := admin.Judge(state, required, s.models())
+	if state == admin.Serving && !r.Ready {
+		r.Reason += s.whyMissing(r.Missing)
+	}
 	if r.State == admin.Serving { // so the store is open: to ask earlier would wait for it
 		if k := s.keeping(); !k.Healthy {
 			r.Degraded = fmt.Sprintf("since %s applications, settings and what policies learn cannot be changed: %s", k.Since.Format(time.RFC3339), k.Error)

@@ -18,12 +18,12 @@ type Readiness struct {
 	Ready   bool     `json:"ready"`
 	State   string   `json:"state"`                    // starting, serving, draining
 	Reason  string   `json:"reason,omitempty"`         // a sentence, if not ready
-	Missing []string `json:"missing_models,omitempty"` // required models without a live replica
+	Missing []string `json:"missing_models,omitempty"` // models that should have a live replica and have none
 	// Degraded is what does not work although requests are served: a sentence.
 	Degraded string `json:"degraded,omitempty"`
 }
 
-// Judge is the rule: ready is a server that serves and has a live replica of each required model. A required
+// Judge is the rule: ready is a server that serves and has a live replica of each model that it should have. A required
 // model is "name", which any of its versions satisfies, or "name/version".
 func Judge(state string, required []string, models []Model) Readiness {
 	r := Readiness{State: state}

@@ -30,8 +30,15 @@ type Config struct {
 type Server struct {
 	Drain          time.Duration `toml:"drain"`           // longest time a shutdown waits for requests in flight; the rest is answered Draining
 	RequiredModels []string      `toml:"required_models"` // "name" or "name/version"; the server is ready only while each has a live replica
+	ReadyWhen      string        `toml:"ready_when"`      // what else that asks for: see ReadyModels and ReadyRequired
 	Repository     string        `toml:"repository"`      // who may load and unload models over HTTP and gRPC: local (by doors that listen on this machine alone), all, none
 }
+
+// Values of Server.ReadyWhen.
+const (
+	ReadyModels   = "models"   // the models of every [[container]] have a live replica, but for those that were unloaded
+	ReadyRequired = "required" // nothing else
+)
 
 // Log is how the server writes about itself, on standard error.
 type Log struct {
@@ -180,7 +187,7 @@ func newContainer() Container { return Container{Replicas: 1, StopTimeout: 10 * 
 // caller's.
 func Default() Config {
 	return Config{
-		Server: Server{Drain: 30 * time.Second, RequiredModels: []string{}, Repository: "local"},
+		Server: Server{Drain: 30 * time.Second, RequiredModels: []string{}, Repository: "local", ReadyWhen: ReadyModels},
 		Log:    Log{Level: "info", Format: "text"},
 		TCP: TCP{
 			Listen:                ":6174",

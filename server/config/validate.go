@@ -122,6 +122,7 @@ func (c Config) validateServer(fs *faults) {
 		}
 	}
 	fs.oneOf("server.repository", c.Server.Repository, reaches)
+	fs.oneOf("server.ready_when", c.Server.ReadyWhen, []string{ReadyModels, ReadyRequired})
 	fs.oneOf("log.level", c.Log.Level, levels)
 	fs.oneOf("log.format", c.Log.Format, formats)
 }

@@ -1,0 +1,94 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// asContainer makes the test binary a container of the model that it names, at the address in the environment, until it is killed.
+const asContainer = "SHIVAD_TEST_SERVES"
+
+func TestMain(m *testing.M) {
+	if model := os.Getenv(asContainer); model != "" {
+		x := []tensor.Spec{{Name: "x", DType: tensor.Int8, Shape: tensor.Shape{-1}}}
+		address, _, _ := strings.Cut(os.Getenv("SHIVA_SERVERS"), ",")
+		if _, err := containertest.Dial(context.Background(), address, containertest.Model{Name: model, Version: "1", Inputs: x, Outputs: x}); err != nil {
+			os.Stderr.WriteString(err.Error())
+			os.Exit(1)
+		}
+		select {}
+	}
+	os.Exit(m.Run())
+}
+
+// Ready is the server whose models can be asked: those of its containers and the required ones. What is unloaded is not awaited.
+func TestReadyWhenModelsAre(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, func(c *config.Config) {
+		c.Server.RequiredModels = []string{"echo"}
+		c.Supervised = []config.Container{
+			// Which model it serves is not said, and is not its name.
+			{Name: "worker", Command: []string{"sh", "-c", `"$0" & wait`, self}, Env: map[string]string{asContainer: "learned"}, Replicas: 1, StopTimeout: time.Second},
+			{Name: "p", Model: "said", Command: []string{"sleep", "600"}, Replicas: 1, StopTimeout: time.Second},
+		}
+	})
+	ready := func() (admin.Readiness, int) {
+		var r admin.Readiness
+		code := get(t, s, "/readyz", &r)
+		return r, code
+	}
+	eventually(t, "the worker's model to be found out", func() bool { r, _ := ready(); return strings.Join(r.Missing, " ") == "said" })
+	r, code := ready()
+	if code != http.StatusServiceUnavailable || !strings.Contains(r.Reason, "no live replica of said (said: its process has started and not registered yet)") {
+		t.Errorf("%d %+v", code, r)
+	}
+	web := newHTTP(t, s.Addrs().REST)
+	if err := web.call("GET", "/v2/health/ready", "", nil); err == nil || !strings.Contains(err.Error(), "503") {
+		t.Errorf("over HTTP: %v", err)
+	}
+	// The process of said never registers; somebody else's container does, which is as good.
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int8, Shape: tensor.Shape{-1}}}
+	c, err := containertest.Dial(t.Context(), s.containers.Dialable()[0], containertest.Model{Name: "said", Version: "1", Inputs: x, Outputs: x})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the server to be ready", func() bool { _, code := ready(); return code == http.StatusOK })
+	c.Close()
+	eventually(t, "the server not to be ready", func() bool { _, code := ready(); return code == http.StatusServiceUnavailable })
+	if err := s.predict.Unload(predict.Caller{}, "said"); err != nil {
+		t.Fatal(err)
+	}
+	if r, code := ready(); code != http.StatusOK {
+		t.Errorf("with what is missing unloaded: %d %+v", code, r)
+	}
+	if err := (repository{s}).of("said")[0].start(); err != nil {
+		t.Fatal(err)
+	}
+	if r, code := ready(); code != http.StatusServiceUnavailable {
+		t.Errorf("with it loading again: %d %+v", code, r)
+	}
+}
+
+// The setting for the old meaning: only required models are awaited.
+func TestReadyWhenRequired(t *testing.T) {
+	s := start(t, func(c *config.Config) {
+		c.Server.ReadyWhen = config.ReadyRequired
+		c.Supervised = []config.Container{{Name: "p", Command: []string{"sleep", "600"}, Replicas: 1, StopTimeout: time.Second}}
+	})
+	if code := get(t, s, "/readyz", nil); code != http.StatusOK {
+		t.Errorf("%d", code)
+	}
+}
