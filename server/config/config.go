@@ -54,8 +54,8 @@ type TCP struct {
 	InFlightPerConnection int           `toml:"in_flight_per_connection"` // requests of one connection that wait for an answer; one more is answered Overloaded
 	IdleTimeout           time.Duration `toml:"idle_timeout"`             // a connection with nothing in flight and nothing half-received is closed after this; 0 = never
 	MessageTimeout        time.Duration `toml:"message_timeout"`          // a message that has begun must be complete after this, and a second more for each 16 KiB of it; 0 = no limit
-	OutboundBytes         Bytes         `toml:"outbound_bytes"`           // unread answers above which a client that does not read gets no new ones computed; see StallTimeout
-	StallTimeout          time.Duration `toml:"stall_timeout"`            // a client whose unread answers stay above OutboundBytes for this long is closed
+	OutboundBytes         Bytes         `toml:"outbound_bytes"`           // answers that a client has not read, and is about to get; beyond it requests wait until it reads. One that reads gets up to eight times as much
+	StallTimeout          time.Duration `toml:"stall_timeout"`            // a client that takes nothing of the answers that wait for it for this long is closed
 	Resync                bool          `toml:"resync"`                   // after rubbish look for the next valid header instead of closing (serial bridges)
 	ResyncBytes           Bytes         `toml:"resync_bytes"`             // rubbish skipped in one search before the connection is closed after all
 }

@@ -26,6 +26,8 @@ type call struct {
 
 	control  []byte // the answer's metadata, if the gate answered by itself
 	err      error  // the refusal, if there was one before the scheduler
+	room     int    // of the session's outbox: what is expected, then what has come
+	held     bool   // open, and not submitted before there is room for its answer
 	inFlight bool   // submitted and not yet complete
 	answered bool   // the answer is known and may leave in its turn
 }
@@ -69,15 +71,6 @@ func (c *call) count(l *loop) {
 	l.tally.Answered(model, outcome, l.now.Sub(c.arrived))
 }
 
-// outputBytes is the size of its answer's tensors, or of what answers a question about the server.
-func (c *call) outputBytes() (n int) {
-	n = len(c.control) + len(c.Reply)
-	for i := range c.Outputs {
-		n += len(c.Outputs[i].Data)
-	}
-	return n
-}
-
 // newCall takes a call from the loop's free list.
 func (l *loop) newCall(s *session, m *shiva.Message) *call {
 	var c *call
@@ -115,8 +108,8 @@ func (l *loop) freeCall(c *call) {
 		l.spares.Recycle(c.message)
 	}
 	c.session, c.message, c.namespace, c.next = nil, nil, "", nil
-	c.control, c.err = nil, nil
-	c.inFlight, c.answered = false, false
+	c.control, c.err, c.room = nil, nil, 0
+	c.held, c.inFlight, c.answered = false, false, false
 	c.question.reset()
 	if len(l.free) < keep {
 		l.free = append(l.free, c)

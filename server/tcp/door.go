@@ -38,8 +38,8 @@ type Config struct {
 	InFlight       int           // most requests of one connection in flight
 	IdleTimeout    time.Duration // without a question or a waiting answer; 0: none
 	MessageTimeout time.Duration // for a message to arrive once it has begun, and a second more per 16 KiB
-	OutboundBytes  int           // unread answers after which a client that stands still is refused
-	OutboundStall  time.Duration // and after which it is closed
+	OutboundBytes  int           // of unread answers, beyond which requests wait; see gate.Outbox
+	OutboundStall  time.Duration // a client that takes none of them for this long is closed
 	Limits         shiva.Limits
 	Resync         bool // look for the next header after rubbish, instead of closing
 	ResyncBytes    int  // how far
@@ -242,7 +242,7 @@ func (d *Door) OnOpen(c gnet.Conn) (out []byte, action gnet.Action) {
 	l.turns.Lock()
 	defer l.turns.Unlock()
 	l.now = time.Now()
-	s := &session{loop: l, id: d.opened.Add(1), lastInput: l.now, progress: l.now}
+	s := l.newSession(d.opened.Add(1))
 	s.socket = &socketOf{c: c, door: d, session: s}
 	l.add(s)
 	c.SetContext(s)

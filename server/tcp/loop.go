@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -129,12 +130,15 @@ func (l *loop) start() {
 }
 
 // end finishes a turn: submits what was read, then collects and writes answers until no completion is
-// left.
+// left, and submits what these made room for.
 func (l *loop) end() {
-	if len(l.pending) > 0 {
-		l.submit()
-	}
-	for l.collect() {
+	for {
+		if len(l.pending) > 0 {
+			l.submit()
+		}
+		if !l.collect() {
+			break
+		}
 		for _, s := range l.ready {
 			s.queued = false
 			s.flush()
@@ -206,6 +210,10 @@ func (l *loop) tick() {
 		}
 	}
 	l.end()
+}
+
+func (l *loop) newSession(id uint64) *session {
+	return &session{loop: l, id: id, lastInput: l.now, progress: l.now, outbox: gate.Outbox{Limit: l.door.cfg.OutboundBytes}}
 }
 
 func (l *loop) add(s *session) {

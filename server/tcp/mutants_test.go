@@ -276,7 +276,9 @@ func (m *mutants) run(c jsontest.Choices) {
 	defer jsontest.Within(q.String)()
 	l := m.loop
 	socket := &memory{}
-	s := &session{loop: l, socket: socket, id: 1, lastInput: time.Now(), progress: time.Now()}
+	l.now = time.Now()
+	s := l.newSession(1)
+	s.socket = socket
 	socket.s = s
 	l.begin()
 	l.add(s)

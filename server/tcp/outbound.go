@@ -22,6 +22,40 @@ func (u *outbound) keep(l *loop, n int) {
 	}
 }
 
+// unpin takes what waits for a client that stands still out of the batches that it came in: rows of a few bytes would keep all of
+// theirs. Of answers that are encoded, what vecs refers to is needed, and the rest is there as a copy or has been written.
+func (s *session) unpin() {
+	pool, vecs := s.loop.door.cfg.Pool, s.unsent.vecs
+	ends := make(map[*byte]int, len(vecs))
+	for i, v := range vecs {
+		ends[&v[len(v)-1]] = i
+	}
+	at := func(data []byte) (i int, ok bool) {
+		if len(data) > 0 {
+			i, ok = ends[&data[len(data)-1]]
+		}
+		return i, ok
+	}
+	referred := func(data []byte) []byte {
+		if i, ok := at(data); ok {
+			return vecs[i]
+		}
+		return nil
+	}
+	for c := s.unsent.first; c != nil; c = c.next {
+		c.Unpin(pool, referred, func(from, to []byte) {
+			i, _ := at(from)
+			vecs[i] = to
+		})
+	}
+	all := func(data []byte) []byte { return data }
+	for c := s.head; c != nil; c = c.next {
+		if c.answered {
+			c.Unpin(pool, all, func(_, _ []byte) {})
+		}
+	}
+}
+
 // release frees the calls, and gives the loop's buffers back to it if they are not kept.
 func (u *outbound) release(s *session) {
 	const keep = 8 << 20 // a larger buffer was for one large answer
@@ -29,6 +63,7 @@ func (u *outbound) release(s *session) {
 	for c := u.first; c != nil; {
 		next := c.next
 		s.waiting--
+		s.outbox.Take(c.room)
 		l.freeCall(c)
 		c = next
 	}
@@ -43,4 +78,5 @@ func (u *outbound) release(s *session) {
 		l.metadata = nil
 	}
 	*u = outbound{}
+	s.submitHeld()
 }

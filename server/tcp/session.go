@@ -45,15 +45,18 @@ type session struct {
 	head, tail *call          // questions whose answers have not left, oldest first
 	waiting    int            // length of that line
 	inFlight   int            // of these, the ones the scheduler has
+	held       int            // and those that it does not have yet, for want of room
+	firstHeld  *call          // of these
+	outbox     gate.Outbox
+	refused    int // bytes of refusals in the line
 
 	lastInput time.Time // for the idle timeout
 	begun     time.Time // when the half-received message began; zero: none
 	arrived   int64     // bytes of it
 
-	ready    int       // bytes of tensors in answers that are known and not encoded
 	unsent   outbound  // answers that are encoded and that the socket has not taken
 	progress time.Time // when it last took some, or the peer did of what it holds, or there was nothing to take
-	held     int       // bytes it held when it was last looked at
+	onSocket int       // bytes it held when it was last looked at
 
 	why    metrics.Closed // why the session ends; by its client unless somebody says otherwise
 	queued bool           // in loop.ready
@@ -159,15 +162,41 @@ func (s *session) readInto(d *shiva.Decoder) bool {
 
 // question takes one message, or the fault that stands in its place, into the line of answers.
 func (s *session) question(m *shiva.Message, err error) {
-	l := s.loop
 	c := s.line(m)
 	if c.err = s.tryOpen(c, err); c.err != nil || c.control != nil {
 		s.finish(c)
 		return
 	}
-	c.inFlight = true
-	s.inFlight++
-	l.pending = append(l.pending, &c.Request)
+	if s.held == 0 && s.submit(c) {
+		return
+	}
+	if c.held = true; s.held == 0 {
+		s.firstHeld = c
+	}
+	s.held++
+}
+
+// submit has a call submitted at the end of this turn, if there is room for its answer.
+func (s *session) submit(c *call) bool {
+	var ok bool
+	if c.room, ok = s.outbox.Admit(&c.Call); ok {
+		c.inFlight = true
+		s.inFlight++
+		s.loop.pending = append(s.loop.pending, &c.Request)
+	}
+	return ok
+}
+
+// submitHeld submits the calls for whose answers there is room by now, in their order.
+func (s *session) submitHeld() {
+	for s.held > 0 && !s.gone && !s.ending && s.submit(s.firstHeld) {
+		s.held--
+		c := s.firstHeld
+		for c.held = false; c != nil && !c.held; {
+			c = c.next
+		}
+		s.firstHeld = c // nil: none is left
+	}
 }
 
 // line puts a new call at the end of the line of answers.
@@ -204,6 +233,11 @@ func (s *session) open(c *call, fault error) error {
 		return fmt.Errorf("%w: this connection has %d questions without an answer, which is more than %d times the limit tcp.in_flight_per_connection = %d; closing it",
 			scheduler.ErrOverloaded, s.waiting, floodFactor, cfg.InFlight)
 	}
+	if s.refused > cfg.OutboundBytes {
+		s.leaveFor(metrics.ClosedStalled)
+		return fmt.Errorf("%w: %d bytes of refusals wait for this client, the limit (tcp.outbound_bytes) is %d; closing it",
+			scheduler.ErrOverloaded, s.refused, cfg.OutboundBytes)
+	}
 	if fault != nil {
 		return s.fault(c, fault)
 	}
@@ -216,13 +250,13 @@ func (s *session) open(c *call, fault error) error {
 		c.control = answer
 		return err
 	}
-	if s.inFlight >= cfg.InFlight {
+	if s.inFlight+s.held >= cfg.InFlight {
 		return fmt.Errorf("%w: this connection has %d requests in flight, the limit (tcp.in_flight_per_connection) is %d: wait for answers before asking more",
-			scheduler.ErrOverloaded, s.inFlight, cfg.InFlight)
+			scheduler.ErrOverloaded, s.inFlight+s.held, cfg.InFlight)
 	}
-	if s.unread() > cfg.OutboundBytes && s.stalled(s.loop.now, stallBeforeRefusal) {
+	if s.held > 0 && s.stalled(s.loop.now, stallBeforeRefusal) {
 		return fmt.Errorf("%w: %d bytes of answers wait for this client, the limit (tcp.outbound_bytes) is %d: read answers before asking more",
-			scheduler.ErrOverloaded, s.unread(), cfg.OutboundBytes)
+			scheduler.ErrOverloaded, s.outbox.Waiting(), cfg.OutboundBytes)
 	}
 	if c.control, ok, err = s.loop.describe(m); ok {
 		return err
@@ -274,17 +308,31 @@ func (s *session) finish(c *call) {
 		s.loop.freeCall(c)
 		return
 	}
+	if c.err == nil && c.control == nil {
+		s.keep(c)
+	}
 	// The line before it may be long, and what is not needed is not to wait with it.
 	if err := c.failure(); err != nil {
-		c.err, c.Err = &refusal{gate.Text(err), gate.StatusOf(err).Err}, nil
+		r := &refusal{gate.Text(err), gate.StatusOf(err).Err}
+		c.err, c.Err = r, nil
 		s.loop.dropQuestion(c)
+		s.refused += len(r.text) + len(c.question.id)
 	} else if c.control != nil {
 		s.loop.dropQuestion(c)
 	}
-	s.ready += c.outputBytes()
 	if c == s.head {
 		s.queue()
 	}
+}
+
+// keep puts an answer of the scheduler's into the outbox, or an error in its place.
+func (s *session) keep(c *call) {
+	var ok bool
+	if c.room, ok = s.outbox.Put(&c.Call, c.room); !ok {
+		c.err = fmt.Errorf("%w: the answer was larger than could be foreseen, and %d bytes of answers wait for this client, the limit (tcp.outbound_bytes) is %d: read answers before asking more",
+			scheduler.ErrOverloaded, s.outbox.Waiting(), s.loop.door.cfg.OutboundBytes)
+	}
+	s.submitHeld()
 }
 
 // queue has the loop flush the session at the end of this turn.
@@ -315,7 +363,9 @@ func (s *session) encode() {
 	l, u := s.loop, &s.unsent
 	u.first = s.head
 	for c := s.head; c != nil && c.answered && len(l.out) < burst && len(l.vecs) < maxVecs; c = c.next {
-		s.ready -= c.outputBytes()
+		if c.err != nil {
+			s.refused -= len(c.err.Error()) + len(c.question.id)
+		}
 		l.encode(c)
 		u.last = c
 	}
@@ -367,9 +417,6 @@ func (s *session) drain() bool {
 // are refused.
 const stallBeforeRefusal = 100 * time.Millisecond
 
-// unread is the bytes of answers that wait for the peer to read.
-func (s *session) unread() int { return s.unsent.bytes + s.ready }
-
 // stalled reports whether answers wait for a peer that has taken none for d.
 func (s *session) stalled(now time.Time, d time.Duration) bool {
 	return s.unsent.bytes > 0 && now.Sub(s.progress) >= d
@@ -392,10 +439,14 @@ func (s *session) tick() {
 	if s.unsent.first != nil && !s.ending {
 		// A socket has room when a third of it is free, which is megabytes: a slow peer has read for long by then.
 		held := s.socket.Held()
-		if held < s.held {
+		if held < s.onSocket {
 			s.progress = now
 		}
-		s.held = held
+		s.onSocket = held
+	}
+	if s.stalled(now, stallBeforeRefusal) {
+		s.outbox.Stand()
+		s.unpin()
 	}
 	switch {
 	case s.ending:
@@ -404,7 +455,7 @@ func (s *session) tick() {
 			s.close()
 		}
 	case s.stalled(now, cfg.OutboundStall):
-		s.end(metrics.ClosedStalled, "it does not read its answers", "unread", s.unread(), "for", now.Sub(s.progress))
+		s.end(metrics.ClosedStalled, "it does not read its answers", "unread", s.outbox.Waiting(), "for", now.Sub(s.progress))
 	case s.deaf:
 		s.probe()
 		s.leave()

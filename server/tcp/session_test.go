@@ -100,7 +100,8 @@ func newSessionOf(t testing.TB, spec scheduler.Spec, w worker, pool *tensor.Pool
 	l := &loop{door: d, tally: d.cfg.Metrics.Tally(), wake: func() {}}
 	l.begin()
 	m := &memory{}
-	m.s = &session{loop: l, socket: m, id: 1, lastInput: l.now, progress: l.now}
+	m.s = l.newSession(1)
+	m.s.socket = m
 	l.add(m.s)
 	l.end()
 	return m.s, m
@@ -346,7 +347,8 @@ func TestGoneBeforeItsTurn(t *testing.T) {
 func TestFailedWriteStaysWithItsSession(t *testing.T) {
 	s, m := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)
 	other := &memory{}
-	other.s = &session{loop: s.loop, socket: other, id: 2, lastInput: s.loop.now, progress: s.loop.now}
+	other.s = s.loop.newSession(2)
+	other.s.socket = other
 	s.loop.add(other.s)
 	m.broken, m.later = errors.New("connection reset"), true
 	for _, p := range []struct {

@@ -58,6 +58,8 @@ type Gate struct {
 	mu     sync.Mutex             // one refresh at a time
 	caches map[string]*modelCache // by model name; guarded by mu
 	closed bool                   // likewise: no more caches
+
+	rows map[scheduler.ModelID]*atomic.Int64 // Target.rowSeen, which outlive the table; guarded by mu
 }
 
 // New returns a gate without routes; Attach gives it the scheduler.

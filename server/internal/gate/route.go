@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -31,6 +32,8 @@ type Target struct {
 
 	application *application   // not nil: this is how an application looks to clients, and no model
 	cached      *cache.Version // nil: no cache
+	rowBytes    int            // of an answer; -1: it is not declared
+	rowSeen     *atomic.Int64  // then what it was lately, for whoever asks; -1: nobody knows
 	answer      []byte         // the members that every answer's metadata ends with, up to the list of tensors
 	full        []byte         // the same with the declared tensors (text is no tensor) and the closing brace
 	description []byte         // V2 model metadata, a JSON object
@@ -100,6 +103,14 @@ func (g *Gate) refresh() {
 		t.infer[name] = chosen
 		t.infer["v2/models/"+name+"/infer"] = chosen
 	}
+	g.rows = make(map[scheduler.ModelID]*atomic.Int64)
+	for _, targets := range t.versions {
+		for _, target := range targets {
+			if target.rowSeen != nil {
+				g.rows[target.ID] = target.rowSeen
+			}
+		}
+	}
 	t.names = slices.Sorted(maps.Keys(t.versions))
 	ended := g.attachCaches(t)
 	g.link(t)
@@ -144,6 +155,7 @@ func (g *Gate) target(m *scheduler.Model) *Target {
 	o := g.options(m.ID().Name)
 	t := &Target{ID: m.ID(), Model: m, Spec: m.Spec(), Cast: o.Cast, Deadline: o.Deadline, Live: m.Replicas(),
 		Metrics: g.metrics.Model(m.ID().Name, m.ID().Version)}
+	t.setRow(g.rows)
 	b := []byte(`"model_name":`)
 	b = shiva.AppendString(b, t.ID.Name)
 	b = append(b, `,"model_version":`...)

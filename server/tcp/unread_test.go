@@ -1,0 +1,150 @@
+package tcp
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// sized is a model that answers each row with as many bytes as its first number says. free is a model that does not declare it.
+func sized(r *rig, name string, declared int) {
+	r.t.Helper()
+	spec := scheduler.Spec{
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}},
+		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, declared}}},
+	}
+	r.model(name, spec, func(b *scheduler.Batch) error {
+		n := int(math.Float32frombits(binary.NativeEndian.Uint32(b.Parts[0].Inputs[0].Data)))
+		buf, err := r.pool.Get(b.Rows * n)
+		if err != nil {
+			return err
+		}
+		b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, n}, Data: buf.Bytes(), Buf: buf}}, nil)
+		return nil
+	})
+}
+
+// What a client leaves unread is bounded from the first answer on, long before anybody can say that it stands still, and whether or
+// not the model says how large its answers are.
+func TestUnreadAnswersAreBounded(t *testing.T) {
+	const limit, answer, asked = 4 << 20, 1 << 20, 200
+	for name, c := range map[string]struct {
+		declared int
+		before   int           // small questions that come first
+		after    time.Duration // from when on it holds
+	}{
+		"declared":   {declared: answer},
+		"undeclared": {declared: -1},
+		"unforeseen": {declared: -1, before: 20, after: 600 * time.Millisecond}, // batches are there at once, and are cut up
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, func(c *Config) { c.OutboundBytes, c.OutboundStall = limit, 1500*time.Millisecond })
+			sized(r, "m", c.declared)
+			greedy := r.dial()
+			_ = greedy.Conn.(*net.TCPConn).SetReadBuffer(64 << 10)
+			for range c.before {
+				greedy.send(message("m", "", 16, 0, 0, 0))
+				if m := greedy.next(); m == nil || m.Namespace != "m" {
+					t.Fatal("no answer")
+				}
+			}
+			began := time.Now()
+			b, _ := shiva.AppendMessage(nil, message("m", "", answer, 0, 0, 0))
+			for range asked {
+				if _, err := greedy.Write(b); err != nil {
+					t.Fatal(err)
+				}
+			}
+			most := int64(0)
+			waitFor(t, "the connection to be closed", func() bool {
+				if time.Since(began) >= c.after {
+					most = max(most, r.pool.InUse())
+				}
+				return r.door.connections.Load() == 0
+			})
+			if most > limit+2*answer { // there are the inputs as well
+
+				t.Errorf("%d KiB of payload for a client that does not read, whose limit is %d", most>>10, limit>>10)
+			}
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("it was closed after %v", took)
+			}
+		})
+	}
+}
+
+// Who reads gets every answer, however many are larger together than what may wait; and the more it has read, the more
+// of its requests share a batch.
+func TestReaderGetsEverything(t *testing.T) {
+	const limit, answer, asked = 1 << 20, 600 << 10, 100
+	for name, declared := range map[string]int{"declared": answer, "undeclared": -1} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, func(c *Config) { c.OutboundBytes = limit })
+			sized(r, "m", declared)
+			c := r.dial()
+			go func() {
+				for i := range asked {
+					b, _ := shiva.AppendMessage(nil, message("m", fmt.Sprintf(`{"id":%d}`, i), answer, 0, 0, 0))
+					if _, err := c.Write(b); err != nil {
+						return
+					}
+				}
+			}()
+			for range asked {
+				m := c.next()
+				if m == nil || m.Namespace != "m" || len(m.Tensors) != 1 || len(m.Tensors[0].Data) != answer {
+					t.Fatalf("got %s", describeMessage(m))
+				}
+				m.Release()
+			}
+		})
+	}
+}
+
+// Refusals wait like answers: a client that sends nothing but faults, each with a long id, is sent away.
+func TestUnreadRefusalsAreBounded(t *testing.T) {
+	const limit = 1 << 20
+	r := newRig(t, func(c *Config) { c.OutboundBytes = limit })
+	w := make(chan struct{})
+	r.model("held", floats("x"), func(b *scheduler.Batch) error {
+		go func() {
+			<-w
+			b.Fail(errNot)
+		}()
+		return nil
+	})
+	defer close(w)
+	c := r.dial()
+	c.send(message("held", "", 1, 2, 3, 4)) // the line waits for this one
+	id := make([]byte, 100<<10)
+	for i := range id {
+		id[i] = 'x'
+	}
+	for range 100 {
+		c.send(message("nobody", `{"id":"`+string(id)+`"}`, 1))
+	}
+	waitFor(t, "the session to be deaf", func() bool {
+		r.door.mu.Lock()
+		defer r.door.mu.Unlock()
+		for _, l := range r.door.loops {
+			l.turns.Lock()
+			defer l.turns.Unlock()
+			for _, s := range l.sessions {
+				if s.refused > limit+2*len(id) {
+					t.Errorf("%d KiB of refusals wait", s.refused>>10)
+				}
+				return s.deaf
+			}
+		}
+		return true
+	})
+	_, _ = io.WriteString(c, "x")
+}
