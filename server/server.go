@@ -34,14 +34,15 @@ const Version = "0.1.0"
 // A Server is the whole of shivad as a value. Make one with New.
 type Server struct {
 	// Set by New.
-	cfg     config.Config
-	log     *slog.Logger
-	pool    *tensor.Pool
-	metrics *metrics.Metrics
-	gate    *gate.Gate
-	predict *predict.Service
-	clock   *clock.Clock // the scheduler's
-	sched   *scheduler.Scheduler
+	cfg      config.Config
+	log      *slog.Logger
+	pool     *tensor.Pool
+	unpacked *tensor.Pool // a part of it
+	metrics  *metrics.Metrics
+	gate     *gate.Gate
+	predict  *predict.Service
+	clock    *clock.Clock // the scheduler's
+	sched    *scheduler.Scheduler
 
 	// Set by Start, before it opens a door.
 	store state.Store
@@ -100,6 +101,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		stopping: make(chan struct{}),
 		retiring: retirement{poke: make(chan struct{}, 1), kept: make(map[scheduler.ModelID][]uint64)},
 	}
+	s.unpacked = s.pool.Part(int64(cfg.Limits.Unpacked()))
 	s.setState(admin.Starting)
 	s.settings.Store(&cfg)
 	s.gate = gate.New(gate.Config{
@@ -286,7 +288,7 @@ func (s *Server) doorConfig() tcp.Config {
 func (s *Server) restConfig() rest.Config {
 	c, l := s.cfg.REST, s.cfg.Limits
 	return rest.Config{
-		Addr: c.Listen, Predict: s.predict, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("rest"),
+		Addr: c.Listen, Predict: s.predict, Memory: s.memory(), Log: s.log, Metrics: s.metrics.Door("rest"),
 		Connections: c.Connections, IdleTimeout: c.IdleTimeout, HeaderTimeout: c.HeaderTimeout,
 		MessageTimeout: c.MessageTimeout, StallTimeout: c.StallTimeout, Origins: c.CORSOrigins,
 		Limits: rest.Limits{
@@ -299,7 +301,7 @@ func (s *Server) restConfig() rest.Config {
 func (s *Server) grpcConfig() grpc.Config {
 	c, l := s.cfg.GRPC, s.cfg.Limits
 	return grpc.Config{
-		Addr: c.Listen, Predict: s.predict, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("grpc"),
+		Addr: c.Listen, Predict: s.predict, Memory: s.memory(), Log: s.log, Metrics: s.metrics.Door("grpc"),
 		Connections: c.Connections, Streams: c.StreamsPerConnection, InFlight: c.InFlightPerStream,
 		MessageTimeout: c.MessageTimeout, IdleTimeout: c.IdleTimeout,
 		PingInterval: c.PingInterval, PingTimeout: c.PingTimeout, MinPing: c.MinPingInterval,
@@ -307,6 +309,11 @@ func (s *Server) grpcConfig() grpc.Config {
 			MessageBytes: int(l.MessageBytes), MetadataBytes: int(l.MetadataBytes), Tensors: l.Tensors, Rank: l.Rank,
 		},
 	}
+}
+
+// memory is where doors that take compressed requests get that of requests.
+func (s *Server) memory() gate.Memory {
+	return gate.Memory{Pool: s.pool, Part: s.unpacked, Ratio: s.cfg.Limits.UnpackRatio}
 }
 
 // Addrs tells the addresses in use, after Start.

@@ -123,6 +123,16 @@ type Limits struct {
 	Rank          int   `toml:"rank"`
 	JSONDepth     int   `toml:"json_depth"`
 	PayloadBytes  Bytes `toml:"payload_bytes"` // memory of the process for payloads, in and out; beyond it requests are answered Overloaded
+	UnpackRatio   int   `toml:"unpack_ratio"`  // a compressed request that unpacks to more than so many times what came of it takes from UnpackBytes
+	UnpackBytes   Bytes `toml:"unpack_bytes"`  // the part of PayloadBytes that such requests share; beyond it they are answered Overloaded. 0 = a quarter
+}
+
+// Unpacked is the part of payload_bytes for requests that unpack to far more than came.
+func (l Limits) Unpacked() Bytes {
+	if l.UnpackBytes > 0 {
+		return l.UnpackBytes
+	}
+	return l.PayloadBytes / 4
 }
 
 // Redacted is At without a password.
@@ -238,6 +248,7 @@ func Default() Config {
 			Rank:          64,
 			JSONDepth:     128,
 			PayloadBytes:  4 << 30,
+			UnpackRatio:   32,
 		},
 		Defaults: Policy{
 			Strategy:         "deadline",

@@ -281,6 +281,10 @@ func (c Config) validateLimits(fs *faults) {
 	fs.between("limits.rank", l.Rank, 1, 255)       // likewise
 	fs.between("limits.json_depth", l.JSONDepth, 1, 10000)
 	fs.size("limits.payload_bytes", l.PayloadBytes, 1<<20, maxBytes)
+	fs.between("limits.unpack_ratio", l.UnpackRatio, 1, 2000) // deflate ends at 1,032
+	if l.UnpackBytes != 0 {
+		fs.size("limits.unpack_bytes", l.UnpackBytes, 256<<10, l.PayloadBytes)
+	}
 	if l.MetadataBytes > l.MessageBytes {
 		fs.add("limits.metadata_bytes", "%v is above limits.message_bytes, %v: the message ends first", l.MetadataBytes, l.MessageBytes)
 	}

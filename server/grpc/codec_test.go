@@ -47,7 +47,7 @@ var testLimits = Limits{MessageBytes: 1 << 20, MetadataBytes: 1 << 16, Tensors: 
 func decode(data []byte, size int, pool *tensor.Pool) (*request, error) {
 	s := &scanner{source: &chopped{data, size}, end: len(data)}
 	var r request
-	readRequest(s, &r, testLimits, pool)
+	readRequest(s, &r, testLimits, &gate.Memory{Pool: pool})
 	return &r, s.err
 }
 
@@ -382,7 +382,7 @@ func TestAllocations(t *testing.T) {
 		frames.data = data
 		s := &scanner{source: frames, end: len(data)}
 		var r request
-		readRequest(s, &r, testLimits, pool)
+		readRequest(s, &r, testLimits, &gate.Memory{Pool: pool})
 		q, _, err := r.question()
 		if err != nil || s.err != nil {
 			t.Fatal(err, s.err)
@@ -417,7 +417,7 @@ func TestMemoryComesAtOnce(t *testing.T) {
 		in := &pieces{wire: &frames{data: data}, left: len(data)}
 		s := &scanner{source: in, end: len(data)}
 		var r request
-		readRequest(s, &r, testLimits, pool)
+		readRequest(s, &r, testLimits, &gate.Memory{Pool: pool})
 		if s.err != nil {
 			t.Errorf("%d bytes: %v", size, s.err)
 		}
@@ -432,7 +432,7 @@ func TestMemoryComesAtOnce(t *testing.T) {
 	in := &pieces{wire: &frames{data: data[:2<<20]}, left: len(data)}
 	s := &scanner{source: in, end: len(data)}
 	var r request
-	readRequest(s, &r, testLimits, pool)
+	readRequest(s, &r, testLimits, &gate.Memory{Pool: pool})
 	if n := pool.InUse(); s.err == nil || n > 16<<20 {
 		t.Errorf("%d bytes are taken for 2 MiB that came (%v)", n, s.err)
 	}

@@ -9,6 +9,7 @@ import (
 	_ "google.golang.org/grpc/encoding/gzip" // registers it
 
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // Messages are compressed as clients ask, and answers to compressed questions likewise: gzip is grpc-go's own, deflate is what
@@ -50,20 +51,36 @@ type unpacked struct {
 	buf    []byte
 	n      int // bytes that were in it so far
 	limit  limit
+	memory *gate.Memory
 }
 
-func unpack(name string, in *pieces, l limit) (source, error) {
+func (d *Door) unpack(name string, in *pieces, l limit) (*unpacked, error) {
 	c := encoding.GetCompressor(name)
 	if c == nil {
 		return nil, fmt.Errorf("%w: a compressed message with grpc-encoding %q", gate.ErrProtocol, name)
 	}
-	u := &unpacked{name: name, packed: packed{pieces: in}, buf: make([]byte, 32<<10), limit: l}
+	u := &unpacked{name: name, packed: packed{pieces: in}, limit: l, memory: &d.cfg.Memory}
+	if err := u.memory.BeginUnpacking(); err != nil {
+		return nil, err
+	}
+	u.buf = make([]byte, 32<<10)
 	var err error
 	if u.reader, err = c.Decompress(&u.packed); err != nil {
+		u.free()
 		return nil, u.fault(err)
 	}
 	return u, nil
 }
+
+func (u *unpacked) free() { u.memory.EndUnpacking() }
+
+// get gives memory for what is unpacked; what came of the message bounds it.
+func (u *unpacked) get(size, had int) (*tensor.Buffer, error) {
+	return u.memory.GetUnpacked(size, u.packed.pieces.came, had)
+}
+
+// stageFactor is less than for what came as it is: that is a fraction of what it takes already.
+func (u *unpacked) stageFactor() int { return 2 }
 
 func (u *unpacked) next() ([]byte, error) {
 	// So much at least, or the end.

@@ -126,7 +126,7 @@ func (c *contents) values(r *reader, num protowire.Number, f contentsField) {
 		if c.n == 0 {
 			whole = n // and as a rule no more follows
 		}
-		c.fill(r.scanner, r.pool, n, whole)
+		c.fill(r.scanner, r.from, n, whole)
 		c.count += n / f.width
 	}
 }
@@ -134,7 +134,7 @@ func (c *contents) values(r *reader, num protowire.Number, f contentsField) {
 // value reads one element that is not of bytes_contents.
 func (c *contents) value(r *reader, f contentsField) {
 	if f.wire != protowire.VarintType {
-		c.fill(r.scanner, r.pool, f.width, 0)
+		c.fill(r.scanner, r.from, f.width, 0)
 		c.count++
 		return
 	}
@@ -142,7 +142,7 @@ func (c *contents) value(r *reader, f contentsField) {
 	if r.err != nil {
 		return
 	}
-	room, err := c.extend(r.pool, f.width, 0, 0)
+	room, err := c.extend(r.from, f.width, 0, 0)
 	if err != nil {
 		r.fail(err)
 		return
@@ -167,13 +167,13 @@ func (c *contents) element(r *reader) {
 	if r.err != nil {
 		return
 	}
-	room, err := c.extend(r.pool, 4, 0, 0)
+	room, err := c.extend(r.from, 4, 0, 0)
 	if err != nil {
 		r.fail(err)
 		return
 	}
 	binary.LittleEndian.PutUint32(room, uint32(n))
-	c.fill(r.scanner, r.pool, n, 0)
+	c.fill(r.scanner, r.from, n, 0)
 	c.count++
 }
 

@@ -21,7 +21,6 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
-	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // Limits of a message.
@@ -36,7 +35,7 @@ type Limits struct {
 type Config struct {
 	Addr    string // "host:port", port 0 for any free one
 	Predict *predict.Service
-	Pool    *tensor.Pool // memory of requests
+	Memory  gate.Memory // of requests
 	Log     *slog.Logger
 	Metrics *metrics.Door
 

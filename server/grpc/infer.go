@@ -39,7 +39,7 @@ func (d *Door) infer(w wire, stream grpc.ServerStream) error {
 	var r request
 	defer r.release()
 	began := time.Now()
-	if err := d.receiveOne(stream.Context(), w, d.tensorLimit(), func(s *scanner) { readRequest(s, &r, d.cfg.Limits, d.cfg.Pool) }); err != nil {
+	if err := d.receiveOne(stream.Context(), w, d.tensorLimit(), func(s *scanner) { readRequest(s, &r, d.cfg.Limits, &d.cfg.Memory) }); err != nil {
 		d.Refused(err, began)
 		return err
 	}
@@ -149,7 +149,7 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 		}
 		r := &request{streamed: true}
 		began := time.Now()
-		resumed, err := d.receive(p.wire, d.tensorLimit(), true, func(s *scanner) { readRequest(s, r, d.cfg.Limits, d.cfg.Pool) })
+		resumed, err := d.receive(p.wire, d.tensorLimit(), true, func(s *scanner) { readRequest(s, r, d.cfg.Limits, &d.cfg.Memory) })
 		if err == io.EOF {
 			return
 		}

@@ -293,7 +293,7 @@ func (m *mutants) inProcess(q *mutant, size int) ([]byte, error) {
 	var r request
 	defer r.release()
 	s := &scanner{source: &chopped{q.body, size}, end: len(q.body), limit: m.door.tensorLimit()}
-	if readRequest(s, &r, m.door.cfg.Limits, m.pool); s.err != nil {
+	if readRequest(s, &r, m.door.cfg.Limits, &m.door.cfg.Memory); s.err != nil {
 		return nil, statusOf(s.err).Err()
 	}
 	reply, err := m.door.ask(m.ctx, &r, time.Now())

@@ -83,9 +83,12 @@ func (d *Door) receive(w wire, l limit, resume bool, read func(*scanner)) (resum
 	switch header[0] {
 	case 0:
 	case 1:
-		if s.source, err = unpack(w.RecvCompress(), in, l); err != nil {
+		u, err := d.unpack(w.RecvCompress(), in, l)
+		if err != nil {
 			return false, err
 		}
+		defer u.free()
+		s.source = u
 		s.end, s.open = l.bytes+l.margin, true
 	default:
 		return false, fmt.Errorf("%w: a message with flags %#x, expected 0 or 1", gate.ErrProtocol, header[0])
@@ -127,6 +130,7 @@ const (
 type pieces struct {
 	wire   wire
 	left   int             // bytes not asked for yet
+	came   int64           // bytes that were asked for and came
 	frames mem.BufferSlice // what came and was not given yet; the first is what was given last
 	given  bool            // frames[0] was given
 	hand   int             // bytes in frames that were not given
@@ -152,6 +156,7 @@ func (p *pieces) next() ([]byte, error) {
 			return nil, p.err
 		}
 		p.left -= n
+		p.came += int64(n)
 		p.hand = n
 	}
 	data := p.frames[0].ReadOnlyData()

@@ -68,13 +68,16 @@ type reader struct {
 	*scanner
 	request *request
 	limits  Limits
-	pool    *tensor.Pool
+	from    memory
 	room    int // for names, ids and parameters
 }
 
 // readRequest fills r, whose memory is the caller's to release whatever comes of it.
-func readRequest(s *scanner, r *request, limits Limits, pool *tensor.Pool) {
-	rd := &reader{scanner: s, request: r, limits: limits, pool: pool, room: limits.MetadataBytes}
+func readRequest(s *scanner, r *request, limits Limits, m *gate.Memory) {
+	rd := &reader{scanner: s, request: r, limits: limits, from: plain{m}, room: limits.MetadataBytes}
+	if u, ok := s.source.(*unpacked); ok {
+		rd.from = u
+	}
 	for s.more() {
 		if num, typ := s.tag(); s.err == nil {
 			rd.field(num, typ)
@@ -113,7 +116,7 @@ func (r *reader) field(num protowire.Number, typ protowire.Type) {
 		if r.counted("raw_input_contents", len(q.raw)) {
 			q.raw = append(q.raw, store{})
 			n := r.length()
-			q.raw[len(q.raw)-1].fill(r.scanner, r.pool, n, n)
+			q.raw[len(q.raw)-1].fill(r.scanner, r.from, n, n)
 		}
 	default:
 		r.skip(num, typ)

@@ -64,7 +64,9 @@ func newRig(t testing.TB, changes ...change) *rig {
 	for _, c := range changes {
 		c(&cfg, &budget)
 	}
-	r.pool = tensor.NewPool(budget)
+	if r.pool = cfg.Memory.Pool; r.pool == nil {
+		r.pool = tensor.NewPool(budget)
+	}
 	r.gate = gate.New(gate.Config{
 		Pool:    r.pool,
 		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: patience} },
@@ -79,7 +81,7 @@ func newRig(t testing.TB, changes ...change) *rig {
 		t.Fatal(err)
 	}
 	r.gate.Attach(r.sched)
-	cfg.Pool = r.pool
+	cfg.Memory.Pool = r.pool
 	cfg.Predict = predict.New(predict.Config{Gate: r.gate, Repository: r.repository, Version: "test",
 		Settings: func(string) config.Model { return config.Model{Policy: config.Default().Defaults} }})
 	if r.door, err = Listen(cfg); err != nil {

@@ -1,9 +1,7 @@
 package grpc
 
 import (
-	"fmt"
-
-	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -34,9 +32,23 @@ const (
 	minStageBytes = 16 << 10
 )
 
+// memory is where stores get theirs.
+type memory interface {
+	// get gives a buffer of so many bytes. had more are given back when they are copied.
+	get(size, had int) (*tensor.Buffer, error)
+	stageFactor() int
+}
+
+// plain is the memory of messages that came as they are.
+type plain struct{ *gate.Memory }
+
+func (p plain) stageFactor() int { return stageFactor }
+
+func (p plain) get(size, _ int) (*tensor.Buffer, error) { return p.Get(size) }
+
 // extend gives room for more bytes at the end, of which the caller fills all. The store will have whole bytes in the end, as far as
 // anybody said; 0 if nobody did. arrived of them are at hand.
-func (st *store) extend(pool *tensor.Pool, more, arrived, whole int) ([]byte, error) {
+func (st *store) extend(from memory, more, arrived, whole int) ([]byte, error) {
 	have, need := 0, st.n+more
 	if st.buf != nil {
 		have = len(st.buf.Bytes())
@@ -45,13 +57,13 @@ func (st *store) extend(pool *tensor.Pool, more, arrived, whole int) ([]byte, er
 		size := max(2*have, need, 64)
 		if whole > 0 {
 			size = whole
-			for least := max(min(st.n+arrived, whole), need, minStageBytes); size/stageFactor >= least; {
-				size /= stageFactor
+			for least := max(min(st.n+arrived, whole), need, minStageBytes); size/from.stageFactor() >= least; {
+				size /= from.stageFactor()
 			}
 		}
-		b, err := pool.Get(size)
+		b, err := from.get(size, have)
 		if err != nil {
-			return nil, fmt.Errorf("%w: no memory for %d bytes of a request: %w (limits.payload_bytes)", scheduler.ErrOverloaded, size, err)
+			return nil, err
 		}
 		copy(b.Bytes(), st.bytes())
 		st.buf.Release()
@@ -63,14 +75,14 @@ func (st *store) extend(pool *tensor.Pool, more, arrived, whole int) ([]byte, er
 }
 
 // fill reads the next n bytes of s, all of which belong into the store; whole is as for extend.
-func (st *store) fill(s *scanner, pool *tensor.Pool, n, whole int) {
+func (st *store) fill(s *scanner, from memory, n, whole int) {
 	for n > 0 {
 		p := s.piece(n)
 		if p == nil {
 			return
 		}
 		n -= len(p)
-		room, err := st.extend(pool, len(p), len(p)+min(s.arrived(), n), whole)
+		room, err := st.extend(from, len(p), len(p)+min(s.arrived(), n), whole)
 		if err != nil {
 			s.fail(err)
 			return

@@ -11,7 +11,6 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // A refusal is an error with a status of HTTP's own, where the table of conditions has none.
@@ -37,14 +36,6 @@ func malformed(format string, args ...any) error {
 
 func tooLarge(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{scheduler.ErrTooLarge}, args...)...)
-}
-
-// overBudget is what a request meets when the pool has no memory for it.
-func overBudget(err error) error {
-	if errors.Is(err, tensor.ErrBudget) {
-		return fmt.Errorf("%w: limits.payload_bytes: %w", scheduler.ErrOverloaded, err)
-	}
-	return err
 }
 
 // errorBody is the body of every error.

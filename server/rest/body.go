@@ -97,8 +97,7 @@ func (a *arrival) done() {
 type body struct {
 	in    *arrival
 	from  io.Reader // in, or what unpacks it
-	pool  *tensor.Pool
-	known int64 // bytes that will come; -1: nobody said
+	known int64     // bytes that will come; -1: nobody said
 	got   int64
 	limit int64
 	name  string    // of the setting that limit is
@@ -113,7 +112,7 @@ func (c *call) open() (*body, error) {
 	if n := c.r.ContentLength; n > limit {
 		return nil, tooLarge("the body has %d bytes, limits.message_bytes is %d", n, limit)
 	}
-	b := &body{in: c.arriving(), pool: c.door.cfg.Pool, known: c.r.ContentLength, limit: limit, name: "limits.message_bytes"}
+	b := &body{in: c.arriving(), known: c.r.ContentLength, limit: limit, name: "limits.message_bytes"}
 	b.from = b.in
 	if coding := c.r.Header["Content-Encoding"]; len(coding) > 0 {
 		if err := b.unpack(c, coding); err != nil {
@@ -133,6 +132,7 @@ func (b *body) close() {
 	if b.pack != nil {
 		b.pack.free()
 		b.pack, b.from = nil, nil
+		b.in.call.door.cfg.Memory.EndUnpacking()
 	}
 }
 
@@ -165,8 +165,12 @@ const (
 // body ends first, the error is an *ended.
 func (b *body) take(n int) (*tensor.Buffer, error) {
 	stage := 0
-	for n>>(stage+stageBits) >= firstStage {
-		stage += stageBits
+	bits := stageBits
+	if b.pack != nil {
+		bits = 1 // what comes is a fraction of what it takes already
+	}
+	for n>>(stage+bits) >= firstStage {
+		stage += bits
 	}
 	if err := b.grow(n>>stage, 0); err != nil {
 		return nil, err
@@ -184,7 +188,7 @@ func (b *body) take(n int) (*tensor.Buffer, error) {
 		if err != nil {
 			return nil, err
 		}
-		stage -= stageBits
+		stage -= bits
 		if err = b.grow(n>>stage, have); err != nil {
 			return nil, err
 		}
@@ -196,11 +200,20 @@ type ended struct{ have int }
 
 func (e *ended) Error() string { return fmt.Sprintf("the body ended after %d bytes", e.have) }
 
+// get gives memory of the pool, which is the body's or what is made of it. had of it are to be given back.
+func (b *body) get(size, had int) (*tensor.Buffer, error) {
+	memory := &b.in.call.door.cfg.Memory
+	if b.pack != nil {
+		return memory.GetUnpacked(size, b.in.got, had)
+	}
+	return memory.Get(size)
+}
+
 // grow makes buf one of that size, with the first have bytes of the one before.
 func (b *body) grow(size, have int) error {
-	buf, err := b.pool.Get(size)
+	buf, err := b.get(size, have)
 	if err != nil {
-		return overBudget(err)
+		return err
 	}
 	if b.buf != nil {
 		copy(buf.Bytes(), b.buf.Bytes()[:have])
@@ -246,7 +259,8 @@ func (b *body) all() (buf *tensor.Buffer, text []byte, err error) {
 		case err != nil:
 			return nil, nil, err
 		}
-		if err = b.grow(2*have, have); err != nil {
+		// One more than the limit, as in Read.
+		if err = b.grow(int(min(2*int64(have), b.limit+1)), have); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -40,6 +40,9 @@ func (b *body) unpack(c *call, codings []string) error {
 		c.w.Header().Set("Accept-Encoding", "gzip, deflate")
 		return &refusal{http.StatusUnsupportedMediaType, fmt.Errorf("%w: Content-Encoding %q; expected gzip, deflate or none", gate.ErrProtocol, coding)}
 	}
+	if err := c.door.cfg.Memory.BeginUnpacking(); err != nil {
+		return err
+	}
 	b.pack = unpackers.Get().(*unpacker)
 	b.known = -1
 	b.pack.in.Reset(b.in)

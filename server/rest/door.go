@@ -11,9 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
-	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // headerBytes bounds the head of a request: what net/http calls MaxHeaderBytes.
@@ -32,7 +32,7 @@ type Limits struct {
 type Config struct {
 	Addr    string // "host:port", port 0 for any free one
 	Predict *predict.Service
-	Pool    *tensor.Pool // memory of requests
+	Memory  gate.Memory // of requests
 	Metrics *metrics.Door
 	Log     *slog.Logger
 	Limits  Limits

@@ -199,14 +199,14 @@ func TestClaims(t *testing.T) {
 
 // Memory that is not there is not taken: the surplus is told to come again.
 func TestMemoryBudget(t *testing.T) {
-	r := newRig(t, func(c *Config) { c.Pool = tensor.NewPool(256 << 10) })
+	r := newRig(t, func(c *Config) { c.Memory.Pool = tensor.NewPool(256 << 10) })
 	r.floats("m")
 	big := fp32(20_000, "")
 	r.refused(r.ask("POST", inferM, big), 429, "overloaded", "limits.payload_bytes")
 	if a := r.ask("POST", inferM, fp32(1, "")); a.status != 200 {
 		t.Errorf("afterwards: %v", a)
 	}
-	if n := r.door.cfg.Pool.InUse(); n != 0 {
+	if n := r.pool.InUse(); n != 0 {
 		t.Errorf("%d bytes are out", n)
 	}
 }

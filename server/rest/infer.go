@@ -53,6 +53,7 @@ func (q *request) read() (arrived time.Time, err error) {
 		return time.Now(), err
 	}
 	defer b.close()
+	q.body = b
 	switch length, given, err := headerLength(c.r.Header); {
 	case err != nil:
 		return time.Now(), err
@@ -201,9 +202,12 @@ func (q *request) readRaw(b *body) error {
 	in.Name, in.Buf, in.Data = spec.Name, buf, data
 	in.DType, _ = tensor.FromV2(spec.Datatype)
 	if in.DType == tensor.Bytes { // one element
-		in.Data = tensor.AppendElem(nil, data)
-		in.Buf = nil
-		buf.Release()
+		in.Buf, in.Data = nil, nil
+		defer buf.Release()
+		if in.Buf, err = b.get(4+len(data), 0); err != nil {
+			return err
+		}
+		in.Data = tensor.AppendElem(in.Buf.Bytes()[:0], data)
 	}
 	in.Shape, err = rawShape(spec, in.DType, len(data))
 	return err

@@ -15,6 +15,7 @@ import (
 // A request is the JSON of an inference, with the tensors that it has in itself.
 type request struct {
 	call   *call
+	body   *body // that it came in
 	id     string
 	inputs []input
 	// outputs are those asked for, none if all; forms are how they shall be sent, one for each.
@@ -380,9 +381,9 @@ func (q *request) data(t *text, in *input) error {
 		}
 		size += end - start
 	}
-	buf, err := q.call.door.cfg.Pool.Get(size)
+	buf, err := q.body.get(size, 0)
 	if err != nil {
-		return overBudget(err)
+		return err
 	}
 	in.Buf, in.Data = buf, buf.Bytes()
 	if in.DType == tensor.Bytes {

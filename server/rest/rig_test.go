@@ -56,7 +56,7 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 	}
 	r.gate.Attach(r.sched)
 	cfg := Config{
-		Addr: "127.0.0.1:0", Pool: r.pool, Metrics: r.metrics.Door("rest"),
+		Addr: "127.0.0.1:0", Memory: gate.Memory{Pool: r.pool}, Metrics: r.metrics.Door("rest"),
 		Predict: predict.New(predict.Config{Gate: r.gate, Repository: r.repo, Version: "test",
 			Settings: func(string) config.Model { return config.Default().Model("") }}),
 		Log:         slog.New(slog.NewTextHandler(r.log, nil)),

@@ -32,6 +32,9 @@ const (
 // and names the budget, what is out and what was asked.
 var ErrBudget = errors.New("tensor: memory budget exhausted")
 
+// ErrPart is the ErrBudget of a part, see [Pool.Part], when its whole has memory left.
+var ErrPart = fmt.Errorf("%w in a part of the pool", ErrBudget)
+
 // A Pool hands out Buffers in size classes, counts the bytes that are out and refuses to pass its budget.
 // One Pool serves a whole process. A nil *Pool is usable: ordinary memory without a limit or a count.
 //
@@ -40,6 +43,7 @@ var ErrBudget = errors.New("tensor: memory budget exhausted")
 // the budget.
 type Pool struct {
 	budget int64 // 0: none
+	whole  *Pool // that this is a part of; nil: none
 
 	_    [56]byte     // every Get and Release writes out: it has a cache line of its own
 	out  atomic.Int64 // bytes of all classes handed out
@@ -67,6 +71,12 @@ func NewPool(budgetBytes int64) *Pool {
 	return p
 }
 
+// Part makes a pool that hands out p's memory, and of it at most budgetBytes at any time; 0 means as much as p has. What is
+// out counts in both. Get of a part fails with [ErrPart] when the part is exhausted, and otherwise as p's does.
+func (p *Pool) Part(budgetBytes int64) *Pool {
+	return &Pool{budget: max(budgetBytes, 0), whole: p}
+}
+
 // Budget is the limit in bytes, 0 if there is none.
 func (p *Pool) Budget() int64 {
 	if p == nil {
@@ -83,7 +93,7 @@ func (p *Pool) InUse() int64 {
 	return p.out.Load()
 }
 
-// Idle is the number of bytes kept for reuse in the large classes.
+// Idle is the number of bytes kept for reuse in the large classes. A part keeps none of its own.
 func (p *Pool) Idle() int64 {
 	if p == nil {
 		return 0
@@ -101,13 +111,17 @@ func (p *Pool) Get(n int) (*Buffer, error) {
 		return b, nil
 	}
 	class, size := classOf(n)
-	// What certainly does not fit is not even added for a moment: others would not fit meanwhile.
-	if out := p.out.Load(); p.budget > 0 && int64(size) > p.budget-out {
-		return nil, p.exhausted(out, size)
+	if err := p.claim(int64(size)); err != nil {
+		return nil, err
 	}
-	if out := p.out.Add(int64(size)); p.budget > 0 && out > p.budget {
-		p.out.Add(-int64(size))
-		return nil, p.exhausted(out-int64(size), size)
+	if p.whole != nil {
+		b, err := p.whole.Get(n)
+		if err != nil {
+			p.out.Add(-int64(size))
+			return nil, err
+		}
+		b.pool = p
+		return b, nil
 	}
 	b := p.take(class)
 	if b == nil {
@@ -123,8 +137,48 @@ func (p *Pool) Get(n int) (*Buffer, error) {
 	return b, nil
 }
 
-func (p *Pool) exhausted(out int64, size int) error {
-	return fmt.Errorf("%w: %d bytes of %d are in use, %d more were asked", ErrBudget, out, p.budget, size)
+// Reserve counts n bytes as out that lie elsewhere, for state that grows with what peers do and is no payload. It fails as
+// Get does. Who reserves gives them back with Unreserve.
+func (p *Pool) Reserve(n int64) error {
+	if p == nil {
+		return nil
+	}
+	if err := p.claim(n); err != nil {
+		return err
+	}
+	if err := p.whole.Reserve(n); err != nil {
+		p.out.Add(-n)
+		return err
+	}
+	return nil
+}
+
+// Unreserve gives n bytes back that were reserved.
+func (p *Pool) Unreserve(n int64) {
+	for ; p != nil; p = p.whole {
+		p.out.Add(-n)
+	}
+}
+
+// claim counts n bytes as out, unless they are more than the budget has.
+func (p *Pool) claim(n int64) error {
+	// What certainly does not fit is not even added for a moment: others would not fit meanwhile.
+	if out := p.out.Load(); p.budget > 0 && n > p.budget-out {
+		return p.exhausted(out, n)
+	}
+	if out := p.out.Add(n); p.budget > 0 && out > p.budget {
+		p.out.Add(-n)
+		return p.exhausted(out-n, n)
+	}
+	return nil
+}
+
+func (p *Pool) exhausted(out, size int64) error {
+	err := ErrBudget
+	if p.whole != nil {
+		err = ErrPart
+	}
+	return fmt.Errorf("%w: %d bytes of %d are in use, %d more were asked", err, out, p.budget, size)
 }
 
 // classOf gives the class that n bytes go into and its size.
@@ -170,6 +224,9 @@ func (p *Pool) take(class int) *Buffer {
 func (p *Pool) put(b *Buffer) {
 	p.out.Add(-int64(len(b.data)))
 	switch {
+	case p.whole != nil:
+		b.pool = p.whole // whoever gets it next may be no part
+		p.whole.put(b)
 	case Invariants:
 		p.books.remove(b) // and never hand it out again, so that every use after release meets the poison
 	case b.class < quickClasses:

@@ -336,3 +336,51 @@ func TestRefusalCostsNobodyElse(t *testing.T) {
 	close(done)
 	asking.Wait()
 }
+
+// TestPoolPart: a part counts in the whole, has a budget of its own, and says whose is exhausted.
+func TestPoolPart(t *testing.T) {
+	p := NewPool(8 << 20)
+	part := p.Part(2 << 20)
+	a := mustGet(t, part, 1<<20)
+	if p.InUse() != 1<<20 || part.InUse() != 1<<20 || part.Budget() != 2<<20 {
+		t.Errorf("%d in use of the whole, %d of the part", p.InUse(), part.InUse())
+	}
+	if _, err := part.Get(3 << 19); !errors.Is(err, ErrPart) || !errors.Is(err, ErrBudget) || !strings.Contains(err.Error(), "1048576 bytes of 2097152") {
+		t.Errorf("above the part: %v", err)
+	}
+	a.Retain()
+	a.Release()
+	a.Release()
+	if p.InUse() != 0 || part.InUse() != 0 {
+		t.Errorf("%d in use of the whole, %d of the part in the end", p.InUse(), part.InUse())
+	}
+	// The same buffer, had by the whole now.
+	b := mustGet(t, p, 1<<20)
+	if p.InUse() != 1<<20 || part.InUse() != 0 {
+		t.Errorf("%d in use of the whole, %d of the part that has none", p.InUse(), part.InUse())
+	}
+	b.Release()
+	all := mustGet(t, p, 7<<20)
+	if _, err := part.Get(3 << 19); !errors.Is(err, ErrBudget) || errors.Is(err, ErrPart) {
+		t.Errorf("above the whole: %v", err)
+	}
+	if part.InUse() != 0 {
+		t.Errorf("%d in use of the part after the refusal", part.InUse())
+	}
+	all.Release()
+	if err := part.Reserve(2 << 20); err != nil || p.InUse() != 2<<20 {
+		t.Errorf("%v, %d in use", err, p.InUse())
+	}
+	if err := part.Reserve(1); !errors.Is(err, ErrPart) {
+		t.Errorf("above the part: %v", err)
+	}
+	part.Unreserve(2 << 20)
+	if p.InUse() != 0 || part.InUse() != 0 {
+		t.Errorf("%d in use of the whole, %d of the part in the end", p.InUse(), part.InUse())
+	}
+	var none *Pool
+	if err := none.Reserve(1); err != nil {
+		t.Error(err)
+	}
+	none.Unreserve(1)
+}

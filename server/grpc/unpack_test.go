@@ -1,0 +1,69 @@
+package grpc
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding/gzip"
+
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Requests of kilobytes that unpack to megabytes share a part of the memory as long as their tensors are there, and nobody else has
+// less for it.
+func TestUnpackedSharesAPart(t *testing.T) {
+	const part = 16 << 20
+	within := func(part int64) change {
+		pool := tensor.NewPool(128 << 20)
+		return func(c *Config, _ *int64) { c.Memory = gate.Memory{Pool: pool, Part: pool.Part(part), Ratio: 32} }
+	}
+	r := newRig(t, within(part))
+	w := r.held("held")
+	r.echo("m", tensor.Float32)
+	nothing := make([]float32, 1<<18)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var waiting sync.WaitGroup
+	for _, name := range []string{gzip.Name, "deflate"} {
+		for range 32 {
+			waiting.Go(func() { _, _ = r.client.ModelInfer(ctx, floats("held", nothing...), grpc.UseCompressor(name)) })
+		}
+	}
+	used := r.door.cfg.Memory.Part.InUse
+	r.wait("the part to be used up", func() bool { return used() > part-(1<<20) })
+	for range 20 { // those above the part have been let in by now, if anything lets them
+		_, err := r.client.ModelInfer(t.Context(), floats("m", nothing...), grpc.UseCompressor(gzip.Name))
+		failed(t, err, codes.ResourceExhausted, "Overloaded", "limits.unpack_bytes", "limits.unpack_ratio, 32")
+	}
+	if n := r.pool.InUse(); n > part+64*(256<<10) {
+		t.Errorf("%d bytes for requests that share %d", n, part)
+	}
+	if _, err := r.client.ModelInfer(t.Context(), floats("m", nothing...)); err != nil {
+		t.Errorf("a plain request: %v", err)
+	}
+	noise := make([]float32, 1<<18)
+	for i := range noise {
+		noise[i] = rand.Float32()
+	}
+	if _, err := r.client.ModelInfer(t.Context(), floats("m", noise...), grpc.UseCompressor(gzip.Name)); err != nil {
+		t.Errorf("a compressed request that unpacks to little more: %v", err)
+	}
+	cancel()
+	waiting.Wait()
+	for w.Answer() == nil {
+	}
+	r.wait("the memory to come back", func() bool { return r.pool.InUse() == 0 })
+	if _, err := r.client.ModelInfer(t.Context(), floats("m", nothing...), grpc.UseCompressor(gzip.Name)); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+	// What is larger than the part never fits, and nobody is told to come again with it.
+	r = newRig(t, within(512<<10))
+	r.echo("m", tensor.Float32)
+	_, err := r.client.ModelInfer(t.Context(), floats("m", nothing...), grpc.UseCompressor(gzip.Name))
+	failed(t, err, codes.ResourceExhausted, "TooLarge", "limits.unpack_bytes, 524288")
+}

@@ -1,0 +1,115 @@
+package rest
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/schedtest"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// megabytes are rows of a megabyte each, in JSON of half of that.
+func megabytes(rows int) string {
+	return fmt.Sprintf(`{"inputs":[{"name":"input0","datatype":"FP32","shape":[%d,262144],"data":[%s1]}]}`, rows, strings.Repeat("1,", rows<<18-1))
+}
+
+var megabyteSpec = spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: tensor.Shape{-1, 1 << 18}})
+
+// unfinished is a gzip body, without its end, that begins with n bytes of nothing.
+func unfinished(t testing.TB, n int) string {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if _, err := w.Write(bytes.Repeat([]byte(" "), n)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// Who sends kilobytes that unpack to megabytes shares a part of the memory, whether his body ends or not, and nobody else has less for it.
+func TestUnpackedSharesAPart(t *testing.T) {
+	const budget = 64 << 20
+	pool := tensor.NewPool(budget)
+	part := pool.Part(16 << 20)
+	r := newRig(t, func(c *Config) { c.Memory = gate.Memory{Pool: pool, Part: part, Ratio: 32} })
+	w := new(schedtest.Worker)
+	r.model("held", megabyteSpec, w)
+	r.model("m", megabyteSpec, scheduler.WorkerFunc(r.echo))
+
+	bomb := unfinished(t, 3<<19)
+	var conns []net.Conn
+	waitFor(t, "clients to use the part up", func() bool {
+		conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", inferM, len(bomb), bomb)))
+		time.Sleep(10 * time.Millisecond) // one after the other: together they would keep each other from growing
+		return part.InUse() > 12<<20
+	})
+	// What those hold who were let in is theirs until they go.
+	if used, most := pool.InUse(), part.Budget()+int64(len(conns))*(128<<10); used > most {
+		t.Errorf("%d clients that sent %d bytes each hold %d bytes, more than %d", len(conns), len(bomb), used, most)
+	}
+	ones := func(rows int) string { return packed(t, "gzip", megabytes(rows)) }
+	r.refused(r.ask("POST", inferM, ones(4), "Content-Encoding: gzip"), 429, "overloaded", "limits.unpack_bytes", "limits.unpack_ratio, 32")
+	if a := r.ask("POST", inferM, megabytes(2)); a.status != 200 {
+		t.Errorf("a plain request: %.300v", a)
+	}
+	rnd := rand.NewChaCha8([32]byte{})
+	noise := make([]byte, 4<<20)
+	_, _ = io.ReadFull(rnd, noise)
+	head := fmt.Sprintf(`{"inputs":[{"name":"input0","datatype":"FP32","shape":[%d,262144],"parameters":{"binary_data_size":%d}}]}`, len(noise)>>20, len(noise))
+	if a := r.ask("POST", inferM, packed(t, "gzip", head+string(noise)), "Content-Encoding: gzip", fmt.Sprintf("Inference-Header-Content-Length: %d", len(head))); a.status != 200 {
+		t.Errorf("a compressed request that unpacks to little more: %.300v", a)
+	}
+	for _, c := range conns {
+		c.Close()
+	}
+	waitFor(t, "the memory to come back", func() bool { return pool.InUse() == 0 })
+
+	// The tensors of complete requests count as long as they are there.
+	done := make(chan answer, 1)
+	go func() {
+		a, _ := r.try("POST", "/v2/models/held/infer", bytes.NewReader([]byte(ones(8))), "Content-Encoding: gzip")
+		done <- a
+	}()
+	waitFor(t, "a request to be at its container", func() bool { return len(w.Pending()) == 1 })
+	r.refused(r.ask("POST", inferM, ones(8), "Content-Encoding: gzip"), 429, "limits.unpack_bytes")
+	waitFor(t, "its answer", func() bool {
+		_ = w.Answer() // batch by batch
+		return len(done) > 0
+	})
+	waitFor(t, "the memory to come back", func() bool { return pool.InUse() == 0 })
+	if a := r.ask("POST", inferM, ones(4), "Content-Encoding: gzip"); a.status != 200 {
+		t.Errorf("afterwards: %.300v", a)
+	}
+	// What is larger than the part never fits, and nobody is told to come again with it.
+	pool = tensor.NewPool(budget)
+	r = newRig(t, func(c *Config) { c.Memory = gate.Memory{Pool: pool, Part: pool.Part(1 << 20), Ratio: 32} })
+	r.model("m", megabyteSpec, scheduler.WorkerFunc(r.echo))
+	r.refused(r.ask("POST", inferM, ones(4), "Content-Encoding: gzip"), 413, "limits.unpack_bytes, 1048576", "limits.unpack_ratio, 32")
+}
+
+// An unpacker is larger than the request that makes one, and counts from its first byte.
+func TestUnpackersCount(t *testing.T) {
+	r := newRig(t, nil)
+	r.floats("m")
+	var conns []net.Conn
+	const clients = 20
+	for range clients {
+		conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\na\r\n%s\r\n", inferM, unfinished(t, 1)[:10])))
+	}
+	waitFor(t, "all to have begun", func() bool { return r.pool.InUse() >= clients*(64<<10) })
+	for _, c := range conns {
+		c.Close()
+	}
+}
