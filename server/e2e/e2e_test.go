@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -311,6 +312,51 @@ func TestE2ECallsV0(t *testing.T) {
 	s.waitReplicas("v0_ints", 0)
 	s.run(python(t), append([]string{script}, addrs...)...)
 	all()
+}
+
+// A container of RPC v0 cannot say that it is not batched: the configuration does. It then gets one item at a time,
+// whatever waits.
+func TestE2ECallsV0Unbatched(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	s := start(t, fmt.Sprintf("[model.whole]\nbatched = false\n[[container]]\nname = \"whole\"\naddress = \"tcp://%s\"\nrpc = \"v0\"\nmodel = \"whole\"\nversion = \"1\"\ninput = \"ints\"\n", addr))
+	s.run(python(t), filepath.Join(root(t), "server/e2e/python/v0_container.py"), "--alone", addr)
+	s.waitReplicas("whole", 1)
+	client := s.client()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var asking sync.WaitGroup
+	for i := range 40 { // of different lengths, and all at once
+		asking.Go(func() {
+			clip, _ := tensor.FromSlice(tensor.Shape{2, i}, slices.Repeat([]int32{3}, 2*i))
+			m, err := client.Do(ctx, &shiva.Message{Namespace: "whole", Tensors: []tensor.Tensor{clip}})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer m.Release()
+			if want := fmt.Sprintf(`{"output":%d`, 6*i); !strings.HasPrefix(string(m.Metadata), want) {
+				t.Errorf("a clip of %s: %s, expected %s", clip.Shape, m.Metadata, want)
+			}
+		})
+	}
+	asking.Wait()
+	rows, _ := tensor.FromSlice(tensor.Shape{2, 2}, []int32{1, 2, 3, 4})
+	if _, err := client.Do(ctx, &shiva.Message{Namespace: "whole", Metadata: []byte(`{"batch":true}`), Tensors: []tensor.Tensor{rows}}); err == nil || !strings.Contains(err.Error(), "one row per request") {
+		t.Errorf("several rows: %v", err)
+	}
+	m, err := client.Do(ctx, &shiva.Message{Namespace: "v2/models/whole"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Release()
+	if !strings.Contains(string(m.Metadata), `"batched":false`) {
+		t.Errorf("metadata: %s", m.Metadata)
+	}
 }
 
 // kill -9 of the container: the requests in it are answered, and the supervised process is back by itself.

@@ -102,6 +102,8 @@ def clip(x: Any, gain: Any) -> Any:
     outputs=[
         Tensor("boxes", "FP32", [-1, 4], ragged="count"),
         Tensor("scores", "FP32", [-1], ragged="count"),
+        Tensor("names", "BYTES", [-1], ragged="count"),
+        Tensor("tags", "BYTES", [-1, 2], ragged="count"),
         Tensor("count", "INT64", [-1]),
     ],
     per_row=True,
@@ -109,7 +111,8 @@ def clip(x: Any, gain: Any) -> Any:
 def boxes(image: Any) -> Any:
     """As many boxes as the first pixel says."""
     n = int(image[0, 0])
-    return np.full((n, 4), n, "f4"), np.arange(n, dtype="f4")
+    names = [f"{i} of {n}" for i in range(n)]
+    return np.full((n, 4), n, "f4"), np.arange(n, dtype="f4"), names, np.array([[name, ""] for name in names], object).reshape(n, 2)
 
 
 if __name__ == "__main__":

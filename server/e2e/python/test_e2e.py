@@ -112,6 +112,22 @@ def test_each_image_has_its_own_boxes(client: Client, counts: list[int]) -> None
     assert [x.shape for x in alone] == [(counts[0], 4), (counts[0],), ()]
 
 
+@pytest.mark.parametrize("counts", [[2], [0], [1], [2, 0, 1], [0, 0], [1, 1]])
+def test_ragged_texts_have_the_form_of_all_texts(client: Client, counts: list[int]) -> None:
+    """The texts of all rows one after the other, nested as their shape is; those of one row are just its own."""
+
+    def expected(counts: list[int]) -> dict[str, Any]:
+        names = [f"{i} of {n}" for n in counts for i in range(n)]
+        return {"names": names, "tags": [[name, ""] for name in names]}
+
+    images = np.array([[[n, 0], [0, 0]] for n in counts], "u1")
+    answer = client.ask("boxes", images)
+    assert answer.metadata["__texts__"] == expected(counts), answer.metadata
+    assert answer.metadata["__tensors__"] == ["boxes", "scores", "count"]
+    assert not {"output", "outputs"} & set(answer.metadata), answer.metadata
+    assert client.ask("boxes", images[0]).metadata["__texts__"] == expected(counts[:1])
+
+
 def test_text_through_the_sdk(client: Client) -> None:
     answer = client.ask("shout", __texts__={"text": ["abc", "grün"]}, parameters={"mark": "!"})
     assert answer.metadata["__texts__"] == {"loud": ["ABC!", "GRÜN!"]}, answer.metadata

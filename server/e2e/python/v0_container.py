@@ -1,6 +1,8 @@
 """Containers of RPC v0, written from the description of its bytes alone: each listens, and is called by the server.
 
-    v0_container.py HOST:PORT...
+    v0_container.py [--alone] HOST:PORT...
+
+--alone: a request of several rows is one that it does not know, and closes the connection.
 
 All integers and floats are little-endian. A request has a code u8 and a number of rows N u32, and then
 
@@ -107,7 +109,7 @@ def rows_of(stream: BinaryIO, code: int, count: int) -> list[float]:
     return answers
 
 
-def serve(address: str) -> None:
+def serve(address: str, alone: bool) -> None:
     host, _, port = address.rpartition(":")
     with socket.create_server((host, int(port))) as server:
         while True:
@@ -118,14 +120,17 @@ def serve(address: str) -> None:
                     if head[0] == 0:
                         connection.sendall(struct.pack("<I", 1234))
                         break
+                    if alone and count != 1:
+                        break
                     answers = rows_of(stream, head[0], count)
                     connection.sendall(struct.pack(f"<{count}d", *answers))
 
 
 def main() -> None:
-    addresses = sys.argv[1:]
+    alone = sys.argv[1] == "--alone"
+    addresses = sys.argv[1 + alone :]
     with ThreadPoolExecutor(len(addresses)) as pool:
-        for done in [pool.submit(serve, address) for address in addresses]:
+        for done in [pool.submit(serve, address, alone) for address in addresses]:
             done.result()
 
 
