@@ -42,7 +42,7 @@ func (deadline) pick(q *queue, p *plan) (window, bool) {
 			continue
 		}
 		if rate := most * p.inTime(q, at, n); rate > bestRate {
-			best, bestRate = window{at: at, rows: n, cap: limit, why: CloseDeadline}, rate
+			best, bestRate = window{at: at, rows: n, cap: limit}, rate
 		}
 	}
 	if bestRate == 0 {
@@ -51,12 +51,31 @@ func (deadline) pick(q *queue, p *plan) (window, bool) {
 	if w, ok := p.trying(q, best, bestRate); ok {
 		return w, true
 	}
-	// How many rows more there would be room for says why the batch is not larger, and lets rows of lower
-	// priority join.
-	if best.room = p.roomFor(q.item(best.at).deadline, best.rows, limit); best.room == limit {
+	// How many rows more there would be room for lets rows of lower priority join.
+	best.left = p.smaller(best.rows, min(limit, q.rows), bestRate)
+	switch best.room = p.roomFor(q.item(best.at).deadline, best.rows, limit); {
+	case best.room == limit:
 		best.why = why
+	case best.room > best.rows:
+		best.why = CloseDeadline
+	default:
+		best.why = best.left
 	}
 	return best, true
+}
+
+// smaller says why a window of so many rows looks better than any larger one of at most limit: those
+// would have late rows, or they would answer no more rows per nanosecond if all were in time.
+func (p *plan) smaller(rows, limit int, rate float64) CloseReason {
+	for n := limit; n > rows; n-- {
+		if p.rate(n) > rate {
+			return CloseDeadline
+		}
+	}
+	if rows < limit {
+		return CloseRate
+	}
+	return CloseDeadline
 }
 
 func (deadline) learn(int, int, int64) {}

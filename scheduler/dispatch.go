@@ -124,16 +124,19 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 	why := w.why
 	switch {
 	case b.crowded:
-		why = CloseLimit
+		why = CloseBytes
+	case w.par > 0: // of a trial
 	case c.rows == 0 && c.cfg.Delay > 0 && b.Rows < p.max:
 		why = CloseDelay
 	case c.rows == 0 && b.Rows < p.max:
 		why = CloseIdle
-	case stopped || b.Rows >= w.room:
-	case c.rows > bk.rows:
+	case bk.rows == 0 && c.rows == c.trying && b.Rows < w.room:
+		why = CloseIdle // what waits yet goes alone
+	case bk.rows == 0 && b.Rows < w.room:
 		why = CloseShape
+	case b.Rows >= w.room, stopped && b.Rows >= w.rows, stopped && w.rows == w.room: // or the next request is whole, and too large
 	default:
-		why = CloseDeadline // what waits yet are rows before the window, which would be late
+		why = w.left
 	}
 	b.reason = why
 	b.limit, b.par, b.half = w.room, w.par, w.half

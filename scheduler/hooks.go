@@ -80,11 +80,16 @@ type CloseReason uint8
 const (
 	CloseFull      CloseReason = iota // it has the most rows that the model or the container takes
 	CloseIdle                         // a replica was free and no more rows waited
-	CloseDeadline                     // one row more, and its first row would be late
+	CloseDeadline                     // one row more, and rows of it would be late
 	CloseDelay                        // as idle, after the configured delay
-	CloseShape                        // the other waiting rows have another shape or dtype, or must go alone
-	CloseLimit                        // the strategy, the exploration of sizes or batch_bytes allows no more yet, or it is a trial of a size
+	CloseShape                        // the other waiting rows have another shape or dtype
+	CloseLimit                        // the strategy or the exploration of sizes allows no more yet
 	CloseObjective                    // one row more, and it would take longer than the objective
+	CloseBytes                        // it has as many bytes as batch_bytes allows
+	CloseFailures                     // the replica fails on larger ones
+	CloseRate                         // larger ones answer no more rows per second
+	CloseTrial                        // it has another size than looks best, to measure that
+	CloseRetry                        // it is rows of a failed batch, or probes a suspect replica
 	closeReasons
 )
 
@@ -97,7 +102,7 @@ func CloseReasons() []CloseReason {
 	return all
 }
 
-var closeNames = [closeReasons]string{"full", "idle", "deadline", "delay", "shape", "limit", "objective"}
+var closeNames = [closeReasons]string{"full", "idle", "deadline", "delay", "shape", "limit", "objective", "bytes", "failures", "rate", "trial", "retry"}
 
 func (c CloseReason) String() string {
 	if c < closeReasons {

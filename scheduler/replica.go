@@ -105,14 +105,14 @@ func (r *Replica) plan(c *core, start, rowBytes int64) *plan {
 	p := &r.planned
 	*p = plan{start: start, max: r.max, maxWhy: CloseFull, objective: int64(c.cfg.Objective), shed: *c.cfg.Shed, prof: &r.profile, trials: &r.trials}
 	if most := c.sizeThatWorks(r, start); most < p.max {
-		p.max, p.maxWhy = most, CloseLimit
+		p.max, p.maxWhy = most, CloseFailures
 	}
 	if r.ceiling.rows > 0 && p.max > r.ceiling.rows {
 		p.trials = nil // the ceiling is being tried, with the rows whose turn it is
 	}
 	if rowBytes > 0 {
 		if n := c.cfg.BatchBytes / rowBytes; n < int64(p.max) {
-			p.max, p.maxWhy = max(1, int(n)), CloseLimit
+			p.max, p.maxWhy = max(1, int(n)), CloseBytes
 		}
 	}
 	return p

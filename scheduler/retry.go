@@ -283,7 +283,7 @@ func (c *core) feedRetry(rep *Replica, start, now int64, fx *effects) bool {
 		}
 		b.retry = r
 		b.oldest = now - r.since
-		b.reason = CloseShape
+		b.reason = CloseRetry
 		b.limit = b.Rows
 		if c.cfg.Pad && c.batched {
 			c.pad(b, rep.max)

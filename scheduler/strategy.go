@@ -32,6 +32,7 @@ type window struct {
 	room int         // how many rows a batch beginning there could have
 	cap  int         // how many rows any batch could have: larger requests are split
 	why  CloseReason // what bounds room
+	left CloseReason // why rows that wait and for which there is room are not in it
 	par  float64     // of a trial: how long so many rows take in the batches that look best, in ns; else 0
 	half int64       // of a trial: the deadline that half of its rows do not have before
 }
@@ -116,7 +117,7 @@ func firstFit(q *queue, p *plan, limit int, why CloseReason) (window, bool) {
 		if q.end(at) || min(q.item(at).rows(), limit) > n {
 			continue
 		}
-		return window{at: at, rows: min(n, q.rowsFrom(at)), room: limit, cap: limit, why: why}, true
+		return window{at: at, rows: min(n, q.rowsFrom(at)), room: limit, cap: limit, why: why, left: CloseDeadline}, true
 	}
 	return window{}, false
 }

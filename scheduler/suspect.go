@@ -201,7 +201,7 @@ func (c *core) probe(now int64, fx *effects) {
 		p := rep.plan(c, start, bk.rowBytes)
 		b := newBatch(c.model, rep)
 		c.alone(b, it, min(it.rows(), max(1, rep.strategy.limit(p))), now)
-		b.reason = CloseShape
+		b.reason = CloseRetry
 		b.limit = b.Rows
 		b.probe = int64(c.cfg.ExecTimeout)
 		if planned := rep.profile.planned(b.Rows); planned > 0 {

@@ -120,5 +120,5 @@ func (p *plan) trying(q *queue, best window, rate float64) (window, bool) {
 		return window{}, false
 	}
 	// The rows with most time left have the best chance to be answered by it.
-	return window{at: q.back(m), rows: m, room: m, cap: m, why: CloseLimit, par: float64(m) / rate, half: q.item(q.back((m + 1) / 2)).deadline}, true
+	return window{at: q.back(m), rows: m, room: m, cap: m, why: CloseTrial, left: CloseTrial, par: float64(m) / rate, half: q.item(q.back((m + 1) / 2)).deadline}, true
 }
