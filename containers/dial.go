@@ -91,13 +91,17 @@ func Dial(cfg DialConfig) (*Dialer, error) {
 // Session returns the state of the connection.
 func (d *Dialer) Session() SessionInfo {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	i := d.info
-	if d.link != nil {
-		i.AtOnce, i.Slots = 1, 1
-		if d.link.holds() {
-			i.InFlight = 1
-		}
+	i, l := d.info, d.link
+	d.mu.Unlock()
+	if l == nil {
+		return i
+	}
+	i.AtOnce, i.Slots = 1, 1
+	if l.holds() {
+		i.InFlight = 1
+	}
+	if r := l.serves(); r != nil {
+		i.serves(r)
 	}
 	return i
 }
@@ -252,6 +256,12 @@ func (l *link) holds() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.batch != nil
+}
+
+func (l *link) serves() *scheduler.Replica {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.replica
 }
 
 func (l *link) setReplica(r *scheduler.Replica) {
@@ -418,9 +428,7 @@ func (l *link) bye(head []byte) error {
 
 // part lets the container finish what it has, says goodbye, and waits for its end.
 func (l *link) part(ctx context.Context) error {
-	l.mu.Lock()
-	replica := l.replica
-	l.mu.Unlock()
+	replica := l.serves()
 	if replica == nil {
 		return nil // it has only just connected
 	}

@@ -13,7 +13,7 @@ import (
 // container are bounded and printable.
 type SessionInfo struct {
 	Number     uint64            `json:"number"`          // counts connections from 1
-	State      string            `json:"state"`           // connecting, serving, draining, leaving
+	State      string            `json:"state"`           // connecting, serving, failing (every batch), hung (it does not answer), draining, leaving
 	Generation string            `json:"rpc,omitempty"`   // v1, v1b, v2, v2a, v3, v4; empty until its first message
 	Model      scheduler.ModelID `json:"model"`           // zero until it has registered
 	Remote     string            `json:"remote"`          // its address
@@ -22,6 +22,7 @@ type SessionInfo struct {
 	Registered time.Time         `json:"registered"`      // zero until it has
 	LastSeen   time.Time         `json:"last_seen"`       // its last message
 	InFlight   int               `json:"in_flight"`       // batches out
+	Oldest     time.Duration     `json:"oldest"`          // since the one of them was sent that has not been answered for longest
 	Slots      int               `json:"slots"`           // most batches out; 0 until it has registered
 	AtOnce     int               `json:"at_once"`         // batches that it executes at once; likewise
 	Batches    uint64            `json:"batches"`         // sent
@@ -41,9 +42,25 @@ func (s *session) snapshot() SessionInfo {
 	i.InFlight = len(s.calls)
 	s.mu.Unlock()
 	if replica != nil {
-		i.AtOnce, i.Slots = replica.Slots()
+		i.serves(replica)
 	}
 	return i
+}
+
+// serves adds what the scheduler knows of a container.
+func (i *SessionInfo) serves(r *scheduler.Replica) {
+	stats := r.Stats()
+	i.AtOnce, i.Slots, i.Oldest = stats.Concurrency, stats.Slots, stats.OldestBatch
+	if i.State != serving.String() {
+		return
+	}
+	switch stats.State {
+	case scheduler.ReplicaFailing:
+		i.State = "failing"
+	case scheduler.ReplicaSuspect:
+		i.State = "hung"
+		i.LastFailure = bounded(stats.LastError)
+	}
 }
 
 // maxReason bounds a reason in status and log.

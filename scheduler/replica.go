@@ -32,6 +32,9 @@ type Replica struct {
 	free        int64    // when its last answer came
 	ends        []ending // scratch of next
 	failures    int      // batches that it has failed on, one after the other
+	failed      uint64   // batches that it has failed on, or not answered in time
+	lastError   error    // of the last of those; nil: there was none
+	lastFailed  int64    // when that was
 	round       uint64   // the last round of dispatching in which it had its turn
 	again       int      // how many of its last batches were retries
 	ceiling     ceiling
@@ -60,11 +63,12 @@ type ReplicaOptions struct {
 	Silent func(reason error)
 }
 
-// Slots is how many batches the replica executes at once, and how many it may have in flight.
-func (r *Replica) Slots() (concurrency, slots int) {
+// Stats looks at the replica.
+func (r *Replica) Stats() ReplicaStats {
+	now := r.m.sched.now()
 	r.m.mu.Lock()
 	defer r.m.mu.Unlock()
-	return r.concurrency, r.slots
+	return r.stats(&r.m.core, now)
 }
 
 type replicaState uint8
@@ -76,7 +80,7 @@ const (
 	replicaGone
 )
 
-var replicaStates = [...]string{"live", "suspect", "draining", "gone"}
+var replicaStates = [...]string{ReplicaLive, ReplicaSuspect, ReplicaDraining, "gone"}
 
 func (s replicaState) String() string { return replicaStates[s] }
 
@@ -254,6 +258,20 @@ func (r *Replica) judge(err error) {
 	case outcomeOfFailure(err) == OutcomeContainerFailed:
 		r.failures++
 	}
+}
+
+// blame notes what the replica did wrong last.
+func (r *Replica) blame(err error, now int64) {
+	r.failed++
+	r.lastError, r.lastFailed = err, now
+}
+
+// condition is the state in words, for people.
+func (r *Replica) condition() string {
+	if r.state == replicaLive && r.failures >= toleratedFailures {
+		return ReplicaFailing
+	}
+	return r.state.String()
 }
 
 // waits tells whether a busy replica's next batch, of so many rows where there is room for more, should wait

@@ -108,6 +108,7 @@ func (c *core) failed(b *Batch, err error, took, now int64, fx *effects) {
 	plausible := ours && rep.ceiling.plausible(b.Rows)
 	if ours {
 		c.failing++
+		rep.blame(err, now)
 		rep.ceiling.failed(b.Rows, took, now)
 	}
 	if b.retry != nil {

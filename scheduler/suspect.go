@@ -113,6 +113,7 @@ func (c *core) overdue(rep *Replica, b *Batch, now int64, fx *effects) {
 		why = fmt.Errorf("%w: it has not answered others within exec_timeout, %v, and not this one within %v", ErrContainerLost,
 			c.cfg.ExecTimeout, time.Duration(now-b.began).Round(time.Millisecond))
 	}
+	rep.blame(why, now)
 	for i, b := range lost {
 		c.giveUp(b, why, again || i > 0, now, fx)
 	}

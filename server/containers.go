@@ -50,6 +50,7 @@ func (s *Server) sessions() []admin.Session {
 			Connected: now.Sub(i.Since).Seconds(),
 			Batches:   int64(i.Batches),
 			Pending:   i.InFlight,
+			Oldest:    i.Oldest.Seconds(),
 			Slots:     i.Slots,
 			AtOnce:    i.AtOnce,
 			Silent:    now.Sub(i.LastSeen).Seconds(),
@@ -137,6 +138,15 @@ func (s *Server) hangUp(ctx context.Context) error {
 	all.Wait()
 	s.retiring.parting.Wait()
 	return errors.Join(faults...)
+}
+
+// restarts counts those of the processes of each container.
+func (s *Server) restarts() map[string]int {
+	all := make(map[string]int)
+	for _, p := range s.supervised() {
+		all[p.Name] += p.Restarts
+	}
+	return all
 }
 
 // supervised are the processes as the admin door shows them.

@@ -12,9 +12,12 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// explain says of every version of a model what it does and why.
+// explain says of every version of a model, or of an application, what it does and why.
 func (s *Server) explain(model string) []admin.Explanation {
 	var all []admin.Explanation
+	if about := s.explainApplication(model); about != nil {
+		all = append(all, admin.Explanation{Name: model, Sentences: about})
+	}
 	for _, m := range s.gate.Models() {
 		if m.Name != model {
 			continue
@@ -23,7 +26,9 @@ func (s *Server) explain(model string) []admin.Explanation {
 		if err != nil {
 			continue // forgotten meanwhile
 		}
-		all = append(all, admin.Explanation{Name: m.Name, Version: m.Version, Sentences: append(shapes(target), sentences(target.Model.Stats())...)})
+		about := append(shapes(target), sentences(target.Model.Stats())...)
+		about = append(about, s.heard(target)...)
+		all = append(all, admin.Explanation{Name: m.Name, Version: m.Version, Sentences: about})
 	}
 	return all
 }
@@ -45,6 +50,7 @@ func sentences(s scheduler.Stats) []string {
 		say("No live replica: every request is refused. Start a container of %s, or see in \"shivactl status\" why it does not register.", s.ID)
 	}
 	n := &s.Recent
+	out = append(out, sick(s)...)
 	if n.Batches == 0 {
 		say("No batch was sent in the last %v, so there is little to explain.", span(s))
 		return append(out, refusals(s)...)
@@ -55,7 +61,7 @@ func sentences(s scheduler.Stats) []string {
 	out = append(out, throughput(s)...)
 	out = append(out, refusals(s)...)
 	if n.BatchesFailed > 0 {
-		say("The container failed %s of its batches; its log says why.", percent(n.BatchesFailed, n.BatchesDone))
+		say("%s of the batches failed.%s", percent(n.BatchesFailed, n.BatchesDone), lastFailures(s))
 	}
 	if n.Suspected > 0 {
 		say("%d times a replica did not answer within execution_timeout, %v. Raise it if the model is meant to take so long.", n.Suspected, s.Config.ExecTimeout)
@@ -102,7 +108,7 @@ func because(s scheduler.Stats, r scheduler.CloseReason) string {
 	c := s.Config
 	switch r {
 	case scheduler.CloseFull:
-		return fmt.Sprintf("were full (%d rows): raise max_batch, if the container takes more.", mostRows(s))
+		return fmt.Sprintf("were full (%d rows): %s.", mostRows(s), fuller(s))
 	case scheduler.CloseIdle:
 		text := "took all that waited (idle): they are small because the load is light, not because of a setting."
 		if s.Recent.Peak <= 1 {
@@ -110,13 +116,26 @@ func because(s scheduler.Stats, r scheduler.CloseReason) string {
 		}
 		return text + fmt.Sprintf(" At most %d requests were unanswered at a time.", s.Recent.Peak)
 	case scheduler.CloseDeadline:
-		return "are bounded by deadlines: one row more, and their first rows would be late. Longer deadlines or more replicas make room."
+		return "are bounded by deadlines: one row more, and rows of them would be late. Longer deadlines or more replicas make room."
 	case scheduler.CloseDelay:
 		return fmt.Sprintf("waited for delay, %v, and no more rows came.", c.Delay)
 	case scheduler.CloseShape:
 		return fmt.Sprintf("end where other shapes begin (%d wait now): rows share a batch only if their dtypes and trailing dimensions agree. Let clients send one shape.", s.Shapes)
 	case scheduler.CloseLimit:
-		return fmt.Sprintf("are bounded by batch_bytes, %d, by failures of larger ones, or by a size not tried yet: sizes grow to double the largest one measured, which is %d rows. Some are of another size than looks best, to see whether it is.", c.BatchBytes, largest(s))
+		if c.Strategy == "aimd" {
+			return fmt.Sprintf("are as large as the strategy aimd has grown them: up to %d rows now.", mostRows(s))
+		}
+		return fmt.Sprintf("are as large as has been tried: sizes grow to double the largest one measured, which is %d rows.", largest(s))
+	case scheduler.CloseBytes:
+		return fmt.Sprintf("are bounded by batch_bytes, %d. Raise it, if the container takes larger messages.", c.BatchBytes)
+	case scheduler.CloseFailures:
+		return "are small because larger ones fail. What fails, and with which error, is said elsewhere here."
+	case scheduler.CloseRate:
+		return "have the size that answers most rows per second: larger ones were measured, and answer no more. No setting bounds them."
+	case scheduler.CloseTrial:
+		return "have another size than looks best, to measure whether it is. That is given little time, unless it pays."
+	case scheduler.CloseRetry:
+		return "are rows of failed batches that are tried again, or probe a replica that did not answer."
 	case scheduler.CloseObjective:
 		return fmt.Sprintf("are bounded by the objective: with more than %d rows they would take longer than %v. Raise objective, if latency allows it. Larger ones are tried now and then while rows wait, so that is measured, not guessed.", mostRows(s), c.Objective)
 	}
@@ -135,7 +154,8 @@ func throughput(s scheduler.Stats) (out []string) {
 	total := 0.0
 	for _, r := range s.Replicas {
 		if r.GivenUp > 0 {
-			out = append(out, fmt.Sprintf("Replica %s has not answered %d of the batches it was sent, each of which takes one of its %d slots until it does.", name(r), r.GivenUp, r.Slots))
+			out = append(out, fmt.Sprintf("Replica %s has not answered %d of the batches it was sent, the first %v ago; each takes one of its %d slots until it does.",
+				name(r), r.GivenUp, round(r.OldestBatch), r.Slots))
 		}
 		if r.Ceiling > 0 {
 			out = append(out, fmt.Sprintf("Replica %s fails on batches of more than %d rows; more are tried again now and then. Set max_batch if that is its limit.", name(r), r.Ceiling))
@@ -153,7 +173,7 @@ func throughput(s scheduler.Stats) (out []string) {
 			continue
 		}
 		rate := float64(best.Rows*max(1, r.Concurrency)) / best.Typical.Seconds()
-		if r.State == "live" {
+		if r.State == scheduler.ReplicaLive {
 			total += rate
 		}
 		together := ""
@@ -170,12 +190,91 @@ func throughput(s scheduler.Stats) (out []string) {
 		}
 	}
 	if total > 0 {
-		out = append(out, fmt.Sprintf("Together the live replicas can answer about %.0f rows/s. Beyond that only more replicas, or a faster model, help.", total))
+		text := fmt.Sprintf("Together the live replicas can answer about %.0f rows/s. ", total)
+		if by := bounds(s); by != nil {
+			text += "Before more replicas, look at what bounds those there are: " + strings.Join(by, "; ") + "."
+		} else {
+			text += "Beyond that only more replicas, or a faster model, help."
+		}
+		out = append(out, text)
 	}
 	if s.Live > 0 && !s.Predictable {
 		out = append(out, "The replicas are not known well yet, so no request is refused by prediction.")
 	}
 	return out
+}
+
+// fuller says what allows larger batches than the largest allowed now.
+func fuller(s scheduler.Stats) string {
+	declared := 0
+	for _, r := range s.Replicas {
+		declared = max(declared, r.Declared)
+	}
+	switch most := mostRows(s); {
+	case s.Config.MaxBatch == most && most > 0 && declared != most:
+		return fmt.Sprintf("max_batch is %d. Raise it, if the container takes more", most)
+	case declared == most && most > 0:
+		return fmt.Sprintf("the container declares max_batch %d. If it takes more, say so there", most)
+	}
+	return "neither the container nor max_batch says what it takes. Set max_batch, if that is more"
+}
+
+// bounds are the settings that keep batches, or the replicas' work, smaller than they could be.
+func bounds(s scheduler.Stats) (by []string) {
+	matters := func(r scheduler.CloseReason) bool {
+		return 10*s.Recent.Closed[r] >= s.Recent.Batches && s.Recent.Closed[r] > 0
+	}
+	if matters(scheduler.CloseFull) {
+		by = append(by, fuller(s))
+	}
+	if matters(scheduler.CloseObjective) {
+		by = append(by, fmt.Sprintf("objective is %v", s.Config.Objective))
+	}
+	if matters(scheduler.CloseBytes) {
+		by = append(by, fmt.Sprintf("batch_bytes is %d", s.Config.BatchBytes))
+	}
+	if matters(scheduler.CloseDeadline) {
+		by = append(by, "the deadlines of the requests bound their batches")
+	}
+	for _, r := range s.Replicas {
+		switch {
+		case r.Concurrency < r.AtOnce:
+			return append(by, fmt.Sprintf("slots is %d, and replica %s could execute %d at once", r.Slots, name(r), r.AtOnce))
+		case r.Serial && r.Slots == 1:
+			return append(by, fmt.Sprintf("replica %s gets one batch at a time, as it may answer from one buffer; slots = 2 is for containers that copy their answers", name(r)))
+		case s.Config.Slots > 0 && r.Slots <= r.Concurrency && !r.Serial:
+			return append(by, fmt.Sprintf("slots is %d, so that no batch waits at replica %s when it has answered one", r.Slots, name(r)))
+		}
+	}
+	return by
+}
+
+// sick names the replicas that do no work, each with its last error.
+func sick(s scheduler.Stats) (out []string) {
+	for _, r := range s.Replicas {
+		switch r.State {
+		case scheduler.ReplicaFailing:
+			out = append(out, fmt.Sprintf("Replica %s fails on every batch, %d so far; the last one %v ago: %v. It is asked less often while others do better.",
+				name(r), r.Failed, round(r.LastFailed), r.LastError))
+		case scheduler.ReplicaSuspect:
+			out = append(out, fmt.Sprintf("Replica %s hangs: a batch was sent %v ago and is not answered. It gets nothing but probes until it answers, and loses its session if it goes on; the last error: %v.",
+				name(r), round(r.OldestBatch), r.LastError))
+		}
+	}
+	if s.Live > 0 && s.Failing == s.Live {
+		out = append(out, "All live replicas fail on every batch: nothing is answered, though the model counts as ready.")
+	}
+	return out
+}
+
+// lastFailures names the replicas that have failed recently and are not sick.
+func lastFailures(s scheduler.Stats) (text string) {
+	for _, r := range s.Replicas {
+		if r.State == scheduler.ReplicaLive && r.LastError != nil && r.LastFailed <= s.Span {
+			text += fmt.Sprintf(" Replica %s failed one %v ago: %v.", name(r), round(r.LastFailed), r.LastError)
+		}
+	}
+	return text
 }
 
 func name(r scheduler.ReplicaStats) string {
@@ -190,7 +289,7 @@ var remedies = map[scheduler.Outcome]string{
 	scheduler.OutcomeQueueRows:         "the queue had queue_rows rows. Raise it, or add replicas",
 	scheduler.OutcomeQueueBytes:        "the queue had queue_bytes bytes. Raise it, or add replicas",
 	scheduler.OutcomeQueueShapes:       "rows of too many different shapes waited. Let clients send fewer",
-	scheduler.OutcomeMemory:            "there was no memory for their answers. Raise limits.payload_bytes",
+	scheduler.OutcomeMemory:            "there was no payload memory for their answers. Raise limits.payload_bytes, or let clients ask for less at a time",
 	scheduler.OutcomePredicted:         "they could not be answered in time. More is asked for than the replicas can do",
 	scheduler.OutcomeDisplaced:         "their client took more than its share of a full queue",
 	scheduler.OutcomeDeadlineNeverSent: "their deadlines passed before a replica took them. More is asked for than the replicas can do",

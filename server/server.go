@@ -153,6 +153,8 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		MaxModels:    func() int { return s.settings.Load().Admin.MetricsModels },
 		PayloadBytes: s.pool.InUse,
 		PayloadLimit: int64(cfg.Limits.PayloadBytes),
+		Refusals:     s.pool.Refused,
+		Restarts:     s.restarts,
 		Sessions:     func() int { return len(s.sessions()) },
 		StateUp:      func() bool { return s.keeping().Healthy },
 	})

@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"time"
@@ -68,6 +69,9 @@ func (s *Server) readiness() admin.Readiness {
 	if r.State == admin.Serving { // so the store is open: to ask earlier would wait for it
 		if k := s.keeping(); !k.Healthy {
 			r.Degraded = fmt.Sprintf("since %s applications, settings and what policies learn cannot be changed: %s", k.Since.Format(time.RFC3339), k.Error)
+		}
+		if dead := s.dead(); dead != "" {
+			r.Degraded = strings.TrimPrefix(r.Degraded+"; "+dead, "; ")
 		}
 	}
 	return r
@@ -167,7 +171,8 @@ func (s *Server) status() admin.Status {
 		Uptime:    time.Since(s.started).Seconds(),
 		Readiness: s.readiness(),
 		Listen:    s.listening(),
-		Payload:   admin.Usage{Used: s.pool.InUse(), Limit: int64(s.cfg.Limits.PayloadBytes)},
+		Payload:   admin.Usage{Used: s.pool.InUse(), Limit: int64(s.cfg.Limits.PayloadBytes), Refused: s.pool.Refused()},
+		Models:    s.health(),
 		State:     s.keeping(),
 		Sessions:  s.sessions(),
 		Processes: s.supervised(),
@@ -183,7 +188,10 @@ func (s *Server) status() admin.Status {
 		stats := m.Stats()
 		st.Queue.Rows += stats.QueueRows
 		st.Queue.Bytes += stats.QueueBytes
+		st.Queue.OldestRow = max(st.Queue.OldestRow, stats.OldestWait.Seconds())
+		st.Queue.OldestBatch = max(st.Queue.OldestBatch, stats.OldestBatch.Seconds())
 	}
+	st.Warnings = warnings(st)
 	return st
 }
 
@@ -199,13 +207,19 @@ func (s *Server) listening() admin.Addresses {
 	if addrs.GRPC != nil {
 		a.GRPC = addrs.GRPC.String()
 	}
-	for _, c := range addrs.Containers {
-		a.Containers = append(a.Containers, c.String())
-	}
+	a.Containers, a.V1b = spelled(addrs.Containers), spelled(addrs.ContainersV1b)
+	a.V2, a.V2a = spelled(addrs.ContainersV2), spelled(addrs.ContainersV2a)
 	if addrs.Admin != nil {
 		a.Admin = addrs.Admin.String()
 	}
 	return a
+}
+
+func spelled(addrs []net.Addr) (list []string) {
+	for _, a := range addrs {
+		list = append(list, a.String())
+	}
+	return list
 }
 
 // gauges is what the metrics read of the models when they are asked.
@@ -216,7 +230,8 @@ func (s *Server) gauges() []metrics.ModelGauges {
 		stats := m.Stats()
 		out[i] = metrics.ModelGauges{
 			Name: m.ID().Name, Version: m.ID().Version,
-			Replicas: m.Replicas(), QueueRows: stats.QueueRows, QueueBytes: stats.QueueBytes,
+			Replicas: stats.Live, Failing: stats.Failing, QueueRows: stats.QueueRows, QueueBytes: stats.QueueBytes,
+			OldestRow: stats.OldestWait, OldestBatch: stats.OldestBatch,
 		}
 	}
 	return out

@@ -181,13 +181,18 @@ var fakeList = []admin.Model{
 var fakeStatus = admin.Status{
 	Version: "1.2.3", PID: 42, Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Uptime: 3723,
 	Readiness: admin.Readiness{State: "serving", Reason: "no live replica of iris", Missing: []string{"iris"}},
-	Listen:    admin.Addresses{TCP: "[::]:6174", REST: "[::]:8000", GRPC: "[::]:8001", Containers: []string{"127.0.0.1:7000", "ipc:///run/x"}, Admin: "127.0.0.1:8002"},
+	Listen:    admin.Addresses{TCP: "[::]:6174", REST: "[::]:8000", GRPC: "[::]:8001", Containers: []string{"127.0.0.1:7000", "ipc:///run/x"}, V2: []string{"127.0.0.1:7002"}, Admin: "127.0.0.1:8002"},
 	Doors:     []admin.Door{{Name: "tcp", Connections: 1, InFlight: 12}, {Name: "rest", Connections: 2}},
-	Payload:   admin.Usage{Used: 1300000, Limit: 4 << 30},
-	Queue:     admin.Queue{Rows: 3, Bytes: 600},
-	State:     admin.State{At: "redis://:xxxxx@10.0.0.9:6379/0", Since: time.Date(2026, 1, 2, 4, 4, 8, 0, time.UTC), Error: "connection refused"},
+	Payload:   admin.Usage{Used: 1300000, Limit: 4 << 30, Refused: 2},
+	Queue:     admin.Queue{Rows: 3, Bytes: 600, OldestRow: 0.2, OldestBatch: 12},
+	Warnings:  []string{"container of digits/1 (worker 1) at 127.0.0.1:5555 has not answered a batch for 12s"},
+	Models: []admin.Health{
+		{Name: "digits", Version: "1", Replicas: 2, Failing: 1, Requests: 1000, SLO: 0.1, InTime: 875, MissingVoices: 4, NoMemory: 1, OldestRow: 0.2, OldestBatch: 12},
+		{Name: "app", Replicas: 2, Requests: 40, SLO: 0.05, InTime: 30, Defaults: 10, MissingVoices: 4},
+	},
+	State: admin.State{At: "redis://:xxxxx@10.0.0.9:6379/0", Since: time.Date(2026, 1, 2, 4, 4, 8, 0, time.UTC), Error: "connection refused"},
 	Sessions: []admin.Session{
-		{Model: "digits", Version: "1", Instance: "worker 1", Remote: "127.0.0.1:5555", RPC: "v4", State: "serving", Connected: 3600, Batches: 1234, Rows: 56789, Failures: 1, Pending: 2, Slots: 5, AtOnce: 4, Silent: 0.4, LastFailure: "IndexError: 3"},
+		{Model: "digits", Version: "1", Instance: "worker 1", Remote: "127.0.0.1:5555", RPC: "v4", State: "serving", Connected: 3600, Oldest: 12, Batches: 1234, Rows: 56789, Failures: 1, Pending: 2, Slots: 5, AtOnce: 4, Silent: 0.4, LastFailure: "IndexError: 3"},
 		{Remote: "10.0.0.7:1", State: "handshake", Connected: 1},
 	},
 	Processes: []admin.Process{

@@ -10,8 +10,8 @@ import (
 )
 
 var explainCommand = command{
-	name: "explain", args: "MODEL", short: "say why batches are small, what limits a model, what to change",
-	help: `MODEL is a name, for all its versions, or NAME/VERSION. The figures are of the last minute, or, after a pause,
+	name: "explain", args: "MODEL", short: "say why batches are small, what limits a model or application, what to change",
+	help: `MODEL is a name, for all its versions, or NAME/VERSION, or the name of an application. A model's figures are of the last minute, or, after a pause,
 of the last time that anything happened; the first sentence says how long ago they begin.
 
 With --json: {"versions": [{"name", "version", "sentences": [...]}]}
@@ -39,7 +39,11 @@ With --json: {"versions": [{"name", "version", "sentences": [...]}]}
 			if i > 0 {
 				fmt.Fprintln(c.stdout)
 			}
-			fmt.Fprintf(c.stdout, "%s/%s\n", v.Name, v.Version)
+			if v.Version == "" {
+				fmt.Fprintln(c.stdout, v.Name)
+			} else {
+				fmt.Fprintf(c.stdout, "%s/%s\n", v.Name, v.Version)
+			}
 			for _, s := range v.Sentences {
 				fmt.Fprintf(c.stdout, "  - %s\n", s)
 			}

@@ -12,8 +12,9 @@ import (
 var statusCommand = command{
 	name: "status", short: "show what the server does, its containers and its processes",
 	help: `With --json: what GET /v1/status of the admin door gives: {"version", "pid", "started", "uptime_seconds",
-"readiness": {"ready", "state", "reason", "degraded"}, "listen": {...}, "doors": [...], "payload_bytes": {"used", "limit"},
-"queue": {"rows", "bytes"}, "state": {"at", "healthy", "since", "error"}, "sessions": [...], "processes": [...], "limits": {...}}
+"readiness": {"ready", "state", "reason", "degraded"}, "warnings": [...], "listen": {...}, "doors": [...],
+"payload_bytes": {"used", "limit", "refused"}, "queue": {"rows", "bytes", "oldest_row_seconds", "oldest_batch_seconds"},
+"models": [...], "state": {"at", "healthy", "since", "error"}, "sessions": [...], "processes": [...], "limits": {...}}
 
 The exit code is 0 whenever the server answers, ready or not.
 `,
@@ -40,24 +41,50 @@ func (c *cli) printStatus(s admin.Status) error {
 	}
 	fmt.Fprintf(c.stdout, "shivad %s, up %s, pid %d: %s\n\n", s.Version, seconds(s.Uptime), s.PID, state)
 
+	for _, text := range s.Warnings {
+		fmt.Fprintf(c.stdout, "! %s\n", text)
+	}
+	if len(s.Warnings) > 0 {
+		fmt.Fprintln(c.stdout)
+	}
+
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	listen := func(name, addr string) { fmt.Fprintf(w, "%s\t%s\n", name, or(addr, "off")) }
 	listen("clients (tcp)", s.Listen.TCP)
 	listen("clients (rest)", s.Listen.REST)
 	listen("clients (grpc)", s.Listen.GRPC)
 	listen("containers", strings.Join(s.Listen.Containers, ", "))
+	for _, l := range []struct {
+		name  string
+		addrs []string
+	}{{"containers (v1b)", s.Listen.V1b}, {"containers (v2)", s.Listen.V2}, {"containers (v2a)", s.Listen.V2a}} {
+		if l.addrs != nil {
+			listen(l.name, strings.Join(l.addrs, ", "))
+		}
+	}
 	listen("admin (http)", s.Listen.Admin)
 	for _, d := range s.Doors {
 		fmt.Fprintf(w, "door %s\t%s, %s in flight\n", d.Name, plural(d.Connections, "connection"), plural(d.InFlight, "request"))
 	}
-	fmt.Fprintf(w, "waiting\t%s, %s\n", plural(s.Queue.Rows, "row"), size(s.Queue.Bytes))
-	fmt.Fprintf(w, "payload memory\t%s of %s\n", size(s.Payload.Used), size(s.Payload.Limit))
+	waiting := plural(s.Queue.Rows, "row") + ", " + size(s.Queue.Bytes)
+	if s.Queue.Rows > 0 {
+		waiting += ", the oldest for " + seconds(s.Queue.OldestRow)
+	}
+	fmt.Fprintf(w, "waiting\t%s\n", waiting)
+	memory := size(s.Payload.Used) + " of " + size(s.Payload.Limit)
+	if s.Payload.Refused > 0 {
+		memory += fmt.Sprintf(", refused %d times", s.Payload.Refused)
+	}
+	fmt.Fprintf(w, "payload memory\t%s\n", memory)
 	fmt.Fprintf(w, "state\t%s\n", keeping(s.State, s.Started.Add(time.Duration(s.Uptime*float64(time.Second)))))
 	if err := w.Flush(); err != nil {
 		return err
 	}
 
 	fmt.Fprintln(c.stdout)
+	if err := c.printHealth(s.Models); err != nil {
+		return err
+	}
 	if err := c.printSessions(s.Sessions); err != nil {
 		return err
 	}
@@ -92,6 +119,40 @@ func keeping(s admin.State, now time.Time) string {
 		return where
 	}
 	return fmt.Sprintf("%s: CANNOT BE CHANGED for %s: %s", where, seconds(now.Sub(s.Since).Seconds()), s.Error)
+}
+
+// printHealth lists models and applications with what shows whether they do their work.
+func (c *cli) printHealth(all []admin.Health) error {
+	if len(all) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "MODEL\tREPLICAS\tFAILING\tREQUESTS\tIN TIME\tSLO\tDEFAULTS\tMISSING\tNO MEMORY\tOLDEST ROW\tOLDEST BATCH")
+	for _, h := range all {
+		name, share := h.Name+"/"+h.Version, "-"
+		if h.Version == "" {
+			name = h.Name + " (application)"
+		}
+		if h.Requests > 0 {
+			share = fmt.Sprintf("%.4g %%", 100*float64(h.InTime)/float64(h.Requests))
+		}
+		slo := "-"
+		if h.SLO > 0 {
+			slo = time.Duration(h.SLO * float64(time.Second)).Round(time.Microsecond).String()
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%d\t%d\t%d\t%s\t%s\n", name, h.Replicas, h.Failing, h.Requests, share, slo,
+			h.Defaults, h.MissingVoices, h.NoMemory, age(h.OldestRow), age(h.OldestBatch))
+	}
+	fmt.Fprintln(w)
+	return w.Flush()
+}
+
+// age is a span of time since something that there may not be.
+func age(s float64) string {
+	if s == 0 {
+		return "-"
+	}
+	return seconds(s)
 }
 
 // printSessions lists the connected containers.

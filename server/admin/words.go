@@ -82,10 +82,12 @@ type Status struct {
 	Started   time.Time `json:"started"`
 	Uptime    float64   `json:"uptime_seconds"`
 	Readiness Readiness `json:"readiness"`
+	Warnings  []string  `json:"warnings"` // what an operator should look at, in sentences
 	Listen    Addresses `json:"listen"`
 	Doors     []Door    `json:"doors"`
 	Payload   Usage     `json:"payload_bytes"` // memory for payloads
 	Queue     Queue     `json:"queue"`         // of all models
+	Models    []Health  `json:"models"`        // and applications
 	State     State     `json:"state"`
 	Sessions  []Session `json:"sessions"`  // of containers
 	Processes []Process `json:"processes"` // supervised ones
@@ -98,7 +100,27 @@ type Addresses struct {
 	REST       string   `json:"rest,omitempty"`
 	GRPC       string   `json:"grpc,omitempty"`
 	Containers []string `json:"containers,omitempty"`
+	V1b        []string `json:"containers_v1b,omitempty"` // for containers of RPC v1b, and so on
+	V2         []string `json:"containers_v2,omitempty"`
+	V2a        []string `json:"containers_v2a,omitempty"`
 	Admin      string   `json:"admin,omitempty"`
+}
+
+// Health is how a version of a model, or an application, does what it is there for. What is counted is
+// counted since the server knows it.
+type Health struct {
+	Name          string  `json:"name"`
+	Version       string  `json:"version"`              // "" of an application
+	Replicas      int     `json:"replicas"`             // live ones
+	Failing       int     `json:"failing"`              // of them, those that fail on every batch
+	Requests      uint64  `json:"requests"`             // answered, with results or errors
+	SLO           float64 `json:"slo_seconds"`          // what in time means; 0: any time
+	InTime        uint64  `json:"in_time"`              // requests with a result, defaults apart, within the SLO
+	Defaults      uint64  `json:"defaults"`             // requests to an application that its default was the answer to
+	MissingVoices uint64  `json:"missing_voices"`       // answers of applications without its part; of an application: without any model's
+	NoMemory      uint64  `json:"no_memory"`            // requests whose answers there was no payload memory for
+	OldestRow     float64 `json:"oldest_row_seconds"`   // since the row was asked that waits for longest
+	OldestBatch   float64 `json:"oldest_batch_seconds"` // since the batch was sent that is not answered for longest
 }
 
 // A Door is one way in for clients.
@@ -110,14 +132,17 @@ type Door struct {
 
 // Usage is how much of a limit is in use.
 type Usage struct {
-	Used  int64 `json:"used"`
-	Limit int64 `json:"limit"`
+	Used    int64  `json:"used"`
+	Limit   int64  `json:"limit"`
+	Refused uint64 `json:"refused"` // how often more was asked for
 }
 
 // Queue is what waits for a batch.
 type Queue struct {
-	Rows  int   `json:"rows"`
-	Bytes int64 `json:"bytes"`
+	Rows        int     `json:"rows"`
+	Bytes       int64   `json:"bytes"`
+	OldestRow   float64 `json:"oldest_row_seconds"`   // since the row was asked that waits for longest
+	OldestBatch float64 `json:"oldest_batch_seconds"` // since the batch was sent that is not answered for longest
 }
 
 // State is how what operators make and policies learn is kept.
@@ -135,13 +160,14 @@ type Session struct {
 	Instance    string  `json:"instance,omitempty"` // what it calls itself
 	Remote      string  `json:"remote"`
 	RPC         string  `json:"rpc"`   // generation of the container RPC: v1, v1b, v2, v2a, v3, v4; empty until its first message
-	State       string  `json:"state"` // connecting, serving, draining, leaving; calling; retired: replaced, and there is no way to tell it
+	State       string  `json:"state"` // connecting, serving, failing (on every batch), hung (it does not answer), draining, leaving; calling; retired: replaced, and there is no way to tell it; unserved: it should be another way
 	Connected   float64 `json:"connected_seconds"`
 	Silent      float64 `json:"silent_seconds"`    // since its last message
 	Batches     int64   `json:"batches"`           // sent
 	Rows        int64   `json:"rows"`              // in them
 	Failures    int64   `json:"failures"`          // batches that it failed, or answered with nonsense
 	Pending     int     `json:"pending"`           // batches that it has not answered yet
+	Oldest      float64 `json:"oldest_seconds"`    // since the one of them was sent that is not answered for longest
 	Slots       int     `json:"slots,omitempty"`   // most of them at a time; 0 until it has registered
 	AtOnce      int     `json:"at_once,omitempty"` // batches that it executes at once; likewise
 	LastFailure string  `json:"last_failure,omitempty"`

@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"strings"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/shivad/shivad/scheduler"
@@ -25,6 +27,8 @@ var (
 	surprisesDesc  = desc("batch_surprises_total", "Batches that took longer than predicted.", "model", "version")
 	closedByDesc   = desc("batches_total", "Batches, by why they were closed.", "model", "version", "reason")
 	dropsDesc      = desc("drops_total", "Requests without a result, by the scheduler's reason.", "model", "version", "reason")
+	inTimeDesc     = desc("in_time_total", "Requests with a result, other than a default, within the SLO.", "model", "version")
+	unheardDesc    = desc("missing_voices_total", "Answers of applications without the part of a model; of an application: of any model.", "model", "version")
 	wastedDesc     = desc("wasted_rows_total", "Rows computed after their request had been answered.", "model", "version")
 	cacheDesc      = desc("cache_requests_total", "Requests for a model with a prediction cache, by what it did.", "model", "version", "result")
 	cacheGoneDesc  = desc("cache_removals_total", "Answers that are not kept any more, by reason.", "model", "version", "reason")
@@ -32,6 +36,9 @@ var (
 	cacheSizeDesc  = desc("cache_entries", "Answers kept.", "model", "version")
 	cacheBytesDesc = desc("cache_bytes", "What the answers kept take, with their bookkeeping.", "model", "version")
 	replicasDesc   = desc("replicas", "Live replicas.", "model", "version")
+	failingDesc    = desc("failing_replicas", "Live replicas that fail on every batch.", "model", "version")
+	oldRowDesc     = desc("oldest_row_seconds", "Time since the row was asked that waits for longest.", "model", "version")
+	oldBatchDesc   = desc("oldest_batch_seconds", "Time since the batch was sent that is not answered for longest.", "model", "version")
 
 	connectionsDesc = desc("connections", "Open connections of clients.", "door")
 	openedDesc      = desc("connections_opened_total", "Connections accepted.", "door")
@@ -41,6 +48,8 @@ var (
 
 	payloadDesc      = desc("payload_bytes", "Memory for payloads that is in use.")
 	payloadLimitDesc = desc("payload_limit_bytes", "The most memory for payloads there may be in use.")
+	refusalsDesc     = desc("payload_refusals_total", "Times that memory for a payload was refused.")
+	restartsDesc     = desc("process_restarts_total", "Restarts of supervised processes.", "container")
 	sessionsDesc     = desc("container_sessions", "Connected containers.")
 	stateDesc        = desc("state_up", "1 if applications, settings and what policies learn can be changed, 0 if where they are kept is out of reach.")
 	buildDesc        = desc("build_info", "Always 1; the labels say what runs.", "version", "goversion")
@@ -101,6 +110,12 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		for _, o := range scheduler.Outcomes()[1:] { // but OK
 			counter(dropsDesc, model.drops[o].Load(), name, version, o.String())
 		}
+		if name != "" {
+			counter(inTimeDesc, model.totals.inTime.Load(), name, version)
+		}
+		if n := model.unheard.Load(); n > 0 {
+			counter(unheardDesc, n, name, version)
+		}
 		if key == (id{}) {
 			continue // no model, so no queue and no batch
 		}
@@ -146,6 +161,13 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 				continue // one of those that share: the sum of several would look like one
 			}
 			gauge(replicasDesc, float64(g.Replicas), shown.name, shown.version)
+			gauge(failingDesc, float64(g.Failing), shown.name, shown.version)
+			if g.OldestRow > 0 {
+				gauge(oldRowDesc, g.OldestRow.Seconds(), shown.name, shown.version)
+			}
+			if g.OldestBatch > 0 {
+				gauge(oldBatchDesc, g.OldestBatch.Seconds(), shown.name, shown.version)
+			}
 			gauge(queueRowsDesc, float64(g.QueueRows), shown.name, shown.version)
 			gauge(queueBytesDesc, float64(g.QueueBytes), shown.name, shown.version)
 		}
@@ -155,6 +177,14 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	}
 	if s.PayloadLimit > 0 {
 		gauge(payloadLimitDesc, float64(s.PayloadLimit))
+	}
+	if s.Refusals != nil {
+		counter(refusalsDesc, s.Refusals())
+	}
+	if s.Restarts != nil {
+		for name, n := range s.Restarts() {
+			counter(restartsDesc, uint64(n), strings.ToValidUTF8(name, "\uFFFD"))
+		}
 	}
 	if s.Sessions != nil {
 		gauge(sessionsDesc, float64(s.Sessions()))

@@ -27,7 +27,12 @@
 //	batch_surprises_total         {model, version}           slower than predicted; the prediction is a high quantile
 //	wasted_rows_total             {model, version}           computed after their request had been answered
 //	drops_total                   {model, version, reason}   requests without a result, in the scheduler's words
+//	in_time_total                 {model, version}           with a result, defaults apart, within the SLO: the share of it in requests_total
+//	missing_voices_total          {model, version}           answers of applications that lack the model's part; of an application: any model's
 //	replicas                      {model, version}           live ones
+//	failing_replicas              {model, version}           of them, those that fail on every batch
+//	oldest_row_seconds            {model, version}           since the row was asked that waits for longest
+//	oldest_batch_seconds          {model, version}           since the batch was sent that is not answered for longest
 //	cache_requests_total          {model, version, result}   hit, miss, shared (waited for an equal one); the hit ratio is (hit + shared) / all
 //	cache_removals_total          {model, version, reason}   full (evicted), expired, cleared
 //	cache_not_kept_total          {model, version}           answers too large, or no payload memory for them
@@ -37,7 +42,9 @@
 //	connections_closed_total      {door, reason}
 //	received_bytes_total, sent_bytes_total  {door}
 //	payload_bytes, payload_limit_bytes      memory for payloads that is out, and the most there may be
+//	payload_refusals_total                  times that such memory was refused
 //	container_sessions
+//	process_restarts_total        {container}                of supervised processes
 //	state_up                                what is managed can be changed: 1, or 0 while Redis is away or the disk full
 //	build_info                    {version, goversion}       always 1
 //

@@ -54,19 +54,24 @@ var other = id{name: "_other"}
 // Sources are values that others keep, read when Prometheus asks. A nil function is a value not shown.
 type Sources struct {
 	Models       func() []ModelGauges
-	MaxModels    func() int   // how many have series of their own; nil: MaxModels
-	PayloadBytes func() int64 // out of the pool now
-	PayloadLimit int64        // the pool's budget; 0 = none
-	Sessions     func() int   // of containers
-	StateUp      func() bool  // what is managed can be changed
+	MaxModels    func() int            // how many have series of their own; nil: MaxModels
+	PayloadBytes func() int64          // out of the pool now
+	PayloadLimit int64                 // the pool's budget; 0 = none
+	Refusals     func() uint64         // of memory for payloads
+	Sessions     func() int            // of containers
+	Restarts     func() map[string]int // of the processes of each supervised container
+	StateUp      func() bool           // what is managed can be changed
 }
 
 // ModelGauges is the state of one model version.
 type ModelGauges struct {
 	Name, Version string
 	Replicas      int // live ones
+	Failing       int // of them, those that fail on every batch
 	QueueRows     int
 	QueueBytes    int64
+	OldestRow     time.Duration // since the row was asked that waits for longest
+	OldestBatch   time.Duration // since the batch was sent that is not answered for longest
 }
 
 // New returns the metrics of one server. version is the server's own.
@@ -193,7 +198,7 @@ func (d *Door) Answered(m *Model, o Outcome, took, queue, exec time.Duration) {
 	at.requests[o].Add(1)
 	at.duration.observeDuration(took)
 	var t times
-	t.answered(o, took)
+	t.answered(o, took, m.slo.Load())
 	if exec > 0 {
 		m.queueWait.observeDuration(queue)
 		t.executed.add(exec)
@@ -235,7 +240,56 @@ type Model struct {
 	totals    totals
 	wasted    atomic.Uint64 // rows
 
+	slo     atomic.Int64  // ns; 0: none
+	unheard atomic.Uint64 // see Unheard
+
 	cache Cache
+}
+
+// SetSLO says how long an answer may take to be in time; 0: any time. Models that share their series have
+// none.
+func (m *Model) SetSLO(d time.Duration) {
+	if m.id != other {
+		m.slo.Store(int64(d))
+	}
+}
+
+// Unheard counts an answer of an application that was to have a part of this model's and has none. The
+// application itself counts each such answer once.
+func (m *Model) Unheard() { m.unheard.Add(1) }
+
+// Health is what shows whether a model, or an application, does what it is there for.
+type Health struct {
+	SLO     time.Duration // 0: none
+	Ended   [outcomes]uint64
+	InTime  uint64 // requests with a result, defaults apart, within the SLO
+	Unheard uint64 // see Unheard
+	Memory  uint64 // requests whose answers there was no payload memory for
+}
+
+// Answered is how many requests were answered, whatever with.
+func (h *Health) Answered() (all uint64) {
+	for _, n := range h.Ended {
+		all += n
+	}
+	return all
+}
+
+// Health reads the counts, though not at one instant. Those of models that share their series are 0.
+func (m *Model) Health() Health {
+	if m.id == other {
+		return Health{}
+	}
+	h := Health{
+		SLO: time.Duration(m.slo.Load()), InTime: m.totals.inTime.Load(), Unheard: m.unheard.Load(),
+		Memory: m.drops[scheduler.OutcomeMemory].Load(),
+	}
+	for i := range m.doors {
+		for o := range h.Ended {
+			h.Ended[o] += m.doors[i].requests[o].Load()
+		}
+	}
+	return h
 }
 
 func newModel(key id) *Model {

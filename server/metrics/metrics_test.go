@@ -176,20 +176,25 @@ func TestSources(t *testing.T) {
 	m := New("1.2.3")
 	m.Model("a", "1")
 	m.Attach(Sources{
-		Models:       func() []ModelGauges { return []ModelGauges{{"a", "1", 2, 30, 400}} },
+		Models: func() []ModelGauges {
+			return []ModelGauges{{Name: "a", Version: "1", Replicas: 2, Failing: 1, QueueRows: 30, QueueBytes: 400, OldestRow: 1500 * time.Millisecond, OldestBatch: 2 * time.Second}}
+		},
 		PayloadBytes: func() int64 { return 5 },
 		PayloadLimit: 6,
 		Sessions:     func() int { return 7 },
 		StateUp:      func() bool { return true },
 	})
 	expect(t, m, map[string]string{
-		`shivad_replicas{model="a",version="1"}`:    "2",
-		`shivad_queue_rows{model="a",version="1"}`:  "30",
-		`shivad_queue_bytes{model="a",version="1"}`: "400",
-		"shivad_payload_bytes":                      "5",
-		"shivad_payload_limit_bytes":                "6",
-		"shivad_container_sessions":                 "7",
-		"shivad_state_up":                           "1",
+		`shivad_replicas{model="a",version="1"}`:             "2",
+		`shivad_failing_replicas{model="a",version="1"}`:     "1",
+		`shivad_oldest_row_seconds{model="a",version="1"}`:   "1.5",
+		`shivad_oldest_batch_seconds{model="a",version="1"}`: "2",
+		`shivad_queue_rows{model="a",version="1"}`:           "30",
+		`shivad_queue_bytes{model="a",version="1"}`:          "400",
+		"shivad_payload_bytes":                               "5",
+		"shivad_payload_limit_bytes":                         "6",
+		"shivad_container_sessions":                          "7",
+		"shivad_state_up":                                    "1",
 	})
 	got := scrape(t, m)
 	for _, name := range []string{"go_goroutines", "process_open_fds"} {

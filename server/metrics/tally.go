@@ -73,7 +73,7 @@ func (t *Tally) Answered(m *Model, o Outcome, took time.Duration) {
 	at := t.of(m)
 	at.requests[o]++
 	at.duration.observe(took)
-	at.times.answered(o, took)
+	at.times.answered(o, took, m.slo.Load())
 	t.ended++
 }
 

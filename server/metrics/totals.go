@@ -61,6 +61,7 @@ func (m *Model) Totals() Totals {
 type totals struct {
 	last                        atomic.Int64 // ns since 1970
 	succeeded, failed, executed atomicSum
+	inTime                      atomic.Uint64
 
 	mu      sync.Mutex
 	batches map[int]*Sum // by rows; a batch is rare enough for a lock
@@ -78,12 +79,22 @@ func (s *atomicSum) add(more Sum) {
 }
 
 // times are sums that nobody else sees yet.
-type times struct{ succeeded, failed, executed Sum }
+type times struct {
+	succeeded, failed, executed Sum
+	inTime                      uint64
+}
 
-func (t *times) answered(o Outcome, took time.Duration) {
-	if o == OK {
+// answered takes in how a request to a model ended, which has an SLO of so many ns; 0: none.
+func (t *times) answered(o Outcome, took time.Duration, slo int64) {
+	switch o {
+	case OK:
+		if slo == 0 || int64(took) <= slo {
+			t.inTime++
+		}
 		t.succeeded.add(took)
-	} else {
+	case Default:
+		t.succeeded.add(took)
+	default:
 		t.failed.add(took)
 	}
 }
@@ -93,6 +104,9 @@ func (t *totals) add(more *times) {
 	t.succeeded.add(more.succeeded)
 	t.failed.add(more.failed)
 	t.executed.add(more.executed)
+	if more.inTime > 0 {
+		t.inTime.Add(more.inTime)
+	}
 	*more = times{}
 	t.last.Store(time.Now().UnixNano())
 }

@@ -21,12 +21,13 @@ const (
 	Draining
 	Canceled
 	Internal
+	Default // the models of an application could not answer, or not in time, and its default did
 	outcomes
 )
 
 var outcomeNames = [outcomes]string{
 	"ok", "protocol", "too_large", "invalid_input", "not_found", "overloaded", "deadline_exceeded", "unavailable",
-	"container_failed", "container_lost", "unauthenticated", "permission_denied", "draining", "canceled", "internal",
+	"container_failed", "container_lost", "unauthenticated", "permission_denied", "draining", "canceled", "internal", "default",
 }
 
 // String is the label.

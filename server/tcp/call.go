@@ -62,11 +62,9 @@ func (c *call) count(l *loop) {
 	if c.Timing.BatchRows > 0 {
 		l.tally.Waited(model, c.Timing.Queue, c.Timing.Exec)
 	}
-	outcome := metrics.OK
-	if c.session.gone || c.session.ending {
-		outcome = metrics.Canceled
-	} else if err := c.failure(); err != nil {
-		outcome = gate.StatusOf(err).Outcome
+	outcome := metrics.Canceled
+	if !c.session.gone && !c.session.ending {
+		outcome = gate.Outcome(c.failure(), c.Choice)
 	}
 	l.tally.Answered(model, outcome, l.now.Sub(c.arrived))
 }

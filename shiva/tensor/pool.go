@@ -50,6 +50,8 @@ type Pool struct {
 	_    [56]byte
 	idle atomic.Int64 // bytes on the shelves
 
+	refused atomic.Uint64 // times that it was exhausted
+
 	quick   [quickClasses]sync.Pool // of *Buffer
 	shelves [numClasses - quickClasses]shelf
 
@@ -173,7 +175,18 @@ func (p *Pool) claim(n int64) error {
 	return nil
 }
 
+// Refused is how often memory was refused, by a part of the pool too.
+func (p *Pool) Refused() uint64 {
+	if p == nil {
+		return 0
+	}
+	return p.refused.Load()
+}
+
 func (p *Pool) exhausted(out, size int64) error {
+	for all := p; all != nil; all = all.whole {
+		all.refused.Add(1)
+	}
 	err := ErrBudget
 	if p.whole != nil {
 		err = ErrPart

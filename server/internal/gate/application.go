@@ -90,6 +90,7 @@ func (g *Gate) link(t *table) {
 		if a.SLO > 0 {
 			face.Deadline = time.Duration(a.SLO)
 		}
+		a.metrics.SetSLO(face.Deadline)
 		for _, target := range a.targets {
 			face.Live += target.Live
 		}

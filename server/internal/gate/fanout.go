@@ -310,7 +310,13 @@ func (f *fanout) combine() (fault error) {
 	for _, v := range answer.Voices {
 		if v.Unheard != "" && !v.Shadow {
 			f.choice.Missing = append(f.choice.Missing, Missing{v.Model.String(), f.why(v)})
+			if t := f.app.target(v.Model); t != nil && c.verdict == nil {
+				t.Metrics.Unheard()
+			}
 		}
+	}
+	if f.choice.Missing != nil && c.verdict == nil {
+		f.app.metrics.Unheard()
 	}
 	if answer.Outputs == nil {
 		if first == nil {

@@ -156,6 +156,7 @@ func (g *Gate) target(m *scheduler.Model) *Target {
 	t := &Target{ID: m.ID(), Model: m, Spec: m.Spec(), Cast: o.Cast, Deadline: o.Deadline, Live: m.Replicas(),
 		Metrics: g.metrics.Model(m.ID().Name, m.ID().Version)}
 	t.setRow(g.rows)
+	t.Metrics.SetSLO(t.Deadline)
 	b := []byte(`"model_name":`)
 	b = shiva.AppendString(b, t.ID.Name)
 	b = append(b, `,"model_version":`...)

@@ -58,6 +58,18 @@ func StatusOf(err error) Status {
 	return statuses[len(statuses)-1]
 }
 
+// Outcome is how a request ended, for the metrics: with an error or without, and with an application's
+// choice or, of a model, none.
+func Outcome(err error, c *Choice) metrics.Outcome {
+	switch {
+	case err != nil:
+		return StatusOf(err).Outcome
+	case c != nil && c.Default:
+		return metrics.Default
+	}
+	return metrics.OK
+}
+
 // maxText bounds what Text returns: parts of an error can be the client's own words, of any length.
 const maxText = 4 << 10
 

@@ -119,14 +119,12 @@ func (d *Door) Infer(ctx context.Context, q *Question) (*Answer, error) {
 	d.metrics.Began()
 	defer q.release()
 	a, model, err := d.infer(ctx, q)
-	outcome := metrics.OK
 	var timing scheduler.Timing
-	if err != nil {
-		outcome = gate.StatusOf(err).Outcome
-	} else {
-		timing = a.Timing
+	var choice *gate.Choice
+	if err == nil {
+		timing, choice = a.Timing, a.Choice
 	}
-	d.metrics.Answered(model, outcome, time.Since(q.Arrived), timing.Queue, timing.Exec)
+	d.metrics.Answered(model, gate.Outcome(err, choice), time.Since(q.Arrived), timing.Queue, timing.Exec)
 	return a, err
 }
 

@@ -1,0 +1,78 @@
+package server
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/metrics"
+)
+
+// explainApplication says what an application answers, and why with its default or without a model; nil if
+// there is no such application. What is counted is counted since the server started.
+func (s *Server) explainApplication(name string) (out []string) {
+	r, _, err := s.kept()
+	if err != nil {
+		return nil
+	}
+	a := r.App(name)
+	if a == nil {
+		return nil
+	}
+	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	linked := make([]string, len(a.Models))
+	for i, l := range a.Models {
+		linked[i] = string(l)
+	}
+	say("It is an application: the policy %s asks models of %s.", a.Policy, strings.Join(linked, ", "))
+	h := s.metrics.Model(name, "").Health()
+	all := h.Answered()
+	if all == 0 {
+		say("No request was sent to it since the server started.")
+	} else {
+		within := ""
+		if h.SLO > 0 {
+			within = fmt.Sprintf(" within %v", h.SLO)
+		}
+		say("Of %d requests since the server started %s had a result of its models%s.", all, percent(h.InTime, all), within)
+	}
+	if n := h.Ended[metrics.Default]; n > 0 {
+		say("%d requests (%s) were answered with its default, as its models gave no answer in time: see below, and \"default_explanation\" in those answers.", n, percent(n, all))
+	}
+	if h.Unheard > 0 {
+		say("%d answers (%s) lack the part of a model that was asked.", h.Unheard, percent(h.Unheard, all))
+	}
+	known := s.gate.Models()
+	for _, l := range a.Models {
+		model, version := l.Split()
+		live, found := 0, false
+		for _, m := range known {
+			if m.Name != model || version != "" && version != "*" && m.Version != version || version == "" && !m.Default {
+				continue
+			}
+			found = true
+			live += m.Replicas
+			if t, err := s.gate.Target(m.Name, m.Version); err == nil {
+				out = append(out, s.heard(t)...)
+				if stats := t.Model.Stats(); stats.Failing > 0 {
+					say("%d of the %d live replicas of %s fail on every batch: \"shivactl explain %s\" names them.", stats.Failing, stats.Live, t.ID, t.ID)
+				}
+			}
+		}
+		switch {
+		case !found:
+			say("No container of %s has registered.", l)
+		case live == 0:
+			say("No replica of %s is live.", l)
+		}
+	}
+	return out
+}
+
+// heard says how often a model had no part in the answers of applications.
+func (s *Server) heard(t *gate.Target) []string {
+	if n := t.Metrics.Health().Unheard; n > 0 {
+		return []string{fmt.Sprintf("%d answers of applications since the server started were given without the part of %s.", n, t.ID)}
+	}
+	return nil
+}

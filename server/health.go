@@ -1,0 +1,118 @@
+package server
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/metrics"
+)
+
+// health is how every version of a model, and every application, does what it is there for.
+func (s *Server) health() []admin.Health {
+	all := []admin.Health{}
+	for _, m := range s.gate.Models() {
+		target, err := s.gate.Target(m.Name, m.Version)
+		if err != nil {
+			continue // forgotten meanwhile
+		}
+		h := counted(m.Name, m.Version, target.Metrics)
+		stats := target.Model.Stats()
+		h.Replicas, h.Failing = stats.Live, stats.Failing
+		h.OldestRow, h.OldestBatch = stats.OldestWait.Seconds(), stats.OldestBatch.Seconds()
+		all = append(all, h)
+	}
+	for _, a := range s.gate.Applications() {
+		h := counted(a.Name, "", s.metrics.Model(a.Name, ""))
+		if t, err := s.gate.Target(a.Name, ""); err == nil {
+			h.Replicas = t.Live
+		}
+		all = append(all, h)
+	}
+	return all
+}
+
+func counted(name, version string, m *metrics.Model) admin.Health {
+	h := m.Health()
+	return admin.Health{
+		Name: name, Version: version, Requests: h.Answered(), SLO: h.SLO.Seconds(), InTime: h.InTime,
+		Defaults: h.Ended[metrics.Default], MissingVoices: h.Unheard, NoMemory: h.Memory,
+	}
+}
+
+// dead names the models whose live replicas all fail on every batch. They count as ready nonetheless: if
+// nobody asked them, nothing would ever show that they are well again.
+func (s *Server) dead() string {
+	var names []string
+	for _, m := range s.sched.Models() {
+		if stats := m.Stats(); stats.Live > 0 && stats.Failing == stats.Live {
+			names = append(names, m.ID().String())
+		}
+	}
+	if names == nil {
+		return ""
+	}
+	return "every replica fails on every batch of " + strings.Join(names, ", ")
+}
+
+// What is worth a warning.
+const (
+	worrying  = 0.1              // share of an application's answers that are its default, or lack a voice
+	fewAnswer = 10               // answers before a share means anything
+	longBatch = 10 * time.Second // without an answer
+)
+
+// warnings are what an operator should look at.
+func warnings(s admin.Status) []string {
+	out := []string{}
+	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	for _, c := range s.Sessions {
+		switch c.State {
+		case "failing":
+			say("%s fails on every batch: %s", title(c), c.LastFailure)
+		case "hung":
+			say("%s hangs, and gets nothing but probes: %s", title(c), c.LastFailure)
+		case "unserved", "calling":
+			if c.Reason != "" {
+				say("%s: %s", title(c), c.Reason)
+			}
+		case "serving":
+			if c.Oldest >= longBatch.Seconds() {
+				say("%s has not answered a batch for %.0fs", title(c), c.Oldest)
+			}
+		}
+	}
+	for _, p := range s.Processes {
+		if p.State == "crash loop" {
+			say("the process %s[%d] ends again and again, last with %s; its log says why", p.Name, p.Replica, p.LastExit)
+		}
+	}
+	for _, h := range s.Models {
+		if h.Version != "" || h.Requests < fewAnswer {
+			continue
+		}
+		if share := float64(h.Defaults) / float64(h.Requests); share >= worrying {
+			say("application %s has answered %.0f %% of its requests with its default; \"shivactl explain %s\" says more", h.Name, 100*share, h.Name)
+		}
+		if share := float64(h.MissingVoices) / float64(h.Requests); share >= worrying {
+			say("application %s has answered %.0f %% of its requests without the part of a model; \"shivactl explain %s\" says which", h.Name, 100*share, h.Name)
+		}
+	}
+	if s.Payload.Refused > 0 && s.Payload.Used > s.Payload.Limit/2 {
+		say("memory for payloads was refused %d times; limits.payload_bytes is %d", s.Payload.Refused, s.Payload.Limit)
+	}
+	return out
+}
+
+// title is a container in a sentence.
+func title(c admin.Session) string {
+	name := "a container"
+	if c.Model != "" {
+		name = "container of " + c.Model + "/" + c.Version
+	}
+	if c.Instance != "" {
+		name += " (" + c.Instance + ")"
+	}
+	return name + " at " + c.Remote
+}
