@@ -84,6 +84,38 @@ func choosers(t *testing.T, s *Server) []chooser {
 			}
 			return int32(a.RawOutputContents[0][0]), nil
 		}},
+		{"library", func(name string, parameters map[string]any) (int32, error) {
+			q := &Question{Name: name, Inputs: []tensor.Tensor{x}}
+			for key, value := range parameters {
+				ok := true
+				switch key {
+				case "candidate_models":
+					if q.Candidates, ok = value.([]string); !ok {
+						text, _ := value.(string)
+						q.Candidates = strings.Split(text, ",")
+					}
+				case "cache":
+					var cached bool
+					cached, ok = value.(bool)
+					q.NoCache = !cached
+				case "salt":
+					q.Salt, ok = value.(string)
+				}
+				if !ok && key != "candidate_models" {
+					return 0, fmt.Errorf("%s: the compiler refuses this", key)
+				}
+			}
+			a, err := s.Ask(t.Context(), q)
+			if err != nil {
+				return 0, err
+			}
+			defer a.Release()
+			values, err := tensor.Values[int32](a.Outputs[0])
+			if err != nil {
+				return 0, err
+			}
+			return values[0], nil
+		}},
 	}
 }
 

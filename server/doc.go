@@ -4,7 +4,18 @@
 //	clients ──Shiva───► server/tcp ─────────────► gate ─► scheduler ─► containers ──ZMTP──► model containers
 //	clients ──V2/HTTP─► server/rest ─► predict ────┤
 //	clients ──gRPC────► server/grpc ─► predict ────┘
+//	a program ──Server.Ask────────► predict ────┘
 //	operator ─HTTP────► server/admin                        supervisor ──────► their processes
+//
+// A Go program may have the whole server inside: it makes one with [New], adds models of its own to its
+// [Server.Scheduler] or has containers connect, and asks with [Server.Ask]. A door whose listen address is "" is left
+// out, also all of them: the example asks an application that learns and a model with a cache without any socket.
+//
+// Concurrency: all methods but Start may be called from everywhere; Start returns before Ask, Learn and the
+// applications' methods have an answer but that the server has not been started.
+//
+// Memory: a question's inputs stay its asker's, an answer's outputs are the server's until Release. Both count against
+// limits.payload_bytes.
 //
 // A Server is started once and shut down once. It owns every goroutine it starts and has joined all of
 // them when Shutdown returns.

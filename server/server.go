@@ -41,7 +41,8 @@ type Server struct {
 	metrics  *metrics.Metrics
 	gate     *gate.Gate
 	predict  *predict.Service
-	clock    *clock.Clock // the scheduler's
+	library  func() *predict.Door // the way in of the program that the server is part of, which counts as a door of that name
+	clock    *clock.Clock         // the scheduler's
 	sched    *scheduler.Scheduler
 
 	// Set by Start, before it opens a door.
@@ -127,6 +128,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		Version:    Version,
 		Log:        log,
 	})
+	s.library = sync.OnceValue(func() *predict.Door { return s.predict.Door(s.metrics.Door("library")) })
 	hooks := s.metrics.Hooks()
 	hooks.ModelChanged = func(m *scheduler.Model) {
 		s.gate.ModelChanged(m)

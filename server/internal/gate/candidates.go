@@ -28,7 +28,7 @@ type Candidates []string
 func ParseCandidates(value []byte) (Candidates, error) {
 	var list []string
 	if err := json.Unmarshal(value, &list); err == nil && list != nil {
-		return checkCandidates(list)
+		return NewCandidates(list)
 	}
 	var text string
 	if len(value) > 0 && value[0] == '"' && json.Unmarshal(value, &text) == nil {
@@ -43,11 +43,11 @@ func SplitCandidates(text string) (Candidates, error) {
 	for i := range list {
 		list[i] = strings.TrimSpace(list[i])
 	}
-	return checkCandidates(list)
+	return NewCandidates(list)
 }
 
-// checkCandidates refuses lists that leave nothing to choose, and those that are longer than any application's.
-func checkCandidates(list Candidates) (Candidates, error) {
+// NewCandidates takes a list of names. It refuses lists that leave nothing to choose, and those that are longer than any application's.
+func NewCandidates(list []string) (Candidates, error) {
 	if len(list) == 0 || len(list) > apps.MaxLinks || slices.Contains(list, "") {
 		return nil, fmt.Errorf("%w: %s: expected 1 to %d names of models, none of them empty; got %d", scheduler.ErrInvalidInput, CandidatesKey, apps.MaxLinks, len(list))
 	}

@@ -1,0 +1,276 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A Question asks a model or an application for the outputs of some rows.
+type Question struct {
+	// Name is an application's, else a model's.
+	Name string
+	// Version is a model's; "" means its default. An application has none.
+	Version string
+	// Inputs are the tensors, by their names, or by their position if none has one. A tensor has the shape that the model declares, whose
+	// leading -1 counts rows, or without that dimension is one row; the answer then has no row dimension either. A model that is
+	// not batched takes its shapes as they are. They stay the caller's, who may change and release them when Ask has
+	// returned: what has a Buf is retained, all else copied into memory that counts against limits.payload_bytes.
+	Inputs []tensor.Tensor
+	// Outputs are the names of those wanted, in the order of the answer; nil means all.
+	Outputs []string
+
+	// ID names the request for feedback, for ten minutes; "" if there will be none.
+	ID string
+	// User is whose request it is: applications learn for each user. "" is nobody in particular.
+	User string
+	// Candidates are the models that an application may choose among for this request, "name" or "name/version", each of
+	// which it must link to; nil means all.
+	Candidates []string
+	// NoCache has the answer computed, and not kept.
+	NoCache bool
+	// Salt makes requests that differ in it unequal to the caches.
+	Salt string
+
+	// Timeout is from the call on; 0 means the application's SLO, else the model's deadline. A deadline of the context counts as well.
+	Timeout time.Duration
+	// Priority is 1 for the highest to 10 for the lowest; 0 is the default, 6.
+	Priority int
+	// Parameters is a JSON object that goes to the container with the rows; nil means none.
+	Parameters []byte
+}
+
+// An Answer is what was said to a Question. Release it once, when its outputs are not needed any more.
+type Answer struct {
+	// Model and Version are the model's that answered; of several the one that is most behind the answer.
+	Model, Version string
+	// Outputs have names, and rows as the question's inputs had them. Their memory is the answer's until Release.
+	Outputs []tensor.Tensor
+	// Timing says where the time went; it is zero for an answer from a cache.
+	Timing scheduler.Timing
+	// Choice is what an application did; nil for a model.
+	Choice *Choice
+
+	answer *predict.Answer
+}
+
+// Release gives the memory of the outputs back.
+func (a *Answer) Release() {
+	if a.answer != nil {
+		a.answer.Release()
+		a.answer, a.Outputs = nil, nil
+	}
+}
+
+// A Choice is what an application did with a request.
+type Choice struct {
+	// Confidence is how far the models agree, 0 to 1.
+	Confidence float64
+	// Missing are models ("name/version") that were asked and have no part in the answer, each with the reason.
+	Missing map[string]string
+	// Default tells that the outputs are the application's default, and Explanation why.
+	Default     bool
+	Explanation string
+}
+
+// Ask answers a question, without a socket between: what a door does, from checking the inputs to the caches, the
+// application's policy and the queue. It returns when there is an answer, at the deadline at the latest; when ctx ends
+// first, the request is given up. It may be called from everywhere, from Start until Shutdown.
+//
+// The error wraps one of scheduler's: ErrInvalidInput, ErrNotFound, ErrOverloaded, ErrDeadlineExceeded, ErrUnavailable,
+// ErrContainerFailed, ErrContainerLost, ErrDraining, ErrCanceled, ErrTooLarge. Any other is a bug.
+func (s *Server) Ask(ctx context.Context, q *Question) (*Answer, error) {
+	asked, err := s.question(q)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range q.Outputs {
+		asked.Outputs = append(asked.Outputs, predict.Output{Name: name})
+	}
+	said, err := s.library().Infer(ctx, asked)
+	if err != nil {
+		return nil, err
+	}
+	a := &Answer{Model: said.Model, Version: said.Version, Outputs: said.Outputs, Timing: said.Timing, answer: said}
+	if c := said.Choice; c != nil {
+		a.Model, a.Version, _ = strings.Cut(said.Version, "/")
+		a.Choice = &Choice{Confidence: c.Confidence, Default: c.Default, Explanation: c.Explanation, Missing: make(map[string]string, len(c.Missing))}
+		for _, m := range c.Missing {
+			a.Choice.Missing[m.Model] = m.Why
+		}
+	}
+	return a, nil
+}
+
+// question makes one of the protocol's, with references of its own to the inputs.
+func (s *Server) question(q *Question) (*predict.Question, error) {
+	if *s.state.Load() == admin.Starting {
+		return nil, fmt.Errorf("%w: this server has not been started", scheduler.ErrUnavailable)
+	}
+	asked := &predict.Question{
+		Model: q.Name, Version: q.Version, ID: q.ID, User: q.User, Fresh: q.NoCache, Salt: q.Salt,
+		Timeout: q.Timeout, Priority: uint64(max(q.Priority, 0)), Parameters: q.Parameters, Arrived: time.Now(),
+	}
+	var err error
+	if q.Candidates != nil {
+		if asked.Choose, err = gate.NewCandidates(q.Candidates); err != nil {
+			return nil, err
+		}
+	}
+	if len(q.Parameters) > 0 {
+		if end, ok := shiva.SkipValue(q.Parameters, 0, s.cfg.Limits.JSONDepth); !ok || end != len(q.Parameters) || q.Parameters[0] != '{' {
+			return nil, fmt.Errorf("%w: parameters: expected a JSON object without space around it", scheduler.ErrInvalidInput)
+		}
+	}
+	for _, t := range q.Inputs {
+		if err = t.Check(); err != nil {
+			err = fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, t.Name, err)
+		} else if t, err = s.own(t); err == nil {
+			asked.Inputs = append(asked.Inputs, t)
+		}
+		if err != nil {
+			for _, t := range asked.Inputs {
+				t.Release()
+			}
+			return nil, err
+		}
+	}
+	return asked, nil
+}
+
+// own gives a tensor that lives on when its owner does something else with his: a container that was given up may still read it.
+func (s *Server) own(t tensor.Tensor) (tensor.Tensor, error) {
+	t.Shape = slices.Clone(t.Shape)
+	if t.Buf != nil {
+		t.Retain()
+		return t, nil
+	}
+	buf, err := s.pool.Get(len(t.Data))
+	if err != nil {
+		return t, fmt.Errorf("%w: input %q: %w", scheduler.ErrOverloaded, t.Name, err)
+	}
+	copy(buf.Bytes(), t.Data)
+	t.Buf, t.Data = buf, buf.Bytes()
+	return t, nil
+}
+
+// Feedback tells an application what became of a request: exactly one of Label, Loss, Reward and Losses.
+type Feedback struct {
+	// Application is the one that answered.
+	Application string
+	// ID and User are those of the request. Without an ID, or with one that this server does not know any more, Inputs are the
+	// request's: the models are asked again, among Candidates if that is not nil.
+	ID, User   string
+	Inputs     []tensor.Tensor // as in Question
+	Candidates []string        // likewise
+
+	// Label is what would have been right: a number or text, lists of them, or a map of them by output.
+	Label any
+	// Loss is 0 (as good as can be) to 1, and Reward 1 less that.
+	Loss, Reward *float64
+	// Losses are those of single models, by "name/version".
+	Losses map[string]float64
+}
+
+// Learn has an application's policy learn from feedback. learned is false if the same feedback was learned before; rounds counts
+// what the policy has learned from for this user. The errors are Ask's; ErrUnavailable also says that the state store is
+// away. It may be called from everywhere, and waits for the store.
+func (s *Server) Learn(ctx context.Context, f *Feedback) (learned bool, rounds uint64, err error) {
+	asked, err := s.question(&Question{Name: f.Application, User: f.User, Inputs: f.Inputs, Candidates: f.Candidates})
+	if err != nil {
+		return false, 0, err
+	}
+	verdict := map[string]any{}
+	if f.Label != nil {
+		verdict["label"] = f.Label
+	}
+	if f.Loss != nil {
+		verdict["loss"] = *f.Loss
+	}
+	if f.Reward != nil {
+		verdict["reward"] = *f.Reward
+	}
+	if f.Losses != nil {
+		verdict["losses"] = f.Losses
+	}
+	var id []byte
+	if f.ID != "" {
+		id = shiva.AppendString(nil, f.ID)
+	}
+	if asked.Parameters, err = json.Marshal(verdict); err != nil {
+		for _, t := range asked.Inputs {
+			t.Release()
+		}
+		return false, 0, fmt.Errorf("%w: feedback: %w", scheduler.ErrInvalidInput, err)
+	}
+	reply, err := s.library().Feedback(ctx, asked, id)
+	if err != nil {
+		return false, 0, err
+	}
+	var l gate.Learned
+	err = json.Unmarshal(reply, &l)
+	return l.Learned, l.Rounds, err
+}
+
+// An Application is a name for several models, of which a policy chooses.
+type Application struct {
+	Name string
+	// Models are "name", which follows the default version, "name/version", or "name/*" for all that have a live replica.
+	Models []string
+	// Policy is one of selection.Names, "" for single; Params are its parameters.
+	Policy string
+	Params map[string]any
+	// SLO is the deadline of a question that brings none, 0 for the model's.
+	SLO time.Duration
+	// Default is answered when no model has answered in time: the value of one row for each output, by name. nil: that is an error.
+	Default map[string]any
+}
+
+// SetApplication makes an application, or replaces the one of that name. It holds when this returns, and is kept in
+// the state store. The error wraps scheduler.ErrInvalidInput and lists all faults, or ErrUnavailable if the store is away.
+func (s *Server) SetApplication(ctx context.Context, a Application) error {
+	r, _, err := s.kept()
+	if err != nil {
+		return unopened(err)
+	}
+	d := apps.Definition{Name: a.Name, Policy: a.Policy, Params: a.Params, SLO: apps.Duration(a.SLO)}
+	for _, m := range a.Models {
+		d.Models = append(d.Models, apps.Link(m))
+	}
+	if a.Default != nil {
+		if d.Default, err = json.Marshal(a.Default); err != nil {
+			return fmt.Errorf("%w: application %q: default: %w", scheduler.ErrInvalidInput, a.Name, err)
+		}
+	}
+	_, err = r.Put(ctx, d)
+	return err
+}
+
+// DeleteApplication ends an application and forgets what its policy has learned. An unknown name is an error that wraps scheduler.ErrNotFound.
+func (s *Server) DeleteApplication(ctx context.Context, name string) error {
+	r, _, err := s.kept()
+	if err != nil {
+		return unopened(err)
+	}
+	return r.Delete(ctx, name)
+}
+
+// unopened is the error of a store that is not open in the words of this package.
+func unopened(err error) error {
+	if e, ok := errors.AsType[*admin.Error](err); ok {
+		return fmt.Errorf("%w: %s", scheduler.ErrUnavailable, e.Text)
+	}
+	return err
+}
