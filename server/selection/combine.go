@@ -110,7 +110,13 @@ func (p *Policy) Combine(s State, came []Prediction, missing []Ask) Answer {
 		return a
 	}
 	a.Outputs = came[heard[0]].Outputs
-	if len(heard) > 1 {
+	if combiner, ok := p.algorithm.(Combiner); ok {
+		said := make([]Prediction, len(heard))
+		for k, i := range heard {
+			said[k] = came[i]
+		}
+		a.Outputs = combiner.Combine(s.Models, said)
+	} else if len(heard) > 1 {
 		var space [16]float64
 		weights := scratch(space[:], len(heard))
 		for k, i := range heard {
@@ -143,7 +149,7 @@ func (c *combiner) hear(s State, ask Ask, outputs []tensor.Tensor) {
 	}
 	say := lowest
 	if i := s.find(ask.Model); i >= 0 {
-		say = c.say(s.Models, i)
+		say = c.algorithm.Say(s.Models, i)
 	}
 	c.says[len(c.voices)] = say
 	c.voices = append(c.voices, v)

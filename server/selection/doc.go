@@ -16,8 +16,8 @@
 //	split           weights (equal), salt ("")                nothing; mean loss shown   canary, A/B test; a user stays with a model
 //	shadow          model (the only candidate), fraction (1)  nothing; mean losses of    a candidate is to be watched on real
 //	                                                          all shown                  requests before it answers any
-//	exp3            gamma (0.1), share (0.001), inherit (0.5) weight, from the loss of   one model per request; nothing can be
-//	                                                          the model asked            assumed of how losses come about
+//	exp3            gamma (0.05), eta (0.2), share (0.001),   weight, from the loss of   one model per request; nothing can be
+//	                inherit (0.5)                             the model asked            assumed of how losses come about
 //	exp4            eta (0.2), share (0.001), inherit (0.5),  weights, from the losses   all models can be asked; one is the best
 //	                combination ("vote")                      of all models              at a time, which one changes
 //	epsilon-greedy  epsilon (0.1), inherit (0.5)              mean loss of the model     one model per request; simple to explain:
@@ -53,7 +53,10 @@
 //	thompson        no belief                               h of its predecessor's evidence
 //	ensemble        as epsilon-greedy                       as epsilon-greedy
 //
-// The others keep what they have, relative to each other, when a model joins or leaves.
+// The others keep what they have, relative to each other, when a model joins or leaves. What was learned of a model that
+// leaves is set aside (State.Aside) and is there when it comes back, whether it was linked again, rolled back, or is what
+// another server sees during a rolling update: so a version inherits once. A state of another policy is kept likewise
+// (State.Others), for when the application goes back to that one.
 //
 // # Rules
 //
@@ -65,4 +68,9 @@
 // Tensors given are read and never kept; see Answer for those that come back.
 //
 // Numbers in a state stay finite, however many feedbacks: weights are kept as logarithms relative to the heaviest.
+//
+// # Policies of your own
+//
+// Register adds an Algorithm under a name of its own, with its parameters: applications then name it like any other, at
+// every door and on the admin door, and its state is kept and shared like any other's. The package's example is one.
 package selection

@@ -19,7 +19,7 @@ import "math"
 // Unlike under exp4, several models of like quality keep a like say: better when errors are independent, worse when one
 // model is simply the best.
 type ensemble struct {
-	plain
+	Plain
 	weights       map[string]float64
 	vote          bool
 	classes, step float64
@@ -29,21 +29,21 @@ type ensemble struct {
 var ensembleKind = kind{
 	accepts:  []string{"combination", "weights", "classes", "inherit"},
 	defaults: settings{combination: "vote", classes: 2, inherit: 0.5, step: 0.01},
-	build: func(s *settings) algorithm {
+	build: func(s *settings) Algorithm {
 		return ensemble{weights: s.weights, vote: s.combination == "vote", classes: s.classes, step: s.step, inherit: s.inherit}
 	},
 }
 
-func (p ensemble) check(arms []Arm) []string { return checkWeights(p.weights, arms) }
+func (p ensemble) Check(arms []Arm) []string { return checkWeights(p.weights, arms) }
 
-func (p ensemble) ask(arms []Arm, _ Request) []Ask {
+func (p ensemble) Ask(arms []Arm, _ Request) []Ask {
 	var space [16]float64
 	weights := scratch(space[:], len(arms))
-	p.shares(weights, arms)
+	p.Shares(weights, arms)
 	return askAll(arms, weights)
 }
 
-func (p ensemble) say(arms []Arm, i int) float64 {
+func (p ensemble) Say(arms []Arm, i int) float64 {
 	a := &arms[i]
 	if p.weights != nil {
 		return math.Log(given(p.weights, a)) // -Inf for 0
@@ -59,13 +59,13 @@ func (p ensemble) say(arms []Arm, i int) float64 {
 	return -math.Log(q)
 }
 
-func (p ensemble) shares(shares []float64, arms []Arm) {
+func (p ensemble) Shares(shares []float64, arms []Arm) {
 	for i := range arms {
-		shares[i] = p.say(arms, i)
+		shares[i] = p.Say(arms, i)
 	}
 	softmax(shares)
 }
 
-func (p ensemble) join(arms []Arm, i int) { joinAtMeanLoss(arms, i) }
+func (p ensemble) Join(arms []Arm, i int) { joinAtMeanLoss(arms, i) }
 
-func (p ensemble) follow(arms []Arm, i int) { arms[i].Count *= p.inherit }
+func (p ensemble) Follow(arms []Arm, i int) { arms[i].Count *= p.inherit }

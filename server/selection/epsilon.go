@@ -13,18 +13,18 @@ package selection
 // mean Q as if it were a loss seen, so that it does not get all requests before its first feedback. No unit but that of
 // loss.
 type epsilonGreedy struct {
-	plain
+	Plain
 	epsilon, inherit float64
 }
 
 var epsilonKind = kind{
 	accepts:  []string{"epsilon", "inherit"},
 	defaults: settings{epsilon: 0.1, inherit: 0.5, step: 0.01},
-	build:    func(s *settings) algorithm { return epsilonGreedy{epsilon: s.epsilon, inherit: s.inherit} },
+	build:    func(s *settings) Algorithm { return epsilonGreedy{epsilon: s.epsilon, inherit: s.inherit} },
 	bandit:   true,
 }
 
-func (p epsilonGreedy) shares(shares []float64, arms []Arm) {
+func (p epsilonGreedy) Shares(shares []float64, arms []Arm) {
 	best, equals := arms[0].Loss, 0.
 	for i := range arms {
 		if loss := arms[i].Loss; loss < best {
@@ -40,16 +40,16 @@ func (p epsilonGreedy) shares(shares []float64, arms []Arm) {
 	}
 }
 
-func (p epsilonGreedy) ask(arms []Arm, r Request) []Ask {
+func (p epsilonGreedy) Ask(arms []Arm, r Request) []Ask {
 	var space [16]float64
 	shares := scratch(space[:], len(arms))
-	p.shares(shares, arms)
+	p.Shares(shares, arms)
 	return askOne(arms, shares, r)
 }
 
-func (p epsilonGreedy) join(arms []Arm, i int) { joinAtMeanLoss(arms, i) }
+func (p epsilonGreedy) Join(arms []Arm, i int) { joinAtMeanLoss(arms, i) }
 
-func (p epsilonGreedy) follow(arms []Arm, i int) { arms[i].Count *= p.inherit }
+func (p epsilonGreedy) Follow(arms []Arm, i int) { arms[i].Count *= p.inherit }
 
 // joinAtMeanLoss gives arm i the mean of the others' mean losses, with the weight of one loss.
 func joinAtMeanLoss(arms []Arm, i int) {

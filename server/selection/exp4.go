@@ -22,33 +22,33 @@ import "math"
 // A model that has not answered in time is not judged: those that have share out among themselves the weight that they
 // had together (Freund, Schapire, Singer and Warmuth, "Using and Combining Predictors That Specialize", STOC 1997).
 type exp4 struct {
-	plain
+	Plain
 	eta, share, inherit float64
 }
 
 var exp4Kind = kind{
 	accepts:  []string{"eta", "share", "inherit", "combination"},
 	defaults: settings{eta: 0.2, share: 0.001, inherit: 0.5, combination: "vote", step: 0.01},
-	build:    func(s *settings) algorithm { return exp4{eta: s.eta, share: s.share, inherit: s.inherit} },
+	build:    func(s *settings) Algorithm { return exp4{eta: s.eta, share: s.share, inherit: s.inherit} },
 }
 
-func (p exp4) ask(arms []Arm, _ Request) []Ask {
+func (p exp4) Ask(arms []Arm, _ Request) []Ask {
 	var space [16]float64
 	weights := scratch(space[:], len(arms))
-	p.shares(weights, arms)
+	p.Shares(weights, arms)
 	return askAll(arms, weights)
 }
 
-func (p exp4) say(arms []Arm, i int) float64 { return arms[i].LogWeight }
+func (p exp4) Say(arms []Arm, i int) float64 { return arms[i].LogWeight }
 
-func (p exp4) shares(shares []float64, arms []Arm) {
+func (p exp4) Shares(shares []float64, arms []Arm) {
 	for i := range arms {
 		shares[i] = arms[i].LogWeight
 	}
 	softmax(shares)
 }
 
-func (p exp4) learn(arms []Arm, losses, _ []float64) {
+func (p exp4) Learn(arms []Arm, losses, _ []float64) {
 	before, after := math.Inf(-1), math.Inf(-1) // logarithms of the sums over those judged
 	for i, loss := range losses {
 		if !math.IsNaN(loss) {
@@ -62,20 +62,12 @@ func (p exp4) learn(arms []Arm, losses, _ []float64) {
 			arms[i].LogWeight += before - after
 		}
 	}
-	// (1-share) w + share/K sum(w), divided by 1-share, which changes no weight relative to another.
-	if p.share < 1 {
-		shareWeights(arms, logSum(arms, -1), p.share/(1-p.share))
-	} else {
-		for i := range arms {
-			arms[i].LogWeight = 0
-		}
-	}
-	level(arms)
+	shareWeights(arms, p.share)
 }
 
-func (p exp4) join(arms []Arm, i int) { joinAtMean(arms, i) }
+func (p exp4) Join(arms []Arm, i int) { joinAtMean(arms, i) }
 
-func (p exp4) follow(arms []Arm, i int) {
+func (p exp4) Follow(arms []Arm, i int) {
 	arms[i].Count *= p.inherit
 	inheritWeight(arms, i, p.inherit)
 }

@@ -61,14 +61,21 @@ func (p *Policy) Feedback(s State, said []Prediction, o Outcome) (State, error) 
 		return s, nil
 	}
 	s.Rounds++
-	s.Models = slices.Clone(s.Models)
+	s.Models, s.Aside = slices.Clone(s.Models), slices.Clone(s.Aside)
+	total := logSum(s.Models, -1)
 	for i, loss := range losses {
 		if a := &s.Models[i]; !math.IsNaN(loss) {
 			a.Count++
 			a.Loss += max(1/a.Count, p.settings.step) * (loss - a.Loss)
 		}
 	}
-	p.learn(s.Models, losses, probabilities)
+	p.algorithm.Learn(s.Models, losses, probabilities)
+	if len(s.Aside) > 0 {
+		// Those that are not judged keep their weight relative to the others' together, as if they slept (Freund, Schapire,
+		// Singer and Warmuth, STOC 1997).
+		shift(s.Models, total-logSum(s.Models, -1))
+	}
+	s.level()
 	return s, nil
 }
 

@@ -83,14 +83,15 @@ func TestFormulas(t *testing.T) {
 	}
 	everybody := []selection.Ask{{Model: m[0], Probability: 1}, {Model: m[1], Probability: 1}, {Model: m[2], Probability: 1}}
 
-	// gamma 0.3, K 3: w_0 = exp(0.1 * 0.75/0.2), then e*0.01/3 * 3 is added to each.
-	arms := step("exp3", map[string]any{"gamma": 0.3, "share": 0.01}, all, selection.Ask{Model: m[0], Probability: 0.2})
-	near("weight of exp3", math.Exp(arms[1].LogWeight), (1+math.E*0.01)/(math.Exp(0.375)+math.E*0.01))
+	// gamma 0.3, K 3: w_0 = exp(-0.4 * 0.25/0.2), then 1 % of each is dealt out again.
+	arms := step("exp3", map[string]any{"gamma": 0.3, "eta": 0.4, "share": 0.01}, all, selection.Ask{Model: m[0], Probability: 0.2})
+	part := 0.01 / 3 * (2 + math.Exp(-0.5))
+	near("weight of exp3", math.Exp(arms[0].LogWeight), (0.99*math.Exp(-0.5)+part)/(0.99+part))
 	near("its mean loss", arms[0].Loss, 0.25)
 	near("and that of another", arms[1].Loss, 0)
 	// A probability that is too small counts as gamma/K.
-	arms = step("exp3", map[string]any{"gamma": 0.3, "share": 0}, all, selection.Ask{Model: m[0], Probability: 1e-300})
-	near("weight of exp3 at its floor", arms[1].LogWeight, -0.75)
+	arms = step("exp3", map[string]any{"gamma": 0.3, "eta": 0.4, "share": 0}, all, selection.Ask{Model: m[0], Probability: 1e-300})
+	near("weight of exp3 at its floor", arms[0].LogWeight, -1)
 
 	w := []float64{math.Exp(-0.5 * 0.25), math.Exp(-0.5), math.Exp(-0.5 * 0.5)}
 	sum := w[0] + w[1] + w[2]

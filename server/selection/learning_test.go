@@ -157,33 +157,76 @@ func (l learner) upper(t *testing.T, losses [][]float64) float64 {
 }
 
 // Each bandit, with its defaults, must end below the best fixed model, and within a factor of the best sequence of
-// models; the factors leave an eighth above what was measured. exp3 must also keep the bound of its paper, with the
-// paper's parameters. Without learning all of this breaks.
+// models; the factors leave an eighth above what was measured. exp3 must also keep the bound of its comment, with the
+// parameters that make it least. Without learning all of this breaks.
 func TestBanditsLearn(t *testing.T) {
 	losses := stream(t)
 	fixed, switching := hindsight(losses)
-	k, horizon, switches := 3., float64(rounds), 2.
-	hard := switches*math.Log(k*horizon) + math.E
-	bound := 2 * math.Sqrt(math.E-1) * math.Sqrt(k*horizon*hard)
-	tuned := map[string]any{"gamma": math.Sqrt(k * hard / ((math.E - 1) * horizon)), "share": 1 / horizon}
+	const k, changes, gamma, share = 3., 1, 0.01, 1. / rounds
+	hard := (changes+1)*math.Log(k) - changes*math.Log(share) - (rounds-changes-1)*math.Log(1-share)
+	eta := math.Sqrt(2 * hard * (1 - gamma) / (k * rounds))
+	bound := hard/eta + eta*k*rounds/2/(1-gamma) + gamma*rounds
+	tuned := map[string]any{"gamma": gamma, "eta": eta, "share": share}
 	for _, c := range []struct {
 		policy          string
 		params          map[string]any
 		ofFixed, ofBest float64
-		paper           float64
+		bound           float64
 	}{
-		{"exp3", nil, 0.62, 2.2, math.Inf(1)},
-		{"exp3", tuned, 0.5, 1.8, switching + bound},
+		{"exp3", nil, 0.45, 1.6, math.Inf(1)},
+		{"exp3", tuned, 0.45, 1.6, switching + bound},
 		{"epsilon-greedy", nil, 0.6, 2.1, math.Inf(1)},
 		{"thompson", nil, 0.38, 1.37, math.Inf(1)},
 	} {
 		upper := learner{c.policy, c.params, true}.upper(t, losses)
 		t.Logf("%-14s %.0f: %.3f of the best fixed model's %.0f, %.3f of the best sequence's %.0f", c.policy, upper, upper/fixed, fixed, upper/switching, switching)
-		if upper > c.ofFixed*fixed || upper > c.ofBest*switching || upper > c.paper {
-			t.Errorf("%s lost up to %.0f, want at most %.2f times %.0f (best model), %.2f times %.0f (best sequence) and %.0f (paper)", c.policy, upper, c.ofFixed, fixed, c.ofBest, switching, c.paper)
+		if upper > c.ofFixed*fixed || upper > c.ofBest*switching || upper > c.bound {
+			t.Errorf("%s lost up to %.0f, want at most %.2f times %.0f (best model), %.2f times %.0f (best sequence) and %.0f (its bound)", c.policy, upper, c.ofFixed, fixed, c.ofBest, switching, c.bound)
 		}
 		if total := (learner{c.policy, c.params, false}).run(t, losses, 0); total < fixed {
 			t.Errorf("%s lost %.0f without feedback, less than the best model's %.0f: the stream proves nothing", c.policy, total, fixed)
+		}
+	}
+}
+
+// Each user's state learns by itself, so that defaults must do within the feedbacks that one user gives. Of each horizon
+// there are users with rows of the stream of their own: with one best model, and with another one from the middle on. What
+// exp3 loses must be below the given part of what choosing by chance does, and, where the best model changes, below what
+// the best fixed model does. The bounds leave a tenth above what was measured. With Exp3.S and gamma 0.1, which these
+// defaults were before, the six ratios were 0.90, 0.82, 0.71, 0.59, 0.96 and 0.82.
+func TestUsersLearn(t *testing.T) {
+	losses := stream(t)
+	for _, c := range []struct {
+		feedbacks int
+		switching bool
+		ofChance  float64
+	}{
+		{50, false, 0.72}, {100, false, 0.59}, {200, false, 0.5}, {500, false, 0.43},
+		{200, true, 0.78}, {500, true, 0.56},
+	} {
+		const users = 200
+		var lost, chance float64
+		var fixed [3]float64
+		for user := range users {
+			start := user * 37 % (rounds/2 - c.feedbacks)
+			rows := losses[start : start+c.feedbacks]
+			if c.switching {
+				other := start + rounds/2
+				rows = slices.Concat(rows[:c.feedbacks/2], losses[other:other+c.feedbacks/2])
+			}
+			for _, row := range rows {
+				for m, l := range row {
+					chance += l / 3
+					fixed[m] += l
+				}
+			}
+			lost += learner{"exp3", nil, true}.run(t, rows, uint64(user))
+		}
+		best := slices.Min(fixed[:])
+		t.Logf("%d feedbacks, switching %t: %.3f of chance, %.3f of the best fixed model", c.feedbacks, c.switching, lost/chance, lost/best)
+		if lost > c.ofChance*chance || c.switching && lost > best {
+			t.Errorf("with %d feedbacks each, switching %t, users lost %.3f of what chance does and %.3f of what the best fixed model does, want at most %.2f of chance",
+				c.feedbacks, c.switching, lost/chance, lost/best, c.ofChance)
 		}
 	}
 }

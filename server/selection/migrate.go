@@ -5,6 +5,12 @@ import (
 	"slices"
 )
 
+// What is kept of models that are no candidates: so many, and of one name so many versions.
+const (
+	maxAside         = 64
+	maxVersionsAside = 3
+)
+
 // New is the state of a policy that has learned nothing, for these models in any order. It fails with an *Error when a
 // model is misnamed or doubled, when there are none or more than MaxModels, or when the parameters do not fit them.
 func (p *Policy) New(models []Model) (State, error) {
@@ -17,58 +23,131 @@ func (p *Policy) New(models []Model) (State, error) {
 }
 
 // AddModel gives a state with one model more. What the model starts with, and that the others keep what they have
-// relative to each other, is in each policy's row of the package comment.
+// relative to each other, is in each policy's row of the package comment; one that was removed has what it had.
 func (p *Policy) AddModel(s State, m Model) (State, error) {
-	return p.change(s, func(s *State) error { return p.add(s, m) })
+	return p.change(s, func(s *State) error {
+		if s.find(m) >= 0 {
+			return fmt.Errorf("model %s is there already", m)
+		}
+		if !s.wake(m) {
+			p.join(s, m)
+		}
+		return nil
+	})
 }
 
-// RemoveModel gives a state with one model less, and the others as they are relative to each other.
+// RemoveModel gives a state with one model less, and the others as they are relative to each other. What was learned of
+// it is set aside, for when it comes back.
 func (p *Policy) RemoveModel(s State, m Model) (State, error) {
-	return p.change(s, func(s *State) error { return p.remove(s, m) })
+	return p.change(s, func(s *State) error {
+		i := s.find(m)
+		switch {
+		case i < 0:
+			return fmt.Errorf("there is no model %s", m)
+		case len(s.Models) == 1:
+			return fmt.Errorf("%s is the only model", m)
+		}
+		s.sleep(i)
+		return nil
+	})
 }
 
 // UpdateVersion gives a state in which model next has taken the place of old, and starts with what was learned of it
-// less the discount that parameter inherit says. Either may have any name.
+// less the discount that parameter inherit says; one that was there before starts with what was learned of itself. Either
+// may have any name. What was learned of old is set aside.
 func (p *Policy) UpdateVersion(s State, old, next Model) (State, error) {
-	return p.change(s, func(s *State) error { return p.replace(s, old, next) })
+	return p.change(s, func(s *State) error {
+		i := s.find(old)
+		switch {
+		case i < 0:
+			return fmt.Errorf("there is no model %s", old)
+		case s.find(next) >= 0:
+			return fmt.Errorf("model %s is there already", next)
+		}
+		arm := s.Models[i]
+		s.sleep(i)
+		if !s.wake(next) {
+			p.follow(s, arm, next)
+		}
+		return nil
+	})
 }
 
 // Migrate gives a state for just these models: the way to bring a stored state up to the candidates of today, whatever
-// happened meanwhile. A model that is new takes the place of a version of the same name that is gone, as UpdateVersion
-// does, or is added; others that are gone are removed. From a state of another policy it takes nothing, and gives New.
+// happened meanwhile, and to those of another server and back. A model that was a candidate before has what was learned of
+// it then, unless too many have left since. One that is new takes the place of a version of the same name that is gone
+// (or has been gone, if no other version is there), as UpdateVersion does, or is added; others that are gone are removed. A state of another policy is kept among Others,
+// and what is among these of this policy is brought up.
 func (p *Policy) Migrate(s State, models []Model) (State, error) {
-	if s.Policy != p.name || len(s.Models) == 0 || len(models) == 0 {
+	if s.Policy != p.name {
+		var err error
+		if s, err = p.from(s, models); err != nil {
+			return State{}, err
+		}
+	}
+	if len(s.Models) == 0 || len(models) == 0 {
 		return p.New(models)
 	}
 	models = slices.Clone(models)
 	slices.SortFunc(models, Model.compare)
 	return p.change(s, func(s *State) error {
-		for _, m := range models {
-			if s.find(m) >= 0 {
+		var gone []Arm
+		for i := 0; i < len(s.Models); {
+			if slices.Contains(models, s.Models[i].Model) {
+				i++
 				continue
 			}
-			gone := slices.IndexFunc(s.Models, func(a Arm) bool {
-				return a.Model.Name == m.Name && !slices.Contains(models, a.Model)
-			})
-			var err error
-			if gone >= 0 {
-				err = p.replace(s, s.Models[gone].Model, m)
-			} else {
-				err = p.add(s, m)
-			}
-			if err != nil {
-				return err
-			}
+			gone = append(gone, s.Models[i])
+			s.sleep(i)
 		}
-		for i := len(s.Models) - 1; i >= 0; i-- {
-			if m := s.Models[i].Model; !slices.Contains(models, m) {
-				if err := p.remove(s, m); err != nil {
-					return err
-				}
+		for _, m := range models {
+			if s.find(m) >= 0 || s.wake(m) {
+				continue
+			}
+			named := func(a Arm) bool { return a.Model.Name == m.Name }
+			if i := slices.IndexFunc(gone, named); i >= 0 {
+				p.follow(s, gone[i], m)
+				gone = slices.Delete(gone, i, i+1)
+			} else if i := lastIndex(s.Aside, named); i >= 0 && !slices.ContainsFunc(s.Models, named) {
+				p.follow(s, s.Aside[i], m)
+			} else {
+				p.join(s, m)
 			}
 		}
 		return nil
 	})
+}
+
+func lastIndex(arms []Arm, is func(Arm) bool) int {
+	for i := len(arms) - 1; i >= 0; i-- {
+		if is(arms[i]) {
+			return i
+		}
+	}
+	return -1
+}
+
+// from gives a state of this policy out of one of another.
+func (p *Policy) from(s State, models []Model) (State, error) {
+	others := slices.Clone(s.Others)
+	s.Others = nil
+	if len(s.Models) > 0 && s.Rounds > 0 {
+		others = append(others, s)
+	}
+	own := State{Policy: p.name}
+	if i := slices.IndexFunc(others, func(o State) bool { return o.Policy == p.name }); i >= 0 {
+		own = others[i]
+		others = slices.Delete(others, i, i+1)
+	} else {
+		var err error
+		if own, err = p.New(models); err != nil {
+			return State{}, err
+		}
+	}
+	if len(others) > 0 {
+		own.Others = others
+	}
+	return own, nil
 }
 
 // change applies f to a copy of s and gives what comes out if it is a state that the policy can work with.
@@ -76,75 +155,86 @@ func (p *Policy) change(s State, f func(*State) error) (State, error) {
 	if err := p.owns(s); err != nil {
 		return State{}, err
 	}
-	s.Models = slices.Clone(s.Models)
+	s.Models, s.Aside = slices.Clone(s.Models), slices.Clone(s.Aside)
 	if err := f(&s); err != nil {
 		return State{}, &Error{p.name, []string{err.Error()}}
 	}
+	s.level()
 	return p.fit(s)
 }
 
 // fit gives s if it is a state that the policy can work with.
 func (p *Policy) fit(s State) (State, error) {
-	if err := checkArms(s.Models); err != nil {
+	if err := s.check(); err != nil {
 		return State{}, &Error{p.name, []string{err.Error()}}
 	}
-	if faults := p.check(s.Models); faults != nil {
+	if faults := p.algorithm.Check(s.Models); faults != nil {
 		return State{}, &Error{p.name, faults}
 	}
 	return s, nil
 }
 
-func (p *Policy) add(s *State, m Model) error {
-	if s.find(m) >= 0 {
-		return fmt.Errorf("model %s is there already", m)
+// join adds a model of which nothing is known.
+func (p *Policy) join(s *State, m Model) {
+	if i := s.insert(Arm{Model: m}); len(s.Models) > 1 {
+		p.algorithm.Join(s.Models, i)
 	}
-	s.free(m)
-	i, _ := slices.BinarySearchFunc(s.Models, Arm{Model: m}, byModel)
-	s.Models = slices.Insert(s.Models, i, Arm{Model: m})
-	if len(s.Models) > 1 {
-		p.join(s.Models, i)
-	}
-	return nil
 }
 
-func (p *Policy) remove(s *State, m Model) error {
-	i := s.find(m)
-	switch {
-	case i < 0:
-		return fmt.Errorf("there is no model %s", m)
-	case len(s.Models) == 1:
-		return fmt.Errorf("%s is the only model", m)
-	}
-	s.Models = slices.Delete(s.Models, i, i+1)
-	level(s.Models)
-	return nil
-}
-
-func (p *Policy) replace(s *State, old, next Model) error {
-	i := s.find(old)
-	switch {
-	case i < 0:
-		return fmt.Errorf("there is no model %s", old)
-	case s.find(next) >= 0:
-		return fmt.Errorf("model %s is there already", next)
-	}
-	origin := s.Models[i].origin()
-	s.free(next)
+// follow adds a model that takes the place of another.
+func (p *Policy) follow(s *State, old Arm, next Model) {
+	origin := old.origin()
 	if origin == next {
 		origin = Model{} // back where it came from
 	}
-	s.Models[i].Model, s.Models[i].Origin = next, origin
-	p.follow(s.Models, i)
-	slices.SortFunc(s.Models, byModel)
-	return nil
+	arm := old
+	arm.Model, arm.Origin = next, origin
+	p.algorithm.Follow(s.Models, s.insert(arm))
 }
 
-// free takes m as an origin away from the model that has it, when m is to be a model itself: two models would have the
-// same users.
-func (s *State) free(m Model) {
+// insert puts a model where it belongs, and takes it as an origin away from the one that has it: two models would have
+// the same users.
+func (s *State) insert(arm Arm) (i int) {
 	for i := range s.Models {
-		if s.Models[i].Origin == m {
+		if s.Models[i].Origin == arm.Model {
 			s.Models[i].Origin = Model{}
 		}
 	}
+	i, _ = slices.BinarySearchFunc(s.Models, arm, byModel)
+	s.Models = slices.Insert(s.Models, i, arm)
+	return i
+}
+
+// sleep sets the model at index i aside.
+func (s *State) sleep(i int) {
+	arm := s.Models[i]
+	s.Models = slices.Delete(s.Models, i, i+1)
+	s.Aside = append(s.Aside, arm)
+	oldest, versions := 0, 0
+	for k := len(s.Aside) - 1; k >= 0; k-- {
+		if s.Aside[k].Model.Name == arm.Model.Name {
+			oldest = k
+			versions++
+		}
+	}
+	if versions > maxVersionsAside {
+		s.Aside = slices.Delete(s.Aside, oldest, oldest+1)
+	}
+	if len(s.Aside) > maxAside {
+		s.Aside = slices.Delete(s.Aside, 0, 1)
+	}
+}
+
+// wake brings a model back that was set aside, and tells whether there is one.
+func (s *State) wake(m Model) bool {
+	i := slices.IndexFunc(s.Aside, func(a Arm) bool { return a.Model == m })
+	if i < 0 {
+		return false
+	}
+	arm := s.Aside[i]
+	if s.Aside = slices.Delete(s.Aside, i, i+1); len(s.Aside) == 0 {
+		s.Aside = nil
+	}
+	s.insert(arm)
+	return true
 }

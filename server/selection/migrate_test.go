@@ -1,6 +1,7 @@
 package selection_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -153,12 +154,12 @@ func TestMigrate(t *testing.T) {
 		}
 		want := s
 		for _, f := range []func(selection.State) (selection.State, error){
+			func(s selection.State) (selection.State, error) { return p.RemoveModel(s, v("m0", "1")) },
 			func(s selection.State) (selection.State, error) {
 				return p.UpdateVersion(s, v("m1", "1"), v("m1", "2"))
 			},
 			func(s selection.State) (selection.State, error) { return p.AddModel(s, v("m2", "2")) },
 			func(s selection.State) (selection.State, error) { return p.AddModel(s, v("m3", "1")) },
-			func(s selection.State) (selection.State, error) { return p.RemoveModel(s, v("m0", "1")) },
 		} {
 			if want, err = f(want); err != nil {
 				t.Fatal(err)
@@ -170,7 +171,9 @@ func TestMigrate(t *testing.T) {
 		if again, err := p.Migrate(got, now); err != nil || !reflect.DeepEqual(again, got) {
 			t.Errorf("%s: migrated again to %+v (%v)", policy, again, err)
 		}
-		if from, err := p.Migrate(learned(t, parse(t, "single", map[string]any{"model": "m0"}), 2), now); err != nil || !reflect.DeepEqual(from, fresh(t, p, now)) {
+		single := learned(t, parse(t, "single", map[string]any{"model": "m0"}), 2)
+		from, err := p.Migrate(single, now)
+		if want := fresh(t, p, now); err != nil || !reflect.DeepEqual(from.Models, want.Models) || !reflect.DeepEqual(from.Others, []selection.State{single}) {
 			t.Errorf("%s: migrated from another policy to %+v (%v)", policy, from, err)
 		}
 		if all, err := p.Migrate(s, []selection.Model{v("x", "1")}); err != nil || len(all.Models) != 1 || all.Models[0].Model != v("x", "1") {
@@ -279,5 +282,119 @@ func TestMigrationRefused(t *testing.T) {
 		if !errors.As(err, &e) || !strings.Contains(err.Error(), c.fault) || s.Models != nil {
 			t.Errorf("%s: %+v (%v), want an error with %q", c.name, s, err, c.fault)
 		}
+	}
+}
+
+// Two servers, of which one sees version 1 of a model and the other version 2, take turns at one state. What was learned of
+// either stays, and a version inherits once.
+func TestTurnsOfTwoVersions(t *testing.T) {
+	v := func(name, version string) selection.Model { return selection.Model{Name: name, Version: version} }
+	for _, policy := range []string{"exp3", "exp4", "epsilon-greedy", "thompson", "ensemble"} {
+		p := parse(t, policy, nil)
+		bad, good := v("bad", "1"), v("good", "1")
+		teach := func(s selection.State, models ...selection.Model) selection.State {
+			t.Helper()
+			s, err := p.Migrate(s, models)
+			if err != nil {
+				t.Fatal(err)
+			}
+			losses := map[selection.Model]float64{}
+			for _, m := range models {
+				if losses[m] = 0; m.Name == "bad" {
+					losses[m] = 1
+				}
+			}
+			said := []selection.Prediction{{Ask: selection.Ask{Model: models[0], Probability: 0.5}}}
+			if s, err = p.Feedback(s, said, selection.ByLosses(losses)); err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		s := fresh(t, p, []selection.Model{bad, good})
+		for range 60 {
+			s = teach(s, bad, good)
+		}
+		before := arm(t, s, bad)
+		beside := before.LogWeight - arm(t, s, good).LogWeight
+		for range 12 {
+			s = teach(teach(s, v("bad", "2"), good), bad, good)
+		}
+		after := arm(t, s, bad)
+		if after.Count < before.Count || after.Loss < before.Loss || after.Bad < 0.9*before.Bad || after.LogWeight-arm(t, s, good).LogWeight > 0.9*beside {
+			t.Errorf("%s: after twelve turns version 1 has %+v, and before %+v", policy, after, before)
+		}
+		if len(s.Aside) != 1 || s.Aside[0].Model != v("bad", "2") || s.Aside[0].Count < 12 {
+			t.Errorf("%s: version 2 is kept as %+v", policy, s.Aside)
+		}
+	}
+}
+
+// A model that is removed and added again has what it had beside the others, also when these have learned meanwhile; and so has a
+// state when its policy was another one for a while.
+func TestWhatComesBack(t *testing.T) {
+	m := models(3)
+	p := parse(t, "exp4", nil)
+	s := learned(t, p, 3)
+	less, err := p.Migrate(s, m[:2])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if back, err := p.Migrate(less, m); err != nil || !reflect.DeepEqual(back, s) {
+		t.Errorf("without %s and with it again the state is\n%+v, want\n%+v (%v)", m[2], back, s, err)
+	}
+	share := func(s selection.State) float64 {
+		shares, err := p.Shares(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return shares[2]
+	}
+	want := share(s)
+	less = walk(t, p, less, rand.New(rand.NewPCG(1, 2)), 500, func(selection.State, selection.Plan) {})
+	back, err := p.Migrate(less, m)
+	if got := share(back); err != nil || math.Abs(got-want) > 0.01 {
+		t.Errorf("after 500 feedbacks without it, %s has share %g, and had %g (%v)", m[2], got, want, err)
+	}
+
+	other := parse(t, "thompson", nil)
+	changed, err := other.Migrate(s, m)
+	if err != nil || changed.Rounds != 0 {
+		t.Fatalf("under another policy: %+v (%v)", changed, err)
+	}
+	changed = walk(t, other, changed, rand.New(rand.NewPCG(1, 3)), 20, func(selection.State, selection.Plan) {})
+	text, err := json.Marshal(changed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read selection.State
+	if err := json.Unmarshal(text, &read); err != nil || !reflect.DeepEqual(read, changed) {
+		t.Fatalf("%s reads as %+v (%v)", text, read, err)
+	}
+	again, err := p.Migrate(read, m)
+	if err != nil || len(again.Others) != 1 || again.Others[0].Rounds != 20 {
+		t.Fatalf("under the first policy again: %+v (%v)", again, err)
+	}
+	if again.Others = nil; !reflect.DeepEqual(again, s) {
+		t.Errorf("under the first policy again the state is\n%+v, want\n%+v", again, s)
+	}
+}
+
+// What is kept of models that have left is bounded: the last three versions of each name, and 64 in all.
+func TestAsideIsBounded(t *testing.T) {
+	p := parse(t, "exp4", nil)
+	s := fresh(t, p, models(2))
+	for version := range 10 {
+		var err error
+		if s, err = p.Migrate(s, []selection.Model{{Name: "m0", Version: fmt.Sprint(version + 2)}, models(2)[1]}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(s.Aside) != 3 || s.Aside[0].Model.Version != "8" || s.Aside[2].Model.Version != "10" {
+		t.Errorf("of ten versions there are %+v", s.Aside)
+	}
+	s = fresh(t, p, models(200))
+	s, err := p.Migrate(s, models(1))
+	if err != nil || len(s.Aside) != 64 {
+		t.Errorf("of 199 models that left %d are kept (%v)", len(s.Aside), err)
 	}
 }

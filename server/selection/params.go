@@ -141,7 +141,8 @@ func Parameters(policy string) []Parameter {
 	}
 	defaults := p.Params()
 	var list []Parameter
-	for _, name := range p.accepts() {
+	list = slices.Clone(p.kind.own)
+	for _, name := range slices.Concat(p.kind.accepts, common) {
 		list = append(list, Parameter{name, named(name).wants, defaults[name]})
 	}
 	return list

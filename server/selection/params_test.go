@@ -18,9 +18,9 @@ func TestParseListsAllFaults(t *testing.T) {
 		params map[string]any
 		want   []string
 	}{
-		{"exp5", nil, []string{"there is no such policy; there are single, split, shadow, exp3, exp4, epsilon-greedy, thompson, ensemble"}},
+		{"exp5", nil, []string{"there is no such policy; there are single, split, shadow, exp3, exp4, epsilon-greedy, thompson, ensemble, ucb1"}},
 		{"exp3", map[string]any{"gama": 0.1, "gamma": 2, "share": "x", "step": math.NaN(), "loss": "cubic"}, []string{
-			`unknown parameter "gama" (did you mean gamma?); known here: gamma, share, inherit, output, loss, scale, step`,
+			`unknown parameter "gama" (did you mean gamma?); known here: gamma, eta, share, inherit, output, loss, scale, step`,
 			`parameter gamma is 2, want a number above 0 and at most 1`,
 			`parameter loss is "cubic", want "label", "absolute" or "squared"`,
 			`parameter share is "x", want a number from 0 to 1`,

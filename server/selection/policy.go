@@ -2,8 +2,8 @@ package selection
 
 import (
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 )
 
 // A Policy is one of the policies of this package with its parameters. It does not change once parsed; its methods may
@@ -12,43 +12,28 @@ type Policy struct {
 	name     string
 	settings settings
 	kind     kind
-	algorithm
+	own      map[string]any // values of the parameters that a registered kind has beside ours
+
+	algorithm Algorithm
 }
 
 // A kind is a policy before its parameters are known.
 type kind struct {
 	accepts  []string // parameters, beside the common ones
 	defaults settings
-	build    func(*settings) algorithm
+	build    func(*settings) Algorithm
 
 	// bandit policies ask one model to answer, and learn the loss of that one. The others learn every loss there is.
 	bandit bool
 	// importance: learn divides by the probability with which the model was chosen.
 	importance bool
+
+	// Of a registered one, instead of build.
+	own  []Parameter
+	make func(map[string]any) (Algorithm, error)
 }
 
-// An algorithm is what makes one policy another than the next. It is given the models of a state, or a copy that it may
-// change. Slices beside arms are parallel to them.
-type algorithm interface {
-	// check gives what in the parameters does not fit these models.
-	check(arms []Arm) []string
-	// ask gives whom to ask, the most important first.
-	ask(arms []Arm, r Request) []Ask
-	// shares fills in what each model contributes to the answers: the probability of being chosen, or its weight among
-	// those combined.
-	shares(shares []float64, arms []Arm)
-	// say is the natural logarithm of the weight of arm i when answers are combined.
-	say(arms []Arm, i int) float64
-	// learn takes the losses in, NaN for the unknown ones, and the probabilities with which models were chosen. It comes
-	// after each arm's mean loss was brought up to date.
-	learn(arms []Arm, losses, probabilities []float64)
-	// join gives arm i, which is new beside others, what it starts with.
-	join(arms []Arm, i int)
-	// follow gives arm i, which was its predecessor until now, what it starts with.
-	follow(arms []Arm, i int)
-}
-
-// kinds are all policies.
+// kinds are the policies of this package.
 var kinds = map[string]kind{
 	"single":         singleKind,
 	"split":          splitKind,
@@ -60,23 +45,18 @@ var kinds = map[string]kind{
 	"ensemble":       ensembleKind,
 }
 
-// Names are the policies that there are.
-func Names() []string {
-	return []string{"single", "split", "shadow", "exp3", "exp4", "epsilon-greedy", "thompson", "ensemble"}
-}
-
-func listNames() string { return strings.Join(Names(), ", ") }
-
 // Parse gives the policy of that name. Parameters that params leaves out have their defaults. Values are what JSON or
 // TOML decode to. The error is an *Error that lists all faults.
 func Parse(name string, params map[string]any) (*Policy, error) {
-	k, ok := kinds[name]
+	k, ok := kindOf(name)
 	if !ok {
 		return nil, &Error{name, []string{"there is no such policy; there are " + listNames()}}
 	}
 	p := &Policy{name: name, settings: k.defaults, kind: k}
 	s := &p.settings
 	s.scale = 1
+	params = maps.Clone(params)
+	p.own = take(params, k.own)
 	if faults := s.readParams(p.accepts(), params); faults != nil {
 		return nil, &Error{name, faults}
 	}
@@ -86,19 +66,46 @@ func Parse(name string, params map[string]any) (*Policy, error) {
 			s.loss = "absolute"
 		}
 	}
-	p.algorithm = k.build(s)
+	if k.make == nil {
+		p.algorithm = k.build(s)
+		return p, nil
+	}
+	var err error
+	if p.algorithm, err = k.make(maps.Clone(p.own)); err != nil {
+		return nil, &Error{name, []string{err.Error()}}
+	}
 	return p, nil
 }
 
-func (p *Policy) accepts() []string { return slices.Concat(p.kind.accepts, common) }
+func (p *Policy) accepts() []string {
+	names := make([]string, len(p.kind.own))
+	for i, own := range p.kind.own {
+		names[i] = own.Name
+	}
+	return slices.Concat(names, p.kind.accepts, common)
+}
+
+// take moves the values of own parameters out of params, or their defaults.
+func take(params map[string]any, own []Parameter) map[string]any {
+	values := make(map[string]any, len(own))
+	for _, p := range own {
+		v, given := params[p.Name]
+		if !given {
+			v = p.Default
+		}
+		values[p.Name] = v
+		delete(params, p.Name)
+	}
+	return values
+}
 
 // Name is the name that the policy was parsed by.
 func (p *Policy) Name() string { return p.name }
 
 // Params are all parameters of the policy with the values in force, as Parse takes them. The map is the caller's.
 func (p *Policy) Params() map[string]any {
-	params := map[string]any{}
-	for _, name := range p.accepts() {
+	params := maps.Clone(p.own)
+	for _, name := range slices.Concat(p.kind.accepts, common) {
 		if name == "weights" && p.settings.weights == nil {
 			continue // equal or learned, which no value says
 		}
@@ -147,10 +154,10 @@ func (p *Policy) Select(s State, r Request) (Plan, error) {
 			return Plan{}, &Error{p.name, []string{"none of the models can be asked now"}}
 		}
 	}
-	if faults := p.check(arms); faults != nil {
+	if faults := p.algorithm.Check(arms); faults != nil {
 		return Plan{}, &Error{p.name, faults}
 	}
-	return Plan{p.ask(arms, r)}, nil
+	return Plan{p.algorithm.Ask(arms, r)}, nil
 }
 
 // owns tells whether s is a state of this policy.
@@ -171,23 +178,13 @@ func (p *Policy) Shares(s State) ([]float64, error) {
 	if err := p.owns(s); err != nil {
 		return nil, err
 	}
-	if faults := p.check(s.Models); faults != nil {
+	if faults := p.algorithm.Check(s.Models); faults != nil {
 		return nil, &Error{p.name, faults}
 	}
 	shares := make([]float64, len(s.Models))
-	p.shares(shares, s.Models)
+	p.algorithm.Shares(shares, s.Models)
 	return shares, nil
 }
-
-// plain is the part of an algorithm that keeps nothing but mean losses: all models have the same say, and what a
-// version has lost its successor does not answer for.
-type plain struct{}
-
-func (plain) check([]Arm) []string              { return nil }
-func (plain) say([]Arm, int) float64            { return 0 }
-func (plain) learn([]Arm, []float64, []float64) {}
-func (plain) join([]Arm, int)                   {}
-func (plain) follow(arms []Arm, i int)          { arms[i].Loss, arms[i].Count = 0, 0 }
 
 // askOne draws one model by the shares.
 func askOne(arms []Arm, shares []float64, r Request) []Ask {

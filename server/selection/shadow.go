@@ -4,7 +4,7 @@ package selection
 // all others, whose answers are compared and judged and never returned. It learns the mean loss of each, which tells
 // whether a candidate would do better on the same requests; Combine tells how far each agreed with the answer.
 type shadow struct {
-	plain
+	Plain
 	model    string
 	fraction float64
 }
@@ -12,12 +12,12 @@ type shadow struct {
 var shadowKind = kind{
 	accepts:  []string{"model", "fraction"},
 	defaults: settings{fraction: 1},
-	build:    func(s *settings) algorithm { return shadow{model: s.model, fraction: s.fraction} },
+	build:    func(s *settings) Algorithm { return shadow{model: s.model, fraction: s.fraction} },
 }
 
-func (p shadow) check(arms []Arm) []string { return single{model: p.model}.check(arms) }
+func (p shadow) Check(arms []Arm) []string { return single{model: p.model}.Check(arms) }
 
-func (p shadow) ask(arms []Arm, r Request) []Ask {
+func (p shadow) Ask(arms []Arm, r Request) []Ask {
 	first, _ := answering(arms, p.model)
 	asks := make([]Ask, 1, len(arms))
 	asks[0] = Ask{Model: arms[first].Model, Probability: 1}
@@ -32,4 +32,4 @@ func (p shadow) ask(arms []Arm, r Request) []Ask {
 	return asks
 }
 
-func (p shadow) shares(shares []float64, arms []Arm) { single{model: p.model}.shares(shares, arms) }
+func (p shadow) Shares(shares []float64, arms []Arm) { single{model: p.model}.Shares(shares, arms) }

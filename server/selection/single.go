@@ -5,17 +5,17 @@ import "fmt"
 // single asks one model: the one that parameter model names, or the only candidate. It learns the mean loss of the
 // model, for people to see.
 type single struct {
-	plain
+	Plain
 	model string
 }
 
 var singleKind = kind{
 	accepts: []string{"model"},
-	build:   func(s *settings) algorithm { return single{model: s.model} },
+	build:   func(s *settings) Algorithm { return single{model: s.model} },
 	bandit:  true,
 }
 
-func (p single) check(arms []Arm) []string {
+func (p single) Check(arms []Arm) []string {
 	_, faults := answering(arms, p.model)
 	return faults
 }
@@ -41,12 +41,12 @@ func answering(arms []Arm, name string) (int, []string) {
 	return found, nil
 }
 
-func (p single) ask(arms []Arm, _ Request) []Ask {
+func (p single) Ask(arms []Arm, _ Request) []Ask {
 	i, _ := answering(arms, p.model)
 	return []Ask{{Model: arms[i].Model, Probability: 1}}
 }
 
-func (p single) shares(shares []float64, arms []Arm) {
+func (p single) Shares(shares []float64, arms []Arm) {
 	i, _ := answering(arms, p.model)
 	shares[i] = 1
 }

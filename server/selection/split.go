@@ -15,14 +15,14 @@ import "math"
 // Without parameter weights all weigh the same. With it, a model weighs what "name/version" says, else its origin, else
 // "name", else 0: a new candidate gets no users until it is given a weight. A new version keeps its predecessor's users.
 type split struct {
-	plain
+	Plain
 	weights map[string]float64
 	salt    uint64
 }
 
 var splitKind = kind{
 	accepts: []string{"weights", "salt"},
-	build:   func(s *settings) algorithm { return split{weights: s.weights, salt: hash(fnvOffset, s.salt)} },
+	build:   func(s *settings) Algorithm { return split{weights: s.weights, salt: hash(fnvOffset, s.salt)} },
 	bandit:  true,
 }
 
@@ -56,9 +56,9 @@ func checkWeights(weights map[string]float64, arms []Arm) []string {
 	return []string{"parameter weights has none above 0 for any of the models"}
 }
 
-func (p split) check(arms []Arm) []string { return checkWeights(p.weights, arms) }
+func (p split) Check(arms []Arm) []string { return checkWeights(p.weights, arms) }
 
-func (p split) shares(shares []float64, arms []Arm) {
+func (p split) Shares(shares []float64, arms []Arm) {
 	var sum float64
 	for i := range arms {
 		shares[i] = given(p.weights, &arms[i])
@@ -69,10 +69,10 @@ func (p split) shares(shares []float64, arms []Arm) {
 	}
 }
 
-func (p split) ask(arms []Arm, r Request) []Ask {
+func (p split) Ask(arms []Arm, r Request) []Ask {
 	var space [16]float64
 	shares := scratch(space[:], len(arms))
-	p.shares(shares, arms)
+	p.Shares(shares, arms)
 	user, dice := hash(p.salt, r.User), random(r.Random)
 	chosen, first := 0, math.Inf(1)
 	for i := range arms {

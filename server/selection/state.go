@@ -25,6 +25,14 @@ type State struct {
 	Policy string `json:"policy"` // name of the policy whose state this is
 	Rounds uint64 `json:"rounds"` // feedbacks that taught something
 	Models []Arm  `json:"models"` // sorted by model
+
+	// Aside is what was learned of models that are no candidates now, in the order in which they left. They may come
+	// back, or may be candidates at another server all the time, and then go on with what is known of them. The 64 that
+	// left last are kept, and of one name the last three.
+	Aside []Arm `json:"aside,omitempty"`
+
+	// Others are what other policies have learned for the same key, before the policy was changed. They have no Others.
+	Others []State `json:"others,omitempty"`
 }
 
 // An Arm is what a policy has learned of one model. The bandit literature calls a choice an arm.
@@ -46,6 +54,9 @@ type Arm struct {
 	// Good and Bad, of thompson: discounted sums of 1 - loss and of loss.
 	Good float64 `json:"good,omitzero"`
 	Bad  float64 `json:"bad,omitzero"`
+
+	// Own is for policies that a program registers: whatever they keep of a model.
+	Own [4]float64 `json:"own,omitzero"`
 }
 
 // origin is what users and parameters know the model as.
@@ -101,26 +112,49 @@ func (s *State) UnmarshalJSON(data []byte) error {
 		return fmt.Errorf("selection: state has format %d; formats 1 to %d are known here", in.Format, Format)
 	}
 	read := State(in.bare)
-	if _, ok := kinds[read.Policy]; !ok {
+	if _, ok := kindOf(read.Policy); !ok {
 		return fmt.Errorf("selection: state of a policy %q, which is none of %s", read.Policy, listNames())
 	}
-	if err := checkArms(read.Models); err != nil {
+	if err := read.check(); err != nil {
 		return fmt.Errorf("selection: state of %s: %w", read.Policy, err)
 	}
 	slices.SortFunc(read.Models, byModel)
-	level(read.Models)
+	read.level()
 	*s = read
 	return nil
 }
 
 func byModel(a, b Arm) int { return a.Model.compare(b.Model) }
 
-// checkArms tells what in arms no policy could have written.
-func checkArms(arms []Arm) error {
-	if n := len(arms); n < 1 || n > MaxModels {
+// check tells what in a state no policy could have written.
+func (s State) check() error {
+	if n := len(s.Models); n < 1 || n > MaxModels {
 		return fmt.Errorf("%d models, want 1 to %d", n, MaxModels)
 	}
-	seen := make(map[Model]bool, len(arms))
+	if n := len(s.Aside); n > maxAside {
+		return fmt.Errorf("%d models aside, want at most %d", n, maxAside)
+	}
+	seen := make(map[Model]bool, len(s.Models)+len(s.Aside))
+	if err := checkArms(s.Models, seen); err != nil {
+		return err
+	}
+	if err := checkArms(s.Aside, seen); err != nil {
+		return err
+	}
+	policies := []string{s.Policy}
+	for _, other := range s.Others {
+		if len(other.Others) > 0 {
+			return fmt.Errorf("the other state, of %s, has others", other.Policy)
+		}
+		if slices.Contains(policies, other.Policy) {
+			return fmt.Errorf("policy %s has two states", other.Policy)
+		}
+		policies = append(policies, other.Policy)
+	}
+	return nil
+}
+
+func checkArms(arms []Arm, seen map[Model]bool) error {
 	for i := range arms {
 		a := &arms[i]
 		if err := a.Model.check(); err != nil {
@@ -136,6 +170,7 @@ func checkArms(arms []Arm) error {
 		}{
 			{"loss", a.Loss, 0, 1}, {"count", a.Count, 0, maxEvidence}, {"log_weight", a.LogWeight, -maxEvidence, maxEvidence},
 			{"good", a.Good, 0, maxEvidence}, {"bad", a.Bad, 0, maxEvidence},
+			{"own", slices.Min(a.Own[:]), -maxEvidence, maxEvidence}, {"own", slices.Max(a.Own[:]), -maxEvidence, maxEvidence},
 		} {
 			if !(n.value >= n.lo && n.value <= n.hi) { // also refuses NaN
 				return fmt.Errorf("model %s has %s %g, want %g to %g", a.Model, n.what, n.value, n.lo, n.hi)
@@ -145,14 +180,22 @@ func checkArms(arms []Arm) error {
 	return nil
 }
 
-// level makes the heaviest model's logarithm of the weight 0, which changes no weight relative to another. So weights
+// level makes the heaviest candidate's logarithm of the weight 0, which changes no weight relative to another. So weights
 // overflow never, and underflow only where they are as good as nothing.
-func level(arms []Arm) {
+func (s *State) level() {
 	top := math.Inf(-1)
-	for i := range arms {
-		top = max(top, arms[i].LogWeight)
+	for i := range s.Models {
+		top = max(top, s.Models[i].LogWeight)
 	}
+	if top != 0 {
+		shift(s.Models, -top)
+		shift(s.Aside, -top)
+	}
+}
+
+// shift changes logarithms of weights, but for what would leave their bounds: beyond these a model has no weight, or all.
+func shift(arms []Arm, by float64) {
 	for i := range arms {
-		arms[i].LogWeight -= top
+		arms[i].LogWeight = min(max(arms[i].LogWeight+by, -maxEvidence), maxEvidence)
 	}
 }

@@ -17,14 +17,14 @@ import "math"
 // toss for it. With decay d < 1, per feedback, evidence amounts to no more than 1/(1-d) losses, and a model that is not
 // asked is slowly forgotten and tried again; 1 never forgets. A new model has S = F = 0, that is, nothing is believed of it.
 type thompson struct {
-	plain
+	Plain
 	decay, inherit float64
 }
 
 var thompsonKind = kind{
 	accepts:  []string{"decay", "inherit"},
 	defaults: settings{decay: 0.995, inherit: 0.5, step: 0.01},
-	build:    func(s *settings) algorithm { return thompson{decay: s.decay, inherit: s.inherit} },
+	build:    func(s *settings) Algorithm { return thompson{decay: s.decay, inherit: s.inherit} },
 	bandit:   true,
 }
 
@@ -39,12 +39,12 @@ func (p thompson) best(arms []Arm, r *random) int {
 	return chosen
 }
 
-func (p thompson) ask(arms []Arm, r Request) []Ask {
+func (p thompson) Ask(arms []Arm, r Request) []Ask {
 	dice := random(r.Random)
 	return []Ask{{Model: arms[p.best(arms, &dice)].Model}}
 }
 
-func (p thompson) shares(shares []float64, arms []Arm) {
+func (p thompson) Shares(shares []float64, arms []Arm) {
 	const draws = 1000
 	dice := random(1)
 	for range draws {
@@ -52,7 +52,7 @@ func (p thompson) shares(shares []float64, arms []Arm) {
 	}
 }
 
-func (p thompson) learn(arms []Arm, losses, _ []float64) {
+func (p thompson) Learn(arms []Arm, losses, _ []float64) {
 	for i, loss := range losses {
 		a := &arms[i]
 		a.Good *= p.decay
@@ -64,7 +64,7 @@ func (p thompson) learn(arms []Arm, losses, _ []float64) {
 	}
 }
 
-func (p thompson) follow(arms []Arm, i int) {
+func (p thompson) Follow(arms []Arm, i int) {
 	a := &arms[i]
 	a.Good *= p.inherit
 	a.Bad *= p.inherit

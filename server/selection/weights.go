@@ -56,15 +56,14 @@ func inheritWeight(arms []Arm, i int, inherit float64) {
 		mean := logSum(arms, i) - math.Log(float64(len(arms)-1))
 		arms[i].LogWeight = inherit*arms[i].LogWeight + (1-inherit)*mean
 	}
-	level(arms)
 }
 
-// shareWeights gives every model an equal part of a fraction of all weight, fraction in units of the sum of weights:
-// w_j += fraction / K * sum(w). So a model that was bad for long is found again within a number of rounds that does not
-// depend on for how long (Exp3.S, Fixed Share).
-func shareWeights(arms []Arm, total, fraction float64) {
-	part := total + math.Log(fraction/float64(len(arms))) // -Inf for a fraction of 0
+// shareWeights takes a share of every model's weight and deals it out again in equal parts: w_j = (1-share) w_j +
+// share/K * sum(w). So a model that was bad for long is found again within a number of rounds that does not depend on for
+// how long (Fixed Share).
+func shareWeights(arms []Arm, share float64) {
+	part := logSum(arms, -1) + math.Log(share/float64(len(arms))) // -Inf for a share of 0
 	for i := range arms {
-		arms[i].LogWeight = logAdd(arms[i].LogWeight, part)
+		arms[i].LogWeight = logAdd(arms[i].LogWeight+math.Log1p(-share), part) // -Inf for one of 1
 	}
 }
