@@ -37,7 +37,9 @@ func (s *Server) openState() (err error) {
 			}
 			return names
 		},
-		Log: s.log,
+		Fits:  s.gate.Fits,
+		Users: s.cfg.State.Users,
+		Log:   s.log,
 	})
 	s.gate.AttachApplications(s.apps)
 	return nil

@@ -159,6 +159,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		Restarts:     s.restarts,
 		Sessions:     func() int { return len(s.sessions()) },
 		StateUp:      func() bool { return s.keeping().Healthy },
+		Learned:      s.learnedGauges,
 	})
 	return s, nil
 }

@@ -237,6 +237,19 @@ func (s *Server) gauges() []metrics.ModelGauges {
 	return out
 }
 
+// learnedGauges is what the metrics read of the applications when they are asked.
+func (s *Server) learnedGauges() (list []metrics.LearnedGauges) {
+	r, _, err := s.kept()
+	if err != nil {
+		return nil
+	}
+	for _, a := range r.Apps() {
+		users := r.Users(a.Name)
+		list = append(list, metrics.LearnedGauges{Application: a.Name, Users: users.Kept, Forgotten: users.Forgotten})
+	}
+	return list
+}
+
 // policy gives the scheduler its share of a model's settings.
 func policy(p config.Policy) scheduler.ModelConfig {
 	return scheduler.ModelConfig{

@@ -112,6 +112,7 @@ type Admin struct {
 type State struct {
 	At        string `toml:"at"`        // path of a file, or "redis://host:port/db", which several servers share; "" = in memory, until the server stops
 	Required  bool   `toml:"required"`  // the server does not start while Redis cannot be read
+	Users     int    `toml:"users"`     // of each application, for whom what its policy has learned is kept; beyond it the least recently used go
 	Namespace string `toml:"namespace"` // begins the names of all keys in Redis, so that one Redis serves several clusters
 }
 
@@ -240,7 +241,7 @@ func Default() Config {
 			Handshakes:       128,
 		},
 		Admin: Admin{Listen: "127.0.0.1:8002", Hosts: []string{}, ImportBytes: 256 << 20, MetricsModels: 256},
-		State: State{Required: true, Namespace: "shivad"},
+		State: State{Required: true, Users: 10000, Namespace: "shivad"},
 		Limits: Limits{
 			MessageBytes:  256 << 20,
 			MetadataBytes: 1 << 20,

@@ -141,6 +141,7 @@ func (c Config) validateState(fs *faults) {
 	if scheme, _, isURL := strings.Cut(c.State.At, "://"); isURL && !slices.Contains([]string{"redis", "rediss", "unix"}, scheme) {
 		fs.add("state.at", "scheme %q: expected redis://host:port/db, rediss://, unix://path?db=n, or the path of a file", scheme)
 	}
+	fs.between("state.users", c.State.Users, 1, 10_000_000)
 	if n := c.State.Namespace; n == "" || len(n) > 64 || strings.ContainsAny(n, " \t\r\n") {
 		fs.add("state.namespace", "%q: expected 1 to 64 bytes without white space", n)
 	}

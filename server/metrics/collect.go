@@ -52,6 +52,8 @@ var (
 	restartsDesc     = desc("process_restarts_total", "Restarts of supervised processes.", "container")
 	sessionsDesc     = desc("container_sessions", "Connected containers.")
 	stateDesc        = desc("state_up", "1 if applications, settings and what policies learn can be changed, 0 if where they are kept is out of reach.")
+	usersDesc        = desc("policy_users", "Users for whom an application's policy has learned something.", "application")
+	forgottenDesc    = desc("policy_users_forgotten_total", "Users for whom this server forgot what was learned, as state.users allows no more.", "application")
 	buildDesc        = desc("build_info", "Always 1; the labels say what runs.", "version", "goversion")
 )
 
@@ -195,6 +197,12 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 			up = 1
 		}
 		gauge(stateDesc, up)
+	}
+	if s.Learned != nil {
+		for _, g := range s.Learned() {
+			gauge(usersDesc, float64(g.Users), g.Application)
+			counter(forgottenDesc, g.Forgotten, g.Application)
+		}
 	}
 	gauge(buildDesc, 1, m.version, goVersion())
 }

@@ -46,6 +46,7 @@
 //	container_sessions
 //	process_restarts_total        {container}                of supervised processes
 //	state_up                                what is managed can be changed: 1, or 0 while Redis is away or the disk full
+//	policy_users, policy_users_forgotten_total  {application}
 //	build_info                    {version, goversion}       always 1
 //
 // Requests that never found a model have model="" and version="". The series of the cache are there for models that

@@ -61,6 +61,7 @@ type Sources struct {
 	Sessions     func() int            // of containers
 	Restarts     func() map[string]int // of the processes of each supervised container
 	StateUp      func() bool           // what is managed can be changed
+	Learned      func() []LearnedGauges
 }
 
 // ModelGauges is the state of one model version.
@@ -72,6 +73,13 @@ type ModelGauges struct {
 	QueueBytes    int64
 	OldestRow     time.Duration // since the row was asked that waits for longest
 	OldestBatch   time.Duration // since the batch was sent that is not answered for longest
+}
+
+// LearnedGauges is for how many users the policy of an application has learned something.
+type LearnedGauges struct {
+	Application string
+	Users       int
+	Forgotten   uint64 // to make room for others
 }
 
 // New returns the metrics of one server. version is the server's own.

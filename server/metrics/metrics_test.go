@@ -183,6 +183,7 @@ func TestSources(t *testing.T) {
 		PayloadLimit: 6,
 		Sessions:     func() int { return 7 },
 		StateUp:      func() bool { return true },
+		Learned:      func() []LearnedGauges { return []LearnedGauges{{"app", 8, 9}} },
 	})
 	expect(t, m, map[string]string{
 		`shivad_replicas{model="a",version="1"}`:             "2",
@@ -195,6 +196,9 @@ func TestSources(t *testing.T) {
 		"shivad_payload_limit_bytes":                         "6",
 		"shivad_container_sessions":                          "7",
 		"shivad_state_up":                                    "1",
+
+		`shivad_policy_users{application="app"}`:                 "8",
+		`shivad_policy_users_forgotten_total{application="app"}`: "9",
 	})
 	got := scrape(t, m)
 	for _, name := range []string{"go_goroutines", "process_open_fds"} {

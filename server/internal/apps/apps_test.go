@@ -100,6 +100,9 @@ func TestNoUpdateIsLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := servers[0].Create(t.Context(), a.Definition); err != nil {
+		t.Fatal(err)
+	}
 	const writers, each = 8, 50
 	var wg sync.WaitGroup
 	for w := range writers {
@@ -140,6 +143,9 @@ func TestCandidatesChange(t *testing.T) {
 	r := registry(t, memory(t))
 	a, err := New(Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "exp4"})
 	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Create(t.Context(), a.Definition); err != nil {
 		t.Fatal(err)
 	}
 	m := func(names ...string) (list []selection.Model) {
@@ -275,8 +281,8 @@ func TestFromJSONTakesWhatIsThere(t *testing.T) {
 	}
 }
 
-// TestLateModelsKeepWhatWasLearned: feedback that comes when a server knows only some of the models does not forget the others; one that is
-// linked no more is forgotten, and so is a version that another has taken the place of.
+// TestLateModelsKeepWhatWasLearned: feedback that comes when a server knows only some of the models does not forget the others, nor one that
+// is linked no more, nor a version that another has taken the place of.
 func TestLateModelsKeepWhatWasLearned(t *testing.T) {
 	r := registry(t, memory(t))
 	d := Definition{Name: "app", Models: []Link{"a", "b/1", "c/*"}, Policy: "exp4"}
@@ -287,16 +293,19 @@ func TestLateModelsKeepWhatWasLearned(t *testing.T) {
 	a, a2, b, c := selection.Model{Name: "a", Version: "1"}, selection.Model{Name: "a", Version: "2"}, selection.Model{Name: "b", Version: "1"}, selection.Model{Name: "c", Version: "1"}
 	teach := func(app *App, id string, models ...selection.Model) selection.State {
 		t.Helper()
-		said := []selection.Prediction{{Ask: selection.Ask{Model: models[0], Probability: 1}}}
+		said := []selection.Prediction{{Ask: selection.Ask{Model: a2, Probability: 1}}}
 		s, applied, err := r.Learn(t.Context(), app, "", id, models, said, selection.ByLosses(map[selection.Model]float64{a: 0, a2: 0, b: 0.5, c: 1}))
 		if err != nil || !applied {
 			t.Fatal(applied, err)
 		}
 		return s
 	}
+	if _, err := r.Create(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
 	full := teach(app, "1", a, b, c)
-	if s := teach(app, "2", a); len(s.Models) != 3 || s.Models[2].LogWeight >= s.Models[1].LogWeight || s.Models[2].Model != full.Models[2].Model {
-		t.Errorf("with only a known, the state is %+v", s.Models)
+	if s := teach(app, "2", a); len(s.Models) != 1 || len(s.Aside) != 2 || s.Aside[0] != full.Models[1] || s.Aside[1] != full.Models[2] {
+		t.Errorf("with only a known, the state is %+v", s)
 	}
 	if s := teach(app, "3", a2, b, c); len(s.Models) != 3 || s.Models[0].Model != a2 {
 		t.Errorf("with a new version of a, the state is %+v", s.Models)
@@ -305,8 +314,15 @@ func TestLateModelsKeepWhatWasLearned(t *testing.T) {
 	if app, err = New(d); err != nil {
 		t.Fatal(err)
 	}
-	if s := teach(app, "4", a2); len(s.Models) != 2 || s.Models[1].Model != c {
+	s := teach(app, "4", a2, c)
+	if len(s.Models) != 2 || s.Models[1].Model != c {
 		t.Errorf("without the link to b, the state is %+v", s.Models)
+	}
+	if s := teach(app, "5"); len(s.Models) != 2 || s.Rounds != 5 || s.Models[1].Count != 4 {
+		t.Errorf("with none known, the state is %+v", s)
+	}
+	if s, err = r.State(app, "", []selection.Model{a2, b, c}); err != nil || len(s.Models) != 3 || s.Models[1].Count != 2 {
+		t.Errorf("with the link again, the state is %+v (%v)", s.Models, err)
 	}
 }
 

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 
 	"github.com/x448/float16"
 
@@ -14,6 +16,48 @@ import (
 
 // HasDefault tells whether there is an answer for when no model gives one.
 func (a *App) HasDefault() bool { return a.fallback != nil }
+
+// DefaultSpecs declares the default output by its own values, for when no model has declared anything: whole numbers are
+// int64, others float64.
+func (a *App) DefaultSpecs() []tensor.Spec {
+	specs := make([]tensor.Spec, 0, len(a.fallback))
+	for _, name := range slices.Sorted(maps.Keys(a.fallback)) {
+		value := a.fallback[name]
+		spec := tensor.Spec{Name: name, DType: dtypeOf(value), Shape: tensor.Shape{-1}}
+		for v, isList := value.([]any); isList; {
+			spec.Shape = append(spec.Shape, len(v))
+			if len(v) == 0 {
+				break
+			}
+			v, isList = v[0].([]any)
+		}
+		specs = append(specs, spec)
+	}
+	return specs
+}
+
+// dtypeOf is the dtype that holds all of a decoded JSON value.
+func dtypeOf(value any) tensor.DType {
+	switch v := value.(type) {
+	case []any:
+		d := tensor.Int64
+		for i, e := range v {
+			if of := dtypeOf(e); i == 0 || of != tensor.Int64 {
+				d = of
+			}
+		}
+		return d
+	case string:
+		return tensor.Bytes
+	case bool:
+		return tensor.Bool
+	case float64:
+		if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
+			return tensor.Int64
+		}
+	}
+	return tensor.Float64
+}
 
 // DefaultOutput makes the default output for so many rows of a model that declares to be such, each tensor with the rows as its first
 // dimension, in memory of the pool and with a reference that is the caller's. A legacy model says everything as text, and so a default that is none is its JSON.

@@ -17,25 +17,37 @@ type Verdict struct {
 	Losses map[selection.Model]float64 `json:"losses"` // for each model, by "name/version"
 }
 
-// ParseVerdict reads the members of a JSON object that are a Verdict's; the others are not looked at. truth are tensors of the
-// message that say what would have been right, nil for none.
-func ParseVerdict(object []byte, truth []tensor.Tensor) (Verdict, error) {
+// ReadVerdict reads the members of a JSON object that are a Verdict's; the others are not looked at. See Check.
+func ReadVerdict(object []byte) (Verdict, error) {
 	var v Verdict
 	if len(object) > 0 {
 		if err := json.Unmarshal(object, &v); err != nil {
 			return v, fmt.Errorf("%w: feedback: %w", scheduler.ErrInvalidInput, err)
 		}
 	}
-	given := 0
-	for _, is := range []bool{len(truth) > 0, v.Label != nil, v.Loss != nil, v.Reward != nil, v.Losses != nil} {
+	return v, nil
+}
+
+// Given is how many members there are.
+func (v Verdict) Given() (n int) {
+	for _, is := range []bool{v.Label != nil, v.Loss != nil, v.Reward != nil, v.Losses != nil} {
 		if is {
-			given++
+			n++
 		}
 	}
-	if given != 1 {
-		return v, fmt.Errorf(`%w: feedback: expected one of "label", "loss", "reward", "losses", or the right outputs as tensors; got %d of them`, scheduler.ErrInvalidInput, given)
+	return n
+}
+
+// Check tells what is wrong unless there is one member, or none and the truth: tensors that say what would have been right.
+func (v Verdict) Check(truth []tensor.Tensor) error {
+	n := v.Given()
+	if len(truth) > 0 {
+		n++
 	}
-	return v, nil
+	if n != 1 {
+		return fmt.Errorf(`%w: feedback: expected one of "label", "loss", "reward", "losses", or the right outputs as tensors; got %d of them`, scheduler.ErrInvalidInput, n)
+	}
+	return nil
 }
 
 // Outcome makes of a verdict what a policy learns from.

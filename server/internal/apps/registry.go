@@ -32,7 +32,12 @@ type Config struct {
 	Changed func()
 	// Models are the names of all models now: an application may not have one of them, unless it links to just that model.
 	Models func() []string
-	Log    *slog.Logger // nil is silent
+	// Fits tells what in the models that an application would link to now its policy cannot take. Nil: nothing is known.
+	Fits func(*App) error
+	// Users is for how many users of an application what its policy has learned is kept; those that were not heard of for
+	// longest go first. 0 = DefaultUsers.
+	Users int
+	Log   *slog.Logger // nil is silent
 }
 
 // A Registry is the applications of a server, as its store has them.
@@ -43,6 +48,7 @@ type Registry struct {
 	known   atomic.Bool
 
 	states      states
+	users       users
 	Predictions Predictions
 
 	stop     func() // ends the watch
@@ -54,6 +60,9 @@ type Registry struct {
 func Open(cfg Config) *Registry {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Users == 0 {
+		cfg.Users = DefaultUsers
 	}
 	r := &Registry{cfg: cfg, stopping: make(chan struct{})}
 	r.apps.Store(&map[string]*App{})
@@ -70,6 +79,7 @@ func Open(cfg Config) *Registry {
 			}
 		}
 	})
+	r.watching.Go(r.keepTidy) // ends likewise
 	return r
 }
 
@@ -156,6 +166,11 @@ func (r *Registry) Check(d Definition) (*App, error) {
 	if slices.Contains(r.cfg.Models(), d.Name) && !a.Only(d.Name) {
 		return nil, fmt.Errorf("%w: application %q: there is a model of that name, and the application does not link to just that one", scheduler.ErrInvalidInput, d.Name)
 	}
+	if r.cfg.Fits != nil {
+		if err := r.cfg.Fits(a); err != nil {
+			return nil, fmt.Errorf("%w: application %q: %w", scheduler.ErrInvalidInput, d.Name, err)
+		}
+	}
 	return a, nil
 }
 
@@ -168,6 +183,12 @@ func (r *Registry) put(ctx context.Context, d Definition, check func(old []byte)
 	value, err := json.Marshal(d)
 	if err != nil {
 		return nil, fmt.Errorf("%w: application %q: %w", scheduler.ErrInvalidInput, d.Name, err)
+	}
+	if e, err := r.cfg.Store.Get(state.Key("apps", d.Name)); err == nil && e.Value == nil {
+		// What an application of that name had learned, or was taught after its end, is not this one's.
+		if err := r.Reset(ctx, d.Name); err != nil {
+			return nil, err
+		}
 	}
 	err = r.update(ctx, d.Name, func(old []byte) ([]byte, error) { return value, check(old) })
 	return a, err

@@ -14,11 +14,12 @@ import (
 	"github.com/shivad/shivad/server/state"
 )
 
-// states are policy states as they were parsed last, since a request should not parse JSON. The store is asked every time whether they
-// still hold, which is a lookup in memory.
+// states are policy states as they were parsed last, since a request should not parse JSON. The store is asked every
+// time whether they still hold, which is a lookup in memory.
 type states struct {
-	mu    sync.Mutex
-	known map[stateKey]parsed
+	mu     sync.Mutex
+	known  map[stateKey]*parsed
+	newest uint64 // revision of the store that was seen last
 }
 
 type stateKey struct{ app, user string }
@@ -27,6 +28,7 @@ type parsed struct {
 	revision uint64 // of the store; 0: nothing is stored
 	of       *App   // a changed definition may change what a state means
 	state    selection.State
+	used     uint64 // newest when it was asked for last
 }
 
 // maxStates bounds what is kept parsed. Beyond it the rest is parsed again.
@@ -42,6 +44,61 @@ func (s *states) forget(app string) {
 	}
 }
 
+// find gives the state of a key if it still holds, and notes that it was used.
+func (s *states) find(key stateKey, a *App, revision uint64, models []selection.Model) (selection.State, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.newest = max(s.newest, revision)
+	p := s.known[key]
+	if p == nil || p.revision != revision || p.of != a || !same(p.state, models) {
+		return selection.State{}, false
+	}
+	p.used = s.newest
+	return p.state, true
+}
+
+// keep keeps one, and drops half of what is kept if that is too much, the least recently used first.
+func (s *states) keep(key stateKey, p parsed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.known == nil {
+		s.known = make(map[stateKey]*parsed)
+	}
+	if len(s.known) >= maxStates {
+		used := make([]uint64, 0, len(s.known))
+		for _, p := range s.known {
+			used = append(used, p.used)
+		}
+		slices.Sort(used)
+		drop := len(used) / 2
+		for k, p := range s.known {
+			if drop > 0 && p.used <= used[len(used)/2] {
+				delete(s.known, k)
+				drop--
+			}
+		}
+	}
+	p.used = s.newest
+	s.known[key] = &p
+}
+
+// saw notes how far the store is.
+func (s *states) saw(revision uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.newest = max(s.newest, revision)
+}
+
+// used is the newest revision of the store when this server asked for a state last; 0 if it has not.
+func (s *states) used(app, user string) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.known[stateKey{app, user}]; p != nil {
+		return p.used
+	}
+	return 0
+}
+
 // State is what the policy of a knows for user, brought up to these candidate models. It reads memory only.
 func (r *Registry) State(a *App, user string, models []selection.Model) (selection.State, error) {
 	key := stateKey{a.Name, user}
@@ -50,70 +107,82 @@ func (r *Registry) State(a *App, user string, models []selection.Model) (selecti
 		return selection.State{}, stored(err)
 	}
 	// With a store that has not answered yet, policies begin with what they know of nobody: serving goes on.
-	r.states.mu.Lock()
-	p, ok := r.states.known[key]
-	r.states.mu.Unlock()
-	if ok && p.revision == entry.Revision && p.of == a && same(p.state, models) {
-		return p.state, nil
+	if s, ok := r.states.find(key, a, entry.Revision, models); ok {
+		return s, nil
 	}
-	p = parsed{revision: entry.Revision, of: a}
-	if p.state, err = a.restore(entry.Value, models); err != nil {
-		return p.state, err
+	// So do they with a state that this server cannot read. Only what is learned must not go over it.
+	var s selection.State
+	if entry.Value != nil && json.Unmarshal(entry.Value, &s) != nil {
+		s = selection.State{}
 	}
-	if len(user) > state.MaxKeyBytes { // the store cannot have it, and many such would take gigabytes
-		return p.state, nil
+	if s, err = a.Selection.Migrate(s, models); err != nil {
+		return s, a.unaskable(err)
 	}
-	r.states.mu.Lock()
-	if r.states.known == nil || len(r.states.known) >= maxStates {
-		r.states.known = make(map[stateKey]parsed)
+	if len(user) <= state.MaxKeyBytes { // the store cannot have a longer one, and many such would take gigabytes
+		r.states.keep(key, parsed{revision: entry.Revision, of: a, state: s})
 	}
-	r.states.known[key] = p
-	r.states.mu.Unlock()
-	return p.state, nil
+	return s, nil
+}
+
+func (a *App) unaskable(err error) error {
+	return fmt.Errorf("%w: application %q cannot be asked as it is defined: %w", scheduler.ErrUnavailable, a.Name, err)
 }
 
 // PolicyKey is where the store has what the policy of an application knows for a user.
 func PolicyKey(app, user string) string { return state.Key("policy", app, "u"+user) }
 
-// restore reads a stored state and brings it up to the candidates of now. What cannot be read is begun anew.
-func (a *App) restore(value []byte, models []selection.Model) (selection.State, error) {
-	var s selection.State
-	if value == nil || json.Unmarshal(value, &s) != nil {
-		s = selection.State{}
+// policyUser undoes PolicyKey.
+func policyUser(key string) (app, user string, ok bool) {
+	segments, err := state.Segments(key)
+	if err != nil || len(segments) != 3 || segments[2] == "" {
+		return "", "", false
 	}
-	s, err := a.Selection.Migrate(s, models)
-	if err != nil {
-		return s, fmt.Errorf("%w: application %q cannot be asked as it is defined: %w", scheduler.ErrUnavailable, a.Name, err)
-	}
-	return s, nil
+	return segments[1], segments[2][len("u"):], true
 }
 
-// widened is models with those of a stored state that this server has not seen, though the application links to them. When it has just started and
-// containers connect one after the other, or when another server that shares the store has them, what was learned of them is to be kept.
-func (a *App) widened(value []byte, models []selection.Model) []selection.Model {
+// CheckState tells why a state cannot be what a policy knows for a user: it is none, it is too large, or nobody could have
+// learned it for such a user. It gives the value as the store is to have it.
+func CheckState(app, user string, text []byte) (value []byte, err error) {
 	var s selection.State
-	if value == nil || json.Unmarshal(value, &s) != nil {
-		return models
+	if err := json.Unmarshal(text, &s); err != nil {
+		return nil, err
 	}
-	wide := models
-	for _, arm := range s.Models {
-		if !slices.Contains(models, arm.Model) && a.awaits(arm.Model, models) {
-			wide = append(wide[:len(wide):len(wide)], arm.Model)
-		}
+	if value, err = json.Marshal(s); err != nil {
+		return nil, err
 	}
-	return wide
+	if n := len(PolicyKey(app, user)); n > state.MaxKeyBytes {
+		return nil, fmt.Errorf("the key of application and user takes %d bytes, the limit is %d", n, state.MaxKeyBytes)
+	}
+	if n := len(value); n > state.MaxValueBytes {
+		return nil, fmt.Errorf("the state takes %d bytes, the limit is %d", n, state.MaxValueBytes)
+	}
+	return value, nil
 }
 
-// awaits tells whether a link names m, or no version in particular of a model that none of models is a version of.
-func (a *App) awaits(m selection.Model, models []selection.Model) bool {
-	return slices.ContainsFunc(a.Models, func(l Link) bool {
-		name, version := l.Split()
-		if name != m.Name {
-			return false
+// Lost tells what of a stored state is not in the one that would take its place, in words; "" if nothing. What cannot be
+// read has nothing to lose.
+func Lost(old, next []byte) string {
+	var was, is selection.State
+	if json.Unmarshal(old, &was) != nil {
+		return ""
+	}
+	if json.Unmarshal(next, &is) != nil {
+		is = selection.State{}
+	}
+	rounds := map[string]uint64{is.Policy: is.Rounds}
+	for _, o := range is.Others {
+		rounds[o.Policy] = o.Rounds
+	}
+	text := ""
+	for _, s := range append([]selection.State{was}, was.Others...) {
+		if n := rounds[s.Policy]; n < s.Rounds {
+			if text != "" {
+				text += ", "
+			}
+			text += fmt.Sprintf("what %s learned from %d feedbacks (%d in the document)", s.Policy, s.Rounds, n)
 		}
-		return version == m.Version ||
-			(version == "" || version == "*") && !slices.ContainsFunc(models, func(other selection.Model) bool { return other.Name == name })
-	})
+	}
+	return text
 }
 
 func same(s selection.State, models []selection.Model) bool {
@@ -121,17 +190,22 @@ func same(s selection.State, models []selection.Model) bool {
 		!slices.ContainsFunc(s.Models, func(arm selection.Arm) bool { return !slices.Contains(models, arm.Model) })
 }
 
-// Learn teaches the policy of a, for user, what became of a request, in one atomic step across all servers. models are the candidates of
-// now. id names the feedback, "" for one that has no name: what was learned with the same id before is not learned again, and applied is
-// then false.
+// Learn teaches the policy of a, for user, what became of a request, in one atomic step across all servers. a is the
+// application as it is now, which may be another one than when the request came, and models are its candidates of now. id
+// names the feedback, "" for one that has no name: what was learned with the same id before is not learned again, and
+// applied is then false.
+//
+// A server that has not heard of a change yet teaches the policy of before, whose state is kept beside the new one's. For
+// an application that has just been deleted it leaves a state, which tidy takes away.
 func (r *Registry) Learn(ctx context.Context, a *App, user, id string, models []selection.Model, said []selection.Prediction, outcome selection.Outcome) (s selection.State, applied bool, err error) {
-	_, err = r.cfg.Store.Update(ctx, PolicyKey(a.Name, user), id, func(old []byte) ([]byte, error) {
+	e, err := r.cfg.Store.Update(ctx, PolicyKey(a.Name, user), id, func(old []byte) ([]byte, error) {
 		var err error
 		if s, err = r.teach(a, old, models, said, outcome); err != nil {
 			return nil, err
 		}
 		return json.Marshal(s)
 	})
+	r.states.saw(e.Revision)
 	if errors.Is(err, state.ErrApplied) {
 		s, err = r.State(a, user, models)
 		return s, false, err
@@ -139,7 +213,8 @@ func (r *Registry) Learn(ctx context.Context, a *App, user, id string, models []
 	return s, err == nil, stored(err)
 }
 
-// teach gives the state after old. It runs in the store, on any goroutine and with its locks held: a panic is an error of this feedback and no more.
+// teach gives the state after old. It runs in the store, on any goroutine and with its locks held: a panic is an error of
+// this feedback and no more.
 func (r *Registry) teach(a *App, old []byte, models []selection.Model, said []selection.Prediction, outcome selection.Outcome) (s selection.State, err error) {
 	defer func() {
 		if what := recover(); what != nil {
@@ -147,10 +222,16 @@ func (r *Registry) teach(a *App, old []byte, models []selection.Model, said []se
 			err = fmt.Errorf("apps: panic over feedback for application %q: %v", a.Name, what)
 		}
 	}()
-	if s, err = a.restore(old, a.widened(old, models)); err != nil {
-		if s, err = a.restore(old, models); err != nil {
-			return s, err
+	if old != nil {
+		if err := json.Unmarshal(old, &s); err != nil {
+			return s, fmt.Errorf("%w: application %q: this server cannot read what was learned before, and does not write over it; forgetting it, or a server that can read it, helps: %w", scheduler.ErrUnavailable, a.Name, err)
 		}
+	}
+	if len(models) == 0 { // none is connected here, so those that learned last are learning
+		models = modelsOf(s)
+	}
+	if s, err = a.Selection.Migrate(s, models); err != nil {
+		return s, a.unaskable(err)
 	}
 	if s, err = a.Selection.Feedback(s, said, outcome); err != nil {
 		return s, fmt.Errorf("%w: application %q: %w", scheduler.ErrInvalidInput, a.Name, err)
@@ -173,16 +254,21 @@ func (r *Registry) Learned(a *App, most int) (list []Learned, more bool, err err
 	}
 	list = []Learned{}
 	for _, e := range entries {
-		segments, err := state.Segments(e.Key)
-		if err != nil || len(segments) != 3 {
+		_, user, ok := policyUser(e.Key)
+		if !ok {
 			continue
 		}
-		l := Learned{User: segments[2][len("u"):]}
+		l := Learned{User: user}
 		if json.Unmarshal(e.Value, &l.State) != nil {
 			continue
 		}
+		if l.State.Policy != a.Policy { // the policy was changed, and has learned nothing for this user since
+			if l.State, err = a.Selection.Migrate(l.State, modelsOf(l.State)); err != nil || l.State.Rounds == 0 {
+				continue
+			}
+		}
 		if l.Shares, err = a.Selection.Shares(l.State); err != nil {
-			continue // of another policy: it begins anew with the next request
+			continue
 		}
 		if len(list) == most {
 			return list, true, nil
@@ -190,4 +276,12 @@ func (r *Registry) Learned(a *App, most int) (list []Learned, more bool, err err
 		list = append(list, l)
 	}
 	return list, false, nil
+}
+
+func modelsOf(s selection.State) []selection.Model {
+	models := make([]selection.Model, len(s.Models))
+	for i, arm := range s.Models {
+		models[i] = arm.Model
+	}
+	return models
 }

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -21,6 +22,7 @@ type application struct {
 	models  []selection.Model // candidates: those of the links that the server knows
 	targets []*Target         // parallel
 	down    []selection.Model // candidates without a live replica
+	fault   error             // what the policy cannot take of a model that is linked and so is no candidate; nil: nothing
 }
 
 // A Choice is what an application did with a request, for the answer's metadata. It lives until the call is closed.
@@ -66,17 +68,13 @@ func (g *Gate) link(t *table) {
 	for _, defined := range g.apps.Apps() {
 		g.fanning.Store(true)
 		a := &application{App: defined, metrics: g.metrics.Model(defined.Name, "")}
-		for _, l := range defined.Models {
-			name, version := l.Split()
-			for _, target := range t.versions[name] {
-				switch {
-				case version == "*" && target.Live == 0:
-				case version == "*", version == target.ID.Version, version == "" && t.byModel[name] == target:
-					a.add(target)
-				}
-			}
+		for target := range t.linked(defined) {
+			a.add(target)
 		}
 		t.apps[a.Name] = a
+		if was := before.apps[a.Name]; a.fault != nil && (was == nil || was.fault == nil || was.fault.Error() != a.fault.Error()) {
+			g.log.Warn("an application links to a model that its policy cannot take, and does not ask it", "application", a.Name, "error", a.fault)
+		}
 		if t.versions[a.Name] != nil && !a.Only(a.Name) && before.apps[a.Name] == nil {
 			g.log.Warn("an application, made at another server perhaps, has the name of a model and does not link to just that: requests for the name go to the application",
 				"application", a.Name, "models", a.Models)
@@ -86,6 +84,8 @@ func (g *Gate) link(t *table) {
 			first := a.targets[0]
 			face.Model, face.Spec, face.Cast, face.Deadline = first.Model, first.Spec, first.Cast, first.Deadline
 			face.Spec.Platform = "application"
+		} else if a.HasDefault() {
+			face.standIn(a)
 		}
 		if a.SLO > 0 {
 			face.Deadline = time.Duration(a.SLO)
@@ -119,9 +119,46 @@ func (c *Call) Counted() *metrics.Model {
 	return c.Target.Metrics
 }
 
+// linked gives the versions that an application links to now; one may come twice.
+func (t *table) linked(a *apps.App) iter.Seq[*Target] {
+	return func(yield func(*Target) bool) {
+		for _, l := range a.Models {
+			name, version := l.Split()
+			for _, target := range t.versions[name] {
+				here := version == "*" && target.Live > 0 || version == target.ID.Version || version == "" && t.byModel[name] == target
+				if here && !yield(target) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Fits tells what in the models that an application would link to now its policy cannot take; nil: nothing.
+func (g *Gate) Fits(a *apps.App) error {
+	for target := range g.routes.Load().linked(a) {
+		if err := target.fits(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fits tells what in a model the policy cannot take.
+func (t *Target) fits(a *apps.App) error {
+	if err := a.Selection.Accepts(t.Spec.Inputs, t.Spec.Outputs); err != nil {
+		return fmt.Errorf("model %s: %s", t.ID, strings.TrimPrefix(err.Error(), "selection: "))
+	}
+	return nil
+}
+
 func (a *application) add(t *Target) {
 	m := selection.Model{Name: t.ID.Name, Version: t.ID.Version}
 	if slices.Contains(a.models, m) {
+		return
+	}
+	if err := t.fits(a.App); err != nil {
+		a.fault = err
 		return
 	}
 	a.models = append(a.models, m)
@@ -139,6 +176,9 @@ func (a *application) target(m selection.Model) *Target {
 }
 
 func (a *application) unlinked() error {
+	if a.fault != nil {
+		return fmt.Errorf("%w: application %q has no model that it can ask: %w", scheduler.ErrInvalidInput, a.Name, a.fault)
+	}
 	return fmt.Errorf("%w: application %q links to %q, and no container of these has registered yet", scheduler.ErrUnavailable, a.Name, a.Models)
 }
 
@@ -161,6 +201,9 @@ func (g *Gate) openApplication(c *Call, a *application, tensors []tensor.Tensor,
 	case err != nil && left != nil:
 		return fmt.Errorf("%w: application %q: %s %q leaves out what the policy asks: %w", scheduler.ErrInvalidInput, a.Name, CandidatesKey, []string(p.Choose), err)
 	case err != nil:
+		if a.fault != nil {
+			err = fmt.Errorf("%w; not asked is %w", err, a.fault)
+		}
 		return fmt.Errorf("%w: application %q: %w", scheduler.ErrUnavailable, a.Name, err)
 	}
 	if err := a.combinable(plan); err != nil {

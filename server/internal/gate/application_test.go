@@ -53,7 +53,7 @@ func newHouse(t testing.TB) *house {
 		t.Fatal(err)
 	}
 	h.store = store
-	h.reg = apps.Open(apps.Config{Store: store, Changed: h.ApplicationsChanged, Models: func() []string { return h.routes.Load().names }})
+	h.reg = apps.Open(apps.Config{Store: store, Changed: h.ApplicationsChanged, Models: func() []string { return h.routes.Load().names }, Fits: h.Fits})
 	h.AttachApplications(h.reg)
 	t.Cleanup(func() {
 		s.Close()

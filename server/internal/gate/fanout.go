@@ -41,6 +41,8 @@ func (g *Gate) fanOut(requests []*scheduler.Request) []*scheduler.Request {
 			rest = append(rest, r)
 		case c.fanout != nil:
 			rest = c.fanout.start(rest)
+		case c.alone != nil:
+			c.Owner.Complete(r)
 		default:
 			g.learn(c, c.verdict.made.Said)
 		}
@@ -51,7 +53,7 @@ func (g *Gate) fanOut(requests []*scheduler.Request) []*scheduler.Request {
 // outer is the call of a request that is not itself for the scheduler; nil for the others.
 func outer(r *scheduler.Request) *Call {
 	if o, ok := r.Owner.(opened); ok {
-		if c := o.opened(); c.fanout != nil || c.verdict != nil {
+		if c := o.opened(); c.fanout != nil || c.verdict != nil || c.alone != nil {
 			return c
 		}
 	}

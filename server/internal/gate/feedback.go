@@ -35,40 +35,48 @@ type Learned struct {
 // maxLearning bounds the feedback that waits for the store.
 const maxLearning = 256
 
-// openFeedback makes a call of a message to "name/update". With the id of a request, the feedback is about what was said to that; tensors
-// are then what would have been right. Without an id, or with one of which nothing is known here, tensors are the
-// input: the models are asked, and what they say is judged.
+// openFeedback makes a call of a message to "name/update". Tensors that come with a verdict in the metadata are the input;
+// tensors without one are what would have been right, and need the id of a request. With an id of which something is
+// known here the feedback is about what was said to that, also if the input came too; with another one, or none, the models
+// are asked, and what they say is judged. So what a message means does not depend on the server that gets it.
 func (g *Gate) openFeedback(c *Call, a *application, tensors []tensor.Tensor, p *Params) error {
 	v := &verdict{app: a, user: p.User, id: canonical(p.ID)}
+	var err error
+	if v.Verdict, err = apps.ReadVerdict(p.Forward); err != nil {
+		return err
+	}
+	input, truth := tensors, []tensor.Tensor(nil)
+	if v.Given() == 0 {
+		input, truth = nil, tensors
+	}
+	without := len(input) == 0 && p.Texts == nil && p.Inputs == nil
+	switch {
+	case v.id == "" && without && len(truth) == 0:
+		return fmt.Errorf("%w: feedback for application %q: expected the \"id\" of a request, or its input as tensors or texts", scheduler.ErrInvalidInput, a.Name)
+	case v.id == "" && without:
+		return fmt.Errorf(`%w: feedback: expected one of "label", "loss", "reward", "losses" for that input, or the "id" of a request that the tensors are the right outputs of`, scheduler.ErrInvalidInput)
+	case v.id != "" && p.Choose != nil:
+		return fmt.Errorf("%w: feedback for application %q: %s is for feedback that brings its input; with an id it is about the models that were asked then",
+			scheduler.ErrInvalidInput, a.Name, CandidatesKey)
+	}
+	if err := v.Check(truth); err != nil {
+		return err
+	}
 	if v.id != "" {
 		v.made = g.apps.Predictions.Find(a.Name, v.user, v.id, p.Now)
 	}
-	var err error
 	switch {
-	case v.made != nil && p.Choose != nil:
-		return fmt.Errorf("%w: feedback for application %q: %s is for feedback that brings its input; with an id it is about the models that were asked then",
-			scheduler.ErrInvalidInput, a.Name, CandidatesKey)
 	case v.made != nil:
-		v.truth = keep(tensors)
-		if v.Verdict, err = apps.ParseVerdict(p.Forward, tensors); err != nil {
-			release(v.truth)
-			return err
-		}
-	case len(tensors) == 0 && p.Texts == nil && p.Inputs == nil:
-		if v.id == "" {
-			return fmt.Errorf("%w: feedback for application %q: expected the \"id\" of a request, or its input as tensors or texts", scheduler.ErrInvalidInput, a.Name)
-		}
-		return fmt.Errorf("%w: feedback for application %q: this server knows no request with id %s of user %q in the last %v; send the input too, or ask the server that answered",
+		v.truth = keep(truth)
+	case without:
+		return fmt.Errorf("%w: feedback for application %q: this server knows no request with id %s of user %q in the last %v; send the input too, with a \"label\", or ask the server that answered",
 			scheduler.ErrNotFound, a.Name, v.id, v.user, apps.Lifetime)
 	default:
-		if v.Verdict, err = apps.ParseVerdict(p.Forward, nil); err != nil {
-			return err
-		}
 		q := *p
 		if !p.Bridge { // its members name the input
 			q.Forward = nil
 		}
-		if err := g.openApplication(c, a, tensors, &q); err != nil {
+		if err := g.openApplication(c, a, input, &q); err != nil {
 			return err
 		}
 	}
@@ -147,7 +155,11 @@ func (g *Gate) learned(v *verdict, said []selection.Prediction) (reply []byte, e
 	if err != nil {
 		return nil, err
 	}
-	state, applied, err := g.apps.Learn(ctx, v.app.App, v.user, v.id, v.app.models, said, outcome)
+	a := g.routes.Load().apps[v.app.Name] // as it is now: it may have changed since the feedback came
+	if a == nil {
+		return nil, fmt.Errorf("%w: application %q was deleted before its feedback was learned", scheduler.ErrNotFound, v.app.Name)
+	}
+	state, applied, err := g.apps.Learn(ctx, a.App, v.user, v.id, a.models, said, outcome)
 	if err != nil {
 		return nil, err
 	}

@@ -141,6 +141,7 @@ type Call struct {
 
 	fanout  *fanout  // of a request to an application, and of feedback that brought its input
 	verdict *verdict // of feedback
+	alone   *Choice  // of a request to an application whose models have never been here: it is answered already
 
 	cached cache.Call
 	inputs [2]tensor.Tensor // backs Request.Inputs of the usual model
@@ -171,7 +172,9 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	if g.draining.Load() {
 		return errDraining
 	}
-	if target.application != nil {
+	if a := target.application; a != nil && a.standsIn() {
+		return g.openDefault(c, target, tensors)
+	} else if a != nil {
 		return g.openApplication(c, target.application, tensors, p)
 	}
 	if p.Choose != nil {
@@ -216,7 +219,7 @@ func (g *Gate) Cancel(c *Call) {
 	switch {
 	case c.fanout != nil:
 		c.fanout.cancel()
-	case c.verdict != nil: // what is being learned is learned
+	case c.verdict != nil, c.alone != nil: // what is being learned is learned
 	case c.cached.Version != nil && c.cached.Cancel():
 	default:
 		g.sched.Cancel(&c.Request)
@@ -243,7 +246,7 @@ func (c *Call) Close() {
 	c.Parameters, c.Err = nil, nil
 	c.Timing = scheduler.Timing{}
 	c.Squeeze, c.Bridge, c.Alone = false, false, false
-	c.Choice, c.Reply = nil, nil
+	c.Choice, c.Reply, c.alone = nil, nil, nil
 	if v := c.verdict; v != nil {
 		c.verdict = nil
 		release(v.truth)

@@ -157,6 +157,12 @@ func (g *Gate) target(m *scheduler.Model) *Target {
 		Metrics: g.metrics.Model(m.ID().Name, m.ID().Version)}
 	t.setRow(g.rows)
 	t.Metrics.SetSLO(t.Deadline)
+	t.compose()
+	return t
+}
+
+// compose makes the members that every answer's metadata ends with.
+func (t *Target) compose() {
 	b := []byte(`"model_name":`)
 	b = shiva.AppendString(b, t.ID.Name)
 	b = append(b, `,"model_version":`...)
@@ -173,7 +179,6 @@ func (g *Gate) target(m *scheduler.Model) *Target {
 		b = shiva.AppendString(b, t.Spec.Outputs[i].Name)
 	}
 	t.full = append(b, ']', '}')
-	return t
 }
 
 // describe is the V2 model metadata of a target.
@@ -257,8 +262,18 @@ func (g *Gate) resolve(route, version string) (*Target, error) {
 	return nil, t.noVersion(target.ID.Name, version)
 }
 
-// Target finds a model for a door that has name and version apart; version "" means the default.
+// Target finds a model for a door that has name and version apart; version "" means the default. An application none of
+// whose models has been here is known by name only, and no target.
 func (g *Gate) Target(name, version string) (*Target, error) {
+	t, err := g.Asked(name, version)
+	if err == nil && t.application != nil && len(t.application.models) == 0 {
+		return nil, t.application.unlinked()
+	}
+	return t, err
+}
+
+// Asked is Target for a request: OpenTarget says what is wrong with an application that has no models.
+func (g *Gate) Asked(name, version string) (*Target, error) {
 	if strings.Contains(name, "/") {
 		return nil, fmt.Errorf("%w: no model %q: no name has a slash, and the version is given apart", scheduler.ErrNotFound, name)
 	}
@@ -268,9 +283,6 @@ func (g *Gate) Target(name, version string) (*Target, error) {
 		route += "/" + version
 	}
 	if target := t.infer[route]; target != nil {
-		if a := target.application; a != nil && len(a.models) == 0 {
-			return nil, a.unlinked()
-		}
 		return target, nil
 	}
 	if _, known := t.versions[name]; known && version != "" {

@@ -61,9 +61,15 @@ func (d *Door) wait(ctx context.Context, c *call) {
 // Input makes the only input of a model from a decoded JSON value, as Clipper's clients send it: numbers, texts or lists of them; for bytes
 // also their base64.
 func (s *Service) Input(model string, value any) (tensor.Tensor, error) {
-	target, err := s.gate.Target(model, "")
+	target, err := s.gate.Asked(model, "")
 	if err != nil {
 		return tensor.Tensor{}, err
+	}
+	if target.Model == nil { // an application none of whose models has said what it takes
+		if t, err := input(value, tensor.Float64); err == nil {
+			return t, nil
+		}
+		return input(value, tensor.Bytes)
 	}
 	if n := len(target.Spec.Inputs); n != 1 {
 		return tensor.Tensor{}, fmt.Errorf("%w: model %q has %d inputs; one value is for models with one", scheduler.ErrInvalidInput, model, n)

@@ -143,7 +143,7 @@ func (d *Door) Refused(err error, arrived time.Time) {
 }
 
 func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model, error) {
-	target, err := d.gate.Target(q.Model, q.Version)
+	target, err := d.gate.Asked(q.Model, q.Version)
 	if err != nil {
 		return nil, d.gate.Unrouted(), err
 	}

@@ -1,0 +1,163 @@
+package apps
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/server/state"
+)
+
+// DefaultUsers is for how many users of an application what its policy has learned is kept unless it is said: each takes
+// about 1.2 KB in every server for three models.
+const DefaultUsers = 10000
+
+// tidyEvery is how often it is looked whether states are to go, while there is learning.
+const tidyEvery = 2 * time.Second
+
+// users counts whose states there are, by application.
+type users struct {
+	mu    sync.Mutex
+	byApp map[string]Users
+}
+
+// Users is for how many users an application's policy has learned something.
+type Users struct {
+	Kept      int    // in the store
+	Forgotten uint64 // by this server since it started, to make room for others
+}
+
+// Users tells for how many users the policy of an application has learned something, as of some seconds ago.
+func (r *Registry) Users(app string) Users {
+	r.users.mu.Lock()
+	defer r.users.mu.Unlock()
+	return r.users.byApp[app]
+}
+
+// keepTidy forgets what is too much or nobody's, whenever something was learned, until the registry is closed. Every server
+// of a store does it, so it takes turns with none: what one has deleted the others do not find.
+func (r *Registry) keepTidy() {
+	changed := make(chan struct{}, 1)
+	defer r.cfg.Store.Watch(policyPrefix, changed)()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { // ends with keepTidy, which it has end its last change
+		select {
+		case <-r.stopping:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	for {
+		select {
+		case <-changed:
+			r.tidy(ctx)
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(tidyEvery):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// tidy deletes the states of applications that are no more, and those of the least recently used users where there are too
+// many. A state that changes meanwhile stays.
+func (r *Registry) tidy(ctx context.Context) {
+	entries, err := r.cfg.Store.List(policyPrefix)
+	if err != nil {
+		return // as after the next change
+	}
+	type kept struct {
+		state.Entry
+		used uint64 // a revision of the store
+	}
+	byApp := map[string][]kept{}
+	for _, e := range entries {
+		r.states.saw(e.Revision)
+		if app, user, ok := policyUser(e.Key); ok {
+			byApp[app] = append(byApp[app], kept{e, max(e.Revision, r.states.used(app, user))})
+		}
+	}
+	counts := make(map[string]Users, len(byApp))
+	for app, states := range byApp {
+		count := r.Users(app)
+		excess := len(states) - r.cfg.Users
+		ended := false
+		// The states were listed before this is asked: one of a new application of the same name is not among them.
+		if e, err := r.cfg.Store.Get(state.Key("apps", app)); err == nil && e.Value == nil {
+			excess, ended = len(states), true
+		}
+		if excess > 0 {
+			slices.SortFunc(states, func(a, b kept) int { return cmp.Compare(a.used, b.used) })
+			gone := make([]state.Entry, excess)
+			for i := range gone {
+				gone[i] = states[i].Entry
+			}
+			n := r.discard(ctx, gone)
+			if count.Kept = len(states) - n; !ended {
+				count.Forgotten += uint64(n)
+				r.cfg.Log.Info("what was learned for the least recently used users was forgotten", "application", app, "users", n, "limit", r.cfg.Users)
+			}
+		} else {
+			count.Kept = len(states)
+		}
+		if !ended {
+			counts[app] = count
+		}
+	}
+	r.users.mu.Lock()
+	defer r.users.mu.Unlock()
+	for app, count := range r.users.byApp {
+		if _, ok := counts[app]; !ok && r.App(app) != nil { // all of its states were forgotten
+			counts[app] = Users{Forgotten: count.Forgotten}
+		}
+	}
+	r.users.byApp = counts
+}
+
+var errChanged = errors.New("apps: it has changed")
+
+// discard deletes entries that have not changed, and tells how many. Some are under way at a time, since a store that
+// writes to a disk does so for all that wait.
+func (r *Registry) discard(ctx context.Context, entries []state.Entry) int {
+	const atOnce = 16
+	var (
+		wg    sync.WaitGroup
+		mu    sync.Mutex
+		n     int
+		queue = make(chan state.Entry)
+	)
+	for range min(atOnce, len(entries)) {
+		wg.Go(func() {
+			for e := range queue {
+				_, err := r.cfg.Store.Update(ctx, e.Key, "", func(old []byte) ([]byte, error) {
+					if !bytes.Equal(old, e.Value) {
+						return nil, errChanged
+					}
+					return nil, nil
+				})
+				if err == nil {
+					mu.Lock()
+					n++
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	for _, e := range entries {
+		if ctx.Err() != nil {
+			break
+		}
+		queue <- e
+	}
+	close(queue)
+	wg.Wait()
+	return n
+}

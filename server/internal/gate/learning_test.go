@@ -1,0 +1,149 @@
+package gate
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Feedback with both the id of a request and its input means the same at a server that knows the id and at one that does
+// not: with a verdict the tensors are the input. The former took them for what would have been right.
+func TestFeedbackMeansTheSameEverywhere(t *testing.T) {
+	h := newHouse(t)
+	h.model("a", "1", 1, time.Microsecond)
+	h.model("b", "1", 2, time.Microsecond)
+	h.app(apps.Definition{Name: "app", Models: []apps.Link{"a", "b"}, Policy: "exp4"})
+	for _, id := range []string{`"known"`, `"unknown"`} {
+		p := Params{ID: []byte(id), User: id, Forward: []byte(`{"label":1}`)}
+		if id == `"known"` {
+			h.ask("app", Params{ID: p.ID, User: p.User})
+		}
+		h.expect(h.ask("app/update", p), `"learned":true,"rounds":1`)
+		h.expect(h.ask("app/update", p), `"learned":false,"rounds":1`)
+	}
+	right, err := tensor.FromSlice(tensor.Shape{}, []int64{1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.expect(h.ask("app/update", Params{ID: []byte(`"never"`)}, right), `error not found: feedback for application "app": this server knows no request with id "never"`)
+	h.expect(h.ask("app/update", Params{}, right), `expected one of "label", "loss", "reward", "losses" for that input, or the "id" of a request that the tensors`)
+}
+
+// Feedback that was opened before the policy of its application was changed teaches the policy of now.
+func TestFeedbackAfterThePolicyChanged(t *testing.T) {
+	h := newHouse(t)
+	h.model("a", "1", 1, time.Microsecond)
+	h.model("b", "1", 2, time.Microsecond)
+	d := apps.Definition{Name: "app", Models: []apps.Link{"a", "b"}, Policy: "exp4"}
+	h.app(d)
+	h.ask("app/update", Params{Forward: []byte(`{"label":1}`)})
+	h.ask("app", Params{ID: []byte(`1`)})
+	c := &asker{done: make(chan struct{})}
+	if err := h.Open(&c.Call, "app/update", nil, &Params{Now: time.Now(), ID: []byte(`1`), Forward: []byte(`{"label":1}`)}); err != nil {
+		t.Fatal(err)
+	}
+	d.Policy = "ensemble"
+	h.app(d)
+	c.Owner = c
+	h.Submit(&c.Request)
+	<-c.done
+	h.expect(string(c.Reply), `"rounds":1`)
+	c.Close()
+	learned, _, err := h.reg.Learned(h.reg.App("app"), 10)
+	if err != nil || len(learned) != 1 || learned[0].State.Policy != "ensemble" || learned[0].State.Rounds != 1 || len(learned[0].State.Others) != 1 {
+		t.Errorf("learned %+v, %v", learned, err)
+	}
+}
+
+// texts adds a model that answers with a text.
+func (h *house) texts(name string) {
+	h.t.Helper()
+	spec := scheduler.Spec{
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}},
+		Outputs: []tensor.Spec{{Name: "word", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
+	}
+	w := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+		words := make([]string, b.Rows)
+		out, err := tensor.FromStrings(tensor.Shape{b.Rows}, words)
+		if err == nil {
+			b.Complete([]tensor.Tensor{out}, nil)
+		}
+		return err
+	})
+	if _, err := h.sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"}, spec, w, scheduler.ReplicaOptions{}); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// A mean over texts was accepted, and answered by a vote. It is refused when it is linked, and not asked when the model
+// comes later.
+func TestPolicyDoesNotTakeEveryModel(t *testing.T) {
+	h := newHouse(t)
+	h.texts("words")
+	mean := apps.Definition{Name: "app", Models: []apps.Link{"words"}, Policy: "exp4", Params: map[string]any{"combination": "mean"}}
+	if _, err := h.reg.Create(t.Context(), mean); err == nil || !strings.Contains(err.Error(), `model words/1: policy exp4: parameter combination is "mean", and the model has no output of a float dtype`) {
+		t.Errorf("linked to texts: %v", err)
+	}
+	mean.Models = []apps.Link{"later"}
+	h.app(mean)
+	h.expect(h.ask("app", Params{}), "no container of these has registered yet")
+	h.texts("later")
+	h.expect(h.ask("app", Params{}), `error invalid input: application "app" has no model that it can ask: model later/1: policy exp4`)
+	if _, err := h.reg.Change(t.Context(), "app", func(d *apps.Definition) error { d.SLO = apps.Duration(time.Second); return nil }); err == nil {
+		t.Error("changed beside a model that does not fit")
+	}
+	h.app(apps.Definition{Name: "votes", Models: []apps.Link{"words", "later"}, Policy: "exp4"})
+	if votes := h.routes.Load().apps["votes"]; len(votes.models) != 2 || votes.fault != nil {
+		t.Errorf("a vote over texts: %+v", votes)
+	}
+}
+
+// An application whose models have never connected has its default output to say, as when they have gone.
+func TestDefaultWithoutModels(t *testing.T) {
+	h := newHouse(t)
+	h.app(apps.Definition{Name: "app", Models: []apps.Link{"never"}, Default: json.RawMessage(`{"label":-1,"scores":[0.5,0],"word":"?"}`)})
+	pair, err := tensor.FromSlice(tensor.Shape{2, 3}, make([]float32, 6))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		in      tensor.Tensor
+		rows    int
+		squeeze bool
+	}{{row(), 1, true}, {pair, 2, false}} {
+		call := &asker{done: make(chan struct{})}
+		if err := h.Open(&call.Call, "app", []tensor.Tensor{c.in}, &Params{Now: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		call.Owner = call
+		h.Submit(&call.Request)
+		<-call.done
+		got := ""
+		for i, o := range call.Outputs {
+			got += call.Target.Spec.Outputs[i].Name + " " + o.DType.String() + o.Shape.String() + " "
+		}
+		want := "label int64[1] scores float64[1, 2] word bytes[1] "
+		if c.rows == 2 {
+			want = "label int64[2] scores float64[2, 2] word bytes[2] "
+		}
+		if call.Err != nil || got != want || call.Squeeze != c.squeeze || !call.Choice.Default || !strings.Contains(call.Choice.Explanation, "no container of these has registered yet") {
+			t.Errorf("got %s (squeeze %t, %+v), error %v", got, call.Squeeze, call.Choice, call.Err)
+		}
+		h.Cancel(&call.Call)
+		call.Close()
+	}
+	if h.pool.InUse() != 0 {
+		t.Errorf("%d bytes are still out", h.pool.InUse())
+	}
+	h.expect(h.ask("app/update", Params{Forward: []byte(`{"label":1}`)}), "no container of these has registered yet")
+	if _, err := h.Target("app", ""); err == nil {
+		t.Error("the application has metadata that nobody has declared")
+	}
+	h.model("never", "1", 7, time.Microsecond)
+	h.expect(h.ask("app", Params{}), "7 by never/1")
+}
