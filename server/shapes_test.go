@@ -246,6 +246,15 @@ func TestOptionalInputs(t *testing.T) {
 			t.Errorf("%s: without the image: %v", c.name, err)
 		}
 	}
+	// Tensors without names go by position, and the last ones may be missing.
+	a, err := newTCP(t, s.Addrs().TCP).client.Do(t.Context(), &shiva.Message{Namespace: "detector", Tensors: []tensor.Tensor{ints(tensor.Shape{2}, 1, 7)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Release()
+	if masked, err := tensor.Values[int64](a.Tensors[1]); err != nil || len(masked) != 1 || masked[0] != -1 {
+		t.Errorf("by position: %v, %v", a.Tensors, err)
+	}
 }
 
 // ragged is a detector that is batched: each row has as many boxes as it asks for.

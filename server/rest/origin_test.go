@@ -23,7 +23,9 @@ func TestOrigins(t *testing.T) {
 		{"a longer name", []string{here}, here + ".evil.example", "", true},
 		{"no page", []string{here}, "", "", true},
 		{"a file", []string{here}, "null", "", true},
+		{"in capitals", []string{here}, "HTTPS://Here.Example", "HTTPS://Here.Example", true},
 		{"all", []string{"*"}, other, "*", false},
+		{"all, and no page", []string{"*"}, "", "", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, func(cfg *Config) { cfg.Origins = c.origins })

@@ -29,6 +29,8 @@ func TestCheckParameters(t *testing.T) {
 		`{"a":0.` + strings.Repeat("1", 5000) + `}`:        "",
 		`{"a":[1,{"b":1e309}]}`:                            `the number 1e309`,
 		`{"a":[1E308,-1e-999999,"1e999"]}`:                 "",
+		`{"a":1E309}`:                                      `the number 1E309`,
+		`{"a":1e998,"b":1e999}`:                            `parameter "a": the number 1e998`,
 		`{"` + strings.Repeat("k", 1000) + `":1e999999}`:   `kkk…: the number 1e999999`,
 	} {
 		err := checkParameters([]byte(object))
