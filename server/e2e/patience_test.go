@@ -123,6 +123,49 @@ func TestE2EConcurrency(t *testing.T) {
 	asks.Wait()
 }
 
+// Of a hundred rows one makes the batch that it is in fail. It alone is answered with that, and all others rightly.
+func TestE2EPoison(t *testing.T) {
+	s := start(t, "")
+	s.script("busy_models.py", s.containers, "picky")
+	s.waitReplicas("picky", 1)
+	const requests, every = 2000, 100
+	c := s.client()
+	var next atomic.Int64
+	var asks sync.WaitGroup
+	for range 32 {
+		asks.Go(func() {
+			for n := next.Add(1); n <= requests; n = next.Add(1) {
+				value := float64(n)
+				if n%every == 0 {
+					value = -value
+				}
+				x, err := tensor.FromSlice(tensor.Shape{1, 1}, []float64{value})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				m, err := ask(t, c, "picky", x)
+				if value < 0 {
+					if err == nil || !strings.Contains(err.Error(), "a negative row") {
+						t.Errorf("row %g: %v", value, err)
+					}
+					continue
+				}
+				if err != nil {
+					t.Errorf("row %g: %v", value, err)
+					continue
+				}
+				if got := number(m); got != fmt.Sprint(value) {
+					t.Errorf("row %g was answered %s", value, got)
+				}
+				m.Release()
+			}
+		})
+	}
+	asks.Wait()
+	s.steady()
+}
+
 // Containers of RPC v1 to v3 that send from one buffer answer rightly, as they get the next batch
 // only after their answer. With slots = 2 they do not, and the log warns.
 func TestE2EOneBuffer(t *testing.T) {
