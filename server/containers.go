@@ -99,6 +99,7 @@ func (s *Server) supervise() error {
 
 // registered is told of every container that connected and serves.
 func (s *Server) registered(conn net.Conn, i containers.SessionInfo) {
+	s.history.arrived(conn, i)
 	s.opening.RLock()
 	defer s.opening.RUnlock()
 	for _, p := range s.processes {

@@ -254,7 +254,9 @@ func (s *Server) SetApplication(ctx context.Context, a Application) error {
 			return fmt.Errorf("%w: application %q: default: %w", scheduler.ErrInvalidInput, a.Name, err)
 		}
 	}
-	_, err = r.Put(ctx, d)
+	if _, err = r.Put(ctx, d); err == nil {
+		s.changed(program, "application", a.Name, "set")
+	}
 	return err
 }
 
@@ -264,8 +266,14 @@ func (s *Server) DeleteApplication(ctx context.Context, name string) error {
 	if err != nil {
 		return unopened(err)
 	}
-	return r.Delete(ctx, name)
+	if err = r.Delete(ctx, name); err == nil {
+		s.changed(program, "application", name, "deleted")
+	}
+	return err
 }
+
+// program is who makes changes by the functions of a Server, in its history.
+const program = "the program"
 
 // unopened is the error of a store that is not open in the words of this package.
 func unopened(err error) error {

@@ -71,6 +71,7 @@ type Server struct {
 	stopping chan struct{} // closed when a shutdown begins
 	watching sync.WaitGroup
 	retiring retirement
+	history  chronicle
 
 	shutdown sync.Once
 	err      error // of the shutdown
@@ -101,6 +102,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		failed:   make(chan error, 1),
 		stopping: make(chan struct{}),
 		retiring: retirement{poke: make(chan struct{}, 1), kept: make(map[scheduler.ModelID][]uint64)},
+		history:  newChronicle(),
 	}
 	s.unpacked = s.pool.Part(int64(cfg.Limits.Unpacked()))
 	s.setState(admin.Starting)
@@ -124,6 +126,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		Gate:       s.gate,
 		Repository: repository{s},
 		Settings:   func(model string) config.Model { return s.settings.Load().Model(model) },
+		Changed:    s.changed,
 		Reach:      func() string { return s.settings.Load().Server.Repository },
 		Version:    Version,
 		Log:        log,
@@ -133,6 +136,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 	hooks.ModelChanged = func(m *scheduler.Model) {
 		s.gate.ModelChanged(m)
 		s.retiring.wake()
+		s.history.wake()
 	}
 	var err error
 	if s.clock, err = clock.New(); err != nil {
@@ -248,6 +252,7 @@ func (s *Server) Start() (err error) {
 	s.warnOfStrangers()
 	s.watching.Go(s.watch)
 	s.watching.Go(s.retire)
+	s.watching.Go(s.record)
 	s.setState(admin.Serving)
 	return nil
 }

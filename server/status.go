@@ -43,6 +43,9 @@ func (s *Server) sources() admin.Sources {
 		Feedback:  s.feedback,
 		Policies:  selectionPolicies,
 
+		History: s.told,
+		Changed: s.changed,
+
 		Containers: repository{s}.shown,
 		Start:      repository{s}.Start,
 		Stop:       repository{s}.Stop,

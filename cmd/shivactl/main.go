@@ -34,7 +34,7 @@ func commands() []command {
 	return []command{
 		inferCommand, feedbackCommand,
 		appsCommand, linksCommand, policiesCommand,
-		modelsCommand, versionsCommand, cacheCommand, containersCommand, configCommand, explainCommand, statusCommand,
+		modelsCommand, versionsCommand, cacheCommand, containersCommand, configCommand, explainCommand, historyCommand, statusCommand,
 		exportCommand, importCommand,
 		completionCommand, versionCommand,
 	}

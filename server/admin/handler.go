@@ -45,6 +45,10 @@ type Sources struct {
 	Feedback  func(ctx context.Context, application string, body json.RawMessage) (any, error)   // an object as name/update takes it
 	Policies  func() []Policy
 
+	// History is what served by a name, and who changed it. Changed is told of every change that an operator makes; nil: nobody is.
+	History func(name string) (History, error)
+	Changed func(by, what, name, detail string)
+
 	Containers func() Containers
 	Start      func(ctx context.Context, container string) error // and waits until its model is ready
 	Stop       func(ctx context.Context, container string) error // and waits for the end of its processes
@@ -112,6 +116,7 @@ func (s Sources) routes() []route {
 		{path: "/v1/models/{name}/default_version", methods: methods{"PUT": s.setDefaultVersion}},
 		{path: "/v1/models/{name}/versions", methods: methods{"GET": s.model}},
 		{path: "/v1/models/{name}/versions/{version}", methods: methods{"GET": s.version}},
+		{path: "/v1/history/{name}", methods: methods{"GET": s.history}},
 		{path: "/v1/containers", methods: methods{"GET": s.containers}},
 		{path: "/v1/containers/{name}/start", methods: methods{"POST": s.startContainer}, timeout: longTimeout},
 		{path: "/v1/containers/{name}/stop", methods: methods{"POST": s.stopContainer}, timeout: longTimeout},
@@ -251,6 +256,9 @@ func body(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
 // audit logs a change: who made it, and what was before and is after; nil for nothing.
 func (s Sources) audit(r *http.Request, what, name string, before, after any) {
 	s.Log.Info("changed by an operator", "what", what, "name", name, "from", r.RemoteAddr, "before", text(before), "after", text(after))
+	if s.Changed != nil {
+		s.Changed(r.RemoteAddr, what, name, text(before)+" → "+text(after))
+	}
 }
 
 func text(v any) string {

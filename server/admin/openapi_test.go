@@ -218,6 +218,8 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		{"get", "/v1/models/{name}/explain", "/v1/models/digits/explain", "", 200},
 		{"get", "/v1/models/{name}/versions", "/v1/models/digits/versions", "", 200},
 		{"get", "/v1/models/{name}/versions/{version}", "/v1/models/digits/versions/1", "", 200},
+		{"get", "/v1/history/{name}", "/v1/history/digits", "", 200},
+		{"get", "/v1/history/{name}", "/v1/history/no", "", 404},
 		{"get", "/v1/containers", "", "", 200},
 		{"post", "/v1/containers/{name}/stop", "/v1/containers/digits/stop", "", 200},
 		{"post", "/v1/containers/{name}/start", "/v1/containers/digits/start", "", 200},
@@ -280,6 +282,7 @@ func TestTypesAreAsDescribed(t *testing.T) {
 		admin.PolicyList{}, admin.Tensor{}, admin.Model{}, admin.ModelList{}, admin.ModelVersions{}, admin.Explanation{}, admin.Explanations{},
 		admin.Process{}, admin.Session{}, admin.Container{}, admin.Containers{}, admin.PolicyState{}, admin.Document{}, admin.Change{},
 		admin.Imported{}, admin.Usage{}, admin.State{}, admin.Status{}, admin.Cache{}, admin.ModelCache{}, admin.Cleared{},
+		admin.History{}, admin.Event{},
 	} {
 		typ := reflect.TypeOf(v)
 		s, ok := d.Components.Schemas[typ.Name()]

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -135,6 +136,9 @@ func (l Limits) Unpacked() Bytes {
 	}
 	return l.PayloadBytes / 4
 }
+
+// Shared tells whether other servers may share the state.
+func (s State) Shared() bool { return strings.Contains(s.At, "://") }
 
 // Redacted is At without a password.
 func (s State) Redacted() string { return redacted(s.At) }

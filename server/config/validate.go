@@ -133,7 +133,7 @@ func (c Config) validateAdmin(fs *faults) {
 			fs.add(indexKey("admin.hosts", i), `%q: expected "*" or the name of a host without scheme and port, as "shivad.example.org"`, name)
 		}
 	}
-	fs.size("admin.import_bytes", c.Admin.ImportBytes, 4<<10, 1<<40)
+	fs.size("admin.import_bytes", c.Admin.ImportBytes, 4<<10, maxBytes)
 	fs.between("admin.metrics_models", c.Admin.MetricsModels, 1, 100000)
 }
 

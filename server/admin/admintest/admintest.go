@@ -55,6 +55,7 @@ func (s *Server) Sources() admin.Sources {
 			}
 			return list
 		},
+		History:     s.history,
 		Set:         s.set,
 		ClearCache:  s.clearCache,
 		Apps:        s.list,
@@ -322,4 +323,23 @@ func (s *Server) importDocument(_ context.Context, d admin.Document, dryRun bool
 		}
 	}
 	return changes, nil
+}
+
+// history is of every model that one version served for a day, and that an operator then changed what its name means.
+func (s *Server) history(name string) (admin.History, error) {
+	h := admin.History{Name: name, Events: []admin.Event{}}
+	began := time.Date(2026, 11, 1, 9, 0, 0, 0, time.UTC)
+	ended := began.Add(24 * time.Hour)
+	for _, m := range s.models {
+		if m.Name == name {
+			h.Events = []admin.Event{
+				{At: began, Until: &ended, What: "served", Version: "0", By: "gpu-3 at 10.0.0.7:40312, RPC v4", Registrations: 2, Server: "box"},
+				{At: began, What: "default", Version: "0", Server: "box"},
+				{At: ended, What: "served", Version: m.Version, By: "10.0.0.8:51000, RPC v3", Registrations: 1, Server: "box"},
+				{At: ended, What: "changed", By: "127.0.0.1:50000", Detail: `model: {"default_version":"0"} → {"default_version":"1"}`, Server: "box"},
+			}
+			return h, nil
+		}
+	}
+	return h, &admin.Error{Status: http.StatusNotFound, Text: fmt.Sprintf("nothing is written of a model or application %q", name)}
 }

@@ -57,6 +57,9 @@ func Local(a net.Addr) bool {
 func (s *Service) changed(c Caller, model, did string, err error) {
 	if c.Door != nil {
 		s.log.Info("changed by a client", "what", "model", "name", model, "from", c.From, "door", c.Door, "did", did, "error", err)
+		if s.told != nil && err == nil {
+			s.told(c.From, "model", model, did)
+		}
 	}
 }
 

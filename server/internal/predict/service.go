@@ -14,7 +14,9 @@ type Config struct {
 	Reach      func() string                   // who may load and unload models: local, all, none, as server.repository has it; nil: all
 	Log        *slog.Logger                    // nil is silent
 	Settings   func(model string) config.Model // what is in effect for a model
-	Version    string                          // of the server
+	// Changed is told what a client has done to a model; nil: nobody is.
+	Changed func(by, what, name, detail string)
+	Version string // of the server
 }
 
 // A Service answers the questions of the protocol. See the package comment.
@@ -25,6 +27,7 @@ type Service struct {
 	version    string
 	reach      func() string
 	log        *slog.Logger
+	told       func(by, what, name, detail string)
 }
 
 // New makes a Service.
@@ -35,7 +38,7 @@ func New(cfg Config) *Service {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Service{gate: cfg.Gate, repository: cfg.Repository, settings: cfg.Settings, version: cfg.Version, reach: cfg.Reach, log: cfg.Log}
+	return &Service{gate: cfg.Gate, repository: cfg.Repository, settings: cfg.Settings, version: cfg.Version, reach: cfg.Reach, log: cfg.Log, told: cfg.Changed}
 }
 
 // Ready tells whether the server takes requests, and if not, why.

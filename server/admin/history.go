@@ -1,0 +1,29 @@
+package admin
+
+import (
+	"net/http"
+	"time"
+)
+
+// A History is the answer to /v1/history/{name}: what served by the name of a model or application, and who changed it.
+type History struct {
+	Name   string  `json:"name"`
+	Events []Event `json:"events"` // the oldest first
+}
+
+// An Event is a version that served, or something that was changed.
+type Event struct {
+	At            time.Time  `json:"at"`
+	Until         *time.Time `json:"until,omitempty"` // of what served; absent while it does
+	What          string     `json:"what"`            // served, default, changed
+	Version       string     `json:"version,omitempty"`
+	By            string     `json:"by,omitempty"`            // who: the container that registered last, the address of an operator or client
+	Registrations int        `json:"registrations,omitempty"` // of containers, while it served
+	Detail        string     `json:"detail,omitempty"`        // of a change: what was before, and what is after
+	Server        string     `json:"server"`                  // that has written this
+}
+
+func (s Sources) history(w http.ResponseWriter, r *http.Request) {
+	h, err := s.History(r.PathValue("name"))
+	s.answer(w, http.StatusOK, h, err)
+}

@@ -1,0 +1,426 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/state"
+)
+
+// What served when, who registered it and who changed it is in the state store, one key for each name of a model or application:
+// a list of events, the oldest first. A version that serves is one event with a beginning and an end, whatever its
+// replicas do meanwhile; one that is back within historyGap goes on. So a container that comes and goes writes one
+// event, and no name has more than maxEvents, and no store more than maxHistories.
+const (
+	historyPrefix = "history/"
+	maxEvents     = 100
+	maxHistories  = 256
+	historyGap    = time.Minute
+
+	historyDelay = 100 * time.Millisecond // from a change until it is written: containers come several at a time
+	historyPause = 300 * time.Millisecond // at least, from one writing to the next
+	historyEach  = 20 * time.Millisecond  // more of it for each name that was written
+	historyRetry = 5 * time.Second        // while the store is away
+	historyWait  = time.Second            // for the store when the server ends
+)
+
+// A chronicle is what is not written yet, and what was written last.
+type chronicle struct {
+	poke chan struct{} // holds one: something changed
+
+	mu   sync.Mutex
+	came map[scheduler.ModelID]arrival
+	told map[string][]admin.Event // by name
+
+	// Owned by the goroutine of chronicle.
+	server  string             // how events name this one
+	written map[string]serving // by name
+	begun   bool               // what an earlier life of this server left open has been closed
+}
+
+// An arrival is the registrations of a version since they were written last.
+type arrival struct {
+	by    string
+	times int
+}
+
+// A serving is what events have told of a name.
+type serving struct {
+	versions map[string]bool // that have a live replica
+	standard string          // the default, if it has one; "" else
+}
+
+func (s serving) equal(other serving) bool {
+	return s.standard == other.standard && maps.Equal(s.versions, other.versions)
+}
+
+func newChronicle() chronicle {
+	return chronicle{poke: make(chan struct{}, 1), came: map[scheduler.ModelID]arrival{}, told: map[string][]admin.Event{}, written: map[string]serving{}}
+}
+
+func (c *chronicle) wake() {
+	select {
+	case c.poke <- struct{}{}:
+	default: // it will look anyway
+	}
+}
+
+// arrived notes who registered.
+func (c *chronicle) arrived(conn net.Conn, i containers.SessionInfo) {
+	by := conn.RemoteAddr().String()
+	if i.Label != "" {
+		by = i.Label + " at " + by
+	}
+	c.arrivedAs(i.Model, by+", RPC "+i.Generation)
+}
+
+func (c *chronicle) arrivedAs(id scheduler.ModelID, by string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, known := c.came[id]; known || len(c.came) < maxHistories {
+		c.came[id] = arrival{by, c.came[id].times + 1}
+	}
+	c.wake()
+}
+
+// tell notes what somebody did.
+func (c *chronicle) tell(name string, e admin.Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, known := c.told[name]; known || len(c.told) < maxHistories {
+		list := append(c.told[name], e)
+		c.told[name] = list[max(0, len(list)-maxEvents):]
+	}
+	c.wake()
+}
+
+// changed notes a change that an operator or a client has made.
+func (s *Server) changed(by, what, name, detail string) {
+	switch what {
+	case "container":
+		for _, c := range s.cfg.Supervised {
+			if c.Name == name {
+				detail, name = "container "+name+": "+detail, cmp.Or(c.Model, c.Name)
+			}
+		}
+	case "model", "application", "policy":
+	default: // no change of what is served
+		return
+	}
+	const most = 1 << 10
+	s.history.tell(name, admin.Event{At: time.Now().UTC(), What: "changed", By: by, Detail: cut(what+": "+detail, most)})
+}
+
+func cut(text string, most int) string {
+	if len(text) > most {
+		return text[:most] + "…"
+	}
+	return text
+}
+
+// record writes the history until the server ends, and then that nothing is served any more.
+func (s *Server) record() {
+	h := &s.history
+	h.server = s.identity()
+	h.wake() // an earlier life may have left something open
+	for s.recording() {
+		ctx, cancel := context.WithTimeout(context.Background(), historyRetry)
+		n, err := s.writeHistory(ctx, s.served(), time.Now())
+		cancel()
+		pause := historyPause + time.Duration(n)*historyEach
+		if err != nil {
+			s.log.Warn("the history of models cannot be written; it is tried again", "error", err)
+			pause = historyRetry
+			h.wake()
+		}
+		if !s.linger(pause) {
+			break
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), historyWait)
+	defer cancel()
+	_, _ = s.writeHistory(ctx, nil, time.Now()) // the log has said what is wrong
+}
+
+// recording waits until there is something to write; false when the server ends.
+func (s *Server) recording() bool {
+	select {
+	case <-s.history.poke:
+		return s.linger(historyDelay)
+	case <-s.stopping:
+		return false
+	}
+}
+
+// linger waits; false when the server ends meanwhile.
+func (s *Server) linger(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-s.stopping:
+		return false
+	}
+}
+
+// identity is how this server is called beside others that share its store, the same after a restart.
+func (s *Server) identity() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "server"
+	}
+	if list := s.Addrs().Containers; s.cfg.State.Shared() && len(list) > 0 {
+		host += " " + list[0].String()
+	}
+	return host
+}
+
+// served is what is served now, by name.
+func (s *Server) served() map[string]serving {
+	now := map[string]serving{}
+	for _, m := range s.gate.Models() {
+		one, ok := now[m.Name]
+		if !ok {
+			one.versions = map[string]bool{}
+		}
+		if m.Ready {
+			one.versions[m.Version] = true
+			if m.Default {
+				one.standard = m.Version
+			}
+		}
+		now[m.Name] = one
+	}
+	return now
+}
+
+// writeHistory writes what is not written yet, and counts the names that it wrote. What an error leaves is left for the next time.
+func (s *Server) writeHistory(ctx context.Context, now map[string]serving, at time.Time) (n int, err error) {
+	h := &s.history
+	h.mu.Lock()
+	came, told := h.came, h.told
+	h.came, h.told = map[scheduler.ModelID]arrival{}, map[string][]admin.Event{}
+	h.mu.Unlock()
+	names := map[string]bool{}
+	for name := range now {
+		names[name] = true
+	}
+	for name := range h.written {
+		names[name] = true
+	}
+	for name := range told {
+		names[name] = true
+	}
+	for id := range came {
+		names[id.Name] = true
+	}
+	if !h.begun {
+		entries, err := s.store.List(historyPrefix)
+		if err != nil {
+			h.putBack(came, told)
+			return 0, err
+		}
+		for _, e := range entries {
+			if segments, err := state.Segments(e.Key); err == nil && len(segments) == 2 {
+				names[segments[1]] = true
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		arrivals := map[string]arrival{}
+		for id, a := range came {
+			if id.Name == name {
+				arrivals[id.Version] = a
+			}
+		}
+		if h.begun && now[name].equal(h.written[name]) && len(arrivals) == 0 && told[name] == nil {
+			continue
+		}
+		_, err = s.store.Update(ctx, state.Key("history", name), "", func(old []byte) ([]byte, error) {
+			var events []admin.Event
+			_ = json.Unmarshal(old, &events) // what cannot be read is begun anew
+			if !h.begun {
+				h.closeEarlier(events, s.started.UTC())
+			}
+			events = h.follow(append(events, h.signed(told[name])...), now[name], arrivals, at.UTC())
+			if len(events) == 0 {
+				return old, nil
+			}
+			return json.Marshal(events[max(0, len(events)-maxEvents):])
+		})
+		if err != nil {
+			h.putBack(came, told)
+			return n, err
+		}
+		n++
+		delete(told, name)
+		maps.DeleteFunc(came, func(id scheduler.ModelID, _ arrival) bool { return id.Name == name })
+		if h.written[name] = now[name]; len(now[name].versions) == 0 {
+			delete(h.written, name)
+		}
+	}
+	h.begun = true
+	return n, s.forgetHistories(ctx, now)
+}
+
+// putBack makes what was not written wait for the next time.
+func (h *chronicle) putBack(came map[scheduler.ModelID]arrival, told map[string][]admin.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for id, a := range came {
+		newer, ok := h.came[id]
+		if ok {
+			a.by = newer.by
+		}
+		h.came[id] = arrival{a.by, a.times + newer.times}
+	}
+	for name, list := range told {
+		list = append(list, h.told[name]...)
+		h.told[name] = list[max(0, len(list)-maxEvents):]
+	}
+}
+
+// closeEarlier ends what an earlier life of this server has left open: it was killed, some time before this one began.
+func (h *chronicle) closeEarlier(events []admin.Event, began time.Time) {
+	for i := range events {
+		if e := &events[i]; e.What == "served" && e.Server == h.server && e.Until == nil {
+			e.Until, e.Detail = &began, "until the server was killed, at the latest then"
+		}
+	}
+}
+
+// follow brings events up to what is served now.
+func (h *chronicle) follow(events []admin.Event, now serving, came map[string]arrival, at time.Time) []admin.Event {
+	last := map[string]int{} // place of the event of a version
+	standard := ""
+	for i := range events {
+		e := &events[i]
+		if e.Server != h.server {
+			continue
+		}
+		switch e.What {
+		case "served":
+			last[e.Version] = i
+			if e.Until == nil && !now.versions[e.Version] {
+				e.Until = &at
+			}
+		case "default":
+			standard = e.Version
+		}
+	}
+	for version, a := range came { // those that are gone already as well
+		if _, known := now.versions[version]; !known {
+			events, last[version] = h.come(events, last, version, a, at)
+			events[last[version]].Until = &at
+		}
+	}
+	for _, version := range slices.Sorted(maps.Keys(now.versions)) {
+		events, last[version] = h.come(events, last, version, came[version], at)
+	}
+	if now.standard != "" && now.standard != standard {
+		events = append(events, admin.Event{At: at, What: "default", Version: now.standard, Server: h.server})
+	}
+	return events
+}
+
+// come gives the event of a version that serves, a new one if the last has ended for good, and its place.
+func (h *chronicle) come(events []admin.Event, last map[string]int, version string, a arrival, at time.Time) ([]admin.Event, int) {
+	i, known := last[version]
+	if known && events[i].Until != nil && (events[i].Detail != "" || at.Sub(*events[i].Until) > historyGap) {
+		known = false
+	}
+	if !known {
+		events = append(events, admin.Event{At: at, What: "served", Version: version, Server: h.server})
+		i = len(events) - 1
+	}
+	e := &events[i]
+	e.Until = nil
+	e.By = cmp.Or(a.by, e.By)
+	e.Registrations += a.times
+	return events, i
+}
+
+// signed are events with this server's name.
+func (h *chronicle) signed(events []admin.Event) []admin.Event {
+	for i := range events {
+		events[i].Server = h.server
+	}
+	return events
+}
+
+// forgetHistories deletes the histories that are too many, first those that are the longest without an event and of names that nobody serves.
+func (s *Server) forgetHistories(ctx context.Context, now map[string]serving) error {
+	entries, err := s.store.List(historyPrefix)
+	if err != nil || len(entries) <= maxHistories {
+		return err
+	}
+	type history struct {
+		key    string
+		served bool
+		last   time.Time
+	}
+	var list []history
+	for _, e := range entries {
+		var events []admin.Event
+		_ = json.Unmarshal(e.Value, &events)
+		one := history{key: e.Key}
+		if segments, err := state.Segments(e.Key); err == nil && len(segments) == 2 {
+			one.served = len(now[segments[1]].versions) > 0
+		}
+		for _, e := range events {
+			one.last = e.At
+			if e.Until != nil && e.Until.After(e.At) {
+				one.last = *e.Until
+			}
+		}
+		list = append(list, one)
+	}
+	slices.SortFunc(list, func(a, b history) int {
+		if a.served != b.served {
+			if b.served {
+				return -1
+			}
+			return 1
+		}
+		return a.last.Compare(b.last)
+	})
+	for _, one := range list[:len(list)-maxHistories] {
+		if _, err := s.store.Update(ctx, one.key, "", func([]byte) ([]byte, error) { return nil, nil }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// told is the history of a name as the admin door shows it.
+func (s *Server) told(name string) (admin.History, error) {
+	h := admin.History{Name: name, Events: []admin.Event{}}
+	_, store, err := s.kept()
+	if err != nil {
+		return h, err
+	}
+	e, err := store.Get(state.Key("history", name))
+	if err != nil {
+		return h, refusal(err)
+	}
+	if e.Value == nil {
+		return h, &admin.Error{Status: http.StatusNotFound, Text: fmt.Sprintf("nothing is written of a model or application %q", name)}
+	}
+	if err := json.Unmarshal(e.Value, &h.Events); err != nil {
+		return h, fmt.Errorf("server: the history of %q in the state store: %w", name, err)
+	}
+	return h, nil
+}
