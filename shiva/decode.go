@@ -10,8 +10,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Limits bound what a Decoder accepts. They are checked against what a message announces, before memory is taken for
-// it. Zero means the default.
+// Limits bound what a Decoder accepts. They are checked against what a message announces, before
+// memory is taken for it. Zero means the default.
 type Limits struct {
 	MessageBytes  int64 // a whole message; 256 MiB
 	MetadataBytes int   // 1 MiB
@@ -51,23 +51,26 @@ type DecoderConfig struct {
 	Limits Limits
 	Pool   *tensor.Pool // where messages' memory comes from; nil: the garbage collector, without a limit
 
-	// Resync makes faults of the framing survivable, for noisy byte channels: after one, the decoder drops bytes until a
-	// valid header, at most ResyncBytes (0 means 1 MiB), and goes on from there. The errors say Keep.
+	// Resync makes faults of the framing survivable, for noisy byte channels: after one, the
+	// decoder drops bytes until a valid header, at most ResyncBytes (0 means 1 MiB), and goes on
+	// from there. The errors say Keep.
 	Resync      bool
 	ResyncBytes int
-	// Spares, if not nil, are where the Decoder takes the memory of small messages from. They are shared by the
-	// decoders of one goroutine.
+	// Spares, if not nil, are where the Decoder takes the memory of small messages from. They are
+	// shared by the decoders of one goroutine.
 	Spares *Spares
 }
 
-// A Decoder takes the bytes of a stream as they come, in pieces of any size, and gives out messages. It keeps none of
-// what it was passed: the elements of tensors go straight to their final place, swapped into the order of the host on
-// the way.
+// A Decoder takes the bytes of a stream as they come, in pieces of any size, and gives out
+// messages. It keeps none of what it was passed: the elements of tensors go straight to their
+// final place, swapped into the order of the host on the way.
 //
-// Memory is taken as bytes arrive, not as they are announced: at any time at most about eight times what has arrived
-// of the current message, and 16 KiB. With a Pool, small messages cost no allocation once they have come a few times.
+// Memory is taken as bytes arrive, not as they are announced: at any time at most about eight
+// times what has arrived of the current message, and 16 KiB. With a Pool, small messages cost no
+// allocation once they have come a few times.
 //
-// A Decoder is for one stream and one goroutine at a time. It has no clock, no lock and no goroutine.
+// A Decoder is for one stream and one goroutine at a time. It has no clock, no lock and no
+// goroutine.
 type Decoder struct {
 	cfg DecoderConfig
 
@@ -142,11 +145,12 @@ func NewDecoder(cfg DecoderConfig) *Decoder {
 	return &Decoder{cfg: cfg}
 }
 
-// Push takes bytes of the stream and says how many it consumed. It consumes all, unless a message or an error is
-// returned; then it is to be called again with the rest.
+// Push takes bytes of the stream and says how many it consumed. It consumes all, unless a message
+// or an error is returned; then it is to be called again with the rest.
 //
-// A Message belongs to the caller, who releases it. An error is a [*DecodeError]: if its Keep is true, Push may go on
-// with the next message; if not, the stream is of no more use, and every further Push returns the same error.
+// A Message belongs to the caller, who releases it. An error is a [*DecodeError]: if its Keep is
+// true, Push may go on with the next message; if not, the stream is of no more use, and every
+// further Push returns the same error.
 func (d *Decoder) Push(p []byte) (n int, m *Message, err error) {
 	if d.failed != nil {
 		return 0, nil, d.failed
@@ -197,16 +201,18 @@ func (d *Decoder) Push(p []byte) (n int, m *Message, err error) {
 	}
 }
 
-// Buffered tells whether the Decoder holds anything of the stream: it is inside a message, or searching for a header.
-// If not, it may as well go on with another stream.
+// Buffered tells whether the Decoder holds anything of the stream: it is inside a message, or
+// searching for a header. If not, it may as well go on with another stream.
 func (d *Decoder) Buffered() bool { return d.InMessage() || d.lost }
 
-// InMessage tells whether a message has begun and is not complete. In a search for a header that takes a whole one.
+// InMessage tells whether a message has begun and is not complete. In a search for a header that
+// takes a whole one.
 func (d *Decoder) InMessage() bool { return d.state != inHeader || d.nPart > 0 && !d.lost }
 
-// Direct is the memory for the next bytes of the stream, so that a large body can be read from a socket without a
-// detour; nil unless the stream is inside a body that needs no swap. [Decoder.Advance] says how much of it was
-// filled; until then nothing else of the Decoder may be called.
+// Direct is the memory for the next bytes of the stream, so that a large body can be read from a
+// socket without a detour; nil unless the stream is inside a body that needs no swap.
+// [Decoder.Advance] says how much of it was filled; until then nothing else of the Decoder may be
+// called.
 func (d *Decoder) Direct() []byte {
 	if d.failed != nil || d.fault != nil || d.state != inData && d.state != inMetadata || d.width != 1 || d.have == d.need {
 		return nil
@@ -217,15 +223,16 @@ func (d *Decoder) Direct() []byte {
 	return d.body[d.have:]
 }
 
-// Advance says that the first n bytes of what Direct returned now hold the next n bytes of the stream. If they complete
-// the message, the next Push returns it, even one without bytes.
+// Advance says that the first n bytes of what Direct returned now hold the next n bytes of the
+// stream. If they complete the message, the next Push returns it, even one without bytes.
 func (d *Decoder) Advance(n int) {
 	d.have += n
 	d.pos += int64(n)
 }
 
-// Close says that the stream has ended, and releases what is half received. It returns nil between two messages,
-// and an error of kind truncated inside one. After that the Decoder is of no more use until Reset.
+// Close says that the stream has ended, and releases what is half received. It returns nil
+// between two messages, and an error of kind truncated inside one. After that the Decoder is of
+// no more use until Reset.
 func (d *Decoder) Close() error {
 	if d.failed != nil {
 		return d.failed
@@ -241,15 +248,16 @@ func (d *Decoder) Close() error {
 	return e
 }
 
-// Reset makes the Decoder ready for another stream, whatever became of the one before; what was half received is
-// released. What it keeps is small, so a decoder can be lent to whichever of many connections reads.
+// Reset makes the Decoder ready for another stream, whatever became of the one before; what was
+// half received is released. What it keeps is small, so a decoder can be lent to whichever of
+// many connections reads.
 func (d *Decoder) Reset() {
 	d.drop()
 	d.failed, d.lost, d.skipped = nil, false, 0
 }
 
-// field gives the next size bytes of the stream in one piece, valid until the next call, or nil if they are not all
-// there yet.
+// field gives the next size bytes of the stream in one piece, valid until the next call, or nil
+// if they are not all there yet.
 func (d *Decoder) field(in *[]byte, size int) []byte {
 	if d.nPart == 0 && len(*in) >= size {
 		b := (*in)[:size]
@@ -303,9 +311,9 @@ func tooLarge(field string, offset, limit, got int64) *DecodeError {
 		Detail: fmt.Sprintf("the limit is %d, got %d", limit, got)}
 }
 
-// noHeader deals with 12 bytes that are no header: for the reason e, or because they are wrong in themselves. With
-// Resync the bytes after the first stay, if a header may begin among them; of a search only the fault that set it
-// off is reported, and that it was in vain.
+// noHeader deals with 12 bytes that are no header: for the reason e, or because they are wrong in
+// themselves. With Resync the bytes after the first stay, if a header may begin among them; of a
+// search only the fault that set it off is reported, and that it was in vain.
 func (d *Decoder) noHeader(b []byte, h header, e *DecodeError) *DecodeError {
 	inVain := d.lost && d.skipped >= d.cfg.ResyncBytes
 	switch {
@@ -371,8 +379,8 @@ func (d *Decoder) tensorHeader(rank, code byte) *DecodeError {
 	return nil
 }
 
-// dim takes one dimension. Sizes are multiplied as they come, so that an overflow is found before the bytes that it
-// would misplace; zeros are left out of the product, see tensor.Shape.Elements.
+// dim takes one dimension. Sizes are multiplied as they come, so that an overflow is found before
+// the bytes that it would misplace; zeros are left out of the product, see tensor.Shape.Elements.
 func (d *Decoder) dim(v int32) *DecodeError {
 	if v < 0 {
 		e := d.tensorFault(KindNegativeDim, fmt.Sprintf("dimension %d", d.rank-d.dimsLeft), dimBytes)
@@ -421,7 +429,8 @@ func (d *Decoder) beginTensor() *DecodeError {
 	return nil
 }
 
-// tensorFault makes an error about the field of the current tensor that was read last, back bytes ago.
+// tensorFault makes an error about the field of the current tensor that was read last, back bytes
+// ago.
 func (d *Decoder) tensorFault(kind Kind, field string, back int64) *DecodeError {
 	return &DecodeError{Kind: kind, Field: fmt.Sprintf("tensor %d %s", d.index, field), Offset: d.pos - back}
 }
@@ -528,7 +537,8 @@ func (d *Decoder) intern(name []byte) string {
 	return s
 }
 
-// message gives the current message, made when it is first needed: what has not begun to arrive costs nothing.
+// message gives the current message, made when it is first needed: what has not begun to arrive
+// costs nothing.
 func (d *Decoder) message() *Message {
 	if d.m == nil {
 		if d.m = d.cfg.Spares.take(); d.m != nil {
@@ -541,7 +551,8 @@ func (d *Decoder) message() *Message {
 	return d.m
 }
 
-// fail reports a fault of the framing. One at a header has been dealt with already, if it can be; see noHeader.
+// fail reports a fault of the framing. One at a header has been dealt with already, if it can be;
+// see noHeader.
 func (d *Decoder) fail(e *DecodeError) *DecodeError {
 	switch {
 	case e.keep:
@@ -559,7 +570,8 @@ func (d *Decoder) fail(e *DecodeError) *DecodeError {
 	return e
 }
 
-// drop forgets the current message and what is received of it, and goes to the header of the next one.
+// drop forgets the current message and what is received of it, and goes to the header of the next
+// one.
 func (d *Decoder) drop() {
 	if d.m != nil {
 		d.m.Release()

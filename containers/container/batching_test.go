@@ -199,3 +199,38 @@ func TestHas(t *testing.T) {
 		}
 	})
 }
+
+// TestNotes: the author of a batched model learns when it registers that its rows may not go together, and what to do.
+func TestNotes(t *testing.T) {
+	ragged := floats("y", -1, 4)
+	ragged.Ragged = "n"
+	for _, tt := range []struct {
+		name    string
+		out     []tensor.Spec
+		batched *bool
+		noted   bool
+	}{
+		{"free sizes", []tensor.Spec{floats("y", -1, -1)}, nil, true},
+		{"given sizes", []tensor.Spec{floats("y", -1, 4)}, nil, false},
+		{"ragged", []tensor.Spec{ragged, {Name: "n", DType: tensor.Int64, Shape: tensor.Shape{-1}}}, nil, false},
+		{"not batched", []tensor.Spec{floats("y", -1, -1)}, new(false), false},
+	} {
+		bubble(t, func(t *testing.T, n *network, _ *server) {
+			var log bytes.Buffer
+			m := model(n, nil)
+			m.Outputs, m.Batched, m.Log = tt.out, tt.batched, slog.New(slog.NewTextHandler(&log, nil))
+			stop := serving(m, nil, "10.0.0.1:7000")
+			synctest.Wait()
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			synctest.Wait()
+			text := log.String()
+			told := strings.Contains(text, "must agree in the sizes") && strings.Contains(text, "declare it ragged") &&
+				strings.Contains(text, "pad it and give the counts") && strings.Contains(text, "batched = false")
+			if told != tt.noted {
+				t.Errorf("%s: told %t, expected %t\n%s", tt.name, told, tt.noted, text)
+			}
+		})
+	}
+}
