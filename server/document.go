@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/apps"
@@ -65,121 +66,175 @@ func policyState(e state.Entry) (p admin.PolicyState, err error) {
 
 // checkImport lists all that is wrong with the contents of a document.
 func (s *Server) checkImport(d admin.Document) (faults []string, err error) {
-	r, _, err := s.kept()
+	_, faults, err = s.planImport(d)
+	return faults, err
+}
+
+// A plan is what an import would write: entries, and each as whoever asked knows it.
+type plan struct {
+	entries []state.Entry
+	changes []admin.Change // of the same index; what only tidies up has no name
+}
+
+func (p *plan) add(what, name, key string, value []byte) {
+	p.entries = append(p.entries, state.Entry{Key: key, Value: value})
+	p.changes = append(p.changes, admin.Change{What: what, Name: name, After: value})
+}
+
+// planImport makes a plan, or lists all that is wrong. What a document has is checked as single changes are, and all of
+// it together. It takes time in proportion to the document and to what is here.
+func (s *Server) planImport(d admin.Document) (p plan, faults []string, err error) {
+	r, store, err := s.kept()
 	if err != nil {
-		return nil, err
+		return p, nil, err
 	}
 	known := map[string]bool{}
 	for _, a := range r.Apps() {
 		known[a.Name] = true
 	}
+	taught := map[string]bool{} // keys of what the document says was learned
+	for _, one := range d.Policies {
+		taught[apps.PolicyKey(one.Application, one.User)] = true
+	}
 	seen := map[string]bool{}
 	for _, a := range d.Applications {
-		if err := s.checkApplication(a); err != nil {
-			faults = append(faults, err.Error())
+		def, form := defined(a)
+		_, e, err := r.Entry(def)
+		if form != nil || err != nil {
+			faults = append(faults, s.checkApplication(a).Error())
+		} else {
+			p.add("application", a.Name, e.Key, e.Value)
 		}
 		if seen[a.Name] {
 			faults = append(faults, fmt.Sprintf("application %q is there twice", a.Name))
+		} else if !known[a.Name] {
+			// What another of that name had learned is not this one's.
+			left, err := store.List(state.Key("policy", a.Name) + "/")
+			if err != nil {
+				return p, nil, refusal(err)
+			}
+			for _, e := range left {
+				if !taught[e.Key] {
+					p.add("", "", e.Key, nil)
+				}
+			}
 		}
-		seen[a.Name], known[a.Name] = true, true
+		seen[a.Name] = true
+	}
+	for name := range seen {
+		known[name] = true
 	}
 	clear(seen)
-	for _, p := range d.Policies {
-		what := fmt.Sprintf("policy of application %q for user %q", p.Application, p.User)
+	for _, one := range d.Policies {
+		key := apps.PolicyKey(one.Application, one.User)
+		what := fmt.Sprintf("policy of application %q for user %q", one.Application, one.User)
 		var st selection.State
-		switch err := json.Unmarshal(p.State, &st); {
+		var value bytes.Buffer
+		switch err := json.Unmarshal(one.State, &st); {
 		case err != nil:
 			faults = append(faults, fmt.Sprintf("%s: %v", what, err))
-		case !known[p.Application]:
+		case !known[one.Application]:
 			faults = append(faults, what+": there is no such application, here or in the document")
-		case seen[apps.PolicyKey(p.Application, p.User)]:
+		case seen[key]:
 			faults = append(faults, what+" is there twice")
+		case json.Compact(&value, one.State) == nil: // it has just been read
+			p.add("policy", one.Application+"/"+one.User, key, value.Bytes())
 		}
-		seen[apps.PolicyKey(p.Application, p.User)] = true
+		seen[key] = true
 	}
-	for _, model := range slices.Sorted(maps.Keys(d.Settings)) {
-		if _, err := s.over(s.cfg, model, d.Settings[model]); err != nil {
-			faults = append(faults, fmt.Sprintf("settings of model %q: %v", model, err))
+	wrong, err := s.planSettings(&p, store, d.Settings)
+	if err != nil {
+		return p, nil, err
+	}
+	faults = append(faults, wrong...)
+	if len(faults) == 0 {
+		if err := state.Check(p.entries); err != nil {
+			return p, nil, refusal(err)
 		}
+	}
+	return p, faults, nil
+}
+
+// planSettings plans settings of models, which have to hold beside those of others that are here.
+func (s *Server) planSettings(p *plan, store state.Store, settings map[string]map[string]string) (faults []string, err error) {
+	entries, err := store.List(settingsPrefix)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	all := map[string]map[string]string{}
+	for _, e := range entries {
+		if model, of, err := storedSettings(e); err == nil {
+			all[model] = of
+		}
+	}
+	maps.Copy(all, settings)
+	_, refused := over(*s.base.Load(), all)
+	for _, model := range slices.Sorted(maps.Keys(settings)) {
+		if err := refused[model]; err != nil {
+			faults = append(faults, fmt.Sprintf("settings of model %q: %v", model, err))
+			continue
+		}
+		value, err := json.Marshal(settings[model])
+		if err != nil {
+			return nil, err
+		}
+		p.add("model", model, state.Key("settings", model), value)
 	}
 	return faults, nil
 }
 
-// importDocument puts what a checked document has in the place of what is here; what the document does not name stays. Applications come
-// before what their policies have learned. A store has no updates of several keys, so an error in the middle leaves what
-// was done until then, which the changes tell; to import again does the rest.
-func (s *Server) importDocument(ctx context.Context, d admin.Document, dryRun bool) (changes []admin.Change, err error) {
+// importTimeout bounds what the store may take for an import.
+const importTimeout = time.Minute
+
+// importDocument puts what a checked document has in the place of what is here, all of it in one step or nothing; what
+// the document does not name stays.
+func (s *Server) importDocument(ctx context.Context, d admin.Document, dryRun bool) ([]admin.Change, error) {
+	p, faults, err := s.planImport(d)
+	if err == nil {
+		err = faulty(faults)
+	}
+	if err != nil {
+		return nil, err
+	}
 	r, store, err := s.kept()
 	if err != nil {
 		return nil, err
 	}
-	put := func(what, name, key string, value []byte) error {
-		var before []byte
-		replace := func(old []byte) ([]byte, error) { before = old; return value, nil }
-		if dryRun {
-			e, err := store.Get(key)
-			if err != nil {
-				return err
-			}
-			before = e.Value
-		} else if _, err := store.Update(ctx, key, "", replace); err != nil {
-			return err
-		}
-		if !bytes.Equal(before, value) {
-			changes = append(changes, admin.Change{What: what, Name: name, Before: before, After: value})
-		}
-		return nil
-	}
-	defer func() {
-		if !dryRun {
-			s.readSettings()
-		}
-		err = refusal(err)
-	}()
-	for _, a := range d.Applications {
-		c := admin.Change{What: "application", Name: a.Name}
-		if old := r.App(a.Name); old != nil {
-			if c.Before, err = json.Marshal(shown(old.Definition)); err != nil {
-				return changes, err
-			}
-		}
-		def, err := defined(a)
+	var changes []admin.Change
+	for i, c := range p.changes {
+		e, err := store.Get(p.entries[i].Key)
 		if err != nil {
-			return changes, err
+			return nil, refusal(err)
 		}
-		var after *apps.App
-		if dryRun {
-			after, err = r.Check(def)
-		} else {
-			after, err = r.Put(ctx, def)
+		if c.Before = e.Value; c.What == "application" {
+			c.Before, c.After = shownStored(e.Value), shownStored(c.After)
 		}
-		if err != nil {
-			return changes, err
-		}
-		if c.After, err = json.Marshal(shown(after.Definition)); err != nil {
-			return changes, err
-		}
-		if !bytes.Equal(c.Before, c.After) {
+		if c.What != "" && !bytes.Equal(c.Before, c.After) {
 			changes = append(changes, c)
 		}
 	}
-	for _, p := range d.Policies {
-		var value bytes.Buffer
-		if err := json.Compact(&value, p.State); err != nil {
-			return changes, err
-		}
-		if err := put("policy", p.Application+"/"+p.User, apps.PolicyKey(p.Application, p.User), value.Bytes()); err != nil {
-			return changes, err
-		}
+	if dryRun {
+		return changes, nil
 	}
-	for _, model := range slices.Sorted(maps.Keys(d.Settings)) {
-		value, err := json.Marshal(d.Settings[model])
-		if err != nil {
-			return changes, err
-		}
-		if err := put("model", model, state.Key("settings", model), value); err != nil {
-			return changes, err
-		}
+	ctx, cancel := context.WithTimeout(ctx, importTimeout)
+	defer cancel()
+	if err := store.Write(ctx, p.entries); err != nil {
+		return nil, refusal(err)
 	}
+	r.Refresh()
+	s.readSettings()
 	return changes, nil
+}
+
+// shownStored is an application, as the store has it, in the words of the admin door; nil for what is none.
+func shownStored(value []byte) json.RawMessage {
+	var d apps.Definition
+	if json.Unmarshal(value, &d) != nil {
+		return nil
+	}
+	text, err := json.Marshal(shown(d))
+	if err != nil {
+		return nil
+	}
+	return text
 }

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,26 +22,8 @@ import (
 	"github.com/shivad/shivad/server/grpc/pb"
 )
 
-// A page is a log that is read while it is written.
-type page struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (p *page) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.b.Write(b)
-}
-
-func (p *page) String() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.b.String()
-}
-
 // exposed starts a server whose doors listen there, with a process of model "m".
-func exposed(t *testing.T, log *page, host, reach string) *Server {
+func exposed(t *testing.T, log *logged, host, reach string) *Server {
 	t.Helper()
 	return startLogging(t, slog.New(slog.NewTextHandler(log, nil)), func(c *config.Config) {
 		at := host + ":0"
@@ -84,7 +65,7 @@ func TestUnloadByStrangers(t *testing.T) {
 		{"127.0.0.1", "none", false},
 	} {
 		t.Run(fmt.Sprintf("%q %s", c.host, c.reach), func(t *testing.T) {
-			log := new(page)
+			log := new(logged)
 			s := exposed(t, log, c.host, c.reach)
 			unloaded := func() bool { return s.supervised()[0].State == "unloaded" }
 
@@ -132,14 +113,14 @@ func TestUnloadByStrangers(t *testing.T) {
 // The log says at the start what others than this machine can reach.
 func TestWarningOfStrangers(t *testing.T) {
 	const warning = "others than this machine can reach a listener that asks for no password"
-	log := new(page)
+	log := new(logged)
 	exposed(t, log, "", "all")
 	for _, setting := range []string{"admin.listen", "containers.listen", "server.repository"} {
 		if !strings.Contains(log.String(), "setting="+setting) {
 			t.Errorf("nothing about %s:\n%s", setting, log)
 		}
 	}
-	quiet := new(page)
+	quiet := new(logged)
 	exposed(t, quiet, "127.0.0.1", "all")
 	if strings.Contains(quiet.String(), warning) {
 		t.Errorf("a warning about this machine:\n%s", quiet)

@@ -64,9 +64,10 @@ type Server struct {
 	state  atomic.Pointer[string] // admin.Starting, Serving, Draining
 	failed chan error
 
-	// settings are cfg with what was changed while running; setting guards changes.
-	settings atomic.Pointer[config.Config]
-	setting  sync.Mutex
+	// base is the configuration as it was loaded last, and settings are that with what was changed in the store; setting
+	// guards changes of either.
+	base, settings atomic.Pointer[config.Config]
+	setting        sync.Mutex
 
 	stopping chan struct{} // closed when a shutdown begins
 	watching sync.WaitGroup
@@ -106,6 +107,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 	}
 	s.unpacked = s.pool.Part(int64(cfg.Limits.Unpacked()))
 	s.setState(admin.Starting)
+	s.base.Store(&cfg)
 	s.settings.Store(&cfg)
 	s.gate = gate.New(gate.Config{
 		Pool:    s.pool,

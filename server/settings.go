@@ -64,8 +64,8 @@ func (s *Server) set(ctx context.Context, model string, settings map[string]*str
 				stored[key] = *value
 			}
 		}
-		_, err := s.over(s.cfg, model, stored)
-		if err := faulty(append(slices.Clone(faults), faultsOf(err)...)); err != nil {
+		_, refused := over(*s.base.Load(), map[string]map[string]string{model: stored})
+		if err := faulty(append(slices.Clone(faults), faultsOf(refused[model])...)); err != nil {
 			return nil, err
 		}
 		if len(stored) == 0 {
@@ -106,22 +106,34 @@ func (s *Server) inEffect(model string, settings map[string]*string) map[string]
 	return all
 }
 
-// over puts settings of a model over a configuration. The error lists all faults, with the values that contradict each other.
-func (s *Server) over(c config.Config, model string, settings map[string]string) (config.Config, error) {
-	c = c.Clone()
-	var faults []string
-	for _, key := range slices.Sorted(maps.Keys(settings)) {
-		if !slices.Contains(changeable, key) {
-			faults = append(faults, unchangeable(key))
-			continue
+// over puts settings of models over a configuration, and refuses what cannot be changed, or does not hold: see
+// config.Overlay. The errors list all faults of a model, with the values that contradict each other.
+func over(c config.Config, settings map[string]map[string]string) (with config.Config, refused map[string]error) {
+	refused = map[string]error{}
+	sound := make(map[string]map[string]string, len(settings))
+	for model, of := range settings {
+		var faults []string
+		for _, key := range slices.Sorted(maps.Keys(of)) {
+			if !slices.Contains(changeable, key) {
+				faults = append(faults, unchangeable(key))
+			}
 		}
-		faults = append(faults, faultsOf(c.Set("model."+model+"."+key, settings[key], key+"="+settings[key]))...)
+		if refused[model] = faulty(faults); len(faults) == 0 {
+			sound[model] = of
+			delete(refused, model)
+		}
 	}
-	faults = append(faults, faultsOf(c.Validate())...)
-	if len(faults) == 0 {
-		faults = faultsOf(policy(c.Model(model).Policy).Validate())
+	with, wrong := c.Overlay(sound)
+	for model := range sound {
+		err := wrong[model]
+		if err == nil {
+			err = policy(with.Model(model).Policy).Validate()
+		}
+		if err != nil {
+			refused[model] = faulty(faultsOf(err))
+		}
 	}
-	return c, faulty(faults)
+	return with, refused
 }
 
 // faultsOf are the faults of an error, one sentence each.
@@ -147,18 +159,22 @@ func (s *Server) readSettings() {
 		s.log.Warn("settings of models cannot be read from the state store; the file's hold", "error", err)
 		return
 	}
-	next := s.cfg.Clone()
+	stored := map[string]map[string]string{}
 	for _, e := range entries {
 		model, settings, err := storedSettings(e)
-		var with config.Config
-		if err == nil {
-			with, err = s.over(next, model, settings)
-		}
 		if err != nil {
-			s.log.Error("settings of a model in the state store do not hold here; the file's do", "key", e.Key, "settings", string(e.Value), "error", err)
+			s.log.Error("settings of a model in the state store are not usable; the file's hold", "key", e.Key, "settings", string(e.Value), "error", err)
 			continue
 		}
-		next = with
+		stored[model] = settings
+	}
+	next, refused := over(*s.base.Load(), stored)
+	if len(refused) > 0 {
+		for _, model := range slices.Sorted(maps.Keys(refused)) {
+			s.log.Error("settings of a model in the state store do not hold here; the file's do", "key", state.Key("settings", model), "settings", stored[model], "error", refused[model])
+			delete(stored, model)
+		}
+		next, _ = over(*s.base.Load(), stored)
 	}
 	old := s.settings.Swap(&next)
 	models := maps.Clone(old.Models)

@@ -125,7 +125,7 @@ func (s Sources) importState(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	changes, err := s.Import(r.Context(), d, dry)
-	if !dry { // also those before an error
+	if !dry && err == nil {
 		for _, c := range changes {
 			s.audit(r, c.What, c.Name, c.Before, c.After)
 		}

@@ -78,6 +78,10 @@ func refuseAll(faults []string) error {
 	if len(faults) == 0 {
 		return nil
 	}
+	const most = 100 // of a document there may be a fault for every line
+	if more := len(faults) - most; more > 0 {
+		faults = append(slices.Clip(faults[:most]), fmt.Sprintf("and %d faults more", more))
+	}
 	return refuse(http.StatusBadRequest, "%s", strings.Join(faults, "; "))
 }
 
@@ -121,7 +125,7 @@ func (s Sources) routes() []route {
 		{path: "/v1/containers/{name}/start", methods: methods{"POST": s.startContainer}, timeout: longTimeout},
 		{path: "/v1/containers/{name}/stop", methods: methods{"POST": s.stopContainer}, timeout: longTimeout},
 		{path: "/v1/export", methods: methods{"GET": s.export}},
-		{path: "/v1/import", methods: methods{"POST": s.importState}},
+		{path: "/v1/import", methods: methods{"POST": s.importState}, timeout: longTimeout},
 		{path: "/v1/status", methods: methods{"GET": s.status}},
 		{path: "/v1/config", methods: methods{"GET": s.config}},
 		{path: "/v1/openapi.json", methods: methods{"GET": openAPI}},

@@ -62,6 +62,7 @@ type origin struct {
 // faults gathers what is wrong; origins finds the place of each.
 type faults struct {
 	origins map[string]origin
+	own     map[string]origin // go before origins
 	list    []Fault
 }
 
@@ -74,6 +75,9 @@ func (fs *faults) add(key, format string, args ...any) {
 // that is missing from a [[container]] that container.
 func (fs *faults) find(key string) origin {
 	for key != "" {
+		if o, ok := fs.own[key]; ok {
+			return o
+		}
 		if o, ok := fs.origins[key]; ok {
 			return o
 		}

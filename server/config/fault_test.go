@@ -281,7 +281,7 @@ listen = ":70000"
 		}},
 		{"a cache that leaves just room", "[model.a]\ncache = \"3840MiB\"\n", nil},
 		{"caches that leave no room together", "[model.a]\ncache = \"2GiB\"\n[model.b]\ncache = \"2GiB\"\n", []string{
-			`x.toml:4:1: model.b.cache: with it the caches of 2 models have 4GiB, which is above limits.payload_bytes, 4GiB, less limits.message_bytes, 256MiB: what is kept counts against that memory, and no message of that size would fit beside full caches`,
+			`x.toml:4:1: model.b.cache: with it the caches of the models have 4GiB, which is above limits.payload_bytes, 4GiB, less limits.message_bytes, 256MiB: what is kept counts against that memory, and no message of that size would fit beside full caches`,
 		}},
 		{"port 0 is never taken", "[tcp]\nlisten = \":0\"\n[admin]\nlisten = \":0\"\n", nil},
 		{"model names", "[model.v2]\n[model.\"a/b\"]\n[model.ok]\ndefault_version = \"update\"\n", []string{

@@ -55,26 +55,33 @@ func (c Config) Validate() error {
 			inherited[key+"\n"+f.Text] = true
 		}
 	}
+	var caches Bytes
 	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
 		m := c.Models[name]
-		key := joinKey("model", name)
-		fs.named(key, naming.CheckModel(name))
-		if m.DefaultVersion != "" {
-			fs.named(key+".default_version", naming.CheckVersion(m.DefaultVersion))
-		}
-		fs.duration(key+".retire_after", m.RetireAfter, 0, maxIdle)
-		validateCache(fs, key, m)
 		// What a model has from [defaults] is said once, there.
 		own := &faults{origins: c.origins}
-		c.validatePolicy(own, key, m.Policy)
+		c.validateModel(own, name, m)
 		for _, f := range own.list {
-			if !inherited[strings.TrimPrefix(f.Key, key+".")+"\n"+f.Text] {
+			if !inherited[strings.TrimPrefix(f.Key, joinKey("model", name)+".")+"\n"+f.Text] {
 				fs.list = append(fs.list, f)
 			}
 		}
+		c.validateCaches(fs, joinKey("model", name, "cache"), caches, m.Cache)
+		caches += m.Cache
 	}
-	c.validateCaches(fs)
 	return fs.err()
+}
+
+// validateModel checks the settings of one model.
+func (c Config) validateModel(fs *faults, name string, m Model) {
+	key := joinKey("model", name)
+	fs.named(key, naming.CheckModel(name))
+	if m.DefaultVersion != "" {
+		fs.named(key+".default_version", naming.CheckVersion(m.DefaultVersion))
+	}
+	fs.duration(key+".retire_after", m.RetireAfter, 0, maxIdle)
+	validateCache(fs, key, m)
+	c.validatePolicy(fs, key, m.Policy)
 }
 
 // validateCache checks the cache of one model.
@@ -90,24 +97,18 @@ func validateCache(fs *faults, key string, m Model) {
 	}
 }
 
-// validateCaches checks that full caches leave requests the memory to be served with.
-func (c Config) validateCaches(fs *faults) {
-	var last string
-	var sum Bytes
-	models := 0
-	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
-		if m := c.Models[name]; m.Cache > 0 {
-			last, sum, models = joinKey("model", name, "cache"), sum+m.Cache, models+1
-		}
-	}
-	switch room := c.Limits.PayloadBytes - c.Limits.MessageBytes; {
-	case sum <= room || room < 0: // less than a message fits anyway: said elsewhere
-	case models == 1:
-		fs.add(last, "%v is above limits.payload_bytes, %v, less limits.message_bytes, %v: what is kept counts against that memory, and no message of that size would fit beside a full cache",
-			sum, c.Limits.PayloadBytes, c.Limits.MessageBytes)
+// validateCaches checks that full caches leave requests the memory to be served with: one beside those of so many bytes.
+func (c Config) validateCaches(fs *faults, key string, others, one Bytes) {
+	room := c.Limits.PayloadBytes - c.Limits.MessageBytes
+	switch {
+	case one == 0 || others > room: // said of the first that is too much
+	case others+one <= room || room < 0: // less than a message fits anyway: said elsewhere
+	case others == 0:
+		fs.add(key, "%v is above limits.payload_bytes, %v, less limits.message_bytes, %v: what is kept counts against that memory, and no message of that size would fit beside a full cache",
+			one, c.Limits.PayloadBytes, c.Limits.MessageBytes)
 	default:
-		fs.add(last, "with it the caches of %d models have %v, which is above limits.payload_bytes, %v, less limits.message_bytes, %v: what is kept counts against that memory, and no message of that size would fit beside full caches",
-			models, sum, c.Limits.PayloadBytes, c.Limits.MessageBytes)
+		fs.add(key, "with it the caches of the models have %v, which is above limits.payload_bytes, %v, less limits.message_bytes, %v: what is kept counts against that memory, and no message of that size would fit beside full caches",
+			others+one, c.Limits.PayloadBytes, c.Limits.MessageBytes)
 	}
 }
 

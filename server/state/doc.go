@@ -18,8 +18,8 @@
 //
 // A key is a path of at most [MaxKeyBytes]; [Key] makes one of segments and escapes what users chose. A value
 // is any bytes, at most [MaxValueBytes], and belongs to the layer that wrote it. An update changes one key, in one atomic
-// step, whoever else changes it at the same time; there are no updates of several keys, so what must change together
-// is one value.
+// step, whoever else changes it at the same time. A write sets many keys in one, whatever they were: what must change
+// together by what it was is one value.
 //
 // # Consistency
 //

@@ -50,11 +50,12 @@ type file struct {
 	health   Health
 }
 
-// A fileUpdate is a call of Update on its way through the writer.
+// A fileUpdate is a call of Update, or of Write, on its way through the writer.
 type fileUpdate struct {
 	ctx     context.Context
 	key, id string
 	change  func([]byte) ([]byte, error)
+	entries []Entry // of Write: nothing else is set
 
 	// Written by run before done is closed.
 	done     chan struct{}
@@ -168,22 +169,37 @@ func (s *file) Update(ctx context.Context, key, id string, change func([]byte) (
 	ctx, cancel := withCallTimeout(ctx)
 	defer cancel()
 	u := &fileUpdate{ctx: ctx, key: key, id: id, change: change, done: make(chan struct{})}
+	err := s.do(u)
+	return u.entry, err
+}
+
+func (s *file) Write(ctx context.Context, entries []Entry) error {
+	if err := Check(entries); err != nil || len(entries) == 0 {
+		return err
+	}
+	ctx, cancel := withCallTimeout(ctx)
+	defer cancel()
+	return s.do(&fileUpdate{ctx: ctx, key: entries[0].Key, entries: entries, done: make(chan struct{})})
+}
+
+// do waits for an update. Until it is done, its fields are the writer's.
+func (s *file) do(u *fileUpdate) error {
 	select {
 	case s.queue <- u:
-	case <-ctx.Done():
-		return Entry{}, ended(ctx, "waiting to change "+key)
+	case <-u.ctx.Done():
+		return ended(u.ctx, "waiting to change "+u.key)
 	case <-s.closed:
-		return Entry{}, ErrClosed
+		return ErrClosed
 	}
 	select {
 	case <-u.done:
-	case <-ctx.Done():
-		return Entry{}, ended(ctx, "writing "+key)
+	case <-u.ctx.Done():
+		return ended(u.ctx, "writing "+u.key)
 	}
 	if u.panicked != nil {
 		panic(u.panicked)
 	}
-	return u.entry, u.err
+	return u.err
 }
 
 // run writes what is in the queue, until Close.

@@ -37,6 +37,14 @@ func (w *fileWrite) update(tx *bbolt.Tx, u *fileUpdate) error {
 		return nil
 	}
 	entries := tx.Bucket(bucketEntries)
+	for _, e := range u.entries {
+		if _, err := w.put(entries, e.Key, e.Value); err != nil {
+			return err
+		}
+	}
+	if u.entries != nil {
+		return nil
+	}
 	old := Entry{Key: u.key}
 	if b := entries.Get([]byte(u.key)); b != nil {
 		var err error
@@ -53,22 +61,28 @@ func (w *fileWrite) update(tx *bbolt.Tx, u *fileUpdate) error {
 	if u.err != nil || u.panicked != nil {
 		return nil
 	}
-	revision, err := entries.NextSequence()
-	if err != nil {
-		return err
-	}
-	e := Entry{Key: u.key, Value: value, Revision: revision}
-	if value == nil {
-		err = entries.Delete([]byte(u.key))
-	} else {
-		err = entries.Put([]byte(u.key), appendRecord(nil, e))
-	}
+	e, err := w.put(entries, u.key, value)
 	if err == nil && u.id != "" {
 		err = w.remember(tx, hash)
 	}
 	u.entry = e.seen()
-	w.changed = append(w.changed, e)
 	return err
+}
+
+// put gives a key its value, or deletes it.
+func (w *fileWrite) put(entries *bbolt.Bucket, key string, value []byte) (Entry, error) {
+	revision, err := entries.NextSequence()
+	if err != nil {
+		return Entry{}, err
+	}
+	e := Entry{Key: key, Value: value, Revision: revision}
+	if value == nil {
+		err = entries.Delete([]byte(key))
+	} else {
+		err = entries.Put([]byte(key), appendRecord(nil, e))
+	}
+	w.changed = append(w.changed, e)
+	return e, err
 }
 
 // call has the caller's function compute the new value. It runs on the store's goroutine, so what it panics with is

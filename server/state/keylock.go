@@ -2,6 +2,7 @@ package state
 
 import (
 	"context"
+	"slices"
 	"sync"
 )
 
@@ -46,4 +47,28 @@ func (l *keyLocks) lock(ctx context.Context, key string) (unlock func(), err err
 		leave()
 		return nil, ended(ctx, "waiting to change "+key)
 	}
+}
+
+// lockAll locks the keys of entries, in one order for all who do.
+func (l *keyLocks) lockAll(ctx context.Context, entries []Entry) (unlock func(), err error) {
+	keys := make([]string, len(entries))
+	for i, e := range entries {
+		keys[i] = e.Key
+	}
+	slices.Sort(keys)
+	var held []func()
+	unlock = func() {
+		for _, u := range held {
+			u()
+		}
+	}
+	for _, key := range keys {
+		u, err := l.lock(ctx, key)
+		if err != nil {
+			unlock()
+			return nil, err
+		}
+		held = append(held, u)
+	}
+	return unlock, nil
 }

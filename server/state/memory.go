@@ -70,6 +70,36 @@ func (m *memory) Update(ctx context.Context, key, id string, change func([]byte)
 	return e.seen(), nil
 }
 
+func (m *memory) Write(ctx context.Context, entries []Entry) error {
+	if err := Check(entries); err != nil {
+		return err
+	}
+	ctx, cancel := withCallTimeout(ctx)
+	defer cancel()
+	unlock, err := m.locks.lockAll(ctx, entries)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := m.Get(""); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.set(numbered(entries, &m.revision)...)
+	return nil
+}
+
+// numbered are entries with the revisions after last, which moves on.
+func numbered(entries []Entry, last *uint64) []Entry {
+	out := make([]Entry, len(entries))
+	for i, e := range entries {
+		*last++
+		out[i] = Entry{Key: e.Key, Value: e.Value, Revision: *last}
+	}
+	return out
+}
+
 func (m *memory) Health() Health {
 	if _, err := m.Get(""); err != nil {
 		return Health{Err: err, Since: m.since}

@@ -162,7 +162,55 @@ func (s *redisStore) Update(ctx context.Context, key, id string, change func([]b
 	return Entry{}, fmt.Errorf("%w: %s, %d times", ErrConflict, key, maxTries)
 }
 
-// A commitReply is what the commit script answered.
+func (s *redisStore) Write(ctx context.Context, entries []Entry) error {
+	if err := Check(entries); err != nil || len(entries) == 0 {
+		return err
+	}
+	ctx, cancel := withCallTimeout(ctx)
+	defer cancel()
+	unlock, err := s.locks.lockAll(ctx, entries)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	life, err := s.ready(ctx, "")
+	for err == nil {
+		args := []any{s.channel, life, maxGone}
+		for _, e := range entries {
+			op := "set"
+			if e.Value == nil {
+				op = "delete"
+			}
+			args = append(args, e.Key, op, e.Value)
+		}
+		var reply []any
+		if reply, err = writeScript.Run(ctx, s.client, s.keys, args...).Slice(); err != nil {
+			return s.broken(ctx, "writing", err)
+		}
+		var r commitReply
+		if r, err = decodeCommitReply("", nil, reply); err != nil {
+			return s.broken(ctx, "writing", err)
+		}
+		switch r.outcome {
+		case "done":
+			before := r.entry.Revision - uint64(len(entries))
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.acknowledgedLocked(life, numbered(entries, &before)...)
+			return nil
+		case "hold":
+			err = pause(ctx, r.wait)
+		case "life":
+			s.askReread()
+			life, err = s.ready(ctx, life)
+		default:
+			err = fmt.Errorf("%w: answer %.80q of the write script", ErrCorrupt, reply)
+		}
+	}
+	return err
+}
+
+// A commitReply is what the commit script answered, or the write script.
 type commitReply struct {
 	outcome string        // as the script has it
 	entry   Entry         // done: as it is now; applied, changed: as it is there
@@ -241,10 +289,15 @@ func (s *redisStore) read(ctx context.Context, key string) (Entry, error) {
 func (s *redisStore) committed(life string, r commitReply, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.set(r.entry)
 	if id != "" {
 		s.applied.add(hashID(r.entry.Key, id), r.time)
 	}
+	s.acknowledgedLocked(life, r.entry)
+}
+
+// acknowledgedLocked puts entries into the mirror that Redis has taken in that life.
+func (s *redisStore) acknowledgedLocked(life string, entries ...Entry) {
+	s.set(entries...)
 	if s.life != life {
 		// Redis lost its data between its answer and now. This goes back to it, too.
 		s.late = true

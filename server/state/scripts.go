@@ -75,6 +75,32 @@ redis.call('PUBLISH', channel, table.concat({op, whole(rev), whole(now), #id, #k
 return {'done', rev, now}
 `)
 
+// writeScript gives keys their values, whatever they were.
+//
+//	ARGV  channel, life, most deletions, then as often as needed: key, 'set' or 'delete', value
+//	gives {'done', revision of the last, now} | {'life'} | {'hold', ms}
+var writeScript = redis.NewScript(scriptHead + `
+local most = tonumber(ARGV[3])
+local m = redis.call('HMGET', meta, 'run', 'life', 'hold')
+if m[1] ~= run or m[2] ~= ARGV[2] then return {'life'} end
+local wait = tonumber(m[3] or 0) - now
+if wait > 0 then return {'hold', wait} end
+local last = redis.call('HINCRBY', meta, 'revision', (#ARGV - 3) / 3)
+local rev = last - (#ARGV - 3) / 3
+for i = 4, #ARGV, 3 do
+  rev = rev + 1
+  if ARGV[i + 1] == 'set' then
+    redis.call('HSET', entries, ARGV[i], whole(rev) .. ' ' .. ARGV[i + 2])
+    redis.call('ZREM', deleted, ARGV[i])
+  else
+    redis.call('HDEL', entries, ARGV[i])
+    bury(ARGV[i], rev, most)
+  end
+end
+redis.call('PUBLISH', ARGV[1], 'read')
+return {'done', last, now}
+`)
+
 // beginScript gives the life of the data, and begins one if this Redis has another run id than the data, or no data.
 //
 //	ARGV  channel, ms to hold

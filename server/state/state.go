@@ -17,6 +17,12 @@ const (
 	MaxValueBytes = 1 << 20
 )
 
+// The limits of one Write. Redis takes a million arguments and 1 GB in one command.
+const (
+	MaxWriteEntries = 1 << 18
+	MaxWriteBytes   = 512 << 20
+)
+
 // callTimeout ends an update whose context has no deadline of its own.
 const callTimeout = 5 * time.Second
 
@@ -96,6 +102,11 @@ type Store interface {
 	//
 	// Update ends when ctx does, or after 5 s if ctx has no deadline, with an error that wraps ErrUnavailable and the context's error.
 	Update(ctx context.Context, key, id string, change func(old []byte) (value []byte, err error)) (Entry, error)
+
+	// Write gives keys their values, nil to delete one, whatever they were: all of them in one atomic step for every
+	// reader, or none. It takes no ids. Errors and the end of ctx are as Update's; above the limits of a Write, or with a
+	// key that is there twice, nothing was changed. The values are the store's from then on.
+	Write(ctx context.Context, entries []Entry) error
 
 	// Watch has something sent to changed whenever keys that begin with prefix have changed, also by other
 	// servers, and once at the start. It does not wait: who reads from changed, which wants a buffer of one, is told
@@ -226,6 +237,31 @@ func checkKey(key string) error {
 func checkValue(key string, value []byte) error {
 	if len(value) > MaxValueBytes {
 		return fmt.Errorf("%w: value of %q has %d bytes, limit is %d", ErrTooLarge, key, len(value), MaxValueBytes)
+	}
+	return nil
+}
+
+// Check tells whether the entries can be written at once, as far as they themselves say.
+func Check(entries []Entry) error {
+	if len(entries) > MaxWriteEntries {
+		return fmt.Errorf("%w: %d entries at once, limit is %d", ErrTooLarge, len(entries), MaxWriteEntries)
+	}
+	keys, size := make(map[string]bool, len(entries)), 0
+	for _, e := range entries {
+		if err := checkKey(e.Key); err != nil {
+			return err
+		}
+		if err := checkValue(e.Key, e.Value); err != nil {
+			return err
+		}
+		if keys[e.Key] {
+			return fmt.Errorf("state: key %q is there twice", e.Key)
+		}
+		keys[e.Key] = true
+		size += len(e.Key) + len(e.Value)
+	}
+	if size > MaxWriteBytes {
+		return fmt.Errorf("%w: %d bytes at once, limit is %d", ErrTooLarge, size, MaxWriteBytes)
 	}
 	return nil
 }

@@ -175,24 +175,36 @@ func (r *Registry) Check(d Definition) (*App, error) {
 }
 
 func (r *Registry) put(ctx context.Context, d Definition, check func(old []byte) error) (*App, error) {
-	a, err := r.Check(d)
+	a, e, err := r.Entry(d)
 	if err != nil {
 		return nil, err
 	}
-	d.Policy = a.Policy
-	value, err := json.Marshal(d)
-	if err != nil {
-		return nil, fmt.Errorf("%w: application %q: %w", scheduler.ErrInvalidInput, d.Name, err)
-	}
-	if e, err := r.cfg.Store.Get(state.Key("apps", d.Name)); err == nil && e.Value == nil {
+	if old, err := r.cfg.Store.Get(e.Key); err == nil && old.Value == nil {
 		// What an application of that name had learned, or was taught after its end, is not this one's.
 		if err := r.Reset(ctx, d.Name); err != nil {
 			return nil, err
 		}
 	}
-	err = r.update(ctx, d.Name, func(old []byte) ([]byte, error) { return value, check(old) })
+	err = r.update(ctx, d.Name, func(old []byte) ([]byte, error) { return e.Value, check(old) })
 	return a, err
 }
+
+// Entry checks a definition, and makes what the store keeps of it: for whoever writes several at once, and calls Refresh.
+func (r *Registry) Entry(d Definition) (*App, state.Entry, error) {
+	a, err := r.Check(d)
+	if err != nil {
+		return nil, state.Entry{}, err
+	}
+	d.Policy = a.Policy
+	value, err := json.Marshal(d)
+	if err != nil {
+		return nil, state.Entry{}, fmt.Errorf("%w: application %q: %w", scheduler.ErrInvalidInput, d.Name, err)
+	}
+	return a, state.Entry{Key: state.Key("apps", d.Name), Value: value}, nil
+}
+
+// Refresh makes what is in the store hold here, as it does soon after by itself.
+func (r *Registry) Refresh() { r.read() }
 
 // update changes a definition in the store. When it returns nil, the change holds in this server.
 func (r *Registry) update(ctx context.Context, name string, change func(old []byte) ([]byte, error)) error {

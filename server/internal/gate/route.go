@@ -83,7 +83,9 @@ func (g *Gate) refresh() {
 		versions: make(map[string][]*Target),
 		byModel:  make(map[string]*Target),
 	}
-	for _, m := range g.sched.Models() {
+	models := g.sched.Models()
+	g.metrics.Keep(g.present(models)) // before the new ones count
+	for _, m := range models {
 		id := m.ID()
 		t.versions[id.Name] = append(t.versions[id.Name], g.target(m))
 	}
@@ -114,23 +116,22 @@ func (g *Gate) refresh() {
 	t.names = slices.Sorted(maps.Keys(t.versions))
 	ended := g.attachCaches(t)
 	g.link(t)
-	g.metrics.Keep(t.present())
 	g.routes.Store(t)
 	for _, end := range ended {
 		end()
 	}
 }
 
-// present are the names and versions of the models and applications of a table.
-func (t *table) present() map[[2]string]bool {
+// present are the names and versions of models, and of the applications.
+func (g *Gate) present(models []*scheduler.Model) map[[2]string]bool {
 	all := make(map[[2]string]bool)
-	for name, targets := range t.versions {
-		for _, target := range targets {
-			all[[2]string{name, target.ID.Version}] = true
-		}
+	for _, m := range models {
+		all[[2]string{m.ID().Name, m.ID().Version}] = true
 	}
-	for name := range t.apps {
-		all[[2]string{name, ""}] = true
+	if g.apps != nil {
+		for _, a := range g.apps.Apps() {
+			all[[2]string{a.Name, ""}] = true
+		}
 	}
 	return all
 }

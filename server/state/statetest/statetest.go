@@ -29,6 +29,7 @@ func Conformance(t *testing.T, shared bool, fresh func(t *testing.T) Stores) {
 		"values": values, "listing": listing, "refusals": refusals, "limits": limits, "ids": ids,
 		"idsEnd": idsEnd, "watching": watching, "writers": func(t *testing.T, open Stores) { writers(t, open, shared) },
 		"contexts": contexts, "panics": panics, "closed": closed,
+		"writes": func(t *testing.T, open Stores) { writes(t, open, shared) },
 	} {
 		t.Run(name, func(t *testing.T) { test(t, fresh(t)) })
 	}
@@ -447,5 +448,93 @@ func notified(t *testing.T, open Stores) {
 	}
 	if _, err := b.Update(Context(t), "apps/a", "id", Add(1)); !errors.Is(err, state.ErrApplied) {
 		t.Errorf("id that was applied by another server: %v", err)
+	}
+}
+
+// A Write is there whole or not at all, for every reader and beside updates.
+func writes(t *testing.T, open Stores, shared bool) {
+	s := open(t, state.Options{})
+	other := s
+	if shared {
+		other = open(t, state.Options{})
+	}
+	Put(t, s, "a/gone", "x")
+	Put(t, s, "a/kept", "x")
+	if err := s.Write(Context(t), nil); err != nil {
+		t.Errorf("of nothing: %v", err)
+	}
+	if err := s.Write(Context(t), []state.Entry{{Key: "a/gone"}, {Key: "a/1", Value: []byte("1")}, {Key: "b/1", Value: []byte{}}, {Key: "a/absent"}}); err != nil {
+		t.Fatal(err)
+	}
+	expectNone(t, s, "a/gone")
+	expect(t, s, "a/1", "1")
+	expect(t, s, "b/1", "")
+	first := expect(t, s, "a/kept", "x")
+	if e := Put(t, s, "a/1", "2"); e.Revision <= first.Revision {
+		t.Errorf("revision %d after %d", e.Revision, first.Revision)
+	}
+	Eventually(t, "the other store has it", func() bool { return Has(other, "a/1", "2") && Has(other, "a/gone", "") })
+
+	for what, wrong := range map[string]state.Entry{
+		"a value too large": {Key: "z", Value: make([]byte, state.MaxValueBytes+1)},
+		"a key too large":   {Key: strings.Repeat("k", state.MaxKeyBytes+1), Value: []byte("x")},
+		"no key":            {Value: []byte("x")},
+		"a key twice":       {Key: "c/1", Value: []byte("x")},
+	} {
+		if err := s.Write(Context(t), []state.Entry{{Key: "c/1", Value: []byte("1")}, wrong}); err == nil {
+			t.Errorf("%s was taken", what)
+		}
+		expectNone(t, s, "c/1")
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := s.Write(ended, []state.Entry{{Key: "c/1", Value: []byte("1")}}); !errors.Is(err, state.ErrUnavailable) {
+		t.Errorf("with a context that has ended: %v", err)
+	}
+	expectNone(t, s, "c/1")
+
+	// All of a write, or nothing of it, at any moment; and an update never rests on what was before the write.
+	const keys, rounds = 20, 10
+	all := func(value int) (list []state.Entry) {
+		for k := range keys {
+			list = append(list, state.Entry{Key: fmt.Sprintf("d/%02d", k), Value: []byte(strconv.Itoa(value))})
+		}
+		return list
+	}
+	if err := s.Write(Context(t), all(0)); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	var readers sync.WaitGroup
+	readers.Go(func() {
+		for {
+			list, err := s.List("d/")
+			if err != nil || len(list) != keys || string(list[0].Value) != string(list[keys-1].Value) {
+				t.Errorf("a reader saw %d keys, the first %q, the last %q, %v", len(list), list[0].Value, list[len(list)-1].Value, err)
+				return
+			}
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+	})
+	readers.Go(func() {
+		for range rounds {
+			if _, err := other.Update(Context(t), "e", "", Add(1)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for i := range rounds {
+		if err := s.Write(Context(t), append(all(i), state.Entry{Key: "e", Value: []byte("1000")})); err != nil {
+			t.Error(err)
+		}
+	}
+	close(done)
+	readers.Wait()
+	if e, err := s.Update(Context(t), "e", "", Add(0)); err != nil || len(e.Value) != 4 {
+		t.Errorf("an update beside writes left %q, %v", e.Value, err)
 	}
 }
