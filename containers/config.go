@@ -42,6 +42,8 @@ type Config struct {
 	// Registered is told of every session that has become a replica of its model, before its first batch; nil: nobody is
 	// told. It is called on the session's goroutine.
 	Registered func(conn net.Conn, i SessionInfo)
+	// Dismissed is told of the connection of every container that is told goodbye for good, before it is; nil: nobody is.
+	Dismissed func(conn net.Conn)
 	// Silent is told of a container whose session is about to end, still open, as it has answered nothing for several
 	// execution timeouts: a process that does not answer is to be ended as well, see [Supervisor.Kill]. nil: nobody is
 	// told. It is called on a goroutine of its own.

@@ -473,10 +473,14 @@ func (s *session) retire(f farewell) bool {
 	}
 	do, _ := s.machine.step(evRetire, time.Now())
 	s.mu.Unlock()
-	if do == actDrain {
-		s.drain(f)
+	if do != actDrain {
+		return false
 	}
-	return do == actDrain
+	if g := s.listener.cfg.Dismissed; g != nil && !f.reconnect {
+		g(s.raw)
+	}
+	s.drain(f)
+	return true
 }
 
 // tick is the timer's function.

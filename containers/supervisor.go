@@ -61,23 +61,31 @@ const (
 // A Supervisor keeps a number of processes of one command running: it restarts them with growing, jittered pauses, and
 // stops them when it is stopped. Where the system can do it (Linux), they also end when this process is killed.
 //
-// A process that ends with status 0 has decided to end (an SDK does so after a goodbye for good) and is left alone.
+// A process that ends by itself is started again, whatever its status: only one that was told to end, by Close or by a goodbye
+// for good (see Dismiss), stays ended.
 type Supervisor struct {
 	cmd  Command
+	ctx  context.Context // ends with Close
 	stop context.CancelFunc
-	wg   sync.WaitGroup // one goroutine for each replica
+	wg   sync.WaitGroup // one goroutine for each process
 
-	replicas []*process
+	rolling sync.Mutex // held by Roll from begin to end
+
+	mu       sync.Mutex
+	replicas []*process // the current one of each replica
+	next     *process   // that Roll has started, and that may become current
 }
 
 // ProcessInfo is the state of one supervised process.
 type ProcessInfo struct {
 	Name      string    `json:"name"`
 	Replica   int       `json:"replica"`             // counts from 0
-	State     string    `json:"state"`               // running, restarting, crash loop, finished, stopped
+	State     string    `json:"state"`               // running, restarting, crash loop, retired (told goodbye for good, and ended), stopped
 	PID       int       `json:"pid,omitempty"`       // while it runs
 	Since     time.Time `json:"since"`               // of the state
+	Registers bool      `json:"registers"`           // a connection of the process that runs has registered
 	Restarts  int       `json:"restarts"`            // in all
+	Forced    bool      `json:"forced"`              // told to end, it did not within the StopTimeout, and was killed
 	LastExit  string    `json:"last_exit,omitempty"` // how it ended the last time
 	LastLines []string  `json:"last_lines"`          // of its output
 }
@@ -110,29 +118,68 @@ func Supervise(cmd Command) (*Supervisor, error) {
 	if cmd.Log == nil {
 		cmd.Log = slog.New(slog.DiscardHandler)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	s := &Supervisor{cmd: cmd, stop: cancel}
+	s := &Supervisor{cmd: cmd}
+	s.ctx, s.stop = context.WithCancel(context.Background())
 	for i := range cmd.Replicas {
-		p := &process{cmd: &s.cmd, log: cmd.Log.With("container", cmd.Name, "replica", i)}
-		p.info = ProcessInfo{Name: cmd.Name, Replica: i, State: "restarting", Since: time.Now()}
-		s.replicas = append(s.replicas, p)
-		s.wg.Go(func() { p.keep(ctx) }) // ends with its process after Close; joined there
+		s.replicas = append(s.replicas, s.launch(i))
 	}
 	return s, nil
 }
 
-// Status returns the state of every process.
+// launch starts a process of a replica.
+func (s *Supervisor) launch(replica int) *process {
+	p := &process{cmd: &s.cmd, log: s.cmd.Log.With("container", s.cmd.Name, "replica", replica), over: make(chan struct{}), registers: make(chan struct{}), fails: make(chan struct{})}
+	p.info = ProcessInfo{Name: s.cmd.Name, Replica: replica, State: "restarting", Since: time.Now()}
+	ctx, end := context.WithCancel(s.ctx)
+	p.end = end
+	s.wg.Go(func() { // ends with its process after Close or end; joined by Close
+		defer close(p.over)
+		p.keep(ctx)
+	})
+	return p
+}
+
+// all are the current processes, and the one that may become current.
+func (s *Supervisor) all() []*process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := slices.Clone(s.replicas)
+	if s.next != nil {
+		list = append(list, s.next)
+	}
+	return list
+}
+
+// Status returns the state of every replica's process.
 func (s *Supervisor) Status() []ProcessInfo {
-	list := make([]ProcessInfo, len(s.replicas))
-	for i, p := range s.replicas {
+	s.mu.Lock()
+	current := slices.Clone(s.replicas)
+	s.mu.Unlock()
+	list := make([]ProcessInfo, len(current))
+	for i, p := range current {
 		list[i] = p.snapshot()
 	}
 	return list
 }
 
+// Resume starts again what was retired, and tells whether something was.
+func (s *Supervisor) Resume() (any bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, p := range s.replicas {
+		if p.snapshot().State == stateRetired && s.ctx.Err() == nil {
+			s.replicas[i] = s.launch(i)
+			any = true
+		}
+	}
+	return any
+}
+
 // Close asks the processes to end, kills them after the StopTimeout, and waits for all of it.
 func (s *Supervisor) Close() error {
+	s.mu.Lock() // nothing is launched afterwards
 	s.stop()
+	s.mu.Unlock()
 	s.wg.Wait()
 	return nil
 }
@@ -140,46 +187,79 @@ func (s *Supervisor) Close() error {
 // Kill kills the process that holds the other end of conn, which does not answer, and starts it again as after any
 // other end. False: none of these does, or the system cannot tell (all but Linux).
 func (s *Supervisor) Kill(conn net.Conn, reason error) bool {
-	group := s.group(conn)
-	for _, p := range s.replicas {
-		if group > 0 && p.kill(group, reason) {
-			return true
-		}
+	p := s.owner(conn)
+	return p != nil && p.kill(reason)
+}
+
+// Registered notes that conn has registered, if one of the processes, or one that it started, holds the other end of it. False: none does, or the
+// system cannot tell.
+func (s *Supervisor) Registered(conn net.Conn) bool {
+	p := s.owner(conn)
+	if p == nil {
+		return false
 	}
-	return false
-}
-
-// Holds tells whether one of the processes, or one that it started, holds the other end of conn. False also where the system cannot tell.
-func (s *Supervisor) Holds(conn net.Conn) bool { return s.group(conn) > 0 }
-
-// group is the process group, of one of the processes, that holds the other end of conn; 0 if none does.
-func (s *Supervisor) group(conn net.Conn) int {
-	var groups []int
-	for _, p := range s.replicas {
-		if pid := p.snapshot().PID; pid > 0 {
-			groups = append(groups, pid) // each leads a group of its own
-		}
-	}
-	return groupOf(conn, groups)
-}
-
-// A process is one replica.
-type process struct {
-	cmd *Command
-	log *slog.Logger
-
-	mu    sync.Mutex
-	info  ProcessInfo
-	lines []string
-	child *os.Process // while it runs
-	fault error       // why it was killed
-}
-
-// kill kills the process if it is pid, asking nothing first: it does not answer.
-func (p *process) kill(pid int, reason error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.child == nil || p.child.Pid != pid {
+	if !p.info.Registers {
+		p.info.Registers = true
+		p.once.Do(func() { close(p.registers) })
+	}
+	return true
+}
+
+// Dismiss notes that who holds the other end of conn is told goodbye for good: a process that ends soon after has been told to.
+func (s *Supervisor) Dismiss(conn net.Conn) {
+	if p := s.owner(conn); p != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.dismissed = time.Now()
+	}
+}
+
+// owner is the process that holds the other end of conn, itself or by what it started; nil if none does.
+func (s *Supervisor) owner(conn net.Conn) *process {
+	all := s.all()
+	groups := make([]int, 0, len(all))
+	for _, p := range all {
+		groups = append(groups, p.snapshot().PID) // each leads a group of its own
+	}
+	i := slices.Index(groups, groupOf(conn, slices.DeleteFunc(slices.Clone(groups), func(pid int) bool { return pid == 0 })))
+	if i < 0 || groups[i] == 0 {
+		return nil
+	}
+	return all[i]
+}
+
+// A process is one of a replica, started again whenever it ends by itself.
+type process struct {
+	// Set once.
+	cmd       *Command
+	log       *slog.Logger
+	end       context.CancelFunc // tells it to end
+	over      chan struct{}      // closed when it has ended for good
+	registers chan struct{}      // closed when it has registered for the first time
+	fails     chan struct{}      // closed when it has ended by itself for the first time
+
+	once, failed sync.Once // close registers and fails
+
+	mu        sync.Mutex
+	info      ProcessInfo
+	lines     []string
+	child     *os.Process // while it runs
+	fault     error       // why it was killed
+	dismissed time.Time   // see Dismiss
+}
+
+const stateRetired = "retired"
+
+// dismissal is how long after a goodbye for good the end of a process is put down to it.
+const dismissal = time.Minute
+
+// kill kills the process, asking nothing first: it does not answer.
+func (p *process) kill(reason error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.child == nil {
 		return false
 	}
 	p.fault = reason
@@ -198,6 +278,22 @@ func (p *process) state(state string, pid int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.info.State, p.info.PID, p.info.Since = state, pid, time.Now()
+	if pid == 0 {
+		p.info.Registers = false
+	}
+}
+
+// ended notes how the process ended. dismissed: it had been told to.
+func (p *process) ended(err error) (exit string, dismissed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.info.LastExit = "status 0"
+	if err != nil {
+		p.info.LastExit = bounded(err)
+	}
+	dismissed = !p.dismissed.IsZero() && time.Since(p.dismissed) < dismissal
+	p.dismissed = time.Time{}
+	return p.info.LastExit, dismissed
 }
 
 // keep runs the process again and again until ctx ends.
@@ -208,19 +304,13 @@ func (p *process) keep(ctx context.Context) {
 	quick := 0
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := p.run(ctx)
+		exit, dismissed := p.ended(p.run(ctx))
 		if ctx.Err() != nil {
 			break
 		}
-		p.mu.Lock()
-		p.info.LastExit = "status 0"
-		if err != nil {
-			p.info.LastExit = bounded(err)
-		}
-		p.mu.Unlock()
-		if err == nil {
-			p.log.Info("container process has finished")
-			p.state("finished", 0)
+		if dismissed {
+			p.log.Info("container process ended, as it was told to", "exit", exit)
+			p.state(stateRetired, 0)
 			return
 		}
 		if time.Since(began) >= settled {
@@ -234,7 +324,8 @@ func (p *process) keep(ctx context.Context) {
 			state = "crash loop"
 		}
 		p.state(state, 0)
-		p.log.Warn("container process ended", "reason", bounded(err), "in_a_row", quick, "restart_in", pause.Round(time.Millisecond))
+		p.failed.Do(func() { close(p.fails) })
+		p.log.Warn("container process ended", "reason", exit, "in_a_row", quick, "restart_in", pause.Round(time.Millisecond))
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
@@ -289,10 +380,24 @@ func (p *process) run(ctx context.Context) error {
 	if !patience.IsZero() { // what it started was told to end as well, and may take as long
 		out.wait(patience)
 		errs.wait(patience)
+		p.force(err)
 	}
 	// What it left behind goes with it.
 	_ = signalProcess(c.Process, syscall.SIGKILL)
 	return err
+}
+
+// force notes that the process had to be killed when it had been told to end.
+func (p *process) force(err error) {
+	status, ok := errors.AsType[*exec.ExitError](err)
+	if !ok {
+		return
+	}
+	if w, ok := status.Sys().(syscall.WaitStatus); ok && w.Signaled() && w.Signal() == syscall.SIGKILL {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.info.Forced = true
+	}
 }
 
 // wait waits for the end of the process. From then on its number may be another's.

@@ -2,6 +2,7 @@ package containers_test
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -45,6 +46,11 @@ func TestMain(m *testing.M) {
 		serveEcho(true)
 	case "noop":
 		serveNoop()
+	case "leaving": // when it is hung up on
+		network, addr, _ := strings.Cut(os.Getenv("ADDR"), " ")
+		if c, err := net.Dial(network, addr); err == nil {
+			c.Read(make([]byte, 1))
+		}
 	case "connecting":
 		network, addr, _ := strings.Cut(os.Getenv("ADDR"), " ")
 		if _, err := net.Dial(network, addr); err != nil {
@@ -163,12 +169,107 @@ func TestNoProgram(t *testing.T) {
 	eventually(t, "the reason", func() bool { return strings.Contains(s.Status()[0].LastExit, "no such file") })
 }
 
-// TestFinished: a process that ends with status 0 stays ended.
-func TestFinished(t *testing.T) {
+// TestEndsByItself: a process that ends by itself is started again, though its status is 0.
+func TestEndsByItself(t *testing.T) {
 	s, _ := supervise(t, child("finishing"))
-	eventually(t, "it to finish", func() bool { return s.Status()[0].State == "finished" })
-	if p := s.Status()[0]; p.LastLines[0] != "done" || p.Restarts != 0 {
+	eventually(t, "it to run again", func() bool { p := s.Status()[0]; return p.Restarts > 0 && len(p.LastLines) > 1 })
+	if p := s.Status()[0]; p.LastLines[0] != "done" || p.LastExit != "status 0" {
 		t.Errorf("status %+v", p)
+	}
+}
+
+// connecting supervises processes that connect to a socket, and gives each connection.
+func connecting(t *testing.T, replicas int, mode string) (*containers.Supervisor, chan net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	conns := make(chan net.Conn)
+	go func() { // ends when the listener is closed
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conns <- c
+		}
+	}()
+	cmd := child(mode)
+	cmd.Replicas = replicas
+	cmd.Env["ADDR"] = "tcp " + l.Addr().String()
+	s, _ := supervise(t, cmd)
+	return s, conns
+}
+
+// TestDismiss: a process that ends after its goodbye for good stays ended, whatever its status, until it is
+// resumed; then it is one like any other.
+func TestDismiss(t *testing.T) {
+	s, conns := connecting(t, 1, "leaving")
+	c := <-conns
+	s.Dismiss(c)
+	c.Close()
+	eventually(t, "it to be retired", func() bool { return s.Status()[0].State == "retired" })
+	if !s.Resume() {
+		t.Error("there was nothing to resume")
+	}
+	c = <-conns
+	if p := s.Status()[0]; p.State != "running" || s.Resume() {
+		t.Errorf("resumed: %+v", p)
+	}
+	c.Close()
+	(<-conns).Close() // it was started again
+}
+
+// TestRoll: each process gives way to a new one when that has registered, and not before.
+func TestRoll(t *testing.T) {
+	s, conns := connecting(t, 2, "connecting")
+	never := func(time.Time) bool { return false }
+	for range 2 {
+		if c := <-conns; !s.Registered(c) {
+			t.Error("a connection of a process is not known as one")
+		}
+	}
+	before := s.Status()
+	done := make(chan error, 1)
+	go func() { done <- s.Roll(t.Context(), never) }()
+	for i := range 2 {
+		c := <-conns
+		if !alive(before[i].PID) || i == 0 && !alive(before[1].PID) {
+			t.Errorf("process %d ended before its successor had registered", i)
+		}
+		s.Registered(c)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range s.Status() {
+		if p.State != "running" || p.PID == before[i].PID || !p.Registers || alive(before[i].PID) {
+			t.Errorf("replica %d: %+v, was %+v", i, p, before[i])
+		}
+	}
+	before = s.Status()
+
+	// One that does not register changes nothing.
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	go func() { <-conns }()
+	if err := s.Roll(ctx, never); err == nil || !strings.Contains(err.Error(), "replica 0 of 2: the new process has not registered") {
+		t.Errorf("got %v", err)
+	}
+	for i, p := range s.Status() {
+		if p.PID != before[i].PID || p.State != "running" {
+			t.Errorf("replica %d: %+v, was %+v", i, p, before[i])
+		}
+	}
+	go s.Close()
+	go func() {
+		for range conns {
+		}
+	}()
+	if err := s.Roll(t.Context(), never); err == nil || !strings.Contains(err.Error(), "stopped meanwhile") {
+		t.Errorf("while it is closed: %v", err)
 	}
 }
 
@@ -215,8 +316,8 @@ func TestCommand(t *testing.T) {
 // TestLeftBehind: what a process has started goes when it ends, and does not keep its end from being seen, though
 // it holds the pipes of its output.
 func TestLeftBehind(t *testing.T) {
-	for _, c := range []struct{ exit, state string }{{"0", "finished"}, {"3", "crash loop"}} {
-		t.Run(c.state, func(t *testing.T) {
+	for _, c := range []struct{ exit, state string }{{"0", "crash loop"}, {"3", "crash loop"}} {
+		t.Run("status "+c.exit, func(t *testing.T) {
 			cmd := child("")
 			cmd.Args = []string{"/bin/sh", "-c", "sleep 1000 & echo $!; exit " + c.exit}
 			cmd.StopTimeout = time.Hour

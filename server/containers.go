@@ -103,7 +103,16 @@ func (s *Server) registered(conn net.Conn, i containers.SessionInfo) {
 	s.opening.RLock()
 	defer s.opening.RUnlock()
 	for _, p := range s.processes {
-		p.registered(conn, i.Model.Name)
+		p.registered(conn, i.Model)
+	}
+}
+
+// dismissed is told of every container that is about to be told goodbye for good.
+func (s *Server) dismissed(conn net.Conn) {
+	s.opening.RLock()
+	defer s.opening.RUnlock()
+	for _, p := range s.processes {
+		p.dismissed(conn)
 	}
 }
 

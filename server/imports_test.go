@@ -58,7 +58,7 @@ server/tcp:                 server/internal/gate server/metrics scheduler shiva 
 server/rest:                server/internal/browser server/internal/gate server/internal/predict server/metrics scheduler shiva shiva/tensor github.com/x448/float16 | server/config server/internal/apps server/state
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
 server/grpc:                server/grpc/pb server/internal/gate server/internal/predict server/metrics scheduler shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/config server/internal/jsontest
-server:                     server/internal/apps server/internal/clock server/internal/gate server/internal/predict server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc
+server:                     server/internal/apps server/internal/clock server/internal/gate server/internal/predict server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc
 
 server/e2e:                 | containers/container shiva shiva/tensor
 

@@ -19,6 +19,10 @@ import (
 const asContainer = "SHIVAD_TEST_SERVES"
 
 func TestMain(m *testing.M) {
+	if id := os.Getenv(asSDK); id != "" {
+		serveEcho(id)
+		os.Exit(0)
+	}
 	if model := os.Getenv(asContainer); model != "" {
 		x := []tensor.Spec{{Name: "x", DType: tensor.Int8, Shape: tensor.Shape{-1}}}
 		address, _, _ := strings.Cut(os.Getenv("SHIVA_SERVERS"), ",")

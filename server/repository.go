@@ -28,49 +28,95 @@ type process struct {
 	mu         sync.Mutex
 	supervisor *containers.Supervisor // nil: unloaded
 	stopping   bool
-	serves     string // the model that one of the processes has registered; "" if none has yet, or the settings say it
-	ended      bool   // the server stops: nothing starts any more
+	began      time.Time           // the supervisor
+	serves     []scheduler.ModelID // what the processes have registered, the first first
+	since      time.Time           // the first of them
+	pinned     bool                // started again after its version was retired: it stays until it is stopped
+	forced     int                 // processes that had to be killed when they were stopped last
+	ended      bool                // the server stops: nothing starts any more
 }
 
 var errStopping = fmt.Errorf("%w: this server is shutting down", scheduler.ErrDraining)
 
-// model is what clients load and unload the process by.
+// model is what clients load and unload the process by: what the settings say, or else what it has registered.
 func (p *process) model() string {
-	if p.settings.Model != "" {
-		return p.settings.Model
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.modelLocked()
+}
+
+func (p *process) modelLocked() string {
+	if p.settings.Model == "" && len(p.serves) > 0 {
+		return p.serves[0].Name
 	}
-	return p.settings.Name
+	return cmp.Or(p.settings.Model, p.settings.Name)
+}
+
+// is tells whether clients may mean the process by a name.
+func (p *process) is(name string) bool {
+	return p.model() == name || p.settings.Model == "" && p.settings.Name == name
 }
 
 // registered notes the model of a session, if it is one of the processes'. Settings that do not say which model a command serves are common, and the
 // name of the container need not be the model's.
-func (p *process) registered(conn net.Conn, model string) {
-	p.mu.Lock()
-	s, known := p.supervisor, p.settings.Model != "" || p.serves != ""
-	p.mu.Unlock()
-	if known || s == nil || !s.Holds(conn) {
+func (p *process) registered(conn net.Conn, id scheduler.ModelID) {
+	s := p.runs()
+	if s == nil || !s.Registered(conn) {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.serves = model
+	if p.since.IsZero() {
+		p.since = time.Now()
+	}
+	if !slices.Contains(p.serves, id) {
+		p.serves = append(p.serves, id)
+	}
+}
+
+// keeps tells whether the process serves a version that an operator has started again, and so wants.
+func (p *process) keeps(id scheduler.ModelID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.pinned && slices.Contains(p.serves, id)
+}
+
+// registers lists what the processes have registered.
+func (p *process) registers() []scheduler.ModelID {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.serves)
+}
+
+// dismissed notes that a connection is told goodbye for good.
+func (p *process) dismissed(conn net.Conn) {
+	if s := p.runs(); s != nil {
+		s.Dismiss(conn)
+	}
+}
+
+// runs is what supervises the processes; nil while they are unloaded.
+func (p *process) runs() *containers.Supervisor {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.supervisor
 }
 
 // awaited is the model that is to be served as long as the process is not unloaded: ok is false then.
 func (p *process) awaited() (model string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return cmp.Or(p.settings.Model, p.serves, p.settings.Name), p.supervisor != nil && !p.stopping
+	return p.modelLocked(), p.supervisor != nil && !p.stopping
 }
 
 // named tells whether it is known which model the process serves.
 func (p *process) named() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.settings.Model != "" || p.serves != ""
+	return p.settings.Model != "" || len(p.serves) > 0
 }
 
-// start runs the processes unless they run. Those that have all ended with status 0 run again.
+// start runs the processes unless they run. Those that were retired run again.
 func (p *process) start() error {
 	p.changing.Lock()
 	defer p.changing.Unlock()
@@ -80,15 +126,11 @@ func (p *process) start() error {
 		return errStopping
 	}
 	if p.supervisor != nil {
-		running := slices.ContainsFunc(p.supervisor.Status(), func(i containers.ProcessInfo) bool { return i.State != "finished" })
-		if running {
-			return nil
-		}
-		if err := p.supervisor.Close(); err != nil {
-			return err
-		}
+		p.pinned = p.supervisor.Resume() || p.pinned
+		return nil
 	}
 	c := p.settings
+	p.began, p.serves, p.since = time.Now(), nil, time.Time{}
 	var err error
 	p.supervisor, err = containers.Supervise(containers.Command{
 		Name:        c.Name,
@@ -117,7 +159,13 @@ func (p *process) unload() error {
 	err := s.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.supervisor, p.stopping = nil, false
+	p.forced = 0
+	for _, i := range s.Status() {
+		if i.Forced {
+			p.forced++
+		}
+	}
+	p.supervisor, p.stopping, p.pinned = nil, false, false
 	return err
 }
 
@@ -131,9 +179,7 @@ func (p *process) stop() error {
 
 // kill ends the one of the processes that holds the other end of conn.
 func (p *process) kill(conn net.Conn, reason error) bool {
-	p.mu.Lock()
-	s := p.supervisor
-	p.mu.Unlock()
+	s := p.runs()
 	return s != nil && s.Kill(conn, reason)
 }
 
@@ -151,6 +197,8 @@ func (p *process) state() (predict.State, string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
+	case p.supervisor == nil && p.forced > 0:
+		return predict.Unavailable, fmt.Sprintf("unloaded; %d of its processes did not end within stop_timeout, %v, and were killed", p.forced, p.settings.StopTimeout)
 	case p.supervisor == nil:
 		return predict.Unavailable, "unloaded"
 	case p.stopping:
@@ -158,9 +206,15 @@ func (p *process) state() (predict.State, string) {
 	}
 	list := p.supervisor.Status()
 	for _, i := range list {
-		if i.State == "running" || i.State == "restarting" && i.Restarts == 0 {
+		switch {
+		case i.State == "running" && i.Registers:
+			return predict.Loading, fmt.Sprintf("its process has registered %v", p.serves)
+		case i.State == "running", i.State == "restarting" && i.LastExit == "":
 			return predict.Loading, "its process has started and not registered yet"
 		}
+	}
+	if list[0].State == "retired" {
+		return predict.Unavailable, fmt.Sprintf("retired: a newer version has replaced it; \"shivactl containers start %s\" starts it again", p.settings.Name)
 	}
 	reason := fmt.Sprintf("%s: its process ended with %s", list[0].State, list[0].LastExit)
 	if n := len(list[0].LastLines); n > 0 {
@@ -190,7 +244,7 @@ func (r repository) all() []*process {
 
 // of are the processes that serve a model.
 func (r repository) of(model string) []*process {
-	return slices.DeleteFunc(slices.Clone(r.all()), func(p *process) bool { return p.model() != model })
+	return slices.DeleteFunc(slices.Clone(r.all()), func(p *process) bool { return !p.is(model) })
 }
 
 // State is that of the process which is furthest.
@@ -224,6 +278,9 @@ func (r repository) ready(ctx context.Context, model string) error {
 			r.log.Info("model loaded", "model", model)
 			return nil
 		}
+		if other := r.registersOthers(model); other != "" {
+			return fmt.Errorf("%w: model %q could not be loaded: %s", scheduler.ErrUnavailable, model, other)
+		}
 		state, reason := r.State(model)
 		if state == predict.Unavailable {
 			return fmt.Errorf("%w: model %q could not be loaded: %s", scheduler.ErrUnavailable, model, reason)
@@ -241,6 +298,37 @@ func (r repository) ready(ctx context.Context, model string) error {
 	}
 }
 
+// othersGrace is how long after other models a process may register the one that it is loaded for.
+var othersGrace = 20 * time.Second
+
+// registersOthers says why a model that is being loaded will not be there: all of its processes have registered others, and have had the time
+// for this one. "" if it may come.
+func (r repository) registersOthers(model string) string {
+	text := ""
+	for _, p := range r.of(model) {
+		ids := p.registers()
+		if len(ids) == 0 || slices.ContainsFunc(ids, func(id scheduler.ModelID) bool { return id.Name == model }) {
+			return ""
+		}
+		// Settings that name no model leave it to the process.
+		if p.settings.Model != "" && p.registeredFor() < othersGrace {
+			return ""
+		}
+		text = fmt.Sprintf("the processes of container %q have registered %v, and not %q: set model in its [[container]] to what it serves", p.settings.Name, ids, model)
+	}
+	return text
+}
+
+// registeredFor is how long ago the first of the processes registered.
+func (p *process) registeredFor() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.since.IsZero() {
+		return 0
+	}
+	return time.Since(p.since)
+}
+
 // Unload stops what runs and waits for it, which takes the longest stop_timeout at most.
 func (r repository) Unload(model string) error {
 	list := r.of(model)
@@ -254,37 +342,6 @@ func (r repository) Unload(model string) error {
 	return errors.Join(faults...)
 }
 
-// named is the process of a [[container]].
-func (r repository) named(container string) (*process, error) {
-	for _, p := range r.all() {
-		if p.settings.Name == container {
-			return p, nil
-		}
-	}
-	return nil, fmt.Errorf("%w: container %q runs elsewhere and is called: it is started and stopped there", scheduler.ErrInvalidInput, container)
-}
-
-// Start runs the processes of one [[container]] and waits until its model is ready.
-func (r repository) Start(ctx context.Context, container string) error {
-	p, err := r.named(container)
-	if err == nil {
-		err = p.start()
-	}
-	if err == nil {
-		err = r.ready(ctx, p.model())
-	}
-	return refusal(err)
-}
-
-// Stop ends the processes of one [[container]] and waits for it, which takes its stop_timeout at most.
-func (r repository) Stop(_ context.Context, container string) error {
-	p, err := r.named(container)
-	if err == nil {
-		err = p.unload()
-	}
-	return refusal(err)
-}
-
 // shown are all [[container]] as the admin door shows them.
 func (r repository) shown() admin.Containers {
 	list := admin.Containers{Containers: []admin.Container{}, Sessions: r.sessions()}
@@ -296,6 +353,7 @@ func (r repository) shown() admin.Containers {
 		one := admin.Container{Name: c.Name, Model: cmp.Or(c.Model, c.Name), Address: c.Address, Processes: []admin.Process{}}
 		var state predict.State
 		if p, err := r.named(c.Name); err == nil {
+			one.Model = p.model()
 			one.Processes = append(one.Processes, processes[c.Name]...)
 			state, one.Reason = p.state()
 		} else {
@@ -305,9 +363,22 @@ func (r repository) shown() admin.Containers {
 			state, one.Reason = predict.Ready, ""
 		}
 		one.State = string(state)
+		if i := slices.IndexFunc(list.Sessions, func(k admin.Session) bool { return k.Model == one.Model && k.State == "failing" }); i >= 0 && r.failing(one.Model) {
+			one.State, one.Reason = "FAILING", "every batch fails: "+list.Sessions[i].LastFailure
+		}
 		list.Containers = append(list.Containers, one)
 	}
 	return list
+}
+
+// failing tells whether all live replicas of a model fail on every batch.
+func (r repository) failing(model string) bool {
+	t, err := r.gate.Target(model, "")
+	if err != nil || t.Model == nil {
+		return false
+	}
+	stats := t.Model.Stats()
+	return stats.Live > 0 && stats.Failing == stats.Live
 }
 
 // connected tells whether there is a session with a container that is called there, and not one that is being called or has been told to go.

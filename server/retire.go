@@ -133,6 +133,9 @@ func (s *Server) overdue(now time.Time) (due []scheduler.ModelID, next time.Dura
 			continue
 		}
 		id := scheduler.ModelID{Name: m.Name, Version: m.Version}
+		if s.wanted(id) {
+			continue
+		}
 		since, known := s.retiring.since[id]
 		if !known {
 			since = now
@@ -150,6 +153,11 @@ func (s *Server) overdue(now time.Time) (due []scheduler.ModelID, next time.Dura
 	}
 	s.retiring.prune(replaced)
 	return due, next
+}
+
+// wanted tells whether an operator has started that version again since it was retired.
+func (s *Server) wanted(id scheduler.ModelID) bool {
+	return slices.ContainsFunc(repository{s}.all(), func(p *process) bool { return p.keeps(id) })
 }
 
 // linked tells whether an application asks that version of a model even if it is not the default.

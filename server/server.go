@@ -226,6 +226,7 @@ func (s *Server) Start() (err error) {
 		WriteTimeout:     c.WriteTimeout,
 		Admit:            s.admit,
 		Registered:       s.registered,
+		Dismissed:        s.dismissed,
 		Silent:           s.silent,
 		Name:             "shivad/" + Version,
 		Log:              s.log,

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/state"
@@ -230,5 +231,11 @@ func (s *Server) serves(model, version string) []string {
 	if len(live) == 0 {
 		live = []string{"none"}
 	}
-	return []string{fmt.Sprintf("default_version: no container serves version %q of model %q; ready: %s", version, model, strings.Join(live, ", "))}
+	text := fmt.Sprintf("default_version: no container serves version %q of model %q; ready: %s", version, model, strings.Join(live, ", "))
+	for _, p := range (repository{s}).all() {
+		if slices.Contains(p.registers(), scheduler.ModelID{Name: model, Version: version}) {
+			text += fmt.Sprintf("; \"shivactl containers start %s\" starts it", p.settings.Name)
+		}
+	}
+	return []string{text}
 }

@@ -49,6 +49,7 @@ func (s *Server) sources() admin.Sources {
 		Containers: repository{s}.shown,
 		Start:      repository{s}.Start,
 		Stop:       repository{s}.Stop,
+		Restart:    repository{s}.Restart,
 
 		Export:      s.export,
 		CheckImport: s.checkImport,

@@ -365,6 +365,7 @@ func TestCommandLine(t *testing.T) {
 		{"containers-json", "", "containers --json"},
 		{"containers-stop", "", "containers stop digits"},
 		{"containers-start", "", "containers start digits --json"},
+		{"containers-restart", "", "containers restart digits"},
 		{"containers-none", "", "containers stop nobody"},
 		{"config", "", "config"},
 		{"config-json", "", "config --json"},

@@ -4,19 +4,23 @@ import (
 	"fmt"
 	"net/http"
 	"text/tabwriter"
+	"time"
 
 	"github.com/shivad/shivad/server/admin"
 )
 
 var containersCommand = command{
-	name: "containers", short: "list the containers, start and stop those of the server's file",
+	name: "containers", short: "list the containers; start, stop and restart those of the server's file",
 	help: `First the [[container]] of the server's file, then all that are connected.
 
-containers start NAME starts the processes of one and waits until its model is ready; containers stop NAME stops them, after
-they have answered what they have. The file is not changed: with the server's next start they run again.
+containers start NAME starts the processes of one and waits until they have registered; it also brings back a version that was
+retired, which then stays until it is stopped. containers stop NAME stops them, after they have answered what they have, and says
+if one had to be killed. containers restart NAME replaces them one after the other while they serve: each is told to end when a new
+one has registered, so there is one more meanwhile; if the new one fails, the old one goes on. All wait for it to happen, ten
+minutes at most (--timeout). The file is not changed: with the server's next start all run again.
 
 With --json: {"containers": [{"name", "model", "address", "state", "reason", "processes": [...]}], "sessions": [...]}, and of
-start and stop {"name", ...}
+start, stop and restart {"name", ...}
 `,
 	takes: []kind{nothing},
 	run: func(c *cli, _ any, args []string) error {
@@ -37,14 +41,20 @@ start and stop {"name", ...}
 		return c.printSessions(list.Sessions)
 	},
 	verbs: []command{
-		{name: "containers start", args: "NAME", short: "start a container and wait until its model is ready", help: "More about it: shivactl help containers\n",
-			takes: []kind{aContainer, nothing},
-			run:   func(c *cli, _ any, args []string) error { return c.operate("start", args) }},
+		{name: "containers start", args: "NAME", short: "start a container and wait until it has registered", help: "More about it: shivactl help containers\n",
+			takes: []kind{aContainer, nothing}, timeout: loading,
+			run: func(c *cli, _ any, args []string) error { return c.operate("start", args) }},
+		{name: "containers restart", args: "NAME", short: "replace a container's processes one after the other, under load", help: "More about it: shivactl help containers\n",
+			takes: []kind{aContainer, nothing}, timeout: loading,
+			run: func(c *cli, _ any, args []string) error { return c.operate("restart", args) }},
 		{name: "containers stop", args: "NAME", short: "stop a container and wait for the end of its processes", help: "More about it: shivactl help containers\n",
-			takes: []kind{aContainer, nothing},
-			run:   func(c *cli, _ any, args []string) error { return c.operate("stop", args) }},
+			takes: []kind{aContainer, nothing}, timeout: loading,
+			run: func(c *cli, _ any, args []string) error { return c.operate("stop", args) }},
 	},
 }
+
+// loading is as long as the admin door waits for a model to be loaded.
+const loading = 10 * time.Minute
 
 func (c *cli) operate(what string, args []string) error {
 	name, err := one("containers", "the name of a container", args)

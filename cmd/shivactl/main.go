@@ -27,7 +27,8 @@ type command struct {
 	flags             func(*flag.FlagSet) any // registers its own flags; the result is passed to run
 	run               func(c *cli, opts any, args []string) error
 	verbs             []command
-	takes             []kind // what its arguments are, for completion; the last kind goes on for those that follow
+	takes             []kind        // what its arguments are, for completion; the last kind goes on for those that follow
+	timeout           time.Duration // unless the user says one; 0: the one of all commands
 }
 
 func commands() []command {
@@ -144,6 +145,9 @@ func (c *cli) dispatch(args []string) error {
 			return err
 		case err != nil:
 			return usage(name, "%v", err)
+		}
+		if !c.asked && cmd.timeout > 0 {
+			c.timeout = cmd.timeout
 		}
 		ctx, cancel := context.WithTimeout(c.ctx, c.timeout)
 		defer cancel()

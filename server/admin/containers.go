@@ -18,7 +18,7 @@ type Container struct {
 	Name      string    `json:"name"`
 	Model     string    `json:"model"`             // what loads and unloads it
 	Address   string    `json:"address,omitempty"` // of one that runs elsewhere and is called; it cannot be started or stopped
-	State     string    `json:"state"`             // READY, LOADING, UNLOADING, UNAVAILABLE
+	State     string    `json:"state"`             // READY, FAILING (on every batch), LOADING, UNLOADING, UNAVAILABLE
 	Reason    string    `json:"reason,omitempty"`  // of what is not ready
 	Processes []Process `json:"processes"`
 }
@@ -35,7 +35,11 @@ func (s Sources) stopContainer(w http.ResponseWriter, r *http.Request) {
 	s.operate(w, r, s.Stop)
 }
 
-// operate starts or stops a container, and shows it.
+func (s Sources) restartContainer(w http.ResponseWriter, r *http.Request) {
+	s.operate(w, r, s.Restart)
+}
+
+// operate starts, stops or restarts a container, and shows it.
 func (s Sources) operate(w http.ResponseWriter, r *http.Request, do func(context.Context, string) error) {
 	before, err := s.findContainer(r.PathValue("name"))
 	if err != nil {
@@ -44,7 +48,7 @@ func (s Sources) operate(w http.ResponseWriter, r *http.Request, do func(context
 	}
 	err = do(r.Context(), before.Name)
 	after, findErr := s.findContainer(before.Name)
-	if err == nil || before.State != after.State {
+	if err == nil || before.State != after.State || r.Context().Err() != nil {
 		s.audit(r, "container", before.Name, before.State, after.State)
 	}
 	if err == nil {

@@ -50,8 +50,9 @@ type Sources struct {
 	Changed func(by, what, name, detail string)
 
 	Containers func() Containers
-	Start      func(ctx context.Context, container string) error // and waits until its model is ready
+	Start      func(ctx context.Context, container string) error // and waits until its processes have registered
 	Stop       func(ctx context.Context, container string) error // and waits for the end of its processes
+	Restart    func(ctx context.Context, container string) error // one process after the other, each when a new one has registered
 
 	Export      func() (Document, error)
 	CheckImport func(Document) (faults []string, err error) // all that is wrong with its contents
@@ -123,6 +124,7 @@ func (s Sources) routes() []route {
 		{path: "/v1/history/{name}", methods: methods{"GET": s.history}},
 		{path: "/v1/containers", methods: methods{"GET": s.containers}},
 		{path: "/v1/containers/{name}/start", methods: methods{"POST": s.startContainer}, timeout: longTimeout},
+		{path: "/v1/containers/{name}/restart", methods: methods{"POST": s.restartContainer}, timeout: longTimeout},
 		{path: "/v1/containers/{name}/stop", methods: methods{"POST": s.stopContainer}, timeout: longTimeout},
 		{path: "/v1/export", methods: methods{"GET": s.export}},
 		{path: "/v1/import", methods: methods{"POST": s.importState}, timeout: longTimeout},

@@ -224,6 +224,8 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		{"post", "/v1/containers/{name}/stop", "/v1/containers/digits/stop", "", 200},
 		{"post", "/v1/containers/{name}/start", "/v1/containers/digits/start", "", 200},
 		{"post", "/v1/containers/{name}/start", "/v1/containers/no/start", "", 404},
+		{"post", "/v1/containers/{name}/restart", "/v1/containers/digits/restart", "", 200},
+		{"post", "/v1/containers/{name}/restart", "/v1/containers/no/restart", "", 404},
 		{"get", "/v1/export", "", "", 200},
 		{"post", "/v1/import", "/v1/import?dry_run=true", `{"format":1,"applications":[{"name":"app","models":["m"],"policy":""}],"policies":[],"settings":{"digits":{"delay":"1ms"}}}`, 200},
 		{"get", "/v1/status", "", "", 200},

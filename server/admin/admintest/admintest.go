@@ -69,6 +69,7 @@ func (s *Server) Sources() admin.Sources {
 		Policies:    policies,
 		Containers:  s.containers,
 		Start:       func(_ context.Context, name string) error { return s.run(name, true) },
+		Restart:     func(_ context.Context, name string) error { return s.run(name, true) },
 		Stop:        func(_ context.Context, name string) error { return s.run(name, false) },
 		Export:      s.export,
 		CheckImport: checkAll,

@@ -1,0 +1,72 @@
+package containers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Roll replaces the processes one after the other: each is told to end when a new one has registered, so that somebody
+// serves all the time, and for that time there is one more. seen tells of those whose connections cannot be told
+// (see Registered) whether one has registered since a moment. When a new process ends before it has registered, or ctx ends, it is
+// given up, the old one goes on, and the error says which and why.
+func (s *Supervisor) Roll(ctx context.Context, seen func(since time.Time) bool) error {
+	s.rolling.Lock()
+	defer s.rolling.Unlock()
+	for i := range s.cmd.Replicas {
+		if err := s.replace(ctx, i, seen); err != nil {
+			return fmt.Errorf("replica %d of %d: %w", i, s.cmd.Replicas, err)
+		}
+	}
+	return nil
+}
+
+func (s *Supervisor) replace(ctx context.Context, i int, seen func(time.Time) bool) error {
+	s.mu.Lock()
+	if s.ctx.Err() != nil {
+		s.mu.Unlock()
+		return errStopped
+	}
+	began, old, next := time.Now(), s.replicas[i], s.launch(i)
+	s.next = next
+	s.mu.Unlock()
+	err := next.awaitRegistration(ctx, func() bool { return seen(began) })
+	s.mu.Lock()
+	s.next = nil
+	if err == nil {
+		s.replicas[i] = next
+	} else {
+		old, next = next, old // the new one is what is to end
+	}
+	s.mu.Unlock()
+	old.end()
+	<-old.over
+	return err
+}
+
+var errStopped = errors.New("the container was stopped meanwhile")
+
+// awaitRegistration waits until a connection of the process has registered. The error says why it will not.
+func (p *process) awaitRegistration(ctx context.Context, seen func() bool) error {
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for {
+		select {
+		case <-p.registers:
+			return nil
+		case <-look.C:
+			if seen() {
+				return nil
+			}
+		case <-p.fails:
+			i := p.snapshot()
+			return fmt.Errorf("the new process ended with %s before it registered: %s; the old one goes on", i.LastExit, strings.Join(i.LastLines, " | "))
+		case <-p.over:
+			return errStopped
+		case <-ctx.Done():
+			return fmt.Errorf("the new process has not registered: %w; the old one goes on", ctx.Err())
+		}
+	}
+}

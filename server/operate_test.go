@@ -1,0 +1,215 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/containers/container"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// asSDK makes the test binary a container of the SDK for the "model/version" that it names, which leaves as containers do.
+const asSDK = "SHIVAD_TEST_SDK"
+
+func serveEcho(id string) {
+	name, version, _ := strings.Cut(id, "/")
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	if err := container.Serve(ctx, container.Model{Name: name, Version: version, Inputs: x, Outputs: x,
+		Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil }}); err != nil {
+		os.Stderr.WriteString(err.Error())
+		os.Exit(1)
+	}
+}
+
+// sdk is a [[container]] of it.
+func sdk(t *testing.T, name, id string, replicas int) config.Container {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config.Container{Name: name, Command: []string{self}, Env: map[string]string{asSDK: id}, Replicas: replicas, StopTimeout: 10 * time.Second}
+}
+
+// operate is what shivactl containers asks of the admin door.
+func operate(t *testing.T, s *Server, what, name string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.Addrs().Admin.String()+"/v1/containers/"+name+"/"+what, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return send(t, r)
+}
+
+func send(t *testing.T, r *http.Request) (int, string) {
+	t.Helper()
+	r.Header.Set("Content-Type", "application/json")
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	text, err := io.ReadAll(a.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.StatusCode, string(text)
+}
+
+// TestRestartUnderLoad: start has registered what it started, restart rolls without an error for any client, and stop has ended it.
+func TestRestartUnderLoad(t *testing.T) {
+	s := start(t, func(c *config.Config) { c.Supervised = []config.Container{sdk(t, "p", "rolled/1", 1)} })
+	if code, text := operate(t, s, "start", "p"); code != http.StatusOK || !strings.Contains(text, `"state": "READY"`) {
+		t.Fatalf("start: %d %s", code, text)
+	}
+	stop := make(chan struct{})
+	var load sync.WaitGroup
+	var answered atomic.Int64
+	for range 4 {
+		load.Go(func() {
+			c, err := shiva.Dial(t.Context(), s.Addrs().TCP.String())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			x, _ := tensor.FromSlice(tensor.Shape{2}, []int32{1, 2})
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				m, err := c.Do(t.Context(), &shiva.Message{Namespace: "rolled", Metadata: []byte(`{"timeout_ms":20000}`), Tensors: []tensor.Tensor{x}})
+				if err != nil {
+					t.Errorf("while it is restarted: %v", err)
+					return
+				}
+				m.Release()
+				answered.Add(1)
+			}
+		})
+	}
+	pids := func() (pids []int) {
+		for _, p := range s.supervised() {
+			pids = append(pids, p.PID)
+		}
+		return pids
+	}
+	for range 2 {
+		before, had := pids()[0], answered.Load()
+		if code, text := operate(t, s, "restart", "p"); code != http.StatusOK || !strings.Contains(text, `"state": "READY"`) {
+			t.Errorf("restart: %d %s", code, text)
+		}
+		if after := pids()[0]; after == before || after == 0 || syscall.Kill(before, 0) == nil {
+			t.Errorf("the process was %d and is %d", before, after)
+		}
+		eventually(t, "more answers", func() bool { return answered.Load() > had+10 })
+	}
+	close(stop)
+	load.Wait()
+	pid := pids()[0]
+	if code, text := operate(t, s, "stop", "p"); code != http.StatusOK || !strings.Contains(text, `"reason": "unloaded"`) || syscall.Kill(pid, 0) == nil {
+		t.Errorf("stop: %d %s", code, text)
+	}
+}
+
+// TestStartTellsTheTruth: of what does not register start says so, though the model has a container from elsewhere; of what must be killed, stop does.
+func TestStartTellsTheTruth(t *testing.T) {
+	s := start(t, func(c *config.Config) {
+		c.Supervised = []config.Container{
+			{Name: "p", Model: "echo", Command: []string{"sh", "-c", "echo no weights; exit 3"}, Replicas: 1, StopTimeout: time.Second},
+			{Name: "deaf", Model: "echo", Command: []string{"sh", "-c", `trap "" TERM; echo up; while :; do sleep 0.01; done`}, Replicas: 1, StopTimeout: 50 * time.Millisecond},
+		}
+	})
+	if code, text := operate(t, s, "start", "p"); code != http.StatusServiceUnavailable || !strings.Contains(text, "exit status 3 | no weights") {
+		t.Errorf("start: %d %s", code, text)
+	}
+	eventually(t, "it to be deaf", func() bool {
+		for _, p := range s.supervised() {
+			if p.Name == "deaf" && len(p.Log) > 0 {
+				return true
+			}
+		}
+		return false
+	})
+	if code, text := operate(t, s, "stop", "deaf"); code != http.StatusOK || !strings.Contains(text, "did not end within stop_timeout, 50ms, and were killed") {
+		t.Errorf("stop: %d %s", code, text)
+	}
+}
+
+// TestRetiredIsStartedAgain: the refusal of a version that was retired names what starts it; that works, and it stays.
+func TestRetiredIsStartedAgain(t *testing.T) {
+	s := start(t, func(c *config.Config) {
+		c.Models = map[string]config.Model{"rolled": {Policy: c.Defaults, RetireAfter: time.Millisecond}}
+		c.Supervised = []config.Container{sdk(t, "old", "rolled/1", 1)}
+	})
+	if code, text := operate(t, s, "start", "old"); code != http.StatusOK {
+		t.Fatalf("start: %d %s", code, text)
+	}
+	version(t, s, "2")
+	eventually(t, "version 1 to be retired", func() bool { return s.supervised()[0].State == "retired" })
+	back := func() (int, string) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+s.Addrs().Admin.String()+"/v1/models/rolled/default_version", strings.NewReader(`{"version":"1"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return send(t, r)
+	}
+	if code, text := back(); code != http.StatusBadRequest || !strings.Contains(text, `shivactl containers start old`) {
+		t.Errorf("set-version of a retired version: %d %s", code, text)
+	}
+	var list admin.Containers
+	if get(t, s, "/v1/containers", &list); !strings.Contains(list.Containers[0].Reason, "shivactl containers start old") && list.Containers[0].State != "READY" {
+		t.Errorf("the list says %+v", list.Containers[0])
+	}
+	if code, text := operate(t, s, "start", "old"); code != http.StatusOK {
+		t.Fatalf("start again: %d %s", code, text)
+	}
+	time.Sleep(50 * time.Millisecond) // it is due at once, and is not sent away
+	if code, text := back(); code != http.StatusOK || !strings.Contains(text, `"default_version": "1"`) {
+		t.Errorf("set-version after that: %d %s", code, text)
+	}
+}
+
+// TestLoadOfWhatRegistersOthers: loading ends when the process turns out to serve another model, and says which.
+func TestLoadOfWhatRegistersOthers(t *testing.T) {
+	grace := othersGrace
+	othersGrace = 50 * time.Millisecond
+	t.Cleanup(func() { othersGrace = grace })
+	s := start(t, func(c *config.Config) {
+		other := sdk(t, "p", "other/1", 1)
+		other.Model = "wanted"
+		c.Supervised = []config.Container{other, sdk(t, "nameless", "another/1", 1)}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	err := s.predict.Load(ctx, predict.Caller{}, "wanted", nil)
+	if !errors.Is(err, scheduler.ErrUnavailable) || !strings.Contains(err.Error(), "have registered [other/1]") {
+		t.Errorf("load of a name that something else registers for: %v", err)
+	}
+	// Whose name is found out meanwhile, or was before.
+	if err := s.predict.Load(ctx, predict.Caller{}, "nameless", nil); err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "another") {
+		t.Errorf("load of a name that is not the model's: %v", err)
+	}
+	if err := s.predict.Load(ctx, predict.Caller{}, "another", nil); err != nil {
+		t.Errorf("load by the name that it has registered: %v", err)
+	}
+}
