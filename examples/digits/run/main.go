@@ -34,6 +34,7 @@ func main() {
 	flag.StringVar(&o.admin, "admin", "127.0.0.1:8002", "`address` of health and metrics")
 	flag.BoolVar(&o.once, "once", false, "end after the images instead of serving on")
 	flag.Parse()
+	flag.Visit(func(f *flag.Flag) { o.fixed = o.fixed || f.Name != "once" })
 	if err := run(ctx, o, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "run:", err)
 		os.Exit(1)
@@ -43,6 +44,7 @@ func main() {
 type options struct {
 	tcp, rest, grpc, containers, admin string
 	once                               bool
+	fixed                              bool // the addresses are these, or there is an error
 }
 
 func run(ctx context.Context, o options, out io.Writer) (err error) {
@@ -50,14 +52,11 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	server, err := start(o)
+	server, err := serve(ctx, &o, out)
 	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, server.Stop()) }()
-	if err := server.WaitReady(ctx, o.admin); err != nil {
 		return ended(ctx, err)
 	}
+	defer func() { err = errors.Join(err, server.Stop()) }()
 	fmt.Fprintf(out, "shivad serves on %s; %d images it has never seen go through bin/shivactl:\n\n", o.tcp, len(labels))
 	if err := classify(ctx, o.tcp, labels, out); err != nil {
 		return ended(ctx, err)
@@ -114,10 +113,13 @@ func readLabels() ([]label, error) {
 	return list, nil
 }
 
-// start starts the server with the digits model.
-func start(o options) (*process.Process, error) {
-	return process.Start("bin/shivad", nil, "--config", filepath.Join(example, "digits.toml"), "--log-level", "warn",
-		"--tcp", o.tcp, "--rest", o.rest, "--grpc", o.grpc, "--containers", o.containers, "--admin", o.admin)
+// serve starts the server with the digits model, and waits until that can be asked.
+func serve(ctx context.Context, o *options, out io.Writer) (*process.Process, error) {
+	addrs := process.Addresses{All: []*string{&o.tcp, &o.rest, &o.grpc, &o.containers, &o.admin}, Fixed: o.fixed}
+	return process.Serve(ctx, out, addrs, &o.admin, func() []string {
+		return []string{"--config", filepath.Join(example, "digits.toml"), "--log-level", "warn",
+			"--tcp", o.tcp, "--rest", o.rest, "--grpc", o.grpc, "--containers", o.containers, "--admin", o.admin}
+	})
 }
 
 // answers is what shivactl infer --json prints.

@@ -52,11 +52,11 @@ func TestE2EMakeRunIsStopped(t *testing.T) {
 	}
 }
 
-// A server that has the addresses already is not taken for the one that was started.
+// A server that has the addresses already is not taken for the one that is started: that takes others, or says so if the user has named them.
 func TestE2EAnotherServer(t *testing.T) {
 	t.Chdir("../../..")
 	o := options{tcp: free(t), rest: free(t), grpc: free(t), containers: free(t), admin: free(t)}
-	other, err := start(o)
+	other, err := serve(t.Context(), &o, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,13 +65,14 @@ func TestE2EAnotherServer(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if err := other.WaitReady(t.Context(), o.admin); err != nil {
-		t.Fatal(err)
-	}
 	second := o
-	second.tcp, second.rest, second.grpc, second.containers = free(t), free(t), free(t), free(t)
-	err = run(t.Context(), second, &bytes.Buffer{})
-	if err == nil || !strings.Contains(err.Error(), "ended") {
+	second.fixed, second.tcp, second.rest, second.grpc, second.containers = true, free(t), free(t), free(t), free(t)
+	if err := run(t.Context(), second, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "ended") {
 		t.Errorf("the second server: %v, want that it has ended by itself", err)
+	}
+	second.fixed, second.once = false, true
+	var out bytes.Buffer
+	if err := run(t.Context(), second, &out); err != nil || !strings.Contains(out.String(), "another program listens on "+o.admin) || !strings.Contains(out.String(), "19 of 20 right") {
+		t.Errorf("the second server on other ports: %v\n%s", err, &out)
 	}
 }

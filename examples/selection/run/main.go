@@ -33,13 +33,17 @@ func main() {
 	flag.StringVar(&o.admin, "admin", "127.0.0.1:8002", "`address` of health, metrics and management")
 	flag.StringVar(&o.svg, "svg", filepath.Join(example, "selection.svg"), "`file` to draw the curve in")
 	flag.Parse()
+	flag.Visit(func(f *flag.Flag) { o.fixed = o.fixed || f.Name != "svg" })
 	if _, err := run(ctx, o, os.Stdout); err != nil && ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, "run:", err)
 		os.Exit(1)
 	}
 }
 
-type options struct{ tcp, containers, admin, svg string }
+type options struct {
+	tcp, containers, admin, svg string
+	fixed                       bool // the addresses are these, or there is an error
+}
 
 // run does it all, and gives what happened in each round.
 func run(ctx context.Context, o options, out io.Writer) (rounds []round, err error) {
@@ -47,15 +51,15 @@ func run(ctx context.Context, o options, out io.Writer) (rounds []round, err err
 	if err != nil {
 		return nil, err
 	}
-	server, err := process.Start("bin/shivad", nil, "--config", filepath.Join(example, "selection.toml"), "--log-level", "warn",
-		"--tcp", o.tcp, "--rest", "", "--grpc", "", "--containers", o.containers, "--admin", o.admin)
+	addrs := process.Addresses{All: []*string{&o.tcp, &o.containers, &o.admin}, Fixed: o.fixed}
+	server, err := process.Serve(ctx, out, addrs, &o.admin, func() []string {
+		return []string{"--config", filepath.Join(example, "selection.toml"), "--log-level", "warn",
+			"--tcp", o.tcp, "--rest", "", "--grpc", "", "--containers", o.containers, "--admin", o.admin}
+	})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.Stop()) }()
-	if err := server.WaitReady(ctx, o.admin); err != nil {
-		return nil, err
-	}
 	create := []string{"apps", "create", "selection", "--admin", o.admin, "--policy", "exp4", "--param", "eta=0.5", "--param", "share=0.01",
 		"--param", "inherit=1", "--slo", "5s"}
 	for _, m := range selection.Models {
