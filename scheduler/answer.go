@@ -30,7 +30,10 @@ func (m *Model) deliverFrom(b *Batch, i int, exec int64) {
 	for ; i < len(b.spans); i++ {
 		s := &b.spans[i]
 		r, rows := s.req, s.hi-s.lo
-		if r == nil || r.Err != nil || r.pieces != nil {
+		if late := s.late; late != nil && r == nil && s.err == nil {
+			s.late = nil
+			b.lend(late, rows)
+		} else if r == nil || r.Err != nil || r.pieces != nil {
 			b.skip(rows)
 		} else {
 			b.cut(r, rows)
@@ -87,6 +90,18 @@ func (b *Batch) cut(r *Request, rows int) {
 		r.Outputs = append(r.Outputs, view)
 	}
 	b.cutRows += rows
+}
+
+// lend shows the next rows of the outputs to who wants them although their request has ended.
+func (b *Batch) lend(late func([]tensor.Tensor), rows int) {
+	var r Request
+	b.cut(&r, rows)
+	defer func() {
+		for _, t := range r.Outputs {
+			t.Release()
+		}
+	}()
+	late(r.Outputs)
 }
 
 // rowsBytes is how long the first rows of t are, or values if it is ragged; t was checked and has them. (tensor.Cut does the same

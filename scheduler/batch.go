@@ -96,6 +96,8 @@ type span struct {
 	err     error
 	next    *span  // of the same request, in other batches
 	retry   *retry // in which it waits; nil: it is in a batch
+
+	late func([]tensor.Tensor) // wants the rows although req is answered already; nil: nobody does
 }
 
 // Complete answers the batch. Each output must have Shape[0] == b.Rows, a ragged one as much as all rows have

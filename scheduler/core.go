@@ -248,6 +248,7 @@ func (c *core) cancel(r *Request, fx *effects) bool {
 	if r.executing() {
 		o = OutcomeCanceledExecuting
 	}
+	r.leaveWord()
 	c.answer(r, o, errCanceled, fx)
 	return true
 }
@@ -324,6 +325,7 @@ func (c *core) expireSpans(spans []span, tightest, now int64, fx *effects) int64
 
 // expire ends a request at its deadline, and says at which stage it was lost.
 func (c *core) expire(r *Request, fx *effects) {
+	r.leaveWord()
 	switch {
 	case r.sent == unsent:
 		c.answer(r, OutcomeDeadlineNeverSent, errNeverSent, fx)

@@ -76,6 +76,17 @@ func (r *Request) executing() bool {
 	return false
 }
 
+// leaveWord notes who wants the answer that a container is about to give although the request ends without it.
+func (r *Request) leaveWord() {
+	s := r.spans
+	if s == nil || s.next != nil || s.retry != nil || s.hi-s.lo != r.Rows {
+		return
+	}
+	if o, ok := r.Owner.(Latecomer); ok {
+		s.late = o.Late()
+	}
+}
+
 // bytesOf is the share of rows lo to hi in the inputs' bytes; the shares of adjoining runs add up.
 func (r *Request) bytesOf(lo, hi int) int64 {
 	if hi-lo == r.Rows {
@@ -97,6 +108,17 @@ type Timing struct {
 // often from that of the worker that answered, and before Submit returns if the request is refused. It
 // must not block. It may submit other requests, and this one again unless it was refused at once.
 type Completer interface{ Complete(*Request) }
+
+// A Latecomer is a Completer that has a use for the answer of a container also when it comes after the request has ended
+// without one, at its deadline or because it was cancelled.
+//
+// Late is called before Complete, with the model's lock held, for a request all of whose rows are with one container. The
+// function that it gives is called once with the outputs if these come: with no lock held, perhaps long after Complete, so
+// that it may refer to nothing of the request. The outputs, their shapes and memory, are lent until it returns.
+type Latecomer interface {
+	Completer
+	Late() func(outputs []tensor.Tensor)
+}
 
 const unsent = -1
 

@@ -15,7 +15,9 @@
 // What is kept is a copy of the outputs in one buffer of the server's pool, of their size: a view of the batch's
 // outputs would pin all of them. It is the pool and no budget beside it so that limits.payload_bytes stays the one
 // number that bounds the payloads of the process; when the pool is exhausted an answer is not kept, and nothing fails
-// for that. Only whole answers of the model are kept: no errors.
+// for that. Only whole answers of the model are kept: no errors. An answer that comes after the deadline of its request,
+// or after the request was cancelled, is kept as well: a model that takes longer than its clients wait would never be of
+// use to them otherwise.
 //
 // Bound: all that an entry takes counts, its buffer's class and its bookkeeping alike. W-TinyLFU
 // (github.com/maypok86/otter) chooses what goes, so that a stream of questions that are asked once does not flush

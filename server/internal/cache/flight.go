@@ -119,6 +119,24 @@ func (c *Call) Cancel() bool {
 	return true
 }
 
+// Late implements scheduler.Latecomer: the answer to a leader that did not wait for it is as good as any to keep.
+func (c *Call) Late() func([]tensor.Tensor) {
+	v, key, clears := c.Version, c.flight.key, c.flight.clears
+	return func(outputs []tensor.Tensor) {
+		k := v.cache
+		e := k.newEntry(v, outputs)
+		if e == nil {
+			return
+		}
+		defer e.release()
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if !v.dropped && clears == k.clears && !k.closed {
+			k.store(key, e)
+		}
+	}
+}
+
 // Complete is the scheduler's last word on a leader's request.
 func (c *Call) Complete(r *scheduler.Request) {
 	f := c.flight

@@ -343,3 +343,47 @@ func checkRandom(t *testing.T, q *question) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// TestLateAnswersAreKept: a model that takes longer than its clients wait has its answers kept all the same. Nothing of them was, so
+// that equal questions were never answered.
+func TestLateAnswersAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, Config{}, nil)
+		late := g.question(7)
+		late.Deadline = time.Now().Add(50 * time.Millisecond)
+		late.ask()
+		gone := g.ask(8)
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		if _, err := late.close(); !errors.Is(err, scheduler.ErrDeadlineExceeded) {
+			t.Fatalf("the first question: %v", err)
+		}
+		gone.cancel()
+		if _, err := gone.close(); !errors.Is(err, scheduler.ErrCanceled) {
+			t.Fatalf("the one that was cancelled: %v", err)
+		}
+		for g.worker.Answer() == nil {
+		}
+		synctest.Wait()
+		rows := g.executed()
+		g.ask(7).want(7)
+		if g.executed() != rows {
+			t.Error("the question was executed again")
+		}
+		// What began before the cache was cleared is not kept, late or not.
+		again := g.question(9)
+		again.Deadline = time.Now().Add(50 * time.Millisecond)
+		again.ask()
+		g.cache.Clear()
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		again.close()
+		for g.worker.Answer() == nil {
+		}
+		synctest.Wait()
+		if n := g.cache.Usage().Entries; n != 0 {
+			t.Errorf("%d answers are kept", n)
+		}
+		g.end()
+	})
+}
