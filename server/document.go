@@ -11,7 +11,6 @@ import (
 
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/apps"
-	"github.com/shivad/shivad/server/selection"
 	"github.com/shivad/shivad/server/state"
 )
 
@@ -33,6 +32,9 @@ func (s *Server) export() (admin.Document, error) {
 		p, err := policyState(e)
 		if err != nil {
 			s.log.Warn("a policy state is not exported", "key", e.Key, "error", err)
+			continue
+		}
+		if r.App(p.Application) == nil { // taught after its end, and about to go
 			continue
 		}
 		d.Policies = append(d.Policies, p)
@@ -128,17 +130,16 @@ func (s *Server) planImport(d admin.Document) (p plan, faults []string, err erro
 	for _, one := range d.Policies {
 		key := apps.PolicyKey(one.Application, one.User)
 		what := fmt.Sprintf("policy of application %q for user %q", one.Application, one.User)
-		var st selection.State
-		var value bytes.Buffer
-		switch err := json.Unmarshal(one.State, &st); {
+		value, err := apps.CheckState(one.State)
+		switch {
 		case err != nil:
 			faults = append(faults, fmt.Sprintf("%s: %v", what, err))
 		case !known[one.Application]:
 			faults = append(faults, what+": there is no such application, here or in the document")
 		case seen[key]:
 			faults = append(faults, what+" is there twice")
-		case json.Compact(&value, one.State) == nil: // it has just been read
-			p.add("policy", one.Application+"/"+one.User, key, value.Bytes())
+		default:
+			p.add("policy", one.Application+"/"+one.User, key, value)
 		}
 		seen[key] = true
 	}
@@ -208,6 +209,8 @@ func (s *Server) importDocument(ctx context.Context, d admin.Document, dryRun bo
 		}
 		if c.Before = e.Value; c.What == "application" {
 			c.Before, c.After = shownStored(e.Value), shownStored(c.After)
+		} else if c.What == "policy" {
+			c.Loses = apps.Lost(c.Before, c.After)
 		}
 		if c.What != "" && !bytes.Equal(c.Before, c.After) {
 			changes = append(changes, c)

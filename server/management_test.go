@@ -180,6 +180,12 @@ func TestStateSurvives(t *testing.T) {
 	}
 	other.expect("GET", "/v1/models/echo", "", 200, `"objective":"20ms"`)
 	other.expect("POST", "/v1/import", document, 200, `"changes":[]`)
+	other.expect("POST", "/v1/apps/app/feedback", `{"user":"u","input":[[1,2]],"loss":0.25}`, 200)
+	other.expect("POST", "/v1/import?dry_run=true", document, 200, `"loses":"what exp4 learned from 2 feedbacks (1 in the document)"`)
+	other.expect("POST", "/v1/import", document, 409, `nothing was imported, since it would lose what was learned: app/u: what exp4 learned from 2 feedbacks`, `discard=true`)
+	other.expect("GET", "/v1/apps/app/policy", "", 200, `"rounds":2`)
+	other.expect("POST", "/v1/import?discard=true", document, 200, `"name":"app/u"`)
+	other.expect("GET", "/v1/apps/app/policy", "", 200, `"rounds":1`)
 	other.expect("POST", "/v1/import", `{"format":1,"settings":{"gone":{"objective":"20ms"}}}`, 200, `"name":"gone"`)
 	other.expect("PATCH", "/v1/models/gone", `{"objective":"30ms"}`, 404)
 	other.expect("PATCH", "/v1/models/gone", `{"objective":null}`, 200, `{"name":"gone","default_version":"","versions":[]}`)

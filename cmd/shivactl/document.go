@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"text/tabwriter"
@@ -72,17 +73,19 @@ func writeWhole(name string, text []byte) error {
 	return err
 }
 
+type importing struct{ dry, discard *bool }
+
 var importCommand = command{
 	name: "import", args: "FILE", short: "make applications, what was learned and settings as in a file",
 	help: `FILE is what shivactl export has written; - is standard input. All of it is looked at before anything is changed, and all
 that is wrong is said at once. What the file names is made or replaced; what it does not name stays. --dry-run only says what
-would change.
+would change. Where more was learned for a user than the file knows, nothing is changed unless --discard says so.
 
-With --json: {"dry_run", "changes": [{"what", "name", "before", "after"}]}; what is there already as in the file is no change
+With --json: {"dry_run", "changes": [{"what", "name", "before", "after", "loses"}]}; what is there already as in the file is no change
 `,
 	takes: []kind{aFile, nothing},
 	flags: func(f *flag.FlagSet) any {
-		return f.Bool("dry-run", false, "change nothing, and say what would change")
+		return &importing{f.Bool("dry-run", false, "change nothing, and say what would change"), f.Bool("discard", false, "lose what was learned and is not in the file")}
 	},
 	run: func(c *cli, opts any, args []string) error {
 		file, err := one("import", "a file", args)
@@ -98,9 +101,17 @@ With --json: {"dry_run", "changes": [{"what", "name", "before", "after"}]}; what
 		if err != nil {
 			return unfit("", "%v", err)
 		}
+		how := opts.(*importing)
+		query := url.Values{}
+		if *how.dry {
+			query.Set("dry_run", "true")
+		}
+		if *how.discard {
+			query.Set("discard", "true")
+		}
 		path := "/v1/import"
-		if *opts.(*bool) {
-			path += "?dry_run=true"
+		if len(query) > 0 {
+			path += "?" + query.Encode()
 		}
 		var done admin.Imported
 		if err := c.call(http.MethodPost, path, text, &done); err != nil {
@@ -121,6 +132,9 @@ With --json: {"dry_run", "changes": [{"what", "name", "before", "after"}]}; what
 			}
 			if done.DryRun {
 				how = "would be " + how
+			}
+			if one.Loses != "" {
+				how += ", losing " + one.Loses
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\n", one.What, one.Name, how)
 		}

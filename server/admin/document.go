@@ -2,10 +2,12 @@ package admin
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 )
 
 // DocumentFormat is the format of a Document that this package writes, and the only one that it reads.
@@ -33,6 +35,7 @@ type Change struct {
 	Name   string          `json:"name"`             // of a policy: application/user
 	Before json.RawMessage `json:"before,omitempty"` // missing: there was none
 	After  json.RawMessage `json:"after"`
+	Loses  string          `json:"loses,omitempty"` // what was learned and is not in what takes its place, in words
 }
 
 // Imported is the answer to /v1/import. What is there already as the document has it is no change.
@@ -96,14 +99,49 @@ func (s Sources) export(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, http.StatusOK, d, err)
 }
 
-func (s Sources) importState(w http.ResponseWriter, r *http.Request) {
-	dry := false
-	switch text := r.URL.Query().Get("dry_run"); text {
+// yes reads a member of the query that is true or false, which it is if it is left out.
+func yes(r *http.Request, name string) (bool, error) {
+	switch text := r.URL.Query().Get(name); text {
 	case "true":
-		dry = true
+		return true, nil
 	case "", "false":
+		return false, nil
 	default:
-		fail(w, http.StatusBadRequest, fmt.Sprintf("dry_run: expected true or false, got %q", text))
+		return false, refuse(http.StatusBadRequest, "%s: expected true or false, got %q", name, text)
+	}
+}
+
+// losses refuses an import that would put what was learned out of the world.
+func (s Sources) losses(ctx context.Context, d Document) error {
+	changes, err := s.Import(ctx, d, true)
+	if err != nil {
+		return err
+	}
+	const most = 10 // that are named
+	var lost []string
+	n := 0
+	for _, c := range changes {
+		if c.Loses == "" {
+			continue
+		}
+		if n++; n <= most {
+			lost = append(lost, fmt.Sprintf("%s: %s", c.Name, c.Loses))
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	if n > most {
+		lost = append(lost, fmt.Sprintf("and %d more", n-most))
+	}
+	return refuse(http.StatusConflict, "nothing was imported, since it would lose what was learned: %s; discard=true loses it", strings.Join(lost, "; "))
+}
+
+func (s Sources) importState(w http.ResponseWriter, r *http.Request) {
+	dry, err := yes(r, "dry_run")
+	discard, fault := yes(r, "discard")
+	if err = errors.Join(err, fault); err != nil {
+		s.answer(w, 0, nil, err)
 		return
 	}
 	most := s.access().ImportBytes
@@ -123,6 +161,12 @@ func (s Sources) importState(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		s.answer(w, 0, nil, err)
 		return
+	}
+	if !dry && !discard {
+		if err := s.losses(r.Context(), d); err != nil {
+			s.answer(w, 0, nil, err)
+			return
+		}
 	}
 	changes, err := s.Import(r.Context(), d, dry)
 	if !dry && err == nil {

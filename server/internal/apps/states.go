@@ -140,23 +140,13 @@ func policyUser(key string) (app, user string, ok bool) {
 	return segments[1], segments[2][len("u"):], true
 }
 
-// CheckState tells why a state cannot be what a policy knows for a user: it is none, it is too large, or nobody could have
-// learned it for such a user. It gives the value as the store is to have it.
-func CheckState(app, user string, text []byte) (value []byte, err error) {
+// CheckState tells why a text cannot be what a policy knows, and gives it as the store is to have it.
+func CheckState(text []byte) (value []byte, err error) {
 	var s selection.State
 	if err := json.Unmarshal(text, &s); err != nil {
 		return nil, err
 	}
-	if value, err = json.Marshal(s); err != nil {
-		return nil, err
-	}
-	if n := len(PolicyKey(app, user)); n > state.MaxKeyBytes {
-		return nil, fmt.Errorf("the key of application and user takes %d bytes, the limit is %d", n, state.MaxKeyBytes)
-	}
-	if n := len(value); n > state.MaxValueBytes {
-		return nil, fmt.Errorf("the state takes %d bytes, the limit is %d", n, state.MaxValueBytes)
-	}
-	return value, nil
+	return json.Marshal(s)
 }
 
 // Lost tells what of a stored state is not in the one that would take its place, in words; "" if nothing. What cannot be
