@@ -23,10 +23,12 @@
 //
 // # A replica's states
 //
-//	AddReplica ─► live ──── no answer within ExecTimeout ───► suspect ── and none to probes ─► [ReplicaOptions] Silent
-//	               │  ◄─── it answers ────────────────────────┘  │
-//	             Drain ─► draining ─────────────────────────┐    │
-//	               └── Remove, or Send fails ──► gone ◄─────┴────┘
+//	AddReplica ─► live ── no answer in ExecTimeout ──► suspect ── nor to probes ─► Silent
+//	               │  ◄─── it answers ─────────────────┘  │
+//	             Drain ─► draining ──────────────────┐    │
+//	               └─ Remove, or Send fails ─► gone ◄┴────┘
+//
+// Silent is the hook of [ReplicaOptions]. Whoever runs the replica ends it.
 //
 // # Units and limits
 //

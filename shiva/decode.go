@@ -49,7 +49,7 @@ func (l *Limits) setDefaults() {
 // A DecoderConfig says how a Decoder works. The zero value is usable.
 type DecoderConfig struct {
 	Limits Limits
-	Pool   *tensor.Pool // where messages' memory comes from; nil: the garbage collector, without a limit
+	Pool   *tensor.Pool // where messages' memory comes from; nil: the garbage collector, no limit
 
 	// Resync makes faults of the framing survivable, for noisy byte channels: after one, the
 	// decoder drops bytes until a valid header, at most ResyncBytes (0 means 1 MiB), and goes on
@@ -76,8 +76,8 @@ type Decoder struct {
 
 	state  decodeState
 	failed *DecodeError // of the framing: returned for good
-	fault  *DecodeError // to be returned at the end of the current message, which is consumed until then
-	m      *Message     // the current message; nil before its first tensor and while it is discarded
+	fault  *DecodeError // to be returned at the end of the current message, consumed until then
+	m      *Message     // the current message; nil before its first tensor and while discarded
 	head   header
 	pos    int64 // bytes consumed of the current message
 	total  int64 // bytes announced of it so far
@@ -95,7 +95,7 @@ type Decoder struct {
 	dtype    tensor.DType
 	rank     int
 	dimsLeft int
-	bytes    uint64 // product of the element size and the dimensions so far, leaving out those of zero
+	bytes    uint64 // product of the element size and the dimensions so far, but for those of zero
 	empty    bool   // one of them is zero
 
 	// The current body: a tensor's data, or metadata.

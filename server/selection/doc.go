@@ -1,6 +1,6 @@
-// Package selection chooses between several models behind one name, combines what they say, and learns from what
-// became of it. A policy is a set of pure functions over a state: the caller keeps the state, for one key (application,
-// user), in whatever store it likes.
+// Package selection chooses between several models behind one name, combines what they say, and
+// learns from what became of it. A policy is a set of pure functions over a state: the caller
+// keeps the state, for one key (application, user), in whatever store it likes.
 //
 //	            state, random number                 state                          state
 //	                    │                              │                              │
@@ -36,11 +36,12 @@
 //	step          least weight of the newest loss in the mean loss of a model: 0 is the mean of all losses, 0.01 that of
 //	              about the last 100. The default is 0 for single, split and shadow, and 0.01 for the others
 //
-// A weight is that of "name/version", else of the version that this one descends from, else of "name", else 0. Models
-// are named likewise by parameter model.
+// A weight is that of "name/version", else of the version that this one descends from, else of
+// "name", else 0. Models are named likewise by parameter model.
 //
-// A loss is a number from 0 (as good as can be) to 1, without a unit; a reward r is a loss of 1-r. Shares,
-// probabilities and confidence are from 0 to 1. There are no times here: what is forgotten is forgotten per feedback.
+// A loss is a number from 0 (as good as can be) to 1, without a unit; a reward r is a loss of
+// 1-r. Shares, probabilities and confidence are from 0 to 1. There are no times here: what is
+// forgotten is forgotten per feedback.
 //
 // # Models that come, go and change
 //
@@ -53,24 +54,28 @@
 //	thompson        no belief                               h of its predecessor's evidence
 //	ensemble        as epsilon-greedy                       as epsilon-greedy
 //
-// The others keep what they have, relative to each other, when a model joins or leaves. What was learned of a model that
-// leaves is set aside (State.Aside) and is there when it comes back, whether it was linked again, rolled back, or is what
-// another server sees during a rolling update: so a version inherits once. A state of another policy is kept likewise
-// (State.Others), for when the application goes back to that one.
+// The others keep what they have, relative to each other, when a model joins or leaves. What was
+// learned of a model that leaves is set aside (State.Aside) and is there when it comes back,
+// whether it was linked again, rolled back, or is what another server sees during a rolling
+// update: so a version inherits once. A state of another policy is kept likewise (State.Others),
+// for when the application goes back to that one.
 //
 // # Rules
 //
-// Nothing here has a clock, a lock, a goroutine, memory of its own or a source of chance: the random number is the
-// caller's, a fresh one for each request. Functions may be called from any goroutine. No state that they are given is
-// changed, and equal arguments give equal results. So a compare-and-swap around Feedback is all that a store needs to
-// lose none, and a decision that was recorded with its random number can be made again.
+// Nothing here has a clock, a lock, a goroutine, memory of its own or a source of chance: the
+// random number is the caller's, a fresh one for each request. Functions may be called from any
+// goroutine. No state that they are given is changed, and equal arguments give equal results. So
+// a compare-and-swap around Feedback is all that a store needs to lose none, and a decision that
+// was recorded with its random number can be made again.
 //
 // Tensors given are read and never kept; see Answer for those that come back.
 //
-// Numbers in a state stay finite, however many feedbacks: weights are kept as logarithms relative to the heaviest.
+// Numbers in a state stay finite, however many feedbacks: weights are kept as logarithms relative
+// to the heaviest.
 //
 // # Policies of your own
 //
-// Register adds an Algorithm under a name of its own, with its parameters: applications then name it like any other, at
-// every door and on the admin door, and its state is kept and shared like any other's. The package's example is one.
+// Register adds an Algorithm under a name of its own, with its parameters: applications then name
+// it like any other, at every door and on the admin door, and its state is kept and shared like
+// any other's. The package's example is one.
 package selection

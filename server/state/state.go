@@ -28,12 +28,13 @@ const callTimeout = 5 * time.Second
 
 // What callers branch on; errors that are returned wrap these and say more.
 var (
-	// ErrUnavailable: where the state is kept cannot be reached. An Update that returned it may have been applied
-	// nonetheless, if the connection was lost before the answer came. Give it an id and repeat it.
+	// ErrUnavailable: where the state is kept cannot be reached. An Update that returned it may
+	// have been applied nonetheless, if the connection was lost before the answer came. Give it
+	// an id and repeat it.
 	ErrUnavailable = errors.New("state: unavailable")
 
-	// ErrFull: no room for this update on the disk or in Redis. Nothing was changed; reading goes on, and so does writing
-	// when there is room again.
+	// ErrFull: no room for this update on the disk or in Redis. Nothing was changed; reading goes
+	// on, and so does writing when there is room again.
 	ErrFull = errors.New("state: no room")
 
 	// ErrConflict: others changed the key as often as this update was tried. Nothing was changed.
@@ -56,12 +57,14 @@ var (
 type Entry struct {
 	Key string
 
-	// Value is nil if the key does not exist, and not nil but maybe empty if it does. It is shared with the store and
-	// all other readers: it stays as it is for ever, and must not be changed.
+	// Value is nil if the key does not exist, and not nil but maybe empty if it does. It is
+	// shared with the store and all other readers: it stays as it is for ever, and must not be
+	// changed.
 	Value []byte
 
-	// Revision is another one after every change of the key, and 0 if the key does not exist. Who keeps
-	// something that was computed from Value can tell by it whether that still holds. It means nothing to another Store.
+	// Revision is another one after every change of the key, and 0 if the key does not exist. Who
+	// keeps something that was computed from Value can tell by it whether that still holds. It
+	// means nothing to another Store.
 	Revision uint64
 }
 
@@ -75,7 +78,8 @@ func (e Entry) seen() Entry {
 
 // Health tells how a store is doing.
 type Health struct {
-	// Err is why the state cannot be written: Redis cannot be reached, or the last write to the file failed. Nil: it can.
+	// Err is why the state cannot be written: Redis cannot be reached, or the last write to the
+	// file failed. Nil: it can.
 	Err error
 
 	// Since is when this began.
@@ -84,64 +88,72 @@ type Health struct {
 
 // A Store keeps records. See the package comment for what it promises.
 type Store interface {
-	// Get reads one key from memory, without waiting and without allocating. No such key: an entry without value.
-	// ErrUnavailable: nothing was read yet, because Redis has not been reached since this server started.
+	// Get reads one key from memory, without waiting and without allocating. No such key: an
+	// entry without value. ErrUnavailable: nothing was read yet, because Redis has not been
+	// reached since this server started.
 	Get(key string) (Entry, error)
 
-	// List reads all keys that begin with prefix, in their order, as they were at one moment. It is fast if the
-	// prefix has the whole first segment ("apps/"); else all keys are looked at. Errors as Get.
+	// List reads all keys that begin with prefix, in their order, as they were at one moment. It
+	// is fast if the prefix has the whole first segment ("apps/"); else all keys are looked at.
+	// Errors as Get.
 	List(prefix string) ([]Entry, error)
 
-	// Update replaces the value of a key by what change makes of it, in one atomic step, and returns the entry as it is
-	// then. Change gets the newest value, nil if there is none, and returns the new one, nil to delete the key. It must not
-	// change its argument; what it returns is the store's from then on. It may be called several times, from any goroutine,
-	// and must not use the store. An error of change ends the update, is returned as it is, and nothing was changed.
+	// Update replaces the value of a key by what change makes of it, in one atomic step, and
+	// returns the entry as it is then. Change gets the newest value, nil if there is none, and
+	// returns the new one, nil to delete the key. It must not change its argument; what it
+	// returns is the store's from then on. It may be called several times, from any goroutine,
+	// and must not use the store. An error of change ends the update, is returned as it is, and
+	// nothing was changed.
 	//
-	// If id is not empty, and an update of this key with this id was applied before (within the limits of Options), Update
-	// changes nothing and returns ErrApplied with the entry as it is. The id is remembered in the same atomic step.
+	// If id is not empty, and an update of this key with this id was applied before (within the
+	// limits of Options), Update changes nothing and returns ErrApplied with the entry as it is.
+	// The id is remembered in the same atomic step.
 	//
-	// Update ends when ctx does, or after 5 s if ctx has no deadline, with an error that wraps ErrUnavailable and the context's error.
+	// Update ends when ctx does, or after 5 s if ctx has no deadline, with an error that wraps
+	// ErrUnavailable and the context's error.
 	Update(ctx context.Context, key, id string, change func(old []byte) (value []byte, err error)) (Entry, error)
 
-	// Write gives keys their values, nil to delete one, whatever they were: all of them in one atomic step for every
-	// reader, or none. It takes no ids. Errors and the end of ctx are as Update's; above the limits of a Write, or with a
-	// key that is there twice, nothing was changed. The values are the store's from then on.
+	// Write gives keys their values, nil to delete one, whatever they were: all of them in one
+	// atomic step for every reader, or none. It takes no ids. Errors and the end of ctx are as
+	// Update's; above the limits of a Write, or with a key that is there twice, nothing was
+	// changed. The values are the store's from then on.
 	Write(ctx context.Context, entries []Entry) error
 
-	// Watch has something sent to changed whenever keys that begin with prefix have changed, also by other
-	// servers, and once at the start. It does not wait: who reads from changed, which wants a buffer of one, is told
-	// that there is something new to read, not how often. One channel may serve several watches. After stop has returned
-	// nothing more is sent.
+	// Watch has something sent to changed whenever keys that begin with prefix have changed, also
+	// by other servers, and once at the start. It does not wait: who reads from changed, which
+	// wants a buffer of one, is told that there is something new to read, not how often. One
+	// channel may serve several watches. After stop has returned nothing more is sent.
 	Watch(prefix string, changed chan<- struct{}) (stop func())
 
 	// Health tells since when the state can be written, or since when and why not.
 	Health() Health
 
-	// Close ends the store's goroutines, waits for them, and lets go of file and connections. Calls under way and later
-	// ones return ErrClosed. A second Close does nothing.
+	// Close ends the store's goroutines, waits for them, and lets go of file and connections.
+	// Calls under way and later ones return ErrClosed. A second Close does nothing.
 	Close() error
 }
 
 // Options say how a store is opened. The zero value is valid.
 type Options struct {
-	// Namespace begins the names of all keys in Redis, so that one Redis serves several clusters. Empty: "shivad". A file
-	// belongs to one server and has none.
+	// Namespace begins the names of all keys in Redis, so that one Redis serves several clusters.
+	// Empty: "shivad". A file belongs to one server and has none.
 	Namespace string
 
 	// IDLifetime is how long ids of updates are remembered. 0: 24 h.
 	IDLifetime time.Duration
 
-	// MaxIDs is how many ids of updates are remembered; above it the oldest go. 0: 262,144, which are 55 MB in a file,
-	// 32 MB in Redis and 15 MB in each server's memory.
+	// MaxIDs is how many ids of updates are remembered; above it the oldest go. 0: 262,144, which
+	// are 55 MB in a file, 32 MB in Redis and 15 MB in each server's memory.
 	MaxIDs int
 
-	// Settle is how long updates wait when Redis has lost its data or was restarted, so that all servers can
-	// bring what they know before anything is built upon it. 0: 2 s. The same for all servers of a namespace.
+	// Settle is how long updates wait when Redis has lost its data or was restarted, so that all
+	// servers can bring what they know before anything is built upon it. 0: 2 s. The same for all
+	// servers of a namespace.
 	Settle time.Duration
 
-	// Required has Open fail if Redis does not let itself be read by the end of Open's context. False: Open succeeds, the
-	// store's reads return ErrUnavailable until Redis is there, and Health says why it is not. A file that cannot be
-	// opened is an error either way.
+	// Required has Open fail if Redis does not let itself be read by the end of Open's context.
+	// False: Open succeeds, the store's reads return ErrUnavailable until Redis is there, and
+	// Health says why it is not. A file that cannot be opened is an error either way.
 	Required bool
 
 	// Logger is told when Redis goes and comes back. Nil: silent.
@@ -178,12 +190,14 @@ func (o Options) withDefaults() (Options, error) {
 	return o, errors.Join(faults...)
 }
 
-// Open opens the store that target names: redis://[user:password@]host:port/db, rediss:// with the same (TLS),
-// unix://path?db=n for the socket of a Redis, else the path of a file, which is made if it is not there. Redis is 7.0 or newer.
+// Open opens the store that target names: redis://[user:password@]host:port/db, rediss:// with
+// the same (TLS), unix://path?db=n for the socket of a Redis, else the path of a file, which is
+// made if it is not there. Redis is 7.0 or newer.
 //
-// A file that another process has open, or that this package did not write, is an error, and is left as it is. For a
-// Redis, Open waits for the first attempt, or until ctx ends; Options.Required says what a failed one means. Errors say
-// what to do, and never show a password. Ctx does not outlast Open.
+// A file that another process has open, or that this package did not write, is an error, and is
+// left as it is. For a Redis, Open waits for the first attempt, or until ctx ends;
+// Options.Required says what a failed one means. Errors say what to do, and never show a
+// password. Ctx does not outlast Open.
 func Open(ctx context.Context, target string, opts Options) (Store, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -202,8 +216,8 @@ func Open(ctx context.Context, target string, opts Options) (Store, error) {
 	}
 }
 
-// Key joins segments with slashes. What would be taken for something else in a segment is escaped, so that different
-// segments never make the same key.
+// Key joins segments with slashes. What would be taken for something else in a segment is
+// escaped, so that different segments never make the same key.
 func Key(segments ...string) string {
 	escaped := make([]string, len(segments))
 	for i, s := range segments {
