@@ -46,6 +46,7 @@ server/internal/clock:      scheduler golang.org/x/sys
 server/config:              scheduler/naming server/internal/nearest github.com/pelletier/go-toml/v2
 server/admin:               server/internal/browser
 server/admin/admintest:     server/admin
+server/memory:
 server/metrics:             scheduler github.com/prometheus/client_golang
 server/selection:           server/internal/nearest shiva/tensor github.com/x448/float16
 server/internal/apps:       server/internal/nearest server/selection server/state scheduler scheduler/naming shiva/tensor github.com/x448/float16
@@ -62,7 +63,7 @@ server:                     server/internal/apps server/internal/clock server/in
 
 server/e2e:                 | containers/container shiva shiva/tensor
 
-cmd/shivad:                 server server/config
+cmd/shivad:                 server server/config server/memory
 cmd/shivactl:               shiva shiva/tensor server/admin github.com/x448/float16
 
 examples/client:             shiva shiva/tensor

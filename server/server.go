@@ -163,6 +163,9 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		PayloadLimit: int64(cfg.Limits.PayloadBytes),
 		Refusals:     s.pool.Refused,
 		Restarts:     s.restarts,
+		PayloadIdle:  s.pool.Idle,
+		Unpacked:     s.unpacked.InUse,
+		UnpackLimit:  s.unpacked.Budget(),
 		Sessions:     func() int { return len(s.sessions()) },
 		StateUp:      func() bool { return s.keeping().Healthy },
 		Learned:      s.learnedGauges,
@@ -256,6 +259,7 @@ func (s *Server) Start() (err error) {
 	s.watching.Go(s.watch)
 	s.watching.Go(s.retire)
 	s.watching.Go(s.record)
+	s.watching.Go(func() { giveBack(s.pool, giveBackEvery, s.stopping) })
 	s.setState(admin.Serving)
 	return nil
 }

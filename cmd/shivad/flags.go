@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/memory"
 )
 
 // options are the flags as given.
@@ -103,19 +104,22 @@ func settingsHelp() string {
 	return text
 }
 
-// load puts defaults, file and flags together and checks the whole.
-func (o options) load() (config.Config, error) {
-	cfg := config.Default()
+// load puts defaults, file and flags together, checks the whole, and fits it into the memory that the process may have. lowered says
+// what had to give way; it is empty if nothing had.
+func (o options) load(m memory.Limit) (cfg config.Config, lowered string, err error) {
+	cfg = config.Default()
 	if o.file != "" {
-		var err error
 		if cfg, err = config.Load(o.file); err != nil {
-			return cfg, err
+			return cfg, "", err
 		}
 	}
 	for _, s := range o.over {
 		if err := cfg.Set(s.key, s.value, s.flag); err != nil {
-			return cfg, err
+			return cfg, "", err
 		}
 	}
-	return cfg, cfg.Validate()
+	if err := cfg.Validate(); err != nil {
+		return cfg, "", err
+	}
+	return cfg.Fit(m.Bytes, m.Source)
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/shivad/shivad/server"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/memory"
 )
 
 // Exit codes, as the help promises them.
@@ -47,24 +48,31 @@ func run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 		fmt.Fprintf(stdout, "shivad %s (%s %s/%s)\n", server.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 		return exitOK
 	}
-	cfg, err := o.load()
+	cfg, lowered, err := o.load(memory.OfProcess())
 	if err != nil {
 		fmt.Fprintln(stderr, "shivad:", err)
 		return exitBadUsage
 	}
 	if o.check {
+		if lowered != "" {
+			fmt.Fprintln(stderr, "shivad:", lowered)
+		}
 		if err := cfg.WriteTOML(stdout); err != nil {
 			fmt.Fprintln(stderr, "shivad:", err)
 			return exitFailed
 		}
 		return exitOK
 	}
-	return serve(cfg, logger(cfg.Log, stderr), signals)
+	log := logger(cfg.Log, stderr)
+	if lowered != "" {
+		log.Warn("less memory for payloads than configured", "why", lowered)
+	}
+	return serve(cfg, log, signals)
 }
 
 // serve runs a server until a signal or its failure.
 func serve(cfg config.Config, log *slog.Logger, signals <-chan os.Signal) int {
-	defer runtime.KeepAlive(tuneGC(cfg.Limits))
+	defer runtime.KeepAlive(tuneGC(cfg.Limits, log))
 	s, err := server.New(cfg, log)
 	if err == nil {
 		log.Debug("configuration", "effective", asText{cfg.Redacted()})

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/memory"
 )
 
 func TestFlags(t *testing.T) {
@@ -28,7 +29,7 @@ func TestFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := o.load()
+	c, _, err := o.load(memory.OfProcess())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,6 +50,9 @@ var (
 	payloadLimitDesc = desc("payload_limit_bytes", "The most memory for payloads there may be in use.")
 	refusalsDesc     = desc("payload_refusals_total", "Times that memory for a payload was refused.")
 	restartsDesc     = desc("process_restarts_total", "Restarts of supervised processes.", "container")
+	payloadIdleDesc  = desc("payload_idle_bytes", "Memory for payloads that is kept for the next ones.")
+	unpackedDesc     = desc("unpacked_bytes", "Of the memory for payloads in use, what compressed requests have that unpack to far more than came.")
+	unpackLimitDesc  = desc("unpacked_limit_bytes", "The most of it that such requests may have.")
 	sessionsDesc     = desc("container_sessions", "Connected containers.")
 	stateDesc        = desc("state_up", "1 if applications, settings and what policies learn can be changed, 0 if where they are kept is out of reach.")
 	usersDesc        = desc("policy_users", "Users for whom an application's policy has learned something.", "application")
@@ -187,6 +190,15 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		for name, n := range s.Restarts() {
 			counter(restartsDesc, uint64(n), strings.ToValidUTF8(name, "\uFFFD"))
 		}
+	}
+	if s.PayloadIdle != nil {
+		gauge(payloadIdleDesc, float64(s.PayloadIdle()))
+	}
+	if s.Unpacked != nil {
+		gauge(unpackedDesc, float64(s.Unpacked()))
+	}
+	if s.UnpackLimit > 0 {
+		gauge(unpackLimitDesc, float64(s.UnpackLimit))
 	}
 	if s.Sessions != nil {
 		gauge(sessionsDesc, float64(s.Sessions()))

@@ -43,6 +43,8 @@
 //	received_bytes_total, sent_bytes_total  {door}
 //	payload_bytes, payload_limit_bytes      memory for payloads that is out, and the most there may be
 //	payload_refusals_total                  times that such memory was refused
+//	payload_idle_bytes                      kept for the next payloads; it goes when nobody needs it
+//	unpacked_bytes, unpacked_limit_bytes    of payload_bytes, what compressed requests have that unpack to far more than came
 //	container_sessions
 //	process_restarts_total        {container}                of supervised processes
 //	state_up                                what is managed can be changed: 1, or 0 while Redis is away or the disk full

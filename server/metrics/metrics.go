@@ -57,6 +57,9 @@ type Sources struct {
 	MaxModels    func() int            // how many have series of their own; nil: MaxModels
 	PayloadBytes func() int64          // out of the pool now
 	PayloadLimit int64                 // the pool's budget; 0 = none
+	PayloadIdle  func() int64          // kept by the pool for the next
+	Unpacked     func() int64          // of what is out, what the part for compressed requests has
+	UnpackLimit  int64                 // that part's budget; 0 = none
 	Refusals     func() uint64         // of memory for payloads
 	Sessions     func() int            // of containers
 	Restarts     func() map[string]int // of the processes of each supervised container

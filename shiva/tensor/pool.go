@@ -40,7 +40,7 @@ var ErrPart = fmt.Errorf("%w in a part of the pool", ErrBudget)
 //
 // What comes back is kept for the next Get. Of the large classes, half of what nobody needed between two
 // garbage collections is let go at each collection; and what is kept and what is out together stay within
-// the budget.
+// the budget, and with what was let go and is not collected within a sixteenth more.
 type Pool struct {
 	budget int64 // 0: none
 	whole  *Pool // that this is a part of; nil: none
@@ -51,6 +51,7 @@ type Pool struct {
 	idle atomic.Int64 // bytes on the shelves
 
 	refused atomic.Uint64 // times that it was exhausted
+	garbage garbage       // large buffers that were let go
 
 	quick   [quickClasses]sync.Pool // of *Buffer
 	shelves [numClasses - quickClasses]shelf
@@ -127,7 +128,9 @@ func (p *Pool) Get(n int) (*Buffer, error) {
 	}
 	b := p.take(class)
 	if b == nil {
-		p.makeRoom()
+		if class >= quickClasses {
+			p.makeRoom()
+		}
 		b = &Buffer{data: make([]byte, size), pool: p, class: class}
 	}
 	b.n = n
@@ -244,7 +247,9 @@ func (p *Pool) put(b *Buffer) {
 		p.books.remove(b) // and never hand it out again, so that every use after release meets the poison
 	case b.class < quickClasses:
 		p.quick[b.class].Put(b)
-	case b.class < unpooled:
+	case b.class == unpooled:
+		p.garbage.dropped.Add(int64(len(b.data)))
+	default:
 		s := &p.shelves[b.class-quickClasses]
 		s.mu.Lock()
 		s.free = append(s.free, b)
@@ -254,11 +259,13 @@ func (p *Pool) put(b *Buffer) {
 }
 
 // makeRoom lets idle buffers go, largest first, until they and what is out fit the budget: a load that
-// changes its sizes must not end up with the budget once in use and once more on the shelves.
+// changes its sizes must not end up with the budget once in use and once more on the shelves. Nor once more as garbage: on a busy
+// machine the collector is late, also where a memory limit sets it off, and a process in a cgroup is killed meanwhile.
 func (p *Pool) makeRoom() {
 	if p.budget == 0 {
 		return
 	}
+	defer p.collect()
 	for i := len(p.shelves) - 1; i >= 0; i-- {
 		over := p.out.Load() + p.idle.Load() - p.budget
 		if over <= 0 {
@@ -274,27 +281,72 @@ func (p *Pool) makeRoom() {
 	}
 }
 
-// trim lets go half of what lay idle on each shelf since the last trim, at least one.
-func (p *Pool) trim() {
+// Trim lets go half of what lay idle on each shelf since the last trim, at least one, and says how many bytes that are. They are
+// garbage until the next collection. It is done after each of them anyway: a program calls it to have memory back sooner.
+func (p *Pool) Trim() (bytes int64) {
 	for i := range p.shelves {
 		s := &p.shelves[i]
 		s.mu.Lock()
-		p.dropLocked(s, (s.low+1)/2)
+		bytes += p.dropLocked(s, (s.low+1)/2)
 		s.low = len(s.free)
 		s.mu.Unlock()
 	}
+	return bytes
 }
 
-// dropLocked lets go the n buffers of s that were used longest ago.
-func (p *Pool) dropLocked(s *shelf, n int) {
+// dropLocked lets go the n buffers of s that were used longest ago, and says how many bytes they have.
+func (p *Pool) dropLocked(s *shelf, n int) (bytes int64) {
 	if n == 0 {
-		return
+		return 0
 	}
-	p.idle.Add(-int64(n) * int64(len(s.free[0].data)))
+	bytes = int64(n) * int64(len(s.free[0].data))
+	p.idle.Add(-bytes)
+	p.garbage.dropped.Add(bytes)
 	kept := copy(s.free, s.free[n:])
 	clear(s.free[kept:])
 	s.free = s.free[:kept]
 	s.low = min(s.low, kept)
+	return bytes
+}
+
+// garbage counts the bytes of large buffers that were let go, since the beginning: those of which it is known that a collection has
+// freed them are the first ones.
+type garbage struct {
+	dropped, freed atomic.Int64
+	before         int64 // dropped by the last collection but one; of trimAtGC
+
+	collecting sync.Mutex
+}
+
+// bytes is how much may be waiting for a collection.
+func (g *garbage) bytes() int64 { return max(0, g.dropped.Load()-g.freed.Load()) }
+
+// collected notes that what had been dropped by then is freed.
+func (g *garbage) collected(dropped int64) {
+	for {
+		freed := g.freed.Load()
+		if freed >= dropped || g.freed.CompareAndSwap(freed, dropped) {
+			return
+		}
+	}
+}
+
+// collect waits for a collection if there is too much garbage beside what is out and idle. Buffers hold no pointers, so it takes
+// milliseconds, and there is one for each sixteenth of the budget that is made anew when the budget is used up.
+func (p *Pool) collect() {
+	over := func() bool {
+		return p.out.Load()+p.idle.Load()+p.garbage.bytes() > p.budget+p.budget/16
+	}
+	if !over() {
+		return
+	}
+	p.garbage.collecting.Lock()
+	defer p.garbage.collecting.Unlock()
+	if over() { // still, after whoever was before
+		dropped := p.garbage.dropped.Load()
+		runtime.GC()
+		p.garbage.collected(dropped)
+	}
 }
 
 // trimAtGC has p trimmed after each garbage collection, as long as anyone else holds it. The runtime
@@ -304,7 +356,10 @@ func trimAtGC(p *Pool) {
 	type tick struct{ _ [32]byte } // too large for the allocator to share its memory with a longer-lived neighbour
 	runtime.AddCleanup(new(tick), func(w weak.Pointer[Pool]) {
 		if p := w.Value(); p != nil {
-			p.trim()
+			// A collection that has found this tick began after the one before it was made, by this function.
+			p.garbage.collected(p.garbage.before)
+			p.garbage.before = p.garbage.dropped.Load()
+			p.Trim()
 			trimAtGC(p)
 		}
 	}, weak.Make(p))

@@ -170,7 +170,7 @@ func TestPoolTrim(t *testing.T) {
 	for _, b := range all {
 		b.Release()
 	}
-	p.trim() // nothing lay idle all the time since the beginning
+	p.Trim() // nothing lay idle all the time since the beginning
 	if idle() != 16 {
 		t.Fatalf("%d left", idle())
 	}
@@ -182,7 +182,7 @@ func TestPoolTrim(t *testing.T) {
 		all[i].Release()
 	}
 	for _, want := range []int64{13, 6, 3, 1, 0, 0} {
-		if p.trim(); idle() != want {
+		if p.Trim(); idle() != want {
 			t.Fatalf("%d left, want %d", idle(), want)
 		}
 	}
@@ -223,7 +223,7 @@ func TestPoolMakesRoom(t *testing.T) {
 		return
 	}
 	withoutCollections(t)
-	p := NewPool(64 << 20)
+	p := &Pool{budget: 64 << 20} // not trimmed by the collections that its garbage causes
 	var all []*Buffer
 	for range 64 {
 		all = append(all, mustGet(t, p, 1<<20))
@@ -383,4 +383,30 @@ func TestPoolPart(t *testing.T) {
 		t.Error(err)
 	}
 	none.Unreserve(1)
+}
+
+// TestGarbageIsBounded: a load that always asks for other sizes has the budget once, not once more as garbage that the collector,
+// which is off here, has not come to.
+func TestGarbageIsBounded(t *testing.T) {
+	if Invariants {
+		return
+	}
+	withoutCollections(t)
+	const budget = 128 << 20
+	for name, size := range map[string]func(i int) int{
+		"from the shelves": func(i int) int { return (1 + 7*i%50) << 20 },
+		"made to measure":  func(i int) int { return maxClassBytes + 1 + i%8<<20 },
+	} {
+		p := NewPool(budget)
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		for i := range 20 {
+			mustGet(t, p, size(i)).Release()
+			if runtime.ReadMemStats(&after); int64(after.HeapAlloc)-int64(before.HeapAlloc) > budget+budget/8 {
+				t.Fatalf("%s: %d bytes on the heap after %d buffers, with a budget of %d", name, after.HeapAlloc-before.HeapAlloc, i, budget)
+			}
+		}
+		runtime.KeepAlive(p)
+	}
 }

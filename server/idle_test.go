@@ -1,0 +1,55 @@
+package server
+
+import (
+	"runtime/metrics"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// resident is what the Go runtime has of the system's memory.
+func resident() uint64 {
+	s := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	metrics.Read(s)
+	return s[0].Value.Uint64() - s[1].Value.Uint64()
+}
+
+// The memory of a busy moment goes back to the system when nobody needs it, without a collection that comes by itself.
+func TestIdleMemoryGoesBack(t *testing.T) {
+	if tensor.Invariants {
+		return // nothing is kept
+	}
+	stop := make(chan struct{})
+	ended := make(chan struct{})
+	pool := tensor.NewPool(0)
+	before := resident()
+	const busy = 256
+	var all []*tensor.Buffer
+	for range busy {
+		b, err := pool.Get(1 << 20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		clear(b.Bytes())
+		all = append(all, b)
+	}
+	for _, b := range all {
+		b.Release()
+	}
+	clear(all)
+	if kept := resident() - before; kept < busy/2<<20 {
+		t.Fatalf("only %d bytes are kept at first", kept)
+	}
+	go func() {
+		giveBack(pool, 10*time.Millisecond, stop)
+		close(ended)
+	}()
+	for start := time.Now(); pool.Idle() > 16<<20 || resident() > before+48<<20; time.Sleep(10 * time.Millisecond) {
+		if time.Since(start) > 20*time.Second {
+			t.Fatalf("%d bytes are still kept by the pool, %d by the process", pool.Idle(), resident()-before)
+		}
+	}
+	close(stop)
+	<-ended
+}
