@@ -122,8 +122,8 @@ func firstFit(q *queue, p *plan, limit int, why CloseReason) (window, bool) {
 	return window{}, false
 }
 
-// static sends what is there, up to a fixed maximum: Clipper's static batch size ("Batching",
-// specs/clipper-design), for models with a compiled batch size. Neither the objective nor exploration
+// static sends what is there, up to a fixed maximum: Clipper's static batch size (its
+// design document, "Batching"), for models with a compiled batch size. Neither the objective nor exploration
 // bounds it.
 type static struct{}
 

@@ -13,7 +13,7 @@ import (
 // the socket takes it at once, and by a goroutine of its own for the rest.
 //
 // The simple form, a goroutine per connection fed by a channel, cost 1.3 times the round trip of small
-// messages in the measurements of specs/zmq.md; so did every form that wakes somebody to write.
+// messages when it was measured; so did every form that wakes somebody to write.
 type sender struct {
 	// Set once.
 	conn    *Conn
