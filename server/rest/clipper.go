@@ -35,6 +35,18 @@ type clipperQuestion struct {
 	// Of an update, beside what the gate reads itself (label, loss, reward, losses).
 	ID   json.RawMessage `json:"id"` // of the request it is about, instead of the input: a text, or a number as Shiva's may be
 	User string          `json:"user"`
+
+	Updates []json.RawMessage `json:"updates"` // several at once, each as one by itself
+	Labels  []json.RawMessage `json:"labels"`  // of input_batch, one for each
+}
+
+// nulls takes members that are null for absent, as in /v2.
+func (q *clipperQuestion) nulls() {
+	for _, value := range []*json.RawMessage{&q.UID, &q.Input, &q.ID, &q.Candidates} {
+		if string(*value) == "null" {
+			*value = nil
+		}
+	}
 }
 
 // user is whose request it is, by either name.
@@ -82,11 +94,7 @@ func (c *call) readClipper() (q clipperQuestion, raw []byte, err error) {
 	if err := json.Unmarshal(raw, &q); err != nil {
 		return q, nil, malformed(`expected a JSON object such as {"input": [1.5, 2]}: %v`, err)
 	}
-	for _, value := range []*json.RawMessage{&q.UID, &q.Input, &q.ID, &q.Candidates} {
-		if string(*value) == "null" { // absent, as in /v2
-			*value = nil
-		}
-	}
+	q.nulls()
 	return q, raw, nil
 }
 
@@ -257,28 +265,4 @@ func nest(elements []json.RawMessage, shape tensor.Shape) any {
 		list[i] = nest(elements[i*each:][:each], shape[1:])
 	}
 	return list
-}
-
-// update takes feedback: Clipper's, with the input that it is about, or ours, with the id of a request.
-func (c *call) update() error {
-	q, raw, err := c.readClipper()
-	arrived := time.Now()
-	var question *predict.Question
-	if err == nil {
-		question, err = c.question(&q, q.Input, arrived)
-	}
-	if err == nil && q.ID != nil && q.ID[0] != '"' && q.ID[0] != '-' && (q.ID[0] < '0' || q.ID[0] > '9') {
-		err = invalid("id: expected a text or a number, got %.60s", q.ID)
-	}
-	if err != nil {
-		c.door.predict.Refused(err, arrived)
-		return err
-	}
-	question.Parameters = raw
-	reply, err := c.door.predict.Feedback(c.r.Context(), question, q.ID)
-	if err != nil {
-		return err
-	}
-	c.respond(http.StatusOK, reply)
-	return nil
 }

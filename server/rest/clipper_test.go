@@ -151,6 +151,30 @@ func TestFeedbackByID(t *testing.T) {
 	}
 }
 
+// TestSeveralFeedbacks: each of several is answered for itself, and learned for the user that it or all of them name.
+func TestSeveralFeedbacks(t *testing.T) {
+	r := newRig(t, nil)
+	r.model("sum", scheduler.Spec{
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}},
+		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float64, Shape: tensor.Shape{-1}}},
+	}, scheduler.WorkerFunc(sum))
+	r.applications(apps.Definition{Name: "app", Models: []apps.Link{"sum"}, Policy: "exp4"})
+	r.ask("POST", "/v2/models/app/infer", `{"id":"q1","parameters":{"user":"u"},"inputs":[{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}]}`)
+	for _, c := range []struct{ body, want string }{
+		{`{"uid":"a","updates":[{"input":[1,2,3],"label":6}]}`, `{"updates":[{"application":"app","learned":true,"rounds":1}]}`},
+		{`{"uid":"b","updates":[{"id":"q1","user":"u","label":6},{"input":[1,2,3],"label":"x"},{"input":[1,2,3]},3,{"updates":[]}]}`, `{"updates":[{"application":"app","learned":true,"rounds":1},{"error":"`},
+		{`{"uid":"b","updates":[{"input":[1,2,3],"label":6},{"input":[1,2],"label":6}]}`, `{"updates":[{"application":"app","learned":true,"rounds":1},{"error":"`},
+		{`{"uid":"c","input_batch":[[1,2,3]],"labels":[6]}`, `{"updates":[{"application":"app","learned":true,"rounds":1}]}`},
+		{`{"uid":"c","input_batch":[],"labels":[]}`, `{"updates":[]}`},
+		{`{"uid":"c","input_batch":[[1,2,3]],"label":6}`, `expected one for each of the 1 inputs of \"input_batch\", got 0`},
+		{`{"uid":"c","updates":[],"input":[1,2,3]}`, `got more than one of these`},
+	} {
+		if a := r.ask("POST", "/app/update", c.body); !strings.Contains(string(a.body), c.want) {
+			t.Errorf("%s: %s, expected %s", c.body, a.body, c.want)
+		}
+	}
+}
+
 // TestModelsWithOtherOutputs: the models of an application need not give the same outputs. Each answer has those of the model that gave it; one
 // that was asked for and is not among them is an error of this request.
 func TestModelsWithOtherOutputs(t *testing.T) {
