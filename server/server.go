@@ -19,6 +19,7 @@ import (
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/clock"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/hosts"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/server/rest"
@@ -287,11 +288,16 @@ func (s *Server) watch() {
 	}
 }
 
+// perHost is the limit on a door's connections of one host.
+func (s *Server) perHost(most, all int) *hosts.Limit {
+	return hosts.NewLimit(most, all, s.cfg.Server.LimitLoopback)
+}
+
 func (s *Server) doorConfig() tcp.Config {
 	c, l := s.cfg.TCP, s.cfg.Limits
 	return tcp.Config{
 		Addr: c.Listen, Gate: s.gate, Describe: s.predict.Describe, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
-		Loops: c.Loops, Connections: c.Connections, InFlight: c.InFlightPerConnection,
+		Loops: c.Loops, Connections: c.Connections, Hosts: s.perHost(c.ConnectionsPerAddress, c.Connections), InFlight: c.InFlightPerConnection,
 		IdleTimeout: c.IdleTimeout, MessageTimeout: c.MessageTimeout,
 		OutboundBytes: int(c.OutboundBytes), OutboundStall: c.StallTimeout,
 		Resync: c.Resync, ResyncBytes: int(c.ResyncBytes),
@@ -306,7 +312,7 @@ func (s *Server) restConfig() rest.Config {
 	c, l := s.cfg.REST, s.cfg.Limits
 	return rest.Config{
 		Addr: c.Listen, Predict: s.predict, Memory: s.memory(), Log: s.log, Metrics: s.metrics.Door("rest"),
-		Connections: c.Connections, IdleTimeout: c.IdleTimeout, HeaderTimeout: c.HeaderTimeout,
+		Connections: c.Connections, Hosts: s.perHost(c.ConnectionsPerAddress, c.Connections), IdleTimeout: c.IdleTimeout, HeaderTimeout: c.HeaderTimeout,
 		MessageTimeout: c.MessageTimeout, StallTimeout: c.StallTimeout, Origins: c.CORSOrigins,
 		Limits: rest.Limits{
 			MessageBytes: int64(l.MessageBytes), MetadataBytes: int(l.MetadataBytes),
@@ -319,8 +325,9 @@ func (s *Server) grpcConfig() grpc.Config {
 	c, l := s.cfg.GRPC, s.cfg.Limits
 	return grpc.Config{
 		Addr: c.Listen, Predict: s.predict, Memory: s.memory(), Log: s.log, Metrics: s.metrics.Door("grpc"),
-		Connections: c.Connections, Streams: c.StreamsPerConnection, InFlight: c.InFlightPerStream,
+		Connections: c.Connections, Hosts: s.perHost(c.ConnectionsPerAddress, c.Connections), Streams: c.StreamsPerConnection, InFlight: c.InFlightPerStream,
 		MessageTimeout: c.MessageTimeout, IdleTimeout: c.IdleTimeout,
+		OutboundBytes: int(c.OutboundBytes), StallTimeout: c.StallTimeout,
 		PingInterval: c.PingInterval, PingTimeout: c.PingTimeout, MinPing: c.MinPingInterval,
 		Limits: grpc.Limits{
 			MessageBytes: int(l.MessageBytes), MetadataBytes: int(l.MetadataBytes), Tensors: l.Tensors, Rank: l.Rank,

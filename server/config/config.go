@@ -30,6 +30,7 @@ type Config struct {
 // Server is what concerns the process as a whole.
 type Server struct {
 	Drain          time.Duration `toml:"drain"`           // longest time a shutdown waits for requests in flight; the rest is answered Draining
+	LimitLoopback  bool          `toml:"limit_loopback"`  // connections_per_address holds for clients on this machine, too
 	RequiredModels []string      `toml:"required_models"` // "name" or "name/version"; the server is ready only while each has a live replica
 	ReadyWhen      string        `toml:"ready_when"`      // what else that asks for: see ReadyModels and ReadyRequired
 	Repository     string        `toml:"repository"`      // who may load and unload models over HTTP and gRPC: local (by doors that listen on this machine alone), all, none
@@ -52,6 +53,7 @@ type TCP struct {
 	Listen                string        `toml:"listen"`                   // host:port; port 0 takes a free one; "" leaves the door out
 	Loops                 int           `toml:"loops"`                    // event loops; 0 = one per core
 	Connections           int           `toml:"connections"`              // at most this many, and never more than the process's descriptors allow
+	ConnectionsPerAddress int           `toml:"connections_per_address"`  // at most this many of one client address; 0 = half of them. See Server.LimitLoopback
 	InFlightPerConnection int           `toml:"in_flight_per_connection"` // requests of one connection that wait for an answer; one more is answered Overloaded
 	IdleTimeout           time.Duration `toml:"idle_timeout"`             // a connection with nothing in flight and nothing half-received is closed after this; 0 = never
 	MessageTimeout        time.Duration `toml:"message_timeout"`          // a message that has begun must be complete after this, and a second more for each 16 KiB of it; 0 = no limit
@@ -63,26 +65,30 @@ type TCP struct {
 
 // REST is the door for the Predict Protocol V2 over HTTP.
 type REST struct {
-	Listen         string        `toml:"listen"`          // host:port; port 0 takes a free one; "" leaves the door out
-	Connections    int           `toml:"connections"`     // at most this many, and never more than the process's descriptors allow
-	IdleTimeout    time.Duration `toml:"idle_timeout"`    // a connection on which no request begins is closed after this; 0 = never
-	HeaderTimeout  time.Duration `toml:"header_timeout"`  // the head of a request that has begun must be complete after this
-	MessageTimeout time.Duration `toml:"message_timeout"` // likewise its body, and a second more for each 16 KiB that have come; 0 = no limit
-	StallTimeout   time.Duration `toml:"stall_timeout"`   // a client that takes nothing of its answer for this long is closed
-	CORSOrigins    []string      `toml:"cors_origins"`    // whose pages may read answers in a browser, "https://example.org" or "*"; none = the server's own address alone
+	Listen                string        `toml:"listen"`                  // host:port; port 0 takes a free one; "" leaves the door out
+	Connections           int           `toml:"connections"`             // at most this many, and never more than the process's descriptors allow
+	ConnectionsPerAddress int           `toml:"connections_per_address"` // at most this many of one client address; 0 = half of them. See Server.LimitLoopback
+	IdleTimeout           time.Duration `toml:"idle_timeout"`            // a connection on which no request begins is closed after this; 0 = never
+	HeaderTimeout         time.Duration `toml:"header_timeout"`          // the head of a request that has begun must be complete after this
+	MessageTimeout        time.Duration `toml:"message_timeout"`         // likewise its body, and a second more for each 16 KiB that have come; 0 = no limit
+	StallTimeout          time.Duration `toml:"stall_timeout"`           // a client that takes nothing of its answer for this long is closed
+	CORSOrigins           []string      `toml:"cors_origins"`            // whose pages may read answers in a browser, "https://example.org" or "*"; none = the server's own address alone
 }
 
 // GRPC is the door for clients that speak the Predict Protocol V2 over gRPC.
 type GRPC struct {
-	Listen               string        `toml:"listen"`                 // host:port; port 0 takes a free one; "" leaves the door out
-	Connections          int           `toml:"connections"`            // at most this many
-	StreamsPerConnection int           `toml:"streams_per_connection"` // calls of one connection at one time; a client's library holds more back
-	InFlightPerStream    int           `toml:"in_flight_per_stream"`   // requests of one ModelStreamInfer that wait for an answer; more are not read
-	MessageTimeout       time.Duration `toml:"message_timeout"`        // a message that has begun must be complete after this, and a second more for each 16 KiB of it; 0 = no limit
-	IdleTimeout          time.Duration `toml:"idle_timeout"`           // a connection without a call is asked to go after this; 0 = never
-	PingInterval         time.Duration `toml:"ping_interval"`          // a connection that says nothing for this long is pinged
-	PingTimeout          time.Duration `toml:"ping_timeout"`           // and closed if it does not answer for this long
-	MinPingInterval      time.Duration `toml:"min_ping_interval"`      // a client that pings more often than this is closed
+	Listen                string        `toml:"listen"`                  // host:port; port 0 takes a free one; "" leaves the door out
+	Connections           int           `toml:"connections"`             // at most this many
+	ConnectionsPerAddress int           `toml:"connections_per_address"` // at most this many of one client address; 0 = half of them. See Server.LimitLoopback
+	StreamsPerConnection  int           `toml:"streams_per_connection"`  // calls of one connection at one time; a client's library holds more back
+	InFlightPerStream     int           `toml:"in_flight_per_stream"`    // requests of one ModelStreamInfer that wait for an answer; more are not read
+	MessageTimeout        time.Duration `toml:"message_timeout"`         // a message that has begun must be complete after this, and a second more for each 16 KiB of it; 0 = no limit
+	OutboundBytes         Bytes         `toml:"outbound_bytes"`          // answers that a connection has not read, and is about to get; beyond it requests wait until it reads. One that reads gets up to eight times as much
+	StallTimeout          time.Duration `toml:"stall_timeout"`           // a connection that takes nothing of the answers that wait for it for this long is closed
+	IdleTimeout           time.Duration `toml:"idle_timeout"`            // a connection without a call is asked to go after this; 0 = never
+	PingInterval          time.Duration `toml:"ping_interval"`           // a connection that says nothing for this long is pinged
+	PingTimeout           time.Duration `toml:"ping_timeout"`            // and closed if it does not answer for this long
+	MinPingInterval       time.Duration `toml:"min_ping_interval"`       // a client that pings more often than this is closed
 }
 
 // Containers is where model containers connect.
@@ -216,6 +222,7 @@ func Default() Config {
 		REST: REST{
 			Listen:         ":8000",
 			Connections:    4096,
+			IdleTimeout:    15 * time.Minute,
 			HeaderTimeout:  10 * time.Second,
 			MessageTimeout: 10 * time.Second,
 			StallTimeout:   10 * time.Second,
@@ -227,6 +234,9 @@ func Default() Config {
 			StreamsPerConnection: 256,
 			InFlightPerStream:    64,
 			MessageTimeout:       10 * time.Second,
+			OutboundBytes:        8 << 20,
+			StallTimeout:         10 * time.Second,
+			IdleTimeout:          15 * time.Minute,
 			PingInterval:         time.Minute,
 			PingTimeout:          20 * time.Second,
 			MinPingInterval:      100 * time.Millisecond,

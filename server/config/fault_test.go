@@ -39,7 +39,7 @@ func TestFileFaults(t *testing.T) {
 			`x.toml:2:2: tpc: unknown key; did you mean tcp?`}},
 		{"unknown key", "[tcp]\nloop = 1\nfrobnicate = true\n", []string{
 			`x.toml:2:1: tcp.loop: unknown key; did you mean loops?`,
-			`x.toml:3:1: tcp.frobnicate: unknown key; known here: listen, loops, connections, in_flight_per_connection, idle_timeout, message_timeout, outbound_bytes, stall_timeout, resync, resync_bytes`}},
+			`x.toml:3:1: tcp.frobnicate: unknown key; known here: listen, loops, connections, connections_per_address, in_flight_per_connection, idle_timeout, message_timeout, outbound_bytes, stall_timeout, resync, resync_bytes`}},
 		{"every wrong type at once", `
 drain = 3
 [tcp]

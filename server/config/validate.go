@@ -152,6 +152,7 @@ func (c Config) validateTCP(fs *faults) {
 	t := c.TCP
 	fs.between("tcp.loops", t.Loops, 0, 1024)
 	fs.between("tcp.connections", t.Connections, 1, 1<<24)
+	fs.between("tcp.connections_per_address", t.ConnectionsPerAddress, 0, 1<<24)
 	fs.between("tcp.in_flight_per_connection", t.InFlightPerConnection, 1, 1<<20)
 	fs.duration("tcp.idle_timeout", t.IdleTimeout, 0, maxIdle)
 	fs.duration("tcp.message_timeout", t.MessageTimeout, 0, maxWait)
@@ -169,6 +170,7 @@ func isOrigin(s string) bool {
 func (c Config) validateREST(fs *faults) {
 	r := c.REST
 	fs.between("rest.connections", r.Connections, 1, 1<<24)
+	fs.between("rest.connections_per_address", r.ConnectionsPerAddress, 0, 1<<24)
 	fs.duration("rest.idle_timeout", r.IdleTimeout, 0, maxIdle)
 	fs.duration("rest.header_timeout", r.HeaderTimeout, 10*time.Millisecond, maxWait)
 	fs.duration("rest.message_timeout", r.MessageTimeout, 0, maxWait)
@@ -183,9 +185,12 @@ func (c Config) validateREST(fs *faults) {
 func (c Config) validateGRPC(fs *faults) {
 	g := c.GRPC
 	fs.between("grpc.connections", g.Connections, 1, 1<<24)
+	fs.between("grpc.connections_per_address", g.ConnectionsPerAddress, 0, 1<<24)
 	fs.between("grpc.streams_per_connection", g.StreamsPerConnection, 1, 1<<20)
 	fs.between("grpc.in_flight_per_stream", g.InFlightPerStream, 1, 1<<16)
 	fs.duration("grpc.message_timeout", g.MessageTimeout, 0, maxWait)
+	fs.size("grpc.outbound_bytes", g.OutboundBytes, 64<<10, maxBytes)
+	fs.duration("grpc.stall_timeout", g.StallTimeout, 100*time.Millisecond, maxWait)
 	fs.duration("grpc.idle_timeout", g.IdleTimeout, 0, maxIdle)
 	fs.duration("grpc.ping_interval", g.PingInterval, time.Second, maxWait) // what the library rounds up to
 	fs.duration("grpc.ping_timeout", g.PingTimeout, 10*time.Millisecond, maxWait)

@@ -301,14 +301,14 @@ func TestReply(t *testing.T) {
 	for i := range big.Bytes() {
 		big.Bytes()[i] = byte(i * 7)
 	}
-	c := new(conn)
+	c := new(outbox)
 	a := &predict.Answer{Model: "m", Version: "2", ID: "id", Outputs: []tensor.Tensor{
 		{Name: "big", DType: tensor.Float32, Shape: tensor.Shape{5000}, Data: big.Bytes(), Buf: big},
 		{Name: "scalar", DType: tensor.Bool, Shape: tensor.Shape{}, Data: []byte{7}},
 		{Name: "none", DType: tensor.Int16, Shape: tensor.Shape{0, 3}, Data: []byte{}},
 		{Name: "heap", DType: tensor.Uint8, Shape: tensor.Shape{10_000}, Data: make([]byte, 10_000)},
 	}}
-	for _, r := range []*reply{{answer: a, conn: c}, {answer: a, conn: c, typed: true}, {answer: a, conn: c, stream: true}, {stream: true, id: "x", err: gate.ErrInternal}} {
+	for _, r := range []*reply{{answer: a, out: c.depart(0)}, {answer: a, out: c.depart(0), typed: true}, {answer: a, out: c.depart(0), stream: true}, {stream: true, id: "x", err: gate.ErrInternal}} {
 		slice, err := newCodec().Marshal(r)
 		if err != nil {
 			t.Fatal(err)
@@ -377,7 +377,7 @@ func TestAllocations(t *testing.T) {
 		t.Fatal(err)
 	}
 	frames := &fixed{}
-	c := new(conn)
+	c := new(outbox)
 	allocated := bytesPer(50, func() {
 		frames.data = data
 		s := &scanner{source: frames, end: len(data)}
@@ -388,7 +388,7 @@ func TestAllocations(t *testing.T) {
 			t.Fatal(err, s.err)
 		}
 		a := &predict.Answer{Model: "m", Outputs: q.Inputs}
-		out, _ := newCodec().Marshal(&reply{answer: a, conn: c})
+		out, _ := newCodec().Marshal(&reply{answer: a, out: c.depart(0)})
 		if out.Len() < size {
 			t.Fatal(out.Len())
 		}

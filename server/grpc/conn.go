@@ -3,27 +3,31 @@ package grpc
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
-	"sync"
+	"net/netip"
+	"slices"
 	"sync/atomic"
+	"time"
 
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/stats"
 
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/hosts"
 	"github.com/shivad/shivad/server/metrics"
-	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // A listener lets so many connections in and counts them and their bytes.
 type listener struct {
 	net.Listener
 	most     int
+	hosts    *hosts.Limit
 	metrics  *metrics.Door
 	stopping <-chan struct{}
 	open     atomic.Int64
 }
 
-// Accept waits for a connection that may be let in. Those above the limit are closed at once: a client's library tries again
+// Accept waits for a connection that may be let in. Those above a limit are closed at once: a client's library tries again
 // later, and no descriptor is taken meanwhile.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
@@ -32,21 +36,55 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		l.metrics.Opened()
-		if l.open.Add(1) <= int64(l.most) {
-			return &socket{Conn: c, from: l}, nil
+		s := &socket{Conn: c, from: l, host: hosts.Of(c.RemoteAddr())}
+		switch within := l.hosts.Enter(s.host); {
+		case !within:
+			l.metrics.Closed(metrics.ClosedAddressLimit)
+		case l.open.Add(1) <= int64(l.most):
+			return s, nil
+		default:
+			l.leave(s.host)
+			l.metrics.Closed(metrics.ClosedConnectionLimit)
 		}
-		l.open.Add(-1)
-		l.metrics.Closed(metrics.ClosedConnectionLimit)
 		c.Close()
 	}
+}
+
+// leave takes a connection off those that were let in.
+func (l *listener) leave(host netip.Addr) {
+	l.open.Add(-1)
+	l.hosts.Leave(host)
 }
 
 // A socket is a connection as the network sees it.
 type socket struct {
 	net.Conn
 	from   *listener
-	ended  atomic.Bool // the client has hung up
+	host   netip.Addr
+	frames atomic.Pointer[uncanceled] // what grpc-go writes goes through it, once HTTP/2 has begun
+	conn   atomic.Pointer[conn]       // likewise
+	moved  atomic.Int64               // when the network last took something of an answer, in Unix nanoseconds
+
+	ended  atomic.Bool                    // the client has hung up
+	why    atomic.Pointer[metrics.Closed] // we have, for that reason
 	closed atomic.Bool
+}
+
+// An address is a peer's, by which grpc-go's connections are known again.
+type address struct {
+	net.Addr
+	socket *socket
+}
+
+func (s *socket) RemoteAddr() net.Addr { return &address{s.Conn.RemoteAddr(), s} }
+
+// end closes the connection for a reason of ours.
+func (s *socket) end(why metrics.Closed) {
+	s.why.CompareAndSwap(nil, &why)
+	if f := s.frames.Load(); f != nil {
+		f.goAway()
+	}
+	s.Close()
 }
 
 func (s *socket) Read(b []byte) (int, error) {
@@ -66,14 +104,17 @@ func (s *socket) Write(b []byte) (int, error) {
 
 func (s *socket) Close() error {
 	if s.closed.CompareAndSwap(false, true) {
-		s.from.open.Add(-1)
-		s.from.metrics.Closed(s.why())
+		s.from.leave(s.host)
+		s.from.metrics.Closed(s.reason())
 	}
 	return s.Conn.Close()
 }
 
-// why is the reason of closing, as well as it can be told: grpc-go says none.
-func (s *socket) why() metrics.Closed {
+// reason is why it is closed, as well as it can be told: grpc-go says none.
+func (s *socket) reason() metrics.Closed {
+	if why := s.why.Load(); why != nil {
+		return *why
+	}
 	select {
 	case <-s.from.stopping:
 		return metrics.ClosedDraining
@@ -86,63 +127,30 @@ func (s *socket) why() metrics.Closed {
 }
 
 // A conn is a connection as its calls see it.
-//
-// It keeps what of answers is on the way out. grpc-go takes a reference to the memory of a message and gives it back when the bytes
-// have left or the call has ended, but not when the connection ends before: what then waits for the client's window stays
-// referenced. Its own buffers are left to the garbage collector by that, ours would be missing from the pool. So what is left when
-// grpc-go says that the connection has ended, which it does after its writer has, is released here.
 type conn struct {
-	source uint64 // for fairness; see predict.Door
-
-	mu   sync.Mutex
-	held map[*holding]struct{}
+	outbox
+	door    *Door
+	source  uint64 // for fairness; see predict.Door
+	socket  *socket
+	cancels cancels
 }
 
-// A holding is memory of an answer on its way out. It is the pool that grpc-go gives the bytes back to.
-type holding struct {
-	conn *conn
-	buf  *tensor.Buffer
-	data []byte
-}
-
-// hold makes a buffer for the transport of an answer's data, which buf owns.
-func (c *conn) hold(data []byte, buf *tensor.Buffer) mem.Buffer {
-	h := &holding{conn: c, buf: buf, data: data}
-	buf.Retain()
-	c.mu.Lock()
-	if c.held == nil {
-		c.held = make(map[*holding]struct{})
+// look closes the connection if its client has taken nothing of its answers for stall_timeout.
+func (c *conn) look(now time.Time) {
+	const standing = time.Second // which is enough to get no more room than others
+	since := c.still()
+	if since.IsZero() {
+		return
 	}
-	c.held[h] = struct{}{}
-	c.mu.Unlock()
-	return mem.NewBuffer(&h.data, h)
-}
-
-// Get is there for the interface: grpc-go asks a message's pool for nothing.
-func (h *holding) Get(n int) *[]byte {
-	b := make([]byte, n)
-	return &b
-}
-
-// Put is called when grpc-go has no more use for the data.
-func (h *holding) Put(*[]byte) {
-	h.conn.mu.Lock()
-	_, held := h.conn.held[h]
-	delete(h.conn.held, h)
-	h.conn.mu.Unlock()
-	if held {
-		h.buf.Release()
+	if moved := time.Unix(0, c.socket.moved.Load()); moved.After(since) {
+		since = moved
 	}
-}
-
-// end releases what is still held. A handler that is sending meanwhile has a reference of its own.
-func (c *conn) end() {
-	c.mu.Lock()
-	held := c.held
-	c.held = nil
-	c.mu.Unlock()
-	for h := range held {
-		h.buf.Release()
+	switch still := now.Sub(since); {
+	case still >= c.door.cfg.StallTimeout:
+		c.door.log.Info("closing a connection: it does not read its answers", "peer", c.socket.RemoteAddr().String(), "for", still)
+		c.socket.end(metrics.ClosedStalled)
+	case still >= standing:
+		c.stand()
 	}
 }
 
@@ -154,16 +162,47 @@ func connOf(ctx context.Context) *conn { return ctx.Value(connKey{}).(*conn) }
 // connections tells calls their connection. It is grpc-go's stats handler, which is called for all else as well.
 type connections struct{ door *Door }
 
-func (k connections) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
-	return context.WithValue(ctx, connKey{}, &conn{source: k.door.NewSource()})
+func (k connections) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Context {
+	d := k.door
+	c := &conn{door: d, source: d.NewSource(), outbox: outbox{box: gate.Outbox{Limit: d.cfg.OutboundBytes}}}
+	c.socket = info.RemoteAddr.(*address).socket
+	c.socket.conn.Store(c)
+	c.cancels.begin(d.reformed(c.socket.host, time.Now()))
+	d.mu.Lock()
+	d.conns[c] = struct{}{}
+	d.mu.Unlock()
+	return context.WithValue(ctx, connKey{}, c)
 }
 
-func (connections) HandleConn(ctx context.Context, s stats.ConnStats) {
+func (k connections) HandleConn(ctx context.Context, s stats.ConnStats) {
 	if _, ok := s.(*stats.ConnEnd); ok {
-		connOf(ctx).end()
+		c := connOf(ctx)
+		k.door.mu.Lock()
+		delete(k.door.conns, c)
+		k.door.mu.Unlock()
+		c.end()
 	}
 }
 
 func (connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
 
 func (connections) HandleRPC(context.Context, stats.RPCStats) {}
+
+// watch looks at the connections' clocks until the door closes for good.
+func (d *Door) watch(ended <-chan struct{}) {
+	tick := time.NewTicker(min(200*time.Millisecond, d.cfg.StallTimeout/4))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ended:
+			return
+		case now := <-tick.C:
+			d.mu.Lock()
+			conns := slices.Collect(maps.Keys(d.conns))
+			d.mu.Unlock()
+			for _, c := range conns {
+				c.look(now)
+			}
+		}
+	}
+}

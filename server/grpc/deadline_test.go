@@ -25,7 +25,7 @@ type caller struct {
 	enc    *hpack.Encoder
 }
 
-func (r *rig) caller() *caller {
+func (r *rig) caller(settings ...http2.Setting) *caller {
 	r.t.Helper()
 	conn, err := net.Dial("tcp", r.door.Addr().String())
 	if err != nil {
@@ -41,7 +41,7 @@ func (r *rig) caller() *caller {
 	if _, err := conn.Write([]byte(http2.ClientPreface)); err != nil {
 		r.t.Fatal(err)
 	}
-	c.must(c.framer.WriteSettings())
+	c.must(c.framer.WriteSettings(settings...))
 	return c
 }
 
@@ -52,13 +52,21 @@ func (c *caller) must(err error) {
 	}
 }
 
+// callHeaders are those of a call without a deadline.
+func callHeaders(method string) (fields []hpack.HeaderField) {
+	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/inference.GRPCInferenceService/" + method}, {":authority", "test"},
+		{"content-type", "application/grpc"}, {"te", "trailers"}} {
+		fields = append(fields, hpack.HeaderField{Name: h[0], Value: h[1]})
+	}
+	return fields
+}
+
 // call begins a call, with one message, or none if it is nil.
 func (c *caller) call(stream uint32, method string, timeout time.Duration, message proto.Message, last bool) {
 	c.t.Helper()
 	c.header.Reset()
-	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/inference.GRPCInferenceService/" + method}, {":authority", "test"},
-		{"content-type", "application/grpc"}, {"te", "trailers"}, {"grpc-timeout", fmt.Sprintf("%du", timeout.Microseconds())}} {
-		c.must(c.enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}))
+	for _, h := range append(callHeaders(method), hpack.HeaderField{Name: "grpc-timeout", Value: fmt.Sprintf("%du", timeout.Microseconds())}) {
+		c.must(c.enc.WriteField(h))
 	}
 	c.must(c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: c.header.Bytes(), EndHeaders: true}))
 	if message == nil {

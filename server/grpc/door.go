@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"net/netip"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/hosts"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
 )
@@ -40,12 +42,15 @@ type Config struct {
 	Metrics *metrics.Door
 
 	Connections    int           // most at one time
+	Hosts          *hosts.Limit  // and of one host
 	Streams        int           // most calls of one connection at one time
 	InFlight       int           // most requests of one ModelStreamInfer that are worked on
 	MessageTimeout time.Duration // for a message to arrive once it has begun, and a second more per 16 KiB; 0: none
 	IdleTimeout    time.Duration // a connection without a call is asked to go after this; 0: never
 	PingInterval   time.Duration // a connection that says nothing for this long is pinged
 	PingTimeout    time.Duration // and closed if it does not answer for this long
+	OutboundBytes  int           // of unread answers of a connection, beyond which requests wait; see gate.Outbox
+	StallTimeout   time.Duration // a client that takes none of them for this long is closed
 	MinPing        time.Duration // a client that pings more often than this is closed
 	Limits         Limits
 }
@@ -64,6 +69,10 @@ type Door struct {
 	stop     context.CancelFunc
 	serving  sync.WaitGroup
 	failed   chan error
+
+	mu     sync.Mutex
+	conns  map[*conn]struct{}
+	exiles map[netip.Addr]time.Time // from where a connection was sent away, and when
 }
 
 // connectTimeout bounds HTTP/2's greeting.
@@ -86,9 +95,10 @@ func Listen(cfg Config) (*Door, error) {
 	if err != nil {
 		return nil, fmt.Errorf("grpc: %w", err)
 	}
-	d := &Door{Door: cfg.Predict.Door(cfg.Metrics), cfg: cfg, log: cfg.Log, failed: make(chan error, 1)}
+	d := &Door{Door: cfg.Predict.Door(cfg.Metrics), cfg: cfg, log: cfg.Log, failed: make(chan error, 1),
+		conns: make(map[*conn]struct{}), exiles: make(map[netip.Addr]time.Time)}
 	d.stopping, d.stop = context.WithCancel(context.Background())
-	d.listener = &listener{Listener: lis, most: cfg.Connections, metrics: cfg.Metrics, stopping: d.stopping.Done()}
+	d.listener = &listener{Listener: lis, most: cfg.Connections, hosts: cfg.Hosts, metrics: cfg.Metrics, stopping: d.stopping.Done()}
 	idle := cfg.IdleTimeout
 	if idle == 0 {
 		idle = math.MaxInt64
@@ -111,17 +121,24 @@ func Listen(cfg Config) (*Door, error) {
 		// Health and reflection; the calls of the protocol see to themselves.
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (reply any, err error) {
 			defer d.recovered(&err)
-			return next(ctx, req)
+			err = d.bridled(ctx, func() (err error) {
+				reply, err = next(ctx, req)
+				return err
+			})
+			return reply, err
 		}),
 		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 			defer d.recovered(&err)
-			return next(srv, stream)
+			return d.bridled(stream.Context(), func() error { return next(srv, stream) })
 		}),
 	)
 	d.server.RegisterService(d.description(), &service{door: d})
 	healthpb.RegisterHealthServer(d.server, &health{door: d})
 	reflection.Register(d.server)
+	ended := make(chan struct{})
+	d.serving.Go(func() { d.watch(ended) })
 	d.serving.Go(func() {
+		defer close(ended)
 		if err := d.server.Serve(d.listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			d.failed <- fmt.Errorf("grpc: %w", err)
 		}

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/hosts"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -218,6 +219,32 @@ func TestConnectionLimit(t *testing.T) {
 	if got := metric(r, `shivad_connections_closed_total{door="grpc",reason="connection_limit"} `); got < 1 {
 		t.Errorf("%d were turned away", got)
 	}
+}
+
+// One address cannot fill the door.
+func TestConnectionsOfOneAddress(t *testing.T) {
+	r := newRig(t, func(c *Config, _ *int64) { c.Hosts = hosts.NewLimit(1, 100, true) })
+	live := func(client pb.GRPCInferenceServiceClient) error {
+		_, err := client.ServerLive(t.Context(), &pb.ServerLiveRequest{})
+		return err
+	}
+	if err := live(r.client); err != nil {
+		t.Fatal(err)
+	}
+	if err := live(pb.NewGRPCInferenceServiceClient(r.dial())); status.Code(err) != codes.Unavailable {
+		t.Errorf("%v", err)
+	}
+	if got := metric(r, `shivad_connections_closed_total{door="grpc",reason="address_limit"} `); got < 1 {
+		t.Errorf("%d were turned away", got)
+	}
+	elsewhere := r.dial(grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+		return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).DialContext(ctx, "tcp", addr)
+	}))
+	if err := live(pb.NewGRPCInferenceServiceClient(elsewhere)); err != nil {
+		t.Error(err)
+	}
+	elsewhere.Close()
+	r.wait("its place", func() bool { return r.metrics.Door("grpc").Connections() == 1 })
 }
 
 // What is no message of ours is an error of the client's, and of this call only.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
@@ -43,7 +44,7 @@ func (d *Door) infer(w wire, stream grpc.ServerStream) error {
 		d.Refused(err, began)
 		return err
 	}
-	reply, err := d.ask(stream.Context(), &r, time.Now())
+	reply, err := d.ask(stream.Context(), &r, time.Now(), connOf(stream.Context()))
 	if err != nil {
 		return err
 	}
@@ -54,20 +55,20 @@ func (d *Door) infer(w wire, stream grpc.ServerStream) error {
 	return nil
 }
 
-// ask asks what was received, and arrived then, and waits for the answer.
-func (d *Door) ask(ctx context.Context, r *request, arrived time.Time) (*reply, error) {
+// ask asks what was received, and arrived then, and waits for the answer, for which there is to be room.
+func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room predict.Outbox) (*reply, error) {
 	q, typed, err := r.question()
 	if err != nil {
 		d.Refused(err, arrived)
 		return nil, err
 	}
 	c := connOf(ctx)
-	q.Arrived, q.Source = arrived, c.source
+	q.Arrived, q.Source, q.Outbox = arrived, c.source, room
 	a, err := d.Infer(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	return &reply{answer: a, typed: typed, conn: c}, nil
+	return &reply{answer: a, typed: typed, out: c.depart(a.Size)}, nil
 }
 
 // A pipeline is one ModelStreamInfer: a goroutine that receives, one for each request, and one that sends their answers in the order of
@@ -122,6 +123,7 @@ func (p *pipeline) send(stream grpc.ServerStream) error {
 		reply := <-place
 		err := stream.SendMsg(reply)
 		reply.release()
+		connOf(p.ctx).cancels.ended(time.Now(), false, false)
 		<-p.places
 		if err != nil {
 			return lost(err)
@@ -140,6 +142,7 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 	}()
 	d := p.door
 	order := sequences{}
+	var before chan struct{}
 	for {
 		select {
 		case p.places <- struct{}{}:
@@ -156,11 +159,13 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 		place := make(chan *reply, 1)
 		switch {
 		case err == nil:
-			turn, arrived := order.take(r, cap(p.places)), time.Now()
+			l := &lane{conn: connOf(p.ctx), before: before, passed: make(chan struct{}), turn: order.take(r, cap(p.places))}
+			before = l.passed
+			arrived := time.Now()
 			work.Go(func() {
-				turn.wait(p.ctx)
-				defer turn.end()
-				place <- p.ask(r, arrived)
+				defer l.turn.end()
+				defer l.pass()
+				place <- p.ask(r, arrived, l)
 			})
 		case resumed:
 			d.Refused(err, began)
@@ -178,15 +183,42 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 	}
 }
 
+// A lane is how a request of a ModelStreamInfer gets room for its answer: after those before it, since their answers have to leave
+// before its own, and would wait for room that it has. Only then does it wait for its turn.
+type lane struct {
+	*conn
+	before <-chan struct{} // nil: it is the first
+	passed chan struct{}
+	once   sync.Once
+	turn   turn
+}
+
+func (l *lane) pass() { l.once.Do(func() { close(l.passed) }) }
+
+// Admit implements [predict.Outbox].
+func (l *lane) Admit(ctx context.Context, call *gate.Call) (room int, err error) {
+	if l.before != nil {
+		select {
+		case <-l.before:
+		case <-ctx.Done(): // and so have those before it
+		}
+	}
+	if room, err = l.conn.Admit(ctx, call); err == nil {
+		l.pass()
+		l.turn.wait(ctx)
+	}
+	return room, err
+}
+
 // ask gives the answer to r, whatever it is.
-func (p *pipeline) ask(r *request, arrived time.Time) (answer *reply) {
+func (p *pipeline) ask(r *request, arrived time.Time, room predict.Outbox) (answer *reply) {
 	defer r.release()
 	defer func() {
 		if x := recover(); x != nil {
 			answer = &reply{stream: true, id: r.id, err: p.door.bug(x)}
 		}
 	}()
-	answer, err := p.door.ask(p.ctx, r, arrived)
+	answer, err := p.door.ask(p.ctx, r, arrived, room)
 	if err != nil {
 		answer = &reply{id: r.id, err: err}
 	}

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/schedtest"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -323,7 +324,9 @@ func TestDeadline(t *testing.T) {
 // A client that gives up leaves the queue at once.
 func TestCancelLeavesTheQueue(t *testing.T) {
 	r := newRig(t)
-	w := r.held("m")
+	w := new(schedtest.Worker)
+	x := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 1}}}
+	r.add("m", scheduler.Spec{Inputs: x, Outputs: x}, w)
 	waiting := func() int {
 		rows := 0
 		for _, m := range r.sched.Models() {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/jsontest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -61,7 +62,7 @@ func newMutants(t testing.TB) *mutants {
 	m.add("fixed", scheduler.Spec{Inputs: fixed, Outputs: fixed}, scheduler.WorkerFunc(m.echoAll))
 	add(raw("fixed", "INT32", []int{2, 2}, make([]byte, 16)))
 	m.conn = m.dial(grpc.WithDefaultCallOptions(grpc.ForceCodec(rawCodec{})))
-	m.ctx = context.WithValue(context.Background(), connKey{}, new(conn))
+	m.ctx = context.WithValue(context.Background(), connKey{}, &conn{outbox: outbox{box: gate.Outbox{Limit: 8 << 20}}})
 	return m
 }
 
@@ -296,7 +297,7 @@ func (m *mutants) inProcess(q *mutant, size int) ([]byte, error) {
 	if readRequest(s, &r, m.door.cfg.Limits, &m.door.cfg.Memory); s.err != nil {
 		return nil, statusOf(s.err).Err()
 	}
-	reply, err := m.door.ask(m.ctx, &r, time.Now())
+	reply, err := m.door.ask(m.ctx, &r, time.Now(), connOf(m.ctx))
 	if err != nil {
 		return nil, statusOf(err).Err()
 	}

@@ -37,7 +37,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 type reply struct {
 	answer *predict.Answer // nil if there is an error
 	typed  bool            // outputs as contents, where all of them can be
-	conn   *conn
+	out    *departure
 
 	stream bool
 	id     string // of a request that failed on a stream
@@ -48,6 +48,7 @@ type reply struct {
 func (r *reply) release() {
 	if r.answer != nil {
 		r.answer.Release()
+		r.out.done()
 	}
 }
 
@@ -56,6 +57,7 @@ const minHeld = 4 << 10
 
 // A writer writes a message: finished buffers, and bytes behind them.
 type writer struct {
+	out  *departure // nil for what is not held
 	done mem.BufferSlice
 	size int // of done
 	tail []byte
@@ -70,7 +72,11 @@ func (w *writer) push(b mem.Buffer) {
 // flush ends the tail.
 func (w *writer) flush() {
 	if len(w.tail) > 0 {
-		w.done = append(w.done, mem.SliceBuffer(w.tail))
+		if w.out != nil && cap(w.tail) >= minPart {
+			w.done = append(w.done, w.out.hold(w.tail, nil))
+		} else {
+			w.done = append(w.done, mem.SliceBuffer(w.tail))
+		}
 		w.size += len(w.tail)
 		w.tail = nil
 	}
@@ -127,6 +133,7 @@ func choice(b []byte, c *gate.Choice) []byte {
 
 func (r *reply) response(w *writer) {
 	a := r.answer
+	w.out, w.tail = r.out, make([]byte, 0, minPart)
 	w.tail = appendString(w.tail, responseModel, a.Model)
 	w.tail = appendString(w.tail, responseVersion, a.Version)
 	w.tail = appendString(w.tail, responseID, a.ID)
@@ -160,9 +167,9 @@ func (r *reply) response(w *writer) {
 		case len(t.Data) < minHeld:
 			w.tail = append(w.tail, t.Data...)
 		case t.Buf == nil:
-			w.push(mem.SliceBuffer(t.Data)) // the garbage collector's
+			w.push(w.out.hold(t.Data, nil)) // the garbage collector's
 		default:
-			w.push(r.conn.hold(t.Data, t.Buf))
+			w.push(w.out.hold(t.Data, t.Buf))
 		}
 	}
 }

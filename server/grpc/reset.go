@@ -2,7 +2,10 @@ package grpc
 
 import (
 	"encoding/binary"
+	"math"
 	"net"
+	"sync"
+	"time"
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/credentials"
@@ -23,7 +26,9 @@ func (w withoutCancel) ServerHandshake(raw net.Conn) (net.Conn, credentials.Auth
 	if err != nil {
 		return nil, nil, err
 	}
-	return &uncanceled{Conn: conn}, info, nil
+	u := &uncanceled{Conn: conn, socket: raw.(*socket), in: inbound{left: len(http2.ClientPreface)}}
+	u.socket.frames.Store(u)
+	return u, info, nil
 }
 
 func (w withoutCancel) Clone() credentials.TransportCredentials {
@@ -37,14 +42,86 @@ const (
 	lengthMask = 1<<24 - 1     // of the length in the head's first bytes
 )
 
-// An uncanceled connection follows the frames of HTTP/2 that it is given to write. Only one goroutine writes, as grpc-go's do.
+// An uncanceled connection follows the frames of HTTP/2 that it is given to write.
 type uncanceled struct {
 	net.Conn
-	left int    // bytes of a frame that are still to come
-	held []byte // the beginning of a frame, too short to tell what it is
+	socket *socket // which learns when answers move; nil in tests
+
+	mu    sync.Mutex // grpc-go has one goroutine that writes, and goAway comes from another
+	left  int        // bytes of a frame that are still to come
+	held  []byte     // the beginning of a frame, too short to tell what it is
+	data  bool       // the frame has data
+	moves bool       // some of it is in what is being written
+	last  bool       // nothing is written any more
+
+	in inbound
+}
+
+// Read counts the resets among the frames that it reads.
+func (u *uncanceled) Read(b []byte) (int, error) {
+	n, err := u.Conn.Read(b)
+	if resets := u.in.resets(b[:n]); resets > 0 && u.socket != nil {
+		if c := u.socket.conn.Load(); c != nil {
+			now := time.Now()
+			for range resets {
+				if c.cancels.reset(now) {
+					c.door.sendAway(c, now)
+				}
+			}
+		}
+	}
+	return n, err
+}
+
+// inbound follows the frames that a client sends.
+type inbound struct {
+	left int // bytes of a frame, or of the greeting, that are still to come
+	head [frameHead]byte
+	have int // bytes of the next head
+}
+
+// resets counts those that begin in b.
+func (f *inbound) resets(b []byte) (n int) {
+	for len(b) > 0 {
+		if skip := min(f.left, len(b)); skip > 0 {
+			f.left -= skip
+			b = b[skip:]
+			continue
+		}
+		took := copy(f.head[f.have:], b)
+		f.have += took
+		if b = b[took:]; f.have < frameHead {
+			return n
+		}
+		f.have = 0
+		f.left = int(binary.BigEndian.Uint32(f.head[:]) >> 8)
+		if http2.FrameType(f.head[typeOffset]) == http2.FrameRSTStream {
+			n++
+		}
+	}
+	return n
+}
+
+// goAway tells the client that it is sent away, if that can be done at once, and ends the writing.
+func (u *uncanceled) goAway() {
+	const soon = 10 * time.Millisecond // an empty socket takes it at once
+	if !u.mu.TryLock() {
+		return // the socket is full
+	}
+	defer u.mu.Unlock()
+	if u.last = true; u.left > 0 || len(u.held) > 0 {
+		return
+	}
+	_ = u.SetWriteDeadline(time.Now().Add(soon))
+	_ = http2.NewFramer(u.Conn, nil).WriteGoAway(math.MaxInt32, http2.ErrCodeEnhanceYourCalm, nil)
 }
 
 func (u *uncanceled) Write(b []byte) (int, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.last {
+		return 0, net.ErrClosed
+	}
 	size := len(b)
 	if len(u.held) > 0 {
 		b = append(u.held, b...)
@@ -69,7 +146,9 @@ func (u *uncanceled) Write(b []byte) (int, error) {
 				continue
 			}
 			u.left = frameHead + int(binary.BigEndian.Uint32(frame)>>8&lengthMask)
+			u.data = http2.FrameType(frame[typeOffset]) == http2.FrameData
 		}
+		u.moves = u.moves || u.data
 		n := min(u.left, len(b)-at)
 		u.left -= n
 		at += n
@@ -85,5 +164,9 @@ func (u *uncanceled) write(b []byte) error {
 		return nil
 	}
 	_, err := u.Conn.Write(b)
+	if u.moves && u.socket != nil {
+		u.socket.moved.Store(time.Now().UnixNano())
+		u.moves = false
+	}
 	return err
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/hosts"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -56,7 +57,8 @@ func newRig(t testing.TB, changes ...change) *rig {
 		Addr:        "127.0.0.1:0",
 		Metrics:     r.metrics.Door("grpc"),
 		Log:         slog.New(slog.NewTextHandler(r.log, nil)),
-		Connections: 100, Streams: 256, InFlight: 8,
+		Connections: 100, Hosts: hosts.NewLimit(0, 100, false), Streams: 256, InFlight: 8,
+		OutboundBytes: 8 << 20, StallTimeout: patience,
 		MessageTimeout: patience, PingInterval: time.Minute, PingTimeout: patience, MinPing: time.Millisecond,
 		Limits: Limits{MessageBytes: 64 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8},
 	}

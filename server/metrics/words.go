@@ -43,6 +43,8 @@ const (
 	ClosedStalled                       // it did not read its answers for the door's stall_timeout
 	ClosedMessageTimeout                // a message it began was not complete after the door's message_timeout
 	ClosedProtocol                      // what it sent cannot be trusted
+	ClosedCancels                       // it cancelled nearly all that it asked
+	ClosedAddressLimit                  // there were as many of its address as the door's connections_per_address already
 	ClosedConnectionLimit               // there were as many as the door's connections already, or no descriptor left
 	ClosedDraining                      // the server shuts down
 	ClosedError                         // the socket failed, or a bug
@@ -50,7 +52,7 @@ const (
 )
 
 var closedNames = [closedReasons]string{
-	"client", "idle", "stalled", "message_timeout", "protocol", "connection_limit", "draining", "error",
+	"client", "idle", "stalled", "message_timeout", "protocol", "cancels", "address_limit", "connection_limit", "draining", "error",
 }
 
 // String is the label.

@@ -6,12 +6,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/hosts"
 	"github.com/shivad/shivad/server/metrics"
 )
 
@@ -31,17 +33,24 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		d.cfg.Metrics.Opened()
-		c := &conn{Conn: nc, door: d, source: d.predict.NewSource()}
-		switch room, draining := d.add(c); {
-		case room:
+		c := &conn{Conn: nc, door: d, source: d.predict.NewSource(), host: hosts.Of(nc.RemoteAddr())}
+		if !d.cfg.Hosts.Enter(c.host) {
+			d.cfg.Metrics.Closed(metrics.ClosedAddressLimit)
+			d.refuse(nc, fmt.Sprintf("your address has as many connections as one may (rest.connections_per_address = %d)", d.cfg.Hosts.Most()))
+			continue
+		}
+		room, draining := d.add(c)
+		if room {
 			return c, nil
-		case draining:
+		}
+		d.cfg.Hosts.Leave(c.host)
+		if draining {
 			d.cfg.Metrics.Closed(metrics.ClosedDraining)
 			nc.Close()
 			continue
 		}
 		d.cfg.Metrics.Closed(metrics.ClosedConnectionLimit)
-		d.refuse(nc)
+		d.refuse(nc, fmt.Sprintf("the server has as many connections as it may (rest.connections = %d)", d.cfg.Connections))
 	}
 }
 
@@ -57,12 +66,12 @@ func (d *Door) add(c *conn) (room, draining bool) {
 }
 
 // refuse answers a connection that is not let in, without waiting for it.
-func (d *Door) refuse(c net.Conn) {
+func (d *Door) refuse(c net.Conn, why string) {
 	const (
 		lingering = 16 // at most, so many descriptors are set aside for it
 		linger    = time.Second
 	)
-	body := errorBody(fmt.Sprintf("overloaded: the server has as many connections as it may (rest.connections = %d)", d.cfg.Connections))
+	body := errorBody("overloaded: " + why)
 	_ = c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond)) // an empty socket takes it at once
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	// To close at once would reset the connection when the request arrives, and the answer would be lost.
@@ -83,7 +92,8 @@ func (d *Door) refuse(c net.Conn) {
 type conn struct {
 	net.Conn
 	door   *Door
-	source uint64 // for fairness; set once
+	source uint64     // for fairness; set once
+	host   netip.Addr // it comes from; likewise
 
 	state atomic.Int32                   // http.ConnState
 	why   atomic.Pointer[metrics.Closed] // the first reason for its end
@@ -197,6 +207,7 @@ func (c *conn) Close() error {
 		d.mu.Lock()
 		delete(d.conns, c)
 		d.mu.Unlock()
+		d.cfg.Hosts.Leave(c.host)
 		switch why := c.why.Load(); {
 		case why != nil:
 			d.cfg.Metrics.Closed(*why)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/hosts"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
 )
@@ -38,6 +39,7 @@ type Config struct {
 	Limits  Limits
 
 	Connections    int           // most at one time
+	Hosts          *hosts.Limit  // and of one host
 	IdleTimeout    time.Duration // of a connection between two requests; 0: none
 	HeaderTimeout  time.Duration // for the head of a request to arrive
 	MessageTimeout time.Duration // for its body, and a second more for each 16 KiB that have come; 0: none

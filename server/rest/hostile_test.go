@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/hosts"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -364,6 +365,29 @@ func TestConnectionLimit(t *testing.T) {
 		t.Errorf("after one has left: %v", a)
 	}
 	waitFor(t, "the refused one to be closed", func() bool { return r.door.refused.Load() == 0 })
+}
+
+// One address cannot fill the door, not by connections that are kept alive either; and those end by themselves.
+func TestConnectionsOfOneAddress(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Hosts, c.IdleTimeout = hosts.NewLimit(2, 100, true), 300*time.Millisecond })
+	const ask = "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+	for range 2 {
+		r.answerOn(r.raw(ask))
+	}
+	r.refused(r.answerOn(r.raw(ask)), 429, "rest.connections_per_address = 2")
+	other, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).Dial("tcp", r.door.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	_, _ = io.WriteString(other, ask)
+	if a := r.answerOn(other); a.status != 200 {
+		t.Errorf("from elsewhere: %v", a)
+	}
+	waitFor(t, "the idle ones to be closed", func() bool { return r.metrics.Door("rest").Connections() == 0 })
+	if a := r.answerOn(r.raw(ask)); a.status != 200 {
+		t.Errorf("after they have left: %v", a)
+	}
 }
 
 // A drain answers what is inside, refuses what comes, and does not wait for bodies that are still arriving.

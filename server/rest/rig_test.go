@@ -20,6 +20,7 @@ import (
 	"github.com/shivad/shivad/scheduler/schedtest"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/hosts"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -60,7 +61,7 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 		Predict: predict.New(predict.Config{Gate: r.gate, Repository: r.repo, Version: "test",
 			Settings: func(string) config.Model { return config.Default().Model("") }}),
 		Log:         slog.New(slog.NewTextHandler(r.log, nil)),
-		Connections: 100, HeaderTimeout: 10 * time.Second, MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second,
+		Connections: 100, Hosts: hosts.NewLimit(0, 100, false), HeaderTimeout: 10 * time.Second, MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second,
 		Limits: Limits{MessageBytes: 16 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8, JSONDepth: 32},
 	}
 	if change != nil {

@@ -46,6 +46,6 @@ func (k *detached) Peer() string            { return k.peer }
 func (k *detached) Close() {
 	k.door.waiter.forget(k.session)
 	unix.Close(k.fd)
-	k.door.connections.Add(-1)
+	k.door.leaves(k.session.host)
 	k.session.closed()
 }

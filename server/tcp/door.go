@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/hosts"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -35,6 +37,7 @@ type Config struct {
 
 	Loops          int           // event loops; 0: one per core
 	Connections    int           // most at one time
+	Hosts          *hosts.Limit  // and of one host
 	InFlight       int           // most requests of one connection in flight
 	IdleTimeout    time.Duration // without a question or a waiting answer; 0: none
 	MessageTimeout time.Duration // for a message to arrive once it has begun, and a second more per 16 KiB
@@ -174,31 +177,44 @@ func (d *Door) accept() {
 			continue
 		}
 		pause = first
-		if d.connections.Add(1) > int64(d.cfg.Connections) {
-			d.refuse(c)
+		host := hosts.Of(c.RemoteAddr())
+		if !d.cfg.Hosts.Enter(host) {
+			d.refuse(c, metrics.ClosedAddressLimit, fmt.Errorf("%w: your address has as many connections as one may (tcp.connections_per_address = %d)", scheduler.ErrOverloaded, d.cfg.Hosts.Most()))
 			continue
 		}
-		in := new(ticket)
+		if d.connections.Add(1) > int64(d.cfg.Connections) {
+			d.leaves(host)
+			d.refuse(c, metrics.ClosedConnectionLimit, fmt.Errorf("%w: the server has as many connections as it may (tcp.connections = %d)", scheduler.ErrOverloaded, d.cfg.Connections))
+			continue
+		}
+		in := &ticket{host: host}
 		if _, err := d.engine.EnrollContext(c, in); err != nil || !in.opened {
-			d.connections.Add(-1) // gnet has closed it
+			d.leaves(host) // gnet has closed it
 			d.log.Debug("a connection was lost while it was let in", "error", err)
 		}
 	}
 }
 
 // A ticket learns whether a connection was opened: gnet does not say when it could not watch it.
-type ticket struct{ opened bool }
+type ticket struct {
+	host   netip.Addr
+	opened bool
+}
 
-// refuse tells a connection above the limit why it is closed.
-func (d *Door) refuse(c net.Conn) {
+// leaves takes a connection off those that were let in.
+func (d *Door) leaves(host netip.Addr) {
+	d.connections.Add(-1)
+	d.cfg.Hosts.Leave(host)
+}
+
+// refuse tells a connection above a limit why it is closed.
+func (d *Door) refuse(c net.Conn, why metrics.Closed, err error) {
 	const (
 		lingering = 16 // at most, so many descriptors are set aside for it
 		linger    = time.Second
 	)
-	d.connections.Add(-1)
 	d.cfg.Metrics.Opened()
-	d.cfg.Metrics.Closed(metrics.ClosedConnectionLimit)
-	err := fmt.Errorf("%w: the server has as many connections as it may (tcp.connections = %d)", scheduler.ErrOverloaded, d.cfg.Connections)
+	d.cfg.Metrics.Closed(why)
 	var m shiva.Message
 	new(loop).refusal(new(call), &m, err)
 	if answer, err := shiva.AppendMessage(nil, &m); err == nil {
@@ -237,12 +253,14 @@ func (l *loop) leave(all bool) {
 // OnOpen makes a session of a connection.
 func (d *Door) OnOpen(c gnet.Conn) (out []byte, action gnet.Action) {
 	d.cfg.Metrics.Opened()
-	c.Context().(*ticket).opened = true
+	in := c.Context().(*ticket)
+	in.opened = true
 	l := d.loopOf(c.EventLoop())
 	l.turns.Lock()
 	defer l.turns.Unlock()
 	l.now = time.Now()
 	s := l.newSession(d.opened.Add(1))
+	s.host = in.host
 	s.socket = &socketOf{c: c, door: d, session: s}
 	l.add(s)
 	c.SetContext(s)
@@ -253,7 +271,7 @@ func (d *Door) OnOpen(c gnet.Conn) (out []byte, action gnet.Action) {
 func (d *Door) OnClose(c gnet.Conn, err error) gnet.Action {
 	s, ok := c.Context().(*session)
 	if !ok {
-		d.connections.Add(-1)
+		d.leaves(c.Context().(*ticket).host)
 		return gnet.None
 	}
 	s.loop.begin() // first: a turn elsewhere may be about to wait for the socket
@@ -261,7 +279,7 @@ func (d *Door) OnClose(c gnet.Conn, err error) gnet.Action {
 	s.hangUp(err)
 	if s.gone {
 		d.waiter.forget(s)
-		d.connections.Add(-1)
+		d.leaves(s.host)
 	}
 	return gnet.None
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/hosts"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -51,7 +52,7 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 	cfg := Config{
 		Addr: "127.0.0.1:0", Gate: r.gate, Pool: r.pool, Metrics: r.metrics.Door("tcp"),
 		Log:   slog.New(slog.NewTextHandler(&lockedWriter{w: r.log}, nil)),
-		Loops: 1, Connections: 1000, InFlight: 256,
+		Loops: 1, Connections: 1000, Hosts: hosts.NewLimit(0, 1000, false), InFlight: 256,
 		MessageTimeout: 10 * time.Second, OutboundBytes: 8 << 20, OutboundStall: 10 * time.Second,
 	}
 	if change != nil {
@@ -522,6 +523,39 @@ func TestConnectionLimitIsSaidAndClosed(t *testing.T) {
 		m := c.next()
 		return m != nil && m.Namespace == "m"
 	})
+}
+
+// One address cannot fill the door: it is told so, and others are let in; and what has left makes room.
+func TestConnectionsOfOneAddress(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Hosts = hosts.NewLimit(2, 1000, true) })
+	r.model("m", floats("x"), r.echo)
+	a, b := r.dial(), r.dial()
+	for _, c := range []*wire{a, b} {
+		c.send(message("m", "", 1, 2, 3, 4))
+		values(t, c.next())
+	}
+	if e := r.dial().fault("Overloaded"); !strings.Contains(e.Message, "tcp.connections_per_address = 2") {
+		t.Errorf("%+v", e)
+	}
+	if !strings.Contains(scrape(r.metrics), `connections_closed_total{door="tcp",reason="address_limit"} 1`) {
+		t.Error("it is not counted")
+	}
+	other, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).Dial("tcp", r.door.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	w := &wire{Conn: other, t: t, d: shiva.NewDecoder(shiva.DecoderConfig{})}
+	w.send(message("m", "", 1, 2, 3, 4))
+	values(t, w.next())
+	for range 3 { // closed, half-closed with an answer due, and closed again
+		a.Close()
+		waitFor(t, "its place", func() bool { return r.door.connections.Load() == 2 })
+		a = r.dial()
+		a.send(message("m", "", 1, 2, 3, 4))
+		_ = a.Conn.(*net.TCPConn).CloseWrite()
+		values(t, a.next())
+	}
 }
 
 // A worker that panics, on the event loop, costs its batch and nothing else.

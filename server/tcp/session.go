@@ -3,6 +3,7 @@ package tcp
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"runtime/debug"
 	"time"
 
@@ -38,8 +39,9 @@ type socket interface {
 type session struct {
 	loop   *loop
 	socket socket
-	id     uint64 // of the connection, never 0
-	index  int    // in loop.sessions
+	id     uint64     // of the connection, never 0
+	host   netip.Addr // it comes from
+	index  int        // in loop.sessions
 
 	decoder    *shiva.Decoder // borrowed from the loop, kept while a message is half-received
 	head, tail *call          // questions whose answers have not left, oldest first
@@ -254,7 +256,7 @@ func (s *session) open(c *call, fault error) error {
 		return fmt.Errorf("%w: this connection has %d requests in flight, the limit (tcp.in_flight_per_connection) is %d: wait for answers before asking more",
 			scheduler.ErrOverloaded, s.inFlight+s.held, cfg.InFlight)
 	}
-	if s.held > 0 && s.stalled(s.loop.now, stallBeforeRefusal) {
+	if s.held > 0 && s.stalled(s.loop.now, standing) {
 		return fmt.Errorf("%w: %d bytes of answers wait for this client, the limit (tcp.outbound_bytes) is %d: read answers before asking more",
 			scheduler.ErrOverloaded, s.outbox.Waiting(), cfg.OutboundBytes)
 	}
@@ -413,9 +415,9 @@ func (s *session) drain() bool {
 	return true
 }
 
-// stallBeforeRefusal is how long a reader over its outbound limit may stand still before its new requests
-// are refused.
-const stallBeforeRefusal = 100 * time.Millisecond
+// standing is how long a client whose answers wait may take none of them before it gets no more room for others, and its
+// requests that need some are refused. Busy clients are away for a while, too.
+const standing = time.Second
 
 // stalled reports whether answers wait for a peer that has taken none for d.
 func (s *session) stalled(now time.Time, d time.Duration) bool {
@@ -444,7 +446,7 @@ func (s *session) tick() {
 		}
 		s.onSocket = held
 	}
-	if s.stalled(now, stallBeforeRefusal) {
+	if s.stalled(now, standing) {
 		s.outbox.Stand()
 		s.unpin()
 	}

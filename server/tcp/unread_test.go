@@ -43,10 +43,10 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 	}{
 		"declared":   {declared: answer},
 		"undeclared": {declared: -1},
-		"unforeseen": {declared: -1, before: 20, after: 600 * time.Millisecond}, // batches are there at once, and are cut up
+		"unforeseen": {declared: -1, before: 20, after: 1300 * time.Millisecond}, // batches are there at once, and are cut up
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, func(c *Config) { c.OutboundBytes, c.OutboundStall = limit, 1500*time.Millisecond })
+			r := newRig(t, func(c *Config) { c.OutboundBytes, c.OutboundStall = limit, 2*time.Second })
 			sized(r, "m", c.declared)
 			greedy := r.dial()
 			_ = greedy.Conn.(*net.TCPConn).SetReadBuffer(64 << 10)

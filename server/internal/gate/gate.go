@@ -139,6 +139,8 @@ type Call struct {
 	Choice  *Choice // what an application did with it; nil for a model
 	Reply   []byte  // a JSON object that is the whole answer; nil: the outputs are
 
+	unforeseen bool // how large the answer will be
+
 	fanout  *fanout  // of a request to an application, and of feedback that brought its input
 	verdict *verdict // of feedback
 	alone   *Choice  // of a request to an application whose models have never been here: it is answered already

@@ -11,8 +11,8 @@ import (
 // still takes time, in which all that it has asked for is answered; so room for an answer is taken before its request is submitted.
 //
 // Most models declare how large a row of their answer is. Of others it is what the client's own answers were lately, and until
-// there was one, what others' were; when nobody knows, the first answer is awaited. An answer that is larger than was foreseen and
-// does not fit is not kept.
+// there was one, what others' were. Nobody knows it of a model that has not answered yet: then it is a quarter of the limit, and
+// those few are kept whatever they are. Else an answer that is larger than was foreseen and does not fit is not kept.
 //
 // A client may always have one answer, however large it is. One that has read as much as the limit while requests waited for room
 // may have twice as much, and so on up to eight times, until it stands still: large answers of several rows can share a
@@ -61,8 +61,8 @@ func (o *Outbox) expect(c *Call) int {
 			row = int(s.Load())
 		}
 	}
-	if row < 0 {
-		return o.room() + 1
+	if c.unforeseen = row < 0; c.unforeseen {
+		return o.Limit / 4
 	}
 	return row * max(c.Rows, 1) * c.voices()
 }
@@ -80,7 +80,7 @@ func (o *Outbox) Put(c *Call, expected int) (size int, ok bool) {
 		o.row, o.learned = recent(o.row, row), true
 		c.Target.rowSeen.Store(int64(recent(int(c.Target.rowSeen.Load()), row)))
 	}
-	if o.waiting > 0 && o.waiting+size > o.room() {
+	if size > expected && o.waiting > 0 && o.waiting+size > o.room() && !c.unforeseen {
 		o.short = true
 		c.forget()
 		return 0, false

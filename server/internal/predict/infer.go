@@ -62,6 +62,16 @@ type Question struct {
 
 	Arrived time.Time // when the request began to be dealt with
 	Source  uint64    // the connection's, from NewSource
+	Outbox  Outbox    // what bounds the answers that the client has not read; nil: nothing does
+}
+
+// An Outbox is a client's [gate.Outbox] whose room can be waited for. It is called by all that ask for the client.
+type Outbox interface {
+	// Admit waits until there is room for the answer to an open call. Put brings that, or its error, in the place of what was
+	// expected, and says how much of the room it takes until Take: it fails when that is not to be had.
+	Admit(ctx context.Context, c *gate.Call) (expected int, err error)
+	Put(c *gate.Call, expected int) (size int, err error)
+	Take(size int)
 }
 
 // An Output is one that a client asks for.
@@ -79,6 +89,7 @@ type Answer struct {
 	Outputs []tensor.Tensor
 	Timing  scheduler.Timing
 	Choice  *gate.Choice // what an application did; nil for a model
+	Size    int          // of the room in the question's Outbox, which is whoever takes the answer's to give back
 
 	call *call
 }
@@ -182,19 +193,19 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 		calls.Put(c)
 		return nil, target.Metrics, err
 	}
-	d.wait(ctx, c)
-	if err := c.Err; err != nil {
+	size, err := d.ask(ctx, c, q.Outbox)
+	if err != nil {
 		c.free()
 		return nil, target.Metrics, Late(ctx, err)
 	}
-	a := &Answer{Model: target.ID.Name, Version: target.ID.Version, ID: q.ID, Timing: c.Timing, Choice: c.Choice, call: c}
+	a := &Answer{Size: size, Model: target.ID.Name, Version: target.ID.Version, ID: q.ID, Timing: c.Timing, Choice: c.Choice, call: c}
 	said := target
 	if c.Choice != nil {
 		// The answer is most of all that of one model, whose outputs need not be those of the application's first.
 		said = c.Target
 		a.Version = said.ID.String()
 		if chosen, err = choose(said, q.Outputs); err != nil {
-			a.Release()
+			a.discard(q)
 			return nil, target.Metrics, err
 		}
 	}
@@ -205,7 +216,7 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 		if q.Outputs != nil && q.Outputs[i].Classes > 0 {
 			squeezed := len(shown) < len(t.Shape)
 			if t, err = classify(t, q.Outputs[i].Classes, said.Spec.Outputs[at].Labels); err != nil {
-				a.Release()
+				a.discard(q)
 				return nil, target.Metrics, err
 			}
 			if shown = t.Shape; squeezed {
@@ -217,6 +228,30 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 		a.Outputs[i] = t
 	}
 	return a, target.Metrics, nil
+}
+
+// discard gives up an answer that turns out to be none.
+func (a *Answer) discard(q *Question) {
+	if a.Release(); q.Outbox != nil {
+		q.Outbox.Take(a.Size)
+	}
+}
+
+// ask submits a call and waits for its answer, once there is room for that.
+func (d *Door) ask(ctx context.Context, c *call, o Outbox) (size int, err error) {
+	if o == nil {
+		d.wait(ctx, c)
+		return 0, c.Err
+	}
+	room, err := o.Admit(ctx, &c.Call)
+	if err != nil {
+		return 0, err
+	}
+	d.wait(ctx, c)
+	if size, err = o.Put(&c.Call, room); c.Err != nil {
+		err = c.Err
+	}
+	return size, err
 }
 
 // Late is the error of a request that was cut off: ErrDeadlineExceeded for ErrCanceled if that was at the context's deadline. The context

@@ -1,0 +1,205 @@
+package grpc
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// sized is a model that answers each row with as many bytes as its number says; declared may be -1.
+func (r *rig) sized(name string, declared int) *atomic.Int64 {
+	rows := new(atomic.Int64)
+	r.add(name, scheduler.Spec{
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 1}}},
+		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, declared}}},
+	}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+		rows.Add(int64(b.Rows))
+		n := int(math.Float32frombits(binary.NativeEndian.Uint32(b.Parts[0].Inputs[0].Data)))
+		buf, err := r.pool.Get(b.Rows * n)
+		if err != nil {
+			return err
+		}
+		b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, n}, Data: buf.Bytes(), Buf: buf}}, nil)
+		return nil
+	}))
+	return rows
+}
+
+// What a client leaves unread is bounded from the first answer on, by windows of 0 too, and whether or not the model says how large its
+// answers are; and the connection is closed when nothing has moved for a while.
+func TestUnreadAnswersAreBounded(t *testing.T) {
+	const limit, answer, streams = 4 << 20, 1 << 20, 100
+	for name, c := range map[string]struct {
+		declared int
+		method   string
+		window   uint32
+	}{
+		"declared":   {answer, "ModelInfer", 0},
+		"undeclared": {-1, "ModelInfer", 0},
+		"streams":    {answer, "ModelStreamInfer", 0},
+		"no reading": {answer, "ModelInfer", 1 << 30},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, func(c *Config, _ *int64) { c.OutboundBytes, c.StallTimeout = limit, time.Second })
+			r.sized("m", c.declared)
+			greedy := r.caller(http2.Setting{ID: http2.SettingInitialWindowSize, Val: c.window})
+			if c.window > 0 {
+				greedy.must(greedy.framer.WriteWindowUpdate(0, c.window))
+			}
+			began := time.Now()
+			for i := range streams {
+				greedy.call(uint32(2*i+1), c.method, time.Minute, floats("m", answer), true)
+			}
+			most := int64(0)
+			r.wait("the connection to be closed", func() bool {
+				most = max(most, r.pool.InUse())
+				return metric(r, `shivad_connections_closed_total{door="grpc",reason="stalled"} `) == 1
+			})
+			if most > limit+2*answer {
+				t.Errorf("%d KiB of payload for a client that does not read, whose limit is %d", most>>10, limit>>10)
+			}
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("it was closed after %v", took)
+			}
+			r.wait("its requests to end", func() bool { return r.inside() == 0 })
+		})
+	}
+}
+
+// Who reads gets every answer, however many are larger together than what may wait: in calls, and in their order in streams.
+func TestReaderGetsEverything(t *testing.T) {
+	const limit, answer, asked = 1 << 20, 600 << 10, 60
+	for name, declared := range map[string]int{"declared": answer, "undeclared": -1} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, func(c *Config, _ *int64) { c.OutboundBytes, c.StallTimeout = limit, time.Second })
+			r.sized("m", declared)
+			var calls sync.WaitGroup
+			for range asked {
+				calls.Go(func() {
+					a, err := r.client.ModelInfer(t.Context(), floats("m", answer))
+					if err != nil || len(a.RawOutputContents[0]) != answer {
+						t.Errorf("a call: %v", err)
+					}
+				})
+			}
+			for range 3 {
+				s := r.stream(t.Context())
+				calls.Go(func() {
+					for i := range asked {
+						q := floats("m", answer)
+						q.Id = fmt.Sprint(i)
+						if i%3 > 0 { // of two sequences, and of none
+							q.Parameters = map[string]*pb.InferParameter{"sequence_id": {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: int64(i % 3)}}}
+						}
+						if err := s.Send(q); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+					_ = s.CloseSend()
+				})
+				calls.Go(func() {
+					for i := range asked {
+						a, err := s.Recv()
+						if err != nil || a.ErrorMessage != "" || a.InferResponse.Id != fmt.Sprint(i) || len(a.InferResponse.RawOutputContents[0]) != answer {
+							t.Errorf("answer %d: %v %s", i, err, a.GetErrorMessage())
+							return
+						}
+					}
+				})
+			}
+			calls.Wait()
+		})
+	}
+}
+
+// A client that cancels nearly all that it asks is held to a pace, then told to go; what it has had done is bounded.
+func TestRapidReset(t *testing.T) {
+	r := newRig(t)
+	rows := r.sized("m", 4)
+	body, err := proto.Marshal(floats("m", 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	message := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(body))), body...)
+	attack := func() (asked int) {
+		c := r.caller()
+		go func() {
+			for { // its answers are read, lest it be closed for that
+				if _, err := c.framer.ReadFrame(); err != nil {
+					return
+				}
+			}
+		}()
+		for stream := uint32(1); ; stream += 2 {
+			c.header.Reset()
+			for _, h := range callHeaders("ModelInfer") {
+				c.must(c.enc.WriteField(h))
+			}
+			if c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: c.header.Bytes(), EndHeaders: true}) != nil ||
+				c.framer.WriteData(stream, true, message) != nil || c.framer.WriteRSTStream(stream, http2.ErrCodeCancel) != nil {
+				return asked
+			}
+			asked++
+		}
+	}
+	asked := attack()
+	first := rows.Load()
+	if n := metric(r, `shivad_connections_closed_total{door="grpc",reason="cancels"} `); n != 1 || first > 2000 {
+		t.Errorf("%d calls were cancelled, %d rows of them reached the model; %d connections were closed for it", asked, first, n)
+	}
+	attack() // and comes again
+	if again := rows.Load() - first; again > 1000 {
+		t.Errorf("%d rows of a second connection reached the model", again)
+	}
+	// A client beside it is not held back.
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	for range 100 {
+		if _, err := r.client.ModelInfer(ctx, floats("m", 4)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Who hedges, cancelling each time those that come second, or cancels now and then, never waits.
+func TestCancelsOfOrdinaryClients(t *testing.T) {
+	for name, c := range map[string]struct {
+		perSecond, of, canceled int
+		waits                   bool
+	}{
+		"hedged":                    {10_000, 2, 1, false},
+		"hedged threefold":          {10_000, 3, 2, false},
+		"now and then":              {1_000, 10, 1, false},
+		"each key pressed":          {90, 10, 10, false},
+		"nearly all, again at once": {1_000, 100, 99, true},
+	} {
+		var k cancels
+		k.begin(true)
+		now := k.at
+		var waited time.Duration
+		for i := range 10 * c.perSecond {
+			now = now.Add(time.Second / time.Duration(c.perSecond))
+			wait, paid := k.call(now)
+			waited += wait
+			if k.ended(now, i%c.of < c.canceled, paid) && !c.waits {
+				t.Errorf("%s: is sent away", name)
+			}
+		}
+		if (waited > 0) != c.waits {
+			t.Errorf("%s: waits for %v", name, waited)
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package grpc
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/mem"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// An outbox is what of a connection's answers is on its way out, and who waits for room in it (see [gate.Outbox]).
+//
+// grpc-go takes a reference to the memory of a message and gives it back when the bytes have left or the call has ended, but not when
+// the connection ends before: what then waits for the client's window stays referenced. Its own buffers are left to the garbage
+// collector by that, ours would be missing from the pool. So what is left when grpc-go says that the connection has ended,
+// which it does after its writer has, is released here.
+type outbox struct {
+	mu    sync.Mutex
+	box   gate.Outbox
+	line  []*place // requests that wait for room, oldest first
+	held  map[*holding]struct{}
+	since time.Time // held is not empty since then
+}
+
+// A place in the line for room.
+type place struct {
+	call  *gate.Call
+	room  int
+	taken chan struct{} // closed when there is room
+}
+
+// Admit waits until there is room for the answer to a call, for as long as its client does, or its deadline.
+func (o *outbox) Admit(ctx context.Context, call *gate.Call) (room int, err error) {
+	o.mu.Lock()
+	if len(o.line) == 0 {
+		if room, ok := o.box.Admit(call); ok {
+			o.mu.Unlock()
+			return room, nil
+		}
+	}
+	p := &place{call: call, taken: make(chan struct{})}
+	o.line = append(o.line, p)
+	limit := o.box.Limit
+	o.mu.Unlock()
+	late := time.NewTimer(time.Until(call.Deadline))
+	defer late.Stop()
+	select {
+	case <-p.taken:
+		return p.room, nil
+	case <-ctx.Done():
+		err = scheduler.ErrCanceled
+	case <-late.C:
+		err = fmt.Errorf("%w: the answers before it wait for this client to read them, the limit of a connection (grpc.outbound_bytes) is %d", scheduler.ErrDeadlineExceeded, limit)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if i := slices.Index(o.line, p); i >= 0 {
+		o.line = slices.Delete(o.line, i, i+1)
+		o.admitLocked() // the one behind may be smaller
+		return 0, err
+	}
+	return p.room, nil // just now
+}
+
+// admitLocked lets those in for whose answers there is room by now.
+func (o *outbox) admitLocked() {
+	for len(o.line) > 0 {
+		p := o.line[0]
+		var ok bool
+		if p.room, ok = o.box.Admit(p.call); !ok {
+			return
+		}
+		o.line[0] = nil
+		o.line = o.line[1:]
+		close(p.taken)
+	}
+}
+
+// Put brings an answer, or an error, in the place of what was expected. It fails if the answer was larger and does not fit.
+func (o *outbox) Put(call *gate.Call, room int) (size int, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	defer o.admitLocked()
+	size, ok := o.box.Put(call, room)
+	if !ok {
+		return 0, fmt.Errorf("%w: the answer was larger than could be foreseen, and %d bytes of answers wait for this client, the limit of a connection (grpc.outbound_bytes) is %d: read answers before asking more",
+			scheduler.ErrOverloaded, o.box.Waiting(), o.box.Limit)
+	}
+	return size, nil
+}
+
+// Take notes that an answer has left.
+func (o *outbox) Take(size int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.box.Take(size)
+	o.admitLocked()
+}
+
+// A departure is an answer that is being sent. It has left when nobody has a part of it any more.
+type departure struct {
+	outbox *outbox
+	size   int          // of the answer, as the outbox counts it
+	parts  atomic.Int32 // its holdings, and the reply itself
+}
+
+func (o *outbox) depart(size int) *departure {
+	d := &departure{outbox: o, size: size}
+	d.parts.Store(1)
+	return d
+}
+
+func (d *departure) done() {
+	if d.parts.Add(-1) == 0 {
+		d.outbox.Take(d.size)
+	}
+}
+
+// A holding is memory of an answer on its way out. It is the pool that grpc-go gives the bytes back to.
+type holding struct {
+	of   *departure
+	buf  *tensor.Buffer // owns data; nil: the garbage collector does
+	data []byte
+}
+
+// minPart is the capacity that data must have for grpc-go to give it back.
+const minPart = 1<<10 + 1
+
+// hold makes a buffer for the transport of a part of an answer, which buf owns, or the garbage collector.
+func (d *departure) hold(data []byte, buf *tensor.Buffer) mem.Buffer {
+	o, h := d.outbox, &holding{of: d, buf: buf, data: data}
+	d.parts.Add(1)
+	buf.Retain()
+	o.mu.Lock()
+	if len(o.held) == 0 {
+		if o.held == nil {
+			o.held = make(map[*holding]struct{})
+		}
+		o.since = time.Now()
+	}
+	o.held[h] = struct{}{}
+	o.mu.Unlock()
+	return mem.NewBuffer(&h.data, h)
+}
+
+// Get is there for the interface: grpc-go asks a message's pool for nothing.
+func (h *holding) Get(n int) *[]byte {
+	b := make([]byte, n)
+	return &b
+}
+
+// Put is called when grpc-go has no more use for the data.
+func (h *holding) Put(*[]byte) {
+	o := h.of.outbox
+	o.mu.Lock()
+	_, held := o.held[h]
+	delete(o.held, h)
+	o.since = time.Now()
+	o.mu.Unlock()
+	if held {
+		h.buf.Release()
+	}
+	h.of.done()
+}
+
+// still says since when nothing of what there is has been given back; zero: there is nothing.
+func (o *outbox) still() (since time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.held) > 0 {
+		since = o.since
+	}
+	return since
+}
+
+// stand notes that the client stands still.
+func (o *outbox) stand() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.box.Stand()
+}
+
+// end releases what is still held. A handler that is sending meanwhile has a reference of its own.
+func (o *outbox) end() {
+	o.mu.Lock()
+	held := o.held
+	o.held = nil
+	o.mu.Unlock()
+	for h := range held {
+		h.buf.Release()
+	}
+}
