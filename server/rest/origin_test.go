@@ -87,6 +87,8 @@ func TestRepositoryByPages(t *testing.T) {
 	}{
 		{"a program", nil, 200},
 		{"a program with JSON", []string{"Content-Type", "application/json; charset=utf-8"}, 200},
+		{"a program with bytes", []string{"Content-Type", "application/octet-stream"}, 200},
+		{"a script with bytes", []string{"Content-Type", "application/octet-stream", "Origin", "https://evil.example"}, 403},
 		{"a program by name", []string{"Host", "shivad.example"}, 200},
 		{"a form", []string{"Content-Type", "application/x-www-form-urlencoded", "Origin", "https://evil.example"}, 415},
 		{"a form, by a program", []string{"Content-Type", "application/x-www-form-urlencoded"}, 415},
