@@ -11,8 +11,8 @@
 // [Server.Scheduler] or has containers connect, and asks with [Server.Ask]. A door whose listen address is "" is left
 // out, also all of them: the example asks an application that learns and a model with a cache without any socket.
 //
-// Concurrency: all methods but Start may be called from everywhere; Start returns before Ask, Learn and the
-// applications' methods have an answer but that the server has not been started.
+// Concurrency: all methods may be called from everywhere, Start once. Before Start has returned, and after
+// Shutdown has begun, Ask and Learn are errors.
 //
 // Memory: a question's inputs stay its asker's, an answer's outputs are the server's until Release. Both count against
 // limits.payload_bytes.

@@ -135,16 +135,20 @@ func (s *Server) record() {
 	h := &s.history
 	h.server = s.identity()
 	h.wake() // an earlier life may have left something open
+	failing := false
 	for s.recording() {
 		ctx, cancel := context.WithTimeout(context.Background(), historyRetry)
 		n, err := s.writeHistory(ctx, s.served(), time.Now())
 		cancel()
 		pause := historyPause + time.Duration(n)*historyEach
 		if err != nil {
-			s.log.Warn("the history of models cannot be written; it is tried again", "error", err)
+			if !failing { // said once, as a store may be away for hours
+				s.log.Warn("the history of models cannot be written; it is tried again", "error", err)
+			}
 			pause = historyRetry
 			h.wake()
 		}
+		failing = err != nil
 		if !s.linger(pause) {
 			break
 		}

@@ -87,7 +87,7 @@ func newMutants(t testing.TB) *mutants {
 	infer("free", `{"name":"input0","datatype":"UINT8","shape":[2,3],"data":[[1,2,3],[4,5,6]]}`, `,"outputs":[{"name":"output0"}]`, "")
 	infer("vectors", `{"name":"input0","datatype":"INT64","shape":[3],"data":[1,-2,9007199254740993]}`, ``, "")
 	infer("unbatched", `{"name":"input0","datatype":"INT32","shape":[2,2],"data":[1,2,3,4]}`, ``, "")
-	infer("app", `{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}`, `,"id":"q1","parameters":{"user":"u"}`, "")
+	infer("app", `{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}`, `,"id":"q1","parameters":{"user":"u","candidate_models":["sum","sum/1"],"cache":false,"salt":"s"}`, "")
 	add("POST", "/sum/predict", `{"uid":"u","input":[1,2,3]}`, "")
 	add("POST", "/sum/predict", `{"input_batch":[[1,2,3],[4,5,6]]}`, "")
 	add("POST", "/app/predict", `{"uid":7,"input":[1,2,3]}`, "")

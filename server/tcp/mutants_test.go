@@ -93,7 +93,7 @@ func newMutants(t testing.TB) *mutants {
 	add("words", `{"inputs":["a","\u00e9",""]}`)
 	add("words", "", pixels)
 	add("unbatched", `{"id":3}`, square)
-	add("app", `{"id":"q1","user":"u"}`, x)
+	add("app", `{"id":"q1","user":"u","candidate_models":["floats/1"],"cache":false,"salt":"s"}`, x)
 	add("app/update", `{"user":"w","loss":0.25}`, x)
 	add("app/update", `{"user":"u","loss":0.5}`, row)
 	add("app/update", `{"user":"u","losses":{"floats/1":0.5}}`, row)
