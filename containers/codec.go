@@ -103,11 +103,11 @@ func recognise(m *zmtp.Message, d Dialect, limits Limits, pool *tensor.Pool) (co
 	t, typed := messageType(f)
 	switch {
 	case len(f) == 3 && (typed || len(f[1].Data) == 8): // Java's ids have 8 bytes
-		return nil, fmt.Errorf("it answers before it registered; if it speaks RPC v1, it was connected before, and must be restarted to register again")
+		return nil, errComesBack
 	case typed && t <= typeHeartbeat && (d == DialectV2 || d == DialectV2a):
 		return &v2{legacy: base, floats: d == DialectV2a}, nil
 	case typed && t == typeRegister && len(f) == 5:
-		return nil, fmt.Errorf("it speaks RPC v2 (registered without an RPC version), which needs an address of its own; this one serves v3")
+		return nil, errV2
 	case typed && t <= typeHeartbeat:
 		return &v3{base}, nil
 	case len(f) == 4:

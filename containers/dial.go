@@ -11,6 +11,7 @@ import (
 	"net"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -40,9 +41,10 @@ type Dialer struct {
 	stop    context.CancelFunc
 	wg      sync.WaitGroup // run
 
-	mu   sync.Mutex
-	info SessionInfo
-	link *link // while connected
+	mu    sync.Mutex
+	info  SessionInfo
+	link  *link  // while connected
+	stuck string // what is to be shown until the container answers something
 }
 
 const (
@@ -185,7 +187,7 @@ func (d *Dialer) serve(raw net.Conn) error {
 	now := time.Now()
 	d.mu.Lock()
 	d.link = l
-	d.info.State, d.info.Since, d.info.Registered, d.info.LastSeen, d.info.Reason = "serving", now, now, now, ""
+	d.info.State, d.info.Since, d.info.Registered, d.info.LastSeen, d.info.Reason = "serving", now, now, now, d.stuck
 	d.mu.Unlock()
 	if d.ctx.Err() != nil { // Close may not have seen the link
 		l.kill(d.ctx.Err())
@@ -197,7 +199,7 @@ func (d *Dialer) serve(raw net.Conn) error {
 		d.mu.Unlock()
 		close(l.over)
 	}()
-	replica, err := d.cfg.Scheduler.AddReplica(d.cfg.Model, flatSpec(d.cfg.Input, tensor.Float64), l, scheduler.ReplicaOptions{Label: d.cfg.Name, Slots: 1, Silent: l.kill})
+	replica, err := d.cfg.Scheduler.AddReplica(d.cfg.Model, flatSpec(d.cfg.Input, tensor.Float64), l, scheduler.ReplicaOptions{Label: d.cfg.Name, Slots: 1, Silent: l.hangs})
 	if err != nil {
 		raw.Close()
 		d.cfg.Log.Warn("container refused", "reason", bounded(err))
@@ -212,6 +214,12 @@ func (d *Dialer) serve(raw net.Conn) error {
 	close(l.batches) // dead is set: nobody sends on it any more
 	writer.Wait()
 	reason = l.reason()
+	if l.silent.Load() && !l.answers.Load() {
+		reason = fmt.Errorf("%w: %w", errStuckV0, reason)
+		d.mu.Lock()
+		d.stuck = bounded(errStuckV0)
+		d.mu.Unlock()
+	}
 	l.remove(reason)
 	d.note("calling", reason)
 	d.cfg.Log.Info("container gone", "reason", bounded(reason))
@@ -232,7 +240,10 @@ type link struct {
 	replica *scheduler.Replica
 	batch   *scheduler.Batch // out
 	leaving bool             // goodbye has been said
-	end     error            // the first reason
+
+	answers atomic.Bool // it has answered on this connection
+	silent  atomic.Bool // it was given up as it did not answer
+	end     error       // the first reason
 }
 
 var errTwoBatches = errors.New("containers: a container of RPC v0 takes one batch at a time")
@@ -268,6 +279,15 @@ func (l *link) setReplica(r *scheduler.Replica) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.replica = r
+}
+
+// errStuckV0 is what can be seen of a container that serves a connection whose other end has died without a word.
+var errStuckV0 = errors.New("it takes the connection and answers nothing on it; a container of RPC v0 serves one connection at a time, and may still wait for the server of the one before: restart the container")
+
+// hangs is kill for a container that does not answer.
+func (l *link) hangs(reason error) {
+	l.silent.Store(true)
+	l.kill(reason)
 }
 
 // kill ends the connection from anywhere, without waiting.
@@ -314,6 +334,10 @@ func (l *link) count(b *scheduler.Batch, failure error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.info.LastSeen = time.Now()
+	if failure == nil {
+		l.answers.Store(true)
+		d.stuck, d.info.Reason = "", ""
+	}
 	d.info.Batches++
 	d.info.Rows += uint64(b.Rows)
 	if failure != nil {

@@ -281,6 +281,33 @@ func TestDialPanic(t *testing.T) {
 	}
 }
 
+// TestDialStuck: a container that takes connections and answers on none is named with what to do, until it answers.
+func TestDialStuck(t *testing.T) {
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
+	if err := r.sched.Configure("old", scheduler.ModelConfig{Objective: 10 * time.Millisecond, ExecTimeout: 50 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	o := newOld(t)
+	d, _ := o.call(t, r)
+	if _, err := r.sum(1, 2); err == nil {
+		t.Error("it answered")
+	}
+	next := <-o.conns // called again
+	defer next.Close()
+	eventually(t, "the reason", func() bool { return strings.Contains(d.Session().Reason, "restart the container") })
+	var serving sync.WaitGroup
+	serving.Go(func() { sums(next) })
+	defer serving.Wait()
+	defer next.Close()
+	r.wait(t, oldID, 1)
+	if v, err := r.sum(1, 2); err != nil || v != 3 {
+		t.Errorf("got %v, %v", v, err)
+	}
+	if reason := d.Session().Reason; reason != "" {
+		t.Errorf("it has answered, and the status says %q", reason)
+	}
+}
+
 // TestDialFaults: all faults are named at once.
 func TestDialFaults(t *testing.T) {
 	_, err := containers.Dial(containers.DialConfig{Addr: "udp://x:1", Input: tensor.Float32})

@@ -189,11 +189,18 @@ func (c *legacy) joined(o *zmtp.Outgoing, b *scheduler.Batch, sized bool) error 
 	return nil
 }
 
+// acknowledges tells whether a message is the answer to feedback: "ACK" in its last frame, which is number last, after the
+// id. No answer to a batch has three bytes there.
+func acknowledges(f []zmtp.Frame, last int) bool {
+	return len(f) == last+1 && len(f[last-1].Data) >= 4 && string(f[last].Data) == "ACK"
+}
+
+func acknowledged(rows int) error {
+	return fmt.Errorf("it acknowledged feedback (\"ACK\"), which it was not sent, instead of answering a batch of %d rows", rows)
+}
+
 // floats makes an answer of v1, v1b and v2a: one float32 for each row.
 func floats(f zmtp.Frame, rows int) (*answer, error) {
-	if string(f.Data) == "ACK" {
-		return nil, fmt.Errorf("it acknowledged feedback (%q), which it was not sent, instead of answering a batch of %d rows", f.Data, rows)
-	}
 	if len(f.Data) != 4*rows {
 		return nil, fmt.Errorf("answer of %d bytes to a batch of %d rows, expected a float of 4 for each", len(f.Data), rows)
 	}

@@ -33,6 +33,7 @@ type Listener struct {
 	number   uint64
 	closed   bool
 	counts   Stats
+	unserved map[unservedKey]SessionInfo // see Unserved
 }
 
 // Stats counts what happened to connections since the start.

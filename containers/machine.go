@@ -82,9 +82,10 @@ const (
 )
 
 var (
-	errSecondHello = errors.New("registered twice on one connection")
-	errEnded       = errors.New("containers: session has ended")
-	errLingered    = fmt.Errorf("told goodbye and still here after %v", lingerTime)
+	errNotRegistered = errors.New("not registered")
+	errSecondHello   = errors.New("registered twice on one connection")
+	errEnded         = errors.New("containers: session has ended")
+	errLingered      = fmt.Errorf("told goodbye and still here after %v", lingerTime)
 )
 
 // step takes an event. An error is the reason why the session must end.
@@ -168,7 +169,7 @@ func (m *machine) tick(now, lastByte time.Time) (do action, next time.Time, err 
 	case fresh:
 		next = m.started.Add(m.clocks.register)
 		if !now.Before(next) {
-			return 0, time.Time{}, fmt.Errorf("not registered within %v", m.clocks.register)
+			return 0, time.Time{}, fmt.Errorf("%w within %v", errNotRegistered, m.clocks.register)
 		}
 		return 0, next, nil
 	case leaving:

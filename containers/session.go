@@ -35,6 +35,8 @@ type session struct {
 	// Owned by the goroutine of run.
 	strays bool // an answer without a question has been logged
 
+	beat3 bool // guarded by mu: it was asked to register in v3's words
+
 	// life is held for reading while a batch is being handed to the connection, and taken by the end of
 	// the session: after that nothing of a batch is touched.
 	life sync.RWMutex
@@ -231,6 +233,7 @@ func (s *session) register(r registration) error {
 	s.retimeLocked(0)
 	s.mu.Unlock()
 	s.listener.registered(s)
+	s.listener.served(s.snapshot())
 	s.log(slog.LevelInfo, "container registered")
 	if f := s.listener.cfg.Registered; f != nil {
 		f(s.raw, s.snapshot())
@@ -429,6 +432,7 @@ func (s *session) say(f func(*zmtp.Outgoing) bool) bool {
 func (s *session) beat() {
 	s.mu.Lock()
 	registered := s.machine.phase != fresh
+	s.beat3 = s.beat3 || !registered
 	s.mu.Unlock()
 	s.say(func(o *zmtp.Outgoing) bool { return s.codec.heartbeat(o, registered) })
 }
@@ -579,6 +583,14 @@ func (s *session) close(reason error) {
 	}
 	if reason == io.EOF {
 		reason = errHungUp
+	}
+	if replica == nil {
+		if u := s.unfitness(reason); u != nil {
+			s.listener.unserve(s.snapshot(), u)
+			if !errors.Is(reason, u) {
+				reason = fmt.Errorf("%w: %w", reason, u)
+			}
+		}
 	}
 	s.note(reason)
 	if replica != nil {

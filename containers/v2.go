@@ -75,6 +75,9 @@ func (c *v2) batch(o *zmtp.Outgoing, b *scheduler.Batch, _ time.Time) error {
 
 func (c *v2) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
 	f := m.Frames[3]
+	if acknowledges(m.Frames, 3) {
+		return nil, acknowledged(b.Rows)
+	}
 	if c.floats {
 		return floats(f, b.Rows)
 	}

@@ -37,9 +37,15 @@ func (c *v3) parse(m *zmtp.Message) (incoming, error) {
 	case typeHeartbeat:
 		return incoming{event: evHeartbeat}, nil
 	case typeRegister:
+		if len(f) == 5 { // asked in v3's words it has registered in v2's
+			return incoming{}, errV2
+		}
 		r, err := c.register(f)
 		return incoming{event: evHello, hello: r}, err
 	case typeMessage:
+		if acknowledges(f, 3) {
+			return incoming{event: evResult, id: uint64(binary.LittleEndian.Uint32(f[2].Data))}, nil
+		}
 		// Java containers send the id in 8 bytes, of which the first 4 count.
 		if len(f) < 5 || len(f[2].Data) < 4 || len(f[3].Data) < 8 ||
 			m.Refused == nil && binary.LittleEndian.Uint64(f[3].Data) != uint64(len(f[4].Data)) {
@@ -93,6 +99,9 @@ func (c *v3) batch(o *zmtp.Outgoing, b *scheduler.Batch, _ time.Time) error {
 
 // result makes one Bytes tensor of the output frames.
 func (c *v3) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
+	if acknowledges(m.Frames, 3) {
+		return nil, acknowledged(b.Rows)
+	}
 	header, outputs := m.Frames[4].Data, m.Frames[5:]
 	if len(header) != 8*(1+len(outputs)) || binary.LittleEndian.Uint64(header) != uint64(len(outputs)) {
 		return nil, fmt.Errorf("response header of %d bytes does not fit %d outputs", len(header), len(outputs))

@@ -31,7 +31,7 @@ func (s *Server) sessions() []admin.Session {
 		return out
 	}
 	now := time.Now()
-	sessions := s.containers.Sessions()
+	sessions := append(s.containers.Sessions(), s.containers.Unserved()...)
 	for _, d := range s.dialers {
 		sessions = append(sessions, d.Session())
 	}
@@ -105,6 +105,16 @@ func (s *Server) registered(conn net.Conn, i containers.SessionInfo) {
 	for _, p := range s.processes {
 		p.registered(conn, i.Model)
 	}
+}
+
+// connected counts the containers that are.
+func (s *Server) connected() (n int) {
+	for _, c := range s.sessions() {
+		if c.State != containers.StateUnserved {
+			n++
+		}
+	}
+	return n
 }
 
 // dismissed is told of every container that is about to be told goodbye for good.

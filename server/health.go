@@ -1,10 +1,12 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/metrics"
 )
@@ -72,12 +74,15 @@ func warnings(s admin.Status) []string {
 		case "failing":
 			say("%s fails on every batch: %s", title(c), c.LastFailure)
 		case "hung":
-			say("%s hangs, and gets nothing but probes: %s", title(c), c.LastFailure)
-		case "unserved", "calling":
+			say("%s hangs, and gets nothing but probes: %s", title(c), cmp.Or(c.Reason, c.LastFailure))
+		case containers.StateUnserved, "calling":
 			if c.Reason != "" {
 				say("%s: %s", title(c), c.Reason)
 			}
 		case "serving":
+			if c.Reason != "" { // what was seen of it before, and it has not answered since
+				say("%s: %s", title(c), c.Reason)
+			}
 			if c.Oldest >= longBatch.Seconds() {
 				say("%s has not answered a batch for %.0fs", title(c), c.Oldest)
 			}

@@ -167,7 +167,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		PayloadIdle:  s.pool.Idle,
 		Unpacked:     s.unpacked.InUse,
 		UnpackLimit:  s.unpacked.Budget(),
-		Sessions:     func() int { return len(s.sessions()) },
+		Sessions:     s.connected,
 		StateUp:      func() bool { return s.keeping().Healthy },
 		Learned:      s.learnedGauges,
 	})

@@ -166,7 +166,7 @@ func (c *cli) printSessions(sessions []admin.Session) error {
 	for _, k := range sessions {
 		model, rpc, out := k.Model+"/"+k.Version, k.RPC, fmt.Sprintf("%d of %d", k.Pending, k.Slots)
 		if k.Model == "" { // it has not registered
-			model, rpc, out = "-", "-", "-"
+			model, rpc, out = "-", or(k.RPC, "-"), "-"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s ago\t%d\t%d\t%d\t%s\t%d\n", model, or(k.Instance, "-"), k.Remote, rpc,
 			k.State, seconds(k.Connected), seconds(k.Silent), k.Batches, k.Rows, k.Failures, out, k.AtOnce)
