@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -210,22 +212,45 @@ func (s *Scheduler) configLocked(name string) ModelConfig {
 // Configure changes the configuration of all versions of a model, now and when they come. It takes effect
 // at once: what is waiting is batched anew, what is executing is not touched. Zero fields mean the defaults of ModelConfig.
 func (s *Scheduler) Configure(name string, cfg ModelConfig) error {
-	s.mu.Lock()
 	if err := cfg.Validate(); err != nil {
-		s.mu.Unlock()
 		return fmt.Errorf("model %s: %w", name, err)
 	}
-	s.configs[name] = cfg
-	cfg = s.configLocked(name)
-	var changed []*Model
-	for id, m := range s.models {
-		if id.Name == name {
-			changed = append(changed, m)
+	s.reconfigure(func() { s.configs[name] = cfg })
+	return nil
+}
+
+// Reconfigure changes the configuration of all models, as Configure does of one: those that are named have theirs, all
+// others the default one. The map is the scheduler's from then on. After an error nothing has changed.
+func (s *Scheduler) Reconfigure(other ModelConfig, models map[string]ModelConfig) error {
+	if err := other.Validate(); err != nil {
+		return fmt.Errorf("the default: %w", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(models)) {
+		if err := models[name].Validate(); err != nil {
+			return fmt.Errorf("model %s: %w", name, err)
 		}
 	}
+	s.reconfigure(func() { s.defaults, s.configs = other, models })
+	return nil
+}
+
+// reconfigure has models follow what set changes in the configurations, under mu.
+func (s *Scheduler) reconfigure(set func()) {
+	s.mu.Lock()
+	before := make(map[ModelID]ModelConfig, len(s.models))
+	for id := range s.models {
+		before[id] = s.configLocked(id.Name)
+	}
+	set()
 	// Under mu, so that of two calls the later one holds in all models.
+	var changed []*Model
 	var after []func()
-	for _, m := range changed {
+	for id, m := range s.models {
+		cfg := s.configLocked(id.Name)
+		if reflect.DeepEqual(cfg, before[id]) {
+			continue
+		}
+		changed = append(changed, m)
 		fx, now := m.begin()
 		m.core.configure(cfg)
 		m.core.dispatch(now, fx)
@@ -239,7 +264,6 @@ func (s *Scheduler) Configure(name string, cfg ModelConfig) error {
 	for _, m := range changed {
 		m.warn(nil)
 	}
-	return nil
 }
 
 // warn names the replicas that the configuration gives more batches than they can stand: all of them, or only

@@ -139,6 +139,8 @@ func (s *Server) silent(conn net.Conn, reason error) {
 
 // stopProcesses ends all supervised processes side by side.
 func (s *Server) stopProcesses() error {
+	s.reloading.Lock() // one that is under way starts some; the next sees that the server stops
+	defer s.reloading.Unlock()
 	faults := make([]error, len(s.processes))
 	var all sync.WaitGroup
 	for i, p := range s.processes {

@@ -110,7 +110,7 @@ func (c *chronicle) tell(name string, e admin.Event) {
 func (s *Server) changed(by, what, name, detail string) {
 	switch what {
 	case "container":
-		for _, c := range s.cfg.Supervised {
+		for _, c := range s.base.Load().Supervised {
 			if c.Name == name {
 				detail, name = "container "+name+": "+detail, cmp.Or(c.Model, c.Name)
 			}

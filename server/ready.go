@@ -18,12 +18,12 @@ func (s *Server) awaited() []string {
 			unloaded[model] = true
 		}
 	}
-	for _, c := range s.cfg.Supervised {
+	for _, c := range s.base.Load().Supervised {
 		if c.Address != "" {
 			loaded = append(loaded, c.Model)
 		}
 	}
-	for _, required := range s.cfg.Server.RequiredModels {
+	for _, required := range s.base.Load().Server.RequiredModels {
 		model, _, _ := strings.Cut(required, "/")
 		if !unloaded[model] || slices.Contains(loaded, model) {
 			loaded = append(loaded, required)

@@ -349,7 +349,7 @@ func (r repository) shown() admin.Containers {
 	for _, p := range r.supervised() {
 		processes[p.Name] = append(processes[p.Name], p)
 	}
-	for _, c := range r.cfg.Supervised {
+	for _, c := range r.base.Load().Supervised {
 		one := admin.Container{Name: c.Name, Model: cmp.Or(c.Model, c.Name), Address: c.Address, Processes: []admin.Process{}}
 		var state predict.State
 		if p, err := r.named(c.Name); err == nil {

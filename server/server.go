@@ -70,6 +70,11 @@ type Server struct {
 	base, settings atomic.Pointer[config.Config]
 	setting        sync.Mutex
 
+	// Set by ReloadFrom; reloading is held by Reload, and while the processes are stopped for good.
+	load      func() (config.Config, error)
+	reloaded  func(config.Config)
+	reloading sync.Mutex
+
 	stopping chan struct{} // closed when a shutdown begins
 	watching sync.WaitGroup
 	retiring retirement

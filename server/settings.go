@@ -177,16 +177,9 @@ func (s *Server) readSettings() {
 		}
 		next, _ = over(*s.base.Load(), stored)
 	}
-	old := s.settings.Swap(&next)
-	models := maps.Clone(old.Models)
-	maps.Copy(models, next.Models)
-	for name := range models {
-		if old.Model(name) == next.Model(name) {
-			continue
-		}
-		if err := s.sched.Configure(name, policy(next.Model(name).Policy)); err != nil {
-			s.log.Error("settings of a model are not taken", "model", name, "error", err) // over has validated them
-		}
+	s.settings.Store(&next)
+	if err := s.sched.Reconfigure(policy(next.Defaults), policies(next.Models)); err != nil {
+		s.log.Error("settings of models are not taken", "error", err) // over has validated them
 	}
 	s.gate.OptionsChanged()
 	s.retiring.wake()

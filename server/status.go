@@ -24,10 +24,11 @@ func (s *Server) sources() admin.Sources {
 		Models:  s.models,
 		Status:  s.status,
 		Config: func() any {
-			c := s.cfg
-			c.Models = s.settings.Load().Models
-			return c.Redacted()
+			c := s.settings.Load().Redacted()
+			c.TCP, c.REST, c.GRPC, c.Containers = s.cfg.TCP, s.cfg.REST, s.cfg.GRPC, s.cfg.Containers // as the descriptors allow
+			return c
 		},
+		Reload:  s.Reload,
 		Explain: s.explain,
 		Set:     s.set,
 
@@ -62,8 +63,8 @@ func (s *Server) sources() admin.Sources {
 
 func (s *Server) readiness() admin.Readiness {
 	state := *s.state.Load()
-	required := s.cfg.Server.RequiredModels
-	if state == admin.Serving && s.cfg.Server.ReadyWhen == config.ReadyModels {
+	required := s.base.Load().Server.RequiredModels
+	if state == admin.Serving && s.base.Load().Server.ReadyWhen == config.ReadyModels {
 		required = s.awaited()
 	}
 	r := admin.Judge(state, required, s.models())

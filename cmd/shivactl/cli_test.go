@@ -368,6 +368,8 @@ func TestCommandLine(t *testing.T) {
 		{"containers-restart", "", "containers restart digits"},
 		{"containers-none", "", "containers stop nobody"},
 		{"config", "", "config"},
+		{"reload", "", "reload"},
+		{"reload-json", "", "reload --json"},
 		{"config-json", "", "config --json"},
 		{"config-part", "", "config tcp"},
 		{"config-none", "", "config tc"},

@@ -4,10 +4,57 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/shivad/shivad/server/admin"
 )
+
+var reloadCommand = command{
+	name: "reload", args: "", short: "read the server's file again",
+	help: `Has the server read its configuration file again, as SIGHUP does, and shows what has changed. What can change while the server runs
+does at once; the rest is named, and waits for a restart. A file that is wrong changes nothing, and all its faults are shown.
+
+With --json: {"changed": [{"key", "before", "after"}], "waiting": [...]}
+`,
+	takes: []kind{nothing},
+	run: func(c *cli, _ any, args []string) error {
+		if len(args) > 0 {
+			return usage("reload", "unexpected argument %q", args[0])
+		}
+		var done admin.Reloaded
+		if err := c.call(http.MethodPost, "/v1/config/reload", []byte{}, &done); err != nil {
+			return err
+		}
+		if c.json {
+			return c.printJSON(done)
+		}
+		if len(done.Changed)+len(done.Waiting) == 0 {
+			fmt.Fprintln(c.stdout, "nothing has changed")
+		}
+		for _, one := range done.Changed {
+			fmt.Fprintf(c.stdout, "%s: %s -> %s\n", one.Key, valueText(one.Before), valueText(one.After))
+		}
+		for _, one := range done.Waiting {
+			fmt.Fprintf(c.stdout, "%s: %s -> %s after a restart\n", one.Key, valueText(one.Before), valueText(one.After))
+		}
+		return nil
+	},
+}
+
+// valueText is a setting's value on a line.
+func valueText(v any) string {
+	if v == nil {
+		return "none"
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err.Error() // of what came as JSON: cannot fail
+	}
+	return string(text)
+}
 
 var configCommand = command{
 	name: "config", args: "[KEY]", short: "show every setting in effect",

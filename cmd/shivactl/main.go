@@ -35,7 +35,7 @@ func commands() []command {
 	return []command{
 		inferCommand, feedbackCommand,
 		appsCommand, linksCommand, policiesCommand,
-		modelsCommand, versionsCommand, cacheCommand, containersCommand, configCommand, explainCommand, historyCommand, statusCommand,
+		modelsCommand, versionsCommand, cacheCommand, containersCommand, configCommand, reloadCommand, explainCommand, historyCommand, statusCommand,
 		exportCommand, importCommand,
 		completionCommand, versionCommand,
 	}

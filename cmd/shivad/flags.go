@@ -49,7 +49,8 @@ An address has the form host:port. Port 0 takes a free one, and the log says whi
 leaves the door out. Whatever else can be set is in the file: see cmd/shivad/shivad.toml, or --check.
 
 SIGTERM or Ctrl-C drains: no new requests, those inside are answered (server.drain, 30s by default). A
-second signal ends the process at once.
+second signal ends the process at once. SIGHUP reads the file again: what can change while the server runs
+does, and the log names what waits for a restart; a wrong file changes nothing.
 
 Exit code: 0 stopped as asked, 1 could not start, failed or was cut short, 2 wrong flags or file.
 

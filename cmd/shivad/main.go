@@ -14,7 +14,9 @@ import (
 	"os/signal"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/shivad/shivad/server"
 	"github.com/shivad/shivad/server/config"
@@ -31,7 +33,7 @@ const (
 func main() {
 	// Two, so that a second signal is not lost while the first one is being looked at.
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+	signal.Notify(signals, syscall.SIGTERM, os.Interrupt, syscall.SIGHUP)
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, signals))
 }
 
@@ -63,18 +65,30 @@ func run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 		}
 		return exitOK
 	}
-	log := logger(cfg.Log, stderr)
+	log, level := logger(cfg.Log, stderr)
 	if lowered != "" {
 		log.Warn("less memory for payloads than configured", "why", lowered)
 	}
-	return serve(cfg, log, signals)
+	return serve(o, cfg, log, level, signals)
 }
 
-// serve runs a server until a signal or its failure.
-func serve(cfg config.Config, log *slog.Logger, signals <-chan os.Signal) int {
+// serve runs a server until a signal or its failure. SIGHUP has it read the file of the options again.
+func serve(o options, cfg config.Config, log *slog.Logger, level *slog.LevelVar, signals <-chan os.Signal) int {
 	defer runtime.KeepAlive(tuneGC(cfg.Limits, log))
 	s, err := server.New(cfg, log)
+	var drain atomic.Int64
+	drain.Store(int64(cfg.Server.Drain))
 	if err == nil {
+		if o.file != "" {
+			load := func() (config.Config, error) {
+				c, _, err := o.load(memory.OfProcess())
+				return c, err
+			}
+			s.ReloadFrom(load, func(c config.Config) {
+				drain.Store(int64(c.Server.Drain))
+				_ = level.UnmarshalText([]byte(c.Log.Level)) // it has been validated
+			})
+		}
 		log.Debug("configuration", "effective", asText{cfg.Redacted()})
 		err = s.Start()
 	}
@@ -85,23 +99,38 @@ func serve(cfg config.Config, log *slog.Logger, signals <-chan os.Signal) int {
 	log.Info("serving", append([]any{"version", server.Version, "pid", os.Getpid()}, addresses(s.Addrs())...)...)
 
 	code := exitOK
-	select {
-	case sig := <-signals:
-		log.Info("draining", "signal", sig.String(), "limit", cfg.Server.Drain, "again", "a second signal ends the process at once")
-	case err := <-s.Failed():
-		log.Error("a door failed, shutting down", "error", err)
-		code = exitFailed
+wait:
+	for {
+		select {
+		case sig := <-signals:
+			if sig == syscall.SIGHUP {
+				go reload(s, log) // Shutdown waits for it
+				continue
+			}
+			log.Info("draining", "signal", sig.String(), "limit", time.Duration(drain.Load()), "again", "a second signal ends the process at once")
+			break wait
+		case err := <-s.Failed():
+			log.Error("a door failed, shutting down", "error", err)
+			code = exitFailed
+			break wait
+		}
 	}
 
-	ctx, cancel := context.WithTimeout(context.Background(), cfg.Server.Drain)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(drain.Load()))
 	defer cancel()
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.Shutdown(ctx) }() // joined below, or the process ends
-	select {
-	case err = <-stopped:
-	case sig := <-signals:
-		log.Warn("ended without draining", "signal", sig.String())
-		return exitFailed
+	for ended := false; !ended; {
+		select {
+		case err = <-stopped:
+			ended = true
+		case sig := <-signals:
+			if sig == syscall.SIGHUP {
+				continue // what is left needs no settings
+			}
+			log.Warn("ended without draining", "signal", sig.String())
+			return exitFailed
+		}
 	}
 	if err != nil {
 		log.Error("shut down with faults", "error", err)
@@ -109,6 +138,13 @@ func serve(cfg config.Config, log *slog.Logger, signals <-chan os.Signal) int {
 	}
 	log.Info("stopped")
 	return code
+}
+
+// reload has the server read its file again. A wrong one changes nothing; its faults are in the log.
+func reload(s *server.Server, log *slog.Logger) {
+	if _, err := s.Reload(); err != nil {
+		log.Error("the configuration was not reloaded", "error", err)
+	}
 }
 
 // addresses are the doors' addresses as arguments of a log line; a door left out is not mentioned.
@@ -136,17 +172,17 @@ func addresses(a server.Addrs) []any {
 	return args
 }
 
-// logger writes as the configuration says, which has been validated.
-func logger(c config.Log, w io.Writer) *slog.Logger {
-	var level slog.Level
+// logger writes as the configuration says, which has been validated. Its level may be changed.
+func logger(c config.Log, w io.Writer) (*slog.Logger, *slog.LevelVar) {
+	level := new(slog.LevelVar)
 	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
 		panic(err)
 	}
 	options := &slog.HandlerOptions{Level: level}
 	if c.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, options))
+		return slog.New(slog.NewJSONHandler(w, options)), level
 	}
-	return slog.New(slog.NewTextHandler(w, options))
+	return slog.New(slog.NewTextHandler(w, options)), level
 }
 
 // asText lets a text log show a configuration as it shows in a JSON log; only a log that wants it pays.

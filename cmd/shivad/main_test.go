@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -261,7 +262,7 @@ func TestStateThatCannotBeOpened(t *testing.T) {
 
 func TestLogger(t *testing.T) {
 	var b bytes.Buffer
-	log := logger(config.Log{Level: "warn", Format: "text"}, &b)
+	log, _ := logger(config.Log{Level: "warn", Format: "text"}, &b)
 	log.Info("no")
 	log.Warn("yes", "config", asText{config.Default()})
 	if got := b.String(); strings.Contains(got, "msg=no") || !strings.Contains(got, "msg=yes") || !strings.Contains(got, `\"drain\":\"30s\"`) {
@@ -269,5 +270,83 @@ func TestLogger(t *testing.T) {
 	}
 	if log.Enabled(t.Context(), slog.LevelInfo) {
 		t.Error("info is not below warn")
+	}
+}
+
+// SIGHUP reads the file again, beneath the flags: what can change does, and a wrong file is named in the log and changes
+// nothing. Without a file it does nothing. None of them ends the process.
+func TestReloadBySignal(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "shivad.toml")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("[log]\nlevel = \"warn\"\n[server]\nrepository = \"local\"\n")
+	j, signals, ended := start(t, "--config", file, "--log-level", "info")
+	serving := j.wait(t, "serving")
+	write("[tcp]\nconnections = -1\n[server]\nrepository = \"none\"\n")
+	signals <- syscall.SIGHUP
+	if text, _ := j.wait(t, "the configuration was not reloaded")["error"].(string); !strings.Contains(text, file+":2:1: tcp.connections") {
+		t.Errorf("logged %q", text)
+	}
+	write("[tcp]\nconnections = 9\n[server]\nrepository = \"none\"\n")
+	signals <- syscall.SIGHUP
+	line := j.wait(t, "configuration reloaded")
+	if changed, waiting := fmt.Sprint(line["changed"]), fmt.Sprint(line["wait for a restart"]); changed != "[server.repository]" || waiting != "[tcp.connections]" {
+		t.Errorf("changed %s, waiting %s", changed, waiting)
+	}
+	resp, err := http.Get("http://" + serving["admin"].(string) + "/v1/config")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var now struct{ Server struct{ Repository string } }
+	if err := json.NewDecoder(resp.Body).Decode(&now); err != nil || now.Server.Repository != "none" {
+		t.Errorf("in effect is %+v, %v", now, err)
+	}
+	signals <- syscall.SIGTERM
+	if code := end(t, ended); code != exitOK {
+		t.Errorf("exit %d", code)
+	}
+
+	j, signals, ended = start(t)
+	j.wait(t, "serving")
+	signals <- syscall.SIGHUP
+	if text, _ := j.wait(t, "the configuration was not reloaded")["error"].(string); !strings.Contains(text, "without a configuration file") {
+		t.Errorf("logged %q", text)
+	}
+	signals <- syscall.SIGTERM
+	if code := end(t, ended); code != exitOK {
+		t.Errorf("exit %d", code)
+	}
+}
+
+// The level of the log is that of the file that was read last.
+func TestReloadOfTheLevel(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "shivad.toml")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j, signals, ended := start(t, "--config", file)
+	serving := j.wait(t, "serving")
+	if err := os.WriteFile(file, []byte("[log]\nlevel = \"error\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.Post("http://"+serving["admin"].(string)+"/v1/config/reload", "application/json", nil)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatal(resp, err)
+	}
+	resp.Body.Close()
+	signals <- syscall.SIGTERM
+	if code := end(t, ended); code != exitOK {
+		t.Errorf("exit %d", code)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, line := range j.lines {
+		if line["msg"] == "draining" || line["msg"] == "stopped" {
+			t.Errorf("at level error the log says %v", line)
+		}
 	}
 }

@@ -23,6 +23,7 @@
 //	POST /v1/import                        takes a Document; ?dry_run=true only says what would change
 //	GET /v1/status                         Status
 //	GET /v1/config                         every setting in effect, in the words of the file
+//	POST /v1/config/reload                 reads the file again: Reloaded; 400 and no change if it is wrong
 //	GET /v1/openapi.json                   all of this in OpenAPI 3.1
 //	GET /debug/pprof/                      profiles of the Go runtime, if they are on
 //

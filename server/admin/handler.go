@@ -27,6 +27,7 @@ type Sources struct {
 	Models  func() []Model // by name, then newest version first
 	Status  func() Status
 	Config  func() any // what json.Marshal makes of it is shown
+	Reload  func() (Reloaded, error)
 	Explain func(model string) []Explanation
 	// Set changes settings of a model while it serves: all of them, or none and an error that says why.
 	// Keys and values are those of [model.NAME] in the file, values without quotes; nil goes back to what the file says. It gives
@@ -130,6 +131,7 @@ func (s Sources) routes() []route {
 		{path: "/v1/import", methods: methods{"POST": s.importState}, timeout: longTimeout},
 		{path: "/v1/status", methods: methods{"GET": s.status}},
 		{path: "/v1/config", methods: methods{"GET": s.config}},
+		{path: "/v1/config/reload", methods: methods{"POST": s.reload}, timeout: longTimeout},
 		{path: "/v1/openapi.json", methods: methods{"GET": openAPI}},
 	}
 	return append(list, s.profiles()...)

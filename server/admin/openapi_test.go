@@ -230,6 +230,7 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		{"post", "/v1/import", "/v1/import?dry_run=true", `{"format":1,"applications":[{"name":"app","models":["m"],"policy":""}],"policies":[],"settings":{"digits":{"delay":"1ms"}}}`, 200},
 		{"get", "/v1/status", "", "", 200},
 		{"get", "/v1/config", "", "", 200},
+		{"post", "/v1/config/reload", "", "", 200},
 		{"get", "/v1/openapi.json", "", "", 200},
 		{"delete", "/v1/apps/{name}/policy", "/v1/apps/app/policy", "", 200},
 		{"delete", "/v1/apps/{name}", "/v1/apps/app", "", 200},
@@ -284,7 +285,7 @@ func TestTypesAreAsDescribed(t *testing.T) {
 		admin.PolicyList{}, admin.Tensor{}, admin.Model{}, admin.ModelList{}, admin.ModelVersions{}, admin.Explanation{}, admin.Explanations{},
 		admin.Process{}, admin.Session{}, admin.Container{}, admin.Containers{}, admin.PolicyState{}, admin.Document{}, admin.Change{},
 		admin.Imported{}, admin.Usage{}, admin.State{}, admin.Status{}, admin.Cache{}, admin.ModelCache{}, admin.Cleared{},
-		admin.History{}, admin.Event{},
+		admin.History{}, admin.Event{}, admin.Reloaded{}, admin.Setting{},
 	} {
 		typ := reflect.TypeOf(v)
 		s, ok := d.Components.Schemas[typ.Name()]

@@ -47,6 +47,12 @@ func (s *Server) Sources() admin.Sources {
 		Config: func() any {
 			return map[string]any{"tcp": map[string]any{"listen": ":6174", "loops": 0}, "state": map[string]any{"at": ""}}
 		},
+		Reload: func() (admin.Reloaded, error) {
+			return admin.Reloaded{
+				Changed: []admin.Setting{{Key: "log.level", Before: "info", After: "debug"}, {Key: "container.new", After: map[string]any{"replicas": 2}}},
+				Waiting: []admin.Setting{{Key: "tcp.listen", Before: ":6174", After: ":6175"}},
+			}, nil
+		},
 		Explain: func(model string) (list []admin.Explanation) {
 			for _, m := range s.models {
 				if m.Name == model {

@@ -1,0 +1,26 @@
+package admin
+
+import "net/http"
+
+// Reloaded is the answer to /v1/config/reload: what differs in the configuration that was read again.
+type Reloaded struct {
+	Changed []Setting `json:"changed"` // holds from now on
+	Waiting []Setting `json:"waiting"` // holds from the next start on
+}
+
+// A Setting has another value than before. Passwords are hidden.
+type Setting struct {
+	Key    string `json:"key"`
+	Before any    `json:"before"` // null: there was none
+	After  any    `json:"after"`  // null: there is none
+}
+
+func (s Sources) reload(w http.ResponseWriter, r *http.Request) {
+	done, err := s.Reload()
+	if err == nil {
+		for _, one := range done.Changed {
+			s.audit(r, "setting", one.Key, one.Before, one.After)
+		}
+	}
+	s.answer(w, http.StatusOK, done, err)
+}

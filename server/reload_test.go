@@ -1,0 +1,150 @@
+package server
+
+import (
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/config"
+)
+
+// loaded starts a server whose configuration is read again from a variable.
+func loaded(t *testing.T, log *logged, change func(*config.Config)) (s *Server, file *config.Config) {
+	t.Helper()
+	file = new(config.Config)
+	*file = config.Default()
+	file.TCP.Listen, file.REST.Listen, file.GRPC.Listen, file.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
+	file.Containers.Listen = config.Addrs{"127.0.0.1:0"}
+	if change != nil {
+		change(file)
+	}
+	s, err := New(*file, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.ReloadFrom(func() (config.Config, error) { return file.Clone(), nil }, nil)
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(t, s) })
+	return s, file
+}
+
+// What can change does in one step, what cannot is named, what operators have changed stays, and a wrong file changes nothing.
+func TestReload(t *testing.T) {
+	log := new(logged)
+	s, file := loaded(t, log, nil)
+	o := operator{t, s}
+	if _, err := s.store.Update(t.Context(), "settings/mine", "", func([]byte) ([]byte, error) { return []byte(`{"objective":"70ms"}`), nil }); err != nil {
+		t.Fatal(err)
+	}
+	s.readSettings()
+
+	file.Defaults.Objective = 50 * time.Millisecond
+	file.Models = map[string]config.Model{"m": {Policy: file.Defaults, DefaultVersion: "3"}, "mine": {Policy: file.Defaults}}
+	file.Server.RequiredModels, file.Server.ReadyWhen = []string{"m"}, config.ReadyRequired
+	file.Admin.Profiling = true
+	file.Limits.Tensors = 9
+	answer := o.expect("POST", "/v1/config/reload", "", 200, `{"key":"admin.profiling","before":false,"after":true}`,
+		`{"key":"model.m.default_version","before":"","after":"3"}`, `"waiting":[{"key":"limits.tensors","before":255,"after":9}]`)
+	if strings.Contains(answer, "tcp.") {
+		t.Errorf("what is as it was is listed: %s", answer)
+	}
+	for model, want := range map[string]time.Duration{"m": 50 * time.Millisecond, "any": 50 * time.Millisecond, "mine": 70 * time.Millisecond} {
+		if got := s.sched.ModelConfig(model).Objective; got != want {
+			t.Errorf("objective of %s is %v, expected %v", model, got, want)
+		}
+	}
+	o.expect("GET", "/v1/config", "", 200, `"tensors":255`, `"profiling":true`, `"default_version":"3"`)
+	if status, _ := o.do("GET", "/readyz", ""); status != 503 {
+		t.Errorf("ready without a model that is required now: %d", status)
+	}
+	if !strings.Contains(log.String(), "configuration reloaded") || !strings.Contains(log.String(), "what=setting name=admin.profiling from=127.0.0.1:") {
+		t.Errorf("the log does not say what was changed:\n%s", log)
+	}
+
+	delete(file.Models, "m")
+	file.Server.RequiredModels = nil
+	o.expect("POST", "/v1/config/reload", "", 200)
+	if got := s.sched.ModelConfig("m").Objective; got != 50*time.Millisecond {
+		t.Errorf("a model that the file has no more has objective %v", got)
+	}
+
+	// Wrong in itself, and beside what waits for a restart.
+	before := o.expect("GET", "/v1/config", "", 200)
+	good := file.Clone()
+	file.Defaults.Objective, file.Admin.Profiling = -time.Second, false
+	o.expect("POST", "/v1/config/reload", "", 400, "nothing was changed", "defaults.objective")
+	*file = good.Clone()
+	file.Admin.Profiling = false
+	file.Limits.PayloadBytes *= 4
+	file.Models = map[string]config.Model{"m": {Policy: file.Defaults, Cache: 8 << 30}}
+	o.expect("POST", "/v1/config/reload", "", 400, "limits.payload_bytes", "after a restart")
+	s.ReloadFrom(func() (config.Config, error) { return config.Config{}, errors.New("no such file") }, nil)
+	o.expect("POST", "/v1/config/reload", "", 400, "no such file")
+	s.ReloadFrom(nil, nil)
+	o.expect("POST", "/v1/config/reload", "", 409, "without a configuration file")
+	if after := o.expect("GET", "/v1/config", "", 200); after != before {
+		t.Errorf("a wrong configuration has changed something:\n%s\n%s", before, after)
+	}
+}
+
+// Processes follow the file: one that has changed ends and starts, one that has gone ends, one that is as it was goes on,
+// and one that an operator has stopped stays so.
+func TestReloadOfContainers(t *testing.T) {
+	process := func(name, seconds string, replicas int) config.Container {
+		return config.Container{Name: name, Command: []string{"sh", "-c", "exec sleep " + seconds}, Replicas: replicas, StopTimeout: 10 * time.Second}
+	}
+	s, file := loaded(t, new(logged), func(c *config.Config) {
+		c.Supervised = []config.Container{process("same", "600", 1), process("changes", "600", 1), process("goes", "600", 1), process("stopped", "600", 1)}
+	})
+	running := func(want int) map[string][]int { // when so many do, which is soon
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			pids, n := map[string][]int{}, 0
+			for _, p := range s.supervised() {
+				if p.PID != 0 {
+					pids[p.Name] = append(pids[p.Name], p.PID)
+					n++
+				}
+			}
+			if n == want || time.Now().After(end) {
+				return pids
+			}
+		}
+	}
+	running(4)
+	if err := (repository{s}).Stop(t.Context(), "stopped"); err != nil {
+		t.Fatal(err)
+	}
+	before := running(3)
+	file.Supervised = []config.Container{process("same", "600", 1), process("changes", "601", 2), process("stopped", "601", 1), process("new", "600", 1)}
+	if _, err := s.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	after := running(4)
+	if !slices.Equal(before["same"], after["same"]) || len(after["changes"]) != 2 || slices.Contains(after["changes"], before["changes"][0]) ||
+		len(after["goes"]) != 0 || len(after["stopped"]) != 0 || len(after["new"]) != 1 {
+		t.Errorf("processes before %v, after %v", before, after)
+	}
+	var names []string
+	for _, c := range (repository{s}).shown().Containers {
+		names = append(names, c.Name)
+	}
+	if want := []string{"same", "changes", "stopped", "new"}; !slices.Equal(names, want) {
+		t.Errorf("containers %q, expected %q", names, want)
+	}
+	stop(t, s)
+	if _, err := s.Reload(); err == nil {
+		t.Error("a server that has stopped reloads")
+	} else if e, ok := errors.AsType[*admin.Error](err); !ok || e.Status != 503 {
+		t.Errorf("after the end: %v", err)
+	}
+	if err := s.processes[0].start(); !errors.Is(err, scheduler.ErrDraining) {
+		t.Error("a process starts after the end")
+	}
+}
