@@ -112,3 +112,15 @@ func TestAnnounced(t *testing.T) {
 		m.Release()
 	}
 }
+
+// TestUserIsAskedFor: a container that asks for whose request each is says so when it registers.
+func TestUserIsAskedFor(t *testing.T) {
+	limits := Config{}.withDefaults().Limits
+	for text, want := range map[string]bool{``: false, `"user":true,`: true, `"user":false,`: false} {
+		r, err := readHello([]byte(`{"protocol":4,"model":"m","version":"1",`+text+
+			`"inputs":[{"name":"x","datatype":"FP32","shape":[-1,2]}],"outputs":[{"name":"y","datatype":"FP32","shape":[-1]}]}`), limits)
+		if err != nil || r.spec.User != want {
+			t.Errorf("with %q: %t, want %t (%v)", text, r.spec.User, want, err)
+		}
+	}
+}

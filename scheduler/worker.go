@@ -48,6 +48,7 @@ type Spec struct {
 	MaxBatch        int    // most rows it takes at once; 0: it does not say
 	Platform        string // free text: onnxruntime, pytorch
 	Parameters      []byte // JSON object, free
+	User            bool   // it is told whose requests they are, as "user" among their parameters
 
 	// Flat is a container of the legacy protocols: its rows are flat vectors of one dtype, each of any
 	// length, so that rows of different lengths share batches; its output is one Bytes text per row.

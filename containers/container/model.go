@@ -50,6 +50,9 @@ type Model struct {
 	// Slots is how many batches the server may have under way here. 0 leaves it to the server, which uses
 	// one more than Concurrency: the next one is received while others compute.
 	Slots int
+	// User asks for whose request each is: the server adds "user" to its parameters, if it names one. Answers are then kept
+	// for each user apart, where the server keeps any.
+	User bool
 	// Platform and Instance are shown to operators: free text. Parameters is a free JSON object.
 	Platform, Instance string
 	Parameters         json.RawMessage
@@ -96,7 +99,7 @@ func (m *Model) hello() ([]byte, error) {
 	text, err := json.Marshal(wire.HelloMessage{
 		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
 		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
-		Batched: new(m.batched()), MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance,
+		Batched: new(m.batched()), MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance, User: m.User,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("container: model %q: %w", m.Name, err)

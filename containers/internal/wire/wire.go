@@ -44,6 +44,7 @@ type HelloMessage struct {
 	Concurrency int             `json:"concurrency,omitempty"`
 	Slots       int             `json:"slots,omitempty"`
 	Announce    bool            `json:"announce,omitempty"`
+	User        bool            `json:"user,omitempty"` // it wants to know whose requests they are
 	Parameters  json.RawMessage `json:"parameters,omitempty"`
 	Instance    string          `json:"instance,omitempty"`
 }

@@ -44,6 +44,7 @@ def test_hello_says_all_that_was_declared() -> None:
         concurrency=2,
         platform="numpy",
         parameters={"k": [1]},
+        user=True,
     )(lambda x, t: x)
     with Fake() as fake, Container(made, servers=fake.endpoint, instance="here") as container:
         _, hello = fake.hello()
@@ -62,6 +63,7 @@ def test_hello_says_all_that_was_declared() -> None:
             "concurrency": 2,
             "slots": 3,
             "announce": True,
+            "user": True,
             "parameters": {"k": [1]},
             "instance": "here",
         }

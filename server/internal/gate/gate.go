@@ -195,7 +195,9 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	c.Model = target.Model
 	c.Deadline = p.Now.Add(timeout)
 	c.Priority = p.Priority
-	c.Parameters = p.Forward
+	if c.Parameters = p.Forward; target.Spec.User && p.User != "" {
+		c.Parameters = withUser(p.Forward, p.User)
+	}
 	c.Source = p.Source
 	if !p.Fresh {
 		c.cached.Version, c.cached.Salt = target.cached, p.Salt

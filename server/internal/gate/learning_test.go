@@ -147,3 +147,38 @@ func TestDefaultWithoutModels(t *testing.T) {
 	h.model("never", "1", 7, time.Microsecond)
 	h.expect(h.ask("app", Params{}), "7 by never/1")
 }
+
+// A model that asks for it is told whose request each is; one that does not is not.
+func TestUserReachesTheModel(t *testing.T) {
+	h := newHouse(t)
+	for _, asks := range []bool{true, false} {
+		name := map[bool]string{true: "asks", false: "silent"}[asks]
+		spec := scheduler.Spec{
+			User:    asks,
+			Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}},
+			Outputs: []tensor.Spec{{Name: "label", DType: tensor.Int64, Shape: tensor.Shape{-1}}},
+		}
+		told := make(chan string, 1)
+		w := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+			told <- string(b.Parts[0].Parameters)
+			out, err := tensor.FromSlice(tensor.Shape{b.Rows}, make([]int64, b.Rows))
+			b.Complete([]tensor.Tensor{out}, nil)
+			return err
+		})
+		if _, err := h.sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"}, spec, w, scheduler.ReplicaOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		h.app(apps.Definition{Name: "app-" + name, Models: []apps.Link{apps.Link(name)}})
+		for forward, want := range map[string]string{``: `{"user":"an\"na"}`, `{"k":1}`: `{"user":"an\"na","k":1}`} {
+			if !asks {
+				want = forward
+			}
+			for _, route := range []string{name, "app-" + name} {
+				h.ask(route, Params{User: `an"na`, Forward: []byte(forward)[:len(forward):len(forward)]})
+				if got := <-told; got != want {
+					t.Errorf("%s with %q is told %s, expected %s", route, forward, got, want)
+				}
+			}
+		}
+	}
+}

@@ -72,3 +72,16 @@ func unfit(value []byte) string {
 func partOfNumber(c byte) bool {
 	return '0' <= c && c <= '9' || c == '.' || c == '-' || c == '+' || c == 'e' || c == 'E'
 }
+
+// withUser adds whose request it is to the parameters, for a model that asked for it. As these are what a cache tells
+// requests apart by, no user gets another's answer.
+func withUser(object []byte, user string) []byte {
+	b := shiva.AppendString([]byte(`{"user":`), user)
+	_ = shiva.EachField(object, func(key, value []byte) bool {
+		if string(key) != "user" {
+			b = append(append(shiva.AppendString(append(b, ','), string(key)), ':'), value...)
+		}
+		return true
+	})
+	return append(b, '}')
+}

@@ -49,6 +49,8 @@ def hello(model: Model[..., Any], instance: str) -> bytes:
         head["slots"] = min(model.concurrency + 1, wire.MAX_SLOTS)
     if model.max_batch:
         head["max_batch"] = model.max_batch
+    if model.user:
+        head["user"] = True
     if model.parameters:
         head["parameters"] = model.parameters
     return wire.to_json(head)

@@ -90,6 +90,7 @@ class Model(Generic[P, R]):
         platform: str,
         parameters: Mapping[str, object],
         health_interval: float,
+        user: bool = False,
     ) -> None:
         self.function = function
         self.name = name
@@ -103,6 +104,7 @@ class Model(Generic[P, R]):
         self.platform = platform
         self.parameters = dict(parameters)
         self.health_interval = health_interval
+        self.user = user
         self.warmup_hook: Hook | None = None
         self.health_hook: Hook | None = None
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
@@ -467,6 +469,7 @@ def model(
     platform: str = "python",
     parameters: Mapping[str, object] | None = None,
     health_interval: float = 5.0,
+    user: bool = False,
 ) -> Callable[[Callable[P, R]], Model[P, R]]:
     """Make a function, sync or async, a model that :func:`shiva_container.serve` serves.
 
@@ -488,6 +491,9 @@ def model(
         Without it, declare a parameter ``batch`` and call ``batch.fail(row, text)``.
     ``concurrency``
         how many batches may be in the function at once: threads of a sync function, tasks of an async one.
+    ``user``
+        whose request each is comes as ``request.parameters["user"]``, if the client names one. Where the server keeps
+        answers it keeps them for each user apart.
     ``parameters``, ``platform``
         shown with the model's metadata by the server.
     """
@@ -506,6 +512,7 @@ def model(
             platform=platform,
             parameters=parameters or {},
             health_interval=health_interval,
+            user=user,
         )
         if any(str(other) == str(made) for other in _declared):
             raise DeclarationError(f"model {made} is declared twice in this process")
