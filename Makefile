@@ -91,7 +91,7 @@ fuzz: ## every fuzz target for FUZZTIME (3s)
 	@grep -rE --include='*_test.go' -o '^func Fuzz[A-Za-z0-9_]+' . | sort | while IFS=: read -r file decl; do \
 	  target=$${decl#func }; \
 	  echo "fuzz $$target in $$(dirname "$$file")"; \
-	  go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "$$(dirname "$$file")" | grep -vE '^(fuzz: elapsed|PASS)' || test $${PIPESTATUS[0]} = 0; \
+	  .ci/fuzz "$$(dirname "$$file")" "$$target" $(FUZZTIME) || exit 1; \
 	done
 
 mutants: ## a million requests that are nearly right to each door, or conversations, each with a budget of time (minutes)
