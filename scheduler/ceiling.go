@@ -6,10 +6,13 @@ import "time"
 // accelerator runs out of memory above some size, and whoever serves it may not know which. The
 // profile does not see that, as failures are not measured.
 //
-// No ceiling is for good. While more rows wait than it allows, a larger batch is tried now and
-// then, by a step that doubles when that goes well, at once after the last, and is halved when
-// it does not. What that costs is bounded: a failed trial is followed by a pause of many times
-// what it took.
+// No ceiling is for good. While more rows wait than it allows, a larger batch is tried: first half
+// way to the smallest size that is known to fail, until that is next to the ceiling; then that
+// size itself, now and then; and when it goes well, the double, at once.
+// What that costs is bounded: a trial that fails is followed by a pause of some times what it took
+// while the search lasts, of which there are only as many as there are doublings, and of many times
+// that afterwards. With the long pause alone, a container of 120 ms a batch took a minute to find
+// its size.
 //
 // That a batch failed says little, as one bad row makes any batch fail: lowering the ceiling
 // then, as the first version did, made batches small where a hundredth of the rows was bad. It
@@ -17,8 +20,8 @@ import "time"
 // which nothing else came out.
 type ceiling struct {
 	rows   int   // 0: none
-	step   int   // rows that the next trial has more
-	again  int64 // when that may be
+	broke  int   // a larger size that failed: the smallest one known; 0: none
+	again  int64 // when there may be one
 	proven int   // largest size answered since a size was at fault
 	vague  int   // failures one after the other of which nothing came out
 }
@@ -26,15 +29,19 @@ type ceiling struct {
 const (
 	shortestPause = int64(time.Second)
 	pauseFactor   = 64 // times what the failed batch took
+	searchFactor  = 4  // ... while sizes between the ceiling and what failed are untried
 	vagueFailures = 2  // ... that are put down to the size
 )
 
 // most bounds a batch that begins at start.
 func (c *ceiling) most(start int64) int {
-	if start >= c.again {
-		return c.rows + c.step
+	switch {
+	case start < c.again:
+		return c.rows
+	case c.broke == 0:
+		return 2 * c.rows
 	}
-	return c.rows
+	return max(c.rows+1, (c.rows+c.broke)/2)
 }
 
 // sent notes a batch. While a trial is out there is no other.
@@ -55,7 +62,10 @@ func (c *ceiling) passed(rows, top int, now int64) {
 		return
 	}
 	c.rows, c.again = rows, now
-	c.step *= 2
+	if rows < c.broke {
+		return
+	}
+	c.broke = 0
 	if c.rows >= top {
 		c.rows = 0
 	}
@@ -71,8 +81,8 @@ func (c *ceiling) failed(rows int, took, now int64) {
 	if c.rows == 0 || rows <= c.rows {
 		return
 	}
-	c.step = max(1, c.step/2)
-	c.again = now + pauseAfter(took)
+	c.broke = rows
+	c.again = now + c.pause(took)
 }
 
 // ended notes that a trial came to nothing that says anything: it was lost, or given up.
@@ -91,10 +101,9 @@ func (c *ceiling) fault(rows int, took, now int64) {
 	case rows <= c.proven:
 		c.proven = 0
 	default:
-		c.rows = max(1, rows/2)
-		c.step = max(1, c.rows/2)
-		c.again = now + pauseAfter(took)
-		c.proven = min(c.proven, c.rows)
+		c.rows = max(1, rows/2, c.proven)
+		c.broke = rows
+		c.again = now + c.pause(took)
 	}
 }
 
@@ -113,4 +122,10 @@ func (c *ceiling) unclear(rows int, took, now int64) {
 // clear notes that a failure was a row's.
 func (c *ceiling) clear() { c.vague = 0 }
 
-func pauseAfter(took int64) int64 { return max(shortestPause, pauseFactor*took) }
+// pause is how long a trial that failed is not followed by another.
+func (c *ceiling) pause(took int64) int64 {
+	if c.broke > c.rows+1 {
+		return searchFactor * took
+	}
+	return max(shortestPause, pauseFactor*took)
+}

@@ -27,20 +27,47 @@ const (
 	faultRestart = 500 * time.Millisecond // from the end of a replica to the next one in its place
 )
 
-// Told is the cell as it is for somebody who knows what is wrong: without the fault, and with
-// batches above the size that fails taking for ever. It is what the oracle is asked about.
+// Faulty are the cells of a kind of container with one fault each. A load is a share of what can be
+// had with the fault.
+func (p Profile) Faulty() []Cell {
+	var all []Cell
+	for _, f := range []struct {
+		Fault
+		load     float64
+		replicas int
+	}{
+		// To find a bad row takes a batch for each doubling of those it came with, for which there must be time.
+		{Fault{Name: "poison", Poison: 0.01}, 0.05, 1},
+		{Fault{Name: "above 8", Above: 8}, 0.8, 1},
+		{Fault{Name: "above 8, overload", Above: 8}, 1.5, 1},
+		{Fault{Name: "hang", Hang: true}, 0.8, 2},
+		{Fault{Name: "hang of the only one", Hang: true}, 0.8, 1},
+		{Fault{Name: "stop", Stop: 2 * time.Second}, 0.8, 2},
+	} {
+		c := Cell{Profile: p, Load: f.load, Fault: &f.Fault}
+		c.Replicas = f.replicas
+		c.Load *= c.Told().Capacity() / c.Capacity()
+		all = append(all, c)
+	}
+	return all
+}
+
+// Told is the cell as it is for somebody who knows what is wrong: without the fault, with the same
+// rows, and with batches above the size that fails taking for ever. It is what the oracle is asked
+// about.
 func (c Cell) Told() Cell {
+	told := c
+	told.Fault = nil
 	if f := c.Fault; f != nil && f.Above > 0 {
-		base := c.Profile
-		c.Curve = func(rows int) time.Duration {
+		told.Curve = func(rows int) time.Duration {
 			if rows > f.Above {
 				return time.Hour
 			}
-			return base.base(rows)
+			return c.base(rows)
 		}
+		told.Load *= c.Capacity() / told.Capacity()
 	}
-	c.Fault = nil
-	return c
+	return told
 }
 
 // Values of a row's first byte.
