@@ -1,6 +1,9 @@
 package scheduler
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // tryBuckets is how many shapes are looked through for a batch, in order of their first rows. Usually the
 // first has one; the bound is for replicas too slow for most of what waits.
@@ -231,9 +234,13 @@ func (c *core) alone(b *Batch, it *item, n int, now int64) {
 	}
 }
 
+// chancePause is how long a replica that is believed to be too slow does without a row of those that others could do.
+const chancePause = int64(time.Second)
+
 // chance sends a replica that is not busy the last row that waits, although it is predicted to be late: a prediction
 // is an upper quantile, nothing better is there to do, and a profile that is wrong has to be put right by
-// measuring. Not if another replica is predicted to be in time.
+// measuring. Not if another replica is predicted to be in time, unless this one has had nothing for a while: the
+// prediction that it is too slow would be for good, as there is always such a row while others keep up.
 func (c *core) chance(rep *Replica, start, now int64, fx *effects) bool {
 	if len(c.buckets.ordered) == 0 || rep.busy() {
 		return false
@@ -244,6 +251,9 @@ func (c *core) chance(rep *Replica, start, now int64, fx *effects) bool {
 	p := rep.plan(c, start, bk.rowBytes)
 	n := min(it.rows(), max(1, rep.strategy.limit(p)))
 	for _, other := range c.replicas {
+		if now >= rep.free+chancePause {
+			break
+		}
 		if other == rep || other.state != replicaLive || !other.profile.known() {
 			continue
 		}

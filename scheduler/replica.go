@@ -111,8 +111,8 @@ func (r *Replica) plan(c *core, start, rowBytes int64) *plan {
 	if most := c.sizeThatWorks(r, start); most < p.max {
 		p.max, p.maxWhy = most, CloseFailures
 	}
-	if r.ceiling.rows > 0 && p.max > r.ceiling.rows {
-		p.trials = nil // the ceiling is being tried, with the rows whose turn it is
+	if ceiling := r.ceiling.rows; ceiling > 0 && p.max > ceiling {
+		p.ceiling = ceiling
 	}
 	if rowBytes > 0 {
 		if n := c.cfg.BatchBytes / rowBytes; n < int64(p.max) {

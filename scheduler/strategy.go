@@ -19,6 +19,7 @@ type plan struct {
 	start     int64 // when the replica could begin with it
 	max       int   // most rows: of the model, the container, and batch_bytes
 	maxWhy    CloseReason
+	ceiling   int // of the replica, if a larger batch may be tried now; else 0
 	objective int64
 	shed      bool    // leave out rows that are predicted to be late
 	trials    *trials // of the replica; nil: there are none

@@ -18,6 +18,9 @@ type trials struct {
 	spent  float64 // ns that trials took, as far as they are not paid off
 	rows   float64 // that they answered in time
 	turn   int     // of trialSteps
+	best   int     // rows of what looked best at the last trial
+	tried  int     // ... and of the trial
+	gained bool    // it did
 	losses int     // how many trials gained nothing
 	upsets int     // of the profile, when last looked at
 }
@@ -40,6 +43,15 @@ func (t *trials) next(rate float64) int {
 		return 0
 	}
 	return trialSteps[t.turn]
+}
+
+// unmoved tells whether a trial gained, but n rows look best as they did before it. So it is their
+// turn to be measured. Without that, a size that is believed to be the largest within the objective,
+// and is not, was never sent itself: each batch was a trial of twice its rows, which gained.
+func (t *trials) unmoved(n int) bool {
+	unmoved := t.gained && max(n-t.best, t.best-n) <= max(n-t.tried, t.tried-n)
+	t.gained = t.gained && !unmoved
+	return unmoved
 }
 
 // work pays off with a batch that took ns. What the profile has had to unlearn is no ground for a
@@ -66,7 +78,7 @@ func (t *trials) settle(ns int64, rows int, par, stall float64, late bool) {
 	if late {
 		cost, had = took, 0
 	}
-	if cost <= -trialGain*par {
+	if t.gained = cost <= -trialGain*par; t.gained {
 		if t.turn++; trialSteps[t.turn-1] > 0 || t.turn == len(trialSteps) {
 			t.turn = 0
 		}
@@ -95,21 +107,28 @@ func (t *trials) failed(b *Batch, ns int64) {
 // expected of it.
 func (p *plan) trying(q *queue, best window, rate float64) (window, bool) {
 	n, rows := best.rows, q.rows
+	if p.ceiling > 0 && (n >= p.ceiling || rows <= p.ceiling) {
+		return p.raising(q, best)
+	}
 	step := 0
 	if p.trials != nil && rows > n {
 		step = p.trials.next(rate)
 	}
-	if step == 0 {
+	if step == 0 || p.trials.unmoved(n) {
 		return window{}, false
 	}
 	if q.rowsFrom(best.at) <= n {
 		rows-- // what is left out has little time left: leave that out, too
 	}
 	limit, _ := p.explored()
-	if step > 0 && n >= p.max || step < 0 && n == 1 { // there is no room on this side
+	top := p.max
+	if p.ceiling > 0 {
+		top = p.ceiling
+	}
+	if step > 0 && n >= top || step < 0 && n == 1 { // there is no room on this side
 		step = -step
 	}
-	m := min(roundSize(max(0, quarterOf(n)+step)), limit)
+	m := min(roundSize(max(0, quarterOf(n)+step)), limit, top)
 	if m > rows {
 		m = roundSize(quarterOf(rows+1) - 1)
 	}
@@ -119,6 +138,23 @@ func (p *plan) trying(q *queue, best window, rate float64) (window, bool) {
 	if m == n {
 		return window{}, false
 	}
+	p.trials.best, p.trials.tried = n, m
 	// The rows with most time left have the best chance to be answered by it.
 	return window{at: q.back(m), rows: m, room: m, cap: m, why: CloseTrial, left: CloseTrial, par: float64(m) / rate, half: q.item(q.back((m + 1) / 2)).deadline}, true
+}
+
+// raising is a window for a trial of more than the ceiling, if as many look best as it allows. It is
+// not of the trials of what is believed, and is not paid off like them: how often a ceiling is tried
+// is bounded by its pauses. But no belief about the time of sizes that were never answered may forbid
+// it either.
+func (p *plan) raising(q *queue, best window) (window, bool) {
+	m := min(p.max, q.rows)
+	if m <= p.ceiling || best.rows != p.ceiling {
+		return window{}, false
+	}
+	at := best.at
+	if q.rowsFrom(at) < m {
+		at = q.back(m)
+	}
+	return window{at: at, rows: m, room: m, cap: m, why: CloseLimit}, true
 }
