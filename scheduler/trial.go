@@ -156,5 +156,5 @@ func (p *plan) raising(q *queue, best window) (window, bool) {
 	if q.rowsFrom(at) < m {
 		at = q.back(m)
 	}
-	return window{at: at, rows: m, room: m, cap: m, why: CloseLimit}, true
+	return window{at: at, rows: m, room: m, cap: m, why: CloseTrial, left: CloseTrial}, true
 }
