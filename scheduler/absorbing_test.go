@@ -16,7 +16,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-var beliefs = flag.Int("beliefs", 20, "random profiles that each kind of container is met with")
+var beliefs = flag.Int("beliefs", 10, "random profiles that each kind of container is met with")
 
 const (
 	learnWithin = 5 * time.Second // of heavy load, or of what has changed since: then

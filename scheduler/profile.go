@@ -417,7 +417,9 @@ func (p *profile) lean() {
 		}
 		if det := w*xx - x*x; det > 1e-6*w*xx {
 			line := max((y*xx-x*xy)/det, 0) // at dx = 0
-			lean := min(w, trust)
+			// The line is known as well here as so many measurements of the size would be: a single old
+			// one beyond another neighbour tells its slope, but next to nothing of where it leads.
+			lean := min(det/xx, trust)
 			at.ns = (at.own*at.weight + line*lean) / (at.weight + lean)
 		}
 	}
