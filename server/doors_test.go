@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/containers/containertest"
-	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -411,30 +410,15 @@ func appendNumber(data []byte, d tensor.DType, text string) ([]byte, error) {
 	return append(data, binary.LittleEndian.AppendUint64(nil, v)[:d.Size()]...), err
 }
 
-// askLibrary asks as a program does that has the server inside: its rows have a batch dimension always.
+// askLibrary asks as a program does that has the server inside.
 func askLibrary(ctx context.Context, s *Server, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error) {
-	m, ok := s.Scheduler().Model(scheduler.ModelID{Name: model, Version: "1"})
-	if !ok {
-		return x, fmt.Errorf("no model %q", model)
-	}
-	in := x
-	one := len(x.Shape) < len(m.Spec().Inputs[0].Shape) || !m.Spec().Batched()
-	if one {
-		in.Shape = append(tensor.Shape{1}, x.Shape...)
-	}
-	r := &scheduler.Request{Model: m, Inputs: []tensor.Tensor{in}, Rows: in.Shape[0]}
-	if timeout > 0 {
-		r.Deadline = time.Now().Add(timeout)
-	}
-	if err := s.Scheduler().Infer(ctx, r); err != nil {
+	a, err := s.Ask(ctx, &Question{Name: model, Inputs: []tensor.Tensor{x}, Timeout: timeout})
+	if err != nil {
 		return x, &fault{kind: gate.StatusOf(err).Type, text: err.Error()}
 	}
-	defer r.Outputs[0].Release()
-	y := tensor.Tensor{DType: r.Outputs[0].DType, Shape: slices.Clone(r.Outputs[0].Shape), Data: bytes.Clone(r.Outputs[0].Data)}
-	if one {
-		y.Shape = y.Shape[1:]
-	}
-	return y, nil
+	defer a.Release()
+	y := a.Outputs[0]
+	return tensor.Tensor{DType: y.DType, Shape: slices.Clone(y.Shape), Data: bytes.Clone(y.Data)}, nil
 }
 
 // join connects a container, over a socket, of a model of one input and output x.
