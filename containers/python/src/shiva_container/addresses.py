@@ -116,12 +116,18 @@ class Resolver:
 
     def _run(self) -> None:
         before: list[str] | None = None
+        told: set[Address] = set()
         while not self._stop.is_set():
             for address in self._addresses:
                 try:
                     self._last[address] = address.resolve()
+                    told.discard(address)
                 except OSError as e:
-                    log.warning("cannot look up server %s: %s", address.host, e)
+                    # Once: it is looked up again and again.
+                    level = logging.DEBUG if address in told else logging.WARNING
+                    text = "no server is known by the name %s (%s); is it spelled right? trying again"
+                    log.log(level, text, address.host, e)
+                    told.add(address)
             endpoints = list(dict.fromkeys(e for address in self._addresses for e in self._last.get(address, [])))
             if endpoints != before and not self._stop.is_set():
                 self._found(endpoints)

@@ -37,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.rows < 1 or options.dim < 0:
         parser.error("--rows must be at least 1, --dim at least 0")
+    if not os.path.isfile(options.file):
+        print(f"{options.file}: there is no such file", file=sys.stderr)
+        return 1
     try:
         models = load(options.file)
     except (Exception, SystemExit):

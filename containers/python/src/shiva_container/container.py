@@ -65,6 +65,8 @@ class Container:
     def __init__(
         self, *models: Model[..., Any], servers: str | Iterable[str] | None = None, instance: str | None = None
     ) -> None:
+        for one in models:
+            _check_served(one)
         self._models = list(models) or declared_models()
         if not self._models:
             raise DeclarationError("no model to serve: decorate a function with @model")
@@ -265,6 +267,14 @@ class Container:
 
     def _begin_stop(self) -> None:
         self._stopping = True
+
+
+def _check_served(one: object) -> None:
+    if isinstance(one, str):
+        raise DeclarationError(f"serve() takes models; {one!r} is where a server is: say serve(servers={one!r})")
+    if not isinstance(one, Model):
+        name = getattr(one, "__name__", repr(one))
+        raise DeclarationError(f"{name} is not a model: decorate the function with @model(name=..., inputs=[...], ...)")
 
 
 _checking = False

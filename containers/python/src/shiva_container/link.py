@@ -31,6 +31,7 @@ LINGER_MS = 1000
 """How long a closed socket may take to bring its last answers out."""
 
 _GONE = zmq.Event.DISCONNECTED | zmq.Event.CLOSED
+_NEWS = _GONE | zmq.Event.CONNECTED
 _NEVER_MS = 3_600_000
 _UNREACHABLE_MS = 15_000
 """How long the other machine may leave what was sent without an acknowledgement. While an announced message comes, and
@@ -70,6 +71,7 @@ class Link:
         self._attempts = 0
         self._next_try = 0.0
         self._told = ""
+        self._connected = False
 
     @property
     def live(self) -> bool:
@@ -112,11 +114,22 @@ class Link:
             return
         gone = False
         while monitor.poll(0):
-            gone |= bool(parse_monitor_message(monitor.recv_multipart())["event"] & _GONE)
+            event = parse_monitor_message(monitor.recv_multipart())["event"]
+            self._connected |= bool(event & zmq.Event.CONNECTED)
+            gone |= bool(event & _GONE)
         while self._receive(session, now) and gone:  # what a closed connection has left has an end
             pass
         if gone:
-            session.lost("connection lost" if session.welcomed is not None else "no connection")
+            session.lost("connection lost" if session.welcomed is not None else self._why())
+
+    def _why(self) -> str:
+        """Why there is no session, as far as the connection shows."""
+        if self._connected:
+            return (
+                "no session: whoever listens there hung up; is that the server's port for containers "
+                "(containers.listen, 7000 unless it is set)? clients have others"
+            )
+        return "no connection: nobody listens there; does shivad run, and is that its port for containers?"
 
     def close(self) -> None:
         """Close at once; unsent answers get LINGER_MS, and batches that wait are not computed any more."""
@@ -142,7 +155,8 @@ class Link:
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.IPV6, int("[" in self.endpoint))
-        self._monitor = self._socket.get_monitor_socket(_GONE)
+        self._monitor = self._socket.get_monitor_socket(_NEWS)
+        self._connected = False
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
         self._socket.connect(self.endpoint)

@@ -95,8 +95,8 @@ class Model(Generic[P, R]):
         self.function = function
         self.name = name
         self.version = version
-        self.inputs = tuple(inputs)
-        self.outputs = tuple(outputs)
+        self.inputs = _tensors(name, "inputs", inputs)
+        self.outputs = _tensors(name, "outputs", outputs)
         self._batched = batched
         self.max_batch = max_batch
         self.per_row = per_row
@@ -150,7 +150,11 @@ class Model(Generic[P, R]):
 
     def _declare(self) -> None:
         where = f"model {self.name!r}"
+        if not self.name:
+            raise DeclarationError('a model needs a name: @model(name="m", inputs=[...], outputs=[...])')
         for key, text in (("name", self.name), ("version", self.version)):
+            if isinstance(text, int | float):
+                raise DeclarationError(f'{where}: the {key} is a text: {key}="{text}"')
             if not isinstance(text, str) or not text or "/" in text or not text.isprintable():
                 raise DeclarationError(f"{where}: the {key} must be printable text without '/', got {text!r}")
         for kind, tensors in (("input", self.inputs), ("output", self.outputs)):
@@ -395,6 +399,18 @@ class Model(Generic[P, R]):
         return out
 
 
+def _tensors(name: str, key: str, tensors: object) -> tuple[Tensor, ...]:
+    """The declared tensors, or what is wrong with how they are given."""
+    if isinstance(tensors, Tensor):
+        raise DeclarationError(f"model {name!r}: {key} is a list: {key}=[Tensor(...)]")
+    if not isinstance(tensors, Sequence) or isinstance(tensors, str):
+        raise DeclarationError(f"model {name!r}: {key} is a list of Tensor(name, datatype, shape), got {tensors!r}")
+    for one in tensors:
+        if not isinstance(one, Tensor):
+            raise DeclarationError(f"model {name!r}: {key} has {one!r}, expected Tensor(name, datatype, shape)")
+    return tuple(tensors)
+
+
 def _row_of(arrays: Sequence[Array | None], row: int) -> list[Array | None]:
     return [None if array is None else array[row] for array in arrays]
 
@@ -445,6 +461,8 @@ def error_text(error: BaseException) -> str:
         text = ""
     if isinstance(error, TensorError):
         return text
+    if isinstance(error, ValueError) and "read-only" in text:  # numpy's word for it
+        text += "; inputs are read-only views of what was received: work on a copy, as x = x.copy()"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -457,10 +475,12 @@ def declared_models() -> list[Model[..., Any]]:
 
 
 def model(
+    bare: object = None,
+    /,
     *,
-    name: str,
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
+    name: str = "",
+    inputs: Sequence[Tensor] = (),
+    outputs: Sequence[Tensor] = (),
     version: str = "1",
     batched: bool | None = None,
     max_batch: int = 0,
@@ -497,6 +517,12 @@ def model(
     ``parameters``, ``platform``
         shown with the model's metadata by the server.
     """
+
+    if bare is not None:
+        raise DeclarationError(
+            f"@model says what the function serves: "
+            f'@model(name="{getattr(bare, "__name__", "m")}", inputs=[Tensor(...)], outputs=[Tensor(...)])'
+        )
 
     def decorate(function: Callable[P, R]) -> Model[P, R]:
         made = Model(

@@ -111,8 +111,16 @@ class Tensor:
             raise DeclarationError(
                 f'tensor "{self.name}": unknown datatype {self.datatype!r}{hint}; known: {", ".join(DATATYPES)}'
             )
+        if not isinstance(self.shape, Sequence) or isinstance(self.shape, str):
+            raise DeclarationError(
+                f'tensor "{self.name}": the shape is a list, as [-1, 4], or [] for one value; got {self.shape!r}'
+            )
         shape = tuple(self.shape)
         for dim in shape:
+            if dim is None:
+                raise DeclarationError(
+                    f'tensor "{self.name}": a dimension of any size is written -1, not None, in {list(shape)}'
+                )
             if not isinstance(dim, int) or isinstance(dim, bool) or dim < -1 or dim == 0:
                 raise DeclarationError(
                     f'tensor "{self.name}": a dimension is a size or -1, got {dim!r} in {list(shape)}'
