@@ -148,3 +148,65 @@ func TestUnreadRefusalsAreBounded(t *testing.T) {
 	})
 	_, _ = io.WriteString(c, "x")
 }
+
+// What waits for a client that stands still takes what it counts, and not the batches that it came in; and it is still what it was.
+func TestStandingAnswersAreUnpinned(t *testing.T) {
+	const row, batch, asked = 4 << 10, 1 << 20, 20
+	pool := tensor.NewPool(1 << 30)
+	spec := floats("x")
+	spec.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, row}}}
+	n := byte(0)
+	s, m := newSessionOf(t, spec, func(b *scheduler.Batch) error {
+		buf, err := pool.Get(batch) // as if it were others' as well
+		if err != nil {
+			return err
+		}
+		n++
+		data := buf.Bytes()[:row]
+		for i := range data {
+			data[i] = n
+		}
+		b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{1, row}, Data: data, Buf: buf}}, nil)
+		return nil
+	}, pool)
+	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.few = 100 // inside of the first answer
+	s.take(ask)
+	m.full = true
+	for range asked - 1 {
+		s.take(ask)
+	}
+	if n := pool.InUse(); n < asked*batch {
+		t.Fatalf("%d KiB are out before", n>>10)
+	}
+	now := s.loop.now.Add(2 * standing)
+	s.loop.begin()
+	s.loop.now = now
+	s.tick()
+	s.loop.end()
+	if n := pool.InUse(); n > 2*asked*row {
+		t.Errorf("%d KiB are out for %d answers of %d KiB", n>>10, asked, row>>10)
+	}
+	m.full, m.few = false, 0
+	room(s)
+	d := shiva.NewDecoder(shiva.DecoderConfig{})
+	for want, rest := byte(1), m.out; want <= asked; want++ {
+		used, answer, err := d.Push(rest)
+		if err != nil || answer == nil {
+			t.Fatalf("answer %d: %v", want, err)
+		}
+		rest = rest[used:]
+		for _, v := range answer.Tensors[0].Data {
+			if v != want {
+				t.Fatalf("answer %d has %d in it", want, v)
+			}
+		}
+	}
+	s.loop.spares.Release() // the questions' memory
+	if n := pool.InUse(); n != 0 {
+		t.Errorf("%d bytes are left", n)
+	}
+}
