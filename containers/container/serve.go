@@ -218,7 +218,7 @@ func (s *server) follow(ctx context.Context, a address) {
 		if err != nil {
 			wait = min(2*wait, maxBackoff)
 			if ctx.Err() == nil {
-				s.model.Log.Warn("container: cannot look up the server", "host", a.host, "err", err, "again_in", wait)
+				s.model.Log.Warn("container: no server is known by this name; is it spelled right?", "host", a.host, "err", err, "again_in", wait)
 			}
 		} else {
 			wait = resolvePeriod
@@ -317,7 +317,7 @@ func (s *server) link(ctx context.Context, network, addr string) {
 			log.Warn("container: session ended", "reason", err, "again_in", wait)
 		default:
 			if !down {
-				log.Warn("container: cannot connect; trying on", "err", err)
+				log.Warn("container: no session; trying on: does shivad run, and is this its port for containers (containers.listen)?", "err", err)
 			}
 			down = true
 		}
