@@ -201,6 +201,37 @@ func TestE2EMemoryBudget(t *testing.T) {
 	}
 }
 
+// Clients that send 30 KB each, which unpack to nearly twice the budget, cost another nothing: none of its requests is refused.
+func TestE2EUnpacking(t *testing.T) {
+	s := start(t, strings.Replace(memoryConfig, "200MiB", "400MiB", 1))
+	s.big(t)
+	bomb := unfinished(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	var throwing sync.WaitGroup
+	bombs := s.throw(ctx, bomb, &throwing)
+	data := bytes.Repeat([]byte("0123456789abcdef"), row/16)
+	head := fmt.Appendf(nil, `{"inputs":[{"name":"x","datatype":"UINT8","shape":[1,%d],"parameters":{"binary_data_size":%d}}],"parameters":{"binary_data_output":true}}`, row, row)
+	answers := tally{of: map[string]int{}}
+	var others sync.WaitGroup
+	for range 16 { // a third of the budget
+		others.Go(func() {
+			for ctx.Err() == nil {
+				answers.add(s.post(head, io.MultiReader(bytes.NewReader(head), bytes.NewReader(data)), len(head)+row))
+			}
+		})
+	}
+	others.Wait()
+	throwing.Wait()
+	t.Logf("answers: %v beside %d bombs, peak %d MiB", answers.of, bombs.Load(), s.peak()>>20)
+	if answers.of["ok"] == 0 || len(answers.of) > 1 || bombs.Load() < 24 {
+		t.Errorf("others' answers: %v beside %d bombs", answers.of, bombs.Load())
+	}
+	if most := s.peak(); most > 400<<20*5/4 {
+		t.Errorf("%d MiB resident at the most, with a budget of 400 MiB", most>>20)
+	}
+}
+
 // What does not fit into the cgroup is lowered, and said with both figures; what was asked for and cannot be had is refused.
 func TestE2EMemoryOfCgroup(t *testing.T) {
 	g, err := newCgroup(t, 260<<20)
