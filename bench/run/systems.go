@@ -66,6 +66,7 @@ const (
 type system struct {
 	name       string
 	addr       string
+	rest       string // "" if that door is closed
 	profile    string // of its pprof handlers
 	containers string // where containers connect
 	processes  []*process.Process
@@ -102,7 +103,7 @@ func (s *system) alive() error {
 
 // startSystem starts the system of that name and waits until it answers every workload. Programs are in bin.
 func startSystem(ctx context.Context, name, bin, python string, echoLoops int) (_ *system, err error) {
-	var addrs [3]string
+	var addrs [4]string
 	for i := range addrs {
 		if addrs[i], err = process.FreeAddr(); err != nil {
 			return nil, err
@@ -122,7 +123,10 @@ func startSystem(ctx context.Context, name, bin, python string, echoLoops int) (
 		s.processes = append(s.processes, p)
 		return nil
 	}
-	shivad := []string{filepath.Join(bin, "shivad"), "--tcp", s.addr, "--rest", "", "--grpc", "", "--admin", s.profile, "--profiling", "--containers", s.containers}
+	if name == "bombs" {
+		s.rest = addrs[3]
+	}
+	shivad := []string{filepath.Join(bin, "shivad"), "--tcp", s.addr, "--rest", s.rest, "--grpc", "", "--admin", s.profile, "--profiling", "--containers", s.containers}
 	models := []string{"-servers", s.containers, "-max-batch", strconv.Itoa(maxBatch), workloads[deep].declaration(), workloads[image].declaration()}
 	switch name {
 	case "echo":
@@ -132,7 +136,7 @@ func startSystem(ctx context.Context, name, bin, python string, echoLoops int) (
 	case "hostile":
 		shivad = append(shivad, "--config", filepath.Join(bin, "hostile.toml"))
 		fallthrough
-	case "go":
+	case "go", "bombs":
 		err = errors.Join(begin(shivad...), begin(append([]string{filepath.Join(bin, "noop")}, models...)...))
 	case "python":
 		err = errors.Join(begin(shivad...), begin(append([]string{python, filepath.Join("bench", "noop", "noop.py")}, models...)...))

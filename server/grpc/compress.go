@@ -30,10 +30,14 @@ func (deflate) Decompress(r io.Reader) (io.Reader, error) { return zlib.NewReade
 type packed struct {
 	pieces *pieces
 	rest   []byte
+	turn   gate.Turn
 }
 
 func (p *packed) Read(b []byte) (n int, err error) {
 	if len(p.rest) == 0 {
+		if p.turn.Give() { // whoever is slow keeps nobody from unpacking
+			defer p.turn.Take()
+		}
 		if p.rest, err = p.pieces.next(); err != nil {
 			return 0, err
 		}
@@ -84,7 +88,7 @@ func (u *unpacked) stageFactor() int { return 2 }
 
 func (u *unpacked) next() ([]byte, error) {
 	// So much at least, or the end.
-	n, err := io.ReadAtLeast(u.reader, u.buf, 1)
+	n, err := u.read()
 	if err == io.EOF && n == 0 {
 		return nil, io.EOF
 	}
@@ -95,6 +99,13 @@ func (u *unpacked) next() ([]byte, error) {
 		return nil, fmt.Errorf("%w (unpacked so far; it came as %s)", u.limit.exceeded(int64(u.n)), u.name)
 	}
 	return u.buf[:n], nil
+}
+
+// read unpacks a piece in a turn.
+func (u *unpacked) read() (int, error) {
+	u.packed.turn.Take()
+	defer u.packed.turn.Give()
+	return io.ReadAtLeast(u.reader, u.buf, 1)
 }
 
 func (u *unpacked) atHand() int { return 0 }

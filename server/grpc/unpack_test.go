@@ -3,6 +3,7 @@ package grpc
 import (
 	"context"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding/gzip"
 
+	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -66,4 +68,33 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	r.echo("m", tensor.Float32)
 	_, err := r.client.ModelInfer(t.Context(), floats("m", nothing...), grpc.UseCompressor(gzip.Name))
 	failed(t, err, codes.ResourceExhausted, "TooLarge", "limits.unpack_bytes, 524288")
+}
+
+// Who stands still in the middle of a compressed message keeps nobody else from unpacking theirs.
+func TestSlowUnpacking(t *testing.T) {
+	r := newRig(t)
+	r.echo("m", tensor.Float32)
+	noise := make([]float32, 1<<18)
+	for i := range noise {
+		noise[i] = rand.Float32()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var slow sync.WaitGroup
+	for range 2 * runtime.NumCPU() {
+		tap, option := tapped(300 << 10)
+		client := pb.NewGRPCInferenceServiceClient(r.dial(option))
+		slow.Go(func() {
+			_, _ = client.ModelInfer(ctx, floats("m", noise...), grpc.UseCompressor(gzip.Name))
+			tap.Close()
+		})
+	}
+	r.wait("all to have begun", func() bool { return r.pool.InUse() > int64(2*runtime.NumCPU())*(160<<10) })
+	in, end := context.WithTimeout(t.Context(), patience)
+	defer end()
+	if _, err := r.client.ModelInfer(in, floats("m", noise...), grpc.UseCompressor(gzip.Name)); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	slow.Wait()
 }

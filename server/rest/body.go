@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -21,6 +22,7 @@ type arrival struct {
 	got   int64
 	due   int64 // when got reaches it, the deadline moves on
 	err   error // how it ended; io.EOF: whole
+	turn  gate.Turn
 }
 
 // slack is how many bytes come in between two moves of the deadline.
@@ -48,6 +50,9 @@ func (a *arrival) Read(p []byte) (int, error) {
 		}
 		a.conn.expect(until)
 		a.due = a.got + slack
+	}
+	if a.turn.Give() { // whoever is slow keeps nobody from unpacking
+		defer a.turn.Take()
 	}
 	n, err := a.call.r.Body.Read(p)
 	a.got += int64(n)
@@ -140,7 +145,7 @@ func (b *body) close() {
 func (b *body) Read(p []byte) (int, error) {
 	// One more than the limit tells a body that ends there from one that goes on.
 	p = p[:min(int64(len(p)), b.limit-b.got+1)]
-	n, err := b.from.Read(p)
+	n, err := b.read(p)
 	b.got += int64(n)
 	switch {
 	case b.got > b.limit || b.in.got > b.limit:
@@ -151,6 +156,15 @@ func (b *body) Read(p []byte) (int, error) {
 		return n, b.in.err
 	}
 	return n, malformed("the body is not what Content-Encoding says: %v", err)
+}
+
+// read reads what comes, in a turn if it has to be unpacked.
+func (b *body) read(p []byte) (int, error) {
+	if b.pack != nil {
+		b.in.turn.Take()
+		defer b.in.turn.Give()
+	}
+	return b.from.Read(p)
 }
 
 // Stages of a body's memory: each is eight times the one before, and the first, which is there before any byte has come, is the body

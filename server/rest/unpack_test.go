@@ -99,7 +99,7 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	r.refused(r.ask("POST", inferM, ones(4), "Content-Encoding: gzip"), 413, "limits.unpack_bytes, 1048576", "limits.unpack_ratio, 32")
 }
 
-// An unpacker is larger than the request that makes one, and counts from its first byte.
+// An unpacker is larger than the request that makes one, and counts from its first byte; and who stands still has none of the turns.
 func TestUnpackersCount(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
@@ -109,6 +109,10 @@ func TestUnpackersCount(t *testing.T) {
 		conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\na\r\n%s\r\n", inferM, unfinished(t, 1)[:10])))
 	}
 	waitFor(t, "all to have begun", func() bool { return r.pool.InUse() >= clients*(64<<10) })
+	began := time.Now()
+	if a := r.ask("POST", inferM, packed(t, "gzip", fp32(1, "")), "Content-Encoding: gzip"); a.status != 200 || time.Since(began) > 5*time.Second {
+		t.Errorf("after %v beside %d that stand still: %v", time.Since(began), clients, a)
+	}
 	for _, c := range conns {
 		c.Close()
 	}

@@ -3,6 +3,7 @@ package gate
 import (
 	"errors"
 	"fmt"
+	"runtime"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -47,6 +48,30 @@ func (m *Memory) GetUnpacked(size int, arrived int64, had int) (*tensor.Buffer, 
 	}
 	b, err := from.Get(size)
 	return b, m.refusal(err, arrived, int64(size+had))
+}
+
+// turns are for those who unpack: half of the processors do, at most, so that the other half is there for others. A request of
+// kilobytes is hundreds of milliseconds of unpacking, and two dozen of them had every processor in turns of 10 ms: a small request
+// beside them took 50 to 800 ms.
+var turns = make(chan struct{}, max(1, runtime.NumCPU()/2))
+
+// A Turn is a request's at unpacking: it takes one for each piece, of some 0.1 ms, and gives it up while it waits for its client.
+type Turn struct{ has bool }
+
+// Take waits for a turn, which comes when those before have unpacked a piece each.
+func (t *Turn) Take() {
+	turns <- struct{}{}
+	t.has = true
+}
+
+// Give ends the turn. It reports whether there was one.
+func (t *Turn) Give() bool {
+	had := t.has
+	if had {
+		t.has = false
+		<-turns
+	}
+	return had
 }
 
 // refusal is a pool's error as one of the table's. A request that takes more than the part is never going to fit.
