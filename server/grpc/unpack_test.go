@@ -64,9 +64,10 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	}
 	cancel()
 	waiting.Wait()
-	for w.Answer() == nil {
-	}
-	r.wait("the memory to come back", func() bool { return r.pool.InUse() == 0 })
+	r.wait("the memory to come back", func() bool {
+		_ = w.Answer() // batch by batch
+		return r.pool.InUse() == 0
+	})
 	if _, err := r.client.ModelInfer(t.Context(), floats("m", nothing...), grpc.UseCompressor(gzip.Name)); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}
