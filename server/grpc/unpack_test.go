@@ -45,21 +45,23 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	// A megabyte each; the last needs its half beside.
 	r.wait("the part to be used up", func() bool { return r.inside() >= part>>20-1 })
 	full.Store(true)
+	// Another connection: on that one, answers that are yet to come have taken what it may leave unread.
+	other := pb.NewGRPCInferenceServiceClient(r.dial())
 	for range 20 { // those above the part have been let in by now, if anything lets them
-		_, err := r.client.ModelInfer(t.Context(), floats("m", nothing...), grpc.UseCompressor(gzip.Name))
+		_, err := other.ModelInfer(t.Context(), floats("m", nothing...), grpc.UseCompressor(gzip.Name))
 		failed(t, err, codes.ResourceExhausted, "Overloaded", "limits.unpack_bytes", "limits.unpack_ratio, 32")
 	}
 	if n := r.pool.InUse(); n > part+64*(256<<10) {
 		t.Errorf("%d bytes for requests that share %d", n, part)
 	}
-	if _, err := r.client.ModelInfer(t.Context(), floats("m", nothing...)); err != nil {
+	if _, err := other.ModelInfer(t.Context(), floats("m", nothing...)); err != nil {
 		t.Errorf("a plain request: %v", err)
 	}
 	noise := make([]float32, 1<<18)
 	for i := range noise {
 		noise[i] = rand.Float32()
 	}
-	if _, err := r.client.ModelInfer(t.Context(), floats("m", noise...), grpc.UseCompressor(gzip.Name)); err != nil {
+	if _, err := other.ModelInfer(t.Context(), floats("m", noise...), grpc.UseCompressor(gzip.Name)); err != nil {
 		t.Errorf("a compressed request that unpacks to little more: %v", err)
 	}
 	cancel()
