@@ -132,6 +132,7 @@ const (
 	anotherFactor = 1.5       // a drift by more is no drift: the replica is another one
 	leanReach     = 2.5       // how many times as large, or as small, a neighbour is at most
 	leanWeight    = 8         // measurements, that the line through the neighbours is worth
+	leanSigmas    = 3         // of both: a size that is shorter by more than that does not lean
 	leanError     = 0.1       // ... and more, the more the noise exceeds what the curve may differ from a line
 	untriedWeight = 0.25      // measurements that a size without any stands for, in standard errors
 	maxDoubt      = 0.1
@@ -398,6 +399,7 @@ func (p *profile) lean() {
 		p.points[i].own = p.points[i].ns
 	}
 	trust := leanWeight + p.spread.sigma*p.spread.sigma/(leanError*leanError)
+	down := math.Exp(-leanSigmas * math.Hypot(p.spread.sigma, leanError))
 	for i := range p.points {
 		at := &p.points[i]
 		var w, x, y, xx, xy float64
@@ -420,6 +422,9 @@ func (p *profile) lean() {
 			// The line is known as well here as so many measurements of the size would be: a single old
 			// one beyond another neighbour tells its slope, but next to nothing of where it leads.
 			lean := min(det/xx, trust)
+			if at.own < line*down {
+				continue // bad luck is long: what is as short as that contradicts the line
+			}
 			at.ns = (at.own*at.weight + line*lean) / (at.weight + lean)
 		}
 	}
