@@ -30,8 +30,13 @@ func TestOf(t *testing.T) {
 func TestLimit(t *testing.T) {
 	a, b, here := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("127.0.0.1")
 	l := NewLimit(2, 100, false)
-	if !l.Enter(a) || !l.Enter(a) || l.Enter(a) || !l.Enter(b) {
-		t.Error("each host may have two")
+	for i, want := range []bool{true, true, false} {
+		if l.Enter(a) != want {
+			t.Errorf("each host may have two, and the connection of number %d is let in: %v", i+1, !want)
+		}
+	}
+	if !l.Enter(b) {
+		t.Error("another host may have two of its own")
 	}
 	l.Leave(a)
 	if !l.Enter(a) || l.Enter(a) {
