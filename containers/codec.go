@@ -35,6 +35,7 @@ type codec interface {
 	welcome(o *zmtp.Outgoing, w wire.WelcomeMessage) bool
 	refused(o *zmtp.Outgoing, reason string) bool
 	goodbye(o *zmtp.Outgoing, reason string, reconnect bool) bool
+	feedback(o *zmtp.Outgoing, f *scheduler.Feedback) bool
 }
 
 // An incoming is what a codec makes of a message from a container.
@@ -53,6 +54,7 @@ type registration struct {
 	concurrency, slots int
 	serial             bool // by default it gets the next batch only after its answer
 	announce           bool // it wants to be told of large messages before they come
+	feedback           bool // it wants to be told what became of its answers
 }
 
 // An answer is what a result says, for Batch.Complete, which may keep it for a while (when Send has not

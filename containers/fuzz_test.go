@@ -63,6 +63,7 @@ func FuzzSessionMessages(f *testing.F) {
 	f.Add(join("result", id, `{"outputs":[{"name":"y","datatype":"FP32","shape":[2,1]}],"errors":[{"row":1,"message":"x"}]}`, "01234567"))
 	f.Add(join("result", id, `{"error":"x"}`))
 	f.Add(join("heartbeat"))
+	f.Add(join("feedback", `{"application":"a","rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1]}]}`, "0123"))
 	f.Add(join("hello", `{"protocol":4,"model":"m","version":"1","inputs":[{"name":"x","datatype":"FP32","shape":[-1]}]}`))
 	limits := Config{}.withDefaults().Limits
 	spec := scheduler.Spec{
@@ -113,6 +114,9 @@ func FuzzHello(f *testing.F) {
 	f.Add(containertest.Hello(containertest.Model{Name: "m", Version: "1", Instance: "é",
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float32, Shape: tensor.Shape{-1, 10}, Labels: []string{"é", ""}}}, Parameters: json.RawMessage(`{"a":1}`)}))
+	f.Add(containertest.Hello(containertest.Model{Name: "m", Version: "1", Feedback: true,
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
+		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float32, Shape: tensor.Shape{-1, 10}}}}))
 	f.Add([]byte(`{"protocol":4,"model":"\u0000","version":"/"}`))
 	limits := Config{}.withDefaults().Limits
 	f.Fuzz(func(t *testing.T, in []byte) {

@@ -30,6 +30,9 @@ type SessionInfo struct {
 	Failures   uint64            `json:"failures"`        // batches that it failed, or answered with nonsense
 	Strays     uint64            `json:"strays"`          // answers to batches that were not out
 
+	Feedback        uint64 `json:"feedback,omitempty"`         // sent to a container that asks for it
+	FeedbackDropped uint64 `json:"feedback_dropped,omitempty"` // not sent, as what came before had not been taken
+
 	LastFailure string `json:"last_failure,omitempty"`
 	Reason      string `json:"reason,omitempty"` // why it is ending
 }

@@ -94,9 +94,10 @@ func (c *legacy) bind(r registration) {
 // id: unique in the process in 64 bits is unique among the few batches of a session in 32.
 func (*legacy) id(b *scheduler.Batch) uint64 { return uint64(uint32(b.ID)) }
 
-func (*legacy) welcome(*zmtp.Outgoing, wire.WelcomeMessage) bool { return false }
-func (*legacy) refused(*zmtp.Outgoing, string) bool              { return false }
-func (*legacy) goodbye(*zmtp.Outgoing, string, bool) bool        { return false }
+func (*legacy) welcome(*zmtp.Outgoing, wire.WelcomeMessage) bool  { return false }
+func (*legacy) refused(*zmtp.Outgoing, string) bool               { return false }
+func (*legacy) goodbye(*zmtp.Outgoing, string, bool) bool         { return false }
+func (*legacy) feedback(*zmtp.Outgoing, *scheduler.Feedback) bool { return false }
 
 // nextRow cuts the first row off a part's data, which the scheduler has checked.
 func nextRow(d tensor.DType, data []byte, p *scheduler.Part) (row, rest []byte) {

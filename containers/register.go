@@ -38,7 +38,7 @@ func readHello(b []byte, limits Limits) (registration, error) {
 	}
 	r := registration{
 		model: scheduler.ModelID{Name: h.Model, Version: h.Version},
-		label: h.Instance, concurrency: h.Concurrency, slots: h.Slots, announce: h.Announce,
+		label: h.Instance, concurrency: h.Concurrency, slots: h.Slots, announce: h.Announce, feedback: h.Feedback,
 		spec: scheduler.Spec{MaxBatch: h.MaxBatch, Platform: h.Platform, User: h.User},
 	}
 	switch {

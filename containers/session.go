@@ -53,6 +53,8 @@ type session struct {
 	spare   []*call
 	last    farewell
 	info    SessionInfo
+	lessons int // feedback that waits to be written
+	unread  int // bytes of it
 }
 
 // A call is a batch that is out.
@@ -209,9 +211,11 @@ func (s *session) register(r registration) error {
 			return s.refuse(err)
 		}
 	}
-	replica, err := s.listener.cfg.Scheduler.AddReplica(r.model, r.spec, s, scheduler.ReplicaOptions{
-		Label: label, Concurrency: r.concurrency, Slots: r.slots, Serial: r.serial, Silent: s.silent,
-	})
+	options := scheduler.ReplicaOptions{Label: label, Concurrency: r.concurrency, Slots: r.slots, Serial: r.serial, Silent: s.silent}
+	if r.feedback {
+		options.Feedback = s.teach
+	}
+	replica, err := s.listener.cfg.Scheduler.AddReplica(r.model, r.spec, s, options)
 	if err != nil {
 		return s.refuse(err)
 	}

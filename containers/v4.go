@@ -11,6 +11,7 @@ import (
 	"github.com/shivad/shivad/containers/internal/wire"
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // v4 is our own generation: named, typed tensors, one frame for each in a batch. DESIGN.md documents it.
@@ -73,13 +74,7 @@ const announced = 2 * slowest
 // library, which shows whole messages only, so that it hears nothing until this one has come to
 // its end, beats least of all, which are behind it.
 func (c *v4) batch(o *zmtp.Outgoing, b *scheduler.Batch, now time.Time) error {
-	if c.announce {
-		if size := inputBytes(b); size >= announced {
-			o.FrameString(wire.Heartbeat)
-			o.Seal(wire.AppendComing(o.Open(), size))
-			o.End()
-		}
-	}
+	c.herald(o, inputBytes(b))
 	o.FrameString(wire.Batch)
 	var id [wire.IDSize]byte
 	binary.LittleEndian.PutUint64(id[:], b.ID)
@@ -100,6 +95,68 @@ func (c *v4) batch(o *zmtp.Outgoing, b *scheduler.Batch, now time.Time) error {
 		}
 	}
 	return nil
+}
+
+// herald says that a message of so many bytes follows, if it is large and the container wants to be told.
+func (c *v4) herald(o *zmtp.Outgoing, size int) {
+	if c.announce && size >= announced {
+		o.FrameString(wire.Heartbeat)
+		o.Seal(wire.AppendComing(o.Open(), size))
+		o.End()
+	}
+}
+
+// feedback says what became known of an answer. Tensors of a model that is not batched have their own shape there, as in a batch.
+func (c *v4) feedback(o *zmtp.Outgoing, f *scheduler.Feedback) bool {
+	var frames [][]byte
+	size := 0
+	list := func(h []byte, key string, tensors []tensor.Tensor, rows bool) []byte {
+		first := true
+		for i := range tensors {
+			t := &tensors[i]
+			shape := t.Shape
+			if rows && len(shape) == 0 {
+				continue // an optional input that was left out
+			}
+			if rows && !c.batched {
+				shape = shape[1:]
+			}
+			if first {
+				h = append(append(append(h, `,"`...), key...), `":[`...)
+			} else {
+				h = append(h, ',')
+			}
+			first = false
+			h = wire.AppendTensor(h, t.Name, t.DType, -1, shape)
+			frames = append(frames, t.Data)
+			size += len(t.Data)
+		}
+		if !first {
+			h = append(h, ']')
+		}
+		return h
+	}
+	h := wire.AppendString([]byte(`{"application":`), f.Application)
+	if f.User != "" {
+		h = wire.AppendString(append(h, `,"user":`...), f.User)
+	}
+	h = strconv.AppendInt(append(h, `,"rows":`...), int64(f.Rows), 10)
+	h = list(h, "inputs", f.Inputs, true)
+	h = list(h, "outputs", f.Outputs, true)
+	h = list(h, "truth", f.Truth, false)
+	if f.Label != nil {
+		h = append(append(h, `,"label":`...), f.Label...)
+	}
+	if f.Loss != nil {
+		h = strconv.AppendFloat(append(h, `,"loss":`...), *f.Loss, 'g', -1, 64)
+	}
+	c.herald(o, size)
+	o.FrameString(wire.Feedback)
+	o.Frame(append(h, '}'))
+	for _, data := range frames {
+		o.Frame(data)
+	}
+	return true
 }
 
 func inputBytes(b *scheduler.Batch) (n int) {

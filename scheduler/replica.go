@@ -61,6 +61,9 @@ type ReplicaOptions struct {
 	// timeouts although it had batches to answer. It is to end what the replica is, and then Remove it. Without it the
 	// replica stays suspect until it answers.
 	Silent func(reason error)
+	// Feedback is called, with no lock held, with what became known of the model's answers; see [Model.Feedback]. It must
+	// not block. nil: the replica does not want it.
+	Feedback func(*Feedback)
 }
 
 // Stats looks at the replica.

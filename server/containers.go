@@ -59,6 +59,9 @@ func (s *Server) sessions() []admin.Session {
 
 			LastFailure: i.LastFailure,
 			Reason:      i.Reason,
+
+			Feedback:        int64(i.Feedback),
+			FeedbackDropped: int64(i.FeedbackDropped),
 		})
 	}
 	return out

@@ -53,6 +53,11 @@ type Model struct {
 	// User asks for whose request each is: the server adds "user" to its parameters, if it names one. Answers are then kept
 	// for each user apart, where the server keeps any.
 	User bool
+	// Feedback asks for what applications are told of this model's answers, and is called with it: beside Predict, one at a
+	// time. Nobody waits for it and nothing is sent twice; what comes faster than it returns is dropped. An error or a
+	// panic is logged, and costs nobody anything. All replicas that ask are told. ctx ends when the time for draining is
+	// over.
+	Feedback func(ctx context.Context, f *Feedback) error
 	// Platform and Instance are shown to operators: free text. Parameters is a free JSON object.
 	Platform, Instance string
 	Parameters         json.RawMessage
@@ -100,6 +105,7 @@ func (m *Model) hello() ([]byte, error) {
 		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
 		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
 		Batched: new(m.batched()), MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance, User: m.User,
+		Feedback: m.Feedback != nil,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("container: model %q: %w", m.Name, err)

@@ -106,6 +106,10 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 		}
 	}
 	s := &server{model: &m, hello: hello, hard: hard, pool: tensor.NewPool(0), turn: make(chan struct{}, max(1, m.Concurrency)), resolve: resolve, health: newHealth()}
+	if m.Feedback != nil {
+		s.lessons = make(chan lesson, maxLessons)
+		go s.learn(hard) // ends with hard and the last Feedback, for which nobody waits
+	}
 	for _, a := range list {
 		links.Go(func() { s.follow(ctx, a) }) // ends after ctx, with its sessions
 	}
@@ -160,6 +164,7 @@ type server struct {
 	turn    chan struct{} // held while a batch is computed
 	resolve lookup
 	health  *health
+	lessons chan lesson // feedback that waits for the model; nil: it does not want any
 }
 
 // An address is where servers are: one, or those that a host resolves to.

@@ -193,7 +193,7 @@ func (n *session) read() {
 func (n *session) receive() error {
 	b := n.batch()
 	defer func() { n.recycle(b) }()
-	unknown := false
+	unknown, dropped := false, false
 	for {
 		if err := n.conn.Receive(&b.message); err != nil {
 			if err == io.EOF {
@@ -220,6 +220,15 @@ func (n *session) receive() error {
 			continue
 		case wire.Goodbye:
 			return readGoodbye(f)
+		case wire.Feedback:
+			if n.teach(b) {
+				b = n.batch()
+				continue
+			}
+			if !dropped && n.server.lessons != nil {
+				dropped = true
+				n.log.Warn("container: feedback comes faster than Feedback takes it; what is too much is dropped")
+			}
 		case wire.Heartbeat:
 		default: // of a later version of the protocol
 			if !unknown {

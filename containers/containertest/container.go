@@ -25,6 +25,7 @@ type Model struct {
 	Platform        string
 	Instance        string
 	Parameters      json.RawMessage
+	Feedback        bool // it asks for what became of its answers, and does nothing with it
 	// Answer says what to do with a batch. It is called by one goroutine. nil echoes the inputs.
 	Answer func(b *Batch) Reply
 }
@@ -132,6 +133,7 @@ func Hello(m Model) []byte {
 		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
 		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
 		Batched: m.Batched, MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance,
+		Feedback: m.Feedback,
 	})
 	if err != nil {
 		return []byte(err.Error())

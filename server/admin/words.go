@@ -172,6 +172,9 @@ type Session struct {
 	AtOnce      int     `json:"at_once,omitempty"` // batches that it executes at once; likewise
 	LastFailure string  `json:"last_failure,omitempty"`
 	Reason      string  `json:"reason,omitempty"` // why it is ending, or should
+
+	Feedback        int64 `json:"feedback,omitempty"`         // sent to a container that asks for it
+	FeedbackDropped int64 `json:"feedback_dropped,omitempty"` // not sent, as it had not taken what came before
 }
 
 // A Process is one process that the server started.

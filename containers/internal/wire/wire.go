@@ -26,6 +26,7 @@ const (
 	Result    = "result"    // C->S | id | JSON | a frame for each output
 	Draining  = "draining"  // C->S
 	Goodbye   = "goodbye"   // S->C | JSON
+	Feedback  = "feedback"  // S->C | JSON | a frame for each input, output and truth
 )
 
 // IDSize is the size of a batch id, a little-endian number.
@@ -44,7 +45,8 @@ type HelloMessage struct {
 	Concurrency int             `json:"concurrency,omitempty"`
 	Slots       int             `json:"slots,omitempty"`
 	Announce    bool            `json:"announce,omitempty"`
-	User        bool            `json:"user,omitempty"` // it wants to know whose requests they are
+	User        bool            `json:"user,omitempty"`     // it wants to know whose requests they are
+	Feedback    bool            `json:"feedback,omitempty"` // and what became of its answers
 	Parameters  json.RawMessage `json:"parameters,omitempty"`
 	Instance    string          `json:"instance,omitempty"`
 }
@@ -179,6 +181,18 @@ type RowError struct {
 	Message []byte // shares the header's memory
 }
 
+// A FeedbackHeader is what a container reads beside the tensors of feedback. It may be parsed into again and again.
+type FeedbackHeader struct {
+	Application, User []byte // share the header's memory
+	Rows              int    // of the request
+	// Inputs, Outputs and Truth describe the frames, in this order.
+	Inputs, Outputs, Truth []TensorHeader
+	Label                  []byte // JSON; nil: none
+	Loss                   float64
+	Lost                   bool // Loss was given
+	dims                   []int
+}
+
 // seen tells which keys of an object have come.
 type seen uint8
 
@@ -249,6 +263,46 @@ func (h *BatchHeader) Parse(b []byte) error {
 	}
 	if n := len(h.Priority); n > 0 && n != requests {
 		return fmt.Errorf("batch header: %d priorities for %d requests", n, requests)
+	}
+	return nil
+}
+
+// Parse reads the JSON of feedback. Unknown keys are skipped.
+func (h *FeedbackHeader) Parse(b []byte) error {
+	*h = FeedbackHeader{Inputs: h.Inputs[:0], Outputs: h.Outputs[:0], Truth: h.Truth[:0], dims: h.dims[:0]}
+	s := scanner{b: b}
+	n := 0
+	for s.open('{'); ; {
+		key, ok := s.key(&n)
+		if !ok {
+			break
+		}
+		switch string(key) {
+		case "application":
+			h.Application = s.str()
+		case "user":
+			h.User = s.str()
+		case "rows":
+			h.Rows = s.integer()
+		case "inputs":
+			h.Inputs, h.dims = s.tensors(h.Inputs[:0], h.dims)
+		case "outputs":
+			h.Outputs, h.dims = s.tensors(h.Outputs[:0], h.dims)
+		case "truth":
+			h.Truth, h.dims = s.tensors(h.Truth[:0], h.dims)
+		case "label":
+			h.Label = s.raw()
+		case "loss":
+			h.Loss, h.Lost = s.float(), true
+		default:
+			s.raw()
+		}
+	}
+	if err := s.end(); err != nil {
+		return fmt.Errorf("feedback header: %w", err)
+	}
+	if h.Rows < 1 {
+		return fmt.Errorf("feedback header: rows is %d", h.Rows)
 	}
 	return nil
 }

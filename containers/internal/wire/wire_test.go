@@ -83,6 +83,24 @@ func TestResultHeader(t *testing.T) {
 	}
 }
 
+func TestFeedbackHeader(t *testing.T) {
+	var h FeedbackHeader
+	text := `{"application":"app","user":"an\"na","rows":2,"inputs":[{"name":"x","datatype":"FP32","shape":[2,4]}],"later":{},` +
+		`"outputs":[{"name":"y","datatype":"INT64","shape":[2]}],"truth":[{"name":"y","datatype":"INT8","shape":[1,2]}],"label":{"y":[1,2]},"loss":0.25}`
+	for range 2 {
+		if err := h.Parse([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if string(h.Application) != "app" || string(h.User) != `an"na` || h.Rows != 2 || string(h.Label) != `{"y":[1,2]}` || h.Loss != 0.25 || !h.Lost ||
+			!h.Inputs[0].Shape.Equal(tensor.Shape{2, 4}) || !h.Outputs[0].Shape.Equal(tensor.Shape{2}) || !h.Truth[0].Shape.Equal(tensor.Shape{1, 2}) {
+			t.Errorf("%+v", h)
+		}
+	}
+	if err := h.Parse([]byte(`{"application":"app"}`)); err == nil {
+		t.Error("feedback to no rows was taken")
+	}
+}
+
 // TestShapeGivenTwice: the last one counts, and the tensor before it keeps its own.
 func TestShapeGivenTwice(t *testing.T) {
 	var h ResultHeader
@@ -134,6 +152,7 @@ func FuzzHeaders(f *testing.F) {
 	f.Add([]byte(`{"rows":2,"inputs":[{"name":"x","datatype":"FP32","shape":[2,8]}],"timeout_ms":48.5,"requests":[1,1],"parameters":[null,{}],"priority":[0,1]}`))
 	f.Add([]byte(`{"outputs":[{"name":"\u00e9","datatype":"BYTES","shape":[]}],"errors":[{"row":0,"message":"x\n"}]}`))
 	f.Add([]byte(`{"error":"\ud83d\ude00"}`))
+	f.Add([]byte(`{"application":"a","user":"u","rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,2]}],"outputs":[{"name":"y","datatype":"INT8","shape":[]}],"truth":[{"name":"y","datatype":"INT8","shape":[3]}],"label":[1],"loss":0.5}`))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		budgettest.Input(t)
 		var b BatchHeader
@@ -147,6 +166,17 @@ func FuzzHeaders(f *testing.F) {
 			// Keys of another case or given twice are read otherwise by encoding/json; they are not ours.
 			if plain(in) && (want.Rows != b.Rows || want.Timeout != b.Timeout || len(want.Requests) != len(b.Requests)) {
 				t.Fatalf("%s: %+v, encoding/json reads %+v", in, b, want)
+			}
+		}
+		var told FeedbackHeader
+		if told.Parse(in) == nil {
+			var want struct {
+				Rows  int
+				Label json.RawMessage
+			}
+			same(t, in, &want)
+			if plain(in) && want.Rows != told.Rows {
+				t.Fatalf("%s: %+v, encoding/json reads %+v", in, told, want)
 			}
 		}
 		var r ResultHeader

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_server import Fake
-from shiva_container import DATATYPES, Batch, Container, Tensor, link, model
+from shiva_container import DATATYPES, Batch, Container, Feedback, Tensor, link, model
 from shiva_container.runner import Runner
 
 X = Tensor("x", "FP32", [-1, 2])
@@ -145,6 +146,96 @@ def test_a_batch_that_does_not_fit_is_answered(inputs: Any, header: Any, text: s
         assert text in head["error"]
         assert frames == []
         assert "error" not in fake.result(ask(fake, peer))[0], "the session goes on"
+
+
+LESSON = (
+    json.dumps(
+        {
+            "application": "app",
+            "user": "anna",
+            "rows": 1,
+            "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2]}],
+            "outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 2]}],
+            "truth": [{"name": "y", "datatype": "BYTES", "shape": [1]}],
+            "label": {"y": [3]},
+            "loss": 0.5,
+            "later": [],
+        }
+    ).encode(),
+    ROW,
+    ROW,
+    b"\x02\0\0\0ab",
+)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async hook", "async model"])
+def test_feedback_comes_to_its_hook_and_its_error_costs_nothing(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[Feedback] = []
+    made = echo()
+    if kind == "async model":
+
+        @model(name="waits", inputs=[X], outputs=[Y])
+        async def waits(x: Any) -> Any:
+            return x
+
+        made = waits
+
+    def learn(feedback: Feedback) -> None:
+        told.append(feedback)
+        if len(told) == 1:
+            raise SystemExit(3)
+
+    async def learn_later(feedback: Feedback) -> None:
+        learn(feedback)
+
+    made.feedback(learn if kind == "sync" else learn_later)
+    with Fake() as fake, Container(made, servers=fake.endpoint):
+        peer, hello = fake.hello()
+        assert hello["feedback"] is True
+        fake.send(peer, b"feedback", *LESSON)
+        fake.send(peer, b"feedback", b"[]")
+        fake.send(peer, b"feedback", *LESSON[:2])
+        fake.send(peer, b"feedback")
+        fake.send(peer, b"feedback", *LESSON)
+        assert "error" not in fake.result(ask(fake, peer))[0], "the session goes on"
+        until = time.monotonic() + 20
+        while len(told) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert len(told) == 2
+        one = told[1]
+        assert (one.application, one.user, one.rows, one.label, one.loss) == ("app", "anna", 1, {"y": [3]}, 0.5)
+        assert one.inputs["x"].tolist() == one.outputs["y"].tolist() == [[1, 2]]
+        assert one.truth["y"].tolist() == [b"ab"]
+    errors = [record.getMessage() for record in caplog.records if "feedback: " in record.getMessage()]
+    assert len(errors) == 4
+    assert "SystemExit: 3" in errors[0]
+
+
+def test_feedback_that_nobody_asked_for_is_nothing() -> None:
+    with Fake() as fake, Container(echo(), servers=fake.endpoint):
+        peer, hello = fake.hello()
+        assert "feedback" not in hello
+        fake.send(peer, b"feedback", *LESSON)
+        assert "error" not in fake.result(ask(fake, peer))[0]
+
+
+def test_feedback_that_is_not_taken_is_dropped_and_delays_no_batch(caplog: pytest.LogCaptureFixture) -> None:
+    leave, told = threading.Event(), []
+    made = echo()
+
+    @made.feedback
+    def stuck(feedback: Feedback) -> None:
+        told.append(feedback)
+        leave.wait(60)
+
+    with Fake() as fake, Container(made, servers=fake.endpoint):
+        peer, _ = fake.hello()
+        for _ in range(200):
+            fake.send(peer, b"feedback", *LESSON)
+        assert "error" not in fake.result(ask(fake, peer))[0]
+        leave.set()
+    assert len(told) <= 66
+    assert sum("faster than its hook" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_exceptions_and_bad_outputs_are_batch_errors() -> None:

@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from shiva_container.session import End, Outcome, Session, State
+from shiva_container import wire
+from shiva_container.session import End, Lesson, Outcome, Session, State
 
 WELCOME = {"protocol": 4, "server": "s", "heartbeat_ms": 1000, "dead_after_ms": 3000, "max_message_bytes": 100}
 ID = b"12345678"
@@ -76,6 +77,31 @@ def test_a_server_that_has_said_goodbye_may_hang_up_before_the_last_answer(recon
     assert session.ended is None
     session.lost("connection lost")
     assert session.ended == End(outcome, "old")
+
+
+def test_feedback_of_any_structure_is_read_or_refused() -> None:
+    """Wrong JSON of right JSON: each value in the place of each, members and frames left out."""
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2]}
+    right: dict[str, object] = {"application": "a", "user": "u", "rows": 1, "label": 1, "loss": 0.5}
+    right |= {"inputs": [tensor], "outputs": [tensor], "truth": [tensor]}
+    odd = {**tensor, "shape": ["2"]}
+    values = [None, True, -1, 0, 1.5, 10**30, "", "FP32", [], [[]], [None], {}, [tensor] * 3, [odd]]
+    heads = [j({**right, key: value}) for key in right for value in values]
+    heads += [j({k: v for k, v in right.items() if k != key}) for key in right]
+    heads += [j([right]), b"", b"{", b"\xff", b"[" * 100_000]
+    read = 0
+    for head in heads:
+        for frames in range(5):
+            delivery = live().receive([b"feedback", head, *[b"01234567"] * frames], 0.0)
+            assert isinstance(delivery, Lesson)
+            try:
+                wire.parse_feedback(delivery.frames)
+                read += 1
+            except wire.WireError:
+                continue
+    assert read > 20
+    with pytest.raises(wire.WireError):
+        wire.parse_feedback([])
 
 
 def test_silence_of_the_server() -> None:

@@ -201,7 +201,7 @@ func TestPredictionsAreBounded(t *testing.T) {
 	}
 	said := []selection.Prediction{{Ask: selection.Ask{Model: selection.Model{Name: "a", Version: "1"}}, Outputs: []tensor.Tensor{out}}, {}}
 	for i := range 200 {
-		p.Keep("app", "u", fmt.Sprint(i), now.Add(time.Duration(i)), said)
+		p.Keep("app", "u", fmt.Sprint(i), now.Add(time.Duration(i)), said, nil)
 	}
 	if p.bytes > maxPredictionBytes || p.queue.Len() != len(p.byID) {
 		t.Errorf("%d bytes in %d, queue of %d", p.bytes, len(p.byID), p.queue.Len())
@@ -216,20 +216,20 @@ func TestPredictionsAreBounded(t *testing.T) {
 	if p.Find("app", "u", "199", now.Add(Lifetime+time.Second)) != nil || p.Find("app", "v", "199", now) != nil {
 		t.Error("found what is too old, or another user's")
 	}
-	p.Keep("app", "u", "199", now, nil)
+	p.Keep("app", "u", "199", now, nil, nil)
 	if p.Find("app", "u", "199", now) != newest {
 		t.Error("what came late for an earlier request has taken the place of a newer one's")
 	}
-	p.Keep("app", "u", "199", now.Add(200), nil)
+	p.Keep("app", "u", "199", now.Add(200), nil, nil)
 	if again := p.Find("app", "u", "199", now); again == nil || again == newest || again.Said == nil || len(again.Said) != 0 {
 		t.Error("an id used again does not name the newer request")
 	}
-	p.Keep("other", "u", "1", now, nil)
+	p.Keep("other", "u", "1", now, nil, nil)
 	p.forget("app")
 	if len(p.byID) != 1 {
 		t.Errorf("%d left after an application has gone, expected that of the other", len(p.byID))
 	}
-	p.Keep("other", "u", "2", now.Add(2*Lifetime), nil)
+	p.Keep("other", "u", "2", now.Add(2*Lifetime), nil, nil)
 	if len(p.byID) != 1 || p.queue.Len() != 1 {
 		t.Errorf("%d left, queue of %d, expected the one that is not too old", len(p.byID), p.queue.Len())
 	}
@@ -239,9 +239,9 @@ func TestPredictionsAreBounded(t *testing.T) {
 func TestPredictionsOfOneID(t *testing.T) {
 	var p Predictions
 	now := time.Now()
-	p.Keep("app", "", "first", now, nil)
+	p.Keep("app", "", "first", now, nil, nil)
 	for i := range 1000 {
-		p.Keep("app", "", "same", now.Add(time.Duration(i)), nil)
+		p.Keep("app", "", "same", now.Add(time.Duration(i)), nil, nil)
 	}
 	if p.queue.Len() != 2 || len(p.byID) != 2 {
 		t.Errorf("%d in the queue for %d ids, expected 2", p.queue.Len(), len(p.byID))
@@ -252,13 +252,13 @@ func TestPredictionsOfOneID(t *testing.T) {
 func TestPredictionThatIsTooLarge(t *testing.T) {
 	var p Predictions
 	now := time.Now()
-	p.Keep("app", "", "other", now, nil)
-	p.Keep("app", "", "large", now, nil)
+	p.Keep("app", "", "other", now, nil, nil)
+	p.Keep("app", "", "large", now, nil, nil)
 	out, err := tensor.FromSlice(tensor.Shape{maxPredictionBytes}, make([]byte, maxPredictionBytes))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Keep("app", "", "large", now.Add(1), []selection.Prediction{{Outputs: []tensor.Tensor{out}}})
+	p.Keep("app", "", "large", now.Add(1), []selection.Prediction{{Outputs: []tensor.Tensor{out}}}, nil)
 	if p.Find("app", "", "other", now) == nil {
 		t.Error("another request's is gone")
 	}

@@ -3,6 +3,7 @@ package apps
 import (
 	"container/list"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shivad/shivad/server/selection"
@@ -16,6 +17,7 @@ const (
 
 	maxPredictions     = 65536
 	maxPredictionBytes = 64 << 20
+	maxInputBytes      = 64 << 20
 )
 
 // Predictions are what models said to requests that have an id, until their feedback comes. The zero value is ready.
@@ -24,28 +26,56 @@ type Predictions struct {
 	byID  map[predictionKey]*list.Element
 	queue list.List // of *Prediction, oldest first: those of byID and no other
 	bytes int
+
+	// Inputs have bytes of their own, so that models that want them cost policies nothing.
+	asked      list.List // of the *Prediction that have some, oldest first
+	inputBytes int
 }
 
 type predictionKey struct{ app, user, id string }
 
-// A Prediction is what was said to one request. It does not change once it is kept.
+// A Prediction is what was said to one request. It does not change once it is kept, but that it may lose its inputs.
 type Prediction struct {
 	key   predictionKey
 	made  time.Time
 	bytes int
 
 	Said []selection.Prediction
+
+	inputs     atomic.Pointer[[]Inputs]
+	inputBytes int
+	asked      *list.Element // in Predictions.asked; nil: it has no inputs
 }
 
-// Keep remembers what was said to a request that came at made. The outputs are copied. An id that is used again names the newer request,
-// whichever is kept first. What is larger than all that may be kept is not.
-func (p *Predictions) Keep(app, user, id string, made time.Time, said []selection.Prediction) {
+// Inputs are what the models that want feedback were asked; nil if there are none, or they had to make room.
+func (n *Prediction) Inputs() []Inputs {
+	if in := n.inputs.Load(); in != nil {
+		return *in
+	}
+	return nil
+}
+
+// Inputs are what a model was asked, in the order it declares, in memory of their own that nobody changes.
+type Inputs struct {
+	Model   selection.Model
+	Rows    int
+	Tensors []tensor.Tensor
+}
+
+// Keep remembers what was said to a request that came at made. The outputs are copied, inputs are kept as they are. An id that
+// is used again names the newer request, whichever is kept first. What is larger than all that may be kept is not.
+func (p *Predictions) Keep(app, user, id string, made time.Time, said []selection.Prediction, inputs []Inputs) {
 	const each = 700 // bytes that are taken for whatever was said
 	n := &Prediction{key: predictionKey{app, user, id}, made: made, bytes: each + len(id) + len(user)}
 	for _, s := range said {
 		n.bytes += 128
 		for _, t := range s.Outputs {
 			n.bytes += len(t.Data) + 128
+		}
+	}
+	for _, in := range inputs {
+		for _, t := range in.Tensors {
+			n.inputBytes += len(t.Data) + 128
 		}
 	}
 	fits := n.bytes <= maxPredictionBytes
@@ -68,6 +98,15 @@ func (p *Predictions) Keep(app, user, id string, made time.Time, said []selectio
 	}
 	p.byID[n.key] = p.queue.PushBack(n)
 	p.bytes += n.bytes
+	if n.inputBytes > 0 && n.inputBytes <= maxInputBytes {
+		kept := inputs // &inputs would be an allocation for every caller
+		n.inputs.Store(&kept)
+		n.asked = p.asked.PushBack(n)
+		p.inputBytes += n.inputBytes
+		for p.inputBytes > maxInputBytes {
+			p.asked.Front().Value.(*Prediction).forgetLocked(p)
+		}
+	}
 	for at := p.queue.Front(); at != nil; at = p.queue.Front() {
 		if made.Sub(at.Value.(*Prediction).made) < Lifetime && len(p.byID) <= maxPredictions && p.bytes <= maxPredictionBytes {
 			break
@@ -84,11 +123,16 @@ func copied(said []selection.Prediction) []selection.Prediction {
 		if s.Outputs == nil {
 			continue
 		}
-		outputs := make([]tensor.Tensor, len(s.Outputs))
-		for k, t := range s.Outputs {
-			outputs[k] = tensor.Tensor{Name: t.Name, DType: t.DType, Shape: append(tensor.Shape{}, t.Shape...), Data: append([]byte{}, t.Data...)}
-		}
-		copies[i].Outputs = outputs
+		copies[i].Outputs = Copied(s.Outputs)
+	}
+	return copies
+}
+
+// Copied are tensors in memory of their own.
+func Copied(tensors []tensor.Tensor) []tensor.Tensor {
+	copies := make([]tensor.Tensor, len(tensors))
+	for i, t := range tensors {
+		copies[i] = tensor.Tensor{Name: t.Name, DType: t.DType, Shape: append(tensor.Shape{}, t.Shape...), Data: append([]byte{}, t.Data...)}
 	}
 	return copies
 }
@@ -97,6 +141,17 @@ func (p *Predictions) dropLocked(at *list.Element) {
 	n := p.queue.Remove(at).(*Prediction)
 	delete(p.byID, n.key)
 	p.bytes -= n.bytes
+	n.forgetLocked(p)
+}
+
+// forgetLocked drops the inputs of a prediction of p's.
+func (n *Prediction) forgetLocked(p *Predictions) {
+	if n.asked != nil {
+		p.asked.Remove(n.asked)
+		p.inputBytes -= n.inputBytes
+		n.asked = nil
+		n.inputs.Store(nil)
+	}
 }
 
 // Find gives what was said to the request of that id; nil if nothing is known of it, or no more.

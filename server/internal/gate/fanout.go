@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/server/selection"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -44,7 +45,7 @@ func (g *Gate) fanOut(requests []*scheduler.Request) []*scheduler.Request {
 		case c.alone != nil:
 			c.Owner.Complete(r)
 		default:
-			g.learn(c, c.verdict.made.Said)
+			g.learn(c, c.verdict.made.Said, c.verdict.made.Inputs())
 		}
 	}
 	return rest
@@ -82,7 +83,8 @@ type fanout struct {
 	untold  atomic.Int32 // shadows that are not complete, and 1 until the outer call is: whoever makes it 0 knows all that was said
 	refs    atomic.Int32 // as above; 0: the calls are closed
 
-	choice Choice // set by finish
+	choice Choice        // set by finish
+	inputs []apps.Inputs // likewise: of the models that want feedback, if there may be any
 
 	params  Params // memory for these
 	came    []selection.Prediction
@@ -215,7 +217,7 @@ func (f *fanout) done() {
 	clear(f.missing[:cap(f.missing)])
 	f.asks, f.refused, f.came, f.missing = f.asks[:0], f.refused[:0], f.came[:0], f.missing[:0]
 	f.gate, f.app, f.call, f.user, f.id, f.state = nil, nil, nil, "", "", selection.State{}
-	f.choice = Choice{}
+	f.choice, f.inputs = Choice{}, nil
 	f.waiting.Store(0)
 	fanouts.Put(f)
 }
@@ -268,6 +270,9 @@ func (f *fanout) finish(last *ask) {
 	}
 	if fault := f.combine(); fault != nil {
 		f.fallBack(fault)
+	}
+	if c.verdict != nil || f.id != "" {
+		f.inputs = f.lessons()
 	}
 	if c.verdict != nil {
 		f.judge()
@@ -428,6 +433,6 @@ func (g *Gate) panicked(app string, what any) error {
 // remember keeps what was said for feedback: before the answer leaves, and once more when shadows have come later.
 func (f *fanout) remember(shadows bool) {
 	if f.id != "" {
-		f.gate.apps.Predictions.Keep(f.app.Name, f.user, f.id, f.began, f.said(shadows))
+		f.gate.apps.Predictions.Keep(f.app.Name, f.user, f.id, f.began, f.said(shadows), f.inputs)
 	}
 }

@@ -231,7 +231,7 @@ func TestPanicsCostOneRequest(t *testing.T) {
 	v := &verdict{Verdict: apps.Verdict{Loss: &loss}, app: &app}
 	whole := h.routes.Load().apps["app"]
 	h.routes.Load().apps["app"] = &app
-	if reply, err := h.learned(v, nil); reply != nil || StatusOf(err).Err != ErrInternal || !strings.Contains(err.Error(), "panic") {
+	if reply, err := h.learned(v, nil, nil); reply != nil || StatusOf(err).Err != ErrInternal || !strings.Contains(err.Error(), "panic") {
 		t.Errorf("feedback: %s, %v", reply, err)
 	}
 	h.routes.Load().apps["app"] = whole

@@ -122,12 +122,12 @@ func (f *fanout) judge() {
 		c.Owner.Complete(&c.Request)
 		return
 	}
-	f.gate.learn(c, f.said(false))
+	f.gate.learn(c, f.said(false), f.inputs)
 }
 
 // learn has the policy learn what c's verdict says of what models said, and completes c. The store may be far away, so that is on a
-// goroutine of its own.
-func (g *Gate) learn(c *Call, said []selection.Prediction) {
+// goroutine of its own. inputs are those of the models that want to learn by themselves.
+func (g *Gate) learn(c *Call, said []selection.Prediction, inputs []apps.Inputs) {
 	select {
 	case g.learning <- struct{}{}:
 	default:
@@ -137,13 +137,13 @@ func (g *Gate) learn(c *Call, said []selection.Prediction) {
 	}
 	g.learners.Go(func() { // ends with the store's answer, or after learnTimeout
 		defer func() { <-g.learning }()
-		c.Reply, c.Err = g.learned(c.verdict, said)
+		c.Reply, c.Err = g.learned(c.verdict, said, inputs)
 		c.Owner.Complete(&c.Request)
 	})
 }
 
 // learned is learn's answer.
-func (g *Gate) learned(v *verdict, said []selection.Prediction) (reply []byte, err error) {
+func (g *Gate) learned(v *verdict, said []selection.Prediction, inputs []apps.Inputs) (reply []byte, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			reply, err = nil, g.panicked(v.app.Name, r)
@@ -162,6 +162,9 @@ func (g *Gate) learned(v *verdict, said []selection.Prediction) (reply []byte, e
 	state, applied, err := g.apps.Learn(ctx, a.App, v.user, v.id, a.models, said, outcome)
 	if err != nil {
 		return nil, err
+	}
+	if applied {
+		g.teach(v, said, inputs)
 	}
 	return json.Marshal(Learned{v.app.Name, applied, state.Rounds})
 }

@@ -34,6 +34,7 @@ type Target struct {
 	cached      *cache.Version // nil: no cache
 	rowBytes    int            // of an answer; -1: it is not declared
 	rowSeen     *atomic.Int64  // then what it was lately, for whoever asks; -1: nobody knows
+	learns      bool           // some replica wants feedback
 	answer      []byte         // the members that every answer's metadata ends with, up to the list of tensors
 	full        []byte         // the same with the declared tensors (text is no tensor) and the closing brace
 	description []byte         // V2 model metadata, a JSON object
@@ -154,7 +155,7 @@ func choose(targets []*Target, configured string) *Target {
 
 func (g *Gate) target(m *scheduler.Model) *Target {
 	o := g.options(m.ID().Name)
-	t := &Target{ID: m.ID(), Model: m, Spec: m.Spec(), Cast: o.Cast, Deadline: o.Deadline, Live: m.Replicas(),
+	t := &Target{ID: m.ID(), Model: m, Spec: m.Spec(), Cast: o.Cast, Deadline: o.Deadline, Live: m.Replicas(), learns: m.TakesFeedback(),
 		Metrics: g.metrics.Model(m.ID().Name, m.ID().Version)}
 	t.setRow(g.rows)
 	t.Metrics.SetSLO(t.Deadline)

@@ -14,7 +14,7 @@ threads of their own, so heartbeats go on while a model computes.
 
 from .addresses import Address
 from .container import Container, serve
-from .models import Batch, Model, Request, declared_models, model
+from .models import Batch, Feedback, Model, Request, declared_models, model
 from .tensors import DATATYPES, DeclarationError, Tensor, TensorError
 
 __version__ = "0.1.0"
@@ -25,6 +25,7 @@ __all__ = [
     "Batch",
     "Container",
     "DeclarationError",
+    "Feedback",
     "Model",
     "Request",
     "Tensor",

@@ -51,6 +51,8 @@ def hello(model: Model[..., Any], instance: str) -> bytes:
         head["max_batch"] = model.max_batch
     if model.user:
         head["user"] = True
+    if model.feedback_hook is not None:
+        head["feedback"] = True
     if model.parameters:
         head["parameters"] = model.parameters
     return wire.to_json(head)
@@ -217,6 +219,7 @@ class Container:
             self._begin_stop()
             return
         self._warm.append(runner)
+        runner.learn()
         runner.watch_health(lambda wrong: self._post(lambda: self._judge(runner, wrong)))
         self._relink()
 
@@ -241,6 +244,7 @@ class Container:
                         self._context,
                         self._poller,
                         runner.submit,
+                        runner.teach,
                         self._post,
                     )
                     link.wanted = runner not in self._unfit

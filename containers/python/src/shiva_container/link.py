@@ -19,7 +19,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from .models import Model
 from .runner import Job
-from .session import End, Outcome, Session, State
+from .session import End, Lesson, Outcome, Session, State
 from .tensors import Buffer
 
 log = logging.getLogger("shiva_container")
@@ -51,6 +51,7 @@ class Link:
         context: zmq.Context[zmq.Socket[bytes]],
         poller: zmq.Poller,
         submit: Callable[[Job], None],
+        teach: Callable[[Lesson], None],
         post: Callable[[Callable[[], None]], None],
     ) -> None:
         self.model = model
@@ -65,6 +66,7 @@ class Link:
         self._context = context
         self._poller = poller
         self._submit = submit
+        self._teach = teach
         self._post = post
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
@@ -172,7 +174,9 @@ class Link:
                 return False
             was = session.state
             delivery = session.receive([frame.buffer for frame in frames], now)
-            if delivery is not None:
+            if isinstance(delivery, Lesson):
+                self._teach(delivery)
+            elif delivery is not None:
                 self._submit(Job(delivery, Reply(session, self._post)))
             elif was is State.HELLO and session.state is State.LIVE:
                 log.info("model %s registered with %s at %s", self.model, session.server or "a server", self.endpoint)

@@ -21,6 +21,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 Hook = Callable[[], Any]
 HookT = TypeVar("HookT", bound=Hook)
+FeedbackT = TypeVar("FeedbackT", bound="Callable[[Feedback], Any]")
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,27 @@ class Batch:
         raise IndexError(f"row {row} of a batch of {self.rows} rows")
 
 
+@dataclass(frozen=True)
+class Feedback:
+    """What an application was told of an answer that the model had a part in: see :meth:`Model.feedback`."""
+
+    application: str
+    user: str
+    """Who told; empty if nobody in particular."""
+    rows: int
+    """Rows of the request; 1 if the model is not batched."""
+    inputs: Mapping[str, Array]
+    """What was asked; without optional inputs that were left out."""
+    outputs: Mapping[str, Array]
+    """What this model had said; empty if that is not known."""
+    truth: Mapping[str, Array] = field(default_factory=dict)
+    """What would have been right, if the client sent it as tensors."""
+    label: object = None
+    """The same if it was sent as JSON: a value, a list, or a dict of them by output."""
+    loss: float | None = None
+    """How bad the answer was, from 0 to 1, if that is what the client said."""
+
+
 class Model(Generic[P, R]):
     """A function with its declaration. Calling it calls the function, so it can be tested like any other."""
 
@@ -107,6 +129,7 @@ class Model(Generic[P, R]):
         self.user = user
         self.warmup_hook: Hook | None = None
         self.health_hook: Hook | None = None
+        self.feedback_hook: Callable[[Feedback], Any] | None = None
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)  # noqa: B004 - an object whose __call__ is async
         )
@@ -146,6 +169,17 @@ class Model(Generic[P, R]):
         is still answered) and comes back once the hook is content. None counts as healthy.
         """
         self.health_hook = hook
+        return hook
+
+    def feedback(self, hook: FeedbackT) -> FeedbackT:
+        """Decorator: give ``hook``, sync or async, what applications are told of this model's answers.
+
+        It gets one :class:`Feedback` at a time, beside the function: in a thread of its own, or in the model's event
+        loop if both are async. Nobody waits for it, nothing is sent twice, and what comes faster than it returns is
+        dropped. If it raises, that is logged and costs nobody anything. All replicas that ask are told. Decorate
+        before ``serve``.
+        """
+        self.feedback_hook = hook
         return hook
 
     def _declare(self) -> None:

@@ -7,6 +7,7 @@ Frames become arrays, and arrays frames, here, so that the I/O thread stays free
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import queue
@@ -17,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from . import wire
-from .models import Batch, Model, Request, contained, error_text
-from .session import Delivery
+from .models import Batch, Feedback, Model, Request, contained, error_text
+from .session import Delivery, Lesson
 from .tensors import Array, Buffer, TensorError, decode, encode
 
 log = logging.getLogger("shiva_container")
@@ -43,6 +44,10 @@ class Job:
     sender: Sender
 
 
+MAX_LESSONS = 64
+"""How much feedback may wait for its hook; more is dropped."""
+
+
 class Runner:
     """Runs one model.
 
@@ -59,6 +64,8 @@ class Runner:
         self._traced = 0.0
         self._health: threading.Thread | None = None
         self._stop = threading.Event()
+        self._lessons: queue.Queue[Lesson | None] = queue.Queue(MAX_LESSONS)
+        self._dropped = False
 
     def start(self) -> None:
         """Start the first thread, which warms up and then starts the others."""
@@ -71,6 +78,8 @@ class Runner:
     def stop(self, timeout: float) -> None:
         """Let the threads end after what they are at; those that do not within ``timeout`` are left behind."""
         self._stop.set()
+        with contextlib.suppress(queue.Full):  # then it is awake, and looks at _stop
+            self._lessons.put_nowait(None)
         for _ in range(self.model.concurrency):
             self._put(None)
         until = time.monotonic() + timeout
@@ -81,6 +90,43 @@ class Runner:
         """Ask the health hook from now on; ``verdict`` gets "" for healthy, else what is wrong, at each change."""
         if self.model.health_hook is not None:
             self._spawn(lambda: self._watch(verdict))
+
+    def teach(self, lesson: Lesson) -> None:
+        """Queue feedback for its hook, or drop it if too much waits; never blocks."""
+        if self.model.feedback_hook is None:
+            return
+        try:
+            self._lessons.put_nowait(lesson)
+        except queue.Full:
+            if not self._dropped:
+                self._dropped = True
+                log.warning("model %s: feedback comes faster than its hook takes it; the rest is dropped", self.model)
+
+    def learn(self) -> None:
+        """Call the feedback hook from now on."""
+        if self.model.feedback_hook is not None:
+            threading.Thread(target=self._learn, name=f"shiva-{self.model.name}-feedback", daemon=True).start()
+
+    def _learn(self) -> None:
+        """Ends after ``stop``; nobody waits for that, as nobody does for feedback."""
+        while not self._stop.is_set():
+            lesson = self._lessons.get()
+            if lesson is None:
+                return
+            try:
+                self._tell(lesson)
+            except BaseException as e:  # even SystemExit: nobody else pays for it
+                log.error("model %s: feedback: %s", self.model, error_text(e), exc_info=e)
+            del lesson
+
+    def _tell(self, lesson: Lesson) -> None:
+        assert self.model.feedback_hook is not None
+        value = self.model.feedback_hook(_read_feedback(lesson))
+        if inspect.isawaitable(value):
+            if self._loop is None:
+                _run(value)
+            else:
+                asyncio.run_coroutine_threadsafe(contained(value), self._loop).result()
 
     def _spawn(self, target: Callable[[], None]) -> None:
         thread = threading.Thread(target=target, name=f"shiva-{self.model.name}-{len(self._threads)}", daemon=True)
@@ -204,6 +250,27 @@ class Runner:
             self._traced = now
         log.error("model %s failed on a batch: %s", self.model, text, exc_info=error if trace else None)
         return wire.failure(batch_id, text)
+
+
+def _read_feedback(lesson: Lesson) -> Feedback:
+    try:
+        message = wire.parse_feedback(lesson.frames)
+    except wire.WireError as e:
+        raise TensorError(f"bad feedback from the server: {e}") from e
+    inputs, outputs, truth = (
+        {head.name: decode(frame, head.datatype, head.shape) for head, frame in tensors}
+        for tensors in (message.inputs, message.outputs, message.truth)
+    )
+    return Feedback(
+        application=message.application,
+        user=message.user,
+        rows=message.rows,
+        inputs=inputs,
+        outputs=outputs,
+        truth=truth,
+        label=message.label,
+        loss=message.loss,
+    )
 
 
 def _run(value: Awaitable[object]) -> object:

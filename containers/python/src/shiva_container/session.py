@@ -68,6 +68,13 @@ class Delivery:
     received: float
 
 
+@dataclass(frozen=True)
+class Lesson:
+    """Feedback as it came, not yet read, without its kind."""
+
+    frames: Sequence[Buffer]
+
+
 class Session:
     """The container's side of one session. All times are seconds of one monotonic clock."""
 
@@ -94,8 +101,8 @@ class Session:
         """Batches received and not yet answered."""
         return len(self._pending)
 
-    def receive(self, frames: Sequence[Buffer], now: float) -> Delivery | None:
-        """Take one message; a batch is handed back, everything else is dealt with here."""
+    def receive(self, frames: Sequence[Buffer], now: float) -> Delivery | Lesson | None:
+        """Take one message; a batch and feedback are handed back, everything else is dealt with here."""
         if self.ended:
             return None
         if self.state is not State.HELLO:  # until then only an answer to hello counts
@@ -105,6 +112,8 @@ class Session:
         try:
             if kind == wire.BATCH:
                 return self._batch(frames, now)
+            if kind == wire.FEEDBACK and self.state is not State.HELLO:
+                return Lesson(frames[1:])
             if kind == wire.WELCOME and self.state is State.HELLO:
                 self._welcome(wire.from_json(_frame(frames, 1)), now)
             elif kind == wire.REFUSED and self.state is State.HELLO:
@@ -113,7 +122,7 @@ class Session:
                 self._coming = wire.coming(frames)
             elif kind == wire.GOODBYE:
                 self._take_leave(wire.from_json(_frame(frames, 1)))
-            elif kind not in (wire.WELCOME, wire.REFUSED) and kind not in self._odd_kinds:
+            elif kind not in (wire.WELCOME, wire.REFUSED, wire.FEEDBACK) and kind not in self._odd_kinds:
                 self._odd_kinds.add(kind)
                 log.warning("the server sent %r, which this version does not know; ignored", kind[:40])
         except wire.WireError as e:

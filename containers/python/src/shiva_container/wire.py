@@ -24,6 +24,7 @@ BATCH = b"batch"
 RESULT = b"result"
 DRAINING = b"draining"
 GOODBYE = b"goodbye"
+FEEDBACK = b"feedback"
 
 
 class WireError(ValueError):
@@ -122,6 +123,49 @@ def parse_batch(header: Buffer, frames: Sequence[Buffer]) -> BatchMessage:
         requests=requests,
         parameters=[value if isinstance(value, dict) else {} for value in parameters],
         priorities=priorities,
+    )
+
+
+@dataclass(frozen=True)
+class FeedbackMessage:
+    """Feedback as it came: heads and frames of the tensors, and what is known besides."""
+
+    application: str
+    user: str
+    rows: int
+    inputs: list[tuple[TensorHead, Buffer]]
+    outputs: list[tuple[TensorHead, Buffer]]
+    truth: list[tuple[TensorHead, Buffer]]
+    label: object
+    loss: float | None
+
+
+def parse_feedback(frames: Sequence[Buffer]) -> FeedbackMessage:
+    """Read feedback, without its kind: the header, and a frame for each input, output and truth."""
+    if not frames:
+        raise WireError("no header")
+    head = from_json(frames[0])
+    rows, loss = head.get("rows"), head.get("loss")
+    if type(rows) is not int or rows < 1:
+        raise WireError(f"rows must be a positive integer, got {rows!r}")
+    rest = list(frames[1:])
+    tensors: list[list[tuple[TensorHead, Buffer]]] = []
+    for key in ("inputs", "outputs", "truth"):
+        heads = head.get(key) or []
+        if not isinstance(heads, list) or len(heads) > len(rest):
+            raise WireError(f"{key} are {heads!r}, {len(rest)} tensor frames are left")
+        tensors.append([(TensorHead.parse(value), rest.pop(0)) for value in heads])
+    if rest:
+        raise WireError(f"{len(rest)} tensor frames are not described")
+    return FeedbackMessage(
+        application=str(head.get("application", "")),
+        user=str(head.get("user", "")),
+        rows=rows,
+        inputs=tensors[0],
+        outputs=tensors[1],
+        truth=tensors[2],
+        label=head.get("label"),
+        loss=float(loss) if isinstance(loss, int | float) else None,
     )
 
 

@@ -1,0 +1,147 @@
+package containers_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A learner is a peer that speaks v4 by hand and reads only when it is told to.
+func (r *rig) learner(t *testing.T, feedback bool) *containertest.Peer {
+	t.Helper()
+	before := 0
+	if m, ok := r.sched.Model(echoID); ok {
+		before = m.Replicas()
+	}
+	mine, theirs := containertest.Pipe()
+	if err := r.Add(theirs); err != nil {
+		t.Fatal(err)
+	}
+	p, err := containertest.NewPeer(mine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	m := echo(nil)
+	m.Feedback = feedback
+	if err := p.Send([]byte("hello"), containertest.Hello(m)); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := p.Receive(); err != nil || string(f[0]) != "welcome" {
+		t.Fatalf("hello was answered with %q, %v", f, err)
+	}
+	r.wait(t, echoID, before+1)
+	return p
+}
+
+func lesson(values ...float32) *scheduler.Feedback {
+	x := floats(values...)
+	y := x
+	y.Name = "y"
+	truth, _ := tensor.FromSlice(tensor.Shape{1}, []int8{7})
+	truth.Name = "right"
+	return &scheduler.Feedback{Application: "app", User: `an"na`, Rows: len(values) / 4,
+		Inputs: []tensor.Tensor{x}, Outputs: []tensor.Tensor{y}, Truth: []tensor.Tensor{truth}, Label: []byte(`{"y":[1]}`), Loss: new(0.25)}
+}
+
+// next is the next message that is no heartbeat.
+func next(t *testing.T, p *containertest.Peer) [][]byte {
+	t.Helper()
+	for {
+		f, err := p.Receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(f[0]) != "heartbeat" {
+			return f
+		}
+	}
+}
+
+// TestFeedbackReachesThoseThatAsk: every replica that asked is told, whole; one that did not, of whatever generation,
+// gets nothing.
+func TestFeedbackReachesThoseThatAsk(t *testing.T) {
+	r := newRig(t, containers.Config{})
+	silent := r.learner(t, false)
+	m, _ := r.sched.Model(echoID)
+	if m.TakesFeedback() {
+		t.Error("nobody has asked")
+	}
+	m.Feedback(lesson(1, 2, 3, 4))
+	learners := []*containertest.Peer{r.learner(t, true), r.learner(t, true)}
+	eventually(t, "them to be known", m.TakesFeedback)
+	eventually(t, "both to be told", func() bool {
+		told := 0
+		for _, i := range r.Sessions() {
+			if i.Registered.IsZero() {
+				return false
+			}
+			told += int(i.Feedback)
+		}
+		if told == 0 {
+			m.Feedback(lesson(1, 2, 3, 4))
+		}
+		return told == 2
+	})
+	const head = `{"application":"app","user":"an\"na","rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1,4]}],` +
+		`"outputs":[{"name":"y","datatype":"FP32","shape":[1,4]}],"truth":[{"name":"right","datatype":"INT8","shape":[1]}],"label":{"y":[1]},"loss":0.25}`
+	row := floats(1, 2, 3, 4).Data
+	for _, p := range learners {
+		f := next(t, p)
+		if len(f) != 5 || string(f[0]) != "feedback" || string(f[1]) != head || !bytes.Equal(f[2], row) || !bytes.Equal(f[3], row) || !bytes.Equal(f[4], []byte{7}) {
+			t.Errorf("told %q", f)
+		}
+	}
+	if err := silent.Send([]byte("draining")); err != nil {
+		t.Fatal(err)
+	}
+	if f := next(t, silent); string(f[0]) != "goodbye" {
+		t.Errorf("one that did not ask got %q", f)
+	}
+}
+
+// TestFeedbackIsBounded: a container that does not read keeps its session, and the places of the queue are the batches'.
+func TestFeedbackIsBounded(t *testing.T) {
+	r := newRig(t, containers.Config{})
+	p := r.learner(t, true)
+	m, _ := r.sched.Model(echoID)
+	large := make([]float32, 1<<18)
+	const told = 1000
+	for range told {
+		m.Feedback(lesson(large...))
+	}
+	asked := make(chan error, 1)
+	go func() { asked <- r.echoes(echoID) }() // ends with the answer below
+	eventually(t, "a batch to go out", func() bool { return r.Sessions()[0].InFlight == 1 })
+	i := r.Sessions()[0]
+	if i.Feedback == 0 || i.Feedback+i.FeedbackDropped != told {
+		t.Errorf("%d sent, %d dropped of %d", i.Feedback, i.FeedbackDropped, told)
+	}
+	for range i.Feedback {
+		if f := next(t, p); string(f[0]) != "feedback" {
+			t.Errorf("got %q", f[0])
+		}
+	}
+	f := next(t, p)
+	if string(f[0]) != "batch" {
+		t.Fatalf("got %q", f[0])
+	}
+	if err := p.Send([]byte("result"), f[1], []byte(`{"outputs":[{"name":"y","datatype":"FP32","shape":[1,4]}]}`), f[3]); err != nil {
+		t.Error(err)
+	}
+	if err := <-asked; err != nil {
+		t.Error(err)
+	}
+	eventually(t, "room", func() bool {
+		m.Feedback(lesson(1, 2, 3, 4))
+		return r.Sessions()[0].Feedback > i.Feedback
+	})
+	if state := r.Sessions()[0].State; state != "serving" {
+		t.Error(fmt.Sprint("the session is ", state))
+	}
+}

@@ -1,0 +1,43 @@
+package apps
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Inputs give way by themselves: what was said stays known, and a request larger than all that may be kept loses its input only.
+func TestInputsGiveWay(t *testing.T) {
+	var p Predictions
+	now := time.Now()
+	data := make([]byte, maxInputBytes)
+	input := func(n int) []Inputs { return []Inputs{{Rows: 1, Tensors: []tensor.Tensor{{Data: data[:n]}}}} }
+	const n = 10
+	for i := range n {
+		p.Keep("app", "u", fmt.Sprint(i), now, nil, input(maxInputBytes/4))
+		p.Keep("app", "u", fmt.Sprint(i), now.Add(1), nil, input(maxInputBytes/4)) // again, when shadows are done
+	}
+	p.Keep("app", "u", "large", now, nil, input(maxInputBytes))
+	kept := 0
+	for i := range n {
+		said := p.Find("app", "u", fmt.Sprint(i), now)
+		if said == nil {
+			t.Fatalf("%d is not known any more", i)
+		}
+		if in := said.Inputs(); in != nil {
+			kept++
+			if i < n-3 || in[0].Rows != 1 {
+				t.Errorf("%d has %v", i, in)
+			}
+		}
+	}
+	if said := p.Find("app", "u", "large", now); kept != 3 || said == nil || said.Inputs() != nil {
+		t.Errorf("%d have their inputs, the large one is %v", kept, said)
+	}
+	p.forget("app")
+	if p.inputBytes != 0 || p.asked.Len() != 0 {
+		t.Errorf("%d bytes of %d inputs are left", p.inputBytes, p.asked.Len())
+	}
+}

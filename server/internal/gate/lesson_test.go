@@ -1,0 +1,72 @@
+package gate
+
+import (
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A model with replicas that ask for it is told what became of its answers: once, after it was learned, with what it was
+// asked and what it had said; with the id of the request, and with the input.
+func TestFeedbackReachesTheModel(t *testing.T) {
+	h := newHouse(t)
+	told := make(chan *scheduler.Feedback, 10)
+	h.model("asks", "1", 3, time.Microsecond) // of two replicas one asks
+	h.model("silent", "1", 4, time.Microsecond)
+	spec := scheduler.Spec{
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}},
+		Outputs: []tensor.Spec{{Name: "label", DType: tensor.Int64, Shape: tensor.Shape{-1}}},
+	}
+	if _, err := h.sched.AddReplica(scheduler.ModelID{Name: "asks", Version: "1"}, spec, h.labels(3, time.Microsecond),
+		scheduler.ReplicaOptions{Feedback: func(f *scheduler.Feedback) { told <- f }}); err != nil {
+		t.Fatal(err)
+	}
+	h.app(apps.Definition{Name: "app", Models: []apps.Link{"asks", "silent"}, Policy: "exp4"})
+	asked := row()
+	right, err := tensor.FromSlice(tensor.Shape{1}, []int64{3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.ask("app", Params{ID: []byte(`"a"`), User: "anna"})
+	h.ask("app", Params{ID: []byte(`"b"`), User: "anna"})
+	for _, tt := range []struct {
+		p     Params
+		truth []tensor.Tensor
+		check func(f *scheduler.Feedback) bool
+	}{
+		{Params{ID: []byte(`"a"`), User: "anna", Forward: []byte(`{"label":3}`)}, nil, func(f *scheduler.Feedback) bool { return string(f.Label) == "3" && f.User == "anna" }},
+		{Params{ID: []byte(`"b"`), User: "anna"}, []tensor.Tensor{right}, func(f *scheduler.Feedback) bool {
+			return len(f.Truth) == 1 && string(f.Truth[0].Data) == string(right.Data)
+		}},
+		{Params{Forward: []byte(`{"losses":{"asks/1":0.25,"silent/1":1}}`)}, []tensor.Tensor{row()}, func(f *scheduler.Feedback) bool { return f.Loss != nil && *f.Loss == 0.25 && f.User == "" }},
+	} {
+		c := &asker{done: make(chan struct{})}
+		tt.p.Now = time.Now()
+		if err := h.Open(&c.Call, "app/update", tt.truth, &tt.p); err != nil {
+			t.Fatal(err)
+		}
+		c.Owner = c
+		h.Submit(&c.Request)
+		<-c.done
+		if c.Err != nil {
+			t.Fatal(c.Err)
+		}
+		c.Close()
+		select {
+		case f := <-told:
+			if f.Application != "app" || f.Rows != 1 || len(f.Inputs) != 1 || f.Inputs[0].Name != "x" || string(f.Inputs[0].Data) != string(asked.Data) ||
+				len(f.Outputs) != 1 || f.Outputs[0].Data[0] != 3 || !tt.check(f) {
+				t.Errorf("told %+v", f)
+			}
+		default:
+			t.Errorf("%s: told nothing", tt.p.Forward)
+		}
+	}
+	h.expect(h.ask("app/update", Params{ID: []byte(`"a"`), User: "anna", Forward: []byte(`{"label":3}`)}), `"learned":false`)
+	if len(told) > 0 {
+		t.Error("told twice")
+	}
+}
