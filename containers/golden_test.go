@@ -458,7 +458,8 @@ func TestV1V2Broken(t *testing.T) {
 
 // TestRecognise tells generations apart by the first message.
 func TestRecognise(t *testing.T) {
-	const v2Here = "it speaks RPC v2 (registered without an RPC version), which needs an address of its own; this one serves v3"
+	const v2Here = "it speaks RPC v2 (registered without an RPC version), which needs an address of its own: " +
+		"set containers.listen_v2 (or listen_v2a, if it answers with floats) and connect it there; this one serves v3"
 	const late = "it answers before it registered; if it speaks RPC v1, it was connected before, and must be restarted to register again"
 	for _, tt := range []struct {
 		name    string
