@@ -132,7 +132,7 @@ const (
 	anotherFactor = 1.5       // a drift by more is no drift: the replica is another one
 	leanReach     = 2.5       // how many times as large, or as small, a neighbour is at most
 	leanWeight    = 8         // measurements, that the line through the neighbours is worth
-	leanSigmas    = 3         // of both: a size that is shorter by more than that does not lean
+	leanSigmas    = 5         // of both: a size that is shorter by more than that does not lean
 	leanError     = 0.1       // ... and more, the more the noise exceeds what the curve may differ from a line
 	untriedWeight = 0.25      // measurements that a size without any stands for, in standard errors
 	maxDoubt      = 0.1
