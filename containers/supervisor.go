@@ -277,6 +277,11 @@ func (p *process) snapshot() ProcessInfo {
 func (p *process) state(state string, pid int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.enter(state, pid)
+}
+
+// enter is state for who holds the lock.
+func (p *process) enter(state string, pid int) {
 	p.info.State, p.info.PID, p.info.Since = state, pid, time.Now()
 	if pid == 0 {
 		p.info.Registers = false
@@ -365,16 +370,17 @@ func (p *process) run(ctx context.Context) error {
 		patience = time.Now().Add(p.cmd.StopTimeout)
 		return signalProcess(c.Process, syscall.SIGTERM)
 	}
-	err = c.Start()
+	p.mu.Lock() // the child may have connected before Start returns: who asks whose that is waits for the answer
+	if err = c.Start(); err == nil {
+		p.child, p.fault = c.Process, nil
+		p.enter("running", c.Process.Pid)
+	}
+	p.mu.Unlock()
 	out.in.Close() // the child has its own
 	errs.in.Close()
 	if err != nil {
 		return err
 	}
-	p.mu.Lock()
-	p.child, p.fault = c.Process, nil
-	p.mu.Unlock()
-	p.state("running", c.Process.Pid)
 	p.log.Info("container process started", "pid", c.Process.Pid)
 	err = p.wait(c)
 	if !patience.IsZero() { // what it started was told to end as well, and may take as long
