@@ -32,6 +32,10 @@ func (r *rig) caller(settings ...http2.Setting) *caller {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { conn.Close() })
+	// The kernel reads for who does not: with buffers that it may grow, for megabytes.
+	if err := conn.(*net.TCPConn).SetReadBuffer(64 << 10); err != nil {
+		r.t.Fatal(err)
+	}
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		r.t.Fatal(err)
 	}

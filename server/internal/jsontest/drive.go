@@ -14,6 +14,9 @@ import (
 // count is how many requests Drive makes: each test's own number keeps "make test" short, and "make mutants" asks for a million.
 var count = flag.Int("mutants", 0, "requests that tests make of random choices; 0: as many as each test says")
 
+// slower is how many times as long a request takes under the race detector.
+const slower = 5
+
 // budget is what one request may take. Most take less than a millisecond.
 const budget = 5 * time.Second
 
@@ -48,6 +51,9 @@ func (t *Tally) note(kind any) {
 // nearly all that run has counted were refused, or nearly none, the requests were not nearly right: that fails t as well.
 func Drive(t *testing.T, n int, tally *Tally, run func(Choices)) {
 	t.Helper()
+	if raceEnabled {
+		n /= slower
+	}
 	if *count > 0 {
 		n = *count
 	}

@@ -1,0 +1,5 @@
+//go:build race
+
+package jsontest
+
+const raceEnabled = true
