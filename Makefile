@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-FUZZTIME ?= 3s
+FUZZTIME ?= 2s
 SOAKTIME ?= 1m
 MUTANTS ?= 1000000
 BENCHFLAGS ?=
@@ -87,7 +87,7 @@ soak: ## the scheduler under everything at once, under the race detector, then t
 invariants: redis ## the same with buffers poisoned when released
 	go test -tags invariants ./...
 
-fuzz: ## every fuzz target for FUZZTIME (3s)
+fuzz: ## every fuzz target for FUZZTIME (2s)
 	@grep -rE --include='*_test.go' -o '^func Fuzz[A-Za-z0-9_]+' . | sort | while IFS=: read -r file decl; do \
 	  target=$${decl#func }; \
 	  echo "fuzz $$target in $$(dirname "$$file")"; \
@@ -108,7 +108,7 @@ e2e: build redis $(VENV)/ready ## real processes on real sockets: server, contai
 bench: $(VENV)/ready ## measure against the limits of this machine; BENCHFLAGS="-short -only door -profile DIR -markdown"
 	go run ./bench/run $(BENCHFLAGS)
 
-bench-goodput: ## what each batching strategy answers in time: simulated, also from random beliefs (most of an hour), then on the wire
+bench-goodput: ## what each batching strategy answers in time: simulated, also from random beliefs (half an hour), then on the wire
 	go run ./bench/goodput
 	go test ./bench/sim -run TestFaults -count=1 -all
 	go test ./scheduler -count=1 -timeout 0 -v -run TestNoAbsorbingState -beliefs 1112
