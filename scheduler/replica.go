@@ -49,20 +49,20 @@ type Replica struct {
 // ReplicaOptions are optional.
 type ReplicaOptions struct {
 	Label string // for people: an address, a host
-	// Concurrency is how many batches it executes at once; 0 means 1, more than 64 means 64. So many are
-	// executing, each planned for by itself.
+	// Concurrency is how many batches it executes at once; 0 means 1, more than 64 means 64. So
+	// many are executing, each planned for by itself.
 	Concurrency int
 	// Slots is how many batches it wants in flight. 0: as many as ModelConfig.Slots says, and if that
 	// does not say either, Concurrency and one more.
 	Slots int
 	// Serial: with neither of both saying how many, it gets the next batch only after its answer.
 	Serial bool
-	// Silent is called, with no lock held, when the replica has answered nothing for several execution
-	// timeouts although it had batches to answer. It is to end what the replica is, and then Remove it. Without it the
-	// replica stays suspect until it answers.
+	// Silent is called, with no lock held, when the replica has answered nothing for several
+	// execution timeouts although it had batches to answer. It is to end what the replica is,
+	// and then Remove it. Without it the replica stays suspect until it answers.
 	Silent func(reason error)
-	// Feedback is called, with no lock held, with what became known of the model's answers; see [Model.Feedback]. It must
-	// not block. nil: the replica does not want it.
+	// Feedback is called, with no lock held, with what became known of the model's answers; see
+	// [Model.Feedback]. It must not block. nil: the replica does not want it.
 	Feedback func(*Feedback)
 }
 
@@ -106,8 +106,9 @@ func (r *Replica) bound(c *core) {
 	r.concurrency = min(r.concurrency, r.slots)
 }
 
-// plan is what bounds the next batch, of rows of the given size (0: any). It is the replica's own and holds
-// until the next call: strategies take it through an interface, and a new one each time would be garbage.
+// plan is what bounds the next batch, of rows of the given size (0: any). It is the replica's
+// own and holds until the next call: strategies take it through an interface, and a new one
+// each time would be garbage.
 func (r *Replica) plan(c *core, start, rowBytes int64) *plan {
 	p := &r.planned
 	*p = plan{start: start, max: r.max, maxWhy: CloseFull, objective: int64(c.cfg.Objective), shed: *c.cfg.Shed, prof: &r.profile, trials: &r.trials}
@@ -141,8 +142,8 @@ func (r *Replica) executing() (n int) {
 // busy tells whether the container executes as many batches as it can.
 func (r *Replica) busy() bool { return r.executing() >= r.lanes() }
 
-// begin notes which batches the container starts on, in the order in which they were sent. It is called
-// whenever a batch is sent or answered.
+// begin notes which batches the container starts on, in the order in which they were sent. It
+// is called whenever a batch is sent or answered.
 func (r *Replica) begin(now int64) {
 	for _, b := range r.given { // they were sent before all that are in flight
 		if b.began == unbegun && r.held() < r.concurrency {
@@ -161,8 +162,8 @@ func (r *Replica) begin(now int64) {
 	}
 }
 
-// took is how long the container has had for a batch in flight, by itself. One that is answered out of its
-// turn cannot have been begun before the last answer, unless it was sent later.
+// took is how long the container has had for a batch in flight, by itself. One that is answered
+// out of its turn cannot have been begun before the last answer, unless it was sent later.
 func (r *Replica) took(b *Batch, now int64) int64 {
 	if b.began == unbegun {
 		return now - max(b.sent, r.free)
@@ -170,12 +171,13 @@ func (r *Replica) took(b *Batch, now int64) int64 {
 	return now - b.began
 }
 
-// An ending is when a batch is predicted to be answered, and how much later than that it may well be.
+// An ending is when a batch is predicted to be answered, and how much later than that it may
+// well be.
 type ending struct{ at, slack int64 }
 
-// next is the ending after which a busy replica is predicted to start on another batch; at is never if
-// nothing is known. It follows from when each batch was begun, so every answer corrects it. Afterwards
-// r.ends has the endings of all that it can do at once by then.
+// next is the ending after which a busy replica is predicted to start on another batch; at is
+// never if nothing is known. It follows from when each batch was begun, so every answer
+// corrects it. Afterwards r.ends has the endings of all that it can do at once by then.
 func (r *Replica) next() ending {
 	r.ends = r.ends[:0]
 	for _, b := range r.inflight {
@@ -205,16 +207,17 @@ func (r *Replica) begins(now int64) int64 {
 	return max(r.next().at, now)
 }
 
-// fastBatch is the execution time below which the next batch goes at once behind the one in flight, in ns:
-// no timer is that precise.
+// fastBatch is the execution time below which the next batch goes at once behind the one in
+// flight, in ns: no timer is that precise.
 const fastBatch = 200_000
 
-// ready is when the replica may be sent another batch, and when it could start on it. Never: not before it
-// answers. One that is not busy may at once. The next batch for a busy one is held back, so that it is not made while
-// more rows could join: until twice the overhead of dispatching before the predicted end of the ones in
-// flight, so that the container does not wait for it; but only if that end is known better than what is to
-// be gained. Otherwise the batch would be planned with the uncertainty of two executions, which costs more
-// rows than the container's pause. See also waits.
+// ready is when the replica may be sent another batch, and when it could start on it. Never:
+// not before it answers. One that is not busy may at once. The next batch for a busy one is
+// held back, so that it is not made while more rows could join: until twice the overhead of
+// dispatching before the predicted end of the ones in flight, so that the container does not
+// wait for it; but only if that end is known better than what is to be gained. Otherwise the
+// batch would be planned with the uncertainty of two executions, which costs more rows than the
+// container's pause. See also waits.
 func (r *Replica) ready(now int64) (at, start int64) {
 	if r.state != replicaLive || r.room() <= 0 {
 		return never, never
@@ -236,8 +239,9 @@ func (r *Replica) ready(now int64) (at, start int64) {
 	return max(now, end.at-2*over), max(end.at, now+over)
 }
 
-// A replica that has failed on so many batches one after the other is given one only now and then, while others do better. What fails at
-// once would otherwise look like the fastest of all, and get nearly every request.
+// A replica that has failed on so many batches one after the other is given one only now and
+// then, while others do better. What fails at once would otherwise look like the fastest of
+// all, and get nearly every request.
 const (
 	toleratedFailures = 3
 	firstHoldOff      = int64(100 * time.Millisecond) // after the last tolerated failure; doubled with each further one
@@ -253,7 +257,8 @@ func (r *Replica) heldOff() int64 {
 	return r.free + min(firstHoldOff<<min(r.failures-toleratedFailures, most), maxHoldOff)
 }
 
-// judge counts how a batch ended. It is not the replica's fault if there was no memory for the answer, or the input was wrong.
+// judge counts how a batch ended. It is not the replica's fault if there was no memory for the
+// answer, or the input was wrong.
 func (r *Replica) judge(err error) {
 	switch {
 	case err == nil:
@@ -277,19 +282,20 @@ func (r *Replica) condition() string {
 	return r.state.String()
 }
 
-// waits tells whether a busy replica's next batch, of so many rows where there is room for more, should wait
-// for the answer to the one in flight. Rows that join it gain a batch's time, and the others lose an
-// overhead.
+// waits tells whether a busy replica's next batch, of so many rows where there is room for
+// more, should wait for the answer to the one in flight. Rows that join it gain a batch's time,
+// and the others lose an overhead.
 func (r *Replica) waits(rows, room int) bool {
 	return r.busy() && rows < room && !r.fast()
 }
 
-// fast tells whether the batches in flight are so short that holding the next one back is pointless.
+// fast tells whether the batches in flight are so short that holding the next one back is
+// pointless.
 func (r *Replica) fast() bool { return r.inflight[len(r.inflight)-1].typical < fastBatch }
 
-// timeout is when the first of the batches that the container executes has taken too long; never if there is
-// none. Those that wait in the container have not begun to take time, and answers to others do not excuse
-// one.
+// timeout is when the first of the batches that the container executes has taken too long;
+// never if there is none. Those that wait in the container have not begun to take time, and
+// answers to others do not excuse one.
 func (r *Replica) timeout(limit time.Duration) int64 {
 	at := int64(never)
 	for _, b := range r.inflight {
@@ -338,13 +344,15 @@ func (r *Replica) done(b *Batch, now int64) {
 	r.begin(now)
 }
 
-// overhead is how long a batch is under way, to the container and back, apart from its execution. It cannot
-// be seen in a batch alone. But a batch that waited in the container for the one before it shows execution
-// only, from answer to answer, while a batch to an idle replica shows both; the difference is the overhead.
+// overhead is how long a batch is under way, to the container and back, apart from its
+// execution. It cannot be seen in a batch alone. But a batch that waited in the container for
+// the one before it shows execution only, from answer to answer, while a batch to an idle
+// replica shows both; the difference is the overhead.
 //
-// Both kinds are compared with the profile as it is at the time, and that is made of both; what is wrong
-// with it cancels out in the difference. As the noise of executions is often ten times the overhead, only
-// what the difference is for certain counts: its mean, less two standard errors.
+// Both kinds are compared with the profile as it is at the time, and that is made of both; what
+// is wrong with it cancels out in the difference. As the noise of executions is often ten times
+// the overhead, only what the difference is for certain counts: its mean, less two standard
+// errors.
 type overhead struct {
 	alone, behind residuals // of batches to an idle replica, and of those behind another
 }
@@ -366,7 +374,8 @@ func (e *residuals) observe(took, typical int64) {
 	if typical == 0 {
 		return
 	}
-	// Nothing that is more than twice as long, or the largest overhead longer, is a matter of overheads.
+	// Nothing that is more than twice as long, or the largest overhead longer, is a matter of
+	// overheads.
 	x := float64(min(took-typical, typical+maxOverhead))
 	e.weight = e.weight*residualForget + 1
 	d := x - e.mean

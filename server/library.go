@@ -24,10 +24,12 @@ type Question struct {
 	Name string
 	// Version is a model's; "" means its default. An application has none.
 	Version string
-	// Inputs are the tensors, by their names, or by their position if none has one. A tensor has the shape that the model declares, whose
-	// leading -1 counts rows, or without that dimension is one row; the answer then has no row dimension either. A model that is
-	// not batched takes its shapes as they are. They stay the caller's, who may change and release them when Ask has
-	// returned: what has a Buf is retained, all else copied into memory that counts against limits.payload_bytes.
+	// Inputs are the tensors, by their names, or by their position if none has one. A tensor
+	// has the shape that the model declares, whose leading -1 counts rows, or without that
+	// dimension is one row; the answer then has no row dimension either. A model that is not
+	// batched takes its shapes as they are. They stay the caller's, who may change and release
+	// them when Ask has returned: what has a Buf is retained, all else copied into memory that
+	// counts against limits.payload_bytes.
 	Inputs []tensor.Tensor
 	// Outputs are the names of those wanted, in the order of the answer; nil means all.
 	Outputs []string
@@ -36,15 +38,16 @@ type Question struct {
 	ID string
 	// User is whose request it is: applications learn for each user. "" is nobody in particular.
 	User string
-	// Candidates are the models that an application may choose among for this request, "name" or "name/version", each of
-	// which it must link to; nil means all.
+	// Candidates are the models that an application may choose among for this request, "name"
+	// or "name/version", each of which it must link to; nil means all.
 	Candidates []string
 	// NoCache has the answer computed, and not kept.
 	NoCache bool
 	// Salt makes requests that differ in it unequal to the caches.
 	Salt string
 
-	// Timeout is from the call on; 0 means the application's SLO, else the model's deadline. A deadline of the context counts as well.
+	// Timeout is from the call on; 0 means the application's SLO, else the model's deadline. A
+	// deadline of the context counts as well.
 	Timeout time.Duration
 	// Priority is 1 for the highest to 10 for the lowest; 0 is the default, 6.
 	Priority int
@@ -52,11 +55,14 @@ type Question struct {
 	Parameters []byte
 }
 
-// An Answer is what was said to a Question. Release it once, when its outputs are not needed any more.
+// An Answer is what was said to a Question. Release it once, when its outputs are not needed
+// any more.
 type Answer struct {
-	// Model and Version are the model's that answered; of several the one that is most behind the answer.
+	// Model and Version are the model's that answered; of several the one that is most behind
+	// the answer.
 	Model, Version string
-	// Outputs have names, and rows as the question's inputs had them. Their memory is the answer's until Release.
+	// Outputs have names, and rows as the question's inputs had them. Their memory is the
+	// answer's until Release.
 	Outputs []tensor.Tensor
 	// Timing says where the time went; it is zero for an answer from a cache.
 	Timing scheduler.Timing
@@ -78,19 +84,22 @@ func (a *Answer) Release() {
 type Choice struct {
 	// Confidence is how far the models agree, 0 to 1.
 	Confidence float64
-	// Missing are models ("name/version") that were asked and have no part in the answer, each with the reason.
+	// Missing are models ("name/version") that were asked and have no part in the answer, each
+	// with the reason.
 	Missing map[string]string
 	// Default tells that the outputs are the application's default, and Explanation why.
 	Default     bool
 	Explanation string
 }
 
-// Ask answers a question, without a socket between: what a door does, from checking the inputs to the caches, the
-// application's policy and the queue. It returns when there is an answer, at the deadline at the latest; when ctx ends
-// first, the request is given up. It may be called from everywhere, from Start until Shutdown.
+// Ask answers a question, without a socket between: what a door does, from checking the inputs
+// to the caches, the application's policy and the queue. It returns when there is an answer, at
+// the deadline at the latest; when ctx ends first, the request is given up. It may be called
+// from everywhere, from Start until Shutdown.
 //
-// The error wraps one of scheduler's: ErrInvalidInput, ErrNotFound, ErrOverloaded, ErrDeadlineExceeded, ErrUnavailable,
-// ErrContainerFailed, ErrContainerLost, ErrDraining, ErrCanceled, ErrTooLarge. Any other is a bug.
+// The error wraps one of scheduler's: ErrInvalidInput, ErrNotFound, ErrOverloaded,
+// ErrDeadlineExceeded, ErrUnavailable, ErrContainerFailed, ErrContainerLost, ErrDraining,
+// ErrCanceled, ErrTooLarge. Any other is a bug.
 func (s *Server) Ask(ctx context.Context, q *Question) (*Answer, error) {
 	asked, err := s.question(q)
 	if err != nil {
@@ -150,7 +159,8 @@ func (s *Server) question(q *Question) (*predict.Question, error) {
 	return asked, nil
 }
 
-// own gives a tensor that lives on when its owner does something else with his: a container that was given up may still read it.
+// own gives a tensor that lives on when its owner does something else with his: a container
+// that was given up may still read it.
 func (s *Server) own(t tensor.Tensor) (tensor.Tensor, error) {
 	t.Shape = slices.Clone(t.Shape)
 	if t.Buf != nil {
@@ -166,17 +176,20 @@ func (s *Server) own(t tensor.Tensor) (tensor.Tensor, error) {
 	return t, nil
 }
 
-// Feedback tells an application what became of a request: exactly one of Label, Loss, Reward and Losses.
+// Feedback tells an application what became of a request: exactly one of Label, Loss, Reward
+// and Losses.
 type Feedback struct {
 	// Application is the one that answered.
 	Application string
-	// ID and User are those of the request. Without an ID, or with one that this server does not know any more, Inputs are the
-	// request's: the models are asked again, among Candidates if that is not nil.
+	// ID and User are those of the request. Without an ID, or with one that this server does
+	// not know any more, Inputs are the request's: the models are asked again, among Candidates
+	// if that is not nil.
 	ID, User   string
 	Inputs     []tensor.Tensor // as in Question
 	Candidates []string        // likewise
 
-	// Label is what would have been right: a number or text, lists of them, or a map of them by output.
+	// Label is what would have been right: a number or text, lists of them, or a map of them by
+	// output.
 	Label any
 	// Loss is 0 (as good as can be) to 1, and Reward 1 less that.
 	Loss, Reward *float64
@@ -184,9 +197,10 @@ type Feedback struct {
 	Losses map[string]float64
 }
 
-// Learn has an application's policy learn from feedback. learned is false if the same feedback was learned before; rounds counts
-// what the policy has learned from for this user. The errors are Ask's; ErrUnavailable also says that the state store is
-// away. It may be called from everywhere, and waits for the store.
+// Learn has an application's policy learn from feedback. learned is false if the same feedback
+// was learned before; rounds counts what the policy has learned from for this user. The errors
+// are Ask's; ErrUnavailable also says that the state store is away. It may be called from
+// everywhere, and waits for the store.
 func (s *Server) Learn(ctx context.Context, f *Feedback) (learned bool, rounds uint64, err error) {
 	asked, err := s.question(&Question{Name: f.Application, User: f.User, Inputs: f.Inputs, Candidates: f.Candidates})
 	if err != nil {
@@ -227,19 +241,22 @@ func (s *Server) Learn(ctx context.Context, f *Feedback) (learned bool, rounds u
 // An Application is a name for several models, of which a policy chooses.
 type Application struct {
 	Name string
-	// Models are "name", which follows the default version, "name/version", or "name/*" for all that have a live replica.
+	// Models are "name", which follows the default version, "name/version", or "name/*" for all
+	// that have a live replica.
 	Models []string
 	// Policy is one of selection.Names, "" for single; Params are its parameters.
 	Policy string
 	Params map[string]any
 	// SLO is the deadline of a question that brings none, 0 for the model's.
 	SLO time.Duration
-	// Default is answered when no model has answered in time: the value of one row for each output, by name. nil: that is an error.
+	// Default is answered when no model has answered in time: the value of one row for each
+	// output, by name. nil: that is an error.
 	Default map[string]any
 }
 
-// SetApplication makes an application, or replaces the one of that name. It holds when this returns, and is kept in
-// the state store. The error wraps scheduler.ErrInvalidInput and lists all faults, or ErrUnavailable if the store is away.
+// SetApplication makes an application, or replaces the one of that name. It holds when this
+// returns, and is kept in the state store. The error wraps scheduler.ErrInvalidInput and lists
+// all faults, or ErrUnavailable if the store is away.
 func (s *Server) SetApplication(ctx context.Context, a Application) error {
 	r, _, err := s.kept()
 	if err != nil {
@@ -260,7 +277,8 @@ func (s *Server) SetApplication(ctx context.Context, a Application) error {
 	return err
 }
 
-// DeleteApplication ends an application and forgets what its policy has learned. An unknown name is an error that wraps scheduler.ErrNotFound.
+// DeleteApplication ends an application and forgets what its policy has learned. An unknown
+// name is an error that wraps scheduler.ErrNotFound.
 func (s *Server) DeleteApplication(ctx context.Context, name string) error {
 	r, _, err := s.kept()
 	if err != nil {

@@ -20,26 +20,31 @@ import (
 // A Model is what Serve serves. Name, Version, Inputs, Outputs and Predict are required.
 type Model struct {
 	Name, Version string
-	// Inputs and Outputs declare the tensors. An output's Labels name its classes for clients that ask for a
-	// classification, and an input's Format says the order of an image's dimensions.
+	// Inputs and Outputs declare the tensors. An output's Labels name its classes for clients
+	// that ask for a classification, and an input's Format says the order of an image's
+	// dimensions.
 	Inputs, Outputs []tensor.Spec
-	// Batched true: all tensors have -1 for their first dimension, which counts the rows of a batch (but of a
-	// ragged output, whose first dimension is that of all rows' values together). False: Predict gets one
-	// request at a time, in the shapes that the client sent, with any -1; inputs may be optional, and
-	// dimensions 0. It may be left nil where the declaration can only mean one of the two: see [Model.Ambiguity].
+	// Batched true: all tensors have -1 for their first dimension, which counts the rows of a
+	// batch (but of a ragged output, whose first dimension is that of all rows' values
+	// together). False: Predict gets one request at a time, in the shapes that the client sent,
+	// with any -1; inputs may be optional, and dimensions 0. It may be left nil where the
+	// declaration can only mean one of the two: see [Model.Ambiguity].
 	Batched *bool
-	// Predict computes a batch (for a function of one row, see [PerRow]): one tensor for each declared output, in that order, with b.Rows rows each. Names may be left
-	// empty. An error fails the whole batch (rows of several requests are then tried again one by one, unless
-	// the server is told otherwise); [Batch.Fail] fails single rows. A panic is an error too. ctx ends when the time for
-	// draining is over. See the package's comment for who owns which memory.
+	// Predict computes a batch (for a function of one row, see [PerRow]): one tensor for each
+	// declared output, in that order, with b.Rows rows each. Names may be left empty. An error
+	// fails the whole batch (rows of several requests are then tried again one by one, unless
+	// the server is told otherwise); [Batch.Fail] fails single rows. A panic is an error too.
+	// ctx ends when the time for draining is over. See the package's comment for who owns which
+	// memory.
 	Predict func(ctx context.Context, b *Batch) ([]tensor.Tensor, error)
 
 	// The rest is optional.
 
 	// WarmUp is called once before the first connection: the model is not routable before it returns.
 	WarmUp func(ctx context.Context) error
-	// Health is asked every HealthInterval (default 5 s), beside Predict. While it returns an error the model is signed off: what was
-	// sent is answered, nothing more is taken, and Serve connects again when Health is content.
+	// Health is asked every HealthInterval (default 5 s), beside Predict. While it returns an
+	// error the model is signed off: what was sent is answered, nothing more is taken, and
+	// Serve connects again when Health is content.
 	Health         func(ctx context.Context) error
 	HealthInterval time.Duration
 	// MaxBatch is the largest batch the model takes. 0 leaves it to the server.
@@ -47,24 +52,25 @@ type Model struct {
 	// Concurrency is how many Predicts may run at once, at most 64. The server is told, and sends
 	// as many batches. 0 means 1.
 	Concurrency int
-	// Slots is how many batches the server may have under way here. 0 leaves it to the server, which uses
-	// one more than Concurrency: the next one is received while others compute.
+	// Slots is how many batches the server may have under way here. 0 leaves it to the server,
+	// which uses one more than Concurrency: the next one is received while others compute.
 	Slots int
-	// User asks for whose request each is: the server adds "user" to its parameters, if it names one. Answers are then kept
-	// for each user apart, where the server keeps any.
+	// User asks for whose request each is: the server adds "user" to its parameters, if it
+	// names one. Answers are then kept for each user apart, where the server keeps any.
 	User bool
-	// Feedback asks for what applications are told of this model's answers, and is called with it: beside Predict, one at a
-	// time. Nobody waits for it and nothing is sent twice; what comes faster than it returns is dropped. An error or a
-	// panic is logged, and costs nobody anything. All replicas that ask are told. ctx ends when the time for draining is
-	// over.
+	// Feedback asks for what applications are told of this model's answers, and is called with
+	// it: beside Predict, one at a time. Nobody waits for it and nothing is sent twice; what
+	// comes faster than it returns is dropped. An error or a panic is logged, and costs nobody
+	// anything. All replicas that ask are told. ctx ends when the time for draining is over.
 	Feedback func(ctx context.Context, f *Feedback) error
 	// Platform and Instance are shown to operators: free text. Parameters is a free JSON object.
 	Platform, Instance string
 	Parameters         json.RawMessage
-	// DrainTimeout bounds the time from the end of Serve's ctx until that of Predict's. Serve returns two seconds after that at the
-	// latest, whatever Predict does. Default 30 s.
+	// DrainTimeout bounds the time from the end of Serve's ctx until that of Predict's. Serve
+	// returns two seconds after that at the latest, whatever Predict does. Default 30 s.
 	DrainTimeout time.Duration
-	// MessageBytes is the largest message that a server may send. Default 1 GiB: several times the server's largest batch.
+	// MessageBytes is the largest message that a server may send. Default 1 GiB: several times
+	// the server's largest batch.
 	MessageBytes int64
 	// Log gets connections, refusals and panics. nil means slog.Default().
 	Log *slog.Logger
@@ -79,7 +85,8 @@ const (
 	maxSlots              = 64
 )
 
-// hello checks what must be there and makes the registration. The server checks the rest, and says what it does not like.
+// hello checks what must be there and makes the registration. The server checks the rest, and
+// says what it does not like.
 func (m *Model) hello() ([]byte, error) {
 	var faults []error
 	for _, f := range []struct {
@@ -113,10 +120,11 @@ func (m *Model) hello() ([]byte, error) {
 	return text, nil
 }
 
-// Ambiguity says what is not clear of a model that leaves Batched nil, with what there is to choose from; "" if
-// nothing is. A leading -1 counts rows where each row has a size that is declared, as in [-1, 28, 28], or where
-// MaxBatch says that there are several. An input such as [-1] or [-1, -1, 3] could as well be one clip or one
-// picture of any size; and where only some tensors lead with -1, others may have lost theirs.
+// Ambiguity says what is not clear of a model that leaves Batched nil, with what there is to
+// choose from; "" if nothing is. A leading -1 counts rows where each row has a size that is
+// declared, as in [-1, 28, 28], or where MaxBatch says that there are several. An input such as
+// [-1] or [-1, -1, 3] could as well be one clip or one picture of any size; and where only some
+// tensors lead with -1, others may have lost theirs.
 func (m *Model) Ambiguity() string {
 	if m.Batched != nil {
 		return ""
@@ -146,8 +154,8 @@ func (m *Model) Ambiguity() string {
 	return ""
 }
 
-// understood tells whether a server takes the model for what it is. One that does not know Batched takes every
-// leading -1 for rows.
+// understood tells whether a server takes the model for what it is. One that does not know
+// Batched takes every leading -1 for rows.
 func (m *Model) understood(w wire.WelcomeMessage) bool {
 	if w.Batched != nil {
 		return *w.Batched == m.batched()
@@ -178,8 +186,9 @@ type Batch struct {
 	ID uint64
 	// Rows is the number of rows in all; 1 for a model without a batch dimension.
 	Rows int
-	// Inputs are the declared inputs in order, with Rows as their first dimension. Of a model that is not batched
-	// they are as the client sent them, and an optional one that did not come has no Shape and no DType; see [Batch.Has].
+	// Inputs are the declared inputs in order, with Rows as their first dimension. Of a model
+	// that is not batched they are as the client sent them, and an optional one that did not
+	// come has no Shape and no DType; see [Batch.Has].
 	Inputs []tensor.Tensor
 	// Deadline is when the first of the requests wants its answer; zero if none does.
 	Deadline time.Time
@@ -223,9 +232,10 @@ func (b *Batch) Priority(i int) int {
 	return b.header.Priority[i]
 }
 
-// Output returns memory for declared output i, taken from a pool and given back once it has been sent. Its
-// contents are undefined. The shape is the declared one with the rows for its first dimension, if the model is
-// batched and the output not ragged; dims gives the sizes of all other dimensions declared as -1, in order. For Bytes outputs use tensor.FromStrings.
+// Output returns memory for declared output i, taken from a pool and given back once it has
+// been sent. Its contents are undefined. The shape is the declared one with the rows for its
+// first dimension, if the model is batched and the output not ragged; dims gives the sizes of
+// all other dimensions declared as -1, in order. For Bytes outputs use tensor.FromStrings.
 func (b *Batch) Output(i int, dims ...int) (tensor.Tensor, error) {
 	spec := b.model.Outputs[i]
 	shape := make(tensor.Shape, len(spec.Shape))
@@ -253,8 +263,8 @@ func (b *Batch) Output(i int, dims ...int) (tensor.Tensor, error) {
 	return tensor.Tensor{Name: spec.Name, DType: spec.DType, Shape: shape, Data: buf.Bytes()}, nil
 }
 
-// Fail says that a row has no result, and why; the first reason counts. The outputs must have all rows nevertheless; those of
-// failed ones are dropped.
+// Fail says that a row has no result, and why; the first reason counts. The outputs must have
+// all rows nevertheless; those of failed ones are dropped.
 func (b *Batch) Fail(row int, err error) {
 	if slices.ContainsFunc(b.failed, func(e wire.RowError) bool { return e.Row == row }) {
 		return

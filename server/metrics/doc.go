@@ -1,15 +1,16 @@
 // Package metrics counts what the server does, and shows it to Prometheus.
 //
-// [New] gives one [Metrics], which is a registry with the collectors of the Go runtime and of the process in
-// it. Rooms take what they count with while they are set up: a [Door] per way in, a [Model] per model
-// version. What they hold are plain atomic words: counting looks up nothing and allocates nothing, and
-// everything Prometheus needs, labels and floats and buckets, is made when it asks.
+// [New] gives one [Metrics], which is a registry with the collectors of the Go runtime and of
+// the process in it. Rooms take what they count with while they are set up: a [Door] per way
+// in, a [Model] per model version. What they hold are plain atomic words: counting looks up
+// nothing and allocates nothing, and everything Prometheus needs, labels and floats and
+// buckets, is made when it asks.
 //
-// That is why Metrics is one prometheus.Collector of its own instead of a set of prometheus.CounterVec:
-// an observation in a histogram of the client library costs 44 ns and in ours 13 ns. An event loop counts
-// its requests with a [Tally], in words of its own that it adds up once a turn: all that is counted of one
-// request, two observations among it, then costs 13 ns instead of 48.
-// `go test -bench . ./server/metrics` measures it.
+// That is why Metrics is one prometheus.Collector of its own instead of a set of
+// prometheus.CounterVec: an observation in a histogram of the client library costs 44 ns and in
+// ours 13 ns. An event loop counts its requests with a [Tally], in words of its own that it
+// adds up once a turn: all that is counted of one request, two observations among it, then
+// costs 13 ns instead of 48. `go test -bench . ./server/metrics` measures it.
 //
 // Names and labels (all names begin with shivad_; the version of a model is a label of its own):
 //
@@ -51,15 +52,17 @@
 //	policy_users, policy_users_forgotten_total  {application}
 //	build_info                    {version, goversion}       always 1
 //
-// Requests that never found a model have model="" and version="". The series of the cache are there for models that
-// have, or had, one. A request that waited for an equal one and failed is in requests_total only: drops_total is the
-// scheduler's, which has not seen it.
+// Requests that never found a model have model="" and version="". The series of the cache are
+// there for models that have, or had, one. A request that waited for an equal one and failed is
+// in requests_total only: drops_total is the scheduler's, which has not seen it.
 //
-// What is read stays bounded, whoever registers what. So many models and applications have series of their own
-// ([Sources].MaxModels, admin.metrics_models), 12 at rest and some 200 in use: those of a door that was asked, histograms
-// that have something. Past the bound they share model="_other", without gauges. What has gone, as [Metrics.Keep] is
-// told, keeps its series for five minutes, so that the last of its counts are read, or until others need the room. Back
-// again it begins at 0, which rate() takes for a restart: rate first, sum then. door_requests_total keeps their counts.
+// What is read stays bounded, whoever registers what. So many models and applications have
+// series of their own ([Sources].MaxModels, admin.metrics_models), 12 at rest and some 200 in
+// use: those of a door that was asked, histograms that have something. Past the bound they
+// share model="_other", without gauges. What has gone, as [Metrics.Keep] is told, keeps its
+// series for five minutes, so that the last of its counts are read, or until others need the
+// room. Back again it begins at 0, which rate() takes for a restart: rate first, sum then.
+// door_requests_total keeps their counts.
 //
 // All methods may be called from any goroutine.
 package metrics
