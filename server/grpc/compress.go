@@ -83,6 +83,8 @@ func (u *unpacked) get(size, had int) (*tensor.Buffer, error) {
 	return u.memory.GetUnpacked(size, u.packed.pieces.came, had)
 }
 
+func (u *unpacked) copy(dst, src []byte) { gate.CopyUnpacked(dst, src) }
+
 // stageFactor is less than for what came as it is: that is a fraction of what it takes already.
 func (u *unpacked) stageFactor() int { return 2 }
 

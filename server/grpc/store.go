@@ -36,6 +36,8 @@ const (
 type memory interface {
 	// get gives a buffer of so many bytes. had more are given back when they are copied.
 	get(size, had int) (*tensor.Buffer, error)
+	// copy moves what a store has to the larger buffer that it got.
+	copy(dst, src []byte)
 	stageFactor() int
 }
 
@@ -43,6 +45,8 @@ type memory interface {
 type plain struct{ *gate.Memory }
 
 func (p plain) stageFactor() int { return stageFactor }
+
+func (p plain) copy(dst, src []byte) { copy(dst, src) }
 
 func (p plain) get(size, _ int) (*tensor.Buffer, error) { return p.Get(size) }
 
@@ -65,7 +69,7 @@ func (st *store) extend(from memory, more, arrived, whole int) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		copy(b.Bytes(), st.bytes())
+		from.copy(b.Bytes(), st.bytes())
 		st.buf.Release()
 		st.buf = b
 	}

@@ -84,13 +84,19 @@ var (
 	four    = tensor.Shape{4}
 )
 
-// BenchmarkInfer asks over a socket for 3x224x224 floats and for four of them, in binary and in JSON. The client shares the machine.
+// BenchmarkInfer asks over a socket for 3x224x224 floats and for four of them, in
+// binary, in JSON, and in JSON packed with gzip. The client shares the machine.
 func BenchmarkInfer(b *testing.B) {
 	for _, shape := range []tensor.Shape{picture, four} {
-		for _, form := range []string{"binary", "json"} {
+		for _, form := range []string{"binary", "json", "gzip"} {
 			count, _ := shape.Elements()
 			b.Run(fmt.Sprintf("%d/%s", count, form), func(b *testing.B) {
-				request := question(shape, form == "json")
+				request := question(shape, form != "binary")
+				if form == "gzip" {
+					_, body, _ := bytes.Cut(request, []byte("\r\n\r\n"))
+					text := packed(b, "gzip", string(body))
+					request = fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s", inferM, len(text), text)
+				}
 				c := newRig(b, nil).bare(shape)
 				b.SetBytes(int64(len(request)))
 				b.ReportAllocs()

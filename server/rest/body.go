@@ -230,7 +230,11 @@ func (b *body) grow(size, have int) error {
 		return err
 	}
 	if b.buf != nil {
-		copy(buf.Bytes(), b.buf.Bytes()[:have])
+		if had := b.buf.Bytes()[:have]; b.pack != nil {
+			gate.CopyUnpacked(buf.Bytes(), had)
+		} else {
+			copy(buf.Bytes(), had)
+		}
 		b.buf.Release()
 	}
 	b.buf = buf

@@ -1,0 +1,47 @@
+package gate
+
+import (
+	"bytes"
+	"testing"
+	"testing/synctest"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A compressed request that outgrows its memory is given and fills the next only in turns: with all of
+// them taken it waits, and between two pieces of its copy others have theirs.
+func TestGrowthTakesTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		defer func(old chan struct{}) { turns = old }(turns)
+		turns = make(chan struct{}, 1)
+		other := Turn{}
+		other.Take()
+
+		m := &Memory{Pool: tensor.NewPool(64 << 20)}
+		src := bytes.Repeat([]byte{7}, 3*turnBytes)
+		var got *tensor.Buffer
+		filled := false
+		go func() {
+			got, _ = m.GetUnpacked(2*len(src), 1, len(src))
+			CopyUnpacked(got.Bytes(), src)
+			filled = true
+		}()
+		synctest.Wait()
+		if got != nil {
+			t.Fatal("it has memory without a turn")
+		}
+		const all = 4 // one for the memory, three for the copy
+		for turn := range all {
+			if filled {
+				t.Errorf("it is filled after %d turns, expected %d", turn, all)
+			}
+			other.Give()
+			other.Take() // behind one of its turns
+			synctest.Wait()
+		}
+		if !filled || !bytes.Equal(got.Bytes()[:len(src)], src) {
+			t.Error("the copy is not what was copied")
+		}
+		got.Release()
+	})
+}
