@@ -16,10 +16,26 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
+// registry is that of a server's applications.
+func registry(t *testing.T, s *Server) *apps.Registry {
+	t.Helper()
+	r, err := s.store.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// serves tells whether a live replica serves a version.
+func serves(s *Server, model, version string) bool {
+	target, err := s.gate.Target(model, version)
+	return err == nil && target.Live > 0
+}
+
 // constant connects a container of a model that says the same label to everything, after a time.
 func constant(t *testing.T, s *Server, name string, label int32, delay time.Duration) {
 	t.Helper()
-	c, err := containertest.Dial(t.Context(), s.containers.Dialable()[0], containertest.Model{
+	c, err := containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0], containertest.Model{
 		Name: name, Version: "1",
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}},
 		Outputs: []tensor.Spec{{Name: "label", DType: tensor.Int32, Shape: tensor.Shape{-1}}},
@@ -73,7 +89,7 @@ func TestApplicationOverTCP(t *testing.T) {
 	s := start(t, nil)
 	constant(t, s, "good", 7, 0)
 	constant(t, s, "bad", 3, 0)
-	if _, err := s.apps.Create(t.Context(), apps.Definition{Name: "app", Models: []apps.Link{"good", "bad"}, Policy: "exp4"}); err != nil {
+	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []apps.Link{"good", "bad"}, Policy: "exp4"}); err != nil {
 		t.Fatal(err)
 	}
 	x, err := tensor.FromSlice(tensor.Shape{2}, []int32{1, 2})
@@ -104,7 +120,7 @@ func TestApplicationOverTCP(t *testing.T) {
 	}
 
 	// A model may not take the name of an application.
-	_, err = containertest.Dial(t.Context(), s.containers.Dialable()[0], containertest.Model{Name: "app", Version: "1",
+	_, err = containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0], containertest.Model{Name: "app", Version: "1",
 		Inputs: []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1}}}, Outputs: []tensor.Spec{{Name: "y", DType: tensor.Int32, Shape: tensor.Shape{-1}}}})
 	if err == nil || !strings.Contains(err.Error(), `there is an application "app"`) {
 		t.Errorf("a model by the name of an application: %v", err)
@@ -149,7 +165,7 @@ func TestSeriesOfApplications(t *testing.T) {
 	series := func() int { return strings.Count(metricsPage(t, s), `model="passing-`) }
 	const apps = 40
 	for i := range apps {
-		if _, err := s.createApplication(t.Context(), admin.App{Name: fmt.Sprint("passing-", i), Models: []string{"echo"}, Policy: "single"}); err != nil {
+		if _, err := s.sources().Applications.Create(t.Context(), admin.App{Name: fmt.Sprint("passing-", i), Models: []string{"echo"}, Policy: "single"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -157,7 +173,7 @@ func TestSeriesOfApplications(t *testing.T) {
 		t.Errorf("%d series of %d applications at rest", n, apps)
 	}
 	for i := range apps {
-		if err := s.deleteApplication(t.Context(), fmt.Sprint("passing-", i)); err != nil {
+		if err := s.sources().Applications.Delete(t.Context(), fmt.Sprint("passing-", i)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -23,7 +23,7 @@ import (
 func slow(t *testing.T, s *Server, wait func()) *containertest.Container {
 	t.Helper()
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
-	c, err := containertest.Dial(t.Context(), s.containers.Dialable()[0], containertest.Model{
+	c, err := containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0], containertest.Model{
 		Name: "slow", Version: "1", Inputs: x, Outputs: x,
 		Answer: func(b *containertest.Batch) containertest.Reply {
 			wait()
@@ -34,7 +34,7 @@ func slow(t *testing.T, s *Server, wait func()) *containertest.Container {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	eventually(t, "the container to serve", func() bool { return s.serves("slow", "1") == nil })
+	eventually(t, "the container to serve", func() bool { return serves(s, "slow", "1") })
 	return c
 }
 
@@ -172,20 +172,20 @@ func TestCacheThroughTheDoors(t *testing.T) {
 		t.Errorf("%d executions, want one more after clearing", n)
 	}
 
-	if _, _, err := s.set(t.Context(), "slow", texts("cache", "4GiB")); err == nil || !strings.Contains(err.Error(), "4GiB is above limits.payload_bytes, 4GiB, less limits.message_bytes, 256MiB") {
+	if _, _, err := s.settings.Set(t.Context(), "slow", texts("cache", "4GiB")); err == nil || !strings.Contains(err.Error(), "4GiB is above limits.payload_bytes, 4GiB, less limits.message_bytes, 256MiB") {
 		t.Errorf("a cache of all payload memory: %v", err)
 	}
-	if _, _, err := s.set(t.Context(), "slow", texts("cache", "2MiB", "cache_ttl", "10m")); err != nil {
+	if _, _, err := s.settings.Set(t.Context(), "slow", texts("cache", "2MiB", "cache_ttl", "10m")); err != nil {
 		t.Error(err)
 	}
-	if m := s.settings.Load().Model("slow"); m.Cache != 2<<20 || m.CacheTTL != 10*time.Minute {
+	if m := s.settings.Now().Model("slow"); m.Cache != 2<<20 || m.CacheTTL != 10*time.Minute {
 		t.Errorf("in effect: %v %v", m.Cache, m.CacheTTL)
 	}
 	all(7)
 	if u, _ := s.gate.Cache("slow"); u.Limit != 2<<20 || u.Entries != 1 {
 		t.Errorf("usage %+v", u)
 	}
-	if _, _, err := s.set(t.Context(), "slow", texts("cache", "0", "cache_ttl", "0s")); err != nil {
+	if _, _, err := s.settings.Set(t.Context(), "slow", texts("cache", "0", "cache_ttl", "0s")); err != nil {
 		t.Error(err)
 	}
 	if code := get(t, s, "/v1/models/slow/cache", nil); code != 404 {
@@ -271,7 +271,7 @@ func TestCacheIsDrained(t *testing.T) {
 	eventually(t, "seven requests to wait", func() bool { return shared(s) == 7 })
 	var stopping sync.WaitGroup
 	stopping.Go(func() { stopEmpty(t, s) })
-	eventually(t, "the drain to begin", func() bool { return *s.state.Load() == admin.Draining })
+	eventually(t, "the drain to begin", func() bool { return *s.phase.Load() == admin.Draining })
 	close(answer)
 	asking.Wait()
 	stopping.Wait()

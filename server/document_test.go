@@ -47,7 +47,7 @@ func TestImportIsWholeOrNothing(t *testing.T) {
 	o.expect("POST", "/v1/import", `{"format":1,"applications":[`+strings.Repeat(" ", 64<<10)+`]}`, 413, "admin.import_bytes", "65536")
 
 	// What an application of that name had learned before is not the new one's.
-	if _, err := o.s.store.Update(t.Context(), "policy/first/uleft", "", func([]byte) ([]byte, error) { return state, nil }); err != nil {
+	if _, err := stored(t, o.s).Update(t.Context(), "policy/first/uleft", "", func([]byte) ([]byte, error) { return state, nil }); err != nil {
 		t.Fatal(err)
 	}
 	o.expect("POST", "/v1/import", `{"format":1,"applications":[`+good+`],"policies":[{"application":"first","user":"u","state":`+string(state)+`}]}`, 200)
@@ -60,7 +60,7 @@ func TestImportIsWholeOrNothing(t *testing.T) {
 func BenchmarkImport(b *testing.B) {
 	for _, n := range []int{500, 2000, 8000} {
 		b.Run(fmt.Sprint("n=", n), func(b *testing.B) {
-			s := start(b, nil)
+			documents := start(b, nil).sources().Documents
 			state, err := json.Marshal(selection.State{Policy: "exp4", Models: []selection.Arm{{Model: selection.Model{Name: "echo", Version: "1"}}}})
 			if err != nil {
 				b.Fatal(err)
@@ -73,10 +73,10 @@ func BenchmarkImport(b *testing.B) {
 				d.Settings[fmt.Sprint("model", i)] = map[string]string{"objective": "20ms"}
 			}
 			for b.Loop() {
-				if faults, err := s.checkImport(d); err != nil || len(faults) > 0 {
+				if faults, err := documents.Check(d); err != nil || len(faults) > 0 {
 					b.Fatal(faults, err)
 				}
-				if _, err := s.importDocument(b.Context(), d, false); err != nil {
+				if _, err := documents.Import(b.Context(), d, false); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -430,6 +430,6 @@ func join(t *testing.T, s *Server, model string, d tensor.DType, shape tensor.Sh
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	eventually(t, "the container to serve", func() bool { return s.serves(model, "1") == nil })
+	eventually(t, "the container to serve", func() bool { return serves(s, model, "1") })
 	return c
 }

@@ -4,22 +4,11 @@ import (
 	"net"
 	"slices"
 
-	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
-// access is whom the admin door lets in: the host that it listens on is a name of it, too.
-func (s *Server) access() admin.Access {
-	c := s.settings.Load().Admin
-	a := admin.Access{Hosts: c.Hosts, Profiling: c.Profiling, ImportBytes: int64(c.ImportBytes)}
-	if host, _, err := net.SplitHostPort(c.Listen); err == nil && host != "" {
-		a.Hosts = append(slices.Clip(a.Hosts), host)
-	}
-	return a
-}
-
 // warnOfStrangers says which of the listeners that ask for no password can be reached from other machines. It is called by
-// Start, with opening held.
+// Start, when all are open.
 func (s *Server) warnOfStrangers() {
 	warn := func(what, setting string, addrs ...net.Addr) {
 		for _, a := range addrs {
@@ -31,10 +20,9 @@ func (s *Server) warnOfStrangers() {
 	if s.admin != nil {
 		warn("change and stop everything", "admin.listen", s.admin.Addr())
 	}
-	if s.containers != nil {
-		warn("serve and replace models", "containers.listen", slices.Concat(s.containers.Addrs(), s.containers.Others())...)
-	}
-	if s.settings.Load().Server.Repository != "all" {
+	l := s.containers.Listener()
+	warn("serve and replace models", "containers.listen", slices.Concat(l.Addrs(), l.Others())...)
+	if s.settings.Now().Server.Repository != "all" {
 		return
 	}
 	const what, setting = "load and unload models", "server.repository"

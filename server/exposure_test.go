@@ -67,7 +67,7 @@ func TestUnloadByStrangers(t *testing.T) {
 		t.Run(fmt.Sprintf("%q %s", c.host, c.reach), func(t *testing.T) {
 			log := new(logged)
 			s := exposed(t, log, c.host, c.reach)
-			unloaded := func() bool { return s.supervised()[0].State == "unloaded" }
+			unloaded := func() bool { return s.processes.List()[0].State == "unloaded" }
 
 			resp, err := http.Post("http://"+here(s.Addrs().REST)+"/v2/repository/models/m/unload", "application/json", strings.NewReader("{}"))
 			if err != nil {

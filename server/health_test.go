@@ -16,7 +16,7 @@ import (
 // broken connects a container that fails on every batch.
 func broken(t *testing.T, s *Server, name, reason string) {
 	t.Helper()
-	c, err := containertest.Dial(t.Context(), s.containers.Dialable()[0], containertest.Model{
+	c, err := containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0], containertest.Model{
 		Name: name, Version: "1",
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}},
 		Outputs: []tensor.Spec{{Name: "label", DType: tensor.Int32, Shape: tensor.Shape{-1}}},
@@ -39,7 +39,7 @@ func TestDeadModelsDoNotLookHealthy(t *testing.T) {
 		{Name: "late", Models: []apps.Link{"slow"}, SLO: apps.Duration(50 * time.Millisecond), Default: []byte(`{"label":-1}`)},
 		{Name: "both", Models: []apps.Link{"good", "bad"}, Policy: "exp4", SLO: apps.Duration(5 * time.Second)},
 	} {
-		if _, err := s.apps.Create(t.Context(), d); err != nil {
+		if _, err := registry(t, s).Create(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -125,7 +124,7 @@ func (s *Server) Ask(ctx context.Context, q *Question) (*Answer, error) {
 
 // question makes one of the protocol's, with references of its own to the inputs.
 func (s *Server) question(q *Question) (*predict.Question, error) {
-	if *s.state.Load() == admin.Starting {
+	if *s.phase.Load() == admin.Starting {
 		return nil, fmt.Errorf("%w: this server has not been started", scheduler.ErrUnavailable)
 	}
 	asked := &predict.Question{
@@ -258,9 +257,9 @@ type Application struct {
 // returns, and is kept in the state store. The error wraps scheduler.ErrInvalidInput and lists
 // all faults, or ErrUnavailable if the store is away.
 func (s *Server) SetApplication(ctx context.Context, a Application) error {
-	r, _, err := s.kept()
+	r, err := s.store.Registry()
 	if err != nil {
-		return unopened(err)
+		return err
 	}
 	d := apps.Definition{Name: a.Name, Policy: a.Policy, Params: a.Params, SLO: apps.Duration(a.SLO)}
 	for _, m := range a.Models {
@@ -272,7 +271,7 @@ func (s *Server) SetApplication(ctx context.Context, a Application) error {
 		}
 	}
 	if _, err = r.Put(ctx, d); err == nil {
-		s.changed(program, "application", a.Name, "set")
+		s.history.Changed(program, "application", a.Name, "set")
 	}
 	return err
 }
@@ -280,23 +279,15 @@ func (s *Server) SetApplication(ctx context.Context, a Application) error {
 // DeleteApplication ends an application and forgets what its policy has learned. An unknown
 // name is an error that wraps scheduler.ErrNotFound.
 func (s *Server) DeleteApplication(ctx context.Context, name string) error {
-	r, _, err := s.kept()
+	r, err := s.store.Registry()
 	if err != nil {
-		return unopened(err)
+		return err
 	}
 	if err = r.Delete(ctx, name); err == nil {
-		s.changed(program, "application", name, "deleted")
+		s.history.Changed(program, "application", name, "deleted")
 	}
 	return err
 }
 
 // program is who makes changes by the functions of a Server, in its history.
 const program = "the program"
-
-// unopened is the error of a store that is not open in the words of this package.
-func unopened(err error) error {
-	if e, ok := errors.AsType[*admin.Error](err); ok {
-		return fmt.Errorf("%w: %s", scheduler.ErrUnavailable, e.Text)
-	}
-	return err
-}

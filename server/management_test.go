@@ -206,7 +206,7 @@ func TestSettingsAgainstTheFile(t *testing.T) {
 	s := startLogging(t, slog.New(slog.NewTextHandler(&log, nil)), func(c *config.Config) { c.State.At, c.Defaults.QueueRows = at, 500 })
 	o := operator{t, s}
 	o.expect("PATCH", "/v1/models/nobody", `{"max_batch":null}`, 404, `nobody`)
-	if got := s.settings.Load().Model("echo").MaxBatch; got != 0 {
+	if got := s.settings.Now().Model("echo").MaxBatch; got != 0 {
 		t.Errorf("max_batch is %d, expected the file's", got)
 	}
 	for _, want := range []string{"1000", "500", "settings/echo"} {
@@ -237,7 +237,7 @@ func TestTwoServers(t *testing.T) {
 	two.expect("DELETE", "/v1/apps/app", "", 200)
 	statetest.Eventually(t, "the end of both", func() bool {
 		_, apps := one.do("GET", "/v1/apps", "")
-		return apps == `{"apps":[]}` && one.s.settings.Load().Model("echo").Objective == 100*time.Millisecond
+		return apps == `{"apps":[]}` && one.s.settings.Now().Model("echo").Objective == 100*time.Millisecond
 	})
 
 	redis.Kill()

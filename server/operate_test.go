@@ -108,7 +108,7 @@ func TestRestartUnderLoad(t *testing.T) {
 		})
 	}
 	pids := func() (pids []int) {
-		for _, p := range s.supervised() {
+		for _, p := range s.processes.List() {
 			pids = append(pids, p.PID)
 		}
 		return pids
@@ -143,8 +143,8 @@ func TestStartTellsTheTruth(t *testing.T) {
 		t.Errorf("start: %d %s", code, text)
 	}
 	eventually(t, "it to be deaf", func() bool {
-		for _, p := range s.supervised() {
-			if p.Name == "deaf" && len(p.Log) > 0 {
+		for _, p := range s.processes.List() {
+			if p.Name == "deaf" && len(p.LastLines) > 0 {
 				return true
 			}
 		}
@@ -165,7 +165,7 @@ func TestRetiredIsStartedAgain(t *testing.T) {
 		t.Fatalf("start: %d %s", code, text)
 	}
 	version(t, s, "2")
-	eventually(t, "version 1 to be retired", func() bool { return s.supervised()[0].State == "retired" })
+	eventually(t, "version 1 to be retired", func() bool { return s.processes.List()[0].State == "retired" })
 	back := func() (int, string) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+s.Addrs().Admin.String()+"/v1/models/rolled/default_version", strings.NewReader(`{"version":"1"}`))
 		if err != nil {
@@ -191,14 +191,16 @@ func TestRetiredIsStartedAgain(t *testing.T) {
 
 // TestLoadOfWhatRegistersOthers: loading ends when the process turns out to serve another model, and says which.
 func TestLoadOfWhatRegistersOthers(t *testing.T) {
-	grace := othersGrace
-	othersGrace = 50 * time.Millisecond
-	t.Cleanup(func() { othersGrace = grace })
-	s := start(t, func(c *config.Config) {
+	s := unstarted(t, nil, func(c *config.Config) {
 		other := sdk(t, "p", "other/1", 1)
 		other.Model = "wanted"
 		c.Supervised = []config.Container{other, sdk(t, "nameless", "another/1", 1)}
 	})
+	s.processes.Grace = 50 * time.Millisecond
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(t, s) })
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	err := s.predict.Load(ctx, predict.Caller{}, "wanted", nil)

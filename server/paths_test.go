@@ -47,7 +47,7 @@ func TestPathsOverShiva(t *testing.T) {
 		t.Errorf("index: got %v, %v, expected %v", got, err, index)
 	}
 	leaving.Close()
-	eventually(t, "a model to be gone", func() bool { return s.serves("stats.m", "1") != nil })
+	eventually(t, "a model to be gone", func() bool { return !serves(s, "stats.m", "1") })
 	for metadata, want := range map[string]int{`{"ready":true}`: 2, `{"ready":false}`: 3} {
 		if got, err := ask("v2/repository/index", metadata); err != nil || len(got["models"].([]any)) != want {
 			t.Errorf("index %s: got %v, %v, expected %d models", metadata, got, err, want)
@@ -78,12 +78,12 @@ func TestPlatforms(t *testing.T) {
 		{"ONNXRuntime", "onnx_onnxv1"}, {"tensorrt_plan", "tensorrt_plan"}, {"torchscript", "pytorch_torchscript"}, {"python", "python"}, {"", ""},
 	} {
 		name := string(rune('a' + i))
-		c, err := containertest.Dial(t.Context(), s.containers.Dialable()[0], containertest.Model{Name: name, Version: "1", Platform: tc.says, Inputs: x, Outputs: x})
+		c, err := containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0], containertest.Model{Name: name, Version: "1", Platform: tc.says, Inputs: x, Outputs: x})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		eventually(t, "the container to serve", func() bool { return s.serves(name, "1") == nil })
+		eventually(t, "the container to serve", func() bool { return serves(s, name, "1") })
 		var metadata, config, said struct{ Platform string }
 		if err := web.call("GET", "/v2/models/"+name, "", &metadata); err != nil || metadata.Platform != tc.want {
 			t.Errorf("%q over HTTP: %+v %v", tc.says, metadata, err)

@@ -65,7 +65,7 @@ func TestReadyWhenModelsAre(t *testing.T) {
 	}
 	// The process of said never registers; somebody else's container does, which is as good.
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int8, Shape: tensor.Shape{-1}}}
-	c, err := containertest.Dial(t.Context(), s.containers.Dialable()[0], containertest.Model{Name: "said", Version: "1", Inputs: x, Outputs: x})
+	c, err := containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0], containertest.Model{Name: "said", Version: "1", Inputs: x, Outputs: x})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,9 +78,7 @@ func TestReadyWhenModelsAre(t *testing.T) {
 	if r, code := ready(); code != http.StatusOK {
 		t.Errorf("with what is missing unloaded: %d %+v", code, r)
 	}
-	if err := (repository{s}).of("said")[0].start(); err != nil {
-		t.Fatal(err)
-	}
+	begin(t, s, "p")
 	if r, code := ready(); code != http.StatusServiceUnavailable {
 		t.Errorf("with it loading again: %d %+v", code, r)
 	}

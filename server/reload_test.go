@@ -40,10 +40,10 @@ func TestReload(t *testing.T) {
 	log := new(logged)
 	s, file := loaded(t, log, nil)
 	o := operator{t, s}
-	if _, err := s.store.Update(t.Context(), "settings/mine", "", func([]byte) ([]byte, error) { return []byte(`{"objective":"70ms"}`), nil }); err != nil {
+	if _, err := stored(t, s).Update(t.Context(), "settings/mine", "", func([]byte) ([]byte, error) { return []byte(`{"objective":"70ms"}`), nil }); err != nil {
 		t.Fatal(err)
 	}
-	s.readSettings()
+	s.settings.Read()
 
 	file.Defaults.Objective = 50 * time.Millisecond
 	file.Models = map[string]config.Model{"m": {Policy: file.Defaults, DefaultVersion: "3"}, "mine": {Policy: file.Defaults}}
@@ -106,7 +106,7 @@ func TestReloadOfContainers(t *testing.T) {
 	running := func(want int) map[string][]int { // when so many do, which is soon
 		for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 			pids, n := map[string][]int{}, 0
-			for _, p := range s.supervised() {
+			for _, p := range s.processes.List() {
 				if p.PID != 0 {
 					pids[p.Name] = append(pids[p.Name], p.PID)
 					n++
@@ -118,7 +118,7 @@ func TestReloadOfContainers(t *testing.T) {
 		}
 	}
 	running(4)
-	if err := (repository{s}).Stop(t.Context(), "stopped"); err != nil {
+	if err := s.processes.Stop("stopped"); err != nil {
 		t.Fatal(err)
 	}
 	before := running(3)
@@ -132,7 +132,7 @@ func TestReloadOfContainers(t *testing.T) {
 		t.Errorf("processes before %v, after %v", before, after)
 	}
 	var names []string
-	for _, c := range (repository{s}).shown().Containers {
+	for _, c := range s.sources().Containers.List().Containers {
 		names = append(names, c.Name)
 	}
 	if want := []string{"same", "changes", "stopped", "new"}; !slices.Equal(names, want) {
@@ -144,7 +144,7 @@ func TestReloadOfContainers(t *testing.T) {
 	} else if e, ok := errors.AsType[*admin.Error](err); !ok || e.Status != 503 {
 		t.Errorf("after the end: %v", err)
 	}
-	if err := s.processes[0].start(); !errors.Is(err, scheduler.ErrDraining) {
+	if err := s.processes.Start(t.Context(), "same"); !errors.Is(err, scheduler.ErrDraining) {
 		t.Error("a process starts after the end")
 	}
 }

@@ -26,7 +26,7 @@ func TestLoadOfBrokenProcess(t *testing.T) {
 	if !errors.Is(err, scheduler.ErrUnavailable) || !strings.Contains(err.Error(), "exit status 3: no weights") {
 		t.Errorf("got %v, expected how the process ended, and what it said last", err)
 	}
-	if state, reason := (repository{s}).State("m"); state != predict.Unavailable || !strings.Contains(reason, "exit status 3") {
+	if state, reason := s.processes.State("m"); state != predict.Unavailable || !strings.Contains(reason, "exit status 3") {
 		t.Errorf("state %s: %s", state, reason)
 	}
 }
@@ -34,29 +34,36 @@ func TestLoadOfBrokenProcess(t *testing.T) {
 // TestUnload: what is unloaded stays so until it is loaded.
 func TestUnload(t *testing.T) {
 	s := supervised(t, "exec sleep 600")
-	r := repository{s}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := s.predict.Load(ctx, predict.Caller{}, "m", nil); !errors.Is(err, scheduler.ErrDeadlineExceeded) || !strings.Contains(err.Error(), "not registered yet") {
 		t.Errorf("load of a process that never registers: %v", err)
 	}
-	if state, _ := r.State("m"); state != predict.Loading {
+	if state, _ := s.processes.State("m"); state != predict.Loading {
 		t.Errorf("state %s, expected %s", state, predict.Loading)
 	}
 	if err := s.predict.Unload(predict.Caller{}, "m"); err != nil {
 		t.Fatal(err)
 	}
-	if state, reason := r.State("m"); state != predict.Unavailable || reason != "unloaded" {
+	if state, reason := s.processes.State("m"); state != predict.Unavailable || reason != "unloaded" {
 		t.Errorf("state %s: %s", state, reason)
 	}
-	if list := s.supervised(); len(list) != 1 || list[0].State != "unloaded" || list[0].PID != 0 {
+	if list := s.processes.List(); len(list) != 1 || list[0].State != "unloaded" || list[0].PID != 0 {
 		t.Errorf("status shows %+v", list)
 	}
-	if err := r.of("m")[0].start(); err != nil {
-		t.Fatal(err)
-	}
-	if state, _ := r.State("m"); state != predict.Loading {
+	begin(t, s, "p")
+	if state, _ := s.processes.State("m"); state != predict.Loading {
 		t.Errorf("state %s, expected %s", state, predict.Loading)
+	}
+}
+
+// begin starts the processes of a container and waits for nothing.
+func begin(t *testing.T, s *Server, container string) {
+	t.Helper()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.processes.Start(ended, container); !errors.Is(err, scheduler.ErrDeadlineExceeded) {
+		t.Fatal(err)
 	}
 }
 

@@ -25,7 +25,7 @@ import (
 func version(t *testing.T, s *Server, v string) *containertest.Container {
 	t.Helper()
 	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
-	c, err := containertest.Dial(t.Context(), s.containers.Dialable()[0], containertest.Model{
+	c, err := containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0], containertest.Model{
 		Name: "rolled", Version: v, Inputs: x, Outputs: x,
 		Answer: func(b *containertest.Batch) containertest.Reply {
 			return containertest.Reply{Outputs: b.Inputs, Delay: time.Millisecond}
@@ -122,12 +122,12 @@ func TestRollingVersions(t *testing.T) {
 	// Back to 1, which is started again, and is not sent away while it is the default.
 	patch(`{"retire_after":"1h"}`, `"default_version": "2"`)
 	again := version(t, s, "1")
-	wait("version 1 to be ready", func() bool { return s.serves("rolled", "1") == nil })
+	wait("version 1 to be ready", func() bool { return serves(s, "rolled", "1") })
 	patch(`{"default_version":"1"}`, `"default_version": "1"`)
 	wait("version 1 again", is("1"))
 	patch(`{"retire_after":"1ms"}`, `"default_version": "1"`)
 	version(t, s, "3")
-	wait("version 3 to be ready", func() bool { return s.serves("rolled", "3") == nil })
+	wait("version 3 to be ready", func() bool { return serves(s, "rolled", "3") })
 	time.Sleep(20 * time.Millisecond)
 	select {
 	case <-again.Gone():
@@ -196,8 +196,8 @@ func TestRetireWithoutGoodbye(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
 			found := 0
-			for _, k := range s.sessions() {
-				if k.RPC == "v3" && k.State == state && strings.Contains(k.Reason, "no word for goodbye") == (state == "retired") {
+			for _, k := range s.containers.List() {
+				if k.Generation == "v3" && k.State == state && strings.Contains(k.Reason, "no word for goodbye") == (state == "retired") {
 					found++
 				}
 			}
@@ -205,7 +205,7 @@ func TestRetireWithoutGoodbye(t *testing.T) {
 				return
 			}
 			if time.Now().After(end) {
-				t.Fatalf("waited in vain for %d containers to be %s: %+v", n, state, s.sessions())
+				t.Fatalf("waited in vain for %d containers to be %s: %+v", n, state, s.containers.List())
 			}
 		}
 	}
@@ -213,11 +213,11 @@ func TestRetireWithoutGoodbye(t *testing.T) {
 	are("serving", 1)
 	version(t, s, "2")
 	are("retired", 1)
-	if _, _, err := s.set(t.Context(), "rolled", texts("default_version", "1")); err != nil {
+	if _, _, err := s.settings.Set(t.Context(), "rolled", texts("default_version", "1")); err != nil {
 		t.Errorf("taking version 1 back: %v", err)
 	}
 	are("serving", 1)
-	if _, _, err := s.set(t.Context(), "rolled", texts("default_version", "")); err != nil {
+	if _, _, err := s.settings.Set(t.Context(), "rolled", texts("default_version", "")); err != nil {
 		t.Error(err)
 	}
 	are("retired", 1)
@@ -228,7 +228,7 @@ func TestRetireWithoutGoodbye(t *testing.T) {
 		t.Errorf("a container was hung up on: %v", err)
 	default:
 	}
-	if n := s.containers.Stats().Accepted; n != 3 {
+	if n := s.containers.Listener().Stats().Accepted; n != 3 {
 		t.Errorf("%d connections, expected 3", n)
 	}
 }
@@ -247,19 +247,19 @@ func TestLinkedVersionsStay(t *testing.T) {
 				return false
 			}
 		}
-		if _, err := s.apps.Create(t.Context(), apps.Definition{Name: "app", Models: links, Policy: "exp4"}); err != nil {
+		if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: links, Policy: "exp4"}); err != nil {
 			t.Fatal(err)
 		}
 		oldest, linked := version(t, s, "0"), version(t, s, "1")
 		version(t, s, "2")
-		eventually(t, "version 2 to serve", func() bool { return s.serves("rolled", "2") == nil })
+		eventually(t, "version 2 to serve", func() bool { return serves(s, "rolled", "2") })
 		if links[0] == "rolled/1" && !gone(oldest, 20*time.Second) {
 			t.Errorf("version 0 stays, and the application links to %q", links)
 		}
 		if gone(linked, 50*time.Millisecond) {
 			t.Errorf("version 1 was sent away, and the application links to %q", links)
 		}
-		if err := s.apps.Delete(t.Context(), "app"); err != nil {
+		if err := registry(t, s).Delete(t.Context(), "app"); err != nil {
 			t.Fatal(err)
 		}
 		if !gone(linked, 20*time.Second) {
@@ -293,6 +293,12 @@ func called(t *testing.T) config.Container {
 		Input: "ints", Replicas: 1, StopTimeout: 10 * time.Second}
 }
 
+// calledState is that of the only container which is called.
+func calledState(s *Server) string {
+	list := s.containers.List()
+	return list[len(list)-1].State
+}
+
 // TestRetiredCalledContainer: one that is called and was told goodbye is not called any more, and not shown as if it served.
 func TestRetiredCalledContainer(t *testing.T) {
 	far := called(t)
@@ -301,12 +307,12 @@ func TestRetiredCalledContainer(t *testing.T) {
 		c.Supervised = []config.Container{far}
 	})
 	is := func(state string) func() bool {
-		return func() bool { return repository{s}.shown().Containers[0].State == state }
+		return func() bool { return s.sources().Containers.List().Containers[0].State == state }
 	}
 	eventually(t, "version 1 to be ready", is("READY"))
 	version(t, s, "2")
-	eventually(t, "version 1 to be gone", func() bool { return s.dialers[0].Session().State == "ended" })
-	if c := (repository{s}).shown().Containers[0]; c.State != "UNAVAILABLE" || c.Reason != "not connected" {
+	eventually(t, "version 1 to be gone", func() bool { return calledState(s) == "ended" })
+	if c := s.sources().Containers.List().Containers[0]; c.State != "UNAVAILABLE" || c.Reason != "not connected" {
 		t.Errorf("it is shown as %s (%s)", c.State, c.Reason)
 	}
 }

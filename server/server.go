@@ -6,24 +6,22 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc"
-	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/clock"
+	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/hosts"
+	"github.com/shivad/shivad/server/internal/manage"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/server/rest"
-	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/server/tcp"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -46,29 +44,23 @@ type Server struct {
 	clock    *clock.Clock         // the scheduler's
 	sched    *scheduler.Scheduler
 
-	// Set by Start, before it opens a door.
-	store state.Store
-	apps  *apps.Registry
+	containers *fleet.Sessions
+	processes  *fleet.Processes
+	store      *manage.Store // opened by Start, before a door
+	settings   *manage.Settings
+	history    *manage.History
+	report     *manage.Report
 
-	// Set by Start, before it returns; nil if left out. opening is held meanwhile, for what the admin door shows, which is
-	// the first to open.
-	opening    sync.RWMutex
-	started    time.Time
-	admin      *admin.Server
-	containers *containers.Listener
-	door       *tcp.Door
-	rest       *rest.Door
-	grpc       *grpc.Door
-	processes  []*process
-	dialers    []*containers.Dialer
+	// Set by Start, before it closes opened; nil if left out. Only the admin door is open before that, and has what shows
+	// them wait.
+	opened chan struct{}
+	admin  *admin.Server
+	door   *tcp.Door
+	rest   *rest.Door
+	grpc   *grpc.Door
 
-	state  atomic.Pointer[string] // admin.Starting, Serving, Draining
+	phase  atomic.Pointer[string] // admin.Starting, Serving, Draining
 	failed chan error
-
-	// base is the configuration as it was loaded last, and settings are that with what was changed in the store; setting
-	// guards changes of either.
-	base, settings atomic.Pointer[config.Config]
-	setting        sync.Mutex
 
 	// Set by ReloadFrom; reloading is held by Reload, and while the processes are stopped for good.
 	load      func() (config.Config, error)
@@ -77,8 +69,6 @@ type Server struct {
 
 	stopping chan struct{} // closed when a shutdown begins
 	watching sync.WaitGroup
-	retiring retirement
-	history  chronicle
 
 	shutdown sync.Once
 	err      error // of the shutdown
@@ -107,52 +97,39 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		pool:     tensor.NewPool(int64(cfg.Limits.PayloadBytes)),
 		metrics:  metrics.New(Version),
 		failed:   make(chan error, 1),
+		opened:   make(chan struct{}),
 		stopping: make(chan struct{}),
-		retiring: retirement{poke: make(chan struct{}, 1), kept: make(map[scheduler.ModelID][]uint64)},
-		history:  newChronicle(),
 	}
 	s.unpacked = s.pool.Part(int64(cfg.Limits.Unpacked()))
-	s.setState(admin.Starting)
-	s.base.Store(&cfg)
-	s.settings.Store(&cfg)
+	s.setPhase(admin.Starting)
 	s.gate = gate.New(gate.Config{
 		Pool:    s.pool,
 		Version: Version,
 		Metrics: s.metrics,
 		Log:     log,
 		Ready: func() (bool, string) {
-			r := s.readiness()
+			r := s.report.Ready()
 			return r.Ready, r.Reason
 		},
 		Options: func(model string) gate.ModelOptions {
-			m := s.settings.Load().Model(model)
+			m := s.settings.Now().Model(model)
 			return gate.ModelOptions{Deadline: m.Deadline, Cast: m.Cast, DefaultVersion: m.DefaultVersion,
 				CacheBytes: int64(m.Cache), CacheTTL: m.CacheTTL}
 		},
 	})
-	s.predict = predict.New(predict.Config{
-		Gate:       s.gate,
-		Repository: repository{s},
-		Settings:   func(model string) config.Model { return s.settings.Load().Model(model) },
-		Changed:    s.changed,
-		Reach:      func() string { return s.settings.Load().Server.Repository },
-		Version:    Version,
-		Log:        log,
-	})
-	s.library = sync.OnceValue(func() *predict.Door { return s.predict.Door(s.metrics.Door("library")) })
 	hooks := s.metrics.Hooks()
 	hooks.ModelChanged = func(m *scheduler.Model) {
 		s.gate.ModelChanged(m)
-		s.retiring.wake()
-		s.history.wake()
+		s.containers.Changed()
+		s.history.Look()
 	}
 	var err error
 	if s.clock, err = clock.New(); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	if s.sched, err = scheduler.New(scheduler.Config{
-		Default: policy(cfg.Defaults),
-		Models:  policies(cfg.Models),
+		Default: manage.Policy(cfg.Defaults),
+		Models:  manage.Policies(cfg.Models),
 		Hooks:   hooks,
 		Pool:    s.pool,
 		Log:     log,
@@ -161,20 +138,31 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		s.clock.Close()
 		return nil, err
 	}
+	s.manage()
+	s.predict = predict.New(predict.Config{
+		Gate:       s.gate,
+		Repository: s.processes,
+		Settings:   func(model string) config.Model { return s.settings.Now().Model(model) },
+		Changed:    s.history.Changed,
+		Reach:      func() string { return s.settings.Now().Server.Repository },
+		Version:    Version,
+		Log:        log,
+	})
+	s.library = sync.OnceValue(func() *predict.Door { return s.predict.Door(s.metrics.Door("library")) })
 	s.gate.Attach(s.sched)
 	s.metrics.Attach(metrics.Sources{
-		Models:       s.gauges,
-		MaxModels:    func() int { return s.settings.Load().Admin.MetricsModels },
+		Models:       s.report.Gauges,
+		MaxModels:    func() int { return s.settings.Now().Admin.MetricsModels },
 		PayloadBytes: s.pool.InUse,
 		PayloadLimit: int64(cfg.Limits.PayloadBytes),
 		Refusals:     s.pool.Refused,
-		Restarts:     s.restarts,
+		Restarts:     s.processes.Restarts,
 		PayloadIdle:  s.pool.Idle,
 		Unpacked:     s.unpacked.InUse,
 		UnpackLimit:  s.unpacked.Budget(),
-		Sessions:     s.connected,
-		StateUp:      func() bool { return s.keeping().Healthy },
-		Learned:      s.learnedGauges,
+		Sessions:     s.containers.Count,
+		StateUp:      func() bool { return s.store.Health().Healthy },
+		Learned:      s.store.Gauges,
 	})
 	return s, nil
 }
@@ -186,15 +174,13 @@ func (s *Server) Scheduler() *scheduler.Scheduler { return s.sched }
 // see giveLoopsTheirOwn. When it returns nil the server serves; when it fails it has undone itself.
 func (s *Server) Start() (err error) {
 	defer func() {
+		close(s.opened)
 		if err != nil {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
 			_ = s.Shutdown(ctx)
 		}
 	}()
-	s.opening.Lock()
-	defer s.opening.Unlock()
-	s.started = time.Now()
 	processes := 0
 	for _, c := range s.cfg.Supervised {
 		processes += max(c.Replicas, 1)
@@ -215,31 +201,12 @@ func (s *Server) Start() (err error) {
 			return err
 		}
 	}
-	if err := s.openState(); err != nil {
+	if err := s.store.Open(s.gate, s.containers.Changed); err != nil { // a version may be linked no longer
 		return err
 	}
-	c := s.cfg.Containers
-	if s.containers, err = containers.Listen(containers.Config{
-		Addrs:     c.Listen,
-		Others:    slices.Concat(dialect(containers.DialectV1b, c.ListenV1b), dialect(containers.DialectV2, c.ListenV2), dialect(containers.DialectV2a, c.ListenV2a)),
-		Scheduler: s.sched,
-		Pool:      s.pool,
-		Limits: containers.Limits{
-			MessageBytes: int64(c.MessageBytes),
-			Frames:       c.Frames,
-			Sessions:     c.Sessions,
-			Handshakes:   c.Handshakes,
-		},
-		Heartbeat:        c.Heartbeat,
-		HandshakeTimeout: c.HandshakeTimeout,
-		WriteTimeout:     c.WriteTimeout,
-		Admit:            s.admit,
-		Registered:       s.registered,
-		Dismissed:        s.dismissed,
-		Silent:           s.silent,
-		Name:             "shivad/" + Version,
-		Log:              s.log,
-	}); err != nil {
+	s.settings.Read()
+	s.watching.Go(func() { s.settings.Follow(s.stopping) })
+	if err := s.containers.Listen(s.cfg.Containers); err != nil {
 		return err
 	}
 	if s.cfg.TCP.Listen != "" {
@@ -258,15 +225,18 @@ func (s *Server) Start() (err error) {
 			return err
 		}
 	}
-	if err := s.supervise(); err != nil {
+	if err := s.containers.Call(s.cfg.Supervised, s.cfg.Containers.WriteTimeout); err != nil {
+		return err
+	}
+	if err := s.processes.Supervise(s.cfg.Supervised); err != nil {
 		return err
 	}
 	s.warnOfStrangers()
 	s.watching.Go(s.watch)
-	s.watching.Go(s.retire)
-	s.watching.Go(s.record)
+	s.watching.Go(s.containers.Retire)
+	s.watching.Go(func() { s.history.Run(s.identity()) })
 	s.watching.Go(func() { giveBack(s.pool, giveBackEvery, s.stopping) })
-	s.setState(admin.Serving)
+	s.setPhase(admin.Serving)
 	return nil
 }
 
@@ -347,8 +317,6 @@ func (s *Server) memory() gate.Memory {
 
 // Addrs tells the addresses in use, after Start.
 func (s *Server) Addrs() Addrs {
-	s.opening.RLock()
-	defer s.opening.RUnlock()
 	var a Addrs
 	if s.door != nil {
 		a.TCP = s.door.Addr()
@@ -359,9 +327,9 @@ func (s *Server) Addrs() Addrs {
 	if s.grpc != nil {
 		a.GRPC = s.grpc.Addr()
 	}
-	if s.containers != nil {
-		a.Containers = s.containers.Addrs()
-		others, c := s.containers.Others(), s.cfg.Containers
+	if l := s.containers.Listener(); l != nil {
+		a.Containers = l.Addrs()
+		others, c := l.Others(), s.cfg.Containers
 		v2, v2a := len(c.ListenV1b), len(c.ListenV1b)+len(c.ListenV2)
 		a.ContainersV1b, a.ContainersV2, a.ContainersV2a = others[:v2], others[v2:v2a], others[v2a:]
 	}
@@ -383,7 +351,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 }
 
 func (s *Server) stop(ctx context.Context) error {
-	s.setState(admin.Draining)
+	s.setPhase(admin.Draining)
 	close(s.stopping)
 	s.watching.Wait()
 	s.gate.Drain()
@@ -397,14 +365,11 @@ func (s *Server) stop(ctx context.Context) error {
 	// The rest is quick, and must happen even when the drain took all the time there was.
 	faults = append(faults, s.shutDoors(context.WithoutCancel(ctx)))
 	s.gate.Close()
-	faults = append(faults, s.closeState(), s.stopProcesses())
+	faults = append(faults, s.store.Close(), s.processes.Close())
 	// Clients may have taken all of their time, and a process all of its stop_timeout. What comes after them has its own.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	faults = append(faults, s.hangUp(ctx))
-	if s.containers != nil {
-		s.part(ctx)
-	}
+	faults = append(faults, s.containers.Shutdown(ctx))
 	if s.admin != nil {
 		faults = append(faults, s.admin.Shutdown(ctx))
 	}
@@ -441,14 +406,4 @@ func (s *Server) shutDoors(ctx context.Context) error {
 	return errors.Join(faults[:]...)
 }
 
-// part says goodbye to the containers. What they still compute nobody waits for: one that is stuck does not keep the server, and is no
-// failure of it.
-func (s *Server) part(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	if err := s.containers.Shutdown(ctx); err != nil {
-		s.log.Warn("containers that had not left a second after goodbye were cut off")
-	}
-}
-
-func (s *Server) setState(state string) { s.state.Store(&state) }
+func (s *Server) setPhase(phase string) { s.phase.Store(&phase) }

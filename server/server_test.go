@@ -25,6 +25,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/manage"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -36,6 +37,17 @@ func start(t testing.TB, change func(*config.Config)) *Server {
 }
 
 func startLogging(t testing.TB, log *slog.Logger, change func(*config.Config)) *Server {
+	t.Helper()
+	s := unstarted(t, log, change)
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(t, s) })
+	return s
+}
+
+// unstarted is a server that start would start.
+func unstarted(t testing.TB, log *slog.Logger, change func(*config.Config)) *Server {
 	t.Helper()
 	cfg := config.Default()
 	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", config.Addrs{"127.0.0.1:0"}
@@ -51,10 +63,6 @@ func startLogging(t testing.TB, log *slog.Logger, change func(*config.Config)) *
 	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "echo", Version: "1"}, spec, scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { stop(t, s) })
 	return s
 }
 
@@ -252,7 +260,7 @@ func TestStrategiesAreThoseOfTheScheduler(t *testing.T) {
 		if err := cfg.Validate(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := policy(cfg.Defaults).Validate(); err != nil {
+		if err := manage.Policy(cfg.Defaults).Validate(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -346,7 +354,7 @@ func TestDescriptorsAreDivided(t *testing.T) {
 func TestStopWithStuckContainer(t *testing.T) {
 	s := start(t, nil)
 	got := make(chan struct{})
-	c, err := containertest.Dial(t.Context(), s.containers.Dialable()[0], containertest.Model{
+	c, err := containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0], containertest.Model{
 		Name: "stuck", Version: "1",
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}},
 		Outputs: []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}},

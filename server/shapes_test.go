@@ -33,7 +33,7 @@ func connect(t *testing.T, s *Server, m containertest.Model) *containertest.Cont
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	eventually(t, "the container to serve", func() bool { return s.serves(m.Name, "1") == nil })
+	eventually(t, "the container to serve", func() bool { return serves(s, m.Name, "1") })
 	return c
 }
 
@@ -416,12 +416,12 @@ func TestWhatIsSaidOfShapes(t *testing.T) {
 	if err != nil || c.Config.MaxBatchSize != 0 || c.Config.GetDynamicBatching() != nil || c.Config.Input[0].Optional || !c.Config.Input[1].Optional || len(c.Config.Input[0].Dims) != 1 {
 		t.Errorf("grpc: %v, %v", c, err)
 	}
-	for _, m := range s.models() {
+	for _, m := range s.report.Models() {
 		if m.Batched != (m.Name != "clip") {
 			t.Errorf("status: %s batched: %t", m.Name, m.Batched)
 		}
 	}
-	if e := s.explain("clip"); !strings.Contains(strings.Join(e[0].Sentences, " "), "not batched") {
+	if e := s.report.Explain("clip"); !strings.Contains(strings.Join(e[0].Sentences, " "), "not batched") {
 		t.Errorf("explain: %q", e)
 	}
 }
@@ -462,7 +462,7 @@ func TestBatchedInTheConfiguration(t *testing.T) {
 	if err := p.Send(nil, number(0), []byte("old"), []byte("1"), []byte("1"), number(3)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the container to serve", func() bool { return s.serves("old", "1") == nil })
+	eventually(t, "the container to serve", func() bool { return serves(s, "old", "1") })
 	target, err := s.gate.Target("old", "1")
 	if err != nil {
 		t.Fatal(err)
@@ -492,7 +492,7 @@ func TestApplicationsOfAnyShape(t *testing.T) {
 		if err := json.Unmarshal([]byte(d), &definition); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.apps.Create(t.Context(), definition); err != nil {
+		if _, err := registry(t, s).Create(t.Context(), definition); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,20 +1,48 @@
 package server
 
 import (
+	"net"
 	"net/http"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/shivad/shivad/server/config"
 )
 
 // TestLookedAtWhileItStarts: the admin door is open before the others. That the server lives can be asked at once; what it has is shown when
 // it is there.
 func TestLookedAtWhileItStarts(t *testing.T) {
-	s := start(t, nil)
+	redis, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing until it is closed
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer redis.Close()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	door := free.Addr().String()
+	free.Close()
+	s := unstarted(t, nil, func(c *config.Config) {
+		c.State.At, c.State.Required = "redis://"+redis.Addr().String()+"/0", false
+		c.Admin.Listen = door
+	})
+	started := make(chan error, 1)
+	go func() { started <- s.Start() }()
+	defer func() {
+		if err := <-started; err != nil {
+			t.Error(err)
+		}
+		stop(t, s)
+	}()
+	silent, err := redis.Accept() // so the admin door is open
+	if err != nil {
+		t.Fatal(err)
+	}
 	get := func(path string) chan int {
 		status := make(chan int, 1)
 		go func() {
-			resp, err := http.Get("http://" + s.admin.Addr().String() + path)
+			resp, err := http.Get("http://" + door + path)
 			if err != nil {
 				status <- 0
 				return
@@ -24,19 +52,20 @@ func TestLookedAtWhileItStarts(t *testing.T) {
 		}()
 		return status
 	}
-	s.opening.Lock()
-	unlock := sync.OnceFunc(s.opening.Unlock)
-	defer unlock()
 	shown := get("/v1/status")
 	if got := <-get("/livez"); got != http.StatusOK {
 		t.Errorf("/livez: %d", got)
+	}
+	if got := <-get("/readyz"); got != http.StatusServiceUnavailable {
+		t.Errorf("/readyz: %d", got)
 	}
 	select {
 	case <-shown:
 		t.Fatal("/v1/status was answered from what is being made")
 	case <-time.After(50 * time.Millisecond):
 	}
-	unlock()
+	redis.Close()
+	silent.Close()
 	if got := <-shown; got != http.StatusOK {
 		t.Errorf("/v1/status: %d", got)
 	}

@@ -22,8 +22,8 @@ func TestStubbornProcess(t *testing.T) {
 			Command: []string{"/bin/sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.1; done"}}}
 	})
 	eventually(t, "both to be there", func() bool {
-		p := s.supervised()
-		return s.dialers[0].Session().State == "serving" && len(p) == 1 && len(p[0].Log) == 1
+		p := s.processes.List()
+		return calledState(s) == "serving" && len(p) == 1 && len(p[0].LastLines) == 1
 	})
 	last := version(t, s, "2")
 	if err := s.Shutdown(t.Context()); err != nil {
@@ -67,7 +67,7 @@ func TestStopWhileParting(t *testing.T) {
 		c.Supervised = []config.Container{{Name: "called", Address: "tcp://" + ear.Addr().String(), RPC: "v0", Model: "rolled", Version: "1",
 			Input: "ints", Replicas: 1, StopTimeout: 10 * time.Second}}
 	})
-	eventually(t, "version 1", func() bool { return s.serves("rolled", "1") == nil })
+	eventually(t, "version 1", func() bool { return serves(s, "rolled", "1") })
 	client, err := shiva.Dial(t.Context(), s.Addrs().TCP.String())
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func TestStopWhileParting(t *testing.T) {
 	}()
 	<-asked
 	version(t, s, "2")
-	eventually(t, "version 1 to be told to go", func() bool { return s.serves("rolled", "1") != nil })
+	eventually(t, "version 1 to be told to go", func() bool { return !serves(s, "rolled", "1") })
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.Shutdown(t.Context()) }()
 	select {

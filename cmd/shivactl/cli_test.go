@@ -455,11 +455,11 @@ func TestCommandLine(t *testing.T) {
 // What a policy has learned is shown by user, with what each model has in the answers.
 func TestLearned(t *testing.T) {
 	sources := admintest.New(fakeList, fakeStatus).Sources()
-	if _, err := sources.CreateApp(t.Context(), admin.App{Name: "app", Models: []string{"digits", "other"}, Policy: "exp4"}); err != nil {
+	if _, err := sources.Applications.Create(t.Context(), admin.App{Name: "app", Models: []string{"digits", "other"}, Policy: "exp4"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, body := range []string{`{"user":"","loss":0.25}`, `{"user":"anna","loss":1}`} {
-		if _, err := sources.Feedback(t.Context(), "app", json.RawMessage(body)); err != nil {
+		if _, err := sources.Learning.Feedback(t.Context(), "app", json.RawMessage(body)); err != nil {
 			t.Fatal(err)
 		}
 	}

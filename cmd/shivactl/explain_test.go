@@ -17,27 +17,9 @@ func TestExplainAndSet(t *testing.T) {
 	var set map[string]string
 	policy := map[string]any{"objective": "100ms", "max_batch": 0}
 	h := httptest.NewServer(admin.Handler(admin.Sources{
-		Models: func() []admin.Model {
-			return []admin.Model{{Name: "m", Version: "2", Default: true, Policy: policy}, {Name: "m", Version: "1", Policy: policy}}
-		},
-		Explain: func(model string) []admin.Explanation {
-			if model != "m" {
-				return nil
-			}
-			return []admin.Explanation{{Name: "m", Version: "2", Sentences: []string{"It is slow.", "Make it fast."}}, {Name: "m", Version: "1", Sentences: []string{"It is old."}}}
-		},
-		Set: func(_ context.Context, model string, settings map[string]*string) (before, after map[string]any, err error) {
-			if v := settings["max_batch"]; v != nil && *v == "9" {
-				return nil, nil, &admin.Error{Status: http.StatusBadRequest, Text: "max_batch is 9, but queue_rows is 5"}
-			}
-			set = map[string]string{}
-			for key, value := range settings {
-				set[key] = *value
-			}
-			policy["objective"] = set["objective"]
-			return nil, nil, nil
-		},
-		Metrics: http.NotFoundHandler(),
+		Report:   explained{policy},
+		Settings: &adjusted{policy: policy, set: &set},
+		Metrics:  http.NotFoundHandler(),
 	}))
 	defer h.Close()
 	for _, c := range []struct {
@@ -68,4 +50,41 @@ func TestExplainAndSet(t *testing.T) {
 	if len(set) != 2 || set["objective"] != "20ms" || set["slots"] != "3" {
 		t.Errorf("the server got %v", set)
 	}
+}
+
+// explained is a report on model m, with the policy that it shows.
+type explained struct{ policy map[string]any }
+
+func (explained) Ready() admin.Readiness { return admin.Readiness{} }
+func (explained) Status() admin.Status   { return admin.Status{} }
+
+func (e explained) Models() []admin.Model {
+	return []admin.Model{{Name: "m", Version: "2", Default: true, Policy: e.policy}, {Name: "m", Version: "1", Policy: e.policy}}
+}
+
+func (explained) Explain(model string) []admin.Explanation {
+	if model != "m" {
+		return nil
+	}
+	return []admin.Explanation{{Name: "m", Version: "2", Sentences: []string{"It is slow.", "Make it fast."}}, {Name: "m", Version: "1", Sentences: []string{"It is old."}}}
+}
+
+// adjusted takes all settings but one, and shows the objective.
+type adjusted struct {
+	admin.Settings // nil
+	policy         map[string]any
+	set            *map[string]string
+}
+
+func (a *adjusted) Set(_ context.Context, model string, settings map[string]*string) (before, after map[string]any, err error) {
+	if v := settings["max_batch"]; v != nil && *v == "9" {
+		return nil, nil, &admin.Error{Status: http.StatusBadRequest, Text: "max_batch is 9, but queue_rows is 5"}
+	}
+	set := map[string]string{}
+	for key, value := range settings {
+		set[key] = *value
+	}
+	*a.set = set
+	a.policy["objective"] = set["objective"]
+	return nil, nil, nil
 }

@@ -24,7 +24,31 @@ func model(name, version string, ready, isDefault bool) Model {
 	return m
 }
 
-func sources(state string) Sources {
+// fake is a server of which only what these tests ask is there.
+type fake struct {
+	models   func() []Model
+	ready    func() Readiness
+	status   func() Status
+	config   func() any
+	Settings // nil
+}
+
+func (f *fake) Models() []Model              { return f.models() }
+func (f *fake) Ready() Readiness             { return f.ready() }
+func (f *fake) Status() Status               { return f.status() }
+func (f *fake) Config() any                  { return f.config() }
+func (f *fake) Explain(string) []Explanation { return nil }
+
+func (f *fake) ClearCache(model string) (entries, bytes int64, err error) {
+	if model != "b c" {
+		return 0, 0, errors.New("it has just gone")
+	}
+	return 3, 4096, nil
+}
+
+func sources(state string) Sources { return newFake(state).sources() }
+
+func newFake(state string) *fake {
 	models := func() []Model {
 		list := []Model{model("a", "2", false, false), model("a", "1", true, true), model("b c", "x/y", true, true), model("gone", "1", true, true)}
 		list[2].Cache = &Cache{Limit: 8192, Entries: 3, Bytes: 4096, Hits: 9}
@@ -32,19 +56,19 @@ func sources(state string) Sources {
 		return list
 	}
 	ready := func() Readiness { return Judge(state, []string{"a"}, models()) }
+	return &fake{
+		models: models,
+		ready:  ready,
+		status: func() Status { return Status{Version: "1.2.3", Readiness: ready()} },
+		config: func() any { return map[string]string{"a": "b"} },
+	}
+}
+
+func (f *fake) sources() Sources {
 	return Sources{
 		Version: "1.2.3",
 		Access:  func() Access { return Access{Hosts: []string{"example.com"}, Profiling: true, ImportBytes: 1 << 20} },
-		Ready:   ready,
-		Models:  models,
-		Status:  func() Status { return Status{Version: "1.2.3", Readiness: ready()} },
-		Config:  func() any { return map[string]string{"a": "b"} },
-		ClearCache: func(model string) (int64, int64, error) {
-			if model != "b c" {
-				return 0, 0, errors.New("it has just gone")
-			}
-			return 3, 4096, nil
-		},
+		Report:  f, Settings: f, Caches: f,
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "up 1\n") }),
 	}
 }
@@ -107,10 +131,10 @@ func TestPaths(t *testing.T) {
 }
 
 func TestEmptyListsAreLists(t *testing.T) {
-	s := sources(Serving)
-	s.Models = func() []Model { return nil }
+	f := newFake(Serving)
+	f.models = func() []Model { return nil }
 	w := httptest.NewRecorder()
-	Handler(s).ServeHTTP(w, httptest.NewRequest("GET", "/v1/models", nil))
+	Handler(f.sources()).ServeHTTP(w, httptest.NewRequest("GET", "/v1/models", nil))
 	if got := strings.Join(strings.Fields(w.Body.String()), ""); got != `{"models":[]}` {
 		t.Errorf("got %s", got)
 	}
@@ -145,10 +169,10 @@ func TestJudge(t *testing.T) {
 }
 
 func TestBugsAreAnswered(t *testing.T) {
-	s := sources(Serving)
-	s.Status = func() Status { panic("oh") }
-	s.Config = func() any { return func() {} } // not JSON
-	h := Handler(s)
+	f := newFake(Serving)
+	f.status = func() Status { panic("oh") }
+	f.config = func() any { return func() {} } // not JSON
+	h := Handler(f.sources())
 	for _, path := range []string{"/v1/status", "/v1/config"} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))

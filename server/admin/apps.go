@@ -123,7 +123,7 @@ func (s Sources) checked(text []byte, name string) (App, error) {
 		a.Name = name
 	}
 	if whole {
-		if err := s.CheckApp(a); err != nil {
+		if err := s.Applications.Check(a); err != nil {
 			if e, ok := errors.AsType[*Error](err); !ok || e.Status != http.StatusBadRequest {
 				return a, err
 			}
@@ -134,7 +134,7 @@ func (s Sources) checked(text []byte, name string) (App, error) {
 }
 
 func (s Sources) apps(w http.ResponseWriter, r *http.Request) {
-	list, err := s.Apps()
+	list, err := s.Applications.List()
 	if list == nil {
 		list = []App{}
 	}
@@ -142,7 +142,7 @@ func (s Sources) apps(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s Sources) findApp(name string) (App, error) {
-	list, err := s.Apps()
+	list, err := s.Applications.List()
 	if err != nil {
 		return App{}, err
 	}
@@ -165,7 +165,7 @@ func (s Sources) createApp(w http.ResponseWriter, r *http.Request) {
 	}
 	a, err := s.checked(sent, "")
 	if err == nil {
-		a, err = s.CreateApp(r.Context(), a)
+		a, err = s.Applications.Create(r.Context(), a)
 	}
 	s.created(w, r, a, err)
 }
@@ -194,7 +194,7 @@ func (s Sources) putApp(w http.ResponseWriter, r *http.Request) {
 	for {
 		a, before, err := s.replaceApp(r.Context(), name, func(App) (App, error) { return next, nil })
 		if isStatus(err, http.StatusNotFound) {
-			if a, err = s.CreateApp(r.Context(), next); isStatus(err, http.StatusConflict) && r.Context().Err() == nil {
+			if a, err = s.Applications.Create(r.Context(), next); isStatus(err, http.StatusConflict) && r.Context().Err() == nil {
 				continue // it came meanwhile
 			}
 			s.created(w, r, a, err)
@@ -212,7 +212,7 @@ func isStatus(err error, status int) bool {
 
 // replaceApp changes an application, and tells what it was in the moment before.
 func (s Sources) replaceApp(ctx context.Context, name string, change func(App) (App, error)) (after, before App, err error) {
-	after, err = s.ChangeApp(ctx, name, func(a App) (App, error) {
+	after, err = s.Applications.Change(ctx, name, func(a App) (App, error) {
 		before = a
 		return change(a)
 	})
@@ -293,7 +293,7 @@ func merge(target, patch any) any {
 func (s Sources) deleteApp(w http.ResponseWriter, r *http.Request) {
 	a, err := s.findApp(r.PathValue("name"))
 	if err == nil {
-		err = s.DeleteApp(r.Context(), a.Name)
+		err = s.Applications.Delete(r.Context(), a.Name)
 	}
 	if err == nil {
 		s.audit(r, "application", a.Name, a, nil)
@@ -354,27 +354,27 @@ func (s Sources) learned(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	l, err := s.Learned(r.PathValue("name"), q.Get("user"), !q.Has("user"), most)
+	l, err := s.Learning.Learned(r.PathValue("name"), q.Get("user"), !q.Has("user"), most)
 	s.answer(w, http.StatusOK, l, err)
 }
 
 func (s Sources) forget(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
-	before, err := s.Learned(name, "", true, mostUsers)
+	before, err := s.Learning.Learned(name, "", true, mostUsers)
 	if err == nil {
-		err = s.Forget(r.Context(), name)
+		err = s.Learning.Forget(r.Context(), name)
 	}
 	if err != nil {
 		s.answer(w, 0, nil, err)
 		return
 	}
 	s.audit(r, "policy", name, before.Users, nil)
-	after, err := s.Learned(name, "", true, mostUsers)
+	after, err := s.Learning.Learned(name, "", true, mostUsers)
 	s.answer(w, http.StatusOK, after, err)
 }
 
 func (s Sources) policies(w http.ResponseWriter, r *http.Request) {
-	s.write(w, http.StatusOK, PolicyList{s.Policies()})
+	s.write(w, http.StatusOK, PolicyList{s.Learning.Policies()})
 }
 
 func (s Sources) feedback(w http.ResponseWriter, r *http.Request) {
@@ -388,6 +388,6 @@ func (s Sources) feedback(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, `expected a JSON object such as {"id": 7, "user": "anna", "label": 3}`+because(err))
 		return
 	}
-	v, err := s.Feedback(r.Context(), r.PathValue("name"), sent)
+	v, err := s.Learning.Feedback(r.Context(), r.PathValue("name"), sent)
 	s.answer(w, http.StatusOK, v, err)
 }

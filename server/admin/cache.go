@@ -45,7 +45,7 @@ func (s Sources) cache(w http.ResponseWriter, r *http.Request) {
 func (s Sources) findCache(name string) (ModelCache, error) {
 	out := ModelCache{Name: name}
 	known := false
-	for _, m := range s.Models() {
+	for _, m := range s.Report.Models() {
 		if m.Name != name {
 			continue
 		}
@@ -73,7 +73,7 @@ func (s Sources) clearCache(w http.ResponseWriter, r *http.Request) {
 		s.answer(w, 0, nil, err)
 		return
 	}
-	entries, bytes, err := s.ClearCache(c.Name)
+	entries, bytes, err := s.Caches.ClearCache(c.Name)
 	if err != nil { // it has just gone
 		fail(w, http.StatusNotFound, err.Error())
 		return

@@ -24,19 +24,19 @@ type Container struct {
 }
 
 func (s Sources) containers(w http.ResponseWriter, r *http.Request) {
-	s.write(w, http.StatusOK, s.Containers())
+	s.write(w, http.StatusOK, s.Containers.List())
 }
 
 func (s Sources) startContainer(w http.ResponseWriter, r *http.Request) {
-	s.operate(w, r, s.Start)
+	s.operate(w, r, s.Containers.Start)
 }
 
 func (s Sources) stopContainer(w http.ResponseWriter, r *http.Request) {
-	s.operate(w, r, s.Stop)
+	s.operate(w, r, s.Containers.Stop)
 }
 
 func (s Sources) restartContainer(w http.ResponseWriter, r *http.Request) {
-	s.operate(w, r, s.Restart)
+	s.operate(w, r, s.Containers.Restart)
 }
 
 // operate starts, stops or restarts a container, and shows it.
@@ -58,7 +58,7 @@ func (s Sources) operate(w http.ResponseWriter, r *http.Request, do func(context
 }
 
 func (s Sources) findContainer(name string) (Container, error) {
-	list := s.Containers().Containers
+	list := s.Containers.List().Containers
 	i := slices.IndexFunc(list, func(c Container) bool { return c.Name == name })
 	if i < 0 {
 		var names []string

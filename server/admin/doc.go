@@ -36,5 +36,5 @@
 // The door asks for no credentials, so it listens on localhost unless told otherwise. It answers programs, and pages of
 // names that its [Access] lists: 403 says that a stranger's page may have sent the request.
 //
-// The package knows no other room's types: what it shows comes from the functions of [Sources].
+// The package knows no other room's types: what it shows comes from its [Sources], whose interfaces it declares.
 package admin

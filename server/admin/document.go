@@ -95,7 +95,7 @@ func strict(text []byte, to any) error {
 }
 
 func (s Sources) export(w http.ResponseWriter, r *http.Request) {
-	d, err := s.Export()
+	d, err := s.Documents.Export()
 	s.answer(w, http.StatusOK, d, err)
 }
 
@@ -113,7 +113,7 @@ func yes(r *http.Request, name string) (bool, error) {
 
 // losses refuses an import that would put what was learned out of the world.
 func (s Sources) losses(ctx context.Context, d Document) error {
-	changes, err := s.Import(ctx, d, true)
+	changes, err := s.Documents.Import(ctx, d, true)
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (s Sources) importState(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	d, faults := parseDocument(sent)
-	wrong, err := s.CheckImport(d)
+	wrong, err := s.Documents.Check(d)
 	if err == nil {
 		err = refuseAll(append(faults, wrong...))
 	}
@@ -168,7 +168,7 @@ func (s Sources) importState(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	changes, err := s.Import(r.Context(), d, dry)
+	changes, err := s.Documents.Import(r.Context(), d, dry)
 	if !dry && err == nil {
 		for _, c := range changes {
 			s.audit(r, c.What, c.Name, c.Before, c.After)

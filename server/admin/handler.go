@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,52 +15,6 @@ import (
 	"strings"
 	"time"
 )
-
-// Sources is what the door shows and changes. Each function may be called from several goroutines at once, and returns
-// what the door may keep. Slices are shown in their order. An error that is to be shown to whoever asked is an *Error; any other is
-// a bug.
-type Sources struct {
-	Version string
-	Access  func() Access // nil: by addresses and localhost alone, and without profiles
-	Ready   func() Readiness
-	Models  func() []Model // by name, then newest version first
-	Status  func() Status
-	Config  func() any // what json.Marshal makes of it is shown
-	Reload  func() (Reloaded, error)
-	Explain func(model string) []Explanation
-	// Set changes settings of a model while it serves: all of them, or none and an error that says why.
-	// Keys and values are those of [model.NAME] in the file, values without quotes; nil goes back to what the file says. It gives
-	// what was in effect of these settings, and what is now.
-	Set func(ctx context.Context, model string, settings map[string]*string) (before, after map[string]any, err error)
-	// ClearCache lets go what is kept of a model's answers, and tells how much that was.
-	ClearCache func(model string) (entries, bytes int64, err error)
-
-	Apps      func() ([]App, error)                                                              // by name
-	CheckApp  func(App) error                                                                    // lists all that is wrong with it
-	CreateApp func(ctx context.Context, a App) (App, error)                                      // 409 if there is one of that name
-	ChangeApp func(ctx context.Context, name string, change func(App) (App, error)) (App, error) // in one atomic step; change may be called again
-	DeleteApp func(ctx context.Context, name string) error                                       // and what its policy has learned
-	Learned   func(name, user string, every bool, most int) (Learned, error)                     // of one user, or of every one
-	Forget    func(ctx context.Context, name string) error                                       // what a policy has learned
-	Feedback  func(ctx context.Context, application string, body json.RawMessage) (any, error)   // an object as name/update takes it
-	Policies  func() []Policy
-
-	// History is what served by a name, and who changed it. Changed is told of every change that an operator makes; nil: nobody is.
-	History func(name string) (History, error)
-	Changed func(by, what, name, detail string)
-
-	Containers func() Containers
-	Start      func(ctx context.Context, container string) error // and waits until its processes have registered
-	Stop       func(ctx context.Context, container string) error // and waits for the end of its processes
-	Restart    func(ctx context.Context, container string) error // one process after the other, each when a new one has registered
-
-	Export      func() (Document, error)
-	CheckImport func(Document) (faults []string, err error) // all that is wrong with its contents
-	Import      func(ctx context.Context, d Document, dryRun bool) ([]Change, error)
-
-	Metrics http.Handler
-	Log     *slog.Logger // nil is silent
-}
 
 // An Error is an answer that says no.
 type Error struct {
@@ -97,7 +50,8 @@ const (
 type route struct {
 	path    string // as http.ServeMux has it
 	methods methods
-	timeout time.Duration // 0 is writeTimeout
+	timeout time.Duration   // 0 is writeTimeout
+	opened  <-chan struct{} // what is asked before waits for it; nil: nothing does
 }
 
 // methods are what a path does, by HTTP method. GET stands for HEAD as well.
@@ -145,6 +99,9 @@ func Handler(s Sources) http.Handler {
 	mux := http.NewServeMux()
 	var paths []string
 	for _, r := range s.routes() {
+		if r.path != "/livez" && r.path != "/readyz" && !strings.HasPrefix(r.path, "/debug/") {
+			r.opened = s.Opened
+		}
 		mux.Handle(r.path, r)
 		if !strings.HasPrefix(r.path, "/debug/pprof/") || r.path == "/debug/pprof/" {
 			paths = append(paths, r.path)
@@ -218,6 +175,13 @@ func (t route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	if t.opened != nil {
+		select {
+		case <-t.opened:
+		case <-r.Context().Done():
+			return
+		}
+	}
 	h(w, r)
 }
 
@@ -230,7 +194,7 @@ func (s Sources) live(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s Sources) ready(w http.ResponseWriter, r *http.Request) {
-	ready := s.Ready()
+	ready := s.Report.Ready()
 	status := http.StatusOK
 	if !ready.Ready {
 		status = http.StatusServiceUnavailable
@@ -239,11 +203,11 @@ func (s Sources) ready(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s Sources) status(w http.ResponseWriter, r *http.Request) {
-	s.write(w, http.StatusOK, s.Status())
+	s.write(w, http.StatusOK, s.Report.Status())
 }
 
 func (s Sources) config(w http.ResponseWriter, r *http.Request) {
-	s.write(w, http.StatusOK, s.Config())
+	s.write(w, http.StatusOK, s.Settings.Config())
 }
 
 // maxBody bounds what is sent, in bytes, but for an import.
@@ -264,8 +228,8 @@ func body(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
 // audit logs a change: who made it, and what was before and is after; nil for nothing.
 func (s Sources) audit(r *http.Request, what, name string, before, after any) {
 	s.Log.Info("changed by an operator", "what", what, "name", name, "from", r.RemoteAddr, "before", text(before), "after", text(after))
-	if s.Changed != nil {
-		s.Changed(r.RemoteAddr, what, name, text(before)+" → "+text(after))
+	if s.History != nil {
+		s.History.Changed(r.RemoteAddr, what, name, text(before)+" → "+text(after))
 	}
 }
 

@@ -24,6 +24,6 @@ type Event struct {
 }
 
 func (s Sources) history(w http.ResponseWriter, r *http.Request) {
-	h, err := s.History(r.PathValue("name"))
+	h, err := s.History.Of(r.PathValue("name"))
 	s.answer(w, http.StatusOK, h, err)
 }

@@ -9,7 +9,7 @@ import (
 )
 
 func (s Sources) models(w http.ResponseWriter, r *http.Request) {
-	models := s.Models()
+	models := s.Report.Models()
 	if models == nil {
 		models = []Model{}
 	}
@@ -31,7 +31,7 @@ type ModelVersions struct {
 func (s Sources) model(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	out := ModelVersions{Name: name}
-	for _, m := range s.Models() {
+	for _, m := range s.Report.Models() {
 		if m.Name == name {
 			out.Versions = append(out.Versions, m)
 			if m.Default {
@@ -81,13 +81,13 @@ func has[V any](m map[string]V, key string) bool { _, ok := m[key]; return ok }
 
 func (s Sources) set(w http.ResponseWriter, r *http.Request, settings map[string]*string) {
 	name := r.PathValue("name")
-	known := slices.ContainsFunc(s.Models(), func(m Model) bool { return m.Name == name })
+	known := slices.ContainsFunc(s.Report.Models(), func(m Model) bool { return m.Name == name })
 	// Of a model that is not there, settings that were kept can be taken back.
 	if !known && slices.ContainsFunc(slices.Collect(maps.Values(settings)), func(v *string) bool { return v != nil }) {
 		fail(w, http.StatusNotFound, fmt.Sprintf("no model %q; /v1/models lists them", name))
 		return
 	}
-	before, after, err := s.Set(r.Context(), name, settings)
+	before, after, err := s.Settings.Set(r.Context(), name, settings)
 	if err != nil {
 		s.answer(w, 0, nil, err)
 		return
@@ -115,7 +115,7 @@ type Explanation struct {
 
 func (s Sources) explain(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
-	all := s.Explain(name)
+	all := s.Report.Explain(name)
 	if len(all) == 0 {
 		fail(w, http.StatusNotFound, fmt.Sprintf("no model %q; /v1/models lists them", name))
 		return
@@ -125,7 +125,7 @@ func (s Sources) explain(w http.ResponseWriter, r *http.Request) {
 
 func (s Sources) version(w http.ResponseWriter, r *http.Request) {
 	name, version := r.PathValue("name"), r.PathValue("version")
-	models := s.Models()
+	models := s.Report.Models()
 	i := slices.IndexFunc(models, func(m Model) bool { return m.Name == name && m.Version == version })
 	if i < 0 {
 		fail(w, http.StatusNotFound, fmt.Sprintf("no version %q of a model %q; /v1/models lists them", version, name))

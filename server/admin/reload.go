@@ -16,7 +16,7 @@ type Setting struct {
 }
 
 func (s Sources) reload(w http.ResponseWriter, r *http.Request) {
-	done, err := s.Reload()
+	done, err := s.Settings.Reload()
 	if err == nil {
 		for _, one := range done.Changed {
 			s.audit(r, "setting", one.Key, one.Before, one.After)

@@ -19,19 +19,19 @@ import (
 // A Server keeps what is changed, and knows one policy of each kind that tests want. It learns the loss of feedback, and judges applications by
 // little more than that they have models.
 type Server struct {
-	mu       sync.Mutex
-	models   []admin.Model
-	status   admin.Status
-	apps     []admin.App
-	learned  map[string][]admin.LearnedUser // by application
-	settings map[string]map[string]string
-	stopped  map[string]bool // by container
+	mu      sync.Mutex
+	models  []admin.Model
+	status  admin.Status
+	apps    []admin.App
+	learned map[string][]admin.LearnedUser // by application
+	changed map[string]map[string]string   // settings by model
+	stopped map[string]bool                // by container
 }
 
 // New makes a server that serves these models. The sessions of its status are those of its containers, and its processes
 // a container each.
 func New(models []admin.Model, status admin.Status) *Server {
-	return &Server{models: models, status: status, learned: map[string][]admin.LearnedUser{}, settings: map[string]map[string]string{}, stopped: map[string]bool{}}
+	return &Server{models: models, status: status, learned: map[string][]admin.LearnedUser{}, changed: map[string]map[string]string{}, stopped: map[string]bool{}}
 }
 
 // Sources are what its door shows and changes.
@@ -41,48 +41,54 @@ func (s *Server) Sources() admin.Sources {
 		Access: func() admin.Access { // example.com is the host of httptest's requests
 			return admin.Access{Hosts: []string{"example.com"}, Profiling: true, ImportBytes: 1 << 20}
 		},
-		Ready:  func() admin.Readiness { return s.status.Readiness },
-		Models: func() []admin.Model { return s.models },
-		Status: func() admin.Status { return s.status },
-		Config: func() any {
-			return map[string]any{"tcp": map[string]any{"listen": ":6174", "loops": 0}, "state": map[string]any{"at": ""}}
-		},
-		Reload: func() (admin.Reloaded, error) {
-			return admin.Reloaded{
-				Changed: []admin.Setting{{Key: "log.level", Before: "info", After: "debug"}, {Key: "container.new", After: map[string]any{"replicas": 2}}},
-				Waiting: []admin.Setting{{Key: "tcp.listen", Before: ":6174", After: ":6175"}},
-			}, nil
-		},
-		Explain: func(model string) (list []admin.Explanation) {
-			for _, m := range s.models {
-				if m.Name == model {
-					list = append(list, admin.Explanation{Name: m.Name, Version: m.Version, Sentences: []string{"It does nothing."}})
-				}
-			}
-			return list
-		},
-		History:     s.history,
-		Set:         s.set,
-		ClearCache:  s.clearCache,
-		Apps:        s.list,
-		CheckApp:    check,
-		CreateApp:   s.create,
-		ChangeApp:   s.change,
-		DeleteApp:   s.delete,
-		Learned:     s.knows,
-		Forget:      s.forget,
-		Feedback:    s.feedback,
-		Policies:    policies,
-		Containers:  s.containers,
-		Start:       func(_ context.Context, name string) error { return s.run(name, true) },
-		Restart:     func(_ context.Context, name string) error { return s.run(name, true) },
-		Stop:        func(_ context.Context, name string) error { return s.run(name, false) },
-		Export:      s.export,
-		CheckImport: checkAll,
-		Import:      s.importDocument,
-		Metrics:     http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "up 1\n") }),
+		Report:       report{s},
+		Settings:     settings{s},
+		Caches:       report{s},
+		Applications: applications{s},
+		Learning:     learning{s},
+		Containers:   containers{s},
+		Documents:    documents{s},
+		History:      chronicle{s},
+		Metrics:      http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "up 1\n") }),
 	}
 }
+
+// These are the server as the door's parts see it.
+type (
+	report       struct{ *Server }
+	settings     struct{ *Server }
+	applications struct{ *Server }
+	learning     struct{ *Server }
+	containers   struct{ *Server }
+	documents    struct{ *Server }
+	chronicle    struct{ *Server }
+)
+
+func (s report) Ready() admin.Readiness { return s.status.Readiness }
+func (s report) Status() admin.Status   { return s.status }
+func (s report) Models() []admin.Model  { return s.models }
+
+func (s report) Explain(model string) (list []admin.Explanation) {
+	for _, m := range s.models {
+		if m.Name == model {
+			list = append(list, admin.Explanation{Name: m.Name, Version: m.Version, Sentences: []string{"It does nothing."}})
+		}
+	}
+	return list
+}
+
+func (s settings) Config() any {
+	return map[string]any{"tcp": map[string]any{"listen": ":6174", "loops": 0}, "state": map[string]any{"at": ""}}
+}
+
+func (s settings) Reload() (admin.Reloaded, error) {
+	return admin.Reloaded{
+		Changed: []admin.Setting{{Key: "log.level", Before: "info", After: "debug"}, {Key: "container.new", After: map[string]any{"replicas": 2}}},
+		Waiting: []admin.Setting{{Key: "tcp.listen", Before: ":6174", After: ":6175"}},
+	}, nil
+}
+
+func (s learning) Policies() []admin.Policy { return policies() }
 
 func policies() []admin.Policy {
 	return []admin.Policy{
@@ -95,30 +101,30 @@ func refuse(status int, format string, args ...any) error {
 	return &admin.Error{Status: status, Text: fmt.Sprintf(format, args...)}
 }
 
-// set takes whole numbers above 0 and texts, and refuses a default version that is not ready.
-func (s *Server) set(_ context.Context, model string, settings map[string]*string) (before, after map[string]any, err error) {
+// Set takes whole numbers above 0 and texts, and refuses a default version that is not ready.
+func (s settings) Set(_ context.Context, model string, settings map[string]*string) (before, after map[string]any, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if v := settings["default_version"]; v != nil && *v != "" && !slices.ContainsFunc(s.models, func(m admin.Model) bool { return m.Name == model && m.Version == *v && m.Ready }) {
 		return nil, nil, refuse(http.StatusBadRequest, `default_version: no container serves version %q of model %q; ready: "1"`, *v, model)
 	}
 	before, after = map[string]any{}, map[string]any{}
-	if s.settings[model] == nil {
-		s.settings[model] = map[string]string{}
+	if s.changed[model] == nil {
+		s.changed[model] = map[string]string{}
 	}
 	for key, value := range settings {
-		before[key] = s.settings[model][key]
+		before[key] = s.changed[model][key]
 		if value == nil {
-			delete(s.settings[model], key)
+			delete(s.changed[model], key)
 			continue
 		}
-		s.settings[model][key], after[key] = *value, *value
+		s.changed[model][key], after[key] = *value, *value
 	}
 	return before, after, nil
 }
 
-// clearCache tells what there is, and keeps it.
-func (s *Server) clearCache(model string) (entries, bytes int64, err error) {
+// ClearCache tells what there is, and keeps it.
+func (s report) ClearCache(model string) (entries, bytes int64, err error) {
 	for _, m := range s.models {
 		if m.Name == model && m.Cache != nil {
 			entries += m.Cache.Entries
@@ -128,11 +134,13 @@ func (s *Server) clearCache(model string) (entries, bytes int64, err error) {
 	return entries, bytes, nil
 }
 
-func (s *Server) list() ([]admin.App, error) {
+func (s applications) List() ([]admin.App, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.apps), nil
 }
+
+func (s applications) Check(a admin.App) error { return check(a) }
 
 func check(a admin.App) error {
 	var faults []string
@@ -162,7 +170,7 @@ func (s *Server) find(name string) (int, error) {
 	return i, nil
 }
 
-func (s *Server) create(_ context.Context, a admin.App) (admin.App, error) {
+func (s applications) Create(_ context.Context, a admin.App) (admin.App, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if i, _ := s.find(a.Name); i >= 0 {
@@ -173,7 +181,7 @@ func (s *Server) create(_ context.Context, a admin.App) (admin.App, error) {
 	return a, nil
 }
 
-func (s *Server) change(_ context.Context, name string, change func(admin.App) (admin.App, error)) (admin.App, error) {
+func (s applications) Change(_ context.Context, name string, change func(admin.App) (admin.App, error)) (admin.App, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i, err := s.find(name)
@@ -192,7 +200,7 @@ func (s *Server) change(_ context.Context, name string, change func(admin.App) (
 	return a, nil
 }
 
-func (s *Server) delete(_ context.Context, name string) error {
+func (s applications) Delete(_ context.Context, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i, err := s.find(name)
@@ -203,7 +211,7 @@ func (s *Server) delete(_ context.Context, name string) error {
 	return err
 }
 
-func (s *Server) knows(name, user string, every bool, most int) (admin.Learned, error) {
+func (s learning) Learned(name, user string, every bool, most int) (admin.Learned, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i, err := s.find(name)
@@ -223,7 +231,7 @@ func (s *Server) knows(name, user string, every bool, most int) (admin.Learned, 
 	return l, nil
 }
 
-func (s *Server) forget(_ context.Context, name string) error {
+func (s learning) Forget(_ context.Context, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, err := s.find(name)
@@ -231,8 +239,8 @@ func (s *Server) forget(_ context.Context, name string) error {
 	return err
 }
 
-// feedback learns the loss for every model.
-func (s *Server) feedback(_ context.Context, name string, body json.RawMessage) (any, error) {
+// Feedback learns the loss for every model.
+func (s learning) Feedback(_ context.Context, name string, body json.RawMessage) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i, err := s.find(name)
@@ -254,7 +262,7 @@ func (s *Server) feedback(_ context.Context, name string, body json.RawMessage) 
 	return map[string]any{"application": name, "learned": true, "rounds": 1}, nil
 }
 
-func (s *Server) containers() admin.Containers {
+func (s containers) List() admin.Containers {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := admin.Containers{Containers: []admin.Container{}, Sessions: s.status.Sessions}
@@ -270,17 +278,21 @@ func (s *Server) containers() admin.Containers {
 	return list
 }
 
-func (s *Server) run(name string, runs bool) error {
+func (s containers) Start(_ context.Context, name string) error   { return s.run(name, true) }
+func (s containers) Restart(_ context.Context, name string) error { return s.run(name, true) }
+func (s containers) Stop(_ context.Context, name string) error    { return s.run(name, false) }
+
+func (s containers) run(name string, runs bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stopped[name] = !runs
 	return nil
 }
 
-func (s *Server) export() (admin.Document, error) {
+func (s documents) Export() (admin.Document, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d := admin.Document{Format: admin.DocumentFormat, Applications: slices.Clone(s.apps), Policies: []admin.PolicyState{}, Settings: s.settings}
+	d := admin.Document{Format: admin.DocumentFormat, Applications: slices.Clone(s.apps), Policies: []admin.PolicyState{}, Settings: s.changed}
 	if d.Applications == nil {
 		d.Applications = []admin.App{}
 	}
@@ -296,7 +308,7 @@ func (s *Server) export() (admin.Document, error) {
 	return d, nil
 }
 
-func checkAll(d admin.Document) (faults []string, err error) {
+func (s documents) Check(d admin.Document) (faults []string, err error) {
 	for _, a := range d.Applications {
 		if err := check(a); err != nil {
 			faults = append(faults, err.Error())
@@ -305,8 +317,8 @@ func checkAll(d admin.Document) (faults []string, err error) {
 	return faults, nil
 }
 
-// importDocument takes the applications of a document.
-func (s *Server) importDocument(_ context.Context, d admin.Document, dryRun bool) (changes []admin.Change, err error) {
+// Import takes the applications of a document.
+func (s documents) Import(_ context.Context, d admin.Document, dryRun bool) (changes []admin.Change, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, a := range d.Applications {
@@ -332,8 +344,11 @@ func (s *Server) importDocument(_ context.Context, d admin.Document, dryRun bool
 	return changes, nil
 }
 
-// history is of every model that one version served for a day, and that an operator then changed what its name means.
-func (s *Server) history(name string) (admin.History, error) {
+// Changed forgets.
+func (s chronicle) Changed(_, _, _, _ string) {}
+
+// Of is the history: of every model that one version served for a day, and that an operator then changed what its name means.
+func (s chronicle) Of(name string) (admin.History, error) {
 	h := admin.History{Name: name, Events: []admin.Event{}}
 	began := time.Date(2026, 11, 1, 9, 0, 0, 0, time.UTC)
 	ended := began.Add(24 * time.Hour)

@@ -1,4 +1,4 @@
-package server
+package manage
 
 import (
 	"cmp"
@@ -12,22 +12,22 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// explain says of every version of a model, or of an application, what it does and why.
-func (s *Server) explain(model string) []admin.Explanation {
+// Explain says of every version of a model, or of an application, what it does and why.
+func (r *Report) Explain(model string) []admin.Explanation {
 	var all []admin.Explanation
-	if about := s.explainApplication(model); about != nil {
+	if about := r.explainApplication(model); about != nil {
 		all = append(all, admin.Explanation{Name: model, Sentences: about})
 	}
-	for _, m := range s.gate.Models() {
+	for _, m := range r.Gate.Models() {
 		if m.Name != model {
 			continue
 		}
-		target, err := s.gate.Target(m.Name, m.Version)
+		target, err := r.Gate.Target(m.Name, m.Version)
 		if err != nil {
 			continue // forgotten meanwhile
 		}
 		about := append(shapes(target), sentences(target.Model.Stats())...)
-		about = append(about, s.heard(target)...)
+		about = append(about, heard(target)...)
 		all = append(all, admin.Explanation{Name: m.Name, Version: m.Version, Sentences: about})
 	}
 	return all

@@ -1,4 +1,4 @@
-package server
+package fleet
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 )
 
 // named is the process of a [[container]].
-func (r repository) named(container string) (*process, error) {
-	for _, p := range r.all() {
+func (ps *Processes) named(container string) (*process, error) {
+	for _, p := range ps.all() {
 		if p.settings.Name == container {
 			return p, nil
 		}
@@ -22,23 +22,23 @@ func (r repository) named(container string) (*process, error) {
 }
 
 // Start runs the processes of one [[container]] and waits until all have registered.
-func (r repository) Start(ctx context.Context, container string) error {
-	p, err := r.named(container)
+func (ps *Processes) Start(ctx context.Context, container string) error {
+	p, err := ps.named(container)
 	if err != nil {
-		return refusal(err)
+		return err
 	}
 	began := time.Now()
 	if s := p.runs(); s != nil && !slices.ContainsFunc(s.Status(), func(i containers.ProcessInfo) bool { return i.State == "retired" }) {
 		began = p.began // they run already
 	}
 	if err := p.start(); err != nil {
-		return refusal(err)
+		return err
 	}
-	return refusal(r.allRegister(ctx, p, began))
+	return ps.allRegister(ctx, p, began)
 }
 
 // allRegister waits until every process has registered. The error says which has not, and why.
-func (r repository) allRegister(ctx context.Context, p *process, began time.Time) error {
+func (ps *Processes) allRegister(ctx context.Context, p *process, began time.Time) error {
 	timer := time.NewTicker(20 * time.Millisecond)
 	defer timer.Stop()
 	for {
@@ -57,15 +57,15 @@ func (r repository) allRegister(ctx context.Context, p *process, began time.Time
 			}
 		}
 		switch {
-		case here == len(list) || r.registeredSince(p, began) >= len(list):
-			r.log.Info("container started", "container", p.settings.Name, "registered", fmt.Sprint(p.registers()))
+		case here == len(list) || ps.registeredSince(p, began) >= len(list):
+			ps.log.Info("container started", "container", p.settings.Name, "registered", fmt.Sprint(p.registers()))
 			return nil
 		case wrong != "":
 			return fmt.Errorf("%w: %d of the %d processes of container %q have registered: %s", scheduler.ErrUnavailable, here, len(list), p.settings.Name, wrong)
 		}
 		select {
 		case <-timer.C:
-		case <-r.stopping:
+		case <-ps.stopping:
 			return errStopping
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %d of the %d processes of container %q have registered; they go on", scheduler.ErrDeadlineExceeded, here, len(list), p.settings.Name)
@@ -75,9 +75,9 @@ func (r repository) allRegister(ctx context.Context, p *process, began time.Time
 
 // registeredSince counts the sessions of the process's model that have registered since then. It stands in where the system cannot tell whose a connection
 // is, as with a command that starts a container of another network.
-func (r repository) registeredSince(p *process, since time.Time) (n int) {
+func (ps *Processes) registeredSince(p *process, since time.Time) (n int) {
 	model := p.model()
-	for _, i := range r.containers.Sessions() {
+	for _, i := range ps.sessions.connected() {
 		if i.Model.Name == model && i.Registered.After(since) {
 			n++
 		}
@@ -86,26 +86,26 @@ func (r repository) registeredSince(p *process, since time.Time) (n int) {
 }
 
 // Restart replaces the processes of one [[container]] one after the other, each when a new one has registered. Those that do not run are started.
-func (r repository) Restart(ctx context.Context, container string) error {
-	p, err := r.named(container)
+func (ps *Processes) Restart(ctx context.Context, container string) error {
+	p, err := ps.named(container)
 	if err != nil {
-		return refusal(err)
+		return err
 	}
 	s := p.runs()
 	if s == nil {
-		return r.Start(ctx, container)
+		return ps.Start(ctx, container)
 	}
-	if err := s.Roll(ctx, func(since time.Time) bool { return r.registeredSince(p, since) > 0 }); err != nil {
-		return refusal(fmt.Errorf("%w: container %q: %w", scheduler.ErrUnavailable, container, err))
+	if err := s.Roll(ctx, func(since time.Time) bool { return ps.registeredSince(p, since) > 0 }); err != nil {
+		return fmt.Errorf("%w: container %q: %w", scheduler.ErrUnavailable, container, err)
 	}
 	return nil
 }
 
 // Stop ends the processes of one [[container]] and waits for it, which takes its stop_timeout at most.
-func (r repository) Stop(_ context.Context, container string) error {
-	p, err := r.named(container)
-	if err == nil {
-		err = p.unload()
+func (ps *Processes) Stop(container string) error {
+	p, err := ps.named(container)
+	if err != nil {
+		return err
 	}
-	return refusal(err)
+	return p.unload()
 }

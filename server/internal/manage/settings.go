@@ -1,19 +1,25 @@
-package server
+package manage
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/fleet"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/state"
 )
 
@@ -30,10 +36,57 @@ var changeable = []string{
 
 const settingsPrefix = "settings/"
 
-// set changes settings of a model, all of them or none. They hold at once, for all versions; the file is not written. nil takes a
+// Settings are the configuration that holds: the file's, and over it what was changed in the store. All of its methods may
+// be called from everywhere.
+type Settings struct {
+	store     *Store
+	gate      *gate.Gate
+	sched     *scheduler.Scheduler
+	sessions  *fleet.Sessions
+	processes *fleet.Processes
+	log       *slog.Logger
+
+	mu        sync.Mutex // guards changes of either
+	base, now atomic.Pointer[config.Config]
+}
+
+// NewSettings makes settings that are those of the file, until Read.
+func NewSettings(file config.Config, store *Store, g *gate.Gate, sched *scheduler.Scheduler, sessions *fleet.Sessions, processes *fleet.Processes, log *slog.Logger) *Settings {
+	s := &Settings{store: store, gate: g, sched: sched, sessions: sessions, processes: processes, log: log}
+	s.base.Store(&file)
+	s.now.Store(&file)
+	return s
+}
+
+// File is the configuration as it was loaded last.
+func (s *Settings) File() *config.Config { return s.base.Load() }
+
+// Now is the configuration that holds.
+func (s *Settings) Now() *config.Config { return s.now.Load() }
+
+// Replace puts a configuration that was loaded in the place of the last one, which it returns.
+func (s *Settings) Replace(file config.Config) (before *config.Config) {
+	s.mu.Lock()
+	before = s.base.Swap(&file)
+	s.mu.Unlock()
+	s.Read()
+	return before
+}
+
+// Access is whom the admin door lets in: the host that it listens on is a name of it, too.
+func (s *Settings) Access() admin.Access {
+	c := s.Now().Admin
+	a := admin.Access{Hosts: c.Hosts, Profiling: c.Profiling, ImportBytes: int64(c.ImportBytes)}
+	if host, _, err := net.SplitHostPort(c.Listen); err == nil && host != "" {
+		a.Hosts = append(slices.Clip(a.Hosts), host)
+	}
+	return a
+}
+
+// Set changes settings of a model, all of them or none. They hold at once, for all versions; the file is not written. nil takes a
 // setting back to what the file says. It gives what was in effect of these settings, and what is now.
-func (s *Server) set(ctx context.Context, model string, settings map[string]*string) (before, after map[string]any, err error) {
-	_, store, err := s.kept()
+func (s *Settings) Set(ctx context.Context, model string, settings map[string]*string) (before, after map[string]any, err error) {
+	store, err := s.store.State()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -65,7 +118,7 @@ func (s *Server) set(ctx context.Context, model string, settings map[string]*str
 				stored[key] = *value
 			}
 		}
-		_, refused := over(*s.base.Load(), map[string]map[string]string{model: stored})
+		_, refused := over(*s.File(), map[string]map[string]string{model: stored})
 		if err := faulty(append(slices.Clone(faults), faultsOf(refused[model])...)); err != nil {
 			return nil, err
 		}
@@ -77,7 +130,7 @@ func (s *Server) set(ctx context.Context, model string, settings map[string]*str
 	if err != nil {
 		return nil, nil, refusal(err)
 	}
-	s.readSettings()
+	s.Read()
 	return before, s.inEffect(model, settings), nil
 }
 
@@ -94,9 +147,9 @@ func faulty(faults []string) error {
 }
 
 // inEffect are the values in effect of some settings of a model.
-func (s *Server) inEffect(model string, settings map[string]*string) map[string]any {
+func (s *Settings) inEffect(model string, settings map[string]*string) map[string]any {
 	var all map[string]any
-	text, err := json.Marshal(s.settings.Load().Model(model))
+	text, err := json.Marshal(s.Now().Model(model))
 	if err == nil {
 		err = json.Unmarshal(text, &all)
 	}
@@ -128,7 +181,7 @@ func over(c config.Config, settings map[string]map[string]string) (with config.C
 	for model := range sound {
 		err := wrong[model]
 		if err == nil {
-			err = policy(with.Model(model).Policy).Validate()
+			err = Policy(with.Model(model).Policy).Validate()
 		}
 		if err != nil {
 			refused[model] = faulty(faultsOf(err))
@@ -151,11 +204,15 @@ func faultsOf(err error) (list []string) {
 	return list
 }
 
-// readSettings makes the settings in the store hold.
-func (s *Server) readSettings() {
-	s.setting.Lock()
-	defer s.setting.Unlock()
-	entries, err := s.store.List(settingsPrefix)
+// Read makes the settings in the store hold.
+func (s *Settings) Read() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var entries []state.Entry
+	store, err := s.store.State()
+	if err == nil {
+		entries, err = store.List(settingsPrefix)
+	}
 	if err != nil {
 		s.log.Warn("settings of models cannot be read from the state store; the file's hold", "error", err)
 		return
@@ -169,20 +226,20 @@ func (s *Server) readSettings() {
 		}
 		stored[model] = settings
 	}
-	next, refused := over(*s.base.Load(), stored)
+	next, refused := over(*s.File(), stored)
 	if len(refused) > 0 {
 		for _, model := range slices.Sorted(maps.Keys(refused)) {
 			s.log.Error("settings of a model in the state store do not hold here; the file's do", "key", state.Key("settings", model), "settings", stored[model], "error", refused[model])
 			delete(stored, model)
 		}
-		next, _ = over(*s.base.Load(), stored)
+		next, _ = over(*s.File(), stored)
 	}
-	s.settings.Store(&next)
-	if err := s.sched.Reconfigure(policy(next.Defaults), policies(next.Models)); err != nil {
+	s.now.Store(&next)
+	if err := s.sched.Reconfigure(Policy(next.Defaults), Policies(next.Models)); err != nil {
 		s.log.Error("settings of models are not taken", "error", err) // over has validated them
 	}
 	s.gate.OptionsChanged()
-	s.retiring.wake()
+	s.sessions.Changed()
 }
 
 // storedSettings reads an entry of the store.
@@ -195,23 +252,26 @@ func storedSettings(e state.Entry) (model string, settings map[string]string, er
 	return segments[1], settings, err
 }
 
-// followSettings makes what other servers change hold here, until the server ends.
-func (s *Server) followSettings() {
+// Follow makes what other servers change hold here, until stop is closed.
+func (s *Settings) Follow(stop <-chan struct{}) {
 	changed := make(chan struct{}, 1)
-	stop := s.store.Watch(settingsPrefix, changed)
-	defer stop()
+	store, err := s.store.State()
+	if err != nil {
+		return // there is none
+	}
+	defer store.Watch(settingsPrefix, changed)()
 	for {
 		select {
 		case <-changed:
-			s.readSettings()
-		case <-s.stopping:
+			s.Read()
+		case <-stop:
 			return
 		}
 	}
 }
 
 // serves says what is wrong with a version that has no live replica, and names those that have.
-func (s *Server) serves(model, version string) []string {
+func (s *Settings) serves(model, version string) []string {
 	var live []string
 	for _, m := range s.gate.Models() {
 		if m.Name == model && m.Ready {
@@ -225,10 +285,36 @@ func (s *Server) serves(model, version string) []string {
 		live = []string{"none"}
 	}
 	text := fmt.Sprintf("default_version: no container serves version %q of model %q; ready: %s", version, model, strings.Join(live, ", "))
-	for _, p := range (repository{s}).all() {
-		if slices.Contains(p.registers(), scheduler.ModelID{Name: model, Version: version}) {
-			text += fmt.Sprintf("; \"shivactl containers start %s\" starts it", p.settings.Name)
-		}
+	if container := s.processes.Starts(scheduler.ModelID{Name: model, Version: version}); container != "" {
+		text += fmt.Sprintf("; \"shivactl containers start %s\" starts it", container)
 	}
 	return []string{text}
+}
+
+// Policy gives the scheduler its share of a model's settings.
+func Policy(p config.Policy) scheduler.ModelConfig {
+	return scheduler.ModelConfig{
+		Strategy:    p.Strategy,
+		Objective:   p.Objective,
+		MaxBatch:    p.MaxBatch,
+		Delay:       p.Delay,
+		QueueRows:   p.QueueRows,
+		QueueBytes:  int64(p.QueueBytes),
+		BatchBytes:  int64(p.BatchBytes),
+		ExecTimeout: p.ExecutionTimeout,
+		Retry:       &p.Retry,
+		Shed:        &p.Shed,
+		Slots:       p.Slots,
+		Batched:     &p.Batched,
+		Pad:         p.Pad,
+	}
+}
+
+// Policies are those of models, by name.
+func Policies(models map[string]config.Model) map[string]scheduler.ModelConfig {
+	out := make(map[string]scheduler.ModelConfig, len(models))
+	for name, m := range models {
+		out[name] = Policy(m.Policy)
+	}
+	return out
 }

@@ -1,4 +1,4 @@
-package server
+package manage
 
 import (
 	"fmt"
@@ -10,12 +10,12 @@ import (
 
 // explainApplication says what an application answers, and why with its default or without a model; nil if
 // there is no such application. What is counted is counted since the server started.
-func (s *Server) explainApplication(name string) (out []string) {
-	r, _, err := s.kept()
+func (r *Report) explainApplication(name string) (out []string) {
+	registry, _, err := r.Store.get()
 	if err != nil {
 		return nil
 	}
-	a := r.App(name)
+	a := registry.App(name)
 	if a == nil {
 		return nil
 	}
@@ -25,7 +25,7 @@ func (s *Server) explainApplication(name string) (out []string) {
 		linked[i] = string(l)
 	}
 	say("It is an application: the policy %s asks models of %s.", a.Policy, strings.Join(linked, ", "))
-	h := s.metrics.Model(name, "").Health()
+	h := r.Metrics.Model(name, "").Health()
 	all := h.Answered()
 	if all == 0 {
 		say("No request was sent to it since the server started.")
@@ -42,7 +42,7 @@ func (s *Server) explainApplication(name string) (out []string) {
 	if h.Unheard > 0 {
 		say("%d answers (%s) lack the part of a model that was asked.", h.Unheard, percent(h.Unheard, all))
 	}
-	known := s.gate.Models()
+	known := r.Gate.Models()
 	for _, l := range a.Models {
 		model, version := l.Split()
 		live, found := 0, false
@@ -52,8 +52,8 @@ func (s *Server) explainApplication(name string) (out []string) {
 			}
 			found = true
 			live += m.Replicas
-			if t, err := s.gate.Target(m.Name, m.Version); err == nil {
-				out = append(out, s.heard(t)...)
+			if t, err := r.Gate.Target(m.Name, m.Version); err == nil {
+				out = append(out, heard(t)...)
 				if stats := t.Model.Stats(); stats.Failing > 0 {
 					say("%d of the %d live replicas of %s fail on every batch: \"shivactl explain %s\" names them.", stats.Failing, stats.Live, t.ID, t.ID)
 				}
@@ -70,7 +70,7 @@ func (s *Server) explainApplication(name string) (out []string) {
 }
 
 // heard says how often a model had no part in the answers of applications.
-func (s *Server) heard(t *gate.Target) []string {
+func heard(t *gate.Target) []string {
 	if n := t.Metrics.Health().Unheard; n > 0 {
 		return []string{fmt.Sprintf("%d answers of applications since the server started were given without the part of %s.", n, t.ID)}
 	}

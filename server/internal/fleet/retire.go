@@ -1,4 +1,4 @@
-package server
+package fleet
 
 import (
 	"context"
@@ -10,15 +10,14 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/apps"
 )
 
-// A retirement is the state of retire: which versions are on their way out.
+// A retirement is the state of Retire: which versions are on their way out.
 type retirement struct {
 	poke    chan struct{}  // holds one: something changed
-	parting sync.WaitGroup // from called containers; ends with hangUp
+	parting sync.WaitGroup // from called containers; ends with Shutdown
 
-	// Owned by the goroutine of retire.
+	// Owned by the goroutine of Retire.
 	since  map[scheduler.ModelID]time.Time // replaced, or last asked to go
 	parted map[*containers.Dialer]bool     // called containers that were told goodbye, for good
 
@@ -26,10 +25,10 @@ type retirement struct {
 	kept map[scheduler.ModelID][]uint64 // sessions of versions that should be gone, whose generations have no goodbye
 }
 
-// wake makes retire look again. It may be called from anywhere and does not block.
-func (r *retirement) wake() {
+// Changed makes Retire look again. It may be called from anywhere and does not block.
+func (ss *Sessions) Changed() {
 	select {
-	case r.poke <- struct{}{}:
+	case ss.retiring.poke <- struct{}{}:
 	default: // it will look anyway
 	}
 }
@@ -69,7 +68,7 @@ func (r *retirement) prune(replaced map[scheduler.ModelID]time.Time) {
 // retireAgain is when a version that should go and has rows waiting is looked at again.
 const retireAgain = 50 * time.Millisecond
 
-// retire says goodbye to the containers of versions that are older than a ready default, when they have been so for the
+// Retire says goodbye to the containers of versions that are older than a ready default, when they have been so for the
 // model's retire_after, none of their rows is waiting, and no application asks for them beside the default. It ends with the server.
 //
 // The pause is not only the operator's time to think better of it (shivactl models set-version): requests that were on their way to the old
@@ -78,23 +77,23 @@ const retireAgain = 50 * time.Millisecond
 // Containers of RPC v1 to v3 cannot be told. They stay connected and idle, as nobody asks for their version, until somebody stops them: hung
 // up on they would be back in a moment, again and again. Their version is looked at again after each retire_after, in case others
 // have come.
-func (s *Server) retire() {
-	r := &s.retiring
+func (ss *Sessions) Retire() {
+	r := &ss.retiring
 	r.since, r.parted = make(map[scheduler.ModelID]time.Time), make(map[*containers.Dialer]bool)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
-		case <-s.stopping:
+		case <-ss.cfg.Stopping:
 			return
 		case <-r.poke:
 		case <-timer.C:
 		}
-		due, next := s.overdue(time.Now())
+		due, next := ss.overdue(time.Now())
 		for _, id := range due {
 			reason := fmt.Sprintf("version %s of %s is replaced by a newer one", id.Version, id.Name)
-			told, kept := s.containers.Retire(id, reason)
-			for _, d := range s.dialers {
+			told, kept := ss.Listener().Retire(id, reason)
+			for _, d := range ss.called() {
 				if d.Model() == id && !r.parted[d] {
 					told++
 					r.parted[d] = true
@@ -103,7 +102,7 @@ func (s *Server) retire() {
 				}
 			}
 			if r.keep(id, kept) || told > 0 {
-				s.log.Info("version retired", "model", id.String(), "told_goodbye", told, "stay_idle", len(kept))
+				ss.cfg.Log.Info("version retired", "model", id.String(), "told_goodbye", told, "stay_idle", len(kept))
 			}
 		}
 		timer.Stop()
@@ -115,34 +114,34 @@ func (s *Server) retire() {
 
 // overdue returns the versions to retire now, and when to look again; 0 for when something changes. A version that is due begins
 // to wait anew, for what is left of it.
-func (s *Server) overdue(now time.Time) (due []scheduler.ModelID, next time.Duration) {
+func (ss *Sessions) overdue(now time.Time) (due []scheduler.ModelID, next time.Duration) {
 	again := func(d time.Duration) {
 		if next == 0 || d < next {
 			next = d
 		}
 	}
 	replaced := make(map[scheduler.ModelID]time.Time)
-	ready := ""                         // the model whose default has been passed and is ready: what follows of it is older
-	for _, m := range s.gate.Models() { // the newest version first
+	ready := ""                              // the model whose default has been passed and is ready: what follows of it is older
+	for _, m := range ss.cfg.Gate.Models() { // the newest version first
 		if m.Default && m.Ready {
 			ready = m.Name
 			continue
 		}
-		after := s.settings.Load().Model(m.Name).RetireAfter
-		if m.Name != ready || !m.Ready || after == 0 || s.linked(m.Name, m.Version) {
+		after := ss.cfg.RetireAfter(m.Name)
+		if m.Name != ready || !m.Ready || after == 0 || ss.cfg.Linked(m.Name, m.Version) {
 			continue
 		}
 		id := scheduler.ModelID{Name: m.Name, Version: m.Version}
-		if s.wanted(id) {
+		if ss.processes.wanted(id) {
 			continue
 		}
-		since, known := s.retiring.since[id]
+		since, known := ss.retiring.since[id]
 		if !known {
 			since = now
 		}
 		if wait := after - now.Sub(since); wait > 0 {
 			again(wait)
-		} else if model, ok := s.sched.Model(id); ok && model.Stats().QueueRows > 0 {
+		} else if model, ok := ss.cfg.Scheduler.Model(id); ok && model.Stats().QueueRows > 0 {
 			again(retireAgain)
 		} else {
 			due = append(due, id)
@@ -151,16 +150,6 @@ func (s *Server) overdue(now time.Time) (due []scheduler.ModelID, next time.Dura
 		}
 		replaced[id] = since
 	}
-	s.retiring.prune(replaced)
+	ss.retiring.prune(replaced)
 	return due, next
-}
-
-// wanted tells whether an operator has started that version again since it was retired.
-func (s *Server) wanted(id scheduler.ModelID) bool {
-	return slices.ContainsFunc(repository{s}.all(), func(p *process) bool { return p.keeps(id) })
-}
-
-// linked tells whether an application asks that version of a model even if it is not the default.
-func (s *Server) linked(model, version string) bool {
-	return slices.ContainsFunc(s.apps.Apps(), func(a *apps.App) bool { return a.Keeps(model, version) })
 }

@@ -1,4 +1,4 @@
-package server
+package manage
 
 import (
 	"cmp"
@@ -12,10 +12,10 @@ import (
 )
 
 // health is how every version of a model, and every application, does what it is there for.
-func (s *Server) health() []admin.Health {
+func (r *Report) health() []admin.Health {
 	all := []admin.Health{}
-	for _, m := range s.gate.Models() {
-		target, err := s.gate.Target(m.Name, m.Version)
+	for _, m := range r.Gate.Models() {
+		target, err := r.Gate.Target(m.Name, m.Version)
 		if err != nil {
 			continue // forgotten meanwhile
 		}
@@ -25,9 +25,9 @@ func (s *Server) health() []admin.Health {
 		h.OldestRow, h.OldestBatch = stats.OldestWait.Seconds(), stats.OldestBatch.Seconds()
 		all = append(all, h)
 	}
-	for _, a := range s.gate.Applications() {
-		h := counted(a.Name, "", s.metrics.Model(a.Name, ""))
-		if t, err := s.gate.Target(a.Name, ""); err == nil {
+	for _, a := range r.Gate.Applications() {
+		h := counted(a.Name, "", r.Metrics.Model(a.Name, ""))
+		if t, err := r.Gate.Target(a.Name, ""); err == nil {
 			h.Replicas = t.Live
 		}
 		all = append(all, h)
@@ -45,9 +45,9 @@ func counted(name, version string, m *metrics.Model) admin.Health {
 
 // dead names the models whose live replicas all fail on every batch. They count as ready nonetheless: if
 // nobody asked them, nothing would ever show that they are well again.
-func (s *Server) dead() string {
+func (r *Report) dead() string {
 	var names []string
-	for _, m := range s.sched.Models() {
+	for _, m := range r.Scheduler.Models() {
 		if stats := m.Stats(); stats.Live > 0 && stats.Failing == stats.Live {
 			names = append(names, m.ID().String())
 		}

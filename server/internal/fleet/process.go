@@ -1,9 +1,7 @@
-package server
+package fleet
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -13,14 +11,13 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
 // A process is a [[container]] with a command: the replicas that the server keeps alive, or none while its model is unloaded.
 type process struct {
-	server   *Server          // set once, as settings
+	fleet    *Processes       // set once, as settings
 	settings config.Container // complete
 
 	changing sync.Mutex // held by start and stop from begin to end
@@ -138,9 +135,9 @@ func (p *process) start() error {
 		Replicas:    c.Replicas,
 		Env:         c.Env,
 		Dir:         c.Dir,
-		Servers:     p.server.containers.Dialable(),
+		Servers:     p.fleet.sessions.Listener().Dialable(),
 		StopTimeout: c.StopTimeout,
-		Log:         p.server.log,
+		Log:         p.fleet.log,
 	})
 	return err
 }
@@ -223,102 +220,6 @@ func (p *process) state() (predict.State, string) {
 	return predict.Unavailable, reason
 }
 
-// repository is what clients may load and unload: the models of the processes.
-type repository struct{ *Server }
-
-// Models are their names, sorted.
-func (r repository) Models() []string {
-	var names []string
-	for _, p := range r.all() {
-		names = append(names, p.model())
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-func (r repository) all() []*process {
-	r.opening.RLock()
-	defer r.opening.RUnlock()
-	return r.processes
-}
-
-// of are the processes that serve a model.
-func (r repository) of(model string) []*process {
-	return slices.DeleteFunc(slices.Clone(r.all()), func(p *process) bool { return !p.is(model) })
-}
-
-// State is that of the process which is furthest.
-func (r repository) State(model string) (predict.State, string) {
-	state, reason := predict.Unavailable, "no process"
-	for _, p := range r.of(model) {
-		if s, why := p.state(); state == predict.Unavailable {
-			state, reason = s, why
-		}
-	}
-	return state, reason
-}
-
-// Load starts what does not run and waits until the model is ready.
-func (r repository) Load(ctx context.Context, model string) error {
-	for _, p := range r.of(model) {
-		if err := p.start(); err != nil {
-			return err
-		}
-	}
-	return r.ready(ctx, model)
-}
-
-// ready waits until a model that is being loaded is ready.
-func (r repository) ready(ctx context.Context, model string) error {
-	const look = 20 * time.Millisecond
-	timer := time.NewTicker(look)
-	defer timer.Stop()
-	for {
-		if t, err := r.gate.Target(model, ""); err == nil && t.Live > 0 {
-			r.log.Info("model loaded", "model", model)
-			return nil
-		}
-		if other := r.registersOthers(model); other != "" {
-			return fmt.Errorf("%w: model %q could not be loaded: %s", scheduler.ErrUnavailable, model, other)
-		}
-		state, reason := r.State(model)
-		if state == predict.Unavailable {
-			return fmt.Errorf("%w: model %q could not be loaded: %s", scheduler.ErrUnavailable, model, reason)
-		}
-		select {
-		case <-timer.C:
-		case <-r.stopping:
-			return errStopping
-		case <-ctx.Done():
-			if errors.Is(ctx.Err(), context.Canceled) {
-				return fmt.Errorf("%w: the client went while model %q was loading", scheduler.ErrCanceled, model)
-			}
-			return fmt.Errorf("%w: model %q is still loading: %s", scheduler.ErrDeadlineExceeded, model, reason)
-		}
-	}
-}
-
-// othersGrace is how long after other models a process may register the one that it is loaded for.
-var othersGrace = 20 * time.Second
-
-// registersOthers says why a model that is being loaded will not be there: all of its processes have registered others, and have had the time
-// for this one. "" if it may come.
-func (r repository) registersOthers(model string) string {
-	text := ""
-	for _, p := range r.of(model) {
-		ids := p.registers()
-		if len(ids) == 0 || slices.ContainsFunc(ids, func(id scheduler.ModelID) bool { return id.Name == model }) {
-			return ""
-		}
-		// Settings that name no model leave it to the process.
-		if p.settings.Model != "" && p.registeredFor() < othersGrace {
-			return ""
-		}
-		text = fmt.Sprintf("the processes of container %q have registered %v, and not %q: set model in its [[container]] to what it serves", p.settings.Name, ids, model)
-	}
-	return text
-}
-
 // registeredFor is how long ago the first of the processes registered.
 func (p *process) registeredFor() time.Duration {
 	p.mu.Lock()
@@ -327,61 +228,4 @@ func (p *process) registeredFor() time.Duration {
 		return 0
 	}
 	return time.Since(p.since)
-}
-
-// Unload stops what runs and waits for it, which takes the longest stop_timeout at most.
-func (r repository) Unload(model string) error {
-	list := r.of(model)
-	faults := make([]error, len(list))
-	var all sync.WaitGroup
-	for i, p := range list {
-		all.Go(func() { faults[i] = p.unload() })
-	}
-	all.Wait()
-	r.log.Info("model unloaded", "model", model)
-	return errors.Join(faults...)
-}
-
-// shown are all [[container]] as the admin door shows them.
-func (r repository) shown() admin.Containers {
-	list := admin.Containers{Containers: []admin.Container{}, Sessions: r.sessions()}
-	processes := map[string][]admin.Process{}
-	for _, p := range r.supervised() {
-		processes[p.Name] = append(processes[p.Name], p)
-	}
-	for _, c := range r.base.Load().Supervised {
-		one := admin.Container{Name: c.Name, Model: cmp.Or(c.Model, c.Name), Address: c.Address, Processes: []admin.Process{}}
-		var state predict.State
-		if p, err := r.named(c.Name); err == nil {
-			one.Model = p.model()
-			one.Processes = append(one.Processes, processes[c.Name]...)
-			state, one.Reason = p.state()
-		} else {
-			state, one.Reason = predict.Unavailable, "not connected"
-		}
-		if t, err := r.gate.Target(one.Model, ""); err == nil && t.Live > 0 && state != predict.Unavailable || connected(list.Sessions, c.Address) {
-			state, one.Reason = predict.Ready, ""
-		}
-		one.State = string(state)
-		if i := slices.IndexFunc(list.Sessions, func(k admin.Session) bool { return k.Model == one.Model && k.State == "failing" }); i >= 0 && r.failing(one.Model) {
-			one.State, one.Reason = "FAILING", "every batch fails: "+list.Sessions[i].LastFailure
-		}
-		list.Containers = append(list.Containers, one)
-	}
-	return list
-}
-
-// failing tells whether all live replicas of a model fail on every batch.
-func (r repository) failing(model string) bool {
-	t, err := r.gate.Target(model, "")
-	if err != nil || t.Model == nil {
-		return false
-	}
-	stats := t.Model.Stats()
-	return stats.Live > 0 && stats.Failing == stats.Live
-}
-
-// connected tells whether there is a session with a container that is called there, and not one that is being called or has been told to go.
-func connected(sessions []admin.Session, address string) bool {
-	return address != "" && slices.ContainsFunc(sessions, func(s admin.Session) bool { return s.Remote == address && s.State == "serving" })
 }

@@ -1,10 +1,11 @@
-package server
+package manage
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -14,10 +15,23 @@ import (
 	"github.com/shivad/shivad/server/state"
 )
 
-// export is everything in the store that the server would be another without, as one document.
-func (s *Server) export() (admin.Document, error) {
+// Documents are all that a server has in its store, as a text to take elsewhere.
+type Documents struct {
+	store        *Store
+	settings     *Settings
+	applications *Applications
+	log          *slog.Logger
+}
+
+// NewDocuments makes and takes those of a store.
+func NewDocuments(store *Store, settings *Settings, applications *Applications, log *slog.Logger) *Documents {
+	return &Documents{store, settings, applications, log}
+}
+
+// Export is everything in the store that the server would be another without, as one document.
+func (ds *Documents) Export() (admin.Document, error) {
 	d := admin.Document{Format: admin.DocumentFormat, Applications: []admin.App{}, Policies: []admin.PolicyState{}, Settings: map[string]map[string]string{}}
-	r, store, err := s.kept()
+	r, store, err := ds.store.get()
 	if err != nil {
 		return d, err
 	}
@@ -31,7 +45,7 @@ func (s *Server) export() (admin.Document, error) {
 	for _, e := range learned {
 		p, err := policyState(e)
 		if err != nil {
-			s.log.Warn("a policy state is not exported", "key", e.Key, "error", err)
+			ds.log.Warn("a policy state is not exported", "key", e.Key, "error", err)
 			continue
 		}
 		if r.App(p.Application) == nil { // taught after its end, and about to go
@@ -46,7 +60,7 @@ func (s *Server) export() (admin.Document, error) {
 	for _, e := range changed {
 		model, settings, err := storedSettings(e)
 		if err != nil {
-			s.log.Warn("settings of a model are not exported", "key", e.Key, "error", err)
+			ds.log.Warn("settings of a model are not exported", "key", e.Key, "error", err)
 			continue
 		}
 		d.Settings[model] = settings
@@ -66,9 +80,9 @@ func policyState(e state.Entry) (p admin.PolicyState, err error) {
 	return admin.PolicyState{Application: segments[1], User: segments[2][1:], State: e.Value}, nil
 }
 
-// checkImport lists all that is wrong with the contents of a document.
-func (s *Server) checkImport(d admin.Document) (faults []string, err error) {
-	_, faults, err = s.planImport(d)
+// Check lists all that is wrong with the contents of a document.
+func (ds *Documents) Check(d admin.Document) (faults []string, err error) {
+	_, faults, err = ds.planImport(d)
 	return faults, err
 }
 
@@ -85,8 +99,8 @@ func (p *plan) add(what, name, key string, value []byte) {
 
 // planImport makes a plan, or lists all that is wrong. What a document has is checked as single changes are, and all of
 // it together. It takes time in proportion to the document and to what is here.
-func (s *Server) planImport(d admin.Document) (p plan, faults []string, err error) {
-	r, store, err := s.kept()
+func (ds *Documents) planImport(d admin.Document) (p plan, faults []string, err error) {
+	r, store, err := ds.store.get()
 	if err != nil {
 		return p, nil, err
 	}
@@ -103,7 +117,7 @@ func (s *Server) planImport(d admin.Document) (p plan, faults []string, err erro
 		def, form := defined(a)
 		_, e, err := r.Entry(def)
 		if form != nil || err != nil {
-			faults = append(faults, s.checkApplication(a).Error())
+			faults = append(faults, ds.applications.Check(a).Error())
 		} else {
 			p.add("application", a.Name, e.Key, e.Value)
 		}
@@ -143,7 +157,7 @@ func (s *Server) planImport(d admin.Document) (p plan, faults []string, err erro
 		}
 		seen[key] = true
 	}
-	wrong, err := s.planSettings(&p, store, d.Settings)
+	wrong, err := ds.planSettings(&p, store, d.Settings)
 	if err != nil {
 		return p, nil, err
 	}
@@ -157,7 +171,7 @@ func (s *Server) planImport(d admin.Document) (p plan, faults []string, err erro
 }
 
 // planSettings plans settings of models, which have to hold beside those of others that are here.
-func (s *Server) planSettings(p *plan, store state.Store, settings map[string]map[string]string) (faults []string, err error) {
+func (ds *Documents) planSettings(p *plan, store state.Store, settings map[string]map[string]string) (faults []string, err error) {
 	entries, err := store.List(settingsPrefix)
 	if err != nil {
 		return nil, refusal(err)
@@ -169,7 +183,7 @@ func (s *Server) planSettings(p *plan, store state.Store, settings map[string]ma
 		}
 	}
 	maps.Copy(all, settings)
-	_, refused := over(*s.base.Load(), all)
+	_, refused := over(*ds.settings.File(), all)
 	for _, model := range slices.Sorted(maps.Keys(settings)) {
 		if err := refused[model]; err != nil {
 			faults = append(faults, fmt.Sprintf("settings of model %q: %v", model, err))
@@ -187,17 +201,17 @@ func (s *Server) planSettings(p *plan, store state.Store, settings map[string]ma
 // importTimeout bounds what the store may take for an import.
 const importTimeout = time.Minute
 
-// importDocument puts what a checked document has in the place of what is here, all of it in one step or nothing; what
+// Import puts what a checked document has in the place of what is here, all of it in one step or nothing; what
 // the document does not name stays.
-func (s *Server) importDocument(ctx context.Context, d admin.Document, dryRun bool) ([]admin.Change, error) {
-	p, faults, err := s.planImport(d)
+func (ds *Documents) Import(ctx context.Context, d admin.Document, dryRun bool) ([]admin.Change, error) {
+	p, faults, err := ds.planImport(d)
 	if err == nil {
 		err = faulty(faults)
 	}
 	if err != nil {
 		return nil, err
 	}
-	r, store, err := s.kept()
+	r, store, err := ds.store.get()
 	if err != nil {
 		return nil, err
 	}
@@ -225,7 +239,7 @@ func (s *Server) importDocument(ctx context.Context, d admin.Document, dryRun bo
 		return nil, refusal(err)
 	}
 	r.Refresh()
-	s.readSettings()
+	ds.settings.Read()
 	return changes, nil
 }
 

@@ -1,14 +1,14 @@
-package server
+package manage
 
 import (
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -16,6 +16,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/state"
 )
 
@@ -36,15 +37,22 @@ const (
 	historyWait  = time.Second            // for the store when the server ends
 )
 
-// A chronicle is what is not written yet, and what was written last.
-type chronicle struct {
+// History is what served when, and who changed it: what is not written yet, and what was written last.
+type History struct {
+	store    *Store
+	settings *Settings
+	gate     *gate.Gate
+	started  time.Time
+	stopping <-chan struct{}
+	log      *slog.Logger
+
 	poke chan struct{} // holds one: something changed
 
 	mu   sync.Mutex
 	came map[scheduler.ModelID]arrival
 	told map[string][]admin.Event // by name
 
-	// Owned by the goroutine of chronicle.
+	// Owned by the goroutine of Run.
 	server  string             // how events name this one
 	written map[string]serving // by name
 	begun   bool               // what an earlier life of this server left open has been closed
@@ -66,51 +74,54 @@ func (s serving) equal(other serving) bool {
 	return s.standard == other.standard && maps.Equal(s.versions, other.versions)
 }
 
-func newChronicle() chronicle {
-	return chronicle{poke: make(chan struct{}, 1), came: map[scheduler.ModelID]arrival{}, told: map[string][]admin.Event{}, written: map[string]serving{}}
+// NewHistory makes a history of what the gate has. Until stopping is closed Run writes it.
+func NewHistory(store *Store, settings *Settings, g *gate.Gate, started time.Time, stopping <-chan struct{}, log *slog.Logger) *History {
+	return &History{store: store, settings: settings, gate: g, started: started, stopping: stopping, log: log,
+		poke: make(chan struct{}, 1), came: map[scheduler.ModelID]arrival{}, told: map[string][]admin.Event{}, written: map[string]serving{}}
 }
 
-func (c *chronicle) wake() {
+// Look has Run look for what is to be written. It may be called from everywhere and does not block.
+func (h *History) Look() {
 	select {
-	case c.poke <- struct{}{}:
+	case h.poke <- struct{}{}:
 	default: // it will look anyway
 	}
 }
 
-// arrived notes who registered.
-func (c *chronicle) arrived(conn net.Conn, i containers.SessionInfo) {
+// Arrived notes who registered.
+func (h *History) Arrived(conn net.Conn, i containers.SessionInfo) {
 	by := conn.RemoteAddr().String()
 	if i.Label != "" {
 		by = i.Label + " at " + by
 	}
-	c.arrivedAs(i.Model, by+", RPC "+i.Generation)
+	h.arrivedAs(i.Model, by+", RPC "+i.Generation)
 }
 
-func (c *chronicle) arrivedAs(id scheduler.ModelID, by string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, known := c.came[id]; known || len(c.came) < maxHistories {
-		c.came[id] = arrival{by, c.came[id].times + 1}
+func (h *History) arrivedAs(id scheduler.ModelID, by string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, known := h.came[id]; known || len(h.came) < maxHistories {
+		h.came[id] = arrival{by, h.came[id].times + 1}
 	}
-	c.wake()
+	h.Look()
 }
 
 // tell notes what somebody did.
-func (c *chronicle) tell(name string, e admin.Event) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, known := c.told[name]; known || len(c.told) < maxHistories {
-		list := append(c.told[name], e)
-		c.told[name] = list[max(0, len(list)-maxEvents):]
+func (h *History) tell(name string, e admin.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, known := h.told[name]; known || len(h.told) < maxHistories {
+		list := append(h.told[name], e)
+		h.told[name] = list[max(0, len(list)-maxEvents):]
 	}
-	c.wake()
+	h.Look()
 }
 
-// changed notes a change that an operator or a client has made.
-func (s *Server) changed(by, what, name, detail string) {
+// Changed notes a change that an operator or a client has made.
+func (h *History) Changed(by, what, name, detail string) {
 	switch what {
 	case "container":
-		for _, c := range s.base.Load().Supervised {
+		for _, c := range h.settings.File().Supervised {
 			if c.Name == name {
 				detail, name = "container "+name+": "+detail, cmp.Or(c.Model, c.Name)
 			}
@@ -120,7 +131,7 @@ func (s *Server) changed(by, what, name, detail string) {
 		return
 	}
 	const most = 1 << 10
-	s.history.tell(name, admin.Event{At: time.Now().UTC(), What: "changed", By: by, Detail: cut(what+": "+detail, most)})
+	h.tell(name, admin.Event{At: time.Now().UTC(), What: "changed", By: by, Detail: cut(what+": "+detail, most)})
 }
 
 func cut(text string, most int) string {
@@ -130,72 +141,60 @@ func cut(text string, most int) string {
 	return text
 }
 
-// record writes the history until the server ends, and then that nothing is served any more.
-func (s *Server) record() {
-	h := &s.history
-	h.server = s.identity()
-	h.wake() // an earlier life may have left something open
+// Run writes the history until the server ends, and then that nothing is served any more. server is how this one is called
+// beside others that share its store, the same after a restart.
+func (h *History) Run(server string) {
+	h.server = server
+	h.Look() // an earlier life may have left something open
 	failing := false
-	for s.recording() {
+	for h.recording() {
 		ctx, cancel := context.WithTimeout(context.Background(), historyRetry)
-		n, err := s.writeHistory(ctx, s.served(), time.Now())
+		n, err := h.write(ctx, h.served(), time.Now())
 		cancel()
 		pause := historyPause + time.Duration(n)*historyEach
 		if err != nil {
 			if !failing { // said once, as a store may be away for hours
-				s.log.Warn("the history of models cannot be written; it is tried again", "error", err)
+				h.log.Warn("the history of models cannot be written; it is tried again", "error", err)
 			}
 			pause = historyRetry
-			h.wake()
+			h.Look()
 		}
 		failing = err != nil
-		if !s.linger(pause) {
+		if !h.linger(pause) {
 			break
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), historyWait)
 	defer cancel()
-	_, _ = s.writeHistory(ctx, nil, time.Now()) // the log has said what is wrong
+	_, _ = h.write(ctx, nil, time.Now()) // the log has said what is wrong
 }
 
 // recording waits until there is something to write; false when the server ends.
-func (s *Server) recording() bool {
+func (h *History) recording() bool {
 	select {
-	case <-s.history.poke:
-		return s.linger(historyDelay)
-	case <-s.stopping:
+	case <-h.poke:
+		return h.linger(historyDelay)
+	case <-h.stopping:
 		return false
 	}
 }
 
 // linger waits; false when the server ends meanwhile.
-func (s *Server) linger(d time.Duration) bool {
+func (h *History) linger(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return true
-	case <-s.stopping:
+	case <-h.stopping:
 		return false
 	}
 }
 
-// identity is how this server is called beside others that share its store, the same after a restart.
-func (s *Server) identity() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "server"
-	}
-	if list := s.Addrs().Containers; s.cfg.State.Shared() && len(list) > 0 {
-		host += " " + list[0].String()
-	}
-	return host
-}
-
 // served is what is served now, by name.
-func (s *Server) served() map[string]serving {
+func (h *History) served() map[string]serving {
 	now := map[string]serving{}
-	for _, m := range s.gate.Models() {
+	for _, m := range h.gate.Models() {
 		one, ok := now[m.Name]
 		if !ok {
 			one.versions = map[string]bool{}
@@ -211,9 +210,12 @@ func (s *Server) served() map[string]serving {
 	return now
 }
 
-// writeHistory writes what is not written yet, and counts the names that it wrote. What an error leaves is left for the next time.
-func (s *Server) writeHistory(ctx context.Context, now map[string]serving, at time.Time) (n int, err error) {
-	h := &s.history
+// write writes what is not written yet, and counts the names that it wrote. What an error leaves is left for the next time.
+func (h *History) write(ctx context.Context, now map[string]serving, at time.Time) (n int, err error) {
+	store, err := h.store.State()
+	if err != nil {
+		return 0, err
+	}
 	h.mu.Lock()
 	came, told := h.came, h.told
 	h.came, h.told = map[scheduler.ModelID]arrival{}, map[string][]admin.Event{}
@@ -232,7 +234,7 @@ func (s *Server) writeHistory(ctx context.Context, now map[string]serving, at ti
 		names[id.Name] = true
 	}
 	if !h.begun {
-		entries, err := s.store.List(historyPrefix)
+		entries, err := store.List(historyPrefix)
 		if err != nil {
 			h.putBack(came, told)
 			return 0, err
@@ -253,11 +255,11 @@ func (s *Server) writeHistory(ctx context.Context, now map[string]serving, at ti
 		if h.begun && now[name].equal(h.written[name]) && len(arrivals) == 0 && told[name] == nil {
 			continue
 		}
-		_, err = s.store.Update(ctx, state.Key("history", name), "", func(old []byte) ([]byte, error) {
+		_, err = store.Update(ctx, state.Key("history", name), "", func(old []byte) ([]byte, error) {
 			var events []admin.Event
 			_ = json.Unmarshal(old, &events) // what cannot be read is begun anew
 			if !h.begun {
-				h.closeEarlier(events, s.started.UTC())
+				h.closeEarlier(events, h.started.UTC())
 			}
 			events = h.follow(append(events, h.signed(told[name])...), now[name], arrivals, at.UTC())
 			if len(events) == 0 {
@@ -277,11 +279,11 @@ func (s *Server) writeHistory(ctx context.Context, now map[string]serving, at ti
 		}
 	}
 	h.begun = true
-	return n, s.forgetHistories(ctx, now)
+	return n, forgetHistories(ctx, store, now)
 }
 
 // putBack makes what was not written wait for the next time.
-func (h *chronicle) putBack(came map[scheduler.ModelID]arrival, told map[string][]admin.Event) {
+func (h *History) putBack(came map[scheduler.ModelID]arrival, told map[string][]admin.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for id, a := range came {
@@ -298,7 +300,7 @@ func (h *chronicle) putBack(came map[scheduler.ModelID]arrival, told map[string]
 }
 
 // closeEarlier ends what an earlier life of this server has left open: it was killed, some time before this one began.
-func (h *chronicle) closeEarlier(events []admin.Event, began time.Time) {
+func (h *History) closeEarlier(events []admin.Event, began time.Time) {
 	for i := range events {
 		if e := &events[i]; e.What == "served" && e.Server == h.server && e.Until == nil {
 			e.Until, e.Detail = &began, "until the server was killed, at the latest then"
@@ -307,7 +309,7 @@ func (h *chronicle) closeEarlier(events []admin.Event, began time.Time) {
 }
 
 // follow brings events up to what is served now.
-func (h *chronicle) follow(events []admin.Event, now serving, came map[string]arrival, at time.Time) []admin.Event {
+func (h *History) follow(events []admin.Event, now serving, came map[string]arrival, at time.Time) []admin.Event {
 	last := map[string]int{} // place of the event of a version
 	standard := ""
 	for i := range events {
@@ -341,7 +343,7 @@ func (h *chronicle) follow(events []admin.Event, now serving, came map[string]ar
 }
 
 // come gives the event of a version that serves, a new one if the last has ended for good, and its place.
-func (h *chronicle) come(events []admin.Event, last map[string]int, version string, a arrival, at time.Time) ([]admin.Event, int) {
+func (h *History) come(events []admin.Event, last map[string]int, version string, a arrival, at time.Time) ([]admin.Event, int) {
 	i, known := last[version]
 	if known && events[i].Until != nil && (events[i].Detail != "" || at.Sub(*events[i].Until) > historyGap) {
 		known = false
@@ -358,7 +360,7 @@ func (h *chronicle) come(events []admin.Event, last map[string]int, version stri
 }
 
 // signed are events with this server's name.
-func (h *chronicle) signed(events []admin.Event) []admin.Event {
+func (h *History) signed(events []admin.Event) []admin.Event {
 	for i := range events {
 		events[i].Server = h.server
 	}
@@ -366,8 +368,8 @@ func (h *chronicle) signed(events []admin.Event) []admin.Event {
 }
 
 // forgetHistories deletes the histories that are too many, first those that are the longest without an event and of names that nobody serves.
-func (s *Server) forgetHistories(ctx context.Context, now map[string]serving) error {
-	entries, err := s.store.List(historyPrefix)
+func forgetHistories(ctx context.Context, store state.Store, now map[string]serving) error {
+	entries, err := store.List(historyPrefix)
 	if err != nil || len(entries) <= maxHistories {
 		return err
 	}
@@ -402,29 +404,29 @@ func (s *Server) forgetHistories(ctx context.Context, now map[string]serving) er
 		return a.last.Compare(b.last)
 	})
 	for _, one := range list[:len(list)-maxHistories] {
-		if _, err := s.store.Update(ctx, one.key, "", func([]byte) ([]byte, error) { return nil, nil }); err != nil {
+		if _, err := store.Update(ctx, one.key, "", func([]byte) ([]byte, error) { return nil, nil }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// told is the history of a name as the admin door shows it.
-func (s *Server) told(name string) (admin.History, error) {
-	h := admin.History{Name: name, Events: []admin.Event{}}
-	_, store, err := s.kept()
+// Of is the history of a name as the admin door shows it.
+func (h *History) Of(name string) (admin.History, error) {
+	out := admin.History{Name: name, Events: []admin.Event{}}
+	store, err := h.store.State()
 	if err != nil {
-		return h, err
+		return out, err
 	}
 	e, err := store.Get(state.Key("history", name))
 	if err != nil {
-		return h, refusal(err)
+		return out, refusal(err)
 	}
 	if e.Value == nil {
-		return h, &admin.Error{Status: http.StatusNotFound, Text: fmt.Sprintf("nothing is written of a model or application %q", name)}
+		return out, &admin.Error{Status: http.StatusNotFound, Text: fmt.Sprintf("nothing is written of a model or application %q", name)}
 	}
-	if err := json.Unmarshal(e.Value, &h.Events); err != nil {
-		return h, fmt.Errorf("server: the history of %q in the state store: %w", name, err)
+	if err := json.Unmarshal(e.Value, &out.Events); err != nil {
+		return out, fmt.Errorf("manage: the history of %q in the state store: %w", name, err)
 	}
-	return h, nil
+	return out, nil
 }

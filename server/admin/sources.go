@@ -1,0 +1,99 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+)
+
+// Sources are what the door shows and changes. What they do may be called from several goroutines at once, and returns what
+// the door may keep. Slices are shown in their order. An error that is to be shown to whoever asked is an *Error; any other is
+// a bug.
+type Sources struct {
+	Version string          // of the server
+	Opened  <-chan struct{} // closed when all of these are there; until then only /livez and /readyz are answered. nil: they are
+
+	Access       func() Access // nil: by addresses and localhost alone, and without profiles
+	Report       Report
+	Settings     Settings
+	Caches       Caches
+	Applications Applications
+	Learning     Learning
+	Containers   Operator
+	Documents    Documents
+	History      Chronicle // nil: changes are logged only
+	Metrics      http.Handler
+
+	Log *slog.Logger // nil is silent
+}
+
+// A Report tells what there is and how it does.
+type Report interface {
+	Ready() Readiness
+	Status() Status
+	// Models are by name, then the newest version first.
+	Models() []Model
+	// Explain tells of every version of a model, or of an application, what it does and why; nil of a name that nothing has.
+	Explain(model string) []Explanation
+}
+
+// Settings are those of the server, and of its models.
+type Settings interface {
+	// Config is what holds. What json.Marshal makes of it is shown.
+	Config() any
+	// Reload reads the configuration again.
+	Reload() (Reloaded, error)
+	// Set changes settings of a model while it serves: all of them, or none and an error that says why. Keys and values are
+	// those of [model.NAME] in the file, values without quotes; nil goes back to what the file says. It gives what was in
+	// effect of these settings, and what is now.
+	Set(ctx context.Context, model string, settings map[string]*string) (before, after map[string]any, err error)
+}
+
+// Caches are those of models.
+type Caches interface {
+	// ClearCache lets go what is kept of a model's answers, and tells how much that was.
+	ClearCache(model string) (entries, bytes int64, err error)
+}
+
+// Applications are made and changed by their names.
+type Applications interface {
+	List() ([]App, error) // by name
+	Check(App) error      // lists all that is wrong with it
+	Create(ctx context.Context, a App) (App, error)
+	// Change is one atomic step, for which change may be called again.
+	Change(ctx context.Context, name string, change func(App) (App, error)) (App, error)
+	Delete(ctx context.Context, name string) error // with what its policy has learned
+}
+
+// Learning is what the policies of applications know.
+type Learning interface {
+	Policies() []Policy
+	// Learned is what was learned for one user, or for every one, of whom most are given.
+	Learned(application, user string, every bool, most int) (Learned, error)
+	Forget(ctx context.Context, application string) error
+	// Feedback takes an object as name/update does.
+	Feedback(ctx context.Context, application string, body json.RawMessage) (any, error)
+}
+
+// An Operator starts and stops containers by the names that they have in the file.
+type Operator interface {
+	List() Containers
+	Start(ctx context.Context, container string) error   // and waits until its processes have registered
+	Stop(ctx context.Context, container string) error    // and waits for the end of its processes
+	Restart(ctx context.Context, container string) error // one process after the other, each when a new one has registered
+}
+
+// Documents take the state of a server elsewhere.
+type Documents interface {
+	Export() (Document, error)
+	Check(Document) (faults []string, err error) // all that is wrong with its contents
+	Import(ctx context.Context, d Document, dryRun bool) ([]Change, error)
+}
+
+// A Chronicle knows what served by a name and who changed it.
+type Chronicle interface {
+	Of(name string) (History, error)
+	// Changed is told of every change that an operator makes.
+	Changed(by, what, name, detail string)
+}

@@ -1,0 +1,39 @@
+package fleet
+
+import (
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Config of a fleet.
+type Config struct {
+	Name      string // of this server, for containers
+	Scheduler *scheduler.Scheduler
+	Gate      *gate.Gate
+	Pool      *tensor.Pool
+
+	// Admit refuses a model; its error is the container's reason.
+	Admit func(scheduler.ModelID) error
+	// Registered is told of every container that connected and serves.
+	Registered func(conn net.Conn, i containers.SessionInfo)
+	// RetireAfter is how long a version of a model stays after a newer one has replaced it; 0 is for ever.
+	RetireAfter func(model string) time.Duration
+	// Linked tells whether an application asks that version of a model even if it is not the default.
+	Linked func(model, version string) bool
+
+	Stopping <-chan struct{} // closed when the server begins to stop: nobody waits for a model any more
+	Log      *slog.Logger
+}
+
+// New makes a fleet without containers.
+func New(cfg Config) (*Sessions, *Processes) {
+	ss, ps := newSessions(cfg), &Processes{gate: cfg.Gate, log: cfg.Log, stopping: cfg.Stopping, Grace: 20 * time.Second}
+	ss.processes, ps.sessions = ps, ss
+	return ss, ps
+}

@@ -1,0 +1,196 @@
+package fleet
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/predict"
+)
+
+// Processes are those of every [[container]] that has a command.
+type Processes struct {
+	gate     *gate.Gate
+	sessions *Sessions
+	log      *slog.Logger
+	stopping <-chan struct{}
+
+	// Grace is how long after other models a process may register the one that it is loaded for; 20 seconds unless it is
+	// set before the first process starts.
+	Grace time.Duration
+
+	changing sync.Mutex // held by Supervise and Close from begin to end
+	ended    bool       // by Close; guarded by changing
+
+	mu   sync.RWMutex
+	list []*process // replaced, never changed
+}
+
+// Supervise ends the processes of containers that have gone or changed, and starts those that are new or have. One
+// that was stopped stays so if only its settings have changed. The containers can connect already.
+func (ps *Processes) Supervise(now []config.Container) error {
+	ps.changing.Lock()
+	defer ps.changing.Unlock()
+	if ps.ended {
+		return errStopping
+	}
+	same := func(p *process, c config.Container) bool { return reflect.DeepEqual(p.settings, c) }
+	before := ps.all()
+	faults := make([]error, len(before))
+	unloaded := map[string]bool{}
+	var list, fresh []*process
+	var ending sync.WaitGroup
+	for i, p := range before {
+		if slices.ContainsFunc(now, func(c config.Container) bool { return same(p, c) }) {
+			list = append(list, p)
+			continue
+		}
+		unloaded[p.settings.Name] = p.runs() == nil
+		ending.Go(func() { faults[i] = p.stop() })
+	}
+	ending.Wait()
+	for _, c := range now {
+		if c.Address != "" || slices.ContainsFunc(before, func(p *process) bool { return same(p, c) }) {
+			continue
+		}
+		p := &process{fleet: ps, settings: c}
+		if list = append(list, p); !unloaded[c.Name] {
+			fresh = append(fresh, p)
+		}
+	}
+	ps.mu.Lock()
+	ps.list = list
+	ps.mu.Unlock()
+	for _, p := range fresh {
+		faults = append(faults, p.start())
+	}
+	return errors.Join(faults...)
+}
+
+// Close ends all processes side by side, for good.
+func (ps *Processes) Close() error {
+	ps.changing.Lock()
+	defer ps.changing.Unlock()
+	ps.ended = true
+	list := ps.all()
+	faults := make([]error, len(list))
+	var all sync.WaitGroup
+	for i, p := range list {
+		all.Go(func() { faults[i] = p.stop() })
+	}
+	all.Wait()
+	return errors.Join(faults...)
+}
+
+func (ps *Processes) all() []*process {
+	ps.mu.RLock()
+	defer ps.mu.RUnlock()
+	return ps.list
+}
+
+// List is how it stands with every process.
+func (ps *Processes) List() (list []containers.ProcessInfo) {
+	for _, p := range ps.all() {
+		list = append(list, p.status()...)
+	}
+	return list
+}
+
+// Restarts counts those of the processes of each container.
+func (ps *Processes) Restarts() map[string]int {
+	all := make(map[string]int)
+	for _, i := range ps.List() {
+		all[i.Name] += i.Restarts
+	}
+	return all
+}
+
+// Starts names the [[container]] whose processes have registered a version, and would again; "" if none has.
+func (ps *Processes) Starts(id scheduler.ModelID) (container string) {
+	for _, p := range ps.all() {
+		if slices.Contains(p.registers(), id) {
+			return p.settings.Name
+		}
+	}
+	return ""
+}
+
+// Awaited are the models that the processes should serve, and those whose processes an operator or a client has stopped.
+func (ps *Processes) Awaited() (loaded []string, unloaded map[string]bool) {
+	loaded, unloaded = []string{}, map[string]bool{}
+	for _, p := range ps.all() {
+		if model, ok := p.awaited(); ok {
+			loaded = append(loaded, model)
+		} else {
+			unloaded[model] = true
+		}
+	}
+	return loaded, unloaded
+}
+
+// WhyMissing says what is known of models that should be served and are not, for the end of a sentence; "" if nothing is.
+func (ps *Processes) WhyMissing(models []string) string {
+	var why []string
+	for _, p := range ps.all() {
+		model, ok := p.awaited()
+		if !ok || !slices.Contains(models, model) {
+			continue
+		}
+		_, reason := p.state()
+		if !p.named() {
+			reason += ", and its [[container]] does not say which model it serves: set its model if it is another"
+		}
+		why = append(why, model+": "+reason)
+	}
+	if why == nil {
+		return ""
+	}
+	return " (" + strings.Join(why, "; ") + ")"
+}
+
+// Of is the model of a [[container]], and how it stands with its processes; ok is false if it has none here.
+func (ps *Processes) Of(container string) (model string, state predict.State, reason string, ok bool) {
+	p, err := ps.named(container)
+	if err != nil {
+		return "", "", "", false
+	}
+	state, reason = p.state()
+	return p.model(), state, reason, true
+}
+
+// registered is told of every container that connected and serves.
+func (ps *Processes) registered(conn net.Conn, id scheduler.ModelID) {
+	for _, p := range ps.all() {
+		p.registered(conn, id)
+	}
+}
+
+// dismissed is told of every container that is about to be told goodbye for good.
+func (ps *Processes) dismissed(conn net.Conn) {
+	for _, p := range ps.all() {
+		p.dismissed(conn)
+	}
+}
+
+// kill ends the process of a container that does not answer. Its session is ended anyway.
+func (ps *Processes) kill(conn net.Conn, reason error) {
+	for _, p := range ps.all() {
+		if p.kill(conn, reason) {
+			return
+		}
+	}
+}
+
+// wanted tells whether an operator has started that version again since it was retired.
+func (ps *Processes) wanted(id scheduler.ModelID) bool {
+	return slices.ContainsFunc(ps.all(), func(p *process) bool { return p.keeps(id) })
+}

@@ -1,0 +1,112 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/predict"
+)
+
+var _ predict.Repository = (*Processes)(nil)
+
+// Models are the names that clients may load and unload processes by, sorted.
+func (ps *Processes) Models() []string {
+	var names []string
+	for _, p := range ps.all() {
+		names = append(names, p.model())
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// of are the processes that serve a model.
+func (ps *Processes) of(model string) []*process {
+	return slices.DeleteFunc(slices.Clone(ps.all()), func(p *process) bool { return !p.is(model) })
+}
+
+// State is that of the process which is furthest.
+func (ps *Processes) State(model string) (predict.State, string) {
+	state, reason := predict.Unavailable, "no process"
+	for _, p := range ps.of(model) {
+		if s, why := p.state(); state == predict.Unavailable {
+			state, reason = s, why
+		}
+	}
+	return state, reason
+}
+
+// Load starts what does not run and waits until the model is ready.
+func (ps *Processes) Load(ctx context.Context, model string) error {
+	for _, p := range ps.of(model) {
+		if err := p.start(); err != nil {
+			return err
+		}
+	}
+	return ps.ready(ctx, model)
+}
+
+// ready waits until a model that is being loaded is ready.
+func (ps *Processes) ready(ctx context.Context, model string) error {
+	const look = 20 * time.Millisecond
+	timer := time.NewTicker(look)
+	defer timer.Stop()
+	for {
+		if t, err := ps.gate.Target(model, ""); err == nil && t.Live > 0 {
+			ps.log.Info("model loaded", "model", model)
+			return nil
+		}
+		if other := ps.registersOthers(model); other != "" {
+			return fmt.Errorf("%w: model %q could not be loaded: %s", scheduler.ErrUnavailable, model, other)
+		}
+		state, reason := ps.State(model)
+		if state == predict.Unavailable {
+			return fmt.Errorf("%w: model %q could not be loaded: %s", scheduler.ErrUnavailable, model, reason)
+		}
+		select {
+		case <-timer.C:
+		case <-ps.stopping:
+			return errStopping
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return fmt.Errorf("%w: the client went while model %q was loading", scheduler.ErrCanceled, model)
+			}
+			return fmt.Errorf("%w: model %q is still loading: %s", scheduler.ErrDeadlineExceeded, model, reason)
+		}
+	}
+}
+
+// registersOthers says why a model that is being loaded will not be there: all of its processes have registered others, and have had the time
+// for this one. "" if it may come.
+func (ps *Processes) registersOthers(model string) string {
+	text := ""
+	for _, p := range ps.of(model) {
+		ids := p.registers()
+		if len(ids) == 0 || slices.ContainsFunc(ids, func(id scheduler.ModelID) bool { return id.Name == model }) {
+			return ""
+		}
+		// Settings that name no model leave it to the process.
+		if p.settings.Model != "" && p.registeredFor() < ps.Grace {
+			return ""
+		}
+		text = fmt.Sprintf("the processes of container %q have registered %v, and not %q: set model in its [[container]] to what it serves", p.settings.Name, ids, model)
+	}
+	return text
+}
+
+// Unload stops what runs and waits for it, which takes the longest stop_timeout at most.
+func (ps *Processes) Unload(model string) error {
+	list := ps.of(model)
+	faults := make([]error, len(list))
+	var all sync.WaitGroup
+	for i, p := range list {
+		all.Go(func() { faults[i] = p.unload() })
+	}
+	all.Wait()
+	ps.log.Info("model unloaded", "model", model)
+	return errors.Join(faults...)
+}

@@ -1,0 +1,174 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Sessions are the connections with containers: of those that connect, and of those that the server calls.
+type Sessions struct {
+	cfg       Config
+	processes *Processes
+	retiring  retirement
+
+	// Set by Listen and Call, before anybody else is told of the server.
+	mu       sync.RWMutex
+	listener *containers.Listener
+	dialers  []*containers.Dialer
+}
+
+func newSessions(cfg Config) *Sessions {
+	return &Sessions{cfg: cfg, retiring: retirement{poke: make(chan struct{}, 1), kept: make(map[scheduler.ModelID][]uint64)}}
+}
+
+// Listen opens the addresses that containers connect to.
+func (ss *Sessions) Listen(c config.Containers) error {
+	l, err := containers.Listen(containers.Config{
+		Addrs:     c.Listen,
+		Others:    slices.Concat(dialect(containers.DialectV1b, c.ListenV1b), dialect(containers.DialectV2, c.ListenV2), dialect(containers.DialectV2a, c.ListenV2a)),
+		Scheduler: ss.cfg.Scheduler,
+		Pool:      ss.cfg.Pool,
+		Limits: containers.Limits{
+			MessageBytes: int64(c.MessageBytes),
+			Frames:       c.Frames,
+			Sessions:     c.Sessions,
+			Handshakes:   c.Handshakes,
+		},
+		Heartbeat:        c.Heartbeat,
+		HandshakeTimeout: c.HandshakeTimeout,
+		WriteTimeout:     c.WriteTimeout,
+		Admit:            ss.cfg.Admit,
+		Registered: func(conn net.Conn, i containers.SessionInfo) {
+			ss.cfg.Registered(conn, i)
+			ss.processes.registered(conn, i.Model)
+		},
+		Dismissed: ss.processes.dismissed,
+		Silent:    ss.processes.kill,
+		Name:      ss.cfg.Name,
+		Log:       ss.cfg.Log,
+	})
+	if err != nil {
+		return err
+	}
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	ss.listener = l
+	return nil
+}
+
+// dialect gives addresses one.
+func dialect(d containers.Dialect, addrs []string) (list []containers.Address) {
+	for _, a := range addrs {
+		list = append(list, containers.Address{Addr: a, Dialect: d})
+	}
+	return list
+}
+
+// inputs are the types of input as the configuration writes them.
+var inputs = map[string]tensor.DType{"bytes": tensor.Uint8, "ints": tensor.Int32, "doubles": tensor.Float64, "strings": tensor.Bytes}
+
+// Call connects to every [[container]] that has an address, again and again until Shutdown.
+func (ss *Sessions) Call(list []config.Container, writeTimeout time.Duration) error {
+	for _, c := range list {
+		if c.Address == "" {
+			continue
+		}
+		d, err := containers.Dial(containers.DialConfig{
+			Name:         c.Name,
+			Addr:         c.Address,
+			Model:        scheduler.ModelID{Name: c.Model, Version: c.Version},
+			Input:        inputs[c.Input],
+			Scheduler:    ss.cfg.Scheduler,
+			Pool:         ss.cfg.Pool,
+			WriteTimeout: writeTimeout,
+			Log:          ss.cfg.Log,
+		})
+		if err != nil {
+			return err
+		}
+		ss.mu.Lock()
+		ss.dialers = append(ss.dialers, d)
+		ss.mu.Unlock()
+	}
+	return nil
+}
+
+// Listener is where containers connect; nil before Listen.
+func (ss *Sessions) Listener() *containers.Listener {
+	ss.mu.RLock()
+	defer ss.mu.RUnlock()
+	return ss.listener
+}
+
+func (ss *Sessions) called() []*containers.Dialer {
+	ss.mu.RLock()
+	defer ss.mu.RUnlock()
+	return ss.dialers
+}
+
+// connected are the sessions of containers that connected, and have been told apart from rubbish.
+func (ss *Sessions) connected() []containers.SessionInfo {
+	if l := ss.Listener(); l != nil {
+		return l.Sessions()
+	}
+	return nil
+}
+
+// List is a snapshot of all sessions, those that could not be served and those of called containers as well.
+func (ss *Sessions) List() []containers.SessionInfo {
+	list := ss.connected()
+	if l := ss.Listener(); l != nil {
+		list = append(list, l.Unserved()...)
+	}
+	for _, d := range ss.called() {
+		list = append(list, d.Session())
+	}
+	for k := range list {
+		if i := &list[k]; ss.retiring.keeps(*i) {
+			i.State = "retired"
+			i.Reason = fmt.Sprintf("a newer version has replaced it; RPC %s has no word for goodbye, so it stays, idle, until you stop it", i.Generation)
+		}
+	}
+	return list
+}
+
+// Count is how many containers are connected.
+func (ss *Sessions) Count() (n int) {
+	for _, i := range ss.List() {
+		if i.State != containers.StateUnserved {
+			n++
+		}
+	}
+	return n
+}
+
+// Shutdown parts from the containers, first from those that were called. What they still compute nobody waits for: one that
+// is stuck keeps the server for a second, and is no failure of it.
+func (ss *Sessions) Shutdown(ctx context.Context) error {
+	dialers := ss.called()
+	faults := make([]error, len(dialers))
+	var all sync.WaitGroup
+	for i, d := range dialers {
+		all.Go(func() { faults[i] = d.Shutdown(ctx) })
+	}
+	all.Wait()
+	ss.retiring.parting.Wait()
+	if l := ss.Listener(); l != nil {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if err := l.Shutdown(ctx); err != nil {
+			ss.cfg.Log.Warn("containers that had not left a second after goodbye were cut off")
+		}
+	}
+	return errors.Join(faults...)
+}

@@ -1,0 +1,136 @@
+package manage
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/fleet"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/predict"
+)
+
+// Containers are those of the file, which operators start and stop by their names.
+type Containers struct {
+	settings  *Settings
+	sessions  *fleet.Sessions
+	processes *fleet.Processes
+	gate      *gate.Gate
+}
+
+// NewContainers manages those of a fleet.
+func NewContainers(settings *Settings, sessions *fleet.Sessions, processes *fleet.Processes, g *gate.Gate) *Containers {
+	return &Containers{settings, sessions, processes, g}
+}
+
+// List is all [[container]] as the admin door shows them.
+func (cs *Containers) List() admin.Containers {
+	list := admin.Containers{Containers: []admin.Container{}, Sessions: Sessions(cs.sessions.List())}
+	processes := map[string][]admin.Process{}
+	for _, p := range Processes(cs.processes.List()) {
+		processes[p.Name] = append(processes[p.Name], p)
+	}
+	for _, c := range cs.settings.File().Supervised {
+		one := admin.Container{Name: c.Name, Model: cmp.Or(c.Model, c.Name), Address: c.Address, Processes: []admin.Process{}}
+		var state predict.State
+		if model, s, why, ok := cs.processes.Of(c.Name); ok {
+			one.Model, state, one.Reason = model, s, why
+			one.Processes = append(one.Processes, processes[c.Name]...)
+		} else {
+			state, one.Reason = predict.Unavailable, "not connected"
+		}
+		if t, err := cs.gate.Target(one.Model, ""); err == nil && t.Live > 0 && state != predict.Unavailable || connected(list.Sessions, c.Address) {
+			state, one.Reason = predict.Ready, ""
+		}
+		one.State = string(state)
+		if i := slices.IndexFunc(list.Sessions, func(k admin.Session) bool { return k.Model == one.Model && k.State == "failing" }); i >= 0 && cs.failing(one.Model) {
+			one.State, one.Reason = "FAILING", "every batch fails: "+list.Sessions[i].LastFailure
+		}
+		list.Containers = append(list.Containers, one)
+	}
+	return list
+}
+
+// failing tells whether all live replicas of a model fail on every batch.
+func (cs *Containers) failing(model string) bool {
+	t, err := cs.gate.Target(model, "")
+	if err != nil || t.Model == nil {
+		return false
+	}
+	stats := t.Model.Stats()
+	return stats.Live > 0 && stats.Failing == stats.Live
+}
+
+// connected tells whether there is a session with a container that is called there, and not one that is being called or has been told to go.
+func connected(sessions []admin.Session, address string) bool {
+	return address != "" && slices.ContainsFunc(sessions, func(s admin.Session) bool { return s.Remote == address && s.State == "serving" })
+}
+
+// Start runs the processes of a container and waits until all have registered.
+func (cs *Containers) Start(ctx context.Context, name string) error {
+	return refusal(cs.processes.Start(ctx, name))
+}
+
+// Stop ends the processes of a container and waits for it.
+func (cs *Containers) Stop(_ context.Context, name string) error {
+	return refusal(cs.processes.Stop(name))
+}
+
+// Restart replaces the processes of a container one after the other, each when a new one has registered.
+func (cs *Containers) Restart(ctx context.Context, name string) error {
+	return refusal(cs.processes.Restart(ctx, name))
+}
+
+// Sessions are connections with containers in the words of the admin door.
+func Sessions(list []containers.SessionInfo) []admin.Session {
+	out := []admin.Session{}
+	now := time.Now()
+	for _, i := range list {
+		out = append(out, admin.Session{
+			Model:     i.Model.Name,
+			Version:   i.Model.Version,
+			Instance:  i.Label,
+			Remote:    i.Remote,
+			RPC:       i.Generation,
+			State:     i.State,
+			Connected: now.Sub(i.Since).Seconds(),
+			Batches:   int64(i.Batches),
+			Pending:   i.InFlight,
+			Oldest:    i.Oldest.Seconds(),
+			Slots:     i.Slots,
+			AtOnce:    i.AtOnce,
+			Silent:    now.Sub(i.LastSeen).Seconds(),
+			Rows:      int64(i.Rows),
+			Failures:  int64(i.Failures),
+
+			LastFailure: i.LastFailure,
+			Reason:      i.Reason,
+
+			Feedback:        int64(i.Feedback),
+			FeedbackDropped: int64(i.FeedbackDropped),
+		})
+	}
+	return out
+}
+
+// Processes are processes of containers in the words of the admin door.
+func Processes(list []containers.ProcessInfo) []admin.Process {
+	out := []admin.Process{}
+	now := time.Now()
+	for _, p := range list {
+		out = append(out, admin.Process{
+			Name:     p.Name,
+			Replica:  p.Replica,
+			PID:      p.PID,
+			State:    p.State,
+			Since:    now.Sub(p.Since).Seconds(),
+			Restarts: p.Restarts,
+			LastExit: p.LastExit,
+			Log:      p.LastLines,
+		})
+	}
+	return out
+}

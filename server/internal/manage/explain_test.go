@@ -1,0 +1,111 @@
+package manage
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+)
+
+// TestSentences: each situation is told by the sentence that an operator needs.
+func TestSentences(t *testing.T) {
+	base := func(change func(*scheduler.Stats)) scheduler.Stats {
+		s := scheduler.Stats{
+			ID: scheduler.ModelID{Name: "m", Version: "1"}, Live: 1, Predictable: true, Span: time.Minute,
+			Config: scheduler.ModelConfig{Strategy: "deadline", Objective: 20 * time.Millisecond, BatchBytes: 1 << 20, ExecTimeout: time.Second},
+			// All that was before a minute ago must not be spoken of.
+			Counts: scheduler.Counts{Submitted: 1 << 40, Peak: 999, Batches: 1 << 30, Rows: 1 << 40, BatchesDone: 1 << 30, BatchesFailed: 1 << 20, Suspected: 77,
+				Outcomes: map[scheduler.Outcome]uint64{scheduler.OutcomeMemory: 1 << 40}, Closed: map[scheduler.CloseReason]uint64{scheduler.CloseShape: 1 << 30}},
+			Recent: scheduler.Counts{Submitted: 120, Batches: 50, Rows: 100, BatchesDone: 50,
+				Outcomes: map[scheduler.Outcome]uint64{scheduler.OutcomeOK: 100}, Closed: map[scheduler.CloseReason]uint64{}},
+			Replicas: []scheduler.ReplicaStats{{Label: "A", State: "live", Limit: 30, Largest: 15, MaxBatch: 128,
+				Profile: []scheduler.ProfilePoint{{Rows: 1, Typical: 5500 * time.Microsecond}, {Rows: 10, Typical: 10 * time.Millisecond, Planned: 11 * time.Millisecond}}}},
+		}
+		change(&s)
+		return s
+	}
+	closed := func(r scheduler.CloseReason) func(*scheduler.Stats) {
+		return func(s *scheduler.Stats) { s.Recent.Closed[r] = 45; s.Recent.Peak = 7 }
+	}
+	ended := func(o scheduler.Outcome) func(*scheduler.Stats) {
+		return func(s *scheduler.Stats) { s.Recent.Outcomes[o] = 25 }
+	}
+	both := func(a, b func(*scheduler.Stats)) func(*scheduler.Stats) {
+		return func(s *scheduler.Stats) { a(s); b(s) }
+	}
+	for _, c := range []struct {
+		change func(*scheduler.Stats)
+		want   string
+	}{
+		{func(s *scheduler.Stats) { s.Live, s.Replicas, s.Recent.Batches = 0, nil, 0 }, "Start a container of m/1"},
+		{func(s *scheduler.Stats) { s.Recent.Batches = 0 }, "No batch was sent in the last 1m0s"},
+		{func(s *scheduler.Stats) {}, "In the last 1m0s, which is what the following is about, 120 requests were accepted, 2.0 a second. 50 batches were sent, of 2.0 rows in the mean"},
+		{func(s *scheduler.Stats) { s.Recent.Closed[scheduler.CloseIdle] = 50; s.Recent.Peak = 1 }, "the client waits for each reply"},
+		{closed(scheduler.CloseIdle), "At most 7 requests were unanswered"},
+		{closed(scheduler.CloseFull), "90 % of the batches were full (30 rows): neither the container nor max_batch says what it takes"},
+		{both(closed(scheduler.CloseFull), func(s *scheduler.Stats) { s.Config.MaxBatch = 30 }), "max_batch is 30. Raise it, if the container takes more."},
+		{both(closed(scheduler.CloseFull), func(s *scheduler.Stats) { s.Replicas[0].Declared = 30 }), "the container declares max_batch 30"},
+		{closed(scheduler.CloseDeadline), "Longer deadlines or more replicas"},
+		{closed(scheduler.CloseDelay), "waited for delay"},
+		{closed(scheduler.CloseShape), "Let clients send one shape"},
+		{closed(scheduler.CloseLimit), "the largest one measured, which is 15 rows"},
+		{closed(scheduler.CloseObjective), "more than 30 rows they would take longer than 20ms. Raise objective"},
+		{func(s *scheduler.Stats) {}, "a batch of 10 rows takes 10ms, planned with 11ms; that is 1000 rows/s"},
+		{closed(scheduler.CloseObjective), "Larger ones are tried now and then while rows wait"},
+		{closed(scheduler.CloseObjective), "Before more replicas, look at what bounds those there are: objective is 20ms."},
+		{closed(scheduler.CloseRate), "Beyond that only more replicas, or a faster model, help."},
+		{closed(scheduler.CloseRate), "larger ones were measured, and answer no more"},
+		{closed(scheduler.CloseBytes), "bounds those there are: batch_bytes is 1048576."},
+		{closed(scheduler.CloseBytes), "90 % of the batches are bounded by batch_bytes, 1048576"},
+		{closed(scheduler.CloseFailures), "larger ones fail"},
+		{closed(scheduler.CloseTrial), "to measure whether it is"},
+		{closed(scheduler.CloseRetry), "tried again"},
+		{func(s *scheduler.Stats) {
+			s.Replicas[0].Concurrency, s.Replicas[0].AtOnce, s.Replicas[0].Slots = 1, 4, 1
+		},
+			"bounds those there are: slots is 1, and replica A could execute 4 at once."},
+		{func(s *scheduler.Stats) { s.Replicas[0].Serial, s.Replicas[0].Slots = true, 1 }, "replica A gets one batch at a time"},
+		{func(s *scheduler.Stats) {
+			r := &s.Replicas[0]
+			s.Failing, r.State, r.Failed, r.LastError, r.LastFailed = 1, scheduler.ReplicaFailing, 31, errors.New("no kernel image"), 2*time.Second
+		}, "Replica A fails on every batch, 31 so far; the last one 2s ago: no kernel image."},
+		{func(s *scheduler.Stats) { s.Failing = 1 }, "nothing is answered, though the model counts as ready"},
+		{func(s *scheduler.Stats) {
+			r := &s.Replicas[0]
+			s.Live, r.State, r.OldestBatch, r.LastError = 0, scheduler.ReplicaSuspect, 12*time.Second, errors.New("no answer within exec_timeout, 1s")
+		}, "Replica A hangs: a batch was sent 12s ago and is not answered. It gets nothing but probes until it answers, and loses its session if it goes on; the last error: no answer within exec_timeout, 1s."},
+		{func(s *scheduler.Stats) {
+			s.Recent.BatchesFailed, s.Replicas[0].LastError, s.Replicas[0].LastFailed = 5, errors.New("too dark"), time.Second
+		}, "10 % of the batches failed. Replica A failed one 1s ago: too dark."},
+		{ended(scheduler.OutcomeMemory), "25 requests (20 %) had no result, memory: there was no payload memory for their answers. Raise limits"},
+		{func(s *scheduler.Stats) { s.Replicas[0].Stalls, s.Replicas[0].Stall = 0.03, 33*time.Millisecond },
+			"Replica A was held up in 3 % of its last batches, by about 33ms whatever their size"},
+		{func(s *scheduler.Stats) { s.Predictable = false }, "not known well yet"},
+		{func(s *scheduler.Stats) { s.Recent.BatchesFailed = 5 }, "10 % of the batches failed."},
+		{func(s *scheduler.Stats) { s.Recent.Suspected = 3 }, "execution_timeout, 1s"},
+		{ended(scheduler.OutcomeQueueRows), "25 requests (20 %) had no result, queue rows: the queue had queue_rows rows"},
+		{ended(scheduler.OutcomeDeadlineNeverSent), "deadlines passed before a replica took them"},
+	} {
+		got := strings.Join(sentences(base(c.change)), "\n")
+		if !strings.Contains(got, c.want) {
+			t.Errorf("want %q in\n%s", c.want, got)
+		}
+		for _, old := range []string{"1099511627776", "999", "77 times"} {
+			if strings.Contains(got, old) {
+				t.Errorf("%q is from before the last minute, in\n%s", old, got)
+			}
+		}
+	}
+	for _, r := range []scheduler.CloseReason{scheduler.CloseFull, scheduler.CloseObjective, scheduler.CloseBytes, scheduler.CloseDeadline} {
+		if got := strings.Join(sentences(base(closed(r))), "\n"); strings.Contains(got, "only more replicas") {
+			t.Errorf("batches closed for %s, and only more replicas are to help:\n%s", r, got)
+		}
+	}
+	for _, r := range scheduler.CloseReasons() {
+		if text := because(base(func(*scheduler.Stats) {}), r); strings.HasPrefix(text, "were closed because of") {
+			t.Errorf("nothing is said about batches closed for %s", r)
+		}
+	}
+}

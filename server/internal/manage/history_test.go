@@ -1,0 +1,78 @@
+package manage
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/state"
+)
+
+// However much comes and goes, a name has no more than its hundred events, and the store no more than its names; those that serve stay.
+func TestHistoryIsBounded(t *testing.T) {
+	store, err := state.NewMemory(state.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	opening := NewStore(config.State{}, time.Now(), nil)
+	opening.opened.Store(&opened{store: store})
+	h := NewHistory(opening, nil, nil, time.Now(), nil, slog.New(slog.DiscardHandler)) // Run does not run: nobody else writes
+	count := func(name string) int {
+		e, err := store.Get(state.Key("history", name))
+		var events []admin.Event
+		if err == nil && e.Value != nil {
+			err = json.Unmarshal(e.Value, &events)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(events)
+	}
+	echo := serving{versions: map[string]bool{"1": true}, standard: "1"}
+	at := time.Now()
+	for i := range 3 * maxEvents { // a version that is back after more than the gap, again and again
+		at = at.Add(2 * historyGap)
+		now := map[string]serving{"echo": echo, "rolled": {versions: map[string]bool{"1": i%2 == 0}}}
+		if i%2 == 1 {
+			delete(now["rolled"].versions, "1")
+		}
+		if _, err := h.write(t.Context(), now, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := count("rolled"); n != maxEvents {
+		t.Errorf("%d events, expected %d", n, maxEvents)
+	}
+	for i := range maxHistories + 100 {
+		at = at.Add(time.Second)
+		h.arrivedAs(scheduler.ModelID{Name: fmt.Sprint("n", i), Version: "1"}, "somebody")
+		if _, err := h.write(t.Context(), map[string]serving{"echo": echo}, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	entries, err := store.List(historyPrefix)
+	if err != nil || len(entries) != maxHistories || count("echo") != 2 {
+		t.Errorf("%d histories, %v, expected %d; echo's: %d", len(entries), err, maxHistories, count("echo"))
+	}
+	for _, e := range entries {
+		var events []admin.Event
+		if err := json.Unmarshal(e.Value, &events); err != nil || len(events) == 0 {
+			t.Errorf("%s: %v %s", e.Key, err, e.Value)
+		}
+	}
+	for range 2 * maxHistories { // while nothing can be written
+		h.arrivedAs(scheduler.ModelID{Name: fmt.Sprint("w", len(h.came)), Version: "1"}, "somebody")
+		for range 3 {
+			h.tell("one", admin.Event{What: "changed"})
+		}
+	}
+	if len(h.came) > maxHistories || len(h.told["one"]) > maxEvents {
+		t.Errorf("%d arrivals and %d changes wait", len(h.came), len(h.told["one"]))
+	}
+}

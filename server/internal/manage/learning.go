@@ -1,0 +1,181 @@
+package manage
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/selection"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Learning is what the policies of applications have learned, and the way to teach them.
+type Learning struct {
+	store *Store
+	gate  *gate.Gate
+}
+
+// NewLearning is that of the applications of a store.
+func NewLearning(store *Store, g *gate.Gate) *Learning { return &Learning{store, g} }
+
+// Learned is what an application's policy knows, of one user or of every one.
+func (l *Learning) Learned(name, user string, every bool, most int) (admin.Learned, error) {
+	r, _, err := l.store.get()
+	if err != nil {
+		return admin.Learned{}, err
+	}
+	a := r.App(name)
+	if a == nil {
+		return admin.Learned{}, refusal(r.Unknown(name))
+	}
+	out := admin.Learned{Application: name, Policy: a.Policy, Params: a.Selection.Params(), Users: []admin.LearnedUser{}}
+	all := most
+	if !every {
+		all = math.MaxInt // the user may come last
+	}
+	list, more, err := r.Learned(a, all)
+	if err != nil {
+		return out, refusal(err)
+	}
+	out.More = more
+	for _, one := range list {
+		if !every && one.User != user {
+			continue
+		}
+		u := admin.LearnedUser{User: one.User, Rounds: one.State.Rounds, Models: []admin.LearnedModel{}}
+		for i, arm := range one.State.Models {
+			u.Models = append(u.Models, admin.LearnedModel{Model: arm.Model.String(), Share: one.Shares[i], Loss: arm.Loss, Count: arm.Count})
+		}
+		out.Users = append(out.Users, u)
+	}
+	return out, nil
+}
+
+// Forget forgets what an application's policy knows.
+func (l *Learning) Forget(ctx context.Context, name string) error {
+	r, _, err := l.store.get()
+	if err != nil {
+		return err
+	}
+	if r.App(name) == nil {
+		return refusal(r.Unknown(name))
+	}
+	return refusal(r.Reset(ctx, name))
+}
+
+// Policies are what applications can choose by.
+func (l *Learning) Policies() []admin.Policy {
+	var list []admin.Policy
+	for _, name := range selection.Names() {
+		p := admin.Policy{Name: name}
+		for _, one := range selection.Parameters(name) {
+			p.Parameters = append(p.Parameters, admin.Parameter{Name: one.Name, Wants: one.Wants, Default: one.Default})
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+// A teacher waits for feedback to be learned.
+type teacher struct {
+	gate.Call
+	done chan struct{}
+}
+
+// Complete implements scheduler.Owner.
+func (t *teacher) Complete(*scheduler.Request) { close(t.done) }
+
+// Feedback takes an object as the metadata of name/update has it. Tensors come in JSON: "input" is the value of the only input, or an object of
+// values by name.
+func (l *Learning) Feedback(ctx context.Context, name string, body json.RawMessage) (any, error) {
+	var q struct {
+		ID    json.RawMessage `json:"id"`
+		User  string          `json:"user"`
+		Input any             `json:"input"`
+
+		Candidates json.RawMessage `json:"candidate_models"`
+		Cache      *bool           `json:"cache"`
+		Salt       string          `json:"salt"`
+	}
+	if err := json.Unmarshal(body, &q); err != nil {
+		return nil, refusal(fmt.Errorf("%w: feedback: %w", scheduler.ErrInvalidInput, err))
+	}
+	if string(q.ID) == "null" {
+		q.ID = nil
+	}
+	var inputs []tensor.Tensor
+	if q.Input != nil {
+		target, err := l.gate.Target(name, "")
+		if err == nil {
+			inputs, err = fromJSON(q.Input, target.Spec.Inputs)
+		}
+		if err != nil {
+			return nil, refusal(err)
+		}
+	}
+	p := gate.Params{Now: time.Now(), Priority: 5, User: q.User, ID: q.ID, Forward: body, Fresh: q.Cache != nil && !*q.Cache, Salt: q.Salt}
+	if len(q.Candidates) > 0 && string(q.Candidates) != "null" {
+		var err error
+		if p.Choose, err = gate.ParseCandidates(q.Candidates); err != nil {
+			return nil, refusal(err)
+		}
+	}
+	t := &teacher{done: make(chan struct{})}
+	if err := l.gate.Open(&t.Call, name+"/update", inputs, &p); err != nil {
+		return nil, refusal(err)
+	}
+	defer t.Close()
+	t.Owner = t
+	l.gate.Submit(&t.Request)
+	select {
+	case <-t.done:
+	case <-ctx.Done():
+		l.gate.Cancel(&t.Call)
+		<-t.done
+	}
+	if t.Err != nil {
+		return nil, refusal(t.Err)
+	}
+	return json.RawMessage(slices.Clone(t.Reply)), nil
+}
+
+// fromJSON makes the inputs of a model of a decoded JSON value.
+func fromJSON(value any, specs []tensor.Spec) ([]tensor.Tensor, error) {
+	byName, isObject := value.(map[string]any)
+	if !isObject {
+		if len(specs) != 1 {
+			return nil, fmt.Errorf("%w: input: expected an object with a value for each of the %d inputs", scheduler.ErrInvalidInput, len(specs))
+		}
+		byName = map[string]any{specs[0].Name: value}
+	}
+	byName = maps.Clone(byName)
+	var inputs []tensor.Tensor
+	for _, spec := range specs {
+		value, ok := byName[spec.Name]
+		if !ok && spec.Optional {
+			continue
+		}
+		if !ok {
+			return nil, fmt.Errorf("%w: input: %q is missing", scheduler.ErrInvalidInput, spec.Name)
+		}
+		delete(byName, spec.Name)
+		t, err := apps.FromJSON(value, spec.DType)
+		if err != nil {
+			return nil, fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, spec.Name, err)
+		}
+		t.Name = spec.Name
+		inputs = append(inputs, t)
+	}
+	for name := range byName {
+		return nil, fmt.Errorf("%w: input: the models have no %q", scheduler.ErrInvalidInput, name)
+	}
+	return inputs, nil
+}

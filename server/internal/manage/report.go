@@ -1,0 +1,175 @@
+package manage
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/internal/fleet"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A Report tells what there is and how it does. Its methods may be called from everywhere.
+type Report struct {
+	Version   string // of the server
+	Started   time.Time
+	Limits    config.Limits
+	Phase     func() string // admin.Starting, Serving, Draining
+	Listening func() admin.Addresses
+
+	Settings  *Settings
+	Store     *Store
+	Gate      *gate.Gate
+	Scheduler *scheduler.Scheduler
+	Metrics   *metrics.Metrics
+	Pool      *tensor.Pool
+	Sessions  *fleet.Sessions
+	Processes *fleet.Processes
+}
+
+// Ready tells whether the server takes requests, and if not, why.
+func (r *Report) Ready() admin.Readiness {
+	state := r.Phase()
+	file := r.Settings.File().Server
+	required := file.RequiredModels
+	if state == admin.Serving && file.ReadyWhen == config.ReadyModels {
+		required = r.awaited()
+	}
+	a := admin.Judge(state, required, r.Models())
+	if state == admin.Serving && !a.Ready {
+		a.Reason += r.Processes.WhyMissing(a.Missing)
+	}
+	if a.State == admin.Serving { // so the store is open
+		if k := r.Store.Health(); !k.Healthy {
+			a.Degraded = fmt.Sprintf("since %s applications, settings and what policies learn cannot be changed: %s", k.Since.Format(time.RFC3339), k.Error)
+		}
+		if dead := r.dead(); dead != "" {
+			a.Degraded = strings.TrimPrefix(a.Degraded+"; "+dead, "; ")
+		}
+	}
+	return a
+}
+
+// Models describes every version of every model, by name and then the newest first, as the gate routes
+// to them.
+func (r *Report) Models() []admin.Model {
+	var out []admin.Model
+	for _, m := range r.Gate.Models() {
+		target, err := r.Gate.Target(m.Name, m.Version)
+		if err != nil {
+			continue // forgotten meanwhile
+		}
+		stats := target.Model.Stats()
+		out = append(out, admin.Model{
+			Name:       m.Name,
+			Version:    m.Version,
+			Default:    m.Default,
+			Ready:      m.Ready,
+			Replicas:   m.Replicas,
+			Platform:   target.Spec.Platform,
+			MaxBatch:   maxBatch(stats),
+			Batched:    target.Spec.Batched(),
+			Inputs:     declared(target.Spec.Inputs),
+			Outputs:    declared(target.Spec.Outputs),
+			QueueRows:  stats.QueueRows,
+			QueueBytes: stats.QueueBytes,
+			Policy:     r.effective(m.Name, stats),
+			Cache:      r.cache(target),
+		})
+	}
+	return out
+}
+
+// cache describes what the cache does for a target; nil if its model has none.
+func (r *Report) cache(t *gate.Target) *admin.Cache {
+	usage, ok := r.Gate.Cache(t.ID.Name)
+	if !ok {
+		return nil
+	}
+	c := t.Metrics.Cache().Counts()
+	return &admin.Cache{
+		Limit: usage.Limit, Entries: c.Entries, Bytes: c.Bytes, Hits: c.Hits, Shared: c.Shared, Misses: c.Misses,
+		Evicted: c.Evicted, Expired: c.Expired, NotKept: c.NotKept,
+	}
+}
+
+// effective are a model's settings, with what was left to the server or the container as it has turned out.
+func (r *Report) effective(model string, stats scheduler.Stats) config.Model {
+	m := r.Settings.Now().Model(model)
+	m.BatchBytes = config.Bytes(stats.Config.BatchBytes)
+	if n := maxBatch(stats); n > 0 {
+		m.MaxBatch = n
+	}
+	return m
+}
+
+// maxBatch is the largest that one of a model's replicas takes; 0 while there is none.
+func maxBatch(s scheduler.Stats) int {
+	rows := 0
+	for _, r := range s.Replicas {
+		rows = max(rows, r.MaxBatch)
+	}
+	return rows
+}
+
+func declared(specs []tensor.Spec) []admin.Tensor {
+	out := make([]admin.Tensor, len(specs))
+	for i, t := range specs {
+		out[i] = admin.Tensor{Name: t.Name, Datatype: t.DType.V2(), Shape: append([]int{}, t.Shape...), Optional: t.Optional, Ragged: t.Ragged}
+	}
+	return out
+}
+
+// Status is what there is, and how it does.
+func (r *Report) Status() admin.Status {
+	st := admin.Status{
+		Version:   r.Version,
+		PID:       os.Getpid(),
+		Started:   r.Started,
+		Uptime:    time.Since(r.Started).Seconds(),
+		Readiness: r.Ready(),
+		Listen:    r.Listening(),
+		Payload:   admin.Usage{Used: r.Pool.InUse(), Limit: r.Pool.Budget(), Refused: r.Pool.Refused()},
+		Models:    r.health(),
+		State:     r.Store.Health(),
+		Sessions:  Sessions(r.Sessions.List()),
+		Processes: Processes(r.Processes.List()),
+		Limits:    r.Limits,
+	}
+	for _, door := range []struct{ name, listen string }{{"tcp", st.Listen.TCP}, {"rest", st.Listen.REST}, {"grpc", st.Listen.GRPC}} {
+		if door.listen != "" {
+			m := r.Metrics.Door(door.name)
+			st.Doors = append(st.Doors, admin.Door{Name: door.name, Connections: m.Connections(), InFlight: m.InFlight()})
+		}
+	}
+	for _, m := range r.Scheduler.Models() {
+		stats := m.Stats()
+		st.Queue.Rows += stats.QueueRows
+		st.Queue.Bytes += stats.QueueBytes
+		st.Queue.OldestRow = max(st.Queue.OldestRow, stats.OldestWait.Seconds())
+		st.Queue.OldestBatch = max(st.Queue.OldestBatch, stats.OldestBatch.Seconds())
+	}
+	st.Warnings = warnings(st)
+	return st
+}
+
+// Gauges is what the metrics read of the models when they are asked.
+func (r *Report) Gauges() []metrics.ModelGauges {
+	models := r.Scheduler.Models()
+	out := make([]metrics.ModelGauges, len(models))
+	for i, m := range models {
+		stats := m.Stats()
+		out[i] = metrics.ModelGauges{
+			Name: m.ID().Name, Version: m.ID().Version,
+			Replicas: stats.Live, Failing: stats.Failing, QueueRows: stats.QueueRows, QueueBytes: stats.QueueBytes,
+			OldestRow: stats.OldestWait, OldestBatch: stats.OldestBatch,
+		}
+	}
+	return out
+}

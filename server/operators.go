@@ -1,0 +1,122 @@
+package server
+
+import (
+	"net"
+	"os"
+	"time"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/fleet"
+	"github.com/shivad/shivad/server/internal/manage"
+)
+
+// manage makes what operators see and change, and the fleet of containers.
+func (s *Server) manage() {
+	started := time.Now()
+	s.store = manage.NewStore(s.cfg.State, started, s.log)
+	s.containers, s.processes = fleet.New(fleet.Config{
+		Name:        "shivad/" + Version,
+		Scheduler:   s.sched,
+		Gate:        s.gate,
+		Pool:        s.pool,
+		Admit:       s.store.Admit,
+		Registered:  func(conn net.Conn, i containers.SessionInfo) { s.history.Arrived(conn, i) },
+		RetireAfter: func(model string) time.Duration { return s.settings.Now().Model(model).RetireAfter },
+		Linked:      s.store.Linked,
+		Stopping:    s.stopping,
+		Log:         s.log,
+	})
+	s.settings = manage.NewSettings(s.cfg, s.store, s.gate, s.sched, s.containers, s.processes, s.log)
+	s.history = manage.NewHistory(s.store, s.settings, s.gate, started, s.stopping, s.log)
+	s.report = &manage.Report{
+		Version:   Version,
+		Started:   started,
+		Limits:    s.cfg.Limits,
+		Phase:     func() string { return *s.phase.Load() },
+		Listening: s.listening,
+		Settings:  s.settings,
+		Store:     s.store,
+		Gate:      s.gate,
+		Scheduler: s.sched,
+		Metrics:   s.metrics,
+		Pool:      s.pool,
+		Sessions:  s.containers,
+		Processes: s.processes,
+	}
+}
+
+// sources are what the admin door shows and changes.
+func (s *Server) sources() admin.Sources {
+	applications := manage.NewApplications(s.store)
+	return admin.Sources{
+		Version:      Version,
+		Opened:       s.opened,
+		Access:       s.settings.Access,
+		Report:       s.report,
+		Settings:     configuration{s.settings, s},
+		Caches:       s.gate,
+		Applications: applications,
+		Learning:     manage.NewLearning(s.store, s.gate),
+		Containers:   manage.NewContainers(s.settings, s.containers, s.processes, s.gate),
+		Documents:    manage.NewDocuments(s.store, s.settings, applications, s.log),
+		History:      s.history,
+		Metrics:      s.metrics.Handler(),
+		Log:          s.log,
+	}
+}
+
+// configuration is the settings of models, and with them what only the server knows of the rest.
+type configuration struct {
+	*manage.Settings
+	server *Server
+}
+
+// Config is what holds, without passwords.
+func (c configuration) Config() any {
+	now, doors := c.Now().Redacted(), c.server.cfg
+	now.TCP, now.REST, now.GRPC, now.Containers = doors.TCP, doors.REST, doors.GRPC, doors.Containers // as the descriptors allow
+	return now
+}
+
+// Reload is the server's.
+func (c configuration) Reload() (admin.Reloaded, error) { return c.server.Reload() }
+
+func (s *Server) listening() admin.Addresses {
+	var a admin.Addresses
+	addrs := s.Addrs()
+	if addrs.TCP != nil {
+		a.TCP = addrs.TCP.String()
+	}
+	if addrs.REST != nil {
+		a.REST = addrs.REST.String()
+	}
+	if addrs.GRPC != nil {
+		a.GRPC = addrs.GRPC.String()
+	}
+	a.Containers, a.V1b = spelled(addrs.Containers), spelled(addrs.ContainersV1b)
+	a.V2, a.V2a = spelled(addrs.ContainersV2), spelled(addrs.ContainersV2a)
+	if addrs.Admin != nil {
+		a.Admin = addrs.Admin.String()
+	}
+	return a
+}
+
+func spelled(addrs []net.Addr) (list []string) {
+	for _, a := range addrs {
+		list = append(list, a.String())
+	}
+	return list
+}
+
+// identity is how this server is called beside others that share its store, the same after a restart.
+func (s *Server) identity() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "server"
+	}
+	if list := s.Addrs().Containers; s.cfg.State.Shared() && len(list) > 0 {
+		host += " " + list[0].String()
+	}
+	return host
+}
