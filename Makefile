@@ -24,9 +24,19 @@ VENV := .venv
 export PYTHON := $(CURDIR)/$(VENV)/bin/python
 PYTHON_SOURCES := containers/python examples bench server
 
-CHECKS := fmt vet staticcheck tidy scripts imports unit race soak invariants fuzz python e2e
+# The examples and the benches are modules of their own, since they draw figures: what that takes is none of the server's.
+MODULES := . examples bench
 
-.PHONY: help build run run-selection test $(CHECKS) mutants redis bench bench-goodput bench-deadlines bench-scheduler bench-soak clean
+# $(call each,COMMAND) runs it in every module.
+each = @for module in $(MODULES); do echo "$(1) (in $$module)"; (cd $$module && $(1)) || exit 1; done
+
+# vet and staticcheck cost what they have to compile. The tag e2e adds nothing to that, since only tests have it; invariants
+# would have all be compiled again, for two files of one package.
+STRICT := -tags invariants ./shiva/tensor
+
+CHECKS := fmt vet staticcheck tidy scripts unit race soak invariants fuzz python e2e
+
+.PHONY: help build run run-selection test $(CHECKS) imports mutants redis bench bench-goodput bench-deadlines bench-scheduler bench-soak clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,10 +45,10 @@ build: ## build bin/shivad, bin/shivactl, their licences, and the examples
 	@mkdir -p bin
 	@test -x bin/shivad || echo "building: the first time, Go fetches and compiles some 500 packages, which takes minutes on two cores"
 	@$(BUILD) bin/ ./cmd/shivad ./cmd/shivactl $(PROGRESS)
-	@$(BUILD) bin/digits-container ./examples/digits/container $(PROGRESS)
-	@$(BUILD) bin/digits-run ./examples/digits/run $(PROGRESS)
-	@$(BUILD) bin/selection-container ./examples/selection/container $(PROGRESS)
-	@$(BUILD) bin/selection-run ./examples/selection/run $(PROGRESS)
+	@cd examples; for example in digits selection; do \
+	  $(BUILD) ../bin/$$example-container ./$$example/container $(PROGRESS); \
+	  $(BUILD) ../bin/$$example-run ./$$example/run $(PROGRESS); \
+	done
 	@.ci/notice >bin/NOTICE
 
 # The shell gives way to the program, so that a signal to make reaches it, and it stops what it has started.
@@ -59,14 +69,15 @@ fmt: ## gofmt would change nothing
 	@bad=$$(gofmt -l $$(find . -name '*.go' -not -path './.*')); if [ -n "$$bad" ]; then echo "not as gofmt writes it:"; echo "$$bad"; exit 1; fi
 
 vet: ## go vet, with the tags that tests use
-	go vet ./...
-	go vet -tags invariants,e2e ./...
+	$(call each,go vet -tags e2e ./...)
+	go vet $(STRICT)
 
 staticcheck: ## staticcheck, with the tags that tests use
-	go run $(STATICCHECK) -tags invariants,e2e ./...
+	$(call each,go run $(STATICCHECK) -tags e2e ./...)
+	go run $(STATICCHECK) $(STRICT)
 
 tidy: ## go.mod and go.sum name what is used, and no more
-	go mod tidy -diff
+	$(call each,go mod tidy -diff)
 
 scripts: ## shell scripts parse
 	@for f in $$(grep -rlE --exclude-dir=.git --exclude-dir=$(VENV) '^#!.*bash' .); do bash -n "$$f"; done
@@ -75,17 +86,17 @@ imports: ## packages import only what their room may
 	go test -run 'TestImportDirections|TestTopLevel|TestOneFileKnowsGnet' ./server
 
 unit: redis ## unit tests, golden vectors and allocation budgets
-	go test ./...
+	$(call each,go test ./...)
 
 race: redis ## the same under the race detector
-	CGO_ENABLED=1 go test -race ./...
+	$(call each,CGO_ENABLED=1 go test -race ./...)
 
 soak: ## the scheduler under everything at once, under the race detector, then the whole server, each for SOAKTIME (1m)
 	CGO_ENABLED=1 go test -race -count=1 ./scheduler -run 'TestSoak$$' -soak $(SOAKTIME)
-	go run ./bench/soak -length $(SOAKTIME)
+	go run -C bench ./soak -length $(SOAKTIME)
 
 invariants: redis ## the same with buffers poisoned when released
-	go test -tags invariants ./...
+	$(call each,go test -tags invariants ./...)
 
 fuzz: ## every fuzz target for FUZZTIME (2s)
 	@grep -rE --include='*_test.go' -o '^func Fuzz[A-Za-z0-9_]+' . | sort | while IFS=: read -r file decl; do \
@@ -103,25 +114,26 @@ python: $(VENV)/ready ## the Python SDK and examples: ruff, mypy, pytest
 	cd containers/python && $(PYTHON) -m pytest
 
 e2e: build redis $(VENV)/ready ## real processes on real sockets: server, containers and clients in Go and Python
-	go test -count=1 -tags e2e -run E2E $$(grep -rlE --include='*_test.go' '^//go:build .*e2e' . | xargs -n1 dirname | sort -u)
+	go test -count=1 -tags e2e -run E2E $$(grep -rlE --include='*_test.go' --exclude-dir=examples '^//go:build .*e2e' . | xargs -n1 dirname | sort -u)
+	go test -C examples -count=1 -tags e2e -run E2E ./...
 
 bench: $(VENV)/ready ## measure against the limits of this machine; BENCHFLAGS="-short -only door -profile DIR -markdown"
-	go run ./bench/run $(BENCHFLAGS)
+	go run -C bench ./run $(BENCHFLAGS)
 
 bench-goodput: ## what each batching strategy answers in time: simulated, also from random beliefs (half an hour), then on the wire
-	go run ./bench/goodput
-	go test ./bench/sim -run TestFaults -count=1 -all
+	go run -C bench ./goodput
+	go test ./scheduler/sim -run TestFaults -count=1 -all
 	go test ./scheduler -count=1 -timeout 0 -v -run TestNoAbsorbingState -beliefs 1112
-	go run ./bench/goodput -wire
+	go run -C bench ./goodput -wire
 
 bench-deadlines: ## how late a million requests with random deadlines are answered, at twice the capacity (six minutes)
-	go run ./bench/goodput -deadlines
+	go run -C bench ./goodput -deadlines
 
 bench-scheduler: ## what a request costs in the scheduler, what picking a batch from 10,000 rows does, refusing, and memory
 	go test ./scheduler -run '^$$' -bench 'RequestRatio|Pick|Learn|Waiting|Refused'
 
 bench-soak: ## what stays behind after two hours in which clients, containers and versions come and go; SOAKFLAGS="-length 1h"
-	go run ./bench/soak $(SOAKFLAGS)
+	go run -C bench ./soak $(SOAKFLAGS)
 
 clean: ## remove what the other targets made
 	rm -rf bin $(VENV) $$(find . -name .ruff_cache -o -name .mypy_cache -o -name .pytest_cache -o -name __pycache__ -o -name "*.egg-info") containers/python/build

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shivad/shivad/bench/sim"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/sim"
 )
 
 var beliefs = flag.Int("beliefs", 5, "random profiles that each kind of container is met with")

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"io"
 	"os"
@@ -29,9 +30,10 @@ shiva:                      shiva/tensor
 shiva/shivatest:            shiva shiva/tensor
 shiva/budgettest:
 
-scheduler:                  shiva/tensor | bench/sim
+scheduler:                  shiva/tensor | scheduler/sim
 scheduler/naming:           golang.org/x/text
 scheduler/schedtest:        scheduler shiva/tensor
+scheduler/sim:              scheduler scheduler/schedtest shiva/tensor
 
 containers/zmtp:            shiva/tensor github.com/go-zeromq/zmq4
 containers/internal/wire:   scheduler shiva/tensor
@@ -87,10 +89,9 @@ bench/echo:                 github.com/panjf2000/gnet/v2
 bench/door:                 bench/internal/declare server server/config scheduler shiva/tensor
 bench/noop:                 bench/internal/declare containers/container shiva/tensor
 bench/hostile:              bench/internal/hostile
-bench/sim:                  scheduler scheduler/schedtest shiva/tensor
 bench/sleeper:              bench/internal/declare containers/container shiva/tensor golang.org/x/sys
 bench/alarm:                shiva
-bench/goodput:              bench/internal/process bench/sim bench/load shiva shiva/tensor gonum.org/v1/plot
+bench/goodput:              bench/internal/process bench/load scheduler/sim shiva shiva/tensor gonum.org/v1/plot
 bench/run:                  bench/load bench/internal/hostile bench/internal/process shiva/tensor
 bench/soak:                 bench/load bench/internal/process containers/container shiva shiva/tensor
 `
@@ -163,26 +164,33 @@ func covers(allowed []string, imp string) bool {
 // isDouble tells a package of test doubles (shivatest, containertest) by its name.
 func isDouble(path string) bool { return strings.HasSuffix(path, "test") }
 
-// list is every package of the module, also those that only a build tag shows.
+// modules are the directories of our modules: what examples and bench need beyond the server (they draw figures) is not
+// among what the server is made of.
+var modules = []string{"..", "../examples", "../bench"}
+
+// list is every package of the modules, also those that only a build tag shows.
 func list(t *testing.T) []pkg {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,TestImports,XTestImports", "-tags", "invariants,e2e", "./...")
-	cmd.Dir = ".."
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("go list: %v", err)
-	}
 	var all []pkg
-	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
-		var p pkg
-		if err := d.Decode(&p); err == io.EOF {
-			return all
-		} else if err != nil {
-			t.Fatal(err)
+	for _, dir := range modules {
+		cmd := exec.Command("go", "list", "-json=ImportPath,Imports,TestImports,XTestImports", "-tags", "invariants,e2e", "./...")
+		cmd.Dir = dir
+		cmd.Stderr = os.Stderr
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("go list in %s: %v", dir, err)
 		}
-		all = append(all, p)
+		for d := json.NewDecoder(bytes.NewReader(out)); ; {
+			var p pkg
+			if err := d.Decode(&p); err == io.EOF {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, p)
+		}
 	}
+	return all
 }
 
 // The top level has these rooms; everything else lives in the room that it belongs to.

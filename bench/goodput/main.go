@@ -25,7 +25,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/shivad/shivad/bench/sim"
+	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/scheduler/sim"
 )
 
 func main() {
@@ -42,6 +43,9 @@ func main() {
 	only := flag.String("strategy", "", "on the wire only the strategy of this `name`")
 	loads := flag.String("loads", "", "only these loads, with commas between")
 	flag.Parse()
+	if err := process.AtTop(); err != nil {
+		log.Fatal(err)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if *onDeadlines {

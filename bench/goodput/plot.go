@@ -11,7 +11,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgsvg"
 
-	"github.com/shivad/shivad/bench/sim"
+	"github.com/shivad/shivad/scheduler/sim"
 )
 
 // Size of one profile's picture.

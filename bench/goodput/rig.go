@@ -18,7 +18,7 @@ import (
 
 	"github.com/shivad/shivad/bench/internal/process"
 	"github.com/shivad/shivad/bench/load"
-	"github.com/shivad/shivad/bench/sim"
+	"github.com/shivad/shivad/scheduler/sim"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -49,7 +49,7 @@ func startRig(ctx context.Context, p sim.Profile) (_ *rig, err error) {
 	if r.dir, err = os.MkdirTemp("", "goodput"); err != nil {
 		return nil, err
 	}
-	if err := process.Build(ctx, r.dir, "./cmd/shivad", "./bench/sleeper", "./bench/alarm"); err != nil {
+	if err := process.Build(ctx, r.dir, "cmd/shivad", "bench/sleeper", "bench/alarm"); err != nil {
 		return nil, err
 	}
 	var containers string

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/bench/load"
-	"github.com/shivad/shivad/bench/sim"
+	"github.com/shivad/shivad/scheduler/sim"
 )
 
 const (

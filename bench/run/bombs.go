@@ -27,7 +27,7 @@ const (
 // the p50 of requests over Shiva: turns with them, and with processes that burn as much processor time, alternate.
 func besideBombs(ctx context.Context, o options, bin string) (r ratio, err error) {
 	r = ratio{what: "p50 beside unfinished gzip bodies / beside as much CPU burnt", bound: atMost, limit: 2}
-	if err := process.Build(ctx, bin, "./cmd/shivad", "./bench/noop"); err != nil {
+	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop"); err != nil {
 		return r, err
 	}
 	bomb, err := unfinished(bombBytes)

@@ -43,7 +43,7 @@ type doorTurn struct {
 // doors offers the same load to one model, which is inside the server's process, through each of the doors in turn, every other round in
 // reverse order. It gives the claims and a table of medians.
 func doors(ctx context.Context, o options, bin string) ([]ratio, [][]string, error) {
-	if err := process.Build(ctx, bin, "./bench/door"); err != nil {
+	if err := process.Build(ctx, bin, "bench/door"); err != nil {
 		return nil, nil, err
 	}
 	s, err := startDoors(bin)

@@ -32,7 +32,7 @@ const (
 // alternate, every other round in reverse order. It fails when one of them is not named in the server's log.
 func besideHostile(ctx context.Context, o options, bin string) (r ratio, err error) {
 	r = ratio{what: "p99 beside hostile containers / without them", bound: atMost, limit: 1.2}
-	if err := process.Build(ctx, bin, "./cmd/shivad", "./bench/noop", "./bench/hostile"); err != nil {
+	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop", "bench/hostile"); err != nil {
 		return r, err
 	}
 	if err := os.WriteFile(filepath.Join(bin, "hostile.toml"), []byte(hostileConfig), 0o600); err != nil {

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shivad/shivad/bench/internal/process"
 	"github.com/shivad/shivad/bench/load"
 )
 
@@ -44,7 +45,10 @@ func main() {
 	flag.StringVar(&o.python, "python", cmp.Or(os.Getenv("PYTHON"), "python3"), "Python `interpreter` that has shiva_container; $PYTHON if set")
 	flag.IntVar(&o.echoLoops, "echo-loops", runtime.NumCPU(), "event `loops` of the bare echo")
 	flag.Parse()
-	var err error
+	err := process.AtTop()
+	if err != nil {
+		log.Fatal(err)
+	}
 	if o.only, err = regexp.Compile(*only); err != nil {
 		log.Fatalf("run: -only: %v", err)
 	}
@@ -164,7 +168,7 @@ func run(ctx context.Context, o options) (err error) {
 // programs are what the systems of these names are made of.
 func programs(names []string) []string {
 	of := map[string][]string{
-		"echo": {"./bench/echo"}, "door": {"./bench/door"}, "go": {"./cmd/shivad", "./bench/noop"}, "python": {"./cmd/shivad"},
+		"echo": {"bench/echo"}, "door": {"bench/door"}, "go": {"cmd/shivad", "bench/noop"}, "python": {"cmd/shivad"},
 	}
 	var list []string
 	for _, name := range names {

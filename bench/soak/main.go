@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shivad/shivad/bench/internal/process"
 	"github.com/shivad/shivad/bench/load"
 )
 
@@ -35,6 +36,9 @@ func main() {
 	length := flag.Duration("length", 2*time.Hour, "`time` of the load")
 	dir := flag.String("dir", "", "`directory` for logs and a heap profile of the end; empty: a new one, which is removed if all is well")
 	flag.Parse()
+	if err := process.AtTop(); err != nil {
+		log.Fatal(err)
+	}
 	if *length < windows*time.Second {
 		log.Fatalf("-length is %v, expected %v or more", *length, windows*time.Second)
 	}

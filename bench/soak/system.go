@@ -39,7 +39,7 @@ func start(ctx context.Context, dir string) (_ *system, err error) {
 			s.stop()
 		}
 	}()
-	if err := process.Build(ctx, dir, "./cmd/shivad", "./bench/sleeper"); err != nil {
+	if err := process.Build(ctx, dir, "cmd/shivad", "bench/sleeper"); err != nil {
 		return nil, err
 	}
 	if s.frames, err = load.Frames(clients, steady, tensor.Float32, tensor.Shape{16}); err != nil {

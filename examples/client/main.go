@@ -31,7 +31,7 @@ func ask(addr string) error {
 	}
 	defer client.Close()
 
-	pixels, err := os.ReadFile("examples/digits/heldout.u8") // 8x8 pixels and a label, again and again
+	pixels, err := os.ReadFile("digits/heldout.u8") // 8x8 pixels and a label, again and again
 	if err != nil {
 		return err
 	}

@@ -94,7 +94,7 @@ func TestE2EReadmeGoClient(t *testing.T) {
 	}
 	s := start(t, config(t, digits))
 	s.waitReplicas("digits", 1)
-	cmd := exec.CommandContext(t.Context(), "go", "run", "./examples/client", s.tcp)
+	cmd := exec.CommandContext(t.Context(), "go", "run", "-C", "examples", "./client", s.tcp)
 	cmd.Dir = root(t)
 	out, err := cmd.CombinedOutput()
 	if err != nil || string(out) != "4\n" {

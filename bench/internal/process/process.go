@@ -3,6 +3,7 @@ package process
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -22,11 +23,37 @@ type Process struct {
 	result error         // of its end; read after ended
 }
 
-// Build builds commands of this module into dir.
-func Build(ctx context.Context, dir string, packages ...string) error {
-	args := append([]string{"build", "-o", dir + string(filepath.Separator)}, packages...)
-	if text, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("process: go %s: %w\n%s", strings.Join(args, " "), err, text)
+// AtTop makes the top of the source tree the working directory, also if "go run -C bench" has started the program.
+func AtTop() error {
+	for {
+		if _, err := os.Stat("bench/go.mod"); err == nil {
+			return nil
+		}
+		if dir, err := os.Getwd(); err != nil || dir == "/" {
+			return errors.New("process: this directory is not in the source tree of shivad")
+		}
+		if err := os.Chdir(".."); err != nil {
+			return err
+		}
+	}
+}
+
+// Build builds commands into dir. They are directories from the top of the source tree, where the program
+// must be ([AtTop]), and each is built in its own module: the server with its own versions of all it uses.
+func Build(ctx context.Context, dir string, commands ...string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	for _, command := range commands {
+		module, pkg := ".", command
+		if of, ok := strings.CutPrefix(command, "bench/"); ok {
+			module, pkg = "bench", of
+		}
+		args := []string{"build", "-C", module, "-o", dir + string(filepath.Separator), "./" + pkg}
+		if text, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("process: go %s: %w\n%s", strings.Join(args, " "), err, text)
+		}
 	}
 	return nil
 }
