@@ -66,7 +66,7 @@ server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | 
 server/grpc:                server/grpc/pb server/internal/gate server/internal/hosts server/internal/predict server/metrics scheduler shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/config server/internal/jsontest
 server:                     server/internal/apps server/internal/clock server/internal/fleet server/internal/gate server/internal/hosts server/internal/manage server/internal/predict server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc
 
-server/e2e:                 | containers/container shiva shiva/tensor
+server/e2e:                 | containers/container shiva shiva/tensor google.golang.org/grpc google.golang.org/protobuf
 
 cmd/shivad:                 server server/config server/memory
 cmd/shivactl:               shiva shiva/tensor server/admin github.com/x448/float16

@@ -13,41 +13,20 @@ import (
 )
 
 func main() {
-	addr := "127.0.0.1:6174"
-	if len(os.Args) > 1 {
-		addr = os.Args[1]
-	}
-	if err := ask(addr); err != nil {
-		log.Fatal(err)
-	}
-}
-
-func ask(addr string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	client, err := shiva.Dial(ctx, addr) // for any number of goroutines; requests are pipelined
-	if err != nil {
-		return err
-	}
+	client := must(shiva.Dial(ctx, "127.0.0.1:6174")) // for any number of goroutines; requests are pipelined
 	defer client.Close()
+	pixels := must(os.ReadFile("digits/heldout.u8")) // 8x8 pixels and a label, again and again
+	image := must(tensor.FromSlice(tensor.Shape{8, 8}, pixels[:64]))
+	answer := must(client.Do(ctx, &shiva.Message{Namespace: "digits", Tensors: []tensor.Tensor{image}}))
+	defer answer.Release()                                        // its tensors are views of one buffer
+	fmt.Println(must(tensor.Values[int64](answer.Tensors[1]))[0]) // scores, then label
+}
 
-	pixels, err := os.ReadFile("digits/heldout.u8") // 8x8 pixels and a label, again and again
+func must[T any](v T, err error) T {
 	if err != nil {
-		return err
+		log.Fatal(err) // a *shiva.RemoteError if the server refused the request
 	}
-	image, err := tensor.FromSlice(tensor.Shape{8, 8}, pixels[:64])
-	if err != nil {
-		return err
-	}
-	answer, err := client.Do(ctx, &shiva.Message{Namespace: "digits", Tensors: []tensor.Tensor{image}})
-	if err != nil {
-		return err // a *shiva.RemoteError if the server refused it
-	}
-	defer answer.Release()                                // its tensors are views of one buffer
-	label, err := tensor.Values[int64](answer.Tensors[1]) // scores, then label
-	if err != nil {
-		return err
-	}
-	fmt.Println(label[0])
-	return nil
+	return v
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// while are the settings that can change while the server runs, by table; "*" is all of a table. README has the same
-// table, with why others wait for a restart.
+// while are the settings that can change while the server runs, by table; "*" is all of a table. server/README.md
+// has the same table.
 var while = map[string][]string{
 	"server":    {"drain", "required_models", "ready_when", "repository"},
 	"log":       {"level"},

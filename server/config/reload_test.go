@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Every setting is said to change while the server runs, or to wait for a restart, and README says the same.
+// Every setting is said to change while the server runs, or to wait for a restart, and the server's README says the same.
 func TestEverySettingIsClassed(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
+	text, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,6 +31,13 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(asGRPCurl) != "" {
+		if err := grpcurl(os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, "grpcurl:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if os.Getenv(asReplica) == "" {
 		os.Exit(m.Run())
 	}

@@ -3,10 +3,6 @@
 package e2e
 
 import (
-	"bytes"
-	"encoding/json"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -64,31 +60,5 @@ func TestE2EManagedStateSurvives(t *testing.T) {
 	other.ctl("import", filepath.Join(dir, "exported.json"))
 	if imported := state(other); imported != before {
 		t.Errorf("before\n%s\nimported\n%s", before, imported)
-	}
-}
-
-// The program that the README shows is the one in the tree, and it works as it stands there.
-func TestE2EReadmeManagement(t *testing.T) {
-	readme, err := os.ReadFile(filepath.Join(root(t), "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, err := os.ReadFile("python/manage.py")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Contains(readme, append([]byte("```python\n"), source...)) {
-		t.Error("the README does not show server/e2e/python/manage.py as it is")
-	}
-	s := start(t, config(t, digits))
-	s.waitReplicas("digits", 1)
-	cmd := exec.CommandContext(t.Context(), python(t), "-c", strings.Replace(string(source), "127.0.0.1:8002", s.admin, 1))
-	out, err := cmd.CombinedOutput()
-	if err != nil || string(out) != "anna digits/1 share 1 mean loss 1\n" {
-		t.Errorf("%v\n%s", err, out)
-	}
-	var apps struct{ Apps []struct{ Name string } }
-	if err := json.Unmarshal([]byte(s.ctl("apps", "--json")), &apps); err != nil || len(apps.Apps) != 1 || apps.Apps[0].Name != "digits-blank" {
-		t.Errorf("%v %+v", err, apps)
 	}
 }

@@ -1,6 +1,6 @@
 package metrics
 
-// An Outcome is how a request ended. The words are those of README's table of errors, in the form
+// An Outcome is how a request ended. The words are those of the table of errors in shiva/README.md, in the form
 // Prometheus labels have.
 type Outcome uint8
 

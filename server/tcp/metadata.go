@@ -27,7 +27,7 @@ type question struct {
 const defaultPriority = 5
 
 // parse reads meta, which the decoder has found to be a JSON object or empty. The keys are those that
-// README.md lists ("Metadata of a question"); every other key goes to the container.
+// shiva/README.md lists ("Metadata of a request"); every other key goes to the container.
 func (q *question) parse(meta []byte) error {
 	q.reset()
 	if len(meta) <= len("{}") {

@@ -10,7 +10,7 @@ def call(method, path, body=None):
 
 app = {"name": "digits-blank", "models": ["digits"], "policy": "exp4", "params": {"output": "label"}, "slo": "2s"}
 call("POST", "/apps", app)
-image = [[0] * 8] * 8  # blank paper, which is a 7 to nobody
+image = [[0] * 8] * 8  # a blank image, which is not a 7
 call("POST", "/apps/digits-blank/feedback", {"user": "anna", "input": image, "label": 7})
 for user in call("GET", "/apps/digits-blank/policy")["users"]:
     for model in user["models"]:

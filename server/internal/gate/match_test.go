@@ -215,7 +215,7 @@ func TestMatchFlat(t *testing.T) {
 	}
 }
 
-// Every condition of the scheduler has a row, with what README's table says.
+// Every condition of the scheduler has a row, with what the table of errors in shiva/README.md says.
 func TestEveryErrorHasARow(t *testing.T) {
 	for _, tc := range []struct {
 		err       error

@@ -1,0 +1,262 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The pages for users. Every block of commands in them is run as it stands, from the first to the last, in a directory that
+// looks like the top of the tree, beside a server with the digits model. A comment before a block says what it is for:
+//
+//	<!-- file NAME -->     a command below reads it by this name
+//	<!-- source PATH -->   it is this file of the tree
+//	<!-- ready MODEL -->   what the block before started serves this model; wait for it
+var pages = []string{
+	"README.md",
+	"shiva/README.md",
+	"server/README.md",
+	"server/rest/README.md",
+	"server/grpc/README.md",
+	"server/selection/README.md",
+	"containers/README.md",
+	"containers/python/README.md",
+	"examples/digits/README.md",
+	"examples/python/README.md",
+	"examples/selection/README.md",
+}
+
+func TestE2EPages(t *testing.T) {
+	for _, name := range pages {
+		t.Run(filepath.Dir(name), func(t *testing.T) {
+			p := newPage(t, name)
+			if !strings.Contains(p.text, "\n```sh\nmake run\n```\n") {
+				p.server = start(t, config(t, digits))
+				p.server.waitReplicas("digits", 1)
+			}
+			p.run()
+		})
+	}
+}
+
+// A page is a document whose commands are run.
+type page struct {
+	t      *testing.T
+	name   string
+	text   string
+	dir    string // where its commands run
+	server *shivad
+}
+
+func newPage(t *testing.T, name string) *page {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root(t), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &page{t: t, name: name, text: string(text), dir: t.TempDir()}
+	entries, err := os.ReadDir(root(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if err := os.Symlink(filepath.Join(root(t), e.Name()), filepath.Join(p.dir, e.Name())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+var block = regexp.MustCompile("(?m)(?:^<!-- (\\w+) (\\S+) -->\n)?^( *)```(\\w*)\n((?s:.*?))^ *```$")
+
+// run does what each block is for. A block of code that nothing runs and nothing compares is a mistake.
+func (p *page) run() {
+	for _, found := range block.FindAllStringSubmatch(p.text, -1) {
+		does, argument, indent, language := found[1], found[2], found[3], found[4]
+		body := strings.ReplaceAll("\n"+found[5], "\n"+indent, "\n")[1:]
+		switch does {
+		case "ready":
+			p.server.waitReplicas(argument, 1)
+		case "file":
+			if err := os.WriteFile(filepath.Join(p.dir, argument), []byte(p.here(body)), 0o600); err != nil {
+				p.t.Fatal(err)
+			}
+			continue
+		case "source":
+			if source, err := os.ReadFile(filepath.Join(root(p.t), argument)); err != nil || string(source) != body {
+				p.t.Errorf("%s does not show %s as it is (%v)", p.name, argument, err)
+			}
+			p.own(argument, body)
+			continue
+		}
+		switch language {
+		case "sh":
+			if body == "make run\n" {
+				p.server = p.makeRun()
+			} else {
+				p.command(body)
+			}
+		case "console":
+			p.session(body)
+		case "toml":
+			p.check(body)
+		case "", "json", "text":
+		default:
+			p.t.Errorf("%s: nothing runs this, and nothing compares it:\n%s", p.name, body)
+		}
+	}
+}
+
+// here puts the ports of the server under test in the place of the defaults.
+func (p *page) here(text string) string {
+	for port, address := range map[string]string{"6174": p.server.tcp, "8000": p.server.rest, "8001": p.server.grpc, "8002": p.server.admin, "7000": p.server.containers} {
+		_, mine, _ := net.SplitHostPort(address)
+		text = regexp.MustCompile(`((?:localhost|127\.0\.0\.1)(?::|", )|htons\()`+port+`\b`).ReplaceAllString(text, "${1}"+mine)
+	}
+	return text
+}
+
+// command runs a script as a user's shell would, and gives what it prints. What it leaves in the background ends with the
+// page.
+func (p *page) command(script string) string {
+	p.t.Helper()
+	prelude := fmt.Sprintf("bin/shivactl() { command bin/shivactl \"$@\" --addr %s --admin %s; }\n", p.server.tcp, p.server.admin)
+	cmd := exec.Command("bash", "-e", "-o", "pipefail", "-c", prelude+p.here(script))
+	cmd.Dir = p.dir
+	cmd.Env = append(p.server.env(), "GOFLAGS=-trimpath", "PATH="+grpcurlDir(p.t)+":"+filepath.Dir(python(p.t))+":"+os.Getenv("PATH"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	out, err := os.CreateTemp(p.t.TempDir(), "out") // not a pipe, which what stays in the background would keep open
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer out.Close()
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	err = cmd.Wait()
+	printed, _ := os.ReadFile(out.Name())
+	if err != nil {
+		p.t.Errorf("%s: %v\n$ %s%s", p.name, err, script, printed)
+	}
+	return string(printed)
+}
+
+// session runs the commands of a console block, each with what it prints below it.
+func (p *page) session(text string) {
+	p.t.Helper()
+	var script, expected string
+	flush := func() {
+		if script == "" {
+			return
+		}
+		if printed := p.command(script); printed != expected {
+			p.t.Errorf("%s\n$ %s%s(the page says)\n%s", p.name, script, printed, expected)
+		}
+		script, expected = "", ""
+	}
+	for line := range strings.Lines(text) {
+		first, begins := strings.CutPrefix(line, "$ ")
+		switch {
+		case begins:
+			flush()
+			script = first
+		case strings.HasSuffix(script, "\\\n") || strings.Count(script, "'")%2 == 1:
+			script += line
+		default:
+			expected += line
+		}
+	}
+	flush()
+}
+
+// check has shivad read a piece of a configuration.
+func (p *page) check(toml string) {
+	p.t.Helper()
+	file := filepath.Join(p.t.TempDir(), "piece.toml")
+	if err := os.WriteFile(file, []byte(toml), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+	if out, err := exec.Command(binary(p.t, "shivad"), "--config", file, "--check").CombinedOutput(); err != nil {
+		p.t.Errorf("%s: %v\n%s%s", p.name, err, toml, out)
+	}
+}
+
+// makeRun runs `make run` and waits until it serves.
+func (p *page) makeRun() *shivad {
+	p.t.Helper()
+	s := &shivad{t: p.t}
+	var flags []string
+	for name, address := range map[string]*string{"tcp": &s.tcp, "rest": &s.rest, "grpc": &s.grpc, "containers": &s.containers, "admin": &s.admin} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		*address = l.Addr().String()
+		flags = append(flags, "-"+name, *address)
+		l.Close()
+	}
+	out, err := os.Create(filepath.Join(p.t.TempDir(), "out"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer out.Close()
+	cmd := exec.Command("make", "run")
+	cmd.Dir, cmd.Stdout, cmd.Stderr = root(p.t), out, out
+	cmd.Env = append(os.Environ(), "RUNFLAGS="+strings.Join(flags, " "))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	p.t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) // as Ctrl-C does
+		select {
+		case <-ended:
+		case <-time.After(20 * time.Second):
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+			p.t.Error("make run goes on after Ctrl-C")
+		}
+	})
+	printed := func() string {
+		text, _ := os.ReadFile(out.Name())
+		return string(text)
+	}
+	waitFor(p.t, "make run", func() bool { return strings.Contains(printed(), "Serving until Ctrl-C.") || len(ended) > 0 })
+	if text := printed(); !strings.Contains(text, " of 20 right") || len(ended) > 0 {
+		p.t.Fatalf("make run:\n%s", text)
+	}
+	return s
+}
+
+// own gives the page a copy of a file of the tree, which speaks to the server under test.
+func (p *page) own(path, text string) {
+	p.t.Helper()
+	top, _, _ := strings.Cut(path, "/")
+	if info, err := os.Lstat(filepath.Join(p.dir, top)); err == nil && info.Mode()&os.ModeSymlink != 0 {
+		if err := os.Remove(filepath.Join(p.dir, top)); err != nil {
+			p.t.Fatal(err)
+		}
+		if out, err := exec.Command("cp", "-as", filepath.Join(root(p.t), top), p.dir).CombinedOutput(); err != nil {
+			p.t.Fatalf("%v: %s", err, out)
+		}
+	}
+	file := filepath.Join(p.dir, path)
+	if err := os.Remove(file); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(p.here(text)), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+}

@@ -1,0 +1,90 @@
+package server_test
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	fence   = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	link    = regexp.MustCompile(`\]\(([^)\s#]*)(#[^)\s]*)?\)`)
+	target  = regexp.MustCompile("`make ([a-z0-9][a-z0-9 -]*)[^`]*`")
+	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+)
+
+// What the documents point to is there: files, headings, and targets of make. The commands in them are run by
+// TestE2EPages. README is for visitors, who read no more than 250 lines.
+func TestDocuments(t *testing.T) {
+	makefile, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range documents(t) {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lines := bytes.Count(text, []byte("\n")); name == "../README.md" && lines > 250 {
+			t.Errorf("README.md has %d lines", lines)
+		}
+		prose := fence.ReplaceAll(text, nil)
+		for _, found := range link.FindAllSubmatch(prose, -1) {
+			path, anchor := string(found[1]), strings.TrimPrefix(string(found[2]), "#")
+			if strings.Contains(path, ":") {
+				continue // another site
+			}
+			to := name
+			if path != "" {
+				to = filepath.Join(filepath.Dir(name), path)
+			}
+			if pointed, err := os.ReadFile(to); err != nil {
+				t.Errorf("%s: %v", name, err)
+			} else if anchor != "" && !anchors(pointed)[anchor] {
+				t.Errorf("%s: %s has no heading #%s", name, to, anchor)
+			}
+		}
+		for _, found := range target.FindAllSubmatch(prose, -1) {
+			for _, word := range strings.Fields(string(found[1])) {
+				if !bytes.Contains(makefile, []byte("\n"+word+":")) {
+					t.Errorf("%s: there is no make %s", name, word)
+				}
+			}
+		}
+	}
+}
+
+// documents are the pages in Markdown.
+func documents(t *testing.T) (names []string) {
+	t.Helper()
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		base := filepath.Base(path)
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && strings.HasPrefix(base, ".") && base != ".." && base != ".github":
+			return filepath.SkipDir
+		case filepath.Ext(path) == ".md":
+			names = append(names, path)
+		}
+		return nil
+	})
+	if err != nil || len(names) < 10 {
+		t.Fatalf("%d documents, %v", len(names), err)
+	}
+	return names
+}
+
+// anchors are the names of a page's headings in links.
+func anchors(text []byte) map[string]bool {
+	names := map[string]bool{}
+	for _, found := range heading.FindAllSubmatch(fence.ReplaceAll(text, nil), -1) {
+		name := regexp.MustCompile(`[^\w -]`).ReplaceAllString(strings.ToLower(string(found[1])), "")
+		names[strings.ReplaceAll(name, " ", "-")] = true
+	}
+	return names
+}
