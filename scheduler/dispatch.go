@@ -234,13 +234,15 @@ func (c *core) alone(b *Batch, it *item, n int, now int64) {
 	}
 }
 
-// chancePause is how long a replica that is believed to be too slow does without a row of those that others could do.
+// chancePause is how long a replica that is believed to be too slow does without a row of those that
+// others could do.
 const chancePause = int64(time.Second)
 
-// chance sends a replica that is not busy the last row that waits, although it is predicted to be late: a prediction
-// is an upper quantile, nothing better is there to do, and a profile that is wrong has to be put right by
-// measuring. Not if another replica is predicted to be in time, unless this one has had nothing for a while: the
-// prediction that it is too slow would be for good, as there is always such a row while others keep up.
+// chance sends a replica that is not busy the last row that waits, although it is predicted to be
+// late: a prediction is an upper quantile, nothing better is there to do, and a profile that is
+// wrong has to be put right by measuring. Not if another replica is predicted to be in time, unless
+// this one has had nothing for a while: the prediction that it is too slow would be for good, as
+// there is always such a row while others keep up.
 func (c *core) chance(rep *Replica, start, now int64, fx *effects) bool {
 	if len(c.buckets.ordered) == 0 || rep.busy() {
 		return false
@@ -250,17 +252,8 @@ func (c *core) chance(rep *Replica, start, now int64, fx *effects) bool {
 	it := q.tail()
 	p := rep.plan(c, start, bk.rowBytes)
 	n := min(it.rows(), max(1, rep.strategy.limit(p)))
-	for _, other := range c.replicas {
-		if now >= rep.free+chancePause {
-			break
-		}
-		if other == rep || other.state != replicaLive || !other.profile.known() {
-			continue
-		}
-		begin := other.begins(now)
-		if begin < never && begin+other.profile.planned(n) <= it.deadline {
-			return false
-		}
+	if now < rep.free+chancePause && c.otherInTime(rep, n, it.deadline, now) {
+		return false
 	}
 	b := newBatch(c.model, rep)
 	c.alone(b, it, n, now)
@@ -268,6 +261,19 @@ func (c *core) chance(rep *Replica, start, now int64, fx *effects) bool {
 	b.limit = b.Rows
 	c.send(rep, b, start, now, fx)
 	return true
+}
+
+// otherInTime tells whether a replica other than rep is predicted to answer n rows by the deadline.
+func (c *core) otherInTime(rep *Replica, n int, deadline, now int64) bool {
+	for _, other := range c.replicas {
+		if other == rep || other.state != replicaLive || !other.profile.known() {
+			continue
+		}
+		if begin := other.begins(now); begin < never && begin+other.profile.planned(n) <= deadline {
+			return true
+		}
+	}
+	return false
 }
 
 // shedHopeless answers what not even the fastest replica could do in time, with luck.

@@ -136,6 +136,84 @@ func TestProfileOutgrowsBadMemory(t *testing.T) {
 	}
 }
 
+// TestStaleSizeIsNoDrift: a size that was last measured before the others is off by a factor of
+// hundreds. That says nothing about those that became known since.
+func TestStaleSizeIsNoDrift(t *testing.T) {
+	p := newProfile(64)
+	now := int64(0)
+	batch := func(n int, ns int64) {
+		now += 10 * ms
+		p.learn(n, ns, now)
+	}
+	for range 20 {
+		batch(8, ms)
+	}
+	for _, n := range []int{16, 32, 64} {
+		for range 4 {
+			batch(n, 120*ms)
+		}
+	}
+	for range 8 {
+		batch(8, 120*ms)
+	}
+	for _, n := range []int{8, 16, 32, 64} {
+		if !near(p.typical(n), float64(120*ms), 0.1) {
+			t.Errorf("%d rows: median %.1f ms, want 120", n, p.typical(n)/1e6)
+		}
+	}
+}
+
+// TestSureSizesDoNotLean: batches of 16 rows that are alike stand against a line through others that
+// leads above or below, however much batches differed before.
+func TestSureSizesDoNotLean(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for _, most := range []float64{1000, 150} {
+		p := newProfile(64)
+		for i := range 40 {
+			median := 10.0
+			if i%2 == 1 {
+				median = most
+			}
+			p.learn(12+12*(i%2), int64(median*math.Exp(rng.NormFloat64()/4)*1e6), int64(i)*ms)
+		}
+		for i := range 3 {
+			p.learn(16, 120*ms+int64(i)*ms, int64(40+i)*ms)
+		}
+		if !near(p.typical(16), float64(120*ms), 0.05) {
+			t.Errorf("24 rows of %g ms: 16 are taken to be of %.1f ms, want 120", most, p.typical(16)/1e6)
+		}
+	}
+}
+
+// TestLargerSizesRefute: what was believed of 16 rows is gone when 32 take far less since, and does
+// not come back with the next measurement; what is measured of 16 rows afterwards stands.
+func TestLargerSizesRefute(t *testing.T) {
+	p := newProfile(64)
+	for i := range 20 {
+		p.learn(16, 400*ms, int64(i)*ms)
+	}
+	at := int64(20)
+	batch := func(n int, ns int64) {
+		at++
+		p.learn(n, ns, at*ms)
+	}
+	batch(32, 20*ms)
+	batch(32, 20*ms)
+	if !near(p.typical(16), float64(20*ms), 0.01) {
+		t.Errorf("16 rows are taken to be of %.1f ms, want the 20 of 32", p.typical(16)/1e6)
+	}
+	batch(16, 12*ms)
+	if !near(p.typical(16), float64(12*ms), 0.2) {
+		t.Errorf("16 rows are taken to be of %.1f ms, want 12 as measured", p.typical(16)/1e6)
+	}
+	for range 10 {
+		batch(16, 60*ms)
+	}
+	if p.typical(16) < float64(30*ms) {
+		t.Errorf("16 rows are taken to be of %.1f ms, and were measured as 60 since", p.typical(16)/1e6)
+	}
+}
+
 // TestStallsAdd: three batches in a hundred take 33 ms longer, whatever their size, and all that was measured is the
 // smallest. Then one row is planned with the stall, but larger batches are not blamed for it.
 func TestStallsAdd(t *testing.T) {

@@ -32,7 +32,7 @@ var trialSteps = [...]int{4, -1, 1, -2, 2, -3, 3, -4}
 const (
 	trialShare   = 0.06 // of the time that the replica works: what may be lost to trials at first
 	trialRound   = 3    // trials that lost halve that
-	trialBackoff = 5    // ... so many times
+	trialBackoff = 4    // ... so many times
 	trialGain    = 0.1  // of the time, is what a trial must gain to be followed by another at once
 )
 
@@ -79,6 +79,9 @@ func (t *trials) settle(ns int64, rows int, par, stall float64, late bool) {
 		cost, had = took, 0
 	}
 	if t.gained = cost <= -trialGain*par; t.gained {
+		if t.spent += cost; t.spent <= 0 { // what it has gained pays for those that lost
+			t.spent, t.rows = 0, 0
+		}
 		if t.turn++; trialSteps[t.turn-1] > 0 || t.turn == len(trialSteps) {
 			t.turn = 0
 		}
