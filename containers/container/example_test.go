@@ -55,3 +55,31 @@ func ExampleBatch_Fail() {
 	}
 	_ = container.Model{Name: "echo", Version: "1", Predict: predict}
 }
+
+// A function of one row is a model as well. Check runs it without a server, for its tests; the error of a
+// row is that row's alone.
+func ExampleCheck() {
+	double := container.Model{
+		Name: "double", Version: "1",
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}},
+		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}},
+		Predict: container.PerRow(func(_ context.Context, row []tensor.Tensor) ([]tensor.Tensor, error) {
+			x, err := tensor.Values[float32](row[0])
+			if err != nil {
+				return nil, err
+			}
+			y := make([]float32, len(x))
+			for i := range x {
+				y[i] = 2 * x[i]
+			}
+			out, err := tensor.FromSlice(tensor.Shape{1, 4}, y)
+			return []tensor.Tensor{out}, err
+		}),
+	}
+	fmt.Println(container.Check(context.Background(), double, 8, 1))
+	double.Outputs[0].DType = tensor.Int64
+	fmt.Println(container.Check(context.Background(), double, 8, 1) != nil)
+	// Output:
+	// <nil>
+	// true
+}

@@ -5,7 +5,53 @@ import (
 	"math"
 
 	"github.com/shivad/shivad/server/selection"
+	"github.com/shivad/shivad/shiva/tensor"
 )
+
+// Three models vote on a label. Two always say 4, which is wrong, until feedback has taken their weight away.
+func Example() {
+	policy, err := selection.Parse("exp4", map[string]any{"eta": 1.0, "share": 0.0})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	label := func(digit int64) []tensor.Tensor {
+		t, _ := tensor.FromSlice(tensor.Shape{1}, []int64{digit})
+		t.Name = "label"
+		return []tensor.Tensor{t}
+	}
+	state, err := policy.New([]selection.Model{{Name: "good", Version: "1"}, {Name: "bad", Version: "1"}, {Name: "worse", Version: "1"}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for range 3 {
+		plan, err := policy.Select(state, selection.Request{User: "anna"})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		var predictions []selection.Prediction
+		for _, ask := range plan.Asks { // a server asks them at the same time
+			digit := int64(4)
+			if ask.Model.Name == "good" {
+				digit = 9
+			}
+			predictions = append(predictions, selection.Prediction{Ask: ask, Outputs: label(digit)})
+		}
+		answer := policy.Combine(state, predictions, nil)
+		digit, err := tensor.Values[int64](answer.Outputs[0])
+		fmt.Println(digit, err)
+		if state, err = policy.Feedback(state, predictions, selection.ByTruth(label(9)...)); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	// Output:
+	// [4] <nil>
+	// [9] <nil>
+	// [9] <nil>
+}
 
 // upperBound asks the model whose loss may be the least, by what is known of each: UCB1 (Auer, Cesa-Bianchi and Fischer,
 // "Finite-time Analysis of the Multiarmed Bandit Problem", Machine Learning 47, 2002), with the mean losses that every
