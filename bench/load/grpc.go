@@ -57,6 +57,17 @@ const (
 	grpcPath      = "/inference.GRPCInferenceService/ModelInfer"
 )
 
+// GRPCHeaders are those of a ModelInfer.
+var GRPCHeaders = []hpack.HeaderField{
+	{Name: ":method", Value: "POST"},
+	{Name: ":scheme", Value: "http"},
+	{Name: ":path", Value: grpcPath},
+	{Name: ":authority", Value: "localhost"},
+	{Name: "content-type", Value: "application/grpc"},
+	{Name: "user-agent", Value: "shivaload"},
+	{Name: "te", Value: "trailers"},
+}
+
 // newGRPCWire makes the wire of a connection that asks the same ModelInferRequest over and over.
 func newGRPCWire(message []byte) *grpcWire {
 	g := &grpcWire{stream: 1, window: initialWindow, streamWindow: initialWindow}
@@ -72,10 +83,7 @@ func newGRPCWire(message []byte) *grpcWire {
 	e := hpack.NewEncoder(&block)
 	headers := func() []byte {
 		block.Reset()
-		for _, f := range []hpack.HeaderField{
-			{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: grpcPath}, {Name: ":authority", Value: "localhost"},
-			{Name: "content-type", Value: "application/grpc"}, {Name: "user-agent", Value: "shivaload"}, {Name: "te", Value: "trailers"},
-		} {
+		for _, f := range GRPCHeaders {
 			_ = e.WriteField(f) // to memory
 		}
 		return appendFrame(nil, frameHeaders, flagEndHeaders, block.Bytes())

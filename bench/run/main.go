@@ -39,7 +39,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 9, "`rounds`, in each of which all systems take turns")
 	flag.DurationVar(&o.duration, "duration", time.Second, "measured `time` of one turn")
 	short := flag.Bool("short", false, "three rounds of half a second: for a look, not for a claim")
-	only := flag.String("only", "", "measure only the parts that match this `regexp`, of codec, json, batches, hostile, bombs, doors, door, go, python")
+	only := flag.String("only", "", "measure only the parts that match this `regexp`, of codec, json, batches, hostile, bombs, resets, doors, door, go, python")
 	flag.StringVar(&o.profile, "profile", "", "write a CPU profile of each server under each load to this `directory`")
 	flag.BoolVar(&o.markdown, "markdown", false, "write the tables in Markdown")
 	flag.StringVar(&o.python, "python", cmp.Or(os.Getenv("PYTHON"), "python3"), "Python `interpreter` that has shiva_container; $PYTHON if set")
@@ -101,12 +101,14 @@ func run(ctx context.Context, o options) (err error) {
 		}
 		ratios = append(ratios, r)
 	}
-	if o.only.MatchString("bombs") {
-		r, err := besideBombs(ctx, o, bin)
-		if err != nil {
-			return err
+	for _, a := range []attack{gzipBombs, rapidResets} {
+		if o.only.MatchString(a.name) {
+			r, err := beside(ctx, o, bin, a)
+			if err != nil {
+				return err
+			}
+			ratios = append(ratios, r)
 		}
-		ratios = append(ratios, r)
 	}
 	var roundTrips [][]string
 	if o.only.MatchString("batches") {

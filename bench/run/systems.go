@@ -66,7 +66,7 @@ const (
 type system struct {
 	name       string
 	addr       string
-	rest       string // "" if that door is closed
+	rest, grpc string // "" if that door is closed
 	profile    string // of its pprof handlers
 	containers string // where containers connect
 	processes  []*process.Process
@@ -103,7 +103,7 @@ func (s *system) alive() error {
 
 // startSystem starts the system of that name and waits until it answers every workload. Programs are in bin.
 func startSystem(ctx context.Context, name, bin, python string, echoLoops int) (_ *system, err error) {
-	var addrs [4]string
+	var addrs [5]string
 	for i := range addrs {
 		if addrs[i], err = process.FreeAddr(); err != nil {
 			return nil, err
@@ -123,10 +123,13 @@ func startSystem(ctx context.Context, name, bin, python string, echoLoops int) (
 		s.processes = append(s.processes, p)
 		return nil
 	}
-	if name == "bombs" {
+	switch name {
+	case gzipBombs.name:
 		s.rest = addrs[3]
+	case rapidResets.name:
+		s.grpc = addrs[4]
 	}
-	shivad := []string{filepath.Join(bin, "shivad"), "--tcp", s.addr, "--rest", s.rest, "--grpc", "", "--admin", s.profile, "--profiling", "--containers", s.containers}
+	shivad := []string{filepath.Join(bin, "shivad"), "--tcp", s.addr, "--rest", s.rest, "--grpc", s.grpc, "--admin", s.profile, "--profiling", "--containers", s.containers}
 	models := []string{"-servers", s.containers, "-max-batch", strconv.Itoa(maxBatch), workloads[deep].declaration(), workloads[image].declaration()}
 	switch name {
 	case "echo":
@@ -136,7 +139,7 @@ func startSystem(ctx context.Context, name, bin, python string, echoLoops int) (
 	case "hostile":
 		shivad = append(shivad, "--config", filepath.Join(bin, "hostile.toml"))
 		fallthrough
-	case "go", "bombs":
+	case "go", gzipBombs.name, rapidResets.name:
 		err = errors.Join(begin(shivad...), begin(append([]string{filepath.Join(bin, "noop")}, models...)...))
 	case "python":
 		err = errors.Join(begin(shivad...), begin(append([]string{python, filepath.Join("bench", "noop", "noop.py")}, models...)...))

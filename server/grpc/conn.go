@@ -36,7 +36,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		l.metrics.Opened()
-		s := &socket{Conn: c, from: l, host: hosts.Of(c.RemoteAddr())}
+		s := &socket{Conn: c, from: l, host: hosts.Of(c.RemoteAddr()), gone: make(chan struct{})}
 		switch within := l.hosts.Enter(s.host); {
 		case !within:
 			l.metrics.Closed(metrics.ClosedAddressLimit)
@@ -68,6 +68,7 @@ type socket struct {
 	ended  atomic.Bool                    // the client has hung up
 	why    atomic.Pointer[metrics.Closed] // we have, for that reason
 	closed atomic.Bool
+	gone   chan struct{} // closed with it
 }
 
 // An address is a peer's, by which grpc-go's connections are known again.
@@ -104,6 +105,7 @@ func (s *socket) Write(b []byte) (int, error) {
 
 func (s *socket) Close() error {
 	if s.closed.CompareAndSwap(false, true) {
+		close(s.gone)
 		s.from.leave(s.host)
 		s.from.metrics.Closed(s.reason())
 	}

@@ -20,6 +20,7 @@ import (
 // its deadline DEADLINE_EXCEEDED, and gRPC's C core only those that come when its own clock says so.
 type caller struct {
 	t      testing.TB
+	conn   net.Conn
 	framer *http2.Framer
 	header bytes.Buffer
 	enc    *hpack.Encoder
@@ -39,7 +40,7 @@ func (r *rig) caller(settings ...http2.Setting) *caller {
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		r.t.Fatal(err)
 	}
-	c := &caller{t: r.t, framer: http2.NewFramer(conn, conn)}
+	c := &caller{t: r.t, conn: conn, framer: http2.NewFramer(conn, conn)}
 	c.enc = hpack.NewEncoder(&c.header)
 	c.framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	if _, err := conn.Write([]byte(http2.ClientPreface)); err != nil {

@@ -125,7 +125,8 @@ func TestReaderGetsEverything(t *testing.T) {
 	}
 }
 
-// A client that cancels nearly all that it asks is held to a pace, then told to go; what it has had done is bounded.
+// A client that cancels nearly all that it asks is held to a pace, then told to go; what it has had done
+// is bounded. The pace is that of reading: calls that have begun cost others their turn, whatever becomes of them.
 func TestRapidReset(t *testing.T) {
 	r := newRig(t)
 	rows := r.sized("m", 4)
@@ -134,8 +135,9 @@ func TestRapidReset(t *testing.T) {
 		t.Fatal(err)
 	}
 	message := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(body))), body...)
-	attack := func() (asked int) {
+	attack := func(until time.Time) (asked int) { // until it is sent away, or then
 		c := r.caller()
+		c.must(c.conn.SetDeadline(until))
 		go func() {
 			for { // its answers are read, lest it be closed for that
 				if _, err := c.framer.ReadFrame(); err != nil {
@@ -143,7 +145,7 @@ func TestRapidReset(t *testing.T) {
 				}
 			}
 		}()
-		for stream := uint32(1); ; stream += 2 {
+		for stream := uint32(1); time.Now().Before(until); stream += 2 {
 			c.header.Reset()
 			for _, h := range callHeaders("ModelInfer") {
 				c.must(c.enc.WriteField(h))
@@ -154,15 +156,27 @@ func TestRapidReset(t *testing.T) {
 			}
 			asked++
 		}
+		return asked
 	}
-	asked := attack()
+	begun := func() (n int) {
+		for _, outcome := range []string{"ok", "canceled", "overloaded"} {
+			n += metric(r, fmt.Sprintf(`shivad_door_requests_total{door="grpc",outcome=%q} `, outcome))
+		}
+		return n
+	}
+	asked := attack(time.Now().Add(patience))
 	first := rows.Load()
 	if n := metric(r, `shivad_connections_closed_total{door="grpc",reason="cancels"} `); n != 1 || first > 2000 {
 		t.Errorf("%d calls were cancelled, %d rows of them reached the model; %d connections were closed for it", asked, first, n)
 	}
-	attack() // and comes again
-	if again := rows.Load() - first; again > 1000 {
-		t.Errorf("%d rows of a second connection reached the model", again)
+	before := begun()
+	again := time.Now()
+	for until := again.Add(time.Second); time.Now().Before(until); {
+		attack(until)
+	}
+	const pace, left = 2 * cancelRate, 2 * 256 // calls that had been read of the first connection, and of the last
+	if n, took := begun()-before, time.Since(again); n > left+int(took.Seconds()*pace) {
+		t.Errorf("it came again and again, and %d calls began in %v", n, took)
 	}
 	// A client beside it is not held back.
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
@@ -194,9 +208,14 @@ func TestCancelsOfOrdinaryClients(t *testing.T) {
 			now = now.Add(time.Second / time.Duration(c.perSecond))
 			wait, paid := k.call(now)
 			waited += wait
-			if k.ended(now, i%c.of < c.canceled, paid) && !c.waits {
-				t.Errorf("%s: is sent away", name)
+			canceled := i%c.of < c.canceled
+			if canceled {
+				if k.reset(now) && !c.waits {
+					t.Errorf("%s: is sent away", name)
+				}
+				k.cut()
 			}
+			k.ended(now, canceled, paid)
 		}
 		if (waited > 0) != c.waits {
 			t.Errorf("%s: waits for %v", name, waited)

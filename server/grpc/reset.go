@@ -57,8 +57,13 @@ type uncanceled struct {
 	in inbound
 }
 
-// Read counts the resets among the frames that it reads.
+// Read counts the resets among the frames that it reads, and reads no faster than the client may cancel.
 func (u *uncanceled) Read(b []byte) (int, error) {
+	if u.socket != nil {
+		if c := u.socket.conn.Load(); c != nil {
+			b = b[:c.pause(len(b))]
+		}
+	}
 	n, err := u.Conn.Read(b)
 	if resets := u.in.resets(b[:n]); resets > 0 && u.socket != nil {
 		if c := u.socket.conn.Load(); c != nil {

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/load"
+)
+
+// An attack is clients of one door that do their worst, beside clients of the Shiva door.
+type attack struct {
+	name string // of its system
+	what string // is measured
+	// begin lets them at the system until end is called. under is the system with what they take of the
+	// machine, if they are a process of their own. Programs are in bin.
+	begin func(ctx context.Context, s *system, bin string) (under *system, end func(), err error)
+}
+
+const (
+	besideLoad   = 200 // requests of the others in a second
+	besideWarmup = 500 * time.Millisecond
+)
+
+// beside measures what an attack does to the p50 of the others: turns with it, and with processes that
+// burn as much processor time as it took, alternate.
+func beside(ctx context.Context, o options, bin string, a attack) (r ratio, err error) {
+	r = ratio{what: a.what, bound: atMost, limit: 2}
+	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop", "bench/hostile"); err != nil {
+		return r, err
+	}
+	s, err := startSystem(ctx, a.name, bin, o.python, o.echoLoops)
+	if err != nil {
+		return r, err
+	}
+	defer s.stop()
+	for round := range o.rounds {
+		attacked, cost, err := attackedTurn(ctx, o, s, bin, a, uint64(round))
+		if err != nil {
+			return r, err
+		}
+		burners := max(1, int(math.Round(cost.Seconds()/(besideWarmup+o.duration).Seconds())))
+		burnt, err := burning(burners, bin, func() (time.Duration, error) {
+			return besideTurn(ctx, o, s, fmt.Sprintf("%s/beside=burners-%d", a.name, burners), uint64(round))
+		})
+		if err != nil {
+			return r, err
+		}
+		r.rounds = append(r.rounds, float64(attacked)/float64(burnt))
+	}
+	return r, nil
+}
+
+// attackedTurn is a turn beside an attack, and the processor time that it took.
+func attackedTurn(ctx context.Context, o options, s *system, bin string, a attack, seed uint64) (p50, cost time.Duration, err error) {
+	before, err := s.cpu()
+	if err != nil {
+		return 0, 0, err
+	}
+	under, end, err := a.begin(ctx, s, bin)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer end()
+	if p50, err = besideTurn(ctx, o, under, a.name+"/beside=attack", seed); err != nil {
+		return 0, 0, err
+	}
+	after, err := under.cpu()
+	return p50, after - before, err
+}
+
+// besideTurn is the p50 of an open loop of few requests, all of which are answered.
+func besideTurn(ctx context.Context, o options, s *system, name string, seed uint64) (time.Duration, error) {
+	w := workloads[single]
+	got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames, Conns: w.conns, Rate: besideLoad, Seed: seed,
+		Warmup: besideWarmup, Duration: o.duration, Check: load.SameTensors})
+	if err := errors.Join(err, s.alive()); err != nil {
+		return 0, err
+	}
+	fmt.Print(got.Line("Beside/attack=" + name))
+	if got.Failed > 0 || got.Lost > 0 || got.Answered == 0 {
+		return 0, fmt.Errorf("run: %s: %d answered, %d failed, %d lost: %s", name, got.Answered, got.Failed, got.Lost, got.Failure)
+	}
+	return got.Latency.Quantile(0.5), nil
+}
+
+// burning measures beside n processes that do nothing but burn processor time.
+func burning(n int, bin string, measure func() (time.Duration, error)) (time.Duration, error) {
+	var all []*process.Process
+	defer func() {
+		for _, p := range slices.Backward(all) {
+			p.Kill()
+		}
+	}()
+	for range n {
+		p, err := process.Start(bin, "sh", "-c", "while :; do :; done")
+		if err != nil {
+			return 0, err
+		}
+		all = append(all, p)
+	}
+	return measure()
+}
