@@ -80,13 +80,24 @@ func (s *scanner) more(n *int, end byte) bool {
 	return true
 }
 
-// key reads the next member's name in the object just entered; false after the last.
-func (s *scanner) key(n *int) (name []byte, ok bool) {
-	if !s.more(n, '}') {
-		return nil, false
+// members reads an object: it yields the name of each member, and the loop reads the value.
+func (s *scanner) members(yield func(name []byte) bool) {
+	s.open('{')
+	for n := 0; s.more(&n, '}'); {
+		if name := s.str(); !s.expect(':') || !yield(name) {
+			return
+		}
 	}
-	name = s.str()
-	return name, s.expect(':')
+}
+
+// elements reads an array: it yields the number of each element, from 1, and the loop reads it.
+func (s *scanner) elements(yield func(n int) bool) {
+	s.open('[')
+	for n := 0; s.more(&n, ']'); {
+		if !yield(n) {
+			return
+		}
+	}
 }
 
 // str reads a string. The result shares the text's memory unless it has escapes.
@@ -218,17 +229,13 @@ func (s *scanner) float() float64 {
 func (s *scanner) raw() []byte {
 	s.peek()
 	from := s.i
-	n := 0
 	switch c := s.peek(); c {
 	case '{':
-		for s.open('{'); ; {
-			if _, ok := s.key(&n); !ok {
-				break
-			}
+		for range s.members {
 			s.raw()
 		}
 	case '[':
-		for s.open('['); s.more(&n, ']'); {
+		for range s.elements {
 			s.raw()
 		}
 	case '"':

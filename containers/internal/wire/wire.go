@@ -105,7 +105,7 @@ func count(b []byte) (n int, err error) {
 	if s.peek() != '[' {
 		return 0, nil
 	}
-	for s.open('['); s.more(&n, ']'); {
+	for n = range s.elements {
 		s.raw()
 	}
 	return n, s.err
@@ -208,12 +208,7 @@ const (
 func (h *BatchHeader) Parse(b []byte) error {
 	*h = BatchHeader{Rows: -1, Inputs: h.Inputs[:0], dims: h.dims[:0], Requests: h.Requests[:0], Parameters: h.Parameters[:0], Priority: h.Priority[:0]}
 	s := scanner{b: b}
-	n := 0
-	for s.open('{'); ; {
-		key, ok := s.key(&n)
-		if !ok {
-			break
-		}
+	for key := range s.members {
 		switch string(key) {
 		case "rows":
 			h.Rows = s.integer()
@@ -227,8 +222,7 @@ func (h *BatchHeader) Parse(b []byte) error {
 			h.Priority = s.integers(h.Priority[:0], math.MaxInt)
 		case "parameters":
 			h.Parameters = h.Parameters[:0]
-			m := 0
-			for s.open('['); s.more(&m, ']'); {
+			for range s.elements {
 				p := s.raw()
 				if string(p) == "null" {
 					p = nil
@@ -271,12 +265,7 @@ func (h *BatchHeader) Parse(b []byte) error {
 func (h *FeedbackHeader) Parse(b []byte) error {
 	*h = FeedbackHeader{Inputs: h.Inputs[:0], Outputs: h.Outputs[:0], Truth: h.Truth[:0], dims: h.dims[:0]}
 	s := scanner{b: b}
-	n := 0
-	for s.open('{'); ; {
-		key, ok := s.key(&n)
-		if !ok {
-			break
-		}
+	for key := range s.members {
 		switch string(key) {
 		case "application":
 			h.Application = s.str()
@@ -312,19 +301,13 @@ func (h *FeedbackHeader) Parse(b []byte) error {
 func (h *ResultHeader) Parse(b []byte, rows int) error {
 	*h = ResultHeader{Outputs: h.Outputs[:0], Errors: h.Errors[:0], dims: h.dims[:0]}
 	s := scanner{b: b}
-	n := 0
-	for s.open('{'); ; {
-		key, ok := s.key(&n)
-		if !ok {
-			break
-		}
+	for key := range s.members {
 		switch string(key) {
 		case "outputs":
 			h.Outputs, h.dims = s.tensors(h.Outputs[:0], h.dims[:0])
 		case "errors":
 			h.Errors = h.Errors[:0]
-			m := 0
-			for s.open('['); s.more(&m, ']'); {
+			for m := range s.elements {
 				if m > rows {
 					s.fail(fmt.Sprintf("more errors than the %d rows of the batch", rows))
 				}
@@ -344,12 +327,7 @@ func (h *ResultHeader) Parse(b []byte, rows int) error {
 
 func (s *scanner) rowError() (e RowError) {
 	var given seen
-	n := 0
-	for s.open('{'); ; {
-		key, ok := s.key(&n)
-		if !ok {
-			break
-		}
+	for key := range s.members {
 		switch string(key) {
 		case "row":
 			e.Row = s.integer()
@@ -369,18 +347,12 @@ func (s *scanner) rowError() (e RowError) {
 
 // tensors reads a list of tensor descriptions; their dimensions are appended to dims.
 func (s *scanner) tensors(list []TensorHeader, dims []int) ([]TensorHeader, []int) {
-	n := 0
-	for s.open('['); s.more(&n, ']'); {
+	for n := range s.elements {
 		if n > MaxTensors {
 			s.fail(fmt.Sprintf("more than %d tensors", MaxTensors))
 		}
 		t := TensorHeader{lo: len(dims)}
-		m := 0
-		for s.open('{'); ; {
-			key, ok := s.key(&m)
-			if !ok {
-				break
-			}
+		for key := range s.members {
 			switch string(key) {
 			case "name":
 				t.Name = s.str()
@@ -414,8 +386,7 @@ func (s *scanner) tensors(list []TensorHeader, dims []int) ([]TensorHeader, []in
 
 // integers appends a list of at most so many numbers.
 func (s *scanner) integers(list []int, most int) []int {
-	n := 0
-	for s.open('['); s.more(&n, ']'); {
+	for n := range s.elements {
 		if n > most {
 			s.fail(fmt.Sprintf("more than %d numbers", most))
 		}
