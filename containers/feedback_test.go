@@ -18,15 +18,7 @@ func (r *rig) learner(t *testing.T, feedback bool) *containertest.Peer {
 	if m, ok := r.sched.Model(echoID); ok {
 		before = m.Replicas()
 	}
-	mine, theirs := containertest.Pipe()
-	if err := r.Add(theirs); err != nil {
-		t.Fatal(err)
-	}
-	p, err := containertest.NewPeer(mine)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { p.Close() })
+	p := r.peer(t)
 	m := echo(nil)
 	m.Feedback = feedback
 	if err := p.Send([]byte("hello"), containertest.Hello(m)); err != nil {

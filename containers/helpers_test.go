@@ -128,6 +128,21 @@ func (r *rig) join(t testing.TB, m containertest.Model) *containertest.Container
 	return c
 }
 
+// peer connects, in memory, a peer that speaks the protocol by hand.
+func (r *rig) peer(t testing.TB) *containertest.Peer {
+	t.Helper()
+	mine, theirs := containertest.Pipe()
+	if err := r.Add(theirs); err != nil {
+		t.Fatal(err)
+	}
+	p, err := containertest.NewPeer(mine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
 // wait waits for a model to have at least n live replicas.
 func (r *rig) wait(t testing.TB, id scheduler.ModelID, n int) {
 	t.Helper()

@@ -510,8 +510,8 @@ func TestStuckReader(t *testing.T) {
 // TestEarlyAnswer: who answers a batch that is still being sent knows the ids, and is up to no good: the memory of the
 // batch may not be given back while the socket reads it. Its session ends.
 func TestEarlyAnswer(t *testing.T) {
-	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
-	const row = 4 << 20 // floats: more than the sockets' buffers hold
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Heartbeat: 20 * time.Second}) // the peer sends none
+	const row = 4 << 20                                                                                  // floats: more than the sockets' buffers hold
 	spec := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, row}}}
 	large := containertest.Model{Name: "echo", Version: "1", Inputs: spec, Outputs: spec}
 	p, err := containertest.NewPeer(dial(t, r))

@@ -357,15 +357,7 @@ func TestRetire(t *testing.T) {
 func TestReconnectedSocket(t *testing.T) {
 	for _, first := range []string{"heartbeat", "result", "draining"} {
 		bubble(t, func(t *testing.T, r *rig) {
-			mine, theirs := containertest.Pipe()
-			if err := r.Add(theirs); err != nil {
-				t.Fatal(err)
-			}
-			p, err := containertest.NewPeer(mine)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer p.Close()
+			p := r.peer(t)
 			if err := p.Send([]byte(first), make([]byte, 8), []byte("{}")); err != nil {
 				t.Fatal(err)
 			}
@@ -385,15 +377,7 @@ func TestReconnectedSocket(t *testing.T) {
 // TestNeverRegisters: whoever does not register is gone after the handshake's time, whatever it says meanwhile.
 func TestNeverRegisters(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
-		mine, theirs := containertest.Pipe()
-		if err := r.Add(theirs); err != nil {
-			t.Fatal(err)
-		}
-		p, err := containertest.NewPeer(mine)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.Close()
+		p := r.peer(t)
 		began := time.Now()
 		go func() {
 			for p.Send(nil, le32(2)) == nil { // a v3 container that only beats
@@ -449,15 +433,7 @@ func TestV3Clock(t *testing.T) {
 // v3 registers a legacy container by hand.
 func (r *rig) v3(t testing.TB, inputType string) (*containertest.Peer, scheduler.ModelID) {
 	t.Helper()
-	mine, theirs := containertest.Pipe()
-	if err := r.Add(theirs); err != nil {
-		t.Fatal(err)
-	}
-	p, err := containertest.NewPeer(mine)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { p.Close() })
+	p := r.peer(t)
 	if err := p.Send(nil, le32(2)); err != nil {
 		t.Fatal(err)
 	}

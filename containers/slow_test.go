@@ -20,15 +20,7 @@ func (r *rig) slowly(t *testing.T, slots int) (p *containertest.Peer, ask func()
 	t.Helper()
 	const row = 1 << 18 // floats
 	spec := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{row}}}
-	mine, theirs := containertest.Pipe()
-	if err := r.Add(theirs); err != nil {
-		t.Fatal(err)
-	}
-	p, err := containertest.NewPeer(mine)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { p.Close() })
+	p = r.peer(t)
 	if err := p.Send([]byte("hello"), containertest.Hello(containertest.Model{Name: "echo", Version: "1", Inputs: spec, Outputs: spec, Slots: slots})); err != nil {
 		t.Fatal(err)
 	}

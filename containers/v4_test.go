@@ -308,15 +308,7 @@ func TestV4Registration(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			mine, theirs := containertest.Pipe()
-			if err := r.Add(theirs); err != nil {
-				t.Fatal(err)
-			}
-			p, err := containertest.NewPeer(mine)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer p.Close()
+			p := r.peer(t)
 			if err := p.Send([]byte("hello"), []byte(tt.hello)); err != nil {
 				t.Fatal(err)
 			}

@@ -2,7 +2,6 @@ package server
 
 import (
 	"encoding/json"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -12,42 +11,22 @@ import (
 	"github.com/shivad/shivad/server/config"
 )
 
-func patch(t *testing.T, s *Server, path, body, contentType string) (int, string) {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, "http://"+s.Addrs().Admin.String()+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Content-Type", contentType)
-	a, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Body.Close()
-	text, err := io.ReadAll(a.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a.StatusCode, string(text)
-}
-
 // TestSettingsWhileRunning: a change of settings holds at once and is shown as what is in effect; one that
 // makes no sense changes nothing and names both figures.
 func TestSettingsWhileRunning(t *testing.T) {
 	s := start(t, func(c *config.Config) { c.Defaults.QueueRows = 500 })
-	const jsonType = "application/json"
-	if status, body := patch(t, s, "/v1/models/echo", `{"objective":"20ms","max_batch":"32"}`, jsonType); status != 200 || !strings.Contains(body, `"objective": "20ms"`) {
+	if status, body := requestAdmin(t, s, http.MethodPatch, "/v1/models/echo", jsonType, `{"objective":"20ms","max_batch":"32"}`); status != 200 || !strings.Contains(body, `"objective": "20ms"`) {
 		t.Fatalf("%d: %s", status, body)
 	}
 	if c := s.Scheduler().ModelConfig("echo"); c.Objective != 20*time.Millisecond || c.MaxBatch != 32 || c.QueueRows != 500 {
 		t.Errorf("the scheduler works with objective %v, max_batch %d, queue_rows %d", c.Objective, c.MaxBatch, c.QueueRows)
 	}
 	// What nobody has set is shown as what it comes to.
-	if status, body := patch(t, s, "/v1/models/echo", `{"max_batch":"0"}`, jsonType); status != 200 || !strings.Contains(body, `"max_batch": 128,`) ||
+	if status, body := requestAdmin(t, s, http.MethodPatch, "/v1/models/echo", jsonType, `{"max_batch":"0"}`); status != 200 || !strings.Contains(body, `"max_batch": 128,`) ||
 		strings.Contains(body, `"max_batch": 0`) || !strings.Contains(body, `"batch_bytes": "256MiB"`) {
 		t.Errorf("%d: %s", status, body)
 	}
-	if status, body := patch(t, s, "/v1/models/echo", `{"max_batch":"32"}`, jsonType); status != 200 {
+	if status, body := requestAdmin(t, s, http.MethodPatch, "/v1/models/echo", jsonType, `{"max_batch":"32"}`); status != 200 {
 		t.Fatalf("%d: %s", status, body)
 	}
 	for _, c := range []struct {
@@ -63,7 +42,7 @@ func TestSettingsWhileRunning(t *testing.T) {
 		{"/v1/models/echo", `{"objective":"5ms"}`, "text/plain", 415, nil},
 		{"/v1/models/nobody", `{"objective":"5ms"}`, jsonType, 404, []string{"nobody"}},
 	} {
-		status, body := patch(t, s, c.path, c.body, c.contentType)
+		status, body := requestAdmin(t, s, http.MethodPatch, c.path, c.contentType, c.body)
 		if status != c.status {
 			t.Errorf("%s: %d, want %d: %s", c.body, status, c.status, body)
 		}

@@ -17,6 +17,28 @@ import (
 	"github.com/shivad/shivad/server/state/statetest"
 )
 
+const jsonType = "application/json"
+
+// requestAdmin asks the admin door of a server for something, and gives the status and the text of the answer.
+func requestAdmin(t *testing.T, s *Server, method, path, contentType, body string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+s.Addrs().Admin.String()+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", contentType)
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	text, err := io.ReadAll(a.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.StatusCode, string(text)
+}
+
 // operator is whoever uses the admin door of a server.
 type operator struct {
 	t *testing.T
@@ -26,25 +48,12 @@ type operator struct {
 // do sends a body, "" for none, and gives the status and the answer without its white space.
 func (o operator) do(method, path, body string) (int, string) {
 	o.t.Helper()
-	r, err := http.NewRequestWithContext(o.t.Context(), method, "http://"+o.s.Addrs().Admin.String()+path, strings.NewReader(body))
-	if err != nil {
-		o.t.Fatal(err)
-	}
-	r.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		o.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		o.t.Fatal(err)
-	}
+	status, text := requestAdmin(o.t, o.s, method, path, jsonType, body)
 	var b bytes.Buffer
-	if err := json.Compact(&b, text); err != nil {
+	if err := json.Compact(&b, []byte(text)); err != nil {
 		o.t.Fatalf("%s %s: not JSON: %s", method, path, text)
 	}
-	return resp.StatusCode, b.String()
+	return status, b.String()
 }
 
 // expect checks that the answer has these parts.

@@ -3,13 +3,10 @@ package server
 import (
 	"context"
 	"errors"
-	"io"
 	"net/http"
 	"os"
 	"os/signal"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -19,7 +16,6 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -51,26 +47,7 @@ func sdk(t *testing.T, name, id string, replicas int) config.Container {
 // operate is what shivactl containers asks of the admin door.
 func operate(t *testing.T, s *Server, what, name string) (int, string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.Addrs().Admin.String()+"/v1/containers/"+name+"/"+what, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return send(t, r)
-}
-
-func send(t *testing.T, r *http.Request) (int, string) {
-	t.Helper()
-	r.Header.Set("Content-Type", "application/json")
-	a, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Body.Close()
-	text, err := io.ReadAll(a.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return a.StatusCode, string(text)
+	return requestAdmin(t, s, http.MethodPost, "/v1/containers/"+name+"/"+what, jsonType, "")
 }
 
 // TestRestartUnderLoad: start has registered what it started, restart rolls without an error for any client, and stop has ended it.
@@ -79,34 +56,8 @@ func TestRestartUnderLoad(t *testing.T) {
 	if code, text := operate(t, s, "start", "p"); code != http.StatusOK || !strings.Contains(text, `"state": "READY"`) {
 		t.Fatalf("start: %d %s", code, text)
 	}
-	stop := make(chan struct{})
-	var load sync.WaitGroup
-	var answered atomic.Int64
-	for range 4 {
-		load.Go(func() {
-			c, err := shiva.Dial(t.Context(), s.Addrs().TCP.String())
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer c.Close()
-			x, _ := tensor.FromSlice(tensor.Shape{2}, []int32{1, 2})
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				m, err := c.Do(t.Context(), &shiva.Message{Namespace: "rolled", Metadata: []byte(`{"timeout_ms":20000}`), Tensors: []tensor.Tensor{x}})
-				if err != nil {
-					t.Errorf("while it is restarted: %v", err)
-					return
-				}
-				m.Release()
-				answered.Add(1)
-			}
-		})
-	}
+	load := keepBusy(t, s, "rolled")
+	defer load.stop()
 	pids := func() (pids []int) {
 		for _, p := range s.processes.List() {
 			pids = append(pids, p.PID)
@@ -114,17 +65,16 @@ func TestRestartUnderLoad(t *testing.T) {
 		return pids
 	}
 	for range 2 {
-		before, had := pids()[0], answered.Load()
+		before, had := pids()[0], load.answered.Load()
 		if code, text := operate(t, s, "restart", "p"); code != http.StatusOK || !strings.Contains(text, `"state": "READY"`) {
 			t.Errorf("restart: %d %s", code, text)
 		}
 		if after := pids()[0]; after == before || after == 0 || syscall.Kill(before, 0) == nil {
 			t.Errorf("the process was %d and is %d", before, after)
 		}
-		eventually(t, "more answers", func() bool { return answered.Load() > had+10 })
+		eventually(t, "more answers", func() bool { return load.answered.Load() > had+10 })
 	}
-	close(stop)
-	load.Wait()
+	load.stop()
 	pid := pids()[0]
 	if code, text := operate(t, s, "stop", "p"); code != http.StatusOK || !strings.Contains(text, `"reason": "unloaded"`) || syscall.Kill(pid, 0) == nil {
 		t.Errorf("stop: %d %s", code, text)
@@ -167,11 +117,7 @@ func TestRetiredIsStartedAgain(t *testing.T) {
 	version(t, s, "2")
 	eventually(t, "version 1 to be retired", func() bool { return s.processes.List()[0].State == "retired" })
 	back := func() (int, string) {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://"+s.Addrs().Admin.String()+"/v1/models/rolled/default_version", strings.NewReader(`{"version":"1"}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return send(t, r)
+		return requestAdmin(t, s, http.MethodPut, "/v1/models/rolled/default_version", jsonType, `{"version":"1"}`)
 	}
 	if code, text := back(); code != http.StatusBadRequest || !strings.Contains(text, `shivactl containers start old`) {
 		t.Errorf("set-version of a retired version: %d %s", code, text)

@@ -1,23 +1,17 @@
 package server
 
 import (
-	"bytes"
-	"context"
 	"encoding/binary"
-	"encoding/json"
 	"io"
 	"net"
 	"net/http"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/apps"
-	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -46,72 +40,19 @@ func TestRollingVersions(t *testing.T) {
 	})
 	first := version(t, s, "1")
 
-	var serving atomic.Value // the version of the last answer
-	serving.Store("")
-	stop := make(chan struct{})
-	var load sync.WaitGroup
-	var answered atomic.Int64
-	for range 4 {
-		load.Go(func() {
-			c, err := shiva.Dial(t.Context(), s.Addrs().TCP.String())
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer c.Close()
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				x, _ := tensor.FromSlice(tensor.Shape{2}, []int32{1, 2})
-				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-				m, err := c.Do(ctx, &shiva.Message{Namespace: "rolled", Tensors: []tensor.Tensor{x}})
-				cancel()
-				if err != nil {
-					t.Errorf("while versions change: %v", err)
-					return
-				}
-				v := shiva.Field(m.Metadata, "model_version")
-				serving.Store(string(v))
-				m.Release()
-				answered.Add(1)
-			}
-		})
-	}
-	defer load.Wait()
-	defer close(stop)
-	wait := func(what string, ok func() bool) {
-		t.Helper()
-		for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("waited in vain for %s", what)
-			}
-		}
-	}
-	is := func(v string) func() bool { return func() bool { return serving.Load() == `"`+v+`"` } }
+	load := keepBusy(t, s, "rolled")
+	defer load.stop()
+	is := func(v string) func() bool { return func() bool { return load.version.Load() == v } }
 	patch := func(body, want string) {
 		t.Helper()
-		r, err := http.NewRequest(http.MethodPatch, "http://"+s.Addrs().Admin.String()+"/v1/models/rolled", bytes.NewReader([]byte(body)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Content-Type", "application/json")
-		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		got, _ := io.ReadAll(resp.Body)
-		if !strings.Contains(string(got), want) {
-			t.Errorf("%s: %d %s, expected %s", body, resp.StatusCode, got, want)
+		if status, got := requestAdmin(t, s, http.MethodPatch, "/v1/models/rolled", jsonType, body); !strings.Contains(got, want) {
+			t.Errorf("%s: %d %s, expected %s", body, status, got, want)
 		}
 	}
 
-	wait("version 1", is("1"))
+	eventually(t, "version 1", is("1"))
 	version(t, s, "2")
-	wait("version 2", is("2"))
+	eventually(t, "version 2", is("2"))
 	select {
 	case <-first.Gone():
 	case <-time.After(20 * time.Second):
@@ -122,12 +63,12 @@ func TestRollingVersions(t *testing.T) {
 	// Back to 1, which is started again, and is not sent away while it is the default.
 	patch(`{"retire_after":"1h"}`, `"default_version": "2"`)
 	again := version(t, s, "1")
-	wait("version 1 to be ready", func() bool { return serves(s, "rolled", "1") })
+	eventually(t, "version 1 to be ready", func() bool { return serves(s, "rolled", "1") })
 	patch(`{"default_version":"1"}`, `"default_version": "1"`)
-	wait("version 1 again", is("1"))
+	eventually(t, "version 1 again", is("1"))
 	patch(`{"retire_after":"1ms"}`, `"default_version": "1"`)
 	version(t, s, "3")
-	wait("version 3 to be ready", func() bool { return serves(s, "rolled", "3") })
+	eventually(t, "version 3 to be ready", func() bool { return serves(s, "rolled", "3") })
 	time.Sleep(20 * time.Millisecond)
 	select {
 	case <-again.Gone():
@@ -135,25 +76,18 @@ func TestRollingVersions(t *testing.T) {
 	default:
 	}
 	if !is("1")() {
-		t.Errorf("served by %v", serving.Load())
+		t.Errorf("served by %v", load.version.Load())
 	}
 	patch(`{"default_version":""}`, `"default_version": "3"`)
-	wait("version 3", is("3"))
+	eventually(t, "version 3", is("3"))
 	var list struct {
 		Versions []struct {
 			Version string
 			Ready   bool
 		}
 	}
-	wait("all but version 3 to go", func() bool {
-		resp, err := http.Get("http://" + s.Addrs().Admin.String() + "/v1/models/rolled")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		if err := json.NewDecoder(resp.Body).Decode(&list); err != nil {
-			t.Fatal(err)
-		}
+	eventually(t, "all but version 3 to go", func() bool {
+		get(t, s, "/v1/models/rolled", &list)
 		ready := ""
 		for _, v := range list.Versions {
 			if v.Ready {
@@ -162,7 +96,7 @@ func TestRollingVersions(t *testing.T) {
 		}
 		return ready == "3"
 	})
-	t.Logf("%d requests", answered.Load())
+	t.Logf("%d requests", load.answered.Load())
 }
 
 // TestRetireWithoutGoodbye: replaced containers of RPC v3, which has no word for goodbye, are not hung up on. They stay, idle, the status says

@@ -228,11 +228,13 @@ func carriesOdd(name string, d tensor.DType) bool {
 // The same fault through every way shows the same row of the table.
 func TestSameErrorsThroughEveryDoor(t *testing.T) {
 	no, yes := false, true
+	const patience = 10 * time.Minute
 	s := start(t, func(c *config.Config) {
 		c.Limits.MessageBytes = 1 << 20
 		model := func() config.Model { return config.Model{Policy: c.Defaults} }
 		full, stuck, lost := model(), model(), model()
-		full.QueueRows, full.Slots = 1, 1
+		// What fills the queue stays until the test lets it go, however slow the machine.
+		full.QueueRows, full.Slots, full.ExecutionTimeout, c.Server.Drain = 1, 1, patience, patience
 		stuck.Strategy, stuck.Shed = "static", no
 		lost.Retry = no
 		c.Models = map[string]config.Model{"full": full, "stuck": stuck, "lost": lost}
@@ -255,7 +257,7 @@ func TestSameErrorsThroughEveryDoor(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var filling sync.WaitGroup
 	fill := func(model string) {
-		filling.Go(func() { _, _ = askLibrary(ctx, s, model, rows(tensor.Float32, 1, false), time.Minute) })
+		filling.Go(func() { _, _ = askLibrary(ctx, s, model, rows(tensor.Float32, 1, false), patience) })
 	}
 	fill("full")
 	eventually(t, "a row to execute", func() bool { return stats(s, "full").Replicas[0].InFlight == 1 })
