@@ -243,7 +243,7 @@ func TestPoolMakesRoom(t *testing.T) {
 	}
 }
 
-// TestPoolConcurrently: many goroutines take, hand on and release; no two have the same memory.
+// TestPoolConcurrently: many goroutines take, hand on, release and trim; no two have the same memory.
 func TestPoolConcurrently(t *testing.T) {
 	p := NewPool(32 << 20)
 	var wg sync.WaitGroup
@@ -251,7 +251,10 @@ func TestPoolConcurrently(t *testing.T) {
 	for g := range 8 {
 		wg.Go(func() {
 			rnd := rand.New(rand.NewPCG(1, uint64(g)))
-			for range 2000 {
+			for i := range 2000 {
+				if i%100 == 0 {
+					p.Trim()
+				}
 				b, err := p.Get(rnd.IntN(1 << rnd.IntN(19)))
 				if err != nil {
 					t.Error(err)
