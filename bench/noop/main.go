@@ -1,7 +1,7 @@
 // Command noop is a container whose models answer with their input: what a batch costs on its way, and no
 // more. noop.py beside it is the same in Python.
 //
-//	noop [-servers ADDR] [-max-batch N] NAME:DATATYPE:SHAPE ...
+//	noop [-servers ADDR] [-max-batch N] [-wide NAME] [NAME:DATATYPE:SHAPE ...]
 package main
 
 import (
@@ -28,16 +28,17 @@ func main() {
 	log.SetPrefix("noop: ")
 	servers := flag.String("servers", "127.0.0.1:7000", "`addresses` of the servers, with commas between")
 	maxBatch := flag.Int("max-batch", 0, "most `rows` in a batch; 0: the server's default")
+	wide := flag.String("wide", "", "also serve a model of this `name` that answers a number with a mebibyte")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := serve(ctx, strings.Split(*servers, ","), *maxBatch, flag.Args()); err != nil {
+	if err := serve(ctx, strings.Split(*servers, ","), *maxBatch, *wide, flag.Args()); err != nil {
 		log.Fatal(err)
 	}
 }
 
 // serve serves the models until ctx ends, or until one of them cannot be served.
-func serve(ctx context.Context, servers []string, maxBatch int, declarations []string) error {
+func serve(ctx context.Context, servers []string, maxBatch int, wide string, declarations []string) error {
 	models := make([]container.Model, len(declarations))
 	for i, text := range declarations {
 		name, x, err := declare.Model(text)
@@ -49,6 +50,9 @@ func serve(ctx context.Context, servers []string, maxBatch int, declarations []s
 			Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x},
 			Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) { return b.Inputs, nil },
 		}
+	}
+	if wide != "" {
+		models = append(models, mebibytes(wide))
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -62,4 +66,17 @@ func serve(ctx context.Context, servers []string, maxBatch int, declarations []s
 	}
 	wg.Wait()
 	return errors.Join(errs...)
+}
+
+// mebibytes is a model whose answers are much larger than its questions.
+func mebibytes(name string) container.Model {
+	return container.Model{
+		Name: name, Version: "1", Platform: "noop", Batched: new(true),
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1}}},
+		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, 1 << 20}}},
+		Predict: func(_ context.Context, b *container.Batch) ([]tensor.Tensor, error) {
+			y, err := b.Output(0)
+			return []tensor.Tensor{y}, err
+		},
+	}
 }

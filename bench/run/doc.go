@@ -15,6 +15,7 @@
 //	hostile  p99 of requests to a container beside hostile ones, against the same without them
 //	bombs    p50 of requests beside gzip bodies that unpack a thousandfold, against the same beside as much CPU burnt
 //	resets   p50 of requests beside rapid resets over gRPC, against the same beside as much CPU burnt
+//	unread   p99 of requests beside clients that read none of their answers, against the same without them
 //	echo     bare gnet, writing back what it read: the bar of all that follows
 //	door     the TCP door, the gate and the scheduler, with a model inside the process
 //	go       shivad with a container in Go, a process of its own

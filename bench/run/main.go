@@ -39,7 +39,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 9, "`rounds`, in each of which all systems take turns")
 	flag.DurationVar(&o.duration, "duration", time.Second, "measured `time` of one turn")
 	short := flag.Bool("short", false, "three rounds of half a second: for a look, not for a claim")
-	only := flag.String("only", "", "measure only the parts that match this `regexp`, of codec, json, batches, hostile, bombs, resets, doors, door, go, python")
+	only := flag.String("only", "", "measure only the parts that match this `regexp`, of codec, json, batches, hostile, bombs, resets, unread, doors, door, go, python")
 	flag.StringVar(&o.profile, "profile", "", "write a CPU profile of each server under each load to this `directory`")
 	flag.BoolVar(&o.markdown, "markdown", false, "write the tables in Markdown")
 	flag.StringVar(&o.python, "python", cmp.Or(os.Getenv("PYTHON"), "python3"), "Python `interpreter` that has shiva_container; $PYTHON if set")
@@ -109,6 +109,13 @@ func run(ctx context.Context, o options) (err error) {
 			}
 			ratios = append(ratios, r)
 		}
+	}
+	if o.only.MatchString("unread") {
+		r, err := besideUnread(ctx, o, bin)
+		if err != nil {
+			return err
+		}
+		ratios = append(ratios, r)
 	}
 	var roundTrips [][]string
 	if o.only.MatchString("batches") {

@@ -139,7 +139,7 @@ func startSystem(ctx context.Context, name, bin, python string, echoLoops int) (
 	case "hostile":
 		shivad = append(shivad, "--config", filepath.Join(bin, "hostile.toml"))
 		fallthrough
-	case "go", gzipBombs.name, rapidResets.name:
+	case "go", "unread", gzipBombs.name, rapidResets.name:
 		err = errors.Join(begin(shivad...), begin(append([]string{filepath.Join(bin, "noop")}, models...)...))
 	case "python":
 		err = errors.Join(begin(shivad...), begin(append([]string{python, filepath.Join("bench", "noop", "noop.py")}, models...)...))

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/load"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+const (
+	unread      = 20               // clients of the Shiva door that read nothing
+	unreadAsked = 200              // answers that each asks for, of a mebibyte: 4 GiB together
+	unreadFill  = time.Second      // until each has the answers that may wait for it: those who read cost as much
+	unreadTime  = 12 * time.Second // measured after that: they stand there, and are closed
+	unreadRate  = 1000             // requests of the others in a second
+	wide        = "wide"           // the model that they ask, in a container of its own
+)
+
+// besideUnread measures what clients that ask for much and read none of the answers do to the p99 of
+// others, until the server has closed them, which by default is after ten seconds: turns with and without
+// them alternate, every other round in reverse order. They are as long as that, so there are few.
+func besideUnread(ctx context.Context, o options, bin string) (r ratio, err error) {
+	r = ratio{what: "p99 beside clients that read nothing / without them", bound: atMost, limit: 1.2}
+	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop"); err != nil {
+		return r, err
+	}
+	s, err := startSystem(ctx, "unread", bin, o.python, o.echoLoops)
+	if err != nil {
+		return r, err
+	}
+	defer s.stop()
+	p, err := process.Start(bin, filepath.Join(bin, "noop"), "-servers", s.containers, "-wide", wide)
+	if err != nil {
+		return r, err
+	}
+	s.processes = append(s.processes, p)
+	x, err := tensor.FromSlice(tensor.Shape{}, []float32{1})
+	if err != nil {
+		return r, err
+	}
+	question, err := shiva.AppendMessage(nil, &shiva.Message{Namespace: wide, Tensors: []tensor.Tensor{x}})
+	if err != nil {
+		return r, err
+	}
+	if err := s.answers(ctx, question); err != nil {
+		return r, err
+	}
+	order := []bool{false, true}
+	for round := range max(1, o.rounds/3) {
+		p99 := map[bool]time.Duration{}
+		for _, with := range order {
+			if p99[with], err = unreadTurn(ctx, s, question, with, uint64(round)); err != nil {
+				return r, err
+			}
+		}
+		r.rounds = append(r.rounds, float64(p99[true])/float64(p99[false]))
+		slices.Reverse(order)
+	}
+	return r, nil
+}
+
+// answers returns when the server answers a question.
+func (s *system) answers(ctx context.Context, question []byte) error {
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: [][]byte{question}, Duration: 5 * time.Millisecond})
+		if err := errors.Join(err, s.alive(), ctx.Err()); err != nil {
+			return err
+		}
+		if got.Latency.Count() > 0 {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("run: no answer to %q: %s", wide, got.Failure)
+		}
+	}
+}
+
+// unreadTurn is the p99 of an open loop, with or without clients that read nothing. It fails unless the
+// server has closed them all by its end, and for that.
+func unreadTurn(ctx context.Context, s *system, question []byte, with bool, seed uint64) (time.Duration, error) {
+	before, err := stalled(ctx, s)
+	if err != nil {
+		return 0, err
+	}
+	want := 0
+	if with {
+		for range unread {
+			c, err := new(net.Dialer).DialContext(ctx, "tcp", s.addr)
+			if err != nil {
+				return 0, err
+			}
+			defer c.Close()
+			_ = c.(*net.TCPConn).SetReadBuffer(64 << 10) // or the kernel reads for it
+			if _, err := c.Write(bytes.Repeat(question, unreadAsked)); err != nil {
+				return 0, err
+			}
+		}
+		want = unread
+	}
+	w := workloads[deep]
+	got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames, Conns: w.conns, Rate: unreadRate, Seed: seed,
+		Warmup: unreadFill, Duration: unreadTime, Check: load.SameTensors})
+	if err := errors.Join(err, s.alive()); err != nil {
+		return 0, err
+	}
+	fmt.Print(got.Line(fmt.Sprintf("Unread/beside=%t", with)))
+	if got.Failed > 0 || got.Lost > 0 || got.Answered == 0 {
+		return 0, fmt.Errorf("run: beside clients that read nothing: %d answered, %d failed, %d lost: %s", got.Answered, got.Failed, got.Lost, got.Failure)
+	}
+	after, err := stalled(ctx, s)
+	if n := after - before; err == nil && n != want {
+		err = fmt.Errorf("run: %d clients were closed for reading nothing within %v, expected %d", n, unreadFill+unreadTime, want)
+	}
+	return got.Latency.Quantile(0.99), err
+}
+
+var stalledOf = regexp.MustCompile(`(?m)^shivad_connections_closed_total\{door="tcp",reason="stalled"\} (\d+)$`)
+
+// stalled is how many clients of the Shiva door the server has closed for reading nothing.
+func stalled(ctx context.Context, s *system) (int, error) {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.profile+"/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	a, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return 0, err
+	}
+	defer a.Body.Close()
+	text, err := io.ReadAll(a.Body)
+	if err != nil {
+		return 0, err
+	}
+	n := stalledOf.FindSubmatch(text)
+	if n == nil {
+		return 0, errors.New("run: the server's metrics do not count who is closed for reading nothing")
+	}
+	return strconv.Atoi(string(n[1]))
+}
