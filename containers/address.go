@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// splitAddr reads "tcp://host:port", "host:port", "ipc://path" or "ipc://@name" as network and address.
+// splitAddr reads "tcp://host:port", "host:port", "ipc://path" or "ipc://@name" as network and
+// address.
 func splitAddr(addr string) (network, address string, err error) {
 	scheme, rest, found := strings.Cut(addr, "://")
 	if !found {
@@ -31,8 +32,8 @@ func splitAddr(addr string) (network, address string, err error) {
 	return "", "", fmt.Errorf("containers: address %q: expected tcp:// or ipc://", addr)
 }
 
-// listen opens one address. A socket file that a killed server left behind is taken over; one behind which a
-// server lives is not.
+// listen opens one address. A socket file that a killed server left behind is taken over; one
+// behind which a server lives is not.
 func listen(addr string) (net.Listener, error) {
 	network, address, err := splitAddr(addr)
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestAllocations: a batch there and back costs the server a small, fixed number of allocations, whatever its size.
+// TestAllocations: a batch there and back costs the server a small, fixed number of
+// allocations, whatever its size.
 func TestAllocations(t *testing.T) {
 	r := newNoop(t, "tcp")
 	for _, size := range []int{64, 4 << 10, 1 << 20} {

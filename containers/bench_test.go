@@ -20,7 +20,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Sizes of a batch: rows, bytes of a row. The two that the bars of the container room name, and a small one.
+// Sizes of a batch: rows, bytes of a row. The two that the bars of the container room name, and
+// a small one.
 var benchSizes = []struct {
 	name      string
 	rows, row int
@@ -31,7 +32,8 @@ const warmUps = 10
 
 const benchAddrEnv = "SHIVA_TEST_ADDR"
 
-// serveEcho is a process of its own that sends back every message: the limit. A ROUTER learns who it is by a first message.
+// serveEcho is a process of its own that sends back every message: the limit. A ROUTER learns
+// who it is by a first message.
 func serveEcho(first bool) {
 	network, addr, _ := strings.Cut(os.Getenv(benchAddrEnv), " ")
 	raw, err := net.Dial(network, addr)
@@ -90,10 +92,12 @@ func spawn(tb testing.TB, role, addr string) *exec.Cmd {
 	return cmd
 }
 
-// BenchmarkRoundTrip compares a batch through scheduler, session and Go container (via=container) with a bare exchange of
-// the same bytes over the same kind of connection (via=echo), and that with zmq4's ROUTER as it comes (via=router). The peer is a process of
-// its own. As under load, and as in the bare exchange, the next batch goes out from the goroutine on which the last one came in; what it
-// costs when another goroutine waits for the answer is via=waiter.
+// BenchmarkRoundTrip compares a batch through scheduler, session and Go container
+// (via=container) with a bare exchange of the same bytes over the same kind of connection
+// (via=echo), and that with zmq4's ROUTER as it comes (via=router). The peer is a process of
+// its own. As under load, and as in the bare exchange, the next batch goes out from the
+// goroutine on which the last one came in; what it costs when another goroutine waits for the
+// answer is via=waiter.
 //
 // bench/run holds the ratios to their limits. To look closer:
 //
@@ -252,7 +256,8 @@ func newNoop(tb testing.TB, transport string) *noopRig {
 	return r
 }
 
-// written is memory that has been written to: fresh memory is one page of zeros, and copied faster than any other.
+// written is memory that has been written to: fresh memory is one page of zeros, and copied
+// faster than any other.
 func written(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {

@@ -10,24 +10,25 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A codec knows the frames of one generation of the container protocol, and nothing else: no clock, no socket, no state
-// of the session. Before registration it is the reader's; after it, batch may be called from several goroutines at
-// once while the reader is in parse and result.
+// A codec knows the frames of one generation of the container protocol, and nothing else: no
+// clock, no socket, no state of the session. Before registration it is the reader's; after it,
+// batch may be called from several goroutines at once while the reader is in parse and result.
 type codec interface {
 	generation() string
 	clocks(heartbeat time.Duration) clocks
 
-	// parse says what a message is. An error ends the session; a *refusal is told to the container first,
-	// where the generation has words for it.
+	// parse says what a message is. An error ends the session; a *refusal is told to the
+	// container first, where the generation has words for it.
 	parse(m *zmtp.Message) (incoming, error)
 	// bind tells the codec what was registered.
 	bind(registration)
 	// id is what the generation calls a batch.
 	id(b *scheduler.Batch) uint64
-	// batch builds the message for a batch. An error means that this batch cannot be said; the session goes on.
+	// batch builds the message for a batch. An error means that this batch cannot be said; the
+	// session goes on.
 	batch(o *zmtp.Outgoing, b *scheduler.Batch, now time.Time) error
-	// result checks the answer to b against the declaration. The outputs hold references of their own. An error is the
-	// container's failure on this batch.
+	// result checks the answer to b against the declaration. The outputs hold references of
+	// their own. An error is the container's failure on this batch.
 	result(m *zmtp.Message, b *scheduler.Batch) (*answer, error)
 
 	// These build a message of the server, or return false where the generation has none.
@@ -57,8 +58,9 @@ type registration struct {
 	feedback           bool // it wants to be told what became of its answers
 }
 
-// An answer is what a result says, for Batch.Complete, which may keep it for a while (when Send has not
-// returned yet): so each has its own memory, in one piece for as much as models usually have.
+// An answer is what a result says, for Batch.Complete, which may keep it for a while (when Send
+// has not returned yet): so each has its own memory, in one piece for as much as models usually
+// have.
 type answer struct {
 	outputs []tensor.Tensor
 	errors  []scheduler.RowError
@@ -91,11 +93,11 @@ func (r *refusal) Error() string { return r.text }
 
 func refuse(format string, args ...any) error { return &refusal{fmt.Sprintf(format, args...)} }
 
-// recognise tells the generation from the first message of a connection, and from the dialect of the address where the first
-// message does not say.
+// recognise tells the generation from the first message of a connection, and from the dialect
+// of the address where the first message does not say.
 //
-// The legacy generations begin with an empty frame, v4 with a word. Among the legacy ones a message that has a type is v2's or v3's, and
-// names where a message type should be are v1's.
+// The legacy generations begin with an empty frame, v4 with a word. Among the legacy ones a
+// message that has a type is v2's or v3's, and names where a message type should be are v1's.
 func recognise(m *zmtp.Message, d Dialect, limits Limits, pool *tensor.Pool) (codec, error) {
 	f := m.Frames
 	if len(f[0].Data) > 0 {

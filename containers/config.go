@@ -14,11 +14,12 @@ import (
 
 // Config is what a listener is made with. Only Scheduler is required.
 type Config struct {
-	// Addrs are where containers connect: "tcp://host:port" or "host:port" (port 0 takes a free one),
-	// "ipc://path" or, for a name without a file, "ipc://@name". None is allowed: [Listener.Add] takes
-	// connections made elsewhere.
+	// Addrs are where containers connect: "tcp://host:port" or "host:port" (port 0 takes a free
+	// one), "ipc://path" or, for a name without a file, "ipc://@name". None is allowed:
+	// [Listener.Add] takes connections made elsewhere.
 	Addrs []string
-	// Others are addresses for containers of old generations that cannot be told from those that Addrs serves.
+	// Others are addresses for containers of old generations that cannot be told from those
+	// that Addrs serves.
 	Others []Address
 	// Scheduler gets a replica for each registered session.
 	Scheduler *scheduler.Scheduler
@@ -33,20 +34,23 @@ type Config struct {
 	Heartbeat time.Duration
 	// HandshakeTimeout is the time from connecting to being registered. Default 10 s.
 	HandshakeTimeout time.Duration
-	// WriteTimeout ends a session whose container takes not one byte for this long while something is due to it.
-	// Default 10 s.
+	// WriteTimeout ends a session whose container takes not one byte for this long while
+	// something is due to it. Default 10 s.
 	WriteTimeout time.Duration
-	// Admit refuses a registration by its error, which the container is told if its generation has words for that, and the
-	// log in any case; nil admits all. It is called on the session's goroutine.
+	// Admit refuses a registration by its error, which the container is told if its generation
+	// has words for that, and the log in any case; nil admits all. It is called on the
+	// session's goroutine.
 	Admit func(scheduler.ModelID) error
-	// Registered is told of every session that has become a replica of its model, before its first batch; nil: nobody is
-	// told. It is called on the session's goroutine.
+	// Registered is told of every session that has become a replica of its model, before its
+	// first batch; nil: nobody is told. It is called on the session's goroutine.
 	Registered func(conn net.Conn, i SessionInfo)
-	// Dismissed is told of the connection of every container that is told goodbye for good, before it is; nil: nobody is.
+	// Dismissed is told of the connection of every container that is told goodbye for good,
+	// before it is; nil: nobody is.
 	Dismissed func(conn net.Conn)
-	// Silent is told of a container whose session is about to end, still open, as it has answered nothing for several
-	// execution timeouts: a process that does not answer is to be ended as well, see [Supervisor.Kill]. nil: nobody is
-	// told. It is called on a goroutine of its own.
+	// Silent is told of a container whose session is about to end, still open, as it has
+	// answered nothing for several execution timeouts: a process that does not answer is to be
+	// ended as well, see [Supervisor.Kill]. nil: nobody is told. It is called on a goroutine of
+	// its own.
 	Silent func(conn net.Conn, reason error)
 	// Name is how the server calls itself in welcome. Default "shivad".
 	Name string
@@ -60,7 +64,8 @@ type Address struct {
 	Dialect Dialect
 }
 
-// A Dialect is what an address takes its containers for where they do not say it themselves. All serve v4.
+// A Dialect is what an address takes its containers for where they do not say it themselves.
+// All serve v4.
 type Dialect uint8
 
 const (
@@ -76,12 +81,14 @@ func (d Dialect) String() string { return [...]string{"v3", "v1b", "v2", "v2a"}[
 type Limits struct {
 	// MessageBytes is the largest message from a container. Default 256 MiB.
 	MessageBytes int64
-	// Frames is the largest number of frames in a message; a v3 result has one for each row. Default 8192.
+	// Frames is the largest number of frames in a message; a v3 result has one for each row.
+	// Default 8192.
 	Frames int
 	// Sessions is the largest number of connections; more are closed at once. Default 1024.
 	Sessions int
-	// Handshakes is the largest number of connections that have not registered yet. One more ends the
-	// oldest of them: real containers need milliseconds, so it is strangers who wait. Default 128.
+	// Handshakes is the largest number of connections that have not registered yet. One more
+	// ends the oldest of them: real containers need milliseconds, so it is strangers who wait.
+	// Default 128.
 	Handshakes int
 }
 
@@ -101,9 +108,11 @@ const (
 	// helloLimit is the largest message of a connection that has not registered: enough to
 	// read, and refuse with a reason, what is far too long.
 	helloLimit = 2 << 20
-	// helloFrames is the largest number of frames of its message: no generation registers with more than six.
+	// helloFrames is the largest number of frames of its message: no generation registers with
+	// more than six.
 	helloFrames = 16
-	// queueLimit is how many messages may wait for a container to read them: all the batches that it can have, and as much again.
+	// queueLimit is how many messages may wait for a container to read them: all the batches
+	// that it can have, and as much again.
 	queueLimit = 2 * maxSlots
 )
 

@@ -18,8 +18,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestDeathUnderLoad: one of three replicas dies again and again, in the middle of batches, and a new one comes. Every
-// request is answered once, none wrongly, and hardly any with an error: only rows that met death twice.
+// TestDeathUnderLoad: one of three replicas dies again and again, in the middle of batches, and
+// a new one comes. Every request is answered once, none wrongly, and hardly any with an error:
+// only rows that met death twice.
 func TestDeathUnderLoad(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
 	begin := func() *containertest.Container {
@@ -81,8 +82,9 @@ func TestDeathUnderLoad(t *testing.T) {
 	}
 }
 
-// TestStopped: a process that is stopped (SIGSTOP) while it has a batch is noticed by the clock, its request
-// ends by its own deadline, and after SIGCONT the container is back without anybody's help.
+// TestStopped: a process that is stopped (SIGSTOP) while it has a batch is noticed by the
+// clock, its request ends by its own deadline, and after SIGCONT the container is back without
+// anybody's help.
 func TestStopped(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Heartbeat: 300 * time.Millisecond})
 	cmd := spawn(t, "noop", r.Dialable()[0])
@@ -107,8 +109,8 @@ func TestStopped(t *testing.T) {
 	out[0].Release()
 }
 
-// stop sends SIGSTOP and waits until the process has stopped: the signal alone leaves its threads on other cores a moment
-// in which they can answer.
+// stop sends SIGSTOP and waits until the process has stopped: the signal alone leaves its
+// threads on other cores a moment in which they can answer.
 func stop(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
@@ -130,8 +132,9 @@ func TestKilled(t *testing.T) {
 	eventually(t, "the replica to be given up", func() bool { m, _ := r.sched.Model(id); return m.Replicas() == 0 })
 }
 
-// TestV3TooManyRows: a batch that the generation cannot answer within the limits is not sent. It fails by itself, or is
-// tried again in pieces that can be, and the session, which may be sent another from within that failure, serves on.
+// TestV3TooManyRows: a batch that the generation cannot answer within the limits is not sent.
+// It fails by itself, or is tried again in pieces that can be, and the session, which may be
+// sent another from within that failure, serves on.
 func TestV3TooManyRows(t *testing.T) {
 	r := newRig(t, containers.Config{Limits: containers.Limits{Frames: 16}})
 	if err := r.sched.Configure("legacy", scheduler.ModelConfig{Strategy: "static", MaxBatch: 64}); err != nil {
@@ -183,8 +186,8 @@ func (p panicking) Complete(q *scheduler.Request) {
 	panic("an owner's bug")
 }
 
-// TestPanic: a panic of whoever is told of an answer, or that his container is lost, ends the session on whose goroutine it happens, and nothing
-// else.
+// TestPanic: a panic of whoever is told of an answer, or that his container is lost, ends the
+// session on whose goroutine it happens, and nothing else.
 func TestPanic(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer func(*containertest.Batch) containertest.Reply
@@ -211,7 +214,8 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// TestNoMemory: an answer for which the pool has no room costs its request an Overloaded, and nobody a session.
+// TestNoMemory: an answer for which the pool has no room costs its request an Overloaded, and
+// nobody a session.
 func TestNoMemory(t *testing.T) {
 	r := newRig(t, containers.Config{})
 	c := r.join(t, echo(func(b *containertest.Batch) containertest.Reply { return containertest.Reply{Outputs: b.Inputs} }))

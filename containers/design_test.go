@@ -12,7 +12,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestDesignExample: the batch that DESIGN.md shows is the one that is sent, and its result is taken.
+// TestDesignExample: the batch that DESIGN.md shows is the one that is sent, and its result is
+// taken.
 func TestDesignExample(t *testing.T) {
 	text, err := os.ReadFile("DESIGN.md")
 	if err != nil {

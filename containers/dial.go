@@ -18,8 +18,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A DialConfig is a container that waits to be called, as those of RPC v0 do. It says nothing of itself, so everything about it
-// is said here. Log and Pool may be left out.
+// A DialConfig is a container that waits to be called, as those of RPC v0 do. It says nothing
+// of itself, so everything about it is said here. Log and Pool may be left out.
 type DialConfig struct {
 	Name      string // in logs and status
 	Addr      string // "tcp://host:port", "host:port" or "ipc://path"
@@ -27,12 +27,14 @@ type DialConfig struct {
 	Input     tensor.DType // Uint8, Int32, Float64 or Bytes
 	Scheduler *scheduler.Scheduler
 	Pool      *tensor.Pool // of answers
-	// WriteTimeout ends a connection whose container takes not all of a batch for this long. Default 10 s.
+	// WriteTimeout ends a connection whose container takes not all of a batch for this long.
+	// Default 10 s.
 	WriteTimeout time.Duration
 	Log          *slog.Logger
 }
 
-// A Dialer calls one container of RPC v0, again and again when there is none, and is a replica of its model while it is connected.
+// A Dialer calls one container of RPC v0, again and again when there is none, and is a replica
+// of its model while it is connected.
 type Dialer struct {
 	cfg     DialConfig
 	network string
@@ -49,14 +51,16 @@ type Dialer struct {
 
 const (
 	dialTimeout = 5 * time.Second
-	// redial is the pause between calls, Clipper's; after a call that the scheduler refused it is longer.
+	// redial is the pause between calls, Clipper's; after a call that the scheduler refused it
+	// is longer.
 	redial        = 500 * time.Millisecond
 	redialRefused = 5 * time.Second
 	// deadPeer is how long a connection may stay without a sign of the other machine.
 	deadPeer = 15 * time.Second
 )
 
-// Dial begins to call a container. That there is none is no error. The error names all faults of cfg.
+// Dial begins to call a container. That there is none is no error. The error names all faults
+// of cfg.
 func Dial(cfg DialConfig) (*Dialer, error) {
 	var faults []error
 	network, address, err := splitAddr(cfg.Addr)
@@ -111,8 +115,8 @@ func (d *Dialer) Session() SessionInfo {
 // Model returns what the container serves.
 func (d *Dialer) Model() scheduler.ModelID { return d.cfg.Model }
 
-// Shutdown calls no more, waits for the batch that is out, says goodbye and hangs up. When ctx ends first, the connection is cut,
-// and ctx's error is returned.
+// Shutdown calls no more, waits for the batch that is out, says goodbye and hangs up. When ctx
+// ends first, the connection is cut, and ctx's error is returned.
 func (d *Dialer) Shutdown(ctx context.Context) error {
 	d.stop()
 	d.mu.Lock()
@@ -126,7 +130,8 @@ func (d *Dialer) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// Close hangs up at once. A batch that is out goes back to the scheduler. It may be called repeatedly.
+// Close hangs up at once. A batch that is out goes back to the scheduler. It may be called
+// repeatedly.
 func (d *Dialer) Close() error {
 	d.stop()
 	d.mu.Lock()
@@ -226,8 +231,8 @@ func (d *Dialer) serve(raw net.Conn) error {
 	return nil
 }
 
-// A link is one connection to a container of RPC v0: a [scheduler.Worker] with one batch out at most. The goroutine of serve
-// reads, another one writes.
+// A link is one connection to a container of RPC v0: a [scheduler.Worker] with one batch out at
+// most. The goroutine of serve reads, another one writes.
 type link struct {
 	d       *Dialer
 	raw     net.Conn
@@ -281,7 +286,8 @@ func (l *link) setReplica(r *scheduler.Replica) {
 	l.replica = r
 }
 
-// errStuckV0 is what can be seen of a container that serves a connection whose other end has died without a word.
+// errStuckV0 is what can be seen of a container that serves a connection whose other end has
+// died without a word.
 var errStuckV0 = errors.New("it takes the connection and answers nothing on it; a container of RPC v0 serves one connection at a time, and may still wait for the server of the one before: restart the container")
 
 // hangs is kill for a container that does not answer.
@@ -306,7 +312,8 @@ func (l *link) reason() error {
 	return l.end
 }
 
-// survive is deferred. A panic, of ours or of whoever is told of an answer, costs this connection only.
+// survive is deferred. A panic, of ours or of whoever is told of an answer, costs this
+// connection only.
 func (l *link) survive() {
 	if r := recover(); r != nil {
 		l.d.cfg.Log.Error("panic in a container's session", "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
@@ -394,8 +401,8 @@ func (l *link) read() error {
 	}
 }
 
-// answer reads the rest of an answer and completes its batch. What comes with an answer that is whole would be taken for the
-// next one, and that one's for the one after it: there are no ids.
+// answer reads the rest of an answer and completes its batch. What comes with an answer that is
+// whole would be taken for the next one, and that one's for the one after it: there are no ids.
 func (l *link) answer(b *scheduler.Batch, head []byte) error {
 	size, n := 8*b.Rows, len(head)
 	buf, refused := l.d.cfg.Pool.Get(size + 1)

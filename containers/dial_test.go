@@ -139,7 +139,8 @@ func (r *rig) sum(v ...float64) (float64, error) {
 	return got[0], nil
 }
 
-// TestDial: a container of RPC v0 serves many requests at once, is called again when it has gone, and is told goodbye.
+// TestDial: a container of RPC v0 serves many requests at once, is called again when it has
+// gone, and is told goodbye.
 func TestDial(t *testing.T) {
 	r := newRig(t, containers.Config{})
 	o := newOld(t)
@@ -179,7 +180,8 @@ func TestDial(t *testing.T) {
 	r.logs(t, "container gone", "told goodbye")
 }
 
-// TestDialHostile: what such a container does wrong costs its connection, or its batch, and no more.
+// TestDialHostile: what such a container does wrong costs its connection, or its batch, and no
+// more.
 func TestDialHostile(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -258,7 +260,8 @@ func TestDialHostile(t *testing.T) {
 	})
 }
 
-// TestDialPanic: a panic of whoever is told of an answer, or of none, ends that connection, and nothing else.
+// TestDialPanic: a panic of whoever is told of an answer, or of none, ends that connection, and
+// nothing else.
 func TestDialPanic(t *testing.T) {
 	for name, do := range map[string]func(c net.Conn){"answer": sums, "end": func(c net.Conn) { question(c); c.Close() }} {
 		t.Run(name, func(t *testing.T) {
@@ -281,7 +284,8 @@ func TestDialPanic(t *testing.T) {
 	}
 }
 
-// TestDialStuck: a container that takes connections and answers on none is named with what to do, until it answers.
+// TestDialStuck: a container that takes connections and answers on none is named with what to
+// do, until it answers.
 func TestDialStuck(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
 	if err := r.sched.Configure("old", scheduler.ModelConfig{Objective: 10 * time.Millisecond, ExecTimeout: 50 * time.Millisecond}); err != nil {

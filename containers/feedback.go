@@ -5,15 +5,17 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// What may wait of feedback to be written to one container: less than would ever fill the connection's queue, whose other
-// places are the batches', or keep a batch waiting for long. What is larger than the bytes goes only if none waits.
+// What may wait of feedback to be written to one container: less than would ever fill the
+// connection's queue, whose other places are the batches', or keep a batch waiting for long.
+// What is larger than the bytes goes only if none waits.
 const (
 	maxLessons     = 16
 	maxLessonBytes = 1 << 20
 )
 
-// teach sends feedback to the container, or drops and counts it when the container has not taken what came before: it is
-// worth no request's time. It is given to the scheduler as [scheduler.ReplicaOptions].Feedback.
+// teach sends feedback to the container, or drops and counts it when the container has not
+// taken what came before: it is worth no request's time. It is given to the scheduler as
+// [scheduler.ReplicaOptions].Feedback.
 func (s *session) teach(f *scheduler.Feedback) {
 	o := new(zmtp.Outgoing)
 	if !s.serves() || !s.codec.feedback(o, f) {

@@ -55,8 +55,8 @@ func next(t *testing.T, p *containertest.Peer) [][]byte {
 	}
 }
 
-// TestFeedbackReachesThoseThatAsk: every replica that asked is told, whole; one that did not, of whatever generation,
-// gets nothing.
+// TestFeedbackReachesThoseThatAsk: every replica that asked is told, whole; one that did not,
+// of whatever generation, gets nothing.
 func TestFeedbackReachesThoseThatAsk(t *testing.T) {
 	r := newRig(t, containers.Config{})
 	silent := r.learner(t, false)
@@ -97,7 +97,8 @@ func TestFeedbackReachesThoseThatAsk(t *testing.T) {
 	}
 }
 
-// TestFeedbackIsBounded: a container that does not read keeps its session, and the places of the queue are the batches'.
+// TestFeedbackIsBounded: a container that does not read keeps its session, and the places of
+// the queue are the batches'.
 func TestFeedbackIsBounded(t *testing.T) {
 	r := newRig(t, containers.Config{})
 	p := r.learner(t, true)

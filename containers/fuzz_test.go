@@ -38,8 +38,8 @@ func join(frames ...string) (b []byte) {
 	return b
 }
 
-// FuzzSessionMessages feeds both generations' codecs with what a registered container might send. What they
-// hand on must be whole: views within the frames, and texts that add up.
+// FuzzSessionMessages feeds both generations' codecs with what a registered container might
+// send. What they hand on must be whole: views within the frames, and texts that add up.
 func FuzzSessionMessages(f *testing.F) {
 	for _, generation := range []string{"1", "1b", "2", "2a", "3"} {
 		text, err := os.ReadFile("testdata/gen" + generation + ".json")
@@ -127,7 +127,8 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-// TestHelloTakesNoMemory: what is made of a hello, which anybody may send, is bounded by what a model can declare.
+// TestHelloTakesNoMemory: what is made of a hello, which anybody may send, is bounded by what a
+// model can declare.
 func TestHelloTakesNoMemory(t *testing.T) {
 	limits := Config{}.withDefaults().Limits
 	for name, text := range map[string]string{

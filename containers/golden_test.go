@@ -16,7 +16,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A step is one message of testdata/gen*.json, captured from Clipper's own containers or printed by its own serialiser.
+// A step is one message of testdata/gen*.json, captured from Clipper's own containers or
+// printed by its own serialiser.
 type step struct {
 	Scenario  string
 	Step      int
@@ -87,9 +88,10 @@ func message(t testing.TB, frames []string) *zmtp.Message {
 	return m
 }
 
-// TestGolden holds the codecs against every frame of the captured sessions, in both directions. Two kinds of message in
-// the files are not sent by this server: the polyglot requests, a trick to serve v2 and v3 on one port, and feedback, which Clipper
-// never sent either and of which its containers die.
+// TestGolden holds the codecs against every frame of the captured sessions, in both directions.
+// Two kinds of message in the files are not sent by this server: the polyglot requests, a trick
+// to serve v2 and v3 on one port, and feedback, which Clipper never sent either and of which
+// its containers die.
 func TestGolden(t *testing.T) {
 	for _, tt := range []struct {
 		generation string
@@ -393,7 +395,8 @@ func TestJoinedRows(t *testing.T) {
 	}
 }
 
-// TestV1JavaID: the Java container of v1b (ucbrise/clipper, ModelContainer.java of 2f9f117c) sends the id in 8 bytes, as those of later generations.
+// TestV1JavaID: the Java container of v1b (ucbrise/clipper, ModelContainer.java of 2f9f117c)
+// sends the id in 8 bytes, as those of later generations.
 func TestV1JavaID(t *testing.T) {
 	c := &v1{sized: true}
 	m := zmtp.Message{Frames: []zmtp.Frame{{}, {Data: []byte{4, 3, 2, 1, 0, 0, 0, 0}}, {Data: make([]byte, 8)}}}
@@ -406,7 +409,8 @@ func TestV1JavaID(t *testing.T) {
 	}
 }
 
-// TestV1V2Broken: structure that cannot be trusted ends the session, a wrong answer fails the batch.
+// TestV1V2Broken: structure that cannot be trusted ends the session, a wrong answer fails the
+// batch.
 func TestV1V2Broken(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

@@ -59,7 +59,8 @@ func newRig(t testing.TB, cfg containers.Config) *rig {
 	return r
 }
 
-// pollerOpen makes the runtime open what its poller keeps for good, so that no test is charged with it.
+// pollerOpen makes the runtime open what its poller keeps for good, so that no test is charged
+// with it.
 var pollerOpen = sync.OnceFunc(func() {
 	r, w, err := os.Pipe()
 	if err == nil {

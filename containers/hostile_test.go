@@ -55,8 +55,8 @@ func frameHeader(flags byte, size uint64) []byte {
 	return binary.BigEndian.AppendUint64([]byte{flags | 2}, size)
 }
 
-// TestHostilePeers lets each of them at the server over a real socket while another container serves. Nothing but its own
-// session may suffer, and its end is logged with a reason.
+// TestHostilePeers lets each of them at the server over a real socket while another container
+// serves. Nothing but its own session may suffer, and its end is logged with a reason.
 func TestHostilePeers(t *testing.T) {
 	write := func(b ...[]byte) func(t *testing.T, r *rig, c net.Conn) {
 		return func(t *testing.T, r *rig, c net.Conn) { c.Write(bytes.Join(b, nil)) }
@@ -133,7 +133,8 @@ func TestHostilePeers(t *testing.T) {
 	stop()
 }
 
-// serveMeanwhile asks the good container again and again until the function that it returns is called.
+// serveMeanwhile asks the good container again and again until the function that it returns is
+// called.
 func (r *rig) serveMeanwhile(t *testing.T) (stop func()) {
 	t.Helper()
 	good, err := containertest.Dial(t.Context(), r.Dialable()[0], echo(nil))
@@ -167,8 +168,9 @@ func (r *rig) serveMeanwhile(t *testing.T) (stop func()) {
 	}
 }
 
-// TestLyingContainers: containers that have registered and answer wrongly, over real sockets, while a good one serves. Each is named in the log, once;
-// only its own requests fail, and its session goes on.
+// TestLyingContainers: containers that have registered and answer wrongly, over real sockets,
+// while a good one serves. Each is named in the log, once; only its own requests fail, and its
+// session goes on.
 func TestLyingContainers(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
 	r.LogEverything()
@@ -247,8 +249,9 @@ func TestLyingContainers(t *testing.T) {
 	stop()
 }
 
-// TestUnaskedACK: a container of any generation that acknowledges feedback, which is never sent, fails the batch whose id it names, with
-// what it said; an ACK for no batch is counted as any stray answer. Then it serves. In v4 there is no such word: it ends the session.
+// TestUnaskedACK: a container of any generation that acknowledges feedback, which is never
+// sent, fails the batch whose id it names, with what it said; an ACK for no batch is counted as
+// any stray answer. Then it serves. In v4 there is no such word: it ends the session.
 func TestUnaskedACK(t *testing.T) {
 	word := func(n uint32) []byte { return binary.LittleEndian.AppendUint32(nil, n) }
 	long := func(n ...uint64) (b []byte) {
@@ -343,7 +346,8 @@ func TestUnaskedACK(t *testing.T) {
 	})
 }
 
-// TestUnserved: what cannot be served as it is stays in the status when its connection is gone, with what to do, until it comes as it should.
+// TestUnserved: what cannot be served as it is stays in the status when its connection is gone,
+// with what to do, until it comes as it should.
 func TestUnserved(t *testing.T) {
 	word := func(n uint32) []byte { return binary.LittleEndian.AppendUint32(nil, n) }
 	for _, c := range []struct {
@@ -424,8 +428,9 @@ func TestUnserved(t *testing.T) {
 	}
 }
 
-// TestHostileNames: containers that call themselves what would harm a terminal or a disk are refused, and told why, over real sockets, and two
-// with one identity are two replicas, while a good one serves.
+// TestHostileNames: containers that call themselves what would harm a terminal or a disk are
+// refused, and told why, over real sockets, and two with one identity are two replicas, while a
+// good one serves.
 func TestHostileNames(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
 	r.LogEverything()
@@ -465,8 +470,9 @@ func TestHostileNames(t *testing.T) {
 	stop()
 }
 
-// TestStuckReader: a container that takes batches and reads nothing is ended by the write timeout, its rows go to
-// others, and nobody waits for it: not the clients, not other containers, not those that join.
+// TestStuckReader: a container that takes batches and reads nothing is ended by the write
+// timeout, its rows go to others, and nobody waits for it: not the clients, not other
+// containers, not those that join.
 func TestStuckReader(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, WriteTimeout: 200 * time.Millisecond, Heartbeat: 20 * time.Second})
 	const row = 4 << 20 // floats: more than the sockets' buffers hold
@@ -507,8 +513,9 @@ func TestStuckReader(t *testing.T) {
 	r.logs(t, "container gone", "does not read")
 }
 
-// TestEarlyAnswer: who answers a batch that is still being sent knows the ids, and is up to no good: the memory of the
-// batch may not be given back while the socket reads it. Its session ends.
+// TestEarlyAnswer: who answers a batch that is still being sent knows the ids, and is up to no
+// good: the memory of the batch may not be given back while the socket reads it. Its session
+// ends.
 func TestEarlyAnswer(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Heartbeat: 20 * time.Second}) // the peer sends none
 	const row = 4 << 20                                                                                  // floats: more than the sockets' buffers hold
@@ -561,7 +568,8 @@ func TestEarlyAnswer(t *testing.T) {
 	wg.Wait()
 }
 
-// TestChurn: a thousand connects and disconnects, as fast as they go, leave nothing behind, and a container serves meanwhile.
+// TestChurn: a thousand connects and disconnects, as fast as they go, leave nothing behind, and
+// a container serves meanwhile.
 func TestChurn(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0", "ipc://" + filepath.Join(t.TempDir(), "s")}})
 	good, err := containertest.Dial(t.Context(), r.Dialable()[1], echo(nil))
@@ -648,7 +656,8 @@ func TestTooMany(t *testing.T) {
 	}
 }
 
-// TestIPC: a socket file that a dead server left is taken over, one of a live server is not, and other files are left alone.
+// TestIPC: a socket file that a dead server left is taken over, one of a live server is not,
+// and other files are left alone.
 func TestIPC(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	dead, err := net.Listen("unix", path)

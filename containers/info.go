@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// SessionInfo is what is known of one container's connection, for status pages. Texts that came from the
-// container are bounded and printable.
+// SessionInfo is what is known of one container's connection, for status pages. Texts that came
+// from the container are bounded and printable.
 type SessionInfo struct {
 	Number     uint64            `json:"number"`          // counts connections from 1
 	State      string            `json:"state"`           // connecting, serving, failing (every batch), hung (it does not answer), draining, leaving

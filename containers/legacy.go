@@ -13,10 +13,12 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// legacy is what the codecs of Clipper's generations have in common: a container has a name, a version and one type of
-// input, rows are flat vectors, and there is no word for refused, welcome or goodbye.
+// legacy is what the codecs of Clipper's generations have in common: a container has a name, a
+// version and one type of input, rows are flat vectors, and there is no word for refused,
+// welcome or goodbye.
 //
-// Sources: captured frames in testdata/gen*.json; DESIGN.md says where the containers differ from what was written about them.
+// Sources: captured frames in testdata/gen*.json; DESIGN.md says where the containers differ
+// from what was written about them.
 type legacy struct {
 	limits Limits
 	pool   *tensor.Pool
@@ -27,8 +29,9 @@ type legacy struct {
 }
 
 const (
-	// The clock of the containers of v2 and v3: they beat after 5 s without a message and give a server up
-	// after 30 s. It is used for v1 too, whose containers never come back once their connection is lost.
+	// The clock of the containers of v2 and v3: they beat after 5 s without a message and give
+	// a server up after 30 s. It is used for v1 too, whose containers never come back once
+	// their connection is lost.
 	legacyBeat = 5 * time.Second
 	legacyDead = 30 * time.Second
 
@@ -42,7 +45,8 @@ const (
 	typeHeartbeat = 2
 )
 
-// legacyTypes are the input types, by code. (Python containers read type 0 as signed numbers; that is theirs.)
+// legacyTypes are the input types, by code. (Python containers read type 0 as signed numbers;
+// that is theirs.)
 var legacyTypes = [...]tensor.DType{tensor.Uint8, tensor.Int32, tensor.Float32, tensor.Float64, tensor.Bytes}
 
 // messageType reads the frame after the empty one, where v2 and v3 have the type of a message.
@@ -53,13 +57,15 @@ func messageType(f []zmtp.Frame) (t uint32, ok bool) {
 	return binary.LittleEndian.Uint32(f[1].Data), true
 }
 
-// register makes a registration of the three texts that every generation sends. output is what it answers with.
+// register makes a registration of the three texts that every generation sends. output is what
+// it answers with.
 func register(name, version, code []byte, output tensor.DType) (registration, error) {
 	id := scheduler.ModelID{Name: string(name[:min(len(name), 2*wire.MaxName)]), Version: string(version[:min(len(version), 2*wire.MaxName)])}
 	if err := checkModel(id.Name, id.Version); err != nil {
 		return registration{}, err
 	}
-	// The C++ containers give this frame the length of the version's text; what follows the digit is stray memory.
+	// The C++ containers give this frame the length of the version's text; what follows the
+	// digit is stray memory.
 	if len(code) == 0 || code[0] < '0' || int(code[0]-'0') >= len(legacyTypes) {
 		return registration{}, refuse("model %q registered with input type %.16q, expected 0 (bytes), 1 (ints), 2 (floats), 3 (doubles) or 4 (strings)", id.Name, code)
 	}
@@ -114,8 +120,8 @@ var (
 	errNUL       = fmt.Errorf("%w: a text with a NUL cannot be sent to a container of RPC v1 or v2, where NUL ends a text", scheduler.ErrInvalidInput)
 )
 
-// joined adds the rows of a batch in the form of v1 and v2, one frame after the other, each with its size in a frame before it if
-// sized is set:
+// joined adds the rows of a batch in the form of v1 and v2, one frame after the other, each
+// with its size in a frame before it if sized is set:
 //
 //	header   u32: input type, number of rows N, and N-1 offsets, in elements, at which the content is to be cut
 //	content  the rows back to back; a text ends with a NUL, and its offsets only count
@@ -190,8 +196,8 @@ func (c *legacy) joined(o *zmtp.Outgoing, b *scheduler.Batch, sized bool) error 
 	return nil
 }
 
-// acknowledges tells whether a message is the answer to feedback: "ACK" in its last frame, which is number last, after the
-// id. No answer to a batch has three bytes there.
+// acknowledges tells whether a message is the answer to feedback: "ACK" in its last frame,
+// which is number last, after the id. No answer to a batch has three bytes there.
 func acknowledges(f []zmtp.Frame, last int) bool {
 	return len(f) == last+1 && len(f[last-1].Data) >= 4 && string(f[last].Data) == "ACK"
 }

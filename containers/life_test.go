@@ -133,8 +133,9 @@ func TestComputing(t *testing.T) {
 	})
 }
 
-// TestSilent: a container that beats and does not answer is dead after three execution timeouts, and whoever started it is told.
-// One request that hangs is no reason while it answers others.
+// TestSilent: a container that beats and does not answer is dead after three execution
+// timeouts, and whoever started it is told. One request that hangs is no reason while it
+// answers others.
 func TestSilent(t *testing.T) {
 	var told atomic.Pointer[error]
 	cfg := containers.Config{Silent: func(conn net.Conn, reason error) {
@@ -196,7 +197,8 @@ func TestLetGo(t *testing.T) {
 	})
 }
 
-// TestDeath: when a replica's socket closes, its batches go to another one, and each request is answered once.
+// TestDeath: when a replica's socket closes, its batches go to another one, and each request is
+// answered once.
 func TestDeath(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		var dying, living *containertest.Container
@@ -227,7 +229,8 @@ func TestDeath(t *testing.T) {
 	})
 }
 
-// TestDeathOfTheOnly: without another replica the requests fail, typed, and a new container serves again.
+// TestDeathOfTheOnly: without another replica the requests fail, typed, and a new container
+// serves again.
 func TestDeathOfTheOnly(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		c := r.start(t, echo(func(b *containertest.Batch) containertest.Reply { return containertest.Reply{Die: true} }))
@@ -308,7 +311,8 @@ func TestShutdown(t *testing.T) {
 	})
 }
 
-// TestShutdownTimeout: a container that neither answers nor leaves is cut off at the end of the context.
+// TestShutdownTimeout: a container that neither answers nor leaves is cut off at the end of the
+// context.
 func TestShutdownTimeout(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		r.start(t, echo(func(*containertest.Batch) containertest.Reply { return containertest.Reply{Silent: true} }))
@@ -353,7 +357,8 @@ func TestRetire(t *testing.T) {
 	})
 }
 
-// A container whose socket reconnected by itself does not know that it must register again: it is told.
+// A container whose socket reconnected by itself does not know that it must register again: it
+// is told.
 func TestReconnectedSocket(t *testing.T) {
 	for _, first := range []string{"heartbeat", "result", "draining"} {
 		bubble(t, func(t *testing.T, r *rig) {
@@ -374,7 +379,8 @@ func TestReconnectedSocket(t *testing.T) {
 	}
 }
 
-// TestNeverRegisters: whoever does not register is gone after the handshake's time, whatever it says meanwhile.
+// TestNeverRegisters: whoever does not register is gone after the handshake's time, whatever it
+// says meanwhile.
 func TestNeverRegisters(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		p := r.peer(t)

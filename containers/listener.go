@@ -48,8 +48,8 @@ type Stats struct {
 	AcceptFail uint64 `json:"accept_fail"` // errors of accept, such as no descriptors
 }
 
-// Listen opens all addresses and serves the containers that connect, until Shutdown or Close. Either all addresses are
-// open when it returns, or none.
+// Listen opens all addresses and serves the containers that connect, until Shutdown or Close.
+// Either all addresses are open when it returns, or none.
 func Listen(cfg Config) (*Listener, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -85,8 +85,8 @@ func addrsOf(ears []net.Listener) []net.Addr {
 	return addrs
 }
 
-// Dialable returns the addresses of Addrs as containers on this machine can dial them: ipc:// and tcp://, with the loopback
-// address where the listener takes any.
+// Dialable returns the addresses of Addrs as containers on this machine can dial them: ipc://
+// and tcp://, with the loopback address where the listener takes any.
 func (l *Listener) Dialable() []string {
 	var list []string
 	for _, a := range l.Addrs() {
@@ -111,8 +111,8 @@ const (
 	maxAcceptPause = time.Second
 )
 
-// accept takes connections until its listener is closed. When there are no descriptors it waits for some, longer
-// each time: spinning would cost a core.
+// accept takes connections until its listener is closed. When there are no descriptors it waits
+// for some, longer each time: spinning would cost a core.
 func (l *Listener) accept(ear net.Listener, d Dialect) {
 	pause := minAcceptPause
 	for {
@@ -140,7 +140,8 @@ func (l *Listener) accept(ear net.Listener, d Dialect) {
 	}
 }
 
-// Add serves a connection that was made elsewhere, such as one in memory. The listener owns it from now on.
+// Add serves a connection that was made elsewhere, such as one in memory. The listener owns it
+// from now on.
 func (l *Listener) Add(raw net.Conn) error {
 	if !l.add(raw, DialectV3) {
 		return fmt.Errorf("containers: listener is closed or has its %d sessions", l.cfg.Limits.Sessions)
@@ -262,10 +263,11 @@ func (l *Listener) all() []*session {
 	return list
 }
 
-// Retire says goodbye to the containers of a model: each gets no more batches, answers those it has, and is told to go and not to
-// come back. told is how many; those that have been told before are not counted again. Containers of a generation without a word for goodbye
-// (v1 to v3) would be back at once if they were hung up on, or hang until somebody restarts them (v1): they stay replicas of the model, and kept
-// has their numbers (see [SessionInfo]).
+// Retire says goodbye to the containers of a model: each gets no more batches, answers those it
+// has, and is told to go and not to come back. told is how many; those that have been told
+// before are not counted again. Containers of a generation without a word for goodbye (v1 to
+// v3) would be back at once if they were hung up on, or hang until somebody restarts them (v1):
+// they stay replicas of the model, and kept has their numbers (see [SessionInfo]).
 func (l *Listener) Retire(id scheduler.ModelID, reason string) (told int, kept []uint64) {
 	for _, s := range l.all() {
 		i := s.snapshot()
@@ -280,9 +282,10 @@ func (l *Listener) Retire(id scheduler.ModelID, reason string) (told int, kept [
 	return told, kept
 }
 
-// Shutdown closes the addresses and parts from every container in good order: no more batches, an answer to those that
-// are out, goodbye with the request to reconnect. When ctx ends before all have left, the rest are cut off, and
-// ctx's error is returned. The scheduler should be drained first, if queued requests are to be served.
+// Shutdown closes the addresses and parts from every container in good order: no more batches,
+// an answer to those that are out, goodbye with the request to reconnect. When ctx ends before
+// all have left, the rest are cut off, and ctx's error is returned. The scheduler should be
+// drained first, if queued requests are to be served.
 func (l *Listener) Shutdown(ctx context.Context) error {
 	l.stop()
 	for _, s := range l.all() {
@@ -298,8 +301,8 @@ func (l *Listener) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// Close ends everything at once and waits for it: addresses, sessions, goroutines. Batches that are out go back
-// to the scheduler. It may be called repeatedly, also after Shutdown.
+// Close ends everything at once and waits for it: addresses, sessions, goroutines. Batches that
+// are out go back to the scheduler. It may be called repeatedly, also after Shutdown.
 func (l *Listener) Close() error {
 	l.stop()
 	for _, s := range l.all() {

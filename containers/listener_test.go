@@ -41,7 +41,8 @@ func (e *exhausted) Close() error {
 	return nil
 }
 
-// TestNoDescriptors: without descriptors the loop waits instead of spinning, says so, and recovers by itself.
+// TestNoDescriptors: without descriptors the loop waits instead of spinning, says so, and
+// recovers by itself.
 func TestNoDescriptors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sched, err := scheduler.New(scheduler.Config{})
@@ -75,8 +76,8 @@ func TestNoDescriptors(t *testing.T) {
 	})
 }
 
-// TestSocketFile: one that a killed server left is taken over. One that a server listens on is not, even if that server is stopped or so busy
-// that it takes no connections.
+// TestSocketFile: one that a killed server left is taken over. One that a server listens on is
+// not, even if that server is stopped or so busy that it takes no connections.
 func TestSocketFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)

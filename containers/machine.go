@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A machine is what a session knows about its life: pure, without a clock, lock or socket. Events and the time go in,
-// actions come out, and next says when to tick again.
+// A machine is what a session knows about its life: pure, without a clock, lock or socket.
+// Events and the time go in, actions come out, and next says when to tick again.
 //
 //	          hello            draining, retire          last answer
 //	fresh ------------> serving ------------> draining ------------> leaving --> ended
@@ -128,8 +128,8 @@ func (m *machine) step(e event, now time.Time) (action, error) {
 	case e == evHeartbeat && !m.clocks.beats:
 		return actBeat, nil
 	case m.phase == fresh && m.clocks.first:
-		// A ZeroMQ socket reconnects by itself and goes on where it was, which a restarted server knows
-		// nothing of.
+		// A ZeroMQ socket reconnects by itself and goes on where it was, which a restarted
+		// server knows nothing of.
 		m.leave(now)
 		return actRepeat, nil
 	case e == evResult && m.phase != fresh:
@@ -229,8 +229,9 @@ func later(a, b time.Time) time.Time {
 // slowest is the rate in bytes per second at which a message has to arrive, as at the doors.
 const slowest = 16 << 10
 
-// crawls looks at a message that is under way, with so many bytes since then. Whatever silence is allowed to a container that computes: while it
-// sends it does not wait for that, and what has come of the message holds memory.
+// crawls looks at a message that is under way, with so many bytes since then. Whatever silence
+// is allowed to a container that computes: while it sends it does not wait for that, and what
+// has come of the message holds memory.
 func (m *machine) crawls(now, since time.Time, bytes int64) error {
 	if since.IsZero() || m.phase != serving && m.phase != draining {
 		return nil // those who have not registered, or are to go, have little time anyway

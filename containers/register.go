@@ -79,7 +79,8 @@ func readHello(b []byte, limits Limits) (registration, error) {
 	return r, nil
 }
 
-// maxSlots is the largest number of batches in flight, or executed at once, that a container may ask for.
+// maxSlots is the largest number of batches in flight, or executed at once, that a container
+// may ask for.
 const maxSlots = 64
 
 // checkModel judges the name and the version of a model by the rule of package naming.
@@ -107,8 +108,8 @@ func checkText(what, s string, limit int) error {
 	return nil
 }
 
-// notes are what the author of a batched model should know of its declaration: what fails only once two rows
-// of a batch are answered differently.
+// notes are what the author of a batched model should know of its declaration: what fails only
+// once two rows of a batch are answered differently.
 func notes(spec scheduler.Spec) (list []string) {
 	if !spec.Batched() || spec.Flat {
 		return nil
@@ -123,8 +124,9 @@ func notes(spec scheduler.Spec) (list []string) {
 	return list
 }
 
-// checkLabels judges the names of classes. They are text of any script, with the joiners that some scripts need and
-// that are not printable for themselves, and so held to less than names are.
+// checkLabels judges the names of classes. They are text of any script, with the joiners that
+// some scripts need and that are not printable for themselves, and so held to less than names
+// are.
 func checkLabels(where string, labels []string) error {
 	for i, s := range labels {
 		if len(s) > wire.MaxLabel {

@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// Roll replaces the processes one after the other: each is told to end when a new one has registered, so that somebody
-// serves all the time, and for that time there is one more. seen tells of those whose connections cannot be told
-// (see Registered) whether one has registered since a moment. When a new process ends before it has registered, or ctx ends, it is
-// given up, the old one goes on, and the error says which and why.
+// Roll replaces the processes one after the other: each is told to end when a new one has
+// registered, so that somebody serves all the time, and for that time there is one more. seen
+// tells of those whose connections cannot be told (see Registered) whether one has registered
+// since a moment. When a new process ends before it has registered, or ctx ends, it is given
+// up, the old one goes on, and the error says which and why.
 func (s *Supervisor) Roll(ctx context.Context, seen func(since time.Time) bool) error {
 	s.rolling.Lock()
 	defer s.rolling.Unlock()
@@ -48,7 +49,8 @@ func (s *Supervisor) replace(ctx context.Context, i int, seen func(time.Time) bo
 
 var errStopped = errors.New("the container was stopped meanwhile")
 
-// awaitRegistration waits until a connection of the process has registered. The error says why it will not.
+// awaitRegistration waits until a connection of the process has registered. The error says why
+// it will not.
 func (p *process) awaitRegistration(ctx context.Context, seen func() bool) error {
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()

@@ -18,8 +18,9 @@ import (
 // A session is one container's connection: the shell around a machine and a codec. It is a
 // [scheduler.Worker] once it has registered.
 //
-// Its goroutine reads; whoever has a batch to send writes (see zmtp.Conn.Send); a timer ticks. Lock order: life, mu.
-// No lock is held while the scheduler or the connection is called, but for life in Send.
+// Its goroutine reads; whoever has a batch to send writes (see zmtp.Conn.Send); a timer ticks.
+// Lock order: life, mu. No lock is held while the scheduler or the connection is called, but
+// for life in Send.
 type session struct {
 	// Set once, before anybody else knows the session.
 	listener *Listener
@@ -37,8 +38,8 @@ type session struct {
 
 	beat3 bool // guarded by mu: it was asked to register in v3's words
 
-	// life is held for reading while a batch is being handed to the connection, and taken by the end of
-	// the session: after that nothing of a batch is touched.
+	// life is held for reading while a batch is being handed to the connection, and taken by
+	// the end of the session: after that nothing of a batch is touched.
 	life sync.RWMutex
 	dead bool
 
@@ -82,7 +83,8 @@ func (s *session) live() (err error) {
 	return s.read()
 }
 
-// survive is deferred. A panic, of ours or of whoever is told of an answer, costs this session only.
+// survive is deferred. A panic, of ours or of whoever is told of an answer, costs this session
+// only.
 func (s *session) survive(err *error) {
 	if r := recover(); r != nil {
 		s.log(slog.LevelError, "panic in a container's session", "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
@@ -253,7 +255,8 @@ func (s *session) register(r registration) error {
 	return nil
 }
 
-// refuse tells the container why it cannot register, if its generation has words for that, and waits for it to hang up.
+// refuse tells the container why it cannot register, if its generation has words for that, and
+// waits for it to hang up.
 func (s *session) refuse(reason error) error {
 	if !s.say(func(o *zmtp.Outgoing) bool { return s.codec.refused(o, reason.Error()) }) {
 		return fmt.Errorf("refused: %w", reason)
@@ -280,9 +283,9 @@ func (s *session) Send(b *scheduler.Batch) error {
 	return nil
 }
 
-// transmit sends a batch, unless it cannot be said in the session's generation: that is the fault. The
-// batches of a session that has ended are given back by close, once the socket's writer has stopped: an error of Send would
-// take back at once what it may still be writing.
+// transmit sends a batch, unless it cannot be said in the session's generation: that is the
+// fault. The batches of a session that has ended are given back by close, once the socket's
+// writer has stopped: an error of Send would take back at once what it may still be writing.
 func (s *session) transmit(b *scheduler.Batch) (fault error) {
 	s.life.RLock()
 	defer s.life.RUnlock()
@@ -356,7 +359,8 @@ func (s *session) recycle(c *call) {
 func (s *session) deliver(id uint64, m *zmtp.Message) error {
 	c := s.take(id)
 	if c == nil {
-		// Late, twice or made up: nobody waits for it, and a batch it could be confused with has another id.
+		// Late, twice or made up: nobody waits for it, and a batch it could be confused with
+		// has another id.
 		s.mu.Lock()
 		s.info.Strays++
 		s.mu.Unlock()
@@ -368,7 +372,8 @@ func (s *session) deliver(id uint64, m *zmtp.Message) error {
 	}
 	b := c.batch
 	if !s.conn.Written(&c.out) {
-		// Its memory is still being written: it must not be given back before the connection is closed.
+		// Its memory is still being written: it must not be given back before the connection is
+		// closed.
 		return fmt.Errorf("answered batch %d before all of it had been sent", id)
 	}
 	s.recycle(c)
@@ -417,8 +422,8 @@ func (s *session) failed(err error) {
 	}
 }
 
-// say sends a message built by f, if f builds one. A container that has so much waiting that this cannot be queued is
-// ended.
+// say sends a message built by f, if f builds one. A container that has so much waiting that
+// this cannot be queued is ended.
 func (s *session) say(f func(*zmtp.Outgoing) bool) bool {
 	var o zmtp.Outgoing
 	if !f(&o) {
@@ -470,8 +475,8 @@ func (s *session) drained() {
 	}
 }
 
-// retire asks the container to go: its replica gets no more batches, and goodbye follows the last answer. It is false when the container
-// is going already.
+// retire asks the container to go: its replica gets no more batches, and goodbye follows the
+// last answer. It is false when the container is going already.
 func (s *session) retire(f farewell) bool {
 	s.mu.Lock()
 	if s.replica == nil {
@@ -515,7 +520,8 @@ func (s *session) tick() {
 	if do&actPing != 0 {
 		s.conn.Ping()
 	}
-	// Behind what waits a beat would say nothing new, and beats would add up until the queue is full.
+	// Behind what waits a beat would say nothing new, and beats would add up until the queue is
+	// full.
 	if do&actBeat != 0 && !s.conn.Waiting() {
 		s.beat()
 	}
@@ -537,8 +543,8 @@ func (s *session) note(reason error) {
 	}
 }
 
-// silent ends a session whose container does not answer, though its heartbeats may be well. It is called by the scheduler, which
-// must not be made to wait for the search for a process.
+// silent ends a session whose container does not answer, though its heartbeats may be well. It
+// is called by the scheduler, which must not be made to wait for the search for a process.
 func (s *session) silent(reason error) {
 	go func() { // ends by itself
 		if f := s.listener.cfg.Silent; f != nil {
@@ -563,8 +569,8 @@ func (s *session) kill(reason error) {
 	}
 }
 
-// close is the one end of every session: no batch is touched any more, the replica goes, and its batches with it, back to
-// the scheduler; one line is logged.
+// close is the one end of every session: no batch is touched any more, the replica goes, and
+// its batches with it, back to the scheduler; one line is logged.
 func (s *session) close(reason error) {
 	s.mu.Lock()
 	if s.end == nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// slowly joins a container of one request at a time that reads and answers only when told to. Its requests are four times what the pipe holds.
+// slowly joins a container of one request at a time that reads and answers only when told to.
+// Its requests are four times what the pipe holds.
 func (r *rig) slowly(t *testing.T, slots int) (p *containertest.Peer, ask func() error, answer func()) {
 	t.Helper()
 	const row = 1 << 18 // floats
@@ -54,7 +55,8 @@ func (r *rig) slowly(t *testing.T, slots int) (p *containertest.Peer, ask func()
 	return p, ask, answer
 }
 
-// TestSlowReader: a container that reads on before the write timeout is slow and not stuck, however many beats have become due to it meanwhile.
+// TestSlowReader: a container that reads on before the write timeout is slow and not stuck,
+// however many beats have become due to it meanwhile.
 func TestSlowReader(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		r.Close()
@@ -81,7 +83,8 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
-// TestAllSlots: a container may have as many batches out as it asked for, at most 64, before it has read one of them, and a PONG besides.
+// TestAllSlots: a container may have as many batches out as it asked for, at most 64, before it
+// has read one of them, and a PONG besides.
 func TestAllSlots(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		const slots = 64
@@ -124,8 +127,9 @@ func TestAllSlots(t *testing.T) {
 	})
 }
 
-// TestCrawl: who begins a message and does not come to its end cannot hold its memory for good, even where silence is allowed: of a container
-// that computes, or of v1, which never says anything of itself. Nor does a byte now and then help.
+// TestCrawl: who begins a message and does not come to its end cannot hold its memory for good,
+// even where silence is allowed: of a container that computes, or of v1, which never says
+// anything of itself. Nor does a byte now and then help.
 func TestCrawl(t *testing.T) {
 	for _, pause := range []time.Duration{time.Second, time.Hour} {
 		bubble(t, func(t *testing.T, r *rig) {

@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// ServersEnv names the environment variable in which a supervised container finds the server's addresses,
-// comma-separated. The SDKs connect there when they are not told otherwise.
+// ServersEnv names the environment variable in which a supervised container finds the server's
+// addresses, comma-separated. The SDKs connect there when they are not told otherwise.
 const ServersEnv = "SHIVA_SERVERS"
 
 // A Command is what a [Supervisor] runs.
@@ -58,11 +58,12 @@ const (
 	maxLineBytes = 4 << 10 // longer ones are cut
 )
 
-// A Supervisor keeps a number of processes of one command running: it restarts them with growing, jittered pauses, and
-// stops them when it is stopped. Where the system can do it (Linux), they also end when this process is killed.
+// A Supervisor keeps a number of processes of one command running: it restarts them with
+// growing, jittered pauses, and stops them when it is stopped. Where the system can do it
+// (Linux), they also end when this process is killed.
 //
-// A process that ends by itself is started again, whatever its status: only one that was told to end, by Close or by a goodbye
-// for good (see Dismiss), stays ended.
+// A process that ends by itself is started again, whatever its status: only one that was told
+// to end, by Close or by a goodbye for good (see Dismiss), stays ended.
 type Supervisor struct {
 	cmd  Command
 	ctx  context.Context // ends with Close
@@ -90,8 +91,8 @@ type ProcessInfo struct {
 	LastLines []string  `json:"last_lines"`          // of its output
 }
 
-// Supervise starts the processes. The error names all faults of the command; a program that cannot be
-// started is no error here but a restart, as it may appear later.
+// Supervise starts the processes. The error names all faults of the command; a program that
+// cannot be started is no error here but a restart, as it may appear later.
 func Supervise(cmd Command) (*Supervisor, error) {
 	var faults []error
 	if cmd.Name == "" {
@@ -184,15 +185,16 @@ func (s *Supervisor) Close() error {
 	return nil
 }
 
-// Kill kills the process that holds the other end of conn, which does not answer, and starts it again as after any
-// other end. False: none of these does, or the system cannot tell (all but Linux).
+// Kill kills the process that holds the other end of conn, which does not answer, and starts it
+// again as after any other end. False: none of these does, or the system cannot tell (all but
+// Linux).
 func (s *Supervisor) Kill(conn net.Conn, reason error) bool {
 	p := s.owner(conn)
 	return p != nil && p.kill(reason)
 }
 
-// Registered notes that conn has registered, if one of the processes, or one that it started, holds the other end of it. False: none does, or the
-// system cannot tell.
+// Registered notes that conn has registered, if one of the processes, or one that it started,
+// holds the other end of it. False: none does, or the system cannot tell.
 func (s *Supervisor) Registered(conn net.Conn) bool {
 	p := s.owner(conn)
 	if p == nil {
@@ -207,7 +209,8 @@ func (s *Supervisor) Registered(conn net.Conn) bool {
 	return true
 }
 
-// Dismiss notes that who holds the other end of conn is told goodbye for good: a process that ends soon after has been told to.
+// Dismiss notes that who holds the other end of conn is told goodbye for good: a process that
+// ends soon after has been told to.
 func (s *Supervisor) Dismiss(conn net.Conn) {
 	if p := s.owner(conn); p != nil {
 		p.mu.Lock()
@@ -216,7 +219,8 @@ func (s *Supervisor) Dismiss(conn net.Conn) {
 	}
 }
 
-// owner is the process that holds the other end of conn, itself or by what it started; nil if none does.
+// owner is the process that holds the other end of conn, itself or by what it started; nil if
+// none does.
 func (s *Supervisor) owner(conn net.Conn) *process {
 	all := s.all()
 	groups := make([]int, 0, len(all))
@@ -418,12 +422,12 @@ func (p *process) wait(c *exec.Cmd) error {
 	return err
 }
 
-// lastWords is how long the output of a process is waited for that has ended: what it started may hold the pipe, in a process group
-// of its own.
+// lastWords is how long the output of a process is waited for that has ended: what it started
+// may hold the pipe, in a process group of its own.
 const lastWords = time.Second
 
-// An ear reads one stream of a process's output into the log. (A writer that os/exec reads for would keep Wait until everybody has closed the
-// stream who inherited it.)
+// An ear reads one stream of a process's output into the log. (A writer that os/exec reads for
+// would keep Wait until everybody has closed the stream who inherited it.)
 type ear struct {
 	in, out *os.File // ends of a pipe
 	over    chan struct{}

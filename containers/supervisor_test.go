@@ -94,7 +94,8 @@ func supervise(t *testing.T, cmd containers.Command) (*containers.Supervisor, *l
 
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
-// TestSupervise: replicas run, their output is logged, a killed one comes back, and all stop in order.
+// TestSupervise: replicas run, their output is logged, a killed one comes back, and all stop in
+// order.
 func TestSupervise(t *testing.T) {
 	cmd := child("obedient")
 	cmd.Replicas = 2
@@ -151,7 +152,8 @@ func TestStubborn(t *testing.T) {
 	}
 }
 
-// TestCrashLoop: quick ends in a row are called what they are, with the last lines, and paused between.
+// TestCrashLoop: quick ends in a row are called what they are, with the last lines, and paused
+// between.
 func TestCrashLoop(t *testing.T) {
 	s, _ := supervise(t, child("crashing"))
 	eventually(t, "a crash loop", func() bool { return s.Status()[0].State == "crash loop" })
@@ -203,8 +205,8 @@ func connecting(t *testing.T, replicas int, mode string) (*containers.Supervisor
 	return s, conns
 }
 
-// TestDismiss: a process that ends after its goodbye for good stays ended, whatever its status, until it is
-// resumed; then it is one like any other.
+// TestDismiss: a process that ends after its goodbye for good stays ended, whatever its status,
+// until it is resumed; then it is one like any other.
 func TestDismiss(t *testing.T) {
 	s, conns := connecting(t, 1, "leaving")
 	c := <-conns
@@ -313,8 +315,8 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestLeftBehind: what a process has started goes when it ends, and does not keep its end from being seen, though
-// it holds the pipes of its output.
+// TestLeftBehind: what a process has started goes when it ends, and does not keep its end from
+// being seen, though it holds the pipes of its output.
 func TestLeftBehind(t *testing.T) {
 	for _, c := range []struct{ exit, state string }{{"0", "crash loop"}, {"3", "crash loop"}} {
 		t.Run("status "+c.exit, func(t *testing.T) {
@@ -334,7 +336,8 @@ func TestLeftBehind(t *testing.T) {
 	}
 }
 
-// TestStopsWhatItStarted: a shell dies of SIGTERM at once; what it runs has the time to stop that it would have without one.
+// TestStopsWhatItStarted: a shell dies of SIGTERM at once; what it runs has the time to stop
+// that it would have without one.
 func TestStopsWhatItStarted(t *testing.T) {
 	cmd := child("")
 	cmd.Args = []string{"/bin/sh", "-c", `(trap "sleep 0.3; echo drained; exit" TERM; echo ready; while :; do sleep 0.01; done) & wait`}

@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// A throttle bounds what connections that come and go can write to the log. Each second the first lines about every
-// subject pass, and so many about all subjects together; of the others one line says how many there were, when the
-// second is over. So the first of a thousand deaths is told, and whoever else connects meanwhile is not hidden by them.
+// A throttle bounds what connections that come and go can write to the log. Each second the
+// first lines about every subject pass, and so many about all subjects together; of the others
+// one line says how many there were, when the second is over. So the first of a thousand deaths
+// is told, and whoever else connects meanwhile is not hidden by them.
 type throttle struct {
 	// Set once.
 	log   *slog.Logger

@@ -10,8 +10,8 @@ import (
 	"github.com/shivad/shivad/containers/containertest"
 )
 
-// TestLogFlood: containers that register and go again and again do not flood the log, nor hide another model's lines. The first of
-// them are told, and how many were left out.
+// TestLogFlood: containers that register and go again and again do not flood the log, nor hide
+// another model's lines. The first of them are told, and how many were left out.
 func TestLogFlood(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		const loops = 300
@@ -56,8 +56,8 @@ func TestLogFlood(t *testing.T) {
 	})
 }
 
-// TestLogFloodOfNames: models without end are bounded together, those left out when the listener closes are told, and strangers
-// have lines of their own.
+// TestLogFloodOfNames: models without end are bounded together, those left out when the
+// listener closes are told, and strangers have lines of their own.
 func TestLogFloodOfNames(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		for i := range 150 {

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// What the status goes on showing of containers that came and could not be served as they are, each with
-// what to do: their own logs say nothing, and the connection is long gone when somebody looks.
+// What the status goes on showing of containers that came and could not be served as they are,
+// each with what to do: their own logs say nothing, and the connection is long gone when
+// somebody looks.
 
 const (
 	unservedFor  = 10 * time.Minute // since the last connection
@@ -35,7 +36,8 @@ var (
 	errMuteV2    = &unfit{"v2", "it beat as RPC v2 and v3 do, and did not register when it was asked in v3's words; if it speaks v2, set containers.listen_v2 (or listen_v2a, if it answers with floats), connect it there, and restart it"}
 )
 
-// unfitness tells why a container that has not registered never will, as far as what it said shows that.
+// unfitness tells why a container that has not registered never will, as far as what it said
+// shows that.
 func (s *session) unfitness(reason error) *unfit {
 	if u, ok := errors.AsType[*unfit](reason); ok {
 		return u
@@ -89,8 +91,9 @@ func (l *Listener) served(i SessionInfo) {
 	})
 }
 
-// Unserved returns what has come in the last ten minutes and could not be served as it is; State is
-// StateUnserved, and Reason says what to do. What has come as it should since then is not among them.
+// Unserved returns what has come in the last ten minutes and could not be served as it is;
+// State is StateUnserved, and Reason says what to do. What has come as it should since then is
+// not among them.
 func (l *Listener) Unserved() []SessionInfo {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,8 +12,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// v0 is the protocol of Clipper's first design ("RPC Format Specification" of its design document; amplab/clipper-v0): plain TCP, where
-// the server calls the container. One batch is out at a time, and there are no ids. Numbers are little-endian:
+// v0 is the protocol of Clipper's first design ("RPC Format Specification" of its design
+// document; amplab/clipper-v0): plain TCP, where the server calls the container. One batch is
+// out at a time, and there are no ids. Numbers are little-endian:
 //
 //	S->C  code u8 | rows N u32 | ...
 //	      1 int32, 2 float64, 3 uint8     elements of each row u32 | the rows
@@ -23,8 +24,9 @@ import (
 //	S->C  0 | 0 u32                       goodbye
 //	C->S  1234 u32
 //
-// Rows of one length are sent as 1 to 3, for there were containers that knew no others. The LZ4 frames are read by any decoder; Clipper's
-// were of linked blocks, these are of independent ones.
+// Rows of one length are sent as 1 to 3, for there were containers that knew no others. The LZ4
+// frames are read by any decoder; Clipper's were of linked blocks, these are of independent
+// ones.
 type v0 struct {
 	dtype  tensor.DType
 	out    bytes.Buffer // the request

@@ -18,8 +18,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestGoldenV0 holds requests against those that the reference implementation wrote: byte by byte, but for LZ4 frames, where
-// the same texts can be written in several ways. There the frame of the reference is read, and ours must say the same.
+// TestGoldenV0 holds requests against those that the reference implementation wrote: byte by
+// byte, but for LZ4 frames, where the same texts can be written in several ways. There the
+// frame of the reference is read, and ours must say the same.
 func TestGoldenV0(t *testing.T) {
 	text, err := os.ReadFile("testdata/gen0.json")
 	if err != nil {

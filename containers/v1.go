@@ -10,15 +10,17 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// v1 is Clipper's first generation on ZeroMQ (its document of container RPC 1), and v1b, which has sizes:
+// v1 is Clipper's first generation on ZeroMQ (its document of container RPC 1), and v1b, which
+// has sizes:
 //
 //	C->S  '' | name | version | input type                           registration, text
 //	S->C  '' | id | 0 | header | content                             v1
 //	S->C  '' | id | 0 | size u64 | header | size u64 | content       v1b
 //	C->S  '' | id | float32 for each row
 //
-// There are no heartbeats. That a container lives shows by its connection, and by the PONGs of ZeroMQ's own thread. Its
-// socket reconnects by itself but it registers only once: after a restart of the server it must be restarted too.
+// There are no heartbeats. That a container lives shows by its connection, and by the PONGs of
+// ZeroMQ's own thread. Its socket reconnects by itself but it registers only once: after a
+// restart of the server it must be restarted too.
 type v1 struct {
 	legacy
 	sized bool // v1b

@@ -10,7 +10,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// v2 is Clipper's second generation (its document of container RPC 2; releases v0.1.0 to v0.2.0), and v2a, which answers with floats:
+// v2 is Clipper's second generation (its document of container RPC 2; releases v0.1.0 to
+// v0.2.0), and v2a, which answers with floats:
 //
 //	C->S  '' | 2                                                     heartbeat
 //	S->C  '' | 2 | t                                                 its answer; t=1: please register
@@ -18,7 +19,8 @@ import (
 //	S->C  '' | 1 | id | 0 | size u64 | header | size u64 | content
 //	C->S  '' | 1 | id | content                                      v2: u32 N, u32 sizes, the texts; v2a: float32 for each row
 //
-// The size frames have 8 bytes, whatever the document says: the containers of Java and C++ die of 4.
+// The size frames have 8 bytes, whatever the document says: the containers of Java and C++ die
+// of 4.
 type v2 struct {
 	legacy
 	floats bool // v2a

@@ -11,8 +11,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// v3 is the generation of Clipper's shipped containers (RPC version 3, v0.3.0 to v0.4.1). Every message begins with an
-// empty frame; numbers are little-endian; the server's messages carry the version, the container's do not:
+// v3 is the generation of Clipper's shipped containers (RPC version 3, v0.3.0 to v0.4.1). Every
+// message begins with an empty frame; numbers are little-endian; the server's messages carry
+// the version, the container's do not:
 //
 //	C->S  '' | 2                                                     heartbeat
 //	S->C  '' | 3 | 2 | t                                             its answer; t=1: please register

@@ -14,7 +14,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// v4 is our own generation: named, typed tensors, one frame for each in a batch. DESIGN.md documents it.
+// v4 is our own generation: named, typed tensors, one frame for each in a batch. DESIGN.md
+// documents it.
 type v4 struct {
 	limits Limits
 
@@ -97,7 +98,8 @@ func (c *v4) batch(o *zmtp.Outgoing, b *scheduler.Batch, now time.Time) error {
 	return nil
 }
 
-// herald says that a message of so many bytes follows, if it is large and the container wants to be told.
+// herald says that a message of so many bytes follows, if it is large and the container wants
+// to be told.
 func (c *v4) herald(o *zmtp.Outgoing, size int) {
 	if c.announce && size >= announced {
 		o.FrameString(wire.Heartbeat)
@@ -106,7 +108,8 @@ func (c *v4) herald(o *zmtp.Outgoing, size int) {
 	}
 }
 
-// feedback says what became known of an answer. Tensors of a model that is not batched have their own shape there, as in a batch.
+// feedback says what became known of an answer. Tensors of a model that is not batched have
+// their own shape there, as in a batch.
 func (c *v4) feedback(o *zmtp.Outgoing, f *scheduler.Feedback) bool {
 	var frames [][]byte
 	size := 0
@@ -241,8 +244,8 @@ func separate(b []byte, i int) []byte {
 	return append(b, ',')
 }
 
-// result puts the outputs into the declared order. Their rows, dtypes, shapes and sizes are checked against the
-// declaration by Batch.Complete.
+// result puts the outputs into the declared order. Their rows, dtypes, shapes and sizes are
+// checked against the declaration by Batch.Complete.
 func (c *v4) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
 	f := m.Frames
 	if err := c.header.Parse(f[2].Data, b.Rows); err != nil {

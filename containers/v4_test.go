@@ -17,7 +17,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestV4Echo: many requests of various sizes at once, through batches, and each gets its own rows back.
+// TestV4Echo: many requests of various sizes at once, through batches, and each gets its own
+// rows back.
 func TestV4Echo(t *testing.T) {
 	r := newRig(t, containers.Config{})
 	c := r.join(t, echo(func(b *containertest.Batch) containertest.Reply {
@@ -211,7 +212,8 @@ func TestV4Errors(t *testing.T) {
 	}
 }
 
-// TestV4Strays: answers to batches that are not out are dropped and counted; the right one still counts.
+// TestV4Strays: answers to batches that are not out are dropped and counted; the right one
+// still counts.
 func TestV4Strays(t *testing.T) {
 	r := newRig(t, containers.Config{})
 	r.join(t, echo(func(b *containertest.Batch) containertest.Reply {

@@ -19,8 +19,8 @@ var benchSizes = []struct {
 
 var benchDTypes = []tensor.DType{tensor.Uint8, tensor.Float16, tensor.Float32, tensor.Float64}
 
-// written gives n bytes that were written to: memory that never was is one page of zeros to the processor's caches,
-// however long it is, and reading it twice too fast.
+// written gives n bytes that were written to: memory that never was is one page of zeros to the
+// processor's caches, however long it is, and reading it twice too fast.
 func written(n int) []byte { return bytes.Repeat([]byte{1}, n) }
 
 func benchMessage(d tensor.DType, size int) *shiva.Message {

@@ -2,7 +2,8 @@ package shiva
 
 import "github.com/shivad/shivad/shiva/tensor"
 
-// This file is the part of the Decoder that takes memory: bodies, which are tensors' data and metadata.
+// This file is the part of the Decoder that takes memory: bodies, which are tensors' data and
+// metadata.
 
 // begin prepares for a body of need bytes in units of width.
 func (d *Decoder) begin(need, width int) {
@@ -15,8 +16,8 @@ func (d *Decoder) begin(need, width int) {
 		d.body = d.fromArena(need)
 	}
 	if d.fault != nil && d.state == inMetadata {
-		// The message is being discarded. Small metadata is received all the same, outside the budget: with the
-		// request's id in it the refusal can be matched.
+		// The message is being discarded. Small metadata is received all the same, outside the
+		// budget: with the request's id in it the refusal can be matched.
 		d.body = make([]byte, need)
 	}
 }
@@ -42,8 +43,9 @@ func (d *Decoder) fill(in *[]byte) bool {
 	return true
 }
 
-// place puts p, the bytes from offset at of a body on the wire, where they belong in dst, which holds whole units.
-// A unit that is cut by the end of p, or of the one before, is put in order byte by byte.
+// place puts p, the bytes from offset at of a body on the wire, where they belong in dst, which
+// holds whole units. A unit that is cut by the end of p, or of the one before, is put in order
+// byte by byte.
 func place(dst []byte, at int, p []byte, width int) {
 	for len(p) > 0 && at%width != 0 {
 		dst[at-at%width+width-1-at%width] = p[0]
@@ -57,11 +59,11 @@ func place(dst []byte, at int, p []byte, width int) {
 	}
 }
 
-// grow gives the current body its next stage of memory, for which arriving more bytes are at hand. Stages are an
-// eighth of each other, counted down from the whole body, and the smallest that takes the bytes at hand and 2 KiB is
-// the next: so a body never has more than eight times the memory that its bytes have filled (and 16 KiB), and all
-// the copying from stage to stage adds up to a seventh of it. A body whose bytes are all at hand gets its memory at
-// once.
+// grow gives the current body its next stage of memory, for which arriving more bytes are at
+// hand. Stages are an eighth of each other, counted down from the whole body, and the smallest
+// that takes the bytes at hand and 2 KiB is the next: so a body never has more than eight times
+// the memory that its bytes have filled (and 16 KiB), and all the copying from stage to stage
+// adds up to a seventh of it. A body whose bytes are all at hand gets its memory at once.
 //
 // It tells whether the memory was to be had; if not, the message is discarded from here on.
 func (d *Decoder) grow(arriving int) bool {
@@ -90,7 +92,8 @@ func (d *Decoder) grow(arriving int) bool {
 
 func aligned(n int) int { return (n + arenaAlign - 1) &^ (arenaAlign - 1) }
 
-// fromArena gives memory for a small body, or nil if there is none to be had, and the message is discarded.
+// fromArena gives memory for a small body, or nil if there is none to be had, and the message
+// is discarded.
 func (d *Decoder) fromArena(need int) []byte {
 	d.message() // which may bring an arena along
 	room := aligned(need)
@@ -114,8 +117,8 @@ func (d *Decoder) fromArena(need int) []byte {
 	return b
 }
 
-// overBudget turns to discarding the current message: its body is consumed as it comes, and the error is returned at
-// its end, in its turn.
+// overBudget turns to discarding the current message: its body is consumed as it comes, and the
+// error is returned at its end, in its turn.
 func (d *Decoder) overBudget(err error) {
 	d.fault = &DecodeError{Kind: KindOverBudget, Field: d.fieldName(), Offset: d.pos,
 		Limit: d.cfg.Pool.Budget(), Got: int64(d.need), Detail: err.Error(), Err: err, keep: true}

@@ -16,8 +16,8 @@ import (
 // ErrClosed is why a call fails whose client was closed.
 var ErrClosed = errors.New("shiva: client is closed")
 
-// A CallError is why a request got no answer. It wraps the reason: that of the connection, [ErrClosed], or that of
-// the call's context.
+// A CallError is why a request got no answer. It wraps the reason: that of the connection,
+// [ErrClosed], or that of the call's context.
 type CallError struct {
 	Addr       string
 	MayHaveRun bool // bytes of the request may have reached the server; false: it certainly did not run
@@ -34,13 +34,15 @@ func (e *CallError) Error() string {
 
 func (e *CallError) Unwrap() error { return e.Err }
 
-// A Client sends messages to one server and takes its answers, over one connection at a time. Any number of
-// goroutines may use it at once: their requests are pipelined, and answers are matched by their order.
+// A Client sends messages to one server and takes its answers, over one connection at a time.
+// Any number of goroutines may use it at once: their requests are pipelined, and answers are
+// matched by their order.
 //
-// A connection that is lost is made anew for the next request. A request whose bytes were handed to the lost one
-// fails, for only its sender knows whether it may run twice; one that was still waiting goes out on the new one. When
-// connecting fails, the requests that wait for it fail with the reason; further ones wait for the next attempt, which
-// comes after a growing pause.
+// A connection that is lost is made anew for the next request. A request whose bytes were
+// handed to the lost one fails, for only its sender knows whether it may run twice; one that
+// was still waiting goes out on the new one. When connecting fails, the requests that wait for
+// it fail with the reason; further ones wait for the next attempt, which comes after a growing
+// pause.
 type Client struct {
 	addr string
 	opts options
@@ -84,8 +86,8 @@ func (c *Client) freeCall(k *call) {
 	c.calls.Put(k)
 }
 
-// Dial connects to a server. The address is host:port, or a host alone for [DefaultPort]. The context bounds this
-// first connecting only.
+// Dial connects to a server. The address is host:port, or a host alone for [DefaultPort]. The
+// context bounds this first connecting only.
 //
 // The Client has a goroutine or two until it is closed.
 func Dial(ctx context.Context, addr string, opts ...Option) (*Client, error) {
@@ -120,7 +122,8 @@ func (c *Client) dial(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// Close ends the connection and fails the calls in progress. It returns when nothing of the client runs any more.
+// Close ends the connection and fails the calls in progress. It returns when nothing of the
+// client runs any more.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if !c.closed {
@@ -133,13 +136,15 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// Do sends m and waits for its answer, which belongs to the caller, who releases it. m is not kept: it is encoded
-// before anything else happens, and may be changed or released when Do returns.
+// Do sends m and waits for its answer, which belongs to the caller, who releases it. m is not
+// kept: it is encoded before anything else happens, and may be changed or released when Do
+// returns.
 //
-// The error is a [*RemoteError] if the server answered "!error", a [*DecodeError] if the answer could not be
-// decoded, and a [*CallError] if there was none. When ctx ends before the answer comes, Do returns at once with a
-// CallError that wraps ctx's error; a request that was sent still takes its turn on the connection, and one of the
-// places of [WithInFlight], until the server has answered it.
+// The error is a [*RemoteError] if the server answered "!error", a [*DecodeError] if the answer
+// could not be decoded, and a [*CallError] if there was none. When ctx ends before the answer
+// comes, Do returns at once with a CallError that wraps ctx's error; a request that was sent
+// still takes its turn on the connection, and one of the places of [WithInFlight], until the
+// server has answered it.
 func (c *Client) Do(ctx context.Context, m *Message) (*Message, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, c.callError(false, err)
@@ -185,8 +190,9 @@ func (c *Client) callError(mayHaveRun bool, err error) *CallError {
 	return &CallError{Addr: c.addr, MayHaveRun: mayHaveRun, Err: err}
 }
 
-// encode gives m as it goes on the wire. A copy, although large tensors could be sent from where they lie: Do returns
-// when its context ends, and the caller must then have his memory back, while the bytes may be half sent.
+// encode gives m as it goes on the wire. A copy, although large tensors could be sent from
+// where they lie: Do returns when its context ends, and the caller must then have his memory
+// back, while the bytes may be half sent.
 func (c *Client) encode(ctx context.Context, m *Message) (*tensor.Buffer, error) {
 	if deadline, ok := ctx.Deadline(); ok && c.opts.sendDeadline {
 		withTimeout := *m
@@ -228,7 +234,8 @@ func appendTimeout(dst, metadata []byte, timeout time.Duration) []byte {
 	return append(dst, metadata[open+1:]...)
 }
 
-// enqueue puts a call, which has a slot, into the ring. If the client is closed it ends the call instead.
+// enqueue puts a call, which has a slot, into the ring. If the client is closed it ends the
+// call instead.
 func (c *Client) enqueue(k *call) bool {
 	c.mu.Lock()
 	if c.closed {
@@ -247,8 +254,8 @@ func (c *Client) enqueue(k *call) bool {
 	return true
 }
 
-// abandon gives a call up whose context has ended. If it has finished meanwhile, its token is in its channel.
-// Otherwise the caller must not touch it again.
+// abandon gives a call up whose context has ended. If it has finished meanwhile, its token is
+// in its channel. Otherwise the caller must not touch it again.
 func (c *Client) abandon(k *call) (finished, sent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -348,10 +355,11 @@ func (c *Client) setConn(conn net.Conn) bool {
 	return true
 }
 
-// connect waits until there is something to send and makes a connection for it; nil if the client was closed. The
-// calls that wait while an attempt fails are failed.
+// connect waits until there is something to send and makes a connection for it; nil if the
+// client was closed. The calls that wait while an attempt fails are failed.
 func (c *Client) connect(failures *int) net.Conn {
-	// A connection that breaks is made anew at once; the pause is between attempts that lead to nothing.
+	// A connection that breaks is made anew at once; the pause is between attempts that lead to
+	// nothing.
 	last := time.Now()
 	for {
 		if !c.waitUnsent() || !c.sleep(time.Until(last.Add(c.backoff(*failures)))) {

@@ -20,8 +20,8 @@ import (
 
 // What becomes of calls when connections, answers or memory fail.
 
-// TestClientLostConnection: a request that was sent fails and says that it may have run, one that waits goes out on the
-// next connection, and later ones as if nothing had been.
+// TestClientLostConnection: a request that was sent fails and says that it may have run, one
+// that waits goes out on the next connection, and later ones as if nothing had been.
 func TestClientLostConnection(t *testing.T) {
 	var got atomic.Int32
 	h := func(c *shivatest.Conn, m *shiva.Message) {
@@ -71,8 +71,8 @@ func TestClientHangUpInAnswer(t *testing.T) {
 	})
 }
 
-// TestClientFaultyAnswers: an answer that cannot be decoded costs its own call, if the stream is still in step, and the
-// connection if not.
+// TestClientFaultyAnswers: an answer that cannot be decoded costs its own call, if the stream
+// is still in step, and the connection if not.
 func TestClientFaultyAnswers(t *testing.T) {
 	h := func(c *shivatest.Conn, m *shiva.Message) {
 		switch number(m) {
@@ -111,7 +111,8 @@ func TestClientFaultyAnswers(t *testing.T) {
 	})
 }
 
-// TestClientUnasked: a message that answers nothing ends the connection, and the next request makes another.
+// TestClientUnasked: a message that answers nothing ends the connection, and the next request
+// makes another.
 func TestClientUnasked(t *testing.T) {
 	withRig(t, shivatest.Echo, func(r *rig) {
 		for i, m := range []*shiva.Message{numbered(1), shiva.ErrorMessage(&shiva.RemoteError{Type: shiva.Draining})} {
@@ -136,8 +137,8 @@ func TestClientUnasked(t *testing.T) {
 	}, shiva.WithBackoff(time.Millisecond, time.Millisecond))
 }
 
-// TestClientRefusedAtTheDoor: a server that takes no more connections says so and hangs up; the callers get to see it,
-// whether their request was on its way or not.
+// TestClientRefusedAtTheDoor: a server that takes no more connections says so and hangs up; the
+// callers get to see it, whether their request was on its way or not.
 func TestClientRefusedAtTheDoor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n shivatest.Net
@@ -259,8 +260,8 @@ func TestClientBudget(t *testing.T) {
 	})
 }
 
-// TestClientReconnectBackoff: while the server is away, each request fails with one attempt to connect, the attempts
-// come in growing intervals, and the first after its return succeeds.
+// TestClientReconnectBackoff: while the server is away, each request fails with one attempt to
+// connect, the attempts come in growing intervals, and the first after its return succeeds.
 func TestClientReconnectBackoff(t *testing.T) {
 	const shortest, longest = 100 * time.Millisecond, time.Second
 	withRig(t, shivatest.Echo, func(r *rig) {

@@ -23,8 +23,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A rig is a client and a steerable server on a network in memory, inside a synctest bubble, whose end fails the test
-// if a goroutine is left.
+// A rig is a client and a steerable server on a network in memory, inside a synctest bubble,
+// whose end fails the test if a goroutine is left.
 type rig struct {
 	*testing.T
 	net    shivatest.Net
@@ -85,7 +85,8 @@ func number(m *shiva.Message) int {
 	return n
 }
 
-// wantCallError checks that err is a CallError that says what became of the request, and wraps reason.
+// wantCallError checks that err is a CallError that says what became of the request, and wraps
+// reason.
 func wantCallError(t *testing.T, err error, mayHaveRun bool, reason error) {
 	t.Helper()
 	e, ok := errors.AsType[*shiva.CallError](err)
@@ -116,8 +117,8 @@ func TestClientEcho(t *testing.T) {
 	})
 }
 
-// TestClientPipelines: many callers at once, each gets its own answer, and no more requests are on their way than the
-// option allows.
+// TestClientPipelines: many callers at once, each gets its own answer, and no more requests are
+// on their way than the option allows.
 func TestClientPipelines(t *testing.T) {
 	const inFlight = 8
 	var mu sync.Mutex
@@ -182,8 +183,8 @@ func TestClientRefusesToSend(t *testing.T) {
 	}, shiva.WithInFlight(1))
 }
 
-// TestClientDeadlineKeepsOrder: a call that gives up returns at its deadline, and its late answer is not taken for the
-// next one's, which the reference client does.
+// TestClientDeadlineKeepsOrder: a call that gives up returns at its deadline, and its late
+// answer is not taken for the next one's, which the reference client does.
 func TestClientDeadlineKeepsOrder(t *testing.T) {
 	slow := func(c *shivatest.Conn, m *shiva.Message) {
 		if number(m) == 0 {
@@ -230,8 +231,8 @@ func TestClientCancelUnsent(t *testing.T) {
 			t.Fatal(err)
 		}
 		var wg sync.WaitGroup
-		// The first is being handled. The second fills the connection, which the server does not read meanwhile, and
-		// so the writer waits; the third to fifth are not sent.
+		// The first is being handled. The second fills the connection, which the server does
+		// not read meanwhile, and so the writer waits; the third to fifth are not sent.
 		wg.Go(func() {
 			if err := r.do(t.Context(), 1); err != nil {
 				t.Error(err)
@@ -410,8 +411,9 @@ func TestClientDeadlineMetadata(t *testing.T) {
 	}, shiva.WithDeadlineMetadata())
 }
 
-// TestClientStorm: many callers, many sizes, cancellations and broken connections at once; every call ends, no answer is
-// another's, and all memory comes back. The seed of a failure is in its message.
+// TestClientStorm: many callers, many sizes, cancellations and broken connections at once;
+// every call ends, no answer is another's, and all memory comes back. The seed of a failure is
+// in its message.
 func TestClientStorm(t *testing.T) {
 	seed := rand.Uint64()
 	echo := func(c *shivatest.Conn, m *shiva.Message) {

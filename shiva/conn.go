@@ -15,8 +15,8 @@ import (
 // This file is one connection of a Client: its writer and its reader.
 
 const (
-	// What the writer gathers before it writes: messages up to copyBytes side by side in one block, larger ones
-	// where they lie.
+	// What the writer gathers before it writes: messages up to copyBytes side by side in one
+	// block, larger ones where they lie.
 	writeBlockBytes = 64 << 10
 	copyBytes       = 8 << 10
 	maxWriteVecs    = 64
@@ -50,8 +50,8 @@ func (c *Client) serve(conn net.Conn) (answers int, err error) {
 	return answers, err
 }
 
-// write sends what is in the ring: all that waits in one go, then it sleeps until there is more. It ends when stop is
-// closed, or when conn fails.
+// write sends what is in the ring: all that waits in one go, then it sleeps until there is
+// more. It ends when stop is closed, or when conn fails.
 func (c *Client) write(conn net.Conn, stop <-chan struct{}) error {
 	w := connWriter{block: make([]byte, 0, writeBlockBytes)}
 	defer w.release()

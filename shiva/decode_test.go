@@ -68,8 +68,8 @@ func firstError(t testing.TB, d *shiva.Decoder, b []byte) *shiva.DecodeError {
 	}
 }
 
-// TestLimits: one below, at, and one above each limit; the error names the limit and what came, and comes as soon as
-// that is known.
+// TestLimits: one below, at, and one above each limit; the error names the limit and what came,
+// and comes as soon as that is known.
 func TestLimits(t *testing.T) {
 	message := func(metadata, tensors, rank, size int) []byte {
 		meta := `{"k":"` + strings.Repeat("x", metadata-8) + `"}`
@@ -161,8 +161,8 @@ func TestDefaultLimits(t *testing.T) {
 	}
 }
 
-// TestMemoryByArrival: whatever a message announces, what is held for it is at most about eight times what has come, and
-// 16 KiB.
+// TestMemoryByArrival: whatever a message announces, what is held for it is at most about eight
+// times what has come, and 16 KiB.
 func TestMemoryByArrival(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -198,8 +198,8 @@ func TestMemoryByArrival(t *testing.T) {
 	}
 }
 
-// TestLies is R4 of the reliability bars, in small: many connections that announce the largest legal message and send
-// one byte of it hold next to nothing.
+// TestLies is R4 of the reliability bars, in small: many connections that announce the largest
+// legal message and send one byte of it hold next to nothing.
 func TestLies(t *testing.T) {
 	pool := tensor.NewPool(0)
 	lie := append(wireHeader(1<<20, 255, 255), wireTensor(3, 255<<20-1000)...)
@@ -214,8 +214,8 @@ func TestLies(t *testing.T) {
 	}
 }
 
-// TestOverBudget: a message whose memory is refused is consumed, its error comes at its end and knows its id, and the
-// next message is decoded.
+// TestOverBudget: a message whose memory is refused is consumed, its error comes at its end and
+// knows its id, and the next message is decoded.
 func TestOverBudget(t *testing.T) {
 	big := mustTensor(t, tensor.Shape{100_000}, make([]float32, 100_000))
 	small := mustTensor(t, tensor.Shape{2}, []float32{1, 2})
@@ -265,7 +265,8 @@ func TestOverBudget(t *testing.T) {
 	}
 }
 
-// TestKeepErrors: a fault that leaves the stream in step says what it knows of the message, and the next one is decoded.
+// TestKeepErrors: a fault that leaves the stream in step says what it knows of the message, and
+// the next one is decoded.
 func TestKeepErrors(t *testing.T) {
 	good := mustEncode(t, &shiva.Message{Namespace: "good"})
 	for _, tt := range []struct {
@@ -337,8 +338,8 @@ func TestErrorTexts(t *testing.T) {
 	}
 }
 
-// TestDirect: a body that needs no swap can be read into its place, with any mixture of Direct and Push, and the memory
-// still grows by arrival.
+// TestDirect: a body that needs no swap can be read into its place, with any mixture of Direct
+// and Push, and the memory still grows by arrival.
 func TestDirect(t *testing.T) {
 	data := make([]byte, 300_000)
 	for i := range data {
@@ -426,7 +427,8 @@ func TestDirectOverBudget(t *testing.T) {
 	}
 }
 
-// TestResyncFaults: after every kind of fault the decoder finds the next message, in whatever pieces.
+// TestResyncFaults: after every kind of fault the decoder finds the next message, in whatever
+// pieces.
 func TestResyncFaults(t *testing.T) {
 	good := mustEncode(t, &shiva.Message{Namespace: "good"})
 	for name, bad := range map[string][]byte{

@@ -1,11 +1,13 @@
-// Package shiva speaks the Shiva protocol: tensors, metadata and a route in one message over a byte stream. It has
-// the message, a push [Decoder], encoders that append or gather, and a pipelining [Client].
+// Package shiva speaks the Shiva protocol: tensors, metadata and a route in one message over a
+// byte stream. It has the message, a push [Decoder], encoders that append or gather, and a
+// pipelining [Client].
 //
 // # The wire
 //
-// A message is a header, its tensors, its metadata and its namespace, with nothing in between. All integers are
-// big-endian, and so are the elements of tensors. The source is the README of github.com/eyecan-ai/shiva and, where the
-// two differ, what its Python implementation (0.4.0) puts on the wire; testdata/golden has messages that it made.
+// A message is a header, its tensors, its metadata and its namespace, with nothing in between.
+// All integers are big-endian, and so are the elements of tensors. The source is the README of
+// github.com/eyecan-ai/shiva and, where the two differ, what its Python implementation (0.4.0)
+// puts on the wire; testdata/golden has messages that it made.
 //
 //	 0      1      2      3      4      5      6      7      8      9      10     11
 //	+------+------+------+------+------+------+------+------+------+------+------+------+
@@ -21,13 +23,13 @@
 //	| metadata: JSON object, UTF-8     | namespace: UTF-8, the route     |
 //	+----------------------------------+---------------------------------+
 //
-// crc1 is (84 + metadata size + number of tensors + namespace size) modulo 256, sums of values and not of bytes; crc2
-// is 2*crc1 modulo 256. The smallest message is 06420b01 00000000 00 00 54 a8. Metadata of 0 bytes means {}. The
-// dtype codes are the constants of [tensor.DType]; 2 and 10 are accepted as other codes of float64 (11) and int64
-// (13), and never sent.
+// crc1 is (84 + metadata size + number of tensors + namespace size) modulo 256, sums of values
+// and not of bytes; crc2 is 2*crc1 modulo 256. The smallest message is 06420b01 00000000 00 00
+// 54 a8. Metadata of 0 bytes means {}. The dtype codes are the constants of [tensor.DType]; 2
+// and 10 are accepted as other codes of float64 (11) and int64 (13), and never sent.
 //
-// An answer carries the namespace of its question, or "!error" ([RemoteError]). There are no ids: answers come in the
-// order of the questions.
+// An answer carries the namespace of its question, or "!error" ([RemoteError]). There are no
+// ids: answers come in the order of the questions.
 //
 // # Strictness
 //
@@ -40,23 +42,24 @@
 //   - The magic is checked before the checksums, so that a peer of another protocol is told the truth.
 //   - A message that announces more than a limit is refused at once and not waited for.
 //
-// On the other hand a bool may be any byte, a rank may be up to 255 (if Limits.Rank says so), and the padding of a long
-// double may be anything; it is zeroed on sending.
+// On the other hand a bool may be any byte, a rank may be up to 255 (if Limits.Rank says so),
+// and the padding of a long double may be anything; it is zeroed on sending.
 //
 // # Faults
 //
-// [DecodeError] says by Keep whether the stream is in step after it. Bad JSON, bad UTF-8 and memory that the pool
-// refused are faults of one message: it is consumed, the error takes its place in the order, and the next one is
-// decoded. Everything else makes the next boundary unknown, and the connection is of no more use, unless
-// DecoderConfig.Resync looks for it.
+// [DecodeError] says by Keep whether the stream is in step after it. Bad JSON, bad UTF-8 and
+// memory that the pool refused are faults of one message: it is consumed, the error takes its
+// place in the order, and the next one is decoded. Everything else makes the next boundary
+// unknown, and the connection is of no more use, unless DecoderConfig.Resync looks for it.
 //
 // # Memory
 //
-// What a [Decoder] or a [Client] gives out lives until [Message.Release]. Memory comes from a [tensor.Pool] and is
-// taken as bytes arrive: a header is a claim, and claiming gigabytes costs the peer more than us.
+// What a [Decoder] or a [Client] gives out lives until [Message.Release]. Memory comes from a
+// [tensor.Pool] and is taken as bytes arrive: a header is a claim, and claiming gigabytes costs
+// the peer more than us.
 //
 // # Concurrency
 //
-// A Decoder is for one goroutine at a time, and so is a Message. A Client is for any number. The functions may be called
-// from anywhere.
+// A Decoder is for one goroutine at a time, and so is a Message. A Client is for any number.
+// The functions may be called from anywhere.
 package shiva

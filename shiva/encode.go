@@ -9,10 +9,10 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// MessageSize is the number of bytes of m on the wire. It fails, as the encoders do, when m cannot be sent: more than
-// 255 tensors, a namespace that is not UTF-8 or longer than 255 bytes, a dtype that the protocol has no code for, a
-// shape that does not fit it or does not agree with the data. Whether Metadata is a JSON object is not checked; see
-// [ValidObject].
+// MessageSize is the number of bytes of m on the wire. It fails, as the encoders do, when m
+// cannot be sent: more than 255 tensors, a namespace that is not UTF-8 or longer than 255
+// bytes, a dtype that the protocol has no code for, a shape that does not fit it or does not
+// agree with the data. Whether Metadata is a JSON object is not checked; see [ValidObject].
 func MessageSize(m *Message) (int, error) {
 	total, _, err := measure(m)
 	return total, err
@@ -61,8 +61,8 @@ func checkSendable(t *tensor.Tensor) error {
 	return t.Check()
 }
 
-// AppendMessage appends m as it goes on the wire. It may grow dst, does not keep it, and leaves it as it was when it
-// fails; see [MessageSize] for when it does.
+// AppendMessage appends m as it goes on the wire. It may grow dst, does not keep it, and leaves
+// it as it was when it fails; see [MessageSize] for when it does.
 func AppendMessage(dst []byte, m *Message) ([]byte, error) {
 	total, _, err := measure(m)
 	if err != nil {
@@ -79,12 +79,13 @@ func AppendMessage(dst []byte, m *Message) ([]byte, error) {
 	return append(dst, m.Namespace...), nil
 }
 
-// AppendVectored appends m to vecs, for one writev, without copying the large tensors that need no swap: those are
-// referenced where they lie, and all else is appended to scratch, which the other vecs are slices of. Several
-// messages may be gathered with the same scratch and vecs; what continues the last vec is added to it.
+// AppendVectored appends m to vecs, for one writev, without copying the large tensors that need
+// no swap: those are referenced where they lie, and all else is appended to scratch, which the
+// other vecs are slices of. Several messages may be gathered with the same scratch and vecs;
+// what continues the last vec is added to it.
 //
-// The caller keeps m's tensors, and scratch, untouched until the vecs are written. If it fails, as [AppendMessage],
-// scratch and vecs come back as they were.
+// The caller keeps m's tensors, and scratch, untouched until the vecs are written. If it fails,
+// as [AppendMessage], scratch and vecs come back as they were.
 func AppendVectored(scratch []byte, vecs [][]byte, m *Message) ([]byte, [][]byte, error) {
 	total, referenced, err := measure(m)
 	if err != nil {
@@ -110,8 +111,8 @@ func AppendVectored(scratch []byte, vecs [][]byte, m *Message) ([]byte, [][]byte
 	return scratch, appendVec(vecs, scratch, start), nil
 }
 
-// minReferenceBytes is the size from which a tensor is worth a vector of its own: below, copying it is cheaper than
-// what the kernel does for one more.
+// minReferenceBytes is the size from which a tensor is worth a vector of its own: below,
+// copying it is cheaper than what the kernel does for one more.
 const minReferenceBytes = 2 << 10
 
 // byReference tells whether the vectored form leaves t where it lies.

@@ -63,8 +63,9 @@ func TestEncodeRefuses(t *testing.T) {
 	}
 }
 
-// TestAppendVectored: several messages gathered for one write are the same bytes as appended; large tensors that need no
-// swap are where they were, and all that is copied side by side is one vec.
+// TestAppendVectored: several messages gathered for one write are the same bytes as appended;
+// large tensors that need no swap are where they were, and all that is copied side by side is
+// one vec.
 func TestAppendVectored(t *testing.T) {
 	image := mustTensor(t, tensor.Shape{100, 100}, make([]uint8, 10_000))
 	for i := range image.Data {
@@ -103,14 +104,16 @@ func TestAppendVectored(t *testing.T) {
 		if referenced != 3 {
 			t.Errorf("with room for %d: the image was referenced %d times of 3", room, referenced)
 		}
-		// a and b's beginning, image, b's end and c's beginning, image, tensor header, image, d and e.
+		// a and b's beginning, image, b's end and c's beginning, image, tensor header, image, d
+		// and e.
 		if room > 0 && len(vecs) != 7 {
 			t.Errorf("%d vecs, want 7", len(vecs))
 		}
 	}
 }
 
-// TestAppendVectoredBetween: bytes that the caller put into scratch himself are not taken for a message's.
+// TestAppendVectoredBetween: bytes that the caller put into scratch himself are not taken for a
+// message's.
 func TestAppendVectoredBetween(t *testing.T) {
 	m := &shiva.Message{Namespace: "x"}
 	scratch, vecs, err := shiva.AppendVectored(make([]byte, 0, 100), nil, m)

@@ -47,8 +47,8 @@ type DecodeError struct {
 	keep bool
 }
 
-// Keep tells whether the stream is still in step: the faulty message was consumed to its end and the next one can be
-// decoded. If it is false, nothing that follows can be trusted.
+// Keep tells whether the stream is still in step: the faulty message was consumed to its end
+// and the next one can be decoded. If it is false, nothing that follows can be trusted.
 func (e *DecodeError) Keep() bool { return e.keep }
 
 func (e *DecodeError) Error() string {
@@ -57,8 +57,8 @@ func (e *DecodeError) Error() string {
 
 func (e *DecodeError) Unwrap() error { return e.Err }
 
-// Types of the errors that a server of ours reports; see RemoteError.Type. A reference server puts the name of a
-// Python exception class there instead.
+// Types of the errors that a server of ours reports; see RemoteError.Type. A reference server
+// puts the name of a Python exception class there instead.
 const (
 	Protocol         = "Protocol"
 	TooLarge         = "TooLarge"
@@ -87,8 +87,8 @@ type RemoteError struct {
 
 func (e *RemoteError) Error() string { return "shiva: peer reports " + e.Type + ": " + e.Message }
 
-// AppendMetadata appends the metadata of the error's message: the keys type, message, code, retryable and, if there
-// is one, id, in this order. The first two are those of the reference.
+// AppendMetadata appends the metadata of the error's message: the keys type, message, code,
+// retryable and, if there is one, id, in this order. The first two are those of the reference.
 func (e *RemoteError) AppendMetadata(dst []byte) []byte {
 	dst = append(dst, `{"type":`...)
 	dst = AppendString(dst, e.Type)
@@ -110,9 +110,9 @@ func ErrorMessage(e *RemoteError) *Message {
 	return &Message{Namespace: ErrorNamespace, Metadata: e.AppendMetadata(nil)}
 }
 
-// ParseError gives the error that m reports, or nil if m is of another namespace than "!error". Keys that are
-// missing or of another JSON type than expected leave their field zero: a report must not get lost because it is
-// badly made.
+// ParseError gives the error that m reports, or nil if m is of another namespace than "!error".
+// Keys that are missing or of another JSON type than expected leave their field zero: a report
+// must not get lost because it is badly made.
 func ParseError(m *Message) *RemoteError {
 	if m.Namespace != ErrorNamespace {
 		return nil

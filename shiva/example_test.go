@@ -63,7 +63,8 @@ func ExampleClient_Do() {
 	// Output: 7 {"model_version":"1"}
 }
 
-// A server's refusal is an error with a type; a lost connection says whether the request may have run.
+// A server's refusal is an error with a type; a lost connection says whether the request may
+// have run.
 func ExampleRemoteError() {
 	addr, inMemory, stop := exampleServer()
 	defer stop()

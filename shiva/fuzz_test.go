@@ -25,8 +25,9 @@ type parsed struct {
 	changed             bool // its metadata has words that JSON has not
 }
 
-// parseWhole is the decoder's opposite: all bytes at once, in the most obvious way, without a thought of memory. It gives
-// the kind of fault, "" for a message; of a fault that leaves the stream in step, the size is set.
+// parseWhole is the decoder's opposite: all bytes at once, in the most obvious way, without a
+// thought of memory. It gives the kind of fault, "" for a message; of a fault that leaves the
+// stream in step, the size is set.
 func parseWhole(b []byte, l shiva.Limits) (p parsed, kind shiva.Kind) {
 	p.size = -1
 	whole := b
@@ -234,8 +235,9 @@ func allocated() int64 {
 
 var fuzzLimits = shiva.Limits{MessageBytes: 1 << 30, MetadataBytes: 1 << 24, Tensors: 250, Rank: 40, JSONDepth: 20}
 
-// FuzzDecoder pushes any bytes in any pieces, and holds the decoder to parseWhole; to an encoder that gives the same
-// bytes back; and to the memory that it may take for what has arrived.
+// FuzzDecoder pushes any bytes in any pieces, and holds the decoder to parseWhole; to an
+// encoder that gives the same bytes back; and to the memory that it may take for what has
+// arrived.
 func FuzzDecoder(f *testing.F) {
 	for _, g := range readGoldens(f) {
 		f.Add(g.bytes, uint64(1))
@@ -306,8 +308,9 @@ func FuzzDecoder(f *testing.F) {
 	})
 }
 
-// checkEncodesBack: a message encodes to the bytes that it was decoded from, but for the twin codes and the padding of long
-// doubles; so decoding those again gives the same message. All encoders agree.
+// checkEncodesBack: a message encodes to the bytes that it was decoded from, but for the twin
+// codes and the padding of long doubles; so decoding those again gives the same message. All
+// encoders agree.
 func checkEncodesBack(t *testing.T, m *shiva.Message, wire []byte) {
 	t.Helper()
 	again, err := shiva.AppendMessage(nil, m)
@@ -336,7 +339,8 @@ func checkEncodesBack(t *testing.T, m *shiva.Message, wire []byte) {
 	}
 }
 
-// FuzzResync: any noise before a message costs no panic, no loop and, if the noise holds no header, not the message.
+// FuzzResync: any noise before a message costs no panic, no loop and, if the noise holds no
+// header, not the message.
 func FuzzResync(f *testing.F) {
 	for _, g := range readGoldens(f) {
 		if len(g.bytes) < 5000 {

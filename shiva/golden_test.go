@@ -16,8 +16,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A golden is an entry of testdata/golden/index.json: a file of bytes that the Python reference implementation made
-// (or a mutation of one), and what is in it.
+// A golden is an entry of testdata/golden/index.json: a file of bytes that the Python reference
+// implementation made (or a mutation of one), and what is in it.
 type golden struct {
 	File         string
 	Valid        bool
@@ -66,7 +66,8 @@ func readGoldens(t testing.TB) []golden {
 	return index.Vectors
 }
 
-// wide lets everything in that the protocol can say, so that a vector meets its own fault and not a limit.
+// wide lets everything in that the protocol can say, so that a vector meets its own fault and
+// not a limit.
 var wide = shiva.Limits{MessageBytes: 1 << 40, MetadataBytes: 1<<31 - 1, Rank: 255}
 
 // A result is what became of a stream.
@@ -78,8 +79,8 @@ type result struct {
 	errors   int
 }
 
-// decodeAll pushes the pieces and then the end of the stream. After an error that says so it goes on, and reports
-// only the first.
+// decodeAll pushes the pieces and then the end of the stream. After an error that says so it
+// goes on, and reports only the first.
 func decodeAll(t testing.TB, cfg shiva.DecoderConfig, pieces ...[]byte) (r result) {
 	t.Helper()
 	d := shiva.NewDecoder(cfg)
@@ -155,7 +156,8 @@ func sameMessage(t *testing.T, what string, got, want *shiva.Message) {
 	}
 }
 
-// TestGoldenValid: what the reference made decodes to what the index says, and encodes back to the same bytes.
+// TestGoldenValid: what the reference made decodes to what the index says, and encodes back to
+// the same bytes.
 func TestGoldenValid(t *testing.T) {
 	pool := tensor.NewPool(0)
 	for _, g := range readGoldens(t) {
@@ -198,7 +200,8 @@ func checkGolden(t *testing.T, g golden, m *shiva.Message) {
 	for i, want := range g.Tensors {
 		got := m.Tensors[i]
 		if g.File == "cpp_client_all_types.bin" {
-			// The C++ example sends in the order of its host. The index gives the bytes as they were sent.
+			// The C++ example sends in the order of its host. The index gives the bytes as they
+			// were sent.
 			got.Data = bytes.Clone(got.Data)
 			tensor.SwapCopy(got.Data, got.Data, got.DType.SwapWidth())
 		}
@@ -218,8 +221,8 @@ func checkGolden(t *testing.T, g golden, m *shiva.Message) {
 	}
 }
 
-// reencoded is what a valid vector encodes back to: the same bytes, but for the two codes that have a twin and the
-// bytes of a long double that mean nothing.
+// reencoded is what a valid vector encodes back to: the same bytes, but for the two codes that
+// have a twin and the bytes of a long double that mean nothing.
 func reencoded(t *testing.T, g golden) []byte {
 	t.Helper()
 	b := bytes.Clone(g.bytes)
@@ -290,8 +293,8 @@ func TestGoldenCuts(t *testing.T) {
 	checkLeaks(t, pool)
 }
 
-// cuts gives every offset up to and with n. Of a large vector's middle, which is one long body, only some: all of them
-// would take minutes.
+// cuts gives every offset up to and with n. Of a large vector's middle, which is one long body,
+// only some: all of them would take minutes.
 func cuts(n int) iter.Seq[int] {
 	const near, most = 1500, 256
 	return func(yield func(int) bool) {
@@ -306,7 +309,8 @@ func cuts(n int) iter.Seq[int] {
 	}
 }
 
-// TestGoldenTruncated: every vector that holds one message, cut off at every offset, is a clean end or a truncation.
+// TestGoldenTruncated: every vector that holds one message, cut off at every offset, is a clean
+// end or a truncation.
 func TestGoldenTruncated(t *testing.T) {
 	pool := tensor.NewPool(0)
 	for _, g := range readGoldens(t) {
@@ -327,8 +331,8 @@ func TestGoldenTruncated(t *testing.T) {
 	checkLeaks(t, pool)
 }
 
-// TestGoldenMalformed: each gives the kind of error that the index names first, which is the strict reading; but for
-// NaN.
+// TestGoldenMalformed: each gives the kind of error that the index names first, which is the
+// strict reading; but for NaN.
 func TestGoldenMalformed(t *testing.T) {
 	keeps := []shiva.Kind{shiva.KindInvalidJSON, shiva.KindInvalidUTF8Metadata, shiva.KindInvalidUTF8Namespace, shiva.KindMetadataNotObject}
 	pool := tensor.NewPool(0)

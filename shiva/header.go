@@ -32,9 +32,9 @@ type header struct {
 	namespaceBytes uint8
 }
 
-// checksums gives the header's two checksums. The first is the sum of the field values, not of the header's bytes,
-// modulo 256: of the metadata's size only the low byte counts. The second adds the first to the same sum, which
-// makes it twice the first.
+// checksums gives the header's two checksums. The first is the sum of the field values, not of
+// the header's bytes, modulo 256: of the metadata's size only the low byte counts. The second
+// adds the first to the same sum, which makes it twice the first.
 func (h header) checksums() (crc1, crc2 byte) {
 	sum := magicSum + byte(h.metadataBytes) + h.tensors + h.namespaceBytes
 	return sum, sum + sum
@@ -61,8 +61,8 @@ func parseHeader(b []byte) (h header, ok bool) {
 
 // headerError says why the 12 bytes of h are no header.
 //
-// The magic is looked at first, so that a peer that speaks something else is told so and not that its checksum is
-// wrong; the reference looks at the checksums first.
+// The magic is looked at first, so that a peer that speaks something else is told so and not
+// that its checksum is wrong; the reference looks at the checksums first.
 func headerError(b []byte, h header) *DecodeError {
 	crc1, crc2 := h.checksums()
 	var e DecodeError

@@ -9,8 +9,8 @@ import (
 // DefaultPort is the TCP port of a server when nothing else is said.
 const DefaultPort = 6174
 
-// Namespaces that begin with "!" are reserved. ErrorNamespace is that of an answer that reports a fault; the others
-// are requests to the server itself, without tensors, answered in metadata.
+// Namespaces that begin with "!" are reserved. ErrorNamespace is that of an answer that reports
+// a fault; the others are requests to the server itself, without tensors, answered in metadata.
 const (
 	ErrorNamespace  = "!error"
 	LiveNamespace   = "!live"
@@ -21,12 +21,13 @@ const (
 
 // A Message is one message of the protocol, either way.
 //
-// Metadata is the text of a JSON object, or empty, which means the same as {}. The names of Tensors are not part of
-// the layout: by convention they travel in metadata as "__tensors__".
+// Metadata is the text of a JSON object, or empty, which means the same as {}. The names of
+// Tensors are not part of the layout: by convention they travel in metadata as "__tensors__".
 //
-// A Message that the [Decoder] or the [Client] gave out owns its memory: Metadata and the bytes of all Tensors belong
-// to it until Release, and it may be used by one goroutine at a time. The fields may be changed; Release gives back
-// what was received, whatever they hold by then. A Message that you made owns nothing.
+// A Message that the [Decoder] or the [Client] gave out owns its memory: Metadata and the bytes
+// of all Tensors belong to it until Release, and it may be used by one goroutine at a time. The
+// fields may be changed; Release gives back what was received, whatever they hold by then. A
+// Message that you made owns nothing.
 type Message struct {
 	Namespace string
 	Metadata  []byte
@@ -48,9 +49,10 @@ func newMessage() *Message {
 	return m
 }
 
-// Release gives back the memory of a received message; nothing of it may be used afterwards, the Message itself
-// included, except the Namespace string and the Data of tensors that were retained. Their Shapes are the message's:
-// whoever retains a tensor clones its Shape. Call Release once. On a message that was not received it does nothing.
+// Release gives back the memory of a received message; nothing of it may be used afterwards,
+// the Message itself included, except the Namespace string and the Data of tensors that were
+// retained. Their Shapes are the message's: whoever retains a tensor clones its Shape. Call
+// Release once. On a message that was not received it does nothing.
 func (m *Message) Release() {
 	if !m.received {
 		if tensor.Invariants && m.bufs != nil {

@@ -7,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// ValidObject tells whether b is metadata as the decoder accepts it: valid UTF-8, strict JSON (RFC 8259: no NaN, no
-// trailing text, no byte order mark), an object, nested at most 128 deep. An escaped half of a surrogate pair is
-// refused, since no UTF-8 text can carry it on. Empty b is valid. The error is a [*DecodeError] of the kind, with the
-// offset in b.
+// ValidObject tells whether b is metadata as the decoder accepts it: valid UTF-8, strict JSON
+// (RFC 8259: no NaN, no trailing text, no byte order mark), an object, nested at most 128 deep.
+// An escaped half of a surrogate pair is refused, since no UTF-8 text can carry it on. Empty b
+// is valid. The error is a [*DecodeError] of the kind, with the offset in b.
 //
 // It does not allocate.
 func ValidObject(b []byte) error {
@@ -33,8 +33,8 @@ func metadataError(kind Kind, at int, b []byte) *DecodeError {
 	return e
 }
 
-// checkMetadata gives the kind of fault and where it is, or "". With words, NaN, Infinity and -Infinity stand where
-// numbers may, and are counted.
+// checkMetadata gives the kind of fault and where it is, or "". With words, NaN, Infinity and
+// -Infinity stand where numbers may, and are counted.
 func checkMetadata(b []byte, maxDepth int, words *int) (Kind, int) {
 	if len(b) == 0 {
 		return "", 0
@@ -63,8 +63,8 @@ func checkMetadata(b []byte, maxDepth int, words *int) (Kind, int) {
 	return "", 0
 }
 
-// appendStrict appends b, which checkMetadata has found to be good, with null in the place of NaN, Infinity and
-// -Infinity.
+// appendStrict appends b, which checkMetadata has found to be good, with null in the place of
+// NaN, Infinity and -Infinity.
 func appendStrict(dst, b []byte) []byte {
 	done := 0
 	for i := 0; i < len(b); {
@@ -84,17 +84,19 @@ func appendStrict(dst, b []byte) []byte {
 	return append(dst, b[done:]...)
 }
 
-// maxJSONDepth is what EachField takes: whoever decoded obj may have been allowed more than the default.
+// maxJSONDepth is what EachField takes: whoever decoded obj may have been allowed more than the
+// default.
 const maxJSONDepth = 10000
 
 var errNotObject = errors.New("shiva: not the text of a JSON object")
 
-// EachField calls f with each key and value of a JSON object, in order, until f returns false. The key is the string
-// itself, the value its JSON text without surrounding space; both are valid only during the call. A key that
-// occurs twice is passed twice: whoever assigns keeps the last one, as the reference does. Empty obj is {}.
+// EachField calls f with each key and value of a JSON object, in order, until f returns false.
+// The key is the string itself, the value its JSON text without surrounding space; both are
+// valid only during the call. A key that occurs twice is passed twice: whoever assigns keeps
+// the last one, as the reference does. Empty obj is {}.
 //
-// It fails where obj stops being a JSON object, after the calls for what came before, and where a value is nested
-// more than 10,000 deep. It does not allocate, unless a key has escapes.
+// It fails where obj stops being a JSON object, after the calls for what came before, and where
+// a value is nested more than 10,000 deep. It does not allocate, unless a key has escapes.
 func EachField(obj []byte, f func(key, value []byte) bool) error {
 	if len(obj) == 0 {
 		return nil
@@ -146,8 +148,8 @@ func EachField(obj []byte, f func(key, value []byte) bool) error {
 	}
 }
 
-// Field gives the JSON text of the value of a key of a JSON object, the last one if there are several; nil if there
-// is none. It is a slice of obj.
+// Field gives the JSON text of the value of a key of a JSON object, the last one if there are
+// several; nil if there is none. It is a slice of obj.
 func Field(obj []byte, key string) []byte {
 	var value []byte
 	_ = EachField(obj, func(k, v []byte) bool {
@@ -159,9 +161,10 @@ func Field(obj []byte, key string) []byte {
 	return value
 }
 
-// SkipValue gives the offset after the JSON value that begins at offset at of text, which it must do there, without
-// space before it; a value may be nested depth deep. If there is no value, it gives the offset of the first byte that does not
-// belong there, and false. Whether strings are UTF-8 is not looked at. It does not allocate.
+// SkipValue gives the offset after the JSON value that begins at offset at of text, which it
+// must do there, without space before it; a value may be nested depth deep. If there is no
+// value, it gives the offset of the first byte that does not belong there, and false. Whether
+// strings are UTF-8 is not looked at. It does not allocate.
 func SkipValue(text []byte, at, depth int) (end int, ok bool) { return skipValue(text, at, depth, nil) }
 
 // ParseString gives the string that a JSON text is, and false if it is not a string.
@@ -223,8 +226,8 @@ func AppendString(dst []byte, s string) []byte {
 	return append(dst, '"')
 }
 
-// The scanner: each skip function gets the offset where something begins and gives the one after its end, or the one
-// of the first byte that does not belong there, and false.
+// The scanner: each skip function gets the offset where something begins and gives the one
+// after its end, or the one of the first byte that does not belong there, and false.
 
 func skipSpace(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r') {
@@ -312,7 +315,8 @@ func skipComposite(b []byte, i, depth int, words *int) (int, bool) {
 	}
 }
 
-// skipString skips a string whose opening quote is at i. The text is known to be UTF-8, or will be found not to be.
+// skipString skips a string whose opening quote is at i. The text is known to be UTF-8, or will
+// be found not to be.
 func skipString(b []byte, i int) (int, bool) {
 	for i++; i < len(b); i++ {
 		switch c := b[i]; {

@@ -10,8 +10,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// metadataCases are texts around the rules of JSON; the fuzz test begins with them, and plain tests run them against
-// encoding/json.
+// metadataCases are texts around the rules of JSON; the fuzz test begins with them, and plain
+// tests run them against encoding/json.
 var metadataCases = []string{
 	``, `{}`, ` { } `, "\t\r\n{}", `{"a":1}`, `{"a" : 1 , "b":[ ] }`, `{"a":{"b":[1,2,{"c":null}]}}`, `{"a":1,"a":2}`, `{"":""}`,
 	`{,}`, `{"a"}`, `{"a":}`, `{"a":1,}`, `{a:1}`, `{'a':1}`, `{"a":1 "b":2}`, `{"a":1}}`, `{"a":1`, `{"a`, `{"a":`, `{`, `}`, `{} {}`, "{}\x00", "{\x00}",
@@ -41,8 +41,8 @@ func TestValidObject(t *testing.T) {
 	}
 }
 
-// The words that Python writes for numbers which JSON has not are null in what is received, where numbers may stand and
-// nowhere else; who reads metadata has to do with JSON only.
+// The words that Python writes for numbers which JSON has not are null in what is received,
+// where numbers may stand and nowhere else; who reads metadata has to do with JSON only.
 func TestNonFiniteNumbers(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"a": NaN}`: `{"a": null}`,

@@ -22,8 +22,8 @@ type options struct {
 	sendDeadline bool
 }
 
-// clientPool is the pool of clients that were given none. It has no budget, so that an answer which is never released
-// costs nothing but its reuse.
+// clientPool is the pool of clients that were given none. It has no budget, so that an answer
+// which is never released costs nothing but its reuse.
 var clientPool = tensor.NewPool(0)
 
 func newOptions(opts []Option) options {
@@ -41,19 +41,21 @@ func newOptions(opts []Option) options {
 	return o
 }
 
-// WithInFlight sets how many requests may be on the connection without their answers; the next Do waits for one of
-// them. The default is 64, the least 1; a server of ours takes 256 of a connection.
+// WithInFlight sets how many requests may be on the connection without their answers; the next
+// Do waits for one of them. The default is 64, the least 1; a server of ours takes 256 of a
+// connection.
 func WithInFlight(n int) Option { return func(o *options) { o.inFlight = max(n, 1) } }
 
 // WithLimits bounds the answers that are accepted, as [DecoderConfig] says.
 func WithLimits(l Limits) Option { return func(o *options) { o.limits = l } }
 
-// WithPool sets where the memory of requests on their way and of answers comes from. With a pool that has a budget,
-// answers must be released. The default is one pool without a budget for all clients of the process.
+// WithPool sets where the memory of requests on their way and of answers comes from. With a
+// pool that has a budget, answers must be released. The default is one pool without a budget
+// for all clients of the process.
 func WithPool(p *tensor.Pool) Option { return func(o *options) { o.pool = p } }
 
-// WithDialer replaces the function that makes connections, such as by one for TLS. It is called with "tcp" and the
-// address, and must end when its context does.
+// WithDialer replaces the function that makes connections, such as by one for TLS. It is called
+// with "tcp" and the address, and must end when its context does.
 func WithDialer(dial func(ctx context.Context, network, addr string) (net.Conn, error)) Option {
 	return func(o *options) { o.dial = dial }
 }
@@ -61,12 +63,13 @@ func WithDialer(dial func(ctx context.Context, network, addr string) (net.Conn, 
 // WithDialTimeout bounds each attempt to connect. The default is 10 s.
 func WithDialTimeout(d time.Duration) Option { return func(o *options) { o.dialTimeout = d } }
 
-// WithBackoff sets the shortest and the longest time between attempts to connect; the time doubles with each failure,
-// and a random half of it is left off. The default is 50 ms to 5 s.
+// WithBackoff sets the shortest and the longest time between attempts to connect; the time
+// doubles with each failure, and a random half of it is left off. The default is 50 ms to 5 s.
 func WithBackoff(shortest, longest time.Duration) Option {
 	return func(o *options) { o.minBackoff, o.maxBackoff = shortest, max(shortest, longest) }
 }
 
-// WithDeadlineMetadata lets Do tell the server how long it will wait: when its context has a deadline and the message's
-// metadata no "timeout_ms", that key is added. The message itself is not changed.
+// WithDeadlineMetadata lets Do tell the server how long it will wait: when its context has a
+// deadline and the message's metadata no "timeout_ms", that key is added. The message itself is
+// not changed.
 func WithDeadlineMetadata() Option { return func(o *options) { o.sendDeadline = true } }

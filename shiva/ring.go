@@ -1,7 +1,8 @@
 package shiva
 
-// A ring holds the calls of a client in the order of their messages: first those that were sent and wait for their
-// answer, then those that wait to be sent. Its size is fixed; the client's slots keep it from overflowing.
+// A ring holds the calls of a client in the order of their messages: first those that were sent
+// and wait for their answer, then those that wait to be sent. Its size is fixed; the client's
+// slots keep it from overflowing.
 type ring struct {
 	calls []*call // len is a power of two
 	head  int     // index of the oldest
@@ -46,7 +47,8 @@ func (r *ring) nextUnsent() *call {
 	return k
 }
 
-// removeUnsent takes k out, wherever it is among those that were not sent, and tells whether it was there.
+// removeUnsent takes k out, wherever it is among those that were not sent, and tells whether it
+// was there.
 func (r *ring) removeUnsent(k *call) bool {
 	for i := r.sent; i < r.n; i++ {
 		if *r.at(i) != k {

@@ -26,8 +26,8 @@ func parseJSON(file []byte) (any, error) {
 	return v, nil
 }
 
-// jsonTensor makes a tensor of nested arrays of numbers (strings for BYTES, [real, imaginary] for complex
-// dtypes), or of a flat array that has as many as one row.
+// jsonTensor makes a tensor of nested arrays of numbers (strings for BYTES, [real, imaginary]
+// for complex dtypes), or of a flat array that has as many as one row.
 func jsonTensor(v any, s spec) (tensor.Tensor, error) {
 	b := arrayBuilder{dtype: wire(s)}
 	if err := b.add(v, 0); err != nil {

@@ -57,8 +57,8 @@ With --json: {"shell", "script"}
 	},
 }
 
-// scripts have shivactl itself find what may come next, given the words so far and the beginning of the next. Where it finds nothing, the shell
-// looks for files.
+// scripts have shivactl itself find what may come next, given the words so far and the
+// beginning of the next. Where it finds nothing, the shell looks for files.
 var scripts = map[string]string{
 	"bash": `_shivactl() {
   local IFS=$'\n'

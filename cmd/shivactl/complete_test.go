@@ -81,8 +81,8 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// The script for bash does what a shell does when Tab is pressed. The other shells need not be installed; their scripts differ in how they hand
-// over words and take lines.
+// The script for bash does what a shell does when Tab is pressed. The other shells need not be
+// installed; their scripts differ in how they hand over words and take lines.
 func TestCompletionInBash(t *testing.T) {
 	_, at := fake(t)
 	script := fmt.Sprintf(`

@@ -22,8 +22,8 @@ var integers = map[tensor.DType]struct {
 	tensor.Uint8: {0, math.MaxUint8}, tensor.Uint16: {0, math.MaxUint16}, tensor.Uint32: {0, math.MaxUint32}, tensor.Uint64: {0, math.MaxUint64},
 }
 
-// appendNumber appends the number that a JSON text is, as an element of dtype d. An integer dtype takes
-// whole numbers in its range only; a float takes the nearest number that it has.
+// appendNumber appends the number that a JSON text is, as an element of dtype d. An integer
+// dtype takes whole numbers in its range only; a float takes the nearest number that it has.
 func appendNumber(dst []byte, d tensor.DType, text string) ([]byte, error) {
 	bounds, whole := integers[d]
 	if !whole {
@@ -89,8 +89,8 @@ func appendFloat(dst []byte, d tensor.DType, f float64) ([]byte, error) {
 	return dst, fmt.Errorf("%s is not a type of real numbers", d.V2())
 }
 
-// toExtended gives f in the 80-bit extended format of x86: 64 bits of mantissa with its leading 1, and sign
-// and exponent in 16.
+// toExtended gives f in the 80-bit extended format of x86: 64 bits of mantissa with its leading
+// 1, and sign and exponent in 16.
 func toExtended(f float64) (mantissa uint64, exponent uint16) {
 	bits := math.Float64bits(f)
 	sign := uint16(bits>>63) << 15

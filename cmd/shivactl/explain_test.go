@@ -11,8 +11,8 @@ import (
 	"github.com/shivad/shivad/server/admin"
 )
 
-// TestExplainAndSet: what the admin door says of a model is printed, and settings reach it as they were
-// written.
+// TestExplainAndSet: what the admin door says of a model is printed, and settings reach it as
+// they were written.
 func TestExplainAndSet(t *testing.T) {
 	var set map[string]string
 	policy := map[string]any{"objective": "100ms", "max_batch": 0}

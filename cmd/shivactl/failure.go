@@ -41,8 +41,8 @@ func unfit(hint, format string, args ...any) error {
 	return &failure{"file", fmt.Sprintf(format, args...), hint, exitUsage}
 }
 
-// explain turns an error of a call to the server at addr into what the user needs. flag is the flag that
-// says where the server is.
+// explain turns an error of a call to the server at addr into what the user needs. flag is the
+// flag that says where the server is.
 func explain(err error, flag, addr string) *failure {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return f
@@ -102,7 +102,8 @@ func (c *cli) report(err error) int {
 	return f.code
 }
 
-// printJSON prints one JSON document on one line: tensors indented would have a line for each number.
+// printJSON prints one JSON document on one line: tensors indented would have a line for each
+// number.
 func (c *cli) printJSON(v any) error {
 	e := json.NewEncoder(c.stdout)
 	e.SetEscapeHTML(false)

@@ -36,8 +36,8 @@ func newPicture(img image.Image) picture {
 	return p
 }
 
-// straight is a colour without premultiplied alpha. The standard library's conversion goes through the
-// premultiplied form, which loses bits of transparent pixels.
+// straight is a colour without premultiplied alpha. The standard library's conversion goes
+// through the premultiplied form, which loses bits of transparent pixels.
 func straight(c color.Color) color.NRGBA64 {
 	switch c := c.(type) {
 	case color.NRGBA64:
@@ -120,8 +120,9 @@ func (p picture) channels() int {
 	return 1
 }
 
-// tensorFor gives the picture as an input wants it. lossy allows colour to become gray, transparency to be
-// dropped and 16 bits to become 8. scale multiplies the values, of float inputs; 0 leaves them.
+// tensorFor gives the picture as an input wants it. lossy allows colour to become gray,
+// transparency to be dropped and 16 bits to become 8. scale multiplies the values, of float
+// inputs; 0 leaves them.
 func (p picture) tensorFor(s spec, lossy bool, scale float64) (tensor.Tensor, error) {
 	var none tensor.Tensor
 	l, ok := p.layoutFor(row(s))
@@ -165,8 +166,8 @@ func (p picture) tensorFor(s spec, lossy bool, scale float64) (tensor.Tensor, er
 	return t, nil
 }
 
-// level is the value of a channel as the file has it: 0 to 255, or 0 to 65535 if it is deep and the dtype has
-// room.
+// level is the value of a channel as the file has it: 0 to 255, or 0 to 65535 if it is deep and
+// the dtype has room.
 func (p picture) level(v uint16, d tensor.DType) float64 {
 	if p.deep && d != tensor.Uint8 && d != tensor.Int8 {
 		return float64(v)

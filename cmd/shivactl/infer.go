@@ -210,8 +210,8 @@ func (c *cli) askTogether(client *shiva.Client, m model, items []item, what requ
 	return results, nil
 }
 
-// length is how much of the first dimension of an output rows lo to hi take: as many as they are, or, if it is ragged, what the
-// output beside it counts.
+// length is how much of the first dimension of an output rows lo to hi take: as many as they
+// are, or, if it is ragged, what the output beside it counts.
 func (m model) length(output string, outputs []tensor.Tensor, lo, hi int) int {
 	named := func(name string) int {
 		return slices.IndexFunc(m.outputs, func(s spec) bool { return s.Name == name })
@@ -278,8 +278,8 @@ func (r request) put(metadata map[string]any) {
 	}
 }
 
-// message makes the question. Rows are always counted: "batch" tells models of the old container protocols
-// what all others take for granted.
+// message makes the question. Rows are always counted: "batch" tells models of the old
+// container protocols what all others take for granted.
 func message(m model, it item, what request) (*shiva.Message, error) {
 	metadata := map[string]any{}
 	if !m.whole {
@@ -316,7 +316,8 @@ func message(m model, it item, what request) (*shiva.Message, error) {
 	return q, err
 }
 
-// outputs are the tensors of an answer by name, and its texts as tensors of Bytes, in memory of their own.
+// outputs are the tensors of an answer by name, and its texts as tensors of Bytes, in memory of
+// their own.
 func outputs(m model, answer *shiva.Message) ([]tensor.Tensor, error) {
 	var said struct {
 		Names []string `json:"__tensors__"`

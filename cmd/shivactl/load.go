@@ -13,8 +13,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An item is one argument of infer, ready to be sent: a tensor for each input of the model, each with all
-// its declared dimensions. Text inputs are tensors of Bytes.
+// An item is one argument of infer, ready to be sent: a tensor for each input of the model,
+// each with all its declared dimensions. Text inputs are tensors of Bytes.
 type item struct {
 	name   string
 	inputs []tensor.Tensor

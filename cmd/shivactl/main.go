@@ -1,5 +1,6 @@
-// Command shivactl is the tool for whoever runs or tries a shivad: it asks models for predictions over the
-// TCP door, and shows and changes the server at its admin door. See "shivactl help".
+// Command shivactl is the tool for whoever runs or tries a shivad: it asks models for
+// predictions over the TCP door, and shows and changes the server at its admin door. See
+// "shivactl help".
 package main
 
 import (
@@ -63,8 +64,8 @@ type cli struct {
 	json        bool
 }
 
-// register adds the flags that all subcommands have. Their defaults are the values so far, so they may
-// stand before the subcommand as well as after it.
+// register adds the flags that all subcommands have. Their defaults are the values so far, so
+// they may stand before the subcommand as well as after it.
 func (c *cli) register(f *flag.FlagSet) {
 	f.StringVar(&c.addr, "addr", c.addr, "the server's TCP door, as `HOST:PORT`")
 	f.StringVar(&c.admin, "admin", c.admin, "its admin door, as `HOST:PORT`")
@@ -170,8 +171,8 @@ func newFlagSet(name string) *flag.FlagSet {
 	return f
 }
 
-// parseAnywhere parses flags that may stand before, between and after the positional arguments, which it
-// returns. All after "--" is positional.
+// parseAnywhere parses flags that may stand before, between and after the positional arguments,
+// which it returns. All after "--" is positional.
 func parseAnywhere(f *flag.FlagSet, args []string) (positional []string, err error) {
 	for {
 		if err := f.Parse(args); err != nil {

@@ -89,7 +89,8 @@ func row(s spec) tensor.Shape {
 	return s.Shape
 }
 
-// wire is the dtype that an input travels as: Shiva has no bfloat16, and float32 holds every value of it.
+// wire is the dtype that an input travels as: Shiva has no bfloat16, and float32 holds every
+// value of it.
 func wire(s spec) tensor.DType {
 	if s.DType == tensor.BFloat16 {
 		return tensor.Float32

@@ -13,9 +13,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// The .npy format, as numpy documents it in numpy.lib.format: magic, two bytes of version, the length of the
-// header (2 bytes in version 1, 4 in 2 and 3, little-endian), the header, which is a Python dict with the
-// keys descr, fortran_order and shape, and then the elements.
+// The .npy format, as numpy documents it in numpy.lib.format: magic, two bytes of version, the
+// length of the header (2 bytes in version 1, 4 in 2 and 3, little-endian), the header, which
+// is a Python dict with the keys descr, fortran_order and shape, and then the elements.
 
 const npyMagic = "\x93NUMPY"
 

@@ -14,7 +14,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// printResults prints a table with a line for each row and a column for each output, then what failed.
+// printResults prints a table with a line for each row and a column for each output, then what
+// failed.
 func (c *cli) printResults(m model, results []result, o *inferOptions) error {
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	var header []string // of the last line that was printed; models may answer differently from row to row
@@ -93,8 +94,8 @@ func (c *cli) reportFailed(results []result) error {
 	return &failure{code: first.code}
 }
 
-// scores tells whether each of the rows of a tensor is a list of floats long enough to want the highest
-// instead of all of them.
+// scores tells whether each of the rows of a tensor is a list of floats long enough to want the
+// highest instead of all of them.
 func scores(t tensor.Tensor, rows int) (n int, ok bool) {
 	if len(t.Shape) != 2 || t.Shape[0] != rows || t.Shape[1] <= 4 {
 		return 0, false

@@ -105,8 +105,8 @@ func settingsHelp() string {
 	return text
 }
 
-// load puts defaults, file and flags together, checks the whole, and fits it into the memory that the process may have. lowered says
-// what had to give way; it is empty if nothing had.
+// load puts defaults, file and flags together, checks the whole, and fits it into the memory
+// that the process may have. lowered says what had to give way; it is empty if nothing had.
 func (o options) load(m memory.Limit) (cfg config.Config, lowered string, err error) {
 	cfg = config.Default()
 	if o.file != "" {

@@ -1,5 +1,5 @@
-// Command shivad is the inference server. See "shivad -h", and shivad.toml beside this file for every
-// setting.
+// Command shivad is the inference server. See "shivad -h", and shivad.toml beside this file for
+// every setting.
 package main
 
 import (
@@ -72,7 +72,8 @@ func run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 	return serve(o, cfg, log, level, signals)
 }
 
-// serve runs a server until a signal or its failure. SIGHUP has it read the file of the options again.
+// serve runs a server until a signal or its failure. SIGHUP has it read the file of the options
+// again.
 func serve(o options, cfg config.Config, log *slog.Logger, level *slog.LevelVar, signals <-chan os.Signal) int {
 	defer runtime.KeepAlive(tuneGC(cfg.Limits, log))
 	s, err := server.New(cfg, log)
@@ -140,7 +141,8 @@ wait:
 	return code
 }
 
-// reload has the server read its file again. A wrong one changes nothing; its faults are in the log.
+// reload has the server read its file again. A wrong one changes nothing; its faults are in the
+// log.
 func reload(s *server.Server, log *slog.Logger) {
 	if _, err := s.Reload(); err != nil {
 		log.Error("the configuration was not reloaded", "error", err)
@@ -185,7 +187,8 @@ func logger(c config.Log, w io.Writer) (*slog.Logger, *slog.LevelVar) {
 	return slog.New(slog.NewTextHandler(w, options)), level
 }
 
-// asText lets a text log show a configuration as it shows in a JSON log; only a log that wants it pays.
+// asText lets a text log show a configuration as it shows in a JSON log; only a log that wants
+// it pays.
 type asText struct{ config.Config }
 
 func (a asText) MarshalText() ([]byte, error) { return a.MarshalJSON() }

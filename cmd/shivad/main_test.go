@@ -228,8 +228,8 @@ func TestTakenAddress(t *testing.T) {
 	}
 }
 
-// State that cannot be opened ends the process with exit code 1 and one line that says why and what to do; an absent
-// Redis that is not required does not.
+// State that cannot be opened ends the process with exit code 1 and one line that says why and
+// what to do; an absent Redis that is not required does not.
 func TestStateThatCannotBeOpened(t *testing.T) {
 	dir := t.TempDir()
 	for target, want := range map[string][]string{
@@ -273,8 +273,9 @@ func TestLogger(t *testing.T) {
 	}
 }
 
-// SIGHUP reads the file again, beneath the flags: what can change does, and a wrong file is named in the log and changes
-// nothing. Without a file it does nothing. None of them ends the process.
+// SIGHUP reads the file again, beneath the flags: what can change does, and a wrong file is
+// named in the log and changes nothing. Without a file it does nothing. None of them ends the
+// process.
 func TestReloadBySignal(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "shivad.toml")
 	write := func(text string) {

@@ -23,7 +23,8 @@ func floats(name string, shape ...int) tensor.Spec {
 	return tensor.Spec{Name: name, DType: tensor.Float32, Shape: shape}
 }
 
-// TestAmbiguity: a declaration that could mean both is refused before anybody is called, with both ways shown.
+// TestAmbiguity: a declaration that could mean both is refused before anybody is called, with
+// both ways shown.
 func TestAmbiguity(t *testing.T) {
 	n := &network{}
 	for _, tt := range []struct {
@@ -66,8 +67,8 @@ func TestAmbiguity(t *testing.T) {
 	}
 }
 
-// TestOlderServer: a server that does not know batched would cut the requests of some models into rows, or not cut
-// those of others. The container does not stay with it, and says why.
+// TestOlderServer: a server that does not know batched would cut the requests of some models
+// into rows, or not cut those of others. The container does not stay with it, and says why.
 func TestOlderServer(t *testing.T) {
 	ragged := floats("boxes", -1, 4)
 	ragged.Ragged = "count"
@@ -200,7 +201,8 @@ func TestHas(t *testing.T) {
 	})
 }
 
-// TestNotes: the author of a batched model learns when it registers that its rows may not go together, and what to do.
+// TestNotes: the author of a batched model learns when it registers that its rows may not go
+// together, and what to do.
 func TestNotes(t *testing.T) {
 	ragged := floats("y", -1, 4)
 	ragged.Ragged = "n"

@@ -10,9 +10,10 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Check runs a model without a server, for its tests: warm-up, health, and Predict on made-up batches of one row and of several (as far as MaxBatch
-// allows), with dim for every size that is declared as -1. The error is what would go wrong in production: hooks that fail, a Predict that fails
-// or panics, outputs that are not as declared, a batch of which every row fails.
+// Check runs a model without a server, for its tests: warm-up, health, and Predict on made-up
+// batches of one row and of several (as far as MaxBatch allows), with dim for every size that
+// is declared as -1. The error is what would go wrong in production: hooks that fail, a Predict
+// that fails or panics, outputs that are not as declared, a batch of which every row fails.
 func Check(ctx context.Context, m Model, rows, dim int) error {
 	if rows < 1 || dim < 0 {
 		return fmt.Errorf("container: check with %d rows and %d for open sizes, expected at least 1 and 0", rows, dim)
@@ -76,8 +77,8 @@ func (m *Model) try(ctx context.Context, rows, dim int) error {
 	return nil
 }
 
-// sample makes up an input: small numbers, which every dtype has. first and dim are the sizes of the first dimension and of
-// the others, where they are declared as -1.
+// sample makes up an input: small numbers, which every dtype has. first and dim are the sizes
+// of the first dimension and of the others, where they are declared as -1.
 func sample(spec tensor.Spec, first, dim int) (tensor.Tensor, error) {
 	shape := slices.Clone(spec.Shape)
 	for i, size := range shape {

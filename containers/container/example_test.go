@@ -56,8 +56,8 @@ func ExampleBatch_Fail() {
 	_ = container.Model{Name: "echo", Version: "1", Predict: predict}
 }
 
-// A function of one row is a model as well. Check runs it without a server, for its tests; the error of a
-// row is that row's alone.
+// A function of one row is a model as well. Check runs it without a server, for its tests; the
+// error of a row is that row's alone.
 func ExampleCheck() {
 	double := container.Model{
 		Name: "double", Version: "1",

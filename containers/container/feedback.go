@@ -10,15 +10,16 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Feedback is what an application was told of an answer that the model had a part in. Its memory is the model's only until
-// Model.Feedback returns.
+// Feedback is what an application was told of an answer that the model had a part in. Its
+// memory is the model's only until Model.Feedback returns.
 type Feedback struct {
 	// Application is what was told, and User by whom; "" is nobody in particular.
 	Application, User string
 	// Rows is how many rows the request had; 1 if the model is not batched.
 	Rows int
-	// Inputs are what was asked, in the order declared; an optional one that was left out has no Shape, as in a Batch.
-	// Outputs are what this model had said, in the order declared; nil if that is not known.
+	// Inputs are what was asked, in the order declared; an optional one that was left out has
+	// no Shape, as in a Batch. Outputs are what this model had said, in the order declared; nil
+	// if that is not known.
 	Inputs, Outputs []tensor.Tensor
 
 	// What became known is one of these.
@@ -37,7 +38,8 @@ type lesson struct {
 // maxLessons is how many may wait for Model.Feedback; more are dropped.
 const maxLessons = 64
 
-// learn calls Model.Feedback for all sessions, one at a time, until hard ends. What waits then is the garbage collector's.
+// learn calls Model.Feedback for all sessions, one at a time, until hard ends. What waits then
+// is the garbage collector's.
 func (s *server) learn(hard context.Context) {
 	for {
 		select {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// A health says when the model may serve: in periods, each of which is a context that ends when the model's Health complains.
+// A health says when the model may serve: in periods, each of which is a context that ends when
+// the model's Health complains.
 type health struct {
 	mu     sync.Mutex
 	period context.Context

@@ -12,7 +12,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestHealth: a model that is not well answers what it has, is no replica while it is so, and comes back; a panic is no better than an error.
+// TestHealth: a model that is not well answers what it has, is no replica while it is so, and
+// comes back; a panic is no better than an error.
 func TestHealth(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		var state atomic.Int32 // 0 well, 1 ill, 2 panics

@@ -40,7 +40,8 @@ type Model struct {
 
 	// The rest is optional.
 
-	// WarmUp is called once before the first connection: the model is not routable before it returns.
+	// WarmUp is called once before the first connection: the model is not routable before it
+	// returns.
 	WarmUp func(ctx context.Context) error
 	// Health is asked every HealthInterval (default 5 s), beside Predict. While it returns an
 	// error the model is signed off: what was sent is answered, nothing more is taken, and

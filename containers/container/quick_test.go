@@ -15,8 +15,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestQuick: a quick model is computed by the goroutine that reads. When it takes long after all, somebody else reads meanwhile: the session lasts,
-// and batches go on being answered, each once.
+// TestQuick: a quick model is computed by the goroutine that reads. When it takes long after
+// all, somebody else reads meanwhile: the session lasts, and batches go on being answered, each
+// once.
 func TestQuick(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		var pause atomic.Int64

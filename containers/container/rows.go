@@ -8,9 +8,11 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// PerRow makes a Model's Predict of a function that computes one row. It gets views of the inputs and gives one tensor for each declared output,
-// in that order; all have 1 for their first dimension. An error of it, or a panic, is that row's alone. The outputs are copied when it returns, so it
-// may use its memory again. Rows of one batch must agree in the sizes that are declared as -1. A model without a batch dimension gets its inputs as they are.
+// PerRow makes a Model's Predict of a function that computes one row. It gets views of the
+// inputs and gives one tensor for each declared output, in that order; all have 1 for their
+// first dimension. An error of it, or a panic, is that row's alone. The outputs are copied when
+// it returns, so it may use its memory again. Rows of one batch must agree in the sizes that
+// are declared as -1. A model without a batch dimension gets its inputs as they are.
 func PerRow(f func(ctx context.Context, row []tensor.Tensor) ([]tensor.Tensor, error)) func(context.Context, *Batch) ([]tensor.Tensor, error) {
 	return func(ctx context.Context, b *Batch) ([]tensor.Tensor, error) {
 		if !b.model.batched() {
@@ -58,7 +60,8 @@ func PerRow(f func(ctx context.Context, row []tensor.Tensor) ([]tensor.Tensor, e
 	}
 }
 
-// one computes a row. Its memory may be the function's, which uses it again for the next row: it is copied.
+// one computes a row. Its memory may be the function's, which uses it again for the next row:
+// it is copied.
 func (b *Batch) one(ctx context.Context, f func(context.Context, []tensor.Tensor) ([]tensor.Tensor, error), row []tensor.Tensor) (out []tensor.Tensor, err error) {
 	defer func() {
 		if r := recover(); r != nil {

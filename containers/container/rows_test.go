@@ -30,7 +30,8 @@ func perRow(f predict) container.Model {
 	}
 }
 
-// TestPerRow: rows of texts and numbers are computed one by one, and fail one by one, whatever becomes of the others.
+// TestPerRow: rows of texts and numbers are computed one by one, and fail one by one, whatever
+// becomes of the others.
 func TestPerRow(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		again := []int32{0, 0} // the function's own memory, used for every row

@@ -19,8 +19,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// ServersEnv names the environment variable that Serve takes its addresses from when none are given: comma-separated.
-// A supervised container finds its server's addresses there.
+// ServersEnv names the environment variable that Serve takes its addresses from when none are
+// given: comma-separated. A supervised container finds its server's addresses there.
 const ServersEnv = "SHIVA_SERVERS"
 
 // DefaultServer is where Serve connects when neither its caller nor the environment says.
@@ -35,13 +35,15 @@ const (
 	connectTimeout = 10 * time.Second
 )
 
-// Serve connects to the servers and answers their batches until ctx ends or every server has said goodbye for good.
-// Addresses are "tcp://host:port", "host:port" or "ipc://path". A host that resolves to several addresses is
-// several servers, and is looked up again from time to time; if it has addresses of both families only
-// those of IPv4 are used, as each server has both. Without addresses those of $SHIVA_SERVERS are taken, or DefaultServer.
+// Serve connects to the servers and answers their batches until ctx ends or every server has
+// said goodbye for good. Addresses are "tcp://host:port", "host:port" or "ipc://path". A host
+// that resolves to several addresses is several servers, and is looked up again from time to
+// time; if it has addresses of both families only those of IPv4 are used, as each server has
+// both. Without addresses those of $SHIVA_SERVERS are taken, or DefaultServer.
 //
 // Serve returns nil after a drain, the error of a wrong Model or address or of WarmUp, and
-// context.DeadlineExceeded when DrainTimeout was not enough. What of the model has not returned by then goes on behind it.
+// context.DeadlineExceeded when DrainTimeout was not enough. What of the model has not returned
+// by then goes on behind it.
 func Serve(ctx context.Context, m Model, addrs ...string) error {
 	return serve(ctx, m, net.DefaultResolver.LookupNetIP, addrs)
 }
@@ -133,7 +135,8 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 	return context.Cause(hard)
 }
 
-// hook calls a function of the model's author. A panic is its error; if it has not returned when until ends, it is left behind.
+// hook calls a function of the model's author. A panic is its error; if it has not returned
+// when until ends, it is left behind.
 func hook(until context.Context, log *slog.Logger, name string, f func() error) error {
 	done := make(chan error, 1)
 	go func() { // ends with f
@@ -196,7 +199,8 @@ func parseAddress(text string) (address, error) {
 	return address{}, fmt.Errorf("container: address %q: expected tcp:// or ipc://", text)
 }
 
-// follow keeps a link to every server of an address until ctx ends, or all have said goodbye for good.
+// follow keeps a link to every server of an address until ctx ends, or all have said goodbye
+// for good.
 func (s *server) follow(ctx context.Context, a address) {
 	if a.host == "" {
 		s.link(ctx, a.network, a.text)

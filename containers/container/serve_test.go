@@ -219,7 +219,8 @@ func TestIdle(t *testing.T) {
 	})
 }
 
-// TestGoodbye: a goodbye may come while a batch is computed. It is answered, and then the container hangs up.
+// TestGoodbye: a goodbye may come while a batch is computed. It is answered, and then the
+// container hangs up.
 func TestGoodbye(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mine, theirs := containertest.Pipe()
@@ -272,7 +273,8 @@ func TestGoodbye(t *testing.T) {
 	})
 }
 
-// TestReconnect: a server that goes and comes back is served again, without a storm of dials meanwhile.
+// TestReconnect: a server that goes and comes back is served again, without a storm of dials
+// meanwhile.
 func TestReconnect(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		stop := serving(model(n, nil), nil, "10.0.0.1:7000")

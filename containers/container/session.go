@@ -31,13 +31,15 @@ func (e *refusedError) Error() string { return "container: refused: " + e.reason
 // partTime bounds how long the last answer may take to leave after a goodbye.
 const partTime = 2 * time.Second
 
-// quick is how long Predict may have taken the last time for the next batch to be computed where it was read. To hand a batch of 256 KiB to
-// another goroutine costs about half as much: two threads are woken, and the bytes may be in the wrong core's cache.
+// quick is how long Predict may have taken the last time for the next batch to be computed
+// where it was read. To hand a batch of 256 KiB to another goroutine costs about half as much:
+// two threads are woken, and the bytes may be in the wrong core's cache.
 const quick = 100 * time.Microsecond
 
-// A session is one connection to one server. Its reader takes batches in; as many goroutines as Predicts may run at
-// once compute and answer; a timer beats. A model that is quick is computed by the reader itself. If it is not so quick after all, the timer
-// has another goroutine read on: there is always one reader, but not always the same.
+// A session is one connection to one server. Its reader takes batches in; as many goroutines as
+// Predicts may run at once compute and answer; a timer beats. A model that is quick is computed
+// by the reader itself. If it is not so quick after all, the timer has another goroutine read
+// on: there is always one reader, but not always the same.
 type session struct {
 	server *server
 	log    *slog.Logger
@@ -182,7 +184,8 @@ func readGoodbye(f []zmtp.Frame) error {
 	return &goodbye{g.Reason, g.Reconnect}
 }
 
-// read takes messages until the connection ends, the server says goodbye, or another goroutine has become the reader.
+// read takes messages until the connection ends, the server says goodbye, or another goroutine
+// has become the reader.
 func (n *session) read() {
 	if err := n.receive(); err != nil {
 		n.ended <- err
@@ -240,7 +243,8 @@ func (n *session) receive() error {
 	}
 }
 
-// here tells whether the reader should compute the batch that it has read. If so it has the turn to do so.
+// here tells whether the reader should compute the batch that it has read. If so it has the
+// turn to do so.
 func (n *session) here() bool {
 	if !n.quick.Load() || cap(n.server.turn) > 1 {
 		return false
@@ -325,7 +329,8 @@ func (n *session) recycle(b *Batch) {
 	n.mu.Unlock()
 }
 
-// tick beats when nothing else has been said, and ends the session when the server has been silent for too long.
+// tick beats when nothing else has been said, and ends the session when the server has been
+// silent for too long.
 func (n *session) tick() {
 	n.mu.Lock()
 	if n.over {

@@ -14,8 +14,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestStuck: whatever of a model does not listen to its context, Serve comes to an end. (A process that is told to go must not
-// hang in a library that has lost its GPU.)
+// TestStuck: whatever of a model does not listen to its context, Serve comes to an end. (A
+// process that is told to go must not hang in a library that has lost its GPU.)
 func TestStuck(t *testing.T) {
 	for name, c := range map[string]struct {
 		hang func(m *container.Model, never <-chan struct{})

@@ -109,7 +109,8 @@ func Dial(ctx context.Context, addr string, m Model) (*Container, error) {
 	return Start(raw, m)
 }
 
-// Start registers over a connection and begins to serve. The error is a *RefusedError if the server refuses.
+// Start registers over a connection and begins to serve. The error is a *RefusedError if the
+// server refuses.
 func Start(raw net.Conn, m Model) (*Container, error) {
 	p, err := NewPeer(raw)
 	if err != nil {
@@ -332,8 +333,9 @@ func (c *Container) Batches() []*Batch {
 	return append([]*Batch(nil), c.seen...)
 }
 
-// Mute makes the container hang: it neither beats nor answers, until it is unmuted. Batches that come meanwhile are never
-// answered. (ZeroMQ's PINGs still are, as they would be by a process whose model hangs.)
+// Mute makes the container hang: it neither beats nor answers, until it is unmuted. Batches
+// that come meanwhile are never answered. (ZeroMQ's PINGs still are, as they would be by a
+// process whose model hangs.)
 func (c *Container) Mute(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"github.com/shivad/shivad/containers/zmtp"
 )
 
-// A Peer is a bare DEALER socket: what it sends and receives is up to the test. Send may be called from anywhere, Receive by one
-// goroutine at a time.
+// A Peer is a bare DEALER socket: what it sends and receives is up to the test. Send may be
+// called from anywhere, Receive by one goroutine at a time.
 type Peer struct {
 	raw  net.Conn
 	conn *zmtp.Conn
@@ -52,7 +52,8 @@ func (p *Peer) Raw() net.Conn { return p.raw }
 // Close ends the connection.
 func (p *Peer) Close() error { return p.conn.Close() }
 
-// Kill ends the connection as the death of the process would, with whatever was under way: a socket is reset.
+// Kill ends the connection as the death of the process would, with whatever was under way: a
+// socket is reset.
 func (p *Peer) Kill() {
 	if c, ok := p.raw.(*net.TCPConn); ok {
 		_ = c.SetLinger(0)

@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// pipeBytes is what one direction of a Pipe holds before Write blocks, about what a socket pair does.
+// pipeBytes is what one direction of a Pipe holds before Write blocks, about what a socket pair
+// does.
 const pipeBytes = 256 << 10
 
-// Pipe returns two ends of a connection in memory. Unlike net.Pipe it has room in between, as sockets have: both sides
-// of a ZMTP handshake write before they read. Deadlines and half-closing work, and inside a testing/synctest
-// bubble it runs on the bubble's clock.
+// Pipe returns two ends of a connection in memory. Unlike net.Pipe it has room in between, as
+// sockets have: both sides of a ZMTP handshake write before they read. Deadlines and
+// half-closing work, and inside a testing/synctest bubble it runs on the bubble's clock.
 func Pipe() (a, b net.Conn) {
 	ab, ba := newStream(), newStream()
 	return &end{in: ba, out: ab, name: "a"}, &end{in: ab, out: ba, name: "b"}

@@ -13,12 +13,13 @@ import (
 // Config describes one connection. The zero value works.
 type Config struct {
 	Limits Limits
-	// Pool is where the bytes of received frames come from; nil means ordinary memory without a budget.
+	// Pool is where the bytes of received frames come from; nil means ordinary memory without a
+	// budget.
 	Pool *tensor.Pool
 	// HandshakeTimeout is the time for greeting and READY together. Default 10 s.
 	HandshakeTimeout time.Duration
-	// WriteTimeout ends a connection whose peer takes not one byte for this long while something waits to be
-	// written. Default 10 s.
+	// WriteTimeout ends a connection whose peer takes not one byte for this long while
+	// something waits to be written. Default 10 s.
 	WriteTimeout time.Duration
 }
 
@@ -26,11 +27,11 @@ const (
 	defaultHandshakeTimeout = 10 * time.Second
 	defaultWriteTimeout     = 10 * time.Second
 
-	// readBufferSize holds the headers and small frames of many messages, and is all that an idle connection
-	// costs; the bulk of a large body goes straight into its own memory.
+	// readBufferSize holds the headers and small frames of many messages, and is all that an
+	// idle connection costs; the bulk of a large body goes straight into its own memory.
 	readBufferSize = 16 << 10
-	// unixSocketBuffer is asked of the system for ipc connections: 1.1 to 1.2 times the rate with large
-	// payloads. TCP tunes itself, and gained nothing.
+	// unixSocketBuffer is asked of the system for ipc connections: 1.1 to 1.2 times the rate
+	// with large payloads. TCP tunes itself, and gained nothing.
 	unixSocketBuffer = 1 << 20
 )
 
@@ -61,8 +62,8 @@ type Conn struct {
 	closeErr  error
 }
 
-// Server runs the ROUTER's side of the handshake on raw and returns the connection. It takes at most
-// Config.HandshakeTimeout. On an error raw is closed.
+// Server runs the ROUTER's side of the handshake on raw and returns the connection. It takes at
+// most Config.HandshakeTimeout. On an error raw is closed.
 func Server(raw net.Conn, cfg Config) (*Conn, error) { return open(raw, cfg, true) }
 
 // Client runs the DEALER's side of the handshake on raw; otherwise as [Server].
@@ -111,10 +112,12 @@ func (c *Conn) Peer() Peer { return c.peer }
 // RemoteAddr returns the address of the other side.
 func (c *Conn) RemoteAddr() net.Addr { return c.raw.RemoteAddr() }
 
-// LastByte returns when the peer's last bytes were read, whatever they were: PONGs and parts of frames count.
+// LastByte returns when the peer's last bytes were read, whatever they were: PONGs and parts of
+// frames count.
 func (c *Conn) LastByte() time.Time { return c.start.Add(time.Duration(c.lastByte.Load())) }
 
-// Receiving returns since when a message is under way from the peer, and how many bytes have come since; no time when there is none.
+// Receiving returns since when a message is under way from the peer, and how many bytes have
+// come since; no time when there is none.
 func (c *Conn) Receiving() (since time.Time, bytes int64) {
 	begun := c.begun.Load()
 	bytes = c.arrived.Load()
@@ -124,22 +127,23 @@ func (c *Conn) Receiving() (since time.Time, bytes int64) {
 	return c.start.Add(time.Duration(begun)), bytes
 }
 
-// CloseWrite ends the outgoing half once everything queued has been written, so that the peer can still read the last
-// message; the caller goes on receiving until io.EOF and then calls Close. A connection that cannot
-// be half closed is left as it is.
+// CloseWrite ends the outgoing half once everything queued has been written, so that the peer
+// can still read the last message; the caller goes on receiving until io.EOF and then calls
+// Close. A connection that cannot be half closed is left as it is.
 func (c *Conn) CloseWrite() { c.out.finish() }
 
-// Abort ends the connection without waiting for anything: Receive returns the reason, unless it has failed already,
-// and whoever called it is the one to call Close.
+// Abort ends the connection without waiting for anything: Receive returns the reason, unless it
+// has failed already, and whoever called it is the one to call Close.
 func (c *Conn) Abort(reason error) { c.out.fail(reason) }
 
-// SetMessageLimits changes [Limits.MessageBytes] and [Limits.Frames]. It belongs to the goroutine that calls Receive.
+// SetMessageLimits changes [Limits.MessageBytes] and [Limits.Frames]. It belongs to the
+// goroutine that calls Receive.
 func (c *Conn) SetMessageLimits(bytes int64, frames int) {
 	c.limits.MessageBytes, c.limits.Frames = bytes, frames
 }
 
-// Close ends the connection, wakes Receive, and waits for the goroutine that writes. When it returns,
-// no memory given to Send is touched any more. It may be called repeatedly.
+// Close ends the connection, wakes Receive, and waits for the goroutine that writes. When it
+// returns, no memory given to Send is touched any more. It may be called repeatedly.
 func (c *Conn) Close() error {
 	c.closeOnce.Do(func() {
 		c.out.close(ErrClosed)
@@ -149,8 +153,9 @@ func (c *Conn) Close() error {
 	return c.closeErr
 }
 
-// read reads some bytes into p and notes when they came. The PINGs before them are answered first, all by one PONG: what
-// comes in one read is answered by one write, so that a flood of PINGs costs its sender more than this side.
+// read reads some bytes into p and notes when they came. The PINGs before them are answered
+// first, all by one PONG: what comes in one read is answered by one write, so that a flood of
+// PINGs costs its sender more than this side.
 func (c *Conn) read(p []byte) (int, error) {
 	if c.pinged {
 		c.pinged = false

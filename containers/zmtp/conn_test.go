@@ -306,7 +306,8 @@ func long(flags byte, size uint64) []byte {
 	return binary.BigEndian.AppendUint64([]byte{flags | 2}, size)
 }
 
-// TestHostileFrames: every broken stream ends that connection with a reason, and takes no memory by what it claims.
+// TestHostileFrames: every broken stream ends that connection with a reason, and takes no
+// memory by what it claims.
 func TestHostileFrames(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -475,7 +476,8 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestRefusedMemory: a message for which there is no memory is dropped, and the next one arrives whole.
+// TestRefusedMemory: a message for which there is no memory is dropped, and the next one
+// arrives whole.
 func TestRefusedMemory(t *testing.T) {
 	for _, size := range []int{10_000, 200_000, 3 << 20} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -523,8 +525,8 @@ func TestPings(t *testing.T) {
 	wg.Wait()
 }
 
-// TestPing: a PING is answered with its context, also when it comes while messages are written at full
-// speed, and never inside one of them.
+// TestPing: a PING is answered with its context, also when it comes while messages are written
+// at full speed, and never inside one of them.
 func TestPing(t *testing.T) {
 	s, raw := rawPeer(t, zmtp.Config{})
 	const messages, pings = 3000, 3000

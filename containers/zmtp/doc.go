@@ -1,10 +1,11 @@
 // Package zmtp carries multipart ZeroMQ messages over one net.Conn, for the two socket types that a
 // container session needs: ROUTER (the server) and DEALER (the container).
 //
-// The handshake is github.com/go-zeromq/zmq4's (zmq4.Open, NULL mechanism); everything after it is ours.
-// containers/DESIGN.md says which findings about that library led to the split. In short: what the
-// library would read during the handshake is read, bounded and checked here first, and the stream after
-// READY is framed here, into pooled memory and with one writev for each message.
+// The handshake is github.com/go-zeromq/zmq4's (zmq4.Open, NULL mechanism); everything after it
+// is ours. containers/DESIGN.md says which findings about that library led to the split. In
+// short: what the library would read during the handshake is read, bounded and checked here
+// first, and the stream after READY is framed here, into pooled memory and with one writev for
+// each message.
 //
 //	greeting   64 bytes: ff ........ 7f | major minor | mechanism, 20 bytes | as-server | filler
 //	READY      command frame: 04 len | 05 "READY" | properties (Socket-Type, Identity)
@@ -16,21 +17,22 @@
 //
 // # Memory
 //
-// A frame's length is a claim. It is checked against [Limits] before any memory is taken, and the memory
-// of a large body grows in stages with what has really arrived: never more than eight times that plus
-// 16 KiB, at the price of copying at most a seventh of the body. If the pool refuses, the rest of the
-// message is read and thrown away and the message says so ([Message.Refused]); the stream stays in step.
+// A frame's length is a claim. It is checked against [Limits] before any memory is taken, and
+// the memory of a large body grows in stages with what has really arrived: never more than
+// eight times that plus 16 KiB, at the price of copying at most a seventh of the body. If the
+// pool refuses, the rest of the message is read and thrown away and the message says so
+// ([Message.Refused]); the stream stays in step.
 //
 // # Writing
 //
-// [Conn.Send] never blocks. When nothing waits, it tries one non-blocking writev on the caller's
-// goroutine; what the socket does not take is written by a goroutine that lives as long as there is
-// something to write. A connection that cannot be written to without blocking in the caller (one that is
-// not a socket of the operating system) always uses that goroutine.
+// [Conn.Send] never blocks. When nothing waits, it tries one non-blocking writev on the
+// caller's goroutine; what the socket does not take is written by a goroutine that lives as
+// long as there is something to write. A connection that cannot be written to without blocking
+// in the caller (one that is not a socket of the operating system) always uses that goroutine.
 //
 // # Concurrency
 //
-// Send, Ping, Written, Close and the accessors may be called from anywhere. Receive belongs to one
-// goroutine at a time. Any error of Receive or Send ends the connection: nothing after it can be trusted,
-// and only Close is left to call.
+// Send, Ping, Written, Close and the accessors may be called from anywhere. Receive belongs to
+// one goroutine at a time. Any error of Receive or Send ends the connection: nothing after it
+// can be trusted, and only Close is left to call.
 package zmtp

@@ -14,7 +14,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A script is a connection on which the peer says what it has to say, some bytes at a time, and leaves.
+// A script is a connection on which the peer says what it has to say, some bytes at a time, and
+// leaves.
 type script struct {
 	net.Conn
 	in    []byte
@@ -43,8 +44,8 @@ func (s *script) SetWriteDeadline(time.Time) error { return nil }
 func (s *script) LocalAddr() net.Addr              { return &net.TCPAddr{} }
 func (s *script) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
 
-// FuzzReceive: whatever follows the handshake, no panic, no memory beyond what arrived, everything given
-// back, and the same messages however the bytes are cut.
+// FuzzReceive: whatever follows the handshake, no panic, no memory beyond what arrived,
+// everything given back, and the same messages however the bytes are cut.
 func FuzzReceive(f *testing.F) {
 	for _, s := range []string{"0100010402000000", "01000401300000", "0407045047494e470000", "020000000000000400", "03ffffffffffffffff", "0507", "0005"} {
 		b, _ := hex.DecodeString(s)
@@ -52,7 +53,8 @@ func FuzzReceive(f *testing.F) {
 	}
 	f.Add(long(0, 5000), uint16(6000), byte(0))
 	f.Add(append([]byte{1, 1, 'x'}, long(1, 40_000)...), uint16(50_000), byte(255))
-	// Zeros after the input fill the bodies that it announces: long inputs would only slow the fuzzer down.
+	// Zeros after the input fill the bodies that it announces: long inputs would only slow the
+	// fuzzer down.
 	f.Fuzz(func(t *testing.T, in []byte, zeros uint16, piece byte) {
 		budgettest.Input(t)
 		in = append(in[:len(in):len(in)], make([]byte, zeros)...)
@@ -67,7 +69,8 @@ func FuzzReceive(f *testing.F) {
 // run feeds the bytes and returns everything received, in a line.
 func run(t *testing.T, in []byte, piece int) (all []byte, err error) {
 	pool := tensor.NewPool(1 << 30)
-	// The oracle: eight times what has come and 16 KiB, plus a quarter for size classes and an arena.
+	// The oracle: eight times what has come and 16 KiB, plus a quarter for size classes and an
+	// arena.
 	check := func(gave int) {
 		if held := pool.InUse(); held > int64(10*gave+24<<10) {
 			t.Fatalf("%d bytes held for %d received", held, gave)
@@ -102,7 +105,8 @@ func run(t *testing.T, in []byte, piece int) (all []byte, err error) {
 	return all, err
 }
 
-// FuzzHandshake: whatever a stranger begins with, no panic gets out and no memory is taken by what it claims.
+// FuzzHandshake: whatever a stranger begins with, no panic gets out and no memory is taken by
+// what it claims.
 func FuzzHandshake(f *testing.F) {
 	f.Add(append(greeting(), ready("DEALER")...))
 	f.Add(append(greeting(), long(4, 1<<40)...))

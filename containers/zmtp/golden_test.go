@@ -12,9 +12,9 @@ import (
 	"github.com/shivad/shivad/containers/zmtp"
 )
 
-// TestGoldenSessions replays the bytes that reference containers (pyzmq 24.0.1, libzmq 4.3.4) sent, whole and cut
-// at every offset, and checks that the right messages come out and that our own bytes are the ones
-// that their ROUTER sent.
+// TestGoldenSessions replays the bytes that reference containers (pyzmq 24.0.1, libzmq 4.3.4)
+// sent, whole and cut at every offset, and checks that the right messages come out and that our
+// own bytes are the ones that their ROUTER sent.
 func TestGoldenSessions(t *testing.T) {
 	text, err := os.ReadFile("testdata/zmtp_sessions.json")
 	if err != nil {
@@ -55,7 +55,8 @@ func TestGoldenSessions(t *testing.T) {
 				if !reflect.DeepEqual(got, messages) {
 					t.Fatalf("cut at %d: %q, expected %q", cut, got, messages)
 				}
-				// libzmq's ROUTER sends the same greeting, but for a byte of padding, and a READY as long.
+				// libzmq's ROUTER sends the same greeting, but for a byte of padding, and a
+				// READY as long.
 				sent[8] = to[8]
 				if string(sent[:64]) != string(to[:64]) {
 					t.Fatalf("greeting %x, expected %x", sent[:64], to[:64])

@@ -16,19 +16,20 @@ const greetingSize = 64
 
 // Peer is what the handshake told about the other side.
 type Peer struct {
-	// Identity is chosen by the peer: up to 255 bytes of anything, empty as a rule, not unique. A label
-	// for people, quoted wherever it is shown; never a key.
+	// Identity is chosen by the peer: up to 255 bytes of anything, empty as a rule, not unique.
+	// A label for people, quoted wherever it is shown; never a key.
 	Identity string
 	// Minor is the minor version of the peer's ZMTP 3. PING exists from 3.1.
 	Minor byte
 }
 
-// handshake runs the library's handshake over raw. The caller has set a deadline, which is what bounds a
-// peer that stays silent or sends a byte a second, and closes raw on an error.
+// handshake runs the library's handshake over raw. The caller has set a deadline, which is what
+// bounds a peer that stays silent or sends a byte a second, and closes raw on an error.
 //
-// The library panics on READY commands without a known Socket-Type and on properties that point past
-// their end, and takes memory by the announced length (specs: findings c, o). So guard reads and checks
-// both units before the library sees them, and recover remains for what nobody has found yet.
+// The library panics on READY commands without a known Socket-Type and on properties that point
+// past their end, and takes memory by the announced length (specs: findings c, o). So guard
+// reads and checks both units before the library sees them, and recover remains for what nobody
+// has found yet.
 func handshake(raw net.Conn, server bool) (peer Peer, err error) {
 	own, want := zmq4.Dealer, zmq4.Router
 	if server {
@@ -50,10 +51,11 @@ func handshake(raw net.Conn, server bool) (peer Peer, err error) {
 	return Peer{Identity: conn.Peer.Meta["Identity"], Minor: g.minor}, nil
 }
 
-// A guard stands between the library and the socket for the length of the handshake. It reads the
-// greeting and the READY frame as whole units, checks them, and serves the library from memory; not a
-// byte beyond READY is read. In the other direction it corrects the minor version: the library greets as
-// 3.0, but what follows the handshake is ours and answers PING, which is all that 3.1 adds to these sockets.
+// A guard stands between the library and the socket for the length of the handshake. It reads
+// the greeting and the READY frame as whole units, checks them, and serves the library from
+// memory; not a byte beyond READY is read. In the other direction it corrects the minor
+// version: the library greets as 3.0, but what follows the handshake is ours and answers PING,
+// which is all that 3.1 adds to these sockets.
 type guard struct {
 	net.Conn
 	want string // the Socket-Type that the peer must have
@@ -170,8 +172,9 @@ func (g *guard) ready() ([]byte, error) {
 	return b, checkReady(b[n:], g.want)
 }
 
-// checkReady walks a READY command's properties. It writes the two names that matter in the spelling that the
-// library looks for: ZMTP says that names ignore case, the library's maps do not.
+// checkReady walks a READY command's properties. It writes the two names that matter in the
+// spelling that the library looks for: ZMTP says that names ignore case, the library's maps do
+// not.
 func checkReady(body []byte, want string) error {
 	name, props, err := splitCommand(body)
 	if err != nil {

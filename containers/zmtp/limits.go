@@ -11,7 +11,8 @@ type Limits struct {
 	MessageBytes int64
 	// Frames is the largest number of frames of one message. Default 8192.
 	Frames int
-	// QueuedMessages is how many messages may wait to be written before Send refuses more. Default 64.
+	// QueuedMessages is how many messages may wait to be written before Send refuses more.
+	// Default 64.
 	QueuedMessages int
 }
 
@@ -39,8 +40,8 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-// Conditions that a caller may branch on. Everything else that Receive returns is the connection's own
-// error or io.EOF (the peer closed between two messages).
+// Conditions that a caller may branch on. Everything else that Receive returns is the
+// connection's own error or io.EOF (the peer closed between two messages).
 var (
 	// ErrProtocol: the peer does not speak ZMTP as this package understands it.
 	ErrProtocol = errors.New("zmtp: protocol violation")

@@ -9,9 +9,9 @@ package zmtp
 // Referenced memory must not change until the message has been written (Conn.Written, or Done) or
 // the connection's Close has returned.
 type Outgoing struct {
-	// Done, if it is set, is called once after the message has been written, or with the connection's
-	// error after it was given up. It is called without locks, from Send or from the writing goroutine;
-	// it must not block and may build and send the same Outgoing again.
+	// Done, if it is set, is called once after the message has been written, or with the
+	// connection's error after it was given up. It is called without locks, from Send or from
+	// the writing goroutine; it must not block and may build and send the same Outgoing again.
 	Done func(error)
 
 	scratch  []byte
@@ -33,8 +33,8 @@ type segment struct {
 	foreign []byte
 }
 
-// copyLimit is the size up to which bytes are copied into the message instead of being referenced. An entry in
-// the kernel's vector costs about as much as copying 1 KiB.
+// copyLimit is the size up to which bytes are copied into the message instead of being
+// referenced. An entry in the kernel's vector costs about as much as copying 1 KiB.
 const copyLimit = 1 << 10
 
 // Reset empties the message. It must not be on its way.
@@ -75,11 +75,12 @@ func (o *Outgoing) Add(b []byte) {
 	o.segments = append(o.segments, segment{foreign: b})
 }
 
-// Copy adds a copy of bytes to the frame begun last. (It does not keep b, which so may be on the caller's stack.)
+// Copy adds a copy of bytes to the frame begun last. (It does not keep b, which so may be on
+// the caller's stack.)
 func (o *Outgoing) Copy(b []byte) { o.scratch = append(o.scratch, b...) }
 
-// Open starts a frame whose size is not known yet and returns memory to append its bytes to. Give the
-// result to Seal before doing anything else with the message.
+// Open starts a frame whose size is not known yet and returns memory to append its bytes to.
+// Give the result to Seal before doing anything else with the message.
 func (o *Outgoing) Open() []byte {
 	o.more()
 	o.last = len(o.scratch)

@@ -9,7 +9,8 @@ import (
 	"github.com/shivad/shivad/containers/zmtp"
 )
 
-// A slow reader delays only itself: Send returns at once, the queue is bounded, and the write timeout ends it.
+// A slow reader delays only itself: Send returns at once, the queue is bounded, and the write
+// timeout ends it.
 func TestSlowReader(t *testing.T) {
 	a, b := socketPair(t, "tcp", "127.0.0.1:0")
 	s, _ := open(t, a, b, zmtp.Config{Limits: zmtp.Limits{QueuedMessages: 8}, WriteTimeout: 100 * time.Millisecond})
@@ -33,7 +34,8 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-// TestCrawlingReader: a peer that takes some bytes in each write timeout is not stuck, even if the socket stays full all the while.
+// TestCrawlingReader: a peer that takes some bytes in each write timeout is not stuck, even if
+// the socket stays full all the while.
 func TestCrawlingReader(t *testing.T) {
 	for _, tr := range transports {
 		t.Run(tr.name, func(t *testing.T) {

@@ -8,19 +8,20 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Frame is one part of a message. Data lives as long as the message, or as long as a reference to Buf,
-// which owns it, is held. Buf may be shared with other frames; a nil Buf means that Data is empty.
+// A Frame is one part of a message. Data lives as long as the message, or as long as a
+// reference to Buf, which owns it, is held. Buf may be shared with other frames; a nil Buf
+// means that Data is empty.
 type Frame struct {
 	Data []byte
 	Buf  *tensor.Buffer
 }
 
-// A Message is one received multipart message. Its zero value is ready for Receive, and it is meant to be
-// used again and again: its own tables are kept from one message to the next.
+// A Message is one received multipart message. Its zero value is ready for Receive, and it is
+// meant to be used again and again: its own tables are kept from one message to the next.
 type Message struct {
 	Frames []Frame
-	// Refused is the pool's error when there was no memory for some frames of more than 1 KiB. Those have nil Data;
-	// the message has been read to its end, and the connection goes on.
+	// Refused is the pool's error when there was no memory for some frames of more than 1 KiB.
+	// Those have nil Data; the message has been read to its end, and the connection goes on.
 	Refused error
 
 	owned []*tensor.Buffer // one reference each
@@ -39,8 +40,8 @@ func (m *Message) Release() {
 }
 
 const (
-	// Frames up to smallFrame bytes share arenas of arenaSize: kinds, ids, headers and short tensors cost no
-	// buffer each, and one of them that is kept holds no more than an arena.
+	// Frames up to smallFrame bytes share arenas of arenaSize: kinds, ids, headers and short
+	// tensors cost no buffer each, and one of them that is kept holds no more than an arena.
 	smallFrame = 1 << 10
 	arenaSize  = 4 << 10
 	// firstStage is what a large body takes before anything of it has arrived.
@@ -63,8 +64,9 @@ func (m *Message) alloc(pool *tensor.Pool, n int) (Frame, error) {
 	if m.arena == nil || m.used+n > arenaSize {
 		b, err := pool.Get(arenaSize)
 		if err != nil {
-			// Never refused: a heartbeat for which there is no memory would end the session, and make a busy
-			// server one without containers. An arena for each message in hand needs no budget.
+			// Never refused: a heartbeat for which there is no memory would end the session,
+			// and make a busy server one without containers. An arena for each message in hand
+			// needs no budget.
 			if b, err = (*tensor.Pool)(nil).Get(arenaSize); err != nil {
 				return Frame{}, err
 			}
@@ -77,9 +79,10 @@ func (m *Message) alloc(pool *tensor.Pool, n int) (Frame, error) {
 	return Frame{Data: m.arena.Bytes()[lo : lo+n : lo+n], Buf: m.arena}, nil
 }
 
-// Receive waits for the next message and puts it into m, whose former contents must have been released.
-// PINGs are answered on the way, the last of those that came together. It returns io.EOF when the peer closed between two messages. On any error m
-// is empty and the connection is finished: Receive will return the same error again, and only Close remains.
+// Receive waits for the next message and puts it into m, whose former contents must have been
+// released. PINGs are answered on the way, the last of those that came together. It returns
+// io.EOF when the peer closed between two messages. On any error m is empty and the connection
+// is finished: Receive will return the same error again, and only Close remains.
 func (c *Conn) Receive(m *Message) error {
 	if c.inErr == nil {
 		c.inErr = c.receive(m)
@@ -114,7 +117,8 @@ func (c *Conn) receive(m *Message) error {
 			c.arrived.Store(int64(c.hi - c.lo))
 			c.begun.Store(int64(max(1, time.Since(c.start)))) // and not when the bytes came: they may have waited for the caller
 		}
-		// Both sums are checked before memory is taken, and neither can overflow: size first on its own.
+		// Both sums are checked before memory is taken, and neither can overflow: size first on
+		// its own.
 		if limit := uint64(c.limits.MessageBytes); h.size > limit || total+h.size > limit {
 			return fmt.Errorf("%w: frame %d of %d bytes after %d, limit %d for a message", ErrTooLarge, len(m.Frames), h.size, total, limit)
 		}
@@ -175,7 +179,8 @@ func (c *Conn) fill() error {
 	return err
 }
 
-// body reads a frame's n bytes into memory of m. When memory is refused it notes that in m and drops the bytes.
+// body reads a frame's n bytes into memory of m. When memory is refused it notes that in m and
+// drops the bytes.
 func (c *Conn) body(m *Message, n int) (Frame, error) {
 	if m.Refused != nil && n > smallFrame {
 		return Frame{}, c.discard(n)
@@ -191,9 +196,10 @@ func (c *Conn) body(m *Message, n int) (Frame, error) {
 	return f, c.readFull(f.Data)
 }
 
-// grow reads a large body into memory that grows with what has arrived, in stages of …, n/64, n/8 and n bytes. It
-// begins with the first stage that is no more than firstStage, unless more is in hand already. The stages
-// are cut from the top so that all copying together is a seventh of the body.
+// grow reads a large body into memory that grows with what has arrived, in stages of …, n/64,
+// n/8 and n bytes. It begins with the first stage that is no more than firstStage, unless more
+// is in hand already. The stages are cut from the top so that all copying together is a seventh
+// of the body.
 func (c *Conn) grow(m *Message, n int) (Frame, error) {
 	shift := 0
 	for n>>shift > firstStage && n>>(shift+3) > c.hi-c.lo {

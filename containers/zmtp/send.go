@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// A sender is the writing half of a connection: a bounded queue, written by whoever finds it empty as far as
-// the socket takes it at once, and by a goroutine of its own for the rest.
+// A sender is the writing half of a connection: a bounded queue, written by whoever finds it
+// empty as far as the socket takes it at once, and by a goroutine of its own for the rest.
 //
-// The simple form, a goroutine per connection fed by a channel, cost 1.3 times the round trip of small
-// messages when it was measured; so did every form that wakes somebody to write.
+// The simple form, a goroutine per connection fed by a channel, cost 1.3 times the round trip
+// of small messages when it was measured; so did every form that wakes somebody to write.
 type sender struct {
 	// Set once.
 	conn    *Conn
@@ -62,13 +62,13 @@ func (s *sender) init(c *Conn) {
 	}
 }
 
-// Send queues o, and writes at once what the socket takes if nothing else waits. It never blocks. On nil, o
-// belongs to the connection until it is written or the connection is closed; on an error it was not
-// taken: ErrQueueFull, or why the connection ended.
+// Send queues o, and writes at once what the socket takes if nothing else waits. It never
+// blocks. On nil, o belongs to the connection until it is written or the connection is closed;
+// on an error it was not taken: ErrQueueFull, or why the connection ended.
 func (c *Conn) Send(o *Outgoing) error { return c.out.send(o) }
 
-// Written reports whether all of o, which was given to Send, has been handed to the socket. A message that is
-// being written this moment is waited for. False is final only after Close.
+// Written reports whether all of o, which was given to Send, has been handed to the socket. A
+// message that is being written this moment is waited for. False is final only after Close.
 func (c *Conn) Written(o *Outgoing) bool {
 	s := &c.out
 	s.mu.Lock()
@@ -86,21 +86,25 @@ func (c *Conn) Waiting() bool {
 	return len(c.out.queue) > 0
 }
 
-// Writes returns how many system calls have written something: one for each message, as long as the peer keeps up.
+// Writes returns how many system calls have written something: one for each message, as long as
+// the peer keeps up.
 func (c *Conn) Writes() int {
 	c.out.mu.Lock()
 	defer c.out.mu.Unlock()
 	return c.out.writes
 }
 
-// Ping asks the peer for a PONG, unless the last PING still waits to be written. The answer shows in LastByte.
+// Ping asks the peer for a PONG, unless the last PING still waits to be written. The answer
+// shows in LastByte.
 func (c *Conn) Ping() {
-	// Time to live 0: what the peer should do about our silence is not said by PING but by the protocol above.
+	// Time to live 0: what the peer should do about our silence is not said by PING but by the
+	// protocol above.
 	c.out.command(&c.out.ping, "PING", []byte{0, 0})
 }
 
-// pong answers a PING. An answer that still waits to be written makes this one unnecessary: the peer will see
-// bytes of ours, which is all that a PONG is for, and a flood of PINGs costs no memory.
+// pong answers a PING. An answer that still waits to be written makes this one unnecessary: the
+// peer will see bytes of ours, which is all that a PONG is for, and a flood of PINGs costs no
+// memory.
 func (s *sender) pong(context []byte) { s.command(&s.pongs, "PONG", context) }
 
 func (s *sender) command(k *control, name string, body []byte) {
@@ -203,7 +207,8 @@ func (s *sender) advanceLocked(n int) {
 	s.queue = append(s.queue[:0], s.queue[done:]...)
 }
 
-// advance takes n written bytes off the message and returns what is left of n, or -1 when the message is not finished.
+// advance takes n written bytes off the message and returns what is left of n, or -1 when the
+// message is not finished.
 func (o *Outgoing) advance(n int) int {
 	for o.next < len(o.segments) {
 		rest := len(o.bytes(o.segments[o.next])) - o.offset
@@ -247,7 +252,8 @@ func (s *sender) drain() {
 	}
 }
 
-// extend sets the deadline anew. It is for the next bytes, not for the whole: a slow reader is slow, one that takes nothing is stuck.
+// extend sets the deadline anew. It is for the next bytes, not for the whole: a slow reader is
+// slow, one that takes nothing is stuck.
 func (s *sender) extend() error { return s.conn.raw.SetWriteDeadline(time.Now().Add(s.conn.timeout)) }
 
 // flush waits until the socket has taken something.
@@ -275,8 +281,9 @@ func (s *sender) flush() error {
 	return s.err
 }
 
-// taken tells whether the peer has taken anything since the socket was last found full. It need not show in writing: a full socket takes
-// more only when a third of what it holds has gone, and that may be megabytes.
+// taken tells whether the peer has taken anything since the socket was last found full. It need
+// not show in writing: a full socket takes more only when a third of what it holds has gone,
+// and that may be megabytes.
 func (s *sender) taken() bool {
 	left := 0
 	_ = s.fd.Control(func(fd uintptr) { left = unsent(fd) }) // a socket that is closed will say so itself
@@ -285,7 +292,8 @@ func (s *sender) taken() bool {
 	return left < s.held
 }
 
-// stream writes the head of the queue by blocking calls, for connections that are not sockets of the system.
+// stream writes the head of the queue by blocking calls, for connections that are not sockets
+// of the system.
 func (s *sender) stream() error {
 	s.mu.Lock()
 	o := s.queue[0]
@@ -331,8 +339,8 @@ func (s *sender) close(err error) {
 	s.moved.Broadcast()
 }
 
-// reason returns why sending failed, if it did on its own account, or else err: the reader then only saw the
-// socket being closed under it.
+// reason returns why sending failed, if it did on its own account, or else err: the reader then
+// only saw the socket being closed under it.
 func (s *sender) reason(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

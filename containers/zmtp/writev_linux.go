@@ -9,8 +9,8 @@ import (
 // maxVector is IOV_MAX of Linux: more entries are an error.
 const maxVector = 1024
 
-// A vector is the argument of writev, filled anew for each call in memory that stays. (net.Buffers and unix.Writev take memory
-// for each call, and block or need a deadline.)
+// A vector is the argument of writev, filled anew for each call in memory that stays.
+// (net.Buffers and unix.Writev take memory for each call, and block or need a deadline.)
 type vector struct {
 	iov []syscall.Iovec
 }
@@ -57,7 +57,8 @@ func (v *vector) write(fd uintptr) (int, error) {
 // clear drops the pointers, which would keep sent memory alive.
 func (v *vector) clear() { clear(v.iov) }
 
-// unsent is how many bytes a socket holds that the peer has not taken, or, over TCP, not acknowledged; 0 when it cannot be told.
+// unsent is how many bytes a socket holds that the peer has not taken, or, over TCP, not
+// acknowledged; 0 when it cannot be told.
 func unsent(fd uintptr) int {
 	var n int32
 	_, _, _ = syscall.Syscall(syscall.SYS_IOCTL, fd, syscall.TIOCOUTQ, uintptr(unsafe.Pointer(&n))) // SIOCOUTQ by another name

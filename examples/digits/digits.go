@@ -1,5 +1,6 @@
-// Package digits is the network of this example in plain Go: 8x8 grey images of handwritten digits in, a
-// score for each digit out. It is a 64-64-10 perceptron with ReLU; train.py makes its weights.
+// Package digits is the network of this example in plain Go: 8x8 grey images of handwritten
+// digits in, a score for each digit out. It is a 64-64-10 perceptron with ReLU; train.py makes
+// its weights.
 package digits
 
 import (
@@ -20,8 +21,8 @@ const (
 //go:embed weights.f32
 var weights []byte
 
-// Network holds the weights in the order of weights.f32, little-endian float32 without a header. It does not
-// change after Load: any number of goroutines may use it.
+// Network holds the weights in the order of weights.f32, little-endian float32 without a
+// header. It does not change after Load: any number of goroutines may use it.
 type Network struct {
 	W1 [Pixels][Hidden]float32
 	B1 [Hidden]float32
@@ -41,8 +42,9 @@ func Load() (*Network, error) {
 	return n, nil
 }
 
-// Infer writes a score for each digit, about +1 for the right one and -1 for the others, and returns the
-// digit with the best. image holds Pixels bytes row by row, 0 for paper and 255 for ink; scores has room for Classes.
+// Infer writes a score for each digit, about +1 for the right one and -1 for the others, and
+// returns the digit with the best. image holds Pixels bytes row by row, 0 for paper and 255 for
+// ink; scores has room for Classes.
 func (n *Network) Infer(image []byte, scores []float32) (digit int) {
 	hidden := n.B1
 	for i, pixel := range image[:Pixels] {

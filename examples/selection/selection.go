@@ -1,5 +1,6 @@
-// Package selection is three models of handwritten digits, and a bad build of the best of them. All are the network of
-// examples/digits; they differ in what they see of an image, and in the time that they take.
+// Package selection is three models of handwritten digits, and a bad build of the best of them.
+// All are the network of examples/digits; they differ in what they see of an image, and in the
+// time that they take.
 package selection
 
 import (
@@ -19,7 +20,8 @@ type Build struct {
 // Models are the names, the best one first.
 var Models = []string{"sharp", "inked", "blurred"}
 
-// Builds are all there are. The second of sharp is a mistake that has happened to many: its images are the wrong way round.
+// Builds are all there are. The second of sharp is a mistake that has happened to many: its
+// images are the wrong way round.
 var Builds = []Build{
 	{"sharp", "1", 4 * time.Millisecond, func(seen, image *[digits.Pixels]byte) { *seen = *image }},
 	{"sharp", "2", 4 * time.Millisecond, mirror},

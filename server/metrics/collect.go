@@ -60,8 +60,8 @@ var (
 	buildDesc        = desc("build_info", "Always 1; the labels say what runs.", "version", "goversion")
 )
 
-// Describe sends nothing: which series there are depends on the models, so Metrics is what the library
-// calls an unchecked collector.
+// Describe sends nothing: which series there are depends on the models, so Metrics is what the
+// library calls an unchecked collector.
 func (m *Metrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect makes the metrics from the counts.

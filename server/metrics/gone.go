@@ -6,13 +6,14 @@ import (
 	"time"
 )
 
-// lingering is how long the series of what has gone stay, so that the last of what they count is read: a model that was
-// answered from a moment ago counts to the end, and whoever reads every minute has four chances.
+// lingering is how long the series of what has gone stay, so that the last of what they count
+// is read: a model that was answered from a moment ago counts to the end, and whoever reads
+// every minute has four chances.
 const lingering = 5 * time.Minute
 
-// Keep says which models and applications there are, by name and version; the version of an application is "". Others
-// have gone: their series go after a while, and begin at 0 should they come back, which Prometheus takes for a restart.
-// Until the first call all are there.
+// Keep says which models and applications there are, by name and version; the version of an
+// application is "". Others have gone: their series go after a while, and begin at 0 should
+// they come back, which Prometheus takes for a restart. Until the first call all are there.
 func (m *Metrics) Keep(present map[[2]string]bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -23,8 +24,8 @@ func (m *Metrics) Keep(present map[[2]string]bool) {
 	m.sweepLocked()
 }
 
-// sweepLocked notes who has gone and who is back, and lets go of those that have been gone for long. It is called with mu
-// held.
+// sweepLocked notes who has gone and who is back, and lets go of those that have been gone for
+// long. It is called with mu held.
 func (m *Metrics) sweepLocked() {
 	if m.present == nil {
 		return
@@ -56,7 +57,8 @@ func (m *Metrics) oldestLocked() (oldest id, ok bool) {
 	return oldest, ok
 }
 
-// dropLocked lets go of models, and keeps what the doors' sums want of them. It is called with mu held.
+// dropLocked lets go of models, and keeps what the doors' sums want of them. It is called with
+// mu held.
 func (m *Metrics) dropLocked(keys ...id) {
 	if len(keys) == 0 {
 		return

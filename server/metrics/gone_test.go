@@ -40,7 +40,8 @@ func present(names ...string) map[[2]string]bool {
 	return all
 }
 
-// A model that nobody asks has a few series, and one that is asked by one door not those of the others.
+// A model that nobody asks has a few series, and one that is asked by one door not those of the
+// others.
 func TestSeriesAtRest(t *testing.T) {
 	m := New("")
 	tally := m.Door("tcp").Tally()
@@ -65,7 +66,8 @@ func TestSeriesAtRest(t *testing.T) {
 	})
 }
 
-// The series of what has gone stay for a while and then go, for good or until it comes back; the door's sums stay.
+// The series of what has gone stay for a while and then go, for good or until it comes back;
+// the door's sums stay.
 func TestSeriesOfWhatHasGone(t *testing.T) {
 	m := New("")
 	now := time.Unix(1e9, 0)
@@ -115,7 +117,8 @@ func TestSeriesOfWhatHasGone(t *testing.T) {
 	})
 }
 
-// However many come and go, and whatever they count, what is read stays bounded, and those that are there have their own.
+// However many come and go, and whatever they count, what is read stays bounded, and those that
+// are there have their own.
 func TestSeriesAreBounded(t *testing.T) {
 	m := New("")
 	now := time.Unix(1e9, 0)

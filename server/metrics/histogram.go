@@ -8,8 +8,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A histogram counts values in buckets whose bounds double: bucket i holds values up to lowest<<i, the last
-// one all above. Finding the bucket is one instruction, and observing two atomic additions.
+// A histogram counts values in buckets whose bounds double: bucket i holds values up to
+// lowest<<i, the last one all above. Finding the bucket is one instruction, and observing two
+// atomic additions.
 type histogram struct {
 	sum     atomic.Int64
 	buckets [histogramBuckets]atomic.Uint64
@@ -17,7 +18,8 @@ type histogram struct {
 
 const histogramBuckets = 25
 
-// The lowest bound of durations, 2^13 ns = 8.2 µs; the highest is then 2^36 ns = 69 s. Of rows, 1 to 2^23.
+// The lowest bound of durations, 2^13 ns = 8.2 µs; the highest is then 2^36 ns = 69 s. Of rows,
+// 1 to 2^23.
 const (
 	lowestNanos = 1 << 13
 	lowestRows  = 1

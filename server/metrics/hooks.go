@@ -6,8 +6,8 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// Hooks returns what the scheduler calls to have batches and drops counted. ModelChanged is nil: it is for
-// the routes.
+// Hooks returns what the scheduler calls to have batches and drops counted. ModelChanged is
+// nil: it is for the routes.
 func (m *Metrics) Hooks() scheduler.Hooks {
 	return scheduler.Hooks{
 		Answered: func(r *scheduler.Request, o scheduler.Outcome) {

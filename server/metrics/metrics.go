@@ -16,7 +16,8 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// MaxModels is how many models and applications have series of their own, unless Sources say otherwise.
+// MaxModels is how many models and applications have series of their own, unless Sources say
+// otherwise.
 const MaxModels = 256
 
 // maxDoors is how many ways in a server can have: tcp, rest, grpc and the library.
@@ -43,7 +44,8 @@ type Metrics struct {
 // id names a model version.
 type id struct{ name, version string }
 
-// idOf is the id of a name and a version as labels, which must be UTF-8: they come from whoever registered.
+// idOf is the id of a name and a version as labels, which must be UTF-8: they come from whoever
+// registered.
 func idOf(name, version string) id {
 	return id{strings.ToValidUTF8(name, "\uFFFD"), strings.ToValidUTF8(version, "\uFFFD")}
 }
@@ -51,7 +53,8 @@ func idOf(name, version string) id {
 // other is what the models past the bound share.
 var other = id{name: "_other"}
 
-// Sources are values that others keep, read when Prometheus asks. A nil function is a value not shown.
+// Sources are values that others keep, read when Prometheus asks. A nil function is a value not
+// shown.
 type Sources struct {
 	Models       func() []ModelGauges
 	MaxModels    func() int            // how many have series of their own; nil: MaxModels
@@ -95,7 +98,8 @@ func New(version string) *Metrics {
 	return m
 }
 
-// Attach tells where to read the values that others keep. It is called once the server is put together.
+// Attach tells where to read the values that others keep. It is called once the server is put
+// together.
 func (m *Metrics) Attach(s Sources) { m.sources.Store(&s) }
 
 // Handler serves the metrics over HTTP.
@@ -122,8 +126,8 @@ func (m *Metrics) Door(name string) *Door {
 	return d
 }
 
-// Model returns what a model version counts with, making it at the first call. Callers keep it: it is
-// found by its name in about 25 ns, which is right for a batch and wrong for a request.
+// Model returns what a model version counts with, making it at the first call. Callers keep it:
+// it is found by its name in about 25 ns, which is right for a batch and wrong for a request.
 func (m *Metrics) Model(name, version string) *Model {
 	key := idOf(name, version)
 	if model, ok := (*m.models.Load())[key]; ok {
@@ -198,12 +202,12 @@ func (d *Door) Connections() int {
 // Index is the door's place among all doors, from 0.
 func (d *Door) Index() int { return d.index }
 
-// Began counts a request that was taken in; exactly one Answered follows. It and Answered are for doors with a goroutine for each
-// request; an event loop has a Tally.
+// Began counts a request that was taken in; exactly one Answered follows. It and Answered are
+// for doors with a goroutine for each request; an event loop has a Tally.
 func (d *Door) Began() { d.inFlight.Add(1) }
 
-// Answered counts the end of a request: how it ended, the time since it was taken in, and of that its wait and its execution, which
-// are 0 if it never came so far.
+// Answered counts the end of a request: how it ended, the time since it was taken in, and of
+// that its wait and its execution, which are 0 if it never came so far.
 func (d *Door) Answered(m *Model, o Outcome, took, queue, exec time.Duration) {
 	at := &m.doors[d.index]
 	at.requests[o].Add(1)
@@ -257,16 +261,16 @@ type Model struct {
 	cache Cache
 }
 
-// SetSLO says how long an answer may take to be in time; 0: any time. Models that share their series have
-// none.
+// SetSLO says how long an answer may take to be in time; 0: any time. Models that share their
+// series have none.
 func (m *Model) SetSLO(d time.Duration) {
 	if m.id != other {
 		m.slo.Store(int64(d))
 	}
 }
 
-// Unheard counts an answer of an application that was to have a part of this model's and has none. The
-// application itself counts each such answer once.
+// Unheard counts an answer of an application that was to have a part of this model's and has
+// none. The application itself counts each such answer once.
 func (m *Model) Unheard() { m.unheard.Add(1) }
 
 // Health is what shows whether a model, or an application, does what it is there for.
@@ -286,7 +290,8 @@ func (h *Health) Answered() (all uint64) {
 	return all
 }
 
-// Health reads the counts, though not at one instant. Those of models that share their series are 0.
+// Health reads the counts, though not at one instant. Those of models that share their series
+// are 0.
 func (m *Model) Health() Health {
 	if m.id == other {
 		return Health{}

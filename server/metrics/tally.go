@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// A Tally counts the requests of one goroutine at a door in ordinary words, and adds them to what others
-// see when it is told to. An event loop does that once a turn: its requests then cost a few nanoseconds each
-// instead of the seven atomic additions, 50 ns, that they would need. A Tally is for one goroutine.
+// A Tally counts the requests of one goroutine at a door in ordinary words, and adds them to
+// what others see when it is told to. An event loop does that once a turn: its requests then
+// cost a few nanoseconds each instead of the seven atomic additions, 50 ns, that they would
+// need. A Tally is for one goroutine.
 type Tally struct {
 	door     *Door
 	began    int64
@@ -77,7 +78,8 @@ func (t *Tally) Answered(m *Model, o Outcome, took time.Duration) {
 	t.ended++
 }
 
-// Waited counts how long a request waited before its first row went into a batch, and how long the batch of its last row took.
+// Waited counts how long a request waited before its first row went into a batch, and how long
+// the batch of its last row took.
 func (t *Tally) Waited(m *Model, queue, exec time.Duration) {
 	at := t.of(m)
 	at.wait.observe(queue)

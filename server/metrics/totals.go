@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Totals are sums over the life of a model version, for clients that ask for statistics. Reading them is for now and then.
+// Totals are sums over the life of a model version, for clients that ask for statistics.
+// Reading them is for now and then.
 type Totals struct {
 	Last      time.Time // a request was answered; zero: never
 	Succeeded Sum       // requests with a result: from taken in to answered

@@ -1,7 +1,7 @@
 package metrics
 
-// An Outcome is how a request ended. The words are those of the table of errors in shiva/README.md, in the form
-// Prometheus labels have.
+// An Outcome is how a request ended. The words are those of the table of errors in
+// shiva/README.md, in the form Prometheus labels have.
 type Outcome uint8
 
 // The outcomes there are.

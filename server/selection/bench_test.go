@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// eight gives a policy of eight models, that each policy accepts, with a state that has learned a little, and what the
-// models say: a label, and scores for a mean.
+// eight gives a policy of eight models, that each policy accepts, with a state that has learned
+// a little, and what the models say: a label, and scores for a mean.
 func eight(t testing.TB, name string, params map[string]any) (*selection.Policy, selection.State, []selection.Model) {
 	if name == "single" || name == "shadow" {
 		params = map[string]any{"model": "m3"}

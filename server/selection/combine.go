@@ -12,12 +12,14 @@ import (
 
 // An Answer is what a policy makes of what its models said.
 type Answer struct {
-	// Outputs of the answer; nil when no model answered. They are tensors of the predictions, of which no reference is
-	// taken, or, where values of several models went into one, ordinary memory.
+	// Outputs of the answer; nil when no model answered. They are tensors of the predictions,
+	// of which no reference is taken, or, where values of several models went into one,
+	// ordinary memory.
 	Outputs []tensor.Tensor
 
-	// Confidence is the agreement of the models that were asked to answer, in [0, 1]: the mean of Agreement over all of
-	// them by Weight. Who was late agrees with nothing. It is 1 when all said the same, also when there was one only.
+	// Confidence is the agreement of the models that were asked to answer, in [0, 1]: the mean
+	// of Agreement over all of them by Weight. Who was late agrees with nothing. It is 1 when
+	// all said the same, also when there was one only.
 	Confidence float64
 
 	// Voices are the models that were asked, in the order in which Combine was given them.
@@ -29,11 +31,13 @@ type Voice struct {
 	Model  Model
 	Shadow bool
 
-	// Weight of the model among those asked to answer, late ones too; these sum to 1. 0 for a shadow.
+	// Weight of the model among those asked to answer, late ones too; these sum to 1. 0 for a
+	// shadow.
 	Weight float64
 
-	// Agreement of what the model said with the answer, in [0, 1]: 1 less its loss if the answer were the truth. For a
-	// vote this is the part of the rows of the judged output in which it said what the answer says.
+	// Agreement of what the model said with the answer, in [0, 1]: 1 less its loss if the
+	// answer were the truth. For a vote this is the part of the rows of the judged output in
+	// which it said what the answer says.
 	Agreement float64
 
 	// Unheard says why what the model said could not be used; "" if it was.
@@ -71,17 +75,20 @@ const late = "late"
 // lowest is the say of a model that the state does not have: some if it is alone, else none.
 const lowest = -math.MaxFloat64
 
-// Combine makes the answer of the predictions that came; missing are the other asks of the plan. It is called when all
-// have come or when the time is up, with the state that Select was given or a later one, and in any order of came.
+// Combine makes the answer of the predictions that came; missing are the other asks of the
+// plan. It is called when all have come or when the time is up, with the state that Select was
+// given or a later one, and in any order of came.
 //
-// With combination "vote", which is also that of the policies that have one model answer, each row of the judged output
-// (parameter output) goes to what has the most weight behind it, and the whole row, with the other outputs, is that of the
-// heaviest model that said so. With "mean", all outputs of a float dtype are the weighted mean of the models', element
-// by element, and the others are those of the model that agrees best with the mean; a judged output that is no float is
-// voted on. A tie goes to the heavier model, and between equals to the first by name and version.
+// With combination "vote", which is also that of the policies that have one model answer, each
+// row of the judged output (parameter output) goes to what has the most weight behind it, and
+// the whole row, with the other outputs, is that of the heaviest model that said so. With
+// "mean", all outputs of a float dtype are the weighted mean of the models', element by
+// element, and the others are those of the model that agrees best with the mean; a judged
+// output that is no float is voted on. A tie goes to the heavier model, and between equals to
+// the first by name and version.
 //
-// A model whose outputs differ from the heaviest model's in number, dtype or shape is not heard, nor is one that says
-// NaN or infinity where a mean is to be taken.
+// A model whose outputs differ from the heaviest model's in number, dtype or shape is not
+// heard, nor is one that says NaN or infinity where a mean is to be taken.
 func (p *Policy) Combine(s State, came []Prediction, missing []Ask) Answer {
 	c := combiner{Policy: p, voices: make([]Voice, 0, len(came)+len(missing))}
 	var space [16]float64
@@ -300,8 +307,8 @@ func (c *combiner) mean(came []Prediction, heard []int, weights []float64) []ten
 		if !isFloat(t.DType) {
 			continue
 		}
-		// Step by step (West, "Updating Mean and Variance Estimates", CACM 22(9), 1979): the mean of equal values is just
-		// that value, which the sum of weighted values can miss.
+		// Step by step (West, "Updating Mean and Variance Estimates", CACM 22(9), 1979): the
+		// mean of equal values is just that value, which the sum of weighted values can miss.
 		mean, _ = load(mean[:0], t) // did in unfit
 		total := weights[0]
 		for k, i := range heard[1:] {

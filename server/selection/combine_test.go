@@ -111,7 +111,8 @@ func sameValues(a, b []tensor.Tensor) bool {
 	return true
 }
 
-// A model has scores and labels; labels are voted on, and a row's scores are those of a model that said its label.
+// A model has scores and labels; labels are voted on, and a row's scores are those of a model
+// that said its label.
 func TestVoteTakesTheWholeRow(t *testing.T) {
 	digits := func(scores []float32, labels ...int64) []tensor.Tensor {
 		return []tensor.Tensor{of("scores", tensor.Shape{len(labels), 2}, scores...), of("label", tensor.Shape{len(labels)}, labels...)}
@@ -186,7 +187,8 @@ func TestMean(t *testing.T) {
 		}
 	}
 
-	// An output that is no float is that of the model closest to the mean, and is voted on if it is the judged one.
+	// An output that is no float is that of the model closest to the mean, and is voted on if
+	// it is the judged one.
 	both := func(y float64, l int64) []tensor.Tensor {
 		return []tensor.Tensor{f64(y), of("label", tensor.Shape{1}, l)}
 	}
@@ -202,7 +204,8 @@ func TestMean(t *testing.T) {
 	}
 }
 
-// nearly tells whether the one output has these values, in float64 but for a few units in the last place.
+// nearly tells whether the one output has these values, in float64 but for a few units in the
+// last place.
 func nearly(outputs []tensor.Tensor, want tensor.Tensor) bool {
 	if len(outputs) != 1 || want.DType != tensor.Float64 {
 		return sameValues(outputs, one(want))
@@ -212,7 +215,8 @@ func nearly(outputs []tensor.Tensor, want tensor.Tensor) bool {
 	return err == nil && slices.EqualFunc(a, b, func(x, y float64) bool { return math.Abs(x-y) < 1e-12 })
 }
 
-// A bfloat16 mean is rounded to the nearest, ties to even, as numpy's and every framework's conversion does.
+// A bfloat16 mean is rounded to the nearest, ties to even, as numpy's and every framework's
+// conversion does.
 func TestMeanOfBFloat16IsRounded(t *testing.T) {
 	bits := func(b uint16) []tensor.Tensor {
 		return one(tensor.Tensor{Name: "y", DType: tensor.BFloat16, Shape: tensor.Shape{1}, Data: []byte{byte(b), byte(b >> 8)}})
@@ -273,8 +277,8 @@ func TestAgreementOfText(t *testing.T) {
 	}
 }
 
-// Shadows agree or not, and change nothing; nor does a prediction of a model that is no candidate any more, unless it is
-// the only one.
+// Shadows agree or not, and change nothing; nor does a prediction of a model that is no
+// candidate any more, unless it is the only one.
 func TestShadowsAreComparedOnly(t *testing.T) {
 	p := parse(t, "shadow", map[string]any{"model": "m1"})
 	s := fresh(t, p, models(3))

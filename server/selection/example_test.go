@@ -8,7 +8,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Three models vote on a label. Two always say 4, which is wrong, until feedback has taken their weight away.
+// Three models vote on a label. Two always say 4, which is wrong, until feedback has taken
+// their weight away.
 func Example() {
 	policy, err := selection.Parse("exp4", map[string]any{"eta": 1.0, "share": 0.0})
 	if err != nil {
@@ -53,9 +54,9 @@ func Example() {
 	// [9] <nil>
 }
 
-// upperBound asks the model whose loss may be the least, by what is known of each: UCB1 (Auer, Cesa-Bianchi and Fischer,
-// "Finite-time Analysis of the Multiarmed Bandit Problem", Machine Learning 47, 2002), with the mean losses that every
-// state has.
+// upperBound asks the model whose loss may be the least, by what is known of each: UCB1 (Auer,
+// Cesa-Bianchi and Fischer, "Finite-time Analysis of the Multiarmed Bandit Problem", Machine
+// Learning 47, 2002), with the mean losses that every state has.
 type upperBound struct {
 	selection.Plain
 	width float64
@@ -103,8 +104,8 @@ func init() {
 	})
 }
 
-// A policy that a program adds is used by its name. Applications of a server in the same process have it as
-// "policy": "ucb1"; here it is asked and taught directly.
+// A policy that a program adds is used by its name. Applications of a server in the same
+// process have it as "policy": "ucb1"; here it is asked and taught directly.
 func ExampleRegister() {
 	p, err := selection.Parse("ucb1", map[string]any{"width": 0.5})
 	if err != nil {

@@ -2,25 +2,30 @@ package selection
 
 import "math"
 
-// exp4 asks all models, combines what they say by their weights, and learns from the loss of every one that spoke.
+// exp4 asks all models, combines what they say by their weights, and learns from the loss of
+// every one that spoke.
 //
-// It is Exp4 of Auer, Cesa-Bianchi, Freund and Schapire, "The Nonstochastic Multiarmed Bandit Problem", SIAM Journal on
-// Computing 32(1), 2002, section 7, with the models as its experts, as Clipper uses it (Crankshaw and others,
-// NSDI 2017, section 5.2). There an expert's weight grows by exp(gamma y^/K), with y^ an estimate of its reward that is
-// made from the one answer given. Here the truth shows what every answer would have earned, the estimate becomes the
+// It is Exp4 of Auer, Cesa-Bianchi, Freund and Schapire, "The Nonstochastic Multiarmed Bandit
+// Problem", SIAM Journal on Computing 32(1), 2002, section 7, with the models as its experts,
+// as Clipper uses it (Crankshaw and others, NSDI 2017, section 5.2). There an expert's weight
+// grows by exp(gamma y^/K), with y^ an estimate of its reward that is made from the one answer
+// given. Here the truth shows what every answer would have earned, the estimate becomes the
 // reward itself, exploration is not needed, and what remains, with eta for gamma/K, is
 //
 //	w_i = w_i exp(-eta loss_i)
 //	w_j = (1-share) w_j + share/K * sum(w)                        for every model j
 //
-// The second line is Fixed Share (Herbster and Warmuth, "Tracking the Best Expert", Machine Learning 32, 1998; in the
-// form of Cesa-Bianchi and Lugosi, "Prediction, Learning, and Games", 2006, section 5.2): weights recover when the best
-// model changes. Over T feedbacks sum(w_i loss_i)/sum(w) exceeds the loss of the best sequence of models with m changes
-// by no more than ((m+1) ln K - m ln(share) - (T-m-1) ln(1-share)) / eta + eta T/8 (there). A weighted mean
-// has at most that loss, if the loss is convex; a weighted vote errs at most twice as much. eta is per unit of loss.
+// The second line is Fixed Share (Herbster and Warmuth, "Tracking the Best Expert", Machine
+// Learning 32, 1998; in the form of Cesa-Bianchi and Lugosi, "Prediction, Learning, and Games",
+// 2006, section 5.2): weights recover when the best model changes. Over T feedbacks sum(w_i
+// loss_i)/sum(w) exceeds the loss of the best sequence of models with m changes by no more than
+// ((m+1) ln K - m ln(share) - (T-m-1) ln(1-share)) / eta + eta T/8 (there). A weighted mean has
+// at most that loss, if the loss is convex; a weighted vote errs at most twice as much. eta is
+// per unit of loss.
 //
-// A model that has not answered in time is not judged: those that have share out among themselves the weight that they
-// had together (Freund, Schapire, Singer and Warmuth, "Using and Combining Predictors That Specialize", STOC 1997).
+// A model that has not answered in time is not judged: those that have share out among
+// themselves the weight that they had together (Freund, Schapire, Singer and Warmuth, "Using
+// and Combining Predictors That Specialize", STOC 1997).
 type exp4 struct {
 	Plain
 	eta, share, inherit float64

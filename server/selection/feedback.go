@@ -11,14 +11,16 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Prediction is what one model said to a request: the Ask of the plan, and the model's outputs. A model that was asked
-// and has not answered may be among those given to Feedback, with no outputs.
+// A Prediction is what one model said to a request: the Ask of the plan, and the model's
+// outputs. A model that was asked and has not answered may be among those given to Feedback,
+// with no outputs.
 type Prediction struct {
 	Ask
 	Outputs []tensor.Tensor // not changed, and no reference taken
 }
 
-// An Outcome is what became known of a request afterwards: make one with ByTruth, ByLoss or ByLosses.
+// An Outcome is what became known of a request afterwards: make one with ByTruth, ByLoss or
+// ByLosses.
 type Outcome struct {
 	kind   string
 	truth  []tensor.Tensor
@@ -26,25 +28,26 @@ type Outcome struct {
 	losses map[Model]float64
 }
 
-// ByTruth says what would have been right: the judged output, or several of which one has its name. Its dtype may be
-// another one if the values are representable in the model's ("7" as int64 for a model of int32); the number of its
-// elements must be the model's.
+// ByTruth says what would have been right: the judged output, or several of which one has its
+// name. Its dtype may be another one if the values are representable in the model's ("7" as
+// int64 for a model of int32); the number of its elements must be the model's.
 func ByTruth(truth ...tensor.Tensor) Outcome { return Outcome{kind: "truth", truth: truth} }
 
-// ByLoss says how bad the answer was, from 0 (as good as can be) to 1. A reward r from 0 to 1 is a loss of 1-r. It
-// teaches a policy that has one model answer; exp4 and ensemble refuse it, because it does not tell which of their
-// models were right.
+// ByLoss says how bad the answer was, from 0 (as good as can be) to 1. A reward r from 0 to 1
+// is a loss of 1-r. It teaches a policy that has one model answer; exp4 and ensemble refuse it,
+// because it does not tell which of their models were right.
 func ByLoss(loss float64) Outcome { return Outcome{kind: "loss", loss: loss} }
 
-// ByLosses says how bad each model was, from 0 to 1, also of models that have not answered. Models that the state does
-// not have are left out.
+// ByLosses says how bad each model was, from 0 to 1, also of models that have not answered.
+// Models that the state does not have are left out.
 func ByLosses(losses map[Model]float64) Outcome { return Outcome{kind: "losses", losses: losses} }
 
-// Feedback gives the state after learning from what the models had said to one request, and what became of it. Asked
-// models that are no longer candidates are left out; if nothing is left to learn from, Rounds stays as it is. It fails,
-// and nothing is learned, for a loss that is not a number from 0 to 1, for a truth that cannot be compared with what any of
-// them said, and for a prediction without the probability that the policy needs. It learns the same feedback again when given
-// it twice.
+// Feedback gives the state after learning from what the models had said to one request, and
+// what became of it. Asked models that are no longer candidates are left out; if nothing is
+// left to learn from, Rounds stays as it is. It fails, and nothing is learned, for a loss that
+// is not a number from 0 to 1, for a truth that cannot be compared with what any of them said,
+// and for a prediction without the probability that the policy needs. It learns the same
+// feedback again when given it twice.
 func (p *Policy) Feedback(s State, said []Prediction, o Outcome) (State, error) {
 	if err := p.owns(s); err != nil {
 		return State{}, err
@@ -71,16 +74,16 @@ func (p *Policy) Feedback(s State, said []Prediction, o Outcome) (State, error) 
 	}
 	p.algorithm.Learn(s.Models, losses, probabilities)
 	if len(s.Aside) > 0 {
-		// Those that are not judged keep their weight relative to the others' together, as if they slept (Freund, Schapire,
-		// Singer and Warmuth, STOC 1997).
+		// Those that are not judged keep their weight relative to the others' together, as if
+		// they slept (Freund, Schapire, Singer and Warmuth, STOC 1997).
 		shift(s.Models, total-logSum(s.Models, -1))
 	}
 	s.level()
 	return s, nil
 }
 
-// assess fills in the losses that the policy learns from and the probabilities of the models asked; what is not known
-// stays NaN, or 0.
+// assess fills in the losses that the policy learns from and the probabilities of the models
+// asked; what is not known stays NaN, or 0.
 func (p *Policy) assess(s State, said []Prediction, o Outcome, losses, probabilities []float64) error {
 	if len(said) == 0 {
 		return errors.New("no model was asked")
@@ -155,17 +158,19 @@ func (p *Policy) assess(s State, said []Prediction, o Outcome, losses, probabili
 
 func isLoss(l float64) bool { return l >= 0 && l <= 1 }
 
-// Loss is how far what a model said is from the truth, in [0, 1], by parameter loss: over the rows of the judged output
+// Loss is how far what a model said is from the truth, in [0, 1], by parameter loss: over the
+// rows of the judged output
 //
 //	label     the part of them that is not equal to the truth's row
 //
-// or over its elements, with d for the difference from the truth divided by parameter scale, the mean of
+// or over its elements, with d for the difference from the truth divided by parameter scale,
+// the mean of
 //
 //	absolute  min(1, |d|)
 //	squared   min(1, d^2)
 //
-// Of 10 labels of which 9 are right the loss is 0.1. It fails when the two cannot be compared. It is also how Combine
-// tells agreement, which is 1 less the loss against the answer.
+// Of 10 labels of which 9 are right the loss is 0.1. It fails when the two cannot be compared.
+// It is also how Combine tells agreement, which is 1 less the loss against the answer.
 func (p *Policy) Loss(said, truth []tensor.Tensor) (float64, error) {
 	x, err := p.judged(said)
 	if err != nil {

@@ -132,7 +132,8 @@ func TestFormulas(t *testing.T) {
 	near("share in a mean", shares[0], (1/0.375)/(1/0.375+1/0.75+1/0.5))
 }
 
-// Old losses fade in a mean with a step, and not in one without. thompson forgets all models at each feedback.
+// Old losses fade in a mean with a step, and not in one without. thompson forgets all models at
+// each feedback.
 func TestForgetting(t *testing.T) {
 	m := models(2)
 	for params, want := range map[float64]float64{0: 0.5, 0.1: 1 - math.Pow(0.9, 50)} {
@@ -200,8 +201,8 @@ func TestFeedbackRefused(t *testing.T) {
 	}
 }
 
-// Who learns from what: a bandit from the model that it asked, shadow from all, and nobody from a model that is gone or
-// has said nothing.
+// Who learns from what: a bandit from the model that it asked, shadow from all, and nobody from
+// a model that is gone or has said nothing.
 func TestWhoLearns(t *testing.T) {
 	m := models(3)
 	gone := selection.Model{Name: "gone", Version: "1"}

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// After a million losses that all say the same, without forgetting, numbers are finite, shares sum to 1, and the JSON
-// reads. Only learn is called, which is what moves them.
+// After a million losses that all say the same, without forgetting, numbers are finite, shares
+// sum to 1, and the JSON reads. Only learn is called, which is what moves them.
 func TestNumbersStayFinite(t *testing.T) {
 	for _, c := range []struct {
 		policy string
@@ -47,7 +47,8 @@ func TestNumbersStayFinite(t *testing.T) {
 	}
 }
 
-// The heaviest model is late, and the others weigh less than the least number above 0: they still decide by weight.
+// The heaviest model is late, and the others weigh less than the least number above 0: they
+// still decide by weight.
 func TestWeightsBeyondFloats(t *testing.T) {
 	arms := []Arm{{LogWeight: 0}, {LogWeight: -2000}, {LogWeight: -2001}}
 	logs := []float64{arms[1].LogWeight, arms[2].LogWeight}
@@ -64,8 +65,8 @@ func TestWeightsBeyondFloats(t *testing.T) {
 	}
 }
 
-// Beta variates have the mean a/(a+b) and the variance ab/((a+b)^2 (a+b+1)), within five standard errors; and normal
-// numbers those of the normal distribution.
+// Beta variates have the mean a/(a+b) and the variance ab/((a+b)^2 (a+b+1)), within five
+// standard errors; and normal numbers those of the normal distribution.
 func TestVariates(t *testing.T) {
 	const n = 50000
 	check := func(what string, draw func() float64, mean, variance float64) {

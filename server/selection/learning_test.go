@@ -16,9 +16,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// The recorded stream is testdata/switch.csv: for each of 10,000 requests, the loss, 0 or 1, of three models. Model a
-// errs on 10 % of the first half and 70 % of the second, b the other way around, c on 35 % of all, independently. It was
-// written, and can be again, by
+// The recorded stream is testdata/switch.csv: for each of 10,000 requests, the loss, 0 or 1, of
+// three models. Model a errs on 10 % of the first half and 70 % of the second, b the other way
+// around, c on 35 % of all, independently. It was written, and can be again, by
 //
 //	go test ./server/selection -run TestRecordedStream -record
 //
@@ -85,7 +85,8 @@ func stream(t *testing.T) [][]float64 {
 	return losses
 }
 
-// hindsight is the cumulative loss of the best single model, and of the best one before and after the middle.
+// hindsight is the cumulative loss of the best single model, and of the best one before and
+// after the middle.
 func hindsight(losses [][]float64) (fixed, switching float64) {
 	var sums [2][3]float64
 	for i, row := range losses {
@@ -109,7 +110,8 @@ type learner struct {
 	learns bool
 }
 
-// run gives the cumulative loss of a policy that has one model answer, with the decisions of one seed.
+// run gives the cumulative loss of a policy that has one model answer, with the decisions of
+// one seed.
 func (l learner) run(t *testing.T, losses [][]float64, seed uint64) (total float64) {
 	t.Helper()
 	p := parse(t, l.policy, l.params)
@@ -140,8 +142,9 @@ func (l learner) run(t *testing.T, losses [][]float64, seed uint64) (total float
 	return total
 }
 
-// upper gives a bound that the expectation of the cumulative loss stays below with 99.9 % confidence: the mean over
-// forty seeds and what it may be off by (one-sided, by the t distribution of 39 degrees of freedom).
+// upper gives a bound that the expectation of the cumulative loss stays below with 99.9 %
+// confidence: the mean over forty seeds and what it may be off by (one-sided, by the t
+// distribution of 39 degrees of freedom).
 func (l learner) upper(t *testing.T, losses [][]float64) float64 {
 	t.Helper()
 	const seeds, t999 = 40, 3.31
@@ -156,9 +159,10 @@ func (l learner) upper(t *testing.T, losses [][]float64) float64 {
 	return mean + t999*deviation/math.Sqrt(seeds)
 }
 
-// Each bandit, with its defaults, must end below the best fixed model, and within a factor of the best sequence of
-// models; the factors leave an eighth above what was measured. exp3 must also keep the bound of its comment, with the
-// parameters that make it least. Without learning all of this breaks.
+// Each bandit, with its defaults, must end below the best fixed model, and within a factor of
+// the best sequence of models; the factors leave an eighth above what was measured. exp3 must
+// also keep the bound of its comment, with the parameters that make it least. Without learning
+// all of this breaks.
 func TestBanditsLearn(t *testing.T) {
 	losses := stream(t)
 	fixed, switching := hindsight(losses)
@@ -189,11 +193,13 @@ func TestBanditsLearn(t *testing.T) {
 	}
 }
 
-// Each user's state learns by itself, so that defaults must do within the feedbacks that one user gives. Of each horizon
-// there are users with rows of the stream of their own: with one best model, and with another one from the middle on. What
-// exp3 loses must be below the given part of what choosing by chance does, and, where the best model changes, below what
-// the best fixed model does. The bounds leave a tenth above what was measured. With Exp3.S and gamma 0.1, which these
-// defaults were before, the six ratios were 0.90, 0.82, 0.71, 0.59, 0.96 and 0.82.
+// Each user's state learns by itself, so that defaults must do within the feedbacks that one
+// user gives. Of each horizon there are users with rows of the stream of their own: with one
+// best model, and with another one from the middle on. What exp3 loses must be below the given
+// part of what choosing by chance does, and, where the best model changes, below what the best
+// fixed model does. The bounds leave a tenth above what was measured. With Exp3.S and gamma
+// 0.1, which these defaults were before, the six ratios were 0.90, 0.82, 0.71, 0.59, 0.96 and
+// 0.82.
 func TestUsersLearn(t *testing.T) {
 	losses := stream(t)
 	for _, c := range []struct {
@@ -231,9 +237,10 @@ func TestUsersLearn(t *testing.T) {
 	}
 }
 
-// vote runs a policy that combines on the stream, through labels: the truth is the number of the request, and models that
-// err all say the same wrong label, which is the worst for a vote. It gives the answers' loss, and that of the weighted
-// mean of the models' losses, which the theory bounds.
+// vote runs a policy that combines on the stream, through labels: the truth is the number of
+// the request, and models that err all say the same wrong label, which is the worst for a vote.
+// It gives the answers' loss, and that of the weighted mean of the models' losses, which the
+// theory bounds.
 func vote(t *testing.T, policy string, losses [][]float64, learns bool) (voted, mixed float64) {
 	t.Helper()
 	p := parse(t, policy, nil)
@@ -270,8 +277,9 @@ func vote(t *testing.T, policy string, losses [][]float64, learns bool) (voted, 
 	return voted, mixed
 }
 
-// exp4 must keep the bound of Fixed Share, which holds on every stream and so has no seeds; its vote must be within a
-// factor of the best sequence, and that of the ensemble below the best fixed model. Nothing is drawn by chance.
+// exp4 must keep the bound of Fixed Share, which holds on every stream and so has no seeds; its
+// vote must be within a factor of the best sequence, and that of the ensemble below the best
+// fixed model. Nothing is drawn by chance.
 func TestCombinersLearn(t *testing.T) {
 	losses := stream(t)
 	fixed, switching := hindsight(losses)

@@ -11,8 +11,9 @@ const (
 	maxVersionsAside = 3
 )
 
-// New is the state of a policy that has learned nothing, for these models in any order. It fails with an *Error when a
-// model is misnamed or doubled, when there are none or more than MaxModels, or when the parameters do not fit them.
+// New is the state of a policy that has learned nothing, for these models in any order. It
+// fails with an *Error when a model is misnamed or doubled, when there are none or more than
+// MaxModels, or when the parameters do not fit them.
 func (p *Policy) New(models []Model) (State, error) {
 	s := State{Policy: p.name, Models: make([]Arm, len(models))}
 	for i, m := range models {
@@ -22,8 +23,9 @@ func (p *Policy) New(models []Model) (State, error) {
 	return p.fit(s)
 }
 
-// AddModel gives a state with one model more. What the model starts with, and that the others keep what they have
-// relative to each other, is in each policy's row of the package comment; one that was removed has what it had.
+// AddModel gives a state with one model more. What the model starts with, and that the others
+// keep what they have relative to each other, is in each policy's row of the package comment;
+// one that was removed has what it had.
 func (p *Policy) AddModel(s State, m Model) (State, error) {
 	return p.change(s, func(s *State) error {
 		if s.find(m) >= 0 {
@@ -36,8 +38,8 @@ func (p *Policy) AddModel(s State, m Model) (State, error) {
 	})
 }
 
-// RemoveModel gives a state with one model less, and the others as they are relative to each other. What was learned of
-// it is set aside, for when it comes back.
+// RemoveModel gives a state with one model less, and the others as they are relative to each
+// other. What was learned of it is set aside, for when it comes back.
 func (p *Policy) RemoveModel(s State, m Model) (State, error) {
 	return p.change(s, func(s *State) error {
 		i := s.find(m)
@@ -52,9 +54,10 @@ func (p *Policy) RemoveModel(s State, m Model) (State, error) {
 	})
 }
 
-// UpdateVersion gives a state in which model next has taken the place of old, and starts with what was learned of it
-// less the discount that parameter inherit says; one that was there before starts with what was learned of itself. Either
-// may have any name. What was learned of old is set aside.
+// UpdateVersion gives a state in which model next has taken the place of old, and starts with
+// what was learned of it less the discount that parameter inherit says; one that was there
+// before starts with what was learned of itself. Either may have any name. What was learned of
+// old is set aside.
 func (p *Policy) UpdateVersion(s State, old, next Model) (State, error) {
 	return p.change(s, func(s *State) error {
 		i := s.find(old)
@@ -73,11 +76,13 @@ func (p *Policy) UpdateVersion(s State, old, next Model) (State, error) {
 	})
 }
 
-// Migrate gives a state for just these models: the way to bring a stored state up to the candidates of today, whatever
-// happened meanwhile, and to those of another server and back. A model that was a candidate before has what was learned of
-// it then, unless too many have left since. One that is new takes the place of a version of the same name that is gone
-// (or has been gone, if no other version is there), as UpdateVersion does, or is added; others that are gone are removed. A state of another policy is kept among Others,
-// and what is among these of this policy is brought up.
+// Migrate gives a state for just these models: the way to bring a stored state up to the
+// candidates of today, whatever happened meanwhile, and to those of another server and back. A
+// model that was a candidate before has what was learned of it then, unless too many have left
+// since. One that is new takes the place of a version of the same name that is gone (or has
+// been gone, if no other version is there), as UpdateVersion does, or is added; others that are
+// gone are removed. A state of another policy is kept among Others, and what is among these of
+// this policy is brought up.
 func (p *Policy) Migrate(s State, models []Model) (State, error) {
 	if s.Policy != p.name {
 		var err error
@@ -150,7 +155,8 @@ func (p *Policy) from(s State, models []Model) (State, error) {
 	return own, nil
 }
 
-// change applies f to a copy of s and gives what comes out if it is a state that the policy can work with.
+// change applies f to a copy of s and gives what comes out if it is a state that the policy can
+// work with.
 func (p *Policy) change(s State, f func(*State) error) (State, error) {
 	if err := p.owns(s); err != nil {
 		return State{}, err
@@ -192,8 +198,8 @@ func (p *Policy) follow(s *State, old Arm, next Model) {
 	p.algorithm.Follow(s.Models, s.insert(arm))
 }
 
-// insert puts a model where it belongs, and takes it as an origin away from the one that has it: two models would have
-// the same users.
+// insert puts a model where it belongs, and takes it as an origin away from the one that has
+// it: two models would have the same users.
 func (s *State) insert(arm Arm) (i int) {
 	for i := range s.Models {
 		if s.Models[i].Origin == arm.Model {

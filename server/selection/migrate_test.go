@@ -180,7 +180,8 @@ func TestMigrate(t *testing.T) {
 			t.Errorf("%s: with all models replaced there is %+v (%v)", policy, all, err)
 		}
 	}
-	// single may have no two models without saying which answers, and has none here at any time but on the way.
+	// single may have no two models without saying which answers, and has none here at any time
+	// but on the way.
 	p := parse(t, "single", nil)
 	s := fresh(t, p, models(1))
 	if got, err := p.Migrate(s, []selection.Model{v("x", "1")}); err != nil || got.Models[0].Model != v("x", "1") {
@@ -188,7 +189,8 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// A version knows where it came from, so that what names its predecessor means it, until that one is back.
+// A version knows where it came from, so that what names its predecessor means it, until that
+// one is back.
 func TestOrigin(t *testing.T) {
 	p := parse(t, "single", map[string]any{"model": "m0/1"})
 	s := fresh(t, p, models(2))
@@ -285,8 +287,8 @@ func TestMigrationRefused(t *testing.T) {
 	}
 }
 
-// Two servers, of which one sees version 1 of a model and the other version 2, take turns at one state. What was learned of
-// either stays, and a version inherits once.
+// Two servers, of which one sees version 1 of a model and the other version 2, take turns at
+// one state. What was learned of either stays, and a version inherits once.
 func TestTurnsOfTwoVersions(t *testing.T) {
 	v := func(name, version string) selection.Model { return selection.Model{Name: name, Version: version} }
 	for _, policy := range []string{"exp3", "exp4", "epsilon-greedy", "thompson", "ensemble"} {
@@ -329,8 +331,8 @@ func TestTurnsOfTwoVersions(t *testing.T) {
 	}
 }
 
-// A model that is removed and added again has what it had beside the others, also when these have learned meanwhile; and so has a
-// state when its policy was another one for a while.
+// A model that is removed and added again has what it had beside the others, also when these
+// have learned meanwhile; and so has a state when its policy was another one for a while.
 func TestWhatComesBack(t *testing.T) {
 	m := models(3)
 	p := parse(t, "exp4", nil)
@@ -379,7 +381,8 @@ func TestWhatComesBack(t *testing.T) {
 	}
 }
 
-// What is kept of models that have left is bounded: the last three versions of each name, and 64 in all.
+// What is kept of models that have left is bounded: the last three versions of each name, and
+// 64 in all.
 func TestAsideIsBounded(t *testing.T) {
 	p := parse(t, "exp4", nil)
 	s := fresh(t, p, models(2))

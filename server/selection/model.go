@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// A Model is a candidate: one version of a model. As text, and so in JSON, it is "name/version". Neither part may be
-// empty or hold a '/'.
+// A Model is a candidate: one version of a model. As text, and so in JSON, it is
+// "name/version". Neither part may be empty or hold a '/'.
 type Model struct {
 	Name, Version string
 }
@@ -41,8 +41,8 @@ func (m Model) check() error {
 	return nil
 }
 
-// compare orders models by name and then by version. A state keeps its models in this order, so that the one in which
-// they were given does not matter.
+// compare orders models by name and then by version. A state keeps its models in this order, so
+// that the one in which they were given does not matter.
 func (m Model) compare(o Model) int {
 	return cmp.Or(cmp.Compare(m.Name, o.Name), cmp.Compare(m.Version, o.Version))
 }

@@ -14,8 +14,8 @@ func isFloat(d tensor.DType) bool {
 	return d == tensor.Float32 || d == tensor.Float64 || d == tensor.Float16 || d == tensor.BFloat16
 }
 
-// load appends the elements of t as float64. It fails for dtypes that are no real numbers, and for a number that no
-// float64 is equal to.
+// load appends the elements of t as float64. It fails for dtypes that are no real numbers, and
+// for a number that no float64 is equal to.
 func load(dst []float64, t tensor.Tensor) ([]float64, error) {
 	ne := binary.NativeEndian
 	switch t.DType {
@@ -38,7 +38,8 @@ func load(dst []float64, t tensor.Tensor) ([]float64, error) {
 	}
 }
 
-// store makes a tensor like t of these values, each rounded to the nearest number of t's float dtype.
+// store makes a tensor like t of these values, each rounded to the nearest number of t's float
+// dtype.
 func store(t tensor.Tensor, values []float64) tensor.Tensor {
 	ne, size := binary.NativeEndian, t.DType.Size()
 	data := make([]byte, len(values)*size)

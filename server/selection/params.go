@@ -11,7 +11,8 @@ import (
 	"github.com/shivad/shivad/server/internal/nearest"
 )
 
-// settings are the parameters of all policies; each policy accepts some. The package comment lists them for users.
+// settings are the parameters of all policies; each policy accepts some. The package comment
+// lists them for users.
 type settings struct {
 	model    string             // single, shadow: who answers, as "name/version" or "name"; "" for the only candidate
 	weights  map[string]float64 // split, ensemble: by "name/version" or "name"; nil for equal or learned ones
@@ -79,7 +80,8 @@ func number(name, wants string, field func(*settings) *float64, fits func(float6
 	}, func(s *settings) any { return *field(s) }}
 }
 
-// toNumber takes the numbers that JSON and TOML decode to, and Go's own. Infinities and NaN are no numbers here.
+// toNumber takes the numbers that JSON and TOML decode to, and Go's own. Infinities and NaN are
+// no numbers here.
 func toNumber(v any) (n float64, ok bool) {
 	switch v := v.(type) {
 	case float64:
@@ -148,7 +150,8 @@ func Parameters(policy string) []Parameter {
 	return list
 }
 
-// An Error lists everything that is wrong with a policy's parameters, or with the models it is to choose from.
+// An Error lists everything that is wrong with a policy's parameters, or with the models it is
+// to choose from.
 type Error struct {
 	Policy string
 	Faults []string // one sentence each
@@ -158,7 +161,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("selection: policy %s: %s", e.Policy, strings.Join(e.Faults, "; "))
 }
 
-// readParams sets what params has, which must be among accepts, and gives everything that is wrong with it.
+// readParams sets what params has, which must be among accepts, and gives everything that is
+// wrong with it.
 func (s *settings) readParams(accepts []string, params map[string]any) (faults []string) {
 	for _, name := range slices.Sorted(maps.Keys(params)) {
 		if !slices.Contains(accepts, name) {

@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// A Policy is one of the policies of this package with its parameters. It does not change once parsed; its methods may
-// be called from any goroutine. They are pure: what they return follows from their arguments alone.
+// A Policy is one of the policies of this package with its parameters. It does not change once
+// parsed; its methods may be called from any goroutine. They are pure: what they return follows
+// from their arguments alone.
 type Policy struct {
 	name     string
 	settings settings
@@ -23,7 +24,8 @@ type kind struct {
 	defaults settings
 	build    func(*settings) Algorithm
 
-	// bandit policies ask one model to answer, and learn the loss of that one. The others learn every loss there is.
+	// bandit policies ask one model to answer, and learn the loss of that one. The others learn
+	// every loss there is.
 	bandit bool
 	// importance: learn divides by the probability with which the model was chosen.
 	importance bool
@@ -45,8 +47,8 @@ var kinds = map[string]kind{
 	"ensemble":       ensembleKind,
 }
 
-// Parse gives the policy of that name. Parameters that params leaves out have their defaults. Values are what JSON or
-// TOML decode to. The error is an *Error that lists all faults.
+// Parse gives the policy of that name. Parameters that params leaves out have their defaults.
+// Values are what JSON or TOML decode to. The error is an *Error that lists all faults.
 func Parse(name string, params map[string]any) (*Policy, error) {
 	k, ok := kindOf(name)
 	if !ok {
@@ -102,7 +104,8 @@ func take(params map[string]any, own []Parameter) map[string]any {
 // Name is the name that the policy was parsed by.
 func (p *Policy) Name() string { return p.name }
 
-// Params are all parameters of the policy with the values in force, as Parse takes them. The map is the caller's.
+// Params are all parameters of the policy with the values in force, as Parse takes them. The
+// map is the caller's.
 func (p *Policy) Params() map[string]any {
 	params := maps.Clone(p.own)
 	for _, name := range slices.Concat(p.kind.accepts, common) {
@@ -119,8 +122,8 @@ type Request struct {
 	User   string // "" for nobody in particular
 	Random uint64 // uniformly distributed, and different for every request
 
-	// Without are models that cannot be asked now, for want of a replica perhaps. The choice is made between the others
-	// as if there were no more.
+	// Without are models that cannot be asked now, for want of a replica perhaps. The choice is
+	// made between the others as if there were no more.
 	Without []Model
 }
 
@@ -133,16 +136,18 @@ type Plan struct {
 type Ask struct {
 	Model Model `json:"model"`
 
-	// Shadow: what the model says is compared and learned from, and never part of the answer, which does not wait for it.
+	// Shadow: what the model says is compared and learned from, and never part of the answer,
+	// which does not wait for it.
 	Shadow bool `json:"shadow,omitzero"`
 
-	// Probability with which the model was among those asked, in (0, 1]; 0 where it has no closed form (thompson). The
-	// feedback must bring it back: exp3 divides by it.
+	// Probability with which the model was among those asked, in (0, 1]; 0 where it has no
+	// closed form (thompson). The feedback must bring it back: exp3 divides by it.
 	Probability float64 `json:"probability,omitzero"`
 }
 
-// Select chooses the models to ask now. It fails when the state is another policy's, or has models that the parameters
-// do not fit, which Migrate mends; and when nobody who could answer is left of the models.
+// Select chooses the models to ask now. It fails when the state is another policy's, or has
+// models that the parameters do not fit, which Migrate mends; and when nobody who could answer
+// is left of the models.
 func (p *Policy) Select(s State, r Request) (Plan, error) {
 	if err := p.owns(s); err != nil {
 		return Plan{}, err
@@ -171,9 +176,10 @@ func (p *Policy) owns(s State) error {
 	return nil
 }
 
-// Shares tells what part each model has in the answers now, parallel to s.Models and summing to 1: the probability of
-// being chosen for a user whom the policy does not know, or the weight in the combination. For people and curves; those
-// of thompson are estimated from 1,000 draws, within about 0.03.
+// Shares tells what part each model has in the answers now, parallel to s.Models and summing to
+// 1: the probability of being chosen for a user whom the policy does not know, or the weight in
+// the combination. For people and curves; those of thompson are estimated from 1,000 draws,
+// within about 0.03.
 func (p *Policy) Shares(s State) ([]float64, error) {
 	if err := p.owns(s); err != nil {
 		return nil, err

@@ -12,7 +12,8 @@ import (
 	"github.com/shivad/shivad/server/selection"
 )
 
-// variant is a policy with parameters that are not its defaults, so that more of it is walked through.
+// variant is a policy with parameters that are not its defaults, so that more of it is walked
+// through.
 type variant struct {
 	policy string
 	params map[string]any
@@ -73,8 +74,9 @@ func walk(t *testing.T, p *selection.Policy, s selection.State, r *rand.Rand, n 
 	return s
 }
 
-// Whatever happens, shares are probabilities, those of exp3 and epsilon-greedy are not below their floor, a plan's
-// probability is the model's share, and the first of a plan that combines is the heaviest.
+// Whatever happens, shares are probabilities, those of exp3 and epsilon-greedy are not below
+// their floor, a plan's probability is the model's share, and the first of a plan that combines
+// is the heaviest.
 func TestProbabilities(t *testing.T) {
 	for _, v := range variants() {
 		p := parse(t, v.policy, v.params)
@@ -119,7 +121,8 @@ func TestProbabilities(t *testing.T) {
 	}
 }
 
-// A plan's probability is how often the model is really chosen: over 20,000 requests, within five standard deviations.
+// A plan's probability is how often the model is really chosen: over 20,000 requests, within
+// five standard deviations.
 func TestProbabilityIsFrequency(t *testing.T) {
 	const n = 20000
 	r := rand.New(rand.NewPCG(4, 0))
@@ -182,7 +185,8 @@ func TestStateSurvivesJSON(t *testing.T) {
 	}
 }
 
-// The order in which models are given changes nothing: neither that of New nor that of the predictions.
+// The order in which models are given changes nothing: neither that of New nor that of the
+// predictions.
 func TestOrderOfModelsDoesNotMatter(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 0))
 	for _, v := range variants() {

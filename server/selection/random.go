@@ -2,11 +2,12 @@ package selection
 
 import "math"
 
-// A random is a stream of numbers that follows from its seed alone, with every Go release, so that a decision that was
-// recorded with its random number can be made again.
+// A random is a stream of numbers that follows from its seed alone, with every Go release, so
+// that a decision that was recorded with its random number can be made again.
 //
-// It is SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014),
-// which passes through all 2^64 numbers and mixes well enough that neighbouring seeds give unrelated streams.
+// It is SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators",
+// OOPSLA 2014), which passes through all 2^64 numbers and mixes well enough that neighbouring
+// seeds give unrelated streams.
 type random uint64
 
 func (r *random) uint64() uint64 {
@@ -27,8 +28,8 @@ func unit(bits uint64) float64 { return float64(bits>>11) / (1 << 53) }
 // float is uniform in [0, 1).
 func (r *random) float() float64 { return unit(r.uint64()) }
 
-// normal is from the standard normal distribution, by the polar method (Marsaglia and Bray, "A Convenient Method for
-// Generating Normal Variables", SIAM Review 6(3), 1964).
+// normal is from the standard normal distribution, by the polar method (Marsaglia and Bray, "A
+// Convenient Method for Generating Normal Variables", SIAM Review 6(3), 1964).
 func (r *random) normal() float64 {
 	for {
 		x, y := 2*r.float()-1, 2*r.float()-1
@@ -38,8 +39,8 @@ func (r *random) normal() float64 {
 	}
 }
 
-// gamma is from the gamma distribution of that shape, at least 1, and scale 1 (Marsaglia and Tsang, "A Simple Method
-// for Generating Gamma Variables", ACM TOMS 26(3), 2000).
+// gamma is from the gamma distribution of that shape, at least 1, and scale 1 (Marsaglia and
+// Tsang, "A Simple Method for Generating Gamma Variables", ACM TOMS 26(3), 2000).
 func (r *random) gamma(shape float64) float64 {
 	d := shape - 1./3
 	c := 1 / math.Sqrt(9*d)

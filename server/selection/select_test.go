@@ -34,8 +34,8 @@ func moved(before, after []selection.Model) map[[2]string]int {
 	return moves
 }
 
-// Users are split by the weights, stay where they are whatever the random number, and move only as far as a change of
-// weights or models asks for.
+// Users are split by the weights, stay where they are whatever the random number, and move only
+// as far as a change of weights or models asks for.
 func TestSplitIsSticky(t *testing.T) {
 	const n = 20000
 	m := models(3)
@@ -131,7 +131,8 @@ func TestWithout(t *testing.T) {
 	}
 }
 
-// What a state cannot be used for is an error of Select and Shares: the policy has other parameters since, or is another.
+// What a state cannot be used for is an error of Select and Shares: the policy has other
+// parameters since, or is another.
 func TestSelectRefused(t *testing.T) {
 	s := fresh(t, parse(t, "single", map[string]any{"model": "m0"}), models(2))
 	for _, c := range []struct {

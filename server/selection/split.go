@@ -2,18 +2,21 @@ package selection
 
 import "math"
 
-// split sends each user to one model, in proportion to the weights: a canary, an A/B test. A user stays with a model
-// for as long as its weight is not lowered and none is raised; a change of weights or of the models moves no more users
-// than it must. Requests without a user are split by chance. It learns the mean loss of each model.
+// split sends each user to one model, in proportion to the weights: a canary, an A/B test. A
+// user stays with a model for as long as its weight is not lowered and none is raised; a change
+// of weights or of the models moves no more users than it must. Requests without a user are
+// split by chance. It learns the mean loss of each model.
 //
-// The model is the one with the least -ln(u_i)/w_i, where u_i in (0, 1) is the hash of salt, user and model: rendezvous
-// hashing (Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates", IEEE/ACM Transactions on
-// Networking 6(1), 1998) with weights by the logarithmic method (Schindelhauer and Schomaker, "Weighted Distributed
-// Hash Tables", SPAA 2005): it is an exponential clock of rate w_i per model, of which the first to ring is
-// model i with probability w_i / sum(w).
+// The model is the one with the least -ln(u_i)/w_i, where u_i in (0, 1) is the hash of salt,
+// user and model: rendezvous hashing (Thaler and Ravishankar, "Using Name-Based Mappings to
+// Increase Hit Rates", IEEE/ACM Transactions on Networking 6(1), 1998) with weights by the
+// logarithmic method (Schindelhauer and Schomaker, "Weighted Distributed Hash Tables", SPAA
+// 2005): it is an exponential clock of rate w_i per model, of which the first to ring is model
+// i with probability w_i / sum(w).
 //
-// Without parameter weights all weigh the same. With it, a model weighs what "name/version" says, else its origin, else
-// "name", else 0: a new candidate gets no users until it is given a weight. A new version keeps its predecessor's users.
+// Without parameter weights all weigh the same. With it, a model weighs what "name/version"
+// says, else its origin, else "name", else 0: a new candidate gets no users until it is given a
+// weight. A new version keeps its predecessor's users.
 type split struct {
 	Plain
 	weights map[string]float64

@@ -7,18 +7,20 @@ import (
 	"slices"
 )
 
-// Format is the version of the JSON of a State that this package writes. It reads this one and all before it.
+// Format is the version of the JSON of a State that this package writes. It reads this one and
+// all before it.
 const Format = 1
 
 // MaxModels is how many candidate models a state may have.
 const MaxModels = 256
 
-// maxEvidence bounds sums and logarithms in a state that is read. What is learned stays far below: 10^7 feedbacks move
-// no number of a state by more than 10^7 times ten.
+// maxEvidence bounds sums and logarithms in a state that is read. What is learned stays far
+// below: 10^7 feedbacks move no number of a state by more than 10^7 times ten.
 const maxEvidence = 1e15
 
-// A State is what a policy has learned for one key (application, user). It is a value: the methods of Policy that take
-// one never change it, and return another. Copies share Models, so its fields are to be read and not written.
+// A State is what a policy has learned for one key (application, user). It is a value: the
+// methods of Policy that take one never change it, and return another. Copies share Models, so
+// its fields are to be read and not written.
 //
 // It marshals to JSON; what is read back is checked, and equal to what was written.
 type State struct {
@@ -26,12 +28,14 @@ type State struct {
 	Rounds uint64 `json:"rounds"` // feedbacks that taught something
 	Models []Arm  `json:"models"` // sorted by model
 
-	// Aside is what was learned of models that are no candidates now, in the order in which they left. They may come
-	// back, or may be candidates at another server all the time, and then go on with what is known of them. The 64 that
-	// left last are kept, and of one name the last three.
+	// Aside is what was learned of models that are no candidates now, in the order in which
+	// they left. They may come back, or may be candidates at another server all the time, and
+	// then go on with what is known of them. The 64 that left last are kept, and of one name
+	// the last three.
 	Aside []Arm `json:"aside,omitempty"`
 
-	// Others are what other policies have learned for the same key, before the policy was changed. They have no Others.
+	// Others are what other policies have learned for the same key, before the policy was
+	// changed. They have no Others.
 	Others []State `json:"others,omitempty"`
 }
 
@@ -39,16 +43,19 @@ type State struct {
 type Arm struct {
 	Model Model `json:"model"`
 
-	// Origin is the version that this one replaced, and the one which that replaced, back to the first; the zero Model
-	// if it replaced none. Parameters that name the origin go on to mean this model, and split keeps its users.
+	// Origin is the version that this one replaced, and the one which that replaced, back to
+	// the first; the zero Model if it replaced none. Parameters that name the origin go on to
+	// mean this model, and split keeps its users.
 	Origin Model `json:"origin,omitzero"`
 
-	// Loss is the mean of the losses seen, recent ones weighing more if the policy has a step; in [0, 1], 0 when there
-	// were none. Count is how many they were, less what the inheritance from an earlier version took away.
+	// Loss is the mean of the losses seen, recent ones weighing more if the policy has a step;
+	// in [0, 1], 0 when there were none. Count is how many they were, less what the inheritance
+	// from an earlier version took away.
 	Loss  float64 `json:"loss"`
 	Count float64 `json:"count"`
 
-	// LogWeight, of exp3 and exp4: natural logarithm of the weight, relative to the heaviest model's, which has 0.
+	// LogWeight, of exp3 and exp4: natural logarithm of the weight, relative to the heaviest
+	// model's, which has 0.
 	LogWeight float64 `json:"log_weight,omitzero"`
 
 	// Good and Bad, of thompson: discounted sums of 1 - loss and of loss.
@@ -100,9 +107,9 @@ type bare State
 // MarshalJSON writes the state in the present Format.
 func (s State) MarshalJSON() ([]byte, error) { return json.Marshal(stored{Format, bare(s)}) }
 
-// UnmarshalJSON reads a state of the present Format or an earlier one. It fails, and leaves s alone, when the state is
-// of a later format, when a model is missing, doubled or misnamed, or when a number is none that a policy could have
-// written.
+// UnmarshalJSON reads a state of the present Format or an earlier one. It fails, and leaves s
+// alone, when the state is of a later format, when a model is missing, doubled or misnamed, or
+// when a number is none that a policy could have written.
 func (s *State) UnmarshalJSON(data []byte) error {
 	var in stored
 	if err := json.Unmarshal(data, &in); err != nil {
@@ -180,8 +187,9 @@ func checkArms(arms []Arm, seen map[Model]bool) error {
 	return nil
 }
 
-// level makes the heaviest candidate's logarithm of the weight 0, which changes no weight relative to another. So weights
-// overflow never, and underflow only where they are as good as nothing.
+// level makes the heaviest candidate's logarithm of the weight 0, which changes no weight
+// relative to another. So weights overflow never, and underflow only where they are as good as
+// nothing.
 func (s *State) level() {
 	top := math.Inf(-1)
 	for i := range s.Models {
@@ -193,7 +201,8 @@ func (s *State) level() {
 	}
 }
 
-// shift changes logarithms of weights, but for what would leave their bounds: beyond these a model has no weight, or all.
+// shift changes logarithms of weights, but for what would leave their bounds: beyond these a
+// model has no weight, or all.
 func shift(arms []Arm, by float64) {
 	for i := range arms {
 		arms[i].LogWeight = min(max(arms[i].LogWeight+by, -maxEvidence), maxEvidence)

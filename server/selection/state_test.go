@@ -12,7 +12,8 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// A state of format 1, as it was written when that was the format. It must read for ever; a later format adds a file.
+// A state of format 1, as it was written when that was the format. It must read for ever; a
+// later format adds a file.
 func TestOldStatesRead(t *testing.T) {
 	text, err := os.ReadFile("testdata/state-format1.json")
 	if err != nil {
@@ -69,7 +70,8 @@ func TestStateRefused(t *testing.T) {
 	}
 }
 
-// Whatever is read as a state, is an error or a state that every function of its policy works on without a NaN.
+// Whatever is read as a state, is an error or a state that every function of its policy works
+// on without a NaN.
 func FuzzState(f *testing.F) {
 	policies := map[string]*selection.Policy{}
 	for _, name := range selection.Names() {

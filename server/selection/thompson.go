@@ -2,20 +2,22 @@ package selection
 
 import "math"
 
-// thompson asks the model that is the best in one draw from what is believed of each, so that a model is asked as often
-// as it is believed to be the best, and learns from the loss of the one that was asked.
+// thompson asks the model that is the best in one draw from what is believed of each, so that a
+// model is asked as often as it is believed to be the best, and learns from the loss of the one
+// that was asked.
 //
-// Thompson 1933; Chapelle and Li, "An Empirical Evaluation of Thompson Sampling", NIPS 2011, algorithm 2, with the
-// discount of Raj and Kalyani, "Taming Non-stationary Bandits: A Bayesian Approach", arXiv:1707.09727, 2017, algorithm
-// 1 (dTS), for rewards 1 - loss:
+// Thompson 1933; Chapelle and Li, "An Empirical Evaluation of Thompson Sampling", NIPS 2011,
+// algorithm 2, with the discount of Raj and Kalyani, "Taming Non-stationary Bandits: A Bayesian
+// Approach", arXiv:1707.09727, 2017, algorithm 1 (dTS), for rewards 1 - loss:
 //
 //	theta_i from Beta(1 + S_i, 1 + F_i); ask the model of the greatest
 //	S_j = decay S_j, F_j = decay F_j                              for every model j, then for the one that was asked
 //	S_i = S_i + 1 - loss, F_i = F_i + loss
 //
-// A loss between 0 and 1 counts in parts, which is the mean of the coin that Agrawal and Goyal (COLT 2012, algorithm 2)
-// toss for it. With decay d < 1, per feedback, evidence amounts to no more than 1/(1-d) losses, and a model that is not
-// asked is slowly forgotten and tried again; 1 never forgets. A new model has S = F = 0, that is, nothing is believed of it.
+// A loss between 0 and 1 counts in parts, which is the mean of the coin that Agrawal and Goyal
+// (COLT 2012, algorithm 2) toss for it. With decay d < 1, per feedback, evidence amounts to no
+// more than 1/(1-d) losses, and a model that is not asked is slowly forgotten and tried again;
+// 1 never forgets. A new model has S = F = 0, that is, nothing is believed of it.
 type thompson struct {
 	Plain
 	decay, inherit float64

@@ -2,8 +2,8 @@ package selection
 
 import "math"
 
-// softmax turns logarithms of weights into weights that sum to 1, in place. One that is -Inf becomes 0; if all are,
-// they become equal.
+// softmax turns logarithms of weights into weights that sum to 1, in place. One that is -Inf
+// becomes 0; if all are, they become equal.
 func softmax(logs []float64) {
 	top := math.Inf(-1)
 	for _, l := range logs {
@@ -21,7 +21,8 @@ func softmax(logs []float64) {
 	}
 }
 
-// logSum is the logarithm of the sum of the models' weights, leaving out the one at index but (-1 for none).
+// logSum is the logarithm of the sum of the models' weights, leaving out the one at index but
+// (-1 for none).
 func logSum(arms []Arm, but int) float64 {
 	top, sum := math.Inf(-1), 0.
 	for i := range arms {
@@ -45,9 +46,9 @@ func logAdd(a, b float64) float64 {
 	return a + math.Log1p(math.Exp(b-a))
 }
 
-// The weight of a model of exp3 or exp4 that joins is the mean of the others' weights, and that of a new version lies
-// between this mean and its predecessor's weight, on the scale of logarithms: inherit 1 takes over the predecessor's,
-// 0 starts at the mean.
+// The weight of a model of exp3 or exp4 that joins is the mean of the others' weights, and that
+// of a new version lies between this mean and its predecessor's weight, on the scale of
+// logarithms: inherit 1 takes over the predecessor's, 0 starts at the mean.
 
 func joinAtMean(arms []Arm, i int) { inheritWeight(arms, i, 0) }
 
@@ -58,9 +59,9 @@ func inheritWeight(arms []Arm, i int, inherit float64) {
 	}
 }
 
-// shareWeights takes a share of every model's weight and deals it out again in equal parts: w_j = (1-share) w_j +
-// share/K * sum(w). So a model that was bad for long is found again within a number of rounds that does not depend on for
-// how long (Fixed Share).
+// shareWeights takes a share of every model's weight and deals it out again in equal parts: w_j
+// = (1-share) w_j + share/K * sum(w). So a model that was bad for long is found again within a
+// number of rounds that does not depend on for how long (Fixed Share).
 func shareWeights(arms []Arm, share float64) {
 	part := logSum(arms, -1) + math.Log(share/float64(len(arms))) // -Inf for a share of 0
 	for i := range arms {

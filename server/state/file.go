@@ -30,8 +30,9 @@ const (
 	maxGroup    = 64          // updates in one transaction
 )
 
-// file is a Store in a bbolt file. One goroutine writes: it takes all updates that wait into one transaction, so that they share the
-// syncing of the disk, and a single one waits for nobody.
+// file is a Store in a bbolt file. One goroutine writes: it takes all updates that wait into
+// one transaction, so that they share the syncing of the disk, and a single one waits for
+// nobody.
 type file struct {
 	*mirror
 	opts Options
@@ -240,7 +241,8 @@ func (s *file) write(group []*fileUpdate) {
 		s.set(w.changed...)
 		s.setHealth(nil)
 	case err != errReadOnly:
-		// Nothing of the group was written. What one of them was told may rest on another, so all failed.
+		// Nothing of the group was written. What one of them was told may rest on another, so
+		// all failed.
 		err = fmt.Errorf("state: file %s: %w", s.path, fileError(err))
 		for _, u := range group {
 			u.entry, u.err = Entry{}, err
@@ -282,7 +284,8 @@ func (s *file) Close() error {
 	return s.guard(s.db.Close)
 }
 
-// guard calls f, and makes an error of what bbolt does when a file is damaged: it panics, or reads beyond the end of its mapping.
+// guard calls f, and makes an error of what bbolt does when a file is damaged: it panics, or
+// reads beyond the end of its mapping.
 func (s *file) guard(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

@@ -45,7 +45,8 @@ func child(what, path string) *exec.Cmd {
 	return cmd
 }
 
-// writeForEver counts in several keys at once, prints what was acknowledged, and ends only by being killed.
+// writeForEver counts in several keys at once, prints what was acknowledged, and ends only by
+// being killed.
 func writeForEver(path string) {
 	s, err := state.Open(context.Background(), path, state.Options{MaxIDs: 200})
 	if err != nil {
@@ -56,7 +57,8 @@ func writeForEver(path string) {
 	for i := range 4 {
 		wg.Go(func() {
 			for n := 0; ; n++ {
-				// Values grow and shrink, keys come and go: the file's pages are split, merged and freed.
+				// Values grow and shrink, keys come and go: the file's pages are split, merged
+				// and freed.
 				key := fmt.Sprintf("%d/%d", i, rand.N(50))
 				value := strings.Repeat("v", rand.N(3000)) + fmt.Sprintf("-%d-%d", os.Getpid(), n)
 				if n%5 == 4 {
@@ -79,7 +81,8 @@ func writeForEver(path string) {
 	wg.Wait()
 }
 
-// What a killed process had acknowledged is there, and of what it had not, at most the update that was under way.
+// What a killed process had acknowledged is there, and of what it had not, at most the update
+// that was under way.
 func TestFileSurvivesKills(t *testing.T) {
 	noLeaks(t)
 	path := filepath.Join(t.TempDir(), "state.db")
@@ -191,7 +194,8 @@ func TestFileInUse(t *testing.T) {
 	}
 }
 
-// A damaged file is an error that names it, whatever the damage is, or the damage is in what is not used.
+// A damaged file is an error that names it, whatever the damage is, or the damage is in what is
+// not used.
 func TestFileDamaged(t *testing.T) {
 	noLeaks(t)
 	path := filepath.Join(t.TempDir(), "state.db")
@@ -269,7 +273,8 @@ func TestFileOfSomethingElse(t *testing.T) {
 	}
 }
 
-// limitFileSize bounds the files of this process, as a full disk would. 0: as large as they were allowed to be.
+// limitFileSize bounds the files of this process, as a full disk would. 0: as large as they
+// were allowed to be.
 func limitFileSize(fault func(string, ...any), bytes uint64) {
 	signal.Ignore(syscall.SIGXFSZ)
 	var limit syscall.Rlimit
@@ -284,7 +289,8 @@ func limitFileSize(fault func(string, ...any), bytes uint64) {
 	}
 }
 
-// fill writes until the limit on the size of files stops it, as a full disk would; then there is room again.
+// fill writes until the limit on the size of files stops it, as a full disk would; then there
+// is room again.
 func fill(path string) {
 	check := func(ok bool, what string, about ...any) {
 		if !ok {

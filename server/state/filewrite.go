@@ -18,7 +18,8 @@ type fileWrite struct {
 	changed []Entry // for the mirror, once the transaction is committed
 }
 
-// apply does all updates. What is wrong with one of them is in its err; an error that is returned undoes them all.
+// apply does all updates. What is wrong with one of them is in its err; an error that is
+// returned undoes them all.
 func (w *fileWrite) apply(tx *bbolt.Tx, group []*fileUpdate) error {
 	for _, u := range group {
 		if err := w.update(tx, u); err != nil {
@@ -85,8 +86,8 @@ func (w *fileWrite) put(entries *bbolt.Bucket, key string, value []byte) (Entry,
 	return e, err
 }
 
-// call has the caller's function compute the new value. It runs on the store's goroutine, so what it panics with is
-// handed back.
+// call has the caller's function compute the new value. It runs on the store's goroutine, so
+// what it panics with is handed back.
 func (u *fileUpdate) call(old []byte) (value []byte) {
 	defer func() { u.panicked = recover() }()
 	if value, u.err = u.change(old); u.err == nil {
@@ -119,7 +120,8 @@ func (w *fileWrite) remember(tx *bbolt.Tx, hash idHash) error {
 	return byTime.Put(slices.Concat(at, hash[:]), nil)
 }
 
-// forget drops the ids that are too old or too many, a few at a time: a transaction adds fewer than that.
+// forget drops the ids that are too old or too many, a few at a time: a transaction adds fewer
+// than that.
 func (w *fileWrite) forget(tx *bbolt.Tx) error {
 	applied := tx.Bucket(bucketApplied)
 	oldest := tx.Bucket(bucketByTime).Cursor()

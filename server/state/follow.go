@@ -25,7 +25,8 @@ const (
 // errMissed ends a session that has not been told of a change.
 var errMissed = errors.New("state: a notification from Redis did not come")
 
-// follow keeps the mirror as Redis is, until Close: it reads everything, then applies what is notified, and begins again when that breaks.
+// follow keeps the mirror as Redis is, until Close: it reads everything, then applies what is
+// notified, and begins again when that breaks.
 func (s *redisStore) follow() {
 	var first sync.Once
 	tried := func() { first.Do(func() { close(s.tried) }) }
@@ -165,8 +166,8 @@ type stored struct {
 	applied map[idHash]uint64
 }
 
-// readAll makes the mirror what Redis has. If Redis has begun another life than the mirror's, it first gets what only this
-// server knows.
+// readAll makes the mirror what Redis has. If Redis has begun another life than the mirror's,
+// it first gets what only this server knows.
 func (s *redisStore) readAll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -196,13 +197,14 @@ func (s *redisStore) readAll(ctx context.Context) error {
 	}
 }
 
-// adopt makes the mirror what Redis has. Not ok: Redis is in another life, and has to get these first, ids only if that life has
-// not had them.
+// adopt makes the mirror what Redis has. Not ok: Redis is in another life, and has to get these
+// first, ids only if that life has not had them.
 func (s *redisStore) adopt(all stored, restored string) (entries []Entry, ids map[idHash]uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if all.life != s.life || s.late {
-		// From here on the mirror is nobody's: what an update adds to it makes it late, and this is done once more.
+		// From here on the mirror is nobody's: what an update adds to it makes it late, and
+		// this is done once more.
 		idsToo := s.late || all.life != restored
 		s.life, s.late = "", false
 		ids = map[idHash]uint64{}

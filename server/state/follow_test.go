@@ -2,8 +2,8 @@ package state
 
 import "testing"
 
-// An update that Redis acknowledged just before it lost its data may reach the mirror after the mirror was compared with what
-// is left. Then it is brought back by one more comparison.
+// An update that Redis acknowledged just before it lost its data may reach the mirror after the
+// mirror was compared with what is left. Then it is brought back by one more comparison.
 func TestLateCommitIsBroughtBack(t *testing.T) {
 	s := &redisStore{
 		mirror: newMirror(nil), reread: make(chan struct{}, 1), turned: make(chan struct{}), applied: newRecent[idHash](10), life: "before",

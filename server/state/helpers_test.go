@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// noLeaks checks at the end of the test, after all that it has closed, that goroutines and descriptors are as before.
+// noLeaks checks at the end of the test, after all that it has closed, that goroutines and
+// descriptors are as before.
 func noLeaks(t *testing.T) {
 	t.Helper()
 	goroutines, descriptors := runtime.NumGoroutine(), openDescriptors(t)

@@ -20,8 +20,8 @@ type memory struct {
 	applied  recent[idHash]
 }
 
-// NewMemory makes a store that keeps nothing beyond the process: for tests, and for servers that are told everything at
-// their start.
+// NewMemory makes a store that keeps nothing beyond the process: for tests, and for servers
+// that are told everything at their start.
 func NewMemory(opts Options) (Store, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {

@@ -7,7 +7,8 @@ import (
 	"sync"
 )
 
-// A mirror is the reading half of every store: all entries in memory, and who wants to know of changes.
+// A mirror is the reading half of every store: all entries in memory, and who wants to know of
+// changes.
 type mirror struct {
 	mu       sync.RWMutex
 	unread   error                       // why nothing can be read; nil: it can
@@ -89,8 +90,8 @@ func (w *watcher) tell() {
 	}
 }
 
-// set takes entries over, and deletes those without value. An entry that is older than what is here changes nothing: a store
-// hears of its own changes twice, and of others' maybe late.
+// set takes entries over, and deletes those without value. An entry that is older than what is
+// here changes nothing: a store hears of its own changes twice, and of others' maybe late.
 func (m *mirror) set(entries ...Entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -160,7 +161,8 @@ func (m *mirror) adopt(s snapshot) {
 	m.unread = nil
 }
 
-// newer is what the mirror knows and the snapshot does not: entries, those without value are deletions.
+// newer is what the mirror knows and the snapshot does not: entries, those without value are
+// deletions.
 func (m *mirror) newer(s snapshot) []Entry {
 	var all []Entry
 	missing := func(key string, revision uint64) bool {

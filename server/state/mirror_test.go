@@ -31,7 +31,8 @@ func expectTold(t *testing.T, m *mirror, want string) {
 	}
 }
 
-// A store hears of changes in any order: from its own updates, and from the channel. The newest counts.
+// A store hears of changes in any order: from its own updates, and from the channel. The newest
+// counts.
 func TestMirrorOrder(t *testing.T) {
 	m := newMirror(nil)
 	m.set(set("a", "new", 5), set("a", "old", 4))

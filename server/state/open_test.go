@@ -19,8 +19,9 @@ import (
 	"github.com/shivad/shivad/server/state/statetest"
 )
 
-// refused opens a store that cannot be opened, and compares what is said with the parts of it that an operator needs. The
-// store must be nil as well: a caller that closes what it was given would otherwise call a method of nothing.
+// refused opens a store that cannot be opened, and compares what is said with the parts of it
+// that an operator needs. The store must be nil as well: a caller that closes what it was given
+// would otherwise call a method of nothing.
 func refused(t *testing.T, target string, parts ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -112,7 +113,8 @@ func TestFileRefused(t *testing.T) {
 	}
 }
 
-// A file of another user, and one in a directory that cannot be written. Root may do everything, so another user tries.
+// A file of another user, and one in a directory that cannot be written. Root may do
+// everything, so another user tries.
 func TestFileForbidden(t *testing.T) {
 	if os.Getuid() == 0 {
 		asNobody(t)
@@ -159,7 +161,8 @@ func asNobody(t *testing.T) {
 	}
 }
 
-// A new file for which there is no room leaves nothing behind: half of it would be taken for a damaged one later.
+// A new file for which there is no room leaves nothing behind: half of it would be taken for a
+// damaged one later.
 func TestFileWithoutRoom(t *testing.T) {
 	out, err := child("no room", filepath.Join(t.TempDir(), "state.db")).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "good") {

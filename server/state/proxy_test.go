@@ -38,7 +38,8 @@ func newProxy(t *testing.T, r *statetest.Redis) *proxy {
 	return p
 }
 
-// target is the address of the proxy, with a user's name and password if there are any ("user:password@").
+// target is the address of the proxy, with a user's name and password if there are any
+// ("user:password@").
 func (p *proxy) target(user string) string {
 	return fmt.Sprintf("redis://%s%s/3", user, p.listener.Addr())
 }
@@ -61,7 +62,8 @@ func (p *proxy) accept() {
 		p.mu.Unlock()
 		for _, c := range [][2]net.Conn{{client, server}, {server, client}} {
 			p.wg.Go(func() {
-				// As plain reader and writer: splicing would leave pipes in a pool, which look like a leak.
+				// As plain reader and writer: splicing would leave pipes in a pool, which look
+				// like a leak.
 				_, _ = io.Copy(struct{ io.Writer }{c[0]}, struct{ io.Reader }{c[1]})
 				_, _ = c[0].Close(), c[1].Close()
 			})

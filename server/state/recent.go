@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// recent remembers the things with the highest numbers: deleted keys by revision, ids by time. It holds max of them, and an eighth more
-// before it is worth a sort to find which are too many.
+// recent remembers the things with the highest numbers: deleted keys by revision, ids by time.
+// It holds max of them, and an eighth more before it is worth a sort to find which are too
+// many.
 type recent[K comparable] struct {
 	max   int
 	at    map[K]uint64

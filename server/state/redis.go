@@ -23,8 +23,8 @@ const (
 	readTimeout = 30 * time.Second // of everything, which is the longest answer; calls end with their contexts
 )
 
-// redisStore is a Store in Redis, which other servers may share. Updates go to Redis, and are in the mirror when they return;
-// one goroutine follows what others change (follow.go).
+// redisStore is a Store in Redis, which other servers may share. Updates go to Redis, and are
+// in the mirror when they return; one goroutine follows what others change (follow.go).
 type redisStore struct {
 	*mirror
 	opts    Options
@@ -313,8 +313,8 @@ func (s *redisStore) askReread() {
 	}
 }
 
-// ready waits until the mirror holds what Redis does, in another life than not, and gives that life. It does not
-// wait for a Redis that is away.
+// ready waits until the mirror holds what Redis does, in another life than not, and gives that
+// life. It does not wait for a Redis that is away.
 func (s *redisStore) ready(ctx context.Context, not string) (string, error) {
 	for {
 		s.mu.Lock()

@@ -15,7 +15,8 @@ import (
 	"github.com/shivad/shivad/server/state/statetest"
 )
 
-// quick holds updates back for a shorter time after a restart. It is still far longer than servers need here.
+// quick holds updates back for a shorter time after a restart. It is still far longer than
+// servers need here.
 var quick = state.Options{Settle: 500 * time.Millisecond}
 
 func healthy(s state.Store) func() bool { return func() bool { return s.Health().Err == nil } }
@@ -106,7 +107,8 @@ func TestRedisHangs(t *testing.T) {
 	statetest.Put(t, waitFor(t, s), "b", "1")
 }
 
-// A Redis that comes back with an older state of itself (its last snapshot) must not win against what was acknowledged since.
+// A Redis that comes back with an older state of itself (its last snapshot) must not win
+// against what was acknowledged since.
 func TestRedisComesBackWithOldData(t *testing.T) {
 	noLeaks(t)
 	r := statetest.NewRedis(t)
@@ -171,7 +173,8 @@ func TestRedisLateServer(t *testing.T) {
 	}
 }
 
-// After a flush no update is built upon what one server knows before the others had time to bring what they know.
+// After a flush no update is built upon what one server knows before the others had time to
+// bring what they know.
 func TestRedisWaitsForAllServers(t *testing.T) {
 	noLeaks(t)
 	r := statetest.NewRedis(t)
@@ -221,7 +224,8 @@ func TestRedisMissedNotifications(t *testing.T) {
 		}
 	}
 
-	// Messages alone are lost, as when somebody unsubscribes us or a proxy swallows them: the count of changes tells.
+	// Messages alone are lost, as when somebody unsubscribes us or a proxy swallows them: the
+	// count of changes tells.
 	r.Do(t, "-n", "3", "eval", `redis.call('HINCRBY', 'shivad:meta', 'revision', 1)
 		redis.call('HSET', 'shivad:entries', 'apps/silent', redis.call('HGET', 'shivad:meta', 'revision') .. ' 1')`, "0")
 	for _, s := range []state.Store{near, far} {
@@ -229,8 +233,8 @@ func TestRedisMissedNotifications(t *testing.T) {
 	}
 }
 
-// trouble counts in a few keys from two servers while something happens to their Redis, and then compares.
-// Whatever was acknowledged is there; whatever else is there was at least tried.
+// trouble counts in a few keys from two servers while something happens to their Redis, and
+// then compares. Whatever was acknowledged is there; whatever else is there was at least tried.
 func trouble(t *testing.T, r *statetest.Redis, happen func()) {
 	stores := []state.Store{open(t, r.Target(), quick), open(t, r.Target(), quick)}
 	const keys = 4
@@ -333,7 +337,8 @@ func TestRedisNamespaces(t *testing.T) {
 	}
 }
 
-// An address may have a user, a password and the number of a database. The password is not told to anybody.
+// An address may have a user, a password and the number of a database. The password is not told
+// to anybody.
 func TestRedisAddress(t *testing.T) {
 	noLeaks(t)
 	r := statetest.NewRedis(t)

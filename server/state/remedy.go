@@ -9,10 +9,12 @@ import (
 	bbolterrors "go.etcd.io/bbolt/errors"
 )
 
-// A remedy is what an operator does about a store that cannot be opened. The first whose text occurs in the error holds.
+// A remedy is what an operator does about a store that cannot be opened. The first whose text
+// occurs in the error holds.
 type remedy struct{ text, advice string }
 
-// redisRemedies knows the refusals of Redis and of its client library by their words: neither has other codes.
+// redisRemedies knows the refusals of Redis and of its client library by their words: neither
+// has other codes.
 var redisRemedies = []remedy{
 	{"WRONGPASS", "check user and password in state.at"},
 	{"invalid username-password", "check user and password in state.at"},

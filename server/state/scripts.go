@@ -2,7 +2,8 @@ package state
 
 import "github.com/redis/go-redis/v9"
 
-// What is atomic in Redis is a script. DESIGN.md has the protocol; these are its keys, N being the namespace:
+// What is atomic in Redis is a script. DESIGN.md has the protocol; these are its keys, N being
+// the namespace:
 //
 //	N:meta     hash       run       run id of the Redis that this life began on
 //	                      life      names the life: another one after every restart, fail-over and flush
@@ -15,8 +16,8 @@ import "github.com/redis/go-redis/v9"
 //	N:applied  sorted set hash of key and id of an update (16 bytes), by its time in ms since 1970
 //	N:changes  channel    messages, see wire.go
 //
-// All numbers are whole and below 2^53, which is what Lua and sorted sets can hold; a revision that is stored is
-// written by format, since Lua writes 1e+14 for large ones.
+// All numbers are whole and below 2^53, which is what Lua and sorted sets can hold; a revision
+// that is stored is written by format, since Lua writes 1e+14 for large ones.
 
 // scriptHead is what the scripts share. KEYS: meta, entries, deleted, applied.
 const scriptHead = `
@@ -101,7 +102,8 @@ redis.call('PUBLISH', ARGV[1], 'read')
 return {'done', last, now}
 `)
 
-// beginScript gives the life of the data, and begins one if this Redis has another run id than the data, or no data.
+// beginScript gives the life of the data, and begins one if this Redis has another run id than
+// the data, or no data.
 //
 //	ARGV  channel, ms to hold
 //	gives life
@@ -115,7 +117,8 @@ redis.call('PUBLISH', ARGV[1], 'read')
 return life
 `)
 
-// restoreScript takes over what a server knows and this Redis does not, as far as nothing newer is there.
+// restoreScript takes over what a server knows and this Redis does not, as far as nothing newer
+// is there.
 //
 //	ARGV  channel or '' if more is coming, life, ms to hold, most deletions, lifetime of ids in ms, most ids, highest revision known,
 //	      floor, then as often as needed: 'set', key, revision, value | 'delete', key, revision, '' | 'id', hash, time, ''

@@ -12,7 +12,8 @@ import (
 //	delete REVISION TIME IDBYTES KEYBYTES idkey        a key was deleted
 //	read                                               much has changed: read everything
 //
-// Fields are parted by one space, numbers are decimal, and nothing parts id, key and value. The id is a hash of 16 bytes or empty.
+// Fields are parted by one space, numbers are decimal, and nothing parts id, key and value. The
+// id is a hash of 16 bytes or empty.
 type change struct {
 	entry  Entry
 	id     idHash

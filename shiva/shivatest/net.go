@@ -1,5 +1,6 @@
-// Package shivatest has what a test of a Shiva client or server needs of the other side: a network in memory, which
-// works inside a testing/synctest bubble, and a server whose every answer the test decides.
+// Package shivatest has what a test of a Shiva client or server needs of the other side: a
+// network in memory, which works inside a testing/synctest bubble, and a server whose every
+// answer the test decides.
 package shivatest
 
 import (
@@ -13,10 +14,11 @@ import (
 	"time"
 )
 
-// A Net is a network in memory. Its connections hold up to 64 KiB each way, as sockets do, and have deadlines. The
-// zero value is ready; any goroutine may use it.
+// A Net is a network in memory. Its connections hold up to 64 KiB each way, as sockets do, and
+// have deadlines. The zero value is ready; any goroutine may use it.
 //
-// All blocking in it is durable in the sense of testing/synctest, so that fake time passes while both sides wait.
+// All blocking in it is durable in the sense of testing/synctest, so that fake time passes
+// while both sides wait.
 type Net struct {
 	mu        sync.Mutex
 	listeners map[string]*listener
@@ -38,7 +40,8 @@ func (n *Net) Listen(addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// Dial connects to an address that is listened on, and is refused otherwise. It fits shiva.WithDialer.
+// Dial connects to an address that is listened on, and is refused otherwise. It fits
+// shiva.WithDialer.
 func (n *Net) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	fail := func(err error) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Net: "memory", Addr: address(addr), Err: err}
@@ -60,8 +63,8 @@ func (n *Net) Dial(ctx context.Context, _, addr string) (net.Conn, error) {
 	}
 }
 
-// Cut breaks all connections, as if a cable were pulled and the loss noticed at once: reads and writes on both sides
-// fail with ECONNRESET, and what was on the way is lost.
+// Cut breaks all connections, as if a cable were pulled and the loss noticed at once: reads and
+// writes on both sides fail with ECONNRESET, and what was on the way is lost.
 func (n *Net) Cut() {
 	n.mu.Lock()
 	conns := n.conns
@@ -130,8 +133,8 @@ func newConnPair(n *Net, addr address) (near, far *conn) {
 func (c *conn) Read(p []byte) (int, error)  { return c.in.read(p) }
 func (c *conn) Write(p []byte) (int, error) { return c.out.write(p) }
 
-// Close ends both directions: this side's calls fail, the other side reads what is on the way and then the end, and
-// cannot write any more.
+// Close ends both directions: this side's calls fail, the other side reads what is on the way
+// and then the end, and cannot write any more.
 func (c *conn) Close() error {
 	c.out.closeWrite()
 	c.in.closeRead()

@@ -43,7 +43,8 @@ func wantErr(t *testing.T, what string, got, want error) {
 	}
 }
 
-// TestConn: bytes go across, writers wait for readers, and an end is an end after the bytes before it.
+// TestConn: bytes go across, writers wait for readers, and an end is an end after the bytes
+// before it.
 func TestConn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n Net

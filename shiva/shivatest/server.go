@@ -8,9 +8,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Handler gets each message of a connection, one after the other, and decides what happens: it may answer now,
-// later from anywhere, out of turn, with raw bytes, or not at all. The message is released when the handler returns;
-// one that is needed longer is cloned by Clone.
+// A Handler gets each message of a connection, one after the other, and decides what happens:
+// it may answer now, later from anywhere, out of turn, with raw bytes, or not at all. The
+// message is released when the handler returns; one that is needed longer is cloned by Clone.
 type Handler func(c *Conn, m *shiva.Message)
 
 // Echo answers each message with itself.
@@ -21,8 +21,8 @@ func Fail(e *shiva.RemoteError) Handler {
 	return func(c *Conn, _ *shiva.Message) { _ = c.Send(shiva.ErrorMessage(e)) }
 }
 
-// A Server is a Shiva server that does what its handler says. Messages that cannot be decoded are answered with
-// "!error" of type Protocol, and end the connection if the decoder says so.
+// A Server is a Shiva server that does what its handler says. Messages that cannot be decoded
+// are answered with "!error" of type Protocol, and end the connection if the decoder says so.
 type Server struct {
 	listener net.Listener
 	handler  Handler
@@ -51,7 +51,8 @@ func (s *Server) Conns() []*Conn {
 	return append([]*Conn(nil), s.conns...)
 }
 
-// Close stops listening, closes all connections, and returns when no goroutine of the server runs any more.
+// Close stops listening, closes all connections, and returns when no goroutine of the server
+// runs any more.
 func (s *Server) Close() {
 	s.listener.Close()
 	s.mu.Lock()

@@ -2,8 +2,8 @@ package tensor
 
 import "sync/atomic"
 
-// A Buffer is a piece of memory with counted references. It comes from [Pool.Get] with one reference and
-// goes back when the last is released.
+// A Buffer is a piece of memory with counted references. It comes from [Pool.Get] with one
+// reference and goes back when the last is released.
 //
 // Retain and Release may be called from any goroutine, and on a nil Buffer, where they do nothing.
 type Buffer struct {
@@ -17,8 +17,8 @@ type Buffer struct {
 	refs atomic.Int32
 }
 
-// Bytes is the memory, as long as it was asked for. Its contents are undefined until written. It must not
-// be used after the last reference was released.
+// Bytes is the memory, as long as it was asked for. Its contents are undefined until written.
+// It must not be used after the last reference was released.
 func (b *Buffer) Bytes() []byte {
 	if Invariants && b.refs.Load() <= 0 {
 		panic("tensor: bytes of a released buffer" + b.trace.String())
@@ -26,7 +26,8 @@ func (b *Buffer) Bytes() []byte {
 	return b.data[:b.n]
 }
 
-// Size is the number of bytes that b takes of its pool's budget: that of its class, at least as many as were asked for.
+// Size is the number of bytes that b takes of its pool's budget: that of its class, at least as
+// many as were asked for.
 func (b *Buffer) Size() int { return len(b.data) }
 
 // Retain adds a reference. The caller must be sure to be covered by one already.

@@ -13,10 +13,11 @@ import (
 // Cast gives t with its elements as another dtype, in memory of the pool that the result owns: one
 // reference, which is the caller's. To the dtype it has, it gives t itself and retains it.
 //
-// Values are preserved or the cast is refused, naming the first element that would change: one that is
-// out of range, has a fraction that an integer cannot hold, or more digits than a float can. Every real
-// number and bool goes to every other one; -0 may become 0, NaN goes to floats only, bool is 0 and 1. A
-// complex dtype goes to the other complex one only. LongDouble and Bytes go nowhere.
+// Values are preserved or the cast is refused, naming the first element that would change: one
+// that is out of range, has a fraction that an integer cannot hold, or more digits than a float
+// can. Every real number and bool goes to every other one; -0 may become 0, NaN goes to floats
+// only, bool is 0 and 1. A complex dtype goes to the other complex one only. LongDouble and
+// Bytes go nowhere.
 func Cast(t Tensor, to DType, pool *Pool) (Tensor, error) {
 	if err := t.Check(); err != nil {
 		return Tensor{}, err
@@ -74,7 +75,8 @@ func Cast(t Tensor, to DType, pool *Pool) (Tensor, error) {
 // castBlock is how many elements are cast at a time.
 const castBlock = 512
 
-// carrier is the dtype of Go's that d's elements are cast as: itself, or one that holds all its values.
+// carrier is the dtype of Go's that d's elements are cast as: itself, or one that holds all its
+// values.
 func (d DType) carrier() DType {
 	switch d {
 	case Float16, BFloat16:
@@ -179,7 +181,8 @@ type real interface {
 	int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | float32 | float64
 }
 
-// A castFunc converts n elements from src to dst, and gives the first that would change its value, or -1.
+// A castFunc converts n elements from src to dst, and gives the first that would change its
+// value, or -1.
 type castFunc = func(dst, src []byte, n int) int
 
 // casts has a function for each pair of real dtypes, by number.
@@ -225,8 +228,8 @@ func castSlice[F, T real](dst, src []byte, n int) int {
 	return -1
 }
 
-// holds tells whether T has a value equal to v. All but the last comparison of each case is known when
-// the pair is compiled.
+// holds tells whether T has a value equal to v. All but the last comparison of each case is
+// known when the pair is compiled.
 func holds[T, F real](v F) bool {
 	switch {
 	case isFloat[F]() && isFloat[T]():

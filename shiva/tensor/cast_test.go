@@ -33,7 +33,8 @@ var interesting = func() (list []*big.Float) {
 	return list
 }()
 
-// put gives the one-element tensor of f, and whether d has that number, by arithmetic that knows no limits.
+// put gives the one-element tensor of f, and whether d has that number, by arithmetic that
+// knows no limits.
 func put(d DType, f *big.Float) (Tensor, bool) {
 	one := func(t Tensor, err error) Tensor {
 		if err != nil {
@@ -101,8 +102,8 @@ func put(d DType, f *big.Float) (Tensor, bool) {
 	return one(FromSlice(s, []int64{i})), ok
 }
 
-// TestCast: every number that is interesting, from every dtype that has it to every other: the same number, or a
-// refusal, exactly when that one does not have it.
+// TestCast: every number that is interesting, from every dtype that has it to every other: the
+// same number, or a refusal, exactly when that one does not have it.
 func TestCast(t *testing.T) {
 	pool := NewPool(0)
 	tried := 0
@@ -173,7 +174,8 @@ func TestCastSpecial(t *testing.T) {
 	}
 }
 
-// TestCastMany: more elements than a block, with the one that does not fit anywhere among them, not aligned.
+// TestCastMany: more elements than a block, with the one that does not fit anywhere among them,
+// not aligned.
 func TestCastMany(t *testing.T) {
 	pool := NewPool(0)
 	rnd := rand.New(rand.NewPCG(1, 2))

@@ -2,12 +2,12 @@ package tensor
 
 import "strconv"
 
-// A DType says what the elements of a tensor are. Its number is the code on the Shiva wire for all that
-// travel there, and 32 or more for the rest.
+// A DType says what the elements of a tensor are. Its number is the code on the Shiva wire for
+// all that travel there, and 32 or more for the rest.
 //
-// There is one DType per meaning: the wire has two codes each for float64 (2 and 11) and int64 (10 and
-// 13), of which [FromWire] makes one. 11 and 13 are kept because they are the ones that the reference
-// implementation sends and understands.
+// There is one DType per meaning: the wire has two codes each for float64 (2 and 11) and int64
+// (10 and 13), of which [FromWire] makes one. 11 and 13 are kept because they are the ones that
+// the reference implementation sends and understands.
 type DType uint8
 
 // The element types. The numbers are on the wire and may not change.
@@ -90,8 +90,8 @@ func FromWire(code byte) (DType, bool) {
 	return d, d.OnWire()
 }
 
-// FromV2 gives the DType of a datatype name of the Predict Protocol V2 (FP32, BYTES, …). LONGDOUBLE,
-// COMPLEX64 and COMPLEX128, which that protocol lacks, are ours.
+// FromV2 gives the DType of a datatype name of the Predict Protocol V2 (FP32, BYTES, …).
+// LONGDOUBLE, COMPLEX64 and COMPLEX128, which that protocol lacks, are ours.
 func FromV2(name string) (DType, bool) {
 	d, ok := fromV2[name]
 	return d, ok
@@ -103,7 +103,8 @@ func (d DType) Valid() bool { return int(d) < len(dtypes) && dtypes[d].name != "
 // OnWire tells whether d can travel in a Shiva message.
 func (d DType) OnWire() bool { return d < firstOffWire && d.Valid() }
 
-// Size is the number of bytes of an element; 0 for [Bytes], whose elements vary, and for no DType at all.
+// Size is the number of bytes of an element; 0 for [Bytes], whose elements vary, and for no
+// DType at all.
 func (d DType) Size() int {
 	if int(d) >= len(dtypes) {
 		return 0
@@ -111,8 +112,8 @@ func (d DType) Size() int {
 	return int(dtypes[d].size)
 }
 
-// Ordered tells whether elements can be ranked, after a [Cast] to float64: those that are texts, complex numbers or
-// long doubles cannot.
+// Ordered tells whether elements can be ranked, after a [Cast] to float64: those that are
+// texts, complex numbers or long doubles cannot.
 func (d DType) Ordered() bool {
 	switch d {
 	case Bytes, LongDouble, Complex64, Complex128:
@@ -121,9 +122,9 @@ func (d DType) Ordered() bool {
 	return d.Valid()
 }
 
-// SwapWidth is the number of bytes of the unit that is reversed between big-endian and little-endian,
-// the width for [SwapCopy]: the element's size, but half of it for a complex number, whose two parts are
-// reversed each on its own. 1 where there is nothing to reverse.
+// SwapWidth is the number of bytes of the unit that is reversed between big-endian and
+// little-endian, the width for [SwapCopy]: the element's size, but half of it for a complex
+// number, whose two parts are reversed each on its own. 1 where there is nothing to reverse.
 func (d DType) SwapWidth() int {
 	if !d.Valid() {
 		return 1

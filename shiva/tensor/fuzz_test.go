@@ -7,8 +7,9 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// FuzzBytes takes any bytes for a Bytes tensor of any number of elements: they are refused, or fall into elements that put
-// together give the same bytes; and rows are where the elements are.
+// FuzzBytes takes any bytes for a Bytes tensor of any number of elements: they are refused, or
+// fall into elements that put together give the same bytes; and rows are where the elements
+// are.
 func FuzzBytes(f *testing.F) {
 	x, _ := FromStrings(Shape{3}, []string{"a", "", "bcd"})
 	f.Add(x.Data, 3)

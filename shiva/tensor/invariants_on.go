@@ -9,11 +9,13 @@ import (
 	"sync"
 )
 
-// Invariants tells whether this is the strict build, of -tags invariants: released bytes are overwritten and not handed out again, misuse of a
-// reference count panics, and the pool knows who took what.
+// Invariants tells whether this is the strict build, of -tags invariants: released bytes are
+// overwritten and not handed out again, misuse of a reference count panics, and the pool knows
+// who took what.
 const Invariants = true
 
-// poisonByte is what released memory holds: no valid UTF-8, no valid bool, a strange number in any dtype.
+// poisonByte is what released memory holds: no valid UTF-8, no valid bool, a strange number in
+// any dtype.
 const poisonByte = 0xDB
 
 func poison(b []byte) {
@@ -64,8 +66,8 @@ func (k *books) remove(b *Buffer) {
 	delete(k.out, b)
 }
 
-// Outstanding describes the buffers of p that are out, one text with the taker's stack each. It needs
-// -tags invariants and is empty without; [Pool.InUse] is always there.
+// Outstanding describes the buffers of p that are out, one text with the taker's stack each. It
+// needs -tags invariants and is empty without; [Pool.InUse] is always there.
 func Outstanding(p *Pool) []string {
 	if p == nil {
 		return nil

@@ -5,13 +5,15 @@ import (
 	"math/bits"
 )
 
-// SwapCopy copies src to dst and reverses the bytes of each unit of width bytes: from big-endian to
-// little-endian or the other way. Width is 1 (a plain copy), 2, 4, 8 or 16. len(src) must be a multiple
-// of it, and dst at least as long. dst and src may be the same slice, but not overlap otherwise.
+// SwapCopy copies src to dst and reverses the bytes of each unit of width bytes: from
+// big-endian to little-endian or the other way. Width is 1 (a plain copy), 2, 4, 8 or 16.
+// len(src) must be a multiple of it, and dst at least as long. dst and src may be the same
+// slice, but not overlap otherwise.
 //
-// It is written to cost no more than the copy that the bytes need anyway. One unit after the other with
-// encoding/binary reaches an eighth of the speed of copy; the vector kernel (AVX2 on amd64, found at run
-// time) reaches it, and the portable one, eight bytes in a register whatever the width, a third of it.
+// It is written to cost no more than the copy that the bytes need anyway. One unit after the
+// other with encoding/binary reaches an eighth of the speed of copy; the vector kernel (AVX2 on
+// amd64, found at run time) reaches it, and the portable one, eight bytes in a register
+// whatever the width, a third of it.
 func SwapCopy(dst, src []byte, width int) {
 	dst = dst[:len(src)] // panics like copy would not: a short dst is a caller's error
 	switch width {
@@ -33,13 +35,13 @@ func SwapCopy(dst, src []byte, width int) {
 	swapWords(dst, src, width)
 }
 
-// minVectorCopyBytes is the size from which the runtime copies by REP MOVSB when source and destination are not aligned
-// alike, as wire and memory hardly ever are: 3.5 times slower, up to 64 KiB, than the vector kernel that leaves each
-// byte where it is.
+// minVectorCopyBytes is the size from which the runtime copies by REP MOVSB when source and
+// destination are not aligned alike, as wire and memory hardly ever are: 3.5 times slower, up
+// to 64 KiB, than the vector kernel that leaves each byte where it is.
 const minVectorCopyBytes = 2 << 10
 
-// swapWords is the portable kernel: 64-bit words, four at a time while there are four (twice as fast as one by one),
-// then what is left.
+// swapWords is the portable kernel: 64-bit words, four at a time while there are four (twice as
+// fast as one by one), then what is left.
 func swapWords(dst, src []byte, width int) {
 	le := binary.LittleEndian
 	switch width {

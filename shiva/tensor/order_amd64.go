@@ -1,11 +1,13 @@
 package tensor
 
-// hasAVX2 tells whether the processor and the operating system know 256-bit integer vectors. The race detector does not
-// see what assembly touches, and the bytes of tensors are where it is needed most: with it, the portable kernel works.
+// hasAVX2 tells whether the processor and the operating system know 256-bit integer vectors.
+// The race detector does not see what assembly touches, and the bytes of tensors are where it
+// is needed most: with it, the portable kernel works.
 var hasAVX2 = !raceEnabled && detectAVX2()
 
-// detectAVX2 asks the processor, as its manual says: the instructions exist (leaf 7, EBX bit 5), and the
-// operating system saves the wide registers (leaf 1, ECX bit 27; then XCR0 bits 1 and 2).
+// detectAVX2 asks the processor, as its manual says: the instructions exist (leaf 7, EBX bit
+// 5), and the operating system saves the wide registers (leaf 1, ECX bit 27; then XCR0 bits 1
+// and 2).
 func detectAVX2() bool {
 	maxLeaf, _, _, _ := cpuid(0, 0)
 	if maxLeaf < 7 {
@@ -43,7 +45,8 @@ var shuffles = func() (m [17][16]byte) {
 	return m
 }()
 
-// swapAVX2 shuffles n bytes, a positive multiple of 32, from src to dst by the pattern in each lane.
+// swapAVX2 shuffles n bytes, a positive multiple of 32, from src to dst by the pattern in each
+// lane.
 //
 //go:noescape
 func swapAVX2(dst, src *byte, n int, shuffle *[16]byte)

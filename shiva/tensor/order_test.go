@@ -24,8 +24,8 @@ var kernels = map[string]func(dst, src []byte, width int){
 	"portable": func(dst, src []byte, width int) { swapWords(dst[:len(src)], src, width) },
 }
 
-// TestSwapCopy: all widths, lengths around every block size of the kernels, and alignments of both sides; and not a
-// byte beyond.
+// TestSwapCopy: all widths, lengths around every block size of the kernels, and alignments of
+// both sides; and not a byte beyond.
 func TestSwapCopy(t *testing.T) {
 	const longest, margin = 2200, 64 // beyond where width 1 takes to the kernel
 	src := make([]byte, longest+margin)

@@ -10,9 +10,9 @@ import (
 	"weak"
 )
 
-// Size classes: 64 bytes, then four steps to each doubling, so that at most a fifth of a buffer lies idle
-// (a quarter of what was asked), up to 64 MiB. Larger buffers are made to measure and left to the garbage
-// collector: a pool that keeps them is a leak by another name.
+// Size classes: 64 bytes, then four steps to each doubling, so that at most a fifth of a buffer
+// lies idle (a quarter of what was asked), up to 64 MiB. Larger buffers are made to measure and
+// left to the garbage collector: a pool that keeps them is a leak by another name.
 const (
 	minClassBytes = 64
 	minClassBits  = 6
@@ -21,26 +21,29 @@ const (
 	numClasses    = (maxClassBits-minClassBits)*4 + 1
 	unpooled      = numClasses
 
-	// Buffers up to this size are kept in a sync.Pool: a few nanoseconds, no lock, and the garbage
-	// collector thins it out. Larger ones are kept on shelves of our own, because a sync.Pool forgets all
-	// that was idle for two collections, and a fresh buffer of megabytes has to be cleared first.
+	// Buffers up to this size are kept in a sync.Pool: a few nanoseconds, no lock, and the
+	// garbage collector thins it out. Larger ones are kept on shelves of our own, because a
+	// sync.Pool forgets all that was idle for two collections, and a fresh buffer of megabytes
+	// has to be cleared first.
 	maxQuickBytes = 32 << 10
 	quickClasses  = (15-minClassBits)*4 + 1
 )
 
-// ErrBudget is what [Pool.Get] refuses with when the pool's byte budget is exhausted. The error wraps it
-// and names the budget, what is out and what was asked.
+// ErrBudget is what [Pool.Get] refuses with when the pool's byte budget is exhausted. The error
+// wraps it and names the budget, what is out and what was asked.
 var ErrBudget = errors.New("tensor: memory budget exhausted")
 
 // ErrPart is the ErrBudget of a part, see [Pool.Part], when its whole has memory left.
 var ErrPart = fmt.Errorf("%w in a part of the pool", ErrBudget)
 
-// A Pool hands out Buffers in size classes, counts the bytes that are out and refuses to pass its budget.
-// One Pool serves a whole process. A nil *Pool is usable: ordinary memory without a limit or a count.
+// A Pool hands out Buffers in size classes, counts the bytes that are out and refuses to pass
+// its budget. One Pool serves a whole process. A nil *Pool is usable: ordinary memory without a
+// limit or a count.
 //
-// What comes back is kept for the next Get. Of the large classes, half of what nobody needed between two
-// garbage collections is let go at each collection; and what is kept and what is out together stay within
-// the budget, and with what was let go and is not collected within a sixteenth more.
+// What comes back is kept for the next Get. Of the large classes, half of what nobody needed
+// between two garbage collections is let go at each collection; and what is kept and what is
+// out together stay within the budget, and with what was let go and is not collected within a
+// sixteenth more.
 type Pool struct {
 	budget int64 // 0: none
 	whole  *Pool // that this is a part of; nil: none
@@ -66,16 +69,17 @@ type shelf struct {
 	low  int // fewest that were free since the last trim: nobody needed these
 }
 
-// NewPool makes a pool that has at most budgetBytes out at any time; 0 means no limit. Bytes are counted
-// as the classes they occupy.
+// NewPool makes a pool that has at most budgetBytes out at any time; 0 means no limit. Bytes
+// are counted as the classes they occupy.
 func NewPool(budgetBytes int64) *Pool {
 	p := &Pool{budget: max(budgetBytes, 0)}
 	trimAtGC(p)
 	return p
 }
 
-// Part makes a pool that hands out p's memory, and of it at most budgetBytes at any time; 0 means as much as p has. What is
-// out counts in both. Get of a part fails with [ErrPart] when the part is exhausted, and otherwise as p's does.
+// Part makes a pool that hands out p's memory, and of it at most budgetBytes at any time; 0
+// means as much as p has. What is out counts in both. Get of a part fails with [ErrPart] when
+// the part is exhausted, and otherwise as p's does.
 func (p *Pool) Part(budgetBytes int64) *Pool {
 	return &Pool{budget: max(budgetBytes, 0), whole: p}
 }
@@ -104,8 +108,8 @@ func (p *Pool) Idle() int64 {
 	return p.idle.Load()
 }
 
-// Get returns a buffer of n bytes with undefined contents and one reference. It fails only with an error
-// that is [ErrBudget].
+// Get returns a buffer of n bytes with undefined contents and one reference. It fails only with
+// an error that is [ErrBudget].
 func (p *Pool) Get(n int) (*Buffer, error) {
 	if p == nil {
 		b := &Buffer{data: make([]byte, n), n: n, class: unpooled}
@@ -142,8 +146,8 @@ func (p *Pool) Get(n int) (*Buffer, error) {
 	return b, nil
 }
 
-// Reserve counts n bytes as out that lie elsewhere, for state that grows with what peers do and is no payload. It fails as
-// Get does. Who reserves gives them back with Unreserve.
+// Reserve counts n bytes as out that lie elsewhere, for state that grows with what peers do and
+// is no payload. It fails as Get does. Who reserves gives them back with Unreserve.
 func (p *Pool) Reserve(n int64) error {
 	if p == nil {
 		return nil
@@ -258,9 +262,10 @@ func (p *Pool) put(b *Buffer) {
 	}
 }
 
-// makeRoom lets idle buffers go, largest first, until they and what is out fit the budget: a load that
-// changes its sizes must not end up with the budget once in use and once more on the shelves. Nor once more as garbage: on a busy
-// machine the collector is late, also where a memory limit sets it off, and a process in a cgroup is killed meanwhile.
+// makeRoom lets idle buffers go, largest first, until they and what is out fit the budget: a
+// load that changes its sizes must not end up with the budget once in use and once more on the
+// shelves. Nor once more as garbage: on a busy machine the collector is late, also where a
+// memory limit sets it off, and a process in a cgroup is killed meanwhile.
 func (p *Pool) makeRoom() {
 	if p.budget == 0 {
 		return
@@ -281,8 +286,9 @@ func (p *Pool) makeRoom() {
 	}
 }
 
-// Trim lets go half of what lay idle on each shelf since the last trim, at least one, and says how many bytes that are. They are
-// garbage until the next collection. It is done after each of them anyway: a program calls it to have memory back sooner.
+// Trim lets go half of what lay idle on each shelf since the last trim, at least one, and says
+// how many bytes that are. They are garbage until the next collection. It is done after each of
+// them anyway: a program calls it to have memory back sooner.
 func (p *Pool) Trim() (bytes int64) {
 	for i := range p.shelves {
 		s := &p.shelves[i]
@@ -294,7 +300,8 @@ func (p *Pool) Trim() (bytes int64) {
 	return bytes
 }
 
-// dropLocked lets go the n buffers of s that were used longest ago, and says how many bytes they have.
+// dropLocked lets go the n buffers of s that were used longest ago, and says how many bytes
+// they have.
 func (p *Pool) dropLocked(s *shelf, n int) (bytes int64) {
 	if n == 0 {
 		return 0
@@ -309,8 +316,8 @@ func (p *Pool) dropLocked(s *shelf, n int) (bytes int64) {
 	return bytes
 }
 
-// garbage counts the bytes of large buffers that were let go, since the beginning: those of which it is known that a collection has
-// freed them are the first ones.
+// garbage counts the bytes of large buffers that were let go, since the beginning: those of
+// which it is known that a collection has freed them are the first ones.
 type garbage struct {
 	dropped, freed atomic.Int64
 	before         int64 // dropped by the last collection but one; of trimAtGC
@@ -331,8 +338,9 @@ func (g *garbage) collected(dropped int64) {
 	}
 }
 
-// collect waits for a collection if there is too much garbage beside what is out and idle. Buffers hold no pointers, so it takes
-// milliseconds, and there is one for each sixteenth of the budget that is made anew when the budget is used up.
+// collect waits for a collection if there is too much garbage beside what is out and idle.
+// Buffers hold no pointers, so it takes milliseconds, and there is one for each sixteenth of
+// the budget that is made anew when the budget is used up.
 func (p *Pool) collect() {
 	over := func() bool {
 		return p.out.Load()+p.idle.Load()+p.garbage.bytes() > p.budget+p.budget/16
@@ -349,14 +357,15 @@ func (p *Pool) collect() {
 	}
 }
 
-// trimAtGC has p trimmed after each garbage collection, as long as anyone else holds it. The runtime
-// collects at least every two minutes, so an idle process gives all but nothing back within a quarter of
-// an hour; a timer would need a goroutine and somebody to stop it.
+// trimAtGC has p trimmed after each garbage collection, as long as anyone else holds it. The
+// runtime collects at least every two minutes, so an idle process gives all but nothing back
+// within a quarter of an hour; a timer would need a goroutine and somebody to stop it.
 func trimAtGC(p *Pool) {
 	type tick struct{ _ [32]byte } // too large for the allocator to share its memory with a longer-lived neighbour
 	runtime.AddCleanup(new(tick), func(w weak.Pointer[Pool]) {
 		if p := w.Value(); p != nil {
-			// A collection that has found this tick began after the one before it was made, by this function.
+			// A collection that has found this tick began after the one before it was made, by
+			// this function.
 			p.garbage.collected(p.garbage.before)
 			p.garbage.before = p.garbage.dropped.Load()
 			p.Trim()

@@ -117,8 +117,8 @@ func TestNilPool(t *testing.T) {
 	none.Release()
 }
 
-// withoutCollections keeps the garbage collector off until the test ends: a collection trims the shelves whose
-// bytes the test counts.
+// withoutCollections keeps the garbage collector off until the test ends: a collection trims
+// the shelves whose bytes the test counts.
 func withoutCollections(t *testing.T) {
 	percent := debug.SetGCPercent(-1)
 	t.Cleanup(func() { debug.SetGCPercent(percent) })
@@ -188,7 +188,8 @@ func TestPoolTrim(t *testing.T) {
 	}
 }
 
-// TestPoolTrimsAtGC: the garbage collector sets off the trim, again and again, and does not keep the pool alive.
+// TestPoolTrimsAtGC: the garbage collector sets off the trim, again and again, and does not
+// keep the pool alive.
 func TestPoolTrimsAtGC(t *testing.T) {
 	if Invariants {
 		return
@@ -388,8 +389,8 @@ func TestPoolPart(t *testing.T) {
 	none.Unreserve(1)
 }
 
-// TestGarbageIsBounded: a load that always asks for other sizes has the budget once, not once more as garbage that the collector,
-// which is off here, has not come to.
+// TestGarbageIsBounded: a load that always asks for other sizes has the budget once, not once
+// more as garbage that the collector, which is off here, has not come to.
 func TestGarbageIsBounded(t *testing.T) {
 	if Invariants {
 		return

@@ -2,11 +2,11 @@ package tensor
 
 import "fmt"
 
-// RowSlice is the view of rows lo to hi, not including hi. It shares t's memory and takes no reference;
-// its Shape is its own.
+// RowSlice is the view of rows lo to hi, not including hi. It shares t's memory and takes no
+// reference; its Shape is its own.
 //
-// Of a Bytes tensor the rows before hi have to be walked over; to cut one into many consecutive pieces
-// use [Tensor.Cut].
+// Of a Bytes tensor the rows before hi have to be walked over; to cut one into many consecutive
+// pieces use [Tensor.Cut].
 func (t Tensor) RowSlice(lo, hi int) (Tensor, error) {
 	if len(t.Shape) == 0 || lo < 0 || hi < lo || hi > t.Shape[0] {
 		return Tensor{}, fmt.Errorf("tensor: rows %d to %d asked of a tensor of shape %s", lo, hi, t.Shape)
@@ -25,8 +25,8 @@ func (t Tensor) RowSlice(lo, hi int) (Tensor, error) {
 	return t, nil
 }
 
-// Cut gives the first n rows and the rest as views, as [Tensor.RowSlice] does. Cutting on from the rest
-// goes through a Bytes tensor once.
+// Cut gives the first n rows and the rest as views, as [Tensor.RowSlice] does. Cutting on from
+// the rest goes through a Bytes tensor once.
 func (t Tensor) Cut(n int) (head, rest Tensor, err error) {
 	if len(t.Shape) == 0 || n < 0 || n > t.Shape[0] {
 		return Tensor{}, Tensor{}, fmt.Errorf("tensor: first %d rows asked of a tensor of shape %s", n, t.Shape)
@@ -62,9 +62,9 @@ func (t Tensor) rowOffset(from, n int) (int, error) {
 	return to, nil
 }
 
-// Concat joins tensors along their first dimension, in memory of the pool that the result owns: one
-// reference, which is the caller's. They must agree in dtype and in all other dimensions. The result has
-// the first one's name.
+// Concat joins tensors along their first dimension, in memory of the pool that the result owns:
+// one reference, which is the caller's. They must agree in dtype and in all other dimensions.
+// The result has the first one's name.
 func Concat(parts []Tensor, pool *Pool) (Tensor, error) {
 	if len(parts) == 0 {
 		return Tensor{}, fmt.Errorf("tensor: nothing to concatenate")

@@ -6,14 +6,14 @@ import (
 	"strconv"
 )
 
-// A Shape is the size of each dimension, slowest first. An empty Shape is that of a single element. In a
-// [Spec], -1 stands for any size.
+// A Shape is the size of each dimension, slowest first. An empty Shape is that of a single
+// element. In a [Spec], -1 stands for any size.
 type Shape []int
 
-// Elements is the number of elements. It is false when a dimension is negative or when the product of
-// the dimensions does not fit an int. Dimensions of zero are left out of the overflow check's product
-// and not of the result, so [0, 2^40, 2^40] is refused and not taken for empty: an array of that shape
-// cannot be indexed, and numpy refuses it too.
+// Elements is the number of elements. It is false when a dimension is negative or when the
+// product of the dimensions does not fit an int. Dimensions of zero are left out of the
+// overflow check's product and not of the result, so [0, 2^40, 2^40] is refused and not taken
+// for empty: an array of that shape cannot be indexed, and numpy refuses it too.
 func (s Shape) Elements() (n int, ok bool) {
 	product, empty := uint(1), false
 	for _, d := range s {
@@ -41,7 +41,8 @@ const maxInt = ^uint(0) >> 1
 // Equal tells whether the two shapes have the same dimensions.
 func (s Shape) Equal(o Shape) bool { return slices.Equal(s, o) }
 
-// Fits tells whether s is a shape that was declared as such: of the same rank, with the same dimensions but where -1 stands for any.
+// Fits tells whether s is a shape that was declared as such: of the same rank, with the same
+// dimensions but where -1 stands for any.
 func (s Shape) Fits(declared Shape) bool {
 	if len(s) != len(declared) {
 		return false

@@ -11,12 +11,12 @@ import (
 // A Tensor is a dense array: a dtype, a shape and the elements' bytes.
 //
 // Data is in the byte order of the host and in C order (last dimension fastest); len(Data) is
-// Shape.Elements()*DType.Size(). A Bytes tensor holds each element as a 4-byte little-endian length and
-// then its bytes, as the Predict Protocol V2 does.
+// Shape.Elements()*DType.Size(). A Bytes tensor holds each element as a 4-byte little-endian
+// length and then its bytes, as the Predict Protocol V2 does.
 //
-// A Tensor is a small value that may be copied; copies share Data. Buf, when it is not nil, owns the
-// memory behind Data: whoever keeps a copy past the life of the original takes a reference with Retain
-// and gives it back with Release.
+// A Tensor is a small value that may be copied; copies share Data. Buf, when it is not nil,
+// owns the memory behind Data: whoever keeps a copy past the life of the original takes a
+// reference with Retain and gives it back with Release.
 type Tensor struct {
 	Name  string
 	DType DType
@@ -25,40 +25,43 @@ type Tensor struct {
 	Buf   *Buffer
 }
 
-// A Spec is what a model declares of one input or output. A dimension of -1 takes any size. The first one
-// counts rows if the model is batched, which its declaration as a whole tells.
+// A Spec is what a model declares of one input or output. A dimension of -1 takes any size. The
+// first one counts rows if the model is batched, which its declaration as a whole tells.
 type Spec struct {
 	Name  string
 	DType DType
 	Shape Shape
 
-	// Optional is an input that a request may leave out. Only models whose requests are executed one by one
-	// have such inputs.
+	// Optional is an input that a request may leave out. Only models whose requests are
+	// executed one by one have such inputs.
 	Optional bool
 
-	// Ragged makes an output of a batched model one whose rows differ in size: the first dimension does not
-	// count rows but is that of all rows' values, one row after the other. Ragged names the output, an INT32
-	// or INT64 for each row, that says how many of them are each row's. Empty for every other tensor.
+	// Ragged makes an output of a batched model one whose rows differ in size: the first
+	// dimension does not count rows but is that of all rows' values, one row after the other.
+	// Ragged names the output, an INT32 or INT64 for each row, that says how many of them are
+	// each row's. Empty for every other tensor.
 	Ragged string
 
-	// Format says of an input that it is an image, and in what order its three dimensions come: FormatNHWC or
-	// FormatNCHW. Empty where that is not said, and for every output.
+	// Format says of an input that it is an image, and in what order its three dimensions come:
+	// FormatNHWC or FormatNCHW. Empty where that is not said, and for every output.
 	Format string
 
-	// Labels name the classes of an output of real numbers, in the order of the values of one row: clients that
-	// ask for its highest values get these names with them. An empty one, and one that the list is too short
-	// for, is a class without a name. Shared by copies of the Spec, and not changed.
+	// Labels name the classes of an output of real numbers, in the order of the values of one
+	// row: clients that ask for its highest values get these names with them. An empty one, and
+	// one that the list is too short for, is a class without a name. Shared by copies of the
+	// Spec, and not changed.
 	Labels []string
 }
 
-// The formats of images, in the names of Triton's model configuration. N, the rows, is not counted by a shape of
-// one row: FormatNHWC is [height, width, channels].
+// The formats of images, in the names of Triton's model configuration. N, the rows, is not
+// counted by a shape of one row: FormatNHWC is [height, width, channels].
 const (
 	FormatNHWC = "FORMAT_NHWC"
 	FormatNCHW = "FORMAT_NCHW"
 )
 
-// String looks like "boxes float32 [-1, 4], ragged by count" or "scores float32 [-1, 10], labels (10)".
+// String looks like "boxes float32 [-1, 4], ragged by count" or "scores float32 [-1, 10],
+// labels (10)".
 func (s Spec) String() string {
 	text := s.Name + " " + s.DType.String() + " " + s.Shape.String()
 	if s.Optional {
@@ -119,9 +122,9 @@ func (t Tensor) Retain() { t.Buf.Retain() }
 // Release gives a reference back.
 func (t Tensor) Release() { t.Buf.Release() }
 
-// An Element is a Go type that the elements of a tensor can be read and written as. float16.Float16 is
-// that of github.com/x448/float16. BFloat16, LongDouble and Bytes have no such type; see [Cast],
-// [FromStrings] and [Strings].
+// An Element is a Go type that the elements of a tensor can be read and written as.
+// float16.Float16 is that of github.com/x448/float16. BFloat16, LongDouble and Bytes have no
+// such type; see [Cast], [FromStrings] and [Strings].
 type Element interface {
 	bool | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 |
 		float16.Float16 | float32 | float64 | complex64 | complex128
@@ -161,7 +164,8 @@ func DTypeOf[T Element]() DType {
 	}
 }
 
-// FromSlice makes a Tensor of the values, whose memory it aliases: writing to one is writing to the other.
+// FromSlice makes a Tensor of the values, whose memory it aliases: writing to one is writing to
+// the other.
 func FromSlice[T Element](shape Shape, values []T) (Tensor, error) {
 	var data []byte
 	if len(values) > 0 {
@@ -170,12 +174,13 @@ func FromSlice[T Element](shape Shape, values []T) (Tensor, error) {
 	return New(DTypeOf[T](), shape, data)
 }
 
-// Values gives the elements of t as a slice that aliases its Data: it lives as long as they do, and is
-// not to be written to unless t may be.
+// Values gives the elements of t as a slice that aliases its Data: it lives as long as they do,
+// and is not to be written to unless t may be.
 //
-// It fails when T is not the type of t's elements, when a bool holds a byte other than 0 and 1 (the wire
-// allows it, Go does not), and when Data does not lie on a boundary of T, which happens only to slices
-// cut from elsewhere: what the decoder, the pool and [Concat] make is aligned.
+// It fails when T is not the type of t's elements, when a bool holds a byte other than 0 and 1
+// (the wire allows it, Go does not), and when Data does not lie on a boundary of T, which
+// happens only to slices cut from elsewhere: what the decoder, the pool and [Concat] make is
+// aligned.
 func Values[T Element](t Tensor) ([]T, error) {
 	if d := DTypeOf[T](); d != t.DType {
 		return nil, fmt.Errorf("tensor: values of type %s asked of a tensor of %s", d, t.DType)
@@ -214,7 +219,8 @@ func FromStrings(shape Shape, elems []string) (Tensor, error) {
 	return New(Bytes, shape, data)
 }
 
-// AppendElem appends one element of a Bytes tensor: its length in 4 bytes, little-endian, and its bytes.
+// AppendElem appends one element of a Bytes tensor: its length in 4 bytes, little-endian, and
+// its bytes.
 func AppendElem[S string | []byte](data []byte, elem S) []byte {
 	data = binary.LittleEndian.AppendUint32(data, uint32(len(elem)))
 	return append(data, elem...)

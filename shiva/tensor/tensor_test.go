@@ -156,7 +156,8 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// TestCutAndConcat: what Cut takes apart Concat puts together, in any pieces, of fixed and of variable elements.
+// TestCutAndConcat: what Cut takes apart Concat puts together, in any pieces, of fixed and of
+// variable elements.
 func TestCutAndConcat(t *testing.T) {
 	pool := NewPool(0)
 	numbers, _ := FromSlice(Shape{6, 2}, []float32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12})

@@ -8,12 +8,12 @@ import (
 	"unicode/utf8"
 )
 
-// A scanner reads one JSON text from left to right without reflection and without memory of its own. The
-// first fault poisons it: from then on everything reads as empty, and err tells at the end. So the readers of
-// headers are straight lines.
+// A scanner reads one JSON text from left to right without reflection and without memory of its
+// own. The first fault poisons it: from then on everything reads as empty, and err tells at the
+// end. So the readers of headers are straight lines.
 //
-// It is strict where encoding/json is (a fuzz test compares the two), and stricter on one point: text
-// must be valid UTF-8, which encoding/json would replace.
+// It is strict where encoding/json is (a fuzz test compares the two), and stricter on one
+// point: text must be valid UTF-8, which encoding/json would replace.
 type scanner struct {
 	b     []byte
 	i     int
@@ -59,8 +59,8 @@ func (s *scanner) open(c byte) bool {
 	return s.expect(c)
 }
 
-// more moves to the next member of the object or array that ends with end, and leaves it after the last.
-// n counts the members seen so far and starts at 0.
+// more moves to the next member of the object or array that ends with end, and leaves it after
+// the last. n counts the members seen so far and starts at 0.
 func (s *scanner) more(n *int, end byte) bool {
 	if s.err != nil {
 		return false

@@ -1,6 +1,7 @@
-// Package wire holds the words of RPC v4, the container protocol that containers/DESIGN.md documents, for the two
-// sides of it and for tests: kinds, the JSON of registration (encoding/json, once per session), and the
-// headers of batches and results, which are appended and scanned without reflection and without garbage.
+// Package wire holds the words of RPC v4, the container protocol that containers/DESIGN.md
+// documents, for the two sides of it and for tests: kinds, the JSON of registration
+// (encoding/json, once per session), and the headers of batches and results, which are appended
+// and scanned without reflection and without garbage.
 package wire
 
 import (
@@ -67,8 +68,9 @@ type TensorMessage struct {
 	Labels   Labels     `json:"labels,omitempty"`   // the names of an output's classes
 }
 
-// TensorMessages are at most MaxTensors, Dimensions at most MaxRank, and Labels at most MaxLabels: nothing is made
-// of longer lists, as an element in memory has many times its bytes in the text, and anybody may send one.
+// TensorMessages are at most MaxTensors, Dimensions at most MaxRank, and Labels at most
+// MaxLabels: nothing is made of longer lists, as an element in memory has many times its bytes
+// in the text, and anybody may send one.
 type (
 	TensorMessages []TensorMessage
 	Dimensions     []int
@@ -129,7 +131,8 @@ type WelcomeMessage struct {
 	DeadAfterMS     int64  `json:"dead_after_ms"`
 	MaxMessageBytes int64  `json:"max_message_bytes"`
 
-	// Batched is what the server takes the model for. A server that does not know the word does not say.
+	// Batched is what the server takes the model for. A server that does not know the word does
+	// not say.
 	Batched *bool `json:"batched,omitempty"`
 	// Notes are what the author of the model should know of its declaration.
 	Notes []string `json:"notes,omitempty"`
@@ -155,7 +158,8 @@ type TensorHeader struct {
 	given seen
 }
 
-// A BatchHeader is what a container reads beside the tensors of a batch. It may be parsed into again and again.
+// A BatchHeader is what a container reads beside the tensors of a batch. It may be parsed into
+// again and again.
 type BatchHeader struct {
 	Rows       int
 	Inputs     []TensorHeader
@@ -166,7 +170,8 @@ type BatchHeader struct {
 	dims       []int
 }
 
-// A ResultHeader is what a server reads beside the tensors of a result. It may be parsed into again and again.
+// A ResultHeader is what a server reads beside the tensors of a result. It may be parsed into
+// again and again.
 type ResultHeader struct {
 	Outputs []TensorHeader
 	Errors  []RowError
@@ -181,7 +186,8 @@ type RowError struct {
 	Message []byte // shares the header's memory
 }
 
-// A FeedbackHeader is what a container reads beside the tensors of feedback. It may be parsed into again and again.
+// A FeedbackHeader is what a container reads beside the tensors of feedback. It may be parsed
+// into again and again.
 type FeedbackHeader struct {
 	Application, User []byte // share the header's memory
 	Rows              int    // of the request
@@ -296,8 +302,9 @@ func (h *FeedbackHeader) Parse(b []byte) error {
 	return nil
 }
 
-// Parse reads the JSON of a result to a batch of so many rows. Unknown keys are skipped. Its length is only bounded by that of a
-// message; what it takes of memory is bounded by what a result can have: MaxTensors, MaxRank, and an error for each row.
+// Parse reads the JSON of a result to a batch of so many rows. Unknown keys are skipped. Its
+// length is only bounded by that of a message; what it takes of memory is bounded by what a
+// result can have: MaxTensors, MaxRank, and an error for each row.
 func (h *ResultHeader) Parse(b []byte, rows int) error {
 	*h = ResultHeader{Outputs: h.Outputs[:0], Errors: h.Errors[:0], dims: h.dims[:0]}
 	s := scanner{b: b}
@@ -395,8 +402,8 @@ func (s *scanner) integers(list []int, most int) []int {
 	return list
 }
 
-// Name and Label are how names from a container's hello may be used where people read them: bounded and
-// without anything that a terminal would obey. The limits are in bytes.
+// Name and Label are how names from a container's hello may be used where people read them:
+// bounded and without anything that a terminal would obey. The limits are in bytes.
 const (
 	MaxName       = 128       // of a model, version, input or output
 	MaxInstance   = 128       // of the free label

@@ -110,7 +110,8 @@ func TestShapeGivenTwice(t *testing.T) {
 	}
 }
 
-// TestResultTakesNoMemory: what a header makes of itself is bounded by what a result can have, not by its length, which is a message's.
+// TestResultTakesNoMemory: what a header makes of itself is bounded by what a result can have,
+// not by its length, which is a message's.
 func TestResultTakesNoMemory(t *testing.T) {
 	const size = 1 << 20
 	for name, text := range map[string]string{
@@ -147,7 +148,8 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// FuzzHeaders: what the scanner takes is JSON to encoding/json too, with the same meaning; no input makes it panic.
+// FuzzHeaders: what the scanner takes is JSON to encoding/json too, with the same meaning; no
+// input makes it panic.
 func FuzzHeaders(f *testing.F) {
 	f.Add([]byte(`{"rows":2,"inputs":[{"name":"x","datatype":"FP32","shape":[2,8]}],"timeout_ms":48.5,"requests":[1,1],"parameters":[null,{}],"priority":[0,1]}`))
 	f.Add([]byte(`{"outputs":[{"name":"\u00e9","datatype":"BYTES","shape":[]}],"errors":[{"row":0,"message":"x\n"}]}`))
@@ -163,7 +165,8 @@ func FuzzHeaders(f *testing.F) {
 				Requests []int
 			}
 			same(t, in, &want)
-			// Keys of another case or given twice are read otherwise by encoding/json; they are not ours.
+			// Keys of another case or given twice are read otherwise by encoding/json; they are
+			// not ours.
 			if plain(in) && (want.Rows != b.Rows || want.Timeout != b.Timeout || len(want.Requests) != len(b.Requests)) {
 				t.Fatalf("%s: %+v, encoding/json reads %+v", in, b, want)
 			}

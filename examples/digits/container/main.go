@@ -22,7 +22,8 @@ func main() {
 	}
 }
 
-// serve connects to the servers in $SHIVA_SERVERS, else to 127.0.0.1:7000, and returns when ctx ends.
+// serve connects to the servers in $SHIVA_SERVERS, else to 127.0.0.1:7000, and returns when ctx
+// ends.
 func serve(ctx context.Context, servers ...string) error {
 	network, err := digits.Load()
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// What `make run` does, on other ports: all images are classified, then it serves until it is told to stop.
+// What `make run` does, on other ports: all images are classified, then it serves until it is
+// told to stop.
 func TestE2ERun(t *testing.T) {
 	t.Chdir("../../..")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

@@ -1,6 +1,7 @@
-// Command run shows the whole of shivad in a minute: it starts the server with the digits model in a
-// container beside it, classifies handwritten digits that the model has never seen over TCP, and goes on
-// serving until Ctrl-C. It is `make run`, and runs from the top of the source tree.
+// Command run shows the whole of shivad in a minute: it starts the server with the digits model
+// in a container beside it, classifies handwritten digits that the model has never seen over
+// TCP, and goes on serving until Ctrl-C. It is `make run`, and runs from the top of the source
+// tree.
 package main
 
 import (

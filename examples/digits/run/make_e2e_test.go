@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// A SIGTERM to make ends all that `make run` has started: the server, and the container that the server has started. A
-// `go run` between them would die of it and leave them behind.
+// A SIGTERM to make ends all that `make run` has started: the server, and the container that
+// the server has started. A `go run` between them would die of it and leave them behind.
 func TestE2EMakeRunIsStopped(t *testing.T) {
 	t.Chdir("../../..")
 	addrs := map[string]string{"tcp": free(t), "rest": free(t), "grpc": free(t), "containers": free(t), "admin": free(t)}
@@ -52,7 +52,8 @@ func TestE2EMakeRunIsStopped(t *testing.T) {
 	}
 }
 
-// A server that has the addresses already is not taken for the one that is started: that takes others, or says so if the user has named them.
+// A server that has the addresses already is not taken for the one that is started: that takes
+// others, or says so if the user has named them.
 func TestE2EAnotherServer(t *testing.T) {
 	t.Chdir("../../..")
 	o := options{tcp: free(t), rest: free(t), grpc: free(t), containers: free(t), admin: free(t)}

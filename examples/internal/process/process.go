@@ -25,8 +25,9 @@ type Process struct {
 	err  error         // how; after done
 }
 
-// Start starts a program of bin/ with these arguments, and with env ("NAME=value") beside the environment. What it says goes to standard
-// error. It is in a process group of its own, so that Ctrl-C reaches only us, and it is we who stop it in order.
+// Start starts a program of bin/ with these arguments, and with env ("NAME=value") beside the
+// environment. What it says goes to standard error. It is in a process group of its own, so
+// that Ctrl-C reaches only us, and it is we who stop it in order.
 func Start(path string, env []string, args ...string) (*Process, error) {
 	cmd := exec.Command(path, args...)
 	cmd.Env = append(os.Environ(), env...)
@@ -76,8 +77,9 @@ func (p *Process) Stop() error {
 	return nil
 }
 
-// WaitReady returns when this program, a server, says on its admin door that its models can be asked. Another server may
-// have that address, and would be ready at once: it is told from this one by its process.
+// WaitReady returns when this program, a server, says on its admin door that its models can be
+// asked. Another server may have that address, and would be ready at once: it is told from this
+// one by its process.
 func (p *Process) WaitReady(ctx context.Context, admin string) error {
 	return p.Wait(ctx, "the server to be ready", func(ctx context.Context) (bool, string, error) {
 		ok, text, err := Get(ctx, "http://"+admin+"/v1/status")
@@ -101,8 +103,8 @@ func (p *Process) WaitReady(ctx context.Context, admin string) error {
 	})
 }
 
-// Wait asks again and again until something holds, for half a minute at most. It fails when the program ends or the time is over, with what
-// was said last.
+// Wait asks again and again until something holds, for half a minute at most. It fails when the
+// program ends or the time is over, with what was said last.
 func (p *Process) Wait(ctx context.Context, what string, holds func(context.Context) (ok bool, said string, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -8,7 +8,8 @@ import (
 	"net"
 )
 
-// Addresses are those of the server's doors, as host and port. Somebody may have them already: another example in another terminal, or a server.
+// Addresses are those of the server's doors, as host and port. Somebody may have them already:
+// another example in another terminal, or a server.
 type Addresses struct {
 	All   []*string
 	Fixed bool // the user has named some: they are these or none

@@ -26,7 +26,8 @@ func main() {
 	}
 }
 
-// serve connects to the servers in $SHIVA_SERVERS, else to 127.0.0.1:7000, and returns when ctx ends.
+// serve connects to the servers in $SHIVA_SERVERS, else to 127.0.0.1:7000, and returns when ctx
+// ends.
 func serve(ctx context.Context, args []string) error {
 	if len(args) != 2 {
 		return errors.New("expected a model and its version, as: selection-container sharp 1")

@@ -1,6 +1,7 @@
-// Command run shows an application that learns which of its models to trust: three models of handwritten digits answer together, weighted by
-// what feedback has said of them, and half-way the best is replaced by a bad build of itself. It is `make run-selection`, and runs from
-// the top of the source tree.
+// Command run shows an application that learns which of its models to trust: three models of
+// handwritten digits answer together, weighted by what feedback has said of them, and half-way
+// the best is replaced by a bad build of itself. It is `make run-selection`, and runs from the
+// top of the source tree.
 package main
 
 import (

@@ -23,12 +23,14 @@ const (
 // window is how many rounds the application's accuracy is the mean of.
 const window = 40
 
-// inks are those of the models, in their order; they differ for the colour-blind, too (Okabe and Ito).
+// inks are those of the models, in their order; they differ for the colour-blind, too (Okabe
+// and Ito).
 var inks = [models]color.Color{
 	color.RGBA{0x00, 0x72, 0xb2, 0xff}, color.RGBA{0xe6, 0x9f, 0x00, 0xff}, color.RGBA{0x00, 0x9e, 0x73, 0xff},
 }
 
-// drawSVG writes a picture of the rounds to a file: the weight of each model, and the application's accuracy in the last window rounds.
+// drawSVG writes a picture of the rounds to a file: the weight of each model, and the
+// application's accuracy in the last window rounds.
 func drawSVG(file string, rounds []round) error {
 	p := plot.New()
 	p.X.Label.Text, p.Y.Label.Text = "feedbacks; half-way version 2 of sharp is rolled out", "weight"

@@ -9,7 +9,8 @@ import (
 	"github.com/shivad/shivad/examples/selection"
 )
 
-// lineEvery is how many rounds make a line of the curve in text, barWidth how many characters all weights together are.
+// lineEvery is how many rounds make a line of the curve in text, barWidth how many characters
+// all weights together are.
 const (
 	lineEvery = 20
 	barWidth  = 40

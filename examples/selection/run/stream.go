@@ -25,8 +25,8 @@ type round struct {
 	shares [models]float64
 }
 
-// A stream sends images one after the other, each with its feedback before the next, as a policy that is to notice something must
-// be told the truth.
+// A stream sends images one after the other, each with its feedback before the next, as a
+// policy that is to notice something must be told the truth.
 type stream struct {
 	client *shiva.Client
 	admin  string
@@ -48,8 +48,8 @@ func (s *stream) send(ctx context.Context, images []image) error {
 	return nil
 }
 
-// round asks the application and each of its models, and tells the application what would have been right. The number of the
-// round is the id of the request.
+// round asks the application and each of its models, and tells the application what would have
+// been right. The number of the round is the id of the request.
 func (s *stream) round(ctx context.Context, number int, im image) (r round, err error) {
 	var labels [1 + models]int64
 	var faults [1 + models]error

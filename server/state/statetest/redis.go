@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// A Redis is a redis-server of a test's own, on a Unix socket, which ends with the test. It saves nothing unless told to.
+// A Redis is a redis-server of a test's own, on a Unix socket, which ends with the test. It
+// saves nothing unless told to.
 type Redis struct {
 	dir     string
 	args    []string

@@ -1,4 +1,5 @@
-// Package statetest has the conformance test of state.Store, and a real Redis for tests that want one.
+// Package statetest has the conformance test of state.Store, and a real Redis for tests that
+// want one.
 package statetest
 
 import (
@@ -16,14 +17,16 @@ import (
 	"github.com/shivad/shivad/server/state"
 )
 
-// patience is how long a test waits for what happens within milliseconds on a machine that has nothing else to do.
+// patience is how long a test waits for what happens within milliseconds on a machine that has
+// nothing else to do.
 const patience = 20 * time.Second
 
-// Stores makes the stores of one test. Each call opens one; those of one test share what is stored if they can, as servers with one
-// Redis do. The maker closes them.
+// Stores makes the stores of one test. Each call opens one; those of one test share what is
+// stored if they can, as servers with one Redis do. The maker closes them.
 type Stores func(t *testing.T, opts state.Options) state.Store
 
-// Conformance tests what every store promises. Shared: a second store sees what the first one wrote.
+// Conformance tests what every store promises. Shared: a second store sees what the first one
+// wrote.
 func Conformance(t *testing.T, shared bool, fresh func(t *testing.T) Stores) {
 	for name, test := range map[string]func(*testing.T, Stores){
 		"values": values, "listing": listing, "refusals": refusals, "limits": limits, "ids": ids,
@@ -315,7 +318,8 @@ func watching(t *testing.T, open Stores) {
 	}
 }
 
-// writers: two servers with eight writers each, or one with sixteen, count in a few keys. No update may be lost.
+// writers: two servers with eight writers each, or one with sixteen, count in a few keys. No
+// update may be lost.
 func writers(t *testing.T, open Stores, shared bool) {
 	stores := []state.Store{open(t, state.Options{})}
 	if shared {
@@ -493,7 +497,8 @@ func writes(t *testing.T, open Stores, shared bool) {
 	}
 	expectNone(t, s, "c/1")
 
-	// All of a write, or nothing of it, at any moment; and an update never rests on what was before the write.
+	// All of a write, or nothing of it, at any moment; and an update never rests on what was
+	// before the write.
 	const keys, rounds = 20, 10
 	all := func(value int) (list []state.Entry) {
 		for k := range keys {
