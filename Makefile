@@ -94,7 +94,7 @@ race: redis ## the same under the race detector, with buffers poisoned when rele
 	$(call each,CGO_ENABLED=1 go test -race -vet=off -tags invariants ./...)
 	CGO_ENABLED=1 go test -race -vet=off ./shiva/... ./server/tcp
 
-# Neither takes half of a core, so they run at once.
+# Both wait more than they work, so they run at once.
 soak: ## the scheduler under everything at once, under the race detector, and the whole server, for SOAKTIME (1m)
 	@CGO_ENABLED=1 go test -race -vet=off -count=1 ./scheduler -run 'TestSoak$$' -soak $(SOAKTIME) & scheduler=$$!; \
 	server=0; go run -C bench ./soak -length $(SOAKTIME) || server=$$?; wait $$scheduler; exit $$server

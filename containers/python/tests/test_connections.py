@@ -1,0 +1,142 @@
+"""Containers and the servers that they serve: which, since when, and what follows when one is lost or refuses."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from echo_model import X, Y, ask, echo
+from fake_server import Fake
+from shiva_container import Container, link, model
+
+
+def test_several_models_and_several_servers() -> None:
+    one, two = echo(name="one"), echo(name="two")
+    with Fake() as a, Fake() as b, Container(one, two, servers=[a.endpoint, b.endpoint]) as container:
+        for fake in (a, b):
+            names = {fake.hello(n)[1]["model"] for n in (1, 2)}
+            assert names == {"one", "two"}
+            for n in (1, 2):
+                assert "outputs" in fake.result(ask(fake, fake.hello(n)[0]))[0]
+        assert container.wait_ready(20)
+
+
+def test_ipc(tmp_path: Path) -> None:
+    with Fake(f"ipc://{tmp_path}/s") as fake, Container(echo(), servers=fake.endpoint):
+        peer, _ = fake.hello()
+        assert "outputs" in fake.result(ask(fake, peer))[0]
+
+
+def test_a_name_with_two_addresses_is_two_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Fake("tcp://127.0.0.1:*") as a:
+        port = a.endpoint.rpartition(":")[2]
+        found = [(socket.AF_INET, 1, 6, "", (host, int(port))) for host in ("127.0.0.1", "127.0.0.2")]
+        with Fake(f"tcp://127.0.0.2:{port}") as b:
+            monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, type: found)
+            with Container(echo(), servers=f"shivad.example:{port}"):
+                for fake in (a, b):
+                    assert "outputs" in fake.result(ask(fake, fake.hello()[0]))[0]
+
+
+def test_a_server_that_comes_late_and_is_restarted() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    with Container(echo(), servers=endpoint) as container:
+        assert not container.wait_ready(0.3)
+        for _ in range(2):
+            with Fake(endpoint, heartbeat_ms=3_600_000, dead_after_ms=3_600_000) as fake:
+                peer, _ = fake.hello()
+                assert "outputs" in fake.result(ask(fake, peer))[0]
+            until = time.monotonic() + 20
+            while container.wait_ready(0) and time.monotonic() < until:
+                time.sleep(0.005)
+            assert not container.wait_ready(0), "the closed connection was not noticed"
+
+
+def test_a_connection_that_ends_behind_many_messages_is_noticed() -> None:
+    with Fake(heartbeat_ms=3_600_000, dead_after_ms=3_600_000) as fake, Container(echo(), servers=fake.endpoint) as c:
+        peer, _ = fake.hello()
+        assert c.wait_ready(20)
+        for _ in range(100 * link._BURST):
+            fake.send(peer, b"heartbeat")
+        fake.close()
+        until = time.monotonic() + 20
+        while c.wait_ready(0) and time.monotonic() < until:
+            time.sleep(0.005)
+        assert not c.wait_ready(0)
+
+
+def test_answers_do_not_reach_the_next_server_and_lost_batches_are_not_computed() -> None:
+    inside, leave = threading.Event(), threading.Event()
+    calls = 0
+
+    @model(name="slow", inputs=[X], outputs=[Y])
+    def slow(x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        inside.set()
+        leave.wait(60)
+        return x
+
+    with Fake() as first, Container(slow, servers=first.endpoint):
+        for _ in range(2):
+            ask(first, first.hello()[0])
+        assert inside.wait(20)
+        endpoint = first.endpoint
+        first.close()
+        with Fake(endpoint) as second:
+            peer, _ = second.hello()
+            leave.set()
+            batch_id = ask(second, peer)
+            second.result(batch_id)
+            assert [frames[1] for _, frames in second.seen(b"result")] == [batch_id]
+    assert calls == 2, "the batch that was queued when the first server went had nobody to answer"
+
+
+def test_a_silent_server_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    with Fake(beat=False, dead_after_ms=100, heartbeat_ms=30) as fake, Container(echo(), servers=fake.endpoint):
+        fake.hello(3)
+    assert "silence for 0.1 s" in caplog.text
+
+
+def test_refusal_is_reported_and_tried_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(link, "REFUSED_RETRY_SECONDS", 0.05)
+    with Fake(refuse="expected FP32 [-1,2], got FP64") as fake, Container(echo(), servers=fake.endpoint) as container:
+        fake.hello(3)
+        assert not container.wait_ready(0)
+    assert "registration refused: expected FP32 [-1,2], got FP64" in caplog.text
+
+
+def test_after_a_refusal_the_next_try_is_far_away() -> None:
+    with Fake(refuse="no") as fake, Container(echo(), servers=fake.endpoint) as container:
+        fake.hello()
+        until = time.monotonic() + 20
+        while not (container._links and container._links[0].session is None) and time.monotonic() < until:
+            time.sleep(0.005)
+        assert container._links[0].wake() - time.monotonic() > link.REFUSED_RETRY_SECONDS / 3
+
+
+def test_goodbye_with_reconnect() -> None:
+    with Fake() as fake, Container(echo(), servers=fake.endpoint) as container:
+        peer, _ = fake.hello()
+        fake.goodbye(peer, reconnect=True)
+        peer, _ = fake.hello(2)
+        assert "outputs" in fake.result(ask(fake, peer))[0]
+        assert not container.wait(0)
+
+
+def test_a_goodbye_is_heard_although_the_connection_ends_with_it() -> None:
+    models = [echo(name=f"m{n}") for n in range(10)]
+    with Fake() as fake, Container(*models, servers=fake.endpoint) as container:
+        for n in range(10):
+            fake.hello(n + 1)
+        assert container.wait_ready(20)
+        for peer, _ in fake.seen(b"hello"):
+            fake.goodbye(peer, reconnect=False)
+        fake.close()
+        assert container.wait(20), "a goodbye for good was taken for a lost connection"
