@@ -40,12 +40,8 @@ func (l *loop) compose(c *call, m *shiva.Message) error {
 		b = append(b, c.question.id...)
 		b = append(b, ',')
 	}
-	object := c.control
-	if c.Reply != nil {
-		object = c.Reply
-	}
-	if object != nil {
-		b = append(b, object[len("{"):]...) // an object with members
+	if c.control != nil {
+		b = append(b, c.control[len("{"):]...) // an object with members
 		l.metadata, m.Metadata = b, b
 		return nil
 	}

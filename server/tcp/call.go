@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
@@ -12,29 +11,36 @@ import (
 
 // A call is one question of a connection and the place of its answer in the line of answers.
 //
-// It belongs to its loop, but for the time between Submit and Complete, when gate.Call is the scheduler's.
+// It belongs to its loop, but for the time between Submit and Complete, in which gate.Call is the gate's.
 // It is freed when its answer is written, or, if the client has gone, when it is complete.
 type call struct {
 	gate.Call
 	session   *session
 	message   *shiva.Message // the question; its memory is the inputs'; nil when it is not needed any more
+	feedback  *gate.Feedback // in place of gate.Call, for what is no question but tells of an answer
 	namespace string         // it came with, if any of it was understood
 	next      *call          // the answer that leaves after this one
 
 	question question
 	arrived  time.Time
 
-	control  []byte // the answer's metadata, if the gate answered by itself
-	err      error  // the refusal, if there was one before the scheduler
+	control  []byte // the answer's metadata, if no model answered
+	err      error  // the refusal, if there was one before the scheduler, or of feedback
 	room     int    // of the session's outbox: what is expected, then what has come
 	held     bool   // open, and not submitted before there is room for its answer
 	inFlight bool   // submitted and not yet complete
 	answered bool   // the answer is known and may leave in its turn
 }
 
-// Complete is the scheduler's last word on the request. It runs on any goroutine and only posts the call
-// to its loop, in whose turns everything else about a session happens.
-func (c *call) Complete(*scheduler.Request) { c.session.loop.post(c) }
+// Complete is the last word on the request. It runs on any goroutine and only posts the call to its loop, in whose turns
+// everything else about a session happens.
+func (c *call) Complete(*gate.Call) { c.session.loop.post(c) }
+
+// learned is Complete for feedback.
+func (c *call) learned(reply []byte, err error) {
+	c.control, c.err = reply, err
+	c.session.loop.post(c)
+}
 
 // failure is why the call is answered with "!error", or nil.
 func (c *call) failure() error {
@@ -102,6 +108,10 @@ func (l *loop) freeCall(c *call) {
 	const keep = 4096
 	c.count(l)
 	c.Close()
+	if c.feedback != nil {
+		c.feedback.Close()
+		c.feedback = nil
+	}
 	if c.message != nil {
 		l.spares.Recycle(c.message)
 	}

@@ -149,10 +149,13 @@ func (s *session) closed() {
 	s.dropHalf()
 	for c := s.head; c != nil; {
 		next := c.next
-		if c.inFlight {
-			s.loop.door.gate.Cancel(&c.Call)
-		} else {
+		switch {
+		case !c.inFlight:
 			s.loop.freeCall(c)
+		case c.feedback != nil:
+			c.feedback.Cancel()
+		default:
+			s.loop.door.gate.Cancel(&c.Call)
 		}
 		c = next
 	}

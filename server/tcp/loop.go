@@ -4,7 +4,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
@@ -34,11 +33,12 @@ type loop struct {
 	deferred bool      // a turn is on its way, for what has been read
 	sessions []*session
 	free     []*call
-	pending  []*scheduler.Request // to submit at the end of this turn
-	ready    []*session           // with answers to write at the end of this turn
-	decoder  *shiva.Decoder       // for the next session that reads; nil when lent
-	spares   shiva.Spares         // messages for it
-	out      []byte               // answers of one session, being encoded
+	pending  []*call        // to submit at the end of this turn
+	asked    []*gate.Call   // of these, memory for submit
+	ready    []*session     // with answers to write at the end of this turn
+	decoder  *shiva.Decoder // for the next session that reads; nil when lent
+	spares   shiva.Spares   // messages for it
+	out      []byte         // answers of one session, being encoded
 	vecs     [][]byte
 	metadata []byte
 	tensors  []tensor.Tensor
@@ -153,17 +153,20 @@ func (l *loop) end() {
 
 // submit hands over what was read, but for the requests of clients that have gone since.
 func (l *loop) submit() {
-	kept := l.pending[:0]
-	for _, r := range l.pending {
-		if c := r.Owner.(*call); c.session.gone {
+	for _, c := range l.pending {
+		switch {
+		case c.session.gone:
 			l.freeCall(c)
-		} else {
-			kept = append(kept, r)
+		case c.feedback != nil:
+			c.feedback.Learn(c.learned)
+		default:
+			l.asked = append(l.asked, &c.Call)
 		}
 	}
-	l.door.gate.Submit(kept...)
+	l.door.gate.Submit(l.asked...)
+	clear(l.asked)
 	clear(l.pending)
-	l.pending = l.pending[:0]
+	l.asked, l.pending = l.asked[:0], l.pending[:0]
 }
 
 // collect empties the mailbox and reports whether there is something to write. When it reports false, the

@@ -184,7 +184,7 @@ func (s *session) submit(c *call) bool {
 	if c.room, ok = s.outbox.Admit(&c.Call); ok {
 		c.inFlight = true
 		s.inFlight++
-		s.loop.pending = append(s.loop.pending, &c.Request)
+		s.loop.pending = append(s.loop.pending, c)
 	}
 	return ok
 }
@@ -227,7 +227,7 @@ func (s *session) tryOpen(c *call, fault error) (err error) {
 	return s.open(c, fault)
 }
 
-// open turns the message of c into a request of the scheduler, or a control answer, or an error.
+// open turns the message of c into a call, or feedback, or a control answer, or an error.
 func (s *session) open(c *call, fault error) error {
 	cfg := &s.loop.door.cfg
 	if s.waiting > floodFactor*cfg.InFlight {
@@ -274,6 +274,10 @@ func (s *session) open(c *call, fault error) error {
 		}
 	}
 	q.Source, q.Now = s.id, s.loop.now
+	if application, ok := s.loop.door.gate.Updates(m.Namespace); ok {
+		c.feedback, err = s.loop.door.gate.OpenFeedback(application, m.Tensors, &q.Params)
+		return err
+	}
 	if err := s.loop.door.gate.Open(&c.Call, m.Namespace, m.Tensors, &q.Params); err != nil {
 		return err
 	}
@@ -310,7 +314,9 @@ func (s *session) finish(c *call) {
 		s.loop.freeCall(c)
 		return
 	}
-	if c.err == nil && c.control == nil {
+	if c.feedback != nil {
+		s.submitHeld()
+	} else if c.err == nil && c.control == nil {
 		s.keep(c)
 	}
 	// The line before it may be long, and what is not needed is not to wait with it.

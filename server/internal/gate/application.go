@@ -108,10 +108,10 @@ func (t *Target) Application() *apps.App {
 	return t.application.App
 }
 
-// Counted is what the request is counted with: once, by the name that it was sent to. Nil for feedback, and for what was not opened.
+// Counted is what the request is counted with: once, by the name that it was sent to. Nil for what was not opened.
 func (c *Call) Counted() *metrics.Model {
 	switch {
-	case c.verdict != nil || c.Target == nil:
+	case c.Target == nil:
 		return nil
 	case c.fanout != nil:
 		return c.fanout.app.metrics
@@ -227,9 +227,9 @@ func (g *Gate) openApplication(c *Call, a *application, tensors []tensor.Tensor,
 		f.done()
 		return err
 	}
-	first := f.firstToAnswer()
-	c.Target, c.Model = first.Target, first.Target.Model
-	c.Squeeze, c.Bridge, c.Rows, c.Deadline = first.Squeeze, first.Bridge, first.Rows, first.Deadline
+	answering := &f.firstToAnswer().call
+	c.Target, c.Rows, c.Deadline = answering.Target, answering.Rows, answering.Deadline
+	c.Squeeze, c.Bridge = answering.Squeeze, answering.Bridge
 	c.fanout = f
 	return nil
 }

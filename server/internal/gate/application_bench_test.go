@@ -32,7 +32,7 @@ func BenchmarkApplication(b *testing.B) {
 					b.Fatal(err)
 				}
 				c.Owner = c
-				h.Submit(&c.Request)
+				h.Submit(&c.Call)
 				<-c.done
 				c.Close()
 			}

@@ -27,7 +27,7 @@ func TestApplicationAllocations(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.Owner = c
-			h.Submit(&c.Request)
+			h.Submit(&c.Call)
 			<-c.done
 			c.Close()
 		})

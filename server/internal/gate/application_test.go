@@ -129,13 +129,16 @@ type asker struct {
 	done chan struct{}
 }
 
-func (c *asker) Complete(*scheduler.Request) { close(c.done) }
+func (c *asker) Complete(*Call) { close(c.done) }
 
 // ask sends one row, and gives the answer's label and metadata as text.
 func (h *house) ask(route string, p Params, tensors ...tensor.Tensor) string {
 	h.t.Helper()
 	if tensors == nil {
 		tensors = []tensor.Tensor{row()}
+	}
+	if app, ok := strings.CutSuffix(route, "/update"); ok {
+		return h.feedback(app, p, tensors...)
 	}
 	c := &asker{done: make(chan struct{})}
 	p.Now = time.Now()
@@ -144,13 +147,10 @@ func (h *house) ask(route string, p Params, tensors ...tensor.Tensor) string {
 	}
 	defer c.Close()
 	c.Owner = c
-	h.Submit(&c.Request)
+	h.Submit(&c.Call)
 	<-c.done
-	switch {
-	case c.Err != nil:
+	if c.Err != nil {
 		return "error " + Text(c.Err)
-	case c.Reply != nil:
-		return string(c.Reply)
 	}
 	values, err := tensor.Values[int64](c.Outputs[0])
 	if err != nil {
@@ -278,22 +278,20 @@ func TestShadow(t *testing.T) {
 	})
 }
 
-// feedback sends a verdict without tensors.
-func (h *house) feedback(app string, p Params) string {
+// feedback sends a verdict, and gives the answer as text.
+func (h *house) feedback(app string, p Params, tensors ...tensor.Tensor) string {
 	h.t.Helper()
-	c := &asker{done: make(chan struct{})}
 	p.Now = time.Now()
-	if err := h.Open(&c.Call, app+"/update", nil, &p); err != nil {
+	f, err := h.OpenFeedback(app, tensors, &p)
+	if err != nil {
 		return "error " + Text(err)
 	}
-	defer c.Close()
-	c.Owner = c
-	h.Submit(&c.Request)
-	<-c.done
-	if c.Err != nil {
-		return "error " + Text(c.Err)
+	defer f.Close()
+	reply, err := f.Wait(h.t.Context())
+	if err != nil {
+		return "error " + Text(err)
 	}
-	return string(c.Reply)
+	return string(reply)
 }
 
 func TestFeedback(t *testing.T) {
@@ -345,7 +343,7 @@ func TestCancelledApplication(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Owner = c
-	h.Submit(&c.Request)
+	h.Submit(&c.Call)
 	h.Cancel(&c.Call)
 	<-c.done
 	if !errors.Is(c.Err, scheduler.ErrCanceled) {

@@ -78,29 +78,6 @@ func (g *Gate) attachCaches(t *table) (ended []func()) {
 	return ended
 }
 
-// notCached leaves the requests that are for the scheduler, in their place. The others have been answered by a cache, or will be.
-func notCached(requests []*scheduler.Request) []*scheduler.Request {
-	var now time.Time
-	n := 0
-	for i, r := range requests {
-		if o, ok := r.Owner.(opened); ok {
-			if c := &o.opened().cached; c.Version != nil {
-				if now.IsZero() {
-					now = time.Now()
-				}
-				if c.Find(r, now) {
-					continue
-				}
-			}
-		}
-		if n < i {
-			requests[n] = r
-		}
-		n++
-	}
-	return requests[:n]
-}
-
 // Cache tells what the cache of a model holds; false if it has none.
 func (g *Gate) Cache(model string) (cache.Usage, bool) {
 	g.mu.Lock()

@@ -74,7 +74,7 @@ type caller struct {
 	answers int
 }
 
-func (c *caller) Complete(*scheduler.Request) { c.answers++ }
+func (c *caller) Complete(*Call) { c.answers++ }
 
 // ask asks a route and returns the number of the execution that answered.
 func (l *lab) ask(route string, v int32, p Params) (n int32, err error) {
@@ -88,7 +88,7 @@ func (l *lab) ask(route string, v int32, p Params) (n int32, err error) {
 	}
 	defer c.Close()
 	c.Owner = c
-	l.gate.Submit(&c.Request)
+	l.gate.Submit(&c.Call)
 	if c.answers != 1 {
 		l.Fatalf("%d answers", c.answers)
 	}
@@ -237,7 +237,7 @@ func TestCancelOfAFollower(t *testing.T) {
 		t.Fatal(err)
 	}
 	var calls [3]caller
-	var requests []*scheduler.Request
+	var opened []*Call
 	x, _ := tensor.FromSlice(tensor.Shape{1}, []int32{1})
 	x.Name = "x"
 	for i := range calls {
@@ -246,9 +246,9 @@ func TestCancelOfAFollower(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Owner = c
-		requests = append(requests, &c.Request)
+		opened = append(opened, &c.Call)
 	}
-	l.gate.Submit(requests...)
+	l.gate.Submit(opened...)
 	if held == nil || held.Rows != 1 {
 		t.Fatalf("three equal requests of one submission made the batch %+v", held)
 	}
@@ -281,14 +281,14 @@ func BenchmarkSubmitUncached(b *testing.B) {
 			}
 			g.caching.Store(caching)
 			c := &caller{}
-			requests := make([]*scheduler.Request, 16)
+			calls := make([]*Call, 16)
 			c.Owner = c
-			for i := range requests {
-				requests[i] = &c.Request // which names no model, and is answered at once
+			for i := range calls {
+				calls[i] = &c.Call // which names no model, and is answered at once
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				g.Submit(requests...)
+				g.Submit(calls...)
 			}
 		})
 	}

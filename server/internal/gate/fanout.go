@@ -16,62 +16,20 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// opened is implemented by Call, and so by what embeds one.
-type opened interface{ opened() *Call }
-
-func (c *Call) opened() *Call { return c }
-
-// fanOut puts the calls to models in the place of those to applications, and starts what is to be learned.
-func (g *Gate) fanOut(requests []*scheduler.Request) []*scheduler.Request {
-	found, room := false, len(requests)
-	for _, r := range requests {
-		if c := outer(r); c != nil {
-			found = true
-			if c.fanout != nil {
-				room += len(c.fanout.asks)
-			}
-		}
-	}
-	if !found {
-		return requests
-	}
-	rest := make([]*scheduler.Request, 0, room)
-	for _, r := range requests {
-		switch c := outer(r); {
-		case c == nil:
-			rest = append(rest, r)
-		case c.fanout != nil:
-			rest = c.fanout.start(rest)
-		case c.alone != nil:
-			c.Owner.Complete(r)
-		default:
-			g.learn(c, c.verdict.made.Said, c.verdict.made.Inputs())
-		}
-	}
-	return rest
-}
-
-// outer is the call of a request that is not itself for the scheduler; nil for the others.
-func outer(r *scheduler.Request) *Call {
-	if o, ok := r.Owner.(opened); ok {
-		if c := o.opened(); c.fanout != nil || c.verdict != nil || c.alone != nil {
-			return c
-		}
-	}
-	return nil
-}
-
-// A fanout is a request to an application while its models are asked: one call for each, and the outer one, which is complete when all
-// that are to answer have. They all have its deadline, by which the scheduler ends them, so that the answer needs no timer of
-// its own.
+// A fanout is a request to an application while its models are asked: one call for each, and the outer one, which is complete
+// when all that are to answer have. They all have its deadline, by which the scheduler ends them, so that the answer needs no
+// timer of its own.
 //
-// It and its calls are used again when nobody refers to them: the outer call does until it is closed, which is after all that are to answer are
-// complete, and each shadow until it is complete, which may be later. So what an answer refers to is there as long as the answer.
+// It owns its calls, and what they hold, until nobody refers to it; then it and they are used again. The outer call refers to
+// it until it is closed, which is after all that are to answer are complete, and each shadow until that is complete, which may
+// be later. So what an answer refers to is there as long as the answer. The outer call itself is its door's again when it is
+// complete: after that the fanout must not touch it. With -tags invariants a reference too few panics.
 type fanout struct {
 	// Set before the calls are submitted.
 	gate    *Gate
 	app     *application
 	call    *Call // the outer one; not to be touched once it is complete
+	lesson  bool  // it is feedback that asks: nothing is counted, no default stands in, and what was asked is copied
 	user    string
 	id      string // "" = nobody will give feedback
 	began   time.Time
@@ -91,17 +49,17 @@ type fanout struct {
 	missing []selection.Ask
 }
 
-// An ask is the call to one model.
+// An ask is the call to one model. Its fanout owns it.
 type ask struct {
-	Call
-	selection.Ask
-	of *fanout
+	call  Call
+	asked selection.Ask
+	of    *fanout
 }
 
 // A refusal is a model that is not asked after all.
 type refusal struct {
-	selection.Ask
-	why error
+	asked selection.Ask
+	why   error
 }
 
 var fanouts = sync.Pool{New: func() any { return new(fanout) }}
@@ -119,19 +77,19 @@ func newFanout(calls int) *fanout {
 func (f *fanout) ask(asked selection.Ask, target *Target, tensors []tensor.Tensor, p *Params) {
 	f.asks = f.asks[:len(f.asks)+1]
 	a := &f.asks[len(f.asks)-1]
-	a.Ask, a.of = asked, f
+	a.asked, a.of = asked, f
 	var err error
 	if asked.Shadow {
 		err = a.openShadow(target, tensors, p)
 	} else {
-		err = f.gate.OpenTarget(&a.Call, target, tensors, p)
+		err = f.gate.OpenTarget(&a.call, target, tensors, p)
 	}
 	if err != nil {
 		f.asks = f.asks[:len(f.asks)-1]
 		f.refused = append(f.refused, refusal{asked, err})
 		return
 	}
-	a.Owner = a
+	a.call.Owner = a
 	if asked.Shadow {
 		f.untold.Add(1)
 	} else {
@@ -144,11 +102,11 @@ func (a *ask) openShadow(target *Target, tensors []tensor.Tensor, p *Params) err
 	own := *p
 	own.Forward = slices.Clone(p.Forward)
 	tensors = keep(tensors)
-	if err := a.of.gate.OpenTarget(&a.Call, target, tensors, &own); err != nil {
+	if err := a.of.gate.OpenTarget(&a.call, target, tensors, &own); err != nil {
 		release(tensors)
 		return err
 	}
-	a.owned = append(a.owned, tensors...)
+	a.call.owned = append(a.call.owned, tensors...)
 	return nil
 }
 
@@ -174,20 +132,20 @@ func release(tensors []tensor.Tensor) {
 	}
 }
 
-// start gives the requests of the calls to submit.
-func (f *fanout) start(requests []*scheduler.Request) []*scheduler.Request {
+// start appends the calls to submit.
+func (f *fanout) start(calls []*Call) []*Call {
 	f.refs.Add(f.untold.Load() - 1)
 	for i := range f.asks {
-		requests = append(requests, &f.asks[i].Request)
+		calls = append(calls, &f.asks[i].call)
 	}
-	return requests
+	return calls
 }
 
-// Complete is the scheduler's last word on one model's call.
-func (a *ask) Complete(*scheduler.Request) {
+// Complete is the last word on one model's call.
+func (a *ask) Complete(*Call) {
 	f := a.of
 	switch {
-	case a.Shadow:
+	case a.asked.Shadow:
 		f.tell()
 		f.done()
 	case f.waiting.Add(-1) == 0:
@@ -204,19 +162,23 @@ func (f *fanout) tell() {
 
 // done gives a reference back. When there is none left the memory of the calls goes back, and the fanout may be another request's.
 func (f *fanout) done() {
-	if f.refs.Add(-1) > 0 {
+	left := f.refs.Add(-1)
+	if tensor.Invariants && left < 0 {
+		panic("gate: a fanout has been given back more often than it was referred to")
+	}
+	if left > 0 {
 		return
 	}
 	for i := range f.asks {
 		a := &f.asks[i]
-		a.Close()
-		a.Ask, a.of = selection.Ask{}, nil
+		a.call.Close()
+		a.asked, a.of = selection.Ask{}, nil
 	}
 	clear(f.refused)
 	clear(f.came[:cap(f.came)])
 	clear(f.missing[:cap(f.missing)])
 	f.asks, f.refused, f.came, f.missing = f.asks[:0], f.refused[:0], f.came[:0], f.missing[:0]
-	f.gate, f.app, f.call, f.user, f.id, f.state = nil, nil, nil, "", "", selection.State{}
+	f.gate, f.app, f.call, f.lesson, f.user, f.id, f.state = nil, nil, nil, false, "", "", selection.State{}
 	f.choice, f.inputs = Choice{}, nil
 	f.waiting.Store(0)
 	fanouts.Put(f)
@@ -225,18 +187,18 @@ func (f *fanout) done() {
 // cancel gives all calls up. The outer one is not closed yet, so they are still its.
 func (f *fanout) cancel() {
 	for i := range f.asks {
-		f.gate.Cancel(&f.asks[i].Call)
+		f.gate.Cancel(&f.asks[i].call)
 	}
 }
 
 // prediction is what a model said, with no outputs if it did not. It refers to the call's memory.
 func (a *ask) prediction() selection.Prediction {
-	p := selection.Prediction{Ask: a.Ask}
-	if a.Err == nil {
-		for i := range a.Outputs { // as many as declared: the scheduler has looked
-			a.Outputs[i].Name = a.Target.Spec.Outputs[i].Name
+	p, c := selection.Prediction{Ask: a.asked}, &a.call
+	if c.Err == nil {
+		for i := range c.Outputs { // as many as declared: the scheduler has looked
+			c.Outputs[i].Name = c.Target.Spec.Outputs[i].Name
 		}
-		p.Outputs = a.Outputs
+		p.Outputs = c.Outputs
 	}
 	return p
 }
@@ -245,12 +207,12 @@ func (a *ask) prediction() selection.Prediction {
 func (f *fanout) said(shadows bool) []selection.Prediction {
 	said := make([]selection.Prediction, 0, len(f.asks)+len(f.refused))
 	for i := range f.asks {
-		if a := &f.asks[i]; shadows || !a.Shadow {
+		if a := &f.asks[i]; shadows || !a.asked.Shadow {
 			said = append(said, a.prediction())
 		}
 	}
 	for _, r := range f.refused {
-		said = append(said, selection.Prediction{Ask: r.Ask})
+		said = append(said, selection.Prediction{Ask: r.asked})
 	}
 	return said
 }
@@ -260,29 +222,25 @@ func (f *fanout) finish(last *ask) {
 	c := f.call
 	c.Err = nil
 	c.Outputs = c.Outputs[:0]
-	c.Alone = last.Alone
+	c.Alone = last.call.Alone
 	f.choice.Application = f.app.Name
 	c.Choice = &f.choice
 	for i := range f.asks {
-		if a := &f.asks[i]; !a.Shadow && a.Timing.Queue+a.Timing.Exec >= c.Timing.Queue+c.Timing.Exec {
-			c.Timing = a.Timing
+		if a := &f.asks[i]; !a.asked.Shadow && a.call.Timing.Queue+a.call.Timing.Exec >= c.Timing.Queue+c.Timing.Exec {
+			c.Timing = a.call.Timing
 		}
 	}
 	if fault := f.combine(); fault != nil {
 		f.fallBack(fault)
 	}
-	if c.verdict != nil || f.id != "" {
+	if f.lesson || f.id != "" {
 		f.inputs = f.lessons()
-	}
-	if c.verdict != nil {
-		f.judge()
-		return
 	}
 	if f.untold.Load() > 1 { // shadows are still at it, and feedback may come before they are done
 		f.remember(false)
 	}
 	f.tell()
-	c.Owner.Complete(&c.Request)
+	c.end()
 }
 
 // combine makes the answer of what has come, or tells why there is none. It runs on whatever goroutine completed the last call, often that of
@@ -297,32 +255,32 @@ func (f *fanout) combine() (fault error) {
 	var first error // of the heaviest model that said nothing
 	for i := range f.asks {
 		a := &f.asks[i]
-		if a.Shadow {
+		if a.asked.Shadow {
 			continue
 		}
-		if a.Err == nil {
+		if a.call.Err == nil {
 			f.came = append(f.came, a.prediction())
 			continue
 		}
 		if first == nil {
-			first = a.Err
+			first = a.call.Err
 		}
-		f.missing = append(f.missing, a.Ask)
+		f.missing = append(f.missing, a.asked)
 	}
 	for _, r := range f.refused {
-		f.missing = append(f.missing, r.Ask)
+		f.missing = append(f.missing, r.asked)
 	}
 	answer := f.app.Selection.Combine(f.state, f.came, f.missing)
 	f.choice.Confidence = answer.Confidence
 	for _, v := range answer.Voices {
 		if v.Unheard != "" && !v.Shadow {
 			f.choice.Missing = append(f.choice.Missing, Missing{v.Model.String(), f.why(v)})
-			if t := f.app.target(v.Model); t != nil && c.verdict == nil {
+			if t := f.app.target(v.Model); t != nil && !f.lesson {
 				t.Metrics.Unheard()
 			}
 		}
 	}
-	if f.choice.Missing != nil && c.verdict == nil {
+	if f.choice.Missing != nil && !f.lesson {
 		f.app.metrics.Unheard()
 	}
 	if answer.Outputs == nil {
@@ -332,7 +290,7 @@ func (f *fanout) combine() (fault error) {
 		return first
 	}
 	speaker := f.speaker(answer)
-	c.Target, c.Squeeze, c.Rows = speaker.Target, speaker.Squeeze, speaker.Rows
+	c.Target, c.Squeeze, c.Rows = speaker.call.Target, speaker.call.Squeeze, speaker.call.Rows
 	for _, t := range answer.Outputs {
 		t.Retain()
 		c.Outputs = append(c.Outputs, t)
@@ -343,12 +301,12 @@ func (f *fanout) combine() (fault error) {
 // why says why a model was not heard.
 func (f *fanout) why(v selection.Voice) string {
 	for i := range f.asks {
-		if a := &f.asks[i]; a.Ask.Model == v.Model && a.Err != nil {
-			return Text(a.Err)
+		if a := &f.asks[i]; a.asked.Model == v.Model && a.call.Err != nil {
+			return Text(a.call.Err)
 		}
 	}
 	for _, r := range f.refused {
-		if r.Model == v.Model {
+		if r.asked.Model == v.Model {
 			return Text(r.why)
 		}
 	}
@@ -364,7 +322,7 @@ func (f *fanout) speaker(answer selection.Answer) *ask {
 			continue
 		}
 		for i := range f.asks {
-			if a := &f.asks[i]; a.Ask.Model == v.Model {
+			if a := &f.asks[i]; a.asked.Model == v.Model {
 				speaker, best = a, part
 			}
 		}
@@ -375,7 +333,7 @@ func (f *fanout) speaker(answer selection.Answer) *ask {
 // firstToAnswer is the call of the heaviest model that was asked for the answer. There is one.
 func (f *fanout) firstToAnswer() *ask {
 	i := 0
-	for f.asks[i].Shadow {
+	for f.asks[i].asked.Shadow {
 		i++
 	}
 	return &f.asks[i]
@@ -383,13 +341,13 @@ func (f *fanout) firstToAnswer() *ask {
 
 // fallBack answers with the application's default if it has one and there was nothing better, and with the fault if not.
 func (f *fanout) fallBack(fault error) {
-	c, first := f.call, f.firstToAnswer()
+	c, first := f.call, &f.firstToAnswer().call
 	c.Target, c.Squeeze, c.Rows = first.Target, first.Squeeze, first.Rows
 	for _, t := range c.Outputs { // of an answer that went wrong half-way
 		t.Release()
 	}
 	c.Err, c.Outputs = fault, c.Outputs[:0]
-	if c.verdict != nil || !f.app.HasDefault() || !replaceable(fault) {
+	if f.lesson || !f.app.HasDefault() || !replaceable(fault) {
 		return
 	}
 	outputs, odd := f.app.DefaultOutput(&first.Target.Spec, first.Rows, f.gate.pool)

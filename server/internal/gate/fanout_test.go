@@ -66,16 +66,16 @@ func TestApplicationGoesWhileACallIsOpen(t *testing.T) {
 	if got := h.ask("app", Params{ID: []byte(`1`)}); !strings.HasPrefix(got, "1 by a/1") {
 		t.Fatal(got)
 	}
-	var open []*asker
-	for _, route := range []string{"app", "app/update"} {
-		c := &asker{done: make(chan struct{})}
-		if err := h.Open(&c.Call, route, []tensor.Tensor{row()}, &Params{Now: time.Now(), Forward: []byte(`{"label":1}`)}); err != nil {
-			t.Fatal(err)
-		}
-		open = append(open, c)
+	c := &asker{done: make(chan struct{})}
+	if err := h.Open(&c.Call, "app", []tensor.Tensor{row()}, &Params{Now: time.Now(), Forward: []byte(`{"label":1}`)}); err != nil {
+		t.Fatal(err)
 	}
-	byID := &asker{done: make(chan struct{})}
-	if err := h.Open(&byID.Call, "app/update", nil, &Params{Now: time.Now(), ID: []byte(`1`), Forward: []byte(`{"label":1}`)}); err != nil {
+	byInput, err := h.OpenFeedback("app", []tensor.Tensor{row()}, &Params{Now: time.Now(), Forward: []byte(`{"label":1}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	byID, err := h.OpenFeedback("app", nil, &Params{Now: time.Now(), ID: []byte(`1`), Forward: []byte(`{"label":1}`)})
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := h.reg.Delete(t.Context(), "app"); err != nil {
@@ -84,14 +84,17 @@ func TestApplicationGoesWhileACallIsOpen(t *testing.T) {
 	if len(h.routes.Load().apps) > 0 {
 		t.Fatal("the application is still there")
 	}
-	for i, c := range append(open, byID) {
-		c.Owner = c
-		h.Submit(&c.Request)
-		<-c.done
-		if i == 0 && c.Err != nil || i > 0 && !errors.Is(c.Err, scheduler.ErrNotFound) {
-			t.Error(c.Err)
+	c.Owner = c
+	h.Submit(&c.Call)
+	if <-c.done; c.Err != nil {
+		t.Error(c.Err)
+	}
+	c.Close()
+	for _, f := range []*Feedback{byInput, byID} {
+		if _, err := f.Wait(t.Context()); !errors.Is(err, scheduler.ErrNotFound) {
+			t.Error(err)
 		}
-		c.Close()
+		f.Close()
 	}
 }
 
@@ -105,17 +108,22 @@ func TestCallsThatAreNeverSubmitted(t *testing.T) {
 	for range 3 {
 		for _, p := range []Params{{}, {ID: []byte(`1`), Forward: nil}} {
 			x := h.pooled()
-			c := &asker{}
-			route := "app"
-			if p.ID != nil {
-				route = "app/update"
-			}
 			p.Now = time.Now()
-			if err := h.Open(&c.Call, route, []tensor.Tensor{x}, &p); err != nil {
-				t.Fatal(err)
+			if p.ID != nil {
+				f, err := h.OpenFeedback("app", []tensor.Tensor{x}, &p)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.Cancel()
+				f.Close()
+			} else {
+				c := &asker{}
+				if err := h.Open(&c.Call, "app", []tensor.Tensor{x}, &p); err != nil {
+					t.Fatal(err)
+				}
+				h.Cancel(&c.Call)
+				c.Close()
 			}
-			h.Cancel(&c.Call)
-			c.Close()
 			x.Release()
 		}
 	}
@@ -140,7 +148,7 @@ func TestModelsOfDifferentForms(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Owner = c
-	h.Submit(&c.Request)
+	h.Submit(&c.Call)
 	<-c.done
 	h.expect(c.Choice.Because(), `b/1: invalid input: input "y": expected float32 [-1, 3] (-1: any size) or one row [3], got float32 [2]`)
 	c.Close()
@@ -221,17 +229,17 @@ func TestPanicsCostOneRequest(t *testing.T) {
 	app.App = broken
 	c.fanout.app = &app
 	c.Owner = c
-	h.Submit(&c.Request)
+	h.Submit(&c.Call)
 	<-c.done
 	if !errors.Is(c.Err, ErrInternal) || len(c.Outputs) > 0 {
 		t.Errorf("got %v, %d outputs", c.Err, len(c.Outputs))
 	}
 	c.Close()
 	loss := 0.5
-	v := &verdict{Verdict: apps.Verdict{Loss: &loss}, app: &app}
+	v := &Feedback{gate: h.Gate, verdict: apps.Verdict{Loss: &loss}, app: &app}
 	whole := h.routes.Load().apps["app"]
 	h.routes.Load().apps["app"] = &app
-	if reply, err := h.learned(v, nil, nil); reply != nil || StatusOf(err).Err != ErrInternal || !strings.Contains(err.Error(), "panic") {
+	if reply, err := v.learned(nil, nil); reply != nil || StatusOf(err).Err != ErrInternal || !strings.Contains(err.Error(), "panic") {
 		t.Errorf("feedback: %s, %v", reply, err)
 	}
 	h.routes.Load().apps["app"] = whole
@@ -258,7 +266,7 @@ func TestFeedbackAfterAModelJoined(t *testing.T) {
 	}
 }
 
-// Requests to an application are counted once, by its name, and feedback with what has no model.
+// Requests to an application are counted once, by its name.
 func TestApplicationsAreCountedByTheirName(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
@@ -266,12 +274,12 @@ func TestApplicationsAreCountedByTheirName(t *testing.T) {
 	for _, tc := range []struct {
 		route string
 		want  *metrics.Model
-	}{{"app", h.metrics.Model("app", "")}, {"a", h.metrics.Model("a", "1")}, {"app/update", nil}} {
+	}{{"app", h.metrics.Model("app", "")}, {"a", h.metrics.Model("a", "1")}} {
 		var c Call
 		if c.Counted() != nil {
 			t.Error("a call that is not open is counted")
 		}
-		if err := h.Open(&c, tc.route, []tensor.Tensor{row()}, &Params{Now: time.Now(), Forward: []byte(`{"label":1}`)}); err != nil {
+		if err := h.Open(&c, tc.route, []tensor.Tensor{row()}, &Params{Now: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 		if c.Counted() != tc.want {

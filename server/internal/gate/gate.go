@@ -9,7 +9,6 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/apps"
-	"github.com/shivad/shivad/server/internal/cache"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -128,37 +127,11 @@ type Params struct {
 	Source   uint64        // who asks (a connection's number), for fairness between them
 }
 
-// A Call is one request on its way through. The zero Call is ready for Open; after Close it may be
-// opened again. A door embeds it in its own struct and sets Owner before it submits.
-type Call struct {
-	scheduler.Request
-
-	Target  *Target // the model that serves it
-	Squeeze bool    // one row came without its batch dimension: the answer loses it again
-	Bridge  bool    // it came in bridge form, and so goes its answer
-	Choice  *Choice // what an application did with it; nil for a model
-	Reply   []byte  // a JSON object that is the whole answer; nil: the outputs are
-
-	unforeseen bool // how large the answer will be
-
-	fanout  *fanout  // of a request to an application, and of feedback that brought its input
-	verdict *verdict // of feedback
-	alone   *Choice  // of a request to an application whose models have never been here: it is answered already
-
-	cached cache.Call
-	inputs [2]tensor.Tensor // backs Request.Inputs of the usual model
-	dims   [12]int          // backs shapes that got a leading 1
-	owned  []tensor.Tensor  // inputs made on the way (casts, texts), released by Close
-}
-
 // Open turns a question into a request: the route into a model, the tensors into inputs that fit the
 // model's declaration. The tensors' memory must live until Close. On an error the call is as before.
 func (g *Gate) Open(c *Call, route string, tensors []tensor.Tensor, p *Params) error {
 	if g.draining.Load() {
 		return errDraining
-	}
-	if a := g.routes.Load().updated(route); a != nil {
-		return g.openFeedback(c, a, tensors, p)
 	}
 	target, err := g.resolve(route, p.Version)
 	if err != nil {
@@ -192,71 +165,16 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	if timeout == 0 {
 		timeout = target.Deadline
 	}
-	c.Model = target.Model
+	r := &c.request
+	r.Model = target.Model
 	c.Deadline = p.Now.Add(timeout)
-	c.Priority = p.Priority
-	if c.Parameters = p.Forward; target.Spec.User && p.User != "" {
-		c.Parameters = withUser(p.Forward, p.User)
+	r.Priority = p.Priority
+	if r.Parameters = p.Forward; target.Spec.User && p.User != "" {
+		r.Parameters = withUser(p.Forward, p.User)
 	}
-	c.Source = p.Source
+	r.Source = p.Source
 	if !p.Fresh {
 		c.cached.Version, c.cached.Salt = target.cached, p.Salt
 	}
 	return nil
-}
-
-// Submit hands opened calls to the scheduler, all at once so that they may share a batch; but for those that
-// the model's cache answers and those without rows, and with the calls to models in the place of those to applications. Every one gets its Owner's
-// Complete exactly once, perhaps before Submit returns. The slice's elements are moved.
-func (g *Gate) Submit(requests ...*scheduler.Request) {
-	if g.fanning.Load() {
-		requests = g.fanOut(requests)
-	}
-	if requests = answerEmpty(requests); g.caching.Load() {
-		requests = notCached(requests)
-	}
-	g.sched.Submit(requests...)
-}
-
-// Cancel gives a submitted call up: its client has gone. Complete is still called.
-func (g *Gate) Cancel(c *Call) {
-	switch {
-	case c.fanout != nil:
-		c.fanout.cancel()
-	case c.verdict != nil, c.alone != nil: // what is being learned is learned
-	case c.cached.Version != nil && c.cached.Cancel():
-	default:
-		g.sched.Cancel(&c.Request)
-	}
-}
-
-// Close releases what the call holds: outputs, and inputs that were made on the way. It clears what would
-// keep memory alive or be taken for the next request's, and leaves the rest, most of a kilobyte, as it is.
-func (c *Call) Close() {
-	for i := range c.Outputs {
-		c.Outputs[i].Release()
-	}
-	clear(c.Outputs)
-	c.Outputs = c.Outputs[:0]
-	for i := range c.owned {
-		c.owned[i].Release()
-	}
-	clear(c.owned)
-	c.owned = c.owned[:0]
-	clear(c.Inputs)
-	c.Inputs = nil
-	c.Model, c.Target, c.Owner = nil, nil, nil
-	c.cached.Version, c.cached.Salt = nil, ""
-	c.Parameters, c.Err = nil, nil
-	c.Timing = scheduler.Timing{}
-	c.Squeeze, c.Bridge, c.Alone = false, false, false
-	c.Choice, c.Reply, c.alone = nil, nil, nil
-	if v := c.verdict; v != nil {
-		c.verdict = nil
-		release(v.truth)
-	}
-	if f := c.fanout; f != nil {
-		c.fanout = nil
-		f.done()
-	}
 }

@@ -43,17 +43,18 @@ func TestFeedbackAfterThePolicyChanged(t *testing.T) {
 	h.app(d)
 	h.ask("app/update", Params{Forward: []byte(`{"label":1}`)})
 	h.ask("app", Params{ID: []byte(`1`)})
-	c := &asker{done: make(chan struct{})}
-	if err := h.Open(&c.Call, "app/update", nil, &Params{Now: time.Now(), ID: []byte(`1`), Forward: []byte(`{"label":1}`)}); err != nil {
+	f, err := h.OpenFeedback("app", nil, &Params{Now: time.Now(), ID: []byte(`1`), Forward: []byte(`{"label":1}`)})
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer f.Close()
 	d.Policy = "ensemble"
 	h.app(d)
-	c.Owner = c
-	h.Submit(&c.Request)
-	<-c.done
-	h.expect(string(c.Reply), `"rounds":1`)
-	c.Close()
+	reply, err := f.Wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.expect(string(reply), `"rounds":1`)
 	learned, _, err := h.reg.Learned(h.reg.App("app"), 10)
 	if err != nil || len(learned) != 1 || learned[0].State.Policy != "ensemble" || learned[0].State.Rounds != 1 || len(learned[0].State.Others) != 1 {
 		t.Errorf("learned %+v, %v", learned, err)
@@ -121,7 +122,7 @@ func TestDefaultWithoutModels(t *testing.T) {
 			t.Fatal(err)
 		}
 		call.Owner = call
-		h.Submit(&call.Request)
+		h.Submit(&call.Call)
 		<-call.done
 		got := ""
 		for i, o := range call.Outputs {

@@ -11,12 +11,12 @@ import (
 // were asked is the door's memory. (Shadows have references of their own, for as long.)
 func (f *fanout) lessons() (inputs []apps.Inputs) {
 	for i := range f.asks {
-		if a := &f.asks[i]; a.Target.learns {
-			tensors := apps.Copied(a.Inputs)
+		if c := &f.asks[i].call; c.Target.learns {
+			tensors := apps.Copied(c.Inputs)
 			for k := range tensors {
-				tensors[k].Name = a.Target.Spec.Inputs[k].Name
+				tensors[k].Name = c.Target.Spec.Inputs[k].Name
 			}
-			inputs = append(inputs, apps.Inputs{Model: a.Ask.Model, Rows: a.Rows, Tensors: tensors})
+			inputs = append(inputs, apps.Inputs{Model: f.asks[i].asked.Model, Rows: c.Rows, Tensors: tensors})
 		}
 	}
 	return inputs
@@ -24,7 +24,7 @@ func (f *fanout) lessons() (inputs []apps.Inputs) {
 
 // teach tells the models that want it what became known of their answers: once, after the policies have learned it. Nobody
 // waits for them.
-func (g *Gate) teach(v *verdict, said []selection.Prediction, inputs []apps.Inputs) {
+func (g *Gate) teach(v *Feedback, said []selection.Prediction, inputs []apps.Inputs) {
 	t := g.routes.Load()
 	var truth []tensor.Tensor
 	for _, in := range inputs {
@@ -35,14 +35,14 @@ func (g *Gate) teach(v *verdict, said []selection.Prediction, inputs []apps.Inpu
 		if truth == nil {
 			truth = apps.Copied(v.truth)
 		}
-		f := &scheduler.Feedback{Application: v.app.Name, User: v.user, Rows: in.Rows, Inputs: in.Tensors, Truth: truth, Label: v.Label}
+		f := &scheduler.Feedback{Application: v.app.Name, User: v.user, Rows: in.Rows, Inputs: in.Tensors, Truth: truth, Label: v.verdict.Label}
 		switch {
-		case v.Loss != nil:
-			f.Loss = v.Loss
-		case v.Reward != nil:
-			f.Loss = new(1 - *v.Reward)
-		case v.Losses != nil:
-			loss, ok := v.Losses[in.Model]
+		case v.verdict.Loss != nil:
+			f.Loss = v.verdict.Loss
+		case v.verdict.Reward != nil:
+			f.Loss = new(1 - *v.verdict.Reward)
+		case v.verdict.Losses != nil:
+			loss, ok := v.verdict.Losses[in.Model]
 			if !ok {
 				continue
 			}

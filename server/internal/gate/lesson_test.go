@@ -43,18 +43,7 @@ func TestFeedbackReachesTheModel(t *testing.T) {
 		}},
 		{Params{Forward: []byte(`{"losses":{"asks/1":0.25,"silent/1":1}}`)}, []tensor.Tensor{row()}, func(f *scheduler.Feedback) bool { return f.Loss != nil && *f.Loss == 0.25 && f.User == "" }},
 	} {
-		c := &asker{done: make(chan struct{})}
-		tt.p.Now = time.Now()
-		if err := h.Open(&c.Call, "app/update", tt.truth, &tt.p); err != nil {
-			t.Fatal(err)
-		}
-		c.Owner = c
-		h.Submit(&c.Request)
-		<-c.done
-		if c.Err != nil {
-			t.Fatal(c.Err)
-		}
-		c.Close()
+		h.expect(h.feedback("app", tt.p, tt.truth...), `"learned":true`)
 		select {
 		case f := <-told:
 			if f.Application != "app" || f.Rows != 1 || len(f.Inputs) != 1 || f.Inputs[0].Name != "x" || string(f.Inputs[0].Data) != string(asked.Data) ||

@@ -52,7 +52,7 @@ func (o *Outbox) Admit(c *Call) (expected int, ok bool) {
 
 // expect is how large the answer to a call will be.
 func (o *Outbox) expect(c *Call) int {
-	if c.Target == nil { // feedback
+	if c.Target == nil { // feedback, whose answer is short
 		return 0
 	}
 	row := c.Target.rowBytes
@@ -118,7 +118,7 @@ func (c *Call) answerBytes() int {
 	for i := range c.Outputs {
 		n += len(c.Outputs[i].Data)
 	}
-	return n*c.voices() + len(c.Reply)
+	return n * c.voices()
 }
 
 // forget gives the outputs back before the call is closed, which is still counted as it was.

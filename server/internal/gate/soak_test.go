@@ -23,7 +23,9 @@ type counted struct {
 	done    chan struct{}
 }
 
-func (c *counted) Complete(*scheduler.Request) {
+func (c *counted) Complete(*Call) { c.answer() }
+
+func (c *counted) answer() {
 	if c.answers.Add(1) == 1 {
 		close(c.done)
 	}
@@ -119,8 +121,34 @@ func TestApplicationsUnderChange(t *testing.T) {
 				in := []tensor.Tensor{h.pooled()}
 				in[0].Data[0] = byte(i % 4)
 				if r.IntN(4) == 0 {
-					app += "/update"
 					p.Forward = []byte(`{"losses":{"a/1":0.5,"b/1":0,"c/1":1}}`)
+					f, err := h.OpenFeedback(app, in, &p)
+					if err != nil {
+						refused.Add(1)
+						time.Sleep(200 * time.Microsecond) // while what is missing comes back
+						in[0].Release()
+						continue
+					}
+					if r.IntN(10) > 0 { // else it is never learned
+						c := &counted{done: make(chan struct{})}
+						var fault error
+						f.Learn(func(_ []byte, err error) {
+							fault = err
+							c.answer()
+						})
+						if r.IntN(4) == 0 {
+							f.Cancel()
+						}
+						if <-c.done; fault == nil {
+							learned.Add(1)
+						}
+						if n := c.answers.Load(); n != 1 {
+							t.Errorf("answered %d times", n)
+						}
+					}
+					f.Close()
+					in[0].Release()
+					continue
 				}
 				c := &counted{done: make(chan struct{})}
 				if err := h.Open(&c.Call, app, in, &p); err != nil {
@@ -128,15 +156,13 @@ func TestApplicationsUnderChange(t *testing.T) {
 					time.Sleep(200 * time.Microsecond) // while what is missing comes back
 				} else if r.IntN(10) > 0 { // else it is never submitted
 					c.Owner = c
-					h.Submit(&c.Request)
+					h.Submit(&c.Call)
 					if r.IntN(4) == 0 {
 						h.Cancel(&c.Call)
 					}
 					<-c.done
 					if c.Err == nil {
-						if c.Reply != nil {
-							learned.Add(1)
-						} else if answered.Add(1); c.Choice == nil || len(c.Outputs) != 1 || c.Outputs[0].Rows() != 1 {
+						if answered.Add(1); c.Choice == nil || len(c.Outputs) != 1 || c.Outputs[0].Rows() != 1 {
 							t.Errorf("answered with %d outputs, choice %+v", len(c.Outputs), c.Choice)
 						}
 					}

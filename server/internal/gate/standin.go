@@ -30,8 +30,7 @@ func (g *Gate) openDefault(c *Call, t *Target, tensors []tensor.Tensor) error {
 	}
 	c.Target, c.Rows, c.Squeeze = t, rows, one
 	c.Outputs = append(c.Outputs[:0], outputs...)
-	c.alone = &Choice{Application: a.Name, Default: true, Explanation: Text(a.unlinked())}
-	c.Choice = c.alone
+	c.answered, c.Choice = true, &Choice{Application: a.Name, Default: true, Explanation: Text(a.unlinked())}
 	return nil
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -84,15 +83,6 @@ func (l *Learning) Policies() []admin.Policy {
 	return list
 }
 
-// A teacher waits for feedback to be learned.
-type teacher struct {
-	gate.Call
-	done chan struct{}
-}
-
-// Complete implements scheduler.Owner.
-func (t *teacher) Complete(*scheduler.Request) { close(t.done) }
-
 // Feedback takes an object as the metadata of name/update has it. Tensors come in JSON: "input" is the value of the only input, or an object of
 // values by name.
 func (l *Learning) Feedback(ctx context.Context, name string, body json.RawMessage) (any, error) {
@@ -128,23 +118,16 @@ func (l *Learning) Feedback(ctx context.Context, name string, body json.RawMessa
 			return nil, refusal(err)
 		}
 	}
-	t := &teacher{done: make(chan struct{})}
-	if err := l.gate.Open(&t.Call, name+"/update", inputs, &p); err != nil {
+	f, err := l.gate.OpenFeedback(name, inputs, &p)
+	if err != nil {
 		return nil, refusal(err)
 	}
-	defer t.Close()
-	t.Owner = t
-	l.gate.Submit(&t.Request)
-	select {
-	case <-t.done:
-	case <-ctx.Done():
-		l.gate.Cancel(&t.Call)
-		<-t.done
+	defer f.Close()
+	reply, err := f.Wait(ctx)
+	if err != nil {
+		return nil, refusal(err)
 	}
-	if t.Err != nil {
-		return nil, refusal(t.Err)
-	}
-	return json.RawMessage(slices.Clone(t.Reply)), nil
+	return json.RawMessage(reply), nil
 }
 
 // fromJSON makes the inputs of a model of a decoded JSON value.

@@ -33,29 +33,15 @@ func (d *Door) feedback(ctx context.Context, q *Question, id []byte) ([]byte, er
 		Now: q.Arrived, Timeout: q.Timeout, Priority: defaultPriority, Forward: q.Parameters, Source: q.Source, User: q.User, ID: id, Choose: q.Choose, Fresh: q.Fresh, Salt: q.Salt,
 		Batch: len(q.Inputs) > 0 && len(q.Inputs[0].Shape) > 1, // as in infer
 	}
-	c := calls.Get().(*call)
-	if err := d.gate.Open(&c.Call, q.Model+"/update", q.Inputs, &p); err != nil {
-		calls.Put(c)
+	f, err := d.gate.OpenFeedback(q.Model, q.Inputs, &p)
+	if err != nil {
 		if _, unknown := d.gate.Target(q.Model, ""); unknown != nil {
 			err = unknown // in the words of this protocol
 		}
 		return nil, err
 	}
-	d.wait(ctx, c)
-	defer c.free()
-	return c.Reply, c.Err
-}
-
-// wait submits a call and returns when it is complete; when ctx ends first, it is given up.
-func (d *Door) wait(ctx context.Context, c *call) {
-	c.Owner, c.done = c, make(chan struct{})
-	d.gate.Submit(&c.Request)
-	select {
-	case <-c.done:
-	case <-ctx.Done():
-		d.gate.Cancel(&c.Call)
-		<-c.done
-	}
+	defer f.Close()
+	return f.Wait(ctx)
 }
 
 // Input makes the only input of a model from a decoded JSON value, as Clipper's clients send it: numbers, texts or lists of them; for bytes

@@ -102,7 +102,7 @@ func (a *Answer) Release() {
 	}
 }
 
-// A call is one request on its way through the scheduler, and whoever waits for it.
+// A call is one request on its way through the gate, and whoever waits for it.
 type call struct {
 	gate.Call
 	done chan struct{} // closed when the request is complete
@@ -110,8 +110,20 @@ type call struct {
 
 var calls = sync.Pool{New: func() any { return new(call) }}
 
-// Complete is the scheduler's last word.
-func (c *call) Complete(*scheduler.Request) { close(c.done) }
+// Complete implements gate.Owner.
+func (c *call) Complete(*gate.Call) { close(c.done) }
+
+// wait submits a call and returns when it is complete; when ctx ends first, it is given up.
+func (d *Door) wait(ctx context.Context, c *call) {
+	c.Owner, c.done = c, make(chan struct{})
+	d.gate.Submit(&c.Call)
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		d.gate.Cancel(&c.Call)
+		<-c.done
+	}
+}
 
 func (c *call) free() {
 	c.Close()

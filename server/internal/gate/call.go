@@ -1,0 +1,203 @@
+package gate
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/cache"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A Call is one question on its way through. The zero Call is ready for Open; after Close it may be opened again.
+//
+// It is its door's, but for the time between Submit and the Owner's Complete, in which the door may only cancel it. What it
+// was opened with (the tensors, their memory, the Params' slices) must stay as it is until Close. The outputs are the call's,
+// one reference each, from Complete to Close. With -tags invariants it panics when it is used in another order.
+type Call struct {
+	Owner Owner // set by the door before Submit
+
+	// Set by Open.
+
+	Target   *Target         // the model that serves it; of an application, the one that is most behind the answer
+	Inputs   []tensor.Tensor // in the order of the model's declaration
+	Rows     int             // of each
+	Deadline time.Time
+	Squeeze  bool // one row came without its batch dimension: the answer loses it again
+	Bridge   bool // it came in bridge form, and so goes its answer
+
+	// The answer, set before Complete: Outputs in the order of the model's declaration, or Err.
+
+	Outputs []tensor.Tensor
+	Err     error
+	Timing  scheduler.Timing
+	Alone   bool    // no other call is answered with this one: who gathers answers need not wait for more
+	Choice  *Choice // what an application did with it; nil for a model
+
+	request    scheduler.Request // to a model; the scheduler's or a cache's until it is complete
+	cached     cache.Call
+	fanout     *fanout // to an application; nil for a model
+	answered   bool    // by the default output of an application whose models have never been here
+	unforeseen bool    // how large the answer will be
+	step       step
+
+	inputs [2]tensor.Tensor // backs Inputs of the usual model
+	dims   [12]int          // backs shapes that got a leading 1
+	owned  []tensor.Tensor  // inputs made on the way (casts, texts), released by Close
+}
+
+// An Owner is told that a call of its is complete: exactly once for each that was submitted, from any goroutine and with no
+// lock held, perhaps before Submit returns. It must not block. It may close the call and submit others.
+type Owner interface{ Complete(*Call) }
+
+// A step is where a call is on its way. It is looked at in the strict build only.
+type step uint8
+
+const (
+	atDoor step = iota
+	submitted
+	complete
+)
+
+// pass notes that the call goes from one step to the next.
+func (c *Call) pass(from, to step) {
+	if tensor.Invariants && c.step != from {
+		panic(fmt.Sprintf("gate: call for %v: step %d, expected %d on its way to %d", c.Target, c.step, from, to))
+	}
+	c.step = to
+}
+
+// end tells the owner that the answer is there.
+func (c *Call) end() {
+	c.pass(submitted, complete)
+	c.Owner.Complete(c)
+}
+
+// An answerer is a call as the owner of its request.
+type answerer Call
+
+// Complete takes the scheduler's answer, or the cache's.
+func (a *answerer) Complete(r *scheduler.Request) {
+	c := (*Call)(a)
+	c.Outputs, c.Err, c.Timing, c.Alone = r.Outputs, r.Err, r.Timing, r.Alone
+	c.end()
+}
+
+// A submission is the memory of a Submit. It is nobody's afterwards.
+type submission struct {
+	calls    []*Call // with those to models in the place of those to applications
+	requests []*scheduler.Request
+}
+
+var submissions = sync.Pool{New: func() any { return new(submission) }}
+
+// Submit hands opened calls to the scheduler, all at once so that they may share a batch; but for those that
+// the model's cache answers and those without rows, and with the calls to models in the place of those to applications. Every
+// one gets its Owner's Complete exactly once, perhaps before Submit returns.
+func (g *Gate) Submit(calls ...*Call) {
+	s := submissions.Get().(*submission)
+	if g.fanning.Load() {
+		// All calls of a fan-out are here before any is complete, since the last one that is may be the end of it.
+		for _, c := range calls {
+			s.calls = c.spread(s.calls)
+		}
+		calls = s.calls
+	}
+	caching := g.caching.Load()
+	var now time.Time
+	for _, c := range calls {
+		c.pass(atDoor, submitted)
+		r := &c.request
+		r.Inputs, r.Rows, r.Deadline, r.Owner = c.Inputs, c.Rows, c.Deadline, (*answerer)(c)
+		switch {
+		case c.answered:
+			c.end()
+			continue
+		case c.Rows == 0 && r.Model != nil:
+			c.Outputs = none(c.Outputs, r.Model.Spec().Outputs)
+			c.end()
+			continue
+		case caching && c.cached.Version != nil:
+			if now.IsZero() {
+				now = time.Now()
+			}
+			if c.cached.Find(r, now) {
+				continue
+			}
+		}
+		s.requests = append(s.requests, r)
+	}
+	g.sched.Submit(s.requests...)
+	clear(s.calls)
+	clear(s.requests)
+	s.calls, s.requests = s.calls[:0], s.requests[:0]
+	submissions.Put(s)
+}
+
+// spread appends the calls that are to be submitted for c: itself, or those to the models of an application.
+func (c *Call) spread(calls []*Call) []*Call {
+	if c.fanout == nil {
+		return append(calls, c)
+	}
+	c.pass(atDoor, submitted)
+	return c.fanout.start(calls)
+}
+
+// none makes the answer to no rows, which needs no container: the rows of a batched model have nothing to do with each
+// other, and old containers die of an empty batch. A size that only an execution could tell is 0.
+func none(outputs []tensor.Tensor, specs []tensor.Spec) []tensor.Tensor {
+	for _, output := range specs {
+		shape := slices.Clone(output.Shape)
+		for k := range shape {
+			shape[k] = max(shape[k], 0)
+		}
+		outputs = append(outputs, tensor.Tensor{Name: output.Name, DType: output.DType, Shape: shape})
+	}
+	return outputs
+}
+
+// Cancel gives a submitted call up: its client has gone. Complete is still called.
+func (g *Gate) Cancel(c *Call) {
+	switch {
+	case c.fanout != nil:
+		c.fanout.cancel()
+	case c.answered:
+	case c.cached.Version != nil && c.cached.Cancel():
+	default:
+		g.sched.Cancel(&c.request)
+	}
+}
+
+// Close releases what the call holds: outputs, and inputs that were made on the way. It clears what would
+// keep memory alive or be taken for the next request's, and leaves the rest, most of a kilobyte, as it is.
+func (c *Call) Close() {
+	if c.step == complete {
+		c.pass(complete, atDoor)
+	}
+	c.pass(atDoor, atDoor)
+	for i := range c.Outputs {
+		c.Outputs[i].Release()
+	}
+	clear(c.Outputs)
+	c.Outputs = c.Outputs[:0]
+	for i := range c.owned {
+		c.owned[i].Release()
+	}
+	clear(c.owned)
+	c.owned = c.owned[:0]
+	clear(c.Inputs)
+	c.Inputs = nil
+	c.Owner, c.Target, c.Err, c.Choice = nil, nil, nil, nil
+	c.Timing = scheduler.Timing{}
+	c.Squeeze, c.Bridge, c.Alone, c.answered = false, false, false, false
+	c.cached.Version, c.cached.Salt = nil, ""
+	r := &c.request
+	r.Model, r.Inputs, r.Parameters, r.Owner = nil, nil, nil, nil
+	r.Outputs, r.Err, r.Timing, r.Alone = c.Outputs, nil, scheduler.Timing{}, false
+	if f := c.fanout; f != nil {
+		c.fanout = nil
+		f.done()
+	}
+}
