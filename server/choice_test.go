@@ -3,11 +3,13 @@ package server
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -132,6 +134,9 @@ func TestCandidateModels(t *testing.T) {
 	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "pinned", Models: []apps.Link{"one", "two"}, Policy: "single", Params: map[string]any{"model": "one"}}); err != nil {
 		t.Fatal(err)
 	}
+	if apps.MaxLinks != parameter.MaxCandidates {
+		t.Errorf("an application links to at most %d models, and a request names %d of them", apps.MaxLinks, parameter.MaxCandidates)
+	}
 	const either = -1
 	for _, c := range choosers(t, s) {
 		t.Run(c.door, func(t *testing.T) {
@@ -151,6 +156,7 @@ func TestCandidateModels(t *testing.T) {
 				{"app", []string{"two", "two/7"}, 0, `"two/7" is not one of`},
 				{"app", true, 0, "candidate_models"},
 				{"app", "", 0, "none of them empty"},
+				{"app", slices.Repeat([]string{"two"}, 65), 0, "expected 1 to 64 names"},
 				{"one", []string{"one"}, 0, `"one" is a model`},
 			} {
 				label, err := c.ask(tc.name, map[string]any{"candidate_models": tc.candidates})

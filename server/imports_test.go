@@ -46,8 +46,9 @@ server/internal/browser:
 server/internal/hosts:
 server/internal/jsontest:   shiva/budgettest
 server/internal/clock:      scheduler golang.org/x/sys
+server/internal/parameter:  scheduler shiva
 server/config:              scheduler/naming server/internal/nearest github.com/pelletier/go-toml/v2
-server/admin:               server/internal/browser
+server/admin:               server/internal/browser server/internal/parameter
 server/admin/admintest:     server/admin
 server/memory:
 server/metrics:             scheduler github.com/prometheus/client_golang
@@ -56,15 +57,15 @@ server/internal/apps:       server/internal/nearest server/selection server/stat
 server/internal/cache:      server/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               github.com/redis/go-redis/v9 go.etcd.io/bbolt
 server/state/statetest:     server/state
-server/internal/gate:       server/internal/apps server/internal/cache server/internal/nearest server/metrics server/selection scheduler shiva shiva/tensor | server/state
-server/internal/predict:    server/internal/apps server/internal/gate server/config server/metrics scheduler shiva shiva/tensor
+server/internal/gate:        server/internal/apps server/internal/cache server/internal/nearest server/internal/parameter server/metrics server/selection scheduler shiva shiva/tensor | server/state
+server/internal/predict:     server/internal/apps server/internal/gate server/internal/parameter server/config server/metrics scheduler shiva shiva/tensor
 server/internal/fleet:      server/config server/internal/gate server/internal/predict containers scheduler shiva/tensor
-server/internal/manage:     server/admin server/config server/internal/apps server/internal/fleet server/internal/gate server/internal/predict server/metrics server/selection server/state containers scheduler shiva/tensor
-server/tcp:                 server/internal/gate server/internal/hosts server/metrics scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/state
-server/rest:                server/internal/browser server/internal/gate server/internal/hosts server/internal/predict server/metrics scheduler shiva shiva/tensor github.com/x448/float16 | server/config server/internal/apps server/state
+server/internal/manage:      server/admin server/config server/internal/apps server/internal/fleet server/internal/gate server/internal/parameter server/internal/predict server/metrics server/selection server/state containers scheduler shiva/tensor
+server/tcp:                  server/internal/gate server/internal/hosts server/internal/parameter server/metrics scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/state
+server/rest:                 server/internal/browser server/internal/gate server/internal/hosts server/internal/parameter server/internal/predict server/metrics scheduler shiva shiva/tensor github.com/x448/float16 | server/config server/internal/apps server/state
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
-server/grpc:                server/grpc/pb server/internal/gate server/internal/hosts server/internal/predict server/metrics scheduler shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/config server/internal/jsontest
-server:                     server/internal/apps server/internal/clock server/internal/fleet server/internal/gate server/internal/hosts server/internal/manage server/internal/predict server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc
+server/grpc:                 server/grpc/pb server/internal/gate server/internal/hosts server/internal/parameter server/internal/predict server/metrics scheduler shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/config server/internal/jsontest
+server:                      server/internal/apps server/internal/clock server/internal/fleet server/internal/gate server/internal/hosts server/internal/manage server/internal/parameter server/internal/predict server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc
 
 server/e2e:                 | containers/container shiva shiva/tensor google.golang.org/grpc google.golang.org/protobuf
 

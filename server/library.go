@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -45,12 +47,14 @@ type Question struct {
 	// Salt makes requests that differ in it unequal to the caches.
 	Salt string
 
-	// Timeout is from the call on; 0 means the application's SLO, else the model's deadline. A
-	// deadline of the context counts as well.
+	// Timeout is from the call on, 24 hours at most; 0 means the application's SLO, else the model's
+	// deadline. A deadline of the context counts as well.
 	Timeout time.Duration
 	// Priority is 1 for the highest to 10 for the lowest; 0 is the default, 6.
 	Priority int
-	// Parameters is a JSON object that goes to the container with the rows; nil means none.
+	// Parameters is a JSON object as requests over HTTP have it; nil means none. What the server
+	// does not take itself (server/PARAMETERS.md) goes to the container with the rows. The fields
+	// above, where they are set, come before members that say the same.
 	Parameters []byte
 }
 
@@ -127,21 +131,11 @@ func (s *Server) question(q *Question) (*predict.Question, error) {
 	if *s.phase.Load() == admin.Starting {
 		return nil, fmt.Errorf("%w: this server has not been started", scheduler.ErrUnavailable)
 	}
-	asked := &predict.Question{
-		Model: q.Name, Version: q.Version, ID: q.ID, User: q.User, Fresh: q.NoCache, Salt: q.Salt,
-		Timeout: q.Timeout, Priority: uint64(max(q.Priority, 0)), Parameters: q.Parameters, Arrived: time.Now(),
+	asked := &predict.Question{Model: q.Name, Version: q.Version, ID: q.ID, Arrived: time.Now()}
+	if err := s.parameters(q, asked); err != nil {
+		return nil, err
 	}
 	var err error
-	if q.Candidates != nil {
-		if asked.Choose, err = gate.NewCandidates(q.Candidates); err != nil {
-			return nil, err
-		}
-	}
-	if len(q.Parameters) > 0 {
-		if end, ok := shiva.SkipValue(q.Parameters, 0, s.cfg.Limits.JSONDepth); !ok || end != len(q.Parameters) || q.Parameters[0] != '{' {
-			return nil, fmt.Errorf("%w: parameters: expected a JSON object without space around it", scheduler.ErrInvalidInput)
-		}
-	}
 	for _, t := range q.Inputs {
 		if err = t.Check(); err != nil {
 			err = fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, t.Name, err)
@@ -156,6 +150,41 @@ func (s *Server) question(q *Question) (*predict.Question, error) {
 		}
 	}
 	return asked, nil
+}
+
+// parameters reads those of a question, and leaves the container's.
+func (s *Server) parameters(q *Question, asked *predict.Question) error {
+	v := &asked.Values
+	if len(q.Parameters) > 0 {
+		if end, ok := shiva.SkipValue(q.Parameters, 0, s.cfg.Limits.JSONDepth); !ok || end != len(q.Parameters) || q.Parameters[0] != '{' {
+			return fmt.Errorf("%w: parameters: expected a JSON object without space around it", scheduler.ErrInvalidInput)
+		}
+		var forward []byte
+		err := parameter.Library.Members(v, q.Parameters, func(key, value []byte) {
+			forward = append(shiva.AppendString(append(forward, ','), string(key)), ':')
+			forward = append(forward, value...)
+		})
+		if err != nil {
+			return err
+		}
+		if len(forward) > 0 {
+			forward[0] = '{'
+			asked.Parameters = append(forward, '}')
+		}
+	}
+	v.User = cmp.Or(q.User, v.User)
+	v.Salt = cmp.Or(q.Salt, v.Salt)
+	v.Fresh = q.NoCache || v.Fresh
+	if q.Timeout != 0 {
+		v.Timeout = min(q.Timeout, parameter.MaxTimeout)
+	}
+	if q.Priority > 0 {
+		v.SetPriority(uint64(q.Priority))
+	}
+	if q.Candidates != nil {
+		return parameter.Library.Keys()[parameter.CandidateModels].Read(v, parameter.Typed(q.Candidates))
+	}
+	return nil
 }
 
 // own gives a tensor that lives on when its owner does something else with his: a container

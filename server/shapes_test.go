@@ -20,6 +20,7 @@ import (
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -476,7 +477,7 @@ func TestBatchedInTheConfiguration(t *testing.T) {
 		t.Errorf("a matrix is %d rows of %v, %v", call.Rows, call.Inputs, err)
 	}
 	call.Close()
-	if err := s.gate.Open(&call, "old", []tensor.Tensor{matrix}, &gate.Params{Now: time.Now(), Batch: true}); err == nil || !strings.Contains(err.Error(), "one row per request") {
+	if err := s.gate.Open(&call, "old", []tensor.Tensor{matrix}, &gate.Params{Values: parameter.Values{Batch: true}, Now: time.Now()}); err == nil || !strings.Contains(err.Error(), "one row per request") {
 		t.Errorf("several rows: %v", err)
 	}
 }

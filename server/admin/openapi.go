@@ -4,12 +4,16 @@ import (
 	_ "embed"
 	"net/http"
 	"slices"
+
+	"github.com/shivad/shivad/server/internal/parameter"
 )
 
 // The description of the door, in OpenAPI 3.1. A test holds it to what the door does.
 //
 //go:embed openapi.json
-var openAPIDocument []byte
+var openAPISource []byte
+
+var openAPIDocument = parameter.OpenAPI(openAPISource)
 
 func openAPI(w http.ResponseWriter, r *http.Request) {
 	respond(w, http.StatusOK, slices.Clip(openAPIDocument))

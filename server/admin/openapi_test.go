@@ -64,6 +64,10 @@ func (d *description) fits(at string, s schema, v any) (faults []string) {
 			if !slices.Contains(arg.([]any), v) {
 				add("expected one of %v, got %v", arg, v)
 			}
+		case "anyOf":
+			if !slices.ContainsFunc(arg.([]any), func(one any) bool { return d.fits(at, one.(map[string]any), v) == nil }) {
+				add("%v is none of %v", v, arg)
+			}
 		case "required":
 			for _, name := range arg.([]any) {
 				if _, ok := object[name.(string)]; isObject && !ok {

@@ -383,7 +383,7 @@ func TestAllocations(t *testing.T) {
 		s := &scanner{source: frames, end: len(data)}
 		var r request
 		readRequest(s, &r, testLimits, &gate.Memory{Pool: pool})
-		q, _, err := r.question()
+		q, err := r.question()
 		if err != nil || s.err != nil {
 			t.Fatal(err, s.err)
 		}

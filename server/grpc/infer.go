@@ -12,6 +12,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
@@ -57,7 +58,7 @@ func (d *Door) infer(w wire, stream grpc.ServerStream) error {
 
 // ask asks what was received, and arrived then, and waits for the answer, for which there is to be room.
 func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room predict.Outbox) (*reply, error) {
-	q, typed, err := r.question()
+	q, err := r.question()
 	if err != nil {
 		d.Refused(err, arrived)
 		return nil, err
@@ -68,7 +69,11 @@ func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room pred
 	if err != nil {
 		return nil, err
 	}
-	return &reply{answer: a, typed: typed, out: c.depart(a.Size)}, nil
+	reply := &reply{answer: a, typed: r.values.Form == parameter.Elements, out: c.depart(a.Size)}
+	if r.values.Timing {
+		reply.took = time.Since(arrived)
+	}
+	return reply, nil
 }
 
 // A pipeline is one ModelStreamInfer: a goroutine that receives, one for each request, and one that sends their answers in the order of

@@ -190,14 +190,14 @@ func TestInvalidInputs(t *testing.T) {
 		{typed("FP16", "FP16", []int64{1, 1}, uints(1)), []string{`"x"`, "FP16", "raw_input_contents only"}},
 		{typed("BF16", "BF16", []int64{1, 1}, nil), []string{`"x"`, "BF16", "raw_input_contents only"}},
 
-		{with("priority", -1), []string{`"priority"`, "0 or more"}},
+		{with("priority", -1), []string{`"priority"`, "a whole number from 0"}},
 		{with("priority", "high"), []string{`"priority"`, "string high"}},
 		{with("timeout", -1), []string{`"timeout"`, "microseconds"}},
 		{with("triton_x", 1), []string{`"triton_x"`, "reserved"}},
-		{with("binary_data_output", 1), []string{`"binary_data_output"`, "expected a bool, got int64 1"}},
-		{with("in_order", "yes"), []string{`"in_order"`, "expected a bool, got string yes"}},
+		{with("binary_data_output", 1), []string{`"binary_data_output"`, "expected true or false, got int64 1"}},
+		{with("in_order", "yes"), []string{`"in_order"`, "on a ModelStreamInfer only"}},
 		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) {
-			q.Parameters = map[string]*pb.InferParameter{"in_order": parameter(true)}
+			q.Parameters = map[string]*pb.InferParameter{"in_order": parameterOf(true)}
 		}), []string{`"in_order"`, "on a ModelStreamInfer only"}},
 		{with("f", math.NaN()), []string{`"f"`, "finite"}},
 		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) {

@@ -54,8 +54,8 @@ func newMutants(t testing.TB) *mutants {
 	both := &pb.ModelInferRequest{ModelName: "two", Id: "7", ModelVersion: "1",
 		Inputs: []*pb.ModelInferRequest_InferInputTensor{{Name: "a", Datatype: "FP32", Shape: []int64{1, 2}}, {Name: "b", Datatype: "INT64", Shape: []int64{1}}},
 		Outputs: []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: "b"}, {Name: "a",
-			Parameters: map[string]*pb.InferParameter{"classification": parameter(1)}}},
-		Parameters:       map[string]*pb.InferParameter{"priority": parameter(2), "timeout": parameter(9_000_000), "user": parameter("u"), "other": parameter(true)},
+			Parameters: map[string]*pb.InferParameter{"classification": parameterOf(1)}}},
+		Parameters:       map[string]*pb.InferParameter{"priority": parameterOf(2), "timeout": parameterOf(9_000_000), "user": parameterOf("u"), "other": parameterOf(true)},
 		RawInputContents: [][]byte{make([]byte, 8), make([]byte, 8)}}
 	add(both)
 	fixed := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{2, 2}}}

@@ -5,9 +5,6 @@ import (
 	"fmt"
 )
 
-// inOrder is the parameter of a request that is to be executed after all earlier ones of its stream that have it, too.
-const inOrder = "in_order"
-
 // sequences hold back requests of one ModelStreamInfer. Those of one sequence of a model are executed one after the other, in the
 // order in which they came: the next one when the one before has its answer, whatever that is. A model that adds up a sequence would
 // add in any order otherwise, as each request has a goroutine, and even a batch has no order that a model must keep. Requests of
@@ -66,7 +63,7 @@ func (t turn) end() {
 
 // sequences names those that a request belongs to. As for Triton, a sequence_id of 0 or "" is none.
 func (r *request) sequences() (keys []string) {
-	if ordered, ok := r.parameters[inOrder].(bool); ok && ordered {
+	if r.values.InOrder {
 		keys = append(keys, "")
 	}
 	switch id := r.parameters["sequence_id"].(type) {

@@ -14,7 +14,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-func parameter(v any) *pb.InferParameter {
+func parameterOf(v any) *pb.InferParameter {
 	switch v := v.(type) {
 	case bool:
 		return &pb.InferParameter{ParameterChoice: &pb.InferParameter_BoolParam{BoolParam: v}}
@@ -54,7 +54,7 @@ func TestSequences(t *testing.T) {
 		}
 	}
 	kinds := []map[string]*pb.InferParameter{
-		{"sequence_id": parameter(7)}, {"sequence_id": parameter("7")}, {"sequence_id": parameter("b")}, {"in_order": parameter(true), "other": parameter(1)}, {}, {"sequence_id": parameter(0)},
+		{"sequence_id": parameterOf(7)}, {"sequence_id": parameterOf("7")}, {"sequence_id": parameterOf("b")}, {"in_order": parameterOf(true), "other": parameterOf(1)}, {}, {"sequence_id": parameterOf(0)},
 	}
 	s := r.stream(t.Context())
 	const n = 400
@@ -104,7 +104,7 @@ func TestSequenceGoesOn(t *testing.T) {
 	s := r.stream(t.Context())
 	for i := range 100 {
 		q := floats("m", float32(i))
-		if q.Parameters = map[string]*pb.InferParameter{"sequence_id": parameter("s")}; i%2 == 0 {
+		if q.Parameters = map[string]*pb.InferParameter{"sequence_id": parameterOf("s")}; i%2 == 0 {
 			q.Inputs[0].Datatype = "FP31"
 		}
 		if err := s.Send(q); err != nil {

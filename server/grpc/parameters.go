@@ -11,9 +11,6 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// finalOnEmpty is what a client of a stream sends that counts answers by their mark.
-const finalOnEmpty = "triton_enable_empty_final_response"
-
 // reserved tells whether a parameter's name is one that clients may not choose: those that V2 over HTTP or Triton give a meaning
 // which has none here.
 func reserved(key string) bool {

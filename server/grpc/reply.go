@@ -3,12 +3,14 @@ package grpc
 import (
 	"encoding/binary"
 	"math"
+	"time"
 
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -37,6 +39,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 type reply struct {
 	answer *predict.Answer // nil if there is an error
 	typed  bool            // outputs as contents, where all of them can be
+	took   time.Duration   // from the request's arrival; 0: nobody asked where the time went
 	out    *departure
 
 	stream bool
@@ -113,6 +116,12 @@ func words(name, text string) []byte {
 	return appendBytes(appendString(nil, entryKey, name), entryValue, appendString(nil, paramString, text))
 }
 
+// count is a parameter that is a whole number.
+func count(name string, n int64) []byte {
+	value := protowire.AppendVarint(protowire.AppendTag(nil, paramInt64, protowire.VarintType), uint64(n))
+	return appendBytes(appendString(nil, entryKey, name), entryValue, value)
+}
+
 // final marks the one answer that a request on a stream has.
 var final = yes("triton_final_response")
 
@@ -131,6 +140,14 @@ func choice(b []byte, c *gate.Choice) []byte {
 	return b
 }
 
+// timing appends where the time went, as parameters: the same as over Shiva.
+func timing(b []byte, t scheduler.Timing, total time.Duration) []byte {
+	b = appendBytes(b, responseParameters, count("timing_queue_us", t.Queue.Microseconds()))
+	b = appendBytes(b, responseParameters, count("timing_execute_us", t.Exec.Microseconds()))
+	b = appendBytes(b, responseParameters, count("timing_batch_rows", int64(t.BatchRows)))
+	return appendBytes(b, responseParameters, count("timing_total_us", total.Microseconds()))
+}
+
 func (r *reply) response(w *writer) {
 	a := r.answer
 	w.out, w.tail = r.out, make([]byte, 0, minPart)
@@ -142,6 +159,9 @@ func (r *reply) response(w *writer) {
 	}
 	if a.Choice != nil {
 		w.tail = choice(w.tail, a.Choice)
+	}
+	if r.took > 0 {
+		w.tail = timing(w.tail, a.Timing, r.took)
 	}
 	typed := r.typed
 	for _, t := range a.Outputs {

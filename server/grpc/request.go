@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -35,6 +35,10 @@ type request struct {
 	outputs            []output
 	raw                []store
 	streamed           bool // it came on a ModelStreamInfer
+
+	values  parameter.Values // of parameters, when all has been read
+	forward []byte           // likewise: those that are the container's, a JSON object; nil = none
+	fault   error            // likewise: what is wrong with them
 }
 
 // parameters are those of a request, an input or an output; a value is nil, bool, int64, string, float64 or uint64.
@@ -82,6 +86,9 @@ func readRequest(s *scanner, r *request, limits Limits, m *gate.Memory) {
 		if num, typ := s.tag(); s.err == nil {
 			rd.field(num, typ)
 		}
+	}
+	if s.err == nil {
+		r.fault = r.readParameters()
 	}
 }
 
@@ -222,17 +229,17 @@ func (r *reader) counted(what string, have int) bool {
 	return true
 }
 
-// question makes a question of the request, which loses its memory to it. typed tells that the outputs are wanted as contents.
-func (r *request) question() (q *predict.Question, typed bool, err error) {
-	q = &predict.Question{Model: r.model, Version: r.version, ID: r.id}
-	if typed, err = r.askFor(q); err != nil {
-		return nil, false, err
+// question makes a question of the request, which loses its memory to it.
+func (r *request) question() (q *predict.Question, err error) {
+	if r.fault != nil {
+		return nil, r.fault
 	}
+	q = &predict.Question{Model: r.model, Version: r.version, ID: r.id, Values: r.values, Parameters: r.forward}
 	if q.Outputs, err = wanted(r.outputs); err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	if len(r.raw) > 0 && len(r.raw) != len(r.inputs) {
-		return nil, false, fmt.Errorf("%w: expected raw_input_contents for each of %d inputs, got %d",
+		return nil, fmt.Errorf("%w: expected raw_input_contents for each of %d inputs, got %d",
 			scheduler.ErrInvalidInput, len(r.inputs), len(r.raw))
 	}
 	q.Inputs = make([]tensor.Tensor, 0, len(r.inputs))
@@ -247,11 +254,11 @@ func (r *request) question() (q *predict.Question, typed bool, err error) {
 			for _, t := range q.Inputs {
 				t.Release()
 			}
-			return nil, false, err
+			return nil, err
 		}
 		q.Inputs = append(q.Inputs, t)
 	}
-	return q, typed, nil
+	return q, nil
 }
 
 // tensor makes a tensor of an input with raw contents, or of one with its own if raw is nil. It takes the memory.
@@ -295,76 +302,31 @@ func (in *input) tensor(raw *store) (tensor.Tensor, error) {
 	return t, nil
 }
 
-// askFor reads what a request's parameters say to the server, and leaves the others to the container. typed tells that the outputs are
-// wanted as contents. All others get raw bytes, those that sent contents too: the clients there are send either and read only these.
-func (r *request) askFor(q *predict.Question) (typed bool, err error) {
+// readParameters reads what a request's parameters say to the server, and keeps the others for the container.
+func (r *request) readParameters() (err error) {
+	keys := parameter.GRPC.Keys()
+	if r.streamed {
+		keys = parameter.Stream.Keys()
+	}
 	forward := parameters{}
 	for key, value := range r.parameters {
 		switch {
-		case key == "priority":
-			n, ok := natural(value)
-			if !ok {
-				return false, badParameter("", key, "an integer of 0 or more", value)
+		case keys[key] != nil:
+			if err := keys[key].Read(&r.values, parameter.Typed(value)); err != nil {
+				return err
 			}
-			q.Priority = n
-		case key == "timeout":
-			n, ok := natural(value)
-			if !ok {
-				return false, badParameter("", key, "microseconds, an integer of 0 or more", value)
-			}
-			q.Timeout = time.Duration(min(n, math.MaxInt64/uint64(time.Microsecond))) * time.Microsecond
-		case key == "user":
-			user, ok := value.(string)
-			if !ok {
-				return false, badParameter("", key, "a string", value)
-			}
-			q.User = user
-		case key == gate.CandidatesKey:
-			names, ok := value.(string)
-			if !ok {
-				return false, badParameter("", key, "models with commas between them, a string", value)
-			}
-			if q.Choose, err = gate.SplitCandidates(names); err != nil {
-				return false, err
-			}
-		case key == gate.CacheKey:
-			cached, ok := value.(bool)
-			if !ok {
-				return false, badParameter("", key, "a bool", value)
-			}
-			q.Fresh = !cached
-		case key == gate.SaltKey:
-			salt, ok := value.(string)
-			if !ok {
-				return false, badParameter("", key, "a string", value)
-			}
-			q.Salt = salt
-		case key == "binary_data_output":
-			binary, ok := value.(bool)
-			if !ok {
-				return false, badParameter("", key, "a bool", value)
-			}
-			typed = !binary
-		case key == inOrder:
-			if _, ok := value.(bool); !ok {
-				return false, badParameter("", key, "a bool", value)
-			}
-			if !r.streamed {
-				return false, fmt.Errorf("%w: parameter %q: requests have an order on a ModelStreamInfer only", scheduler.ErrInvalidInput, key)
-			}
-		case key == finalOnEmpty:
-			// Every answer is the final one, and is marked so on a stream.
+		case parameter.Stream.Keys()[key] != nil:
+			return fmt.Errorf("%w: parameter %q: it has a meaning on a ModelStreamInfer only", scheduler.ErrInvalidInput, key)
 		case reserved(key):
-			return false, fmt.Errorf("%w: parameter %q: the name is reserved", scheduler.ErrInvalidInput, key)
+			return fmt.Errorf("%w: parameter %q: the name is reserved", scheduler.ErrInvalidInput, key)
 		default:
 			forward[key] = value
 		}
 	}
-	if len(forward) == 0 {
-		return typed, nil
+	if len(forward) > 0 {
+		r.forward, err = forward.object()
 	}
-	q.Parameters, err = forward.object()
-	return typed, err
+	return err
 }
 
 // wanted are the outputs that a request asks for.

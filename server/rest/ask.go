@@ -7,13 +7,16 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
 //go:embed openapi.json
-var openAPI []byte
+var openAPISource []byte
 
 // openAPI is the description of this door.
+var openAPI = parameter.OpenAPI(openAPISource)
+
 func (c *call) openAPI() error {
 	c.respond(http.StatusOK, openAPI)
 	return nil
@@ -139,7 +142,7 @@ func (c *call) unload() error {
 		if key != "unload_dependents" {
 			return false, nil
 		}
-		_, err := t.boolean(parameter("unload_dependents"))
+		_, err := t.boolean(parameterNamed("unload_dependents"))
 		return true, err
 	})
 	if err != nil {
@@ -175,8 +178,8 @@ func (c *call) parameters(known func(key string, t *text) (bool, error)) (names 
 	return names, err
 }
 
-// member and parameter say whose value is wrong.
+// member and parameterNamed say whose value is wrong.
 func member(name string) func() string { return func() string { return strconv.Quote(name) } }
-func parameter(name string) func() string {
+func parameterNamed(name string) func() string {
 	return func() string { return "parameter " + strconv.Quote(name) }
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -28,32 +29,35 @@ type clipperQuestion struct {
 	Input json.RawMessage   `json:"input"`
 	Batch []json.RawMessage `json:"input_batch"`
 
-	Candidates json.RawMessage `json:"candidate_models"`
-	Cache      *bool           `json:"cache"`
-	Salt       string          `json:"salt"`
-
 	// Of an update, beside what the gate reads itself (label, loss, reward, losses).
-	ID   json.RawMessage `json:"id"` // of the request it is about, instead of the input: a text, or a number as Shiva's may be
-	User string          `json:"user"`
+	ID json.RawMessage `json:"id"` // of the request it is about, instead of the input: a text, or a number as Shiva's may be
 
 	Updates []json.RawMessage `json:"updates"` // several at once, each as one by itself
 	Labels  []json.RawMessage `json:"labels"`  // of input_batch, one for each
+
+	values parameter.Values // the user is that of uid, if there is one
 }
 
-// nulls takes members that are null for absent, as in /v2.
-func (q *clipperQuestion) nulls() {
-	for _, value := range []*json.RawMessage{&q.UID, &q.Input, &q.ID, &q.Candidates} {
+// read reads an object, whose parameters are those of w. What it does not say stays as it is. A member
+// that is null counts as absent, as in /v2.
+func (q *clipperQuestion) read(object []byte, w parameter.Wire) error {
+	if err := json.Unmarshal(object, q); err != nil {
+		return malformed(`expected a JSON object such as {"input": [1.5, 2]}: %v`, err)
+	}
+	for _, value := range []*json.RawMessage{&q.UID, &q.Input, &q.ID} {
 		if string(*value) == "null" {
 			*value = nil
 		}
 	}
+	err := w.Members(&q.values, object, nil)
+	if err == nil && q.UID != nil {
+		q.values.User, err = q.user()
+	}
+	return err
 }
 
-// user is whose request it is, by either name.
+// user is whose request it is, by Clipper's name.
 func (q *clipperQuestion) user() (string, error) {
-	if q.UID == nil {
-		return q.User, nil
-	}
 	var text string
 	if json.Unmarshal(q.UID, &text) == nil {
 		return text, nil
@@ -65,8 +69,8 @@ func (q *clipperQuestion) user() (string, error) {
 	return number.String(), nil
 }
 
-// readClipper reads the body, and gives it as it is too.
-func (c *call) readClipper() (q clipperQuestion, raw []byte, err error) {
+// readClipper reads the body, whose parameters are those of w, and gives it as it is too.
+func (c *call) readClipper(w parameter.Wire) (q clipperQuestion, raw []byte, err error) {
 	b, err := c.open()
 	if err != nil {
 		return q, nil, err
@@ -91,25 +95,12 @@ func (c *call) readClipper() (q clipperQuestion, raw []byte, err error) {
 		return q, nil, err
 	}
 	raw = bytes.Clone(all)
-	if err := json.Unmarshal(raw, &q); err != nil {
-		return q, nil, malformed(`expected a JSON object such as {"input": [1.5, 2]}: %v`, err)
-	}
-	q.nulls()
-	return q, raw, nil
+	return q, raw, q.read(raw, w)
 }
 
 // question makes one of the protocol's of an input, as clipper's rows are: one at a time.
 func (c *call) question(q *clipperQuestion, raw json.RawMessage, arrived time.Time) (*predict.Question, error) {
-	user, err := q.user()
-	if err != nil {
-		return nil, err
-	}
-	out := &predict.Question{Model: c.model, User: user, Fresh: q.Cache != nil && !*q.Cache, Salt: q.Salt, Arrived: arrived}
-	if q.Candidates != nil {
-		if out.Choose, err = gate.ParseCandidates(q.Candidates); err != nil {
-			return nil, err
-		}
-	}
+	out := &predict.Question{Model: c.model, Values: q.values, Arrived: arrived}
 	if k := connOf(c.r); k != nil {
 		out.Source = k.source
 	}
@@ -142,7 +133,7 @@ var queries atomic.Uint64
 
 // clipperPredict answers one input, or each of several.
 func (c *call) clipperPredict() error {
-	q, _, err := c.readClipper()
+	q, _, err := c.readClipper(parameter.Clipper)
 	arrived := time.Now()
 	if err == nil && (q.Input == nil) == (q.Batch == nil) {
 		err = invalid(`expected one of "input" and "input_batch"`)

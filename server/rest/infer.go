@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -25,8 +26,9 @@ func (c *call) infer() error {
 	}
 	question := predict.Question{
 		Model: c.model, Version: c.version, ID: q.id,
-		Inputs:  q.handOver(),
-		Outputs: q.outputs, Priority: q.priority, Timeout: q.timeout, User: q.user, Choose: q.choose, Fresh: q.fresh, Salt: q.salt,
+		Inputs:     q.handOver(),
+		Outputs:    q.outputs,
+		Values:     q.values,
 		Parameters: q.pass.end(),
 		Arrived:    arrived,
 	}
@@ -189,8 +191,8 @@ func (q *request) readRaw(b *body) error {
 	if len(m.Inputs) != 1 {
 		return invalid("a body without JSON (%s: 0) is for models with one input; model %q has %d", headLength, m.Name, len(m.Inputs))
 	}
-	if q.form = asBinary; strings.Contains(c.r.Header.Get("Accept"), "application/json") {
-		q.form = asJSON
+	if q.values.Form = parameter.Bytes; strings.Contains(c.r.Header.Get("Accept"), "application/json") {
+		q.values.Form = parameter.Elements
 	}
 	buf, data, err := b.all()
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/x448/float16"
 
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -22,14 +23,14 @@ import (
 // answer writes the answer of a model.
 func (q *request) answer(a *predict.Answer) error {
 	w := q.call.w
-	forms := make([]form, len(a.Outputs))
+	forms := make([]parameter.Form, len(a.Outputs))
 	following := int64(0) // bytes after the JSON
 	binaries := false
 	for i := range a.Outputs {
-		if forms[i] = q.form; q.forms != nil && q.forms[i] != unsaid {
+		if forms[i] = q.values.Form; q.forms != nil && q.forms[i] != parameter.AsUsual {
 			forms[i] = q.forms[i]
 		}
-		if forms[i] == asBinary {
+		if forms[i] == parameter.Bytes {
 			following += int64(len(a.Outputs[i].Data))
 			binaries = true
 		} else if err := writable(&a.Outputs[i]); err != nil {
@@ -42,7 +43,7 @@ func (q *request) answer(a *predict.Answer) error {
 	if binaries {
 		h.Set("Content-Type", "application/octet-stream")
 	}
-	if q.timing {
+	if q.values.Timing {
 		h.Set("Server-Timing", fmt.Sprintf("queue;dur=%.3f, execute;dur=%.3f", milliseconds(a.Timing.Queue), milliseconds(a.Timing.Exec)))
 	}
 	to := io.Writer(w)
@@ -86,7 +87,7 @@ func (q *request) answer(a *predict.Answer) error {
 	}
 	e.flush()
 	for i := range a.Outputs {
-		if forms[i] == asBinary && e.err == nil {
+		if forms[i] == parameter.Bytes && e.err == nil {
 			_, e.err = to.Write(a.Outputs[i].Data)
 		}
 	}
@@ -167,7 +168,7 @@ func (e *emitter) room() {
 }
 
 // json writes the JSON of an answer.
-func (e *emitter) json(a *predict.Answer, forms []form) {
+func (e *emitter) json(a *predict.Answer, forms []parameter.Form) {
 	b := append(e.buf, `{"model_name":`...)
 	b = shiva.AppendString(b, a.Model)
 	b = append(b, `,"model_version":`...)
@@ -200,7 +201,7 @@ func (e *emitter) json(a *predict.Answer, forms []form) {
 			b = strconv.AppendInt(b, int64(n), 10)
 		}
 		b = append(b, ']')
-		if forms[i] == asBinary {
+		if forms[i] == parameter.Bytes {
 			b = append(b, `,"parameters":{"binary_data_size":`...)
 			b = strconv.AppendInt(b, int64(len(t.Data)), 10)
 			e.buf = append(b, "}}"...)

@@ -3,10 +3,8 @@ package rest
 import (
 	"fmt"
 	"math"
-	"slices"
-	"time"
 
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -20,16 +18,8 @@ type request struct {
 	inputs []input
 	// outputs are those asked for, none if all; forms are how they shall be sent, one for each.
 	outputs []predict.Output
-	forms   []form
-	form    form // of outputs that nothing is said about
-
-	priority uint64
-	timeout  time.Duration
-	timing   bool   // the answer says where the time went
-	user     string // applications: whose policy state it concerns
-	choose   gate.Candidates
-	fresh    bool
-	salt     string
+	forms   []parameter.Form
+	values  parameter.Values
 
 	// What goes to the container: members of the request's parameters, and those of single inputs and outputs by name.
 	pass, inputPass, outputPass members
@@ -40,15 +30,6 @@ type input struct {
 	tensor.Tensor
 	size int64 // binary_data_size: its bytes follow the JSON; -1: it is in the JSON
 }
-
-// A form is how a tensor of an answer is written.
-type form uint8
-
-const (
-	unsaid form = iota
-	asJSON
-	asBinary
-)
 
 // release gives the memory of the inputs back. It is called once for every request, however it ends: an input is one of q.inputs
 // from before it has memory, so that neither an error nor a panic on the way needs to know what there is.
@@ -145,64 +126,31 @@ func (q *request) parse(t *text) (err error) {
 	return err
 }
 
-// ours are parameters of a request that are not the container's.
-var ours = []string{"priority", "timeout", "user", "binary_data_output", "timing", gate.CandidatesKey, gate.CacheKey, gate.SaltKey}
-
 // parameters reads those of the request. All that mean nothing here are the container's, also with null.
 func (q *request) parameters(t *text) error {
-	return t.object(func(name string) (err error) {
-		if slices.Contains(ours, name) && t.null() {
-			return nil
+	keys := parameter.HTTP.Keys()
+	return t.object(func(name string) error {
+		if name == inputParameters || name == outputParameters {
+			return invalid("%s: that name is taken: under it the container gets the parameters of single tensors", parameterNamed(name)())
 		}
-		switch what := parameter(name); name {
-		case "priority":
-			q.priority, err = t.whole(what, math.MaxUint64)
-		case "timeout":
-			var us uint64
-			us, err = t.whole(what, math.MaxUint64)
-			const longest = 24 * time.Hour
-			q.timeout = time.Duration(min(us, uint64(longest/time.Microsecond))) * time.Microsecond
-		case "user":
-			if t.peek() != '"' {
-				return t.wrong(what, "a string")
-			}
-			q.user, err = t.str("a string")
-		case gate.CandidatesKey:
-			var value []byte
-			if value, err = t.raw(); err == nil {
-				q.choose, err = gate.ParseCandidates(value)
-			}
-		case gate.CacheKey:
-			var cached bool
-			cached, err = t.boolean(what)
-			q.fresh = !cached
-		case gate.SaltKey:
-			if t.peek() != '"' {
-				return t.wrong(what, "a string")
-			}
-			q.salt, err = t.str("a string")
-		case "binary_data_output":
-			q.form, err = formOf(t, what)
-		case "timing":
-			q.timing, err = t.boolean(what)
-		case inputParameters, outputParameters:
-			err = invalid("%s: that name is taken: under it the container gets the parameters of single tensors", what())
-		default:
-			var value []byte
-			if value, err = t.raw(); err == nil {
-				q.pass.add(name, value)
-			}
+		value, err := t.raw()
+		if err != nil {
+			return err
 		}
-		return err
+		if key := keys[name]; key != nil {
+			return key.Read(&q.values, parameter.JSON(value))
+		}
+		q.pass.add(name, value)
+		return nil
 	})
 }
 
-func formOf(t *text, what func() string) (form, error) {
+func formOf(t *text, what func() string) (parameter.Form, error) {
 	binary, err := t.boolean(what)
 	if binary {
-		return asBinary, err
+		return parameter.Bytes, err
 	}
-	return asJSON, err
+	return parameter.Elements, err
 }
 
 // sharedMemory are parameters that say that a tensor is elsewhere, which cannot be passed on.
@@ -250,7 +198,7 @@ func (q *request) input(t *text, i int) error {
 					}
 					return err
 				}
-				n, err := t.whole(of(what, parameter("binary_data_size")), math.MaxInt64)
+				n, err := t.whole(of(what, parameterNamed("binary_data_size")), math.MaxInt64)
 				in.size = int64(n)
 				return err
 			})
@@ -412,7 +360,7 @@ func (d *Door) warnLarge(model, input string, n int) {
 // output reads one of the outputs that are asked for.
 func (q *request) output(t *text, i int) error {
 	var out predict.Output
-	how := unsaid
+	how := parameter.AsUsual
 	var pass members
 	what := func() string {
 		if out.Name == "" {
@@ -438,10 +386,10 @@ func (q *request) output(t *text, i int) error {
 			}
 			switch {
 			case name == "binary_data":
-				how, err = formOf(t, of(what, parameter(name)))
+				how, err = formOf(t, of(what, parameterNamed(name)))
 			case name == "classification":
 				var n uint64
-				n, err = t.whole(of(what, parameter(name)), math.MaxInt32)
+				n, err = t.whole(of(what, parameterNamed(name)), math.MaxInt32)
 				out.Classes = int(n)
 			case sharedMemory(name):
 				return invalid("%s: parameter %q: shared memory is not offered", what(), name)

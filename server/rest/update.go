@@ -10,12 +10,13 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/parameter"
 )
 
 // update takes feedback: Clipper's, with the input that it is about, or ours, with the id of a request; one, or several at
 // once.
 func (c *call) update() error {
-	q, raw, err := c.readClipper()
+	q, raw, err := c.readClipper(parameter.Feedback)
 	arrived := time.Now()
 	if err != nil {
 		c.door.predict.Refused(err, arrived)
@@ -79,18 +80,11 @@ func (c *call) tryTeach(all *clipperQuestion, raw json.RawMessage, arrived time.
 			err = fmt.Errorf("%w: %v", gate.ErrInternal, r)
 		}
 	}()
-	one := clipperQuestion{Candidates: all.Candidates, Cache: all.Cache, Salt: all.Salt}
-	if err := json.Unmarshal(raw, &one); err != nil {
-		err = invalid(`expected a JSON object such as {"input": [1.5, 2], "label": 3}: %v`, err)
-		c.door.predict.Refused(err, arrived)
-		return nil, err
-	}
-	if one.UID == nil && one.User == "" {
-		one.UID, one.User = all.UID, all.User
-	}
-	one.nulls()
-	if one.Updates != nil || one.Batch != nil {
+	one := clipperQuestion{values: all.values}
+	if err = one.read(raw, parameter.Feedback); err == nil && (one.Updates != nil || one.Batch != nil) {
 		err = invalid("updates do not nest")
+	}
+	if err != nil {
 		c.door.predict.Refused(err, arrived)
 		return nil, err
 	}

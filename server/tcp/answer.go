@@ -48,7 +48,7 @@ func (l *loop) compose(c *call, m *shiva.Message) error {
 	if c.Choice != nil {
 		b = appendChoice(b, c.Choice)
 	}
-	if c.question.timing {
+	if c.question.Timing {
 		b = l.appendTiming(b, c)
 	}
 	var err error

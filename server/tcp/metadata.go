@@ -1,14 +1,12 @@
 package tcp
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"strconv"
-	"time"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva"
 )
 
@@ -16,18 +14,17 @@ import (
 // values inside the message and live as long as it does.
 type question struct {
 	gate.Params
-	id     []byte // echoed in the answer as it came; nil if absent
-	names  []byte // "__tensors__": the tensors' names in their order; nil: tensors go by position
-	timing bool   // the answer shall say where the time went
+	id    []byte // echoed in the answer as it came; nil if absent
+	names []byte // "__tensors__": the tensors' names in their order; nil: tensors go by position
 
 	forward []byte // backs Params.Forward, kept between questions
 }
 
-// defaultPriority is what a request has that names none.
-const defaultPriority = 5
+// parameters are the keys that are the server's beside those that give a message its form.
+var parameters = parameter.Shiva.Keys()
 
-// parse reads meta, which the decoder has found to be a JSON object or empty. The keys are those that
-// shiva/README.md lists ("Metadata of a request"); every other key goes to the container.
+// parse reads meta, which the decoder has found to be a JSON object or empty. Keys that are neither
+// below nor among parameters go to the container.
 func (q *question) parse(meta []byte) error {
 	q.reset()
 	if len(meta) <= len("{}") {
@@ -52,12 +49,6 @@ func (q *question) parse(meta []byte) error {
 			q.id = value
 		case "__tensors__":
 			q.names = value
-		case "user":
-			if value[0] != '"' {
-				fault = unexpected("user", "a string", value)
-				break
-			}
-			fault = json.Unmarshal(value, &q.User)
 		case "version":
 			q.Version, fault = parseVersion(value)
 		case "inputs":
@@ -68,26 +59,6 @@ func (q *question) parse(meta []byte) error {
 				break
 			}
 			q.Texts = value
-		case "timeout_ms":
-			q.Timeout, fault = parseTimeout(value)
-		case "priority":
-			q.Priority, fault = parsePriority(value)
-		case gate.CandidatesKey:
-			q.Choose, fault = gate.ParseCandidates(value)
-		case gate.CacheKey:
-			var cached bool
-			cached, fault = parseBool(key, value)
-			q.Fresh = !cached
-		case gate.SaltKey:
-			if value[0] != '"' {
-				fault = unexpected(gate.SaltKey, "a string", value)
-				break
-			}
-			fault = json.Unmarshal(value, &q.Salt)
-		case "batch":
-			q.Batch, fault = parseBool(key, value)
-		case "timing":
-			q.timing, fault = parseBool(key, value)
 		case "parameters":
 			if value[0] != '{' {
 				fault = unexpected("parameters", "an object", value)
@@ -95,7 +66,11 @@ func (q *question) parse(meta []byte) error {
 			}
 			_ = shiva.EachField(value, func(key, value []byte) bool { q.pass(key, value); return true })
 		default:
-			q.pass(key, value)
+			if p := parameters[string(key)]; p != nil {
+				fault = p.Read(&q.Values, parameter.JSON(value))
+			} else {
+				q.pass(key, value)
+			}
 		}
 		if first == nil {
 			first = fault
@@ -127,13 +102,10 @@ func (q *question) isAbsent(key, value []byte) bool {
 	if string(value) != gate.Absent {
 		return false
 	}
-	switch string(key) {
-	case "timeout_ms", "priority", "batch", "timing", gate.CandidatesKey, gate.CacheKey:
+	if p := parameters[string(key)]; p != nil && !p.TakesText() {
 		return true
-	case "id": // goes back as it came, and is read as None there
-		return false
 	}
-	return q.Bridge
+	return q.Bridge && string(key) != "id" // which goes back as it came, and is read as None there
 }
 
 // reset makes q what a message without metadata asks.
@@ -142,7 +114,7 @@ func (q *question) reset() {
 	if cap(q.forward) > keep {
 		q.forward = nil
 	}
-	*q = question{Params: gate.Params{Priority: defaultPriority}, forward: q.forward[:0]}
+	*q = question{forward: q.forward[:0]}
 }
 
 // pass adds a member to the object that goes to the container.
@@ -155,25 +127,6 @@ func (q *question) pass(key, value []byte) {
 	q.forward = shiva.AppendString(q.forward, string(key))
 	q.forward = append(q.forward, ':')
 	q.forward = append(q.forward, value...)
-}
-
-func parseTimeout(value []byte) (time.Duration, error) {
-	ms, err := strconv.ParseFloat(string(value), 64)
-	if err != nil || !(ms > 0) {
-		return 0, unexpected("timeout_ms", "a number of milliseconds above 0", value)
-	}
-	const longest = 24 * time.Hour
-	if ms > float64(longest/time.Millisecond) {
-		return longest, nil
-	}
-	return max(time.Duration(ms*float64(time.Millisecond)), 1), nil
-}
-
-func parsePriority(value []byte) (int, error) {
-	if len(value) == 1 && '0' <= value[0] && value[0] <= '9' {
-		return int(value[0] - '0'), nil
-	}
-	return 0, unexpected("priority", "a whole number from 0 (highest) to 9", value)
 }
 
 func parseBool(key, value []byte) (bool, error) {
@@ -212,10 +165,5 @@ func parseNames(value []byte, n int) ([]string, error) {
 }
 
 func unexpected(key, want string, value []byte) error {
-	const most = 60
-	got := string(bytes.ToValidUTF8(value[:min(len(value), most)], nil))
-	if len(value) > most {
-		got += "…"
-	}
-	return fmt.Errorf("%w: metadata key %q: expected %s, got %s", scheduler.ErrInvalidInput, key, want, got)
+	return &parameter.Error{Noun: "metadata key", Key: key, Expected: want, Got: parameter.JSON(value).String()}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 )
@@ -19,14 +20,14 @@ func TestParseMetadata(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(q.id) != "[1]" || q.Timeout != 12500*time.Microsecond || q.Priority != 0 || q.Version != "3" ||
-		string(q.Inputs) != `["a", "b"]` || string(q.Texts) != `{"t": "x"}` || q.Bridge || !q.Batch || !q.timing || string(q.names) != `["x"]` || q.User != "u" {
+	if string(q.id) != "[1]" || q.Timeout != 12500*time.Microsecond || q.Level() != 0 || q.Version != "3" ||
+		string(q.Inputs) != `["a", "b"]` || string(q.Texts) != `{"t": "x"}` || q.Bridge || !q.Batch || !q.Timing || string(q.names) != `["x"]` || q.User != "u" {
 		t.Errorf("%+v", q)
 	}
 	if want := `{"k":1.0,"q\"":1,"other":{"deep": []},"camera":"c"}`; string(q.Forward) != want {
 		t.Errorf("forwarded: expected %s, got %s", want, q.Forward)
 	}
-	if err := q.parse(nil); err != nil || q.Forward != nil || q.id != nil || q.Priority != defaultPriority {
+	if err := q.parse(nil); err != nil || q.Forward != nil || q.id != nil || q.Level() != parameter.DefaultPriority-1 {
 		t.Errorf("what the last question said is still there: %+v (%v)", q, err)
 	}
 	if err := q.parse([]byte(`{"version":"a\"b","timeout_ms":1e300}`)); err != nil ||
@@ -83,7 +84,7 @@ func FuzzParseMetadata(f *testing.F) {
 		if q.Forward != nil && !json.Valid(q.Forward) {
 			t.Errorf("%s is forwarded as %s, which is not JSON", b, q.Forward)
 		}
-		if q.Timeout < 0 || q.Priority < 0 || q.Priority > 9 {
+		if q.Timeout < 0 || q.Level() < 0 || q.Level() > 9 {
 			t.Errorf("%s: %+v", b, q)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/server/selection"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -192,14 +193,14 @@ func (g *Gate) openApplication(c *Call, a *application, tensors []tensor.Tensor,
 	if err != nil {
 		return err
 	}
-	left, err := a.leftOut(p.Choose)
+	left, err := a.leftOut(p.Candidates)
 	if err != nil {
 		return err
 	}
 	plan, err := a.plan(state, p.User, left)
 	switch {
 	case err != nil && left != nil:
-		return fmt.Errorf("%w: application %q: %s %q leaves out what the policy asks: %w", scheduler.ErrInvalidInput, a.Name, CandidatesKey, []string(p.Choose), err)
+		return fmt.Errorf("%w: application %q: %s %q leaves out what the policy asks: %w", scheduler.ErrInvalidInput, a.Name, parameter.CandidateModels, p.Candidates, err)
 	case err != nil:
 		if a.fault != nil {
 			err = fmt.Errorf("%w; not asked is %w", err, a.fault)
@@ -218,7 +219,7 @@ func (g *Gate) openApplication(c *Call, a *application, tensors []tensor.Tensor,
 	}
 	for _, asked := range plan.Asks {
 		f.params = *p // opening takes what it used
-		f.params.Timeout, f.params.Choose = timeout, nil
+		f.params.Timeout, f.params.Candidates = timeout, nil
 		f.ask(asked, a.target(asked.Model), tensors, &f.params)
 	}
 	f.params = Params{}

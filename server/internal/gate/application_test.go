@@ -13,6 +13,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/schedtest"
 	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -227,7 +228,7 @@ func TestCombinedAtTheDeadline(t *testing.T) {
 			t.Errorf("answered after %v, expected the SLO", took)
 		}
 		begin = time.Now()
-		h.expect(h.ask("app", Params{Timeout: 20 * time.Millisecond}), "missing [b/1]")
+		h.expect(h.ask("app", Params{Values: parameter.Values{Timeout: 20 * time.Millisecond}}), "missing [b/1]")
 		if took := time.Since(begin); took != 20*time.Millisecond {
 			t.Errorf("answered after %v, expected the request's own time", took)
 		}
@@ -299,7 +300,7 @@ func TestFeedback(t *testing.T) {
 	h.model("a", "1", 1, time.Microsecond)
 	h.model("b", "1", 2, time.Microsecond)
 	h.app(apps.Definition{Name: "app", Models: []apps.Link{"a", "b"}, Policy: "exp4"})
-	id := Params{ID: []byte(`"r1"`), User: "u"}
+	id := Params{Values: parameter.Values{User: "u"}, ID: []byte(`"r1"`)}
 	h.ask("app", id)
 
 	said := func(forward string) Params { p := id; p.Forward = []byte(forward); return p }
@@ -309,24 +310,24 @@ func TestFeedback(t *testing.T) {
 	h.expect(h.feedback("app", said(`{"label":[1,2,3]}`)), "error")
 	h.expect(h.feedback("app", said(`{"label":1}`)), `{"application":"app","learned":true,"rounds":1}`)
 	h.expect(h.feedback("app", said(`{"label":1}`)), `{"application":"app","learned":false,"rounds":1}`)
-	h.expect(h.feedback("app", Params{ID: []byte(`"r2"`), User: "u", Forward: []byte(`{"label":1}`)}), `this server knows no request with id "r2" of user "u"`)
+	h.expect(h.feedback("app", Params{Values: parameter.Values{User: "u"}, ID: []byte(`"r2"`), Forward: []byte(`{"label":1}`)}), `this server knows no request with id "r2" of user "u"`)
 	h.expect(h.feedback("app", Params{Forward: []byte(`{"label":1}`)}), `expected the "id" of a request, or its input as tensors`)
 	h.expect(h.feedback("absent", said(`{"label":1}`)), "error")
 
 	// By input: the models are asked again.
-	h.expect(h.ask("app/update", Params{User: "u", Forward: []byte(`{"label":1}`)}), `{"application":"app","learned":true,"rounds":2}`)
+	h.expect(h.ask("app/update", Params{Values: parameter.Values{User: "u"}, Forward: []byte(`{"label":1}`)}), `{"application":"app","learned":true,"rounds":2}`)
 	// The truth as a tensor.
-	h.ask("app", Params{ID: []byte(`3`), User: "u"})
+	h.ask("app", Params{Values: parameter.Values{User: "u"}, ID: []byte(`3`)})
 	right, err := tensor.FromSlice(tensor.Shape{}, []int64{1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.expect(h.ask("app/update", Params{ID: []byte(`3`), User: "u"}, right), `"rounds":3`)
+	h.expect(h.ask("app/update", Params{Values: parameter.Values{User: "u"}, ID: []byte(`3`)}, right), `"rounds":3`)
 
 	for range 20 {
-		h.ask("app/update", Params{User: "u", Forward: []byte(`{"label":1}`)})
+		h.ask("app/update", Params{Values: parameter.Values{User: "u"}, Forward: []byte(`{"label":1}`)})
 	}
-	h.expect(h.ask("app", Params{User: "u"}), "1 by a/1") // what was learned of this user counts for this user
+	h.expect(h.ask("app", Params{Values: parameter.Values{User: "u"}}), "1 by a/1") // what was learned of this user counts for this user
 	learned, _, err := h.reg.Learned(h.reg.App("app"), 10)
 	if err != nil || len(learned) != 1 || learned[0].User != "u" || learned[0].Shares[0] < 0.9 {
 		t.Errorf("learned %+v, %v", learned, err)

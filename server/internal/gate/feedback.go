@@ -10,6 +10,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/selection"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -83,9 +84,9 @@ func (g *Gate) OpenFeedback(name string, tensors []tensor.Tensor, p *Params) (*F
 		return nil, fmt.Errorf("%w: feedback for application %q: expected the \"id\" of a request, or its input as tensors or texts", scheduler.ErrInvalidInput, a.Name)
 	case f.id == "" && without:
 		return nil, fmt.Errorf(`%w: feedback: expected one of "label", "loss", "reward", "losses" for that input, or the "id" of a request that the tensors are the right outputs of`, scheduler.ErrInvalidInput)
-	case f.id != "" && p.Choose != nil:
+	case f.id != "" && p.Candidates != nil:
 		return nil, fmt.Errorf("%w: feedback for application %q: %s is for feedback that brings its input; with an id it is about the models that were asked then",
-			scheduler.ErrInvalidInput, a.Name, CandidatesKey)
+			scheduler.ErrInvalidInput, a.Name, parameter.CandidateModels)
 	}
 	if err := f.verdict.Check(truth); err != nil {
 		return nil, err

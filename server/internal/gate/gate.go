@@ -9,6 +9,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -110,21 +111,16 @@ func (g *Gate) Drain() { g.draining.Store(true) }
 
 // Params are what a request says beside its tensors.
 type Params struct {
-	Version  string        // narrows a route that names no version; "" = the default
-	Now      time.Time     // when the request came; its deadline counts from here
-	Timeout  time.Duration // the client's deadline from Now; 0 = the model's default
-	Priority int           // 0 highest … 9
-	Texts    []byte        // JSON object of texts by input (shiva.TextsKey), for wires without strings; nil = none
-	Inputs   []byte        // Flat models: the texts as JSON, a string (one row, answered as one) or a list; nil = none
-	Batch    bool          // Flat models: the first dimension of the tensor counts rows
-	Bridge   bool          // the members of Forward name the tensors (InBridgeForm)
-	Forward  []byte        // JSON object for the container; nil = none
-	User     string        // applications: whose policy state it concerns; "" = nobody in particular
-	ID       []byte        // applications: what feedback will name the request by, as JSON; nil = there will be none
-	Choose   Candidates    // applications: the models that the choice is among; nil = all that it links to
-	Fresh    bool          // the caches are neither asked nor told
-	Salt     string        // requests that differ in it are not equal to a cache
-	Source   uint64        // who asks (a connection's number), for fairness between them
+	parameter.Values
+
+	Version string    // narrows a route that names no version; "" = the default
+	Now     time.Time // when the request came; its deadline counts from here
+	Texts   []byte    // JSON object of texts by input (shiva.TextsKey), for wires without strings; nil = none
+	Inputs  []byte    // Flat models: the texts as JSON, a string (one row, answered as one) or a list; nil = none
+	Bridge  bool      // the members of Forward name the tensors (InBridgeForm)
+	Forward []byte    // JSON object for the container; nil = none
+	ID      []byte    // applications: what feedback will name the request by, as JSON; nil = there will be none
+	Source  uint64    // who asks (a connection's number), for fairness between them
 }
 
 // Open turns a question into a request: the route into a model, the tensors into inputs that fit the
@@ -152,8 +148,8 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	} else if a != nil {
 		return g.openApplication(c, target.application, tensors, p)
 	}
-	if p.Choose != nil {
-		return fmt.Errorf("%w: %s is for applications, and %q is a model", scheduler.ErrInvalidInput, CandidatesKey, target.ID.Name)
+	if p.Candidates != nil {
+		return fmt.Errorf("%w: %s is for applications, and %q is a model", scheduler.ErrInvalidInput, parameter.CandidateModels, target.ID.Name)
 	}
 	c.Target = target
 	c.Inputs = c.inputs[:0]
@@ -168,7 +164,7 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	r := &c.request
 	r.Model = target.Model
 	c.Deadline = p.Now.Add(timeout)
-	r.Priority = p.Priority
+	r.Priority = p.Level()
 	if r.Parameters = p.Forward; target.Spec.User && p.User != "" {
 		r.Parameters = withUser(p.Forward, p.User)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -19,9 +20,9 @@ func TestFeedbackMeansTheSameEverywhere(t *testing.T) {
 	h.model("b", "1", 2, time.Microsecond)
 	h.app(apps.Definition{Name: "app", Models: []apps.Link{"a", "b"}, Policy: "exp4"})
 	for _, id := range []string{`"known"`, `"unknown"`} {
-		p := Params{ID: []byte(id), User: id, Forward: []byte(`{"label":1}`)}
+		p := Params{Values: parameter.Values{User: id}, ID: []byte(id), Forward: []byte(`{"label":1}`)}
 		if id == `"known"` {
-			h.ask("app", Params{ID: p.ID, User: p.User})
+			h.ask("app", Params{Values: parameter.Values{User: p.User}, ID: p.ID})
 		}
 		h.expect(h.ask("app/update", p), `"learned":true,"rounds":1`)
 		h.expect(h.ask("app/update", p), `"learned":false,"rounds":1`)
@@ -175,7 +176,7 @@ func TestUserReachesTheModel(t *testing.T) {
 				want = forward
 			}
 			for _, route := range []string{name, "app-" + name} {
-				h.ask(route, Params{User: `an"na`, Forward: []byte(forward)[:len(forward):len(forward)]})
+				h.ask(route, Params{Values: parameter.Values{User: `an"na`}, Forward: []byte(forward)[:len(forward):len(forward)]})
 				if got := <-told; got != want {
 					t.Errorf("%s with %q is told %s, expected %s", route, forward, got, want)
 				}

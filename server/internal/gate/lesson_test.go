@@ -6,6 +6,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -30,15 +31,15 @@ func TestFeedbackReachesTheModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.ask("app", Params{ID: []byte(`"a"`), User: "anna"})
-	h.ask("app", Params{ID: []byte(`"b"`), User: "anna"})
+	h.ask("app", Params{Values: parameter.Values{User: "anna"}, ID: []byte(`"a"`)})
+	h.ask("app", Params{Values: parameter.Values{User: "anna"}, ID: []byte(`"b"`)})
 	for _, tt := range []struct {
 		p     Params
 		truth []tensor.Tensor
 		check func(f *scheduler.Feedback) bool
 	}{
-		{Params{ID: []byte(`"a"`), User: "anna", Forward: []byte(`{"label":3}`)}, nil, func(f *scheduler.Feedback) bool { return string(f.Label) == "3" && f.User == "anna" }},
-		{Params{ID: []byte(`"b"`), User: "anna"}, []tensor.Tensor{right}, func(f *scheduler.Feedback) bool {
+		{Params{Values: parameter.Values{User: "anna"}, ID: []byte(`"a"`), Forward: []byte(`{"label":3}`)}, nil, func(f *scheduler.Feedback) bool { return string(f.Label) == "3" && f.User == "anna" }},
+		{Params{Values: parameter.Values{User: "anna"}, ID: []byte(`"b"`)}, []tensor.Tensor{right}, func(f *scheduler.Feedback) bool {
 			return len(f.Truth) == 1 && string(f.Truth[0].Data) == string(right.Data)
 		}},
 		{Params{Forward: []byte(`{"losses":{"asks/1":0.25,"silent/1":1}}`)}, []tensor.Tensor{row()}, func(f *scheduler.Feedback) bool { return f.Loss != nil && *f.Loss == 0.25 && f.User == "" }},
@@ -54,7 +55,7 @@ func TestFeedbackReachesTheModel(t *testing.T) {
 			t.Errorf("%s: told nothing", tt.p.Forward)
 		}
 	}
-	h.expect(h.ask("app/update", Params{ID: []byte(`"a"`), User: "anna", Forward: []byte(`{"label":3}`)}), `"learned":false`)
+	h.expect(h.ask("app/update", Params{Values: parameter.Values{User: "anna"}, ID: []byte(`"a"`), Forward: []byte(`{"label":3}`)}), `"learned":false`)
 	if len(told) > 0 {
 		t.Error("told twice")
 	}

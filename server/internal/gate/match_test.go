@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -180,8 +181,8 @@ func TestMatchFlat(t *testing.T) {
 		{"any shape is a row", numbers, []tensor.Tensor{zeros("", tensor.Float64, 2, 3)}, Params{}, "1 true [1, 6]"},
 		{"a scalar is a row", numbers, []tensor.Tensor{zeros("", tensor.Float64)}, Params{}, "1 true [1, 1]"},
 		{"an empty row", numbers, []tensor.Tensor{zeros("", tensor.Float64, 0)}, Params{}, "1 true [1, 0]"},
-		{"batch", numbers, []tensor.Tensor{zeros("", tensor.Float64, 2, 3)}, Params{Batch: true}, "2 false [2, 3]"},
-		{"batch of nothing", numbers, []tensor.Tensor{zeros("", tensor.Float64, 0, 3)}, Params{Batch: true}, "0 false [0, 0]"},
+		{"batch", numbers, []tensor.Tensor{zeros("", tensor.Float64, 2, 3)}, Params{Values: parameter.Values{Batch: true}}, "2 false [2, 3]"},
+		{"batch of nothing", numbers, []tensor.Tensor{zeros("", tensor.Float64, 0, 3)}, Params{Values: parameter.Values{Batch: true}}, "0 false [0, 0]"},
 		{"two tensors", numbers, []tensor.Tensor{zeros("", tensor.Float64), zeros("", tensor.Float64)}, Params{}, "got 2"},
 		{"dtype", numbers, []tensor.Tensor{zeros("", tensor.Float32, 3)}, Params{}, "expected float64 of any shape, got float32 [3]"},
 		{"text", texts, []tensor.Tensor{zeros("", tensor.Uint8, 3)}, Params{}, "1 true [1]"},

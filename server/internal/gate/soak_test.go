@@ -13,6 +13,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -114,7 +115,7 @@ func TestApplicationsUnderChange(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(client), 2))
 			for i := range each {
 				app := definitions[r.IntN(len(definitions))].Name
-				p := Params{Now: time.Now(), Timeout: time.Duration(1+r.IntN(8000)) * time.Microsecond, Source: uint64(client), User: fmt.Sprint(r.IntN(3))}
+				p := Params{Values: parameter.Values{Timeout: time.Duration(1+r.IntN(8000)) * time.Microsecond, User: fmt.Sprint(r.IntN(3))}, Now: time.Now(), Source: uint64(client)}
 				if r.IntN(2) == 0 {
 					p.ID = fmt.Appendf(nil, "%d", r.IntN(50)) // used again by others
 				}

@@ -12,6 +12,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/selection"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -88,12 +89,7 @@ func (l *Learning) Policies() []admin.Policy {
 func (l *Learning) Feedback(ctx context.Context, name string, body json.RawMessage) (any, error) {
 	var q struct {
 		ID    json.RawMessage `json:"id"`
-		User  string          `json:"user"`
 		Input any             `json:"input"`
-
-		Candidates json.RawMessage `json:"candidate_models"`
-		Cache      *bool           `json:"cache"`
-		Salt       string          `json:"salt"`
 	}
 	if err := json.Unmarshal(body, &q); err != nil {
 		return nil, refusal(fmt.Errorf("%w: feedback: %w", scheduler.ErrInvalidInput, err))
@@ -111,12 +107,9 @@ func (l *Learning) Feedback(ctx context.Context, name string, body json.RawMessa
 			return nil, refusal(err)
 		}
 	}
-	p := gate.Params{Now: time.Now(), Priority: 5, User: q.User, ID: q.ID, Forward: body, Fresh: q.Cache != nil && !*q.Cache, Salt: q.Salt}
-	if len(q.Candidates) > 0 && string(q.Candidates) != "null" {
-		var err error
-		if p.Choose, err = gate.ParseCandidates(q.Candidates); err != nil {
-			return nil, refusal(err)
-		}
+	p := gate.Params{Now: time.Now(), ID: q.ID, Forward: body}
+	if err := parameter.Feedback.Members(&p.Values, body, nil); err != nil {
+		return nil, refusal(err)
 	}
 	f, err := l.gate.OpenFeedback(name, inputs, &p)
 	if err != nil {

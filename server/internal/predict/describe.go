@@ -11,6 +11,7 @@ import (
 
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -201,8 +202,8 @@ func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
 		c.MaxBatchSize = maxBatch(t)
 		c.Batching = &DynamicBatching{
 			MaxQueueDelayMicroseconds: int64(set.Delay / time.Microsecond),
-			PriorityLevels:            lowestPriority + 1,
-			DefaultPriorityLevel:      defaultPriority + 1,
+			PriorityLevels:            parameter.Priorities,
+			DefaultPriorityLevel:      parameter.DefaultPriority,
 		}
 	}
 	for key, value := range properties(t.Spec.Parameters) {

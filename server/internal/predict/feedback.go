@@ -29,10 +29,8 @@ func (d *Door) Feedback(ctx context.Context, q *Question, id []byte) ([]byte, er
 }
 
 func (d *Door) feedback(ctx context.Context, q *Question, id []byte) ([]byte, error) {
-	p := gate.Params{
-		Now: q.Arrived, Timeout: q.Timeout, Priority: defaultPriority, Forward: q.Parameters, Source: q.Source, User: q.User, ID: id, Choose: q.Choose, Fresh: q.Fresh, Salt: q.Salt,
-		Batch: len(q.Inputs) > 0 && len(q.Inputs[0].Shape) > 1, // as in infer
-	}
+	p := gate.Params{Values: q.Values, Now: q.Arrived, Forward: q.Parameters, Source: q.Source, ID: id}
+	p.Batch = len(q.Inputs) > 0 && len(q.Inputs[0].Shape) > 1 // as in infer
 	f, err := d.gate.OpenFeedback(q.Model, q.Inputs, &p)
 	if err != nil {
 		if _, unknown := d.gate.Target(q.Model, ""); unknown != nil {

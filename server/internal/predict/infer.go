@@ -13,6 +13,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -46,16 +47,8 @@ type Question struct {
 	// Outputs are those wanted, in the order of the answer; none = all.
 	Outputs []Output
 
-	// Priority is as in the schedule_policy extension: 0 = the default, 1 the highest, and so on; 10 and above are the lowest.
-	Priority uint64
-	Timeout  time.Duration // from Arrived; 0 = the model's deadline. A deadline of the context counts as well
-	User     string        // applications: whose policy state it concerns
-
-	// Choose, Fresh and Salt are as in gate.Params: the models that an application's choice is among, and what caches have to do with
-	// the request.
-	Choose gate.Candidates
-	Fresh  bool
-	Salt   string
+	// Values are the parameters that are the server's. A deadline of the context counts beside Timeout.
+	parameter.Values
 
 	// Parameters is a JSON object that goes to the container with the rows; nil = none.
 	Parameters []byte
@@ -130,12 +123,6 @@ func (c *call) free() {
 	calls.Put(c)
 }
 
-// Priorities: the protocol counts from 1 and has no end, the scheduler has ten levels.
-const (
-	defaultPriority = 5
-	lowestPriority  = 9
-)
-
 // Infer asks, waits and counts. When ctx ends first, the request leaves the queue: the error is then ErrCanceled, or
 // ErrDeadlineExceeded if it was the context's deadline.
 func (d *Door) Infer(ctx context.Context, q *Question) (*Answer, error) {
@@ -174,25 +161,12 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 	if err != nil {
 		return nil, target.Metrics, err
 	}
-	p := gate.Params{
-		Now:      q.Arrived,
-		Timeout:  q.Timeout,
-		Priority: defaultPriority,
-		Forward:  q.Parameters,
-		Source:   q.Source,
-		User:     q.User,
-		Choose:   q.Choose,
-		Fresh:    q.Fresh,
-		Salt:     q.Salt,
-	}
+	p := gate.Params{Values: q.Values, Now: q.Arrived, Forward: q.Parameters, Source: q.Source}
 	if q.ID != "" {
 		p.ID = shiva.AppendString(nil, q.ID) // as it would be in the metadata of a Shiva message
 	}
-	if q.Priority > 0 {
-		p.Priority = int(min(q.Priority-1, lowestPriority))
-	}
 	if end, ok := ctx.Deadline(); ok {
-		left := max(end.Sub(q.Arrived), 1)
+		left := min(max(end.Sub(q.Arrived), 1), parameter.MaxTimeout)
 		if p.Timeout == 0 || left < p.Timeout {
 			p.Timeout = left
 		}

@@ -261,8 +261,9 @@ func TestPriority(t *testing.T) {
 		r := newRig(t)
 		var got int
 		r.serve(t, "m", "1", twoOutputs, &schedtest.Worker{Exec: instant, Model: firsts, Seen: func(b *scheduler.Batch) { got = b.Parts[0].Priority }})
-		a, err := r.door.Infer(t.Context(), &predict.Question{Model: "m", Priority: v2, Arrived: time.Now(),
-			Inputs: []tensor.Tensor{floats("x", tensor.Shape{3}, 1, 2, 3)}})
+		q := predict.Question{Model: "m", Arrived: time.Now(), Inputs: []tensor.Tensor{floats("x", tensor.Shape{3}, 1, 2, 3)}}
+		q.SetPriority(v2)
+		a, err := r.door.Infer(t.Context(), &q)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,170 @@
+package parameter
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+)
+
+var update = flag.Bool("update", false, "write the page instead of comparing it")
+
+// page is what users read of the table.
+func page() string {
+	var b strings.Builder
+	b.WriteString(`# Parameters of requests
+
+What a request may say to the server beside its tensors. Over Shiva these are members of the message's
+metadata; over HTTP and gRPC of the request's ` + "`parameters`" + `; of Clipper's paths and of feedback
+(` + "`POST /NAME/update`, and the admin door's `/v1/apps/NAME/feedback`" + `) members of the body; in a program
+of ` + "`server.Question`" + `'s Parameters. "gRPC stream" is ModelStreamInfer.
+
+A key that a wire does not have goes to the container, whatever its value. Clipper's paths and feedback
+ignore it, and ModelInfer refuses those of the stream. Where values are JSON, null counts as absent, but
+not over Shiva. A value of another type or beyond the range is an error that names the key, what is
+expected and what came.
+
+<!-- Written by: go test ./server/internal/parameter -update -->
+
+| key | on | value | default | meaning |
+|---|---|---|---|---|
+`)
+	for _, k := range Table {
+		var on []string
+		for _, w := range Wires {
+			if k.On&w.Wire != 0 {
+				on = append(on, w.Name)
+			}
+		}
+		where := strings.Join(on, ", ")
+		switch k.On {
+		case everywhere:
+			where = "all"
+		case predict:
+			where = "all but Shiva"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", k.Name, where, k.Expected(), k.Default, k.Means)
+	}
+	return b.String()
+}
+
+// The page says what the table says.
+func TestPage(t *testing.T) {
+	const file = "../../PARAMETERS.md"
+	if *update {
+		if err := os.WriteFile(file, []byte(page()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if have, err := os.ReadFile(file); err != nil || string(have) != page() {
+		t.Errorf("server/PARAMETERS.md is not what the table says (%v): go test ./server/internal/parameter -update", err)
+	}
+}
+
+// A key stands once on a wire, and has all that documents say of it.
+func TestTable(t *testing.T) {
+	seen := map[string]Wire{}
+	for _, k := range Table {
+		if k.On == 0 || seen[k.Name]&k.On != 0 {
+			t.Errorf("%s: on no wire, or twice on one", k.Name)
+		}
+		seen[k.Name] |= k.On
+		if k.Default == "" || k.Means == "" || !strings.HasSuffix(k.Means, ".") || !json.Valid([]byte(k.Schema())) {
+			t.Errorf("%s: without default, meaning in sentences or schema: %+v", k.Name, k)
+		}
+	}
+}
+
+func TestOpenAPI(t *testing.T) {
+	for _, w := range Wires {
+		var properties map[string]struct{ Description string }
+		if err := json.Unmarshal(OpenAPI(fmt.Appendf(nil, `{"$parameters": %q}`, w.Name)), &properties); err != nil || len(properties) != len(w.Wire.Keys()) {
+			t.Errorf("%s: %v %v", w.Name, properties, err)
+		}
+		for name, p := range properties {
+			if k := w.Wire.Keys()[name]; k == nil || !strings.HasPrefix(p.Description, k.Means) {
+				t.Errorf("%s: %s: %v", w.Name, name, p)
+			}
+		}
+	}
+}
+
+func TestValues(t *testing.T) {
+	for _, c := range []struct {
+		wire  Wire
+		key   string
+		value Value
+		want  Values
+	}{
+		{Shiva, "timeout_ms", JSON([]byte("12.5")), Values{Timeout: 12500 * time.Microsecond}},
+		{Shiva, "timeout_ms", JSON([]byte("1e-9")), Values{Timeout: 1}},
+		{Shiva, "timeout_ms", JSON([]byte("1e300")), Values{Timeout: MaxTimeout}},
+		{HTTP, "timeout", JSON([]byte("18446744073709551615")), Values{Timeout: MaxTimeout}},
+		{GRPC, "timeout", Typed(int64(7)), Values{Timeout: 7 * time.Microsecond}},
+		{Shiva, "priority", JSON([]byte("0")), Values{Priority: 1}},
+		{Shiva, "priority", JSON([]byte("9")), Values{Priority: 10}},
+		{GRPC, "priority", Typed(uint64(1 << 63)), Values{Priority: 10}},
+		{HTTP, "priority", JSON([]byte("0")), Values{}},
+		{HTTP, "priority", JSON([]byte("null")), Values{}},
+		{Shiva, "user", JSON([]byte(`"a\"\u0062"`)), Values{User: `a"b`}},
+		{GRPC, "cache", Typed(false), Values{Fresh: true}},
+		{HTTP, "binary_data_output", JSON([]byte("true")), Values{Form: Bytes}},
+		{GRPC, "binary_data_output", Typed(false), Values{Form: Elements}},
+		{Stream, "in_order", Typed(true), Values{InOrder: true}},
+		{Library, "candidate_models", Typed([]string{"a", "b/1"}), Values{Candidates: []string{"a", "b/1"}}},
+		{Clipper, "candidate_models", JSON([]byte(`["a","b/1"]`)), Values{Candidates: []string{"a", "b/1"}}},
+		{GRPC, "candidate_models", Typed(" a, b/1"), Values{Candidates: []string{"a", "b/1"}}},
+	} {
+		var got Values
+		if err := c.wire.Keys()[c.key].Read(&got, c.value); err != nil || fmt.Sprint(got) != fmt.Sprint(c.want) {
+			t.Errorf("%s = %v: got %+v, %v, expected %+v", c.key, c.value, got, err, c.want)
+		}
+	}
+	if v := (Values{}); v.Level() != DefaultPriority-1 {
+		t.Errorf("without a priority the level is %d", v.Level())
+	}
+}
+
+func TestErrors(t *testing.T) {
+	for _, c := range []struct {
+		wire  Wire
+		key   string
+		value Value
+		want  string
+	}{
+		{Shiva, "priority", JSON([]byte("10")), `scheduler: invalid input: metadata key "priority": expected a whole number from 0 to 9, got 10`},
+		{Shiva, "timeout_ms", JSON([]byte("null")), `scheduler: invalid input: metadata key "timeout_ms": expected a number of milliseconds above 0, got null`},
+		{HTTP, "timeout", JSON([]byte("1.5")), `scheduler: invalid input: parameter "timeout": expected a whole number of microseconds from 0 to 18446744073709551615, got 1.5`},
+		{GRPC, "timing", Typed(int64(1)), `scheduler: invalid input: parameter "timing": expected true or false, got int64 1`},
+		{GRPC, "salt", Typed(nil), `scheduler: invalid input: parameter "salt": expected a string, got <nil> <nil>`},
+		{HTTP, "salt", JSON([]byte(`["` + strings.Repeat("ä", 50) + `"]`)), `scheduler: invalid input: parameter "salt": expected a string, got ["` + strings.Repeat("ä", 29) + `…`},
+	} {
+		var v Values
+		err := c.wire.Keys()[c.key].Read(&v, c.value)
+		fault, typed := errors.AsType[*Error](err)
+		if !typed || fault.Key != c.key || !errors.Is(err, scheduler.ErrInvalidInput) || err.Error() != c.want {
+			t.Errorf("got %v, expected %s", err, c.want)
+		}
+	}
+}
+
+// The door of raw TCP reads metadata for every request.
+func TestReadAllocatesNothing(t *testing.T) {
+	rows, name, text := Shiva.Keys(), []byte("timeout_ms"), []byte("12.5")
+	v := new(Values)
+	if n := testing.AllocsPerRun(100, func() {
+		for range 3 {
+			if rows[string(name)].Read(v, JSON(text)) != nil {
+				t.Fatal("refused")
+			}
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

@@ -1,0 +1,114 @@
+package parameter
+
+import (
+	"math"
+	"time"
+)
+
+// Values are the parameters of one request. The zero Values are those of a request without any.
+type Values struct {
+	Timeout    time.Duration // the client's deadline, from the request's arrival; 0 = the model's
+	Priority   int           // 1, the highest, to Priorities; 0 = DefaultPriority
+	User       string        // whose request it is; "" = nobody in particular
+	Candidates []string      // applications: "name" or "name/version" of models to choose among; nil = all
+	Fresh      bool          // the caches are neither asked nor told
+	Salt       string        // requests that differ in it are not equal to a cache
+	Batch      bool          // models without declared tensors: the first dimension counts rows
+	Timing     bool          // the answer says where the time went
+	Form       Form          // of outputs whose form the request does not give one by one
+	InOrder    bool          // it executes after those before it on its stream that are in order too
+}
+
+// CandidateModels is a key that errors speak of elsewhere, too.
+const CandidateModels = "candidate_models"
+
+// Table is every parameter there is. Where two wires differ in a value, the key has a row for each.
+var Table = []Key{
+	{
+		Name: "timeout_ms", On: Shiva,
+		kind: number{"milliseconds", func(v *Values, ms float64) {
+			v.Timeout = max(time.Duration(min(ms, float64(MaxTimeout/time.Millisecond))*float64(time.Millisecond)), 1)
+		}},
+		Default: "the model's deadline",
+		Means:   "The deadline of the request. More than 24 hours count as 24 hours.",
+	},
+	{
+		Name: "timeout", On: predict,
+		kind: whole{"microseconds", math.MaxUint64, func(v *Values, us uint64) {
+			v.Timeout = time.Duration(min(us, uint64(MaxTimeout/time.Microsecond))) * time.Microsecond
+		}},
+		Default: "0",
+		Means:   "The deadline of the request; 0: the model's. More than 24 hours count as 24 hours.",
+	},
+	{
+		Name: "priority", On: Shiva,
+		kind:    whole{"", Priorities - 1, func(v *Values, n uint64) { v.SetPriority(n + 1) }},
+		Default: "5",
+		Means:   "0 is the highest.",
+	},
+	{
+		Name: "priority", On: predict,
+		kind:    whole{"", math.MaxUint64, (*Values).SetPriority},
+		Default: "0",
+		Means:   "1 is the highest, 10 and above are the lowest; 0: the default, which is 6.",
+	},
+	{
+		Name: "user", On: everywhere,
+		kind:    text(func(v *Values, s string) { v.User = s }),
+		Default: "nobody",
+		Means:   "Whose request it is: applications learn for each user, and models that ask for it are told.",
+	},
+	{
+		Name: CandidateModels, On: everywhere,
+		kind:    names{MaxCandidates, func(v *Values, list []string) { v.Candidates = list }},
+		Default: "all",
+		Means:   "Applications only: the models that the choice is among, each a `name` or `name/version` that the application links to.",
+	},
+	{
+		Name: "cache", On: everywhere,
+		kind:    boolean(func(v *Values, yes bool) { v.Fresh = !yes }),
+		Default: "true",
+		Means:   "false: the answer is computed, and not kept.",
+	},
+	{
+		Name: "salt", On: everywhere,
+		kind:    text(func(v *Values, s string) { v.Salt = s }),
+		Default: "none",
+		Means:   "Requests that differ in it are not equal to a cache.",
+	},
+	{
+		Name: "timing", On: Shiva | HTTP | GRPC | Stream,
+		kind:    boolean(func(v *Values, yes bool) { v.Timing = yes }),
+		Default: "false",
+		Means: "The answer says where the time went: in its metadata (`timing`), the header `Server-Timing`, " +
+			"or over gRPC the parameters `timing_queue_us`, `timing_execute_us`, `timing_batch_rows` and `timing_total_us`.",
+	},
+	{
+		Name: "batch", On: Shiva,
+		kind:    boolean(func(v *Values, yes bool) { v.Batch = yes }),
+		Default: "false",
+		Means:   "Containers of RPC v0 to v3: the first dimension counts rows.",
+	},
+	{
+		Name: "binary_data_output", On: HTTP | GRPC | Stream,
+		kind: boolean(func(v *Values, yes bool) {
+			if v.Form = Elements; yes {
+				v.Form = Bytes
+			}
+		}),
+		Default: "false over HTTP, true over gRPC",
+		Means:   "Outputs that ask for nothing else come as bytes.",
+	},
+	{
+		Name: "in_order", On: Stream,
+		kind:    boolean(func(v *Values, yes bool) { v.InOrder = yes }),
+		Default: "false",
+		Means:   "The request executes after the earlier ones of its stream that have it too.",
+	},
+	{
+		Name: "triton_enable_empty_final_response", On: GRPC | Stream,
+		kind:    boolean(func(*Values, bool) {}),
+		Default: "false",
+		Means:   "Changes nothing: every answer is a final one, and is marked so on a stream.",
+	},
+}

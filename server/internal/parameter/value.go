@@ -1,0 +1,86 @@
+package parameter
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/shivad/shivad/shiva"
+)
+
+// A Value is what a request says for a key, as its wire writes it.
+type Value struct {
+	json  []byte // nil: typed
+	typed any
+}
+
+// JSON is a value whose valid JSON text is given, which is a view and not kept.
+func JSON(text []byte) Value { return Value{json: text} }
+
+// Typed is a value where values have types: bool, int64, uint64, float64, string or []string, which
+// is not copied; nil is none.
+func Typed(v any) Value { return Value{typed: v} }
+
+func (v Value) boolean() (b, ok bool) {
+	if v.json == nil {
+		b, ok = v.typed.(bool)
+		return b, ok
+	}
+	b = string(v.json) == "true"
+	return b, b || string(v.json) == "false"
+}
+
+func (v Value) whole() (uint64, bool) {
+	switch n := v.typed.(type) {
+	case int64:
+		return uint64(n), n >= 0
+	case uint64:
+		return n, true
+	}
+	n, err := strconv.ParseUint(string(v.json), 10, 64)
+	return n, err == nil
+}
+
+// number is one of JSON: no key of a typed wire takes any.
+func (v Value) number() (float64, bool) {
+	f, err := strconv.ParseFloat(string(v.json), 64)
+	return f, err == nil
+}
+
+func (v Value) text() (string, bool) {
+	if v.json == nil {
+		s, ok := v.typed.(string)
+		return s, ok
+	}
+	return shiva.ParseString(v.json)
+}
+
+// names is a list, or a text with commas between them for wires that have no lists.
+func (v Value) names() ([]string, bool) {
+	if s, ok := v.text(); ok {
+		list := strings.Split(s, ",")
+		for i := range list {
+			list[i] = strings.TrimSpace(list[i])
+		}
+		return list, true
+	}
+	if list, ok := v.typed.([]string); ok {
+		return list, true
+	}
+	var list []string
+	return list, len(v.json) > 0 && json.Unmarshal(v.json, &list) == nil
+}
+
+// String is the value in an error.
+func (v Value) String() string {
+	s := string(v.json)
+	if v.json == nil {
+		s = fmt.Sprintf("%T %v", v.typed, v.typed)
+	}
+	const most = 60
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return strings.ToValidUTF8(s, "")
+}

@@ -1,0 +1,36 @@
+package parameter
+
+import "time"
+
+// MaxTimeout is the longest Timeout: what asks for more gets this.
+const MaxTimeout = 24 * time.Hour
+
+// MaxCandidates is how many models an application links to at most.
+const MaxCandidates = 64
+
+// The Predict Protocol counts priorities from 1, the highest.
+const (
+	Priorities      = 10
+	DefaultPriority = 6
+)
+
+// Level is the priority as the scheduler counts: 0, the highest, to Priorities-1.
+func (v *Values) Level() int {
+	if v.Priority == 0 {
+		return DefaultPriority - 1
+	}
+	return v.Priority - 1
+}
+
+// SetPriority sets the priority; a lower one than there is becomes the lowest.
+func (v *Values) SetPriority(n uint64) { v.Priority = int(min(n, Priorities)) }
+
+// A Form is how outputs travel.
+type Form uint8
+
+// Forms of outputs.
+const (
+	AsUsual  Form = iota // elements over HTTP, bytes over gRPC
+	Elements             // JSON, or typed contents
+	Bytes                // little-endian
+)

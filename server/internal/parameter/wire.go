@@ -1,0 +1,69 @@
+package parameter
+
+import "github.com/shivad/shivad/shiva"
+
+// A Wire is a place where clients say parameters. Several make a set.
+type Wire uint8
+
+// Wires.
+const (
+	Shiva    Wire = 1 << iota // metadata of a message
+	HTTP                      // "parameters" of an inference
+	GRPC                      // "parameters" of a ModelInfer
+	Stream                    // "parameters" of a request of a ModelStreamInfer
+	Clipper                   // the body of /name/predict
+	Feedback                  // the body of feedback: /name/update, and the admin door's
+	Library                   // Parameters of a server.Question
+)
+
+// Sets of wires.
+const (
+	everywhere = Shiva | predict
+	predict    = HTTP | GRPC | Stream | Clipper | Feedback | Library // in the units of the Predict Protocol
+)
+
+// Wires are all there are, by what documents call them.
+var Wires = []struct {
+	Wire Wire
+	Name string
+}{
+	{Shiva, "Shiva"}, {HTTP, "HTTP"}, {GRPC, "gRPC"}, {Stream, "gRPC stream"},
+	{Clipper, "Clipper"}, {Feedback, "feedback"}, {Library, "library"},
+}
+
+// keys are the rows of each wire, by their names.
+var keys = func() map[Wire]map[string]*Key {
+	all := make(map[Wire]map[string]*Key)
+	for _, w := range Wires {
+		rows := make(map[string]*Key)
+		for _, k := range Table {
+			if k.On&w.Wire != 0 {
+				k.wire = w.Wire
+				rows[k.Name] = &k
+			}
+		}
+		all[w.Wire] = rows
+	}
+	return all
+}()
+
+// Keys are the rows of one wire, by their names. The map is shared, and not to be changed.
+func (w Wire) Keys() map[string]*Key { return keys[w] }
+
+// Members reads those members of a JSON object that are parameters on the wire, and hands every
+// other one to other, if that is not nil. The first error is returned; the members behind it are
+// read all the same.
+func (w Wire) Members(v *Values, object []byte, other func(key, value []byte)) (err error) {
+	rows := w.Keys()
+	_ = shiva.EachField(object, func(key, value []byte) bool {
+		if k := rows[string(key)]; k != nil {
+			if fault := k.Read(v, JSON(value)); err == nil {
+				err = fault
+			}
+		} else if other != nil {
+			other(key, value)
+		}
+		return true
+	})
+	return err
+}

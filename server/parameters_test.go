@@ -1,0 +1,309 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/parameter"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// An asker asks an application on one wire, with one parameter; "" is none. timing is what the answer
+// says of where the time went.
+type asker struct {
+	wire     parameter.Wire
+	forwards bool // unknown parameters go to the container
+	ask      func(key string, value any) (timing string, err error)
+}
+
+// askers are one for each wire, two for feedback, and for ModelStreamInfer a stream for each request.
+func askers(t *testing.T, s *Server, name string) []asker {
+	t.Helper()
+	x := pairOfInts(t)
+	object := func(key string, value any, more string) string {
+		if key != "" {
+			b, err := json.Marshal(map[string]any{key: value})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return "{" + strings.Trim(more+","+string(b[1:len(b)-1]), ",") + "}"
+		}
+		return "{" + more + "}"
+	}
+	web, rpc, manage := newHTTP(t, s.Addrs().REST), newGRPC(t, s.Addrs().GRPC), newHTTP(t, s.Addrs().Admin)
+	question := func(key string, value any) *pb.ModelInferRequest {
+		q := grpcQuestion(name, x, 0)
+		q.RawInputContents = [][]byte{x.Data}
+		if key != "" {
+			q.Parameters = map[string]*pb.InferParameter{key: inferParameter(value)}
+		}
+		return q
+	}
+	timing := func(a *pb.ModelInferResponse) string {
+		var said []string
+		for key, p := range a.GetParameters() {
+			if strings.HasPrefix(key, "timing_") && p.GetInt64Param() >= 0 {
+				said = append(said, key)
+			}
+		}
+		slices.Sort(said)
+		return strings.Join(said, " ")
+	}
+	feedback := func(c *httpClient, path string) func(string, any) (string, error) {
+		return func(key string, value any) (string, error) {
+			q, err := http.NewRequestWithContext(t.Context(), "POST", c.base+path, strings.NewReader(object(key, value, `"input":[[1,2]],"label":[[1,2]]`)))
+			if err != nil {
+				return "", err
+			}
+			q.Header.Set("Content-Type", "application/json")
+			_, _, err = c.do(q)
+			return "", err
+		}
+	}
+	return []asker{
+		{parameter.Shiva, true, func(key string, value any) (string, error) {
+			said, _ := say(t, s, name, object(key, value, ""), x)
+			if fault, failed := said["error"]; failed {
+				return "", fmt.Errorf("%v", fault)
+			}
+			return spell(said["timing"]), nil
+		}},
+		{parameter.HTTP, true, func(key string, value any) (string, error) {
+			body := `{"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[1,2]}],"parameters":` + object(key, value, "") + `}`
+			resp, err := web.client.Post(web.base+"/v2/models/"+name+"/infer", "application/json", strings.NewReader(body))
+			if err != nil {
+				return "", err
+			}
+			defer resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				var said struct{ Error string }
+				return "", errors.Join(json.NewDecoder(resp.Body).Decode(&said), errors.New(said.Error))
+			}
+			return resp.Header.Get("Server-Timing"), nil
+		}},
+		{parameter.GRPC, true, func(key string, value any) (string, error) {
+			a, err := rpc.client.ModelInfer(t.Context(), question(key, value))
+			return timing(a), err
+		}},
+		{parameter.Stream, true, func(key string, value any) (string, error) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			stream, err := rpc.client.ModelStreamInfer(ctx)
+			if err != nil {
+				return "", err
+			}
+			if err := stream.Send(question(key, value)); err != nil {
+				return "", err
+			}
+			a, err := stream.Recv()
+			if err == nil && a.ErrorMessage != "" {
+				err = errors.New(a.ErrorMessage)
+			}
+			return timing(a.GetInferResponse()), err
+		}},
+		{parameter.Clipper, false, func(key string, value any) (string, error) {
+			return "", web.call("POST", "/"+name+"/predict", object(key, value, `"input":[1,2]`), nil)
+		}},
+		{parameter.Feedback, false, feedback(web, "/"+name+"/update")},
+		{parameter.Feedback, false, feedback(manage, "/v1/apps/"+name+"/feedback")},
+		{parameter.Library, true, func(key string, value any) (string, error) {
+			a, err := s.Ask(t.Context(), &Question{Name: name, Inputs: []tensor.Tensor{x}, Parameters: []byte(object(key, value, ""))})
+			if err != nil {
+				return "", err
+			}
+			a.Release()
+			return "", nil
+		}},
+	}
+}
+
+// spell is the members of an object, in order.
+func spell(v any) string {
+	object, _ := v.(map[string]any)
+	var names []string
+	for name := range object {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
+func inferParameter(v any) *pb.InferParameter {
+	switch v := v.(type) {
+	case bool:
+		return &pb.InferParameter{ParameterChoice: &pb.InferParameter_BoolParam{BoolParam: v}}
+	case string:
+		return &pb.InferParameter{ParameterChoice: &pb.InferParameter_StringParam{StringParam: v}}
+	case int64:
+		return &pb.InferParameter{ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: v}}
+	case float64:
+		return &pb.InferParameter{ParameterChoice: &pb.InferParameter_DoubleParam{DoubleParam: v}}
+	case json.RawMessage: // a default: a number or a boolean
+		var of any
+		if json.Unmarshal(v, &of) == nil {
+			if n, ok := of.(float64); ok {
+				of = int64(n)
+			}
+			return inferParameter(of)
+		}
+	}
+	return &pb.InferParameter{}
+}
+
+// values are some for a key, by the kind that its schema says.
+func values(t *testing.T, k *parameter.Key) (right, wrong, outside []any) {
+	t.Helper()
+	var schema struct {
+		Type             string
+		AnyOf            []any
+		Minimum, Maximum *float64
+	}
+	if err := json.Unmarshal([]byte(k.Schema()), &schema); err != nil {
+		t.Fatal(err)
+	}
+	switch schema.Type {
+	case "boolean":
+		return []any{true, false}, []any{"true", int64(1)}, nil
+	case "string":
+		return []any{"x", `a "quoted" text`, ""}, []any{true, int64(7)}, nil
+	case "integer":
+		right, outside = []any{int64(math.MaxInt64), int64(5_000_000)}, []any{int64(-1), 1.5}
+		if schema.Maximum != nil {
+			right, outside = []any{int64(*schema.Maximum), int64(1)}, append(outside, int64(*schema.Maximum)+1)
+		}
+		return right, []any{"1", true}, outside
+	case "number":
+		return []any{60_000.5, int64(60_000)}, []any{"1", true}, []any{int64(0), -1.5}
+	}
+	return []any{"traced", "traced/1, traced"}, []any{true, int64(1)}, []any{"", "traced,"} // names
+}
+
+// trace is what a model sees of one request.
+type trace struct {
+	parameters string
+	priority   int
+	left       time.Duration // until the deadline
+	timing     string        // of the answer
+}
+
+// The table is what every door reads by: what a row has is taken and checked as the row says, and
+// whatever has no row on a wire is the container's there.
+func TestParametersThroughEveryDoor(t *testing.T) {
+	s := start(t, nil)
+	traces := make(chan trace, 64)
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	worker := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+		traces <- trace{parameters: string(b.Parts[0].Parameters), priority: b.Parts[0].Priority, left: time.Until(b.Deadline)}
+		return echo(b)
+	})
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "traced", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x, User: true},
+		worker, scheduler.ReplicaOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []apps.Link{"traced"}, Policy: "split"}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the application", func() bool { target, err := s.gate.Target("app", ""); return err == nil && target.Live > 0 })
+	all := askers(t, s, "app")
+	for _, w := range parameter.Wires {
+		if !slices.ContainsFunc(all, func(a asker) bool { return a.wire == w.Wire }) {
+			t.Errorf("nobody asks over %s", w.Name)
+		}
+	}
+	var names []string
+	for _, k := range parameter.Table {
+		if !slices.Contains(names, k.Name) {
+			names = append(names, k.Name)
+		}
+	}
+	for i, a := range all {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			tell := func(key string, value any) (seen trace) {
+				t.Helper()
+				timing, err := a.ask(key, value)
+				if err != nil {
+					t.Fatalf("%s = %v: %v", key, value, err)
+				}
+				seen = <-traces
+				seen.timing = timing
+				return seen
+			}
+			plain := tell("", nil)
+			if plain.priority != 5 || plain.parameters != "" || plain.left < 20*time.Second || plain.left > 30*time.Second || plain.timing != "" {
+				t.Fatalf("a request without parameters: %+v", plain)
+			}
+			for _, name := range names {
+				k := a.wire.Keys()[name]
+				switch {
+				case k == nil && a.wire == parameter.GRPC && parameter.Stream.Keys()[name] != nil:
+					if _, err := a.ask(name, true); err == nil || !strings.Contains(err.Error(), "ModelStreamInfer only") {
+						t.Errorf("%s: %v", name, err)
+					}
+					continue
+				case k == nil:
+					want := ""
+					if a.forwards {
+						want = `{"` + name + `":"x"}`
+					}
+					if got := tell(name, "x"); got.parameters != want || got.priority != plain.priority || got.timing != "" {
+						t.Errorf("%s means nothing on this wire, and the model is told %+v", name, got)
+					}
+					continue
+				}
+				right, wrong, outside := values(t, k)
+				for _, value := range right {
+					if got := tell(name, value); !got.follows(k, value, a.wire) {
+						t.Errorf("%s = %v: %+v", name, value, got)
+					}
+				}
+				for _, value := range slices.Concat(wrong, outside) {
+					_, err := a.ask(name, value)
+					if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), k.Expected()) || !strings.Contains(err.Error(), fmt.Sprint(value)) {
+						t.Errorf("%s = %#v: got %v, expected words on the key, %q and the value", name, value, err, k.Expected())
+					}
+				}
+				if json.Valid([]byte(k.Default)) {
+					if got := tell(name, json.RawMessage(k.Default)); got.priority != plain.priority || got.parameters != "" || got.left < 20*time.Second || got.timing != "" {
+						t.Errorf("the default of %s is not what a request has without it: %+v", name, got)
+					}
+				}
+			}
+		})
+	}
+}
+
+// follows tells whether a model sees what a right value asks for. What caches and policies make of theirs
+// is in choice_test.go.
+func (s *trace) follows(k *parameter.Key, value any, w parameter.Wire) bool {
+	parameters, priority, timing := "", 5, false
+	least, most := 20*time.Second, 30*time.Second // the model's deadline
+	deadline := func(d time.Duration) { least, most = d-min(10*time.Second, d*9/10), d }
+	switch k.Name {
+	case "timeout":
+		deadline(time.Duration(min(value.(int64), (24*time.Hour).Microseconds())) * time.Microsecond)
+	case "timeout_ms":
+		deadline(time.Minute + time.Millisecond/2)
+	case "priority":
+		if priority = int(value.(int64)); w != parameter.Shiva {
+			priority = int(min(value.(int64), 10)) - 1
+		}
+	case "user":
+		if value != "" {
+			parameters = fmt.Sprintf(`{"user":%q}`, value)
+		}
+	case "timing":
+		timing = value.(bool)
+	}
+	return s.parameters == parameters && s.priority == priority && least < s.left && s.left <= most && (s.timing != "") == timing
+}
