@@ -45,7 +45,7 @@ func (s *session) teach(f *scheduler.Feedback) {
 	}
 }
 
-// serves tells whether the container has been welcomed, and has not been told to go.
+// serves reports whether the container has been welcomed, and has not been told to go.
 func (s *session) serves() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -27,7 +27,7 @@ func hello(name string) []byte {
 	return containertest.Hello(m)
 }
 
-// registered gives a peer over TCP that has registered a model of its own.
+// registered returns a peer over TCP that has registered a model of its own.
 func registered(t testing.TB, r *rig, name string) *containertest.Peer {
 	t.Helper()
 	p, err := containertest.NewPeer(dial(t, r))

@@ -196,7 +196,7 @@ func (c *legacy) joined(o *zmtp.Outgoing, b *scheduler.Batch, sized bool) error 
 	return nil
 }
 
-// acknowledges tells whether a message is the answer to feedback: "ACK" in its last frame,
+// acknowledges reports whether a message is the answer to feedback: "ACK" in its last frame,
 // which is number last, after the id. No answer to a batch has three bytes there.
 func acknowledges(f []zmtp.Frame, last int) bool {
 	return len(f) == last+1 && len(f[last-1].Data) >= 4 && string(f[last].Data) == "ACK"

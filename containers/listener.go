@@ -17,10 +17,10 @@ import (
 // A Listener accepts containers and owns their sessions.
 type Listener struct {
 	// Set once.
-	cfg     Config
-	ears    []net.Listener // of Config.Addrs, then of Config.Others
-	stopped chan struct{}  // closed when no more connections are taken
-	empty   chan struct{}  // closed when, after that, no session is left
+	cfg       Config
+	listeners []net.Listener // of Config.Addrs, then of Config.Others
+	stopped   chan struct{}  // closed when no more connections are taken
+	empty     chan struct{}  // closed when, after that, no session is left
 
 	models   *throttle // log lines about containers, by their models
 	unknowns *throttle // about peers that have not registered
@@ -58,29 +58,29 @@ func Listen(cfg Config) (*Listener, error) {
 	l.models = newThrottle(l.cfg.Log, linesPerModel, linesOfModels)
 	l.unknowns = newThrottle(l.cfg.Log, linesOfUnknowns, linesOfUnknowns)
 	for _, a := range cfg.addresses() {
-		ear, err := listen(a.Addr)
+		listener, err := listen(a.Addr)
 		if err != nil {
 			l.Close()
 			return nil, err
 		}
-		l.ears = append(l.ears, ear)
+		l.listeners = append(l.listeners, listener)
 	}
 	for i, a := range cfg.addresses() {
-		l.wg.Go(func() { l.accept(l.ears[i], a.Dialect) }) // ends when Close closes the ear
+		l.wg.Go(func() { l.accept(l.listeners[i], a.Dialect) }) // ends when Close closes the listener
 	}
 	return l, nil
 }
 
 // Addrs returns the addresses in use, in the order of Config.Addrs.
-func (l *Listener) Addrs() []net.Addr { return addrsOf(l.ears[:len(l.cfg.Addrs)]) }
+func (l *Listener) Addrs() []net.Addr { return addrsOf(l.listeners[:len(l.cfg.Addrs)]) }
 
 // Others returns the addresses in use, in the order of Config.Others.
-func (l *Listener) Others() []net.Addr { return addrsOf(l.ears[len(l.cfg.Addrs):]) }
+func (l *Listener) Others() []net.Addr { return addrsOf(l.listeners[len(l.cfg.Addrs):]) }
 
-func addrsOf(ears []net.Listener) []net.Addr {
-	addrs := make([]net.Addr, len(ears))
-	for i, ear := range ears {
-		addrs[i] = ear.Addr()
+func addrsOf(listeners []net.Listener) []net.Addr {
+	addrs := make([]net.Addr, len(listeners))
+	for i, listener := range listeners {
+		addrs[i] = listener.Addr()
 	}
 	return addrs
 }
@@ -113,10 +113,10 @@ const (
 
 // accept takes connections until its listener is closed. When there are no descriptors it waits
 // for some, longer each time: spinning would cost a core.
-func (l *Listener) accept(ear net.Listener, d Dialect) {
+func (l *Listener) accept(listener net.Listener, d Dialect) {
 	pause := minAcceptPause
 	for {
-		raw, err := ear.Accept()
+		raw, err := listener.Accept()
 		if err == nil {
 			pause = minAcceptPause
 			l.add(raw, d)
@@ -275,7 +275,7 @@ func (l *Listener) Retire(id scheduler.ModelID, reason string) (told int, kept [
 		case i.Model != id || i.Registered.IsZero():
 		case !s.codec.goodbye(new(zmtp.Outgoing), reason, false):
 			kept = append(kept, i.Number)
-		case s.retire(farewell{reason: reason}):
+		case s.retire(goodbye{reason: reason}):
 			told++
 		}
 	}
@@ -289,7 +289,7 @@ func (l *Listener) Retire(id scheduler.ModelID, reason string) (told int, kept [
 func (l *Listener) Shutdown(ctx context.Context) error {
 	l.stop()
 	for _, s := range l.all() {
-		s.retire(farewell{reason: "server shuts down", reconnect: true})
+		s.retire(goodbye{reason: "server shuts down", reconnect: true})
 	}
 	var err error
 	select {
@@ -326,7 +326,7 @@ func (l *Listener) stop() {
 	if len(l.sessions) == 0 {
 		close(l.empty)
 	}
-	for _, ear := range l.ears {
-		ear.Close()
+	for _, listener := range l.listeners {
+		listener.Close()
 	}
 }

@@ -56,7 +56,7 @@ func TestNoDescriptors(t *testing.T) {
 			t.Fatal(err)
 		}
 		ear := &exhausted{until: time.Now().Add(3 * time.Second), conns: make(chan net.Conn, 1)}
-		l.ears = append(l.ears, ear)
+		l.listeners = append(l.listeners, ear)
 		l.wg.Go(func() { l.accept(ear, DialectV3) })
 		time.Sleep(5 * time.Second)
 		if n := ear.calls.Load(); n > 12 {

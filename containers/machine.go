@@ -18,7 +18,7 @@ type machine struct {
 	phase  phase
 
 	started time.Time
-	message time.Time // the last message came
+	message time.Time // the last message arrived
 	sent    time.Time // the last message went
 	pinged  time.Time // the last PING went
 	leaving time.Time // goodbye or refused was said
@@ -56,9 +56,9 @@ type event uint8
 
 const (
 	evNone      event = iota // nothing
-	evHeartbeat              // a heartbeat came
-	evHello                  // a registration came
-	evResult                 // an answer came
+	evHeartbeat              // a heartbeat arrived
+	evHello                  // a registration arrived
+	evResult                 // an answer arrived
 	evDraining               // the container wants no more
 	evSend                   // a batch is going out
 	evAnswered               // a result was matched with its batch
@@ -152,7 +152,7 @@ func (m *machine) leave(now time.Time) {
 	m.phase, m.leaving = leaving, now
 }
 
-// tick looks at the clock. lastByte is when the peer's last bytes came, whatever they were.
+// tick looks at the clock. lastByte is when the peer's last bytes arrived, whatever they were.
 //
 // There are two signs of life. Any byte shows that the process runs and can be reached; PINGs,
 // which ZeroMQ's own thread answers, ask for some, so silence is death soon. Messages show that
@@ -229,7 +229,7 @@ func later(a, b time.Time) time.Time {
 // slowest is the rate in bytes per second at which a message has to arrive, as at the doors.
 const slowest = 16 << 10
 
-// crawls looks at a message that is under way, with so many bytes since then. Whatever silence
+// crawls looks at a message that is under way, with that many bytes since then. Whatever silence
 // is allowed to a container that computes: while it sends it does not wait for that, and what
 // has come of the message holds memory.
 func (m *machine) crawls(now, since time.Time, bytes int64) error {

@@ -130,7 +130,7 @@ func sameAddr(text string, want netip.AddrPort) bool {
 	return ok && addr.Unmap() == want.Addr().Unmap().WithZone("")
 }
 
-// holds tells whether a process has the socket open.
+// holds reports whether a process has the socket open.
 func holds(pid int, inode string) bool {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	all, err := os.ReadDir(dir)

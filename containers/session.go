@@ -52,7 +52,7 @@ type session struct {
 	held    []*scheduler.Batch // and here they are
 	calls   []*call            // batches out
 	spare   []*call
-	last    farewell
+	last    goodbye
 	info    SessionInfo
 	lessons int // feedback that waits to be written
 	unread  int // bytes of it
@@ -65,8 +65,8 @@ type call struct {
 	out   zmtp.Outgoing
 }
 
-// A farewell is what goodbye will say.
-type farewell struct {
+// A goodbye is what the message of that name says.
+type goodbye struct {
 	reason    string
 	reconnect bool
 }
@@ -159,7 +159,7 @@ func (s *session) handle(m *zmtp.Message) error {
 	case actDeliver:
 		return s.deliver(in.id, m)
 	case actDrain:
-		s.drain(farewell{reason: "drained"})
+		s.drain(goodbye{reason: "drained"})
 	case actRepeat:
 		s.say(func(o *zmtp.Outgoing) bool {
 			return s.codec.goodbye(o, fmt.Sprintf("register first: expected hello, got %.16q", m.Frames[0].Data), true)
@@ -401,7 +401,7 @@ func noMemory(err error) error {
 	return fmt.Errorf("%w: no memory for the answer: %w", scheduler.ErrOverloaded, err)
 }
 
-// blameless tells whether a batch failed for a reason that is not its container's.
+// blameless reports whether a batch failed for a reason that is not its container's.
 func blameless(err error) bool {
 	return errors.Is(err, scheduler.ErrOverloaded) || errors.Is(err, scheduler.ErrInvalidInput)
 }
@@ -447,7 +447,7 @@ func (s *session) beat() {
 }
 
 // drain lets the replica finish what it has and then says goodbye.
-func (s *session) drain(f farewell) {
+func (s *session) drain(f goodbye) {
 	s.mu.Lock()
 	s.last = f
 	replica := s.replica
@@ -477,7 +477,7 @@ func (s *session) drained() {
 
 // retire asks the container to go: its replica gets no more batches, and goodbye follows the
 // last answer. It is false when the container is going already.
-func (s *session) retire(f farewell) bool {
+func (s *session) retire(f goodbye) bool {
 	s.mu.Lock()
 	if s.replica == nil {
 		s.mu.Unlock()

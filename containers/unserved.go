@@ -36,7 +36,7 @@ var (
 	errMuteV2    = &unfit{"v2", "it beat as RPC v2 and v3 do, and did not register when it was asked in v3's words; if it speaks v2, set containers.listen_v2 (or listen_v2a, if it answers with floats), connect it there, and restart it"}
 )
 
-// unfitness tells why a container that has not registered never will, as far as what it said
+// unfitness reports why a container that has not registered never will, as far as what it said
 // shows that.
 func (s *session) unfitness(reason error) *unfit {
 	if u, ok := errors.AsType[*unfit](reason); ok {

@@ -98,7 +98,7 @@ func (c *v4) batch(o *zmtp.Outgoing, b *scheduler.Batch, now time.Time) error {
 	return nil
 }
 
-// herald says that a message of so many bytes follows, if it is large and the container wants
+// herald says that a message of that many bytes follows, if it is large and the container wants
 // to be told.
 func (c *v4) herald(o *zmtp.Outgoing, size int) {
 	if c.announce && size >= announced {
@@ -171,7 +171,7 @@ func inputBytes(b *scheduler.Batch) (n int) {
 	return n
 }
 
-// leftOut tells whether a batch comes without an optional input.
+// leftOut reports whether a batch comes without an optional input.
 func leftOut(b *scheduler.Batch, input int) bool { return len(b.Parts[0].Inputs[input].Shape) == 0 }
 
 func (c *v4) appendHeader(h []byte, b *scheduler.Batch, now time.Time) []byte {

@@ -19,7 +19,7 @@ var benchSizes = []struct {
 
 var benchDTypes = []tensor.DType{tensor.Uint8, tensor.Float16, tensor.Float32, tensor.Float64}
 
-// written gives n bytes that were written to: memory that never was is one page of zeros to the
+// written returns n bytes that were written to: memory that never was is one page of zeros to the
 // processor's caches, however long it is, and reading it twice too fast.
 func written(n int) []byte { return bytes.Repeat([]byte{1}, n) }
 

@@ -65,7 +65,7 @@ func place(dst []byte, at int, p []byte, width int) {
 // the memory that its bytes have filled (and 16 KiB), and all the copying from stage to stage
 // adds up to a seventh of it. A body whose bytes are all at hand gets its memory at once.
 //
-// It tells whether the memory was to be had; if not, the message is discarded from here on.
+// It reports whether the memory was to be had; if not, the message is discarded from here on.
 func (d *Decoder) grow(arriving int) bool {
 	size := d.need
 	for least := max(min(d.have+arriving, d.need), minStageBytes); size/stageFactor >= least; {
@@ -92,7 +92,7 @@ func (d *Decoder) grow(arriving int) bool {
 
 func aligned(n int) int { return (n + arenaAlign - 1) &^ (arenaAlign - 1) }
 
-// fromArena gives memory for a small body, or nil if there is none to be had, and the message
+// fromArena returns memory for a small body, or nil if there is none to be had, and the message
 // is discarded.
 func (d *Decoder) fromArena(need int) []byte {
 	d.message() // which may bring an arena along

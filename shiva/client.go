@@ -190,7 +190,7 @@ func (c *Client) callError(mayHaveRun bool, err error) *CallError {
 	return &CallError{Addr: c.addr, MayHaveRun: mayHaveRun, Err: err}
 }
 
-// encode gives m as it goes on the wire. A copy, although large tensors could be sent from
+// encode returns m as it goes on the wire. A copy, although large tensors could be sent from
 // where they lie: Do returns when its context ends, and the caller must then have his memory
 // back, while the bytes may be half sent.
 func (c *Client) encode(ctx context.Context, m *Message) (*tensor.Buffer, error) {

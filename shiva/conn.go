@@ -29,7 +29,7 @@ const (
 	minDirectBytes = 16 << 10
 )
 
-// serve sends and receives on conn until it fails, then tells why and how many answers came.
+// serve sends and receives on conn until it fails, then tells why and how many answers arrived.
 func (c *Client) serve(conn net.Conn) (answers int, err error) {
 	var wg sync.WaitGroup
 	stop := make(chan struct{})

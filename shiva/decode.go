@@ -201,11 +201,11 @@ func (d *Decoder) Push(p []byte) (n int, m *Message, err error) {
 	}
 }
 
-// Buffered tells whether the Decoder holds anything of the stream: it is inside a message, or
+// Buffered reports whether the Decoder holds anything of the stream: it is inside a message, or
 // searching for a header. If not, it may as well go on with another stream.
 func (d *Decoder) Buffered() bool { return d.InMessage() || d.lost }
 
-// InMessage tells whether a message has begun and is not complete. In a search for a header that
+// InMessage reports whether a message has begun and is not complete. In a search for a header that
 // takes a whole one.
 func (d *Decoder) InMessage() bool { return d.state != inHeader || d.nPart > 0 && !d.lost }
 
@@ -256,7 +256,7 @@ func (d *Decoder) Reset() {
 	d.failed, d.lost, d.skipped = nil, false, 0
 }
 
-// field gives the next size bytes of the stream in one piece, valid until the next call, or nil
+// field returns the next size bytes of the stream in one piece, valid until the next call, or nil
 // if they are not all there yet.
 func (d *Decoder) field(in *[]byte, size int) []byte {
 	if d.nPart == 0 && len(*in) >= size {
@@ -342,7 +342,7 @@ func (d *Decoder) noHeader(b []byte, h header, e *DecodeError) *DecodeError {
 	return e
 }
 
-// beginsMagic tells whether b may be the beginning of a header.
+// beginsMagic reports whether b may be the beginning of a header.
 func beginsMagic(b []byte) bool {
 	n := min(len(b), len(magic))
 	return string(b[:n]) == string(magic[:n])
@@ -472,7 +472,7 @@ func (d *Decoder) endMetadata() {
 	d.message().Metadata = d.body
 }
 
-// takeNamespace gives the namespace once it is all there, and nil before.
+// takeNamespace returns the namespace once it is all there, and nil before.
 func (d *Decoder) takeNamespace(in *[]byte) []byte {
 	need := int(d.head.namespaceBytes) - len(d.namespace)
 	n := min(need, len(*in))
@@ -521,7 +521,7 @@ func (d *Decoder) end(name []byte) (*Message, error) {
 	return m, nil
 }
 
-// intern gives name as a string; the last few different ones are remembered.
+// intern returns name as a string; the last few different ones are remembered.
 func (d *Decoder) intern(name []byte) string {
 	if len(name) == 0 {
 		return ""
@@ -537,7 +537,7 @@ func (d *Decoder) intern(name []byte) string {
 	return s
 }
 
-// message gives the current message, made when it is first needed: what has not begun to arrive
+// message returns the current message, made when it is first needed: what has not begun to arrive
 // costs nothing.
 func (d *Decoder) message() *Message {
 	if d.m == nil {

@@ -162,7 +162,7 @@ func TestDefaultLimits(t *testing.T) {
 }
 
 // TestMemoryByArrival: whatever a message announces, what is held for it is at most about eight
-// times what has come, and 16 KiB.
+// times what has arrived, and 16 KiB.
 func TestMemoryByArrival(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

@@ -35,11 +35,14 @@
 //
 // The reference implementation in Python lets some malformed messages pass. This one does not:
 //
-//   - Metadata is strict JSON and an object: a byte order mark, trailing text, arrays of pairs, nesting beyond
-//     Limits.JSONDepth and escaped lone surrogates are refused. NaN, Infinity and -Infinity, which the reference
-//     sends for such floats, are null in the Message: whoever reads Metadata needs to know JSON and nothing else.
-//   - A shape whose non-zero dimensions overflow is refused even if another dimension is zero, as numpy does.
-//   - The magic is checked before the checksums, so that a peer of another protocol is told the truth.
+//   - Metadata is strict JSON and an object: a byte order mark, trailing text, arrays of pairs,
+//     nesting beyond Limits.JSONDepth and escaped lone surrogates are refused. NaN, Infinity and
+//     -Infinity, which the reference sends for such floats, are null in the Message: whoever
+//     reads Metadata needs to know JSON and nothing else.
+//   - A shape whose non-zero dimensions overflow is refused even if another dimension is zero, as
+//     numpy does.
+//   - The magic is checked before the checksums, so that a peer of another protocol is told the
+//     truth.
 //   - A message that announces more than a limit is refused at once and not waited for.
 //
 // On the other hand a bool may be any byte, a rank may be up to 255 (if Limits.Rank says so),

@@ -18,7 +18,7 @@ func MessageSize(m *Message) (int, error) {
 	return total, err
 }
 
-// measure gives the size of m, and how many bytes of it the vectored form does not copy.
+// measure returns the size of m, and how many bytes of it the vectored form does not copy.
 func measure(m *Message) (total, referenced int, err error) {
 	if len(m.Tensors) > maxTensors {
 		return 0, 0, fmt.Errorf("shiva: %d tensors in a message, at most %d can be sent", len(m.Tensors), maxTensors)
@@ -115,7 +115,7 @@ func AppendVectored(scratch []byte, vecs [][]byte, m *Message) ([]byte, [][]byte
 // copying it is cheaper than what the kernel does for one more.
 const minReferenceBytes = 2 << 10
 
-// byReference tells whether the vectored form leaves t where it lies.
+// byReference reports whether the vectored form leaves t where it lies.
 func byReference(t *tensor.Tensor) bool {
 	return len(t.Data) >= minReferenceBytes && swapWidth(t.DType) == 1
 }

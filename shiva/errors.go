@@ -47,7 +47,7 @@ type DecodeError struct {
 	keep bool
 }
 
-// Keep tells whether the stream is still in step: the faulty message was consumed to its end
+// Keep reports whether the stream is still in step: the faulty message was consumed to its end
 // and the next one can be decoded. If it is false, nothing that follows can be trusted.
 func (e *DecodeError) Keep() bool { return e.keep }
 
@@ -110,7 +110,7 @@ func ErrorMessage(e *RemoteError) *Message {
 	return &Message{Namespace: ErrorNamespace, Metadata: e.AppendMetadata(nil)}
 }
 
-// ParseError gives the error that m reports, or nil if m is of another namespace than "!error".
+// ParseError returns the error that m reports, or nil if m is of another namespace than "!error".
 // Keys that are missing or of another JSON type than expected leave their field zero: a report
 // must not get lost because it is badly made.
 func ParseError(m *Message) *RemoteError {

@@ -169,7 +169,7 @@ func finite(b []byte) []byte {
 	return out
 }
 
-// loneSurrogate tells whether valid JSON has an escaped half of a surrogate pair.
+// loneSurrogate reports whether valid JSON has an escaped half of a surrogate pair.
 func loneSurrogate(b []byte) bool {
 	s := string(b)
 	high := false // the escape just before was a high half

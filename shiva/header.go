@@ -32,7 +32,7 @@ type header struct {
 	namespaceBytes uint8
 }
 
-// checksums gives the header's two checksums. The first is the sum of the field values, not of
+// checksums returns the header's two checksums. The first is the sum of the field values, not of
 // the header's bytes, modulo 256: of the metadata's size only the low byte counts. The second
 // adds the first to the same sum, which makes it twice the first.
 func (h header) checksums() (crc1, crc2 byte) {
@@ -83,7 +83,7 @@ func headerError(b []byte, h header) *DecodeError {
 	return &e
 }
 
-// hostBigEndian tells whether the host already has the order of the wire.
+// hostBigEndian reports whether the host already has the order of the wire.
 var hostBigEndian = binary.NativeEndian.Uint16([]byte{0, 1}) == 1
 
 // swapWidth is the width for tensor.SwapCopy between this host and the wire.

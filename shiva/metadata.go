@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// ValidObject tells whether b is metadata as the decoder accepts it: valid UTF-8, strict JSON
+// ValidObject reports whether b is metadata as the decoder accepts it: valid UTF-8, strict JSON
 // (RFC 8259: no NaN, no trailing text, no byte order mark), an object, nested at most 128 deep.
 // An escaped half of a surrogate pair is refused, since no UTF-8 text can carry it on. Empty b
 // is valid. The error is a [*DecodeError] of the kind, with the offset in b.
@@ -33,7 +33,7 @@ func metadataError(kind Kind, at int, b []byte) *DecodeError {
 	return e
 }
 
-// checkMetadata gives the kind of fault and where it is, or "". With words, NaN, Infinity and
+// checkMetadata returns the kind of fault and where it is, or "". With words, NaN, Infinity and
 // -Infinity stand where numbers may, and are counted.
 func checkMetadata(b []byte, maxDepth int, words *int) (Kind, int) {
 	if len(b) == 0 {
@@ -148,7 +148,7 @@ func EachField(obj []byte, f func(key, value []byte) bool) error {
 	}
 }
 
-// Field gives the JSON text of the value of a key of a JSON object, the last one if there are
+// Field returns the JSON text of the value of a key of a JSON object, the last one if there are
 // several; nil if there is none. It is a slice of obj.
 func Field(obj []byte, key string) []byte {
 	var value []byte
@@ -161,13 +161,13 @@ func Field(obj []byte, key string) []byte {
 	return value
 }
 
-// SkipValue gives the offset after the JSON value that begins at offset at of text, which it
+// SkipValue returns the offset after the JSON value that begins at offset at of text, which it
 // must do there, without space before it; a value may be nested depth deep. If there is no
 // value, it gives the offset of the first byte that does not belong there, and false. Whether
 // strings are UTF-8 is not looked at. It does not allocate.
 func SkipValue(text []byte, at, depth int) (end int, ok bool) { return skipValue(text, at, depth, nil) }
 
-// ParseString gives the string that a JSON text is, and false if it is not a string.
+// ParseString returns the string that a JSON text is, and false if it is not a string.
 func ParseString(text []byte) (string, bool) {
 	if len(text) == 0 || text[0] != '"' {
 		return "", false

@@ -37,7 +37,8 @@ func (r *ring) pop() *call {
 	return k
 }
 
-// nextUnsent gives the oldest call that was not sent, and counts it as sent; nil if there is none.
+// nextUnsent returns the oldest call that was not sent, and counts it as sent; nil if there is
+// none.
 func (r *ring) nextUnsent() *call {
 	if r.sent == r.n {
 		return nil

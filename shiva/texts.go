@@ -96,7 +96,7 @@ func AppendTexts(dst []byte, tensors ...tensor.Tensor) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
-// Texts gives the texts that the metadata of m holds under [TextsKey], in their order, as
+// Texts returns the texts that the metadata of m holds under [TextsKey], in their order, as
 // tensors of Bytes in memory of their own.
 func (m *Message) Texts() ([]tensor.Tensor, error) {
 	object := Field(m.Metadata, TextsKey)

@@ -1,10 +1,11 @@
-// Command alarm is the bar that shivad's deadlines are measured against: it answers each request with the
-// request, when its deadline has come, by a sleeping goroutine and a write, and does nothing else. How late that
-// is, is the machine's and the runtime's doing.
+// Command alarm is the bar that shivad's deadlines are measured against: it answers each
+// request with the request, when its deadline has arrived, by a sleeping goroutine and a write,
+// and does nothing else. How late that is, is the machine's and the runtime's doing.
 //
 //	alarm [-listen 127.0.0.1:7008]
 //
-// One request may be in flight on a connection. It prints its address and serves until it is told to stop.
+// One request may be in flight on a connection. It prints its address and serves until it is
+// told to stop.
 package main
 
 import (

@@ -1,5 +1,6 @@
-// Command door is shivad with its models inside: what a request costs on its way through a door, the
-// gate and the scheduler, when no container is asked. Each model answers with its input, at once.
+// Command door is shivad with its models inside: what a request costs on its way through a
+// door, the gate and the scheduler, when no container is asked. Each model answers with its
+// input, at once.
 //
 //	door [-listen ADDR] [-rest ADDR] [-grpc ADDR] [-admin ADDR] [-max-batch N] NAME:DATATYPE:SHAPE ...
 package main

@@ -25,11 +25,12 @@ const (
 	spareConns = 1.3              // connections per request that may be in flight, so that hardly ever one has to wait
 )
 
-// deadlines offers requests with random deadlines, 1 ms to 1 s, at twice the capacity, and says how late their answers
-// were written, beside those of a program that does nothing but wait (bench/alarm), at the same time on the same machine.
-// It returns what is broken: an answer too many or none is an error of the generator; answers that are later than those
-// of the bare alarm by more than a millisecond; rows that reached the container although the server had answered that
-// they never would; and a goodput that falls while deadlines go on passing.
+// deadlines offers requests with random deadlines, 1 ms to 1 s, at twice the capacity, and says
+// how late their answers were written, beside those of a program that does nothing but wait
+// (bench/alarm), at the same time on the same machine. It returns what is broken: an answer too
+// many or none is an error of the generator; answers that are later than those of the bare
+// alarm by more than a millisecond; rows that reached the container although the server had
+// answered that they never would; and a goodput that falls while deadlines go on passing.
 func deadlines(ctx context.Context, p sim.Profile, requests int, seed uint64) (broken []string, err error) {
 	r, err := startRig(ctx, p)
 	if err != nil {

@@ -1,12 +1,12 @@
-// Command goodput shows what the strategies of the scheduler answer in time, at loads below and beyond the
-// capacity, and holds the default strategy to its promises (package sim).
+// Command goodput shows what the strategies of the scheduler answer in time, at loads below and
+// beyond the capacity, and holds the default strategy to its promises (package sim).
 //
 //	goodput [-length 20s] [-seed N] [-jobs N] [-profile N] [-loads 0.5,1.5] [-svg FILE]
 //	goodput -wire [-length 5s] [-strategy NAME] ...
 //	goodput -deadlines [-requests 1000000]
 //
-// With -wire it is shivad itself, with real sockets, and a container process that sleeps; the simulation
-// stands beside it. With -deadlines it is the same pair, and how late answers are.
+// With -wire it is shivad itself, with real sockets, and a container process that sleeps; the
+// simulation stands beside it. With -deadlines it is the same pair, and how late answers are.
 //
 // It exits with 1 if a promise is broken.
 package main
@@ -120,7 +120,8 @@ func run(ctx context.Context, onWire bool, length time.Duration, seed uint64, jo
 	return broken, nil
 }
 
-// print prints one table: a profile under one kind of arrivals with one kind of deadlines, load by load.
+// print prints one table: a profile under one kind of arrivals with one kind of deadlines, load
+// by load.
 func print(rows []*sim.Outcome) {
 	c := rows[0].Cell
 	arrivals, deadlines := "Poisson", "one SLO"

@@ -20,8 +20,9 @@ const (
 	panelHeight = 7 * vg.Centimeter
 )
 
-// drawSVG writes a picture of the cells with Poisson arrivals and one SLO to a file: for each profile goodput
-// over load, both as shares of the capacity, of all strategies and of the oracle.
+// drawSVG writes a picture of the cells with Poisson arrivals and one SLO to a file: for each
+// profile goodput over load, both as shares of the capacity, of all strategies and of the
+// oracle.
 func drawSVG(file string, all []*sim.Outcome) error {
 	var names []string
 	byName := map[string][]*sim.Outcome{}
@@ -59,7 +60,8 @@ func drawSVG(file string, all []*sim.Outcome) error {
 	return w.Close()
 }
 
-// inks are those of the strategies, in their order; they differ for the colour-blind, too (Okabe and Ito).
+// inks are those of the strategies, in their order; they differ for the colour-blind, too
+// (Okabe and Ito).
 var inks = []color.Color{
 	color.RGBA{0x00, 0x72, 0xb2, 0xff}, color.RGBA{0xe6, 0x9f, 0x00, 0xff}, color.RGBA{0xcc, 0x79, 0xa7, 0xff},
 	color.RGBA{0x00, 0x9e, 0x73, 0xff}, color.RGBA{0xd5, 0x5e, 0x00, 0xff},

@@ -19,8 +19,8 @@ const (
 	recoverShare  = 0.98 // ... with this share in time: the load is served again; afterwards, all in all
 )
 
-// recovery lets the load fall from five times the capacity to 0.8 of it, and measures how long it takes until
-// requests are answered in time again.
+// recovery lets the load fall from five times the capacity to 0.8 of it, and measures how long
+// it takes until requests are answered in time again.
 func (r *rig) recovery(ctx context.Context, capacity float64, seed uint64) (broken []string, err error) {
 	if err := r.set(ctx, map[string]string{"strategy": "deadline", "objective": r.profile.SLO.String(), "shed": "true"}); err != nil {
 		return nil, err

@@ -180,7 +180,8 @@ func offered(res *load.Result, err error) (*load.Result, error) {
 	return res, err
 }
 
-// capacity measures the rate of batches that take half the SLO: a fixed maximum, and always enough that waits.
+// capacity measures the rate of batches that take half the SLO: a fixed maximum, and always
+// enough that waits.
 func (r *rig) capacity(ctx context.Context, length time.Duration) (float64, error) {
 	rows := int((r.profile.SLO/2 - r.profile.A) / r.profile.B)
 	if err := r.set(ctx, map[string]string{"strategy": "static", "max_batch": fmt.Sprint(rows)}); err != nil {

@@ -14,16 +14,17 @@ import (
 )
 
 const (
-	// connections are so many that hardly ever one has two requests in flight: answers on a connection
-	// leave in order, so that a request which waits until its deadline would hold up the one behind it.
+	// connections are so many that hardly ever one has two requests in flight: answers on a
+	// connection leave in order, so that a request which waits until its deadline would hold up
+	// the one behind it.
 	connections = 512
 	ofBest      = 0.9                  // of its best goodput at any load the default strategy must reach at all beyond the capacity
 	rounds      = 3                    // of all loads with the default strategy, of which the median counts: the machine's other work comes and goes
 	grace       = 2 * time.Millisecond // for the way from the intended send time to the server's clock, and back
 )
 
-// wire prints what the strategies answer in time over real sockets, beside the simulation, and returns the promises
-// that are broken.
+// wire prints what the strategies answer in time over real sockets, beside the simulation, and
+// returns the promises that are broken.
 func wire(ctx context.Context, p sim.Profile, loads []float64, length time.Duration, seed uint64, only string) (broken []string, err error) {
 	r, err := startRig(ctx, p)
 	if err != nil {

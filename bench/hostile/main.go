@@ -1,6 +1,6 @@
-// Command hostile lets peers that do their worst at a server's address for containers: silent ones,
-// rubbish, lengths that lie, floods of PINGs, wrong answers. Or clients at its gRPC door, who ask and
-// cancel at once. "run" measures what that does to others.
+// Command hostile lets peers that do their worst at a server's address for containers: silent
+// ones, rubbish, lengths that lie, floods of PINGs, wrong answers. Or clients at its gRPC door,
+// who ask and cancel at once. "run" measures what that does to others.
 //
 //	hostile [-containers ADDR] [-clients ADDR] [-rate N]
 //	hostile -resets ADDR

@@ -7,12 +7,13 @@ import (
 	"math"
 )
 
-// answers finds the ends of Shiva messages in the bytes of one connection, by their headers and lengths
-// alone: bodies are skipped, not looked at. That costs a few nanoseconds where decoding a message costs
-// a hundred, and still notices a stream that is out of step. The layout is drawn in package shiva.
+// answers finds the ends of Shiva messages in the bytes of one connection, by their headers and
+// lengths alone: bodies are skipped, not looked at. That costs a few nanoseconds where decoding
+// a message costs a hundred, and still notices a stream that is out of step. The layout is
+// drawn in package shiva.
 //
-// At any time it first skips some bytes, then gathers some more in head, then takes a step by what it
-// has gathered. The zero value stands before a message.
+// At any time it first skips some bytes, then gathers some more in head, then takes a step by
+// what it has gathered. The zero value stands before a message.
 type answers struct {
 	stage stage
 	skip  int // bytes to pass over before head
@@ -49,8 +50,8 @@ var widths = [18]int{2, 4, 8, 1, 1, 2, 2, 4, 4, 8, 8, 8, 16, 8, 8, 16, 0, 1}
 
 var errOutOfStep = errors.New("load: answers are out of step")
 
-// next consumes bytes of p, at most up to the end of one message; done tells that the end was reached.
-// a.fault then tells, until the next call, whether the message was an "!error".
+// next consumes bytes of p, at most up to the end of one message; done tells that the end was
+// reached. a.fault then tells, until the next call, whether the message was an "!error".
 func (a *answers) next(p []byte) (n int, done bool, err error) {
 	for {
 		k := min(a.skip, len(p)-n)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// arrivals is the schedule of an open loop: when each request is due, as time since the start. It does
-// not depend on anything that the server does.
+// arrivals is the schedule of an open loop: when each request is due, as time since the start.
+// It does not depend on anything that the server does.
 type arrivals struct {
 	gap  float64 // mean, ns
 	even bool
@@ -29,8 +29,8 @@ func (a *arrivals) next() time.Duration {
 	return time.Duration(a.at)
 }
 
-// due is a queue of times, oldest first: those of a connection's requests that have no answer yet. It
-// grows as it must; in a closed loop it is as long as what is in flight.
+// due is a queue of times, oldest first: those of a connection's requests that have no answer
+// yet. It grows as it must; in a closed loop it is as long as what is in flight.
 type due struct {
 	times []time.Duration // a ring; its length is a power of two
 	head  int

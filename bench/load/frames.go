@@ -10,8 +10,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Frames makes n requests of one tensor for a route, each with other contents, so that an answer which went to
-// the wrong connection is noticed. Elements are random bits.
+// Frames makes n requests of one tensor for a route, each with other contents, so that an
+// answer which went to the wrong connection is noticed. Elements are random bits.
 func Frames(n int, namespace string, d tensor.DType, shape tensor.Shape) ([][]byte, error) {
 	elements, ok := shape.Elements()
 	if !ok || d.Size() == 0 {

@@ -11,11 +11,12 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// A grpcWire is a connection of HTTP/2 whose every stream is one ModelInfer. Nothing but the streams' numbers differs between two
-// requests, so the frames of one are made beforehand, and the numbers are written into them.
+// A grpcWire is a connection of HTTP/2 whose every stream is one ModelInfer. Nothing but the
+// streams' numbers differs between two requests, so the frames of one are made beforehand, and
+// the numbers are written into them.
 //
-// What the server lets in is observed; what it sends meets windows as large as they can be. Other than a real client, it gives the
-// server no more to do than the protocol demands.
+// What the server lets in is observed; what it sends meets windows as large as they can be.
+// Other than a real client, it gives the server no more to do than the protocol demands.
 type grpcWire struct {
 	frame  []byte   // HEADERS, and DATA as often as the message needs
 	marks  []int    // where these begin in frame
@@ -26,7 +27,7 @@ type grpcWire struct {
 
 	window, streamWindow int64 // what the server lets in: now on the connection, and of each stream
 	greeted              bool  // its settings have come
-	unreturned           int   // bytes that came and were not yet given back to the server's window
+	unreturned           int   // bytes that arrived and were not yet given back to the server's window
 	ahead                []byte
 
 	head    [frameHead]byte // of the frame that comes

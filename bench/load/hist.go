@@ -19,8 +19,8 @@ type Histogram struct {
 
 const subBits = 6
 
-// bucket is the index for v: the top subBits+1 bits of v (its leading one included), offset by how far
-// they had to be shifted.
+// bucket is the index for v: the top subBits+1 bits of v (its leading one included), offset by
+// how far they had to be shifted.
 func bucket(v int64) int {
 	u := uint64(v)
 	shift := bits.Len64(u>>subBits) - 1 // -1 while u < 64

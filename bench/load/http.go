@@ -8,7 +8,7 @@ import (
 
 // An httpWire finds the ends of HTTP/1.1 answers, by their Content-Length or by their chunks.
 type httpWire struct {
-	head    []byte // of the answer, as far as it has come; all of it while the body comes
+	head    []byte // of the answer, as far as it has arrived; all of it while the body comes
 	inBody  bool
 	over    bool // head and kept are of the answer before
 	fault   bool
@@ -21,7 +21,7 @@ type httpWire struct {
 }
 
 const (
-	headStep = 512      // heads are looked at so many bytes at a time: more are copied in vain when a body follows
+	headStep = 512      // heads are looked at that many bytes at a time: more are copied in vain when a body follows
 	maxHead  = 16 << 10 // more than any head of an answer is long
 )
 

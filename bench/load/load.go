@@ -9,54 +9,59 @@ import (
 	"time"
 )
 
-// Config says what to send, where, how and for how long. Frames and Addr must be set; every other zero
-// means the default that its field names.
+// Config says what to send, where, how and for how long. Frames and Addr must be set; every
+// other zero means the default that its field names.
 type Config struct {
 	Network string // "tcp" (default) or "unix"
 	Addr    string
 
 	Wire Wire // what is spoken there; Shiva (default)
 
-	// Frames are the requests: connection i sends Frames[i%len(Frames)] over and over. Each is one whole Shiva
-	// message, one whole request of HTTP/1.1, or for GRPC the ModelInferRequest without anything around it. They
-	// must not change while Run runs.
+	// Frames are the requests: connection i sends Frames[i%len(Frames)] over and over. Each is
+	// one whole Shiva message, one whole request of HTTP/1.1, or for GRPC the ModelInferRequest
+	// without anything around it. They must not change while Run runs.
 	Frames [][]byte
-	// Deadlines, if set, are as many as Frames: by when the server must have answered each, counted from
-	// when it was sent. How late it was is then measured; one request is in flight on each connection, as
-	// an answer leaves after those before it.
+	// Deadlines, if set, are as many as Frames: by when the server must have answered each,
+	// counted from when it was sent. How late it was is then measured; one request is in flight
+	// on each connection, as an answer leaves after those before it.
 	Deadlines []time.Duration
 
 	Conns int // connections; 0: one
-	// InFlight is how many requests of one connection may be unanswered. Closed loop: it is always that
-	// many, 0: one. Open loop: more have to wait, which counts into their latency, 0: no limit.
+	// InFlight is how many requests of one connection may be unanswered. Closed loop: it is
+	// always that many, 0: one. Open loop: more have to wait, which counts into their latency,
+	// 0: no limit.
 	InFlight int
 
-	// Gather writes all requests that are due on a connection at once. Without it each has a write of its
-	// own, as clients send them: only a proxy or a client with many threads has several to gather.
+	// Gather writes all requests that are due on a connection at once. Without it each has a
+	// write of its own, as clients send them: only a proxy or a client with many threads has
+	// several to gather.
 	Gather bool
 
-	// Poll asks for answers all the time instead of sleeping until there are some. Then latencies are the
-	// server's without the time that a sleeping core takes to wake up for the generator, which on a virtual
-	// machine is longer than all else of a round trip. It takes a core.
+	// Poll asks for answers all the time instead of sleeping until there are some. Then
+	// latencies are the server's without the time that a sleeping core takes to wake up for the
+	// generator, which on a virtual machine is longer than all else of a round trip. It takes a
+	// core.
 	Poll bool
 
 	// Rate is the requests per second, over all connections, of an open loop; 0: closed loop.
 	Rate float64
-	// Even spaces an open loop's requests evenly; otherwise they arrive at random (Poisson), as those
-	// of many independent users do.
+	// Even spaces an open loop's requests evenly; otherwise they arrive at random (Poisson), as
+	// those of many independent users do.
 	Even bool
 	// Seed fixes the random arrivals, so that two servers can be offered the very same load.
 	Seed uint64
 
-	// Within, if set, is how soon after it was due a request must have its answer to be a good one in Slots.
+	// Within, if set, is how soon after it was due a request must have its answer to be a good
+	// one in Slots.
 	Within time.Duration
 
 	Warmup   time.Duration // load that is not counted; 0: none
 	Duration time.Duration // load that is; 0: one second
 	Grace    time.Duration // how long to wait for answers after it; 0: five seconds
 
-	// Check, if set, compares one answer, as bytes, with its request: the first of each connection, then
-	// one in CheckEvery (0: 1000) of all. Its error ends the run. "!error" answers are counted, not checked.
+	// Check, if set, compares one answer, as bytes, with its request: the first of each
+	// connection, then one in CheckEvery (0: 1000) of all. Its error ends the run. "!error"
+	// answers are counted, not checked.
 	Check      func(request, answer []byte) error
 	CheckEvery int
 
@@ -65,15 +70,17 @@ type Config struct {
 	Loops int
 }
 
-// Result is what a run measured. The measured time begins after the warm-up and lasts Config.Duration.
+// Result is what a run measured. The measured time begins after the warm-up and lasts
+// Config.Duration.
 type Result struct {
 	Began    time.Time // the measured time
 	Elapsed  time.Duration
 	Offered  float64 // requests per second asked for; 0: closed loop
-	Answered int64   // good answers that came in the measured time
+	Answered int64   // good answers that arrived in the measured time
 	Bytes    int64   // of the requests of these
-	// Of the whole run, the warm-up and the end as well: answers of all kinds, and bytes on the connections without
-	// what TCP and IP add. What gRPC says before its first request is not among them.
+	// Of the whole run, the warm-up and the end as well: answers of all kinds, and bytes on the
+	// connections without what TCP and IP add. What gRPC says before its first request is not
+	// among them.
 	Taken, Wrote, Read int64
 	Failed             int64 // "!error" answers that came in the measured time
 	Lost               int64 // requests still without an answer at the end of the grace
@@ -84,8 +91,9 @@ type Result struct {
 	// Refusal holds the "!error" answers, likewise.
 	Refusal Histogram
 	// Late and LateRead hold the answers of both kinds that came after their deadlines, with
-	// Config.Deadlines, and by how much: by the clock of the kernel, when the server had written, and by
-	// that of the generator, when it had read. What is between them is the generator waiting for a core.
+	// Config.Deadlines, and by how much: by the clock of the kernel, when the server had
+	// written, and by that of the generator, when it had read. What is between them is the
+	// generator waiting for a core.
 	Late, LateRead Histogram
 	// Slots are the measured time in pieces of SlotLength, with Config.Within.
 	Slots []Slot
@@ -100,9 +108,9 @@ type Slot struct{ Due, Good int }
 // Rate is the good answers per second.
 func (r *Result) Rate() float64 { return float64(r.Answered) / r.Elapsed.Seconds() }
 
-// Run offers the load and returns what came of it. It fails when a connection cannot be made or is lost,
-// when answers do not parse, or when Check refuses one; "!error" answers are a result, not a failure.
-// When ctx ends, Run ends with its error.
+// Run offers the load and returns what came of it. It fails when a connection cannot be made or
+// is lost, when answers do not parse, or when Check refuses one; "!error" answers are a result,
+// not a failure. When ctx ends, Run ends with its error.
 func Run(ctx context.Context, c Config) (*Result, error) {
 	if c.Network == "" {
 		c.Network = "tcp"

@@ -88,11 +88,13 @@ func TestClosedLoop(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// On a slow machine none may be answered in the measured time, but all are in the grace.
+			// On a slow machine none may be answered in the measured time, but all are in the
+			// grace.
 			if r.Latency.Count() < 3*4 || r.Answered > r.Latency.Count() || r.Bytes != r.Answered*int64(len(frame)) || r.Failed != 0 || r.Lost != 0 {
 				t.Errorf("%d latencies, answered %d with %d bytes, failed %d, lost %d", r.Latency.Count(), r.Answered, r.Bytes, r.Failed, r.Lost)
 			}
-			// The first of each connection and one in ten, but for those that were to be of answers that never came.
+			// The first of each connection and one in ten, but for those that were to be of
+			// answers that never came.
 			if want := max(3, int(r.Latency.Count())/10-6); checks < want {
 				t.Errorf("%d answers of %d checked, want at least %d", checks, r.Latency.Count(), want)
 			}
@@ -100,21 +102,23 @@ func TestClosedLoop(t *testing.T) {
 	}
 }
 
-// An open loop sends what is due and no more: every request of the schedule is answered and counted once.
+// An open loop sends what is due and no more: every request of the schedule is answered and
+// counted once.
 func TestOpenLoopKeepsItsRate(t *testing.T) {
 	r, err := Run(t.Context(), Config{Addr: serve(t, echo), Frames: [][]byte{small}, Conns: 4, Loops: 2,
 		Rate: 2000, Even: true, Duration: 300 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Two loops of 1000/s: the k-th request of each is due after k ms, the last before 300 ms is the 299th.
+	// Two loops of 1000/s: the k-th request of each is due after k ms, the last before 300 ms
+	// is the 299th.
 	if got := r.Latency.Count(); got != 2*299 || r.Lost != 0 {
 		t.Errorf("%d latencies, %d lost, want 598 and none", got, r.Lost)
 	}
 }
 
-// The point of an open loop: while the server stalls, requests go on being due, and all of them count the
-// stall. A closed loop with one in flight would have reported a single slow request.
+// The point of an open loop: while the server stalls, requests go on being due, and all of them
+// count the stall. A closed loop with one in flight would have reported a single slow request.
 func TestNoCoordinatedOmission(t *testing.T) {
 	const stall = 200 * time.Millisecond
 	addr := serve(t, func(c net.Conn) {
@@ -176,8 +180,8 @@ func TestUnansweredAreLost(t *testing.T) {
 	}
 }
 
-// How late an answer is counts from its request's own deadline, and by when the server wrote it; what is in time is
-// not late. Slots hold every request of the measured time once.
+// How late an answer is counts from its request's own deadline, and by when the server wrote
+// it; what is in time is not late. Slots hold every request of the measured time once.
 func TestLate(t *testing.T) {
 	const delay, early, far = 30 * time.Millisecond, 10 * time.Millisecond, time.Minute
 	addr := serve(t, func(c net.Conn) {

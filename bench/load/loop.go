@@ -14,8 +14,8 @@ const (
 	burstSize = 64 << 10  // what one write of small frames may carry
 )
 
-// loop is one thread of the generator with the connections that it owns. Everything in it belongs to
-// the goroutine in run, once that has started.
+// loop is one thread of the generator with the connections that it owns. Everything in it
+// belongs to the goroutine in run, once that has started.
 type loop struct {
 	cfg      Config // with defaults filled in
 	poll     *poller
@@ -88,7 +88,8 @@ func (l *loop) close() {
 	l.poll.close()
 }
 
-// run offers the load from start on. It keeps its thread: timers of microseconds belong to a thread.
+// run offers the load from start on. It keeps its thread: timers of microseconds belong to a
+// thread.
 func (l *loop) run(ctx context.Context, start time.Time) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -108,7 +109,8 @@ func (l *loop) run(ctx context.Context, start time.Time) error {
 	}
 	for {
 		now := time.Since(start)
-		// Before the end is looked at: what fell due while this thread was not running counts as well.
+		// Before the end is looked at: what fell due while this thread was not running counts
+		// as well.
 		if err := l.arrive(now); err != nil {
 			return err
 		}

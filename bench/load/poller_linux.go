@@ -17,7 +17,8 @@ type poller struct {
 	fd     int
 	events [128]unix.EpollEvent
 
-	// For readStamped: they are handed to the kernel by address, and must not be made anew each time.
+	// For readStamped: they are handed to the kernel by address, and must not be made anew each
+	// time.
 	message unix.Msghdr
 	vector  unix.Iovec
 	control [64]byte
@@ -33,7 +34,8 @@ func newPoller() (*poller, error) {
 
 func (p *poller) close() { unix.Close(p.fd) }
 
-// sharpen makes this thread's timers exact; the kernel may otherwise be 50 µs late, to save wake-ups.
+// sharpen makes this thread's timers exact; the kernel may otherwise be 50 µs late, to save
+// wake-ups.
 func (p *poller) sharpen() error {
 	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0))
 }
@@ -68,14 +70,15 @@ func (p *poller) wait(d time.Duration) (int, error) {
 	}
 }
 
-// event is the id of ready event i, and what it is ready for. An error or the end counts as input: the
-// read will tell.
+// event is the id of ready event i, and what it is ready for. An error or the end counts as
+// input: the read will tell.
 func (p *poller) event(i int) (id int, input, output bool) {
 	e := &p.events[i]
 	return int(e.Fd), e.Events&^unix.EPOLLOUT != 0, e.Events&unix.EPOLLOUT != 0
 }
 
-// detach takes the socket out of nc, which the caller closes: Go's poller must not be woken for it as well.
+// detach takes the socket out of nc, which the caller closes: Go's poller must not be woken for
+// it as well.
 func detach(nc net.Conn) (int, error) {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
@@ -93,14 +96,16 @@ func detach(nc net.Conn) (int, error) {
 	return fd, os.NewSyscallError("fcntl", dup)
 }
 
-// stampSocket has the kernel note when each segment arrives. On the loopback device that is while its sender is
-// still in its write: it is the sender's time, not that of a reader who waits for a core.
+// stampSocket has the kernel note when each segment arrives. On the loopback device that is
+// while its sender is still in its write: it is the sender's time, not that of a reader who
+// waits for a core.
 func stampSocket(fd int) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1))
 }
 
-// readStamped reads from a stamped socket, and says when the last of the bytes arrived. What came before the kernel
-// has begun to stamp, a moment after the first socket asked for it, counts as arriving when it is read.
+// readStamped reads from a stamped socket, and says when the last of the bytes arrived. What
+// came before the kernel has begun to stamp, a moment after the first socket asked for it,
+// counts as arriving when it is read.
 func (p *poller) readStamped(fd int, b []byte) (int, time.Time, error) {
 	p.vector.Base = &b[0]
 	p.vector.SetLen(len(b))

@@ -21,12 +21,14 @@ type Form struct {
 	Name  string
 	Wire  Wire
 	Frame func(model string, x tensor.Tensor) ([]byte, error)
-	// Same compares an answer and its request, of a model that answers with its input, whose data has size bytes. It is for Config.Check.
+	// Same compares an answer and its request, of a model that answers with its input, whose
+	// data has size bytes. It is for Config.Check.
 	Same func(size int, request, answer []byte) error
 }
 
-// Forms are those of the doors, for tensors named "x": Shiva, and of the Predict Protocol V2 bytes and numbers over HTTP and raw contents over gRPC. Answers
-// come in the form of the requests.
+// Forms are those of the doors, for tensors named "x": Shiva, and of the Predict Protocol V2
+// bytes and numbers over HTTP and raw contents over gRPC. Answers come in the form of the
+// requests.
 var Forms = []Form{
 	{"shiva", Shiva, shivaFrame, func(_ int, request, answer []byte) error { return SameTensors(request, answer) }},
 	{"rest", HTTP, restBinary, sameEnd},
@@ -63,7 +65,8 @@ func shivaFrame(model string, x tensor.Tensor) ([]byte, error) {
 // dims is a shape in JSON.
 func dims(s tensor.Shape) string { return strings.ReplaceAll(s.String(), " ", "") }
 
-// post is a request for inference whose body is head and data; with data, head is JSON and the rest bytes.
+// post is a request for inference whose body is head and data; with data, head is JSON and the
+// rest bytes.
 func post(model, head string, data []byte) []byte {
 	b := fmt.Appendf(nil, "POST /v2/models/%s/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n", model, len(head)+len(data))
 	if data != nil {
@@ -122,7 +125,8 @@ func sameEnd(size int, request, answer []byte) error {
 
 // sameNumbers compares a request and an answer in JSON.
 func sameNumbers(_ int, request, answer []byte) error {
-	// Both write the shortest digits, and most often with the same notation: then a comparison takes a hundredth of the time.
+	// Both write the shortest digits, and most often with the same notation: then a comparison
+	// takes a hundredth of the time.
 	_, sent, _ := bytes.Cut(request, dataMember)
 	_, came, _ := bytes.Cut(answer, dataMember)
 	if end := bytes.IndexByte(sent, ']'); end > 0 && bytes.HasPrefix(came, sent[:end+1]) {

@@ -8,21 +8,26 @@ import (
 // Wire is a protocol that servers of tensors speak.
 type Wire uint8
 
-// Shiva's answers come in the order of the requests, and so do HTTP's; gRPC's have the streams of HTTP/2.
+// Shiva's answers come in the order of the requests, and so do HTTP's; gRPC's have the streams
+// of HTTP/2.
 const (
 	Shiva Wire = iota
 	HTTP
 	GRPC
 )
 
-// A wire is one connection as its protocol sees it: where the next request may begin, and where answers end.
+// A wire is one connection as its protocol sees it: where the next request may begin, and where
+// answers end.
 type wire interface {
-	// ready is called when a request is to be written next, with its bytes, in which it may write. It gives what has to leave
-	// before; ok is false if the server takes no more until something has been read.
+	// ready is called when a request is to be written next, with its bytes, in which it may
+	// write. It gives what has to leave before; ok is false if the server takes no more until
+	// something has been read.
 	ready(frame []byte) (ahead []byte, ok bool)
-	// read consumes bytes of p, at most up to the end of one answer. With gather, the next answer that begins is kept.
+	// read consumes bytes of p, at most up to the end of one answer. With gather, the next
+	// answer that begins is kept.
 	read(p []byte, gather bool) (a answer, n int, err error)
-	// failure is what the answer says that was read last, which was an error; empty if that is not known.
+	// failure is what the answer says that was read last, which was an error; empty if that is
+	// not known.
 	failure() string
 }
 

@@ -21,7 +21,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// readAll feeds a wire with a stream, cut at first and then after every step bytes, and gives its answers.
+// readAll feeds a wire with a stream, cut at first and then after every step bytes, and gives
+// its answers.
 func readAll(t *testing.T, w wire, stream []byte, first, step int) (got []string) {
 	t.Helper()
 	for at, upTo := 0, first; at < len(stream); upTo = min(max(at, upTo)+step, len(stream)) {
@@ -116,7 +117,8 @@ func asked(t *testing.T, n int) *grpcWire {
 	return g
 }
 
-// Streams end in any order, their frames lie between each other's, and each answer is that of its request.
+// Streams end in any order, their frames lie between each other's, and each answer is that of
+// its request.
 func TestGRPCAnswersAtEveryCut(t *testing.T) {
 	message := func(text string) []byte {
 		return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(text))), text...)
@@ -137,7 +139,8 @@ func TestGRPCAnswersAtEveryCut(t *testing.T) {
 	s.headers(1, true, "grpc-status", "0")
 	_ = s.framer.WriteRSTStream(7, http2.ErrCodeInternal)
 	stream := s.Bytes()
-	// With gather always on, the answers are kept one after the other: that on stream 1 began while 3 was kept.
+	// With gather always on, the answers are kept one after the other: that on stream 1 began
+	// while 3 was kept.
 	want := []string{"1 three", "fault", "0 ", "fault"}
 	for first := range len(stream) + 1 {
 		for _, step := range []int{1, 7, len(stream)} {
@@ -179,7 +182,8 @@ func TestGRPCFailure(t *testing.T) {
 	}
 }
 
-// A request waits until the server's window takes all of it, and what was taken from the generator's own is given back.
+// A request waits until the server's window takes all of it, and what was taken from the
+// generator's own is given back.
 func TestGRPCWindows(t *testing.T) {
 	g := newGRPCWire(make([]byte, 40<<10))
 	if _, ok := g.ready(g.frame); !ok {
@@ -201,7 +205,8 @@ func TestGRPCWindows(t *testing.T) {
 	}
 }
 
-// serveGRPC answers each ModelInfer with its message, the later one first when two are there, and lets in only what window says.
+// serveGRPC answers each ModelInfer with its message, the later one first when two are there,
+// and lets in only what window says.
 func serveGRPC(t *testing.T, window uint32) (addr string, reordered *atomic.Int64) {
 	reordered = new(atomic.Int64)
 	type question struct {

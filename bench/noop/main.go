@@ -1,5 +1,5 @@
-// Command noop is a container whose models answer with their input: what a batch costs on its way, and no
-// more. noop.py beside it is the same in Python.
+// Command noop is a container whose models answer with their input: what a batch costs on its
+// way, and no more. noop.py beside it is the same in Python.
 //
 //	noop [-servers ADDR] [-max-batch N] [-wide NAME] [NAME:DATATYPE:SHAPE ...]
 package main

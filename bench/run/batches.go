@@ -7,7 +7,8 @@ import (
 	"slices"
 )
 
-// Benchmarks of package containers that the claims are made of: sizes, kinds of sockets, and ways for the bytes to go.
+// Benchmarks of package containers that the claims are made of: sizes, kinds of sockets, and
+// ways for the bytes to go.
 const (
 	benchBatch = "rows=64/row=4KiB"
 	benchImage = "rows=1/row=6MiB"
@@ -28,8 +29,8 @@ func benchOf(size, socket, via string) string {
 	return fmt.Sprintf("BenchmarkRoundTrip/%s/over=%s/via=%s", size, socket, via)
 }
 
-// batches runs the benchmarks of package containers, once per round: what a batch to a container and back costs. It
-// gives the claims and a table of medians.
+// batches runs the benchmarks of package containers, once per round: what a batch to a
+// container and back costs. It gives the claims and a table of medians.
 func batches(ctx context.Context, out io.Writer, dir string, rounds int, benchtime string) ([]ratio, [][]string, error) {
 	g, err := buildBench(ctx, dir, "containers")
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 type attack struct {
 	name string // of its system
 	what string // is measured
-	// begin lets them at the system until end is called. under is the system with what they take of the
-	// machine, if they are a process of their own. Programs are in bin.
+	// begin lets them at the system until end is called. under is the system with what they
+	// take of the machine, if they are a process of their own. Programs are in bin.
 	begin func(ctx context.Context, s *system, bin string) (under *system, end func(), err error)
 }
 
@@ -26,8 +26,8 @@ const (
 	besideWarmup = 500 * time.Millisecond
 )
 
-// beside measures what an attack does to the p50 of the others: turns with it, and with processes that
-// burn as much processor time as it took, alternate.
+// beside measures what an attack does to the p50 of the others: turns with it, and with
+// processes that burn as much processor time as it took, alternate.
 func beside(ctx context.Context, o options, bin string, a attack) (r ratio, err error) {
 	r = ratio{what: a.what, bound: atMost, limit: 2}
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop", "bench/hostile"); err != nil {

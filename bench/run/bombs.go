@@ -16,8 +16,8 @@ const (
 	bombsEvery = 500 * time.Millisecond
 )
 
-// gzipBombs are clients of the HTTP door whose bodies of a few kilobytes unpack to 250 MB together and
-// do not end.
+// gzipBombs are clients of the HTTP door whose bodies of a few kilobytes unpack to 250 MB
+// together and do not end.
 var gzipBombs = attack{
 	name: "bombs",
 	what: "p50 beside unfinished gzip bodies / beside as much CPU burnt",

@@ -15,8 +15,8 @@ const (
 
 var codecBenches = []string{benchCopy, benchDecode, benchEncode, benchDecodeSmall}
 
-// codec runs the benchmarks of package shiva, once per round, so that rounds alternate between the codec and
-// copy as well.
+// codec runs the benchmarks of package shiva, once per round, so that rounds alternate between
+// the codec and copy as well.
 func codec(ctx context.Context, out io.Writer, dir string, rounds int, benchtime string) ([]ratio, error) {
 	g, err := buildBench(ctx, dir, "shiva")
 	if err != nil {
@@ -37,7 +37,8 @@ func codec(ctx context.Context, out io.Writer, dir string, rounds int, benchtime
 	return []ratio{decode, encode, allocs}, nil
 }
 
-// benchJSON reads a JSON array of 150,528 floats into a tensor, and in turn with encoding/json into a slice.
+// benchJSON reads a JSON array of 150,528 floats into a tensor, and in turn with encoding/json
+// into a slice.
 const benchJSON = "BenchmarkData/shortest"
 
 // jsonParsing runs the benchmark of package rest, which has its bar in itself, once per round.

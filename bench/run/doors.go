@@ -15,7 +15,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A doorLoad is what all doors are offered: as many requests in flight in all, on as few connections as the wire allows.
+// A doorLoad is what all doors are offered: as many requests in flight in all, on as few
+// connections as the wire allows.
 type doorLoad struct {
 	name            string // for the tables
 	model           string
@@ -40,8 +41,9 @@ type doorTurn struct {
 	wire           float64       // bytes for each request, both ways
 }
 
-// doors offers the same load to one model, which is inside the server's process, through each of the doors in turn, every other round in
-// reverse order. It gives the claims and a table of medians.
+// doors offers the same load to one model, which is inside the server's process, through each
+// of the doors in turn, every other round in reverse order. It gives the claims and a table of
+// medians.
 func doors(ctx context.Context, o options, bin string) ([]ratio, [][]string, error) {
 	if err := process.Build(ctx, bin, "bench/door"); err != nil {
 		return nil, nil, err

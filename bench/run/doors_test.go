@@ -8,7 +8,8 @@ import (
 	"github.com/shivad/shivad/bench/load"
 )
 
-// Rates are compared within a round, the floor is for the large tensor in bytes, and the table has a row for each door under each load.
+// Rates are compared within a round, the floor is for the large tensor in bytes, and the table
+// has a row for each door under each load.
 func TestDoorClaims(t *testing.T) {
 	all := map[string][][]doorTurn{}
 	for i, f := range load.Forms {

@@ -17,19 +17,22 @@ import (
 )
 
 const (
-	// hostileRate is how many peers of each kind come in a second, and hostileLoad how many requests of the others: together about
-	// a third of two cores. With more, it would be the kernel's scheduler that is measured.
+	// hostileRate is how many peers of each kind come in a second, and hostileLoad how many
+	// requests of the others: together about a third of two cores. With more, it would be the
+	// kernel's scheduler that is measured.
 	hostileRate = "5"
 	hostileLoad = 1000
-	// hostileRounds is how many rounds there are here for one of other parts. The p99 of a turn is the tenth worst of a thousand: single
-	// rounds differ more than tenfold by themselves, and medians of nine of them by a third.
+	// hostileRounds is how many rounds there are here for one of other parts. The p99 of a turn
+	// is the tenth worst of a thousand: single rounds differ more than tenfold by themselves,
+	// and medians of nine of them by a third.
 	hostileRounds = 4
 	// hostileConfig turns strangers away soon, so that their end is seen within a turn.
 	hostileConfig = "[containers]\nhandshake_timeout = \"400ms\"\n"
 )
 
-// besideHostile measures what hostile peers at the containers' address do to the p99 of requests to a container that behaves: turns with and without them
-// alternate, every other round in reverse order. It fails when one of them is not named in the server's log.
+// besideHostile measures what hostile peers at the containers' address do to the p99 of
+// requests to a container that behaves: turns with and without them alternate, every other
+// round in reverse order. It fails when one of them is not named in the server's log.
 func besideHostile(ctx context.Context, o options, bin string) (r ratio, err error) {
 	r = ratio{what: "p99 beside hostile containers / without them", bound: atMost, limit: 1.2}
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop", "bench/hostile"); err != nil {

@@ -84,8 +84,8 @@ func turn(ctx context.Context, o options, s *system, w *workload, first bool) (s
 	}, nil
 }
 
-// startProfile takes a CPU profile of a turn that begins now, if profiles are wanted and this is the first turn of its kind. The channel yields
-// once, when it has ended.
+// startProfile takes a CPU profile of a turn that begins now, if profiles are wanted and this
+// is the first turn of its kind. The channel yields once, when it has ended.
 func (s *system) startProfile(ctx context.Context, o options, first bool, name string) <-chan error {
 	done := make(chan error, 1)
 	if o.profile == "" || !first {

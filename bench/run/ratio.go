@@ -34,7 +34,7 @@ func median(v []float64) float64 {
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }
 
-// holds tells whether the median keeps to its limit. What was not measured holds nothing.
+// holds reports whether the median keeps to its limit. What was not measured holds nothing.
 func (r ratio) holds() bool {
 	switch r.bound {
 	case atLeast:

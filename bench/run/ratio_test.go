@@ -84,7 +84,8 @@ func TestRatiosAreOfTheSameRound(t *testing.T) {
 	}
 }
 
-// TestBatchRatios: the claims about containers are taken within a round, and have the limits that they should.
+// TestBatchRatios: the claims about containers are taken within a round, and have the limits
+// that they should.
 func TestBatchRatios(t *testing.T) {
 	all := map[string][]map[string]float64{}
 	for _, size := range batchSizes {

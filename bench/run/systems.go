@@ -30,7 +30,8 @@ func (w *workload) key() string {
 	return fmt.Sprintf("model=%s/dtype=%s/shape=%s/conns=%d/inflight=%d/gather=%t", w.model, w.dtype, dims(w.shape, "x"), w.conns, w.inFlight, w.gather)
 }
 
-// declaration is the model as the no-op containers take it on their command lines: name:datatype:shape.
+// declaration is the model as the no-op containers take it on their command lines:
+// name:datatype:shape.
 func (w *workload) declaration() string {
 	return fmt.Sprintf("%s:%s:%s", w.model, w.dtype.V2(), dims(w.shape, ","))
 }
@@ -101,7 +102,8 @@ func (s *system) alive() error {
 	return nil
 }
 
-// startSystem starts the system of that name and waits until it answers every workload. Programs are in bin.
+// startSystem starts the system of that name and waits until it answers every workload.
+// Programs are in bin.
 func startSystem(ctx context.Context, name, bin, python string, echoLoops int) (_ *system, err error) {
 	var addrs [5]string
 	for i := range addrs {

@@ -29,9 +29,10 @@ const (
 	wide        = "wide"      // the model that they ask, in a container of its own
 )
 
-// besideUnread measures what clients that ask for much and read none of the answers do to the p99 of
-// others, until the server has closed them, which by default is after ten seconds: turns with and without
-// them alternate, every other round in reverse order. They are as long as that, so there are few.
+// besideUnread measures what clients that ask for much and read none of the answers do to the
+// p99 of others, until the server has closed them, which by default is after ten seconds: turns
+// with and without them alternate, every other round in reverse order. They are as long as
+// that, so there are few.
 func besideUnread(ctx context.Context, o options, bin string) (r ratio, err error) {
 	r = ratio{what: "p99 beside clients that read nothing / without them", bound: atMost, limit: 1.2}
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop"); err != nil {
@@ -88,9 +89,9 @@ func (s *system) answers(ctx context.Context, question []byte) error {
 	}
 }
 
-// unreadTurn is the p99 of an open loop, with or without clients that read nothing: the median of those
-// of its seconds, as whatever else the machine does comes in bursts. It fails unless the server has
-// closed all of those clients by its end, and for that.
+// unreadTurn is the p99 of an open loop, with or without clients that read nothing: the median
+// of those of its seconds, as whatever else the machine does comes in bursts. It fails unless
+// the server has closed all of those clients by its end, and for that.
 func unreadTurn(ctx context.Context, s *system, question []byte, with bool, seed uint64) (float64, error) {
 	before, err := stalled(ctx, s)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Command sleeper is a container whose model answers a batch of n rows with its input after a + b·n, with
-// noise: a model of known speed that costs no processor. When it is stopped it says how many rows it got.
+// Command sleeper is a container whose model answers a batch of n rows with its input after a +
+// b·n, with noise: a model of known speed that costs no processor. When it is stopped it says
+// how many rows it got.
 //
 //	sleeper [-servers ADDR] [-a 5ms] [-b 500us] [-noise 0.05] NAME:DATATYPE:SHAPE
 package main

@@ -79,7 +79,8 @@ func every(ctx context.Context, period time.Duration, f func()) {
 	}
 }
 
-// clients come, ask some questions and leave: three of four when they have their answers, the others in the middle.
+// clients come, ask some questions and leave: three of four when they have their answers, the
+// others in the middle.
 func (c *churn) clients(ctx context.Context) {
 	i := 0
 	every(ctx, clientEvery, func() {
@@ -144,7 +145,8 @@ func ask(ctx context.Context, client *shiva.Client, model string) error {
 	return err
 }
 
-// containers of the steady model are replaced: the oldest is killed, or told to end, when a new one serves.
+// containers of the steady model are replaced: the oldest is killed, or told to end, when a new
+// one serves.
 func (c *churn) containers(ctx context.Context) {
 	i := 0
 	every(ctx, containerEvery, func() {

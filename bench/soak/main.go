@@ -1,5 +1,6 @@
-// Command soak lets shivad serve at 70 % of its capacity while clients, containers and versions of models come and go, and watches
-// what stays behind: memory, goroutines, descriptors, and whether the last requests are as fast as the first.
+// Command soak lets shivad serve at 70 % of its capacity while clients, containers and versions
+// of models come and go, and watches what stays behind: memory, goroutines, descriptors, and
+// whether the last requests are as fast as the first.
 //
 //	soak [-length 2h] [-dir DIR]
 //

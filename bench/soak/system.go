@@ -159,7 +159,8 @@ func (s *system) watch(ctx context.Context, period time.Duration) (list []sample
 	}
 }
 
-// settled looks until nothing has changed for a second, or for as long as what was is not reached again.
+// settled looks until nothing has changed for a second, or for as long as what was is not
+// reached again.
 func (s *system) settled(ctx context.Context, was *state) (now state, err error) {
 	for end := time.Now().Add(settle); ; {
 		before := now

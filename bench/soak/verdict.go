@@ -8,7 +8,8 @@ import (
 	"github.com/shivad/shivad/bench/load"
 )
 
-// The promises. Those of time and memory are for hours: a run of minutes is not held to the first, and given leastGrowth for the second.
+// The promises. Those of time and memory are for hours: a run of minutes is not held to the
+// first, and given leastGrowth for the second.
 const (
 	maxDrift    = 1.2     // p99 of the last window to that of the first, from leastWindow on
 	maxSlope    = 1 << 20 // bytes of heap in an hour
@@ -18,7 +19,8 @@ const (
 	maxRefused  = 1e-4    // of the steady load: a container that is killed takes a third of the capacity with it for a moment
 )
 
-// leastWindow is the time from which on a p99 says more about the server than about what else the machine does.
+// leastWindow is the time from which on a p99 says more about the server than about what else
+// the machine does.
 const leastWindow = 5 * time.Minute
 
 // A report is what a run found.
@@ -79,11 +81,13 @@ func (r *report) broken() (list []string) {
 	return list
 }
 
-// filled are the samples after the first window, which fills what is kept on purpose: pools, spares, histograms.
+// filled are the samples after the first window, which fills what is kept on purpose: pools,
+// spares, histograms.
 func (r *report) filled() []sample { return r.samples[min(samples, len(r.samples)):] }
 
-// slope is how much the heap of the samples grows, in bytes an hour: the median of the slopes between any two of them (Theil and Sen), as a look
-// that finds the machine standing still finds the queue full.
+// slope is how much the heap of the samples grows, in bytes an hour: the median of the slopes
+// between any two of them (Theil and Sen), as a look that finds the machine standing still
+// finds the queue full.
 func slope(list []sample) float64 {
 	var slopes []float64
 	for i, a := range list {

@@ -209,7 +209,7 @@ func (c *cli) changeApp(o *appOptions, args []string) error {
 var linksCommand = command{
 	name: "links", args: "APP", short: "list the models of an application, add and take away",
 	help: `One line for each link, and which versions it means now. A link is NAME, which follows the default version of the model,
-NAME/VERSION, or 'NAME/*', all versions that are ready. What a policy has learned goes over to a new version.
+NAME/VERSION, or 'NAME/*', all versions that are ready. A new version inherits what a policy has learned.
 
   shivactl links add digits-app digits/2
   shivactl links delete digits-app digits/1

@@ -96,7 +96,7 @@ func (b *arrayBuilder) add(v any, depth int) error {
 	return nil
 }
 
-// isPair tells whether a list is a complex number.
+// isPair reports whether a list is a complex number.
 func isPair(list []any) bool {
 	if len(list) != 2 {
 		return false

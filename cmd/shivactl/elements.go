@@ -89,7 +89,7 @@ func appendFloat(dst []byte, d tensor.DType, f float64) ([]byte, error) {
 	return dst, fmt.Errorf("%s is not a type of real numbers", d.V2())
 }
 
-// toExtended gives f in the 80-bit extended format of x86: 64 bits of mantissa with its leading
+// toExtended returns f in the 80-bit extended format of x86: 64 bits of mantissa with its leading
 // 1, and sign and exponent in 16.
 func toExtended(f float64) (mantissa uint64, exponent uint16) {
 	bits := math.Float64bits(f)
@@ -108,7 +108,7 @@ func toExtended(f float64) (mantissa uint64, exponent uint16) {
 	}
 }
 
-// fromExtended gives the float64 nearest to an 80-bit extended number.
+// fromExtended returns the float64 nearest to an 80-bit extended number.
 func fromExtended(mantissa uint64, exponent uint16) float64 {
 	f := math.Ldexp(float64(mantissa), int(exponent&0x7fff)-16383-63)
 	if exponent&0x7fff == 0x7fff {

@@ -120,7 +120,7 @@ func (p picture) channels() int {
 	return 1
 }
 
-// tensorFor gives the picture as an input wants it. lossy allows colour to become gray,
+// tensorFor returns the picture as an input wants it. lossy allows colour to become gray,
 // transparency to be dropped and 16 bits to become 8. scale multiplies the values, of float
 // inputs; 0 leaves them.
 func (p picture) tensorFor(s spec, lossy bool, scale float64) (tensor.Tensor, error) {

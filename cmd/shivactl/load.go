@@ -226,7 +226,7 @@ func (l *loader) cast(t tensor.Tensor, s spec) (tensor.Tensor, error) {
 	return t, unfit(hint, "it is %s; %s, and %v", t.DType.V2(), wants(s), strings.TrimPrefix(err.Error(), "tensor: "))
 }
 
-// roundTo gives t with each element as the nearest number of a float dtype.
+// roundTo returns t with each element as the nearest number of a float dtype.
 func roundTo(t tensor.Tensor, d tensor.DType) (tensor.Tensor, error) {
 	n, _ := t.Shape.Elements()
 	data := make([]byte, 0, n*d.Size())

@@ -78,7 +78,7 @@ func metadataRoute(route string) string {
 	return "v2/models/" + name
 }
 
-// batched tells whether the first dimension of a declared tensor counts rows.
+// batched reports whether the first dimension of a declared tensor counts rows.
 func batched(s spec) bool { return !s.whole && len(s.Shape) > 0 && s.Shape[0] == -1 }
 
 // row is the declared shape of one row.

@@ -169,7 +169,7 @@ func (k npyKind) string(b []byte) string {
 	return strings.TrimRight(string(out), "\x00")
 }
 
-// transpose gives the elements of an array in Fortran order (first dimension fastest) in C order.
+// transpose returns the elements of an array in Fortran order (first dimension fastest) in C order.
 func transpose(data []byte, shape tensor.Shape, size int) []byte {
 	out := make([]byte, 0, len(data))
 	strides := make([]int, len(shape))

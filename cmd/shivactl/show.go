@@ -94,7 +94,7 @@ func (c *cli) reportFailed(results []result) error {
 	return &failure{code: first.code}
 }
 
-// scores tells whether each of the rows of a tensor is a list of floats long enough to want the
+// scores reports whether each of the rows of a tensor is a list of floats long enough to want the
 // highest instead of all of them.
 func scores(t tensor.Tensor, rows int) (n int, ok bool) {
 	if len(t.Shape) != 2 || t.Shape[0] != rows || t.Shape[1] <= 4 {

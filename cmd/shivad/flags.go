@@ -20,7 +20,7 @@ type options struct {
 // override is a flag that sets a setting of the file.
 type override struct{ flag, key, value string }
 
-// settings are the flags that go over the file.
+// settings are the flags that override the file.
 // One without a value sets true.
 var settings = []struct{ flag, key, value, help string }{
 	{"tcp", "tcp.listen", "HOST:PORT", "door for clients that speak Shiva"},
@@ -39,14 +39,14 @@ const help = `shivad serves machine-learning models to clients that stream tenso
 
 Usage: shivad [flags]
 
-  --config FILE                read settings from a TOML file; flags go over it
+  --config FILE                read settings from a TOML file; flags override it
 %s
   --check                      check flags and file, print all settings in effect as TOML, and exit
   --version                    print the version and exit
   -h, --help                   print this and exit
 
 An address has the form host:port. Port 0 takes a free one, and the log says which; an empty address
-leaves the door out. Whatever else can be set is in the file: see cmd/shivad/shivad.toml, or --check.
+leaves the door out. All other settings are in the file: see cmd/shivad/shivad.toml, or --check.
 
 SIGTERM or Ctrl-C drains: no new requests, those inside are answered (server.drain, 30s by default). A
 second signal ends the process at once. SIGHUP reads the file again: what can change while the server runs
@@ -88,7 +88,7 @@ func parseFlags(args []string, stdout io.Writer) (options, error) {
 	return o, nil
 }
 
-// settingsHelp is the help of the flags that go over the file, with the defaults as they are.
+// settingsHelp is the help of the flags that override the file, with the defaults as they are.
 func settingsHelp() string {
 	d := config.Default()
 	defaults := map[string]string{

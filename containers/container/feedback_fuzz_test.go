@@ -8,7 +8,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// FuzzFeedback: what the model is given of a server's feedback is whole, and in the places
+// FuzzFeedback: what the model is given of a server's feedback is complete, and in the places
 // declared.
 func FuzzFeedback(f *testing.F) {
 	const x, y = `{"name":"x","datatype":"INT8","shape":[2]}`, `{"name":"y","datatype":"INT8","shape":[2]}`

@@ -155,7 +155,7 @@ func (m *Model) Ambiguity() string {
 	return ""
 }
 
-// understood tells whether a server takes the model for what it is. One that does not know
+// understood reports whether a server takes the model for what it is. One that does not know
 // Batched takes every leading -1 for rows.
 func (m *Model) understood(w wire.WelcomeMessage) bool {
 	if w.Batched != nil {
@@ -173,7 +173,7 @@ func (m *Model) understood(w wire.WelcomeMessage) bool {
 	return m.batched() || !leading
 }
 
-// batched tells what the model is: as it says, or as its shapes tell.
+// batched reports what the model is: as it says, or as its shapes tell.
 func (m *Model) batched() bool {
 	if m.Batched != nil {
 		return *m.Batched
@@ -206,7 +206,7 @@ type Batch struct {
 	failed  []wire.RowError
 }
 
-// Has tells whether input i came. Only optional ones may not.
+// Has reports whether input i came. Only optional ones may not.
 func (b *Batch) Has(i int) bool { return b.came[i] }
 
 // Len is the number of requests in the batch.
@@ -295,7 +295,7 @@ func (b *Batch) read(now time.Time) error {
 		b.Deadline = now.Add(time.Duration(h.Timeout * float64(time.Millisecond)))
 	}
 	b.Inputs, b.came = b.Inputs[:0], b.came[:0]
-	at := 0 // of the inputs that came, which are in the order declared
+	at := 0 // of the inputs that arrived, which are in the order declared
 	for i := range b.model.Inputs {
 		spec := &b.model.Inputs[i]
 		t := tensor.Tensor{Name: spec.Name}
@@ -397,7 +397,7 @@ func (m *Model) call(ctx context.Context, b *Batch, log *slog.Logger) (outputs [
 	return m.Predict(ctx, b)
 }
 
-// fits tells whether a shape is one that an output may have.
+// fits reports whether a shape is one that an output may have.
 func (m *Model) fits(got tensor.Shape, spec *tensor.Spec, rows int) bool {
 	if !got.Fits(spec.Shape) {
 		return false

@@ -217,11 +217,11 @@ func (s *server) follow(ctx context.Context, a address) {
 			}
 		}
 	}()
-	type farewell struct {
+	type goodbye struct {
 		addr string
 		link *link
 	}
-	dismissed := make(chan farewell)
+	dismissed := make(chan goodbye)
 	for wait := firstBackoff; ; {
 		found, err := s.lookUp(ctx, a)
 		if err != nil {
@@ -249,7 +249,7 @@ func (s *server) follow(ctx context.Context, a address) {
 				links.Go(func() { // ends with linkCtx or by a goodbye; joined above
 					s.link(linkCtx, a.network, addr)
 					select {
-					case dismissed <- farewell{addr, l}:
+					case dismissed <- goodbye{addr, l}:
 					case <-linkCtx.Done():
 					}
 				})
@@ -273,7 +273,7 @@ func (s *server) follow(ctx context.Context, a address) {
 	}
 }
 
-// lookUp gives the addresses of a host, of one family.
+// lookUp returns the addresses of a host, of one family.
 func (s *server) lookUp(ctx context.Context, a address) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()

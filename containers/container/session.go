@@ -243,7 +243,7 @@ func (n *session) receive() error {
 	}
 }
 
-// here tells whether the reader should compute the batch that it has read. If so it has the
+// here reports whether the reader should compute the batch that it has read. If so it has the
 // turn to do so.
 func (n *session) here() bool {
 	if !n.quick.Load() || cap(n.server.turn) > 1 {

@@ -40,7 +40,7 @@ type Batch struct {
 	Parameters []string
 	Priority   []int
 	Timeout    time.Duration // 0: none given
-	Header     string        // the JSON as it came
+	Header     string        // the JSON as it arrived
 }
 
 // A Reply is what to do with a batch.
@@ -326,7 +326,7 @@ func Result(id uint64, outputs []tensor.Spec, r Reply) [][]byte {
 	return frames
 }
 
-// Batches returns the batches that came so far.
+// Batches returns the batches that arrived so far.
 func (c *Container) Batches() []*Batch {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -45,7 +45,7 @@ type Conn struct {
 	peer    Peer
 	start   time.Time
 
-	lastByte atomic.Int64 // when the peer's last bytes came, ns since start
+	lastByte atomic.Int64 // when the peer's last bytes arrived, ns since start
 	begun    atomic.Int64 // when receiving the message under way began, ns since start; 0: there is none
 	arrived  atomic.Int64 // bytes that have come since
 

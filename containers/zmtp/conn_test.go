@@ -19,7 +19,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// transports gives a connected pair over everything that a connection is made of.
+// transports returns a connected pair over everything that a connection is made of.
 var transports = []struct {
 	name string
 	pair func(t testing.TB) (server, client net.Conn)

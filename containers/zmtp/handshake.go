@@ -103,7 +103,8 @@ func (g *guard) next() ([]byte, error) {
 
 func (g *guard) greeting() ([]byte, error) {
 	b := make([]byte, greetingSize)
-	// The first byte alone turns away anyone who speaks something else, before 64 bytes have come.
+	// The first byte alone turns away anyone who speaks something else, before 64 bytes have
+	// arrived.
 	for _, part := range []struct{ from, to int }{{0, 1}, {1, 12}, {12, greetingSize}} {
 		if _, err := io.ReadFull(g.Conn, b[part.from:part.to]); err != nil {
 			return nil, fmt.Errorf("zmtp: handshake: greeting: %w", err)

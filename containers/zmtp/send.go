@@ -79,7 +79,7 @@ func (c *Conn) Written(o *Outgoing) bool {
 	return o.written
 }
 
-// Waiting tells whether something that was given to Send has not been written to its end.
+// Waiting reports whether something that was given to Send has not been written to its end.
 func (c *Conn) Waiting() bool {
 	c.out.mu.Lock()
 	defer c.out.mu.Unlock()
@@ -281,7 +281,7 @@ func (s *sender) flush() error {
 	return s.err
 }
 
-// taken tells whether the peer has taken anything since the socket was last found full. It need
+// taken reports whether the peer has taken anything since the socket was last found full. It need
 // not show in writing: a full socket takes more only when a third of what it holds has gone,
 // and that may be megabytes.
 func (s *sender) taken() bool {

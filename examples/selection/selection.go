@@ -29,7 +29,7 @@ var Builds = []Build{
 	{"blurred", "1", time.Millisecond, blur},
 }
 
-// Find gives the build of a model in a version.
+// Find returns the build of a model in a version.
 func Find(name, version string) (Build, error) {
 	for _, b := range Builds {
 		if b.Name == name && b.Version == version {
@@ -39,7 +39,7 @@ func Find(name, version string) (Build, error) {
 	return Build{}, fmt.Errorf("selection: there is no version %q of a model %q", version, name)
 }
 
-// Infer gives the digit that the build takes an image for, which has digits.Pixels bytes.
+// Infer returns the digit that the build takes an image for, which has digits.Pixels bytes.
 func (b Build) Infer(n *digits.Network, image []byte) int {
 	var seen [digits.Pixels]byte
 	var scores [digits.Classes]float32

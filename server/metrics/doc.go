@@ -14,9 +14,11 @@
 //
 // Names and labels (all names begin with shivad_; the version of a model is a label of its own):
 //
-//	door_requests_total           {door, outcome}            of all models that there are and were: it never falls
+//	door_requests_total           {door, outcome}            of all models that there are and
+//	                                                         were: it never falls
 //	requests_total                {model, version, door, outcome}
-//	request_duration_seconds      {model, version, door}     histogram: taken in to answer given, whatever the outcome
+//	request_duration_seconds      {model, version, door}     histogram: taken in to answer given,
+//	                                                         whatever the outcome
 //	requests_in_flight            {door}
 //	queue_wait_seconds            {model, version}           histogram: taken in to batch closed
 //	queue_rows, queue_bytes       {model, version}
@@ -24,31 +26,47 @@
 //	batches_total                 {model, version, reason}   why a batch was closed
 //	batch_execution_seconds       {model, version}           histogram: sent to answered
 //	batch_failures_total          {model, version}
-//	batch_predicted_seconds       {model, version}           histogram: what they were planned with, to compare
-//	batch_surprises_total         {model, version}           slower than predicted; the prediction is a high quantile
-//	wasted_rows_total             {model, version}           computed after their request had been answered
-//	drops_total                   {model, version, reason}   requests without a result, in the scheduler's words
-//	in_time_total                 {model, version}           with a result, defaults apart, within the SLO: the share of it in requests_total
-//	missing_voices_total          {model, version}           answers of applications that lack the model's part; of an application: any model's
+//	batch_predicted_seconds       {model, version}           histogram: what they were planned
+//	                                                         with, to compare
+//	batch_surprises_total         {model, version}           slower than predicted; the prediction
+//	                                                         is a high quantile
+//	wasted_rows_total             {model, version}           computed after their request had been
+//	                                                         answered
+//	drops_total                   {model, version, reason}   requests without a result, in the
+//	                                                         scheduler's words
+//	in_time_total                 {model, version}           with a result, defaults apart, within
+//	                                                         the SLO: the share of it in
+//	                                                         requests_total
+//	missing_voices_total          {model, version}           answers of applications that lack the
+//	                                                         model's part; of an application: any
+//	                                                         model's
 //	replicas                      {model, version}           live ones
 //	failing_replicas              {model, version}           of them, those that fail on every batch
-//	oldest_row_seconds            {model, version}           since the row was asked that waits for longest
-//	oldest_batch_seconds          {model, version}           since the batch was sent that is not answered for longest
-//	cache_requests_total          {model, version, result}   hit, miss, shared (waited for an equal one); the hit ratio is (hit + shared) / all
+//	oldest_row_seconds            {model, version}           since the row was asked that waits
+//	                                                         for longest
+//	oldest_batch_seconds          {model, version}           since the batch was sent that is not
+//	                                                         answered for longest
+//	cache_requests_total          {model, version, result}   hit, miss, shared (waited for an
+//	                                                         equal one); the hit ratio is (hit +
+//	                                                         shared) / all
 //	cache_removals_total          {model, version, reason}   full (evicted), expired, cleared
-//	cache_not_kept_total          {model, version}           answers too large, or no payload memory for them
+//	cache_not_kept_total          {model, version}           answers too large, or no payload
+//	                                                         memory for them
 //	cache_entries, cache_bytes    {model, version}
 //	connections                   {door}
 //	connections_opened_total      {door}
 //	connections_closed_total      {door, reason}
 //	received_bytes_total, sent_bytes_total  {door}
-//	payload_bytes, payload_limit_bytes      memory for payloads that is out, and the most there may be
+//	payload_bytes, payload_limit_bytes      memory for payloads that is out, and the most there
+//	                                        may be
 //	payload_refusals_total                  times that such memory was refused
 //	payload_idle_bytes                      kept for the next payloads; it goes when nobody needs it
-//	unpacked_bytes, unpacked_limit_bytes    of payload_bytes, what compressed requests have that unpack to far more than came
+//	unpacked_bytes, unpacked_limit_bytes    of payload_bytes, what compressed requests have that
+//	                                        unpack to far more than came
 //	container_sessions
 //	process_restarts_total        {container}                of supervised processes
-//	state_up                                what is managed can be changed: 1, or 0 while Redis is away or the disk full
+//	state_up                                what is managed can be changed: 1, or 0 while Redis is
+//	                                        away or the disk full
 //	policy_users, policy_users_forgotten_total  {application}
 //	build_info                    {version, goversion}       always 1
 //

@@ -87,7 +87,7 @@ func (m *Metrics) answered(d *Door, o Outcome) uint64 {
 	return n
 }
 
-// used tells whether anything was counted.
+// used reports whether anything was counted.
 func (m *Model) used() bool {
 	for i := range m.doors {
 		if m.asked(i) {
@@ -104,7 +104,7 @@ func (m *Model) used() bool {
 	return m.execution.count() > 0 || m.failures.Load() > 0 || m.wasted.Load() > 0 || m.cache.used.Load()
 }
 
-// asked tells whether a request came by the door of that index.
+// asked reports whether a request came by the door of that index.
 func (m *Model) asked(door int) bool {
 	for o := range outcomes {
 		if m.doors[door].requests[o].Load() > 0 {

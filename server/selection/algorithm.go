@@ -16,9 +16,9 @@ import (
 // them; arms are sorted by model, and never none. A type that embeds Plain needs Ask and Shares
 // only.
 type Algorithm interface {
-	// Check gives what in the parameters does not fit these models, one sentence each.
+	// Check returns what in the parameters does not fit these models, one sentence each.
 	Check(arms []Arm) []string
-	// Ask gives whom to ask, the most important first: at least one who is no shadow.
+	// Ask returns whom to ask, the most important first: at least one who is no shadow.
 	Ask(arms []Arm, r Request) []Ask
 	// Shares fills in what each model contributes to the answers, summing to 1: the probability
 	// of being chosen, or its weight among those combined.
@@ -35,12 +35,12 @@ type Algorithm interface {
 	Follow(arms []Arm, i int)
 }
 
-// A Combiner is an Algorithm that makes the answer by itself of what several models said,
-// instead of by parameter combination. said are those that can be heard, at least one, the
+// A Combiner is an Algorithm that makes the answer by itself of what several models predicted,
+// instead of by parameter combination. predictions are those that can be used, at least one, the
 // heaviest first; their outputs are alike in number, names, dtypes and shapes. What it returns
-// is, too: tensors of said, or ordinary memory.
+// is, too: tensors of predictions, or ordinary memory.
 type Combiner interface {
-	Combine(arms []Arm, said []Prediction) []tensor.Tensor
+	Combine(arms []Arm, predictions []Prediction) []tensor.Tensor
 }
 
 // An Accepter is an Algorithm that cannot work with every model. The error says what in a
@@ -137,7 +137,7 @@ func Names() []string {
 
 func listNames() string { return strings.Join(Names(), ", ") }
 
-// Accepts tells what in a model's declaration the policy cannot take, nil if nothing: a mean
+// Accepts reports what in a model's declaration the policy cannot take, nil if nothing: a mean
 // needs an output of a float dtype, and a difference as the loss an output of numbers to judge.
 func (p *Policy) Accepts(inputs, outputs []tensor.Spec) error {
 	i := 0

@@ -9,7 +9,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// eight gives a policy of eight models, that each policy accepts, with a state that has learned
+// eight returns a policy of eight models, that each policy accepts, with a state that has learned
 // a little, and what the models say: a label, and scores for a mean.
 func eight(t testing.TB, name string, params map[string]any) (*selection.Policy, selection.State, []selection.Model) {
 	if name == "single" || name == "shadow" {
@@ -34,28 +34,28 @@ func eight(t testing.TB, name string, params map[string]any) (*selection.Policy,
 }
 
 // says has the models of a plan say labels, most of them 1.
-func says(plan selection.Plan, i int) (said []selection.Prediction) {
+func says(plan selection.Plan, i int) (predictions []selection.Prediction) {
 	for k, ask := range plan.Asks {
 		l := int64(1)
 		if (i+k)%5 == 0 {
 			l = 2
 		}
-		said = append(said, selection.Prediction{Ask: ask, Outputs: label(l)})
+		predictions = append(predictions, selection.Prediction{Ask: ask, Outputs: label(l)})
 	}
-	return said
+	return predictions
 }
 
 // scores has the models of a plan say ten float32 each.
-func scores(plan selection.Plan) (said []selection.Prediction) {
+func scores(plan selection.Plan) (predictions []selection.Prediction) {
 	for k, ask := range plan.Asks {
 		values := make([]float32, 10)
 		for i := range values {
 			values[i] = float32(math.Mod(float64(i*k)*0.37, 1))
 		}
 		t, _ := tensor.FromSlice(tensor.Shape{1, 10}, values)
-		said = append(said, selection.Prediction{Ask: ask, Outputs: []tensor.Tensor{t}})
+		predictions = append(predictions, selection.Prediction{Ask: ask, Outputs: []tensor.Tensor{t}})
 	}
-	return said
+	return predictions
 }
 
 // steps are what a request costs: each is called with what the one before gave.
@@ -66,10 +66,10 @@ func steps(t testing.TB, name string, params map[string]any) map[string]func() {
 	if err != nil {
 		t.Fatal(err)
 	}
-	said, truth := says(plan, 1), selection.ByTruth(label(1)...)
+	predictions, truth := says(plan, 1), selection.ByTruth(label(1)...)
 	if params["combination"] == "mean" {
-		said = scores(plan)
-		truth = selection.ByTruth(said[0].Outputs...)
+		predictions = scores(plan)
+		truth = selection.ByTruth(predictions[0].Outputs...)
 	}
 	return map[string]func(){
 		"Select": func() {
@@ -79,12 +79,12 @@ func steps(t testing.TB, name string, params map[string]any) map[string]func() {
 			}
 		},
 		"Combine": func() {
-			if p.Combine(s, said, nil).Outputs == nil {
+			if p.Combine(s, predictions, nil).Outputs == nil {
 				t.Fatal("no answer")
 			}
 		},
 		"Feedback": func() {
-			if _, err := p.Feedback(s, said, truth); err != nil {
+			if _, err := p.Feedback(s, predictions, truth); err != nil {
 				t.Fatal(err)
 			}
 		},

@@ -10,7 +10,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An Answer is what a policy makes of what its models said.
+// An Answer is what a policy makes of what its models predicted.
 type Answer struct {
 	// Outputs of the answer; nil when no model answered. They are tensors of the predictions,
 	// of which no reference is taken, or, where values of several models went into one,
@@ -19,7 +19,7 @@ type Answer struct {
 
 	// Confidence is the agreement of the models that were asked to answer, in [0, 1]: the mean
 	// of Agreement over all of them by Weight. Who was late agrees with nothing. It is 1 when
-	// all said the same, also when there was one only.
+	// all predicted the same, also when there was one only.
 	Confidence float64
 
 	// Voices are the models that were asked, in the order in which Combine was given them.
@@ -35,12 +35,12 @@ type Voice struct {
 	// shadow.
 	Weight float64
 
-	// Agreement of what the model said with the answer, in [0, 1]: 1 less its loss if the
+	// Agreement of what the model predicted with the answer, in [0, 1]: 1 less its loss if the
 	// answer were the truth. For a vote this is the part of the rows of the judged output in
-	// which it said what the answer says.
+	// which it predicted what the answer says.
 	Agreement float64
 
-	// Unheard says why what the model said could not be used; "" if it was.
+	// Unheard says why what the model predicted could not be used; "" if it was.
 	Unheard string
 }
 
@@ -75,13 +75,13 @@ const late = "late"
 // lowest is the say of a model that the state does not have: some if it is alone, else none.
 const lowest = -math.MaxFloat64
 
-// Combine makes the answer of the predictions that came; missing are the other asks of the
+// Combine makes the answer of the predictions that arrived; missing are the other asks of the
 // plan. It is called when all have come or when the time is up, with the state that Select was
-// given or a later one, and in any order of came.
+// given or a later one, and in any order of predictions.
 //
 // With combination "vote", which is also that of the policies that have one model answer, each
 // row of the judged output (parameter output) goes to what has the most weight behind it, and
-// the whole row, with the other outputs, is that of the heaviest model that said so. With
+// the whole row, with the other outputs, is that of the heaviest model that predicted it. With
 // "mean", all outputs of a float dtype are the weighted mean of the models', element by
 // element, and the others are those of the model that agrees best with the mean; a judged
 // output that is no float is voted on. A tie goes to the heavier model, and between equals to
@@ -89,12 +89,12 @@ const lowest = -math.MaxFloat64
 //
 // A model whose outputs differ from the heaviest model's in number, dtype or shape is not
 // heard, nor is one that says NaN or infinity where a mean is to be taken.
-func (p *Policy) Combine(s State, came []Prediction, missing []Ask) Answer {
-	c := combiner{Policy: p, voices: make([]Voice, 0, len(came)+len(missing))}
+func (p *Policy) Combine(s State, predictions []Prediction, missing []Ask) Answer {
+	c := combiner{Policy: p, voices: make([]Voice, 0, len(predictions)+len(missing))}
 	var space [16]float64
-	c.says = scratch(space[:], len(came)+len(missing))
-	for i := range came {
-		c.hear(s, came[i].Ask, came[i].Outputs)
+	c.says = scratch(space[:], len(predictions)+len(missing))
+	for i := range predictions {
+		c.hear(s, predictions[i].Ask, predictions[i].Outputs)
 	}
 	for i := range missing {
 		c.hear(s, missing[i], nil)
@@ -103,7 +103,7 @@ func (p *Policy) Combine(s State, came []Prediction, missing []Ask) Answer {
 
 	var order [16]int
 	heard := order[:0]
-	for i := range came {
+	for i := range predictions {
 		if c.voices[i].Unheard == "" && !c.voices[i].Shadow {
 			heard = append(heard, i)
 		}
@@ -111,18 +111,18 @@ func (p *Policy) Combine(s State, came []Prediction, missing []Ask) Answer {
 	slices.SortFunc(heard, func(i, j int) int {
 		return cmp.Or(cmp.Compare(c.says[j], c.says[i]), c.voices[i].Model.compare(c.voices[j].Model))
 	})
-	heard = c.fitting(came, heard)
+	heard = c.fitting(predictions, heard)
 	a := Answer{Voices: c.voices}
 	if len(heard) == 0 {
 		return a
 	}
-	a.Outputs = came[heard[0]].Outputs
+	a.Outputs = predictions[heard[0]].Outputs
 	if combiner, ok := p.algorithm.(Combiner); ok {
-		said := make([]Prediction, len(heard))
+		usable := make([]Prediction, len(heard))
 		for k, i := range heard {
-			said[k] = came[i]
+			usable[k] = predictions[i]
 		}
-		a.Outputs = combiner.Combine(s.Models, said)
+		a.Outputs = combiner.Combine(s.Models, usable)
 	} else if len(heard) > 1 {
 		var space [16]float64
 		weights := scratch(space[:], len(heard))
@@ -132,12 +132,12 @@ func (p *Policy) Combine(s State, came []Prediction, missing []Ask) Answer {
 		softmax(weights)
 		judged, _ := p.judged(a.Outputs)
 		if p.settings.combination == "mean" && isFloat(judged.DType) {
-			a.Outputs = c.mean(came, heard, weights)
+			a.Outputs = c.mean(predictions, heard, weights)
 		} else {
-			a.Outputs = c.vote(came, heard, weights)
+			a.Outputs = c.vote(predictions, heard, weights)
 		}
 	}
-	c.agree(&a, came)
+	c.agree(&a, predictions)
 	return a
 }
 
@@ -180,12 +180,12 @@ func (c *combiner) weigh() {
 }
 
 // fitting leaves in heard, which is in the order of weight, those whose outputs can be combined.
-func (c *combiner) fitting(came []Prediction, heard []int) []int {
+func (c *combiner) fitting(predictions []Prediction, heard []int) []int {
 	first := -1
 	return slices.DeleteFunc(heard, func(i int) bool {
 		v := &c.voices[i]
-		if v.Unheard = c.unfit(came[i].Outputs); v.Unheard == "" && first >= 0 {
-			v.Unheard = unlike(came[i].Outputs, came[first].Outputs)
+		if v.Unheard = c.unfit(predictions[i].Outputs); v.Unheard == "" && first >= 0 {
+			v.Unheard = unlike(predictions[i].Outputs, predictions[first].Outputs)
 		}
 		if v.Unheard == "" && first < 0 {
 			first = i
@@ -194,7 +194,7 @@ func (c *combiner) fitting(came []Prediction, heard []int) []int {
 	})
 }
 
-// unfit tells why outputs can be no part of an answer, "" if they can.
+// unfit reports why outputs can be no part of an answer, "" if they can.
 func (c *combiner) unfit(outputs []tensor.Tensor) string {
 	if _, err := c.judged(outputs); err != nil {
 		return err.Error()
@@ -213,7 +213,7 @@ func (c *combiner) unfit(outputs []tensor.Tensor) string {
 	return ""
 }
 
-// unlike tells in what outputs differ from the first model's, "" if in values only.
+// unlike reports in what outputs differ from the first model's, "" if in values only.
 func unlike(outputs, first []tensor.Tensor) string {
 	if len(outputs) != len(first) {
 		return fmt.Sprintf("%d outputs, and the heaviest model has %d", len(outputs), len(first))
@@ -227,8 +227,8 @@ func unlike(outputs, first []tensor.Tensor) string {
 }
 
 // vote has each row of the judged output decided by weight.
-func (c *combiner) vote(came []Prediction, heard []int, weights []float64) []tensor.Tensor {
-	first := came[heard[0]].Outputs
+func (c *combiner) vote(predictions []Prediction, heard []int, weights []float64) []tensor.Tensor {
+	first := predictions[heard[0]].Outputs
 	judged, _ := c.judged(first)
 	n := countRows(judged)
 	for _, t := range first {
@@ -242,7 +242,7 @@ func (c *combiner) vote(came []Prediction, heard []int, weights []float64) []ten
 	var space [16]rows
 	ballots := space[:0]
 	for _, i := range heard {
-		t, _ := c.judged(came[i].Outputs)
+		t, _ := c.judged(predictions[i].Outputs)
 		ballots = append(ballots, rowsOf(t, n))
 	}
 	winners := make([]int, 0, 16)
@@ -253,12 +253,12 @@ func (c *combiner) vote(came []Prediction, heard []int, weights []float64) []ten
 		single = single && winners[0] == heard[k]
 	}
 	if single {
-		return came[winners[0]].Outputs
+		return predictions[winners[0]].Outputs
 	}
-	return gather(came, winners)
+	return gather(predictions, winners)
 }
 
-// elect gives the first ballot for what has the most weight behind it in a row.
+// elect returns the first ballot for what has the most weight behind it in a row.
 func elect(ballots []rows, weights []float64, row int) int {
 	winner, most := 0, -1.
 	for k := range ballots {
@@ -278,8 +278,8 @@ func elect(ballots []rows, weights []float64, row int) int {
 }
 
 // gather makes outputs of which row r is that of model winners[r].
-func gather(came []Prediction, winners []int) []tensor.Tensor {
-	out := make([]tensor.Tensor, len(came[winners[0]].Outputs))
+func gather(predictions []Prediction, winners []int) []tensor.Tensor {
+	out := make([]tensor.Tensor, len(predictions[winners[0]].Outputs))
 	for o := range out {
 		parts := make([]tensor.Tensor, 0, len(winners))
 		for r := 0; r < len(winners); {
@@ -287,7 +287,7 @@ func gather(came []Prediction, winners []int) []tensor.Tensor {
 			for end < len(winners) && winners[end] == winners[r] {
 				end++
 			}
-			part, _ := came[winners[r]].Outputs[o].RowSlice(r, end) // checked, and in range
+			part, _ := predictions[winners[r]].Outputs[o].RowSlice(r, end) // checked, and in range
 			parts = append(parts, part)
 			r = end
 		}
@@ -298,8 +298,8 @@ func gather(came []Prediction, winners []int) []tensor.Tensor {
 }
 
 // mean averages the outputs of float dtypes.
-func (c *combiner) mean(came []Prediction, heard []int, weights []float64) []tensor.Tensor {
-	first := came[heard[0]].Outputs
+func (c *combiner) mean(predictions []Prediction, heard []int, weights []float64) []tensor.Tensor {
+	first := predictions[heard[0]].Outputs
 	out := make([]tensor.Tensor, len(first))
 	var spaceV, spaceM [64]float64
 	values, mean := spaceV[:0], spaceM[:0]
@@ -313,7 +313,7 @@ func (c *combiner) mean(came []Prediction, heard []int, weights []float64) []ten
 		total := weights[0]
 		for k, i := range heard[1:] {
 			total += weights[k+1]
-			values, _ = load(values[:0], came[i].Outputs[o])
+			values, _ = load(values[:0], predictions[i].Outputs[o])
 			for e, v := range values {
 				mean[e] += (v - mean[e]) * (weights[k+1] / total)
 			}
@@ -323,32 +323,32 @@ func (c *combiner) mean(came []Prediction, heard []int, weights []float64) []ten
 	judged, _ := c.judged(out)
 	closest, least := heard[0], math.Inf(1)
 	for _, i := range heard {
-		t, _ := c.judged(came[i].Outputs)
+		t, _ := c.judged(predictions[i].Outputs)
 		if loss, err := c.distance(t, judged); err == nil && loss < least {
 			closest, least = i, loss
 		}
 	}
 	for o, t := range first {
 		if !isFloat(t.DType) {
-			out[o] = came[closest].Outputs[o]
+			out[o] = predictions[closest].Outputs[o]
 		}
 	}
 	return out
 }
 
-// agree tells how far what each model said is the answer.
-func (c *combiner) agree(a *Answer, came []Prediction) {
+// agree reports how far what each model predicted is the answer.
+func (c *combiner) agree(a *Answer, predictions []Prediction) {
 	answer, _ := c.judged(a.Outputs)
-	for i := range came {
+	for i := range predictions {
 		v := &a.Voices[i]
 		if v.Unheard != "" {
 			continue
 		}
-		said, err := c.judged(came[i].Outputs)
+		predicted, err := c.judged(predictions[i].Outputs)
 		var loss float64
 		if err == nil {
-			if loss, err = c.distance(said, answer); err != nil {
-				loss, err = mismatch(said, answer) // no numbers, so equal or not
+			if loss, err = c.distance(predicted, answer); err != nil {
+				loss, err = mismatch(predicted, answer) // no numbers, so equal or not
 			}
 		}
 		if err != nil {

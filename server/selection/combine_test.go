@@ -32,17 +32,17 @@ func texts(elems ...string) tensor.Tensor {
 	return t
 }
 
-// said has model m0, m1, ... say these outputs; nil is late.
-func said(outputs ...[]tensor.Tensor) (came []selection.Prediction, missing []selection.Ask) {
+// predict has models m0, m1, ... predict these outputs; nil is late.
+func predict(outputs ...[]tensor.Tensor) (predictions []selection.Prediction, missing []selection.Ask) {
 	for i, m := range models(len(outputs)) {
 		ask := selection.Ask{Model: m, Probability: 1}
 		if outputs[i] == nil {
 			missing = append(missing, ask)
 		} else {
-			came = append(came, selection.Prediction{Ask: ask, Outputs: outputs[i]})
+			predictions = append(predictions, selection.Prediction{Ask: ask, Outputs: outputs[i]})
 		}
 	}
-	return came, missing
+	return predictions, missing
 }
 
 // weighing is an ensemble whose models m0, m1, ... have these weights.
@@ -86,8 +86,8 @@ func TestVote(t *testing.T) {
 		{"no batch dimension", []float64{1, 1, 1}, [][]tensor.Tensor{one(of("x", nil, 1.5)), one(of("x", nil, 2.5)), one(of("x", nil, 2.5))}, one(of("x", nil, 2.5)), 2. / 3},
 	} {
 		p, s := weighing(t, nil, c.weights...)
-		came, missing := said(c.say...)
-		a := p.Combine(s, came, missing)
+		predictions, missing := predict(c.say...)
+		a := p.Combine(s, predictions, missing)
 		if !sameValues(a.Outputs, c.want) || math.Abs(a.Confidence-c.confidence) > 1e-12 {
 			t.Errorf("%s: answer %v with confidence %g, want %v with %g", c.name, a.Outputs, a.Confidence, c.want, c.confidence)
 		}
@@ -112,14 +112,14 @@ func sameValues(a, b []tensor.Tensor) bool {
 }
 
 // A model has scores and labels; labels are voted on, and a row's scores are those of a model
-// that said its label.
+// that predicted its label.
 func TestVoteTakesTheWholeRow(t *testing.T) {
 	digits := func(scores []float32, labels ...int64) []tensor.Tensor {
 		return []tensor.Tensor{of("scores", tensor.Shape{len(labels), 2}, scores...), of("label", tensor.Shape{len(labels)}, labels...)}
 	}
 	p, s := weighing(t, map[string]any{"output": "label"}, 3, 2, 2)
-	came, _ := said(digits([]float32{.9, .1, .2, .8}, 0, 1), digits([]float32{.4, .6, .3, .7}, 1, 1), digits([]float32{.1, .9, .4, .6}, 1, 1))
-	a := p.Combine(s, came, nil)
+	predictions, _ := predict(digits([]float32{.9, .1, .2, .8}, 0, 1), digits([]float32{.4, .6, .3, .7}, 1, 1), digits([]float32{.1, .9, .4, .6}, 1, 1))
+	a := p.Combine(s, predictions, nil)
 	if want := digits([]float32{.4, .6, .2, .8}, 1, 1); !sameValues(a.Outputs, want) {
 		t.Errorf("answer %v, want %v", a.Outputs, want)
 	}
@@ -128,8 +128,8 @@ func TestVoteTakesTheWholeRow(t *testing.T) {
 	}
 
 	// When all rows are one model's, its tensors are the answer, without a copy.
-	came[0].Outputs = came[1].Outputs
-	if a := p.Combine(s, came, nil); &a.Outputs[0].Data[0] != &came[0].Outputs[0].Data[0] {
+	predictions[0].Outputs = predictions[1].Outputs
+	if a := p.Combine(s, predictions, nil); &a.Outputs[0].Data[0] != &predictions[0].Outputs[0].Data[0] {
 		t.Error("the answer of one model was copied")
 	}
 
@@ -138,8 +138,8 @@ func TestVoteTakesTheWholeRow(t *testing.T) {
 		return []tensor.Tensor{of("label", tensor.Shape{len(labels)}, labels...), of("state", nil, state)}
 	}
 	p, s = weighing(t, nil, 3, 2, 2)
-	came, _ = said(whole(1, 1, 2), whole(2, 1, 3), whole(3, 4, 2))
-	if a := p.Combine(s, came, nil); !sameValues(a.Outputs, came[0].Outputs) {
+	predictions, _ = predict(whole(1, 1, 2), whole(2, 1, 3), whole(3, 4, 2))
+	if a := p.Combine(s, predictions, nil); !sameValues(a.Outputs, predictions[0].Outputs) {
 		t.Errorf("answer %v, want the heaviest model's", a.Outputs)
 	}
 }
@@ -180,8 +180,8 @@ func TestMean(t *testing.T) {
 		{"nor is infinity", []float64{1, 1}, [][]tensor.Tensor{one(f64(3)), one(f64(math.Inf(1)))}, f64(3), 0.5},
 	} {
 		p, s := weighing(t, map[string]any{"combination": "mean"}, c.weights...)
-		came, missing := said(c.say...)
-		a := p.Combine(s, came, missing)
+		predictions, missing := predict(c.say...)
+		a := p.Combine(s, predictions, missing)
 		if !nearly(a.Outputs, c.want) || math.Abs(a.Confidence-c.confidence) > 1e-6 {
 			t.Errorf("%s: answer %v with confidence %g, want %v with %g", c.name, a.Outputs, a.Confidence, c.want, c.confidence)
 		}
@@ -193,18 +193,18 @@ func TestMean(t *testing.T) {
 		return []tensor.Tensor{f64(y), of("label", tensor.Shape{1}, l)}
 	}
 	p, s := weighing(t, map[string]any{"combination": "mean"}, 1, 1, 1)
-	came, _ := said(both(0, 1), both(0.5, 2), both(0.8, 3))
-	if a := p.Combine(s, came, nil); len(a.Outputs) != 2 || a.Outputs[1].Data[0] != 2 {
+	predictions, _ := predict(both(0, 1), both(0.5, 2), both(0.8, 3))
+	if a := p.Combine(s, predictions, nil); len(a.Outputs) != 2 || a.Outputs[1].Data[0] != 2 {
 		t.Errorf("answer %v, want the label of the middle one", a.Outputs)
 	}
 	p, s = weighing(t, map[string]any{"combination": "mean", "output": "label"}, 2, 1, 2)
-	came, _ = said(both(0, 1), both(0.5, 1), both(0.8, 3))
-	if a := p.Combine(s, came, nil); !sameValues(a.Outputs, both(0, 1)) {
+	predictions, _ = predict(both(0, 1), both(0.5, 1), both(0.8, 3))
+	if a := p.Combine(s, predictions, nil); !sameValues(a.Outputs, both(0, 1)) {
 		t.Errorf("answer %v, want the first model's", a.Outputs)
 	}
 }
 
-// nearly tells whether the one output has these values, in float64 but for a few units in the
+// nearly reports whether the one output has these values, in float64 but for a few units in the
 // last place.
 func nearly(outputs []tensor.Tensor, want tensor.Tensor) bool {
 	if len(outputs) != 1 || want.DType != tensor.Float64 {
@@ -223,8 +223,8 @@ func TestMeanOfBFloat16IsRounded(t *testing.T) {
 	}
 	p, s := weighing(t, map[string]any{"combination": "mean"}, 1, 1)
 	for _, c := range [][3]uint16{{0x3f80, 0x3f81, 0x3f80}, {0x3f81, 0x3f82, 0x3f82}} {
-		came, _ := said(bits(c[0]), bits(c[1]))
-		if a := p.Combine(s, came, nil); !sameValues(a.Outputs, bits(c[2])) {
+		predictions, _ := predict(bits(c[0]), bits(c[1]))
+		if a := p.Combine(s, predictions, nil); !sameValues(a.Outputs, bits(c[2])) {
 			t.Errorf("mean of %#x and %#x is %v, want %#x", c[0], c[1], a.Outputs[0].Data, c[2])
 		}
 	}
@@ -249,17 +249,17 @@ func TestUnheard(t *testing.T) {
 		{"broken", one(broken), "got 3"},
 	} {
 		p, s := weighing(t, nil, 2, 1)
-		came, missing := said(one(l(7)), c.outputs)
-		a := p.Combine(s, came, missing)
+		predictions, missing := predict(one(l(7)), c.outputs)
+		a := p.Combine(s, predictions, missing)
 		if v := a.Voices[1]; !sameValues(a.Outputs, one(l(7))) || math.Abs(a.Confidence-2./3) > 1e-12 || !strings.Contains(v.Unheard, c.reason) || v.Agreement != 0 {
 			t.Errorf("%s: %v", c.name, a)
 		}
-		if alone := p.Combine(s, came[1:], append(missing, came[0].Ask)); c.outputs == nil && (alone.Outputs != nil || alone.Confidence != 0) {
+		if alone := p.Combine(s, predictions[1:], append(missing, predictions[0].Ask)); c.outputs == nil && (alone.Outputs != nil || alone.Confidence != 0) {
 			t.Errorf("%s: nobody came, and the answer is %v", c.name, alone)
 		}
 	}
 	p, s := weighing(t, nil, 2, 1)
-	_, missing := said(nil, nil)
+	_, missing := predict(nil, nil)
 	if a := p.Combine(s, nil, missing); a.Outputs != nil || a.Confidence != 0 || a.String() != "no answer: m0/1 (weight 0.667) was not heard: late; m1/1 (weight 0.333) was not heard: late" {
 		t.Errorf("nobody came, and the answer is %v", a)
 	}
@@ -271,8 +271,8 @@ func TestUnheard(t *testing.T) {
 // Text is equal or not, also where the policy judges numbers.
 func TestAgreementOfText(t *testing.T) {
 	p, s := weighing(t, map[string]any{"loss": "absolute"}, 3, 1)
-	came, _ := said(one(texts("cat")), one(texts("dog")))
-	if a := p.Combine(s, came, nil); !sameValues(a.Outputs, one(texts("cat"))) || !(math.Abs(a.Confidence-0.75) < 1e-12) || a.Voices[1].Agreement != 0 {
+	predictions, _ := predict(one(texts("cat")), one(texts("dog")))
+	if a := p.Combine(s, predictions, nil); !sameValues(a.Outputs, one(texts("cat"))) || !(math.Abs(a.Confidence-0.75) < 1e-12) || a.Voices[1].Agreement != 0 {
 		t.Errorf("answer %v", a)
 	}
 }
@@ -290,19 +290,19 @@ func TestShadowsAreComparedOnly(t *testing.T) {
 	if want := []selection.Ask{{Model: m[1], Probability: 1}, {Model: m[0], Probability: 1, Shadow: true}, {Model: m[2], Probability: 1, Shadow: true}}; !reflect.DeepEqual(plan.Asks, want) {
 		t.Fatalf("plan %+v, want %+v", plan.Asks, want)
 	}
-	came := []selection.Prediction{{Ask: plan.Asks[0], Outputs: label(1)}, {Ask: plan.Asks[1], Outputs: label(2)}, {Ask: plan.Asks[2], Outputs: label(2)}}
-	a := p.Combine(s, came, nil)
+	predictions := []selection.Prediction{{Ask: plan.Asks[0], Outputs: label(1)}, {Ask: plan.Asks[1], Outputs: label(2)}, {Ask: plan.Asks[2], Outputs: label(2)}}
+	a := p.Combine(s, predictions, nil)
 	if !sameValues(a.Outputs, label(1)) || a.Confidence != 1 || a.String() != "confidence 1: m1/1 (weight 1) agrees 1; m0/1 (shadow) agrees 0; m2/1 (shadow) agrees 0" {
 		t.Errorf("answer %v", a)
 	}
-	if a := p.Combine(s, came[1:], plan.Asks[:1]); a.Outputs != nil || a.Confidence != 0 {
+	if a := p.Combine(s, predictions[1:], plan.Asks[:1]); a.Outputs != nil || a.Confidence != 0 {
 		t.Errorf("only shadows came, and the answer is %v", a)
 	}
 
 	p, s = weighing(t, nil, 1, 1)
 	stranger := selection.Prediction{Ask: selection.Ask{Model: selection.Model{Name: "gone", Version: "1"}, Probability: 1}, Outputs: label(3)}
-	came, _ = said(label(1), label(2))
-	if a := p.Combine(s, append(came, stranger), nil); !sameValues(a.Outputs, label(1)) || a.Confidence != 0.5 {
+	predictions, _ = predict(label(1), label(2))
+	if a := p.Combine(s, append(predictions, stranger), nil); !sameValues(a.Outputs, label(1)) || a.Confidence != 0.5 {
 		t.Errorf("with one that is gone the answer is %v", a)
 	}
 	if a := p.Combine(s, []selection.Prediction{stranger}, nil); !sameValues(a.Outputs, label(3)) {

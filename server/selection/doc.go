@@ -2,39 +2,49 @@
 // learns from what became of it. A policy is a set of pure functions over a state: the caller
 // keeps the state, for one key (application, user), in whatever store it likes.
 //
-//	            state, random number                 state                          state
-//	                    │                              │                              │
-//	request ─────► Policy.Select ─► Plan ─► models ─► Policy.Combine ─► Answer      Policy.Feedback ─► new state
-//	                                 │         │       (all came, or time is up)      ▲     ▲
-//	                                 │         └── Predictions ───────────────────────┘     │
-//	                                 └── Asks, with probabilities                     Outcome: truth or losses
+//	        state, random number             state                      state
+//	                 │                         │                          │
+//	request ──► Policy.Select ─► Plan ─► Policy.Combine ─► Answer   Policy.Feedback ─► new state
+//	                              │            │                      ▲      ▲
+//	                              │            └── Predictions ───────┘      │
+//	                              └── Asks, with probabilities       Outcome: truth or losses
 //
 // # Policies
 //
-//	name            parameters (default)                      learns                     when
-//	single          model (the only candidate)                nothing; mean loss shown   one model is enough
-//	split           weights (equal), salt ("")                nothing; mean loss shown   canary, A/B test; a user stays with a model
-//	shadow          model (the only candidate), fraction (1)  nothing; mean losses of    a candidate is to be watched on real
-//	                                                          all shown                  requests before it answers any
-//	exp3            gamma (0.05), eta (0.2), share (0.001),   weight, from the loss of   one model per request; nothing can be
-//	                inherit (0.5)                             the model asked            assumed of how losses come about
-//	exp4            eta (0.2), share (0.001), inherit (0.5),  weights, from the losses   all models can be asked; one is the best
-//	                combination ("vote")                      of all models              at a time, which one changes
-//	epsilon-greedy  epsilon (0.1), inherit (0.5)              mean loss of the model     one model per request; simple to explain:
-//	                                                          asked                      the best so far, and sometimes another
-//	thompson        decay (0.995), inherit (0.5)              belief in the model asked  one model per request; loses least of
-//	                                                                                     the three when chance makes the losses
-//	ensemble        combination ("vote"), weights (learned),  weights, from the losses   all models can be asked, and their errors
-//	                classes (2), inherit (0.5)                of all models              are independent
+//	name            parameters (default)            learns              when
+//	single          model (the only candidate)      nothing             one model is enough
+//	split           weights (equal), salt ("")      nothing             canary, A/B test; a user
+//	                                                                    stays with a model
+//	shadow          model (the only candidate),     nothing             to watch a candidate on
+//	                fraction (1)                                        real requests
+//	exp3            gamma (0.05), eta (0.2),        weight, from the    one model per request;
+//	                share (0.001), inherit (0.5)    loss of the model   nothing can be assumed of
+//	                                                asked               how losses come about
+//	exp4            eta (0.2), share (0.001),       weights, from the   all models can be asked;
+//	                inherit (0.5),                  losses of all       one is the best at a time,
+//	                combination ("vote")            models              which one changes
+//	epsilon-greedy  epsilon (0.1), inherit (0.5)    mean loss of the    one model per request; the
+//	                                                model asked         best so far, and sometimes
+//	                                                                    another
+//	thompson        decay (0.995), inherit (0.5)    belief in the       one model per request;
+//	                                                model asked         loses the least of the
+//	                                                                    three to chance
+//	ensemble        combination ("vote"),           weights, from the   all models can be asked,
+//	                weights (learned),              losses of all       and their errors are
+//	                classes (2), inherit (0.5)      models              independent
+//
+// single, split and shadow show mean losses, although they learn nothing from them.
 //
 // Every policy has these as well:
 //
 //	output ("")   name of the output that is voted on and judged; "" is the first
-//	loss          "label" (right or wrong, by rows), "absolute" or "squared" (of numbers); the default is "label", and
-//	              with combination "mean" "absolute"
-//	scale (1)     the difference that is all wrong, in the unit of the output, for absolute and squared loss
-//	step          least weight of the newest loss in the mean loss of a model: 0 is the mean of all losses, 0.01 that of
-//	              about the last 100. The default is 0 for single, split and shadow, and 0.01 for the others
+//	loss          "label" (right or wrong, by rows), "absolute" or "squared" (of numbers); the
+//	              default is "label", and with combination "mean" "absolute"
+//	scale (1)     the largest difference, a loss of 1, in the unit of the output, for absolute
+//	              and squared loss
+//	step          least weight of the newest loss in the mean loss of a model: 0 is the mean of
+//	              all losses, 0.01 that of about the last 100. The default is 0 for single, split
+//	              and shadow, and 0.01 for the others
 //
 // A weight is that of "name/version", else of the version that this one descends from, else of
 // "name", else 0. Models are named likewise by parameter model.
@@ -48,9 +58,10 @@
 //	                new model starts with                   new version starts with, for inherit h
 //	single, shadow  nothing                                 nothing: its mean loss is its own
 //	split           no users, until weights name it         nothing; it keeps its predecessor's users
-//	exp3, exp4      the mean of the others' weights         its predecessor's weight^h times that mean^(1-h)
-//	epsilon-greedy  the mean of the others' mean losses,    its predecessor's mean loss, as the mean of h times
-//	                as one loss                             as many losses
+//	exp3, exp4      the mean of the others' weights         its predecessor's weight^h times
+//	                                                        that mean^(1-h)
+//	epsilon-greedy  the mean of the others' mean losses,    its predecessor's mean loss, as the
+//	                as one loss                             mean of h times as many losses
 //	thompson        no belief                               h of its predecessor's evidence
 //	ensemble        as epsilon-greedy                       as epsilon-greedy
 //

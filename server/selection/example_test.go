@@ -62,7 +62,7 @@ type upperBound struct {
 	width float64
 }
 
-// least gives the index of the model with the lowest bound.
+// least returns the index of the model with the lowest bound.
 func (u upperBound) least(arms []selection.Arm) int {
 	var total float64
 	for _, a := range arms {
@@ -127,8 +127,8 @@ func ExampleRegister() {
 		}
 		ask := plan.Asks[0]
 		asked[ask.Model.Name]++
-		said := []selection.Prediction{{Ask: ask}}
-		if state, err = p.Feedback(state, said, selection.ByLoss(loss[ask.Model.Name])); err != nil {
+		predictions := []selection.Prediction{{Ask: ask}}
+		if state, err = p.Feedback(state, predictions, selection.ByLoss(loss[ask.Model.Name])); err != nil {
 			fmt.Println(err)
 			return
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Prediction is what one model said to a request: the Ask of the plan, and the model's
+// A Prediction is what one model predicted to a request: the Ask of the plan, and the model's
 // outputs. A model that was asked and has not answered may be among those given to Feedback,
 // with no outputs.
 type Prediction struct {
@@ -42,13 +42,13 @@ func ByLoss(loss float64) Outcome { return Outcome{kind: "loss", loss: loss} }
 // Models that the state does not have are left out.
 func ByLosses(losses map[Model]float64) Outcome { return Outcome{kind: "losses", losses: losses} }
 
-// Feedback gives the state after learning from what the models had said to one request, and
+// Feedback returns the state after learning from what the models predicted to one request, and
 // what became of it. Asked models that are no longer candidates are left out; if nothing is
 // left to learn from, Rounds stays as it is. It fails, and nothing is learned, for a loss that
-// is not a number from 0 to 1, for a truth that cannot be compared with what any of them said,
+// is not a number from 0 to 1, for a truth that cannot be compared with what any of them predicted,
 // and for a prediction without the probability that the policy needs. It learns the same
 // feedback again when given it twice.
-func (p *Policy) Feedback(s State, said []Prediction, o Outcome) (State, error) {
+func (p *Policy) Feedback(s State, predictions []Prediction, o Outcome) (State, error) {
 	if err := p.owns(s); err != nil {
 		return State{}, err
 	}
@@ -57,7 +57,7 @@ func (p *Policy) Feedback(s State, said []Prediction, o Outcome) (State, error) 
 	for i := range losses {
 		losses[i] = math.NaN()
 	}
-	if err := p.assess(s, said, o, losses, probabilities); err != nil {
+	if err := p.assess(s, predictions, o, losses, probabilities); err != nil {
 		return State{}, fmt.Errorf("selection: feedback for %s: %w", p.name, err)
 	}
 	if !slices.ContainsFunc(losses, func(l float64) bool { return !math.IsNaN(l) }) {
@@ -84,12 +84,12 @@ func (p *Policy) Feedback(s State, said []Prediction, o Outcome) (State, error) 
 
 // assess fills in the losses that the policy learns from and the probabilities of the models
 // asked; what is not known stays NaN, or 0.
-func (p *Policy) assess(s State, said []Prediction, o Outcome, losses, probabilities []float64) error {
-	if len(said) == 0 {
+func (p *Policy) assess(s State, predictions []Prediction, o Outcome, losses, probabilities []float64) error {
+	if len(predictions) == 0 {
 		return errors.New("no model was asked")
 	}
 	answering := 0
-	for _, pr := range said {
+	for _, pr := range predictions {
 		if !pr.Shadow {
 			answering++
 		}
@@ -117,7 +117,7 @@ func (p *Policy) assess(s State, said []Prediction, o Outcome, losses, probabili
 	}
 	var unlike error // of the first model whose outputs the truth cannot be compared with
 	judged := false
-	for _, pr := range said {
+	for _, pr := range predictions {
 		i := s.find(pr.Model)
 		if i < 0 || pr.Shadow && p.kind.bandit {
 			continue
@@ -129,7 +129,7 @@ func (p *Policy) assess(s State, said []Prediction, o Outcome, losses, probabili
 		switch o.kind {
 		case "truth":
 			if pr.Outputs == nil {
-				continue // it said nothing that could be judged
+				continue // it predicted nothing that could be judged
 			}
 			loss, err := p.Loss(pr.Outputs, o.truth)
 			if err != nil {
@@ -158,7 +158,7 @@ func (p *Policy) assess(s State, said []Prediction, o Outcome, losses, probabili
 
 func isLoss(l float64) bool { return l >= 0 && l <= 1 }
 
-// Loss is how far what a model said is from the truth, in [0, 1], by parameter loss: over the
+// Loss is how far what a model predicted is from the truth, in [0, 1], by parameter loss: over the
 // rows of the judged output
 //
 //	label     the part of them that is not equal to the truth's row
@@ -171,8 +171,8 @@ func isLoss(l float64) bool { return l >= 0 && l <= 1 }
 //
 // Of 10 labels of which 9 are right the loss is 0.1. It fails when the two cannot be compared.
 // It is also how Combine tells agreement, which is 1 less the loss against the answer.
-func (p *Policy) Loss(said, truth []tensor.Tensor) (float64, error) {
-	x, err := p.judged(said)
+func (p *Policy) Loss(predicted, truth []tensor.Tensor) (float64, error) {
+	x, err := p.judged(predicted)
 	if err != nil {
 		return 0, err
 	}
@@ -190,7 +190,7 @@ func (p *Policy) Loss(said, truth []tensor.Tensor) (float64, error) {
 	return p.distance(x, y[0])
 }
 
-// judged gives the output that parameter output names.
+// judged returns the output that parameter output names.
 func (p *Policy) judged(outputs []tensor.Tensor) (tensor.Tensor, error) {
 	i := 0
 	if name := p.settings.output; name != "" {
@@ -239,9 +239,9 @@ func mismatch(x, y tensor.Tensor) (float64, error) {
 		y = cast
 	}
 	rows := countRows(x)
-	said, right, wrong := rowsOf(x, rows), rowsOf(y, rows), 0
+	predicted, right, wrong := rowsOf(x, rows), rowsOf(y, rows), 0
 	for r := range rows {
-		if !bytes.Equal(said.at(r), right.at(r)) {
+		if !bytes.Equal(predicted.at(r), right.at(r)) {
 			wrong++
 		}
 	}

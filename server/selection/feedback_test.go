@@ -16,11 +16,11 @@ func TestLoss(t *testing.T) {
 	f32 := func(v ...float32) []tensor.Tensor { return one(of("y", tensor.Shape{len(v), 1}, v...)) }
 	nan := math.NaN()
 	for _, c := range []struct {
-		name        string
-		params      map[string]any
-		said, truth []tensor.Tensor
-		want        float64
-		fault       string
+		name               string
+		params             map[string]any
+		predictions, truth []tensor.Tensor
+		want               float64
+		fault              string
 	}{
 		{"right", nil, i64(3), i64(3), 0, ""},
 		{"wrong", nil, i64(3), i64(4), 1, ""},
@@ -46,7 +46,7 @@ func TestLoss(t *testing.T) {
 		{"truth by name", map[string]any{"output": "y"}, []tensor.Tensor{of("x", tensor.Shape{1}, 5.), i64(2)[0]}, []tensor.Tensor{of("x", tensor.Shape{1}, 6.), i64(2)[0]}, 0, ""},
 		{"no truth of that name", nil, i64(1), []tensor.Tensor{of("x", nil, 1.), of("z", nil, 1.)}, 0, `no output "y"`},
 	} {
-		got, err := parse(t, "ensemble", c.params).Loss(c.said, c.truth)
+		got, err := parse(t, "ensemble", c.params).Loss(c.predictions, c.truth)
 		if c.fault == "" && (err != nil || !(math.Abs(got-c.want) <= 1e-12)) {
 			t.Errorf("%s: loss %g (%v), want %g", c.name, got, err, c.want)
 		} else if c.fault != "" && (err == nil || !strings.Contains(err.Error(), c.fault)) {
@@ -62,11 +62,11 @@ func TestFormulas(t *testing.T) {
 	step := func(policy string, params map[string]any, o selection.Outcome, asks ...selection.Ask) []selection.Arm {
 		t.Helper()
 		p := parse(t, policy, params)
-		var said []selection.Prediction
+		var predictions []selection.Prediction
 		for _, ask := range asks {
-			said = append(said, selection.Prediction{Ask: ask})
+			predictions = append(predictions, selection.Prediction{Ask: ask})
 		}
-		s, err := p.Feedback(fresh(t, p, m), said, o)
+		s, err := p.Feedback(fresh(t, p, m), predictions, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +174,7 @@ func TestFeedbackRefused(t *testing.T) {
 	odd.Probability = math.NaN()
 	for _, c := range []struct {
 		name, policy string
-		said         []selection.Prediction
+		predictions  []selection.Prediction
 		outcome      selection.Outcome
 		fault        string
 	}{
@@ -192,7 +192,7 @@ func TestFeedbackRefused(t *testing.T) {
 	} {
 		p := parse(t, c.policy, nil)
 		s := fresh(t, p, m)
-		if got, err := p.Feedback(s, c.said, c.outcome); err == nil || !strings.Contains(err.Error(), c.fault) || got.Models != nil {
+		if got, err := p.Feedback(s, c.predictions, c.outcome); err == nil || !strings.Contains(err.Error(), c.fault) || got.Models != nil {
 			t.Errorf("%s: %+v (%v), want an error with %q", c.name, got, err, c.fault)
 		}
 	}
@@ -206,34 +206,34 @@ func TestFeedbackRefused(t *testing.T) {
 func TestWhoLearns(t *testing.T) {
 	m := models(3)
 	gone := selection.Model{Name: "gone", Version: "1"}
-	said := func(model selection.Model, shadow bool, outputs []tensor.Tensor) selection.Prediction {
+	predict := func(model selection.Model, shadow bool, outputs []tensor.Tensor) selection.Prediction {
 		return selection.Prediction{Ask: selection.Ask{Model: model, Shadow: shadow, Probability: 0.5}, Outputs: outputs}
 	}
 	losses := map[selection.Model]float64{m[0]: 0.5, m[1]: 0.5, m[2]: 0.5, gone: 0.5}
 	for _, c := range []struct {
 		name, policy string
-		said         []selection.Prediction
+		predictions  []selection.Prediction
 		outcome      selection.Outcome
 		counts       []float64
 	}{
-		{"bandit", "exp3", []selection.Prediction{said(m[1], false, nil)}, selection.ByLosses(losses), []float64{0, 1, 0}},
-		{"bandit by truth", "thompson", []selection.Prediction{said(m[1], false, label(1))}, selection.ByTruth(label(1)...), []float64{0, 1, 0}},
-		{"bandit, with a shadow of another policy", "exp3", []selection.Prediction{said(m[0], true, label(1)), said(m[1], false, label(1))}, selection.ByTruth(label(1)...), []float64{0, 1, 0}},
-		{"bandit, late", "thompson", []selection.Prediction{said(m[1], false, nil)}, selection.ByTruth(label(1)...), []float64{0, 0, 0}},
-		{"bandit, gone", "split", []selection.Prediction{said(gone, false, label(1))}, selection.ByLoss(1), []float64{0, 0, 0}},
-		{"all", "exp4", []selection.Prediction{said(m[1], false, nil)}, selection.ByLosses(losses), []float64{1, 1, 1}},
-		{"all who spoke", "exp4", []selection.Prediction{said(m[0], false, label(1)), said(m[1], false, nil), said(m[2], false, label(2)), said(gone, false, label(1))}, selection.ByTruth(label(1)...), []float64{1, 0, 1}},
-		{"all who can be compared", "exp4", []selection.Prediction{said(m[0], false, one(texts("odd"))), said(m[1], false, label(1))}, selection.ByTruth(label(1)...), []float64{0, 1, 0}},
-		{"shadows by truth", "shadow", []selection.Prediction{said(m[0], false, label(1)), said(m[1], true, label(2))}, selection.ByTruth(label(1)...), []float64{1, 1, 0}},
-		{"shadows by loss", "shadow", []selection.Prediction{said(m[0], false, label(1)), said(m[1], true, label(2))}, selection.ByLoss(1), []float64{1, 0, 0}},
-		{"shadow first", "shadow", []selection.Prediction{said(m[1], true, label(2)), said(m[0], false, label(1))}, selection.ByLoss(1), []float64{1, 0, 0}},
+		{"bandit", "exp3", []selection.Prediction{predict(m[1], false, nil)}, selection.ByLosses(losses), []float64{0, 1, 0}},
+		{"bandit by truth", "thompson", []selection.Prediction{predict(m[1], false, label(1))}, selection.ByTruth(label(1)...), []float64{0, 1, 0}},
+		{"bandit, with a shadow of another policy", "exp3", []selection.Prediction{predict(m[0], true, label(1)), predict(m[1], false, label(1))}, selection.ByTruth(label(1)...), []float64{0, 1, 0}},
+		{"bandit, late", "thompson", []selection.Prediction{predict(m[1], false, nil)}, selection.ByTruth(label(1)...), []float64{0, 0, 0}},
+		{"bandit, gone", "split", []selection.Prediction{predict(gone, false, label(1))}, selection.ByLoss(1), []float64{0, 0, 0}},
+		{"all", "exp4", []selection.Prediction{predict(m[1], false, nil)}, selection.ByLosses(losses), []float64{1, 1, 1}},
+		{"all who spoke", "exp4", []selection.Prediction{predict(m[0], false, label(1)), predict(m[1], false, nil), predict(m[2], false, label(2)), predict(gone, false, label(1))}, selection.ByTruth(label(1)...), []float64{1, 0, 1}},
+		{"all who can be compared", "exp4", []selection.Prediction{predict(m[0], false, one(texts("odd"))), predict(m[1], false, label(1))}, selection.ByTruth(label(1)...), []float64{0, 1, 0}},
+		{"shadows by truth", "shadow", []selection.Prediction{predict(m[0], false, label(1)), predict(m[1], true, label(2))}, selection.ByTruth(label(1)...), []float64{1, 1, 0}},
+		{"shadows by loss", "shadow", []selection.Prediction{predict(m[0], false, label(1)), predict(m[1], true, label(2))}, selection.ByLoss(1), []float64{1, 0, 0}},
+		{"shadow first", "shadow", []selection.Prediction{predict(m[1], true, label(2)), predict(m[0], false, label(1))}, selection.ByLoss(1), []float64{1, 0, 0}},
 	} {
 		params := map[string]any{}
 		if c.policy == "shadow" {
 			params["model"] = "m0"
 		}
 		p := parse(t, c.policy, params)
-		s, err := p.Feedback(fresh(t, p, m), c.said, c.outcome)
+		s, err := p.Feedback(fresh(t, p, m), c.predictions, c.outcome)
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue

@@ -110,7 +110,7 @@ type learner struct {
 	learns bool
 }
 
-// run gives the cumulative loss of a policy that has one model answer, with the decisions of
+// run returns the cumulative loss of a policy that has one model answer, with the decisions of
 // one seed.
 func (l learner) run(t *testing.T, losses [][]float64, seed uint64) (total float64) {
 	t.Helper()
@@ -118,7 +118,7 @@ func (l learner) run(t *testing.T, losses [][]float64, seed uint64) (total float
 	s := fresh(t, p, abc)
 	r := rand.New(rand.NewPCG(seed, 1))
 	given := map[selection.Model]float64{}
-	said := make([]selection.Prediction, 1)
+	predictions := make([]selection.Prediction, 1)
 	for _, row := range losses {
 		plan, err := p.Select(s, selection.Request{Random: r.Uint64()})
 		if err != nil {
@@ -134,15 +134,15 @@ func (l learner) run(t *testing.T, losses [][]float64, seed uint64) (total float
 		for m, model := range abc {
 			given[model] = row[m]
 		}
-		said[0].Ask = chosen
-		if s, err = p.Feedback(s, said, selection.ByLosses(given)); err != nil {
+		predictions[0].Ask = chosen
+		if s, err = p.Feedback(s, predictions, selection.ByLosses(given)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return total
 }
 
-// upper gives a bound that the expectation of the cumulative loss stays below with 99.9 %
+// upper returns a bound that the expectation of the cumulative loss stays below with 99.9 %
 // confidence: the mean over forty seeds and what it may be off by (one-sided, by the t
 // distribution of 39 degrees of freedom).
 func (l learner) upper(t *testing.T, losses [][]float64) float64 {
@@ -239,7 +239,7 @@ func TestUsersLearn(t *testing.T) {
 
 // vote runs a policy that combines on the stream, through labels: the truth is the number of
 // the request, and models that err all say the same wrong label, which is the worst for a vote.
-// It gives the answers' loss, and that of the weighted mean of the models' losses, which the
+// It returns the answers' loss, and that of the weighted mean of the models' losses, which the
 // theory bounds.
 func vote(t *testing.T, policy string, losses [][]float64, learns bool) (voted, mixed float64) {
 	t.Helper()
@@ -257,11 +257,11 @@ func vote(t *testing.T, policy string, losses [][]float64, learns bool) (voted, 
 		if err != nil {
 			t.Fatal(err)
 		}
-		var said []selection.Prediction
+		var predictions []selection.Prediction
 		for _, ask := range plan.Asks {
-			said = append(said, selection.Prediction{Ask: ask, Outputs: label(int64(i) + int64(row[slices.Index(abc, ask.Model)]))})
+			predictions = append(predictions, selection.Prediction{Ask: ask, Outputs: label(int64(i) + int64(row[slices.Index(abc, ask.Model)]))})
 		}
-		answer := p.Combine(s, said, nil)
+		answer := p.Combine(s, predictions, nil)
 		loss, err := p.Loss(answer.Outputs, label(int64(i)))
 		if err != nil {
 			t.Fatal(err)
@@ -270,7 +270,7 @@ func vote(t *testing.T, policy string, losses [][]float64, learns bool) (voted, 
 		if !learns {
 			continue
 		}
-		if s, err = p.Feedback(s, said, selection.ByTruth(label(int64(i))...)); err != nil {
+		if s, err = p.Feedback(s, predictions, selection.ByTruth(label(int64(i))...)); err != nil {
 			t.Fatal(err)
 		}
 	}

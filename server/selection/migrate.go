@@ -23,7 +23,7 @@ func (p *Policy) New(models []Model) (State, error) {
 	return p.fit(s)
 }
 
-// AddModel gives a state with one model more. What the model starts with, and that the others
+// AddModel returns a state with one model more. What the model starts with, and that the others
 // keep what they have relative to each other, is in each policy's row of the package comment;
 // one that was removed has what it had.
 func (p *Policy) AddModel(s State, m Model) (State, error) {
@@ -38,7 +38,7 @@ func (p *Policy) AddModel(s State, m Model) (State, error) {
 	})
 }
 
-// RemoveModel gives a state with one model less, and the others as they are relative to each
+// RemoveModel returns a state with one model less, and the others as they are relative to each
 // other. What was learned of it is set aside, for when it comes back.
 func (p *Policy) RemoveModel(s State, m Model) (State, error) {
 	return p.change(s, func(s *State) error {
@@ -54,7 +54,7 @@ func (p *Policy) RemoveModel(s State, m Model) (State, error) {
 	})
 }
 
-// UpdateVersion gives a state in which model next has taken the place of old, and starts with
+// UpdateVersion returns a state in which model next has taken the place of old, and starts with
 // what was learned of it less the discount that parameter inherit says; one that was there
 // before starts with what was learned of itself. Either may have any name. What was learned of
 // old is set aside.
@@ -76,7 +76,7 @@ func (p *Policy) UpdateVersion(s State, old, next Model) (State, error) {
 	})
 }
 
-// Migrate gives a state for just these models: the way to bring a stored state up to the
+// Migrate returns a state for just these models: the way to bring a stored state up to the
 // candidates of today, whatever happened meanwhile, and to those of another server and back. A
 // model that was a candidate before has what was learned of it then, unless too many have left
 // since. One that is new takes the place of a version of the same name that is gone (or has
@@ -132,7 +132,7 @@ func lastIndex(arms []Arm, is func(Arm) bool) int {
 	return -1
 }
 
-// from gives a state of this policy out of one of another.
+// from returns a state of this policy out of one of another.
 func (p *Policy) from(s State, models []Model) (State, error) {
 	others := slices.Clone(s.Others)
 	s.Others = nil
@@ -169,7 +169,7 @@ func (p *Policy) change(s State, f func(*State) error) (State, error) {
 	return p.fit(s)
 }
 
-// fit gives s if it is a state that the policy can work with.
+// fit returns s if it is a state that the policy can work with.
 func (p *Policy) fit(s State) (State, error) {
 	if err := s.check(); err != nil {
 		return State{}, &Error{p.name, []string{err.Error()}}

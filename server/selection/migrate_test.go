@@ -19,7 +19,7 @@ func learned(t *testing.T, p *selection.Policy, n int) selection.State {
 	return walk(t, p, fresh(t, p, models(n)), rand.New(rand.NewPCG(9, uint64(n))), 200, func(selection.State, selection.Plan) {})
 }
 
-// arm gives what a state has of a model.
+// arm returns what a state has of a model.
 func arm(t *testing.T, s selection.State, m selection.Model) selection.Arm {
 	t.Helper()
 	for _, a := range s.Models {
@@ -306,8 +306,8 @@ func TestTurnsOfTwoVersions(t *testing.T) {
 					losses[m] = 1
 				}
 			}
-			said := []selection.Prediction{{Ask: selection.Ask{Model: models[0], Probability: 0.5}}}
-			if s, err = p.Feedback(s, said, selection.ByLosses(losses)); err != nil {
+			predictions := []selection.Prediction{{Ask: selection.Ask{Model: models[0], Probability: 0.5}}}
+			if s, err = p.Feedback(s, predictions, selection.ByLosses(losses)); err != nil {
 				t.Fatal(err)
 			}
 			return s

@@ -9,7 +9,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// isFloat tells whether means can be taken of elements of d.
+// isFloat reports whether means can be taken of elements of d.
 func isFloat(d tensor.DType) bool {
 	return d == tensor.Float32 || d == tensor.Float64 || d == tensor.Float16 || d == tensor.BFloat16
 }
@@ -60,7 +60,7 @@ func store(t tensor.Tensor, values []float64) tensor.Tensor {
 	return tensor.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Data: data}
 }
 
-// finite tells whether no value is NaN or infinite.
+// finite reports whether no value is NaN or infinite.
 func finite(values []float64) bool {
 	for _, v := range values {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
@@ -103,7 +103,7 @@ func rowsOf(t tensor.Tensor, n int) rows {
 	return r
 }
 
-// at gives piece i.
+// at returns piece i.
 func (r rows) at(i int) []byte {
 	if r.ends == nil {
 		size := len(r.data) / r.n

@@ -181,7 +181,7 @@ func (s *settings) readParams(accepts []string, params map[string]any) (faults [
 	return faults
 }
 
-// named gives the parameter of a name that exists.
+// named returns the parameter of a name that exists.
 func named(name string) parameter {
 	return parameters[slices.IndexFunc(parameters, func(p parameter) bool { return p.name == name })]
 }

@@ -47,7 +47,7 @@ var kinds = map[string]kind{
 	"ensemble":       ensembleKind,
 }
 
-// Parse gives the policy of that name. Parameters that params leaves out have their defaults.
+// Parse returns the policy of that name. Parameters that params leaves out have their defaults.
 // Values are what JSON or TOML decode to. The error is an *Error that lists all faults.
 func Parse(name string, params map[string]any) (*Policy, error) {
 	k, ok := kindOf(name)
@@ -127,7 +127,7 @@ type Request struct {
 	Without []Model
 }
 
-// A Plan is whom to ask. It is to be kept with the predictions until their feedback has come.
+// A Plan is whom to ask. It is to be kept with the predictions until their feedback has arrived.
 type Plan struct {
 	Asks []Ask // the most important first: where not all can be asked, leave out the last
 }
@@ -165,7 +165,7 @@ func (p *Policy) Select(s State, r Request) (Plan, error) {
 	return Plan{p.algorithm.Ask(arms, r)}, nil
 }
 
-// owns tells whether s is a state of this policy.
+// owns reports whether s is a state of this policy.
 func (p *Policy) owns(s State) error {
 	if s.Policy != p.name {
 		return &Error{p.name, []string{fmt.Sprintf("this is a state of policy %q", s.Policy)}}
@@ -176,7 +176,7 @@ func (p *Policy) owns(s State) error {
 	return nil
 }
 
-// Shares tells what part each model has in the answers now, parallel to s.Models and summing to
+// Shares reports what part each model has in the answers now, parallel to s.Models and summing to
 // 1: the probability of being chosen for a user whom the policy does not know, or the weight in
 // the combination. For people and curves; those of thompson are estimated from 1,000 draws,
 // within about 0.03.

@@ -50,7 +50,7 @@ func models(n int) (all []selection.Model) {
 	return all
 }
 
-// walk gives a state after n feedbacks of random losses, checking the plan of each.
+// walk returns a state after n feedbacks of random losses, checking the plan of each.
 func walk(t *testing.T, p *selection.Policy, s selection.State, r *rand.Rand, n int, visit func(selection.State, selection.Plan)) selection.State {
 	t.Helper()
 	for range n {
@@ -60,14 +60,14 @@ func walk(t *testing.T, p *selection.Policy, s selection.State, r *rand.Rand, n 
 		}
 		visit(s, plan)
 		losses := map[selection.Model]float64{}
-		var said []selection.Prediction
+		var predictions []selection.Prediction
 		for i, ask := range plan.Asks {
-			said = append(said, selection.Prediction{Ask: ask})
+			predictions = append(predictions, selection.Prediction{Ask: ask})
 			if i == 0 || r.IntN(4) > 0 { // some are late, and not judged
 				losses[ask.Model] = r.Float64()
 			}
 		}
-		if s, err = p.Feedback(s, said, selection.ByLosses(losses)); err != nil {
+		if s, err = p.Feedback(s, predictions, selection.ByLosses(losses)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -203,13 +203,13 @@ func TestOrderOfModelsDoesNotMatter(t *testing.T) {
 			if other, _ := p.Select(b, request); !reflect.DeepEqual(plan, other) {
 				t.Fatalf("%s: plans %+v and %+v", v, plan, other)
 			}
-			said := says(plan, i)
-			turned := slices.Clone(said)
+			predictions := says(plan, i)
+			turned := slices.Clone(predictions)
 			slices.Reverse(turned)
-			if x, y := p.Combine(a, said, nil), p.Combine(b, turned, nil); !reflect.DeepEqual(x.Outputs, y.Outputs) || math.Abs(x.Confidence-y.Confidence) > 1e-12 {
+			if x, y := p.Combine(a, predictions, nil), p.Combine(b, turned, nil); !reflect.DeepEqual(x.Outputs, y.Outputs) || math.Abs(x.Confidence-y.Confidence) > 1e-12 {
 				t.Fatalf("%s: answers %v and %v", v, x, y)
 			}
-			if a, err = p.Feedback(a, said, selection.ByTruth(label(1)...)); err != nil {
+			if a, err = p.Feedback(a, predictions, selection.ByTruth(label(1)...)); err != nil {
 				t.Fatal(err)
 			}
 			if b, err = p.Feedback(b, turned, selection.ByTruth(label(1)...)); err != nil {

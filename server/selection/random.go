@@ -64,7 +64,7 @@ func (r *random) beta(a, b float64) float64 {
 	return x / (x + r.gamma(b))
 }
 
-// draw gives the index that u, uniform in [0, 1), falls on when each index has its probability.
+// draw returns the index that u, uniform in [0, 1), falls on when each index has its probability.
 func draw(probabilities []float64, u float64) int {
 	last := 0
 	for i, p := range probabilities {

@@ -9,7 +9,7 @@ import (
 	"github.com/shivad/shivad/server/selection"
 )
 
-// users gives the model of each of n users.
+// users returns the model of each of n users.
 func users(t *testing.T, p *selection.Policy, s selection.State, n int, without ...selection.Model) []selection.Model {
 	t.Helper()
 	chosen := make([]selection.Model, n)

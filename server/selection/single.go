@@ -20,7 +20,7 @@ func (p single) Check(arms []Arm) []string {
 	return faults
 }
 
-// answering gives the index of the one model that a parameter names.
+// answering returns the index of the one model that a parameter names.
 func answering(arms []Arm, name string) (int, []string) {
 	found := -1
 	for i := range arms {

@@ -49,7 +49,7 @@ func given(weights map[string]float64, a *Arm) float64 {
 	return weight
 }
 
-// checkWeights gives a fault unless a model has a weight.
+// checkWeights returns a fault unless a model has a weight.
 func checkWeights(weights map[string]float64, arms []Arm) []string {
 	for i := range arms {
 		if given(weights, &arms[i]) > 0 {

@@ -74,18 +74,18 @@ func (a *Arm) origin() Model {
 	return a.Model
 }
 
-// is tells whether a parameter that says "name/version" or "name" means this model.
+// is reports whether a parameter that says "name/version" or "name" means this model.
 func (a *Arm) is(s string) bool {
 	return s == a.Model.Name || matches(s, a.Model) || a.Origin != (Model{}) && matches(s, a.Origin)
 }
 
-// matches tells whether s is m.String(), without making that string.
+// matches reports whether s is m.String(), without making that string.
 func matches(s string, m Model) bool {
 	n := len(m.Name)
 	return len(s) == n+1+len(m.Version) && s[:n] == m.Name && s[n] == '/' && s[n+1:] == m.Version
 }
 
-// find gives the index of m, or -1.
+// find returns the index of m, or -1.
 func (s State) find(m Model) int {
 	for i := range s.Models {
 		if s.Models[i].Model == m {
@@ -133,7 +133,7 @@ func (s *State) UnmarshalJSON(data []byte) error {
 
 func byModel(a, b Arm) int { return a.Model.compare(b.Model) }
 
-// check tells what in a state no policy could have written.
+// check reports what in a state no policy could have written.
 func (s State) check() error {
 	if n := len(s.Models); n < 1 || n > MaxModels {
 		return fmt.Errorf("%d models, want 1 to %d", n, MaxModels)

@@ -104,8 +104,8 @@ func FuzzState(f *testing.F) {
 		if err != nil {
 			return // single and shadow do not know which model is to answer
 		}
-		said := says(plan, int(seed%8))
-		if a := p.Combine(s, said, nil); a.Outputs == nil || !(a.Confidence >= 0 && a.Confidence <= 1) {
+		predictions := says(plan, int(seed%8))
+		if a := p.Combine(s, predictions, nil); a.Outputs == nil || !(a.Confidence >= 0 && a.Confidence <= 1) {
 			t.Fatalf("answer %v of %s", a, text)
 		}
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -114,7 +114,7 @@ func FuzzState(f *testing.F) {
 			for _, a := range s.Models {
 				losses[a.Model] = r.Float64()
 			}
-			if s, err = p.Feedback(s, said, selection.ByLosses(losses)); err != nil {
+			if s, err = p.Feedback(s, predictions, selection.ByLosses(losses)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -102,7 +102,7 @@ redis.call('PUBLISH', ARGV[1], 'read')
 return {'done', last, now}
 `)
 
-// beginScript gives the life of the data, and begins one if this Redis has another run id than
+// beginScript returns the life of the data, and begins one if this Redis has another run id than
 // the data, or no data.
 //
 //	ARGV  channel, ms to hold

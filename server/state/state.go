@@ -29,7 +29,7 @@ const callTimeout = 5 * time.Second
 // What callers branch on; errors that are returned wrap these and say more.
 var (
 	// ErrUnavailable: where the state is kept cannot be reached. An Update that returned it may
-	// have been applied nonetheless, if the connection was lost before the answer came. Give it
+	// have been applied nonetheless, if the connection was lost before the answer arrived. Give it
 	// an id and repeat it.
 	ErrUnavailable = errors.New("state: unavailable")
 
@@ -76,7 +76,7 @@ func (e Entry) seen() Entry {
 	return e
 }
 
-// Health tells how a store is doing.
+// Health reports how a store is doing.
 type Health struct {
 	// Err is why the state cannot be written: Redis cannot be reached, or the last write to the
 	// file failed. Nil: it can.
@@ -125,7 +125,7 @@ type Store interface {
 	// channel may serve several watches. After stop has returned nothing more is sent.
 	Watch(prefix string, changed chan<- struct{}) (stop func())
 
-	// Health tells since when the state can be written, or since when and why not.
+	// Health reports since when the state can be written, or since when and why not.
 	Health() Health
 
 	// Close ends the store's goroutines, waits for them, and lets go of file and connections.
@@ -255,7 +255,7 @@ func checkValue(key string, value []byte) error {
 	return nil
 }
 
-// Check tells whether the entries can be written at once, as far as they themselves say.
+// Check reports whether the entries can be written at once, as far as they themselves say.
 func Check(entries []Entry) error {
 	if len(entries) > MaxWriteEntries {
 		return fmt.Errorf("%w: %d entries at once, limit is %d", ErrTooLarge, len(entries), MaxWriteEntries)

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// pair gives both ends of a connection.
+// pair returns both ends of a connection.
 func pair(t *testing.T, n *Net) (near, far net.Conn) {
 	t.Helper()
 	l, err := n.Listen("a:1")

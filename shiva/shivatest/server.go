@@ -44,7 +44,7 @@ func Serve(l net.Listener, h Handler) *Server {
 // Addr is where the server listens.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// Conns gives the connections that were accepted so far, in order, ended ones included.
+// Conns returns the connections that were accepted so far, in order, ended ones included.
 func (s *Server) Conns() []*Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()

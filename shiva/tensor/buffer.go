@@ -40,7 +40,7 @@ func (b *Buffer) Retain() {
 	}
 }
 
-// Shared tells whether there are references beside the caller's own.
+// Shared reports whether there are references beside the caller's own.
 func (b *Buffer) Shared() bool { return b.refs.Load() > 1 }
 
 // Release gives a reference back; with the last one the memory goes to the pool.

@@ -10,8 +10,9 @@ import (
 	"github.com/x448/float16"
 )
 
-// Cast gives t with its elements as another dtype, in memory of the pool that the result owns: one
-// reference, which is the caller's. To the dtype it has, it gives t itself and retains it.
+// Cast returns t with its elements as another dtype, in memory of the pool that the result
+// owns: one reference, which is the caller's. To the dtype it has, it gives t itself and
+// retains it.
 //
 // Values are preserved or the cast is refused, naming the first element that would change: one
 // that is out of range, has a fraction that an integer cannot hold, or more digits than a float
@@ -228,7 +229,7 @@ func castSlice[F, T real](dst, src []byte, n int) int {
 	return -1
 }
 
-// holds tells whether T has a value equal to v. All but the last comparison of each case is
+// holds reports whether T has a value equal to v. All but the last comparison of each case is
 // known when the pair is compiled.
 func holds[T, F real](v F) bool {
 	switch {

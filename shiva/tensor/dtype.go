@@ -78,7 +78,7 @@ var fromV2 = func() map[string]DType {
 	return m
 }()
 
-// FromWire gives the DType of a code of the Shiva wire, and false for a code that has none.
+// FromWire returns the DType of a code of the Shiva wire, and false for a code that has none.
 func FromWire(code byte) (DType, bool) {
 	switch code {
 	case wireFloat64:
@@ -90,17 +90,17 @@ func FromWire(code byte) (DType, bool) {
 	return d, d.OnWire()
 }
 
-// FromV2 gives the DType of a datatype name of the Predict Protocol V2 (FP32, BYTES, …).
+// FromV2 returns the DType of a datatype name of the Predict Protocol V2 (FP32, BYTES, …).
 // LONGDOUBLE, COMPLEX64 and COMPLEX128, which that protocol lacks, are ours.
 func FromV2(name string) (DType, bool) {
 	d, ok := fromV2[name]
 	return d, ok
 }
 
-// Valid tells whether d is one of the constants.
+// Valid reports whether d is one of the constants.
 func (d DType) Valid() bool { return int(d) < len(dtypes) && dtypes[d].name != "" }
 
-// OnWire tells whether d can travel in a Shiva message.
+// OnWire reports whether d can travel in a Shiva message.
 func (d DType) OnWire() bool { return d < firstOffWire && d.Valid() }
 
 // Size is the number of bytes of an element; 0 for [Bytes], whose elements vary, and for no
@@ -112,7 +112,7 @@ func (d DType) Size() int {
 	return int(dtypes[d].size)
 }
 
-// Ordered tells whether elements can be ranked, after a [Cast] to float64: those that are
+// Ordered reports whether elements can be ranked, after a [Cast] to float64: those that are
 // texts, complex numbers or long doubles cannot.
 func (d DType) Ordered() bool {
 	switch d {

@@ -2,7 +2,7 @@
 
 package tensor
 
-// Invariants tells whether this is the strict build, of -tags invariants. Its checks compile to
+// Invariants reports whether this is the strict build, of -tags invariants. Its checks compile to
 // nothing here; see invariants_on.go.
 const Invariants = false
 

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// Invariants tells whether this is the strict build, of -tags invariants: released bytes are
+// Invariants reports whether this is the strict build, of -tags invariants: released bytes are
 // overwritten and not handed out again, misuse of a reference count panics, and the pool knows
 // who took what.
 const Invariants = true

@@ -1,6 +1,6 @@
 package tensor
 
-// hasAVX2 tells whether the processor and the operating system know 256-bit integer vectors.
+// hasAVX2 reports whether the processor and the operating system know 256-bit integer vectors.
 // The race detector does not see what assembly touches, and the bytes of tensors are where it
 // is needed most: with it, the portable kernel works.
 var hasAVX2 = !raceEnabled && detectAVX2()

@@ -201,7 +201,7 @@ func (p *Pool) exhausted(out, size int64) error {
 	return fmt.Errorf("%w: %d bytes of %d are in use, %d more were asked", err, out, p.budget, size)
 }
 
-// classOf gives the class that n bytes go into and its size.
+// classOf returns the class that n bytes go into and its size.
 func classOf(n int) (class, size int) {
 	if n <= minClassBytes {
 		return 0, minClassBytes

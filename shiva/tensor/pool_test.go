@@ -244,7 +244,8 @@ func TestPoolMakesRoom(t *testing.T) {
 	}
 }
 
-// TestPoolConcurrently: many goroutines take, hand on, release and trim; no two have the same memory.
+// TestPoolConcurrently: many goroutines take, hand on, release and trim; no two have the same
+// memory.
 func TestPoolConcurrently(t *testing.T) {
 	p := NewPool(32 << 20)
 	var wg sync.WaitGroup

@@ -25,7 +25,7 @@ func (t Tensor) RowSlice(lo, hi int) (Tensor, error) {
 	return t, nil
 }
 
-// Cut gives the first n rows and the rest as views, as [Tensor.RowSlice] does. Cutting on from
+// Cut returns the first n rows and the rest as views, as [Tensor.RowSlice] does. Cutting on from
 // the rest goes through a Bytes tensor once.
 func (t Tensor) Cut(n int) (head, rest Tensor, err error) {
 	if len(t.Shape) == 0 || n < 0 || n > t.Shape[0] {

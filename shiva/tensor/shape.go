@@ -38,10 +38,10 @@ func (s Shape) Elements() (n int, ok bool) {
 
 const maxInt = ^uint(0) >> 1
 
-// Equal tells whether the two shapes have the same dimensions.
+// Equal reports whether the two shapes have the same dimensions.
 func (s Shape) Equal(o Shape) bool { return slices.Equal(s, o) }
 
-// Fits tells whether s is a shape that was declared as such: of the same rank, with the same
+// Fits reports whether s is a shape that was declared as such: of the same rank, with the same
 // dimensions but where -1 stands for any.
 func (s Shape) Fits(declared Shape) bool {
 	if len(s) != len(declared) {

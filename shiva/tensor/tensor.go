@@ -85,7 +85,7 @@ func New(d DType, s Shape, data []byte) (Tensor, error) {
 	return t, t.Check()
 }
 
-// Check tells whether dtype, shape and data agree.
+// Check reports whether dtype, shape and data agree.
 func (t Tensor) Check() error {
 	if !t.DType.Valid() {
 		return fmt.Errorf("tensor: %s is not a dtype", t.DType)
@@ -130,7 +130,7 @@ type Element interface {
 		float16.Float16 | float32 | float64 | complex64 | complex128
 }
 
-// DTypeOf gives the DType whose elements are of type T.
+// DTypeOf returns the DType whose elements are of type T.
 func DTypeOf[T Element]() DType {
 	switch any(*new(T)).(type) {
 	case bool:
@@ -174,7 +174,7 @@ func FromSlice[T Element](shape Shape, values []T) (Tensor, error) {
 	return New(DTypeOf[T](), shape, data)
 }
 
-// Values gives the elements of t as a slice that aliases its Data: it lives as long as they do,
+// Values returns the elements of t as a slice that aliases its Data: it lives as long as they do,
 // and is not to be written to unless t may be.
 //
 // It fails when T is not the type of t's elements, when a bool holds a byte other than 0 and 1
@@ -226,7 +226,7 @@ func AppendElem[S string | []byte](data []byte, elem S) []byte {
 	return append(data, elem...)
 }
 
-// Strings gives the elements of a Bytes tensor as strings of their own.
+// Strings returns the elements of a Bytes tensor as strings of their own.
 func Strings(t Tensor) ([]string, error) {
 	elems, err := BytesElems(t)
 	if err != nil {
@@ -239,7 +239,7 @@ func Strings(t Tensor) ([]string, error) {
 	return list, nil
 }
 
-// BytesElems gives the elements of a Bytes tensor as slices of its Data.
+// BytesElems returns the elements of a Bytes tensor as slices of its Data.
 func BytesElems(t Tensor) ([][]byte, error) {
 	if t.DType != Bytes {
 		return nil, fmt.Errorf("tensor: byte strings asked of a tensor of %s", t.DType)
@@ -260,7 +260,7 @@ func BytesElems(t Tensor) ([][]byte, error) {
 // lenBytes is the size of the length before each element of a Bytes tensor.
 const lenBytes = 4
 
-// skipElems gives what follows the first n elements of a Bytes tensor's data.
+// skipElems returns what follows the first n elements of a Bytes tensor's data.
 func skipElems(data []byte, n int) ([]byte, error) {
 	for i := range n {
 		if len(data) < lenBytes {

@@ -1,6 +1,6 @@
-// Package declare reads tensors and models from command lines: datatypes as the Predict Protocol V2 names
-// them, shapes as sizes with commas between, models as name:datatype:shape. All for one row: the batch
-// dimension is not written.
+// Package declare reads tensors and models from command lines: datatypes as the Predict
+// Protocol V2 names them, shapes as sizes with commas between, models as name:datatype:shape.
+// All for one row: the batch dimension is not written.
 package declare
 
 import (

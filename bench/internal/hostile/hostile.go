@@ -1,5 +1,6 @@
-// Package hostile has peers that do their worst at the containers' address: what R13 of the reliability bars lists. They
-// are rated, so that what is measured beside them is the server and not the kernel's scheduler.
+// Package hostile has peers that do their worst at the containers' address: what R13 of the
+// reliability bars lists. They are rated, so that what is measured beside them is the server
+// and not the kernel's scheduler.
 package hostile
 
 import (
@@ -35,7 +36,8 @@ var (
 	handshake = append(bytes.Clone(greeting), "\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"...)
 )
 
-// Peers are all kinds. Those that answer batches wrongly serve a model of their own, named as they are, and are asked for it.
+// Peers are all kinds. Those that answer batches wrongly serve a model of their own, named as
+// they are, and are asked for it.
 func Peers() []Peer {
 	frame := func(size uint64) []byte { return binary.BigEndian.AppendUint64([]byte{2}, size) }
 	shaken := func(b []byte) []byte { return append(bytes.Clone(handshake), b...) }
@@ -70,13 +72,15 @@ func Attack(ctx context.Context, containers, clients string, perSecond int) erro
 	return errors.Join(faults...)
 }
 
-// after tells when the next peer of a kind is due: they come at random (Poisson), as the clients do in the load beside them. In step, all kinds
-// would come within the same millisecond, and hold both cores of a small machine while they do.
+// after tells when the next peer of a kind is due: they come at random (Poisson), as the
+// clients do in the load beside them. In step, all kinds would come within the same
+// millisecond, and hold both cores of a small machine while they do.
 func after(period time.Duration) <-chan time.Time {
 	return time.After(time.Duration(rand.ExpFloat64() * float64(period)))
 }
 
-// attack begins anew once in a period, on average. It ends with ctx, and with the connections that it has made.
+// attack begins anew once in a period, on average. It ends with ctx, and with the connections
+// that it has made.
 func (p Peer) attack(ctx context.Context, containers, clients string, period time.Duration) error {
 	var held sync.WaitGroup
 	defer held.Wait()

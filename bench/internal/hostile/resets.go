@@ -22,8 +22,8 @@ const (
 	resetBatch = 100 // calls in a write
 )
 
-// Reset has clients of a server's gRPC door that ask and cancel at once, as fast as they can, until ctx
-// ends. Who is sent away comes again.
+// Reset has clients of a server's gRPC door that ask and cancel at once, as fast as they can,
+// until ctx ends. Who is sent away comes again.
 func Reset(ctx context.Context, addr, model string) error {
 	ask, err := proto.Marshal(&pb.ModelInferRequest{
 		ModelName:        model,

@@ -23,7 +23,8 @@ type Process struct {
 	result error         // of its end; read after ended
 }
 
-// AtTop makes the top of the source tree the working directory, also if "go run -C bench" has started the program.
+// AtTop makes the top of the source tree the working directory, also if "go run -C bench" has
+// started the program.
 func AtTop() error {
 	for {
 		if _, err := os.Stat("bench/go.mod"); err == nil {
@@ -38,8 +39,9 @@ func AtTop() error {
 	}
 }
 
-// Build builds commands into dir. They are directories from the top of the source tree, where the program
-// must be ([AtTop]), and each is built in its own module: the server with its own versions of all it uses.
+// Build builds commands into dir. They are directories from the top of the source tree, where
+// the program must be ([AtTop]), and each is built in its own module: the server with its own
+// versions of all it uses.
 func Build(ctx context.Context, dir string, commands ...string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -121,7 +123,8 @@ func (p *Process) CPU() (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	// The second field is the name in brackets, which may hold anything; utime and stime are 14 and 15.
+	// The second field is the name in brackets, which may hold anything; utime and stime are 14
+	// and 15.
 	f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 	var ticks int64
 	for _, field := range f[11:13] {

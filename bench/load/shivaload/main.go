@@ -1,4 +1,5 @@
-// Command shivaload offers load to a Shiva server and prints what came of it, in lines that benchstat reads.
+// Command shivaload offers load to a Shiva server and prints what came of it, in lines that
+// benchstat reads.
 //
 //	shivaload -route digits -dtype UINT8 -shape 8,8                        as fast as one connection goes
 //	shivaload -route digits -dtype UINT8 -shape 8,8 -conns 16 -inflight 16 closed loop, 256 in flight

@@ -52,7 +52,7 @@ type HelloMessage struct {
 	Instance    string          `json:"instance,omitempty"`
 }
 
-// AppendComing appends the second frame of a heartbeat that announces a message of so many bytes.
+// AppendComing appends the second frame of a heartbeat that announces a message of that many bytes.
 func AppendComing(b []byte, bytes int) []byte {
 	return append(strconv.AppendInt(append(b, `{"coming_bytes":`...), int64(bytes), 10), '}')
 }
@@ -199,7 +199,7 @@ type FeedbackHeader struct {
 	dims                   []int
 }
 
-// seen tells which keys of an object have come.
+// seen tells which keys of an object have arrived.
 type seen uint8
 
 const (

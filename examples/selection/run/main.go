@@ -103,7 +103,7 @@ func run(ctx context.Context, o options, out io.Writer) (rounds []round, err err
 	return s.rounds, nil
 }
 
-// takenOver tells whether the name of sharp means version 2.
+// takenOver reports whether the name of sharp means version 2.
 func takenOver(ctx context.Context, admin string) (ok bool, text string, err error) {
 	ok, text, err = process.Get(ctx, "http://"+admin+"/v1/models/sharp")
 	if err != nil || !ok {

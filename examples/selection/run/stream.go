@@ -79,7 +79,7 @@ func (s *stream) round(ctx context.Context, number int, im image) (r round, err 
 	return r, err
 }
 
-// ask gives the label that a model or the application answers.
+// ask returns the label that a model or the application answers.
 func (s *stream) ask(ctx context.Context, name string, id int, im image) (int64, error) {
 	pixels, err := tensor.New(tensor.Uint8, tensor.Shape{8, 8}, im.pixels)
 	if err != nil {

@@ -76,7 +76,7 @@ func Eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// Has tells whether a store reads this value, "" standing for none.
+// Has reports whether a store reads this value, "" standing for none.
 func Has(s state.Store, key, value string) bool {
 	e, err := s.Get(key)
 	return err == nil && (e.Value != nil) == (value != "") && string(e.Value) == value
