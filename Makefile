@@ -30,13 +30,17 @@ MODULES := . examples bench
 # $(call each,COMMAND) runs it in every module.
 each = @for module in $(MODULES); do echo "$(1) (in $$module)"; (cd $$module && $(1)) || exit 1; done
 
+# Packages whose tests run at once: one more than two cores, since tests of doors and of the state store wait for much.
+AT_ONCE := -p 3
+
 # vet and staticcheck cost what they have to compile. The tag e2e adds nothing to that, since only tests have it; invariants
 # would have all be compiled again, for two files of one package.
 STRICT := -tags invariants ./shiva/tensor
 
-CHECKS := fmt vet staticcheck tidy scripts unit race soak fuzz python e2e
+# Checks with a + between them run at once: the tests of the SDK wait more than they work, as the soaks do.
+CHECKS := fmt vet staticcheck tidy scripts unit race fuzz soak+python e2e
 
-.PHONY: help build run run-selection test $(CHECKS) imports mutants redis bench bench-goodput bench-deadlines bench-scheduler bench-soak clean
+.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants redis bench bench-goodput bench-deadlines bench-scheduler bench-soak clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,8 +64,9 @@ run-selection: build ## have an application learn which of three models to trust
 
 test: ## every check below, with the time that each took
 	@all=$$SECONDS; for check in $(CHECKS); do \
+	  case $$check in *+*) at_once="-j --output-sync=target" ;; *) at_once= ;; esac; \
 	  echo "== make $$check"; start=$$SECONDS; \
-	  $(MAKE) --no-print-directory $$check || { echo "== make $$check FAILED after $$((SECONDS - start)) s"; exit 1; }; \
+	  $(MAKE) --no-print-directory $$at_once $${check//+/ } || { echo "== make $$check FAILED after $$((SECONDS - start)) s"; exit 1; }; \
 	  echo "== make $$check: ok, $$((SECONDS - start)) s"; \
 	done; echo "== all checks: ok, $$((SECONDS - all)) s"
 
@@ -86,12 +91,12 @@ imports: ## packages import only what their room may
 	go test -run 'TestImportDirections|TestTopLevel|TestOneFileKnowsGnet' ./server
 
 unit: redis ## unit tests, golden vectors and allocation budgets
-	$(call each,go test ./...)
+	$(call each,go test $(AT_ONCE) ./...)
 
 # A buffer that is poisoned when it is released, and not used again, is a race with whoever still reads it. How messages and
 # buffers are used again is seen without that, where it is done.
 race: redis ## the same under the race detector, with buffers poisoned when released
-	$(call each,CGO_ENABLED=1 go test -race -vet=off -tags invariants ./...)
+	$(call each,CGO_ENABLED=1 go test $(AT_ONCE) -race -vet=off -tags invariants ./...)
 	CGO_ENABLED=1 go test -race -vet=off ./shiva/... ./server/tcp
 
 # Both wait more than they work, so they run at once.
