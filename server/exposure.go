@@ -7,8 +7,8 @@ import (
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
-// warnOfStrangers says which of the listeners that ask for no password can be reached from other machines. It is called by
-// Start, when all are open.
+// warnOfStrangers says which of the listeners that ask for no password can be reached from other
+// machines. It is called by Start, when all are open.
 func (s *Server) warnOfStrangers() {
 	warn := func(what, setting string, addrs ...net.Addr) {
 		for _, a := range addrs {

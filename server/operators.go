@@ -109,7 +109,8 @@ func spelled(addrs []net.Addr) (list []string) {
 	return list
 }
 
-// identity is how this server is called beside others that share its store, the same after a restart.
+// identity is how this server is called beside others that share its store, the same after a
+// restart.
 func (s *Server) identity() string {
 	host, err := os.Hostname()
 	if err != nil {

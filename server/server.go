@@ -51,8 +51,8 @@ type Server struct {
 	history    *manage.History
 	report     *manage.Report
 
-	// Set by Start, before it closes opened; nil if left out. Only the admin door is open before that, and has what shows
-	// them wait.
+	// Set by Start, before it closes opened; nil if left out. Only the admin door is open before
+	// that, and has what shows them wait.
 	opened chan struct{}
 	admin  *admin.Server
 	door   *tcp.Door
@@ -74,8 +74,8 @@ type Server struct {
 	err      error // of the shutdown
 }
 
-// Addrs are the addresses in use: where the configuration says port 0, the ports that were taken. nil
-// where it leaves a door out.
+// Addrs are the addresses in use: where the configuration says port 0, the ports that were taken.
+// nil where it leaves a door out.
 type Addrs struct {
 	TCP, REST, GRPC                            net.Addr
 	Containers                                 []net.Addr
@@ -167,11 +167,13 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// Scheduler is the server's own. A program that embeds the server may add replicas of its own to it.
+// Scheduler is the server's own. A program that embeds the server may add replicas of its own to
+// it.
 func (s *Server) Scheduler() *scheduler.Scheduler { return s.sched }
 
-// Start opens the doors. It raises GOMAXPROCS by the number of event loops, unless the environment sets it:
-// see giveLoopsTheirOwn. When it returns nil the server serves; when it fails it has undone itself.
+// Start opens the doors. It raises GOMAXPROCS by the number of event loops, unless the environment
+// sets it: see giveLoopsTheirOwn. When it returns nil the server serves; when it fails it has
+// undone itself.
 func (s *Server) Start() (err error) {
 	defer func() {
 		close(s.opened)
@@ -339,12 +341,13 @@ func (s *Server) Addrs() Addrs {
 	return a
 }
 
-// Failed yields an error when a door cannot go on: the server is of no use any more and should be shut
-// down and its process ended with a failure.
+// Failed yields an error when a door cannot go on: the server is of no use any more and should be
+// shut down and its process ended with a failure.
 func (s *Server) Failed() <-chan error { return s.failed }
 
-// Shutdown drains the server and stops it: see the package comment for the order. When ctx ends first, the
-// requests that are left are answered Draining. It may be called more than once and returns the same.
+// Shutdown drains the server and stops it: see the package comment for the order. When ctx ends
+// first, the requests that are left are answered Draining. It may be called more than once and
+// returns the same.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.shutdown.Do(func() { s.err = s.stop(ctx) })
 	return s.err
@@ -366,7 +369,8 @@ func (s *Server) stop(ctx context.Context) error {
 	faults = append(faults, s.shutDoors(context.WithoutCancel(ctx)))
 	s.gate.Close()
 	faults = append(faults, s.store.Close(), s.processes.Close())
-	// Clients may have taken all of their time, and a process all of its stop_timeout. What comes after them has its own.
+	// Clients may have taken all of their time, and a process all of its stop_timeout. What comes
+	// after them has its own.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	faults = append(faults, s.containers.Shutdown(ctx))
@@ -376,8 +380,8 @@ func (s *Server) stop(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// shutDoors lets the last answers leave, through all doors at the same time. Clients that do not take theirs are cut off in the end, which is no
-// failure of the server.
+// shutDoors lets the last answers leave, through all doors at the same time. Clients that do not
+// take theirs are cut off in the end, which is no failure of the server.
 func (s *Server) shutDoors(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

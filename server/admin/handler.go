@@ -40,7 +40,8 @@ func refuseAll(faults []string) error {
 	return refuse(http.StatusBadRequest, "%s", strings.Join(faults, "; "))
 }
 
-// How long a client may take to read an answer. A profile also needs its own seconds, and a container those of loading its model.
+// How long a client may take to read an answer. A profile also needs its own seconds, and a
+// container those of loading its model.
 const (
 	writeTimeout = 30 * time.Second
 	longTimeout  = 10 * time.Minute
@@ -114,7 +115,8 @@ func Handler(s Sources) http.Handler {
 	return s.guard(mux)
 }
 
-// guard keeps strangers out, and answers bugs, and paths that the mux would redirect in HTML, with JSON.
+// guard keeps strangers out, and answers bugs, and paths that the mux would redirect in HTML, with
+// JSON.
 func (s Sources) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
@@ -140,7 +142,8 @@ func (s Sources) guard(next http.Handler) http.Handler {
 
 const internal = "internal error; the server's log has more"
 
-// ServeHTTP allows the methods of the route, and gives the client time to send what it asks and to read the answer.
+// ServeHTTP allows the methods of the route, and gives the client time to send what it asks and to
+// read the answer.
 func (t route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	method := r.Method
 	if method == http.MethodHead {
@@ -166,8 +169,9 @@ func (t route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if method != http.MethodGet {
 		_ = control.SetReadDeadline(time.Now().Add(timeout))
 	}
-	// A page in the operator's browser can send other types to localhost without asking, but not these. What has no body
-	// says so too: it changes something nonetheless. A browser asks before any DELETE.
+	// A page in the operator's browser can send other types to localhost without asking, but not
+	// these. What has no body says so too: it changes something nonetheless. A browser asks before
+	// any DELETE.
 	if method != http.MethodGet && method != http.MethodDelete {
 		kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 		if err != nil || kind != "application/json" && (method != http.MethodPatch || kind != "application/merge-patch+json") {

@@ -7,9 +7,9 @@ import (
 	"net/http"
 )
 
-// Sources are what the door shows and changes. What they do may be called from several goroutines at once, and returns what
-// the door may keep. Slices are shown in their order. An error that is to be shown to whoever asked is an *Error; any other is
-// a bug.
+// Sources are what the door shows and changes. What they do may be called from several goroutines
+// at once, and returns what the door may keep. Slices are shown in their order. An error that is to
+// be shown to whoever asked is an *Error; any other is a bug.
 type Sources struct {
 	Version string          // of the server
 	Opened  <-chan struct{} // closed when all of these are there; until then only /livez and /readyz are answered. nil: they are
@@ -34,7 +34,8 @@ type Report interface {
 	Status() Status
 	// Models are by name, then the newest version first.
 	Models() []Model
-	// Explain tells of every version of a model, or of an application, what it does and why; nil of a name that nothing has.
+	// Explain tells of every version of a model, or of an application, what it does and why; nil of
+	// a name that nothing has.
 	Explain(model string) []Explanation
 }
 
@@ -44,9 +45,9 @@ type Settings interface {
 	Config() any
 	// Reload reads the configuration again.
 	Reload() (Reloaded, error)
-	// Set changes settings of a model while it serves: all of them, or none and an error that says why. Keys and values are
-	// those of [model.NAME] in the file, values without quotes; nil goes back to what the file says. It gives what was in
-	// effect of these settings, and what is now.
+	// Set changes settings of a model while it serves: all of them, or none and an error that says
+	// why. Keys and values are those of [model.NAME] in the file, values without quotes; nil goes
+	// back to what the file says. It gives what was in effect of these settings, and what is now.
 	Set(ctx context.Context, model string, settings map[string]*string) (before, after map[string]any, err error)
 }
 

@@ -22,9 +22,11 @@ type Config struct {
 	Admit func(scheduler.ModelID) error
 	// Registered is told of every container that connected and serves.
 	Registered func(conn net.Conn, i containers.SessionInfo)
-	// RetireAfter is how long a version of a model stays after a newer one has replaced it; 0 is for ever.
+	// RetireAfter is how long a version of a model stays after a newer one has replaced it; 0 is
+	// for ever.
 	RetireAfter func(model string) time.Duration
-	// Linked tells whether an application asks that version of a model even if it is not the default.
+	// Linked tells whether an application asks that version of a model even if it is not the
+	// default.
 	Linked func(model, version string) bool
 
 	Stopping <-chan struct{} // closed when the server begins to stop: nobody waits for a model any more

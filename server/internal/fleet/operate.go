@@ -73,8 +73,9 @@ func (ps *Processes) allRegister(ctx context.Context, p *process, began time.Tim
 	}
 }
 
-// registeredSince counts the sessions of the process's model that have registered since then. It stands in where the system cannot tell whose a connection
-// is, as with a command that starts a container of another network.
+// registeredSince counts the sessions of the process's model that have registered since then. It
+// stands in where the system cannot tell whose a connection is, as with a command that starts a
+// container of another network.
 func (ps *Processes) registeredSince(p *process, since time.Time) (n int) {
 	model := p.model()
 	for _, i := range ps.sessions.connected() {
@@ -85,7 +86,8 @@ func (ps *Processes) registeredSince(p *process, since time.Time) (n int) {
 	return n
 }
 
-// Restart replaces the processes of one [[container]] one after the other, each when a new one has registered. Those that do not run are started.
+// Restart replaces the processes of one [[container]] one after the other, each when a new one has
+// registered. Those that do not run are started.
 func (ps *Processes) Restart(ctx context.Context, container string) error {
 	p, err := ps.named(container)
 	if err != nil {
@@ -101,7 +103,8 @@ func (ps *Processes) Restart(ctx context.Context, container string) error {
 	return nil
 }
 
-// Stop ends the processes of one [[container]] and waits for it, which takes its stop_timeout at most.
+// Stop ends the processes of one [[container]] and waits for it, which takes its stop_timeout at
+// most.
 func (ps *Processes) Stop(container string) error {
 	p, err := ps.named(container)
 	if err != nil {

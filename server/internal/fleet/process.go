@@ -15,7 +15,8 @@ import (
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
-// A process is a [[container]] with a command: the replicas that the server keeps alive, or none while its model is unloaded.
+// A process is a [[container]] with a command: the replicas that the server keeps alive, or none
+// while its model is unloaded.
 type process struct {
 	fleet    *Processes       // set once, as settings
 	settings config.Container // complete
@@ -35,7 +36,8 @@ type process struct {
 
 var errStopping = fmt.Errorf("%w: this server is shutting down", scheduler.ErrDraining)
 
-// model is what clients load and unload the process by: what the settings say, or else what it has registered.
+// model is what clients load and unload the process by: what the settings say, or else what it has
+// registered.
 func (p *process) model() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -54,8 +56,8 @@ func (p *process) is(name string) bool {
 	return p.model() == name || p.settings.Model == "" && p.settings.Name == name
 }
 
-// registered notes the model of a session, if it is one of the processes'. Settings that do not say which model a command serves are common, and the
-// name of the container need not be the model's.
+// registered notes the model of a session, if it is one of the processes'. Settings that do not say
+// which model a command serves are common, and the name of the container need not be the model's.
 func (p *process) registered(conn net.Conn, id scheduler.ModelID) {
 	s := p.runs()
 	if s == nil || !s.Registered(conn) {
@@ -71,7 +73,8 @@ func (p *process) registered(conn net.Conn, id scheduler.ModelID) {
 	}
 }
 
-// keeps tells whether the process serves a version that an operator has started again, and so wants.
+// keeps tells whether the process serves a version that an operator has started again, and so
+// wants.
 func (p *process) keeps(id scheduler.ModelID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,7 +102,8 @@ func (p *process) runs() *containers.Supervisor {
 	return p.supervisor
 }
 
-// awaited is the model that is to be served as long as the process is not unloaded: ok is false then.
+// awaited is the model that is to be served as long as the process is not unloaded: ok is false
+// then.
 func (p *process) awaited() (model string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -24,8 +24,8 @@ type Processes struct {
 	log      *slog.Logger
 	stopping <-chan struct{}
 
-	// Grace is how long after other models a process may register the one that it is loaded for; 20 seconds unless it is
-	// set before the first process starts.
+	// Grace is how long after other models a process may register the one that it is loaded for; 20
+	// seconds unless it is set before the first process starts.
 	Grace time.Duration
 
 	changing sync.Mutex // held by Supervise and Close from begin to end
@@ -35,8 +35,9 @@ type Processes struct {
 	list []*process // replaced, never changed
 }
 
-// Supervise ends the processes of containers that have gone or changed, and starts those that are new or have. One
-// that was stopped stays so if only its settings have changed. The containers can connect already.
+// Supervise ends the processes of containers that have gone or changed, and starts those that are
+// new or have. One that was stopped stays so if only its settings have changed. The containers can
+// connect already.
 func (ps *Processes) Supervise(now []config.Container) error {
 	ps.changing.Lock()
 	defer ps.changing.Unlock()
@@ -114,7 +115,8 @@ func (ps *Processes) Restarts() map[string]int {
 	return all
 }
 
-// Starts names the [[container]] whose processes have registered a version, and would again; "" if none has.
+// Starts names the [[container]] whose processes have registered a version, and would again; "" if
+// none has.
 func (ps *Processes) Starts(id scheduler.ModelID) (container string) {
 	for _, p := range ps.all() {
 		if slices.Contains(p.registers(), id) {
@@ -124,7 +126,8 @@ func (ps *Processes) Starts(id scheduler.ModelID) (container string) {
 	return ""
 }
 
-// Awaited are the models that the processes should serve, and those whose processes an operator or a client has stopped.
+// Awaited are the models that the processes should serve, and those whose processes an operator or
+// a client has stopped.
 func (ps *Processes) Awaited() (loaded []string, unloaded map[string]bool) {
 	loaded, unloaded = []string{}, map[string]bool{}
 	for _, p := range ps.all() {
@@ -137,7 +140,8 @@ func (ps *Processes) Awaited() (loaded []string, unloaded map[string]bool) {
 	return loaded, unloaded
 }
 
-// WhyMissing says what is known of models that should be served and are not, for the end of a sentence; "" if nothing is.
+// WhyMissing says what is known of models that should be served and are not, for the end of a
+// sentence; "" if nothing is.
 func (ps *Processes) WhyMissing(models []string) string {
 	var why []string
 	for _, p := range ps.all() {
@@ -157,7 +161,8 @@ func (ps *Processes) WhyMissing(models []string) string {
 	return " (" + strings.Join(why, "; ") + ")"
 }
 
-// Of is the model of a [[container]], and how it stands with its processes; ok is false if it has none here.
+// Of is the model of a [[container]], and how it stands with its processes; ok is false if it has
+// none here.
 func (ps *Processes) Of(container string) (model string, state predict.State, reason string, ok bool) {
 	p, err := ps.named(container)
 	if err != nil {

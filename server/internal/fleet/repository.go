@@ -80,8 +80,8 @@ func (ps *Processes) ready(ctx context.Context, model string) error {
 	}
 }
 
-// registersOthers says why a model that is being loaded will not be there: all of its processes have registered others, and have had the time
-// for this one. "" if it may come.
+// registersOthers says why a model that is being loaded will not be there: all of its processes
+// have registered others, and have had the time for this one. "" if it may come.
 func (ps *Processes) registersOthers(model string) string {
 	text := ""
 	for _, p := range ps.of(model) {

@@ -68,15 +68,16 @@ func (r *retirement) prune(replaced map[scheduler.ModelID]time.Time) {
 // retireAgain is when a version that should go and has rows waiting is looked at again.
 const retireAgain = 50 * time.Millisecond
 
-// Retire says goodbye to the containers of versions that are older than a ready default, when they have been so for the
-// model's retire_after, none of their rows is waiting, and no application asks for them beside the default. It ends with the server.
+// Retire says goodbye to the containers of versions that are older than a ready default, when they
+// have been so for the model's retire_after, none of their rows is waiting, and no application asks
+// for them beside the default. It ends with the server.
 //
-// The pause is not only the operator's time to think better of it (shivactl models set-version): requests that were on their way to the old
-// version when the new one came are served by it.
+// The pause is not only the operator's time to think better of it (shivactl models set-version):
+// requests that were on their way to the old version when the new one came are served by it.
 //
-// Containers of RPC v1 to v3 cannot be told. They stay connected and idle, as nobody asks for their version, until somebody stops them: hung
-// up on they would be back in a moment, again and again. Their version is looked at again after each retire_after, in case others
-// have come.
+// Containers of RPC v1 to v3 cannot be told. They stay connected and idle, as nobody asks for their
+// version, until somebody stops them: hung up on they would be back in a moment, again and again.
+// Their version is looked at again after each retire_after, in case others have come.
 func (ss *Sessions) Retire() {
 	r := &ss.retiring
 	r.since, r.parted = make(map[scheduler.ModelID]time.Time), make(map[*containers.Dialer]bool)
@@ -112,8 +113,8 @@ func (ss *Sessions) Retire() {
 	}
 }
 
-// overdue returns the versions to retire now, and when to look again; 0 for when something changes. A version that is due begins
-// to wait anew, for what is left of it.
+// overdue returns the versions to retire now, and when to look again; 0 for when something changes.
+// A version that is due begins to wait anew, for what is left of it.
 func (ss *Sessions) overdue(now time.Time) (due []scheduler.ModelID, next time.Duration) {
 	again := func(d time.Duration) {
 		if next == 0 || d < next {

@@ -15,7 +15,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Sessions are the connections with containers: of those that connect, and of those that the server calls.
+// Sessions are the connections with containers: of those that connect, and of those that the server
+// calls.
 type Sessions struct {
 	cfg       Config
 	processes *Processes
@@ -124,7 +125,8 @@ func (ss *Sessions) connected() []containers.SessionInfo {
 	return nil
 }
 
-// List is a snapshot of all sessions, those that could not be served and those of called containers as well.
+// List is a snapshot of all sessions, those that could not be served and those of called containers
+// as well.
 func (ss *Sessions) List() []containers.SessionInfo {
 	list := ss.connected()
 	if l := ss.Listener(); l != nil {
@@ -152,8 +154,8 @@ func (ss *Sessions) Count() (n int) {
 	return n
 }
 
-// Shutdown parts from the containers, first from those that were called. What they still compute nobody waits for: one that
-// is stuck keeps the server for a second, and is no failure of it.
+// Shutdown parts from the containers, first from those that were called. What they still compute
+// nobody waits for: one that is stuck keeps the server for a second, and is no failure of it.
 func (ss *Sessions) Shutdown(ctx context.Context) error {
 	dialers := ss.called()
 	faults := make([]error, len(dialers))

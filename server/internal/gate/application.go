@@ -16,7 +16,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An application is one as requests see it: its definition, and the versions of models that it links to now. Immutable.
+// An application is one as requests see it: its definition, and the versions of models that it
+// links to now. Immutable.
 type application struct {
 	*apps.App
 	metrics *metrics.Model
@@ -26,7 +27,8 @@ type application struct {
 	fault   error             // what the policy cannot take of a model that is linked and so is no candidate; nil: nothing
 }
 
-// A Choice is what an application did with a request, for the answer's metadata. It lives until the call is closed.
+// A Choice is what an application did with a request, for the answer's metadata. It lives until the
+// call is closed.
 type Choice struct {
 	Application string
 	Confidence  float64 // agreement of the models asked, 0 to 1
@@ -57,8 +59,8 @@ func (c *Choice) join(text func(Missing) string, separator string) string {
 	return strings.Join(list, separator)
 }
 
-// link finds the candidates of every application, and gives it the routes of its name. Clients see an application as they see a model, with
-// the inputs and outputs of its first candidate.
+// link finds the candidates of every application, and gives it the routes of its name. Clients see
+// an application as they see a model, with the inputs and outputs of its first candidate.
 func (g *Gate) link(t *table) {
 	t.apps = make(map[string]*application)
 	if g.apps == nil {
@@ -109,7 +111,8 @@ func (t *Target) Application() *apps.App {
 	return t.application.App
 }
 
-// Counted is what the request is counted with: once, by the name that it was sent to. Nil for what was not opened.
+// Counted is what the request is counted with: once, by the name that it was sent to. Nil for what
+// was not opened.
 func (c *Call) Counted() *metrics.Model {
 	switch {
 	case c.Target == nil:
@@ -135,7 +138,8 @@ func (t *table) linked(a *apps.App) iter.Seq[*Target] {
 	}
 }
 
-// Fits tells what in the models that an application would link to now its policy cannot take; nil: nothing.
+// Fits tells what in the models that an application would link to now its policy cannot take; nil:
+// nothing.
 func (g *Gate) Fits(a *apps.App) error {
 	for target := range g.routes.Load().linked(a) {
 		if err := target.fits(a); err != nil {
@@ -183,8 +187,9 @@ func (a *application) unlinked() error {
 	return fmt.Errorf("%w: application %q links to %q, and no container of these has registered yet", scheduler.ErrUnavailable, a.Name, a.Models)
 }
 
-// openApplication is OpenTarget for an application: it has the policy choose, and opens a call for each model that is to be asked. It fails
-// when none of those that are to answer takes the question.
+// openApplication is OpenTarget for an application: it has the policy choose, and opens a call for
+// each model that is to be asked. It fails when none of those that are to answer takes the
+// question.
 func (g *Gate) openApplication(c *Call, a *application, tensors []tensor.Tensor, p *Params) error {
 	if len(a.models) == 0 {
 		return a.unlinked()
@@ -255,9 +260,9 @@ func (a *application) combinable(plan selection.Plan) error {
 	return nil
 }
 
-// plan has the policy choose among the models that somebody serves. If it cannot, among all: the error, or the default output, then comes from
-// whoever would have been asked.
-// Those of left are never asked.
+// plan has the policy choose among the models that somebody serves. If it cannot, among all: the
+// error, or the default output, then comes from whoever would have been asked. Those of left are
+// never asked.
 func (a *application) plan(s selection.State, user string, left []selection.Model) (selection.Plan, error) {
 	ask := selection.Request{User: user, Random: rand.Uint64(), Without: left}
 	if len(a.down) > 0 {

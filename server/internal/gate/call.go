@@ -11,11 +11,13 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Call is one question on its way through. The zero Call is ready for Open; after Close it may be opened again.
+// A Call is one question on its way through. The zero Call is ready for Open; after Close it may be
+// opened again.
 //
-// It is its door's, but for the time between Submit and the Owner's Complete, in which the door may only cancel it. What it
-// was opened with (the tensors, their memory, the Params' slices) must stay as it is until Close. The outputs are the call's,
-// one reference each, from Complete to Close. With -tags invariants it panics when it is used in another order.
+// It is its door's, but for the time between Submit and the Owner's Complete, in which the door may
+// only cancel it. What it was opened with (the tensors, their memory, the Params' slices) must stay
+// as it is until Close. The outputs are the call's, one reference each, from Complete to Close.
+// With -tags invariants it panics when it is used in another order.
 type Call struct {
 	Owner Owner // set by the door before Submit
 
@@ -48,8 +50,9 @@ type Call struct {
 	owned  []tensor.Tensor  // inputs made on the way (casts, texts), released by Close
 }
 
-// An Owner is told that a call of its is complete: exactly once for each that was submitted, from any goroutine and with no
-// lock held, perhaps before Submit returns. It must not block. It may close the call and submit others.
+// An Owner is told that a call of its is complete: exactly once for each that was submitted, from
+// any goroutine and with no lock held, perhaps before Submit returns. It must not block. It may
+// close the call and submit others.
 type Owner interface{ Complete(*Call) }
 
 // A step is where a call is on its way. It is looked at in the strict build only.
@@ -93,13 +96,15 @@ type submission struct {
 
 var submissions = sync.Pool{New: func() any { return new(submission) }}
 
-// Submit hands opened calls to the scheduler, all at once so that they may share a batch; but for those that
-// the model's cache answers and those without rows, and with the calls to models in the place of those to applications. Every
-// one gets its Owner's Complete exactly once, perhaps before Submit returns.
+// Submit hands opened calls to the scheduler, all at once so that they may share a batch; but for
+// those that the model's cache answers and those without rows, and with the calls to models in the
+// place of those to applications. Every one gets its Owner's Complete exactly once, perhaps before
+// Submit returns.
 func (g *Gate) Submit(calls ...*Call) {
 	s := submissions.Get().(*submission)
 	if g.fanning.Load() {
-		// All calls of a fan-out are here before any is complete, since the last one that is may be the end of it.
+		// All calls of a fan-out are here before any is complete, since the last one that is may be
+		// the end of it.
 		for _, c := range calls {
 			s.calls = c.spread(s.calls)
 		}
@@ -136,7 +141,8 @@ func (g *Gate) Submit(calls ...*Call) {
 	submissions.Put(s)
 }
 
-// spread appends the calls that are to be submitted for c: itself, or those to the models of an application.
+// spread appends the calls that are to be submitted for c: itself, or those to the models of an
+// application.
 func (c *Call) spread(calls []*Call) []*Call {
 	if c.fanout == nil {
 		return append(calls, c)
@@ -145,8 +151,9 @@ func (c *Call) spread(calls []*Call) []*Call {
 	return c.fanout.start(calls)
 }
 
-// none makes the answer to no rows, which needs no container: the rows of a batched model have nothing to do with each
-// other, and old containers die of an empty batch. A size that only an execution could tell is 0.
+// none makes the answer to no rows, which needs no container: the rows of a batched model have
+// nothing to do with each other, and old containers die of an empty batch. A size that only an
+// execution could tell is 0.
 func none(outputs []tensor.Tensor, specs []tensor.Spec) []tensor.Tensor {
 	for _, output := range specs {
 		shape := slices.Clone(output.Shape)
@@ -170,8 +177,9 @@ func (g *Gate) Cancel(c *Call) {
 	}
 }
 
-// Close releases what the call holds: outputs, and inputs that were made on the way. It clears what would
-// keep memory alive or be taken for the next request's, and leaves the rest, most of a kilobyte, as it is.
+// Close releases what the call holds: outputs, and inputs that were made on the way. It clears what
+// would keep memory alive or be taken for the next request's, and leaves the rest, most of a
+// kilobyte, as it is.
 func (c *Call) Close() {
 	if c.step == complete {
 		c.pass(complete, atDoor)

@@ -16,14 +16,15 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A fanout is a request to an application while its models are asked: one call for each, and the outer one, which is complete
-// when all that are to answer have. They all have its deadline, by which the scheduler ends them, so that the answer needs no
-// timer of its own.
+// A fanout is a request to an application while its models are asked: one call for each, and the
+// outer one, which is complete when all that are to answer have. They all have its deadline, by
+// which the scheduler ends them, so that the answer needs no timer of its own.
 //
-// It owns its calls, and what they hold, until nobody refers to it; then it and they are used again. The outer call refers to
-// it until it is closed, which is after all that are to answer are complete, and each shadow until that is complete, which may
-// be later. So what an answer refers to is there as long as the answer. The outer call itself is its door's again when it is
-// complete: after that the fanout must not touch it. With -tags invariants a reference too few panics.
+// It owns its calls, and what they hold, until nobody refers to it; then it and they are used
+// again. The outer call refers to it until it is closed, which is after all that are to answer are
+// complete, and each shadow until that is complete, which may be later. So what an answer refers to
+// is there as long as the answer. The outer call itself is its door's again when it is complete:
+// after that the fanout must not touch it. With -tags invariants a reference too few panics.
 type fanout struct {
 	// Set before the calls are submitted.
 	gate    *Gate
@@ -45,7 +46,7 @@ type fanout struct {
 	inputs []apps.Inputs // likewise: of the models that want feedback, if there may be any
 
 	params  Params // memory for these
-	came    []selection.Prediction
+	answers []selection.Prediction
 	missing []selection.Ask
 }
 
@@ -97,7 +98,8 @@ func (f *fanout) ask(asked selection.Ask, target *Target, tensors []tensor.Tenso
 	}
 }
 
-// openShadow is OpenTarget for a call that nobody waits for: the door's memory may be gone before it is done.
+// openShadow is OpenTarget for a call that nobody waits for: the door's memory may be gone before
+// it is done.
 func (a *ask) openShadow(target *Target, tensors []tensor.Tensor, p *Params) error {
 	own := *p
 	own.Forward = slices.Clone(p.Forward)
@@ -160,7 +162,8 @@ func (f *fanout) tell() {
 	}
 }
 
-// done gives a reference back. When there is none left the memory of the calls goes back, and the fanout may be another request's.
+// done gives a reference back. When there is none left the memory of the calls goes back, and the
+// fanout may be another request's.
 func (f *fanout) done() {
 	left := f.refs.Add(-1)
 	if tensor.Invariants && left < 0 {
@@ -175,9 +178,9 @@ func (f *fanout) done() {
 		a.asked, a.of = selection.Ask{}, nil
 	}
 	clear(f.refused)
-	clear(f.came[:cap(f.came)])
+	clear(f.answers[:cap(f.answers)])
 	clear(f.missing[:cap(f.missing)])
-	f.asks, f.refused, f.came, f.missing = f.asks[:0], f.refused[:0], f.came[:0], f.missing[:0]
+	f.asks, f.refused, f.answers, f.missing = f.asks[:0], f.refused[:0], f.answers[:0], f.missing[:0]
 	f.gate, f.app, f.call, f.lesson, f.user, f.id, f.state = nil, nil, nil, false, "", "", selection.State{}
 	f.choice, f.inputs = Choice{}, nil
 	f.waiting.Store(0)
@@ -203,21 +206,22 @@ func (a *ask) prediction() selection.Prediction {
 	return p
 }
 
-// said lists what the models said; shadows only when they are complete.
-func (f *fanout) said(shadows bool) []selection.Prediction {
-	said := make([]selection.Prediction, 0, len(f.asks)+len(f.refused))
+// predictions lists what the models said; shadows only when they are complete.
+func (f *fanout) predictions(shadows bool) []selection.Prediction {
+	list := make([]selection.Prediction, 0, len(f.asks)+len(f.refused))
 	for i := range f.asks {
 		if a := &f.asks[i]; shadows || !a.asked.Shadow {
-			said = append(said, a.prediction())
+			list = append(list, a.prediction())
 		}
 	}
 	for _, r := range f.refused {
-		said = append(said, selection.Prediction{Ask: r.asked})
+		list = append(list, selection.Prediction{Ask: r.asked})
 	}
-	return said
+	return list
 }
 
-// finish answers the outer call with what has come; last is the call that was complete last of those that are to answer.
+// finish answers the outer call with what has come; last is the call that was complete last of
+// those that are to answer.
 func (f *fanout) finish(last *ask) {
 	c := f.call
 	c.Err = nil
@@ -243,8 +247,9 @@ func (f *fanout) finish(last *ask) {
 	c.end()
 }
 
-// combine makes the answer of what has come, or tells why there is none. It runs on whatever goroutine completed the last call, often that of
-// a container's session: a panic over what one model said is the answer to this request, and nobody else's trouble.
+// combine makes the answer of what has come, or tells why there is none. It runs on whatever
+// goroutine completed the last call, often that of a container's session: a panic over what one
+// model said is the answer to this request, and nobody else's trouble.
 func (f *fanout) combine() (fault error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -259,7 +264,7 @@ func (f *fanout) combine() (fault error) {
 			continue
 		}
 		if a.call.Err == nil {
-			f.came = append(f.came, a.prediction())
+			f.answers = append(f.answers, a.prediction())
 			continue
 		}
 		if first == nil {
@@ -270,7 +275,7 @@ func (f *fanout) combine() (fault error) {
 	for _, r := range f.refused {
 		f.missing = append(f.missing, r.asked)
 	}
-	answer := f.app.Selection.Combine(f.state, f.came, f.missing)
+	answer := f.app.Selection.Combine(f.state, f.answers, f.missing)
 	f.choice.Confidence = answer.Confidence
 	for _, v := range answer.Voices {
 		if v.Unheard != "" && !v.Shadow {
@@ -313,7 +318,8 @@ func (f *fanout) why(v selection.Voice) string {
 	return v.Unheard
 }
 
-// speaker is the call of the model which is most behind the answer: that model is named in it, and the rows are as it counted them.
+// speaker is the call of the model which is most behind the answer: that model is named in it, and
+// the rows are as it counted them.
 func (f *fanout) speaker(answer selection.Answer) *ask {
 	speaker, best := f.firstToAnswer(), -1.0
 	for _, v := range answer.Voices {
@@ -339,7 +345,8 @@ func (f *fanout) firstToAnswer() *ask {
 	return &f.asks[i]
 }
 
-// fallBack answers with the application's default if it has one and there was nothing better, and with the fault if not.
+// fallBack answers with the application's default if it has one and there was nothing better, and
+// with the fault if not.
 func (f *fanout) fallBack(fault error) {
 	c, first := f.call, &f.firstToAnswer().call
 	c.Target, c.Squeeze, c.Rows = first.Target, first.Squeeze, first.Rows
@@ -360,8 +367,9 @@ func (f *fanout) fallBack(fault error) {
 	f.choice.Explanation = fmt.Sprintf("%s (%s)", Text(fault), stage(first.Timing, time.Since(f.began)))
 }
 
-// replaceable tells whether an error is one that a default output stands in for: the models could not answer, or not in time. A request that
-// is at fault itself, or whose client has gone, or which another server should get, has no answer but the error.
+// replaceable tells whether an error is one that a default output stands in for: the models could
+// not answer, or not in time. A request that is at fault itself, or whose client has gone, or which
+// another server should get, has no answer but the error.
 func replaceable(err error) bool {
 	switch StatusOf(err).Outcome {
 	case metrics.DeadlineExceeded, metrics.Overloaded, metrics.Unavailable, metrics.ContainerFailed, metrics.ContainerLost:
@@ -370,7 +378,8 @@ func replaceable(err error) bool {
 	return false
 }
 
-// stage says where the time of a call without a result went, as far as that is known; the error says the rest.
+// stage says where the time of a call without a result went, as far as that is known; the error
+// says the rest.
 func stage(t scheduler.Timing, total time.Duration) string {
 	queue, total := t.Queue.Round(time.Microsecond), total.Round(time.Microsecond)
 	switch {
@@ -388,9 +397,10 @@ func (g *Gate) panicked(app string, what any) error {
 	return fmt.Errorf("%w: application %q: %v", ErrInternal, app, what)
 }
 
-// remember keeps what was said for feedback: before the answer leaves, and once more when shadows have come later.
+// remember keeps what was said for feedback: before the answer leaves, and once more when shadows
+// have come later.
 func (f *fanout) remember(shadows bool) {
 	if f.id != "" {
-		f.gate.apps.Predictions.Keep(f.app.Name, f.user, f.id, f.began, f.said(shadows), f.inputs)
+		f.gate.apps.Predictions.Keep(f.app.Name, f.user, f.id, f.began, f.predictions(shadows), f.inputs)
 	}
 }

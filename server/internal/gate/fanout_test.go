@@ -239,7 +239,7 @@ func TestPanicsCostOneRequest(t *testing.T) {
 	v := &Feedback{gate: h.Gate, verdict: apps.Verdict{Loss: &loss}, app: &app}
 	whole := h.routes.Load().apps["app"]
 	h.routes.Load().apps["app"] = &app
-	if reply, err := v.learned(nil, nil); reply != nil || StatusOf(err).Err != ErrInternal || !strings.Contains(err.Error(), "panic") {
+	if reply, err := v.apply(nil, nil); reply != nil || StatusOf(err).Err != ErrInternal || !strings.Contains(err.Error(), "panic") {
 		t.Errorf("feedback: %s, %v", reply, err)
 	}
 	h.routes.Load().apps["app"] = whole

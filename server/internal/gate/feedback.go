@@ -18,9 +18,10 @@ import (
 
 // Feedback is what somebody says of an application's answer, on its way into the state of a policy.
 //
-// It is its door's until Learn, and again from done on; in between the door may only cancel it. The tensors that it was opened
-// with, and their memory, must stay as they are until Close, and the Params' slices too: it has references of its own to what
-// would have been right, and lets go of all by Close.
+// It is its door's until Learn, and again from done on; in between the door may only cancel it. The
+// tensors that it was opened with, and their memory, must stay as they are until Close, and the
+// Params' slices too: it has references of its own to what would have been right, and lets go of
+// all by Close.
 type Feedback struct {
 	gate    *Gate
 	app     *application
@@ -28,7 +29,7 @@ type Feedback struct {
 	truth   []tensor.Tensor // what would have been right, if it came as tensors
 	user    string
 	id      string           // of the request that it is about; "" if it names none
-	made    *apps.Prediction // what was said to that; nil: the models are asked again
+	earlier *apps.Prediction // what was said to that; nil: the models are asked again
 
 	asking Call // of these
 	done   func(reply []byte, err error)
@@ -57,10 +58,11 @@ func (g *Gate) Updates(route string) (application string, ok bool) {
 	return name, ok && t.apps[name] != nil
 }
 
-// OpenFeedback reads feedback for an application. Tensors that come with a verdict in the metadata are the input;
-// tensors without one are what would have been right, and need the id of a request. With an id of which something is
-// known here the feedback is about what was said to that, also if the input came too; with another one, or none, the models
-// are asked, and what they say is judged. So what a message means does not depend on the server that gets it.
+// OpenFeedback reads feedback for an application. Tensors that come with a verdict in the metadata
+// are the input; tensors without one are what would have been right, and need the id of a request.
+// With an id of which something is known here the feedback is about what was said to that, also if
+// the input came too; with another one, or none, the models are asked, and what they say is judged.
+// So what a message means does not depend on the server that gets it.
 func (g *Gate) OpenFeedback(name string, tensors []tensor.Tensor, p *Params) (*Feedback, error) {
 	if g.draining.Load() {
 		return nil, errDraining
@@ -92,10 +94,10 @@ func (g *Gate) OpenFeedback(name string, tensors []tensor.Tensor, p *Params) (*F
 		return nil, err
 	}
 	if f.id != "" {
-		f.made = g.apps.Predictions.Find(a.Name, f.user, f.id, p.Now)
+		f.earlier = g.apps.Predictions.Find(a.Name, f.user, f.id, p.Now)
 	}
 	switch {
-	case f.made != nil:
+	case f.earlier != nil:
 		f.truth = keep(truth)
 	case without:
 		return nil, fmt.Errorf("%w: feedback for application %q: this server knows no request with id %s of user %q in the last %v; send the input too, with a \"label\", or ask the server that answered",
@@ -114,7 +116,8 @@ func (g *Gate) OpenFeedback(name string, tensors []tensor.Tensor, p *Params) (*F
 	return f, nil
 }
 
-// canonical is an id as it is compared: a JSON text in one of its many forms ("a", "\u0061") is one id, whatever door and client it came by.
+// canonical is an id as it is compared: a JSON text in one of its many forms ("a", "\u0061") is one
+// id, whatever door and client it came by.
 func canonical(id []byte) string {
 	if bytes.IndexByte(id, '\\') < 0 {
 		return string(id)
@@ -126,18 +129,19 @@ func canonical(id []byte) string {
 	return string(shiva.AppendString(nil, text))
 }
 
-// Learn has the policy learn, once. done is called exactly once, as an Owner's Complete is: from any goroutine, perhaps before
-// Learn returns, and it must not block. reply is a JSON object.
+// Learn has the policy learn, once. done is called exactly once, as an Owner's Complete is: from
+// any goroutine, perhaps before Learn returns, and it must not block. reply is a JSON object.
 func (f *Feedback) Learn(done func(reply []byte, err error)) {
 	f.done = done
-	if f.made != nil {
-		f.learn(f.made.Said, f.made.Inputs())
+	if f.earlier != nil {
+		f.learn(f.earlier.Said, f.earlier.Inputs())
 		return
 	}
 	f.gate.Submit(&f.asking)
 }
 
-// Wait has the policy learn, and returns when it has; when ctx ends first, the models that are asked are given up.
+// Wait has the policy learn, and returns when it has; when ctx ends first, the models that are
+// asked are given up.
 func (f *Feedback) Wait(ctx context.Context) (reply []byte, err error) {
 	done := make(chan struct{})
 	f.Learn(func(r []byte, e error) {
@@ -153,9 +157,10 @@ func (f *Feedback) Wait(ctx context.Context) (reply []byte, err error) {
 	return reply, err
 }
 
-// Cancel gives the models that are asked up: the client has gone. What is being learned is learned, and done is still called.
+// Cancel gives the models that are asked up: the client has gone. What is being learned is learned,
+// and done is still called.
 func (f *Feedback) Cancel() {
-	if f.made == nil {
+	if f.earlier == nil {
 		f.gate.Cancel(&f.asking)
 	}
 }
@@ -173,11 +178,12 @@ func (f *Feedback) Complete(c *Call) {
 		f.done(nil, c.Err)
 		return
 	}
-	f.learn(c.fanout.said(false), c.fanout.inputs)
+	f.learn(c.fanout.predictions(false), c.fanout.inputs)
 }
 
-// learn has the policy learn what the verdict says of what models said. The store may be far away, so that is on a
-// goroutine of its own. inputs are those of the models that want to learn by themselves.
+// learn has the policy learn what the verdict says of what models said. The store may be far away,
+// so that is on a goroutine of its own. inputs are those of the models that want to learn by
+// themselves.
 func (f *Feedback) learn(said []selection.Prediction, inputs []apps.Inputs) {
 	g := f.gate
 	select {
@@ -188,12 +194,12 @@ func (f *Feedback) learn(said []selection.Prediction, inputs []apps.Inputs) {
 	}
 	g.learners.Go(func() { // ends with the store's answer, or after learnTimeout
 		defer func() { <-g.learning }()
-		f.done(f.learned(said, inputs))
+		f.done(f.apply(said, inputs))
 	})
 }
 
-// learned is learn's answer.
-func (f *Feedback) learned(said []selection.Prediction, inputs []apps.Inputs) (reply []byte, err error) {
+// apply is learn's answer.
+func (f *Feedback) apply(said []selection.Prediction, inputs []apps.Inputs) (reply []byte, err error) {
 	g := f.gate
 	defer func() {
 		if r := recover(); r != nil {

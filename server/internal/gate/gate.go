@@ -79,8 +79,8 @@ func (g *Gate) Attach(s *scheduler.Scheduler) {
 	g.refresh()
 }
 
-// AttachApplications gives the gate the registry of applications, once, before any request. The registry's Changed is to be
-// ApplicationsChanged.
+// AttachApplications gives the gate the registry of applications, once, before any request. The
+// registry's Changed is to be ApplicationsChanged.
 func (g *Gate) AttachApplications(r *apps.Registry) {
 	g.mu.Lock()
 	g.apps = r
@@ -123,8 +123,9 @@ type Params struct {
 	Source  uint64    // who asks (a connection's number), for fairness between them
 }
 
-// Open turns a question into a request: the route into a model, the tensors into inputs that fit the
-// model's declaration. The tensors' memory must live until Close. On an error the call is as before.
+// Open turns a question into a request: the route into a model, the tensors into inputs that fit
+// the model's declaration. The tensors' memory must live until Close. On an error the call is as
+// before.
 func (g *Gate) Open(c *Call, route string, tensors []tensor.Tensor, p *Params) error {
 	if g.draining.Load() {
 		return errDraining

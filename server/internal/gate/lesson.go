@@ -7,8 +7,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// lessons copies what the models were asked that want feedback. It is called before the outer call is complete: what they
-// were asked is the door's memory. (Shadows have references of their own, for as long.)
+// lessons copies what the models were asked that want feedback. It is called before the outer call
+// is complete: what they were asked is the door's memory. (Shadows have references of their own,
+// for as long.)
 func (f *fanout) lessons() (inputs []apps.Inputs) {
 	for i := range f.asks {
 		if c := &f.asks[i].call; c.Target.learns {
@@ -22,8 +23,8 @@ func (f *fanout) lessons() (inputs []apps.Inputs) {
 	return inputs
 }
 
-// teach tells the models that want it what became known of their answers: once, after the policies have learned it. Nobody
-// waits for them.
+// teach tells the models that want it what became known of their answers: once, after the policies
+// have learned it. Nobody waits for them.
 func (g *Gate) teach(v *Feedback, said []selection.Prediction, inputs []apps.Inputs) {
 	t := g.routes.Load()
 	var truth []tensor.Tensor

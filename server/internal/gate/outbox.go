@@ -7,16 +7,19 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An Outbox bounds what one client has of answers that it has not read, from the first one on. To notice that a client stands
-// still takes time, in which all that it has asked for is answered; so room for an answer is taken before its request is submitted.
+// An Outbox bounds what one client has of answers that it has not read, from the first one on. To
+// notice that a client stands still takes time, in which all that it has asked for is answered; so
+// room for an answer is taken before its request is submitted.
 //
-// Most models declare how large a row of their answer is. Of others it is what the client's own answers were lately, and until
-// there was one, what others' were. Nobody knows it of a model that has not answered yet: then it is a quarter of the limit, and
-// those few are kept whatever they are. Else an answer that is larger than was foreseen and does not fit is not kept.
+// Most models declare how large a row of their answer is. Of others it is what the client's own
+// answers were lately, and until there was one, what others' were. Nobody knows it of a model that
+// has not answered yet: then it is a quarter of the limit, and those few are kept whatever they
+// are. Else an answer that is larger than was foreseen and does not fit is not kept.
 //
-// A client may always have one answer, however large it is. One that has read as much as the limit while requests waited for room
-// may have twice as much, and so on up to eight times, until it stands still: large answers of several rows can share a
-// batch that way. A client that never reads never gets there.
+// A client may always have one answer, however large it is. One that has read as much as the limit
+// while requests waited for room may have twice as much, and so on up to eight times, until it
+// stands still: large answers of several rows can share a batch that way. A client that never reads
+// never gets there.
 //
 // The zero Outbox with a Limit is ready. It is not safe for use by several goroutines at once.
 type Outbox struct {
@@ -39,7 +42,8 @@ func (o *Outbox) room() int { return max(o.window, o.Limit) }
 // Waiting is how many bytes of answers wait to be read.
 func (o *Outbox) Waiting() int { return o.waiting }
 
-// Admit takes room for the answer to an open call, and says how much. It is false when there is none until others have left.
+// Admit takes room for the answer to an open call, and says how much. It is false when there is
+// none until others have left.
 func (o *Outbox) Admit(c *Call) (expected int, ok bool) {
 	expected = o.expect(c)
 	if used := o.promised + o.waiting; used > 0 && used+expected > o.room() {
@@ -67,8 +71,9 @@ func (o *Outbox) expect(c *Call) int {
 	return row * max(c.Rows, 1) * c.voices()
 }
 
-// Put brings the answer that is there in the place of what was expected, and returns its size. It is false when the answer was not
-// foreseen and does not fit: then the call has been made to forget it.
+// Put brings the answer that is there in the place of what was expected, and returns its size. It
+// is false when the answer was not foreseen and does not fit: then the call has been made to forget
+// it.
 func (o *Outbox) Put(c *Call, expected int) (size int, ok bool) {
 	o.promised -= expected
 	if c.Err != nil {
@@ -134,8 +139,9 @@ func (c *Call) forget() {
 	c.Outputs = c.Outputs[:0]
 }
 
-// Unpin takes the outputs of a call that stays for a while out of the batch that they came in, all of whose memory they hold. move
-// gives the part of an output that is still needed, which may be none, and gets its new place. It does what the budget allows.
+// Unpin takes the outputs of a call that stays for a while out of the batch that they came in, all
+// of whose memory they hold. move gives the part of an output that is still needed, which may be
+// none, and gets its new place. It does what the budget allows.
 func (c *Call) Unpin(pool *tensor.Pool, needed func(data []byte) []byte, moved func(from, to []byte)) {
 	if c.fanout != nil {
 		return // the calls to its models have references of their own
@@ -175,7 +181,8 @@ func (t *Target) setRow(seen map[scheduler.ModelID]*atomic.Int64) {
 	}
 }
 
-// rowBytes is the size of a row of what a model answers with, or -1 if its declaration does not say.
+// rowBytes is the size of a row of what a model answers with, or -1 if its declaration does not
+// say.
 func rowBytes(outputs []tensor.Spec, batched bool) int {
 	sum := 0
 	for i := range outputs {

@@ -5,9 +5,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An application with a default output answers that when no model can, and so also when none has been here since the server
-// started. Then nobody has declared anything: the outputs are as the default has them, and the question is not looked at
-// but for its rows.
+// An application with a default output answers that when no model can, and so also when none has
+// been here since the server started. Then nobody has declared anything: the outputs are as the
+// default has them, and the question is not looked at but for its rows.
 
 // standsIn tells whether the default is all that the application has to say.
 func (a *application) standsIn() bool {
@@ -34,8 +34,9 @@ func (g *Gate) openDefault(c *Call, t *Target, tensors []tensor.Tensor) error {
 	return nil
 }
 
-// rowsOfAny counts the rows of a question to nobody knows what model: the first dimension of tensors that have more, if it
-// is the same for all; else it is one row, which comes without its dimension.
+// rowsOfAny counts the rows of a question to nobody knows what model: the first dimension of
+// tensors that have more, if it is the same for all; else it is one row, which comes without its
+// dimension.
 func rowsOfAny(tensors []tensor.Tensor) (rows int, one bool) {
 	for i, t := range tensors {
 		if len(t.Shape) < 2 || i > 0 && t.Shape[0] != rows {

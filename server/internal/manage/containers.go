@@ -64,7 +64,8 @@ func (cs *Containers) failing(model string) bool {
 	return stats.Live > 0 && stats.Failing == stats.Live
 }
 
-// connected tells whether there is a session with a container that is called there, and not one that is being called or has been told to go.
+// connected tells whether there is a session with a container that is called there, and not one
+// that is being called or has been told to go.
 func connected(sessions []admin.Session, address string) bool {
 	return address != "" && slices.ContainsFunc(sessions, func(s admin.Session) bool { return s.Remote == address && s.State == "serving" })
 }
@@ -79,7 +80,8 @@ func (cs *Containers) Stop(_ context.Context, name string) error {
 	return refusal(cs.processes.Stop(name))
 }
 
-// Restart replaces the processes of a container one after the other, each when a new one has registered.
+// Restart replaces the processes of a container one after the other, each when a new one has
+// registered.
 func (cs *Containers) Restart(ctx context.Context, name string) error {
 	return refusal(cs.processes.Restart(ctx, name))
 }

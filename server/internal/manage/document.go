@@ -97,8 +97,9 @@ func (p *plan) add(what, name, key string, value []byte) {
 	p.changes = append(p.changes, admin.Change{What: what, Name: name, After: value})
 }
 
-// planImport makes a plan, or lists all that is wrong. What a document has is checked as single changes are, and all of
-// it together. It takes time in proportion to the document and to what is here.
+// planImport makes a plan, or lists all that is wrong. What a document has is checked as single
+// changes are, and all of it together. It takes time in proportion to the document and to what is
+// here.
 func (ds *Documents) planImport(d admin.Document) (p plan, faults []string, err error) {
 	r, store, err := ds.store.get()
 	if err != nil {
@@ -201,8 +202,8 @@ func (ds *Documents) planSettings(p *plan, store state.Store, settings map[strin
 // importTimeout bounds what the store may take for an import.
 const importTimeout = time.Minute
 
-// Import puts what a checked document has in the place of what is here, all of it in one step or nothing; what
-// the document does not name stays.
+// Import puts what a checked document has in the place of what is here, all of it in one step or
+// nothing; what the document does not name stays.
 func (ds *Documents) Import(ctx context.Context, d admin.Document, dryRun bool) ([]admin.Change, error) {
 	p, faults, err := ds.planImport(d)
 	if err == nil {
@@ -243,7 +244,8 @@ func (ds *Documents) Import(ctx context.Context, d admin.Document, dryRun bool) 
 	return changes, nil
 }
 
-// shownStored is an application, as the store has it, in the words of the admin door; nil for what is none.
+// shownStored is an application, as the store has it, in the words of the admin door; nil for what
+// is none.
 func shownStored(value []byte) json.RawMessage {
 	var d apps.Definition
 	if json.Unmarshal(value, &d) != nil {

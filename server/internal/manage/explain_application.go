@@ -8,8 +8,8 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// explainApplication says what an application answers, and why with its default or without a model; nil if
-// there is no such application. What is counted is counted since the server started.
+// explainApplication says what an application answers, and why with its default or without a model;
+// nil if there is no such application. What is counted is counted since the server started.
 func (r *Report) explainApplication(name string) (out []string) {
 	registry, _, err := r.Store.get()
 	if err != nil {

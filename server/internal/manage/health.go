@@ -43,8 +43,8 @@ func counted(name, version string, m *metrics.Model) admin.Health {
 	}
 }
 
-// dead names the models whose live replicas all fail on every batch. They count as ready nonetheless: if
-// nobody asked them, nothing would ever show that they are well again.
+// dead names the models whose live replicas all fail on every batch. They count as ready
+// nonetheless: if nobody asked them, nothing would ever show that they are well again.
 func (r *Report) dead() string {
 	var names []string
 	for _, m := range r.Scheduler.Models() {

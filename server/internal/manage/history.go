@@ -20,10 +20,11 @@ import (
 	"github.com/shivad/shivad/server/state"
 )
 
-// What served when, who registered it and who changed it is in the state store, one key for each name of a model or application:
-// a list of events, the oldest first. A version that serves is one event with a beginning and an end, whatever its
-// replicas do meanwhile; one that is back within historyGap goes on. So a container that comes and goes writes one
-// event, and no name has more than maxEvents, and no store more than maxHistories.
+// What served when, who registered it and who changed it is in the state store, one key for each
+// name of a model or application: a list of events, the oldest first. A version that serves is one
+// event with a beginning and an end, whatever its replicas do meanwhile; one that is back within
+// historyGap goes on. So a container that comes and goes writes one event, and no name has more
+// than maxEvents, and no store more than maxHistories.
 const (
 	historyPrefix = "history/"
 	maxEvents     = 100
@@ -37,7 +38,8 @@ const (
 	historyWait  = time.Second            // for the store when the server ends
 )
 
-// History is what served when, and who changed it: what is not written yet, and what was written last.
+// History is what served when, and who changed it: what is not written yet, and what was written
+// last.
 type History struct {
 	store    *Store
 	settings *Settings
@@ -48,9 +50,9 @@ type History struct {
 
 	poke chan struct{} // holds one: something changed
 
-	mu   sync.Mutex
-	came map[scheduler.ModelID]arrival
-	told map[string][]admin.Event // by name
+	mu       sync.Mutex
+	arrivals map[scheduler.ModelID]arrival
+	changes  map[string][]admin.Event // by name
 
 	// Owned by the goroutine of Run.
 	server  string             // how events name this one
@@ -77,7 +79,7 @@ func (s serving) equal(other serving) bool {
 // NewHistory makes a history of what the gate has. Until stopping is closed Run writes it.
 func NewHistory(store *Store, settings *Settings, g *gate.Gate, started time.Time, stopping <-chan struct{}, log *slog.Logger) *History {
 	return &History{store: store, settings: settings, gate: g, started: started, stopping: stopping, log: log,
-		poke: make(chan struct{}, 1), came: map[scheduler.ModelID]arrival{}, told: map[string][]admin.Event{}, written: map[string]serving{}}
+		poke: make(chan struct{}, 1), arrivals: map[scheduler.ModelID]arrival{}, changes: map[string][]admin.Event{}, written: map[string]serving{}}
 }
 
 // Look has Run look for what is to be written. It may be called from everywhere and does not block.
@@ -100,8 +102,8 @@ func (h *History) Arrived(conn net.Conn, i containers.SessionInfo) {
 func (h *History) arrivedAs(id scheduler.ModelID, by string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, known := h.came[id]; known || len(h.came) < maxHistories {
-		h.came[id] = arrival{by, h.came[id].times + 1}
+	if _, known := h.arrivals[id]; known || len(h.arrivals) < maxHistories {
+		h.arrivals[id] = arrival{by, h.arrivals[id].times + 1}
 	}
 	h.Look()
 }
@@ -110,9 +112,9 @@ func (h *History) arrivedAs(id scheduler.ModelID, by string) {
 func (h *History) tell(name string, e admin.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, known := h.told[name]; known || len(h.told) < maxHistories {
-		list := append(h.told[name], e)
-		h.told[name] = list[max(0, len(list)-maxEvents):]
+	if _, known := h.changes[name]; known || len(h.changes) < maxHistories {
+		list := append(h.changes[name], e)
+		h.changes[name] = list[max(0, len(list)-maxEvents):]
 	}
 	h.Look()
 }
@@ -141,8 +143,8 @@ func cut(text string, most int) string {
 	return text
 }
 
-// Run writes the history until the server ends, and then that nothing is served any more. server is how this one is called
-// beside others that share its store, the same after a restart.
+// Run writes the history until the server ends, and then that nothing is served any more. server is
+// how this one is called beside others that share its store, the same after a restart.
 func (h *History) Run(server string) {
 	h.server = server
 	h.Look() // an earlier life may have left something open
@@ -210,15 +212,16 @@ func (h *History) served() map[string]serving {
 	return now
 }
 
-// write writes what is not written yet, and counts the names that it wrote. What an error leaves is left for the next time.
+// write writes what is not written yet, and counts the names that it wrote. What an error leaves is
+// left for the next time.
 func (h *History) write(ctx context.Context, now map[string]serving, at time.Time) (n int, err error) {
 	store, err := h.store.State()
 	if err != nil {
 		return 0, err
 	}
 	h.mu.Lock()
-	came, told := h.came, h.told
-	h.came, h.told = map[scheduler.ModelID]arrival{}, map[string][]admin.Event{}
+	arrivals, changes := h.arrivals, h.changes
+	h.arrivals, h.changes = map[scheduler.ModelID]arrival{}, map[string][]admin.Event{}
 	h.mu.Unlock()
 	names := map[string]bool{}
 	for name := range now {
@@ -227,16 +230,16 @@ func (h *History) write(ctx context.Context, now map[string]serving, at time.Tim
 	for name := range h.written {
 		names[name] = true
 	}
-	for name := range told {
+	for name := range changes {
 		names[name] = true
 	}
-	for id := range came {
+	for id := range arrivals {
 		names[id.Name] = true
 	}
 	if !h.begun {
 		entries, err := store.List(historyPrefix)
 		if err != nil {
-			h.putBack(came, told)
+			h.putBack(arrivals, changes)
 			return 0, err
 		}
 		for _, e := range entries {
@@ -246,13 +249,13 @@ func (h *History) write(ctx context.Context, now map[string]serving, at time.Tim
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		arrivals := map[string]arrival{}
-		for id, a := range came {
+		versions := map[string]arrival{}
+		for id, a := range arrivals {
 			if id.Name == name {
-				arrivals[id.Version] = a
+				versions[id.Version] = a
 			}
 		}
-		if h.begun && now[name].equal(h.written[name]) && len(arrivals) == 0 && told[name] == nil {
+		if h.begun && now[name].equal(h.written[name]) && len(versions) == 0 && changes[name] == nil {
 			continue
 		}
 		_, err = store.Update(ctx, state.Key("history", name), "", func(old []byte) ([]byte, error) {
@@ -261,19 +264,19 @@ func (h *History) write(ctx context.Context, now map[string]serving, at time.Tim
 			if !h.begun {
 				h.closeEarlier(events, h.started.UTC())
 			}
-			events = h.follow(append(events, h.signed(told[name])...), now[name], arrivals, at.UTC())
+			events = h.follow(append(events, h.signed(changes[name])...), now[name], versions, at.UTC())
 			if len(events) == 0 {
 				return old, nil
 			}
 			return json.Marshal(events[max(0, len(events)-maxEvents):])
 		})
 		if err != nil {
-			h.putBack(came, told)
+			h.putBack(arrivals, changes)
 			return n, err
 		}
 		n++
-		delete(told, name)
-		maps.DeleteFunc(came, func(id scheduler.ModelID, _ arrival) bool { return id.Name == name })
+		delete(changes, name)
+		maps.DeleteFunc(arrivals, func(id scheduler.ModelID, _ arrival) bool { return id.Name == name })
 		if h.written[name] = now[name]; len(now[name].versions) == 0 {
 			delete(h.written, name)
 		}
@@ -283,23 +286,24 @@ func (h *History) write(ctx context.Context, now map[string]serving, at time.Tim
 }
 
 // putBack makes what was not written wait for the next time.
-func (h *History) putBack(came map[scheduler.ModelID]arrival, told map[string][]admin.Event) {
+func (h *History) putBack(arrivals map[scheduler.ModelID]arrival, changes map[string][]admin.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for id, a := range came {
-		newer, ok := h.came[id]
+	for id, a := range arrivals {
+		newer, ok := h.arrivals[id]
 		if ok {
 			a.by = newer.by
 		}
-		h.came[id] = arrival{a.by, a.times + newer.times}
+		h.arrivals[id] = arrival{a.by, a.times + newer.times}
 	}
-	for name, list := range told {
-		list = append(list, h.told[name]...)
-		h.told[name] = list[max(0, len(list)-maxEvents):]
+	for name, list := range changes {
+		list = append(list, h.changes[name]...)
+		h.changes[name] = list[max(0, len(list)-maxEvents):]
 	}
 }
 
-// closeEarlier ends what an earlier life of this server has left open: it was killed, some time before this one began.
+// closeEarlier ends what an earlier life of this server has left open: it was killed, some time
+// before this one began.
 func (h *History) closeEarlier(events []admin.Event, began time.Time) {
 	for i := range events {
 		if e := &events[i]; e.What == "served" && e.Server == h.server && e.Until == nil {
@@ -309,7 +313,7 @@ func (h *History) closeEarlier(events []admin.Event, began time.Time) {
 }
 
 // follow brings events up to what is served now.
-func (h *History) follow(events []admin.Event, now serving, came map[string]arrival, at time.Time) []admin.Event {
+func (h *History) follow(events []admin.Event, now serving, arrivals map[string]arrival, at time.Time) []admin.Event {
 	last := map[string]int{} // place of the event of a version
 	standard := ""
 	for i := range events {
@@ -327,14 +331,14 @@ func (h *History) follow(events []admin.Event, now serving, came map[string]arri
 			standard = e.Version
 		}
 	}
-	for version, a := range came { // those that are gone already as well
+	for version, a := range arrivals { // those that are gone already as well
 		if _, known := now.versions[version]; !known {
 			events, last[version] = h.come(events, last, version, a, at)
 			events[last[version]].Until = &at
 		}
 	}
 	for _, version := range slices.Sorted(maps.Keys(now.versions)) {
-		events, last[version] = h.come(events, last, version, came[version], at)
+		events, last[version] = h.come(events, last, version, arrivals[version], at)
 	}
 	if now.standard != "" && now.standard != standard {
 		events = append(events, admin.Event{At: at, What: "default", Version: now.standard, Server: h.server})
@@ -342,7 +346,8 @@ func (h *History) follow(events []admin.Event, now serving, came map[string]arri
 	return events
 }
 
-// come gives the event of a version that serves, a new one if the last has ended for good, and its place.
+// come gives the event of a version that serves, a new one if the last has ended for good, and its
+// place.
 func (h *History) come(events []admin.Event, last map[string]int, version string, a arrival, at time.Time) ([]admin.Event, int) {
 	i, known := last[version]
 	if known && events[i].Until != nil && (events[i].Detail != "" || at.Sub(*events[i].Until) > historyGap) {
@@ -367,7 +372,8 @@ func (h *History) signed(events []admin.Event) []admin.Event {
 	return events
 }
 
-// forgetHistories deletes the histories that are too many, first those that are the longest without an event and of names that nobody serves.
+// forgetHistories deletes the histories that are too many, first those that are the longest without
+// an event and of names that nobody serves.
 func forgetHistories(ctx context.Context, store state.Store, now map[string]serving) error {
 	entries, err := store.List(historyPrefix)
 	if err != nil || len(entries) <= maxHistories {

@@ -13,7 +13,8 @@ import (
 	"github.com/shivad/shivad/server/state"
 )
 
-// However much comes and goes, a name has no more than its hundred events, and the store no more than its names; those that serve stay.
+// However much comes and goes, a name has no more than its hundred events, and the store no more
+// than its names; those that serve stay.
 func TestHistoryIsBounded(t *testing.T) {
 	store, err := state.NewMemory(state.Options{})
 	if err != nil {
@@ -67,12 +68,12 @@ func TestHistoryIsBounded(t *testing.T) {
 		}
 	}
 	for range 2 * maxHistories { // while nothing can be written
-		h.arrivedAs(scheduler.ModelID{Name: fmt.Sprint("w", len(h.came)), Version: "1"}, "somebody")
+		h.arrivedAs(scheduler.ModelID{Name: fmt.Sprint("w", len(h.arrivals)), Version: "1"}, "somebody")
 		for range 3 {
 			h.tell("one", admin.Event{What: "changed"})
 		}
 	}
-	if len(h.came) > maxHistories || len(h.told["one"]) > maxEvents {
-		t.Errorf("%d arrivals and %d changes wait", len(h.came), len(h.told["one"]))
+	if len(h.arrivals) > maxHistories || len(h.changes["one"]) > maxEvents {
+		t.Errorf("%d arrivals and %d changes wait", len(h.arrivals), len(h.changes["one"]))
 	}
 }

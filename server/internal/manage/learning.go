@@ -84,8 +84,8 @@ func (l *Learning) Policies() []admin.Policy {
 	return list
 }
 
-// Feedback takes an object as the metadata of name/update has it. Tensors come in JSON: "input" is the value of the only input, or an object of
-// values by name.
+// Feedback takes an object as the metadata of name/update has it. Tensors come in JSON: "input" is
+// the value of the only input, or an object of values by name.
 func (l *Learning) Feedback(ctx context.Context, name string, body json.RawMessage) (any, error) {
 	var q struct {
 		ID    json.RawMessage `json:"id"`

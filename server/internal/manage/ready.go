@@ -5,9 +5,11 @@ import (
 	"strings"
 )
 
-// awaited are the models that should be served, for the server to be ready: those of every [[container]], and the required ones; but for
-// those whose processes an operator or a client has stopped. Loading is starting them again. Models whose containers connect by themselves are not among
-// them unless they are required: nobody could tell one that will not come back from one that will.
+// awaited are the models that should be served, for the server to be ready: those of every
+// [[container]], and the required ones; but for those whose processes an operator or a client has
+// stopped. Loading is starting them again. Models whose containers connect by themselves are not
+// among them unless they are required: nobody could tell one that will not come back from one that
+// will.
 func (r *Report) awaited() []string {
 	loaded, unloaded := r.Processes.Awaited()
 	for _, c := range r.Settings.File().Supervised {

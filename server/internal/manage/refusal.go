@@ -11,7 +11,8 @@ import (
 	"github.com/shivad/shivad/server/state"
 )
 
-// refusal is err as the admin door answers it, with the status that requests get for the same condition.
+// refusal is err as the admin door answers it, with the status that requests get for the same
+// condition.
 func refusal(err error) error {
 	if err == nil {
 		return nil

@@ -56,8 +56,8 @@ func (r *Report) Ready() admin.Readiness {
 	return a
 }
 
-// Models describes every version of every model, by name and then the newest first, as the gate routes
-// to them.
+// Models describes every version of every model, by name and then the newest first, as the gate
+// routes to them.
 func (r *Report) Models() []admin.Model {
 	var out []admin.Model
 	for _, m := range r.Gate.Models() {
@@ -99,7 +99,8 @@ func (r *Report) cache(t *gate.Target) *admin.Cache {
 	}
 }
 
-// effective are a model's settings, with what was left to the server or the container as it has turned out.
+// effective are a model's settings, with what was left to the server or the container as it has
+// turned out.
 func (r *Report) effective(model string, stats scheduler.Stats) config.Model {
 	m := r.Settings.Now().Model(model)
 	m.BatchBytes = config.Bytes(stats.Config.BatchBytes)

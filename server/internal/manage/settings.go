@@ -23,11 +23,14 @@ import (
 	"github.com/shivad/shivad/server/state"
 )
 
-// Settings of models that were changed while running are in the store, one key for each model: an object of texts with the keys of
-// [model.NAME] in the file. They go over the file's, in every server that shares the store. What cannot hold beside a server's
-// file is left out there, with a line in the log: with a store that is away, or shared, refusing to start would be a server less for a number.
+// Settings of models that were changed while running are in the store, one key for each model: an
+// object of texts with the keys of [model.NAME] in the file. They go over the file's, in every
+// server that shares the store. What cannot hold beside a server's file is left out there, with a
+// line in the log: with a store that is away, or shared, refusing to start would be a server less
+// for a number.
 
-// changeable are the settings of a model that can be changed while it serves: those of its batching, its versions and its cache.
+// changeable are the settings of a model that can be changed while it serves: those of its
+// batching, its versions and its cache.
 var changeable = []string{
 	"strategy", "objective", "max_batch", "batch_bytes", "delay", "queue_rows", "queue_bytes", "execution_timeout",
 	"retry", "shed", "slots", "pad", "default_version", "retire_after",
@@ -36,8 +39,8 @@ var changeable = []string{
 
 const settingsPrefix = "settings/"
 
-// Settings are the configuration that holds: the file's, and over it what was changed in the store. All of its methods may
-// be called from everywhere.
+// Settings are the configuration that holds: the file's, and over it what was changed in the store.
+// All of its methods may be called from everywhere.
 type Settings struct {
 	store     *Store
 	gate      *gate.Gate
@@ -83,8 +86,9 @@ func (s *Settings) Access() admin.Access {
 	return a
 }
 
-// Set changes settings of a model, all of them or none. They hold at once, for all versions; the file is not written. nil takes a
-// setting back to what the file says. It gives what was in effect of these settings, and what is now.
+// Set changes settings of a model, all of them or none. They hold at once, for all versions; the
+// file is not written. nil takes a setting back to what the file says. It gives what was in effect
+// of these settings, and what is now.
 func (s *Settings) Set(ctx context.Context, model string, settings map[string]*string) (before, after map[string]any, err error) {
 	store, err := s.store.State()
 	if err != nil {
@@ -160,8 +164,9 @@ func (s *Settings) inEffect(model string, settings map[string]*string) map[strin
 	return all
 }
 
-// over puts settings of models over a configuration, and refuses what cannot be changed, or does not hold: see
-// config.Overlay. The errors list all faults of a model, with the values that contradict each other.
+// over puts settings of models over a configuration, and refuses what cannot be changed, or does
+// not hold: see config.Overlay. The errors list all faults of a model, with the values that
+// contradict each other.
 func over(c config.Config, settings map[string]map[string]string) (with config.Config, refused map[string]error) {
 	refused = map[string]error{}
 	sound := make(map[string]map[string]string, len(settings))

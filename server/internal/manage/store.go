@@ -19,8 +19,8 @@ import (
 	"github.com/shivad/shivad/server/state"
 )
 
-// A Store is the state store and the registry of the applications in it, which open after the server was made. Its methods
-// may be called from everywhere.
+// A Store is the state store and the registry of the applications in it, which open after the
+// server was made. Its methods may be called from everywhere.
 type Store struct {
 	at      config.State
 	started time.Time
@@ -39,7 +39,8 @@ func NewStore(at config.State, started time.Time, log *slog.Logger) *Store {
 	return &Store{at: at, started: started, log: log}
 }
 
-// Open opens the store, and gives the gate the registry of the applications in it. changed is called when these have.
+// Open opens the store, and gives the gate the registry of the applications in it. changed is
+// called when these have.
 func (s *Store) Open(g *gate.Gate, changed func()) (err error) {
 	opts := state.Options{Namespace: s.at.Namespace, Required: s.at.Required, Logger: s.log}
 	var o opened
@@ -107,7 +108,8 @@ func (s *Store) State() (state.Store, error) {
 	return store, err
 }
 
-// Admit refuses a model by the name of an application that links to others as well: requests for the one would go to the other.
+// Admit refuses a model by the name of an application that links to others as well: requests for
+// the one would go to the other.
 func (s *Store) Admit(id scheduler.ModelID) error {
 	r, _, err := s.get()
 	if err != nil {
