@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -99,9 +98,7 @@ type conn struct {
 	why   atomic.Pointer[metrics.Closed] // the first reason for its end
 	once  sync.Once                      // of Close
 
-	// Of net/http's goroutine for this connection.
-	answering bool // a handler has begun, and net/http does not look for the next request yet
-	said      bool // why no request of this connection is taken any more
+	answering bool // a handler has begun; of net/http's goroutine for this connection
 
 	mu      sync.Mutex
 	reading bool // a body, under message_timeout
@@ -139,24 +136,12 @@ func (c *conn) Read(p []byte) (int, error) {
 // writeStep is how much of an answer may leave between two looks at the clock.
 const writeStep = 256 << 10
 
-// Write gives the client stall_timeout for each step. What net/http writes by itself, to a request whose head it does not take, comes
-// when no handler has begun: then it is in JSON instead. The bytes of answers are never looked at, since a tensor may be anything.
+// Write gives the client stall_timeout for each step. What comes when no handler has begun is net/http's
+// own answer to a head that it does not take, after which it closes the connection.
 func (c *conn) Write(p []byte) (written int, err error) {
-	if c.answering {
-		return c.write(p)
+	if !c.answering {
+		c.because(metrics.ClosedProtocol)
 	}
-	if c.said {
-		return len(p), nil
-	}
-	c.said = true
-	c.because(metrics.ClosedProtocol)
-	if _, err := c.write(inJSON(p)); err != nil {
-		return 0, err
-	}
-	return len(p), nil
-}
-
-func (c *conn) write(p []byte) (written int, err error) {
 	for {
 		step := p[:min(len(p), writeStep)]
 		_ = c.Conn.SetWriteDeadline(time.Now().Add(c.door.cfg.StallTimeout))
@@ -177,26 +162,9 @@ func (c *conn) write(p []byte) (written int, err error) {
 	}
 }
 
-// inJSON makes an answer as every error is of one of net/http's own, after which it closes the connection. Those are a status line, headers
-// that nobody needs, and perhaps a text that begins with the status once more.
-func inJSON(p []byte) []byte {
-	head, text, _ := strings.Cut(string(p), "\r\n\r\n")
-	line, _, _ := strings.Cut(head, "\r\n")
-	status := strings.TrimPrefix(line, "HTTP/1.1 ")
-	code, reason, _ := strings.Cut(status, " ")
-	message := strings.ToLower(strings.TrimLeft(text, "0123456789 "))
-	if message == "" {
-		message = strings.ToLower(reason)
-	}
-	switch code {
-	case "417":
-		message += ": Expect takes 100-continue and nothing else"
-	case "431":
-		message += fmt.Sprintf(": the head of a request may have %d bytes", headerBytes)
-	}
-	body := errorBody(message)
-	return fmt.Appendf(nil, "HTTP/1.1 %s\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", status, len(body), body)
-}
+// CloseWrite is called by net/http before it waits a little and closes: a client that is still sending
+// then reads the answer, whose end this is, before its connection is reset.
+func (c *conn) CloseWrite() error { return c.Conn.(*net.TCPConn).CloseWrite() }
 
 // Close is called by net/http when it has done with the connection.
 func (c *conn) Close() error {

@@ -12,7 +12,8 @@
 //	                     the pool's memory
 //
 // Every answer but that of an inference in binary is JSON, and every error is {"error": "..."}, whoever found it: the
-// router, a limit, a bug, and net/http itself before there is a request (see conn.Write).
+// router, a limit, a bug. The exception is what net/http answers to a head that makes no request, before any
+// handler: 400, 417, 431, 501 or 505 as plain text, after which it closes the connection.
 //
 // Concurrency: net/http has a goroutine for each connection, which serves its requests one after the other. Nothing is shared
 // between requests but the Door.

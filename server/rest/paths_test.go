@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -184,16 +185,11 @@ func TestRouter(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
 	for _, path := range []string{"/", "//", "/v2//", "/v1", "/v2/models//", "/v2/models//infer", "/v2/models/m/", "/v2/models/m/infer/x", "/v2/../v2", "/v2/models/m/versions", "/v2/logging",
-		"/v2/models/%zz", "/v2/a/b/c/d/e/f/g/h/i/j/k/l"} {
+		"/v2/a/b/c/d/e/f/g/h/i/j/k/l"} {
 		if path == "/v2/models/m/" {
 			continue // that one exists
 		}
-		c := r.raw("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-		a := r.answerOn(c)
-		if strings.Contains(path, "%zz") { // net/http refuses it
-			r.refused(a, 400, "bad request")
-			continue
-		}
+		a := r.answerOn(r.raw("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
 		r.refused(a, 404, "no such path", "/v2/docs/openapi.json")
 	}
 	for _, c := range []struct{ method, path, allow string }{
@@ -213,45 +209,48 @@ func TestRouter(t *testing.T) {
 	r.refused(a, 404)
 }
 
-// What net/http answers by itself, before any handler, is JSON too.
+// What net/http answers by itself, to a head that it does not take, is text, and ends the connection.
 func TestErrorsOfTheHead(t *testing.T) {
 	r := newRig(t, nil)
-	for _, c := range []struct {
+	const first = "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+	cases := []struct {
 		text   string
 		status int
-		words  []string
+		words  string
 	}{
-		{"rubbish\r\n\r\n", 400, []string{"bad request"}},
-		{"GET /v2 HTTP/1.1\r\n\r\n", 400, []string{"missing required host header"}},
-		{"GET /v2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: zip\r\n\r\n", 501, []string{"unsupported transfer encoding"}},
-		{"GET /v2 HTTP/9.1\r\nHost: x\r\n\r\n", 505, []string{"unsupported protocol version"}},
-		{"POST /v2 HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n", 400, nil},
-		{"POST /v2 HTTP/1.1\r\nHost: x\r\nExpect: 200-ok\r\nContent-Length: 5\r\n\r\nabcde", 417, []string{"expectation failed", "100-continue"}},
-		{"GET /v2 HTTP/1.1\r\nHost: x\r\nBig: " + strings.Repeat("x", headerBytes+8<<10) + "\r\n\r\n", 431, []string{"request header fields too large", "65536"}},
-	} {
+		{"rubbish\r\n\r\n", 400, "Bad Request"},
+		{"GET /v2/models/%zz HTTP/1.1\r\nHost: x\r\n\r\n", 400, "Bad Request"},
+		{"GET /v2 HTTP/1.1\r\n\r\n", 400, "missing required Host header"},
+		{"GET /v2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: zip\r\n\r\n", 501, "Unsupported transfer encoding"},
+		{"GET /v2 HTTP/9.1\r\nHost: x\r\n\r\n", 505, "unsupported protocol version"},
+		{"POST /v2 HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n", 400, "Bad Request"},
+		{"POST /v2 HTTP/1.1\r\nHost: x\r\nExpect: 200-ok\r\nContent-Length: 5\r\n\r\nabcde", 417, ""},
+		{"GET /v2 HTTP/1.1\r\nHost: x\r\nBig: " + strings.Repeat("x", headerBytes+8<<10) + "\r\n\r\n", 431, "Request Header Fields Too Large"},
+	}
+	for _, c := range cases {
 		// As the first request of a connection, and after one that was answered.
-		k := r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+		k := r.raw(first)
 		if a := r.answerOn(k); a.status != 200 {
 			t.Errorf("before %.40q: %v", c.text, a)
 		}
 		if _, err := io.WriteString(k, c.text); err != nil {
 			t.Fatal(err)
 		}
-		again := r.answerOn(k)
-		a := r.answerOn(r.raw(c.text))
-		if a.String() != again.String() {
-			t.Errorf("%.40q: %v as the first request, %v as the second", c.text, a, again)
-		}
-		text, _ := a.json(t)["error"].(string)
-		if a.status != c.status || a.header.Get("Content-Type") != "application/json" {
-			t.Errorf("%.40q: %v", c.text, a)
-		}
-		for _, w := range c.words {
-			if !strings.Contains(text, w) {
-				t.Errorf("%.40q: %v lacks %q", c.text, a, w)
+		for _, a := range []answer{r.answerOn(k), r.answerOn(r.raw(c.text))} {
+			if a.status != c.status || a.header.Get("Connection") != "close" || !strings.Contains(string(a.body), c.words) || len(a.body) > 200 {
+				t.Errorf("%.40q: %v, expected %d with %q, and Connection: close", c.text, a, c.status, c.words)
+			}
+			if kind := a.header.Get("Content-Type"); c.words != "" && !strings.HasPrefix(kind, "text/plain") {
+				t.Errorf("%.40q: Content-Type %q", c.text, kind)
 			}
 		}
 	}
+	want := fmt.Sprintf("shivad_connections_closed_total{door=\"rest\",reason=\"protocol\"} %d\n", 2*len(cases))
+	waitFor(t, want, func() bool {
+		w := httptest.NewRecorder()
+		r.metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		return strings.Contains(w.Body.String(), want)
+	})
 }
 
 // A bug costs its request a 500, and nobody else anything.
