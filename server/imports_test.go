@@ -82,7 +82,7 @@ examples/selection/container: examples/digits examples/selection containers/cont
 examples/selection/run:     examples/internal/process examples/selection shiva shiva/tensor gonum.org/v1/plot
 
 bench/internal/declare:     shiva/tensor
-bench/internal/hostile:     containers/containertest shiva shiva/tensor
+bench/internal/hostile:     bench/load containers/containertest server/grpc/pb shiva shiva/tensor golang.org/x/net google.golang.org/protobuf
 bench/internal/process:
 bench/load:                 shiva shiva/tensor golang.org/x/net golang.org/x/sys
 bench/load/shivaload:       bench/load bench/internal/declare shiva
@@ -93,7 +93,7 @@ bench/hostile:              bench/internal/hostile
 bench/sleeper:              bench/internal/declare containers/container shiva/tensor golang.org/x/sys
 bench/alarm:                shiva
 bench/goodput:              bench/internal/process bench/load scheduler/sim shiva shiva/tensor gonum.org/v1/plot
-bench/run:                  bench/load bench/internal/hostile bench/internal/process shiva/tensor
+bench/run:                  bench/load bench/internal/hostile bench/internal/process shiva shiva/tensor
 bench/soak:                 bench/load bench/internal/process containers/container shiva shiva/tensor
 `
 
