@@ -50,8 +50,12 @@ func newRig(t *testing.T) *rig {
 	r.door = r.Service.Door(m.Door("test"))
 	t.Cleanup(func() {
 		r.sched.Close()
-		if n := r.pool.InUse(); n != 0 {
-			t.Errorf("%d bytes of the pool are still in use", n)
+		// A worker lets go of its batch a moment after the answer.
+		for end := time.Now().Add(20 * time.Second); r.pool.InUse() != 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Errorf("%d bytes of the pool are still in use", r.pool.InUse())
+				break
+			}
 		}
 	})
 	return r
