@@ -1,6 +1,7 @@
 package containers
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -25,18 +26,8 @@ type Config struct {
 	Scheduler *scheduler.Scheduler
 	// Pool is where results are received into; nil means ordinary memory without a budget.
 	Pool *tensor.Pool
-	// Limits bounds what one container may do.
-	Limits Limits
-	// Heartbeat is how often v4 sessions beat in either direction; a container is dead when
-	// nothing is heard of it for three times as long, or no message of an idle one for thirty
-	// times as long. Default 1 s. The clocks of v1 to v3 are fixed by their containers: 5 s and
-	// 30 s.
-	Heartbeat time.Duration
-	// HandshakeTimeout is the time from connecting to being registered. Default 10 s.
-	HandshakeTimeout time.Duration
-	// WriteTimeout ends a session whose container takes not one byte for this long while
-	// something is due to it. Default 10 s.
-	WriteTimeout time.Duration
+	// Settings hold until [Listener.Configure] is called.
+	Settings
 	// Admit refuses a registration by its error, which the container is told if its generation
 	// has words for that, and the log in any case; nil admits all. It is called on the
 	// session's goroutine.
@@ -56,6 +47,22 @@ type Config struct {
 	Name string
 	// Log gets one line for each session that begins and ends; nil means silent.
 	Log *slog.Logger
+}
+
+// Settings of a listener can change while it is open. Zero fields take the default.
+type Settings struct {
+	// Limits bounds what one container may do.
+	Limits Limits
+	// Heartbeat is how often v4 sessions beat in either direction; a container is dead when
+	// nothing is heard of it for three times as long, or no message of an idle one for thirty
+	// times as long. Default 1 s. The clocks of v1 to v3 are fixed by their containers: 5 s and
+	// 30 s.
+	Heartbeat time.Duration
+	// HandshakeTimeout is the time from connecting to being registered. Default 10 s.
+	HandshakeTimeout time.Duration
+	// WriteTimeout ends a session whose container takes not one byte for this long while
+	// something is due to it. Default 10 s.
+	WriteTimeout time.Duration
 }
 
 // An Address is where containers of a dialect connect.
@@ -133,10 +140,19 @@ func (c Config) Validate() error {
 			fault("address %q has dialect %d, which there is not", a.Addr, a.Dialect)
 		}
 	}
+	return errors.Join(append(faults, c.Settings.Validate())...)
+}
+
+// Validate reports all faults in one error.
+func (s Settings) Validate() error {
+	var faults []error
+	fault := func(format string, args ...any) {
+		faults = append(faults, fmt.Errorf("containers: "+format, args...))
+	}
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"heartbeat", c.Heartbeat}, {"handshake timeout", c.HandshakeTimeout}, {"write timeout", c.WriteTimeout}} {
+	}{{"heartbeat", s.Heartbeat}, {"handshake timeout", s.HandshakeTimeout}, {"write timeout", s.WriteTimeout}} {
 		if d.value < 0 {
 			fault("%s is %v, it cannot be negative", d.name, d.value)
 		}
@@ -144,7 +160,7 @@ func (c Config) Validate() error {
 	for _, n := range []struct {
 		name  string
 		value int64
-	}{{"message bytes", c.Limits.MessageBytes}, {"frames", int64(c.Limits.Frames)}, {"sessions", int64(c.Limits.Sessions)}, {"handshakes", int64(c.Limits.Handshakes)}} {
+	}{{"message bytes", s.Limits.MessageBytes}, {"frames", int64(s.Limits.Frames)}, {"sessions", int64(s.Limits.Sessions)}, {"handshakes", int64(s.Limits.Handshakes)}} {
 		if n.value < 0 {
 			fault("limit of %s is %d, it cannot be negative", n.name, n.value)
 		}
@@ -161,23 +177,18 @@ func (c Config) addresses() []Address {
 	return append(list, c.Others...)
 }
 
+func (s Settings) withDefaults() Settings {
+	wire := zmtp.Limits{MessageBytes: s.Limits.MessageBytes, Frames: s.Limits.Frames}.WithDefaults()
+	s.Limits.MessageBytes, s.Limits.Frames = wire.MessageBytes, wire.Frames
+	s.Heartbeat = cmp.Or(s.Heartbeat, defaultHeartbeat)
+	s.HandshakeTimeout = cmp.Or(s.HandshakeTimeout, defaultHandshakeTimeout)
+	s.WriteTimeout = cmp.Or(s.WriteTimeout, defaultWriteTimeout)
+	s.Limits.Sessions = cmp.Or(s.Limits.Sessions, defaultSessions)
+	s.Limits.Handshakes = cmp.Or(s.Limits.Handshakes, defaultHandshakes)
+	return s
+}
+
 func (c Config) withDefaults() Config {
-	wire := zmtp.Limits{MessageBytes: c.Limits.MessageBytes, Frames: c.Limits.Frames}.WithDefaults()
-	c.Limits.MessageBytes, c.Limits.Frames = wire.MessageBytes, wire.Frames
-	for _, d := range []struct {
-		p *time.Duration
-		v time.Duration
-	}{{&c.Heartbeat, defaultHeartbeat}, {&c.HandshakeTimeout, defaultHandshakeTimeout}, {&c.WriteTimeout, defaultWriteTimeout}} {
-		if *d.p == 0 {
-			*d.p = d.v
-		}
-	}
-	if c.Limits.Sessions == 0 {
-		c.Limits.Sessions = defaultSessions
-	}
-	if c.Limits.Handshakes == 0 {
-		c.Limits.Handshakes = defaultHandshakes
-	}
 	if c.Name == "" {
 		c.Name = "shivad"
 	}

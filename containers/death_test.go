@@ -86,7 +86,7 @@ func TestDeathUnderLoad(t *testing.T) {
 // clock, its request ends by its own deadline, and after SIGCONT the container is back without
 // anybody's help.
 func TestStopped(t *testing.T) {
-	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Heartbeat: 300 * time.Millisecond})
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Heartbeat: 300 * time.Millisecond}})
 	cmd := spawn(t, "noop", r.Dialable()[0])
 	id := scheduler.ModelID{Name: "noop", Version: "1"}
 	r.wait(t, id, 1)
@@ -124,7 +124,7 @@ func stop(t *testing.T, cmd *exec.Cmd) {
 
 // TestKilled: kill -9 is noticed by the socket's end, at once.
 func TestKilled(t *testing.T) {
-	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Heartbeat: time.Minute})
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Heartbeat: time.Minute}})
 	cmd := spawn(t, "noop", r.Dialable()[0])
 	id := scheduler.ModelID{Name: "noop", Version: "1"}
 	r.wait(t, id, 1)
@@ -136,7 +136,7 @@ func TestKilled(t *testing.T) {
 // It fails by itself, or is tried again in pieces that can be, and the session, which may be
 // sent another from within that failure, serves on.
 func TestV3TooManyRows(t *testing.T) {
-	r := newRig(t, containers.Config{Limits: containers.Limits{Frames: 16}})
+	r := newRig(t, containers.Config{Settings: containers.Settings{Limits: containers.Limits{Frames: 16}}})
 	if err := r.sched.Configure("legacy", scheduler.ModelConfig{Strategy: "static", MaxBatch: 64}); err != nil {
 		t.Fatal(err)
 	}

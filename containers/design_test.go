@@ -19,7 +19,7 @@ func TestDesignExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &v4{limits: Config{}.withDefaults().Limits}
+	c := &v4{limits: Settings{}.withDefaults().Limits}
 	c.bind(registration{spec: scheduler.Spec{
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}},
 		Outputs: []tensor.Spec{{Name: "sum", DType: tensor.Float32, Shape: tensor.Shape{-1}}},
@@ -74,7 +74,7 @@ func TestAnnounced(t *testing.T) {
 		size     int
 		want     string
 	}{{true, announced - 1, ""}, {true, announced, `{"coming_bytes":32768}`}, {false, 1 << 20, ""}} {
-		c := &v4{limits: Config{}.withDefaults().Limits}
+		c := &v4{limits: Settings{}.withDefaults().Limits}
 		c.bind(registration{announce: tt.announce, spec: scheduler.Spec{Inputs: x, Outputs: x}})
 		var b scheduler.Batch
 		for rows, size := range []int{tt.size / 2, tt.size - tt.size/2} {
@@ -116,7 +116,7 @@ func TestAnnounced(t *testing.T) {
 
 // TestUserIsAskedFor: a container that asks for whose request each is says so when it registers.
 func TestUserIsAskedFor(t *testing.T) {
-	limits := Config{}.withDefaults().Limits
+	limits := Settings{}.withDefaults().Limits
 	for text, want := range map[string]bool{``: false, `"user":true,`: true, `"user":false,`: false} {
 		r, err := readHello([]byte(`{"protocol":4,"model":"m","version":"1",`+text+
 			`"inputs":[{"name":"x","datatype":"FP32","shape":[-1,2]}],"outputs":[{"name":"y","datatype":"FP32","shape":[-1]}]}`), limits)

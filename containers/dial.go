@@ -27,7 +27,8 @@ type DialConfig struct {
 	Input     tensor.DType // Uint8, Int32, Float64 or Bytes
 	Scheduler *scheduler.Scheduler
 	Pool      *tensor.Pool // of answers
-	// WriteTimeout ends a connection whose container takes not all of a batch for this long.
+	// WriteTimeout ends a connection whose container takes not all of a batch for this long; see
+	// [Dialer.SetWriteTimeout].
 	// Default 10 s.
 	WriteTimeout time.Duration
 	Log          *slog.Logger
@@ -42,6 +43,8 @@ type Dialer struct {
 	ctx     context.Context // ends when Shutdown or Close is called
 	stop    context.CancelFunc
 	wg      sync.WaitGroup // run
+
+	writeTimeout atomic.Int64 // a duration
 
 	mu    sync.Mutex
 	info  SessionInfo
@@ -79,19 +82,25 @@ func Dial(cfg DialConfig) (*Dialer, error) {
 	if err := errors.Join(faults...); err != nil {
 		return nil, err
 	}
-	if cfg.WriteTimeout <= 0 {
-		cfg.WriteTimeout = defaultWriteTimeout
-	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	cfg.Log = cfg.Log.With("container", cfg.Name, "model", cfg.Model.String(), "rpc", "v0", "remote", cfg.Addr)
 	d := &Dialer{cfg: cfg, network: network, address: address}
+	d.SetWriteTimeout(cfg.WriteTimeout)
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	now := time.Now()
 	d.info = SessionInfo{State: "calling", Generation: "v0", Model: cfg.Model, Remote: cfg.Addr, Label: cfg.Name, Since: now, LastSeen: now}
 	d.wg.Go(d.run) // ends after Shutdown or Close, which join it
 	return d, nil
+}
+
+// SetWriteTimeout changes the timeout for the batches that are written from now on; 0 or less is the default.
+func (d *Dialer) SetWriteTimeout(t time.Duration) {
+	if t <= 0 {
+		t = defaultWriteTimeout
+	}
+	d.writeTimeout.Store(int64(t))
 }
 
 // Session returns the state of the connection.
@@ -365,7 +374,7 @@ func (l *link) write() {
 			b.Fail(err)
 			continue
 		}
-		_ = l.raw.SetWriteDeadline(time.Now().Add(l.d.cfg.WriteTimeout))
+		_ = l.raw.SetWriteDeadline(time.Now().Add(time.Duration(l.d.writeTimeout.Load())))
 		if _, err := l.raw.Write(request); err != nil {
 			l.kill(fmt.Errorf("it does not take a batch: %w", err))
 			return // the batch goes back to the scheduler with the replica

@@ -65,7 +65,7 @@ func FuzzSessionMessages(f *testing.F) {
 	f.Add(join("heartbeat"))
 	f.Add(join("feedback", `{"application":"a","rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[1]}]}`, "0123"))
 	f.Add(join("hello", `{"protocol":4,"model":"m","version":"1","inputs":[{"name":"x","datatype":"FP32","shape":[-1]}]}`))
-	limits := Config{}.withDefaults().Limits
+	limits := Settings{}.withDefaults().Limits
 	spec := scheduler.Spec{
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float32, Shape: tensor.Shape{-1, 1}}},
@@ -118,7 +118,7 @@ func FuzzHello(f *testing.F) {
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float32, Shape: tensor.Shape{-1, 10}}}}))
 	f.Add([]byte(`{"protocol":4,"model":"\u0000","version":"/"}`))
-	limits := Config{}.withDefaults().Limits
+	limits := Settings{}.withDefaults().Limits
 	f.Fuzz(func(t *testing.T, in []byte) {
 		budgettest.Input(t)
 		if r, err := readHello(in, limits); err == nil {
@@ -130,7 +130,7 @@ func FuzzHello(f *testing.F) {
 // TestHelloTakesNoMemory: what is made of a hello, which anybody may send, is bounded by what a
 // model can declare.
 func TestHelloTakesNoMemory(t *testing.T) {
-	limits := Config{}.withDefaults().Limits
+	limits := Settings{}.withDefaults().Limits
 	for name, text := range map[string]string{
 		"inputs":     `"inputs":[` + strings.Repeat(`{},`, 80_000) + `{}]`,
 		"dimensions": `"inputs":[{"name":"x","datatype":"FP32","shape":[` + strings.Repeat(`1,`, 120_000) + `1]}]`,

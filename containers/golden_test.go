@@ -131,7 +131,7 @@ func playGolden(t *testing.T, text []byte, generation string, dialect Dialect) (
 		seen[s.Decoded.Kind]++
 		if s.Step == 1 {
 			var err error
-			if c, err = recognise(message(t, s.Frames), dialect, Config{}.withDefaults().Limits, nil); err != nil {
+			if c, err = recognise(message(t, s.Frames), dialect, Settings{}.withDefaults().Limits, nil); err != nil {
 				t.Fatalf("%s: %v", where, err)
 			}
 			if c.generation() != generation {
@@ -281,7 +281,7 @@ func value[T any](t testing.TB, text json.RawMessage) (v T) {
 
 // Requests of several rows are cut into frames, whatever their lengths.
 func TestV3Rows(t *testing.T) {
-	c := &v3{legacy{limits: Config{}.withDefaults().Limits}}
+	c := &v3{legacy{limits: Settings{}.withDefaults().Limits}}
 	c.bind(registration{spec: scheduler.Spec{Inputs: []tensor.Spec{{DType: tensor.Bytes}}}})
 	two, _ := tensor.FromStrings(tensor.Shape{2}, []string{"a", "bc"})
 	one, _ := tensor.FromStrings(tensor.Shape{1}, []string{"\x00"})

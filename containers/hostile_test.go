@@ -111,7 +111,7 @@ func TestHostilePeers(t *testing.T) {
 		}), []string{"model=h5/1", "unexpected EOF"}},
 		{"reserved bits", after("h6", func(p *containertest.Peer) { p.Raw().Write([]byte{0xf8, 0}) }), []string{"model=h6/1", "reserved bits"}},
 	}
-	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, HandshakeTimeout: 2 * time.Second, Heartbeat: 20 * time.Second})
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{HandshakeTimeout: 2 * time.Second, Heartbeat: 20 * time.Second}})
 	r.LogEverything()
 	stop := r.serveMeanwhile(t)
 	var peers sync.WaitGroup
@@ -364,7 +364,7 @@ func TestUnserved(t *testing.T) {
 		{"v2 that registers when asked", "v2", [][][]byte{{nil, word(2)}, {nil, word(0), []byte("m"), []byte("1"), []byte("1")}}, false, "set containers.listen_v2"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, HandshakeTimeout: 200 * time.Millisecond,
+			r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{HandshakeTimeout: 200 * time.Millisecond},
 				Others: []containers.Address{{Addr: "tcp://127.0.0.1:0", Dialect: containers.DialectV2}}})
 			p, err := containertest.NewPeer(dial(t, r))
 			if err != nil {
@@ -412,7 +412,7 @@ func TestUnserved(t *testing.T) {
 		})
 	}
 	// What is no ZeroMQ socket, or speaks v4 and is refused, is not among them.
-	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, HandshakeTimeout: 100 * time.Millisecond})
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{HandshakeTimeout: 100 * time.Millisecond}})
 	dial(t, r).Close()
 	p, err := containertest.NewPeer(dial(t, r))
 	if err != nil {
@@ -474,7 +474,7 @@ func TestHostileNames(t *testing.T) {
 // timeout, its rows go to others, and nobody waits for it: not the clients, not other
 // containers, not those that join.
 func TestStuckReader(t *testing.T) {
-	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, WriteTimeout: 200 * time.Millisecond, Heartbeat: 20 * time.Second})
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{WriteTimeout: 200 * time.Millisecond, Heartbeat: 20 * time.Second}})
 	const row = 4 << 20 // floats: more than the sockets' buffers hold
 	spec := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, row}}}
 	large := containertest.Model{Name: "echo", Version: "1", Inputs: spec, Outputs: spec}
@@ -517,8 +517,8 @@ func TestStuckReader(t *testing.T) {
 // good: the memory of the batch may not be given back while the socket reads it. Its session
 // ends.
 func TestEarlyAnswer(t *testing.T) {
-	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Heartbeat: 20 * time.Second}) // the peer sends none
-	const row = 4 << 20                                                                                  // floats: more than the sockets' buffers hold
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Heartbeat: 20 * time.Second}}) // the peer sends none
+	const row = 4 << 20                                                                                                                 // floats: more than the sockets' buffers hold
 	spec := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, row}}}
 	large := containertest.Model{Name: "echo", Version: "1", Inputs: spec, Outputs: spec}
 	p, err := containertest.NewPeer(dial(t, r))
@@ -624,7 +624,7 @@ func churn(i int) containertest.Model {
 
 // TestTooMany: beyond the limits connections are refused, and strangers make room for containers.
 func TestTooMany(t *testing.T) {
-	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Limits: containers.Limits{Sessions: 12, Handshakes: 4}})
+	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Limits: containers.Limits{Sessions: 12, Handshakes: 4}}})
 	var silent []net.Conn
 	for range 10 {
 		silent = append(silent, dial(t, r))
@@ -691,7 +691,7 @@ func TestIPC(t *testing.T) {
 // TestConfig: all faults are named at once.
 func TestConfig(t *testing.T) {
 	_, err := containers.Listen(containers.Config{
-		Addrs: []string{"7000", "udp://x:1", "ipc://"}, Heartbeat: -1, Limits: containers.Limits{Sessions: -1},
+		Addrs: []string{"7000", "udp://x:1", "ipc://"}, Settings: containers.Settings{Heartbeat: -1, Limits: containers.Limits{Sessions: -1}},
 	})
 	for _, want := range []string{"no scheduler", `"7000"`, "udp", "ipc://path", "heartbeat", "sessions is -1"} {
 		if err == nil || !strings.Contains(err.Error(), want) {

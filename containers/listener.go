@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shivad/shivad/containers/zmtp"
@@ -17,13 +18,15 @@ import (
 // A Listener accepts containers and owns their sessions.
 type Listener struct {
 	// Set once.
-	cfg       Config
+	cfg       Config         // without what is in settings
 	listeners []net.Listener // of Config.Addrs, then of Config.Others
 	stopped   chan struct{}  // closed when no more connections are taken
 	empty     chan struct{}  // closed when, after that, no session is left
 
 	models   *throttle // log lines about containers, by their models
 	unknowns *throttle // about peers that have not registered
+
+	settings atomic.Pointer[Settings]
 
 	wg sync.WaitGroup // accept loops and sessions; joined by Close
 
@@ -55,6 +58,7 @@ func Listen(cfg Config) (*Listener, error) {
 		return nil, err
 	}
 	l := &Listener{cfg: cfg.withDefaults(), sessions: make(map[*session]struct{}), stopped: make(chan struct{}), empty: make(chan struct{})}
+	l.settings.Store(new(cfg.Settings.withDefaults()))
 	l.models = newThrottle(l.cfg.Log, linesPerModel, linesOfModels)
 	l.unknowns = newThrottle(l.cfg.Log, linesOfUnknowns, linesOfUnknowns)
 	for _, a := range cfg.addresses() {
@@ -70,6 +74,20 @@ func Listen(cfg Config) (*Listener, error) {
 	}
 	return l, nil
 }
+
+// Configure gives the listener other settings, which hold for containers that connect afterwards.
+// Those that are there keep what they were told when they registered: both sides of a heartbeat
+// must agree on it.
+func (l *Listener) Configure(s Settings) error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	l.settings.Store(new(s.withDefaults()))
+	return nil
+}
+
+// Settings are those that hold for the next container.
+func (l *Listener) Settings() Settings { return *l.settings.Load() }
 
 // Addrs returns the addresses in use, in the order of Config.Addrs.
 func (l *Listener) Addrs() []net.Addr { return addrsOf(l.listeners[:len(l.cfg.Addrs)]) }
@@ -144,7 +162,7 @@ func (l *Listener) accept(listener net.Listener, d Dialect) {
 // from now on.
 func (l *Listener) Add(raw net.Conn) error {
 	if !l.add(raw, DialectV3) {
-		return fmt.Errorf("containers: listener is closed or has its %d sessions", l.cfg.Limits.Sessions)
+		return fmt.Errorf("containers: listener is closed or has its %d sessions", l.settings.Load().Limits.Sessions)
 	}
 	return nil
 }
@@ -152,24 +170,25 @@ func (l *Listener) Add(raw net.Conn) error {
 // add starts a session, unless there are too many.
 func (l *Listener) add(raw net.Conn, d Dialect) bool {
 	now := time.Now()
-	s := &session{listener: l, raw: raw, remote: raw.RemoteAddr().String(), dialect: d, machine: machine{started: now}}
-	s.machine.clocks.register = l.cfg.HandshakeTimeout
+	s := &session{listener: l, raw: raw, remote: raw.RemoteAddr().String(), dialect: d, settings: l.settings.Load(), machine: machine{started: now}}
+	limits := s.settings.Limits
+	s.machine.clocks.register = s.settings.HandshakeTimeout
 	if s.remote == "" || s.remote == "@" {
 		s.remote = "ipc" // Unix sockets of clients have no name
 	}
 	l.mu.Lock()
-	if l.closed || len(l.sessions) >= l.cfg.Limits.Sessions {
+	if l.closed || len(l.sessions) >= limits.Sessions {
 		l.counts.Refused++
 		closed := l.closed
 		l.mu.Unlock()
 		raw.Close()
 		if !closed {
-			l.complain("container refused: too many connections", "remote", s.remote, "limit", l.cfg.Limits.Sessions)
+			l.complain("container refused: too many connections", "remote", s.remote, "limit", limits.Sessions)
 		}
 		return false
 	}
 	var displaced *session
-	if len(l.fresh) >= l.cfg.Limits.Handshakes {
+	if len(l.fresh) >= limits.Handshakes {
 		displaced = l.fresh[0]
 		l.fresh = l.fresh[1:]
 		l.counts.Displaced++
@@ -183,7 +202,7 @@ func (l *Listener) add(raw net.Conn, d Dialect) bool {
 	l.wg.Go(s.run) // ends with its connection, which Close ends
 	l.mu.Unlock()
 	if displaced != nil {
-		displaced.kill(fmt.Errorf("not registered while %d newer connections came", l.cfg.Limits.Handshakes))
+		displaced.kill(fmt.Errorf("not registered while %d newer connections came", limits.Handshakes))
 	}
 	return true
 }

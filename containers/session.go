@@ -28,6 +28,7 @@ type session struct {
 	raw      net.Conn
 	remote   string
 	dialect  Dialect
+	settings *Settings // the listener's when it connected
 
 	// Owned by the goroutine of run until registration, and read by Send after it.
 	conn  *zmtp.Conn
@@ -93,12 +94,12 @@ func (s *session) survive(err *error) {
 }
 
 func (s *session) open() error {
-	cfg := &s.listener.cfg
+	set := s.settings
 	conn, err := zmtp.Server(s.raw, zmtp.Config{
-		Limits:           zmtp.Limits{MessageBytes: min(helloLimit, cfg.Limits.MessageBytes), Frames: min(helloFrames, cfg.Limits.Frames), QueuedMessages: queueLimit},
-		Pool:             cfg.Pool,
-		HandshakeTimeout: cfg.HandshakeTimeout,
-		WriteTimeout:     cfg.WriteTimeout,
+		Limits:           zmtp.Limits{MessageBytes: min(helloLimit, set.Limits.MessageBytes), Frames: min(helloFrames, set.Limits.Frames), QueuedMessages: queueLimit},
+		Pool:             s.listener.cfg.Pool,
+		HandshakeTimeout: set.HandshakeTimeout,
+		WriteTimeout:     set.WriteTimeout,
 	})
 	if err != nil {
 		return err
@@ -112,7 +113,7 @@ func (s *session) open() error {
 	if id := conn.Peer().Identity; id != "" {
 		s.info.Label = fmt.Sprintf("%.64q", id)
 	}
-	s.timer = time.AfterFunc(time.Until(s.machine.started.Add(cfg.HandshakeTimeout)), s.tick)
+	s.timer = time.AfterFunc(time.Until(s.machine.started.Add(set.HandshakeTimeout)), s.tick)
 	return nil
 }
 
@@ -133,7 +134,7 @@ func (s *session) read() error {
 func (s *session) handle(m *zmtp.Message) error {
 	defer m.Release()
 	if s.codec == nil {
-		c, err := recognise(m, s.dialect, s.listener.cfg.Limits, s.listener.cfg.Pool)
+		c, err := recognise(m, s.dialect, s.settings.Limits, s.listener.cfg.Pool)
 		if err != nil {
 			return err
 		}
@@ -178,8 +179,8 @@ func (s *session) adopt(c codec) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.codec = c
-	k := c.clocks(s.listener.cfg.Heartbeat)
-	k.register = s.listener.cfg.HandshakeTimeout
+	k := c.clocks(s.settings.Heartbeat)
+	k.register = s.settings.HandshakeTimeout
 	k.pings = s.conn.Peer().Minor >= 1
 	s.machine.clocks = k
 	s.info.Generation = c.generation()
@@ -224,9 +225,9 @@ func (s *session) register(r registration) error {
 	r.spec = replica.Model().Spec() // the configuration may have had a word
 	s.codec.bind(r)
 	notes := notes(r.spec)
-	s.conn.SetMessageLimits(s.listener.cfg.Limits.MessageBytes, s.listener.cfg.Limits.Frames)
+	s.conn.SetMessageLimits(s.settings.Limits.MessageBytes, s.settings.Limits.Frames)
 	s.say(func(o *zmtp.Outgoing) bool {
-		w := welcomeMessage(s.listener.cfg)
+		w := welcomeMessage(s.listener.cfg.Name, s.settings)
 		w.Batched, w.Notes = new(r.spec.Batched()), notes
 		return s.codec.welcome(o, w)
 	})

@@ -62,7 +62,7 @@ func TestSlowReader(t *testing.T) {
 		r.Close()
 		const heartbeat = 100 * time.Millisecond
 		var err error
-		r.Listener, err = containers.Listen(containers.Config{Scheduler: r.sched, Pool: r.pool, Heartbeat: heartbeat, Log: slog.New(slog.NewTextHandler(r.log, nil))})
+		r.Listener, err = containers.Listen(containers.Config{Scheduler: r.sched, Pool: r.pool, Settings: containers.Settings{Heartbeat: heartbeat}, Log: slog.New(slog.NewTextHandler(r.log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -323,12 +323,12 @@ func say(o *zmtp.Outgoing, kind string, body any) bool {
 }
 
 // welcomeMessage is what a v4 container is told about the server.
-func welcomeMessage(cfg Config) wire.WelcomeMessage {
+func welcomeMessage(server string, s *Settings) wire.WelcomeMessage {
 	return wire.WelcomeMessage{
 		Protocol:        wire.Version,
-		Server:          cfg.Name,
-		HeartbeatMS:     int64(math.Ceil(float64(cfg.Heartbeat) / float64(time.Millisecond))),
-		DeadAfterMS:     int64(math.Ceil(float64(missedBeats*cfg.Heartbeat) / float64(time.Millisecond))),
-		MaxMessageBytes: cfg.Limits.MessageBytes,
+		Server:          server,
+		HeartbeatMS:     int64(math.Ceil(float64(s.Heartbeat) / float64(time.Millisecond))),
+		DeadAfterMS:     int64(math.Ceil(float64(missedBeats*s.Heartbeat) / float64(time.Millisecond))),
+		MaxMessageBytes: s.Limits.MessageBytes,
 	}
 }

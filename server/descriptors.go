@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shivad/shivad/server/config"
 )
 
 // Descriptors that are not client connections: listeners, event polls, logs and profiles, the admin door,
@@ -16,6 +18,27 @@ const (
 
 // A share is how many connections of each kind there may be.
 type share struct{ tcp, rest, grpc, containers int }
+
+// of is the configuration with so many connections.
+func (h share) of(c config.Config) config.Config {
+	c.TCP.Connections, c.REST.Connections, c.GRPC.Connections, c.Containers.Sessions = h.tcp, h.rest, h.grpc, h.containers
+	return c
+}
+
+// split divides the process's descriptors among the connections that a configuration allows, and logs if it is to be fewer.
+func (s *Server) split(c config.Config) (share, error) {
+	processes := 0
+	for _, c := range c.Supervised {
+		processes += max(c.Replicas, 1)
+	}
+	wanted := share{c.TCP.Connections, c.REST.Connections, c.GRPC.Connections, c.Containers.Sessions}
+	got, err := split(wanted, processes)
+	if err == nil && got != wanted {
+		s.log.Info("fewer connections than configured, as the process may not open more files",
+			"tcp.connections", got.tcp, "rest.connections", got.rest, "grpc.connections", got.grpc, "containers.sessions", got.containers)
+	}
+	return got, err
+}
 
 // split divides the process's descriptors among those that are wanted. Containers get at most a quarter, and clients over
 // HTTP, and those over gRPC, whose connections carry many calls, an eighth each.

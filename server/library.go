@@ -156,7 +156,7 @@ func (s *Server) question(q *Question) (*predict.Question, error) {
 func (s *Server) parameters(q *Question, asked *predict.Question) error {
 	v := &asked.Values
 	if len(q.Parameters) > 0 {
-		if end, ok := shiva.SkipValue(q.Parameters, 0, s.cfg.Limits.JSONDepth); !ok || end != len(q.Parameters) || q.Parameters[0] != '{' {
+		if end, ok := shiva.SkipValue(q.Parameters, 0, s.settings.Now().Limits.JSONDepth); !ok || end != len(q.Parameters) || q.Parameters[0] != '{' {
 			return fmt.Errorf("%w: parameters: expected a JSON object without space around it", scheduler.ErrInvalidInput)
 		}
 		var forward []byte

@@ -32,7 +32,6 @@ func (s *Server) manage() {
 	s.report = &manage.Report{
 		Version:   Version,
 		Started:   started,
-		Limits:    s.cfg.Limits,
 		Phase:     func() string { return *s.phase.Load() },
 		Listening: s.listening,
 		Settings:  s.settings,
@@ -74,9 +73,7 @@ type configuration struct {
 
 // Config is what holds, without passwords.
 func (c configuration) Config() any {
-	now, doors := c.Now().Redacted(), c.server.cfg
-	now.TCP, now.REST, now.GRPC, now.Containers = doors.TCP, doors.REST, doors.GRPC, doors.Containers // as the descriptors allow
-	return now
+	return c.server.share.Load().of(c.Now().Redacted())
 }
 
 // Reload is the server's.

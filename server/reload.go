@@ -33,13 +33,19 @@ func (s *Server) Reload() (admin.Reloaded, error) {
 	}
 	var c config.Config
 	var done admin.Reloaded
+	var connections share
 	if err == nil {
 		c, done, err = s.adopt(next)
+	}
+	if err == nil {
+		connections, err = s.split(c)
 	}
 	if err != nil {
 		return admin.Reloaded{}, &admin.Error{Status: http.StatusBadRequest, Text: "nothing was changed: " + err.Error()}
 	}
 	s.settings.Replace(c)
+	s.share.Store(&connections)
+	s.configureDoors(connections.of(c))
 	if err := s.processes.Supervise(c.Supervised); err != nil {
 		return done, &admin.Error{Status: http.StatusInternalServerError, Text: "reloaded, but for processes: " + err.Error()}
 	}

@@ -49,10 +49,10 @@ func TestReload(t *testing.T) {
 	file.Models = map[string]config.Model{"m": {Policy: file.Defaults, DefaultVersion: "3"}, "mine": {Policy: file.Defaults}}
 	file.Server.RequiredModels, file.Server.ReadyWhen = []string{"m"}, config.ReadyRequired
 	file.Admin.Profiling = true
-	file.Limits.Tensors = 9
+	file.TCP.Loops = 9
 	answer := o.expect("POST", "/v1/config/reload", "", 200, `{"key":"admin.profiling","before":false,"after":true}`,
-		`{"key":"model.m.default_version","before":"","after":"3"}`, `"waiting":[{"key":"limits.tensors","before":255,"after":9}]`)
-	if strings.Contains(answer, "tcp.") {
+		`{"key":"model.m.default_version","before":"","after":"3"}`, `"waiting":[{"key":"tcp.loops","before":0,"after":9}]`)
+	if strings.Contains(answer, "rest.") {
 		t.Errorf("what is as it was is listed: %s", answer)
 	}
 	for model, want := range map[string]time.Duration{"m": 50 * time.Millisecond, "any": 50 * time.Millisecond, "mine": 70 * time.Millisecond} {
@@ -60,7 +60,7 @@ func TestReload(t *testing.T) {
 			t.Errorf("objective of %s is %v, expected %v", model, got, want)
 		}
 	}
-	o.expect("GET", "/v1/config", "", 200, `"tensors":255`, `"profiling":true`, `"default_version":"3"`)
+	o.expect("GET", "/v1/config", "", 200, `"loops":0`, `"profiling":true`, `"default_version":"3"`)
 	if status, _ := o.do("GET", "/readyz", ""); status != 503 {
 		t.Errorf("ready without a model that is required now: %d", status)
 	}

@@ -17,13 +17,11 @@ import (
 	"github.com/shivad/shivad/server/internal/clock"
 	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/hosts"
 	"github.com/shivad/shivad/server/internal/manage"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/server/rest"
 	"github.com/shivad/shivad/server/tcp"
-	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -33,7 +31,7 @@ const Version = "0.1.0"
 // A Server is the whole of shivad as a value. Make one with New.
 type Server struct {
 	// Set by New.
-	cfg      config.Config
+	cfg      config.Config // of the start, for what cannot change
 	log      *slog.Logger
 	pool     *tensor.Pool
 	unpacked *tensor.Pool // a part of it
@@ -59,6 +57,7 @@ type Server struct {
 	rest   *rest.Door
 	grpc   *grpc.Door
 
+	share  atomic.Pointer[share]  // of the process's descriptors
 	phase  atomic.Pointer[string] // admin.Starting, Serving, Draining
 	failed chan error
 
@@ -183,21 +182,11 @@ func (s *Server) Start() (err error) {
 			_ = s.Shutdown(ctx)
 		}
 	}()
-	processes := 0
-	for _, c := range s.cfg.Supervised {
-		processes += max(c.Replicas, 1)
-	}
-	wanted := share{s.cfg.TCP.Connections, s.cfg.REST.Connections, s.cfg.GRPC.Connections, s.cfg.Containers.Sessions}
-	got, err := split(wanted, processes)
+	connections, err := s.split(s.cfg)
 	if err != nil {
 		return err
 	}
-	if got != wanted {
-		s.log.Info("fewer connections than configured, as the process may not open more files",
-			"tcp.connections", got.tcp, "rest.connections", got.rest, "grpc.connections", got.grpc, "containers.sessions", got.containers)
-		s.cfg.TCP.Connections, s.cfg.REST.Connections = got.tcp, got.rest
-		s.cfg.GRPC.Connections, s.cfg.Containers.Sessions = got.grpc, got.containers
-	}
+	s.share.Store(&connections)
 	if s.cfg.Admin.Listen != "" {
 		if s.admin, err = admin.Listen(s.cfg.Admin.Listen, admin.Handler(s.sources()), s.log); err != nil {
 			return err
@@ -208,24 +197,8 @@ func (s *Server) Start() (err error) {
 	}
 	s.settings.Read()
 	s.watching.Go(func() { s.settings.Follow(s.stopping) })
-	if err := s.containers.Listen(s.cfg.Containers); err != nil {
+	if err := s.openDoors(connections.of(s.cfg)); err != nil {
 		return err
-	}
-	if s.cfg.TCP.Listen != "" {
-		giveLoopsTheirOwn(s.cfg.TCP.Loops)
-		if s.door, err = tcp.Listen(s.doorConfig()); err != nil {
-			return err
-		}
-	}
-	if s.cfg.REST.Listen != "" {
-		if s.rest, err = rest.Listen(s.restConfig()); err != nil {
-			return err
-		}
-	}
-	if s.cfg.GRPC.Listen != "" {
-		if s.grpc, err = grpc.Listen(s.grpcConfig()); err != nil {
-			return err
-		}
 	}
 	if err := s.containers.Call(s.cfg.Supervised, s.cfg.Containers.WriteTimeout); err != nil {
 		return err
@@ -263,58 +236,6 @@ func (s *Server) watch() {
 		s.failed <- err
 	case <-s.stopping:
 	}
-}
-
-// perHost is the limit on a door's connections of one host.
-func (s *Server) perHost(most, all int) *hosts.Limit {
-	return hosts.NewLimit(most, all, s.cfg.Server.LimitLoopback)
-}
-
-func (s *Server) doorConfig() tcp.Config {
-	c, l := s.cfg.TCP, s.cfg.Limits
-	return tcp.Config{
-		Addr: c.Listen, Gate: s.gate, Describe: s.predict.Describe, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
-		Loops: c.Loops, Connections: c.Connections, Hosts: s.perHost(c.ConnectionsPerAddress, c.Connections), InFlight: c.InFlightPerConnection,
-		IdleTimeout: c.IdleTimeout, MessageTimeout: c.MessageTimeout,
-		OutboundBytes: int(c.OutboundBytes), OutboundStall: c.StallTimeout,
-		Resync: c.Resync, ResyncBytes: int(c.ResyncBytes),
-		Limits: shiva.Limits{
-			MessageBytes: int64(l.MessageBytes), MetadataBytes: int(l.MetadataBytes),
-			Tensors: l.Tensors, Rank: l.Rank, JSONDepth: l.JSONDepth,
-		},
-	}
-}
-
-func (s *Server) restConfig() rest.Config {
-	c, l := s.cfg.REST, s.cfg.Limits
-	return rest.Config{
-		Addr: c.Listen, Predict: s.predict, Memory: s.memory(), Log: s.log, Metrics: s.metrics.Door("rest"),
-		Connections: c.Connections, Hosts: s.perHost(c.ConnectionsPerAddress, c.Connections), IdleTimeout: c.IdleTimeout, HeaderTimeout: c.HeaderTimeout,
-		MessageTimeout: c.MessageTimeout, StallTimeout: c.StallTimeout, Origins: c.CORSOrigins,
-		Limits: rest.Limits{
-			MessageBytes: int64(l.MessageBytes), MetadataBytes: int(l.MetadataBytes),
-			Tensors: l.Tensors, Rank: l.Rank, JSONDepth: l.JSONDepth,
-		},
-	}
-}
-
-func (s *Server) grpcConfig() grpc.Config {
-	c, l := s.cfg.GRPC, s.cfg.Limits
-	return grpc.Config{
-		Addr: c.Listen, Predict: s.predict, Memory: s.memory(), Log: s.log, Metrics: s.metrics.Door("grpc"),
-		Connections: c.Connections, Hosts: s.perHost(c.ConnectionsPerAddress, c.Connections), Streams: c.StreamsPerConnection, InFlight: c.InFlightPerStream,
-		MessageTimeout: c.MessageTimeout, IdleTimeout: c.IdleTimeout,
-		OutboundBytes: int(c.OutboundBytes), StallTimeout: c.StallTimeout,
-		PingInterval: c.PingInterval, PingTimeout: c.PingTimeout, MinPing: c.MinPingInterval,
-		Limits: grpc.Limits{
-			MessageBytes: int(l.MessageBytes), MetadataBytes: int(l.MetadataBytes), Tensors: l.Tensors, Rank: l.Rank,
-		},
-	}
-}
-
-// memory is where doors that take compressed requests get that of requests.
-func (s *Server) memory() gate.Memory {
-	return gate.Memory{Pool: s.pool, Part: s.unpacked, Ratio: s.cfg.Limits.UnpackRatio}
 }
 
 // Addrs tells the addresses in use, after Start.

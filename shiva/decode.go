@@ -138,11 +138,19 @@ const (
 
 // NewDecoder makes a Decoder for one stream.
 func NewDecoder(cfg DecoderConfig) *Decoder {
-	cfg.Limits.setDefaults()
-	if cfg.ResyncBytes <= 0 {
-		cfg.ResyncBytes = defaultResyncBytes
+	d := &Decoder{cfg: cfg}
+	d.SetLimits(cfg.Limits, cfg.Resync, cfg.ResyncBytes)
+	return d
+}
+
+// SetLimits changes what the [DecoderConfig] said of them. It is called between two messages, when InMessage is false, and
+// holds for those that follow. A search for a header that has begun goes on without Resync, too.
+func (d *Decoder) SetLimits(l Limits, resync bool, resyncBytes int) {
+	l.setDefaults()
+	if resyncBytes <= 0 {
+		resyncBytes = defaultResyncBytes
 	}
-	return &Decoder{cfg: cfg}
+	d.cfg.Limits, d.cfg.Resync, d.cfg.ResyncBytes = l, resync, resyncBytes
 }
 
 // Push takes bytes of the stream and says how many it consumed. It consumes all, unless a message
@@ -326,9 +334,10 @@ func (d *Decoder) noHeader(b []byte, h header, e *DecodeError) *DecodeError {
 	case inVain:
 		e.Detail += fmt.Sprintf(", and there is no header in %d bytes after a fault", d.skipped)
 		return e
+	case d.lost:
 	case !d.cfg.Resync:
 		return e
-	case !d.lost:
+	default:
 		e.keep = true
 		d.lost, d.skipped = true, 0
 	}

@@ -485,6 +485,29 @@ func TestResyncGivesUp(t *testing.T) {
 	}
 }
 
+// TestSetLimits changes the limits between two messages, and in a search for a header.
+func TestSetLimits(t *testing.T) {
+	wire := mustEncode(t, &shiva.Message{Namespace: "n", Metadata: []byte(`{"id":1}`)})
+	d := shiva.NewDecoder(shiva.DecoderConfig{})
+	if e := firstError(t, d, wire); e != nil {
+		t.Fatal(e)
+	}
+	d.SetLimits(shiva.Limits{MetadataBytes: 4}, true, 0)
+	if e := firstError(t, d, wire); e == nil || e.Kind != shiva.KindTooLarge || e.Limit != 4 || !e.Keep() {
+		t.Errorf("8 bytes of metadata where 4 may be: %v", e)
+	}
+	if d.InMessage() || !d.Buffered() {
+		t.Error("it does not look for a header")
+	}
+	d.SetLimits(shiva.Limits{}, false, 0)
+	if e := firstError(t, d, append(bytes.Repeat([]byte{0x55}, 50), wire...)); e != nil || d.Buffered() {
+		t.Errorf("a search that had begun: %v", e)
+	}
+	if e := firstError(t, d, bytes.Repeat([]byte{0x55}, 12)); e == nil || e.Keep() {
+		t.Errorf("rubbish without Resync: %v", e)
+	}
+}
+
 // TestBuffered follows a message through its parts.
 func TestBuffered(t *testing.T) {
 	x := mustTensor(t, tensor.Shape{2}, []float32{1, 2})

@@ -9,27 +9,31 @@ import (
 // while are the settings that can change while the server runs, by table; "*" is all of a table. server/README.md
 // has the same table.
 var while = map[string][]string{
-	"server":    {"drain", "required_models", "ready_when", "repository"},
-	"log":       {"level"},
-	"admin":     {"hosts", "profiling", "import_bytes", "metrics_models"},
-	"defaults":  {"*"},
-	"model":     {"*"},
-	"container": {"*"},
-}
-
-// waiting are those that hold from the next start on: listeners and what they were made with, memory that was set aside,
-// and where the state is. "*" as above.
-var waiting = map[string][]string{
-	"server":     {"limit_loopback"},
-	"log":        {"format"},
+	"server":     {"*"},
+	"log":        {"level"},
 	"tcp":        {"*"},
 	"rest":       {"*"},
 	"grpc":       {"*"},
 	"containers": {"*"},
-	"admin":      {"listen"},
-	"state":      {"*"},
+	"admin":      {"*"},
 	"limits":     {"*"},
-	"defaults":   {"batched"}, // replicas have registered by it
+	"defaults":   {"*"},
+	"model":      {"*"},
+	"container":  {"*"},
+}
+
+// waiting are those that hold from the next start on. "*" as above.
+var waiting = map[string][]string{
+	"log":  {"format"}, // every line of a log has one
+	"tcp":  {"listen", "loops"},
+	"rest": {"listen"},
+	"grpc": {"listen",
+		"streams_per_connection", "idle_timeout", "ping_interval", "ping_timeout", "min_ping_interval"}, // grpc-go takes them once
+	"containers": {"listen", "listen_v1b", "listen_v2", "listen_v2a"},
+	"admin":      {"listen"},
+	"state":      {"*"},                             // it is open
+	"limits":     {"payload_bytes", "unpack_bytes"}, // caches, and the limit of the heap, were measured by them
+	"defaults":   {"batched"},                       // replicas have registered by it
 	"model":      {"batched"},
 }
 

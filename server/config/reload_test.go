@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Every setting is said to change while the server runs, or to wait for a restart, and the server's README says the same.
+// Every setting is said to change while the server runs, or to wait for a restart, and the server's server/README.md says the same.
 func TestEverySettingIsClassed(t *testing.T) {
 	text, err := os.ReadFile("../README.md")
 	if err != nil {
@@ -24,12 +24,18 @@ func TestEverySettingIsClassed(t *testing.T) {
 			said[table] = []string{strings.TrimSpace(cells[2]), strings.TrimSpace(cells[3])}
 		}
 	}
-	names := func(cell, key string) bool {
-		listed := strings.Contains(cell, "`"+key+"`")
-		if strings.HasPrefix(cell, "all") {
-			return !(listed && strings.HasPrefix(cell, "all but"))
+	names := func(row []string, column int, key string) bool {
+		listed := func(cell string) bool { return strings.Contains(cell, "`"+key+"`") }
+		switch cell := row[column]; {
+		case strings.HasPrefix(cell, "all others"):
+			return !listed(row[1-column])
+		case strings.HasPrefix(cell, "all but"):
+			return !listed(cell)
+		case strings.HasPrefix(cell, "all"):
+			return true
+		default:
+			return listed(cell)
 		}
-		return listed
 	}
 	tables := map[string]reflect.Value{"model": reflect.ValueOf(Model{}), "container": reflect.ValueOf(Container{})}
 	for f := range fieldsOf(reflect.ValueOf(Default())) {
@@ -47,8 +53,8 @@ func TestEverySettingIsClassed(t *testing.T) {
 			if changes(table, f.key) {
 				column = 0
 			}
-			if row := said[table]; row == nil || !names(row[column], f.key) || names(row[1-column], f.key) {
-				t.Errorf("%s.%s: README's table says otherwise: %q", table, f.key, row)
+			if row := said[table]; row == nil || !names(row, column, f.key) || names(row, 1-column, f.key) {
+				t.Errorf("%s.%s: server/README.md says otherwise: %q", table, f.key, row)
 			}
 		}
 	}
@@ -75,7 +81,7 @@ func TestAdopt(t *testing.T) {
 	next := old.Clone()
 	next.State.At = "redis://:hunter3@a/0"
 	next.Log.Level, next.Log.Format = "debug", "json"
-	next.TCP.Connections = 7
+	next.TCP.Connections, next.TCP.Loops = 7, 3
 	next.Server.Drain = time.Second
 	delete(next.Models, "gone")
 	next.Models["new"] = Model{Policy: next.Defaults, DefaultVersion: "2"}
@@ -86,7 +92,7 @@ func TestAdopt(t *testing.T) {
 		{Name: "new", Command: []string{"y"}, Env: map[string]string{"TOKEN": "hunter4"}},
 	}
 	got, list := old.Adopt(next)
-	if got.Log.Level != "debug" || got.Log.Format != "text" || got.TCP.Connections != old.TCP.Connections || got.Server.Drain != time.Second ||
+	if got.Log.Level != "debug" || got.Log.Format != "text" || got.TCP.Connections != 7 || got.TCP.Loops != old.TCP.Loops || got.Server.Drain != time.Second ||
 		got.State.At != old.State.At || got.Defaults.Objective != 50*time.Millisecond || !got.Defaults.Batched {
 		t.Errorf("adopted %+v", got)
 	}
@@ -105,7 +111,7 @@ func TestAdopt(t *testing.T) {
 		restart[c.Key] = c.Restart
 	}
 	want := map[string]bool{
-		"server.drain": false, "log.level": false, "log.format": true, "tcp.connections": true, "state.at": true, "defaults.objective": false, "defaults.batched": true,
+		"server.drain": false, "log.level": false, "log.format": true, "tcp.connections": false, "tcp.loops": true, "state.at": true, "defaults.objective": false, "defaults.batched": true,
 		"model.gone.cache": false, "model.gone.cache_ttl": false, "model.new.default_version": false, "container.more": false, "container.gone": false, "container.called": true, "container.new": false,
 	}
 	maps.DeleteFunc(restart, func(key string, _ bool) bool { // of model.gone and model.new what they have of other defaults

@@ -43,11 +43,16 @@ func (c *chopped) atHand() int { return len(c.data) }
 
 var testLimits = Limits{MessageBytes: 1 << 20, MetadataBytes: 1 << 16, Tensors: 255, Rank: 255}
 
+func testSettings(pool *tensor.Pool) *Settings {
+	return &Settings{Limits: testLimits, Memory: gate.Memory{Pool: pool}}
+}
+
 // decode reads a request that comes in pieces of size.
 func decode(data []byte, size int, pool *tensor.Pool) (*request, error) {
 	s := &scanner{source: &chopped{data, size}, end: len(data)}
 	var r request
-	readRequest(s, &r, testLimits, &gate.Memory{Pool: pool})
+	s.settings = testSettings(pool)
+	readRequest(s, &r)
 	return &r, s.err
 }
 
@@ -382,7 +387,8 @@ func TestAllocations(t *testing.T) {
 		frames.data = data
 		s := &scanner{source: frames, end: len(data)}
 		var r request
-		readRequest(s, &r, testLimits, &gate.Memory{Pool: pool})
+		s.settings = testSettings(pool)
+		readRequest(s, &r)
 		q, err := r.question()
 		if err != nil || s.err != nil {
 			t.Fatal(err, s.err)
@@ -417,7 +423,8 @@ func TestMemoryComesAtOnce(t *testing.T) {
 		in := &pieces{wire: &frames{data: data}, left: len(data)}
 		s := &scanner{source: in, end: len(data)}
 		var r request
-		readRequest(s, &r, testLimits, &gate.Memory{Pool: pool})
+		s.settings = testSettings(pool)
+		readRequest(s, &r)
 		if s.err != nil {
 			t.Errorf("%d bytes: %v", size, s.err)
 		}
@@ -432,7 +439,8 @@ func TestMemoryComesAtOnce(t *testing.T) {
 	in := &pieces{wire: &frames{data: data[:2<<20]}, left: len(data)}
 	s := &scanner{source: in, end: len(data)}
 	var r request
-	readRequest(s, &r, testLimits, &gate.Memory{Pool: pool})
+	s.settings = testSettings(pool)
+	readRequest(s, &r)
 	if n := pool.InUse(); s.err == nil || n > 16<<20 {
 		t.Errorf("%d bytes are taken for 2 MiB that came (%v)", n, s.err)
 	}

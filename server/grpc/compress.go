@@ -58,12 +58,12 @@ type unpacked struct {
 	memory *gate.Memory
 }
 
-func (d *Door) unpack(name string, in *pieces, l limit) (*unpacked, error) {
+func unpack(name string, in *pieces, l limit, m *gate.Memory) (*unpacked, error) {
 	c := encoding.GetCompressor(name)
 	if c == nil {
 		return nil, fmt.Errorf("%w: a compressed message with grpc-encoding %q", gate.ErrProtocol, name)
 	}
-	u := &unpacked{name: name, packed: packed{pieces: in}, limit: l, memory: &d.cfg.Memory}
+	u := &unpacked{name: name, packed: packed{pieces: in}, limit: l, memory: m}
 	if err := u.memory.BeginUnpacking(); err != nil {
 		return nil, err
 	}

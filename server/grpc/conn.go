@@ -12,7 +12,6 @@ import (
 
 	"google.golang.org/grpc/stats"
 
-	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/hosts"
 	"github.com/shivad/shivad/server/metrics"
 )
@@ -20,10 +19,10 @@ import (
 // A listener lets so many connections in and counts them and their bytes.
 type listener struct {
 	net.Listener
-	most     int
-	hosts    *hosts.Limit
+	settings *atomic.Pointer[Settings] // the door's
 	metrics  *metrics.Door
 	stopping <-chan struct{}
+	hosts    hosts.Count
 	open     atomic.Int64
 }
 
@@ -37,10 +36,11 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		l.metrics.Opened()
 		s := &socket{Conn: c, from: l, host: hosts.Of(c.RemoteAddr()), gone: make(chan struct{})}
-		switch within := l.hosts.Enter(s.host); {
+		limits := l.settings.Load()
+		switch within := l.hosts.Enter(s.host, limits.Hosts); {
 		case !within:
 			l.metrics.Closed(metrics.ClosedAddressLimit)
-		case l.open.Add(1) <= int64(l.most):
+		case l.open.Add(1) <= int64(limits.Connections):
 			return s, nil
 		default:
 			l.leave(s.host)
@@ -148,7 +148,7 @@ func (c *conn) look(now time.Time) {
 		since = moved
 	}
 	switch still := now.Sub(since); {
-	case still >= c.door.cfg.StallTimeout:
+	case still >= c.door.settings.Load().StallTimeout:
 		c.door.log.Info("closing a connection: it does not read its answers", "peer", c.socket.RemoteAddr().String(), "for", still)
 		c.socket.end(metrics.ClosedStalled)
 	case still >= standing:
@@ -166,11 +166,12 @@ type connections struct{ door *Door }
 
 func (k connections) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Context {
 	d := k.door
-	c := &conn{door: d, source: d.NewSource(), outbox: outbox{box: gate.Outbox{Limit: d.cfg.OutboundBytes}}}
+	c := &conn{door: d, source: d.NewSource()}
 	c.socket = info.RemoteAddr.(*address).socket
 	c.socket.conn.Store(c)
 	c.cancels.begin(d.reformed(c.socket.host, time.Now()))
 	d.mu.Lock()
+	c.setLimit(d.settings.Load().OutboundBytes)
 	d.conns[c] = struct{}{}
 	d.mu.Unlock()
 	return context.WithValue(ctx, connKey{}, c)
@@ -192,9 +193,11 @@ func (connections) HandleRPC(context.Context, stats.RPCStats) {}
 
 // watch looks at the connections' clocks until the door closes for good.
 func (d *Door) watch(ended <-chan struct{}) {
-	tick := time.NewTicker(min(200*time.Millisecond, d.cfg.StallTimeout/4))
+	const often = 200 * time.Millisecond
+	tick := time.NewTicker(often)
 	defer tick.Stop()
 	for {
+		tick.Reset(min(often, d.settings.Load().StallTimeout/4))
 		select {
 		case <-ended:
 			return

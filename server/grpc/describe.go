@@ -18,10 +18,10 @@ import (
 
 // unary makes a handler of a generated one, whose message is received as all are.
 func (d *Door) unary(generated grpc.MethodHandler) handler {
-	l := limit{bytes: d.cfg.Limits.MetadataBytes, setting: "limits.metadata_bytes"}
+	limitOf := func(s *Settings) limit { return limit{bytes: s.Limits.MetadataBytes, setting: "limits.metadata_bytes"} }
 	return func(w wire, stream grpc.ServerStream) error {
 		decode := func(into any) error {
-			return d.receiveOne(stream.Context(), w, l, func(s *scanner) {
+			return d.receiveOne(stream.Context(), w, limitOf, func(s *scanner) {
 				var b []byte
 				for s.more() {
 					b = append(b, s.piece(s.end-s.pos)...)

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -37,21 +38,27 @@ type Limits struct {
 type Config struct {
 	Addr    string // "host:port", port 0 for any free one
 	Predict *predict.Service
-	Memory  gate.Memory // of requests
 	Log     *slog.Logger
 	Metrics *metrics.Door
 
+	Streams      int           // most calls of one connection at one time
+	IdleTimeout  time.Duration // a connection without a call is asked to go after this; 0: never
+	PingInterval time.Duration // a connection that says nothing for this long is pinged
+	PingTimeout  time.Duration // and closed if it does not answer for this long
+	MinPing      time.Duration // a client that pings more often than this is closed
+
+	Settings // to begin with
+}
+
+// Settings of the door are those that can change while it is open. The others are grpc-go's, which takes them once.
+type Settings struct {
+	Memory         gate.Memory   // of requests
 	Connections    int           // most at one time
-	Hosts          *hosts.Limit  // and of one host
-	Streams        int           // most calls of one connection at one time
+	Hosts          hosts.Limit   // and of one host
 	InFlight       int           // most requests of one ModelStreamInfer that are worked on
 	MessageTimeout time.Duration // for a message to arrive once it has begun, and a second more per 16 KiB; 0: none
-	IdleTimeout    time.Duration // a connection without a call is asked to go after this; 0: never
-	PingInterval   time.Duration // a connection that says nothing for this long is pinged
-	PingTimeout    time.Duration // and closed if it does not answer for this long
 	OutboundBytes  int           // of unread answers of a connection, beyond which requests wait; see gate.Outbox
 	StallTimeout   time.Duration // a client that takes none of them for this long is closed
-	MinPing        time.Duration // a client that pings more often than this is closed
 	Limits         Limits
 }
 
@@ -59,7 +66,6 @@ type Config struct {
 type Door struct {
 	*predict.Door
 
-	cfg      Config
 	log      *slog.Logger
 	listener net.Listener
 	server   *grpc.Server
@@ -69,6 +75,8 @@ type Door struct {
 	stop     context.CancelFunc
 	serving  sync.WaitGroup
 	failed   chan error
+
+	settings atomic.Pointer[Settings]
 
 	mu     sync.Mutex
 	conns  map[*conn]struct{}
@@ -95,10 +103,11 @@ func Listen(cfg Config) (*Door, error) {
 	if err != nil {
 		return nil, fmt.Errorf("grpc: %w", err)
 	}
-	d := &Door{Door: cfg.Predict.Door(cfg.Metrics), cfg: cfg, log: cfg.Log, failed: make(chan error, 1),
+	d := &Door{Door: cfg.Predict.Door(cfg.Metrics), log: cfg.Log, failed: make(chan error, 1),
 		conns: make(map[*conn]struct{}), exiles: make(map[netip.Addr]time.Time)}
 	d.stopping, d.stop = context.WithCancel(context.Background())
-	d.listener = &listener{Listener: lis, most: cfg.Connections, hosts: cfg.Hosts, metrics: cfg.Metrics, stopping: d.stopping.Done()}
+	d.settings.Store(&cfg.Settings)
+	d.listener = &listener{Listener: lis, settings: &d.settings, metrics: cfg.Metrics, stopping: d.stopping.Done()}
 	idle := cfg.IdleTimeout
 	if idle == 0 {
 		idle = math.MaxInt64
@@ -151,6 +160,21 @@ func (d *Door) Addr() net.Addr { return d.listener.Addr() }
 
 // Failed yields an error when the door ends by itself.
 func (d *Door) Failed() <-chan error { return d.failed }
+
+// Configure gives the door other settings. Those about connections hold for the next that comes, InFlight for the next
+// ModelStreamInfer, those about messages for the next that begins on any call, and what bounds unread answers at once. Any
+// goroutine may call it.
+func (d *Door) Configure(s Settings) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.settings.Store(&s)
+	for c := range d.conns {
+		c.setLimit(s.OutboundBytes)
+	}
+}
+
+// Settings are those that hold.
+func (d *Door) Settings() Settings { return *d.settings.Load() }
 
 // Shutdown closes the door: nobody is let in any more, clients are told to go, what is half-received is refused, and
 // answers that are there leave. It returns when all connections have ended; when ctx ends first, it ends those of clients that take nothing.

@@ -78,6 +78,37 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 	}
 }
 
+// A higher limit lets requests in that wait for room on a connection that is open, and a lower stall_timeout ends it.
+func TestConfigureLetsWaitingRequestsIn(t *testing.T) {
+	const answer, asked = 1 << 20, 8
+	r := newRig(t, func(c *Config, _ *int64) { c.OutboundBytes = answer })
+	rows := r.sized("m", answer)
+	greedy := r.caller(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	for i := range asked {
+		greedy.call(uint32(2*i+1), "ModelInfer", time.Minute, floats("m", answer), true)
+	}
+	waiting := func() (n int) {
+		r.door.mu.Lock()
+		defer r.door.mu.Unlock()
+		for c := range r.door.conns {
+			c.mu.Lock()
+			n += len(c.line)
+			c.mu.Unlock()
+		}
+		return n
+	}
+	r.wait("all but one to wait", func() bool { return waiting() == asked-1 })
+	next := r.door.Settings()
+	next.OutboundBytes = asked * answer
+	r.door.Configure(next)
+	r.wait("all to be executed", func() bool { return rows.Load() == asked && waiting() == 0 })
+	next.StallTimeout = 100 * time.Millisecond
+	r.door.Configure(next)
+	r.wait("the connection to be closed", func() bool {
+		return metric(r, `shivad_connections_closed_total{door="grpc",reason="stalled"} `) == 1
+	})
+}
+
 // Who reads gets every answer, however many are larger together than what may wait: in calls, and in their order in streams.
 func TestReaderGetsEverything(t *testing.T) {
 	const limit, answer, asked = 1 << 20, 600 << 10, 60

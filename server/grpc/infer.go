@@ -19,9 +19,9 @@ import (
 var errDraining = fmt.Errorf("%w: this server is shutting down; send the request to another one or again later", scheduler.ErrDraining)
 
 // receiveOne receives the one message of a call. A door that closes does not wait for the rest of it.
-func (d *Door) receiveOne(ctx context.Context, w wire, l limit, read func(*scanner)) error {
+func (d *Door) receiveOne(ctx context.Context, w wire, limitOf func(*Settings) limit, read func(*scanner)) error {
 	cut := context.AfterFunc(d.stopping, func() { _ = w.WriteStatus(statusOf(errDraining)) })
-	_, err := d.receive(w, l, false, read)
+	_, err := d.receive(w, limitOf, false, read)
 	if !cut() && err != nil {
 		return errDraining
 	}
@@ -32,8 +32,8 @@ func (d *Door) receiveOne(ctx context.Context, w wire, l limit, read func(*scann
 }
 
 // tensorLimit is that of requests for inference: the setting is about tensors, and names and the like are limited for themselves.
-func (d *Door) tensorLimit() limit {
-	return limit{bytes: d.cfg.Limits.MessageBytes, margin: d.cfg.Limits.MetadataBytes, setting: "limits.message_bytes"}
+func tensorLimit(s *Settings) limit {
+	return limit{bytes: s.Limits.MessageBytes, margin: s.Limits.MetadataBytes, setting: "limits.message_bytes"}
 }
 
 // infer is ModelInfer.
@@ -41,7 +41,7 @@ func (d *Door) infer(w wire, stream grpc.ServerStream) error {
 	var r request
 	defer r.release()
 	began := time.Now()
-	if err := d.receiveOne(stream.Context(), w, d.tensorLimit(), func(s *scanner) { readRequest(s, &r, d.cfg.Limits, &d.cfg.Memory) }); err != nil {
+	if err := d.receiveOne(stream.Context(), w, tensorLimit, func(s *scanner) { readRequest(s, &r) }); err != nil {
 		d.Refused(err, began)
 		return err
 	}
@@ -91,8 +91,8 @@ type pipeline struct {
 // inferStream is ModelStreamInfer.
 func (d *Door) inferStream(w wire, stream grpc.ServerStream) error {
 	ctx, cancel := context.WithCancel(stream.Context())
-	p := &pipeline{door: d, wire: w, ctx: ctx,
-		places: make(chan struct{}, d.cfg.InFlight), line: make(chan chan *reply, d.cfg.InFlight)}
+	most := d.settings.Load().InFlight
+	p := &pipeline{door: d, wire: w, ctx: ctx, places: make(chan struct{}, most), line: make(chan chan *reply, most)}
 	var work sync.WaitGroup
 	work.Go(func() { p.receive(&work) })
 	err := p.send(stream)
@@ -157,7 +157,7 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 		}
 		r := &request{streamed: true}
 		began := time.Now()
-		resumed, err := d.receive(p.wire, d.tensorLimit(), true, func(s *scanner) { readRequest(s, r, d.cfg.Limits, &d.cfg.Memory) })
+		resumed, err := d.receive(p.wire, tensorLimit, true, func(s *scanner) { readRequest(s, r) })
 		if err == io.EOF {
 			return
 		}

@@ -293,8 +293,9 @@ func (m *mutants) run(c jsontest.Choices) {
 func (m *mutants) inProcess(q *mutant, size int) ([]byte, error) {
 	var r request
 	defer r.release()
-	s := &scanner{source: &chopped{q.body, size}, end: len(q.body), limit: m.door.tensorLimit()}
-	if readRequest(s, &r, m.door.cfg.Limits, &m.door.cfg.Memory); s.err != nil {
+	settings := m.door.settings.Load()
+	s := &scanner{source: &chopped{q.body, size}, end: len(q.body), limit: tensorLimit(settings), settings: settings}
+	if readRequest(s, &r); s.err != nil {
 		return nil, statusOf(s.err).Err()
 	}
 	reply, err := m.door.ask(m.ctx, &r, time.Now(), connOf(m.ctx))

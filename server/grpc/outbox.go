@@ -36,6 +36,14 @@ type place struct {
 	taken chan struct{} // closed when there is room
 }
 
+// setLimit changes how many bytes of answers may be on their way out.
+func (o *outbox) setLimit(bytes int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.box.SetLimit(bytes)
+	o.admitLocked()
+}
+
 // Admit waits until there is room for the answer to a call, for as long as its client does, or its deadline.
 func (o *outbox) Admit(ctx context.Context, call *gate.Call) (room int, err error) {
 	o.mu.Lock()

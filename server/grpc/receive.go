@@ -46,13 +46,14 @@ func (l limit) exceeded(n int64) error {
 	return fmt.Errorf("%w: the message has %d bytes, above %s, %d", scheduler.ErrTooLarge, n, l.setting, l.bytes)
 }
 
-// receive reads one message, of which read gets the scanner. It returns io.EOF if there is none.
+// receive reads one message, of which read gets the scanner. It returns io.EOF if there is none. The door's settings are those
+// of when it begins, and limitOf gives its limit by them.
 //
-// A message that has begun must be complete after the door's MessageTimeout and a second more for each 16 KiB.
+// A message that has begun must be complete after MessageTimeout and a second more for each 16 KiB.
 //
 // After an error in a message the rest of it is still to come, and the call can only end; but with resume it is passed over, and
 // resumed tells whether the next message can be received.
-func (d *Door) receive(w wire, l limit, resume bool, read func(*scanner)) (resumed bool, err error) {
+func (d *Door) receive(w wire, limitOf func(*Settings) limit, resume bool, read func(*scanner)) (resumed bool, err error) {
 	var header [5]byte
 	if err := w.ReadMessageHeader(header[:]); err != nil {
 		if err == io.EOF {
@@ -60,12 +61,14 @@ func (d *Door) receive(w wire, l limit, resume bool, read func(*scanner)) (resum
 		}
 		return false, fmt.Errorf("%w (%w)", lost(err), errNothing)
 	}
+	settings := d.settings.Load()
+	l := limitOf(settings)
 	size := int64(binary.BigEndian.Uint32(header[1:]))
 	if size > int64(l.bytes+l.margin) {
 		return false, l.exceeded(size)
 	}
-	if d.cfg.MessageTimeout > 0 {
-		allowed := d.cfg.MessageTimeout + time.Duration(size/(16<<10))*time.Second
+	if settings.MessageTimeout > 0 {
+		allowed := settings.MessageTimeout + time.Duration(size/(16<<10))*time.Second
 		var late atomic.Bool
 		timer := time.AfterFunc(allowed, func() {
 			late.Store(true)
@@ -79,11 +82,11 @@ func (d *Door) receive(w wire, l limit, resume bool, read func(*scanner)) (resum
 	}
 	in := &pieces{wire: w, left: int(size)}
 	defer in.free()
-	s := &scanner{source: in, end: int(size), limit: l}
+	s := &scanner{source: in, end: int(size), limit: l, settings: settings}
 	switch header[0] {
 	case 0:
 	case 1:
-		u, err := d.unpack(w.RecvCompress(), in, l)
+		u, err := unpack(w.RecvCompress(), in, l, &settings.Memory)
 		if err != nil {
 			return false, err
 		}

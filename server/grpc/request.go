@@ -8,7 +8,6 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -77,8 +76,9 @@ type reader struct {
 }
 
 // readRequest fills r, whose memory is the caller's to release whatever comes of it.
-func readRequest(s *scanner, r *request, limits Limits, m *gate.Memory) {
-	rd := &reader{scanner: s, request: r, limits: limits, from: plain{m}, room: limits.MetadataBytes}
+func readRequest(s *scanner, r *request) {
+	limits := s.settings.Limits
+	rd := &reader{scanner: s, request: r, limits: limits, from: plain{&s.settings.Memory}, room: limits.MetadataBytes}
 	if u, ok := s.source.(*unpacked); ok {
 		rd.from = u
 	}

@@ -54,13 +54,15 @@ func newRig(t testing.TB, changes ...change) *rig {
 	goroutines := runtime.NumGoroutine()
 	r := &rig{t: t, metrics: metrics.New("test"), repository: &repository{state: predict.Unavailable}, log: new(lockedBuffer)}
 	cfg := Config{
-		Addr:        "127.0.0.1:0",
-		Metrics:     r.metrics.Door("grpc"),
-		Log:         slog.New(slog.NewTextHandler(r.log, nil)),
-		Connections: 100, Hosts: hosts.NewLimit(0, 100, false), Streams: 256, InFlight: 8,
-		OutboundBytes: 8 << 20, StallTimeout: patience,
-		MessageTimeout: patience, PingInterval: time.Minute, PingTimeout: patience, MinPing: time.Millisecond,
-		Limits: Limits{MessageBytes: 64 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8},
+		Addr:    "127.0.0.1:0",
+		Metrics: r.metrics.Door("grpc"),
+		Log:     slog.New(slog.NewTextHandler(r.log, nil)),
+		Streams: 256, PingInterval: time.Minute, PingTimeout: patience, MinPing: time.Millisecond,
+		Settings: Settings{
+			Connections: 100, Hosts: hosts.NewLimit(0, 100, false), InFlight: 8,
+			OutboundBytes: 8 << 20, StallTimeout: patience, MessageTimeout: patience,
+			Limits: Limits{MessageBytes: 64 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8},
+		},
 	}
 	budget := int64(1 << 30)
 	for _, c := range changes {

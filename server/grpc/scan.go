@@ -32,6 +32,8 @@ type scanner struct {
 	limit  limit
 	depth  int // fields that are being read
 	err    error
+
+	settings *Settings // as the message found them
 }
 
 // fail makes err the error, unless there is one.

@@ -75,7 +75,7 @@ func retryAfter(err error) string {
 // discard reads the rest of a request's body, for as long and as far as a body may go, and tells whether it has come to the end. A client
 // that waits to be asked for the body is not asked.
 func (c *call) discard() bool {
-	limit := c.door.cfg.Limits.MessageBytes
+	limit := c.settings.Limits.MessageBytes
 	if c.r.ContentLength > limit || c.in == nil && c.r.Header.Get("Expect") != "" {
 		return false
 	}

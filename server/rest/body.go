@@ -45,7 +45,7 @@ func (a *arrival) Read(p []byte) (int, error) {
 	}
 	if a.got >= a.due && a.conn != nil {
 		var until time.Time
-		if t := a.call.door.cfg.MessageTimeout; t > 0 {
+		if t := a.call.settings.MessageTimeout; t > 0 {
 			until = a.began.Add(t + time.Duration(a.got>>14)*time.Second)
 		}
 		a.conn.expect(until)
@@ -75,7 +75,7 @@ func (a *arrival) ended(err error) error {
 			a.conn.because(metrics.ClosedMessageTimeout)
 		}
 		return &refusal{http.StatusRequestTimeout, fmt.Errorf("%w: %d bytes of the body came within %s (rest.message_timeout = %s, and a second for each 16 KiB)",
-			scheduler.ErrDeadlineExceeded, a.got, time.Since(a.began).Round(time.Millisecond), a.call.door.cfg.MessageTimeout)}
+			scheduler.ErrDeadlineExceeded, a.got, time.Since(a.began).Round(time.Millisecond), a.call.settings.MessageTimeout)}
 	case errors.Is(err, io.ErrUnexpectedEOF) || isNet(err):
 		return fmt.Errorf("%w: the client went after %d bytes of the body", scheduler.ErrCanceled, a.got)
 	}
@@ -113,7 +113,7 @@ type body struct {
 
 // open begins to read the request's body; close ends it.
 func (c *call) open() (*body, error) {
-	limit := c.door.cfg.Limits.MessageBytes
+	limit := c.settings.Limits.MessageBytes
 	if n := c.r.ContentLength; n > limit {
 		return nil, tooLarge("the body has %d bytes, limits.message_bytes is %d", n, limit)
 	}
@@ -137,7 +137,7 @@ func (b *body) close() {
 	if b.pack != nil {
 		b.pack.free()
 		b.pack, b.from = nil, nil
-		b.in.call.door.cfg.Memory.EndUnpacking()
+		b.in.call.settings.Memory.EndUnpacking()
 	}
 }
 
@@ -216,7 +216,7 @@ func (e *ended) Error() string { return fmt.Sprintf("the body ended after %d byt
 
 // get gives memory of the pool, which is the body's or what is made of it. had of it are to be given back.
 func (b *body) get(size, had int) (*tensor.Buffer, error) {
-	memory := &b.in.call.door.cfg.Memory
+	memory := &b.in.call.settings.Memory
 	if b.pack != nil {
 		return memory.GetUnpacked(size, b.in.got, had)
 	}
@@ -306,7 +306,7 @@ func (c *call) small(object func(*text) error) error {
 		return err
 	}
 	defer b.close()
-	limit := c.door.cfg.Limits.MetadataBytes
+	limit := c.settings.Limits.MetadataBytes
 	if b.limit > int64(limit) {
 		b.limit, b.name = int64(limit), "limits.metadata_bytes"
 	}
@@ -318,7 +318,7 @@ func (c *call) small(object func(*text) error) error {
 		return err
 	}
 	defer buf.Release()
-	t := &text{b: all, depth: c.door.cfg.Limits.JSONDepth}
+	t := &text{b: all, depth: c.settings.Limits.JSONDepth}
 	if t.peek() == 0 && t.at == len(all) {
 		return nil
 	}

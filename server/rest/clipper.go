@@ -87,7 +87,7 @@ func (c *call) readClipper(w parameter.Wire) (q clipperQuestion, raw []byte, err
 		return q, nil, err
 	}
 	defer buf.Release()
-	t := &text{b: all, depth: c.door.cfg.Limits.JSONDepth}
+	t := &text{b: all, depth: c.settings.Limits.JSONDepth}
 	if err := t.skip(); err != nil { // depth, above all
 		return q, nil, err
 	}

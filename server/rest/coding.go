@@ -40,7 +40,7 @@ func (b *body) unpack(c *call, codings []string) error {
 		c.w.Header().Set("Accept-Encoding", "gzip, deflate")
 		return &refusal{http.StatusUnsupportedMediaType, fmt.Errorf("%w: Content-Encoding %q; expected gzip, deflate or none", gate.ErrProtocol, coding)}
 	}
-	if err := c.door.cfg.Memory.BeginUnpacking(); err != nil {
+	if err := c.settings.Memory.BeginUnpacking(); err != nil {
 		return err
 	}
 	b.pack = unpackers.Get().(*unpacker)

@@ -31,34 +31,35 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		d.cfg.Metrics.Opened()
-		c := &conn{Conn: nc, door: d, source: d.predict.NewSource(), host: hosts.Of(nc.RemoteAddr())}
-		if !d.cfg.Hosts.Enter(c.host) {
-			d.cfg.Metrics.Closed(metrics.ClosedAddressLimit)
-			d.refuse(nc, fmt.Sprintf("your address has as many connections as one may (rest.connections_per_address = %d)", d.cfg.Hosts.Most()))
+		d.metrics.Opened()
+		limits := d.settings.Load()
+		c := &conn{Conn: nc, door: d, source: d.predict.NewSource(), host: hosts.Of(nc.RemoteAddr()), head: time.Now()}
+		if !d.hosts.Enter(c.host, limits.Hosts) {
+			d.metrics.Closed(metrics.ClosedAddressLimit)
+			d.refuse(nc, fmt.Sprintf("your address has as many connections as one may (rest.connections_per_address = %d)", limits.Hosts.Most))
 			continue
 		}
-		room, draining := d.add(c)
+		room, draining := d.add(c, limits.Connections)
 		if room {
 			return c, nil
 		}
-		d.cfg.Hosts.Leave(c.host)
+		d.hosts.Leave(c.host)
 		if draining {
-			d.cfg.Metrics.Closed(metrics.ClosedDraining)
+			d.metrics.Closed(metrics.ClosedDraining)
 			nc.Close()
 			continue
 		}
-		d.cfg.Metrics.Closed(metrics.ClosedConnectionLimit)
-		d.refuse(nc, fmt.Sprintf("the server has as many connections as it may (rest.connections = %d)", d.cfg.Connections))
+		d.metrics.Closed(metrics.ClosedConnectionLimit)
+		d.refuse(nc, fmt.Sprintf("the server has as many connections as it may (rest.connections = %d)", limits.Connections))
 	}
 }
 
 // add counts a connection among those that are open, if there is room and it is not too late.
-func (d *Door) add(c *conn) (room, draining bool) {
+func (d *Door) add(c *conn, most int) (room, draining bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	draining = d.draining.Load()
-	if room = !draining && len(d.conns) < d.cfg.Connections; room {
+	if room = !draining && len(d.conns) < most; room {
 		d.conns[c] = struct{}{}
 	}
 	return room, draining
@@ -98,7 +99,9 @@ type conn struct {
 	why   atomic.Pointer[metrics.Closed] // the first reason for its end
 	once  sync.Once                      // of Close
 
-	answering bool // a handler has begun; of net/http's goroutine for this connection
+	// Of net/http's goroutine for this connection.
+	head      time.Time // when the head of the next request began, the first one's with the connection; zero: it has not
+	answering bool      // a handler has begun
 
 	mu      sync.Mutex
 	reading bool // a body, under message_timeout
@@ -116,21 +119,43 @@ func connOf(r *http.Request) *conn {
 // because notes why the connection ends, unless that is known already.
 func (c *conn) because(why metrics.Closed) { c.why.CompareAndSwap(nil, &why) }
 
+// Read gives a client header_timeout for the head of a request, and idle_timeout to begin one. net/http would as well, but by
+// what it was made with.
 func (c *conn) Read(p []byte) (int, error) {
+	state := http.ConnState(c.state.Load())
+	heading := state == http.StateNew || state == http.StateIdle // until the head is there
+	if heading {
+		_ = c.Conn.SetReadDeadline(c.headDue())
+	}
 	n, err := c.Conn.Read(p)
-	c.door.cfg.Metrics.Received(n)
+	c.door.metrics.Received(n)
+	if heading && n > 0 && c.head.IsZero() {
+		c.head = time.Now()
+	}
 	switch {
 	case err == nil:
 	case errors.Is(err, io.EOF):
 		c.because(metrics.ClosedByClient)
 	case !errors.Is(err, os.ErrDeadlineExceeded):
 		c.because(metrics.ClosedError)
-	case http.ConnState(c.state.Load()) == http.StateIdle:
+	case heading && c.head.IsZero():
 		c.because(metrics.ClosedIdle)
-	case http.ConnState(c.state.Load()) == http.StateNew:
-		c.because(metrics.ClosedMessageTimeout) // its first request never came
+	case heading:
+		c.because(metrics.ClosedMessageTimeout)
 	}
 	return n, err
+}
+
+// headDue is when a connection without a request is closed; zero: never.
+func (c *conn) headDue() time.Time {
+	limits := c.door.settings.Load()
+	switch {
+	case !c.head.IsZero():
+		return c.head.Add(limits.HeaderTimeout)
+	case limits.IdleTimeout > 0:
+		return time.Now().Add(limits.IdleTimeout)
+	}
+	return time.Time{}
 }
 
 // writeStep is how much of an answer may leave between two looks at the clock.
@@ -144,10 +169,10 @@ func (c *conn) Write(p []byte) (written int, err error) {
 	}
 	for {
 		step := p[:min(len(p), writeStep)]
-		_ = c.Conn.SetWriteDeadline(time.Now().Add(c.door.cfg.StallTimeout))
+		_ = c.Conn.SetWriteDeadline(time.Now().Add(c.door.settings.Load().StallTimeout))
 		n, err := c.Conn.Write(step)
 		written += n
-		c.door.cfg.Metrics.Sent(n)
+		c.door.metrics.Sent(n)
 		if err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				c.because(metrics.ClosedStalled)
@@ -175,14 +200,14 @@ func (c *conn) Close() error {
 		d.mu.Lock()
 		delete(d.conns, c)
 		d.mu.Unlock()
-		d.cfg.Hosts.Leave(c.host)
+		d.hosts.Leave(c.host)
 		switch why := c.why.Load(); {
 		case why != nil:
-			d.cfg.Metrics.Closed(*why)
+			d.metrics.Closed(*why)
 		case d.draining.Load():
-			d.cfg.Metrics.Closed(metrics.ClosedDraining)
+			d.metrics.Closed(metrics.ClosedDraining)
 		default:
-			d.cfg.Metrics.Closed(metrics.ClosedByClient) // it asked for it: Connection: close
+			d.metrics.Closed(metrics.ClosedByClient) // it asked for it: Connection: close
 		}
 	})
 	return err

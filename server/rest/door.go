@@ -33,13 +33,19 @@ type Limits struct {
 type Config struct {
 	Addr    string // "host:port", port 0 for any free one
 	Predict *predict.Service
-	Memory  gate.Memory // of requests
 	Metrics *metrics.Door
 	Log     *slog.Logger
-	Limits  Limits
+
+	Settings // to begin with
+}
+
+// Settings of the door are those that can change while it is open.
+type Settings struct {
+	Memory gate.Memory // of requests
+	Limits Limits
 
 	Connections    int           // most at one time
-	Hosts          *hosts.Limit  // and of one host
+	Hosts          hosts.Limit   // and of one host
 	IdleTimeout    time.Duration // of a connection between two requests; 0: none
 	HeaderTimeout  time.Duration // for the head of a request to arrive
 	MessageTimeout time.Duration // for its body, and a second more for each 16 KiB that have come; 0: none
@@ -51,14 +57,16 @@ type Config struct {
 
 // A Door listens and serves until Shutdown.
 type Door struct {
-	cfg      Config
 	predict  *predict.Door
+	metrics  *metrics.Door
 	log      *slog.Logger
 	http     http.Server
 	listener net.Listener
 	failed   chan error
 	serving  sync.WaitGroup // the goroutine of Listen
 
+	settings  atomic.Pointer[Settings]
+	hosts     hosts.Count // of connections that were let in
 	draining  atomic.Bool
 	refused   atomic.Int32 // connections told so, and not closed yet
 	largeJSON sync.Once    // its warning is written
@@ -74,13 +82,12 @@ func Listen(cfg Config) (*Door, error) {
 		return nil, fmt.Errorf("rest: %w", err)
 	}
 	d := &Door{
-		cfg: cfg, predict: cfg.Predict.Door(cfg.Metrics), log: cfg.Log, listener: l,
+		predict: cfg.Predict.Door(cfg.Metrics), metrics: cfg.Metrics, log: cfg.Log, listener: l,
 		failed: make(chan error, 1), conns: make(map[*conn]struct{}),
 	}
-	d.http = http.Server{
+	d.Configure(cfg.Settings)
+	d.http = http.Server{ // whose timeouts are fixed: conn has its own
 		Handler:                      d,
-		ReadHeaderTimeout:            cfg.HeaderTimeout,
-		IdleTimeout:                  cfg.IdleTimeout,
 		MaxHeaderBytes:               headerBytes,
 		DisableGeneralOptionsHandler: true, // its answer is not JSON
 		ErrorLog:                     slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
@@ -88,7 +95,7 @@ func Listen(cfg Config) (*Door, error) {
 		ConnState: func(c net.Conn, s http.ConnState) {
 			k := c.(*conn)
 			if k.state.Store(int32(s)); s == http.StateIdle {
-				k.answering = false
+				k.answering, k.head = false, time.Time{}
 			}
 		},
 	}
@@ -105,6 +112,13 @@ func (d *Door) Addr() net.Addr { return d.listener.Addr() }
 
 // Failed receives the error if serving ends before Shutdown.
 func (d *Door) Failed() <-chan error { return d.failed }
+
+// Configure gives the door other settings. Those about connections hold for the next that comes, those about requests
+// for the next that begins, and clocks from the next time on that they are set. Any goroutine may call it.
+func (d *Door) Configure(s Settings) { d.settings.Store(&s) }
+
+// Settings are those that hold.
+func (d *Door) Settings() Settings { return *d.settings.Load() }
 
 // Shutdown stops listening, lets the answers at hand leave and ends every connection. The requests inside must have been completed
 // before (gate drained, scheduler drained); those whose bodies are still arriving are refused at once. When ctx ends first, the

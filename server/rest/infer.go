@@ -84,7 +84,7 @@ func (q *request) read() (arrived time.Time, err error) {
 }
 
 func (q *request) text(b []byte) *text {
-	l := &q.call.door.cfg.Limits
+	l := &q.call.settings.Limits
 	return &text{b: b, depth: l.JSONDepth, limit: l.MetadataBytes}
 }
 

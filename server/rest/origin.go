@@ -24,7 +24,7 @@ const (
 // crossOrigin puts what a page's browser wants to know into the head of an answer, whatever it will be, and answers those that only ask. Without
 // origins in the configuration it does nothing: OPTIONS is then a method that no path takes. Cookies and the like are never asked for.
 func (c *call) crossOrigin(found *route) (answered bool) {
-	origins, origin := c.door.cfg.Origins, c.r.Header.Get("Origin")
+	origins, origin := c.settings.Origins, c.r.Header.Get("Origin")
 	if len(origins) == 0 {
 		return false
 	}
@@ -76,7 +76,7 @@ func (c *call) byProgram() error {
 		}
 	}
 	trusted := func(origin *url.URL) bool {
-		return slices.Contains(c.door.cfg.Origins, strings.ToLower(origin.Scheme+"://"+origin.Host))
+		return slices.Contains(c.settings.Origins, strings.ToLower(origin.Scheme+"://"+origin.Host))
 	}
 	err := browser.Foreign(c.r, trusted)
 	if err == nil && sent && !browser.Named(c.r.Host, nil) {

@@ -80,7 +80,7 @@ const (
 
 // parse reads the JSON of an inference.
 func (q *request) parse(t *text) (err error) {
-	limits := &q.call.door.cfg.Limits
+	limits := &q.call.settings.Limits
 	inputs := false
 	err = t.members(func(name string) (err error) {
 		switch name {
@@ -268,7 +268,7 @@ func datatype(t *text, what func() string) (tensor.DType, error) {
 
 func (q *request) shape(t *text, what func() string) (tensor.Shape, error) {
 	shape := make(tensor.Shape, 0, 4)
-	most := q.call.door.cfg.Limits.Rank
+	most := q.call.settings.Limits.Rank
 	err := t.array("an array of dimensions", func(i int) error {
 		if i == most {
 			return tooLarge("%s: shape has more than %d dimensions; limits.rank is %d", what(), i, most)
@@ -290,7 +290,7 @@ func of(whole, part func() string) func() string {
 
 // bytes gives what the elements of an input take, without the text of Bytes.
 func (q *request) bytes(in *input) (count, size int, err error) {
-	limit := q.call.door.cfg.Limits.MessageBytes
+	limit := q.call.settings.Limits.MessageBytes
 	count, ok := in.Shape.Elements()
 	each := max(in.DType.Size(), 4) // of Bytes the length; small ones are rounded up
 	if !ok || int64(count) > math.MaxInt64/int64(each) {

@@ -57,12 +57,14 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 	}
 	r.gate.Attach(r.sched)
 	cfg := Config{
-		Addr: "127.0.0.1:0", Memory: gate.Memory{Pool: r.pool}, Metrics: r.metrics.Door("rest"),
+		Addr: "127.0.0.1:0", Metrics: r.metrics.Door("rest"),
 		Predict: predict.New(predict.Config{Gate: r.gate, Repository: r.repo, Version: "test",
 			Settings: func(string) config.Model { return config.Default().Model("") }}),
-		Log:         slog.New(slog.NewTextHandler(r.log, nil)),
-		Connections: 100, Hosts: hosts.NewLimit(0, 100, false), HeaderTimeout: 10 * time.Second, MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second,
-		Limits: Limits{MessageBytes: 16 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8, JSONDepth: 32},
+		Log: slog.New(slog.NewTextHandler(r.log, nil)),
+		Settings: Settings{
+			Connections: 100, Hosts: hosts.NewLimit(0, 100, false), HeaderTimeout: 10 * time.Second, MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second,
+			Limits: Limits{MessageBytes: 16 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8, JSONDepth: 32}, Memory: gate.Memory{Pool: r.pool},
+		},
 	}
 	if change != nil {
 		change(&cfg)

@@ -12,13 +12,14 @@ import (
 
 // A call is a request on its way through a handler.
 type call struct {
-	door    *Door
-	w       http.ResponseWriter
-	r       *http.Request
-	model   string   // from the path, decoded
-	version string   // likewise; "" = the default
-	in      *arrival // the body; nil until it is read
-	begun   bool     // the head of the answer has left: nothing can be said any more
+	door     *Door
+	settings *Settings // as the request found them
+	w        http.ResponseWriter
+	r        *http.Request
+	model    string   // from the path, decoded
+	version  string   // likewise; "" = the default
+	in       *arrival // the body; nil until it is read
+	begun    bool     // the head of the answer has left: nothing can be said any more
 }
 
 // A handler answers one method of a path. Its error is answered as such, if nothing else was.
@@ -114,7 +115,7 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if k := connOf(r); k != nil {
 		k.answering = true
 	}
-	c := &call{door: d, w: w, r: r}
+	c := &call{door: d, settings: d.settings.Load(), w: w, r: r}
 	defer c.rescue()
 	found, model, version := find(r.URL.EscapedPath())
 	if c.crossOrigin(found) {

@@ -22,7 +22,7 @@ const (
 
 // describe answers m if it is a question about models that the protocol has a path for; ok is false if it is none.
 func (l *loop) describe(m *shiva.Message) (answer []byte, ok bool, err error) {
-	if l.door.cfg.Describe == nil || len(m.Namespace) < len("v2/") || m.Namespace[:len("v2/")] != "v2/" {
+	if l.door.describe == nil || len(m.Namespace) < len("v2/") || m.Namespace[:len("v2/")] != "v2/" {
 		return nil, false, nil
 	}
 	key, onlyReady := m.Namespace, false
@@ -44,7 +44,7 @@ func (l *loop) describe(m *shiva.Message) (answer []byte, ok bool, err error) {
 	if d, kept := l.described[key]; kept && began.Before(d.until) {
 		return d.answer, true, nil
 	}
-	answer, ok, err = l.door.cfg.Describe(m.Namespace, onlyReady)
+	answer, ok, err = l.door.describe(m.Namespace, onlyReady)
 	if !ok || err != nil {
 		return nil, ok, err
 	}

@@ -35,9 +35,16 @@ type Config struct {
 	Pool     *tensor.Pool // memory of messages
 	Log      *slog.Logger
 
-	Loops          int           // event loops; 0: one per core
+	Metrics *metrics.Door
+	Loops   int // event loops; 0: one per core
+
+	Settings // to begin with
+}
+
+// Settings of the door are those that can change while it is open.
+type Settings struct {
 	Connections    int           // most at one time
-	Hosts          *hosts.Limit  // and of one host
+	Hosts          hosts.Limit   // and of one host
 	InFlight       int           // most requests of one connection in flight
 	IdleTimeout    time.Duration // without a question or a waiting answer; 0: none
 	MessageTimeout time.Duration // for a message to arrive once it has begun, and a second more per 16 KiB
@@ -46,8 +53,6 @@ type Config struct {
 	Limits         shiva.Limits
 	Resync         bool // look for the next header after rubbish, instead of closing
 	ResyncBytes    int  // how far
-
-	Metrics *metrics.Door
 }
 
 // A Door listens and serves until Shutdown.
@@ -55,8 +60,10 @@ type Door struct {
 	gnet.BuiltinEventEngine
 
 	// Set once.
-	cfg      Config
 	gate     *gate.Gate
+	describe func(path string, onlyReady bool) (answer []byte, ok bool, err error) // see Config.Describe
+	pool     *tensor.Pool
+	metrics  *metrics.Door
 	log      *slog.Logger
 	listener net.Listener
 	engine   *gnet.Client // event loops; gnet calls them a client when somebody else accepts
@@ -65,6 +72,9 @@ type Door struct {
 	stopping  chan struct{}  // closed when Shutdown begins
 	accepting sync.WaitGroup // the goroutine that accepts
 
+	settings atomic.Pointer[Settings]
+
+	hosts       hosts.Count   // of those that were let in
 	connections atomic.Int64  // let in and not closed
 	opened      atomic.Uint64 // let in, ever
 	refused     atomic.Int32  // told so, and not closed yet
@@ -84,10 +94,11 @@ func Listen(cfg Config) (*Door, error) {
 		return nil, fmt.Errorf("tcp: %w", err)
 	}
 	d := &Door{
-		cfg: cfg, gate: cfg.Gate, log: cfg.Log, listener: l,
+		gate: cfg.Gate, describe: cfg.Describe, pool: cfg.Pool, metrics: cfg.Metrics, log: cfg.Log, listener: l,
 		stopping: make(chan struct{}),
 		loops:    make(map[gnet.EventLoop]*loop),
 	}
+	d.Configure(cfg.Settings)
 	if d.waiter, err = newWaiter(); err != nil {
 		l.Close()
 		return nil, err
@@ -115,6 +126,13 @@ func Listen(cfg Config) (*Door, error) {
 
 // Addr is the address the door listens on.
 func (d *Door) Addr() net.Addr { return d.listener.Addr() }
+
+// Configure gives the door other settings. Those about connections hold for the next that comes, those about
+// messages for the next that begins on any connection, and clocks from the next look at them on. Any goroutine may call it.
+func (d *Door) Configure(s Settings) { d.settings.Store(&s) }
+
+// Settings are those that hold.
+func (d *Door) Settings() Settings { return *d.settings.Load() }
 
 // Shutdown lets the waiting answers leave, ends every connection and stops the event loops. The requests
 // inside must have been completed before (gate drained, scheduler drained), since their answers have
@@ -177,14 +195,14 @@ func (d *Door) accept() {
 			continue
 		}
 		pause = first
-		host := hosts.Of(c.RemoteAddr())
-		if !d.cfg.Hosts.Enter(host) {
-			d.refuse(c, metrics.ClosedAddressLimit, fmt.Errorf("%w: your address has as many connections as one may (tcp.connections_per_address = %d)", scheduler.ErrOverloaded, d.cfg.Hosts.Most()))
+		host, limits := hosts.Of(c.RemoteAddr()), d.settings.Load()
+		if !d.hosts.Enter(host, limits.Hosts) {
+			d.refuse(c, metrics.ClosedAddressLimit, fmt.Errorf("%w: your address has as many connections as one may (tcp.connections_per_address = %d)", scheduler.ErrOverloaded, limits.Hosts.Most))
 			continue
 		}
-		if d.connections.Add(1) > int64(d.cfg.Connections) {
+		if d.connections.Add(1) > int64(limits.Connections) {
 			d.leaves(host)
-			d.refuse(c, metrics.ClosedConnectionLimit, fmt.Errorf("%w: the server has as many connections as it may (tcp.connections = %d)", scheduler.ErrOverloaded, d.cfg.Connections))
+			d.refuse(c, metrics.ClosedConnectionLimit, fmt.Errorf("%w: the server has as many connections as it may (tcp.connections = %d)", scheduler.ErrOverloaded, limits.Connections))
 			continue
 		}
 		in := &ticket{host: host}
@@ -204,7 +222,7 @@ type ticket struct {
 // leaves takes a connection off those that were let in.
 func (d *Door) leaves(host netip.Addr) {
 	d.connections.Add(-1)
-	d.cfg.Hosts.Leave(host)
+	d.hosts.Leave(host)
 }
 
 // refuse tells a connection above a limit why it is closed.
@@ -213,8 +231,8 @@ func (d *Door) refuse(c net.Conn, why metrics.Closed, err error) {
 		lingering = 16 // at most, so many descriptors are set aside for it
 		linger    = time.Second
 	)
-	d.cfg.Metrics.Opened()
-	d.cfg.Metrics.Closed(why)
+	d.metrics.Opened()
+	d.metrics.Closed(why)
 	var m shiva.Message
 	new(loop).refusal(new(call), &m, err)
 	if answer, err := shiva.AppendMessage(nil, &m); err == nil {
@@ -252,13 +270,13 @@ func (l *loop) leave(all bool) {
 
 // OnOpen makes a session of a connection.
 func (d *Door) OnOpen(c gnet.Conn) (out []byte, action gnet.Action) {
-	d.cfg.Metrics.Opened()
+	d.metrics.Opened()
 	in := c.Context().(*ticket)
 	in.opened = true
 	l := d.loopOf(c.EventLoop())
 	l.turns.Lock()
 	defer l.turns.Unlock()
-	l.now = time.Now()
+	l.look()
 	s := l.newSession(d.opened.Add(1))
 	s.host = in.host
 	s.socket = &socketOf{c: c, door: d, session: s}
@@ -314,7 +332,7 @@ func (d *Door) loopOf(el gnet.EventLoop) *loop {
 	defer d.mu.Unlock()
 	l := d.loops[el]
 	if l == nil {
-		l = &loop{door: d, tally: d.cfg.Metrics.Tally()}
+		l = &loop{door: d, tally: d.metrics.Tally()}
 		turn := task{l, (*loop).turn}
 		l.wake = func() { _ = el.Execute(context.Background(), turn) }
 		d.loops[el] = l

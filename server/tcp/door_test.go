@@ -52,8 +52,11 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 	cfg := Config{
 		Addr: "127.0.0.1:0", Gate: r.gate, Pool: r.pool, Metrics: r.metrics.Door("tcp"),
 		Log:   slog.New(slog.NewTextHandler(&lockedWriter{w: r.log}, nil)),
-		Loops: 1, Connections: 1000, Hosts: hosts.NewLimit(0, 1000, false), InFlight: 256,
-		MessageTimeout: 10 * time.Second, OutboundBytes: 8 << 20, OutboundStall: 10 * time.Second,
+		Loops: 1,
+		Settings: Settings{
+			Connections: 1000, Hosts: hosts.NewLimit(0, 1000, false), InFlight: 256,
+			MessageTimeout: 10 * time.Second, OutboundBytes: 8 << 20, OutboundStall: 10 * time.Second,
+		},
 	}
 	if change != nil {
 		change(&cfg)

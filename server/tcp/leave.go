@@ -42,7 +42,7 @@ func (s *session) goodbye() {
 
 // expire ends the session because a message does not arrive.
 func (s *session) expire() {
-	limit, took := s.loop.door.cfg.MessageTimeout, s.loop.now.Sub(s.begun).Round(time.Millisecond)
+	limit, took := s.loop.settings.MessageTimeout, s.loop.now.Sub(s.begun).Round(time.Millisecond)
 	s.loop.door.log.Info("closing a connection: its message does not arrive", "peer", s.socket.Peer(), "bytes", s.arrived, "for", took, "limit", limit)
 	s.refuse(metrics.ClosedMessageTimeout, fmt.Errorf("%w: %d bytes of a message came within %v (tcp.message_timeout = %v, and a second for each 16 KiB)",
 		scheduler.ErrDeadlineExceeded, s.arrived, took, limit))
@@ -145,7 +145,7 @@ func (s *session) close() {
 // closed is the socket's last word. Queued requests leave the scheduler with their client.
 func (s *session) closed() {
 	s.gone = true
-	s.loop.door.cfg.Metrics.Closed(s.why)
+	s.loop.door.metrics.Closed(s.why)
 	s.dropHalf()
 	for c := s.head; c != nil; {
 		next := c.next

@@ -29,6 +29,7 @@ type loop struct {
 	turns    sync.Mutex
 	tally    *metrics.Tally
 	now      time.Time // of this turn
+	settings *Settings // likewise
 	ended    time.Time // the last turn
 	deferred bool      // a turn is on its way, for what has been read
 	sessions []*session
@@ -120,7 +121,7 @@ func (l *loop) begin() {
 
 // start is begin for whoever holds turns already.
 func (l *loop) start() {
-	l.now = time.Now()
+	l.look()
 	if l.deferred {
 		return
 	}
@@ -128,6 +129,9 @@ func (l *loop) start() {
 	l.awake = true
 	l.mu.Unlock()
 }
+
+// look takes the time and the door's settings for a turn.
+func (l *loop) look() { l.now, l.settings = time.Now(), l.door.settings.Load() }
 
 // end finishes a turn: submits what was read, then collects and writes answers until no completion is
 // left, and submits what these made room for.
@@ -216,7 +220,7 @@ func (l *loop) tick() {
 }
 
 func (l *loop) newSession(id uint64) *session {
-	return &session{loop: l, id: id, lastInput: l.now, progress: l.now, outbox: gate.Outbox{Limit: l.door.cfg.OutboundBytes}}
+	return &session{loop: l, id: id, lastInput: l.now, progress: l.now, outbox: gate.Outbox{Limit: l.settings.OutboundBytes}}
 }
 
 func (l *loop) add(s *session) {
@@ -239,8 +243,7 @@ func (l *loop) takeDecoder() *shiva.Decoder {
 		l.decoder = nil
 		return d
 	}
-	cfg := &l.door.cfg
-	return shiva.NewDecoder(shiva.DecoderConfig{Limits: cfg.Limits, Pool: cfg.Pool, Resync: cfg.Resync, ResyncBytes: cfg.ResyncBytes, Spares: &l.spares})
+	return shiva.NewDecoder(shiva.DecoderConfig{Pool: l.door.pool, Spares: &l.spares}) // traffic says the limits
 }
 
 // giveDecoder takes back a decoder that holds no message; one is enough.

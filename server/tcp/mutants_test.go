@@ -39,10 +39,12 @@ type mutants struct {
 
 func newMutants(t testing.TB) *mutants {
 	m := &mutants{rig: newRig(t, nil)}
-	cfg := m.door.cfg
-	cfg.Limits = shiva.Limits{MessageBytes: 4 << 20, MetadataBytes: 256 << 10}
-	d := &Door{gate: m.gate, log: slog.New(slog.NewTextHandler(io.Discard, nil)), cfg: cfg}
-	m.loop = &loop{door: d, tally: cfg.Metrics.Tally(), wake: func() {}}
+	d := &Door{gate: m.gate, log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		pool: m.door.pool, metrics: m.door.metrics, describe: m.door.describe}
+	settings := m.door.Settings()
+	settings.Limits = shiva.Limits{MessageBytes: 4 << 20, MetadataBytes: 256 << 10}
+	d.Configure(settings)
+	m.loop = &loop{door: d, tally: d.metrics.Tally(), wake: func() {}}
 	one := func(name string, d tensor.DType, shape ...int) {
 		x := []tensor.Spec{{Name: "x", DType: d, Shape: shape}}
 		m.model(name, scheduler.Spec{Inputs: x, Outputs: x, Platform: "test"}, m.readAndEcho)
@@ -276,7 +278,7 @@ func (m *mutants) run(c jsontest.Choices) {
 	defer jsontest.Within(q.String)()
 	l := m.loop
 	socket := &memory{}
-	l.now = time.Now()
+	l.look()
 	s := l.newSession(1)
 	s.socket = socket
 	socket.s = s
@@ -314,7 +316,7 @@ func (m *mutants) judge(q *talk, out []byte) {
 	fail := func(format string, args ...any) {
 		m.t.Fatalf("%s\n%v", fmt.Sprintf(format, args...), q)
 	}
-	asked, answers := shiva.NewDecoder(shiva.DecoderConfig{Limits: m.loop.door.cfg.Limits}), shiva.NewDecoder(shiva.DecoderConfig{})
+	asked, answers := shiva.NewDecoder(shiva.DecoderConfig{Limits: m.loop.door.Settings().Limits}), shiva.NewDecoder(shiva.DecoderConfig{})
 	in := q.bytes
 	for i := 0; ; i++ {
 		n, question, fault := asked.Push(in)

@@ -25,7 +25,7 @@ func (u *outbound) keep(l *loop, n int) {
 // unpin takes what waits for a client that stands still out of the batches that it came in: rows of a few bytes would keep all of
 // theirs. Of answers that are encoded, what vecs refers to is needed, and the rest is there as a copy or has been written.
 func (s *session) unpin() {
-	pool, vecs := s.loop.door.cfg.Pool, s.unsent.vecs
+	pool, vecs := s.loop.door.pool, s.unsent.vecs
 	ends := make(map[*byte]int, len(vecs))
 	for i, v := range vecs {
 		ends[&v[len(v)-1]] = i

@@ -90,6 +90,9 @@ func (s *session) traffic(p []byte) {
 		d = l.takeDecoder()
 	}
 	for len(p) > 0 && !s.deaf {
+		if !d.InMessage() {
+			d.SetLimits(l.settings.Limits, l.settings.Resync, l.settings.ResyncBytes)
+		}
 		n, m, err := d.Push(p)
 		p = p[n:]
 		s.arrived += int64(n)
@@ -181,6 +184,7 @@ func (s *session) question(m *shiva.Message, err error) {
 // submit has a call submitted at the end of this turn, if there is room for its answer.
 func (s *session) submit(c *call) bool {
 	var ok bool
+	s.outbox.SetLimit(s.loop.settings.OutboundBytes)
 	if c.room, ok = s.outbox.Admit(&c.Call); ok {
 		c.inFlight = true
 		s.inFlight++
@@ -229,7 +233,7 @@ func (s *session) tryOpen(c *call, fault error) (err error) {
 
 // open turns the message of c into a call, or feedback, or a control answer, or an error.
 func (s *session) open(c *call, fault error) error {
-	cfg := &s.loop.door.cfg
+	cfg := s.loop.settings
 	if s.waiting > floodFactor*cfg.InFlight {
 		s.leaveFor(metrics.ClosedStalled)
 		return fmt.Errorf("%w: this connection has %d questions without an answer, which is more than %d times the limit tcp.in_flight_per_connection = %d; closing it",
@@ -338,7 +342,7 @@ func (s *session) keep(c *call) {
 	var ok bool
 	if c.room, ok = s.outbox.Put(&c.Call, c.room); !ok {
 		c.err = fmt.Errorf("%w: the answer was larger than could be foreseen, and %d bytes of answers wait for this client, the limit (tcp.outbound_bytes) is %d: read answers before asking more",
-			scheduler.ErrOverloaded, s.outbox.Waiting(), s.loop.door.cfg.OutboundBytes)
+			scheduler.ErrOverloaded, s.outbox.Waiting(), s.loop.settings.OutboundBytes)
 	}
 	s.submitHeld()
 }
@@ -437,13 +441,13 @@ const floodFactor = 16
 // watched tells whether one of the session's clocks runs. Most sessions of a server with many are idle, and
 // are looked at five times a second.
 func (s *session) watched() bool {
-	return s.unsent.first != nil || s.deaf || !s.begun.IsZero() || s.loop.door.cfg.IdleTimeout > 0
+	return s.unsent.first != nil || s.deaf || !s.begun.IsZero() || s.loop.settings.IdleTimeout > 0
 }
 
 // tick looks at the session's clocks.
 func (s *session) tick() {
 	defer s.rescue()
-	cfg, now := &s.loop.door.cfg, s.loop.now
+	cfg, now := s.loop.settings, s.loop.now
 	if s.unsent.first != nil && !s.ending {
 		// A socket has room when a third of it is free, which is megabytes: a slow peer has read for long by then.
 		held := s.socket.Held()

@@ -93,11 +93,11 @@ func newSessionOf(t testing.TB, spec scheduler.Spec, w worker, pool *tensor.Pool
 	if _, err := s.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, spec, w, scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	d := &Door{gate: g, log: slog.New(slog.DiscardHandler), cfg: Config{
-		Gate: g, Pool: pool, Metrics: numbers.Door("tcp"), InFlight: 256,
-		MessageTimeout: 10 * time.Second, OutboundBytes: 1 << 20, OutboundStall: 10 * time.Second, IdleTimeout: time.Minute,
-	}}
-	l := &loop{door: d, tally: d.cfg.Metrics.Tally(), wake: func() {}}
+	d := &Door{gate: g, log: slog.New(slog.DiscardHandler), pool: pool, metrics: numbers.Door("tcp")}
+	d.Configure(Settings{
+		InFlight: 256, MessageTimeout: 10 * time.Second, OutboundBytes: 1 << 20, OutboundStall: 10 * time.Second, IdleTimeout: time.Minute,
+	})
+	l := &loop{door: d, tally: d.metrics.Tally(), wake: func() {}}
 	l.begin()
 	m := &memory{}
 	m.s = l.newSession(1)
@@ -452,7 +452,9 @@ func TestSessionClocks(t *testing.T) {
 	})
 	t.Run("noise", func(t *testing.T) {
 		s, m := newSession(t, hold, nil)
-		s.loop.door.cfg.Resync, s.loop.door.cfg.IdleTimeout = true, 0
+		next := s.loop.door.Settings()
+		next.Resync, next.IdleTimeout = true, 0
+		s.loop.door.Configure(next)
 		s.take([]byte("a lorry goes by outside"))
 		m.out = nil // a fault, in the eyes of the decoder
 		later(s, time.Hour)

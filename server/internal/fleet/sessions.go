@@ -39,16 +39,8 @@ func (ss *Sessions) Listen(c config.Containers) error {
 		Others:    slices.Concat(dialect(containers.DialectV1b, c.ListenV1b), dialect(containers.DialectV2, c.ListenV2), dialect(containers.DialectV2a, c.ListenV2a)),
 		Scheduler: ss.cfg.Scheduler,
 		Pool:      ss.cfg.Pool,
-		Limits: containers.Limits{
-			MessageBytes: int64(c.MessageBytes),
-			Frames:       c.Frames,
-			Sessions:     c.Sessions,
-			Handshakes:   c.Handshakes,
-		},
-		Heartbeat:        c.Heartbeat,
-		HandshakeTimeout: c.HandshakeTimeout,
-		WriteTimeout:     c.WriteTimeout,
-		Admit:            ss.cfg.Admit,
+		Settings:  settings(c),
+		Admit:     ss.cfg.Admit,
 		Registered: func(conn net.Conn, i containers.SessionInfo) {
 			ss.cfg.Registered(conn, i)
 			ss.processes.registered(conn, i.Model)
@@ -65,6 +57,23 @@ func (ss *Sessions) Listen(c config.Containers) error {
 	defer ss.mu.Unlock()
 	ss.listener = l
 	return nil
+}
+
+// Configure gives new settings to containers that connect from now on, and to those that are called.
+func (ss *Sessions) Configure(c config.Containers) {
+	if err := ss.Listener().Configure(settings(c)); err != nil {
+		ss.cfg.Log.Error("settings of containers are not taken", "error", err) // the configuration has been validated
+	}
+	for _, d := range ss.called() {
+		d.SetWriteTimeout(c.WriteTimeout)
+	}
+}
+
+func settings(c config.Containers) containers.Settings {
+	return containers.Settings{
+		Limits:    containers.Limits{MessageBytes: int64(c.MessageBytes), Frames: c.Frames, Sessions: c.Sessions, Handshakes: c.Handshakes},
+		Heartbeat: c.Heartbeat, HandshakeTimeout: c.HandshakeTimeout, WriteTimeout: c.WriteTimeout,
+	}
 }
 
 // dialect gives addresses one.

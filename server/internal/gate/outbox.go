@@ -23,7 +23,7 @@ import (
 //
 // The zero Outbox with a Limit is ready. It is not safe for use by several goroutines at once.
 type Outbox struct {
-	Limit int // bytes
+	Limit int // bytes; see SetLimit
 
 	window   int  // bytes now; 0: Limit
 	promised int  // of answers that are on their way to it
@@ -36,6 +36,14 @@ type Outbox struct {
 
 // growth times the limit is what a client may have that reads.
 const growth = 8
+
+// SetLimit changes the limit. What is in the outbox stays, and counts.
+func (o *Outbox) SetLimit(bytes int) {
+	if bytes != o.Limit {
+		o.Limit = bytes
+		o.Stand() // what it has grown to was by the old one
+	}
+}
 
 func (o *Outbox) room() int { return max(o.window, o.Limit) }
 

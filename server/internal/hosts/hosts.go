@@ -25,53 +25,51 @@ func Of(a net.Addr) netip.Addr {
 	return host
 }
 
-// A Limit counts the connections of each host. It is safe for use by several goroutines at once.
+// A Limit is how many connections of a door one host may have at a time.
 type Limit struct {
-	most     int
-	loopback bool
+	Most     int
+	Loopback bool // this machine's own hosts have it, too
+}
 
+// NewLimit is a limit of that many; 0 means half of all there may be, at least one.
+func NewLimit(most, all int, loopback bool) Limit {
+	if most == 0 {
+		most = max(all/2, 1)
+	}
+	return Limit{most, loopback}
+}
+
+// free tells whether a host may have as many connections as it likes.
+func (l Limit) free(host netip.Addr) bool {
+	return !host.IsValid() || host.IsLoopback() && !l.Loopback
+}
+
+// A Count is of the connections of each host, also of those without a limit, who may get one. The zero Count is ready. It is
+// safe for use by several goroutines at once.
+type Count struct {
 	mu   sync.Mutex
 	open map[netip.Addr]int
 }
 
-// NewLimit lets each host have so many connections at a time; 0 means half of all there may be, at least one. This machine's own
-// are only bounded if loopback says so.
-func NewLimit(most, all int, loopback bool) *Limit {
-	if most == 0 {
-		most = max(all/2, 1)
-	}
-	return &Limit{most: most, loopback: loopback, open: make(map[netip.Addr]int)}
-}
-
-// Most is how many connections a host may have.
-func (l *Limit) Most() int { return l.most }
-
 // Enter counts a connection, if its host may have one more. Leave takes it off again.
-func (l *Limit) Enter(host netip.Addr) bool {
-	if l.free(host) {
-		return true
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.open[host] >= l.most {
+func (c *Count) Enter(host netip.Addr, limit Limit) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open[host] >= limit.Most && !limit.free(host) {
 		return false
 	}
-	l.open[host]++
+	if c.open == nil {
+		c.open = make(map[netip.Addr]int)
+	}
+	c.open[host]++
 	return true
 }
 
 // Leave is called once for each Enter that was true.
-func (l *Limit) Leave(host netip.Addr) {
-	if l.free(host) {
-		return
+func (c *Count) Leave(host netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open[host]--; c.open[host] <= 0 {
+		delete(c.open, host)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.open[host]--; l.open[host] <= 0 {
-		delete(l.open, host)
-	}
-}
-
-func (l *Limit) free(host netip.Addr) bool {
-	return !host.IsValid() || host.IsLoopback() && !l.loopback
 }

@@ -27,34 +27,44 @@ func TestOf(t *testing.T) {
 	}
 }
 
-func TestLimit(t *testing.T) {
+func TestCount(t *testing.T) {
 	a, b, here := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("127.0.0.1")
-	l := NewLimit(2, 100, false)
+	var c Count
+	two := NewLimit(2, 100, false)
 	for i, want := range []bool{true, true, false} {
-		if l.Enter(a) != want {
+		if c.Enter(a, two) != want {
 			t.Errorf("each host may have two, and the connection of number %d is let in: %v", i+1, !want)
 		}
 	}
-	if !l.Enter(b) {
+	if !c.Enter(b, two) {
 		t.Error("another host may have two of its own")
 	}
-	l.Leave(a)
-	if !l.Enter(a) || l.Enter(a) {
+	c.Leave(a)
+	if !c.Enter(a, two) || c.Enter(a, two) {
 		t.Error("what has left makes room for one")
 	}
 	for range 10 {
-		if !l.Enter(here) || !l.Enter(netip.Addr{}) {
+		if !c.Enter(here, two) || !c.Enter(netip.Addr{}, two) {
 			t.Error("this machine is not bounded")
 		}
 	}
-	for range 2 {
-		l.Leave(a)
+
+	// Another limit holds for those that were there before it.
+	if c.Enter(here, NewLimit(10, 100, true)) || !c.Enter(here, NewLimit(11, 100, true)) {
+		t.Error("this machine's connections from before it was bounded do not count")
 	}
-	l.Leave(b)
-	if len(l.open) > 0 {
-		t.Errorf("%v are left", l.open)
+	if !c.Enter(a, NewLimit(3, 100, false)) || c.Enter(a, NewLimit(1, 100, false)) {
+		t.Error("a host of three does not follow the limit")
 	}
-	if l = NewLimit(0, 9, true); l.Most() != 4 || !l.Enter(here) || len(l.open) != 1 {
-		t.Errorf("by default half may be one host's: %d", l.Most())
+	for host, n := range map[netip.Addr]int{a: 3, b: 1, here: 11, {}: 10} {
+		for range n {
+			c.Leave(host)
+		}
+	}
+	if len(c.open) > 0 {
+		t.Errorf("%v are left", c.open)
+	}
+	if most := NewLimit(0, 9, true).Most; most != 4 {
+		t.Errorf("by default half may be one host's: %d", most)
 	}
 }

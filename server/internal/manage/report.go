@@ -19,7 +19,6 @@ import (
 type Report struct {
 	Version   string // of the server
 	Started   time.Time
-	Limits    config.Limits
 	Phase     func() string // admin.Starting, Serving, Draining
 	Listening func() admin.Addresses
 
@@ -141,7 +140,7 @@ func (r *Report) Status() admin.Status {
 		State:     r.Store.Health(),
 		Sessions:  Sessions(r.Sessions.List()),
 		Processes: Processes(r.Processes.List()),
-		Limits:    r.Limits,
+		Limits:    r.Settings.Now().Limits,
 	}
 	for _, door := range []struct{ name, listen string }{{"tcp", st.Listen.TCP}, {"rest", st.Listen.REST}, {"grpc", st.Listen.GRPC}} {
 		if door.listen != "" {

@@ -1,0 +1,434 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/containers/containertest"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/grpc"
+	"github.com/shivad/shivad/server/rest"
+	"github.com/shivad/shivad/server/tcp"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// inEffect is what those go by who do what the settings say, as opposed to what the server says its settings are.
+type inEffect struct {
+	TCP        tcp.Settings
+	REST       rest.Settings
+	GRPC       grpc.Settings
+	Containers containers.Settings
+	Policies   []scheduler.ModelConfig
+	Process    []any // what the program that embeds the server has been told
+
+	// Read from the settings whenever they are used.
+	Server config.Server
+	Admin  config.Admin
+	Models []config.Model
+}
+
+func (s *Server) inEffectNow(told config.Config) inEffect {
+	c := s.settings.Now()
+	e := inEffect{TCP: s.door.Settings(), REST: s.rest.Settings(), GRPC: s.grpc.Settings(), Containers: s.containers.Listener().Settings(),
+		Process: []any{told.Server.Drain, told.Log.Level}, Server: c.Server, Admin: c.Admin}
+	e.Server.LimitLoopback, e.Server.Drain = false, 0 // the doors', and the program's
+	for _, name := range []string{"m", "any"} {
+		m := c.Model(name)
+		e.Policies = append(e.Policies, s.sched.ModelConfig(name))
+		e.Models = append(e.Models, config.Model{Policy: config.Policy{Deadline: m.Deadline, Cast: m.Cast}, DefaultVersion: m.DefaultVersion,
+			RetireAfter: m.RetireAfter, Cache: m.Cache, CacheTTL: m.CacheTTL})
+	}
+	return e
+}
+
+// another gives a setting a valid value that it does not have.
+func another(key string, v reflect.Value) {
+	words := map[string]any{
+		"server.ready_when": config.ReadyRequired, "server.repository": "none", "log.level": "debug", "log.format": "json", "rest.cors_origins": []string{"https://example.org"},
+		"defaults.strategy": "aimd", "model.m.strategy": "aimd",
+	}
+	if to, ok := words[key]; ok {
+		v.Set(reflect.ValueOf(to))
+		return
+	}
+	switch at := v.Addr().Interface().(type) {
+	case *bool:
+		*at = !*at
+	case *int:
+		if *at--; *at < 1 {
+			*at = 1
+		}
+	case *config.Bytes:
+		if *at /= 2; *at == 0 {
+			*at = 1 << 20
+		}
+	case *time.Duration:
+		if *at /= 2; *at == 0 {
+			*at = time.Millisecond
+		}
+	case *string:
+		if strings.HasSuffix(key, ".listen") {
+			*at = "127.0.0.1:1"
+			return
+		}
+		*at += "x"
+	case *[]string:
+		*at = append(*at, "x")
+	case *config.Addrs:
+		*at = append(*at, "127.0.0.1:0")
+	default:
+		panic("no other value for " + key + ", which has the type " + v.Type().String())
+	}
+}
+
+// settingsOf calls do for each setting of a configuration; those of models are those of model.m. [[container]] are no settings.
+func settingsOf(c *config.Config, do func(key string, v reflect.Value)) {
+	walk := func(table string, v reflect.Value) {
+		for _, f := range reflect.VisibleFields(v.Type()) {
+			if key := f.Tag.Get("toml"); key != "" {
+				do(table+"."+key, v.FieldByIndex(f.Index))
+			}
+		}
+	}
+	v := reflect.ValueOf(c).Elem()
+	for i := range v.NumField() {
+		if f := v.Type().Field(i); f.Type.Kind() == reflect.Struct && f.IsExported() {
+			walk(f.Tag.Get("toml"), v.Field(i))
+		}
+	}
+	m := c.Models["m"]
+	walk("model.m", reflect.ValueOf(&m).Elem())
+	c.Models["m"] = m
+}
+
+// Every setting that is changed in the file either takes effect, or the answer names it among those that wait and nothing changes.
+func TestEverySettingReloads(t *testing.T) {
+	plain := func(c *config.Config) {
+		c.TCP.Connections, c.REST.Connections, c.GRPC.Connections, c.Containers.Sessions = 64, 64, 64, 64 // within any descriptors
+		c.Defaults.Strategy, c.Defaults.MaxBatch = "static", 32                                           // which goes with all others
+		c.Models = map[string]config.Model{"m": {Policy: c.Defaults, Cache: 4 << 20, CacheTTL: time.Minute}}
+	}
+	s, file := loaded(t, new(logged), plain)
+	told := file.Clone()
+	s.ReloadFrom(func() (config.Config, error) { return file.Clone(), nil }, func(c config.Config) { told = c })
+	base, first := file.Clone(), s.inEffectNow(told)
+	var all []string
+	settingsOf(file, func(key string, _ reflect.Value) { all = append(all, key) })
+	if len(all) < 100 {
+		t.Fatalf("only %d settings: %q", len(all), all)
+	}
+	waiting := 0
+	for _, key := range all {
+		*file = base.Clone()
+		settingsOf(file, func(k string, v reflect.Value) {
+			if k == key {
+				another(key, v)
+			}
+		})
+		done, err := s.Reload()
+		if err != nil {
+			t.Errorf("%s: %v", key, err)
+			continue
+		}
+		now := s.inEffectNow(told)
+		changed, later := slices.Contains(keys(done.Changed), key), slices.Contains(keys(done.Waiting), key)
+		switch {
+		case changed == later:
+			t.Errorf("%s is to be named once: changed %q, waiting %q", key, keys(done.Changed), keys(done.Waiting))
+		case changed && reflect.DeepEqual(now, first):
+			t.Errorf("%s is said to have changed, and nobody goes by it", key)
+		case later && !reflect.DeepEqual(now, first):
+			t.Errorf("%s is said to wait, and has changed something", key)
+		case later:
+			waiting++
+		}
+		*file = base.Clone()
+		if _, err := s.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		if now := s.inEffectNow(told); !reflect.DeepEqual(now, first) {
+			t.Fatalf("after %s was changed back: %+v, before %+v", key, now, first)
+		}
+	}
+	t.Logf("%d settings, of which %d wait for a restart", len(all), waiting)
+}
+
+// reloads changes the file, and reloads it.
+func reloads(t *testing.T, s *Server, file *config.Config, change func(*config.Config)) {
+	t.Helper()
+	change(file)
+	done, err := s.Reload()
+	if err != nil || len(done.Waiting) > 0 || len(done.Changed) == 0 {
+		t.Fatalf("changed %q, waiting %q: %v", keys(done.Changed), keys(done.Waiting), err)
+	}
+}
+
+// ends reports the bytes that come until the server closes the connection, which is to be soon.
+func ends(t *testing.T, c net.Conn) string {
+	t.Helper()
+	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	b, err := io.ReadAll(c)
+	if errors.Is(err, context.DeadlineExceeded) || err != nil && strings.Contains(err.Error(), "timeout") {
+		t.Errorf("the connection goes on: %q, %v", b, err)
+	}
+	return string(b)
+}
+
+func mustDial(t *testing.T, a net.Addr) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", a.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// Timeouts hold for connections that are open, also for what has begun on them.
+func TestReloadOfTimeouts(t *testing.T) {
+	s, file := loaded(t, new(logged), nil)
+	half, idle := mustDial(t, s.Addrs().TCP), mustDial(t, s.Addrs().TCP)
+	message, err := shiva.AppendMessage(nil, &shiva.Message{Namespace: "!ready", Metadata: []byte(`{"id":1}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, write := range []error{second(half.Write(message[:20])), second(idle.Write(message))} {
+		if write != nil {
+			t.Fatal(write)
+		}
+	}
+	head, quiet := mustDial(t, s.Addrs().REST), mustDial(t, s.Addrs().REST)
+	live := func(c net.Conn) string {
+		if _, err := io.WriteString(c, "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			return err.Error()
+		}
+		b := make([]byte, 4096)
+		n, _ := c.Read(b)
+		return string(b[:n])
+	}
+	for _, c := range []net.Conn{head, quiet} {
+		if answer := live(c); !strings.HasPrefix(answer, "HTTP/1.1 200") {
+			t.Fatal(answer)
+		}
+	}
+
+	reloads(t, s, file, func(c *config.Config) {
+		c.TCP.MessageTimeout, c.TCP.IdleTimeout = 50*time.Millisecond, 50*time.Millisecond
+		c.REST.HeaderTimeout, c.REST.IdleTimeout = 50*time.Millisecond, 50*time.Millisecond
+	})
+	if got := ends(t, half); !strings.Contains(got, "tcp.message_timeout") {
+		t.Errorf("half a message: %q", got)
+	}
+	ends(t, idle)
+	if _, err := io.WriteString(head, "GET / HT"); err != nil {
+		t.Fatal(err)
+	}
+	ends(t, head)
+	if answer := live(quiet); !strings.HasPrefix(answer, "HTTP/1.1 200") {
+		t.Errorf("an idle connection that was given 15 minutes: %q", answer)
+	}
+	ends(t, quiet)
+	for _, want := range []string{`{door="tcp",reason="message_timeout"} 1`, `{door="tcp",reason="idle"} 1`, `{door="rest",reason="message_timeout"} 1`, `{door="rest",reason="idle"} 1`} {
+		eventually(t, want+" on /metrics", func() bool { return strings.Contains(metricsPage(t, s), want) })
+	}
+}
+
+func second(_ int, err error) error { return err }
+
+// Limits of messages, the origins of pages and connections of an address hold from the next one on, on connections that are open.
+func TestReloadOfLimits(t *testing.T) {
+	s, file := loaded(t, new(logged), nil)
+	join(t, s, "m", tensor.Uint8, tensor.Shape{-1, -1}, func(b *containertest.Batch) containertest.Reply {
+		return containertest.Reply{Outputs: b.Inputs}
+	})
+	x := tensor.Tensor{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{1, 32 << 10}, Data: make([]byte, 32<<10)}
+	all := slices.DeleteFunc(ways(t, s), func(w way) bool { return w.name == "library" })
+	ask := func(w way) error {
+		_, err := w.ask(t.Context(), "m", x, 0)
+		return err
+	}
+	for _, w := range all {
+		if err := ask(w); err != nil {
+			t.Fatal(w.name, err)
+		}
+	}
+	origin := func() string {
+		q, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+s.Addrs().REST.String()+"/v2/health/live", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Header.Set("Origin", "https://example.org")
+		resp, err := http.DefaultClient.Do(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.Header.Get("Access-Control-Allow-Origin")
+	}
+	if got := origin(); got != "" {
+		t.Fatalf("a page may read already: %q", got)
+	}
+	reloads(t, s, file, func(c *config.Config) {
+		c.REST.CORSOrigins = []string{"https://example.org"}
+		c.Limits.MessageBytes, c.Limits.MetadataBytes = 4<<10, 4<<10
+	})
+	if got := origin(); got != "https://example.org" {
+		t.Errorf("a page may not read: %q", got)
+	}
+	for _, w := range all {
+		if err := ask(w); err == nil || !strings.Contains(fmt.Sprint(err), "4096") && !strings.Contains(err.Error(), "broken pipe") {
+			t.Errorf("%s: 32 KiB of 4: %v", w.name, err)
+		}
+	}
+	reloads(t, s, file, func(c *config.Config) { c.Limits.MessageBytes = 1 << 20 })
+	for _, w := range all[1:] { // Shiva's connection ended with the message that was too large
+		if err := ask(w); err != nil {
+			t.Errorf("%s: 32 KiB of 1 MiB: %v", w.name, err)
+		}
+	}
+
+	open := newTCP(t, s.Addrs().TCP)
+	if _, err := open.ask(t.Context(), "m", x, 0); err != nil {
+		t.Error(err)
+	}
+	reloads(t, s, file, func(c *config.Config) { c.TCP.ConnectionsPerAddress, c.Server.LimitLoopback = 1, true })
+	if err := open.garbage(); err == nil || !strings.Contains(err.Error(), "tcp.connections_per_address = 1") {
+		t.Errorf("another connection of an address that has one: %v", err)
+	}
+	if _, err := open.ask(t.Context(), "m", x, 0); err != nil {
+		t.Errorf("the one that it has: %v", err)
+	}
+}
+
+// What a client leaves unread is bounded by the new limit on a connection from before.
+func TestReloadOfOutboundBytes(t *testing.T) {
+	const answer, asked = 1 << 20, 24
+	s, file := loaded(t, new(logged), func(c *config.Config) { c.TCP.OutboundBytes, c.TCP.Loops = 64<<20, 1 })
+	spec := scheduler.Spec{
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, 1}}},
+		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, answer}}},
+	}
+	if _, err := s.sched.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, spec, inflates{s.pool, answer}, scheduler.ReplicaOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	one, err := shiva.AppendMessage(nil, &shiva.Message{Namespace: "m", Tensors: []tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{1, 1}, Data: []byte{1}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	greedy := func() net.Conn {
+		c := mustDial(t, s.Addrs().TCP)
+		_ = c.(*net.TCPConn).SetReadBuffer(64 << 10)
+		return c
+	}
+	before, after := greedy(), greedy()
+	if err := second(before.Write(bytes.Repeat(one, asked))); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "16 MiB to wait for a client that may have 64", func() bool { return s.pool.InUse() > 16<<20 })
+	before.Close()
+	eventually(t, "the memory to come back", func() bool { return s.pool.InUse() < answer })
+
+	reloads(t, s, file, func(c *config.Config) { c.TCP.OutboundBytes = 2 << 20 })
+	if err := second(after.Write(bytes.Repeat(one, asked))); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "an answer to wait", func() bool { return s.pool.InUse() > answer })
+	most := int64(0)
+	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
+		most = max(most, s.pool.InUse())
+		// A turn of the loop, in which it could have let more of them through.
+		if err := newTCP(t, s.Addrs().TCP).garbage(); err == nil {
+			t.Fatal("no answer to garbage")
+		}
+	}
+	if most > 5<<20 { // a batch whose outputs have left in part is held as a whole
+		t.Errorf("%d MiB wait for a client that may have 2", most>>20)
+	}
+}
+
+// inflates is a model inside the process that answers each row with so many bytes.
+type inflates struct {
+	pool *tensor.Pool
+	size int
+}
+
+func (m inflates) Send(b *scheduler.Batch) error {
+	buf, err := m.pool.Get(b.Rows * m.size)
+	if err != nil {
+		return err
+	}
+	b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, m.size}, Data: buf.Bytes(), Buf: buf}}, nil)
+	return nil
+}
+
+// A container keeps the heartbeat that it was told; the next one is told the new one, and held to it.
+func TestReloadOfHeartbeat(t *testing.T) {
+	s, file := loaded(t, new(logged), nil)
+	echo := func(b *containertest.Batch) containertest.Reply { return containertest.Reply{Outputs: b.Inputs} }
+	old := join(t, s, "old", tensor.Int32, tensor.Shape{-1, 1}, echo)
+	reloads(t, s, file, func(c *config.Config) { c.Containers.Heartbeat = 50 * time.Millisecond })
+	silent, err := containertest.NewPeer(mustDial(t, s.Addrs().Containers[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 1}}}
+	if err := silent.Send([]byte("hello"), containertest.Hello(containertest.Model{Name: "silent", Version: "1", Inputs: x, Outputs: x})); err != nil {
+		t.Fatal(err)
+	}
+	welcome, err := silent.Receive()
+	if err != nil || !strings.Contains(string(bytes.Join(welcome, nil)), `"heartbeat_ms":50`) {
+		t.Fatalf("welcome %q: %v", welcome, err)
+	}
+	began := time.Now()
+	for err == nil {
+		_, err = silent.Receive() // heartbeats
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("one that says nothing is dead after %v", took)
+	}
+	select {
+	case <-old.Gone():
+		t.Fatal("a container that beats once a second, as it was told, was held to the new heartbeat")
+	default:
+	}
+	if _, err := newTCP(t, s.Addrs().TCP).ask(t.Context(), "old", tensor.Tensor{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{1, 1}, Data: make([]byte, 4)}, 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// What is wrong changes nothing, in the doors as well.
+func TestWrongReloadLeavesTheDoors(t *testing.T) {
+	s, file := loaded(t, new(logged), nil)
+	before := s.inEffectNow(*file)
+	good := file.Clone()
+	for what, change := range map[string]func(*config.Config){
+		"a value out of bounds":    func(c *config.Config) { c.TCP.IdleTimeout, c.REST.StallTimeout = time.Hour, time.Nanosecond },
+		"values that do not agree": func(c *config.Config) { c.Limits.MessageBytes, c.Containers.MessageBytes = 64<<20, 1<<20 },
+		"what only a restart could": func(c *config.Config) {
+			c.Limits.PayloadBytes, c.Limits.MessageBytes = 16<<30, 8<<30
+			c.Containers.MessageBytes, c.Defaults.QueueBytes = 16<<30, 16<<30
+		},
+	} {
+		*file = good.Clone()
+		change(file)
+		if _, err := s.Reload(); err == nil {
+			t.Errorf("%s is taken", what)
+		}
+		if now := s.inEffectNow(good); !reflect.DeepEqual(now, before) {
+			t.Errorf("%s: %+v, before %+v", what, now, before)
+		}
+	}
+}
