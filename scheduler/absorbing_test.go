@@ -1,7 +1,7 @@
 //go:build !race && !invariants
 
-// A simulation is one goroutine, in which the race detector finds nothing and is ten times as slow, and it has no
-// buffers to poison.
+// A simulation is one goroutine, in which the race detector finds nothing and is ten times as
+// slow, and it has no buffers to poison.
 
 package scheduler_test
 

@@ -5,15 +5,16 @@ import (
 	"time"
 )
 
-// capacity is what the live replicas can do together, by their profiles. It is derived anew whenever a
-// profile or the set of replicas changes.
+// capacity is what the live replicas can do together, by their profiles. It is derived anew
+// whenever a profile or the set of replicas changes.
 type capacity struct {
 	cold    bool  // some replica's profile is not known well: predict nothing
 	batch   int   // rows in a full batch for each that executes
 	fastest int64 // what one row takes on the fastest, with luck; 0 if that is not known
 }
 
-// coldBatches is how many batches of a replica must be measured before requests are refused on its account.
+// coldBatches is how many batches of a replica must be measured before requests are refused on
+// its account.
 const coldBatches = 2 * fewSamples
 
 // minRetry is the shortest RetryAfter: clients round it up to their own units anyway.
@@ -38,9 +39,9 @@ func (c *core) measure() {
 	}
 }
 
-// admit makes sure that there is room for a request and time to answer it, and refuses it otherwise. At
-// each of the limits the newest rows of the source that takes most of the queue make room for a source
-// that takes less (see sources).
+// admit makes sure that there is room for a request and time to answer it, and refuses it
+// otherwise. At each of the limits the newest rows of the source that takes most of the queue
+// make room for a source that takes less (see sources).
 func (c *core) admit(r *Request, now int64, fx *effects) bool {
 	if rows := c.rows + r.Rows; rows > c.cfg.QueueRows &&
 		!c.displace(r, rows-c.cfg.QueueRows, 0, never, limitRows, fx) {
@@ -68,11 +69,12 @@ func (c *core) admit(r *Request, now int64, fx *effects) bool {
 	return c.overloaded(r, OutcomePredicted, limitDeadline, r.deadline-now, finish-now, late, fx)
 }
 
-// A surplus lets rows in beyond what can be served one after the other. Under overload most of the rows ahead
-// will be skipped, in favour of fresh ones that make large batches: refusing every newcomer until they are
-// gone leaves only stale rows to choose from, which cost an eighth of the goodput at 2.5 times the capacity.
-// So newcomers are let in at up to twice the rate of service, evenly: of a burst, the first ones would be
-// stale again when a replica is free.
+// A surplus lets rows in beyond what can be served one after the other. Under overload most of
+// the rows ahead will be skipped, in favour of fresh ones that make large batches: refusing
+// every newcomer until they are gone leaves only stale rows to choose from, which cost an
+// eighth of the goodput at 2.5 times the capacity. So newcomers are let in at up to twice the
+// rate of service, evenly: of a burst, the first ones would be stale again when a replica is
+// free.
 type surplus struct {
 	rows float64 // that may be let in
 	at   int64
@@ -105,12 +107,12 @@ func (c *core) ahead(r *Request) int {
 	return rows
 }
 
-// predict is when rows would be answered that wait behind others, if all goes well: with every replica busy
-// at its best rate, at median times, from when it is free. It predicts nothing, ok false, while a replica
-// could begin at once. rate is in rows per nanosecond.
+// predict is when rows would be answered that wait behind others, if all goes well: with every
+// replica busy at its best rate, at median times, from when it is free. It predicts nothing, ok
+// false, while a replica could begin at once. rate is in rows per nanosecond.
 //
-// It is hopeful on purpose. What it lets through and cannot be served is shed from the queue; but what it
-// refuses cannot be served any more.
+// It is hopeful on purpose. What it lets through and cannot be served is shed from the queue;
+// but what it refuses cannot be served any more.
 func (c *core) predict(ahead, rows int, now int64) (finish int64, rate float64, ok bool) {
 	work := float64(ahead)
 	last := int64(0) // the shortest time that the rows themselves take
@@ -142,16 +144,18 @@ func (c *core) predict(ahead, rows int, now int64) (finish int64, rate float64, 
 	return now + int64(work/rate) + last, rate, true
 }
 
-// What displace looks at, at most, as it looks under the model's lock: the newest rows of a source may all be
-// such as must not or need not make room, and a request that will be refused must not cost more for it.
+// What displace looks at, at most, as it looks under the model's lock: the newest rows of a
+// source may all be such as must not or need not make room, and a request that will be refused
+// must not cost more for it.
 const (
 	displaceSkips = 64   // rows that are not for displacing
 	displaceMost  = 1024 // rows for one request that would be late
 )
 
-// displace makes room for r at a limit by answering the newest rows of the source that takes most of the
-// queue, if r's source would take less even then. needRows or needBytes must be freed; of rows, those count
-// that are served before the given deadline. False: nothing was displaced.
+// displace makes room for r at a limit by answering the newest rows of the source that takes
+// most of the queue, if r's source would take less even then. needRows or needBytes must be
+// freed; of rows, those count that are served before the given deadline. False: nothing was
+// displaced.
 //
 // What it walks over it displaces, but for a few, or it finds early that nothing is to be had.
 func (c *core) displace(r *Request, needRows int, needBytes int64, before int64, limit string, fx *effects) bool {
@@ -194,8 +198,8 @@ func (c *core) displace(r *Request, needRows int, needBytes int64, before int64,
 	return true
 }
 
-// displaceable tells whether a row may make room for one with that deadline: not one that was sent, or was to be
-// sent, once before.
+// displaceable reports whether a row may make room for one with that deadline: not one that was
+// sent, or was to be sent, once before.
 func (it *item) displaceable(before int64) bool {
 	return it.req.sent == unsent && it.deadline <= before
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestAdmission: nothing is refused by prediction while a replica is cold or idle, or little waits; what
-// cannot be in time is refused at once, with the time when to come back.
+// TestAdmission: nothing is refused by prediction while a replica is cold or idle, or little
+// waits; what cannot be in time is refused at once, with the time when to come back.
 func TestAdmission(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 10, Slots: 1}})
 	w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(0, time.Millisecond)}
@@ -56,8 +56,8 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// TestFloodStarvesNobody: one source sends ten times what can be served, another a tenth of it, steadily;
-// the second one is served.
+// TestFloodStarvesNobody: one source sends ten times what can be served, another a tenth of it,
+// steadily; the second one is served.
 func TestFloodStarvesNobody(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 32}})
 	w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(2*time.Millisecond, 250*time.Microsecond)}
@@ -143,8 +143,8 @@ func TestAdmissionOfTheUnknown(t *testing.T) {
 	}
 }
 
-// TestAdmissionWithAnIdleReplica: nothing is refused by prediction while a replica is idle, here because it is too
-// slow for what waits.
+// TestAdmissionWithAnIdleReplica: nothing is refused by prediction while a replica is idle,
+// here because it is too slow for what waits.
 func TestAdmissionWithAnIdleReplica(t *testing.T) {
 	a := newAdmission(t, scheduler.ModelConfig{MaxBatch: 10, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(0, time.Millisecond)})
 	slow := &schedtest.Worker{Clock: a.clock, Exec: schedtest.Linear(60*time.Millisecond, 0)}
@@ -164,8 +164,8 @@ func TestAdmissionWithAnIdleReplica(t *testing.T) {
 	}
 }
 
-// TestAdmissionLooksAhead: a request is predicted by what would be served before it: not by rows of later deadlines
-// or of lower priority.
+// TestAdmissionLooksAhead: a request is predicted by what would be served before it: not by
+// rows of later deadlines or of lower priority.
 func TestAdmissionLooksAhead(t *testing.T) {
 	a := newAdmission(t, scheduler.ModelConfig{MaxBatch: 10, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(0, time.Millisecond)})
 	a.teach(40)
@@ -181,8 +181,8 @@ func TestAdmissionLooksAhead(t *testing.T) {
 	}
 }
 
-// TestBatchBytes: batch_bytes bounds a batch by what its rows have, not by what rows of its shape had before: texts
-// differ in length.
+// TestBatchBytes: batch_bytes bounds a batch by what its rows have, not by what rows of its
+// shape had before: texts differ in length.
 func TestBatchBytes(t *testing.T) {
 	s, _ := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", Slots: 1, BatchBytes: 100}})
 	texts := []tensor.Spec{{Name: "s", DType: tensor.Bytes, Shape: tensor.Shape{-1}}}
@@ -217,8 +217,9 @@ func TestBatchBytes(t *testing.T) {
 	}
 }
 
-// TestDisplacementIsBounded: who makes room is looked for among the newest rows of the heaviest source only, as that is done
-// under the model's lock. A refused request must not cost more because somebody else has many patient rows waiting.
+// TestDisplacementIsBounded: who makes room is looked for among the newest rows of the heaviest
+// source only, as that is done under the model's lock. A refused request must not cost more
+// because somebody else has many patient rows waiting.
 func TestDisplacementIsBounded(t *testing.T) {
 	for _, c := range []struct {
 		patient int

@@ -1,12 +1,13 @@
 package scheduler
 
-// aimd is the strategy of Clipper's paper (Crankshaw et al., "Clipper: A Low-Latency Online Prediction
-// Serving System", NSDI 2017, section 4.3.1): the maximum batch size grows by one while batches stay under
-// the latency objective, and shrinks by a tenth when one does not. "We use a smaller back-off constant than
-// other AIMD schemes since the optimal batch size does not fluctuate much."
+// aimd is the strategy of Clipper's paper (Crankshaw et al., "Clipper: A Low-Latency Online
+// Prediction Serving System", NSDI 2017, section 4.3.1): the maximum batch size grows by one
+// while batches stay under the latency objective, and shrinks by a tenth when one does not. "We
+// use a smaller back-off constant than other AIMD schemes since the optimal batch size does not
+// fluctuate much."
 //
-// Batches smaller than the maximum teach it nothing about growth, and do not make it grow; the bound by
-// exploration holds as for all strategies.
+// Batches smaller than the maximum teach it nothing about growth, and do not make it grow; the
+// bound by exploration holds as for all strategies.
 type aimd struct {
 	size      float64
 	objective int64

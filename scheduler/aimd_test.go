@@ -2,8 +2,9 @@ package scheduler
 
 import "testing"
 
-// TestAIMD: the paper's rule, step by step. Full batches under the objective let the maximum grow by one; one beyond
-// it takes a tenth off; what is smaller than the maximum teaches nothing.
+// TestAIMD: the paper's rule, step by step. Full batches under the objective let the maximum
+// grow by one; one beyond it takes a tenth off; what is smaller than the maximum teaches
+// nothing.
 func TestAIMD(t *testing.T) {
 	prof := newProfile(64)
 	for n := 1; n <= 64; n *= 2 {

@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// TestRequestAllocates holds a request's way through the scheduler to less than one allocation. (It is
-// none, but for what the pools lose to a garbage collection now and then.)
+// TestRequestAllocates holds a request's way through the scheduler to less than one allocation.
+// (It is none, but for what the pools lose to a garbage collection now and then.)
 func TestRequestAllocates(t *testing.T) {
 	l := newLoop(t)
 	for range 100 {

@@ -9,19 +9,19 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// How outputs of a batch become outputs of its requests. All of it runs without a lock, on batches and
-// requests that nobody else can reach any more, but for take.
+// How outputs of a batch become outputs of its requests. All of it runs without a lock, on
+// batches and requests that nobody else can reach any more, but for take.
 
-// deliver gives the spans that are still wanted their rows and completes their requests. The requests'
-// outcomes are set; those with an error get no rows.
+// deliver gives the spans that are still wanted their rows and completes their requests. The
+// requests' outcomes are set; those with an error get no rows.
 func (m *Model) deliver(b *Batch, exec int64) {
 	b.cuts, b.cutRows = append(b.cuts[:0], b.outputs...), 0
 	m.deliverFrom(b, 0, exec)
 }
 
 func (m *Model) deliverFrom(b *Batch, i int, exec int64) {
-	// A panic in an owner's Complete is the owner's fault and goes its way, but not at the cost of the
-	// other requests: they are completed first.
+	// A panic in an owner's Complete is the owner's fault and goes its way, but not at the cost
+	// of the other requests: they are completed first.
 	defer func() {
 		if i < len(b.spans) {
 			m.deliverFrom(b, i+1, exec)
@@ -104,8 +104,9 @@ func (b *Batch) lend(late func([]tensor.Tensor), rows int) {
 	late(r.Outputs)
 }
 
-// rowsBytes is how long the first rows of t are, or values if it is ragged; t was checked and has them. (tensor.Cut does the same
-// with an allocation for the shapes, once for each request.)
+// rowsBytes is how long the first rows of t are, or values if it is ragged; t was checked and
+// has them. (tensor.Cut does the same with an allocation for the shapes, once for each
+// request.)
 func rowsBytes(t *tensor.Tensor, rows int) int {
 	elems, _ := t.Shape[1:].Elements()
 	elems *= rows
@@ -119,8 +120,8 @@ func rowsBytes(t *tensor.Tensor, rows int) int {
 	return at
 }
 
-// take keeps the answer of a span whose request went out in several batches. It runs under the model's
-// mutex: pieces come from several workers.
+// take keeps the answer of a span whose request went out in several batches. It runs under the
+// model's mutex: pieces come from several workers.
 func (b *Batch) take(s *span, from int) error {
 	p := piece{lo: s.lo}
 	for i, t := range b.outputs {
@@ -170,8 +171,8 @@ func (m *Model) assemble(r *Request) {
 // freeSizes is what a model can declare whose rows are answered with different sizes.
 const freeSizes = "a model whose rows are answered with different sizes declares the output as ragged, pads it and counts, or says batched = false"
 
-// spoiled makes a request whose pieces could not be joined one that failed: the memory is not there, or its
-// rows came back in different shapes.
+// spoiled makes a request whose pieces could not be joined one that failed: the memory is not
+// there, or its rows came back in different shapes.
 func (m *Model) spoiled(r *Request, batches int, err error) {
 	r.outcome, r.Err = OutcomeContainerFailed, fmt.Errorf("%w: the answers to its %d batches do not go together: %w; %s", ErrContainerFailed, batches, err, freeSizes)
 	if errors.Is(err, tensor.ErrBudget) {

@@ -124,7 +124,8 @@ func TestAnswersAreChecked(t *testing.T) {
 	}
 }
 
-// TestReplicasAgreeOnLabels: which replica ranks the classes of an answer does not change their names.
+// TestReplicasAgreeOnLabels: which replica ranks the classes of an answer does not change their
+// names.
 func TestReplicasAgreeOnLabels(t *testing.T) {
 	s, _ := newVirtual(t, scheduler.Config{})
 	spec := func(labels ...string) scheduler.Spec {
@@ -152,7 +153,8 @@ func TestReplicasAgreeOnLabels(t *testing.T) {
 	}
 }
 
-// TestRegistration: replicas of one model agree in what clients see, and a new contract is a new model.
+// TestRegistration: replicas of one model agree in what clients see, and a new contract is a
+// new model.
 func TestRegistration(t *testing.T) {
 	changes := 0
 	s, _ := newVirtual(t, scheduler.Config{Hooks: scheduler.Hooks{ModelChanged: func(*scheduler.Model) { changes++ }}})
@@ -203,8 +205,9 @@ func TestRegistration(t *testing.T) {
 	}
 }
 
-// TestNamesComeAndGo: whoever registers chooses a name, and may come with another each time. Models that nobody serves any more do not add
-// up: those that have been absent for longest are forgotten, and told of.
+// TestNamesComeAndGo: whoever registers chooses a name, and may come with another each time.
+// Models that nobody serves any more do not add up: those that have been absent for longest are
+// forgotten, and told of.
 func TestNamesComeAndGo(t *testing.T) {
 	changed := make(map[*scheduler.Model]int)
 	s, clock := newVirtual(t, scheduler.Config{Hooks: scheduler.Hooks{ModelChanged: func(m *scheduler.Model) { changed[m]++ }}})
@@ -238,8 +241,8 @@ func TestNamesComeAndGo(t *testing.T) {
 	}
 }
 
-// TestConfigIsChecked: every fault in one error, and settings that make each other unreachable with both
-// numbers.
+// TestConfigIsChecked: every fault in one error, and settings that make each other unreachable
+// with both numbers.
 func TestConfigIsChecked(t *testing.T) {
 	no := false
 	for name, c := range map[string]struct {
@@ -342,8 +345,8 @@ func TestMixedModels(t *testing.T) {
 	}
 }
 
-// TestExecutionOfPipelinedBatches: a batch that waited in the container behind others is not slow for that. Its
-// execution counts from the answer before.
+// TestExecutionOfPipelinedBatches: a batch that waited in the container behind others is not
+// slow for that. Its execution counts from the answer before.
 func TestExecutionOfPipelinedBatches(t *testing.T) {
 	const exec = 100 * time.Microsecond
 	wrong, most := 0, 0
@@ -374,7 +377,8 @@ func TestExecutionOfPipelinedBatches(t *testing.T) {
 	}
 }
 
-// TestSlowReplica: of two replicas, one four times as slow, each has its own profile and does its part.
+// TestSlowReplica: of two replicas, one four times as slow, each has its own profile and does
+// its part.
 func TestSlowReplica(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{})
 	fast := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(2*time.Millisecond, 250*time.Microsecond)}

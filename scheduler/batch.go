@@ -13,10 +13,10 @@ import (
 
 // A Batch is what one replica computes at once: rows of one or more requests.
 //
-// From [Worker.Send] until Complete or Fail it belongs to the worker, which may read all exported fields
-// and the inputs' bytes, and must write to none. It holds its own references to the inputs, and copies of
-// all else, so it stays whole even when its requests have been answered meanwhile. After Complete or Fail
-// it must not be touched: it is used again.
+// From [Worker.Send] until Complete or Fail it belongs to the worker, which may read all
+// exported fields and the inputs' bytes, and must write to none. It holds its own references to
+// the inputs, and copies of all else, so it stays whole even when its requests have been
+// answered meanwhile. After Complete or Fail it must not be touched: it is used again.
 type Batch struct {
 	ID       uint64 // unique in the process; the first one is random
 	Model    ModelID
@@ -49,8 +49,8 @@ type Batch struct {
 	shapes    []int
 	params    []byte
 
-	// parties counts who may still touch the batch: the goroutine in Send, and the worker. The last one out
-	// disposes of it.
+	// parties counts who may still touch the batch: the goroutine in Send, and the worker. The
+	// last one out disposes of it.
 	parties atomic.Int32
 
 	// Guarded by the model's mutex; owned by the goroutine that answers the batch once it is done.
@@ -87,8 +87,8 @@ const (
 	batchDone
 )
 
-// A span is the rows of a batch, or of a retry, that belong to one request. Rows that nobody waits for any
-// more, and padding, have no request.
+// A span is the rows of a batch, or of a retry, that belong to one request. Rows that nobody
+// waits for any more, and padding, have no request.
 type span struct {
 	req     *Request
 	lo, hi  int // rows of the request
@@ -100,10 +100,12 @@ type span struct {
 	late func([]tensor.Tensor) // wants the rows although req is answered already; nil: nobody does
 }
 
-// Complete answers the batch. Each output must have Shape[0] == b.Rows, a ragged one as much as all rows have
-// together; they stand in the order of the model's declaration. The references to the outputs pass to the batch. Rows named in rowErrors fail alone.
+// Complete answers the batch. Each output must have Shape[0] == b.Rows, a ragged one as much as
+// all rows have together; they stand in the order of the model's declaration. The references to
+// the outputs pass to the batch. Rows named in rowErrors fail alone.
 //
-// What does not fit the declaration is an [ErrContainerFailed] for the batch, as by Fail, and is returned.
+// What does not fit the declaration is an [ErrContainerFailed] for the batch, as by Fail, and
+// is returned.
 func (b *Batch) Complete(outputs []tensor.Tensor, rowErrors []RowError) error {
 	err := b.check(outputs, rowErrors)
 	if err != nil {
@@ -116,12 +118,13 @@ func (b *Batch) Complete(outputs []tensor.Tensor, rowErrors []RowError) error {
 	return err
 }
 
-// Fail answers the batch with an error of the container for all of its rows. If it has rows of several
-// requests, they are tried again in smaller batches until one request is left that fails alone, unless the
-// model says otherwise.
+// Fail answers the batch with an error of the container for all of its rows. If it has rows of
+// several requests, they are tried again in smaller batches until one request is left that
+// fails alone, unless the model says otherwise.
 //
-// The requests get an [ErrContainerFailed], unless it was not the container that failed: an err that is an [ErrOverloaded] (there was no
-// memory for the answer) or an [ErrInvalidInput] (the rows cannot be said to this container) stays what it is.
+// The requests get an [ErrContainerFailed], unless it was not the container that failed: an err
+// that is an [ErrOverloaded] (there was no memory for the answer) or an [ErrInvalidInput] (the
+// rows cannot be said to this container) stays what it is.
 func (b *Batch) Fail(err error) {
 	if outcomeOfFailure(err) == OutcomeContainerFailed {
 		err = fmt.Errorf("%w: %v", ErrContainerFailed, err)
@@ -177,7 +180,7 @@ func (b *Batch) check(outputs []tensor.Tensor, rowErrors []RowError) error {
 	return nil
 }
 
-// checkCounts tells whether the rows' counts are those of a ragged output.
+// checkCounts reports whether the rows' counts are those of a ragged output.
 func (b *Batch) checkCounts(t, counts *tensor.Tensor, by string) error {
 	left := t.Shape[0]
 	for row := range b.Rows {
@@ -214,8 +217,8 @@ func (b *Batch) length(i, lo, hi int) int {
 	return int(n)
 }
 
-// fits tells whether a shape with a batch dimension is one that was declared. A model without batches
-// declares its shapes without that dimension.
+// fits reports whether a shape with a batch dimension is one that was declared. A model without
+// batches declares its shapes without that dimension.
 func fits(got, declared tensor.Shape, batched bool) bool {
 	got = got[1:]
 	if batched {
@@ -321,9 +324,9 @@ func newBatch(m *Model, r *Replica) *Batch {
 	return b
 }
 
-// leave is called by each of the two parties when it is done with the batch, and disposes of it at the
-// second call. A batch whose replica was removed is left to the garbage collector, as its worker may come
-// with a late answer; that must not meet another batch.
+// leave is called by each of the two parties when it is done with the batch, and disposes of it
+// at the second call. A batch whose replica was removed is left to the garbage collector, as
+// its worker may come with a late answer; that must not meet another batch.
 func (b *Batch) leave() {
 	if b.parties.Add(-1) > 0 {
 		return

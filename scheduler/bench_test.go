@@ -35,8 +35,8 @@ func (c *countdown) Complete(r *scheduler.Request) {
 	}
 }
 
-// loop is a scheduler with a worker that hands batches to a goroutine, which answers them with prepared
-// outputs: nothing of what it takes is the model's.
+// loop is a scheduler with a worker that hands batches to a goroutine, which answers them with
+// prepared outputs: nothing of what it takes is the model's.
 type loop struct {
 	sched  *scheduler.Scheduler
 	model  *scheduler.Model
@@ -110,8 +110,9 @@ func (l *loop) round() {
 	<-l.owner.done
 }
 
-// BenchmarkRequest is a request's way from Submit to Complete, at batches of 64; chan is the same number of
-// bare hand-overs through a channel to another goroutine and back, to compare with. ns/op is per request.
+// BenchmarkRequest is a request's way from Submit to Complete, at batches of 64; chan is the
+// same number of bare hand-overs through a channel to another goroutine and back, to compare
+// with. ns/op is per request.
 func BenchmarkRequest(b *testing.B) {
 	b.Run("way=scheduler/batch=64", func(b *testing.B) {
 		l := newLoop(b)
@@ -153,10 +154,11 @@ func BenchmarkRequest(b *testing.B) {
 	})
 }
 
-// BenchmarkRequestRatio sets the two of BenchmarkRequest in relation, turn by turn, so that the noise of the
-// machine is on both sides: x-chan is a request's way through the scheduler in bare hand-overs through a
-// channel and back, by the clock on the wall, and cpu-x-chan by the processor time of the process, user and
-// system together, garbage collection included. It fails above mostHandOvers, which is about a microsecond.
+// BenchmarkRequestRatio sets the two of BenchmarkRequest in relation, turn by turn, so that the
+// noise of the machine is on both sides: x-chan is a request's way through the scheduler in
+// bare hand-overs through a channel and back, by the clock on the wall, and cpu-x-chan by the
+// processor time of the process, user and system together, garbage collection included. It
+// fails above mostHandOvers, which is about a microsecond.
 func BenchmarkRequestRatio(b *testing.B) {
 	l := newLoop(b)
 	there, back := make(chan *scheduler.Request), make(chan *scheduler.Request)
@@ -201,8 +203,9 @@ func BenchmarkRequestRatio(b *testing.B) {
 	}
 }
 
-// BenchmarkWaiting is the memory of 100,000 requests that wait for a replica that is busy: B/request is what the
-// scheduler takes on top of the requests and their inputs, which are their owners'.
+// BenchmarkWaiting is the memory of 100,000 requests that wait for a replica that is busy:
+// B/request is what the scheduler takes on top of the requests and their inputs, which are
+// their owners'.
 func BenchmarkWaiting(b *testing.B) {
 	const n = 100_000
 	heap := func() uint64 {
@@ -232,8 +235,8 @@ func BenchmarkWaiting(b *testing.B) {
 	}
 }
 
-// BenchmarkPick is the choice of a batch from 10,000 waiting rows by the default strategy, for rows of one
-// SLO and of mixed ones.
+// BenchmarkPick is the choice of a batch from 10,000 waiting rows by the default strategy, for
+// rows of one SLO and of mixed ones.
 func BenchmarkPick(b *testing.B) {
 	for _, mixed := range []bool{false, true} {
 		name := "slo=one/waiting=10000"
@@ -270,7 +273,8 @@ func BenchmarkLearn(b *testing.B) {
 	}
 }
 
-// BenchmarkRefused: what it costs to refuse a request that would be late, while another source has 60,000 patient rows waiting.
+// BenchmarkRefused: what it costs to refuse a request that would be late, while another source
+// has 60,000 patient rows waiting.
 func BenchmarkRefused(b *testing.B) {
 	clock := schedtest.NewClock()
 	s, err := scheduler.New(scheduler.Config{Clock: clock, Default: scheduler.ModelConfig{MaxBatch: 10, Slots: 1}})

@@ -9,8 +9,8 @@ import (
 // priorities is how many there are: 0, the first, to 9.
 const priorities = 10
 
-// A bucket is the waiting rows that may share a batch: of one dtype and trailing shape per input. Within
-// it each priority has its queue.
+// A bucket is the waiting rows that may share a batch: of one dtype and trailing shape per
+// input. Within it each priority has its queue.
 type bucket struct {
 	key      string // dtypes and trailing dimensions
 	queues   [priorities]queue
@@ -44,8 +44,9 @@ func (b *bucket) before(o *bucket) bool {
 	return b.seq < o.seq
 }
 
-// buckets finds the bucket of a request, and keeps those with waiting rows in order of their first rows:
-// by priority, then deadline. At most queueShapes are listed at once, so that a sorted slice will do.
+// buckets finds the bucket of a request, and keeps those with waiting rows in order of their
+// first rows: by priority, then deadline. At most queueShapes are listed at once, so that a
+// sorted slice will do.
 type buckets struct {
 	one     bool // rows of all shapes share one bucket: they are flat, or each is a batch of its own
 	byKey   map[string]*bucket

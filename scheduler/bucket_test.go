@@ -9,8 +9,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestBucketOfSplitRequest: the last waiting rows of a shape that leave the queue, and come back with those that were too many for the batch,
-// come back to the bucket that the next rows of that shape go to, however many shapes there have been.
+// TestBucketOfSplitRequest: the last waiting rows of a shape that leave the queue, and come
+// back with those that were too many for the batch, come back to the bucket that the next rows
+// of that shape go to, however many shapes there have been.
 func TestBucketOfSplitRequest(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 1, Slots: 1}})
 	x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}

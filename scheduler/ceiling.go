@@ -71,7 +71,7 @@ func (c *ceiling) passed(rows, top int, now int64) {
 	}
 }
 
-// plausible tells whether it may have been the size that a batch failed of. If batches as large
+// plausible reports whether it may have been the size that a batch failed of. If batches as large
 // were answered before, it was rather a row.
 func (c *ceiling) plausible(rows int) bool { return rows > c.proven }
 

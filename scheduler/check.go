@@ -2,9 +2,9 @@ package scheduler
 
 import "fmt"
 
-// Check looks for contradictions in the model's books and says which it finds first; nil: none. It locks
-// the model for as long as it takes to look at everything that waits and executes, so it is for tests and
-// for a server that seems to misbehave.
+// Check looks for contradictions in the model's books and says which it finds first; nil: none.
+// It locks the model for as long as it takes to look at everything that waits and executes, so
+// it is for tests and for a server that seems to misbehave.
 func (m *Model) Check() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -157,7 +157,7 @@ func (b *Batch) audit(requests map[*Request]int) error {
 	return nil
 }
 
-// linked tells whether the request knows of its span.
+// linked reports whether the request knows of its span.
 func (s *span) linked() bool {
 	for at := s.req.spans; at != nil; at = at.next {
 		if at == s {

@@ -39,46 +39,50 @@ type realClock struct{}
 func (realClock) Now() time.Time                            { return time.Now() }
 func (realClock) AfterFunc(d time.Duration, f func()) Timer { return time.AfterFunc(d, f) }
 
-// ModelConfig is how one model is batched. A zero field means the default. All of it can be changed while
-// the model serves, by [Scheduler.Configure].
+// ModelConfig is how one model is batched. A zero field means the default. All of it can be
+// changed while the model serves, by [Scheduler.Configure].
 type ModelConfig struct {
 	// Strategy sizes the batches: deadline (default), aimd, quantile or static. See [Strategies].
 	Strategy string
-	// Objective is what a batch should take at most; it sizes batches and promises nothing. Default 100 ms.
+	// Objective is what a batch should take at most; it sizes batches and promises nothing.
+	// Default 100 ms.
 	Objective time.Duration
-	// MaxBatch is the most rows in a batch. Default: what the container declares, else 128. The smaller
-	// one counts if both are given.
+	// MaxBatch is the most rows in a batch. Default: what the container declares, else 128. The
+	// smaller one counts if both are given.
 	MaxBatch int
-	// BatchBytes is the most input bytes in a batch of more than one row. Default 256 MiB, and never more
-	// than QueueBytes.
+	// BatchBytes is the most input bytes in a batch of more than one row. Default 256 MiB, and
+	// never more than QueueBytes.
 	BatchBytes int64
-	// Delay is how long an idle replica may wait for more rows, as far as the deadlines allow. Default 0:
-	// it takes what is there at once.
+	// Delay is how long an idle replica may wait for more rows, as far as the deadlines allow.
+	// Default 0: it takes what is there at once.
 	Delay time.Duration
 	// QueueRows is the most rows that wait. Default 65,536.
 	QueueRows int
 	// QueueBytes is the most input bytes that wait. Default 1 GiB.
 	QueueBytes int64
-	// ExecTimeout is how long a replica may take for a batch before that is given up: its requests go to
-	// others, but for one that was alone in it. A replica that has answered nothing meanwhile is suspect, and
-	// gets no more than probes until it answers. Default 30 s.
+	// ExecTimeout is how long a replica may take for a batch before that is given up: its
+	// requests go to others, but for one that was alone in it. A replica that has answered
+	// nothing meanwhile is suspect, and gets no more than probes until it answers. Default 30
+	// s.
 	ExecTimeout time.Duration
-	// Retry: batches of lost replicas are tried again once elsewhere, and failed batches in smaller ones
-	// until one request is left that fails alone. Set it to false for models that must not compute a row twice. Default true.
+	// Retry: batches of lost replicas are tried again once elsewhere, and failed batches in
+	// smaller ones until one request is left that fails alone. Set it to false for models that
+	// must not compute a row twice. Default true.
 	Retry *bool
-	// Shed: aimd, quantile and static leave out rows that are predicted to be late, and requests with no
-	// chance are refused at once. False is the papers' form. The deadline strategy cannot do without.
-	// Default true.
+	// Shed: aimd, quantile and static leave out rows that are predicted to be late, and
+	// requests with no chance are refused at once. False is the papers' form. The deadline
+	// strategy cannot do without. Default true.
 	Shed *bool
-	// Slots is how many batches a replica has in flight that does not ask for a number of its own: those
-	// that it executes, and further ones, which are sent just before one before them is predicted to
-	// end. Default: one more than it executes at once, or 1 if it is serial.
+	// Slots is how many batches a replica has in flight that does not ask for a number of its
+	// own: those that it executes, and further ones, which are sent just before one before them
+	// is predicted to end. Default: one more than it executes at once, or 1 if it is serial.
 	Slots int
-	// Batched is for replicas that cannot say it themselves: false makes each request one execution, as
-	// [BatchingNone] does. It counts when a replica registers. Default true: the replica's declaration tells.
+	// Batched is for replicas that cannot say it themselves: false makes each request one
+	// execution, as [BatchingNone] does. It counts when a replica registers. Default true: the
+	// replica's declaration tells.
 	Batched *bool
-	// Pad fills every batch up to MaxBatch by repeating its last row, for models compiled for one size.
-	// Only with the static strategy.
+	// Pad fills every batch up to MaxBatch by repeating its last row, for models compiled for
+	// one size. Only with the static strategy.
 	Pad bool
 }
 
@@ -92,7 +96,8 @@ const (
 	maxSlots           = 64
 	maxExecTimeout     = 24 * time.Hour
 
-	// queueShapes bounds the number of different shapes that wait at once, as each has a queue of its own.
+	// queueShapes bounds the number of different shapes that wait at once, as each has a queue
+	// of its own.
 	queueShapes = 1024
 
 	strategyDeadline = "deadline"
@@ -149,8 +154,8 @@ func (c Config) Validate() error {
 	return errors.Join(faults...)
 }
 
-// Validate reports all faults in one error. Settings that make each other unreachable are refused with
-// both numbers.
+// Validate reports all faults in one error. Settings that make each other unreachable are
+// refused with both numbers.
 func (c ModelConfig) Validate() error {
 	var faults []error
 	fault := func(format string, args ...any) {

@@ -9,10 +9,11 @@ import (
 // never is a time that does not come.
 const never = math.MaxInt64
 
-// core is the scheduling of one model: it has no clock, no lock, no goroutine and calls nobody. Events come
-// in as method calls with the time in nanoseconds, and what is to be done about them goes out as effects.
-// Between two calls it is consistent: every accepted request is waiting, executing or both, and the queue
-// holds only rows that no replica can take now, or that wait out the configured delay.
+// core is the scheduling of one model: it has no clock, no lock, no goroutine and calls nobody.
+// Events come in as method calls with the time in nanoseconds, and what is to be done about
+// them goes out as effects. Between two calls it is consistent: every accepted request is
+// waiting, executing or both, and the queue holds only rows that no replica can take now, or
+// that wait out the configured delay.
 type core struct {
 	model     *Model // for batches, which have to find their way back; the core does not use it
 	batched   bool
@@ -187,7 +188,8 @@ func (c *core) uncount(it *item) {
 	c.sources.remove(it)
 }
 
-// requeue makes rows that belong to nothing now, as their batch came to nothing, wait with everybody's again.
+// requeue makes rows that belong to nothing now, as their batch came to nothing, wait with
+// everybody's again.
 func (c *core) requeue(s span, now int64) {
 	c.stats.retried++
 	r := s.req
@@ -213,8 +215,8 @@ func (c *core) refuse(r *Request, o Outcome, err error, fx *effects) {
 	fx.answered = append(fx.answered, r)
 }
 
-// answer ends an accepted request without a result, wherever its rows are. Rows that are executing go on
-// without it.
+// answer ends an accepted request without a result, wherever its rows are. Rows that are
+// executing go on without it.
 func (c *core) answer(r *Request, o Outcome, err error, fx *effects) {
 	if r.item.queue != nil {
 		c.dequeue(&r.item)
@@ -253,8 +255,8 @@ func (c *core) cancel(r *Request, fx *effects) bool {
 	return true
 }
 
-// tick does what has become due: expiry, execution timeouts, batches that were held back. It says when it
-// must be called next in wake.
+// tick does what has become due: expiry, execution timeouts, batches that were held back. It
+// says when it must be called next in wake.
 func (c *core) tick(now int64, fx *effects) {
 	c.wake = never
 	c.expireWaiting(now, fx)
@@ -303,7 +305,8 @@ func (c *core) expireWaiting(now int64, fx *effects) {
 	c.eachRetry(func(r *retry) { r.tightest = c.expireSpans(r.spans, r.tightest, now, fx) })
 }
 
-// expireSpans answers what is past its deadline, of which none is before tightest, and says when the next one is.
+// expireSpans answers what is past its deadline, of which none is before tightest, and says
+// when the next one is.
 func (c *core) expireSpans(spans []span, tightest, now int64, fx *effects) int64 {
 	if tightest > now {
 		return tightest
@@ -338,9 +341,9 @@ func (c *core) expire(r *Request, fx *effects) {
 	}
 }
 
-// answered takes in that a batch is answered, or has failed if err is not nil. Requests whose last rows it
-// had are marked as answered and left in its spans, to be delivered. It says how long the batch executed,
-// and what is left to do.
+// answered takes in that a batch is answered, or has failed if err is not nil. Requests whose
+// last rows it had are marked as answered and left in its spans, to be delivered. It says how
+// long the batch executed, and what is left to do.
 func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx *effects) (exec int64, v verdict) {
 	if b.state == batchRemoved || b.state == batchDone {
 		return 0, verdictIgnore
@@ -348,7 +351,8 @@ func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx
 	rep := b.replica
 	exec = rep.took(b, now)
 	if b.state == batchOrphan {
-		// What it answers came too late to be of use, and how long it took says nothing about the next batch.
+		// What it answers arrived too late to be of use, and how long it took says nothing
+		// about the next batch.
 		rep.done(b, now)
 		b.state = batchDone
 		c.revive(rep, fx)
@@ -437,8 +441,8 @@ func (c *core) accept(b *Batch, rowErrors []RowError, fx *effects) {
 	}
 }
 
-// giveUp deals with a batch whose replica is lost, or did not answer it: its requests are tried again or
-// answered.
+// giveUp deals with a batch whose replica is lost, or did not answer it: its requests are tried
+// again or answered.
 func (c *core) giveUp(b *Batch, why error, again bool, now int64, fx *effects) {
 	for i := range b.spans {
 		s := &b.spans[i]

@@ -31,8 +31,8 @@ const (
 // variance is that of the point, as a share of it.
 func (at *point) variance() float64 { return at.sigma * at.sigma / max(at.weight, 1) }
 
-// far is the factor by which what has that variance is not off by chance, nor because the curve is no
-// line.
+// far is the factor by which what has that variance is not off by chance, nor because the curve
+// is no line.
 func far(variance float64) float64 {
 	return math.Exp(farSigmas * math.Sqrt(variance+leanError*leanError))
 }
@@ -92,11 +92,12 @@ func (p *profile) trimStale() {
 	}
 }
 
-// refute drops points that a larger size contradicts which was measured since: no batch takes longer
-// than a larger one, and bad luck is long. They are as old beliefs are: the next measurement replaces
-// them. The spread forgets what was measured until then, which differs from the curve of today.
-// Without this a memory of 31 batches of five rows stood against all that was measured once of larger
-// ones, and held a container at 0.83 of its goodput for ten seconds.
+// refute drops points that a larger size contradicts which was measured since: no batch takes
+// longer than a larger one, and bad luck is long. They are as old beliefs are: the next
+// measurement replaces them. The spread forgets what was measured until then, which differs
+// from the curve of today. Without this a memory of 31 batches of five rows stood against all
+// that was measured once of larger ones, and held a container at 0.83 of its goodput for ten
+// seconds.
 func (p *profile) refute() {
 	for i := range p.points {
 		at := &p.points[i]
@@ -114,11 +115,12 @@ func (p *profile) refute() {
 	}
 }
 
-// lean draws each point towards the line through its neighbours, those of less than about double or
-// half its size, with the weight of a few measurements. A point of many stands; one of a single
-// unlucky measurement would else keep a strategy from its size for good. Bad luck is long, and it is
-// rare: what is far shorter than the line does not lean on it, nor does what was measured so a few
-// times, as these lines may lead through beliefs that nothing has put right yet.
+// lean draws each point towards the line through its neighbours, those of less than about
+// double or half its size, with the weight of a few measurements. A point of many stands; one
+// of a single unlucky measurement would else keep a strategy from its size for good. Bad luck
+// is long, and it is rare: what is far shorter than the line does not lean on it, nor does what
+// was measured so a few times, as these lines may lead through beliefs that nothing has put
+// right yet.
 func (p *profile) lean() {
 	for i := range p.points {
 		p.points[i].own = p.points[i].ns
@@ -142,8 +144,9 @@ func (p *profile) lean() {
 		}
 		if det := w*xx - x*x; det > 1e-6*w*xx {
 			line := max((y*xx-x*xy)/det, 0) // at dx = 0
-			// The line is known as well here as so many measurements of the size would be: a single old
-			// one beyond another neighbour tells its slope, but next to nothing of where it leads.
+			// The line is known as well here as so many measurements of the size would be: a
+			// single old one beyond another neighbour tells its slope, but next to nothing of
+			// where it leads.
 			lean := min(det/xx, leanWeight+at.sigma*at.sigma/(leanError*leanError))
 			if f := far(at.variance()); at.own*f < line || at.sure && at.own > line*f {
 				continue

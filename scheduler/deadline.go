@@ -2,21 +2,24 @@ package scheduler
 
 // deadline is the default strategy: skip, don't drop.
 //
-// A window is a run of waiting rows in deadline order. The strategy sends the one with the most rows
-// answered in time, as expected from the spread of the profile, per time that it is expected to take. The
-// rows before it stay for another replica, or for a moment when they fit.
+// A window is a run of waiting rows in deadline order. The strategy sends the one with the most
+// rows answered in time, as expected from the spread of the profile, per time that it is
+// expected to take. The rows before it stay for another replica, or for a moment when they fit.
 //
-// Why not the largest batch for the head (EDF)? Under overload the head is always late: it forces a small
-// batch, which makes the next head later still. At 1.5 times the capacity that delivers a tenth of what
-// can be delivered; this delivers all of it (TestGoodputUnderOverload).
+// Why not the largest batch for the head (EDF)? Under overload the head is always late: it
+// forces a small batch, which makes the next head later still. At 1.5 times the capacity that
+// delivers a tenth of what can be delivered; this delivers all of it
+// (TestGoodputUnderOverload).
 //
-// Why not plan every row with the same upper quantile? What a doubtful row is worth depends on what its
-// place costs. Where time hardly grows with the rows, one that makes it every other time is worth having,
-// as there are no better ones; where it does, or where enough rows wait that are sure, it is not.
+// Why not plan every row with the same upper quantile? What a doubtful row is worth depends on
+// what its place costs. Where time hardly grows with the rows, one that makes it every other
+// time is worth having, as there are no better ones; where it does, or where enough rows wait
+// that are sure, it is not.
 //
-// Of the windows of n rows the one that begins latest has the most rows in time; but beginning later than
-// with the first row that is sure gains nothing. So there is one window to look at for each n, and it cannot
-// be better than n rows in time. Sizes are tried from the largest down, and most are not worth a look.
+// Of the windows of n rows the one that begins latest has the most rows in time; but beginning
+// later than with the first row that is sure gains nothing. So there is one window to look at
+// for each n, and it cannot be better than n rows in time. Sizes are tried from the largest
+// down, and most are not worth a look.
 type deadline struct{}
 
 // lookahead is how many requests too large for the size at hand are stepped over.
@@ -64,8 +67,9 @@ func (deadline) pick(q *queue, p *plan) (window, bool) {
 	return best, true
 }
 
-// smaller says why a window of so many rows looks better than any larger one of at most limit: those
-// would have late rows, or they would answer no more rows per nanosecond if all were in time.
+// smaller says why a window of so many rows looks better than any larger one of at most limit:
+// those would have late rows, or they would answer no more rows per nanosecond if all were in
+// time.
 func (p *plan) smaller(rows, limit int, rate float64) CloseReason {
 	for n := limit; n > rows; n-- {
 		if p.rate(n) > rate {
@@ -105,8 +109,9 @@ func (p *plan) inTime(q *queue, c cursor, n int) float64 {
 	return 1 - float64(late)/float64(spreadLevels*n)
 }
 
-// batchCost is what a batch costs the server itself, in ns: to lock, dispatch, write, answer. It counts where
-// executions are as short: sixteen batches of one must not look as good as one of sixteen.
+// batchCost is what a batch costs the server itself, in ns: to lock, dispatch, write, answer.
+// It counts where executions are as short: sixteen batches of one must not look as good as one
+// of sixteen.
 const batchCost = 5_000
 
 // rate is rows per nanosecond of a batch; with nothing known, more rows are better.

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestDeadlineAgainstAllWindows compares the strategy with trying every run of waiting rows, and each with
-// every execution time of the spread.
+// TestDeadlineAgainstAllWindows compares the strategy with trying every run of waiting rows,
+// and each with every execution time of the spread.
 func TestDeadlineAgainstAllWindows(t *testing.T) {
 	for seed := range uint64(500) {
 		rng := rand.New(rand.NewPCG(seed, 2))
@@ -74,8 +74,8 @@ func TestDeadlineAgainstAllWindows(t *testing.T) {
 	}
 }
 
-// TestBoundedByObjective: whatever the deadlines allow, a batch stays within the objective; but one row is
-// always allowed.
+// TestBoundedByObjective: whatever the deadlines allow, a batch stays within the objective; but
+// one row is always allowed.
 func TestBoundedByObjective(t *testing.T) {
 	prof := newProfile(64)
 	for n := 1; n <= 64; n *= 2 {

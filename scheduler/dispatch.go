@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// tryBuckets is how many shapes are looked through for a batch, in order of their first rows. Usually the
-// first has one; the bound is for replicas too slow for most of what waits.
+// tryBuckets is how many shapes are looked through for a batch, in order of their first rows.
+// Usually the first has one; the bound is for replicas too slow for most of what waits.
 const tryBuckets = 8
 
-// dispatch gives waiting rows to replicas that can take them, until either runs out. It is work-conserving:
-// an idle replica takes what is there, unless it fails on whatever it gets.
+// dispatch gives waiting rows to replicas that can take them, until either runs out. It is
+// work-conserving: an idle replica takes what is there, unless it fails on whatever it gets.
 func (c *core) dispatch(now int64, fx *effects) {
 	c.dropRetries(now)
 	if c.rows == 0 {
@@ -32,8 +32,8 @@ func (c *core) dispatch(now int64, fx *effects) {
 	}
 }
 
-// next is the replica, of those that may have a batch now and have not declined in this round, that is
-// predicted to finish it first. For those that are held back it asks for a wake-up.
+// next is the replica, of those that may have a batch now and have not declined in this round,
+// that is predicted to finish it first. For those that are held back it asks for a wake-up.
 func (c *core) next(now int64) (best *Replica, bestStart int64) {
 	bestEnd := int64(never)
 	for _, rep := range c.replicas {
@@ -58,7 +58,8 @@ func (c *core) next(now int64) (best *Replica, bestStart int64) {
 
 // feed sends one batch to a replica. False: there is nothing for it now.
 func (c *core) feed(rep *Replica, start, now int64, fx *effects) bool {
-	// What is tried again is the oldest there is, and goes first; but it is no standstill for others.
+	// What is tried again is the oldest there is, and goes first; but it is no standstill for
+	// others.
 	if rep.again < retriesAtOnce || c.trying == c.rows {
 		if c.feedRetry(rep, start, now, fx) {
 			rep.again++
@@ -99,7 +100,8 @@ func (c *core) delayed(q *queue, w *window, p *plan, now int64) int64 {
 		return now
 	}
 	latest := q.item(w.at).deadline - p.prof.planned(w.room) - (p.start - now)
-	// The rows stand in order of their deadlines: the one that has waited longest may be any of them.
+	// The rows stand in order of their deadlines: the one that has waited longest may be any of
+	// them.
 	since := now
 	for at, rows := w.at, 0; rows < w.rows && !q.end(at); at = q.next(at) {
 		it := q.item(at)
@@ -113,7 +115,8 @@ func (c *core) delayed(q *queue, w *window, p *plan, now int64) int64 {
 func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, now int64, fx *effects) {
 	b := newBatch(c.model, rep)
 	stopped := c.fill(b, bk, &bk.queues[priority], w.at, w.rows, w.cap, now)
-	// What room is left goes to lower priorities, as far as it costs the window nothing and they are in time.
+	// What room is left goes to lower priorities, as far as it costs the window nothing and
+	// they are in time.
 	for lower := priority + 1; !stopped && b.Rows < w.room && lower < priorities; lower++ {
 		if q := &bk.queues[lower]; q.items > 0 {
 			at := q.start()
@@ -152,8 +155,9 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 	}
 }
 
-// fill moves rows from q, from at on, into the batch until it has target of them. Requests stay whole unless
-// they have more than whole rows. True: it stopped early, at a request that does not fit.
+// fill moves rows from q, from at on, into the batch until it has target of them. Requests stay
+// whole unless they have more than whole rows. True: it stopped early, at a request that does
+// not fit.
 func (c *core) fill(b *Batch, bk *bucket, q *queue, at cursor, target, whole int, now int64) (stopped bool) {
 	first := at.block
 	for !stopped && b.Rows < target && !q.end(at) {
@@ -234,8 +238,8 @@ func (c *core) alone(b *Batch, it *item, n int, now int64) {
 	}
 }
 
-// chancePause is how long a replica that is believed to be too slow does without a row of those that
-// others could do.
+// chancePause is how long a replica that is believed to be too slow does without a row of those
+// that others could do.
 const chancePause = int64(time.Second)
 
 // chance sends a replica that is not busy the last row that waits, although it is predicted to be
@@ -263,7 +267,8 @@ func (c *core) chance(rep *Replica, start, now int64, fx *effects) bool {
 	return true
 }
 
-// otherInTime tells whether a replica other than rep is predicted to answer n rows by the deadline.
+// otherInTime reports whether a replica other than rep is predicted to answer n rows by the
+// deadline.
 func (c *core) otherInTime(rep *Replica, n int, deadline, now int64) bool {
 	for _, other := range c.replicas {
 		if other == rep || other.state != replicaLive || !other.profile.known() {

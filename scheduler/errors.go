@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// The conditions under which a request ends without a result. Each error a request gets is one of these
-// under [errors.Is], with a text for the user that says what happened.
+// The conditions under which a request ends without a result. Each error a request gets is one
+// of these under [errors.Is], with a text for the user that says what happened.
 var (
 	ErrOverloaded       = errors.New("scheduler: overloaded")
 	ErrDeadlineExceeded = errors.New("scheduler: deadline exceeded")
@@ -54,7 +54,8 @@ const (
 	limitShare    = "share"
 )
 
-// Errors that need no detail are made once: under overload they are given thousands of times a second.
+// Errors that need no detail are made once: under overload they are given thousands of times a
+// second.
 var (
 	errNeverSent     = fmt.Errorf("%w: it passed while the request waited in the queue", ErrDeadlineExceeded)
 	errHopeless      = fmt.Errorf("%w: no replica could have answered in the time left", ErrDeadlineExceeded)

@@ -15,8 +15,8 @@ type Picker struct {
 	Last  int
 }
 
-// NewPicker fills a queue with n rows, whose deadlines are 50 ms, plus what spread says, plus a microsecond for
-// each that came before.
+// NewPicker fills a queue with n rows, whose deadlines are 50 ms, plus what spread says, plus a
+// microsecond for each that came before.
 func NewPicker(n int, spread func() time.Duration) *Picker {
 	p := &Picker{prof: newProfile(128)}
 	for size := 1; size <= 128; size *= 2 {
@@ -42,8 +42,8 @@ func (p *Picker) Pick() {
 	p.Last = w.rows
 }
 
-// Learner is a profile that learns, for benchmarks: a batch of each size in turn, each of a millisecond, so
-// that every one is taken in by itself.
+// Learner is a profile that learns, for benchmarks: a batch of each size in turn, each of a
+// millisecond, so that every one is taken in by itself.
 type Learner struct {
 	prof profile
 	n    int
@@ -60,8 +60,8 @@ func (l *Learner) Learn() {
 	l.prof.learn(l.n, 500_000+4_000*int64(l.n)+int64(l.n*7919%100)*500, l.now)
 }
 
-// Believe gives a replica a profile at random: any belief about any size, as if it had been measured up to 40 times
-// each, from 10 µs to 10 s.
+// Believe returns a replica a profile at random: any belief about any size, as if it had been
+// measured up to 40 times each, from 10 µs to 10 s.
 func Believe(r *Replica, rng *rand.Rand) {
 	r.m.mu.Lock()
 	defer r.m.mu.Unlock()

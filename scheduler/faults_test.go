@@ -12,8 +12,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A trouble is a model of 20 ms + 0.2 ms per row with something wrong, under load on virtual time. What fails
-// takes as long as what does not.
+// A trouble is a model of 20 ms + 0.2 ms per row with something wrong, under load on virtual
+// time. What fails takes as long as what does not.
 type trouble struct {
 	rate     float64       // rows per second
 	then     float64       // ... in the second half; 0: the same
@@ -128,8 +128,9 @@ func (tr trouble) run(t testing.TB) (res troubleResult) {
 	return res
 }
 
-// TestFailures: rows that any batch fails of fail alone, and a size that the container cannot do is not tried for long.
-// Nobody else gets the container's error, and nearly all are answered that could be.
+// TestFailures: rows that any batch fails of fail alone, and a size that the container cannot
+// do is not tried for long. Nobody else gets the container's error, and nearly all are answered
+// that could be.
 func TestFailures(t *testing.T) {
 	const much = 2000
 	for _, c := range []struct {
@@ -142,7 +143,8 @@ func TestFailures(t *testing.T) {
 		{"above 32, then less load", trouble{rate: 1500, then: 300, above: 32}, 0.80},
 		{"above 40", trouble{rate: 1100, above: 40}, 0.98},
 		{"above 32, more than it can", trouble{rate: much, above: 32}, 0.57},
-		// The next trial comes within 64 times the 22 ms of the one that failed: 6.4 s at 365/s, and 3.6 at 1990.
+		// The next trial comes within 64 times the 22 ms of the one that failed: 6.4 s at
+		// 365/s, and 3.6 at 1990.
 		{"above 8, then never", trouble{rate: much, above: 8, mends: 5 * time.Second}, 0.47},
 		{"above 1", trouble{rate: 40, above: 1}, 0.97},
 		{"above 32, not tried again", trouble{rate: 1100, above: 32, cfg: scheduler.ModelConfig{Retry: new(bool)}}, 0.90},

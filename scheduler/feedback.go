@@ -4,8 +4,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Feedback is what became known of an answer of a model's, for replicas that want to learn from it. It and all that it
-// refers to is the garbage collector's, and nobody changes it: it may be kept, and sent to several at once.
+// Feedback is what became known of an answer of a model's, for replicas that want to learn from
+// it. It and all that it refers to is the garbage collector's, and nobody changes it: it may be
+// kept, and sent to several at once.
 type Feedback struct {
 	Application string
 	User        string          // "": nobody in particular
@@ -19,11 +20,12 @@ type Feedback struct {
 	Loss  *float64        // how bad the answer was, 0 to 1
 }
 
-// TakesFeedback tells whether any live replica wants it.
+// TakesFeedback reports whether any live replica wants it.
 func (m *Model) TakesFeedback() bool { return len(m.learners()) > 0 }
 
-// Feedback is told to all live replicas that want it: those that learned alone would differ from the others. It does not
-// block. What one of them does with it, and whether it comes there at all, changes nothing here.
+// Feedback is told to all live replicas that want it: those that learned alone would differ
+// from the others. It does not block. What one of them does with it, and whether it comes there
+// at all, changes nothing here.
 func (m *Model) Feedback(f *Feedback) {
 	for _, tell := range m.learners() {
 		tell(f)

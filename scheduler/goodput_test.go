@@ -14,8 +14,8 @@ func cell(strategy string, load float64) simulation {
 	}
 }
 
-// TestGoodputUnderOverload holds the default strategy to its promise: goodput does not fall under overload.
-// Shares are of what was offered; capacity is 1/load of that.
+// TestGoodputUnderOverload holds the default strategy to its promise: goodput does not fall
+// under overload. Shares are of what was offered; capacity is 1/load of that.
 func TestGoodputUnderOverload(t *testing.T) {
 	for _, c := range []struct{ load, share float64 }{
 		{0.5, 0.998}, {0.8, 0.99}, {0.95, 0.97}, {1.1, 0.88}, {1.5, 0.66}, {2.5, 0.41},
@@ -34,8 +34,8 @@ func TestGoodputUnderOverload(t *testing.T) {
 	}
 }
 
-// TestDefaultIsBest runs the table of DESIGN.md: in no cell is another strategy better than the default by
-// more than a hundredth of what was offered.
+// TestDefaultIsBest runs the table of DESIGN.md: in no cell is another strategy better than the
+// default by more than a hundredth of what was offered.
 func TestDefaultIsBest(t *testing.T) {
 	no := false
 	loads := []float64{0.5, 0.8, 0.95, 1.1, 1.5, 2.5}
@@ -60,8 +60,9 @@ func TestDefaultIsBest(t *testing.T) {
 	}
 }
 
-// TestPaperCollapses shows that the simulation can tell strategies apart: without shedding, the paper's
-// AIMD answers next to nothing in time at 1.5 times the capacity, though it does well below it.
+// TestPaperCollapses shows that the simulation can tell strategies apart: without shedding, the
+// paper's AIMD answers next to nothing in time at 1.5 times the capacity, though it does well
+// below it.
 func TestPaperCollapses(t *testing.T) {
 	no := false
 	for _, c := range []struct{ load, least, most float64 }{{0.8, 0.98, 1}, {1.5, 0, 0.1}} {
@@ -73,8 +74,8 @@ func TestPaperCollapses(t *testing.T) {
 	}
 }
 
-// TestGoodputProfiles looks at other models and arrivals: the capacity at 1.5 times of it, but for noise, and
-// hardly a miss at half of it.
+// TestGoodputProfiles looks at other models and arrivals: the capacity at 1.5 times of it, but
+// for noise, and hardly a miss at half of it.
 func TestGoodputProfiles(t *testing.T) {
 	for name, s := range map[string]simulation{
 		"fixed cost":    {a: 5 * time.Millisecond, b: 50 * time.Microsecond, noise: 0.1, slo: 20 * time.Millisecond, replicas: 1},
@@ -113,8 +114,8 @@ func TestGoodputProfiles(t *testing.T) {
 	}
 }
 
-// TestColdStart: a replica that nothing is known of learns within a second of full load, and the first
-// slow batch of its life is not held against it.
+// TestColdStart: a replica that nothing is known of learns within a second of full load, and
+// the first slow batch of its life is not held against it.
 func TestColdStart(t *testing.T) {
 	s := cell("deadline", 0.8)
 	s.warm, s.length = 0, 5*time.Second

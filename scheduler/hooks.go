@@ -2,24 +2,27 @@ package scheduler
 
 import "time"
 
-// Hooks are optional functions through which metrics and the server listen. They are called with no lock
-// held, from the goroutine that made the event happen, and must not block. BatchClosed, BatchDone and
-// Answered are on the hot path.
+// Hooks are optional functions through which metrics and the server listen. They are called
+// with no lock held, from the goroutine that made the event happen, and must not block.
+// BatchClosed, BatchDone and Answered are on the hot path.
 type Hooks struct {
-	// Answered is called for every request just before its owner's Complete. All but [OutcomeOK] are
-	// reasons why a request has no result; the list is closed.
+	// Answered is called for every request just before its owner's Complete. All but
+	// [OutcomeOK] are reasons why a request has no result; the list is closed.
 	Answered func(r *Request, o Outcome)
-	// BatchClosed is called when a batch is cut from the queue, before it is sent: its rows, why it is
-	// not larger, and how long its oldest row has waited.
+	// BatchClosed is called when a batch is cut from the queue, before it is sent: its rows,
+	// why it is not larger, and how long its oldest row has waited.
 	BatchClosed func(id ModelID, rows int, reason CloseReason, oldestWait time.Duration)
-	// BatchDone is called when a batch is answered, before the owners of its requests are told, fails or is given up (its replica lost or suspect).
-	// exec counts from when the container could start on it; predicted is the upper quantile that was
-	// planned with, 0 if nothing was known. err is nil for an answer.
+	// BatchDone is called when a batch is answered, before the owners of its requests are told,
+	// fails or is given up (its replica lost or suspect). exec counts from when the container
+	// could start on it; predicted is the upper quantile that was planned with, 0 if nothing
+	// was known. err is nil for an answer.
 	BatchDone func(id ModelID, rows int, exec, predicted time.Duration, err error)
-	// RowsWasted is called with rows that a container computed in vain: they had been answered already.
+	// RowsWasted is called with rows that a container computed in vain: they had been answered
+	// already.
 	RowsWasted func(id ModelID, rows int)
-	// ModelChanged is called when a model appears, gets another spec or is forgotten, and when the number
-	// of its live replicas changes. Read the state from m; calls may overtake each other.
+	// ModelChanged is called when a model appears, gets another spec or is forgotten, and when
+	// the number of its live replicas changes. Read the state from m; calls may overtake each
+	// other.
 	ModelChanged func(m *Model)
 }
 

@@ -29,8 +29,9 @@ type stuckTimer struct{}
 func (stuckTimer) Reset(time.Duration) bool { return false }
 func (stuckTimer) Stop() bool               { return false }
 
-// TestExpiredRowsAreNotSent: a row whose deadline has passed goes to no container, though the timer that should
-// have said so is late: not when a replica becomes free, not when one comes, and not when its own is lost.
+// TestExpiredRowsAreNotSent: a row whose deadline has passed goes to no container, though the
+// timer that should have said so is late: not when a replica becomes free, not when one comes,
+// and not when its own is lost.
 func TestExpiredRowsAreNotSent(t *testing.T) {
 	no := false
 	for name, cfg := range map[string]scheduler.ModelConfig{
@@ -87,8 +88,8 @@ func TestExpiredRowsAreNotSent(t *testing.T) {
 	}
 }
 
-// TestExecutionAfterAStall: when a suspect replica answers after all, what it had before is not counted into what
-// it gets then.
+// TestExecutionAfterAStall: when a suspect replica answers after all, what it had before is not
+// counted into what it gets then.
 func TestExecutionAfterAStall(t *testing.T) {
 	var took []time.Duration
 	s, clock := newVirtual(t, scheduler.Config{
@@ -131,8 +132,9 @@ func TestExecutionAfterAStall(t *testing.T) {
 	}
 }
 
-// TestLostBatch: a batch that a container forgets is given up after the execution timeout, though it answers all that
-// come after it. That costs it a slot, and nobody waits for the answer.
+// TestLostBatch: a batch that a container forgets is given up after the execution timeout,
+// though it answers all that come after it. That costs it a slot, and nobody waits for the
+// answer.
 func TestLostBatch(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{ExecTimeout: time.Second, MaxBatch: 1, Slots: 2}})
 	var out []*scheduler.Batch

@@ -10,11 +10,13 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Model is one version of one model: a queue, and the replicas that work on it. It is the shell around a
-// core: one mutex, one timer, and the calls out, which are made without the mutex.
+// A Model is one version of one model: a queue, and the replicas that work on it. It is the
+// shell around a core: one mutex, one timer, and the calls out, which are made without the
+// mutex.
 //
-// A Model is for good, its spec does not change. When the last replica has gone and another registers with
-// another spec, the scheduler has a new Model of the same ID, and the old one answers ErrUnavailable.
+// A Model is for good, its spec does not change. When the last replica has gone and another
+// registers with another spec, the scheduler has a new Model of the same ID, and the old one
+// answers ErrUnavailable.
 type Model struct {
 	// Set once.
 
@@ -57,8 +59,8 @@ func newModel(s *Scheduler, id ModelID, spec Spec, cfg ModelConfig) *Model {
 // ID is the model's name and version.
 func (m *Model) ID() ModelID { return m.id }
 
-// Spec is what its replicas declare. It must not be changed. Platform, MaxBatch and Parameters are those of
-// the first replica; [Stats] has the maximum in force of each.
+// Spec is what its replicas declare. It must not be changed. Platform, MaxBatch and Parameters
+// are those of the first replica; [Stats] has the maximum in force of each.
 func (m *Model) Spec() Spec { return m.spec }
 
 // Replicas counts the live ones: those that take batches.
@@ -68,8 +70,8 @@ func (m *Model) Replicas() int {
 	return m.core.live
 }
 
-// Incarnation rises whenever a replica registers while none is live: what answers from then on may be another
-// build under the same version, with other answers to the same questions.
+// Incarnation rises whenever a replica registers while none is live: what answers from then on
+// may be another build under the same version, with other answers to the same questions.
 func (m *Model) Incarnation() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -95,8 +97,9 @@ func (m *Model) end(fx *effects, now int64) {
 	m.run(fx)
 }
 
-// unlock sets the timer and unlocks. The timer is only ever set to an earlier time: when it fires too early
-// it finds nothing to do and is set anew. Requests with equal SLOs never set it back and forth.
+// unlock sets the timer and unlocks. The timer is only ever set to an earlier time: when it
+// fires too early it finds nothing to do and is set anew. Requests with equal SLOs never set it
+// back and forth.
 func (m *Model) unlock(now int64) {
 	if at := m.core.wake; at < m.armed && !m.core.closed {
 		m.armed = at
@@ -210,8 +213,8 @@ func (m *Model) send(b *Batch) {
 	b.leave()
 }
 
-// A workerPanic is a panic in Worker.Send as an error. The goroutine is often an event loop of other
-// requests, so it goes no further.
+// A workerPanic is a panic in Worker.Send as an error. The goroutine is often an event loop of
+// other requests, so it goes no further.
 type workerPanic struct {
 	value any
 	stack []byte
@@ -277,7 +280,7 @@ func (r *Request) check(s *Scheduler) {
 	}
 }
 
-// lacks tells whether input i is an optional one that was left out.
+// lacks reports whether input i is an optional one that was left out.
 func (r *Request) lacks(i int) bool {
 	specs := r.Model.spec.Inputs
 	return len(r.Inputs[i].Shape) == 0 && i < len(specs) && specs[i].Optional
@@ -302,9 +305,10 @@ func (m *Model) tick() {
 
 // batchAnswered takes in a worker's answer.
 //
-// A worker may answer before its Send returns, and the owners of the requests may submit again at once, to
-// be sent to that worker: that would go deeper with every round. So an answer that comes while Send has not
-// returned is put aside, and one goroutine works off what was put aside.
+// A worker may answer before its Send returns, and the owners of the requests may submit again
+// at once, to be sent to that worker: that would go deeper with every round. So an answer that
+// comes while Send has not returned is put aside, and one goroutine works off what was put
+// aside.
 func (m *Model) batchAnswered(b *Batch, outputs []tensor.Tensor, rowErrors []RowError, err error) {
 	a := answer{b, outputs, rowErrors, err}
 	if b.parties.Load() < 2 { // Send has returned
@@ -374,7 +378,8 @@ func (m *Model) take(a answer) {
 		}
 	}()
 	if v == verdictDeliver {
-		// Before the answers, so that a client which asks for statistics next finds its own request in them.
+		// Before the answers, so that a client which asks for statistics next finds its own
+		// request in them.
 		if f := m.sched.hooks.BatchDone; f != nil {
 			f(m.id, rows, time.Duration(exec), time.Duration(predicted), a.err)
 		}
@@ -389,13 +394,15 @@ func (m *Model) remove(rep *Replica, reason error) {
 	m.end(fx, now)
 }
 
-// Remove takes the replica away for good: its session has ended, for the given reason. Its batches are given
-// to other replicas, once, or their requests answered ErrContainerLost. The worker must not read the
-// batches' inputs any more; calling Complete or Fail on one of them late is harmless. Further calls do nothing.
+// Remove takes the replica away for good: its session has ended, for the given reason. Its
+// batches are given to other replicas, once, or their requests answered ErrContainerLost. The
+// worker must not read the batches' inputs any more; calling Complete or Fail on one of them
+// late is harmless. Further calls do nothing.
 func (r *Replica) Remove(reason error) { r.m.remove(r, reason) }
 
-// Drain sends the replica no more batches, and calls done, with no lock held, once its last one is answered
-// (at once if there is none) or the replica is removed. The replica still has to be removed.
+// Drain sends the replica no more batches, and calls done, with no lock held, once its last one
+// is answered (at once if there is none) or the replica is removed. The replica still has to be
+// removed.
 func (r *Replica) Drain(done func()) {
 	fx, now := r.m.begin()
 	r.m.core.drain(r, done, now, fx)

@@ -31,9 +31,9 @@ func (c *counters) since(old *counters) Counts {
 	return n
 }
 
-// past remembers the counters as they were at some moments of the last minute, so that the recent past can be
-// told from what is long gone. A moment is noted by the first event after a pause, before it counts: an event
-// pays one comparison, and a model at rest nothing.
+// past remembers the counters as they were at some moments of the last minute, so that the
+// recent past can be told from what is long gone. A moment is noted by the first event after a
+// pause, before it counts: an event pays one comparison, and a model at rest nothing.
 type past struct {
 	next  int64 // when the next moment is due
 	noted int   // so many were; the last one is noted-1, modulo pastMarks
@@ -63,7 +63,7 @@ func (p *past) note(now int64, c *counters, requests int) {
 	*p.last(0) = mark{at: now, counters: *c, most: requests}
 }
 
-// last is the last mark but so many.
+// last returns the mark that is the given number of marks before the last one.
 func (p *past) last(but int) *mark { return &p.marks[(p.noted-1-but+pastMarks)%pastMarks] }
 
 // raise takes in that there are so many unanswered requests.
@@ -73,8 +73,9 @@ func (p *past) raise(requests int) {
 	}
 }
 
-// recent is the moment from which on the recent past counts, and the most unanswered requests since. It is the
-// earliest of the last minute, or, if nothing was counted in that, the last one before something was.
+// recent is the moment from which on the recent past counts, and the most unanswered requests
+// since. It is the earliest of the last minute, or, if nothing was counted in that, the last
+// one before something was.
 func (p *past) recent(now int64, c *counters) (from *mark, peak int) {
 	but := 0
 	for ; but+1 < min(p.noted, pastMarks); but++ {

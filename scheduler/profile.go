@@ -10,13 +10,13 @@ import "slices"
 // update). The spread is one for all sizes, as a class alone has far too few measurements for an
 // upper quantile.
 //
-// Forgetting: the memory of a class loses weight against those that are measured, by half with every
-// four seconds and 32 batches, and in the end the next measurement takes its place. What is
-// contradicted goes at once: where all sizes together are off by a factor, by less than one in
-// hundreds of thousands by chance, what was measured before is scaled by it (drift); where one size
-// is off, its class forgets what was before (deviation); and what a larger size has refuted since is
-// forgotten with the next measurement (refute). After the first two the other classes are hearsay:
-// they count where nothing else is known.
+// Forgetting: the memory of a class loses weight against those that are measured, by half with
+// every four seconds and 32 batches, and in the end the next measurement takes its place. What
+// is contradicted goes at once: where all sizes together are off by a factor, by less than one
+// in hundreds of thousands by chance, what was measured before is scaled by it (drift); where
+// one size is off, its class forgets what was before (deviation); and what a larger size has
+// refuted since is forgotten with the next measurement (refute). After the first two the other
+// classes are hearsay: they count where nothing else is known.
 //
 // All times are in nanoseconds. A profile is not safe for concurrent use.
 type profile struct {
@@ -50,7 +50,7 @@ func newProfile(maxRows int) profile {
 	return profile{max: maxRows, spread: spread{upper: level{mul: 1}, body: 1, down: 1}}
 }
 
-// known tells whether anything was measured.
+// known reports whether anything was measured.
 func (p *profile) known() bool { return p.count > 0 }
 
 // explored is the largest size that may be tried: at most double the largest one measured.
@@ -143,11 +143,11 @@ func (p *profile) learn(rows int, ns, now int64) {
 	}
 }
 
-// drift scales what was measured before by how far the last measurements were off. Before is the
-// last time that one of their sizes was measured and was not off. A size that is known only since then
-// stays as it is: it may have been measured after the drift. Or there was none, and that size was last
-// measured when all else was forgotten: scaling others that were right held a container of 120 ms at a
-// tenth of its goodput for eight seconds.
+// drift scales what was measured before by how far the last measurements were off. Before is
+// the last time that one of their sizes was measured and was not off. A size that is known only
+// since then stays as it is: it may have been measured after the drift. Or there was none, and
+// that size was last measured when all else was forgotten: scaling others that were right held
+// a container of 120 ms at a tenth of its goodput for eight seconds.
 func (p *profile) drift(run int) {
 	var buf [spreadSize]float64
 	off := buf[:run]

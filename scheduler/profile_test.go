@@ -8,7 +8,7 @@ import (
 
 const ms = int64(1_000_000)
 
-// near tells whether got is within a share of want.
+// near reports whether got is within a share of want.
 func near(got, want, share float64) bool { return math.Abs(got-want) <= share*want }
 
 func TestProfileLearnsALine(t *testing.T) {
@@ -53,7 +53,8 @@ func TestProfileForgetsTheFirst(t *testing.T) {
 	}
 }
 
-// TestProfileShrugsOffOutliers: one batch in a hundred takes ten times as long, and plans do not change.
+// TestProfileShrugsOffOutliers: one batch in a hundred takes ten times as long, and plans do
+// not change.
 func TestProfileShrugsOffOutliers(t *testing.T) {
 	p := newProfile(32)
 	for i := range 500 {
@@ -68,8 +69,8 @@ func TestProfileShrugsOffOutliers(t *testing.T) {
 	}
 }
 
-// TestProfileFollowsDrift: when everything becomes twice as slow, or fast again, a dozen batches suffice for
-// all sizes, also those that were not measured since.
+// TestProfileFollowsDrift: when everything becomes twice as slow, or fast again, a dozen
+// batches suffice for all sizes, also those that were not measured since.
 func TestProfileFollowsDrift(t *testing.T) {
 	p := newProfile(64)
 	now := int64(0)
@@ -94,8 +95,8 @@ func TestProfileFollowsDrift(t *testing.T) {
 	}
 }
 
-// TestProfileForgets: what is slower by so little that it is no drift is known after thirty batches, however many
-// there were before.
+// TestProfileForgets: what is slower by so little that it is no drift is known after thirty
+// batches, however many there were before.
 func TestProfileForgets(t *testing.T) {
 	p := newProfile(32)
 	now := int64(0)
@@ -112,8 +113,8 @@ func TestProfileForgets(t *testing.T) {
 	}
 }
 
-// TestProfileOutgrowsBadMemory: large batches were ten times too slow once; small ones show that the replica
-// is well again, and large ones become thinkable without being tried.
+// TestProfileOutgrowsBadMemory: large batches were ten times too slow once; small ones show
+// that the replica is well again, and large ones become thinkable without being tried.
 func TestProfileOutgrowsBadMemory(t *testing.T) {
 	p := newProfile(64)
 	for range 15 {
@@ -163,8 +164,8 @@ func TestStaleSizeIsNoDrift(t *testing.T) {
 	}
 }
 
-// TestSureSizesDoNotLean: batches of 16 rows that are alike stand against a line through others that
-// leads above or below, however much batches differed before.
+// TestSureSizesDoNotLean: batches of 16 rows that are alike stand against a line through others
+// that leads above or below, however much batches differed before.
 func TestSureSizesDoNotLean(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for _, most := range []float64{1000, 150} {
@@ -214,8 +215,9 @@ func TestLargerSizesRefute(t *testing.T) {
 	}
 }
 
-// TestStallsAdd: three batches in a hundred take 33 ms longer, whatever their size, and all that was measured is the
-// smallest. Then one row is planned with the stall, but larger batches are not blamed for it.
+// TestStallsAdd: three batches in a hundred take 33 ms longer, whatever their size, and all
+// that was measured is the smallest. Then one row is planned with the stall, but larger batches
+// are not blamed for it.
 func TestStallsAdd(t *testing.T) {
 	p := newProfile(128)
 	for i := range 640 {
@@ -254,7 +256,8 @@ func TestProfileIsMonotone(t *testing.T) {
 	}
 }
 
-// TestClassesAreInOrder: classes cover the sizes in order, at most a quarter wide, and round sizes are their own.
+// TestClassesAreInOrder: classes cover the sizes in order, at most a quarter wide, and round
+// sizes are their own.
 func TestClassesAreInOrder(t *testing.T) {
 	first := 1
 	for n := 2; n < 1<<16; n++ {

@@ -2,11 +2,12 @@ package scheduler
 
 import "math"
 
-// regression is the strategy "quantile": the idea that Clipper shipped (its model container estimates the
-// batch size from the time left: src/libclipper/include/clipper/containers.hpp, get_batch_size). The paper's
-// section 4.3.1 has it as quantile regression of latency on size; shipped was the regression of size on
-// latency, which is what this does: least squares with forgetting, evaluated at the time that the head of
-// the queue has left, less the residuals' upper quantile.
+// regression is the strategy "quantile": the idea that Clipper shipped (its model container
+// estimates the batch size from the time left: src/libclipper/include/clipper/containers.hpp,
+// get_batch_size). The paper's section 4.3.1 has it as quantile regression of latency on size;
+// shipped was the regression of size on latency, which is what this does: least squares with
+// forgetting, evaluated at the time that the head of the queue has left, less the residuals'
+// upper quantile.
 //
 // It is here to be compared with. Following the head's time left, it collapses under overload.
 type regression struct {
@@ -40,7 +41,8 @@ func (s *regression) pick(q *queue, p *plan) (window, bool) {
 	return firstFit(q, p, limit, why)
 }
 
-// size is how many rows a batch of ns should have; without knowledge, as many as exploration allows.
+// size is how many rows a batch of ns should have; without knowledge, as many as exploration
+// allows.
 func (s *regression) size(ns float64) int {
 	varX := s.xx - s.x*s.x/max(s.w, 1)
 	if s.w < regressionMin || varX <= 0 {

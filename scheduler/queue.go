@@ -2,8 +2,9 @@ package scheduler
 
 import "sort"
 
-// An item is a run of one request's rows that wait. A request has one, which is part of it; more only when
-// rows came back from a lost replica while others of the same request still wait.
+// An item is a run of one request's rows that wait. A request has one, which is part of it;
+// more only when rows came back from a lost replica while others of the same request still
+// wait.
 type item struct {
 	req      *Request
 	lo, hi   int // rows of the request
@@ -27,11 +28,12 @@ func (it *item) before(o *item) bool {
 	return it.deadline < o.deadline || it.deadline == o.deadline && it.seq < o.seq
 }
 
-// blockSize is the number of items in a full block: a memmove within one is cheap, and 65,536 rows are
-// 512 blocks, so that a memmove in the list of blocks is cheap as well.
+// blockSize is the number of items in a full block: a memmove within one is cheap, and 65,536
+// rows are 512 blocks, so that a memmove in the list of blocks is cheap as well.
 const blockSize = 128
 
-// A block is a sorted run of items. Its deadlines stand beside each other, as searches look at little else.
+// A block is a sorted run of items. Its deadlines stand beside each other, as searches look at
+// little else.
 type block struct {
 	lo, hi    int // items[lo:hi] are in use
 	rows      int
@@ -41,10 +43,11 @@ type block struct {
 
 func (b *block) len() int { return b.hi - b.lo }
 
-// A queue holds items in order of their deadlines, as a sorted list of sorted blocks. When all requests
-// have the same SLO, inserting is an append. Otherwise inserting and removing cost two binary searches and
-// two short memmoves; a batch leaves in one memmove per block. (A heap was the obvious choice: it inserts
-// as fast, but the deadline strategy has to look through the rows in order, which a heap has not.)
+// A queue holds items in order of their deadlines, as a sorted list of sorted blocks. When all
+// requests have the same SLO, inserting is an append. Otherwise inserting and removing cost two
+// binary searches and two short memmoves; a batch leaves in one memmove per block. (A heap was
+// the obvious choice: it inserts as fast, but the deadline strategy has to look through the
+// rows in order, which a heap has not.)
 type queue struct {
 	blocks []*block
 	items  int
@@ -139,8 +142,8 @@ func (q *queue) removeRange(bi, from, to int) {
 	}
 }
 
-// tidy merges block bi with a neighbour if both are small. It keeps the number of blocks in proportion to
-// that of items, whatever is removed from between.
+// tidy merges block bi with a neighbour if both are small. It keeps the number of blocks in
+// proportion to that of items, whatever is removed from between.
 func (q *queue) tidy(bi int) {
 	small := func(i int) bool { return i >= 0 && i < len(q.blocks) && q.blocks[i].len() < blockSize/4 }
 	switch {
@@ -257,7 +260,7 @@ func (q *queue) start() cursor {
 	return cursor{at: q.blocks[0].lo}
 }
 
-// end tells whether c is behind the last item.
+// end reports whether c is behind the last item.
 func (q *queue) end(c cursor) bool { return c.block >= len(q.blocks) }
 
 // item is what stands at c, which is not the end.
@@ -365,7 +368,8 @@ func (q *queue) rowsFrom(c cursor) int {
 	return rows
 }
 
-// rowsBefore counts the rows whose deadline is not after d: those that a newcomer with deadline d waits for.
+// rowsBefore counts the rows whose deadline is not after d: those that a newcomer with deadline
+// d waits for.
 func (q *queue) rowsBefore(d int64) int {
 	n := len(q.blocks)
 	if n == 0 {

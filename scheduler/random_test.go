@@ -19,10 +19,10 @@ var (
 	seedsFlag = flag.Int("seeds", 30, "how many seeds TestRandom runs")
 )
 
-// TestRandom does everything at once, at random, on virtual time: submits of all sizes and shapes, cancels,
-// expiries, failures of rows and batches, replicas that stall, break, leave and come, new configurations.
-// After every step the books must agree; in the end every request must have been answered exactly once, with
-// its own rows, and every buffer must be back.
+// TestRandom does everything at once, at random, on virtual time: submits of all sizes and
+// shapes, cancels, expiries, failures of rows and batches, replicas that stall, break, leave
+// and come, new configurations. After every step the books must agree; in the end every request
+// must have been answered exactly once, with its own rows, and every buffer must be back.
 func TestRandom(t *testing.T) {
 	if *seedFlag != 0 {
 		newChaos(t, *seedFlag).run()

@@ -19,7 +19,8 @@ func (again anotherRequest) Complete(r *scheduler.Request) {
 	again()
 }
 
-// TestReasonsNameTheBound: of clients in a closed loop, most batches carry the reason that bounds them.
+// TestReasonsNameTheBound: of clients in a closed loop, most batches carry the reason that
+// bounds them.
 func TestReasonsNameTheBound(t *testing.T) {
 	steps := func(rows int) time.Duration { return time.Duration((rows+15)/16) * 10 * time.Millisecond }
 	linear := func(rows int) time.Duration { return time.Millisecond + time.Duration(rows)*500*time.Microsecond }

@@ -52,8 +52,8 @@ type ReplicaOptions struct {
 	// Concurrency is how many batches it executes at once; 0 means 1, more than 64 means 64. So
 	// many are executing, each planned for by itself.
 	Concurrency int
-	// Slots is how many batches it wants in flight. 0: as many as ModelConfig.Slots says, and if that
-	// does not say either, Concurrency and one more.
+	// Slots is how many batches it wants in flight. 0: as many as ModelConfig.Slots says, and
+	// if that does not say either, Concurrency and one more.
 	Slots int
 	// Serial: with neither of both saying how many, it gets the next batch only after its answer.
 	Serial bool
@@ -139,7 +139,7 @@ func (r *Replica) executing() (n int) {
 	return n
 }
 
-// busy tells whether the container executes as many batches as it can.
+// busy reports whether the container executes as many batches as it can.
 func (r *Replica) busy() bool { return r.executing() >= r.lanes() }
 
 // begin notes which batches the container starts on, in the order in which they were sent. It
@@ -248,7 +248,7 @@ const (
 	maxHoldOff        = int64(5 * time.Second)
 )
 
-// sound tells whether the replica takes batches and does not fail on all of them.
+// sound reports whether the replica takes batches and does not fail on all of them.
 func (r *Replica) sound() bool { return r.state == replicaLive && r.failures < toleratedFailures }
 
 // heldOff is until when a replica that is not sound gets nothing if another one is.
@@ -282,14 +282,14 @@ func (r *Replica) condition() string {
 	return r.state.String()
 }
 
-// waits tells whether a busy replica's next batch, of so many rows where there is room for
+// waits reports whether a busy replica's next batch, of so many rows where there is room for
 // more, should wait for the answer to the one in flight. Rows that join it gain a batch's time,
 // and the others lose an overhead.
 func (r *Replica) waits(rows, room int) bool {
 	return r.busy() && rows < room && !r.fast()
 }
 
-// fast tells whether the batches in flight are so short that holding the next one back is
+// fast reports whether the batches in flight are so short that holding the next one back is
 // pointless.
 func (r *Replica) fast() bool { return r.inflight[len(r.inflight)-1].typical < fastBatch }
 

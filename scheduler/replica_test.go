@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestOverhead: the overhead of dispatching is what batches to an idle replica take longer than those behind others,
-// as far as that is certain, and within bounds.
+// TestOverhead: the overhead of dispatching is what batches to an idle replica take longer than
+// those behind others, as far as that is certain, and within bounds.
 func TestOverhead(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	const typical, shortest = 20 * ms, float64(20 * ms)
@@ -50,8 +50,9 @@ func TestOverhead(t *testing.T) {
 	}
 }
 
-// TestHoldOff: three failures in a row hold a replica off, longer with each further one, up to a limit. Missing memory and wrong input are
-// no failures of its own. (testdata/black_hole.txt is the story.)
+// TestHoldOff: three failures in a row hold a replica off, longer with each further one, up to
+// a limit. Missing memory and wrong input are no failures of its own. (testdata/black_hole.txt
+// is the story.)
 func TestHoldOff(t *testing.T) {
 	r := &Replica{free: 7}
 	for range toleratedFailures {

@@ -16,12 +16,13 @@ func (id ModelID) String() string { return id.Name + "/" + id.Version }
 
 // A Request asks one model for the outputs of one or more rows.
 //
-// The submitter fills the first group of fields and calls [Scheduler.Submit]. From then on until
-// Owner.Complete is called the request belongs to the scheduler, and the submitter must not touch it, but
-// for handing it to [Scheduler.Cancel]. After Complete it is the submitter's again, which may submit it
-// once more. The submitter keeps its references to the inputs until Complete; nothing of the request, its
-// slices or its inputs' memory is used after that (batches that are still executing have references and
-// copies of their own). The names of inputs must be ordinary strings, not views of reused memory.
+// The submitter fills the first group of fields and calls [Scheduler.Submit]. From then on
+// until Owner.Complete is called the request belongs to the scheduler, and the submitter must
+// not touch it, but for handing it to [Scheduler.Cancel]. After Complete it is the submitter's
+// again, which may submit it once more. The submitter keeps its references to the inputs until
+// Complete; nothing of the request, its slices or its inputs' memory is used after that
+// (batches that are still executing have references and copies of their own). The names of
+// inputs must be ordinary strings, not views of reused memory.
 //
 // A request takes 512 bytes, and 18 more in the queue while it waits, plus its inputs.
 type Request struct {
@@ -38,8 +39,9 @@ type Request struct {
 
 	// Set by the scheduler before Owner.Complete.
 
-	// Outputs has Shape[0] == Rows each, but for ragged ones; it is empty if Err is set. The owner must release each; the slice and the
-	// shapes live as long as the request. A slice left here from an earlier use is overwritten.
+	// Outputs has Shape[0] == Rows each, but for ragged ones; it is empty if Err is set. The
+	// owner must release each; the slice and the shapes live as long as the request. A slice
+	// left here from an earlier use is overwritten.
 	Outputs []tensor.Tensor
 	Err     error
 	Timing  Timing
@@ -61,12 +63,13 @@ type Request struct {
 	pieces    []piece
 	source    *source
 
-	// Storage of Outputs for models with one output of rank 4 or less, so that an answer allocates nothing.
+	// Storage of Outputs for models with one output of rank 4 or less, so that an answer
+	// allocates nothing.
 	out  [1]tensor.Tensor
 	dims [4]int
 }
 
-// executing tells whether rows of it are with a container.
+// executing reports whether rows of it are with a container.
 func (r *Request) executing() bool {
 	for s := r.spans; s != nil; s = s.next {
 		if s.retry == nil {
@@ -76,7 +79,8 @@ func (r *Request) executing() bool {
 	return false
 }
 
-// leaveWord notes who wants the answer that a container is about to give although the request ends without it.
+// leaveWord notes who wants the answer that a container is about to give although the request
+// ends without it.
 func (r *Request) leaveWord() {
 	s := r.spans
 	if s == nil || s.next != nil || s.retry != nil || s.hi-s.lo != r.Rows {
@@ -104,17 +108,19 @@ type Timing struct {
 
 // A Completer is told that a request is answered: by Outputs, or by Err.
 //
-// Complete is called exactly once for each submitted request, from any goroutine and with no lock held:
-// often from that of the worker that answered, and before Submit returns if the request is refused. It
-// must not block. It may submit other requests, and this one again unless it was refused at once.
+// Complete is called exactly once for each submitted request, from any goroutine and with no
+// lock held: often from that of the worker that answered, and before Submit returns if the
+// request is refused. It must not block. It may submit other requests, and this one again
+// unless it was refused at once.
 type Completer interface{ Complete(*Request) }
 
-// A Latecomer is a Completer that has a use for the answer of a container also when it comes after the request has ended
-// without one, at its deadline or because it was cancelled.
+// A Latecomer is a Completer that has a use for the answer of a container also when it comes
+// after the request has ended without one, at its deadline or because it was cancelled.
 //
-// Late is called before Complete, with the model's lock held, for a request all of whose rows are with one container. The
-// function that it gives is called once with the outputs if these come: with no lock held, perhaps long after Complete, so
-// that it may refer to nothing of the request. The outputs, their shapes and memory, are lent until it returns.
+// Late is called before Complete, with the model's lock held, for a request all of whose rows
+// are with one container. The function that it gives is called once with the outputs if these
+// come: with no lock held, perhaps long after Complete, so that it may refer to nothing of the
+// request. The outputs, their shapes and memory, are lent until it returns.
 type Latecomer interface {
 	Completer
 	Late() func(outputs []tensor.Tensor)

@@ -18,9 +18,9 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write what happened into the scenario files")
 
-// TestScenarios plays the stories in testdata/*.txt. A story is a list of scenes: commands, a line of four
-// dashes, and what happens, up to an empty line. Lines with # are for the reader. Time stands still but for
-// "advance", "answer … after=D" and "teach".
+// TestScenarios plays the stories in testdata/*.txt. A story is a list of scenes: commands, a
+// line of four dashes, and what happens, up to an empty line. Lines with # are for the reader.
+// Time stands still but for "advance", "answer … after=D" and "teach".
 //
 //	config strategy=static max_batch=4 …  the model's configuration, at any time
 //	replica A batch=4 slots=1 concurrency=2  A registers
@@ -273,7 +273,8 @@ func (s *story) register(name string, batch int, options scheduler.ReplicaOption
 	return nil
 }
 
-// part names a part by its request, whose number is in its input, with the rows if it has more than one.
+// part names a part by its request, whose number is in its input, with the rows if it has more
+// than one.
 func (s *story) part(p scheduler.Part) string {
 	x, err := tensor.Values[int32](p.Inputs[0])
 	if err != nil {
@@ -325,7 +326,7 @@ func (s *story) submit(names []string, rows, width, priority, source int, deadli
 	s.sched.Submit(rs...)
 }
 
-// Complete tells how a request ended.
+// Complete reports how a request ended.
 func (s *story) Complete(r *scheduler.Request) {
 	name := s.names[r]
 	if r.Err != nil {

@@ -68,13 +68,14 @@ func New(cfg Config) (*Scheduler, error) {
 
 func (s *Scheduler) now() int64 { return int64(s.clock.Now().Sub(s.epoch)) }
 
-// MaxAbsent is how many models without any replica stay known. Replicas choose their models' names, so there must be an end to them: one
-// more model forgets the one that has been absent for longest.
+// MaxAbsent is how many models without any replica stay known. Replicas choose their models'
+// names, so there must be an end to them: one more model forgets the one that has been absent
+// for longest.
 const MaxAbsent = 256
 
-// AddReplica registers a worker as a replica of a model, which it creates on first sight. A spec that
-// clients would see as another model than that of the live replicas is refused, with both in the message;
-// if none is live, it begins the model anew.
+// AddReplica registers a worker as a replica of a model, which it creates on first sight. A
+// spec that clients would see as another model than that of the live replicas is refused, with
+// both in the message; if none is live, it begins the model anew.
 func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOptions) (*Replica, error) {
 	if id.Name == "" || id.Version == "" {
 		return nil, fmt.Errorf("%w: a model has a name and a version, got %q and %q", ErrInvalidInput, id.Name, id.Version)
@@ -126,7 +127,8 @@ func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOpti
 	return rep, nil
 }
 
-// makeRoomLocked forgets the model that has been without replicas for longest, if as many are as may be.
+// makeRoomLocked forgets the model that has been without replicas for longest, if as many are
+// as may be.
 func (s *Scheduler) makeRoomLocked() (oldest *Model) {
 	absent, since := 0, int64(never)
 	for _, m := range s.models {
@@ -143,7 +145,7 @@ func (s *Scheduler) makeRoomLocked() (oldest *Model) {
 	return oldest
 }
 
-// absent tells whether a model has no replica at all, and since when.
+// absent reports whether a model has no replica at all, and since when.
 func (m *Model) absent() (since int64, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -155,8 +157,9 @@ func (m *Model) abandoned() bool {
 	return ok
 }
 
-// Forget removes a model that has no live replica, and tells whether it did. Until then, or until there are more than [MaxAbsent] such
-// models, it stays known, so that its requests are answered ErrUnavailable rather than not found.
+// Forget removes a model that has no live replica, and tells whether it did. Until then, or
+// until there are more than [MaxAbsent] such models, it stays known, so that its requests are
+// answered ErrUnavailable rather than not found.
 func (s *Scheduler) Forget(id ModelID) bool {
 	s.mu.Lock()
 	m := s.models[id]
@@ -195,7 +198,8 @@ func (s *Scheduler) Models() []*Model {
 	return all
 }
 
-// ModelConfig is the configuration in force for models of a name; MaxBatch is 0 if the containers decide.
+// ModelConfig is the configuration in force for models of a name; MaxBatch is 0 if the
+// containers decide.
 func (s *Scheduler) ModelConfig(name string) ModelConfig {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,8 +213,9 @@ func (s *Scheduler) configLocked(name string) ModelConfig {
 	return s.defaults.withDefaults()
 }
 
-// Configure changes the configuration of all versions of a model, now and when they come. It takes effect
-// at once: what is waiting is batched anew, what is executing is not touched. Zero fields mean the defaults of ModelConfig.
+// Configure changes the configuration of all versions of a model, now and when they come. It
+// takes effect at once: what is waiting is batched anew, what is executing is not touched. Zero
+// fields mean the defaults of ModelConfig.
 func (s *Scheduler) Configure(name string, cfg ModelConfig) error {
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("model %s: %w", name, err)
@@ -219,8 +224,9 @@ func (s *Scheduler) Configure(name string, cfg ModelConfig) error {
 	return nil
 }
 
-// Reconfigure changes the configuration of all models, as Configure does of one: those that are named have theirs, all
-// others the default one. The map is the scheduler's from then on. After an error nothing has changed.
+// Reconfigure changes the configuration of all models, as Configure does of one: those that are
+// named have theirs, all others the default one. The map is the scheduler's from then on. After
+// an error nothing has changed.
 func (s *Scheduler) Reconfigure(other ModelConfig, models map[string]ModelConfig) error {
 	if err := other.Validate(); err != nil {
 		return fmt.Errorf("the default: %w", err)
@@ -266,8 +272,8 @@ func (s *Scheduler) reconfigure(set func()) {
 	}
 }
 
-// warn names the replicas that the configuration gives more batches than they can stand: all of them, or only
-// one.
+// warn names the replicas that the configuration gives more batches than they can stand: all of
+// them, or only one.
 func (m *Model) warn(only *Replica) {
 	m.mu.Lock()
 	var labels []string
@@ -284,9 +290,10 @@ func (m *Model) warn(only *Replica) {
 	}
 }
 
-// Submit takes requests in. It never blocks and returns no error: each request gets exactly one call of its
-// owner's Complete, possibly before Submit returns. Requests of one model in one call are dispatched
-// together, after the last: what an event loop read in one go makes one batch.
+// Submit takes requests in. It never blocks and returns no error: each request gets exactly one
+// call of its owner's Complete, possibly before Submit returns. Requests of one model in one
+// call are dispatched together, after the last: what an event loop read in one go makes one
+// batch.
 func (s *Scheduler) Submit(rs ...*Request) {
 	if len(rs) == 0 {
 		return
@@ -311,8 +318,8 @@ func (s *Scheduler) Submit(rs ...*Request) {
 	}
 }
 
-// submitMixed submits requests of several models, model by model. A request that was submitted is not
-// looked at again, so they are sorted beforehand, in a copy.
+// submitMixed submits requests of several models, model by model. A request that was submitted
+// is not looked at again, so they are sorted beforehand, in a copy.
 func (s *Scheduler) submitMixed(rs []*Request) {
 	groups := make(map[*Model][]*Request)
 	var order []*Model
@@ -327,20 +334,20 @@ func (s *Scheduler) submitMixed(rs []*Request) {
 	}
 }
 
-// Cancel gives a request up: it is answered ErrCanceled at once. Rows that wait leave the queue; rows that
-// are executing are computed and dropped. For a request that is answered already, or was never submitted,
-// it does nothing.
+// Cancel gives a request up: it is answered ErrCanceled at once. Rows that wait leave the
+// queue; rows that are executing are computed and dropped. For a request that is answered
+// already, or was never submitted, it does nothing.
 //
-// It may race with the answer, but not with the request's next use: after Complete, r may be handed to
-// Cancel only until its fields are set for another Submit.
+// It may race with the answer, but not with the request's next use: after Complete, r may be
+// handed to Cancel only until its fields are set for another Submit.
 func (s *Scheduler) Cancel(r *Request) {
 	if r.Model != nil {
 		r.Model.cancel(r)
 	}
 }
 
-// Infer submits a request and waits for its answer; it sets Owner. When ctx ends first the request is
-// canceled. The context's deadline counts if the request has none.
+// Infer submits a request and waits for its answer; it sets Owner. When ctx ends first the
+// request is canceled. The context's deadline counts if the request has none.
 func (s *Scheduler) Infer(ctx context.Context, r *Request) error {
 	if r.Deadline.IsZero() {
 		r.Deadline, _ = ctx.Deadline()
@@ -361,8 +368,9 @@ type waiter chan struct{}
 
 func (w waiter) Complete(*Request) { close(w) }
 
-// Drain refuses new requests and replicas, and returns when all requests are answered and no call out is
-// being made; with ctx's error if it ends before. It must not be called from a callback.
+// Drain refuses new requests and replicas, and returns when all requests are answered and no
+// call out is being made; with ctx's error if it ends before. It must not be called from a
+// callback.
 func (s *Scheduler) Drain(ctx context.Context) error {
 	for _, m := range s.stop() {
 		m.mu.Lock()
@@ -382,8 +390,8 @@ func (s *Scheduler) Drain(ctx context.Context) error {
 	return nil
 }
 
-// Close refuses new requests and replicas, answers all requests ErrDraining, and stops the timers. Batches
-// that are executing stay with their workers until these answer.
+// Close refuses new requests and replicas, answers all requests ErrDraining, and stops the
+// timers. Batches that are executing stay with their workers until these answer.
 func (s *Scheduler) Close() {
 	for _, m := range s.stop() {
 		fx, now := m.begin()

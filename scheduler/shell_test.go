@@ -47,8 +47,9 @@ type ownerFunc func(*scheduler.Request)
 
 func (f ownerFunc) Complete(r *scheduler.Request) { f(r) }
 
-// TestExpiryIsPrompt: with a worker that never answers, each request is answered at its deadline, whether it
-// waits or executes. (In a bubble, time is exact: not within 1 ms, but at the deadline.)
+// TestExpiryIsPrompt: with a worker that never answers, each request is answered at its
+// deadline, whether it waits or executes. (In a bubble, time is exact: not within 1 ms, but at
+// the deadline.)
 func TestExpiryIsPrompt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, rep := start(t, &schedtest.Worker{}, scheduler.Config{})
@@ -68,8 +69,8 @@ func TestExpiryIsPrompt(t *testing.T) {
 	})
 }
 
-// TestDrain: what was accepted is answered, what comes later is refused, and Drain returns after the last
-// owner has been told.
+// TestDrain: what was accepted is answered, what comes later is refused, and Drain returns
+// after the last owner has been told.
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &schedtest.Worker{Exec: schedtest.Linear(10*time.Millisecond, time.Millisecond)}
@@ -102,8 +103,8 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// TestCloseAnswersAll: Close leaves no request, goroutine or timer behind. A bubble cannot end with a
-// goroutine in it.
+// TestCloseAnswersAll: Close leaves no request, goroutine or timer behind. A bubble cannot end
+// with a goroutine in it.
 func TestCloseAnswersAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &schedtest.Worker{}
@@ -146,8 +147,8 @@ func TestInferGivesUp(t *testing.T) {
 	})
 }
 
-// TestWorkerThatAnswersInSend: an owner that submits again from Complete, on a worker that answers within
-// Send, must not go deeper with every round.
+// TestWorkerThatAnswersInSend: an owner that submits again from Complete, on a worker that
+// answers within Send, must not go deeper with every round.
 func TestWorkerThatAnswersInSend(t *testing.T) {
 	depth, most, rounds := 0, 0, 0
 	w := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
@@ -176,8 +177,8 @@ func TestWorkerThatAnswersInSend(t *testing.T) {
 	}
 }
 
-// TestPanics: a worker's panic costs its replica only; an owner's goes its way, but the other owners are told
-// and the model works on.
+// TestPanics: a worker's panic costs its replica only; an owner's goes its way, but the other
+// owners are told and the model works on.
 func TestPanics(t *testing.T) {
 	var log strings.Builder
 	s, err := scheduler.New(scheduler.Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -347,8 +348,8 @@ func TestBlamelessFailure(t *testing.T) {
 	}
 }
 
-// TestAlone: whoever gathers answers is told of those that nothing follows: a batch of one request, and a
-// deadline that comes by itself.
+// TestAlone: whoever gathers answers is told of those that nothing follows: a batch of one
+// request, and a deadline that comes by itself.
 func TestAlone(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", MaxBatch: 2, Slots: 1}})
 	w := &schedtest.Worker{}

@@ -13,7 +13,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A simulation runs the whole scheduler on virtual time against replicas that take a + b·rows, with noise.
+// A simulation runs the whole scheduler on virtual time against replicas that take a + b·rows,
+// with noise.
 type simulation struct {
 	strategy string
 	shed     *bool

@@ -21,9 +21,10 @@ var (
 	soakSeedFlag = flag.Uint64("soakseed", 1, "of TestSoak; the goroutines' order is not its to choose")
 )
 
-// TestSoak is the chaos of TestRandom in real time and on many goroutines: clients that submit, cancel and
-// let expire, replicas that fail, stall, die and come back, another shape now and then. Every request must be
-// answered once and with its own bytes, the books must agree all the time, and nothing may be left.
+// TestSoak is the chaos of TestRandom in real time and on many goroutines: clients that submit,
+// cancel and let expire, replicas that fail, stall, die and come back, another shape now and
+// then. Every request must be answered once and with its own bytes, the books must agree all
+// the time, and nothing may be left.
 //
 //	go test -race ./scheduler -run TestSoak -soak 2m
 func TestSoak(t *testing.T) {
@@ -239,8 +240,9 @@ func (o *soakOwner) Complete(r *scheduler.Request) {
 	r.Inputs[0].Release()
 }
 
-// TestThroughputWhileDeadlinesFire: a minute in which three of five rows expire costs nothing with time
-// (Triton's issue 8870: with timeouts firing, its batcher slowed down until the model was loaded anew).
+// TestThroughputWhileDeadlinesFire: a minute in which three of five rows expire costs nothing
+// with time (Triton's issue 8870: with timeouts firing, its batcher slowed down until the model
+// was loaded anew).
 func TestThroughputWhileDeadlinesFire(t *testing.T) {
 	s := cell("deadline", 2.5)
 	s.length = 5 * time.Second

@@ -12,11 +12,12 @@ type source struct {
 
 // sources keeps how much of the queue each source takes, and the one that takes most at hand.
 //
-// It serves one rule: at a limit, the newest rows of the source that takes most make room for a source that
-// takes less. (That is longest queue drop, of Suter et al., "Design Considerations for Supporting TCP with
-// Per-Flow Queueing", INFOCOM 1998; taking the larger of the two shares, of rows and of bytes, is dominant
-// resource fairness, of Ghodsi et al., NSDI 2011.) What it guarantees: a source that takes at most its
-// equal share of a full queue is never refused on account of others, however much they send.
+// It serves one rule: at a limit, the newest rows of the source that takes most make room for a
+// source that takes less. (That is longest queue drop, of Suter et al., "Design Considerations
+// for Supporting TCP with Per-Flow Queueing", INFOCOM 1998; taking the larger of the two
+// shares, of rows and of bytes, is dominant resource fairness, of Ghodsi et al., NSDI 2011.)
+// What it guarantees: a source that takes at most its equal share of a full queue is never
+// refused on account of others, however much they send.
 type sources struct {
 	byID  map[uint64]*source
 	heap  []*source // by share, the largest first

@@ -11,7 +11,8 @@ type ignore struct{}
 
 func (ignore) Complete(*Request) {}
 
-// sourcesModel is a model with one replica, which keeps its batches, and a function that submits to it.
+// sourcesModel is a model with one replica, which keeps its batches, and a function that
+// submits to it.
 func sourcesModel(t *testing.T, cfg ModelConfig) (m *Model, out *[]*Batch, submit func(source uint64, rows int)) {
 	s, err := New(Config{Default: cfg})
 	if err != nil {
@@ -45,8 +46,9 @@ func TestRefusedSourcesAreForgotten(t *testing.T) {
 	}
 }
 
-// TestSourceOfSplitRequest: a source whose only request leaves the queue and comes back with the rest of its rows
-// is the one that its connection's next request belongs to, however many sources there are.
+// TestSourceOfSplitRequest: a source whose only request leaves the queue and comes back with
+// the rest of its rows is the one that its connection's next request belongs to, however many
+// sources there are.
 func TestSourceOfSplitRequest(t *testing.T) {
 	m, out, submit := sourcesModel(t, ModelConfig{MaxBatch: 4, Strategy: "static"})
 	submit(1, 1)

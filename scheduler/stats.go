@@ -37,8 +37,8 @@ type Stats struct {
 
 	Counts // since the model was made
 
-	// Recent are the counts of the last minute, or, after a pause, of the last time that anything happened.
-	// They begin Span ago.
+	// Recent are the counts of the last minute, or, after a pause, of the last time that
+	// anything happened. They begin Span ago.
 	Recent Counts
 	Span   time.Duration
 }

@@ -2,15 +2,18 @@ package scheduler
 
 import "math"
 
-// A strategy chooses the next batch for one replica. Strategies are pure: they see the rows that wait, the
-// replica's profile and the time, and keep nothing but what they learn from finished batches.
+// A strategy chooses the next batch for one replica. Strategies are pure: they see the rows
+// that wait, the replica's profile and the time, and keep nothing but what they learn from
+// finished batches.
 type strategy interface {
-	// pick chooses a window of q, which is not empty, for a batch under plan p. False: none of its rows
-	// is worth sending to this replica now.
+	// pick chooses a window of q, which is not empty, for a batch under plan p. False: none of
+	// its rows is worth sending to this replica now.
 	pick(q *queue, p *plan) (window, bool)
-	// learn is told of a finished batch: that it could have been limit rows large, was of rows, and took ns.
+	// learn is told of a finished batch: that it could have been limit rows large, was of rows,
+	// and took ns.
 	learn(rows, limit int, ns int64)
-	// limit is the most rows that the strategy would put into a batch now, for admission and for people.
+	// limit is the most rows that the strategy would put into a batch now, for admission and
+	// for people.
 	limit(p *plan) int
 }
 
@@ -51,8 +54,8 @@ func newStrategy(name string) strategy {
 	}
 }
 
-// explored bounds a batch by the maximum, and by double the largest size measured: what a larger one would
-// take is a guess.
+// explored bounds a batch by the maximum, and by double the largest size measured: what a
+// larger one would take is a guess.
 func (p *plan) explored() (int, CloseReason) {
 	if e := p.prof.explored(); e < p.max {
 		return e, CloseLimit
@@ -67,8 +70,8 @@ const (
 	growth      = 2.0 / 3
 )
 
-// allowed is how long a batch may take: the objective, or half as long again as one row alone, where that is
-// more. alone: one row takes more than half of the objective.
+// allowed is how long a batch may take: the objective, or half as long again as one row alone,
+// where that is more. alone: one row takes more than half of the objective.
 func (p *plan) allowed() (ns int64, alone bool) {
 	one := p.prof.owed(1)
 	if float64(one) <= aloneShare*float64(p.objective) {
@@ -77,9 +80,10 @@ func (p *plan) allowed() (ns int64, alone bool) {
 	return max(p.objective, int64(aloneFactor*float64(one))), true
 }
 
-// bounded is explored, and also bounded by the objective. A batch of one is always allowed. Where one row takes
-// more than half of the objective, larger sizes are allowed, too, that serve more rows per second by so much that it
-// makes up for their length: by the cube root of the rows at least, a quarter more for the double.
+// bounded is explored, and also bounded by the objective. A batch of one is always allowed.
+// Where one row takes more than half of the objective, larger sizes are allowed, too, that
+// serve more rows per second by so much that it makes up for their length: by the cube root of
+// the rows at least, a quarter more for the double.
 func (p *plan) bounded() (int, CloseReason) {
 	limit, why := p.explored()
 	allowed, alone := p.allowed()
@@ -106,9 +110,9 @@ func (p *plan) bounded() (int, CloseReason) {
 	return lo, CloseObjective
 }
 
-// firstFit is the window of at most limit rows that begins at the head of the queue, or, when shedding, at
-// the first row that such a batch is predicted to answer in time. If no row can afford a batch that large,
-// smaller ones are tried by halves.
+// firstFit is the window of at most limit rows that begins at the head of the queue, or, when
+// shedding, at the first row that such a batch is predicted to answer in time. If no row can
+// afford a batch that large, smaller ones are tried by halves.
 func firstFit(q *queue, p *plan, limit int, why CloseReason) (window, bool) {
 	if !p.shed {
 		return window{at: q.start(), rows: min(limit, q.rows), room: limit, cap: limit, why: why}, true
@@ -123,9 +127,9 @@ func firstFit(q *queue, p *plan, limit int, why CloseReason) (window, bool) {
 	return window{}, false
 }
 
-// static sends what is there, up to a fixed maximum: Clipper's static batch size (its
-// design document, "Batching"), for models with a compiled batch size. Neither the objective nor exploration
-// bounds it.
+// static sends what is there, up to a fixed maximum: Clipper's static batch size (its design
+// document, "Batching"), for models with a compiled batch size. Neither the objective nor
+// exploration bounds it.
 type static struct{}
 
 func (static) pick(q *queue, p *plan) (window, bool) { return firstFit(q, p, p.max, p.maxWhy) }

@@ -149,7 +149,7 @@ func (r *Replica) silentSince() int64 {
 	return max(since, r.free)
 }
 
-// hopeful tells whether anybody may answer what waits: a live replica, or a suspect one that is
+// hopeful reports whether anybody may answer what waits: a live replica, or a suspect one that is
 // being probed, or would be with the next row.
 func (c *core) hopeful(now int64) bool {
 	return c.live > 0 || slices.ContainsFunc(c.replicas, func(r *Replica) bool {
@@ -157,7 +157,7 @@ func (c *core) hopeful(now int64) bool {
 	})
 }
 
-// probes tells whether the replica is to be sent a probe.
+// probes reports whether the replica is to be sent a probe.
 func (r *Replica) probes(now int64) bool {
 	return r.state == replicaSuspect && len(r.inflight) == 0 && r.room() > 0 && now >= r.probeAt
 }

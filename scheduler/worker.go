@@ -9,15 +9,16 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Worker carries batches to one replica of a model. Containers' sessions are workers; so is any function
-// (see [WorkerFunc]).
+// A Worker carries batches to one replica of a model. Containers' sessions are workers; so is
+// any function (see [WorkerFunc]).
 //
-// Send must not block. After nil the worker owns the batch and must call [Batch.Complete] or [Batch.Fail]
-// on it exactly once, from any goroutine, possibly before Send returns. After an error it must not touch
-// the batch again: the replica is taken for lost, as by [Replica.Remove].
+// Send must not block. After nil the worker owns the batch and must call [Batch.Complete] or
+// [Batch.Fail] on it exactly once, from any goroutine, possibly before Send returns. After an
+// error it must not touch the batch again: the replica is taken for lost, as by
+// [Replica.Remove].
 //
-// Send is called with no lock held, from whichever goroutine submitted a request or answered a batch, and
-// by several at once.
+// Send is called with no lock held, from whichever goroutine submitted a request or answered a
+// batch, and by several at once.
 type Worker interface {
 	Send(b *Batch) error
 }
@@ -32,12 +33,13 @@ func (f WorkerFunc) Send(b *Batch) error { return f(b) }
 type Batching uint8
 
 const (
-	// BatchingUnsaid: the shapes tell. If all of them lead with -1 it counts rows; none may otherwise.
+	// BatchingUnsaid: the shapes tell. If all of them lead with -1 it counts rows; none may
+	// otherwise.
 	BatchingUnsaid Batching = iota
 	// BatchingRows: the first dimension of every tensor is -1 and counts the rows of a batch.
 	BatchingRows
-	// BatchingNone: each request is one execution. Its shapes are what they are, with any -1, and may have
-	// a dimension of 0.
+	// BatchingNone: each request is one execution. Its shapes are what they are, with any -1,
+	// and may have a dimension of 0.
 	BatchingNone
 )
 
@@ -50,13 +52,15 @@ type Spec struct {
 	Parameters      []byte // JSON object, free
 	User            bool   // it is told whose requests they are, as "user" among their parameters
 
-	// Flat is a container of the legacy protocols: its rows are flat vectors of one dtype, each of any
-	// length, so that rows of different lengths share batches; its output is one Bytes text per row.
+	// Flat is a container of the legacy protocols: its rows are flat vectors of one dtype, each
+	// of any length, so that rows of different lengths share batches; its output is one Bytes
+	// text per row.
 	Flat bool
 }
 
-// Batched tells whether the model takes more than one row at once. A model that does not takes one request of
-// one row per batch, with a leading dimension of 1 in the scheduler that the container does not see.
+// Batched reports whether the model takes more than one row at once. A model that does not
+// takes one request of one row per batch, with a leading dimension of 1 in the scheduler that
+// the container does not see.
 func (s Spec) Batched() bool {
 	if s.Batching != BatchingUnsaid {
 		return s.Batching == BatchingRows
@@ -100,7 +104,7 @@ func withoutRows(specs []tensor.Spec) []tensor.Spec {
 	return specs
 }
 
-// check tells whether a model can be served as declared.
+// check reports whether a model can be served as declared.
 func (s Spec) check() error {
 	if s.MaxBatch < 0 {
 		return fmt.Errorf("maximum batch %d is negative", s.MaxBatch)
@@ -126,7 +130,7 @@ func (s Spec) check() error {
 	return s.checkKinds()
 }
 
-// checkBatching tells whether the shapes are those of a model that is batched as it says.
+// checkBatching reports whether the shapes are those of a model that is batched as it says.
 func (s Spec) checkBatching() error {
 	all, leading := len(s.Inputs)+len(s.Outputs), s.leading()
 	const ways = "Say batched = false if each request is one execution and its shapes are what they are, " +
@@ -144,7 +148,7 @@ func (s Spec) checkBatching() error {
 	return nil
 }
 
-// checkKinds tells whether optional inputs and ragged outputs are where they can be.
+// checkKinds reports whether optional inputs and ragged outputs are where they can be.
 func (s Spec) checkKinds() error {
 	for _, t := range s.Inputs {
 		if t.Optional && s.Batched() {
@@ -195,13 +199,13 @@ func (s Spec) row(t tensor.Spec) tensor.Shape {
 	return t.Shape
 }
 
-// counts tells whether an output can say how many values each row has.
+// counts reports whether an output can say how many values each row has.
 func counts(t tensor.Spec) bool {
 	return (t.DType == tensor.Int32 || t.DType == tensor.Int64) && t.Ragged == "" && t.Shape.Equal(tensor.Shape{-1})
 }
 
-// Raggeds gives for every output the place of the one that counts its values for each row, or -1; nil if no
-// output is ragged. The spec has been accepted by [Scheduler.AddReplica].
+// Raggeds returns for every output the place of the one that counts its values for each row, or
+// -1; nil if no output is ragged. The spec has been accepted by [Scheduler.AddReplica].
 func (s Spec) Raggeds() []int {
 	var by []int
 	for i, t := range s.Outputs {
@@ -216,8 +220,8 @@ func (s Spec) Raggeds() []int {
 	return by
 }
 
-// sameContract tells whether clients see the same model. Platform, maximum batch and parameters may differ
-// between replicas: one may have a GPU and another none.
+// sameContract reports whether clients see the same model. Platform, maximum batch and
+// parameters may differ between replicas: one may have a GPU and another none.
 func (s Spec) sameContract(o Spec) bool {
 	return s.Flat == o.Flat && s.Batched() == o.Batched() && sameSpecs(s.Inputs, o.Inputs) && sameSpecs(s.Outputs, o.Outputs)
 }

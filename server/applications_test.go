@@ -26,7 +26,7 @@ func registry(t *testing.T, s *Server) *apps.Registry {
 	return r
 }
 
-// serves tells whether a live replica serves a version.
+// serves reports whether a live replica serves a version.
 func serves(s *Server, model, version string) bool {
 	target, err := s.gate.Target(model, version)
 	return err == nil && target.Live > 0
@@ -57,7 +57,8 @@ func constant(t *testing.T, s *Server, name string, label int32, delay time.Dura
 	t.Cleanup(func() { c.Close() })
 }
 
-// say sends a message to s and gives the answer's metadata, and its first tensor's label if it has one.
+// say sends a message to s and gives the answer's metadata, and its first tensor's label if it
+// has one.
 func say(t *testing.T, s *Server, namespace, metadata string, tensors ...tensor.Tensor) (map[string]any, int32) {
 	t.Helper()
 	c, err := shiva.Dial(t.Context(), s.Addrs().TCP.String())
@@ -84,7 +85,8 @@ func say(t *testing.T, s *Server, namespace, metadata string, tensors ...tensor.
 	return said, labels[0]
 }
 
-// TestApplicationOverTCP: an application that learns, from question to feedback, over real sockets to real containers.
+// TestApplicationOverTCP: an application that learns, from question to feedback, over real
+// sockets to real containers.
 func TestApplicationOverTCP(t *testing.T) {
 	s := start(t, nil)
 	constant(t, s, "good", 7, 0)
@@ -127,7 +129,8 @@ func TestApplicationOverTCP(t *testing.T) {
 	}
 }
 
-// A Redis that is away leaves serving as it is, and the health of the server says so until it is there.
+// A Redis that is away leaves serving as it is, and the health of the server says so until it
+// is there.
 func TestStateHealthIsShown(t *testing.T) {
 	redis := statetest.StoppedRedis(t)
 	s := start(t, func(c *config.Config) { c.State.At, c.State.Required = redis.Target(), false })

@@ -11,8 +11,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// With every size and duration as large as it may be, and a client that allows the longest time that its wire can say, all
-// doors still serve: nothing that they add or multiply overflows.
+// With every size and duration as large as it may be, and a client that allows the longest time
+// that its wire can say, all doors still serve: nothing that they add or multiply overflows.
 func TestLargestSettings(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		atMost(reflect.ValueOf(c).Elem())

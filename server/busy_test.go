@@ -12,7 +12,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A load is clients that keep a model busy: each asks again as soon as it is answered, and no request may fail.
+// A load is clients that keep a model busy: each asks again as soon as it is answered, and no
+// request may fail.
 type load struct {
 	answered atomic.Int64
 	version  atomic.Value // of the model, in the last answer

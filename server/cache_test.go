@@ -92,7 +92,8 @@ func withCache(c *config.Config) {
 	c.Models["slow"] = m
 }
 
-// Equal questions on many connections are executed once, and then not at all; the operator sees it, clears it, and turns it off.
+// Equal questions on many connections are executed once, and then not at all; the operator sees
+// it, clears it, and turns it off.
 func TestCacheThroughTheDoors(t *testing.T) {
 	s := start(t, withCache)
 	container := slow(t, s, func() { time.Sleep(50 * time.Millisecond) })
@@ -217,7 +218,8 @@ func metricsPage(t *testing.T, s *Server) string {
 	return string(page)
 }
 
-// The client that asked first hangs up while its request is executing; who asks the same is answered all the same.
+// The client that asked first hangs up while its request is executing; who asks the same is
+// answered all the same.
 func TestCacheOutlivesTheFirstClient(t *testing.T) {
 	s := start(t, withCache)
 	answer := make(chan struct{})

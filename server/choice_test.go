@@ -13,7 +13,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A chooser asks through one door with some parameters, and gives the label of the answer. Values are texts, booleans or lists.
+// A chooser asks through one door with some parameters, and gives the label of the answer.
+// Values are texts, booleans or lists.
 type chooser struct {
 	door string
 	ask  func(name string, parameters map[string]any) (int32, error)
@@ -121,7 +122,8 @@ func choosers(t *testing.T, s *Server) []chooser {
 	}
 }
 
-// A request names the models that an application may choose among. Names that it does not link to are refused with the name.
+// A request names the models that an application may choose among. Names that it does not link
+// to are refused with the name.
 func TestCandidateModels(t *testing.T) {
 	s := start(t, nil)
 	for i, name := range []string{"one", "two", "three"} {

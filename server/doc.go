@@ -1,5 +1,5 @@
-// Package server puts the rooms together: doors for clients, the gate, the scheduler, and the listener
-// that model containers connect to.
+// Package server puts the rooms together: doors for clients, the gate, the scheduler, and the
+// listener that model containers connect to.
 //
 //	clients ──Shiva───► server/tcp ─────────────► gate ─► scheduler ─► containers ──ZMTP──► model containers
 //	clients ──V2/HTTP─► server/rest ─► predict ────┤
@@ -7,18 +7,19 @@
 //	a program ──Server.Ask────────► predict ────┘
 //	operator ─HTTP────► server/admin                        supervisor ──────► their processes
 //
-// A Go program may have the whole server inside: it makes one with [New], adds models of its own to its
-// [Server.Scheduler] or has containers connect, and asks with [Server.Ask]. A door whose listen address is "" is left
-// out, also all of them: the example asks an application that learns and a model with a cache without any socket.
+// A Go program may have the whole server inside: it makes one with [New], adds models of its
+// own to its [Server.Scheduler] or has containers connect, and asks with [Server.Ask]. A door
+// whose listen address is "" is left out, also all of them: the example asks an application
+// that learns and a model with a cache without any socket.
 //
-// Concurrency: all methods may be called from everywhere, Start once. Before Start has returned, and after
-// Shutdown has begun, Ask and Learn are errors.
+// Concurrency: all methods may be called from everywhere, Start once. Before Start has
+// returned, and after Shutdown has begun, Ask and Learn are errors.
 //
-// Memory: a question's inputs stay its asker's, an answer's outputs are the server's until Release. Both count against
-// limits.payload_bytes.
+// Memory: a question's inputs stay its asker's, an answer's outputs are the server's until
+// Release. Both count against limits.payload_bytes.
 //
-// A Server is started once and shut down once. It owns every goroutine it starts and has joined all of
-// them when Shutdown returns.
+// A Server is started once and shut down once. It owns every goroutine it starts and has joined
+// all of them when Shutdown returns.
 //
 //	start: admin door, containers' listener, client doors, supervised processes, then ready
 //	stop:  not ready; the gate refuses new requests; the scheduler answers what it has, within the drain

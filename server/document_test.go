@@ -11,8 +11,8 @@ import (
 	"github.com/shivad/shivad/server/selection"
 )
 
-// TestImportIsWholeOrNothing: what a single change would be refused for, or what cannot hold together, is found before
-// anything is changed, and a dry run finds the same.
+// TestImportIsWholeOrNothing: what a single change would be refused for, or what cannot hold
+// together, is found before anything is changed, and a dry run finds the same.
 func TestImportIsWholeOrNothing(t *testing.T) {
 	o := operator{t, start(t, func(c *config.Config) { c.Admin.ImportBytes = 64 << 10 })}
 	state, err := json.Marshal(selection.State{Policy: "exp4", Models: []selection.Arm{{Model: selection.Model{Name: "echo", Version: "1"}}}})
@@ -56,7 +56,8 @@ func TestImportIsWholeOrNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkImport: n applications, n states and n settings. The time for each of them should not grow with n.
+// BenchmarkImport: n applications, n states and n settings. The time for each of them should
+// not grow with n.
 func BenchmarkImport(b *testing.B) {
 	for _, n := range []int{500, 2000, 8000} {
 		b.Run(fmt.Sprint("n=", n), func(b *testing.B) {

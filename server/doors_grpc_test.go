@@ -98,7 +98,8 @@ func grpcTensor(out *pb.ModelInferResponse_InferOutputTensor, data []byte) (tens
 	return tensor.New(d, shape, data)
 }
 
-// toContents lays elements out in the field that the protocol has for them; empty where it has none.
+// toContents lays elements out in the field that the protocol has for them; empty where it has
+// none.
 func toContents(x tensor.Tensor) *pb.InferTensorContents {
 	c := &pb.InferTensorContents{}
 	size := max(x.DType.Size(), 1)

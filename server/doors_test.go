@@ -25,8 +25,8 @@ import (
 // A way is one of the ways in to a server, as a client of that wire knows it.
 type way struct {
 	name string
-	// ask asks a model for one tensor x and gives the one that is answered. A fault that the server reports is a
-	// *fault. timeout 0 means the model's.
+	// ask asks a model for one tensor x and gives the one that is answered. A fault that the
+	// server reports is a *fault. timeout 0 means the model's.
 	ask func(ctx context.Context, model string, x tensor.Tensor, timeout time.Duration) (tensor.Tensor, error)
 	// garbage sends what is no message, and gives the answer; nil where no such thing can be sent.
 	garbage func() error
@@ -314,8 +314,8 @@ func (c *httpClient) garbage(body, head string) error {
 	return err
 }
 
-// jsonValues are a tensor's elements as a client would write them; what cannot be written is 0, which the server refuses by
-// the datatype.
+// jsonValues are a tensor's elements as a client would write them; what cannot be written is 0,
+// which the server refuses by the datatype.
 func jsonValues(x tensor.Tensor) []any {
 	count, _ := x.Shape.Elements()
 	values := make([]any, count)
@@ -366,7 +366,8 @@ func integer(d tensor.DType, b []byte) string {
 	return strconv.FormatUint(binary.NativeEndian.Uint64(b), 10)
 }
 
-// fromDecimals is what a client makes of the numbers of an answer, read as exactly as they are written.
+// fromDecimals is what a client makes of the numbers of an answer, read as exactly as they are
+// written.
 func fromDecimals(d tensor.DType, values []any) (data []byte, err error) {
 	for _, v := range values {
 		switch v := v.(type) {

@@ -13,8 +13,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A program has the whole server inside: models are functions of its own, an application chooses between them and learns, answers are kept,
-// and nothing listens. Doors and containers can be added by their addresses in the configuration.
+// A program has the whole server inside: models are functions of its own, an application
+// chooses between them and learns, answers are kept, and nothing listens. Doors and containers
+// can be added by their addresses in the configuration.
 func Example() {
 	cfg := config.Default()
 	cfg.TCP.Listen, cfg.REST.Listen, cfg.GRPC.Listen, cfg.Admin.Listen, cfg.Containers.Listen = "", "", "", "", nil

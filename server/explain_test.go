@@ -11,8 +11,8 @@ import (
 	"github.com/shivad/shivad/server/config"
 )
 
-// TestSettingsWhileRunning: a change of settings holds at once and is shown as what is in effect; one that
-// makes no sense changes nothing and names both figures.
+// TestSettingsWhileRunning: a change of settings holds at once and is shown as what is in
+// effect; one that makes no sense changes nothing and names both figures.
 func TestSettingsWhileRunning(t *testing.T) {
 	s := start(t, func(c *config.Config) { c.Defaults.QueueRows = 500 })
 	if status, body := requestAdmin(t, s, http.MethodPatch, "/v1/models/echo", jsonType, `{"objective":"20ms","max_batch":"32"}`); status != 200 || !strings.Contains(body, `"objective": "20ms"`) {

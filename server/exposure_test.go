@@ -53,7 +53,8 @@ func extensions(t *testing.T, s *Server) string {
 	return strings.Join(v.Extensions, " ")
 }
 
-// Whoever reaches a client door unloads models by it only if it listens on this machine alone, or the operator says so.
+// Whoever reaches a client door unloads models by it only if it listens on this machine alone,
+// or the operator says so.
 func TestUnloadByStrangers(t *testing.T) {
 	for _, c := range []struct {
 		host, reach string

@@ -25,13 +25,16 @@ import (
 type doorway struct {
 	name      string
 	announced []string
-	// uses has, for each extension, what a client does that found it announced. It gives what came of it: see extensionsWork.
+	// uses has, for each extension, what a client does that found it announced. It gives what
+	// came of it: see extensionsWork.
 	uses map[string]func() (string, error)
-	// missing are calls of extensions that are not announced. Each must give an error that says that there is no such thing.
+	// missing are calls of extensions that are not announced. Each must give an error that says
+	// that there is no such thing.
 	missing map[string]func() error
 }
 
-// extensionsWork is what using an extension gives, through whatever door. The model has seen one request of two rows, with the values 0 and 5.
+// extensionsWork is what using an extension gives, through whatever door. The model has seen
+// one request of two rows, with the values 0 and 5.
 var extensionsWork = map[string]string{
 	"binary_tensor_data":  "8 bytes",
 	"classification":      "5:1 0:0",
@@ -364,7 +367,8 @@ func tcpDoorway(t *testing.T, s *Server, container *containertest.Container) doo
 	}}
 }
 
-// Each datatype has its name in what a door tells of a model, and in its configuration, where those of ours are TYPE_INVALID.
+// Each datatype has its name in what a door tells of a model, and in its configuration, where
+// those of ours are TYPE_INVALID.
 func TestDatatypesAreNamed(t *testing.T) {
 	s := start(t, nil)
 	rest, rpc := newHTTP(t, s.Addrs().REST), newGRPC(t, s.Addrs().GRPC).client

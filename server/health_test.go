@@ -28,8 +28,8 @@ func broken(t *testing.T, s *Server, name, reason string) {
 	t.Cleanup(func() { c.Close() })
 }
 
-// TestDeadModelsDoNotLookHealthy: an application that answers with its default, a voice that is never
-// heard, and a container that fails on every batch show in metrics, status and explain.
+// TestDeadModelsDoNotLookHealthy: an application that answers with its default, a voice that is
+// never heard, and a container that fails on every batch show in metrics, status and explain.
 func TestDeadModelsDoNotLookHealthy(t *testing.T) {
 	s := start(t, func(c *config.Config) { c.Containers.ListenV2 = config.Addrs{"127.0.0.1:0"} })
 	constant(t, s, "good", 7, 0)

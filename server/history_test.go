@@ -50,7 +50,8 @@ func stored(t *testing.T, s *Server) state.Store {
 	return store
 }
 
-// What served when, who registered it and who changed it outlives the server, also one that was killed.
+// What served when, who registered it and who changed it outlives the server, also one that was
+// killed.
 func TestHistorySurvives(t *testing.T) {
 	at := filepath.Join(t.TempDir(), "state")
 	run := func() *Server { return start(t, func(c *config.Config) { c.State.At = at }) }

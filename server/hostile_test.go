@@ -159,8 +159,8 @@ func tcpAttacks(t *testing.T, c *tcpClient) []attack {
 	}
 }
 
-// While clients send what they should not, over all doors, or nothing at all, they are answered as the table says and hold little memory,
-// and other clients are served.
+// While clients send what they should not, over all doors, or nothing at all, they are answered
+// as the table says and hold little memory, and other clients are served.
 func TestHostileClients(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		c.Limits.MessageBytes = hostileMessage
@@ -265,7 +265,8 @@ func answered(t *testing.T, door string, a attack, err error) {
 	}
 }
 
-// slowClients are connections to all doors that have sent the beginning of a message of almost the limit, and no more.
+// slowClients are connections to all doors that have sent the beginning of a message of almost
+// the limit, and no more.
 func slowClients(t *testing.T, s *Server) (conns []net.Conn) {
 	t.Helper()
 	const each, announced = 10, hostileMessage - 1024

@@ -51,7 +51,8 @@ func TestServerWithoutSockets(t *testing.T) {
 	}
 }
 
-// The inputs are the caller's when Ask has returned, whatever came of it: a worker that was given up reads what was asked, and not what came after.
+// The inputs are the caller's when Ask has returned, whatever came of it: a worker that was
+// given up reads what was asked, and not what came after.
 func TestInputsStayTheCallers(t *testing.T) {
 	s := inside(t)
 	began, resume, seen := make(chan struct{}), make(chan struct{}), make(chan int32, 1)

@@ -19,7 +19,8 @@ import (
 
 const jsonType = "application/json"
 
-// requestAdmin asks the admin door of a server for something, and gives the status and the text of the answer.
+// requestAdmin asks the admin door of a server for something, and gives the status and the text
+// of the answer.
 func requestAdmin(t *testing.T, s *Server, method, path, contentType, body string) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+s.Addrs().Admin.String()+path, strings.NewReader(body))
@@ -133,7 +134,8 @@ func TestApplicationsAreManaged(t *testing.T) {
 	}
 }
 
-// TestFeedbackOverHTTP: feedback with its input teaches the policy, once for each id; what was learned is shown and forgotten.
+// TestFeedbackOverHTTP: feedback with its input teaches the policy, once for each id; what was
+// learned is shown and forgotten.
 func TestFeedbackOverHTTP(t *testing.T) {
 	o := operator{t, start(t, nil)}
 	o.expect("PUT", "/v1/apps/app", `{"models":["echo"],"policy":"exp4"}`, 201)
@@ -156,8 +158,8 @@ func TestFeedbackOverHTTP(t *testing.T) {
 	o.expect("GET", "/v1/apps/nobody/policy", ``, 404)
 }
 
-// TestStateSurvives: with a file, applications, what was learned and settings are there after a restart; and a document brings them to another
-// server.
+// TestStateSurvives: with a file, applications, what was learned and settings are there after a
+// restart; and a document brings them to another server.
 func TestStateSurvives(t *testing.T) {
 	at := filepath.Join(t.TempDir(), "state.db")
 	kept := func(c *config.Config) { c.State.At = at }
@@ -204,7 +206,8 @@ func TestStateSurvives(t *testing.T) {
 	other.expect("POST", "/v1/import?dry_run=yes", document, 400)
 }
 
-// TestSettingsAgainstTheFile: what the store has and the file now contradicts is left out, with both values in the log.
+// TestSettingsAgainstTheFile: what the store has and the file now contradicts is left out, with
+// both values in the log.
 func TestSettingsAgainstTheFile(t *testing.T) {
 	at := filepath.Join(t.TempDir(), "state.db")
 	first := operator{t, start(t, func(c *config.Config) { c.State.At = at })}
@@ -255,7 +258,8 @@ func TestTwoServers(t *testing.T) {
 		return status == 503 && strings.Contains(answer, "unavailable")
 	})
 	one.expect("GET", "/v1/apps", "", 200)
-	// Who has not reached it yet does not know what there is, and does not say that there is nothing.
+	// Who has not reached it yet does not know what there is, and does not say that there is
+	// nothing.
 	late := operator{t, start(t, shared)}
 	late.expect("GET", "/v1/apps", "", 503)
 	late.expect("GET", "/v1/export", "", 503)

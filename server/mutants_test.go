@@ -14,8 +14,9 @@ import (
 	"github.com/shivad/shivad/server/internal/jsontest"
 )
 
-// Requests to the admin door that are nearly right: whatever an operator's program sends, the answer is one of the door's, in time. The
-// same for the door of the Predict Protocol, and why, is in server/rest.
+// Requests to the admin door that are nearly right: whatever an operator's program sends, the
+// answer is one of the door's, in time. The same for the door of the Predict Protocol, and why,
+// is in server/rest.
 func TestMutants(t *testing.T) {
 	o := newOperators(t)
 	n := 0

@@ -19,7 +19,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// asSDK makes the test binary a container of the SDK for the "model/version" that it names, which leaves as containers do.
+// asSDK makes the test binary a container of the SDK for the "model/version" that it names,
+// which leaves as containers do.
 const asSDK = "SHIVAD_TEST_SDK"
 
 func serveEcho(id string) {
@@ -50,7 +51,8 @@ func operate(t *testing.T, s *Server, what, name string) (int, string) {
 	return requestAdmin(t, s, http.MethodPost, "/v1/containers/"+name+"/"+what, jsonType, "")
 }
 
-// TestRestartUnderLoad: start has registered what it started, restart rolls without an error for any client, and stop has ended it.
+// TestRestartUnderLoad: start has registered what it started, restart rolls without an error
+// for any client, and stop has ended it.
 func TestRestartUnderLoad(t *testing.T) {
 	s := start(t, func(c *config.Config) { c.Supervised = []config.Container{sdk(t, "p", "rolled/1", 1)} })
 	if code, text := operate(t, s, "start", "p"); code != http.StatusOK || !strings.Contains(text, `"state": "READY"`) {
@@ -81,7 +83,8 @@ func TestRestartUnderLoad(t *testing.T) {
 	}
 }
 
-// TestStartTellsTheTruth: of what does not register start says so, though the model has a container from elsewhere; of what must be killed, stop does.
+// TestStartTellsTheTruth: of what does not register start says so, though the model has a
+// container from elsewhere; of what must be killed, stop does.
 func TestStartTellsTheTruth(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		c.Supervised = []config.Container{
@@ -105,7 +108,8 @@ func TestStartTellsTheTruth(t *testing.T) {
 	}
 }
 
-// TestRetiredIsStartedAgain: the refusal of a version that was retired names what starts it; that works, and it stays.
+// TestRetiredIsStartedAgain: the refusal of a version that was retired names what starts it;
+// that works, and it stays.
 func TestRetiredIsStartedAgain(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		c.Models = map[string]config.Model{"rolled": {Policy: c.Defaults, RetireAfter: time.Millisecond}}
@@ -135,7 +139,8 @@ func TestRetiredIsStartedAgain(t *testing.T) {
 	}
 }
 
-// TestLoadOfWhatRegistersOthers: loading ends when the process turns out to serve another model, and says which.
+// TestLoadOfWhatRegistersOthers: loading ends when the process turns out to serve another
+// model, and says which.
 func TestLoadOfWhatRegistersOthers(t *testing.T) {
 	s := unstarted(t, nil, func(c *config.Config) {
 		other := sdk(t, "p", "other/1", 1)

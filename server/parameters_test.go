@@ -19,15 +19,16 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An asker asks an application on one wire, with one parameter; "" is none. timing is what the answer
-// says of where the time went.
+// An asker asks an application on one wire, with one parameter; "" is none. timing is what the
+// answer says of where the time went.
 type asker struct {
 	wire     parameter.Wire
 	forwards bool // unknown parameters go to the container
 	ask      func(key string, value any) (timing string, err error)
 }
 
-// askers are one for each wire, two for feedback, and for ModelStreamInfer a stream for each request.
+// askers are one for each wire, two for feedback, and for ModelStreamInfer a stream for each
+// request.
 func askers(t *testing.T, s *Server, name string) []asker {
 	t.Helper()
 	x := pairOfInts(t)
@@ -283,8 +284,8 @@ func TestParametersThroughEveryDoor(t *testing.T) {
 	}
 }
 
-// follows tells whether a model sees what a right value asks for. What caches and policies make of theirs
-// is in choice_test.go.
+// follows reports whether a model sees what a right value asks for. What caches and policies
+// make of theirs is in choice_test.go.
 func (s *trace) follows(k *parameter.Key, value any, w parameter.Wire) bool {
 	parameters, priority, timing := "", 5, false
 	least, most := 20*time.Second, 30*time.Second // the model's deadline

@@ -17,8 +17,8 @@ var (
 	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
 )
 
-// What the documents point to is there: files, headings, and targets of make. The commands in them are run by
-// TestE2EPages. README is for visitors, who read no more than 250 lines.
+// What the documents point to is there: files, headings, and targets of make. The commands in
+// them are run by TestE2EPages. README is for visitors, who read no more than 250 lines.
 func TestDocuments(t *testing.T) {
 	makefile, err := os.ReadFile("../Makefile")
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// asContainer makes the test binary a container of the model that it names, at the address in the environment, until it is killed.
+// asContainer makes the test binary a container of the model that it names, at the address in
+// the environment, until it is killed.
 const asContainer = "SHIVAD_TEST_SERVES"
 
 func TestMain(m *testing.M) {
@@ -35,7 +36,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Ready is the server whose models can be asked: those of its containers and the required ones. What is unloaded is not awaited.
+// Ready is the server whose models can be asked: those of its containers and the required ones.
+// What is unloaded is not awaited.
 func TestReadyWhenModelsAre(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

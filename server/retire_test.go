@@ -32,8 +32,8 @@ func version(t *testing.T, s *Server, v string) *containertest.Container {
 	return c
 }
 
-// TestRollingVersions: under load, version 2 takes over when it is ready, version 1 is told goodbye when its time is up, and comes
-// back when the operator says so. No request fails.
+// TestRollingVersions: under load, version 2 takes over when it is ready, version 1 is told
+// goodbye when its time is up, and comes back when the operator says so. No request fails.
 func TestRollingVersions(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		c.Models = map[string]config.Model{"rolled": {Policy: c.Defaults, RetireAfter: 100 * time.Millisecond}}
@@ -99,8 +99,9 @@ func TestRollingVersions(t *testing.T) {
 	t.Logf("%d requests", load.answered.Load())
 }
 
-// TestRetireWithoutGoodbye: replaced containers of RPC v3, which has no word for goodbye, are not hung up on. They stay, idle, the status says
-// so, and their version can be taken back at once.
+// TestRetireWithoutGoodbye: replaced containers of RPC v3, which has no word for goodbye, are
+// not hung up on. They stay, idle, the status says so, and their version can be taken back at
+// once.
 func TestRetireWithoutGoodbye(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		c.Models = map[string]config.Model{"rolled": {Policy: c.Defaults, RetireAfter: 20 * time.Millisecond}}
@@ -167,7 +168,8 @@ func TestRetireWithoutGoodbye(t *testing.T) {
 	}
 }
 
-// A version that an application links to stays beside the default, for as long as it does; others go.
+// A version that an application links to stays beside the default, for as long as it does;
+// others go.
 func TestLinkedVersionsStay(t *testing.T) {
 	for _, links := range [][]apps.Link{{"rolled/1", "rolled"}, {"rolled/*"}} {
 		s := start(t, func(c *config.Config) {
@@ -233,7 +235,8 @@ func calledState(s *Server) string {
 	return list[len(list)-1].State
 }
 
-// TestRetiredCalledContainer: one that is called and was told goodbye is not called any more, and not shown as if it served.
+// TestRetiredCalledContainer: one that is called and was told goodbye is not called any more,
+// and not shown as if it served.
 func TestRetiredCalledContainer(t *testing.T) {
 	far := called(t)
 	s := start(t, func(c *config.Config) {

@@ -75,7 +75,8 @@ func rowsUpTo(most int) func(*testing.T, []*containertest.Batch) {
 	}
 }
 
-// rows makes n rows of d, three elements each. Extremes come first. odd are those that no decimal number says.
+// rows makes n rows of d, three elements each. Extremes come first. odd are those that no
+// decimal number says.
 func rows(d tensor.DType, n int, odd bool) tensor.Tensor {
 	shape := tensor.Shape{n, 3}
 	if d == tensor.Bytes {
@@ -157,7 +158,8 @@ func floatBits(d tensor.DType, i int, odd bool) uint64 {
 	return bits
 }
 
-// One model, the same rows, every way in: the answers are the same bits, or the datatype is refused by its name.
+// One model, the same rows, every way in: the answers are the same bits, or the datatype is
+// refused by its name.
 func TestSameAnswersThroughEveryDoor(t *testing.T) {
 	for _, set := range settings {
 		t.Run(set.name, func(t *testing.T) {
@@ -214,7 +216,7 @@ func sameEverywhere(t *testing.T, all []way, model string, x tensor.Tensor, set 
 	asked.Wait()
 }
 
-// carriesOdd tells whether a way can say what is no decimal number, or text that is not UTF-8.
+// carriesOdd reports whether a way can say what is no decimal number, or text that is not UTF-8.
 func carriesOdd(name string, d tensor.DType) bool {
 	switch {
 	case name == "tcp":
@@ -308,7 +310,8 @@ func TestSameErrorsThroughEveryDoor(t *testing.T) {
 		}
 	}
 
-	// While a shutdown waits for what is inside, nothing more is let in. The connections are those of before.
+	// While a shutdown waits for what is inside, nothing more is let in. The connections are
+	// those of before.
 	for _, w := range all {
 		if _, err := w.ask(t.Context(), "m", ok, 0); err != nil {
 			t.Errorf("%s: %v", w.name, err)

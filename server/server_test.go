@@ -283,7 +283,8 @@ func TestModelSettingsHold(t *testing.T) {
 	}
 }
 
-// A client over HTTP is served by the same models, and a drain answers what is inside and refuses the rest.
+// A client over HTTP is served by the same models, and a drain answers what is inside and
+// refuses the rest.
 func TestRESTDoor(t *testing.T) {
 	s := start(t, nil)
 	inside := make(chan struct{})
@@ -350,7 +351,8 @@ func TestDescriptorsAreDivided(t *testing.T) {
 	}
 }
 
-// A container that is stuck with a batch, whose client has its answer, does not keep the server from ending well.
+// A container that is stuck with a batch, whose client has its answer, does not keep the server
+// from ending well.
 func TestStopWithStuckContainer(t *testing.T) {
 	s := start(t, nil)
 	got := make(chan struct{})
@@ -384,7 +386,8 @@ func TestStopWithStuckContainer(t *testing.T) {
 	stop(t, s) // which fails the test for an error
 }
 
-// A client that does not read its answers does not keep the server from ending well, nor the other doors from ending.
+// A client that does not read its answers does not keep the server from ending well, nor the
+// other doors from ending.
 func TestStopWithStalledClient(t *testing.T) {
 	// However long the questions take to be sent: it is the stop that ends this client.
 	s := start(t, func(c *config.Config) { c.TCP.StallTimeout = time.Hour })

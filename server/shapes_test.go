@@ -47,8 +47,8 @@ func ints(shape tensor.Shape, values ...int64) tensor.Tensor {
 	return t
 }
 
-// TestNotBatchedThroughEveryDoor: each request is an execution of its own, in the shape that was sent, of any size and
-// none, whatever is asked beside it.
+// TestNotBatchedThroughEveryDoor: each request is an execution of its own, in the shape that
+// was sent, of any size and none, whatever is asked beside it.
 func TestNotBatchedThroughEveryDoor(t *testing.T) {
 	s := start(t, nil)
 	all := ways(t, s)
@@ -86,7 +86,8 @@ func TestNotBatchedThroughEveryDoor(t *testing.T) {
 	}
 }
 
-// A caller asks a model with several inputs and outputs over one wire. Shapes and values come back as texts by output.
+// A caller asks a model with several inputs and outputs over one wire. Shapes and values come
+// back as texts by output.
 type caller struct {
 	name string
 	ask  func(ctx context.Context, model string, inputs ...tensor.Tensor) (map[string]string, error)
@@ -198,8 +199,8 @@ func named(name string, t tensor.Tensor) tensor.Tensor {
 	return t
 }
 
-// detect answers with as many boxes as the first value of a row says, each of them that value, from n/2 on as far as
-// whoever asks says a threshold.
+// detect answers with as many boxes as the first value of a row says, each of them that value,
+// from n/2 on as far as whoever asks says a threshold.
 func detect(row []int64) (boxes []int64) {
 	for range row[0] {
 		boxes = append(boxes, row[0], row[1])
@@ -207,7 +208,8 @@ func detect(row []int64) (boxes []int64) {
 	return boxes
 }
 
-// TestOptionalInputs: an input that may be left out is, on every door, and one that is empty is not the same as none.
+// TestOptionalInputs: an input that may be left out is, on every door, and one that is empty is
+// not the same as none.
 func TestOptionalInputs(t *testing.T) {
 	s := start(t, nil)
 	connect(t, s, containertest.Model{
@@ -279,8 +281,8 @@ func ragged(name string) containertest.Model {
 	}
 }
 
-// TestRaggedOutputs: rows of several requests are computed in one batch, and of one request in several; each request gets what its rows
-// have, one after the other, with the counts.
+// TestRaggedOutputs: rows of several requests are computed in one batch, and of one request in
+// several; each request gets what its rows have, one after the other, with the counts.
 func TestRaggedOutputs(t *testing.T) {
 	for name, change := range map[string]func(*config.Policy){
 		"together": func(p *config.Policy) { p.Delay = 20e6 },
@@ -344,8 +346,8 @@ func TestRaggedAnswers(t *testing.T) {
 	}
 }
 
-// TestFreeSizesThatDoNotGoTogether: rows of one request that are answered with different sizes cannot be joined. What
-// can be done is said where the model registers and where it fails.
+// TestFreeSizesThatDoNotGoTogether: rows of one request that are answered with different sizes
+// cannot be joined. What can be done is said where the model registers and where it fails.
 func TestFreeSizesThatDoNotGoTogether(t *testing.T) {
 	s := start(t, func(c *config.Config) { c.Defaults.MaxBatch = 1 })
 	calls := 0
@@ -365,8 +367,8 @@ func TestFreeSizesThatDoNotGoTogether(t *testing.T) {
 	}
 }
 
-// TestWhatIsSaidOfShapes: every description of a model tells whether its first dimension counts rows, and which tensors are optional or
-// ragged.
+// TestWhatIsSaidOfShapes: every description of a model tells whether its first dimension counts
+// rows, and which tensors are optional or ragged.
 func TestWhatIsSaidOfShapes(t *testing.T) {
 	s := start(t, nil)
 	connect(t, s, ragged("rows"))
@@ -482,8 +484,8 @@ func TestBatchedInTheConfiguration(t *testing.T) {
 	}
 }
 
-// TestApplicationsOfAnyShape: an application passes on what its model takes and gives; policies that would put ragged outputs of several
-// models together say why they cannot.
+// TestApplicationsOfAnyShape: an application passes on what its model takes and gives; policies
+// that would put ragged outputs of several models together say why they cannot.
 func TestApplicationsOfAnyShape(t *testing.T) {
 	s := start(t, nil)
 	connect(t, s, ragged("a"))

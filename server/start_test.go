@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/server/config"
 )
 
-// TestLookedAtWhileItStarts: the admin door is open before the others. That the server lives can be asked at once; what it has is shown when
-// it is there.
+// TestLookedAtWhileItStarts: the admin door is open before the others. That the server lives
+// can be asked at once; what it has is shown when it is there.
 func TestLookedAtWhileItStarts(t *testing.T) {
 	redis, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing until it is closed
 	if err != nil {

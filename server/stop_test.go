@@ -13,8 +13,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestStubbornProcess: a process that does not stop before it is killed takes no time away from the other containers, which are parted from
-// in good order.
+// TestStubbornProcess: a process that does not stop before it is killed takes no time away from
+// the other containers, which are parted from in good order.
 func TestStubbornProcess(t *testing.T) {
 	var log logged
 	s := startLogging(t, slog.New(slog.NewTextHandler(&log, nil)), func(c *config.Config) {
@@ -35,7 +35,8 @@ func TestStubbornProcess(t *testing.T) {
 	}
 }
 
-// TestStopWhileParting: a called container that computes its last batch when the server is stopped may finish it.
+// TestStopWhileParting: a called container that computes its last batch when the server is
+// stopped may finish it.
 func TestStopWhileParting(t *testing.T) {
 	ear, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,5 +1,5 @@
 // Command echo is the bar that shivad's TCP door is measured against: gnet writing back the
-// bytes that came, from inside the event that brought them. Nothing built on gnet can be
+// bytes that arrived, from inside the event that brought them. Nothing built on gnet can be
 // faster.
 //
 //	echo [-listen 127.0.0.1:7] [-loops N]

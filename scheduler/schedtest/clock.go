@@ -8,9 +8,9 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// A Clock is a [scheduler.Clock] that stands still until it is advanced. Timers fire inside Advance, on the
-// caller's goroutine, in order of their times: with it, a scheduler and its workers run in one goroutine,
-// the same way every time, and as fast as they can.
+// A Clock is a [scheduler.Clock] that stands still until it is advanced. Timers fire inside
+// Advance, on the caller's goroutine, in order of their times: with it, a scheduler and its
+// workers run in one goroutine, the same way every time, and as fast as they can.
 type Clock struct {
 	mu     sync.Mutex
 	now    time.Time

@@ -1,5 +1,5 @@
-// Package schedtest has what tests of and with a scheduler need: a worker that does as it is told, and a
-// clock that is cranked by hand.
+// Package schedtest has what tests of and with a scheduler need: a worker that does as it is
+// told, and a clock that is cranked by hand.
 package schedtest
 
 import (
@@ -13,9 +13,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Worker is a [scheduler.Worker] that follows a script. The zero value keeps its batches until it is told
-// to answer them. With Exec it answers by itself as a container does, Concurrency batches at once, each
-// taking its time.
+// A Worker is a [scheduler.Worker] that follows a script. The zero value keeps its batches
+// until it is told to answer them. With Exec it answers by itself as a container does,
+// Concurrency batches at once, each taking its time.
 //
 // Its methods may be called from any goroutine; the exported fields are set before it is used.
 type Worker struct {
@@ -41,8 +41,8 @@ type held struct {
 	running bool
 }
 
-// A Model computes the outputs of a batch. The references of the outputs pass to the caller. It must not call the
-// worker's methods.
+// A Model computes the outputs of a batch. The references of the outputs pass to the caller. It
+// must not call the worker's methods.
 type Model func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error)
 
 // Send takes a batch.
@@ -107,8 +107,9 @@ func (w *Worker) takeLocked(i int) *scheduler.Batch {
 	return b
 }
 
-// computeLocked has the model compute a batch, and returns what answers it. It computes under the lock so
-// that nobody removes the replica meanwhile: not Send by its error, and not whoever has called Drop.
+// computeLocked has the model compute a batch, and returns what answers it. It computes under
+// the lock so that nobody removes the replica meanwhile: not Send by its error, and not whoever
+// has called Drop.
 func (w *Worker) computeLocked(i int) (answer func()) {
 	b := w.takeLocked(i)
 	model := w.Model
@@ -176,8 +177,8 @@ func (w *Worker) Resume() {
 	w.startLocked()
 }
 
-// Drop forgets all batches without an answer, as a container that dies does. It comes before the replica's Remove,
-// after which a worker must not read its batches.
+// Drop forgets all batches without an answer, as a container that dies does. It comes before
+// the replica's Remove, after which a worker must not read its batches.
 func (w *Worker) Drop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -195,7 +196,7 @@ func (w *Worker) Pending() []int {
 	return rows
 }
 
-// Sent counts the batches that came, and their rows.
+// Sent counts the batches that arrived, and their rows.
 func (w *Worker) Sent() (batches, rows int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -31,9 +31,10 @@ func Profiles() []Profile {
 	}
 }
 
-// Capacity is the rate with executions of half the SLO, in rows per second: what a replica can keep up when
-// every row waits for at most one batch before its own. Batches have at most [MaxBatch] rows. Of a kind that is no
-// line it is the best rate of those with at most half the SLO, at the pace of the beginning.
+// Capacity is the rate with executions of half the SLO, in rows per second: what a replica can
+// keep up when every row waits for at most one batch before its own. Batches have at most
+// [MaxBatch] rows. Of a kind that is no line it is the best rate of those with at most half the
+// SLO, at the pace of the beginning.
 func (p Profile) Capacity() float64 {
 	if p.Curve == nil && p.B > 0 && p.Chance == 0 {
 		rows := min(float64(p.SLO/2-p.A)/float64(p.B), MaxBatch)
@@ -64,7 +65,8 @@ type Cell struct {
 	Warm, Length time.Duration // load that is not counted, and load that is
 	Seed         uint64
 
-	// Replica is called with each of them before the load: for tests that make it believe something.
+	// Replica is called with each of them before the load: for tests that make it believe
+	// something.
 	Replica func(*scheduler.Replica)
 }
 
@@ -112,8 +114,8 @@ func (c Cell) arrivals() []arrival {
 	all := make([]arrival, 0, int(float64(c.Warm+c.Length)/mean*1.1))
 	slos := c.slos()
 	for at := time.Duration(0); ; {
-		// By the time that a burst's clock shows, which runs at another speed in each half: a gap that
-		// reaches into the next half is shortened or stretched there.
+		// By the time that a burst's clock shows, which runs at another speed in each half: a
+		// gap that reaches into the next half is shortened or stretched there.
 		left := mean * rng.ExpFloat64()
 		if at < c.Light {
 			// A gap that reaches into the load proper ends where that begins: a row more or less.

@@ -36,7 +36,8 @@ func (p Profile) Faulty() []Cell {
 		load     float64
 		replicas int
 	}{
-		// To find a bad row takes a batch for each doubling of those it came with, for which there must be time.
+		// To find a bad row takes a batch for each doubling of those it came with, for which
+		// there must be time.
 		{Fault{Name: "poison", Poison: 0.01}, 0.05, 1},
 		{Fault{Name: "above 8", Above: 8}, 0.8, 1},
 		{Fault{Name: "above 8, overload", Above: 8}, 1.5, 1},
@@ -94,7 +95,7 @@ func (c Cell) rowKinds() func(at time.Duration) int {
 	}
 }
 
-// has tells whether a batch has a row of that kind.
+// has reports whether a batch has a row of that kind.
 func has(b *scheduler.Batch, kind uint8) bool {
 	for _, p := range b.Parts {
 		if p.Inputs[0].Data[0] == kind {

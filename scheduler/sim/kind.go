@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// A Kind is a container that is no line with a little noise: how its time depends on the rows, on luck, and on how
-// long it has been serving. The zero value adds nothing to the line of the [Profile].
+// A Kind is a container that is no line with a little noise: how its time depends on the rows,
+// on luck, and on how long it has been serving. The zero value adds nothing to the line of the
+// [Profile].
 type Kind struct {
 	IsKind bool                         // it is one of [Kinds]
 	Curve  func(rows int) time.Duration // undisturbed; nil: the line
@@ -17,8 +18,9 @@ type Kind struct {
 	Stall  time.Duration                // what is added to a disturbed one, whatever its size
 }
 
-// Kinds are the containers that the promises of package sim hold for beside [Profiles]. Their batches take 5 to 30 ms
-// at half the SLO, but for the accelerator's 120 and the small model's 3.
+// Kinds are the containers that the promises of package sim hold for beside [Profiles]. Their
+// batches take 5 to 30 ms at half the SLO, but for the accelerator's 120 and the small
+// model's 3.
 func Kinds() []Profile {
 	const ms = time.Millisecond
 	line := Profile{A: 5 * ms, B: ms / 2, Noise: 0.05, SLO: 50 * ms, Replicas: 1}
@@ -81,7 +83,8 @@ func (p Profile) mean(base float64) float64 {
 	return base*(1+p.Chance*(p.factor()-1)) + p.Chance*float64(p.Stall)
 }
 
-// within is the probability that a batch takes no longer than left, if base is what it takes undisturbed.
+// within is the probability that a batch takes no longer than left, if base is what it takes
+// undisturbed.
 func (p Profile) within(left, base float64) float64 {
 	if p.Chance == 0 {
 		return normal(left/base-1, p.Noise)
@@ -118,8 +121,9 @@ func (c Cell) clockworks() []*clockwork {
 // leastNoise bounds what noise makes of a time: no batch takes less than this share of it.
 const leastNoise = 0.2
 
-// next is the execution time of the replica's next batch, which begins at a time of the cell. It draws the same for
-// each batch whatever its size, so that the noise of the k-th is the same for all strategies.
+// next is the execution time of the replica's next batch, which begins at a time of the cell.
+// It draws the same for each batch whatever its size, so that the noise of the k-th is the same
+// for all strategies.
 func (w *clockwork) next(rows int, at time.Duration) time.Duration {
 	d := w.cell.at(rows, at) * max(leastNoise, 1+w.cell.Noise*w.rng.NormFloat64())
 	if w.rng.Float64() < w.cell.Chance {

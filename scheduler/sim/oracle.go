@@ -14,13 +14,14 @@ func AtOnce(c Cell) *Result {
 	})
 }
 
-// headShares are how much of the best window's rate the head's own must reach to be sent instead. Which is
-// right depends on what will arrive, which the oracle does not know: it has the best of these in each cell.
+// headShares are how much of the best window's rate the head's own must reach to be sent
+// instead. Which is right depends on what will arrive, which the oracle does not know: it has
+// the best of these in each cell.
 var headShares = []float64{0.8, 0.9, 0.95, 0.98, 1}
 
-// Oracle simulates a scheduler that knows the true profile and tries all windows: of every run of waiting
-// rows in deadline order it knows how many of them it will answer in time, in the mean, and how long it will
-// take. It sends the one with the most good answers per time.
+// Oracle simulates a scheduler that knows the true profile and tries all windows: of every run
+// of waiting rows in deadline order it knows how many of them it will answer in time, in the
+// mean, and how long it will take. It sends the one with the most good answers per time.
 func Oracle(c Cell) *Result {
 	var best *Result
 	for _, share := range headShares {
@@ -68,8 +69,9 @@ func (o *oracle) pick(waiting []arrival, now time.Duration) (first, rows int) {
 		if float64(n)/mean <= best { // not even if all are in time
 			continue
 		}
-		// good[j] is how many of the first j rows are answered in time if they are in a batch of n. Of the
-		// rows that are sure, in deadline order all behind the first, none but it can begin a better window.
+		// good[j] is how many of the first j rows are answered in time if they are in a batch
+		// of n. Of the rows that are sure, in deadline order all behind the first, none but it
+		// can begin a better window.
 		o.good = append(o.good[:0], 0)
 		sum := 0.0
 		for j := range look {
@@ -94,8 +96,9 @@ func (o *oracle) pick(waiting []arrival, now time.Duration) (first, rows int) {
 	return hopeless + first, rows
 }
 
-// replay runs the cell with a rule instead of the scheduler: pick is given what waits in deadline order, and
-// chooses a batch for a free replica; none, if rows is 0. What waits past its deadline is gone.
+// replay runs the cell with a rule instead of the scheduler: pick is given what waits in
+// deadline order, and chooses a batch for a free replica; none, if rows is 0. What waits past
+// its deadline is gone.
 func replay(c Cell, pick func(waiting []arrival, now time.Duration) (first, rows int)) *Result {
 	res := &Result{cell: c}
 	type replica struct {
@@ -145,8 +148,8 @@ func replay(c Cell, pick func(waiting []arrival, now time.Duration) (first, rows
 			}
 			break
 		}
-		// Nothing can be sent before a replica is free; rows that come until then are taken in at once. An
-		// idle one sends the first that comes.
+		// Nothing can be sent before a replica is free; rows that come until then are taken in
+		// at once. An idle one sends the first that comes.
 		idle := slices.ContainsFunc(replicas, func(r *replica) bool { return r.free <= now })
 		if idle && len(trace) > 0 {
 			soonest = min(soonest, trace[0].at)

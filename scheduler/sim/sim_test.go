@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestPromises holds the default strategy to what bench/goodput checks in all cells, in a few that were the
-// hardest.
+// TestPromises holds the default strategy to what bench/goodput checks in all cells, in a few
+// that were the hardest.
 func TestPromises(t *testing.T) {
 	profiles := Profiles()
 	if race { // there is one goroutine, and it is ten times as slow
@@ -36,8 +36,8 @@ func TestPromises(t *testing.T) {
 	}
 }
 
-// TestStalls: after batches that took ten SLOs longer, the profile is what it was, and so is the goodput but
-// for the time lost.
+// TestStalls: after batches that took ten SLOs longer, the profile is what it was, and so is
+// the goodput but for the time lost.
 func TestStalls(t *testing.T) {
 	c := Cell{Profile: Profiles()[1], Load: 0.8, Warm: 2 * time.Second, Length: 10 * time.Second, Seed: 1}
 	c.Chance, c.Stall = 0.002, 10*c.SLO

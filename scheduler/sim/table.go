@@ -92,8 +92,9 @@ func runCell(c Cell) (*Outcome, error) {
 	return o, nil
 }
 
-// The promises that the default strategy is held to. Shares of the oracle hold in every cell of [Cells], and in those of
-// [KindCells] beyond the capacity; the others for Poisson arrivals with one SLO.
+// The promises that the default strategy is held to. Shares of the oracle hold in every cell of
+// [Cells], and in those of [KindCells] beyond the capacity; the others for Poisson arrivals
+// with one SLO.
 const (
 	OfOracle      = 0.97  // of its goodput
 	OfKind        = 0.95  // of it, if the container is no line with a little noise

@@ -14,8 +14,9 @@ import (
 
 // Access is who is let in, and to what. It may change while the door serves.
 type Access struct {
-	// Hosts are names that the door may be asked by, beside addresses and localhost, and whose pages may use it. "*"
-	// lets it be asked by any name, which a page of any name can then use against whoever reads it.
+	// Hosts are names that the door may be asked by, beside addresses and localhost, and whose
+	// pages may use it. "*" lets it be asked by any name, which a page of any name can then use
+	// against whoever reads it.
 	Hosts []string
 	// Profiling shows profiles of the process, which cost it time and tell what is in its memory.
 	Profiling bool
@@ -42,8 +43,8 @@ func (a Access) check(r *http.Request) error {
 	return nil
 }
 
-// profiles are the paths of the Go runtime's profiles. The command line is the program's name alone: its arguments
-// may have a password.
+// profiles are the paths of the Go runtime's profiles. The command line is the program's name
+// alone: its arguments may have a password.
 func (s Sources) profiles() []route {
 	var list []route
 	for name, h := range map[string]http.HandlerFunc{

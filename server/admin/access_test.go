@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A page that has its own name mean this address, and one of another origin, get nothing from any path; programs, own
-// pages and those of names that the operator lists do.
+// A page that has its own name mean this address, and one of another origin, get nothing from
+// any path; programs, own pages and those of names that the operator lists do.
 func TestStrangersPages(t *testing.T) {
 	s := sources(Serving)
 	s.Access = func() Access { return Access{Hosts: []string{"ops.example"}, Profiling: true} }
@@ -69,7 +69,8 @@ func TestStrangersPages(t *testing.T) {
 	}
 }
 
-// Profiles are there for those who ask for them, and never show the command line, which may have a password.
+// Profiles are there for those who ask for them, and never show the command line, which may
+// have a password.
 func TestProfiling(t *testing.T) {
 	args := os.Args
 	defer func() { os.Args = args }()

@@ -265,8 +265,8 @@ func TestFailed(t *testing.T) {
 	}
 }
 
-// Whoever holds connections open keeps nobody out, whatever they have sent on them: the idle ones give way, those of the largest
-// crowd first, and what is in hand is finished.
+// Whoever holds connections open keeps nobody out, whatever they have sent on them: the idle
+// ones give way, those of the largest crowd first, and what is in hand is finished.
 func TestLivezUnderSiege(t *testing.T) {
 	entered, leave := make(chan struct{}, 1), make(chan struct{})
 	admin := Handler(sources(Serving))

@@ -14,14 +14,16 @@ import (
 	"strings"
 )
 
-// An App is an application: a name that stands for one or several models, which a policy chooses among, combines and judges.
+// An App is an application: a name that stands for one or several models, which a policy
+// chooses among, combines and judges.
 type App struct {
 	Name   string         `json:"name"`
 	Models []string       `json:"models"`           // "m" follows the default version, "m/2" is one, "m/*" all that have a live replica
 	Policy string         `json:"policy"`           // "" = single
 	Params map[string]any `json:"params,omitempty"` // of the policy
 	SLO    string         `json:"slo,omitempty"`    // deadline of a request that brings none, as "50ms"; "" = the model's
-	// Default is answered when no model has answered in time or none can: an object with the value of one row for each output.
+	// Default is answered when no model has answered in time or none can: an object with the
+	// value of one row for each output.
 	Default json.RawMessage `json:"default,omitempty"`
 }
 
@@ -72,8 +74,9 @@ type PolicyList struct {
 	Policies []Policy `json:"policies"`
 }
 
-// parseApp reads an application. The faults are all that is wrong with its form; whole tells that nothing of what an application has was
-// lost to them, so that its contents can be judged as well.
+// parseApp reads an application. The faults are all that is wrong with its form; whole tells
+// that nothing of what an application has was lost to them, so that its contents can be judged
+// as well.
 func parseApp(text []byte) (a App, faults []string, whole bool) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(text, &members); err != nil || members == nil {
@@ -113,7 +116,8 @@ func because(err error) string {
 	return ": " + err.Error()
 }
 
-// checked reads an application; the error has all that is wrong with it. name, if not empty, is what it is called.
+// checked reads an application; the error has all that is wrong with it. name, if not empty, is
+// what it is called.
 func (s Sources) checked(text []byte, name string) (App, error) {
 	a, faults, whole := parseApp(text)
 	if name != "" {
@@ -178,7 +182,8 @@ func (s Sources) created(w http.ResponseWriter, r *http.Request, a App, err erro
 	s.answer(w, http.StatusCreated, a, err)
 }
 
-// putApp makes an application or replaces it. Which of both the store decides, so that the log says what was there.
+// putApp makes an application or replaces it. Which of both the store decides, so that the log
+// says what was there.
 func (s Sources) putApp(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	sent, err := body(w, r, maxBody)
@@ -226,7 +231,8 @@ func (s Sources) changed(w http.ResponseWriter, r *http.Request, before, after A
 	s.answer(w, http.StatusOK, after, err)
 }
 
-// patchApp changes an application by a JSON merge patch (RFC 7396): members are set, null takes them away.
+// patchApp changes an application by a JSON merge patch (RFC 7396): members are set, null takes
+// them away.
 func (s Sources) patchApp(w http.ResponseWriter, r *http.Request) {
 	sent, err := body(w, r, maxBody)
 	if err != nil {
@@ -270,7 +276,8 @@ func decode(text []byte) (v any, err error) {
 	return v, nil
 }
 
-// merge is MergePatch of RFC 7396, section 2. It may change target, and what it returns shares memory with both.
+// merge is MergePatch of RFC 7396, section 2. It may change target, and what it returns shares
+// memory with both.
 func merge(target, patch any) any {
 	changes, isObject := patch.(map[string]any)
 	if !isObject {

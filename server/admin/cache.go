@@ -2,7 +2,8 @@ package admin
 
 import "net/http"
 
-// A Cache is what the prediction cache does for one version of a model. Counts are since the server knows the version.
+// A Cache is what the prediction cache does for one version of a model. Counts are since the
+// server knows the version.
 type Cache struct {
 	Limit   int64  `json:"limit_bytes"` // of all versions together
 	Entries int64  `json:"entries"`     // answers kept now

@@ -7,7 +7,8 @@ import (
 	"slices"
 )
 
-// Containers is the answer to /v1/containers: those that the server starts or calls, and all that are connected.
+// Containers is the answer to /v1/containers: those that the server starts or calls, and all
+// that are connected.
 type Containers struct {
 	Containers []Container `json:"containers"`
 	Sessions   []Session   `json:"sessions"`

@@ -11,11 +11,13 @@ import (
 	"time"
 )
 
-// maxConnections bounds the descriptors that the door may hold: it must not be what keeps clients out.
+// maxConnections bounds the descriptors that the door may hold: it must not be what keeps
+// clients out.
 const maxConnections = 16
 
-// A bounded listener holds maxConnections at a time. It lets the next one in all the same, and one of those that it has gives
-// way: a limit that lets newcomers wait can be filled by whoever opens connections and says nothing, and /livez would be silent.
+// A bounded listener holds maxConnections at a time. It lets the next one in all the same, and
+// one of those that it has gives way: a limit that lets newcomers wait can be filled by whoever
+// opens connections and says nothing, and /livez would be silent.
 type bounded struct {
 	net.Listener
 	log *slog.Logger
@@ -50,9 +52,9 @@ func (b *bounded) Accept() (net.Conn, error) {
 	return k, nil
 }
 
-// yieldLocked takes out the connection that gives way to one more, if it comes to that. Those without a request in hand come
-// first, then those of the address that has the most, so that a crowd from elsewhere costs nobody but itself, then the one that
-// was quiet for the longest.
+// yieldLocked takes out the connection that gives way to one more, if it comes to that. Those
+// without a request in hand come first, then those of the address that has the most, so that a
+// crowd from elsewhere costs nobody but itself, then the one that was quiet for the longest.
 func (b *bounded) yieldLocked() *boundedConn {
 	if len(b.held) < maxConnections {
 		return nil
@@ -121,8 +123,8 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// serving marks connections that have a request in hand. net/http calls one active from the first byte of a head on, which
-// whoever says nothing more can send.
+// serving marks connections that have a request in hand. net/http calls one active from the
+// first byte of a head on, which whoever says nothing more can send.
 func serving(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if k, ok := r.Context().Value(connKey{}).(*boundedConn); ok {

@@ -1,4 +1,5 @@
-// Package admin is the operator's door: health, metrics, state and management of a server over HTTP.
+// Package admin is the operator's door: health, metrics, state and management of a server over
+// HTTP.
 //
 //	GET /livez                             200 while the process answers at all
 //	GET /readyz                            200 when ready, 503 with the reason when not: Readiness
@@ -27,14 +28,18 @@
 //	GET /v1/openapi.json                   all of this in OpenAPI 3.1
 //	GET /debug/pprof/                      profiles of the Go runtime, if they are on
 //
-// Every answer is JSON, but for metrics and profiles. An error is {"error": "..."}, whatever it is: no such
-// path, wrong method, a bug, or all that is wrong with what was sent. The fields of answers are what programs may rely on:
-// fields are added, never renamed or given another meaning.
+// Every answer is JSON, but for metrics and profiles. An error is {"error": "..."}, whatever it
+// is: no such path, wrong method, a bug, or all that is wrong with what was sent. The fields of
+// answers are what programs may rely on: fields are added, never renamed or given another
+// meaning.
 //
-// What is changed is in the log, with who, before and after. It must be sent as application/json, also where there is no body.
+// What is changed is in the log, with who, before and after. It must be sent as
+// application/json, also where there is no body.
 //
-// The door asks for no credentials, so it listens on localhost unless told otherwise. It answers programs, and pages of
-// names that its [Access] lists: 403 says that a stranger's page may have sent the request.
+// The door asks for no credentials, so it listens on localhost unless told otherwise. It
+// answers programs, and pages of names that its [Access] lists: 403 says that a stranger's page
+// may have sent the request.
 //
-// The package knows no other room's types: what it shows comes from its [Sources], whose interfaces it declares.
+// The package knows no other room's types: what it shows comes from its [Sources], whose
+// interfaces it declares.
 package admin

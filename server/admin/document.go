@@ -10,11 +10,12 @@ import (
 	"strings"
 )
 
-// DocumentFormat is the format of a Document that this package writes, and the only one that it reads.
+// DocumentFormat is the format of a Document that this package writes, and the only one that it
+// reads.
 const DocumentFormat = 1
 
-// A Document is the whole state of a server, or of those that share a store: what applications there are, what their policies have learned,
-// and what settings of models were changed.
+// A Document is the whole state of a server, or of those that share a store: what applications
+// there are, what their policies have learned, and what settings of models were changed.
 type Document struct {
 	Format       int                          `json:"format"`
 	Applications []App                        `json:"applications"`
@@ -44,7 +45,8 @@ type Imported struct {
 	Changes []Change `json:"changes"`
 }
 
-// parseDocument reads a document. The faults are all that is wrong with its form; what has none is in the document.
+// parseDocument reads a document. The faults are all that is wrong with its form; what has none
+// is in the document.
 func parseDocument(text []byte) (d Document, faults []string) {
 	var in struct {
 		Format       *int                         `json:"format"`

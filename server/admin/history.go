@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// A History is the answer to /v1/history/{name}: what served by the name of a model or application, and who changed it.
+// A History is the answer to /v1/history/{name}: what served by the name of a model or
+// application, and who changed it.
 type History struct {
 	Name   string  `json:"name"`
 	Events []Event `json:"events"` // the oldest first

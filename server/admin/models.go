@@ -105,8 +105,8 @@ type Explanations struct {
 	Versions []Explanation `json:"versions"`
 }
 
-// An Explanation says in sentences what a version of a model does, why its batches have the size they have,
-// what limits it, and what to change.
+// An Explanation says in sentences what a version of a model does, why its batches have the
+// size they have, what limits it, and what to change.
 type Explanation struct {
 	Name      string   `json:"name"`
 	Version   string   `json:"version"`

@@ -32,7 +32,8 @@ type description struct {
 
 type schema map[string]any
 
-// fits says what in a decoded JSON value a schema does not allow. It knows the keywords that the document uses, and fails on others.
+// fits says what in a decoded JSON value a schema does not allow. It knows the keywords that
+// the document uses, and fails on others.
 func (d *description) fits(at string, s schema, v any) (faults []string) {
 	add := func(format string, args ...any) { faults = append(faults, at+": "+fmt.Sprintf(format, args...)) }
 	for _, keyword := range slices.Sorted(maps.Keys(s)) {

@@ -2,7 +2,8 @@ package admin
 
 import "net/http"
 
-// Reloaded is the answer to /v1/config/reload: what differs in the configuration that was read again.
+// Reloaded is the answer to /v1/config/reload: what differs in the configuration that was read
+// again.
 type Reloaded struct {
 	Changed []Setting `json:"changed"` // holds from now on
 	Waiting []Setting `json:"waiting"` // holds from the next start on

@@ -19,7 +19,8 @@ type Server struct {
 	serving  sync.WaitGroup // the goroutine of Listen
 }
 
-// Listen opens the address and begins to serve. The caller ends it with Shutdown. A nil log is silent.
+// Listen opens the address and begins to serve. The caller ends it with Shutdown. A nil log is
+// silent.
 func Listen(addr string, h http.Handler, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -32,8 +33,8 @@ func Listen(addr string, h http.Handler, log *slog.Logger) (*Server, error) {
 	s := &Server{listener: l, failed: make(chan error, 1), http: http.Server{
 		Handler:     serving(h),
 		ConnContext: withConn,
-		// Nobody sends more than a few header lines here. How long an answer may take is set for each
-		// request, in get: a profile takes as long as it was asked to.
+		// Nobody sends more than a few header lines here. How long an answer may take is set
+		// for each request, in get: a profile takes as long as it was asked to.
 		ReadTimeout:    10 * time.Second,
 		IdleTimeout:    time.Minute,
 		MaxHeaderBytes: 64 << 10,
@@ -53,8 +54,8 @@ func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 // Failed receives the error if serving ends before Shutdown.
 func (s *Server) Failed() <-chan error { return s.failed }
 
-// Shutdown stops listening and waits for the requests in hand; what is left when ctx ends is cut off.
-// It may be called more than once.
+// Shutdown stops listening and waits for the requests in hand; what is left when ctx ends is
+// cut off. It may be called more than once.
 func (s *Server) Shutdown(ctx context.Context) error {
 	err := s.http.Shutdown(ctx)
 	if err != nil {

@@ -23,8 +23,9 @@ type Readiness struct {
 	Degraded string `json:"degraded,omitempty"`
 }
 
-// Judge is the rule: ready is a server that serves and has a live replica of each model that it should have. A required
-// model is "name", which any of its versions satisfies, or "name/version".
+// Judge is the rule: ready is a server that serves and has a live replica of each model that it
+// should have. A required model is "name", which any of its versions satisfies, or
+// "name/version".
 func Judge(state string, required []string, models []Model) Readiness {
 	r := Readiness{State: state}
 	for _, want := range required {
@@ -106,8 +107,8 @@ type Addresses struct {
 	Admin      string   `json:"admin,omitempty"`
 }
 
-// Health is how a version of a model, or an application, does what it is there for. What is counted is
-// counted since the server knows it.
+// Health is how a version of a model, or an application, does what it is there for. What is
+// counted is counted since the server knows it.
 type Health struct {
 	Name          string  `json:"name"`
 	Version       string  `json:"version"`              // "" of an application

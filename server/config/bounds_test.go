@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Every number, size and duration has bounds, and what lies beyond one is refused by an error that names it. The settings are found by
-// reflection, so that one without bounds fails here. message_bytes = 2^63-1 and a timeout of 292 years once passed and overflowed
-// in the doors.
+// Every number, size and duration has bounds, and what lies beyond one is refused by an error
+// that names it. The settings are found by reflection, so that one without bounds fails here.
+// message_bytes = 2^63-1 and a timeout of 292 years once passed and overflowed in the doors.
 func TestEveryNumberHasBounds(t *testing.T) {
 	numbers := 0
 	for _, extreme := range []int64{math.MinInt64, math.MaxInt64} {
@@ -44,7 +44,8 @@ func TestEveryNumberHasBounds(t *testing.T) {
 	}
 }
 
-// walk calls number for the settings of v that are numbers. It fails for a kind of setting that it does not know: that could be one.
+// walk calls number for the settings of v that are numbers. It fails for a kind of setting that
+// it does not know: that could be one.
 func walk(t *testing.T, table string, v reflect.Value, number func(key string, v reflect.Value)) {
 	for f := range fieldsOf(v) {
 		key := joinKey(table, f.key)

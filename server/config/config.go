@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A Config is everything that can be set. Its toml tags are the keys of the file; the same keys, joined
-// by dots, name a setting in faults, in Set and in the answers of the admin door.
+// A Config is everything that can be set. Its toml tags are the keys of the file; the same
+// keys, joined by dots, name a setting in faults, in Set and in the answers of the admin door.
 type Config struct {
 	Server     Server           `toml:"server"`
 	Log        Log              `toml:"log"`
@@ -143,14 +143,14 @@ func (l Limits) Unpacked() Bytes {
 	return l.PayloadBytes / 4
 }
 
-// Shared tells whether other servers may share the state.
+// Shared reports whether other servers may share the state.
 func (s State) Shared() bool { return strings.Contains(s.At, "://") }
 
 // Redacted is At without a password.
 func (s State) Redacted() string { return redacted(s.At) }
 
-// password finds one in a URL, also in one that no parser takes: from the first colon after the scheme to the last
-// @ before a space.
+// password finds one in a URL, also in one that no parser takes: from the first colon after the
+// scheme to the last @ before a space.
 var password = regexp.MustCompile(`(://[^\s:/?#@]*:)\S*@`)
 
 // redacted is text without the passwords of URLs in it.
@@ -184,8 +184,8 @@ type Model struct {
 	CacheTTL       time.Duration `toml:"cache_ttl"`       // for so long after they came; 0 = until others need the room
 }
 
-// Container is a process that the server starts, restarts and stops, and that connects like any other; or, with an
-// address, a container of RPC v0 that runs elsewhere and waits to be called.
+// Container is a process that the server starts, restarts and stops, and that connects like any
+// other; or, with an address, a container of RPC v0 that runs elsewhere and waits to be called.
 type Container struct {
 	Name        string            `toml:"name"`         // in logs and status; unique
 	Command     []string          `toml:"command"`      // program and arguments; no shell
@@ -307,8 +307,9 @@ func (c Config) Clone() Config {
 	return c
 }
 
-// Redacted returns a copy for eyes and logs: the values of environment variables, which is where people
-// put passwords, are replaced, and so are those in URLs: of Redis, and in the commands of containers.
+// Redacted returns a copy for eyes and logs: the values of environment variables, which is
+// where people put passwords, are replaced, and so are those in URLs: of Redis, and in the
+// commands of containers.
 func (c Config) Redacted() Config {
 	c = c.Clone()
 	c.State.At = c.State.Redacted()

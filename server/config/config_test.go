@@ -150,7 +150,8 @@ func fill(v reflect.Value, n *int) {
 	}
 }
 
-// What is shown of a configuration has no password, also where it stands in a URL that no parser takes.
+// What is shown of a configuration has no password, also where it stands in a URL that no
+// parser takes.
 func TestRedactedPasswords(t *testing.T) {
 	for _, at := range []string{
 		"redis://:hunter2@host:6379/0", "rediss://user:hunter2@host/0", "redis://user:hun%zzter2@host/0", "redis://:hunter2#/?@host/0",

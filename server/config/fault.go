@@ -71,8 +71,8 @@ func (fs *faults) add(key, format string, args ...any) {
 	fs.list = append(fs.list, Fault{Key: key, Text: fmt.Sprintf(format, args...), Origin: o.name, Line: o.line, Column: o.column})
 }
 
-// find returns the origin of key, or of the nearest thing around it: for an element its list, for a setting
-// that is missing from a [[container]] that container.
+// find returns the origin of key, or of the nearest thing around it: for an element its list,
+// for a setting that is missing from a [[container]] that container.
 func (fs *faults) find(key string) origin {
 	for key != "" {
 		if o, ok := fs.own[key]; ok {

@@ -12,8 +12,9 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// Load reads a file over the defaults. Its error lists every unknown key and every value of a wrong type,
-// each with its line. Ranges and rules between settings are for Validate, after flags have had their say.
+// Load reads a file over the defaults. Its error lists every unknown key and every value of a
+// wrong type, each with its line. Ranges and rules between settings are for Validate, after
+// flags have had their say.
 func Load(path string) (Config, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -37,9 +38,9 @@ func Load(path string) (Config, error) {
 
 // parse is Load without the disk; name is the file's name in faults.
 //
-// go-toml reads the text into a tree and set.go puts the tree into the struct. go-toml would do the second
-// step too, but it stops at the first value of a wrong type, speaks of Go types to someone who wrote TOML,
-// and keeps no position for the checks that come later.
+// go-toml reads the text into a tree and set.go puts the tree into the struct. go-toml would do
+// the second step too, but it stops at the first value of a wrong type, speaks of Go types to
+// someone who wrote TOML, and keeps no position for the checks that come later.
 func parse(name string, text []byte) (Config, error) {
 	var tree map[string]any
 	if err := toml.Unmarshal(text, &tree); err != nil {
@@ -70,7 +71,8 @@ func places(name string, text []byte) map[string]origin {
 			out[key] = origin{name, start.Line, start.Column}
 		}
 	}
-	// walk follows a dotted key from a table, into the newest element of each array of tables on its way.
+	// walk follows a dotted key from a table, into the newest element of each array of tables
+	// on its way.
 	walk := func(table string, it unstable.Iterator, element bool) string {
 		for it.Next() {
 			table = joinKey(table, string(it.Node().Data))

@@ -6,9 +6,10 @@ import (
 	"slices"
 )
 
-// Overlay returns c with settings of models over its own: by model, with the keys and the words of [model.NAME]. c is
-// valid. Settings of a model that do not hold, in themselves or beside c and those of the models before it by name, are
-// left out, and refused says why. It takes time in proportion to what there is of models and settings.
+// Overlay returns c with settings of models over its own: by model, with the keys and the words
+// of [model.NAME]. c is valid. Settings of a model that do not hold, in themselves or beside c
+// and those of the models before it by name, are left out, and refused says why. It takes time
+// in proportion to what there is of models and settings.
 func (c Config) Overlay(settings map[string]map[string]string) (with Config, refused map[string]error) {
 	c = c.Clone()
 	if c.Models == nil {

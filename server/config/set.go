@@ -14,8 +14,9 @@ import (
 	"github.com/shivad/shivad/server/internal/nearest"
 )
 
-// Set gives the setting of that key ("tcp.listen", "model.digits.objective") a value written as on a
-// command line: without quotes, lists separated by commas. from ("--tcp") is named in faults about it.
+// Set gives the setting of that key ("tcp.listen", "model.digits.objective") a value written as
+// on a command line: without quotes, lists separated by commas. from ("--tcp") is named in
+// faults about it.
 func (c *Config) Set(key, value, from string) error {
 	fs := &faults{origins: map[string]origin{key: {name: from}}}
 	if rest, ok := strings.CutPrefix(key, "model."); ok && strings.Contains(rest, ".") {

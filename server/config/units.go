@@ -11,7 +11,8 @@ import (
 // Bytes is a size in bytes.
 type Bytes int64
 
-// units in the order in which String tries them: binary ones first, so that 1 GiB is not 1073741824B.
+// units in the order in which String tries them: binary ones first, so that 1 GiB is not
+// 1073741824B.
 var units = []struct {
 	name string
 	size int64
@@ -30,8 +31,9 @@ func (b Bytes) String() string {
 	return strconv.FormatInt(int64(b), 10) + "B"
 }
 
-// ParseBytes reads a size: a decimal number, then a unit: B, kB, MB, GB, TB (powers of 1000), KiB, MiB, GiB,
-// TiB (powers of 1024), or none for bytes. A fraction is allowed where it is a whole number of bytes.
+// ParseBytes reads a size: a decimal number, then a unit: B, kB, MB, GB, TB (powers of 1000),
+// KiB, MiB, GiB, TiB (powers of 1024), or none for bytes. A fraction is allowed where it is a
+// whole number of bytes.
 func ParseBytes(s string) (Bytes, error) {
 	number := strings.TrimRight(s, "kKMGTiB")
 	unit := s[len(number):]

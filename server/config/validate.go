@@ -23,9 +23,10 @@ var (
 	v0Inputs   = []string{"bytes", "ints", "doubles", "strings"}
 )
 
-// Upper bounds of settings that have no natural one. They lie far above any use, and far enough below what 64 bits hold that the doors
-// can add and multiply without a look at each sum: a message of maxBytes that may take a second for each 16 KiB has 34 years, which
-// is still a [time.Duration].
+// Upper bounds of settings that have no natural one. They lie far above any use, and far enough
+// below what 64 bits hold that the doors can add and multiply without a look at each sum: a
+// message of maxBytes that may take a second for each 16 KiB has 34 years, which is still a
+// [time.Duration].
 const (
 	maxBytes = Bytes(16 << 40)
 	maxWait  = 24 * time.Hour       // for what somebody waits for
@@ -34,8 +35,8 @@ const (
 	maxRows  = 1 << 24
 )
 
-// Validate checks every value and the rules between values, and reports all faults at once as an *Error.
-// A setting that makes another unreachable is a fault that gives both numbers.
+// Validate checks every value and the rules between values, and reports all faults at once as
+// an *Error. A setting that makes another unreachable is a fault that gives both numbers.
 func (c Config) Validate() error {
 	fs := &faults{origins: c.origins}
 	c.validateServer(fs)
@@ -97,7 +98,8 @@ func validateCache(fs *faults, key string, m Model) {
 	}
 }
 
-// validateCaches checks that full caches leave requests the memory to be served with: one beside those of so many bytes.
+// validateCaches checks that full caches leave requests the memory to be served with: one
+// beside those of that many bytes.
 func (c Config) validateCaches(fs *faults, key string, others, one Bytes) {
 	room := c.Limits.PayloadBytes - c.Limits.MessageBytes
 	switch {
@@ -161,7 +163,7 @@ func (c Config) validateTCP(fs *faults) {
 	fs.size("tcp.resync_bytes", t.ResyncBytes, 12, maxBytes) // a header
 }
 
-// isOrigin tells whether s is what a browser calls the origin of a page, or all of them.
+// isOrigin reports whether s is what a browser calls the origin of a page, or all of them.
 func isOrigin(s string) bool {
 	u, err := url.Parse(s)
 	return s == "*" || err == nil && u.Hostname() != "" && s == strings.ToLower(u.Scheme+"://"+u.Host)

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// What is built runs on any Linux, also in an image that has nothing else, and comes with the licence of each module in it.
+// What is built runs on any Linux, also in an image that has nothing else, and comes with the
+// licence of each module in it.
 func TestE2EBuild(t *testing.T) {
 	notice, err := os.ReadFile(filepath.Join(root(t), "bin/NOTICE"))
 	if err != nil {

@@ -24,8 +24,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Two servers with one Redis are one: containers connect to both, an application made on one serves on both, and its policy learns from
-// feedback given to either. Redis may go, and come back empty; one server may be killed, and come back.
+// Two servers with one Redis are one: containers connect to both, an application made on one
+// serves on both, and its policy learns from feedback given to either. Redis may go, and come
+// back empty; one server may be killed, and come back.
 func TestE2ETwoServersOneRedis(t *testing.T) {
 	redisPort := steadyPort(t)
 	redis := statetest.NewRedis(t, "--bind", "127.0.0.1", "--port", redisPort)
@@ -72,7 +73,8 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 	if learned.share("sharp/1") < 0.99 {
 		t.Errorf("the models were right as often as they are, and have these weights: %+v", learned)
 	}
-	// What one server has learned from is not learned again by the other, which is asked to judge the input anew.
+	// What one server has learned from is not learned again by the other, which is asked to
+	// judge the input anew.
 	if l, err := teachPair(client, "0-0", 0, true); err != nil || l.Learned || l.Rounds != writers*each {
 		t.Errorf("the same feedback at the other server: %+v %v", l, err)
 	}
@@ -148,16 +150,16 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 	})
 }
 
-// startMember starts a server that keeps its state at target, and whose containers connect to an address that it has again when it
-// is started again.
+// startMember starts a server that keeps its state at target, and whose containers connect to
+// an address that it has again when it is started again.
 func startMember(t *testing.T, target, containers string) *shivad {
 	t.Helper()
 	return startWith(t, []string{binary(t, "shivad"), "--log-format", "json", "--state", target, "--containers", containers,
 		"--tcp", "127.0.0.1:0", "--rest", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"})
 }
 
-// steadyPort is one that nobody listens on, and that the kernel gives to nobody for an outgoing connection: it is free again for who was
-// killed on it.
+// steadyPort is one that nobody listens on, and that the kernel gives to nobody for an outgoing
+// connection: it is free again for who was killed on it.
 func steadyPort(t *testing.T) string {
 	t.Helper()
 	for range 100 {
@@ -171,7 +173,8 @@ func steadyPort(t *testing.T) string {
 	return ""
 }
 
-// keeps tells whether a server says that its state can be changed; its answers to the two questions agree.
+// keeps reports whether a server says that its state can be changed; its answers to the two
+// questions agree.
 func (s *shivad) keeps() bool {
 	var status struct {
 		State struct {
@@ -288,7 +291,8 @@ func agreed(t *testing.T, servers []*shivad, rounds int) pairState {
 	return all[0]
 }
 
-// serving asks the servers for digits until it is stopped, and then tells how many answers there were. No request may fail.
+// serving asks the servers for digits until it is stopped, and then tells how many answers
+// there were. No request may fail.
 func serving(t *testing.T, servers ...*shivad) (stop func() (answers int)) {
 	t.Helper()
 	end := make(chan struct{})

@@ -24,8 +24,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// The Python peers: containers by the SDK and by the text of the old protocol, clients by the text of
-// Shiva's, by the reference implementation, and the stock ones of the Predict Protocol.
+// The Python peers: containers by the SDK and by the text of the old protocol, clients by the
+// text of Shiva's, by the reference implementation, and the stock ones of the Predict Protocol.
 func TestE2EPython(t *testing.T) {
 	s := start(t, config(t, digits)+`
 [containers]
@@ -59,8 +59,8 @@ command = ["./bin/digits-container"]
 dir = "` + "ROOT" + `"
 `
 
-// A drain at load: every request that was sent has an answer, the process ends by itself and well, and
-// the port can be used again at once.
+// A drain at load: every request that was sent has an answer, the process ends by itself and
+// well, and the port can be used again at once.
 func TestE2EDrainUnderLoad(t *testing.T) {
 	s := start(t, config(t, digits))
 	s.waitReplicas("digits", 1)
@@ -83,8 +83,9 @@ func TestE2EDrainUnderLoad(t *testing.T) {
 						refused.Add(1)
 						return
 					default:
-						// The connection ended between two requests of this goroutine: the server had answered
-						// everything it was asked. The client says so by refusing what it could not send.
+						// The connection ended between two requests of this goroutine: the
+						// server had answered everything it was asked. The client says so by
+						// refusing what it could not send.
 						broken.Add(1)
 						return
 					}
@@ -116,8 +117,8 @@ func TestE2EDrainUnderLoad(t *testing.T) {
 	}
 }
 
-// More connections than descriptors: the server stays, those inside are served, those outside are told,
-// and when they leave others come in.
+// More connections than descriptors: the server stays, those inside are served, those outside
+// are told, and when they leave others come in.
 func TestE2EDescriptorsRunOut(t *testing.T) {
 	s := start(t, config(t, digits), "bash", "-c", `ulimit -n 256; exec "$0" "$@"`)
 	s.waitReplicas("digits", 1)
@@ -222,8 +223,8 @@ func TestE2ECallsV0(t *testing.T) {
 	all()
 }
 
-// A container of RPC v0 cannot say that it is not batched: the configuration does. It then gets one item at a time,
-// whatever waits.
+// A container of RPC v0 cannot say that it is not batched: the configuration does. It then gets
+// one item at a time, whatever waits.
 func TestE2ECallsV0Unbatched(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -267,7 +268,8 @@ func TestE2ECallsV0Unbatched(t *testing.T) {
 	}
 }
 
-// kill -9 of the container: the requests in it are answered, and the supervised process is back by itself.
+// kill -9 of the container: the requests in it are answered, and the supervised process is back
+// by itself.
 func TestE2EContainerKilled(t *testing.T) {
 	s := start(t, config(t, digits))
 	s.waitReplicas("digits", 1)

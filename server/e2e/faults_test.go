@@ -24,7 +24,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// asReplica makes this binary a container that answers 3x + 1, in 1 ms: of version 1, unless asVersion says otherwise.
+// asReplica makes this binary a container that answers 3x + 1, in 1 ms: of version 1, unless
+// asVersion says otherwise.
 const (
 	asReplica = "SHIVA_E2E_REPLICA"
 	asVersion = "SHIVA_E2E_VERSION"
@@ -87,7 +88,8 @@ const (
 	deadline = time.Second
 )
 
-// A load is an open-loop stream of requests, each with its own number, for as long as a test does something to the containers.
+// A load is an open-loop stream of requests, each with its own number, for as long as a test
+// does something to the containers.
 type load struct {
 	stop chan struct{}
 	done sync.WaitGroup
@@ -100,8 +102,8 @@ type load struct {
 	version string         // of the last answer
 }
 
-// begin starts the load. Each request is one call of the client, which gets one answer or none: a second one would be taken for the
-// answer of the next request, and be wrong.
+// begin starts the load. Each request is one call of the client, which gets one answer or none:
+// a second one would be taken for the answer of the next request, and be wrong.
 func (s *shivad) begin() *load {
 	l := &load{stop: make(chan struct{}), types: map[string]int{}}
 	const clients = 8
@@ -156,8 +158,8 @@ func (l *load) ask(c *shiva.Client, n int64) {
 	l.version = string(shiva.Field(m.Metadata, "model_version"))
 }
 
-// end stops the load and holds it against the bars of reliability: every request answered once, none wrongly, each within its
-// deadline, and at least so many in a hundred with a result.
+// end stops the load and holds it against the bars of reliability: every request answered once,
+// none wrongly, each within its deadline, and at least so many in a hundred with a result.
 func (l *load) end(t *testing.T, percent float64) {
 	t.Helper()
 	close(l.stop)
@@ -223,8 +225,8 @@ func TestE2EKilledUnderLoad(t *testing.T) {
 	l.end(t, 99)
 }
 
-// One of three replicas is stopped and goes on later. Its batch is given to another one after the execution timeout, it gets no more, and
-// it is back by itself.
+// One of three replicas is stopped and goes on later. Its batch is given to another one after
+// the execution timeout, it gets no more, and it is back by itself.
 func TestE2EStoppedUnderLoad(t *testing.T) {
 	s := start(t, faultConfig)
 	var replicas [3]*exec.Cmd
@@ -254,7 +256,8 @@ type cable struct {
 	cut atomic.Bool
 }
 
-// connect lays a cable to the server that carries so many bytes a second in either direction; 0: as many as there are.
+// connect lays a cable to the server that carries that many bytes a second in either direction;
+// 0: as many as there are.
 func connect(t *testing.T, server string, rate int) *cable {
 	t.Helper()
 	ear, err := net.Listen("tcp", "127.0.0.1:0")
@@ -315,8 +318,9 @@ func connect(t *testing.T, server string, rate int) *cable {
 	return w
 }
 
-// The cable of one of three replicas is cut. The server hears nothing from it for three heartbeats, the container nothing from
-// the server, and when there is a cable again the container connects anew.
+// The cable of one of three replicas is cut. The server hears nothing from it for three
+// heartbeats, the container nothing from the server, and when there is a cable again the
+// container connects anew.
 func TestE2ECableCutUnderLoad(t *testing.T) {
 	s := start(t, "[containers]\nheartbeat = \"300ms\"\n"+faultConfig)
 	w := connect(t, s.containers, 0)
@@ -332,7 +336,8 @@ func TestE2ECableCutUnderLoad(t *testing.T) {
 	if d := time.Since(cut); d > time.Second {
 		t.Errorf("readiness was wrong for %v", d)
 	}
-	// Whichever comes first: three heartbeats without a byte, or three execution timeouts without an answer.
+	// Whichever comes first: three heartbeats without a byte, or three execution timeouts
+	// without an answer.
 	waitFor(t, "the silence to be noticed", func() bool {
 		return s.said("container gone", "silent for") || s.said("container gone", "no answer for")
 	})
@@ -364,7 +369,8 @@ func TestE2EOnlyReplicaKilledUnderLoad(t *testing.T) {
 	l.end(t, 10)
 }
 
-// hostile peers do their worst at the containers' address, again and again. None may hurt those who are served meanwhile.
+// hostile peers do their worst at the containers' address, again and again. None may hurt those
+// who are served meanwhile.
 func hostile(t *testing.T, addr string) (stop func()) {
 	greeting := make([]byte, 64)
 	greeting[0], greeting[9], greeting[10] = 0xff, 0x7f, 3

@@ -25,7 +25,8 @@ import (
 
 const asGRPCurl = "SHIVA_E2E_GRPCURL"
 
-// grpcurlDir is a directory with a grpcurl in it: this program, which does as that one what the pages ask of it.
+// grpcurlDir is a directory with a grpcurl in it: this program, which does as that one what the
+// pages ask of it.
 func grpcurlDir(t *testing.T) string {
 	t.Helper()
 	self, err := os.Executable()

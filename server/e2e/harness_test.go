@@ -1,7 +1,7 @@
 //go:build e2e
 
-// Package e2e runs the built binaries as a user does: real processes, real sockets, clients and containers
-// in Go and in Python. `make e2e` builds what it needs.
+// Package e2e runs the built binaries as a user does: real processes, real sockets, clients and
+// containers in Go and in Python. `make e2e` builds what it needs.
 package e2e
 
 import (
@@ -64,8 +64,8 @@ type shivad struct {
 	log []string
 }
 
-// start runs bin/shivad with config (TOML, may be empty) on free ports. prefix, if any, is a command that
-// runs it (a shell that sets limits, for example).
+// start runs bin/shivad with config (TOML, may be empty) on free ports. prefix, if any, is a
+// command that runs it (a shell that sets limits, for example).
 func start(t *testing.T, config string, prefix ...string) *shivad {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "shivad.toml")
@@ -145,7 +145,7 @@ func (s *shivad) line(text string, ready chan struct{}) {
 	}
 }
 
-// said tells whether a line of the log has all of words.
+// said reports whether a line of the log has all of words.
 func (s *shivad) said(words ...string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// What an operator makes and a policy learns is there after kill -9, and a file brings it to another server.
+// What an operator makes and a policy learns is there after kill -9, and a file brings it to
+// another server.
 func TestE2EManagedStateSurvives(t *testing.T) {
 	dir := t.TempDir()
 	settings := config(t, digits) + "\n[state]\nat = \"" + filepath.Join(dir, "state.db") + "\"\n"

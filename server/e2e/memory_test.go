@@ -134,8 +134,9 @@ func (c *tally) add(what string) {
 	c.of[what]++
 }
 
-// Three times the budget is offered at any time, over two doors, beside bodies that unpack to thirty times it: nobody is answered
-// anything but a result or Overloaded, and the process stays within its budget and a quarter, in a cgroup of the budget and 30 %.
+// Three times the budget is offered at any time, over two doors, beside bodies that unpack to
+// thirty times it: nobody is answered anything but a result or Overloaded, and the process
+// stays within its budget and a quarter, in a cgroup of the budget and 30 %.
 func TestE2EMemoryBudget(t *testing.T) {
 	var prefix []string
 	if g, err := newCgroup(t, budget*13/10); err != nil {
@@ -201,7 +202,8 @@ func TestE2EMemoryBudget(t *testing.T) {
 	}
 }
 
-// Clients that send 30 KB each, which unpack to nearly twice the budget, cost another nothing: none of its requests is refused.
+// Clients that send 30 KB each, which unpack to nearly twice the budget, cost another nothing:
+// none of its requests is refused.
 func TestE2EUnpacking(t *testing.T) {
 	s := start(t, strings.Replace(memoryConfig, "200MiB", "400MiB", 1))
 	s.big(t)
@@ -232,7 +234,8 @@ func TestE2EUnpacking(t *testing.T) {
 	}
 }
 
-// What does not fit into the cgroup is lowered, and said with both figures; what was asked for and cannot be had is refused.
+// What does not fit into the cgroup is lowered, and said with both figures; what was asked for
+// and cannot be had is refused.
 func TestE2EMemoryOfCgroup(t *testing.T) {
 	g, err := newCgroup(t, 260<<20)
 	if err != nil {

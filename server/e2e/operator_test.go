@@ -21,7 +21,8 @@ func (s *shivad) ctl(args ...string) string {
 	return string(out)
 }
 
-// Version 2 takes over under load when it is ready, and shivactl takes version 1 back. No request fails.
+// Version 2 takes over under load when it is ready, and shivactl takes version 1 back. No
+// request fails.
 func TestE2ERollingUnderLoad(t *testing.T) {
 	s := start(t, faultConfig)
 	s.replica(s.containers)
@@ -46,8 +47,8 @@ func TestE2ERollingUnderLoad(t *testing.T) {
 	l.end(t, 100)
 }
 
-// The server is not ready without a model that it must have, and says so within a second of its last replica's death; likewise
-// when there is one again.
+// The server is not ready without a model that it must have, and says so within a second of its
+// last replica's death; likewise when there is one again.
 func TestE2EReadiness(t *testing.T) {
 	s := start(t, "[server]\nrequired_models = [\"affine\"]\n")
 	becomes := func(status int, since time.Time) {
@@ -70,7 +71,8 @@ func TestE2EReadiness(t *testing.T) {
 	}
 }
 
-// A supervised container that does not stay up is shown by shivactl status, with the last that it said.
+// A supervised container that does not stay up is shown by shivactl status, with the last that
+// it said.
 func TestE2ECrashLoop(t *testing.T) {
 	s := start(t, `
 [[container]]

@@ -15,8 +15,9 @@ import (
 	"time"
 )
 
-// The pages for users. Every block of commands in them is run as it stands, from the first to the last, in a directory that
-// looks like the top of the tree, beside a server with the digits model. A comment before a block says what it is for:
+// The pages for users. Every block of commands in them is run as it stands, from the first to
+// the last, in a directory that looks like the top of the tree, beside a server with the digits
+// model. A comment before a block says what it is for:
 //
 //	<!-- file NAME -->     a command below reads it by this name
 //	<!-- source PATH -->   it is this file of the tree
@@ -78,7 +79,8 @@ func newPage(t *testing.T, name string) *page {
 
 var block = regexp.MustCompile("(?m)(?:^<!-- (\\w+) (\\S+) -->\n)?^( *)```(\\w*)\n((?s:.*?))^ *```$")
 
-// run does what each block is for. A block of code that nothing runs and nothing compares is a mistake.
+// run does what each block is for. A block of code that nothing runs and nothing compares is a
+// mistake.
 func (p *page) run() {
 	for _, found := range block.FindAllStringSubmatch(p.text, -1) {
 		does, argument, indent, language := found[1], found[2], found[3], found[4]
@@ -125,8 +127,8 @@ func (p *page) here(text string) string {
 	return text
 }
 
-// command runs a script as a user's shell would, and gives what it prints. What it leaves in the background ends with the
-// page.
+// command runs a script as a user's shell would, and gives what it prints. What it leaves in
+// the background ends with the page.
 func (p *page) command(script string) string {
 	p.t.Helper()
 	prelude := fmt.Sprintf("bin/shivactl() { command bin/shivactl \"$@\" --addr %s --admin %s; }\n", p.server.tcp, p.server.admin)

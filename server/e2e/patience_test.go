@@ -123,7 +123,8 @@ func TestE2EConcurrency(t *testing.T) {
 	asks.Wait()
 }
 
-// Of a hundred rows one makes the batch that it is in fail. It alone is answered with that, and all others rightly.
+// Of a hundred rows one makes the batch that it is in fail. It alone is answered with that, and
+// all others rightly.
 func TestE2EPoison(t *testing.T) {
 	s := start(t, "")
 	s.script("busy_models.py", s.containers, "picky")

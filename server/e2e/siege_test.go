@@ -33,7 +33,8 @@ func (s *shivad) resident() (mib int) {
 	return mib >> 10
 }
 
-// Twenty clients that each ask for 256 answers of a MiB and read none: they are closed, and until then take what each may have.
+// Twenty clients that each ask for 256 answers of a MiB and read none: they are closed, and
+// until then take what each may have.
 func TestE2EUnreadAnswers(t *testing.T) {
 	const clients, asked, each = 20, 256, 8
 	s := start(t, "[tcp]\nstall_timeout = \"3s\"\n")
@@ -97,8 +98,8 @@ func TestE2EUnreadAnswers(t *testing.T) {
 	}
 }
 
-// 500 connections that are held at the operators' door, with nothing said on them, half a request, or a whole one before, do not
-// keep /livez from being answered.
+// 500 connections that are held at the operators' door, with nothing said on them, half a
+// request, or a whole one before, do not keep /livez from being answered.
 func TestE2ELivezUnderSiege(t *testing.T) {
 	s := start(t, "")
 	for i := range 500 {

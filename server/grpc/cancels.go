@@ -10,21 +10,25 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// HTTP/2 bounds the calls that a connection has at one time, and a call that is cancelled is none any more; but its rows may be
-// executing, and are not taken back. So a client that asks and cancels at once has as much work done as it likes, beside everybody
-// else's. grpc-go bounds the handlers that run at one time, and no rate.
+// HTTP/2 bounds the calls that a connection has at one time, and a call that is cancelled is
+// none any more; but its rows may be executing, and are not taken back. So a client that asks
+// and cancels at once has as much work done as it likes, beside everybody else's. grpc-go
+// bounds the handlers that run at one time, and no rate.
 //
-// cancels is what a connection may cancel: so many calls, so many more in each second, and some more for each that it lets be
-// answered. Who cancels now and then, when his own user has gone on, or a hedged request that another server has answered,
-// never comes to the end of it. Who does has calls at the rate at which it fills again; and when he goes on like that, he is sent away.
+// cancels is what a connection may cancel: so many calls, so many more in each second, and some
+// more for each that it lets be answered. Who cancels now and then, when his own user has gone
+// on, or a hedged request that another server has answered, never comes to the end of it. Who
+// does has calls at the rate at which it fills again; and when he goes on like that, he is sent
+// away.
 type cancels struct {
 	mu     sync.Mutex
 	credit float64
 	at     time.Time // when credit was that
 	over   int       // calls that were cancelled without credit, since there was some again
 
-	// A call may be reset when it has been answered, and its client has not looked. What shows that are the resets: there are more
-	// of them than of calls that ended so, by more than can be on the way at one time.
+	// A call may be reset when it has been answered, and its client has not looked. What shows
+	// that are the resets: there are more of them than of calls that ended so, by more than can
+	// be on the way at one time.
 	unseen int
 }
 
@@ -36,7 +40,8 @@ const (
 	cancelUnseen = 256 // resets whose calls have not ended yet
 )
 
-// begin opens the account. Where a client was sent away a short while ago the first call waits for a moment already.
+// begin opens the account. Where a client was sent away a short while ago the first call waits
+// for a moment already.
 func (k *cancels) begin(reformed bool) {
 	if k.at, k.credit = time.Now(), -1; reformed {
 		k.credit = cancelCredit
@@ -63,8 +68,8 @@ func (k *cancels) debt(now time.Time) (wait time.Duration, low bool) {
 	return time.Duration(max(-k.credit, 0) / cancelRate * float64(time.Second)), k.credit < cancelCredit/2
 }
 
-// reset notes that the client has reset a stream, before its call finds out. It says whether that was
-// one too many.
+// reset notes that the client has reset a stream, before its call finds out. It says whether
+// that was one too many.
 func (k *cancels) reset(now time.Time) (away bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -113,9 +118,10 @@ const (
 	lowRead      = 2 << 10                // bytes that are read at a time with little credit: some dozens of calls
 )
 
-// pause waits, before at most n bytes are read, for as long as the client has no credit, and says how
-// many to read. To hold back the calls alone is not enough: eight connections that reset 26,000 a
-// second had hundreds of goroutines begin and end them, and everybody else's waited behind these.
+// pause waits, before at most n bytes are read, for as long as the client has no credit, and
+// says how many to read. To hold back the calls alone is not enough: eight connections that
+// reset 26,000 a second had hundreds of goroutines begin and end them, and everybody else's
+// waited behind these.
 func (c *conn) pause(n int) int {
 	wait, low := c.cancels.debt(time.Now())
 	if wait > 0 {
@@ -165,7 +171,8 @@ func (d *Door) sendAway(c *conn, now time.Time) {
 	c.socket.end(metrics.ClosedCancels)
 }
 
-// givenUp tells whether the client has cancelled a call, and not because its time was over: its clock says so a little before ours.
+// givenUp reports whether the client has cancelled a call, and not because its time was over:
+// its clock says so a little before ours.
 func givenUp(ctx context.Context, began, now time.Time) bool {
 	if ctx.Err() == nil {
 		return false
@@ -190,7 +197,7 @@ func (d *Door) exile(host netip.Addr, now time.Time) {
 	d.exiles[host] = now
 }
 
-// reformed tells whether none was for a while.
+// reformed reports whether none was for a while.
 func (d *Door) reformed(host netip.Addr, now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

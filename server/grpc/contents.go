@@ -11,8 +11,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// contents are InferTensorContents: the elements of one field, in the width that the field has; those of bytes_contents each after its
-// length in 4 bytes, as in a tensor. Elements are little-endian, as tensors are on the machines that this runs on.
+// contents are InferTensorContents: the elements of one field, in the width that the field has;
+// those of bytes_contents each after its length in 4 bytes, as in a tensor. Elements are
+// little-endian, as tensors are on the machines that this runs on.
 type contents struct {
 	store
 	number protowire.Number // of the field; 0 = none has come
@@ -88,7 +89,7 @@ func (c *contents) field(r *reader, num protowire.Number, typ protowire.Type) {
 	}
 }
 
-// of tells whether values of the field are to be kept: the first field's are.
+// of reports whether values of the field are to be kept: the first field's are.
 func (c *contents) of(num protowire.Number) bool {
 	if c.number == 0 {
 		c.number = num

@@ -16,8 +16,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A caller is a client down to the frames of HTTP/2, as a library would not show how a call ends: grpc-go's client calls each end after
-// its deadline DEADLINE_EXCEEDED, and gRPC's C core only those that come when its own clock says so.
+// A caller is a client down to the frames of HTTP/2, as a library would not show how a call
+// ends: grpc-go's client calls each end after its deadline DEADLINE_EXCEEDED, and gRPC's C core
+// only those that come when its own clock says so.
 type caller struct {
 	t      testing.TB
 	conn   net.Conn
@@ -117,8 +118,9 @@ func (c *caller) ends(after time.Duration) map[string]int {
 	}
 }
 
-// A call whose deadline passes ends with DEADLINE_EXCEEDED, or with nothing, so that the client finds it passed by itself. Wherever it is: in
-// the queue, in the middle of its message, on a stream that waits. The transport's RST_STREAM with CANCEL was CANCELLED to some clients.
+// A call whose deadline passes ends with DEADLINE_EXCEEDED, or with nothing, so that the client
+// finds it passed by itself. Wherever it is: in the queue, in the middle of its message, on a
+// stream that waits. The transport's RST_STREAM with CANCEL was CANCELLED to some clients.
 func TestExpiredCalls(t *testing.T) {
 	r := newRig(t, func(c *Config, _ *int64) { c.Streams = 1000 })
 	w := r.held("m")

@@ -60,7 +60,8 @@ func TestLimits(t *testing.T) {
 	failed(t, err, codes.NotFound, "NotFound")
 }
 
-// When the budget is used up, a request that needs memory is refused, at its place in a stream too, and others are served.
+// When the budget is used up, a request that needs memory is refused, at its place in a stream
+// too, and others are served.
 func TestBudget(t *testing.T) {
 	r := newRig(t, func(_ *Config, budget *int64) { *budget = 4 << 20 })
 	w := r.held("held")
@@ -165,7 +166,8 @@ func TestHangUpWhileSending(t *testing.T) {
 	}
 }
 
-// Answers that wait for their client's window are given back when it goes, whether it says so or not.
+// Answers that wait for their client's window are given back when it goes, whether it says so
+// or not.
 func TestHangUpWhileReceiving(t *testing.T) {
 	for _, how := range []string{"cancel", "cut"} {
 		t.Run(how, func(t *testing.T) {

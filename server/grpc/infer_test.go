@@ -27,7 +27,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// dtypes are all that the protocol has, each with the bytes of 6 elements, and the same as contents where there is a field for it.
+// dtypes are all that the protocol has, each with the bytes of 6 elements, and the same as
+// contents where there is a field for it.
 var dtypes = []struct {
 	name     string
 	data     []byte
@@ -68,7 +69,8 @@ func texts(values ...string) []byte {
 	return t.Data
 }
 
-// Every datatype, raw and typed, comes back bit by bit: as bytes, or as elements if asked for them, in whatever form it went.
+// Every datatype, raw and typed, comes back bit by bit: as bytes, or as elements if asked for
+// them, in whatever form it went.
 func TestDatatypes(t *testing.T) {
 	r := newRig(t)
 	for _, c := range dtypes {

@@ -5,12 +5,14 @@ import (
 	"fmt"
 )
 
-// sequences hold back requests of one ModelStreamInfer. Those of one sequence of a model are executed one after the other, in the
-// order in which they came: the next one when the one before has its answer, whatever that is. A model that adds up a sequence would
-// add in any order otherwise, as each request has a goroutine, and even a batch has no order that a model must keep. Requests of
-// different sequences, and those that name none, run side by side.
+// sequences hold back requests of one ModelStreamInfer. Those of one sequence of a model are
+// executed one after the other, in the order in which they came: the next one when the one
+// before has its answer, whatever that is. A model that adds up a sequence would add in any
+// order otherwise, as each request has a goroutine, and even a batch has no order that a model
+// must keep. Requests of different sequences, and those that name none, run side by side.
 //
-// A request that waits here is not answered at its deadline but after the one before it, which is when its answer could leave anyway.
+// A request that waits here is not answered at its deadline but after the one before it, which
+// is when its answer could leave anyway.
 //
 // It belongs to the goroutine that receives.
 type sequences map[string]chan struct{} // of a sequence's last request: closed when that has its answer

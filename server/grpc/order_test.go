@@ -26,7 +26,8 @@ func parameterOf(v any) *pb.InferParameter {
 	panic(v)
 }
 
-// Requests of one stream that name a sequence are executed in its order, as are those that ask for it; others are not held back by them.
+// Requests of one stream that name a sequence are executed in its order, as are those that ask
+// for it; others are not held back by them.
 func TestSequences(t *testing.T) {
 	r := newRig(t, func(c *Config, _ *int64) { c.InFlight = 64 })
 	x := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 1}}}

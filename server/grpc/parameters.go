@@ -11,13 +11,14 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// reserved tells whether a parameter's name is one that clients may not choose: those that V2 over HTTP or Triton give a meaning
-// which has none here.
+// reserved reports whether a parameter's name is one that clients may not choose: those that V2
+// over HTTP or Triton give a meaning which has none here.
 func reserved(key string) bool {
 	return key == "headers" || strings.HasPrefix(key, "triton_")
 }
 
-// natural gives a parameter that is a whole number of 0 or more, in whatever of the two fields for integers it came.
+// natural returns a parameter that is a whole number of 0 or more, in whatever of the two
+// fields for integers it came.
 func natural(value any) (uint64, bool) {
 	switch v := value.(type) {
 	case int64:

@@ -16,14 +16,16 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Numbers of the fields that are written here, as in pb/grpc_service.proto. Those of an output are those of an input.
+// Numbers of the fields that are written here, as in pb/grpc_service.proto. Those of an output
+// are those of an input.
 const (
 	responseModel, responseVersion, responseID, responseParameters = 1, 2, 3, 4
 	responseOutputs, responseRaw                                   = 5, 6
 	streamError, streamResponse                                    = 1, 2
 )
 
-// codec writes replies so that their outputs' memory is referenced and not copied, and leaves all other messages to the generated code.
+// codec writes replies so that their outputs' memory is referenced and not copied, and leaves
+// all other messages to the generated code.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2(proto.Name)} }
@@ -55,7 +57,8 @@ func (r *reply) release() {
 	}
 }
 
-// Smaller outputs are copied into the envelope: grpc-go gives buffers back above 1 KiB only, and a few are sooner copied than kept account of.
+// Smaller outputs are copied into the envelope: grpc-go gives buffers back above 1 KiB only,
+// and a few are sooner copied than kept account of.
 const minHeld = 4 << 10
 
 // A writer writes a message: finished buffers, and bytes behind them.
@@ -241,7 +244,8 @@ func appendContents(b []byte, t tensor.Tensor) []byte {
 	return appendBytes(b, num, values)
 }
 
-// element is the first integer or bool of data as it travels: negative ones as 64 bits of two's complement.
+// element is the first integer or bool of data as it travels: negative ones as 64 bits of two's
+// complement.
 func element(d tensor.DType, data []byte) uint64 {
 	switch d {
 	case tensor.Bool:

@@ -11,16 +11,19 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// When a call's deadline passes, grpc-go resets its stream with the code CANCEL, by a timer of its own that overtakes about half of the
-// statuses that our calls end with. A client whose clock is a little behind, or is read a little late, reports that reset as
-// CANCELLED. Each side of a call is to find its deadline passed by itself, so the reset tells nobody anything: withoutCancel
-// leaves it out, and the client reads our status or its own clock, which both say DEADLINE_EXCEEDED. To send the status some
-// milliseconds early was not enough on a busy machine. grpc-go resets streams with CANCEL for no other reason.
+// When a call's deadline passes, grpc-go resets its stream with the code CANCEL, by a timer of
+// its own that overtakes about half of the statuses that our calls end with. A client whose
+// clock is a little behind, or is read a little late, reports that reset as CANCELLED. Each
+// side of a call is to find its deadline passed by itself, so the reset tells nobody anything:
+// withoutCancel leaves it out, and the client reads our status or its own clock, which both say
+// DEADLINE_EXCEEDED. To send the status some milliseconds early was not enough on a busy
+// machine. grpc-go resets streams with CANCEL for no other reason.
 type withoutCancel struct {
 	credentials.TransportCredentials
 }
 
-// ServerHandshake gives a connection that leaves the resets out. It is done here, above what encrypts.
+// ServerHandshake returns a connection that leaves the resets out. It is done here, above what
+// encrypts.
 func (w withoutCancel) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := w.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
@@ -57,7 +60,8 @@ type uncanceled struct {
 	in inbound
 }
 
-// Read counts the resets among the frames that it reads, and reads no faster than the client may cancel.
+// Read counts the resets among the frames that it reads, and reads no faster than the client
+// may cancel.
 func (u *uncanceled) Read(b []byte) (int, error) {
 	if u.socket != nil {
 		if c := u.socket.conn.Load(); c != nil {

@@ -14,15 +14,16 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// maxText is the longest that an error's text may be, in bytes. It goes into a header, of which the clients of gRPC's C core take
-// 8 KiB in all, twice: once escaped, and once in the details.
+// maxText is the longest that an error's text may be, in bytes. It goes into a header, of which
+// the clients of gRPC's C core take 8 KiB in all, twice: once escaped, and once in the details.
 const maxText = 1 << 10
 
 // text is what the client reads of an error.
 func text(err error) string { return gate.Cut(gate.Text(err), maxText) }
 
-// statusOf is the error as gRPC has it: code and text by the table of all doors, and in the details (google.rpc.ErrorInfo, domain
-// "shivad") the type's name as reason and whether the request is worth sending again; of an overload also when (google.rpc.RetryInfo).
+// statusOf is the error as gRPC has it: code and text by the table of all doors, and in the
+// details (google.rpc.ErrorInfo, domain "shivad") the type's name as reason and whether the
+// request is worth sending again; of an overload also when (google.rpc.RetryInfo).
 func statusOf(err error) *status.Status {
 	if errors.Is(err, errUnimplemented) {
 		return status.New(codes.Unimplemented, text(err))
@@ -42,5 +43,6 @@ func statusOf(err error) *status.Status {
 	return detailed
 }
 
-// retryAfter is what a client that is refused should wait: some batches long, after which the queue looks different.
+// retryAfter is what a client that is refused should wait: some batches long, after which the
+// queue looks different.
 const retryAfter = 100 * time.Millisecond

@@ -5,8 +5,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A store is memory of the pool for bytes that arrive one after the other. The zero store is empty, and nothing needs to be
-// released of it.
+// A store is memory of the pool for bytes that arrive one after the other. The zero store is
+// empty, and nothing needs to be released of it.
 type store struct {
 	buf *tensor.Buffer
 	n   int // bytes that are filled
@@ -24,9 +24,11 @@ func (st *store) release() {
 	st.buf, st.n = nil, 0
 }
 
-// Memory for n bytes that are announced comes in stages, an eighth of each other, counted down from the whole: the next is the smallest
-// that takes the bytes at hand and 16 KiB. So nobody gets more than eight times the memory that his bytes fill, and
-// the copying from stage to stage adds up to a seventh. Bytes that are all at hand, or an eighth of them, get their memory at once.
+// Memory for n bytes that are announced comes in stages, an eighth of each other, counted down
+// from the whole: the next is the smallest that takes the bytes at hand and 16 KiB. So nobody
+// gets more than eight times the memory that his bytes fill, and the copying from stage to
+// stage adds up to a seventh. Bytes that are all at hand, or an eighth of them, get their
+// memory at once.
 const (
 	stageFactor   = 8
 	minStageBytes = 16 << 10
@@ -34,14 +36,14 @@ const (
 
 // memory is where stores get theirs.
 type memory interface {
-	// get gives a buffer of so many bytes. had more are given back when they are copied.
+	// get gives a buffer of that many bytes. had more are given back when they are copied.
 	get(size, had int) (*tensor.Buffer, error)
 	// copy moves what a store has to the larger buffer that it got.
 	copy(dst, src []byte)
 	stageFactor() int
 }
 
-// plain is the memory of messages that came as they are.
+// plain is the memory of messages that arrived as they are.
 type plain struct{ *gate.Memory }
 
 func (p plain) stageFactor() int { return stageFactor }
@@ -50,8 +52,9 @@ func (p plain) copy(dst, src []byte) { copy(dst, src) }
 
 func (p plain) get(size, _ int) (*tensor.Buffer, error) { return p.Get(size) }
 
-// extend gives room for more bytes at the end, of which the caller fills all. The store will have whole bytes in the end, as far as
-// anybody said; 0 if nobody did. arrived of them are at hand.
+// extend gives room for more bytes at the end, of which the caller fills all. The store will
+// have whole bytes in the end, as far as anybody said; 0 if nobody did. arrived of them are at
+// hand.
 func (st *store) extend(from memory, more, arrived, whole int) ([]byte, error) {
 	have, need := 0, st.n+more
 	if st.buf != nil {

@@ -28,7 +28,8 @@ func (r *rig) stream(ctx context.Context, options ...grpc.CallOption) pb.GRPCInf
 	return s
 }
 
-// Answers come in the order of the requests, bad ones are answered in their place, and the stream goes on.
+// Answers come in the order of the requests, bad ones are answered in their place, and the
+// stream goes on.
 func TestStream(t *testing.T) {
 	r := newRig(t)
 	r.echo("m", tensor.Float32)
@@ -182,7 +183,8 @@ func TestIdleStreamIsNoRequest(t *testing.T) {
 	}
 }
 
-// A message above the limit ends the stream, as its end is not worth waiting for; the answers before it come.
+// A message above the limit ends the stream, as its end is not worth waiting for; the answers
+// before it come.
 func TestStreamTooLarge(t *testing.T) {
 	r := newRig(t, func(c *Config, _ *int64) { c.Limits.MessageBytes = 1 << 20 })
 	r.echo("m", tensor.Float32)
@@ -269,8 +271,8 @@ func TestDrainUnderLoad(t *testing.T) {
 	}
 }
 
-// A client that stands still in the middle of a message is told Draining; one that does not answer the goodbye is cut off when the
-// time is up.
+// A client that stands still in the middle of a message is told Draining; one that does not
+// answer the goodbye is cut off when the time is up.
 func TestShutdownDoesNotWaitForTheDead(t *testing.T) {
 	r := newRig(t)
 	r.echo("m", tensor.Float32)

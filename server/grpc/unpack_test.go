@@ -17,8 +17,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Requests of kilobytes that unpack to megabytes share a part of the memory as long as their tensors are there, and nobody else has
-// less for it.
+// Requests of kilobytes that unpack to megabytes share a part of the memory as long as their
+// tensors are there, and nobody else has less for it.
 func TestUnpackedSharesAPart(t *testing.T) {
 	const part = 16 << 20
 	within := func(part int64) change {
@@ -45,7 +45,8 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	// A megabyte each; the last needs its half beside.
 	r.wait("the part to be used up", func() bool { return r.inside() >= part>>20-1 })
 	full.Store(true)
-	// Another connection: on that one, answers that are yet to come have taken what it may leave unread.
+	// Another connection: on that one, answers that are yet to come have taken what it may
+	// leave unread.
 	other := pb.NewGRPCInferenceServiceClient(r.dial())
 	for range 20 { // those above the part have been let in by now, if anything lets them
 		_, err := other.ModelInfer(t.Context(), floats("m", nothing...), grpc.UseCompressor(gzip.Name))

@@ -17,11 +17,13 @@ type Limit struct {
 	Source string // a file of the kernel's, or GOMEMLIMIT
 }
 
-// OfProcess gives the smallest limit there is: of the process's cgroups and all above them, of either version, of the machine,
-// and of GOMEMLIMIT. What cannot be read limits nothing. It reads files, so it is not for every request.
+// OfProcess returns the smallest limit there is: of the process's cgroups and all above them,
+// of either version, of the machine, and of GOMEMLIMIT. What cannot be read limits nothing. It
+// reads files, so it is not for every request.
 func OfProcess() Limit {
 	l := under("/")
-	// The variable, and not the limit alone: a program may have set that to what it made of this one.
+	// The variable, and not the limit alone: a program may have set that to what it made of
+	// this one.
 	if n := debug.SetMemoryLimit(-1); os.Getenv("GOMEMLIMIT") != "" && n < l.Bytes {
 		l = Limit{n, "GOMEMLIMIT"}
 	}
@@ -82,8 +84,9 @@ var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\13
 
 // walk looks at a cgroup and all above it that the mount shows.
 func (l *Limit) walk(root string, m mount, path string, files ...string) {
-	// In a container the path may be the host's while the mount shows nothing but the container's own cgroup; and from within
-	// a cgroup namespace what is outside begins with "..".
+	// In a container the path may be the host's while the mount shows nothing but the
+	// container's own cgroup; and from within a cgroup namespace what is outside begins with
+	// "..".
 	below, err := filepath.Rel(m.root, path)
 	if err != nil || below == ".." || strings.HasPrefix(below, "../") {
 		below = "."
@@ -131,7 +134,8 @@ func (l *Limit) meminfo(path string) {
 	}
 }
 
-// lower makes the limit n bytes if that is less. What is no number is none: version 2 says "max", version 1 a number above all memory.
+// lower makes the limit n bytes if that is less. What is no number is none: version 2 says
+// "max", version 1 a number above all memory.
 func (l *Limit) lower(n, source string) {
 	if bytes, err := strconv.ParseInt(n, 10, 64); err == nil && bytes < l.Bytes {
 		*l = Limit{bytes, source}

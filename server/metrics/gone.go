@@ -24,7 +24,7 @@ func (m *Metrics) Keep(present map[[2]string]bool) {
 	m.sweepLocked()
 }
 
-// sweepLocked notes who has gone and who is back, and lets go of those that have been gone for
+// sweepLocked notes who has gone and who is back, and releases those that have been gone for
 // long. It is called with mu held.
 func (m *Metrics) sweepLocked() {
 	if m.present == nil {
@@ -57,7 +57,7 @@ func (m *Metrics) oldestLocked() (oldest id, ok bool) {
 	return oldest, ok
 }
 
-// dropLocked lets go of models, and keeps what the doors' sums want of them. It is called with
+// dropLocked releases models, and keeps what the doors' sums want of them. It is called with
 // mu held.
 func (m *Metrics) dropLocked(keys ...id) {
 	if len(keys) == 0 {

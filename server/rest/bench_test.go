@@ -29,7 +29,8 @@ func question(shape tensor.Shape, inJSON bool) []byte {
 	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nInference-Header-Content-Length: %d\r\n\r\n%s%s", inferM, len(head)+4*count, len(head), head, make([]byte, 4*count))
 }
 
-// bare is a client that does as little as it can, of a model that answers at once with the input's own memory.
+// bare is a client that does as little as it can, of a model that answers at once with the
+// input's own memory.
 type bare struct {
 	net.Conn
 	in *bufio.Reader
@@ -110,8 +111,8 @@ func BenchmarkInfer(b *testing.B) {
 	}
 }
 
-// What a request allocates does not depend on how large its tensors are: they lie in the pool's memory. More than half of it is net/http's,
-// and some this client's.
+// What a request allocates does not depend on how large its tensors are: they lie in the pool's
+// memory. More than half of it is net/http's, and some this client's.
 func TestAllocations(t *testing.T) {
 	const count, size = 90, 16 << 10
 	for _, shape := range []tensor.Shape{picture, four} {
@@ -136,7 +137,8 @@ func TestAllocations(t *testing.T) {
 				ask()
 			}
 			runtime.ReadMemStats(&after)
-			// A collection in between empties the pools of what is smaller than 32 KiB, and thins out the others.
+			// A collection in between empties the pools of what is smaller than 32 KiB, and
+			// thins out the others.
 			collected := uint64(after.NumGC-before.NumGC) * uint64(len(request)+4*3*224*224)
 			if n, b := (after.Mallocs-before.Mallocs)/rounds, (after.TotalAlloc-before.TotalAlloc-min(collected, after.TotalAlloc-before.TotalAlloc))/rounds; n > count || b > size {
 				t.Errorf("%s, JSON %v: %d allocations of %d bytes for each request, want at most %d of %d", shape, inJSON, n, b, count, size)

@@ -151,7 +151,8 @@ func TestFeedbackByID(t *testing.T) {
 	}
 }
 
-// TestSeveralFeedbacks: each of several is answered for itself, and learned for the user that it or all of them name.
+// TestSeveralFeedbacks: each of several is answered for itself, and learned for the user that
+// it or all of them name.
 func TestSeveralFeedbacks(t *testing.T) {
 	r := newRig(t, nil)
 	r.model("sum", scheduler.Spec{
@@ -175,8 +176,9 @@ func TestSeveralFeedbacks(t *testing.T) {
 	}
 }
 
-// TestModelsWithOtherOutputs: the models of an application need not give the same outputs. Each answer has those of the model that gave it; one
-// that was asked for and is not among them is an error of this request.
+// TestModelsWithOtherOutputs: the models of an application need not give the same outputs. Each
+// answer has those of the model that gave it; one that was asked for and is not among them is
+// an error of this request.
 func TestModelsWithOtherOutputs(t *testing.T) {
 	r := newRig(t, nil)
 	ios := func(names ...string) (specs []tensor.Spec) {

@@ -12,13 +12,14 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An elements function reads the elements of one innermost array, whose bracket ends before b[i], into the places from
-// first to first+n. It gives the offset after the array's end and n. Where something else stands, it gives its offset and how
-// many elements it has read.
+// An elements function reads the elements of one innermost array, whose bracket ends before
+// b[i], into the places from first to first+n. It gives the offset after the array's end and n.
+// Where something else stands, it gives its offset and how many elements it has read.
 type elements func(b []byte, i, first, n int) (end, done int)
 
-// data reads a tensor's data into the memory of t, which is as long as shape and dtype ask for: an array of all elements, or arrays
-// nested as the shape says. A Bytes tensor gets its data appended instead, and has room for it.
+// data reads a tensor's data into the memory of t, which is as long as shape and dtype ask for:
+// an array of all elements, or arrays nested as the shape says. A Bytes tensor gets its data
+// appended instead, and has room for it.
 func (t *text) data(what func() string, into *tensor.Tensor) error {
 	if t.peek() != '[' {
 		return t.explain(what, into, t.at, 0)
@@ -87,7 +88,8 @@ func skipSpace(b []byte, i int) int {
 	return i
 }
 
-// separator steps over what follows an element: a comma, or the bracket that ends the array after the last one.
+// separator steps over what follows an element: a comma, or the bracket that ends the array
+// after the last one.
 func separator(b []byte, i int, last bool) (next int, ok bool) {
 	i = skipSpace(b, i)
 	if i >= len(b) {
@@ -99,7 +101,7 @@ func separator(b []byte, i int, last bool) (next int, ok bool) {
 	return i + 1, b[i] == ','
 }
 
-// filler gives the function that reads t's elements.
+// filler returns the function that reads t's elements.
 func filler(t *tensor.Tensor) elements {
 	switch t.DType {
 	case tensor.Float32:
@@ -133,7 +135,8 @@ func filler(t *tensor.Tensor) elements {
 	return func(b []byte, i, _, n int) (end, done int) { return texts(t, b, i, n) }
 }
 
-// numbers makes the elements function of a dtype whose elements lie in memory as T: one reads a value and gives the offset after it, or -1.
+// numbers makes the elements function of a dtype whose elements lie in memory as T: one reads a
+// value and gives the offset after it, or -1.
 func numbers[T any](t *tensor.Tensor, one func(b []byte, i int) (T, int)) elements {
 	all := unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(t.Data))), len(t.Data)/int(unsafe.Sizeof(*new(T))))
 	return func(b []byte, i, first, n int) (int, int) {
@@ -161,8 +164,9 @@ func numbers[T any](t *tensor.Tensor, one func(b []byte, i int) (T, int)) elemen
 	}
 }
 
-// floats is what numbers makes, for the dtype that most large tensors have, with the most usual form of a number read in the loop itself: digits,
-// perhaps with a fraction, 19 of them at most. That is nearly twice as fast. Whatever else stands there is left to scan.
+// floats is what numbers makes, for the dtype that most large tensors have, with the most usual
+// form of a number read in the loop itself: digits, perhaps with a fraction, 19 of them at
+// most. That is nearly twice as fast. Whatever else stands there is left to scan.
 func floats(b []byte, i int, into []float32) (end, done int) {
 	if len(into) == 0 {
 		return empty(b, i)
@@ -300,8 +304,8 @@ func texts(t *tensor.Tensor, b []byte, i, n int) (end, done int) {
 	return i, n
 }
 
-// explain says what is wrong with data of which done elements could be read, whatever JSON it is. It looks at all of it again, which
-// only costs who sent it.
+// explain says what is wrong with data of which done elements could be read, whatever JSON it
+// is. It looks at all of it again, which only costs who sent it.
 func (t *text) explain(what func() string, into *tensor.Tensor, start, done int) error {
 	t.at = start
 	raw, err := t.dataText()

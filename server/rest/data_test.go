@@ -144,8 +144,9 @@ func TestDataRefusals(t *testing.T) {
 	}
 }
 
-// Floats are the nearest to their texts, bit by bit as strconv has them: random ones in several notations, and those around the
-// midpoints between two floats, where a second rounding would show.
+// Floats are the nearest to their texts, bit by bit as strconv has them: random ones in several
+// notations, and those around the midpoints between two floats, where a second rounding would
+// show.
 func TestFloatsAreNearest(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	check := func(s string) {
@@ -187,7 +188,8 @@ func TestFloatsAreNearest(t *testing.T) {
 	}
 }
 
-// Half floats are the nearest ones: each stands for itself, and so does what lies within half of a step from it.
+// Half floats are the nearest ones: each stands for itself, and so does what lies within half
+// of a step from it.
 func TestHalvesAreNearest(t *testing.T) {
 	for bits := range 1 << 16 {
 		h := float16.Frombits(uint16(bits))
@@ -271,7 +273,8 @@ func fuzzOne[T float32 | float64 | int8 | uint16 | int32 | int64 | uint64](t *te
 	}
 }
 
-// imageText is the JSON of an image of 3x224x224 floats, as a client in Python writes it: the digits of a float64 that was a float32.
+// imageText is the JSON of an image of 3x224x224 floats, as a client in Python writes it: the
+// digits of a float64 that was a float32.
 func imageText(bits int) []byte {
 	random := rand.New(rand.NewPCG(3, 4))
 	b := []byte{'['}
@@ -284,8 +287,8 @@ func imageText(bits int) []byte {
 	return append(b, ']')
 }
 
-// BenchmarkData reads 150,528 floats. x-encoding/json is how many times faster that is than encoding/json into a slice, in
-// the same run.
+// BenchmarkData reads 150,528 floats. x-encoding/json is how many times faster that is than
+// encoding/json into a slice, in the same run.
 func BenchmarkData(b *testing.B) {
 	for _, c := range []struct {
 		name string

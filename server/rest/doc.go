@@ -11,16 +11,18 @@
 //	                     JSON and bytes into                         memory
 //	                     the pool's memory
 //
-// Every answer but that of an inference in binary is JSON, and every error is {"error": "..."}, whoever found it: the
-// router, a limit, a bug. The exception is what net/http answers to a head that makes no request, before any
-// handler: 400, 417, 431, 501 or 505 as plain text, after which it closes the connection.
+// Every answer but that of an inference in binary is JSON, and every error is {"error": "..."},
+// whoever found it: the router, a limit, a bug. The exception is what net/http answers to a
+// head that makes no request, before any handler: 400, 417, 431, 501 or 505 as plain text,
+// after which it closes the connection.
 //
-// Concurrency: net/http has a goroutine for each connection, which serves its requests one after the other. Nothing is shared
-// between requests but the Door.
+// Concurrency: net/http has a goroutine for each connection, which serves its requests one
+// after the other. Nothing is shared between requests but the Door.
 //
-// Memory: the text of a request and its tensors lie in the pool's buffers, which grow as bytes arrive. The tensors are the
-// scheduler's from Infer on, the text goes back before. Outputs are written from where the container's answer lies.
+// Memory: the text of a request and its tensors lie in the pool's buffers, which grow as bytes
+// arrive. The tensors are the scheduler's from Infer on, the text goes back before. Outputs are
+// written from where the container's answer lies.
 //
-// Sources: the protocol's text (Predict Protocol, version 2, HTTP/REST), and the extension for binary tensor data as Triton
-// documents it.
+// Sources: the protocol's text (Predict Protocol, version 2, HTTP/REST), and the extension for
+// binary tensor data as Triton documents it.
 package rest

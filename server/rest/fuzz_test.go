@@ -14,8 +14,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// FuzzBody sends bodies through the whole door, but for the sockets: plain, with a length of their JSON, and packed. Whatever comes, the answer is
-// one of the table, JSON if it is not binary, and the memory comes back. What is accepted is what encoding/json takes for JSON.
+// FuzzBody sends bodies through the whole door, but for the sockets: plain, with a length of
+// their JSON, and packed. Whatever comes, the answer is one of the table, JSON if it is not
+// binary, and the memory comes back. What is accepted is what encoding/json takes for JSON.
 func FuzzBody(f *testing.F) {
 	r := newRig(f, nil)
 	r.model("m", spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}, tensor.Spec{Name: "input1", DType: tensor.Bytes, Shape: tensor.Shape{-1, 1}}),

@@ -234,8 +234,8 @@ func (b breaks) Read(p []byte) (int, error) {
 }
 func (breaks) Close() error { return nil }
 
-// A bug while a request is read costs its sender a 500 and nobody any memory, wherever it is: in the middle of a body, of an input's
-// data, or after an input that is whole.
+// A bug while a request is read costs its sender a 500 and nobody any memory, wherever it is:
+// in the middle of a body, of an input's data, or after an input that is complete.
 func TestPanicWhileReading(t *testing.T) {
 	r := newRig(t, func(c *Config) {
 		c.Log = slog.New(panics{c.Log.Handler()})
@@ -351,7 +351,8 @@ func TestStalledReader(t *testing.T) {
 	}
 }
 
-// Above the limit of connections a client is told why, and the next one is let in when one has left.
+// Above the limit of connections a client is told why, and the next one is let in when one has
+// left.
 func TestConnectionLimit(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Connections = 2 })
 	inside := []net.Conn{r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"), r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")}
@@ -367,7 +368,8 @@ func TestConnectionLimit(t *testing.T) {
 	waitFor(t, "the refused one to be closed", func() bool { return r.door.refused.Load() == 0 })
 }
 
-// One address cannot fill the door, not by connections that are kept alive either; and those end by themselves.
+// One address cannot fill the door, not by connections that are kept alive either; and those
+// end by themselves.
 func TestConnectionsOfOneAddress(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Hosts, c.IdleTimeout = hosts.NewLimit(2, 100, true), 300*time.Millisecond })
 	const ask = "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -390,7 +392,8 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 	}
 }
 
-// A drain answers what is inside, refuses what comes, and does not wait for bodies that are still arriving.
+// A drain answers what is inside, refuses what comes, and does not wait for bodies that are
+// still arriving.
 func TestDrain(t *testing.T) {
 	r := newRig(t, nil)
 	w := r.held("m")

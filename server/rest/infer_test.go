@@ -20,7 +20,8 @@ import (
 
 const inferM = "/v2/models/m/infer"
 
-// The example of the protocol's text, as far as it can be: it gives one element for a shape of three.
+// The example of the protocol's text, as far as it can be: it gives one element for a shape of
+// three.
 func TestExampleOfTheProtocol(t *testing.T) {
 	r := newRig(t, nil)
 	r.model("mymodel", scheduler.Spec{
@@ -149,7 +150,8 @@ func echoed(rows int, before string) string {
 		strings.TrimSuffix(strings.Repeat("1,2,3,4.5,", rows), ","))
 }
 
-// The order of the members does not matter, nor does what nobody knows; one row may come without its dimension.
+// The order of the members does not matter, nor does what nobody knows; one row may come
+// without its dimension.
 func TestFormsOfARequest(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
@@ -232,8 +234,9 @@ func TestBinaryForms(t *testing.T) {
 	r.refused(r.ask("POST", "/v2/models/texts/infer", bad+"\xff\xff\xff\xffhello", "Inference-Header-Content-Length: "+strconv.Itoa(len(bad))), 400, "bytes element 0 of 1 says 4294967295 bytes")
 }
 
-// Outputs are whatever a model says, also what net/http says itself to a head that it does not take. The length of the output is such that this is,
-// once at least, the beginning of a write to the socket and all of it.
+// Outputs are whatever a model says, also what net/http says itself to a head that it does not
+// take. The length of the output is such that this is, once at least, the beginning of a write
+// to the socket and all of it.
 func TestOutputsLikeHTTP(t *testing.T) {
 	r := newRig(t, nil)
 	plain := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
@@ -403,7 +406,8 @@ func TestOutputsBeyondJSON(t *testing.T) {
 	r.refused(r.ask("POST", "/v2/models/complex/infer", "12345678", "Inference-Header-Content-Length: 0", "Accept: application/json"), 400, "COMPLEX64 cannot be written as JSON")
 }
 
-// Long texts and many elements leave in steps; the length of a JSON head is right however long it is.
+// Long texts and many elements leave in steps; the length of a JSON head is right however long
+// it is.
 func TestLongOutputs(t *testing.T) {
 	r := newRig(t, nil)
 	r.model("m", spec(tensor.Spec{Name: "input0", DType: tensor.Bytes, Shape: tensor.Shape{-1, 2}}, tensor.Spec{Name: "input1", DType: tensor.Float32, Shape: tensor.Shape{-1, 50000}}), scheduler.WorkerFunc(r.echo))

@@ -9,9 +9,9 @@ import (
 	"github.com/shivad/shivad/shiva"
 )
 
-// A text is JSON (RFC 8259) that is read once from its start to its end, value by value, with no tree between. Each method reads
-// what its name says at the current place, and fails where something else stands. Strings are UTF-8, and the names in an
-// object differ.
+// A text is JSON (RFC 8259) that is read once from its start to its end, value by value, with
+// no tree between. Each method reads what its name says at the current place, and fails where
+// something else stands. Strings are UTF-8, and the names in an object differ.
 type text struct {
 	b     []byte
 	at    int
@@ -20,7 +20,7 @@ type text struct {
 	limit int // limits.metadata_bytes; 0: none
 }
 
-// peek gives the first byte of the next token, 0 at the end.
+// peek returns the first byte of the next token, 0 at the end.
 func (t *text) peek() byte {
 	for t.at < len(t.b) {
 		switch c := t.b[t.at]; c {
@@ -41,7 +41,8 @@ func (t *text) unexpected(want string) error {
 	return malformed("JSON: expected %s at byte %d, got %.24q", want, t.at, bytes.ToValidUTF8(t.b[t.at:min(len(t.b), t.at+24)], []byte("?")))
 }
 
-// wrong is for a value of the wrong kind, if it is a value at all. what says whose it is; it is called for errors only.
+// wrong is for a value of the wrong kind, if it is a value at all. what says whose it is; it is
+// called for errors only.
 func (t *text) wrong(what func() string, want string) error {
 	from := *t
 	if raw, err := from.raw(); err != nil {
@@ -121,7 +122,8 @@ func (t *text) object(member func(name string) error) error {
 	}
 }
 
-// members is object for members of which one that is null counts as absent: serializers of many languages write what is not set so.
+// members is object for members of which one that is null counts as absent: serializers of many
+// languages write what is not set so.
 func (t *text) members(member func(name string) error) error {
 	return t.object(func(name string) error {
 		if t.null() {

@@ -20,13 +20,14 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Requests that are nearly right, for every path of the door: TestMutants in a short form, "make mutants" a million
-// of them, and FuzzMutants guided by coverage.
+// Requests that are nearly right, for every path of the door: TestMutants in a short form,
+// "make mutants" a million of them, and FuzzMutants guided by coverage.
 //
-// FuzzBody and FuzzData are not enough. Data that was null spun a core for ever, and neither saw it: FuzzData reads
-// data by a way that asks for an array first, and FuzzBody, which changes bytes of requests whose shapes have two
-// elements, does not make a shape of a hundred and data that is no array at once. Had it done so, it would have
-// passed: see budgettest.Within.
+// FuzzBody and FuzzData are not enough. Data that was null spun a core for ever, and neither
+// saw it: FuzzData reads data by a way that asks for an array first, and FuzzBody, which
+// changes bytes of requests whose shapes have two elements, does not make a shape of a hundred
+// and data that is no array at once. Had it done so, it would have passed: see
+// budgettest.Within.
 
 // A sample is a right request.
 type sample struct {
@@ -200,7 +201,8 @@ func (m *mutants) inProcess(q *mutant) answer {
 	return answer{w.Code, w.Header(), w.Body.Bytes()}
 }
 
-// overSocket sends it on a connection that others use before and after; status 0: there was no answer to wait for.
+// overSocket sends it on a connection that others use before and after; status 0: there was no
+// answer to wait for.
 func (m *mutants) overSocket(q *mutant) answer {
 	if m.conn == nil {
 		m.conn = m.raw("")
@@ -246,7 +248,8 @@ func (m *mutants) overSocket(q *mutant) answer {
 	return answer{resp.StatusCode, resp.Header, all.Bytes()}
 }
 
-// judge checks an answer: one of the table, in its form; what is right has what it asked for, and what is answered was JSON and is echoed.
+// judge checks an answer: one of the table, in its form; what is right has what it asked for,
+// and what is answered was JSON and is echoed.
 func (m *mutants) judge(q *mutant, a answer) {
 	fail := func(format string, args ...any) {
 		m.t.Fatalf("%s\n%v\nanswered %.2000s", fmt.Sprintf(format, args...), q, a)
@@ -343,7 +346,7 @@ func flatten(list []any, v any) []any {
 	return append(list, v)
 }
 
-// alike tells whether two elements are equal, as far as the smallest of floats goes.
+// alike reports whether two elements are equal, as far as the smallest of floats goes.
 func alike(a, b any) bool {
 	x, isNumber := a.(json.Number)
 	y, both := b.(json.Number)

@@ -79,8 +79,9 @@ func scan(b []byte, i int) (n number) {
 	return n
 }
 
-// run reads decimal digits and appends them to v, which may overflow. It takes them eight at a time, the last ones too: how many there
-// are differs from number to number, and a branch on it would be mispredicted more often than not.
+// run reads decimal digits and appends them to v, which may overflow. It takes them eight at a
+// time, the last ones too: how many there are differs from number to number, and a branch on it
+// would be mispredicted more often than not.
 func run(b []byte, i int, v uint64) (int, uint64) {
 	for len(b)-i >= 8 {
 		x := binary.LittleEndian.Uint64(b[i:]) ^ 0x3030303030303030 // digits become their values
@@ -105,8 +106,8 @@ func run(b []byte, i int, v uint64) (int, uint64) {
 	return i, v
 }
 
-// eight is the number that eight digits make, the first in the lowest byte: neighbours are joined to pairs, pairs to fours, fours to
-// eight, each in one multiplication.
+// eight is the number that eight digits make, the first in the lowest byte: neighbours are
+// joined to pairs, pairs to fours, fours to eight, each in one multiplication.
 func eight(x uint64) uint64 {
 	x = x * (10<<8 | 1) >> 8 & 0x00ff00ff00ff00ff
 	x = x * (100<<16 | 1) >> 16 & 0x0000ffff0000ffff
@@ -140,11 +141,14 @@ const (
 	exact = 22
 )
 
-// nearest gives the float32 that is nearest to digits·10^exp, and false if it cannot tell in a few steps.
+// nearest returns the float32 that is nearest to digits·10^exp, and false if it cannot tell in
+// a few steps.
 //
-// The number is computed as a float64 d, in which the digits, the power of ten and the product are rounded once each: d is less than three
-// of its units in the last place off. Where the nearest float32 changes, which is midway between two of them, is a float64 too: if d is
-// further from it than that, the float32 nearest to d is the one nearest to the number. It is not so for one number in fifty million.
+// The number is computed as a float64 d, in which the digits, the power of ten and the product
+// are rounded once each: d is less than three of its units in the last place off. Where the
+// nearest float32 changes, which is midway between two of them, is a float64 too: if d is
+// further from it than that, the float32 nearest to d is the one nearest to the number. It is
+// not so for one number in fifty million.
 func nearest(digits uint64, exp int) (float32, bool) {
 	const (
 		half   = 1 << 28 // of a float32's last place, in units of a float64's
@@ -159,8 +163,8 @@ func nearest(digits uint64, exp int) (float32, bool) {
 	return float32(d), low-(half-margin) > 2*margin && d >= 0x1p-126 && d < 0x1p127 || digits == 0
 }
 
-// float32 gives the float32 that is nearest to the number, which is b[i:n.end]; ties go to even, as strconv.ParseFloat has it. It is
-// false for a number beyond the largest float32.
+// float32 returns the float32 that is nearest to the number, which is b[i:n.end]; ties go to
+// even, as strconv.ParseFloat has it. It is false for a number beyond the largest float32.
 func (n number) float32(b []byte, i int) (float32, bool) {
 	if !n.cut {
 		if f, ok := nearest(n.digits, n.exp); ok {
@@ -192,7 +196,7 @@ func (n number) float64(b []byte, i int) (float64, bool) {
 	return f, err == nil
 }
 
-// magnitude gives the digits of a whole number, and false if they do not fit.
+// magnitude returns the digits of a whole number, and false if they do not fit.
 func (n number) magnitude(b []byte, i int) (uint64, bool) {
 	if !n.cut {
 		return n.digits, n.whole
@@ -207,15 +211,16 @@ func (n number) magnitude(b []byte, i int) (uint64, bool) {
 // view is b as a string for as long as a call lasts.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// narrow rounds f to the nearest value of a binary format with so many digits and a smallest exponent, ties to even: FP16 has 11 and
-// -14, BF16 has 8 and -126. What is too large for the format is not looked at.
+// narrow rounds f to the nearest value of a binary format with so many digits and a smallest
+// exponent, ties to even: FP16 has 11 and -14, BF16 has 8 and -126. What is too large for the
+// format is not looked at.
 func narrow(f float64, digits, smallest int) float64 {
 	_, exp := math.Frexp(f)                     // f is in [0.5, 1) times 2^exp
 	last := max(exp-1, smallest) - (digits - 1) // exponent of the last digit's unit
 	return math.Ldexp(math.RoundToEven(math.Ldexp(f, -last)), last)
 }
 
-// half gives the FP16 nearest to f, and false if it would be infinite.
+// half returns the FP16 nearest to f, and false if it would be infinite.
 func half(f float64) (uint16, bool) {
 	f = narrow(f, 11, -14)
 	if math.Abs(f) > 65504 {
@@ -232,7 +237,7 @@ func half(f float64) (uint16, bool) {
 	return sign | uint16(math.Abs(f)*0x1p24), true // a multiple of 2^-24
 }
 
-// bfloat gives the BF16 nearest to f, and false if it would be infinite.
+// bfloat returns the BF16 nearest to f, and false if it would be infinite.
 func bfloat(f float64) (uint16, bool) {
 	f = narrow(f, 8, -126)
 	if math.Abs(f) > math.MaxFloat32 {
@@ -241,7 +246,7 @@ func bfloat(f float64) (uint16, bool) {
 	return uint16(math.Float32bits(float32(f)) >> 16), true
 }
 
-// fits tells whether a whole number is one of a type with so many bits.
+// fits reports whether a whole number is one of a type with so many bits.
 func fits(magnitude uint64, neg, signed bool, width int) bool {
 	switch {
 	case !signed:

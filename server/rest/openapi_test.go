@@ -36,7 +36,8 @@ type response struct {
 	Content map[string]struct{ Schema *schema }
 }
 
-// schema is the part of JSON Schema that ours is made of. A word that is not in it is refused: nothing goes unchecked by mistake.
+// schema is the part of JSON Schema that ours is made of. A word that is not in it is refused:
+// nothing goes unchecked by mistake.
 type schema struct {
 	Ref         string `json:"$ref"`
 	Description string
@@ -161,8 +162,8 @@ func TestOpenAPIRoutes(t *testing.T) {
 	}
 }
 
-// Every path answers as the document says: when all is well, when the model is not there, when it has no container; and the requests
-// of this test are as the document says, too.
+// Every path answers as the document says: when all is well, when the model is not there, when
+// it has no container; and the requests of this test are as the document says, too.
 func TestOpenAPIAnswers(t *testing.T) {
 	r := newRig(t, nil)
 	r.model("m", spec(every...), scheduler.WorkerFunc(r.echo))

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// Without origins nothing of an answer is for pages; with them, every answer says whose pages may read it, errors too.
+// Without origins nothing of an answer is for pages; with them, every answer says whose pages
+// may read it, errors too.
 func TestOrigins(t *testing.T) {
 	const here, other = "https://here.example", "https://other.example"
 	for _, c := range []struct {

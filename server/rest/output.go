@@ -65,7 +65,8 @@ func (q *request) answer(a *predict.Answer) error {
 		return to
 	}
 	if binaries {
-		// The header says how long the JSON is, so all of it has to be known; a long one is written twice.
+		// The header says how long the JSON is, so all of it has to be known; a long one is
+		// written twice.
 		e.json(a, forms)
 		length := e.length()
 		h.Set(headLength, strconv.FormatInt(length, 10))
@@ -96,7 +97,7 @@ func (q *request) answer(a *predict.Answer) error {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// writable tells whether an output can be JSON.
+// writable reports whether an output can be JSON.
 func writable(t *tensor.Tensor) error {
 	switch t.DType {
 	case tensor.LongDouble, tensor.Complex64, tensor.Complex128:
@@ -119,7 +120,8 @@ func element(data []byte) (elem, rest []byte) {
 	return data[4:end], data[end:]
 }
 
-// An emitter writes JSON in steps of bounded size. As long as it has nowhere to write, it drops what has no room, and counts it.
+// An emitter writes JSON in steps of bounded size. As long as it has nowhere to write, it drops
+// what has no room, and counts it.
 type emitter struct {
 	buf     []byte
 	begin   func() io.Writer // gives to, when there is something to write; nil: nowhere yet
@@ -301,9 +303,9 @@ var writers = map[tensor.DType]func(b, v []byte) []byte{
 
 var host = binary.NativeEndian
 
-// appendFloat writes the shortest text that gives the same float of so many bits. JSON has neither NaN nor infinities: they
-// are null, as in JavaScript; in binary they travel as they are. Many clients read -0 as an integer, which has no sign, so that
-// it gets a fraction.
+// appendFloat writes the shortest text that gives the same float of so many bits. JSON has
+// neither NaN nor infinities: they are null, as in JavaScript; in binary they travel as they
+// are. Many clients read -0 as an integer, which has no sign, so that it gets a fraction.
 func appendFloat(b []byte, f float64, bits int) []byte {
 	switch {
 	case math.IsNaN(f) || math.IsInf(f, 0):

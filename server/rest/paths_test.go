@@ -84,7 +84,8 @@ func TestMetadata(t *testing.T) {
 	r.refused(r.ask("GET", "/v2/models/m%2Fversions%2F1", ""), 404, `"m/versions/1"`) // one step, whatever is in it
 }
 
-// What can be asked about is listed, and a name that is none of it is told in this protocol's words.
+// What can be asked about is listed, and a name that is none of it is told in this protocol's
+// words.
 func TestModels(t *testing.T) {
 	r := newRig(t, nil)
 	list := func() string { return strings.TrimSpace(string(r.ask("GET", "/v2/models", "").body)) }
@@ -209,7 +210,8 @@ func TestRouter(t *testing.T) {
 	r.refused(a, 404)
 }
 
-// What net/http answers by itself, to a head that it does not take, is text, and ends the connection.
+// What net/http answers by itself, to a head that it does not take, is text, and ends the
+// connection.
 func TestErrorsOfTheHead(t *testing.T) {
 	r := newRig(t, nil)
 	const first = "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -38,7 +38,8 @@ func unfinished(t testing.TB, n int) string {
 	return b.String()
 }
 
-// Who sends kilobytes that unpack to megabytes shares a part of the memory, whether his body ends or not, and nobody else has less for it.
+// Who sends kilobytes that unpack to megabytes shares a part of the memory, whether his body
+// ends or not, and nobody else has less for it.
 func TestUnpackedSharesAPart(t *testing.T) {
 	const budget = 64 << 20
 	pool := tensor.NewPool(budget)
@@ -99,7 +100,8 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	r.refused(r.ask("POST", inferM, ones(4), "Content-Encoding: gzip"), 413, "limits.unpack_bytes, 1048576", "limits.unpack_ratio, 32")
 }
 
-// An unpacker is larger than the request that makes one, and counts from its first byte; and who stands still has none of the turns.
+// An unpacker is larger than the request that makes one, and counts from its first byte; and
+// who stands still has none of the turns.
 func TestUnpackersCount(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")

@@ -13,8 +13,8 @@ import (
 	"github.com/shivad/shivad/server/internal/parameter"
 )
 
-// update takes feedback: Clipper's, with the input that it is about, or ours, with the id of a request; one, or several at
-// once.
+// update takes feedback: Clipper's, with the input that it is about, or ours, with the id of a
+// request; one, or several at once.
 func (c *call) update() error {
 	q, raw, err := c.readClipper(parameter.Feedback)
 	arrived := time.Now()
@@ -71,8 +71,9 @@ func (q *clipperQuestion) several() ([]json.RawMessage, error) {
 	return updates, nil
 }
 
-// tryTeach is teach for one of several, with a net below it: on a goroutine of its own, a panic would be the end of the process.
-// What it does not say itself, such as the user, it has from all.
+// tryTeach is teach for one of several, with a net below it: on a goroutine of its own, a panic
+// would be the end of the process. What it does not say itself, such as the user, it has from
+// all.
 func (c *call) tryTeach(all *clipperQuestion, raw json.RawMessage, arrived time.Time) (reply []byte, err error) {
 	defer func() {
 		if r := recover(); r != nil {

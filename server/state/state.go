@@ -128,7 +128,7 @@ type Store interface {
 	// Health reports since when the state can be written, or since when and why not.
 	Health() Health
 
-	// Close ends the store's goroutines, waits for them, and lets go of file and connections.
+	// Close ends the store's goroutines, waits for them, and releases file and connections.
 	// Calls under way and later ones return ErrClosed. A second Close does nothing.
 	Close() error
 }

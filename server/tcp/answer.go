@@ -95,8 +95,8 @@ func appendChoice(b []byte, c *gate.Choice) []byte {
 	return append(b, ',')
 }
 
-// appendOutputs lists the output tensors and appends the end of the metadata, with the text outputs, which have no dtype
-// on this wire, under shiva.TextsKey.
+// appendOutputs lists the output tensors and appends the end of the metadata, with the text
+// outputs, which have no dtype on this wire, under shiva.TextsKey.
 func (l *loop) appendOutputs(b []byte, c *call) ([]byte, []tensor.Tensor, error) {
 	l.tensors, l.texts = l.tensors[:0], l.texts[:0]
 	for i, t := range c.Outputs {
@@ -132,8 +132,9 @@ func appendTexts(b []byte, texts []tensor.Tensor) ([]byte, error) {
 	return append(b, ','), err
 }
 
-// appendFields adds to the metadata of an answer what makes it one in bridge form: a member for each output, which refers
-// to its tensor or is its text. A member of ours gives way to an output of its name.
+// appendFields adds to the metadata of an answer what makes it one in bridge form: a member for
+// each output, which refers to its tensor or is its text. A member of ours gives way to an
+// output of its name.
 func (l *loop) appendFields(b []byte, c *call) ([]byte, error) {
 	outputs := c.Target.Spec.Outputs
 	named := func(key []byte) bool {
@@ -180,9 +181,10 @@ func textKey(c *call) string {
 	return `"outputs":`
 }
 
-// appendFlat is the answer of a legacy model: one text per row, or one float in the oldest generations. Beside the form of
-// all texts it has the one that clients of these models know: "output" (one row) or "outputs", in which a text that is
-// JSON is what it says. If all rows are numbers, or lists of as many numbers, they are a float64 tensor as well.
+// appendFlat is the answer of a legacy model: one text per row, or one float in the oldest
+// generations. Beside the form of all texts it has the one that clients of these models know:
+// "output" (one row) or "outputs", in which a text that is JSON is what it says. If all rows
+// are numbers, or lists of as many numbers, they are a float64 tensor as well.
 func (l *loop) appendFlat(b []byte, c *call) ([]byte, []tensor.Tensor, error) {
 	l.tensors, l.texts = l.tensors[:0], l.texts[:0]
 	out := c.Outputs[0]
@@ -235,7 +237,8 @@ func appendSaid(b []byte, c *call, texts []string) []byte {
 	return append(b, ',')
 }
 
-// fitsMetadata tells whether a text is JSON that a client's decoder takes, which is stricter than encoding/json.
+// fitsMetadata reports whether a text is JSON that a client's decoder takes, which is stricter
+// than encoding/json.
 func fitsMetadata(s string) bool {
 	const depth = 128 - 2 // a decoder's default, less the object and the list around it
 	text := bytes.Trim([]byte(s), " \t\r\n")
@@ -243,8 +246,8 @@ func fitsMetadata(s string) bool {
 	return ok && end == len(text) && utf8.Valid(text)
 }
 
-// appendFloats is appendFlat for a model that answers with floats: the tensor is theirs, bit by bit. In the metadata, what no JSON number
-// can say is "NaN", "+Inf" or "-Inf".
+// appendFloats is appendFlat for a model that answers with floats: the tensor is theirs, bit by
+// bit. In the metadata, what no JSON number can say is "NaN", "+Inf" or "-Inf".
 func (l *loop) appendFloats(b []byte, c *call) ([]byte, []tensor.Tensor, error) {
 	l.tensors = append(l.tensors, c.Outputs[0])
 	if c.Bridge {
@@ -281,8 +284,8 @@ func (l *loop) appendFloats(b []byte, c *call) ([]byte, []tensor.Tensor, error) 
 	return c.Target.AppendFlatAnswer(b, true), l.tensors, nil
 }
 
-// numbers makes a float64 tensor of texts: shape [rows] if each is a number, [rows, n] if each is an array
-// of n numbers.
+// numbers makes a float64 tensor of texts: shape [rows] if each is a number, [rows, n] if each
+// is an array of n numbers.
 func numbers(texts []string) (tensor.Tensor, bool) {
 	var values []float64
 	shape := tensor.Shape{len(texts)}

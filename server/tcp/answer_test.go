@@ -84,7 +84,8 @@ func TestFlatModel(t *testing.T) {
 	check(ask(`{"batch":true}`), `{"outputs":[ [[`, "no tensor")
 }
 
-// The floats that the oldest containers answer with are a tensor of their own type, and in the metadata what JSON can say of them.
+// The floats that the oldest containers answer with are a tensor of their own type, and in the
+// metadata what JSON can say of them.
 func TestFlatFloats(t *testing.T) {
 	r := newRig(t, nil)
 	spec := scheduler.Spec{

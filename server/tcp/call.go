@@ -11,8 +11,9 @@ import (
 
 // A call is one question of a connection and the place of its answer in the line of answers.
 //
-// It belongs to its loop, but for the time between Submit and Complete, in which gate.Call is the gate's.
-// It is freed when its answer is written, or, if the client has gone, when it is complete.
+// It belongs to its loop, but for the time between Submit and Complete, in which gate.Call is
+// the gate's. It is freed when its answer is written, or, if the client has gone, when it is
+// complete.
 type call struct {
 	gate.Call
 	session   *session
@@ -32,8 +33,8 @@ type call struct {
 	answered bool   // the answer is known and may leave in its turn
 }
 
-// Complete is the last word on the request. It runs on any goroutine and only posts the call to its loop, in whose turns
-// everything else about a session happens.
+// Complete is the last word on the request. It runs on any goroutine and only posts the call to
+// its loop, in whose turns everything else about a session happens.
 func (c *call) Complete(*gate.Call) { c.session.loop.post(c) }
 
 // learned is Complete for feedback.
@@ -50,7 +51,8 @@ func (c *call) failure() error {
 	return c.Err
 }
 
-// A refusal is an error as far as it is told. The error itself may name as much of the question as its client liked to send.
+// A refusal is an error as far as it is told. The error itself may name as much of the question
+// as its client liked to send.
 type refusal struct {
 	text      string
 	condition error // of the gate's table

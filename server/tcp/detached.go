@@ -4,9 +4,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A detached socket is that of a client that has ended its direction and still gets answers. gnet closes a
-// connection when it has read its end, and has no way to be kept from it; so the session goes on with a duplicate of
-// the descriptor, which gnet does not know, and only the waiter watches it: for room, and for the peer being gone.
+// A detached socket is that of a client that has ended its direction and still gets answers.
+// gnet closes a connection when it has read its end, and has no way to be kept from it; so the
+// session goes on with a duplicate of the descriptor, which gnet does not know, and only the
+// waiter watches it: for room, and for the peer being gone.
 type detached struct {
 	fd      int
 	door    *Door

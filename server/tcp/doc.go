@@ -7,17 +7,20 @@
 //	                                                │                 │ any goroutine
 //	socket ◄── session.flush ◄── encode ◄── head answered? ◄── loop.post ◄── Complete
 //
-// Promises: one answer to every message, in the order of the messages, whatever order they are completed
-// in. A message that cannot be understood costs its sender an answer, and the connection only if the next
-// boundary is lost. What a client can make the server hold is bounded: requests in flight, bytes of a
-// half-received message, unread answers, connections; each limit is named in the error it causes.
+// Promises: one answer to every message, in the order of the messages, whatever order they are
+// completed in. A message that cannot be understood costs its sender an answer, and the
+// connection only if the next boundary is lost. What a client can make the server hold is
+// bounded: requests in flight, bytes of a half-received message, unread answers, connections;
+// each limit is named in the error it causes.
 //
-// Concurrency: everything about a session happens in turns of its loop, one at a time. Nearly all turns are
-// the event loop's; other goroutines reach it through its mailbox (loop.post, loop.postWritable). door.go is the only file that imports gnet; sessions know
-// a socket of seven methods, so that another transport can carry them.
+// Concurrency: everything about a session happens in turns of its loop, one at a time. Nearly
+// all turns are the event loop's; other goroutines reach it through its mailbox (loop.post,
+// loop.postWritable). door.go is the only file that imports gnet; sessions know a socket of
+// seven methods, so that another transport can carry them.
 //
-// Memory: a message's bytes are copied once, from the loop's read buffer into their tensor, or not at all
-// when the rest of a large body is read straight into place. An answer's tensor bytes are copied once,
-// into the loop's write buffer, or not at all when they need no byte swap. What a socket does not take stays
-// where it is, in memory that the pool counts, until the socket has room.
+// Memory: a message's bytes are copied once, from the loop's read buffer into their tensor, or
+// not at all when the rest of a large body is read straight into place. An answer's tensor
+// bytes are copied once, into the loop's write buffer, or not at all when they need no byte
+// swap. What a socket does not take stays where it is, in memory that the pool counts, until
+// the socket has room.
 package tcp

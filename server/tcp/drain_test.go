@@ -8,8 +8,9 @@ import (
 	"github.com/shivad/shivad/shiva"
 )
 
-// What a client sends before it can know that the server goes is answered: its session ends when it has been quiet for a moment, or when
-// it has had its time. So is a question that has not come to its end by then.
+// What a client sends before it can know that the server goes is answered: its session ends
+// when it has been quiet for a moment, or when it has had its time. So is a question that has
+// not come to its end by then.
 func TestGoodbye(t *testing.T) {
 	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
 	if err != nil {

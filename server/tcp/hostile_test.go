@@ -16,8 +16,8 @@ import (
 	"github.com/shivad/shivad/shiva"
 )
 
-// keepServing has another client's requests going until the returned function is called, which fails the
-// test if one of them was not answered well.
+// keepServing has another client's requests going until the returned function is called, which
+// fails the test if one of them was not answered well.
 func (r *rig) keepServing() (stop func()) {
 	c := r.dial()
 	done := make(chan struct{})
@@ -51,8 +51,8 @@ func (r *rig) keepServing() (stop func()) {
 
 const golden = "../../shiva/testdata/golden"
 
-// Every malformed vector, each on a connection of its own: it is answered with an error, or, where it is
-// only cut off, nothing is answered; and nobody else notices.
+// Every malformed vector, each on a connection of its own: it is answered with an error, or,
+// where it is only cut off, nothing is answered; and nobody else notices.
 func TestMalformedVectors(t *testing.T) {
 	var index struct {
 		Vectors []struct {
@@ -148,8 +148,8 @@ func TestRandomBytes(t *testing.T) {
 	}
 }
 
-// Headers that announce the largest legal message and stop hold memory for what came, not for what was
-// announced.
+// Headers that announce the largest legal message and stop hold memory for what came, not for
+// what was announced.
 func TestLengthLies(t *testing.T) {
 	r := newRig(t, nil)
 	r.model("m", floats("x"), r.echo)
@@ -172,7 +172,8 @@ func TestLengthLies(t *testing.T) {
 	}
 }
 
-// When the memory for payloads is gone, a message is refused in its turn and the connection stays in step.
+// When the memory for payloads is gone, a message is refused in its turn and the connection
+// stays in step.
 func TestMemoryBudget(t *testing.T) {
 	r := newRig(t, nil)
 	r.model("m", floats("x"), r.echo)

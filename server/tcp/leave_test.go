@@ -22,8 +22,9 @@ func (w *wire) endDirection() {
 	}
 }
 
-// A client that ends its direction and waits gets what it is due, in order, and then the end; also when an answer comes
-// late enough to have been probed for, and when the client is not the only one that waits.
+// A client that ends its direction and waits gets what it is due, in order, and then the end;
+// also when an answer comes late enough to have been probed for, and when the client is not the
+// only one that waits.
 func TestHalfClosedClientGetsItsAnswers(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.MessageTimeout = time.Minute })
 	held := make(chan *scheduler.Batch, 10)
@@ -230,8 +231,8 @@ func TestLingeringEnds(t *testing.T) {
 	}
 }
 
-// A message that is not complete is acknowledged as far as it has come, once for each reading; a complete one is not,
-// for its answer does that.
+// A message that is not complete is acknowledged as far as it has arrived, once for each
+// reading; a complete one is not, for its answer does that.
 func TestAcknowledgeWhatIsIncomplete(t *testing.T) {
 	s, m := newSession(t, func(*scheduler.Batch) error { return nil }, nil)
 	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
@@ -255,8 +256,8 @@ func TestAcknowledgeWhatIsIncomplete(t *testing.T) {
 	m.Close()
 }
 
-// TestPiecesAreNotDelayed is the same with the kernel: a client with Nagle's algorithm that writes a message in pieces
-// waits 40 ms and more for each answer if nothing is acknowledged.
+// TestPiecesAreNotDelayed is the same with the kernel: a client with Nagle's algorithm that
+// writes a message in pieces waits 40 ms and more for each answer if nothing is acknowledged.
 func TestPiecesAreNotDelayed(t *testing.T) {
 	r := newRig(t, nil)
 	r.model("m", floats("x"), r.echo)

@@ -67,7 +67,8 @@ func TestParseMetadataRefuses(t *testing.T) {
 	}
 }
 
-// Whatever object the metadata is: no panic, and what is forwarded is an object with the unknown keys.
+// Whatever object the metadata is: no panic, and what is forwarded is an object with the
+// unknown keys.
 func FuzzParseMetadata(f *testing.F) {
 	f.Add([]byte(`{"id": "x", "timeout_ms": 5, "priority": 3, "a": [1, {"b": null}], "parameters": {"c": "\u00e9"}}`))
 	f.Add([]byte(`{"inputs": ["a"], "version": "1", "batch": true, "__tensors__": []}`))

@@ -14,7 +14,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// sized is a model that answers each row with as many bytes as its first number says. free is a model that does not declare it.
+// sized is a model that answers each row with as many bytes as its first number says. free is a
+// model that does not declare it.
 func sized(r *rig, name string, declared int) {
 	r.t.Helper()
 	spec := scheduler.Spec{
@@ -32,8 +33,8 @@ func sized(r *rig, name string, declared int) {
 	})
 }
 
-// What a client leaves unread is bounded from the first answer on, long before anybody can say that it stands still, and whether or
-// not the model says how large its answers are.
+// What a client leaves unread is bounded from the first answer on, long before anybody can say
+// that it stands still, and whether or not the model says how large its answers are.
 func TestUnreadAnswersAreBounded(t *testing.T) {
 	const limit, answer, asked = 4 << 20, 1 << 20, 200
 	for name, c := range map[string]struct {
@@ -81,8 +82,8 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 	}
 }
 
-// Who reads gets every answer, however many are larger together than what may wait; and the more it has read, the more
-// of its requests share a batch.
+// Who reads gets every answer, however many are larger together than what may wait; and the
+// more it has read, the more of its requests share a batch.
 func TestReaderGetsEverything(t *testing.T) {
 	const limit, answer, asked = 1 << 20, 600 << 10, 100
 	for name, declared := range map[string]int{"declared": answer, "undeclared": -1} {
@@ -109,7 +110,8 @@ func TestReaderGetsEverything(t *testing.T) {
 	}
 }
 
-// Refusals wait like answers: a client that sends nothing but faults, each with a long id, is sent away.
+// Refusals wait like answers: a client that sends nothing but faults, each with a long id, is
+// sent away.
 func TestUnreadRefusalsAreBounded(t *testing.T) {
 	const limit = 1 << 20
 	r := newRig(t, func(c *Config) { c.OutboundBytes = limit })
@@ -148,7 +150,8 @@ func TestUnreadRefusalsAreBounded(t *testing.T) {
 	_, _ = io.WriteString(c, "x")
 }
 
-// What waits for a client that stands still takes what it counts, and not the batches that it came in; and it is still what it was.
+// What waits for a client that stands still takes what it counts, and not the batches that it
+// came in; and it is still what it was.
 func TestStandingAnswersAreUnpinned(t *testing.T) {
 	const row, batch, asked = 4 << 10, 1 << 20, 20
 	pool := tensor.NewPool(1 << 30)

@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A waiter tells sessions when their sockets take bytes again. gnet has no such event: what a socket does
-// not take it would copy into a buffer of its own, and the answers to a client that reads slowly would lie in
-// memory that no budget counts. So answers stay where they are, and one epoll set of ours, beside those of
-// gnet's loops, watches the few sockets that are full.
+// A waiter tells sessions when their sockets take bytes again. gnet has no such event: what a
+// socket does not take it would copy into a buffer of its own, and the answers to a client that
+// reads slowly would lie in memory that no budget counts. So answers stay where they are, and
+// one epoll set of ours, beside those of gnet's loops, watches the few sockets that are full.
 type waiter struct {
 	epoll, stop int // descriptors; stop is an event counter
 	ended       sync.WaitGroup
@@ -44,7 +44,8 @@ func newWaiter() (*waiter, error) {
 	return w, nil
 }
 
-// wait has the session's loop told, once, when fd takes bytes again. again says that it did so before.
+// wait has the session's loop told, once, when fd takes bytes again. again says that it did so
+// before.
 func (w *waiter) wait(fd int, s *session, again bool) error {
 	op := unix.EPOLL_CTL_ADD
 	if again {

@@ -16,8 +16,8 @@ import (
 	"github.com/shivad/shivad/server/admin"
 )
 
-// A Server keeps what is changed, and knows one policy of each kind that tests want. It learns the loss of feedback, and judges applications by
-// little more than that they have models.
+// A Server keeps what is changed, and knows one policy of each kind that tests want. It learns
+// the loss of feedback, and judges applications by little more than that they have models.
 type Server struct {
 	mu      sync.Mutex
 	models  []admin.Model
@@ -28,8 +28,8 @@ type Server struct {
 	stopped map[string]bool                // by container
 }
 
-// New makes a server that serves these models. The sessions of its status are those of its containers, and its processes
-// a container each.
+// New makes a server that serves these models. The sessions of its status are those of its
+// containers, and its processes a container each.
 func New(models []admin.Model, status admin.Status) *Server {
 	return &Server{models: models, status: status, learned: map[string][]admin.LearnedUser{}, changed: map[string]map[string]string{}, stopped: map[string]bool{}}
 }
@@ -123,7 +123,7 @@ func (s settings) Set(_ context.Context, model string, settings map[string]*stri
 	return before, after, nil
 }
 
-// ClearCache tells what there is, and keeps it.
+// ClearCache reports what there is, and keeps it.
 func (s report) ClearCache(model string) (entries, bytes int64, err error) {
 	for _, m := range s.models {
 		if m.Name == model && m.Cache != nil {
@@ -347,7 +347,8 @@ func (s documents) Import(_ context.Context, d admin.Document, dryRun bool) (cha
 // Changed forgets.
 func (s chronicle) Changed(_, _, _, _ string) {}
 
-// Of is the history: of every model that one version served for a day, and that an operator then changed what its name means.
+// Of is the history: of every model that one version served for a day, and that an operator
+// then changed what its name means.
 func (s chronicle) Of(name string) (admin.History, error) {
 	h := admin.History{Name: name, Events: []admin.Event{}}
 	began := time.Date(2026, 11, 1, 9, 0, 0, 0, time.UTC)

@@ -16,8 +16,8 @@ import (
 //go:embed testdata/triton.txt
 var triton string // made by triton.py beside it, of tritonclient 2.73.0
 
-// Clients were compiled with Triton's files: ours must have the same names, numbers and types. Of the service there is all; of a
-// model's configuration what there is something to say about.
+// Clients were compiled with Triton's files: ours must have the same names, numbers and types.
+// Of the service there is all; of a model's configuration what there is something to say about.
 func TestTheWireIsTritons(t *testing.T) {
 	theirs := map[string][]string{}
 	file := ""

@@ -21,15 +21,15 @@ type Definition struct {
 	Params map[string]any `json:"params,omitempty"` // of the policy
 	// SLO is the deadline of a request that brings none; 0 = the model's.
 	SLO Duration `json:"slo,omitempty"`
-	// Default is answered when no model has answered in time or none can: an object with the value of one row for each output, by
-	// name. Without it that is an error.
+	// Default is answered when no model has answered in time or none can: an object with the
+	// value of one row for each output, by name. Without it that is an error.
 	Default json.RawMessage `json:"default,omitempty"`
 }
 
 // A Link names a model that an application may ask: "name", "name/version" or "name/*".
 type Link string
 
-// Split gives the link's model and version; the version is "" or "*" for those that follow.
+// Split returns the link's model and version; the version is "" or "*" for those that follow.
 func (l Link) Split() (model, version string) {
 	model, version, _ = strings.Cut(string(l), "/")
 	return model, version
@@ -111,12 +111,13 @@ func New(d Definition) (*App, error) {
 	return a, nil
 }
 
-// Only tells whether the application links to versions of that model and to nothing else: then both may have the same name.
+// Only reports whether the application links to versions of that model and to nothing else:
+// then both may have the same name.
 func (a *App) Only(model string) bool {
 	return !slices.ContainsFunc(a.Models, func(l Link) bool { m, _ := l.Split(); return m != model })
 }
 
-// Keeps tells whether the application asks that version of a model even if it is not the default.
+// Keeps reports whether the application asks that version of a model even if it is not the default.
 func (a *App) Keeps(model, version string) bool {
 	return slices.Contains(a.Models, Link(model+"/"+version)) || slices.Contains(a.Models, Link(model+"/*"))
 }

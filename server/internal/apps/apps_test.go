@@ -91,7 +91,8 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// TestNoUpdateIsLost: eight writers at two servers teach one policy, each feedback twice. Every one counts once.
+// TestNoUpdateIsLost: eight writers at two servers teach one policy, each feedback twice. Every
+// one counts once.
 func TestNoUpdateIsLost(t *testing.T) {
 	store := memory(t)
 	servers := []*Registry{registry(t, store), registry(t, store)}
@@ -138,7 +139,8 @@ func TestNoUpdateIsLost(t *testing.T) {
 	}
 }
 
-// TestCandidatesChange: a state is brought up to the models of now whenever it is read, and a new version inherits.
+// TestCandidatesChange: a state is brought up to the models of now whenever it is read, and a
+// new version inherits.
 func TestCandidatesChange(t *testing.T) {
 	r := registry(t, memory(t))
 	a, err := New(Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "exp4"})
@@ -170,7 +172,8 @@ func TestCandidatesChange(t *testing.T) {
 	}
 }
 
-// TestUsersAreBounded: users are named by clients, in texts of any length, and are not all kept at hand.
+// TestUsersAreBounded: users are named by clients, in texts of any length, and are not all kept
+// at hand.
 func TestUsersAreBounded(t *testing.T) {
 	r := registry(t, memory(t))
 	a, err := New(Definition{Name: "app", Models: []Link{"a"}})
@@ -235,7 +238,8 @@ func TestPredictionsAreBounded(t *testing.T) {
 	}
 }
 
-// TestPredictionsOfOneID: a client that has the same id for all of its requests takes the place of one, whoever else has come before.
+// TestPredictionsOfOneID: a client that has the same id for all of its requests takes the place
+// of one, whoever else has come before.
 func TestPredictionsOfOneID(t *testing.T) {
 	var p Predictions
 	now := time.Now()
@@ -267,7 +271,8 @@ func TestPredictionThatIsTooLarge(t *testing.T) {
 	}
 }
 
-// TestFromJSONTakesWhatIsThere: two short lists that pretend to be a matrix of a billion elements cost no memory for it.
+// TestFromJSONTakesWhatIsThere: two short lists that pretend to be a matrix of a billion
+// elements cost no memory for it.
 func TestFromJSONTakesWhatIsThere(t *testing.T) {
 	const n = 1 << 20
 	wide := make([]any, n)
@@ -281,8 +286,9 @@ func TestFromJSONTakesWhatIsThere(t *testing.T) {
 	}
 }
 
-// TestLateModelsKeepWhatWasLearned: feedback that comes when a server knows only some of the models does not forget the others, nor one that
-// is linked no more, nor a version that another has taken the place of.
+// TestLateModelsKeepWhatWasLearned: feedback that comes when a server knows only some of the
+// models does not forget the others, nor one that is linked no more, nor a version that another
+// has taken the place of.
 func TestLateModelsKeepWhatWasLearned(t *testing.T) {
 	r := registry(t, memory(t))
 	d := Definition{Name: "app", Models: []Link{"a", "b/1", "c/*"}, Policy: "exp4"}
@@ -326,7 +332,8 @@ func TestLateModelsKeepWhatWasLearned(t *testing.T) {
 	}
 }
 
-// TestOpenKnows: whoever opens the registry finds the applications in it, and no moment without them.
+// TestOpenKnows: whoever opens the registry finds the applications in it, and no moment without
+// them.
 func TestOpenKnows(t *testing.T) {
 	store := memory(t)
 	if _, err := registry(t, store).Create(t.Context(), Definition{Name: "app", Models: []Link{"a"}}); err != nil {
@@ -421,7 +428,8 @@ func TestDefaultOutput(t *testing.T) {
 	}
 }
 
-// TestDefaultOutputIsPayload: as many rows as a client asks for count against the memory for payloads, and what has none leaves nothing behind.
+// TestDefaultOutputIsPayload: as many rows as a client asks for count against the memory for
+// payloads, and what has none leaves nothing behind.
 func TestDefaultOutputIsPayload(t *testing.T) {
 	outputs := []tensor.Spec{
 		{Name: "label", DType: tensor.Int32, Shape: tensor.Shape{-1}},
@@ -448,7 +456,8 @@ func TestDefaultOutputIsPayload(t *testing.T) {
 	}
 }
 
-// TestDefaultOutputOfAnySize: a default may be none of something, and a ragged one has to be counted as it is.
+// TestDefaultOutputOfAnySize: a default may be none of something, and a ragged one has to be
+// counted as it is.
 func TestDefaultOutputOfAnySize(t *testing.T) {
 	boxes := tensor.Spec{Name: "boxes", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}
 	whole := &scheduler.Spec{Batching: scheduler.BatchingNone, Outputs: []tensor.Spec{boxes}}

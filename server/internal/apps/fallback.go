@@ -14,11 +14,11 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// HasDefault tells whether there is an answer for when no model gives one.
+// HasDefault reports whether there is an answer for when no model gives one.
 func (a *App) HasDefault() bool { return a.fallback != nil }
 
-// DefaultSpecs declares the default output by its own values, for when no model has declared anything: whole numbers are
-// int64, others float64.
+// DefaultSpecs declares the default output by its own values, for when no model has declared
+// anything: whole numbers are int64, others float64.
 func (a *App) DefaultSpecs() []tensor.Spec {
 	specs := make([]tensor.Spec, 0, len(a.fallback))
 	for _, name := range slices.Sorted(maps.Keys(a.fallback)) {
@@ -59,8 +59,10 @@ func dtypeOf(value any) tensor.DType {
 	return tensor.Float64
 }
 
-// DefaultOutput makes the default output for so many rows of a model that declares to be such, each tensor with the rows as its first
-// dimension, in memory of the pool and with a reference that is the caller's. A legacy model says everything as text, and so a default that is none is its JSON.
+// DefaultOutput makes the default output for so many rows of a model that declares to be such,
+// each tensor with the rows as its first dimension, in memory of the pool and with a reference
+// that is the caller's. A legacy model says everything as text, and so a default that is none
+// is its JSON.
 func (a *App) DefaultOutput(model *scheduler.Spec, rows int, pool *tensor.Pool) (_ []tensor.Tensor, err error) {
 	if a.fallback == nil {
 		return nil, errNoDefault
@@ -124,8 +126,8 @@ func (a *App) DefaultOutput(model *scheduler.Spec, rows int, pool *tensor.Pool) 
 	return list, nil
 }
 
-// none is the shape of an empty list where a model may give none of something: [0, 4] for [-1, 4]. A list does not say what
-// it would be a list of.
+// none is the shape of an empty list where a model may give none of something: [0, 4] for [-1,
+// 4]. A list does not say what it would be a list of.
 func none(got, want tensor.Shape) tensor.Shape {
 	if !got.Equal(tensor.Shape{0}) || len(want) < 2 || want[0] != -1 {
 		return got
@@ -137,8 +139,9 @@ func none(got, want tensor.Shape) tensor.Shape {
 	return shape
 }
 
-// FromJSON makes a tensor of a dtype from a decoded JSON value: a number, text or boolean, or nested lists of them. Its memory is the
-// garbage collector's. A number that the dtype cannot hold is an error.
+// FromJSON makes a tensor of a dtype from a decoded JSON value: a number, text or boolean, or
+// nested lists of them. Its memory is the garbage collector's. A number that the dtype cannot
+// hold is an error.
 func FromJSON(value any, d tensor.DType) (tensor.Tensor, error) {
 	var shape tensor.Shape
 	for v := value; ; {
@@ -152,7 +155,8 @@ func FromJSON(value any, d tensor.DType) (tensor.Tensor, error) {
 		}
 		v = list[0]
 	}
-	// No room is made for as many as the shape says: it is that of the first lists only, and a short text may claim a great deal.
+	// No room is made for as many as the shape says: it is that of the first lists only, and a
+	// short text may claim a great deal.
 	leaves, err := flatten(nil, value, shape)
 	if err != nil {
 		return tensor.Tensor{}, err

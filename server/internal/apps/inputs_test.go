@@ -8,7 +8,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Inputs give way by themselves: what was said stays known, and a request larger than all that may be kept loses its input only.
+// Inputs give way by themselves: what was said stays known, and a request larger than all that
+// may be kept loses its input only.
 func TestInputsGiveWay(t *testing.T) {
 	var p Predictions
 	now := time.Now()

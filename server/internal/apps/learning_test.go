@@ -34,8 +34,9 @@ func learn(t *testing.T, r *Registry, a *App, user, id string) selection.State {
 	return s
 }
 
-// TestStaleDefinitionLearnsForItself: feedback that was opened before the policy was changed, here or at a server that has
-// not heard of it, wrote the old policy's state over the new one's.
+// TestStaleDefinitionLearnsForItself: feedback that was opened before the policy was changed,
+// here or at a server that has not heard of it, wrote the old policy's state over the new
+// one's.
 func TestStaleDefinitionLearnsForItself(t *testing.T) {
 	r := registry(t, memory(t))
 	before, after := policy(t, r, "exp4"), policy(t, r, "exp3")
@@ -60,7 +61,8 @@ func TestStaleDefinitionLearnsForItself(t *testing.T) {
 	}
 }
 
-// TestUnreadableIsNotWrittenOver: a state of a later format, or of a policy that only another server knows.
+// TestUnreadableIsNotWrittenOver: a state of a later format, or of a policy that only another
+// server knows.
 func TestUnreadableIsNotWrittenOver(t *testing.T) {
 	store := memory(t)
 	r := registry(t, store)
@@ -82,8 +84,9 @@ func TestUnreadableIsNotWrittenOver(t *testing.T) {
 	}
 }
 
-// TestFeedbackAfterDeletion: what is learned for an application that was deleted meanwhile is nobody's. It made an export that no
-// server took back, and was what the next application of that name began with.
+// TestFeedbackAfterDeletion: what is learned for an application that was deleted meanwhile is
+// nobody's. It made an export that no server took back, and was what the next application of
+// that name began with.
 func TestFeedbackAfterDeletion(t *testing.T) {
 	store := memory(t)
 	r := registry(t, store)
@@ -118,7 +121,8 @@ func TestFeedbackAfterDeletion(t *testing.T) {
 	}
 }
 
-// TestUsersOfAnApplicationAreBounded: clients name users, and what is learned for each is in the memory of every server for ever.
+// TestUsersOfAnApplicationAreBounded: clients name users, and what is learned for each is in
+// the memory of every server for ever.
 func TestUsersOfAnApplicationAreBounded(t *testing.T) {
 	store := memory(t)
 	r := Open(Config{Store: store, Changed: func() {}, Models: func() []string { return nil }, Users: 20})

@@ -17,7 +17,8 @@ type Verdict struct {
 	Losses map[selection.Model]float64 `json:"losses"` // for each model, by "name/version"
 }
 
-// ReadVerdict reads the members of a JSON object that are a Verdict's; the others are not looked at. See Check.
+// ReadVerdict reads the members of a JSON object that are a Verdict's; the others are not
+// looked at. See Check.
 func ReadVerdict(object []byte) (Verdict, error) {
 	var v Verdict
 	if len(object) > 0 {
@@ -38,7 +39,8 @@ func (v Verdict) Given() (n int) {
 	return n
 }
 
-// Check tells what is wrong unless there is one member, or none and the truth: tensors that say what would have been right.
+// Check reports what is wrong unless there is one member, or none and the truth: tensors that
+// say what would have been right.
 func (v Verdict) Check(truth []tensor.Tensor) error {
 	n := v.Given()
 	if len(truth) > 0 {
@@ -86,7 +88,7 @@ func (v Verdict) Outcome(truth []tensor.Tensor) (selection.Outcome, error) {
 	return selection.ByTruth(right...), nil
 }
 
-// isText tells whether the first leaf of a decoded JSON value is a text.
+// isText reports whether the first leaf of a decoded JSON value is a text.
 func isText(value any) bool {
 	for {
 		list, ok := value.([]any)

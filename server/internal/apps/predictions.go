@@ -20,7 +20,8 @@ const (
 	maxInputBytes      = 64 << 20
 )
 
-// Predictions are what models said to requests that have an id, until their feedback comes. The zero value is ready.
+// Predictions are what models predicted to requests that have an id, until their feedback
+// comes. The zero value is ready.
 type Predictions struct {
 	mu    sync.Mutex
 	byID  map[predictionKey]*list.Element
@@ -34,7 +35,8 @@ type Predictions struct {
 
 type predictionKey struct{ app, user, id string }
 
-// A Prediction is what was said to one request. It does not change once it is kept, but that it may lose its inputs.
+// A Prediction is what was said to one request. It does not change once it is kept, but that it
+// may lose its inputs.
 type Prediction struct {
 	key   predictionKey
 	made  time.Time
@@ -47,7 +49,8 @@ type Prediction struct {
 	asked      *list.Element // in Predictions.asked; nil: it has no inputs
 }
 
-// Inputs are what the models that want feedback were asked; nil if there are none, or they had to make room.
+// Inputs are what the models that want feedback were asked; nil if there are none, or they had
+// to make room.
 func (n *Prediction) Inputs() []Inputs {
 	if in := n.inputs.Load(); in != nil {
 		return *in
@@ -55,15 +58,17 @@ func (n *Prediction) Inputs() []Inputs {
 	return nil
 }
 
-// Inputs are what a model was asked, in the order it declares, in memory of their own that nobody changes.
+// Inputs are what a model was asked, in the order it declares, in memory of their own that
+// nobody changes.
 type Inputs struct {
 	Model   selection.Model
 	Rows    int
 	Tensors []tensor.Tensor
 }
 
-// Keep remembers what was said to a request that came at made. The outputs are copied, inputs are kept as they are. An id that
-// is used again names the newer request, whichever is kept first. What is larger than all that may be kept is not.
+// Keep remembers what was said to a request that came at made. The outputs are copied, inputs
+// are kept as they are. An id that is used again names the newer request, whichever is kept
+// first. What is larger than all that may be kept is not.
 func (p *Predictions) Keep(app, user, id string, made time.Time, said []selection.Prediction, inputs []Inputs) {
 	const each = 700 // bytes that are taken for whatever was said
 	n := &Prediction{key: predictionKey{app, user, id}, made: made, bytes: each + len(id) + len(user)}
@@ -154,7 +159,7 @@ func (n *Prediction) forgetLocked(p *Predictions) {
 	}
 }
 
-// Find gives what was said to the request of that id; nil if nothing is known of it, or no more.
+// Find returns what was said to the request of that id; nil if nothing is known of it, or no more.
 func (p *Predictions) Find(app, user, id string, now time.Time) *Prediction {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -28,14 +28,17 @@ const (
 // Config of a Registry.
 type Config struct {
 	Store state.Store
-	// Changed is called when applications have come, gone or changed, by one goroutine at a time.
+	// Changed is called when applications have arrived, gone or changed, by one goroutine at a
+	// time.
 	Changed func()
-	// Models are the names of all models now: an application may not have one of them, unless it links to just that model.
+	// Models are the names of all models now: an application may not have one of them, unless
+	// it links to just that model.
 	Models func() []string
-	// Fits tells what in the models that an application would link to now its policy cannot take. Nil: nothing is known.
+	// Fits reports what in the models that an application would link to now its policy cannot
+	// take. Nil: nothing is known.
 	Fits func(*App) error
-	// Users is for how many users of an application what its policy has learned is kept; those that were not heard of for
-	// longest go first. 0 = DefaultUsers.
+	// Users is for how many users of an application what its policy has learned is kept; those
+	// that were not heard of for longest go first. 0 = DefaultUsers.
 	Users int
 	Log   *slog.Logger // nil is silent
 }
@@ -56,7 +59,8 @@ type Registry struct {
 	watching sync.WaitGroup
 }
 
-// Open reads the applications and follows their changes until Close. A store that cannot be reached yet is followed all the same; see Read.
+// Open reads the applications and follows their changes until Close. A store that cannot be
+// reached yet is followed all the same; see Read.
 func Open(cfg Config) *Registry {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -127,7 +131,8 @@ func read(value []byte) (*App, error) {
 	return New(d)
 }
 
-// Read tells whether the store has been reached since Open. Before that there seem to be no applications.
+// Read reports whether the store has been reached since Open. Before that there seem to be no
+// applications.
 func (r *Registry) Read() bool { return r.known.Load() }
 
 // Apps are all applications, by name.
@@ -156,8 +161,8 @@ func (r *Registry) Put(ctx context.Context, d Definition) (*App, error) {
 	return r.put(ctx, d, func([]byte) error { return nil })
 }
 
-// Check tells what is wrong with a definition, in itself and beside the models of now. The error wraps scheduler.ErrInvalidInput and lists
-// all faults.
+// Check reports what is wrong with a definition, in itself and beside the models of now. The
+// error wraps scheduler.ErrInvalidInput and lists all faults.
 func (r *Registry) Check(d Definition) (*App, error) {
 	a, err := New(d)
 	if err != nil {
@@ -180,7 +185,8 @@ func (r *Registry) put(ctx context.Context, d Definition, check func(old []byte)
 		return nil, err
 	}
 	if old, err := r.cfg.Store.Get(e.Key); err == nil && old.Value == nil {
-		// What an application of that name had learned, or was taught after its end, is not this one's.
+		// What an application of that name had learned, or was taught after its end, is not
+		// this one's.
 		if err := r.Reset(ctx, d.Name); err != nil {
 			return nil, err
 		}
@@ -189,7 +195,8 @@ func (r *Registry) put(ctx context.Context, d Definition, check func(old []byte)
 	return a, err
 }
 
-// Entry checks a definition, and makes what the store keeps of it: for whoever writes several at once, and calls Refresh.
+// Entry checks a definition, and makes what the store keeps of it: for whoever writes several
+// at once, and calls Refresh.
 func (r *Registry) Entry(d Definition) (*App, state.Entry, error) {
 	a, err := r.Check(d)
 	if err != nil {
@@ -295,7 +302,8 @@ func stored(err error) error {
 	return err
 }
 
-// A storedError says only what the store says: the condition's own words are about replicas and messages.
+// A storedError says only what the store says: the condition's own words are about replicas and
+// messages.
 type storedError struct {
 	error
 	condition error

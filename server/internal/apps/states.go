@@ -14,8 +14,8 @@ import (
 	"github.com/shivad/shivad/server/state"
 )
 
-// states are policy states as they were parsed last, since a request should not parse JSON. The store is asked every
-// time whether they still hold, which is a lookup in memory.
+// states are policy states as they were parsed last, since a request should not parse JSON. The
+// store is asked every time whether they still hold, which is a lookup in memory.
 type states struct {
 	mu     sync.Mutex
 	known  map[stateKey]*parsed
@@ -44,7 +44,7 @@ func (s *states) forget(app string) {
 	}
 }
 
-// find gives the state of a key if it still holds, and notes that it was used.
+// find returns the state of a key if it still holds, and notes that it was used.
 func (s *states) find(key stateKey, a *App, revision uint64, models []selection.Model) (selection.State, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +57,8 @@ func (s *states) find(key stateKey, a *App, revision uint64, models []selection.
 	return p.state, true
 }
 
-// keep keeps one, and drops half of what is kept if that is too much, the least recently used first.
+// keep keeps one, and drops half of what is kept if that is too much, the least recently used
+// first.
 func (s *states) keep(key stateKey, p parsed) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +90,8 @@ func (s *states) saw(revision uint64) {
 	s.newest = max(s.newest, revision)
 }
 
-// used is the newest revision of the store when this server asked for a state last; 0 if it has not.
+// used is the newest revision of the store when this server asked for a state last; 0 if it has
+// not.
 func (s *states) used(app, user string) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,18 +101,21 @@ func (s *states) used(app, user string) uint64 {
 	return 0
 }
 
-// State is what the policy of a knows for user, brought up to these candidate models. It reads memory only.
+// State is what the policy of a knows for user, brought up to these candidate models. It reads
+// memory only.
 func (r *Registry) State(a *App, user string, models []selection.Model) (selection.State, error) {
 	key := stateKey{a.Name, user}
 	entry, err := r.cfg.Store.Get(PolicyKey(a.Name, user))
 	if err != nil && !errors.Is(err, state.ErrUnavailable) {
 		return selection.State{}, stored(err)
 	}
-	// With a store that has not answered yet, policies begin with what they know of nobody: serving goes on.
+	// With a store that has not answered yet, policies begin with what they know of nobody:
+	// serving goes on.
 	if s, ok := r.states.find(key, a, entry.Revision, models); ok {
 		return s, nil
 	}
-	// So do they with a state that this server cannot read. Only what is learned must not go over it.
+	// So do they with a state that this server cannot read. Only what is learned must not go
+	// over it.
 	var s selection.State
 	if entry.Value != nil && json.Unmarshal(entry.Value, &s) != nil {
 		s = selection.State{}
@@ -140,7 +145,8 @@ func policyUser(key string) (app, user string, ok bool) {
 	return segments[1], segments[2][len("u"):], true
 }
 
-// CheckState tells why a text cannot be what a policy knows, and gives it as the store is to have it.
+// CheckState reports why a text cannot be what a policy knows, and gives it as the store is to
+// have it.
 func CheckState(text []byte) (value []byte, err error) {
 	var s selection.State
 	if err := json.Unmarshal(text, &s); err != nil {
@@ -149,8 +155,8 @@ func CheckState(text []byte) (value []byte, err error) {
 	return json.Marshal(s)
 }
 
-// Lost tells what of a stored state is not in the one that would take its place, in words; "" if nothing. What cannot be
-// read has nothing to lose.
+// Lost reports what of a stored state is not in the one that would take its place, in words; ""
+// if nothing. What cannot be read has nothing to lose.
 func Lost(old, next []byte) string {
 	var was, is selection.State
 	if json.Unmarshal(old, &was) != nil {
@@ -180,13 +186,15 @@ func same(s selection.State, models []selection.Model) bool {
 		!slices.ContainsFunc(s.Models, func(arm selection.Arm) bool { return !slices.Contains(models, arm.Model) })
 }
 
-// Learn teaches the policy of a, for user, what became of a request, in one atomic step across all servers. a is the
-// application as it is now, which may be another one than when the request came, and models are its candidates of now. id
-// names the feedback, "" for one that has no name: what was learned with the same id before is not learned again, and
-// applied is then false.
+// Learn teaches the policy of a, for user, what became of a request, in one atomic step across
+// all servers. a is the application as it is now, which may be another one than when the
+// request came, and models are its candidates of now. id names the feedback, "" for one that
+// has no name: what was learned with the same id before is not learned again, and applied is
+// then false.
 //
-// A server that has not heard of a change yet teaches the policy of before, whose state is kept beside the new one's. For
-// an application that has just been deleted it leaves a state, which tidy takes away.
+// A server that has not heard of a change yet teaches the policy of before, whose state is kept
+// beside the new one's. For an application that has just been deleted it leaves a state, which
+// tidy takes away.
 func (r *Registry) Learn(ctx context.Context, a *App, user, id string, models []selection.Model, said []selection.Prediction, outcome selection.Outcome) (s selection.State, applied bool, err error) {
 	e, err := r.cfg.Store.Update(ctx, PolicyKey(a.Name, user), id, func(old []byte) ([]byte, error) {
 		var err error
@@ -203,8 +211,8 @@ func (r *Registry) Learn(ctx context.Context, a *App, user, id string, models []
 	return s, err == nil, stored(err)
 }
 
-// teach gives the state after old. It runs in the store, on any goroutine and with its locks held: a panic is an error of
-// this feedback and no more.
+// teach gives the state after old. It runs in the store, on any goroutine and with its locks
+// held: a panic is an error of this feedback and no more.
 func (r *Registry) teach(a *App, old []byte, models []selection.Model, said []selection.Prediction, outcome selection.Outcome) (s selection.State, err error) {
 	defer func() {
 		if what := recover(); what != nil {
@@ -236,7 +244,8 @@ type Learned struct {
 	Shares []float64       `json:"shares"` // what part each model of the state has in the answers
 }
 
-// Learned lists what the policy of an application has learned, by user. At most so many; more tells that there are.
+// Learned lists what the policy of an application has learned, by user. At most so many; more
+// tells that there are.
 func (r *Registry) Learned(a *App, most int) (list []Learned, more bool, err error) {
 	entries, err := r.cfg.Store.List(state.Key("policy", a.Name) + "/")
 	if err != nil {

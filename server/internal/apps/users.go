@@ -12,8 +12,8 @@ import (
 	"github.com/shivad/shivad/server/state"
 )
 
-// DefaultUsers is for how many users of an application what its policy has learned is kept unless it is said: each takes
-// about 1.2 KB in every server for three models.
+// DefaultUsers is for how many users of an application what its policy has learned is kept
+// unless it is said: each takes about 1.2 KB in every server for three models.
 const DefaultUsers = 10000
 
 // tidyEvery is how often it is looked whether states are to go, while there is learning.
@@ -31,15 +31,17 @@ type Users struct {
 	Forgotten uint64 // by this server since it started, to make room for others
 }
 
-// Users tells for how many users the policy of an application has learned something, as of some seconds ago.
+// Users reports for how many users the policy of an application has learned something, as of
+// some seconds ago.
 func (r *Registry) Users(app string) Users {
 	r.users.mu.Lock()
 	defer r.users.mu.Unlock()
 	return r.users.byApp[app]
 }
 
-// keepTidy forgets what is too much or nobody's, whenever something was learned, until the registry is closed. Every server
-// of a store does it, so it takes turns with none: what one has deleted the others do not find.
+// keepTidy forgets what is too much or nobody's, whenever something was learned, until the
+// registry is closed. Every server of a store does it, so it takes turns with none: what one
+// has deleted the others do not find.
 func (r *Registry) keepTidy() {
 	changed := make(chan struct{}, 1)
 	defer r.cfg.Store.Watch(policyPrefix, changed)()
@@ -67,8 +69,8 @@ func (r *Registry) keepTidy() {
 	}
 }
 
-// tidy deletes the states of applications that are no more, and those of the least recently used users where there are too
-// many. A state that changes meanwhile stays.
+// tidy deletes the states of applications that are no more, and those of the least recently
+// used users where there are too many. A state that changes meanwhile stays.
 func (r *Registry) tidy(ctx context.Context) {
 	entries, err := r.cfg.Store.List(policyPrefix)
 	if err != nil {
@@ -90,7 +92,8 @@ func (r *Registry) tidy(ctx context.Context) {
 		count := r.Users(app)
 		excess := len(states) - r.cfg.Users
 		ended := false
-		// The states were listed before this is asked: one of a new application of the same name is not among them.
+		// The states were listed before this is asked: one of a new application of the same
+		// name is not among them.
 		if e, err := r.cfg.Store.Get(state.Key("apps", app)); err == nil && e.Value == nil {
 			excess, ended = len(states), true
 		}
@@ -124,8 +127,8 @@ func (r *Registry) tidy(ctx context.Context) {
 
 var errChanged = errors.New("apps: it has changed")
 
-// discard deletes entries that have not changed, and tells how many. Some are under way at a time, since a store that
-// writes to a disk does so for all that wait.
+// discard deletes entries that have not changed, and tells how many. Some are under way at a
+// time, since a store that writes to a disk does so for all that wait.
 func (r *Registry) discard(ctx context.Context, entries []state.Entry) int {
 	const atOnce = 16
 	var (

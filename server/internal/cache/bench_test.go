@@ -37,7 +37,8 @@ func BenchmarkHash(b *testing.B) {
 	}
 }
 
-// BenchmarkHit is all that a hit costs, and what of it is not hashing. (With large inputs the difference is lost in noise.)
+// BenchmarkHit is all that a hit costs, and what of it is not hashing. (With large inputs the
+// difference is lost in noise.)
 func BenchmarkHit(b *testing.B) {
 	for _, n := range sizes[:2] {
 		b.Run(fmt.Sprintf("size=%d", n), func(b *testing.B) {
@@ -72,7 +73,8 @@ func BenchmarkHit(b *testing.B) {
 	}
 }
 
-// BenchmarkMiss is what the cache adds to a request that has to be executed: looking, leading, keeping the answer, and evicting another.
+// BenchmarkMiss is what the cache adds to a request that has to be executed: looking, leading,
+// keeping the answer, and evicting another.
 func BenchmarkMiss(b *testing.B) {
 	pool := tensor.NewPool(0)
 	k := New(Config{Bytes: 1 << 20, TTL: time.Hour, Pool: pool})

@@ -98,7 +98,8 @@ func TestHitAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A miss and the keeping of its answer: the flight, the entry with its outputs and their shapes, and what the table has for it.
+// A miss and the keeping of its answer: the flight, the entry with its outputs and their
+// shapes, and what the table has for it.
 func TestMissAllocatesLittle(t *testing.T) {
 	const most = 8
 	pool := tensor.NewPool(0)

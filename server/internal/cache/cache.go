@@ -19,7 +19,8 @@ type Config struct {
 	TTL   time.Duration // an answer is given for so long after it came; 0 = for ever
 	Pool  *tensor.Pool  // memory of the entries; nil = the garbage collector's
 
-	// Scheduler executes what is not kept. Its methods may call Complete of what they are given before they return.
+	// Scheduler executes what is not kept. Its methods may call Complete of what they are given
+	// before they return.
 	Scheduler Scheduler
 }
 
@@ -43,7 +44,8 @@ type Cache struct {
 	bytes    atomic.Int64  // of the entries
 	count    atomic.Int64
 
-	// Of other locks only the table's and the pool's are taken with it, and no function of an owner or the scheduler is called.
+	// Of other locks only the table's and the pool's are taken with it, and no function of an
+	// owner or the scheduler is called.
 	mu sync.Mutex
 
 	// Guarded by mu.
@@ -54,7 +56,8 @@ type Cache struct {
 	waiting waiting
 }
 
-// A Version is one version of the model while its answers can be trusted to be the same. It must be dropped.
+// A Version is one version of the model while its answers can be trusted to be the same. It
+// must be dropped.
 type Version struct {
 	cache  *Cache
 	id     uint64
@@ -71,7 +74,8 @@ func New(cfg Config) *Cache {
 		MaximumWeight:    uint64(cfg.Bytes),
 		Weigher:          func(_ key, e *entry) uint32 { return uint32(e.bytes) },
 		OnAtomicDeletion: k.deleted,
-		// Upkeep is done by whoever stores or reads, at once: it is short, and the bound holds without waiting for a goroutine.
+		// Upkeep is done by whoever stores or reads, at once: it is short, and the bound holds
+		// without waiting for a goroutine.
 		Executor: func(f func()) { f() },
 	}
 	if cfg.TTL > 0 {
@@ -81,7 +85,8 @@ func New(cfg Config) *Cache {
 	return k
 }
 
-// deleted takes an entry off the books that the table has let go. It may run under any lock of the table.
+// deleted takes an entry off the books that the table has let go. It may run under any lock of
+// the table.
 func (k *Cache) deleted(d otter.DeletionEvent[key, *entry]) {
 	e := d.Value
 	k.bytes.Add(-e.bytes)
@@ -123,8 +128,8 @@ func (k *Cache) Version(counts *metrics.Cache) *Version {
 	return &Version{cache: k, id: k.versions.Add(1), counts: counts}
 }
 
-// Drop ends a version: what is kept of it goes, and what is executing will not be kept. Requests for it that
-// come late are answered all the same.
+// Drop ends a version: what is kept of it goes, and what is executing will not be kept.
+// Requests for it that come late are answered all the same.
 func (v *Version) Drop() {
 	k := v.cache
 	k.mu.Lock()
@@ -157,8 +162,8 @@ func (k *Cache) Resize(bytes int64) {
 	k.entries.SetMaximum(uint64(bytes))
 }
 
-// Close lets all entries go and stops what the cache runs. Requests that are waiting are answered when their
-// leader is; later ones are not looked up.
+// Close lets all entries go and stops what the cache runs. Requests that are waiting are
+// answered when their leader is; later ones are not looked up.
 func (k *Cache) Close() {
 	k.mu.Lock()
 	k.closed = true
@@ -174,5 +179,6 @@ type Usage struct {
 	Limit   int64
 }
 
-// Usage tells what the cache holds. Entries that have expired count until they are removed, which takes up to a second or two.
+// Usage reports what the cache holds. Entries that have expired count until they are removed,
+// which takes up to a second or two.
 func (k *Cache) Usage() Usage { return Usage{k.count.Load(), k.bytes.Load(), k.limit.Load()} }

@@ -37,7 +37,8 @@ func TestHit(t *testing.T) {
 	}
 }
 
-// What is kept is of its own size: the batch's memory is free, which the model takes 4 KiB of for 8 bytes of answer.
+// What is kept is of its own size: the batch's memory is free, which the model takes 4 KiB of
+// for 8 bytes of answer.
 func TestEntriesPinNoBatch(t *testing.T) {
 	g := newRig(t, Config{}, nil)
 	defer g.end()
@@ -163,7 +164,8 @@ func TestScanLeavesTheUseful(t *testing.T) {
 		q.want(v)
 		return hit
 	}
-	// Between two askings of a frequent one come 300 others, more than fit: the least recently used entry is always a frequent one.
+	// Between two askings of a frequent one come 300 others, more than fit: the least recently
+	// used entry is always a frequent one.
 	once, hits := int32(1000), 0
 	for round := range 40 {
 		for v := range int32(10) {

@@ -10,8 +10,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An entry is an answer that is kept. It is immutable but for its references: the table's, and those of whoever is about to copy
-// its outputs. With the last one its buffer's own reference goes; answers made of it have more.
+// An entry is an answer that is kept. It is immutable but for its references: the table's, and
+// those of whoever is about to copy its outputs. With the last one its buffer's own reference
+// goes; answers made of it have more.
 type entry struct {
 	version *Version
 	outputs []tensor.Tensor // views of buf
@@ -21,8 +22,8 @@ type entry struct {
 }
 
 const (
-	// entryBytes is what an entry takes beside its buffer and its outputs: the entry, the buffer's head and the table's node.
-	// TestEntryBytes measures it.
+	// entryBytes is what an entry takes beside its buffer and its outputs: the entry, the
+	// buffer's head and the table's node. TestEntryBytes measures it.
 	entryBytes  = 256
 	outputBytes = int64(unsafe.Sizeof(tensor.Tensor{}))
 
@@ -30,7 +31,8 @@ const (
 	alignment = 16
 )
 
-// newEntry copies outputs, with one reference for the caller. nil: they are not kept, as they are too large or the pool is exhausted.
+// newEntry copies outputs, with one reference for the caller. nil: they are not kept, as they
+// are too large or the pool is exhausted.
 func (k *Cache) newEntry(v *Version, outputs []tensor.Tensor) *entry {
 	size, bytes := 0, int64(entryBytes)
 	for i := range outputs {
@@ -61,7 +63,8 @@ func (k *Cache) newEntry(v *Version, outputs []tensor.Tensor) *entry {
 
 func align(n int) int { return (n + alignment - 1) &^ (alignment - 1) }
 
-// acquire takes a reference unless the last has gone: an entry that was just found may just have been evicted.
+// acquire takes a reference unless the last has gone: an entry that was just found may just
+// have been evicted.
 func (e *entry) acquire() bool {
 	for {
 		n := e.refs.Load()

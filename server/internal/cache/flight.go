@@ -15,8 +15,9 @@ var (
 	errCanceled = fmt.Errorf("%w: the caller gave up", scheduler.ErrCanceled)
 )
 
-// A flight is one execution that all requests with its key share: that of its leader, which the scheduler has, for
-// the followers, which it does not know of. When a leader fails for reasons of its own the first follower leads.
+// A flight is one execution that all requests with its key share: that of its leader, which the
+// scheduler has, for the followers, which it does not know of. When a leader fails for reasons
+// of its own the first follower leads.
 type flight struct {
 	// Set once.
 
@@ -31,7 +32,8 @@ type flight struct {
 	next        *Call  // leads, and is for that goroutine to submit
 }
 
-// A Call is what the cache knows of a request between Find and its answer. The zero Call, with a Version, is ready.
+// A Call is what the cache knows of a request between Find and its answer. The zero Call, with
+// a Version, is ready.
 type Call struct {
 	// Set by the submitter.
 
@@ -49,9 +51,10 @@ type Call struct {
 	place      int   // in waiting, from 1; 0: it has no deadline to wait for
 }
 
-// Find looks for the answer to r, which is ready to be submitted, Owner included. True: it is the cache's to complete,
-// and may be complete already. False: it must be submitted to the scheduler now, which others may wait for; until it
-// is complete it has another Owner. The Call must stay where it is until then. now is the time.
+// Find looks for the answer to r, which is ready to be submitted, Owner included. True: it is
+// the cache's to complete, and may be complete already. False: it must be submitted to the
+// scheduler now, which others may wait for; until it is complete it has another Owner. The Call
+// must stay where it is until then. now is the time.
 func (c *Call) Find(r *scheduler.Request, now time.Time) bool {
 	if !r.Deadline.IsZero() && !r.Deadline.After(now) {
 		return false // the scheduler says so
@@ -72,7 +75,8 @@ func (c *Call) Find(r *scheduler.Request, now time.Time) bool {
 	return true
 }
 
-// join makes r a follower of its key's flight, true, or the leader of a new one, false; or finds that the answer has come meanwhile.
+// join makes r a follower of its key's flight, true, or the leader of a new one, false; or
+// finds that the answer has come meanwhile.
 func (c *Call) join(k *Cache, key key, r *scheduler.Request) (*entry, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -103,8 +107,8 @@ func (c *Call) lead(f *flight, r *scheduler.Request) {
 	c.owner, r.Owner = r.Owner, c
 }
 
-// Cancel gives the request up: its client has gone. True: it has been completed. False: it is not waiting here, and
-// is to be cancelled where it was submitted to, if it was.
+// Cancel gives the request up: its client has gone. True: it has been completed. False: it is
+// not waiting here, and is to be cancelled where it was submitted to, if it was.
 func (c *Call) Cancel() bool {
 	k := c.Version.cache
 	k.mu.Lock()
@@ -119,7 +123,8 @@ func (c *Call) Cancel() bool {
 	return true
 }
 
-// Late implements scheduler.Latecomer: the answer to a leader that did not wait for it is as good as any to keep.
+// Late implements scheduler.Latecomer: the answer to a leader that did not wait for it is as
+// good as any to keep.
 func (c *Call) Late() func([]tensor.Tensor) {
 	v, key, clears := c.Version, c.flight.key, c.flight.clears
 	return func(outputs []tensor.Tensor) {
@@ -198,7 +203,7 @@ func (c *Call) Complete(r *scheduler.Request) {
 	}
 }
 
-// lasting gives outputs shapes that live on when their request does not.
+// lasting returns outputs shapes that live on when their request does not.
 func lasting(outputs []tensor.Tensor) []tensor.Tensor {
 	outputs = slices.Clone(outputs)
 	for i := range outputs {
@@ -207,7 +212,7 @@ func lasting(outputs []tensor.Tensor) []tensor.Tensor {
 	return outputs
 }
 
-// own tells whether an error concerns the request that got it and not all that are equal to it.
+// own reports whether an error concerns the request that got it and not all that are equal to it.
 func own(err error) bool {
 	if errors.Is(err, scheduler.ErrDeadlineExceeded) || errors.Is(err, scheduler.ErrCanceled) {
 		return true
@@ -216,8 +221,8 @@ func own(err error) bool {
 	return refused
 }
 
-// submit hands a new leader to the scheduler; and the one after it, if it is refused at once, and so on. That is a
-// loop and no recursion, as there may be thousands.
+// submit hands a new leader to the scheduler; and the one after it, if it is refused at once,
+// and so on. That is a loop and no recursion, as there may be thousands.
 func (f *flight) submit(c *Call) {
 	k := f.cache
 	for c != nil {
@@ -272,7 +277,8 @@ func (c *Call) answer(err error) {
 	c.finish()
 }
 
-// finish completes a former follower whose request has its answer. The Call may be used again before it returns.
+// finish completes a former follower whose request has its answer. The Call may be used again
+// before it returns.
 func (c *Call) finish() {
 	r := c.request
 	c.request, c.flight = nil, nil

@@ -69,7 +69,8 @@ func TestNothingIsExecutedTwice(t *testing.T) {
 	}
 }
 
-// The ends of a leader that are its own: the next in line is executed in its place, and those behind it wait for that.
+// The ends of a leader that are its own: the next in line is executed in its place, and those
+// behind it wait for that.
 func TestFollowersTakeOver(t *testing.T) {
 	pass := func(*rig, *question) { time.Sleep(20 * time.Millisecond) }
 	cancel := func(_ *rig, leader *question) { leader.cancel() }
@@ -120,7 +121,8 @@ func TestFollowersTakeOver(t *testing.T) {
 	}
 }
 
-// A leader that loses its place in a full queue to another connection gives it to a follower of a third one.
+// A leader that loses its place in a full queue to another connection gives it to a follower of
+// a third one.
 func TestFollowerOfADisplacedLeader(t *testing.T) {
 	g := newRig(t, Config{}, func(_ *rig, c *scheduler.ModelConfig) { c.MaxBatch, c.Slots, c.QueueRows = 1, 1, 4 })
 	defer g.end()
@@ -194,7 +196,8 @@ func TestFollowersEndByThemselves(t *testing.T) {
 	})
 }
 
-// A request that comes too late for itself is the scheduler's to refuse, even if its answer is kept.
+// A request that comes too late for itself is the scheduler's to refuse, even if its answer is
+// kept.
 func TestPastDeadline(t *testing.T) {
 	g := newRig(t, Config{}, nil)
 	defer g.end()
@@ -233,7 +236,8 @@ func (d depth) Complete(r *scheduler.Request) {
 	d.question.Complete(r)
 }
 
-// Each of very many followers gets its try and its refusal, without a stack as deep as they are many.
+// Each of very many followers gets its try and its refusal, without a stack as deep as they are
+// many.
 func TestThousandsRefused(t *testing.T) {
 	g := newRig(t, Config{}, nil)
 	defer g.end()
@@ -267,8 +271,9 @@ func TestThousandsRefused(t *testing.T) {
 	}
 }
 
-// Goroutines ask equal and different questions with short and long deadlines, cancel some, and clear the cache now
-// and then. Every request is answered once, with the answer to its own question or an error of its own.
+// Goroutines ask equal and different questions with short and long deadlines, cancel some, and
+// clear the cache now and then. Every request is answered once, with the answer to its own
+// question or an error of its own.
 func TestRandom(t *testing.T) {
 	g := newRig(t, Config{Bytes: 8 << 10, TTL: 5 * time.Millisecond}, func(g *rig, c *scheduler.ModelConfig) {
 		g.worker.Exec = func(rows int) time.Duration { return time.Duration(rand.IntN(2000)) * time.Microsecond }
@@ -322,7 +327,8 @@ func TestRandom(t *testing.T) {
 	if c.Hits == 0 || c.Shared == 0 || c.Misses == 0 {
 		t.Errorf("not all of it was tried: %+v", c)
 	}
-	// When the last batch is answered, what is out is what is kept: a buffer of the smallest class for each.
+	// When the last batch is answered, what is out is what is kept: a buffer of the smallest
+	// class for each.
 	for end := time.Now().Add(20 * time.Second); g.pool.InUse() != 64*g.cache.Usage().Entries; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d bytes of the pool are out with %+v: %v", g.pool.InUse(), g.cache.Usage(), tensor.Outstanding(g.pool))
@@ -344,8 +350,8 @@ func checkRandom(t *testing.T, q *question) {
 	}
 }
 
-// TestLateAnswersAreKept: a model that takes longer than its clients wait has its answers kept all the same. Nothing of them was, so
-// that equal questions were never answered.
+// TestLateAnswersAreKept: a model that takes longer than its clients wait has its answers kept
+// all the same. Nothing of them was, so that equal questions were never answered.
 func TestLateAnswersAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, Config{}, nil)

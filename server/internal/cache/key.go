@@ -11,8 +11,9 @@ import (
 // A key is what equal requests have in common.
 type key = xxh3.Uint128
 
-// key hashes what the answer to r depends on, and the salt. Long texts are hashed where they lie and stand for themselves by their hashes, so that
-// the whole is one short text; lengths come first, so that no two lists of inputs make the same one.
+// key hashes what the answer to r depends on, and the salt. Long texts are hashed where they
+// lie and stand for themselves by their hashes, so that the whole is one short text; lengths
+// come first, so that no two lists of inputs make the same one.
 func (v *Version) key(r *scheduler.Request, salt string) key {
 	var space [256]byte // enough for four inputs of rank 4
 	seed := v.cache.seed

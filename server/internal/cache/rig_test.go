@@ -27,8 +27,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// A rig is a cache before a real scheduler, whose one worker adds 1 to each element. It answers when it is told to,
-// unless it has an Exec.
+// A rig is a cache before a real scheduler, whose one worker adds 1 to each element. It answers
+// when it is told to, unless it has an Exec.
 type rig struct {
 	*testing.T
 	pool    *tensor.Pool

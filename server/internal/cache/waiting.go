@@ -5,14 +5,16 @@ import (
 	"time"
 )
 
-// waiting are the followers that have a deadline, and the one timer for all of them. It is guarded by the cache's mutex.
+// waiting are the followers that have a deadline, and the one timer for all of them. It is
+// guarded by the cache's mutex.
 type waiting struct {
 	calls byDeadline
 	timer *time.Timer
 	armed time.Time // when the timer fires; zero: it does not
 }
 
-// add takes a follower in; tick is what the timer calls. The timer is only ever set to an earlier time: when it fires too early it is set anew.
+// add takes a follower in; tick is what the timer calls. The timer is only ever set to an
+// earlier time: when it fires too early it is set anew.
 func (w *waiting) add(c *Call, tick func()) {
 	if c.request.Deadline.IsZero() {
 		return

@@ -1,9 +1,10 @@
 // Package clock is a clock whose timers are as exact as the kernel's.
 //
-// Timers of Go's runtime wait in epoll_wait, whose timeout is in whole milliseconds: when nothing else wakes the
-// process they are up to a millisecond late, which is all that an answer at its deadline may be late. Here one
-// timerfd stands for the earliest of all timers. The runtime waits for it as for a socket, so that it costs no
-// thread, and wakes within tens of microseconds.
+// Timers of Go's runtime wait in epoll_wait, whose timeout is in whole milliseconds: when
+// nothing else wakes the process they are up to a millisecond late, which is all that an answer
+// at its deadline may be late. Here one timerfd stands for the earliest of all timers. The
+// runtime waits for it as for a socket, so that it costs no thread, and wakes within tens of
+// microseconds.
 package clock
 
 import (
@@ -18,7 +19,8 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// A Clock is a [scheduler.Clock]. Its methods, and those of its timers, may be called from any goroutine.
+// A Clock is a [scheduler.Clock]. Its methods, and those of its timers, may be called from any
+// goroutine.
 type Clock struct {
 	// Set once.
 
@@ -34,7 +36,8 @@ type Clock struct {
 	closed  bool
 }
 
-// New makes a clock. It has a descriptor, and a goroutine from the first timer on; Close takes both back.
+// New makes a clock. It has a descriptor, and a goroutine from the first timer on; Close takes
+// both back.
 func New() (*Clock, error) {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {
@@ -43,7 +46,8 @@ func New() (*Clock, error) {
 	return &Clock{epoch: time.Now(), fd: fd, alarm: os.NewFile(uintptr(fd), "timerfd"), done: make(chan struct{})}, nil
 }
 
-// Close ends the clock: no timer fires after it has returned, though functions that fired may still run.
+// Close ends the clock: no timer fires after it has returned, though functions that fired may
+// still run.
 func (c *Clock) Close() {
 	c.mu.Lock()
 	c.closed = true
@@ -90,7 +94,8 @@ func (c *Clock) fire() {
 	c.armLocked(now)
 }
 
-// armLocked sets the alarm for the earliest timer. An alarm that is too early is left: it finds nothing due.
+// armLocked sets the alarm for the earliest timer. An alarm that is too early is left: it finds
+// nothing due.
 func (c *Clock) armLocked(now int64) {
 	if c.closed || len(c.timers) == 0 || c.armed != 0 && c.armed <= c.timers[0].at {
 		return

@@ -42,8 +42,8 @@ func TestAllFire(t *testing.T) {
 	}
 }
 
-// TestResetAndStop: a timer can be set to an earlier and to a later time, and again after it has fired; a
-// stopped one does not fire.
+// TestResetAndStop: a timer can be set to an earlier and to a later time, and again after it
+// has fired; a stopped one does not fire.
 func TestResetAndStop(t *testing.T) {
 	c := newClock(t)
 	fired := make(chan string, 10)

@@ -25,7 +25,7 @@ type Config struct {
 	// RetireAfter is how long a version of a model stays after a newer one has replaced it; 0 is
 	// for ever.
 	RetireAfter func(model string) time.Duration
-	// Linked tells whether an application asks that version of a model even if it is not the
+	// Linked reports whether an application asks that version of a model even if it is not the
 	// default.
 	Linked func(model, version string) bool
 

@@ -51,7 +51,7 @@ func (p *process) modelLocked() string {
 	return cmp.Or(p.settings.Model, p.settings.Name)
 }
 
-// is tells whether clients may mean the process by a name.
+// is reports whether clients may mean the process by a name.
 func (p *process) is(name string) bool {
 	return p.model() == name || p.settings.Model == "" && p.settings.Name == name
 }
@@ -73,7 +73,7 @@ func (p *process) registered(conn net.Conn, id scheduler.ModelID) {
 	}
 }
 
-// keeps tells whether the process serves a version that an operator has started again, and so
+// keeps reports whether the process serves a version that an operator has started again, and so
 // wants.
 func (p *process) keeps(id scheduler.ModelID) bool {
 	p.mu.Lock()
@@ -110,7 +110,7 @@ func (p *process) awaited() (model string, ok bool) {
 	return p.modelLocked(), p.supervisor != nil && !p.stopping
 }
 
-// named tells whether it is known which model the process serves.
+// named reports whether it is known which model the process serves.
 func (p *process) named() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -33,7 +33,7 @@ func (ss *Sessions) Changed() {
 	}
 }
 
-// keeps tells whether a session should be gone, and stays because there is no way to tell it.
+// keeps reports whether a session should be gone, and stays because there is no way to tell it.
 func (r *retirement) keeps(i containers.SessionInfo) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,7 +77,7 @@ const retireAgain = 50 * time.Millisecond
 //
 // Containers of RPC v1 to v3 cannot be told. They stay connected and idle, as nobody asks for their
 // version, until somebody stops them: hung up on they would be back in a moment, again and again.
-// Their version is looked at again after each retire_after, in case others have come.
+// Their version is looked at again after each retire_after, in case others have arrived.
 func (ss *Sessions) Retire() {
 	r := &ss.retiring
 	r.since, r.parted = make(map[scheduler.ModelID]time.Time), make(map[*containers.Dialer]bool)

@@ -14,14 +14,15 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TensorReference and the index of a tensor are the text that stands for that tensor in the metadata of a message in
-// bridge form, which is what the reference package's ShivaBridge makes of a model with fields.
+// TensorReference and the index of a tensor are the text that stands for that tensor in the
+// metadata of a message in bridge form, which is what the reference package's ShivaBridge makes
+// of a model with fields.
 const TensorReference = "__tensor__"
 
 // Absent is the JSON text that a bridge writes for a field that is None.
 const Absent = `"null"`
 
-// reference gives the tensor that a JSON string refers to.
+// reference returns the tensor that a JSON string refers to.
 func reference(value []byte) (index int, ok bool) {
 	digits, quoted := bytes.CutPrefix(value, []byte(`"`+TensorReference))
 	if !quoted || len(digits) < 2 || len(digits) > 4 {
@@ -31,8 +32,8 @@ func reference(value []byte) (index int, ok bool) {
 	return int(n), err == nil
 }
 
-// InBridgeForm tells whether a value of a message's metadata refers to a tensor. The names of tensors and the texts of a
-// plain message may be anything, and are not looked at.
+// InBridgeForm reports whether a value of a message's metadata refers to a tensor. The names of
+// tensors and the texts of a plain message may be anything, and are not looked at.
 func InBridgeForm(metadata []byte) bool {
 	if !bytes.Contains(metadata, []byte(TensorReference)) { // no other message pays more than this look
 		return false
@@ -47,7 +48,8 @@ func InBridgeForm(metadata []byte) bool {
 	return found
 }
 
-// Refers tells whether a JSON value is a reference to a tensor or has one in it. It reads each byte once.
+// Refers reports whether a JSON value is a reference to a tensor or has one in it. It reads
+// each byte once.
 func Refers(value []byte) bool {
 	for i := 0; i < len(value); i++ {
 		if value[i] != '"' {
@@ -72,8 +74,8 @@ func isKey(rest []byte) bool {
 
 // A bridge finds the inputs of a model among the fields of a message in bridge form.
 //
-// A field is an input's by its path ("frame.image", "masks.0") or, where no path fits, by its own key. The fields that
-// are no input's go to the container.
+// A field is an input's by its path ("frame.image", "masks.0") or, where no path fits, by its
+// own key. The fields that are no input's go to the container.
 type bridge struct {
 	specs   []tensor.Spec
 	places  map[string]int // of specs, by name
@@ -94,9 +96,10 @@ type field struct{ start, end int }
 // longestPath bounds what is compared with the names of inputs, which are no longer.
 const longestPath = 255
 
-// cross makes of the fields in p.Forward, and of the tensors that they refer to, tensors with the names of inputs, and
-// leaves in p.Forward what the container gets. In a message that is not in bridge form (nothing in it refers to a
-// tensor) fields are inputs if one is named as an input is; ok tells whether that is so.
+// cross makes of the fields in p.Forward, and of the tensors that they refer to, tensors with
+// the names of inputs, and leaves in p.Forward what the container gets. In a message that is
+// not in bridge form (nothing in it refers to a tensor) fields are inputs if one is named as an
+// input is; ok tells whether that is so.
 func (c *Call) cross(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (inputs []tensor.Tensor, ok bool, err error) {
 	b := &bridge{specs: c.Target.Spec.Inputs, tensors: tensors, pool: pool, text: p.Forward}
 	if b.text == nil {
@@ -150,8 +153,9 @@ func (c *Call) cross(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (inp
 	return inputs, true, nil
 }
 
-// The walk: each function gets the offset where something begins and gives the one after its end, and whether the
-// container gets any of it. The text is known to be JSON. It is read twice, whatever its nesting.
+// The walk: each function gets the offset where something begins and gives the one after its
+// end, and whether the container gets any of it. The text is known to be JSON. It is read
+// twice, whatever its nesting.
 
 func (b *bridge) space(i int) int {
 	for b.text[i] == ' ' || b.text[i] == '\n' || b.text[i] == '\t' || b.text[i] == '\r' {
@@ -197,7 +201,8 @@ func (b *bridge) members(i int) (end int, kept bool, err error) {
 	return i + 1, kept || empty, nil
 }
 
-// elements walks the list at offset i. An element that the container does not get leaves null in its place.
+// elements walks the list at offset i. An element that the container does not get leaves null
+// in its place.
 func (b *bridge) elements(i int) (end int, kept bool, err error) {
 	b.rest = append(b.rest, '[')
 	path := len(b.path)
@@ -249,7 +254,7 @@ func (b *bridge) field(i int, key string) (end int, kept bool, err error) {
 	return end, true, nil
 }
 
-// place gives the input that the field may be.
+// place returns the input that the field may be.
 func (b *bridge) place(key string) (int, bool) {
 	if len(b.path) <= longestPath {
 		if i, ok := b.places[string(b.path)]; ok {
@@ -263,8 +268,8 @@ func (b *bridge) place(key string) (int, bool) {
 	return i, ok
 }
 
-// claim gives input place the value at offset i. A further value for it that names no tensor is the container's: a
-// parameter may be called as an input is.
+// claim gives input place the value at offset i. A further value for it that names no tensor is
+// the container's: a parameter may be called as an input is.
 func (b *bridge) claim(place, i int) (end int, kept bool, err error) {
 	end, _ = shiva.SkipValue(b.text, i, len(b.text))
 	value := b.text[i:end]
@@ -282,8 +287,8 @@ func (b *bridge) claim(place, i int) (end int, kept bool, err error) {
 	return end, false, fmt.Errorf("%w: input %q is given twice: field %.200q is the second", scheduler.ErrInvalidInput, b.specs[place].Name, b.path)
 }
 
-// build makes input i of its field: the tensor or the list of tensors that it names, else the texts or numbers that it
-// is. owned tells whether the result is memory of its own.
+// build makes input i of its field: the tensor or the list of tensors that it names, else the
+// texts or numbers that it is. owned tells whether the result is memory of its own.
 func (b *bridge) build(i int) (t tensor.Tensor, owned bool, err error) {
 	spec := &b.specs[i]
 	value := b.text[b.fields[i].start:b.fields[i].end]
@@ -302,7 +307,8 @@ func (b *bridge) build(i int) (t tensor.Tensor, owned bool, err error) {
 	return t, true, nil
 }
 
-// stack joins the tensors that nested lists of references name; the lists' lengths become its first dimensions.
+// stack joins the tensors that nested lists of references name; the lists' lengths become its
+// first dimensions.
 func (b *bridge) stack(spec *tensor.Spec, value []byte) (t tensor.Tensor, owned bool, err error) {
 	names, err := shiva.ParseText(value, nil)
 	if err != nil {
@@ -347,7 +353,8 @@ func (b *bridge) stack(spec *tensor.Spec, value []byte) (t tensor.Tensor, owned 
 	return t, true, nil
 }
 
-// numbers makes an input of a JSON number or boolean, or of nested lists of them, in memory of the pool.
+// numbers makes an input of a JSON number or boolean, or of nested lists of them, in memory of
+// the pool.
 func numbers(value []byte, spec *tensor.Spec, pool *tensor.Pool) (tensor.Tensor, error) {
 	var decoded any
 	if err := json.Unmarshal(value, &decoded); err != nil {
@@ -400,7 +407,8 @@ func (c *Call) texts(p *Params, pool *tensor.Pool) (texts []tensor.Tensor, err e
 	return texts, err
 }
 
-// completed adds to the shape of lists the dimensions after one of size 0, of which they say nothing: the declared ones.
+// completed adds to the shape of lists the dimensions after one of size 0, of which they say
+// nothing: the declared ones.
 func (c *Call) completed(t tensor.Tensor, spec *tensor.Spec) tensor.Tensor {
 	n := len(t.Shape)
 	switch {

@@ -79,7 +79,7 @@ func (g *Gate) attachCaches(t *table) (ended []func()) {
 	return ended
 }
 
-// Cache tells what the cache of a model holds; false if it has none.
+// Cache reports what the cache of a model holds; false if it has none.
 func (g *Gate) Cache(model string) (cache.Usage, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 	"github.com/shivad/shivad/server/selection"
 )
 
-// leftOut are the models of the application that chosen leaves out: nil if that is nil. A name that none of them has is an error.
+// leftOut are the models of the application that chosen leaves out: nil if that is nil. A name
+// that none of them has is an error.
 //
 // An entry of chosen is "name", for each of its versions there, or "name/version".
 func (a *application) leftOut(chosen []string) (left []selection.Model, err error) {
@@ -32,7 +33,7 @@ func (a *application) leftOut(chosen []string) (left []selection.Model, err erro
 	return left, nil
 }
 
-// named tells whether "name" or "name/version" is the model.
+// named reports whether "name" or "name/version" is the model.
 func named(m selection.Model, as string) bool { return as == m.Name || as == m.String() }
 
 func modelList(models []selection.Model) string {

@@ -12,7 +12,7 @@
 // Concurrency: a Gate may be used from everywhere. A Call belongs to the door that opened it: from
 // Submit until its Owner's Complete it is the gate's, and may only be cancelled.
 //
-// Memory: a Call refers to the question's tensors and metadata without copying them, so the door keeps
-// the message alive until it has written the answer. The outputs of a completed Call carry references
-// which Close gives back.
+// Memory: a Call refers to the question's tensors and metadata without copying them, so the
+// door keeps the message alive until it has written the answer. The outputs of a completed Call
+// carry references which Close gives back.
 package gate

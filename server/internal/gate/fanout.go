@@ -194,7 +194,8 @@ func (f *fanout) cancel() {
 	}
 }
 
-// prediction is what a model said, with no outputs if it did not. It refers to the call's memory.
+// prediction is what a model predicted, with no outputs if it did not. It refers to the call's
+// memory.
 func (a *ask) prediction() selection.Prediction {
 	p, c := selection.Prediction{Ask: a.asked}, &a.call
 	if c.Err == nil {
@@ -206,7 +207,7 @@ func (a *ask) prediction() selection.Prediction {
 	return p
 }
 
-// predictions lists what the models said; shadows only when they are complete.
+// predictions lists what the models predicted; shadows only when they are complete.
 func (f *fanout) predictions(shadows bool) []selection.Prediction {
 	list := make([]selection.Prediction, 0, len(f.asks)+len(f.refused))
 	for i := range f.asks {
@@ -220,7 +221,7 @@ func (f *fanout) predictions(shadows bool) []selection.Prediction {
 	return list
 }
 
-// finish answers the outer call with what has come; last is the call that was complete last of
+// finish answers the outer call with what has arrived; last is the call that was complete last of
 // those that are to answer.
 func (f *fanout) finish(last *ask) {
 	c := f.call
@@ -247,7 +248,7 @@ func (f *fanout) finish(last *ask) {
 	c.end()
 }
 
-// combine makes the answer of what has come, or tells why there is none. It runs on whatever
+// combine makes the answer of what has arrived, or tells why there is none. It runs on whatever
 // goroutine completed the last call, often that of a container's session: a panic over what one
 // model said is the answer to this request, and nobody else's trouble.
 func (f *fanout) combine() (fault error) {
@@ -367,7 +368,7 @@ func (f *fanout) fallBack(fault error) {
 	f.choice.Explanation = fmt.Sprintf("%s (%s)", Text(fault), stage(first.Timing, time.Since(f.began)))
 }
 
-// replaceable tells whether an error is one that a default output stands in for: the models could
+// replaceable reports whether an error is one that a default output stands in for: the models could
 // not answer, or not in time. A request that is at fault itself, or whose client has gone, or which
 // another server should get, has no answer but the error.
 func replaceable(err error) bool {

@@ -48,7 +48,7 @@ const maxLearning = 256
 // learnTimeout is what the store may take.
 const learnTimeout = 5 * time.Second
 
-// Updates gives the application that feedback sent to a route is about: that of "name/update".
+// Updates returns the application that feedback sent to a route is about: that of "name/update".
 func (g *Gate) Updates(route string) (application string, ok bool) {
 	t := g.routes.Load()
 	if len(t.apps) == 0 {
@@ -165,7 +165,7 @@ func (f *Feedback) Cancel() {
 	}
 }
 
-// Close lets go of what the feedback holds. It is called once, after done or in place of Learn.
+// Close releases what the feedback holds. It is called once, after done or in place of Learn.
 func (f *Feedback) Close() {
 	f.asking.Close()
 	release(f.truth)
@@ -181,9 +181,9 @@ func (f *Feedback) Complete(c *Call) {
 	f.learn(c.fanout.predictions(false), c.fanout.inputs)
 }
 
-// learn has the policy learn what the verdict says of what models said. The store may be far away,
-// so that is on a goroutine of its own. inputs are those of the models that want to learn by
-// themselves.
+// learn has the policy learn what the verdict says of what models predicted. The store may be
+// far away, so that is on a goroutine of its own. inputs are those of the models that want to
+// learn by themselves.
 func (f *Feedback) learn(said []selection.Prediction, inputs []apps.Inputs) {
 	g := f.gate
 	select {

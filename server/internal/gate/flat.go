@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// matchFlat makes the rows of a legacy model: flat vectors of one dtype, of any length each. A tensor of
-// any shape is one row, unless batch says that its first dimension counts rows.
+// matchFlat makes the rows of a legacy model: flat vectors of one dtype, of any length each. A
+// tensor of any shape is one row, unless batch says that its first dimension counts rows.
 func (c *Call) matchFlat(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) error {
 	spec := &c.Target.Spec.Inputs[0]
 	if spec.DType == tensor.Bytes {
@@ -55,8 +55,9 @@ func (c *Call) oneOnly() error {
 		scheduler.ErrInvalidInput, c.Target.ID.Name)
 }
 
-// matchTexts makes the rows of a legacy model that takes strings: from a Bytes tensor, from one uint8 tensor of UTF-8 per
-// row, or from the strings of p.Inputs, which is these models' own form.
+// matchTexts makes the rows of a legacy model that takes strings: from a Bytes tensor, from one
+// uint8 tensor of UTF-8 per row, or from the strings of p.Inputs, which is these models' own
+// form.
 func (c *Call) matchTexts(tensors []tensor.Tensor, p *Params, spec *tensor.Spec, pool *tensor.Pool) error {
 	if p.Inputs != nil {
 		t, err := shiva.ParseText(p.Inputs, pool)
@@ -109,8 +110,8 @@ func (c *Call) matchTexts(tensors []tensor.Tensor, p *Params, spec *tensor.Spec,
 	return nil
 }
 
-// newTexts makes a Bytes input in memory of the pool: what the scheduler holds of a request is payload, whatever it came as. The
-// tensor has a reference, which is the caller's.
+// newTexts makes a Bytes input in memory of the pool: what the scheduler holds of a request is
+// payload, whatever it came as. The tensor has a reference, which is the caller's.
 func newTexts(spec *tensor.Spec, shape tensor.Shape, texts [][]byte, pool *tensor.Pool) (tensor.Tensor, error) {
 	size := 0
 	for _, s := range texts {
@@ -132,7 +133,8 @@ func newTexts(spec *tensor.Spec, shape tensor.Shape, texts [][]byte, pool *tenso
 	return t, nil
 }
 
-// unmade is why an input could not be made of what came: it is not what it should be, or there is no memory for it.
+// unmade is why an input could not be made of what came: it is not what it should be, or there
+// is no memory for it.
 func unmade(spec *tensor.Spec, err error) error {
 	condition := scheduler.ErrInvalidInput
 	if errors.Is(err, tensor.ErrBudget) {

@@ -12,8 +12,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Feedback with both the id of a request and its input means the same at a server that knows the id and at one that does
-// not: with a verdict the tensors are the input. The former took them for what would have been right.
+// Feedback with both the id of a request and its input means the same at a server that knows
+// the id and at one that does not: with a verdict the tensors are the input. The former took
+// them for what would have been right.
 func TestFeedbackMeansTheSameEverywhere(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
@@ -35,7 +36,8 @@ func TestFeedbackMeansTheSameEverywhere(t *testing.T) {
 	h.expect(h.ask("app/update", Params{}, right), `expected one of "label", "loss", "reward", "losses" for that input, or the "id" of a request that the tensors`)
 }
 
-// Feedback that was opened before the policy of its application was changed teaches the policy of now.
+// Feedback that was opened before the policy of its application was changed teaches the policy
+// of now.
 func TestFeedbackAfterThePolicyChanged(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
@@ -82,8 +84,8 @@ func (h *house) texts(name string) {
 	}
 }
 
-// A mean over texts was accepted, and answered by a vote. It is refused when it is linked, and not asked when the model
-// comes later.
+// A mean over texts was accepted, and answered by a vote. It is refused when it is linked, and
+// not asked when the model comes later.
 func TestPolicyDoesNotTakeEveryModel(t *testing.T) {
 	h := newHouse(t)
 	h.texts("words")
@@ -105,7 +107,8 @@ func TestPolicyDoesNotTakeEveryModel(t *testing.T) {
 	}
 }
 
-// An application whose models have never connected has its default output to say, as when they have gone.
+// An application whose models have never connected has its default output to say, as when they
+// have gone.
 func TestDefaultWithoutModels(t *testing.T) {
 	h := newHouse(t)
 	h.app(apps.Definition{Name: "app", Models: []apps.Link{"never"}, Default: json.RawMessage(`{"label":-1,"scores":[0.5,0],"word":"?"}`)})

@@ -9,7 +9,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// arrange makes the inputs of what came: tensors, the texts of the metadata, or the fields of a bridge.
+// arrange makes the inputs of what came: tensors, the texts of the metadata, or the fields of a
+// bridge.
 func (c *Call) arrange(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (err error) {
 	flat := c.Target.Spec.Flat
 	silent := len(tensors) == 0 && p.Texts == nil && (p.Inputs == nil || !flat) // all that it asks may be in fields
@@ -44,7 +45,8 @@ func (c *Call) arrange(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (e
 	return c.match(tensors, texts, pool)
 }
 
-// match fits tensors, and texts by name, to the declared inputs, in the declared order, and counts the rows.
+// match fits tensors, and texts by name, to the declared inputs, in the declared order, and
+// counts the rows.
 func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 	specs := c.Target.Spec.Inputs
 	named := len(tensors) > 0 && tensors[0].Name != ""
@@ -109,8 +111,8 @@ func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 	return nil
 }
 
-// fit checks one tensor against its declaration and returns it with its batch dimension, its rows, and
-// whether the dimension had to be added.
+// fit checks one tensor against its declaration and returns it with its batch dimension, its
+// rows, and whether the dimension had to be added.
 func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitted tensor.Tensor, rows int, added bool, err error) {
 	wrong := func() error {
 		return fmt.Errorf("%w: input %q: expected %s, got %s %s", scheduler.ErrInvalidInput, spec.Name, c.expected(spec), t.DType, t.Shape)
@@ -159,8 +161,8 @@ func leftOut(spec *tensor.Spec) tensor.Tensor {
 	return tensor.Tensor{Name: spec.Name, DType: spec.DType}
 }
 
-// Shown is the shape of output i as the client is to see it: without the rows if the request came without
-// them. A ragged output has no dimension for the rows, however the request came.
+// Shown is the shape of output i as the client is to see it: without the rows if the request
+// came without them. A ragged output has no dimension for the rows, however the request came.
 func (c *Call) Shown(i int) tensor.Shape {
 	shape := c.Outputs[i].Shape
 	if c.Squeeze && c.Target.Spec.Outputs[i].Ragged == "" {

@@ -8,8 +8,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A compressed request that outgrows its memory is given and fills the next only in turns: with all of
-// them taken it waits, and between two pieces of its copy others have theirs.
+// A compressed request that outgrows its memory is given and fills the next only in turns: with
+// all of them taken it waits, and between two pieces of its copy others have theirs.
 func TestGrowthTakesTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		defer func(old chan struct{}) { turns = old }(turns)

@@ -9,20 +9,20 @@ import (
 	"github.com/shivad/shivad/shiva"
 )
 
-// The parameters of a batch's requests travel in one JSON header, so what a container's JSON library refuses in one
-// of them costs all of them their answer. Containers are written in any language; parameters are held to what all of
-// the common libraries take.
+// The parameters of a batch's requests travel in one JSON header, so what a container's JSON
+// library refuses in one of them costs all of them their answer. Containers are written in any
+// language; parameters are held to what all of the common libraries take.
 const (
-	// maxParameterDepth counts the object itself. There are two levels around it, and 64 is what .NET takes by default;
-	// Rust's serde_json takes 127, Python about 1,000.
+	// maxParameterDepth counts the object itself. There are two levels around it, and 64 is
+	// what .NET takes by default; Rust's serde_json takes 127, Python about 1,000.
 	maxParameterDepth = 62
 
-	// maxParameterDigits is below what a float64 holds. Python takes 4,300 digits, and libraries that make floats of
-	// large numbers refuse what becomes infinite.
+	// maxParameterDigits is below what a float64 holds. Python takes 4,300 digits, and
+	// libraries that make floats of large numbers refuse what becomes infinite.
 	maxParameterDigits = 308
 )
 
-// checkParameters tells whether the JSON object can go to a container.
+// checkParameters reports whether the JSON object can go to a container.
 func checkParameters(object []byte) error {
 	var fault error
 	_ = shiva.EachField(object, func(key, value []byte) bool {
@@ -73,8 +73,8 @@ func partOfNumber(c byte) bool {
 	return '0' <= c && c <= '9' || c == '.' || c == '-' || c == '+' || c == 'e' || c == 'E'
 }
 
-// withUser adds whose request it is to the parameters, for a model that asked for it. As these are what a cache tells
-// requests apart by, no user gets another's answer.
+// withUser adds whose request it is to the parameters, for a model that asked for it. As these
+// are what a cache tells requests apart by, no user gets another's answer.
 func withUser(object []byte, user string) []byte {
 	b := shiva.AppendString([]byte(`{"user":`), user)
 	_ = shiva.EachField(object, func(key, value []byte) bool {

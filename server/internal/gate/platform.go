@@ -2,8 +2,9 @@ package gate
 
 import "strings"
 
-// platforms are the names that the Predict Protocol allows, by what containers call the same. What is not among them, such as "python", is shown as
-// the container says it: the protocol has no name for a model that is a function.
+// platforms are the names that the Predict Protocol allows, by what containers call the same.
+// What is not among them, such as "python", is shown as the container says it: the protocol has
+// no name for a model that is a function.
 //
 // Source: Predict Protocol, version 2, "Platforms"; the names with two words are Triton's.
 var platforms = map[string]string{

@@ -32,8 +32,9 @@ func (c *counted) answer() {
 	}
 }
 
-// TestApplicationsUnderChange: requests with deadlines, cancels and feedback to applications of all kinds, while models come and go, definitions
-// change and vanish, and caches are switched on and off. Every call is answered once, and no memory stays out.
+// TestApplicationsUnderChange: requests with deadlines, cancels and feedback to applications of
+// all kinds, while models come and go, definitions change and vanish, and caches are switched
+// on and off. Every call is answered once, and no memory stays out.
 func TestApplicationsUnderChange(t *testing.T) {
 	const clients, each = 8, 250
 	var caching atomic.Bool

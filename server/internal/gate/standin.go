@@ -9,7 +9,7 @@ import (
 // been here since the server started. Then nobody has declared anything: the outputs are as the
 // default has them, and the question is not looked at but for its rows.
 
-// standsIn tells whether the default is all that the application has to say.
+// standsIn reports whether the default is all that the application has to say.
 func (a *application) standsIn() bool {
 	return len(a.models) == 0 && a.fault == nil && a.HasDefault()
 }

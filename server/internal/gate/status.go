@@ -48,7 +48,8 @@ var statuses = []Status{
 	{ErrInternal, shiva.Internal, http.StatusInternalServerError, 13, false, metrics.Internal},
 }
 
-// StatusOf returns the row of err. An error that no row knows is a bug of ours, and answered as one.
+// StatusOf returns the row of err. An error that no row knows is a bug of ours, and answered as
+// one.
 func StatusOf(err error) Status {
 	for _, s := range statuses {
 		if errors.Is(err, s.Err) {
@@ -58,8 +59,8 @@ func StatusOf(err error) Status {
 	return statuses[len(statuses)-1]
 }
 
-// Outcome is how a request ended, for the metrics: with an error or without, and with an application's
-// choice or, of a model, none.
+// Outcome is how a request ended, for the metrics: with an error or without, and with an
+// application's choice or, of a model, none.
 func Outcome(err error, c *Choice) metrics.Outcome {
 	switch {
 	case err != nil:
@@ -82,7 +83,7 @@ func Text(err error) string {
 	return Cut(s, maxText)
 }
 
-// Cut is s, of which at most so many bytes are left, and a sign that there was more.
+// Cut is s, of which at most that many bytes are left, and a sign that there was more.
 func Cut(s string, most int) string {
 	if len(s) <= most {
 		return s

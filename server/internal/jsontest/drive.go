@@ -11,7 +11,8 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// count is how many requests Drive makes: each test's own number keeps "make test" short, and "make mutants" asks for a million.
+// count is how many requests Drive makes: each test's own number keeps "make test" short, and
+// "make mutants" asks for a million.
 var count = flag.Int("mutants", 0, "requests that tests make of random choices; 0: as many as each test says")
 
 // slower is how many times as long a request takes under the race detector.
@@ -20,11 +21,13 @@ const slower = 5
 // budget is what one request may take. Most take less than a millisecond.
 const budget = 5 * time.Second
 
-// Within begins the budget of time of one request, which done ends. When it is over before that, the process ends with
-// the stacks of its goroutines and with what says which request it was.
+// Within begins the budget of time of one request, which done ends. When it is over before
+// that, the process ends with the stacks of its goroutines and with what says which request it
+// was.
 func Within(what func() string) (done func()) { return budgettest.Within(budget, what) }
 
-// A Tally counts the answers to what a test makes, by what kind of answer they are. It is for one goroutine.
+// A Tally counts the answers to what a test makes, by what kind of answer they are. It is for
+// one goroutine.
 type Tally struct {
 	kinds                  map[string]int
 	good, refused, answers int
@@ -47,8 +50,9 @@ func (t *Tally) note(kind any) {
 	t.answers++
 }
 
-// Drive runs run with n strings of random choices, the same in every run, or with as many as the flag -mutants says. If
-// nearly all that run has counted were refused, or nearly none, the requests were not nearly right: that fails t as well.
+// Drive runs run with n strings of random choices, the same in every run, or with as many as
+// the flag -mutants says. If nearly all that run has counted were refused, or nearly none, the
+// requests were not nearly right: that fails t as well.
 func Drive(t *testing.T, n int, tally *Tally, run func(Choices)) {
 	t.Helper()
 	if raceEnabled {
@@ -71,8 +75,9 @@ func Drive(t *testing.T, n int, tally *Tally, run func(Choices)) {
 	}
 }
 
-// Fuzz runs run with choices that the fuzzer makes of those that begin with lead and then choose one of n samples. Each
-// run has the budget of an input, and the t that its failures are reported to.
+// Fuzz runs run with choices that the fuzzer makes of those that begin with lead and then
+// choose one of n samples. Each run has the budget of an input, and the t that its failures are
+// reported to.
 func Fuzz(f *testing.F, n int, lead []byte, run func(*testing.T, Choices)) {
 	for i := range n {
 		f.Add(append(lead[:len(lead):len(lead)], byte(i)))

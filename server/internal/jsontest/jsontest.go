@@ -1,14 +1,16 @@
-// Package jsontest makes wrong JSON of right JSON, and drives the tests of what reads requests (Drive, Fuzz).
+// Package jsontest makes wrong JSON of right JSON, and drives the tests of what reads requests
+// (Drive, Fuzz).
 //
 //	Choices ──► Value.Mutate ──► Value.Append ──► Spoil ──► text
 //	bytes       other types, shapes, counts,      cut, one byte
 //	            names, nesting, twins             more or other
 //
-// Bytes that change at random seldom get past a parser: what is beyond it then sees the few values that its tests thought of. So the
-// changes here are those of the tree, and most of what they make is JSON.
+// Bytes that change at random seldom get past a parser: what is beyond it then sees the few
+// values that its tests thought of. So the changes here are those of the tree, and most of what
+// they make is JSON.
 //
-// What is changed how is taken from a string of bytes, the choices. A fuzzer that changes these bytes changes decisions, and what it finds
-// is repeated by the same bytes.
+// What is changed how is taken from a string of bytes, the choices. A fuzzer that changes these
+// bytes changes decisions, and what it finds is repeated by the same bytes.
 package jsontest
 
 import (

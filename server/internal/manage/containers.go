@@ -54,7 +54,7 @@ func (cs *Containers) List() admin.Containers {
 	return list
 }
 
-// failing tells whether all live replicas of a model fail on every batch.
+// failing reports whether all live replicas of a model fail on every batch.
 func (cs *Containers) failing(model string) bool {
 	t, err := cs.gate.Target(model, "")
 	if err != nil || t.Model == nil {
@@ -64,7 +64,7 @@ func (cs *Containers) failing(model string) bool {
 	return stats.Live > 0 && stats.Failing == stats.Live
 }
 
-// connected tells whether there is a session with a container that is called there, and not one
+// connected reports whether there is a session with a container that is called there, and not one
 // that is being called or has been told to go.
 func connected(sessions []admin.Session, address string) bool {
 	return address != "" && slices.ContainsFunc(sessions, func(s admin.Session) bool { return s.Remote == address && s.State == "serving" })

@@ -346,8 +346,8 @@ func (h *History) follow(events []admin.Event, now serving, arrivals map[string]
 	return events
 }
 
-// come gives the event of a version that serves, a new one if the last has ended for good, and its
-// place.
+// come returns the event of a version that serves, a new one if the last has ended for good,
+// and its place.
 func (h *History) come(events []admin.Event, last map[string]int, version string, a arrival, at time.Time) ([]admin.Event, int) {
 	i, known := last[version]
 	if known && events[i].Until != nil && (events[i].Detail != "" || at.Sub(*events[i].Until) > historyGap) {

@@ -85,7 +85,7 @@ func (s *Store) Close() error {
 	return o.store.Close()
 }
 
-// get gives both, or the error for whoever asks before they are open.
+// get returns both, or the error for whoever asks before they are open.
 func (s *Store) get() (*apps.Registry, state.Store, error) {
 	if o := s.opened.Load(); o != nil {
 		return o.apps, o.store, nil
@@ -121,13 +121,13 @@ func (s *Store) Admit(id scheduler.ModelID) error {
 	return nil
 }
 
-// Linked tells whether an application asks that version of a model even if it is not the default.
+// Linked reports whether an application asks that version of a model even if it is not the default.
 func (s *Store) Linked(model, version string) bool {
 	r, _, err := s.get()
 	return err == nil && slices.ContainsFunc(r.Apps(), func(a *apps.App) bool { return a.Keeps(model, version) })
 }
 
-// Health tells how the store is doing.
+// Health reports how the store is doing.
 func (s *Store) Health() admin.State {
 	k := admin.State{At: s.at.Redacted(), Since: s.started}
 	_, store, err := s.get()

@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// Names returns up to three of names, those with the smallest edit distance to s first, as long as no more
-// than two bytes or a third of s would have to change. It takes time in proportion to the length of all names.
+// Names returns up to three of names, those with the smallest edit distance to s first, as long
+// as no more than two bytes or a third of s would have to change. It takes time in proportion
+// to the length of all names.
 func Names(s string, names []string) []string {
 	type candidate struct {
 		name     string
@@ -27,7 +28,8 @@ func Names(s string, names []string) []string {
 	return out
 }
 
-// distance is the number of bytes to insert, delete or replace to get from a to b (Levenshtein 1966).
+// distance is the number of bytes to insert, delete or replace to get from a to b (Levenshtein
+// 1966).
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -5,6 +5,6 @@
 //
 // A key that is in no row of a wire is the container's there, whatever its value.
 //
-// What gives a message its form is no parameter, and the doors read it themselves: ids, names of
+// What returns a message its form is no parameter, and the doors read it themselves: ids, names of
 // models, versions and tensors, texts, and parameters of single tensors.
 package parameter

@@ -25,7 +25,7 @@ func (k *Key) Read(v *Values, value Value) error {
 	return k.unexpected(value)
 }
 
-// TakesText tells whether any text is a value of the key.
+// TakesText reports whether any text is a value of the key.
 func (k *Key) TakesText() bool {
 	_, is := k.kind.(text)
 	return is

@@ -10,9 +10,10 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// classify makes a Bytes tensor of shape [rows, k] from numbers of shape [rows, ...]: for each row its k highest values
-// from the highest on, or all if there are fewer, each as "value:index:label" with the index into the row, or "value:index" where labels
-// has no text for that index. Of equal values the lower index comes first, and what is not a number last.
+// classify makes a Bytes tensor of shape [rows, k] from numbers of shape [rows, ...]: for each
+// row its k highest values from the highest on, or all if there are fewer, each as
+// "value:index:label" with the index into the row, or "value:index" where labels has no text
+// for that index. Of equal values the lower index comes first, and what is not a number last.
 //
 // Source: Triton, classification extension.
 func classify(t tensor.Tensor, k int, labels []string) (tensor.Tensor, error) {

@@ -28,8 +28,9 @@ type ServerMetadata struct {
 	Extensions []string `json:"extensions"`
 }
 
-// Server describes the server to clients of a door that listens there; extensions are those of the door beside
-// [Extensions]. Where models are not loaded and unloaded, there is no model_repository.
+// Server describes the server to clients of a door that listens there; extensions are those of
+// the door beside [Extensions]. Where models are not loaded and unloaded, there is no
+// model_repository.
 func (s *Service) Server(door net.Addr, extensions ...string) ServerMetadata {
 	all := slices.Concat(Extensions, extensions)
 	if s.permit(Caller{Door: door}) != nil {
@@ -50,8 +51,8 @@ type ModelMetadata struct {
 	Properties map[string]string `json:"properties,omitempty"`
 }
 
-// TensorMetadata describes an input or output. A dimension of -1 takes any size; a batched model's first one counts
-// rows, but for a ragged output.
+// TensorMetadata describes an input or output. A dimension of -1 takes any size; a batched
+// model's first one counts rows, but for a ragged output.
 type TensorMetadata struct {
 	Name     string `json:"name"`
 	Datatype string `json:"datatype"`
@@ -102,7 +103,8 @@ func properties(object []byte) map[string]string {
 	return out
 }
 
-// ModelConfig is a model's configuration, in the form of Triton's as far as there is something to say.
+// ModelConfig is a model's configuration, in the form of Triton's as far as there is something
+// to say.
 type ModelConfig struct {
 	Name          string               `json:"name"`
 	Platform      string               `json:"platform"`
@@ -129,8 +131,9 @@ type TensorConfig struct {
 	Name     string `json:"name"`
 	DataType string `json:"data_type"` // TYPE_FP32 and so on
 	Dims     []int  `json:"dims"`
-	// Format is the order of an image's dimensions, FORMAT_NHWC or FORMAT_NCHW, or FORMAT_NONE; an output has none. It is
-	// never absent from an input: Triton's example clients read it of every model.
+	// Format is the order of an image's dimensions, FORMAT_NHWC or FORMAT_NCHW, or FORMAT_NONE;
+	// an output has none. It is never absent from an input: Triton's example clients read it of
+	// every model.
 	Format   string `json:"format,omitempty"`
 	Optional bool   `json:"optional,omitempty"` // an input that may be left out
 }
@@ -159,7 +162,7 @@ type TransactionPolicy struct {
 	Decoupled bool `json:"decoupled"`
 }
 
-// ModelConfig gives a model's configuration; version "" means the default.
+// ModelConfig returns a model's configuration; version "" means the default.
 func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
 	t, err := s.gate.Target(name, version)
 	if err != nil {
@@ -223,8 +226,8 @@ func links(a *apps.App) string {
 	return strings.Join(list, ", ")
 }
 
-// list is a JSON list. Triton's configuration has the name of a file of labels in place of it, which a client can
-// do nothing with.
+// list is a JSON list. Triton's configuration has the name of a file of labels in place of it,
+// which a client can do nothing with.
 func list(labels []string) string {
 	b := []byte{'['}
 	for i, label := range labels {

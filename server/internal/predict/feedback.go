@@ -14,8 +14,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Feedback teaches the application that q names what became of a request: of the one with that id, a JSON text or number, or of q's inputs,
-// which are then asked about anew. q.Parameters is the verdict, a JSON object as gate's feedback takes it. The answer is a JSON object.
+// Feedback teaches the application that q names what became of a request: of the one with that
+// id, a JSON text or number, or of q's inputs, which are then asked about anew. q.Parameters is
+// the verdict, a JSON object as gate's feedback takes it. The answer is a JSON object.
 func (d *Door) Feedback(ctx context.Context, q *Question, id []byte) ([]byte, error) {
 	d.metrics.Began()
 	defer q.release()
@@ -42,8 +43,8 @@ func (d *Door) feedback(ctx context.Context, q *Question, id []byte) ([]byte, er
 	return f.Wait(ctx)
 }
 
-// Input makes the only input of a model from a decoded JSON value, as Clipper's clients send it: numbers, texts or lists of them; for bytes
-// also their base64.
+// Input makes the only input of a model from a decoded JSON value, as Clipper's clients send
+// it: numbers, texts or lists of them; for bytes also their base64.
 func (s *Service) Input(model string, value any) (tensor.Tensor, error) {
 	target, err := s.gate.Asked(model, "")
 	if err != nil {

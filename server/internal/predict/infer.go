@@ -29,8 +29,8 @@ type Door struct {
 // Door makes a way in that counts with m.
 func (s *Service) Door(m *metrics.Door) *Door { return &Door{Service: s, metrics: m} }
 
-// NewSource names a connection, for fairness between those that ask: see [Question]. Sources of this package never
-// meet those of the TCP door, which count from 1.
+// NewSource names a connection, for fairness between those that ask: see [Question]. Sources of
+// this package never meet those of the TCP door, which count from 1.
 func (d *Door) NewSource() uint64 {
 	return uint64(d.metrics.Index()+1)<<56 | d.sources.Add(1)
 }
@@ -41,13 +41,14 @@ type Question struct {
 	Version string // "" = the default
 	ID      string // echoed
 
-	// Inputs have names, and shapes as the client sent them: with the batch dimension, or one row without it. The references
-	// are Infer's from the call on, whatever comes of it.
+	// Inputs have names, and shapes as the client sent them: with the batch dimension, or one
+	// row without it. The references are Infer's from the call on, whatever comes of it.
 	Inputs []tensor.Tensor
 	// Outputs are those wanted, in the order of the answer; none = all.
 	Outputs []Output
 
-	// Values are the parameters that are the server's. A deadline of the context counts beside Timeout.
+	// Values are the parameters that are the server's. A deadline of the context counts beside
+	// Timeout.
 	parameter.Values
 
 	// Parameters is a JSON object that goes to the container with the rows; nil = none.
@@ -58,10 +59,12 @@ type Question struct {
 	Outbox  Outbox    // what bounds the answers that the client has not read; nil: nothing does
 }
 
-// An Outbox is a client's [gate.Outbox] whose room can be waited for. It is called by all that ask for the client.
+// An Outbox is a client's [gate.Outbox] whose room can be waited for. It is called by all that
+// ask for the client.
 type Outbox interface {
-	// Admit waits until there is room for the answer to an open call. Put brings that, or its error, in the place of what was
-	// expected, and says how much of the room it takes until Take: it fails when that is not to be had.
+	// Admit waits until there is room for the answer to an open call. Put brings that, or its
+	// error, in the place of what was expected, and says how much of the room it takes until
+	// Take: it fails when that is not to be had.
 	Admit(ctx context.Context, c *gate.Call) (expected int, err error)
 	Put(c *gate.Call, expected int) (size int, err error)
 	Take(size int)
@@ -70,15 +73,17 @@ type Outbox interface {
 // An Output is one that a client asks for.
 type Output struct {
 	Name string
-	// Classes asks for the names of so many of the highest values instead of the values (classification extension); 0 = the tensor.
+	// Classes asks for the names of so many of the highest values instead of the values
+	// (classification extension); 0 = the tensor.
 	Classes int
 }
 
-// An Answer is what a model said. Release it once.
+// An Answer is what a model predicted. Release it once.
 type Answer struct {
 	Model, Version string
 	ID             string
-	// Outputs have names and the shapes that the client expects: without the batch dimension if the question came so.
+	// Outputs have names and the shapes that the client expects: without the batch dimension if
+	// the question came so.
 	Outputs []tensor.Tensor
 	Timing  scheduler.Timing
 	Choice  *gate.Choice // what an application did; nil for a model
@@ -123,8 +128,8 @@ func (c *call) free() {
 	calls.Put(c)
 }
 
-// Infer asks, waits and counts. When ctx ends first, the request leaves the queue: the error is then ErrCanceled, or
-// ErrDeadlineExceeded if it was the context's deadline.
+// Infer asks, waits and counts. When ctx ends first, the request leaves the queue: the error is
+// then ErrCanceled, or ErrDeadlineExceeded if it was the context's deadline.
 func (d *Door) Infer(ctx context.Context, q *Question) (*Answer, error) {
 	d.metrics.Began()
 	defer q.release()
@@ -171,7 +176,8 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 			p.Timeout = left
 		}
 	}
-	// The rows of a legacy model are vectors of any length: on this wire they are those of a matrix.
+	// The rows of a legacy model are vectors of any length: on this wire they are those of a
+	// matrix.
 	p.Batch = target.Spec.Batched() && len(q.Inputs) > 0 && len(q.Inputs[0].Shape) > 1
 
 	c := calls.Get().(*call)
@@ -187,7 +193,8 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 	a := &Answer{Size: size, Model: target.ID.Name, Version: target.ID.Version, ID: q.ID, Timing: c.Timing, Choice: c.Choice, call: c}
 	said := target
 	if c.Choice != nil {
-		// The answer is most of all that of one model, whose outputs need not be those of the application's first.
+		// The answer is most of all that of one model, whose outputs need not be those of the
+		// application's first.
 		said = c.Target
 		a.Version = said.ID.String()
 		if chosen, err = choose(said, q.Outputs); err != nil {
@@ -240,8 +247,9 @@ func (d *Door) ask(ctx context.Context, c *call, o Outbox) (size int, err error)
 	return size, err
 }
 
-// Late is the error of a request that was cut off: ErrDeadlineExceeded for ErrCanceled if that was at the context's deadline. The context
-// itself need not say so, since transports cancel it then.
+// Late is the error of a request that was cut off: ErrDeadlineExceeded for ErrCanceled if that
+// was at the context's deadline. The context itself need not say so, since transports cancel it
+// then.
 func Late(ctx context.Context, err error) error {
 	if end, ok := ctx.Deadline(); ok && errors.Is(err, scheduler.ErrCanceled) && !time.Now().Before(end) {
 		return fmt.Errorf("%w: the client's deadline passed", scheduler.ErrDeadlineExceeded)

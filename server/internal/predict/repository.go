@@ -10,17 +10,19 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// A Repository starts and stops what the server itself can: the processes of its configuration. Its functions may be
-// called from everywhere. Its implementation is the server's.
+// A Repository starts and stops what the server itself can: the processes of its configuration.
+// Its functions may be called from everywhere. Its implementation is the server's.
 type Repository interface {
 	// Models are the names of models that it can start and stop, sorted.
 	Models() []string
-	// State tells how it stands with one of them, and why.
+	// State reports how it stands with one of them, and why.
 	State(model string) (state State, reason string)
-	// Load starts the processes of a model, if they do not run, and returns when one of them serves it; it does so at once if one does
-	// already. It gives up when ctx ends or a process ends by itself again and again.
+	// Load starts the processes of a model, if they do not run, and returns when one of them
+	// serves it; it does so at once if one does already. It gives up when ctx ends or a process
+	// ends by itself again and again.
 	Load(ctx context.Context, model string) error
-	// Unload stops the processes of a model, after they have answered what they have, and returns when they have ended.
+	// Unload stops the processes of a model, after they have answered what they have, and
+	// returns when they have ended.
 	Unload(model string) error
 }
 
@@ -45,7 +47,7 @@ func (s *Service) permit(c Caller) error {
 	return fmt.Errorf("%w: models are not loaded and unloaded by clients: server.repository = \"none\"; the admin door (shivactl containers) can do both", gate.ErrPermissionDenied)
 }
 
-// Local tells whether only this machine reaches a listener.
+// Local reports whether only this machine reaches a listener.
 func Local(a net.Addr) bool {
 	if tcp, ok := a.(*net.TCPAddr); ok {
 		return tcp.IP.IsLoopback()
@@ -63,7 +65,8 @@ func (s *Service) changed(c Caller, model, did string, err error) {
 	}
 }
 
-// A State is how it stands with a version of a model. The words are those of the model_repository extension.
+// A State is how it stands with a version of a model. The words are those of the
+// model_repository extension.
 type State string
 
 // The states there are.
@@ -82,8 +85,8 @@ type IndexEntry struct {
 	Reason  string `json:"reason"`
 }
 
-// Index lists every version of every model that has registered, every application, and the models that Load could start; only
-// those that are ready if so asked.
+// Index lists every version of every model that has registered, every application, and the
+// models that Load could start; only those that are ready if so asked.
 func (s *Service) Index(onlyReady bool) []IndexEntry {
 	list := []IndexEntry{}
 	managed := s.repository.Models()
@@ -119,8 +122,8 @@ func (s *Service) Index(onlyReady bool) []IndexEntry {
 	return list
 }
 
-// Load makes a model served, if its processes are the server's. Parameters of the request (another configuration, files) cannot be
-// honoured: the model lives in its container.
+// Load makes a model served, if its processes are the server's. Parameters of the request
+// (another configuration, files) cannot be honoured: the model lives in its container.
 func (s *Service) Load(ctx context.Context, by Caller, model string, parameters []string) error {
 	if err := s.permit(by); err != nil {
 		return err

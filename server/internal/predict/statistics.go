@@ -4,10 +4,11 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// ModelStatistics counts what one version of a model has done since the server knows it, through all doors.
+// ModelStatistics counts what one version of a model has done since the server knows it,
+// through all doors.
 //
-// Source: Triton, statistics extension. What has no meaning here (memory, decoupled responses) is left out, and so are caches, whose look-ups are
-// not timed: the metrics count them.
+// Source: Triton, statistics extension. What has no meaning here (memory, decoupled responses)
+// is left out, and so are caches, whose look-ups are not timed: the metrics count them.
 type ModelStatistics struct {
 	Name           string         `json:"name"`
 	Version        string         `json:"version"`
@@ -47,8 +48,9 @@ type StatisticsList struct {
 	Models []ModelStatistics `json:"model_stats"`
 }
 
-// Statistics counts for every version of a model, or the one named, or for an application: requests by the name that they were sent to, and
-// batches by the model that executed them. Name "" means all of both.
+// Statistics counts for every version of a model, or the one named, or for an application:
+// requests by the name that they were sent to, and batches by the model that executed them.
+// Name "" means all of both.
 func (s *Service) Statistics(name, version string) (StatisticsList, error) {
 	list := StatisticsList{Models: []ModelStatistics{}}
 	if name != "" {
