@@ -61,7 +61,7 @@ server/internal/gate:        server/internal/apps server/internal/cache server/i
 server/internal/predict:     server/internal/apps server/internal/gate server/internal/parameter server/config server/metrics scheduler shiva shiva/tensor
 server/internal/fleet:      server/config server/internal/gate server/internal/predict containers scheduler shiva/tensor
 server/internal/manage:      server/admin server/config server/internal/apps server/internal/fleet server/internal/gate server/internal/parameter server/internal/predict server/metrics server/selection server/state containers scheduler shiva/tensor
-server/tcp:                  server/internal/gate server/internal/hosts server/internal/parameter server/metrics scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/state
+server/tcp:                  server/internal/gate server/internal/hosts server/internal/parameter server/metrics scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/internal/predict server/state
 server/rest:                 server/internal/browser server/internal/gate server/internal/hosts server/internal/parameter server/internal/predict server/metrics scheduler shiva shiva/tensor github.com/x448/float16 | server/config server/internal/apps server/state
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
 server/grpc:                 server/grpc/pb server/internal/gate server/internal/hosts server/internal/parameter server/internal/predict server/metrics scheduler shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/config server/internal/jsontest

@@ -8,16 +8,29 @@ import (
 
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// What the protocol tells of models is the same over Shiva as over HTTP, path for path.
-func TestPathsOverShiva(t *testing.T) {
+// What the protocol tells of the server and of models is the same through every door, path for path, but for
+// the extensions that a door has. What Triton's messages have no field for is not there over gRPC.
+func TestPathsThroughEveryDoor(t *testing.T) {
 	s := start(t, nil)
-	join(t, s, "m", tensor.Float32, tensor.Shape{-1, 2}, nil)
+	x, y := tensor.Spec{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}, tensor.Spec{Name: "y", DType: tensor.Int8, Shape: tensor.Shape{-1}, Optional: true}
+	c, err := containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0], containertest.Model{
+		Name: "m", Version: "1", Inputs: []tensor.Spec{x, y}, Outputs: []tensor.Spec{x}, Batched: new(false), Parameters: json.RawMessage(`{"colour":"blue"}`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
 	leaving := join(t, s, "stats.m", tensor.Int8, tensor.Shape{-1}, nil)
-	web, tcp := newHTTP(t, s.Addrs().REST), newTCP(t, s.Addrs().TCP)
+	eventually(t, "the models to serve", func() bool { return serves(s, "m", "1") && serves(s, "stats.m", "1") })
+	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []apps.Link{"m"}}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the application", func() bool { target, err := s.gate.Target("app", ""); return err == nil && target.Live > 0 })
+	web, tcp, rpc := newHTTP(t, s.Addrs().REST), newTCP(t, s.Addrs().TCP), newGRPC(t, s.Addrs().GRPC)
 	ask := func(route, metadata string) (map[string]any, error) {
 		m, err := tcp.client.Do(t.Context(), &shiva.Message{Namespace: route, Metadata: []byte(metadata)})
 		if err != nil {
@@ -28,15 +41,29 @@ func TestPathsOverShiva(t *testing.T) {
 		return said, json.Unmarshal(m.Metadata, &said)
 	}
 	for _, path := range []string{
-		"v2/models", "v2/models/stats", "v2/models/m/config", "v2/models/m/versions/1/config", "v2/models/m/stats",
-		"v2/models/m/versions/1/stats", "v2/models/stats.m/stats", "v2/models/m/ready",
+		"v2", "v2/", "v2/health/live", "v2/health/ready", "v2/models", "v2/models/stats", "v2/models/m", "v2/models/m/versions/1", "v2/models/stats.m", "v2/models/app",
+		"v2/models/m/config", "v2/models/m/versions/1/config", "v2/models/app/config", "v2/models/m/stats",
+		"v2/models/m/versions/1/stats", "v2/models/stats.m/stats", "v2/models/app/stats", "v2/models/m/ready", "v2/models/app/ready",
 	} {
 		var want map[string]any
 		if err := web.call("GET", "/"+path, "", &want); err != nil {
 			t.Fatal(path, err)
 		}
-		if got, err := ask(path, ""); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: got %v, %v, expected %v", path, got, err, want)
+		got, err := ask(path, "")
+		if path == "v2" || path == "v2/" {
+			delete(want, "extensions")
+			delete(got, "extensions")
+		}
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s over Shiva: got %v, %v, over HTTP %v", path, got, err, want)
+		}
+		of, isModel := strings.CutPrefix(path, "v2/models/")
+		if name, version, _ := strings.Cut(of, "/versions/"); isModel && !strings.Contains(name+version, "/") && name != "stats" {
+			a, err := rpc.client.ModelMetadata(t.Context(), &pb.ModelMetadataRequest{Name: name, Version: version})
+			if err != nil {
+				t.Fatal(path, err)
+			}
+			sameMetadata(t, path, a, want)
 		}
 	}
 	var index []any
@@ -48,13 +75,16 @@ func TestPathsOverShiva(t *testing.T) {
 	}
 	leaving.Close()
 	eventually(t, "a model to be gone", func() bool { return !serves(s, "stats.m", "1") })
-	for metadata, want := range map[string]int{`{"ready":true}`: 2, `{"ready":false}`: 3} {
+	for metadata, want := range map[string]int{`{"ready":true}`: 3, `{"ready":false}`: 4} {
 		if got, err := ask("v2/repository/index", metadata); err != nil || len(got["models"].([]any)) != want {
 			t.Errorf("index %s: got %v, %v, expected %d models", metadata, got, err, want)
 		}
 	}
 	for path, want := range map[string]string{
 		"v2/models/n/config":            `no model or application "n"`,
+		"v2/models/n":                   `no model or application "n"`,
+		"v2/models/n/ready":             `no model or application "n"`,
+		"v2/models/app/versions/1":      `"app" is an application, which has no versions`,
 		"v2/models/m/versions/9/config": `no version "9"`,
 		"v2/models/m/versions/9/stats":  `no version "9"`,
 		"v2/models/m/configs":           "there are infer, ready, config, stats",
@@ -66,6 +96,38 @@ func TestPathsOverShiva(t *testing.T) {
 	}
 	if _, err := ask("v2/repository/index", `{"ready":1}`); err == nil || !strings.Contains(err.Error(), "true or false") {
 		t.Errorf("ready that is a number: %v", err)
+	}
+}
+
+// sameMetadata compares what gRPC tells of a model with the JSON of HTTP.
+func sameMetadata(t *testing.T, path string, a *pb.ModelMetadataResponse, want map[string]any) {
+	t.Helper()
+	text, err := json.Marshal(a) // with the names of the protocol
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	strip := func(object map[string]any) {
+		for _, name := range []string{"batched", "optional", "ragged"} {
+			delete(object, name)
+		}
+		for name, value := range object {
+			if list, is := value.([]any); is && len(list) == 0 || value == "" {
+				delete(object, name)
+			}
+		}
+	}
+	strip(want)
+	for _, list := range []string{"inputs", "outputs"} {
+		for _, one := range want[list].([]any) {
+			strip(one.(map[string]any))
+		}
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s over gRPC: got %v, over HTTP %v", path, got, want)
 	}
 }
 

@@ -103,7 +103,6 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 	s.setPhase(admin.Starting)
 	s.gate = gate.New(gate.Config{
 		Pool:    s.pool,
-		Version: Version,
 		Metrics: s.metrics,
 		Log:     log,
 		Ready: func() (bool, string) {

@@ -56,14 +56,13 @@ func (s *service) ServerLive(context.Context, *pb.ServerLiveRequest) (*pb.Server
 }
 
 func (s *service) ServerReady(context.Context, *pb.ServerReadyRequest) (*pb.ServerReadyResponse, error) {
-	ready, _ := s.door.Ready()
-	return &pb.ServerReadyResponse{Ready: ready}, nil
+	return &pb.ServerReadyResponse{Ready: s.door.Ready().Ready}, nil
 }
 
 // ModelReady has no error: a model that does not exist is not ready, and clients that wait for one ask before it does.
 func (s *service) ModelReady(_ context.Context, q *pb.ModelReadyRequest) (*pb.ModelReadyResponse, error) {
-	ready, err := s.door.ModelReady(q.Name, q.Version)
-	return &pb.ModelReadyResponse{Ready: ready && err == nil}, nil
+	r, err := s.door.ModelReady(q.Name, q.Version)
+	return &pb.ModelReadyResponse{Ready: r.Ready && err == nil}, nil
 }
 
 func (s *service) ServerMetadata(context.Context, *pb.ServerMetadataRequest) (*pb.ServerMetadataResponse, error) {

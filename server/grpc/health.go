@@ -58,17 +58,17 @@ func (h *health) Watch(q *healthpb.HealthCheckRequest, stream grpc.ServerStreami
 }
 
 func (h *health) status(service string) (healthpb.HealthCheckResponse_ServingStatus, error) {
-	var ready bool
+	var r predict.Readiness
 	if service == "" || service == pb.GRPCInferenceService_ServiceDesc.ServiceName {
-		ready, _ = h.door.Ready()
+		r = h.door.Ready()
 	} else {
 		var err error
 		name, version, _ := strings.Cut(service, "/")
-		if ready, err = h.door.ModelReady(name, version); err != nil {
+		if r, err = h.door.ModelReady(name, version); err != nil {
 			return 0, err
 		}
 	}
-	if ready {
+	if r.Ready {
 		return healthpb.HealthCheckResponse_SERVING, nil
 	}
 	return healthpb.HealthCheckResponse_NOT_SERVING, nil

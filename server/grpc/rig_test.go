@@ -74,7 +74,6 @@ func newRig(t testing.TB, changes ...change) *rig {
 	r.gate = gate.New(gate.Config{
 		Pool:    r.pool,
 		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: patience} },
-		Version: "test",
 		Metrics: r.metrics,
 		Ready:   func() (bool, string) { return true, "" },
 	})

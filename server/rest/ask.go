@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 )
@@ -27,47 +25,27 @@ func (c *call) server() error {
 	return c.write(http.StatusOK, c.door.predict.Server(c.door.Addr(), "binary_tensor_data"))
 }
 
-// live is yes as long as there is an answer.
-func (c *call) live() error { return c.write(http.StatusOK, map[string]bool{"live": true}) }
+func (c *call) live() error { return c.write(http.StatusOK, predict.Alive) }
 
-// A readiness is the answer of both ready paths. The text of the protocol asks for a status only; the Open Inference Protocol
-// for the rest; Error is there because it is an error.
-type readiness struct {
-	Name  string `json:"name,omitempty"`
-	Ready bool   `json:"ready"`
-	Error string `json:"error,omitempty"`
-}
-
-func (c *call) ready() error {
-	ready, reason := c.door.predict.Ready()
-	return c.readiness(readiness{Ready: ready, Error: reason})
-}
+func (c *call) ready() error { return c.readiness(c.door.predict.Ready()) }
 
 func (c *call) modelReady() error {
-	ready, err := c.door.predict.ModelReady(c.model, c.version)
+	r, err := c.door.predict.ModelReady(c.model, c.version)
 	if err != nil {
 		return err
-	}
-	r := readiness{Name: c.model, Ready: ready}
-	if !ready {
-		r.Error = gate.Text(scheduler.ErrUnavailable) + ": no container of it is connected"
 	}
 	return c.readiness(r)
 }
 
-func (c *call) readiness(r readiness) error {
+func (c *call) readiness(r predict.Readiness) error {
 	if !r.Ready {
 		c.w.Header().Set("Retry-After", "1")
 		return c.write(http.StatusServiceUnavailable, r)
 	}
-	r.Error = ""
 	return c.write(http.StatusOK, r)
 }
 
-// models lists the names that can be asked about, in the form of KServe's servers.
-func (c *call) models() error {
-	return c.write(http.StatusOK, map[string][]string{"models": append([]string{}, c.door.predict.Names()...)})
-}
+func (c *call) models() error { return c.write(http.StatusOK, c.door.predict.List()) }
 
 // metadata tells what a model takes and gives.
 func (c *call) metadata() error {

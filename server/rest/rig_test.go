@@ -47,7 +47,6 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 	r.gate = gate.New(gate.Config{
 		Pool:    r.pool,
 		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: 30 * time.Second} },
-		Version: "test",
 		Metrics: r.metrics,
 		Ready:   func() (bool, string) { return r.ready, "no reason" },
 	})

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"strings"
 	"time"
 
 	"github.com/shivad/shivad/shiva"
@@ -20,16 +21,22 @@ const (
 	mostDescriptions = 64 // kept at one time
 )
 
-// describe answers m if it is a question about models that the protocol has a path for; ok is false if it is none.
+// describe answers m if it asks about the server or models by a path of the Predict Protocol; ok is false if it does not.
 func (l *loop) describe(m *shiva.Message) (answer []byte, ok bool, err error) {
-	if l.door.describe == nil || len(m.Namespace) < len("v2/") || m.Namespace[:len("v2/")] != "v2/" {
+	route := m.Namespace
+	if l.door.describe == nil || route != "v2" && !strings.HasPrefix(route, "v2/") && route != shiva.ServerNamespace {
 		return nil, false, nil
 	}
-	key, onlyReady := m.Namespace, false
+	if strings.HasSuffix(route, "/infer") && route != "v2/models/infer" {
+		return nil, false, nil // what most requests are
+	}
+	key, onlyReady := route, false
 	if key == "v2/repository/index" {
 		_ = shiva.EachField(m.Metadata, func(name, value []byte) bool {
 			if string(name) == "ready" {
-				onlyReady, err = parseBool(name, value)
+				if onlyReady = string(value) == "true"; !onlyReady && string(value) != "false" {
+					err = unexpected("ready", "true or false", value)
+				}
 			}
 			return true
 		})
@@ -44,9 +51,9 @@ func (l *loop) describe(m *shiva.Message) (answer []byte, ok bool, err error) {
 	if d, kept := l.described[key]; kept && began.Before(d.until) {
 		return d.answer, true, nil
 	}
-	answer, ok, err = l.door.describe(m.Namespace, onlyReady)
-	if !ok || err != nil {
-		return nil, ok, err
+	answer, ok, err = l.door.describe(route, onlyReady)
+	if !ok || err != nil || strings.HasSuffix(route, "/ready") { // which costs little, and is asked for what is so now
+		return answer, ok, err
 	}
 	if l.described == nil || len(l.described) == mostDescriptions {
 		l.described = make(map[string]description)

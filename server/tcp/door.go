@@ -30,7 +30,7 @@ import (
 type Config struct {
 	Addr string // "host:port", port 0 for any free one
 	Gate *gate.Gate
-	// Describe answers the paths of the Predict Protocol that the gate does not: predict's function of that name. nil: there are none.
+	// Describe answers the paths of the Predict Protocol that are not inference: predict's function of that name. nil: there are none.
 	Describe func(path string, onlyReady bool) (answer []byte, ok bool, err error)
 	Pool     *tensor.Pool // memory of messages
 	Log      *slog.Logger

@@ -17,6 +17,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/hosts"
+	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -40,7 +41,6 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 	r.gate = gate.New(gate.Config{
 		Pool:    r.pool,
 		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: 30 * time.Second} },
-		Version: "test",
 		Metrics: r.metrics,
 		Ready:   func() (bool, string) { return true, "" },
 	})
@@ -50,7 +50,7 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 	}
 	r.gate.Attach(r.sched)
 	cfg := Config{
-		Addr: "127.0.0.1:0", Gate: r.gate, Pool: r.pool, Metrics: r.metrics.Door("tcp"),
+		Addr: "127.0.0.1:0", Gate: r.gate, Describe: predict.New(predict.Config{Gate: r.gate, Version: "test"}).Describe, Pool: r.pool, Metrics: r.metrics.Door("tcp"),
 		Log:   slog.New(slog.NewTextHandler(&lockedWriter{w: r.log}, nil)),
 		Loops: 1,
 		Settings: Settings{

@@ -129,16 +129,6 @@ func (q *question) pass(key, value []byte) {
 	q.forward = append(q.forward, value...)
 }
 
-func parseBool(key, value []byte) (bool, error) {
-	switch string(value) {
-	case "true":
-		return true, nil
-	case "false":
-		return false, nil
-	}
-	return false, unexpected(string(key), "true or false", value)
-}
-
 // parseVersion takes a string or a number.
 func parseVersion(value []byte) (string, error) {
 	switch c := value[0]; {

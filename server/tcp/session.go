@@ -251,9 +251,12 @@ func (s *session) open(c *call, fault error) error {
 	if err := c.question.parse(m.Metadata); err != nil {
 		return err
 	}
-	answer, ok, err := s.loop.door.gate.Control(m.Namespace)
-	if ok {
-		c.control = answer
+	var ok bool
+	var err error
+	if c.control, ok, err = s.loop.describe(m); ok {
+		return err
+	}
+	if c.control, ok, err = s.loop.door.gate.Control(m.Namespace); ok {
 		return err
 	}
 	if s.inFlight+s.held >= cfg.InFlight {
@@ -263,9 +266,6 @@ func (s *session) open(c *call, fault error) error {
 	if s.held > 0 && s.stalled(s.loop.now, standing) {
 		return fmt.Errorf("%w: %d bytes of answers wait for this client, the limit (tcp.outbound_bytes) is %d: read answers before asking more",
 			scheduler.ErrOverloaded, s.outbox.Waiting(), cfg.OutboundBytes)
-	}
-	if c.control, ok, err = s.loop.describe(m); ok {
-		return err
 	}
 	q := &c.question
 	if q.names != nil && !q.Bridge {

@@ -97,7 +97,6 @@ func (g *Gate) link(t *table) {
 		for _, target := range a.targets {
 			face.Live += target.Live
 		}
-		face.description = describe(face, []string{})
 		t.infer[a.Name] = face
 		t.infer["v2/models/"+a.Name+"/infer"] = face
 	}

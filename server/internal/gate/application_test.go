@@ -33,7 +33,7 @@ func newHouse(t testing.TB) *house {
 	h := &house{t: t, pool: tensor.NewPool(1 << 20)}
 	m := metrics.New("test")
 	h.Gate = New(Config{
-		Pool: h.pool, Version: "test", Metrics: m,
+		Pool: h.pool, Metrics: m,
 		Options: func(name string) ModelOptions {
 			if name == "brief" {
 				return ModelOptions{Deadline: time.Second}

@@ -5,76 +5,31 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva"
 )
 
-// Control answers the routes that ask about the server instead of a model: Shiva's reserved "!live",
-// "!ready", "!server" and "!models", and the Predict Protocol's health and metadata paths below "v2"; those
-// of its extensions are predict's (Describe). The
-// answer is a JSON object. ok is false when route is none of them, and then it is one to Open.
+// Control answers the routes that Shiva reserves for questions about the server: "!live", "!ready" and
+// "!models". "!server" and the paths below "v2" are predict's (Describe). The answer is a JSON object.
+// ok is false when route is none of them, and then it is one to Open.
 func (g *Gate) Control(route string) (answer []byte, ok bool, err error) {
-	if route == "" || route[0] != '!' && !strings.HasPrefix(route, "v2") {
+	if route == "" || route[0] != '!' {
 		return nil, false, nil
 	}
 	switch route {
-	case shiva.LiveNamespace, "v2/health/live":
+	case shiva.LiveNamespace:
 		return []byte(`{"live":true}`), true, nil
-	case shiva.ReadyNamespace, "v2/health/ready":
-		return object(g.readiness()), true, nil
-	case shiva.ServerNamespace, "v2", "v2/":
-		return object(serverMetadata{Name: "shivad", Version: g.version, Extensions: extensions}), true, nil
+	case shiva.ReadyNamespace:
+		ready, reason := g.Ready()
+		return object(struct {
+			Ready  bool   `json:"ready"`
+			Reason string `json:"reason,omitempty"`
+		}{ready, reason}), true, nil
 	case shiva.ModelsNamespace:
 		return g.routes.Load().list(), true, nil
 	}
-	if route[0] == '!' {
-		return nil, true, fmt.Errorf("%w: no control request %q; there are !live, !ready, !server and !models", scheduler.ErrNotFound, route)
-	}
-	if strings.HasSuffix(route, "/infer") {
-		return nil, false, nil
-	}
-	path, isModel := strings.CutPrefix(route, "v2/models/")
-	if !isModel {
-		return nil, false, nil // Open says what is wrong with it
-	}
-	path, wantReady := strings.CutSuffix(path, "/ready")
-	name, version, hasVersion := strings.Cut(path, "/versions/")
-	if strings.Contains(name, "/") || strings.Contains(version, "/") || hasVersion && version == "" || path == "stats" {
-		return nil, false, nil
-	}
-	target, err := g.Target(name, version)
-	switch {
-	case err != nil:
-		return nil, true, err
-	case wantReady:
-		return object(struct {
-			Name  string `json:"name"`
-			Ready bool   `json:"ready"`
-		}{name, target.Live > 0}), true, nil
-	}
-	return target.description, true, nil
-}
-
-// extensions are those of the Predict Protocol that a client has over Shiva, in the words of its metadata: the keys "parameters", "priority" and
-// "timeout_ms", and the paths of models' configuration and statistics. Of model_repository there is the index only.
-var extensions = []string{"model_configuration", "parameters", "schedule_policy", "statistics"}
-
-type serverMetadata struct {
-	Name       string   `json:"name"`
-	Version    string   `json:"version"`
-	Extensions []string `json:"extensions"`
-}
-
-type readiness struct {
-	Ready  bool   `json:"ready"`
-	Reason string `json:"reason,omitempty"`
-}
-
-func (g *Gate) readiness() readiness {
-	ready, reason := g.Ready()
-	return readiness{ready, reason}
+	return nil, true, fmt.Errorf("%w: no control request %q; there are !live, !ready, !server and !models", scheduler.ErrNotFound, route)
 }
 
 // Ready tells whether the server takes requests, and if not, why.

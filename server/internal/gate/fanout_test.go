@@ -307,10 +307,6 @@ func TestApplicationsAreShown(t *testing.T) {
 	}
 	h.expect(show("!models"), `"applications":[{"name":"digits","policy":"single","ready":true,"models":["digits/1"]},`+
 		`{"name":"empty","policy":"single","ready":false,"models":[]},{"name":"letters","policy":"exp3","ready":true,"models":["digits/1","other/1"]}]`)
-	h.expect(show("v2/models/letters"), `{"name":"letters","versions":[],"platform":"application","inputs":[{"name":"x"`)
-	h.expect(show("v2/models/letters/ready"), `{"name":"letters","ready":true}`)
-	h.expect(show("v2/models/empty/ready"), `application "empty" links to ["absent"]`)
-	h.expect(show("v2/models/letters/versions/1"), `"letters" is an application, which has no versions`)
 
 	h.expect(h.ask("lettres", Params{}), `no model or application "lettres"; nearest: "letters"`)
 	h.expect(h.ask("zzzzzz", Params{}), `registered: digits, empty, letters, other`)

@@ -27,7 +27,6 @@ type ModelOptions struct {
 type Config struct {
 	Pool    *tensor.Pool              // memory for cast inputs; nil = the garbage collector's
 	Options func(string) ModelOptions // settings by model name; called when routes change, not per request
-	Version string                    // of this server, for "!server" and "v2"
 	Metrics *metrics.Metrics          // where requests are counted, by model
 
 	// Ready says whether the server takes requests, and if not, why.
@@ -41,7 +40,6 @@ type Gate struct {
 	sched   *scheduler.Scheduler
 	pool    *tensor.Pool
 	options func(string) ModelOptions
-	version string
 	metrics *metrics.Metrics
 	ready   func() (bool, string)
 	log     *slog.Logger
@@ -64,7 +62,7 @@ type Gate struct {
 
 // New returns a gate without routes; Attach gives it the scheduler.
 func New(cfg Config) *Gate {
-	g := &Gate{pool: cfg.Pool, options: cfg.Options, version: cfg.Version, metrics: cfg.Metrics, ready: cfg.Ready, log: cfg.Log}
+	g := &Gate{pool: cfg.Pool, options: cfg.Options, metrics: cfg.Metrics, ready: cfg.Ready, log: cfg.Log}
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)
 	}

@@ -2,7 +2,6 @@ package gate
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -37,7 +36,6 @@ type Target struct {
 	learns      bool           // some replica wants feedback
 	answer      []byte         // the members that every answer's metadata ends with, up to the list of tensors
 	full        []byte         // the same with the declared tensors (text is no tensor) and the closing brace
-	description []byte         // V2 model metadata, a JSON object
 }
 
 // Unbatched is how metadata tells that a leading -1 does not count rows: false, and nil where it does.
@@ -92,12 +90,7 @@ func (g *Gate) refresh() {
 	}
 	for name, targets := range t.versions {
 		slices.SortFunc(targets, func(a, b *Target) int { return compareVersions(b.ID.Version, a.ID.Version) })
-		versions := make([]string, len(targets))
-		for i, target := range targets {
-			versions[i] = target.ID.Version
-		}
 		for _, target := range targets {
-			target.description = describe(target, versions)
 			t.infer[name+"/"+target.ID.Version] = target
 			t.infer["v2/models/"+name+"/versions/"+target.ID.Version+"/infer"] = target
 		}
@@ -181,36 +174,6 @@ func (t *Target) compose() {
 		b = shiva.AppendString(b, t.Spec.Outputs[i].Name)
 	}
 	t.full = append(b, ']', '}')
-}
-
-// describe is the V2 model metadata of a target.
-func describe(t *Target, versions []string) []byte {
-	type tensorMetadata struct {
-		Name     string `json:"name"`
-		Datatype string `json:"datatype"`
-		Shape    []int  `json:"shape"`
-		Optional bool   `json:"optional,omitempty"`
-		Ragged   string `json:"ragged,omitempty"`
-	}
-	list := func(specs []tensor.Spec) []tensorMetadata {
-		out := make([]tensorMetadata, len(specs))
-		for i, s := range specs {
-			out[i] = tensorMetadata{s.Name, s.DType.V2(), append([]int{}, s.Shape...), s.Optional, s.Ragged}
-		}
-		return out
-	}
-	b, err := json.Marshal(struct {
-		Name     string           `json:"name"`
-		Versions []string         `json:"versions"`
-		Platform string           `json:"platform"`
-		Batched  *bool            `json:"batched,omitempty"`
-		Inputs   []tensorMetadata `json:"inputs"`
-		Outputs  []tensorMetadata `json:"outputs"`
-	}{t.ID.Name, versions, t.Platform(), t.Unbatched(), list(t.Spec.Inputs), list(t.Spec.Outputs)})
-	if err != nil {
-		panic(err) // strings and ints only: cannot fail
-	}
-	return b
 }
 
 // compareVersions orders "2" below "10" and "1.2.0" below "1.10.0": runs of digits count as numbers.

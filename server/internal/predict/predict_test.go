@@ -32,7 +32,7 @@ func newRig(t *testing.T) *rig {
 	r := &rig{pool: tensor.NewPool(1 << 20), repo: &repository{}}
 	m := metrics.New("test")
 	g := gate.New(gate.Config{
-		Pool: r.pool, Version: "test", Metrics: m,
+		Pool: r.pool, Metrics: m,
 		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: time.Second} },
 		Ready:   func() (bool, string) { return true, "" },
 	})
