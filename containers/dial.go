@@ -95,7 +95,8 @@ func Dial(cfg DialConfig) (*Dialer, error) {
 	return d, nil
 }
 
-// SetWriteTimeout changes the timeout for the batches that are written from now on; 0 or less is the default.
+// SetWriteTimeout changes the timeout for the batches that are written from now on; 0 or less
+// is the default.
 func (d *Dialer) SetWriteTimeout(t time.Duration) {
 	if t <= 0 {
 		t = defaultWriteTimeout

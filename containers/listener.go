@@ -75,7 +75,7 @@ func Listen(cfg Config) (*Listener, error) {
 	return l, nil
 }
 
-// Configure gives the listener other settings, which hold for containers that connect afterwards.
+// Configure returns the listener other settings, which hold for containers that connect afterwards.
 // Those that are there keep what they were told when they registered: both sides of a heartbeat
 // must agree on it.
 func (l *Listener) Configure(s Settings) error {

@@ -347,7 +347,7 @@ func (s *session) take(id uint64) *call {
 	return nil
 }
 
-// recycle keeps a call for the next batch, and lets go of this one: it may be long until the next.
+// recycle keeps a call for the next batch, and releases this one: it may be long until the next.
 func (s *session) recycle(c *call) {
 	c.batch = nil
 	c.out.Reset()

@@ -45,9 +45,10 @@ func (t *trials) next(rate float64) int {
 	return trialSteps[t.turn]
 }
 
-// unmoved tells whether a trial gained, but n rows look best as they did before it. So it is their
-// turn to be measured. Without that, a size that is believed to be the largest within the objective,
-// and is not, was never sent itself: each batch was a trial of twice its rows, which gained.
+// unmoved reports whether a trial gained, but n rows look best as they did before it. So it is
+// their turn to be measured. Without that, a size that is believed to be the largest within the
+// objective, and is not, was never sent itself: each batch was a trial of twice its rows, which
+// gained.
 func (t *trials) unmoved(n int) bool {
 	unmoved := t.gained && max(n-t.best, t.best-n) <= max(n-t.tried, t.tried-n)
 	t.gained = t.gained && !unmoved
@@ -146,10 +147,10 @@ func (p *plan) trying(q *queue, best window, rate float64) (window, bool) {
 	return window{at: q.back(m), rows: m, room: m, cap: m, why: CloseTrial, left: CloseTrial, par: float64(m) / rate, half: q.item(q.back((m + 1) / 2)).deadline}, true
 }
 
-// raising is a window for a trial of more than the ceiling, if as many look best as it allows. It is
-// not of the trials of what is believed, and is not paid off like them: how often a ceiling is tried
-// is bounded by its pauses. But no belief about the time of sizes that were never answered may forbid
-// it either.
+// raising is a window for a trial of more than the ceiling, if as many look best as it allows.
+// It is not of the trials of what is believed, and is not paid off like them: how often a
+// ceiling is tried is bounded by its pauses. But no belief about the time of sizes that were
+// never answered may forbid it either.
 func (p *plan) raising(q *queue, best window) (window, bool) {
 	m := min(p.max, q.rows)
 	if m <= p.ceiling || best.rows != p.ceiling {

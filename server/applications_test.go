@@ -129,7 +129,7 @@ func TestApplicationOverTCP(t *testing.T) {
 	}
 }
 
-// A Redis that is away leaves serving as it is, and the health of the server says so until it
+// An unreachable Redis leaves serving as it is, and the health of the server says so until it
 // is there.
 func TestStateHealthIsShown(t *testing.T) {
 	redis := statetest.StoppedRedis(t)

@@ -8,9 +8,9 @@ import (
 	"github.com/shivad/shivad/server/config"
 )
 
-// Descriptors that are not client connections: listeners, event polls, logs and profiles, the admin door,
-// containers and the pipes of their processes. gnet ends when an accept finds no descriptor left, so these
-// are set aside before any client is let in.
+// Descriptors that are not client connections: listeners, event polls, logs and profiles, the
+// admin door, containers and the pipes of their processes. gnet ends when an accept finds no
+// descriptor left, so these are set aside before any client is let in.
 const (
 	reserved   = 80 // the admin door's 16 connections are among them
 	perProcess = 4  // pipes and what starting one takes
@@ -25,7 +25,8 @@ func (h share) of(c config.Config) config.Config {
 	return c
 }
 
-// split divides the process's descriptors among the connections that a configuration allows, and logs if it is to be fewer.
+// split divides the process's descriptors among the connections that a configuration allows,
+// and logs if it is to be fewer.
 func (s *Server) split(c config.Config) (share, error) {
 	processes := 0
 	for _, c := range c.Supervised {
@@ -40,8 +41,9 @@ func (s *Server) split(c config.Config) (share, error) {
 	return got, err
 }
 
-// split divides the process's descriptors among those that are wanted. Containers get at most a quarter, and clients over
-// HTTP, and those over gRPC, whose connections carry many calls, an eighth each.
+// split divides the process's descriptors among those that are wanted. Containers get at most a
+// quarter, and clients over HTTP, and those over gRPC, whose connections carry many calls, an
+// eighth each.
 func split(wanted share, processes int) (share, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

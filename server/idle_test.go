@@ -15,7 +15,7 @@ func resident() uint64 {
 	return s[0].Value.Uint64() - s[1].Value.Uint64()
 }
 
-// The memory of a busy moment goes back to the system when nobody needs it, without a
+// The memory of a busy moment is returned to the system when nobody needs it, without a
 // collection that comes by itself.
 func TestIdleMemoryGoesBack(t *testing.T) {
 	if tensor.Invariants {

@@ -47,8 +47,8 @@ type Question struct {
 	// Salt makes requests that differ in it unequal to the caches.
 	Salt string
 
-	// Timeout is from the call on, 24 hours at most; 0 means the application's SLO, else the model's
-	// deadline. A deadline of the context counts as well.
+	// Timeout is from the call on, 24 hours at most; 0 means the application's SLO, else the
+	// model's deadline. A deadline of the context counts as well.
 	Timeout time.Duration
 	// Priority is 1 for the highest to 10 for the lowest; 0 is the default, 6.
 	Priority int
@@ -187,7 +187,7 @@ func (s *Server) parameters(q *Question, asked *predict.Question) error {
 	return nil
 }
 
-// own gives a tensor that lives on when its owner does something else with his: a container
+// own returns a tensor that lives on when its owner does something else with his: a container
 // that was given up may still read it.
 func (s *Server) own(t tensor.Tensor) (tensor.Tensor, error) {
 	t.Shape = slices.Clone(t.Shape)

@@ -13,8 +13,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// What the protocol tells of the server and of models is the same through every door, path for path, but for
-// the extensions that a door has. What Triton's messages have no field for is not there over gRPC.
+// What the protocol tells of the server and of models is the same through every door, path for
+// path, but for the extensions that a door has. What Triton's messages have no field for is not
+// there over gRPC.
 func TestPathsThroughEveryDoor(t *testing.T) {
 	s := start(t, nil)
 	x, y := tensor.Spec{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}, tensor.Spec{Name: "y", DType: tensor.Int8, Shape: tensor.Shape{-1}, Optional: true}
@@ -131,7 +132,8 @@ func sameMetadata(t *testing.T, path string, a *pb.ModelMetadataResponse, want m
 	}
 }
 
-// A platform that the protocol has a name for goes by that name through every door; others are shown as the container says them.
+// A platform that the protocol has a name for goes by that name through every door; others are
+// shown as the container says them.
 func TestPlatforms(t *testing.T) {
 	s := start(t, nil)
 	web, tcp, rpc := newHTTP(t, s.Addrs().REST), newTCP(t, s.Addrs().TCP), newGRPC(t, s.Addrs().GRPC)

@@ -9,15 +9,16 @@ import (
 	"github.com/shivad/shivad/server/internal/manage"
 )
 
-// ReloadFrom says where Reload takes the configuration from, and who wants to know what holds from then on. It is called
-// before Start. Without it there is nothing to reload.
+// ReloadFrom says where Reload takes the configuration from, and who wants to know what holds
+// from then on. It is called before Start. Without it there is nothing to reload.
 func (s *Server) ReloadFrom(load func() (config.Config, error), reloaded func(config.Config)) {
 	s.load, s.reloaded = load, reloaded
 }
 
-// Reload reads the configuration again and makes hold what can change while the server runs: see package config. What
-// waits for a restart is among the settings that are returned, each with its values before and after. After an error
-// nothing has changed; an *admin.Error says what is wrong with the configuration.
+// Reload reads the configuration again and makes hold what can change while the server runs:
+// see package config. What waits for a restart is among the settings that are returned, each
+// with its values before and after. After an error nothing has changed; an *admin.Error says
+// what is wrong with the configuration.
 func (s *Server) Reload() (admin.Reloaded, error) {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()

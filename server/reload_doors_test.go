@@ -25,7 +25,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// inEffect is what those go by who do what the settings say, as opposed to what the server says its settings are.
+// inEffect is what those go by who do what the settings say, as opposed to what the server says
+// its settings are.
 type inEffect struct {
 	TCP        tcp.Settings
 	REST       rest.Settings
@@ -54,7 +55,7 @@ func (s *Server) inEffectNow(told config.Config) inEffect {
 	return e
 }
 
-// another gives a setting a valid value that it does not have.
+// another returns a setting a valid value that it does not have.
 func another(key string, v reflect.Value) {
 	words := map[string]any{
 		"server.ready_when": config.ReadyRequired, "server.repository": "none", "log.level": "debug", "log.format": "json", "rest.cors_origins": []string{"https://example.org"},
@@ -94,7 +95,8 @@ func another(key string, v reflect.Value) {
 	}
 }
 
-// settingsOf calls do for each setting of a configuration; those of models are those of model.m. [[container]] are no settings.
+// settingsOf calls do for each setting of a configuration; those of models are those of
+// model.m. [[container]] are no settings.
 func settingsOf(c *config.Config, do func(key string, v reflect.Value)) {
 	walk := func(table string, v reflect.Value) {
 		for _, f := range reflect.VisibleFields(v.Type()) {
@@ -114,7 +116,8 @@ func settingsOf(c *config.Config, do func(key string, v reflect.Value)) {
 	c.Models["m"] = m
 }
 
-// Every setting that is changed in the file either takes effect, or the answer names it among those that wait and nothing changes.
+// Every setting that is changed in the file either takes effect, or the answer names it among
+// those that wait and nothing changes.
 func TestEverySettingReloads(t *testing.T) {
 	plain := func(c *config.Config) {
 		c.TCP.Connections, c.REST.Connections, c.GRPC.Connections, c.Containers.Sessions = 64, 64, 64, 64 // within any descriptors
@@ -248,7 +251,8 @@ func TestReloadOfTimeouts(t *testing.T) {
 
 func second(_ int, err error) error { return err }
 
-// Limits of messages, the origins of pages and connections of an address hold from the next one on, on connections that are open.
+// Limits of messages, the origins of pages and connections of an address hold from the next one
+// on, on connections that are open.
 func TestReloadOfLimits(t *testing.T) {
 	s, file := loaded(t, new(logged), nil)
 	join(t, s, "m", tensor.Uint8, tensor.Shape{-1, -1}, func(b *containertest.Batch) containertest.Reply {
@@ -359,7 +363,7 @@ func TestReloadOfOutboundBytes(t *testing.T) {
 	}
 }
 
-// inflates is a model inside the process that answers each row with so many bytes.
+// inflates is a model inside the process that answers each row with that many bytes.
 type inflates struct {
 	pool *tensor.Pool
 	size int
@@ -374,7 +378,8 @@ func (m inflates) Send(b *scheduler.Batch) error {
 	return nil
 }
 
-// A container keeps the heartbeat that it was told; the next one is told the new one, and held to it.
+// A container keeps the heartbeat that it was told; the next one is told the new one, and held
+// to it.
 func TestReloadOfHeartbeat(t *testing.T) {
 	s, file := loaded(t, new(logged), nil)
 	echo := func(b *containertest.Batch) containertest.Reply { return containertest.Reply{Outputs: b.Inputs} }

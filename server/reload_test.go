@@ -35,7 +35,8 @@ func loaded(t *testing.T, log *logged, change func(*config.Config)) (s *Server, 
 	return s, file
 }
 
-// What can change does in one step, what cannot is named, what operators have changed stays, and a wrong file changes nothing.
+// What can change does in one step, what cannot is named, what operators have changed stays,
+// and a wrong file changes nothing.
 func TestReload(t *testing.T) {
 	log := new(logged)
 	s, file := loaded(t, log, nil)
@@ -94,8 +95,8 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// Processes follow the file: one that has changed ends and starts, one that has gone ends, one that is as it was goes on,
-// and one that an operator has stopped stays so.
+// Processes follow the file: one that has changed ends and starts, one that has gone ends, one
+// that is as it was goes on, and one that an operator has stopped stays so.
 func TestReloadOfContainers(t *testing.T) {
 	process := func(name, seconds string, replicas int) config.Container {
 		return config.Container{Name: name, Command: []string{"sh", "-c", "exec sleep " + seconds}, Replicas: replicas, StopTimeout: 10 * time.Second}

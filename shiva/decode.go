@@ -143,8 +143,9 @@ func NewDecoder(cfg DecoderConfig) *Decoder {
 	return d
 }
 
-// SetLimits changes what the [DecoderConfig] said of them. It is called between two messages, when InMessage is false, and
-// holds for those that follow. A search for a header that has begun goes on without Resync, too.
+// SetLimits changes what the [DecoderConfig] said of them. It is called between two messages,
+// when InMessage is false, and holds for those that follow. A search for a header that has
+// begun goes on without Resync, too.
 func (d *Decoder) SetLimits(l Limits, resync bool, resyncBytes int) {
 	l.setDefaults()
 	if resyncBytes <= 0 {

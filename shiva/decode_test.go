@@ -294,7 +294,7 @@ func TestKeepErrors(t *testing.T) {
 	}
 }
 
-// TestErrorTexts: an error says what was expected and what came.
+// TestErrorTexts: an error says what was expected and what was received.
 func TestErrorTexts(t *testing.T) {
 	for want, b := range map[string][]byte{
 		"shiva: bad magic: magic at byte 0: expected 06420b01, got 47455420":                                                                      []byte("GET / HTTP/1.1"),

@@ -16,7 +16,7 @@
 // In the file a duration is a string as Go writes it ("30s", "1m30s", "250ms"), a size is an
 // integer (bytes) or a string with a unit ("256MiB", "1.5GiB", "64kB"). A key that is not
 // known, of a wrong type or out of range is an error that names file, line, column and key, and
-// says what was expected and what came. Every number, size and duration has a lower and an
+// says what was expected and what was received. Every number, size and duration has a lower and an
 // upper bound.
 //
 // A Config is a plain value. Nothing in it is safe to change while another goroutine reads it.

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// while are the settings that can change while the server runs, by table; "*" is all of a table. server/README.md
-// has the same table.
+// while are the settings that can change while the server runs, by table; "*" is all of a
+// table. server/README.md has the same table.
 var while = map[string][]string{
 	"server":     {"*"},
 	"log":        {"level"},
@@ -37,7 +37,8 @@ var waiting = map[string][]string{
 	"model":      {"batched"},
 }
 
-// changes tells whether a setting of a table can change while the server runs. One by name goes before all.
+// changes reports whether a setting of a table can change while the server runs. One by name
+// goes before all.
 func changes(table, key string) bool {
 	if slices.Contains(waiting[table], key) {
 		return false
@@ -45,15 +46,16 @@ func changes(table, key string) bool {
 	return slices.Contains(while[table], key) || slices.Contains(while[table], "*")
 }
 
-// A Change is a setting that another configuration has another value for. Values are JSON's, and show no password.
+// A Change is a setting that another configuration has another value for. Values are JSON's,
+// and show no password.
 type Change struct {
 	Key           string
 	Before, After any  // nil: there was, or is, none
 	Restart       bool // it holds from the next start on
 }
 
-// Adopt returns c with what next has of the settings that can change while the server runs, and all settings that
-// differ, by key. What is returned has not been validated.
+// Adopt returns c with what next has of the settings that can change while the server runs, and
+// all settings that differ, by key. What is returned has not been validated.
 func (c Config) Adopt(next Config) (adopted Config, list []Change) {
 	adopted, next = c.Clone(), next.Clone()
 	adopted.origins = next.origins
@@ -130,7 +132,7 @@ func (c Config) differences(next Config) (list []Change) {
 	return append(list, containerDifferences(c.Supervised, next.Supervised, shownOld.Supervised, shownNew.Supervised)...)
 }
 
-// containerDifferences are the containers that have come, gone or changed, each as a whole.
+// containerDifferences are the containers that have arrived, gone or changed, each as a whole.
 func containerDifferences(was, is, shownWas, shownIs []Container) (list []Change) {
 	at := func(all []Container, name string) int {
 		return slices.IndexFunc(all, func(p Container) bool { return p.Name == name })

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Every setting is said to change while the server runs, or to wait for a restart, and the server's server/README.md says the same.
+// Every setting is said to change while the server runs, or to wait for a restart, and the
+// server's server/README.md says the same.
 func TestEverySettingIsClassed(t *testing.T) {
 	text, err := os.ReadFile("../README.md")
 	if err != nil {

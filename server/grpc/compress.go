@@ -12,8 +12,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Messages are compressed as clients ask, and answers to compressed questions likewise: gzip is grpc-go's own, deflate is what
-// the clients of gRPC's C core have beside it.
+// Messages are compressed as clients ask, and answers to compressed questions likewise: gzip is
+// grpc-go's own, deflate is what the clients of gRPC's C core have beside it.
 
 func init() { encoding.RegisterCompressor(deflate{}) }
 
@@ -26,7 +26,7 @@ func (deflate) Compress(w io.Writer) (io.WriteCloser, error) { return zlib.NewWr
 
 func (deflate) Decompress(r io.Reader) (io.Reader, error) { return zlib.NewReader(r) }
 
-// packed reads a compressed message as it came.
+// packed reads a compressed message as it arrived.
 type packed struct {
 	pieces *pieces
 	rest   []byte
@@ -78,7 +78,7 @@ func unpack(name string, in *pieces, l limit, m *gate.Memory) (*unpacked, error)
 
 func (u *unpacked) free() { u.memory.EndUnpacking() }
 
-// get gives memory for what is unpacked; what came of the message bounds it.
+// get returns memory for what is unpacked; what came of the message bounds it.
 func (u *unpacked) get(size, had int) (*tensor.Buffer, error) {
 	return u.memory.GetUnpacked(size, u.packed.pieces.came, had)
 }

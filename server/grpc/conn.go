@@ -26,8 +26,8 @@ type listener struct {
 	open     atomic.Int64
 }
 
-// Accept waits for a connection that may be let in. Those above a limit are closed at once: a client's library tries again
-// later, and no descriptor is taken meanwhile.
+// Accept waits for a connection that may be let in. Those above a limit are closed at once: a
+// client's library tries again later, and no descriptor is taken meanwhile.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -161,7 +161,8 @@ type connKey struct{}
 // connOf is the connection that a call came on.
 func connOf(ctx context.Context) *conn { return ctx.Value(connKey{}).(*conn) }
 
-// connections tells calls their connection. It is grpc-go's stats handler, which is called for all else as well.
+// connections tells calls their connection. It is grpc-go's stats handler, which is called for
+// all else as well.
 type connections struct{ door *Door }
 
 func (k connections) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Context {

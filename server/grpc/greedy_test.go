@@ -37,8 +37,9 @@ func (r *rig) sized(name string, declared int) *atomic.Int64 {
 	return rows
 }
 
-// What a client leaves unread is bounded from the first answer on, by windows of 0 too, and whether or not the model says how large its
-// answers are; and the connection is closed when nothing has moved for a while.
+// What a client leaves unread is bounded from the first answer on, by windows of 0 too, and
+// whether or not the model says how large its answers are; and the connection is closed when
+// nothing has moved for a while.
 func TestUnreadAnswersAreBounded(t *testing.T) {
 	const limit, answer, streams = 4 << 20, 1 << 20, 100
 	for name, c := range map[string]struct {
@@ -78,7 +79,8 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 	}
 }
 
-// A higher limit lets requests in that wait for room on a connection that is open, and a lower stall_timeout ends it.
+// A higher limit lets requests in that wait for room on a connection that is open, and a lower
+// stall_timeout ends it.
 func TestConfigureLetsWaitingRequestsIn(t *testing.T) {
 	const answer, asked = 1 << 20, 8
 	r := newRig(t, func(c *Config, _ *int64) { c.OutboundBytes = answer })
@@ -109,7 +111,8 @@ func TestConfigureLetsWaitingRequestsIn(t *testing.T) {
 	})
 }
 
-// Who reads gets every answer, however many are larger together than what may wait: in calls, and in their order in streams.
+// Who reads gets every answer, however many are larger together than what may wait: in calls,
+// and in their order in streams.
 func TestReaderGetsEverything(t *testing.T) {
 	const limit, answer, asked = 1 << 20, 600 << 10, 60
 	for name, declared := range map[string]int{"declared": answer, "undeclared": -1} {
@@ -156,8 +159,9 @@ func TestReaderGetsEverything(t *testing.T) {
 	}
 }
 
-// A client that cancels nearly all that it asks is held to a pace, then told to go; what it has had done
-// is bounded. The pace is that of reading: calls that have begun cost others their turn, whatever becomes of them.
+// A client that cancels nearly all that it asks is held to a pace, then told to go; what it has
+// had done is bounded. The pace is that of reading: calls that have begun cost others their
+// turn, whatever becomes of them.
 func TestRapidReset(t *testing.T) {
 	r := newRig(t)
 	rows := r.sized("m", 4)

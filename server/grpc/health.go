@@ -13,8 +13,8 @@ import (
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
-// health is grpc.health.v1.Health, for orchestrators and for clients that balance. A service is "" or the protocol's for the server, and
-// "model" or "model/version" for a model.
+// health is grpc.health.v1.Health, for orchestrators and for clients that balance. A service is
+// "" or the protocol's for the server, and "model" or "model/version" for a model.
 type health struct {
 	healthpb.UnimplementedHealthServer
 	door *Door

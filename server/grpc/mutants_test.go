@@ -23,9 +23,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Requests for inference that are nearly right: TestMutants in a short form, "make mutants" a million of them, and
-// FuzzMutants guided by coverage. FuzzRequest changes bytes, so that hardly any request gets past the reading of its
-// fields, and looks at that reading alone.
+// Requests for inference that are nearly right: TestMutants in a short form, "make mutants" a
+// million of them, and FuzzMutants guided by coverage. FuzzRequest changes bytes, so that
+// hardly any request gets past the reading of its fields, and looks at that reading alone.
 
 // mutants sends what it makes of samples to a door.
 type mutants struct {
@@ -91,7 +91,8 @@ type mutant struct {
 
 func (q *mutant) String() string { return fmt.Sprintf("%d bytes: %.2000x", len(q.body), q.body) }
 
-// make makes a request: of the sample one with other types, shapes, counts, contents and parameters, and of its bytes one with other fields.
+// make makes a request: of the sample one with other types, shapes, counts, contents and
+// parameters, and of its bytes one with other fields.
 func (m *mutants) make(c *jsontest.Choices) *mutant {
 	message := proto.Clone(jsontest.One(c, m.samples)).(*pb.ModelInferRequest)
 	changes := c.N(5)
@@ -223,7 +224,8 @@ func (m *mutants) changeInput(c *jsontest.Choices, in *pb.ModelInferRequest_Infe
 	}
 }
 
-// rewire makes one change to the fields of a message, or of one in it: their order, their number, their wire type, where they end.
+// rewire makes one change to the fields of a message, or of one in it: their order, their
+// number, their wire type, where they end.
 func rewire(c *jsontest.Choices, b []byte) []byte {
 	var fields [][]byte
 	for rest := b; len(rest) > 0; {
@@ -341,7 +343,8 @@ func (m *mutants) onStream(q *mutant) ([]byte, error) {
 	return data, err
 }
 
-// judge checks an answer: one of the table; what is right has it, and what is answered was a request and is echoed.
+// judge checks an answer: one of the table; what is right has it, and what is answered was a
+// request and is echoed.
 func (m *mutants) judge(q *mutant, data []byte, err error) {
 	switch code := status.Code(err); code {
 	case codes.OK:
@@ -384,8 +387,8 @@ func (m *mutants) judge(q *mutant, data []byte, err error) {
 	}
 }
 
-// sameShape tells whether out is the shape of the echo of in. No rows are answered without the model, and the sizes that
-// only it knows are 0 then.
+// sameShape reports whether out is the shape of the echo of in. No rows are answered without
+// the model, and the sizes that only it knows are 0 then.
 func sameShape(out, in []int64) bool {
 	if len(in) == 0 || in[0] != 0 || len(out) != len(in) {
 		return slices.Equal(out, in)

@@ -15,12 +15,14 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An outbox is what of a connection's answers is on its way out, and who waits for room in it (see [gate.Outbox]).
+// An outbox is what of a connection's answers is on its way out, and who waits for room in it
+// (see [gate.Outbox]).
 //
-// grpc-go takes a reference to the memory of a message and gives it back when the bytes have left or the call has ended, but not when
-// the connection ends before: what then waits for the client's window stays referenced. Its own buffers are left to the garbage
-// collector by that, ours would be missing from the pool. So what is left when grpc-go says that the connection has ended,
-// which it does after its writer has, is released here.
+// grpc-go takes a reference to the memory of a message and gives it back when the bytes have
+// left or the call has ended, but not when the connection ends before: what then waits for the
+// client's window stays referenced. Its own buffers are left to the garbage collector by that,
+// ours would be missing from the pool. So what is left when grpc-go says that the connection
+// has ended, which it does after its writer has, is released here.
 type outbox struct {
 	mu    sync.Mutex
 	box   gate.Outbox
@@ -44,7 +46,8 @@ func (o *outbox) setLimit(bytes int) {
 	o.admitLocked()
 }
 
-// Admit waits until there is room for the answer to a call, for as long as its client does, or its deadline.
+// Admit waits until there is room for the answer to a call, for as long as its client does, or
+// its deadline.
 func (o *outbox) Admit(ctx context.Context, call *gate.Call) (room int, err error) {
 	o.mu.Lock()
 	if len(o.line) == 0 {
@@ -91,7 +94,8 @@ func (o *outbox) admitLocked() {
 	}
 }
 
-// Put brings an answer, or an error, in the place of what was expected. It fails if the answer was larger and does not fit.
+// Put brings an answer, or an error, in the place of what was expected. It fails if the answer
+// was larger and does not fit.
 func (o *outbox) Put(call *gate.Call, room int) (size int, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -131,7 +135,8 @@ func (d *departure) done() {
 	}
 }
 
-// A holding is memory of an answer on its way out. It is the pool that grpc-go gives the bytes back to.
+// A holding is memory of an answer on its way out. It is the pool that grpc-go gives the bytes
+// back to.
 type holding struct {
 	of   *departure
 	buf  *tensor.Buffer // owns data; nil: the garbage collector does
@@ -141,7 +146,8 @@ type holding struct {
 // minPart is the capacity that data must have for grpc-go to give it back.
 const minPart = 1<<10 + 1
 
-// hold makes a buffer for the transport of a part of an answer, which buf owns, or the garbage collector.
+// hold makes a buffer for the transport of a part of an answer, which buf owns, or the garbage
+// collector.
 func (d *departure) hold(data []byte, buf *tensor.Buffer) mem.Buffer {
 	o, h := d.outbox, &holding{of: d, buf: buf, data: data}
 	d.parts.Add(1)

@@ -26,7 +26,7 @@ const (
 	uint64Contents, fp32Contents, fp64Contents, bytesContents    = 5, 6, 7, 8
 )
 
-// A request is a ModelInferRequest as it came.
+// A request is a ModelInferRequest as it arrived.
 type request struct {
 	model, version, id string
 	parameters         parameters
@@ -40,7 +40,8 @@ type request struct {
 	fault   error            // likewise: what is wrong with them
 }
 
-// parameters are those of a request, an input or an output; a value is nil, bool, int64, string, float64 or uint64.
+// parameters are those of a request, an input or an output; a value is nil, bool, int64,
+// string, float64 or uint64.
 type parameters map[string]any
 
 type input struct {
@@ -65,8 +66,9 @@ func (r *request) release() {
 	}
 }
 
-// A reader reads a request from a scanner. Fields may come in any order and more than once, as the encoding allows: of single
-// values the last one counts, of repeated ones all, and messages are merged.
+// A reader reads a request from a scanner. Fields may come in any order and more than once, as
+// the encoding allows: of single values the last one counts, of repeated ones all, and messages
+// are merged.
 type reader struct {
 	*scanner
 	request *request
@@ -220,7 +222,7 @@ func (r *reader) metadataTooLong(n int) error {
 		scheduler.ErrTooLarge, r.limits.MetadataBytes-r.room+n, r.limits.MetadataBytes)
 }
 
-// counted tells whether one more of a repeated field is within the limit.
+// counted reports whether one more of a repeated field is within the limit.
 func (r *reader) counted(what string, have int) bool {
 	if have == r.limits.Tensors {
 		r.fail(fmt.Errorf("%w: there are more %s than limits.tensors, %d", scheduler.ErrTooLarge, what, r.limits.Tensors))
@@ -261,7 +263,8 @@ func (r *request) question() (q *predict.Question, err error) {
 	return q, nil
 }
 
-// tensor makes a tensor of an input with raw contents, or of one with its own if raw is nil. It takes the memory.
+// tensor makes a tensor of an input with raw contents, or of one with its own if raw is nil. It
+// takes the memory.
 func (in *input) tensor(raw *store) (tensor.Tensor, error) {
 	if err := onlyMessages("input", in.name, in.parameters); err != nil {
 		return tensor.Tensor{}, err
@@ -302,7 +305,8 @@ func (in *input) tensor(raw *store) (tensor.Tensor, error) {
 	return t, nil
 }
 
-// readParameters reads what a request's parameters say to the server, and keeps the others for the container.
+// readParameters reads what a request's parameters say to the server, and keeps the others for
+// the container.
 func (r *request) readParameters() (err error) {
 	keys := parameter.GRPC.Keys()
 	if r.streamed {

@@ -32,7 +32,8 @@ import (
 // patience is how long a test waits for what must happen.
 const patience = 20 * time.Second
 
-// rig is a door on a real socket with a scheduler behind it, and models whose workers the test holds.
+// rig is a door on a real socket with a scheduler behind it, and models whose workers the test
+// holds.
 type rig struct {
 	t          testing.TB
 	sched      *scheduler.Scheduler
@@ -159,7 +160,8 @@ func (r *rig) add(name string, spec scheduler.Spec, w scheduler.Worker) *schedul
 	return replica
 }
 
-// echo adds a model of one input and output x of a dtype, [-1, -1], that answers with what it was given, from the pool.
+// echo adds a model of one input and output x of a dtype, [-1, -1], that answers with what it
+// was given, from the pool.
 func (r *rig) echo(name string, d tensor.DType) {
 	x := []tensor.Spec{{Name: "x", DType: d, Shape: tensor.Shape{-1, -1}}}
 	r.add(name, scheduler.Spec{Inputs: x, Outputs: x, Platform: "test"}, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
@@ -283,7 +285,8 @@ func (r *repository) Unload(string) error {
 	return nil
 }
 
-// A tap is a client's connection that stops sending after so many bytes, until it is opened, and that can be cut.
+// A tap is a client's connection that stops sending after that many bytes, until it is opened,
+// and that can be cut.
 type tap struct {
 	net.Conn
 	mu   sync.Mutex
@@ -292,7 +295,7 @@ type tap struct {
 	cut  chan struct{}
 }
 
-// tapped makes dialling give connections that send so many bytes.
+// tapped makes dialling give connections that send that many bytes.
 func tapped(bytes int) (*tap, grpc.DialOption) {
 	t := &tap{left: bytes, open: make(chan struct{}), cut: make(chan struct{})}
 	return t, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {

@@ -14,15 +14,15 @@ import (
 
 // A source gives the bytes of one message, piece by piece.
 type source interface {
-	// next gives at least one byte more, good until it is called again. io.EOF is the end of a message whose size was not
-	// known before.
+	// next returns at least one byte more, good until it is called again. io.EOF is the end of
+	// a message whose size was not known before.
 	next() ([]byte, error)
 	// atHand is how many bytes more have arrived.
 	atHand() int
 }
 
-// A scanner reads protocol buffers from a source. After its first error it gives zeros, and more says that there is no
-// more: so the error needs to be looked at once, at the end.
+// A scanner reads protocol buffers from a source. After its first error it gives zeros, and
+// more says that there is no more: so the error needs to be looked at once, at the end.
 type scanner struct {
 	source source
 	buf    []byte // of the current piece, what is not read yet
@@ -48,7 +48,8 @@ func (s *scanner) malformed(format string, args ...any) {
 	s.fail(fmt.Errorf("%w: at byte %d: %s", gate.ErrProtocol, s.pos, fmt.Sprintf(format, args...)))
 }
 
-// more tells whether the message, or the field that is being read, goes on, and has its next byte at hand.
+// more reports whether the message, or the field that is being read, goes on, and has its next
+// byte at hand.
 func (s *scanner) more() bool {
 	if s.err != nil || s.pos >= s.end {
 		return false

@@ -44,8 +44,9 @@ func errorBody(message string) []byte {
 	return append(b, '\n')
 }
 
-// fail answers with an error, unless an answer has begun. What is left of the body is read first, as far as it is allowed to be: a client that
-// is still sending reads the answer only afterwards, and would find a connection that was reset.
+// fail answers with an error, unless an answer has begun. What is left of the body is read
+// first, as far as it is allowed to be: a client that is still sending reads the answer only
+// afterwards, and would find a connection that was reset.
 func (c *call) fail(err error) {
 	if c.begun {
 		panic(http.ErrAbortHandler)
@@ -72,8 +73,9 @@ func retryAfter(err error) string {
 	return "1"
 }
 
-// discard reads the rest of a request's body, for as long and as far as a body may go, and tells whether it has come to the end. A client
-// that waits to be asked for the body is not asked.
+// discard reads the rest of a request's body, for as long and as far as a body may go, and
+// tells whether it has come to the end. A client that waits to be asked for the body is not
+// asked.
 func (c *call) discard() bool {
 	limit := c.settings.Limits.MessageBytes
 	if c.r.ContentLength > limit || c.in == nil && c.r.Header.Get("Expect") != "" {
@@ -95,8 +97,9 @@ func (c *call) write(status int, v any) error {
 	return nil
 }
 
-// begin sends the head of an answer. While the server drains it ends the connection, so that a client that keeps one finds another server for its
-// next request, instead of learning from a refusal.
+// begin sends the head of an answer. While the server drains it ends the connection, so that a
+// client that keeps one finds another server for its next request, instead of learning from a
+// refusal.
 func (c *call) begin(status int) {
 	if c.door.predict.Draining() {
 		c.w.Header().Set("Connection", "close")

@@ -20,7 +20,7 @@ func (c *call) openAPI() error {
 	return nil
 }
 
-// server tells what the server is.
+// server reports what the server is.
 func (c *call) server() error {
 	return c.write(http.StatusOK, c.door.predict.Server(c.door.Addr(), "binary_tensor_data"))
 }
@@ -47,7 +47,7 @@ func (c *call) readiness(r predict.Readiness) error {
 
 func (c *call) models() error { return c.write(http.StatusOK, c.door.predict.List()) }
 
-// metadata tells what a model takes and gives.
+// metadata reports what a model takes and gives.
 func (c *call) metadata() error {
 	m, err := c.door.predict.Model(c.model, c.version)
 	if err != nil {
@@ -111,7 +111,8 @@ func (c *call) load() error {
 	return c.write(http.StatusOK, struct{}{})
 }
 
-// unload makes a model no longer served. It has no dependents, so that it does not matter whether they should be unloaded too.
+// unload makes a model no longer served. It has no dependents, so that it does not matter
+// whether they should be unloaded too.
 func (c *call) unload() error {
 	if err := c.byProgram(); err != nil {
 		return err
@@ -135,7 +136,8 @@ func (c *call) unload() error {
 	return c.write(http.StatusOK, struct{}{})
 }
 
-// parameters reads the body of a request to the repository, and gives the names of the parameters that known does not take.
+// parameters reads the body of a request to the repository, and gives the names of the
+// parameters that known does not take.
 func (c *call) parameters(known func(key string, t *text) (bool, error)) (names []string, err error) {
 	err = c.small(func(t *text) error {
 		return t.members(func(key string) error {

@@ -14,7 +14,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An arrival is a request's body as it comes from the socket, within its time: message_timeout, and a second more for each 16 KiB.
+// An arrival is a request's body as it comes from the socket, within its time: message_timeout,
+// and a second more for each 16 KiB.
 type arrival struct {
 	call  *call
 	conn  *conn // nil in tests without one
@@ -88,8 +89,8 @@ func isNet(err error) bool {
 	return errors.As(err, &e)
 }
 
-// done ends the reading. When the body has not been read to its end, net/http reads on, a little: it gets no more time than it
-// takes to find out what is there.
+// done ends the reading. When the body has not been read to its end, net/http reads on, a
+// little: it gets no more time than it takes to find out what is there.
 func (a *arrival) done() {
 	if a.conn == nil {
 		return
@@ -98,7 +99,8 @@ func (a *arrival) done() {
 	a.conn.arrived(a.err == io.EOF)
 }
 
-// A body is what a request brings, unpacked. It has at most limits.message_bytes, on the wire and unpacked; see small.
+// A body is what a request brings, unpacked. It has at most limits.message_bytes, on the wire
+// and unpacked; see small.
 type body struct {
 	in    *arrival
 	from  io.Reader // in, or what unpacks it
@@ -107,7 +109,8 @@ type body struct {
 	limit int64
 	name  string    // of the setting that limit is
 	pack  *unpacker // nil: it came as it is
-	// buf is what is being filled, until it is whole and somebody else's: close gives it back, however the reading ended.
+	// buf is what is being filled, until it is complete and somebody else's: close gives it
+	// back, however the reading ended.
 	buf *tensor.Buffer
 }
 
@@ -167,16 +170,18 @@ func (b *body) read(p []byte) (int, error) {
 	return b.from.Read(p)
 }
 
-// Stages of a body's memory: each is eight times the one before, and the first, which is there before any byte has come, is the body
-// itself or has firstStage at least and less than eight times that.
+// Stages of a body's memory: each is eight times the one before, and the first, which is there
+// before any byte has arrived, is the body itself or has firstStage at least and less than
+// eight times that.
 const (
 	stageBits  = 3
 	firstStage = 32 << 10
 )
 
-// take reads the next n bytes into memory of the pool, which grows as they come: what is announced costs a client its memory here
-// only when it has sent an eighth of it. All the copying from stage to stage adds up to a seventh of the bytes. When the
-// body ends first, the error is an *ended.
+// take reads the next n bytes into memory of the pool, which grows as they come: what is
+// announced costs a client its memory here only when it has sent an eighth of it. All the
+// copying from stage to stage adds up to a seventh of the bytes. When the body ends first, the
+// error is an *ended.
 func (b *body) take(n int) (*tensor.Buffer, error) {
 	stage := 0
 	bits := stageBits
@@ -214,7 +219,8 @@ type ended struct{ have int }
 
 func (e *ended) Error() string { return fmt.Sprintf("the body ended after %d bytes", e.have) }
 
-// get gives memory of the pool, which is the body's or what is made of it. had of it are to be given back.
+// get returns memory of the pool, which is the body's or what is made of it. had of it are to
+// be given back.
 func (b *body) get(size, had int) (*tensor.Buffer, error) {
 	memory := &b.in.call.settings.Memory
 	if b.pack != nil {
@@ -299,7 +305,8 @@ func (b *body) end() error {
 	return nil
 }
 
-// small reads the body of a request that is not an inference: nothing, or a JSON object of at most limits.metadata_bytes.
+// small reads the body of a request that is not an inference: nothing, or a JSON object of at
+// most limits.metadata_bytes.
 func (c *call) small(object func(*text) error) error {
 	b, err := c.open()
 	if err != nil {

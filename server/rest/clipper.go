@@ -17,8 +17,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// What Clipper's clients send and expect: POST /name/predict and /name/update with its JSON. Sources: Clipper's query front end, whose
-// members these are; what it did with errors differs by cause, and here is as everywhere.
+// What Clipper's clients send and expect: POST /name/predict and /name/update with its JSON.
+// Sources: Clipper's query front end, whose members these are; what it did with errors differs
+// by cause, and here is as everywhere.
 
 // maxClipper bounds the bodies of these two, which are decoded as a whole.
 const maxClipper = 16 << 20
@@ -38,8 +39,8 @@ type clipperQuestion struct {
 	values parameter.Values // the user is that of uid, if there is one
 }
 
-// read reads an object, whose parameters are those of w. What it does not say stays as it is. A member
-// that is null counts as absent, as in /v2.
+// read reads an object, whose parameters are those of w. What it does not say stays as it is. A
+// member that is null counts as absent, as in /v2.
 func (q *clipperQuestion) read(object []byte, w parameter.Wire) error {
 	if err := json.Unmarshal(object, q); err != nil {
 		return malformed(`expected a JSON object such as {"input": [1.5, 2]}: %v`, err)
@@ -168,7 +169,8 @@ func (c *call) clipperPredict() error {
 	return c.write(http.StatusOK, map[string][]clipperAnswer{"batch_predictions": answers})
 }
 
-// tryAsk is ask with a net below it: on a goroutine of its own, a panic would be the end of the process.
+// tryAsk is ask with a net below it: on a goroutine of its own, a panic would be the end of the
+// process.
 func (c *call) tryAsk(q *clipperQuestion, raw json.RawMessage, arrived time.Time) (a clipperAnswer, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -199,8 +201,8 @@ func (c *call) ask(q *clipperQuestion, raw json.RawMessage, arrived time.Time) (
 	return answer, err
 }
 
-// clipperOutput is the value of the only output, or an object of all by name. A text that is JSON is given as what it says, as
-// Clipper does.
+// clipperOutput is the value of the only output, or an object of all by name. A text that is
+// JSON is given as what it says, as Clipper does.
 func clipperOutput(outputs []tensor.Tensor) (json.RawMessage, error) {
 	values := make(map[string]json.RawMessage, len(outputs))
 	for _, t := range outputs {

@@ -15,7 +15,8 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// An unpacker undoes a content coding. Its parts are made when they are needed, and kept: a gzip reader takes 40 KB.
+// An unpacker undoes a content coding. Its parts are made when they are needed, and kept: a
+// gzip reader takes 40 KB.
 type unpacker struct {
 	in      *bufio.Reader
 	gzip    *gzip.Reader
@@ -68,7 +69,8 @@ func (u *unpacker) gunzip() (io.Reader, error) {
 	return u.gzip, u.gzip.Reset(u.in)
 }
 
-// inflate reads the format of zlib, which HTTP calls deflate (RFC 9110, 8.4.1.2), or bare deflate, which is what some send instead.
+// inflate reads the format of zlib, which HTTP calls deflate (RFC 9110, 8.4.1.2), or bare
+// deflate, which is what some send instead.
 func (u *unpacker) inflate() (io.Reader, error) {
 	head, err := u.in.Peek(2)
 	if err != nil {
@@ -114,7 +116,8 @@ var packers = []struct {
 	{"deflate", &sync.Pool{New: func() any { w, _ := zlib.NewWriterLevel(nil, zlib.BestSpeed); return w }}},
 }
 
-// acceptable gives the index of the packer that a client wants most, or -1 if it wants none: it has to name one.
+// acceptable returns the index of the packer that a client wants most, or -1 if it wants none:
+// it has to name one.
 func acceptable(accept []string) int {
 	best, most := -1, 0.0
 	for i := range packers {
@@ -125,7 +128,8 @@ func acceptable(accept []string) int {
 	return best
 }
 
-// quality is how much a client wants a coding, from 0 to 1: RFC 9110, 12.5.3. What is not named is not wanted.
+// quality is how much a client wants a coding, from 0 to 1: RFC 9110, 12.5.3. What is not named
+// is not wanted.
 func quality(accept []string, coding string) float64 {
 	for _, line := range accept {
 		for item := range strings.SplitSeq(line, ",") {

@@ -22,8 +22,8 @@ type listener struct {
 	door *Door
 }
 
-// Accept is for net/http. An error of it is one of the listener: net/http tries again after those that pass, such as a lack of
-// descriptors.
+// Accept is for net/http. An error of it is one of the listener: net/http tries again after
+// those that pass, such as a lack of descriptors.
 func (l *listener) Accept() (net.Conn, error) {
 	d := l.door
 	for {
@@ -74,7 +74,8 @@ func (d *Door) refuse(c net.Conn, why string) {
 	body := errorBody("overloaded: " + why)
 	_ = c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond)) // an empty socket takes it at once
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-	// To close at once would reset the connection when the request arrives, and the answer would be lost.
+	// To close at once would reset the connection when the request arrives, and the answer
+	// would be lost.
 	tcp, ok := c.(*net.TCPConn)
 	if n := d.refused.Add(1); !ok || n > lingering || tcp.CloseWrite() != nil {
 		d.refused.Add(-1)
@@ -87,8 +88,8 @@ func (d *Door) refuse(c net.Conn, why string) {
 	})
 }
 
-// A conn is a connection of a client as net/http sees it. It counts, bounds how long the client may stand still, and remembers
-// why it ended.
+// A conn is a connection of a client as net/http sees it. It counts, bounds how long the client
+// may stand still, and remembers why it ended.
 type conn struct {
 	net.Conn
 	door   *Door
@@ -110,7 +111,7 @@ type conn struct {
 // connKey finds the conn in a request's context.
 type connKey struct{}
 
-// connOf gives a request's connection; nil in tests without one.
+// connOf returns a request's connection; nil in tests without one.
 func connOf(r *http.Request) *conn {
 	c, _ := r.Context().Value(connKey{}).(*conn)
 	return c
@@ -119,8 +120,8 @@ func connOf(r *http.Request) *conn {
 // because notes why the connection ends, unless that is known already.
 func (c *conn) because(why metrics.Closed) { c.why.CompareAndSwap(nil, &why) }
 
-// Read gives a client header_timeout for the head of a request, and idle_timeout to begin one. net/http would as well, but by
-// what it was made with.
+// Read returns a client header_timeout for the head of a request, and idle_timeout to begin
+// one. net/http would as well, but by what it was made with.
 func (c *conn) Read(p []byte) (int, error) {
 	state := http.ConnState(c.state.Load())
 	heading := state == http.StateNew || state == http.StateIdle // until the head is there
@@ -161,8 +162,8 @@ func (c *conn) headDue() time.Time {
 // writeStep is how much of an answer may leave between two looks at the clock.
 const writeStep = 256 << 10
 
-// Write gives the client stall_timeout for each step. What comes when no handler has begun is net/http's
-// own answer to a head that it does not take, after which it closes the connection.
+// Write gives the client stall_timeout for each step. What comes when no handler has begun is
+// net/http's own answer to a head that it does not take, after which it closes the connection.
 func (c *conn) Write(p []byte) (written int, err error) {
 	if !c.answering {
 		c.because(metrics.ClosedProtocol)
@@ -187,8 +188,8 @@ func (c *conn) Write(p []byte) (written int, err error) {
 	}
 }
 
-// CloseWrite is called by net/http before it waits a little and closes: a client that is still sending
-// then reads the answer, whose end this is, before its connection is reset.
+// CloseWrite is called by net/http before it waits a little and closes: a client that is still
+// sending then reads the answer, whose end this is, before its connection is reset.
 func (c *conn) CloseWrite() error { return c.Conn.(*net.TCPConn).CloseWrite() }
 
 // Close is called by net/http when it has done with the connection.
@@ -213,7 +214,8 @@ func (c *conn) Close() error {
 	return err
 }
 
-// expect gives the rest of a body until then to arrive; zero: as long as it takes. When the server drains, no body is waited for.
+// expect gives the rest of a body until then to arrive; zero: as long as it takes. When the
+// server drains, no body is waited for.
 func (c *conn) expect(until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -224,8 +226,8 @@ func (c *conn) expect(until time.Time) {
 	_ = c.Conn.SetReadDeadline(until)
 }
 
-// arrived ends the time of a body, which may not be there to its end. If it is, net/http watches for the client's going, which
-// must not end by a deadline.
+// arrived ends the time of a body, which may not be there to its end. If it is, net/http
+// watches for the client's going, which must not end by a deadline.
 func (c *conn) arrived(whole bool) {
 	const rest = 500 * time.Millisecond // what net/http gives a client to read why it is closed
 	c.mu.Lock()

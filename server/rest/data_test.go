@@ -83,7 +83,7 @@ func memory(v any) string {
 	return string(b)
 }
 
-// Every refusal names what was expected and what came.
+// Every refusal names what was expected and what was received.
 func TestDataRefusals(t *testing.T) {
 	two := tensor.Shape{2}
 	for _, c := range []struct {

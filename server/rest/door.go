@@ -50,8 +50,8 @@ type Settings struct {
 	HeaderTimeout  time.Duration // for the head of a request to arrive
 	MessageTimeout time.Duration // for its body, and a second more for each 16 KiB that have come; 0: none
 	StallTimeout   time.Duration // without any progress, for a client to take an answer
-	// Origins are those whose pages may read answers in a browser, as "https://example.org", or "*" for all; none: no page but those of
-	// this address may.
+	// Origins are those whose pages may read answers in a browser, as "https://example.org", or
+	// "*" for all; none: no page but those of this address may.
 	Origins []string
 }
 
@@ -113,16 +113,18 @@ func (d *Door) Addr() net.Addr { return d.listener.Addr() }
 // Failed receives the error if serving ends before Shutdown.
 func (d *Door) Failed() <-chan error { return d.failed }
 
-// Configure gives the door other settings. Those about connections hold for the next that comes, those about requests
-// for the next that begins, and clocks from the next time on that they are set. Any goroutine may call it.
+// Configure returns the door other settings. Those about connections hold for the next that
+// comes, those about requests for the next that begins, and clocks from the next time on that
+// they are set. Any goroutine may call it.
 func (d *Door) Configure(s Settings) { d.settings.Store(&s) }
 
 // Settings are those that hold.
 func (d *Door) Settings() Settings { return *d.settings.Load() }
 
-// Shutdown stops listening, lets the answers at hand leave and ends every connection. The requests inside must have been completed
-// before (gate drained, scheduler drained); those whose bodies are still arriving are refused at once. When ctx ends first, the
-// connections that are left are cut. It is called once.
+// Shutdown stops listening, lets the answers at hand leave and ends every connection. The
+// requests inside must have been completed before (gate drained, scheduler drained); those
+// whose bodies are still arriving are refused at once. When ctx ends first, the connections
+// that are left are cut. It is called once.
 func (d *Door) Shutdown(ctx context.Context) error {
 	d.mu.Lock()
 	d.draining.Store(true) // from here on none is added

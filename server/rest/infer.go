@@ -100,7 +100,7 @@ func headerLength(h http.Header) (length int64, given bool, err error) {
 	return int64(n), true, nil
 }
 
-// readBinary reads JSON of so many bytes, and then the inputs that are not in it.
+// readBinary reads JSON of that many bytes, and then the inputs that are not in it.
 func (q *request) readBinary(b *body, length int64) error {
 	if b.known >= 0 && length > b.known {
 		return invalid("header %s says %d bytes, but the body has %d", headLength, length, b.known)
@@ -124,7 +124,7 @@ func (q *request) readBinary(b *body, length int64) error {
 	return b.end()
 }
 
-// readHead reads JSON of so many bytes. Its text is gone before the bytes come that follow it.
+// readHead reads JSON of that many bytes. Its text is gone before the bytes come that follow it.
 func (q *request) readHead(b *body, length int64) error {
 	head, err := b.take(int(length))
 	if short := (*ended)(nil); errors.As(err, &short) {
@@ -215,8 +215,9 @@ func (q *request) readRaw(b *body) error {
 	return err
 }
 
-// rawShape is the shape of a tensor of which nothing is known but its declaration and its bytes: the one dimension that is not declared
-// follows from them. Of two, the first counts rows, and it is one row.
+// rawShape is the shape of a tensor of which nothing is known but its declaration and its
+// bytes: the one dimension that is not declared follows from them. Of two, the first counts
+// rows, and it is one row.
 func rawShape(spec *predict.TensorMetadata, d tensor.DType, size int) (tensor.Shape, error) {
 	shape := append(tensor.Shape{}, spec.Shape...)
 	open, each := -1, 1

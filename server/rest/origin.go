@@ -11,8 +11,9 @@ import (
 	"github.com/shivad/shivad/server/internal/browser"
 )
 
-// Pages in a browser may send requests anywhere, but read answers only where the server says so (the CORS protocol of the Fetch
-// standard). Before a request that no form could send, the browser asks whether it may.
+// Pages in a browser may send requests anywhere, but read answers only where the server says so
+// (the CORS protocol of the Fetch standard). Before a request that no form could send, the
+// browser asks whether it may.
 
 const (
 	allowOrigin    = "Access-Control-Allow-Origin"
@@ -21,8 +22,10 @@ const (
 	askedSeconds = "600"
 )
 
-// crossOrigin puts what a page's browser wants to know into the head of an answer, whatever it will be, and answers those that only ask. Without
-// origins in the configuration it does nothing: OPTIONS is then a method that no path takes. Cookies and the like are never asked for.
+// crossOrigin puts what a page's browser wants to know into the head of an answer, whatever it
+// will be, and answers those that only ask. Without origins in the configuration it does
+// nothing: OPTIONS is then a method that no path takes. Cookies and the like are never asked
+// for.
 func (c *call) crossOrigin(found *route) (answered bool) {
 	origins, origin := c.settings.Origins, c.r.Header.Get("Origin")
 	if len(origins) == 0 {
@@ -63,14 +66,14 @@ func (c *call) crossOrigin(found *route) (answered bool) {
 	return true
 }
 
-// byProgram refuses what changes the server and may come from a page that nobody has let do so: one of another origin,
-// one that has made its own name mean this server, and whatever a form could send. cors_origins lets pages by their
-// names; "*" is for answers that anybody may read.
+// byProgram refuses what changes the server and may come from a page that nobody has let do so:
+// one of another origin, one that has made its own name mean this server, and whatever a form
+// could send. cors_origins lets pages by their names; "*" is for answers that anybody may read.
 func (c *call) byProgram() error {
 	kind, sent := c.r.Header.Get("Content-Type"), browser.Sent(c.r)
 	if kind != "" || sent {
-		// The second is what aiohttp names bytes whose type it is not told, as in Triton's client for asyncio. No form sends it,
-		// and a script of another page has to ask first.
+		// The second is what aiohttp names bytes whose type it is not told, as in Triton's
+		// client for asyncio. No form sends it, and a script of another page has to ask first.
 		if media, _, err := mime.ParseMediaType(kind); err != nil || media != "application/json" && media != "application/octet-stream" {
 			return &refusal{http.StatusUnsupportedMediaType, fmt.Errorf("%s is sent as Content-Type: application/json, not as %.100q, which a form of any page can send", c.r.URL.Path, kind)}
 		}

@@ -16,12 +16,13 @@ type request struct {
 	body   *body // that it came in
 	id     string
 	inputs []input
-	// outputs are those asked for, none if all; forms are how they shall be sent, one for each.
+	// outputs are those asked for, none if all; forms are how they must be sent, one for each.
 	outputs []predict.Output
 	forms   []parameter.Form
 	values  parameter.Values
 
-	// What goes to the container: members of the request's parameters, and those of single inputs and outputs by name.
+	// What goes to the container: members of the request's parameters, and those of single
+	// inputs and outputs by name.
 	pass, inputPass, outputPass members
 }
 
@@ -31,8 +32,9 @@ type input struct {
 	size int64 // binary_data_size: its bytes follow the JSON; -1: it is in the JSON
 }
 
-// release gives the memory of the inputs back. It is called once for every request, however it ends: an input is one of q.inputs
-// from before it has memory, so that neither an error nor a panic on the way needs to know what there is.
+// release gives the memory of the inputs back. It is called once for every request, however it
+// ends: an input is one of q.inputs from before it has memory, so that neither an error nor a
+// panic on the way needs to know what there is.
 func (q *request) release() {
 	for i := range q.inputs {
 		q.inputs[i].Release()
@@ -64,7 +66,7 @@ func (m *members) add(name string, value []byte) {
 	*m = append(*m, value...)
 }
 
-// end gives the object, nil if it has no members.
+// end returns the object, nil if it has no members.
 func (m members) end() []byte {
 	if m == nil {
 		return nil
@@ -126,7 +128,8 @@ func (q *request) parse(t *text) (err error) {
 	return err
 }
 
-// parameters reads those of the request. All that mean nothing here are the container's, also with null.
+// parameters reads those of the request. All that mean nothing here are the container's, also
+// with null.
 func (q *request) parameters(t *text) error {
 	keys := parameter.HTTP.Keys()
 	return t.object(func(name string) error {
@@ -238,7 +241,7 @@ func (q *request) input(t *text, i int) error {
 	return nil
 }
 
-// complete tells what an input lacks.
+// complete reports what an input lacks.
 func (in *input) complete(what func() string, typed, shaped bool) error {
 	for _, must := range []struct {
 		name string
@@ -288,7 +291,7 @@ func of(whole, part func() string) func() string {
 	return func() string { return whole() + ": " + part() }
 }
 
-// bytes gives what the elements of an input take, without the text of Bytes.
+// bytes returns what the elements of an input take, without the text of Bytes.
 func (q *request) bytes(in *input) (count, size int, err error) {
 	limit := q.call.settings.Limits.MessageBytes
 	count, ok := in.Shape.Elements()
@@ -317,8 +320,8 @@ func (q *request) data(t *text, in *input) error {
 	}
 	t.peek()
 	start := t.at
-	// An element takes a digit and a comma at least: a shape that has more of them than the text can is a claim, for which no memory is
-	// taken.
+	// An element takes a digit and a comma at least: a shape that has more of them than the
+	// text can is a claim, for which no memory is taken.
 	if left := len(t.b) - t.at; count > left/2+1 {
 		return t.explain(in.what, &in.Tensor, start, -1)
 	}

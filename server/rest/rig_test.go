@@ -26,7 +26,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// rig is a door on a real socket with a scheduler behind it, and models whose workers the test holds.
+// rig is a door on a real socket with a scheduler behind it, and models whose workers the test
+// holds.
 type rig struct {
 	t       testing.TB
 	sched   *scheduler.Scheduler
@@ -214,7 +215,7 @@ type answer struct {
 	body   []byte
 }
 
-// json gives the body as a value, and fails the test if it is none.
+// json returns the body as a value, and fails the test if it is none.
 func (a answer) json(t testing.TB) map[string]any {
 	t.Helper()
 	var v map[string]any

@@ -72,8 +72,9 @@ var routes = func() []route {
 	return list
 }()
 
-// find gives the route of a path as it was sent, with the names in it. One slash at its end does not matter. Steps are decoded
-// one by one, so that a name may have an escaped slash without becoming two steps.
+// find returns the route of a path as it was sent, with the names in it. One slash at its end
+// does not matter. Steps are decoded one by one, so that a name may have an escaped slash
+// without becoming two steps.
 func find(escaped string) (found *route, model, version string) {
 	path, ok := strings.CutPrefix(strings.TrimSuffix(escaped, "/"), "/")
 	if !ok {
@@ -141,7 +142,8 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// rescue, deferred, answers for a bug. If the answer has begun, the client must not take it for whole.
+// rescue, deferred, answers for a bug. If the answer has begun, the client must not take it for
+// whole.
 func (c *call) rescue() {
 	switch p := recover(); p {
 	case nil:

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// What is kept of models that are no candidates: so many, and of one name so many versions.
+// What is remembered of models that are no candidates: so many, and of one name so many versions.
 const (
 	maxAside         = 64
 	maxVersionsAside = 3

@@ -381,7 +381,7 @@ func TestWhatComesBack(t *testing.T) {
 	}
 }
 
-// What is kept of models that have left is bounded: the last three versions of each name, and
+// What is remembered of models that have left is bounded: the last three versions of each name, and
 // 64 in all.
 func TestAsideIsBounded(t *testing.T) {
 	p := parse(t, "exp4", nil)

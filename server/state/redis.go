@@ -314,7 +314,7 @@ func (s *redisStore) askReread() {
 }
 
 // ready waits until the mirror holds what Redis does, in another life than not, and gives that
-// life. It does not wait for a Redis that is away.
+// life. It does not wait for an unreachable Redis.
 func (s *redisStore) ready(ctx context.Context, not string) (string, error) {
 	for {
 		s.mu.Lock()

@@ -13,15 +13,17 @@ type description struct {
 	until  time.Time
 }
 
-// Lists of all models take the loop time, and memory for as long as they wait to be read; and a client may ask for them as fast as it can
-// write. So an answer is given again, the same bytes, for a multiple of the time that making it took: no more than a tenth of the
-// loop's time goes into them, and one that costs microseconds is as good as new.
+// Lists of all models take the loop time, and memory for as long as they wait to be read; and a
+// client may ask for them as fast as it can write. So an answer is given again, the same bytes,
+// for a multiple of the time that making it took: no more than a tenth of the loop's time goes
+// into them, and one that costs microseconds is as good as new.
 const (
 	describeRarity   = 9
 	mostDescriptions = 64 // kept at one time
 )
 
-// describe answers m if it asks about the server or models by a path of the Predict Protocol; ok is false if it does not.
+// describe answers m if it asks about the server or models by a path of the Predict Protocol;
+// ok is false if it does not.
 func (l *loop) describe(m *shiva.Message) (answer []byte, ok bool, err error) {
 	route := m.Namespace
 	if l.door.describe == nil || route != "v2" && !strings.HasPrefix(route, "v2/") && route != shiva.ServerNamespace {

@@ -30,7 +30,8 @@ import (
 type Config struct {
 	Addr string // "host:port", port 0 for any free one
 	Gate *gate.Gate
-	// Describe answers the paths of the Predict Protocol that are not inference: predict's function of that name. nil: there are none.
+	// Describe answers the paths of the Predict Protocol that are not inference: predict's
+	// function of that name. nil: there are none.
 	Describe func(path string, onlyReady bool) (answer []byte, ok bool, err error)
 	Pool     *tensor.Pool // memory of messages
 	Log      *slog.Logger
@@ -85,9 +86,10 @@ type Door struct {
 
 // Listen opens the door. It returns when clients can connect.
 //
-// The door accepts by itself and hands connections to gnet's event loops. gnet's own listener ends the
-// engine, and with it all connections, when an accept finds no descriptor left; and its accepting outruns
-// its closing, so that a limit on connections cannot keep that from happening.
+// The door accepts by itself and hands connections to gnet's event loops. gnet's own listener
+// ends the engine, and with it all connections, when an accept finds no descriptor left; and
+// its accepting outruns its closing, so that a limit on connections cannot keep that from
+// happening.
 func Listen(cfg Config) (*Door, error) {
 	l, err := net.Listen("tcp", cfg.Addr)
 	if err != nil {
@@ -127,18 +129,20 @@ func Listen(cfg Config) (*Door, error) {
 // Addr is the address the door listens on.
 func (d *Door) Addr() net.Addr { return d.listener.Addr() }
 
-// Configure gives the door other settings. Those about connections hold for the next that comes, those about
-// messages for the next that begins on any connection, and clocks from the next look at them on. Any goroutine may call it.
+// Configure returns the door other settings. Those about connections hold for the next that
+// comes, those about messages for the next that begins on any connection, and clocks from the
+// next look at them on. Any goroutine may call it.
 func (d *Door) Configure(s Settings) { d.settings.Store(&s) }
 
 // Settings are those that hold.
 func (d *Door) Settings() Settings { return *d.settings.Load() }
 
-// Shutdown lets the waiting answers leave, ends every connection and stops the event loops. The requests
-// inside must have been completed before (gate drained, scheduler drained), since their answers have
-// nowhere to go afterwards. A client that is still asking is answered (by a gate that drains: ErrDraining) until
-// it has been quiet for a moment, or for a second at most. When ctx ends first, the connections that are left are
-// cut, and it returns the context's error.
+// Shutdown lets the waiting answers leave, ends every connection and stops the event loops. The
+// requests inside must have been completed before (gate drained, scheduler drained), since
+// their answers have nowhere to go afterwards. A client that is still asking is answered (by a
+// gate that drains: ErrDraining) until it has been quiet for a moment, or for a second at most.
+// When ctx ends first, the connections that are left are cut, and it returns the context's
+// error.
 func (d *Door) Shutdown(ctx context.Context) error {
 	const longest = time.Second
 	close(d.stopping)
@@ -172,8 +176,8 @@ func (d *Door) Shutdown(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// accept lets connections in. When none can be accepted, because the process has no descriptor left, it
-// tries again after a growing pause: those inside are served meanwhile.
+// accept lets connections in. When none can be accepted, because the process has no descriptor
+// left, it tries again after a growing pause: those inside are served meanwhile.
 func (d *Door) accept() {
 	const first, longest = 5 * time.Millisecond, time.Second
 	pause := first
@@ -239,8 +243,8 @@ func (d *Door) refuse(c net.Conn, why metrics.Closed, err error) {
 		_ = c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond)) // an empty socket takes it at once
 		_, _ = c.Write(answer)
 	}
-	// To close at once would reset the connection if the client has sent something, and the answer would
-	// be lost.
+	// To close at once would reset the connection if the client has sent something, and the
+	// answer would be lost.
 	tcp, ok := c.(*net.TCPConn)
 	if n := d.refused.Add(1); !ok || n > lingering || tcp.CloseWrite() != nil {
 		d.refused.Add(-1)
@@ -253,8 +257,9 @@ func (d *Door) refuse(c net.Conn, why metrics.Closed, err error) {
 	})
 }
 
-// leave ends every session of the loop whose client is quiet, or every one, when its answers have left. What a client has
-// sent before it could know that the server goes is not to be lost.
+// leave ends every session of the loop whose client is quiet, or every one, when its answers
+// have left. What a client has sent before it could know that the server goes is not to be
+// lost.
 func (l *loop) leave(all bool) {
 	const quiet = 200 * time.Millisecond
 	l.begin()
@@ -351,7 +356,8 @@ func (t task) Run(context.Context) error {
 	return nil
 }
 
-// read is traffic with a net below it: a panic costs this connection and no other, since gnet has none.
+// read is traffic with a net below it: a panic costs this connection and no other, since gnet
+// has none.
 func (s *session) read(p []byte) {
 	defer s.rescue()
 	s.traffic(p)
@@ -372,8 +378,9 @@ func (s *session) rescue() {
 	}
 }
 
-// socketOf makes a gnet connection a socket. It reads and writes the descriptor itself, which is legal as
-// long as gnet has not closed it: gnet's own writing copies what the socket does not take.
+// socketOf makes a gnet connection a socket. It reads and writes the descriptor itself, which
+// is legal as long as gnet has not closed it: gnet's own writing copies what the socket does
+// not take.
 type socketOf struct {
 	c       gnet.Conn
 	door    *Door
@@ -426,14 +433,14 @@ func (k *socketOf) Acknowledge() {
 
 func (k *socketOf) CloseWrite() { _ = unix.Shutdown(k.c.Fd(), unix.SHUT_WR) }
 
-// Close has gnet close the connection on its loop. Until OnClose, which waits for its turn, has returned,
-// the descriptor stays what it is.
+// Close has gnet close the connection on its loop. Until OnClose, which waits for its turn, has
+// returned, the descriptor stays what it is.
 func (k *socketOf) Close() { _ = k.c.Close() }
 
 func (k *socketOf) Peer() string { return k.c.RemoteAddr().String() }
 
-// gnetLog gives gnet's own complaints to our log. They concern single connections (resets and the like),
-// so they are for debugging.
+// gnetLog gives gnet's own complaints to our log. They concern single connections (resets and
+// the like), so they are for debugging.
 type gnetLog struct{ log *slog.Logger }
 
 func (g gnetLog) Debugf(string, ...any) {}

@@ -23,7 +23,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// rig is a door on a real socket with a scheduler behind it, and models whose workers the test holds.
+// rig is a door on a real socket with a scheduler behind it, and models whose workers the test
+// holds.
 type rig struct {
 	t       testing.TB
 	sched   *scheduler.Scheduler
@@ -528,7 +529,8 @@ func TestConnectionLimitIsSaidAndClosed(t *testing.T) {
 	})
 }
 
-// One address cannot fill the door: it is told so, and others are let in; and what has left makes room.
+// One address cannot fill the door: it is told so, and others are let in; and what has left
+// makes room.
 func TestConnectionsOfOneAddress(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Hosts = hosts.NewLimit(2, 1000, true) })
 	r.model("m", floats("x"), r.echo)
@@ -603,8 +605,8 @@ func TestIdleConnectionIsClosed(t *testing.T) {
 	}
 }
 
-// A client that asks for much and reads nothing is closed; what it can pile up is bounded; the client
-// beside it keeps being served meanwhile.
+// A client that asks for much and reads nothing is closed; what it can pile up is bounded; the
+// client beside it keeps being served meanwhile.
 func TestReaderThatStandsStillIsClosed(t *testing.T) {
 	r := newRig(t, func(c *Config) {
 		c.OutboundBytes = 1 << 20
@@ -659,7 +661,8 @@ func TestReaderThatStandsStillIsClosed(t *testing.T) {
 	writing.Wait()
 }
 
-// What a socket has taken and its client has not is seen: it may be megabytes, which take a slow client minutes.
+// What a socket has taken and its client has not is seen: it may be megabytes, which take a
+// slow client minutes.
 func TestHeldBySocket(t *testing.T) {
 	r := newRig(t, nil)
 	r.model("m", floats("x"), r.echo)

@@ -11,8 +11,9 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// This file is how sessions end. Whoever ends one, the client is told why and gets the answers that it is due:
-// a session turns deaf, its answers leave, and then its socket is closed in a way that does not lose them.
+// This file is how sessions end. Whoever ends one, the client is told why and gets the answers
+// that it is due: a session turns deaf, its answers leave, and then its socket is closed in a
+// way that does not lose them.
 
 // leaveFor stops reading: the session ends when the answers to what it asked so far have left.
 func (s *session) leaveFor(why metrics.Closed) {
@@ -49,14 +50,15 @@ func (s *session) expire() {
 	s.hurried = true // it was slow enough
 }
 
-// halfReceived tells whether a message has begun that may still come to its end.
+// halfReceived reports whether a message has begun that may still come to its end.
 func (s *session) halfReceived() bool {
 	return !s.deaf && s.decoder != nil && s.decoder.InMessage()
 }
 
-// leave ends the session when its answers have left. First only our direction ends, so that the client reads the
-// answers and then the end. Its input is read on for a while (lingers): unread input at close makes the kernel reset
-// the connection, and the client loses the last answers, or never comes to read them, since its sending fails.
+// leave ends the session when its answers have left. First only our direction ends, so that the
+// client reads the answers and then the end. Its input is read on for a while (lingers): unread
+// input at close makes the kernel reset the connection, and the client loses the last answers,
+// or never comes to read them, since its sending fails.
 func (s *session) leave() {
 	switch {
 	case s.head != nil || s.unsent.first != nil || !s.shut.IsZero():
@@ -68,9 +70,10 @@ func (s *session) leave() {
 	}
 }
 
-// lingers tells whether to read on for a client that has been sent its last answer: until it has been quiet for a
-// second, but not before all of a message is there whose end was known, such as one that is too large. A client that
-// never stops has as long as a message of what it has sent since may take, or a second if there is a hurry.
+// lingers reports whether to read on for a client that has been sent its last answer: until it
+// has been quiet for a second, but not before all of a message is there whose end was known,
+// such as one that is too large. A client that never stops has as long as a message of what it
+// has sent since may take, or a second if there is a hurry.
 func (s *session) lingers() bool {
 	const quiet, longest = time.Second, 10 * time.Second
 	since := s.loop.now.Sub(s.shut)
@@ -84,9 +87,10 @@ func (s *session) lingers() bool {
 	}
 }
 
-// hangUp takes note that the peer has ended its direction, or the connection if err is another error than io.EOF or
-// none. Of the first kind the end of a program cannot be told from a client that says "that is all" and waits for
-// its answers, as nc does; so the session goes on while answers are due, and finds out (see probe).
+// hangUp takes note that the peer has ended its direction, or the connection if err is another
+// error than io.EOF or none. Of the first kind the end of a program cannot be told from a
+// client that says "that is all" and waits for its answers, as nc does; so the session goes on
+// while answers are due, and finds out (see probe).
 func (s *session) hangUp(err error) {
 	defer s.rescue()
 	due := s.head != nil || s.unsent.first != nil || s.halfReceived()
@@ -108,9 +112,10 @@ func (s *session) hangUp(err error) {
 	s.queue()
 }
 
-// probe finds out whether a client that has ended its direction is still there: if it is not, its kernel refuses
-// whatever is sent, and the session is lost, with all that it has waiting in queues. What can be sent at any time is
-// the first byte of the next answer, for all messages begin alike. Answers that are known soon are written whole.
+// probe finds out whether a client that has ended its direction is still there: if it is not,
+// its kernel refuses whatever is sent, and the session is lost, with all that it has waiting in
+// queues. What can be sent at any time is the first byte of the next answer, for all messages
+// begin alike. Answers that are known soon are written whole.
 func (s *session) probe() {
 	const (
 		begin = 6 // the first byte of a message

@@ -10,22 +10,24 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A loop is what the sessions of one event loop share. Requests go to the scheduler and answers to the
-// sockets in bursts: everything that one reading of a socket brought is submitted at once, and everything
-// that was completed since is encoded and written at once, per session. When sockets become readable one
-// after the other, the turn is left for when all of them have been read (see input).
+// A loop is what the sessions of one event loop share. Requests go to the scheduler and answers
+// to the sockets in bursts: everything that one reading of a socket brought is submitted at
+// once, and everything that was completed since is encoded and written at once, per session.
+// When sockets become readable one after the other, the turn is left for when all of them have
+// been read (see input).
 //
-// Completion reaches the loop by its mailbox. The first completion wakes the loop; those that come before
-// it runs ride along. One wake-up costs about as much as a small request, and on an idle machine much more,
-// for a core has to be woken as well. A batch of 64 rows pays it once; a request that was alone in its batch
-// does not pay it, nor does one whose deadline has come, for whoever completed it takes the turn.
+// Completion reaches the loop by its mailbox. The first completion wakes the loop; those that
+// come before it runs ride along. One wake-up costs about as much as a small request, and on an
+// idle machine much more, for a core has to be woken as well. A batch of 64 rows pays it once;
+// a request that was alone in its batch does not pay it, nor does one whose deadline has
+// arrived, for whoever completed it takes the turn.
 type loop struct {
 	// Set once.
 	door *Door
 	wake func() // runs turn on the event loop, soon
 
-	// turns is held by whoever is in a turn: nearly always the event loop. It guards all of the sessions,
-	// and what follows.
+	// turns is held by whoever is in a turn: nearly always the event loop. It guards all of the
+	// sessions, and what follows.
 	turns    sync.Mutex
 	tally    *metrics.Tally
 	now      time.Time // of this turn
@@ -92,10 +94,10 @@ func (l *loop) postWritable(s *session, lost bool) {
 
 // input is a turn with the bytes of one session's socket.
 //
-// If the loop came straight from its last turn, others are probably readable too: then what was read waits
-// for a turn that follows them, so that their requests share a submission, and their answers a batch. That
-// costs a loop with one busy connection a wake-up, and saves one with many a third of what it spends on
-// small requests. A loop that was idle answers at once.
+// If the loop came straight from its last turn, others are probably readable too: then what was
+// read waits for a turn that follows them, so that their requests share a submission, and their
+// answers a batch. That costs a loop with one busy connection a wake-up, and saves one with
+// many a third of what it spends on small requests. A loop that was idle answers at once.
 func (l *loop) input(s *session, p []byte) {
 	const straight = 5 * time.Microsecond
 	l.begin()
@@ -133,8 +135,8 @@ func (l *loop) start() {
 // look takes the time and the door's settings for a turn.
 func (l *loop) look() { l.now, l.settings = time.Now(), l.door.settings.Load() }
 
-// end finishes a turn: submits what was read, then collects and writes answers until no completion is
-// left, and submits what these made room for.
+// end finishes a turn: submits what was read, then collects and writes answers until no
+// completion is left, and submits what these made room for.
 func (l *loop) end() {
 	for {
 		if len(l.pending) > 0 {
@@ -173,8 +175,8 @@ func (l *loop) submit() {
 	l.asked, l.pending = l.asked[:0], l.pending[:0]
 }
 
-// collect empties the mailbox and reports whether there is something to write. When it reports false, the
-// next completion wakes the loop.
+// collect empties the mailbox and reports whether there is something to write. When it reports
+// false, the next completion wakes the loop.
 func (l *loop) collect() bool {
 	l.mu.Lock()
 	done, writable, lost := l.done, l.writable, l.lost
@@ -236,8 +238,8 @@ func (l *loop) remove(s *session) {
 	l.sessions = l.sessions[:last]
 }
 
-// takeDecoder lends the loop's decoder to a session that reads, or makes one if it is lent already to a
-// session with a half-received message. So an idle connection has none.
+// takeDecoder lends the loop's decoder to a session that reads, or makes one if it is lent
+// already to a session with a half-received message. So an idle connection has none.
 func (l *loop) takeDecoder() *shiva.Decoder {
 	if d := l.decoder; d != nil {
 		l.decoder = nil

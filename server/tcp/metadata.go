@@ -85,7 +85,7 @@ func (q *question) parse(meta []byte) error {
 	return first
 }
 
-// isField tells whether a member is an input of a bridge, whatever it is called.
+// isField reports whether a member is an input of a bridge, whatever it is called.
 func (q *question) isField(key, value []byte) bool {
 	switch string(key) {
 	case "__tensors__", shiva.TextsKey:
@@ -96,8 +96,8 @@ func (q *question) isField(key, value []byte) bool {
 	return q.Bridge && gate.Refers(value)
 }
 
-// isAbsent tells whether a member is a bridge's field that is None. A key that no text fits is absent also where nothing
-// else shows a bridge.
+// isAbsent reports whether a member is a bridge's field that is None. A key that no text fits
+// is absent also where nothing else shows a bridge.
 func (q *question) isAbsent(key, value []byte) bool {
 	if string(value) != gate.Absent {
 		return false

@@ -18,9 +18,10 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Conversations that are nearly right: messages to models, to the server itself and of feedback, whose metadata, tensors
-// and order are changed as trees and lists rather than as bytes. TestMutants is the short form, "make mutants" a
-// million of them, and FuzzMutants is guided by coverage.
+// Conversations that are nearly right: messages to models, to the server itself and of
+// feedback, whose metadata, tensors and order are changed as trees and lists rather than as
+// bytes. TestMutants is the short form, "make mutants" a million of them, and FuzzMutants is
+// guided by coverage.
 
 // A sample is a right message.
 type sample struct {
@@ -311,7 +312,8 @@ func (m *mutants) run(c jsontest.Choices) {
 	waitFor(m.t, "the memory of a conversation to come back", func() bool { return m.pool.InUse() == 0 })
 }
 
-// judge checks the answers: one for each message, in order, each of the table and of JSON, and good where the question was.
+// judge checks the answers: one for each message, in order, each of the table and of JSON, and
+// good where the question was.
 func (m *mutants) judge(q *talk, out []byte) {
 	fail := func(format string, args ...any) {
 		m.t.Fatalf("%s\n%v", fmt.Sprintf(format, args...), q)
@@ -380,8 +382,8 @@ func TestMutants(t *testing.T) {
 	jsontest.Drive(t, 10_000, &m.tally, m.run)
 }
 
-// FuzzMutants: what the bytes decide is more conversations, by coverage. The first of them says how many messages
-// there are besides the first.
+// FuzzMutants: what the bytes decide is more conversations, by coverage. The first of them says
+// how many messages there are besides the first.
 func FuzzMutants(f *testing.F) {
 	m := newMutants(f)
 	jsontest.Fuzz(f, len(m.samples), []byte{0}, func(t *testing.T, c jsontest.Choices) {

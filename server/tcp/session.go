@@ -13,7 +13,8 @@ import (
 	"github.com/shivad/shivad/shiva"
 )
 
-// socket is what a session needs of its transport. Every method is called in a turn of the session's loop.
+// socket is what a session needs of its transport. Every method is called in a turn of the
+// session's loop.
 type socket interface {
 	// Write takes what it can of vecs without blocking, and says how many bytes that were.
 	Write(vecs [][]byte) (int, error)
@@ -25,8 +26,8 @@ type socket interface {
 	ReadInto(p []byte) int
 	// Acknowledge has the peer told at once what has arrived, instead of with the next answer.
 	Acknowledge()
-	// Detach gives the socket that the session goes on with when the peer has ended its direction. The one it is
-	// called on is then of no more use.
+	// Detach gives the socket that the session goes on with when the peer has ended its
+	// direction. The one it is called on is then of no more use.
 	Detach() (socket, error)
 	// CloseWrite ends our direction; Close ends both and leads to session.closed, now or later.
 	CloseWrite()
@@ -34,8 +35,8 @@ type socket interface {
 	Peer() string
 }
 
-// A session is one client connection: bytes in, answers out, in the order of the questions. All of it runs
-// in turns of its loop; it knows nothing of gnet.
+// A session is one client connection: bytes in, answers out, in the order of the questions. All
+// of it runs in turns of its loop; it knows nothing of gnet.
 type session struct {
 	loop   *loop
 	socket socket
@@ -118,8 +119,9 @@ func (s *session) traffic(p []byte) {
 		if s.begun.IsZero() {
 			s.begun = l.now
 		}
-		// A client that writes a message in pieces may hold back the next one until this one is acknowledged
-		// (Nagle's algorithm), and the kernel would wait 40 ms for an answer to acknowledge it with.
+		// A client that writes a message in pieces may hold back the next one until this one is
+		// acknowledged (Nagle's algorithm), and the kernel would wait 40 ms for an answer to
+		// acknowledge it with.
 		s.socket.Acknowledge()
 	default:
 		s.decoder = nil
@@ -137,8 +139,8 @@ func (s *session) dropHalf() {
 	}
 }
 
-// readInto reads the rest of a large body straight into its tensor: no pass through the loop's buffer, and
-// fewer system calls. It reports whether a message was completed.
+// readInto reads the rest of a large body straight into its tensor: no pass through the loop's
+// buffer, and fewer system calls. It reports whether a message was completed.
 func (s *session) readInto(d *shiva.Decoder) bool {
 	const (
 		worth = 32 << 10 // smaller rests come with the next event anyway
@@ -218,8 +220,8 @@ func (s *session) line(m *shiva.Message) *call {
 	return c
 }
 
-// tryOpen is open with a net below it: a panic is answered as what it is, a bug of ours, and costs this
-// connection and no other.
+// tryOpen is open with a net below it: a panic is answered as what it is, a bug of ours, and
+// costs this connection and no other.
 func (s *session) tryOpen(c *call, fault error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -425,8 +427,9 @@ func (s *session) drain() bool {
 	return true
 }
 
-// standing is how long a client whose answers wait may take none of them before it gets no more room for others, and its
-// requests that need some are refused. Busy clients are away for a while, too.
+// standing is how long a client whose answers wait may take none of them before it gets no more
+// room for others, and its requests that need some are refused. Busy clients are away for a
+// while, too.
 const standing = time.Second
 
 // stalled reports whether answers wait for a peer that has taken none for d.
@@ -434,12 +437,12 @@ func (s *session) stalled(now time.Time, d time.Duration) bool {
 	return s.unsent.bytes > 0 && now.Sub(s.progress) >= d
 }
 
-// floodFactor times the in-flight limit is how many questions of any kind, refused ones among them, may wait
-// behind unanswered ones.
+// floodFactor times the in-flight limit is how many questions of any kind, refused ones among
+// them, may wait behind unanswered ones.
 const floodFactor = 16
 
-// watched tells whether one of the session's clocks runs. Most sessions of a server with many are idle, and
-// are looked at five times a second.
+// watched reports whether one of the session's clocks runs. Most sessions of a server with many
+// are idle, and are looked at five times a second.
 func (s *session) watched() bool {
 	return s.unsent.first != nil || s.deaf || !s.begun.IsZero() || s.loop.settings.IdleTimeout > 0
 }
@@ -449,7 +452,8 @@ func (s *session) tick() {
 	defer s.rescue()
 	cfg, now := s.loop.settings, s.loop.now
 	if s.unsent.first != nil && !s.ending {
-		// A socket has room when a third of it is free, which is megabytes: a slow peer has read for long by then.
+		// A socket has room when a third of it is free, which is megabytes: a slow peer has
+		// read for long by then.
 		held := s.socket.Held()
 		if held < s.onSocket {
 			s.progress = now
@@ -478,7 +482,8 @@ func (s *session) tick() {
 	}
 }
 
-// arrival is how long bytes may take to arrive: at first, and a second more for each 16 KiB of them.
+// arrival is how long bytes may take to arrive: at first, and a second more for each 16 KiB of
+// them.
 func arrival(first time.Duration, bytes int64) time.Duration {
 	const slowest = 16 << 10
 	return first + time.Duration(bytes/slowest)*time.Second

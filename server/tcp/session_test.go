@@ -123,8 +123,8 @@ func room(s *session) {
 	s.loop.end()
 }
 
-// Answers arrive whole and in order however little the socket takes at a time, and nothing is freed before
-// it was written.
+// Answers arrive whole and in order however little the socket takes at a time, and nothing is
+// freed before it was written.
 func TestPiecemealAnswers(t *testing.T) {
 	pool := tensor.NewPool(1 << 30)
 	wide := floats("x")
@@ -179,8 +179,8 @@ func TestPiecemealAnswers(t *testing.T) {
 	}
 }
 
-// Whatever a client asks behind an unanswered question, the line is bounded: then its last question is
-// answered with the reason, and it is read no more.
+// Whatever a client asks behind an unanswered question, the line is bounded: then its last
+// question is answered with the reason, and it is read no more.
 func TestLineIsBounded(t *testing.T) {
 	for name, ask := range map[string]*shiva.Message{
 		"control":  message("!models", ""),
@@ -254,7 +254,8 @@ func TestRefusedMetadata(t *testing.T) {
 	}
 }
 
-// A refusal says what of the question is wrong, and not all of what is wrong: neither while it waits, nor to a client that takes a megabyte of metadata.
+// A refusal says what of the question is wrong, and not all of what is wrong: neither while it
+// waits, nor to a client that takes a megabyte of metadata.
 func TestRefusalIsShort(t *testing.T) {
 	s, m := newSession(t, func(*scheduler.Batch) error { return nil }, nil)
 	long := strings.Repeat(`\"`, 300<<10)
@@ -400,7 +401,8 @@ func TestAllocationsOfARequest(t *testing.T) {
 	}
 }
 
-// expired tells that half a message was answered, that our direction has ended, and that the socket is closed a second later.
+// expired tells that half a message was answered, that our direction has ended, and that the
+// socket is closed a second later.
 func expired(t *testing.T, m *memory, later func(*session, time.Duration)) {
 	t.Helper()
 	_, answer, err := shiva.NewDecoder(shiva.DecoderConfig{}).Push(m.out)

@@ -128,7 +128,7 @@ func (k *Cache) Version(counts *metrics.Cache) *Version {
 	return &Version{cache: k, id: k.versions.Add(1), counts: counts}
 }
 
-// Drop ends a version: what is kept of it goes, and what is executing will not be kept.
+// Drop drops the cached answers of a version; what is executing will not be cached.
 // Requests for it that come late are answered all the same.
 func (v *Version) Drop() {
 	k := v.cache

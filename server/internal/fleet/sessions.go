@@ -59,7 +59,8 @@ func (ss *Sessions) Listen(c config.Containers) error {
 	return nil
 }
 
-// Configure gives new settings to containers that connect from now on, and to those that are called.
+// Configure returns new settings to containers that connect from now on, and to those that are
+// called.
 func (ss *Sessions) Configure(c config.Containers) {
 	if err := ss.Listener().Configure(settings(c)); err != nil {
 		ss.cfg.Log.Error("settings of containers are not taken", "error", err) // the configuration has been validated

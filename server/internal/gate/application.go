@@ -122,7 +122,7 @@ func (c *Call) Counted() *metrics.Model {
 	return c.Target.Metrics
 }
 
-// linked gives the versions that an application links to now; one may come twice.
+// linked returns the versions that an application links to now; one may come twice.
 func (t *table) linked(a *apps.App) iter.Seq[*Target] {
 	return func(yield func(*Target) bool) {
 		for _, l := range a.Models {
@@ -137,8 +137,8 @@ func (t *table) linked(a *apps.App) iter.Seq[*Target] {
 	}
 }
 
-// Fits tells what in the models that an application would link to now its policy cannot take; nil:
-// nothing.
+// Fits reports what in the models that an application would link to now its policy cannot take;
+// nil: nothing.
 func (g *Gate) Fits(a *apps.App) error {
 	for target := range g.routes.Load().linked(a) {
 		if err := target.fits(a); err != nil {
@@ -148,7 +148,7 @@ func (g *Gate) Fits(a *apps.App) error {
 	return nil
 }
 
-// fits tells what in a model the policy cannot take.
+// fits reports what in a model the policy cannot take.
 func (t *Target) fits(a *apps.App) error {
 	if err := a.Selection.Accepts(t.Spec.Inputs, t.Spec.Outputs); err != nil {
 		return fmt.Errorf("model %s: %s", t.ID, strings.TrimPrefix(err.Error(), "selection: "))
@@ -239,7 +239,7 @@ func (g *Gate) openApplication(c *Call, a *application, tensors []tensor.Tensor,
 	return nil
 }
 
-// combinable tells whether the answers of those that are asked can be put together.
+// combinable reports whether the answers of those that are asked can be put together.
 func (a *application) combinable(plan selection.Plan) error {
 	answering, ragged := 0, ""
 	for _, asked := range plan.Asks {

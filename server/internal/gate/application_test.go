@@ -71,7 +71,8 @@ func newHouse(t testing.TB) *house {
 	return h
 }
 
-// model serves a version that says the same label for every row, in memory of the pool, after a time.
+// model serves a version that says the same label for every row, in memory of the pool, after a
+// time.
 func (h *house) model(name, version string, label int64, exec time.Duration) *schedtest.Worker {
 	h.t.Helper()
 	w := h.labels(label, exec)
@@ -215,7 +216,8 @@ func TestApplications(t *testing.T) {
 	h.expect(h.ask("one", Params{}), `no model or application "one"`)
 }
 
-// TestCombinedAtTheDeadline: who is late is named, and the others answer for it at the deadline and no later.
+// TestCombinedAtTheDeadline: who is late is named, and the others answer for it at the deadline
+// and no later.
 func TestCombinedAtTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t)
@@ -253,7 +255,8 @@ func TestDefaultOutput(t *testing.T) {
 	})
 }
 
-// TestShadow: the answer does not wait for a shadow, whose input outlives the client's memory, and feedback knows what it said.
+// TestShadow: the answer does not wait for a shadow, whose input outlives the client's memory,
+// and feedback knows what it said.
 func TestShadow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t)

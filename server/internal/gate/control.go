@@ -10,9 +10,9 @@ import (
 	"github.com/shivad/shivad/shiva"
 )
 
-// Control answers the routes that Shiva reserves for questions about the server: "!live", "!ready" and
-// "!models". "!server" and the paths below "v2" are predict's (Describe). The answer is a JSON object.
-// ok is false when route is none of them, and then it is one to Open.
+// Control answers the routes that Shiva reserves for questions about the server: "!live",
+// "!ready" and "!models". "!server" and the paths below "v2" are predict's (Describe). The
+// answer is a JSON object. ok is false when route is none of them, and then it is one to Open.
 func (g *Gate) Control(route string) (answer []byte, ok bool, err error) {
 	if route == "" || route[0] != '!' {
 		return nil, false, nil
@@ -32,7 +32,7 @@ func (g *Gate) Control(route string) (answer []byte, ok bool, err error) {
 	return nil, true, fmt.Errorf("%w: no control request %q; there are !live, !ready, !server and !models", scheduler.ErrNotFound, route)
 }
 
-// Ready tells whether the server takes requests, and if not, why.
+// Ready reports whether the server takes requests, and if not, why.
 func (g *Gate) Ready() (ready bool, reason string) {
 	if g.draining.Load() {
 		return false, "draining"
@@ -49,7 +49,8 @@ type ModelStatus struct {
 	Replicas int    `json:"replicas"`
 }
 
-// list is the answer to "!models". It is as long as there are models, and asked for as often as a client likes, so that all share one.
+// list is the answer to "!models". It is as long as there are models, and asked for as often as
+// a client likes, so that all share one.
 func (t *table) list() []byte {
 	t.listing.Do(func() {
 		t.listed = object(struct {

@@ -58,7 +58,8 @@ func (h *house) pooled() tensor.Tensor {
 	return tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{2}, Data: buf.Bytes(), Buf: buf}
 }
 
-// What was opened before the last application went is answered all the same, and feedback teaches nobody.
+// What was opened before the last application went is answered all the same, and feedback
+// teaches nobody.
 func TestApplicationGoesWhileACallIsOpen(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
@@ -98,7 +99,8 @@ func TestApplicationGoesWhileACallIsOpen(t *testing.T) {
 	}
 }
 
-// A client that goes between opening and submitting leaves nothing behind: not its shadows' inputs, nor the tensors of its feedback.
+// A client that goes between opening and submitting leaves nothing behind: not its shadows'
+// inputs, nor the tensors of its feedback.
 func TestCallsThatAreNeverSubmitted(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
@@ -129,7 +131,8 @@ func TestCallsThatAreNeverSubmitted(t *testing.T) {
 	}
 }
 
-// Models of one application may want other things. Those that do not take the question are named, with the reason, and the others answer.
+// Models of one application may want other things. Those that do not take the question are
+// named, with the reason, and the others answer.
 func TestModelsOfDifferentForms(t *testing.T) {
 	h := newHouse(t)
 	h.shaped("a", "x", 2, "label")
@@ -154,8 +157,8 @@ func TestModelsOfDifferentForms(t *testing.T) {
 	c.Close()
 }
 
-// The default stands in for models that could not answer, also when the policy cannot choose without those that are away; and for no request that
-// is at fault itself.
+// The default stands in for models that could not answer, also when the policy cannot choose
+// without those that are away; and for no request that is at fault itself.
 func TestWhatTheDefaultStandsInFor(t *testing.T) {
 	for err, want := range map[error]bool{
 		scheduler.ErrDeadlineExceeded: true, scheduler.ErrOverloaded: true, scheduler.ErrUnavailable: true,
@@ -199,7 +202,8 @@ func TestStage(t *testing.T) {
 	}
 }
 
-// Without an SLO, and without a deadline of the request's, all models of it have that of the first that is asked.
+// Without an SLO, and without a deadline of the request's, all models of it have that of the
+// first that is asked.
 func TestOneDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t)
@@ -321,7 +325,8 @@ func TestApplicationsAreShown(t *testing.T) {
 	h.expect(h.ask("digits/1", Params{}), "1 by digits/1")
 }
 
-// Another server does not know this one's models, and may give an application the name of one: the application has it, and the log says so once.
+// Another server does not know this one's models, and may give an application the name of one:
+// the application has it, and the log says so once.
 func TestNameTakenAtAnotherServer(t *testing.T) {
 	h := newHouse(t)
 	var log bytes.Buffer
@@ -348,7 +353,8 @@ func TestNameTakenAtAnotherServer(t *testing.T) {
 	}
 }
 
-// While the store has not said which applications there are, a name that is unknown may be one of theirs: the client is to come again.
+// While the store has not said which applications there are, a name that is unknown may be one
+// of theirs: the client is to come again.
 func TestApplicationsThatAreNotKnownYet(t *testing.T) {
 	h := newHouse(t)
 	h.store.Close()

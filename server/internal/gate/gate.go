@@ -98,7 +98,7 @@ func (g *Gate) OptionsChanged() { g.refresh() }
 // Unrouted is what requests are counted with that reach no model.
 func (g *Gate) Unrouted() *metrics.Model { return g.metrics.Unrouted() }
 
-// Draining tells whether Drain was called.
+// Draining reports whether Drain was called.
 func (g *Gate) Draining() bool { return g.draining.Load() }
 
 // Names are those that requests may ask by: of models and applications, sorted.

@@ -38,7 +38,8 @@ type Target struct {
 	full        []byte         // the same with the declared tensors (text is no tensor) and the closing brace
 }
 
-// Unbatched is how metadata tells that a leading -1 does not count rows: false, and nil where it does.
+// Unbatched is how metadata tells that a leading -1 does not count rows: false, and nil where
+// it does.
 func (t *Target) Unbatched() *bool {
 	if t.Spec.Batched() || t.Model == nil {
 		return nil
@@ -46,8 +47,8 @@ func (t *Target) Unbatched() *bool {
 	return new(false)
 }
 
-// AppendAnswer appends the end of an answer's metadata: model, version and the names of the tensors,
-// which are all declared outputs but text.
+// AppendAnswer appends the end of an answer's metadata: model, version and the names of the
+// tensors, which are all declared outputs but text.
 func (t *Target) AppendAnswer(b []byte) []byte { return append(b, t.full...) }
 
 // AppendFlatAnswer is AppendAnswer for a legacy model, whose one output may or may not be a tensor.
@@ -59,7 +60,8 @@ func (t *Target) AppendFlatAnswer(b []byte, isTensor bool) []byte {
 	return append(b, ']', '}')
 }
 
-// A table holds every route of one moment. Immutable but for what list makes; readers take it from an atomic pointer.
+// A table holds every route of one moment. Immutable but for what list makes; readers take it
+// from an atomic pointer.
 type table struct {
 	infer    map[string]*Target   // "m", "m/1", "v2/models/m/infer", "v2/models/m/versions/1/infer"
 	versions map[string][]*Target // by model name, the highest version first
@@ -72,8 +74,9 @@ type table struct {
 	listed  []byte // by listing
 }
 
-// refresh makes the table anew. The scheduler calls it (as Hooks.ModelChanged) whenever replicas come or
-// go, which is rare; so it takes everything from the scheduler again instead of patching.
+// refresh makes the table anew. The scheduler calls it (as Hooks.ModelChanged) whenever
+// replicas come or go, which is rare; so it takes everything from the scheduler again instead
+// of patching.
 func (g *Gate) refresh() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -130,8 +133,8 @@ func (g *Gate) present(models []*scheduler.Model) map[[2]string]bool {
 	return all
 }
 
-// choose picks the default version: the configured one; else the highest that a live replica serves;
-// else the highest.
+// choose picks the default version: the configured one; else the highest that a live replica
+// serves; else the highest.
 func choose(targets []*Target, configured string) *Target {
 	for _, t := range targets {
 		if configured != "" && t.ID.Version == configured {
@@ -176,7 +179,8 @@ func (t *Target) compose() {
 	t.full = append(b, ']', '}')
 }
 
-// compareVersions orders "2" below "10" and "1.2.0" below "1.10.0": runs of digits count as numbers.
+// compareVersions orders "2" below "10" and "1.2.0" below "1.10.0": runs of digits count as
+// numbers.
 func compareVersions(a, b string) int {
 	for a != "" && b != "" {
 		na, nb := digits(a), digits(b)
@@ -204,7 +208,8 @@ func digits(s string) int {
 	return n
 }
 
-// resolve finds the target of a route. version, from the request's metadata, may narrow a bare model name.
+// resolve finds the target of a route. version, from the request's metadata, may narrow a bare
+// model name.
 func (g *Gate) resolve(route, version string) (*Target, error) {
 	t := g.routes.Load()
 	target := t.infer[route]
@@ -227,8 +232,9 @@ func (g *Gate) resolve(route, version string) (*Target, error) {
 	return nil, t.noVersion(target.ID.Name, version)
 }
 
-// Target finds a model for a door that has name and version apart; version "" means the default. An application none of
-// whose models has been here is known by name only, and no target.
+// Target finds a model for a door that has name and version apart; version "" means the
+// default. An application none of whose models has been here is known by name only, and no
+// target.
 func (g *Gate) Target(name, version string) (*Target, error) {
 	t, err := g.Asked(name, version)
 	if err == nil && t.application != nil && len(t.application.models) == 0 {
@@ -237,7 +243,8 @@ func (g *Gate) Target(name, version string) (*Target, error) {
 	return t, err
 }
 
-// Asked is Target for a request: OpenTarget says what is wrong with an application that has no models.
+// Asked is Target for a request: OpenTarget says what is wrong with an application that has no
+// models.
 func (g *Gate) Asked(name, version string) (*Target, error) {
 	if strings.Contains(name, "/") {
 		return nil, fmt.Errorf("%w: no model %q: no name has a slash, and the version is given apart", scheduler.ErrNotFound, name)

@@ -156,7 +156,8 @@ func TestControl(t *testing.T) {
 	}
 }
 
-// A client may ask for the list of models as fast as it can write, thousands of times ahead: that costs no more with a thousand models than with one.
+// A client may ask for the list of models as fast as it can write, thousands of times ahead:
+// that costs no more with a thousand models than with one.
 func TestListOfModelsIsMadeOnce(t *testing.T) {
 	g, _ := newGate(t, ModelOptions{}, "digits/1")
 	list := func() []byte {

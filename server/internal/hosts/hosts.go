@@ -7,8 +7,9 @@ import (
 	"sync"
 )
 
-// Of is the host that an address is counted as: the IP address, or of IPv6 the network of 64 bits, all of which one host may
-// use. It is the zero Addr for what is no address of the Internet.
+// Of is the host that an address is counted as: the IP address, or of IPv6 the network of 64
+// bits, all of which one host may use. It is the zero Addr for what is no address of the
+// Internet.
 func Of(a net.Addr) netip.Addr {
 	if a == nil {
 		return netip.Addr{}
@@ -39,13 +40,13 @@ func NewLimit(most, all int, loopback bool) Limit {
 	return Limit{most, loopback}
 }
 
-// free tells whether a host may have as many connections as it likes.
+// free reports whether a host may have as many connections as it likes.
 func (l Limit) free(host netip.Addr) bool {
 	return !host.IsValid() || host.IsLoopback() && !l.Loopback
 }
 
-// A Count is of the connections of each host, also of those without a limit, who may get one. The zero Count is ready. It is
-// safe for use by several goroutines at once.
+// A Count is of the connections of each host, also of those without a limit, who may get one.
+// The zero Count is ready. It is safe for use by several goroutines at once.
 type Count struct {
 	mu   sync.Mutex
 	open map[netip.Addr]int

@@ -32,7 +32,7 @@ type Report struct {
 	Processes *fleet.Processes
 }
 
-// Ready tells whether the server takes requests, and if not, why.
+// Ready reports whether the server takes requests, and if not, why.
 func (r *Report) Ready() admin.Readiness {
 	state := r.Phase()
 	file := r.Settings.File().Server

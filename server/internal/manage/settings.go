@@ -26,7 +26,7 @@ import (
 // Settings of models that were changed while running are in the store, one key for each model: an
 // object of texts with the keys of [model.NAME] in the file. They override the file's, in every
 // server that shares the store. What cannot hold beside a server's file is left out there, with a
-// line in the log: with a store that is away, or shared, refusing to start would be a server less
+// line in the log: with an unreachable store, or shared, refusing to start would be a server less
 // for a number.
 
 // changeable are the settings of a model that can be changed while it serves: those of its

@@ -7,13 +7,15 @@ import (
 	"github.com/shivad/shivad/shiva"
 )
 
-// shivaExtensions are those that a client has over Shiva, in the words of its metadata: the keys "parameters", "priority" and
-// "timeout_ms", and the paths of models' configuration and statistics. Of model_repository there is the index only.
+// shivaExtensions are those that a client has over Shiva, in the words of its metadata: the
+// keys "parameters", "priority" and "timeout_ms", and the paths of models' configuration and
+// statistics. Of model_repository there is the index only.
 var shivaExtensions = []string{"model_configuration", "parameters", "schedule_policy", "statistics"}
 
-// Describe answers what is asked by a path of the protocol alone, as over Shiva: all of them but infer, and load and unload. The answer is the
-// JSON object that HTTP gives; the index is its member "models", as in gRPC, and onlyReady leaves what can be asked in it. "!server" is "v2" in
-// Shiva's own words. ok is false when path is none of these.
+// Describe answers what is asked by a path of the protocol alone, as over Shiva: all of them
+// but infer, and load and unload. The answer is the JSON object that HTTP gives; the index is
+// its member "models", as in gRPC, and onlyReady leaves what can be asked in it. "!server" is
+// "v2" in Shiva's own words. ok is false when path is none of these.
 func (s *Service) Describe(path string, onlyReady bool) (answer []byte, ok bool, err error) {
 	var said any
 	switch path {

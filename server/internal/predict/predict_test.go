@@ -50,7 +50,7 @@ func newRig(t *testing.T) *rig {
 	r.door = r.Service.Door(m.Door("test"))
 	t.Cleanup(func() {
 		r.sched.Close()
-		// A worker lets go of its batch a moment after the answer.
+		// A worker releases its batch a moment after the answer.
 		for end := time.Now().Add(20 * time.Second); r.pool.InUse() != 0; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Errorf("%d bytes of the pool are still in use", r.pool.InUse())

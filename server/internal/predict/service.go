@@ -42,21 +42,21 @@ func New(cfg Config) *Service {
 	return &Service{gate: cfg.Gate, repository: cfg.Repository, settings: cfg.Settings, version: cfg.Version, reach: cfg.Reach, log: cfg.Log, told: cfg.Changed}
 }
 
-// Draining tells whether the server is shutting down: requests inside go on, others are refused.
+// Draining reports whether the server is shutting down: requests inside go on, others are refused.
 func (s *Service) Draining() bool { return s.gate.Draining() }
 
 // Alive is the answer to whether the server lives, as long as there is one.
 var Alive = map[string]bool{"live": true}
 
-// A Readiness is the answer of both ready paths. The text of the protocol asks for a status only; the Open Inference Protocol
-// for the rest but Error, which tells why not.
+// A Readiness is the answer of both ready paths. The text of the protocol asks for a status
+// only; the Open Inference Protocol for the rest but Error, which tells why not.
 type Readiness struct {
 	Name  string `json:"name,omitempty"` // of the model
 	Ready bool   `json:"ready"`
 	Error string `json:"error,omitempty"`
 }
 
-// Ready tells whether the server takes requests, and if not, why.
+// Ready reports whether the server takes requests, and if not, why.
 func (s *Service) Ready() Readiness {
 	if ready, reason := s.gate.Ready(); !ready {
 		return Readiness{Error: reason}
@@ -64,8 +64,8 @@ func (s *Service) Ready() Readiness {
 	return Readiness{Ready: true}
 }
 
-// ModelReady tells whether a live replica serves the model; version "" means the default. The error is that there is no
-// such model.
+// ModelReady reports whether a live replica serves the model; version "" means the default. The
+// error is that there is no such model.
 func (s *Service) ModelReady(name, version string) (Readiness, error) {
 	t, err := s.gate.Target(name, version)
 	if err != nil {
@@ -78,10 +78,11 @@ func (s *Service) ModelReady(name, version string) (Readiness, error) {
 	return r, nil
 }
 
-// A List is what can be asked about. The protocol has no such path, and clients that ask for it know the form of KServe's servers.
+// A List is what can be asked about. The protocol has no such path, and clients that ask for it
+// know the form of KServe's servers.
 type List struct {
 	Models []string `json:"models"` // and applications, sorted
 }
 
-// List gives the names of models and applications.
+// List returns the names of models and applications.
 func (s *Service) List() List { return List{append([]string{}, s.gate.Names()...)} }
