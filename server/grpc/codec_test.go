@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/shivad/shivad/server/grpc/internal/wire"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
@@ -450,7 +451,7 @@ func TestMemoryComesAtOnce(t *testing.T) {
 
 // frames is a wire with a message on it.
 type frames struct {
-	wire
+	wire.Stream
 	data []byte
 }
 

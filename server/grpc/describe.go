@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/grpc/internal/wire"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/predict"
 )
@@ -19,7 +20,7 @@ import (
 // unary makes a handler of a generated one, whose message is received as all are.
 func (d *Door) unary(generated grpc.MethodHandler) handler {
 	limitOf := func(s *Settings) limit { return limit{bytes: s.Limits.MetadataBytes, setting: "limits.metadata_bytes"} }
-	return func(w wire, stream grpc.ServerStream) error {
+	return func(w wire.Stream, stream grpc.ServerStream) error {
 		decode := func(into any) error {
 			return d.receiveOne(stream.Context(), w, limitOf, func(s *scanner) {
 				var b []byte

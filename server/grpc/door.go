@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
+	"github.com/shivad/shivad/server/grpc/internal/wire"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/hosts"
@@ -220,13 +221,13 @@ func (d *Door) description() *grpc.ServiceDesc {
 }
 
 // A handler is a call with the transport's side of it.
-type handler func(w wire, stream grpc.ServerStream) error
+type handler func(w wire.Stream, stream grpc.ServerStream) error
 
 // guarded makes a handler grpc-go's: errors get their status, and half-received messages end when the door closes.
 func (d *Door) guarded(h handler) grpc.StreamHandler {
 	return func(_ any, stream grpc.ServerStream) (err error) {
 		defer d.recovered(&err)
-		w, err := wireOf(stream.Context())
+		w, err := wire.Of(stream.Context())
 		if err == nil {
 			err = h(w, stream)
 		}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/grpc/internal/wire"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
@@ -19,7 +20,7 @@ import (
 var errDraining = fmt.Errorf("%w: this server is shutting down; send the request to another one or again later", scheduler.ErrDraining)
 
 // receiveOne receives the one message of a call. A door that closes does not wait for the rest of it.
-func (d *Door) receiveOne(ctx context.Context, w wire, limitOf func(*Settings) limit, read func(*scanner)) error {
+func (d *Door) receiveOne(ctx context.Context, w wire.Stream, limitOf func(*Settings) limit, read func(*scanner)) error {
 	cut := context.AfterFunc(d.stopping, func() { _ = w.WriteStatus(statusOf(errDraining)) })
 	_, err := d.receive(w, limitOf, false, read)
 	if !cut() && err != nil {
@@ -37,7 +38,7 @@ func tensorLimit(s *Settings) limit {
 }
 
 // infer is ModelInfer.
-func (d *Door) infer(w wire, stream grpc.ServerStream) error {
+func (d *Door) infer(w wire.Stream, stream grpc.ServerStream) error {
 	var r request
 	defer r.release()
 	began := time.Now()
@@ -80,7 +81,7 @@ func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room pred
 // the requests.
 type pipeline struct {
 	door *Door
-	wire wire
+	wire wire.Stream
 	ctx  context.Context
 
 	places chan struct{}    // one element for each request that is worked on
@@ -89,7 +90,7 @@ type pipeline struct {
 }
 
 // inferStream is ModelStreamInfer.
-func (d *Door) inferStream(w wire, stream grpc.ServerStream) error {
+func (d *Door) inferStream(w wire.Stream, stream grpc.ServerStream) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	most := d.settings.Load().InFlight
 	p := &pipeline{door: d, wire: w, ctx: ctx, places: make(chan struct{}, most), line: make(chan chan *reply, most)}

@@ -1,7 +1,6 @@
 package grpc
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -9,31 +8,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/grpc/status"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/grpc/internal/wire"
 	"github.com/shivad/shivad/server/internal/gate"
 )
-
-// wire is a call's side of the transport: what grpc-go itself reads messages from. Its own reading (RecvMsg) takes a whole message
-// into memory that nobody counts before anybody sees it, and says of one that is too large neither which setting limits it nor
-// anything else that we could change. The interface names methods of a type that is internal to grpc-go; a new version without
-// them fails every test of this package.
-type wire interface {
-	ReadMessageHeader(header []byte) error // all of header, or io.EOF where no message begins
-	Read(n int) (mem.BufferSlice, error)   // n bytes
-	RecvCompress() string                  // grpc-encoding
-	WriteStatus(*status.Status) error      // ends the call, and whoever waits in Read
-}
-
-func wireOf(ctx context.Context) (wire, error) {
-	if w, ok := grpc.ServerTransportStreamFromContext(ctx).(wire); ok {
-		return w, nil
-	}
-	return nil, fmt.Errorf("%w: this version of grpc-go does not let messages be read in pieces", gate.ErrInternal)
-}
 
 // A limit is the largest message of a kind, and how its setting is called.
 type limit struct {
@@ -53,7 +33,7 @@ func (l limit) exceeded(n int64) error {
 //
 // After an error in a message the rest of it is still to come, and the call can only end; but with resume it is passed over, and
 // resumed tells whether the next message can be received.
-func (d *Door) receive(w wire, limitOf func(*Settings) limit, resume bool, read func(*scanner)) (resumed bool, err error) {
+func (d *Door) receive(w wire.Stream, limitOf func(*Settings) limit, resume bool, read func(*scanner)) (resumed bool, err error) {
 	var header [5]byte
 	if err := w.ReadMessageHeader(header[:]); err != nil {
 		if err == io.EOF {
@@ -131,7 +111,7 @@ const (
 
 // pieces are the bytes of a message as they lie in the transport's frames.
 type pieces struct {
-	wire   wire
+	wire   wire.Stream
 	left   int             // bytes not asked for yet
 	came   int64           // bytes that were asked for and came
 	frames mem.BufferSlice // what came and was not given yet; the first is what was given last
