@@ -291,10 +291,10 @@ func TestReloadBySignal(t *testing.T) {
 	if text, _ := j.wait(t, "the configuration was not reloaded")["error"].(string); !strings.Contains(text, file+":2:1: tcp.connections") {
 		t.Errorf("logged %q", text)
 	}
-	write("[tcp]\nconnections = 9\n[server]\nrepository = \"none\"\n")
+	write("[tcp]\nloops = 9\n[server]\nrepository = \"none\"\n")
 	signals <- syscall.SIGHUP
 	line := j.wait(t, "configuration reloaded")
-	if changed, waiting := fmt.Sprint(line["changed"]), fmt.Sprint(line["wait for a restart"]); changed != "[server.repository]" || waiting != "[tcp.connections]" {
+	if changed, waiting := fmt.Sprint(line["changed"]), fmt.Sprint(line["wait for a restart"]); changed != "[server.repository]" || waiting != "[tcp.loops]" {
 		t.Errorf("changed %s, waiting %s", changed, waiting)
 	}
 	resp, err := http.Get("http://" + serving["admin"].(string) + "/v1/config")
