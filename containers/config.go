@@ -120,7 +120,7 @@ const (
 	helloFrames = 16
 	// queueLimit is how many messages may wait for a container to read them: all the batches
 	// that it can have, and as much again.
-	queueLimit = 2 * maxSlots
+	queueLimit = 2 * scheduler.MaxSlots
 )
 
 // Validate reports all faults in one error.

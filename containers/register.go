@@ -44,10 +44,10 @@ func readHello(b []byte, limits Limits) (registration, error) {
 	switch {
 	case h.MaxBatch < 0 || h.MaxBatch > maxDeclaredBatch:
 		return r, refuse("max_batch is %d, expected 0 (not said) to %d", h.MaxBatch, maxDeclaredBatch)
-	case h.Concurrency < 0 || h.Concurrency > maxSlots:
-		return r, refuse("concurrency is %d, expected 0 (not said) to %d", h.Concurrency, maxSlots)
-	case h.Slots < 0 || h.Slots > maxSlots:
-		return r, refuse("slots is %d, expected 0 (not said) to %d", h.Slots, maxSlots)
+	case h.Concurrency < 0 || h.Concurrency > scheduler.MaxSlots:
+		return r, refuse("concurrency is %d, expected 0 (not said) to %d", h.Concurrency, scheduler.MaxSlots)
+	case h.Slots < 0 || h.Slots > scheduler.MaxSlots:
+		return r, refuse("slots is %d, expected 0 (not said) to %d", h.Slots, scheduler.MaxSlots)
 	}
 	if err := checkText("platform", h.Platform, wire.MaxPlatform); err != nil {
 		return r, err
@@ -78,10 +78,6 @@ func readHello(b []byte, limits Limits) (registration, error) {
 	}
 	return r, nil
 }
-
-// maxSlots is the largest number of batches in flight, or executed at once, that a container
-// may ask for.
-const maxSlots = 64
 
 // checkModel judges the name and the version of a model by the rule of package naming.
 func checkModel(name, version string) error {

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -86,6 +87,12 @@ type ModelConfig struct {
 	Pad bool
 }
 
+// Upper bounds of what a ModelConfig says.
+const (
+	MaxSlots       = 64
+	MaxExecTimeout = 24 * time.Hour
+)
+
 const (
 	defaultObjective   = 100 * time.Millisecond
 	defaultMaxBatch    = 128
@@ -93,8 +100,6 @@ const (
 	defaultQueueRows   = 65536
 	defaultQueueBytes  = 1 << 30
 	defaultExecTimeout = 30 * time.Second
-	maxSlots           = 64
-	maxExecTimeout     = 24 * time.Hour
 
 	// queueShapes bounds the number of different shapes that wait at once, as each has a queue
 	// of its own.
@@ -111,24 +116,16 @@ func Strategies() []string {
 	return []string{strategyDeadline, strategyAIMD, strategyQuantile, strategyStatic}
 }
 
-func first[T comparable](a, b T) T {
-	var zero T
-	if a == zero {
-		return b
-	}
-	return a
-}
-
 // withDefaults fills in what is still zero, but for MaxBatch, which the container has a say in.
 func (c ModelConfig) withDefaults() ModelConfig {
 	yes := true
-	c.Strategy = first(c.Strategy, strategyDeadline)
-	c.Objective = first(c.Objective, defaultObjective)
-	c.QueueRows = first(c.QueueRows, defaultQueueRows)
-	c.QueueBytes = first(c.QueueBytes, defaultQueueBytes)
-	c.ExecTimeout = first(c.ExecTimeout, defaultExecTimeout)
-	c.Retry = first(c.Retry, &yes)
-	c.Shed = first(c.Shed, &yes)
+	c.Strategy = cmp.Or(c.Strategy, strategyDeadline)
+	c.Objective = cmp.Or(c.Objective, defaultObjective)
+	c.QueueRows = cmp.Or(c.QueueRows, defaultQueueRows)
+	c.QueueBytes = cmp.Or(c.QueueBytes, defaultQueueBytes)
+	c.ExecTimeout = cmp.Or(c.ExecTimeout, defaultExecTimeout)
+	c.Retry = cmp.Or(c.Retry, &yes)
+	c.Shed = cmp.Or(c.Shed, &yes)
 	if c.BatchBytes == 0 {
 		c.BatchBytes = min(defaultBatchBytes, c.QueueBytes)
 	}
@@ -193,11 +190,11 @@ func (c ModelConfig) Validate() error {
 	if e.ExecTimeout <= e.Objective {
 		fault("exec_timeout is %v, it must be longer than the objective, %v", e.ExecTimeout, e.Objective)
 	}
-	if e.ExecTimeout > maxExecTimeout {
-		fault("exec_timeout is %v, it can be at most %v", e.ExecTimeout, maxExecTimeout)
+	if e.ExecTimeout > MaxExecTimeout {
+		fault("exec_timeout is %v, it can be at most %v", e.ExecTimeout, MaxExecTimeout)
 	}
-	if e.Slots > maxSlots {
-		fault("slots is %d, it can be at most %d", e.Slots, maxSlots)
+	if e.Slots > MaxSlots {
+		fault("slots is %d, it can be at most %d", e.Slots, MaxSlots)
 	}
 	if e.Strategy == strategyDeadline && !*e.Shed {
 		fault("shed is false, but the strategy deadline cannot do without; choose aimd, quantile or static")

@@ -102,7 +102,7 @@ func (r *Replica) bound(c *core) {
 	default:
 		r.slots = r.concurrency + 1
 	}
-	r.slots = min(r.slots, maxSlots)
+	r.slots = min(r.slots, MaxSlots)
 	r.concurrency = min(r.concurrency, r.slots)
 }
 

@@ -1,6 +1,7 @@
 package scheduler_test
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -167,7 +168,7 @@ func (s *story) do(line string) error {
 		return otherwise
 	}
 	duration := func(key string) time.Duration {
-		d, err := time.ParseDuration(first(args[key], "0s"))
+		d, err := time.ParseDuration(cmp.Or(args[key], "0s"))
 		if err != nil {
 			s.t.Fatalf("%s: %v", line, err)
 		}
@@ -239,13 +240,6 @@ func (s *story) do(line string) error {
 		return errors.New("no such command")
 	}
 	return nil
-}
-
-func first(a, b string) string {
-	if a == "" {
-		return b
-	}
-	return a
 }
 
 func (s *story) register(name string, batch int, options scheduler.ReplicaOptions) error {

@@ -47,7 +47,7 @@ server/internal/hosts:
 server/internal/jsontest:   shiva/budgettest
 server/internal/clock:      scheduler golang.org/x/sys
 server/internal/parameter:  scheduler shiva
-server/config:              scheduler/naming server/internal/nearest github.com/pelletier/go-toml/v2
+server/config:              scheduler scheduler/naming server/internal/nearest github.com/pelletier/go-toml/v2
 server/admin:               server/internal/browser server/internal/parameter
 server/admin/admintest:     server/admin
 server/memory:

@@ -18,7 +18,6 @@ func (s *Server) openDoors(c config.Config) (err error) {
 		return err
 	}
 	if c.TCP.Listen != "" {
-		giveLoopsTheirOwn(c.TCP.Loops)
 		if s.door, err = tcp.Listen(tcp.Config{
 			Addr: c.TCP.Listen, Gate: s.gate, Describe: s.predict.Describe, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
 			Loops: c.TCP.Loops, Settings: tcpSettings(c),

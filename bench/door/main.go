@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -42,6 +43,7 @@ func main() {
 func run(cfg config.Config, maxBatch int, models []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	runtime.GOMAXPROCS(2 * runtime.NumCPU()) // as shivad does for its event loops
 	s, err := server.New(cfg, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -135,7 +136,7 @@ func (c *cli) listApps() error {
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "APPLICATION\tPOLICY\tMODELS\tSLO\tDEFAULT")
 	for _, a := range list.Apps {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", a.Name, a.Policy, strings.Join(a.Models, " "), or(a.SLO, "-"), or(onOneLine(a.Default), "-"))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", a.Name, a.Policy, strings.Join(a.Models, " "), cmp.Or(a.SLO, "-"), cmp.Or(onOneLine(a.Default), "-"))
 	}
 	return w.Flush()
 }
@@ -165,7 +166,7 @@ func (c *cli) printApp(a admin.App) error {
 		}
 		fmt.Fprintf(w, "params\t%s\n", params)
 	}
-	fmt.Fprintf(w, "slo\t%s\ndefault\t%s\n", or(a.SLO, "that of the model"), or(onOneLine(a.Default), "none"))
+	fmt.Fprintf(w, "slo\t%s\ndefault\t%s\n", cmp.Or(a.SLO, "that of the model"), cmp.Or(onOneLine(a.Default), "none"))
 	return w.Flush()
 }
 
@@ -266,7 +267,7 @@ func (c *cli) printLinks(a admin.App) error {
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "LINK\tMEANS NOW")
 	for _, link := range a.Models {
-		fmt.Fprintf(w, "%s\t%s\n", link, or(strings.Join(meant(link, list.Models), " "), "nothing: no container of it has registered"))
+		fmt.Fprintf(w, "%s\t%s\n", link, cmp.Or(strings.Join(meant(link, list.Models), " "), "nothing: no container of it has registered"))
 	}
 	return w.Flush()
 }

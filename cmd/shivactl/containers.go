@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"text/tabwriter"
@@ -85,7 +86,7 @@ func (c *cli) printContainers(list []admin.Container) error {
 				running++
 			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", k.Name, k.Model, k.State, or(k.Address, fmt.Sprint(running)), or(k.Reason, "-"))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", k.Name, k.Model, k.State, cmp.Or(k.Address, fmt.Sprint(running)), cmp.Or(k.Reason, "-"))
 	}
 	return w.Flush()
 }

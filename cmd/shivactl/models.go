@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
@@ -215,7 +216,7 @@ func (c *cli) printModels(models []admin.Model) error {
 		if m.Ready {
 			ready = "yes"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\t%s", m.Name, version, ready, m.Replicas, or(m.Platform, "-"), m.MaxBatch,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\t%s", m.Name, version, ready, m.Replicas, cmp.Or(m.Platform, "-"), m.MaxBatch,
 			declarations(m.Inputs), declarations(m.Outputs), plural(m.QueueRows, "row"))
 		switch {
 		case m.Cache != nil:
@@ -233,14 +234,7 @@ func declarations(list []admin.Tensor) string {
 	for i, t := range list {
 		texts[i] = fmt.Sprintf("%s %s%s", t.Name, t.Datatype, strings.ReplaceAll(tensor.Shape(t.Shape).String(), " ", ""))
 	}
-	return or(strings.Join(texts, " "), "-")
-}
-
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
+	return cmp.Or(strings.Join(texts, " "), "-")
 }
 
 func plural(n int, word string) string {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -49,7 +50,7 @@ func (c *cli) printStatus(s admin.Status) error {
 	}
 
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	listen := func(name, addr string) { fmt.Fprintf(w, "%s\t%s\n", name, or(addr, "off")) }
+	listen := func(name, addr string) { fmt.Fprintf(w, "%s\t%s\n", name, cmp.Or(addr, "off")) }
 	listen("clients (tcp)", s.Listen.TCP)
 	listen("clients (rest)", s.Listen.REST)
 	listen("clients (grpc)", s.Listen.GRPC)
@@ -98,7 +99,7 @@ func (c *cli) printStatus(s admin.Status) error {
 		if p.PID != 0 {
 			pid = fmt.Sprint(p.PID)
 		}
-		fmt.Fprintf(w, "%s[%d]\t%s\t%s\t%s\t%d\t%s\n", p.Name, p.Replica, pid, p.State, seconds(p.Since), p.Restarts, or(p.LastExit, "-"))
+		fmt.Fprintf(w, "%s[%d]\t%s\t%s\t%s\t%d\t%s\n", p.Name, p.Replica, pid, p.State, seconds(p.Since), p.Restarts, cmp.Or(p.LastExit, "-"))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -114,7 +115,7 @@ func (c *cli) printStatus(s admin.Status) error {
 
 // keeping says where the state is and, if it cannot be changed, since when and why.
 func keeping(s admin.State, now time.Time) string {
-	where := or(s.At, "in memory")
+	where := cmp.Or(s.At, "in memory")
 	if s.Healthy {
 		return where
 	}
@@ -166,17 +167,17 @@ func (c *cli) printSessions(sessions []admin.Session) error {
 	for _, k := range sessions {
 		model, rpc, out := k.Model+"/"+k.Version, k.RPC, fmt.Sprintf("%d of %d", k.Pending, k.Slots)
 		if k.Model == "" { // it has not registered
-			model, rpc, out = "-", or(k.RPC, "-"), "-"
+			model, rpc, out = "-", cmp.Or(k.RPC, "-"), "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s ago\t%d\t%d\t%d\t%s\t%d\n", model, or(k.Instance, "-"), k.Remote, rpc,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s ago\t%d\t%d\t%d\t%s\t%d\n", model, cmp.Or(k.Instance, "-"), k.Remote, rpc,
 			k.State, seconds(k.Connected), seconds(k.Silent), k.Batches, k.Rows, k.Failures, out, k.AtOnce)
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	for _, k := range sessions {
-		if text := or(k.Reason, k.LastFailure); text != "" {
-			fmt.Fprintf(c.stdout, "%s at %s: %s\n", or(k.Model, "container"), k.Remote, text)
+		if text := cmp.Or(k.Reason, k.LastFailure); text != "" {
+			fmt.Fprintf(c.stdout, "%s at %s: %s\n", cmp.Or(k.Model, "container"), k.Remote, text)
 		}
 	}
 	return nil

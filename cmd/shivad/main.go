@@ -76,6 +76,7 @@ func run(args []string, stdout, stderr io.Writer, signals <-chan os.Signal) int 
 // again.
 func serve(o options, cfg config.Config, log *slog.Logger, level *slog.LevelVar, signals <-chan os.Signal) int {
 	defer runtime.KeepAlive(tuneGC(cfg.Limits, log))
+	raiseThreads(cfg.TCP)
 	s, err := server.New(cfg, log)
 	var drain atomic.Int64
 	drain.Store(int64(cfg.Server.Drain))

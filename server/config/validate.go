@@ -11,16 +11,16 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/naming"
 )
 
-// The strategies, formats and levels that exist.
+// The formats and levels that exist.
 var (
-	strategies = []string{"deadline", "aimd", "quantile", "static"}
-	formats    = []string{"text", "json"}
-	levels     = []string{"debug", "info", "warn", "error"}
-	reaches    = []string{"local", "all", "none"}
-	v0Inputs   = []string{"bytes", "ints", "doubles", "strings"}
+	formats  = []string{"text", "json"}
+	levels   = []string{"debug", "info", "warn", "error"}
+	reaches  = []string{"local", "all", "none"}
+	v0Inputs = []string{"bytes", "ints", "doubles", "strings"}
 )
 
 // Upper bounds of settings that have no natural one. They lie far above any use, and far enough
@@ -305,7 +305,7 @@ func (c Config) validateLimits(fs *faults) {
 // validatePolicy checks [defaults] or a model's table, and it against the doors' limits.
 func (c Config) validatePolicy(fs *faults, table string, p Policy) {
 	key := func(k string) string { return table + "." + k }
-	fs.oneOf(key("strategy"), p.Strategy, strategies)
+	fs.oneOf(key("strategy"), p.Strategy, scheduler.Strategies())
 	fs.duration(key("objective"), p.Objective, 100*time.Microsecond, maxWait)
 	fs.between(key("max_batch"), p.MaxBatch, 0, maxRows)
 	fs.size(key("batch_bytes"), p.BatchBytes, 0, maxBytes)
@@ -313,8 +313,8 @@ func (c Config) validatePolicy(fs *faults, table string, p Policy) {
 	fs.between(key("queue_rows"), p.QueueRows, 1, maxRows)
 	fs.size(key("queue_bytes"), p.QueueBytes, 1, maxBytes)
 	fs.duration(key("deadline"), p.Deadline, time.Millisecond, maxWait)
-	fs.duration(key("execution_timeout"), p.ExecutionTimeout, time.Millisecond, maxWait)
-	fs.between(key("slots"), p.Slots, 0, 64)
+	fs.duration(key("execution_timeout"), p.ExecutionTimeout, time.Millisecond, scheduler.MaxExecTimeout)
+	fs.between(key("slots"), p.Slots, 0, scheduler.MaxSlots)
 
 	if p.MaxBatch > p.QueueRows {
 		fs.add(key("max_batch"), "%d is above queue_rows, %d: so many rows never wait together", p.MaxBatch, p.QueueRows)
