@@ -147,7 +147,7 @@ func (p *profile) lean() {
 			// The line is known as well here as so many measurements of the size would be: a
 			// single old one beyond another neighbour tells its slope, but next to nothing of
 			// where it leads.
-			lean := min(det/xx, leanWeight+at.sigma*at.sigma/(leanError*leanError))
+			lean := min(det/xx, leanWeight+p.spread.sigma*p.spread.sigma/(leanError*leanError))
 			if f := far(at.variance()); at.own*f < line || at.sure && at.own > line*f {
 				continue
 			}

@@ -33,7 +33,7 @@ const (
 	trialShare   = 0.06 // of the time that the replica works: what may be lost to trials at first
 	trialRound   = 3    // trials that lost halve that
 	trialBackoff = 4    // ... so many times
-	trialGain    = 0.1  // of the time, is what a trial must gain to be followed by another at once
+	trialGain    = 0.15 // of the time, is what a trial must gain to be followed by another at once
 )
 
 // next is by how many quarters of a doubling the next trial is larger, or smaller, than what looks
