@@ -137,21 +137,29 @@ type conn struct {
 	cancels cancels
 }
 
-// look closes the connection if its client has taken nothing of its answers for stall_timeout.
-func (c *conn) look(now time.Time) {
-	const standing = time.Second // which is enough to get no more room than others
-	since := c.still()
-	if since.IsZero() {
-		return
+// standing says since when the client has taken nothing of its answers; zero: there are none.
+func (c *conn) standing() (since time.Time) {
+	if since = c.still(); since.IsZero() {
+		return since
 	}
 	if moved := time.Unix(0, c.socket.moved.Load()); moved.After(since) {
 		since = moved
+	}
+	return since
+}
+
+// look closes the connection if its client has taken nothing of its answers for stall_timeout.
+func (c *conn) look(now time.Time) {
+	const enough = time.Second // to get no more room than others
+	since := c.standing()
+	if since.IsZero() {
+		return
 	}
 	switch still := now.Sub(since); {
 	case still >= c.door.settings.Load().StallTimeout:
 		c.door.log.Info("closing a connection: it does not read its answers", "peer", c.socket.RemoteAddr().String(), "for", still)
 		c.socket.end(metrics.ClosedStalled)
-	case still >= standing:
+	case still >= enough:
 		c.stand()
 	}
 }

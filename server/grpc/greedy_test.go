@@ -90,13 +90,11 @@ func TestConfigureLetsWaitingRequestsIn(t *testing.T) {
 		greedy.call(uint32(2*i+1), "ModelInfer", time.Minute, floats("m", answer), true)
 	}
 	waiting := func() (n int) {
-		r.door.mu.Lock()
-		defer r.door.mu.Unlock()
-		for c := range r.door.conns {
+		r.eachConn(func(c *conn) {
 			c.mu.Lock()
+			defer c.mu.Unlock()
 			n += len(c.line)
-			c.mu.Unlock()
-		}
+		})
 		return n
 	}
 	r.wait("all but one to wait", func() bool { return waiting() == asked-1 })
@@ -112,13 +110,32 @@ func TestConfigureLetsWaitingRequestsIn(t *testing.T) {
 }
 
 // Who reads gets every answer, however many are larger together than what may wait: in calls,
-// and in their order in streams.
+// and in their order in streams. It is not taken for one that stands still: what counts is when
+// it last took something.
 func TestReaderGetsEverything(t *testing.T) {
 	const limit, answer, asked = 1 << 20, 600 << 10, 60
 	for name, declared := range map[string]int{"declared": answer, "undeclared": -1} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, func(c *Config, _ *int64) { c.OutboundBytes, c.StallTimeout = limit, time.Second })
+			r := newRig(t, func(c *Config, _ *int64) { c.OutboundBytes = limit })
 			r.sized("m", declared)
+			var mu sync.Mutex
+			var answers int
+			var mark time.Time
+			read := func() {
+				const first, last = asked, 3 * asked // between them is more than sockets and windows hold
+				mu.Lock()
+				defer mu.Unlock()
+				switch answers++; answers {
+				case first:
+					mark = time.Now()
+				case last:
+					r.eachConn(func(c *conn) {
+						if since := c.standing(); !since.IsZero() && since.Before(mark) {
+							t.Errorf("a client that has read %d answers meanwhile stands still since %v before", last-first, mark.Sub(since))
+						}
+					})
+				}
+			}
 			var calls sync.WaitGroup
 			for range asked {
 				calls.Go(func() {
@@ -126,6 +143,7 @@ func TestReaderGetsEverything(t *testing.T) {
 					if err != nil || len(a.RawOutputContents[0]) != answer {
 						t.Errorf("a call: %v", err)
 					}
+					read()
 				})
 			}
 			for range 3 {
@@ -151,6 +169,7 @@ func TestReaderGetsEverything(t *testing.T) {
 							t.Errorf("answer %d: %v %s", i, err, a.GetErrorMessage())
 							return
 						}
+						read()
 					}
 				})
 			}
@@ -213,13 +232,20 @@ func TestRapidReset(t *testing.T) {
 	if n, took := begun()-before, time.Since(again); n > left+int(took.Seconds()*pace) {
 		t.Errorf("it came again and again, and %d calls began in %v", n, took)
 	}
-	// A client beside it is not held back.
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	// A client beside it is not held back, once its first call has been answered.
+	r.wait("those connections to end", func() bool { return r.connections() == 0 })
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	for range 100 {
+	for i := range 100 {
 		if _, err := r.client.ModelInfer(ctx, floats("m", 4)); err != nil {
 			t.Fatal(err)
 		}
+		r.eachConn(func(c *conn) {
+			// What answers have earned, whatever the seconds between them add.
+			if wait, low := c.cancels.debt(time.Now()); wait > 0 || low && i*cancelAnswer >= cancelCredit/2 {
+				t.Errorf("after %d calls, none of which was cancelled, the next waits for %v, its credit is low: %v", i+1, wait, low)
+			}
+		})
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -21,9 +20,11 @@ import (
 // tensors are there, and nobody else has less for it.
 func TestUnpackedSharesAPart(t *testing.T) {
 	const part = 16 << 20
+	var partial *tensor.Pool
 	within := func(part int64) change {
 		pool := tensor.NewPool(128 << 20)
-		return func(c *Config, _ *int64) { c.Memory = gate.Memory{Pool: pool, Part: pool.Part(part), Ratio: 32} }
+		partial = pool.Part(part)
+		return func(c *Config, _ *int64) { c.Memory = gate.Memory{Pool: pool, Part: partial, Ratio: 32} }
 	}
 	r := newRig(t, within(part))
 	w := r.held("held")
@@ -32,23 +33,22 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var waiting sync.WaitGroup
-	var full atomic.Bool
-	for _, name := range []string{gzip.Name, "deflate"} {
-		for range 10 {
-			waiting.Go(func() { // together they keep each other from growing, so who is refused comes again
-				for ctx.Err() == nil && !full.Load() {
-					_, _ = r.client.ModelInfer(ctx, floats("held", nothing...), grpc.UseCompressor(name))
-				}
-			})
-		}
+	// A megabyte each; one more would need its half beside.
+	for i := range part>>20 - 1 {
+		name := []string{gzip.Name, "deflate"}[i%2]
+		waiting.Go(func() {
+			_, _ = r.client.ModelInfer(ctx, floats("held", nothing...), grpc.UseCompressor(name))
+		})
+		// One after the other: together they would keep each other from growing.
+		r.wait("a request to be let in", func() bool { return r.inside() > i })
 	}
-	// A megabyte each; the last needs its half beside.
-	r.wait("the part to be used up", func() bool { return r.inside() >= part>>20-1 })
-	full.Store(true)
+	if used := partial.InUse(); used != part-1<<20 {
+		t.Errorf("%d bytes of the part are taken", used)
+	}
 	// Another connection: on that one, answers that are yet to come have taken what it may
 	// leave unread.
 	other := pb.NewGRPCInferenceServiceClient(r.dial())
-	for range 20 { // those above the part have been let in by now, if anything lets them
+	for range 20 {
 		_, err := other.ModelInfer(t.Context(), floats("m", nothing...), grpc.UseCompressor(gzip.Name))
 		failed(t, err, codes.ResourceExhausted, "Overloaded", "limits.unpack_bytes", "limits.unpack_ratio, 32")
 	}

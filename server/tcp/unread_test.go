@@ -14,9 +14,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// sized is a model that answers each row with as many bytes as its first number says. free is a
-// model that does not declare it.
-func sized(r *rig, name string, declared int) {
+// sized is a model that answers each row with as many bytes as its first number says, in memory
+// that it shares with so many rows of others. declared may be -1.
+func sized(r *rig, name string, declared, others int) {
 	r.t.Helper()
 	spec := scheduler.Spec{
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}},
@@ -24,59 +24,85 @@ func sized(r *rig, name string, declared int) {
 	}
 	r.model(name, spec, func(b *scheduler.Batch) error {
 		n := int(math.Float32frombits(binary.NativeEndian.Uint32(b.Parts[0].Inputs[0].Data)))
-		buf, err := r.pool.Get(b.Rows * n)
+		buf, err := r.pool.Get((b.Rows + others) * n)
 		if err != nil {
 			return err
 		}
-		b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, n}, Data: buf.Bytes(), Buf: buf}}, nil)
+		b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{b.Rows, n}, Data: buf.Bytes()[:b.Rows*n], Buf: buf}}, nil)
 		return nil
 	})
 }
 
+// onlySession looks at the one session that there is, between two turns of its loop. There may
+// be none yet, or no more.
+func onlySession(r *rig, look func(*session)) {
+	r.door.mu.Lock()
+	defer r.door.mu.Unlock()
+	for _, l := range r.door.loops {
+		l.turns.Lock()
+		for _, s := range l.sessions {
+			look(s)
+		}
+		l.turns.Unlock()
+	}
+}
+
 // What a client leaves unread is bounded from the first answer on, long before anybody can say
-// that it stands still, and whether or not the model says how large its answers are.
+// that it stands still, and whether or not the model says how large its answers are. Where
+// answers are larger than its last ones batches of them are there at once, and are bounded when
+// it stands still and they have been cut up.
 func TestUnreadAnswersAreBounded(t *testing.T) {
 	const limit, answer, asked = 4 << 20, 1 << 20, 200
+	const bound = limit + 2*answer // there are the inputs as well
 	for name, c := range map[string]struct {
 		declared int
-		before   int           // small questions that come first
-		after    time.Duration // from when on it holds
+		before   int // small questions that come first
+		others   int // rows of others in each batch, enough for it to be cut up
 	}{
 		"declared":   {declared: answer},
 		"undeclared": {declared: -1},
-		"unforeseen": {declared: -1, before: 20, after: 1300 * time.Millisecond}, // batches are there at once, and are cut up
+		"unforeseen": {declared: -1, before: 20, others: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, func(c *Config) { c.OutboundBytes, c.OutboundStall = limit, 2*time.Second })
-			sized(r, "m", c.declared)
+			r := newRig(t, func(c *Config) { c.OutboundBytes, c.OutboundStall = limit, time.Minute })
+			sized(r, "m", c.declared, c.others)
 			greedy := r.dial()
 			_ = greedy.Conn.(*net.TCPConn).SetReadBuffer(64 << 10)
+			waitFor(t, "the connection to be there", func() bool { return r.door.connections.Load() == 1 })
 			for range c.before {
 				greedy.send(message("m", "", 16, 0, 0, 0))
 				if m := greedy.next(); m == nil || m.Namespace != "m" {
 					t.Fatal("no answer")
 				}
 			}
-			began := time.Now()
 			b, _ := shiva.AppendMessage(nil, message("m", "", answer, 0, 0, 0))
 			for range asked {
 				if _, err := greedy.Write(b); err != nil {
 					t.Fatal(err)
 				}
 			}
-			most := int64(0)
+			now, most := int64(0), int64(0)
+			sample := func() {
+				now = r.pool.InUse()
+				most = max(most, now)
+			}
+			waitFor(t, "a client that does not read to stand still, with no more than it may have", func() (still bool) {
+				sample()
+				onlySession(r, func(s *session) { still = s.stalled(s.loop.now, standing) && s.inFlight == 0 })
+				return still && now <= bound
+			})
+			if c.others > 0 {
+				most = now
+			}
+			next := r.door.Settings()
+			next.OutboundStall = 2 * time.Second
+			r.door.Configure(next)
 			waitFor(t, "the connection to be closed", func() bool {
-				if time.Since(began) >= c.after {
-					most = max(most, r.pool.InUse())
-				}
+				sample()
 				return r.door.connections.Load() == 0
 			})
-			if most > limit+2*answer { // there are the inputs as well
-
+			if most > bound {
 				t.Errorf("%d KiB of payload for a client that does not read, whose limit is %d", most>>10, limit>>10)
-			}
-			if took := time.Since(began); took > 10*time.Second {
-				t.Errorf("it was closed after %v", took)
 			}
 		})
 	}
@@ -89,7 +115,7 @@ func TestReaderGetsEverything(t *testing.T) {
 	for name, declared := range map[string]int{"declared": answer, "undeclared": -1} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, func(c *Config) { c.OutboundBytes = limit })
-			sized(r, "m", declared)
+			sized(r, "m", declared, 0)
 			c := r.dial()
 			go func() {
 				for i := range asked {
@@ -134,17 +160,11 @@ func TestUnreadRefusalsAreBounded(t *testing.T) {
 		c.send(message("nobody", `{"id":"`+string(id)+`"}`, 1))
 	}
 	waitFor(t, "the session to be deaf", func() (deaf bool) {
-		r.door.mu.Lock()
-		defer r.door.mu.Unlock()
-		for _, l := range r.door.loops {
-			l.turns.Lock()
-			for _, s := range l.sessions { // the only one there is
-				if deaf = s.deaf; s.refused > limit+2*len(id) {
-					t.Errorf("%d KiB of refusals wait", s.refused>>10)
-				}
+		onlySession(r, func(s *session) {
+			if deaf = s.deaf; s.refused > limit+2*len(id) {
+				t.Errorf("%d KiB of refusals wait", s.refused>>10)
 			}
-			l.turns.Unlock()
-		}
+		})
 		return deaf
 	})
 	_, _ = io.WriteString(c, "x")

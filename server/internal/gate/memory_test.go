@@ -14,7 +14,7 @@ func TestGrowthTakesTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		defer func(old chan struct{}) { turns = old }(turns)
 		turns = make(chan struct{}, 1)
-		other := Turn{}
+		other := new(Turn)
 		other.Take()
 
 		m := &Memory{Pool: tensor.NewPool(64 << 20)}
@@ -35,9 +35,12 @@ func TestGrowthTakesTurns(t *testing.T) {
 			if filled {
 				t.Errorf("it is filled after %d turns, expected %d", turn, all)
 			}
+			next := new(Turn)
+			go next.Take()
+			synctest.Wait() // until it is in the line, behind one of those turns
 			other.Give()
-			other.Take() // behind one of its turns
 			synctest.Wait()
+			other = next
 		}
 		if !filled || !bytes.Equal(got.Bytes()[:len(src)], src) {
 			t.Error("the copy is not what was copied")
