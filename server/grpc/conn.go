@@ -82,6 +82,9 @@ func (s *socket) RemoteAddr() net.Addr { return &address{s.Conn.RemoteAddr(), s}
 // end closes the connection for a reason of ours.
 func (s *socket) end(why metrics.Closed) {
 	s.why.CompareAndSwap(nil, &why)
+	if c := s.conn.Load(); c != nil {
+		c.close() // before that leaves room, and before it is written
+	}
 	if f := s.frames.Load(); f != nil {
 		f.goAway()
 	}
@@ -106,6 +109,9 @@ func (s *socket) Write(b []byte) (int, error) {
 func (s *socket) Close() error {
 	if s.closed.CompareAndSwap(false, true) {
 		close(s.gone)
+		if c := s.conn.Load(); c != nil {
+			c.close()
+		}
 		s.from.leave(s.host)
 		s.from.metrics.Closed(s.reason())
 	}

@@ -29,6 +29,7 @@ type outbox struct {
 	line  []*place // requests that wait for room, oldest first
 	held  map[*holding]struct{}
 	since time.Time // held is not empty since then
+	shut  bool      // the connection is closed: nobody is let in any more
 }
 
 // A place in the line for room.
@@ -50,7 +51,7 @@ func (o *outbox) setLimit(bytes int) {
 // its deadline.
 func (o *outbox) Admit(ctx context.Context, call *gate.Call) (room int, err error) {
 	o.mu.Lock()
-	if len(o.line) == 0 {
+	if len(o.line) == 0 && !o.shut {
 		if room, ok := o.box.Admit(call); ok {
 			o.mu.Unlock()
 			return room, nil
@@ -82,7 +83,7 @@ func (o *outbox) Admit(ctx context.Context, call *gate.Call) (room int, err erro
 
 // admitLocked lets those in for whose answers there is room by now.
 func (o *outbox) admitLocked() {
-	for len(o.line) > 0 {
+	for len(o.line) > 0 && !o.shut {
 		p := o.line[0]
 		var ok bool
 		if p.room, ok = o.box.Admit(p.call); !ok {
@@ -199,6 +200,14 @@ func (o *outbox) stand() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.box.Stand()
+}
+
+// close lets nobody in any more: the room that the answers on their way leave as their connection is
+// closed would have those executed that wait in the line, for nobody. Their contexts end soon.
+func (o *outbox) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.shut = true
 }
 
 // end releases what is still held. A handler that is sending meanwhile has a reference of its own.

@@ -19,7 +19,8 @@ import (
 // A client may always have one answer, however large it is. One that has read as much as the limit
 // while requests waited for room may have twice as much, and so on up to eight times, until it
 // stands still: large answers of several rows can share a batch that way. A client that never reads
-// never gets there.
+// never gets there, unless the limit is less than what the kernel holds of a connection, some
+// megabytes.
 //
 // The zero Outbox with a Limit is ready. It is not safe for use by several goroutines at once.
 type Outbox struct {
