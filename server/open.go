@@ -10,7 +10,8 @@ import (
 	"github.com/shivad/shivad/shiva"
 )
 
-// The doors of clients and containers: what of a configuration each is opened with, and what it is given when that changes.
+// The doors of clients and containers: what of a configuration each is opened with, and what it
+// is given when that changes.
 
 // openDoors opens those that have an address, and that of containers in any case.
 func (s *Server) openDoors(c config.Config) (err error) {

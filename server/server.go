@@ -169,9 +169,9 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 // it.
 func (s *Server) Scheduler() *scheduler.Scheduler { return s.sched }
 
-// Start opens the doors. When it returns nil the server serves; when it fails it has undone itself.
-// A program that opens the TCP door answers sooner with a GOMAXPROCS that is higher by the number of
-// its event loops, as they keep threads busy that wait.
+// Start opens the doors. When it returns nil the server serves; when it fails it has undone
+// itself. A program that opens the TCP door answers sooner with a GOMAXPROCS that is higher by
+// the number of its event loops, as they keep threads busy that wait.
 func (s *Server) Start() (err error) {
 	defer func() {
 		close(s.opened)

@@ -46,7 +46,8 @@ func (d *Door) unary(generated grpc.MethodHandler) handler {
 	}
 }
 
-// A service answers the protocol's questions that are not inference. Its errors are those of gate's table, or wrap errUnimplemented.
+// A service answers the protocol's questions that are not inference. Its errors are those of
+// gate's table, or wrap errUnimplemented.
 type service struct {
 	pb.UnimplementedGRPCInferenceServiceServer // ModelInfer and ModelStreamInfer, which come another way: see Door.description
 	door                                       *Door
@@ -60,7 +61,8 @@ func (s *service) ServerReady(context.Context, *pb.ServerReadyRequest) (*pb.Serv
 	return &pb.ServerReadyResponse{Ready: s.door.Ready().Ready}, nil
 }
 
-// ModelReady has no error: a model that does not exist is not ready, and clients that wait for one ask before it does.
+// ModelReady has no error: a model that does not exist is not ready, and clients that wait for
+// one ask before it does.
 func (s *service) ModelReady(_ context.Context, q *pb.ModelReadyRequest) (*pb.ModelReadyResponse, error) {
 	r, err := s.door.ModelReady(q.Name, q.Version)
 	return &pb.ModelReadyResponse{Ready: r.Ready && err == nil}, nil

@@ -51,7 +51,8 @@ type Config struct {
 	Settings // to begin with
 }
 
-// Settings of the door are those that can change while it is open. The others are grpc-go's, which takes them once.
+// Settings of the door are those that can change while it is open. The others are grpc-go's,
+// which takes them once.
 type Settings struct {
 	Memory         gate.Memory   // of requests
 	Connections    int           // most at one time
@@ -87,15 +88,17 @@ type Door struct {
 // connectTimeout bounds HTTP/2's greeting.
 const connectTimeout = 10 * time.Second
 
-// What a client may send that nobody has read yet: of a call, which bounds what piles up behind a ModelStreamInfer that has no place free,
-// and of a connection, whose window is given back as bytes arrive. By itself grpc-go would let the first grow to 16 MiB.
+// What a client may send that nobody has read yet: of a call, which bounds what piles up behind
+// a ModelStreamInfer that has no place free, and of a connection, whose window is given back as
+// bytes arrive. By itself grpc-go would let the first grow to 16 MiB.
 const (
 	streamWindow = 1 << 20
 	connWindow   = 16 << 20
 )
 
-// callWorkers are goroutines that calls are given to while there is one free; others get a goroutine of their own. What a worker saves is
-// the growing of a new stack for each call, about a fifth of what a small one costs.
+// callWorkers are goroutines that calls are given to while there is one free; others get a
+// goroutine of their own. What a worker saves is the growing of a new stack for each call,
+// about a fifth of what a small one costs.
 const callWorkers = 256
 
 // Listen opens the door.
@@ -162,9 +165,9 @@ func (d *Door) Addr() net.Addr { return d.listener.Addr() }
 // Failed yields an error when the door ends by itself.
 func (d *Door) Failed() <-chan error { return d.failed }
 
-// Configure gives the door other settings. Those about connections hold for the next that comes, InFlight for the next
-// ModelStreamInfer, those about messages for the next that begins on any call, and what bounds unread answers at once. Any
-// goroutine may call it.
+// Configure gives the door other settings. Those about connections hold for the next that
+// comes, InFlight for the next ModelStreamInfer, those about messages for the next that begins
+// on any call, and what bounds unread answers at once. Any goroutine may call it.
 func (d *Door) Configure(s Settings) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -177,9 +180,10 @@ func (d *Door) Configure(s Settings) {
 // Settings are those that hold.
 func (d *Door) Settings() Settings { return *d.settings.Load() }
 
-// Shutdown closes the door: nobody is let in any more, clients are told to go, what is half-received is refused, and
-// answers that are there leave. It returns when all connections have ended; when ctx ends first, it ends those of clients that take nothing.
-// It may be called when the scheduler has answered everything.
+// Shutdown closes the door: nobody is let in any more, clients are told to go, what is
+// half-received is refused, and answers that are there leave. It returns when all connections
+// have ended; when ctx ends first, it ends those of clients that take nothing. It may be called
+// when the scheduler has answered everything.
 func (d *Door) Shutdown(ctx context.Context) {
 	d.stop()
 	hurry := context.AfterFunc(ctx, d.server.Stop)
@@ -190,7 +194,8 @@ func (d *Door) Shutdown(ctx context.Context) {
 	d.serving.Wait()
 }
 
-// recovered makes a panic of a handler an error: it is a bug, and must not take the other calls along.
+// recovered makes a panic of a handler an error: it is a bug, and must not take the other calls
+// along.
 func (d *Door) recovered(err *error) {
 	if p := recover(); p != nil {
 		*err = statusOf(d.bug(p)).Err()
@@ -202,7 +207,8 @@ func (d *Door) bug(p any) error {
 	return fmt.Errorf("%w: panic: %v", gate.ErrInternal, p)
 }
 
-// description is the service's, with handlers of ours before the generated ones: all of its messages come through receive.
+// description is the service's, with handlers of ours before the generated ones: all of its
+// messages come through receive.
 func (d *Door) description() *grpc.ServiceDesc {
 	desc := pb.GRPCInferenceService_ServiceDesc
 	desc.Methods, desc.Streams = nil, nil
@@ -223,7 +229,8 @@ func (d *Door) description() *grpc.ServiceDesc {
 // A handler is a call with the transport's side of it.
 type handler func(w wire.Stream, stream grpc.ServerStream) error
 
-// guarded makes a handler grpc-go's: errors get their status, and half-received messages end when the door closes.
+// guarded makes a handler grpc-go's: errors get their status, and half-received messages end
+// when the door closes.
 func (d *Door) guarded(h handler) grpc.StreamHandler {
 	return func(_ any, stream grpc.ServerStream) (err error) {
 		defer d.recovered(&err)

@@ -19,7 +19,8 @@ import (
 
 var errDraining = fmt.Errorf("%w: this server is shutting down; send the request to another one or again later", scheduler.ErrDraining)
 
-// receiveOne receives the one message of a call. A door that closes does not wait for the rest of it.
+// receiveOne receives the one message of a call. A door that closes does not wait for the rest
+// of it.
 func (d *Door) receiveOne(ctx context.Context, w wire.Stream, limitOf func(*Settings) limit, read func(*scanner)) error {
 	cut := context.AfterFunc(d.stopping, func() { _ = w.WriteStatus(statusOf(errDraining)) })
 	_, err := d.receive(w, limitOf, false, read)
@@ -32,7 +33,8 @@ func (d *Door) receiveOne(ctx context.Context, w wire.Stream, limitOf func(*Sett
 	return predict.Late(ctx, err)
 }
 
-// tensorLimit is that of requests for inference: the setting is about tensors, and names and the like are limited for themselves.
+// tensorLimit is that of requests for inference: the setting is about tensors, and names and
+// the like are limited for themselves.
 func tensorLimit(s *Settings) limit {
 	return limit{bytes: s.Limits.MessageBytes, margin: s.Limits.MetadataBytes, setting: "limits.message_bytes"}
 }
@@ -57,7 +59,8 @@ func (d *Door) infer(w wire.Stream, stream grpc.ServerStream) error {
 	return nil
 }
 
-// ask asks what was received, and arrived then, and waits for the answer, for which there is to be room.
+// ask asks what was received, and arrived then, and waits for the answer, for which there is to
+// be room.
 func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room predict.Outbox) (*reply, error) {
 	q, err := r.question()
 	if err != nil {
@@ -77,8 +80,8 @@ func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room pred
 	return reply, nil
 }
 
-// A pipeline is one ModelStreamInfer: a goroutine that receives, one for each request, and one that sends their answers in the order of
-// the requests.
+// A pipeline is one ModelStreamInfer: a goroutine that receives, one for each request, and one
+// that sends their answers in the order of the requests.
 type pipeline struct {
 	door *Door
 	wire wire.Stream
@@ -109,7 +112,8 @@ func (d *Door) inferStream(w wire.Stream, stream grpc.ServerStream) error {
 	return err
 }
 
-// send sends answers until all are sent that will come, or the door closes and all are sent that have come.
+// send sends answers until all are sent that will come, or the door closes and all are sent
+// that have come.
 func (p *pipeline) send(stream grpc.ServerStream) error {
 	for {
 		var place chan *reply
@@ -137,8 +141,8 @@ func (p *pipeline) send(stream grpc.ServerStream) error {
 	}
 }
 
-// receive takes requests in and has each asked by a goroutine of work, as many at a time as there are places: beyond that the client
-// waits, by gRPC's flow control.
+// receive takes requests in and has each asked by a goroutine of work, as many at a time as
+// there are places: beyond that the client waits, by gRPC's flow control.
 func (p *pipeline) receive(work *sync.WaitGroup) {
 	defer close(p.line)
 	defer func() {
@@ -189,8 +193,9 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 	}
 }
 
-// A lane is how a request of a ModelStreamInfer gets room for its answer: after those before it, since their answers have to leave
-// before its own, and would wait for room that it has. Only then does it wait for its turn.
+// A lane is how a request of a ModelStreamInfer gets room for its answer: after those before
+// it, since their answers have to leave before its own, and would wait for room that it has.
+// Only then does it wait for its turn.
 type lane struct {
 	*conn
 	before <-chan struct{} // nil: it is the first

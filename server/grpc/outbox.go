@@ -202,8 +202,9 @@ func (o *outbox) stand() {
 	o.box.Stand()
 }
 
-// close lets nobody in any more: the room that the answers on their way leave as their connection is
-// closed would have those executed that wait in the line, for nobody. Their contexts end soon.
+// close lets nobody in any more: the room that the answers on their way leave as their
+// connection is closed would have those executed that wait in the line, for nobody. Their
+// contexts end soon.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

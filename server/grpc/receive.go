@@ -26,13 +26,13 @@ func (l limit) exceeded(n int64) error {
 	return fmt.Errorf("%w: the message has %d bytes, above %s, %d", scheduler.ErrTooLarge, n, l.setting, l.bytes)
 }
 
-// receive reads one message, of which read gets the scanner. It returns io.EOF if there is none. The door's settings are those
-// of when it begins, and limitOf gives its limit by them.
+// receive reads one message, of which read gets the scanner. It returns io.EOF if there is
+// none. The door's settings are those of when it begins, and limitOf gives its limit by them.
 //
 // A message that has begun must be complete after MessageTimeout and a second more for each 16 KiB.
 //
-// After an error in a message the rest of it is still to come, and the call can only end; but with resume it is passed over, and
-// resumed tells whether the next message can be received.
+// After an error in a message the rest of it is still to come, and the call can only end; but
+// with resume it is passed over, and resumed tells whether the next message can be received.
 func (d *Door) receive(w wire.Stream, limitOf func(*Settings) limit, resume bool, read func(*scanner)) (resumed bool, err error) {
 	var header [5]byte
 	if err := w.ReadMessageHeader(header[:]); err != nil {
@@ -102,8 +102,9 @@ func errLate(allowed time.Duration) error {
 	return fmt.Errorf("%w: the message was not complete after %v (grpc.message_timeout, and 1 s for each 16 KiB)", scheduler.ErrDeadlineExceeded, allowed)
 }
 
-// Bytes are taken from the transport a quarter of what is left at a time, within these bounds: enough for the memory of a tensor of up
-// to 7 MiB to be taken at once (see store), and no more than a megabyte in memory that nobody counts.
+// Bytes are taken from the transport a quarter of what is left at a time, within these bounds:
+// enough for the memory of a tensor of up to 7 MiB to be taken at once (see store), and no more
+// than a megabyte in memory that nobody counts.
 const (
 	minPiece = 16 << 10
 	maxPiece = 1 << 20

@@ -1,0 +1,20 @@
+package containers_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/shivad/shivad/containers"
+)
+
+// TestConfig: all faults are named at once.
+func TestConfig(t *testing.T) {
+	_, err := containers.Listen(containers.Config{
+		Addrs: []string{"7000", "udp://x:1", "ipc://"}, Settings: containers.Settings{Heartbeat: -1, Limits: containers.Limits{Sessions: -1}},
+	})
+	for _, want := range []string{"no scheduler", `"7000"`, "udp", "ipc://path", "heartbeat", "sessions is -1"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in %v", want, err)
+		}
+	}
+}
