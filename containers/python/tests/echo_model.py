@@ -1,7 +1,8 @@
-"""The model that most tests serve: it answers with its input."""
+"""The models that most tests serve: they answer with their input."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,21 @@ ROW = np.array([[1, 2]], "<f4").tobytes()
 
 def echo(**changes: Any) -> Any:
     return model(**{"name": "echo", "inputs": [X], "outputs": [Y], **changes})(lambda x: x)
+
+
+class Held:
+    """A model whose calls wait, once inside, until they may leave."""
+
+    def __init__(self) -> None:
+        self.inside, self.leave = threading.Event(), threading.Event()
+        self.calls = 0
+        self.model = model(name="slow", inputs=[X], outputs=[Y])(self._call)
+
+    def _call(self, x: Any) -> Any:
+        self.calls += 1
+        self.inside.set()
+        self.leave.wait(60)
+        return x
 
 
 def ask(fake: Fake, peer: bytes, rows: int = 1) -> bytes:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-from echo_model import X, Y, ask, echo
+from echo_model import Held, ask, echo
 from fake_server import Fake
-from shiva_container import Container, link, model
+from shiva_container import Container, link
 
 
 def test_several_models_and_several_servers() -> None:
@@ -72,30 +70,20 @@ def test_a_connection_that_ends_behind_many_messages_is_noticed() -> None:
 
 
 def test_answers_do_not_reach_the_next_server_and_lost_batches_are_not_computed() -> None:
-    inside, leave = threading.Event(), threading.Event()
-    calls = 0
-
-    @model(name="slow", inputs=[X], outputs=[Y])
-    def slow(x: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        inside.set()
-        leave.wait(60)
-        return x
-
-    with Fake() as first, Container(slow, servers=first.endpoint):
+    held = Held()
+    with Fake() as first, Container(held.model, servers=first.endpoint):
         for _ in range(2):
             ask(first, first.hello()[0])
-        assert inside.wait(20)
+        assert held.inside.wait(20)
         endpoint = first.endpoint
         first.close()
         with Fake(endpoint) as second:
             peer, _ = second.hello()
-            leave.set()
+            held.leave.set()
             batch_id = ask(second, peer)
             second.result(batch_id)
             assert [frames[1] for _, frames in second.seen(b"result")] == [batch_id]
-    assert calls == 2, "the batch that was queued when the first server went had nobody to answer"
+    assert held.calls == 2, "the batch that was queued when the first server went had nobody to answer"
 
 
 def test_a_silent_server_is_left(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from echo_model import ROW, X, Y, ask, echo
+from echo_model import ROW, Held, X, Y, ask, echo
 from fake_server import Fake
 from shiva_container import DATATYPES, Batch, Container, Feedback, Tensor, model
 
@@ -293,21 +293,14 @@ def test_a_model_without_a_batch_dimension() -> None:
 
 
 def test_heartbeats_go_on_while_the_model_computes() -> None:
-    inside, leave = threading.Event(), threading.Event()
-
-    @model(name="slow", inputs=[X], outputs=[Y])
-    def slow(x: Any) -> Any:
-        inside.set()
-        leave.wait(60)
-        return x
-
-    with Fake(heartbeat_ms=20) as fake, Container(slow, servers=fake.endpoint):
+    held = Held()
+    with Fake(heartbeat_ms=20) as fake, Container(held.model, servers=fake.endpoint):
         peer, _ = fake.hello()
         batch_id = ask(fake, peer)
-        assert inside.wait(20)
+        assert held.inside.wait(20)
         fake.wait_for(b"heartbeat", len(fake.seen(b"heartbeat")) + 5)
         assert not fake.seen(b"result")
-        leave.set()
+        held.leave.set()
         fake.result(batch_id)
 
 

@@ -8,47 +8,34 @@ import time
 from typing import Any
 
 import pytest
-from echo_model import X, Y, ask, echo
+from echo_model import Held, X, Y, ask, echo
 from fake_server import Fake
 from shiva_container import Container, model
 from shiva_container.runner import Runner
 
 
 def test_goodbye_for_good_after_the_last_answer() -> None:
-    leave = threading.Event()
-
-    @model(name="slow", inputs=[X], outputs=[Y])
-    def slow(x: Any) -> Any:
-        leave.wait(60)
-        return x
-
-    with Fake() as fake, Container(slow, servers=fake.endpoint) as container:
+    held = Held()
+    with Fake() as fake, Container(held.model, servers=fake.endpoint) as container:
         peer, _ = fake.hello()
         batch_id = ask(fake, peer)
         fake.goodbye(peer, reconnect=False)
         assert not container.wait(0.1)
-        leave.set()
+        held.leave.set()
         assert "outputs" in fake.result(batch_id)[0]
         assert container.wait(20), "nobody wants the model any more"
         assert len(fake.seen(b"hello")) == 1
 
 
 def test_drain_answers_what_was_sent() -> None:
-    inside, leave = threading.Event(), threading.Event()
-
-    @model(name="slow", inputs=[X], outputs=[Y])
-    def slow(x: Any) -> Any:
-        inside.set()
-        leave.wait(60)
-        return x
-
-    with Fake() as fake, Container(slow, servers=fake.endpoint) as container:
+    held = Held()
+    with Fake() as fake, Container(held.model, servers=fake.endpoint) as container:
         peer, _ = fake.hello()
         batches = [ask(fake, peer) for _ in range(2)]
-        assert inside.wait(20)
+        assert held.inside.wait(20)
         container.drain()
         fake.wait_for(b"draining")
-        leave.set()
+        held.leave.set()
         for batch_id in batches:
             assert "outputs" in fake.result(batch_id)[0]
         assert not container.wait(0.05)
@@ -57,24 +44,14 @@ def test_drain_answers_what_was_sent() -> None:
 
 
 def test_stop_leaves_what_is_queued() -> None:
-    inside, leave = threading.Event(), threading.Event()
-    calls = 0
-
-    @model(name="slow", inputs=[X], outputs=[Y])
-    def slow(x: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        inside.set()
-        leave.wait(60)
-        return x
-
+    held = Held()
     with Fake() as fake:
-        with Container(slow, servers=fake.endpoint) as container:
+        with Container(held.model, servers=fake.endpoint) as container:
             peer, _ = fake.hello()
             for _ in range(2):
                 ask(fake, peer)
             runner = container._runners[0]
-            assert inside.wait(20)
+            assert held.inside.wait(20)
             until = time.monotonic() + 20
             while runner._jobs.empty() and time.monotonic() < until:
                 time.sleep(0.005)
@@ -82,31 +59,24 @@ def test_stop_leaves_what_is_queued() -> None:
             until = time.monotonic() + 20
             while container._links[0].session and time.monotonic() < until:
                 time.sleep(0.005)
-            leave.set()
+            held.leave.set()
         runner._threads[0].join(20)
-    assert calls == 1
+    assert held.calls == 1
 
 
 def test_nothing_registers_again_while_draining() -> None:
-    inside, leave = threading.Event(), threading.Event()
-
-    @model(name="slow", inputs=[X], outputs=[Y])
-    def slow(x: Any) -> Any:
-        inside.set()
-        leave.wait(60)
-        return x
-
-    with Fake() as fake, Container(slow, echo(), servers=fake.endpoint) as container:
+    held = Held()
+    with Fake() as fake, Container(held.model, echo(), servers=fake.endpoint) as container:
         peers = {hello["model"]: peer for peer, hello in (fake.hello(1), fake.hello(2))}
         assert container.wait_ready(20)
         batch_id = ask(fake, peers["slow"])
-        assert inside.wait(20)
+        assert held.inside.wait(20)
         container.drain()
         fake.wait_for(b"draining", 2)
         container._resolver._found([fake.endpoint])  # the name has been looked up anew
         fake.goodbye(peers["echo"], reconnect=True)
         time.sleep(0.1)  # the other one is still busy: a chance for the first to come back
-        leave.set()
+        held.leave.set()
         fake.result(batch_id)
         fake.goodbye(peers["slow"], reconnect=True)
         assert container.wait(20)
