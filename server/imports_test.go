@@ -44,6 +44,7 @@ containers/containertest:   containers containers/zmtp containers/internal/wire 
 server/internal/nearest:
 server/internal/browser:
 server/internal/hosts:
+server/internal/intake:     scheduler server/metrics
 server/internal/jsontest:   shiva/budgettest
 server/internal/clock:      scheduler golang.org/x/sys
 server/internal/parameter:  scheduler shiva

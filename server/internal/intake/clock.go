@@ -1,0 +1,44 @@
+package intake
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+)
+
+// slowest is the rate, in bytes per second, at which a message has to arrive: whoever sends it
+// more slowly holds memory for nothing.
+const slowest = 16 << 10
+
+// Allowance is how long n bytes may take to arrive: so long at first, and a second more for each
+// 16 KiB of them.
+func Allowance(first time.Duration, n int64) time.Duration {
+	return first + time.Duration(n/slowest)*time.Second
+}
+
+// A Clock is that of one message. The zero Clock has not begun.
+type Clock struct {
+	Began time.Time // when its first byte was there
+	Bytes int64     // that have arrived, or that it is known to have
+}
+
+// Due is when the message must be complete by a door's message_timeout; zero: never.
+func (c Clock) Due(timeout time.Duration) time.Time {
+	if timeout <= 0 || c.Began.IsZero() {
+		return time.Time{}
+	}
+	return c.Began.Add(Allowance(timeout, c.Bytes))
+}
+
+// Late reports whether the message should have been complete by now.
+func (c Clock) Late(now time.Time, timeout time.Duration) bool {
+	due := c.Due(timeout)
+	return !due.IsZero() && !now.Before(due)
+}
+
+// Error is that of a message that is late.
+func (c Clock) Error(door string, now time.Time, timeout time.Duration) error {
+	return fmt.Errorf("%w: %d bytes of the message arrived in %v (%s.message_timeout = %v, and a second for each 16 KiB)",
+		scheduler.ErrDeadlineExceeded, c.Bytes, now.Sub(c.Began).Round(time.Millisecond), door, timeout)
+}

@@ -1,0 +1,294 @@
+package intake
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/metrics"
+)
+
+func TestHostOf(t *testing.T) {
+	for text, want := range map[string]string{
+		"10.1.2.3:80":               "10.1.2.3",
+		"[::ffff:10.1.2.3]:80":      "10.1.2.3",
+		"[2001:db8:1:2:3:4:5:6]:80": "2001:db8:1:2::",
+		"[fe80::1%lo]:80":           "fe80::",
+		"[::1]:80":                  "::1",
+	} {
+		at, err := net.ResolveTCPAddr("tcp", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := hostOf(at).String(); got != want {
+			t.Errorf("%s counts as %s, want %s", text, got, want)
+		}
+	}
+	if hostOf(&net.UnixAddr{Name: "/x"}).IsValid() || hostOf(nil).IsValid() {
+		t.Error("no address of the Internet is a host")
+	}
+}
+
+// config is that of a door called "door" whose limits a test changes meanwhile.
+func config(limits *Limits) Config {
+	return Config{
+		Door: "door", Limits: func() Limits { return *limits },
+		Metrics: metrics.New("test").Door("tcp"), Log: slog.New(slog.DiscardHandler),
+	}
+}
+
+func TestLimits(t *testing.T) {
+	a, b, here := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("127.0.0.1")
+	limits := Limits{Total: 100, PerAddress: 2}
+	l := newListener(nil, config(&limits))
+	enter := func(host netip.Addr) bool {
+		_, err := l.enter(host)
+		return err == nil
+	}
+	for i, want := range []bool{true, true, false} {
+		if enter(a) != want {
+			t.Errorf("each address may have two, and connection %d is let in: %v", i+1, !want)
+		}
+	}
+	if !enter(b) {
+		t.Error("another address may have two of its own")
+	}
+	l.leave(a)
+	if !enter(a) || enter(a) {
+		t.Error("a connection that has left makes room for one")
+	}
+	for range 10 {
+		if !enter(here) || !enter(netip.Addr{}) {
+			t.Error("this machine is not bounded")
+		}
+	}
+
+	// Other limits hold for the connections that were there before them.
+	if limits = (Limits{Total: 100, PerAddress: 10, Loopback: true}); enter(here) {
+		t.Error("connections of this machine from before it was bounded do not count")
+	}
+	if limits.PerAddress = 11; !enter(here) {
+		t.Error("this machine has room for one more")
+	}
+	if limits.PerAddress = 3; !enter(a) {
+		t.Error("an address with two has room for a third")
+	}
+	if limits.PerAddress = 1; enter(a) {
+		t.Error("an address of three does not follow the limit")
+	}
+	if limits.Total = l.Open() + 1; !enter(netip.Addr{}) || enter(netip.Addr{}) {
+		t.Error("expected room for one more connection of any address")
+	}
+	for host, n := range map[netip.Addr]int{a: 3, b: 1, here: 11, {}: 11} {
+		for range n {
+			l.leave(host)
+		}
+	}
+	if l.Open() != 0 || len(l.hosts) > 0 {
+		t.Errorf("%d connections of %v are left", l.Open(), l.hosts)
+	}
+	if most, _ := (Limits{Total: 9}).perAddress(a); most != 4 {
+		t.Errorf("by default half may be of one address: %d", most)
+	}
+}
+
+// open is a listener on a real socket, whose connections are accepted and given to let.
+func open(t *testing.T, cfg Config, let func(*Conn)) *Listener {
+	t.Helper()
+	before := runtime.NumGoroutine()
+	l, err := Listen("127.0.0.1:0", cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			let(c)
+		}
+	}()
+	t.Cleanup(func() {
+		l.Close()
+		<-ended
+		if n := runtime.NumGoroutine(); n > before {
+			t.Errorf("%d goroutines, %d before", n, before)
+		}
+	})
+	return l
+}
+
+func dial(t *testing.T, l *Listener) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	return c
+}
+
+// A client that sends more than the sockets hold before it reads finds the refusal, and then the
+// end, and no reset.
+func TestRefusalIsRead(t *testing.T) {
+	cfg := config(&Limits{})
+	cfg.Refusal = func(err error) []byte { return []byte("refused: " + err.Error()) }
+	l := open(t, cfg, func(c *Conn) { t.Error("let in") })
+	c := dial(t, l)
+	if _, err := c.Write(make([]byte, lingerBytes)); err != nil {
+		t.Errorf("its sending: %v", err)
+	}
+	text, err := io.ReadAll(c)
+	if want := "refused: scheduler: overloaded: too many connections (door.connections = 0)"; err != nil || string(text) != want {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
+// Those that linger are bounded, and the listener's end is theirs.
+func TestLingeringIsBounded(t *testing.T) {
+	cfg := config(&Limits{})
+	cfg.Refusal = func(error) []byte { return []byte("no") }
+	l := open(t, cfg, func(c *Conn) { t.Error("let in") })
+	var clients []net.Conn
+	for range maxLingering + 4 {
+		c := dial(t, l)
+		clients = append(clients, c)
+		if text, err := io.ReadAll(c); err != nil || string(text) != "no" {
+			t.Errorf("%q, %v", text, err)
+		}
+	}
+	l.mu.Lock()
+	n := len(l.lingering)
+	l.mu.Unlock()
+	if n > maxLingering {
+		t.Errorf("%d linger", n)
+	}
+	l.Close()
+	if len(l.lingering) > 0 {
+		t.Errorf("%d linger after the end", len(l.lingering))
+	}
+}
+
+// Without words of the wire a connection above a limit is closed at once.
+func TestRefusalWithoutWords(t *testing.T) {
+	l := open(t, config(&Limits{}), func(c *Conn) { t.Error("let in") })
+	if n, err := dial(t, l).Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+}
+
+// What leaves makes room, once, however it leaves, and the first reason for it counts.
+func TestLeave(t *testing.T) {
+	in := make(chan *Conn, 1)
+	m := metrics.New("test")
+	cfg := config(&Limits{Total: 1})
+	cfg.Metrics = m.Door("tcp")
+	l := open(t, cfg, func(c *Conn) { in <- c })
+	for range 3 {
+		client := dial(t, l)
+		c := <-in
+		if l.Open() != 1 || cfg.Metrics.Connections() != 1 {
+			t.Errorf("%d open, %d counted", l.Open(), cfg.Metrics.Connections())
+		}
+		c.Because(metrics.ClosedIdle)
+		c.Because(metrics.ClosedError)
+		c.Leave()
+		c.Close()
+		c.Close()
+		if l.Open() != 0 || cfg.Metrics.Connections() != 0 {
+			t.Errorf("%d open, %d counted", l.Open(), cfg.Metrics.Connections())
+		}
+		client.Close()
+	}
+}
+
+// A noDescriptors listener fails a few times, and then blocks until it is closed.
+type noDescriptors struct {
+	net.Listener
+	times  atomic.Int32
+	closed chan struct{}
+}
+
+func (n *noDescriptors) Accept() (net.Conn, error) {
+	if n.times.Add(1) <= 12 {
+		return nil, errors.New("no descriptor")
+	}
+	<-n.closed
+	return nil, net.ErrClosed
+}
+
+func (n *noDescriptors) Close() error {
+	close(n.closed)
+	return nil
+}
+
+// When nothing can be accepted the pauses grow to a second, and the end of the listener ends one.
+func TestAcceptPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := &noDescriptors{closed: make(chan struct{})}
+		l := newListener(broken, config(&Limits{Total: 1}))
+		began := time.Now()
+		ended := make(chan error)
+		go func() {
+			_, err := l.Accept()
+			ended <- err
+		}()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := broken.times.Load(); n != 13 {
+			t.Fatalf("tried %d times", n)
+		}
+		l.Close()
+		if err := <-ended; !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != time.Minute {
+			t.Errorf("it took %v", took)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		broken := &noDescriptors{closed: make(chan struct{})}
+		l := newListener(broken, config(&Limits{Total: 1}))
+		time.AfterFunc(2*time.Second, func() { l.Close() }) // in the pause from 1.275 s to 2.275 s
+		began := time.Now()
+		if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != 2*time.Second {
+			t.Errorf("it ended after %v", took)
+		}
+	})
+}
+
+func TestClock(t *testing.T) {
+	now := time.Unix(1000, 0)
+	c := Clock{Began: now, Bytes: 3*slowest - 1}
+	for timeout, want := range map[time.Duration]time.Time{0: {}, time.Second: now.Add(3 * time.Second)} {
+		if due := c.Due(timeout); !due.Equal(want) {
+			t.Errorf("%v: due at %v, want %v", timeout, due, want)
+		}
+	}
+	if due := (Clock{}).Due(time.Second); !due.IsZero() {
+		t.Errorf("a message that has not begun is due at %v", due)
+	}
+	if c.Late(now.Add(3*time.Second-1), time.Second) || !c.Late(now.Add(3*time.Second), time.Second) || c.Late(now.Add(time.Hour), 0) {
+		t.Error("it is late when it is due, and never without a timeout")
+	}
+	err := c.Error("door", now.Add(3*time.Second), time.Second)
+	if !errors.Is(err, scheduler.ErrDeadlineExceeded) || !strings.Contains(err.Error(), "49151 bytes of the message arrived in 3s (door.message_timeout = 1s") {
+		t.Error(err)
+	}
+}

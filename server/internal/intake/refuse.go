@@ -1,0 +1,52 @@
+package intake
+
+import (
+	"io"
+	"net"
+	"time"
+)
+
+const (
+	maxLingering = 16 // connections that have been refused and are not closed yet
+	lingerTime   = time.Second
+	lingerBytes  = 4 << 20
+)
+
+// refuse tells a connection why it is not let in, without waiting for it, and closes it.
+func (l *Listener) refuse(c net.Conn, err error) {
+	if l.Refusal != nil {
+		_ = c.SetWriteDeadline(time.Now().Add(10 * time.Millisecond)) // an empty socket takes it at once
+		_, _ = c.Write(l.Refusal(err))
+		if l.linger(c) {
+			return
+		}
+	}
+	c.Close()
+}
+
+// linger ends our direction, reads on for a while, and closes the connection. To close it at
+// once would reset it if the client has sent something, and the refusal would be lost; not to
+// read would leave a client that sends more than the sockets hold in its sending, until the
+// reset. It reports false if the connection cannot linger, or others do already: each is a
+// descriptor above the limit.
+func (l *Listener) linger(c net.Conn) bool {
+	half, ok := c.(halfCloser)
+	if !ok || half.CloseWrite() != nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || len(l.lingering) >= maxLingering {
+		return false
+	}
+	l.lingering[c] = struct{}{}
+	_ = c.SetReadDeadline(time.Now().Add(lingerTime))
+	l.lingers.Go(func() { // ends after lingerTime, or with Close
+		_, _ = io.CopyN(io.Discard, c, lingerBytes)
+		c.Close()
+		l.mu.Lock()
+		delete(l.lingering, c)
+		l.mu.Unlock()
+	})
+	return true
+}
