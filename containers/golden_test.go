@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shivad/shivad/containers/adapter"
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
@@ -156,7 +157,7 @@ func playGolden(t *testing.T, text []byte, generation string, dialect Dialect) (
 			in, err := c.parse(message(t, s.Frames))
 			hello = in.hello
 			want := scheduler.ModelID{Name: s.Decoded.Name, Version: s.Decoded.Version}
-			if err != nil || in.event != evHello || hello.model != want || hello.spec.Inputs[0].DType != legacyTypes[s.Decoded.InputType] || !hello.spec.Flat {
+			if err != nil || in.event != evHello || hello.model != want || hello.spec.Inputs[0].DType != legacyTypes[s.Decoded.InputType] || hello.spec.Adapter == nil {
 				t.Fatalf("%s: %+v, %v", where, in, err)
 			}
 			c.bind(hello)
@@ -378,7 +379,7 @@ func TestJoinedRows(t *testing.T) {
 		{"a NUL", tensor.Bytes, []scheduler.Part{texts("a"), texts("b", "c\x00d")}, nil, errNUL},
 	} {
 		c := &v1{}
-		c.bind(registration{spec: flatSpec(tt.dtype, tensor.Float32)})
+		c.bind(registration{spec: adapter.Spec(tt.dtype, tensor.Float32)})
 		b := &scheduler.Batch{ID: 1, Parts: tt.parts}
 		for _, p := range tt.parts {
 			b.Rows += p.Rows

@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/shivad/shivad/containers/adapter"
 	"github.com/shivad/shivad/containers/internal/wire"
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
@@ -72,20 +73,7 @@ func register(name, version, code []byte, output tensor.DType) (registration, er
 	// Clipper's containers in C++ and Java send their answers from one buffer, which ZeroMQ's own
 	// thread may yet have to read when the next batch is computed: with two in flight up to a
 	// tenth of the answers were another's.
-	return registration{model: id, spec: flatSpec(legacyTypes[code[0]-'0'], output), serial: true}, nil
-}
-
-// flatSpec is what a legacy container declares without saying so.
-func flatSpec(input, output tensor.DType) scheduler.Spec {
-	shape := tensor.Shape{-1, -1}
-	if input == tensor.Bytes {
-		shape = tensor.Shape{-1}
-	}
-	return scheduler.Spec{
-		Flat:    true,
-		Inputs:  []tensor.Spec{{Name: "input", DType: input, Shape: shape}},
-		Outputs: []tensor.Spec{{Name: "output", DType: output, Shape: tensor.Shape{-1}}},
-	}
+	return registration{model: id, spec: adapter.Spec(legacyTypes[code[0]-'0'], output), serial: true}, nil
 }
 
 func (c *legacy) bind(r registration) {

@@ -107,7 +107,7 @@ func checkText(what, s string, limit int) error {
 // notes are what the author of a batched model should know of its declaration: what fails only
 // once two rows of a batch are answered differently.
 func notes(spec scheduler.Spec) (list []string) {
-	if !spec.Batched() || spec.Flat {
+	if !spec.Batched() {
 		return nil
 	}
 	for _, t := range spec.Outputs {

@@ -158,7 +158,7 @@ func (b *Batch) check(outputs []tensor.Tensor, rowErrors []RowError) error {
 		if t.DType != want.DType {
 			return fmt.Errorf("%w: output %q is declared %s and came as %s", ErrContainerFailed, want.Name, want.DType, t.DType)
 		}
-		if declared := want.Shape; !spec.Flat && !fits(t.Shape, declared, b.model.batched) {
+		if declared := want.Shape; !fits(t.Shape, declared, b.model.batched) {
 			return fmt.Errorf("%w: output %q is declared %s and came as %s", ErrContainerFailed, want.Name, declared, t.Shape)
 		}
 		if err := t.Check(); err != nil {

@@ -15,7 +15,7 @@ type bucket struct {
 	key      string // dtypes and trailing dimensions
 	queues   [priorities]queue
 	rows     int
-	rowBytes int64 // of the rows that came last; all are alike but for Bytes and flat rows
+	rowBytes int64 // of the rows that came last; all are alike but for Bytes and mixed rows
 
 	// Where the bucket stands among the others: the key of its first row. Only while listed.
 	listed   bool
@@ -48,7 +48,7 @@ func (b *bucket) before(o *bucket) bool {
 // first rows: by priority, then deadline. At most queueShapes are listed at once, so that a
 // sorted slice will do.
 type buckets struct {
-	one     bool // rows of all shapes share one bucket: they are flat, or each is a batch of its own
+	one     bool // rows of all shapes share one bucket: Spec.MixedRows, or each is a batch of its own
 	byKey   map[string]*bucket
 	ordered []*bucket
 	last    *bucket // that a request went to: the next one usually goes there as well

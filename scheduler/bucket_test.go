@@ -43,3 +43,26 @@ func TestBucketOfSplitRequest(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestMixedRows: rows of different shapes share a batch where the replica says that it sends each
+// by itself, and nowhere else.
+func TestMixedRows(t *testing.T) {
+	for mixed, want := range map[bool]int{false: 1, true: 2} {
+		s, _ := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 8, Slots: 1}})
+		w := &schedtest.Worker{}
+		rep := addTo(t, s, benchID, scheduler.Spec{
+			Inputs:    []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}},
+			Outputs:   []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1}}},
+			MixedRows: mixed,
+		}, w)
+		var requests []*scheduler.Request
+		for width := range 2 {
+			in := tensor.Tensor{DType: tensor.Uint8, Shape: tensor.Shape{1, width + 1}, Data: make([]byte, width+1)}
+			requests = append(requests, &scheduler.Request{Model: rep.Model(), Inputs: []tensor.Tensor{in}, Rows: 1, Owner: ownerFunc(func(*scheduler.Request) {})})
+		}
+		s.Submit(requests...)
+		if got := w.Pending(); len(got) != 1 || got[0] != want {
+			t.Errorf("mixed %v: batches of %v rows were sent, want one of %d", mixed, got, want)
+		}
+	}
+}

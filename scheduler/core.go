@@ -74,7 +74,7 @@ func newCore(id ModelID, spec Spec, cfg ModelConfig) core {
 		batched: spec.Batched(), wake: never,
 		noReplica: fmt.Errorf("%w of %s; a container of it must register or come back", ErrUnavailable, id),
 	}
-	c.buckets.one = spec.Flat || !c.batched
+	c.buckets.one = spec.MixedRows || !c.batched
 	c.configure(cfg)
 	return c
 }

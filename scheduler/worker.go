@@ -52,10 +52,32 @@ type Spec struct {
 	Parameters      []byte // JSON object, free
 	User            bool   // it is told whose requests they are, as "user" among their parameters
 
-	// Flat is a container of the legacy protocols: its rows are flat vectors of one dtype, each
-	// of any length, so that rows of different lengths share batches; its output is one Bytes
-	// text per row.
-	Flat bool
+	// MixedRows: the worker sends each row by itself. So rows of different shapes share batches,
+	// and the configuration may say that each request is one row, whose shapes are then without
+	// the first dimension.
+	MixedRows bool
+	Adapter   Adapter // nil: clients speak by this declaration
+}
+
+// An Adapter converts between what a replica declares and the form in which clients of the model
+// put questions and read answers. The scheduler does not use it. Its methods are called from any
+// goroutine.
+type Adapter interface {
+	// Inputs makes the declared inputs of a question: of its tensors, or of the texts that its
+	// metadata has as JSON, if these are not nil. batch: the first dimension of its tensors counts
+	// rows. Each input has a reference that is the caller's; memory that is made comes from pool.
+	Inputs(s *Spec, tensors []tensor.Tensor, texts []byte, batch bool, pool *tensor.Pool) ([]tensor.Tensor, error)
+
+	// Numbers is an output as a tensor; false: it is no numbers. one: the question was one row,
+	// without the dimension that counts them.
+	Numbers(output tensor.Tensor, one bool) (tensor.Tensor, bool)
+
+	// AppendMembers appends an output as members of a JSON object, each with a comma after it.
+	AppendMembers(b []byte, output tensor.Tensor, one bool) ([]byte, error)
+
+	// Text is a value of an application's default output, decoded from JSON, as the model would
+	// say it.
+	Text(value any) (string, error)
 }
 
 // Batched reports whether the model takes more than one row at once. A model that does not
@@ -65,7 +87,7 @@ func (s Spec) Batched() bool {
 	if s.Batching != BatchingUnsaid {
 		return s.Batching == BatchingRows
 	}
-	return s.Flat || s.leading() == len(s.Inputs)+len(s.Outputs)
+	return s.leading() == len(s.Inputs)+len(s.Outputs)
 }
 
 // leading counts the inputs and outputs that have -1 for their first dimension.
@@ -88,7 +110,7 @@ func (s *Spec) settle(batched *bool) error {
 	if s.Batching == BatchingRows {
 		return errors.New("it says batched = true, and the server's configuration says batched = false")
 	}
-	if s.Flat {
+	if s.MixedRows {
 		s.Inputs, s.Outputs = withoutRows(s.Inputs), withoutRows(s.Outputs)
 	}
 	s.Batching = BatchingNone
@@ -136,7 +158,7 @@ func (s Spec) checkBatching() error {
 	const ways = "Say batched = false if each request is one execution and its shapes are what they are, " +
 		"or give every tensor a leading -1 that counts the rows of a batch"
 	switch {
-	case s.Flat || leading == all || s.Batching == BatchingNone:
+	case leading == all || s.Batching == BatchingNone:
 		return nil
 	case s.Batching == BatchingRows:
 		return fmt.Errorf("it says batched = true, and %d of its %d inputs and outputs have -1 as first dimension (%s). %s",
@@ -223,7 +245,7 @@ func (s Spec) Raggeds() []int {
 // sameContract reports whether clients see the same model. Platform, maximum batch and
 // parameters may differ between replicas: one may have a GPU and another none.
 func (s Spec) sameContract(o Spec) bool {
-	return s.Flat == o.Flat && s.Batched() == o.Batched() && sameSpecs(s.Inputs, o.Inputs) && sameSpecs(s.Outputs, o.Outputs)
+	return s.MixedRows == o.MixedRows && s.Batched() == o.Batched() && sameSpecs(s.Inputs, o.Inputs) && sameSpecs(s.Outputs, o.Outputs)
 }
 
 func sameSpecs(a, b []tensor.Spec) bool {
@@ -266,8 +288,8 @@ func (s Spec) String() string {
 	}
 	list("inputs", s.Inputs)
 	list("; outputs", s.Outputs)
-	if s.Flat {
-		b.WriteString("; flat rows")
+	if s.MixedRows {
+		b.WriteString("; rows of any shape")
 	}
 	if s.Batching == BatchingNone {
 		b.WriteString("; not batched")

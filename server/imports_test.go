@@ -37,8 +37,9 @@ scheduler/sim:              scheduler scheduler/schedtest shiva/tensor
 
 containers/zmtp:            shiva/tensor github.com/go-zeromq/zmq4
 containers/internal/wire:   scheduler shiva/tensor
+containers/adapter:         scheduler shiva shiva/tensor
 containers/container:       containers/zmtp containers/internal/wire shiva/tensor | containers scheduler
-containers:                 containers/zmtp containers/internal/wire scheduler scheduler/naming shiva/tensor github.com/pierrec/lz4/v4 golang.org/x/sys | containers/container github.com/go-zeromq/zmq4
+containers:                 containers/adapter containers/zmtp containers/internal/wire scheduler scheduler/naming shiva/tensor github.com/pierrec/lz4/v4 golang.org/x/sys | containers/container github.com/go-zeromq/zmq4
 containers/containertest:   containers containers/zmtp containers/internal/wire scheduler shiva/tensor
 
 server/internal/nearest:
@@ -54,15 +55,15 @@ server/admin/admintest:     server/admin
 server/memory:
 server/metrics:             scheduler github.com/prometheus/client_golang
 server/selection:           server/internal/nearest shiva/tensor github.com/x448/float16
-server/internal/apps:       server/internal/nearest server/selection server/state scheduler scheduler/naming shiva/tensor github.com/x448/float16
+server/internal/apps:       server/internal/nearest server/selection server/state scheduler scheduler/naming shiva/tensor github.com/x448/float16 | containers/adapter
 server/internal/cache:      server/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               github.com/redis/go-redis/v9 go.etcd.io/bbolt
 server/state/statetest:     server/state
-server/internal/gate:        server/internal/apps server/internal/cache server/internal/nearest server/internal/parameter server/metrics server/selection scheduler shiva shiva/tensor | server/state
-server/internal/predict:     server/internal/apps server/internal/gate server/internal/parameter server/config server/metrics scheduler shiva shiva/tensor
+server/internal/gate:        server/internal/apps server/internal/cache server/internal/nearest server/internal/parameter server/metrics server/selection scheduler shiva shiva/tensor | server/state containers/adapter
+server/internal/predict:     server/internal/apps server/internal/gate server/internal/parameter server/config server/metrics scheduler shiva shiva/tensor | containers/adapter
 server/internal/fleet:      server/config server/internal/gate server/internal/predict containers scheduler shiva/tensor
 server/internal/manage:      server/admin server/config server/internal/apps server/internal/fleet server/internal/gate server/internal/parameter server/internal/predict server/metrics server/selection server/state containers scheduler shiva/tensor
-server/tcp:                  server/internal/gate server/internal/hosts server/internal/parameter server/metrics scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/internal/predict server/state
+server/tcp:                  server/internal/gate server/internal/hosts server/internal/parameter server/metrics scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/internal/predict server/state containers/adapter
 server/rest:                 server/internal/browser server/internal/gate server/internal/hosts server/internal/parameter server/internal/predict server/metrics scheduler shiva shiva/tensor github.com/x448/float16 | server/config server/internal/apps server/state
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
 server/grpc/internal/wire:   google.golang.org/grpc | google.golang.org/protobuf

@@ -470,7 +470,7 @@ func TestBatchedInTheConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := target.Spec.String(), "inputs input int32 [-1]; outputs output bytes []; flat rows; not batched"; got != want {
+	if got, want := target.Spec.String(), "inputs input int32 [-1]; outputs output bytes []; rows of any shape; not batched"; got != want {
 		t.Errorf("it is %s, expected %s", got, want)
 	}
 	var call gate.Call

@@ -2,13 +2,11 @@ package tcp
 
 import (
 	"bytes"
-	"encoding/json"
-	"math"
 	"slices"
 	"strconv"
 	"time"
-	"unicode/utf8"
 
+	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -52,8 +50,8 @@ func (l *loop) compose(c *call, m *shiva.Message) error {
 		b = l.appendTiming(b, c)
 	}
 	var err error
-	if c.Target.Spec.Flat {
-		b, m.Tensors, err = l.appendFlat(b, c)
+	if a := c.Target.Spec.Adapter; a != nil {
+		b, m.Tensors, err = l.appendAdapted(b, c, a)
 	} else {
 		b, m.Tensors, err = l.appendOutputs(b, c)
 	}
@@ -174,158 +172,30 @@ func (l *loop) appendFields(b []byte, c *call) ([]byte, error) {
 	return b, nil
 }
 
-func textKey(c *call) string {
-	if c.Squeeze {
-		return `"output":`
-	}
-	return `"outputs":`
-}
-
-// appendFlat is the answer of a legacy model: one text per row, or one float in the oldest
-// generations. Beside the form of all texts it has the one that clients of these models know:
-// "output" (one row) or "outputs", in which a text that is JSON is what it says. If all rows
-// are numbers, or lists of as many numbers, they are a float64 tensor as well.
-func (l *loop) appendFlat(b []byte, c *call) ([]byte, []tensor.Tensor, error) {
+// appendAdapted is appendOutputs for a model with an adapter: beside the texts, its form of the
+// answer, and the tensor that they are if they are numbers.
+func (l *loop) appendAdapted(b []byte, c *call, a scheduler.Adapter) (_ []byte, _ []tensor.Tensor, err error) {
 	l.tensors, l.texts = l.tensors[:0], l.texts[:0]
 	out := c.Outputs[0]
-	if out.DType != tensor.Bytes {
-		return l.appendFloats(b, c)
-	}
-	texts, err := tensor.Strings(out)
-	if err != nil {
-		return b, nil, err
-	}
 	out.Name = c.Target.Spec.Outputs[0].Name
-	out.Shape = c.Shown(0)
-	if t, ok := numbers(texts); ok {
-		if c.Squeeze && len(t.Shape) > 1 {
-			t.Shape = t.Shape[1:]
-		}
-		t.Name = out.Name
+	t, numbers := a.Numbers(out, c.Squeeze)
+	if numbers {
 		l.tensors = append(l.tensors, t)
 	}
-	if !c.Bridge {
-		b = appendSaid(b, c, texts)
-		if b, err = appendTexts(b, []tensor.Tensor{out}); err != nil {
-			return b, nil, err
-		}
-	} else if len(l.tensors) == 0 {
+	if out.Shape = c.Shown(0); out.DType == tensor.Bytes && !(c.Bridge && numbers) {
 		l.texts = append(l.texts, out)
 	}
-	return c.Target.AppendFlatAnswer(b, len(l.tensors) > 0), l.tensors, nil
-}
-
-// appendSaid appends the texts of a legacy model as what they say.
-func appendSaid(b []byte, c *call, texts []string) []byte {
-	b = append(b, textKey(c)...)
-	if !c.Squeeze {
-		b = append(b, '[')
-	}
-	for i, s := range texts {
-		if i > 0 {
-			b = append(b, ',')
+	if !c.Bridge {
+		if b, err = a.AppendMembers(b, c.Outputs[0], c.Squeeze); err != nil {
+			return b, nil, err
 		}
-		if fitsMetadata(s) {
-			b = append(b, s...)
-		} else {
-			b = shiva.AppendString(b, s)
+		if len(l.texts) > 0 {
+			if b, err = appendTexts(b, l.texts); err != nil {
+				return b, nil, err
+			}
 		}
 	}
-	if !c.Squeeze {
-		b = append(b, ']')
-	}
-	return append(b, ',')
-}
-
-// fitsMetadata reports whether a text is JSON that a client's decoder takes, which is stricter
-// than encoding/json.
-func fitsMetadata(s string) bool {
-	const depth = 128 - 2 // a decoder's default, less the object and the list around it
-	text := bytes.Trim([]byte(s), " \t\r\n")
-	end, ok := shiva.SkipValue(text, 0, depth)
-	return ok && end == len(text) && utf8.Valid(text)
-}
-
-// appendFloats is appendFlat for a model that answers with floats: the tensor is theirs, bit by
-// bit. In the metadata, what no JSON number can say is "NaN", "+Inf" or "-Inf".
-func (l *loop) appendFloats(b []byte, c *call) ([]byte, []tensor.Tensor, error) {
-	l.tensors = append(l.tensors, c.Outputs[0])
-	if c.Bridge {
-		return c.Target.AppendFlatAnswer(b, true), l.tensors, nil
-	}
-	wide, err := tensor.Cast(c.Outputs[0], tensor.Float64, nil)
-	if err != nil {
-		return b, nil, err
-	}
-	defer wide.Release() // it may be the output itself
-	values, err := tensor.Values[float64](wide)
-	if err != nil {
-		return b, nil, err
-	}
-	b = append(b, textKey(c)...)
-	if !c.Squeeze {
-		b = append(b, '[')
-	}
-	bits := 8 * c.Outputs[0].DType.Size()
-	for i, v := range values {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			b = shiva.AppendString(b, strconv.FormatFloat(v, 'g', -1, bits))
-		} else {
-			b = strconv.AppendFloat(b, v, 'g', -1, bits)
-		}
-	}
-	if !c.Squeeze {
-		b = append(b, ']')
-	}
-	b = append(b, ',')
-	return c.Target.AppendFlatAnswer(b, true), l.tensors, nil
-}
-
-// numbers makes a float64 tensor of texts: shape [rows] if each is a number, [rows, n] if each
-// is an array of n numbers.
-func numbers(texts []string) (tensor.Tensor, bool) {
-	var values []float64
-	shape := tensor.Shape{len(texts)}
-	for i, s := range texts {
-		var row []float64
-		var ok bool
-		n := -1 // a bare number
-		if v, err := strconv.ParseFloat(s, 64); err == nil && json.Valid([]byte(s)) {
-			row = []float64{v}
-		} else if row, ok = list(s); ok {
-			n = len(row)
-		} else {
-			return tensor.Tensor{}, false
-		}
-		if i == 0 && n >= 0 {
-			shape = append(shape, n)
-		}
-		if n >= 0 != (len(shape) == 2) || n >= 0 && n != shape[1] {
-			return tensor.Tensor{}, false
-		}
-		values = append(values, row...)
-	}
-	t, err := tensor.FromSlice(shape, values)
-	return t, err == nil
-}
-
-// list reads an array of numbers.
-func list(s string) ([]float64, bool) {
-	var elements []*float64 // null is no number
-	if s == "" || s[0] != '[' || json.Unmarshal([]byte(s), &elements) != nil {
-		return nil, false
-	}
-	row := make([]float64, len(elements))
-	for i, e := range elements {
-		if e == nil {
-			return nil, false
-		}
-		row[i] = *e
-	}
-	return row, true
+	return c.Target.AppendAnswerOf(b, l.tensors), l.tensors, nil
 }
 
 func (l *loop) appendTiming(b []byte, c *call) []byte {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/shivad/shivad/containers/adapter"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -15,11 +16,7 @@ import (
 // The text of a legacy model's answer is in the metadata, and a tensor too when it is numbers.
 func TestFlatModel(t *testing.T) {
 	r := newRig(t, nil)
-	spec := scheduler.Spec{
-		Flat:    true,
-		Inputs:  []tensor.Spec{{Name: "input", DType: tensor.Float64, Shape: tensor.Shape{-1, -1}}},
-		Outputs: []tensor.Spec{{Name: "output", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
-	}
+	spec := adapter.Spec(tensor.Float64, tensor.Bytes)
 	var answer atomic.Value // of func([]float64) string
 	answer.Store(func(v []float64) string { return fmt.Sprint(len(v)) })
 	r.model("sum", spec, func(b *scheduler.Batch) error {
@@ -88,11 +85,7 @@ func TestFlatModel(t *testing.T) {
 // metadata what JSON can say of them.
 func TestFlatFloats(t *testing.T) {
 	r := newRig(t, nil)
-	spec := scheduler.Spec{
-		Flat:    true,
-		Inputs:  []tensor.Spec{{Name: "input", DType: tensor.Float64, Shape: tensor.Shape{-1, -1}}},
-		Outputs: []tensor.Spec{{Name: "output", DType: tensor.Float32, Shape: tensor.Shape{-1}}},
-	}
+	spec := adapter.Spec(tensor.Float64, tensor.Float32)
 	r.model("old", spec, func(b *scheduler.Batch) error {
 		var answers []float32
 		for _, p := range b.Parts {

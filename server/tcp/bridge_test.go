@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shivad/shivad/containers/adapter"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -98,11 +99,7 @@ func TestFieldsWithoutTensors(t *testing.T) {
 // Answers of legacy models in bridge form: the tensor that their text says, else the text.
 func TestFieldsOfLegacyModels(t *testing.T) {
 	r := newRig(t, nil)
-	spec := scheduler.Spec{
-		Flat:    true,
-		Inputs:  []tensor.Spec{{Name: "input", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
-		Outputs: []tensor.Spec{{Name: "output", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
-	}
+	spec := adapter.Spec(tensor.Bytes, tensor.Bytes)
 	r.model("old", spec, func(b *scheduler.Batch) error {
 		echo := b.Parts[0].Inputs[0]
 		echo.Retain()

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shivad/shivad/containers/adapter"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/jsontest"
@@ -54,11 +55,13 @@ func newMutants(t testing.TB) *mutants {
 	one("free", tensor.Uint8, -1, -1)
 	one("texts", tensor.Bytes, -1)
 	one("unbatched", tensor.Int32, 2, 2)
-	old := func(d tensor.DType, shape ...int) scheduler.Spec {
-		return scheduler.Spec{Inputs: []tensor.Spec{{Name: "input", DType: d, Shape: shape}}, Outputs: []tensor.Spec{{Name: "output", DType: tensor.Float64, Shape: tensor.Shape{-1}}}, Platform: "test", Flat: true}
+	old := func(d tensor.DType) scheduler.Spec {
+		s := adapter.Spec(d, tensor.Float64)
+		s.Platform = "test"
+		return s
 	}
-	m.model("numbers", old(tensor.Float64, -1, -1), m.zeros)
-	m.model("words", old(tensor.Bytes, -1), m.zeros)
+	m.model("numbers", old(tensor.Float64), m.zeros)
+	m.model("words", old(tensor.Bytes), m.zeros)
 	two := []tensor.Spec{{Name: "a", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}, {Name: "b", DType: tensor.Int64, Shape: tensor.Shape{-1}}}
 	m.model("two", scheduler.Spec{Inputs: two, Outputs: two, Platform: "test"}, m.readAndEcho)
 	m.applications(apps.Definition{Name: "app", Models: []apps.Link{"floats"}, Policy: "exp3"})

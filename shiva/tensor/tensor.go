@@ -219,6 +219,29 @@ func FromStrings(shape Shape, elems []string) (Tensor, error) {
 	return New(Bytes, shape, data)
 }
 
+// FromElems makes a Bytes tensor of the elements, which it copies to memory of the pool. The tensor
+// has a reference, which is the caller's.
+func FromElems(shape Shape, elems [][]byte, pool *Pool) (Tensor, error) {
+	n := 0
+	for _, e := range elems {
+		n += lenBytes + len(e)
+	}
+	buf, err := pool.Get(n)
+	if err != nil {
+		return Tensor{}, err
+	}
+	data := buf.Bytes()[:0]
+	for _, e := range elems {
+		data = AppendElem(data, e)
+	}
+	t := Tensor{DType: Bytes, Shape: shape, Data: data, Buf: buf}
+	if err := t.Check(); err != nil {
+		t.Release()
+		return Tensor{}, err
+	}
+	return t, nil
+}
+
 // AppendElem appends one element of a Bytes tensor: its length in 4 bytes, little-endian, and
 // its bytes.
 func AppendElem[S string | []byte](data []byte, elem S) []byte {

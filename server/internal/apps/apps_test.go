@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shivad/shivad/containers/adapter"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/selection"
 	"github.com/shivad/shivad/server/state"
@@ -410,7 +411,8 @@ func TestDefaultOutput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err = legacy.DefaultOutput(&scheduler.Spec{Flat: true, Outputs: []tensor.Spec{{Name: "output", DType: tensor.Bytes, Shape: tensor.Shape{-1}}}}, 2, nil)
+	old := adapter.Spec(tensor.Float64, tensor.Bytes)
+	got, err = legacy.DefaultOutput(&old, 2, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package apps
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -61,8 +60,8 @@ func dtypeOf(value any) tensor.DType {
 
 // DefaultOutput makes the default output for so many rows of a model that declares to be such,
 // each tensor with the rows as its first dimension, in memory of the pool and with a reference
-// that is the caller's. A legacy model says everything as text, and so a default that is none
-// is its JSON.
+// that is the caller's. A model with an adapter says
+// it in the adapter's text.
 func (a *App) DefaultOutput(model *scheduler.Spec, rows int, pool *tensor.Pool) (_ []tensor.Tensor, err error) {
 	if a.fallback == nil {
 		return nil, errNoDefault
@@ -80,12 +79,10 @@ func (a *App) DefaultOutput(model *scheduler.Spec, rows int, pool *tensor.Pool) 
 		if !ok {
 			return nil, fmt.Errorf("the default output of application %q has no %q", a.Name, spec.Name)
 		}
-		if _, isText := value.(string); model.Flat && spec.DType == tensor.Bytes && !isText {
-			text, err := json.Marshal(value)
-			if err != nil {
+		if model.Adapter != nil && spec.DType == tensor.Bytes {
+			if value, err = model.Adapter.Text(value); err != nil {
 				return nil, err
 			}
-			value = string(text)
 		}
 		row, err := FromJSON(value, spec.DType)
 		if err != nil {

@@ -340,8 +340,10 @@ func (b *bridge) stack(spec *tensor.Spec, value []byte) (t tensor.Tensor, owned 
 		for i := range parts {
 			texts[i] = parts[i].Data
 		}
-		t, err = newTexts(spec, names.Shape, texts, b.pool)
-		return t, err == nil, err
+		if t, err = tensor.FromElems(names.Shape, texts, b.pool); err != nil {
+			return t, false, unmade(spec, err)
+		}
+		return t, true, nil
 	}
 	for i := range parts {
 		parts[i].Shape = append(tensor.Shape{1}, parts[i].Shape...)
@@ -395,7 +397,7 @@ func (c *Call) texts(p *Params, pool *tensor.Pool) (texts []tensor.Tensor, err e
 			t.Name = specs[i].Name
 			c.owned = append(c.owned, t)
 			texts = append(texts, t)
-			if c.Target.Spec.Flat && len(t.Shape) > 1 {
+			if len(t.Shape) > max(len(specs[i].Shape), 1) {
 				err = fmt.Errorf("%w: metadata %q: input %q: expected %s, got lists of shape %s", scheduler.ErrInvalidInput, shiva.TextsKey, key, c.expected(&specs[i]), t.Shape)
 			}
 		}
@@ -412,7 +414,7 @@ func (c *Call) texts(p *Params, pool *tensor.Pool) (texts []tensor.Tensor, err e
 func (c *Call) completed(t tensor.Tensor, spec *tensor.Spec) tensor.Tensor {
 	n := len(t.Shape)
 	switch {
-	case c.Target.Spec.Flat || n == 0 || n >= len(spec.Shape) || t.Shape[n-1] != 0:
+	case n == 0 || n >= len(spec.Shape) || t.Shape[n-1] != 0:
 		return t
 	case c.Target.Spec.Batched() && n == len(spec.Shape)-1 && t.Shape.Fits(spec.Shape[1:]): // one row
 		return t

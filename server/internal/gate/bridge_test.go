@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shivad/shivad/containers/adapter"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
@@ -151,8 +152,8 @@ func show(t *testing.T, x tensor.Tensor) string {
 
 // Fields of a legacy model are its one input.
 func TestBridgeToLegacy(t *testing.T) {
-	numbers := scheduler.Spec{Flat: true, Inputs: []tensor.Spec{spec("input", tensor.Float32, -1, -1)}}
-	texts := scheduler.Spec{Flat: true, Inputs: []tensor.Spec{spec("input", tensor.Bytes, -1)}}
+	numbers := adapter.Spec(tensor.Float32, tensor.Bytes)
+	texts := adapter.Spec(tensor.Bytes, tensor.Bytes)
 	for _, tc := range []struct {
 		spec     scheduler.Spec
 		tensors  int

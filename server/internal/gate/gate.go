@@ -114,7 +114,7 @@ type Params struct {
 	Version string    // narrows a route that names no version; "" = the default
 	Now     time.Time // when the request came; its deadline counts from here
 	Texts   []byte    // JSON object of texts by input (shiva.TextsKey), for wires without strings; nil = none
-	Inputs  []byte    // Flat models: the texts as JSON, a string (one row, answered as one) or a list; nil = none
+	Inputs  []byte    // metadata "inputs", for models with an adapter: texts as JSON, a string or a list; nil = none
 	Bridge  bool      // the members of Forward name the tensors (InBridgeForm)
 	Forward []byte    // JSON object for the container; nil = none
 	ID      []byte    // applications: what feedback will name the request by, as JSON; nil = there will be none

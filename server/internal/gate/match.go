@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -12,8 +13,8 @@ import (
 // arrange makes the inputs of what came: tensors, the texts of the metadata, or the fields of a
 // bridge.
 func (c *Call) arrange(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (err error) {
-	flat := c.Target.Spec.Flat
-	silent := len(tensors) == 0 && p.Texts == nil && (p.Inputs == nil || !flat) // all that it asks may be in fields
+	adapter := c.Target.Spec.Adapter
+	silent := len(tensors) == 0 && p.Texts == nil && (p.Inputs == nil || adapter == nil) // all that it asks may be in fields
 	if p.Bridge || silent && (p.Forward != nil || p.Inputs != nil) {
 		var named []tensor.Tensor
 		if named, c.Bridge, err = c.cross(tensors, p, pool); err != nil {
@@ -23,7 +24,7 @@ func (c *Call) arrange(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (e
 			tensors = named
 		}
 	}
-	if p.Inputs != nil && !flat && !c.Bridge {
+	if p.Inputs != nil && adapter == nil && !c.Bridge {
 		return fmt.Errorf("%w: metadata \"inputs\" is for containers of the old protocols; model %q takes texts by name in %q: {\"<input>\": \"a text\", or lists of texts nested as its shape}; its inputs are %s",
 			scheduler.ErrInvalidInput, c.Target.ID.Name, shiva.TextsKey, list(c.Target.Spec.Inputs))
 	}
@@ -33,11 +34,17 @@ func (c *Call) arrange(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (e
 			return err
 		}
 	}
-	switch {
-	case flat && len(texts) > 0 && len(tensors) > 0:
-		return fmt.Errorf("%w: input %q is given twice: in metadata %q and as a tensor", scheduler.ErrInvalidInput, texts[0].Name, shiva.TextsKey)
-	case flat:
-		return c.matchFlat(append(texts, tensors...), p, pool)
+	if adapter != nil {
+		if len(texts) > 0 && len(tensors) > 0 {
+			return fmt.Errorf("%w: input %q is given twice: in metadata %q and as a tensor", scheduler.ErrInvalidInput, texts[0].Name, shiva.TextsKey)
+		}
+		spec := &c.Target.Spec
+		made, err := adapter.Inputs(spec, append(texts, tensors...), p.Inputs, p.Batch, pool)
+		if err != nil {
+			return unmade(&spec.Inputs[0], err)
+		}
+		c.owned = append(c.owned, made...)
+		return c.match(made, nil, pool)
 	}
 	if err = checkParameters(p.Forward); err != nil {
 		return err
@@ -124,9 +131,10 @@ func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitte
 			if c.Target.Spec.Batched() {
 				rank-- // one row
 			}
-			if t, err = newTexts(spec, ones(rank), [][]byte{t.Data}, pool); err != nil {
-				return t, 0, false, err
+			if t, err = tensor.FromElems(ones(rank), [][]byte{t.Data}, pool); err != nil {
+				return t, 0, false, unmade(spec, err)
 			}
+			t.Name = spec.Name
 			c.owned = append(c.owned, t)
 		case c.Target.Cast:
 			cast, err := tensor.Cast(t, spec.DType, pool)
@@ -154,6 +162,16 @@ func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitte
 	}
 	t.Shape = c.leadingOne(t.Shape)
 	return t, 1, true, nil
+}
+
+// unmade is why an input could not be made of what came: it is not what it should be, or there
+// is no memory for it.
+func unmade(spec *tensor.Spec, err error) error {
+	condition := scheduler.ErrInvalidInput
+	if errors.Is(err, tensor.ErrBudget) {
+		condition = scheduler.ErrOverloaded
+	}
+	return fmt.Errorf("%w: input %q: %w", condition, spec.Name, err)
 }
 
 // leftOut stands for an optional input that did not come.

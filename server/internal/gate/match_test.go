@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shivad/shivad/containers/adapter"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva"
@@ -130,8 +131,7 @@ func TestMatchTakesMemoryOfThePool(t *testing.T) {
 	cast := scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Float64, -1)}}
 	text := scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Bytes, -1)}}
 	bytes := scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Uint8, -1, -1)}}
-	flatText, flatCast := text, scheduler.Spec{Inputs: []tensor.Spec{spec("x", tensor.Float64, -1, -1)}}
-	flatText.Flat, flatCast.Flat = true, true
+	oldText, oldCast := adapter.Spec(tensor.Bytes, tensor.Bytes), adapter.Spec(tensor.Float64, tensor.Bytes)
 	large := []tensor.Tensor{zeros("", tensor.Uint8, 1<<20)}
 	long := strings.Repeat("a", 1<<20)
 	for name, tc := range map[string]struct {
@@ -145,9 +145,9 @@ func TestMatchTakesMemoryOfThePool(t *testing.T) {
 		"field":              {spec: text, p: Params{Forward: fmt.Appendf(nil, `{"x":"%s"}`, long)}},
 		"numbers":            {spec: cast, p: Params{Forward: fmt.Appendf(nil, `{"x":[%s0]}`, strings.Repeat("0,", 1<<17))}},
 		"fields":             {spec: bytes, tensors: large, p: Params{Bridge: true, Forward: said(`{"x":["__tensor__0"]}`)}},
-		"legacy cast":        {spec: flatCast, tensors: large},
-		"legacy text":        {spec: flatText, tensors: large},
-		"legacy in metadata": {spec: flatText, p: Params{Inputs: fmt.Appendf(nil, `["%s"]`, long)}},
+		"legacy cast":        {spec: oldCast, tensors: large},
+		"legacy text":        {spec: oldText, tensors: large},
+		"legacy in metadata": {spec: oldText, p: Params{Inputs: fmt.Appendf(nil, `["%s"]`, long)}},
 	} {
 		match := func(pool *tensor.Pool) (*Call, error) {
 			c := &Call{Target: &Target{Spec: tc.spec, Cast: true}}
@@ -169,9 +169,9 @@ func TestMatchTakesMemoryOfThePool(t *testing.T) {
 	}
 }
 
-func TestMatchFlat(t *testing.T) {
-	numbers := scheduler.Spec{Flat: true, Inputs: []tensor.Spec{spec("input", tensor.Float64, -1, -1)}}
-	texts := scheduler.Spec{Flat: true, Inputs: []tensor.Spec{spec("input", tensor.Bytes, -1)}}
+func TestMatchAdapted(t *testing.T) {
+	numbers := adapter.Spec(tensor.Float64, tensor.Bytes)
+	texts := adapter.Spec(tensor.Bytes, tensor.Bytes)
 	for _, tc := range []struct {
 		name    string
 		spec    scheduler.Spec
@@ -185,7 +185,7 @@ func TestMatchFlat(t *testing.T) {
 		{"batch", numbers, []tensor.Tensor{zeros("", tensor.Float64, 2, 3)}, Params{Values: parameter.Values{Batch: true}}, "2 false [2, 3]"},
 		{"batch of nothing", numbers, []tensor.Tensor{zeros("", tensor.Float64, 0, 3)}, Params{Values: parameter.Values{Batch: true}}, "0 false [0, 0]"},
 		{"two tensors", numbers, []tensor.Tensor{zeros("", tensor.Float64), zeros("", tensor.Float64)}, Params{}, "got 2"},
-		{"dtype", numbers, []tensor.Tensor{zeros("", tensor.Float32, 3)}, Params{}, "expected float64 of any shape, got float32 [3]"},
+		{"dtype", numbers, []tensor.Tensor{zeros("", tensor.Float32, 3)}, Params{}, "expected float64 [-1, -1] (-1: any size) or one row [-1], got float32 [3]"},
 		{"text", texts, []tensor.Tensor{zeros("", tensor.Uint8, 3)}, Params{}, "1 true [1]"},
 		{"two texts", texts, []tensor.Tensor{zeros("", tensor.Uint8, 3), zeros("", tensor.Uint8, 2)}, Params{}, "2 false [2]"},
 		{"text in metadata", texts, nil, Params{Texts: said(`{"input":"a"}`)}, "1 true [1]"},

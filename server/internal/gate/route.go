@@ -51,10 +51,11 @@ func (t *Target) Unbatched() *bool {
 // tensors, which are all declared outputs but text.
 func (t *Target) AppendAnswer(b []byte) []byte { return append(b, t.full...) }
 
-// AppendFlatAnswer is AppendAnswer for a legacy model, whose one output may or may not be a tensor.
-func (t *Target) AppendFlatAnswer(b []byte, isTensor bool) []byte {
+// AppendAnswerOf is AppendAnswer for a model with an adapter, which has one output: tensors are it,
+// or none if it is a text.
+func (t *Target) AppendAnswerOf(b []byte, tensors []tensor.Tensor) []byte {
 	b = append(b, t.answer...)
-	if isTensor {
+	if len(tensors) > 0 {
 		b = shiva.AppendString(b, t.Spec.Outputs[0].Name)
 	}
 	return append(b, ']', '}')

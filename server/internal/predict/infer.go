@@ -176,8 +176,8 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 			p.Timeout = left
 		}
 	}
-	// The rows of a legacy model are vectors of any length: on this wire they are those of a
-	// matrix.
+	// To a model with an adapter a tensor of any shape may be one row. On this wire a matrix is
+	// rows.
 	p.Batch = target.Spec.Batched() && len(q.Inputs) > 0 && len(q.Inputs[0].Shape) > 1
 
 	c := calls.Get().(*call)

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/shivad/shivad/containers/adapter"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/schedtest"
 	"github.com/shivad/shivad/server/config"
@@ -280,11 +281,7 @@ func TestPriority(t *testing.T) {
 
 // TestFlat: a legacy model's rows are those of a matrix, or one vector.
 func TestFlat(t *testing.T) {
-	flat := scheduler.Spec{
-		Inputs:  []tensor.Spec{{Name: "input", DType: tensor.Float32, Shape: tensor.Shape{-1, -1}}},
-		Outputs: []tensor.Spec{{Name: "output", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
-		Flat:    true,
-	}
+	flat := adapter.Spec(tensor.Float32, tensor.Bytes)
 	r := newRig(t)
 	r.serve(t, "m", "1", flat, &schedtest.Worker{Exec: instant, Model: func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
 		var out []string
