@@ -48,7 +48,7 @@ func TestBucketOfSplitRequest(t *testing.T) {
 // by itself, and nowhere else.
 func TestMixedRows(t *testing.T) {
 	for mixed, want := range map[bool]int{false: 1, true: 2} {
-		s, _ := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 8, Slots: 1}})
+		s, _ := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 8, Slots: 1, Strategy: "static"}})
 		w := &schedtest.Worker{}
 		rep := addTo(t, s, benchID, scheduler.Spec{
 			Inputs:    []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}},
