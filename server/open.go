@@ -5,6 +5,7 @@ import (
 	"github.com/shivad/shivad/server/grpc"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/hosts"
+	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/rest"
 	"github.com/shivad/shivad/server/tcp"
 	"github.com/shivad/shivad/shiva"
@@ -76,7 +77,7 @@ func tcpSettings(c config.Config) tcp.Settings {
 func (s *Server) restSettings(c config.Config) rest.Settings {
 	r, l := c.REST, c.Limits
 	return rest.Settings{
-		Connections: r.Connections, Hosts: hosts.NewLimit(r.ConnectionsPerAddress, r.Connections, c.Server.LimitLoopback), IdleTimeout: r.IdleTimeout,
+		Connections: intake.Limits{Total: r.Connections, PerAddress: r.ConnectionsPerAddress, Loopback: c.Server.LimitLoopback}, IdleTimeout: r.IdleTimeout,
 		HeaderTimeout: r.HeaderTimeout, MessageTimeout: r.MessageTimeout, StallTimeout: r.StallTimeout, Origins: r.CORSOrigins,
 		Memory: s.memory(c),
 		Limits: rest.Limits{
@@ -89,7 +90,7 @@ func (s *Server) restSettings(c config.Config) rest.Settings {
 func (s *Server) grpcSettings(c config.Config) grpc.Settings {
 	g, l := c.GRPC, c.Limits
 	return grpc.Settings{
-		Connections: g.Connections, Hosts: hosts.NewLimit(g.ConnectionsPerAddress, g.Connections, c.Server.LimitLoopback), InFlight: g.InFlightPerStream,
+		Connections: intake.Limits{Total: g.Connections, PerAddress: g.ConnectionsPerAddress, Loopback: c.Server.LimitLoopback}, InFlight: g.InFlightPerStream,
 		MessageTimeout: g.MessageTimeout, OutboundBytes: int(g.OutboundBytes), StallTimeout: g.StallTimeout,
 		Memory: s.memory(c),
 		Limits: grpc.Limits{

@@ -167,7 +167,7 @@ func (d *Door) bridled(ctx context.Context, run func() error) error {
 // sendAway ends a connection that cancels too much.
 func (d *Door) sendAway(c *conn, now time.Time) {
 	d.log.Warn("closing a connection: it cancels nearly all that it asks", "peer", c.socket.RemoteAddr().String())
-	d.exile(c.socket.host, now)
+	d.exile(c.socket.Host(), now)
 	c.socket.end(metrics.ClosedCancels)
 }
 

@@ -5,68 +5,41 @@ import (
 	"errors"
 	"maps"
 	"net"
-	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/stats"
 
-	"github.com/shivad/shivad/server/internal/hosts"
+	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// A listener lets so many connections in and counts them and their bytes.
+// A listener is the door's as grpc-go sees it. Connections above a limit are closed without a
+// word: a client's library tries again later, and no descriptor is taken meanwhile.
 type listener struct {
-	net.Listener
-	settings *atomic.Pointer[Settings] // the door's
-	metrics  *metrics.Door
+	*intake.Listener
 	stopping <-chan struct{}
-	hosts    hosts.Count
-	open     atomic.Int64
 }
 
-// Accept waits for a connection that may be let in. Those above a limit are closed at once: a
-// client's library tries again later, and no descriptor is taken meanwhile.
+// Accept waits for a connection that may be let in.
 func (l *listener) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		l.metrics.Opened()
-		s := &socket{Conn: c, from: l, host: hosts.Of(c.RemoteAddr()), gone: make(chan struct{})}
-		limits := l.settings.Load()
-		switch within := l.hosts.Enter(s.host, limits.Hosts); {
-		case !within:
-			l.metrics.Closed(metrics.ClosedAddressLimit)
-		case l.open.Add(1) <= int64(limits.Connections):
-			return s, nil
-		default:
-			l.leave(s.host)
-			l.metrics.Closed(metrics.ClosedConnectionLimit)
-		}
-		c.Close()
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
 	}
-}
-
-// leave takes a connection off those that were let in.
-func (l *listener) leave(host netip.Addr) {
-	l.open.Add(-1)
-	l.hosts.Leave(host)
+	return &socket{Conn: c, stopping: l.stopping, gone: make(chan struct{})}, nil
 }
 
 // A socket is a connection as the network sees it.
 type socket struct {
-	net.Conn
-	from   *listener
-	host   netip.Addr
-	frames atomic.Pointer[uncanceled] // what grpc-go writes goes through it, once HTTP/2 has begun
-	conn   atomic.Pointer[conn]       // likewise
-	moved  atomic.Int64               // when the network last took something of an answer, in Unix nanoseconds
+	*intake.Conn
+	stopping <-chan struct{}            // closed when the door closes
+	frames   atomic.Pointer[uncanceled] // what grpc-go writes goes through it, once HTTP/2 has begun
+	conn     atomic.Pointer[conn]       // likewise
+	moved    atomic.Int64               // when the network last took something of an answer, in Unix nanoseconds
 
-	ended  atomic.Bool                    // the client has hung up
-	why    atomic.Pointer[metrics.Closed] // we have, for that reason
+	ended  atomic.Bool // the client has hung up
 	closed atomic.Bool
 	gone   chan struct{} // closed with it
 }
@@ -81,7 +54,7 @@ func (s *socket) RemoteAddr() net.Addr { return &address{s.Conn.RemoteAddr(), s}
 
 // end closes the connection for a reason of ours.
 func (s *socket) end(why metrics.Closed) {
-	s.why.CompareAndSwap(nil, &why)
+	s.Because(why)
 	if c := s.conn.Load(); c != nil {
 		c.close() // before that leaves room, and before it is written
 	}
@@ -93,16 +66,9 @@ func (s *socket) end(why metrics.Closed) {
 
 func (s *socket) Read(b []byte) (int, error) {
 	n, err := s.Conn.Read(b)
-	s.from.metrics.Received(n)
 	if err != nil && !errors.Is(err, net.ErrClosed) {
 		s.ended.Store(true)
 	}
-	return n, err
-}
-
-func (s *socket) Write(b []byte) (int, error) {
-	n, err := s.Conn.Write(b)
-	s.from.metrics.Sent(n)
 	return n, err
 }
 
@@ -112,19 +78,15 @@ func (s *socket) Close() error {
 		if c := s.conn.Load(); c != nil {
 			c.close()
 		}
-		s.from.leave(s.host)
-		s.from.metrics.Closed(s.reason())
+		s.Because(s.reason())
 	}
 	return s.Conn.Close()
 }
 
-// reason is why it is closed, as well as it can be told: grpc-go says none.
+// reason is why grpc-go closes it, as well as it can be told: grpc-go does not say.
 func (s *socket) reason() metrics.Closed {
-	if why := s.why.Load(); why != nil {
-		return *why
-	}
 	select {
-	case <-s.from.stopping:
+	case <-s.stopping:
 		return metrics.ClosedDraining
 	default:
 	}
@@ -184,7 +146,7 @@ func (k connections) TagConn(ctx context.Context, info *stats.ConnTagInfo) conte
 	c := &conn{door: d, source: d.NewSource()}
 	c.socket = info.RemoteAddr.(*address).socket
 	c.socket.conn.Store(c)
-	c.cancels.begin(d.reformed(c.socket.host, time.Now()))
+	c.cancels.begin(d.reformed(c.socket.Host(), time.Now()))
 	d.mu.Lock()
 	c.setLimit(d.settings.Load().OutboundBytes)
 	d.conns[c] = struct{}{}

@@ -22,7 +22,7 @@ import (
 	"github.com/shivad/shivad/server/grpc/internal/wire"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/hosts"
+	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
 )
@@ -54,9 +54,8 @@ type Config struct {
 // Settings of the door are those that can change while it is open. The others are grpc-go's,
 // which takes them once.
 type Settings struct {
-	Memory         gate.Memory   // of requests
-	Connections    int           // most at one time
-	Hosts          hosts.Limit   // and of one host
+	Memory         gate.Memory // of requests
+	Connections    intake.Limits
 	InFlight       int           // most requests of one ModelStreamInfer that are worked on
 	MessageTimeout time.Duration // for a message to arrive once it has begun, and a second more per 16 KiB; 0: none
 	OutboundBytes  int           // of unread answers of a connection, beyond which requests wait; see gate.Outbox
@@ -103,15 +102,18 @@ const callWorkers = 256
 
 // Listen opens the door.
 func Listen(cfg Config) (*Door, error) {
-	lis, err := net.Listen("tcp", cfg.Addr)
-	if err != nil {
-		return nil, fmt.Errorf("grpc: %w", err)
-	}
 	d := &Door{Door: cfg.Predict.Door(cfg.Metrics), log: cfg.Log, failed: make(chan error, 1),
 		conns: make(map[*conn]struct{}), exiles: make(map[netip.Addr]time.Time)}
-	d.stopping, d.stop = context.WithCancel(context.Background())
 	d.settings.Store(&cfg.Settings)
-	d.listener = &listener{Listener: lis, settings: &d.settings, metrics: cfg.Metrics, stopping: d.stopping.Done()}
+	l, err := intake.Listen(cfg.Addr, intake.Config{
+		Door: "grpc", Metrics: cfg.Metrics, Log: cfg.Log,
+		Limits: func() intake.Limits { return d.settings.Load().Connections },
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.stopping, d.stop = context.WithCancel(context.Background())
+	d.listener = &listener{l, d.stopping.Done()}
 	idle := cfg.IdleTimeout
 	if idle == 0 {
 		idle = math.MaxInt64

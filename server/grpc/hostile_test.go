@@ -16,7 +16,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/shivad/shivad/server/grpc/pb"
-	"github.com/shivad/shivad/server/internal/hosts"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -204,7 +203,7 @@ func TestHangUpWhileReceiving(t *testing.T) {
 }
 
 func TestConnectionLimit(t *testing.T) {
-	r := newRig(t, func(c *Config, _ *int64) { c.Connections = 1 })
+	r := newRig(t, func(c *Config, _ *int64) { c.Connections.Total = 1 })
 	if _, err := r.client.ServerLive(t.Context(), &pb.ServerLiveRequest{}); err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +224,7 @@ func TestConnectionLimit(t *testing.T) {
 
 // One address cannot fill the door.
 func TestConnectionsOfOneAddress(t *testing.T) {
-	r := newRig(t, func(c *Config, _ *int64) { c.Hosts = hosts.NewLimit(1, 100, true) })
+	r := newRig(t, func(c *Config, _ *int64) { c.Connections.PerAddress, c.Connections.Loopback = 1, true })
 	live := func(client pb.GRPCInferenceServiceClient) error {
 		_, err := client.ServerLive(t.Context(), &pb.ServerLiveRequest{})
 		return err

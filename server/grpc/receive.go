@@ -13,6 +13,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/internal/wire"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/intake"
 )
 
 // A limit is the largest message of a kind, and how its setting is called.
@@ -48,7 +49,7 @@ func (d *Door) receive(w wire.Stream, limitOf func(*Settings) limit, resume bool
 		return false, l.exceeded(size)
 	}
 	if settings.MessageTimeout > 0 {
-		allowed := settings.MessageTimeout + time.Duration(size/(16<<10))*time.Second
+		allowed := intake.Allowance(settings.MessageTimeout, size)
 		var late atomic.Bool
 		timer := time.AfterFunc(allowed, func() {
 			late.Store(true)
@@ -99,7 +100,7 @@ func lost(err error) error {
 }
 
 func errLate(allowed time.Duration) error {
-	return fmt.Errorf("%w: the message was not complete after %v (grpc.message_timeout, and 1 s for each 16 KiB)", scheduler.ErrDeadlineExceeded, allowed)
+	return fmt.Errorf("%w: the message was not complete after %v (grpc.message_timeout, and a second for each 16 KiB)", scheduler.ErrDeadlineExceeded, allowed)
 }
 
 // Bytes are taken from the transport a quarter of what is left at a time, within these bounds:

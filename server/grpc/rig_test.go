@@ -23,7 +23,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/hosts"
+	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -60,7 +60,7 @@ func newRig(t testing.TB, changes ...change) *rig {
 		Log:     slog.New(slog.NewTextHandler(r.log, nil)),
 		Streams: 256, PingInterval: time.Minute, PingTimeout: patience, MinPing: time.Millisecond,
 		Settings: Settings{
-			Connections: 100, Hosts: hosts.NewLimit(0, 100, false), InFlight: 8,
+			Connections: intake.Limits{Total: 100}, InFlight: 8,
 			OutboundBytes: 8 << 20, StallTimeout: patience, MessageTimeout: patience,
 			Limits: Limits{MessageBytes: 64 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8},
 		},

@@ -83,7 +83,7 @@ func (c *call) discard() bool {
 	}
 	in := c.arriving()
 	defer in.done()
-	_, _ = io.Copy(io.Discard, io.LimitReader(in, limit-in.got+1))
+	_, _ = io.Copy(io.Discard, io.LimitReader(in, limit-in.clock.Bytes+1))
 	return in.err == io.EOF
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -19,9 +20,8 @@ import (
 type arrival struct {
 	call  *call
 	conn  *conn // nil in tests without one
-	began time.Time
-	got   int64
-	due   int64 // when got reaches it, the deadline moves on
+	clock intake.Clock
+	due   int64 // when as many bytes have arrived, the deadline moves on
 	err   error // how it ended; io.EOF: whole
 	turn  gate.Turn
 }
@@ -32,7 +32,7 @@ const slack = 64 << 10
 // arriving is the request's body. It is read by one at a time, and done is called after each.
 func (c *call) arriving() *arrival {
 	if c.in == nil {
-		c.in = &arrival{call: c, conn: connOf(c.r), began: time.Now()}
+		c.in = &arrival{call: c, conn: connOf(c.r), clock: intake.Clock{Began: time.Now()}}
 		if c.r.Body == http.NoBody {
 			c.in.err, c.in.conn = io.EOF, nil
 		}
@@ -44,19 +44,15 @@ func (a *arrival) Read(p []byte) (int, error) {
 	if a.err != nil {
 		return 0, a.err
 	}
-	if a.got >= a.due && a.conn != nil {
-		var until time.Time
-		if t := a.call.settings.MessageTimeout; t > 0 {
-			until = a.began.Add(t + time.Duration(a.got>>14)*time.Second)
-		}
-		a.conn.expect(until)
-		a.due = a.got + slack
+	if a.clock.Bytes >= a.due && a.conn != nil {
+		a.conn.expect(a.clock.Due(a.call.settings.MessageTimeout))
+		a.due = a.clock.Bytes + slack
 	}
 	if a.turn.Give() { // whoever is slow keeps nobody from unpacking
 		defer a.turn.Take()
 	}
 	n, err := a.call.r.Body.Read(p)
-	a.got += int64(n)
+	a.clock.Bytes += int64(n)
 	if err != nil {
 		a.err = a.ended(err)
 		a.done()
@@ -73,12 +69,11 @@ func (a *arrival) ended(err error) error {
 		return fmt.Errorf("%w: this server is shutting down; send the request to another one or again later", scheduler.ErrDraining)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		if a.conn != nil {
-			a.conn.because(metrics.ClosedMessageTimeout)
+			a.conn.Because(metrics.ClosedMessageTimeout)
 		}
-		return &refusal{http.StatusRequestTimeout, fmt.Errorf("%w: %d bytes of the body came within %s (rest.message_timeout = %s, and a second for each 16 KiB)",
-			scheduler.ErrDeadlineExceeded, a.got, time.Since(a.began).Round(time.Millisecond), a.call.settings.MessageTimeout)}
+		return &refusal{http.StatusRequestTimeout, a.clock.Error("rest", time.Now(), a.call.settings.MessageTimeout)}
 	case errors.Is(err, io.ErrUnexpectedEOF) || isNet(err):
-		return fmt.Errorf("%w: the client went after %d bytes of the body", scheduler.ErrCanceled, a.got)
+		return fmt.Errorf("%w: the client went after %d bytes of the body", scheduler.ErrCanceled, a.clock.Bytes)
 	}
 	return malformed("the body: %v", err)
 }
@@ -95,7 +90,7 @@ func (a *arrival) done() {
 	if a.conn == nil {
 		return
 	}
-	a.due = a.got
+	a.due = a.clock.Bytes
 	a.conn.arrived(a.err == io.EOF)
 }
 
@@ -151,8 +146,8 @@ func (b *body) Read(p []byte) (int, error) {
 	n, err := b.read(p)
 	b.got += int64(n)
 	switch {
-	case b.got > b.limit || b.in.got > b.limit:
-		return 0, tooLarge("the body has more than %d bytes, %d so far, %d before unpacking; %s is %d", b.limit, b.got, b.in.got, b.name, b.limit)
+	case b.got > b.limit || b.in.clock.Bytes > b.limit:
+		return 0, tooLarge("the body has more than %d bytes, %d so far, %d before unpacking; %s is %d", b.limit, b.got, b.in.clock.Bytes, b.name, b.limit)
 	case err == nil || err == io.EOF:
 		return n, err
 	case b.in.err != nil && b.in.err != io.EOF:
@@ -224,7 +219,7 @@ func (e *ended) Error() string { return fmt.Sprintf("the body ended after %d byt
 func (b *body) get(size, had int) (*tensor.Buffer, error) {
 	memory := &b.in.call.settings.Memory
 	if b.pack != nil {
-		return memory.GetUnpacked(size, b.in.got, had)
+		return memory.GetUnpacked(size, b.in.clock.Bytes, had)
 	}
 	return memory.Get(size)
 }

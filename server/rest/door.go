@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/hosts"
+	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
 )
@@ -44,8 +44,7 @@ type Settings struct {
 	Memory gate.Memory // of requests
 	Limits Limits
 
-	Connections    int           // most at one time
-	Hosts          hosts.Limit   // and of one host
+	Connections    intake.Limits
 	IdleTimeout    time.Duration // of a connection between two requests; 0: none
 	HeaderTimeout  time.Duration // for the head of a request to arrive
 	MessageTimeout time.Duration // for its body, and a second more for each 16 KiB that have come; 0: none
@@ -58,18 +57,15 @@ type Settings struct {
 // A Door listens and serves until Shutdown.
 type Door struct {
 	predict  *predict.Door
-	metrics  *metrics.Door
 	log      *slog.Logger
 	http     http.Server
-	listener net.Listener
+	listener *intake.Listener
 	failed   chan error
 	serving  sync.WaitGroup // the goroutine of Listen
 
 	settings  atomic.Pointer[Settings]
-	hosts     hosts.Count // of connections that were let in
 	draining  atomic.Bool
-	refused   atomic.Int32 // connections told so, and not closed yet
-	largeJSON sync.Once    // its warning is written
+	largeJSON sync.Once // its warning is written
 
 	mu    sync.Mutex
 	conns map[*conn]struct{}
@@ -77,15 +73,15 @@ type Door struct {
 
 // Listen opens the door. It returns when clients can connect.
 func Listen(cfg Config) (*Door, error) {
-	l, err := net.Listen("tcp", cfg.Addr)
-	if err != nil {
-		return nil, fmt.Errorf("rest: %w", err)
-	}
-	d := &Door{
-		predict: cfg.Predict.Door(cfg.Metrics), metrics: cfg.Metrics, log: cfg.Log, listener: l,
-		failed: make(chan error, 1), conns: make(map[*conn]struct{}),
-	}
+	d := &Door{predict: cfg.Predict.Door(cfg.Metrics), log: cfg.Log, failed: make(chan error, 1), conns: make(map[*conn]struct{})}
 	d.Configure(cfg.Settings)
+	var err error
+	if d.listener, err = intake.Listen(cfg.Addr, intake.Config{
+		Door: "rest", Metrics: cfg.Metrics, Log: cfg.Log, Refusal: refuse,
+		Limits: func() intake.Limits { return d.settings.Load().Connections },
+	}); err != nil {
+		return nil, err
+	}
 	d.http = http.Server{ // whose timeouts are fixed: conn has its own
 		Handler:                      d,
 		MaxHeaderBytes:               headerBytes,
@@ -100,7 +96,7 @@ func Listen(cfg Config) (*Door, error) {
 		},
 	}
 	d.serving.Go(func() { // ends when Shutdown closes the listener, and Shutdown waits for it
-		if err := d.http.Serve(&listener{l, d}); !errors.Is(err, http.ErrServerClosed) {
+		if err := d.http.Serve(&listener{d.listener, d}); !errors.Is(err, http.ErrServerClosed) {
 			d.failed <- fmt.Errorf("rest: %w", err)
 		}
 	})

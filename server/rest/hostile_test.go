@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/hosts"
+	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -288,7 +288,7 @@ func TestSlowClients(t *testing.T) {
 	start := time.Now()
 	body := r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{", inferM))
 	a := r.answerOn(body)
-	r.refused(a, 408, "deadline exceeded: 1 bytes of the body came within", "rest.message_timeout = 100ms")
+	r.refused(a, 408, "deadline exceeded: 1 bytes of the message arrived in", "rest.message_timeout = 100ms")
 	if _, err := body.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the connection goes on: %v", err)
 	}
@@ -354,7 +354,7 @@ func TestStalledReader(t *testing.T) {
 // Above the limit of connections a client is told why, and the next one is let in when one has
 // left.
 func TestConnectionLimit(t *testing.T) {
-	r := newRig(t, func(c *Config) { c.Connections = 2 })
+	r := newRig(t, func(c *Config) { c.Connections.Total = 2 })
 	inside := []net.Conn{r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"), r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")}
 	for _, c := range inside {
 		r.answerOn(c)
@@ -365,13 +365,14 @@ func TestConnectionLimit(t *testing.T) {
 	if a := r.answerOn(r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")); a.status != 200 {
 		t.Errorf("after one has left: %v", a)
 	}
-	waitFor(t, "the refused one to be closed", func() bool { return r.door.refused.Load() == 0 })
 }
 
 // One address cannot fill the door, not by connections that are kept alive either; and those
 // end by themselves.
 func TestConnectionsOfOneAddress(t *testing.T) {
-	r := newRig(t, func(c *Config) { c.Hosts, c.IdleTimeout = hosts.NewLimit(2, 100, true), 300*time.Millisecond })
+	r := newRig(t, func(c *Config) {
+		c.Connections, c.IdleTimeout = intake.Limits{Total: 100, PerAddress: 2, Loopback: true}, 300*time.Millisecond
+	})
 	const ask = "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 	for range 2 {
 		r.answerOn(r.raw(ask))

@@ -20,7 +20,7 @@ import (
 	"github.com/shivad/shivad/scheduler/schedtest"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/hosts"
+	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -62,7 +62,7 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 			Settings: func(string) config.Model { return config.Default().Model("") }}),
 		Log: slog.New(slog.NewTextHandler(r.log, nil)),
 		Settings: Settings{
-			Connections: 100, Hosts: hosts.NewLimit(0, 100, false), HeaderTimeout: 10 * time.Second, MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second,
+			Connections: intake.Limits{Total: 100}, HeaderTimeout: 10 * time.Second, MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second,
 			Limits: Limits{MessageBytes: 16 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8, JSONDepth: 32}, Memory: gate.Memory{Pool: r.pool},
 		},
 	}
