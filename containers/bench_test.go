@@ -17,6 +17,7 @@ import (
 	"github.com/shivad/shivad/containers/container"
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -249,7 +250,7 @@ func newNoop(tb testing.TB, transport string) *noopRig {
 	})
 	spawn(tb, "noop", l.Dialable()[0])
 	r := &noopRig{Listener: l, sched: sched, done: make(chan struct{}, 1)}
-	eventually(tb, "the container", func() bool {
+	budgettest.Until(tb, "the container", func() bool {
 		m, ok := sched.Model(scheduler.ModelID{Name: "noop", Version: "1"})
 		return ok && m.Replicas() == 1
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -65,7 +66,7 @@ func TestDeathUnderLoad(t *testing.T) {
 	for k := range 20 {
 		// On a slow machine as well, deaths are to be few beside the answers.
 		enough := answered.Load() + 50
-		eventually(t, "answers", func() bool { return answered.Load() >= enough })
+		budgettest.Until(t, "answers", func() bool { return answered.Load() >= enough })
 		live[k%3].Kill()
 		if live[k%3] = begin(); live[k%3] == nil {
 			t.FailNow()
@@ -96,7 +97,7 @@ func TestStopped(t *testing.T) {
 	if !errors.Is(err, scheduler.ErrDeadlineExceeded) {
 		t.Errorf("got %v, expected the deadline", err)
 	}
-	eventually(t, "the replica to be given up", func() bool { m, _ := r.sched.Model(id); return m.Replicas() == 0 })
+	budgettest.Until(t, "the replica to be given up", func() bool { m, _ := r.sched.Model(id); return m.Replicas() == 0 })
 	r.logs(t, "container gone", "model=noop/1", "silent for")
 	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
@@ -129,7 +130,7 @@ func TestKilled(t *testing.T) {
 	id := scheduler.ModelID{Name: "noop", Version: "1"}
 	r.wait(t, id, 1)
 	cmd.Process.Kill()
-	eventually(t, "the replica to be given up", func() bool { m, _ := r.sched.Model(id); return m.Replicas() == 0 })
+	budgettest.Until(t, "the replica to be given up", func() bool { m, _ := r.sched.Model(id); return m.Replicas() == 0 })
 }
 
 // TestV3TooManyRows: a batch that the generation cannot answer within the limits is not sent.
@@ -219,7 +220,7 @@ func TestPanic(t *testing.T) {
 func TestNoMemory(t *testing.T) {
 	r := newRig(t, containers.Config{})
 	c := r.join(t, echo(func(b *containertest.Batch) containertest.Reply { return containertest.Reply{Outputs: b.Inputs} }))
-	eventually(t, "the hello's memory to come back", func() bool { return r.pool.InUse() == 0 })
+	budgettest.Until(t, "the hello's memory to come back", func() bool { return r.pool.InUse() == 0 })
 	taken, err := r.pool.Get(int(r.pool.Budget()))
 	if err != nil {
 		t.Fatal(err)

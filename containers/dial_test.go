@@ -16,6 +16,7 @@ import (
 
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -298,7 +299,7 @@ func TestDialStuck(t *testing.T) {
 	}
 	next := <-o.conns // called again
 	defer next.Close()
-	eventually(t, "the reason", func() bool { return strings.Contains(d.Session().Reason, "restart the container") })
+	budgettest.Until(t, "the reason", func() bool { return strings.Contains(d.Session().Reason, "restart the container") })
 	var serving sync.WaitGroup
 	serving.Go(func() { sums(next) })
 	defer serving.Wait()

@@ -8,6 +8,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -66,8 +67,8 @@ func TestFeedbackReachesThoseThatAsk(t *testing.T) {
 	}
 	m.Feedback(lesson(1, 2, 3, 4))
 	learners := []*containertest.Peer{r.learner(t, true), r.learner(t, true)}
-	eventually(t, "them to be known", m.TakesFeedback)
-	eventually(t, "both to be told", func() bool {
+	budgettest.Until(t, "them to be known", m.TakesFeedback)
+	budgettest.Until(t, "both to be told", func() bool {
 		told := 0
 		for _, i := range r.Sessions() {
 			if i.Registered.IsZero() {
@@ -110,7 +111,7 @@ func TestFeedbackIsBounded(t *testing.T) {
 	}
 	asked := make(chan error, 1)
 	go func() { asked <- r.echoes(echoID) }() // ends with the answer below
-	eventually(t, "a batch to go out", func() bool { return r.Sessions()[0].InFlight == 1 })
+	budgettest.Until(t, "a batch to go out", func() bool { return r.Sessions()[0].InFlight == 1 })
 	i := r.Sessions()[0]
 	if i.Feedback == 0 || i.Feedback+i.FeedbackDropped != told {
 		t.Errorf("%d sent, %d dropped of %d", i.Feedback, i.FeedbackDropped, told)
@@ -130,7 +131,7 @@ func TestFeedbackIsBounded(t *testing.T) {
 	if err := <-asked; err != nil {
 		t.Error(err)
 	}
-	eventually(t, "room", func() bool {
+	budgettest.Until(t, "room", func() bool {
 		m.Feedback(lesson(1, 2, 3, 4))
 		return r.Sessions()[0].Feedback > i.Feedback
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -49,9 +50,9 @@ func newRig(t testing.TB, cfg containers.Config) *rig {
 	t.Cleanup(func() {
 		r.Close()
 		r.sched.Close()
-		eventually(t, "memory to come back", func() bool { return r.pool.InUse() == 0 })
-		eventually(t, "goroutines to end", func() bool { return runtime.NumGoroutine() <= before })
-		eventually(t, "descriptors to be closed", func() bool { return descriptors(t) <= fds })
+		budgettest.Until(t, "memory to come back", func() bool { return r.pool.InUse() == 0 })
+		budgettest.Until(t, "goroutines to end", func() bool { return runtime.NumGoroutine() <= before })
+		budgettest.Until(t, "descriptors to be closed", func() bool { return descriptors(t) <= fds })
 		if t.Failed() {
 			t.Logf("log:\n%s", r.log)
 		}
@@ -77,17 +78,6 @@ func descriptors(t testing.TB) int {
 		return 0
 	}
 	return len(list)
-}
-
-// eventually waits for what another goroutine or process is about to make true.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Errorf("waited in vain for %s", what)
-			return
-		}
-	}
 }
 
 type logBuffer struct {
@@ -147,7 +137,7 @@ func (r *rig) peer(t testing.TB) *containertest.Peer {
 // wait waits for a model to have at least n live replicas.
 func (r *rig) wait(t testing.TB, id scheduler.ModelID, n int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d replicas of %v", n, id), func() bool {
+	budgettest.Until(t, fmt.Sprintf("%d replicas of %v", n, id), func() bool {
 		m, ok := r.sched.Model(id)
 		return ok && m.Replicas() >= n
 	})
@@ -211,7 +201,7 @@ func dial(t testing.TB, r *rig) net.Conn {
 // logs waits for a line with all of the words.
 func (r *rig) logs(t testing.TB, words ...string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("a log line with %q in\n%s", words, r.log), func() bool {
+	budgettest.Until(t, fmt.Sprintf("a log line with %q in\n%s", words, r.log), func() bool {
 		for line := range strings.Lines(r.log.String()) {
 			all := true
 			for _, w := range words {

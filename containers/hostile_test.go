@@ -17,6 +17,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -384,7 +385,7 @@ func TestUnserved(t *testing.T) {
 			if c.leaves {
 				p.Close()
 			}
-			eventually(t, "it to be shown", func() bool { return len(r.Unserved()) == 1 && len(r.Sessions()) == 0 })
+			budgettest.Until(t, "it to be shown", func() bool { return len(r.Unserved()) == 1 && len(r.Sessions()) == 0 })
 			i := r.Unserved()[0]
 			if i.State != containers.StateUnserved || i.Generation != c.rpc || !strings.Contains(i.Reason, c.want) || i.Remote == "" {
 				t.Errorf("the status has %+v", i)
@@ -408,7 +409,7 @@ func TestUnserved(t *testing.T) {
 			if err := again.Send(register...); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "it to be forgotten", func() bool { return len(r.Unserved()) == 0 })
+			budgettest.Until(t, "it to be forgotten", func() bool { return len(r.Unserved()) == 0 })
 		})
 	}
 	// What is no ZeroMQ socket, or speaks v4 and is refused, is not among them.
@@ -422,7 +423,7 @@ func TestUnserved(t *testing.T) {
 	if err := p.Send([]byte("hello"), []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "both to go", func() bool { return r.Stats().Strangers == 2 })
+	budgettest.Until(t, "both to go", func() bool { return r.Stats().Strangers == 2 })
 	if list := r.Unserved(); len(list) != 0 {
 		t.Errorf("%+v", list)
 	}
@@ -503,7 +504,7 @@ func TestStuckReader(t *testing.T) {
 			out[0].Release()
 		})
 	}
-	eventually(t, "a batch to go out", func() bool { return r.Sessions()[0].Batches > 0 })
+	budgettest.Until(t, "a batch to go out", func() bool { return r.Sessions()[0].Batches > 0 })
 	good, err := containertest.Dial(t.Context(), r.Dialable()[0], large)
 	if err != nil {
 		t.Fatal(err)
@@ -560,7 +561,7 @@ func TestEarlyAnswer(t *testing.T) {
 	}
 	wg.Wait()
 	ask(scheduler.ErrContainerLost)
-	eventually(t, "the second batch", func() bool { return r.Sessions()[0].Batches == 2 })
+	budgettest.Until(t, "the second batch", func() bool { return r.Sessions()[0].Batches == 2 })
 	if err := p.Send(containertest.Result(id+1, spec, containertest.Reply{Error: "guessed"})...); err != nil {
 		t.Fatal(err)
 	}
@@ -610,7 +611,7 @@ func TestChurn(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	eventually(t, "sessions to end", func() bool { return len(r.Sessions()) == 1 })
+	budgettest.Until(t, "sessions to end", func() bool { return len(r.Sessions()) == 1 })
 	if s := r.Stats(); s.Accepted != 1025 || s.Registered != 1 || s.Ended != 768 || s.Strangers != 256 {
 		t.Errorf("stats %+v", s)
 	}
@@ -629,7 +630,7 @@ func TestTooMany(t *testing.T) {
 	for range 10 {
 		silent = append(silent, dial(t, r))
 	}
-	eventually(t, "the oldest to be displaced", func() bool { return r.Stats().Displaced == 6 })
+	budgettest.Until(t, "the oldest to be displaced", func() bool { return r.Stats().Displaced == 6 })
 	good, err := containertest.Dial(t.Context(), r.Dialable()[0], echo(nil))
 	if err != nil {
 		t.Fatalf("a container could not join among strangers: %v", err)
@@ -647,7 +648,7 @@ func TestTooMany(t *testing.T) {
 	for range 6 {
 		silent = append(silent, dial(t, r))
 	}
-	eventually(t, "connections to be refused", func() bool { return r.Stats().Refused > 0 })
+	budgettest.Until(t, "connections to be refused", func() bool { return r.Stats().Refused > 0 })
 	if err := r.echoes(echoID); err != nil {
 		t.Error(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -191,7 +192,7 @@ func TestLetGo(t *testing.T) {
 		out[0].Release()
 		return weak.Make(&v[0])
 	}()
-	eventually(t, "the input of an answered request to be collected", func() bool {
+	budgettest.Until(t, "the input of an answered request to be collected", func() bool {
 		runtime.GC()
 		return input.Value() == nil
 	})

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // TestKill: of several processes the one that holds the other end of a connection is killed and
@@ -50,7 +52,7 @@ func TestKill(t *testing.T) {
 					t.Error("the process that has the connection lives")
 				}
 			}
-			eventually(t, "it to run again", func() bool {
+			budgettest.Until(t, "it to run again", func() bool {
 				n := 0
 				for i, p := range s.Status() {
 					if p.PID != before[i].PID && p.PID != 0 && p.Restarts == 1 && p.LastExit == "killed: no answer for an hour" {

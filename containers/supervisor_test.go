@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 const childEnv = "SHIVA_TEST_CHILD"
@@ -108,7 +109,7 @@ func TestSupervise(t *testing.T) {
 		}
 		return true
 	}
-	eventually(t, "both to run", running)
+	budgettest.Until(t, "both to run", running)
 	st := s.Status()
 	if len(st) != 2 || st[1].Replica != 1 || st[0].PID == st[1].PID || st[0].Name != "m" {
 		t.Errorf("status %+v", st)
@@ -118,7 +119,7 @@ func TestSupervise(t *testing.T) {
 		t.Errorf("lines of %d bytes: %.300s", len(lines), lines)
 	}
 	syscall.Kill(st[0].PID, syscall.SIGKILL)
-	eventually(t, "the killed one to come back", func() bool {
+	budgettest.Until(t, "the killed one to come back", func() bool {
 		p := s.Status()[0]
 		return p.Restarts == 1 && len(p.LastLines) == 4 && p.PID != st[0].PID
 	})
@@ -144,7 +145,7 @@ func TestSupervise(t *testing.T) {
 // TestStubborn: who ignores SIGTERM is killed.
 func TestStubborn(t *testing.T) {
 	s, _ := supervise(t, child("stubborn"))
-	eventually(t, "it to run", func() bool { return len(s.Status()[0].LastLines) == 1 })
+	budgettest.Until(t, "it to run", func() bool { return len(s.Status()[0].LastLines) == 1 })
 	pid := s.Status()[0].PID
 	s.Close()
 	if alive(pid) {
@@ -156,7 +157,7 @@ func TestStubborn(t *testing.T) {
 // between.
 func TestCrashLoop(t *testing.T) {
 	s, _ := supervise(t, child("crashing"))
-	eventually(t, "a crash loop", func() bool { return s.Status()[0].State == "crash loop" })
+	budgettest.Until(t, "a crash loop", func() bool { return s.Status()[0].State == "crash loop" })
 	p := s.Status()[0]
 	if p.LastExit != "exit status 3" || len(p.LastLines) == 0 || p.LastLines[0] != "cannot find the weights" {
 		t.Errorf("status %+v", p)
@@ -168,13 +169,13 @@ func TestNoProgram(t *testing.T) {
 	cmd := child("")
 	cmd.Args = []string{"/no/such/program"}
 	s, _ := supervise(t, cmd)
-	eventually(t, "the reason", func() bool { return strings.Contains(s.Status()[0].LastExit, "no such file") })
+	budgettest.Until(t, "the reason", func() bool { return strings.Contains(s.Status()[0].LastExit, "no such file") })
 }
 
 // TestEndsByItself: a process that ends by itself is started again, though its status is 0.
 func TestEndsByItself(t *testing.T) {
 	s, _ := supervise(t, child("finishing"))
-	eventually(t, "it to run again", func() bool { p := s.Status()[0]; return p.Restarts > 0 && len(p.LastLines) > 1 })
+	budgettest.Until(t, "it to run again", func() bool { p := s.Status()[0]; return p.Restarts > 0 && len(p.LastLines) > 1 })
 	if p := s.Status()[0]; p.LastLines[0] != "done" || p.LastExit != "status 0" {
 		t.Errorf("status %+v", p)
 	}
@@ -212,7 +213,7 @@ func TestDismiss(t *testing.T) {
 	c := <-conns
 	s.Dismiss(c)
 	c.Close()
-	eventually(t, "it to be retired", func() bool { return s.Status()[0].State == "retired" })
+	budgettest.Until(t, "it to be retired", func() bool { return s.Status()[0].State == "retired" })
 	if !s.Resume() {
 		t.Error("there was nothing to resume")
 	}
@@ -296,7 +297,7 @@ func TestNoOrphans(t *testing.T) {
 	}
 	parent.Process.Kill()
 	parent.Wait()
-	eventually(t, "the child to die", func() bool { return !alive(pid) || zombie(pid) })
+	budgettest.Until(t, "the child to die", func() bool { return !alive(pid) || zombie(pid) })
 }
 
 // zombie tells a process that nobody has waited for yet.
@@ -324,13 +325,13 @@ func TestLeftBehind(t *testing.T) {
 			cmd.Args = []string{"/bin/sh", "-c", "sleep 1000 & echo $!; exit " + c.exit}
 			cmd.StopTimeout = time.Hour
 			s, _ := supervise(t, cmd)
-			eventually(t, "it to end", func() bool { return s.Status()[0].State == c.state })
+			budgettest.Until(t, "it to end", func() bool { return s.Status()[0].State == c.state })
 			for _, line := range s.Status()[0].LastLines {
 				pid, err := strconv.Atoi(line)
 				if err != nil {
 					t.Fatalf("line %q", line)
 				}
-				eventually(t, "what it started to die", func() bool { return !alive(pid) || zombie(pid) })
+				budgettest.Until(t, "what it started to die", func() bool { return !alive(pid) || zombie(pid) })
 			}
 		})
 	}
@@ -343,7 +344,7 @@ func TestStopsWhatItStarted(t *testing.T) {
 	cmd.Args = []string{"/bin/sh", "-c", `(trap "sleep 0.3; echo drained; exit" TERM; echo ready; while :; do sleep 0.01; done) & wait`}
 	cmd.StopTimeout = 10 * time.Second
 	s, _ := supervise(t, cmd)
-	eventually(t, "it to run", func() bool { return len(s.Status()[0].LastLines) == 1 })
+	budgettest.Until(t, "it to run", func() bool { return len(s.Status()[0].LastLines) == 1 })
 	s.Close()
 	if lines := s.Status()[0].LastLines; !slices.Contains(lines, "drained") {
 		t.Errorf("lines %q", lines)

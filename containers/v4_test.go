@@ -14,6 +14,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -224,7 +225,7 @@ func TestV4Strays(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "strays to be counted", func() bool { return r.Sessions()[0].Strays == 5 })
+	budgettest.Until(t, "strays to be counted", func() bool { return r.Sessions()[0].Strays == 5 })
 	if n := strings.Count(r.log.String(), "not out"); n != 1 {
 		t.Errorf("logged %d times, expected once", n)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/schedtest"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -162,7 +163,7 @@ func TestFailures(t *testing.T) {
 			if tr.slo == 0 {
 				tr.slo = 200 * time.Millisecond
 			}
-			if race && tr.rate >= much {
+			if budgettest.Race && tr.rate >= much {
 				tr.rate = 700
 			}
 			r := tr.run(t)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/schedtest"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -29,7 +30,7 @@ func TestRandom(t *testing.T) {
 		return
 	}
 	n := *seedsFlag
-	if testing.Short() || race {
+	if testing.Short() || budgettest.Race {
 		n = 10
 	}
 	for seed := range n {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/schedtest"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -58,12 +59,8 @@ func TestSoak(t *testing.T) {
 		t.Error("not one request had a result")
 	}
 	// Batches that stalled, and the last timers, end by themselves.
-	for end := time.Now().Add(5 * time.Second); s.pool.InUse() > 0 || runtime.NumGoroutine() > before; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			buf := make([]byte, 1<<16)
-			t.Fatalf("left: %d bytes, %d goroutines of %d\n%s", s.pool.InUse(), runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
-		}
-	}
+	budgettest.Until(t, "all memory comes back", func() bool { return s.pool.InUse() == 0 })
+	budgettest.Until(t, "all goroutines end", func() bool { return runtime.NumGoroutine() <= before })
 }
 
 type soak struct {
@@ -249,7 +246,7 @@ func TestThroughputWhileDeadlinesFire(t *testing.T) {
 	s.warm = 2 * time.Second
 	early := s.run(t)
 	s.warm = 60 * time.Second
-	if race {
+	if budgettest.Race {
 		s.warm = 10 * time.Second
 	}
 	if late := s.run(t); late.share() < 0.98*early.share() {

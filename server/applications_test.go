@@ -13,6 +13,7 @@ import (
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/state/statetest"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -98,13 +99,10 @@ func TestApplicationOverTCP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-		if said, _ := say(t, s, "app", `{"user":"u"}`, x); said["application"] == "app" {
-			break
-		} else if time.Now().After(end) {
-			t.Fatalf("got %v, expected an answer of the application", said)
-		}
-	}
+	budgettest.Until(t, "the application answers", func() bool {
+		said, _ := say(t, s, "app", `{"user":"u"}`, x)
+		return said["application"] == "app"
+	})
 	for i := range 30 {
 		id := string(rune('a' + i))
 		say(t, s, "app", `{"user":"u","id":"`+id+`"}`, x)
@@ -157,9 +155,9 @@ func TestStateHealthIsShown(t *testing.T) {
 		t.Errorf("serving with Redis away: %v", err)
 	}
 	redis.Start(t)
-	statetest.Eventually(t, "health with Redis there", func() bool { return shown(true) == "" })
+	budgettest.Until(t, "health with Redis there", func() bool { return shown(true) == "" })
 	redis.Kill()
-	statetest.Eventually(t, "health without Redis", func() bool { return shown(false) == "" })
+	budgettest.Until(t, "health without Redis", func() bool { return shown(false) == "" })
 }
 
 // Applications that have come and gone leave no series behind.

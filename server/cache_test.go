@@ -16,6 +16,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -34,17 +35,8 @@ func slow(t *testing.T, s *Server, wait func()) *containertest.Container {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	eventually(t, "the container to serve", func() bool { return serves(s, "slow", "1") })
+	budgettest.Until(t, "the container to serve", func() bool { return serves(s, "slow", "1") })
 	return c
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
 }
 
 // executed is how many rows a container got.
@@ -232,16 +224,16 @@ func TestCacheOutlivesTheFirstClient(t *testing.T) {
 			t.Error("answered a client that had gone")
 		}
 	})
-	eventually(t, "the first request to be executing", func() bool { return executed(container) == 1 })
+	budgettest.Until(t, "the first request to be executing", func() bool { return executed(container) == 1 })
 	asking.Go(func() {
 		if err := askSlow(t.Context(), second, 1); err != nil {
 			t.Error(err)
 		}
 	})
-	eventually(t, "the second request to wait for the first", func() bool { return shared(s) == 1 })
+	budgettest.Until(t, "the second request to wait for the first", func() bool { return shared(s) == 1 })
 	cancel()
 	first.Close()
-	eventually(t, "the first request to be given up", func() bool {
+	budgettest.Until(t, "the first request to be given up", func() bool {
 		m, _ := s.sched.Model(scheduler.ModelID{Name: "slow", Version: "1"})
 		return m.Stats().Outcomes[scheduler.OutcomeCanceledExecuting] == 1
 	})
@@ -270,10 +262,10 @@ func TestCacheIsDrained(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "seven requests to wait", func() bool { return shared(s) == 7 })
+	budgettest.Until(t, "seven requests to wait", func() bool { return shared(s) == 7 })
 	var stopping sync.WaitGroup
 	stopping.Go(func() { stopEmpty(t, s) })
-	eventually(t, "the drain to begin", func() bool { return *s.phase.Load() == admin.Draining })
+	budgettest.Until(t, "the drain to begin", func() bool { return *s.phase.Load() == admin.Draining })
 	close(answer)
 	asking.Wait()
 	stopping.Wait()

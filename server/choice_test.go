@@ -10,6 +10,7 @@ import (
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/parameter"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -129,7 +130,7 @@ func TestCandidateModels(t *testing.T) {
 	for i, name := range []string{"one", "two", "three"} {
 		constant(t, s, name, int32(i+1), 0)
 	}
-	eventually(t, "three models", func() bool { return len(s.gate.Models()) == 4 })
+	budgettest.Until(t, "three models", func() bool { return len(s.gate.Models()) == 4 })
 	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []apps.Link{"one", "two"}, Policy: "split"}); err != nil {
 		t.Fatal(err)
 	}

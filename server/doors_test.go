@@ -19,6 +19,7 @@ import (
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -431,6 +432,6 @@ func join(t *testing.T, s *Server, model string, d tensor.DType, shape tensor.Sh
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	eventually(t, "the container to serve", func() bool { return serves(s, model, "1") })
+	budgettest.Until(t, "the container to serve", func() bool { return serves(s, model, "1") })
 	return c
 }

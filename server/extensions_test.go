@@ -18,6 +18,7 @@ import (
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -355,7 +356,7 @@ func tcpDoorway(t *testing.T, s *Server, container *containertest.Container) doo
 			}
 			before := rows()
 			_, err := ask("m", "", tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{2, 2}, Data: make([]byte, 16)})
-			eventually(t, "statistics that are newer than the request", func() bool { return rows() > before })
+			budgettest.Until(t, "statistics that are newer than the request", func() bool { return rows() > before })
 			return fmt.Sprintf("m %d rows", rows()-before), err
 		},
 	}, missing: map[string]func() error{

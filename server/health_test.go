@@ -10,6 +10,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -71,7 +72,7 @@ func TestDeadModelsDoNotLookHealthy(t *testing.T) {
 		`shivad_payload_refusals_total 0`,
 	} {
 		// Questions are counted when they have been answered.
-		eventually(t, series, func() bool { return strings.Contains(metricsPage(t, s), "\n"+series+"\n") })
+		budgettest.Until(t, series, func() bool { return strings.Contains(metricsPage(t, s), "\n"+series+"\n") })
 	}
 
 	var status admin.Status

@@ -10,6 +10,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/state"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // lines are the events of a name, without times, servers and ports.
@@ -57,7 +58,7 @@ func TestHistorySurvives(t *testing.T) {
 	run := func() *Server { return start(t, func(c *config.Config) { c.State.At = at }) }
 	is := func(s *Server, name string, want ...string) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("the history of %s to be %q; it is %q", name, want, lines(t, s, name)), func() bool { return fmt.Sprint(lines(t, s, name)) == fmt.Sprint(want) })
+		budgettest.Until(t, fmt.Sprintf("the history of %s to be %q; it is %q", name, want, lines(t, s, name)), func() bool { return fmt.Sprint(lines(t, s, name)) == fmt.Sprint(want) })
 	}
 	s := run()
 	one := version(t, s, "1")
@@ -75,7 +76,7 @@ func TestHistorySurvives(t *testing.T) {
 	o.expect("POST", "/v1/apps", `{"name":"app","models":["rolled"]}`, 201)
 	o.expect("GET", "/v1/history/rolled", "", 200, `"what":"served"`)
 	o.expect("GET", "/v1/history/none", "", 404, "nothing is written")
-	eventually(t, "the application's history", func() bool { l := lines(t, s, "app"); return len(l) == 1 && strings.Contains(l[0], `"name":"app"`) })
+	budgettest.Until(t, "the application's history", func() bool { l := lines(t, s, "app"); return len(l) == 1 && strings.Contains(l[0], `"name":"app"`) })
 	stop(t, s)
 
 	s = run()
@@ -84,7 +85,7 @@ func TestHistorySurvives(t *testing.T) {
 
 	// A server that is killed writes no end.
 	version(t, s, "3")
-	eventually(t, "version 3 to be written", func() bool { return strings.Contains(fmt.Sprint(lines(t, s, "rolled")), "served 3 by 1") })
+	budgettest.Until(t, "version 3 to be written", func() bool { return strings.Contains(fmt.Sprint(lines(t, s, "rolled")), "served 3 by 1") })
 	e, err := stored(t, s).Get(state.Key("history", "rolled"))
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +102,7 @@ func TestHistorySurvives(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = run()
-	eventually(t, "what was left open to be closed", func() bool {
+	budgettest.Until(t, "what was left open to be closed", func() bool {
 		return strings.Contains(fmt.Sprint(lines(t, s, "rolled")), "served 3 ended by 1 from 127.0.0.1: until the server was killed")
 	})
 }

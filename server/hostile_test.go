@@ -22,6 +22,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -238,7 +239,7 @@ func TestHostileClients(t *testing.T) {
 		c.Close()
 	}
 	rest.client.CloseIdleConnections()
-	eventually(t, "the memory to come back", func() bool { return s.pool.InUse() < most })
+	budgettest.Until(t, "the memory to come back", func() bool { return s.pool.InUse() < most })
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 64*hostileMessage {

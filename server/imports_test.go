@@ -58,7 +58,7 @@ server/selection:           server/internal/nearest shiva/tensor github.com/x448
 server/internal/apps:       server/internal/nearest server/selection server/state scheduler scheduler/naming shiva/tensor github.com/x448/float16 | containers/adapter
 server/internal/cache:      server/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               github.com/redis/go-redis/v9 go.etcd.io/bbolt
-server/state/statetest:     server/state
+server/state/statetest:     server/state shiva/budgettest
 server/internal/gate:        server/internal/apps server/internal/cache server/internal/nearest server/internal/parameter server/metrics server/selection scheduler shiva shiva/tensor | server/state containers/adapter
 server/internal/predict:     server/internal/apps server/internal/gate server/internal/parameter server/config server/metrics scheduler shiva shiva/tensor | containers/adapter
 server/internal/fleet:      server/config server/internal/gate server/internal/predict containers scheduler shiva/tensor

@@ -15,6 +15,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/state/statetest"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 const jsonType = "application/json"
@@ -174,7 +175,7 @@ func TestStateSurvives(t *testing.T) {
 	stop(t, first.s)
 
 	second := operator{t, start(t, kept)}
-	statetest.Eventually(t, "the application after a restart", func() bool {
+	budgettest.Until(t, "the application after a restart", func() bool {
 		_, got := second.do("GET", "/v1/export", "")
 		return got == document
 	})
@@ -235,25 +236,25 @@ func TestTwoServers(t *testing.T) {
 	one, two := operator{t, start(t, shared)}, operator{t, start(t, shared)}
 	one.expect("PUT", "/v1/apps/app", `{"models":["echo"],"policy":"exp4"}`, 201)
 	// The store knows it a moment before its route does.
-	statetest.Eventually(t, "the application at the other", func() bool {
+	budgettest.Until(t, "the application at the other", func() bool {
 		status, _ := two.do("POST", "/v1/apps/app/feedback", `{"user":"u","input":[[1,2]],"loss":0.25}`)
 		return status == 200
 	})
 	two.expect("PATCH", "/v1/models/echo", `{"objective":"20ms"}`, 200)
-	statetest.Eventually(t, "what the other has learned and set", func() bool {
+	budgettest.Until(t, "what the other has learned and set", func() bool {
 		_, learned := one.do("GET", "/v1/apps/app/policy", "")
 		_, model := one.do("GET", "/v1/models/echo", "")
 		return strings.Contains(learned, `"loss":0.25`) && strings.Contains(model, `"objective":"20ms"`)
 	})
 	two.expect("PATCH", "/v1/models/echo", `{"objective":null}`, 200)
 	two.expect("DELETE", "/v1/apps/app", "", 200)
-	statetest.Eventually(t, "the end of both", func() bool {
+	budgettest.Until(t, "the end of both", func() bool {
 		_, apps := one.do("GET", "/v1/apps", "")
 		return apps == `{"apps":[]}` && one.s.settings.Now().Model("echo").Objective == 100*time.Millisecond
 	})
 
 	redis.Kill()
-	statetest.Eventually(t, "the refusal of a change", func() bool {
+	budgettest.Until(t, "the refusal of a change", func() bool {
 		status, answer := one.do("PUT", "/v1/apps/app", `{"models":["echo"]}`)
 		return status == 503 && strings.Contains(answer, "unavailable")
 	})
@@ -281,7 +282,7 @@ func TestContainersAreOperated(t *testing.T) {
 		}
 		return out
 	}
-	statetest.Eventually(t, "the process", func() bool {
+	budgettest.Until(t, "the process", func() bool {
 		c := list().Containers[0]
 		return c.State == "LOADING" && c.Processes[0].State == "running"
 	})

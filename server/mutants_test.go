@@ -8,10 +8,10 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/jsontest"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // Requests to the admin door that are nearly right: whatever an operator's program sends, the
@@ -56,15 +56,10 @@ func newOperators(t testing.TB) *operators {
 	const app = `{"name":"app","models":["echo","echo/1"],"policy":"exp3","params":{"gamma":0.1,"loss":"absolute"},"slo":"50ms","default":{"x":[1,2]}}`
 	o.app = []byte(app)
 	o.clear(t)
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) { // the application is known a moment later
-		status, body := o.send("POST", "/v1/apps/app/feedback", []byte(`{"user":"u","input":[1,2],"losses":{"echo/1":0.5}}`))
-		if status == 200 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("feedback: %d %s", status, body)
-		}
-	}
+	budgettest.Until(t, "the application takes feedback", func() bool {
+		status, _ := o.send("POST", "/v1/apps/app/feedback", []byte(`{"user":"u","input":[1,2],"losses":{"echo/1":0.5}}`))
+		return status == 200
+	})
 	_, state := o.send("GET", "/v1/export", nil) // of a server that has an application which has learned
 	for _, s := range []struct{ method, path, body string }{
 		{"POST", "/v1/apps", app},

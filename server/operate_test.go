@@ -16,6 +16,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -74,7 +75,7 @@ func TestRestartUnderLoad(t *testing.T) {
 		if after := pids()[0]; after == before || after == 0 || syscall.Kill(before, 0) == nil {
 			t.Errorf("the process was %d and is %d", before, after)
 		}
-		eventually(t, "more answers", func() bool { return load.answered.Load() > had+10 })
+		budgettest.Until(t, "more answers", func() bool { return load.answered.Load() > had+10 })
 	}
 	load.stop()
 	pid := pids()[0]
@@ -95,7 +96,7 @@ func TestStartTellsTheTruth(t *testing.T) {
 	if code, text := operate(t, s, "start", "p"); code != http.StatusServiceUnavailable || !strings.Contains(text, "exit status 3 | no weights") {
 		t.Errorf("start: %d %s", code, text)
 	}
-	eventually(t, "it to be deaf", func() bool {
+	budgettest.Until(t, "it to be deaf", func() bool {
 		for _, p := range s.processes.List() {
 			if p.Name == "deaf" && len(p.LastLines) > 0 {
 				return true
@@ -119,7 +120,7 @@ func TestRetiredIsStartedAgain(t *testing.T) {
 		t.Fatalf("start: %d %s", code, text)
 	}
 	version(t, s, "2")
-	eventually(t, "version 1 to be retired", func() bool { return s.processes.List()[0].State == "retired" })
+	budgettest.Until(t, "version 1 to be retired", func() bool { return s.processes.List()[0].State == "retired" })
 	back := func() (int, string) {
 		return requestAdmin(t, s, http.MethodPut, "/v1/models/rolled/default_version", jsonType, `{"version":"1"}`)
 	}

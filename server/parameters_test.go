@@ -16,6 +16,7 @@ import (
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/parameter"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -215,7 +216,7 @@ func TestParametersThroughEveryDoor(t *testing.T) {
 	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []apps.Link{"traced"}, Policy: "split"}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the application", func() bool { target, err := s.gate.Target("app", ""); return err == nil && target.Live > 0 })
+	budgettest.Until(t, "the application", func() bool { target, err := s.gate.Target("app", ""); return err == nil && target.Live > 0 })
 	all := askers(t, s, "app")
 	for _, w := range parameter.Wires {
 		if !slices.ContainsFunc(all, func(a asker) bool { return a.wire == w.Wire }) {

@@ -10,6 +10,7 @@ import (
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -26,11 +27,11 @@ func TestPathsThroughEveryDoor(t *testing.T) {
 	}
 	t.Cleanup(func() { c.Close() })
 	leaving := join(t, s, "stats.m", tensor.Int8, tensor.Shape{-1}, nil)
-	eventually(t, "the models to serve", func() bool { return serves(s, "m", "1") && serves(s, "stats.m", "1") })
+	budgettest.Until(t, "the models to serve", func() bool { return serves(s, "m", "1") && serves(s, "stats.m", "1") })
 	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []apps.Link{"m"}}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the application", func() bool { target, err := s.gate.Target("app", ""); return err == nil && target.Live > 0 })
+	budgettest.Until(t, "the application", func() bool { target, err := s.gate.Target("app", ""); return err == nil && target.Live > 0 })
 	web, tcp, rpc := newHTTP(t, s.Addrs().REST), newTCP(t, s.Addrs().TCP), newGRPC(t, s.Addrs().GRPC)
 	ask := func(route, metadata string) (map[string]any, error) {
 		m, err := tcp.client.Do(t.Context(), &shiva.Message{Namespace: route, Metadata: []byte(metadata)})
@@ -75,7 +76,7 @@ func TestPathsThroughEveryDoor(t *testing.T) {
 		t.Errorf("index: got %v, %v, expected %v", got, err, index)
 	}
 	leaving.Close()
-	eventually(t, "a model to be gone", func() bool { return !serves(s, "stats.m", "1") })
+	budgettest.Until(t, "a model to be gone", func() bool { return !serves(s, "stats.m", "1") })
 	for metadata, want := range map[string]int{`{"ready":true}`: 3, `{"ready":false}`: 4} {
 		if got, err := ask("v2/repository/index", metadata); err != nil || len(got["models"].([]any)) != want {
 			t.Errorf("index %s: got %v, %v, expected %d models", metadata, got, err, want)
@@ -147,7 +148,7 @@ func TestPlatforms(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		eventually(t, "the container to serve", func() bool { return serves(s, name, "1") })
+		budgettest.Until(t, "the container to serve", func() bool { return serves(s, name, "1") })
 		var metadata, config, said struct{ Platform string }
 		if err := web.call("GET", "/v2/models/"+name, "", &metadata); err != nil || metadata.Platform != tc.want {
 			t.Errorf("%q over HTTP: %+v %v", tc.says, metadata, err)

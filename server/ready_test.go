@@ -12,6 +12,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -56,7 +57,7 @@ func TestReadyWhenModelsAre(t *testing.T) {
 		code := get(t, s, "/readyz", &r)
 		return r, code
 	}
-	eventually(t, "the worker's model to be found out", func() bool { r, _ := ready(); return strings.Join(r.Missing, " ") == "said" })
+	budgettest.Until(t, "the worker's model to be found out", func() bool { r, _ := ready(); return strings.Join(r.Missing, " ") == "said" })
 	r, code := ready()
 	if code != http.StatusServiceUnavailable || !strings.Contains(r.Reason, "no live replica of said (said: its process has started and not registered yet)") {
 		t.Errorf("%d %+v", code, r)
@@ -71,9 +72,9 @@ func TestReadyWhenModelsAre(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the server to be ready", func() bool { _, code := ready(); return code == http.StatusOK })
+	budgettest.Until(t, "the server to be ready", func() bool { _, code := ready(); return code == http.StatusOK })
 	c.Close()
-	eventually(t, "the server not to be ready", func() bool { _, code := ready(); return code == http.StatusServiceUnavailable })
+	budgettest.Until(t, "the server not to be ready", func() bool { _, code := ready(); return code == http.StatusServiceUnavailable })
 	if err := s.predict.Unload(predict.Caller{}, "said"); err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/shivad/shivad/server/rest"
 	"github.com/shivad/shivad/server/tcp"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -245,7 +246,7 @@ func TestReloadOfTimeouts(t *testing.T) {
 	}
 	ends(t, quiet)
 	for _, want := range []string{`{door="tcp",reason="message_timeout"} 1`, `{door="tcp",reason="idle"} 1`, `{door="rest",reason="message_timeout"} 1`, `{door="rest",reason="idle"} 1`} {
-		eventually(t, want+" on /metrics", func() bool { return strings.Contains(metricsPage(t, s), want) })
+		budgettest.Until(t, want+" on /metrics", func() bool { return strings.Contains(metricsPage(t, s), want) })
 	}
 }
 
@@ -341,15 +342,15 @@ func TestReloadOfOutboundBytes(t *testing.T) {
 	if err := second(before.Write(bytes.Repeat(one, asked))); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "16 MiB to wait for a client that may have 64", func() bool { return s.pool.InUse() > 16<<20 })
+	budgettest.Until(t, "16 MiB to wait for a client that may have 64", func() bool { return s.pool.InUse() > 16<<20 })
 	before.Close()
-	eventually(t, "the memory to come back", func() bool { return s.pool.InUse() < answer })
+	budgettest.Until(t, "the memory to come back", func() bool { return s.pool.InUse() < answer })
 
 	reloads(t, s, file, func(c *config.Config) { c.TCP.OutboundBytes = 2 << 20 })
 	if err := second(after.Write(bytes.Repeat(one, asked))); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "an answer to wait", func() bool { return s.pool.InUse() > answer })
+	budgettest.Until(t, "an answer to wait", func() bool { return s.pool.InUse() > answer })
 	most := int64(0)
 	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
 		most = max(most, s.pool.InUse())

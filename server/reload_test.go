@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // loaded starts a server whose configuration is read again from a variable.
@@ -105,18 +107,20 @@ func TestReloadOfContainers(t *testing.T) {
 		c.Supervised = []config.Container{process("same", "600", 1), process("changes", "600", 1), process("goes", "600", 1), process("stopped", "600", 1)}
 	})
 	running := func(want int) map[string][]int { // when so many do, which is soon
-		for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-			pids, n := map[string][]int{}, 0
+		t.Helper()
+		var pids map[string][]int
+		budgettest.Until(t, fmt.Sprint(want, " processes run"), func() bool {
+			pids = map[string][]int{}
+			n := 0
 			for _, p := range s.processes.List() {
 				if p.PID != 0 {
 					pids[p.Name] = append(pids[p.Name], p.PID)
 					n++
 				}
 			}
-			if n == want || time.Now().After(end) {
-				return pids
-			}
-		}
+			return n == want
+		})
+		return pids
 	}
 	running(4)
 	if err := s.processes.Stop("stopped"); err != nil {

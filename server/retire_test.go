@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -50,9 +52,9 @@ func TestRollingVersions(t *testing.T) {
 		}
 	}
 
-	eventually(t, "version 1", is("1"))
+	budgettest.Until(t, "version 1", is("1"))
 	version(t, s, "2")
-	eventually(t, "version 2", is("2"))
+	budgettest.Until(t, "version 2", is("2"))
 	select {
 	case <-first.Gone():
 	case <-time.After(20 * time.Second):
@@ -63,12 +65,12 @@ func TestRollingVersions(t *testing.T) {
 	// Back to 1, which is started again, and is not sent away while it is the default.
 	patch(`{"retire_after":"1h"}`, `"default_version": "2"`)
 	again := version(t, s, "1")
-	eventually(t, "version 1 to be ready", func() bool { return serves(s, "rolled", "1") })
+	budgettest.Until(t, "version 1 to be ready", func() bool { return serves(s, "rolled", "1") })
 	patch(`{"default_version":"1"}`, `"default_version": "1"`)
-	eventually(t, "version 1 again", is("1"))
+	budgettest.Until(t, "version 1 again", is("1"))
 	patch(`{"retire_after":"1ms"}`, `"default_version": "1"`)
 	version(t, s, "3")
-	eventually(t, "version 3 to be ready", func() bool { return serves(s, "rolled", "3") })
+	budgettest.Until(t, "version 3 to be ready", func() bool { return serves(s, "rolled", "3") })
 	time.Sleep(20 * time.Millisecond)
 	select {
 	case <-again.Gone():
@@ -79,14 +81,14 @@ func TestRollingVersions(t *testing.T) {
 		t.Errorf("served by %v", load.version.Load())
 	}
 	patch(`{"default_version":""}`, `"default_version": "3"`)
-	eventually(t, "version 3", is("3"))
+	budgettest.Until(t, "version 3", is("3"))
 	var list struct {
 		Versions []struct {
 			Version string
 			Ready   bool
 		}
 	}
-	eventually(t, "all but version 3 to go", func() bool {
+	budgettest.Until(t, "all but version 3 to go", func() bool {
 		get(t, s, "/v1/models/rolled", &list)
 		ready := ""
 		for _, v := range list.Versions {
@@ -129,20 +131,15 @@ func TestRetireWithoutGoodbye(t *testing.T) {
 	}
 	are := func(state string, n int) {
 		t.Helper()
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		budgettest.Until(t, fmt.Sprintf("%d containers are %s", n, state), func() bool {
 			found := 0
 			for _, k := range s.containers.List() {
 				if k.Generation == "v3" && k.State == state && strings.Contains(k.Reason, "no word for goodbye") == (state == "retired") {
 					found++
 				}
 			}
-			if found == n {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatalf("waited in vain for %d containers to be %s: %+v", n, state, s.containers.List())
-			}
-		}
+			return found == n
+		})
 	}
 	legacy()
 	are("serving", 1)
@@ -188,7 +185,7 @@ func TestLinkedVersionsStay(t *testing.T) {
 		}
 		oldest, linked := version(t, s, "0"), version(t, s, "1")
 		version(t, s, "2")
-		eventually(t, "version 2 to serve", func() bool { return serves(s, "rolled", "2") })
+		budgettest.Until(t, "version 2 to serve", func() bool { return serves(s, "rolled", "2") })
 		if links[0] == "rolled/1" && !gone(oldest, 20*time.Second) {
 			t.Errorf("version 0 stays, and the application links to %q", links)
 		}
@@ -246,9 +243,9 @@ func TestRetiredCalledContainer(t *testing.T) {
 	is := func(state string) func() bool {
 		return func() bool { return s.sources().Containers.List().Containers[0].State == state }
 	}
-	eventually(t, "version 1 to be ready", is("READY"))
+	budgettest.Until(t, "version 1 to be ready", is("READY"))
 	version(t, s, "2")
-	eventually(t, "version 1 to be gone", func() bool { return calledState(s) == "ended" })
+	budgettest.Until(t, "version 1 to be gone", func() bool { return calledState(s) == "ended" })
 	if c := s.sources().Containers.List().Containers[0]; c.State != "UNAVAILABLE" || c.Reason != "not connected" {
 		t.Errorf("it is shown as %s (%s)", c.State, c.Reason)
 	}

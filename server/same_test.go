@@ -15,6 +15,7 @@ import (
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -253,7 +254,7 @@ func TestSameErrorsThroughEveryDoor(t *testing.T) {
 		join(t, s, "full", tensor.Float32, shape, script(containertest.Reply{Silent: true})),
 	}
 	join(t, s, "left", tensor.Float32, shape, nil).Close()
-	eventually(t, "the container to have left", func() bool { return replicas(s, "left") == 0 })
+	budgettest.Until(t, "the container to have left", func() bool { return replicas(s, "left") == 0 })
 
 	// One row that executes and one that waits fill the queue.
 	ctx, cancel := context.WithCancel(t.Context())
@@ -262,9 +263,9 @@ func TestSameErrorsThroughEveryDoor(t *testing.T) {
 		filling.Go(func() { _, _ = askLibrary(ctx, s, model, rows(tensor.Float32, 1, false), patience) })
 	}
 	fill("full")
-	eventually(t, "a row to execute", func() bool { return stats(s, "full").Replicas[0].InFlight == 1 })
+	budgettest.Until(t, "a row to execute", func() bool { return stats(s, "full").Replicas[0].InFlight == 1 })
 	fill("full")
-	eventually(t, "a row to wait", func() bool { return stats(s, "full").QueueRows == 1 })
+	budgettest.Until(t, "a row to wait", func() bool { return stats(s, "full").QueueRows == 1 })
 
 	ok := rows(tensor.Float32, 1, false)
 	wide := tensor.Tensor{DType: tensor.Float32, Shape: tensor.Shape{1, 4}, Data: make([]byte, 16)}
@@ -304,7 +305,7 @@ func TestSameErrorsThroughEveryDoor(t *testing.T) {
 				}
 				showsAs(t, err, w.shows(c.condition), c.words)
 				if c.model == "lost" {
-					eventually(t, "the container to be gone", func() bool { return replicas(s, "lost") == 0 })
+					budgettest.Until(t, "the container to be gone", func() bool { return replicas(s, "lost") == 0 })
 				}
 			})
 		}
@@ -319,7 +320,7 @@ func TestSameErrorsThroughEveryDoor(t *testing.T) {
 	}
 	shut := make(chan error, 1)
 	go func() { shut <- s.Shutdown(context.Background()) }()
-	eventually(t, "the shutdown to begin", func() bool { ready, _ := s.gate.Ready(); return !ready })
+	budgettest.Until(t, "the shutdown to begin", func() bool { ready, _ := s.gate.Ready(); return !ready })
 	for _, w := range all {
 		_, err := w.ask(t.Context(), "m", ok, 0)
 		showsAs(t, err, w.shows(condition{"Draining", 503, 14, yes}), "")
@@ -360,7 +361,7 @@ func TestGivingUpLeavesTheQueue(t *testing.T) {
 	defer cancel()
 	var filling sync.WaitGroup
 	filling.Go(func() { _, _ = askLibrary(ctx, s, "m", rows(tensor.Float32, 1, false), time.Minute) })
-	eventually(t, "the container to be busy", func() bool { return executing() == 1 })
+	budgettest.Until(t, "the container to be busy", func() bool { return executing() == 1 })
 	for _, w := range ways(t, s) {
 		t.Run(w.name, func(t *testing.T) {
 			const clients = 10
@@ -381,10 +382,10 @@ func TestGivingUpLeavesTheQueue(t *testing.T) {
 				})
 			}
 			// The container may be given a second batch before the first is answered.
-			eventually(t, "rows to wait", func() bool { return stats(s, "m").Requests == clients+1 && stats(s, "m").QueueRows > 0 })
+			budgettest.Until(t, "rows to wait", func() bool { return stats(s, "m").Requests == clients+1 && stats(s, "m").QueueRows > 0 })
 			cancel()
 			asking.Wait()
-			eventually(t, "the queue to be empty", func() bool { return stats(s, "m").QueueRows == 0 && stats(s, "m").Requests == 1 })
+			budgettest.Until(t, "the queue to be empty", func() bool { return stats(s, "m").QueueRows == 0 && stats(s, "m").Requests == 1 })
 		})
 	}
 	cancel()

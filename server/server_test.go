@@ -27,6 +27,7 @@ import (
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/manage"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -152,12 +153,7 @@ func TestServerFromStartToStop(t *testing.T) {
 	}
 	// gnet's pool of goroutines keeps a cleaner or two, for the life of the process.
 	const pool = 2
-	for end := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before+pool; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			stacks := make([]byte, 1<<20)
-			t.Fatalf("%d goroutines before, %d after\n%s", before, runtime.NumGoroutine(), stacks[:runtime.Stack(stacks, true)])
-		}
-	}
+	budgettest.Until(t, "all goroutines end", func() bool { return runtime.NumGoroutine() <= before+pool })
 }
 
 func TestReadinessFollowsRequiredModels(t *testing.T) {
@@ -323,15 +319,10 @@ func TestRESTDoor(t *testing.T) {
 	}
 	stopped := make(chan struct{})
 	go func() { stop(t, s); close(stopped) }()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	budgettest.Until(t, "new requests are refused while it drains", func() bool {
 		got := infer("echo")
-		if strings.Contains(got, "503 Service Unavailable") && strings.Contains(got, "draining") {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatalf("while draining: %s", got)
-		}
-	}
+		return strings.Contains(got, "503 Service Unavailable") && strings.Contains(got, "draining")
+	})
 	close(finish)
 	if got := <-answer; !strings.HasPrefix(got, "200 OK") {
 		t.Error(got)

@@ -22,6 +22,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -34,7 +35,7 @@ func connect(t *testing.T, s *Server, m containertest.Model) *containertest.Cont
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	eventually(t, "the container to serve", func() bool { return serves(s, m.Name, "1") })
+	budgettest.Until(t, "the container to serve", func() bool { return serves(s, m.Name, "1") })
 	return c
 }
 
@@ -465,7 +466,7 @@ func TestBatchedInTheConfiguration(t *testing.T) {
 	if err := p.Send(nil, number(0), []byte("old"), []byte("1"), []byte("1"), number(3)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the container to serve", func() bool { return serves(s, "old", "1") })
+	budgettest.Until(t, "the container to serve", func() bool { return serves(s, "old", "1") })
 	target, err := s.gate.Target("old", "1")
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -21,7 +22,7 @@ func TestStubbornProcess(t *testing.T) {
 		c.Supervised = []config.Container{called(t), {Name: "stubborn", Replicas: 1, StopTimeout: 5500 * time.Millisecond,
 			Command: []string{"/bin/sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.1; done"}}}
 	})
-	eventually(t, "both to be there", func() bool {
+	budgettest.Until(t, "both to be there", func() bool {
 		p := s.processes.List()
 		return calledState(s) == "serving" && len(p) == 1 && len(p[0].LastLines) == 1
 	})
@@ -68,7 +69,7 @@ func TestStopWhileParting(t *testing.T) {
 		c.Supervised = []config.Container{{Name: "called", Address: "tcp://" + ear.Addr().String(), RPC: "v0", Model: "rolled", Version: "1",
 			Input: "ints", Replicas: 1, StopTimeout: 10 * time.Second}}
 	})
-	eventually(t, "version 1", func() bool { return serves(s, "rolled", "1") })
+	budgettest.Until(t, "version 1", func() bool { return serves(s, "rolled", "1") })
 	client, err := shiva.Dial(t.Context(), s.Addrs().TCP.String())
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +86,7 @@ func TestStopWhileParting(t *testing.T) {
 	}()
 	<-asked
 	version(t, s, "2")
-	eventually(t, "version 1 to be told to go", func() bool { return !serves(s, "rolled", "1") })
+	budgettest.Until(t, "version 1 to be told to go", func() bool { return !serves(s, "rolled", "1") })
 	stopped := make(chan error, 1)
 	go func() { stopped <- s.Shutdown(t.Context()) }()
 	select {

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // serve answers each connection by handle until the test ends.
@@ -171,11 +173,7 @@ func TestUnansweredAreLost(t *testing.T) {
 			if err != nil || r.Lost != c.lost || r.Answered != 0 {
 				t.Errorf("lost %d, answered %d, error %v, want %d, 0 and none", r.Lost, r.Answered, err, c.lost)
 			}
-			for deadline := time.Now().Add(5 * time.Second); taken.Load() != int64(2*3*len(small)); time.Sleep(time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Fatalf("the server got %d bytes, want %d: 3 requests on each of 2 connections", taken.Load(), 2*3*len(small))
-				}
-			}
+			budgettest.Until(t, "the server has 3 requests of each of 2 connections", func() bool { return taken.Load() == int64(2*3*len(small)) })
 		})
 	}
 }

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/shivad/shivad/containers/container"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -44,11 +44,7 @@ func TestFeedback(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- container.Serve(ctx, m, "10.0.0.1:7000") }()
-	for end := time.Now().Add(20 * time.Second); s.live() < 1 || s.Sessions()[0].Registered.IsZero(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the model does not serve")
-		}
-	}
+	budgettest.Until(t, "the model serves", func() bool { return s.live() > 0 && !s.Sessions()[0].Registered.IsZero() })
 	x := row(1, 2)
 	x.Name = m.Inputs[0].Name
 	to, _ := s.sched.Model(id)

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/containers/zmtp"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -461,9 +461,7 @@ func TestClaims(t *testing.T) {
 			s.Receive(&m)
 		})
 	}
-	for deadline := time.Now().Add(5 * time.Second); pool.InUse() < 200*2048 && time.Now().Before(deadline); {
-		runtime.Gosched()
-	}
+	budgettest.Until(t, "all claims are read", func() bool { return pool.InUse() >= 200*2048 })
 	if n := pool.InUse(); n > 200*(16<<10+4<<10) {
 		t.Errorf("200 claims hold %d bytes", n)
 	}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 var allFaults = flag.Bool("all", false, "run TestFaults for all kinds of containers, not only a few")
@@ -17,7 +19,7 @@ const OfFaulty = 0.95
 // load that needs the best sizes, of which the first 5 s do not count.
 func TestFaults(t *testing.T) {
 	for _, p := range Kinds() {
-		if !*allFaults && !slices.Contains([]string{"linear", "steps of 16 rows"}, p.Name) || race && p.Name != "linear" {
+		if !*allFaults && !slices.Contains([]string{"linear", "steps of 16 rows"}, p.Name) || budgettest.Race && p.Name != "linear" {
 			continue
 		}
 		for _, c := range p.Faulty() {

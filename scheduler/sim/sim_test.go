@@ -3,13 +3,15 @@ package sim
 import (
 	"testing"
 	"time"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // TestPromises holds the default strategy to what bench/goodput checks in all cells, in a few
 // that were the hardest.
 func TestPromises(t *testing.T) {
 	profiles := Profiles()
-	if race { // there is one goroutine, and it is ten times as slow
+	if budgettest.Race { // there is one goroutine, and it is ten times as slow
 		profiles = profiles[1:2]
 	}
 	for _, p := range profiles {

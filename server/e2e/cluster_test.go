@@ -21,6 +21,7 @@ import (
 
 	"github.com/shivad/shivad/server/state/statetest"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -47,7 +48,7 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 	a.ctl("apps", "create", "pair", "--model", "sharp", "--model", "nought", "--policy", "exp4", "--param", "share=0", "--slo", "20s")
 	made := time.Now()
 	client := b.client()
-	waitFor(t, "the application on the other server", func() bool { return askPair(client, "first", 0) == nil })
+	budgettest.Until(t, "the application on the other server", func() bool { return askPair(client, "first", 0) == nil })
 	if d := time.Since(made); d > time.Second {
 		t.Errorf("the other server served the application after %v", d)
 	}
@@ -83,7 +84,7 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 	stop := serving(t, both...)
 	redis.Kill()
 	for _, s := range both {
-		waitFor(t, "health to say that Redis is away", func() bool { return !s.keeps() })
+		budgettest.Until(t, "health to say that Redis is away", func() bool { return !s.keeps() })
 		if code := s.get("/readyz", nil); code != http.StatusOK {
 			t.Errorf("/readyz without Redis: %d", code)
 		}
@@ -105,7 +106,7 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 	// It comes back with nothing, as it saves nothing, and gets back what the servers know.
 	redis.Start(t)
 	for _, s := range both {
-		waitFor(t, "health to say that Redis is there", s.keeps)
+		budgettest.Until(t, "health to say that Redis is there", s.keeps)
 	}
 	if answers := stop(); answers == 0 {
 		t.Error("nobody asked while Redis was away")
@@ -145,7 +146,7 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 	}
 	agreed(t, both, writers*each+3)
 	b.ctl("apps", "delete", "pair")
-	waitFor(t, "the end of the application on both", func() bool {
+	budgettest.Until(t, "the end of the application on both", func() bool {
 		return a.get("/v1/apps/pair", nil) == http.StatusNotFound && b.get("/v1/apps/pair", nil) == http.StatusNotFound
 	})
 }
@@ -275,7 +276,7 @@ func agreed(t *testing.T, servers []*shivad, rounds int) pairState {
 	var all []pairState
 	for _, s := range servers {
 		var p pairState
-		waitFor(t, fmt.Sprintf("%d rounds at %s", rounds, s.admin), func() bool {
+		budgettest.Until(t, fmt.Sprintf("%d rounds at %s", rounds, s.admin), func() bool {
 			var raw json.RawMessage
 			p = pairState{}
 			return s.get("/v1/apps/pair/policy", &raw) == http.StatusOK && json.Unmarshal(raw, &p) == nil && len(p.Users) == 1 && p.Users[0].Rounds == rounds

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -285,7 +286,7 @@ func TestE2EContainerKilled(t *testing.T) {
 	if err := syscall.Kill(status.Processes[0].PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "an answer after the container is back", func() bool {
+	budgettest.Until(t, "an answer after the container is back", func() bool {
 		m, err := c.Do(context.Background(), image(t))
 		if err == nil {
 			m.Release()
@@ -311,7 +312,7 @@ func TestE2ENoOrphans(t *testing.T) {
 	if err := s.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the container to end", func() bool { return syscall.Kill(pid, 0) != nil || zombie(pid) })
+	budgettest.Until(t, "the container to end", func() bool { return syscall.Kill(pid, 0) != nil || zombie(pid) })
 }
 
 func zombie(pid int) bool {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/shivad/shivad/containers/container"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -338,7 +339,7 @@ func TestE2ECableCutUnderLoad(t *testing.T) {
 	}
 	// Whichever comes first: three heartbeats without a byte, or three execution timeouts
 	// without an answer.
-	waitFor(t, "the silence to be noticed", func() bool {
+	budgettest.Until(t, "the silence to be noticed", func() bool {
 		return s.said("container gone", "silent for") || s.said("container gone", "no answer for")
 	})
 	t.Logf("gone after %v", time.Since(cut).Round(time.Millisecond))
@@ -360,7 +361,7 @@ func TestE2EOnlyReplicaKilledUnderLoad(t *testing.T) {
 	s.replica(s.containers)
 	s.waitReplicas("affine", 1)
 	right := l.right.Load()
-	waitFor(t, "answers from the new replica", func() bool { return l.right.Load() > right+100 })
+	budgettest.Until(t, "answers from the new replica", func() bool { return l.right.Load() > right+100 })
 	for kind := range l.errorTypes() {
 		if kind != shiva.Unavailable && kind != shiva.ContainerLost && kind != shiva.DeadlineExceeded && kind != shiva.Overloaded {
 			t.Errorf("errors of type %s", kind)

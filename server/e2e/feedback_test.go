@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -26,7 +27,7 @@ func TestE2EFeedbackReachesTheContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.ctl("feedback", "app", "--id", "q", "--user", "anna", "--label", "7")
-	waitFor(t, "the container to have learned", func() bool {
+	budgettest.Until(t, "the container to have learned", func() bool {
 		a, err := ask(t, c, "learning", x)
 		if err != nil {
 			t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // root is the top of the source tree.
@@ -220,7 +221,7 @@ func (s *shivad) get(path string, v any) int {
 // waitReplicas waits until a model has n live replicas.
 func (s *shivad) waitReplicas(model string, n int) {
 	s.t.Helper()
-	waitFor(s.t, fmt.Sprintf("%d replicas of %s", n, model), func() bool {
+	budgettest.Until(s.t, fmt.Sprintf("%d replicas of %s", n, model), func() bool {
 		var m struct {
 			Versions []struct{ Replicas int }
 		}
@@ -233,13 +234,4 @@ func (s *shivad) waitReplicas(model string, n int) {
 		}
 		return live == n
 	})
-}
-
-func waitFor(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited 20 s for %s", what)
-		}
-	}
 }

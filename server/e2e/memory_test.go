@@ -24,6 +24,7 @@ import (
 
 	"github.com/shivad/shivad/containers/container"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -64,7 +65,7 @@ func newCgroup(t *testing.T, limit int64) (*cgroup, error) {
 				continue
 			}
 			t.Cleanup(func() {
-				waitFor(t, "the cgroup to be empty", func() bool { return os.Remove(dir) == nil })
+				budgettest.Until(t, "the cgroup to be empty", func() bool { return os.Remove(dir) == nil })
 			})
 			if err = os.WriteFile(filepath.Join(dir, try.file), strconv.AppendInt(nil, limit, 10), 0o644); err == nil {
 				return &cgroup{dir, filepath.Join(dir, "cgroup.procs")}, nil

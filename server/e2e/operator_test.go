@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // ctl runs shivactl and returns what it printed.
@@ -30,7 +32,7 @@ func TestE2ERollingUnderLoad(t *testing.T) {
 	l := s.begin()
 	serving := func(version string) {
 		t.Helper()
-		waitFor(t, "version "+version+" to serve", func() bool {
+		budgettest.Until(t, "version "+version+" to serve", func() bool {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			return l.version == strconv.Quote(version)
@@ -53,7 +55,7 @@ func TestE2EReadiness(t *testing.T) {
 	s := start(t, "[server]\nrequired_models = [\"affine\"]\n")
 	becomes := func(status int, since time.Time) {
 		t.Helper()
-		waitFor(t, "readiness "+strconv.Itoa(status), func() bool { return s.get("/readyz", nil) == status })
+		budgettest.Until(t, "readiness "+strconv.Itoa(status), func() bool { return s.get("/readyz", nil) == status })
 		if d := time.Since(since); d > time.Second {
 			t.Errorf("readiness was wrong for %v", d)
 		}
@@ -80,7 +82,7 @@ name = "broken"
 command = ["sh", "-c", "echo loading; echo cannot find the weights >&2; exit 3"]
 `)
 	var out string
-	waitFor(t, "the crash loop to be shown", func() bool {
+	budgettest.Until(t, "the crash loop to be shown", func() bool {
 		out = s.ctl("status")
 		return strings.Contains(out, "crash loop")
 	})

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // The pages for users. Every block of commands in them is run as it stands, from the first to
@@ -235,7 +237,7 @@ func (p *page) makeRun() *shivad {
 		text, _ := os.ReadFile(out.Name())
 		return string(text)
 	}
-	waitFor(p.t, "make run", func() bool { return strings.Contains(printed(), "Serving until Ctrl-C.") || len(ended) > 0 })
+	budgettest.Until(p.t, "make run", func() bool { return strings.Contains(printed(), "Serving until Ctrl-C.") || len(ended) > 0 })
 	if text := printed(); !strings.Contains(text, " of 20 right") || len(ended) > 0 {
 		p.t.Fatalf("make run:\n%s", text)
 	}

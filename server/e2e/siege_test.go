@@ -15,6 +15,7 @@ import (
 
 	"github.com/shivad/shivad/containers/container"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -90,7 +91,7 @@ func TestE2EUnreadAnswers(t *testing.T) {
 		}
 		return n == clients
 	}
-	waitFor(t, "the clients to be closed", closed)
+	budgettest.Until(t, "the clients to be closed", closed)
 	t.Logf("%d MiB before, %d at most", before, most)
 	// What they may have, as much again for the collector, and a few batches on their way.
 	if grown := most - before; grown > 2*clients*each+100 {

@@ -405,7 +405,7 @@ func TestAllocations(t *testing.T) {
 	if pool.InUse() != 0 {
 		t.Error("memory is still out")
 	}
-	if tensor.Invariants || raceEnabled {
+	if tensor.Invariants || budgettest.Race {
 		return // buffers are never used again there, and every one of them is new
 	}
 	if allocated > 4<<10 {

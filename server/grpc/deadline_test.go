@@ -14,6 +14,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // A caller is a client down to the frames of HTTP/2, as a library would not show how a call
@@ -157,7 +159,7 @@ func TestExpiredCalls(t *testing.T) {
 			if delete(ends, want); len(ends) > 0 || statuses == 0 {
 				t.Errorf("%d of %d calls end with status %s, others with %v", statuses, n, want, ends)
 			}
-			r.wait("the requests to leave", func() bool { return r.inside() == 0 })
+			budgettest.Until(r.t, "the requests to leave", func() bool { return r.inside() == 0 })
 		})
 	}
 	if n, ok := findMetric(r, `shivad_requests_total{door="grpc",model="m",outcome="canceled",version="1"} `); ok && n > 0 {

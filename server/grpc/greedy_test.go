@@ -15,6 +15,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -65,7 +66,7 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 				greedy.call(uint32(2*i+1), c.method, time.Minute, floats("m", answer), true)
 			}
 			most := int64(0)
-			r.wait("the connection to be closed", func() bool {
+			budgettest.Until(r.t, "the connection to be closed", func() bool {
 				most = max(most, r.pool.InUse())
 				return metric(r, `shivad_connections_closed_total{door="grpc",reason="stalled"} `) == 1
 			})
@@ -76,7 +77,7 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 			if took := time.Since(began); took > 10*time.Second {
 				t.Errorf("it was closed after %v", took)
 			}
-			r.wait("its requests to end", func() bool { return r.inside() == 0 })
+			budgettest.Until(r.t, "its requests to end", func() bool { return r.inside() == 0 })
 			if n := rows.Load() - before; n > 1 {
 				t.Errorf("%d of its requests were executed after it was closed", n)
 			}
@@ -102,14 +103,14 @@ func TestConfigureLetsWaitingRequestsIn(t *testing.T) {
 		})
 		return n
 	}
-	r.wait("all but one to wait", func() bool { return waiting() == asked-1 })
+	budgettest.Until(r.t, "all but one to wait", func() bool { return waiting() == asked-1 })
 	next := r.door.Settings()
 	next.OutboundBytes = asked * answer
 	r.door.Configure(next)
-	r.wait("all to be executed", func() bool { return rows.Load() == asked && waiting() == 0 })
+	budgettest.Until(r.t, "all to be executed", func() bool { return rows.Load() == asked && waiting() == 0 })
 	next.StallTimeout = 100 * time.Millisecond
 	r.door.Configure(next)
-	r.wait("the connection to be closed", func() bool {
+	budgettest.Until(r.t, "the connection to be closed", func() bool {
 		return metric(r, `shivad_connections_closed_total{door="grpc",reason="stalled"} `) == 1
 	})
 }
@@ -238,7 +239,7 @@ func TestRapidReset(t *testing.T) {
 		t.Errorf("it came again and again, and %d calls began in %v", n, took)
 	}
 	// A client beside it is not held back, once its first call has been answered.
-	r.wait("those connections to end", func() bool { return r.connections() == 0 })
+	budgettest.Until(r.t, "those connections to end", func() bool { return r.connections() == 0 })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for i := range 100 {

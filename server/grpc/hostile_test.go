@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -71,7 +72,7 @@ func TestBudget(t *testing.T) {
 	for range 3 {
 		waiting.Go(func() { _, _ = r.client.ModelInfer(ctx, floats("held", make([]float32, 1<<18)...)) })
 	}
-	r.wait("the budget to be used", func() bool { return r.inside() == 3 })
+	budgettest.Until(r.t, "the budget to be used", func() bool { return r.inside() == 3 })
 	_, err := r.client.ModelInfer(t.Context(), floats("m", make([]float32, 1<<19)...))
 	failed(t, err, codes.ResourceExhausted, "Overloaded", "limits.payload_bytes", "4194304")
 	s := r.stream(t.Context())
@@ -132,14 +133,14 @@ func TestSlowMessage(t *testing.T) {
 	}
 	tap.Close()
 	<-done
-	r.wait("the memory", func() bool { return r.pool.InUse() == 0 })
+	budgettest.Until(r.t, "the memory", func() bool { return r.pool.InUse() == 0 })
 
 	// 30,000 bytes get a second more. Half of them come, which is a frame of HTTP/2.
 	tap, option = tapped(20_000)
 	slow = pb.NewGRPCInferenceServiceClient(r.dial(option))
 	_, err := slow.ModelInfer(t.Context(), floats("m", make([]float32, 7500)...))
 	failed(t, err, codes.DeadlineExceeded, "DeadlineExceeded", "grpc.message_timeout")
-	r.wait("the call to be counted", func() bool { return r.inside() == 0 })
+	budgettest.Until(r.t, "the call to be counted", func() bool { return r.inside() == 0 })
 	close(tap.open)
 }
 
@@ -156,12 +157,12 @@ func TestHangUpWhileSending(t *testing.T) {
 			_, err := c.ModelInfer(t.Context(), floats("m", make([]float32, 1<<20)...))
 			done <- err
 		}()
-		r.wait("what comes", func() bool { return metric(r, `shivad_received_bytes_total{door="grpc"} `)-before >= bytes })
+		budgettest.Until(r.t, "what comes", func() bool { return metric(r, `shivad_received_bytes_total{door="grpc"} `)-before >= bytes })
 		tap.Close()
 		if err := <-done; err == nil {
 			t.Error("answered")
 		}
-		r.wait("the memory", func() bool { return r.pool.InUse() == 0 && r.inside() == 0 })
+		budgettest.Until(r.t, "the memory", func() bool { return r.pool.InUse() == 0 && r.inside() == 0 })
 	}
 }
 
@@ -191,13 +192,13 @@ func TestHangUpWhileReceiving(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			r.wait("answers to wait", func() bool { return r.pool.InUse() >= 2<<20 && r.inside() == 0 })
+			budgettest.Until(r.t, "answers to wait", func() bool { return r.pool.InUse() >= 2<<20 && r.inside() == 0 })
 			if how == "cancel" {
 				cancel()
 			} else {
 				conn.Close()
 			}
-			r.wait("the memory", func() bool { return r.pool.InUse() == 0 })
+			budgettest.Until(r.t, "the memory", func() bool { return r.pool.InUse() == 0 })
 		})
 	}
 }
@@ -245,7 +246,7 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 		t.Error(err)
 	}
 	elsewhere.Close()
-	r.wait("its place", func() bool { return r.metrics.Door("grpc").Connections() == 1 })
+	budgettest.Until(r.t, "its place", func() bool { return r.metrics.Door("grpc").Connections() == 1 })
 }
 
 // What is no message of ours is an error of the client's, and of this call only.

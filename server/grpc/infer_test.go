@@ -24,6 +24,7 @@ import (
 	"github.com/shivad/shivad/scheduler/schedtest"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -312,7 +313,7 @@ func TestDeadline(t *testing.T) {
 	if status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("%v", err)
 	}
-	r.wait("the request to end", func() bool { return r.inside() == 0 })
+	budgettest.Until(r.t, "the request to end", func() bool { return r.inside() == 0 })
 
 	// The request's own is answered by the server.
 	q := floats("m", 1)
@@ -346,15 +347,15 @@ func TestCancelLeavesTheQueue(t *testing.T) {
 			done <- err
 		}()
 	}
-	r.wait("a queue", func() bool { return waiting() > 10 && r.inside() == 20 })
+	budgettest.Until(r.t, "a queue", func() bool { return waiting() > 10 && r.inside() == 20 })
 	cancel()
 	for range 20 {
 		if err := <-done; status.Code(err) != codes.Canceled {
 			t.Errorf("%v", err)
 		}
 	}
-	r.wait("an empty queue", func() bool { return waiting() == 0 })
-	r.wait("all to have ended", func() bool { return r.inside() == 0 })
+	budgettest.Until(r.t, "an empty queue", func() bool { return waiting() == 0 })
+	budgettest.Until(r.t, "all to have ended", func() bool { return r.inside() == 0 })
 	for w.Answer() == nil {
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/jsontest"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -288,7 +289,7 @@ func (m *mutants) run(c jsontest.Choices) {
 		data, err = m.inProcess(q, 1+c.N(200))
 	}
 	m.judge(q, data, err)
-	m.wait("the memory to come back", func() bool { return m.pool.InUse() == 0 })
+	budgettest.Until(m.t, "the memory to come back", func() bool { return m.pool.InUse() == 0 })
 }
 
 // inProcess reads it in pieces of size and asks, without a socket.

@@ -26,6 +26,7 @@ import (
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -97,7 +98,7 @@ func newRig(t testing.TB, changes ...change) *rig {
 			t.Errorf("%d bytes of the pool are still out: %v", n, tensor.Outstanding(r.pool))
 		}
 		if _, fuzzing := t.(*testing.F); !fuzzing { // which has some of its own by now
-			r.wait("every goroutine to end", func() bool { return runtime.NumGoroutine() <= goroutines })
+			budgettest.Until(r.t, "every goroutine to end", func() bool { return runtime.NumGoroutine() <= goroutines })
 		}
 		if t.Failed() {
 			t.Log(r.log.String())
@@ -138,16 +139,6 @@ func (r *rig) dial(options ...grpc.DialOption) *grpc.ClientConn {
 	}
 	r.t.Cleanup(func() { conn.Close() })
 	return conn
-}
-
-func (r *rig) wait(what string, ok func() bool) {
-	r.t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			buf := make([]byte, 1<<16)
-			r.t.Fatalf("waited in vain for %s\n%s", what, buf[:runtime.Stack(buf, true)])
-		}
-	}
 }
 
 // add makes a model with one replica.

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -109,7 +110,7 @@ func TestStreamIsBounded(t *testing.T) {
 		}
 		close(got)
 	}()
-	r.wait("the stream to fill its places", func() bool { return r.inside() == 8 })
+	budgettest.Until(r.t, "the stream to fill its places", func() bool { return r.inside() == 8 })
 	for {
 		select {
 		case <-got:
@@ -142,7 +143,7 @@ func TestStreamEndsEarly(t *testing.T) {
 			}
 		}
 		if end == codes.Canceled {
-			r.wait("the requests", func() bool { return r.inside() == 5 })
+			budgettest.Until(r.t, "the requests", func() bool { return r.inside() == 5 })
 			cancel()
 		}
 		// The server may still have said of some that their time is up.
@@ -153,7 +154,7 @@ func TestStreamEndsEarly(t *testing.T) {
 		if status.Code(err) != end {
 			t.Errorf("expected %v, got %v %v", end, a, err)
 		}
-		r.wait("the requests to leave", func() bool { return r.inside() == 0 })
+		budgettest.Until(r.t, "the requests to leave", func() bool { return r.inside() == 0 })
 		cancel()
 		for w.Answer() == nil {
 		}
@@ -283,7 +284,7 @@ func TestShutdownDoesNotWaitForTheDead(t *testing.T) {
 		_, err := pb.NewGRPCInferenceServiceClient(conn).ModelInfer(t.Context(), floats("m", make([]float32, 1<<20)...))
 		half <- err
 	}()
-	r.wait("half a message", func() bool { return r.pool.InUse() > 0 })
+	budgettest.Until(r.t, "half a message", func() bool { return r.pool.InUse() > 0 })
 	dead, err := net.Dial("tcp", r.door.Addr().String())
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -40,7 +41,7 @@ func TestUnpackedSharesAPart(t *testing.T) {
 			_, _ = r.client.ModelInfer(ctx, floats("held", nothing...), grpc.UseCompressor(name))
 		})
 		// One after the other: together they would keep each other from growing.
-		r.wait("a request to be let in", func() bool { return r.inside() > i })
+		budgettest.Until(r.t, "a request to be let in", func() bool { return r.inside() > i })
 	}
 	if used := partial.InUse(); used != part-1<<20 {
 		t.Errorf("%d bytes of the part are taken", used)
@@ -67,7 +68,7 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	}
 	cancel()
 	waiting.Wait()
-	r.wait("the memory to come back", func() bool {
+	budgettest.Until(r.t, "the memory to come back", func() bool {
 		_ = w.Answer() // batch by batch
 		return r.pool.InUse() == 0
 	})
@@ -100,7 +101,7 @@ func TestSlowUnpacking(t *testing.T) {
 			tap.Close()
 		})
 	}
-	r.wait("all to have begun", func() bool { return r.pool.InUse() > int64(2*runtime.NumCPU())*(160<<10) })
+	budgettest.Until(r.t, "all to have begun", func() bool { return r.pool.InUse() > int64(2*runtime.NumCPU())*(160<<10) })
 	in, end := context.WithTimeout(t.Context(), patience)
 	defer end()
 	if _, err := r.client.ModelInfer(in, floats("m", noise...), grpc.UseCompressor(gzip.Name)); err != nil {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -127,7 +128,7 @@ func TestAllocations(t *testing.T) {
 			for range 5 { // connections, pools and profiles are made
 				ask()
 			}
-			if raceEnabled || tensor.Invariants { // both allocate by themselves
+			if budgettest.Race || tensor.Invariants { // both allocate by themselves
 				continue
 			}
 			const rounds = 50

@@ -10,6 +10,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/state"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -32,7 +33,7 @@ func (r *rig) applications(list ...apps.Definition) {
 		if _, err := reg.Create(r.t.Context(), d); err != nil {
 			r.t.Fatal(err)
 		}
-		waitFor(r.t, "the application", func() bool {
+		budgettest.Until(r.t, "the application", func() bool {
 			t, err := r.gate.Target(d.Name, "")
 			return err == nil && t.Live > 0
 		})

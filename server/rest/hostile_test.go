@@ -20,6 +20,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -188,14 +189,14 @@ func TestClaims(t *testing.T) {
 			conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n100000\r\n{", inferM)))
 		}
 	}
-	waitFor(t, "all to have begun", func() bool { return r.pool.InUse() >= clients*firstStage })
+	budgettest.Until(t, "all to have begun", func() bool { return r.pool.InUse() >= clients*firstStage })
 	if used := r.pool.InUse(); used > clients*8*firstStage {
 		t.Errorf("%d clients that sent a byte each hold %d bytes", clients, used)
 	}
 	for _, c := range conns {
 		c.Close()
 	}
-	waitFor(t, "the memory to come back", func() bool { return r.pool.InUse() == 0 })
+	budgettest.Until(t, "the memory to come back", func() bool { return r.pool.InUse() == 0 })
 }
 
 // Memory that is not there is not taken: the surplus is told to come again.
@@ -326,10 +327,10 @@ func TestClientGoneWhileSending(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
 	c := r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{", inferM))
-	waitFor(t, "the body to begin", func() bool { return r.pool.InUse() > 0 })
+	budgettest.Until(t, "the body to begin", func() bool { return r.pool.InUse() > 0 })
 	c.Close()
-	waitFor(t, "the memory to come back", func() bool { return r.pool.InUse() == 0 })
-	waitFor(t, "its count", func() bool { return r.metrics.Unrouted().Totals().Failed.Count == 1 })
+	budgettest.Until(t, "the memory to come back", func() bool { return r.pool.InUse() == 0 })
+	budgettest.Until(t, "its count", func() bool { return r.metrics.Unrouted().Totals().Failed.Count == 1 })
 }
 
 // wide declares rows of a megabyte.
@@ -344,8 +345,8 @@ func TestStalledReader(t *testing.T) {
 	if _, err := c.Write(make([]byte, size)); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the answer to begin", func() bool { return r.metrics.Model("m", "1").Totals().Succeeded.Count == 1 })
-	waitFor(t, "the answer to be given up", func() bool { return r.pool.InUse() == 0 && r.metrics.Door("rest").Connections() == 0 })
+	budgettest.Until(t, "the answer to begin", func() bool { return r.metrics.Model("m", "1").Totals().Succeeded.Count == 1 })
+	budgettest.Until(t, "the answer to be given up", func() bool { return r.pool.InUse() == 0 && r.metrics.Door("rest").Connections() == 0 })
 	if n, err := io.Copy(io.Discard, c); n >= size || n == 0 {
 		t.Errorf("read %d bytes of an answer that was given up: %v", n, err)
 	}
@@ -361,7 +362,7 @@ func TestConnectionLimit(t *testing.T) {
 	}
 	r.refused(r.answerOn(r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")), 429, "rest.connections = 2")
 	inside[0].Close()
-	waitFor(t, "a place", func() bool { return r.metrics.Door("rest").Connections() == 1 })
+	budgettest.Until(t, "a place", func() bool { return r.metrics.Door("rest").Connections() == 1 })
 	if a := r.answerOn(r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")); a.status != 200 {
 		t.Errorf("after one has left: %v", a)
 	}
@@ -387,7 +388,7 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 	if a := r.answerOn(other); a.status != 200 {
 		t.Errorf("from elsewhere: %v", a)
 	}
-	waitFor(t, "the idle ones to be closed", func() bool { return r.metrics.Door("rest").Connections() == 0 })
+	budgettest.Until(t, "the idle ones to be closed", func() bool { return r.metrics.Door("rest").Connections() == 0 })
 	if a := r.answerOn(r.raw(ask)); a.status != 200 {
 		t.Errorf("after they have left: %v", a)
 	}
@@ -400,13 +401,13 @@ func TestDrain(t *testing.T) {
 	w := r.held("m")
 	inside := make(chan answer, 1)
 	go func() { inside <- r.ask("POST", inferM, fp32(1, "")) }()
-	waitFor(t, "the request inside", func() bool { return len(w.Pending()) == 1 })
+	budgettest.Until(t, "the request inside", func() bool { return len(w.Pending()) == 1 })
 	arriving := r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{", inferM))
 	idle := r.raw("GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
 	r.answerOn(idle)
 	silent := r.raw("")
-	waitFor(t, "all connections", func() bool { return r.metrics.Door("rest").Connections() == 4 })
-	waitFor(t, "the body to begin", func() bool { return r.pool.InUse() > 64 })
+	budgettest.Until(t, "all connections", func() bool { return r.metrics.Door("rest").Connections() == 4 })
+	budgettest.Until(t, "the body to begin", func() bool { return r.pool.InUse() > 64 })
 	r.gate.Drain()
 	r.ready = false
 	const probe = "GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -15,6 +15,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -349,7 +350,7 @@ func TestParameters(t *testing.T) {
 			"outputs":[{"name":"output0","parameters":{"unit":"K"}}],
 			"parameters":{"priority":1,"timeout":20000000,"timing":true,"sequence_id":7,"sequence_start":true,"colour":"b\u006cue","deep":{"x":[1]}}}`)
 	}()
-	waitFor(t, "the batch", func() bool { return len(w.Pending()) == 1 })
+	budgettest.Until(t, "the batch", func() bool { return len(w.Pending()) == 1 })
 	if err := w.Answer(); err != nil {
 		t.Fatal(err)
 	}
@@ -465,11 +466,11 @@ func TestClientGone(t *testing.T) {
 	}
 	model := r.sched.Models()[0]
 	inFlight := r.metrics.Door("rest").InFlight
-	waitFor(t, "three requests inside", func() bool { return inFlight() == 3 })
+	budgettest.Until(t, "three requests inside", func() bool { return inFlight() == 3 })
 	for _, c := range conns {
 		c.Close()
 	}
-	waitFor(t, "all to have left", func() bool { return inFlight() == 0 && model.Stats().QueueRows == 0 })
+	budgettest.Until(t, "all to have left", func() bool { return inFlight() == 0 && model.Stats().QueueRows == 0 })
 	for w.Answer() == nil {
 	}
 }
@@ -483,7 +484,7 @@ func TestCounting(t *testing.T) {
 	r.ask("POST", "/v2/models/none/infer", "{")
 	r.client.CloseIdleConnections()
 	door := r.metrics.Door("rest")
-	waitFor(t, "connections to end", func() bool { return door.Connections() == 0 && door.InFlight() == 0 })
+	budgettest.Until(t, "connections to end", func() bool { return door.Connections() == 0 && door.InFlight() == 0 })
 	if total := r.metrics.Model("m", "1").Totals(); total.Succeeded.Count != 1 || total.Executed.Count != 1 {
 		t.Errorf("%+v", total)
 	}

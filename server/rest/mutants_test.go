@@ -17,6 +17,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/jsontest"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -190,7 +191,7 @@ func (m *mutants) run(c jsontest.Choices) {
 	if a.status != 0 {
 		m.judge(q, a)
 	}
-	waitFor(m.t, "the memory of "+q.path+" to come back", func() bool { return m.pool.InUse() == 0 })
+	budgettest.Until(m.t, "the memory of "+q.path+" to come back", func() bool { return m.pool.InUse() == 0 })
 }
 
 func (m *mutants) inProcess(q *mutant) answer {

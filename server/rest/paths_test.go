@@ -11,6 +11,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -248,7 +249,7 @@ func TestErrorsOfTheHead(t *testing.T) {
 		}
 	}
 	want := fmt.Sprintf("shivad_connections_closed_total{door=\"rest\",reason=\"protocol\"} %d\n", 2*len(cases))
-	waitFor(t, want, func() bool {
+	budgettest.Until(t, want, func() bool {
 		w := httptest.NewRecorder()
 		r.metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 		return strings.Contains(w.Body.String(), want)

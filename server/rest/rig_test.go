@@ -23,6 +23,7 @@ import (
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -79,7 +80,7 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 			t.Errorf("%d bytes of the pool are still out\n%s", n, strings.Join(tensor.Outstanding(r.pool), "\n"))
 		}
 		if _, fuzzing := t.(*testing.F); !fuzzing { // which has goroutines of its own
-			waitFor(t, "the goroutines to end", func() bool { return runtime.NumGoroutine() <= before })
+			budgettest.Until(t, "the goroutines to end", func() bool { return runtime.NumGoroutine() <= before })
 		}
 	})
 	return r
@@ -100,15 +101,6 @@ func (r *rig) stop() {
 		r.t.Errorf("shutdown: %v", err)
 	}
 	r.door = nil
-}
-
-func waitFor(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited 20 s for %s", what)
-		}
-	}
 }
 
 type lockedBuffer struct {

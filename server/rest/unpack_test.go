@@ -14,6 +14,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/schedtest"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -51,7 +52,7 @@ func TestUnpackedSharesAPart(t *testing.T) {
 
 	bomb := unfinished(t, 3<<19)
 	var conns []net.Conn
-	waitFor(t, "clients to use the part up", func() bool {
+	budgettest.Until(t, "clients to use the part up", func() bool {
 		conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", inferM, len(bomb), bomb)))
 		time.Sleep(10 * time.Millisecond) // one after the other: together they would keep each other from growing
 		return part.InUse() > 12<<20
@@ -75,7 +76,7 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	for _, c := range conns {
 		c.Close()
 	}
-	waitFor(t, "the memory to come back", func() bool { return pool.InUse() == 0 })
+	budgettest.Until(t, "the memory to come back", func() bool { return pool.InUse() == 0 })
 
 	// The tensors of complete requests count as long as they are there.
 	done := make(chan answer, 1)
@@ -83,13 +84,13 @@ func TestUnpackedSharesAPart(t *testing.T) {
 		a, _ := r.try("POST", "/v2/models/held/infer", bytes.NewReader([]byte(ones(8))), "Content-Encoding: gzip")
 		done <- a
 	}()
-	waitFor(t, "a request to be at its container", func() bool { return len(w.Pending()) == 1 })
+	budgettest.Until(t, "a request to be at its container", func() bool { return len(w.Pending()) == 1 })
 	r.refused(r.ask("POST", inferM, ones(8), "Content-Encoding: gzip"), 429, "limits.unpack_bytes")
-	waitFor(t, "its answer", func() bool {
+	budgettest.Until(t, "its answer", func() bool {
 		_ = w.Answer() // batch by batch
 		return len(done) > 0
 	})
-	waitFor(t, "the memory to come back", func() bool { return pool.InUse() == 0 })
+	budgettest.Until(t, "the memory to come back", func() bool { return pool.InUse() == 0 })
 	if a := r.ask("POST", inferM, ones(4), "Content-Encoding: gzip"); a.status != 200 {
 		t.Errorf("afterwards: %.300v", a)
 	}
@@ -110,7 +111,7 @@ func TestUnpackersCount(t *testing.T) {
 	for range clients {
 		conns = append(conns, r.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\na\r\n%s\r\n", inferM, unfinished(t, 1)[:10])))
 	}
-	waitFor(t, "all to have begun", func() bool { return r.pool.InUse() >= clients*(64<<10) })
+	budgettest.Until(t, "all to have begun", func() bool { return r.pool.InUse() >= clients*(64<<10) })
 	began := time.Now()
 	if a := r.ask("POST", inferM, packed(t, "gzip", fp32(1, "")), "Content-Encoding: gzip"); a.status != 200 || time.Since(began) > 5*time.Second {
 		t.Errorf("after %v beside %d that stand still: %v", time.Since(began), clients, a)

@@ -4,7 +4,8 @@ import (
 	"os"
 	"runtime"
 	"testing"
-	"time"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // noLeaks checks at the end of the test, after all that it has closed, that goroutines and
@@ -13,16 +14,8 @@ func noLeaks(t *testing.T) {
 	t.Helper()
 	goroutines, descriptors := runtime.NumGoroutine(), openDescriptors(t)
 	t.Cleanup(func() {
-		for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-			g, d := runtime.NumGoroutine(), openDescriptors(t)
-			if g <= goroutines && d <= descriptors {
-				return
-			}
-			if time.Now().After(end) {
-				stacks := make([]byte, 1<<20)
-				t.Fatalf("%d goroutines before, %d after; %d descriptors before, %d after\n%s", goroutines, g, descriptors, d, stacks[:runtime.Stack(stacks, true)])
-			}
-		}
+		budgettest.Until(t, "all goroutines end", func() bool { return runtime.NumGoroutine() <= goroutines })
+		budgettest.Until(t, "all descriptors are closed", func() bool { return openDescriptors(t) <= descriptors })
 	})
 }
 

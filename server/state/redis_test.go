@@ -13,6 +13,7 @@ import (
 
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/server/state/statetest"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // quick holds updates back for a shorter time after a restart. It is still far longer than
@@ -43,7 +44,7 @@ func TestRedisAwayAtStart(t *testing.T) {
 	defer s.Watch("a", changed)()
 	<-changed
 	r.Start(t)
-	statetest.Eventually(t, "the store finds the Redis that came later", healthy(s))
+	budgettest.Until(t, "the store finds the Redis that came later", healthy(s))
 	statetest.Put(t, s, "a", "1")
 	<-changed
 	if h := s.Health(); h.Err != nil || h.Since.Before(began) {
@@ -57,11 +58,11 @@ func TestRedisAwayInTheMiddle(t *testing.T) {
 	a, b := open(t, r.Target(), quick), open(t, r.Target(), quick)
 	statetest.Put(t, a, "kept", "1")
 	statetest.Put(t, a, "deleted", "1")
-	statetest.Eventually(t, "the other server sees it", func() bool { return statetest.Has(b, "kept", "1") && statetest.Has(b, "deleted", "1") })
+	budgettest.Until(t, "the other server sees it", func() bool { return statetest.Has(b, "kept", "1") && statetest.Has(b, "deleted", "1") })
 	statetest.Delete(t, b, "deleted")
 	r.Kill()
 	for _, s := range []state.Store{a, b} {
-		statetest.Eventually(t, "health tells that Redis is away", func() bool { return errors.Is(s.Health().Err, state.ErrUnavailable) })
+		budgettest.Until(t, "health tells that Redis is away", func() bool { return errors.Is(s.Health().Err, state.ErrUnavailable) })
 		if !statetest.Has(s, "kept", "1") {
 			t.Error("reading does not go on")
 		}
@@ -72,7 +73,7 @@ func TestRedisAwayInTheMiddle(t *testing.T) {
 	// It comes back with nothing, and gets everything from the servers.
 	r.Start(t)
 	statetest.Put(t, waitFor(t, b), "new", "1")
-	statetest.Eventually(t, "all is as before", func() bool {
+	budgettest.Until(t, "all is as before", func() bool {
 		return statetest.Has(a, "new", "1") && statetest.Has(a, "kept", "1") && statetest.Has(a, "deleted", "")
 	})
 	c := open(t, r.Target(), quick)
@@ -83,7 +84,7 @@ func TestRedisAwayInTheMiddle(t *testing.T) {
 
 func waitFor(t *testing.T, s state.Store) state.Store {
 	t.Helper()
-	statetest.Eventually(t, "Redis is in reach", healthy(s))
+	budgettest.Until(t, "Redis is in reach", healthy(s))
 	return s
 }
 
@@ -99,7 +100,7 @@ func TestRedisHangs(t *testing.T) {
 	if _, err := s.Update(short, "a", "", statetest.Add(1)); !errors.Is(err, state.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("update: %v", err)
 	}
-	statetest.Eventually(t, "health tells that Redis does not answer", func() bool { return s.Health().Err != nil })
+	budgettest.Until(t, "health tells that Redis does not answer", func() bool { return s.Health().Err != nil })
 	if !statetest.Has(s, "a", "1") {
 		t.Error("reading does not go on")
 	}
@@ -137,7 +138,7 @@ func TestRedisComesBackWithOldData(t *testing.T) {
 	}
 	c := open(t, r.Target(), quick)
 	for _, s := range []state.Store{a, b, c} {
-		statetest.Eventually(t, "all is as acknowledged", func() bool {
+		budgettest.Until(t, "all is as acknowledged", func() bool {
 			return statetest.Has(s, "changed", "2") && statetest.Has(s, "deleted", "") && statetest.Has(s, "made", "1") && statetest.Has(s, "counted", "2")
 		})
 	}
@@ -155,9 +156,9 @@ func TestRedisLateServer(t *testing.T) {
 	for range 20 {
 		statetest.Put(t, far, "only far", "1")
 	}
-	statetest.Eventually(t, "far sees all", func() bool { return statetest.Has(far, "kept", "1") })
+	budgettest.Until(t, "far sees all", func() bool { return statetest.Has(far, "kept", "1") })
 	p.cut()
-	statetest.Eventually(t, "far is cut off", func() bool { return far.Health().Err != nil })
+	budgettest.Until(t, "far is cut off", func() bool { return far.Health().Err != nil })
 	r.Do(t, "flushall")
 	statetest.Put(t, near, "changed", "2")
 	statetest.Delete(t, near, "deleted")
@@ -167,7 +168,7 @@ func TestRedisLateServer(t *testing.T) {
 	p.mend()
 	waitFor(t, far)
 	for _, s := range []state.Store{near, far} {
-		statetest.Eventually(t, "what was changed last holds", func() bool {
+		budgettest.Until(t, "what was changed last holds", func() bool {
 			return statetest.Has(s, "changed", "2") && statetest.Has(s, "deleted", "") && statetest.Has(s, "kept", "1") && statetest.Has(s, "only far", "1")
 		})
 	}
@@ -182,9 +183,9 @@ func TestRedisWaitsForAllServers(t *testing.T) {
 	opts := state.Options{Settle: 3 * time.Second}
 	stale, fresh := open(t, p.target(""), opts), open(t, q.target(""), opts)
 	statetest.Put(t, fresh, "n", "1")
-	statetest.Eventually(t, "both see it", func() bool { return statetest.Has(stale, "n", "1") })
+	budgettest.Until(t, "both see it", func() bool { return statetest.Has(stale, "n", "1") })
 	p.cut()
-	statetest.Eventually(t, "one is cut off", func() bool { return stale.Health().Err != nil })
+	budgettest.Until(t, "one is cut off", func() bool { return stale.Health().Err != nil })
 	statetest.Put(t, fresh, "n", "2")
 	q.cut()
 	r.Do(t, "flushall")
@@ -207,12 +208,12 @@ func TestRedisMissedNotifications(t *testing.T) {
 	near, far := open(t, r.Target()+"?db=3", quick), open(t, p.target(""), quick)
 	statetest.Put(t, near, "apps/changed", "1")
 	statetest.Put(t, near, "apps/deleted", "1")
-	statetest.Eventually(t, "far sees all", func() bool { return statetest.Has(far, "apps/deleted", "1") })
+	budgettest.Until(t, "far sees all", func() bool { return statetest.Has(far, "apps/deleted", "1") })
 	changed := make(chan struct{}, 1)
 	defer far.Watch("apps/", changed)()
 	<-changed
 	p.cut()
-	statetest.Eventually(t, "far is cut off", func() bool { return far.Health().Err != nil })
+	budgettest.Until(t, "far is cut off", func() bool { return far.Health().Err != nil })
 	statetest.Put(t, near, "apps/changed", "2")
 	statetest.Delete(t, near, "apps/deleted")
 	p.mend()
@@ -229,7 +230,7 @@ func TestRedisMissedNotifications(t *testing.T) {
 	r.Do(t, "-n", "3", "eval", `redis.call('HINCRBY', 'shivad:meta', 'revision', 1)
 		redis.call('HSET', 'shivad:entries', 'apps/silent', redis.call('HGET', 'shivad:meta', 'revision') .. ' 1')`, "0")
 	for _, s := range []state.Store{near, far} {
-		statetest.Eventually(t, "a change without a notification is seen", func() bool { return statetest.Has(s, "apps/silent", "1") })
+		budgettest.Until(t, "a change without a notification is seen", func() bool { return statetest.Has(s, "apps/silent", "1") })
 	}
 }
 
@@ -276,7 +277,7 @@ func trouble(t *testing.T, r *statetest.Redis, happen func()) {
 	progress := func() {
 		t.Helper()
 		was := acknowledged[0].Load()
-		statetest.Eventually(t, "updates go on", func() bool { return acknowledged[0].Load() > was+50 })
+		budgettest.Until(t, "updates go on", func() bool { return acknowledged[0].Load() > was+50 })
 	}
 	for range 3 {
 		progress()
@@ -294,7 +295,7 @@ func trouble(t *testing.T, r *statetest.Redis, happen func()) {
 			t.Errorf("%s is %d, want from %d to %d more; %v", key, count, least, unknown[k].Load(), err)
 		}
 		for i, s := range stores {
-			statetest.Eventually(t, fmt.Sprintf("server %d sees %s as %s", i, key, e.Value), func() bool { return statetest.Has(s, key, string(e.Value)) })
+			budgettest.Until(t, fmt.Sprintf("server %d sees %s as %s", i, key, e.Value), func() bool { return statetest.Has(s, key, string(e.Value)) })
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -478,9 +479,9 @@ func TestLeavingClientTakesItsRequestsAlong(t *testing.T) {
 		leave.send(message("m", "", 7, 7, 7, 7))
 	}
 	m, _ := r.sched.Model(scheduler.ModelID{Name: "m", Version: "1"})
-	waitFor(t, "20 rows to wait", func() bool { return m.Stats().QueueRows >= 20 })
+	budgettest.Until(t, "20 rows to wait", func() bool { return m.Stats().QueueRows >= 20 })
 	leave.Close()
-	waitFor(t, "the queue to lose them", func() bool { return m.Stats().QueueRows <= 1 })
+	budgettest.Until(t, "the queue to lose them", func() bool { return m.Stats().QueueRows <= 1 })
 	if err := r.echo(first); err != nil {
 		t.Fatal(err)
 	}
@@ -490,15 +491,6 @@ func TestLeavingClientTakesItsRequestsAlong(t *testing.T) {
 	}
 	if got := values(t, stay.next()); got[0] != 0 {
 		t.Errorf("a request of the client that left was served: %v", got)
-	}
-}
-
-func waitFor(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited 10 s for %s", what)
-		}
 	}
 }
 
@@ -518,7 +510,7 @@ func TestConnectionLimitIsSaidAndClosed(t *testing.T) {
 		t.Errorf("expected the end, got %s", describeMessage(m))
 	}
 	a.Close()
-	waitFor(t, "a place", func() bool {
+	budgettest.Until(t, "a place", func() bool {
 		c := r.dial()
 		b, _ := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
 		if _, err := c.Write(b); err != nil {
@@ -555,7 +547,7 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 	values(t, w.next())
 	for range 3 { // closed, half-closed with an answer due, and closed again
 		a.Close()
-		waitFor(t, "its place", func() bool { return r.door.connections.Load() == 2 })
+		budgettest.Until(t, "its place", func() bool { return r.door.connections.Load() == 2 })
 		a = r.dial()
 		a.send(message("m", "", 1, 2, 3, 4))
 		_ = a.Conn.(*net.TCPConn).CloseWrite()
@@ -684,9 +676,9 @@ func TestHeldBySocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.send(&shiva.Message{Namespace: "m", Tensors: []tensor.Tensor{in}})
-	waitFor(t, "an answer that the client does not read", func() bool { return held() > 0 })
+	budgettest.Until(t, "an answer that the client does not read", func() bool { return held() > 0 })
 	values(t, c.next())
-	waitFor(t, "the client's side to have it", func() bool { return held() == 0 })
+	budgettest.Until(t, "the client's side to have it", func() bool { return held() == 0 })
 }
 
 func scrape(m *metrics.Metrics) string {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // keepServing has another client's requests going until the returned function is called, which
@@ -162,7 +163,7 @@ func TestLengthLies(t *testing.T) {
 		c.bytes(lie)
 		liars = append(liars, c)
 	}
-	waitFor(t, "the lies to be read", func() bool { return r.pool.InUse() > 500*1024 })
+	budgettest.Until(t, "the lies to be read", func() bool { return r.pool.InUse() > 500*1024 })
 	time.Sleep(50 * time.Millisecond)
 	if held := r.pool.InUse(); held > 500*16<<10 {
 		t.Errorf("500 announcements hold %d KiB", held>>10)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -52,7 +53,7 @@ func TestHalfClosedClientGetsItsAnswers(t *testing.T) {
 	if m := c.next(); m != nil {
 		t.Errorf("expected the end, got %s", describeMessage(m))
 	}
-	waitFor(t, "the connection to be closed", func() bool { return r.door.connections.Load() == 0 })
+	budgettest.Until(t, "the connection to be closed", func() bool { return r.door.connections.Load() == 0 })
 	if n := r.watched(); n != 0 {
 		t.Errorf("%d sockets are still watched", n)
 	}
@@ -124,7 +125,7 @@ func TestHalfClosedAtShutdown(t *testing.T) {
 	c := r.dial()
 	c.send(message("m", "", 1, 2, 3, 4))
 	c.endDirection()
-	waitFor(t, "the end to be seen", func() bool { return r.watched() == 1 })
+	budgettest.Until(t, "the end to be seen", func() bool { return r.watched() == 1 })
 	b := <-held
 	time.AfterFunc(300*time.Millisecond, func() { _ = r.echo(b) }) // meanwhile
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -151,7 +152,7 @@ func TestHalfClosedAtTheEnd(t *testing.T) {
 	c := r.dial()
 	c.send(message("wide", "", 1, 2, 3, 4))
 	c.endDirection()
-	waitFor(t, "the end to be seen", func() bool { return r.watched() == 1 })
+	budgettest.Until(t, "the end to be seen", func() bool { return r.watched() == 1 })
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := r.close(ended); err == nil {
@@ -318,5 +319,5 @@ func TestManyHalfClosed(t *testing.T) {
 	}
 	clients.Wait()
 	stop()
-	waitFor(t, "all but one connection to be closed", func() bool { return r.door.connections.Load() <= 1 })
+	budgettest.Until(t, "all but one connection to be closed", func() bool { return r.door.connections.Load() <= 1 })
 }

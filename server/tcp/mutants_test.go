@@ -16,6 +16,7 @@ import (
 	"github.com/shivad/shivad/server/internal/jsontest"
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -134,7 +135,7 @@ func (r *rig) applications(list ...apps.Definition) {
 		if _, err := reg.Create(r.t.Context(), d); err != nil {
 			r.t.Fatal(err)
 		}
-		waitFor(r.t, "the application", func() bool {
+		budgettest.Until(r.t, "the application", func() bool {
 			t, err := r.gate.Target(d.Name, "")
 			return err == nil && t.Live > 0
 		})
@@ -312,7 +313,7 @@ func (m *mutants) run(c jsontest.Choices) {
 		socket.Close()
 	}
 	l.spares.Release()
-	waitFor(m.t, "the memory of a conversation to come back", func() bool { return m.pool.InUse() == 0 })
+	budgettest.Until(m.t, "the memory of a conversation to come back", func() bool { return m.pool.InUse() == 0 })
 }
 
 // judge checks the answers: one for each message, in order, each of the table and of JSON, and

@@ -12,6 +12,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -371,7 +372,7 @@ func TestFailedWriteStaysWithItsSession(t *testing.T) {
 // A small question and its answer allocate nothing of ours in steady state; what is left is the
 // scheduler's and the worker's share.
 func TestAllocationsOfARequest(t *testing.T) {
-	if raceEnabled || tensor.Invariants {
+	if budgettest.Race || tensor.Invariants {
 		t.Log("counts only in an ordinary build")
 		return
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -68,7 +69,7 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 			sized(r, "m", c.declared, c.others)
 			greedy := r.dial()
 			_ = greedy.Conn.(*net.TCPConn).SetReadBuffer(64 << 10)
-			waitFor(t, "the connection to be there", func() bool { return r.door.connections.Load() == 1 })
+			budgettest.Until(t, "the connection to be there", func() bool { return r.door.connections.Load() == 1 })
 			for range c.before {
 				greedy.send(message("m", "", 16, 0, 0, 0))
 				if m := greedy.next(); m == nil || m.Namespace != "m" {
@@ -86,7 +87,7 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 				now = r.pool.InUse()
 				most = max(most, now)
 			}
-			waitFor(t, "a client that does not read to stand still, with no more than it may have", func() (still bool) {
+			budgettest.Until(t, "a client that does not read to stand still, with no more than it may have", func() (still bool) {
 				sample()
 				onlySession(r, func(s *session) { still = s.stalled(s.loop.now, standing) && s.inFlight == 0 })
 				return still && now <= bound
@@ -97,7 +98,7 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 			next := r.door.Settings()
 			next.OutboundStall = 2 * time.Second
 			r.door.Configure(next)
-			waitFor(t, "the connection to be closed", func() bool {
+			budgettest.Until(t, "the connection to be closed", func() bool {
 				sample()
 				return r.door.connections.Load() == 0
 			})
@@ -159,7 +160,7 @@ func TestUnreadRefusalsAreBounded(t *testing.T) {
 	for range 100 {
 		c.send(message("nobody", `{"id":"`+string(id)+`"}`, 1))
 	}
-	waitFor(t, "the session to be deaf", func() (deaf bool) {
+	budgettest.Until(t, "the session to be deaf", func() (deaf bool) {
 		onlySession(r, func(s *session) {
 			if deaf = s.deaf; s.refused > limit+2*len(id) {
 				t.Errorf("%d KiB of refusals wait", s.refused>>10)

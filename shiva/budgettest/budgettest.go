@@ -1,5 +1,5 @@
-// Package budgettest gives each input of a fuzz target, or step of a test, a budget of time,
-// for the tests of all rooms.
+// Package budgettest bounds the time that tests take, in all rooms: each input of a fuzz target,
+// each step of a test, each wait.
 //
 // A decoder that loops for ever on some input is the worst that a fuzzer can find, and the one
 // thing that `go test -fuzz` does not report: a worker that hangs is killed when the time is
@@ -7,6 +7,7 @@
 package budgettest
 
 import (
+	"runtime"
 	"testing"
 	"time"
 )
@@ -24,4 +25,20 @@ func Input(t testing.TB) {
 func Within(budget time.Duration, what func() string) (done func()) {
 	timer := time.AfterFunc(budget, func() { panic("not done after " + budget.String() + ": " + what()) })
 	return func() { timer.Stop() }
+}
+
+// patience is long, since only a test that fails waits for so long, and a busy machine is slow.
+const patience = time.Minute
+
+// Until waits for a condition that other goroutines or processes are about to make true. After a
+// minute it ends the test, with what it waited for and the stacks of all goroutines.
+// It is called on the test's goroutine, and calls ok there, again and again.
+func Until(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			stacks := make([]byte, 1<<18)
+			t.Fatalf("not within %v: %s\n%s", patience, what, stacks[:runtime.Stack(stacks, true)])
+		}
+	}
 }

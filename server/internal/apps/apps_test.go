@@ -15,6 +15,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/selection"
 	"github.com/shivad/shivad/server/state"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -35,16 +36,6 @@ func memory(t *testing.T) state.Store {
 	return store
 }
 
-// eventually waits for what a notification is about to make true.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
-}
-
 // TestShared: what one server changes, the other has as well, and it is there after a restart.
 func TestShared(t *testing.T) {
 	store := memory(t)
@@ -54,7 +45,7 @@ func TestShared(t *testing.T) {
 	if _, err := one.Create(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the application at the other", func() bool { return two.App("app") != nil })
+	budgettest.Until(t, "the application at the other", func() bool { return two.App("app") != nil })
 	if got, want := fmt.Sprint(two.App("app").Definition), fmt.Sprint(d); got != want {
 		t.Errorf("got %s, expected %s", got, want)
 	}
@@ -67,9 +58,9 @@ func TestShared(t *testing.T) {
 	if _, err := two.Change(t.Context(), "app", func(d *Definition) error { d.Models = append(d.Models, "c"); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the change", func() bool { a := one.App("app"); return a != nil && len(a.Models) == 3 })
+	budgettest.Until(t, "the change", func() bool { a := one.App("app"); return a != nil && len(a.Models) == 3 })
 	third := registry(t, store)
-	eventually(t, "the application after a restart", func() bool { return third.App("app") != nil })
+	budgettest.Until(t, "the application after a restart", func() bool { return third.App("app") != nil })
 
 	for _, change := range []func(*Definition) error{
 		func(d *Definition) error { d.Name = "other"; return nil },
@@ -86,7 +77,7 @@ func TestShared(t *testing.T) {
 	if err := one.Delete(t.Context(), "app"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the end", func() bool { return one.App("app") == nil && two.App("app") == nil })
+	budgettest.Until(t, "the end", func() bool { return one.App("app") == nil && two.App("app") == nil })
 	if err := one.Delete(t.Context(), "app"); !errors.Is(err, scheduler.ErrNotFound) {
 		t.Errorf("deleted twice: %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/shivad/shivad/server/selection"
 	"github.com/shivad/shivad/server/state"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 var ab = []selection.Model{{Name: "a", Version: "1"}, {Name: "b", Version: "1"}}
@@ -145,7 +146,7 @@ func TestUsersOfAnApplicationAreBounded(t *testing.T) {
 			learn(t, r, a, "u7", "")
 		}
 	}
-	eventually(t, "the users beyond the bound to go", func() bool { return r.Users("app").Forgotten == 30 })
+	budgettest.Until(t, "the users beyond the bound to go", func() bool { return r.Users("app").Forgotten == 30 })
 	list, _, err := r.Learned(a, 100)
 	if err != nil || len(list) != 20 || r.Users("app").Kept != 20 || r.Users("other").Kept != 1 {
 		t.Fatalf("%d users, counted as %+v, and %+v of the other application (%v)", len(list), r.Users("app"), r.Users("other"), err)

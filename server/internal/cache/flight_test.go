@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/shiva/tensor"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 func TestEqualRequestsShareOneExecution(t *testing.T) {
@@ -329,11 +329,7 @@ func TestRandom(t *testing.T) {
 	}
 	// When the last batch is answered, what is out is what is kept: a buffer of the smallest
 	// class for each.
-	for end := time.Now().Add(20 * time.Second); g.pool.InUse() != 64*g.cache.Usage().Entries; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d bytes of the pool are out with %+v: %v", g.pool.InUse(), g.cache.Usage(), tensor.Outstanding(g.pool))
-		}
-	}
+	budgettest.Until(t, "only the answers in the cache are out", func() bool { return g.pool.InUse() == 64*g.cache.Usage().Entries })
 	g.end()
 }
 

@@ -55,7 +55,7 @@ func (t *Tally) note(kind any) {
 // requests were not nearly right: that fails t as well.
 func Drive(t *testing.T, n int, tally *Tally, run func(Choices)) {
 	t.Helper()
-	if raceEnabled {
+	if budgettest.Race {
 		n /= slower
 	}
 	if *count > 0 {

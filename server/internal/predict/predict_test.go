@@ -16,6 +16,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -52,12 +53,7 @@ func newRig(t *testing.T) *rig {
 	t.Cleanup(func() {
 		r.sched.Close()
 		// A worker releases its batch a moment after the answer.
-		for end := time.Now().Add(20 * time.Second); r.pool.InUse() != 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Errorf("%d bytes of the pool are still in use", r.pool.InUse())
-				break
-			}
-		}
+		budgettest.Until(t, "all memory comes back", func() bool { return r.pool.InUse() == 0 })
 	})
 	return r
 }

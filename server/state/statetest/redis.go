@@ -10,7 +10,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // A Redis is a redis-server of a test's own, on a Unix socket, which ends with the test. It
@@ -67,16 +68,21 @@ func (r *Redis) Start(t *testing.T) {
 		r.process = nil
 		t.Fatalf("%v: make redis installs it", err)
 	}
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		if c, err := net.Dial("unix", r.socket()); err == nil {
-			_ = c.Close()
-			return
-		}
-		if time.Now().After(end) {
+	listens := false
+	defer func() {
+		if !listens {
 			r.Kill()
-			t.Fatalf("redis-server does not listen:\n%s", r.output)
+			t.Logf("redis-server says:\n%s", r.output)
 		}
-	}
+	}()
+	budgettest.Until(t, "redis-server listens", func() bool {
+		c, err := net.Dial("unix", r.socket())
+		if err == nil {
+			listens = true
+			_ = c.Close()
+		}
+		return listens
+	})
 }
 
 // Kill ends the server as a crash would, and waits until it is gone.

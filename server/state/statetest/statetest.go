@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/server/state"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 // patience is how long a test waits for what happens within milliseconds on a machine that has
@@ -63,16 +64,6 @@ func Delete(t *testing.T, s state.Store, key string) {
 	t.Helper()
 	if _, err := s.Update(Context(t), key, "", func([]byte) ([]byte, error) { return nil, nil }); err != nil {
 		t.Fatalf("delete %s: %v", key, err)
-	}
-}
-
-// Eventually waits until a condition holds.
-func Eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !holds(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
 	}
 }
 
@@ -253,7 +244,7 @@ func idsEnd(t *testing.T, open Stores) {
 	if _, err := s.Update(Context(t), "old", "id", Add(1)); err != nil {
 		t.Fatal(err)
 	}
-	Eventually(t, "the id is forgotten after its lifetime", func() bool {
+	budgettest.Until(t, "the id is forgotten after its lifetime", func() bool {
 		_, err := s.Update(Context(t), "old", "id", Add(1))
 		return err == nil
 	})
@@ -346,7 +337,7 @@ func writers(t *testing.T, open Stores, shared bool) {
 	}
 	wg.Wait()
 	for _, s := range stores {
-		Eventually(t, "both see all updates", func() bool {
+		budgettest.Until(t, "both see all updates", func() bool {
 			return Has(s, "count/0", fmt.Sprint(16*(each/2+1))) && Has(s, "count/1", fmt.Sprint(16*(each/2)))
 		})
 	}
@@ -477,7 +468,7 @@ func writes(t *testing.T, open Stores, shared bool) {
 	if e := Put(t, s, "a/1", "2"); e.Revision <= first.Revision {
 		t.Errorf("revision %d after %d", e.Revision, first.Revision)
 	}
-	Eventually(t, "the other store has it", func() bool { return Has(other, "a/1", "2") && Has(other, "a/gone", "") })
+	budgettest.Until(t, "the other store has it", func() bool { return Has(other, "a/1", "2") && Has(other, "a/gone", "") })
 
 	for what, wrong := range map[string]state.Entry{
 		"a value too large": {Key: "z", Value: make([]byte, state.MaxValueBytes+1)},

@@ -1,5 +1,0 @@
-//go:build !race
-
-package jsontest
-
-const raceEnabled = false
