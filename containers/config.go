@@ -10,6 +10,7 @@ import (
 
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -140,33 +141,30 @@ func (c Config) Validate() error {
 			fault("address %q has dialect %d, which there is not", a.Addr, a.Dialect)
 		}
 	}
-	return errors.Join(append(faults, c.Settings.Validate())...)
-}
-
-// Validate reports all faults in one error.
-func (s Settings) Validate() error {
-	var faults []error
-	fault := func(format string, args ...any) {
-		faults = append(faults, fmt.Errorf("containers: "+format, args...))
-	}
-	for _, d := range []struct {
-		name  string
-		value time.Duration
-	}{{"heartbeat", s.Heartbeat}, {"handshake timeout", s.HandshakeTimeout}, {"write timeout", s.WriteTimeout}} {
-		if d.value < 0 {
-			fault("%s is %v, it cannot be negative", d.name, d.value)
-		}
-	}
-	for _, n := range []struct {
-		name  string
-		value int64
-	}{{"message bytes", s.Limits.MessageBytes}, {"frames", int64(s.Limits.Frames)}, {"sessions", int64(s.Limits.Sessions)}, {"handshakes", int64(s.Limits.Handshakes)}} {
-		if n.value < 0 {
-			fault("limit of %s is %d, it cannot be negative", n.name, n.value)
-		}
+	if err := c.Settings.withDefaults().Faults().Err(); err != nil {
+		fault("%w", err)
 	}
 	return errors.Join(faults...)
 }
+
+// maxCount is the most that a setting may count.
+const maxCount = 1 << 20
+
+// Faults are all that is wrong with settings in which a zero is a zero and no default, by the
+// names that they have in the configuration file.
+func (s Settings) Faults() (fs setting.Faults) {
+	setting.Between(&fs, "heartbeat", s.Heartbeat, 10*time.Millisecond, setting.MaxWait)
+	setting.Between(&fs, "handshake_timeout", s.HandshakeTimeout, 10*time.Millisecond, setting.MaxWait)
+	setting.Between(&fs, "write_timeout", s.WriteTimeout, 10*time.Millisecond, setting.MaxWait)
+	setting.Between(&fs, "message_bytes", setting.Bytes(s.Limits.MessageBytes), 64<<10, setting.MaxBytes)
+	setting.Between(&fs, "frames", s.Limits.Frames, 8, maxCount)
+	setting.Between(&fs, "sessions", s.Limits.Sessions, 1, maxCount)
+	setting.Between(&fs, "handshakes", s.Limits.Handshakes, 1, maxCount)
+	return fs
+}
+
+// DefaultSettings are settings with every default in them.
+func DefaultSettings() Settings { return Settings{}.withDefaults() }
 
 // addresses are all there are, Addrs first.
 func (c Config) addresses() []Address {

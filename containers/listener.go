@@ -79,10 +79,11 @@ func Listen(cfg Config) (*Listener, error) {
 // Those that are there keep what they were told when they registered: both sides of a heartbeat
 // must agree on it.
 func (l *Listener) Configure(s Settings) error {
-	if err := s.Validate(); err != nil {
-		return err
+	s = s.withDefaults()
+	if err := s.Faults().Err(); err != nil {
+		return fmt.Errorf("containers: %w", err)
 	}
-	l.settings.Store(new(s.withDefaults()))
+	l.settings.Store(&s)
 	return nil
 }
 

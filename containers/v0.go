@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/pierrec/lz4/v4"
 
@@ -35,6 +37,16 @@ type v0 struct {
 
 // v0Codes are the codes for rows of one length; three more for rows of any.
 var v0Codes = map[tensor.DType]byte{tensor.Int32: 1, tensor.Float64: 2, tensor.Uint8: 3, tensor.Bytes: 7}
+
+// Input is the datatype of a container of RPC v0 by the word for it in the configuration file.
+func Input(word string) (tensor.DType, error) {
+	words := []string{"bytes", "ints", "doubles", "strings"}
+	i := slices.Index(words, word)
+	if i < 0 {
+		return 0, fmt.Errorf("expected one of %s, got %q", strings.Join(words, ", "), word)
+	}
+	return [...]tensor.DType{tensor.Uint8, tensor.Int32, tensor.Float64, tensor.Bytes}[i], nil
+}
 
 const (
 	v0AnyLength = 3

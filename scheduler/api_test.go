@@ -250,7 +250,7 @@ func TestConfigIsChecked(t *testing.T) {
 		want []string
 	}{
 		"zero":         {scheduler.ModelConfig{}, nil},
-		"negative":     {scheduler.ModelConfig{MaxBatch: -1, Delay: -time.Second}, []string{"max_batch is -1", "delay is -1s"}},
+		"negative":     {scheduler.ModelConfig{MaxBatch: -1, Delay: -time.Second}, []string{"max_batch: expected 0 to 16777216, got -1", "delay: expected 0s to 24h, got -1s"}},
 		"strategy":     {scheduler.ModelConfig{Strategy: "fastest"}, []string{`"fastest"`, "deadline, aimd, quantile, static"}},
 		"unreachable":  {scheduler.ModelConfig{MaxBatch: 100, QueueRows: 50}, []string{"100", "50"}},
 		"bytes":        {scheduler.ModelConfig{BatchBytes: 100, QueueBytes: 50}, []string{"100", "50"}},
@@ -261,7 +261,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"slots":        {scheduler.ModelConfig{Slots: 65}, []string{"65", "64"}},
 		"shed":         {scheduler.ModelConfig{Shed: &no}, []string{"shed"}},
 		"shed aimd":    {scheduler.ModelConfig{Shed: &no, Strategy: "aimd"}, nil},
-		"pad":          {scheduler.ModelConfig{Pad: true}, []string{"only static"}},
+		"pad":          {scheduler.ModelConfig{Pad: true}, []string{`pad: true has no meaning for strategy "deadline"`}},
 	} {
 		err := scheduler.Config{Models: map[string]scheduler.ModelConfig{"digits": c.cfg}}.Validate()
 		if (err == nil) != (c.want == nil) {

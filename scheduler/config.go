@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -87,11 +88,8 @@ type ModelConfig struct {
 	Pad bool
 }
 
-// Upper bounds of what a ModelConfig says.
-const (
-	MaxSlots       = 64
-	MaxExecTimeout = 24 * time.Hour
-)
+// MaxSlots is the most that ModelConfig.Slots can be.
+const MaxSlots = 64
 
 const (
 	defaultObjective   = 100 * time.Millisecond
@@ -100,6 +98,8 @@ const (
 	defaultQueueRows   = 65536
 	defaultQueueBytes  = 1 << 30
 	defaultExecTimeout = 30 * time.Second
+
+	maxRows = 1 << 24 // in a queue or a batch
 
 	// queueShapes bounds the number of different shapes that wait at once, as each has a queue
 	// of its own.
@@ -115,6 +115,9 @@ const (
 func Strategies() []string {
 	return []string{strategyDeadline, strategyAIMD, strategyQuantile, strategyStatic}
 }
+
+// Defaults is a ModelConfig with every default in it.
+func Defaults() ModelConfig { return ModelConfig{}.withDefaults() }
 
 // withDefaults fills in what is still zero, but for MaxBatch, which the container has a say in.
 func (c ModelConfig) withDefaults() ModelConfig {
@@ -136,71 +139,53 @@ func (c ModelConfig) withDefaults() ModelConfig {
 func (c Config) Validate() error {
 	var faults []error
 	if err := c.Default.Validate(); err != nil {
-		faults = append(faults, fmt.Errorf("default: %w", err))
+		faults = append(faults, fmt.Errorf("scheduler: the default: %w", err))
 	}
-	names := make([]string, 0, len(c.Models))
-	for name := range c.Models {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
 		if err := c.Models[name].Validate(); err != nil {
-			faults = append(faults, fmt.Errorf("model %s: %w", name, err))
+			faults = append(faults, fmt.Errorf("scheduler: model %s: %w", name, err))
 		}
 	}
 	return errors.Join(faults...)
 }
 
-// Validate reports all faults in one error. Settings that make each other unreachable are
-// refused with both numbers.
-func (c ModelConfig) Validate() error {
-	var faults []error
-	fault := func(format string, args ...any) {
-		faults = append(faults, fmt.Errorf("scheduler: "+format, args...))
+// Validate reports all faults in one error, which is a [setting.Faults]; zero fields are the
+// defaults.
+func (c ModelConfig) Validate() error { return c.withDefaults().Faults().Err() }
+
+// Faults are all that is wrong with a configuration in which a zero is a zero and no default,
+// by the names that the settings have in the configuration file. Settings that make each other
+// unreachable are refused with both numbers.
+func (c ModelConfig) Faults() (fs setting.Faults) {
+	queueBytes, batchBytes := setting.Bytes(c.QueueBytes), setting.Bytes(c.BatchBytes)
+	fs.OneOf("strategy", c.Strategy, Strategies()...)
+	setting.Between(&fs, "objective", c.Objective, 100*time.Microsecond, setting.MaxWait)
+	setting.Between(&fs, "max_batch", c.MaxBatch, 0, maxRows)
+	setting.Between(&fs, "batch_bytes", batchBytes, 0, setting.MaxBytes)
+	setting.Between(&fs, "delay", c.Delay, 0, setting.MaxWait)
+	setting.Between(&fs, "queue_rows", c.QueueRows, 1, maxRows)
+	setting.Between(&fs, "queue_bytes", queueBytes, 1, setting.MaxBytes)
+	setting.Between(&fs, "execution_timeout", c.ExecTimeout, time.Millisecond, setting.MaxWait)
+	setting.Between(&fs, "slots", c.Slots, 0, MaxSlots)
+	if c.MaxBatch > c.QueueRows {
+		fs.Add("max_batch", "%d is above queue_rows, %d: so many rows never wait together", c.MaxBatch, c.QueueRows)
 	}
-	negative := func(name string, v int64, shown any) {
-		if v < 0 {
-			fault("%s is %v, it cannot be negative", name, shown)
-		}
+	if batchBytes > queueBytes {
+		fs.Add("batch_bytes", "%v is above queue_bytes, %v: so many bytes never wait together", batchBytes, queueBytes)
 	}
-	negative("objective", int64(c.Objective), c.Objective)
-	negative("max_batch", int64(c.MaxBatch), c.MaxBatch)
-	negative("batch_bytes", c.BatchBytes, c.BatchBytes)
-	negative("delay", int64(c.Delay), c.Delay)
-	negative("queue_rows", int64(c.QueueRows), c.QueueRows)
-	negative("queue_bytes", c.QueueBytes, c.QueueBytes)
-	negative("exec_timeout", int64(c.ExecTimeout), c.ExecTimeout)
-	negative("slots", int64(c.Slots), c.Slots)
-	if len(faults) > 0 {
-		return errors.Join(faults...)
+	if c.Delay > 0 && c.Delay >= c.Objective {
+		fs.Add("delay", "%s is not below objective, %s: the wait alone would take what the whole batch may",
+			setting.FormatDuration(c.Delay), setting.FormatDuration(c.Objective))
 	}
-	e := c.withDefaults()
-	if !slices.Contains(Strategies(), e.Strategy) {
-		fault("strategy is %q, it can be %s", e.Strategy, strings.Join(Strategies(), ", "))
+	if c.ExecTimeout <= c.Objective {
+		fs.Add("execution_timeout", "%s is not above objective, %s: a replica would be suspected for a batch of the wanted length",
+			setting.FormatDuration(c.ExecTimeout), setting.FormatDuration(c.Objective))
 	}
-	if e.MaxBatch > e.QueueRows {
-		fault("max_batch is %d, but queue_rows %d never lets as many wait", e.MaxBatch, e.QueueRows)
+	if c.Strategy == strategyDeadline && c.Shed != nil && !*c.Shed {
+		fs.Add("shed", `false has no meaning for strategy "deadline", which is to shed; use "aimd", "quantile" or "static"`)
 	}
-	if e.BatchBytes > e.QueueBytes {
-		fault("batch_bytes is %d, but queue_bytes %d never lets as many wait", e.BatchBytes, e.QueueBytes)
+	if c.Pad && c.Strategy != strategyStatic {
+		fs.Add("pad", `true has no meaning for strategy %q; use "static"`, c.Strategy)
 	}
-	if e.Delay >= e.Objective {
-		fault("delay is %v, it must be shorter than the objective, %v", e.Delay, e.Objective)
-	}
-	if e.ExecTimeout <= e.Objective {
-		fault("exec_timeout is %v, it must be longer than the objective, %v", e.ExecTimeout, e.Objective)
-	}
-	if e.ExecTimeout > MaxExecTimeout {
-		fault("exec_timeout is %v, it can be at most %v", e.ExecTimeout, MaxExecTimeout)
-	}
-	if e.Slots > MaxSlots {
-		fault("slots is %d, it can be at most %d", e.Slots, MaxSlots)
-	}
-	if e.Strategy == strategyDeadline && !*e.Shed {
-		fault("shed is false, but the strategy deadline cannot do without; choose aimd, quantile or static")
-	}
-	if e.Pad && e.Strategy != strategyStatic {
-		fault("pad is set, but the strategy is %s; only static pads", e.Strategy)
-	}
-	return errors.Join(faults...)
+	return fs
 }

@@ -4,6 +4,7 @@ import (
 	"net"
 	"slices"
 
+	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
@@ -22,7 +23,7 @@ func (s *Server) warnOfStrangers() {
 	}
 	l := s.containers.Listener()
 	warn("serve and replace models", "containers.listen", slices.Concat(l.Addrs(), l.Others())...)
-	if s.settings.Now().Server.Repository != "all" {
+	if s.settings.Now().Server.Repository != config.RepositoryAll {
 		return
 	}
 	const what, setting = "load and unload models", "server.repository"

@@ -12,26 +12,29 @@ import (
 	"testing"
 )
 
-// imports is the direction of the house, written as Go writes its own ("a < b" means b may import a):
+// imports is the direction of the house, written as Go writes its own ("a < b" means b may
+// import a):
 //
 //	shiva/tensor < shiva, scheduler
 //	scheduler < containers
 //	shiva, containers < server < cmd
 //
-// Data and work know no network; what faces a network is built around them; server puts the rooms together,
-// and cmd, examples and bench use what any user of the module could.
+// Data and work know no network; what faces a network is built around them; server puts the
+// rooms together, and cmd, examples and bench use what any user of the module could.
 //
-// One row per package: what it may import of ours, and of other modules (a module stands for its packages); after a
-// bar, what its tests may import as well. The standard library is free, but for the bans below. Before adding to a row to get a build through, ask which way the
-// arrow then points: usually the code wants to be in another room.
+// One row per package: what it may import of ours, and of other modules (a module stands for its
+// packages); after a bar, what its tests may import as well. The standard library is free, but
+// for the bans below. Before adding to a row to get a build through, ask which way the arrow then
+// points: usually the code wants to be in another room.
 const imports = `
 shiva/tensor:               github.com/x448/float16
 shiva:                      shiva/tensor
 shiva/shivatest:            shiva shiva/tensor
 shiva/budgettest:
 
-scheduler:                  shiva/tensor | scheduler/sim
+scheduler:                  shiva/tensor scheduler/setting | scheduler/sim
 scheduler/naming:           golang.org/x/text
+scheduler/setting:
 scheduler/schedtest:        scheduler shiva/tensor
 scheduler/sim:              scheduler scheduler/schedtest shiva/tensor
 
@@ -39,7 +42,7 @@ containers/zmtp:            shiva/tensor github.com/go-zeromq/zmq4
 containers/internal/wire:   scheduler shiva/tensor
 containers/adapter:         scheduler shiva shiva/tensor
 containers/container:       containers/zmtp containers/internal/wire shiva/tensor | containers scheduler
-containers:                 containers/adapter containers/zmtp containers/internal/wire scheduler scheduler/naming shiva/tensor github.com/pierrec/lz4/v4 golang.org/x/sys | containers/container github.com/go-zeromq/zmq4
+containers:                 containers/adapter containers/zmtp containers/internal/wire scheduler scheduler/naming shiva/tensor github.com/pierrec/lz4/v4 golang.org/x/sys scheduler/setting | containers/container github.com/go-zeromq/zmq4
 containers/containertest:   containers containers/zmtp containers/internal/wire scheduler shiva/tensor
 
 server/internal/nearest:
@@ -48,16 +51,16 @@ server/internal/hosts:
 server/internal/intake:     scheduler server/metrics
 server/internal/jsontest:   shiva/budgettest
 server/internal/clock:      scheduler golang.org/x/sys
-server/internal/parameter:  scheduler shiva
-server/config:              scheduler scheduler/naming server/internal/nearest github.com/pelletier/go-toml/v2
+server/internal/parameter:  scheduler shiva scheduler/setting
+server/config:              scheduler scheduler/naming server/internal/nearest github.com/pelletier/go-toml/v2 containers scheduler/setting server/state
 server/admin:               server/internal/browser server/internal/parameter
 server/admin/admintest:     server/admin
 server/memory:
 server/metrics:             scheduler github.com/prometheus/client_golang
 server/selection:           server/internal/nearest shiva/tensor github.com/x448/float16
-server/internal/apps:       server/internal/nearest server/selection server/state scheduler scheduler/naming shiva/tensor github.com/x448/float16 | containers/adapter
+server/internal/apps:       server/internal/nearest server/selection server/state scheduler scheduler/naming shiva/tensor github.com/x448/float16 scheduler/setting | containers/adapter
 server/internal/cache:      server/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
-server/state:               github.com/redis/go-redis/v9 go.etcd.io/bbolt
+server/state:               github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting
 server/state/statetest:     server/state shiva/budgettest
 server/internal/gate:        server/internal/apps server/internal/cache server/internal/nearest server/internal/parameter server/metrics server/selection scheduler shiva shiva/tensor | server/state containers/adapter
 server/internal/predict:     server/internal/apps server/internal/gate server/internal/parameter server/config server/metrics scheduler shiva shiva/tensor | containers/adapter
@@ -168,8 +171,8 @@ func covers(allowed []string, imp string) bool {
 // isDouble tells a package of test doubles (shivatest, containertest) by its name.
 func isDouble(path string) bool { return strings.HasSuffix(path, "test") }
 
-// modules are the directories of our modules: what examples and bench need beyond the server (they draw figures) is not
-// among what the server is made of.
+// modules are the directories of our modules: what examples and bench need beyond the server
+// (they draw figures) is not among what the server is made of.
 var modules = []string{"..", "../examples", "../bench"}
 
 // list is every package of the modules, also those that only a build tag shows.

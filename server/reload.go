@@ -6,7 +6,6 @@ import (
 
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/internal/manage"
 )
 
 // ReloadFrom says where Reload takes the configuration from, and who wants to know what holds
@@ -71,14 +70,6 @@ func (s *Server) adopt(next config.Config) (config.Config, admin.Reloaded, error
 	}
 	if err := c.Validate(); err != nil {
 		return c, done, fmt.Errorf("it holds only after a restart, beside settings that cannot change until then (%v): %w", keys(done.Waiting), err)
-	}
-	if err := manage.Policy(c.Defaults).Validate(); err != nil {
-		return c, done, err
-	}
-	for name, m := range c.Models {
-		if err := manage.Policy(m.Policy).Validate(); err != nil {
-			return c, done, fmt.Errorf("model %q: %w", name, err)
-		}
 	}
 	return c, done, nil
 }

@@ -126,8 +126,8 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	if s.sched, err = scheduler.New(scheduler.Config{
-		Default: manage.Policy(cfg.Defaults),
-		Models:  manage.Policies(cfg.Models),
+		Default: cfg.Defaults.Scheduler(),
+		Models:  cfg.SchedulerModels(),
 		Hooks:   hooks,
 		Pool:    s.pool,
 		Log:     log,

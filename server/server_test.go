@@ -25,7 +25,6 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
-	"github.com/shivad/shivad/server/internal/manage"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -245,20 +244,6 @@ func TestDoorsCanBeLeftOut(t *testing.T) {
 	}
 	if err := ask(t, s); err != nil {
 		t.Error(err)
-	}
-}
-
-// The configuration knows the scheduler's strategies by name, for it may not import it.
-func TestStrategiesAreThoseOfTheScheduler(t *testing.T) {
-	for _, name := range scheduler.Strategies() {
-		cfg := config.Default()
-		cfg.Defaults.Strategy = name
-		if err := cfg.Validate(); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if err := manage.Policy(cfg.Defaults).Validate(); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
 	}
 }
 

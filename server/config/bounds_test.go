@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shivad/shivad/scheduler/setting"
 )
 
 // Every number, size and duration has bounds, and what lies beyond one is refused by an error
@@ -71,7 +73,7 @@ func walk(t *testing.T, table string, v reflect.Value, number func(key string, v
 // plain is a number as a fault shows it.
 func plain(v reflect.Value) string {
 	if d, ok := v.Interface().(time.Duration); ok {
-		return formatDuration(d)
+		return setting.FormatDuration(d)
 	}
 	return fmt.Sprint(v.Interface())
 }
@@ -84,11 +86,11 @@ func reasonable(t *testing.T, key, bounds string, kind reflect.Type) {
 	switch kind {
 	case reflect.TypeFor[time.Duration]():
 		var d time.Duration
-		d, err = parseDuration(high)
+		d, err = setting.ParseDuration(high)
 		n = int64(d)
 	case reflect.TypeFor[Bytes]():
 		var b Bytes
-		b, err = ParseBytes(high)
+		b, err = setting.ParseBytes(high)
 		n = int64(b)
 	default:
 		_, err = fmt.Sscan(high, &n)

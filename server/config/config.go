@@ -6,35 +6,66 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/setting"
 )
 
 // A Config is everything that can be set. Its toml tags are the keys of the file; the same
-// keys, joined by dots, name a setting in faults, in Set and in the answers of the admin door.
+// keys, joined by dots, name a setting in faults, in Set and in the answers of the admin door. A
+// setting with the tag restart cannot change while the server runs, for the reason that it gives;
+// one of a model with the tag file changes with the file alone.
 type Config struct {
-	Server     Server           `toml:"server"`
-	Log        Log              `toml:"log"`
-	TCP        TCP              `toml:"tcp"`
-	REST       REST             `toml:"rest"`
-	GRPC       GRPC             `toml:"grpc"`
-	Containers Containers       `toml:"containers"`
-	Admin      Admin            `toml:"admin"`
-	State      State            `toml:"state"`
-	Limits     Limits           `toml:"limits"`
-	Defaults   Policy           `toml:"defaults"`
-	Models     map[string]Model `toml:"model"`     // by model name, for all its versions; complete: what the file leaves out is from Defaults
-	Supervised []Container      `toml:"container"` // processes that the server starts and stops itself, and containers that it calls
+	Server     Server     `toml:"server"`
+	Log        Log        `toml:"log"`
+	TCP        TCP        `toml:"tcp"`
+	REST       REST       `toml:"rest"`
+	GRPC       GRPC       `toml:"grpc"`
+	Containers Containers `toml:"containers"`
+	Admin      Admin      `toml:"admin"`
+	State      State      `toml:"state" restart:"it is open"`
+	Limits     Limits     `toml:"limits"`
+	Defaults   Policy     `toml:"defaults"`
+	// Models are by model name, for all versions of a model, and complete: what the file leaves
+	// out is from Defaults.
+	Models map[string]Model `toml:"model"`
+	// Supervised are processes that the server starts and stops itself, and containers that it
+	// calls.
+	Supervised []Container `toml:"container"`
 
 	origins map[string]origin // key -> where its value came from; a key that is missing has its default
 }
 
+// Bytes is a size: see [setting.Bytes].
+type Bytes = setting.Bytes
+
+// Addrs is a list of addresses; the file may give a single string.
+type Addrs []string
+
 // Server is what concerns the process as a whole.
 type Server struct {
-	Drain          time.Duration `toml:"drain"`           // longest time a shutdown waits for requests in flight; the rest is answered Draining
-	LimitLoopback  bool          `toml:"limit_loopback"`  // connections_per_address holds for clients on this machine, too
-	RequiredModels []string      `toml:"required_models"` // "name" or "name/version"; the server is ready only while each has a live replica
-	ReadyWhen      string        `toml:"ready_when"`      // what else that asks for: see ReadyModels and ReadyRequired
-	Repository     string        `toml:"repository"`      // who may load and unload models over HTTP and gRPC: local (by doors that listen on this machine alone), all, none
+	// Drain is the longest time that a shutdown waits for requests in flight; the rest is
+	// answered Draining.
+	Drain time.Duration `toml:"drain"`
+	// LimitLoopback has connections_per_address hold for clients on this machine, too.
+	LimitLoopback bool `toml:"limit_loopback"`
+	// RequiredModels are "name" or "name/version"; the server is ready only while each has a
+	// live replica.
+	RequiredModels []string `toml:"required_models"`
+	// ReadyWhen is what else that asks for: ReadyModels or ReadyRequired.
+	ReadyWhen string `toml:"ready_when"`
+	// Repository is who may load and unload models over HTTP and gRPC: RepositoryLocal,
+	// RepositoryAll or RepositoryNone.
+	Repository string `toml:"repository"`
 }
+
+// Values of Server.Repository.
+const (
+	RepositoryLocal = "local" // by doors that listen on this machine alone
+	RepositoryAll   = "all"
+	RepositoryNone  = "none"
+)
 
 // Values of Server.ReadyWhen.
 const (
@@ -44,83 +75,133 @@ const (
 
 // Log is how the server writes about itself, on standard error.
 type Log struct {
-	Level  string `toml:"level"`  // debug, info, warn, error
-	Format string `toml:"format"` // text, json
+	Level  string `toml:"level"`                                        // debug, info, warn, error
+	Format string `toml:"format" restart:"every line of a log has one"` // text, json
 }
 
 // TCP is the Shiva door.
 type TCP struct {
-	Listen                string        `toml:"listen"`                   // host:port; port 0 takes a free one; "" leaves the door out
-	Loops                 int           `toml:"loops"`                    // event loops; 0 = one per core
-	Connections           int           `toml:"connections"`              // at most this many, and never more than the process's descriptors allow
-	ConnectionsPerAddress int           `toml:"connections_per_address"`  // at most this many of one client address; 0 = half of them. See Server.LimitLoopback
-	InFlightPerConnection int           `toml:"in_flight_per_connection"` // requests of one connection that wait for an answer; one more is answered Overloaded
-	IdleTimeout           time.Duration `toml:"idle_timeout"`             // a connection with nothing in flight and nothing half-received is closed after this; 0 = never
-	MessageTimeout        time.Duration `toml:"message_timeout"`          // a message that has begun must be complete after this, and a second more for each 16 KiB of it; 0 = no limit
-	OutboundBytes         Bytes         `toml:"outbound_bytes"`           // answers that a client has not read, and is about to get; beyond it requests wait until it reads. One that reads gets up to eight times as much
-	StallTimeout          time.Duration `toml:"stall_timeout"`            // a client that takes nothing of the answers that wait for it for this long is closed
-	Resync                bool          `toml:"resync"`                   // after rubbish look for the next valid header instead of closing (serial bridges)
-	ResyncBytes           Bytes         `toml:"resync_bytes"`             // rubbish skipped in one search before the connection is closed after all
+	// Listen is host:port, and port 0 takes a free one; "" leaves the door out.
+	Listen string `toml:"listen" restart:"it is open"`
+	// Loops is the number of event loops; 0 = one per core.
+	Loops int `toml:"loops" restart:"gnet takes it once"`
+	// Connections is the most there are, and never more than the process's descriptors allow;
+	// ConnectionsPerAddress the most of one client address, 0 = half of them. See
+	// Server.LimitLoopback.
+	Connections           int `toml:"connections"`
+	ConnectionsPerAddress int `toml:"connections_per_address"`
+	// InFlightPerConnection is how many requests of one connection may wait for an answer; one
+	// more is answered Overloaded.
+	InFlightPerConnection int `toml:"in_flight_per_connection"`
+	// IdleTimeout is after what a connection with nothing in flight and nothing half-received is
+	// closed; 0 = never.
+	IdleTimeout time.Duration `toml:"idle_timeout"`
+	// MessageTimeout is for a message to be complete that has begun, and a second more for each
+	// 16 KiB of it; 0 = no limit.
+	MessageTimeout time.Duration `toml:"message_timeout"`
+	// OutboundBytes is how much of answers a client may leave unread, with what it is about to
+	// get; beyond it requests wait until it reads. One that reads gets up to eight times as much.
+	OutboundBytes Bytes `toml:"outbound_bytes"`
+	// StallTimeout is after what a client is closed that takes nothing of the answers that wait
+	// for it.
+	StallTimeout time.Duration `toml:"stall_timeout"`
+	// Resync has the door look for the next valid header after rubbish instead of closing, for
+	// serial bridges; ResyncBytes is how much it skips before the connection is closed after all.
+	Resync      bool  `toml:"resync"`
+	ResyncBytes Bytes `toml:"resync_bytes"`
 }
 
-// REST is the door for the Predict Protocol V2 over HTTP.
+// REST is the door for the Predict Protocol V2 over HTTP. Fields without a comment are as those
+// of TCP.
 type REST struct {
-	Listen                string        `toml:"listen"`                  // host:port; port 0 takes a free one; "" leaves the door out
-	Connections           int           `toml:"connections"`             // at most this many, and never more than the process's descriptors allow
-	ConnectionsPerAddress int           `toml:"connections_per_address"` // at most this many of one client address; 0 = half of them. See Server.LimitLoopback
-	IdleTimeout           time.Duration `toml:"idle_timeout"`            // a connection on which no request begins is closed after this; 0 = never
-	HeaderTimeout         time.Duration `toml:"header_timeout"`          // the head of a request that has begun must be complete after this
-	MessageTimeout        time.Duration `toml:"message_timeout"`         // likewise its body, and a second more for each 16 KiB that have come; 0 = no limit
-	StallTimeout          time.Duration `toml:"stall_timeout"`           // a client that takes nothing of its answer for this long is closed
-	CORSOrigins           []string      `toml:"cors_origins"`            // whose pages may read answers in a browser, "https://example.org" or "*"; none = the server's own address alone
+	Listen                string        `toml:"listen" restart:"it is open"`
+	Connections           int           `toml:"connections"`
+	ConnectionsPerAddress int           `toml:"connections_per_address"`
+	IdleTimeout           time.Duration `toml:"idle_timeout"`    // of a connection on which no request begins; 0 = none
+	HeaderTimeout         time.Duration `toml:"header_timeout"`  // for the head of a request to be complete that has begun
+	MessageTimeout        time.Duration `toml:"message_timeout"` // for its body, likewise
+	StallTimeout          time.Duration `toml:"stall_timeout"`
+	// CORSOrigins are those whose pages may read answers in a browser, "https://example.org" or
+	// "*"; none = the server's own address alone.
+	CORSOrigins []string `toml:"cors_origins"`
 }
 
-// GRPC is the door for clients that speak the Predict Protocol V2 over gRPC.
+// GRPC is the door for clients that speak the Predict Protocol V2 over gRPC. Fields without a
+// comment are as those of TCP.
 type GRPC struct {
-	Listen                string        `toml:"listen"`                  // host:port; port 0 takes a free one; "" leaves the door out
-	Connections           int           `toml:"connections"`             // at most this many
-	ConnectionsPerAddress int           `toml:"connections_per_address"` // at most this many of one client address; 0 = half of them. See Server.LimitLoopback
-	StreamsPerConnection  int           `toml:"streams_per_connection"`  // calls of one connection at one time; a client's library holds more back
-	InFlightPerStream     int           `toml:"in_flight_per_stream"`    // requests of one ModelStreamInfer that wait for an answer; more are not read
-	MessageTimeout        time.Duration `toml:"message_timeout"`         // a message that has begun must be complete after this, and a second more for each 16 KiB of it; 0 = no limit
-	OutboundBytes         Bytes         `toml:"outbound_bytes"`          // answers that a connection has not read, and is about to get; beyond it requests wait until it reads. One that reads gets up to eight times as much
-	StallTimeout          time.Duration `toml:"stall_timeout"`           // a connection that takes nothing of the answers that wait for it for this long is closed
-	IdleTimeout           time.Duration `toml:"idle_timeout"`            // a connection without a call is asked to go after this; 0 = never
-	PingInterval          time.Duration `toml:"ping_interval"`           // a connection that says nothing for this long is pinged
-	PingTimeout           time.Duration `toml:"ping_timeout"`            // and closed if it does not answer for this long
-	MinPingInterval       time.Duration `toml:"min_ping_interval"`       // a client that pings more often than this is closed
+	Listen                string `toml:"listen" restart:"it is open"`
+	Connections           int    `toml:"connections"`
+	ConnectionsPerAddress int    `toml:"connections_per_address"`
+	// StreamsPerConnection is how many calls one connection has at a time; a client's library
+	// holds more back.
+	StreamsPerConnection int `toml:"streams_per_connection" restart:"grpc-go takes it once"`
+	// InFlightPerStream is how many requests of one ModelStreamInfer wait for an answer; more
+	// are not read.
+	InFlightPerStream int           `toml:"in_flight_per_stream"`
+	MessageTimeout    time.Duration `toml:"message_timeout"`
+	OutboundBytes     Bytes         `toml:"outbound_bytes"`
+	StallTimeout      time.Duration `toml:"stall_timeout"`
+	// IdleTimeout is after what a connection without a call is told to go; 0 = never.
+	IdleTimeout time.Duration `toml:"idle_timeout" restart:"grpc-go takes it once"`
+	// PingInterval is after what a silent connection is pinged, PingTimeout how long it has to
+	// answer before it is closed. A client that pings more often than MinPingInterval is closed.
+	PingInterval    time.Duration `toml:"ping_interval" restart:"grpc-go takes it once"`
+	PingTimeout     time.Duration `toml:"ping_timeout" restart:"grpc-go takes it once"`
+	MinPingInterval time.Duration `toml:"min_ping_interval" restart:"grpc-go takes it once"`
 }
 
 // Containers is where model containers connect.
 type Containers struct {
-	Listen           Addrs         `toml:"listen"`            // "host:port", "tcp://host:port" or "ipc://path"; a string or a list
-	ListenV1b        Addrs         `toml:"listen_v1b"`        // likewise, for containers of RPC v1b and v3, as v1b registers like v1
-	ListenV2         Addrs         `toml:"listen_v2"`         // for those of v1 and v2, as v2 beats like v3
-	ListenV2a        Addrs         `toml:"listen_v2a"`        // for those of v1 and v2a, which is v2 with floats for answers
-	Heartbeat        time.Duration `toml:"heartbeat"`         // either side beats when it sent nothing for this long; dead after three
-	HandshakeTimeout time.Duration `toml:"handshake_timeout"` // from the connection's start to the container's registration
-	WriteTimeout     time.Duration `toml:"write_timeout"`     // a container that takes not one byte of what is due for this long is lost
-	MessageBytes     Bytes         `toml:"message_bytes"`     // largest message taken from a container
-	Frames           int           `toml:"frames"`            // most frames in one message taken from a container
-	Sessions         int           `toml:"sessions"`          // most containers connected at once
-	Handshakes       int           `toml:"handshakes"`        // most of them that have not registered yet
+	// Listen are "host:port", "tcp://host:port" or "ipc://path"; a string or a list. The others
+	// are addresses for generations that cannot be told apart there: see [containers.Dialect].
+	Listen    Addrs `toml:"listen" restart:"it is open"`
+	ListenV1b Addrs `toml:"listen_v1b" restart:"it is open"` // RPC v1b and v3, as v1b registers like v1
+	ListenV2  Addrs `toml:"listen_v2" restart:"it is open"`  // v1 and v2, as v2 beats like v3
+	ListenV2a Addrs `toml:"listen_v2a" restart:"it is open"` // v1 and v2a, which is v2 with floats for answers
+	// The other settings are [containers.Settings].
+	Heartbeat        time.Duration `toml:"heartbeat"`
+	HandshakeTimeout time.Duration `toml:"handshake_timeout"`
+	WriteTimeout     time.Duration `toml:"write_timeout"`
+	MessageBytes     Bytes         `toml:"message_bytes"`
+	Frames           int           `toml:"frames"`
+	Sessions         int           `toml:"sessions"`
+	Handshakes       int           `toml:"handshakes"`
+}
+
+// Settings are those that the listener of containers takes.
+func (k Containers) Settings() containers.Settings {
+	return containers.Settings{
+		Limits: containers.Limits{
+			MessageBytes: int64(k.MessageBytes), Frames: k.Frames, Sessions: k.Sessions, Handshakes: k.Handshakes,
+		},
+		Heartbeat: k.Heartbeat, HandshakeTimeout: k.HandshakeTimeout, WriteTimeout: k.WriteTimeout,
+	}
 }
 
 // Admin is the operator's HTTP door.
 type Admin struct {
-	Listen        string   `toml:"listen"`         // host:port; port 0 takes a free one; "" leaves the door out
-	Hosts         []string `toml:"hosts"`          // names that it may be asked by beside addresses and localhost, and whose pages may use it; "*" = be asked by any
-	Profiling     bool     `toml:"profiling"`      // show profiles of the process under /debug/pprof/
-	ImportBytes   Bytes    `toml:"import_bytes"`   // largest document that an import takes
-	MetricsModels int      `toml:"metrics_models"` // models and applications that have series of their own on /metrics; others share
+	Listen string `toml:"listen" restart:"it is open"` // as TCP.Listen
+	// Hosts are names that the door may be asked by beside addresses and localhost, and whose
+	// pages may use it; "*" = be asked by any.
+	Hosts       []string `toml:"hosts"`
+	Profiling   bool     `toml:"profiling"`    // show profiles of the process under /debug/pprof/
+	ImportBytes Bytes    `toml:"import_bytes"` // of the largest document that an import takes
+	// MetricsModels is how many models and applications have series of their own on /metrics;
+	// others share.
+	MetricsModels int `toml:"metrics_models"`
 }
 
-// State is where applications, and what their policies have learned, are kept.
+// State is where applications, and what their policies have learned, are stored.
 type State struct {
-	At        string `toml:"at"`        // path of a file, or "redis://host:port/db", which several servers share; "" = in memory, until the server stops
-	Required  bool   `toml:"required"`  // the server does not start while Redis cannot be read
-	Users     int    `toml:"users"`     // of each application, for whom what its policy has learned is kept; beyond it the least recently used go
-	Namespace string `toml:"namespace"` // begins the names of all keys in Redis, so that one Redis serves several clusters
+	// At is the path of a file, or "redis://host:port/db", which several servers share; "" = in
+	// memory, until the server stops.
+	At       string `toml:"at"`
+	Required bool   `toml:"required"` // the server does not start while Redis cannot be read
+	// Users is for how many of each application it is stored what the policy has learned; beyond
+	// it the least recently used go.
+	Users int `toml:"users"`
+	// Namespace begins the names of all keys in Redis, so that one Redis serves several clusters.
+	Namespace string `toml:"namespace"`
 }
 
 // Limits is what a client's message may be, whatever door it comes through.
@@ -130,9 +211,14 @@ type Limits struct {
 	Tensors       int   `toml:"tensors"`
 	Rank          int   `toml:"rank"`
 	JSONDepth     int   `toml:"json_depth"`
-	PayloadBytes  Bytes `toml:"payload_bytes"` // memory of the process for payloads, in and out; beyond it requests are answered Overloaded
-	UnpackRatio   int   `toml:"unpack_ratio"`  // a compressed request that unpacks to more than so many times what came of it takes from UnpackBytes
-	UnpackBytes   Bytes `toml:"unpack_bytes"`  // the part of PayloadBytes that such requests share; beyond it they are answered Overloaded. 0 = a quarter
+	// PayloadBytes is the memory of the process for payloads, in and out; beyond it requests are
+	// answered Overloaded.
+	PayloadBytes Bytes `toml:"payload_bytes" restart:"caches and the limit of the heap follow it"`
+	// A compressed request that unpacks to more than UnpackRatio times what came of it takes from
+	// UnpackBytes, the part of PayloadBytes that such requests share; beyond it they are answered
+	// Overloaded. 0 = a quarter.
+	UnpackRatio int   `toml:"unpack_ratio"`
+	UnpackBytes Bytes `toml:"unpack_bytes" restart:"it is a part of payload_bytes"`
 }
 
 // Unpacked is the part of payload_bytes for requests that unpack to far more than came.
@@ -156,32 +242,66 @@ var password = regexp.MustCompile(`(://[^\s:/?#@]*:)\S*@`)
 // redacted is text without the passwords of URLs in it.
 func redacted(text string) string { return password.ReplaceAllString(text, "${1}xxxxx@") }
 
-// Policy is how requests for a model are batched, bounded and tried again.
+// Policy is how requests for a model are batched, bounded and tried again. But for Deadline and
+// Cast it is [scheduler.ModelConfig], which has the meaning of each field.
 type Policy struct {
-	Strategy         string        `toml:"strategy"`          // deadline, aimd, quantile, static
-	Objective        time.Duration `toml:"objective"`         // what a batch should take; it sizes batches
-	MaxBatch         int           `toml:"max_batch"`         // rows; 0 = what the container declares, else 128
-	BatchBytes       Bytes         `toml:"batch_bytes"`       // of the inputs of a batch of more than one row; 0 = 256MiB, or QueueBytes if that is less
-	Delay            time.Duration `toml:"delay"`             // wait this long for more rows although a replica is idle; 0 = never
-	QueueRows        int           `toml:"queue_rows"`        // rows waiting for one model version; beyond it Overloaded
-	QueueBytes       Bytes         `toml:"queue_bytes"`       // bytes waiting for one model version; beyond it Overloaded
-	Deadline         time.Duration `toml:"deadline"`          // of a request that brings none
-	ExecutionTimeout time.Duration `toml:"execution_timeout"` // a batch not answered after this makes its replica suspect
-	Retry            bool          `toml:"retry"`             // batches of a lost replica run once more elsewhere; false for models that are not idempotent
-	Shed             bool          `toml:"shed"`              // refuse rows that cannot make their deadline; false: the published form of aimd and static
-	Slots            int           `toml:"slots"`             // batches out at one replica; 0: what it executes at once and one more
-	Pad              bool          `toml:"pad"`               // static: fill every batch to max_batch by repeating its last row
-	Batched          bool          `toml:"batched"`           // false: each request is one execution, for containers that cannot say so themselves
-	Cast             bool          `toml:"cast"`              // accept other dtypes when no value changes
+	Strategy         string        `toml:"strategy"`
+	Objective        time.Duration `toml:"objective"`
+	MaxBatch         int           `toml:"max_batch"`
+	BatchBytes       Bytes         `toml:"batch_bytes"`
+	Delay            time.Duration `toml:"delay"`
+	QueueRows        int           `toml:"queue_rows"`
+	QueueBytes       Bytes         `toml:"queue_bytes"`
+	Deadline         time.Duration `toml:"deadline" file:"only"` // of a request that brings none
+	ExecutionTimeout time.Duration `toml:"execution_timeout"`
+	Retry            bool          `toml:"retry"`
+	Shed             bool          `toml:"shed"`
+	Slots            int           `toml:"slots"`
+	Pad              bool          `toml:"pad"`
+	Batched          bool          `toml:"batched" file:"only" restart:"replicas have registered by it"`
+	Cast             bool          `toml:"cast" file:"only"` // accept other dtypes when no value changes
+}
+
+// Scheduler is the part of a policy that the scheduler follows.
+func (p Policy) Scheduler() scheduler.ModelConfig {
+	return scheduler.ModelConfig{
+		Strategy:    p.Strategy,
+		Objective:   p.Objective,
+		MaxBatch:    p.MaxBatch,
+		BatchBytes:  int64(p.BatchBytes),
+		Delay:       p.Delay,
+		QueueRows:   p.QueueRows,
+		QueueBytes:  int64(p.QueueBytes),
+		ExecTimeout: p.ExecutionTimeout,
+		Retry:       &p.Retry,
+		Shed:        &p.Shed,
+		Slots:       p.Slots,
+		Batched:     &p.Batched,
+		Pad:         p.Pad,
+	}
+}
+
+// SchedulerModels is the scheduler's part of the settings of each model in Models.
+func (c Config) SchedulerModels() map[string]scheduler.ModelConfig {
+	out := make(map[string]scheduler.ModelConfig, len(c.Models))
+	for name, m := range c.Models {
+		out[name] = m.Scheduler()
+	}
+	return out
 }
 
 // Model is the policy of one model, with what only makes sense for one.
 type Model struct {
 	Policy
-	DefaultVersion string        `toml:"default_version"` // the version that the bare name means; "" = the newest that is ready
-	RetireAfter    time.Duration `toml:"retire_after"`    // containers of versions older than that are told goodbye after so long; 0 = they stay
-	Cache          Bytes         `toml:"cache"`           // answers of all its versions that are kept for equal requests, out of limits.payload_bytes; 0 = none
-	CacheTTL       time.Duration `toml:"cache_ttl"`       // for so long after they came; 0 = until others need the room
+	// DefaultVersion is what the bare name means; "" = the newest version that is ready.
+	DefaultVersion string `toml:"default_version"`
+	// RetireAfter is how long containers of older versions stay; 0 = for ever.
+	RetireAfter time.Duration `toml:"retire_after"`
+	// Cache is the memory for answers to equal requests, of all versions together and out of
+	// limits.payload_bytes; 0 = none. CacheTTL is how long an answer serves; 0 = until others
+	// need the room.
+	Cache    Bytes         `toml:"cache"`
+	CacheTTL time.Duration `toml:"cache_ttl"`
 }
 
 // Container is a process that the server starts, restarts and stops, and that connects like any
@@ -196,9 +316,11 @@ type Container struct {
 
 	Address string `toml:"address"` // "tcp://host:port" or "ipc://path", instead of a command
 	RPC     string `toml:"rpc"`     // "v0": those of all other generations call the server
-	Model   string `toml:"model"`   // what it serves: a container of RPC v0 cannot say. Of a command, what loads and unloads it; "" = its name
-	Version string `toml:"version"` // likewise
-	Input   string `toml:"input"`   // likewise: bytes, ints, doubles or strings
+	// Model and Version are what is served: a container of RPC v0 cannot say it. Of a command,
+	// Model is what loads and unloads it; "" = its name.
+	Model   string `toml:"model"`
+	Version string `toml:"version"`
+	Input   string `toml:"input"` // of RPC v0, likewise: see [containers.Input]
 }
 
 // newContainer is what a [[container]] begins as.
@@ -207,8 +329,9 @@ func newContainer() Container { return Container{Replicas: 1, StopTimeout: 10 * 
 // Default returns the configuration of a server started without a file. The maps and slices are the
 // caller's.
 func Default() Config {
+	policy, sessions := scheduler.Defaults(), containers.DefaultSettings()
 	return Config{
-		Server: Server{Drain: 30 * time.Second, RequiredModels: []string{}, Repository: "local", ReadyWhen: ReadyModels},
+		Server: Server{Drain: 30 * time.Second, RequiredModels: []string{}, Repository: RepositoryLocal, ReadyWhen: ReadyModels},
 		Log:    Log{Level: "info", Format: "text"},
 		TCP: TCP{
 			Listen:                ":6174",
@@ -246,13 +369,13 @@ func Default() Config {
 			ListenV1b:        Addrs{},
 			ListenV2:         Addrs{},
 			ListenV2a:        Addrs{},
-			Heartbeat:        time.Second,
-			HandshakeTimeout: 10 * time.Second,
-			WriteTimeout:     10 * time.Second,
+			Heartbeat:        sessions.Heartbeat,
+			HandshakeTimeout: sessions.HandshakeTimeout,
+			WriteTimeout:     sessions.WriteTimeout,
 			MessageBytes:     1 << 30,
-			Frames:           8192,
-			Sessions:         1024,
-			Handshakes:       128,
+			Frames:           sessions.Limits.Frames,
+			Sessions:         sessions.Limits.Sessions,
+			Handshakes:       sessions.Limits.Handshakes,
 		},
 		Admin: Admin{Listen: "127.0.0.1:8002", Hosts: []string{}, ImportBytes: 256 << 20, MetricsModels: 256},
 		State: State{Required: true, Users: 10000, Namespace: "shivad"},
@@ -266,14 +389,14 @@ func Default() Config {
 			UnpackRatio:   32,
 		},
 		Defaults: Policy{
-			Strategy:         "deadline",
-			Objective:        100 * time.Millisecond,
-			QueueRows:        65536,
-			QueueBytes:       1 << 30,
+			Strategy:         policy.Strategy,
+			Objective:        policy.Objective,
+			QueueRows:        policy.QueueRows,
+			QueueBytes:       Bytes(policy.QueueBytes),
 			Deadline:         30 * time.Second,
-			ExecutionTimeout: 30 * time.Second,
-			Retry:            true,
-			Shed:             true,
+			ExecutionTimeout: policy.ExecTimeout,
+			Retry:            *policy.Retry,
+			Shed:             *policy.Shed,
 			Batched:          true,
 		},
 		Models: map[string]Model{},
@@ -296,15 +419,22 @@ func (c Config) Clone() Config {
 	for _, addrs := range []*Addrs{&c.Containers.Listen, &c.Containers.ListenV1b, &c.Containers.ListenV2, &c.Containers.ListenV2a} {
 		*addrs = slices.Clone(*addrs)
 	}
-	c.Models = maps.Clone(c.Models)
+	c.Models = cloned(c.Models)
 	c.Supervised = slices.Clone(c.Supervised)
 	for i := range c.Supervised {
 		p := &c.Supervised[i]
 		p.Command = slices.Clone(p.Command)
 		p.Env = maps.Clone(p.Env)
 	}
-	c.origins = maps.Clone(c.origins)
+	c.origins = cloned(c.origins)
 	return c
+}
+
+// cloned is a copy that can be written to, also of nil.
+func cloned[V any](m map[string]V) map[string]V {
+	out := make(map[string]V, len(m))
+	maps.Copy(out, m)
+	return out
 }
 
 // Redacted returns a copy for eyes and logs: the values of environment variables, which is

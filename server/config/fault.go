@@ -1,9 +1,12 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/shivad/shivad/scheduler/setting"
 )
 
 // A Fault is one thing wrong with a configuration.
@@ -61,14 +64,20 @@ type origin struct {
 
 // faults gathers what is wrong; origins finds the place of each.
 type faults struct {
+	setting.Faults
 	origins map[string]origin
 	own     map[string]origin // go before origins
-	list    []Fault
 }
 
-func (fs *faults) add(key, format string, args ...any) {
-	o := fs.find(key)
-	fs.list = append(fs.list, Fault{Key: key, Text: fmt.Sprintf(format, args...), Origin: o.name, Line: o.line, Column: o.column})
+// of adds what a room has against its settings, which stand in a table of the file.
+func (fs *faults) of(table string, list setting.Faults) {
+	for _, f := range list {
+		key := table
+		if f.Key != "" {
+			key += "." + f.Key
+		}
+		fs.Add(key, "%s", f.Text)
+	}
 }
 
 // find returns the origin of key, or of the nearest thing around it: for an element its list,
@@ -87,14 +96,16 @@ func (fs *faults) find(key string) origin {
 }
 
 func (fs *faults) err() error {
-	if len(fs.list) == 0 {
+	if len(fs.Faults) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(fs.list, func(a, b Fault) int {
-		if a.Line != b.Line {
-			return a.Line - b.Line
-		}
-		return a.Column - b.Column
+	e := &Error{}
+	for _, f := range fs.Faults {
+		o := fs.find(f.Key)
+		e.Faults = append(e.Faults, Fault{Key: f.Key, Text: f.Text, Origin: o.name, Line: o.line, Column: o.column})
+	}
+	slices.SortStableFunc(e.Faults, func(a, b Fault) int {
+		return cmp.Or(a.Line-b.Line, a.Column-b.Column)
 	})
-	return &Error{Faults: fs.list}
+	return e
 }

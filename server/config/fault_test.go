@@ -277,11 +277,11 @@ listen = ":70000"
 			`x.toml:7:1: model.c.cache_ttl: expected 1ms to 8760h, got 1µs`,
 		}},
 		{"a cache that leaves no room", "[model.a]\ncache = \"3841MiB\"\n", []string{
-			`x.toml:2:1: model.a.cache: 3841MiB is above limits.payload_bytes, 4GiB, less limits.message_bytes, 256MiB: what is kept counts against that memory, and no message of that size would fit beside a full cache`,
+			`x.toml:2:1: model.a.cache: 3841MiB is above limits.payload_bytes, 4GiB, less limits.message_bytes, 256MiB: cached answers count against that memory, and no message of that size would fit beside a full cache`,
 		}},
 		{"a cache that leaves just room", "[model.a]\ncache = \"3840MiB\"\n", nil},
 		{"caches that leave no room together", "[model.a]\ncache = \"2GiB\"\n[model.b]\ncache = \"2GiB\"\n", []string{
-			`x.toml:4:1: model.b.cache: with it the caches of the models have 4GiB, which is above limits.payload_bytes, 4GiB, less limits.message_bytes, 256MiB: what is kept counts against that memory, and no message of that size would fit beside full caches`,
+			`x.toml:4:1: model.b.cache: with it the caches of the models have 4GiB, which is above limits.payload_bytes, 4GiB, less limits.message_bytes, 256MiB: cached answers count against that memory, and no message of that size would fit beside full caches`,
 		}},
 		{"port 0 is never taken", "[tcp]\nlisten = \":0\"\n[admin]\nlisten = \":0\"\n", nil},
 		{"model names", "[model.v2]\n[model.\"a/b\"]\n[model.ok]\ndefault_version = \"update\"\n", []string{
@@ -344,11 +344,11 @@ func TestSet(t *testing.T) {
 	for _, s := range [][3]string{
 		{"tcp.loops", "x", `--f: tcp.loops: expected an integer, got the string "x"`},
 		{"tcp.idle_timeout", "5", `--f: tcp.idle_timeout: "5" is not a duration: want a number and a unit, as "30s", "250ms" or "1m30s"`},
-		{"tcp.nope", "x", `--f: tcp.nope: no such setting`},
+		{"tcp.lops", "x", `--f: tcp.lops: no such setting; did you mean loops?`},
 		{"tcp", "x", `--f: tcp: no such setting`},
 		{"tcp.loops.x", "x", `--f: tcp.loops.x: no such setting`},
 		{"container", "x", `--f: container: no such setting`},
-		{"model.m.nope", "x", `--f: model.m.nope: no such setting`},
+		{"model.m.slot", "x", `--f: model.m.slot: no such setting; did you mean slots?`},
 		{"model.m", "x", `--f: model.m: no such setting`},
 	} {
 		if got := lines(t, c.Set(s[0], s[1], "--f")); len(got) != 1 || got[0] != s[2] {

@@ -6,46 +6,6 @@ import (
 	"slices"
 )
 
-// while are the settings that can change while the server runs, by table; "*" is all of a
-// table. server/README.md has the same table.
-var while = map[string][]string{
-	"server":     {"*"},
-	"log":        {"level"},
-	"tcp":        {"*"},
-	"rest":       {"*"},
-	"grpc":       {"*"},
-	"containers": {"*"},
-	"admin":      {"*"},
-	"limits":     {"*"},
-	"defaults":   {"*"},
-	"model":      {"*"},
-	"container":  {"*"},
-}
-
-// waiting are those that hold from the next start on. "*" as above.
-var waiting = map[string][]string{
-	"log":  {"format"}, // every line of a log has one
-	"tcp":  {"listen", "loops"},
-	"rest": {"listen"},
-	"grpc": {"listen",
-		"streams_per_connection", "idle_timeout", "ping_interval", "ping_timeout", "min_ping_interval"}, // grpc-go takes them once
-	"containers": {"listen", "listen_v1b", "listen_v2", "listen_v2a"},
-	"admin":      {"listen"},
-	"state":      {"*"},                             // it is open
-	"limits":     {"payload_bytes", "unpack_bytes"}, // caches, and the limit of the heap, were measured by them
-	"defaults":   {"batched"},                       // replicas have registered by it
-	"model":      {"batched"},
-}
-
-// changes reports whether a setting of a table can change while the server runs. One by name
-// goes before all.
-func changes(table, key string) bool {
-	if slices.Contains(waiting[table], key) {
-		return false
-	}
-	return slices.Contains(while[table], key) || slices.Contains(while[table], "*")
-}
-
 // A Change is a setting that another configuration has another value for. Values are JSON's,
 // and show no password.
 type Change struct {
@@ -56,16 +16,17 @@ type Change struct {
 
 // Adopt returns c with what next has of the settings that can change while the server runs, and
 // all settings that differ, by key. What is returned has not been validated.
+//
+// A setting can change unless its field has the tag restart, or its table has. The tag says what
+// makes it wait.
 func (c Config) Adopt(next Config) (adopted Config, list []Change) {
 	adopted, next = c.Clone(), next.Clone()
 	adopted.origins = next.origins
-	to, from := reflect.ValueOf(&adopted).Elem(), reflect.ValueOf(next)
-	for i := range to.NumField() {
-		table := to.Type().Field(i).Tag.Get("toml")
-		if to.Field(i).Kind() != reflect.Struct || table == "" {
-			continue
+	from := settings("", reflect.ValueOf(&next).Elem(), false)
+	for i, s := range settings("", reflect.ValueOf(&adopted).Elem(), false) {
+		if !s.restart {
+			s.value.Set(from[i].value)
 		}
-		adoptTable(table, to.Field(i), from.Field(i))
 	}
 	adopted.Models = map[string]Model{}
 	for name, m := range next.Models {
@@ -73,89 +34,71 @@ func (c Config) Adopt(next Config) (adopted Config, list []Change) {
 		adopted.Models[name] = m
 	}
 	// Containers that are called keep their connections: what is new of them waits.
-	adopted.Supervised = slices.DeleteFunc(slices.Clone(next.Supervised), func(p Container) bool { return p.Address != "" })
+	called := func(p Container) bool { return p.Address != "" }
+	adopted.Supervised = slices.DeleteFunc(slices.Clone(next.Supervised), called)
 	for _, p := range c.Supervised {
-		if p.Address != "" {
+		if called(p) {
 			adopted.Supervised = append(adopted.Supervised, p)
 		}
 	}
 	return adopted, c.differences(next)
 }
 
-func adoptTable(table string, to, from reflect.Value) {
-	values := map[string]reflect.Value{}
-	for f := range fieldsOf(from) {
-		values[f.key] = f.value
-	}
-	for f := range fieldsOf(to) {
-		if changes(table, f.key) {
-			f.value.Set(values[f.key])
-		}
-	}
+// A single is one setting of a table.
+type single struct {
+	key     string
+	value   reflect.Value
+	restart bool
 }
 
-// differences are the settings of which next has another value.
+// settings lists the settings in the tables of v, which is a table itself if it has a key.
+func settings(table string, v reflect.Value, restart bool) (list []single) {
+	for f := range fieldsOf(v) {
+		restart := restart || f.tag.Get("restart") != ""
+		switch {
+		case f.value.Kind() == reflect.Struct:
+			list = append(list, settings(joinKey(table, f.key), f.value, restart)...)
+		case table != "":
+			list = append(list, single{joinKey(table, f.key), f.value, restart})
+		}
+	}
+	return list
+}
+
+// differences are the settings of which next has another value, and the containers that have
+// arrived, gone or changed, each as a whole.
 func (c Config) differences(next Config) (list []Change) {
-	shownOld, shownNew := c.Redacted(), next.Redacted()
-	compare := func(table, name string, a, b, shownA, shownB reflect.Value) {
-		others, before, after := map[string]reflect.Value{}, map[string]any{}, map[string]any{}
-		for f := range fieldsOf(b) {
-			others[f.key] = f.value
+	models, containers := map[string]bool{}, []string{}
+	for _, one := range []Config{c, next} {
+		for name := range one.Models {
+			models[name] = true
 		}
-		for f := range fieldsOf(shownA) {
-			before[f.key] = jsonTree(f.value)
-		}
-		for f := range fieldsOf(shownB) {
-			after[f.key] = jsonTree(f.value)
-		}
-		for f := range fieldsOf(a) {
-			if !reflect.DeepEqual(jsonTree(f.value), jsonTree(others[f.key])) {
-				list = append(list, Change{joinKey(name, f.key), before[f.key], after[f.key], !changes(table, f.key)})
+		for _, p := range one.Supervised {
+			if !slices.Contains(containers, p.Name) {
+				containers = append(containers, p.Name)
 			}
 		}
 	}
-	a, b, sa, sb := reflect.ValueOf(c), reflect.ValueOf(next), reflect.ValueOf(shownOld), reflect.ValueOf(shownNew)
-	for i := range a.NumField() {
-		if table := a.Type().Field(i).Tag.Get("toml"); table != "" && a.Field(i).Kind() == reflect.Struct {
-			compare(table, table, a.Field(i), b.Field(i), sa.Field(i), sb.Field(i))
+	// The same settings of each of the four, in the same order.
+	all := func(c Config) []single {
+		list := settings("", reflect.ValueOf(c), false)
+		for _, name := range slices.Sorted(maps.Keys(models)) {
+			list = append(list, settings(joinKey("model", name), reflect.ValueOf(c.Model(name)), false)...)
 		}
-	}
-	names := maps.Clone(c.Models)
-	if names == nil {
-		names = map[string]Model{}
-	}
-	maps.Copy(names, next.Models)
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		was, is := reflect.ValueOf(c.Model(name)), reflect.ValueOf(next.Model(name))
-		compare("model", joinKey("model", name), was, is, was, is)
-	}
-	return append(list, containerDifferences(c.Supervised, next.Supervised, shownOld.Supervised, shownNew.Supervised)...)
-}
-
-// containerDifferences are the containers that have arrived, gone or changed, each as a whole.
-func containerDifferences(was, is, shownWas, shownIs []Container) (list []Change) {
-	at := func(all []Container, name string) int {
-		return slices.IndexFunc(all, func(p Container) bool { return p.Name == name })
-	}
-	var names []string
-	for _, p := range slices.Concat(was, is) {
-		if !slices.Contains(names, p.Name) {
-			names = append(names, p.Name)
+		for _, name := range containers {
+			one := single{key: joinKey("container", name)}
+			if i := slices.IndexFunc(c.Supervised, func(p Container) bool { return p.Name == name }); i >= 0 {
+				one.value, one.restart = reflect.ValueOf(c.Supervised[i]), c.Supervised[i].Address != ""
+			}
+			list = append(list, one)
 		}
+		return list
 	}
-	for _, name := range names {
-		c := Change{Key: joinKey("container", name)}
-		i, k := at(was, name), at(is, name)
-		if i >= 0 && k >= 0 && reflect.DeepEqual(jsonTree(reflect.ValueOf(was[i])), jsonTree(reflect.ValueOf(is[k]))) {
-			continue
+	is, shownWas, shownIs := all(next), all(c.Redacted()), all(next.Redacted())
+	for i, was := range all(c) {
+		if !reflect.DeepEqual(jsonTree(was.value), jsonTree(is[i].value)) {
+			list = append(list, Change{was.key, jsonTree(shownWas[i].value), jsonTree(shownIs[i].value), was.restart || is[i].restart})
 		}
-		if i >= 0 {
-			c.Before, c.Restart = jsonTree(reflect.ValueOf(shownWas[i])), was[i].Address != ""
-		}
-		if k >= 0 {
-			c.After, c.Restart = jsonTree(reflect.ValueOf(shownIs[k])), c.Restart || is[k].Address != ""
-		}
-		list = append(list, c)
 	}
 	return list
 }

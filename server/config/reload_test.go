@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Every setting is said to change while the server runs, or to wait for a restart, and the
-// server's server/README.md says the same.
+// What the tags say of a setting, that it can change while the server runs or waits for a
+// restart, server/README.md says too.
 func TestEverySettingIsClassed(t *testing.T) {
 	text, err := os.ReadFile("../README.md")
 	if err != nil {
@@ -25,6 +25,7 @@ func TestEverySettingIsClassed(t *testing.T) {
 			said[table] = []string{strings.TrimSpace(cells[2]), strings.TrimSpace(cells[3])}
 		}
 	}
+	unseen := maps.Clone(said)
 	names := func(row []string, column int, key string) bool {
 		listed := func(cell string) bool { return strings.Contains(cell, "`"+key+"`") }
 		switch cell := row[column]; {
@@ -38,35 +39,22 @@ func TestEverySettingIsClassed(t *testing.T) {
 			return listed(cell)
 		}
 	}
-	tables := map[string]reflect.Value{"model": reflect.ValueOf(Model{}), "container": reflect.ValueOf(Container{})}
-	for f := range fieldsOf(reflect.ValueOf(Default())) {
-		if f.value.Kind() == reflect.Struct {
-			tables[f.key] = f.value
+	all := settings("", reflect.ValueOf(Default()), false)
+	all = append(all, settings("model", reflect.ValueOf(Model{}), false)...)
+	all = append(all, settings("container", reflect.ValueOf(Container{}), false)...)
+	for _, s := range all {
+		table, key, _ := strings.Cut(s.key, ".")
+		column := 0
+		if s.restart {
+			column = 1
 		}
+		if row := said[table]; row == nil || !names(row, column, key) || names(row, 1-column, key) {
+			t.Errorf("%s: server/README.md says otherwise: %q", s.key, row)
+		}
+		delete(unseen, table)
 	}
-	for table, v := range tables {
-		for f := range fieldsOf(v) {
-			now, later := slices.Contains(while[table], f.key), slices.Contains(waiting[table], f.key)
-			if all := slices.Contains(while[table], "*") || slices.Contains(waiting[table], "*"); now && later || !now && !later && !all {
-				t.Errorf("%s.%s: neither changes while the server runs nor waits for a restart, or both: see reload.go", table, f.key)
-			}
-			column := 1
-			if changes(table, f.key) {
-				column = 0
-			}
-			if row := said[table]; row == nil || !names(row, column, f.key) || names(row, 1-column, f.key) {
-				t.Errorf("%s.%s: server/README.md says otherwise: %q", table, f.key, row)
-			}
-		}
-	}
-	for _, list := range []map[string][]string{while, waiting} {
-		for table, keys := range list {
-			for _, key := range keys {
-				if v, ok := tables[table]; !ok || key != "*" && !slices.ContainsFunc(slices.Collect(fieldsOf(v)), func(f field) bool { return f.key == key }) {
-					t.Errorf("%s.%s is classed, and no setting", table, key)
-				}
-			}
-		}
+	for table := range unseen {
+		t.Errorf("server/README.md has a table [%s], and the configuration has none", table)
 	}
 }
 
@@ -128,5 +116,40 @@ func TestAdopt(t *testing.T) {
 	}
 	if _, list := old.Adopt(old); len(list) != 0 {
 		t.Errorf("of the same: %v", list)
+	}
+}
+
+// Operators change what Changeable says, by the rules of the file; a misspelled setting is told
+// the nearest one, and one that only the file says is refused.
+func TestOverlay(t *testing.T) {
+	c := Default()
+	c.Models["a"] = Model{Policy: c.Defaults, Cache: 1 << 20}
+	with, refused := c.Overlay(map[string]map[string]string{
+		"a": {"objective": "20ms", "cache": "2MiB"},
+		"b": {"objectiv": "20ms", "deadline": "1s"},
+		"d": {"delay": "1s"},
+		"e": {"cache": "4GiB"},
+	})
+	if a := with.Models["a"]; a.Objective != 20*time.Millisecond || a.Cache != 2<<20 || c.Models["a"].Cache != 1<<20 {
+		t.Errorf("model a has %+v", a)
+	}
+	for name, want := range map[string][]string{
+		"b": {
+			"deadline=1s: model.b.deadline: not a setting that can be changed while running; known here: strategy, ",
+			"objectiv=20ms: model.b.objectiv: not a setting that can be changed while running; did you mean objective?",
+		},
+		"d": {"delay=1s: model.d.delay: 1s is not below objective, 100ms: "},
+		"e": {"cache=4GiB: model.e.cache: with it the caches of the models have "},
+	} {
+		got := lines(t, refused[name])
+		if len(got) != len(want) || !slices.EqualFunc(got, want, strings.HasPrefix) {
+			t.Errorf("model %s is refused with %q, want %q", name, got, want)
+		}
+		if _, changed := with.Models[name]; changed {
+			t.Errorf("model %s has settings that were refused", name)
+		}
+	}
+	if len(refused) != 3 {
+		t.Errorf("refused %v", refused)
 	}
 }

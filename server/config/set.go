@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/nearest"
 )
 
@@ -19,44 +20,38 @@ import (
 // faults about it.
 func (c *Config) Set(key, value, from string) error {
 	fs := &faults{origins: map[string]origin{key: {name: from}}}
+	next, place := c.Clone(), key
 	if rest, ok := strings.CutPrefix(key, "model."); ok && strings.Contains(rest, ".") {
 		dot := strings.LastIndexByte(rest, '.') // a name may have dots, a setting has none
-		name, setting := rest[:dot], rest[dot+1:]
-		m := c.Model(name)
-		set(fs, reflect.ValueOf(&m).Elem(), key, []string{setting}, value)
-		if len(fs.list) == 0 {
-			c.Models = maps.Clone(c.Models)
-			if c.Models == nil {
-				c.Models = map[string]Model{}
-			}
-			c.Models[name] = m
-		}
-		key = joinKey("model", name, setting)
+		name := rest[:dot]
+		m := next.Model(name)
+		set(fs, reflect.ValueOf(&m).Elem(), key, []string{rest[dot+1:]}, value)
+		next.Models[name], place = m, joinKey("model", name, rest[dot+1:])
 	} else {
-		set(fs, reflect.ValueOf(c).Elem(), key, strings.Split(key, "."), value)
+		set(fs, reflect.ValueOf(&next).Elem(), key, strings.Split(key, "."), value)
 	}
-	if len(fs.list) == 0 {
-		c.origins = maps.Clone(c.origins)
-		if c.origins == nil {
-			c.origins = map[string]origin{}
-		}
-		c.origins[key] = origin{name: from}
+	if err := fs.err(); err != nil {
+		return err
 	}
-	return fs.err()
+	next.origins[place] = origin{name: from}
+	*c = next
+	return nil
 }
 
 // set walks the rest of a key down from v, and puts the text there.
 func set(fs *faults, v reflect.Value, key string, rest []string, text string) {
 	if len(rest) > 0 {
+		var known []string
 		if v.Kind() == reflect.Struct {
 			for f := range fieldsOf(v) {
 				if f.key == rest[0] {
 					set(fs, f.value, key, rest[1:], text)
 					return
 				}
+				known = append(known, f.key)
 			}
 		}
-		fs.add(key, "no such setting")
+		fs.Add(key, "no such setting%s", didYouMean(rest[0], known))
 		return
 	}
 	var value any = text // where it does not parse, put says what is wrong with it
@@ -79,7 +74,7 @@ func set(fs *faults, v reflect.Value, key string, rest []string, text string) {
 		}
 		value = list
 	default: // a table
-		fs.add(key, "no such setting")
+		fs.Add(key, "no such setting")
 		return
 	}
 	put(fs, v, key, value)
@@ -110,12 +105,12 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 	case *time.Duration:
 		s, ok := value.(string)
 		if !ok {
-			fs.add(key, `expected a duration such as "30s", got %s`, describe(value))
+			fs.Add(key, `expected a duration such as "30s", got %s`, describe(value))
 			return
 		}
-		d, err := parseDuration(s)
+		d, err := setting.ParseDuration(s)
 		if err != nil {
-			fs.add(key, "%v", err)
+			fs.Add(key, "%v", err)
 			return
 		}
 		*p = d
@@ -124,14 +119,14 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 		case int64:
 			*p = Bytes(x)
 		case string:
-			b, err := ParseBytes(x)
+			b, err := setting.ParseBytes(x)
 			if err != nil {
-				fs.add(key, "%v", err)
+				fs.Add(key, "%v", err)
 				return
 			}
 			*p = b
 		default:
-			fs.add(key, `expected a size such as "256MiB" or a number of bytes, got %s`, describe(value))
+			fs.Add(key, `expected a size such as "256MiB" or a number of bytes, got %s`, describe(value))
 		}
 	case *Addrs:
 		if s, ok := value.(string); ok {
@@ -141,28 +136,28 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 			}
 		}
 		if _, ok := value.([]any); !ok {
-			fs.add(key, "expected an address or a list of addresses, got %s", describe(value))
+			fs.Add(key, "expected an address or a list of addresses, got %s", describe(value))
 			return
 		}
 		put(fs, reflect.ValueOf((*[]string)(p)).Elem(), key, value)
 	case *string:
 		s, ok := value.(string)
 		if !ok {
-			fs.add(key, "expected a string, got %s", describe(value))
+			fs.Add(key, "expected a string, got %s", describe(value))
 			return
 		}
 		*p = s
 	case *bool:
 		b, ok := value.(bool)
 		if !ok {
-			fs.add(key, "expected true or false, got %s", describe(value))
+			fs.Add(key, "expected true or false, got %s", describe(value))
 			return
 		}
 		*p = b
 	case *int:
 		n, ok := value.(int64)
 		if !ok || n > math.MaxInt || n < math.MinInt {
-			fs.add(key, "expected an integer, got %s", describe(value))
+			fs.Add(key, "expected an integer, got %s", describe(value))
 			return
 		}
 		*p = int(n)
@@ -173,7 +168,7 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 	case *map[string]string:
 		t, ok := value.(map[string]any)
 		if !ok {
-			fs.add(key, "expected a table of strings, got %s", describe(value))
+			fs.Add(key, "expected a table of strings, got %s", describe(value))
 			return
 		}
 		*p = make(map[string]string, len(t))
@@ -183,7 +178,7 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 			(*p)[k] = s
 		}
 	case *map[string]Model: // setTree has taken the models out, unless they are no table
-		fs.add(key, "expected tables ([%s.NAME]), got %s", key, describe(value))
+		fs.Add(key, "expected tables ([%s.NAME]), got %s", key, describe(value))
 	default:
 		putStruct(fs, dst, key, value)
 	}
@@ -193,7 +188,7 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 func putSlice[T any](fs *faults, dst *[]T, key string, value any, want string) {
 	list, ok := value.([]any)
 	if !ok {
-		fs.add(key, "expected %s, got %s", want, describe(value))
+		fs.Add(key, "expected %s, got %s", want, describe(value))
 		return
 	}
 	*dst = make([]T, len(list))
@@ -209,7 +204,7 @@ func putSlice[T any](fs *faults, dst *[]T, key string, value any, want string) {
 func putStruct(fs *faults, dst reflect.Value, key string, value any) {
 	table, ok := value.(map[string]any)
 	if !ok {
-		fs.add(key, "expected a table ([%s]), got %s", key, describe(value))
+		fs.Add(key, "expected a table ([%s]), got %s", key, describe(value))
 		return
 	}
 	var known []string
@@ -221,7 +216,7 @@ func putStruct(fs *faults, dst reflect.Value, key string, value any) {
 	}
 	for _, k := range slices.Sorted(maps.Keys(table)) {
 		if !slices.Contains(known, k) {
-			fs.add(joinKey(key, k), "unknown key%s", didYouMean(k, known))
+			fs.Add(joinKey(key, k), "unknown key%s", didYouMean(k, known))
 		}
 	}
 }
@@ -230,6 +225,7 @@ func putStruct(fs *faults, dst reflect.Value, key string, value any) {
 type field struct {
 	key   string
 	value reflect.Value
+	tag   reflect.StructTag
 }
 
 // fieldsOf yields the settings of a struct in order, those of an embedded struct as its own.
@@ -244,7 +240,7 @@ func fieldsOf(v reflect.Value) iter.Seq[field] {
 					}
 				}
 			case f.IsExported():
-				if !yield(field{f.Tag.Get("toml"), v.Field(i)}) {
+				if !yield(field{f.Tag.Get("toml"), v.Field(i), f.Tag}) {
 					return
 				}
 			}
@@ -274,6 +270,9 @@ func describe(value any) string {
 
 // didYouMean names the known key nearest to k if it is near, else all of them.
 func didYouMean(k string, known []string) string {
+	if len(known) == 0 {
+		return ""
+	}
 	if near := nearest.Names(k, known); len(near) > 0 {
 		return fmt.Sprintf("; did you mean %s?", near[0])
 	}

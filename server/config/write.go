@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/shivad/shivad/scheduler/setting"
 )
 
 // WriteTOML writes all of c as a file that Load reads back to the same configuration.
@@ -56,7 +58,7 @@ func tomlValue(v reflect.Value) (string, bool) {
 	case string:
 		return quote(x), true
 	case time.Duration:
-		return quote(formatDuration(x)), true
+		return quote(setting.FormatDuration(x)), true
 	case Bytes:
 		return quote(x.String()), true
 	case bool:
@@ -108,10 +110,14 @@ func (m Model) MarshalJSON() ([]byte, error) { return json.Marshal(jsonTree(refl
 // MarshalJSON is Config's, for the limits.
 func (l Limits) MarshalJSON() ([]byte, error) { return json.Marshal(jsonTree(reflect.ValueOf(l))) }
 
+// jsonTree is a value as JSON shows it; nil of none.
 func jsonTree(v reflect.Value) any {
+	if !v.IsValid() {
+		return nil
+	}
 	switch x := v.Interface().(type) {
 	case time.Duration:
-		return formatDuration(x)
+		return setting.FormatDuration(x)
 	case Bytes:
 		return x.String()
 	case map[string]Model:

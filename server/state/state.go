@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -9,6 +10,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/shivad/shivad/scheduler/setting"
 )
 
 // The limits of one record.
@@ -162,32 +165,39 @@ type Options struct {
 
 // withDefaults fills in what was left out, or tells all that is wrong.
 func (o Options) withDefaults() (Options, error) {
-	var faults []error
-	if o.Namespace == "" {
-		o.Namespace = "shivad"
-	} else if strings.ContainsAny(o.Namespace, " \t\r\n") || len(o.Namespace) > 64 {
-		faults = append(faults, fmt.Errorf("state: namespace %q: want at most 64 bytes without white space", o.Namespace))
-	}
-	for _, d := range []struct {
-		name string
-		at   *time.Duration
-		def  time.Duration
-	}{{"id lifetime", &o.IDLifetime, 24 * time.Hour}, {"settle", &o.Settle, 2 * time.Second}} {
-		if *d.at == 0 {
-			*d.at = d.def
-		} else if *d.at < time.Millisecond {
-			faults = append(faults, fmt.Errorf("state: %s of %v: want at least 1ms", d.name, *d.at))
-		}
-	}
-	if o.MaxIDs == 0 {
-		o.MaxIDs = 1 << 18
-	} else if o.MaxIDs < 0 {
-		faults = append(faults, fmt.Errorf("state: at most %d ids: want at least 1", o.MaxIDs))
-	}
+	o.Namespace = cmp.Or(o.Namespace, "shivad")
+	o.IDLifetime = cmp.Or(o.IDLifetime, 24*time.Hour)
+	o.MaxIDs = cmp.Or(o.MaxIDs, 1<<18)
+	o.Settle = cmp.Or(o.Settle, 2*time.Second)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return o, errors.Join(faults...)
+	var fs setting.Faults
+	fs.Check("namespace", CheckNamespace(o.Namespace))
+	setting.Between(&fs, "id lifetime", o.IDLifetime, time.Millisecond, setting.MaxIdle)
+	setting.Between(&fs, "ids", o.MaxIDs, 1, 1<<30)
+	setting.Between(&fs, "settle", o.Settle, time.Millisecond, setting.MaxWait)
+	if len(fs) > 0 {
+		return o, fmt.Errorf("state: %w", fs)
+	}
+	return o, nil
+}
+
+// CheckNamespace says what is wrong with Options.Namespace, or returns nil.
+func CheckNamespace(name string) error {
+	if name == "" || len(name) > 64 || strings.ContainsAny(name, " \t\r\n") {
+		return fmt.Errorf("%q: expected 1 to 64 bytes without white space", name)
+	}
+	return nil
+}
+
+// CheckTarget says what is wrong with the form of a target of [Open], or returns nil.
+func CheckTarget(target string) error {
+	scheme, _, isURL := strings.Cut(target, "://")
+	if isURL && scheme != "redis" && scheme != "rediss" && scheme != "unix" {
+		return fmt.Errorf("scheme %q: expected redis://host:port/db, rediss://, unix://path?db=n, or the path of a file", scheme)
+	}
+	return nil
 }
 
 // Open opens the store that target names: redis://[user:password@]host:port/db, rediss:// with
@@ -203,17 +213,16 @@ func Open(ctx context.Context, target string, opts Options) (Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	scheme, _, isURL := strings.Cut(target, "://")
-	switch {
-	case target == "":
+	if target == "" {
 		return nil, errors.New("state: no target: want the path of a file, or redis://host:port/db")
-	case !isURL:
-		return openFile(target, opts)
-	case scheme == "redis", scheme == "rediss", scheme == "unix":
-		return openRedis(ctx, target, opts)
-	default:
-		return nil, fmt.Errorf("state: scheme %q: want redis, rediss, unix, or the path of a file", scheme)
 	}
+	if err := CheckTarget(target); err != nil {
+		return nil, fmt.Errorf("state: %w", err)
+	}
+	if strings.Contains(target, "://") {
+		return openRedis(ctx, target, opts)
+	}
+	return openFile(target, opts)
 }
 
 // Key joins segments with slashes. What would be taken for something else in a segment is

@@ -10,6 +10,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/naming"
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/selection"
 )
 
@@ -34,9 +35,6 @@ func (l Link) Split() (model, version string) {
 	model, version, _ = strings.Cut(string(l), "/")
 	return model, version
 }
-
-// maxSLO is as long as any deadline of the configuration may be.
-const maxSLO = 24 * time.Hour
 
 // A Duration is written as a text such as "50ms".
 type Duration time.Duration
@@ -97,8 +95,8 @@ func New(d Definition) (*App, error) {
 	if a.Selection, err = selection.Parse(a.Policy, d.Params); err != nil {
 		add("%s", strings.TrimPrefix(err.Error(), "selection: "))
 	}
-	if slo := time.Duration(d.SLO); slo != 0 && (slo < time.Millisecond || slo > maxSLO) {
-		add("slo: %v, expected 1ms to 24h, or 0 for the model's deadline", slo)
+	if slo := time.Duration(d.SLO); slo != 0 && (slo < time.Millisecond || slo > setting.MaxWait) {
+		add("slo: %v, expected 1ms to %s, or 0 for the model's deadline", slo, setting.FormatDuration(setting.MaxWait))
 	}
 	if len(d.Default) > 0 {
 		if err := json.Unmarshal(d.Default, &a.fallback); err != nil || len(a.fallback) == 0 {

@@ -12,7 +12,6 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // Sessions are the connections with containers: of those that connect, and of those that the server
@@ -39,7 +38,7 @@ func (ss *Sessions) Listen(c config.Containers) error {
 		Others:    slices.Concat(dialect(containers.DialectV1b, c.ListenV1b), dialect(containers.DialectV2, c.ListenV2), dialect(containers.DialectV2a, c.ListenV2a)),
 		Scheduler: ss.cfg.Scheduler,
 		Pool:      ss.cfg.Pool,
-		Settings:  settings(c),
+		Settings:  c.Settings(),
 		Admit:     ss.cfg.Admit,
 		Registered: func(conn net.Conn, i containers.SessionInfo) {
 			ss.cfg.Registered(conn, i)
@@ -62,18 +61,11 @@ func (ss *Sessions) Listen(c config.Containers) error {
 // Configure returns new settings to containers that connect from now on, and to those that are
 // called.
 func (ss *Sessions) Configure(c config.Containers) {
-	if err := ss.Listener().Configure(settings(c)); err != nil {
+	if err := ss.Listener().Configure(c.Settings()); err != nil {
 		ss.cfg.Log.Error("settings of containers are not taken", "error", err) // the configuration has been validated
 	}
 	for _, d := range ss.called() {
 		d.SetWriteTimeout(c.WriteTimeout)
-	}
-}
-
-func settings(c config.Containers) containers.Settings {
-	return containers.Settings{
-		Limits:    containers.Limits{MessageBytes: int64(c.MessageBytes), Frames: c.Frames, Sessions: c.Sessions, Handshakes: c.Handshakes},
-		Heartbeat: c.Heartbeat, HandshakeTimeout: c.HandshakeTimeout, WriteTimeout: c.WriteTimeout,
 	}
 }
 
@@ -85,20 +77,21 @@ func dialect(d containers.Dialect, addrs []string) (list []containers.Address) {
 	return list
 }
 
-// inputs are the types of input as the configuration writes them.
-var inputs = map[string]tensor.DType{"bytes": tensor.Uint8, "ints": tensor.Int32, "doubles": tensor.Float64, "strings": tensor.Bytes}
-
 // Call connects to every [[container]] that has an address, again and again until Shutdown.
 func (ss *Sessions) Call(list []config.Container, writeTimeout time.Duration) error {
 	for _, c := range list {
 		if c.Address == "" {
 			continue
 		}
+		input, err := containers.Input(c.Input)
+		if err != nil {
+			return err
+		}
 		d, err := containers.Dial(containers.DialConfig{
 			Name:         c.Name,
 			Addr:         c.Address,
 			Model:        scheduler.ModelID{Name: c.Model, Version: c.Version},
-			Input:        inputs[c.Input],
+			Input:        input,
 			Scheduler:    ss.cfg.Scheduler,
 			Pool:         ss.cfg.Pool,
 			WriteTimeout: writeTimeout,

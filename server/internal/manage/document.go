@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/shivad/shivad/server/admin"
@@ -184,10 +185,10 @@ func (ds *Documents) planSettings(p *plan, store state.Store, settings map[strin
 		}
 	}
 	maps.Copy(all, settings)
-	_, refused := over(*ds.settings.File(), all)
+	_, refused := ds.settings.File().Overlay(all)
 	for _, model := range slices.Sorted(maps.Keys(settings)) {
 		if err := refused[model]; err != nil {
-			faults = append(faults, fmt.Sprintf("settings of model %q: %v", model, err))
+			faults = append(faults, fmt.Sprintf("settings of model %q: %s", model, strings.Join(faultsOf(err), "; ")))
 			continue
 		}
 		value, err := json.Marshal(settings[model])

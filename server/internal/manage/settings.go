@@ -29,14 +29,6 @@ import (
 // line in the log: with an unreachable store, or shared, refusing to start would be a server less
 // for a number.
 
-// changeable are the settings of a model that can be changed while it serves: those of its
-// batching, its versions and its cache.
-var changeable = []string{
-	"strategy", "objective", "max_batch", "batch_bytes", "delay", "queue_rows", "queue_bytes", "execution_timeout",
-	"retry", "shed", "slots", "pad", "default_version", "retire_after",
-	"cache", "cache_ttl",
-}
-
 const settingsPrefix = "settings/"
 
 // Settings are the configuration that holds: the file's, and over it what was changed in the store.
@@ -96,8 +88,10 @@ func (s *Settings) Set(ctx context.Context, model string, settings map[string]*s
 	}
 	var faults []string
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
-		if settings[key] == nil && !slices.Contains(changeable, key) { // the others are looked at with their values
-			faults = append(faults, unchangeable(key))
+		if settings[key] == nil { // the others are checked with their values
+			if err := config.Changeable(key); err != nil {
+				faults = append(faults, key+": "+err.Error())
+			}
 		}
 	}
 	if v := settings["default_version"]; v != nil && *v != "" {
@@ -122,7 +116,7 @@ func (s *Settings) Set(ctx context.Context, model string, settings map[string]*s
 				stored[key] = *value
 			}
 		}
-		_, refused := over(*s.File(), map[string]map[string]string{model: stored})
+		_, refused := s.File().Overlay(map[string]map[string]string{model: stored})
 		if err := faulty(append(slices.Clone(faults), faultsOf(refused[model])...)); err != nil {
 			return nil, err
 		}
@@ -136,10 +130,6 @@ func (s *Settings) Set(ctx context.Context, model string, settings map[string]*s
 	}
 	s.Read()
 	return before, s.inEffect(model, settings), nil
-}
-
-func unchangeable(key string) string {
-	return fmt.Sprintf("%s: not a setting that can be changed while running; those are %s", key, strings.Join(changeable, ", "))
 }
 
 // faulty is the error for settings that cannot hold; nil if nothing is wrong.
@@ -164,47 +154,12 @@ func (s *Settings) inEffect(model string, settings map[string]*string) map[strin
 	return all
 }
 
-// over puts settings of models over a configuration, and refuses what cannot be changed, or does
-// not hold: see config.Overlay. The errors list all faults of a model, with the values that
-// contradict each other.
-func over(c config.Config, settings map[string]map[string]string) (with config.Config, refused map[string]error) {
-	refused = map[string]error{}
-	sound := make(map[string]map[string]string, len(settings))
-	for model, of := range settings {
-		var faults []string
-		for _, key := range slices.Sorted(maps.Keys(of)) {
-			if !slices.Contains(changeable, key) {
-				faults = append(faults, unchangeable(key))
-			}
-		}
-		if refused[model] = faulty(faults); len(faults) == 0 {
-			sound[model] = of
-			delete(refused, model)
-		}
-	}
-	with, wrong := c.Overlay(sound)
-	for model := range sound {
-		err := wrong[model]
-		if err == nil {
-			err = Policy(with.Model(model).Policy).Validate()
-		}
-		if err != nil {
-			refused[model] = faulty(faultsOf(err))
-		}
-	}
-	return with, refused
-}
-
-// faultsOf are the faults of an error, one sentence each.
+// faultsOf are the faults of an error of package config, one sentence each.
 func faultsOf(err error) (list []string) {
 	if e, ok := errors.AsType[*config.Error](err); ok {
 		for _, f := range e.Faults {
 			list = append(list, f.String())
 		}
-		return list
-	}
-	if err != nil {
-		list = []string{err.Error()}
 	}
 	return list
 }
@@ -231,17 +186,13 @@ func (s *Settings) Read() {
 		}
 		stored[model] = settings
 	}
-	next, refused := over(*s.File(), stored)
-	if len(refused) > 0 {
-		for _, model := range slices.Sorted(maps.Keys(refused)) {
-			s.log.Error("settings of a model in the state store do not hold here; the file's do", "key", state.Key("settings", model), "settings", stored[model], "error", refused[model])
-			delete(stored, model)
-		}
-		next, _ = over(*s.File(), stored)
+	next, refused := s.File().Overlay(stored)
+	for _, model := range slices.Sorted(maps.Keys(refused)) {
+		s.log.Error("settings of a model in the state store do not hold here; the file's do", "key", state.Key("settings", model), "settings", stored[model], "error", refused[model])
 	}
 	s.now.Store(&next)
-	if err := s.sched.Reconfigure(Policy(next.Defaults), Policies(next.Models)); err != nil {
-		s.log.Error("settings of models are not taken", "error", err) // over has validated them
+	if err := s.sched.Reconfigure(next.Defaults.Scheduler(), next.SchedulerModels()); err != nil {
+		s.log.Error("settings of models are not taken", "error", err) // Overlay has validated them
 	}
 	s.gate.OptionsChanged()
 	s.sessions.Changed()
@@ -294,32 +245,4 @@ func (s *Settings) serves(model, version string) []string {
 		text += fmt.Sprintf("; \"shivactl containers start %s\" starts it", container)
 	}
 	return []string{text}
-}
-
-// Policy gives the scheduler its share of a model's settings.
-func Policy(p config.Policy) scheduler.ModelConfig {
-	return scheduler.ModelConfig{
-		Strategy:    p.Strategy,
-		Objective:   p.Objective,
-		MaxBatch:    p.MaxBatch,
-		Delay:       p.Delay,
-		QueueRows:   p.QueueRows,
-		QueueBytes:  int64(p.QueueBytes),
-		BatchBytes:  int64(p.BatchBytes),
-		ExecTimeout: p.ExecutionTimeout,
-		Retry:       &p.Retry,
-		Shed:        &p.Shed,
-		Slots:       p.Slots,
-		Batched:     &p.Batched,
-		Pad:         p.Pad,
-	}
-}
-
-// Policies are those of models, by name.
-func Policies(models map[string]config.Model) map[string]scheduler.ModelConfig {
-	out := make(map[string]scheduler.ModelConfig, len(models))
-	for name, m := range models {
-		out[name] = Policy(m.Policy)
-	}
-	return out
 }

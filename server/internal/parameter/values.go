@@ -1,9 +1,9 @@
 package parameter
 
-import "time"
+import "github.com/shivad/shivad/scheduler/setting"
 
 // MaxTimeout is the longest Timeout: what asks for more gets this.
-const MaxTimeout = 24 * time.Hour
+const MaxTimeout = setting.MaxWait
 
 // MaxCandidates is how many models an application links to at most.
 const MaxCandidates = 64

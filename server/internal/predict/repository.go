@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
@@ -38,9 +39,9 @@ func (s *Service) permit(c Caller) error {
 		return nil
 	}
 	switch reach := s.reach(); {
-	case reach == "all", reach == "local" && Local(c.Door):
+	case reach == config.RepositoryAll, reach == config.RepositoryLocal && Local(c.Door):
 		return nil
-	case reach == "local":
+	case reach == config.RepositoryLocal:
 		return fmt.Errorf("%w: this door can be reached from other machines (%s), so nobody loads and unloads models by it: server.repository = \"all\" lets every client, and the admin door (shivactl containers) can do both",
 			gate.ErrPermissionDenied, c.Door)
 	}

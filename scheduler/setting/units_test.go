@@ -1,4 +1,4 @@
-package config
+package setting
 
 import (
 	"strings"
@@ -62,19 +62,19 @@ func FuzzParseDuration(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		budgettest.Input(t)
-		d, err := parseDuration(s)
+		d, err := ParseDuration(s)
 		if err != nil {
 			return
 		}
-		if again, err := parseDuration(formatDuration(d)); err != nil || again != d {
-			t.Errorf("%q is %d, which is written %q and read as %d, %v", s, d, formatDuration(d), again, err)
+		if again, err := ParseDuration(FormatDuration(d)); err != nil || again != d {
+			t.Errorf("%q is %d, which is written %q and read as %d, %v", s, d, FormatDuration(d), again, err)
 		}
 	})
 }
 
 func TestFormatDuration(t *testing.T) {
 	for want, d := range map[string]time.Duration{"0s": 0, "30s": 30 * time.Second, "10m": 10 * time.Minute, "2h": 2 * time.Hour, "1h30m": 90 * time.Minute, "1m30s": 90 * time.Second, "10s": 10 * time.Second, "100ms": 1e8} {
-		if got := formatDuration(d); got != want {
+		if got := FormatDuration(d); got != want {
 			t.Errorf("%d is %q, want %q", d, got, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package config
+package setting
 
 import (
 	"fmt"
@@ -62,8 +62,8 @@ func ParseBytes(s string) (Bytes, error) {
 	return 0, fmt.Errorf("%q has the unit %q: want B, kB, MB, GB, TB, KiB, MiB, GiB or TiB", s, unit)
 }
 
-// parseDuration is time.ParseDuration with an error that shows what is wanted.
-func parseDuration(s string) (time.Duration, error) {
+// ParseDuration is [time.ParseDuration] with an error that shows what is wanted.
+func ParseDuration(s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil {
 		return 0, fmt.Errorf(`%q is not a duration: want a number and a unit, as "30s", "250ms" or "1m30s"`, s)
@@ -71,8 +71,8 @@ func parseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// formatDuration writes 30s and 2h where time.Duration writes 30s and 2h0m0s.
-func formatDuration(d time.Duration) string {
+// FormatDuration writes 30s and 2h where [time.Duration] writes 30s and 2h0m0s.
+func FormatDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")
@@ -83,5 +83,10 @@ func formatDuration(d time.Duration) string {
 	return s
 }
 
-// Addrs is a list of addresses; the file may give a single string.
-type Addrs []string
+// text is a number as the configuration file has it.
+func text(v any) string {
+	if d, ok := v.(time.Duration); ok {
+		return FormatDuration(d)
+	}
+	return fmt.Sprint(v)
+}
