@@ -65,6 +65,12 @@ func (c *call) fail(err error) {
 	c.respond(status, errorBody(gate.Text(err)))
 }
 
+// refused counts a request that was not understood, and returns its error.
+func (c *call) refused(err error, arrived time.Time) error {
+	c.door.predict.Refused(err, arrived)
+	return err
+}
+
 // retryAfter is when to try again, in whole seconds.
 func retryAfter(err error) string {
 	if o, ok := errors.AsType[*scheduler.OverloadedError](err); ok && o.RetryAfter > time.Second {

@@ -25,65 +25,28 @@ func (c *call) server() error {
 	return c.write(http.StatusOK, c.door.predict.Server(c.door.Addr(), "binary_tensor_data"))
 }
 
-func (c *call) live() error { return c.write(http.StatusOK, predict.Alive) }
-
-func (c *call) ready() error { return c.readiness(c.door.predict.Ready()) }
-
-func (c *call) modelReady() error {
-	r, err := c.door.predict.ModelReady(c.model, c.version)
+// tell answers a path of the protocol that takes no body.
+func (c *call) tell(p predict.Path) error {
+	answer, err := p.Tell(c.door.predict.Service, c.model, c.version)
 	if err != nil {
 		return err
 	}
-	return c.readiness(r)
-}
-
-func (c *call) readiness(r predict.Readiness) error {
-	if !r.Ready {
+	if r, ok := answer.(predict.Readiness); ok && !r.Ready {
 		c.w.Header().Set("Retry-After", "1")
 		return c.write(http.StatusServiceUnavailable, r)
 	}
-	return c.write(http.StatusOK, r)
-}
-
-func (c *call) models() error { return c.write(http.StatusOK, c.door.predict.List()) }
-
-// metadata reports what a model takes and gives.
-func (c *call) metadata() error {
-	m, err := c.door.predict.Model(c.model, c.version)
-	if err != nil {
-		return err
-	}
-	return c.write(http.StatusOK, m)
-}
-
-func (c *call) config() error {
-	m, err := c.door.predict.ModelConfig(c.model, c.version)
-	if err != nil {
-		return err
-	}
-	return c.write(http.StatusOK, m)
-}
-
-// statistics are those of a version, of all versions of a model, or of all models.
-func (c *call) statistics() error {
-	s, err := c.door.predict.Statistics(c.model, c.version)
-	if err != nil {
-		return err
-	}
-	return c.write(http.StatusOK, s)
+	return c.write(http.StatusOK, answer)
 }
 
 // index lists the models.
 func (c *call) index() error {
 	onlyReady := false
-	err := c.small(func(t *text) error {
-		return t.members(func(key string) (err error) {
-			if key != "ready" {
-				return t.skip()
-			}
-			onlyReady, err = t.boolean(member("ready"))
-			return err
-		})
+	err := c.object(func(t *text, name string) (err error) {
+		if name != "ready" {
+			return t.skip()
+		}
+		onlyReady, err = t.boolean(member("ready"))
+		return err
 	})
 	if err != nil {
 		return err
@@ -98,10 +61,7 @@ func (c *call) caller() predict.Caller {
 
 // load makes a model served.
 func (c *call) load() error {
-	if err := c.byProgram(); err != nil {
-		return err
-	}
-	names, err := c.parameters(nil)
+	names, err := c.parameters("")
 	if err == nil {
 		err = c.door.predict.Load(c.r.Context(), c.caller(), c.model, names)
 	}
@@ -114,45 +74,36 @@ func (c *call) load() error {
 // unload makes a model no longer served. It has no dependents, so that it does not matter
 // whether they should be unloaded too.
 func (c *call) unload() error {
-	if err := c.byProgram(); err != nil {
-		return err
+	names, err := c.parameters("unload_dependents")
+	if err == nil && len(names) > 0 {
+		err = invalid("unload of model %q with parameter %q: expected \"unload_dependents\" or none", c.model, names[0])
 	}
-	names, err := c.parameters(func(key string, t *text) (bool, error) {
-		if key != "unload_dependents" {
-			return false, nil
-		}
-		_, err := t.boolean(parameterNamed("unload_dependents"))
-		return true, err
-	})
+	if err == nil {
+		err = c.door.predict.Unload(c.caller(), c.model)
+	}
 	if err != nil {
-		return err
-	}
-	if len(names) > 0 {
-		return invalid("unload of model %q with parameter %q: expected \"unload_dependents\" or none", c.model, names[0])
-	}
-	if err := c.door.predict.Unload(c.caller(), c.model); err != nil {
 		return err
 	}
 	return c.write(http.StatusOK, struct{}{})
 }
 
-// parameters reads the body of a request to the repository, and gives the names of the
-// parameters that known does not take.
-func (c *call) parameters(known func(key string, t *text) (bool, error)) (names []string, err error) {
-	err = c.small(func(t *text) error {
-		return t.members(func(key string) error {
-			if key != "parameters" {
-				return t.skip()
+// parameters reads the body of a request that changes the repository, if a program sent it. It
+// returns the names of its parameters, except for flag, which is to be a boolean.
+func (c *call) parameters(flag string) (names []string, err error) {
+	if err := c.byProgram(); err != nil {
+		return nil, err
+	}
+	err = c.object(func(t *text, name string) error {
+		if name != "parameters" {
+			return t.skip()
+		}
+		return t.members(func(name string) error {
+			if name == flag {
+				_, err := t.boolean(parameterNamed(name))
+				return err
 			}
-			return t.members(func(key string) error {
-				if known != nil {
-					if taken, err := known(key, t); taken || err != nil {
-						return err
-					}
-				}
-				names = append(names, key)
-				return t.skip()
-			})
+			names = append(names, name)
+			return t.skip()
 		})
 	})
 	return names, err

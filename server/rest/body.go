@@ -300,17 +300,16 @@ func (b *body) end() error {
 	return nil
 }
 
-// small reads the body of a request that is not an inference: nothing, or a JSON object of at
-// most limits.metadata_bytes.
-func (c *call) small(object func(*text) error) error {
+// read reads the body of a request that is not an inference, of at most limit bytes, a bound
+// called name. The text lives as long as the call of use.
+func (c *call) read(limit int64, name string, use func(*text) error) error {
 	b, err := c.open()
 	if err != nil {
 		return err
 	}
 	defer b.close()
-	limit := c.settings.Limits.MetadataBytes
-	if b.limit > int64(limit) {
-		b.limit, b.name = int64(limit), "limits.metadata_bytes"
+	if b.limit > limit {
+		b.limit, b.name = limit, name
 	}
 	if b.known > b.limit {
 		return tooLarge("the body has %d bytes, %s is %d", b.known, b.name, b.limit)
@@ -320,12 +319,18 @@ func (c *call) small(object func(*text) error) error {
 		return err
 	}
 	defer buf.Release()
-	t := &text{b: all, depth: c.settings.Limits.JSONDepth}
-	if t.peek() == 0 && t.at == len(all) {
-		return nil
-	}
-	if err := object(t); err != nil {
-		return err
-	}
-	return t.end()
+	return use(&text{b: all, depth: c.settings.Limits.JSONDepth})
+}
+
+// object reads a body that is nothing or a JSON object of at most limits.metadata_bytes.
+func (c *call) object(member func(t *text, name string) error) error {
+	return c.read(int64(c.settings.Limits.MetadataBytes), "limits.metadata_bytes", func(t *text) error {
+		if t.peek() == 0 && t.at == len(t.b) {
+			return nil
+		}
+		if err := t.members(func(name string) error { return member(t, name) }); err != nil {
+			return err
+		}
+		return t.end()
+	})
 }

@@ -51,60 +51,44 @@ func (q *clipperQuestion) read(object []byte, w parameter.Wire) error {
 		}
 	}
 	err := w.Members(&q.values, object, nil)
-	if err == nil && q.UID != nil {
-		q.values.User, err = q.user()
+	if err != nil || q.UID == nil {
+		return err
 	}
-	return err
+	if err := textOrNumber("uid", q.UID); err != nil {
+		return err
+	}
+	if q.values.User = string(q.UID); q.UID[0] == '"' {
+		return json.Unmarshal(q.UID, &q.values.User)
+	}
+	return nil
 }
 
-// user is whose request it is, by Clipper's name.
-func (q *clipperQuestion) user() (string, error) {
-	var text string
-	if json.Unmarshal(q.UID, &text) == nil {
-		return text, nil
+// textOrNumber is the error of a member that is neither.
+func textOrNumber(name string, value json.RawMessage) error {
+	if c := value[0]; c != '"' && c != '-' && (c < '0' || c > '9') {
+		return invalid("%s: expected a text or a number, got %.60s", name, value)
 	}
-	var number json.Number
-	if err := json.Unmarshal(q.UID, &number); err != nil {
-		return "", invalid("uid: expected a text or a number, got %.60s", q.UID)
-	}
-	return number.String(), nil
+	return nil
 }
 
 // readClipper reads the body, whose parameters are those of w, and gives it as it is too.
 func (c *call) readClipper(w parameter.Wire) (q clipperQuestion, raw []byte, err error) {
-	b, err := c.open()
-	if err != nil {
-		return q, nil, err
-	}
-	defer b.close()
-	if b.limit > maxClipper {
-		b.limit, b.name = maxClipper, "the limit of this path; /v2 has more room"
-	}
-	if b.known > b.limit {
-		return q, nil, tooLarge("the body has %d bytes, %s: %d", b.known, b.name, b.limit)
-	}
-	buf, all, err := b.all()
-	if err != nil {
-		return q, nil, err
-	}
-	defer buf.Release()
-	t := &text{b: all, depth: c.settings.Limits.JSONDepth}
-	if err := t.skip(); err != nil { // depth, above all
-		return q, nil, err
-	}
-	if err := t.end(); err != nil {
-		return q, nil, err
-	}
-	raw = bytes.Clone(all)
-	return q, raw, q.read(raw, w)
+	err = c.read(maxClipper, "the limit of this path (those of /v2 take more)", func(t *text) error {
+		if err := t.skip(); err != nil { // for the depth
+			return err
+		}
+		if err := t.end(); err != nil {
+			return err
+		}
+		raw = bytes.Clone(t.b)
+		return q.read(raw, w)
+	})
+	return q, raw, err
 }
 
 // question makes one of the protocol's of an input, as clipper's rows are: one at a time.
 func (c *call) question(q *clipperQuestion, raw json.RawMessage, arrived time.Time) (*predict.Question, error) {
-	out := &predict.Question{Model: c.model, Values: q.values, Arrived: arrived}
-	if k := connOf(c.r); k != nil {
-		out.Source = k.source
-	}
+	out := &predict.Question{Model: c.model, Values: q.values, Arrived: arrived, Source: c.source()}
 	if raw == nil {
 		return out, nil
 	}
@@ -140,8 +124,7 @@ func (c *call) clipperPredict() error {
 		err = invalid(`expected one of "input" and "input_batch"`)
 	}
 	if err != nil {
-		c.door.predict.Refused(err, arrived)
-		return err
+		return c.refused(err, arrived)
 	}
 	if q.Input != nil {
 		a, err := c.ask(&q, q.Input, arrived)
@@ -150,43 +133,46 @@ func (c *call) clipperPredict() error {
 		}
 		return c.write(http.StatusOK, a)
 	}
-	const atOnce = 64 // of a batch that are asked side by side
-	answers := make([]clipperAnswer, len(q.Batch))
-	places := make(chan struct{}, atOnce)
-	var all sync.WaitGroup
-	for i, raw := range q.Batch {
-		places <- struct{}{}
-		all.Go(func() {
-			defer func() { <-places }()
-			a, err := c.tryAsk(&q, raw, arrived)
-			if err != nil {
-				a = clipperAnswer{QueryID: queries.Add(1), Error: gate.Text(err)}
-			}
-			answers[i] = a
-		})
-	}
-	all.Wait()
+	const atOnce = 64
+	answers := each(c, q.Batch, atOnce, func(input json.RawMessage) (clipperAnswer, error) {
+		return c.ask(&q, input, arrived)
+	}, func(err error) clipperAnswer {
+		return clipperAnswer{QueryID: queries.Add(1), Error: gate.Text(err)}
+	})
 	return c.write(http.StatusOK, map[string][]clipperAnswer{"batch_predictions": answers})
 }
 
-// tryAsk is ask with a net below it: on a goroutine of its own, a panic would be the end of the
-// process.
-func (c *call) tryAsk(q *clipperQuestion, raw json.RawMessage, arrived time.Time) (a clipperAnswer, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			c.door.log.Error("panic over one input of a batch", "path", c.r.URL.Path, "panic", r, "stack", string(debug.Stack()))
-			err = fmt.Errorf("%w: %v", gate.ErrInternal, r)
-		}
-	}()
-	return c.ask(q, raw, arrived)
+// each answers every part of a body, so many at a time, with failed if there is an error. A
+// panic is one, too: on a goroutine of its own it would be the end of the process.
+func each[T any](c *call, parts []json.RawMessage, atOnce int, answer func(part json.RawMessage) (T, error), failed func(error) T) []T {
+	answers := make([]T, len(parts))
+	places := make(chan struct{}, atOnce)
+	var all sync.WaitGroup
+	for i, part := range parts {
+		places <- struct{}{}
+		all.Go(func() {
+			defer func() {
+				if r := recover(); r != nil {
+					c.door.log.Error("panic while serving a part of a request", "path", c.r.URL.Path, "panic", r, "stack", string(debug.Stack()))
+					answers[i] = failed(errBug)
+				}
+				<-places
+			}()
+			var err error
+			if answers[i], err = answer(part); err != nil {
+				answers[i] = failed(err)
+			}
+		})
+	}
+	all.Wait()
+	return answers
 }
 
 // ask answers one input.
 func (c *call) ask(q *clipperQuestion, raw json.RawMessage, arrived time.Time) (clipperAnswer, error) {
 	question, err := c.question(q, raw, arrived)
 	if err != nil {
-		c.door.predict.Refused(err, arrived)
-		return clipperAnswer{}, err
+		return clipperAnswer{}, c.refused(err, arrived)
 	}
 	a, err := c.door.predict.Infer(c.r.Context(), question)
 	if err != nil {

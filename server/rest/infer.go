@@ -21,8 +21,7 @@ func (c *call) infer() error {
 	defer q.release()
 	arrived, err := q.read()
 	if err != nil {
-		c.door.predict.Refused(err, arrived)
-		return err
+		return c.refused(err, arrived)
 	}
 	question := predict.Question{
 		Model: c.model, Version: c.version, ID: q.id,
@@ -31,9 +30,7 @@ func (c *call) infer() error {
 		Values:     q.values,
 		Parameters: q.pass.end(),
 		Arrived:    arrived,
-	}
-	if k := connOf(c.r); k != nil {
-		question.Source = k.source
+		Source:     c.source(),
 	}
 	a, err := c.door.predict.Infer(c.r.Context(), &question)
 	if err != nil {

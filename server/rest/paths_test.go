@@ -259,10 +259,10 @@ func TestErrorsOfTheHead(t *testing.T) {
 // A bug costs its request a 500, and nobody else anything.
 func TestPanic(t *testing.T) {
 	found, _, _ := find("/v2/health/live")
-	live := found.get
-	t.Cleanup(func() { found.get = live }) // after the rig's
+	live := found.serve
+	t.Cleanup(func() { found.serve = live }) // after the rig's
 	var bug atomic.Int32
-	found.get = func(c *call) error {
+	found.serve = func(c *call) error {
 		switch bug.Load() {
 		case 1:
 			panic("boom")

@@ -8,6 +8,8 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+
+	"github.com/shivad/shivad/server/internal/predict"
 )
 
 // A call is a request on its way through a handler.
@@ -22,52 +24,51 @@ type call struct {
 	begun    bool     // the head of the answer has left: nothing can be said any more
 }
 
-// A handler answers one method of a path. Its error is answered as such, if nothing else was.
+// source is the connection, for fairness.
+func (c *call) source() uint64 {
+	if k := connOf(c.r); k != nil {
+		return k.source
+	}
+	return 0
+}
+
+// A handler answers a request. If it has not answered, its error is the answer.
 type handler func(*call) error
 
-// A route is a path with what it does: for GET and HEAD, or for POST. A step in braces is a name.
+// A route is a path and what it does. A step in braces is a name.
 type route struct {
-	path  string
-	get   handler // HEAD too; nil: it is for POST
-	post  handler
-	steps []string
+	method string // GET, which HEAD goes with, or POST
+	path   string
+	serve  handler
+	steps  []string // of the path
 }
 
 // methods are those that it takes.
 func (r *route) methods() []string {
-	if r.post != nil {
-		return []string{http.MethodPost}
+	if r.method == http.MethodGet {
+		return []string{http.MethodGet, http.MethodHead}
 	}
-	return []string{http.MethodGet, http.MethodHead}
+	return []string{r.method}
 }
 
-// routes are all paths there are. Those of a model also exist with its version: see versioned.
 var routes = func() []route {
+	const model, version = "/v2/models/{model}", "/versions/{version}"
 	list := []route{
-		{path: "/v2", get: (*call).server},
-		{path: "/v2/health/live", get: (*call).live},
-		{path: "/v2/health/ready", get: (*call).ready},
-		{path: "/v2/docs/openapi.json", get: (*call).openAPI},
-		{path: "/v2/models", get: (*call).models},
-		{path: "/v2/models/stats", get: (*call).statistics},
-		{path: "/v2/repository/index", post: (*call).index},
-		{path: "/v2/repository/models/{model}/load", post: (*call).load},
-		{path: "/v2/repository/models/{model}/unload", post: (*call).unload},
-		{path: "/{model}/predict", post: (*call).clipperPredict},
-		{path: "/{model}/update", post: (*call).update},
-	}
-	for _, version := range []string{"", "/versions/{version}"} {
-		of := "/v2/models/{model}" + version
-		list = append(list,
-			route{path: of, get: (*call).metadata},
-			route{path: of + "/ready", get: (*call).modelReady},
-			route{path: of + "/config", get: (*call).config},
-			route{path: of + "/stats", get: (*call).statistics},
-			route{path: of + "/infer", post: (*call).infer},
-		)
+		{method: "GET", path: "/v2", serve: (*call).server},
+		{method: "GET", path: "/v2/docs/openapi.json", serve: (*call).openAPI},
+		{method: "POST", path: model + "/infer", serve: (*call).infer},
+		{method: "POST", path: model + version + "/infer", serve: (*call).infer},
+		{method: "POST", path: "/v2/repository/index", serve: (*call).index},
+		{method: "POST", path: "/v2/repository/models/{model}/load", serve: (*call).load},
+		{method: "POST", path: "/v2/repository/models/{model}/unload", serve: (*call).unload},
+		{method: "POST", path: "/{model}/predict", serve: (*call).clipperPredict},
+		{method: "POST", path: "/{model}/update", serve: (*call).update},
 	}
 	for i := range list {
 		list[i].steps = strings.Split(list[i].path[1:], "/")
+	}
+	for _, p := range predict.Paths {
+		list = append(list, route{"GET", "/" + strings.Join(p.Steps, "/"), func(c *call) error { return c.tell(p) }, p.Steps})
 	}
 	return list
 }()
@@ -89,24 +90,10 @@ func find(escaped string) (found *route, model, version string) {
 		}
 		steps = append(steps, plain)
 	}
-next:
 	for i := range routes {
-		r := &routes[i]
-		if len(r.steps) != len(steps) {
-			continue
+		if model, version, ok = predict.Match(routes[i].steps, steps); ok {
+			return &routes[i], model, version
 		}
-		model, version = "", ""
-		for k, want := range r.steps {
-			switch {
-			case want == "{model}":
-				model = steps[k]
-			case want == "{version}":
-				version = steps[k]
-			case want != steps[k]:
-				continue next
-			}
-		}
-		return r, model, version
 	}
 	return nil, "", ""
 }
@@ -127,17 +114,13 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c.model, c.version = model, version
-	h := found.post
-	if h == nil {
-		h = found.get
-	}
 	methods := found.methods()
 	if !slices.Contains(methods, r.Method) {
 		w.Header().Set("Allow", strings.Join(methods, ", "))
 		c.fail(&refusal{status: http.StatusMethodNotAllowed, err: fmt.Errorf("%s takes %s, not %s", r.URL.Path, methods[0], r.Method)})
 		return
 	}
-	if err := h(c); err != nil {
+	if err := found.serve(c); err != nil {
 		c.fail(err)
 	}
 }

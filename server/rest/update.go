@@ -4,9 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"runtime/debug"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/shivad/shivad/server/internal/gate"
@@ -19,8 +17,7 @@ func (c *call) update() error {
 	q, raw, err := c.readClipper(parameter.Feedback)
 	arrived := time.Now()
 	if err != nil {
-		c.door.predict.Refused(err, arrived)
-		return err
+		return c.refused(err, arrived)
 	}
 	if q.Updates == nil && q.Batch == nil {
 		reply, err := c.teach(&q, raw, arrived)
@@ -31,25 +28,20 @@ func (c *call) update() error {
 	}
 	updates, err := q.several()
 	if err != nil {
-		c.door.predict.Refused(err, arrived)
-		return err
+		return c.refused(err, arrived)
 	}
 	const atOnce = 16 // those of one user wait for each other in the store
-	answers := make([]json.RawMessage, len(updates))
-	places := make(chan struct{}, atOnce)
-	var all sync.WaitGroup
-	for i, raw := range updates {
-		places <- struct{}{}
-		all.Go(func() {
-			defer func() { <-places }()
-			reply, err := c.tryTeach(&q, raw, arrived)
-			if err != nil {
-				reply, _ = json.Marshal(map[string]string{"error": gate.Text(err)}) // of texts: cannot fail
-			}
-			answers[i] = reply
-		})
-	}
-	all.Wait()
+	answers := each(c, updates, atOnce, func(raw json.RawMessage) (json.RawMessage, error) {
+		one := clipperQuestion{values: q.values} // what it does not say, such as the user, is as for all
+		err := one.read(raw, parameter.Feedback)
+		if err == nil && (one.Updates != nil || one.Batch != nil) {
+			err = invalid("updates do not nest")
+		}
+		if err != nil {
+			return nil, c.refused(err, arrived)
+		}
+		return c.teach(&one, raw, arrived)
+	}, func(err error) json.RawMessage { return errorBody(gate.Text(err)) })
 	return c.write(http.StatusOK, map[string][]json.RawMessage{"updates": answers})
 }
 
@@ -71,36 +63,14 @@ func (q *clipperQuestion) several() ([]json.RawMessage, error) {
 	return updates, nil
 }
 
-// tryTeach is teach for one of several, with a net below it: on a goroutine of its own, a panic
-// would be the end of the process. What it does not say itself, such as the user, it has from
-// all.
-func (c *call) tryTeach(all *clipperQuestion, raw json.RawMessage, arrived time.Time) (reply []byte, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			c.door.log.Error("panic over one feedback of several", "path", c.r.URL.Path, "panic", r, "stack", string(debug.Stack()))
-			err = fmt.Errorf("%w: %v", gate.ErrInternal, r)
-		}
-	}()
-	one := clipperQuestion{values: all.values}
-	if err = one.read(raw, parameter.Feedback); err == nil && (one.Updates != nil || one.Batch != nil) {
-		err = invalid("updates do not nest")
-	}
-	if err != nil {
-		c.door.predict.Refused(err, arrived)
-		return nil, err
-	}
-	return c.teach(&one, raw, arrived)
-}
-
 // teach gives one feedback to the application.
 func (c *call) teach(q *clipperQuestion, raw json.RawMessage, arrived time.Time) ([]byte, error) {
 	question, err := c.question(q, q.Input, arrived)
-	if err == nil && q.ID != nil && q.ID[0] != '"' && q.ID[0] != '-' && (q.ID[0] < '0' || q.ID[0] > '9') {
-		err = invalid("id: expected a text or a number, got %.60s", q.ID)
+	if err == nil && q.ID != nil {
+		err = textOrNumber("id", q.ID)
 	}
 	if err != nil {
-		c.door.predict.Refused(err, arrived)
-		return nil, err
+		return nil, c.refused(err, arrived)
 	}
 	question.Parameters = raw
 	reply, err := c.door.predict.Feedback(c.r.Context(), question, q.ID)

@@ -36,7 +36,7 @@ func (s *Service) Server(door net.Addr, extensions ...string) ServerMetadata {
 	if s.permit(Caller{Door: door}) != nil {
 		all = slices.DeleteFunc(all, func(name string) bool { return name == "model_repository" })
 	}
-	return ServerMetadata{"shivad", s.version, all}
+	return ServerMetadata{"shivad", s.cfg.Version, all}
 }
 
 // ModelMetadata describes a model.
@@ -168,7 +168,7 @@ func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
 	if err != nil {
 		return ModelConfig{}, err
 	}
-	set := s.settings(t.ID.Name)
+	set := s.cfg.Settings(t.ID.Name)
 	c := ModelConfig{
 		Name:     t.ID.Name,
 		Platform: t.Platform(),

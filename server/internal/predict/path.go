@@ -7,67 +7,82 @@ import (
 	"github.com/shivad/shivad/shiva"
 )
 
+// A Path tells of the server or of models, over HTTP and over Shiva alike.
+type Path struct {
+	Steps []string // "{model}" and "{version}" stand for names
+	Tell  func(s *Service, model, version string) (any, error)
+}
+
+// Paths are all of the protocol that take no body, but the one of the server's metadata, which
+// tells of each door's own extensions.
+var Paths = func() (all []Path) {
+	add := func(path string, tell func(s *Service, model, version string) (any, error)) {
+		all = append(all, Path{strings.Split(path, "/"), tell})
+	}
+	add("v2/health/live", func(*Service, string, string) (any, error) { return map[string]bool{"live": true}, nil })
+	add("v2/health/ready", func(s *Service, _, _ string) (any, error) { return s.Ready(), nil })
+	add("v2/models", func(s *Service, _, _ string) (any, error) { return s.List(), nil })
+	add("v2/models/stats", func(s *Service, _, _ string) (any, error) { return s.Statistics("", "") })
+	for _, of := range []string{"v2/models/{model}", "v2/models/{model}/versions/{version}"} {
+		add(of, func(s *Service, model, version string) (any, error) { return s.Model(model, version) })
+		add(of+"/ready", func(s *Service, model, version string) (any, error) { return s.ModelReady(model, version) })
+		add(of+"/config", func(s *Service, model, version string) (any, error) { return s.ModelConfig(model, version) })
+		add(of+"/stats", func(s *Service, model, version string) (any, error) { return s.Statistics(model, version) })
+	}
+	return all
+}()
+
+// Match reports whether the steps of a path are those of a pattern, and the names in it.
+func Match(pattern, steps []string) (model, version string, ok bool) {
+	if len(pattern) != len(steps) {
+		return "", "", false
+	}
+	for i, want := range pattern {
+		switch {
+		case steps[i] == "":
+			return "", "", false
+		case want == "{model}":
+			model = steps[i]
+		case want == "{version}":
+			version = steps[i]
+		case want != steps[i]:
+			return "", "", false
+		}
+	}
+	return model, version, true
+}
+
 // shivaExtensions are those that a client has over Shiva, in the words of its metadata: the
 // keys "parameters", "priority" and "timeout_ms", and the paths of models' configuration and
 // statistics. Of model_repository there is the index only.
 var shivaExtensions = []string{"model_configuration", "parameters", "schedule_policy", "statistics"}
 
-// Describe answers what is asked by a path of the protocol alone, as over Shiva: all of them
-// but infer, and load and unload. The answer is the JSON object that HTTP gives; the index is
-// its member "models", as in gRPC, and onlyReady leaves what can be asked in it. "!server" is
-// "v2" in Shiva's own words. ok is false when path is none of these.
+// Describe answers a path that is asked for over Shiva: one of Paths, "v2", which is "!server"
+// in Shiva's own words, or the index of the repository, of which onlyReady leaves out what
+// cannot be asked. The answer is the JSON object that HTTP gives; the index is its member
+// "models", as in gRPC. ok is false when path is none of these.
 func (s *Service) Describe(path string, onlyReady bool) (answer []byte, ok bool, err error) {
-	var said any
+	var value any
 	switch path {
 	case shiva.ServerNamespace, "v2", "v2/":
-		said = ServerMetadata{"shivad", s.version, shivaExtensions}
-	case "v2/health/live":
-		said = Alive
-	case "v2/health/ready":
-		said = s.Ready()
-	case "v2/models":
-		said = s.List()
-	case "v2/models/stats":
-		said, err = s.Statistics("", "")
+		value = ServerMetadata{"shivad", s.cfg.Version, shivaExtensions}
 	case "v2/repository/index":
-		said = map[string][]IndexEntry{"models": s.Index(onlyReady)}
+		value = map[string][]IndexEntry{"models": s.Index(onlyReady)}
 	default:
-		of, isModel := strings.CutPrefix(path, "v2/models/")
-		if !isModel {
-			return nil, false, nil
-		}
-		if said, ok, err = s.describeModel(of); !ok {
-			return nil, false, nil
+		if value, ok, err = s.tell(strings.Split(path, "/")); !ok || err != nil {
+			return nil, ok, err
 		}
 	}
-	if err != nil {
-		return nil, true, err
-	}
-	answer, err = json.Marshal(said)
+	answer, err = json.Marshal(value)
 	return answer, true, err
 }
 
-// describeModel answers a path below "v2/models/". ok is false when it is none.
-func (s *Service) describeModel(path string) (said any, ok bool, err error) {
-	of, what := path, ""
-	for _, question := range []string{"/ready", "/config", "/stats"} {
-		if name, found := strings.CutSuffix(path, question); found {
-			of, what = name, question
+func (s *Service) tell(steps []string) (value any, ok bool, err error) {
+	for _, p := range Paths {
+		if model, version, ok := Match(p.Steps, steps); ok {
+			value, err = p.Tell(s, model, version)
+			return value, true, err
 		}
 	}
-	name, version, versioned := strings.Cut(of, "/versions/")
-	if name == "" || strings.Contains(name+version, "/") || versioned && version == "" {
-		return nil, false, nil
-	}
-	switch what {
-	case "/ready":
-		said, err = s.ModelReady(name, version)
-	case "/config":
-		said, err = s.ModelConfig(name, version)
-	case "/stats":
-		said, err = s.Statistics(name, version)
-	default:
-		said, err = s.Model(name, version)
-	}
-	return said, true, err
+	return nil, false, nil
 }

@@ -38,7 +38,7 @@ func (s *Service) permit(c Caller) error {
 	if c.Door == nil {
 		return nil
 	}
-	switch reach := s.reach(); {
+	switch reach := s.cfg.Reach(); {
 	case reach == config.RepositoryAll, reach == config.RepositoryLocal && Local(c.Door):
 		return nil
 	case reach == config.RepositoryLocal:
@@ -59,9 +59,9 @@ func Local(a net.Addr) bool {
 // changed logs what a caller has done to a model.
 func (s *Service) changed(c Caller, model, did string, err error) {
 	if c.Door != nil {
-		s.log.Info("changed by a client", "what", "model", "name", model, "from", c.From, "door", c.Door, "did", did, "error", err)
-		if s.told != nil && err == nil {
-			s.told(c.From, "model", model, did)
+		s.cfg.Log.Info("changed by a client", "what", "model", "name", model, "from", c.From, "door", c.Door, "did", did, "error", err)
+		if err == nil {
+			s.cfg.Changed(c.From, "model", model, did)
 		}
 	}
 }
@@ -90,7 +90,7 @@ type IndexEntry struct {
 // models that Load could start; only those that are ready if so asked.
 func (s *Service) Index(onlyReady bool) []IndexEntry {
 	list := []IndexEntry{}
-	managed := s.repository.Models()
+	managed := s.cfg.Repository.Models()
 	seen := map[string]bool{}
 	for _, m := range s.gate.Models() {
 		seen[m.Name] = true
@@ -98,7 +98,7 @@ func (s *Service) Index(onlyReady bool) []IndexEntry {
 		if !m.Ready {
 			e.State, e.Reason = Unavailable, "no container of it is connected"
 			if slices.Contains(managed, m.Name) {
-				e.State, e.Reason = s.repository.State(m.Name)
+				e.State, e.Reason = s.cfg.Repository.State(m.Name)
 			}
 		}
 		list = append(list, e)
@@ -113,7 +113,7 @@ func (s *Service) Index(onlyReady bool) []IndexEntry {
 	for _, name := range managed {
 		if !seen[name] {
 			e := IndexEntry{Name: name}
-			e.State, e.Reason = s.repository.State(name)
+			e.State, e.Reason = s.cfg.Repository.State(name)
 			list = append(list, e)
 		}
 	}
@@ -139,7 +139,7 @@ func (s *Service) Load(ctx context.Context, by Caller, model string, parameters 
 		}
 		return err
 	}
-	err := s.repository.Load(ctx, model)
+	err := s.cfg.Repository.Load(ctx, model)
 	s.changed(by, model, "load", err)
 	return err
 }
@@ -152,14 +152,14 @@ func (s *Service) Unload(by Caller, model string) error {
 	if err := s.managed(model, "unloaded"); err != nil {
 		return err
 	}
-	err := s.repository.Unload(model)
+	err := s.cfg.Repository.Unload(model)
 	s.changed(by, model, "unload", err)
 	return err
 }
 
 // managed says why a model is not the server's to start and stop.
 func (s *Service) managed(model, verb string) error {
-	names := s.repository.Models()
+	names := s.cfg.Repository.Models()
 	if slices.Contains(names, model) {
 		return nil
 	}

@@ -22,31 +22,26 @@ type Config struct {
 
 // A Service answers the questions of the protocol. See the package comment.
 type Service struct {
-	gate       *gate.Gate
-	repository Repository
-	settings   func(model string) config.Model
-	version    string
-	reach      func() string
-	log        *slog.Logger
-	told       func(by, what, name, detail string)
+	gate *gate.Gate
+	cfg  Config
 }
 
 // New makes a Service.
 func New(cfg Config) *Service {
 	if cfg.Reach == nil {
-		cfg.Reach = func() string { return "all" }
+		cfg.Reach = func() string { return config.RepositoryAll }
+	}
+	if cfg.Changed == nil {
+		cfg.Changed = func(by, what, name, detail string) {}
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Service{gate: cfg.Gate, repository: cfg.Repository, settings: cfg.Settings, version: cfg.Version, reach: cfg.Reach, log: cfg.Log, told: cfg.Changed}
+	return &Service{cfg.Gate, cfg}
 }
 
 // Draining reports whether the server is shutting down: requests inside go on, others are refused.
 func (s *Service) Draining() bool { return s.gate.Draining() }
-
-// Alive is the answer to whether the server lives, as long as there is one.
-var Alive = map[string]bool{"live": true}
 
 // A Readiness is the answer of both ready paths. The text of the protocol asks for a status
 // only; the Open Inference Protocol for the rest but Error, which tells why not.
