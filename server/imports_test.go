@@ -3,11 +3,15 @@ package server_test
 import (
 	"bytes"
 	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -47,7 +51,6 @@ containers/containertest:   containers containers/zmtp containers/internal/wire 
 
 server/internal/nearest:
 server/internal/browser:
-server/internal/hosts:
 server/internal/intake:     scheduler server/metrics
 server/internal/jsontest:   shiva/budgettest
 server/internal/clock:      scheduler golang.org/x/sys
@@ -66,12 +69,12 @@ server/internal/gate:        server/internal/apps server/internal/cache server/i
 server/internal/predict:     server/internal/apps server/internal/gate server/internal/parameter server/config server/metrics scheduler shiva shiva/tensor | containers/adapter
 server/internal/fleet:      server/config server/internal/gate server/internal/predict containers scheduler shiva/tensor
 server/internal/manage:      server/admin server/config server/internal/apps server/internal/fleet server/internal/gate server/internal/parameter server/internal/predict server/metrics server/selection server/state containers scheduler shiva/tensor
-server/tcp:                  server/internal/gate server/internal/hosts server/internal/parameter server/metrics scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/internal/predict server/state containers/adapter
+server/tcp:                  server/internal/gate server/internal/intake server/internal/parameter server/metrics scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/internal/predict server/state containers/adapter
 server/rest:                 server/internal/browser server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/metrics scheduler shiva shiva/tensor github.com/x448/float16 | server/config server/internal/apps server/state
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
 server/grpc/internal/wire:   google.golang.org/grpc | google.golang.org/protobuf
 server/grpc:                 server/grpc/internal/wire server/grpc/pb server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/metrics scheduler shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/config server/internal/jsontest
-server:                      server/internal/apps server/internal/clock server/internal/fleet server/internal/gate server/internal/hosts server/internal/intake server/internal/manage server/internal/parameter server/internal/predict server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc
+server:                      server/internal/apps server/internal/clock server/internal/fleet server/internal/gate server/internal/intake server/internal/manage server/internal/parameter server/internal/predict server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc
 
 server/e2e:                 | containers/container shiva shiva/tensor google.golang.org/grpc google.golang.org/protobuf
 
@@ -238,7 +241,32 @@ func TestOneFileKnowsGnet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"../bench/echo/main.go", "../server/tcp/door.go"}; !slices.Equal(files, want) {
+	if want := []string{"../bench/echo/main.go", "../server/tcp/gnet.go"}; !slices.Equal(files, want) {
 		t.Errorf("gnet is imported by %v, want %v", files, want)
+	}
+}
+
+// Sessions of the Shiva door work over any transport: only the door and the transport know sockets.
+func TestSessionsKnowNoSockets(t *testing.T) {
+	files, err := filepath.Glob("tcp/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var know []string
+	for _, path := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sockets := func(i *ast.ImportSpec) bool {
+			name, _ := strconv.Unquote(i.Path.Value)
+			return name == "net" || name == "syscall" || name == "golang.org/x/sys/unix"
+		}
+		if !strings.HasSuffix(path, "_test.go") && slices.ContainsFunc(f.Imports, sockets) {
+			know = append(know, filepath.Base(path))
+		}
+	}
+	if want := []string{"door.go", "gnet.go", "writable.go"}; !slices.Equal(know, want) {
+		t.Errorf("sockets are known to %v, want %v", know, want)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/hosts"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/rest"
 	"github.com/shivad/shivad/server/tcp"
@@ -63,7 +62,7 @@ func (s *Server) configureDoors(c config.Config) {
 func tcpSettings(c config.Config) tcp.Settings {
 	t, l := c.TCP, c.Limits
 	return tcp.Settings{
-		Connections: t.Connections, Hosts: hosts.NewLimit(t.ConnectionsPerAddress, t.Connections, c.Server.LimitLoopback), InFlight: t.InFlightPerConnection,
+		Connections: intake.Limits{Total: t.Connections, PerAddress: t.ConnectionsPerAddress, Loopback: c.Server.LimitLoopback}, InFlight: t.InFlightPerConnection,
 		IdleTimeout: t.IdleTimeout, MessageTimeout: t.MessageTimeout,
 		OutboundBytes: int(t.OutboundBytes), OutboundStall: t.StallTimeout,
 		Resync: t.Resync, ResyncBytes: int(t.ResyncBytes),

@@ -1,6 +1,6 @@
 // Package tcp is the door for clients that speak Shiva over raw TCP.
 //
-//	            event loop (gnet), one goroutine each
+//	            event loop, one goroutine each
 //	socket ──► session.traffic ─► shiva.Decoder ─► call ─► gate.Open ─┐ all of one reading
 //	                                                │                 ▼ at once
 //	                                 line of answers, oldest first   scheduler.Submit
@@ -15,12 +15,11 @@
 //
 // Concurrency: everything about a session happens in turns of its loop, one at a time. Nearly
 // all turns are the event loop's; other goroutines reach it through its mailbox (loop.post,
-// loop.postWritable). door.go is the only file that imports gnet; sessions know a socket of
-// seven methods, so that another transport can carry them.
+// loop.postRoom). Sessions know a transport; gnet.go and writable.go are the one on sockets.
 //
 // Memory: a message's bytes are copied once, from the loop's read buffer into their tensor, or
 // not at all when the rest of a large body is read straight into place. An answer's tensor
 // bytes are copied once, into the loop's write buffer, or not at all when they need no byte
-// swap. What a socket does not take stays where it is, in memory that the pool counts, until
-// the socket has room.
+// swap. What the transport does not take stays where it is, in memory that the pool counts, until
+// it has room.
 package tcp

@@ -16,7 +16,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/server/internal/hosts"
+	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
@@ -56,7 +56,7 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 		Log:   slog.New(slog.NewTextHandler(&lockedWriter{w: r.log}, nil)),
 		Loops: 1,
 		Settings: Settings{
-			Connections: 1000, Hosts: hosts.NewLimit(0, 1000, false), InFlight: 256,
+			Connections: intake.Limits{Total: 1000}, InFlight: 256,
 			MessageTimeout: 10 * time.Second, OutboundBytes: 8 << 20, OutboundStall: 10 * time.Second,
 		},
 	}
@@ -91,7 +91,7 @@ func (r *rig) close(ctx context.Context) error {
 	if n := r.pool.InUse(); n != 0 {
 		r.t.Errorf("%d bytes of the pool are still out", n)
 	}
-	if n := r.door.connections.Load(); n != 0 {
+	if n := r.door.listener.Open(); n != 0 {
 		r.t.Errorf("%d connections are left", n)
 	}
 	return err
@@ -495,7 +495,7 @@ func TestLeavingClientTakesItsRequestsAlong(t *testing.T) {
 }
 
 func TestConnectionLimitIsSaidAndClosed(t *testing.T) {
-	r := newRig(t, func(c *Config) { c.Connections = 2 })
+	r := newRig(t, func(c *Config) { c.Connections.Total = 2 })
 	r.model("m", floats("x"), r.echo)
 	a, b := r.dial(), r.dial()
 	for _, c := range []*wire{a, b} {
@@ -524,7 +524,7 @@ func TestConnectionLimitIsSaidAndClosed(t *testing.T) {
 // One address cannot fill the door: it is told so, and others are let in; and what has left
 // makes room.
 func TestConnectionsOfOneAddress(t *testing.T) {
-	r := newRig(t, func(c *Config) { c.Hosts = hosts.NewLimit(2, 1000, true) })
+	r := newRig(t, func(c *Config) { c.Connections.PerAddress, c.Connections.Loopback = 2, true })
 	r.model("m", floats("x"), r.echo)
 	a, b := r.dial(), r.dial()
 	for _, c := range []*wire{a, b} {
@@ -547,7 +547,7 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 	values(t, w.next())
 	for range 3 { // closed, half-closed with an answer due, and closed again
 		a.Close()
-		budgettest.Until(t, "its place", func() bool { return r.door.connections.Load() == 2 })
+		budgettest.Until(t, "its place", func() bool { return r.door.listener.Open() == 2 })
 		a = r.dial()
 		a.send(message("m", "", 1, 2, 3, 4))
 		_ = a.Conn.(*net.TCPConn).CloseWrite()
@@ -660,13 +660,13 @@ func TestHeldBySocket(t *testing.T) {
 	r.model("m", floats("x"), r.echo)
 	c := r.dial()
 	held := func() (n int) {
-		r.door.mu.Lock()
-		defer r.door.mu.Unlock()
-		for _, l := range r.door.loops {
+		r.door.engine.mu.Lock()
+		defer r.door.engine.mu.Unlock()
+		for _, l := range r.door.engine.loops {
 			l.turns.Lock()
 			defer l.turns.Unlock()
 			for _, s := range l.sessions {
-				n += s.socket.Held()
+				n += s.transport.Unacknowledged()
 			}
 		}
 		return n

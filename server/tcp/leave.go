@@ -1,13 +1,12 @@
 package tcp
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/metrics"
 )
 
@@ -34,7 +33,7 @@ func (s *session) refuse(why metrics.Closed, err error) {
 // goodbye ends the session because the server goes.
 func (s *session) goodbye() {
 	if s.halfReceived() {
-		s.refuse(metrics.ClosedDraining, fmt.Errorf("%w: this server is shutting down, and %d bytes of the message had come; send it to another one or again later", scheduler.ErrDraining, s.arrived))
+		s.refuse(metrics.ClosedDraining, fmt.Errorf("%w: this server is shutting down, and %d bytes of the message had come; send it to another one or again later", scheduler.ErrDraining, s.arriving.Bytes))
 	}
 	s.leaveFor(metrics.ClosedDraining)
 	s.hurried = true
@@ -43,10 +42,9 @@ func (s *session) goodbye() {
 
 // expire ends the session because a message does not arrive.
 func (s *session) expire() {
-	limit, took := s.loop.settings.MessageTimeout, s.loop.now.Sub(s.begun).Round(time.Millisecond)
-	s.loop.door.log.Info("closing a connection: its message does not arrive", "peer", s.socket.Peer(), "bytes", s.arrived, "for", took, "limit", limit)
-	s.refuse(metrics.ClosedMessageTimeout, fmt.Errorf("%w: %d bytes of a message came within %v (tcp.message_timeout = %v, and a second for each 16 KiB)",
-		scheduler.ErrDeadlineExceeded, s.arrived, took, limit))
+	err := s.arriving.Error("tcp", s.loop.now, s.loop.settings.MessageTimeout)
+	s.loop.door.log.Info("closing a connection: its message does not arrive", "peer", s.transport.Peer(), "error", err)
+	s.refuse(metrics.ClosedMessageTimeout, err)
 	s.hurried = true // it was slow enough
 }
 
@@ -66,7 +64,7 @@ func (s *session) leave() {
 		s.close() // no more input can come
 	default:
 		s.shut = s.loop.now
-		s.socket.CloseWrite()
+		s.transport.CloseWrite()
 	}
 }
 
@@ -81,32 +79,25 @@ func (s *session) lingers() bool {
 	case s.hurried:
 		return since < quiet
 	case s.discarded < s.rest:
-		return since < arrival(longest, s.discarded)
+		return since < intake.Allowance(longest, s.discarded)
 	default:
-		return since < arrival(longest, s.rest) && min(since, s.loop.now.Sub(s.lastInput)) < quiet
+		return since < intake.Allowance(longest, s.rest) && min(since, s.loop.now.Sub(s.lastInput)) < quiet
 	}
 }
 
-// hangUp takes note that the peer has ended its direction, or the connection if err is another
-// error than io.EOF or none. Of the first kind the end of a program cannot be told from a
-// client that says "that is all" and waits for its answers, as nc does; so the session goes on
-// while answers are due, and finds out (see probe).
-func (s *session) hangUp(err error) {
+// due reports whether a peer that ends its direction now is still due something.
+func (s *session) due() bool {
+	return (s.head != nil || s.unsent.first != nil || s.halfReceived()) && !s.ending && s.shut.IsZero()
+}
+
+// hangUp takes note that the peer, which is due something, has ended its direction. The end of a
+// program cannot be told from a client that says "that is all" and waits for its answers, as nc
+// does; so the session goes on, and finds out (see probe).
+func (s *session) hangUp() {
 	defer s.rescue()
-	due := s.head != nil || s.unsent.first != nil || s.halfReceived()
-	if !due || !errors.Is(err, io.EOF) || s.ending || !s.shut.IsZero() {
-		s.closed()
-		return
-	}
-	socket, err := s.socket.Detach()
-	if err != nil {
-		s.loop.door.log.Debug("a client that has ended its direction gets no more answers", "peer", s.socket.Peer(), "error", err)
-		s.closed()
-		return
-	}
-	s.socket, s.hungUp = socket, s.loop.now
+	s.hungUp = s.loop.now
 	if s.halfReceived() {
-		s.refuse(metrics.ClosedByClient, fmt.Errorf("%w: the client ended its direction inside a message, after %d bytes of it", gate.ErrProtocol, s.arrived))
+		s.refuse(metrics.ClosedByClient, fmt.Errorf("%w: the client ended its direction inside a message, after %d bytes of it", gate.ErrProtocol, s.arriving.Bytes))
 	}
 	s.leaveFor(metrics.ClosedByClient)
 	s.queue()
@@ -124,7 +115,7 @@ func (s *session) probe() {
 	if s.hungUp.IsZero() || s.probed || s.head == nil || s.head.answered || s.unsent.first != nil || s.loop.now.Sub(s.hungUp) < soon {
 		return
 	}
-	n, err := s.socket.Write([][]byte{{begin}})
+	n, err := s.transport.Write([][]byte{{begin}})
 	if err != nil {
 		s.close()
 		return
@@ -135,7 +126,7 @@ func (s *session) probe() {
 // end closes the session for a reason that is not the client's wish.
 func (s *session) end(why metrics.Closed, text string, args ...any) {
 	s.why = why
-	s.loop.door.log.Info("closing a connection: "+text, append([]any{"peer", s.socket.Peer()}, args...)...)
+	s.loop.door.log.Info("closing a connection: "+text, append([]any{"peer", s.transport.Peer()}, args...)...)
 	s.close()
 }
 
@@ -143,14 +134,13 @@ func (s *session) end(why metrics.Closed, text string, args ...any) {
 func (s *session) close() {
 	if !s.ending {
 		s.ending = true
-		s.socket.Close()
+		s.transport.Close()
 	}
 }
 
-// closed is the socket's last word. Queued requests leave the scheduler with their client.
+// closed is the transport's last word. Queued requests leave the scheduler with their client.
 func (s *session) closed() {
 	s.gone = true
-	s.loop.door.metrics.Closed(s.why)
 	s.dropHalf()
 	for c := s.head; c != nil; {
 		next := c.next

@@ -53,7 +53,7 @@ func TestHalfClosedClientGetsItsAnswers(t *testing.T) {
 	if m := c.next(); m != nil {
 		t.Errorf("expected the end, got %s", describeMessage(m))
 	}
-	budgettest.Until(t, "the connection to be closed", func() bool { return r.door.connections.Load() == 0 })
+	budgettest.Until(t, "the connection to be closed", func() bool { return r.door.listener.Open() == 0 })
 	if n := r.watched(); n != 0 {
 		t.Errorf("%d sockets are still watched", n)
 	}
@@ -61,9 +61,9 @@ func TestHalfClosedClientGetsItsAnswers(t *testing.T) {
 
 // watched is how many sockets the waiter knows.
 func (r *rig) watched() int {
-	r.door.waiter.mu.Lock()
-	defer r.door.waiter.mu.Unlock()
-	return len(r.door.waiter.sessions)
+	r.door.engine.waiter.mu.Lock()
+	defer r.door.engine.waiter.mu.Unlock()
+	return len(r.door.engine.waiter.sessions)
 }
 
 // Answers larger than the socket takes reach a half-closed client that reads slowly.
@@ -319,5 +319,5 @@ func TestManyHalfClosed(t *testing.T) {
 	}
 	clients.Wait()
 	stop()
-	budgettest.Until(t, "all but one connection to be closed", func() bool { return r.door.connections.Load() <= 1 })
+	budgettest.Until(t, "all but one connection to be closed", func() bool { return r.door.listener.Open() <= 1 })
 }

@@ -51,11 +51,20 @@ type loop struct {
 	described map[string]description // by path
 
 	// Guarded by mu.
-	mu       sync.Mutex
-	done     []*call
-	writable []*session
-	lost     []*session
-	awake    bool // the loop is in a turn, or has been told to take one
+	mu    sync.Mutex
+	done  []*call
+	rooms []room
+	awake bool // the loop is in a turn, or has been told to take one
+}
+
+// A room is what a transport says of a session that it had too little room for.
+type room struct {
+	session *session
+	gone    bool // its peer is, and there never will be room
+}
+
+func newLoop(d *Door, wake func()) *loop {
+	return &loop{door: d, tally: d.metrics.Tally(), wake: wake}
 }
 
 // post brings a completed call; any goroutine may.
@@ -76,14 +85,11 @@ func (l *loop) post(c *call) {
 	}
 }
 
-// postWritable brings a session whose socket takes bytes again, or never will.
-func (l *loop) postWritable(s *session, lost bool) {
+// postRoom brings word that a session's transport has room again, or that its peer is gone; any
+// goroutine may.
+func (l *loop) postRoom(s *session, gone bool) {
 	l.mu.Lock()
-	if lost {
-		l.lost = append(l.lost, s)
-	} else {
-		l.writable = append(l.writable, s)
-	}
+	l.rooms = append(l.rooms, room{s, gone})
 	idle := !l.awake
 	l.awake = true
 	l.mu.Unlock()
@@ -179,19 +185,16 @@ func (l *loop) submit() {
 // false, the next completion wakes the loop.
 func (l *loop) collect() bool {
 	l.mu.Lock()
-	done, writable, lost := l.done, l.writable, l.lost
-	if len(done) == 0 && len(writable) == 0 && len(lost) == 0 {
+	done, rooms := l.done, l.rooms
+	if len(done) == 0 && len(rooms) == 0 {
 		l.awake = len(l.ready) > 0
 		l.mu.Unlock()
 		return len(l.ready) > 0
 	}
-	l.done, l.writable, l.lost = l.spare, nil, nil // sockets that were full are few
+	l.done, l.rooms = l.spare, nil // transports that were full are few
 	l.mu.Unlock()
-	for _, s := range lost {
-		s.close()
-	}
-	for _, s := range writable {
-		s.queue()
+	for _, r := range rooms {
+		r.session.room(r.gone)
 	}
 	for _, c := range done {
 		c.inFlight = false
@@ -210,6 +213,20 @@ func (l *loop) turn() {
 	l.end()
 }
 
+// leave ends every session of the loop whose client is quiet, or every one, when its answers
+// have left. What a client has sent before it could know that the server goes is not to be
+// lost.
+func (l *loop) leave(all bool) {
+	const quiet = 200 * time.Millisecond
+	l.begin()
+	for i := len(l.sessions) - 1; i >= 0; i-- {
+		if s := l.sessions[i]; all || l.now.Sub(s.lastInput) >= quiet && l.now.Sub(s.progress) >= quiet {
+			s.goodbye()
+		}
+	}
+	l.end()
+}
+
 // tick is a turn that looks at every session's clocks.
 func (l *loop) tick() {
 	l.begin()
@@ -221,13 +238,14 @@ func (l *loop) tick() {
 	l.end()
 }
 
-func (l *loop) newSession(id uint64) *session {
-	return &session{loop: l, id: id, lastInput: l.now, progress: l.now, outbox: gate.Outbox{Limit: l.settings.OutboundBytes}}
-}
-
-func (l *loop) add(s *session) {
-	s.index = len(l.sessions)
+// newSession begins the session of a transport.
+func (l *loop) newSession(id uint64, t transport) *session {
+	s := &session{
+		loop: l, transport: t, id: id, index: len(l.sessions), lastInput: l.now, progress: l.now,
+		outbox: gate.Outbox{Limit: l.settings.OutboundBytes},
+	}
 	l.sessions = append(l.sessions, s)
+	return s
 }
 
 func (l *loop) remove(s *session) {

@@ -47,7 +47,7 @@ func newMutants(t testing.TB) *mutants {
 	settings := m.door.Settings()
 	settings.Limits = shiva.Limits{MessageBytes: 4 << 20, MetadataBytes: 256 << 10}
 	d.Configure(settings)
-	m.loop = &loop{door: d, tally: d.metrics.Tally(), wake: func() {}}
+	m.loop = newLoop(d, func() {})
 	one := func(name string, d tensor.DType, shape ...int) {
 		x := []tensor.Spec{{Name: "x", DType: d, Shape: shape}}
 		m.model(name, scheduler.Spec{Inputs: x, Outputs: x, Platform: "test"}, m.readAndEcho)
@@ -282,13 +282,10 @@ func (m *mutants) run(c jsontest.Choices) {
 	q := m.make(&c)
 	defer jsontest.Within(q.String)()
 	l := m.loop
-	socket := &memory{}
-	l.look()
-	s := l.newSession(1)
-	s.socket = socket
-	socket.s = s
+	transport := &memory{}
 	l.begin()
-	l.add(s)
+	s := l.newSession(1, transport)
+	transport.s = s
 	l.end()
 	from := 0
 	for _, cut := range q.cuts {
@@ -297,7 +294,11 @@ func (m *mutants) run(c jsontest.Choices) {
 	}
 	if q.end {
 		l.begin()
-		s.hangUp(io.EOF)
+		if s.due() {
+			s.hangUp()
+		} else {
+			s.closed()
+		}
 		l.end()
 	}
 	for waiting := true; waiting; { // feedback is learned elsewhere, and who completes a call may take the turn
@@ -308,9 +309,9 @@ func (m *mutants) run(c jsontest.Choices) {
 			time.Sleep(10 * time.Microsecond) // spinning takes the time of those who learn
 		}
 	}
-	m.judge(q, socket.out)
+	m.judge(q, transport.out)
 	if !s.gone {
-		socket.Close()
+		transport.Close()
 	}
 	l.spares.Release()
 	budgettest.Until(m.t, "the memory of a conversation to come back", func() bool { return m.pool.InUse() == 0 })

@@ -3,46 +3,23 @@ package tcp
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"runtime/debug"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 )
 
-// socket is what a session needs of its transport. Every method is called in a turn of the
-// session's loop.
-type socket interface {
-	// Write takes what it can of vecs without blocking, and says how many bytes that were.
-	Write(vecs [][]byte) (int, error)
-	// AwaitRoom has the session's loop told, once, when Write takes bytes again.
-	AwaitRoom() error
-	// Held is how many of the bytes that Write took are still here, and not with the peer.
-	Held() int
-	// ReadInto fills p with what has arrived, without blocking: 0 when nothing has.
-	ReadInto(p []byte) int
-	// Acknowledge has the peer told at once what has arrived, instead of with the next answer.
-	Acknowledge()
-	// Detach gives the socket that the session goes on with when the peer has ended its
-	// direction. The one it is called on is then of no more use.
-	Detach() (socket, error)
-	// CloseWrite ends our direction; Close ends both and leads to session.closed, now or later.
-	CloseWrite()
-	Close()
-	Peer() string
-}
-
 // A session is one client connection: bytes in, answers out, in the order of the questions. All
-// of it runs in turns of its loop; it knows nothing of gnet.
+// of it runs in turns of its loop. What carries the bytes it does not know.
 type session struct {
-	loop   *loop
-	socket socket
-	id     uint64     // of the connection, never 0
-	host   netip.Addr // it comes from
-	index  int        // in loop.sessions
+	loop      *loop
+	transport transport
+	id        uint64 // of the connection, never 0
+	index     int    // in loop.sessions
 
 	decoder    *shiva.Decoder // borrowed from the loop, kept while a message is half-received
 	head, tail *call          // questions whose answers have not left, oldest first
@@ -53,13 +30,12 @@ type session struct {
 	outbox     gate.Outbox
 	refused    int // bytes of refusals in the line
 
-	lastInput time.Time // for the idle timeout
-	begun     time.Time // when the half-received message began; zero: none
-	arrived   int64     // bytes of it
+	lastInput time.Time    // for the idle timeout
+	arriving  intake.Clock // of the half-received message; zero: there is none
 
-	unsent   outbound  // answers that are encoded and that the socket has not taken
-	progress time.Time // when it last took some, or the peer did of what it holds, or there was nothing to take
-	onSocket int       // bytes it held when it was last looked at
+	unsent         outbound  // answers that are encoded and that the socket has not taken
+	progress       time.Time // when it last took some, or the peer did of what it holds, or there was nothing to take
+	unacknowledged int       // bytes when they were last looked at
 
 	why    metrics.Closed // why the session ends; by its client unless somebody says otherwise
 	queued bool           // in loop.ready
@@ -73,6 +49,28 @@ type session struct {
 	hurried   bool      // it is not read on for long after that
 	hungUp    time.Time // when the peer ended its own and answers were due; zero: it has not
 	probed    bool      // the first byte of the next answer has been sent ahead
+}
+
+// read is traffic with a net below it: a panic costs this connection and no other, since gnet
+// has none.
+func (s *session) read(p []byte) {
+	defer s.rescue()
+	s.traffic(p)
+}
+
+// rescue, deferred, turns a panic into the end of the session.
+func (s *session) rescue() {
+	if r := recover(); r != nil {
+		s.loop.door.log.Error("panic while serving a connection; closing it",
+			"peer", s.transport.Peer(), "panic", r, "stack", string(debug.Stack()))
+		if !s.unsent.kept { // what was being encoded is worth nothing now
+			s.unsent = outbound{}
+			s.loop.out, s.loop.vecs = nil, nil
+		}
+		if !s.gone {
+			s.close()
+		}
+	}
 }
 
 // traffic takes bytes from the socket. p is valid during the call only.
@@ -96,14 +94,14 @@ func (s *session) traffic(p []byte) {
 		}
 		n, m, err := d.Push(p)
 		p = p[n:]
-		s.arrived += int64(n)
+		s.arriving.Bytes += int64(n)
 		if m != nil || err != nil {
 			s.question(m, err)
-			s.begun, s.arrived = time.Time{}, 0
+			s.arriving = intake.Clock{}
 		}
 	}
 	if !s.deaf && s.readInto(d) {
-		s.begun, s.arrived = time.Time{}, 0
+		s.arriving = intake.Clock{}
 	}
 	switch {
 	case s.deaf:
@@ -113,16 +111,16 @@ func (s *session) traffic(p []byte) {
 	case d.Buffered():
 		s.decoder = d
 		if !d.InMessage() { // it looks for a header, and nobody may be sending one
-			s.begun, s.arrived = time.Time{}, 0
+			s.arriving = intake.Clock{}
 			break
 		}
-		if s.begun.IsZero() {
-			s.begun = l.now
+		if s.arriving.Began.IsZero() {
+			s.arriving.Began = l.now
 		}
 		// A client that writes a message in pieces may hold back the next one until this one is
 		// acknowledged (Nagle's algorithm), and the kernel would wait 40 ms for an answer to
 		// acknowledge it with.
-		s.socket.Acknowledge()
+		s.transport.Acknowledge()
 	default:
 		s.decoder = nil
 		l.giveDecoder(d)
@@ -131,7 +129,7 @@ func (s *session) traffic(p []byte) {
 
 // dropHalf gives up a message that is half received.
 func (s *session) dropHalf() {
-	s.begun, s.arrived = time.Time{}, 0
+	s.arriving = intake.Clock{}
 	if d := s.decoder; d != nil {
 		d.Reset()
 		s.loop.giveDecoder(d)
@@ -151,12 +149,12 @@ func (s *session) readInto(d *shiva.Decoder) bool {
 		if len(dst) < worth {
 			return false
 		}
-		n := s.socket.ReadInto(dst)
+		n := s.transport.Read(dst)
 		if n <= 0 {
 			return false
 		}
 		total += n
-		s.arrived += int64(n)
+		s.arriving.Bytes += int64(n)
 		s.loop.tally.Received(n)
 		d.Advance(n)
 		if _, m, err := d.Push(nil); m != nil || err != nil {
@@ -225,7 +223,7 @@ func (s *session) line(m *shiva.Message) *call {
 func (s *session) tryOpen(c *call, fault error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			s.loop.door.log.Error("panic while opening a request", "peer", s.socket.Peer(), "panic", r, "stack", string(debug.Stack()))
+			s.loop.door.log.Error("panic while opening a request", "peer", s.transport.Peer(), "panic", r, "stack", string(debug.Stack()))
 			s.leaveFor(metrics.ClosedError)
 			err = fmt.Errorf("%w: %v", gate.ErrInternal, r)
 		}
@@ -349,6 +347,16 @@ func (s *session) keep(c *call) {
 	s.submitHeld()
 }
 
+// room goes on with what was left unsent, or ends a session that would not hear of its peer's end
+// otherwise: one whose input has ended.
+func (s *session) room(gone bool) {
+	if gone && !s.hungUp.IsZero() {
+		s.close()
+	} else {
+		s.queue()
+	}
+}
+
 // queue has the loop flush the session at the end of this turn.
 func (s *session) queue() {
 	if !s.queued && !s.gone {
@@ -394,9 +402,7 @@ func (s *session) encode() {
 		u.vecs[0] = u.vecs[0][1:]
 	}
 	s.progress = l.now
-	for _, v := range u.vecs {
-		u.bytes += len(v)
-	}
+	u.bytes = size(u.vecs)
 }
 
 // drain writes what is unsent. It reports whether nothing is left and more may be encoded.
@@ -405,7 +411,7 @@ func (s *session) drain() bool {
 	if u.first == nil || s.gone || s.ending {
 		return !s.gone && !s.ending
 	}
-	n, err := s.socket.Write(u.vecs)
+	n, err := s.transport.Write(u.vecs)
 	if err != nil {
 		s.why = metrics.ClosedError
 		s.close()
@@ -418,9 +424,6 @@ func (s *session) drain() bool {
 	}
 	if u.bytes -= n; u.bytes > 0 {
 		u.keep(l, n)
-		if err := s.socket.AwaitRoom(); err != nil {
-			s.end(metrics.ClosedError, "it cannot be waited for", "error", err)
-		}
 		return false
 	}
 	u.release(s)
@@ -444,7 +447,7 @@ const floodFactor = 16
 // watched reports whether one of the session's clocks runs. Most sessions of a server with many
 // are idle, and are looked at five times a second.
 func (s *session) watched() bool {
-	return s.unsent.first != nil || s.deaf || !s.begun.IsZero() || s.loop.settings.IdleTimeout > 0
+	return s.unsent.first != nil || s.deaf || !s.arriving.Began.IsZero() || s.loop.settings.IdleTimeout > 0
 }
 
 // tick looks at the session's clocks.
@@ -454,11 +457,11 @@ func (s *session) tick() {
 	if s.unsent.first != nil && !s.ending {
 		// A socket has room when a third of it is free, which is megabytes: a slow peer has
 		// read for long by then.
-		held := s.socket.Held()
-		if held < s.onSocket {
+		n := s.transport.Unacknowledged()
+		if n < s.unacknowledged {
 			s.progress = now
 		}
-		s.onSocket = held
+		s.unacknowledged = n
 	}
 	if s.stalled(now, standing) {
 		s.outbox.Stand()
@@ -475,16 +478,9 @@ func (s *session) tick() {
 	case s.deaf:
 		s.probe()
 		s.leave()
-	case cfg.MessageTimeout > 0 && !s.begun.IsZero() && now.Sub(s.begun) >= arrival(cfg.MessageTimeout, s.arrived):
+	case s.arriving.Late(now, cfg.MessageTimeout):
 		s.expire()
-	case cfg.IdleTimeout > 0 && s.waiting == 0 && s.begun.IsZero() && now.Sub(s.lastInput) >= cfg.IdleTimeout:
+	case cfg.IdleTimeout > 0 && s.waiting == 0 && s.arriving.Began.IsZero() && now.Sub(s.lastInput) >= cfg.IdleTimeout:
 		s.end(metrics.ClosedIdle, "it is idle", "for", now.Sub(s.lastInput), "limit", cfg.IdleTimeout)
 	}
-}
-
-// arrival is how long bytes may take to arrive: at first, and a second more for each 16 KiB of
-// them.
-func arrival(first time.Duration, bytes int64) time.Duration {
-	const slowest = 16 << 10
-	return first + time.Duration(bytes/slowest)*time.Second
 }

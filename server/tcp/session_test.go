@@ -16,12 +16,11 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// memory is a socket that keeps what is written, as much as it has room for.
+// memory is a transport that keeps what is written, as much as it has room for.
 type memory struct {
 	out    []byte
 	full   bool // has no room
 	few    int  // if not 0, what it takes at a time
-	awaits int  // times that room was awaited
 	held   int  // what it says that it holds
 	acks   int  // times that input was acknowledged at once
 	shut   bool
@@ -48,18 +47,11 @@ func (m *memory) Write(vecs [][]byte) (n int, err error) {
 	return n, nil
 }
 
-func (m *memory) AwaitRoom() error {
-	m.awaits++
-	return nil
-}
-
-func (m *memory) Held() int           { return m.held }
-func (m *memory) ReadInto([]byte) int { return 0 }
+func (m *memory) Unacknowledged() int { return m.held }
+func (m *memory) Read([]byte) int     { return 0 }
 func (m *memory) Acknowledge()        { m.acks++ }
 func (m *memory) CloseWrite()         { m.shut = true }
 func (m *memory) Peer() string        { return "memory" }
-
-func (m *memory) Detach() (socket, error) { return m, nil }
 
 func (m *memory) Close() {
 	if !m.closed {
@@ -98,12 +90,10 @@ func newSessionOf(t testing.TB, spec scheduler.Spec, w worker, pool *tensor.Pool
 	d.Configure(Settings{
 		InFlight: 256, MessageTimeout: 10 * time.Second, OutboundBytes: 1 << 20, OutboundStall: 10 * time.Second, IdleTimeout: time.Minute,
 	})
-	l := &loop{door: d, tally: d.metrics.Tally(), wake: func() {}}
+	l := newLoop(d, func() {})
 	l.begin()
 	m := &memory{}
-	m.s = l.newSession(1)
-	m.s.socket = m
-	l.add(m.s)
+	m.s = l.newSession(1, m)
 	l.end()
 	return m.s, m
 }
@@ -115,9 +105,9 @@ func (s *session) take(p []byte) {
 	s.loop.end()
 }
 
-// room tells the session that its socket takes bytes again, as the waiter does.
-func room(s *session) {
-	s.loop.postWritable(s, false)
+// room tells the session that its transport has room again.
+func roomFor(s *session) {
+	s.loop.postRoom(s, false)
 	now := s.loop.now
 	s.loop.begin()
 	s.loop.now = now
@@ -158,7 +148,7 @@ func TestPiecemealAnswers(t *testing.T) {
 		if turns > 1000 {
 			t.Fatalf("%d answers are still waiting", s.waiting)
 		}
-		room(s)
+		roomFor(s)
 	}
 	d := shiva.NewDecoder(shiva.DecoderConfig{})
 	for i := range n {
@@ -173,7 +163,7 @@ func TestPiecemealAnswers(t *testing.T) {
 			}
 		}
 	}
-	s.socket.Close()
+	m.Close()
 	s.loop.spares.Release()
 	if pool.InUse() != 0 {
 		t.Errorf("%d bytes are still out", pool.InUse())
@@ -349,9 +339,7 @@ func TestGoneBeforeItsTurn(t *testing.T) {
 func TestFailedWriteStaysWithItsSession(t *testing.T) {
 	s, m := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)
 	other := &memory{}
-	other.s = s.loop.newSession(2)
-	other.s.socket = other
-	s.loop.add(other.s)
+	other.s = s.loop.newSession(2, other)
 	m.broken, m.later = errors.New("connection reset"), true
 	for _, p := range []struct {
 		s  *session
@@ -495,12 +483,12 @@ func TestSessionClocks(t *testing.T) {
 		s, m := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)
 		m.full = true
 		s.take(ask)
-		if m.closed || m.awaits != 1 {
-			t.Errorf("closed %v, awaits %d", m.closed, m.awaits)
+		if m.closed || s.unsent.bytes == 0 {
+			t.Errorf("closed %v, %d bytes unsent", m.closed, s.unsent.bytes)
 		}
 		later(s, 9*time.Second)
 		m.full, m.few = false, 1 // it reads a byte
-		room(s)
+		roomFor(s)
 		m.full = true
 		later(s, 9*time.Second)
 		if m.closed {

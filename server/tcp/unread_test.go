@@ -37,9 +37,9 @@ func sized(r *rig, name string, declared, others int) {
 // onlySession looks at the one session that there is, between two turns of its loop. There may
 // be none yet, or no more.
 func onlySession(r *rig, look func(*session)) {
-	r.door.mu.Lock()
-	defer r.door.mu.Unlock()
-	for _, l := range r.door.loops {
+	r.door.engine.mu.Lock()
+	defer r.door.engine.mu.Unlock()
+	for _, l := range r.door.engine.loops {
 		l.turns.Lock()
 		for _, s := range l.sessions {
 			look(s)
@@ -69,7 +69,7 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 			sized(r, "m", c.declared, c.others)
 			greedy := r.dial()
 			_ = greedy.Conn.(*net.TCPConn).SetReadBuffer(64 << 10)
-			budgettest.Until(t, "the connection to be there", func() bool { return r.door.connections.Load() == 1 })
+			budgettest.Until(t, "the connection to be there", func() bool { return r.door.listener.Open() == 1 })
 			for range c.before {
 				greedy.send(message("m", "", 16, 0, 0, 0))
 				if m := greedy.next(); m == nil || m.Namespace != "m" {
@@ -100,7 +100,7 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 			r.door.Configure(next)
 			budgettest.Until(t, "the connection to be closed", func() bool {
 				sample()
-				return r.door.connections.Load() == 0
+				return r.door.listener.Open() == 0
 			})
 			if most > bound {
 				t.Errorf("%d KiB of payload for a client that does not read, whose limit is %d", most>>10, limit>>10)
@@ -214,7 +214,7 @@ func TestStandingAnswersAreUnpinned(t *testing.T) {
 		t.Errorf("%d KiB are out for %d answers of %d KiB", n>>10, asked, row>>10)
 	}
 	m.full, m.few = false, 0
-	room(s)
+	roomFor(s)
 	d := shiva.NewDecoder(shiva.DecoderConfig{})
 	for want, rest := byte(1), m.out; want <= asked; want++ {
 		used, answer, err := d.Push(rest)

@@ -8,22 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A waiter tells sessions when their sockets take bytes again. gnet has no such event: what a
+// A waiter tells sessions when their sockets have room again. gnet has no such event: what a
 // socket does not take it would copy into a buffer of its own, and the answers to a client that
 // reads slowly would lie in memory that no budget counts. So answers stay where they are, and
-// one epoll set of ours, beside those of gnet's loops, watches the few sockets that are full.
+// one epoll set of ours, beside those of gnet's loops, watches the sockets that have been full.
+// Waiting by the runtime's poller instead would take a descriptor and a goroutine for each.
 type waiter struct {
-	epoll, stop int // descriptors; stop is an event counter
-	ended       sync.WaitGroup
+	stop  int // an event counter
+	ended sync.WaitGroup
 
 	mu       sync.Mutex
-	sessions map[uint64]waiting // by the session's id
-}
-
-// A waiting session is told once, or, when nobody else watches its socket, until it is forgotten.
-type waiting struct {
-	session *session
-	alone   bool
+	epoll    int                 // -1: closed
+	sessions map[uint64]*session // by their ids
 }
 
 func newWaiter() (*waiter, error) {
@@ -39,54 +35,36 @@ func newWaiter() (*waiter, error) {
 		unix.Close(epoll)
 		return nil, fmt.Errorf("tcp: epoll: %w", err)
 	}
-	w := &waiter{epoll: epoll, stop: stop, sessions: make(map[uint64]waiting)}
-	w.ended.Go(w.run) // until end, which waits for it
+	w := &waiter{epoll: epoll, stop: stop, sessions: make(map[uint64]*session)}
+	w.ended.Go(func() { w.run(epoll) }) // until close, which waits for it
 	return w, nil
 }
 
-// wait has the session's loop told, once, when fd takes bytes again. again says that it did so
-// before.
-func (w *waiter) wait(fd int, s *session, again bool) error {
-	op := unix.EPOLL_CTL_ADD
-	if again {
-		op = unix.EPOLL_CTL_MOD
-	}
-	return w.add(op, fd, unix.EPOLLOUT|unix.EPOLLONESHOT, waiting{s, false})
-}
-
-// watch has the session's loop told whenever fd takes bytes again, and when its peer is gone.
+// watch has the session's loop told, until the socket is closed, whenever it has room after a
+// write for which it had too little, and when its peer is gone.
 func (w *waiter) watch(fd int, s *session) error {
-	return w.add(unix.EPOLL_CTL_ADD, fd, unix.EPOLLOUT|unix.EPOLLET, waiting{s, true})
-}
-
-func (w *waiter) add(op, fd int, events uint32, entry waiting) error {
-	s := entry.session
 	w.mu.Lock()
-	w.sessions[s.id] = entry
-	w.mu.Unlock()
+	defer w.mu.Unlock()
 	// An event's 64 bits of data are the session's id: descriptors are used again, ids are not.
-	e := unix.EpollEvent{Events: events, Fd: int32(s.id), Pad: int32(s.id >> 32)}
-	if err := unix.EpollCtl(w.epoll, op, fd, &e); err != nil {
-		w.forget(s)
+	e := unix.EpollEvent{Events: unix.EPOLLOUT | unix.EPOLLET, Fd: int32(s.id), Pad: int32(s.id >> 32)}
+	if err := unix.EpollCtl(w.epoll, unix.EPOLL_CTL_ADD, fd, &e); err != nil {
 		return fmt.Errorf("tcp: epoll: %w", err)
 	}
+	w.sessions[s.id] = s
 	return nil
 }
 
-// drop ends the watching of a descriptor that is closed while its socket is not.
-func (w *waiter) drop(fd int) { _ = unix.EpollCtl(w.epoll, unix.EPOLL_CTL_DEL, fd, nil) }
-
-// forget ends the waiting of a session that is closed; closing its socket takes it out of the set.
+// forget ends the telling of a session; the set forgets its socket when that is closed.
 func (w *waiter) forget(s *session) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.sessions, s.id)
 }
 
-func (w *waiter) run() {
+func (w *waiter) run(epoll int) {
 	events := make([]unix.EpollEvent, 64)
 	for {
-		n, err := unix.EpollWait(w.epoll, events, -1)
+		n, err := unix.EpollWait(epoll, events, -1)
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return // the set is closed
 		}
@@ -96,25 +74,22 @@ func (w *waiter) run() {
 				return // told to stop
 			}
 			w.mu.Lock()
-			entry := w.sessions[id]
-			if !entry.alone {
-				delete(w.sessions, id)
-			}
+			s := w.sessions[id]
 			w.mu.Unlock()
-			if s := entry.session; s != nil {
-				s.loop.postWritable(s, entry.alone && e.Events&(unix.EPOLLERR|unix.EPOLLHUP) != 0)
+			if s != nil {
+				s.loop.postRoom(s, e.Events&(unix.EPOLLERR|unix.EPOLLHUP) != 0)
 			}
 		}
 	}
 }
 
-// end stops telling; close, after the last wait, gives the descriptors back.
-func (w *waiter) end() {
+// close ends the telling.
+func (w *waiter) close() {
 	_, _ = unix.Write(w.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 	w.ended.Wait()
-}
-
-func (w *waiter) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	unix.Close(w.stop)
 	unix.Close(w.epoll)
+	w.epoll = -1
 }

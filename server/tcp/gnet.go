@@ -1,0 +1,282 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/panjf2000/gnet/v2"
+	gneterrors "github.com/panjf2000/gnet/v2/pkg/errors"
+	"github.com/panjf2000/gnet/v2/pkg/logging"
+	"golang.org/x/sys/unix"
+
+	"github.com/shivad/shivad/server/internal/intake"
+)
+
+// tick is how often the loops look at the clocks of their sessions.
+const tick = 200 * time.Millisecond
+
+// An engine has gnet tell the door's loops which sockets have bytes to read. It reads and writes
+// the descriptors itself: gnet's own writing copies what a socket does not take, into memory
+// that nobody counts. server/DESIGN.md has the measurements, and the other traps of gnet's that
+// this file and writable.go go round.
+type engine struct {
+	gnet.BuiltinEventEngine
+	door   *Door
+	client *gnet.Client // what gnet calls event loops for connections that somebody else accepts
+	waiter *waiter
+
+	mu    sync.Mutex
+	loops map[gnet.EventLoop]*loop
+}
+
+// newEngine starts that many event loops; 0: one per core.
+func newEngine(d *Door, loops int) (*engine, error) {
+	w, err := newWaiter()
+	if err != nil {
+		return nil, err
+	}
+	e := &engine{door: d, waiter: w, loops: make(map[gnet.EventLoop]*loop)}
+	e.client, err = gnet.NewClient(e,
+		gnet.WithMulticore(loops == 0),
+		gnet.WithNumEventLoop(loops),
+		gnet.WithTCPKeepAlive(time.Minute),
+		gnet.WithTicker(true),
+		gnet.WithLogLevel(logging.ErrorLevel),
+		gnet.WithLogger(gnetLog{d.log}),
+	)
+	if err == nil {
+		err = e.client.Start()
+	}
+	if err != nil {
+		w.close()
+		return nil, fmt.Errorf("tcp: event loops: %w", err)
+	}
+	return e, nil
+}
+
+// stop ends the event loops, with the connections that are left.
+func (e *engine) stop() error {
+	e.waiter.close() // first, as nobody may wake a loop that has ended
+	err := e.client.Stop()
+	if errors.Is(err, gneterrors.ErrEngineShutdown) {
+		err = nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, l := range e.loops {
+		l.turns.Lock() // another goroutine may still be in the last one
+		for i := len(l.sessions) - 1; i >= 0; i-- {
+			l.sessions[i].close() // whose descriptor gnet does not know any more
+		}
+		l.spares.Release()
+		l.turns.Unlock()
+	}
+	return err
+}
+
+// each has every loop do f in a turn of its event loop, soon.
+func (e *engine) each(f func(*loop)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for el, l := range e.loops {
+		_ = el.Execute(context.Background(), task{l, f}) // fails only when the engine has ended
+	}
+}
+
+func (e *engine) loopOf(el gnet.EventLoop) *loop {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l := e.loops[el]
+	if l == nil {
+		l = newLoop(e.door, nil)
+		l.wake = func() { _ = el.Execute(context.Background(), task{l, (*loop).turn}) }
+		e.loops[el] = l
+	}
+	return l
+}
+
+// A task is what a loop does on its event loop.
+type task struct {
+	loop *loop
+	do   func(*loop)
+}
+
+func (t task) Run(context.Context) error {
+	t.do(t.loop)
+	return nil
+}
+
+// enroll hands a connection to one of the event loops.
+func (e *engine) enroll(in *intake.Conn) {
+	k := &conn{engine: e, place: in, peer: in.RemoteAddr()}
+	socket := in.Conn
+	in.Conn = nil // gnet closes it, and goes on with a duplicate
+	if _, err := e.client.EnrollContext(socket, k); err != nil || k.session == nil {
+		e.door.log.Debug("a connection was lost while it was let in", "peer", k.Peer(), "error", err)
+		in.Leave()
+	}
+}
+
+// OnOpen makes a session of a connection.
+func (e *engine) OnOpen(c gnet.Conn) (out []byte, action gnet.Action) {
+	k, l := c.Context().(*conn), e.loopOf(c.EventLoop())
+	k.gnet, k.fd = c, c.Fd()
+	l.turns.Lock()
+	defer l.turns.Unlock()
+	l.look()
+	k.session = l.newSession(e.door.opened.Add(1), k)
+	return nil, gnet.None
+}
+
+// OnClose is called when the peer has ended its direction, or the connection, or when it was
+// closed by us.
+func (e *engine) OnClose(c gnet.Conn, err error) gnet.Action {
+	k := c.Context().(*conn)
+	l := k.session.loop
+	l.begin() // first: a turn elsewhere may be about to write to the socket
+	defer l.end()
+	if errors.Is(err, io.EOF) && k.session.due() && k.detach() {
+		k.session.hangUp()
+	} else {
+		k.closed()
+	}
+	return gnet.None
+}
+
+// OnTraffic is a turn of the loop with input.
+func (e *engine) OnTraffic(c gnet.Conn) gnet.Action {
+	p, err := c.Next(-1)
+	if err != nil {
+		return gnet.Close
+	}
+	s := c.Context().(*conn).session
+	s.loop.input(s, p)
+	return gnet.None
+}
+
+// OnTick runs on a goroutine of its own.
+func (e *engine) OnTick() (time.Duration, gnet.Action) {
+	e.each((*loop).tick)
+	return tick, gnet.None
+}
+
+// A conn is a transport on the socket of a gnet connection. gnet closes a connection when it has
+// read its end, and cannot be kept from it. A client that has ended its direction may still be
+// due answers; then the conn is detached: it goes on with a duplicate of the descriptor, which
+// gnet does not know, and only the waiter watches it, for room and for the peer being gone.
+type conn struct {
+	engine   *engine
+	place    *intake.Conn // among the connections that were let in
+	peer     net.Addr
+	session  *session
+	gnet     gnet.Conn
+	fd       int
+	watched  bool // by the waiter
+	detached bool // fd is the duplicate
+}
+
+// detach is called in OnClose, before gnet closes its descriptor.
+func (k *conn) detach() bool {
+	fd, err := unix.FcntlInt(uintptr(k.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err == nil {
+		k.fd, k.detached = fd, true
+		err = k.watch()
+	}
+	if err != nil {
+		k.engine.door.log.Debug("a client that has ended its direction gets no more answers", "peer", k.Peer(), "error", err)
+	}
+	return err == nil
+}
+
+// watch has the waiter tell from now on when there is room. A duplicate is the same open file to
+// it: it stays watched when the descriptor that it was watched by is closed.
+func (k *conn) watch() error {
+	if k.watched {
+		return nil
+	}
+	k.watched = true
+	return k.engine.waiter.watch(k.fd, k.session)
+}
+
+// closed ends the session, and frees its place.
+func (k *conn) closed() {
+	k.engine.waiter.forget(k.session)
+	k.session.closed()
+	k.place.Because(k.session.why)
+	k.place.Leave()
+}
+
+func (k *conn) Write(vecs [][]byte) (n int, err error) {
+	err = unix.EINTR
+	for err == unix.EINTR {
+		if len(vecs) == 1 {
+			n, err = unix.Write(k.fd, vecs[0])
+		} else {
+			n, err = unix.Writev(k.fd, vecs)
+		}
+	}
+	if n = max(n, 0); err == nil && n == size(vecs) || err != nil && err != unix.EAGAIN {
+		return n, err
+	}
+	return n, k.watch()
+}
+
+// size is how many bytes there are in vecs.
+func size(vecs [][]byte) (n int) {
+	for _, v := range vecs {
+		n += len(v)
+	}
+	return n
+}
+
+func (k *conn) Read(p []byte) int {
+	if k.detached {
+		return 0
+	}
+	n, _ := unix.Read(k.fd, p)
+	return max(n, 0) // gnet's next read finds the same end or fault, and closes the connection
+}
+
+func (k *conn) Unacknowledged() int {
+	n, _ := unix.IoctlGetInt(k.fd, unix.SIOCOUTQ)
+	return n
+}
+
+// Acknowledge is a request to the kernel for this moment; it goes back to delaying by itself.
+func (k *conn) Acknowledge() { _ = unix.SetsockoptInt(k.fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) }
+
+func (k *conn) CloseWrite() { _ = unix.Shutdown(k.fd, unix.SHUT_WR) }
+
+// Close has gnet close the connection on its loop. Until OnClose, which waits for its turn, has
+// returned, the descriptor stays what it is.
+func (k *conn) Close() {
+	if !k.detached {
+		_ = k.gnet.Close()
+		return
+	}
+	unix.Close(k.fd)
+	k.closed()
+}
+
+func (k *conn) Peer() string { return k.peer.String() }
+
+// gnetLog gives gnet's complaints to our log. They concern single connections (resets and the
+// like), so they are for debugging.
+type gnetLog struct{ log *slog.Logger }
+
+func (g gnetLog) Debugf(string, ...any)     {}
+func (g gnetLog) Infof(string, ...any)      {}
+func (g gnetLog) Warnf(f string, a ...any)  { g.write(slog.LevelDebug, f, a) }
+func (g gnetLog) Errorf(f string, a ...any) { g.write(slog.LevelDebug, f, a) }
+func (g gnetLog) Fatalf(f string, a ...any) { g.write(slog.LevelError, f, a) }
+
+func (g gnetLog) write(level slog.Level, f string, a []any) {
+	g.log.Log(context.Background(), level, "gnet: "+strings.TrimSpace(fmt.Sprintf(f, a...)))
+}
