@@ -51,12 +51,11 @@ func (s Sources) profiles() []route {
 		"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
 		"cmdline": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, os.Args[0]) },
 	} {
-		list = append(list, route{path: "/debug/pprof/" + name, timeout: longTimeout, methods: methods{"GET": func(w http.ResponseWriter, r *http.Request) {
+		list = append(list, route{path: "/debug/pprof/" + name, early: true, timeout: longTimeout, methods: methods{"GET": func(*http.Request) (any, error) {
 			if !s.access().Profiling {
-				fail(w, http.StatusNotFound, "profiling is off: admin.profiling = true switches it on")
-				return
+				return nil, refuse(http.StatusNotFound, "profiling is off: admin.profiling = true switches it on")
 			}
-			h(w, r)
+			return h, nil
 		}}})
 	}
 	return list

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -137,12 +136,9 @@ func (s Sources) checked(text []byte, name string) (App, error) {
 	return a, refuseAll(faults)
 }
 
-func (s Sources) apps(w http.ResponseWriter, r *http.Request) {
+func (s Sources) apps(*http.Request) (any, error) {
 	list, err := s.Applications.List()
-	if list == nil {
-		list = []App{}
-	}
-	s.answer(w, http.StatusOK, AppList{list}, err)
+	return AppList{append([]App{}, list...)}, err
 }
 
 func (s Sources) findApp(name string) (App, error) {
@@ -156,57 +152,41 @@ func (s Sources) findApp(name string) (App, error) {
 	return App{}, refuse(http.StatusNotFound, "no application %q; /v1/apps lists them", name)
 }
 
-func (s Sources) app(w http.ResponseWriter, r *http.Request) {
-	a, err := s.findApp(r.PathValue("name"))
-	s.answer(w, http.StatusOK, a, err)
-}
+func (s Sources) app(r *http.Request) (any, error) { return s.findApp(r.PathValue("name")) }
 
-func (s Sources) createApp(w http.ResponseWriter, r *http.Request) {
-	sent, err := body(w, r, maxBody)
-	if err != nil {
-		s.answer(w, 0, nil, err)
-		return
-	}
+func (s Sources) createApp(r *http.Request, sent []byte) (any, error) {
 	a, err := s.checked(sent, "")
-	if err == nil {
-		a, err = s.Applications.Create(r.Context(), a)
+	if err != nil {
+		return nil, err
 	}
-	s.created(w, r, a, err)
+	return s.create(r, a)
 }
 
-func (s Sources) created(w http.ResponseWriter, r *http.Request, a App, err error) {
-	if err == nil {
-		s.audit(r, "application", a.Name, nil, a)
-		w.Header().Set("Location", "/v1/apps/"+url.PathEscape(a.Name))
+func (s Sources) create(r *http.Request, a App) (any, error) {
+	a, err := s.Applications.Create(r.Context(), a)
+	if err != nil {
+		return nil, err
 	}
-	s.answer(w, http.StatusCreated, a, err)
+	s.audit(r, "application", a.Name, nil, a)
+	return reply{status: http.StatusCreated, location: "/v1/apps/" + url.PathEscape(a.Name), body: a}, nil
 }
 
 // putApp makes an application or replaces it. Which of both the store decides, so that the log
 // says what was there.
-func (s Sources) putApp(w http.ResponseWriter, r *http.Request) {
-	name := r.PathValue("name")
-	sent, err := body(w, r, maxBody)
+func (s Sources) putApp(r *http.Request, sent []byte) (any, error) {
+	next, err := s.checked(sent, r.PathValue("name"))
 	if err != nil {
-		s.answer(w, 0, nil, err)
-		return
-	}
-	next, err := s.checked(sent, name)
-	if err != nil {
-		s.answer(w, 0, nil, err)
-		return
+		return nil, err
 	}
 	for {
-		a, before, err := s.replaceApp(r.Context(), name, func(App) (App, error) { return next, nil })
-		if isStatus(err, http.StatusNotFound) {
-			if a, err = s.Applications.Create(r.Context(), next); isStatus(err, http.StatusConflict) && r.Context().Err() == nil {
-				continue // it came meanwhile
-			}
-			s.created(w, r, a, err)
-			return
+		v, err := s.changeApp(r, func(App) (App, error) { return next, nil })
+		if !isStatus(err, http.StatusNotFound) {
+			return v, err
 		}
-		s.changed(w, r, before, a, err)
-		return
+		v, err = s.create(r, next)
+		if !isStatus(err, http.StatusConflict) || r.Context().Err() != nil { // else it came meanwhile
+			return v, err
+		}
 	}
 }
 
@@ -215,37 +195,28 @@ func isStatus(err error, status int) bool {
 	return ok && e.Status == status
 }
 
-// replaceApp changes an application, and tells what it was in the moment before.
-func (s Sources) replaceApp(ctx context.Context, name string, change func(App) (App, error)) (after, before App, err error) {
-	after, err = s.Applications.Change(ctx, name, func(a App) (App, error) {
+// changeApp changes the application of the path, and notes what it was in the moment before.
+func (s Sources) changeApp(r *http.Request, change func(App) (App, error)) (any, error) {
+	var before App
+	after, err := s.Applications.Change(r.Context(), r.PathValue("name"), func(a App) (App, error) {
 		before = a
 		return change(a)
 	})
-	return after, before, err
-}
-
-func (s Sources) changed(w http.ResponseWriter, r *http.Request, before, after App, err error) {
-	if err == nil {
-		s.audit(r, "application", after.Name, before, after)
+	if err != nil {
+		return nil, err
 	}
-	s.answer(w, http.StatusOK, after, err)
+	s.audit(r, "application", after.Name, before, after)
+	return after, nil
 }
 
 // patchApp changes an application by a JSON merge patch (RFC 7396): members are set, null takes
 // them away.
-func (s Sources) patchApp(w http.ResponseWriter, r *http.Request) {
-	sent, err := body(w, r, maxBody)
-	if err != nil {
-		s.answer(w, 0, nil, err)
-		return
-	}
+func (s Sources) patchApp(r *http.Request, sent []byte) (any, error) {
 	patch, err := decode(sent)
 	if _, isObject := patch.(map[string]any); err != nil || !isObject {
-		fail(w, http.StatusBadRequest, `expected a JSON object of what is to be changed, such as {"slo": "50ms"}; null takes a member away`+because(err))
-		return
+		return nil, refuse(http.StatusBadRequest, `expected a JSON object of what is to be changed, such as {"slo": "50ms"}; null takes a member away%s`, because(err))
 	}
-	name := r.PathValue("name")
-	after, before, err := s.replaceApp(r.Context(), name, func(a App) (App, error) {
+	return s.changeApp(r, func(a App) (App, error) {
 		old, err := json.Marshal(a)
 		if err != nil {
 			return a, err
@@ -258,9 +229,8 @@ func (s Sources) patchApp(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return a, err
 		}
-		return s.checked(text, name)
+		return s.checked(text, a.Name)
 	})
-	s.changed(w, r, before, after, err)
 }
 
 // decode reads one JSON value. Numbers keep their digits.
@@ -297,7 +267,7 @@ func merge(target, patch any) any {
 	return object
 }
 
-func (s Sources) deleteApp(w http.ResponseWriter, r *http.Request) {
+func (s Sources) deleteApp(r *http.Request) (any, error) {
 	a, err := s.findApp(r.PathValue("name"))
 	if err == nil {
 		err = s.Applications.Delete(r.Context(), a.Name)
@@ -305,39 +275,31 @@ func (s Sources) deleteApp(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		s.audit(r, "application", a.Name, a, nil)
 	}
-	s.answer(w, http.StatusOK, a, err)
+	return a, err
 }
 
 // link adds a model to an application.
-func (s Sources) link(w http.ResponseWriter, r *http.Request) {
-	sent, err := body(w, r, maxBody)
-	if err != nil {
-		s.answer(w, 0, nil, err)
-		return
-	}
+func (s Sources) link(r *http.Request, sent []byte) (any, error) {
 	var link map[string]string
 	if err := json.Unmarshal(sent, &link); err != nil || len(link) != 1 || link["model"] == "" {
-		fail(w, http.StatusBadRequest, `expected {"model": "digits"}, or "digits/2" for one version, or "digits/*" for all that are ready`)
-		return
+		return nil, refuse(http.StatusBadRequest, `expected {"model": "digits"}, or "digits/2" for one version, or "digits/*" for all that are ready`)
 	}
-	after, before, err := s.replaceApp(r.Context(), r.PathValue("name"), func(a App) (App, error) {
+	return s.changeApp(r, func(a App) (App, error) {
 		if slices.Contains(a.Models, link["model"]) {
 			return a, refuse(http.StatusConflict, "application %q links to %q already", a.Name, link["model"])
 		}
 		a.Models = append(slices.Clone(a.Models), link["model"])
 		return a, nil
 	})
-	s.changed(w, r, before, after, err)
 }
 
 // unlink takes one away: ?model=digits/2, as it was linked.
-func (s Sources) unlink(w http.ResponseWriter, r *http.Request) {
+func (s Sources) unlink(r *http.Request) (any, error) {
 	model := r.URL.Query().Get("model")
 	if model == "" {
-		fail(w, http.StatusBadRequest, "which link? as in ?model=digits/2")
-		return
+		return nil, refuse(http.StatusBadRequest, "which link? as in ?model=digits/2")
 	}
-	after, before, err := s.replaceApp(r.Context(), r.PathValue("name"), func(a App) (App, error) {
+	return s.changeApp(r, func(a App) (App, error) {
 		i := slices.Index(a.Models, model)
 		if i < 0 {
 			return a, refuse(http.StatusNotFound, "application %q does not link to %q; it links to %q", a.Name, model, a.Models)
@@ -345,56 +307,44 @@ func (s Sources) unlink(w http.ResponseWriter, r *http.Request) {
 		a.Models = slices.Delete(slices.Clone(a.Models), i, i+1)
 		return a, nil
 	})
-	s.changed(w, r, before, after, err)
 }
 
 // mostUsers is how many users are shown unless ?limit says otherwise.
 const mostUsers = 1000
 
-func (s Sources) learned(w http.ResponseWriter, r *http.Request) {
+func (s Sources) learned(r *http.Request) (any, error) {
 	q := r.URL.Query()
 	most := mostUsers
 	if text := q.Get("limit"); text != "" {
 		var err error
 		if most, err = strconv.Atoi(text); err != nil || most < 1 {
-			fail(w, http.StatusBadRequest, fmt.Sprintf("limit: expected a number of users of at least 1, got %q", text))
-			return
+			return nil, refuse(http.StatusBadRequest, "limit: expected a number of users of at least 1, got %q", text)
 		}
 	}
-	l, err := s.Learning.Learned(r.PathValue("name"), q.Get("user"), !q.Has("user"), most)
-	s.answer(w, http.StatusOK, l, err)
+	return s.Learning.Learned(r.PathValue("name"), q.Get("user"), !q.Has("user"), most)
 }
 
-func (s Sources) forget(w http.ResponseWriter, r *http.Request) {
+func (s Sources) forget(r *http.Request) (any, error) {
 	name := r.PathValue("name")
 	before, err := s.Learning.Learned(name, "", true, mostUsers)
 	if err == nil {
 		err = s.Learning.Forget(r.Context(), name)
 	}
 	if err != nil {
-		s.answer(w, 0, nil, err)
-		return
+		return nil, err
 	}
 	s.audit(r, "policy", name, before.Users, nil)
-	after, err := s.Learning.Learned(name, "", true, mostUsers)
-	s.answer(w, http.StatusOK, after, err)
+	return s.Learning.Learned(name, "", true, mostUsers)
 }
 
-func (s Sources) policies(w http.ResponseWriter, r *http.Request) {
-	s.write(w, http.StatusOK, PolicyList{s.Learning.Policies()})
+func (s Sources) policies(*http.Request) (any, error) {
+	return PolicyList{s.Learning.Policies()}, nil
 }
 
-func (s Sources) feedback(w http.ResponseWriter, r *http.Request) {
-	sent, err := body(w, r, maxBody)
-	if err != nil {
-		s.answer(w, 0, nil, err)
-		return
-	}
+func (s Sources) feedback(r *http.Request, sent []byte) (any, error) {
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(sent, &object); err != nil || object == nil {
-		fail(w, http.StatusBadRequest, `expected a JSON object such as {"id": 7, "user": "anna", "label": 3}`+because(err))
-		return
+		return nil, refuse(http.StatusBadRequest, `expected a JSON object such as {"id": 7, "user": "anna", "label": 3}%s`, because(err))
 	}
-	v, err := s.Learning.Feedback(r.Context(), r.PathValue("name"), sent)
-	s.answer(w, http.StatusOK, v, err)
+	return s.Learning.Feedback(r.Context(), r.PathValue("name"), sent)
 }

@@ -38,19 +38,15 @@ type Cleared struct {
 	Bytes   int64  `json:"bytes"`
 }
 
-func (s Sources) cache(w http.ResponseWriter, r *http.Request) {
-	c, err := s.findCache(r.PathValue("name"))
-	s.answer(w, http.StatusOK, c, err)
-}
+func (s Sources) cache(r *http.Request) (any, error) { return s.findCache(r.PathValue("name")) }
 
 func (s Sources) findCache(name string) (ModelCache, error) {
 	out := ModelCache{Name: name}
-	known := false
-	for _, m := range s.Report.Models() {
-		if m.Name != name {
-			continue
-		}
-		known = true
+	versions, err := s.versions(name)
+	if err != nil {
+		return out, err
+	}
+	for _, m := range versions {
 		if c := m.Cache; c != nil {
 			out.Limit = c.Limit
 			out.Entries += c.Entries
@@ -58,28 +54,23 @@ func (s Sources) findCache(name string) (ModelCache, error) {
 			out.Versions = append(out.Versions, VersionCache{m.Version, *c})
 		}
 	}
-	switch {
-	case !known:
-		return out, refuse(http.StatusNotFound, "no model %q; /v1/models lists them", name)
-	case out.Versions == nil:
+	if out.Versions == nil {
 		return out, refuse(http.StatusNotFound, "model %q has no cache; its setting cache gives it one of a size, such as 64MiB", name)
 	}
 	return out, nil
 }
 
-// clearCache lets go what is kept.
-func (s Sources) clearCache(w http.ResponseWriter, r *http.Request) {
+// clearCache empties a model's cache.
+func (s Sources) clearCache(r *http.Request) (any, error) {
 	c, err := s.findCache(r.PathValue("name"))
 	if err != nil {
-		s.answer(w, 0, nil, err)
-		return
+		return nil, err
 	}
 	entries, bytes, err := s.Caches.ClearCache(c.Name)
 	if err != nil { // it has just gone
-		fail(w, http.StatusNotFound, err.Error())
-		return
+		return nil, refuse(http.StatusNotFound, "%v", err)
 	}
 	cleared := Cleared{c.Name, entries, bytes}
 	s.audit(r, "cache", c.Name, cleared, nil)
-	s.write(w, http.StatusOK, cleared)
+	return cleared, nil
 }

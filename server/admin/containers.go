@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -24,38 +25,22 @@ type Container struct {
 	Processes []Process `json:"processes"`
 }
 
-func (s Sources) containers(w http.ResponseWriter, r *http.Request) {
-	s.write(w, http.StatusOK, s.Containers.List())
-}
-
-func (s Sources) startContainer(w http.ResponseWriter, r *http.Request) {
-	s.operate(w, r, s.Containers.Start)
-}
-
-func (s Sources) stopContainer(w http.ResponseWriter, r *http.Request) {
-	s.operate(w, r, s.Containers.Stop)
-}
-
-func (s Sources) restartContainer(w http.ResponseWriter, r *http.Request) {
-	s.operate(w, r, s.Containers.Restart)
-}
+func (s Sources) containers(*http.Request) (any, error) { return s.Containers.List(), nil }
 
 // operate starts, stops or restarts a container, and shows it.
-func (s Sources) operate(w http.ResponseWriter, r *http.Request, do func(context.Context, string) error) {
-	before, err := s.findContainer(r.PathValue("name"))
-	if err != nil {
-		s.answer(w, 0, nil, err)
-		return
+func (s Sources) operate(do func(Operator, context.Context, string) error) handler {
+	return func(r *http.Request) (any, error) {
+		before, err := s.findContainer(r.PathValue("name"))
+		if err != nil {
+			return nil, err
+		}
+		err = do(s.Containers, r.Context(), before.Name)
+		after, gone := s.findContainer(before.Name)
+		if err == nil || before.State != after.State || r.Context().Err() != nil {
+			s.audit(r, "container", before.Name, before.State, after.State)
+		}
+		return after, cmp.Or(err, gone)
 	}
-	err = do(r.Context(), before.Name)
-	after, findErr := s.findContainer(before.Name)
-	if err == nil || before.State != after.State || r.Context().Err() != nil {
-		s.audit(r, "container", before.Name, before.State, after.State)
-	}
-	if err == nil {
-		err = findErr
-	}
-	s.answer(w, http.StatusOK, after, err)
 }
 
 func (s Sources) findContainer(name string) (Container, error) {

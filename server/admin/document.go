@@ -96,10 +96,7 @@ func strict(text []byte, to any) error {
 	return nil
 }
 
-func (s Sources) export(w http.ResponseWriter, r *http.Request) {
-	d, err := s.Documents.Export()
-	s.answer(w, http.StatusOK, d, err)
-}
+func (s Sources) export(*http.Request) (any, error) { return s.Documents.Export() }
 
 // yes reads a member of the query that is true or false, which it is if it is left out.
 func yes(r *http.Request, name string) (bool, error) {
@@ -139,36 +136,29 @@ func (s Sources) losses(ctx context.Context, d Document) error {
 	return refuse(http.StatusConflict, "nothing was imported, since it would lose what was learned: %s; discard=true loses it", strings.Join(lost, "; "))
 }
 
-func (s Sources) importState(w http.ResponseWriter, r *http.Request) {
+func (s Sources) importState(r *http.Request) (any, error) {
 	dry, err := yes(r, "dry_run")
 	discard, fault := yes(r, "discard")
 	if err = errors.Join(err, fault); err != nil {
-		s.answer(w, 0, nil, err)
-		return
+		return nil, err
 	}
-	most := s.access().ImportBytes
-	sent, err := body(w, r, most)
-	if e, ok := errors.AsType[*Error](err); ok && e.Status == http.StatusRequestEntityTooLarge {
-		err = refuse(e.Status, "the document is larger than admin.import_bytes, %d bytes", most)
+	sent, err := body(r)
+	if isStatus(err, http.StatusRequestEntityTooLarge) {
+		err = refuse(http.StatusRequestEntityTooLarge, "the document is larger than admin.import_bytes, %d bytes", s.access().ImportBytes)
 	}
 	if err != nil {
-		s.answer(w, 0, nil, err)
-		return
+		return nil, err
 	}
 	d, faults := parseDocument(sent)
 	wrong, err := s.Documents.Check(d)
 	if err == nil {
 		err = refuseAll(append(faults, wrong...))
 	}
-	if err != nil {
-		s.answer(w, 0, nil, err)
-		return
+	if err == nil && !dry && !discard {
+		err = s.losses(r.Context(), d)
 	}
-	if !dry && !discard {
-		if err := s.losses(r.Context(), d); err != nil {
-			s.answer(w, 0, nil, err)
-			return
-		}
+	if err != nil {
+		return nil, err
 	}
 	changes, err := s.Documents.Import(r.Context(), d, dry)
 	if !dry && err == nil {
@@ -176,8 +166,5 @@ func (s Sources) importState(w http.ResponseWriter, r *http.Request) {
 			s.audit(r, c.What, c.Name, c.Before, c.After)
 		}
 	}
-	if changes == nil {
-		changes = []Change{}
-	}
-	s.answer(w, http.StatusOK, Imported{dry, changes}, err)
+	return Imported{dry, append([]Change{}, changes...)}, err
 }

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"net/http"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -51,43 +51,69 @@ const (
 type route struct {
 	path    string // as http.ServeMux has it
 	methods methods
-	timeout time.Duration   // 0 is writeTimeout
-	opened  <-chan struct{} // what is asked before waits for it; nil: nothing does
+	timeout time.Duration // 0 is writeTimeout
+	early   bool          // it is answered before the server is open
+	most    func() int64  // bytes that may be sent; nil is maxBody
 }
 
 // methods are what a path does, by HTTP method. GET stands for HEAD as well.
-type methods map[string]http.HandlerFunc
+type methods map[string]handler
+
+// A handler answers a request with a value, which is shown as JSON, or with an error. The value
+// may be a reply, or an http.HandlerFunc that writes what is not JSON.
+type handler func(*http.Request) (any, error)
+
+// A reply has a status of its own.
+type reply struct {
+	status   int
+	location string // of what was made; "" if nothing was
+	body     any
+}
+
+// given is the handler of a request that has a body.
+func given(h func(r *http.Request, sent []byte) (any, error)) handler {
+	return func(r *http.Request) (any, error) {
+		sent, err := body(r)
+		if err != nil {
+			return nil, err
+		}
+		return h(r, sent)
+	}
+}
+
+// always answers with the same.
+func always(v any) handler { return func(*http.Request) (any, error) { return v, nil } }
 
 // routes are all paths but the root.
 func (s Sources) routes() []route {
 	list := []route{
-		{path: "/livez", methods: methods{"GET": s.live}},
-		{path: "/readyz", methods: methods{"GET": s.ready}},
-		{path: "/metrics", methods: methods{"GET": func(w http.ResponseWriter, r *http.Request) { s.Metrics.ServeHTTP(w, r) }}},
-		{path: "/v1/apps", methods: methods{"GET": s.apps, "POST": s.createApp}},
-		{path: "/v1/apps/{name}", methods: methods{"GET": s.app, "PUT": s.putApp, "PATCH": s.patchApp, "DELETE": s.deleteApp}},
-		{path: "/v1/apps/{name}/links", methods: methods{"POST": s.link, "DELETE": s.unlink}},
+		{path: "/livez", early: true, methods: methods{"GET": always(map[string]bool{"live": true})}},
+		{path: "/readyz", early: true, methods: methods{"GET": s.ready}},
+		{path: "/metrics", methods: methods{"GET": always(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.Metrics.ServeHTTP(w, r) }))}},
+		{path: "/v1/apps", methods: methods{"GET": s.apps, "POST": given(s.createApp)}},
+		{path: "/v1/apps/{name}", methods: methods{"GET": s.app, "PUT": given(s.putApp), "PATCH": given(s.patchApp), "DELETE": s.deleteApp}},
+		{path: "/v1/apps/{name}/links", methods: methods{"POST": given(s.link), "DELETE": s.unlink}},
 		{path: "/v1/apps/{name}/policy", methods: methods{"GET": s.learned, "DELETE": s.forget}},
-		{path: "/v1/apps/{name}/feedback", methods: methods{"POST": s.feedback}},
+		{path: "/v1/apps/{name}/feedback", methods: methods{"POST": given(s.feedback)}},
 		{path: "/v1/policies", methods: methods{"GET": s.policies}},
 		{path: "/v1/models", methods: methods{"GET": s.models}},
-		{path: "/v1/models/{name}", methods: methods{"GET": s.model, "PATCH": s.setModel}},
+		{path: "/v1/models/{name}", methods: methods{"GET": s.model, "PATCH": given(s.setModel)}},
 		{path: "/v1/models/{name}/explain", methods: methods{"GET": s.explain}},
 		{path: "/v1/models/{name}/cache", methods: methods{"GET": s.cache, "DELETE": s.clearCache}},
-		{path: "/v1/models/{name}/default_version", methods: methods{"PUT": s.setDefaultVersion}},
+		{path: "/v1/models/{name}/default_version", methods: methods{"PUT": given(s.setDefaultVersion)}},
 		{path: "/v1/models/{name}/versions", methods: methods{"GET": s.model}},
 		{path: "/v1/models/{name}/versions/{version}", methods: methods{"GET": s.version}},
 		{path: "/v1/history/{name}", methods: methods{"GET": s.history}},
 		{path: "/v1/containers", methods: methods{"GET": s.containers}},
-		{path: "/v1/containers/{name}/start", methods: methods{"POST": s.startContainer}, timeout: longTimeout},
-		{path: "/v1/containers/{name}/restart", methods: methods{"POST": s.restartContainer}, timeout: longTimeout},
-		{path: "/v1/containers/{name}/stop", methods: methods{"POST": s.stopContainer}, timeout: longTimeout},
+		{path: "/v1/containers/{name}/start", methods: methods{"POST": s.operate(Operator.Start)}, timeout: longTimeout},
+		{path: "/v1/containers/{name}/restart", methods: methods{"POST": s.operate(Operator.Restart)}, timeout: longTimeout},
+		{path: "/v1/containers/{name}/stop", methods: methods{"POST": s.operate(Operator.Stop)}, timeout: longTimeout},
 		{path: "/v1/export", methods: methods{"GET": s.export}},
-		{path: "/v1/import", methods: methods{"POST": s.importState}, timeout: longTimeout},
+		{path: "/v1/import", methods: methods{"POST": s.importState}, timeout: longTimeout, most: func() int64 { return s.access().ImportBytes }},
 		{path: "/v1/status", methods: methods{"GET": s.status}},
 		{path: "/v1/config", methods: methods{"GET": s.config}},
 		{path: "/v1/config/reload", methods: methods{"POST": s.reload}, timeout: longTimeout},
-		{path: "/v1/openapi.json", methods: methods{"GET": openAPI}},
+		{path: "/v1/openapi.json", methods: methods{"GET": always(http.HandlerFunc(openAPI))}},
 	}
 	return append(list, s.profiles()...)
 }
@@ -99,18 +125,13 @@ func Handler(s Sources) http.Handler {
 	}
 	mux := http.NewServeMux()
 	var paths []string
-	for _, r := range s.routes() {
-		if r.path != "/livez" && r.path != "/readyz" && !strings.HasPrefix(r.path, "/debug/") {
-			r.opened = s.Opened
-		}
-		mux.Handle(r.path, r)
-		if !strings.HasPrefix(r.path, "/debug/pprof/") || r.path == "/debug/pprof/" {
-			paths = append(paths, r.path)
+	for _, t := range s.routes() {
+		mux.Handle(t.path, s.serve(t))
+		if !strings.HasPrefix(t.path, "/debug/pprof/") || t.path == "/debug/pprof/" {
+			paths = append(paths, t.path)
 		}
 	}
-	mux.Handle("/{$}", route{path: "/", methods: methods{"GET": func(w http.ResponseWriter, r *http.Request) {
-		s.write(w, http.StatusOK, map[string]any{"server": "shivad", "version": s.Version, "paths": paths})
-	}}})
+	mux.Handle("/{$}", s.serve(route{early: true, methods: methods{"GET": always(map[string]any{"server": "shivad", "version": s.Version, "paths": paths})}}))
 	mux.HandleFunc("/", notFound)
 	return s.guard(mux)
 }
@@ -129,7 +150,7 @@ func (s Sources) guard(next http.Handler) http.Handler {
 			}
 		}()
 		if err := s.access().check(r); err != nil {
-			s.answer(w, 0, nil, err)
+			s.answer(w, r, nil, err)
 			return
 		}
 		if p := r.URL.Path; p != path.Clean(p) && p != "/debug/pprof/" {
@@ -142,86 +163,83 @@ func (s Sources) guard(next http.Handler) http.Handler {
 
 const internal = "internal error; the server's log has more"
 
-// ServeHTTP allows the methods of the route, and gives the client time to send what it asks and to
-// read the answer.
-func (t route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	method := r.Method
-	if method == http.MethodHead {
-		method = http.MethodGet
+// serve allows the methods of a route, and gives the client time to send what it asks and to read
+// the answer.
+func (s Sources) serve(t route) http.HandlerFunc {
+	allowed := slices.Sorted(maps.Keys(t.methods))
+	if t.methods[http.MethodGet] != nil {
+		allowed = append(allowed, http.MethodHead)
 	}
-	h := t.methods[method]
-	if h == nil {
-		allowed := slices.Sorted(maps.Keys(t.methods))
-		if t.methods[http.MethodGet] != nil {
-			allowed = append(allowed, http.MethodHead)
+	timeout := cmp.Or(t.timeout, writeTimeout)
+	return func(w http.ResponseWriter, r *http.Request) {
+		method := r.Method
+		if method == http.MethodHead {
+			method = http.MethodGet
 		}
-		w.Header().Set("Allow", strings.Join(allowed, ", "))
-		fail(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s takes %s, not %s", r.URL.Path, strings.Join(allowed, ", "), r.Method))
-		return
-	}
-	timeout := t.timeout
-	if timeout == 0 {
-		timeout = writeTimeout
-	}
-	// A writer without deadlines is one of a test.
-	control := http.NewResponseController(w)
-	_ = control.SetWriteDeadline(time.Now().Add(timeout))
-	if method != http.MethodGet {
-		_ = control.SetReadDeadline(time.Now().Add(timeout))
-	}
-	// A page in the operator's browser can send other types to localhost without asking, but not
-	// these. What has no body says so too: it changes something nonetheless. A browser asks before
-	// any DELETE.
-	if method != http.MethodGet && method != http.MethodDelete {
-		kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-		if err != nil || kind != "application/json" && (method != http.MethodPatch || kind != "application/merge-patch+json") {
-			fail(w, http.StatusUnsupportedMediaType, fmt.Sprintf("%s is sent as Content-Type: application/json", method))
+		h := t.methods[method]
+		if h == nil {
+			w.Header().Set("Allow", strings.Join(allowed, ", "))
+			fail(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s takes %s, not %s", r.URL.Path, strings.Join(allowed, ", "), r.Method))
 			return
 		}
-	}
-	if t.opened != nil {
-		select {
-		case <-t.opened:
-		case <-r.Context().Done():
-			return
+		// A writer without deadlines is one of a test.
+		control := http.NewResponseController(w)
+		_ = control.SetWriteDeadline(time.Now().Add(timeout))
+		if method != http.MethodGet {
+			_ = control.SetReadDeadline(time.Now().Add(timeout))
 		}
+		// A page in the operator's browser can send other types to localhost without asking, but
+		// not these. What has no body says so too: it changes something nonetheless. A browser
+		// asks before any DELETE.
+		if method != http.MethodGet && method != http.MethodDelete {
+			kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+			if err != nil || kind != "application/json" && (method != http.MethodPatch || kind != "application/merge-patch+json") {
+				fail(w, http.StatusUnsupportedMediaType, fmt.Sprintf("%s is sent as Content-Type: application/json", method))
+				return
+			}
+		}
+		if s.Opened != nil && !t.early {
+			select {
+			case <-s.Opened:
+			case <-r.Context().Done():
+				return
+			}
+		}
+		most := int64(maxBody)
+		if t.most != nil {
+			most = t.most()
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, most)
+		v, err := h(r)
+		s.answer(w, r, v, err)
 	}
-	h(w, r)
 }
 
 func notFound(w http.ResponseWriter, r *http.Request) {
 	fail(w, http.StatusNotFound, fmt.Sprintf("no such path: %s; GET / lists those that there are", r.URL.Path))
 }
 
-func (s Sources) live(w http.ResponseWriter, r *http.Request) {
-	s.write(w, http.StatusOK, map[string]bool{"live": true})
-}
-
-func (s Sources) ready(w http.ResponseWriter, r *http.Request) {
+func (s Sources) ready(*http.Request) (any, error) {
 	ready := s.Report.Ready()
 	status := http.StatusOK
 	if !ready.Ready {
 		status = http.StatusServiceUnavailable
 	}
-	s.write(w, status, ready)
+	return reply{status: status, body: ready}, nil
 }
 
-func (s Sources) status(w http.ResponseWriter, r *http.Request) {
-	s.write(w, http.StatusOK, s.Report.Status())
-}
+func (s Sources) status(*http.Request) (any, error) { return s.Report.Status(), nil }
 
-func (s Sources) config(w http.ResponseWriter, r *http.Request) {
-	s.write(w, http.StatusOK, s.Settings.Config())
-}
+func (s Sources) config(*http.Request) (any, error) { return s.Settings.Config(), nil }
 
 // maxBody bounds what is sent, in bytes, but for an import.
 const maxBody = 16 << 20
 
 // body reads what was sent.
-func body(w http.ResponseWriter, r *http.Request, most int64) ([]byte, error) {
-	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
+func body(r *http.Request) ([]byte, error) {
+	b, err := io.ReadAll(r.Body)
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, refuse(http.StatusRequestEntityTooLarge, "%d bytes were sent, or more: the limit of %s is %d", tooLarge.Limit+1, r.URL.Path, most)
+		return nil, refuse(http.StatusRequestEntityTooLarge, "%d bytes were sent, or more: the limit of %s is %d", tooLarge.Limit+1, r.URL.Path, tooLarge.Limit)
 	}
 	if err != nil {
 		return nil, refuse(http.StatusBadRequest, "what was sent cannot be read: %v", err)
@@ -245,32 +263,38 @@ func text(v any) string {
 	return string(b)
 }
 
-// answer answers with a value, or with the error if there is one.
-func (s Sources) answer(w http.ResponseWriter, status int, v any, err error) {
-	if err == nil {
-		s.write(w, status, v)
+// answer answers with what a handler gives.
+func (s Sources) answer(w http.ResponseWriter, r *http.Request, v any, err error) {
+	if err != nil {
+		e, ok := errors.AsType[*Error](err)
+		if !ok {
+			s.Log.Error("admin: internal error", "error", err)
+			e = refuse(http.StatusInternalServerError, internal)
+		}
+		if e.Status == http.StatusTooManyRequests {
+			w.Header().Set("Retry-After", "1")
+		}
+		fail(w, e.Status, e.Text)
 		return
 	}
-	e, ok := errors.AsType[*Error](err)
+	if write, ok := v.(http.HandlerFunc); ok {
+		write(w, r)
+		return
+	}
+	out, ok := v.(reply)
 	if !ok {
-		s.Log.Error("admin: internal error", "error", err)
-		e = refuse(http.StatusInternalServerError, internal)
+		out = reply{status: http.StatusOK, body: v}
 	}
-	if e.Status == http.StatusTooManyRequests {
-		w.Header().Set("Retry-After", strconv.Itoa(1))
-	}
-	fail(w, e.Status, e.Text)
-}
-
-// write answers with a value as JSON.
-func (s Sources) write(w http.ResponseWriter, status int, v any) {
-	body, err := json.MarshalIndent(v, "", "  ")
+	body, err := json.MarshalIndent(out.body, "", "  ")
 	if err != nil {
 		s.Log.Error("admin: answer is not JSON", "error", err)
 		fail(w, http.StatusInternalServerError, internal)
 		return
 	}
-	respond(w, status, body)
+	if out.location != "" {
+		w.Header().Set("Location", out.location)
+	}
+	respond(w, out.status, body)
 }
 
 // fail answers with an error.

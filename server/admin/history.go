@@ -24,7 +24,4 @@ type Event struct {
 	Server        string     `json:"server"`                  // that has written this
 }
 
-func (s Sources) history(w http.ResponseWriter, r *http.Request) {
-	h, err := s.History.Of(r.PathValue("name"))
-	s.answer(w, http.StatusOK, h, err)
-}
+func (s Sources) history(r *http.Request) (any, error) { return s.History.Of(r.PathValue("name")) }

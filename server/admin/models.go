@@ -2,18 +2,21 @@ package admin
 
 import (
 	"encoding/json"
-	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 )
 
-func (s Sources) models(w http.ResponseWriter, r *http.Request) {
-	models := s.Report.Models()
-	if models == nil {
-		models = []Model{}
+func (s Sources) models(*http.Request) (any, error) {
+	return ModelList{append([]Model{}, s.Report.Models()...)}, nil
+}
+
+// versions are those of a model; that there are none is an error.
+func (s Sources) versions(name string) ([]Model, error) {
+	list := slices.DeleteFunc(slices.Clone(s.Report.Models()), func(m Model) bool { return m.Name != name })
+	if len(list) == 0 {
+		return nil, refuse(http.StatusNotFound, "no model %q; /v1/models lists them", name)
 	}
-	s.write(w, http.StatusOK, ModelList{models})
+	return list, nil
 }
 
 // A ModelList is the answer to /v1/models.
@@ -28,76 +31,54 @@ type ModelVersions struct {
 	Versions       []Model `json:"versions"`
 }
 
-func (s Sources) model(w http.ResponseWriter, r *http.Request) {
+func (s Sources) model(r *http.Request) (any, error) {
 	name := r.PathValue("name")
-	out := ModelVersions{Name: name}
-	for _, m := range s.Report.Models() {
-		if m.Name == name {
-			out.Versions = append(out.Versions, m)
-			if m.Default {
-				out.DefaultVersion = m.Version
-			}
-		}
+	versions, err := s.versions(name)
+	out := ModelVersions{Name: name, Versions: versions}
+	if i := slices.IndexFunc(versions, func(m Model) bool { return m.Default }); i >= 0 {
+		out.DefaultVersion = versions[i].Version
 	}
-	if out.Versions == nil {
-		fail(w, http.StatusNotFound, fmt.Sprintf("no model %q; /v1/models lists them", name))
-		return
-	}
-	s.write(w, http.StatusOK, out)
+	return out, err
 }
 
 // setModel changes settings of a model, and shows it.
-func (s Sources) setModel(w http.ResponseWriter, r *http.Request) {
-	sent, err := body(w, r, maxBody)
-	if err != nil {
-		s.answer(w, 0, nil, err)
-		return
-	}
+func (s Sources) setModel(r *http.Request, sent []byte) (any, error) {
 	var settings map[string]*string
 	if err := json.Unmarshal(sent, &settings); err != nil || len(settings) == 0 {
-		fail(w, http.StatusBadRequest, `expected a JSON object of settings as texts, such as {"objective": "20ms"}; null goes back to what the file says`)
-		return
+		return nil, refuse(http.StatusBadRequest, `expected a JSON object of settings as texts, such as {"objective": "20ms"}; null goes back to what the file says`)
 	}
-	s.set(w, r, settings)
+	return s.set(r, settings)
 }
 
 // setDefaultVersion says what the bare name of a model means.
-func (s Sources) setDefaultVersion(w http.ResponseWriter, r *http.Request) {
-	sent, err := body(w, r, maxBody)
-	if err != nil {
-		s.answer(w, 0, nil, err)
-		return
+func (s Sources) setDefaultVersion(r *http.Request, sent []byte) (any, error) {
+	var body map[string]string
+	err := json.Unmarshal(sent, &body)
+	version, ok := body["version"]
+	if err != nil || len(body) != 1 || !ok {
+		return nil, refuse(http.StatusBadRequest, `expected {"version": "2"}, or {"version": ""} for the newest that is ready`)
 	}
-	var version map[string]string
-	if err := json.Unmarshal(sent, &version); err != nil || len(version) != 1 || !has(version, "version") {
-		fail(w, http.StatusBadRequest, `expected {"version": "2"}, or {"version": ""} for the newest that is ready`)
-		return
-	}
-	v := version["version"]
-	s.set(w, r, map[string]*string{"default_version": &v})
+	return s.set(r, map[string]*string{"default_version": &version})
 }
 
-func has[V any](m map[string]V, key string) bool { _, ok := m[key]; return ok }
-
-func (s Sources) set(w http.ResponseWriter, r *http.Request, settings map[string]*string) {
+func (s Sources) set(r *http.Request, settings map[string]*string) (any, error) {
 	name := r.PathValue("name")
-	known := slices.ContainsFunc(s.Report.Models(), func(m Model) bool { return m.Name == name })
-	// Of a model that is not there, settings that were kept can be taken back.
-	if !known && slices.ContainsFunc(slices.Collect(maps.Values(settings)), func(v *string) bool { return v != nil }) {
-		fail(w, http.StatusNotFound, fmt.Sprintf("no model %q; /v1/models lists them", name))
-		return
+	_, unknown := s.versions(name)
+	// Of a model that is not there, settings that were stored can be taken back.
+	for _, value := range settings {
+		if unknown != nil && value != nil {
+			return nil, unknown
+		}
 	}
 	before, after, err := s.Settings.Set(r.Context(), name, settings)
 	if err != nil {
-		s.answer(w, 0, nil, err)
-		return
+		return nil, err
 	}
 	s.audit(r, "model", name, before, after)
-	if !known {
-		s.write(w, http.StatusOK, ModelVersions{Name: name, Versions: []Model{}})
-		return
+	if unknown != nil {
+		return ModelVersions{Name: name, Versions: []Model{}}, nil
 	}
-	s.model(w, r)
+	return s.model(r)
 }
 
 // Explanations is the answer to /v1/models/{name}/explain.
@@ -113,23 +94,21 @@ type Explanation struct {
 	Sentences []string `json:"sentences"`
 }
 
-func (s Sources) explain(w http.ResponseWriter, r *http.Request) {
+func (s Sources) explain(r *http.Request) (any, error) {
 	name := r.PathValue("name")
 	all := s.Report.Explain(name)
 	if len(all) == 0 {
-		fail(w, http.StatusNotFound, fmt.Sprintf("no model %q; /v1/models lists them", name))
-		return
+		return nil, refuse(http.StatusNotFound, "no model %q; /v1/models lists them", name)
 	}
-	s.write(w, http.StatusOK, Explanations{all})
+	return Explanations{all}, nil
 }
 
-func (s Sources) version(w http.ResponseWriter, r *http.Request) {
+func (s Sources) version(r *http.Request) (any, error) {
 	name, version := r.PathValue("name"), r.PathValue("version")
-	models := s.Report.Models()
-	i := slices.IndexFunc(models, func(m Model) bool { return m.Name == name && m.Version == version })
-	if i < 0 {
-		fail(w, http.StatusNotFound, fmt.Sprintf("no version %q of a model %q; /v1/models lists them", version, name))
-		return
+	for _, m := range s.Report.Models() {
+		if m.Name == name && m.Version == version {
+			return m, nil
+		}
 	}
-	s.write(w, http.StatusOK, models[i])
+	return nil, refuse(http.StatusNotFound, "no version %q of a model %q; /v1/models lists them", version, name)
 }

@@ -16,12 +16,13 @@ type Setting struct {
 	After  any    `json:"after"`  // null: there is none
 }
 
-func (s Sources) reload(w http.ResponseWriter, r *http.Request) {
+func (s Sources) reload(r *http.Request) (any, error) {
 	done, err := s.Settings.Reload()
-	if err == nil {
-		for _, one := range done.Changed {
-			s.audit(r, "setting", one.Key, one.Before, one.After)
-		}
+	if err != nil {
+		return nil, err
 	}
-	s.answer(w, http.StatusOK, done, err)
+	for _, one := range done.Changed {
+		s.audit(r, "setting", one.Key, one.Before, one.After)
+	}
+	return done, nil
 }
