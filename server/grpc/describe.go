@@ -2,6 +2,7 @@ package grpc
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,11 +10,13 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/internal/wire"
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
@@ -68,102 +71,52 @@ func (s *service) ModelReady(_ context.Context, q *pb.ModelReadyRequest) (*pb.Mo
 	return &pb.ModelReadyResponse{Ready: r.Ready && err == nil}, nil
 }
 
+// convert makes a message of an answer in package predict, unless there is an error. Their JSON has
+// the same members, and the same words for enumerations; what the message has no field for is
+// left out.
+func convert[M proto.Message](message M, answer any, err error) (M, error) {
+	var none M
+	if err != nil {
+		return none, err
+	}
+	text, err := json.Marshal(answer)
+	if err == nil {
+		err = protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(text, message)
+	}
+	if err != nil {
+		return none, fmt.Errorf("%w: %w", gate.ErrInternal, err)
+	}
+	return message, nil
+}
+
 func (s *service) ServerMetadata(context.Context, *pb.ServerMetadataRequest) (*pb.ServerMetadataResponse, error) {
-	m := s.door.Server(s.door.Addr())
-	return &pb.ServerMetadataResponse{Name: m.Name, Version: m.Version, Extensions: m.Extensions}, nil
+	return convert(&pb.ServerMetadataResponse{}, s.door.Server(s.door.Addr()), nil)
 }
 
 func (s *service) ModelMetadata(_ context.Context, q *pb.ModelMetadataRequest) (*pb.ModelMetadataResponse, error) {
 	m, err := s.door.Model(q.Name, q.Version)
-	if err != nil {
-		return nil, err
-	}
-	tensors := func(list []predict.TensorMetadata) []*pb.ModelMetadataResponse_TensorMetadata {
-		out := make([]*pb.ModelMetadataResponse_TensorMetadata, len(list))
-		for i, t := range list {
-			out[i] = &pb.ModelMetadataResponse_TensorMetadata{Name: t.Name, Datatype: t.Datatype, Shape: int64s(t.Shape)}
-		}
-		return out
-	}
-	return &pb.ModelMetadataResponse{Name: m.Name, Versions: m.Versions, Platform: m.Platform,
-		Inputs: tensors(m.Inputs), Outputs: tensors(m.Outputs), Properties: m.Properties}, nil
+	return convert(&pb.ModelMetadataResponse{}, m, err)
 }
 
 func (s *service) ModelConfig(_ context.Context, q *pb.ModelConfigRequest) (*pb.ModelConfigResponse, error) {
 	c, err := s.door.ModelConfig(q.Name, q.Version)
-	if err != nil {
-		return nil, err
-	}
-	out := &pb.ModelConfig{
-		Name: c.Name, Platform: c.Platform, Backend: c.Backend,
-		VersionPolicy: &pb.ModelVersionPolicy{PolicyChoice: &pb.ModelVersionPolicy_Specific_{
-			Specific: &pb.ModelVersionPolicy_Specific{Versions: c.VersionPolicy.Specific.Versions}}},
-		MaxBatchSize:           int32(c.MaxBatchSize),
-		Parameters:             map[string]*pb.ModelParameter{},
-		ModelTransactionPolicy: &pb.ModelTransactionPolicy{Decoupled: c.Transaction.Decoupled},
-	}
-	for _, t := range c.Input {
-		out.Input = append(out.Input, &pb.ModelInput{Name: t.Name, DataType: pb.DataType(pb.DataType_value[t.DataType]), Dims: int64s(t.Dims), Optional: t.Optional,
-			Format: pb.ModelInput_Format(pb.ModelInput_Format_value[t.Format])})
-	}
-	for _, t := range c.Output {
-		out.Output = append(out.Output, &pb.ModelOutput{Name: t.Name, DataType: pb.DataType(pb.DataType_value[t.DataType]), Dims: int64s(t.Dims)})
-	}
-	if b := c.Batching; b != nil {
-		out.SchedulingChoice = &pb.ModelConfig_DynamicBatching{DynamicBatching: &pb.ModelDynamicBatching{
-			MaxQueueDelayMicroseconds: uint64(b.MaxQueueDelayMicroseconds),
-			PriorityLevels:            uint64(b.PriorityLevels),
-			DefaultPriorityLevel:      uint64(b.DefaultPriorityLevel),
-		}}
-	}
-	for _, g := range c.InstanceGroup {
-		out.InstanceGroup = append(out.InstanceGroup, &pb.ModelInstanceGroup{Name: g.Name, Count: int32(g.Count),
-			Kind: pb.ModelInstanceGroup_Kind(pb.ModelInstanceGroup_Kind_value[g.Kind])})
-	}
-	for key, p := range c.Parameters {
-		out.Parameters[key] = &pb.ModelParameter{StringValue: p.StringValue}
-	}
-	return &pb.ModelConfigResponse{Config: out}, nil
+	return convert(&pb.ModelConfigResponse{}, map[string]predict.ModelConfig{"config": c}, err)
 }
 
 func (s *service) ModelStatistics(_ context.Context, q *pb.ModelStatisticsRequest) (*pb.ModelStatisticsResponse, error) {
 	list, err := s.door.Statistics(q.Name, q.Version)
-	if err != nil {
-		return nil, err
+	out, err := convert(&pb.ModelStatisticsResponse{}, list, err)
+	for _, m := range out.GetModelStats() { // set as in Triton's answers; look-ups in caches are not timed
+		m.InferenceStats.CacheHit, m.InferenceStats.CacheMiss = &pb.StatisticDuration{}, &pb.StatisticDuration{}
 	}
-	took := func(d predict.Duration) *pb.StatisticDuration {
-		return &pb.StatisticDuration{Count: d.Count, Ns: d.Nanos}
-	}
-	out := &pb.ModelStatisticsResponse{}
-	for _, m := range list.Models {
-		i := m.InferenceStats
-		stats := &pb.ModelStatistics{
-			Name: m.Name, Version: m.Version,
-			LastInference: uint64(m.LastInference), InferenceCount: m.InferenceCount, ExecutionCount: m.ExecutionCount,
-			InferenceStats: &pb.InferStatistics{
-				Success: took(i.Success), Fail: took(i.Fail), Queue: took(i.Queue),
-				ComputeInput: took(i.ComputeInput), ComputeInfer: took(i.ComputeInfer), ComputeOutput: took(i.ComputeOutput),
-				CacheHit: &pb.StatisticDuration{}, CacheMiss: &pb.StatisticDuration{},
-			},
-		}
-		for _, b := range m.BatchStats {
-			stats.BatchStats = append(stats.BatchStats, &pb.InferBatchStatistics{BatchSize: uint64(b.BatchSize),
-				ComputeInput: took(b.ComputeInput), ComputeInfer: took(b.ComputeInfer), ComputeOutput: took(b.ComputeOutput)})
-		}
-		out.ModelStats = append(out.ModelStats, stats)
-	}
-	return out, nil
+	return out, err
 }
 
 func (s *service) RepositoryIndex(_ context.Context, q *pb.RepositoryIndexRequest) (*pb.RepositoryIndexResponse, error) {
 	if err := oneRepository(q.RepositoryName); err != nil {
 		return nil, err
 	}
-	out := &pb.RepositoryIndexResponse{}
-	for _, e := range s.door.Index(q.Ready) {
-		out.Models = append(out.Models, &pb.RepositoryIndexResponse_ModelIndex{Name: e.Name, Version: e.Version, State: string(e.State), Reason: e.Reason})
-	}
-	return out, nil
+	return convert(&pb.RepositoryIndexResponse{}, map[string][]predict.IndexEntry{"models": s.door.Index(q.Ready)}, nil)
 }
 
 func (s *service) RepositoryModelLoad(ctx context.Context, q *pb.RepositoryModelLoadRequest) (*pb.RepositoryModelLoadResponse, error) {
@@ -195,14 +148,6 @@ func oneRepository(name string) error {
 		return fmt.Errorf("%w: repository_name %q: this server has one repository, without a name", scheduler.ErrInvalidInput, name)
 	}
 	return nil
-}
-
-func int64s(list []int) []int64 {
-	out := make([]int64, len(list))
-	for i, n := range list {
-		out[i] = int64(n)
-	}
-	return out
 }
 
 // errUnimplemented is the one error that gate's table has no row for.

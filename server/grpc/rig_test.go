@@ -343,3 +343,11 @@ func (t *tap) Close() error {
 	}
 	return t.Conn.Close()
 }
+
+func int64s(list []int) []int64 {
+	out := make([]int64, len(list))
+	for i, n := range list {
+		out[i] = int64(n)
+	}
+	return out
+}
