@@ -59,31 +59,19 @@ func place(dst []byte, at int, p []byte, width int) {
 	}
 }
 
-// grow gives the current body its next stage of memory, for which arriving more bytes are at
-// hand. Stages are an eighth of each other, counted down from the whole body, and the smallest
-// that takes the bytes at hand and 2 KiB is the next: so a body never has more than eight times
-// the memory that its bytes have filled (and 16 KiB), and all the copying from stage to stage
-// adds up to a seventh of it. A body whose bytes are all at hand gets its memory at once.
-//
-// It reports whether the memory was to be had; if not, the message is discarded from here on.
+// grow gives the current body its next stage of memory, see [tensor.Stage], for the bytes that it
+// has and arriving more. It reports whether the memory was to be had; if not, the message is
+// discarded from here on.
 func (d *Decoder) grow(arriving int) bool {
-	size := d.need
-	for least := max(min(d.have+arriving, d.need), minStageBytes); size/stageFactor >= least; {
-		size /= stageFactor
-	}
-	// Whole units of any width.
-	size = min(aligned(size), d.need)
-	b, err := d.cfg.Pool.Get(size)
+	size := tensor.Stage(min(d.have+arriving, d.need), d.need, tensor.StageFactor)
+	b, err := d.cfg.Pool.Grow(d.stage, d.have, size)
 	if err != nil {
 		d.overBudget(err)
 		return false
 	}
-	m := d.message()
-	if d.stage == nil {
+	if m := d.message(); d.stage == nil {
 		m.own(b)
 	} else {
-		copy(b.Bytes(), d.body)
-		d.stage.Release()
 		m.bufs[len(m.bufs)-1] = b
 	}
 	d.stage, d.body = b, b.Bytes()

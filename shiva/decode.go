@@ -130,10 +130,6 @@ const (
 	maxArenaItem = 1 << 10
 	arenaBytes   = 2 << 10
 	arenaAlign   = 16 // of any element
-
-	// A larger body begins with at least this much, and then grows eightfold.
-	minStageBytes = 2 << 10
-	stageFactor   = 8
 )
 
 // NewDecoder makes a Decoder for one stream.

@@ -44,22 +44,12 @@ const (
 	// tensors cost no buffer each, and one of them that is kept holds no more than an arena.
 	smallFrame = 1 << 10
 	arenaSize  = 4 << 10
-	// firstStage is what a large body takes before anything of it has arrived.
-	firstStage = 16 << 10
 )
 
-// alloc returns n bytes that live with the message.
-func (m *Message) alloc(pool *tensor.Pool, n int) (Frame, error) {
+// alloc returns a frame of at most smallFrame bytes that lives with the message.
+func (m *Message) alloc(pool *tensor.Pool, n int) Frame {
 	if n == 0 {
-		return Frame{}, nil
-	}
-	if n > smallFrame {
-		b, err := pool.Get(n)
-		if err != nil {
-			return Frame{}, err
-		}
-		m.owned = append(m.owned, b)
-		return Frame{Data: b.Bytes(), Buf: b}, nil
+		return Frame{}
 	}
 	if m.arena == nil || m.used+n > arenaSize {
 		b, err := pool.Get(arenaSize)
@@ -67,16 +57,14 @@ func (m *Message) alloc(pool *tensor.Pool, n int) (Frame, error) {
 			// Never refused: a heartbeat for which there is no memory would end the session,
 			// and make a busy server one without containers. An arena for each message in hand
 			// needs no budget.
-			if b, err = (*tensor.Pool)(nil).Get(arenaSize); err != nil {
-				return Frame{}, err
-			}
+			b, _ = (*tensor.Pool)(nil).Get(arenaSize)
 		}
 		m.owned = append(m.owned, b)
 		m.arena, m.used = b, 0
 	}
 	lo := m.used
 	m.used += (n + 7) &^ 7 // the next frame may be looked at as 8-byte numbers
-	return Frame{Data: m.arena.Bytes()[lo : lo+n : lo+n], Buf: m.arena}, nil
+	return Frame{Data: m.arena.Bytes()[lo : lo+n : lo+n], Buf: m.arena}
 }
 
 // Receive waits for the next message and puts it into m, whose former contents must have been
@@ -179,58 +167,34 @@ func (c *Conn) fill() error {
 	return err
 }
 
-// body reads a frame's n bytes into memory of m. When memory is refused it notes that in m and
-// drops the bytes.
+// body reads a frame's n bytes into memory of m, which grows as they arrive if they are many.
+// When memory is refused it notes that in m and drops the bytes.
 func (c *Conn) body(m *Message, n int) (Frame, error) {
-	if m.Refused != nil && n > smallFrame {
+	if n <= smallFrame {
+		f := m.alloc(c.pool, n)
+		return f, c.readFull(f.Data)
+	}
+	if m.Refused != nil {
 		return Frame{}, c.discard(n)
 	}
-	if n > max(firstStage, c.hi-c.lo) {
-		return c.grow(m, n)
-	}
-	f, err := m.alloc(c.pool, n)
-	if err != nil {
-		m.Refused = err
-		return Frame{}, c.discard(n)
-	}
-	return f, c.readFull(f.Data)
-}
-
-// grow reads a large body into memory that grows with what has arrived, in stages of …, n/64,
-// n/8 and n bytes. It begins with the first stage that is no more than firstStage, unless more
-// is in hand already. The stages are cut from the top so that all copying together is a seventh
-// of the body.
-func (c *Conn) grow(m *Message, n int) (Frame, error) {
-	shift := 0
-	for n>>shift > firstStage && n>>(shift+3) > c.hi-c.lo {
-		shift += 3
-	}
-	b, err := c.pool.Get(n >> shift)
-	if err != nil {
-		m.Refused = err
-		return Frame{}, c.discard(n)
-	}
-	for got := 0; ; {
-		if err := c.readFull(b.Bytes()[got:]); err != nil {
-			b.Release()
-			return Frame{}, err
-		}
-		if shift == 0 {
-			m.owned = append(m.owned, b)
-			return Frame{Data: b.Bytes(), Buf: b}, nil
-		}
-		got = len(b.Bytes())
-		shift -= 3
-		larger, err := c.pool.Get(n >> shift)
+	var b *tensor.Buffer
+	for have := 0; have < n; {
+		size := tensor.Stage(min(have+max(c.hi-c.lo, 1), n), n, tensor.StageFactor)
+		larger, err := c.pool.Grow(b, have, size)
 		if err != nil {
 			b.Release()
 			m.Refused = err
-			return Frame{}, c.discard(n - got)
+			return Frame{}, c.discard(n - have)
 		}
-		copy(larger.Bytes(), b.Bytes())
-		b.Release()
 		b = larger
+		if err := c.readFull(b.Bytes()[have:]); err != nil {
+			b.Release()
+			return Frame{}, err
+		}
+		have = size
 	}
+	m.owned = append(m.owned, b)
+	return Frame{Data: b.Bytes(), Buf: b}, nil
 }
 
 // readFull fills p, first from the read buffer and then from the socket.

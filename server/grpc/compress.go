@@ -9,7 +9,6 @@ import (
 	_ "google.golang.org/grpc/encoding/gzip" // registers it
 
 	"github.com/shivad/shivad/server/internal/gate"
-	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // Messages are compressed as clients ask, and answers to compressed questions likewise: gzip is
@@ -55,7 +54,7 @@ type unpacked struct {
 	buf    []byte
 	n      int // bytes that were in it so far
 	limit  limit
-	memory *gate.Memory
+	share  gate.Share
 }
 
 func unpack(name string, in *pieces, l limit, m *gate.Memory) (*unpacked, error) {
@@ -63,12 +62,11 @@ func unpack(name string, in *pieces, l limit, m *gate.Memory) (*unpacked, error)
 	if c == nil {
 		return nil, fmt.Errorf("%w: a compressed message with grpc-encoding %q", gate.ErrProtocol, name)
 	}
-	u := &unpacked{name: name, packed: packed{pieces: in}, limit: l, memory: m}
-	if err := u.memory.BeginUnpacking(); err != nil {
+	share, err := m.Unpacked(&in.came)
+	if err != nil {
 		return nil, err
 	}
-	u.buf = make([]byte, 32<<10)
-	var err error
+	u := &unpacked{name: name, packed: packed{pieces: in}, limit: l, share: share, buf: make([]byte, 32<<10)}
 	if u.reader, err = c.Decompress(&u.packed); err != nil {
 		u.free()
 		return nil, u.fault(err)
@@ -76,17 +74,7 @@ func unpack(name string, in *pieces, l limit, m *gate.Memory) (*unpacked, error)
 	return u, nil
 }
 
-func (u *unpacked) free() { u.memory.EndUnpacking() }
-
-// get returns memory for what is unpacked; what came of the message bounds it.
-func (u *unpacked) get(size, had int) (*tensor.Buffer, error) {
-	return u.memory.GetUnpacked(size, u.packed.pieces.came, had)
-}
-
-func (u *unpacked) copy(dst, src []byte) { gate.CopyUnpacked(dst, src) }
-
-// stageFactor is less than for what came as it is: that is a fraction of what it takes already.
-func (u *unpacked) stageFactor() int { return 2 }
+func (u *unpacked) free() { u.share.Close() }
 
 func (u *unpacked) next() ([]byte, error) {
 	// So much at least, or the end.

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -73,16 +74,16 @@ type reader struct {
 	*scanner
 	request *request
 	limits  Limits
-	from    memory
+	from    gate.Share
 	room    int // for names, ids and parameters
 }
 
 // readRequest fills r, whose memory is the caller's to release whatever comes of it.
 func readRequest(s *scanner, r *request) {
 	limits := s.settings.Limits
-	rd := &reader{scanner: s, request: r, limits: limits, from: plain{&s.settings.Memory}, room: limits.MetadataBytes}
+	rd := &reader{scanner: s, request: r, limits: limits, from: s.settings.Memory.Plain(), room: limits.MetadataBytes}
 	if u, ok := s.source.(*unpacked); ok {
-		rd.from = u
+		rd.from = u.share
 	}
 	for s.more() {
 		if num, typ := s.tag(); s.err == nil {

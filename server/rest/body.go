@@ -104,6 +104,7 @@ type body struct {
 	limit int64
 	name  string    // of the setting that limit is
 	pack  *unpacker // nil: it came as it is
+	share gate.Share
 	// buf is what is being filled, until it is complete and somebody else's: close gives it
 	// back, however the reading ended.
 	buf *tensor.Buffer
@@ -115,7 +116,8 @@ func (c *call) open() (*body, error) {
 	if n := c.r.ContentLength; n > limit {
 		return nil, tooLarge("the body has %d bytes, limits.message_bytes is %d", n, limit)
 	}
-	b := &body{in: c.arriving(), known: c.r.ContentLength, limit: limit, name: "limits.message_bytes"}
+	b := &body{in: c.arriving(), known: c.r.ContentLength, limit: limit, name: "limits.message_bytes",
+		share: c.settings.Memory.Plain()}
 	b.from = b.in
 	if coding := c.r.Header["Content-Encoding"]; len(coding) > 0 {
 		if err := b.unpack(c, coding); err != nil {
@@ -135,7 +137,7 @@ func (b *body) close() {
 	if b.pack != nil {
 		b.pack.free()
 		b.pack, b.from = nil, nil
-		b.in.call.settings.Memory.EndUnpacking()
+		b.share.Close()
 	}
 }
 
@@ -165,45 +167,26 @@ func (b *body) read(p []byte) (int, error) {
 	return b.from.Read(p)
 }
 
-// Stages of a body's memory: each is eight times the one before, and the first, which is there
-// before any byte has arrived, is the body itself or has firstStage at least and less than
-// eight times that.
-const (
-	stageBits  = 3
-	firstStage = 32 << 10
-)
+// firstStage is what a body has at least before any of its bytes has arrived. It spares those of
+// the usual sizes a stage: how much of one the socket has is not known.
+const firstStage = 32 << 10
 
-// take reads the next n bytes into memory of the pool, which grows as they come: what is
-// announced costs a client its memory here only when it has sent an eighth of it. All the
-// copying from stage to stage adds up to a seventh of the bytes. When the body ends first, the
-// error is an *ended.
+// take reads the next n bytes into memory of the pool, which grows as they come, see
+// [tensor.Stage]. When the body ends first, the error is an *ended.
 func (b *body) take(n int) (*tensor.Buffer, error) {
-	stage := 0
-	bits := stageBits
-	if b.pack != nil {
-		bits = 1 // what comes is a fraction of what it takes already
-	}
-	for n>>(stage+bits) >= firstStage {
-		stage += bits
-	}
-	if err := b.grow(n>>stage, 0); err != nil {
-		return nil, err
-	}
-	have := 0
-	for {
-		more, err := io.ReadFull(b, b.buf.Bytes()[have:])
-		have += more
-		if have == n {
-			return b.whole(), nil
-		}
-		if err == io.EOF || err == io.ErrUnexpectedEOF {
-			return nil, &ended{have}
-		}
+	for have := 0; ; {
+		err := b.grow(have, tensor.Stage(min(max(have+1, firstStage), n), n, b.share.StageFactor()))
 		if err != nil {
 			return nil, err
 		}
-		stage -= bits
-		if err = b.grow(n>>stage, have); err != nil {
+		more, err := io.ReadFull(b, b.buf.Bytes()[have:])
+		have += more
+		switch {
+		case have == n:
+			return b.whole(), nil
+		case err == io.EOF || err == io.ErrUnexpectedEOF:
+			return nil, &ended{have}
+		case err != nil:
 			return nil, err
 		}
 	}
@@ -214,32 +197,13 @@ type ended struct{ have int }
 
 func (e *ended) Error() string { return fmt.Sprintf("the body ended after %d bytes", e.have) }
 
-// get returns memory of the pool, which is the body's or what is made of it. had of it are to
-// be given back.
-func (b *body) get(size, had int) (*tensor.Buffer, error) {
-	memory := &b.in.call.settings.Memory
-	if b.pack != nil {
-		return memory.GetUnpacked(size, b.in.clock.Bytes, had)
+// grow makes buf one of size bytes, with the first have of the one before.
+func (b *body) grow(have, size int) error {
+	buf, err := b.share.Grow(b.buf, have, size)
+	if err == nil {
+		b.buf = buf
 	}
-	return memory.Get(size)
-}
-
-// grow makes buf one of that size, with the first have bytes of the one before.
-func (b *body) grow(size, have int) error {
-	buf, err := b.get(size, have)
-	if err != nil {
-		return err
-	}
-	if b.buf != nil {
-		if had := b.buf.Bytes()[:have]; b.pack != nil {
-			gate.CopyUnpacked(buf.Bytes(), had)
-		} else {
-			copy(buf.Bytes(), had)
-		}
-		b.buf.Release()
-	}
-	b.buf = buf
-	return nil
+	return err
 }
 
 // whole gives buf to the caller.
@@ -261,11 +225,12 @@ func (b *body) all() (buf *tensor.Buffer, text []byte, err error) {
 		}
 		return b.whole(), buf.Bytes(), nil
 	}
-	if err = b.grow(firstStage, 0); err != nil {
-		return nil, nil, err
-	}
-	have := 0
-	for {
+	for have := 0; ; {
+		// Nobody knows how much there will be: up to one byte more than the limit, as in Read.
+		most := int(b.limit) + 1
+		if err = b.grow(have, tensor.Stage(min(max(have+1, firstStage), most), most, 2)); err != nil {
+			return nil, nil, err
+		}
 		more, err := io.ReadFull(b, b.buf.Bytes()[have:])
 		have += more
 		switch {
@@ -276,10 +241,6 @@ func (b *body) all() (buf *tensor.Buffer, text []byte, err error) {
 			buf = b.whole()
 			return buf, buf.Bytes()[:have], nil
 		case err != nil:
-			return nil, nil, err
-		}
-		// One more than the limit, as in Read.
-		if err = b.grow(int(min(2*int64(have), b.limit+1)), have); err != nil {
 			return nil, nil, err
 		}
 	}

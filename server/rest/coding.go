@@ -41,13 +41,14 @@ func (b *body) unpack(c *call, codings []string) error {
 		c.w.Header().Set("Accept-Encoding", "gzip, deflate")
 		return &refusal{http.StatusUnsupportedMediaType, fmt.Errorf("%w: Content-Encoding %q; expected gzip, deflate or none", gate.ErrProtocol, coding)}
 	}
-	if err := c.settings.Memory.BeginUnpacking(); err != nil {
+	share, err := c.settings.Memory.Unpacked(&b.in.clock.Bytes)
+	if err != nil {
 		return err
 	}
+	b.share = share
 	b.pack = unpackers.Get().(*unpacker)
 	b.known = -1
 	b.pack.in.Reset(b.in)
-	var err error
 	if coding == "deflate" {
 		b.from, err = b.pack.inflate()
 	} else {

@@ -203,7 +203,7 @@ func (q *request) readRaw(b *body) error {
 	if in.DType == tensor.Bytes { // one element
 		in.Buf, in.Data = nil, nil
 		defer buf.Release()
-		if in.Buf, err = b.get(4+len(data), 0); err != nil {
+		if in.Buf, err = b.share.Get(4 + len(data)); err != nil {
 			return err
 		}
 		in.Data = tensor.AppendElem(in.Buf.Bytes()[:0], data)

@@ -332,7 +332,7 @@ func (q *request) data(t *text, in *input) error {
 		}
 		size += end - start
 	}
-	buf, err := q.body.get(size, 0)
+	buf, err := q.body.share.Get(size)
 	if err != nil {
 		return err
 	}

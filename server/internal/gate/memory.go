@@ -30,31 +30,73 @@ const (
 	littleUnpacked = 64 << 10
 )
 
-// Get gives memory to a request.
-func (m *Memory) Get(size int) (*tensor.Buffer, error) {
-	b, err := m.Pool.Get(size)
-	return b, m.refusal(err, 0, 0)
+// Plain is the share of a request that is not compressed.
+func (m *Memory) Plain() Share { return Share{memory: m} }
+
+// Unpacked is the share of a compressed request, of which *arrived bytes have arrived. It counts
+// an unpacker until Close.
+func (m *Memory) Unpacked(arrived *int64) (Share, error) {
+	s := Share{memory: m, arrived: arrived}
+	return s, s.refusal(m.Pool.Reserve(unpackerBytes), 0)
 }
 
-// BeginUnpacking counts an unpacker, until EndUnpacking.
-func (m *Memory) BeginUnpacking() error { return m.refusal(m.Pool.Reserve(unpackerBytes), 0, 0) }
+// A Share is the memory of one request. It belongs to the goroutine that reads the request.
+type Share struct {
+	memory  *Memory
+	arrived *int64 // nil: the request is not compressed
+}
 
-// EndUnpacking gives back what BeginUnpacking took.
-func (m *Memory) EndUnpacking() { m.Pool.Unreserve(unpackerBytes) }
+// Close gives back what the share itself takes. Buffers of it live on.
+func (s Share) Close() {
+	if s.arrived != nil {
+		s.memory.Pool.Unreserve(unpackerBytes)
+	}
+}
 
-// GetUnpacked gives memory to a compressed request of which that many bytes have arrived. It
-// has had bytes of it already, which it gives back when they are copied. It waits for a turn,
-// so the caller has none.
-func (m *Memory) GetUnpacked(size int, arrived int64, had int) (*tensor.Buffer, error) {
+// StageFactor is by how much the memory of a body of the request grows, see [tensor.Stage]. An
+// eighth of what is compressed is no sign that the rest comes.
+func (s Share) StageFactor() int {
+	if s.arrived != nil {
+		return 2
+	}
+	return tensor.StageFactor
+}
+
+// Get returns a buffer of size bytes.
+func (s Share) Get(size int) (*tensor.Buffer, error) { return s.Grow(nil, 0, size) }
+
+// Grow is [tensor.Pool.Grow]. A compressed request gets and fills memory in turns, so its caller
+// has none. Copied at once, 8 MiB held a processor for up to 13 ms, and two dozen requests all of
+// them.
+func (s Share) Grow(b *tensor.Buffer, n, size int) (*tensor.Buffer, error) {
+	m := s.memory
+	if s.arrived == nil {
+		b, err := m.Pool.Grow(b, n, size)
+		return b, s.refusal(err, 0)
+	}
 	from := m.Pool
-	if m.Part != nil && int64(size) > littleUnpacked+int64(m.Ratio)*arrived {
+	if m.Part != nil && int64(size) > littleUnpacked+int64(m.Ratio)**s.arrived {
 		from = m.Part
 	}
-	var t Turn
-	t.Take() // megabytes that are fresh have to be cleared
-	b, err := from.Get(size)
-	t.Give()
-	return b, m.refusal(err, arrived, int64(size+had))
+	var turn Turn
+	turn.Take() // megabytes that are fresh have to be cleared
+	larger, err := from.Get(size)
+	turn.Give()
+	if b == nil {
+		return larger, s.refusal(err, size)
+	}
+	if err != nil {
+		return nil, s.refusal(err, len(b.Bytes())+size)
+	}
+	dst, src := larger.Bytes(), b.Bytes()[:n]
+	for len(src) > 0 {
+		turn.Take()
+		n := copy(dst, src[:min(len(src), turnBytes)])
+		turn.Give()
+		dst, src = dst[n:], src[n:]
+	}
+	b.Release()
+	return larger, nil
 }
 
 // turns are for those who unpack: half of the processors do, at most, so that the other half is
@@ -86,31 +128,19 @@ func (t *Turn) Give() bool {
 // turnBytes is how much is copied in a turn: some 0.1 ms where the memory is new to the process.
 const turnBytes = 128 << 10
 
-// CopyUnpacked copies src to dst as a request outgrows its memory. It waits for turns, so the
-// caller has none. Copied at once, 8 MiB held a processor for up to 13 ms, and two dozen
-// requests all of them.
-func CopyUnpacked(dst, src []byte) {
-	var t Turn
-	for len(src) > 0 {
-		t.Take()
-		n := copy(dst, src[:min(len(src), turnBytes)])
-		t.Give()
-		dst, src = dst[n:], src[n:]
-	}
-}
-
-// refusal is a pool's error as one of the table's. A request that takes more than the part is
-// never going to fit.
-func (m *Memory) refusal(err error, arrived, needs int64) error {
+// refusal is a pool's error as one of the table's. The request needs that many bytes at once, and
+// one that needs more than the part is never going to fit.
+func (s Share) refusal(err error, needs int) error {
+	m := s.memory
 	switch {
 	case !errors.Is(err, tensor.ErrBudget):
 		return err
 	case !errors.Is(err, tensor.ErrPart):
 		return fmt.Errorf("%w: limits.payload_bytes: %w", scheduler.ErrOverloaded, err)
-	case needs > m.Part.Budget():
+	case int64(needs) > m.Part.Budget():
 		return fmt.Errorf("%w: the compressed request unpacks to more than limits.unpack_ratio, %d, times the %d bytes that came of it, and to %d or more; limits.unpack_bytes, %d, is all that such requests may take together",
-			scheduler.ErrTooLarge, m.Ratio, arrived, needs, m.Part.Budget())
+			scheduler.ErrTooLarge, m.Ratio, *s.arrived, needs, m.Part.Budget())
 	}
 	return fmt.Errorf("%w: limits.unpack_bytes: the compressed request unpacks to more than limits.unpack_ratio, %d, times the %d bytes that came of it: %w",
-		scheduler.ErrOverloaded, m.Ratio, arrived, err)
+		scheduler.ErrOverloaded, m.Ratio, *s.arrived, err)
 }

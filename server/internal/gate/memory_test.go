@@ -18,16 +18,26 @@ func TestGrowthTakesTurns(t *testing.T) {
 		other.Take()
 
 		m := &Memory{Pool: tensor.NewPool(64 << 20)}
+		share, err := m.Unpacked(new(int64))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer share.Close()
 		src := bytes.Repeat([]byte{7}, 3*turnBytes)
+		small, err := m.Pool.Get(len(src))
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(small.Bytes(), src)
+		before := m.Pool.InUse()
 		var got *tensor.Buffer
 		filled := false
 		go func() {
-			got, _ = m.GetUnpacked(2*len(src), 1, len(src))
-			CopyUnpacked(got.Bytes(), src)
+			got, _ = share.Grow(small, len(src), 2*len(src))
 			filled = true
 		}()
 		synctest.Wait()
-		if got != nil {
+		if m.Pool.InUse() != before {
 			t.Fatal("it has memory without a turn")
 		}
 		const all = 4 // one for the memory, three for the copy
