@@ -73,27 +73,29 @@ func BenchmarkDecode(b *testing.B) {
 
 // BenchmarkDecodePieces is the same in pieces as a socket gives them.
 func BenchmarkDecodePieces(b *testing.B) {
-	wire, err := shiva.AppendMessage(nil, benchMessage(tensor.Float32, 1<<20))
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, piece := range []int{4 << 10, 64 << 10} {
-		b.Run(fmt.Sprintf("dtype=float32/size=1MiB/piece=%dKiB", piece>>10), func(b *testing.B) {
-			b.ReportAllocs()
-			b.SetBytes(1 << 20)
-			d := shiva.NewDecoder(shiva.DecoderConfig{Pool: tensor.NewPool(0)})
-			for b.Loop() {
-				for p := wire; len(p) > 0; {
-					n, got, err := d.Push(p[:min(piece, len(p))])
-					if err != nil {
-						b.Fatal(err)
-					}
-					if p = p[n:]; got != nil {
-						got.Release()
+	for _, size := range []int{602_112, 1 << 20, 8 << 20} {
+		wire, err := shiva.AppendMessage(nil, benchMessage(tensor.Float32, size))
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, piece := range []int{4 << 10, 64 << 10} {
+			b.Run(fmt.Sprintf("dtype=float32/size=%d/piece=%dKiB", size, piece>>10), func(b *testing.B) {
+				b.ReportAllocs()
+				b.SetBytes(int64(size))
+				d := shiva.NewDecoder(shiva.DecoderConfig{Pool: tensor.NewPool(0)})
+				for b.Loop() {
+					for p := wire; len(p) > 0; {
+						n, got, err := d.Push(p[:min(piece, len(p))])
+						if err != nil {
+							b.Fatal(err)
+						}
+						if p = p[n:]; got != nil {
+							got.Release()
+						}
 					}
 				}
-			}
-		})
+			})
+		}
 	}
 }
 
