@@ -40,6 +40,7 @@ func (s *Server) manage() {
 		Scheduler: s.sched,
 		Metrics:   s.metrics,
 		Pool:      s.pool,
+		Unpacked:  s.unpacked,
 		Sessions:  s.containers,
 		Processes: s.processes,
 	}

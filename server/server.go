@@ -149,18 +149,10 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 	s.library = sync.OnceValue(func() *predict.Door { return s.predict.Door(s.metrics.Door("library")) })
 	s.gate.Attach(s.sched)
 	s.metrics.Attach(metrics.Sources{
-		Models:       s.report.Gauges,
-		MaxModels:    func() int { return s.settings.Now().Admin.MetricsModels },
-		PayloadBytes: s.pool.InUse,
-		PayloadLimit: int64(cfg.Limits.PayloadBytes),
-		Refusals:     s.pool.Refused,
-		Restarts:     s.processes.Restarts,
-		PayloadIdle:  s.pool.Idle,
-		Unpacked:     s.unpacked.InUse,
-		UnpackLimit:  s.unpacked.Budget(),
-		Sessions:     s.containers.Count,
-		StateUp:      func() bool { return s.store.Health().Healthy },
-		Learned:      s.store.Gauges,
+		Server:    s.report.Gauges,
+		Models:    s.report.Stats,
+		Learned:   s.store.Gauges,
+		MaxModels: func() int { return s.settings.Now().Admin.MetricsModels },
 	})
 	return s, nil
 }

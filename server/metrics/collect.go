@@ -161,14 +161,14 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	s := m.sources.Load()
 	if s.Models != nil {
 		for _, g := range s.Models() {
-			shown := (*m.models.Load())[idOf(g.Name, g.Version)]
+			shown := (*m.models.Load())[idOf(g.ID.Name, g.ID.Version)]
 			if shown == nil {
 				continue // one of those that share: the sum of several would look like one
 			}
-			gauge(replicasDesc, float64(g.Replicas), shown.name, shown.version)
+			gauge(replicasDesc, float64(g.Live), shown.name, shown.version)
 			gauge(failingDesc, float64(g.Failing), shown.name, shown.version)
-			if g.OldestRow > 0 {
-				gauge(oldRowDesc, g.OldestRow.Seconds(), shown.name, shown.version)
+			if g.OldestWait > 0 {
+				gauge(oldRowDesc, g.OldestWait.Seconds(), shown.name, shown.version)
 			}
 			if g.OldestBatch > 0 {
 				gauge(oldBatchDesc, g.OldestBatch.Seconds(), shown.name, shown.version)
@@ -177,35 +177,20 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 			gauge(queueBytesDesc, float64(g.QueueBytes), shown.name, shown.version)
 		}
 	}
-	if s.PayloadBytes != nil {
-		gauge(payloadDesc, float64(s.PayloadBytes()))
-	}
-	if s.PayloadLimit > 0 {
-		gauge(payloadLimitDesc, float64(s.PayloadLimit))
-	}
-	if s.Refusals != nil {
-		counter(refusalsDesc, s.Refusals())
-	}
-	if s.Restarts != nil {
-		for name, n := range s.Restarts() {
+	if s.Server != nil {
+		g := s.Server()
+		gauge(payloadDesc, float64(g.PayloadBytes))
+		gauge(payloadLimitDesc, float64(g.PayloadLimit))
+		gauge(payloadIdleDesc, float64(g.PayloadIdle))
+		gauge(unpackedDesc, float64(g.Unpacked))
+		gauge(unpackLimitDesc, float64(g.UnpackLimit))
+		counter(refusalsDesc, g.Refusals)
+		gauge(sessionsDesc, float64(g.Sessions))
+		for name, n := range g.Restarts {
 			counter(restartsDesc, uint64(n), strings.ToValidUTF8(name, "\uFFFD"))
 		}
-	}
-	if s.PayloadIdle != nil {
-		gauge(payloadIdleDesc, float64(s.PayloadIdle()))
-	}
-	if s.Unpacked != nil {
-		gauge(unpackedDesc, float64(s.Unpacked()))
-	}
-	if s.UnpackLimit > 0 {
-		gauge(unpackLimitDesc, float64(s.UnpackLimit))
-	}
-	if s.Sessions != nil {
-		gauge(sessionsDesc, float64(s.Sessions()))
-	}
-	if s.StateUp != nil {
 		up := 0.0
-		if s.StateUp() {
+		if g.StateUp {
 			up = 1
 		}
 		gauge(stateDesc, up)

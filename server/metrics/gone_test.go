@@ -48,7 +48,9 @@ func TestSeriesAtRest(t *testing.T) {
 	m.Door("rest")
 	m.Door("grpc")
 	m.Model("a", "1")
-	m.Attach(Sources{Models: func() []ModelGauges { return []ModelGauges{{Name: "a", Version: "1", Replicas: 1}} }})
+	m.Attach(Sources{Models: func() []scheduler.Stats {
+		return []scheduler.Stats{{ID: scheduler.ModelID{Name: "a", Version: "1"}, Live: 1}}
+	}})
 	if n := of(t, m, "a"); n == 0 || n > 12 {
 		t.Errorf("a model at rest has %d series", n)
 	}

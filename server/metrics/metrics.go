@@ -53,32 +53,25 @@ func idOf(name, version string) id {
 // other is what the models past the bound share.
 var other = id{name: "_other"}
 
-// Sources are values that others keep, read when Prometheus asks. A nil function is a value not
-// shown.
+// Sources are values that other rooms have, read when Prometheus asks. What is nil is not shown.
 type Sources struct {
-	Models       func() []ModelGauges
-	MaxModels    func() int            // how many have series of their own; nil: MaxModels
-	PayloadBytes func() int64          // out of the pool now
-	PayloadLimit int64                 // the pool's budget; 0 = none
-	PayloadIdle  func() int64          // kept by the pool for the next
-	Unpacked     func() int64          // of what is out, what the part for compressed requests has
-	UnpackLimit  int64                 // that part's budget; 0 = none
-	Refusals     func() uint64         // of memory for payloads
-	Sessions     func() int            // of containers
-	Restarts     func() map[string]int // of the processes of each supervised container
-	StateUp      func() bool           // what is managed can be changed
-	Learned      func() []LearnedGauges
+	Server    func() ServerGauges
+	Models    func() []scheduler.Stats
+	Learned   func() []LearnedGauges
+	MaxModels func() int // how many have series of their own; nil: MaxModels
 }
 
-// ModelGauges is the state of one model version.
-type ModelGauges struct {
-	Name, Version string
-	Replicas      int // live ones
-	Failing       int // of them, those that fail on every batch
-	QueueRows     int
-	QueueBytes    int64
-	OldestRow     time.Duration // since the row was asked that waits for longest
-	OldestBatch   time.Duration // since the batch was sent that is not answered for longest
+// ServerGauges is the state of the server as a whole.
+type ServerGauges struct {
+	PayloadBytes int64          // out of the pool now
+	PayloadLimit int64          // the pool's budget
+	PayloadIdle  int64          // free in the pool, for the next
+	Unpacked     int64          // of what is out, what the part for compressed requests has
+	UnpackLimit  int64          // that part's budget
+	Refusals     uint64         // of memory for payloads
+	Sessions     int            // of containers
+	Restarts     map[string]int // of the processes of each supervised container
+	StateUp      bool           // what is managed can be changed
 }
 
 // LearnedGauges is for how many users the policy of an application has learned something.

@@ -176,17 +176,13 @@ func TestSources(t *testing.T) {
 	m := New("1.2.3")
 	m.Model("a", "1")
 	m.Attach(Sources{
-		Models: func() []ModelGauges {
-			return []ModelGauges{{Name: "a", Version: "1", Replicas: 2, Failing: 1, QueueRows: 30, QueueBytes: 400, OldestRow: 1500 * time.Millisecond, OldestBatch: 2 * time.Second}}
+		Models: func() []scheduler.Stats {
+			return []scheduler.Stats{{ID: scheduler.ModelID{Name: "a", Version: "1"}, Live: 2, Failing: 1, QueueRows: 30, QueueBytes: 400, OldestWait: 1500 * time.Millisecond, OldestBatch: 2 * time.Second}}
 		},
-		PayloadBytes: func() int64 { return 5 },
-		PayloadLimit: 6,
-		PayloadIdle:  func() int64 { return 8 },
-		Unpacked:     func() int64 { return 9 },
-		UnpackLimit:  10,
-		Sessions:     func() int { return 7 },
-		StateUp:      func() bool { return true },
-		Learned:      func() []LearnedGauges { return []LearnedGauges{{"app", 8, 9}} },
+		Server: func() ServerGauges {
+			return ServerGauges{PayloadBytes: 5, PayloadLimit: 6, PayloadIdle: 8, Unpacked: 9, UnpackLimit: 10, Sessions: 7, StateUp: true}
+		},
+		Learned: func() []LearnedGauges { return []LearnedGauges{{"app", 8, 9}} },
 	})
 	expect(t, m, map[string]string{
 		`shivad_replicas{model="a",version="1"}`:             "2",
@@ -232,8 +228,8 @@ func TestCardinalityIsBounded(t *testing.T) {
 	if m.Model("yet", "another") != m.Model("and", "one more") {
 		t.Error("past the bound models do not share")
 	}
-	m.Attach(Sources{Models: func() []ModelGauges {
-		return []ModelGauges{{Name: "m5", Version: "1", Replicas: 1}, {Name: "yet", Version: "another", Replicas: 1}}
+	m.Attach(Sources{Models: func() []scheduler.Stats {
+		return []scheduler.Stats{{ID: scheduler.ModelID{Name: "m5", Version: "1"}, Live: 1}, {ID: scheduler.ModelID{Name: "yet", Version: "another"}, Live: 1}}
 	}})
 	got := scrape(t, m)
 	if got[`shivad_replicas{model="m5",version="1"}`] != "1" || got[`shivad_replicas{model="_other",version=""}`] != "" {

@@ -28,6 +28,7 @@ type Report struct {
 	Scheduler *scheduler.Scheduler
 	Metrics   *metrics.Metrics
 	Pool      *tensor.Pool
+	Unpacked  *tensor.Pool // the part of Pool for compressed requests
 	Sessions  *fleet.Sessions
 	Processes *fleet.Processes
 }
@@ -148,8 +149,7 @@ func (r *Report) Status() admin.Status {
 			st.Doors = append(st.Doors, admin.Door{Name: door.name, Connections: m.Connections(), InFlight: m.InFlight()})
 		}
 	}
-	for _, m := range r.Scheduler.Models() {
-		stats := m.Stats()
+	for _, stats := range r.Stats() {
 		st.Queue.Rows += stats.QueueRows
 		st.Queue.Bytes += stats.QueueBytes
 		st.Queue.OldestRow = max(st.Queue.OldestRow, stats.OldestWait.Seconds())
@@ -159,17 +159,27 @@ func (r *Report) Status() admin.Status {
 	return st
 }
 
-// Gauges is what the metrics read of the models when they are asked.
-func (r *Report) Gauges() []metrics.ModelGauges {
+// Stats are the scheduler's figures for every version of every model.
+func (r *Report) Stats() []scheduler.Stats {
 	models := r.Scheduler.Models()
-	out := make([]metrics.ModelGauges, len(models))
+	out := make([]scheduler.Stats, len(models))
 	for i, m := range models {
-		stats := m.Stats()
-		out[i] = metrics.ModelGauges{
-			Name: m.ID().Name, Version: m.ID().Version,
-			Replicas: stats.Live, Failing: stats.Failing, QueueRows: stats.QueueRows, QueueBytes: stats.QueueBytes,
-			OldestRow: stats.OldestWait, OldestBatch: stats.OldestBatch,
-		}
+		out[i] = m.Stats()
 	}
 	return out
+}
+
+// Gauges is what the metrics read of the server when they are asked.
+func (r *Report) Gauges() metrics.ServerGauges {
+	return metrics.ServerGauges{
+		PayloadBytes: r.Pool.InUse(),
+		PayloadLimit: r.Pool.Budget(),
+		PayloadIdle:  r.Pool.Idle(),
+		Unpacked:     r.Unpacked.InUse(),
+		UnpackLimit:  r.Unpacked.Budget(),
+		Refusals:     r.Pool.Refused(),
+		Sessions:     r.Sessions.Count(),
+		Restarts:     r.Processes.Restarts(),
+		StateUp:      r.Store.Health().Healthy,
+	}
 }
