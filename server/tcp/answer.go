@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -32,35 +33,50 @@ func (l *loop) compose(c *call, m *shiva.Message) error {
 	if err := c.failure(); err != nil {
 		return err
 	}
-	b := append(l.metadata[:0], '{')
+	b, err := l.appendMetadata(l.metadata[:0], c)
+	l.metadata = b
+	m.Metadata, m.Tensors = b, l.tensors
+	return err
+}
+
+// appendMetadata is the metadata of an answer. It lists the answer's tensors in l.tensors.
+func (l *loop) appendMetadata(b []byte, c *call) (_ []byte, err error) {
+	l.tensors, l.texts = l.tensors[:0], l.texts[:0]
+	b = append(b, '{')
 	if c.question.id != nil {
 		b = append(b, `"id":`...)
 		b = append(b, c.question.id...)
 		b = append(b, ',')
 	}
 	if c.control != nil {
-		b = append(b, c.control[len("{"):]...) // an object with members
-		l.metadata, m.Metadata = b, b
-		return nil
+		return append(b, c.control[len("{"):]...), nil // an object with members
 	}
 	if c.Choice != nil {
 		b = appendChoice(b, c.Choice)
 	}
-	if c.question.Timing {
-		b = l.appendTiming(b, c)
+	if t := c.Timing; c.question.Timing {
+		b = fmt.Appendf(b, `"timing":{"queue_us":%d,"execute_us":%d,"batch_rows":%d,"total_us":%d},`,
+			t.Queue.Microseconds(), t.Exec.Microseconds(), t.BatchRows, time.Since(c.arrived).Microseconds())
 	}
-	var err error
-	if a := c.Target.Spec.Adapter; a != nil {
-		b, m.Tensors, err = l.appendAdapted(b, c, a)
+	if a := c.Target.Spec.Adapter; a == nil {
+		if err = l.listOutputs(c); err == nil {
+			b, err = l.appendTexts(b, c)
+		}
+		b = c.Target.AppendAnswer(b)
 	} else {
-		b, m.Tensors, err = l.appendOutputs(b, c)
+		l.listAdapted(c, a)
+		if !c.Bridge {
+			b, err = a.AppendMembers(b, c.Outputs[0], c.Squeeze)
+		}
+		if err == nil {
+			b, err = l.appendTexts(b, c)
+		}
+		b = c.Target.AppendAnswerOf(b, l.tensors)
 	}
 	if err == nil && c.Bridge {
 		b, err = l.appendFields(b, c)
 	}
-	l.metadata = b
-	m.Metadata = b
-	return err
+	return b, err
 }
 
 // appendChoice says what an application did.
@@ -70,21 +86,14 @@ func appendChoice(b []byte, c *gate.Choice) []byte {
 	b = append(b, `,"confidence":`...)
 	b = strconv.AppendFloat(b, c.Confidence, 'g', 4, 64)
 	if len(c.Missing) > 0 {
-		b = append(b, `,"missing":[`...)
+		models, reasons := []byte(`,"missing":[`), []byte(`],"missing_because":[`)
 		for i, m := range c.Missing {
 			if i > 0 {
-				b = append(b, ',')
+				models, reasons = append(models, ','), append(reasons, ',')
 			}
-			b = shiva.AppendString(b, m.Model)
+			models, reasons = shiva.AppendString(models, m.Model), shiva.AppendString(reasons, m.Why)
 		}
-		b = append(b, `],"missing_because":[`...)
-		for i, m := range c.Missing {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = shiva.AppendString(b, m.Why)
-		}
-		b = append(b, ']')
+		b = append(append(append(b, models...), reasons...), ']')
 	}
 	if c.Default {
 		b = append(b, `,"default":true,"default_explanation":`...)
@@ -93,40 +102,46 @@ func appendChoice(b []byte, c *gate.Choice) []byte {
 	return append(b, ',')
 }
 
-// appendOutputs lists the output tensors and appends the end of the metadata, with the text
-// outputs, which have no dtype on this wire, under shiva.TextsKey.
-func (l *loop) appendOutputs(b []byte, c *call) ([]byte, []tensor.Tensor, error) {
-	l.tensors, l.texts = l.tensors[:0], l.texts[:0]
+// listOutputs lists the tensors of an answer, and its texts, which have no dtype on this wire.
+func (l *loop) listOutputs(c *call) (err error) {
 	for i, t := range c.Outputs {
-		switch {
-		case t.DType == tensor.Bytes:
-			t.Shape = c.Shown(i)
+		t.Shape = c.Shown(i)
+		if t.DType == tensor.Bytes {
 			t.Name = c.Target.Spec.Outputs[i].Name
 			l.texts = append(l.texts, t)
 			continue
-		case !t.DType.OnWire(): // bfloat16: float32 holds every value of it
-			wide, err := tensor.Cast(t, tensor.Float32, nil) // memory of the garbage collector's: no release
-			if err != nil {
-				return b, nil, err
-			}
-			t = wide
 		}
-		t.Shape = c.Shown(i)
+		if !t.DType.OnWire() { // bfloat16: float32 holds every value of it
+			if t, err = tensor.Cast(t, tensor.Float32, nil); err != nil { // memory of the garbage collector's: no release
+				return err
+			}
+		}
 		l.tensors = append(l.tensors, t)
 	}
-	if len(l.texts) > 0 && !c.Bridge {
-		var err error
-		if b, err = appendTexts(b, l.texts); err != nil {
-			return b, nil, err
-		}
-	}
-	return c.Target.AppendAnswer(b), l.tensors, nil
+	return nil
 }
 
-// appendTexts appends the member with the texts of an answer.
-func appendTexts(b []byte, texts []tensor.Tensor) ([]byte, error) {
+// listAdapted is listOutputs for a model with an adapter, whose texts are a tensor as well if
+// they are numbers.
+func (l *loop) listAdapted(c *call, a scheduler.Adapter) {
+	out := c.Outputs[0]
+	out.Name = c.Target.Spec.Outputs[0].Name
+	t, numbers := a.Numbers(out, c.Squeeze)
+	if numbers {
+		l.tensors = append(l.tensors, t)
+	}
+	if out.Shape = c.Shown(0); out.DType == tensor.Bytes && !(c.Bridge && numbers) {
+		l.texts = append(l.texts, out)
+	}
+}
+
+// appendTexts appends the member with the texts of an answer. In bridge form they are fields.
+func (l *loop) appendTexts(b []byte, c *call) ([]byte, error) {
+	if len(l.texts) == 0 || c.Bridge {
+		return b, nil
+	}
 	b = append(b, `"`+shiva.TextsKey+`":`...)
-	b, err := shiva.AppendTexts(b, texts...)
+	b, err := shiva.AppendTexts(b, l.texts...)
 	return append(b, ','), err
 }
 
@@ -170,44 +185,6 @@ func (l *loop) appendFields(b []byte, c *call) ([]byte, error) {
 	}
 	b[len(b)-1] = '}'
 	return b, nil
-}
-
-// appendAdapted is appendOutputs for a model with an adapter: beside the texts, its form of the
-// answer, and the tensor that they are if they are numbers.
-func (l *loop) appendAdapted(b []byte, c *call, a scheduler.Adapter) (_ []byte, _ []tensor.Tensor, err error) {
-	l.tensors, l.texts = l.tensors[:0], l.texts[:0]
-	out := c.Outputs[0]
-	out.Name = c.Target.Spec.Outputs[0].Name
-	t, numbers := a.Numbers(out, c.Squeeze)
-	if numbers {
-		l.tensors = append(l.tensors, t)
-	}
-	if out.Shape = c.Shown(0); out.DType == tensor.Bytes && !(c.Bridge && numbers) {
-		l.texts = append(l.texts, out)
-	}
-	if !c.Bridge {
-		if b, err = a.AppendMembers(b, c.Outputs[0], c.Squeeze); err != nil {
-			return b, nil, err
-		}
-		if len(l.texts) > 0 {
-			if b, err = appendTexts(b, l.texts); err != nil {
-				return b, nil, err
-			}
-		}
-	}
-	return c.Target.AppendAnswerOf(b, l.tensors), l.tensors, nil
-}
-
-func (l *loop) appendTiming(b []byte, c *call) []byte {
-	b = append(b, `"timing":{"queue_us":`...)
-	b = strconv.AppendInt(b, c.Timing.Queue.Microseconds(), 10)
-	b = append(b, `,"execute_us":`...)
-	b = strconv.AppendInt(b, c.Timing.Exec.Microseconds(), 10)
-	b = append(b, `,"batch_rows":`...)
-	b = strconv.AppendInt(b, int64(c.Timing.BatchRows), 10)
-	b = append(b, `,"total_us":`...)
-	b = strconv.AppendInt(b, time.Since(c.arrived).Microseconds(), 10)
-	return append(b, '}', ',')
 }
 
 // refusal makes m the "!error" message that answers c.

@@ -97,8 +97,13 @@ func (l *loop) newCall(s *session, m *shiva.Message) *call {
 // dropQuestion gives back a question whose answer is known and says no more of it than its id.
 func (l *loop) dropQuestion(c *call) {
 	id := slices.Clone(c.question.id)
-	c.question.reset()
+	l.recycle(c)
 	c.question.id = id
+}
+
+// recycle gives back the question of a call.
+func (l *loop) recycle(c *call) {
+	c.question.reset()
 	if c.message != nil {
 		l.spares.Recycle(c.message)
 		c.message = nil
@@ -114,13 +119,10 @@ func (l *loop) freeCall(c *call) {
 		c.feedback.Close()
 		c.feedback = nil
 	}
-	if c.message != nil {
-		l.spares.Recycle(c.message)
-	}
-	c.session, c.message, c.namespace, c.next = nil, nil, "", nil
+	l.recycle(c)
+	c.session, c.namespace, c.next = nil, "", nil
 	c.control, c.err, c.room = nil, nil, 0
 	c.held, c.inFlight, c.answered = false, false, false
-	c.question.reset()
 	if len(l.free) < keep {
 		l.free = append(l.free, c)
 	}

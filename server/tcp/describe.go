@@ -7,7 +7,7 @@ import (
 	"github.com/shivad/shivad/shiva"
 )
 
-// A description is what was said about models, and until when it is said again.
+// A description is an answer about models, and until when it is given again.
 type description struct {
 	answer []byte
 	until  time.Time
@@ -19,7 +19,7 @@ type description struct {
 // into them, and one that costs microseconds is as good as new.
 const (
 	describeRarity   = 9
-	mostDescriptions = 64 // kept at one time
+	mostDescriptions = 64 // of a loop at one time
 )
 
 // describe answers m if it asks about the server or models by a path of the Predict Protocol;
@@ -50,17 +50,16 @@ func (l *loop) describe(m *shiva.Message) (answer []byte, ok bool, err error) {
 		}
 	}
 	began := time.Now()
-	if d, kept := l.described[key]; kept && began.Before(d.until) {
+	if d, ok := l.descriptions[key]; ok && began.Before(d.until) {
 		return d.answer, true, nil
 	}
 	answer, ok, err = l.door.describe(route, onlyReady)
 	if !ok || err != nil || strings.HasSuffix(route, "/ready") { // which costs little, and is asked for what is so now
 		return answer, ok, err
 	}
-	if l.described == nil || len(l.described) == mostDescriptions {
-		l.described = make(map[string]description)
+	if l.descriptions == nil || len(l.descriptions) == mostDescriptions {
+		l.descriptions = make(map[string]description)
 	}
-	now := time.Now()
-	l.described[key] = description{answer, now.Add(describeRarity * now.Sub(began))}
+	l.descriptions[key] = description{answer, time.Now().Add(describeRarity * time.Since(began))}
 	return answer, true, nil
 }

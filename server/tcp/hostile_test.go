@@ -15,6 +15,7 @@ import (
 
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // keepServing has another client's requests going until the returned function is called, which
@@ -176,15 +177,16 @@ func TestLengthLies(t *testing.T) {
 // When the memory for payloads is gone, a message is refused in its turn and the connection
 // stays in step.
 func TestMemoryBudget(t *testing.T) {
-	r := newRig(t, nil)
+	pool := tensor.NewPool(24 << 20) // as large as the test needs: what is taken of it is filled by the invariants build
+	r := newRig(t, func(c *Config) { c.Pool = pool })
 	r.model("m", floats("x"), r.echo)
-	hog, err := r.pool.Get(1<<30 - 8<<20)
+	hog, err := pool.Get(16 << 20)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := r.dial()
-	big := make([]byte, 64<<20)
-	b := append(header(8, 1, 1), 1, 3, 0x04, 0, 0, 0)
+	big := make([]byte, 16<<20)
+	b := append(header(8, 1, 1), 1, 3, 0x01, 0, 0, 0)
 	b = append(append(append(b, big...), `{"id":7}`...), 'm')
 	var writing sync.WaitGroup
 	writing.Go(func() { c.bytes(b) })

@@ -33,7 +33,7 @@ func (s *session) refuse(why metrics.Closed, err error) {
 // goodbye ends the session because the server goes.
 func (s *session) goodbye() {
 	if s.halfReceived() {
-		s.refuse(metrics.ClosedDraining, fmt.Errorf("%w: this server is shutting down, and %d bytes of the message had come; send it to another one or again later", scheduler.ErrDraining, s.arriving.Bytes))
+		s.refuse(metrics.ClosedDraining, fmt.Errorf("%w: this server is shutting down, and %d bytes of the message had come; send it to another one or again later", scheduler.ErrDraining, s.clock.Bytes))
 	}
 	s.leaveFor(metrics.ClosedDraining)
 	s.hurried = true
@@ -42,7 +42,7 @@ func (s *session) goodbye() {
 
 // expire ends the session because a message does not arrive.
 func (s *session) expire() {
-	err := s.arriving.Error("tcp", s.loop.now, s.loop.settings.MessageTimeout)
+	err := s.clock.Error("tcp", s.loop.now, s.loop.settings.MessageTimeout)
 	s.loop.door.log.Info("closing a connection: its message does not arrive", "peer", s.transport.Peer(), "error", err)
 	s.refuse(metrics.ClosedMessageTimeout, err)
 	s.hurried = true // it was slow enough
@@ -59,7 +59,7 @@ func (s *session) halfReceived() bool {
 // or never comes to read them, since its sending fails.
 func (s *session) leave() {
 	switch {
-	case s.head != nil || s.unsent.first != nil || !s.shut.IsZero():
+	case s.head != nil || s.outbound.first != nil || !s.shut.IsZero():
 	case !s.hungUp.IsZero():
 		s.close() // no more input can come
 	default:
@@ -87,7 +87,7 @@ func (s *session) lingers() bool {
 
 // due reports whether a peer that ends its direction now is still due something.
 func (s *session) due() bool {
-	return (s.head != nil || s.unsent.first != nil || s.halfReceived()) && !s.ending && s.shut.IsZero()
+	return (s.head != nil || s.outbound.first != nil || s.halfReceived()) && !s.ending && s.shut.IsZero()
 }
 
 // hangUp takes note that the peer, which is due something, has ended its direction. The end of a
@@ -97,7 +97,7 @@ func (s *session) hangUp() {
 	defer s.rescue()
 	s.hungUp = s.loop.now
 	if s.halfReceived() {
-		s.refuse(metrics.ClosedByClient, fmt.Errorf("%w: the client ended its direction inside a message, after %d bytes of it", gate.ErrProtocol, s.arriving.Bytes))
+		s.refuse(metrics.ClosedByClient, fmt.Errorf("%w: the client ended its direction inside a message, after %d bytes of it", gate.ErrProtocol, s.clock.Bytes))
 	}
 	s.leaveFor(metrics.ClosedByClient)
 	s.queue()
@@ -112,7 +112,7 @@ func (s *session) probe() {
 		begin = 6 // the first byte of a message
 		soon  = 100 * time.Millisecond
 	)
-	if s.hungUp.IsZero() || s.probed || s.head == nil || s.head.answered || s.unsent.first != nil || s.loop.now.Sub(s.hungUp) < soon {
+	if s.hungUp.IsZero() || s.probed || s.head == nil || s.head.answered || s.outbound.first != nil || s.loop.now.Sub(s.hungUp) < soon {
 		return
 	}
 	n, err := s.transport.Write([][]byte{{begin}})
@@ -155,6 +155,6 @@ func (s *session) closed() {
 		c = next
 	}
 	s.head, s.tail = nil, nil
-	s.unsent.release(s)
+	s.outbound.release(s)
 	s.loop.remove(s)
 }

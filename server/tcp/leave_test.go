@@ -163,15 +163,15 @@ func TestHalfClosedAtTheEnd(t *testing.T) {
 // Whoever sends to the end before it reads learns why it was refused, however much it had to send.
 func TestRefusalReachesWhoSendsOn(t *testing.T) {
 	const limit = 1 << 20
-	large := append(append(header(0, 1, 1), 1, 3, 0x04, 0, 0, 0), make([]byte, 64<<20+1)...) // uint8 [67,108,864] and a namespace
-	unknown := append(append(header(0, 1, 1), 1, 99, 0x02, 0, 0, 0), make([]byte, 32<<20)...)
+	large := append(append(header(0, 1, 1), 1, 3, 0x01, 0, 0, 0), make([]byte, 16<<20+1)...) // uint8 [16,777,216] and a namespace
+	unknown := append(append(header(0, 1, 1), 1, 99, 0x02, 0, 0, 0), make([]byte, 16<<20)...)
 	for name, tt := range map[string]struct {
 		bytes []byte
 		want  string
 	}{
 		"too large":     {large, "TooLarge"},
 		"unknown dtype": {unknown, "Protocol"},
-		"no header":     {bytes.Repeat([]byte("GET / "), 4<<20), "Protocol"},
+		"no header":     {bytes.Repeat([]byte("GET / "), 3<<20), "Protocol"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, func(c *Config) { c.Limits.MessageBytes = limit })

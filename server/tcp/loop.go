@@ -28,27 +28,27 @@ type loop struct {
 
 	// turns is held by whoever is in a turn: nearly always the event loop. It guards all of the
 	// sessions, and what follows.
-	turns    sync.Mutex
-	tally    *metrics.Tally
-	now      time.Time // of this turn
-	settings *Settings // likewise
-	ended    time.Time // the last turn
-	deferred bool      // a turn is on its way, for what has been read
-	sessions []*session
-	free     []*call
-	pending  []*call        // to submit at the end of this turn
-	asked    []*gate.Call   // of these, memory for submit
-	ready    []*session     // with answers to write at the end of this turn
-	decoder  *shiva.Decoder // for the next session that reads; nil when lent
-	spares   shiva.Spares   // messages for it
-	out      []byte         // answers of one session, being encoded
-	vecs     [][]byte
-	metadata []byte
-	tensors  []tensor.Tensor
-	texts    []tensor.Tensor
-	spare    []*call // the mailbox's other half
+	turns      sync.Mutex
+	tally      *metrics.Tally
+	now        time.Time // of this turn
+	settings   *Settings // likewise
+	ended      time.Time // the last turn
+	deferred   bool      // a turn is on its way, for what has been read
+	sessions   []*session
+	free       []*call
+	pending    []*call        // to submit at the end of this turn
+	submission []*gate.Call   // of these, memory for submit
+	ready      []*session     // with answers to write at the end of this turn
+	decoder    *shiva.Decoder // for the next session that reads; nil when lent
+	spares     shiva.Spares   // messages for it
+	out        []byte         // answers of one session, being encoded
+	vecs       [][]byte
+	metadata   []byte
+	tensors    []tensor.Tensor
+	texts      []tensor.Tensor
+	spare      []*call // the mailbox's other half
 
-	described map[string]description // by path
+	descriptions map[string]description // by path
 
 	// Guarded by mu.
 	mu    sync.Mutex
@@ -172,13 +172,13 @@ func (l *loop) submit() {
 		case c.feedback != nil:
 			c.feedback.Learn(c.learned)
 		default:
-			l.asked = append(l.asked, &c.Call)
+			l.submission = append(l.submission, &c.Call)
 		}
 	}
-	l.door.gate.Submit(l.asked...)
-	clear(l.asked)
+	l.door.gate.Submit(l.submission...)
+	clear(l.submission)
 	clear(l.pending)
-	l.asked, l.pending = l.asked[:0], l.pending[:0]
+	l.submission, l.pending = l.submission[:0], l.pending[:0]
 }
 
 // collect empties the mailbox and reports whether there is something to write. When it reports

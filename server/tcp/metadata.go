@@ -8,6 +8,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // question is what the metadata of a Shiva message says about its request. Byte slices are raw JSON
@@ -54,17 +55,11 @@ func (q *question) parse(meta []byte) error {
 		case "inputs":
 			q.Inputs = value
 		case shiva.TextsKey:
-			if value[0] != '{' {
-				fault = unexpected(shiva.TextsKey, "an object of texts by input", value)
-				break
-			}
-			q.Texts = value
+			q.Texts, fault = value, needObject(shiva.TextsKey, "an object of texts by input", value)
 		case "parameters":
-			if value[0] != '{' {
-				fault = unexpected("parameters", "an object", value)
-				break
+			if fault = needObject("parameters", "an object", value); fault == nil {
+				_ = shiva.EachField(value, func(key, value []byte) bool { q.pass(key, value); return true })
 			}
-			_ = shiva.EachField(value, func(key, value []byte) bool { q.pass(key, value); return true })
 		default:
 			if p := parameters[string(key)]; p != nil {
 				fault = p.Read(&q.Values, parameter.JSON(value))
@@ -87,13 +82,8 @@ func (q *question) parse(meta []byte) error {
 
 // isField reports whether a member is an input of a bridge, whatever it is called.
 func (q *question) isField(key, value []byte) bool {
-	switch string(key) {
-	case "__tensors__", shiva.TextsKey:
-		return false
-	case "inputs":
-		return q.Bridge
-	}
-	return q.Bridge && gate.Refers(value)
+	return q.Bridge && string(key) != "__tensors__" && string(key) != shiva.TextsKey &&
+		(string(key) == "inputs" || gate.Refers(value))
 }
 
 // isAbsent reports whether a member is a bridge's field that is None. A key that no text fits
@@ -142,16 +132,26 @@ func parseVersion(value []byte) (string, error) {
 	return "", unexpected("version", "a string or a number", value)
 }
 
-// parseNames reads "__tensors__", which must name each of n tensors.
-func parseNames(value []byte, n int) ([]string, error) {
+// nameTensors names tensors by "__tensors__", which must have a name for each.
+func nameTensors(tensors []tensor.Tensor, value []byte) error {
 	var names []string
 	if value[0] != '[' || json.Unmarshal(value, &names) != nil {
-		return nil, unexpected("__tensors__", "a list of strings", value)
+		return unexpected("__tensors__", "a list of strings", value)
 	}
-	if len(names) != n {
-		return nil, fmt.Errorf("%w: metadata key \"__tensors__\" names %d tensors, but the message has %d", scheduler.ErrInvalidInput, len(names), n)
+	if len(names) != len(tensors) {
+		return fmt.Errorf("%w: metadata key \"__tensors__\" names %d tensors, but the message has %d", scheduler.ErrInvalidInput, len(names), len(tensors))
 	}
-	return names, nil
+	for i, name := range names {
+		tensors[i].Name = name
+	}
+	return nil
+}
+
+func needObject(key, want string, value []byte) error {
+	if value[0] == '{' {
+		return nil
+	}
+	return unexpected(key, want, value)
 }
 
 func unexpected(key, want string, value []byte) error {

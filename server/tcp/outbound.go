@@ -8,7 +8,7 @@ type outbound struct {
 	first, last *call // nil: nothing is unsent
 	vecs        [][]byte
 	bytes       int  // in vecs
-	kept        bool // vecs and what they are cut from are no longer the loop's
+	own         bool // vecs and what they are cut from are no longer the loop's
 }
 
 // keep takes the first n bytes off, which were written, and the loop's buffers over.
@@ -18,8 +18,8 @@ func (u *outbound) keep(l *loop, n int) {
 		u.vecs = u.vecs[1:]
 	}
 	u.vecs[0] = u.vecs[0][n:]
-	if !u.kept {
-		l.out, l.vecs, u.kept = nil, nil, true
+	if !u.own {
+		l.out, l.vecs, u.own = nil, nil, true
 	}
 }
 
@@ -27,28 +27,21 @@ func (u *outbound) keep(l *loop, n int) {
 // rows of a few bytes would keep all of theirs. Of answers that are encoded, what vecs refers
 // to is needed, and the rest is there as a copy or has been written.
 func (s *session) unpin() {
-	pool, vecs := s.loop.door.pool, s.unsent.vecs
-	ends := make(map[*byte]int, len(vecs))
+	pool, vecs := s.loop.door.pool, s.outbound.vecs
+	ends := make(map[*byte]*[]byte, len(vecs))
 	for i, v := range vecs {
-		ends[&v[len(v)-1]] = i
-	}
-	at := func(data []byte) (i int, ok bool) {
-		if len(data) > 0 {
-			i, ok = ends[&data[len(data)-1]]
-		}
-		return i, ok
+		ends[&v[len(v)-1]] = &vecs[i]
 	}
 	referred := func(data []byte) []byte {
-		if i, ok := at(data); ok {
-			return vecs[i]
+		if len(data) > 0 {
+			if v := ends[&data[len(data)-1]]; v != nil {
+				return *v
+			}
 		}
 		return nil
 	}
-	for c := s.unsent.first; c != nil; c = c.next {
-		c.Unpin(pool, referred, func(from, to []byte) {
-			i, _ := at(from)
-			vecs[i] = to
-		})
+	for c := s.outbound.first; c != nil; c = c.next {
+		c.Unpin(pool, referred, func(from, to []byte) { *ends[&from[len(from)-1]] = to })
 	}
 	all := func(data []byte) []byte { return data }
 	for c := s.head; c != nil; c = c.next {
@@ -58,7 +51,7 @@ func (s *session) unpin() {
 	}
 }
 
-// release frees the calls, and gives the loop's buffers back to it if they are not kept.
+// release frees the calls, and gives the loop's buffers back to it unless they are its own.
 func (u *outbound) release(s *session) {
 	const keep = 8 << 20 // a larger buffer was for one large answer
 	l := s.loop
@@ -69,7 +62,7 @@ func (u *outbound) release(s *session) {
 		l.freeCall(c)
 		c = next
 	}
-	if !u.kept {
+	if !u.own {
 		clear(l.vecs)
 		l.out, l.vecs = l.out[:0], l.vecs[:0]
 		if cap(l.out) > keep {

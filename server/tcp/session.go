@@ -28,12 +28,12 @@ type session struct {
 	held       int            // and those that it does not have yet, for want of room
 	firstHeld  *call          // of these
 	outbox     gate.Outbox
-	refused    int // bytes of refusals in the line
+	refusals   int // bytes of those in the line
 
 	lastInput time.Time    // for the idle timeout
-	arriving  intake.Clock // of the half-received message; zero: there is none
+	clock     intake.Clock // of the half-received message; zero: there is none
 
-	unsent         outbound  // answers that are encoded and that the socket has not taken
+	outbound       outbound  // answers that are encoded and that the socket has not taken
 	progress       time.Time // when it last took some, or the peer did of what it holds, or there was nothing to take
 	unacknowledged int       // bytes when they were last looked at
 
@@ -63,8 +63,8 @@ func (s *session) rescue() {
 	if r := recover(); r != nil {
 		s.loop.door.log.Error("panic while serving a connection; closing it",
 			"peer", s.transport.Peer(), "panic", r, "stack", string(debug.Stack()))
-		if !s.unsent.kept { // what was being encoded is worth nothing now
-			s.unsent = outbound{}
+		if !s.outbound.own { // what was being encoded is worth nothing now
+			s.outbound = outbound{}
 			s.loop.out, s.loop.vecs = nil, nil
 		}
 		if !s.gone {
@@ -94,33 +94,30 @@ func (s *session) traffic(p []byte) {
 		}
 		n, m, err := d.Push(p)
 		p = p[n:]
-		s.arriving.Bytes += int64(n)
+		s.clock.Bytes += int64(n)
 		if m != nil || err != nil {
 			s.question(m, err)
-			s.arriving = intake.Clock{}
 		}
 	}
-	if !s.deaf && s.readInto(d) {
-		s.arriving = intake.Clock{}
+	if !s.deaf {
+		s.readInto(d)
 	}
 	switch {
 	case s.deaf:
 		s.discarded += int64(len(p))
 		s.decoder = d
 		s.dropHalf()
-	case d.Buffered():
+	case d.InMessage():
 		s.decoder = d
-		if !d.InMessage() { // it looks for a header, and nobody may be sending one
-			s.arriving = intake.Clock{}
-			break
-		}
-		if s.arriving.Began.IsZero() {
-			s.arriving.Began = l.now
+		if s.clock.Began.IsZero() {
+			s.clock.Began = l.now
 		}
 		// A client that writes a message in pieces may hold back the next one until this one is
 		// acknowledged (Nagle's algorithm), and the kernel would wait 40 ms for an answer to
 		// acknowledge it with.
 		s.transport.Acknowledge()
+	case d.Buffered(): // it looks for a header, and nobody may be sending one
+		s.decoder, s.clock = d, intake.Clock{}
 	default:
 		s.decoder = nil
 		l.giveDecoder(d)
@@ -129,7 +126,7 @@ func (s *session) traffic(p []byte) {
 
 // dropHalf gives up a message that is half received.
 func (s *session) dropHalf() {
-	s.arriving = intake.Clock{}
+	s.clock = intake.Clock{}
 	if d := s.decoder; d != nil {
 		d.Reset()
 		s.loop.giveDecoder(d)
@@ -138,8 +135,8 @@ func (s *session) dropHalf() {
 }
 
 // readInto reads the rest of a large body straight into its tensor: no pass through the loop's
-// buffer, and fewer system calls. It reports whether a message was completed.
-func (s *session) readInto(d *shiva.Decoder) bool {
+// buffer, and fewer system calls.
+func (s *session) readInto(d *shiva.Decoder) {
 	const (
 		worth = 32 << 10 // smaller rests come with the next event anyway
 		turn  = 4 << 20  // then the loop's other sessions are served
@@ -147,26 +144,26 @@ func (s *session) readInto(d *shiva.Decoder) bool {
 	for total := 0; total < turn; {
 		dst := d.Direct()
 		if len(dst) < worth {
-			return false
+			return
 		}
 		n := s.transport.Read(dst)
-		if n <= 0 {
-			return false
+		if n == 0 {
+			return
 		}
 		total += n
-		s.arriving.Bytes += int64(n)
+		s.clock.Bytes += int64(n)
 		s.loop.tally.Received(n)
 		d.Advance(n)
 		if _, m, err := d.Push(nil); m != nil || err != nil {
 			s.question(m, err)
-			return true
+			return
 		}
 	}
-	return false
 }
 
 // question takes one message, or the fault that stands in its place, into the line of answers.
 func (s *session) question(m *shiva.Message, err error) {
+	s.clock = intake.Clock{}
 	c := s.line(m)
 	if c.err = s.tryOpen(c, err); c.err != nil || c.control != nil {
 		s.finish(c)
@@ -239,10 +236,10 @@ func (s *session) open(c *call, fault error) error {
 		return fmt.Errorf("%w: this connection has %d questions without an answer, which is more than %d times the limit tcp.in_flight_per_connection = %d; closing it",
 			scheduler.ErrOverloaded, s.waiting, floodFactor, cfg.InFlight)
 	}
-	if s.refused > cfg.OutboundBytes {
+	if s.refusals > cfg.OutboundBytes {
 		s.leaveFor(metrics.ClosedStalled)
 		return fmt.Errorf("%w: %d bytes of refusals wait for this client, the limit (tcp.outbound_bytes) is %d; closing it",
-			scheduler.ErrOverloaded, s.refused, cfg.OutboundBytes)
+			scheduler.ErrOverloaded, s.refusals, cfg.OutboundBytes)
 	}
 	if fault != nil {
 		return s.fault(c, fault)
@@ -269,12 +266,8 @@ func (s *session) open(c *call, fault error) error {
 	}
 	q := &c.question
 	if q.names != nil && !q.Bridge {
-		names, err := parseNames(q.names, len(m.Tensors))
-		if err != nil {
+		if err := nameTensors(m.Tensors, q.names); err != nil {
 			return err
-		}
-		for i, name := range names {
-			m.Tensors[i].Name = name
 		}
 	}
 	q.Source, q.Now = s.id, s.loop.now
@@ -302,13 +295,14 @@ func (s *session) fault(c *call, err error) error {
 		s.rest = d.Rest
 		s.leaveFor(metrics.ClosedProtocol)
 	}
+	condition := gate.ErrProtocol
 	switch d.Kind {
 	case shiva.KindTooLarge:
-		return fmt.Errorf("%w: %w", scheduler.ErrTooLarge, err)
+		condition = scheduler.ErrTooLarge
 	case shiva.KindOverBudget:
-		return fmt.Errorf("%w: %w", scheduler.ErrOverloaded, err)
+		condition = scheduler.ErrOverloaded
 	}
-	return fmt.Errorf("%w: %w", gate.ErrProtocol, err)
+	return fmt.Errorf("%w: %w", condition, err)
 }
 
 // finish notes that c's answer is known.
@@ -328,7 +322,7 @@ func (s *session) finish(c *call) {
 		r := &refusal{gate.Text(err), gate.StatusOf(err).Err}
 		c.err, c.Err = r, nil
 		s.loop.dropQuestion(c)
-		s.refused += len(r.text) + len(c.question.id)
+		s.refusals += len(r.text) + len(c.question.id)
 	} else if c.control != nil {
 		s.loop.dropQuestion(c)
 	}
@@ -382,11 +376,11 @@ func (s *session) encode() {
 		burst   = 1 << 20 // bytes encoded before they are written
 		maxVecs = 512     // a message has at most 511, and one writev takes 1,024
 	)
-	l, u := s.loop, &s.unsent
+	l, u := s.loop, &s.outbound
 	u.first = s.head
 	for c := s.head; c != nil && c.answered && len(l.out) < burst && len(l.vecs) < maxVecs; c = c.next {
 		if c.err != nil {
-			s.refused -= len(c.err.Error()) + len(c.question.id)
+			s.refusals -= len(c.err.Error()) + len(c.question.id)
 		}
 		l.encode(c)
 		u.last = c
@@ -407,7 +401,7 @@ func (s *session) encode() {
 
 // drain writes what is unsent. It reports whether nothing is left and more may be encoded.
 func (s *session) drain() bool {
-	l, u := s.loop, &s.unsent
+	l, u := s.loop, &s.outbound
 	if u.first == nil || s.gone || s.ending {
 		return !s.gone && !s.ending
 	}
@@ -437,7 +431,7 @@ const standing = time.Second
 
 // stalled reports whether answers wait for a peer that has taken none for d.
 func (s *session) stalled(now time.Time, d time.Duration) bool {
-	return s.unsent.bytes > 0 && now.Sub(s.progress) >= d
+	return s.outbound.bytes > 0 && now.Sub(s.progress) >= d
 }
 
 // floodFactor times the in-flight limit is how many questions of any kind, refused ones among
@@ -447,14 +441,14 @@ const floodFactor = 16
 // watched reports whether one of the session's clocks runs. Most sessions of a server with many
 // are idle, and are looked at five times a second.
 func (s *session) watched() bool {
-	return s.unsent.first != nil || s.deaf || !s.arriving.Began.IsZero() || s.loop.settings.IdleTimeout > 0
+	return s.outbound.first != nil || s.deaf || !s.clock.Began.IsZero() || s.loop.settings.IdleTimeout > 0
 }
 
 // tick looks at the session's clocks.
 func (s *session) tick() {
 	defer s.rescue()
 	cfg, now := s.loop.settings, s.loop.now
-	if s.unsent.first != nil && !s.ending {
+	if s.outbound.first != nil && !s.ending {
 		// A socket has room when a third of it is free, which is megabytes: a slow peer has
 		// read for long by then.
 		n := s.transport.Unacknowledged()
@@ -478,9 +472,9 @@ func (s *session) tick() {
 	case s.deaf:
 		s.probe()
 		s.leave()
-	case s.arriving.Late(now, cfg.MessageTimeout):
+	case s.clock.Late(now, cfg.MessageTimeout):
 		s.expire()
-	case cfg.IdleTimeout > 0 && s.waiting == 0 && s.arriving.Began.IsZero() && now.Sub(s.lastInput) >= cfg.IdleTimeout:
+	case cfg.IdleTimeout > 0 && s.waiting == 0 && s.clock.Began.IsZero() && now.Sub(s.lastInput) >= cfg.IdleTimeout:
 		s.end(metrics.ClosedIdle, "it is idle", "for", now.Sub(s.lastInput), "limit", cfg.IdleTimeout)
 	}
 }

@@ -298,7 +298,7 @@ func TestLoopKeepsLittle(t *testing.T) {
 	words := floats("x")
 	words.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Bytes, Shape: tensor.Shape{-1}}}
 	s, m := newSessionOf(t, words, func(b *scheduler.Batch) error {
-		out, err := tensor.FromStrings(tensor.Shape{1}, []string{strings.Repeat("x", 16<<20)})
+		out, err := tensor.FromStrings(tensor.Shape{1}, []string{strings.Repeat("x", 9<<20)})
 		if err != nil {
 			return err
 		}
@@ -310,7 +310,7 @@ func TestLoopKeepsLittle(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.take(ask)
-	if len(m.out) < 16<<20 || cap(s.loop.out) > 8<<20 || cap(s.loop.metadata) > 8<<20 {
+	if len(m.out) < 9<<20 || cap(s.loop.out) > 8<<20 || cap(s.loop.metadata) > 8<<20 {
 		t.Errorf("after an answer of %d bytes: %d for answers, %d for metadata", len(m.out), cap(s.loop.out), cap(s.loop.metadata))
 	}
 }
@@ -483,8 +483,8 @@ func TestSessionClocks(t *testing.T) {
 		s, m := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)
 		m.full = true
 		s.take(ask)
-		if m.closed || s.unsent.bytes == 0 {
-			t.Errorf("closed %v, %d bytes unsent", m.closed, s.unsent.bytes)
+		if m.closed || s.outbound.bytes == 0 {
+			t.Errorf("closed %v, %d bytes unsent", m.closed, s.outbound.bytes)
 		}
 		later(s, 9*time.Second)
 		m.full, m.few = false, 1 // it reads a byte

@@ -162,8 +162,8 @@ func TestUnreadRefusalsAreBounded(t *testing.T) {
 	}
 	budgettest.Until(t, "the session to be deaf", func() (deaf bool) {
 		onlySession(r, func(s *session) {
-			if deaf = s.deaf; s.refused > limit+2*len(id) {
-				t.Errorf("%d KiB of refusals wait", s.refused>>10)
+			if deaf = s.deaf; s.refusals > limit+2*len(id) {
+				t.Errorf("%d KiB of refusals wait", s.refusals>>10)
 			}
 		})
 		return deaf
