@@ -61,12 +61,12 @@ server/admin/admintest:     server/admin
 server/memory:
 server/metrics:             scheduler github.com/prometheus/client_golang
 server/selection:           server/internal/nearest shiva/tensor github.com/x448/float16
-server/internal/apps:       server/internal/nearest server/selection server/state scheduler scheduler/naming shiva/tensor github.com/x448/float16 scheduler/setting | containers/adapter
+server/internal/apps:       server/internal/gate server/internal/nearest server/internal/parameter server/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva shiva/tensor | containers/adapter
 server/internal/cache:      server/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting
 server/state/statetest:     server/state shiva/budgettest
-server/internal/gate:        server/internal/apps server/internal/cache server/internal/nearest server/internal/parameter server/metrics server/selection scheduler shiva shiva/tensor | server/state containers/adapter
-server/internal/predict:     server/internal/apps server/internal/gate server/internal/parameter server/config server/metrics scheduler shiva shiva/tensor | containers/adapter
+server/internal/gate:        server/internal/cache server/internal/nearest server/internal/parameter server/metrics scheduler shiva shiva/tensor github.com/x448/float16 | containers/adapter
+server/internal/predict:     server/internal/gate server/internal/parameter server/config server/metrics scheduler shiva shiva/tensor | containers/adapter
 server/internal/fleet:      server/config server/internal/gate server/internal/predict containers scheduler shiva/tensor
 server/internal/manage:      server/admin server/config server/internal/apps server/internal/fleet server/internal/gate server/internal/parameter server/internal/predict server/metrics server/selection server/state containers scheduler shiva/tensor
 server/tcp:                  server/internal/gate server/internal/intake server/internal/parameter server/metrics scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/internal/predict server/state containers/adapter

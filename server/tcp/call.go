@@ -18,7 +18,7 @@ type call struct {
 	gate.Call
 	session   *session
 	message   *shiva.Message // the question; its memory is the inputs'; nil when it is not needed any more
-	feedback  *gate.Feedback // in place of gate.Call, for what is no question but tells of an answer
+	feedback  gate.Feedback  // in place of gate.Call, for what is no question but tells of an answer
 	namespace string         // it came with, if any of it was understood
 	next      *call          // the answer that leaves after this one
 

@@ -124,7 +124,7 @@ func (r *rig) applications(list ...apps.Definition) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	reg := apps.Open(apps.Config{Store: store, Changed: r.gate.ApplicationsChanged, Models: func() []string { return nil }})
+	reg := apps.Open(apps.Config{Store: store, Changed: r.gate.ApplicationsChanged})
 	r.gate.AttachApplications(reg)
 	r.t.Cleanup(func() {
 		r.gate.Close()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -21,7 +20,7 @@ import (
 
 func registry(t *testing.T, store state.Store) *Registry {
 	t.Helper()
-	r := Open(Config{Store: store, Changed: func() {}, Models: func() []string { return nil }})
+	r := Open(Config{Store: store, Changed: func() {}})
 	t.Cleanup(r.Close)
 	return r
 }
@@ -263,21 +262,6 @@ func TestPredictionThatIsTooLarge(t *testing.T) {
 	}
 }
 
-// TestFromJSONTakesWhatIsThere: two short lists that pretend to be a matrix of a billion
-// elements cost no memory for it.
-func TestFromJSONTakesWhatIsThere(t *testing.T) {
-	const n = 1 << 20
-	wide := make([]any, n)
-	for i := range wide {
-		wide[i] = 0.
-	}
-	tall := slices.Clone(wide)
-	tall[0] = wide
-	if _, err := FromJSON(tall, tensor.Float32); err == nil || !strings.Contains(err.Error(), "lists of different") {
-		t.Errorf("got %v", err)
-	}
-}
-
 // TestLateModelsKeepWhatWasLearned: feedback that comes when a server knows only some of the
 // models does not forget the others, nor one that is linked no more, nor a version that another
 // has taken the place of.
@@ -331,49 +315,8 @@ func TestOpenKnows(t *testing.T) {
 	if _, err := registry(t, store).Create(t.Context(), Definition{Name: "app", Models: []Link{"a"}}); err != nil {
 		t.Fatal(err)
 	}
-	if again := registry(t, store); !again.Read() || again.App("app") == nil {
-		t.Errorf("read %t, application %v", again.Read(), again.App("app"))
-	}
-}
-
-func TestFromJSON(t *testing.T) {
-	for _, tc := range []struct {
-		text  string
-		dtype tensor.DType
-		want  string
-	}{
-		{`3`, tensor.Int64, "int64 [] [3 0 0 0 0 0 0 0]"},
-		{`[1,2]`, tensor.Uint8, "uint8 [2] [1 2]"},
-		{`[[1],[2]]`, tensor.Uint8, "uint8 [2, 1] [1 2]"},
-		{`[true,false]`, tensor.Bool, "bool [2] [1 0]"},
-		{`0.1`, tensor.Float32, "float32 [] [205 204 204 61]"},
-		{`0.5`, tensor.Float16, "float16 [] [0 56]"},
-		{`["a",""]`, tensor.Bytes, "bytes [2] [1 0 0 0 97 0 0 0 0]"},
-		{`[]`, tensor.Float32, "float32 [0] []"},
-		{`300`, tensor.Uint8, "error"},
-		{`1.5`, tensor.Int32, "error"},
-		{`1e300`, tensor.Float32, "error"},
-		{`1e300`, tensor.Float16, "error"},
-		{`"a"`, tensor.Float32, "error"},
-		{`1`, tensor.Bytes, "error"},
-		{`[[1],[2,3]]`, tensor.Uint8, "error"},
-		{`[[1],2]`, tensor.Uint8, "error"},
-		{`[1,[2]]`, tensor.Uint8, "error"},
-		{`{}`, tensor.Uint8, "error"},
-		{`null`, tensor.Uint8, "error"},
-	} {
-		var v any
-		if err := json.Unmarshal([]byte(tc.text), &v); err != nil {
-			t.Fatal(err)
-		}
-		got, err := FromJSON(v, tc.dtype)
-		s := fmt.Sprintf("%s %s %d", got.DType, got.Shape, got.Data)
-		if err != nil {
-			s = "error"
-		}
-		if s != tc.want {
-			t.Errorf("%s as %s: got %s (%v), expected %s", tc.text, tc.dtype, s, err, tc.want)
-		}
+	if again := registry(t, store); !again.known.Load() || again.App("app") == nil {
+		t.Errorf("known %t, application %v", again.known.Load(), again.App("app"))
 	}
 }
 
@@ -483,5 +426,26 @@ func TestDefaultOutputOfAnySize(t *testing.T) {
 		if !strings.Contains(got, c.want) {
 			t.Errorf("%s: %s, expected %s", c.output, got, c.want)
 		}
+	}
+}
+
+// What shadows say to a request is kept beside what the others said, whoever is first.
+func TestPredictionsAreGathered(t *testing.T) {
+	now := time.Now()
+	said := func(model string) []selection.Prediction {
+		return []selection.Prediction{{Ask: selection.Ask{Model: selection.Model{Name: model, Version: "1"}}}}
+	}
+	var p Predictions
+	p.Keep("app", "", "1", now, said("shadow"), nil)
+	p.Keep("app", "", "1", now, said("first"), []Inputs{{Rows: 1, Tensors: []tensor.Tensor{{Data: make([]byte, 8)}}}})
+	p.Keep("app", "", "1", now, said("late"), nil)
+	p.Keep("app", "", "1", now.Add(-time.Second), said("of an earlier request"), nil)
+	n := p.Find("app", "", "1", now)
+	if n == nil || len(n.Said) != 3 || len(n.Inputs()) != 1 || len(p.byID) != 1 || p.bytes != n.bytes || p.inputBytes != n.inputBytes {
+		t.Fatalf("kept %+v", n)
+	}
+	p.Keep("app", "", "1", now.Add(time.Second), said("of a later request"), nil)
+	if n := p.Find("app", "", "1", now); len(n.Said) != 1 || len(n.Inputs()) != 0 || p.inputBytes != 0 {
+		t.Errorf("kept %+v", n)
 	}
 }

@@ -1,7 +1,9 @@
 // Package apps keeps applications: names that stand for one or several models, chosen between,
 // combined and judged by a selection policy that learns.
 //
-//	state.Store --"apps/NAME"-----------> Registry --> App: definition, policy     (read by the gate at every change)
+//	gate.Call --application.Open--> fanout: a gate.Call for each model --> the answer, by the policy
+//
+//	state.Store --"apps/NAME"-----------> Registry --> App: definition, policy     (linked to models at every change)
 //	            --"policy/NAME/USER"----> Registry.State                           (read for every request, from memory)
 //	            <--Update, atomic, once--- Registry.Learn <-- feedback + Prediction
 //	                                       Predictions: what was said to whom, for the feedback that comes later
@@ -9,6 +11,8 @@
 // Definitions and policy states are in the store, so that servers that share one serve the same
 // applications and learn together. Predictions are in the memory of the server that made them,
 // for [Lifetime] and bounded by bytes.
+//
+// A fanout owns the calls that it makes of one, until nobody refers to it; see there.
 //
 // Concurrency: everything may be called from everywhere. Apps and Definitions handed out are
 // not changed any more.

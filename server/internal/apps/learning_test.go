@@ -126,7 +126,7 @@ func TestFeedbackAfterDeletion(t *testing.T) {
 // the memory of every server for ever.
 func TestUsersOfAnApplicationAreBounded(t *testing.T) {
 	store := memory(t)
-	r := Open(Config{Store: store, Changed: func() {}, Models: func() []string { return nil }, Users: 20})
+	r := Open(Config{Store: store, Changed: func() {}, Users: 20})
 	t.Cleanup(r.Close)
 	a, err := r.Create(t.Context(), Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "exp4"})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/selection"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -78,7 +79,7 @@ func (v Verdict) Outcome(truth []tensor.Tensor) (selection.Outcome, error) {
 		if isText(value) {
 			d = tensor.Bytes
 		}
-		t, err := FromJSON(value, d)
+		t, err := gate.FromJSON(value, d)
 		if err != nil {
 			return selection.Outcome{}, fmt.Errorf("%w: feedback: label: %w", scheduler.ErrInvalidInput, err)
 		}

@@ -66,9 +66,10 @@ type Inputs struct {
 	Tensors []tensor.Tensor
 }
 
-// Keep remembers what was said to a request that came at made. The outputs are copied, inputs
-// are kept as they are. An id that is used again names the newer request, whichever is kept
-// first. What is larger than all that may be kept is not.
+// Keep remembers what was said to a request that came at made, beside what is known of it:
+// shadows say something before or after the others. The outputs are copied, inputs are kept as they
+// are. An id that is used again names the newer request, whichever is kept first. What is larger
+// than all that may be kept is not.
 func (p *Predictions) Keep(app, user, id string, made time.Time, said []selection.Prediction, inputs []Inputs) {
 	const each = 700 // bytes that are taken for whatever was said
 	n := &Prediction{key: predictionKey{app, user, id}, made: made, bytes: each + len(id) + len(user)}
@@ -92,11 +93,17 @@ func (p *Predictions) Keep(app, user, id string, made time.Time, said []selectio
 	if p.byID == nil {
 		p.byID = make(map[predictionKey]*list.Element)
 	}
-	if old := p.byID[n.key]; old != nil {
-		if old.Value.(*Prediction).made.After(made) {
+	if at := p.byID[n.key]; at != nil {
+		old := at.Value.(*Prediction)
+		if old.made.After(made) {
 			return // what shadows said to an earlier request
 		}
-		p.dropLocked(old)
+		if old.made.Equal(made) {
+			n.Said, n.bytes = append(n.Said, old.Said...), n.bytes+old.bytes
+			inputs, n.inputBytes = append(inputs, old.Inputs()...), n.inputBytes+old.inputBytes
+			fits = fits && n.bytes <= maxPredictionBytes
+		}
+		p.dropLocked(at)
 	}
 	if !fits {
 		return

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/nearest"
 	"github.com/shivad/shivad/server/state"
 )
@@ -31,12 +32,6 @@ type Config struct {
 	// Changed is called when applications have arrived, gone or changed, by one goroutine at a
 	// time.
 	Changed func()
-	// Models are the names of all models now: an application may not have one of them, unless
-	// it links to just that model.
-	Models func() []string
-	// Fits reports what in the models that an application would link to now its policy cannot
-	// take. Nil: nothing is known.
-	Fits func(*App) error
 	// Users is for how many users of an application what its policy has learned is kept; those
 	// that were not heard of for longest go first. 0 = DefaultUsers.
 	Users int
@@ -49,6 +44,10 @@ type Registry struct {
 	apps    atomic.Pointer[map[string]*App]
 	reading sync.Mutex // held by read, so that what was read later is what holds
 	known   atomic.Bool
+
+	linked   atomic.Pointer[linking]
+	learning chan struct{} // feedback that waits for the store
+	learners sync.WaitGroup
 
 	states      states
 	users       users
@@ -68,7 +67,8 @@ func Open(cfg Config) *Registry {
 	if cfg.Users == 0 {
 		cfg.Users = DefaultUsers
 	}
-	r := &Registry{cfg: cfg, stopping: make(chan struct{})}
+	r := &Registry{cfg: cfg, learning: make(chan struct{}, maxLearning), stopping: make(chan struct{})}
+	r.linked.Store(&linking{table: new(gate.Table)})
 	r.apps.Store(&map[string]*App{})
 	r.read() // so that whoever comes first finds them
 	changed := make(chan struct{}, 1)
@@ -87,8 +87,9 @@ func Open(cfg Config) *Registry {
 	return r
 }
 
-// Close ends following. The store is its owner's.
+// Close waits for feedback that is being learned, and ends following. The store is its owner's.
 func (r *Registry) Close() {
+	r.learners.Wait()
 	r.stop()
 	close(r.stopping)
 	r.watching.Wait()
@@ -131,10 +132,6 @@ func read(value []byte) (*App, error) {
 	return New(d)
 }
 
-// Read reports whether the store has been reached since Open. Before that there seem to be no
-// applications.
-func (r *Registry) Read() bool { return r.known.Load() }
-
 // Apps are all applications, by name.
 func (r *Registry) Apps() []*App {
 	return slices.SortedFunc(maps.Values(*r.apps.Load()), func(a, b *App) int { return cmp.Compare(a.Name, b.Name) })
@@ -168,11 +165,12 @@ func (r *Registry) Check(d Definition) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
-	if slices.Contains(r.cfg.Models(), d.Name) && !a.Only(d.Name) {
+	t := r.linked.Load().table
+	if t.Versions(d.Name) != nil && !a.Only(d.Name) {
 		return nil, fmt.Errorf("%w: application %q: there is a model of that name, and the application does not link to just that one", scheduler.ErrInvalidInput, d.Name)
 	}
-	if r.cfg.Fits != nil {
-		if err := r.cfg.Fits(a); err != nil {
+	for target := range linked(t, a) {
+		if err := a.fits(target); err != nil {
 			return nil, fmt.Errorf("%w: application %q: %w", scheduler.ErrInvalidInput, d.Name, err)
 		}
 	}

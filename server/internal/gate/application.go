@@ -1,30 +1,134 @@
 package gate
 
 import (
-	"fmt"
-	"iter"
-	"math/rand/v2"
-	"slices"
+	"context"
 	"strings"
-	"time"
 
-	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/apps"
-	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/metrics"
-	"github.com/shivad/shivad/server/selection"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An application is one as requests see it: its definition, and the versions of models that it
-// links to now. Immutable.
-type application struct {
-	*apps.App
-	metrics *metrics.Model
-	models  []selection.Model // candidates: those of the links that the server knows
-	targets []*Target         // parallel
-	down    []selection.Model // candidates without a live replica
-	fault   error             // what the policy cannot take of a model that is linked and so is no candidate; nil: nothing
+// Applications are the names that stand for several models. The gate has routes to them; what they
+// make of a request is theirs.
+type Applications interface {
+	// Names are those of all applications, and whether they are known yet: the store may not have
+	// been reached.
+	Names() (names []string, known bool)
+
+	// Link returns a target for each application, by the models of t. It is called whenever
+	// models or applications change, one call at a time, and before t is in force.
+	Link(g *Gate, t *Table) []*Target
+}
+
+// An Application stands behind a Target in the place of a model. Its methods are called from any
+// goroutine.
+type Application interface {
+	// Open makes calls to models of a question, and sets Target, Rows, Deadline, Squeeze, Bridge and
+	// Fanout of c, which is open then; or it leaves c as it was.
+	Open(c *Call, tensors []tensor.Tensor, p *Params) error
+
+	// OpenFeedback reads what a client says of an answer.
+	OpenFeedback(tensors []tensor.Tensor, p *Params) (Feedback, error)
+
+	// Unlinked is the error of an application that has no model to ask; nil: it has some.
+	Unlinked() error
+
+	Status() ApplicationStatus
+}
+
+// An ApplicationStatus is an application as "!models" shows it.
+type ApplicationStatus struct {
+	Name   string   `json:"name"`
+	Policy string   `json:"policy"`
+	Ready  bool     `json:"ready"`  // a live replica serves one of its models
+	Models []string `json:"models"` // those that it may ask now, "name/version"
+	Links  []string `json:"-"`      // of its definition
+}
+
+// A Fanout is what an application makes of a call: the calls to its models. It is the call's, from
+// Open to Close.
+type Fanout interface {
+	// Start appends the calls to submit in the place of the call, which the fanout completes, by
+	// Finish; maybe now.
+	Start(calls []*Call) []*Call
+
+	// Cancel gives the calls up.
+	Cancel()
+
+	// Close ends the call's use of the fanout, and of what the call's outputs refer to.
+	Close()
+
+	// Voices is how many models' answers there are until Close.
+	Voices() int
+}
+
+// Feedback is what somebody says of an application's answer, on its way into the state of a policy.
+//
+// It is its door's until Learn, and again from done on; in between the door may only cancel it. The
+// tensors that it was opened with, and their memory, and the slices of its Params must stay as they
+// are until Close.
+type Feedback interface {
+	// Learn has the policy learn, once. done is called exactly once, as an Owner's Complete is: from
+	// any goroutine, perhaps before Learn returns, and it must not block. reply is a Learned as
+	// JSON.
+	Learn(done func(reply []byte, err error))
+
+	// Cancel gives the models that are asked up: the client has gone. What is being learned is
+	// learned, and done is still called.
+	Cancel()
+
+	// Close releases what the feedback holds. It is called once, after done or in place of Learn.
+	Close()
+}
+
+// Learned is the answer to feedback.
+type Learned struct {
+	Application string `json:"application"`
+	Learned     bool   `json:"learned"` // false: the same feedback was learned before
+	Rounds      uint64 `json:"rounds"`  // feedbacks that the policy has learned from for this user
+}
+
+// Learn has the policy learn, and returns when it has; when ctx ends first, the models that are
+// asked are given up.
+func Learn(ctx context.Context, f Feedback) (reply []byte, err error) {
+	done := make(chan struct{})
+	f.Learn(func(r []byte, e error) {
+		reply, err = r, e
+		close(done)
+	})
+	select {
+	case <-done:
+	case <-ctx.Done():
+		f.Cancel()
+		<-done
+	}
+	return reply, err
+}
+
+// Updates returns the application that feedback sent to a route is about: that of "name/update".
+func (g *Gate) Updates(route string) (application string, ok bool) {
+	t := g.routes.Load()
+	if len(t.apps) == 0 {
+		return "", false
+	}
+	name, ok := strings.CutSuffix(route, "/update")
+	return name, ok && t.apps[name] != nil
+}
+
+// OpenFeedback reads feedback for an application. Tensors that come with a verdict in the metadata
+// are the input; tensors without one are what would have been right, and need the id of a request.
+// With an id of which something is known here the feedback is about what was said to that, also if
+// the input came too; with another one, or none, the models are asked, and what they say is judged.
+// So what a message means does not depend on the server that gets it.
+func (g *Gate) OpenFeedback(name string, tensors []tensor.Tensor, p *Params) (Feedback, error) {
+	if g.draining.Load() {
+		return nil, errDraining
+	}
+	t := g.routes.Load()
+	if a := t.apps[name]; a != nil {
+		return a.Application.OpenFeedback(tensors, p)
+	}
+	return nil, t.unknown(name+"/update", shivaWords)
 }
 
 // A Choice is what an application did with a request, for the answer's metadata. It lives until the
@@ -59,227 +163,23 @@ func (c *Choice) join(text func(Missing) string, separator string) string {
 	return strings.Join(list, separator)
 }
 
-// link finds the candidates of every application, and gives it the routes of its name. Clients see
-// an application as they see a model, with the inputs and outputs of its first candidate.
-func (g *Gate) link(t *table) {
-	t.apps = make(map[string]*application)
-	if g.apps == nil {
+// link gives the applications the routes of their names.
+func (g *Gate) link(t *Table) {
+	t.apps = make(map[string]*Target)
+	if g.applications == nil {
 		return
 	}
-	t.unread = !g.apps.Read()
-	before := g.routes.Load()
-	for _, defined := range g.apps.Apps() {
+	for _, a := range g.applications.Link(g, t) {
 		g.fanning.Store(true)
-		a := &application{App: defined, metrics: g.metrics.Model(defined.Name, "")}
-		for target := range t.linked(defined) {
-			a.add(target)
-		}
-		t.apps[a.Name] = a
-		if was := before.apps[a.Name]; a.fault != nil && (was == nil || was.fault == nil || was.fault.Error() != a.fault.Error()) {
-			g.log.Warn("an application links to a model that its policy cannot take, and does not ask it", "application", a.Name, "error", a.fault)
-		}
-		if t.versions[a.Name] != nil && !a.Only(a.Name) && before.apps[a.Name] == nil {
-			g.log.Warn("an application, made at another server perhaps, has the name of a model and does not link to just that: requests for the name go to the application",
-				"application", a.Name, "models", a.Models)
-		}
-		face := &Target{ID: scheduler.ModelID{Name: a.Name}, application: a, Metrics: a.metrics}
-		if len(a.targets) > 0 {
-			first := a.targets[0]
-			face.Model, face.Spec, face.Cast, face.Deadline = first.Model, first.Spec, first.Cast, first.Deadline
-			face.Spec.Platform = "application"
-		} else if a.HasDefault() {
-			face.standIn(a)
-		}
-		if a.SLO > 0 {
-			face.Deadline = time.Duration(a.SLO)
-		}
-		a.metrics.SetSLO(face.Deadline)
-		for _, target := range a.targets {
-			face.Live += target.Live
-		}
-		t.infer[a.Name] = face
-		t.infer["v2/models/"+a.Name+"/infer"] = face
+		a.Metrics = g.metrics.Model(a.ID.Name, "")
+		a.Metrics.SetSLO(a.Deadline)
+		a.compose()
+		t.apps[a.ID.Name] = a
+		t.infer[a.ID.Name] = a
+		t.infer["v2/models/"+a.ID.Name+"/infer"] = a
 	}
-}
-
-// Application is the application that t is how clients see; nil for a model.
-func (t *Target) Application() *apps.App {
-	if t.application == nil {
-		return nil
-	}
-	return t.application.App
 }
 
 // Counted is what the request is counted with: once, by the name that it was sent to. Nil for what
 // was not opened.
-func (c *Call) Counted() *metrics.Model {
-	switch {
-	case c.Target == nil:
-		return nil
-	case c.fanout != nil:
-		return c.fanout.app.metrics
-	}
-	return c.Target.Metrics
-}
-
-// linked returns the versions that an application links to now; one may come twice.
-func (t *table) linked(a *apps.App) iter.Seq[*Target] {
-	return func(yield func(*Target) bool) {
-		for _, l := range a.Models {
-			name, version := l.Split()
-			for _, target := range t.versions[name] {
-				here := version == "*" && target.Live > 0 || version == target.ID.Version || version == "" && t.byModel[name] == target
-				if here && !yield(target) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// Fits reports what in the models that an application would link to now its policy cannot take;
-// nil: nothing.
-func (g *Gate) Fits(a *apps.App) error {
-	for target := range g.routes.Load().linked(a) {
-		if err := target.fits(a); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// fits reports what in a model the policy cannot take.
-func (t *Target) fits(a *apps.App) error {
-	if err := a.Selection.Accepts(t.Spec.Inputs, t.Spec.Outputs); err != nil {
-		return fmt.Errorf("model %s: %s", t.ID, strings.TrimPrefix(err.Error(), "selection: "))
-	}
-	return nil
-}
-
-func (a *application) add(t *Target) {
-	m := selection.Model{Name: t.ID.Name, Version: t.ID.Version}
-	if slices.Contains(a.models, m) {
-		return
-	}
-	if err := t.fits(a.App); err != nil {
-		a.fault = err
-		return
-	}
-	a.models = append(a.models, m)
-	a.targets = append(a.targets, t)
-	if t.Live == 0 {
-		a.down = append(a.down, m)
-	}
-}
-
-func (a *application) target(m selection.Model) *Target {
-	if i := slices.Index(a.models, m); i >= 0 {
-		return a.targets[i]
-	}
-	return nil
-}
-
-func (a *application) unlinked() error {
-	if a.fault != nil {
-		return fmt.Errorf("%w: application %q has no model that it can ask: %w", scheduler.ErrInvalidInput, a.Name, a.fault)
-	}
-	return fmt.Errorf("%w: application %q links to %q, and no container of these has registered yet", scheduler.ErrUnavailable, a.Name, a.Models)
-}
-
-// openApplication is OpenTarget for an application: it has the policy choose, and opens a call for
-// each model that is to be asked. It fails when none of those that are to answer takes the
-// question.
-func (g *Gate) openApplication(c *Call, a *application, tensors []tensor.Tensor, p *Params) error {
-	if len(a.models) == 0 {
-		return a.unlinked()
-	}
-	state, err := g.apps.State(a.App, p.User, a.models)
-	if err != nil {
-		return err
-	}
-	left, err := a.leftOut(p.Candidates)
-	if err != nil {
-		return err
-	}
-	plan, err := a.plan(state, p.User, left)
-	switch {
-	case err != nil && left != nil:
-		return fmt.Errorf("%w: application %q: %s %q leaves out what the policy asks: %w", scheduler.ErrInvalidInput, a.Name, parameter.CandidateModels, p.Candidates, err)
-	case err != nil:
-		if a.fault != nil {
-			err = fmt.Errorf("%w; not asked is %w", err, a.fault)
-		}
-		return fmt.Errorf("%w: application %q: %w", scheduler.ErrUnavailable, a.Name, err)
-	}
-	if err := a.combinable(plan); err != nil {
-		return err
-	}
-	f := newFanout(len(plan.Asks))
-	f.gate, f.app, f.call = g, a, c
-	f.user, f.id, f.began, f.state = p.User, canonical(p.ID), p.Now, state
-	timeout := p.Timeout
-	if timeout == 0 {
-		timeout = a.deadline(plan)
-	}
-	for _, asked := range plan.Asks {
-		f.params = *p // opening takes what it used
-		f.params.Timeout, f.params.Candidates = timeout, nil
-		f.ask(asked, a.target(asked.Model), tensors, &f.params)
-	}
-	f.params = Params{}
-	if f.waiting.Load() == 0 {
-		err := f.refused[0].why // the heaviest model's
-		f.done()
-		return err
-	}
-	answering := &f.firstToAnswer().call
-	c.Target, c.Rows, c.Deadline = answering.Target, answering.Rows, answering.Deadline
-	c.Squeeze, c.Bridge = answering.Squeeze, answering.Bridge
-	c.fanout = f
-	return nil
-}
-
-// combinable reports whether the answers of those that are asked can be put together.
-func (a *application) combinable(plan selection.Plan) error {
-	answering, ragged := 0, ""
-	for _, asked := range plan.Asks {
-		if asked.Shadow {
-			continue
-		}
-		answering++
-		if spec := a.target(asked.Model).Spec; spec.Raggeds() != nil {
-			ragged = asked.Model.String()
-		}
-	}
-	if answering > 1 && ragged != "" {
-		return fmt.Errorf("%w: application %q puts the answers of %d models together row by row, and model %s has a ragged output, "+
-			"of which no row can be told from another model's; policies that have one model answer can link to it",
-			scheduler.ErrInvalidInput, a.Name, answering, ragged)
-	}
-	return nil
-}
-
-// plan has the policy choose among the models that somebody serves. If it cannot, among all: the
-// error, or the default output, then comes from whoever would have been asked. Those of left are
-// never asked.
-func (a *application) plan(s selection.State, user string, left []selection.Model) (selection.Plan, error) {
-	ask := selection.Request{User: user, Random: rand.Uint64(), Without: left}
-	if len(a.down) > 0 {
-		up := ask
-		if up.Without = a.down; len(left) > 0 {
-			up.Without = slices.Concat(a.down, left)
-		}
-		if plan, err := a.Selection.Select(s, up); err == nil {
-			return plan, nil
-		}
-	}
-	return a.Selection.Select(s, ask)
-}
-
-// deadline is that of all calls for a request that brings none.
-func (a *application) deadline(plan selection.Plan) time.Duration {
-	if a.SLO > 0 {
-		return time.Duration(a.SLO)
-	}
-	return a.target(plan.Asks[0].Model).Deadline
-}
+func (c *Call) Counted() *metrics.Model { return c.counted }

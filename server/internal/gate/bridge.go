@@ -9,7 +9,6 @@ import (
 	"strconv"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -362,7 +361,7 @@ func numbers(value []byte, spec *tensor.Spec, pool *tensor.Pool) (tensor.Tensor,
 	if err := json.Unmarshal(value, &decoded); err != nil {
 		return tensor.Tensor{}, err
 	}
-	t, err := apps.FromJSON(decoded, spec.DType)
+	t, err := FromJSON(decoded, spec.DType)
 	if err != nil {
 		return t, err
 	}

@@ -25,7 +25,7 @@ type cachedVersion struct {
 // force: to end what it has no more. Answers of a version are kept while it has live replicas. When
 // the last one has gone, whatever comes back under the same version may be another build of the
 // model; one of several replicas that restarts changes nothing.
-func (g *Gate) attachCaches(t *table) (ended []func()) {
+func (g *Gate) attachCaches(t *Table) (ended []func()) {
 	if g.closed {
 		return nil
 	}
@@ -101,10 +101,9 @@ func (g *Gate) ClearCache(model string) (entries, bytes int64, err error) {
 	return entries, bytes, nil
 }
 
-// Close waits for feedback that is being learned, and ends the caches, for good. Requests are
-// served all the same, and nothing of them is kept any more.
+// Close ends the caches, for good. Requests are served all the same, and nothing of them is kept
+// any more.
 func (g *Gate) Close() {
-	g.learners.Wait()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closed = true

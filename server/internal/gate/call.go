@@ -8,6 +8,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/cache"
+	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -38,11 +39,12 @@ type Call struct {
 	Alone   bool    // no other call is answered with this one: who gathers answers need not wait for more
 	Choice  *Choice // what an application did with it; nil for a model
 
+	Fanout Fanout // set by an application's Open: what it is submitted as; nil for a model
+
 	request    scheduler.Request // to a model; the scheduler's or a cache's until it is complete
 	cached     cache.Call
-	fanout     *fanout // to an application; nil for a model
-	answered   bool    // by the default output of an application whose models have never been here
-	unforeseen bool    // how large the answer will be
+	counted    *metrics.Model
+	unforeseen bool // how large the answer will be
 	step       step
 
 	inputs [2]tensor.Tensor // backs Inputs of the usual model
@@ -72,8 +74,12 @@ func (c *Call) pass(from, to step) {
 	c.step = to
 }
 
-// end tells the owner that the answer is there.
-func (c *Call) end() {
+// Own gives the call references to tensors, which Close gives back.
+func (c *Call) Own(tensors ...tensor.Tensor) { c.owned = append(c.owned, tensors...) }
+
+// Finish tells the owner that the answer is there. It is for a Fanout, and the last that it does
+// with the call.
+func (c *Call) Finish() {
 	c.pass(submitted, complete)
 	c.Owner.Complete(c)
 }
@@ -85,7 +91,7 @@ type answerer Call
 func (a *answerer) Complete(r *scheduler.Request) {
 	c := (*Call)(a)
 	c.Outputs, c.Err, c.Timing, c.Alone = r.Outputs, r.Err, r.Timing, r.Alone
-	c.end()
+	c.Finish()
 }
 
 // A submission is the memory of a Submit. It is nobody's afterwards.
@@ -117,12 +123,9 @@ func (g *Gate) Submit(calls ...*Call) {
 		r := &c.request
 		r.Inputs, r.Rows, r.Deadline, r.Owner = c.Inputs, c.Rows, c.Deadline, (*answerer)(c)
 		switch {
-		case c.answered:
-			c.end()
-			continue
 		case c.Rows == 0 && r.Model != nil:
 			c.Outputs = none(c.Outputs, r.Model.Spec().Outputs)
-			c.end()
+			c.Finish()
 			continue
 		case caching && c.cached.Version != nil:
 			if now.IsZero() {
@@ -144,11 +147,11 @@ func (g *Gate) Submit(calls ...*Call) {
 // spread appends the calls that are to be submitted for c: itself, or those to the models of an
 // application.
 func (c *Call) spread(calls []*Call) []*Call {
-	if c.fanout == nil {
+	if c.Fanout == nil {
 		return append(calls, c)
 	}
 	c.pass(atDoor, submitted)
-	return c.fanout.start(calls)
+	return c.Fanout.Start(calls)
 }
 
 // none makes the answer to no rows, which needs no container: the rows of a batched model have
@@ -168,9 +171,8 @@ func none(outputs []tensor.Tensor, specs []tensor.Spec) []tensor.Tensor {
 // Cancel gives a submitted call up: its client has gone. Complete is still called.
 func (g *Gate) Cancel(c *Call) {
 	switch {
-	case c.fanout != nil:
-		c.fanout.cancel()
-	case c.answered:
+	case c.Fanout != nil:
+		c.Fanout.Cancel()
 	case c.cached.Version != nil && c.cached.Cancel():
 	default:
 		g.sched.Cancel(&c.request)
@@ -197,15 +199,15 @@ func (c *Call) Close() {
 	c.owned = c.owned[:0]
 	clear(c.Inputs)
 	c.Inputs = nil
-	c.Owner, c.Target, c.Err, c.Choice = nil, nil, nil, nil
+	c.Owner, c.Target, c.Err, c.Choice, c.counted = nil, nil, nil, nil, nil
 	c.Timing = scheduler.Timing{}
-	c.Squeeze, c.Bridge, c.Alone, c.answered = false, false, false, false
+	c.Squeeze, c.Bridge, c.Alone = false, false, false
 	c.cached.Version, c.cached.Salt = nil, ""
 	r := &c.request
 	r.Model, r.Inputs, r.Parameters, r.Owner = nil, nil, nil, nil
 	r.Outputs, r.Err, r.Timing, r.Alone = c.Outputs, nil, scheduler.Timing{}, false
-	if f := c.fanout; f != nil {
-		c.fanout = nil
-		f.done()
+	if f := c.Fanout; f != nil {
+		c.Fanout = nil
+		f.Close()
 	}
 }

@@ -51,7 +51,7 @@ type ModelStatus struct {
 
 // list is the answer to "!models". It is as long as there are models, and asked for as often as
 // a client likes, so that all share one.
-func (t *table) list() []byte {
+func (t *Table) list() []byte {
 	t.listing.Do(func() {
 		t.listed = object(struct {
 			Models       []ModelStatus       `json:"models"`
@@ -64,7 +64,7 @@ func (t *table) list() []byte {
 // Models lists every version of every model, by name and then the highest version first.
 func (g *Gate) Models() []ModelStatus { return g.routes.Load().models() }
 
-func (t *table) models() []ModelStatus {
+func (t *Table) models() []ModelStatus {
 	out := []ModelStatus{}
 	for _, name := range t.names {
 		for _, target := range t.versions[name] {
@@ -74,26 +74,13 @@ func (t *table) models() []ModelStatus {
 	return out
 }
 
-// An ApplicationStatus is an application as "!models" shows it.
-type ApplicationStatus struct {
-	Name   string   `json:"name"`
-	Policy string   `json:"policy"`
-	Ready  bool     `json:"ready"`  // a live replica serves one of its models
-	Models []string `json:"models"` // those that it may ask now, "name/version"
-}
-
 // Applications lists every application by name.
 func (g *Gate) Applications() []ApplicationStatus { return g.routes.Load().applications() }
 
-func (t *table) applications() []ApplicationStatus {
+func (t *Table) applications() []ApplicationStatus {
 	var out []ApplicationStatus
 	for _, name := range slices.Sorted(maps.Keys(t.apps)) {
-		a := t.apps[name]
-		s := ApplicationStatus{Name: name, Policy: a.Policy, Ready: t.infer[name].Live > 0, Models: []string{}}
-		for _, m := range a.models {
-			s.Models = append(s.Models, m.String())
-		}
-		out = append(out, s)
+		out = append(out, t.apps[name].Application.Status())
 	}
 	return out
 }

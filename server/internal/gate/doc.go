@@ -4,10 +4,11 @@
 //	door --Question--> Open --> Submit ... Owner.Complete --> door --AppendMetadata, Outputs--> client
 //	                     \--> an error, or a control answer at once
 //
-// What a client says of an answer is no question: it is opened as [Feedback].
+// Behind a name may be an application instead of a model. What it makes of a call is a [Fanout] of
+// its own. What a client says of its answer is no question: it is opened as [Feedback].
 //
-// Routes are one immutable table behind an atomic pointer, rebuilt
-// whenever a model's replicas or declaration change; a request costs one map lookup and no lock.
+// Routes are one immutable table behind an atomic pointer, rebuilt whenever a model's replicas or
+// declaration change; a request costs one map lookup and no lock.
 //
 // Concurrency: a Gate may be used from everywhere. A Call belongs to the door that opened it: from
 // Submit until its Owner's Complete it is the gate's, and may only be cancelled.

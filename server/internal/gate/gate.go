@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -44,18 +43,15 @@ type Gate struct {
 	ready   func() (bool, string)
 	log     *slog.Logger
 
-	apps     *apps.Registry // nil: there are no applications
-	learning chan struct{}  // feedback that waits for the store
-	learners sync.WaitGroup
-
 	draining atomic.Bool
-	routes   atomic.Pointer[table]
+	routes   atomic.Pointer[Table]
 	caching  atomic.Bool // some model has a cache
 	fanning  atomic.Bool // there is or was an application; calls to one that has gone may still be submitted
 
-	mu     sync.Mutex             // one refresh at a time
-	caches map[string]*modelCache // by model name; guarded by mu
-	closed bool                   // likewise: no more caches
+	mu           sync.Mutex             // one refresh at a time
+	applications Applications           // nil: there are none; guarded by mu
+	caches       map[string]*modelCache // by model name; guarded by mu
+	closed       bool                   // likewise: no more caches
 
 	rows map[scheduler.ModelID]*atomic.Int64 // Target.rowSeen, which outlive the table; guarded by mu
 }
@@ -66,8 +62,7 @@ func New(cfg Config) *Gate {
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)
 	}
-	g.learning = make(chan struct{}, maxLearning)
-	g.routes.Store(&table{})
+	g.routes.Store(&Table{})
 	return g
 }
 
@@ -77,16 +72,16 @@ func (g *Gate) Attach(s *scheduler.Scheduler) {
 	g.refresh()
 }
 
-// AttachApplications gives the gate the registry of applications, once, before any request. The
-// registry's Changed is to be ApplicationsChanged.
-func (g *Gate) AttachApplications(r *apps.Registry) {
+// AttachApplications gives the gate the applications, once, before any request. They call
+// ApplicationsChanged.
+func (g *Gate) AttachApplications(a Applications) {
 	g.mu.Lock()
-	g.apps = r
+	g.applications = a
 	g.mu.Unlock()
 	g.refresh()
 }
 
-// ApplicationsChanged makes what the registry has hold from now on.
+// ApplicationsChanged links the applications as they are from now on.
 func (g *Gate) ApplicationsChanged() { g.refresh() }
 
 // ModelChanged is the scheduler's hook of that name.
@@ -97,6 +92,9 @@ func (g *Gate) OptionsChanged() { g.refresh() }
 
 // Unrouted is what requests are counted with that reach no model.
 func (g *Gate) Unrouted() *metrics.Model { return g.metrics.Unrouted() }
+
+// Pool is the memory for what is made of requests.
+func (g *Gate) Pool() *tensor.Pool { return g.pool }
 
 // Draining reports whether Drain was called.
 func (g *Gate) Draining() bool { return g.draining.Load() }
@@ -142,15 +140,16 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	if g.draining.Load() {
 		return errDraining
 	}
-	if a := target.application; a != nil && a.standsIn() {
-		return g.openDefault(c, target, tensors)
-	} else if a != nil {
-		return g.openApplication(c, target.application, tensors, p)
+	if a := target.Application; a != nil {
+		if err = a.Open(c, tensors, p); err == nil {
+			c.counted = target.Metrics
+		}
+		return err
 	}
 	if p.Candidates != nil {
 		return fmt.Errorf("%w: %s is for applications, and %q is a model", scheduler.ErrInvalidInput, parameter.CandidateModels, target.ID.Name)
 	}
-	c.Target = target
+	c.Target, c.counted = target, target.Metrics
 	c.Inputs = c.inputs[:0]
 	if err = c.arrange(tensors, p, g.pool); err != nil {
 		c.Close()

@@ -120,10 +120,10 @@ func (o *Outbox) Stand() { o.window, o.taken, o.short = 0, 0, false }
 
 // voices is how many models' answers the call keeps.
 func (c *Call) voices() int {
-	if c.fanout == nil {
+	if c.Fanout == nil {
 		return 1
 	}
-	return max(len(c.fanout.asks), 1)
+	return max(c.Fanout.Voices(), 1)
 }
 
 // answerBytes is the size of what the call keeps of its answer.
@@ -137,9 +137,9 @@ func (c *Call) answerBytes() int {
 
 // forget gives the outputs back before the call is closed, which is still counted as it was.
 func (c *Call) forget() {
-	if f := c.fanout; f != nil {
-		c.Target, c.Choice, c.fanout = &Target{Metrics: f.app.metrics}, nil, nil
-		f.done()
+	if f := c.Fanout; f != nil {
+		c.Choice, c.Fanout = nil, nil
+		f.Close()
 	}
 	for i := range c.Outputs {
 		c.Outputs[i].Release()
@@ -152,7 +152,7 @@ func (c *Call) forget() {
 // of whose memory they hold. move gives the part of an output that is still needed, which may be
 // none, and gets its new place. It does what the budget allows.
 func (c *Call) Unpin(pool *tensor.Pool, needed func(data []byte) []byte, moved func(from, to []byte)) {
-	if c.fanout != nil {
+	if c.Fanout != nil {
 		return // the calls to its models have references of their own
 	}
 	const little = 1 << 10

@@ -29,13 +29,14 @@ type Target struct {
 	Live     int           // replicas when the table was made
 	Metrics  *metrics.Model
 
-	application *application   // not nil: this is how an application looks to clients, and no model
-	cached      *cache.Version // nil: no cache
-	rowBytes    int            // of an answer; -1: it is not declared
-	rowSeen     *atomic.Int64  // then what it was lately, for whoever asks; -1: nobody knows
-	learns      bool           // some replica wants feedback
-	answer      []byte         // the members that every answer's metadata ends with, up to the list of tensors
-	full        []byte         // the same with the declared tensors (text is no tensor) and the closing brace
+	Application Application // not nil: this is how an application looks to clients, and no model
+	Learns      bool        // some replica wants feedback
+
+	cached   *cache.Version // nil: no cache
+	rowBytes int            // of an answer; -1: it is not declared
+	rowSeen  *atomic.Int64  // then what it was lately, for whoever asks; -1: nobody knows
+	answer   []byte         // the members that every answer's metadata ends with, up to the list of tensors
+	full     []byte         // the same with the declared tensors (text is no tensor) and the closing brace
 }
 
 // Unbatched is how metadata tells that a leading -1 does not count rows: false, and nil where
@@ -61,15 +62,15 @@ func (t *Target) AppendAnswerOf(b []byte, tensors []tensor.Tensor) []byte {
 	return append(b, ']', '}')
 }
 
-// A table holds every route of one moment. Immutable but for what list makes; readers take it
+// A Table holds every route of one moment. Immutable but for what list makes; readers take it
 // from an atomic pointer.
-type table struct {
+type Table struct {
 	infer    map[string]*Target   // "m", "m/1", "v2/models/m/infer", "v2/models/m/versions/1/infer"
 	versions map[string][]*Target // by model name, the highest version first
 	names    []string             // model names, sorted
 	byModel  map[string]*Target   // default version by model name
-	apps     map[string]*application
-	unread   bool // the store has not told yet which applications there are
+	apps     map[string]*Target   // the applications
+	unread   bool                 // the store has not told yet which applications there are
 
 	listing sync.Once
 	listed  []byte // by listing
@@ -81,13 +82,13 @@ type table struct {
 func (g *Gate) refresh() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	t := &table{
+	t := &Table{
 		infer:    make(map[string]*Target),
 		versions: make(map[string][]*Target),
 		byModel:  make(map[string]*Target),
 	}
 	models := g.sched.Models()
-	g.metrics.Keep(g.present(models)) // before the new ones count
+	g.metrics.Keep(g.present(t, models)) // before the new ones count
 	for _, m := range models {
 		id := m.ID()
 		t.versions[id.Name] = append(t.versions[id.Name], g.target(m))
@@ -121,15 +122,17 @@ func (g *Gate) refresh() {
 }
 
 // present are the names and versions of models, and of the applications.
-func (g *Gate) present(models []*scheduler.Model) map[[2]string]bool {
+func (g *Gate) present(t *Table, models []*scheduler.Model) map[[2]string]bool {
 	all := make(map[[2]string]bool)
 	for _, m := range models {
 		all[[2]string{m.ID().Name, m.ID().Version}] = true
 	}
-	if g.apps != nil {
-		for _, a := range g.apps.Apps() {
-			all[[2]string{a.Name, ""}] = true
+	if g.applications != nil {
+		names, known := g.applications.Names()
+		for _, name := range names {
+			all[[2]string{name, ""}] = true
 		}
+		t.unread = !known
 	}
 	return all
 }
@@ -152,7 +155,7 @@ func choose(targets []*Target, configured string) *Target {
 
 func (g *Gate) target(m *scheduler.Model) *Target {
 	o := g.options(m.ID().Name)
-	t := &Target{ID: m.ID(), Model: m, Spec: m.Spec(), Cast: o.Cast, Deadline: o.Deadline, Live: m.Replicas(), learns: m.TakesFeedback(),
+	t := &Target{ID: m.ID(), Model: m, Spec: m.Spec(), Cast: o.Cast, Deadline: o.Deadline, Live: m.Replicas(), Learns: m.TakesFeedback(),
 		Metrics: g.metrics.Model(m.ID().Name, m.ID().Version)}
 	t.setRow(g.rows)
 	t.Metrics.SetSLO(t.Deadline)
@@ -178,6 +181,22 @@ func (t *Target) compose() {
 		b = shiva.AppendString(b, t.Spec.Outputs[i].Name)
 	}
 	t.full = append(b, ']', '}')
+}
+
+// Versions are those of a model, the highest first.
+func (t *Table) Versions(name string) []*Target { return t.versions[name] }
+
+// Default is the version of a model that its bare name means; nil if there is no such model.
+func (t *Table) Default(name string) *Target { return t.byModel[name] }
+
+// Target is a version of a model; nil if there is none.
+func (t *Table) Target(name, version string) *Target {
+	for _, target := range t.versions[name] {
+		if target.ID.Version == version {
+			return target
+		}
+	}
+	return nil
 }
 
 // compareVersions orders "2" below "10" and "1.2.0" below "1.10.0": runs of digits count as
@@ -227,7 +246,7 @@ func (g *Gate) resolve(route, version string) (*Target, error) {
 	if narrowed := t.infer[target.ID.Name+"/"+version]; narrowed != nil {
 		return narrowed, nil
 	}
-	if target.application != nil {
+	if target.Application != nil {
 		return nil, noVersions(target.ID.Name, version)
 	}
 	return nil, t.noVersion(target.ID.Name, version)
@@ -238,8 +257,10 @@ func (g *Gate) resolve(route, version string) (*Target, error) {
 // target.
 func (g *Gate) Target(name, version string) (*Target, error) {
 	t, err := g.Asked(name, version)
-	if err == nil && t.application != nil && len(t.application.models) == 0 {
-		return nil, t.application.unlinked()
+	if err == nil && t.Application != nil {
+		if err := t.Application.Unlinked(); err != nil {
+			return nil, err
+		}
 	}
 	return t, err
 }
@@ -268,7 +289,7 @@ func noVersions(application, version string) error {
 	return fmt.Errorf("%w: %q is an application, which has no versions, and version %s was asked for", scheduler.ErrNotFound, application, strconv.Quote(version))
 }
 
-func (t *table) noVersion(name, version string) error {
+func (t *Table) noVersion(name, version string) error {
 	var have []string
 	for _, target := range t.versions[name] {
 		have = append(have, strconv.Quote(target.ID.Version))
@@ -288,7 +309,7 @@ var (
 )
 
 // unknown says what the route might have meant.
-func (t *table) unknown(route string, w words) error {
+func (t *Table) unknown(route string, w words) error {
 	if route == "" {
 		return fmt.Errorf("%w: the %s is empty; it must name a model%s", scheduler.ErrNotFound, w.name, t.known(w))
 	}
@@ -323,7 +344,7 @@ func (t *table) unknown(route string, w words) error {
 }
 
 // known lists what there is when that is little enough to read.
-func (t *table) known(w words) string {
+func (t *Table) known(w words) string {
 	const most = 8
 	switch all := t.all(); {
 	case len(all) == 0:
@@ -335,7 +356,7 @@ func (t *table) known(w words) string {
 }
 
 // all are the names of models and applications, sorted.
-func (t *table) all() []string {
+func (t *Table) all() []string {
 	all := slices.AppendSeq(slices.Clone(t.names), maps.Keys(t.apps))
 	slices.Sort(all)
 	return slices.Compact(all)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
-	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/selection"
@@ -116,7 +115,7 @@ func (l *Learning) Feedback(ctx context.Context, name string, body json.RawMessa
 		return nil, refusal(err)
 	}
 	defer f.Close()
-	reply, err := f.Wait(ctx)
+	reply, err := gate.Learn(ctx, f)
 	if err != nil {
 		return nil, refusal(err)
 	}
@@ -143,7 +142,7 @@ func fromJSON(value any, specs []tensor.Spec) ([]tensor.Tensor, error) {
 			return nil, fmt.Errorf("%w: input: %q is missing", scheduler.ErrInvalidInput, spec.Name)
 		}
 		delete(byName, spec.Name)
-		t, err := apps.FromJSON(value, spec.DType)
+		t, err := gate.FromJSON(value, spec.DType)
 		if err != nil {
 			return nil, fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, spec.Name, err)
 		}

@@ -60,13 +60,6 @@ func (s *Store) Open(g *gate.Gate, changed func()) (err error) {
 			g.ApplicationsChanged()
 			changed()
 		},
-		Models: func() (names []string) {
-			for _, m := range g.Models() {
-				names = append(names, m.Name)
-			}
-			return names
-		},
-		Fits:  g.Fits,
 		Users: s.at.Users,
 		Log:   s.log,
 	})

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva"
@@ -184,8 +183,9 @@ func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
 		},
 		InstanceGroup: []InstanceGroup{{Name: t.ID.Name, Kind: "KIND_AUTO", Count: t.Live}},
 	}
-	if a := t.Application(); a != nil {
-		c.Parameters = map[string]Parameter{"policy": {a.Policy}, "models": {links(a)}, "deadline": {t.Deadline.String()}}
+	if t.Application != nil {
+		a := t.Application.Status()
+		c.Parameters = map[string]Parameter{"policy": {a.Policy}, "models": {strings.Join(a.Links, ", ")}, "deadline": {t.Deadline.String()}}
 	}
 	for i := range c.Input {
 		c.Input[i].Format = cmp.Or(t.Spec.Inputs[i].Format, formatNone)
@@ -215,15 +215,6 @@ func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
 		}
 	}
 	return c, nil
-}
-
-// links are what an application links to, as one text.
-func links(a *apps.App) string {
-	list := make([]string, len(a.Models))
-	for i, l := range a.Models {
-		list[i] = string(l)
-	}
-	return strings.Join(list, ", ")
 }
 
 // list is a JSON list. Triton's configuration has the name of a file of labels in place of it,

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -40,7 +39,7 @@ func (d *Door) feedback(ctx context.Context, q *Question, id []byte) ([]byte, er
 		return nil, err
 	}
 	defer f.Close()
-	return f.Wait(ctx)
+	return gate.Learn(ctx, f)
 }
 
 // Input makes the only input of a model from a decoded JSON value, as Clipper's clients send
@@ -71,7 +70,7 @@ func (s *Service) Input(model string, value any) (tensor.Tensor, error) {
 func input(value any, d tensor.DType) (tensor.Tensor, error) {
 	text, isText := value.(string)
 	if !isText || d == tensor.Bytes {
-		return apps.FromJSON(value, d)
+		return gate.FromJSON(value, d)
 	}
 	if d != tensor.Uint8 {
 		return tensor.Tensor{}, errors.New("expected numbers, got a text")

@@ -74,7 +74,7 @@ func (s *Service) Statistics(name, version string) (StatisticsList, error) {
 		if name != "" && a.Name != name {
 			continue
 		}
-		if t, err := s.gate.Target(a.Name, ""); err == nil && t.Application() != nil { // else it has no candidates, or has gone
+		if t, err := s.gate.Target(a.Name, ""); err == nil && t.Application != nil { // else it has no candidates, or has gone
 			list.Models = append(list.Models, statistics(t))
 		}
 	}

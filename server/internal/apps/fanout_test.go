@@ -1,4 +1,4 @@
-package gate
+package apps
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/server/selection"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -63,26 +63,26 @@ func (h *house) pooled() tensor.Tensor {
 func TestApplicationGoesWhileACallIsOpen(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
-	h.app(apps.Definition{Name: "app", Models: []apps.Link{"a"}})
-	if got := h.ask("app", Params{ID: []byte(`1`)}); !strings.HasPrefix(got, "1 by a/1") {
+	h.app(Definition{Name: "app", Models: []Link{"a"}})
+	if got := h.ask("app", gate.Params{ID: []byte(`1`)}); !strings.HasPrefix(got, "1 by a/1") {
 		t.Fatal(got)
 	}
 	c := &asker{done: make(chan struct{})}
-	if err := h.Open(&c.Call, "app", []tensor.Tensor{row()}, &Params{Now: time.Now(), Forward: []byte(`{"label":1}`)}); err != nil {
+	if err := h.Open(&c.Call, "app", []tensor.Tensor{row()}, &gate.Params{Now: time.Now(), Forward: []byte(`{"label":1}`)}); err != nil {
 		t.Fatal(err)
 	}
-	byInput, err := h.OpenFeedback("app", []tensor.Tensor{row()}, &Params{Now: time.Now(), Forward: []byte(`{"label":1}`)})
+	byInput, err := h.OpenFeedback("app", []tensor.Tensor{row()}, &gate.Params{Now: time.Now(), Forward: []byte(`{"label":1}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	byID, err := h.OpenFeedback("app", nil, &Params{Now: time.Now(), ID: []byte(`1`), Forward: []byte(`{"label":1}`)})
+	byID, err := h.OpenFeedback("app", nil, &gate.Params{Now: time.Now(), ID: []byte(`1`), Forward: []byte(`{"label":1}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := h.reg.Delete(t.Context(), "app"); err != nil {
 		t.Fatal(err)
 	}
-	if len(h.routes.Load().apps) > 0 {
+	if len(h.reg.linked.Load().apps) > 0 {
 		t.Fatal("the application is still there")
 	}
 	c.Owner = c
@@ -91,8 +91,8 @@ func TestApplicationGoesWhileACallIsOpen(t *testing.T) {
 		t.Error(c.Err)
 	}
 	c.Close()
-	for _, f := range []*Feedback{byInput, byID} {
-		if _, err := f.Wait(t.Context()); !errors.Is(err, scheduler.ErrNotFound) {
+	for _, f := range []gate.Feedback{byInput, byID} {
+		if _, err := gate.Learn(t.Context(), f); !errors.Is(err, scheduler.ErrNotFound) {
 			t.Error(err)
 		}
 		f.Close()
@@ -105,10 +105,10 @@ func TestCallsThatAreNeverSubmitted(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
 	h.model("b", "1", 1, time.Microsecond)
-	h.app(apps.Definition{Name: "app", Models: []apps.Link{"a", "b"}, Policy: "shadow", Params: map[string]any{"model": "a"}})
-	h.ask("app", Params{ID: []byte(`1`)})
+	h.app(Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "shadow", Params: map[string]any{"model": "a"}})
+	h.ask("app", gate.Params{ID: []byte(`1`)})
 	for range 3 {
-		for _, p := range []Params{{}, {ID: []byte(`1`), Forward: nil}} {
+		for _, p := range []gate.Params{{}, {ID: []byte(`1`), Forward: nil}} {
 			x := h.pooled()
 			p.Now = time.Now()
 			if p.ID != nil {
@@ -137,17 +137,17 @@ func TestModelsOfDifferentForms(t *testing.T) {
 	h := newHouse(t)
 	h.shaped("a", "x", 2, "label")
 	h.shaped("b", "y", 3, "label")
-	h.app(apps.Definition{Name: "app", Models: []apps.Link{"a", "b"}, Policy: "ensemble"})
+	h.app(Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "ensemble"})
 	three, err := tensor.FromSlice(tensor.Shape{3}, []float32{1, 2, 3})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.expect(h.ask("app", Params{}), "2 by a/1 for app, confidence 0.5, missing [b/1]")
-	h.expect(h.ask("app", Params{}, three), "3 by b/1 for app, confidence 0.5, missing [a/1]")
-	h.expect(h.ask("app", Params{}, row(), row()), `error invalid input: expected 1 tensors ("x" float32 [-1, 2]), got 2`)
+	h.expect(h.ask("app", gate.Params{}), "2 by a/1 for app, confidence 0.5, missing [b/1]")
+	h.expect(h.ask("app", gate.Params{}, three), "3 by b/1 for app, confidence 0.5, missing [a/1]")
+	h.expect(h.ask("app", gate.Params{}, row(), row()), `error invalid input: expected 1 tensors ("x" float32 [-1, 2]), got 2`)
 
 	c := &asker{done: make(chan struct{})}
-	if err := h.Open(&c.Call, "app", []tensor.Tensor{row()}, &Params{Now: time.Now()}); err != nil {
+	if err := h.Open(&c.Call, "app", []tensor.Tensor{row()}, &gate.Params{Now: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	c.Owner = c
@@ -164,7 +164,7 @@ func TestWhatTheDefaultStandsInFor(t *testing.T) {
 		scheduler.ErrDeadlineExceeded: true, scheduler.ErrOverloaded: true, scheduler.ErrUnavailable: true,
 		scheduler.ErrContainerFailed: true, scheduler.ErrContainerLost: true,
 		scheduler.ErrInvalidInput: false, scheduler.ErrTooLarge: false, scheduler.ErrNotFound: false, scheduler.ErrCanceled: false,
-		scheduler.ErrDraining: false, ErrInternal: false, errors.New("odd"): false,
+		scheduler.ErrDraining: false, gate.ErrInternal: false, errors.New("odd"): false,
 	} {
 		if replaceable(err) != want {
 			t.Errorf("%v: expected %t", err, want)
@@ -174,18 +174,18 @@ func TestWhatTheDefaultStandsInFor(t *testing.T) {
 	a := h.shaped("a", "x", 2, "label")
 	h.shaped("b", "x", 2, "label")
 	fallback := json.RawMessage(`{"label":-1}`)
-	h.app(apps.Definition{Name: "named", Models: []apps.Link{"a", "b"}, Params: map[string]any{"model": "a"}, Default: fallback})
-	h.app(apps.Definition{Name: "strict", Models: []apps.Link{"a", "b"}, Params: map[string]any{"model": "a"}})
-	h.app(apps.Definition{Name: "alone", Models: []apps.Link{"a"}, Default: fallback})
-	h.app(apps.Definition{Name: "both", Models: []apps.Link{"a", "b"}, Policy: "ensemble", Default: fallback})
-	h.expect(h.ask("named", Params{}), "2 by a/1")
-	h.expect(h.ask("named", Params{}, row(), row()), "error invalid input")
+	h.app(Definition{Name: "named", Models: []Link{"a", "b"}, Params: map[string]any{"model": "a"}, Default: fallback})
+	h.app(Definition{Name: "strict", Models: []Link{"a", "b"}, Params: map[string]any{"model": "a"}})
+	h.app(Definition{Name: "alone", Models: []Link{"a"}, Default: fallback})
+	h.app(Definition{Name: "both", Models: []Link{"a", "b"}, Policy: "ensemble", Default: fallback})
+	h.expect(h.ask("named", gate.Params{}), "2 by a/1")
+	h.expect(h.ask("named", gate.Params{}, row(), row()), "error invalid input")
 	a.Remove(errors.New("gone"))
 	for _, app := range []string{"named", "alone"} {
-		h.expect(h.ask(app, Params{}), "-1 by a/1 for "+app+", confidence 0, missing [a/1], default: no live replica of a/1")
+		h.expect(h.ask(app, gate.Params{}), "-1 by a/1 for "+app+", confidence 0, missing [a/1], default: no live replica of a/1")
 	}
-	h.expect(h.ask("strict", Params{}), "error")
-	h.expect(h.ask("both", Params{}), "2 by b/1 for both, confidence 1")
+	h.expect(h.ask("strict", gate.Params{}), "error")
+	h.expect(h.ask("both", gate.Params{}), "2 by b/1 for both, confidence 1")
 }
 
 // Where the time went is said as far as it is known.
@@ -209,9 +209,9 @@ func TestOneDeadline(t *testing.T) {
 		h := newHouse(t)
 		h.model("brief", "1", 1, time.Hour)
 		h.model("a", "1", 1, time.Microsecond)
-		h.app(apps.Definition{Name: "app", Models: []apps.Link{"brief", "a"}, Policy: "ensemble", Params: map[string]any{"weights": map[string]any{"brief": 3, "a": 1}}})
+		h.app(Definition{Name: "app", Models: []Link{"brief", "a"}, Policy: "ensemble", Params: map[string]any{"weights": map[string]any{"brief": 3, "a": 1}}})
 		begin := time.Now()
-		h.expect(h.ask("app", Params{}), "1 by a/1 for app, confidence 0.25, missing [brief/1]")
+		h.expect(h.ask("app", gate.Params{}), "1 by a/1 for app, confidence 0.25, missing [brief/1]")
 		if took := time.Since(begin); took != time.Second {
 			t.Errorf("answered after %v, expected the 1s of the model asked first", took)
 		}
@@ -223,32 +223,34 @@ func TestOneDeadline(t *testing.T) {
 func TestPanicsCostOneRequest(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
-	h.app(apps.Definition{Name: "app", Models: []apps.Link{"a"}, Default: json.RawMessage(`{"label":0}`)})
-	broken := &apps.App{Definition: apps.Definition{Name: "app"}, Selection: new(selection.Policy)}
+	h.app(Definition{Name: "app", Models: []Link{"a"}, Default: json.RawMessage(`{"label":0}`)})
+	broken := &App{Definition: Definition{Name: "app"}, Selection: new(selection.Policy)}
 	c := &asker{done: make(chan struct{})}
-	if err := h.Open(&c.Call, "app", []tensor.Tensor{row()}, &Params{Now: time.Now()}); err != nil {
+	if err := h.Open(&c.Call, "app", []tensor.Tensor{row()}, &gate.Params{Now: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
-	app := *c.fanout.app
+	f := c.Fanout.(*fanout)
+	app := *f.app
 	app.App = broken
-	c.fanout.app = &app
+	f.app = &app
 	c.Owner = c
 	h.Submit(&c.Call)
 	<-c.done
-	if !errors.Is(c.Err, ErrInternal) || len(c.Outputs) > 0 {
+	if !errors.Is(c.Err, gate.ErrInternal) || len(c.Outputs) > 0 {
 		t.Errorf("got %v, %d outputs", c.Err, len(c.Outputs))
 	}
 	c.Close()
 	loss := 0.5
-	v := &Feedback{gate: h.Gate, verdict: apps.Verdict{Loss: &loss}, app: &app}
-	whole := h.routes.Load().apps["app"]
-	h.routes.Load().apps["app"] = &app
-	if reply, err := v.apply(nil, nil); reply != nil || StatusOf(err).Err != ErrInternal || !strings.Contains(err.Error(), "panic") {
+	v := &feedback{verdict: Verdict{Loss: &loss}, app: &app}
+	apps := h.reg.linked.Load().apps
+	whole := apps["app"]
+	apps["app"] = &app
+	if reply, err := v.apply(nil, nil); reply != nil || gate.StatusOf(err).Err != gate.ErrInternal || !strings.Contains(err.Error(), "panic") {
 		t.Errorf("feedback: %s, %v", reply, err)
 	}
-	h.routes.Load().apps["app"] = whole
-	h.expect(h.ask("app/update", Params{Forward: []byte(`{"label":1}`)}), `"rounds":1`) // the store goes on
-	h.expect(h.ask("app", Params{}), "1 by a/1")
+	apps["app"] = whole
+	h.expect(h.ask("app/update", gate.Params{Forward: []byte(`{"label":1}`)}), `"rounds":1`) // the store goes on
+	h.expect(h.ask("app", gate.Params{}), "1 by a/1")
 }
 
 // Feedback about what was said before a model joined is learned beside what is known of that model.
@@ -256,14 +258,14 @@ func TestFeedbackAfterAModelJoined(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
 	h.model("b", "1", 2, time.Microsecond)
-	d := apps.Definition{Name: "app", Models: []apps.Link{"a"}, Policy: "exp4"}
+	d := Definition{Name: "app", Models: []Link{"a"}, Policy: "exp4"}
 	h.app(d)
-	h.ask("app", Params{ID: []byte(`"early"`)})
+	h.ask("app", gate.Params{ID: []byte(`"early"`)})
 	d.Models = append(d.Models, "b")
 	h.app(d)
-	h.ask("app", Params{ID: []byte(`"late"`)})
-	h.expect(h.feedback("app", Params{ID: []byte(`"late"`), Forward: []byte(`{"label":1}`)}), `"rounds":1`)
-	h.expect(h.feedback("app", Params{ID: []byte(`"e\u0061rly"`), Forward: []byte(`{"label":1}`)}), `"rounds":2`)
+	h.ask("app", gate.Params{ID: []byte(`"late"`)})
+	h.expect(h.feedback("app", gate.Params{ID: []byte(`"late"`), Forward: []byte(`{"label":1}`)}), `"rounds":1`)
+	h.expect(h.feedback("app", gate.Params{ID: []byte(`"e\u0061rly"`), Forward: []byte(`{"label":1}`)}), `"rounds":2`)
 	learned, _, err := h.reg.Learned(h.reg.App("app"), 10)
 	if err != nil || len(learned) != 1 || len(learned[0].State.Models) != 2 || learned[0].State.Models[1].Count != 1 {
 		t.Errorf("learned %+v, %v", learned, err)
@@ -274,16 +276,16 @@ func TestFeedbackAfterAModelJoined(t *testing.T) {
 func TestApplicationsAreCountedByTheirName(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
-	h.app(apps.Definition{Name: "app", Models: []apps.Link{"a"}})
+	h.app(Definition{Name: "app", Models: []Link{"a"}})
 	for _, tc := range []struct {
 		route string
 		want  *metrics.Model
 	}{{"app", h.metrics.Model("app", "")}, {"a", h.metrics.Model("a", "1")}} {
-		var c Call
+		var c gate.Call
 		if c.Counted() != nil {
 			t.Error("a call that is not open is counted")
 		}
-		if err := h.Open(&c, tc.route, []tensor.Tensor{row()}, &Params{Now: time.Now()}); err != nil {
+		if err := h.Open(&c, tc.route, []tensor.Tensor{row()}, &gate.Params{Now: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 		if c.Counted() != tc.want {
@@ -298,9 +300,9 @@ func TestApplicationsAreShown(t *testing.T) {
 	h := newHouse(t)
 	h.model("digits", "1", 1, time.Microsecond)
 	h.model("other", "1", 1, time.Microsecond)
-	h.app(apps.Definition{Name: "letters", Models: []apps.Link{"digits", "other/1"}, Policy: "exp3"})
-	h.app(apps.Definition{Name: "digits", Models: []apps.Link{"digits/1"}})
-	h.app(apps.Definition{Name: "empty", Models: []apps.Link{"absent"}})
+	h.app(Definition{Name: "letters", Models: []Link{"digits", "other/1"}, Policy: "exp3"})
+	h.app(Definition{Name: "digits", Models: []Link{"digits/1"}})
+	h.app(Definition{Name: "empty", Models: []Link{"absent"}})
 
 	show := func(route string) string {
 		answer, ok, err := h.Control(route)
@@ -312,42 +314,42 @@ func TestApplicationsAreShown(t *testing.T) {
 	h.expect(show("!models"), `"applications":[{"name":"digits","policy":"single","ready":true,"models":["digits/1"]},`+
 		`{"name":"empty","policy":"single","ready":false,"models":[]},{"name":"letters","policy":"exp3","ready":true,"models":["digits/1","other/1"]}]`)
 
-	h.expect(h.ask("lettres", Params{}), `no model or application "lettres"; nearest: "letters"`)
-	h.expect(h.ask("zzzzzz", Params{}), `registered: digits, empty, letters, other`)
-	h.expect(h.ask("letters/1", Params{}), `"letters" is an application, which has no versions, and version "1" was asked for`)
-	h.expect(h.ask("v2/models/letters/versions/1/infer", Params{}), `under application "letters" there are infer, ready, config and stats`)
+	h.expect(h.ask("lettres", gate.Params{}), `no model or application "lettres"; nearest: "letters"`)
+	h.expect(h.ask("zzzzzz", gate.Params{}), `registered: digits, empty, letters, other`)
+	h.expect(h.ask("letters/1", gate.Params{}), `"letters" is an application, which has no versions, and version "1" was asked for`)
+	h.expect(h.ask("v2/models/letters/versions/1/infer", gate.Params{}), `under application "letters" there are infer, ready, config and stats`)
 	// An application may have the name of its model, whose versions are then as they were.
-	h.expect(h.ask("digits", Params{}), "1 by digits/1 for digits")
-	h.expect(h.ask("digits", Params{Version: "1"}), "1 by digits/1")
-	if got := h.ask("digits", Params{Version: "1"}); strings.Contains(got, "for digits") {
+	h.expect(h.ask("digits", gate.Params{}), "1 by digits/1 for digits")
+	h.expect(h.ask("digits", gate.Params{Version: "1"}), "1 by digits/1")
+	if got := h.ask("digits", gate.Params{Version: "1"}); strings.Contains(got, "for digits") {
 		t.Errorf("version 1 of the model was asked for: %s", got)
 	}
-	h.expect(h.ask("digits/1", Params{}), "1 by digits/1")
+	h.expect(h.ask("digits/1", gate.Params{}), "1 by digits/1")
 }
 
 // Another server does not know this one's models, and may give an application the name of one:
 // the application has it, and the log says so once.
 func TestNameTakenAtAnotherServer(t *testing.T) {
-	h := newHouse(t)
 	var log bytes.Buffer
-	h.mu.Lock()
-	h.log = slog.New(slog.NewTextHandler(&log, nil))
-	h.mu.Unlock()
+	h := newHouse(t)
+	h.reg.reading.Lock()
+	h.reg.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	h.reg.reading.Unlock()
 	h.model("a", "1", 1, time.Microsecond)
 	h.model("b", "1", 2, time.Microsecond)
-	another := apps.Open(apps.Config{Store: h.store, Changed: func() {}, Models: func() []string { return nil }})
+	another := Open(Config{Store: h.store, Changed: func() {}})
 	defer another.Close()
-	if _, err := another.Create(t.Context(), apps.Definition{Name: "a", Models: []apps.Link{"b"}}); err != nil {
+	if _, err := another.Create(t.Context(), Definition{Name: "a", Models: []Link{"b"}}); err != nil {
 		t.Fatal(err)
 	}
-	for h.routes.Load().apps["a"] == nil {
+	for h.reg.linked.Load().apps["a"] == nil {
 		time.Sleep(time.Millisecond)
 	}
 	h.OptionsChanged()
-	h.expect(h.ask("a", Params{}), "2 by b/1 for a")
-	h.expect(h.ask("a/1", Params{}), "1 by a/1")
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.expect(h.ask("a", gate.Params{}), "2 by b/1 for a")
+	h.expect(h.ask("a/1", gate.Params{}), "1 by a/1")
+	h.reg.reading.Lock()
+	defer h.reg.reading.Unlock()
 	if n := strings.Count(log.String(), "has the name of a model"); n != 1 {
 		t.Errorf("said %d times: %s", n, &log)
 	}
@@ -358,12 +360,12 @@ func TestNameTakenAtAnotherServer(t *testing.T) {
 func TestApplicationsThatAreNotKnownYet(t *testing.T) {
 	h := newHouse(t)
 	h.store.Close()
-	deaf := apps.Open(apps.Config{Store: h.store, Changed: func() {}, Models: func() []string { return nil }})
+	deaf := Open(Config{Store: h.store, Changed: func() {}})
 	defer deaf.Close()
 	h.AttachApplications(deaf)
 	h.model("a", "1", 1, time.Microsecond)
-	h.expect(h.ask("a", Params{}), "1 by a/1")
-	err := h.Open(new(Call), "app", nil, &Params{})
+	h.expect(h.ask("a", gate.Params{}), "1 by a/1")
+	err := h.Open(new(gate.Call), "app", nil, &gate.Params{})
 	if !errors.Is(err, scheduler.ErrUnavailable) || !strings.Contains(err.Error(), "the applications are not known yet") {
 		t.Errorf("got %v", err)
 	}

@@ -1,12 +1,12 @@
 //go:build !race && !invariants
 
-package gate
+package apps
 
 import (
 	"testing"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -16,14 +16,14 @@ func TestApplicationAllocations(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		h.instant(name)
 	}
-	h.app(apps.Definition{Name: "one", Models: []apps.Link{"a"}})
-	h.app(apps.Definition{Name: "vote", Models: []apps.Link{"a", "b", "c"}, Policy: "ensemble"})
+	h.app(Definition{Name: "one", Models: []Link{"a"}})
+	h.app(Definition{Name: "vote", Models: []Link{"a", "b", "c"}, Policy: "ensemble"})
 	c := &asker{}
 	x := []tensor.Tensor{row()}
 	count := func(route string) float64 {
 		return testing.AllocsPerRun(200, func() {
 			c.done = make(chan struct{})
-			if err := h.Open(&c.Call, route, x, &Params{Now: time.Now()}); err != nil {
+			if err := h.Open(&c.Call, route, x, &gate.Params{Now: time.Now()}); err != nil {
 				t.Fatal(err)
 			}
 			c.Owner = c

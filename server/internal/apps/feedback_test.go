@@ -1,4 +1,4 @@
-package gate
+package apps
 
 import (
 	"encoding/json"
@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -19,11 +19,11 @@ func TestFeedbackMeansTheSameEverywhere(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
 	h.model("b", "1", 2, time.Microsecond)
-	h.app(apps.Definition{Name: "app", Models: []apps.Link{"a", "b"}, Policy: "exp4"})
+	h.app(Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "exp4"})
 	for _, id := range []string{`"known"`, `"unknown"`} {
-		p := Params{Values: parameter.Values{User: id}, ID: []byte(id), Forward: []byte(`{"label":1}`)}
+		p := gate.Params{Values: parameter.Values{User: id}, ID: []byte(id), Forward: []byte(`{"label":1}`)}
 		if id == `"known"` {
-			h.ask("app", Params{Values: parameter.Values{User: p.User}, ID: p.ID})
+			h.ask("app", gate.Params{Values: parameter.Values{User: p.User}, ID: p.ID})
 		}
 		h.expect(h.ask("app/update", p), `"learned":true,"rounds":1`)
 		h.expect(h.ask("app/update", p), `"learned":false,"rounds":1`)
@@ -32,8 +32,8 @@ func TestFeedbackMeansTheSameEverywhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.expect(h.ask("app/update", Params{ID: []byte(`"never"`)}, right), `error not found: feedback for application "app": this server knows no request with id "never"`)
-	h.expect(h.ask("app/update", Params{}, right), `expected one of "label", "loss", "reward", "losses" for that input, or the "id" of a request that the tensors`)
+	h.expect(h.ask("app/update", gate.Params{ID: []byte(`"never"`)}, right), `error not found: feedback for application "app": this server knows no request with id "never"`)
+	h.expect(h.ask("app/update", gate.Params{}, right), `expected one of "label", "loss", "reward", "losses" for that input, or the "id" of a request that the tensors`)
 }
 
 // Feedback that was opened before the policy of its application was changed teaches the policy
@@ -42,18 +42,18 @@ func TestFeedbackAfterThePolicyChanged(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
 	h.model("b", "1", 2, time.Microsecond)
-	d := apps.Definition{Name: "app", Models: []apps.Link{"a", "b"}, Policy: "exp4"}
+	d := Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "exp4"}
 	h.app(d)
-	h.ask("app/update", Params{Forward: []byte(`{"label":1}`)})
-	h.ask("app", Params{ID: []byte(`1`)})
-	f, err := h.OpenFeedback("app", nil, &Params{Now: time.Now(), ID: []byte(`1`), Forward: []byte(`{"label":1}`)})
+	h.ask("app/update", gate.Params{Forward: []byte(`{"label":1}`)})
+	h.ask("app", gate.Params{ID: []byte(`1`)})
+	f, err := h.OpenFeedback("app", nil, &gate.Params{Now: time.Now(), ID: []byte(`1`), Forward: []byte(`{"label":1}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
 	d.Policy = "ensemble"
 	h.app(d)
-	reply, err := f.Wait(t.Context())
+	reply, err := gate.Learn(t.Context(), f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,20 +89,20 @@ func (h *house) texts(name string) {
 func TestPolicyDoesNotTakeEveryModel(t *testing.T) {
 	h := newHouse(t)
 	h.texts("words")
-	mean := apps.Definition{Name: "app", Models: []apps.Link{"words"}, Policy: "exp4", Params: map[string]any{"combination": "mean"}}
+	mean := Definition{Name: "app", Models: []Link{"words"}, Policy: "exp4", Params: map[string]any{"combination": "mean"}}
 	if _, err := h.reg.Create(t.Context(), mean); err == nil || !strings.Contains(err.Error(), `model words/1: policy exp4: parameter combination is "mean", and the model has no output of a float dtype`) {
 		t.Errorf("linked to texts: %v", err)
 	}
-	mean.Models = []apps.Link{"later"}
+	mean.Models = []Link{"later"}
 	h.app(mean)
-	h.expect(h.ask("app", Params{}), "no container of these has registered yet")
+	h.expect(h.ask("app", gate.Params{}), "no container of these has registered yet")
 	h.texts("later")
-	h.expect(h.ask("app", Params{}), `error invalid input: application "app" has no model that it can ask: model later/1: policy exp4`)
-	if _, err := h.reg.Change(t.Context(), "app", func(d *apps.Definition) error { d.SLO = apps.Duration(time.Second); return nil }); err == nil {
+	h.expect(h.ask("app", gate.Params{}), `error invalid input: application "app" has no model that it can ask: model later/1: policy exp4`)
+	if _, err := h.reg.Change(t.Context(), "app", func(d *Definition) error { d.SLO = Duration(time.Second); return nil }); err == nil {
 		t.Error("changed beside a model that does not fit")
 	}
-	h.app(apps.Definition{Name: "votes", Models: []apps.Link{"words", "later"}, Policy: "exp4"})
-	if votes := h.routes.Load().apps["votes"]; len(votes.models) != 2 || votes.fault != nil {
+	h.app(Definition{Name: "votes", Models: []Link{"words", "later"}, Policy: "exp4"})
+	if votes := h.reg.linked.Load().apps["votes"]; len(votes.models) != 2 || votes.fault != nil {
 		t.Errorf("a vote over texts: %+v", votes)
 	}
 }
@@ -111,7 +111,7 @@ func TestPolicyDoesNotTakeEveryModel(t *testing.T) {
 // have gone.
 func TestDefaultWithoutModels(t *testing.T) {
 	h := newHouse(t)
-	h.app(apps.Definition{Name: "app", Models: []apps.Link{"never"}, Default: json.RawMessage(`{"label":-1,"scores":[0.5,0],"word":"?"}`)})
+	h.app(Definition{Name: "app", Models: []Link{"never"}, Default: json.RawMessage(`{"label":-1,"scores":[0.5,0],"word":"?"}`)})
 	pair, err := tensor.FromSlice(tensor.Shape{2, 3}, make([]float32, 6))
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func TestDefaultWithoutModels(t *testing.T) {
 		squeeze bool
 	}{{row(), 1, true}, {pair, 2, false}} {
 		call := &asker{done: make(chan struct{})}
-		if err := h.Open(&call.Call, "app", []tensor.Tensor{c.in}, &Params{Now: time.Now()}); err != nil {
+		if err := h.Open(&call.Call, "app", []tensor.Tensor{c.in}, &gate.Params{Now: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 		call.Owner = call
@@ -145,12 +145,12 @@ func TestDefaultWithoutModels(t *testing.T) {
 	if h.pool.InUse() != 0 {
 		t.Errorf("%d bytes are still out", h.pool.InUse())
 	}
-	h.expect(h.ask("app/update", Params{Forward: []byte(`{"label":1}`)}), "no container of these has registered yet")
+	h.expect(h.ask("app/update", gate.Params{Forward: []byte(`{"label":1}`)}), "no container of these has registered yet")
 	if _, err := h.Target("app", ""); err == nil {
 		t.Error("the application has metadata that nobody has declared")
 	}
 	h.model("never", "1", 7, time.Microsecond)
-	h.expect(h.ask("app", Params{}), "7 by never/1")
+	h.expect(h.ask("app", gate.Params{}), "7 by never/1")
 }
 
 // A model that asks for it is told whose request each is; one that does not is not.
@@ -173,13 +173,13 @@ func TestUserReachesTheModel(t *testing.T) {
 		if _, err := h.sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"}, spec, w, scheduler.ReplicaOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		h.app(apps.Definition{Name: "app-" + name, Models: []apps.Link{apps.Link(name)}})
+		h.app(Definition{Name: "app-" + name, Models: []Link{Link(name)}})
 		for forward, want := range map[string]string{``: `{"user":"an\"na"}`, `{"k":1}`: `{"user":"an\"na","k":1}`} {
 			if !asks {
 				want = forward
 			}
 			for _, route := range []string{name, "app-" + name} {
-				h.ask(route, Params{Values: parameter.Values{User: `an"na`}, Forward: []byte(forward)[:len(forward):len(forward)]})
+				h.ask(route, gate.Params{Values: parameter.Values{User: `an"na`}, Forward: []byte(forward)[:len(forward):len(forward)]})
 				if got := <-told; got != want {
 					t.Errorf("%s with %q is told %s, expected %s", route, forward, got, want)
 				}

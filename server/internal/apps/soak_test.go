@@ -1,4 +1,4 @@
-package gate
+package apps
 
 import (
 	"encoding/json"
@@ -12,19 +12,19 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // A counted is a call that counts its answers.
 type counted struct {
-	Call
+	gate.Call
 	answers atomic.Int32
 	done    chan struct{}
 }
 
-func (c *counted) Complete(*Call) { c.answer() }
+func (c *counted) Complete(*gate.Call) { c.answer() }
 
 func (c *counted) answer() {
 	if c.answers.Add(1) == 1 {
@@ -40,18 +40,18 @@ func TestApplicationsUnderChange(t *testing.T) {
 	var caching atomic.Bool
 	h := newHouse(t)
 	base := h.options
-	h.options = func(name string) ModelOptions {
+	h.options = func(name string) gate.ModelOptions {
 		o := base(name)
 		if caching.Load() {
 			o.CacheBytes = 64 << 10
 		}
 		return o
 	}
-	definitions := []apps.Definition{
-		{Name: "vote", Models: []apps.Link{"a", "b", "c"}, Policy: "ensemble", Default: json.RawMessage(`{"label":-1}`)},
-		{Name: "exp3", Models: []apps.Link{"a", "b/*", "c"}, Policy: "exp3"},
-		{Name: "exp4", Models: []apps.Link{"a/*", "b"}, Policy: "exp4", SLO: apps.Duration(5 * time.Millisecond), Default: json.RawMessage(`{"label":-1}`)},
-		{Name: "shadow", Models: []apps.Link{"a/1", "b/1", "c/1"}, Policy: "shadow", Params: map[string]any{"model": "a/1"}},
+	definitions := []Definition{
+		{Name: "vote", Models: []Link{"a", "b", "c"}, Policy: "ensemble", Default: json.RawMessage(`{"label":-1}`)},
+		{Name: "exp3", Models: []Link{"a", "b/*", "c"}, Policy: "exp3"},
+		{Name: "exp4", Models: []Link{"a/*", "b"}, Policy: "exp4", SLO: Duration(5 * time.Millisecond), Default: json.RawMessage(`{"label":-1}`)},
+		{Name: "shadow", Models: []Link{"a/1", "b/1", "c/1"}, Policy: "shadow", Params: map[string]any{"model": "a/1"}},
 	}
 	for _, d := range definitions {
 		h.app(d)
@@ -116,7 +116,7 @@ func TestApplicationsUnderChange(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(client), 2))
 			for i := range each {
 				app := definitions[r.IntN(len(definitions))].Name
-				p := Params{Values: parameter.Values{Timeout: time.Duration(1+r.IntN(8000)) * time.Microsecond, User: fmt.Sprint(r.IntN(3))}, Now: time.Now(), Source: uint64(client)}
+				p := gate.Params{Values: parameter.Values{Timeout: time.Duration(1+r.IntN(8000)) * time.Microsecond, User: fmt.Sprint(r.IntN(3))}, Now: time.Now(), Source: uint64(client)}
 				if r.IntN(2) == 0 {
 					p.ID = fmt.Appendf(nil, "%d", r.IntN(50)) // used again by others
 				}

@@ -1,4 +1,4 @@
-package gate
+package apps
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/schedtest"
-	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/server/state"
@@ -21,40 +21,44 @@ import (
 
 // A house is a gate with a scheduler and applications in memory.
 type house struct {
-	*Gate
-	t     testing.TB
-	reg   *apps.Registry
-	store state.Store
-	pool  *tensor.Pool
+	*gate.Gate
+	t       testing.TB
+	reg     *Registry
+	store   state.Store
+	pool    *tensor.Pool
+	sched   *scheduler.Scheduler
+	metrics *metrics.Metrics
+	options func(name string) gate.ModelOptions
 }
 
 func newHouse(t testing.TB) *house {
 	t.Helper()
-	h := &house{t: t, pool: tensor.NewPool(1 << 20)}
-	m := metrics.New("test")
-	h.Gate = New(Config{
-		Pool: h.pool, Metrics: m,
-		Options: func(name string) ModelOptions {
-			if name == "brief" {
-				return ModelOptions{Deadline: time.Second}
-			}
-			return ModelOptions{Deadline: 10 * time.Second}
-		},
-		Ready: func() (bool, string) { return true, "" },
+	h := &house{t: t, pool: tensor.NewPool(1 << 20), metrics: metrics.New("test")}
+	h.options = func(name string) gate.ModelOptions {
+		if name == "brief" {
+			return gate.ModelOptions{Deadline: time.Second}
+		}
+		return gate.ModelOptions{Deadline: 10 * time.Second}
+	}
+	h.Gate = gate.New(gate.Config{
+		Pool: h.pool, Metrics: h.metrics,
+		Options: func(name string) gate.ModelOptions { return h.options(name) },
+		Ready:   func() (bool, string) { return true, "" },
 	})
-	hooks := m.Hooks()
+	hooks := h.metrics.Hooks()
 	hooks.ModelChanged = h.ModelChanged
 	s, err := scheduler.New(scheduler.Config{Hooks: hooks, Pool: h.pool})
 	if err != nil {
 		t.Fatal(err)
 	}
+	h.sched = s
 	h.Attach(s)
 	store, err := state.NewMemory(state.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	h.store = store
-	h.reg = apps.Open(apps.Config{Store: store, Changed: h.ApplicationsChanged, Models: func() []string { return h.routes.Load().names }, Fits: h.Fits})
+	h.reg = Open(Config{Store: store, Changed: h.ApplicationsChanged})
 	h.AttachApplications(h.reg)
 	t.Cleanup(func() {
 		s.Close()
@@ -115,26 +119,26 @@ func (h *house) serve(name, version string, w scheduler.Worker) *scheduler.Repli
 	return r
 }
 
-func (h *house) app(d apps.Definition) {
+func (h *house) app(d Definition) {
 	h.t.Helper()
 	if _, err := h.reg.Put(h.t.Context(), d); err != nil {
 		h.t.Fatal(err)
 	}
-	for h.reg.App(d.Name) == nil || h.routes.Load().apps[d.Name] == nil || h.routes.Load().apps[d.Name].App != h.reg.App(d.Name) {
+	for h.reg.App(d.Name) == nil || h.reg.linked.Load().apps[d.Name] == nil || h.reg.linked.Load().apps[d.Name].App != h.reg.App(d.Name) {
 		time.Sleep(time.Millisecond)
 	}
 }
 
 // An asker waits for its call.
 type asker struct {
-	Call
+	gate.Call
 	done chan struct{}
 }
 
-func (c *asker) Complete(*Call) { close(c.done) }
+func (c *asker) Complete(*gate.Call) { close(c.done) }
 
 // ask sends one row, and gives the answer's label and metadata as text.
-func (h *house) ask(route string, p Params, tensors ...tensor.Tensor) string {
+func (h *house) ask(route string, p gate.Params, tensors ...tensor.Tensor) string {
 	h.t.Helper()
 	if tensors == nil {
 		tensors = []tensor.Tensor{row()}
@@ -145,14 +149,14 @@ func (h *house) ask(route string, p Params, tensors ...tensor.Tensor) string {
 	c := &asker{done: make(chan struct{})}
 	p.Now = time.Now()
 	if err := h.Open(&c.Call, route, tensors, &p); err != nil {
-		return "error " + Text(err)
+		return "error " + gate.Text(err)
 	}
 	defer c.Close()
 	c.Owner = c
 	h.Submit(&c.Call)
 	<-c.done
 	if c.Err != nil {
-		return "error " + Text(c.Err)
+		return "error " + gate.Text(c.Err)
 	}
 	values, err := tensor.Values[int64](c.Outputs[0])
 	if err != nil {
@@ -192,28 +196,28 @@ func TestApplications(t *testing.T) {
 	h.model("b", "1", 2, time.Microsecond)
 	h.model("c", "1", 2, time.Microsecond)
 
-	h.app(apps.Definition{Name: "one", Models: []apps.Link{"a"}})
-	h.expect(h.ask("one", Params{}), "1 by a/1 for one, confidence 1")
-	h.expect(h.ask("v2/models/one/infer", Params{}), "1 by a/1 for one, confidence 1")
-	h.expect(h.ask("one", Params{Version: "1"}), `"one" is an application, which has no versions`)
-	h.expect(h.ask("a", Params{}), "1 by a/1")
+	h.app(Definition{Name: "one", Models: []Link{"a"}})
+	h.expect(h.ask("one", gate.Params{}), "1 by a/1 for one, confidence 1")
+	h.expect(h.ask("v2/models/one/infer", gate.Params{}), "1 by a/1 for one, confidence 1")
+	h.expect(h.ask("one", gate.Params{Version: "1"}), `"one" is an application, which has no versions`)
+	h.expect(h.ask("a", gate.Params{}), "1 by a/1")
 
-	h.app(apps.Definition{Name: "three", Models: []apps.Link{"a", "b/1", "c/*"}, Policy: "ensemble"})
-	h.expect(h.ask("three", Params{}), "2 by b/1 for three, confidence 0.67")
+	h.app(Definition{Name: "three", Models: []Link{"a", "b/1", "c/*"}, Policy: "ensemble"})
+	h.expect(h.ask("three", gate.Params{}), "2 by b/1 for three, confidence 0.67")
 
 	h.model("a", "2", 7, time.Microsecond)
-	h.expect(h.ask("one", Params{}), "7 by a/2 for one") // the link follows the default version
+	h.expect(h.ask("one", gate.Params{}), "7 by a/2 for one") // the link follows the default version
 
-	h.app(apps.Definition{Name: "none", Models: []apps.Link{"absent"}})
-	h.expect(h.ask("none", Params{}), `application "none" links to ["absent"], and no container of these has registered yet`)
+	h.app(Definition{Name: "none", Models: []Link{"absent"}})
+	h.expect(h.ask("none", gate.Params{}), `application "none" links to ["absent"], and no container of these has registered yet`)
 
 	if err := h.reg.Delete(t.Context(), "one"); err != nil {
 		t.Fatal(err)
 	}
-	for h.routes.Load().apps["one"] != nil {
+	for h.reg.linked.Load().apps["one"] != nil {
 		time.Sleep(time.Millisecond)
 	}
-	h.expect(h.ask("one", Params{}), `no model or application "one"`)
+	h.expect(h.ask("one", gate.Params{}), `no model or application "one"`)
 }
 
 // TestCombinedAtTheDeadline: who is late is named, and the others answer for it at the deadline
@@ -223,14 +227,14 @@ func TestCombinedAtTheDeadline(t *testing.T) {
 		h := newHouse(t)
 		h.model("a", "1", 1, time.Millisecond)
 		h.model("b", "1", 2, 3*time.Second)
-		h.app(apps.Definition{Name: "app", Models: []apps.Link{"a", "b"}, Policy: "ensemble", SLO: apps.Duration(100 * time.Millisecond)})
+		h.app(Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "ensemble", SLO: Duration(100 * time.Millisecond)})
 		begin := time.Now()
-		h.expect(h.ask("app", Params{}), "1 by a/1 for app, confidence 0.5, missing [b/1]")
+		h.expect(h.ask("app", gate.Params{}), "1 by a/1 for app, confidence 0.5, missing [b/1]")
 		if took := time.Since(begin); took != 100*time.Millisecond {
 			t.Errorf("answered after %v, expected the SLO", took)
 		}
 		begin = time.Now()
-		h.expect(h.ask("app", Params{Values: parameter.Values{Timeout: 20 * time.Millisecond}}), "missing [b/1]")
+		h.expect(h.ask("app", gate.Params{Values: parameter.Values{Timeout: 20 * time.Millisecond}}), "missing [b/1]")
 		if took := time.Since(begin); took != 20*time.Millisecond {
 			t.Errorf("answered after %v, expected the request's own time", took)
 		}
@@ -238,19 +242,19 @@ func TestCombinedAtTheDeadline(t *testing.T) {
 	})
 }
 
-func TestDefaultOutput(t *testing.T) {
+func TestDefaultStandsIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t)
 		h.model("slow", "1", 1, 3*time.Second)
-		slo := apps.Duration(50 * time.Millisecond)
-		h.app(apps.Definition{Name: "strict", Models: []apps.Link{"slow"}, SLO: slo})
-		h.expect(h.ask("strict", Params{}), "error deadline exceeded")
+		slo := Duration(50 * time.Millisecond)
+		h.app(Definition{Name: "strict", Models: []Link{"slow"}, SLO: slo})
+		h.expect(h.ask("strict", gate.Params{}), "error deadline exceeded")
 		time.Sleep(10 * time.Second)
-		h.app(apps.Definition{Name: "lenient", Models: []apps.Link{"slow"}, SLO: slo, Default: json.RawMessage(`{"label": -1}`)})
-		h.expect(h.ask("lenient", Params{}), "-1 by slow/1 for lenient, confidence 0, missing [slow/1], default: deadline exceeded")
+		h.app(Definition{Name: "lenient", Models: []Link{"slow"}, SLO: slo, Default: json.RawMessage(`{"label": -1}`)})
+		h.expect(h.ask("lenient", gate.Params{}), "-1 by slow/1 for lenient, confidence 0, missing [slow/1], default: deadline exceeded")
 		time.Sleep(10 * time.Second)
-		h.app(apps.Definition{Name: "odd", Models: []apps.Link{"slow"}, SLO: slo, Default: json.RawMessage(`{"label": [1, 2]}`)})
-		h.expect(h.ask("odd", Params{}), `"label" has shape [2] for a row, and the model gives []`)
+		h.app(Definition{Name: "odd", Models: []Link{"slow"}, SLO: slo, Default: json.RawMessage(`{"label": [1, 2]}`)})
+		h.expect(h.ask("odd", gate.Params{}), `"label" has shape [2] for a row, and the model gives []`)
 		time.Sleep(10 * time.Second)
 	})
 }
@@ -262,14 +266,14 @@ func TestShadow(t *testing.T) {
 		h := newHouse(t)
 		h.model("a", "1", 1, time.Millisecond)
 		h.model("b", "1", 2, 5*time.Second)
-		h.app(apps.Definition{Name: "app", Models: []apps.Link{"a", "b"}, Policy: "shadow", Params: map[string]any{"model": "a"}})
+		h.app(Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "shadow", Params: map[string]any{"model": "a"}})
 		begin := time.Now()
-		h.expect(h.ask("app", Params{ID: []byte(`"r1"`)}), "1 by a/1 for app, confidence 1")
+		h.expect(h.ask("app", gate.Params{ID: []byte(`"r1"`)}), "1 by a/1 for app, confidence 1")
 		if took := time.Since(begin); took > 10*time.Millisecond {
 			t.Errorf("answered after %v: it waited for the shadow", took)
 		}
 		time.Sleep(6 * time.Second)
-		c := h.feedback("app", Params{ID: []byte(`"r1"`), Forward: []byte(`{"label": 2}`)})
+		c := h.feedback("app", gate.Params{ID: []byte(`"r1"`), Forward: []byte(`{"label": 2}`)})
 		h.expect(c, `{"application":"app","learned":true,"rounds":1}`)
 		learned, _, err := h.reg.Learned(h.reg.App("app"), 10)
 		if err != nil || len(learned) != 1 {
@@ -283,17 +287,17 @@ func TestShadow(t *testing.T) {
 }
 
 // feedback sends a verdict, and gives the answer as text.
-func (h *house) feedback(app string, p Params, tensors ...tensor.Tensor) string {
+func (h *house) feedback(app string, p gate.Params, tensors ...tensor.Tensor) string {
 	h.t.Helper()
 	p.Now = time.Now()
 	f, err := h.OpenFeedback(app, tensors, &p)
 	if err != nil {
-		return "error " + Text(err)
+		return "error " + gate.Text(err)
 	}
 	defer f.Close()
-	reply, err := f.Wait(h.t.Context())
+	reply, err := gate.Learn(h.t.Context(), f)
 	if err != nil {
-		return "error " + Text(err)
+		return "error " + gate.Text(err)
 	}
 	return string(reply)
 }
@@ -302,35 +306,35 @@ func TestFeedback(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
 	h.model("b", "1", 2, time.Microsecond)
-	h.app(apps.Definition{Name: "app", Models: []apps.Link{"a", "b"}, Policy: "exp4"})
-	id := Params{Values: parameter.Values{User: "u"}, ID: []byte(`"r1"`)}
+	h.app(Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "exp4"})
+	id := gate.Params{Values: parameter.Values{User: "u"}, ID: []byte(`"r1"`)}
 	h.ask("app", id)
 
-	said := func(forward string) Params { p := id; p.Forward = []byte(forward); return p }
+	said := func(forward string) gate.Params { p := id; p.Forward = []byte(forward); return p }
 	h.expect(h.feedback("app", said(`{}`)), `error invalid input: feedback: expected one of "label", "loss"`)
 	h.expect(h.feedback("app", said(`{"label":1,"loss":0}`)), "got 2 of them")
 	h.expect(h.feedback("app", said(`{"losses":{"a/1":2}}`)), "want 0 to 1")
 	h.expect(h.feedback("app", said(`{"label":[1,2,3]}`)), "error")
 	h.expect(h.feedback("app", said(`{"label":1}`)), `{"application":"app","learned":true,"rounds":1}`)
 	h.expect(h.feedback("app", said(`{"label":1}`)), `{"application":"app","learned":false,"rounds":1}`)
-	h.expect(h.feedback("app", Params{Values: parameter.Values{User: "u"}, ID: []byte(`"r2"`), Forward: []byte(`{"label":1}`)}), `this server knows no request with id "r2" of user "u"`)
-	h.expect(h.feedback("app", Params{Forward: []byte(`{"label":1}`)}), `expected the "id" of a request, or its input as tensors`)
+	h.expect(h.feedback("app", gate.Params{Values: parameter.Values{User: "u"}, ID: []byte(`"r2"`), Forward: []byte(`{"label":1}`)}), `this server knows no request with id "r2" of user "u"`)
+	h.expect(h.feedback("app", gate.Params{Forward: []byte(`{"label":1}`)}), `expected the "id" of a request, or its input as tensors`)
 	h.expect(h.feedback("absent", said(`{"label":1}`)), "error")
 
 	// By input: the models are asked again.
-	h.expect(h.ask("app/update", Params{Values: parameter.Values{User: "u"}, Forward: []byte(`{"label":1}`)}), `{"application":"app","learned":true,"rounds":2}`)
+	h.expect(h.ask("app/update", gate.Params{Values: parameter.Values{User: "u"}, Forward: []byte(`{"label":1}`)}), `{"application":"app","learned":true,"rounds":2}`)
 	// The truth as a tensor.
-	h.ask("app", Params{Values: parameter.Values{User: "u"}, ID: []byte(`3`)})
+	h.ask("app", gate.Params{Values: parameter.Values{User: "u"}, ID: []byte(`3`)})
 	right, err := tensor.FromSlice(tensor.Shape{}, []int64{1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.expect(h.ask("app/update", Params{Values: parameter.Values{User: "u"}, ID: []byte(`3`)}, right), `"rounds":3`)
+	h.expect(h.ask("app/update", gate.Params{Values: parameter.Values{User: "u"}, ID: []byte(`3`)}, right), `"rounds":3`)
 
 	for range 20 {
-		h.ask("app/update", Params{Values: parameter.Values{User: "u"}, Forward: []byte(`{"label":1}`)})
+		h.ask("app/update", gate.Params{Values: parameter.Values{User: "u"}, Forward: []byte(`{"label":1}`)})
 	}
-	h.expect(h.ask("app", Params{Values: parameter.Values{User: "u"}}), "1 by a/1") // what was learned of this user counts for this user
+	h.expect(h.ask("app", gate.Params{Values: parameter.Values{User: "u"}}), "1 by a/1") // what was learned of this user counts for this user
 	learned, _, err := h.reg.Learned(h.reg.App("app"), 10)
 	if err != nil || len(learned) != 1 || learned[0].User != "u" || learned[0].Shares[0] < 0.9 {
 		t.Errorf("learned %+v, %v", learned, err)
@@ -341,9 +345,9 @@ func TestFeedback(t *testing.T) {
 func TestCancelledApplication(t *testing.T) {
 	h := newHouse(t)
 	workers := []*schedtest.Worker{h.model("a", "1", 1, time.Hour), h.model("b", "1", 2, time.Hour)}
-	h.app(apps.Definition{Name: "app", Models: []apps.Link{"a", "b"}, Policy: "ensemble", Default: json.RawMessage(`{"label":0}`)})
+	h.app(Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "ensemble", Default: json.RawMessage(`{"label":0}`)})
 	c := &asker{done: make(chan struct{})}
-	if err := h.Open(&c.Call, "app", []tensor.Tensor{row()}, &Params{Now: time.Now()}); err != nil {
+	if err := h.Open(&c.Call, "app", []tensor.Tensor{row()}, &gate.Params{Now: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	c.Owner = c
@@ -364,21 +368,21 @@ func TestNamesOfApplications(t *testing.T) {
 	h.model("a", "1", 1, time.Microsecond)
 	h.model("b", "1", 1, time.Microsecond)
 	for _, tc := range []struct {
-		d    apps.Definition
+		d    Definition
 		want string
 	}{
-		{apps.Definition{Name: "a", Models: []apps.Link{"b"}}, "there is a model of that name"},
-		{apps.Definition{Name: "a", Models: []apps.Link{"a", "b"}}, "there is a model of that name"},
-		{apps.Definition{Name: "a", Models: []apps.Link{"a/*"}}, ""},
-		{apps.Definition{Name: "!x", SLO: -1, Policy: "best"}, `"!x" begins with '!', which is reserved for the server; models: none`},
-		{apps.Definition{Name: "x", Models: []apps.Link{"a/", "b", "b"}, Default: json.RawMessage(`3`)}, `models[2]: "b" is linked twice; default:`},
+		{Definition{Name: "a", Models: []Link{"b"}}, "there is a model of that name"},
+		{Definition{Name: "a", Models: []Link{"a", "b"}}, "there is a model of that name"},
+		{Definition{Name: "a", Models: []Link{"a/*"}}, ""},
+		{Definition{Name: "!x", SLO: -1, Policy: "best"}, `"!x" begins with '!', which is reserved for the server; models: none`},
+		{Definition{Name: "x", Models: []Link{"a/", "b", "b"}, Default: json.RawMessage(`3`)}, `models[2]: "b" is linked twice; default:`},
 	} {
 		_, err := h.reg.Create(context.Background(), tc.d)
 		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%+v: got %v, expected %q", tc.d, err, tc.want)
 		}
 	}
-	if _, err := h.reg.Create(t.Context(), apps.Definition{Name: "a", Models: []apps.Link{"a"}}); !errors.Is(err, apps.ErrExists) {
+	if _, err := h.reg.Create(t.Context(), Definition{Name: "a", Models: []Link{"a"}}); !errors.Is(err, ErrExists) {
 		t.Errorf("made twice: %v", err)
 	}
 }

@@ -1,11 +1,11 @@
-package gate
+package apps
 
 import (
 	"testing"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -26,24 +26,24 @@ func TestFeedbackReachesTheModel(t *testing.T) {
 		scheduler.ReplicaOptions{Feedback: func(f *scheduler.Feedback) { told <- f }}); err != nil {
 		t.Fatal(err)
 	}
-	h.app(apps.Definition{Name: "app", Models: []apps.Link{"asks", "silent"}, Policy: "exp4"})
+	h.app(Definition{Name: "app", Models: []Link{"asks", "silent"}, Policy: "exp4"})
 	asked := row()
 	right, err := tensor.FromSlice(tensor.Shape{1}, []int64{3})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.ask("app", Params{Values: parameter.Values{User: "anna"}, ID: []byte(`"a"`)})
-	h.ask("app", Params{Values: parameter.Values{User: "anna"}, ID: []byte(`"b"`)})
+	h.ask("app", gate.Params{Values: parameter.Values{User: "anna"}, ID: []byte(`"a"`)})
+	h.ask("app", gate.Params{Values: parameter.Values{User: "anna"}, ID: []byte(`"b"`)})
 	for _, tt := range []struct {
-		p     Params
+		p     gate.Params
 		truth []tensor.Tensor
 		check func(f *scheduler.Feedback) bool
 	}{
-		{Params{Values: parameter.Values{User: "anna"}, ID: []byte(`"a"`), Forward: []byte(`{"label":3}`)}, nil, func(f *scheduler.Feedback) bool { return string(f.Label) == "3" && f.User == "anna" }},
-		{Params{Values: parameter.Values{User: "anna"}, ID: []byte(`"b"`)}, []tensor.Tensor{right}, func(f *scheduler.Feedback) bool {
+		{gate.Params{Values: parameter.Values{User: "anna"}, ID: []byte(`"a"`), Forward: []byte(`{"label":3}`)}, nil, func(f *scheduler.Feedback) bool { return string(f.Label) == "3" && f.User == "anna" }},
+		{gate.Params{Values: parameter.Values{User: "anna"}, ID: []byte(`"b"`)}, []tensor.Tensor{right}, func(f *scheduler.Feedback) bool {
 			return len(f.Truth) == 1 && string(f.Truth[0].Data) == string(right.Data)
 		}},
-		{Params{Forward: []byte(`{"losses":{"asks/1":0.25,"silent/1":1}}`)}, []tensor.Tensor{row()}, func(f *scheduler.Feedback) bool { return f.Loss != nil && *f.Loss == 0.25 && f.User == "" }},
+		{gate.Params{Forward: []byte(`{"losses":{"asks/1":0.25,"silent/1":1}}`)}, []tensor.Tensor{row()}, func(f *scheduler.Feedback) bool { return f.Loss != nil && *f.Loss == 0.25 && f.User == "" }},
 	} {
 		h.expect(h.feedback("app", tt.p, tt.truth...), `"learned":true`)
 		select {
@@ -56,7 +56,7 @@ func TestFeedbackReachesTheModel(t *testing.T) {
 			t.Errorf("%s: told nothing", tt.p.Forward)
 		}
 	}
-	h.expect(h.ask("app/update", Params{Values: parameter.Values{User: "anna"}, ID: []byte(`"a"`), Forward: []byte(`{"label":3}`)}), `"learned":false`)
+	h.expect(h.ask("app/update", gate.Params{Values: parameter.Values{User: "anna"}, ID: []byte(`"a"`), Forward: []byte(`{"label":3}`)}), `"learned":false`)
 	if len(told) > 0 {
 		t.Error("told twice")
 	}

@@ -1,11 +1,11 @@
-package gate
+package apps
 
 import (
 	"testing"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -13,15 +13,15 @@ import (
 // answers at once: by its name (via=model), and by that of applications that ask one model or
 // three.
 //
-//	go test -run '^$' -bench Application ./server/internal/gate | benchstat -col /via -
+//	go test -run '^$' -bench Application ./server/internal/apps | benchstat -col /via -
 func BenchmarkApplication(b *testing.B) {
 	h := newHouse(b)
 	for _, name := range []string{"a", "b", "c"} {
 		h.instant(name)
 	}
-	h.app(apps.Definition{Name: "one", Models: []apps.Link{"a"}})
-	h.app(apps.Definition{Name: "exp3", Models: []apps.Link{"a", "b", "c"}, Policy: "exp3"})
-	h.app(apps.Definition{Name: "vote", Models: []apps.Link{"a", "b", "c"}, Policy: "ensemble"})
+	h.app(Definition{Name: "one", Models: []Link{"a"}})
+	h.app(Definition{Name: "exp3", Models: []Link{"a", "b", "c"}, Policy: "exp3"})
+	h.app(Definition{Name: "vote", Models: []Link{"a", "b", "c"}, Policy: "ensemble"})
 	for _, via := range []struct{ name, route string }{{"model", "a"}, {"single", "one"}, {"exp3", "exp3"}, {"vote", "vote"}} {
 		b.Run("via="+via.name, func(b *testing.B) {
 			b.ReportAllocs()
@@ -29,7 +29,7 @@ func BenchmarkApplication(b *testing.B) {
 			c := &asker{}
 			for b.Loop() {
 				c.done = make(chan struct{})
-				if err := h.Open(&c.Call, via.route, x, &Params{Now: time.Now()}); err != nil {
+				if err := h.Open(&c.Call, via.route, x, &gate.Params{Now: time.Now()}); err != nil {
 					b.Fatal(err)
 				}
 				c.Owner = c

@@ -1,0 +1,285 @@
+package apps
+
+import (
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/parameter"
+	"github.com/shivad/shivad/server/selection"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// An application is one as requests see it: its definition, and the versions of models that it
+// links to now. Immutable.
+type application struct {
+	*App
+	registry *Registry
+	gate     *gate.Gate
+	target   *gate.Target      // as clients see it
+	models   []selection.Model // candidates: those of the links that the server knows
+	targets  []*gate.Target    // parallel
+	down     []selection.Model // candidates without a live replica
+	fault    error             // what the policy cannot take of a model that is linked and so is no candidate; nil: nothing
+}
+
+// A linking is what applications are linked to.
+type linking struct {
+	table *gate.Table
+	apps  map[string]*application
+}
+
+// Names implements gate.Applications.
+func (r *Registry) Names() (names []string, known bool) {
+	for _, a := range r.Apps() {
+		names = append(names, a.Name)
+	}
+	return names, r.known.Load()
+}
+
+// Link finds the candidates of every application. Clients see an application as they see a model,
+// with the inputs and outputs of its first candidate.
+func (r *Registry) Link(g *gate.Gate, t *gate.Table) (targets []*gate.Target) {
+	before := r.linked.Load()
+	now := &linking{table: t, apps: make(map[string]*application)}
+	for _, defined := range r.Apps() {
+		a := &application{App: defined, registry: r, gate: g}
+		for target := range linked(t, defined) {
+			a.add(target)
+		}
+		now.apps[a.Name] = a
+		was := before.apps[a.Name]
+		if a.fault != nil && (was == nil || was.fault == nil || was.fault.Error() != a.fault.Error()) {
+			r.cfg.Log.Warn("an application links to a model that its policy cannot take, and does not ask it", "application", a.Name, "error", a.fault)
+		}
+		if t.Versions(a.Name) != nil && !a.Only(a.Name) && was == nil {
+			r.cfg.Log.Warn("an application, made at another server perhaps, has the name of a model and does not link to just that: requests for the name go to the application",
+				"application", a.Name, "models", a.Models)
+		}
+		a.target = &gate.Target{ID: scheduler.ModelID{Name: a.Name}, Application: a}
+		if len(a.targets) > 0 {
+			first := a.targets[0]
+			a.target.Model, a.target.Spec, a.target.Cast, a.target.Deadline = first.Model, first.Spec, first.Cast, first.Deadline
+		} else if a.HasDefault() {
+			a.target.Spec.Outputs = a.DefaultSpecs()
+		}
+		a.target.Spec.Platform = "application"
+		if a.SLO > 0 {
+			a.target.Deadline = time.Duration(a.SLO)
+		}
+		for _, target := range a.targets {
+			a.target.Live += target.Live
+		}
+		targets = append(targets, a.target)
+	}
+	r.linked.Store(now)
+	return targets
+}
+
+// linked returns the versions that an application links to now; one may come twice.
+func linked(t *gate.Table, a *App) iter.Seq[*gate.Target] {
+	return func(yield func(*gate.Target) bool) {
+		for _, l := range a.Models {
+			name, version := l.Split()
+			for _, target := range t.Versions(name) {
+				here := version == "*" && target.Live > 0 || version == target.ID.Version || version == "" && t.Default(name) == target
+				if here && !yield(target) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// fits reports what in a model the policy cannot take.
+func (a *App) fits(t *gate.Target) error {
+	if err := a.Selection.Accepts(t.Spec.Inputs, t.Spec.Outputs); err != nil {
+		return fmt.Errorf("model %s: %s", t.ID, strings.TrimPrefix(err.Error(), "selection: "))
+	}
+	return nil
+}
+
+func (a *application) add(t *gate.Target) {
+	m := selection.Model{Name: t.ID.Name, Version: t.ID.Version}
+	if slices.Contains(a.models, m) {
+		return
+	}
+	if err := a.fits(t); err != nil {
+		a.fault = err
+		return
+	}
+	a.models = append(a.models, m)
+	a.targets = append(a.targets, t)
+	if t.Live == 0 {
+		a.down = append(a.down, m)
+	}
+}
+
+// candidate is the target of a model; nil if that is no candidate.
+func (a *application) candidate(m selection.Model) *gate.Target {
+	if i := slices.Index(a.models, m); i >= 0 {
+		return a.targets[i]
+	}
+	return nil
+}
+
+// Status implements gate.Application.
+func (a *application) Status() gate.ApplicationStatus {
+	s := gate.ApplicationStatus{Name: a.Name, Policy: a.Policy, Ready: a.target.Live > 0, Models: []string{}}
+	for _, m := range a.models {
+		s.Models = append(s.Models, m.String())
+	}
+	for _, l := range a.Models {
+		s.Links = append(s.Links, string(l))
+	}
+	return s
+}
+
+// Unlinked implements gate.Application.
+func (a *application) Unlinked() error {
+	switch {
+	case len(a.models) > 0:
+		return nil
+	case a.fault != nil:
+		return fmt.Errorf("%w: application %q has no model that it can ask: %w", scheduler.ErrInvalidInput, a.Name, a.fault)
+	}
+	return fmt.Errorf("%w: application %q links to %q, and no container of these has registered yet", scheduler.ErrUnavailable, a.Name, a.Models)
+}
+
+// Open has the policy choose, and opens a call for each model that is to be asked. It fails when
+// none of those that are to answer takes the question.
+func (a *application) Open(c *gate.Call, tensors []tensor.Tensor, p *gate.Params) error {
+	if err := a.Unlinked(); err != nil {
+		if a.fault == nil && a.HasDefault() {
+			return a.openDefault(c, tensors, err)
+		}
+		return err
+	}
+	f, err := a.fanOut(tensors, p)
+	if err == nil {
+		f.open(c)
+	}
+	return err
+}
+
+// fanOut opens the calls that a question becomes.
+func (a *application) fanOut(tensors []tensor.Tensor, p *gate.Params) (*fanout, error) {
+	if err := a.Unlinked(); err != nil {
+		return nil, err
+	}
+	state, err := a.registry.State(a.App, p.User, a.models)
+	if err != nil {
+		return nil, err
+	}
+	left, err := a.leftOut(p.Candidates)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := a.plan(state, p.User, left)
+	switch {
+	case err != nil && left != nil:
+		return nil, fmt.Errorf("%w: application %q: %s %q leaves out what the policy asks: %w", scheduler.ErrInvalidInput, a.Name, parameter.CandidateModels, p.Candidates, err)
+	case err != nil:
+		if a.fault != nil {
+			err = fmt.Errorf("%w; not asked is %w", err, a.fault)
+		}
+		return nil, fmt.Errorf("%w: application %q: %w", scheduler.ErrUnavailable, a.Name, err)
+	}
+	if err := a.combinable(plan); err != nil {
+		return nil, err
+	}
+	f := newFanout(a, len(plan.Asks))
+	f.user, f.id, f.began, f.state = p.User, canonical(p.ID), p.Now, state
+	timeout := p.Timeout
+	if timeout == 0 {
+		timeout = a.deadline(plan)
+	}
+	for _, asked := range plan.Asks {
+		f.params = *p // opening takes what it used
+		f.params.Timeout, f.params.Candidates = timeout, nil
+		f.ask(asked, tensors)
+	}
+	f.params = gate.Params{}
+	if f.waiting.Load() == 0 {
+		err := f.refused[0].why // the heaviest model's
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// combinable reports whether the answers of those that are asked can be put together.
+func (a *application) combinable(plan selection.Plan) error {
+	answering, ragged := 0, ""
+	for _, asked := range plan.Asks {
+		if asked.Shadow {
+			continue
+		}
+		answering++
+		if spec := a.candidate(asked.Model).Spec; spec.Raggeds() != nil {
+			ragged = asked.Model.String()
+		}
+	}
+	if answering > 1 && ragged != "" {
+		return fmt.Errorf("%w: application %q puts the answers of %d models together row by row, and model %s has a ragged output, "+
+			"of which no row can be told from another model's; policies that have one model answer can link to it",
+			scheduler.ErrInvalidInput, a.Name, answering, ragged)
+	}
+	return nil
+}
+
+// plan has the policy choose among the models that somebody serves. If it cannot, among all: the
+// error, or the default output, then comes from whoever would have been asked. Those of left are
+// never asked.
+func (a *application) plan(s selection.State, user string, left []selection.Model) (selection.Plan, error) {
+	ask := selection.Request{User: user, Random: rand.Uint64(), Without: left}
+	if len(a.down) > 0 {
+		up := ask
+		up.Without = slices.Concat(a.down, left)
+		if plan, err := a.Selection.Select(s, up); err == nil {
+			return plan, nil
+		}
+	}
+	return a.Selection.Select(s, ask)
+}
+
+// deadline is that of all calls for a request that brings none.
+func (a *application) deadline(plan selection.Plan) time.Duration {
+	if a.SLO > 0 {
+		return time.Duration(a.SLO)
+	}
+	return a.candidate(plan.Asks[0].Model).Deadline
+}
+
+// leftOut are the models of the application that chosen leaves out: nil if that is nil. A name
+// that none of them has is an error.
+//
+// An entry of chosen is "name", for each of its versions there, or "name/version".
+func (a *application) leftOut(chosen []string) (left []selection.Model, err error) {
+	if chosen == nil {
+		return nil, nil
+	}
+	found := make([]bool, len(chosen))
+	for _, m := range a.models {
+		asked := false
+		for i, c := range chosen {
+			if c == m.Name || c == m.String() {
+				asked, found[i] = true, true
+			}
+		}
+		if !asked {
+			left = append(left, m)
+		}
+	}
+	if i := slices.Index(found, false); i >= 0 {
+		return nil, fmt.Errorf("%w: %s: %s is not one of the models that application %q may ask now: %s",
+			scheduler.ErrInvalidInput, parameter.CandidateModels, gate.Cut(strconv.Quote(chosen[i]), 100), a.Name, strings.Join(a.Status().Models, ", "))
+	}
+	return left, nil
+}

@@ -1,0 +1,393 @@
+package apps
+
+import (
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/server/selection"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A fanout is the calls that a request to an application becomes, or feedback that brings its
+// input: one for each model. They all have its deadline, by which the scheduler ends them, so that
+// the answer needs no timer of its own.
+//
+// It owns its calls and what they hold, and so what the answer refers to. Two refer to it: whoever
+// opened it until its Close, which comes after all calls that are to answer are complete, and each
+// shadow from Start until it is complete, which may be later. After the last of them it and its
+// calls are used again. A reference too few panics with -tags invariants.
+type fanout struct {
+	// Set before the calls are submitted.
+	app      *application
+	call     *gate.Call // whose request it is, which must not be touched once it is complete; or
+	feedback *feedback  // what asks the models in order to judge them
+	user     string
+	id       string // "" = nobody will give feedback
+	began    time.Time
+	state    selection.State
+	asks     []ask // never moved
+	refused  []refusal
+
+	waiting atomic.Int32 // calls that are to answer and are not complete: the last of them finishes
+	refs    atomic.Int32 // as above
+
+	choice gate.Choice // set by finish
+
+	params  gate.Params // memory for these
+	answers []selection.Prediction
+	missing []selection.Ask
+}
+
+// An ask is the call to one model. Its fanout owns it.
+type ask struct {
+	call  gate.Call
+	asked selection.Ask
+	of    *fanout
+}
+
+// A refusal is a model that is not asked after all.
+type refusal struct {
+	asked selection.Ask
+	why   error
+}
+
+var fanouts = sync.Pool{New: func() any { return new(fanout) }}
+
+// newFanout makes room for so many calls. It has one reference, which is the caller's.
+func newFanout(a *application, calls int) *fanout {
+	f := fanouts.Get().(*fanout)
+	f.app, f.asks = a, slices.Grow(f.asks, calls)
+	f.refs.Store(1)
+	return f
+}
+
+// ask opens a call to one model by f.params, or notes why that cannot be asked.
+func (f *fanout) ask(asked selection.Ask, tensors []tensor.Tensor) {
+	f.asks = f.asks[:len(f.asks)+1]
+	a := &f.asks[len(f.asks)-1]
+	a.asked, a.of = asked, f
+	if asked.Shadow { // the door's memory may be gone before it is complete
+		f.params.Forward = slices.Clone(f.params.Forward)
+		tensors = keep(tensors)
+		defer release(tensors)
+	}
+	if err := f.app.gate.OpenTarget(&a.call, f.app.candidate(asked.Model), tensors, &f.params); err != nil {
+		f.asks = f.asks[:len(f.asks)-1]
+		f.refused = append(f.refused, refusal{asked, err})
+		return
+	}
+	a.call.Owner = a
+	if asked.Shadow {
+		for _, t := range tensors {
+			t.Retain()
+		}
+		a.call.Own(tensors...)
+	} else {
+		f.waiting.Add(1)
+	}
+}
+
+// keep makes tensors that outlive their message: counted memory is retained, all else copied.
+func keep(tensors []tensor.Tensor) []tensor.Tensor {
+	own := make([]tensor.Tensor, len(tensors))
+	for i, t := range tensors {
+		t.Shape = slices.Clone(t.Shape)
+		t.Name = strings.Clone(t.Name)
+		if t.Buf != nil {
+			t.Retain()
+		} else {
+			t.Data = slices.Clone(t.Data)
+		}
+		own[i] = t
+	}
+	return own
+}
+
+func release(tensors []tensor.Tensor) {
+	for _, t := range tensors {
+		t.Release()
+	}
+}
+
+// open makes c the request that the fanout answers.
+func (f *fanout) open(c *gate.Call) {
+	f.call = c
+	first := &f.firstToAnswer().call
+	c.Target, c.Rows, c.Deadline = first.Target, first.Rows, first.Deadline
+	c.Squeeze, c.Bridge = first.Squeeze, first.Bridge
+	c.Fanout = f
+}
+
+// Start implements gate.Fanout.
+func (f *fanout) Start(calls []*gate.Call) []*gate.Call {
+	for i := range f.asks {
+		if f.asks[i].asked.Shadow {
+			f.refs.Add(1)
+		}
+		calls = append(calls, &f.asks[i].call)
+	}
+	return calls
+}
+
+// Complete notes that one model's call has its answer.
+func (a *ask) Complete(*gate.Call) {
+	f := a.of
+	switch {
+	case a.asked.Shadow:
+		f.remember([]selection.Prediction{a.prediction()}, nil)
+		f.Close()
+	case f.waiting.Add(-1) == 0:
+		f.finish(a)
+	}
+}
+
+// Close gives a reference back. When there is none left the memory of the calls goes back, and the
+// fanout may be another request's.
+func (f *fanout) Close() {
+	left := f.refs.Add(-1)
+	if tensor.Invariants && left < 0 {
+		panic("apps: a fanout has been given back more often than it was referred to")
+	}
+	if left > 0 {
+		return
+	}
+	for i := range f.asks {
+		a := &f.asks[i]
+		a.call.Close()
+		a.asked, a.of = selection.Ask{}, nil
+	}
+	clear(f.refused)
+	clear(f.answers[:cap(f.answers)])
+	clear(f.missing[:cap(f.missing)])
+	f.asks, f.refused, f.answers, f.missing = f.asks[:0], f.refused[:0], f.answers[:0], f.missing[:0]
+	f.app, f.call, f.feedback, f.user, f.id, f.state = nil, nil, nil, "", "", selection.State{}
+	f.choice = gate.Choice{}
+	f.waiting.Store(0)
+	fanouts.Put(f)
+}
+
+// Cancel gives all calls up. The fanout is not closed yet, so they are still its.
+func (f *fanout) Cancel() {
+	for i := range f.asks {
+		f.app.gate.Cancel(&f.asks[i].call)
+	}
+}
+
+// Voices implements gate.Fanout.
+func (f *fanout) Voices() int { return len(f.asks) }
+
+// prediction is what a model predicted, with no outputs if it did not. It refers to the call's
+// memory.
+func (a *ask) prediction() selection.Prediction {
+	p, c := selection.Prediction{Ask: a.asked}, &a.call
+	if c.Err == nil {
+		for i := range c.Outputs { // as many as declared: the scheduler has looked
+			c.Outputs[i].Name = c.Target.Spec.Outputs[i].Name
+		}
+		p.Outputs = c.Outputs
+	}
+	return p
+}
+
+// predictions lists what the models predicted, but for shadows, which may not be complete.
+func (f *fanout) predictions() []selection.Prediction {
+	list := make([]selection.Prediction, 0, len(f.asks)+len(f.refused))
+	for i := range f.asks {
+		if a := &f.asks[i]; !a.asked.Shadow {
+			list = append(list, a.prediction())
+		}
+	}
+	for _, r := range f.refused {
+		list = append(list, selection.Prediction{Ask: r.asked})
+	}
+	return list
+}
+
+// remember keeps what models predicted for feedback.
+func (f *fanout) remember(said []selection.Prediction, inputs []Inputs) {
+	if f.id != "" {
+		f.app.registry.Predictions.Keep(f.app.Name, f.user, f.id, f.began, said, inputs)
+	}
+}
+
+// finish answers with what has arrived; last is the call that was complete last of those that are
+// to answer.
+func (f *fanout) finish(last *ask) {
+	answer, fault := f.combine()
+	if f.feedback != nil {
+		f.feedback.heard(f, fault)
+		return
+	}
+	c := f.call
+	c.Err = nil
+	c.Outputs = c.Outputs[:0]
+	c.Alone = last.call.Alone
+	for i := range f.asks {
+		if a := &f.asks[i]; !a.asked.Shadow && a.call.Timing.Queue+a.call.Timing.Exec >= c.Timing.Queue+c.Timing.Exec {
+			c.Timing = a.call.Timing
+		}
+	}
+	speaker := f.speaker(answer)
+	c.Target, c.Squeeze, c.Rows = speaker.call.Target, speaker.call.Squeeze, speaker.call.Rows
+	f.choice.Application, f.choice.Confidence = f.app.Name, answer.Confidence
+	c.Choice = &f.choice
+	f.unheard(answer)
+	if fault == nil {
+		for _, t := range answer.Outputs {
+			t.Retain()
+			c.Outputs = append(c.Outputs, t)
+		}
+	} else {
+		f.fallBack(fault)
+	}
+	if f.id != "" { // before the answer leaves
+		f.remember(f.predictions(), f.lessons())
+	}
+	c.Finish()
+}
+
+// combine makes the answer of what has arrived, or tells why there is none. It runs on whatever
+// goroutine completed the last call, often that of a container's session: a panic over what one
+// model said is the answer to this request, and nobody else's trouble.
+func (f *fanout) combine() (answer selection.Answer, fault error) {
+	defer func() {
+		if r := recover(); r != nil {
+			answer, fault = selection.Answer{}, f.app.panicked(r)
+		}
+	}()
+	for i := range f.asks {
+		switch a := &f.asks[i]; {
+		case a.asked.Shadow:
+		case a.call.Err == nil:
+			f.answers = append(f.answers, a.prediction())
+		default:
+			if fault == nil { // that of the heaviest model
+				fault = a.call.Err
+			}
+			f.missing = append(f.missing, a.asked)
+		}
+	}
+	for _, r := range f.refused {
+		f.missing = append(f.missing, r.asked)
+	}
+	answer = f.app.Selection.Combine(f.state, f.answers, f.missing)
+	switch {
+	case answer.Outputs != nil:
+		fault = nil
+	case fault == nil:
+		fault = fmt.Errorf("%w: application %q: what its models said cannot be combined: %s", scheduler.ErrContainerFailed, f.app.Name, answer)
+	}
+	return answer, fault
+}
+
+// unheard names and counts the models that have no part in the answer.
+func (f *fanout) unheard(answer selection.Answer) {
+	for _, v := range answer.Voices {
+		if v.Unheard != "" && !v.Shadow {
+			f.choice.Missing = append(f.choice.Missing, gate.Missing{Model: v.Model.String(), Why: f.why(v)})
+			if t := f.app.candidate(v.Model); t != nil {
+				t.Metrics.Unheard()
+			}
+		}
+	}
+	if f.choice.Missing != nil {
+		f.app.target.Metrics.Unheard()
+	}
+}
+
+// why says why a model was not heard.
+func (f *fanout) why(v selection.Voice) string {
+	for i := range f.asks {
+		if a := &f.asks[i]; a.asked.Model == v.Model && a.call.Err != nil {
+			return gate.Text(a.call.Err)
+		}
+	}
+	for _, r := range f.refused {
+		if r.asked.Model == v.Model {
+			return gate.Text(r.why)
+		}
+	}
+	return v.Unheard
+}
+
+// speaker is the call of the model which is most behind the answer: that model is named in it, and
+// the rows are as it counted them. Without an answer it is the heaviest model's.
+func (f *fanout) speaker(answer selection.Answer) *ask {
+	speaker, best := f.firstToAnswer(), -1.0
+	if answer.Outputs == nil {
+		return speaker
+	}
+	for _, v := range answer.Voices {
+		part := v.Weight * v.Agreement
+		if v.Unheard != "" || v.Shadow || !(part > best) {
+			continue
+		}
+		for i := range f.asks {
+			if a := &f.asks[i]; a.asked.Model == v.Model {
+				speaker, best = a, part
+			}
+		}
+	}
+	return speaker
+}
+
+// firstToAnswer is the call of the heaviest model that was asked for the answer. There is one.
+func (f *fanout) firstToAnswer() *ask {
+	return &f.asks[slices.IndexFunc(f.asks, func(a ask) bool { return !a.asked.Shadow })]
+}
+
+// fallBack answers with the application's default if it has one that stands in for the fault, and
+// with the fault if not.
+func (f *fanout) fallBack(fault error) {
+	c, first := f.call, &f.firstToAnswer().call
+	c.Err = fault
+	if !f.app.HasDefault() || !replaceable(fault) {
+		return
+	}
+	outputs, odd := f.app.DefaultOutput(&first.Target.Spec, first.Rows, f.app.gate.Pool())
+	if odd != nil {
+		c.Err = fmt.Errorf("%w; and %w", fault, odd)
+		return
+	}
+	c.Err, c.Outputs = nil, append(c.Outputs, outputs...)
+	f.choice.Default = true
+	f.choice.Explanation = fmt.Sprintf("%s (%s)", gate.Text(fault), stage(first.Timing, time.Since(f.began)))
+}
+
+// replaceable reports whether an error is one that a default output stands in for: the models could
+// not answer, or not in time. A request that is at fault itself, or whose client has gone, or which
+// another server should get, has no answer but the error.
+func replaceable(err error) bool {
+	switch gate.StatusOf(err).Outcome {
+	case metrics.DeadlineExceeded, metrics.Overloaded, metrics.Unavailable, metrics.ContainerFailed, metrics.ContainerLost:
+		return true
+	}
+	return false
+}
+
+// stage says where the time of a call without a result went, as far as that is known; the error
+// says the rest.
+func stage(t scheduler.Timing, total time.Duration) string {
+	queue, total := t.Queue.Round(time.Microsecond), total.Round(time.Microsecond)
+	switch {
+	case t.Exec > 0:
+		return fmt.Sprintf("%v in the queue, %v in the container", queue, t.Exec.Round(time.Microsecond))
+	case t.Queue > 0:
+		return fmt.Sprintf("%v in the queue, %v in the container so far", queue, total-queue)
+	}
+	return fmt.Sprintf("after %v", total)
+}
+
+// panicked makes an error of a panic over one request to the application.
+func (a *application) panicked(what any) error {
+	a.registry.cfg.Log.Error("panic over a request to an application", "application", a.Name, "panic", what, "stack", string(debug.Stack()))
+	return fmt.Errorf("%w: application %q: %v", gate.ErrInternal, a.Name, what)
+}

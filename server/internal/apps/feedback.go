@@ -1,0 +1,178 @@
+package apps
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/parameter"
+	"github.com/shivad/shivad/server/selection"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// feedback implements gate.Feedback. It owns references to what would have been right, and a
+// fanout if the models are asked again, both until Close.
+type feedback struct {
+	app     *application
+	verdict Verdict
+	truth   []tensor.Tensor // what would have been right, if it came as tensors
+	user    string
+	id      string // of the request that it is about; "" if it names none
+
+	earlier *Prediction // what was said to that; or
+	asking  *fanout     // the models, again
+
+	done func(reply []byte, err error)
+}
+
+// maxLearning bounds the feedback that waits for the store.
+const maxLearning = 256
+
+// learnTimeout is what the store may take.
+const learnTimeout = 5 * time.Second
+
+// OpenFeedback implements gate.Application.
+func (a *application) OpenFeedback(tensors []tensor.Tensor, p *gate.Params) (gate.Feedback, error) {
+	f := &feedback{app: a, user: p.User, id: canonical(p.ID)}
+	var err error
+	if f.verdict, err = ReadVerdict(p.Forward); err != nil {
+		return nil, err
+	}
+	input, truth := tensors, []tensor.Tensor(nil)
+	if f.verdict.Given() == 0 {
+		input, truth = nil, tensors
+	}
+	without := len(input) == 0 && p.Texts == nil && p.Inputs == nil
+	switch {
+	case f.id == "" && without && len(truth) == 0:
+		return nil, fmt.Errorf("%w: feedback for application %q: expected the \"id\" of a request, or its input as tensors or texts", scheduler.ErrInvalidInput, a.Name)
+	case f.id == "" && without:
+		return nil, fmt.Errorf(`%w: feedback: expected one of "label", "loss", "reward", "losses" for that input, or the "id" of a request that the tensors are the right outputs of`, scheduler.ErrInvalidInput)
+	case f.id != "" && p.Candidates != nil:
+		return nil, fmt.Errorf("%w: feedback for application %q: %s is for feedback that brings its input; with an id it is about the models that were asked then",
+			scheduler.ErrInvalidInput, a.Name, parameter.CandidateModels)
+	}
+	if err := f.verdict.Check(truth); err != nil {
+		return nil, err
+	}
+	if f.id != "" {
+		f.earlier = a.registry.Predictions.Find(a.Name, f.user, f.id, p.Now)
+	}
+	switch {
+	case f.earlier != nil:
+		f.truth = keep(truth)
+	case without:
+		return nil, fmt.Errorf("%w: feedback for application %q: this server knows no request with id %s of user %q in the last %v; send the input too, with a \"label\", or ask the server that answered",
+			scheduler.ErrNotFound, a.Name, f.id, f.user, Lifetime)
+	default:
+		q := *p
+		q.ID = nil     // what is said now is no answer to anybody
+		if !p.Bridge { // its members name the input
+			q.Forward = nil
+		}
+		if f.asking, err = a.fanOut(input, &q); err != nil {
+			return nil, err
+		}
+		f.asking.feedback = f
+	}
+	return f, nil
+}
+
+// canonical is an id as it is compared: a JSON text in one of its many forms ("a", "\u0061") is one
+// id, whatever door and client it came by.
+func canonical(id []byte) string {
+	if bytes.IndexByte(id, '\\') < 0 {
+		return string(id)
+	}
+	var text string
+	if json.Unmarshal(id, &text) != nil {
+		return string(id)
+	}
+	return string(shiva.AppendString(nil, text))
+}
+
+// Learn implements gate.Feedback.
+func (f *feedback) Learn(done func(reply []byte, err error)) {
+	f.done = done
+	if f.earlier != nil {
+		f.learn(f.earlier.Said, f.earlier.Inputs())
+		return
+	}
+	f.app.gate.Submit(f.asking.Start(nil)...)
+}
+
+// heard takes what the models that were asked have said.
+func (f *feedback) heard(asked *fanout, fault error) {
+	if fault != nil {
+		f.done(nil, fault)
+		return
+	}
+	f.learn(asked.predictions(), asked.lessons())
+}
+
+// Cancel implements gate.Feedback.
+func (f *feedback) Cancel() {
+	if f.asking != nil {
+		f.asking.Cancel()
+	}
+}
+
+// Close implements gate.Feedback.
+func (f *feedback) Close() {
+	if f.asking != nil {
+		f.asking.Close()
+	}
+	release(f.truth)
+	f.truth = nil
+}
+
+// learn has the policy learn what the verdict says of what models predicted. The store may be
+// far away, so that is on a goroutine of its own. inputs are those of the models that want to
+// learn by themselves.
+func (f *feedback) learn(said []selection.Prediction, inputs []Inputs) {
+	r := f.app.registry
+	select {
+	case r.learning <- struct{}{}:
+	default:
+		f.done(nil, fmt.Errorf("%w: %d feedbacks wait for the state store already", scheduler.ErrOverloaded, maxLearning))
+		return
+	}
+	r.learners.Go(func() { // ends with the store's answer, or after learnTimeout
+		defer func() { <-r.learning }()
+		f.done(f.apply(said, inputs))
+	})
+}
+
+// apply is learn's answer.
+func (f *feedback) apply(said []selection.Prediction, inputs []Inputs) (reply []byte, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			reply, err = nil, f.app.panicked(r)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), learnTimeout)
+	defer cancel()
+	outcome, err := f.verdict.Outcome(f.truth)
+	if err != nil {
+		return nil, err
+	}
+	r := f.app.registry
+	linked := r.linked.Load()
+	a := linked.apps[f.app.Name] // as it is now: it may have changed since the feedback came
+	if a == nil {
+		return nil, fmt.Errorf("%w: application %q was deleted before its feedback was learned", scheduler.ErrNotFound, f.app.Name)
+	}
+	state, applied, err := r.Learn(ctx, a.App, f.user, f.id, a.models, said, outcome)
+	if err != nil {
+		return nil, err
+	}
+	if applied {
+		f.teach(linked.table, said, inputs)
+	}
+	return json.Marshal(gate.Learned{Application: f.app.Name, Learned: applied, Rounds: state.Rounds})
+}
