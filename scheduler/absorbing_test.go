@@ -1,7 +1,7 @@
 //go:build !race && !invariants
 
-// A simulation is one goroutine, in which the race detector finds nothing and is ten times as
-// slow, and it has no buffers to poison.
+// A simulation runs on one goroutine, where the race detector finds nothing and costs a factor of
+// ten, and it has no buffers to poison.
 
 package scheduler_test
 
@@ -17,18 +17,19 @@ import (
 	"github.com/shivad/shivad/scheduler/sim"
 )
 
-var beliefs = flag.Int("beliefs", 5, "random profiles that each kind of container is met with")
+var beliefs = flag.Int("beliefs", 5, "random profiles for each kind of container")
 
 const (
-	learnWithin = 5 * time.Second // of heavy load, or of what has changed since: then
-	learnShare  = 0.95            // of the oracle's goodput is served in the mean of the profiles, and
-	learnLuck   = 0.9             // with all but one in fifty, and
-	learnFloor  = 0.6             // with each of them, for
+	learnWithin = 5 * time.Second // of heavy load, or after a change; from then on
+	// Of the oracle's goodput must be served, on average over the profiles,.
+	learnShare  = 0.95
+	learnLuck   = 0.9 // ... by all but one profile in fifty,
+	learnFloor  = 0.6 // ... by each profile, during
 	learnLength = 10 * time.Second
 )
 
-// learnCells are what each kind of container is met with in turn: loads beyond what it can do, and
-// its faults.
+// learnCells returns the cells of each kind of container: loads above its capacity, and its
+// faults.
 func learnCells(p sim.Profile) []sim.Cell {
 	var all []sim.Cell
 	for _, load := range []float64{1.2, 1.5, 2, 2.5} {
@@ -45,19 +46,20 @@ func learnCells(p sim.Profile) []sim.Cell {
 	return all
 }
 
-// TestNoAbsorbingState: whatever a profile believes, and whatever light load has taught it, under
-// heavy load and with whatever fault the container is served as by the oracle within seconds. One
-// profile's share of ten seconds is a matter of luck by some hundredths, as the oracle's is. The
-// whole of it is go test ./scheduler -run TestNoAbsorbingState -beliefs 1112, ten thousand in all.
+// TestNoAbsorbingState: from any profile, and after any light load, a container under heavy load
+// and with any fault is served within seconds as by the oracle. The share of one profile over ten
+// seconds varies by some hundredths, as the oracle's does. The long form is go test ./scheduler
+// -run TestNoAbsorbingState -beliefs 1112, ten thousand profiles in all.
 func TestNoAbsorbingState(t *testing.T) {
 	for k, p := range sim.Kinds() {
 		t.Run(p.Name, func(t *testing.T) {
 			t.Parallel()
 			cells := learnCells(p)
-			turn := func(i int) int { return (2*i + i/5 + k) % len(cells) } // five are of every other cell
+			// Five are of every other cell.
+			turn := func(i int) int { return (2*i + i/5 + k) % len(cells) }
 			oracle := make([]float64, len(cells))
 			for i := range min(*beliefs, len(cells)) {
-				oracle[turn(i)] = sim.Oracle(cells[turn(i)].Told()).Share()
+				oracle[turn(i)] = sim.Oracle(cells[turn(i)].ForOracle()).Share()
 			}
 			var mu sync.Mutex
 			worst, below, unlucky, sum := 2.0, 0, 0, 0.0

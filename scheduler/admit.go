@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// capacity is what the live replicas can do together, by their profiles. It is derived anew
-// whenever a profile or the set of replicas changes.
+// capacity is the joint capacity of the live replicas, by their profiles. It is recomputed whenever
+// a profile or the set of replicas changes.
 type capacity struct {
-	cold    bool  // some replica's profile is not known well: predict nothing
-	batch   int   // rows in a full batch for each that executes
-	fastest int64 // what one row takes on the fastest, with luck; 0 if that is not known
+	cold    bool  // some profile has too few measurements to predict from
+	batch   int   // rows of one full batch for every batch that may execute at once
+	fastest int64 // optimistic time of one row on the fastest replica, in ns; 0: unknown
 }
 
-// coldBatches is how many batches of a replica must be measured before requests are refused on
-// its account.
+// coldBatches is the number of measured batches below which a replica's profile refuses no
+// requests.
 const coldBatches = 2 * fewSamples
 
 // minRetry is the shortest RetryAfter: clients round it up to their own units anyway.
 const minRetry = 10 * time.Millisecond
 
-// measure derives the capacity.
+// measure recomputes the capacity.
 func (c *core) measure() {
 	c.capacity = capacity{fastest: never}
 	for _, rep := range c.replicas {
@@ -32,16 +32,16 @@ func (c *core) measure() {
 		}
 		p := rep.plan(c, 0, 0)
 		c.capacity.batch += rep.concurrency * rep.strategy.limit(p)
-		c.capacity.fastest = min(c.capacity.fastest, rep.profile.hoped(1))
+		c.capacity.fastest = min(c.capacity.fastest, rep.profile.optimistic(1))
 	}
 	if c.capacity.fastest == never {
 		c.capacity.fastest = 0
 	}
 }
 
-// admit makes sure that there is room for a request and time to answer it, and refuses it
-// otherwise. At each of the limits the newest rows of the source that takes most of the queue
-// make room for a source that takes less (see sources).
+// admit refuses a request if the queue has no room for it or it cannot be answered in time. At
+// each limit the newest rows of the source with the largest share of the queue give way to a
+// source with a smaller share (see sources).
 func (c *core) admit(r *Request, now int64, fx *effects) bool {
 	if rows := c.rows + r.Rows; rows > c.cfg.QueueRows &&
 		!c.displace(r, rows-c.cfg.QueueRows, 0, never, limitRows, fx) {
@@ -69,14 +69,14 @@ func (c *core) admit(r *Request, now int64, fx *effects) bool {
 	return c.overloaded(r, OutcomePredicted, limitDeadline, r.deadline-now, finish-now, late, fx)
 }
 
-// A surplus lets rows in beyond what can be served one after the other. Under overload most of
-// the rows ahead will be skipped, in favour of fresh ones that make large batches: refusing
-// every newcomer until they are gone leaves only stale rows to choose from, which cost an
-// eighth of the goodput at 2.5 times the capacity. So newcomers are let in at up to twice the
-// rate of service, evenly: of a burst, the first ones would be stale again when a replica is
-// free.
+// A surplus admits rows beyond what could be served in order of arrival. Under overload the
+// strategy skips most of the rows ahead in favour of fresh ones, which make large batches.
+// Refusing every newcomer until the old rows are gone leaves only stale rows to choose from; that
+// cost an eighth of the goodput at 2.5 times the capacity. So newcomers are admitted at up to
+// twice the service rate. They are spread evenly over time, because the first rows of a burst
+// would be stale when a replica becomes free.
 type surplus struct {
-	rows float64 // that may be let in
+	rows float64 // that may still be admitted
 	at   int64
 }
 
@@ -95,7 +95,7 @@ func (s *surplus) admit(rows int, rate, batch float64, now int64) bool {
 	return true
 }
 
-// ahead counts the waiting rows that would be served before r's.
+// ahead counts the waiting rows that would be served before those of r.
 func (c *core) ahead(r *Request) int {
 	rows := c.trying
 	for _, b := range c.buckets.ordered {
@@ -107,15 +107,16 @@ func (c *core) ahead(r *Request) int {
 	return rows
 }
 
-// predict is when rows would be answered that wait behind others, if all goes well: with every
-// replica busy at its best rate, at median times, from when it is free. It predicts nothing, ok
-// false, while a replica could begin at once. rate is in rows per nanosecond.
+// predict estimates, optimistically, when rows that wait behind ahead others would be answered:
+// every replica works at its best rate and at median times from the moment it is free. ok is
+// false, and nothing is predicted, while a replica could start at once. rate is in rows per
+// nanosecond.
 //
-// It is hopeful on purpose. What it lets through and cannot be served is shed from the queue;
-// but what it refuses cannot be served any more.
+// It is optimistic on purpose: a row that is admitted and cannot be served is shed later, but a
+// row that is refused is lost.
 func (c *core) predict(ahead, rows int, now int64) (finish int64, rate float64, ok bool) {
 	work := float64(ahead)
-	last := int64(0) // the shortest time that the rows themselves take
+	last := int64(0) // the shortest execution of the rows themselves
 	for _, rep := range c.replicas {
 		if rep.state != replicaLive {
 			continue
@@ -134,7 +135,7 @@ func (c *core) predict(ahead, rows int, now int64) (finish int64, rate float64, 
 		for _, end := range rep.ends {
 			work += r * float64(max(0, end.at-now))
 		}
-		if t := rep.profile.hoped(min(rows, limit)); last == 0 || t < last {
+		if t := rep.profile.optimistic(min(rows, limit)); last == 0 || t < last {
 			last = t
 		}
 	}
@@ -144,25 +145,26 @@ func (c *core) predict(ahead, rows int, now int64) (finish int64, rate float64, 
 	return now + int64(work/rate) + last, rate, true
 }
 
-// What displace looks at, at most, as it looks under the model's lock: the newest rows of a
-// source may all be such as must not or need not make room, and a request that will be refused
-// must not cost more for it.
+// Bounds on the rows that displace examines, since it holds the model's lock. The newest rows of
+// a source may all be exempt from displacement, and a request that is refused in the end must
+// stay cheap.
 const (
-	displaceSkips = 64   // rows that are not for displacing
-	displaceMost  = 1024 // rows for one request that would be late
+	displaceSkips = 64   // rows that may not be displaced
+	displaceMost  = 1024 // rows displaced for one request
 )
 
-// displace makes room for r at a limit by answering the newest rows of the source that takes
-// most of the queue, if r's source would take less even then. needRows or needBytes must be
-// freed; of rows, those count that are served before the given deadline. False: nothing was
-// displaced.
+// displace makes room for r at a limit: it answers the newest rows of the source with the largest
+// share of the queue, provided that r's source has a smaller share even after the exchange. It
+// frees needRows, of which only rows due before the given deadline count, or needBytes. It
+// returns false if it displaced nothing.
 //
-// What it walks over it displaces, but for a few, or it finds early that nothing is to be had.
+// Its cost is bounded: apart from displaceSkips rows it displaces every row that it visits, or
+// gives up early.
 func (c *core) displace(r *Request, needRows int, needBytes int64, before int64, limit string, fx *effects) bool {
 	heavy := c.sources.heaviest()
 	share := c.sources.shareOf(r.source.rows+r.Rows, r.source.bytes+r.bytes)
 	switch {
-	case heavy == nil, heavy == r.source: // nothing could be gained
+	case heavy == nil, heavy == r.source: // no other source to take from
 		return false
 	case heavy.rows < needRows, heavy.bytes < needBytes, before != never && needRows > displaceMost:
 		return false
@@ -187,7 +189,7 @@ func (c *core) displace(r *Request, needRows int, needBytes int64, before int64,
 	if rows < needRows || bytes < needBytes {
 		return false
 	}
-	err := &OverloadedError{Limit: limitShare, RetryAfter: minRetry, Value: int64(r.source.rows), Asked: int64(heavy.rows), met: limit}
+	err := &OverloadedError{Limit: limitShare, RetryAfter: minRetry, Value: int64(r.source.rows), Needed: int64(heavy.rows), met: limit}
 	for next := heavy.newest; next != nil && next != it; {
 		victim := next
 		next = next.older
@@ -198,13 +200,13 @@ func (c *core) displace(r *Request, needRows int, needBytes int64, before int64,
 	return true
 }
 
-// displaceable reports whether a row may make room for one with that deadline: not one that was
-// sent, or was to be sent, once before.
+// displaceable reports whether a row may be displaced by one with that deadline. Rows that were
+// sent before, or were about to be, may not.
 func (it *item) displaceable(before int64) bool {
 	return it.req.sent == unsent && it.deadline <= before
 }
 
-// backlog is about how long it takes to work off what waits.
+// backlog estimates how long the waiting rows take to serve.
 func (c *core) backlog() int64 {
 	if _, rate, ok := c.predict(0, 1, 0); ok {
 		return int64(float64(c.rows) / rate)
@@ -213,9 +215,9 @@ func (c *core) backlog() int64 {
 }
 
 // overloaded refuses r at a limit.
-func (c *core) overloaded(r *Request, o Outcome, limit string, value, asked, after int64, fx *effects) bool {
+func (c *core) overloaded(r *Request, o Outcome, limit string, value, needed, after int64, fx *effects) bool {
 	c.refuse(r, o, &OverloadedError{
-		Limit: limit, Value: value, Asked: asked, RetryAfter: max(minRetry, time.Duration(after)),
+		Limit: limit, Value: value, Needed: needed, RetryAfter: max(minRetry, time.Duration(after)),
 	}, fx)
 	return false
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestAdmission: nothing is refused by prediction while a replica is cold or idle, or little
-// waits; what cannot be in time is refused at once, with the time when to come back.
+// TestAdmission: nothing is refused by prediction while a replica is cold or idle, or few rows
+// wait; a request that cannot be in time is refused at once, with a RetryAfter.
 func TestAdmission(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 10, Slots: 1}})
 	w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(0, time.Millisecond)}
@@ -52,11 +52,11 @@ func TestAdmission(t *testing.T) {
 	}
 	clock.Advance(time.Second)
 	if late > 20 {
-		t.Errorf("%d requests were let in and then late", late)
+		t.Errorf("%d requests were admitted and then late", late)
 	}
 }
 
-// TestFloodStarvesNobody: one source sends ten times what can be served, another a tenth of it,
+// TestFloodStarvesNobody: one source sends ten times the capacity, another a tenth of it,
 // steadily; the second one is served.
 func TestFloodStarvesNobody(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 32}})
@@ -87,7 +87,7 @@ func TestFloodStarvesNobody(t *testing.T) {
 	}
 }
 
-// admission is a model on a virtual clock, and how many of its requests were refused by prediction.
+// admission is a model on a virtual clock, with the number of its requests refused by prediction.
 type admission struct {
 	t       *testing.T
 	s       *scheduler.Scheduler
@@ -125,7 +125,8 @@ func (a *admission) teach(n int) {
 	}
 }
 
-// TestAdmissionOfTheUnknown: nothing is refused by prediction while a replica is not known well.
+// TestAdmissionOfTheUnknown: nothing is refused by prediction while a replica has few
+// measurements.
 func TestAdmissionOfTheUnknown(t *testing.T) {
 	for _, c := range []struct {
 		known   int
@@ -143,8 +144,8 @@ func TestAdmissionOfTheUnknown(t *testing.T) {
 	}
 }
 
-// TestAdmissionWithAnIdleReplica: nothing is refused by prediction while a replica is idle,
-// here because it is too slow for what waits.
+// TestAdmissionWithAnIdleReplica: nothing is refused by prediction while a replica is idle, here
+// because it is too slow for the waiting rows.
 func TestAdmissionWithAnIdleReplica(t *testing.T) {
 	a := newAdmission(t, scheduler.ModelConfig{MaxBatch: 10, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(0, time.Millisecond)})
 	slow := &schedtest.Worker{Clock: a.clock, Exec: schedtest.Linear(60*time.Millisecond, 0)}
@@ -164,8 +165,8 @@ func TestAdmissionWithAnIdleReplica(t *testing.T) {
 	}
 }
 
-// TestAdmissionLooksAhead: a request is predicted by what would be served before it: not by
-// rows of later deadlines or of lower priority.
+// TestAdmissionLooksAhead: a prediction counts the rows that would be served before the request,
+// and none with later deadlines or a lower priority.
 func TestAdmissionLooksAhead(t *testing.T) {
 	a := newAdmission(t, scheduler.ModelConfig{MaxBatch: 10, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(0, time.Millisecond)})
 	a.teach(40)
@@ -181,8 +182,8 @@ func TestAdmissionLooksAhead(t *testing.T) {
 	}
 }
 
-// TestBatchBytes: batch_bytes bounds a batch by what its rows have, not by what rows of its
-// shape had before: texts differ in length.
+// TestBatchBytes: batch_bytes bounds a batch by the bytes of its own rows, not of earlier rows of
+// that shape: texts differ in length.
 func TestBatchBytes(t *testing.T) {
 	s, _ := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", Slots: 1, BatchBytes: 100}})
 	texts := []tensor.Spec{{Name: "s", DType: tensor.Bytes, Shape: tensor.Shape{-1}}}
@@ -217,9 +218,9 @@ func TestBatchBytes(t *testing.T) {
 	}
 }
 
-// TestDisplacementIsBounded: who makes room is looked for among the newest rows of the heaviest
-// source only, as that is done under the model's lock. A refused request must not cost more
-// because somebody else has many patient rows waiting.
+// TestDisplacementIsBounded: displacement examines only a few of the newest rows of the heaviest
+// source, since it holds the model's lock. A refused request must not cost more because another
+// source has many patient rows waiting.
 func TestDisplacementIsBounded(t *testing.T) {
 	for _, c := range []struct {
 		patient int
@@ -230,7 +231,7 @@ func TestDisplacementIsBounded(t *testing.T) {
 		a.submit(120, 0, 90*time.Millisecond)
 		a.submit(c.patient, 0, time.Hour)
 		var err error
-		for range 20 { // of another source; some are let in as surplus
+		for range 20 { // of another source; some are admitted as surplus
 			a.s.Submit(&scheduler.Request{Model: a.model, Inputs: rowOf(t, 1), Rows: 1, Source: 7, Deadline: a.clock.Now().Add(95 * time.Millisecond), Owner: ownerFunc(func(r *scheduler.Request) {
 				if err == nil {
 					err = r.Err

@@ -6,8 +6,8 @@ package scheduler
 // use a smaller back-off constant than other AIMD schemes since the optimal batch size does not
 // fluctuate much."
 //
-// Batches smaller than the maximum teach it nothing about growth, and do not make it grow; the
-// bound by exploration holds as for all strategies.
+// Batches smaller than the maximum are no evidence that a larger one fits, and do not raise it.
+// The bound on exploration holds as for all strategies.
 type aimd struct {
 	size      float64
 	objective int64

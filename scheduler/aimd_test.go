@@ -2,9 +2,8 @@ package scheduler
 
 import "testing"
 
-// TestAIMD: the paper's rule, step by step. Full batches under the objective let the maximum
-// grow by one; one beyond it takes a tenth off; what is smaller than the maximum teaches
-// nothing.
+// TestAIMD: the paper's rule, step by step. Full batches under the objective raise the maximum by
+// one; one above it lowers the maximum by a tenth; smaller batches change nothing.
 func TestAIMD(t *testing.T) {
 	prof := newProfile(64)
 	for n := 1; n <= 64; n *= 2 {
@@ -13,7 +12,7 @@ func TestAIMD(t *testing.T) {
 	s := newStrategy(strategyAIMD)
 	p := plan{max: 64, objective: 10 * ms, prof: &prof}
 	for i, c := range []struct {
-		rows int // of a batch as large as it may be; 0: half of that
+		rows int // size of a full batch; 0: a batch of half the maximum
 		took int64
 		want int
 	}{

@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// TestRequestAllocates holds a request's way through the scheduler to less than one allocation.
-// (It is none, but for what the pools lose to a garbage collection now and then.)
+// TestRequestAllocates: a request makes less than one allocation on its way through the
+// scheduler. (It makes none, but pools lose objects to garbage collections.)
 func TestRequestAllocates(t *testing.T) {
 	l := newLoop(t)
 	for range 100 {

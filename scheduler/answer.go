@@ -9,19 +9,18 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// How outputs of a batch become outputs of its requests. All of it runs without a lock, on
-// batches and requests that nobody else can reach any more, but for take.
+// Splitting the outputs of a batch into those of its requests. Except for take, all of it runs
+// without a lock, on batches and requests that no other goroutine can reach any more.
 
-// deliver gives the spans that are still wanted their rows and completes their requests. The
-// requests' outcomes are set; those with an error get no rows.
+// deliver gives each span that still has a waiter its rows and completes the requests. Their
+// outcomes are set already; those with an error get no rows.
 func (m *Model) deliver(b *Batch, exec int64) {
 	b.cuts, b.cutRows = append(b.cuts[:0], b.outputs...), 0
 	m.deliverFrom(b, 0, exec)
 }
 
 func (m *Model) deliverFrom(b *Batch, i int, exec int64) {
-	// A panic in an owner's Complete is the owner's fault and goes its way, but not at the cost
-	// of the other requests: they are completed first.
+	// A panic in an owner's Complete propagates, but the other requests are completed first.
 	defer func() {
 		if i < len(b.spans) {
 			m.deliverFrom(b, i+1, exec)
@@ -52,7 +51,7 @@ func (m *Model) deliverFrom(b *Batch, i int, exec int64) {
 	}
 }
 
-// skip steps over rows in what is left of the outputs.
+// skip drops the next rows of the outputs.
 func (b *Batch) skip(rows int) {
 	for i := range b.cuts {
 		t := &b.cuts[i]
@@ -63,7 +62,7 @@ func (b *Batch) skip(rows int) {
 	b.cutRows += rows
 }
 
-// cut makes the next rows of the outputs r's, with a reference for each.
+// cut moves the next rows of the outputs to r, with one reference for each output.
 func (b *Batch) cut(r *Request, rows int) {
 	r.Outputs = r.Outputs[:0]
 	if cap(r.Outputs) < len(b.cuts) {
@@ -92,7 +91,8 @@ func (b *Batch) cut(r *Request, rows int) {
 	b.cutRows += rows
 }
 
-// lend shows the next rows of the outputs to who wants them although their request has ended.
+// lend passes the next rows of the outputs to late, the function of a request that has ended
+// already.
 func (b *Batch) lend(late func([]tensor.Tensor), rows int) {
 	var r Request
 	b.cut(&r, rows)
@@ -104,9 +104,8 @@ func (b *Batch) lend(late func([]tensor.Tensor), rows int) {
 	late(r.Outputs)
 }
 
-// rowsBytes is how long the first rows of t are, or values if it is ragged; t was checked and
-// has them. (tensor.Cut does the same with an allocation for the shapes, once for each
-// request.)
+// rowsBytes is the length in bytes of the first rows of t (values, if it is ragged), which t is
+// known to have. (tensor.Cut does the same, but allocates the shapes, once for each request.)
 func rowsBytes(t *tensor.Tensor, rows int) int {
 	elems, _ := t.Shape[1:].Elements()
 	elems *= rows
@@ -120,8 +119,8 @@ func rowsBytes(t *tensor.Tensor, rows int) int {
 	return at
 }
 
-// take keeps the answer of a span whose request went out in several batches. It runs under the
-// model's mutex: pieces come from several workers.
+// take stores the answer of a span whose request was split over several batches. It runs under
+// the model's mutex, since pieces arrive from several workers.
 func (b *Batch) take(s *span, from int) error {
 	p := piece{lo: s.lo}
 	for i, t := range b.outputs {
@@ -137,7 +136,8 @@ func (b *Batch) take(s *span, from int) error {
 	return nil
 }
 
-// assemble joins the pieces of a request in order of its rows, or drops them if it has failed.
+// assemble joins the pieces of a request in row order, or releases them if the request has
+// failed.
 func (m *Model) assemble(r *Request) {
 	pieces := r.pieces
 	r.pieces = nil
@@ -168,15 +168,15 @@ func (m *Model) assemble(r *Request) {
 	}
 }
 
-// freeSizes is what a model can declare whose rows are answered with different sizes.
+// freeSizes lists the declarations for a model whose rows have answers of different sizes.
 const freeSizes = "a model whose rows are answered with different sizes declares the output as ragged, pads it and counts, or says batched = false"
 
-// spoiled makes a request whose pieces could not be joined one that failed: the memory is not
-// there, or its rows came back in different shapes.
+// spoiled fails a request whose pieces cannot be joined: memory is short, or the pieces have
+// different shapes.
 func (m *Model) spoiled(r *Request, batches int, err error) {
-	r.outcome, r.Err = OutcomeContainerFailed, fmt.Errorf("%w: the answers to its %d batches do not go together: %w; %s", ErrContainerFailed, batches, err, freeSizes)
+	r.outcome, r.Err = OutcomeContainerFailed, fmt.Errorf("%w: the answers of its %d batches cannot be joined: %w; %s", ErrContainerFailed, batches, err, freeSizes)
 	if errors.Is(err, tensor.ErrBudget) {
-		r.outcome, r.Err = OutcomeMemory, fmt.Errorf("%w: no memory to put the answers to its %d batches together: %w", ErrOverloaded, batches, err)
+		r.outcome, r.Err = OutcomeMemory, fmt.Errorf("%w: no memory to join the answers of its %d batches: %w", ErrOverloaded, batches, err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -184,7 +184,7 @@ func (m *Model) spoiled(r *Request, batches int, err error) {
 	m.core.stats.outcomes[r.outcome]++
 }
 
-// finish hands an answered request back to its owner. It must be the last that is done with it.
+// finish hands an answered request back to its owner. The request must not be used after it.
 func (m *Model) finish(r *Request) {
 	if r.Err != nil {
 		r.Outputs = r.Outputs[:0]

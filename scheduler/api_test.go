@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// ask submits a request on a virtual clock and gives it back once it is answered.
+// ask submits a request on a virtual clock and returns it once it is answered.
 func ask(t testing.TB, s *scheduler.Scheduler, clock *schedtest.Clock, r *scheduler.Request) *scheduler.Request {
 	t.Helper()
 	done := false
@@ -47,7 +47,7 @@ func addTo(t testing.TB, s *scheduler.Scheduler, id scheduler.ModelID, spec sche
 	return rep
 }
 
-// TestRefusals: what a request can have wrong, and what its error says.
+// TestRefusals: invalid requests and the texts of their errors.
 func TestRefusals(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{QueueRows: 128, QueueBytes: 10_000}})
 	model := addTo(t, s, benchID, rowsSpec, &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Millisecond, 0)}).Model()
@@ -60,7 +60,7 @@ func TestRefusals(t *testing.T) {
 		want error
 		text string
 	}{
-		"no model":       {scheduler.Request{Rows: 1}, scheduler.ErrNotFound, "names none"},
+		"no model":       {scheduler.Request{Rows: 1}, scheduler.ErrNotFound, "names no model"},
 		"no rows":        {scheduler.Request{Model: model, Inputs: rowOf(t, 1)}, scheduler.ErrInvalidInput, "got 0"},
 		"no inputs":      {scheduler.Request{Model: model, Rows: 1}, scheduler.ErrInvalidInput, "no inputs"},
 		"other rows":     {scheduler.Request{Model: model, Inputs: rowOf(t, 2), Rows: 3}, scheduler.ErrInvalidInput, "[2, 4]"},
@@ -99,10 +99,10 @@ func TestAnswersAreChecked(t *testing.T) {
 		"fits":      {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 2, 4)} }, nil, ""},
 		"none":      {func() []tensor.Tensor { return nil }, nil, "answered with 0"},
 		"rows":      {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 1, 4)} }, nil, "[1, 4] for a batch of 2"},
-		"dtype":     {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Int8, 2, 4)} }, nil, "came as int8"},
-		"shape":     {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 2, 5)} }, nil, "came as [2, 5]"},
+		"dtype":     {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Int8, 2, 4)} }, nil, "is int8"},
+		"shape":     {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 2, 5)} }, nil, "is [2, 5]"},
 		"data":      {func() []tensor.Tensor { return []tensor.Tensor{short()} }, nil, "got 7"},
-		"row error": {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 2, 4)} }, []scheduler.RowError{{Row: 2}}, "row 2 of a batch of 2"},
+		"row error": {func() []tensor.Tensor { return []tensor.Tensor{out(tensor.Uint8, 2, 4)} }, []scheduler.RowError{{Row: 2}}, "row 2 in a batch of 2 rows"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, clock := newVirtual(t, scheduler.Config{})
@@ -124,8 +124,8 @@ func TestAnswersAreChecked(t *testing.T) {
 	}
 }
 
-// TestReplicasAgreeOnLabels: which replica ranks the classes of an answer does not change their
-// names.
+// TestReplicasAgreeOnLabels: all replicas of a model must declare the same labels, so that the
+// names of classes do not depend on the replica.
 func TestReplicasAgreeOnLabels(t *testing.T) {
 	s, _ := newVirtual(t, scheduler.Config{})
 	spec := func(labels ...string) scheduler.Spec {
@@ -153,8 +153,8 @@ func TestReplicasAgreeOnLabels(t *testing.T) {
 	}
 }
 
-// TestRegistration: replicas of one model agree in what clients see, and a new contract is a
-// new model.
+// TestRegistration: replicas of one model have the same contract, and a new contract makes a new
+// model.
 func TestRegistration(t *testing.T) {
 	changes := 0
 	s, _ := newVirtual(t, scheduler.Config{Hooks: scheduler.Hooks{ModelChanged: func(*scheduler.Model) { changes++ }}})
@@ -186,7 +186,7 @@ func TestRegistration(t *testing.T) {
 		t.Error("the new contract is not a new model")
 	}
 	if changes != 7 {
-		t.Errorf("%d changes were told, want 7", changes)
+		t.Errorf("%d calls of ModelChanged, want 7", changes)
 	}
 	c.Remove(errors.New("gone"))
 	if !s.Forget(benchID) || len(s.Models()) != 0 {
@@ -205,9 +205,9 @@ func TestRegistration(t *testing.T) {
 	}
 }
 
-// TestNamesComeAndGo: whoever registers chooses a name, and may come with another each time.
-// Models that nobody serves any more do not add up: those that have been absent for longest are
-// forgotten, and told of.
+// TestNamesComeAndGo: a container chooses its model's name, and may choose another each time.
+// Models without replicas do not accumulate: those that have been absent for longest are
+// forgotten, with a call of ModelChanged.
 func TestNamesComeAndGo(t *testing.T) {
 	changed := make(map[*scheduler.Model]int)
 	s, clock := newVirtual(t, scheduler.Config{Hooks: scheduler.Hooks{ModelChanged: func(m *scheduler.Model) { changed[m]++ }}})
@@ -234,15 +234,15 @@ func TestNamesComeAndGo(t *testing.T) {
 		}
 	}
 	if changed[first] != 3 {
-		t.Errorf("%d changes of a model that came, went and was forgotten were told, want 3", changed[first])
+		t.Errorf("%d calls of ModelChanged for a model that was added, lost its replica and was forgotten, want 3", changed[first])
 	}
 	if r := ask(t, s, clock, &scheduler.Request{Model: first, Inputs: rowOf(t, 1), Rows: 1}); !errors.Is(r.Err, scheduler.ErrUnavailable) {
 		t.Errorf("a request to a forgotten model: %v", r.Err)
 	}
 }
 
-// TestConfigIsChecked: every fault in one error, and settings that make each other unreachable
-// with both numbers.
+// TestConfigIsChecked: one error names every fault, and both values of settings that contradict
+// each other.
 func TestConfigIsChecked(t *testing.T) {
 	no := false
 	for name, c := range map[string]struct {
@@ -274,14 +274,14 @@ func TestConfigIsChecked(t *testing.T) {
 			}
 		}
 	}
-	// Models in the map do not inherit: what suits one strategy does not suit another.
+	// Models in the map do not inherit, since a setting may be invalid with another strategy.
 	cfg := scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", Pad: true, Shed: &no}, Models: map[string]scheduler.ModelConfig{"m": {Strategy: "deadline"}}}
 	if err := cfg.Validate(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestConfigureWhileRunning: a new maximum holds for what is waiting already.
+// TestConfigureWhileRunning: a new maximum applies to rows that wait already.
 func TestConfigureWhileRunning(t *testing.T) {
 	s, _ := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", Slots: 1}})
 	w := &schedtest.Worker{}
@@ -293,7 +293,7 @@ func TestConfigureWhileRunning(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.Configure("m", scheduler.ModelConfig{MaxBatch: -3}); err == nil {
-		t.Error("a negative maximum was taken")
+		t.Error("a negative maximum was accepted")
 	}
 	if err := w.Answer(); err != nil {
 		t.Fatal(err)
@@ -306,7 +306,7 @@ func TestConfigureWhileRunning(t *testing.T) {
 	} else if st.Replicas[0].Limit != 3 {
 		t.Errorf("a batch may have up to %d rows, want 3", st.Replicas[0].Limit)
 	}
-	// Another strategy begins anew: aimd with batches of one.
+	// Another strategy starts from scratch: aimd with batches of one.
 	if err := s.Configure("m", scheduler.ModelConfig{Strategy: "aimd", MaxBatch: 3, Slots: 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -345,8 +345,8 @@ func TestMixedModels(t *testing.T) {
 	}
 }
 
-// TestExecutionOfPipelinedBatches: a batch that waited in the container behind others is not
-// slow for that. Its execution counts from the answer before.
+// TestExecutionOfPipelinedBatches: the execution of a batch that was queued in the container
+// counts from the answer before it.
 func TestExecutionOfPipelinedBatches(t *testing.T) {
 	const exec = 100 * time.Microsecond
 	wrong, most := 0, 0
@@ -377,8 +377,8 @@ func TestExecutionOfPipelinedBatches(t *testing.T) {
 	}
 }
 
-// TestSlowReplica: of two replicas, one four times as slow, each has its own profile and does
-// its part.
+// TestSlowReplica: of two replicas, one four times as slow, each has its own profile and serves
+// its share.
 func TestSlowReplica(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{})
 	fast := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(2*time.Millisecond, 250*time.Microsecond)}
@@ -393,7 +393,8 @@ func TestSlowReplica(t *testing.T) {
 				good++
 			}
 		})})
-		clock.Advance(300 * time.Microsecond) // 3,333 a second; the fast one alone does 3,500 at best
+		// 3,333 a second; the fast one alone does 3,500 at best.
+		clock.Advance(300 * time.Microsecond)
 	}
 	clock.Advance(time.Second)
 	_, f := fast.Sent()

@@ -2,25 +2,25 @@ package scheduler
 
 import "math"
 
-// badRows is how often batches fail for a row in them. Each such failure costs a batch for
-// every doubling of the rows until the bad one is found, and while that lasts the others wait.
-// So where bad rows are frequent smaller batches serve more: with one in a hundred, deadlines
-// of 200 ms and 700 rows a second, 0.78 of the others without this, 0.88 with it. Where fewer
-// batches fail than may, it bounds nothing.
+// badRows estimates how often a batch fails because of one of its rows, and bounds the batch size
+// by it. Finding the bad row takes one more batch for every doubling of the rows, while the
+// others wait; so where bad rows are frequent, smaller batches serve more. With one bad row in a
+// hundred, deadlines of 200 ms and 700 rows/s, 0.78 of the good rows were answered without this
+// bound and 0.88 are with it. Below badShare of failed batches there is no bound.
 //
-// It is of the last batches, not rows or seconds: at the smallest sizes, where it sees least,
-// it forgets as fast, so that batches are large again some 200 after the last bad row.
+// Memory fades by batches, not by rows or seconds: small batches show little, yet the bound must
+// fade as fast there. Batches are large again some 200 batches after the last bad row.
 type badRows struct {
-	rows, failures float64 // in batches of waiting rows, retries apart, with forgetting
+	rows, failures float64 // of batches from the queue, without retries, exponentially weighted
 }
 
 const (
-	badShare  = 0.3 // of the batches may fail
+	badShare  = 0.3 // share of the batches that may fail
 	badForget = 1 - 1.0/64
-	badDoubt  = 200 // rows that are taken to have gone well before any were seen
+	badDoubt  = 200 // good rows assumed before the first measurement
 )
 
-// batch notes one that was answered or failed.
+// batch records a batch that was answered or failed.
 func (b *badRows) batch(rows int, failed bool) {
 	b.rows = b.rows*badForget + float64(rows)
 	b.failures *= badForget
@@ -29,10 +29,10 @@ func (b *badRows) batch(rows int, failed bool) {
 	}
 }
 
-// excuse takes back a failure that was not a row's.
+// excuse withdraws a failure that no row caused.
 func (b *badRows) excuse() { b.failures = max(0, b.failures-1) }
 
-// most bounds a batch so that no larger share of them fails.
+// most is the size at which badShare of the batches is expected to fail.
 func (b *badRows) most() int {
 	return int(min(max(1, badShare*(b.rows+badDoubt)/max(b.failures, badShare)), math.MaxInt32))
 }

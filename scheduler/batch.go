@@ -11,12 +11,12 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Batch is what one replica computes at once: rows of one or more requests.
+// A Batch is the unit of execution of a replica: rows of one or more requests.
 //
-// From [Worker.Send] until Complete or Fail it belongs to the worker, which may read all
-// exported fields and the inputs' bytes, and must write to none. It holds its own references to
-// the inputs, and copies of all else, so it stays whole even when its requests have been
-// answered meanwhile. After Complete or Fail it must not be touched: it is used again.
+// From [Worker.Send] until Complete or Fail it belongs to the worker, which may read all exported
+// fields and the inputs' bytes, and must write to none. It holds its own references to the
+// inputs, and copies of everything else, so it stays intact when its requests are answered early.
+// After Complete or Fail it must not be touched, since it is recycled.
 type Batch struct {
 	ID       uint64 // unique in the process; the first one is random
 	Model    ModelID
@@ -26,42 +26,44 @@ type Batch struct {
 
 	// Static while the batch is out.
 
-	model     *Model
-	replica   *Replica
-	sent      int64
-	began     int64   // when the container could start on it; unbegun: it waits there for its turn
-	due       int64   // the tightest deadline when it was sent
-	predicted int64   // upper quantile of its execution time; 0: nothing was known
-	typical   int64   // median
-	par       float64 // of a trial: how long as many rows take in the batches that looked best, in ns; else 0
-	half      int64   // of a trial: the deadline that half of its rows do not have before
-	limit     int     // the most rows it could have had, for strategies that learn
-	probe     int64   // how long it may take to show that its replica is alive; 0: it is no probe
-	lead      int64   // overhead that was allowed for before it starts; 0 unless idle
-	idle      bool    // the replica was not busy when it was sent
-	requests  int     // how many requests' rows it took, padding apart
-	padding   int     // rows that nobody asked for
-	bytes     int64   // of the inputs, padding apart
-	crowded   bool    // batch_bytes allows no more
-	reason    CloseReason
-	oldest    int64 // how long its oldest rows have waited
-	tensors   []tensor.Tensor
-	shapes    []int
-	params    []byte
+	model   *Model
+	replica *Replica
+	sent    int64
+	// When the container could start on it; unbegun: it is queued in the container.
+	began     int64
+	due       int64 // the tightest deadline when it was sent
+	predicted int64 // upper quantile of its execution time; 0: unknown
+	typical   int64 // median
+	// Of a trial: time of as many rows in batches of the best known size, in ns; else 0.
+	par      float64
+	half     int64 // of a trial: the median deadline of its rows
+	limit    int   // the most rows it could have had, for strategies that learn
+	probe    int64 // time allowed for a probe of a suspect replica; 0: no probe
+	lead     int64 // dispatch overhead that was planned before it starts; 0 unless idle
+	idle     bool  // the replica was not busy when it was sent
+	requests int   // number of requests with rows in it, without padding
+	padding  int   // rows added to reach a fixed size
+	bytes    int64 // of the inputs, without padding
+	crowded  bool  // batch_bytes allows no more
+	reason   CloseReason
+	oldest   int64 // how long its oldest rows have waited
+	tensors  []tensor.Tensor
+	shapes   []int
+	params   []byte
 
 	// parties counts who may still touch the batch: the goroutine in Send, and the worker. The
-	// last one out disposes of it.
+	// last one to leave disposes of it.
 	parties atomic.Int32
 
 	// Guarded by the model's mutex; owned by the goroutine that answers the batch once it is done.
 
 	spans    []span
-	retry    *retry // that it is; nil: of the queue
+	retry    *retry // it executes this retry; nil: its rows are from the queue
 	tightest int64  // earliest deadline among spans that are still attached
 	state    batchState
 	outputs  []tensor.Tensor
-	cuts     []tensor.Tensor // scratch: what is left of each output while it is cut into rows
-	cutRows  int             // that have been cut off
+	cuts     []tensor.Tensor // scratch: the remainder of each output while it is cut into rows
+	cutRows  int             // rows cut off so far
 }
 
 // A Part is the rows of one request in a batch.
@@ -81,31 +83,33 @@ type RowError struct {
 type batchState uint8
 
 const (
-	batchOut     batchState = iota // with its worker
-	batchOrphan                    // with its worker, but given up: its requests were given to others or answered
-	batchRemoved                   // its replica was removed; the worker may still come with an answer
+	batchOut batchState = iota // with its worker
+	// With its worker, but given up: its requests were requeued or answered.
+	batchOrphan
+	batchRemoved // its replica was removed; the worker may still answer
 	batchDone
 )
 
-// A span is the rows of a batch, or of a retry, that belong to one request. Rows that nobody
-// waits for any more, and padding, have no request.
+// A span is the rows of a batch, or of a retry, that belong to one request. Padding, and rows
+// whose request was answered early, have no request.
 type span struct {
 	req     *Request
 	lo, hi  int // rows of the request
 	retried bool
 	err     error
 	next    *span  // of the same request, in other batches
-	retry   *retry // in which it waits; nil: it is in a batch
+	retry   *retry // the retry in which it waits; nil: it is in a batch
 
-	late func([]tensor.Tensor) // wants the rows although req is answered already; nil: nobody does
+	late func([]tensor.Tensor) // receives the rows although req is answered already; may be nil
 }
 
-// Complete answers the batch. Each output must have Shape[0] == b.Rows, a ragged one as much as
-// all rows have together; they stand in the order of the model's declaration. The references to
-// the outputs pass to the batch. Rows named in rowErrors fail alone.
+// Complete answers the batch. Outputs are in the order of the model's declaration. Each must have
+// Shape[0] == b.Rows; the first dimension of a ragged one is the sum over all rows. The
+// references to the outputs pass to the batch, also when an error is returned. Only the rows
+// named in rowErrors fail.
 //
-// What does not fit the declaration is an [ErrContainerFailed] for the batch, as by Fail, and
-// is returned.
+// Outputs that do not fit the declaration fail the batch with an [ErrContainerFailed], as by
+// Fail, and that error is returned.
 func (b *Batch) Complete(outputs []tensor.Tensor, rowErrors []RowError) error {
 	err := b.check(outputs, rowErrors)
 	if err != nil {
@@ -123,8 +127,8 @@ func (b *Batch) Complete(outputs []tensor.Tensor, rowErrors []RowError) error {
 // fails alone, unless the model says otherwise.
 //
 // The requests get an [ErrContainerFailed], unless it was not the container that failed: an err
-// that is an [ErrOverloaded] (there was no memory for the answer) or an [ErrInvalidInput] (the
-// rows cannot be said to this container) stays what it is.
+// that is an [ErrOverloaded] (no memory for the answer) or an [ErrInvalidInput] (this container's
+// protocol cannot carry the rows) is passed on as it is.
 func (b *Batch) Fail(err error) {
 	if outcomeOfFailure(err) == OutcomeContainerFailed {
 		err = fmt.Errorf("%w: %v", ErrContainerFailed, err)
@@ -132,7 +136,7 @@ func (b *Batch) Fail(err error) {
 	b.model.batchAnswered(b, nil, nil, err)
 }
 
-// outcomeOfFailure says how requests end whose batch failed.
+// outcomeOfFailure is the outcome of the requests of a batch that failed.
 func outcomeOfFailure(err error) Outcome {
 	switch {
 	case errors.Is(err, ErrOverloaded):
@@ -143,7 +147,7 @@ func outcomeOfFailure(err error) Outcome {
 	return OutcomeContainerFailed
 }
 
-// check holds the outputs against the declaration.
+// check compares the outputs with the declaration.
 func (b *Batch) check(outputs []tensor.Tensor, rowErrors []RowError) error {
 	spec := &b.model.spec
 	if len(outputs) != len(spec.Outputs) {
@@ -156,10 +160,10 @@ func (b *Batch) check(outputs []tensor.Tensor, rowErrors []RowError) error {
 			return fmt.Errorf("%w: output %q has shape %s for a batch of %d rows", ErrContainerFailed, want.Name, t.Shape, b.Rows)
 		}
 		if t.DType != want.DType {
-			return fmt.Errorf("%w: output %q is declared %s and came as %s", ErrContainerFailed, want.Name, want.DType, t.DType)
+			return fmt.Errorf("%w: output %q is declared %s and is %s", ErrContainerFailed, want.Name, want.DType, t.DType)
 		}
 		if declared := want.Shape; !fits(t.Shape, declared, b.model.batched) {
-			return fmt.Errorf("%w: output %q is declared %s and came as %s", ErrContainerFailed, want.Name, declared, t.Shape)
+			return fmt.Errorf("%w: output %q is declared %s and is %s", ErrContainerFailed, want.Name, declared, t.Shape)
 		}
 		if err := t.Check(); err != nil {
 			return fmt.Errorf("%w: output %q: %v", ErrContainerFailed, want.Name, err)
@@ -174,29 +178,30 @@ func (b *Batch) check(outputs []tensor.Tensor, rowErrors []RowError) error {
 	}
 	for _, e := range rowErrors {
 		if e.Row < 0 || e.Row >= b.Rows {
-			return fmt.Errorf("%w: it reports row %d of a batch of %d (%s)", ErrContainerFailed, e.Row, b.Rows, e.Message)
+			return fmt.Errorf("%w: it reports an error of row %d in a batch of %d rows (%s)", ErrContainerFailed, e.Row, b.Rows, e.Message)
 		}
 	}
 	return nil
 }
 
-// checkCounts reports whether the rows' counts are those of a ragged output.
+// checkCounts reports whether counts, one for each row, add up to the values of the ragged output
+// t.
 func (b *Batch) checkCounts(t, counts *tensor.Tensor, by string) error {
 	left := t.Shape[0]
 	for row := range b.Rows {
 		n := countAt(counts, row)
 		if n < 0 || n > int64(left) {
-			return fmt.Errorf("%s says %d for row %d, and %d of its %d values are left", by, n, row, left, t.Shape[0])
+			return fmt.Errorf("%s is %d for row %d, but only %d of its %d values are left", by, n, row, left, t.Shape[0])
 		}
 		left -= int(n)
 	}
 	if left > 0 {
-		return fmt.Errorf("%s counts %d values for %d rows, and it has %d", by, t.Shape[0]-left, b.Rows, t.Shape[0])
+		return fmt.Errorf("%s adds up to %d values for %d rows, but it has %d", by, t.Shape[0]-left, b.Rows, t.Shape[0])
 	}
 	return nil
 }
 
-// countAt is the count of a row.
+// countAt is the count for one row.
 func countAt(counts *tensor.Tensor, row int) int64 {
 	if counts.DType == tensor.Int32 {
 		return int64(int32(binary.NativeEndian.Uint32(counts.Data[4*row:])))
@@ -204,7 +209,7 @@ func countAt(counts *tensor.Tensor, row int) int64 {
 	return int64(binary.NativeEndian.Uint64(counts.Data[8*row:]))
 }
 
-// length is how much of the first dimension of output i rows lo to hi take.
+// length is the part of the first dimension of output i that belongs to rows lo to hi.
 func (b *Batch) length(i, lo, hi int) int {
 	by := b.model.ragged
 	if by == nil || by[i] < 0 {
@@ -217,8 +222,8 @@ func (b *Batch) length(i, lo, hi int) int {
 	return int(n)
 }
 
-// fits reports whether a shape with a batch dimension is one that was declared. A model without
-// batches declares its shapes without that dimension.
+// fits reports whether a shape with a batch dimension matches a declared one. A model that is not
+// batched declares its shapes without that dimension.
 func fits(got, declared tensor.Shape, batched bool) bool {
 	got = got[1:]
 	if batched {
@@ -276,7 +281,7 @@ func (b *Batch) part(r *Request, lo, hi int) {
 	b.Rows += hi - lo
 }
 
-// attach links the spans to their requests, once all are there and the slice moves no more.
+// attach links the spans to their requests. The slice of spans must not grow after it.
 func (b *Batch) attach() {
 	b.tightest = never
 	for i := range b.spans {
@@ -294,7 +299,7 @@ func (b *Batch) attach() {
 	}
 }
 
-// markLate notes which requests are predicted to be late, if the answer comes at end.
+// markLate marks the requests that are late if the answer arrives at end.
 func (b *Batch) markLate(end int64) {
 	for i := range b.spans {
 		if r := b.spans[i].req; r != nil && r.deadline < end {
@@ -303,7 +308,7 @@ func (b *Batch) markLate(end int64) {
 	}
 }
 
-// detach takes s out of its request's list.
+// detach removes s from its request's list.
 func (s *span) detach() {
 	for at := &s.req.spans; *at != nil; at = &(*at).next {
 		if *at == s {
@@ -325,8 +330,8 @@ func newBatch(m *Model, r *Replica) *Batch {
 }
 
 // leave is called by each of the two parties when it is done with the batch, and disposes of it
-// at the second call. A batch whose replica was removed is left to the garbage collector, as
-// its worker may come with a late answer; that must not meet another batch.
+// at the second call. A batch whose replica was removed is left to the garbage collector: a late
+// answer of its worker must not reach another batch.
 func (b *Batch) leave() {
 	if b.parties.Add(-1) > 0 {
 		return

@@ -13,14 +13,15 @@ import (
 )
 
 const (
-	benchBatch    = 64
-	mostHandOvers = 1.5                   // that a request may cost, each about 0.6 µs
-	mostPick      = 20 * time.Microsecond // that picking from 10,000 rows may take
+	benchBatch = 64
+	// Limit of a request's cost, in hand-overs of about 0.6 µs.
+	mostHandOvers = 1.5
+	mostPick      = 20 * time.Microsecond // limit of a pick from 10,000 rows
 )
 
 var benchID = scheduler.ModelID{Name: "m", Version: "1"}
 
-// countdown is an owner that says when all its requests are answered.
+// countdown is an owner that signals when all its requests are answered.
 type countdown struct {
 	left int
 	done chan struct{}
@@ -36,7 +37,7 @@ func (c *countdown) Complete(r *scheduler.Request) {
 }
 
 // loop is a scheduler with a worker that hands batches to a goroutine, which answers them with
-// prepared outputs: nothing of what it takes is the model's.
+// prepared outputs: the model costs nothing.
 type loop struct {
 	sched  *scheduler.Scheduler
 	model  *scheduler.Model
@@ -110,9 +111,9 @@ func (l *loop) round() {
 	<-l.owner.done
 }
 
-// BenchmarkRequest is a request's way from Submit to Complete, at batches of 64; chan is the
-// same number of bare hand-overs through a channel to another goroutine and back, to compare
-// with. ns/op is per request.
+// BenchmarkRequest measures a request from Submit to Complete, at batches of 64; chan is the same
+// number of bare hand-overs through a channel to another goroutine and back, for comparison.
+// ns/op is per request.
 func BenchmarkRequest(b *testing.B) {
 	b.Run("way=scheduler/batch=64", func(b *testing.B) {
 		l := newLoop(b)
@@ -154,11 +155,10 @@ func BenchmarkRequest(b *testing.B) {
 	})
 }
 
-// BenchmarkRequestRatio sets the two of BenchmarkRequest in relation, turn by turn, so that the
-// noise of the machine is on both sides: x-chan is a request's way through the scheduler in
-// bare hand-overs through a channel and back, by the clock on the wall, and cpu-x-chan by the
-// processor time of the process, user and system together, garbage collection included. It
-// fails above mostHandOvers, which is about a microsecond.
+// BenchmarkRequestRatio alternates between the two of BenchmarkRequest, so that the noise of the
+// machine affects both. x-chan is the cost of a request in bare hand-overs through a channel and
+// back, by wall time, and cpu-x-chan by the processor time of the process, user and system,
+// garbage collection included. It fails above mostHandOvers, which is about a microsecond.
 func BenchmarkRequestRatio(b *testing.B) {
 	l := newLoop(b)
 	there, back := make(chan *scheduler.Request), make(chan *scheduler.Request)
@@ -203,9 +203,9 @@ func BenchmarkRequestRatio(b *testing.B) {
 	}
 }
 
-// BenchmarkWaiting is the memory of 100,000 requests that wait for a replica that is busy:
-// B/request is what the scheduler takes on top of the requests and their inputs, which are
-// their owners'.
+// BenchmarkWaiting measures the memory of 100,000 requests that wait for a busy replica:
+// B/request is the scheduler's memory beyond the requests and their inputs, which belong to their
+// owners.
 func BenchmarkWaiting(b *testing.B) {
 	const n = 100_000
 	heap := func() uint64 {
@@ -235,8 +235,8 @@ func BenchmarkWaiting(b *testing.B) {
 	}
 }
 
-// BenchmarkPick is the choice of a batch from 10,000 waiting rows by the default strategy, for
-// rows of one SLO and of mixed ones.
+// BenchmarkPick measures the choice of a batch from 10,000 waiting rows by the default strategy,
+// for rows with one SLO and with mixed ones.
 func BenchmarkPick(b *testing.B) {
 	for _, mixed := range []bool{false, true} {
 		name := "slo=one/waiting=10000"
@@ -251,7 +251,7 @@ func BenchmarkPick(b *testing.B) {
 				return 0
 			})
 			b.ReportAllocs()
-			used := cpuTime(b) // on a busy machine the clock on the wall counts others' work as well
+			used := cpuTime(b) // on a busy machine wall time includes other processes
 			for b.Loop() {
 				p.Pick()
 			}
@@ -264,7 +264,7 @@ func BenchmarkPick(b *testing.B) {
 	}
 }
 
-// BenchmarkLearn is what the profile makes of a finished batch.
+// BenchmarkLearn measures the update of the profile after a batch.
 func BenchmarkLearn(b *testing.B) {
 	l := scheduler.NewLearner()
 	b.ReportAllocs()
@@ -273,8 +273,8 @@ func BenchmarkLearn(b *testing.B) {
 	}
 }
 
-// BenchmarkRefused: what it costs to refuse a request that would be late, while another source
-// has 60,000 patient rows waiting.
+// BenchmarkRefused measures the refusal of a request that would be late, while another source has
+// 60,000 patient rows waiting.
 func BenchmarkRefused(b *testing.B) {
 	clock := schedtest.NewClock()
 	s, err := scheduler.New(scheduler.Config{Clock: clock, Default: scheduler.ModelConfig{MaxBatch: 10, Slots: 1}})

@@ -6,18 +6,18 @@ import (
 	"sort"
 )
 
-// priorities is how many there are: 0, the first, to 9.
+// priorities is the number of priorities: 0, served first, to 9.
 const priorities = 10
 
-// A bucket is the waiting rows that may share a batch: of one dtype and trailing shape per
-// input. Within it each priority has its queue.
+// A bucket holds the waiting rows that may share a batch: those with the same dtype and trailing
+// shape for each input. It has a queue for each priority.
 type bucket struct {
 	key      string // dtypes and trailing dimensions
 	queues   [priorities]queue
 	rows     int
-	rowBytes int64 // of the rows that came last; all are alike but for Bytes and mixed rows
+	rowBytes int64 // of the latest rows; all are equal but for Bytes and mixed rows
 
-	// Where the bucket stands among the others: the key of its first row. Only while listed.
+	// Position among the other buckets: the key of its first row. Valid while listed.
 	listed   bool
 	priority int
 	deadline int64
@@ -44,21 +44,21 @@ func (b *bucket) before(o *bucket) bool {
 	return b.seq < o.seq
 }
 
-// buckets finds the bucket of a request, and keeps those with waiting rows in order of their
-// first rows: by priority, then deadline. At most queueShapes are listed at once, so that a
-// sorted slice will do.
+// buckets finds the bucket of a request, and lists those with waiting rows in order of their
+// first rows: by priority, then deadline. At most queueShapes are listed at once, so a sorted
+// slice is fast enough.
 type buckets struct {
-	one     bool // rows of all shapes share one bucket: Spec.MixedRows, or each is a batch of its own
+	one     bool // rows of all shapes share one bucket: Spec.MixedRows, or the model is not batched
 	byKey   map[string]*bucket
 	ordered []*bucket
-	last    *bucket // that a request went to: the next one usually goes there as well
+	last    *bucket // bucket of the latest request: the next one usually has the same
 	scratch []byte
 }
 
-// keepEmpty is how many buckets are remembered although nothing waits in them.
+// keepEmpty is how many empty buckets are remembered.
 const keepEmpty = 64
 
-// of is the bucket for r; nil if rows of too many shapes wait already.
+// of is the bucket for r; nil if rows of queueShapes other shapes wait already.
 func (bs *buckets) of(r *Request) *bucket {
 	key := bs.scratch[:0]
 	if !bs.one {
@@ -89,7 +89,7 @@ func (bs *buckets) of(r *Request) *bucket {
 	return b
 }
 
-// place puts b where its first row belongs, after that may have changed.
+// place moves b to the position of its first row, which may have changed.
 func (bs *buckets) place(b *bucket) {
 	priority, q := b.top()
 	if q == nil {

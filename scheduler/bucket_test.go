@@ -9,9 +9,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestBucketOfSplitRequest: the last waiting rows of a shape that leave the queue, and come
-// back with those that were too many for the batch, come back to the bucket that the next rows
-// of that shape go to, however many shapes there have been.
+// TestBucketOfSplitRequest: when the last waiting rows of a shape leave the queue, and those that
+// did not fit the batch return, they return to the bucket of the next rows of that shape, however
+// many shapes there have been.
 func TestBucketOfSplitRequest(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 1, Slots: 1}})
 	x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
@@ -35,7 +35,7 @@ func TestBucketOfSplitRequest(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	submit(3, 200, 5*time.Millisecond) // will be late; but an idle replica tries
+	submit(3, 200, 5*time.Millisecond) // will be late, but an idle replica gets them
 	if got := w.Pending(); len(got) != 1 || got[0] != 1 {
 		t.Fatalf("batches of %v rows were sent, want one of one", got)
 	}

@@ -2,41 +2,40 @@ package scheduler
 
 import "time"
 
-// A ceiling is the most rows that a replica can do at once, as far as its failures show: an
-// accelerator runs out of memory above some size, and whoever serves it may not know which. The
-// profile does not see that, as failures are not measured.
+// A ceiling is the largest batch that a replica can execute, as far as its failures show: an
+// accelerator runs out of memory above some size, and its operator may not know which. The
+// profile does not show that, as it measures answers only.
 //
-// No ceiling is for good. While more rows wait than it allows, a larger batch is tried: first half
-// way to the smallest size that is known to fail, until that is next to the ceiling; then that
-// size itself, now and then; and when it goes well, the double, at once.
-// What that costs is bounded: a trial that fails is followed by a pause of some times what it took
-// while the search lasts, of which there are only as many as there are doublings, and of many times
-// that afterwards. With the long pause alone, a container of 120 ms a batch took a minute to find
-// its size.
+// No ceiling is permanent. While more rows wait than it allows, a larger batch is tried: first
+// half way to the smallest size that is known to fail, until that size is next to the ceiling;
+// then that size itself, now and then; and after a success the double, at once. The cost is
+// bounded: after a failed trial comes a pause of searchFactor times its duration during the
+// search, which has at most as many steps as there are doublings, and of pauseFactor times after
+// it. With the long pause alone, a container of 120 ms a batch took a minute to find its size.
 //
-// That a batch failed says little, as one bad row makes any batch fail: lowering the ceiling
-// then, as the first version did, made batches small where a hundredth of the rows was bad. It
-// needs a failure whose rows have all been answered in smaller batches, or repeated ones of
-// which nothing else came out.
+// One failed batch proves little, since a single bad row fails any batch. Lowering the ceiling at
+// every failure, as the first version did, made batches small where one row in a hundred was bad.
+// The ceiling falls only when all rows of a failed batch were then answered in smaller ones, or
+// when failures repeat and retries tell nothing.
 type ceiling struct {
-	rows   int   // 0: none
+	rows   int   // the ceiling; 0: none
 	broke  int   // a larger size that failed: the smallest one known; 0: none
-	again  int64 // when there may be one
-	proven int   // largest size answered since a size was at fault
-	vague  int   // failures one after the other of which nothing came out
+	next   int64 // when the next trial may be sent
+	proven int   // largest size answered since the last ceiling was found
+	vague  int   // consecutive failures whose retries told nothing
 }
 
 const (
 	shortestPause = int64(time.Second)
-	pauseFactor   = 64 // times what the failed batch took
-	searchFactor  = 4  // ... while sizes between the ceiling and what failed are untried
-	vagueFailures = 2  // ... that are put down to the size
+	pauseFactor   = 64 // times the duration of the failed batch
+	searchFactor  = 4  // ... while sizes between the ceiling and the failed one are untried
+	vagueFailures = 2  // ... that are attributed to the size
 )
 
 // most bounds a batch that begins at start.
 func (c *ceiling) most(start int64) int {
 	switch {
-	case start < c.again:
+	case start < c.next:
 		return c.rows
 	case c.broke == 0:
 		return 2 * c.rows
@@ -44,15 +43,15 @@ func (c *ceiling) most(start int64) int {
 	return max(c.rows+1, (c.rows+c.broke)/2)
 }
 
-// sent notes a batch. While a trial is out there is no other.
+// sent records a batch. There is one trial at a time.
 func (c *ceiling) sent(rows int) {
 	if c.rows > 0 && rows > c.rows {
-		c.again = never
+		c.next = never
 	}
 }
 
-// passed notes that a batch was answered. top is the most rows that the replica may have
-// anyway.
+// passed records an answered batch. top is the largest batch that the replica may get in any
+// case.
 func (c *ceiling) passed(rows, top int, now int64) {
 	if rows > c.proven {
 		c.proven = rows
@@ -61,7 +60,7 @@ func (c *ceiling) passed(rows, top int, now int64) {
 	if c.rows == 0 || rows <= c.rows {
 		return
 	}
-	c.rows, c.again = rows, now
+	c.rows, c.next = rows, now
 	if rows < c.broke {
 		return
 	}
@@ -71,45 +70,44 @@ func (c *ceiling) passed(rows, top int, now int64) {
 	}
 }
 
-// plausible reports whether it may have been the size that a batch failed of. If batches as large
-// were answered before, it was rather a row.
+// plausible reports whether the size may have made a batch fail. If batches as large were
+// answered before, a row is more likely.
 func (c *ceiling) plausible(rows int) bool { return rows > c.proven }
 
-// failed notes that a batch failed which took so long: a trial has come to nothing, whatever
+// failed records a batch that failed after took. If it was a trial, the trial has ended, whatever
 // the reason.
 func (c *ceiling) failed(rows int, took, now int64) {
 	if c.rows == 0 || rows <= c.rows {
 		return
 	}
 	c.broke = rows
-	c.again = now + c.pause(took)
+	c.next = now + c.pause(took)
 }
 
-// ended notes that a trial came to nothing that says anything: it was lost, or given up.
+// ended records a trial without a result: it was lost or given up.
 func (c *ceiling) ended(rows int, now int64) {
 	if c.rows > 0 && rows > c.rows {
-		c.again = now + shortestPause
+		c.next = now + shortestPause
 	}
 }
 
-// fault notes that a batch of so many rows failed and its parts did not. Once may be chance, if
-// that many were answered before.
+// fault records that a batch failed and its parts did not. Once may be chance, if batches as
+// large were answered before.
 func (c *ceiling) fault(rows int, took, now int64) {
 	c.vague = 0
 	switch {
-	case c.rows > 0 && rows > c.rows: // failed has noted it
+	case c.rows > 0 && rows > c.rows: // recorded by failed
 	case rows <= c.proven:
 		c.proven = 0
 	default:
 		c.rows = max(1, rows/2, c.proven)
 		c.broke = rows
-		c.again = now + c.pause(took)
+		c.next = now + c.pause(took)
 	}
 }
 
-// unclear notes that nothing came out of a failure: its rows were not tried again, or too late.
-// If that is how failures of this size end, it is taken for at fault, as nothing would ever be
-// learned otherwise.
+// unclear records a failure whose rows were not tried again in time, so that its cause is
+// unknown. When that repeats, the size is blamed; otherwise nothing would ever be learned of it.
 func (c *ceiling) unclear(rows int, took, now int64) {
 	if rows < 2 || !c.plausible(rows) {
 		return
@@ -119,10 +117,10 @@ func (c *ceiling) unclear(rows int, took, now int64) {
 	}
 }
 
-// clear notes that a failure was a row's.
+// clear records that a row caused a failure.
 func (c *ceiling) clear() { c.vague = 0 }
 
-// pause is how long a trial that failed is not followed by another.
+// pause is the time between a failed trial and the next.
 func (c *ceiling) pause(took int64) int64 {
 	if c.broke > c.rows+1 {
 		return searchFactor * took

@@ -2,9 +2,9 @@ package scheduler
 
 import "fmt"
 
-// Check looks for contradictions in the model's books and says which it finds first; nil: none.
-// It locks the model for as long as it takes to look at everything that waits and executes, so
-// it is for tests and for a server that seems to misbehave.
+// Check verifies the invariants of the model's state and returns the first violation, or nil. It
+// holds the model's lock while it visits every waiting and executing row, so it is for tests and
+// for a server that seems to misbehave.
 func (m *Model) Check() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -22,9 +22,9 @@ func (c *core) check(now int64) error {
 			requests[it.req] += it.rows()
 			switch {
 			case it.queue != q || it.bucket != b:
-				return fmt.Errorf("an item of rows %d to %d stands in a queue that is not its own", it.lo, it.hi)
+				return fmt.Errorf("an item of rows %d to %d is in a queue other than its own", it.lo, it.hi)
 			case it.rows() < 1:
-				return fmt.Errorf("an item of rows %d to %d waits", it.lo, it.hi)
+				return fmt.Errorf("an item has the rows %d to %d", it.lo, it.hi)
 			case it.req.state != stateWaiting:
 				return fmt.Errorf("rows of an answered request wait")
 			case it.deadline != it.req.deadline:
@@ -33,20 +33,20 @@ func (c *core) check(now int64) error {
 			return nil
 		})
 		if err == nil && n != q.rows {
-			err = fmt.Errorf("a queue has %d rows and counts %d", n, q.rows)
+			err = fmt.Errorf("a queue has %d rows, its count is %d", n, q.rows)
 		}
 		return err
 	}
 	for i, b := range c.buckets.ordered {
 		if !b.listed || c.buckets.byKey[b.key] != b {
-			return fmt.Errorf("bucket %d is listed and does not know it", i)
+			return fmt.Errorf("bucket %d is listed but not marked as listed", i)
 		}
 		if i > 0 && !c.buckets.ordered[i-1].before(b) {
 			return fmt.Errorf("buckets %d and %d are out of order", i-1, i)
 		}
 		priority, q := b.top()
 		if q == nil || priority != b.priority || q.head().seq != b.seq {
-			return fmt.Errorf("bucket %d stands where its first row was before", i)
+			return fmt.Errorf("bucket %d has a stale position", i)
 		}
 		n := 0
 		for p := range b.queues {
@@ -56,7 +56,7 @@ func (c *core) check(now int64) error {
 			n += b.queues[p].rows
 		}
 		if n != b.rows {
-			return fmt.Errorf("bucket %d has %d rows and counts %d", i, n, b.rows)
+			return fmt.Errorf("bucket %d has %d rows, its count is %d", i, n, b.rows)
 		}
 	}
 	for _, b := range c.buckets.byKey {
@@ -72,7 +72,7 @@ func (c *core) check(now int64) error {
 		return err
 	}
 	if again != c.trying || rows+again != c.rows || bytes+size != c.bytes {
-		return fmt.Errorf("%d rows wait, %d are to be tried again, of %d bytes; %d, %d and %d are counted",
+		return fmt.Errorf("%d rows wait, %d of them as retries, with %d bytes; the counts are %d, %d and %d",
 			rows, again, bytes+size, c.rows-c.trying, c.trying, c.bytes)
 	}
 	live := 0
@@ -81,7 +81,7 @@ func (c *core) check(now int64) error {
 			live++
 		}
 		if n := rep.executing(); len(rep.inflight) > 0 && n < 1 {
-			return fmt.Errorf("replica %q has %d batches and has begun none", rep.label, len(rep.inflight))
+			return fmt.Errorf("replica %q has %d batches and executes none", rep.label, len(rep.inflight))
 		}
 		if err := rep.audit(requests); err != nil {
 			return err
@@ -94,16 +94,17 @@ func (c *core) check(now int64) error {
 	}
 	switch {
 	case live != c.live:
-		return fmt.Errorf("%d replicas are live, %d are counted", live, c.live)
+		return fmt.Errorf("%d replicas are live, the count is %d", live, c.live)
 	case len(requests) != c.requests:
-		return fmt.Errorf("%d requests are unanswered, %d are counted", len(requests), c.requests)
+		return fmt.Errorf("%d requests are unanswered, the count is %d", len(requests), c.requests)
 	case !c.hopeful(now) && c.rows > 0:
 		return fmt.Errorf("%d rows wait for no replica", c.rows)
 	}
 	return nil
 }
 
-// audit holds a replica's batches against their requests, and sees that no state of it is a trap.
+// audit compares a replica's batches with their requests, and checks that every state of the
+// replica can end.
 func (r *Replica) audit(requests map[*Request]int) error {
 	for _, b := range r.inflight {
 		if err := b.audit(requests); err != nil {
@@ -113,24 +114,24 @@ func (r *Replica) audit(requests map[*Request]int) error {
 			return fmt.Errorf("a batch in flight was given up")
 		}
 	}
-	for _, b := range r.given {
+	for _, b := range r.overdue {
 		if err := b.audit(requests); err != nil {
 			return err
 		}
 		if b.state != batchOrphan {
-			return fmt.Errorf("a batch that was not given up is counted as such")
+			return fmt.Errorf("a batch that was not given up is among those given up")
 		}
 	}
 	switch {
 	case r.state == replicaLive && len(r.inflight) == 0 && r.room() <= 0 && r.slots > 0:
-		return fmt.Errorf("a live replica has no slot left, and nothing that it could answer")
-	case r.state == replicaSuspect && len(r.given) == 0:
-		return fmt.Errorf("a replica is suspect of nothing")
+		return fmt.Errorf("a live replica has no free slot and no batch in flight")
+	case r.state == replicaSuspect && len(r.overdue) == 0:
+		return fmt.Errorf("a replica is suspect without a batch given up")
 	}
 	return nil
 }
 
-// audit holds a batch in flight against its requests, whose executing rows it adds up.
+// audit compares a batch in flight with its requests, and adds up their executing rows.
 func (b *Batch) audit(requests map[*Request]int) error {
 	n := 0
 	for i := range b.spans {
@@ -142,7 +143,7 @@ func (b *Batch) audit(requests map[*Request]int) error {
 		requests[s.req] += s.hi - s.lo
 		switch {
 		case !s.linked():
-			return fmt.Errorf("a request does not know of its rows %d to %d in flight", s.lo, s.hi)
+			return fmt.Errorf("a request does not link to its rows %d to %d in flight", s.lo, s.hi)
 		case s.req.state != stateWaiting:
 			return fmt.Errorf("rows of an answered request are in flight for it")
 		case b.state != batchOut:
@@ -152,12 +153,12 @@ func (b *Batch) audit(requests map[*Request]int) error {
 		}
 	}
 	if n != b.Rows {
-		return fmt.Errorf("a batch of %d rows has spans of %d", b.Rows, n)
+		return fmt.Errorf("a batch of %d rows has spans of %d rows", b.Rows, n)
 	}
 	return nil
 }
 
-// linked reports whether the request knows of its span.
+// linked reports whether the request's list has the span.
 func (s *span) linked() bool {
 	for at := s.req.spans; at != nil; at = at.next {
 		if at == s {
@@ -179,7 +180,7 @@ func (q *queue) check(f func(*item) error) (rows int, err error) {
 		for at := b.lo; at < b.hi; at++ {
 			it := b.items[at]
 			if it == nil || b.deadlines[at] != it.deadline {
-				return 0, fmt.Errorf("block %d has another deadline than its item", i)
+				return 0, fmt.Errorf("block %d has a deadline other than its item's", i)
 			}
 			if last != nil && !last.before(it) {
 				return 0, fmt.Errorf("block %d is out of order", i)
@@ -192,12 +193,12 @@ func (q *queue) check(f func(*item) error) (rows int, err error) {
 			}
 		}
 		if n != b.rows {
-			return 0, fmt.Errorf("block %d has %d rows and counts %d", i, n, b.rows)
+			return 0, fmt.Errorf("block %d has %d rows, its count is %d", i, n, b.rows)
 		}
 		rows += n
 	}
 	if items != q.items {
-		return 0, fmt.Errorf("a queue has %d items and counts %d", items, q.items)
+		return 0, fmt.Errorf("a queue has %d items, its count is %d", items, q.items)
 	}
 	return rows, nil
 }
@@ -208,11 +209,11 @@ func (ss *sources) check(items, rows int, bytes int64) error {
 		case s.index != i:
 			return fmt.Errorf("source %d is at %d of the heap, not at %d", s.id, i, s.index)
 		case i > 0 && ss.heap[(i-1)/2].share < s.share:
-			return fmt.Errorf("source %d takes more than the one above it", s.id)
+			return fmt.Errorf("source %d has a larger share than its parent in the heap", s.id)
 		case s.rows < 1:
 			return fmt.Errorf("source %d is listed with %d rows", s.id, s.rows)
 		case ss.byID[s.id] != s:
-			return fmt.Errorf("source %d is listed and not known by its number", s.id)
+			return fmt.Errorf("source %d is listed but not found by its number", s.id)
 		}
 		n := 0
 		for it := s.newest; it != nil; it = it.older {
@@ -220,13 +221,13 @@ func (ss *sources) check(items, rows int, bytes int64) error {
 			items--
 		}
 		if n != s.rows {
-			return fmt.Errorf("source %d has %d rows and counts %d", s.id, n, s.rows)
+			return fmt.Errorf("source %d has %d rows, its count is %d", s.id, n, s.rows)
 		}
 		rows -= n
 		bytes -= s.bytes
 	}
 	if items != 0 || rows != 0 || bytes != 0 {
-		return fmt.Errorf("sources miss %d items, %d rows, %d bytes of what waits", items, rows, bytes)
+		return fmt.Errorf("the sources lack %d items, %d rows and %d bytes of the queue", items, rows, bytes)
 	}
 	return nil
 }

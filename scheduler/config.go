@@ -13,17 +13,18 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Config is what a scheduler is made with. The zero value works.
+// Config configures a Scheduler. The zero value is valid.
 type Config struct {
-	Default ModelConfig            // of models that are not in Models
-	Models  map[string]ModelConfig // by model name, all versions; zero fields mean the defaults of ModelConfig
-	Hooks   Hooks
-	Pool    *tensor.Pool // where the answers of split requests are put together; nil: ordinary memory
-	Log     *slog.Logger // nil: silent
-	Clock   Clock        // nil: the real one
+	Default ModelConfig // of models that are not in Models
+	// By model name, all versions; zero fields mean the defaults of ModelConfig.
+	Models map[string]ModelConfig
+	Hooks  Hooks
+	Pool   *tensor.Pool // memory in which the answers of split requests are joined; nil: the heap
+	Log    *slog.Logger // nil: no log
+	Clock  Clock        // nil: the real one
 }
 
-// A Clock is what the scheduler knows of time. Tests and simulators give their own, such as
+// A Clock is the scheduler's source of time. Tests and simulators provide their own, such as
 // schedtest.Clock.
 type Clock interface {
 	Now() time.Time
@@ -41,54 +42,54 @@ type realClock struct{}
 func (realClock) Now() time.Time                            { return time.Now() }
 func (realClock) AfterFunc(d time.Duration, f func()) Timer { return time.AfterFunc(d, f) }
 
-// ModelConfig is how one model is batched. A zero field means the default. All of it can be
-// changed while the model serves, by [Scheduler.Configure].
+// ModelConfig configures the batching of one model. A zero field means the default.
+// [Scheduler.Configure] changes all of it while the model serves.
 type ModelConfig struct {
 	// Strategy sizes the batches: deadline (default), aimd, quantile or static. See [Strategies].
 	Strategy string
-	// Objective is what a batch should take at most; it sizes batches and promises nothing.
+	// Objective is the longest that a batch should take. It sizes batches and ends nothing.
 	// Default 100 ms.
 	Objective time.Duration
-	// MaxBatch is the most rows in a batch. Default: what the container declares, else 128. The
-	// smaller one counts if both are given.
+	// MaxBatch is the largest number of rows in a batch. Default: what the container declares,
+	// else 128. If both are given, the smaller one holds.
 	MaxBatch int
-	// BatchBytes is the most input bytes in a batch of more than one row. Default 256 MiB, and
+	// BatchBytes bounds the input bytes of a batch of more than one row. Default 256 MiB, and
 	// never more than QueueBytes.
 	BatchBytes int64
-	// Delay is how long an idle replica may wait for more rows, as far as the deadlines allow.
-	// Default 0: it takes what is there at once.
+	// Delay is how long an idle replica may wait for more rows, as far as deadlines allow.
+	// Default 0: it takes the waiting rows at once.
 	Delay time.Duration
-	// QueueRows is the most rows that wait. Default 65,536.
+	// QueueRows bounds the waiting rows. Default 65,536.
 	QueueRows int
-	// QueueBytes is the most input bytes that wait. Default 1 GiB.
+	// QueueBytes bounds the input bytes of the waiting rows. Default 1 GiB.
 	QueueBytes int64
-	// ExecTimeout is how long a replica may take for a batch before that is given up: its
-	// requests go to others, but for one that was alone in it. A replica that has answered
-	// nothing meanwhile is suspect, and gets no more than probes until it answers. Default 30
-	// s.
+	// ExecTimeout is how long a replica may take for a batch before the batch is given up and its
+	// requests go to other replicas, except for a request that was alone in it. A replica that
+	// has answered nothing meanwhile is suspect, and gets only probes until it answers. Default
+	// 30 s.
 	ExecTimeout time.Duration
-	// Retry: batches of lost replicas are tried again once elsewhere, and failed batches in
+	// Retry has batches of lost replicas executed once more elsewhere, and failed batches in
 	// smaller ones until one request is left that fails alone. Set it to false for models that
 	// must not compute a row twice. Default true.
 	Retry *bool
-	// Shed: aimd, quantile and static leave out rows that are predicted to be late, and
-	// requests with no chance are refused at once. False is the papers' form. The deadline
-	// strategy cannot do without. Default true.
+	// Shed has aimd, quantile and static skip rows that are predicted to be late, and requests
+	// without a chance refused at once. False is the papers' form. The deadline strategy always
+	// sheds. Default true.
 	Shed *bool
-	// Slots is how many batches a replica has in flight that does not ask for a number of its
-	// own: those that it executes, and further ones, which are sent just before one before them
-	// is predicted to end. Default: one more than it executes at once, or 1 if it is serial.
+	// Slots is the number of batches in flight of a replica that does not ask for a number: those
+	// that it executes, and further ones, which are sent just before an executing one is
+	// predicted to end. Default: one more than it executes at once, or 1 if it is serial.
 	Slots int
-	// Batched is for replicas that cannot say it themselves: false makes each request one
-	// execution, as [BatchingNone] does. It counts when a replica registers. Default true: the
-	// replica's declaration tells.
+	// Batched is for replicas that cannot declare it themselves: false makes each request one
+	// execution, as [BatchingNone] does. It applies when a replica registers. Default true: the
+	// replica's declaration decides.
 	Batched *bool
 	// Pad fills every batch up to MaxBatch by repeating its last row, for models compiled for
 	// one size. Only with the static strategy.
 	Pad bool
 }
 
-// MaxSlots is the most that ModelConfig.Slots can be.
+// MaxSlots is the upper bound of ModelConfig.Slots.
 const MaxSlots = 64
 
 const (
@@ -101,7 +102,7 @@ const (
 
 	maxRows = 1 << 24 // in a queue or a batch
 
-	// queueShapes bounds the number of different shapes that wait at once, as each has a queue
+	// queueShapes bounds the number of different shapes that wait at once, since each has a queue
 	// of its own.
 	queueShapes = 1024
 
@@ -111,15 +112,16 @@ const (
 	strategyStatic   = "static"
 )
 
-// Strategies are the names that ModelConfig.Strategy takes, the default first.
+// Strategies lists the valid values of ModelConfig.Strategy, the default first.
 func Strategies() []string {
 	return []string{strategyDeadline, strategyAIMD, strategyQuantile, strategyStatic}
 }
 
-// Defaults is a ModelConfig with every default in it.
+// Defaults returns a ModelConfig with every default set.
 func Defaults() ModelConfig { return ModelConfig{}.withDefaults() }
 
-// withDefaults fills in what is still zero, but for MaxBatch, which the container has a say in.
+// withDefaults replaces zero fields by their defaults, except MaxBatch, which also depends on the
+// container.
 func (c ModelConfig) withDefaults() ModelConfig {
 	yes := true
 	c.Strategy = cmp.Or(c.Strategy, strategyDeadline)
@@ -135,7 +137,7 @@ func (c ModelConfig) withDefaults() ModelConfig {
 	return c
 }
 
-// Validate reports all faults of the configuration in one error, each with the model it is of.
+// Validate reports all faults of the configuration in one error, each with its model.
 func (c Config) Validate() error {
 	var faults []error
 	if err := c.Default.Validate(); err != nil {

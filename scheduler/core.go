@@ -6,42 +6,42 @@ import (
 	"slices"
 )
 
-// never is a time that does not come.
+// never is later than any time.
 const never = math.MaxInt64
 
-// core is the scheduling of one model: it has no clock, no lock, no goroutine and calls nobody.
-// Events come in as method calls with the time in nanoseconds, and what is to be done about
-// them goes out as effects. Between two calls it is consistent: every accepted request is
-// waiting, executing or both, and the queue holds only rows that no replica can take now, or
-// that wait out the configured delay.
+// core schedules one model. It has no clock, no lock and no goroutine, and calls no other code.
+// Events are method calls with the time in nanoseconds; what the shell has to do about them is
+// returned as effects. Between two calls it is consistent: every accepted request is waiting,
+// executing or both, and the queue holds only rows that no replica can take now, or that wait out
+// the configured delay.
 type core struct {
-	model     *Model // for batches, which have to find their way back; the core does not use it
+	model     *Model // for batches, whose answers return to it; the core does not use it
 	batched   bool
 	noReplica error
 	cfg       ModelConfig // effective
 	seq       uint64
 
-	// What waits.
+	// Waiting rows.
 
 	buckets  buckets
-	retries  []*retry // rows of failed batches, in the order in which their turn comes
+	retries  []*retry // rows of failed batches, in the order in which they are sent
 	sources  sources
-	rows     int // in the queue and to be tried again
+	rows     int // in the queue and in retries
 	bytes    int64
-	trying   int // of the rows, those to be tried again
+	trying   int // those of rows that are in retries
 	requests int // unanswered, waiting or executing
 
-	// Who works.
+	// Replicas.
 
 	replicas    []*Replica
 	live        int    // replicas that take batches
 	left        int64  // when the last replica was removed
-	incarnation uint64 // how often a replica came when none was live
+	incarnation uint64 // how often a replica registered while none was live
 	round       uint64 // of dispatching
 	capacity    capacity
 	surplus     surplus
 	bad         badRows
-	failing     int // batches that have failed one after the other, on whichever replica
+	failing     int // consecutive failed batches, over all replicas
 
 	wake     int64 // when tick must be called
 	draining bool
@@ -50,19 +50,19 @@ type core struct {
 	past     past
 }
 
-// effects are what is to be done after an event, outside the lock (Model.run).
+// effects are the actions that an event requires, carried out without the lock (Model.run).
 type effects struct {
 	send     []*Batch
 	answered []*Request // Err is set
-	given    []givenUp
-	removed  []*Batch // that their workers are done with: they were removed
+	givenUp  []givenUp
+	removed  []*Batch // of removed replicas, whose workers are done with them
 	drained  []func()
-	silent   []*Replica // that have not answered for long
-	wasted   int        // rows that were computed in vain
-	changed  bool       // the number of live replicas
+	silent   []*Replica // suspect for silentTimeouts execution timeouts
+	wasted   int        // rows that were executed after their request had been answered
+	changed  bool       // the number of live replicas has changed
 }
 
-// givenUp is a batch that came to nothing as its replica is lost or suspect.
+// givenUp is a batch without an answer, since its replica is lost or suspect.
 type givenUp struct {
 	rows            int
 	exec, predicted int64
@@ -79,7 +79,7 @@ func newCore(id ModelID, spec Spec, cfg ModelConfig) core {
 	return c
 }
 
-// configure puts an effective configuration into force.
+// configure applies an effective configuration.
 func (c *core) configure(cfg ModelConfig) {
 	changed := cfg.Strategy != c.cfg.Strategy
 	c.cfg = cfg
@@ -93,7 +93,7 @@ func (c *core) configure(cfg ModelConfig) {
 	c.measure()
 }
 
-// maxBatch is the most rows for a container that declares a maximum.
+// maxBatch is the largest batch for a container that declares the given maximum (0: none).
 func (c *core) maxBatch(declared int) int {
 	switch {
 	case !c.batched:
@@ -109,7 +109,7 @@ func (c *core) maxBatch(declared int) int {
 // wakeAt asks for a tick.
 func (c *core) wakeAt(t int64) { c.wake = min(c.wake, t) }
 
-// submit takes a request in, or refuses it.
+// submit accepts or refuses a request.
 func (c *core) submit(r *Request, now int64, fx *effects) {
 	r.submitted = now
 	if c.draining {
@@ -141,7 +141,7 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 	b := c.buckets.of(r)
 	if b == nil {
 		c.sources.forget(r.source)
-		c.refuse(r, OutcomeQueueShapes, &OverloadedError{Limit: limitShapes, Value: queueShapes, Asked: queueShapes + 1, RetryAfter: minRetry}, fx)
+		c.refuse(r, OutcomeQueueShapes, &OverloadedError{Limit: limitShapes, Value: queueShapes, Needed: queueShapes + 1, RetryAfter: minRetry}, fx)
 		return
 	}
 	b.rowBytes = r.bytes / int64(r.Rows)
@@ -158,12 +158,13 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 	c.enqueue(&r.item, now)
 }
 
-// enqueue makes an item wait. Its request, rows and bucket are set.
+// enqueue adds an item to its queue. Its request, rows and bucket are set.
 func (c *core) enqueue(it *item, now int64) {
 	r := it.req
 	c.seq++
 	it.seq, it.deadline, it.since = c.seq, r.deadline, now
-	r.source = c.sources.of(r.Source) // anew: it may have been forgotten when the last of its rows left the queue
+	// Looked up again: it is forgotten when the last of its rows leaves the queue.
+	r.source = c.sources.of(r.Source)
 	c.rows += it.rows()
 	c.bytes += it.bytes()
 	c.sources.add(it)
@@ -173,14 +174,14 @@ func (c *core) enqueue(it *item, now int64) {
 	c.wakeAt(it.deadline)
 }
 
-// dequeue takes an item out of its queue.
+// dequeue removes an item from its queue.
 func (c *core) dequeue(it *item) {
 	it.queue.remove(it)
 	c.uncount(it)
 	c.buckets.place(it.bucket)
 }
 
-// uncount takes an item that leaves its queue off the books.
+// uncount subtracts an item that leaves its queue from all counts.
 func (c *core) uncount(it *item) {
 	c.rows -= it.rows()
 	c.bytes -= it.bytes()
@@ -188,13 +189,12 @@ func (c *core) uncount(it *item) {
 	c.sources.remove(it)
 }
 
-// requeue makes rows that belong to nothing now, as their batch came to nothing, wait with
-// everybody's again.
+// requeue returns rows of a batch that was given up to the queue.
 func (c *core) requeue(s span, now int64) {
 	c.stats.retried++
 	r := s.req
 	b := c.buckets.of(r)
-	if b == nil { // too many shapes wait: they go alone
+	if b == nil { // too many shapes wait: the rows become a retry
 		c.try(&failure{failed: true}, []span{s}, nil, now)
 		return
 	}
@@ -216,7 +216,7 @@ func (c *core) refuse(r *Request, o Outcome, err error, fx *effects) {
 }
 
 // answer ends an accepted request without a result, wherever its rows are. Rows that are
-// executing go on without it.
+// executing continue without it.
 func (c *core) answer(r *Request, o Outcome, err error, fx *effects) {
 	if r.item.queue != nil {
 		c.dequeue(&r.item)
@@ -241,7 +241,8 @@ func (c *core) answer(r *Request, o Outcome, err error, fx *effects) {
 	c.refuse(r, o, err, fx)
 }
 
-// cancel ends a request that its caller gave up. False: it is not unanswered.
+// cancel ends a request that its caller gave up. It returns false if the request is answered
+// already.
 func (c *core) cancel(r *Request, fx *effects) bool {
 	if r.state != stateWaiting {
 		return false
@@ -250,13 +251,13 @@ func (c *core) cancel(r *Request, fx *effects) bool {
 	if r.executing() {
 		o = OutcomeCanceledExecuting
 	}
-	r.leaveWord()
+	r.registerLate()
 	c.answer(r, o, errCanceled, fx)
 	return true
 }
 
-// tick does what has become due: expiry, execution timeouts, batches that were held back. It
-// says when it must be called next in wake.
+// tick handles what is due: expiry, execution timeouts, batches that were held back. It sets wake
+// to when it must be called next.
 func (c *core) tick(now int64, fx *effects) {
 	c.wake = never
 	c.expireWaiting(now, fx)
@@ -285,7 +286,7 @@ func (c *core) tick(now int64, fx *effects) {
 	}
 }
 
-// expireWaiting answers what waits past its deadline.
+// expireWaiting answers waiting requests whose deadlines have passed.
 func (c *core) expireWaiting(now int64, fx *effects) {
 	expire := func(q *queue) {
 		for head := q.head(); head != nil && head.deadline <= now; head = q.head() {
@@ -297,7 +298,7 @@ func (c *core) expireWaiting(now int64, fx *effects) {
 		for p := range b.queues {
 			expire(&b.queues[p])
 		}
-		// Expiry moves a bucket back, or off the list; then another stands here.
+		// Expiry moves a bucket back, or off the list, and another takes its place.
 		if i < len(c.buckets.ordered) && c.buckets.ordered[i] == b {
 			i++
 		}
@@ -305,8 +306,8 @@ func (c *core) expireWaiting(now int64, fx *effects) {
 	c.eachRetry(func(r *retry) { r.tightest = c.expireSpans(r.spans, r.tightest, now, fx) })
 }
 
-// expireSpans answers what is past its deadline, of which none is before tightest, and says
-// when the next one is.
+// expireSpans answers the requests of spans whose deadlines have passed. No deadline is before
+// tightest. It returns the next one.
 func (c *core) expireSpans(spans []span, tightest, now int64, fx *effects) int64 {
 	if tightest > now {
 		return tightest
@@ -326,9 +327,9 @@ func (c *core) expireSpans(spans []span, tightest, now int64, fx *effects) int64
 	return tightest
 }
 
-// expire ends a request at its deadline, and says at which stage it was lost.
+// expire ends a request at its deadline. The outcome names the stage at which the time was lost.
 func (c *core) expire(r *Request, fx *effects) {
-	r.leaveWord()
+	r.registerLate()
 	switch {
 	case r.sent == unsent:
 		c.answer(r, OutcomeDeadlineNeverSent, errNeverSent, fx)
@@ -341,9 +342,9 @@ func (c *core) expire(r *Request, fx *effects) {
 	}
 }
 
-// answered takes in that a batch is answered, or has failed if err is not nil. Requests whose
-// last rows it had are marked as answered and left in its spans, to be delivered. It says how
-// long the batch executed, and what is left to do.
+// answered handles the answer to a batch, or its failure if err is not nil. Requests whose last
+// rows it had are marked as answered and stay in its spans for delivery. It returns how long the
+// batch executed, and what the shell does with the answer.
 func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx *effects) (exec int64, v verdict) {
 	if b.state == batchRemoved || b.state == batchDone {
 		return 0, verdictIgnore
@@ -351,8 +352,7 @@ func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx
 	rep := b.replica
 	exec = rep.took(b, now)
 	if b.state == batchOrphan {
-		// What it answers arrived too late to be of use, and how long it took says nothing
-		// about the next batch.
+		// The answer is too late to be used, and its duration says nothing about the next batch.
 		rep.done(b, now)
 		b.state = batchDone
 		c.revive(rep, fx)
@@ -382,13 +382,14 @@ func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx
 	return exec, verdictDeliver
 }
 
-// A verdict is what is left to do with an answer.
+// A verdict is what the shell does with an answer.
 type verdict uint8
 
 const (
-	verdictIgnore  verdict = iota // the batch is not the worker's any more: drop the answer
-	verdictDrop                   // drop the answer; the worker is done with the batch
-	verdictDeliver                // deliver what the spans want; the worker is done with the batch
+	verdictIgnore verdict = iota // the batch no longer belongs to the worker: drop the answer
+	verdictDrop                  // drop the answer; the worker is done with the batch
+	// Deliver the rows of the spans; the worker is done with the batch.
+	verdictDeliver
 )
 
 // accept marks the requests of an answered batch.
@@ -441,32 +442,32 @@ func (c *core) accept(b *Batch, rowErrors []RowError, fx *effects) {
 	}
 }
 
-// giveUp deals with a batch whose replica is lost, or did not answer it: its requests are tried
+// giveUp handles a batch whose replica is lost, or did not answer in time: its requests are tried
 // again or answered.
-func (c *core) giveUp(b *Batch, why error, again bool, now int64, fx *effects) {
+func (c *core) giveUp(b *Batch, why error, retry bool, now int64, fx *effects) {
 	for i := range b.spans {
 		s := &b.spans[i]
 		r := s.req
 		if r == nil {
 			continue
 		}
-		if !again || s.retried || !*c.cfg.Retry || !c.hopeful(now) || r.deadline <= now {
+		if !retry || s.retried || !*c.cfg.Retry || !c.hopeful(now) || r.deadline <= now {
 			c.answer(r, OutcomeContainerLost, why, fx)
 			continue
 		}
-		again := span{req: r, lo: s.lo, hi: s.hi, retried: true}
+		requeued := span{req: r, lo: s.lo, hi: s.hi, retried: true}
 		s.detach()
-		c.requeue(again, now)
+		c.requeue(requeued, now)
 	}
 	if b.retry != nil {
 		b.retry.of.untried += b.Rows
 		c.partTried(b.retry, now)
 	}
 	b.replica.ceiling.ended(b.Rows, now)
-	fx.given = append(fx.given, givenUp{rows: b.Rows, exec: b.replica.took(b, now), predicted: b.predicted, err: why})
+	fx.givenUp = append(fx.givenUp, givenUp{rows: b.Rows, exec: b.replica.took(b, now), predicted: b.predicted, err: why})
 }
 
-// remove takes a replica away for good.
+// remove removes a replica.
 func (c *core) remove(rep *Replica, reason error, now int64, fx *effects) {
 	if rep.state == replicaGone {
 		return
@@ -484,17 +485,17 @@ func (c *core) remove(rep *Replica, reason error, now int64, fx *effects) {
 		b.state = batchRemoved
 		c.giveUp(b, why, true, now, fx)
 	}
-	for _, b := range rep.given {
+	for _, b := range rep.overdue {
 		b.state = batchRemoved
 	}
-	fx.removed = append(append(fx.removed, rep.inflight...), rep.given...)
-	rep.inflight, rep.given = nil, nil
+	fx.removed = append(append(fx.removed, rep.inflight...), rep.overdue...)
+	rep.inflight, rep.overdue = nil, nil
 	c.finishDrain(rep, fx)
 	c.unavailable(now, fx)
 	c.dispatch(now, fx)
 }
 
-// add puts a new replica to work.
+// add adds a replica and gives it work.
 func (c *core) add(rep *Replica, now int64, fx *effects) {
 	rep.free = now
 	rep.profile = newProfile(0)
@@ -509,7 +510,7 @@ func (c *core) add(rep *Replica, now int64, fx *effects) {
 	c.dispatch(now, fx)
 }
 
-// drain sends a replica no more.
+// drain stops sending batches to a replica.
 func (c *core) drain(rep *Replica, done func(), now int64, fx *effects) {
 	rep.drained = append(rep.drained, done)
 	switch rep.state {
@@ -523,10 +524,11 @@ func (c *core) drain(rep *Replica, done func(), now int64, fx *effects) {
 	c.measure()
 	c.finishDrain(rep, fx)
 	c.unavailable(now, fx)
-	c.dispatch(now, fx) // others may have left rows to this one
+	c.dispatch(now, fx) // rows may have been left for this one
 }
 
-// finishDrain tells those who wait for a draining replica that its last batch is answered.
+// finishDrain calls the functions that wait for a draining replica once its last batch is
+// answered.
 func (c *core) finishDrain(rep *Replica, fx *effects) {
 	if len(rep.inflight) == 0 && rep.state != replicaLive && len(rep.drained) > 0 {
 		fx.drained = append(fx.drained, rep.drained...)
@@ -534,7 +536,7 @@ func (c *core) finishDrain(rep *Replica, fx *effects) {
 	}
 }
 
-// unavailable answers all that waits if there is nobody left to do it.
+// unavailable answers all waiting requests if no replica is left.
 func (c *core) unavailable(now int64, fx *effects) {
 	if !c.hopeful(now) {
 		c.answerWaiting(OutcomeUnavailable, c.noReplica, fx)
@@ -555,7 +557,7 @@ func (c *core) answerWaiting(o Outcome, err error, fx *effects) {
 	})
 }
 
-// close answers everything.
+// close answers all requests.
 func (c *core) close(fx *effects) {
 	c.draining, c.closed = true, true
 	c.answerWaiting(OutcomeDraining, errDraining, fx)

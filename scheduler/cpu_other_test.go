@@ -7,4 +7,4 @@ import (
 	"time"
 )
 
-func cpuTime(testing.TB) time.Duration { return 0 } // not known here; the ratio is not a number then
+func cpuTime(testing.TB) time.Duration { return 0 } // unknown here; the ratio is NaN then

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// cpuTime is what the process has used of the processors, user and system together.
+// cpuTime is the processor time of the process, user and system.
 func cpuTime(tb testing.TB) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

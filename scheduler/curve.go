@@ -5,57 +5,57 @@ import (
 	"slices"
 )
 
-// A point is what the curve has of a class.
+// A point is the curve's summary of one class.
 type point struct {
 	class  *sizeClass
-	rows   float64 // in the mean
+	rows   float64 // mean size
 	ns     float64
-	own    float64 // ns as measured, before it leant on its neighbours
+	own    float64 // ns as measured, before lean
 	weight float64 // in measurements
-	sigma  float64 // by how much they differ, as a standard deviation and a share of ns
-	sure   bool    // that is known of the class itself, and not only of all sizes
-	since  int     // measurements of the profile when half of the class's were made
+	sigma  float64 // their standard deviation, as a share of ns
+	sure   bool    // sigma is the class's own, not that of all sizes
+	since  int     // the profile's count when half of the class's measurements had been made
 }
 
 const (
-	surelyKept    = 3     // from here on, measurements of a class that are alike are not so by chance
-	leanReach     = 2.5   // how many times as large, or as small, a neighbour is at most
-	leanWeight    = 8     // measurements, that the line through the neighbours is worth ...
-	leanError     = 0.1   // ... and more, the more the noise exceeds what the curve may differ from a line
-	farSigmas     = 5     // what differs by more contradicts
-	untriedWeight = 0.25  // measurements that a size without any stands for, in standard errors
-	maxDoubt      = 0.1   // of a median, that it may be wrong by at most
-	minDoubt      = 0.001 // ... and at least
+	agreeCount    = 3     // from here on measurements of a class that agree do not do so by chance
+	leanReach     = 2.5   // largest ratio between the sizes of neighbours
+	leanWeight    = 8     // weight of the line through the neighbours, in measurements ...
+	leanError     = 0.1   // ... more if the noise exceeds this deviation of the curve from a line
+	farSigmas     = 5     // a larger difference is a contradiction
+	untriedWeight = 0.25  // measurements assumed of a size without any, for standard errors
+	maxDoubt      = 0.1   // share of a median: its largest assumed error
+	minDoubt      = 0.001 // ... and the smallest
 )
 
-// variance is that of the point, as a share of it.
+// variance is the variance of the point, relative to its square.
 func (at *point) variance() float64 { return at.sigma * at.sigma / max(at.weight, 1) }
 
-// far is the factor by which what has that variance is not off by chance, nor because the curve
-// is no line.
+// far is the factor beyond which a difference is explained neither by that variance nor by the
+// curvature of the curve.
 func far(variance float64) float64 {
 	return math.Exp(farSigmas * math.Sqrt(variance+leanError*leanError))
 }
 
-// update derives the median times and the spread. The points of the classes are made to agree with
-// each other: what newer measurements refute is dropped, points of few measurements lean on their
-// neighbours, and they are made monotone by weighted averaging of neighbours that contradict each
-// other (pool adjacent violators). Between points the time is linear.
+// update recomputes the median times and the spread. It makes the points of the classes
+// consistent: points that newer measurements refute are dropped, points of few measurements lean
+// on their neighbours, and neighbours out of order are replaced by their weighted average (pool
+// adjacent violators). Between points the time is linear.
 //
-// It takes about 8 µs, much for a container that
-// answers in 10; so when nothing new is to be seen, fast batches share one. A batch of a
-// millisecond or more has its own.
+// It takes about 8 µs, which is much for a container that answers in 10. So fast batches share an
+// update when nothing new is expected of it; after a batch of a millisecond or more there is
+// always one.
 func (p *profile) update(now int64) {
 	p.updated = now
 	p.points = p.points[:0]
 	for i := range p.classes {
 		c := &p.classes[i]
-		if c.kept == 0 {
+		if c.n == 0 {
 			continue
 		}
 		pt := point{class: c, weight: c.weight(p, now), sigma: p.spread.sigma, since: c.since()}
 		pt.rows, pt.ns = c.point()
-		if pt.sure = c.kept >= surelyKept; pt.sure {
+		if pt.sure = c.n >= agreeCount; pt.sure {
 			pt.sigma = min(pt.sigma, c.sigma())
 		}
 		p.points = append(p.points, pt)
@@ -69,8 +69,8 @@ func (p *profile) update(now int64) {
 	p.encourage(now)
 }
 
-// trimStale bounds old points by the fresh ones around: two batches of n rows never take longer
-// than one of 2n should, and no batch longer than a larger one.
+// trimStale bounds stale points by the fresh ones around them: one batch of 2n rows takes no
+// longer than two of n, and no batch takes longer than a larger one.
 func (p *profile) trimStale() {
 	fresh := -1
 	for i := range p.points {
@@ -92,12 +92,11 @@ func (p *profile) trimStale() {
 	}
 }
 
-// refute drops points that a larger size contradicts which was measured since: no batch takes
-// longer than a larger one, and bad luck is long. They are as old beliefs are: the next
-// measurement replaces them. The spread forgets what was measured until then, which differs
-// from the curve of today. Without this a memory of 31 batches of five rows stood against all
-// that was measured once of larger ones, and held a container at 0.83 of its goodput for ten
-// seconds.
+// refute drops points that a more recent, shorter measurement of a larger size contradicts: no
+// batch takes longer than a larger one, and outliers are long, not short. The next measurement
+// replaces a refuted point. The spread forgets the measurements before that, since they deviate
+// from the present curve. Without refute, 31 old batches of five rows outweighed single
+// measurements of larger sizes, and held a container at 0.83 of its goodput for ten seconds.
 func (p *profile) refute() {
 	for i := range p.points {
 		at := &p.points[i]
@@ -109,18 +108,17 @@ func (p *profile) refute() {
 			at.ns, at.weight = o.ns, min(at.weight, hearsayWeight)
 			if !at.class.hearsay {
 				at.class.hearsay = true
-				p.kept = min(p.kept, p.count-at.since)
+				p.n = min(p.n, p.count-at.since)
 			}
 		}
 	}
 }
 
-// lean draws each point towards the line through its neighbours, those of less than about
-// double or half its size, with the weight of a few measurements. A point of many stands; one
-// of a single unlucky measurement would else keep a strategy from its size for good. Bad luck
-// is long, and it is rare: what is far shorter than the line does not lean on it, nor does what
-// was measured so a few times, as these lines may lead through beliefs that nothing has put
-// right yet.
+// lean pulls each point towards the line through its neighbours, which are those of up to about
+// double or half its size. The line has the weight of a few measurements, so a point of many
+// hardly moves, while a single unlucky measurement does not keep a strategy from a size for good.
+// Outliers are long and rare. So a point far below the line does not lean on it, and neither do a
+// few measurements that agree: the line may lead through stale points.
 func (p *profile) lean() {
 	for i := range p.points {
 		p.points[i].own = p.points[i].ns
@@ -144,9 +142,8 @@ func (p *profile) lean() {
 		}
 		if det := w*xx - x*x; det > 1e-6*w*xx {
 			line := max((y*xx-x*xy)/det, 0) // at dx = 0
-			// The line is known as well here as so many measurements of the size would be: a
-			// single old one beyond another neighbour tells its slope, but next to nothing of
-			// where it leads.
+			// det/xx is the weight of the line at this size. A single old measurement beyond
+			// another neighbour determines a slope, but hardly the value here.
 			lean := min(det/xx, leanWeight+p.spread.sigma*p.spread.sigma/(leanError*leanError))
 			if f := far(at.variance()); at.own*f < line || at.sure && at.own > line*f {
 				continue
@@ -156,13 +153,13 @@ func (p *profile) lean() {
 	}
 }
 
-// monotone makes the points' times rise with the size: neighbours that fall are pooled to their
-// average.
+// monotone makes the points' times rise with the size: neighbours out of order are pooled to
+// their average.
 func (p *profile) monotone() {
 	pts := p.points
 	for i := 1; i < len(pts); i++ {
-		// Pool backwards while the order is violated; pooled points keep their sizes and share the
-		// time.
+		// Pool backwards while the order is violated. Pooled points retain their sizes and share
+		// one time.
 		j, ns, weight := i, pts[i].ns, pts[i].weight
 		for j > 0 && pts[j-1].ns > ns {
 			j--
@@ -175,15 +172,15 @@ func (p *profile) monotone() {
 	}
 }
 
-// interpolate fills in the median time of every size up to the largest that may be tried.
+// interpolate computes the median time of every size up to the largest that may be tried.
 func (p *profile) interpolate() {
 	pts := p.points
 	limit := p.explored()
 	p.median = slices.Grow(p.median[:0], limit+1)[:limit+1]
 	first, last := pts[0], pts[len(pts)-1]
-	// Beyond the last point the line through it and a point of about half its size goes on, but
-	// never with less than a quarter of the proportional slope: a flat pair of points promises
-	// nothing. With one point alone, time is taken to be proportional.
+	// Beyond the last point, extrapolate the line through it and a point of about half its size,
+	// with at least a quarter of the proportional slope: two points at the same height do not
+	// prove that larger sizes cost nothing. With a single point, time is assumed proportional.
 	p.slope = last.ns / last.rows
 	for i := len(pts) - 2; i >= 0; i-- {
 		if pts[i].rows <= last.rows*0.6 || i == 0 && pts[i].rows < last.rows*0.9 {
@@ -209,9 +206,8 @@ func (p *profile) interpolate() {
 	}
 }
 
-// encourage derives the times to compare sizes by: less than the median by as much as it may be
-// wrong. Of a size that was unlucky when it was tried, or that was never tried, nothing would be
-// learned if it were not tried again.
+// encourage computes the times by which sizes are compared: the median less its standard error.
+// Otherwise a size that was unlucky when it was tried, or never tried, would not be tried again.
 func (p *profile) encourage(now int64) {
 	p.eager = append(p.eager[:0], p.median...)
 	class, share := -1, 1.0
@@ -219,7 +215,7 @@ func (p *profile) encourage(now int64) {
 		if k := classOf(n); k != class {
 			class = k
 			weight := untriedWeight
-			if k < len(p.classes) && p.classes[k].kept > 0 {
+			if k < len(p.classes) && p.classes[k].n > 0 {
 				weight = max(p.classes[k].weight(p, now), untriedWeight)
 			}
 			share = 1 - min(max(p.spread.sigma/math.Sqrt(weight), minDoubt), maxDoubt)

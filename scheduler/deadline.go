@@ -2,27 +2,27 @@ package scheduler
 
 // deadline is the default strategy: skip, don't drop.
 //
-// A window is a run of waiting rows in deadline order. The strategy sends the one with the most
-// rows answered in time, as expected from the spread of the profile, per time that it is
-// expected to take. The rows before it stay for another replica, or for a moment when they fit.
+// A window is a run of waiting rows in deadline order. The strategy sends the window with the
+// highest rate: the expected number of rows answered in time, by the spread of the profile, over
+// the expected execution time. The rows before it stay queued for another replica, or for a
+// moment when they fit.
 //
-// Why not the largest batch for the head (EDF)? Under overload the head is always late: it
-// forces a small batch, which makes the next head later still. At 1.5 times the capacity that
-// delivers a tenth of what can be delivered; this delivers all of it
-// (TestGoodputUnderOverload).
+// Why not the largest batch for the head (EDF)? Under overload the head is always nearly late: it
+// forces a small batch, which makes the next head later still. At 1.5 times the capacity EDF
+// serves a tenth of what can be served, and this strategy all of it (TestGoodputUnderOverload).
 //
-// Why not plan every row with the same upper quantile? What a doubtful row is worth depends on
-// what its place costs. Where time hardly grows with the rows, one that makes it every other
-// time is worth having, as there are no better ones; where it does, or where enough rows wait
-// that are sure, it is not.
+// Why not plan every row with the same upper quantile? The value of a row that may be late
+// depends on the cost of its place. Where the time hardly grows with the rows, a row that is in
+// time every other time is worth its place. Where the time does grow, or where enough rows wait
+// that are certain to be in time, it is not.
 //
-// Of the windows of n rows the one that begins latest has the most rows in time; but beginning
-// later than with the first row that is sure gains nothing. So there is one window to look at
-// for each n, and it cannot be better than n rows in time. Sizes are tried from the largest
-// down, and most are not worth a look.
+// Of the windows of n rows the one that begins latest has the most rows in time, but beginning
+// after the first row that is certain gains nothing. So there is one window to evaluate for each
+// n, and at best all its n rows are in time. Sizes are tried from the largest down, and this
+// bound rules most of them out.
 type deadline struct{}
 
-// lookahead is how many requests too large for the size at hand are stepped over.
+// lookahead is how many requests that are too large for the size being tried are skipped.
 const lookahead = 16
 
 func (deadline) pick(q *queue, p *plan) (window, bool) {
@@ -54,7 +54,7 @@ func (deadline) pick(q *queue, p *plan) (window, bool) {
 	if w, ok := p.trying(q, best, bestRate); ok {
 		return w, true
 	}
-	// How many rows more there would be room for lets rows of lower priority join.
+	// Rows of lower priority may fill the room that is left.
 	best.left = p.smaller(best.rows, min(limit, q.rows), bestRate)
 	switch best.room = p.roomFor(q.item(best.at).deadline, best.rows, limit); {
 	case best.room == limit:
@@ -67,9 +67,8 @@ func (deadline) pick(q *queue, p *plan) (window, bool) {
 	return best, true
 }
 
-// smaller says why a window of so many rows looks better than any larger one of at most limit:
-// those would have late rows, or they would answer no more rows per nanosecond if all were in
-// time.
+// smaller returns why a window of rows looks better than any larger one up to limit: the larger
+// ones would have late rows, or no higher rate even if all their rows were in time.
 func (p *plan) smaller(rows, limit int, rate float64) CloseReason {
 	for n := limit; n > rows; n-- {
 		if p.rate(n) > rate {
@@ -89,12 +88,13 @@ func (deadline) limit(p *plan) int {
 	return n
 }
 
-// at is when a batch of n rows will be answered if its execution is of that level of the spread.
+// at is when a batch of n rows will be answered if its execution is at the given level of the
+// spread.
 func (p *plan) at(n, level int) int64 {
 	return p.start + int64(min(p.prof.spread.levels[level].of(p.prof.typical(n)), maxExec))
 }
 
-// inTime is the share of the n rows at c and behind it that is expected to be in time in one batch.
+// inTime is the expected share of the n rows from c on that are in time as one batch.
 func (p *plan) inTime(q *queue, c cursor, n int) float64 {
 	from := q.rows - q.rowsFrom(c)
 	head := q.item(c).deadline
@@ -109,12 +109,11 @@ func (p *plan) inTime(q *queue, c cursor, n int) float64 {
 	return 1 - float64(late)/float64(spreadLevels*n)
 }
 
-// batchCost is what a batch costs the server itself, in ns: to lock, dispatch, write, answer.
-// It counts where executions are as short: sixteen batches of one must not look as good as one
-// of sixteen.
+// batchCost is the server's own cost of a batch, in ns: lock, dispatch, write, answer. It matters
+// where executions are as short: sixteen batches of one must not look as good as one of sixteen.
 const batchCost = 5_000
 
-// rate is rows per nanosecond of a batch; with nothing known, more rows are better.
+// rate is the rows per nanosecond of a batch. Without measurements, more rows are better.
 func (p *plan) rate(rows int) float64 {
 	t := 0.0
 	if rows < len(p.prof.eager) {

@@ -74,7 +74,7 @@ func TestDeadlineAgainstAllWindows(t *testing.T) {
 	}
 }
 
-// TestBoundedByObjective: whatever the deadlines allow, a batch stays within the objective; but
+// TestBoundedByObjective: whatever the deadlines allow, a batch stays within the objective, but
 // one row is always allowed.
 func TestBoundedByObjective(t *testing.T) {
 	prof := newProfile(64)

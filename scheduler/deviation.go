@@ -2,24 +2,25 @@ package scheduler
 
 import "math"
 
-// A deviation adds up by how much measurements are off, on either side, in logarithms and beyond
-// what is tolerated each time (a CUSUM test). Tolerance and threshold go with the noise. With 30 %
-// of it, chance passes the threshold once in hundreds of thousands of batches, a factor of two
-// after six. Nothing does it in less than four: outliers happen.
+// A deviation is a two-sided CUSUM test: it sums by how much measurements deviate from the
+// prediction, as logarithms of their ratio and beyond a tolerance. Tolerance and threshold scale
+// with the noise. With 30 % of noise, chance passes the threshold once in hundreds of thousands
+// of batches, and a change by a factor of two after six. Less than four measurements never pass
+// it, since outliers happen.
 type deviation struct {
 	above, below       float64
-	aboveRun, belowRun int // measurements in it
+	aboveRun, belowRun int // measurements in the sum
 }
 
 const (
-	toleratedLog  = 0.22 // with so much noise ...
-	toleratedAt   = 0.25 // ... or more, as a standard deviation
-	toleratedLow  = 0.3  // share of that at least
-	contradiction = 11   // times what is tolerated
-	countedLog    = 4    // ... and as much of one measurement at most
+	toleratedLog  = 0.22 // tolerance at the noise toleratedAt ...
+	toleratedAt   = 0.25 // ... or above, a standard deviation
+	toleratedLow  = 0.3  // smallest share of that tolerance
+	contradiction = 11   // threshold, in tolerances
+	countedLog    = 4    // ... of which one measurement counts for this many at most
 )
 
-// pass counts a measurement in that says neither.
+// pass counts a measurement that is evidence for neither side.
 func (d *deviation) pass() {
 	if d.above > 0 {
 		d.aboveRun++
@@ -29,8 +30,8 @@ func (d *deviation) pass() {
 	}
 }
 
-// observe takes a measurement in, of a spread with that much noise. If what was believed is
-// contradicted now, it says by how many of the last ones.
+// observe adds a measurement; sigma is the noise of the spread. Once the prediction is
+// contradicted, it returns the number of latest measurements that contradict it, else 0.
 func (d *deviation) observe(ratio, sigma float64) (run int) {
 	tolerated := toleratedLog * min(max(sigma/toleratedAt, toleratedLow), 1)
 	x := min(max(math.Log(ratio)/tolerated, -countedLog), countedLog)

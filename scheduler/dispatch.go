@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// tryBuckets is how many shapes are looked through for a batch, in order of their first rows.
-// Usually the first has one; the bound is for replicas too slow for most of what waits.
+// tryBuckets is how many shapes are searched for a batch, in order of their first rows. Usually
+// the first has one; the bound is for replicas that are too slow for most waiting rows.
 const tryBuckets = 8
 
-// dispatch gives waiting rows to replicas that can take them, until either runs out. It is
-// work-conserving: an idle replica takes what is there, unless it fails on whatever it gets.
+// dispatch gives waiting rows to replicas that can take them, until it runs out of either. It is
+// work-conserving: an idle replica takes the rows that wait, unless it fails on every batch.
 func (c *core) dispatch(now int64, fx *effects) {
 	c.dropRetries(now)
 	if c.rows == 0 {
 		return
 	}
-	if c.wake <= now { // a deadline may have passed whose timer is late: its row must not be sent
+	if c.wake <= now { // the timer may be late: a row whose deadline has passed must not be sent
 		c.expireWaiting(now, fx)
 	}
 	c.probe(now, fx)
@@ -32,8 +32,9 @@ func (c *core) dispatch(now int64, fx *effects) {
 	}
 }
 
-// next is the replica, of those that may have a batch now and have not declined in this round,
-// that is predicted to finish it first. For those that are held back it asks for a wake-up.
+// next is the replica that is predicted to finish a batch first, of those that may have one now
+// and have not declined in this round. For replicas whose next batch is held back it sets the
+// wake-up.
 func (c *core) next(now int64) (best *Replica, bestStart int64) {
 	bestEnd := int64(never)
 	for _, rep := range c.replicas {
@@ -56,17 +57,16 @@ func (c *core) next(now int64) (best *Replica, bestStart int64) {
 	return best, bestStart
 }
 
-// feed sends one batch to a replica. False: there is nothing for it now.
+// feed sends one batch to a replica. It returns false if there is nothing for the replica now.
 func (c *core) feed(rep *Replica, start, now int64, fx *effects) bool {
-	// What is tried again is the oldest there is, and goes first; but it is no standstill for
-	// others.
-	if rep.again < retriesAtOnce || c.trying == c.rows {
+	// Retries are the oldest rows and go first, but must not starve the others.
+	if rep.retries < retriesAtOnce || c.trying == c.rows {
 		if c.feedRetry(rep, start, now, fx) {
-			rep.again++
+			rep.retries++
 			return true
 		}
 	}
-	rep.again = 0
+	rep.retries = 0
 	delayed := false
 	for _, b := range c.buckets.ordered[:min(tryBuckets, len(c.buckets.ordered))] {
 		p := rep.plan(c, start, b.rowBytes)
@@ -94,14 +94,13 @@ func (c *core) feed(rep *Replica, start, now int64, fx *effects) bool {
 	return !delayed && c.chance(rep, start, now, fx)
 }
 
-// delayed is until when to wait for more rows: never, if the batch is as large as it may be.
+// delayed is until when to wait for more rows. A batch of the largest size waits no longer.
 func (c *core) delayed(q *queue, w *window, p *plan, now int64) int64 {
 	if c.cfg.Delay == 0 || w.rows >= w.room {
 		return now
 	}
 	latest := q.item(w.at).deadline - p.prof.planned(w.room) - (p.start - now)
-	// The rows stand in order of their deadlines: the one that has waited longest may be any of
-	// them.
+	// Rows are in order of their deadlines, so any of them may have waited longest.
 	since := now
 	for at, rows := w.at, 0; rows < w.rows && !q.end(at); at = q.next(at) {
 		it := q.item(at)
@@ -111,12 +110,12 @@ func (c *core) delayed(q *queue, w *window, p *plan, now int64) int64 {
 	return min(since+int64(c.cfg.Delay), latest)
 }
 
-// cut makes a batch of a window and sends it.
+// cut makes a batch from a window and sends it.
 func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, now int64, fx *effects) {
 	b := newBatch(c.model, rep)
 	stopped := c.fill(b, bk, &bk.queues[priority], w.at, w.rows, w.cap, now)
-	// What room is left goes to lower priorities, as far as it costs the window nothing and
-	// they are in time.
+	// Lower priorities fill the room that is left, as far as they are in time and the window is
+	// not delayed.
 	for lower := priority + 1; !stopped && b.Rows < w.room && lower < priorities; lower++ {
 		if q := &bk.queues[lower]; q.items > 0 {
 			at := q.start()
@@ -131,16 +130,17 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 	switch {
 	case b.crowded:
 		why = CloseBytes
-	case w.par > 0: // of a trial
+	case w.par > 0: // a trial
 	case c.rows == 0 && c.cfg.Delay > 0 && b.Rows < p.max:
 		why = CloseDelay
 	case c.rows == 0 && b.Rows < p.max:
 		why = CloseIdle
 	case bk.rows == 0 && c.rows == c.trying && b.Rows < w.room:
-		why = CloseIdle // what waits yet goes alone
+		why = CloseIdle // the other rows wait for a batch of their own
 	case bk.rows == 0 && b.Rows < w.room:
 		why = CloseShape
-	case b.Rows >= w.room, stopped && b.Rows >= w.rows, stopped && w.rows == w.room: // or the next request is whole, and too large
+	case b.Rows >= w.room, stopped && b.Rows >= w.rows, stopped && w.rows == w.room:
+		// It is full, or the next request does not fit and may not be split.
 	default:
 		why = w.left
 	}
@@ -155,15 +155,15 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 	}
 }
 
-// fill moves rows from q, from at on, into the batch until it has target of them. Requests stay
-// whole unless they have more than whole rows. True: it stopped early, at a request that does
-// not fit.
+// fill moves rows of q, starting at the cursor, into the batch until it has target rows. Requests
+// of at most whole rows are not split. stopped reports that it ended early, at a request that
+// does not fit.
 func (c *core) fill(b *Batch, bk *bucket, q *queue, at cursor, target, whole int, now int64) (stopped bool) {
 	first := at.block
 	for !stopped && b.Rows < target && !q.end(at) {
 		blk := q.blocks[at.block]
 		from, to := at.at, at.at
-		var rest *item // of which only the first rows go
+		var rest *item // the item of which only the first rows are taken
 		for ; to < blk.hi && b.Rows < target; to++ {
 			it := blk.items[to]
 			n := it.rows()
@@ -203,7 +203,7 @@ func (c *core) fill(b *Batch, bk *bucket, q *queue, at cursor, target, whole int
 		if stop {
 			break
 		}
-		if last { // the block is still there, with what stood before the window
+		if last { // the block remains, with the items before the window
 			at.block++
 		}
 		if at.block < len(q.blocks) {
@@ -229,7 +229,8 @@ func (c *core) alone(b *Batch, it *item, n int, now int64) {
 	c.dequeue(it)
 	b.add(span{req: it.req, lo: it.lo, hi: it.lo + n, retried: it.retried})
 	if it.lo += n; it.lo < it.hi {
-		it.bucket = c.buckets.of(it.req) // anew: it may have been forgotten when the last of its rows left
+		// Looked up again: it is forgotten when the last of its rows leaves.
+		it.bucket = c.buckets.of(it.req)
 		c.enqueue(it, now)
 		it.since = since
 	}
@@ -238,15 +239,15 @@ func (c *core) alone(b *Batch, it *item, n int, now int64) {
 	}
 }
 
-// chancePause is how long a replica that is believed to be too slow does without a row of those
-// that others could do.
+// chancePause is the time between two rows that a replica gets although it is believed to be too
+// slow for them and others could serve them.
 const chancePause = int64(time.Second)
 
-// chance sends a replica that is not busy the last row that waits, although it is predicted to be
-// late: a prediction is an upper quantile, nothing better is there to do, and a profile that is
-// wrong has to be put right by measuring. Not if another replica is predicted to be in time, unless
-// this one has had nothing for a while: the prediction that it is too slow would be for good, as
-// there is always such a row while others keep up.
+// chance sends the last waiting row to an idle replica although it is predicted to be late: the
+// prediction is an upper quantile, the replica has nothing better to do, and only measurements
+// correct a wrong profile. If another replica is predicted to be in time it gets the row, unless
+// this one has had none for chancePause: while the others keep up there is always such a replica,
+// so a wrong prediction that this one is too slow would last forever.
 func (c *core) chance(rep *Replica, start, now int64, fx *effects) bool {
 	if len(c.buckets.ordered) == 0 || rep.busy() {
 		return false
@@ -281,7 +282,8 @@ func (c *core) otherInTime(rep *Replica, n int, deadline, now int64) bool {
 	return false
 }
 
-// shedHopeless answers what not even the fastest replica could do in time, with luck.
+// shedHopeless answers rows that not even the fastest replica could serve in time, by its
+// optimistic times.
 func (c *core) shedHopeless(q *queue, now int64, fx *effects) {
 	for head := q.head(); head != nil && head.req.spans == nil && head.deadline < now+c.capacity.fastest; head = q.head() {
 		c.answer(head.req, OutcomeDeadlineNeverSent, errHopeless, fx)

@@ -24,45 +24,45 @@
 // # A replica's states
 //
 //	AddReplica ─► live ── no answer in ExecTimeout ──► suspect ── nor to probes ─► Silent
-//	               │  ◄─── it answers ─────────────────┘  │
+//	               │  ◄─── any answer ─────────────────┘  │
 //	             Drain ─► draining ──────────────────┐    │
 //	               └─ Remove, or Send fails ─► gone ◄┴────┘
 //
-// Silent is the hook of [ReplicaOptions]. Whoever runs the replica ends it.
+// Silent is the callback of [ReplicaOptions]; it has to end the replica.
 //
 // # Units and limits
 //
 // Everything is counted in rows, items along the batch dimension, not in requests. Outside, times
 // are [time.Time] and [time.Duration]; inside, int64 nanoseconds since the scheduler was made.
 // Queues are bounded by rows and bytes (see [ModelConfig]), and by 1,024 different shapes at
-// once; a refusal names the limit, its value and what was asked.
+// once; a refusal names the limit, its value and what the request needed.
 //
-// Four times are never mixed: the objective sizes batches and promises nothing; the deadline is
-// hard, and answers by timer whatever the containers do; the execution timeout gives a batch up,
-// and makes its replica suspect if that has answered nothing since; and a caller that is gone
+// Four times are never mixed. The objective sizes batches and ends nothing. The deadline is hard:
+// a timer answers the request whatever the containers do. The execution timeout gives a batch up,
+// and makes its replica suspect if it has answered nothing meanwhile. A caller that is gone
 // cancels.
 //
 // # Invariants
 //
 // A batch never has more rows than the smaller of the configured and the declared maximum, and
 // its rows agree in dtype and trailing shape. A row is sent at most twice for lost replicas. A
-// batch that failed is followed by smaller ones of its rows; each either answers some, or leaves
-// fewer that can be to blame. No row is sent after its request was answered, or after its
-// deadline. An idle replica and a row that it could answer never wait for each other, but for the
-// configured delay. [Model.Check] looks for contradictions in the books.
+// batch that failed is followed by smaller ones of its rows; each of them answers some rows or
+// narrows down the bad one. No row is sent after its request was answered, or after its deadline.
+// An idle replica and a row that it could answer never wait for each other, but for the
+// configured delay. [Model.Check] verifies the invariants.
 //
 // # Concurrency
 //
 // Everything exported may be called from any goroutine. The scheduler has no goroutine of its
-// own: it works in those of its callers and of its timers, one per model. [Completer.Complete],
+// own: it runs on those of its callers and of its timers, one per model. [Completer.Complete],
 // [Worker.Send] and [Hooks] are called with no lock held, may call back into the scheduler, and
 // must not block. A worker may answer before its Send returns.
 //
 // # Lifetimes
 //
 // The submitter's references to a request's inputs must last until Complete; a batch has
-// references of its own until it is answered, so an early answer (deadline, cancel) does not pull
-// memory away from a container. Outputs given to [Batch.Complete] pass to the batch; each request
-// gets views of them with a reference per output, which its owner releases. A Batch must not be
-// touched after Complete or Fail, or after [Replica.Remove].
+// references of its own until it is answered, so an early answer (deadline, cancel) does not free
+// memory that a container is reading. Outputs given to [Batch.Complete] pass to the batch; each
+// request gets views of them with a reference per output, which its owner releases. A Batch must
+// not be touched after Complete or Fail, or after [Replica.Remove].
 package scheduler

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// The conditions under which a request ends without a result. Each error a request gets is one
-// of these under [errors.Is], with a text for the user that says what happened.
+// The conditions under which a request ends without a result. Every error of a request is one of
+// these by [errors.Is], with a text for the client that says what happened.
 var (
 	ErrOverloaded       = errors.New("scheduler: overloaded")
 	ErrDeadlineExceeded = errors.New("scheduler: deadline exceeded")
@@ -21,25 +21,29 @@ var (
 	ErrTooLarge         = errors.New("scheduler: too large")
 )
 
-// An OverloadedError is an [ErrOverloaded] with the limit that was met.
+// An OverloadedError is an [ErrOverloaded] with the limit that was reached.
 type OverloadedError struct {
-	Limit      string        // queue_rows, queue_bytes, queue_shapes, deadline or share
-	Value      int64         // what it is set to; deadline: the time the request had left, in ns; share: rows of the source it made room for
-	Asked      int64         // what it would have taken; deadline: the time until the predicted answer, in ns; share: rows of its own source
+	Limit string // queue_rows, queue_bytes, queue_shapes, deadline or share
+	// Its setting; deadline: the time that the request had left, in ns; share: rows of the source
+	// that it made room for.
+	Value int64
+	// What the request needed; deadline: the time until the predicted answer, in ns; share: rows
+	// of its own source.
+	Needed     int64
 	RetryAfter time.Duration // when it is worth trying again
 
-	met string // the limit at which a share counted
+	met string // the limit at which shares were compared
 }
 
 func (e *OverloadedError) Error() string {
 	switch e.Limit {
 	case limitShare:
-		return fmt.Sprintf("scheduler: overloaded: at %s the request, one of %d rows waiting from its connection, made room for a connection with %d", e.met, e.Asked, e.Value)
+		return fmt.Sprintf("scheduler: overloaded: at %s the request, with %d rows of its connection waiting, made room for a connection with %d", e.met, e.Needed, e.Value)
 	case limitDeadline:
-		return fmt.Sprintf("scheduler: overloaded: with what is waiting already the answer would take about %v, the request's deadline is in %v",
-			time.Duration(e.Asked).Round(10*time.Microsecond), time.Duration(e.Value).Round(10*time.Microsecond))
+		return fmt.Sprintf("scheduler: overloaded: behind the requests already waiting the answer would take about %v; the request's deadline is in %v",
+			time.Duration(e.Needed).Round(10*time.Microsecond), time.Duration(e.Value).Round(10*time.Microsecond))
 	}
-	return fmt.Sprintf("scheduler: overloaded: %s is %d, this request would make it %d", e.Limit, e.Value, e.Asked)
+	return fmt.Sprintf("scheduler: overloaded: %s is %d, this request would make it %d", e.Limit, e.Value, e.Needed)
 }
 
 // Unwrap makes the error an [ErrOverloaded].
@@ -54,7 +58,7 @@ const (
 	limitShare    = "share"
 )
 
-// Errors that need no detail are made once: under overload they are given thousands of times a
+// Errors without details are made once: under overload they are returned thousands of times a
 // second.
 var (
 	errNeverSent     = fmt.Errorf("%w: it passed while the request waited in the queue", ErrDeadlineExceeded)
@@ -62,8 +66,8 @@ var (
 	errSentLate      = fmt.Errorf("%w: it passed while the request was executing, after a long wait in the queue", ErrDeadlineExceeded)
 	errRetryLate     = fmt.Errorf("%w: it passed while the request waited to be tried again", ErrDeadlineExceeded)
 	errContainerLate = fmt.Errorf("%w: it passed while the request was executing; the container took longer than predicted", ErrDeadlineExceeded)
-	errPastDeadline  = fmt.Errorf("%w: it had passed when the request came", ErrDeadlineExceeded)
+	errPastDeadline  = fmt.Errorf("%w: it had passed when the request arrived", ErrDeadlineExceeded)
 	errCanceled      = fmt.Errorf("%w: the caller gave up", ErrCanceled)
-	errDraining      = fmt.Errorf("%w: no new requests are taken", ErrDraining)
-	errNoModel       = fmt.Errorf("%w: the request names none", ErrNotFound)
+	errDraining      = fmt.Errorf("%w: no new requests are accepted", ErrDraining)
+	errNoModel       = fmt.Errorf("%w: the request names no model", ErrNotFound)
 )

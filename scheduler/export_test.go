@@ -15,8 +15,8 @@ type Picker struct {
 	Last  int
 }
 
-// NewPicker fills a queue with n rows, whose deadlines are 50 ms, plus what spread says, plus a
-// microsecond for each that came before.
+// NewPicker fills a queue with n rows, whose deadlines are 50 ms, plus spread(), plus a
+// microsecond for each row before.
 func NewPicker(n int, spread func() time.Duration) *Picker {
 	p := &Picker{prof: newProfile(128)}
 	for size := 1; size <= 128; size *= 2 {
@@ -43,7 +43,7 @@ func (p *Picker) Pick() {
 }
 
 // Learner is a profile that learns, for benchmarks: a batch of each size in turn, each of a
-// millisecond, so that every one is taken in by itself.
+// millisecond, so that each causes an update.
 type Learner struct {
 	prof profile
 	n    int
@@ -53,15 +53,15 @@ type Learner struct {
 // NewLearner makes one for batches of at most 128 rows.
 func NewLearner() *Learner { return &Learner{prof: newProfile(128)} }
 
-// Learn takes one batch in.
+// Learn adds one measurement.
 func (l *Learner) Learn() {
 	l.n = l.n%128 + 1
 	l.now += 1_000_000
 	l.prof.learn(l.n, 500_000+4_000*int64(l.n)+int64(l.n*7919%100)*500, l.now)
 }
 
-// Believe returns a replica a profile at random: any belief about any size, as if it had been
-// measured up to 40 times each, from 10 µs to 10 s.
+// Believe gives a replica a random profile: for random sizes, times from 10 µs to 10 s as if
+// measured up to 40 times each.
 func Believe(r *Replica, rng *rand.Rand) {
 	r.m.mu.Lock()
 	defer r.m.mu.Unlock()

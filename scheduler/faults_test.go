@@ -13,25 +13,25 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A trouble is a model of 20 ms + 0.2 ms per row with something wrong, under load on virtual
-// time. What fails takes as long as what does not.
+// A trouble is a model of 20 ms + 0.2 ms per row with a fault, under load on virtual time. A
+// batch that fails takes as long as one that is answered.
 type trouble struct {
 	rate     float64       // rows per second
 	then     float64       // ... in the second half; 0: the same
 	slo      time.Duration // of a row
-	poison   float64       // share of the rows that any batch fails of
+	poison   float64       // share of rows that fail any batch
 	above    int           // rows in a batch above which it fails; 0: never
-	mends    time.Duration // when it no longer does
+	mends    time.Duration // when that ends
 	replicas int
 	length   time.Duration
 	cfg      scheduler.ModelConfig
 }
 
 type troubleResult struct {
-	offered, good, bad int // of good rows, those answered, and those answered wrongly by an error of the container
-	poison, told       int // of poison rows, those answered with the container's error
+	offered, good, bad int // good rows: all, answered, and failed with the container's error
+	poison, blamed     int // poison rows: all, and failed with the container's error
 	batches, failed    uint64
-	seconds            []int // good ones by second
+	seconds            []int // good rows answered in each second
 }
 
 func (r troubleResult) share() float64 { return float64(r.good) / float64(max(1, r.offered)) }
@@ -85,7 +85,7 @@ func (tr trouble) run(t testing.TB) (res troubleResult) {
 			if ok {
 				t.Error("a poison row was answered")
 			} else if errors.Is(r.Err, scheduler.ErrContainerFailed) {
-				res.told++
+				res.blamed++
 			}
 		default:
 			res.offered++
@@ -129,9 +129,9 @@ func (tr trouble) run(t testing.TB) (res troubleResult) {
 	return res
 }
 
-// TestFailures: rows that any batch fails of fail alone, and a size that the container cannot
-// do is not tried for long. Nobody else gets the container's error, and nearly all are answered
-// that could be.
+// TestFailures: rows that fail any batch fail alone, and a size that the container cannot execute
+// is soon avoided. No other row gets the container's error, and nearly all that can be answered
+// are.
 func TestFailures(t *testing.T) {
 	const much = 2000
 	for _, c := range []struct {
@@ -167,8 +167,8 @@ func TestFailures(t *testing.T) {
 				tr.rate = 700
 			}
 			r := tr.run(t)
-			t.Logf("%.3f of %d good rows are answered, each second %v; %d of %d poison rows are told; %d of %d batches failed",
-				r.share(), r.offered, r.seconds, r.told, r.poison, r.failed, r.batches)
+			t.Logf("%.3f of %d good rows are answered, each second %v; %d of %d poison rows got the error; %d of %d batches failed",
+				r.share(), r.offered, r.seconds, r.blamed, r.poison, r.failed, r.batches)
 			if r.share() < c.good {
 				t.Errorf("%.3f of %d good rows are answered, want %.2f; each second %v", r.share(), r.offered, c.good, r.seconds)
 			}

@@ -4,18 +4,18 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Feedback is what became known of an answer of a model's, for replicas that want to learn from
-// it. It and all that it refers to is the garbage collector's, and nobody changes it: it may be
-// kept, and sent to several at once.
+// Feedback is what clients reported of an answer of a model, for replicas that learn from it. It
+// is immutable and in garbage-collected memory, tensors included, so a replica may retain it, and
+// several may be sent the same one.
 type Feedback struct {
 	Application string
-	User        string          // "": nobody in particular
+	User        string          // "": none
 	Rows        int             // of the request
-	Inputs      []tensor.Tensor // in the order declared, as in a batch's part
-	Outputs     []tensor.Tensor // what the model had said, in the order declared; nil if that is not known
+	Inputs      []tensor.Tensor // in the order of the declaration, as in a Part
+	Outputs     []tensor.Tensor // the model's answer, in the order of the declaration; nil: unknown
 
-	// What became known is one of these.
-	Truth []tensor.Tensor // what would have been right, as it came
+	// Exactly one of these is set.
+	Truth []tensor.Tensor // the right answer, with the client's names, dtypes and shapes
 	Label []byte          // the same as JSON; nil: none
 	Loss  *float64        // how bad the answer was, 0 to 1
 }
@@ -23,9 +23,8 @@ type Feedback struct {
 // TakesFeedback reports whether any live replica wants it.
 func (m *Model) TakesFeedback() bool { return len(m.learners()) > 0 }
 
-// Feedback is told to all live replicas that want it: those that learned alone would differ
-// from the others. It does not block. What one of them does with it, and whether it comes there
-// at all, changes nothing here.
+// Feedback passes f to all live replicas that want it; one that learned alone would differ from
+// the others. It does not block, and delivery is not guaranteed.
 func (m *Model) Feedback(f *Feedback) {
 	for _, tell := range m.learners() {
 		tell(f)

@@ -16,8 +16,8 @@ func cell(strategy string, load float64) simulation {
 	}
 }
 
-// TestGoodputUnderOverload holds the default strategy to its promise: goodput does not fall
-// under overload. Shares are of what was offered; capacity is 1/load of that.
+// TestGoodputUnderOverload: the goodput of the default strategy does not fall under overload.
+// Shares are of the offered rows; the capacity is 1/load of those.
 func TestGoodputUnderOverload(t *testing.T) {
 	for _, c := range []struct{ load, share float64 }{
 		{0.5, 0.998}, {0.8, 0.99}, {0.95, 0.97}, {1.1, 0.88}, {1.5, 0.66}, {2.5, 0.41},
@@ -37,7 +37,7 @@ func TestGoodputUnderOverload(t *testing.T) {
 }
 
 // TestDefaultIsBest runs the table of DESIGN.md: in no cell is another strategy better than the
-// default by more than a hundredth of what was offered.
+// default by more than a hundredth of the offered rows.
 func TestDefaultIsBest(t *testing.T) {
 	no := false
 	loads := []float64{0.5, 0.8, 0.95, 1.1, 1.5, 2.5}
@@ -76,8 +76,8 @@ func TestPaperCollapses(t *testing.T) {
 	}
 }
 
-// TestGoodputProfiles looks at other models and arrivals: the capacity at 1.5 times of it, but
-// for noise, and hardly a miss at half of it.
+// TestGoodputProfiles: with other models and arrivals, too, goodput reaches the capacity at 1.5
+// times of it, but for noise, and hardly a row is late at half of it.
 func TestGoodputProfiles(t *testing.T) {
 	for name, s := range map[string]simulation{
 		"fixed cost":    {a: 5 * time.Millisecond, b: 50 * time.Microsecond, noise: 0.1, slo: 20 * time.Millisecond, replicas: 1},
@@ -106,7 +106,7 @@ func TestGoodputProfiles(t *testing.T) {
 				}
 				t.Logf("load %.1f: %.3f, batch %.1f, p50 %v, %v, %v", c.load, share, r.meanBatch, r.p50, r.stats.Outcomes, r.stats.Closed)
 				if s.bursts && c.load > 1 {
-					c.least = 0.65 // half of the time only 0.3 of the capacity is asked for
+					c.least = 0.65 // half of the time the load is only 0.3 of the capacity
 				}
 				if share < c.least {
 					t.Errorf("load %.1f: %.3f in time, want %.3f", c.load, share, c.least)
@@ -116,8 +116,8 @@ func TestGoodputProfiles(t *testing.T) {
 	}
 }
 
-// TestColdStart: a replica that nothing is known of learns within a second of full load, and
-// the first slow batch of its life is not held against it.
+// TestColdStart: the profile of a new replica is learned within a second of full load, and its
+// slow first batch does not count.
 func TestColdStart(t *testing.T) {
 	s := cell("deadline", 0.8)
 	s.warm, s.length = 0, 5*time.Second

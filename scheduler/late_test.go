@@ -9,7 +9,7 @@ import (
 	"github.com/shivad/shivad/scheduler/schedtest"
 )
 
-// A stuckClock goes, and its timers never fire, as if nobody let them.
+// A stuckClock advances, but its timers never fire.
 type stuckClock struct{ now time.Time }
 
 func (c *stuckClock) Now() time.Time                                  { return c.now }
@@ -29,9 +29,8 @@ type stuckTimer struct{}
 func (stuckTimer) Reset(time.Duration) bool { return false }
 func (stuckTimer) Stop() bool               { return false }
 
-// TestExpiredRowsAreNotSent: a row whose deadline has passed goes to no container, though the
-// timer that should have said so is late: not when a replica becomes free, not when one comes,
-// and not when its own is lost.
+// TestExpiredRowsAreNotSent: a row whose deadline has passed is not sent, although the timer is
+// late: not when a replica becomes free, not when one registers, and not when its own is lost.
 func TestExpiredRowsAreNotSent(t *testing.T) {
 	no := false
 	for name, cfg := range map[string]scheduler.ModelConfig{
@@ -64,7 +63,7 @@ func TestExpiredRowsAreNotSent(t *testing.T) {
 			clock.now = clock.now.Add(20 * time.Millisecond)
 			other := addTo(t, s, benchID, rowsSpec, b)
 			if !errors.Is(*fourth, scheduler.ErrDeadlineExceeded) || len(b.Pending()) > 0 {
-				t.Errorf("a replica came: %v, batches of %v rows were sent", *fourth, b.Pending())
+				t.Errorf("a replica registered: %v, batches of %v rows were sent", *fourth, b.Pending())
 			}
 
 			fifth := clock.ask(s, rep.Model(), t, 10*time.Millisecond)
@@ -88,8 +87,8 @@ func TestExpiredRowsAreNotSent(t *testing.T) {
 	}
 }
 
-// TestExecutionAfterAStall: when a suspect replica answers after all, what it had before is not
-// counted into what it gets then.
+// TestExecutionAfterAStall: when a suspect replica answers after all, its stall does not count as
+// execution time of later batches.
 func TestExecutionAfterAStall(t *testing.T) {
 	var took []time.Duration
 	s, clock := newVirtual(t, scheduler.Config{
@@ -123,7 +122,7 @@ func TestExecutionAfterAStall(t *testing.T) {
 	}
 	clock.Advance(2 * time.Second)
 	took = took[:0]
-	answer(0) // in service again, with one that nobody waits for
+	answer(0) // live again, with a batch that was given up
 	submit(1)
 	answer(50 * time.Millisecond)
 	answer(100 * time.Microsecond)
@@ -133,8 +132,7 @@ func TestExecutionAfterAStall(t *testing.T) {
 }
 
 // TestLostBatch: a batch that a container forgets is given up after the execution timeout,
-// though it answers all that come after it. That costs it a slot, and nobody waits for the
-// answer.
+// although the container answers all later ones. It costs a slot and nothing else.
 func TestLostBatch(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{ExecTimeout: time.Second, MaxBatch: 1, Slots: 2}})
 	var out []*scheduler.Batch
@@ -157,7 +155,8 @@ func TestLostBatch(t *testing.T) {
 		return &err
 	}
 	submit()
-	clock.Advance(100 * time.Microsecond) // so fast that the next batch does not wait for the answer
+	// So fast that the next batch does not wait for the answer.
+	clock.Advance(100 * time.Microsecond)
 	answer()
 	lost := submit()
 	out = nil

@@ -14,9 +14,8 @@ import (
 // shell around a core: one mutex, one timer, and the calls out, which are made without the
 // mutex.
 //
-// A Model is for good, its spec does not change. When the last replica has gone and another
-// registers with another spec, the scheduler has a new Model of the same ID, and the old one
-// answers ErrUnavailable.
+// The spec of a Model never changes. When no replica is left and one registers with another spec,
+// the scheduler makes a new Model with the same ID, and the old one answers ErrUnavailable.
 type Model struct {
 	// Set once.
 
@@ -24,9 +23,10 @@ type Model struct {
 	id      ModelID
 	spec    Spec
 	batched bool
-	ragged  []int // of each output, the place of the one that counts its values; nil: none is ragged
+	// For each output, the index of the one that counts its values, or -1; nil: none is ragged.
+	ragged []int
 
-	// running counts the events whose calls out are being made.
+	// running counts the events whose callbacks are being called.
 	running atomic.Int64
 
 	mu sync.Mutex
@@ -37,11 +37,11 @@ type Model struct {
 	timer Timer
 	armed int64 // when the timer fires; never: it does not
 	early []answer
-	busy  bool          // somebody is working early off
-	idle  chan struct{} // closed once all is answered; nil: nobody waits for that
+	busy  bool          // a goroutine is working on early
+	idle  chan struct{} // closed once all requests are answered; nil: nobody waits
 }
 
-// answer is what a worker had to say of a batch.
+// answer is a worker's answer to a batch.
 type answer struct {
 	b         *Batch
 	outputs   []tensor.Tensor
@@ -56,22 +56,22 @@ func newModel(s *Scheduler, id ModelID, spec Spec, cfg ModelConfig) *Model {
 	return m
 }
 
-// ID is the model's name and version.
+// ID returns the model's name and version.
 func (m *Model) ID() ModelID { return m.id }
 
-// Spec is what its replicas declare. It must not be changed. Platform, MaxBatch and Parameters
-// are those of the first replica; [Stats] has the maximum in force of each.
+// Spec returns what its replicas declare. It must not be modified. Platform, MaxBatch and
+// Parameters are those of the first replica; [Stats] has the effective maximum of each replica.
 func (m *Model) Spec() Spec { return m.spec }
 
-// Replicas counts the live ones: those that take batches.
+// Replicas counts the live replicas: those that take batches.
 func (m *Model) Replicas() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.core.live
 }
 
-// Incarnation rises whenever a replica registers while none is live: what answers from then on
-// may be another build under the same version, with other answers to the same questions.
+// Incarnation rises whenever a replica registers while none is live: from then on another build
+// of the same version may answer, and answer differently.
 func (m *Model) Incarnation() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -90,16 +90,16 @@ func (m *Model) begin() (fx *effects, now int64) {
 	return fx, now
 }
 
-// end unlocks the model, and makes the calls out that the event asks for.
+// end unlocks the model and carries out the effects of the event.
 func (m *Model) end(fx *effects, now int64) {
 	m.unlock(now)
 	defer m.settle(fx) // also after a panic of an owner
 	m.run(fx)
 }
 
-// unlock sets the timer and unlocks. The timer is only ever set to an earlier time: when it
-// fires too early it finds nothing to do and is set anew. Requests with equal SLOs never set it
-// back and forth.
+// unlock sets the timer and unlocks. The timer is only ever moved to an earlier time: one that
+// fires too early finds nothing to do and is set again. So requests with equal SLOs hardly ever
+// set it.
 func (m *Model) unlock(now int64) {
 	if at := m.core.wake; at < m.armed && !m.core.closed {
 		m.armed = at
@@ -113,20 +113,20 @@ func (m *Model) unlock(now int64) {
 	m.mu.Unlock()
 }
 
-// settle ends an event after its calls out.
+// settle ends an event after its effects are carried out.
 func (m *Model) settle(fx *effects) {
 	clear(fx.send)
 	clear(fx.answered)
-	clear(fx.given)
+	clear(fx.givenUp)
 	clear(fx.removed)
 	clear(fx.silent)
 	clear(fx.drained)
-	*fx = effects{send: fx.send[:0], answered: fx.answered[:0], given: fx.given[:0], removed: fx.removed[:0], silent: fx.silent[:0], drained: fx.drained[:0]}
+	*fx = effects{send: fx.send[:0], answered: fx.answered[:0], givenUp: fx.givenUp[:0], removed: fx.removed[:0], silent: fx.silent[:0], drained: fx.drained[:0]}
 	effectsPool.Put(fx)
 	m.ended()
 }
 
-// ended wakes whoever waits for the model to have answered everything.
+// ended wakes Drain once the model has answered every request.
 func (m *Model) ended() {
 	if m.running.Add(-1) == 0 && m.sched.draining.Load() {
 		m.mu.Lock()
@@ -142,7 +142,7 @@ func (m *Model) checkIdleLocked() {
 	}
 }
 
-// run makes the calls out. Owners come last: if one panics, the rest is done.
+// run carries out the effects. Owners are called last, so that nothing is lost if one panics.
 func (m *Model) run(fx *effects) {
 	hooks := &m.sched.hooks
 	for _, b := range fx.send {
@@ -151,8 +151,8 @@ func (m *Model) run(fx *effects) {
 	for _, b := range fx.removed {
 		b.leave()
 	}
-	for i := range fx.given {
-		if g := &fx.given[i]; hooks.BatchDone != nil {
+	for i := range fx.givenUp {
+		if g := &fx.givenUp[i]; hooks.BatchDone != nil {
 			hooks.BatchDone(m.id, g.rows, time.Duration(g.exec), time.Duration(g.predicted), g.err)
 		}
 	}
@@ -213,8 +213,8 @@ func (m *Model) send(b *Batch) {
 	b.leave()
 }
 
-// A workerPanic is a panic in Worker.Send as an error. The goroutine is often an event loop of
-// other requests, so it goes no further.
+// A workerPanic is a panic in Worker.Send, turned into an error: the goroutine is often an event
+// loop that serves other requests.
 type workerPanic struct {
 	value any
 	stack []byte
@@ -231,7 +231,7 @@ func sendTo(b *Batch) (err error) {
 	return b.replica.worker.Send(b)
 }
 
-// submit takes in requests of this model.
+// submit accepts or refuses requests of this model.
 func (m *Model) submit(rs []*Request) {
 	for _, r := range rs {
 		r.check(m.sched)
@@ -248,7 +248,7 @@ func (m *Model) submit(rs []*Request) {
 	m.end(fx, now)
 }
 
-// check prepares a request and finds its contradictions.
+// check prepares a request for submission and validates it.
 func (r *Request) check(s *Scheduler) {
 	r.Err, r.Outputs = nil, r.Outputs[:0]
 	if r.deadline = never; !r.Deadline.IsZero() {
@@ -280,7 +280,7 @@ func (r *Request) check(s *Scheduler) {
 	}
 }
 
-// lacks reports whether input i is an optional one that was left out.
+// lacks reports whether input i is an absent optional input.
 func (r *Request) lacks(i int) bool {
 	specs := r.Model.spec.Inputs
 	return len(r.Inputs[i].Shape) == 0 && i < len(specs) && specs[i].Optional
@@ -303,12 +303,11 @@ func (m *Model) tick() {
 	m.end(fx, now)
 }
 
-// batchAnswered takes in a worker's answer.
+// batchAnswered handles a worker's answer.
 //
-// A worker may answer before its Send returns, and the owners of the requests may submit again
-// at once, to be sent to that worker: that would go deeper with every round. So an answer that
-// comes while Send has not returned is put aside, and one goroutine works off what was put
-// aside.
+// A worker may answer before its Send returns, and the owners of the requests may at once submit
+// more for the same worker: the recursion would deepen with every round. So an answer that
+// arrives before Send has returned is put into early, on which one goroutine works.
 func (m *Model) batchAnswered(b *Batch, outputs []tensor.Tensor, rowErrors []RowError, err error) {
 	a := answer{b, outputs, rowErrors, err}
 	if b.parties.Load() < 2 { // Send has returned
@@ -325,7 +324,7 @@ func (m *Model) batchAnswered(b *Batch, outputs []tensor.Tensor, rowErrors []Row
 	}
 }
 
-// takeEarly works off the answers that were put aside.
+// takeEarly handles the answers in early.
 func (m *Model) takeEarly() {
 	defer func() { // also after a panic of an owner
 		m.mu.Lock()
@@ -351,7 +350,7 @@ func (m *Model) takeEarly() {
 	}
 }
 
-// take takes in an answer, and delivers it.
+// take handles an answer and delivers it.
 func (m *Model) take(a answer) {
 	b := a.b
 	fx, now := m.begin()
@@ -361,12 +360,12 @@ func (m *Model) take(a answer) {
 	exec, v := m.core.answered(b, a.rowErrors, a.err, now, fx)
 	rows, predicted := b.Rows-b.padding, b.predicted
 	m.unlock(now)
-	// The replica's next batch goes first: it is idle now.
+	// The replica's next batch is sent first: it is idle now.
 	for _, next := range fx.send {
 		m.send(next)
 	}
 	fx.send = fx.send[:0]
-	// Deferred, so that an owner's panic does not keep others from their answers.
+	// Deferred, so that the other requests are answered if an owner panics.
 	defer m.settle(fx)
 	defer m.run(fx)
 	defer func() {
@@ -378,8 +377,8 @@ func (m *Model) take(a answer) {
 		}
 	}()
 	if v == verdictDeliver {
-		// Before the answers, so that a client which asks for statistics next finds its own
-		// request in them.
+		// Before the answers, so that a client which reads statistics next finds its own request
+		// in them.
 		if f := m.sched.hooks.BatchDone; f != nil {
 			f(m.id, rows, time.Duration(exec), time.Duration(predicted), a.err)
 		}
@@ -387,27 +386,27 @@ func (m *Model) take(a answer) {
 	}
 }
 
-// remove takes a replica away.
+// remove removes a replica.
 func (m *Model) remove(rep *Replica, reason error) {
 	fx, now := m.begin()
 	m.core.remove(rep, reason, now, fx)
 	m.end(fx, now)
 }
 
-// Remove takes the replica away for good: its session has ended, for the given reason. Its
-// batches are given to other replicas, once, or their requests answered ErrContainerLost. The
-// worker must not read the batches' inputs any more; calling Complete or Fail on one of them
-// late is harmless. Further calls do nothing.
+// Remove removes the replica for good: its session has ended, for the given reason. Its batches
+// go to other replicas, once, or their requests are answered ErrContainerLost. After it the
+// worker must not read the batches' inputs; calling Complete or Fail on one of them late is
+// harmless. Further calls do nothing.
 func (r *Replica) Remove(reason error) { r.m.remove(r, reason) }
 
-// Drain sends the replica no more batches, and calls done, with no lock held, once its last one
-// is answered (at once if there is none) or the replica is removed. The replica still has to be
-// removed.
+// Drain stops sending batches to the replica. It calls done, with no lock held, once the last one
+// is answered (at once if there is none) or the replica is removed. The caller still has to call
+// Remove.
 func (r *Replica) Drain(done func()) {
 	fx, now := r.m.begin()
 	r.m.core.drain(r, done, now, fx)
 	r.m.end(fx, now)
 }
 
-// Model is what the replica is of.
+// Model returns the model of the replica.
 func (r *Replica) Model() *Model { return r.m }

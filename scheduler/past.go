@@ -9,7 +9,7 @@ type counters struct {
 	closed   [closeReasons]uint64
 }
 
-// since is what was counted since an earlier state; the peak is not a matter of that.
+// since is the difference to an earlier state, without the peak.
 func (c *counters) since(old *counters) Counts {
 	n := Counts{
 		Submitted: c.submitted - old.submitted, Peak: c.peak,
@@ -19,7 +19,7 @@ func (c *counters) since(old *counters) Counts {
 		Retried: c.retried - old.retried, Suspected: c.suspected - old.suspected,
 	}
 	for o := range c.outcomes {
-		if c.outcomes[o] > old.outcomes[o] { // a request can turn from ok into spoiled
+		if c.outcomes[o] > old.outcomes[o] { // spoiled turns an outcome from ok into a failure
 			n.Outcomes[Outcome(o)] = c.outcomes[o] - old.outcomes[o]
 		}
 	}
@@ -31,26 +31,26 @@ func (c *counters) since(old *counters) Counts {
 	return n
 }
 
-// past remembers the counters as they were at some moments of the last minute, so that the
-// recent past can be told from what is long gone. A moment is noted by the first event after a
-// pause, before it counts: an event pays one comparison, and a model at rest nothing.
+// past stores the counters at several moments of the last minute, so that recent counts can be
+// told from those since the start. The first event after a pause stores a mark before it counts:
+// an event costs one comparison, and an idle model nothing.
 type past struct {
-	next  int64 // when the next moment is due
-	noted int   // so many were; the last one is noted-1, modulo pastMarks
+	next  int64 // when the next mark is due
+	noted int   // marks stored so far; the latest is noted-1, modulo pastMarks
 	marks [pastMarks]mark
 }
 
-// A mark is a moment.
+// A mark is the counters at one moment.
 type mark struct {
 	at int64
 	counters
-	most int // requests unanswered at a time, from then until the next mark
+	most int // peak of unanswered requests until the next mark
 }
 
 const (
 	pastSpan  = 60_000_000_000 // ns
 	pastPause = pastSpan / 6   // between marks
-	pastMarks = 8              // enough for the span, with the one before it
+	pastMarks = 8              // enough for the span and the mark before it
 )
 
 // note is called at every event, before anything is counted.
@@ -63,18 +63,18 @@ func (p *past) note(now int64, c *counters, requests int) {
 	*p.last(0) = mark{at: now, counters: *c, most: requests}
 }
 
-// last returns the mark that is the given number of marks before the last one.
+// last returns the mark that is the given number of marks before the latest one.
 func (p *past) last(but int) *mark { return &p.marks[(p.noted-1-but+pastMarks)%pastMarks] }
 
-// raise takes in that there are so many unanswered requests.
+// raise updates the peak with the current number of unanswered requests.
 func (p *past) raise(requests int) {
 	if m := p.last(0); requests > m.most {
 		m.most = requests
 	}
 }
 
-// recent is the moment from which on the recent past counts, and the most unanswered requests
-// since. It is the earliest of the last minute, or, if nothing was counted in that, the last
+// recent returns the mark at which the recent past begins, and the peak of unanswered requests
+// since. It is the earliest mark of the last minute or, if nothing was counted in that, the last
 // one before something was.
 func (p *past) recent(now int64, c *counters) (from *mark, peak int) {
 	but := 0

@@ -8,8 +8,8 @@ import (
 	"github.com/shivad/shivad/scheduler/schedtest"
 )
 
-// TestRecentPast: what was counted more than a minute ago is no longer of the recent past, and
-// after a pause the recent past is what was last.
+// TestRecentPast: counts of more than a minute ago are not recent, and after a pause the recent
+// counts are those before it.
 func TestRecentPast(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{})
 	w := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Millisecond, 0)}

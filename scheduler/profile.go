@@ -2,58 +2,59 @@ package scheduler
 
 import "slices"
 
-// A profile is what is known of a replica's execution time by batch size, learned online: a curve,
-// which says what a batch of each size takes in the median, and a spread, which says by how much
-// batches differ from it.
+// A profile is a model of a replica's execution time by batch size, learned online: a curve of
+// the median time by size, and a spread of the batches around it.
 //
-// Sizes fall into classes, eight to the doubling, and the curve goes through their points (see
-// update). The spread is one for all sizes, as a class alone has far too few measurements for an
+// Sizes fall into classes, eight to the doubling, and the curve passes through their points (see
+// update). There is one spread for all sizes, since a class has far too few measurements for an
 // upper quantile.
 //
-// Forgetting: the memory of a class loses weight against those that are measured, by half with
-// every four seconds and 32 batches, and in the end the next measurement takes its place. What
-// is contradicted goes at once: where all sizes together are off by a factor, by less than one
-// in hundreds of thousands by chance, what was measured before is scaled by it (drift); where
-// one size is off, its class forgets what was before (deviation); and what a larger size has
-// refuted since is forgotten with the next measurement (refute). After the first two the other
-// classes are hearsay: they count where nothing else is known.
+// Forgetting: a class that is not measured loses half its weight with every four seconds and 32
+// batches, and in the end the next measurement replaces it. Contradicted measurements are
+// corrected at once. Where all sizes deviate by a common factor (a false alarm is rarer than one
+// in hundreds of thousands of batches), earlier measurements are scaled by it (drift). Where one
+// size deviates, its class forgets its earlier measurements (deviation). A point that a larger
+// size has refuted is replaced by the next measurement (refute). After the first two the other
+// classes are hearsay: they count only where nothing else is known.
 //
 // All times are in nanoseconds. A profile is not safe for concurrent use.
 type profile struct {
-	max     int // sizes are at most this
-	classes []sizeClass
-	largest int // largest size measured
-	count   int // measurements ever
-	upsets  int // how often what was believed was contradicted
+	max            int // sizes are at most this
+	classes        []sizeClass
+	largest        int // the largest measured size
+	count          int // measurements ever
+	contradictions int // number of contradictions so far
 
 	recent [spreadSize]measurement // the last ones, the newest first
-	kept   int                     // of them in use
+	n      int                     // of them in use
 	off    deviation               // of all sizes
 
 	// Derived by update.
-	updated int64     // when
-	median  []float64 // by size; median[0] is unused, sizes beyond are extrapolated
-	eager   []float64 // the same, less what it may be wrong by
-	slope   float64   // per row, beyond
+	updated int64     // when it ran last
+	median  []float64 // by size; median[0] is unused, larger sizes are extrapolated
+	eager   []float64 // the median less its standard error
+	slope   float64   // per row, beyond the last size
 	spread  spread
 	points  []point // scratch
 }
 
 const (
-	updatePause   = 1_000_000 // ns between updates once enough is known; see update
-	maxFactor     = 1 << 10   // bounds a ratio, so that one absurd measurement cannot overflow anything
-	maxExec       = 1 << 50   // ns, likewise
-	anotherFactor = 1.5       // a drift by more is no drift: the replica is another one
+	updatePause = 1_000_000 // ns between updates once enough is known; see update
+	// Bounds a ratio, so that one absurd measurement cannot overflow anything.
+	maxFactor = 1 << 10
+	maxExec   = 1 << 50 // ns, likewise
+	// Above this factor the replica has changed altogether, and nothing is scaled.
+	anotherFactor = 1.5
 )
 
 func newProfile(maxRows int) profile {
 	return profile{max: maxRows, spread: spread{upper: level{mul: 1}, body: 1, down: 1}}
 }
 
-// known reports whether anything was measured.
+// known reports whether there is any measurement.
 func (p *profile) known() bool { return p.count > 0 }
 
-// explored is the largest size that may be tried: at most double the largest one measured.
+// explored is the largest size that may be tried: at most double the largest measured one.
 func (p *profile) explored() int { return min(max(1, 2*p.largest), p.max) }
 
 // typical is the median time of a batch of n rows; 0 if nothing is known.
@@ -68,29 +69,28 @@ func (p *profile) typical(n int) float64 {
 	return p.median[last] + p.slope*float64(n-last)
 }
 
-// planned is the upper quantile.
+// planned is the upper quantile of a batch of n rows.
 func (p *profile) planned(n int) int64 { return int64(min(p.spread.upper.of(p.typical(n)), maxExec)) }
 
-// owed is what of the upper quantile the size is responsible for: without the stalls, which smaller
-// batches would not be spared.
-func (p *profile) owed(n int) int64 { return int64(min(p.typical(n)*p.spread.body, maxExec)) }
+// unstalled is the upper quantile without the stalls, which smaller batches would not avoid.
+func (p *profile) unstalled(n int) int64 { return int64(min(p.typical(n)*p.spread.body, maxExec)) }
 
-// hoped is a lower quantile: what would be a stroke of luck.
-func (p *profile) hoped(n int) int64 { return int64(min(p.typical(n)*p.spread.down, maxExec)) }
+// optimistic is a lower quantile, the optimistic time.
+func (p *profile) optimistic(n int) int64 { return int64(min(p.typical(n)*p.spread.down, maxExec)) }
 
-// learn takes in that a batch of rows took ns, at time now.
+// learn adds the measurement that a batch of rows took ns, at time now.
 func (p *profile) learn(rows int, ns, now int64) {
 	if rows < 1 {
 		return
 	}
 	ns = min(max(ns, 1), maxExec)
-	// The first batch of a replica's life pays for what is done once: loading, compiling, filling
-	// caches. It is all there is to plan the second one with, and then forgotten.
+	// The first batch of a replica includes one-time costs: loading, compiling, filling caches.
+	// It is used to plan the second one, and then forgotten.
 	if p.count == 1 {
 		*p = profile{max: p.max, count: 1, classes: p.classes[:0], median: p.median[:0], eager: p.eager[:0], points: p.points[:0]}
 	}
 	ratio := 1.0
-	if p.kept > 0 {
+	if p.n > 0 {
 		ratio = float64(ns) / p.typical(rows)
 	}
 	p.count++
@@ -100,7 +100,7 @@ func (p *profile) learn(rows int, ns, now int64) {
 
 	copy(p.recent[1:], p.recent[:spreadSize-1])
 	p.recent[0] = m
-	p.kept = min(p.kept+1, spreadSize)
+	p.n = min(p.n+1, spreadSize)
 
 	for c := classOf(rows); len(p.classes) <= c; {
 		if len(p.classes) < cap(p.classes) {
@@ -112,7 +112,7 @@ func (p *profile) learn(rows int, ns, now int64) {
 	}
 	c := &p.classes[classOf(rows)]
 	known := c.weight(p, now) >= knownWeight
-	if c.kept > 0 && c.weight(p, now) < freshWeight {
+	if c.n > 0 && c.weight(p, now) < freshWeight {
 		c.forget(0)
 		c.off = deviation{}
 	}
@@ -120,9 +120,9 @@ func (p *profile) learn(rows int, ns, now int64) {
 	c.last, c.count, c.hearsay = now, p.count, false
 
 	upset := true
-	// What a batch was under way for apart from its execution is not known better than that.
+	// The transport time of a batch is not known more precisely than that.
 	sigma := p.spread.sigma + float64(minOverhead)/p.typical(rows)
-	// A size that was a guess until now says nothing about the others.
+	// A size without measurements of its own is no evidence about the others.
 	drifted := 0
 	if known {
 		drifted = p.off.observe(ratio, sigma)
@@ -130,24 +130,24 @@ func (p *profile) learn(rows int, ns, now int64) {
 		p.off.pass()
 	}
 	if drifted > 0 {
-		p.drift(min(drifted, p.kept))
+		p.drift(min(drifted, p.n))
 	} else if run := c.off.observe(ratio, sigma); run > 0 {
 		c.forget(run)
 		p.distrust(c, run)
-		p.upsets++
+		p.contradictions++
 	} else {
 		upset = false
 	}
-	if grown || upset || p.kept < spreadSize || now-p.updated >= updatePause {
+	if grown || upset || p.n < spreadSize || now-p.updated >= updatePause {
 		p.update(now)
 	}
 }
 
-// drift scales what was measured before by how far the last measurements were off. Before is
-// the last time that one of their sizes was measured and was not off. A size that is known only
-// since then stays as it is: it may have been measured after the drift. Or there was none, and
-// that size was last measured when all else was forgotten: scaling others that were right held
-// a container of 120 ms at a tenth of its goodput for eight seconds.
+// drift scales earlier measurements by the deviation of the latest run of them. Earlier means
+// before the last time that one of their sizes was measured without deviating. A size that was
+// first measured after that is not scaled: it may have been measured after the drift, or there
+// was no drift and its first measurement was stale. Scaling other sizes that were right held a
+// container of 120 ms at a tenth of its goodput for eight seconds.
 func (p *profile) drift(run int) {
 	var buf [spreadSize]float64
 	off := buf[:run]
@@ -160,21 +160,21 @@ func (p *profile) drift(run int) {
 	for _, m := range p.recent[:run] {
 		since = max(since, p.classes[classOf(m.rows)].before(p.count-run))
 	}
-	if since == 0 { // they are all that is remembered of their sizes
+	if since == 0 { // their sizes have no other measurements
 		since = p.count - run
 	}
 	for i := range p.classes {
 		c := &p.classes[i]
-		if c.kept > 0 && c.newest(c.kept).count > since {
+		if c.n > 0 && c.newest(c.n).count > since {
 			continue
 		}
-		for j := range c.kept {
+		for j := range c.n {
 			c.m[j].ns = min(max(c.m[j].ns*factor, 1), maxExec)
 			c.sorted[j] = min(max(c.sorted[j]*factor, 1), maxExec)
 		}
 	}
-	// The last ones themselves are in their classes too and were scaled with the rest: there, they
-	// are all that counts.
+	// The latest measurements are in their classes, too, and were scaled with the rest: there
+	// only they remain.
 	for i := run - 1; i >= 0; i-- {
 		p.classes[classOf(p.recent[i].rows)].forget(0)
 	}
@@ -183,12 +183,12 @@ func (p *profile) drift(run int) {
 	}
 	p.distrust(nil, run)
 	if factor > anotherFactor || factor < 1/anotherFactor {
-		p.upsets++
+		p.contradictions++
 	}
 }
 
-// distrust makes hearsay of every class but one, and of those of the last run measurements. The
-// spread begins again from these.
+// distrust marks every class as hearsay, except the given one and those of the latest run
+// measurements. The spread starts again from these measurements.
 func (p *profile) distrust(but *sizeClass, run int) {
 	for i := range p.classes {
 		c := &p.classes[i]
@@ -196,5 +196,5 @@ func (p *profile) distrust(but *sizeClass, run int) {
 		c.off = deviation{}
 	}
 	p.off = deviation{}
-	p.kept = min(p.kept, run)
+	p.n = min(p.n, run)
 }

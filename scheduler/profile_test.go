@@ -29,7 +29,7 @@ func TestProfileLearnsALine(t *testing.T) {
 	}
 }
 
-// TestProfileExploresByDoubling: never more than double the largest size measured.
+// TestProfileExploresByDoubling: never more than double the largest measured size.
 func TestProfileExploresByDoubling(t *testing.T) {
 	p := newProfile(100)
 	for i, want := range []int{1, 2, 4, 8, 16, 32, 64, 100, 100} {
@@ -40,7 +40,7 @@ func TestProfileExploresByDoubling(t *testing.T) {
 	}
 }
 
-// TestProfileForgetsTheFirst: the first batch of a replica's life pays for loading and compiling.
+// TestProfileForgetsTheFirst: the first batch of a replica includes loading and compiling.
 func TestProfileForgetsTheFirst(t *testing.T) {
 	p := newProfile(100)
 	p.learn(1, 2000*ms, 0)
@@ -69,8 +69,8 @@ func TestProfileShrugsOffOutliers(t *testing.T) {
 	}
 }
 
-// TestProfileFollowsDrift: when everything becomes twice as slow, or fast again, a dozen
-// batches suffice for all sizes, also those that were not measured since.
+// TestProfileFollowsDrift: when all sizes become twice as slow, or fast again, a dozen batches
+// correct all of them, also those that were not measured since.
 func TestProfileFollowsDrift(t *testing.T) {
 	p := newProfile(64)
 	now := int64(0)
@@ -95,8 +95,8 @@ func TestProfileFollowsDrift(t *testing.T) {
 	}
 }
 
-// TestProfileForgets: what is slower by so little that it is no drift is known after thirty
-// batches, however many there were before.
+// TestProfileForgets: a slowdown that is too small to be a drift is learned after thirty batches,
+// however many there were before.
 func TestProfileForgets(t *testing.T) {
 	p := newProfile(32)
 	now := int64(0)
@@ -113,8 +113,8 @@ func TestProfileForgets(t *testing.T) {
 	}
 }
 
-// TestProfileOutgrowsBadMemory: large batches were ten times too slow once; small ones show
-// that the replica is well again, and large ones become thinkable without being tried.
+// TestProfileOutgrowsBadMemory: large batches were measured while the replica was ten times too
+// slow; measurements of small ones correct the large ones, too.
 func TestProfileOutgrowsBadMemory(t *testing.T) {
 	p := newProfile(64)
 	for range 15 {
@@ -137,8 +137,8 @@ func TestProfileOutgrowsBadMemory(t *testing.T) {
 	}
 }
 
-// TestStaleSizeIsNoDrift: a size that was last measured before the others is off by a factor of
-// hundreds. That says nothing about those that became known since.
+// TestStaleSizeIsNoDrift: a size that was last measured before the others deviates by a factor of
+// hundreds. That is no evidence about sizes measured since.
 func TestStaleSizeIsNoDrift(t *testing.T) {
 	p := newProfile(64)
 	now := int64(0)
@@ -164,8 +164,8 @@ func TestStaleSizeIsNoDrift(t *testing.T) {
 	}
 }
 
-// TestSureSizesDoNotLean: batches of 16 rows that are alike stand against a line through others
-// that leads above or below, however much batches differed before.
+// TestSureSizesDoNotLean: measurements of 16 rows that agree are not pulled to a line through
+// other sizes that passes above or below, however noisy batches were before.
 func TestSureSizesDoNotLean(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for _, most := range []float64{1000, 150} {
@@ -181,13 +181,13 @@ func TestSureSizesDoNotLean(t *testing.T) {
 			p.learn(16, 120*ms+int64(i)*ms, int64(40+i)*ms)
 		}
 		if !near(p.typical(16), float64(120*ms), 0.05) {
-			t.Errorf("24 rows of %g ms: 16 are taken to be of %.1f ms, want 120", most, p.typical(16)/1e6)
+			t.Errorf("24 rows of %g ms: 16 are predicted to take %.1f ms, want 120", most, p.typical(16)/1e6)
 		}
 	}
 }
 
-// TestLargerSizesRefute: what was believed of 16 rows is gone when 32 take far less since, and does
-// not come back with the next measurement; what is measured of 16 rows afterwards stands.
+// TestLargerSizesRefute: old measurements of 16 rows are dropped when 32 rows take far less, and
+// do not return with the next measurement; later measurements of 16 rows hold.
 func TestLargerSizesRefute(t *testing.T) {
 	p := newProfile(64)
 	for i := range 20 {
@@ -201,23 +201,23 @@ func TestLargerSizesRefute(t *testing.T) {
 	batch(32, 20*ms)
 	batch(32, 20*ms)
 	if !near(p.typical(16), float64(20*ms), 0.01) {
-		t.Errorf("16 rows are taken to be of %.1f ms, want the 20 of 32", p.typical(16)/1e6)
+		t.Errorf("16 rows are predicted to take %.1f ms, want the 20 of 32", p.typical(16)/1e6)
 	}
 	batch(16, 12*ms)
 	if !near(p.typical(16), float64(12*ms), 0.2) {
-		t.Errorf("16 rows are taken to be of %.1f ms, want 12 as measured", p.typical(16)/1e6)
+		t.Errorf("16 rows are predicted to take %.1f ms, want 12 as measured", p.typical(16)/1e6)
 	}
 	for range 10 {
 		batch(16, 60*ms)
 	}
 	if p.typical(16) < float64(30*ms) {
-		t.Errorf("16 rows are taken to be of %.1f ms, and were measured as 60 since", p.typical(16)/1e6)
+		t.Errorf("16 rows are predicted to take %.1f ms, and were measured as 60 since", p.typical(16)/1e6)
 	}
 }
 
-// TestStallsAdd: three batches in a hundred take 33 ms longer, whatever their size, and all
-// that was measured is the smallest. Then one row is planned with the stall, but larger batches
-// are not blamed for it.
+// TestStallsAdd: three batches in a hundred take 33 ms longer, whatever their size, and only the
+// smallest sizes were measured. The plan for one row includes the stall, but the objective does
+// not exclude larger batches because of it.
 func TestStallsAdd(t *testing.T) {
 	p := newProfile(128)
 	for i := range 640 {
@@ -230,8 +230,8 @@ func TestStallsAdd(t *testing.T) {
 	if got := p.planned(2); got < 33*ms || got > 34*ms {
 		t.Errorf("two rows are planned with %v, want 33 ms and their own time", got)
 	}
-	if got := p.owed(4); got > ms {
-		t.Errorf("four rows are said to owe %v, want less than a millisecond", got)
+	if got := p.unstalled(4); got > ms {
+		t.Errorf("four rows have a plan without stalls of %v, want less than a millisecond", got)
 	}
 	q := plan{max: 128, objective: 30 * ms, prof: &p}
 	if n, _ := q.bounded(); n != 4 {
@@ -239,7 +239,8 @@ func TestStallsAdd(t *testing.T) {
 	}
 }
 
-// TestProfileIsMonotone: a larger batch is never predicted to be faster, whatever was measured.
+// TestProfileIsMonotone: a larger batch is never predicted to be faster, whatever the
+// measurements.
 func TestProfileIsMonotone(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	p := newProfile(200)
@@ -256,8 +257,8 @@ func TestProfileIsMonotone(t *testing.T) {
 	}
 }
 
-// TestClassesAreInOrder: classes cover the sizes in order, at most a quarter wide, and round
-// sizes are their own.
+// TestClassesAreInOrder: classes cover the sizes in order, at most a quarter wide, and each round
+// size is a class of its own.
 func TestClassesAreInOrder(t *testing.T) {
 	first := 1
 	for n := 2; n < 1<<16; n++ {

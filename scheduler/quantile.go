@@ -4,12 +4,12 @@ import "math"
 
 // regression is the strategy "quantile": the idea that Clipper shipped (its model container
 // estimates the batch size from the time left: src/libclipper/include/clipper/containers.hpp,
-// get_batch_size). The paper's section 4.3.1 has it as quantile regression of latency on size;
-// shipped was the regression of size on latency, which is what this does: least squares with
-// forgetting, evaluated at the time that the head of the queue has left, less the residuals'
-// upper quantile.
+// get_batch_size). The paper's section 4.3.1 describes quantile regression of latency on size;
+// Clipper shipped the regression of size on latency, as here: least squares with forgetting,
+// evaluated at the time that the head of the queue has left, less the residuals' upper quantile.
 //
-// It is here to be compared with. Following the head's time left, it collapses under overload.
+// It is here for comparison. Since it follows the time left of the head, it collapses under
+// overload.
 type regression struct {
 	// Weighted sums over finished batches, with x the execution time and y the rows.
 	w, x, y, xx, xy, yy float64
@@ -18,7 +18,8 @@ type regression struct {
 const (
 	regressionForget = 0.98 // weight of a batch per batch after it
 	regressionMin    = 4    // batches before the line is believed
-	regressionZ      = 1.75 // standard deviations of the residuals: the 96th percentile of a normal one
+	// Standard deviations of the residuals: the 96th percentile of a normal one.
+	regressionZ = 1.75
 )
 
 func (s *regression) pick(q *queue, p *plan) (window, bool) {
@@ -41,8 +42,8 @@ func (s *regression) pick(q *queue, p *plan) (window, bool) {
 	return firstFit(q, p, limit, why)
 }
 
-// size is how many rows a batch of ns should have; without knowledge, as many as exploration
-// allows.
+// size is the number of rows for a batch that takes ns; without measurements, as many as
+// exploration allows.
 func (s *regression) size(ns float64) int {
 	varX := s.xx - s.x*s.x/max(s.w, 1)
 	if s.w < regressionMin || varX <= 0 {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestRegression: from batches on a line, sizes for a time are those of the line; with noise
-// they are less, by its upper quantile; and what was long ago is forgotten.
+// TestRegression: from batches on a line, sizes for a time are those of the line; with noise they
+// are smaller, by its upper quantile; and old batches are forgotten.
 func TestRegression(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 2))
 	feed := func(s *regression, a, b int64, noise float64) {

@@ -2,9 +2,8 @@ package scheduler
 
 import "sort"
 
-// An item is a run of one request's rows that wait. A request has one, which is part of it;
-// more only when rows came back from a lost replica while others of the same request still
-// wait.
+// An item is a run of waiting rows of one request. A request embeds one; it needs more only when
+// rows return from a lost replica while others of the same request still wait.
 type item struct {
 	req      *Request
 	lo, hi   int // rows of the request
@@ -13,7 +12,7 @@ type item struct {
 	since    int64  // when it began to wait
 	queue    *queue // that it waits in; nil: it does not wait
 	bucket   *bucket
-	retried  bool // its rows were on a replica that went
+	retried  bool // its rows were on a lost replica
 
 	older, newer *item // of the same source
 	sibling      *item // further item of the same request
@@ -32,8 +31,8 @@ func (it *item) before(o *item) bool {
 // rows are 512 blocks, so that a memmove in the list of blocks is cheap as well.
 const blockSize = 128
 
-// A block is a sorted run of items. Its deadlines stand beside each other, as searches look at
-// little else.
+// A block is a sorted run of items. Their deadlines are in an array of their own, since searches
+// read little else.
 type block struct {
 	lo, hi    int // items[lo:hi] are in use
 	rows      int
@@ -45,14 +44,15 @@ func (b *block) len() int { return b.hi - b.lo }
 
 // A queue holds items in order of their deadlines, as a sorted list of sorted blocks. When all
 // requests have the same SLO, inserting is an append. Otherwise inserting and removing cost two
-// binary searches and two short memmoves; a batch leaves in one memmove per block. (A heap was
-// the obvious choice: it inserts as fast, but the deadline strategy has to look through the
-// rows in order, which a heap has not.)
+// binary searches and two short memmoves; a batch leaves in one memmove per block. (A heap
+// inserts as fast, but the deadline strategy walks the rows in order, which a heap does not
+// have.)
 type queue struct {
 	blocks []*block
 	items  int
 	rows   int
-	spare  *block // one empty block, so that a queue around a multiple of blockSize does not allocate
+	// An empty block, so that a queue around a multiple of blockSize does not allocate.
+	spare *block
 }
 
 func (q *queue) head() *item {
@@ -71,7 +71,7 @@ func (q *queue) tail() *item {
 	return b.items[b.hi-1]
 }
 
-// insert puts it in its place.
+// insert adds an item.
 func (q *queue) insert(it *item) {
 	it.queue = q
 	q.items++
@@ -109,7 +109,7 @@ func (q *queue) insert(it *item) {
 	b.insertAt(b.find(it), it)
 }
 
-// remove takes out it, which must be in the queue.
+// remove removes an item, which must be in the queue.
 func (q *queue) remove(it *item) {
 	bi := q.blockOf(it)
 	b := q.blocks[bi]
@@ -118,7 +118,7 @@ func (q *queue) remove(it *item) {
 	q.tidy(bi)
 }
 
-// removeRange takes items [from, to) of block bi out.
+// removeRange removes items [from, to) of block bi.
 func (q *queue) removeRange(bi, from, to int) {
 	b := q.blocks[bi]
 	for _, it := range b.items[from:to] {
@@ -142,8 +142,8 @@ func (q *queue) removeRange(bi, from, to int) {
 	}
 }
 
-// tidy merges block bi with a neighbour if both are small. It keeps the number of blocks in
-// proportion to that of items, whatever is removed from between.
+// tidy merges block bi with a neighbour if both are small, so that the number of blocks stays in
+// proportion to that of items, whatever is removed.
 func (q *queue) tidy(bi int) {
 	small := func(i int) bool { return i >= 0 && i < len(q.blocks) && q.blocks[i].len() < blockSize/4 }
 	switch {
@@ -155,7 +155,8 @@ func (q *queue) tidy(bi int) {
 	}
 }
 
-// shrink takes the first n rows of a waiting item away; some must be left. Its key does not change.
+// shrink removes the first n rows of a waiting item, which must have more. Its key does not
+// change.
 func (q *queue) shrink(it *item, n int) {
 	it.lo += n
 	q.rows -= n
@@ -246,13 +247,13 @@ func (b *block) split(upper *block) {
 	b.rows -= upper.rows
 }
 
-// A cursor is a place in a queue. Any change to the queue invalidates it.
+// A cursor is a position in a queue. Any change to the queue invalidates it.
 type cursor struct {
 	block, at int
 	before    int // rows before block
 }
 
-// start is the place of the head.
+// start is the position of the head.
 func (q *queue) start() cursor {
 	if q.items == 0 {
 		return cursor{}
@@ -260,13 +261,13 @@ func (q *queue) start() cursor {
 	return cursor{at: q.blocks[0].lo}
 }
 
-// end reports whether c is behind the last item.
+// end reports whether c is after the last item.
 func (q *queue) end(c cursor) bool { return c.block >= len(q.blocks) }
 
-// item is what stands at c, which is not the end.
+// item is the item at c, which is not the end.
 func (q *queue) item(c cursor) *item { return q.blocks[c.block].items[c.at] }
 
-// next is the place behind c, which is not the end.
+// next is the position after c, which is not the end.
 func (q *queue) next(c cursor) cursor {
 	b := q.blocks[c.block]
 	if c.at++; c.at == b.hi {
@@ -285,7 +286,7 @@ func (q *queue) nextBlock(c cursor) cursor {
 	return c
 }
 
-// seek moves forward to the first item at or behind c with a deadline of at least d.
+// seek moves forward to the first item at or after c with a deadline of at least d.
 func (q *queue) seek(c cursor, d int64) cursor {
 	for c.block < len(q.blocks) {
 		b := q.blocks[c.block]
@@ -310,7 +311,8 @@ func (q *queue) seek(c cursor, d int64) cursor {
 // first is the first item with a deadline of at least d.
 func (q *queue) first(d int64) cursor {
 	if n := len(q.blocks); n > 4 {
-		// Rows before a block are only known by walking there; from the end it is often shorter.
+		// The rows before a block are counted by walking there; from the end the way is often
+		// shorter.
 		c := cursor{block: n, before: q.rows}
 		for c.block > 0 {
 			b := q.blocks[c.block-1]
@@ -328,7 +330,7 @@ func (q *queue) first(d int64) cursor {
 	return q.seek(q.start(), d)
 }
 
-// back is the place of the last item that has, with those behind it, at least n rows.
+// back is the last position from which on there are at least n rows.
 func (q *queue) back(n int) cursor {
 	c := cursor{block: len(q.blocks), before: q.rows}
 	for rows := 0; c.block > 0; {
@@ -352,7 +354,7 @@ func (q *queue) back(n int) cursor {
 	return q.start()
 }
 
-// rowsFrom counts the rows at c and behind it.
+// rowsFrom counts the rows from c on.
 func (q *queue) rowsFrom(c cursor) int {
 	if q.end(c) {
 		return 0
@@ -368,8 +370,8 @@ func (q *queue) rowsFrom(c cursor) int {
 	return rows
 }
 
-// rowsBefore counts the rows whose deadline is not after d: those that a newcomer with deadline
-// d waits for.
+// rowsBefore counts the rows whose deadline is not after d: those ahead of a new row with
+// deadline d.
 func (q *queue) rowsBefore(d int64) int {
 	n := len(q.blocks)
 	if n == 0 {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestQueueAgainstSlice does the same to a queue and to a sorted slice.
+// TestQueueAgainstSlice applies the same operations to a queue and to a sorted slice.
 func TestQueueAgainstSlice(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 0))

@@ -20,10 +20,10 @@ var (
 	seedsFlag = flag.Int("seeds", 30, "how many seeds TestRandom runs")
 )
 
-// TestRandom does everything at once, at random, on virtual time: submits of all sizes and
-// shapes, cancels, expiries, failures of rows and batches, replicas that stall, break, leave
-// and come, new configurations. After every step the books must agree; in the end every request
-// must have been answered exactly once, with its own rows, and every buffer must be back.
+// TestRandom does everything at random, on virtual time: submits of all sizes and shapes,
+// cancels, expiries, failures of rows and batches, replicas that stall, break, leave and
+// register, new configurations. After every step Check must pass; in the end every request must
+// have been answered exactly once, with its own rows, and every buffer released.
 func TestRandom(t *testing.T) {
 	if *seedFlag != 0 {
 		newChaos(t, *seedFlag).run()
@@ -214,7 +214,7 @@ func (c *chaos) remove(w *chaosWorker, reason error) {
 	w.rep.Remove(reason)
 }
 
-// model echoes, or fails in one of the ways there are.
+// model echoes, or fails in one of several ways.
 func (c *chaos) model(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
 	n := 0
 	for _, p := range b.Parts {
@@ -243,7 +243,7 @@ func (c *chaos) model(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError
 	return schedtest.Echo(b)
 }
 
-// request makes one whose rows carry numbers that no other row has.
+// request makes a request whose rows have unique numbers.
 func (c *chaos) request() *scheduler.Request {
 	rows := 1
 	if c.rng.IntN(6) == 0 {
@@ -312,7 +312,7 @@ func (o *chaosOwner) Complete(r *scheduler.Request) {
 	for i := range r.Inputs {
 		r.Inputs[i].Release()
 	}
-	clear(r.Inputs) // nobody else may look at them any more
+	clear(r.Inputs) // nothing may read them any more
 	c.spare = append(c.spare, r)
 	if c.depth < 3 && c.rng.IntN(20) == 0 && r.Err == nil {
 		c.depth++
@@ -341,7 +341,7 @@ func (o *chaosOwner) compare(r *scheduler.Request) {
 	}
 }
 
-// settle lets everything come to its end.
+// settle lets every request end.
 func (c *chaos) settle() {
 	for _, w := range c.workers {
 		w.Resume()

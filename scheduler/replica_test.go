@@ -8,15 +8,15 @@ import (
 	"testing"
 )
 
-// TestOverhead: the overhead of dispatching is what batches to an idle replica take longer than
-// those behind others, as far as that is certain, and within bounds.
+// TestOverhead: the dispatch overhead is the difference between batches to an idle replica and
+// those behind others, as far as it exceeds the noise, and within bounds.
 func TestOverhead(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
 	const typical, shortest = 20 * ms, float64(20 * ms)
 	for _, c := range []struct {
 		name        string
 		batches     int
-		alone       int64   // what a batch to an idle replica takes longer
+		alone       int64   // additional time of a batch to an idle replica
 		noise       float64 // of executions
 		least, most int64
 	}{
@@ -43,16 +43,15 @@ func TestOverhead(t *testing.T) {
 	}
 	var o overhead
 	for range 200 {
-		o.alone.observe(ms, 0) // to a replica that nothing was known of
+		o.alone.observe(ms, 0) // to a replica without measurements
 	}
 	if o.alone.weight > 0 {
 		t.Error("a batch whose time was not predicted was taken in")
 	}
 }
 
-// TestHoldOff: three failures in a row hold a replica off, longer with each further one, up to
-// a limit. Missing memory and wrong input are no failures of its own. (testdata/black_hole.txt
-// is the story.)
+// TestHoldOff: three failures in a row hold a replica off, longer with each further one, up to a
+// limit. A lack of memory and a wrong input do not count. (testdata/black_hole.txt is the story.)
 func TestHoldOff(t *testing.T) {
 	r := &Replica{free: 7}
 	for range toleratedFailures {

@@ -11,41 +11,47 @@ type ModelID struct {
 	Name, Version string
 }
 
-// String is name/version.
+// String returns name/version.
 func (id ModelID) String() string { return id.Name + "/" + id.Version }
 
-// A Request asks one model for the outputs of one or more rows.
+// A Request asks a model for the outputs of one or more rows.
 //
-// The submitter fills the first group of fields and calls [Scheduler.Submit]. From then on
-// until Owner.Complete is called the request belongs to the scheduler, and the submitter must
-// not touch it, but for handing it to [Scheduler.Cancel]. After Complete it is the submitter's
-// again, which may submit it once more. The submitter keeps its references to the inputs until
-// Complete; nothing of the request, its slices or its inputs' memory is used after that
-// (batches that are still executing have references and copies of their own). The names of
-// inputs must be ordinary strings, not views of reused memory.
+// The submitter fills the first group of fields and calls [Scheduler.Submit]. From then on until
+// Owner.Complete is called the request belongs to the scheduler, and the submitter must not touch
+// it, except to pass it to [Scheduler.Cancel]. After Complete it is the submitter's again, which
+// may submit it once more. The submitter must hold its references to the inputs until Complete.
+// After that the scheduler uses nothing of the request, its slices or its inputs' memory (batches
+// that still execute have references and copies of their own). The names of inputs must be
+// ordinary strings, not views of reused memory.
 //
-// A request takes 512 bytes, and 18 more in the queue while it waits, plus its inputs.
+// A request takes 512 bytes plus its inputs, and 18 more bytes in the queue while it waits.
 type Request struct {
 	// Set by the submitter.
 
-	Model      *Model
-	Inputs     []tensor.Tensor // each with Shape[0] == Rows, in the order of the model's declaration; an optional one that was left out has no Shape
-	Rows       int             // at least 1
-	Deadline   time.Time       // hard; zero: none
-	Priority   int             // 0 (first) to 9; see DESIGN.md for what it promises
-	Source     uint64          // whose request it is, for fairness: a connection's number. 0: all who give none
-	Parameters []byte          // JSON object passed to the container with this request's rows, or nil
+	Model *Model
+	// Each with Shape[0] == Rows, in the order of the declaration; an absent optional input has
+	// no Shape.
+	Inputs   []tensor.Tensor
+	Rows     int       // at least 1
+	Deadline time.Time // hard; zero: none
+	Priority int       // 0 (first) to 9; see DESIGN.md for what it promises
+	// For fairness: the number of the connection. 0: shared by all requests without a source.
+	Source uint64
+	// JSON object passed to the container with this request's rows, or nil.
+	Parameters []byte
 	Owner      Completer
 
 	// Set by the scheduler before Owner.Complete.
 
-	// Outputs has Shape[0] == Rows each, but for ragged ones; it is empty if Err is set. The
-	// owner must release each; the slice and the shapes live as long as the request. A slice
-	// left here from an earlier use is overwritten.
+	// Outputs each have Shape[0] == Rows, but for ragged ones; the slice is empty if Err is set.
+	// The owner must release each output. The slice and the shapes live as long as the request. A
+	// slice left here from an earlier use is overwritten.
 	Outputs []tensor.Tensor
 	Err     error
 	Timing  Timing
-	Alone   bool // no other request is answered with this one: who gathers answers need not wait for more
+	// No other request is answered with this one, so an owner that collects answers need not wait
+	// for more.
+	Alone bool
 
 	// Guarded by the model's mutex between Submit and the answer.
 
@@ -57,9 +63,9 @@ type Request struct {
 	late      bool  // it was predicted to be late when it was sent
 	bytes     int64 // of the inputs
 	left      int   // rows not yet answered
-	item      item  // its waiting rows
-	extra     *item // more of them: what came back from a lost replica while others waited
-	spans     *span // its rows that are executing, or to be tried again
+	item      item  // its waiting rows, as a rule
+	extra     *item // further waiting rows, returned from a lost replica while others waited
+	spans     *span // its rows that are executing or in retries
 	pieces    []piece
 	source    *source
 
@@ -69,7 +75,7 @@ type Request struct {
 	dims [4]int
 }
 
-// executing reports whether rows of it are with a container.
+// executing reports whether a container has any of its rows.
 func (r *Request) executing() bool {
 	for s := r.spans; s != nil; s = s.next {
 		if s.retry == nil {
@@ -79,9 +85,8 @@ func (r *Request) executing() bool {
 	return false
 }
 
-// leaveWord notes who wants the answer that a container is about to give although the request
-// ends without it.
-func (r *Request) leaveWord() {
+// registerLate registers the owner's function for a late answer, if the owner is a Latecomer.
+func (r *Request) registerLate() {
 	s := r.spans
 	if s == nil || s.next != nil || s.retry != nil || s.hi-s.lo != r.Rows {
 		return
@@ -91,7 +96,8 @@ func (r *Request) leaveWord() {
 	}
 }
 
-// bytesOf is the share of rows lo to hi in the inputs' bytes; the shares of adjoining runs add up.
+// bytesOf is the share of rows lo to hi in the bytes of the inputs. The shares of adjacent runs
+// add up exactly.
 func (r *Request) bytesOf(lo, hi int) int64 {
 	if hi-lo == r.Rows {
 		return r.bytes
@@ -99,28 +105,29 @@ func (r *Request) bytesOf(lo, hi int) int64 {
 	return r.bytes*int64(hi)/int64(r.Rows) - r.bytes*int64(lo)/int64(r.Rows)
 }
 
-// Timing says where a request's time went.
+// Timing is where the time of a request went.
 type Timing struct {
-	Queue     time.Duration // from Submit until its first row was sent to a container
-	Exec      time.Duration // of the batch that its last row was in: from when the container could start on it to the answer
-	BatchRows int           // rows of that batch
+	Queue time.Duration // from Submit until its first row was sent to a container
+	// Of the batch with its last row: from when the container could start on it to the answer.
+	Exec      time.Duration
+	BatchRows int // rows of that batch
 }
 
-// A Completer is told that a request is answered: by Outputs, or by Err.
+// A Completer receives an answered request, which has either Outputs or Err.
 //
-// Complete is called exactly once for each submitted request, from any goroutine and with no
-// lock held: often from that of the worker that answered, and before Submit returns if the
-// request is refused. It must not block. It may submit other requests, and this one again
-// unless it was refused at once.
+// Complete is called exactly once for each submitted request, on any goroutine and with no lock
+// held: often that of the worker that answered, and before Submit returns if the request is
+// refused. It must not block. It may submit other requests, and this one again unless it was
+// refused at once.
 type Completer interface{ Complete(*Request) }
 
-// A Latecomer is a Completer that has a use for the answer of a container also when it comes
-// after the request has ended without one, at its deadline or because it was cancelled.
+// A Latecomer is a Completer that can use the answer of a container even if it arrives after the
+// request has ended without one, at its deadline or by a cancel.
 //
-// Late is called before Complete, with the model's lock held, for a request all of whose rows
-// are with one container. The function that it gives is called once with the outputs if these
-// come: with no lock held, perhaps long after Complete, so that it may refer to nothing of the
-// request. The outputs, their shapes and memory, are lent until it returns.
+// Late is called before Complete, with the model's lock held, for a request whose rows are all
+// with one container. The function that it returns is called at most once, with the outputs if
+// they arrive: with no lock held, perhaps long after Complete, so it must not refer to the
+// request. The outputs, with their shapes and memory, are valid until it returns.
 type Latecomer interface {
 	Completer
 	Late() func(outputs []tensor.Tensor)
@@ -135,7 +142,7 @@ const (
 	stateWaiting                     // the scheduler's, unanswered
 )
 
-// A piece is the answer to some rows of a request that went out in more than one batch. It holds a
+// A piece is the answer to some rows of a request that was split over several batches. It holds a
 // reference to each output.
 type piece struct {
 	lo      int

@@ -6,56 +6,53 @@ import (
 	"slices"
 )
 
-// How rows of failed batches are tried again. A batch that fails has a bad row in it, or is too
-// large for its container, and does not say which. So it is halved, and the half that fails
-// again is, until one request alone is left, which gets the error. That takes a batch or two
-// for each doubling. Trying the requests one by one took as many batches as there were: with
-// one bad row in a hundred most of the others were lost to their deadlines, and with a size at
-// fault all of them.
+// Retries of the rows of failed batches. A batch that fails has a bad row, or is too large for
+// its container, and the error does not tell which. So it is halved, and the half that fails
+// again is halved, until a single request is left, which gets the error. That takes a batch or
+// two for each doubling. Trying the requests one by one took one batch for each: with one bad row
+// in a hundred most of the others missed their deadlines, and with a size at fault all of them.
 //
-// If batches of that size are answered otherwise, one half is tried. If it is answered, the
-// other one must be to blame, and is halved itself without being tried; if it fails, nothing is
-// known of the other, and its rows wait with everybody's again. If not, both halves are tried.
-// In either case: where all parts of a failed batch were answered, its size was at fault (see
-// ceiling).
+// If batches of that size have been answered before, one half is tried. If it is answered, the
+// other half must be to blame, and is halved itself without being tried; if it fails, nothing is
+// known of the other half, whose rows return to the queue. If no batch of that size was answered
+// before, both halves are tried. In either case the size was at fault if all parts of a failed
+// batch were answered (see ceiling).
 
-// A failure is a batch that failed and whose rows are tried again.
+// A failure is a failed batch whose rows are tried again.
 type failure struct {
-	replica *Replica // nil: there was none, its rows had to go alone for another reason
+	replica *Replica // nil: its rows became a retry for another reason
 	rows    int
 	took    int64
-	parts   int  // that have yet to be tried
+	parts   int  // parts that are not tried yet
 	failed  bool // a part has failed as well, or a row was named
-	untried int  // rows of which nothing was learned: answered meanwhile, or given up
+	untried int  // rows without a result: answered meanwhile, or given up
 }
 
-// clarity is the share of a failed batch's rows, its reciprocal, that may be left untried where
-// all others were answered: with more, the bad row may have been among them.
+// 1/clarity is the largest share of a failed batch's rows that may stay untried for a verdict on
+// its size: with more, the bad row may have been among them.
 const clarity = 8
 
-// A retry is rows of a failed batch that are to be a batch again.
+// A retry is rows of a failed batch that wait to be sent as a batch of their own.
 type retry struct {
 	of       *failure
 	spans    []span
-	rows     int   // of them, that wait
-	tightest int64 // no deadline of them is earlier
+	rows     int   // those that still wait
+	tightest int64 // a lower bound of their deadlines
 	since    int64
-	rest     *retry // the rows that are to blame if these are not; they wait for the outcome
+	// The other half, which waits for the outcome and is to blame if this one is not.
+	rest *retry
 }
 
-// retriesAtOnce is how many batches of retries a replica gets before one of other rows, if such
-// wait.
+// retriesAtOnce is how many retries in a row a replica gets while other rows wait.
 const retriesAtOnce = 7
 
-// hopeless is how many batches must have failed one after the other, none answered, for rows to
-// be answered with the error at once: there is no size and no row that would do better. One bad
-// row in a batch of 32,768 takes as many. To find out whether it is the size after all, every
-// so many batches then have one row.
+// hopeless is the number of consecutive failed batches after which rows are answered with the
+// error at once, without retries: finding one bad row in a batch of 32,768 takes as many. From
+// then on, one batch in this number has a single row, to find out whether the size is at fault.
 const hopeless = 16
 
-// sizeThatWorks is how many rows a batch may have that begins at start, as far as failures
-// show.
-func (c *core) sizeThatWorks(rep *Replica, start int64) int {
+// sizeLimit bounds a batch that begins at start by the failures so far.
+func (c *core) sizeLimit(rep *Replica, start int64) int {
 	most := math.MaxInt
 	if c.cfg.Pad { // all have one size
 		return most
@@ -72,7 +69,7 @@ func (c *core) sizeThatWorks(rep *Replica, start int64) int {
 	return most
 }
 
-// passed notes that a batch was answered, though rows may have failed that it named.
+// passed records an answered batch. named: the answer had errors of single rows.
 func (c *core) passed(b *Batch, named bool, now int64) {
 	rep := b.replica
 	c.failing = 0
@@ -101,10 +98,11 @@ func (c *core) passed(b *Batch, named bool, now int64) {
 	c.conclude(f, now)
 }
 
-// failed deals with the requests of a batch that the container failed on.
+// failed handles the requests of a batch that failed in the container.
 func (c *core) failed(b *Batch, err error, took, now int64, fx *effects) {
 	rep := b.replica
-	ours := outcomeOfFailure(err) == OutcomeContainerFailed // else it is not the container's fault
+	// Otherwise the container is not at fault.
+	ours := outcomeOfFailure(err) == OutcomeContainerFailed
 	plausible := ours && rep.ceiling.plausible(b.Rows)
 	if ours {
 		c.failing++
@@ -122,7 +120,7 @@ func (c *core) failed(b *Batch, err error, took, now int64, fx *effects) {
 	alone := b.requests == 1 && (b.Rows == 1 || !plausible)
 	if alone || !*c.cfg.Retry || !c.hopeful(now) || c.failing >= hopeless {
 		for _, s := range live {
-			if s.req.state == stateWaiting { // not yet by another part of it
+			if s.req.state == stateWaiting { // not answered yet by another of its spans
 				c.answer(s.req, outcomeOfFailure(err), err, fx)
 			}
 		}
@@ -136,7 +134,7 @@ func (c *core) failed(b *Batch, err error, took, now int64, fx *effects) {
 	}
 	f := &failure{replica: rep, rows: b.Rows, took: took, untried: b.Rows - b.padding - rows}
 	switch {
-	case rows == 0: // all of it was answered meanwhile
+	case rows == 0: // all its requests were answered meanwhile
 		c.conclude(f, now)
 	case rows == 1:
 		c.try(f, live, nil, now)
@@ -150,7 +148,8 @@ func (c *core) failed(b *Batch, err error, took, now int64, fx *effects) {
 	}
 }
 
-// conclude judges the size of a failed batch once all its parts were tried.
+// conclude decides whether the size of a failed batch was at fault, once all its parts were
+// tried.
 func (c *core) conclude(f *failure, now int64) {
 	switch {
 	case f.parts > 0 || f.failed || f.replica == nil:
@@ -162,8 +161,8 @@ func (c *core) conclude(f *failure, now int64) {
 	}
 }
 
-// partTried notes that a part has come to an end without an answer. Nothing is known of what
-// waited for it.
+// partTried records that a part ended without an answer. Nothing is known of the half that waited
+// for it.
 func (c *core) partTried(r *retry, now int64) {
 	f := r.of
 	f.parts--
@@ -193,8 +192,7 @@ func halve(spans []span, rows int) (one, other []span) {
 	return spans[:i], spans[i:]
 }
 
-// try makes spans, which belong to nothing now, wait for a batch of their own; rest is to blame
-// if they are not.
+// try makes a retry of spans. rest is the half that is to blame if they are not.
 func (c *core) try(f *failure, spans, rest []span, now int64) {
 	f.parts++
 	r := c.hold(f, spans, now)
@@ -222,7 +220,7 @@ func (c *core) hold(f *failure, spans []span, now int64) *retry {
 	return r
 }
 
-// leave takes a span off the books of its retry.
+// leave subtracts a span from its retry.
 func (c *core) leave(s *span) {
 	n := s.hi - s.lo
 	s.retry.rows -= n
@@ -232,7 +230,7 @@ func (c *core) leave(s *span) {
 	s.retry = nil
 }
 
-// take takes out of a retry what still waits.
+// take removes the spans that still wait from a retry.
 func (c *core) take(r *retry) (live []span, rows int) {
 	for i := range r.spans {
 		if s := &r.spans[i]; s.req != nil {
@@ -242,7 +240,7 @@ func (c *core) take(r *retry) (live []span, rows int) {
 	return takeSpans(r.spans)
 }
 
-// takeSpans takes out of a batch what is still wanted.
+// takeSpans removes the spans of unanswered requests from a batch.
 func (b *Batch) takeSpans() (live []span, rows int) { return takeSpans(b.spans) }
 
 func takeSpans(spans []span) (live []span, rows int) {
@@ -258,13 +256,12 @@ func takeSpans(spans []span) (live []span, rows int) {
 	return live, rows
 }
 
-// feedRetry sends the first rows that are to be tried again. False: there are none that this
-// replica could do.
+// feedRetry sends the first retry. It returns false if there is none for this replica.
 func (c *core) feedRetry(rep *Replica, start, now int64, fx *effects) bool {
 	for c.dropRetries(now); len(c.retries) > 0; c.dropRetries(now) {
 		r := c.retries[0]
 		if *c.cfg.Shed {
-			c.shedDoomed(r, start+rep.profile.hoped(r.rows), fx)
+			c.shedDoomed(r, start+rep.profile.optimistic(r.rows), fx)
 			if r.rows == 0 {
 				continue
 			}
@@ -273,7 +270,7 @@ func (c *core) feedRetry(rep *Replica, start, now int64, fx *effects) bool {
 		first := r.spans[slices.IndexFunc(r.spans, func(s span) bool { return s.req != nil })].req
 		limit := max(1, rep.strategy.limit(rep.plan(c, start, first.bytes/int64(first.Rows))))
 		if r.rows > limit {
-			// Another replica than it failed on, or the ceiling has come down.
+			// The replica is another than the one that failed, or the ceiling is lower now.
 			c.unretry(r, now)
 			continue
 		}
@@ -295,7 +292,7 @@ func (c *core) feedRetry(rep *Replica, start, now int64, fx *effects) bool {
 	return false
 }
 
-// unretry makes a retry wait with everybody's again, to be made into batches anew.
+// unretry returns the rows of a retry to the queue.
 func (c *core) unretry(r *retry, now int64) {
 	r.of.untried += r.rows
 	live, _ := c.take(r)
@@ -305,7 +302,7 @@ func (c *core) unretry(r *retry, now int64) {
 	c.partTried(r, now)
 }
 
-// dropRetries drops those at the head of which nothing waits any more.
+// dropRetries drops empty retries at the head of the list.
 func (c *core) dropRetries(now int64) {
 	for len(c.retries) > 0 && c.retries[0].rows == 0 {
 		r := c.retries[0]
@@ -314,7 +311,7 @@ func (c *core) dropRetries(now int64) {
 	}
 }
 
-// shedDoomed answers what could not be in time even with luck.
+// shedDoomed answers rows of a retry that are late even by optimistic times.
 func (c *core) shedDoomed(r *retry, end int64, fx *effects) {
 	if r.tightest >= end {
 		return
@@ -326,7 +323,7 @@ func (c *core) shedDoomed(r *retry, end int64, fx *effects) {
 	}
 }
 
-// eachRetry calls f for all rows that wait to be tried again.
+// eachRetry calls f for every retry.
 func (c *core) eachRetry(f func(*retry)) {
 	for _, r := range c.retries {
 		f(r)
@@ -343,7 +340,7 @@ func (c *core) eachRetry(f func(*retry)) {
 	}
 }
 
-// auditRetries holds the retries against their requests, whose rows it adds up.
+// auditRetries compares the retries with their requests, and adds up their rows.
 func (c *core) auditRetries(requests map[*Request]int) (rows int, bytes int64, err error) {
 	parts := make(map[*failure]int)
 	for _, r := range c.retries {
@@ -358,7 +355,7 @@ func (c *core) auditRetries(requests map[*Request]int) (rows int, bytes int64, e
 	}
 	for f, n := range parts {
 		if n != f.parts {
-			return 0, 0, fmt.Errorf("%d parts of a failed batch are to be tried, %d are counted", n, f.parts)
+			return 0, 0, fmt.Errorf("%d parts of a failed batch are untried, the count is %d", n, f.parts)
 		}
 	}
 	c.eachRetry(func(r *retry) {
@@ -373,15 +370,15 @@ func (c *core) auditRetries(requests map[*Request]int) (rows int, bytes int64, e
 			requests[s.req] += s.hi - s.lo
 			switch {
 			case s.retry != r || !s.linked():
-				err = fmt.Errorf("a request does not know of its rows %d to %d that are to be tried again", s.lo, s.hi)
+				err = fmt.Errorf("a request does not link to its rows %d to %d in a retry", s.lo, s.hi)
 			case s.req.state != stateWaiting:
-				err = fmt.Errorf("rows of an answered request are to be tried again")
+				err = fmt.Errorf("a retry has rows of an answered request")
 			case s.req.deadline < r.tightest:
 				err = fmt.Errorf("a retry's earliest deadline is %d, a request in it has %d", r.tightest, s.req.deadline)
 			}
 		}
 		if n != r.rows {
-			err = fmt.Errorf("a retry has %d rows and counts %d", n, r.rows)
+			err = fmt.Errorf("a retry has %d rows, its count is %d", n, r.rows)
 		}
 		rows += n
 	})

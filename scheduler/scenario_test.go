@@ -145,7 +145,7 @@ func (s *story) play(text string) string {
 	return told.String()
 }
 
-// do carries one command out.
+// do executes one command.
 func (s *story) do(line string) error {
 	words := strings.Fields(line)
 	args := make(map[string]string)
@@ -338,7 +338,7 @@ func (s *story) Complete(r *scheduler.Request) {
 	s.say("%s: ok", name)
 }
 
-// teach lets a replica answer batches of growing size, so that its profile is known.
+// teach has a replica answer batches of growing size, so that it has a profile.
 func (s *story) teach(name string, rep *storyReplica, args []string) error {
 	if len(args) != 3 {
 		return errors.New("want: teach replica a b rows")
@@ -359,7 +359,7 @@ func (s *story) teach(name string, rep *storyReplica, args []string) error {
 	defer func() { s.quiet = false }()
 	for range 3 {
 		for n := 1; n <= most; n *= 2 {
-			// Three to settle a size, so that no spread is left.
+			// Three of each size, so that no spread is left.
 			for range 3 {
 				s.submit([]string{"r0"}, n, 1, 0, 0, 0)
 				for len(rep.Pending()) > 0 {

@@ -37,10 +37,11 @@ type Scheduler struct {
 	defaults ModelConfig
 	configs  map[string]ModelConfig
 	models   map[ModelID]*Model
-	retired  []*Model // replaced or forgotten, but with replicas left
+	retired  []*Model // replaced or forgotten, but with replicas
 }
 
-// New makes a scheduler without models: they come with their replicas.
+// New returns a scheduler without models: AddReplica creates them. An invalid configuration is an
+// error that names all faults.
 func New(cfg Config) (*Scheduler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -61,21 +62,22 @@ func New(cfg Config) (*Scheduler, error) {
 		s.clock = realClock{}
 	}
 	s.epoch = s.clock.Now()
-	// Random, so that an answer meant for an earlier process of ours is not taken for one of this.
+	// Random, so that an answer to an earlier process of this server matches no batch.
 	s.batchID.Store(rand.Uint64() >> 1)
 	return s, nil
 }
 
 func (s *Scheduler) now() int64 { return int64(s.clock.Now().Sub(s.epoch)) }
 
-// MaxAbsent is how many models without any replica stay known. Replicas choose their models'
-// names, so there must be an end to them: one more model forgets the one that has been absent
+// MaxAbsent is the number of models without a replica that stay known. Replicas choose their
+// models' names, so the number must be bounded: one more forgets the model that has been absent
 // for longest.
 const MaxAbsent = 256
 
-// AddReplica registers a worker as a replica of a model, which it creates on first sight. A
-// spec that clients would see as another model than that of the live replicas is refused, with
-// both in the message; if none is live, it begins the model anew.
+// AddReplica registers a worker as a replica of a model, which it creates if it is new. It fails
+// with ErrInvalidInput if the spec is invalid or its contract (inputs, outputs, batching) differs
+// from that of the live replicas, and with ErrDraining after Drain or Close. If no replica is
+// live, another contract starts a new Model.
 func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOptions) (*Replica, error) {
 	if id.Name == "" || id.Version == "" {
 		return nil, fmt.Errorf("%w: a model has a name and a version, got %q and %q", ErrInvalidInput, id.Name, id.Version)
@@ -127,8 +129,7 @@ func (s *Scheduler) AddReplica(id ModelID, spec Spec, w Worker, opts ReplicaOpti
 	return rep, nil
 }
 
-// makeRoomLocked forgets the model that has been without replicas for longest, if as many are
-// as may be.
+// makeRoomLocked forgets the model that has been absent for longest, if MaxAbsent models are.
 func (s *Scheduler) makeRoomLocked() (oldest *Model) {
 	absent, since := 0, int64(never)
 	for _, m := range s.models {
@@ -145,7 +146,7 @@ func (s *Scheduler) makeRoomLocked() (oldest *Model) {
 	return oldest
 }
 
-// absent reports whether a model has no replica at all, and since when.
+// absent reports whether a model has no replica, and since when.
 func (m *Model) absent() (since int64, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -157,9 +158,9 @@ func (m *Model) abandoned() bool {
 	return ok
 }
 
-// Forget removes a model that has no live replica, and tells whether it did. Until then, or
-// until there are more than [MaxAbsent] such models, it stays known, so that its requests are
-// answered ErrUnavailable rather than not found.
+// Forget removes a model that has no live replica, and reports whether it did. Without it the
+// model stays known until there are more than [MaxAbsent] such models, and its requests are
+// answered ErrUnavailable rather than ErrNotFound.
 func (s *Scheduler) Forget(id ModelID) bool {
 	s.mu.Lock()
 	m := s.models[id]
@@ -176,7 +177,7 @@ func (s *Scheduler) Forget(id ModelID) bool {
 	return true
 }
 
-// Model finds a model that has, or had, replicas.
+// Model returns a known model: one that has, or had, replicas.
 func (s *Scheduler) Model(id ModelID) (*Model, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +185,7 @@ func (s *Scheduler) Model(id ModelID) (*Model, bool) {
 	return m, ok
 }
 
-// Models are all that have, or had, replicas, by name and version.
+// Models returns all known models, sorted by name and version.
 func (s *Scheduler) Models() []*Model {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,7 +199,7 @@ func (s *Scheduler) Models() []*Model {
 	return all
 }
 
-// ModelConfig is the configuration in force for models of a name; MaxBatch is 0 if the
+// ModelConfig returns the effective configuration for models of a name. MaxBatch is 0 if the
 // containers decide.
 func (s *Scheduler) ModelConfig(name string) ModelConfig {
 	s.mu.Lock()
@@ -213,9 +214,9 @@ func (s *Scheduler) configLocked(name string) ModelConfig {
 	return s.defaults.withDefaults()
 }
 
-// Configure changes the configuration of all versions of a model, now and when they come. It
-// takes effect at once: what is waiting is batched anew, what is executing is not touched. Zero
-// fields mean the defaults of ModelConfig.
+// Configure changes the configuration of all present and future versions of a model. It takes
+// effect at once for waiting rows; executing batches are not touched. Zero fields mean the
+// defaults of ModelConfig. An invalid configuration is an error and changes nothing.
 func (s *Scheduler) Configure(name string, cfg ModelConfig) error {
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("model %s: %w", name, err)
@@ -224,9 +225,9 @@ func (s *Scheduler) Configure(name string, cfg ModelConfig) error {
 	return nil
 }
 
-// Reconfigure changes the configuration of all models, as Configure does of one: those that are
-// named have theirs, all others the default one. The map is the scheduler's from then on. After
-// an error nothing has changed.
+// Reconfigure changes the configuration of all models, as Configure does for one: models gives
+// that of each named model, other that of all others. The scheduler takes ownership of the map.
+// After an error nothing has changed.
 func (s *Scheduler) Reconfigure(other ModelConfig, models map[string]ModelConfig) error {
 	if err := other.Validate(); err != nil {
 		return fmt.Errorf("the default: %w", err)
@@ -240,7 +241,8 @@ func (s *Scheduler) Reconfigure(other ModelConfig, models map[string]ModelConfig
 	return nil
 }
 
-// reconfigure has models follow what set changes in the configurations, under mu.
+// reconfigure calls set, which changes configurations under mu, and applies the changes to the
+// models.
 func (s *Scheduler) reconfigure(set func()) {
 	s.mu.Lock()
 	before := make(map[ModelID]ModelConfig, len(s.models))
@@ -248,7 +250,7 @@ func (s *Scheduler) reconfigure(set func()) {
 		before[id] = s.configLocked(id.Name)
 	}
 	set()
-	// Under mu, so that of two calls the later one holds in all models.
+	// Under mu, so that the later of two calls wins in all models.
 	var changed []*Model
 	var after []func()
 	for id, m := range s.models {
@@ -272,8 +274,8 @@ func (s *Scheduler) reconfigure(set func()) {
 	}
 }
 
-// warn names the replicas that the configuration gives more batches than they can stand: all of
-// them, or only one.
+// warn logs the serial replicas to which the configuration gives several batches at once: all of
+// them, or only the given one.
 func (m *Model) warn(only *Replica) {
 	m.mu.Lock()
 	var labels []string
@@ -285,15 +287,15 @@ func (m *Model) warn(only *Replica) {
 	slots := m.core.cfg.Slots
 	m.mu.Unlock()
 	for _, label := range labels {
-		m.sched.log.Warn("slots gives a replica several batches at once that should get the next one only after its answer: answers may be wrong; set slots to 0 or 1",
+		m.sched.log.Warn("slots gives several batches at once to a replica that should get the next one only after its answer: answers may be wrong; set slots to 0 or 1",
 			"model", m.id, "replica", label, "slots", slots)
 	}
 }
 
-// Submit takes requests in. It never blocks and returns no error: each request gets exactly one
-// call of its owner's Complete, possibly before Submit returns. Requests of one model in one
-// call are dispatched together, after the last: what an event loop read in one go makes one
-// batch.
+// Submit submits requests. It never blocks and returns no error: each request gets exactly one
+// call of its owner's Complete, possibly before Submit returns. Requests of one model in one call
+// are dispatched together, after the last one: the requests that an event loop has read in one
+// turn make one batch.
 func (s *Scheduler) Submit(rs ...*Request) {
 	if len(rs) == 0 {
 		return
@@ -318,8 +320,8 @@ func (s *Scheduler) Submit(rs ...*Request) {
 	}
 }
 
-// submitMixed submits requests of several models, model by model. A request that was submitted
-// is not looked at again, so they are sorted beforehand, in a copy.
+// submitMixed submits requests of several models, model by model. A submitted request must not be
+// read again, so they are sorted beforehand, in a copy.
 func (s *Scheduler) submitMixed(rs []*Request) {
 	groups := make(map[*Model][]*Request)
 	var order []*Model
@@ -334,20 +336,20 @@ func (s *Scheduler) submitMixed(rs []*Request) {
 	}
 }
 
-// Cancel gives a request up: it is answered ErrCanceled at once. Rows that wait leave the
-// queue; rows that are executing are computed and dropped. For a request that is answered
-// already, or was never submitted, it does nothing.
+// Cancel cancels a request: it is answered ErrCanceled at once. Waiting rows leave the queue; the
+// results of executing rows are dropped. Cancel does nothing for a request that is answered
+// already, or was never submitted.
 //
 // It may race with the answer, but not with the request's next use: after Complete, r may be
-// handed to Cancel only until its fields are set for another Submit.
+// passed to Cancel only until its fields are set for another Submit.
 func (s *Scheduler) Cancel(r *Request) {
 	if r.Model != nil {
 		r.Model.cancel(r)
 	}
 }
 
-// Infer submits a request and waits for its answer; it sets Owner. When ctx ends first the
-// request is canceled. The context's deadline counts if the request has none.
+// Infer submits a request, waits for its answer and returns r.Err; it sets Owner. When ctx ends
+// first the request is canceled. The context's deadline applies if the request has none.
 func (s *Scheduler) Infer(ctx context.Context, r *Request) error {
 	if r.Deadline.IsZero() {
 		r.Deadline, _ = ctx.Deadline()
@@ -369,7 +371,7 @@ type waiter chan struct{}
 func (w waiter) Complete(*Request) { close(w) }
 
 // Drain refuses new requests and replicas, and returns when all requests are answered and no
-// call out is being made; with ctx's error if it ends before. It must not be called from a
+// callback is running, or with the error of ctx if that ends first. It must not be called from a
 // callback.
 func (s *Scheduler) Drain(ctx context.Context) error {
 	for _, m := range s.stop() {
@@ -391,7 +393,7 @@ func (s *Scheduler) Drain(ctx context.Context) error {
 }
 
 // Close refuses new requests and replicas, answers all requests ErrDraining, and stops the
-// timers. Batches that are executing stay with their workers until these answer.
+// timers. Executing batches stay with their workers until these answer.
 func (s *Scheduler) Close() {
 	for _, m := range s.stop() {
 		fx, now := m.begin()
@@ -404,7 +406,7 @@ func (s *Scheduler) Close() {
 	}
 }
 
-// stop turns new replicas away and gives all models.
+// stop refuses new replicas and returns all models.
 func (s *Scheduler) stop() []*Model {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -69,8 +69,8 @@ func TestExpiryIsPrompt(t *testing.T) {
 	})
 }
 
-// TestDrain: what was accepted is answered, what comes later is refused, and Drain returns
-// after the last owner has been told.
+// TestDrain: accepted requests are answered, later ones refused, and Drain returns after the last
+// call of Complete.
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &schedtest.Worker{Exec: schedtest.Linear(10*time.Millisecond, time.Millisecond)}
@@ -122,13 +122,13 @@ func TestCloseAnswersAll(t *testing.T) {
 		if told != 10 {
 			t.Errorf("%d of 10 owners told", told)
 		}
-		if err := w.Answer(); err != nil { // a worker may still come with its answer
+		if err := w.Answer(); err != nil { // a worker may still answer
 			t.Error(err)
 		}
 	})
 }
 
-// TestInferGivesUp: a context that ends takes its request along.
+// TestInferGivesUp: when its context ends, Infer cancels the request.
 func TestInferGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, rep := start(t, &schedtest.Worker{}, scheduler.Config{})
@@ -148,7 +148,7 @@ func TestInferGivesUp(t *testing.T) {
 }
 
 // TestWorkerThatAnswersInSend: an owner that submits again from Complete, on a worker that
-// answers within Send, must not go deeper with every round.
+// answers within Send, must not recurse deeper with every round.
 func TestWorkerThatAnswersInSend(t *testing.T) {
 	depth, most, rounds := 0, 0, 0
 	w := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
@@ -177,8 +177,8 @@ func TestWorkerThatAnswersInSend(t *testing.T) {
 	}
 }
 
-// TestPanics: a worker's panic costs its replica only; an owner's goes its way, but the other
-// owners are told and the model works on.
+// TestPanics: a worker's panic removes its replica only; an owner's panic propagates, but the
+// other owners are called and the model continues.
 func TestPanics(t *testing.T) {
 	var log strings.Builder
 	s, err := scheduler.New(scheduler.Config{Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -348,8 +348,8 @@ func TestBlamelessFailure(t *testing.T) {
 	}
 }
 
-// TestAlone: whoever gathers answers is told of those that nothing follows: a batch of one
-// request, and a deadline that comes by itself.
+// TestAlone: Request.Alone is set for an answer that no other follows: that of a batch of one
+// request, and a single expiry.
 func TestAlone(t *testing.T) {
 	s, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{Strategy: "static", MaxBatch: 2, Slots: 1}})
 	w := &schedtest.Worker{}

@@ -38,7 +38,7 @@ func (s simulation) capacity() float64 {
 	return float64(s.executors()) * rows / (float64(s.slo/2) / float64(time.Second))
 }
 
-// executors are how many batches all replicas together execute at once.
+// executors is the number of batches that all replicas together execute at once.
 func (s simulation) executors() int { return s.replicas * max(1, s.concurrency) }
 
 type simResult struct {
@@ -48,7 +48,7 @@ type simResult struct {
 	stats         scheduler.Stats
 }
 
-// share is goodput over what was offered.
+// share is the goodput over the offered rows.
 func (r simResult) share() float64 { return float64(r.good) / float64(r.offered) }
 
 type simOwner struct {

@@ -22,10 +22,10 @@ var (
 	soakSeedFlag = flag.Uint64("soakseed", 1, "of TestSoak; the goroutines' order is not its to choose")
 )
 
-// TestSoak is the chaos of TestRandom in real time and on many goroutines: clients that submit,
-// cancel and let expire, replicas that fail, stall, die and come back, another shape now and
-// then. Every request must be answered once and with its own bytes, the books must agree all
-// the time, and nothing may be left.
+// TestSoak is TestRandom in real time and on many goroutines: clients that submit, cancel and let
+// requests expire, replicas that fail, stall, die and return, shapes that change. Every request
+// must be answered once and with its own bytes, Check must always pass, and nothing may be left
+// over.
 //
 //	go test -race ./scheduler -run TestSoak -soak 2m
 func TestSoak(t *testing.T) {
@@ -51,9 +51,9 @@ func TestSoak(t *testing.T) {
 	close(stop)
 	wg.Wait()
 	s.sched.Close()
-	t.Logf("%d requests, %d of them answered with outputs", s.asked.Load(), s.good.Load())
-	if asked, answered := s.asked.Load(), s.answered.Load(); asked != answered {
-		t.Errorf("%d requests, %d answers", asked, answered)
+	t.Logf("%d requests, %d of them answered with outputs", s.submitted.Load(), s.good.Load())
+	if submitted, answered := s.submitted.Load(), s.answered.Load(); submitted != answered {
+		t.Errorf("%d requests, %d answers", submitted, answered)
 	}
 	if s.good.Load() == 0 {
 		t.Error("not one request had a result")
@@ -69,12 +69,12 @@ type soak struct {
 	id    scheduler.ModelID
 	sched *scheduler.Scheduler
 
-	asked, answered, good atomic.Int64
+	submitted, answered, good atomic.Int64
 }
 
 var soakSpec = []tensor.Spec{{Name: "x", DType: tensor.Uint32, Shape: tensor.Shape{-1, -1}}}
 
-// replicas keeps one replica after another.
+// replicas runs one replica after another.
 func (s *soak) replicas(rng *rand.Rand, stop chan struct{}) {
 	var mu sync.Mutex // of rng: a replica that is gone may still be computing
 	random := func(n int) int {
@@ -124,7 +124,7 @@ func (s *soak) replicas(rng *rand.Rand, stop chan struct{}) {
 		default: // its connection breaks
 			w.Break(errors.New("broken pipe"))
 		}
-		// From here it takes no batch and reads none, as Remove asks of it.
+		// From here on it accepts no batch and reads none, as Remove requires.
 		w.Break(errors.New("gone"))
 		w.Drop()
 		rep.Remove(errors.New("gone"))
@@ -142,7 +142,7 @@ func (s *soak) client(rng *rand.Rand, stop chan struct{}) {
 	for next := uint32(0); ; {
 		select {
 		case <-stop:
-			// What is not answered yet has a deadline.
+			// Unanswered requests end at their deadlines.
 			return
 		default:
 		}
@@ -173,7 +173,7 @@ func (s *soak) client(rng *rand.Rand, stop chan struct{}) {
 			next += uint32(rows * width)
 			burst[i] = r
 			pending.Add(1)
-			s.asked.Add(1)
+			s.submitted.Add(1)
 		}
 		s.sched.Submit(burst...)
 		for _, r := range last {
@@ -186,7 +186,7 @@ func (s *soak) client(rng *rand.Rand, stop chan struct{}) {
 	}
 }
 
-// auditor looks at the books.
+// auditor calls Check again and again.
 func (s *soak) auditor(stop chan struct{}) {
 	for {
 		select {

@@ -1,32 +1,33 @@
 package scheduler
 
-// A source is whoever submits: a connection. It is known while it has rows waiting.
+// A source is a submitter of requests: a connection. It is known while it has rows waiting.
 type source struct {
 	id     uint64
 	rows   int
 	bytes  int64
-	share  float64 // of the queue's bounds, whichever it takes more of
+	share  float64 // of the queue's bounds: the larger of its shares of rows and bytes
 	newest *item
-	index  int // in the heap; -1: nothing waits
+	index  int // in the heap; -1: it has no rows waiting
 }
 
-// sources keeps how much of the queue each source takes, and the one that takes most at hand.
+// sources counts each source's share of the queue, and has the one with the largest at the top of
+// a heap.
 //
-// It serves one rule: at a limit, the newest rows of the source that takes most make room for a
-// source that takes less. (That is longest queue drop, of Suter et al., "Design Considerations
-// for Supporting TCP with Per-Flow Queueing", INFOCOM 1998; taking the larger of the two
-// shares, of rows and of bytes, is dominant resource fairness, of Ghodsi et al., NSDI 2011.)
-// What it guarantees: a source that takes at most its equal share of a full queue is never
-// refused on account of others, however much they send.
+// It serves one rule: at a limit, the newest rows of the source with the largest share make room
+// for a source with a smaller one. (That is longest queue drop, Suter et al., "Design
+// Considerations for Supporting TCP with Per-Flow Queueing", INFOCOM 1998; taking the larger of
+// the shares of rows and of bytes is dominant resource fairness, Ghodsi et al., NSDI 2011.) It
+// guarantees that a source with at most its equal share of a full queue is never refused because
+// of others, however much they send.
 type sources struct {
 	byID  map[uint64]*source
 	heap  []*source // by share, the largest first
-	last  *source   // that was looked up: requests come in bursts from one connection
+	last  *source   // looked up last: requests arrive in bursts from one connection
 	rows  float64   // bounds
 	bytes float64
 }
 
-// keepSources is how many sources are remembered although nothing of them waits.
+// keepSources is how many sources without waiting rows are remembered.
 const keepSources = 1024
 
 func (ss *sources) of(id uint64) *source {
@@ -45,7 +46,7 @@ func (ss *sources) of(id uint64) *source {
 	return s
 }
 
-// add counts it, which begins to wait, as its source's newest.
+// add counts an item that begins to wait, as the newest of its source.
 func (ss *sources) add(it *item) {
 	s := it.req.source
 	if it.older = s.newest; s.newest != nil {
@@ -55,7 +56,7 @@ func (ss *sources) add(it *item) {
 	ss.change(s, it.rows(), it.bytes())
 }
 
-// remove takes it out, which no longer waits.
+// remove subtracts an item that no longer waits.
 func (ss *sources) remove(it *item) {
 	s := it.req.source
 	if it.newer != nil {
@@ -70,7 +71,7 @@ func (ss *sources) remove(it *item) {
 	ss.change(s, -it.rows(), -it.bytes())
 }
 
-// change adds to what s has waiting and puts it in its place.
+// change adds to the counts of s and restores the order of the heap.
 func (ss *sources) change(s *source, rows int, bytes int64) {
 	s.rows += rows
 	s.bytes += bytes
@@ -92,7 +93,7 @@ func (ss *sources) change(s *source, rows int, bytes int64) {
 	}
 }
 
-// forget drops a source if nothing of it waits and too many are remembered.
+// forget drops a source without waiting rows if too many are remembered.
 func (ss *sources) forget(s *source) {
 	if s.rows > 0 || len(ss.byID) <= keepSources {
 		return
@@ -107,7 +108,7 @@ func (ss *sources) shareOf(rows int, bytes int64) float64 {
 	return max(float64(rows)/ss.rows, float64(bytes)/ss.bytes)
 }
 
-// bound sets what the shares are of.
+// bound sets the limits that shares are relative to.
 func (ss *sources) bound(rows int, bytes int64) {
 	ss.rows, ss.bytes = float64(rows), float64(bytes)
 	for _, s := range ss.heap {
@@ -118,7 +119,7 @@ func (ss *sources) bound(rows int, bytes int64) {
 	}
 }
 
-// heaviest is the source that takes most; nil if nothing waits.
+// heaviest is the source with the largest share; nil if nothing waits.
 func (ss *sources) heaviest() *source {
 	if len(ss.heap) == 0 {
 		return nil

@@ -11,8 +11,8 @@ type ignore struct{}
 
 func (ignore) Complete(*Request) {}
 
-// sourcesModel is a model with one replica, which keeps its batches, and a function that
-// submits to it.
+// sourcesModel is a model with one replica, which holds its batches, and a function that submits
+// to it.
 func sourcesModel(t *testing.T, cfg ModelConfig) (m *Model, out *[]*Batch, submit func(source uint64, rows int)) {
 	s, err := New(Config{Default: cfg})
 	if err != nil {
@@ -35,7 +35,7 @@ func sourcesModel(t *testing.T, cfg ModelConfig) (m *Model, out *[]*Batch, submi
 	}
 }
 
-// TestRefusedSourcesAreForgotten: connections that come and go under overload leave nothing behind.
+// TestRefusedSourcesAreForgotten: short connections under overload leave no sources behind.
 func TestRefusedSourcesAreForgotten(t *testing.T) {
 	m, _, submit := sourcesModel(t, ModelConfig{QueueRows: 1, MaxBatch: 1})
 	for source := range uint64(3 * keepSources) {
@@ -46,15 +46,16 @@ func TestRefusedSourcesAreForgotten(t *testing.T) {
 	}
 }
 
-// TestSourceOfSplitRequest: a source whose only request leaves the queue and comes back with
-// the rest of its rows is the one that its connection's next request belongs to, however many
+// TestSourceOfSplitRequest: when a source's only request leaves the queue and returns with the
+// rest of its rows, it still has the source of the connection's next request, however many
 // sources there are.
 func TestSourceOfSplitRequest(t *testing.T) {
 	m, out, submit := sourcesModel(t, ModelConfig{MaxBatch: 4, Strategy: "static"})
 	submit(1, 1)
 	submit(1, 2)
 	submit(2, 2)
-	(*out)[0].Fail(errors.New("in order")) // alone: it is not tried again, and the next two go together
+	// Alone: it is not tried again, and the next two go together.
+	(*out)[0].Fail(errors.New("in order"))
 	for source := range uint64(2 * keepSources) {
 		submit(10+source, 1)
 	}

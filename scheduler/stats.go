@@ -2,80 +2,83 @@ package scheduler
 
 import "time"
 
-// Counts are what has happened in a span of time.
+// Counts are the counts of a span of time.
 type Counts struct {
 	Submitted     uint64 // accepted requests
-	Peak          int    // most requests unanswered at a time
+	Peak          int    // peak of unanswered requests
 	Outcomes      map[Outcome]uint64
 	Closed        map[CloseReason]uint64
 	Batches       uint64 // sent
 	Rows          uint64 // in them
 	BatchesDone   uint64 // answered or failed
 	BatchesFailed uint64
-	Retried       uint64 // requests, or parts of split ones, that were tried again
+	Retried       uint64 // requests, or parts of split ones, tried again
 	Suspected     uint64 // times that a replica did not answer within ExecTimeout
 }
 
-// Stats is a model at one moment, for people and for `shivactl explain`.
+// Stats is a snapshot of a model, for operators and `shivactl explain`.
 type Stats struct {
 	ID     ModelID
-	Config ModelConfig // in force
+	Config ModelConfig // effective
 
 	// Now.
 
 	QueueRows   int
 	QueueBytes  int64
 	Requests    int           // unanswered, waiting or executing
-	Shapes      int           // different ones that wait
-	Sources     int           // different ones that have rows waiting
-	OldestWait  time.Duration // since the waiting row was submitted that was submitted first
-	OldestBatch time.Duration // since the batch was sent that has not been answered for longest
+	Shapes      int           // different shapes that wait
+	Sources     int           // sources that have rows waiting
+	OldestWait  time.Duration // age of the oldest waiting row, since its submission
+	OldestBatch time.Duration // age of the oldest batch in flight, since it was sent
 	Live        int
-	Failing     int // of the live ones, those that fail on every batch
+	Failing     int // live replicas that fail on every batch
 	Replicas    []ReplicaStats
-	Predictable bool // all replicas' profiles are known well enough to refuse requests by them
+	Predictable bool // all profiles have enough measurements to refuse requests by prediction
 
 	Counts // since the model was made
 
-	// Recent are the counts of the last minute, or, after a pause, of the last time that
-	// anything happened. They begin Span ago.
+	// Recent are the counts of the last minute or, after a pause, of the last minute with any.
+	// They begin Span ago.
 	Recent Counts
 	Span   time.Duration
 }
 
-// ReplicaStats is one replica at one moment.
+// ReplicaStats is a snapshot of a replica.
 type ReplicaStats struct {
 	Label       string
 	State       string        // live, failing, suspect, draining
 	InFlight    int           // batches
 	Executing   int           // of them, those that it has begun
-	GivenUp     int           // batches that it has not answered in time, each of which takes a slot until it does
-	OldestBatch time.Duration // since the one of both was sent that has not been answered for longest
-	Failed      uint64        // batches that it failed on, or did not answer in time
-	LastError   error         // of the last of those
-	LastFailed  time.Duration // since then
-	MaxBatch    int           // in force
-	Declared    int           // most rows that the container says it takes; 0: it does not say
-	Ceiling     int           // most rows that do not fail, as far as failures show; 0: no size does
-	Concurrency int           // most batches that it executes at once, in force
-	AtOnce      int           // most that the container says it executes at once
-	Slots       int           // most batches in flight, in force
-	Serial      bool          // it should get one batch at a time; with more slots than one its answers may be wrong
-	Limit       int           // most rows that the strategy would send now
-	Largest     int           // largest batch measured
-	Batches     uint64        // answered
-	Rows        uint64        // in them
-	Overhead    time.Duration
-	Stalls      float64       // share of its last batches that were held up, beyond the variation of the model
-	Stall       time.Duration // by how much, whatever their size; the median
-	Profile     []ProfilePoint
+	GivenUp     int           // batches not answered in time; each takes a slot until it is
+	OldestBatch time.Duration // age of the oldest batch in flight or given up, since it was sent
+	Failed      uint64        // batches that failed or were not answered in time
+	LastError   error         // of the latest of those
+	LastFailed  time.Duration // time since then
+	MaxBatch    int           // effective, in rows
+	Declared    int           // the container's declared maximum, in rows; 0: none
+	// Largest batch that does not fail, as far as known; 0: no limit known.
+	Ceiling     int
+	Concurrency int // effective number of batches that it executes at once
+	AtOnce      int // the container's declared concurrency
+	Slots       int // effective number of batches in flight
+	// It should get one batch at a time; with more slots its answers may be wrong.
+	Serial   bool
+	Limit    int    // largest batch that the strategy would send now
+	Largest  int    // largest batch measured
+	Batches  uint64 // answered
+	Rows     uint64 // in them
+	Overhead time.Duration
+	// Share of its latest batches that stalled, beyond the variation of the model.
+	Stalls  float64
+	Stall   time.Duration // median length of those stalls
+	Profile []ProfilePoint
 }
 
 // The states of a replica.
 const (
 	ReplicaLive     = "live"
-	ReplicaFailing  = "failing"  // it takes batches, and has failed on all of the last ones
-	ReplicaSuspect  = "suspect"  // it did not answer in time, and gets only probes until it does
+	ReplicaFailing  = "failing"  // it is live, and its latest batches all failed
+	ReplicaSuspect  = "suspect"  // it did not answer in time, and gets only probes until it answers
 	ReplicaDraining = "draining" // it gets nothing more
 )
 
@@ -83,10 +86,10 @@ const (
 type ProfilePoint struct {
 	Rows    int
 	Typical time.Duration // median
-	Planned time.Duration // the upper quantile that batches are planned with
+	Planned time.Duration // upper quantile, by which batches are planned
 }
 
-// Stats looks at the model.
+// Stats returns a snapshot of the model.
 func (m *Model) Stats() Stats {
 	now := m.sched.now()
 	m.mu.Lock()
@@ -114,8 +117,8 @@ func (m *Model) Stats() Stats {
 	return s
 }
 
-// oldest is how long ago the waiting row was submitted that was submitted first. It looks at every
-// request: rows stand in the order of their deadlines, and those of lost replicas come back late.
+// oldest is the age of the oldest waiting row, since its submission. It visits every request:
+// rows are in the order of their deadlines, and those of lost replicas return late.
 func (c *core) oldest(now int64) time.Duration {
 	first := now
 	for _, bk := range c.buckets.ordered {
@@ -140,20 +143,20 @@ func (c *core) oldest(now int64) time.Duration {
 func (r *Replica) stats(c *core, now int64) ReplicaStats {
 	p := r.plan(c, 0, 0)
 	s := ReplicaStats{
-		Label: r.label, State: r.condition(), InFlight: len(r.inflight), Executing: r.executing(), GivenUp: len(r.given),
+		Label: r.label, State: r.condition(), InFlight: len(r.inflight), Executing: r.executing(), GivenUp: len(r.overdue),
 		Failed: r.failed, LastError: r.lastError, LastFailed: time.Duration(now - r.lastFailed),
 		Declared: r.declared, AtOnce: max(1, r.options.Concurrency),
 		MaxBatch: r.max, Ceiling: r.ceiling.rows, Concurrency: r.concurrency, Slots: r.slots, Serial: r.options.Serial,
 		Limit: r.strategy.limit(p), Largest: r.profile.largest, Batches: r.batches, Rows: r.rows,
 		Overhead: time.Duration(r.overhead.value(r.profile.typical(1))),
 	}
-	for _, list := range [][]*Batch{r.inflight, r.given} {
+	for _, list := range [][]*Batch{r.inflight, r.overdue} {
 		for _, b := range list {
 			s.OldestBatch = max(s.OldestBatch, time.Duration(now-b.sent))
 		}
 	}
-	if kept := r.profile.kept; kept > 0 {
-		s.Stalls = float64(r.profile.spread.stalls) / float64(kept)
+	if n := r.profile.n; n > 0 {
+		s.Stalls = float64(r.profile.spread.stalls) / float64(n)
 		s.Stall = time.Duration(r.profile.spread.stall)
 	}
 	for _, at := range r.profile.points {

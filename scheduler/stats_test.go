@@ -11,8 +11,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestStatsNameTheSick: a replica that fails every batch and one that hangs show as such, with
-// their last errors and the ages of what waits for them, and recover with their next answer.
+// TestStatsNameTheSick: statistics show a replica that fails every batch and one that hangs, with
+// their last errors and the ages of waiting rows and batches; both recover with their next
+// answer.
 func TestStatsNameTheSick(t *testing.T) {
 	clock := schedtest.NewClock()
 	sched, err := scheduler.New(scheduler.Config{Clock: clock, Default: scheduler.ModelConfig{ExecTimeout: time.Second}})

@@ -2,43 +2,42 @@ package scheduler
 
 import "math"
 
-// A strategy chooses the next batch for one replica. Strategies are pure: they see the rows
-// that wait, the replica's profile and the time, and keep nothing but what they learn from
+// A strategy chooses the next batch for one replica. Strategies are pure: they depend on the
+// waiting rows, the replica's profile and the time, and their only state is what they learn from
 // finished batches.
 type strategy interface {
-	// pick chooses a window of q, which is not empty, for a batch under plan p. False: none of
-	// its rows is worth sending to this replica now.
+	// pick chooses a window of q, which is not empty, for a batch under plan p. It returns false
+	// if none of the rows is worth sending to this replica now.
 	pick(q *queue, p *plan) (window, bool)
-	// learn is told of a finished batch: that it could have been limit rows large, was of rows,
-	// and took ns.
+	// learn is called for a finished batch: it could have had limit rows, had rows, and took ns.
 	learn(rows, limit int, ns int64)
-	// limit is the most rows that the strategy would put into a batch now, for admission and
-	// for people.
+	// limit is the largest batch that the strategy would make now, for admission and statistics.
 	limit(p *plan) int
 }
 
-// A plan is what bounds the next batch of a replica.
+// A plan is the bounds of the next batch of a replica.
 type plan struct {
 	start     int64 // when the replica could begin with it
-	max       int   // most rows: of the model, the container, and batch_bytes
+	max       int   // most rows, by the model, the container and batch_bytes
 	maxWhy    CloseReason
 	ceiling   int // of the replica, if a larger batch may be tried now; else 0
 	objective int64
-	shed      bool    // leave out rows that are predicted to be late
-	trials    *trials // of the replica; nil: there are none
+	shed      bool    // skip rows that are predicted to be late
+	trials    *trials // of the replica; nil: no trials
 	prof      *profile
 }
 
 // A window is a run of waiting rows in deadline order.
 type window struct {
 	at   cursor
-	rows int         // at most so many; requests are not split unless they are larger than a batch
-	room int         // how many rows a batch beginning there could have
-	cap  int         // how many rows any batch could have: larger requests are split
-	why  CloseReason // what bounds room
-	left CloseReason // why rows that wait and for which there is room are not in it
-	par  float64     // of a trial: how long so many rows take in the batches that look best, in ns; else 0
-	half int64       // of a trial: the deadline that half of its rows do not have before
+	rows int         // at most; a request is not split unless it is larger than a batch
+	room int         // the most rows of a batch that begins there
+	cap  int         // the most rows of any batch: larger requests are split
+	why  CloseReason // the bound that determines room
+	left CloseReason // why waiting rows that have room are not in it
+	// Of a trial: time of as many rows in batches of the best known size, in ns; else 0.
+	par  float64
+	half int64 // of a trial: the median deadline of its rows
 }
 
 func newStrategy(name string) strategy {
@@ -54,8 +53,8 @@ func newStrategy(name string) strategy {
 	}
 }
 
-// explored bounds a batch by the maximum, and by double the largest size measured: what a
-// larger one would take is a guess.
+// explored bounds a batch by the maximum, and by double the largest measured size: the time of a
+// larger one is a guess.
 func (p *plan) explored() (int, CloseReason) {
 	if e := p.prof.explored(); e < p.max {
 		return e, CloseLimit
@@ -63,36 +62,36 @@ func (p *plan) explored() (int, CloseReason) {
 	return p.max, p.maxWhy
 }
 
-// The objective bounds what batching adds, not what a single row costs anyway.
+// The objective bounds what batching adds, not the cost of a single row.
 const (
-	aloneShare  = 0.5 // of the objective: where one row takes more, the bound is another
+	aloneShare  = 0.5 // of the objective: where one row takes more, the bound is aloneFactor ...
 	aloneFactor = 1.5 // ... times one row
 	growth      = 2.0 / 3
 )
 
-// allowed is how long a batch may take: the objective, or half as long again as one row alone,
-// where that is more. alone: one row takes more than half of the objective.
+// allowed is how long a batch may take: the objective, or aloneFactor times one row alone where
+// that is more. alone reports that one row takes more than aloneShare of the objective.
 func (p *plan) allowed() (ns int64, alone bool) {
-	one := p.prof.owed(1)
+	one := p.prof.unstalled(1)
 	if float64(one) <= aloneShare*float64(p.objective) {
 		return p.objective, false
 	}
 	return max(p.objective, int64(aloneFactor*float64(one))), true
 }
 
-// bounded is explored, and also bounded by the objective. A batch of one is always allowed.
-// Where one row takes more than half of the objective, larger sizes are allowed, too, that
-// serve more rows per second by so much that it makes up for their length: by the cube root of
-// the rows at least, a quarter more for the double.
+// bounded bounds a batch by exploration and by the objective. A batch of one is always allowed.
+// Where one row takes more than half of the objective, larger sizes are allowed, too, if their
+// rate makes up for their length: it must grow at least with the cube root of the rows, by a
+// quarter for the double.
 func (p *plan) bounded() (int, CloseReason) {
 	limit, why := p.explored()
 	allowed, alone := p.allowed()
-	if p.prof.owed(limit) <= allowed {
+	if p.prof.unstalled(limit) <= allowed {
 		return limit, why
 	}
-	lo, hi := 1, limit // owed(hi) is beyond what is allowed
+	lo, hi := 1, limit // unstalled(hi) exceeds what is allowed
 	for hi-lo > 1 {
-		if mid := (lo + hi) / 2; p.prof.owed(mid) <= allowed {
+		if mid := (lo + hi) / 2; p.prof.unstalled(mid) <= allowed {
 			lo = mid
 		} else {
 			hi = mid
@@ -110,9 +109,9 @@ func (p *plan) bounded() (int, CloseReason) {
 	return lo, CloseObjective
 }
 
-// firstFit is the window of at most limit rows that begins at the head of the queue, or, when
-// shedding, at the first row that such a batch is predicted to answer in time. If no row can
-// afford a batch that large, smaller ones are tried by halves.
+// firstFit is the window of at most limit rows that begins at the head of the queue or, when
+// shedding, at the first row that such a batch is predicted to answer in time. If there is no
+// such row, half the size is tried, and so on.
 func firstFit(q *queue, p *plan, limit int, why CloseReason) (window, bool) {
 	if !p.shed {
 		return window{at: q.start(), rows: min(limit, q.rows), room: limit, cap: limit, why: why}, true
@@ -127,7 +126,7 @@ func firstFit(q *queue, p *plan, limit int, why CloseReason) (window, bool) {
 	return window{}, false
 }
 
-// static sends what is there, up to a fixed maximum: Clipper's static batch size (its design
+// static sends the waiting rows up to a fixed maximum: Clipper's static batch size (its design
 // document, "Batching"), for models with a compiled batch size. Neither the objective nor
 // exploration bounds it.
 type static struct{}

@@ -6,39 +6,39 @@ import (
 	"time"
 )
 
-// What happens to a batch that is not answered within the execution timeout, and to its
-// replica.
+// Batches that are not answered within the execution timeout, and their replicas.
 //
-// The batch is given up: its requests are tried again or answered, and what is left of it takes
-// a slot, and one of the batches that the container executes at once, until it is answered
-// after all or the replica is removed. Nobody waits for it any more, and what it does to others
-// ends there: one request that hangs would else hang its model. A batch of one request is not
-// tried again: the next container would hang as well.
+// The batch is given up: its requests are tried again or answered. It still takes a slot, and one
+// of the batches that the container executes at once, until it is answered after all or the
+// replica is removed. That is its only effect on others; otherwise one request that hangs would
+// hang its model. A batch of one request is not tried again, since the next container would hang
+// as well.
 //
-// If the replica has answered nothing since that batch began, it is suspect, and gets nothing
-// but probes: one small batch at a time, with what room there is, as only an answer can show
-// that it lives. Any answer makes it live. One that is suspect and stays silent for several
-// execution timeouts is reported to whoever runs it (ReplicaOptions.Silent), who ends it.
+// If the replica has answered nothing since that batch began, it is suspect, and gets only
+// probes: one small batch at a time while it has slots, since only an answer can show that it
+// works. Any answer makes it live again. If it stays silent for several execution timeouts it is
+// reported by ReplicaOptions.Silent, which ends it.
 
 const (
-	silentTimeouts = 3  // execution timeouts without an answer after which a suspect replica is reported
-	probeLook      = 16 // rows that are looked at for a probe
-	probePatience  = 4  // times as long as planned, a probe may take before it is given up in its turn
+	// Execution timeouts without an answer after which a suspect replica is reported.
+	silentTimeouts = 3
+	probeLook      = 16 // rows examined for a probe
+	probePatience  = 4  // times its planned time: after that a probe is given up as well
 )
 
-// room is how many batches more the replica may have. A live one that has none may have one,
-// whatever it was that it did not answer: its slots may have become fewer since.
+// room is how many more batches the replica may have. A live one without a batch in flight may
+// always have one, however many it has not answered: its slots may have been reduced since.
 func (r *Replica) room() int {
-	n := r.slots - len(r.inflight) - len(r.given)
+	n := r.slots - len(r.inflight) - len(r.overdue)
 	if n <= 0 && len(r.inflight) == 0 && r.state == replicaLive {
 		return 1
 	}
 	return n
 }
 
-// held counts the given-up batches that keep the container busy.
+// held counts the batches given up that still occupy the container.
 func (r *Replica) held() (n int) {
-	for _, b := range r.given {
+	for _, b := range r.overdue {
 		if b.began != unbegun {
 			n++
 		}
@@ -46,12 +46,11 @@ func (r *Replica) held() (n int) {
 	return n
 }
 
-// lanes is how many batches the replica can execute at once beside those that were given up.
-// One at least: if it lives it executes something.
+// lanes is how many batches the replica can execute at once beside those given up, at least one.
 func (r *Replica) lanes() int { return max(1, r.concurrency-r.held()) }
 
-// expireReplica gives up the batches of a replica that have taken too long, and asks to be
-// woken for the next one.
+// expireReplica gives up the batches of a replica that have taken too long, and sets the wake-up
+// for the next one.
 func (c *core) expireReplica(rep *Replica, now int64, fx *effects) {
 	for i := 0; i < len(rep.inflight); {
 		b := rep.inflight[i]
@@ -74,7 +73,7 @@ func (c *core) expireReplica(rep *Replica, now int64, fx *effects) {
 	}
 }
 
-// overdue is when the container has had too long for b, which it has begun.
+// overdue is when b, which the container has started, exceeds its limit.
 func (b *Batch) overdue(limit int64) int64 {
 	if b.probe > 0 {
 		limit = min(limit, b.probe)
@@ -85,7 +84,7 @@ func (b *Batch) overdue(limit int64) int64 {
 // overdue gives a batch up.
 func (c *core) overdue(rep *Replica, b *Batch, now int64, fx *effects) {
 	silent := rep.free <= b.began
-	again := b.requests > 1 || b.probe > 0
+	retry := b.requests > 1 || b.probe > 0
 	if b.probe > 0 {
 		rep.probeAt = now + int64(c.cfg.ExecTimeout)
 	} else {
@@ -93,10 +92,10 @@ func (c *core) overdue(rep *Replica, b *Batch, now int64, fx *effects) {
 	}
 	lost := []*Batch{b}
 	rep.put(b)
-	if rep.executing() == 0 { // what waits in the container waits behind it
+	if rep.executing() == 0 { // batches queued in the container wait behind it
 		lost = append(lost, rep.inflight...)
 		for _, b := range rep.inflight {
-			rep.given = append(rep.given, b)
+			rep.overdue = append(rep.overdue, b)
 			b.state = batchOrphan
 		}
 		rep.inflight = rep.inflight[:0]
@@ -110,25 +109,25 @@ func (c *core) overdue(rep *Replica, b *Batch, now int64, fx *effects) {
 	}
 	why := fmt.Errorf("%w: no answer within exec_timeout, %v", ErrContainerLost, c.cfg.ExecTimeout)
 	if b.probe > 0 {
-		why = fmt.Errorf("%w: it has not answered others within exec_timeout, %v, and not this one within %v", ErrContainerLost,
+		why = fmt.Errorf("%w: it has not answered others within exec_timeout, %v, nor this one within %v", ErrContainerLost,
 			c.cfg.ExecTimeout, time.Duration(now-b.began).Round(time.Millisecond))
 	}
 	rep.blame(why, now)
 	for i, b := range lost {
-		c.giveUp(b, why, again || i > 0, now, fx)
+		c.giveUp(b, why, retry || i > 0, now, fx)
 	}
 	c.finishDrain(rep, fx)
 }
 
-// put puts a batch in flight to those that were given up.
+// put moves a batch from those in flight to those given up.
 func (r *Replica) put(b *Batch) {
 	i := slices.Index(r.inflight, b)
 	r.inflight = slices.Delete(r.inflight, i, i+1)
-	r.given = append(r.given, b)
+	r.overdue = append(r.overdue, b)
 	b.state = batchOrphan
 }
 
-// revive puts a suspect replica that has answered back to work.
+// revive makes a suspect replica that has answered live again.
 func (c *core) revive(rep *Replica, fx *effects) {
 	if rep.state == replicaSuspect {
 		rep.state = replicaLive
@@ -141,7 +140,7 @@ func (c *core) revive(rep *Replica, fx *effects) {
 // silentSince is when a suspect replica should have answered something.
 func (r *Replica) silentSince() int64 {
 	since := int64(never)
-	for _, b := range r.given {
+	for _, b := range r.overdue {
 		if b.began != unbegun {
 			since = min(since, b.began)
 		}
@@ -149,22 +148,21 @@ func (r *Replica) silentSince() int64 {
 	return max(since, r.free)
 }
 
-// hopeful reports whether anybody may answer what waits: a live replica, or a suspect one that is
-// being probed, or would be with the next row.
+// hopeful reports whether waiting rows may still be answered: by a live replica, or by a suspect
+// one that is being probed or would be with the next row.
 func (c *core) hopeful(now int64) bool {
 	return c.live > 0 || slices.ContainsFunc(c.replicas, func(r *Replica) bool {
 		return r.state == replicaSuspect && (len(r.inflight) > 0 || r.probes(now))
 	})
 }
 
-// probes reports whether the replica is to be sent a probe.
+// probes reports whether the replica should be sent a probe.
 func (r *Replica) probes(now int64) bool {
 	return r.state == replicaSuspect && len(r.inflight) == 0 && r.room() > 0 && now >= r.probeAt
 }
 
-// probeOf is the request to probe with: the one that has most time left, as it may have to be
-// tried again elsewhere. One that was before is not risked while there is a replica to answer
-// it.
+// probeOf is the request to probe with: the one with most time left, as it may have to be tried
+// again elsewhere. One that was tried again before is not risked while there is a live replica.
 func (c *core) probeOf(q *queue) *item {
 	at := q.back(probeLook)
 	var best *item
@@ -176,7 +174,7 @@ func (c *core) probeOf(q *queue) *item {
 	return best
 }
 
-// probe sends each suspect replica that may have one a small batch.
+// probe sends a small batch to each suspect replica that may have one.
 func (c *core) probe(now int64, fx *effects) {
 	for _, rep := range c.replicas {
 		if !rep.probes(now) {

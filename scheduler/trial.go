@@ -1,43 +1,43 @@
 package scheduler
 
-// Trials are batches of another size than what looks best. Whatever the profile believes of larger
-// sizes, that they take too long for the objective, for the deadlines, or for what they answer: if
-// nothing but the belief decides whether they are tried, a wrong one is for good. The same goes for
-// smaller sizes while the queue is long. So while rows wait, sizes around are tried in turn, up to
-// the double and down to half, and what that costs is counted: the time that a trial took beyond
-// what the rows that it answered in time take in the batches that look best. A trial that costs is
-// paid off by a share of the time that the replica works, before there is another; one that gains
-// is followed at once by the next, a larger one by one of twice the rows. That is the only bound:
-// there is no size, and no number of failures, after which nothing is tried.
+// Trials are batches of a size other than the best known one. The profile may believe that larger
+// sizes take too long for the objective or the deadlines, or have a lower rate. If that belief
+// alone decided whether they are tried, a wrong one would never be corrected. The same holds for
+// smaller sizes while the queue is long. So while rows wait, sizes from half to double the best
+// one are tried in turn, and their cost is counted: the time of a trial beyond the time that the
+// rows it answered in time take in batches of the best size. A trial with a cost is paid off by a
+// share of the replica's working time before the next one. A trial with a gain is followed by the
+// next at once, a larger one by one of twice the rows. That is the only bound: no size and no
+// number of failures ends the trials.
 //
-// What looks best may itself be a belief. So a debt is not kept as time, but as what was spent and
-// what was had for it, and is reckoned anew whenever a trial is considered: a container of 120 ms
-// whatever the rows, of which 14 ms were believed, owed seven seconds of work for a trial of 117 ms
-// that was worth its time.
+// The best known size may itself be wrong. So a debt is not stored as time but as time spent and
+// rows answered, and is recomputed whenever a trial is considered. Otherwise a container of 120
+// ms for any number of rows, of which 14 ms were believed, owed seven seconds of work for a trial
+// of 117 ms that was worth its time.
 type trials struct {
-	spent  float64 // ns that trials took, as far as they are not paid off
-	rows   float64 // that they answered in time
-	turn   int     // of trialSteps
-	best   int     // rows of what looked best at the last trial
-	tried  int     // ... and of the trial
-	gained bool    // it did
-	losses int     // how many trials gained nothing
-	upsets int     // of the profile, when last looked at
+	spent          float64 // ns that trials took, as far as they are not paid off
+	rows           float64 // rows answered in time by those trials
+	turn           int     // of trialSteps
+	best           int     // the best known size at the latest trial
+	tried          int     // ... and the size of that trial
+	gained         bool    // it had a gain
+	losses         int     // number of trials without a gain
+	contradictions int     // contradictions of the profile at the latest check
 }
 
-// trialSteps are by how many quarters of a doubling trials are larger than what looks best, in
-// turn: first the double.
+// trialSteps are the sizes of successive trials, in quarters of a doubling from the best known
+// size.
 var trialSteps = [...]int{4, -1, 1, -2, 2, -3, 3, -4}
 
 const (
-	trialShare   = 0.06 // of the time that the replica works: what may be lost to trials at first
-	trialRound   = 3    // trials that lost halve that
-	trialBackoff = 4    // ... so many times
-	trialGain    = 0.15 // of the time, is what a trial must gain to be followed by another at once
+	trialShare   = 0.06 // initial share of the replica's working time that trials may cost
+	trialRound   = 3    // this many trials without a gain halve it
+	trialBackoff = 4    // ... at most this many times
+	trialGain    = 0.15 // share of its time that a trial must gain for another to follow at once
 )
 
-// next is by how many quarters of a doubling the next trial is larger, or smaller, than what looks
-// best, of which so many rows per nanosecond are expected; 0: there is none now.
+// next is the size of the next trial, in quarters of a doubling from the best known size, which
+// has the given rate in rows per nanosecond; 0: no trial now.
 func (t *trials) next(rate float64) int {
 	if t.spent*rate > t.rows {
 		return 0
@@ -45,31 +45,31 @@ func (t *trials) next(rate float64) int {
 	return trialSteps[t.turn]
 }
 
-// unmoved reports whether a trial gained, but n rows look best as they did before it. So it is
-// their turn to be measured. Without that, a size that is believed to be the largest within the
-// objective, and is not, was never sent itself: each batch was a trial of twice its rows, which
-// gained.
+// unmoved reports whether a trial had a gain, yet n rows still are the best known size; then it
+// is their turn to be measured. Otherwise a size that is wrongly believed to be the largest
+// within the objective was never sent itself: each batch was a trial of twice its rows, with a
+// gain.
 func (t *trials) unmoved(n int) bool {
 	unmoved := t.gained && max(n-t.best, t.best-n) <= max(n-t.tried, t.tried-n)
 	t.gained = t.gained && !unmoved
 	return unmoved
 }
 
-// work pays off with a batch that took ns. What the profile has had to unlearn is no ground for a
-// debt.
-func (t *trials) work(ns int64, upsets int) {
+// work pays off debt with a batch that took ns. A contradiction in the profile cancels the debt,
+// which was computed from the old belief.
+func (t *trials) work(ns int64, contradictions int) {
 	t.spent -= trialShare * float64(ns) / float64(int(1)<<min(t.losses/trialRound, trialBackoff))
 	if t.spent <= 0 {
 		t.spent, t.rows = 0, 0
 	}
-	if upsets != t.upsets {
-		t.spent, t.rows, t.upsets = 0, 0, upsets
+	if contradictions != t.contradictions {
+		t.spent, t.rows, t.contradictions = 0, 0, contradictions
 	}
 }
 
-// settle counts what a trial of so many rows has cost, that took ns. par is what as many took in
-// the batches that looked best, late: half of them or more were answered too late. A stall of the
-// length that is known would have met another batch.
+// settle counts the cost of a trial that took ns for rows. par is the time of as many rows in
+// batches of the best known size. late: at least half of the rows were answered too late. A stall
+// of the usual length does not count: it would have hit another batch.
 func (t *trials) settle(ns int64, rows int, par, stall float64, late bool) {
 	took, had := float64(ns), float64(rows)
 	if took-par > stall/2 {
@@ -80,7 +80,7 @@ func (t *trials) settle(ns int64, rows int, par, stall float64, late bool) {
 		cost, had = took, 0
 	}
 	if t.gained = cost <= -trialGain*par; t.gained {
-		if t.spent += cost; t.spent <= 0 { // what it has gained pays for those that lost
+		if t.spent += cost; t.spent <= 0 { // a gain pays for earlier costs
 			t.spent, t.rows = 0, 0
 		}
 		if t.turn++; trialSteps[t.turn-1] > 0 || t.turn == len(trialSteps) {
@@ -88,7 +88,7 @@ func (t *trials) settle(ns int64, rows int, par, stall float64, late bool) {
 		}
 		return
 	}
-	if t.spent*float64(rows) <= t.rows*par { // what is left of those before was worth its time
+	if t.spent*float64(rows) <= t.rows*par { // the trials before it were worth their time
 		t.spent, t.rows = 0, 0
 	}
 	if cost > 0 {
@@ -99,16 +99,15 @@ func (t *trials) settle(ns int64, rows int, par, stall float64, late bool) {
 	t.turn = (t.turn + 1) % len(trialSteps)
 }
 
-// failed counts what a batch has cost that the container failed on after ns: if it was a trial, its
-// rows are yet to be computed.
+// failed counts the cost of a trial that failed after ns: its rows have to be executed again.
 func (t *trials) failed(b *Batch, ns int64) {
 	if b.par > 0 {
 		t.settle(ns+int64(b.par), b.Rows, b.par, 0, true)
 	}
 }
 
-// trying is a window for a trial, where another one looks best, and rows per nanosecond are
-// expected of it.
+// trying is the window for a trial. best is the best known window, and rate its expected rows per
+// nanosecond.
 func (p *plan) trying(q *queue, best window, rate float64) (window, bool) {
 	n, rows := best.rows, q.rows
 	if p.ceiling > 0 && (n >= p.ceiling || rows <= p.ceiling) {
@@ -122,14 +121,14 @@ func (p *plan) trying(q *queue, best window, rate float64) (window, bool) {
 		return window{}, false
 	}
 	if q.rowsFrom(best.at) <= n {
-		rows-- // what is left out has little time left: leave that out, too
+		rows-- // the rows before it have little time left: skip them in the trial, too
 	}
 	limit, _ := p.explored()
 	top := p.max
 	if p.ceiling > 0 {
 		top = p.ceiling
 	}
-	if step > 0 && n >= top || step < 0 && n == 1 { // there is no room on this side
+	if step > 0 && n >= top || step < 0 && n == 1 { // no size on this side
 		step = -step
 	}
 	m := min(roundSize(max(0, quarterOf(n)+step)), limit, top)
@@ -143,14 +142,13 @@ func (p *plan) trying(q *queue, best window, rate float64) (window, bool) {
 		return window{}, false
 	}
 	p.trials.best, p.trials.tried = n, m
-	// The rows with most time left have the best chance to be answered by it.
+	// The rows with most time left have the best chance to be in time.
 	return window{at: q.back(m), rows: m, room: m, cap: m, why: CloseTrial, left: CloseTrial, par: float64(m) / rate, half: q.item(q.back((m + 1) / 2)).deadline}, true
 }
 
-// raising is a window for a trial of more than the ceiling, if as many look best as it allows.
-// It is not of the trials of what is believed, and is not paid off like them: how often a
-// ceiling is tried is bounded by its pauses. But no belief about the time of sizes that were
-// never answered may forbid it either.
+// raising is the window for a trial above the ceiling, if the best known size is the ceiling. It
+// is no debt to pay off: the ceiling's pauses bound such trials. A belief about the time of sizes
+// that were never answered must not prevent it either.
 func (p *plan) raising(q *queue, best window) (window, bool) {
 	m := min(p.max, q.rows)
 	if m <= p.ceiling || best.rows != p.ceiling {

@@ -2,7 +2,7 @@ package scheduler
 
 import "testing"
 
-// TestGainsPayForLosses: what a trial loses is not yet paid off when another one gains as much.
+// TestGainsPayForLosses: the gain of a trial pays for the cost of an earlier one.
 func TestGainsPayForLosses(t *testing.T) {
 	const par = 120e6
 	var tr trials

@@ -14,8 +14,7 @@ import (
 //
 // Send must not block. After nil the worker owns the batch and must call [Batch.Complete] or
 // [Batch.Fail] on it exactly once, from any goroutine, possibly before Send returns. After an
-// error it must not touch the batch again: the replica is taken for lost, as by
-// [Replica.Remove].
+// error it must not touch the batch again: the replica is removed, as by [Replica.Remove].
 //
 // Send is called with no lock held, from whichever goroutine submitted a request or answered a
 // batch, and by several at once.
@@ -23,66 +22,65 @@ type Worker interface {
 	Send(b *Batch) error
 }
 
-// A WorkerFunc is a function as a Worker.
+// WorkerFunc adapts a function to a Worker.
 type WorkerFunc func(b *Batch) error
 
 // Send calls f.
 func (f WorkerFunc) Send(b *Batch) error { return f(b) }
 
-// Batching is what a replica says of the first dimension of its tensors.
+// Batching is a replica's declaration of the first dimension of its tensors.
 type Batching uint8
 
 const (
-	// BatchingUnsaid: the shapes tell. If all of them lead with -1 it counts rows; none may
-	// otherwise.
+	// BatchingUnsaid: the shapes decide. Either all lead with -1, which counts rows, or none
+	// does.
 	BatchingUnsaid Batching = iota
 	// BatchingRows: the first dimension of every tensor is -1 and counts the rows of a batch.
 	BatchingRows
-	// BatchingNone: each request is one execution. Its shapes are what they are, with any -1,
-	// and may have a dimension of 0.
+	// BatchingNone: each request is one execution. Shapes are as declared, with -1 anywhere, and
+	// a dimension may be 0.
 	BatchingNone
 )
 
-// A Spec is what a replica declares of its model.
+// A Spec is a replica's declaration of its model.
 type Spec struct {
 	Inputs, Outputs []tensor.Spec
 	Batching        Batching
-	MaxBatch        int    // most rows it takes at once; 0: it does not say
+	MaxBatch        int    // largest batch in rows; 0: not declared
 	Platform        string // free text: onnxruntime, pytorch
 	Parameters      []byte // JSON object, free
-	User            bool   // it is told whose requests they are, as "user" among their parameters
+	User            bool   // it receives the user of each request, as "user" among the parameters
 
-	// MixedRows: the worker sends each row by itself. So rows of different shapes share batches,
-	// and the configuration may say that each request is one row, whose shapes are then without
-	// the first dimension.
+	// MixedRows marks a worker that sends each row by itself. So rows of different shapes share
+	// batches, and the configuration may set that each request is one row, whose shapes are then
+	// without the first dimension.
 	MixedRows bool
-	Adapter   Adapter // nil: clients speak by this declaration
+	Adapter   Adapter // nil: clients use the declaration itself
 }
 
-// An Adapter converts between what a replica declares and the form in which clients of the model
-// put questions and read answers. The scheduler does not use it. Its methods are called from any
-// goroutine.
+// An Adapter converts between the declaration of a replica and the form of its clients' requests
+// and answers. The scheduler does not use it. Its methods are called from any goroutine.
 type Adapter interface {
-	// Inputs makes the declared inputs of a question: of its tensors, or of the texts that its
-	// metadata has as JSON, if these are not nil. batch: the first dimension of its tensors counts
-	// rows. Each input has a reference that is the caller's; memory that is made comes from pool.
+	// Inputs converts a request to the declared inputs: its tensors or, if not nil, the texts of
+	// its metadata in JSON. batch: the first dimension of its tensors counts rows. The caller
+	// owns a reference to each input; new memory is taken from pool.
 	Inputs(s *Spec, tensors []tensor.Tensor, texts []byte, batch bool, pool *tensor.Pool) ([]tensor.Tensor, error)
 
-	// Numbers is an output as a tensor; false: it is no numbers. one: the question was one row,
-	// without the dimension that counts them.
+	// Numbers converts an output to a tensor of numbers; it returns false if the output has none.
+	// one: the request was one row, without the dimension that counts rows.
 	Numbers(output tensor.Tensor, one bool) (tensor.Tensor, bool)
 
 	// AppendMembers appends an output as members of a JSON object, each with a comma after it.
 	AppendMembers(b []byte, output tensor.Tensor, one bool) ([]byte, error)
 
-	// Text is a value of an application's default output, decoded from JSON, as the model would
-	// say it.
+	// Text converts a value of an application's default output, decoded from JSON, to an output
+	// of the model.
 	Text(value any) (string, error)
 }
 
-// Batched reports whether the model takes more than one row at once. A model that does not
-// takes one request of one row per batch, with a leading dimension of 1 in the scheduler that
-// the container does not see.
+// Batched reports whether the model takes more than one row at once. A model that does not gets
+// one request of one row per batch. Its tensors have a leading dimension of 1 in the scheduler,
+// which the container does not see.
 func (s Spec) Batched() bool {
 	if s.Batching != BatchingUnsaid {
 		return s.Batching == BatchingRows
@@ -102,13 +100,13 @@ func (s Spec) leading() (n int) {
 	return n
 }
 
-// settle has the configuration say what the replica cannot.
+// settle applies the configuration's answer to what the replica did not declare.
 func (s *Spec) settle(batched *bool) error {
 	if batched == nil || *batched || s.Batching == BatchingNone {
 		return nil
 	}
 	if s.Batching == BatchingRows {
-		return errors.New("it says batched = true, and the server's configuration says batched = false")
+		return errors.New("the replica declares batched = true, the server's configuration sets batched = false")
 	}
 	if s.MixedRows {
 		s.Inputs, s.Outputs = withoutRows(s.Inputs), withoutRows(s.Outputs)
@@ -117,7 +115,7 @@ func (s *Spec) settle(batched *bool) error {
 	return nil
 }
 
-// withoutRows are specs without their first dimension.
+// withoutRows returns specs without their first dimension.
 func withoutRows(specs []tensor.Spec) []tensor.Spec {
 	specs = slices.Clone(specs)
 	for i := range specs {
@@ -126,7 +124,7 @@ func withoutRows(specs []tensor.Spec) []tensor.Spec {
 	return specs
 }
 
-// check reports whether a model can be served as declared.
+// check validates the declaration.
 func (s Spec) check() error {
 	if s.MaxBatch < 0 {
 		return fmt.Errorf("maximum batch %d is negative", s.MaxBatch)
@@ -152,7 +150,7 @@ func (s Spec) check() error {
 	return s.checkKinds()
 }
 
-// checkBatching reports whether the shapes are those of a model that is batched as it says.
+// checkBatching reports whether the shapes agree with the declared batching.
 func (s Spec) checkBatching() error {
 	all, leading := len(s.Inputs)+len(s.Outputs), s.leading()
 	const ways = "Say batched = false if each request is one execution and its shapes are what they are, " +
@@ -161,7 +159,7 @@ func (s Spec) checkBatching() error {
 	case leading == all || s.Batching == BatchingNone:
 		return nil
 	case s.Batching == BatchingRows:
-		return fmt.Errorf("it says batched = true, and %d of its %d inputs and outputs have -1 as first dimension (%s). %s",
+		return fmt.Errorf("it declares batched = true, but %d of its %d inputs and outputs have -1 as first dimension (%s). %s",
 			leading, all, s, ways)
 	case leading > 0:
 		return fmt.Errorf("%d of its %d inputs and outputs have -1 as first dimension (%s), which could mean two things. %s",
@@ -170,11 +168,11 @@ func (s Spec) checkBatching() error {
 	return nil
 }
 
-// checkKinds reports whether optional inputs and ragged outputs are where they can be.
+// checkKinds validates optional inputs, ragged outputs, labels and formats.
 func (s Spec) checkKinds() error {
 	for _, t := range s.Inputs {
 		if t.Optional && s.Batched() {
-			return fmt.Errorf("input %q is optional, which needs batched = false: rows with it and rows without it are no batch", t.Name)
+			return fmt.Errorf("input %q is optional, which needs batched = false: rows with and without it cannot share a batch", t.Name)
 		}
 		if t.Ragged != "" {
 			return fmt.Errorf("input %q is ragged, which only outputs can be", t.Name)
@@ -195,7 +193,7 @@ func (s Spec) checkKinds() error {
 			return fmt.Errorf("output %q has format %s, which only inputs can have", t.Name, t.Format)
 		}
 		if len(t.Labels) > 0 && !t.DType.Ordered() {
-			return fmt.Errorf("output %q has labels, which are for values that can be ranked, and it is %s", t.Name, t.DType.V2())
+			return fmt.Errorf("output %q has labels, which need a datatype that can be ranked; it is %s", t.Name, t.DType.V2())
 		}
 		if t.Ragged == "" {
 			continue
@@ -221,13 +219,14 @@ func (s Spec) row(t tensor.Spec) tensor.Shape {
 	return t.Shape
 }
 
-// counts reports whether an output can say how many values each row has.
+// counts reports whether an output can be the counts of a ragged one.
 func counts(t tensor.Spec) bool {
 	return (t.DType == tensor.Int32 || t.DType == tensor.Int64) && t.Ragged == "" && t.Shape.Equal(tensor.Shape{-1})
 }
 
-// Raggeds returns for every output the place of the one that counts its values for each row, or
-// -1; nil if no output is ragged. The spec has been accepted by [Scheduler.AddReplica].
+// Raggeds returns, for every output, the index of the one with the number of its values for each
+// row, or -1; nil if no output is ragged. The spec must be one that [Scheduler.AddReplica] has
+// accepted.
 func (s Spec) Raggeds() []int {
 	var by []int
 	for i, t := range s.Outputs {
@@ -242,8 +241,8 @@ func (s Spec) Raggeds() []int {
 	return by
 }
 
-// sameContract reports whether clients see the same model. Platform, maximum batch and
-// parameters may differ between replicas: one may have a GPU and another none.
+// sameContract reports whether clients see the same model. Platform, maximum batch and parameters
+// may differ between replicas: one may have a GPU and another none.
 func (s Spec) sameContract(o Spec) bool {
 	return s.MixedRows == o.MixedRows && s.Batched() == o.Batched() && sameSpecs(s.Inputs, o.Inputs) && sameSpecs(s.Outputs, o.Outputs)
 }
@@ -262,7 +261,8 @@ func sameSpecs(a, b []tensor.Spec) bool {
 	return true
 }
 
-// differingLabel says where the labels of two declarations with the same String differ.
+// differingLabel describes the first difference between the labels of two declarations with the
+// same String.
 func (s Spec) differingLabel(o Spec) string {
 	for i, t := range s.Outputs {
 		for k, label := range t.Labels {
@@ -274,7 +274,7 @@ func (s Spec) differingLabel(o Spec) string {
 	return ""
 }
 
-// String is the contract in words: inputs image uint8 [-1, 8, 8]; outputs label int64 [-1].
+// String returns the contract in words: inputs image uint8 [-1, 8, 8]; outputs label int64 [-1].
 func (s Spec) String() string {
 	var b strings.Builder
 	list := func(word string, ts []tensor.Spec) {

@@ -1,16 +1,16 @@
-// Package naming says what models, versions and applications may be called. One rule serves
-// everybody who gives a name, whether a container, a file or an operator: a name becomes a step
-// of a route, the label of a metric, a key in the store and a word in a log line, and people
-// tell models apart by it.
+// Package naming has the rules for the names of models, versions and applications. They are the
+// same for names from containers, files and operators: a name becomes a path element of a route,
+// the label of a metric, a key in the store and a word in a log line, and operators tell models
+// apart by it.
 //
 // A name has 1 to 128 bytes of printable characters without a slash. It neither begins nor ends
-// with a space, and is neither "." nor "..": clients and proxies of HTTP take those for
-// something else. It must not look like another one. So it is in the Unicode form NFKC, which
-// has one spelling for what looks alike ("é" in one character or two, letters of full width),
-// and its letters are of one script, as "pаypal" with a Cyrillic а is not. Latin letters may
-// stand beside Chinese, Japanese or Korean ones, with which they are never confused. Source:
-// Unicode Technical Standard 39, "Highly Restrictive". Two names that look alike in whole, each
-// in a script of its own, are not told apart.
+// with a space, and is neither "." nor "..", which HTTP clients and proxies treat as directories.
+// It must not be confusable with another name. So it is in Unicode form NFKC, which has a single
+// spelling for "é" (one character or two) and for full-width letters, and all its letters are of
+// one script, which rejects "pаypal" with a Cyrillic а. Latin letters may be mixed with Chinese,
+// Japanese or Korean ones, with which they are never confused. Source: Unicode Technical Standard
+// 39, "Highly Restrictive". Two names that look alike as a whole, each in a script of its own,
+// are not detected.
 package naming
 
 import (
@@ -26,8 +26,8 @@ import (
 // MaxBytes is the length of the longest name.
 const MaxBytes = 128
 
-// CheckModel says why no model or application may have that name, or returns nil. Names that
-// begin with '!' and those of the doors' own routes are the server's.
+// CheckModel returns an error that says why no model or application may have the name, or nil.
+// Names that begin with '!' and those of the doors' own routes are reserved for the server.
 func CheckModel(name string) error {
 	if strings.HasPrefix(name, "!") {
 		return fmt.Errorf("%q begins with '!', which is reserved for the server", name)
@@ -38,8 +38,8 @@ func CheckModel(name string) error {
 	return check(name)
 }
 
-// CheckVersion says why no version of a model may have that name, or returns nil. "name/update"
-// is where feedback goes, and "name/*" are all versions of a model.
+// CheckVersion returns an error that says why no version of a model may have the name, or nil.
+// "name/update" is the route of feedback, and "name/*" stands for all versions of a model.
 func CheckVersion(version string) error {
 	if version == "update" || version == "*" {
 		return fmt.Errorf("%q is reserved: it is not a version", version)
@@ -74,14 +74,14 @@ func check(name string) error {
 	return nil
 }
 
-// families are the scripts that one language writes side by side.
+// families are the sets of scripts that one language mixes.
 var families = [][]string{
 	{"Latin", "Han", "Hiragana", "Katakana"},
 	{"Latin", "Han", "Hangul"},
 	{"Latin", "Han", "Bopomofo"},
 }
 
-// together reports whether letters of these scripts may stand in one name.
+// together reports whether one name may have letters of all these scripts.
 func together(scripts []string) bool {
 	if len(scripts) <= 1 {
 		return true
@@ -91,8 +91,8 @@ func together(scripts []string) bool {
 	})
 }
 
-// scriptsOf names the scripts of a name's letters, each once, in the order of the alphabet.
-// Digits, punctuation and marks belong to all of them.
+// scriptsOf returns the scripts of a name's letters, each once, sorted. Digits, punctuation and
+// marks belong to all scripts.
 func scriptsOf(name string) []string {
 	var scripts []string
 	for _, r := range name {

@@ -9,8 +9,8 @@ import (
 )
 
 // A Clock is a [scheduler.Clock] that stands still until it is advanced. Timers fire inside
-// Advance, on the caller's goroutine, in order of their times: with it, a scheduler and its
-// workers run in one goroutine, the same way every time, and as fast as they can.
+// Advance, on the caller's goroutine, in order of their times. With it a scheduler and its
+// workers run on one goroutine, deterministically and without waiting.
 type Clock struct {
 	mu     sync.Mutex
 	now    time.Time
@@ -18,24 +18,24 @@ type Clock struct {
 	timers timers
 }
 
-// NewClock makes a clock that shows an arbitrary, fixed time.
+// NewClock returns a clock at an arbitrary, fixed time.
 func NewClock() *Clock { return &Clock{now: time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)} }
 
-// Now is the time that the clock shows.
+// Now returns the time of the clock.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now
 }
 
-// AfterFunc calls f once the clock was advanced by d.
+// AfterFunc calls f once the clock has been advanced by d.
 func (c *Clock) AfterFunc(d time.Duration, f func()) scheduler.Timer {
 	t := &timer{clock: c, f: f, index: -1}
 	t.Reset(d)
 	return t
 }
 
-// Advance moves the clock on by d, and fires the timers on the way, each at its time.
+// Advance moves the clock forward by d, and fires the timers that are due, each at its time.
 func (c *Clock) Advance(d time.Duration) {
 	c.mu.Lock()
 	end := c.now.Add(d)
@@ -52,7 +52,7 @@ func (c *Clock) Advance(d time.Duration) {
 	c.mu.Unlock()
 }
 
-// Step moves the clock on to the next timer and fires it. False: there is none.
+// Step moves the clock to the next timer and fires it. It returns false if there is none.
 func (c *Clock) Step() bool {
 	c.mu.Lock()
 	if len(c.timers) == 0 {
@@ -65,7 +65,7 @@ func (c *Clock) Step() bool {
 	return true
 }
 
-// Timers counts those that will fire.
+// Timers returns the number of active timers.
 func (c *Clock) Timers() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

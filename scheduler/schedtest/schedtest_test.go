@@ -37,7 +37,7 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// TestWorkerWithoutBatches: there is nothing to answer.
+// TestWorkerWithoutBatches: Answer and Fail return ErrNothingPending.
 func TestWorkerWithoutBatches(t *testing.T) {
 	w := &Worker{}
 	if w.Answer() != ErrNothingPending || w.Fail(nil) != ErrNothingPending {

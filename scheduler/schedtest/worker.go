@@ -1,5 +1,4 @@
-// Package schedtest has what tests of and with a scheduler need: a worker that does as it is
-// told, and a clock that is cranked by hand.
+// Package schedtest has test doubles for a scheduler: a scripted worker and a manual clock.
 package schedtest
 
 import (
@@ -13,14 +12,15 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Worker is a [scheduler.Worker] that follows a script. The zero value keeps its batches
-// until it is told to answer them. With Exec it answers by itself as a container does,
-// Concurrency batches at once, each taking its time.
+// A Worker is a [scheduler.Worker] that follows a script. The zero value holds its batches until
+// Answer or Fail is called. With Exec it answers by itself as a container does, Concurrency
+// batches at once, each after its execution time.
 //
-// Its methods may be called from any goroutine; the exported fields are set before it is used.
+// Its methods may be called from any goroutine. The exported fields must be set before it is
+// used.
 type Worker struct {
 	Clock scheduler.Clock              // for Exec; nil: the real one
-	Exec  func(rows int) time.Duration // how long a batch takes; nil: until told
+	Exec  func(rows int) time.Duration // execution time of a batch; nil: until Answer or Fail
 	Model Model                        // what it answers; nil: Echo
 	Seen  func(b *scheduler.Batch)     // called in Send with each batch, before anything else
 
@@ -35,7 +35,7 @@ type Worker struct {
 	rows    int
 }
 
-// held is a batch that is not answered.
+// held is a batch without an answer.
 type held struct {
 	*scheduler.Batch
 	running bool
@@ -45,12 +45,12 @@ type held struct {
 // must not call the worker's methods.
 type Model func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error)
 
-// Send takes a batch.
+// Send accepts a batch, or returns the error of Break.
 func (w *Worker) Send(b *scheduler.Batch) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.broken != nil {
-		w.pending = nil // the replica is lost with this: none of its batches may be read any more
+		w.pending = nil // the error removes the replica: none of its batches may be read any more
 		return w.broken
 	}
 	if w.Seen != nil {
@@ -107,9 +107,9 @@ func (w *Worker) takeLocked(i int) *scheduler.Batch {
 	return b
 }
 
-// computeLocked has the model compute a batch, and returns what answers it. It computes under
-// the lock so that nobody removes the replica meanwhile: not Send by its error, and not whoever
-// has called Drop.
+// computeLocked has the model compute a batch, and returns a function that answers it. It
+// computes under the lock so that the replica is not removed meanwhile, by an error of Send or
+// after Drop.
 func (w *Worker) computeLocked(i int) (answer func()) {
 	b := w.takeLocked(i)
 	model := w.Model
@@ -123,13 +123,13 @@ func (w *Worker) computeLocked(i int) (answer func()) {
 	return func() { b.Complete(outputs, rowErrors) }
 }
 
-// ErrNothingPending is what Answer and Fail say when the worker has no batch.
+// ErrNothingPending is returned by Answer and Fail when the worker has no batch.
 var ErrNothingPending = errors.New("schedtest: the worker has no batch")
 
-// Answer answers the oldest batch by the model.
+// Answer answers the oldest batch with the model's outputs.
 func (w *Worker) Answer() error { return w.AnswerAt(0) }
 
-// AnswerAt answers a batch by the model, the oldest of which is 0.
+// AnswerAt answers batch i, counted from the oldest, 0, with the model's outputs.
 func (w *Worker) AnswerAt(i int) error {
 	w.mu.Lock()
 	if i >= len(w.pending) {
@@ -162,14 +162,14 @@ func (w *Worker) Break(err error) {
 	w.broken = err
 }
 
-// Pause stops a worker with Exec in its tracks, as SIGSTOP does a container.
+// Pause stops a worker with Exec, as SIGSTOP does a container.
 func (w *Worker) Pause() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.paused = true
 }
 
-// Resume lets it go on: the batches that were executing begin anew.
+// Resume continues a paused worker: the batches that were executing start again.
 func (w *Worker) Resume() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -177,15 +177,15 @@ func (w *Worker) Resume() {
 	w.startLocked()
 }
 
-// Drop forgets all batches without an answer, as a container that dies does. It comes before
-// the replica's Remove, after which a worker must not read its batches.
+// Drop forgets all batches without an answer, as a container that dies does. Call it before the
+// replica's Remove, after which a worker must not read its batches.
 func (w *Worker) Drop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.pending = nil
 }
 
-// Pending are the rows of the batches that are not answered, oldest first.
+// Pending returns the rows of each unanswered batch, oldest first.
 func (w *Worker) Pending() []int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -196,7 +196,7 @@ func (w *Worker) Pending() []int {
 	return rows
 }
 
-// Sent counts the batches that arrived, and their rows.
+// Sent returns the number of batches that have arrived, and of their rows.
 func (w *Worker) Sent() (batches, rows int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -220,7 +220,7 @@ func Echo(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
 	return outputs, nil, nil
 }
 
-// Linear is the execution time a + b·rows of most models, for Exec.
+// Linear returns the execution time a + b·rows of most models, for Exec.
 func Linear(a, b time.Duration) func(rows int) time.Duration {
 	return func(rows int) time.Duration { return a + b*time.Duration(rows) }
 }

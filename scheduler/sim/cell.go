@@ -9,18 +9,18 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// A Profile is a model as its replicas serve it.
+// A Profile is the timing of a model on its replicas.
 type Profile struct {
 	Name      string
-	A, B      time.Duration // a batch of n rows takes A + B·n in the mean
+	A, B      time.Duration // mean time of a batch of n rows: A + B·n
 	Noise     float64       // relative standard deviation of that, normal
-	Kind                    // what else there is to its times
-	SLO       time.Duration // deadline of a row, from its arrival
+	Kind                    // further properties of its times
+	SLO       time.Duration // deadline of a row after its arrival
 	Objective time.Duration // of the model's configuration; 0: the longest SLO of the cell
 	Replicas  int
 }
 
-// Profiles are the models that the promises are made for.
+// Profiles returns the models for which the promises hold.
 func Profiles() []Profile {
 	const ms = time.Millisecond
 	return []Profile{
@@ -31,10 +31,10 @@ func Profiles() []Profile {
 	}
 }
 
-// Capacity is the rate with executions of half the SLO, in rows per second: what a replica can
-// keep up when every row waits for at most one batch before its own. Batches have at most
-// [MaxBatch] rows. Of a kind that is no line it is the best rate of those with at most half the
-// SLO, at the pace of the beginning.
+// Capacity returns the rate with executions of half the SLO, in rows per second: what a replica
+// sustains when every row waits for at most one batch before its own. Batches have at most
+// [MaxBatch] rows. For a kind that is not linear it is the best rate of the sizes that take at
+// most half the SLO, at the initial pace.
 func (p Profile) Capacity() float64 {
 	if p.Curve == nil && p.B > 0 && p.Chance == 0 {
 		rows := min(float64(p.SLO/2-p.A)/float64(p.B), MaxBatch)
@@ -49,24 +49,23 @@ func (p Profile) Capacity() float64 {
 	return float64(p.Replicas) * best * 1e9
 }
 
-// MaxBatch is the most rows in a batch of anybody: the scheduler's default.
+// MaxBatch is the largest batch of all strategies, in rows: the scheduler's default.
 const MaxBatch = 128
 
-// A Cell is one situation: who serves, and what is asked for.
+// A Cell is one experiment: replicas of a profile and a load.
 type Cell struct {
 	Profile
 	Load   float64 // offered, as a share of the capacity
 	Bursts bool    // on and off for 200 ms each, with 1.8 and 0.2 times the mean; else Poisson
 	Mixed  bool    // deadlines are half, once or twice the SLO, a third each; else all have the SLO
 
-	Fault *Fault // nil: nothing is wrong
+	Fault *Fault // nil: no fault
 
-	Light        time.Duration // load of a hundredth before all else, not counted
-	Warm, Length time.Duration // load that is not counted, and load that is
+	Light        time.Duration // light load at the beginning (a hundredth), not counted
+	Warm, Length time.Duration // full load that is not counted, and that is
 	Seed         uint64
 
-	// Replica is called with each of them before the load: for tests that make it believe
-	// something.
+	// Replica is called with each replica before the load, for tests that change its profile.
 	Replica func(*scheduler.Replica)
 }
 
@@ -92,7 +91,7 @@ func (c Cell) String() string {
 	return s
 }
 
-// slos are the SLOs that rows have, with equal chances.
+// slos returns the SLOs of rows, which are equally likely.
 func (c Cell) slos() []time.Duration {
 	if c.Mixed {
 		return []time.Duration{c.SLO / 2, c.SLO, 2 * c.SLO}
@@ -102,23 +101,23 @@ func (c Cell) slos() []time.Duration {
 
 func (c Cell) longest() time.Duration { return slices.Max(c.slos()) }
 
-// An arrival is one row: when it comes, and until when it must be answered, from the start.
+// An arrival is one row: when it arrives and when it is due, since the start.
 type arrival struct {
 	at, deadline time.Duration
 }
 
-// arrivals are all rows of the cell, in order.
+// arrivals returns all rows of the cell, in order.
 func (c Cell) arrivals() []arrival {
 	rng := rand.New(rand.NewPCG(c.Seed, 1))
 	mean := 1e9 / (c.Capacity() * c.Load)
 	all := make([]arrival, 0, int(float64(c.Warm+c.Length)/mean*1.1))
 	slos := c.slos()
 	for at := time.Duration(0); ; {
-		// By the time that a burst's clock shows, which runs at another speed in each half: a
-		// gap that reaches into the next half is shortened or stretched there.
+		// Bursts run the clock at a different speed in each half: a gap that reaches into the
+		// next half is shortened or stretched there.
 		left := mean * rng.ExpFloat64()
 		if at < c.Light {
-			// A gap that reaches into the load proper ends where that begins: a row more or less.
+			// A gap that reaches into the full load ends where that begins: one row more or less.
 			left = min(left*c.Load/lightLoad, float64(c.Light-at)+1)
 		}
 		for c.Bursts {
@@ -142,10 +141,10 @@ func (c Cell) arrivals() []arrival {
 	}
 }
 
-// end is when the last row comes.
+// end is when the last row arrives.
 func (c Cell) end() time.Duration { return c.Light + c.Warm + c.Length }
 
-// at is what a batch that begins at a time takes, if nothing disturbs it.
+// at is the time of an undisturbed batch that begins at the given time.
 func (c Cell) at(rows int, at time.Duration) float64 {
 	base := float64(c.base(rows))
 	if c.Pace != nil {

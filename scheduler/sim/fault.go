@@ -11,24 +11,24 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Fault is what is wrong with the containers or the rows of a cell. What fails takes as long
-// as what does not. The fault is there from the beginning; hanging and stopping begin with the
-// load proper.
+// A Fault is a fault of the containers or the rows of a cell. A batch that fails takes as long as
+// one that is answered. The fault lasts from the beginning; hanging and stopping begin with the
+// full load.
 type Fault struct {
 	Name   string
-	Poison float64       // share of the rows that any batch fails of; they are not counted
+	Poison float64       // share of rows that fail any batch; they are not counted
 	Above  int           // rows above which a batch fails; 0: none
-	Hang   bool          // one row is never answered, nor anything behind it
-	Stop   time.Duration // the first replica stops for so long
+	Hang   bool          // one row is never answered, nor any batch behind it
+	Stop   time.Duration // the first replica stops for this long
 }
 
 const (
 	faultTimeout = time.Second            // execution timeout of cells with a fault
-	faultRestart = 500 * time.Millisecond // from the end of a replica to the next one in its place
+	faultRestart = 500 * time.Millisecond // from the end of a replica to its replacement
 )
 
-// Faulty are the cells of a kind of container with one fault each. A load is a share of what can be
-// had with the fault.
+// Faulty returns the cells of a kind of container with one fault each. A load is a share of what
+// can be served with the fault.
 func (p Profile) Faulty() []Cell {
 	var all []Cell
 	for _, f := range []struct {
@@ -36,7 +36,7 @@ func (p Profile) Faulty() []Cell {
 		load     float64
 		replicas int
 	}{
-		// To find a bad row takes a batch for each doubling of those it came with, for which
+		// Finding a bad row takes a batch for each doubling of the rows in its batch, for which
 		// there must be time.
 		{Fault{Name: "poison", Poison: 0.01}, 0.05, 1},
 		{Fault{Name: "above 8", Above: 8}, 0.8, 1},
@@ -47,28 +47,27 @@ func (p Profile) Faulty() []Cell {
 	} {
 		c := Cell{Profile: p, Load: f.load, Fault: &f.Fault}
 		c.Replicas = f.replicas
-		c.Load *= c.Told().Capacity() / c.Capacity()
+		c.Load *= c.ForOracle().Capacity() / c.Capacity()
 		all = append(all, c)
 	}
 	return all
 }
 
-// Told is the cell as it is for somebody who knows what is wrong: without the fault, with the same
-// rows, and with batches above the size that fails taking for ever. It is what the oracle is asked
-// about.
-func (c Cell) Told() Cell {
-	told := c
-	told.Fault = nil
+// ForOracle returns the cell for an oracle that knows the fault: the same rows without the fault, and
+// with infinite times for batches above the size that fails.
+func (c Cell) ForOracle() Cell {
+	o := c
+	o.Fault = nil
 	if f := c.Fault; f != nil && f.Above > 0 {
-		told.Curve = func(rows int) time.Duration {
+		o.Curve = func(rows int) time.Duration {
 			if rows > f.Above {
 				return time.Hour
 			}
 			return c.base(rows)
 		}
-		told.Load *= c.Capacity() / told.Capacity()
+		o.Load *= c.Capacity() / o.Capacity()
 	}
-	return told
+	return o
 }
 
 // Values of a row's first byte.
@@ -78,7 +77,8 @@ const (
 	rowHanging
 )
 
-// A row's kind, of rows of the cell in order of their arrival.
+// rowKinds returns a function that, called for the rows of the cell in order of arrival, returns
+// the kind of each.
 func (c Cell) rowKinds() func(at time.Duration) int {
 	rng := rand.New(rand.NewPCG(c.Seed, 50))
 	hung := false
@@ -105,7 +105,7 @@ func has(b *scheduler.Batch, kind uint8) bool {
 	return false
 }
 
-// A stage is the replicas of a simulation.
+// A stage holds the replicas of a simulation.
 type stage struct {
 	Cell
 	clock *schedtest.Clock
@@ -129,7 +129,7 @@ func (s *stage) compute(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowErr
 	return s.outs[b.Rows : b.Rows+1], nil, nil
 }
 
-// add puts a replica to work, and another one in its place if it has to be given up.
+// add adds a replica, and a replacement when it is given up.
 func (s *stage) add(i int, c *clockwork) {
 	w := &schedtest.Worker{Clock: s.clock, Model: s.compute}
 	w.Exec = func(rows int) time.Duration { return c.next(rows, s.clock.Now().Sub(s.start)) }

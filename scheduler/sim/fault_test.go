@@ -11,12 +11,12 @@ import (
 
 var allFaults = flag.Bool("all", false, "run TestFaults for all kinds of containers, not only a few")
 
-// OfFaulty is the share of the oracle's goodput that is reached within 5 s of virtual time whatever
-// is wrong. The oracle knows what it is.
+// OfFaulty is the share of the oracle's goodput that is reached within 5 s of virtual time with
+// any fault. The oracle knows the fault.
 const OfFaulty = 0.95
 
-// TestFaults: no fault of a container, and no row, takes a model down for good: light load, then a
-// load that needs the best sizes, of which the first 5 s do not count.
+// TestFaults: no fault of a container, and no row, degrades a model permanently: light load, then
+// a load that needs the best sizes, of which the first 5 s do not count.
 func TestFaults(t *testing.T) {
 	for _, p := range Kinds() {
 		if !*allFaults && !slices.Contains([]string{"linear", "steps of 16 rows"}, p.Name) || budgettest.Race && p.Name != "linear" {
@@ -30,7 +30,7 @@ func TestFaults(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				o := Oracle(c.Told())
+				o := Oracle(c.ForOracle())
 				t.Logf("%.3f of %d in time, the oracle %.3f; mean batch %.1f, the oracle's %.1f", r.Share(), r.Offered, o.Share(), r.MeanBatch, o.MeanBatch)
 				if r.Share() < OfFaulty*o.Share() {
 					t.Errorf("%s: %.3f in time, the oracle %.3f", c, r.Share(), o.Share())

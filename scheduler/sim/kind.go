@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// A Kind is a container that is no line with a little noise: how its time depends on the rows,
-// on luck, and on how long it has been serving. The zero value adds nothing to the line of the
+// A Kind is a container whose time is not a line with a little noise: how it depends on the rows,
+// on chance, and on how long it has been serving. The zero value adds nothing to the line of the
 // [Profile].
 type Kind struct {
 	IsKind bool                         // it is one of [Kinds]
 	Curve  func(rows int) time.Duration // undisturbed; nil: the line
-	Pace   func(share float64) float64  // what it is multiplied by, by the share of the cell that has passed; nil: 1
-	Chance float64                      // of a batch to be disturbed
-	Factor float64                      // what a disturbed one is multiplied by; 0: 1
-	Stall  time.Duration                // what is added to a disturbed one, whatever its size
+	Pace   func(share float64) float64  // factor, by the share of the cell that has passed; nil: 1
+	Chance float64                      // probability that a batch is disturbed
+	Factor float64                      // factor of a disturbed batch; 0: 1
+	Stall  time.Duration                // added to a disturbed batch, whatever its size
 }
 
-// Kinds are the containers that the promises of package sim hold for beside [Profiles]. Their
-// batches take 5 to 30 ms at half the SLO, but for the accelerator's 120 and the small
+// Kinds returns the containers for which the promises of package sim hold, besides [Profiles].
+// Their batches take 5 to 30 ms at half the SLO, but for the accelerator's 120 and the small
 // model's 3.
 func Kinds() []Profile {
 	const ms = time.Millisecond
@@ -32,7 +32,7 @@ func Kinds() []Profile {
 	}
 	return []Profile{
 		kind("linear", func(*Profile) {}),
-		// An accelerator: the objective is below what one row takes.
+		// An accelerator: one row takes longer than the objective.
 		kind("constant 120 ms", func(p *Profile) {
 			p.A, p.B, p.Noise, p.SLO, p.Objective = 120*ms, 0, 0.02, 500*ms, 100*ms
 		}),
@@ -62,7 +62,7 @@ func Kinds() []Profile {
 	}
 }
 
-// base is what a batch takes if nothing disturbs it, at the pace of the beginning.
+// base is the time of an undisturbed batch, at the initial pace.
 func (p Profile) base(rows int) time.Duration {
 	if p.Curve != nil {
 		return p.Curve(rows)
@@ -70,7 +70,7 @@ func (p Profile) base(rows int) time.Duration {
 	return p.A + p.B*time.Duration(rows)
 }
 
-// factor is what a disturbed batch is multiplied by.
+// factor is the factor of a disturbed batch.
 func (p Profile) factor() float64 {
 	if p.Factor == 0 {
 		return 1
@@ -78,13 +78,12 @@ func (p Profile) factor() float64 {
 	return p.Factor
 }
 
-// mean is what a batch takes on average, if base is what it takes undisturbed.
+// mean is the mean time of a batch that takes base undisturbed.
 func (p Profile) mean(base float64) float64 {
 	return base*(1+p.Chance*(p.factor()-1)) + p.Chance*float64(p.Stall)
 }
 
-// within is the probability that a batch takes no longer than left, if base is what it takes
-// undisturbed.
+// within is the probability that a batch that takes base undisturbed takes no longer than left.
 func (p Profile) within(left, base float64) float64 {
 	if p.Chance == 0 {
 		return normal(left/base-1, p.Noise)
@@ -104,7 +103,7 @@ func normal(x, sigma float64) float64 {
 	return 0
 }
 
-// A clockwork says how long the batches of one replica take.
+// A clockwork draws the execution times of one replica.
 type clockwork struct {
 	cell Cell
 	rng  *rand.Rand
@@ -118,12 +117,13 @@ func (c Cell) clockworks() []*clockwork {
 	return all
 }
 
-// leastNoise bounds what noise makes of a time: no batch takes less than this share of it.
+// leastNoise bounds the effect of noise: no batch takes less than this share of its undisturbed
+// time.
 const leastNoise = 0.2
 
-// next is the execution time of the replica's next batch, which begins at a time of the cell.
-// It draws the same for each batch whatever its size, so that the noise of the k-th is the same
-// for all strategies.
+// next is the execution time of the replica's next batch, which begins at the given time of the
+// cell. It makes the same draws for a batch of any size, so that the noise of the k-th batch is
+// the same for all strategies.
 func (w *clockwork) next(rows int, at time.Duration) time.Duration {
 	d := w.cell.at(rows, at) * max(leastNoise, 1+w.cell.Noise*w.rng.NormFloat64())
 	if w.rng.Float64() < w.cell.Chance {

@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// AtOnce simulates sending at once: a free replica takes what waits, oldest first.
+// AtOnce simulates sending at once: a free replica takes the waiting rows, oldest first.
 func AtOnce(c Cell) *Result {
 	return replay(c, func(waiting []arrival, _ time.Duration) (first, rows int) {
 		return 0, min(len(waiting), MaxBatch)
 	})
 }
 
-// headShares are how much of the best window's rate the head's own must reach to be sent
-// instead. Which is right depends on what will arrive, which the oracle does not know: it has
-// the best of these in each cell.
+// headShares are shares of the best window's rate from which on the head's own window is sent
+// instead. The right one depends on future arrivals, which the oracle does not know: in each cell
+// it uses the best of these.
 var headShares = []float64{0.8, 0.9, 0.95, 0.98, 1}
 
-// Oracle simulates a scheduler that knows the true profile and tries all windows: of every run
-// of waiting rows in deadline order it knows how many of them it will answer in time, in the
-// mean, and how long it will take. It sends the one with the most good answers per time.
+// Oracle simulates a scheduler that knows the true profile and tries all windows: for every run
+// of waiting rows in deadline order it knows the expected number of rows answered in time and the
+// execution time. It sends the window with the most rows in time per unit of time.
 func Oracle(c Cell) *Result {
 	var best *Result
 	for _, share := range headShares {
@@ -40,7 +40,7 @@ type oracle struct {
 }
 
 func (o *oracle) pick(waiting []arrival, now time.Duration) (first, rows int) {
-	// What cannot be answered even with luck is not looked at.
+	// Skip rows that are late even in the best case.
 	hopeless := sort.Search(len(waiting), func(i int) bool {
 		return waiting[i].deadline-now > time.Duration(o.at(1, now)*(1-3*o.Noise))
 	})
@@ -66,12 +66,11 @@ func (o *oracle) pick(waiting []arrival, now time.Duration) (first, rows int) {
 	for n := most; n >= 1; n-- {
 		base := o.at(n, now)
 		mean := o.mean(base)
-		if float64(n)/mean <= best { // not even if all are in time
+		if float64(n)/mean <= best { // not even if all rows are in time
 			continue
 		}
-		// good[j] is how many of the first j rows are answered in time if they are in a batch
-		// of n. Of the rows that are sure, in deadline order all behind the first, none but it
-		// can begin a better window.
+		// good[j] is the expected number of the first j rows that are in time in a batch of n.
+		// From the first row that is certain on, all are, so no later row begins a better window.
 		o.good = append(o.good[:0], 0)
 		sum := 0.0
 		for j := range look {
@@ -96,9 +95,9 @@ func (o *oracle) pick(waiting []arrival, now time.Duration) (first, rows int) {
 	return hopeless + first, rows
 }
 
-// replay runs the cell with a rule instead of the scheduler: pick is given what waits in
-// deadline order, and chooses a batch for a free replica; none, if rows is 0. What waits past
-// its deadline is gone.
+// replay runs the cell with a rule instead of the scheduler: pick gets the waiting rows in
+// deadline order, and chooses a batch for a free replica, or none if it returns 0 rows. Rows that
+// wait past their deadlines are dropped.
 func replay(c Cell, pick func(waiting []arrival, now time.Duration) (first, rows int)) *Result {
 	res := &Result{cell: c}
 	type replica struct {
@@ -148,8 +147,8 @@ func replay(c Cell, pick func(waiting []arrival, now time.Duration) (first, rows
 			}
 			break
 		}
-		// Nothing can be sent before a replica is free; rows that come until then are taken in
-		// at once. An idle one sends the first that comes.
+		// Nothing can be sent before a replica is free, so rows that arrive until then are added
+		// together. An idle replica gets the first arrival at once.
 		idle := slices.ContainsFunc(replicas, func(r *replica) bool { return r.free <= now })
 		if idle && len(trace) > 0 {
 			soonest = min(soonest, trace[0].at)

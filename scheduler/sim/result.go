@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// A Result is what came of a cell's counted rows.
+// A Result summarises the counted rows of a cell.
 type Result struct {
 	Offered   int           // rows
-	Good      int           // of them, answered by their deadlines
+	Good      int           // rows answered by their deadlines
 	MeanBatch float64       // rows
-	P50, P99  time.Duration // latency of the good ones
+	P50, P99  time.Duration // latency of the good rows
 
 	cell    Cell
 	batches int
@@ -18,16 +18,16 @@ type Result struct {
 	latency []time.Duration
 }
 
-// Share is the good rows as a share of what was offered.
+// Share returns the good rows as a share of those offered.
 func (r *Result) Share() float64 { return float64(r.Good) / float64(max(r.Offered, 1)) }
 
-// Missed is the rest.
+// Missed returns the share of the other rows.
 func (r *Result) Missed() float64 { return 1 - r.Share() }
 
-// OfCapacity is the goodput as a share of the profile's capacity.
+// OfCapacity returns the goodput as a share of the profile's capacity.
 func (r *Result) OfCapacity() float64 { return r.Share() * r.cell.Load }
 
-// row counts one that was answered, or given up (good is false).
+// row counts a row that was answered, or given up (good is false).
 func (r *Result) row(a arrival, at time.Duration, good bool) {
 	if a.at < r.cell.Light+r.cell.Warm {
 		return
@@ -46,7 +46,7 @@ func (r *Result) batch(at time.Duration, rows int) {
 	}
 }
 
-// done derives what is derived.
+// done computes the means and quantiles.
 func (r *Result) done() *Result {
 	slices.Sort(r.latency)
 	if n := len(r.latency); n > 0 {

@@ -15,7 +15,7 @@ type Strategy struct {
 	Config scheduler.ModelConfig // Objective 0 means the cell's longest SLO
 }
 
-// Strategies are those of the scheduler, and Clipper's paper as it was published, without shedding.
+// Strategies returns those of the scheduler, and Clipper's AIMD as published, without shedding.
 func Strategies() []Strategy {
 	var all []Strategy
 	for _, name := range scheduler.Strategies() {
@@ -73,7 +73,7 @@ func Run(c Cell, s Strategy) (*Result, error) {
 	return res.done(), stage.err
 }
 
-// outputs are answers by number of rows.
+// outputs returns answers, indexed by number of rows.
 func outputs() ([MaxBatch + 1]tensor.Tensor, error) {
 	var all [MaxBatch + 1]tensor.Tensor
 	for n := 1; n <= MaxBatch; n++ {
@@ -100,7 +100,7 @@ type driver struct {
 	spare  []*question
 }
 
-// A question is one row, answered or to be.
+// A question is one row and its request.
 type question struct {
 	scheduler.Request
 	d      *driver

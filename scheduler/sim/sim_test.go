@@ -7,11 +7,10 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// TestPromises holds the default strategy to what bench/goodput checks in all cells, in a few
-// that were the hardest.
+// TestPromises checks, in the few hardest cells, the promises that bench/goodput checks in all.
 func TestPromises(t *testing.T) {
 	profiles := Profiles()
-	if budgettest.Race { // there is one goroutine, and it is ten times as slow
+	if budgettest.Race { // ten times as slow, and there is one goroutine
 		profiles = profiles[1:2]
 	}
 	for _, p := range profiles {
@@ -38,8 +37,8 @@ func TestPromises(t *testing.T) {
 	}
 }
 
-// TestStalls: after batches that took ten SLOs longer, the profile is what it was, and so is
-// the goodput but for the time lost.
+// TestStalls: after batches that took ten SLOs longer, the profile is as before, and so is the
+// goodput but for the time lost.
 func TestStalls(t *testing.T) {
 	c := Cell{Profile: Profiles()[1], Load: 0.8, Warm: 2 * time.Second, Length: 10 * time.Second, Seed: 1}
 	c.Chance, c.Stall = 0.002, 10*c.SLO
@@ -52,7 +51,7 @@ func TestStalls(t *testing.T) {
 	}
 }
 
-// TestSame: a simulation is the same every time.
+// TestSame: a simulation is deterministic.
 func TestSame(t *testing.T) {
 	c := Cell{Profile: Profiles()[3], Load: 1.3, Bursts: true, Mixed: true, Length: time.Second, Seed: 7}
 	a, err := Run(c, Strategies()[0])
@@ -68,7 +67,7 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestArrivals: bursts have the mean rate that was asked for, and 1.8 and 0.2 times of it.
+// TestArrivals: bursts have the given mean rate, with 1.8 and 0.2 times of it in their halves.
 func TestArrivals(t *testing.T) {
 	c := Cell{Profile: Profiles()[1], Load: 1, Bursts: true, Length: 40 * time.Second, Seed: 3}
 	halves := [2]float64{}

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// Loads are those that a table shows, as shares of the capacity.
+// Loads returns the loads of a table, as shares of the capacity.
 func Loads() []float64 { return []float64{0.5, 0.8, 0.95, 1.1, 1.3, 1.5, 2, 2.5} }
 
-// An Outcome is a cell with what everybody makes of it.
+// An Outcome is a cell with the results of all strategies.
 type Outcome struct {
 	Cell
 	Oracle, AtOnce *Result
 	Strategies     []*Result // in the order of [Strategies], the default first
 }
 
-// Cells are all combinations of profiles, arrivals, deadlines and loads.
+// Cells returns all combinations of profiles, arrivals, deadlines and loads.
 func Cells(profiles []Profile, loads []float64, warm, length time.Duration, seed uint64) []Cell {
 	var all []Cell
 	for _, p := range profiles {
@@ -32,7 +32,7 @@ func Cells(profiles []Profile, loads []float64, warm, length time.Duration, seed
 	return all
 }
 
-// KindCells are all combinations of [Kinds] and loads, with Poisson arrivals and one SLO.
+// KindCells returns all combinations of [Kinds] and loads, with Poisson arrivals and one SLO.
 func KindCells(loads []float64, warm, length time.Duration, seed uint64) []Cell {
 	var all []Cell
 	for _, p := range Kinds() {
@@ -92,18 +92,19 @@ func runCell(c Cell) (*Outcome, error) {
 	return o, nil
 }
 
-// The promises that the default strategy is held to. Shares of the oracle hold in every cell of
-// [Cells], and in those of [KindCells] beyond the capacity; the others for Poisson arrivals
-// with one SLO.
+// The promises of the default strategy. Shares of the oracle hold in every cell of [Cells], and
+// in those of [KindCells] above the capacity; the others for Poisson arrivals with one SLO.
 const (
-	OfOracle      = 0.97  // of its goodput
-	OfKind        = 0.95  // of it, if the container is no line with a little noise
-	OfCapacity    = 0.97  // at 1.1 times the capacity and above
-	MoreMisses    = 0.005 // of what is offered, than the best strategy has, at 0.5 and 0.8
-	MedianLatency = 1.01  // of that of sending at once, at 0.5
+	OfOracle   = 0.97 // share of the oracle's goodput
+	OfKind     = 0.95 // ... for [Kinds]
+	OfCapacity = 0.97 // share of the capacity, at 1.1 times the capacity and above
+	// Misses beyond those of the best strategy, as a share of the offered rows, at 0.5 and 0.8.
+	MoreMisses    = 0.005
+	MedianLatency = 1.01 // times the median of sending at once, at 0.5
 )
 
-// Broken says which promises the default strategy breaks in the cell, each with both figures.
+// Broken returns the promises that the default strategy breaks in the cell, each with both
+// figures.
 func (o *Outcome) Broken() (all []string) {
 	got := o.Strategies[0]
 	if o.IsKind {
