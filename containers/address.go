@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// splitAddr reads "tcp://host:port", "host:port", "ipc://path" or "ipc://@name" as network and
+// splitAddr parses "tcp://host:port", "host:port", "ipc://path" or "ipc://@name" into network and
 // address.
 func splitAddr(addr string) (network, address string, err error) {
 	scheme, rest, found := strings.Cut(addr, "://")
@@ -32,8 +32,8 @@ func splitAddr(addr string) (network, address string, err error) {
 	return "", "", fmt.Errorf("containers: address %q: expected tcp:// or ipc://", addr)
 }
 
-// listen opens one address. A socket file that a killed server left behind is taken over; one
-// behind which a server lives is not.
+// listen opens one address. It replaces a socket file that a killed server left behind, but not
+// one on which a server listens.
 func listen(addr string) (net.Listener, error) {
 	network, address, err := splitAddr(addr)
 	if err != nil {
@@ -67,7 +67,8 @@ func removeStale(path string) error {
 		c.Close()
 		return fmt.Errorf("another server listens on %s", path)
 	}
-	if !errors.Is(err, syscall.ECONNREFUSED) { // one that takes no connections just now is there all the same
+	// A server that accepts nothing just now still owns it.
+	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return fmt.Errorf("another server may listen on %s: %w", path, err)
 	}
 	return os.Remove(path)

@@ -21,20 +21,20 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Sizes of a batch: rows, bytes of a row. The two that the bars of the container room name, and
-// a small one.
+// Sizes of a batch: rows, bytes of a row. The two for which DESIGN.md has limits, and a small
+// one.
 var benchSizes = []struct {
 	name      string
 	rows, row int
 }{{"rows=1/row=64B", 1, 64}, {"rows=64/row=64B", 64, 64}, {"rows=64/row=4KiB", 64, 4 << 10}, {"rows=1/row=6MiB", 1, 6 << 20}}
 
-// warmUps are the round trips before the measured ones: pools fill, and the kernel gives memory.
+// warmUps are the round trips before the measured ones: they fill pools and fault memory in.
 const warmUps = 10
 
 const benchAddrEnv = "SHIVA_TEST_ADDR"
 
-// serveEcho is a process of its own that sends back every message: the limit. A ROUTER learns
-// who it is by a first message.
+// serveEcho runs in a process of its own and sends back every message: the limit. A ROUTER learns
+// its identity from a first message.
 func serveEcho(first bool) {
 	network, addr, _ := strings.Cut(os.Getenv(benchAddrEnv), " ")
 	raw, err := net.Dial(network, addr)
@@ -68,7 +68,7 @@ func serveEcho(first bool) {
 	}
 }
 
-// serveNoop is a process of its own with a container that answers with its inputs.
+// serveNoop runs in a process of its own a container that answers with its inputs.
 func serveNoop() {
 	spec := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
 	_ = container.Serve(context.Background(), container.Model{
@@ -93,12 +93,11 @@ func spawn(tb testing.TB, role, addr string) *exec.Cmd {
 	return cmd
 }
 
-// BenchmarkRoundTrip compares a batch through scheduler, session and Go container
-// (via=container) with a bare exchange of the same bytes over the same kind of connection
-// (via=echo), and that with zmq4's ROUTER as it comes (via=router). The peer is a process of
-// its own. As under load, and as in the bare exchange, the next batch goes out from the
-// goroutine on which the last one came in; what it costs when another goroutine waits for the
-// answer is via=waiter.
+// BenchmarkRoundTrip compares a batch through scheduler, session and Go container (via=container)
+// with a bare exchange of the same bytes over the same kind of connection (via=echo), and that
+// with zmq4's ROUTER as it comes (via=router). The peer is a process of its own. As under load,
+// and as in the bare exchange, the next batch goes out from the goroutine on which the last one
+// arrived; via=waiter shows the cost of waiting on another goroutine.
 //
 // bench/run holds the ratios to their limits. To look closer:
 //
@@ -150,7 +149,7 @@ func benchEcho(b *testing.B, transport string, size int) {
 			b.Fatal(err)
 		}
 		m.Release()
-		if !c.Written(&o) { // and whoever wrote it is done with it
+		if !c.Written(&o) { // the writer is done with it
 			b.Fatal("answered before it was sent")
 		}
 	}
@@ -205,7 +204,7 @@ func benchContainer(b *testing.B, transport string, rows, row int) {
 	b.SetBytes(2 * int64(rows*row))
 	b.ReportAllocs()
 	before := r.Writes(0)
-	r.again = b.Loop // which starts the clock at its first call, when one batch more has come back
+	r.again = b.Loop // its first call, after one more batch, starts the clock
 	r.roundTrip(b, q)
 	b.ReportMetric(float64(r.Writes(0)-before-1)/float64(b.N), "writes/op")
 }
@@ -226,7 +225,7 @@ type noopRig struct {
 	*containers.Listener
 	sched *scheduler.Scheduler
 	done  chan struct{}
-	again func() bool // whether Complete should submit the request anew; nil: no
+	again func() bool // whether Complete submits the request again; nil: no
 }
 
 func newNoop(tb testing.TB, transport string) *noopRig {
@@ -257,8 +256,8 @@ func newNoop(tb testing.TB, transport string) *noopRig {
 	return r
 }
 
-// written is memory that has been written to: fresh memory is one page of zeros, and copied
-// faster than any other.
+// written returns memory that has been written to: fresh memory is a single page of zeros, which
+// copies faster.
 func written(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {

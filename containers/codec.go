@@ -11,27 +11,27 @@ import (
 )
 
 // A codec knows the frames of one generation of the container protocol, and nothing else: no
-// clock, no socket, no state of the session. Before registration it is the reader's; after it,
-// batch may be called from several goroutines at once while the reader is in parse and result.
+// clock, no socket, no session state. Before registration only the reader uses it; after that
+// batch may be called from several goroutines at once, while the reader calls parse and result.
 type codec interface {
 	generation() string
 	clocks(heartbeat time.Duration) clocks
 
-	// parse says what a message is. An error ends the session; a *refusal is told to the
-	// container first, where the generation has words for it.
+	// parse classifies a message. An error ends the session; a *refusal is sent to the container
+	// first, if the generation has a message for it.
 	parse(m *zmtp.Message) (incoming, error)
-	// bind tells the codec what was registered.
+	// bind gives the codec the registration.
 	bind(registration)
-	// id is what the generation calls a batch.
+	// id returns the generation's identifier of a batch.
 	id(b *scheduler.Batch) uint64
-	// batch builds the message for a batch. An error means that this batch cannot be said; the
-	// session goes on.
+	// batch builds the message for a batch. An error means that the generation cannot carry this
+	// batch; the session continues.
 	batch(o *zmtp.Outgoing, b *scheduler.Batch, now time.Time) error
-	// result checks the answer to b against the declaration. The outputs hold references of
-	// their own. An error is the container's failure on this batch.
+	// result parses the answer to b and checks it against the declaration. The outputs hold
+	// references of their own. An error fails this batch.
 	result(m *zmtp.Message, b *scheduler.Batch) (*answer, error)
 
-	// These build a message of the server, or return false where the generation has none.
+	// These build a message of the server, or return false if the generation has none.
 	heartbeat(o *zmtp.Outgoing, registered bool) bool
 	welcome(o *zmtp.Outgoing, w wire.WelcomeMessage) bool
 	refused(o *zmtp.Outgoing, reason string) bool
@@ -39,28 +39,27 @@ type codec interface {
 	feedback(o *zmtp.Outgoing, f *scheduler.Feedback) bool
 }
 
-// An incoming is what a codec makes of a message from a container.
+// An incoming is a parsed message from a container.
 type incoming struct {
 	event event
 	id    uint64       // of a result
 	hello registration // of a hello
 }
 
-// A registration is what a container says of itself, checked.
+// A registration is a container's validated declaration.
 type registration struct {
 	model scheduler.ModelID
 	spec  scheduler.Spec
-	label string // for people; may be empty
-	// Batches that it executes at once, and that it wants in flight; 0: it does not say.
+	label string // for operators; may be empty
+	// Batches that it executes at once, and that it wants in flight; 0: not declared.
 	concurrency, slots int
 	serial             bool // by default it gets the next batch only after its answer
-	announce           bool // it wants to be told of large messages before they come
-	feedback           bool // it wants to be told what became of its answers
+	announce           bool // large messages to it are announced by a heartbeat
+	feedback           bool // it wants feedback on its answers
 }
 
-// An answer is what a result says, for Batch.Complete, which may keep it for a while (when Send
-// has not returned yet): so each has its own memory, in one piece for as much as models usually
-// have.
+// An answer is a parsed result, for Batch.Complete, which may retain it until Send returns. So
+// each has memory of its own, in one allocation for the usual number of outputs.
 type answer struct {
 	outputs []tensor.Tensor
 	errors  []scheduler.RowError
@@ -76,7 +75,7 @@ func newAnswer() *answer {
 	return a
 }
 
-// add adds an output. one puts a leading 1 before the shape.
+// add adds an output. one prepends a dimension of 1 to the shape.
 func (a *answer) add(name string, d tensor.DType, one bool, shape tensor.Shape, f zmtp.Frame) {
 	from := len(a.dims)
 	if one {
@@ -86,22 +85,22 @@ func (a *answer) add(name string, d tensor.DType, one bool, shape tensor.Shape, 
 	a.outputs = append(a.outputs, tensor.Tensor{Name: name, DType: d, Shape: a.dims[from:len(a.dims):len(a.dims)], Data: f.Data, Buf: f.Buf})
 }
 
-// A refusal is an error of registration, in words for the author of the container.
+// A refusal is an error of registration, worded for the author of the container.
 type refusal struct{ text string }
 
 func (r *refusal) Error() string { return r.text }
 
 func refuse(format string, args ...any) error { return &refusal{fmt.Sprintf(format, args...)} }
 
-// recognise tells the generation from the first message of a connection, and from the dialect
-// of the address where the first message does not say.
+// recognise determines the generation from the first message of a connection, and from the
+// dialect of the address where that message is ambiguous.
 //
-// The legacy generations begin with an empty frame, v4 with a word. Among the legacy ones a
-// message that has a type is v2's or v3's, and names where a message type should be are v1's.
+// Messages of the legacy generations begin with an empty frame, those of v4 with a word. Among
+// the legacy ones, v2 and v3 have a message type next, and v1 has a name.
 func recognise(m *zmtp.Message, d Dialect, limits Limits, pool *tensor.Pool) (codec, error) {
 	f := m.Frames
 	if len(f[0].Data) > 0 {
-		return &v4{limits: limits}, nil // which knows its kinds, and names a first frame that is none
+		return &v4{limits: limits}, nil // its parse refuses a first frame that is no kind
 	}
 	base := legacy{limits: limits, pool: pool}
 	t, typed := messageType(f)
@@ -117,5 +116,5 @@ func recognise(m *zmtp.Message, d Dialect, limits Limits, pool *tensor.Pool) (co
 	case len(f) == 4:
 		return &v1{legacy: base, sized: d == DialectV1b}, nil
 	}
-	return nil, fmt.Errorf("first message has %d frames and begins with an empty one: no known RPC version", len(f))
+	return nil, fmt.Errorf("first message has %d frames, the first of them empty: no known RPC version", len(f))
 }

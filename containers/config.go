@@ -14,70 +14,70 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Config is what a listener is made with. Only Scheduler is required.
+// Config configures a Listener. Only Scheduler is required.
 type Config struct {
-	// Addrs are where containers connect: "tcp://host:port" or "host:port" (port 0 takes a free
-	// one), "ipc://path" or, for a name without a file, "ipc://@name". None is allowed:
-	// [Listener.Add] takes connections made elsewhere.
+	// Addrs are the addresses to which containers connect: "tcp://host:port" or "host:port" (port
+	// 0 picks a free one), "ipc://path" or, for a name without a file, "ipc://@name". It may be
+	// empty: [Listener.Add] accepts connections made elsewhere.
 	Addrs []string
-	// Others are addresses for containers of old generations that cannot be told from those
-	// that Addrs serves.
+	// Others are addresses for containers of old generations that Addrs cannot tell from those it
+	// serves.
 	Others []Address
 	// Scheduler gets a replica for each registered session.
 	Scheduler *scheduler.Scheduler
-	// Pool is where results are received into; nil means ordinary memory without a budget.
+	// Pool provides the memory into which results are received; nil means the heap, without a
+	// budget.
 	Pool *tensor.Pool
-	// Settings hold until [Listener.Configure] is called.
+	// Settings apply until [Listener.Configure] is called.
 	Settings
-	// Admit refuses a registration by its error, which the container is told if its generation
-	// has words for that, and the log in any case; nil admits all. It is called on the
+	// Admit refuses a registration by returning an error, which is logged, and sent to the
+	// container if its generation has a message for it; nil admits all. It is called on the
 	// session's goroutine.
 	Admit func(scheduler.ModelID) error
-	// Registered is told of every session that has become a replica of its model, before its
-	// first batch; nil: nobody is told. It is called on the session's goroutine.
+	// Registered is called for every session that has become a replica of its model, before its
+	// first batch, on the session's goroutine. It may be nil.
 	Registered func(conn net.Conn, i SessionInfo)
-	// Dismissed is told of the connection of every container that is told goodbye for good,
-	// before it is; nil: nobody is.
+	// Dismissed is called with the connection of a container just before the goodbye that asks it
+	// not to reconnect. It may be nil.
 	Dismissed func(conn net.Conn)
-	// Silent is told of a container whose session is about to end, still open, as it has
-	// answered nothing for several execution timeouts: a process that does not answer is to be
-	// ended as well, see [Supervisor.Kill]. nil: nobody is told. It is called on a goroutine of
-	// its own.
+	// Silent is called, on a goroutine of its own, when a container has answered nothing for
+	// several execution timeouts. Its session ends after the call, so conn is still open. The
+	// process should be ended as well, see [Supervisor.Kill]. It may be nil.
 	Silent func(conn net.Conn, reason error)
-	// Name is how the server calls itself in welcome. Default "shivad".
+	// Name is the server's name in welcome. Default "shivad".
 	Name string
-	// Log gets one line for each session that begins and ends; nil means silent.
+	// Log gets one line for each session that begins and ends; nil disables it.
 	Log *slog.Logger
 }
 
-// Settings of a listener can change while it is open. Zero fields take the default.
+// Settings are the part of a Config that can change while the listener is open. Zero fields mean
+// the default.
 type Settings struct {
-	// Limits bounds what one container may do.
+	// Limits bounds each container.
 	Limits Limits
-	// Heartbeat is how often v4 sessions beat in either direction; a container is dead when
-	// nothing is heard of it for three times as long, or no message of an idle one for thirty
-	// times as long. Default 1 s. The clocks of v1 to v3 are fixed by their containers: 5 s and
-	// 30 s.
+	// Heartbeat is the interval of heartbeats of v4, in both directions. A container is dead
+	// after three intervals without a byte, or, if it is idle, thirty without a message. Default
+	// 1 s. The times of v1 to v3 are fixed by their containers: 5 s and 30 s.
 	Heartbeat time.Duration
 	// HandshakeTimeout is the time from connecting to being registered. Default 10 s.
 	HandshakeTimeout time.Duration
-	// WriteTimeout ends a session whose container takes not one byte for this long while
-	// something is due to it. Default 10 s.
+	// WriteTimeout ends a session whose container reads no byte for this long while data waits
+	// for it. Default 10 s.
 	WriteTimeout time.Duration
 }
 
-// An Address is where containers of a dialect connect.
+// An Address is one for containers of a dialect.
 type Address struct {
 	Addr    string // as in Config.Addrs
 	Dialect Dialect
 }
 
-// A Dialect is what an address takes its containers for where they do not say it themselves.
-// All serve v4.
+// A Dialect is the generation that an address assumes where a container's first message is
+// ambiguous. All dialects serve v4.
 type Dialect uint8
 
 const (
-	DialectV3  Dialect = iota // v1 and v3, which is what Config.Addrs serves
+	DialectV3  Dialect = iota // v1 and v3, as served by Config.Addrs
 	DialectV1b                // v1b and v3: containers of v1 and v1b register alike
 	DialectV2                 // v1 and v2: containers of v2 and v3 beat alike
 	DialectV2a                // v1 and v2a, which is v2 with floats for answers
@@ -85,7 +85,7 @@ const (
 
 func (d Dialect) String() string { return [...]string{"v3", "v1b", "v2", "v2a"}[d] }
 
-// Limits bounds containers, registered or not. Zero fields take the default.
+// Limits bounds containers, registered or not. Zero fields mean the default.
 type Limits struct {
 	// MessageBytes is the largest message from a container. Default 256 MiB.
 	MessageBytes int64
@@ -94,9 +94,8 @@ type Limits struct {
 	Frames int
 	// Sessions is the largest number of connections; more are closed at once. Default 1024.
 	Sessions int
-	// Handshakes is the largest number of connections that have not registered yet. One more
-	// ends the oldest of them: real containers need milliseconds, so it is strangers who wait.
-	// Default 128.
+	// Handshakes is the largest number of connections that have not registered yet. One more ends
+	// the oldest of them: real containers register within milliseconds. Default 128.
 	Handshakes int
 }
 
@@ -107,20 +106,20 @@ const (
 	defaultSessions         = 1024
 	defaultHandshakes       = 128
 
-	// missedBeats is how many heartbeats may be missing, and idleBeats how many while the
-	// container's ZeroMQ library answers PINGs.
+	// missedBeats is the number of heartbeats that may be missing, and idleBeats the number while
+	// the container's ZeroMQ library answers PINGs.
 	missedBeats = 3
 	idleBeats   = 30
-	// lingerTime is how long a session that was told goodbye or refused may take to hang up.
+	// lingerTime is how long a container may take to hang up after goodbye or refused.
 	lingerTime = 2 * time.Second
-	// helloLimit is the largest message of a connection that has not registered: enough to
-	// read, and refuse with a reason, what is far too long.
+	// helloLimit is the largest message of a connection that has not registered: enough to read a
+	// hello that is far too long and refuse it with a reason.
 	helloLimit = 2 << 20
 	// helloFrames is the largest number of frames of its message: no generation registers with
 	// more than six.
 	helloFrames = 16
-	// queueLimit is how many messages may wait for a container to read them: all the batches
-	// that it can have, and as much again.
+	// queueLimit is the number of messages that may wait for a container to read them: twice the
+	// batches that it can have.
 	queueLimit = 2 * scheduler.MaxSlots
 )
 
@@ -147,11 +146,11 @@ func (c Config) Validate() error {
 	return errors.Join(faults...)
 }
 
-// maxCount is the most that a setting may count.
+// maxCount is the upper bound of settings that count something.
 const maxCount = 1 << 20
 
-// Faults are all that is wrong with settings in which a zero is a zero and no default, by the
-// names that they have in the configuration file.
+// Faults validates settings in which zero means zero, not the default. It returns all faults by
+// their names in the configuration file.
 func (s Settings) Faults() (fs setting.Faults) {
 	setting.Between(&fs, "heartbeat", s.Heartbeat, 10*time.Millisecond, setting.MaxWait)
 	setting.Between(&fs, "handshake_timeout", s.HandshakeTimeout, 10*time.Millisecond, setting.MaxWait)
@@ -163,10 +162,10 @@ func (s Settings) Faults() (fs setting.Faults) {
 	return fs
 }
 
-// DefaultSettings are settings with every default in them.
+// DefaultSettings returns Settings with every default set.
 func DefaultSettings() Settings { return Settings{}.withDefaults() }
 
-// addresses are all there are, Addrs first.
+// addresses returns all addresses, Addrs first.
 func (c Config) addresses() []Address {
 	var list []Address
 	for _, a := range c.Addrs {

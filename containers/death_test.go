@@ -20,8 +20,8 @@ import (
 )
 
 // TestDeathUnderLoad: one of three replicas dies again and again, in the middle of batches, and
-// a new one comes. Every request is answered once, none wrongly, and hardly any with an error:
-// only rows that met death twice.
+// is replaced. Every request is answered once, none wrongly, and hardly any with an error: only
+// those that lost two replicas.
 func TestDeathUnderLoad(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
 	begin := func() *containertest.Container {
@@ -64,7 +64,7 @@ func TestDeathUnderLoad(t *testing.T) {
 		})
 	}
 	for k := range 20 {
-		// On a slow machine as well, deaths are to be few beside the answers.
+		// Deaths must be rare relative to answers on a slow machine, too.
 		enough := answered.Load() + 50
 		budgettest.Until(t, "answers", func() bool { return answered.Load() >= enough })
 		live[k%3].Kill()
@@ -83,9 +83,8 @@ func TestDeathUnderLoad(t *testing.T) {
 	}
 }
 
-// TestStopped: a process that is stopped (SIGSTOP) while it has a batch is noticed by the
-// clock, its request ends by its own deadline, and after SIGCONT the container is back without
-// anybody's help.
+// TestStopped: a process that is stopped (SIGSTOP) while it has a batch is detected by a timeout,
+// its request ends at its deadline, and after SIGCONT the container reconnects by itself.
 func TestStopped(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Heartbeat: 300 * time.Millisecond}})
 	cmd := spawn(t, "noop", r.Dialable()[0])
@@ -110,8 +109,8 @@ func TestStopped(t *testing.T) {
 	out[0].Release()
 }
 
-// stop sends SIGSTOP and waits until the process has stopped: the signal alone leaves its
-// threads on other cores a moment in which they can answer.
+// stop sends SIGSTOP and waits until the process has stopped: right after the signal its threads
+// on other cores may still answer.
 func stop(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
@@ -123,7 +122,7 @@ func stop(t *testing.T, cmd *exec.Cmd) {
 	}
 }
 
-// TestKilled: kill -9 is noticed by the socket's end, at once.
+// TestKilled: kill -9 is detected at once, by the end of the socket.
 func TestKilled(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Heartbeat: time.Minute}})
 	cmd := spawn(t, "noop", r.Dialable()[0])
@@ -133,9 +132,9 @@ func TestKilled(t *testing.T) {
 	budgettest.Until(t, "the replica to be given up", func() bool { m, _ := r.sched.Model(id); return m.Replicas() == 0 })
 }
 
-// TestV3TooManyRows: a batch that the generation cannot answer within the limits is not sent.
-// It fails by itself, or is tried again in pieces that can be, and the session, which may be
-// sent another from within that failure, serves on.
+// TestV3TooManyRows: a batch whose answer would exceed the limits of the generation is not sent.
+// It fails alone, or is tried again in smaller pieces, and the session, which may be sent another
+// batch from within that failure, continues.
 func TestV3TooManyRows(t *testing.T) {
 	r := newRig(t, containers.Config{Settings: containers.Settings{Limits: containers.Limits{Frames: 16}}})
 	if err := r.sched.Configure("legacy", scheduler.ModelConfig{Strategy: "static", MaxBatch: 64}); err != nil {
@@ -176,7 +175,7 @@ func TestV3TooManyRows(t *testing.T) {
 	wg.Wait()
 }
 
-// A panicking owner is told of an answer on the session's goroutine.
+// A panicking owner's Complete runs on the session's goroutine.
 type panicking chan struct{}
 
 func (p panicking) Complete(q *scheduler.Request) {
@@ -187,8 +186,8 @@ func (p panicking) Complete(q *scheduler.Request) {
 	panic("an owner's bug")
 }
 
-// TestPanic: a panic of whoever is told of an answer, or that his container is lost, ends the
-// session on whose goroutine it happens, and nothing else.
+// TestPanic: a panic of a request's owner, over an answer or over the loss of a container, ends
+// the session on whose goroutine it happens, and nothing else.
 func TestPanic(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer func(*containertest.Batch) containertest.Reply
@@ -215,8 +214,8 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// TestNoMemory: an answer for which the pool has no room costs its request an Overloaded, and
-// nobody a session.
+// TestNoMemory: a request for whose answer the pool has no room is answered Overloaded, and the
+// session continues.
 func TestNoMemory(t *testing.T) {
 	r := newRig(t, containers.Config{})
 	c := r.join(t, echo(func(b *containertest.Batch) containertest.Reply { return containertest.Reply{Outputs: b.Inputs} }))

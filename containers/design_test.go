@@ -12,8 +12,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestDesignExample: the batch that DESIGN.md shows is the one that is sent, and its result is
-// taken.
+// TestDesignExample: the batch in DESIGN.md is sent byte for byte, and its result accepted.
 func TestDesignExample(t *testing.T) {
 	text, err := os.ReadFile("DESIGN.md")
 	if err != nil {
@@ -57,7 +56,7 @@ func TestDesignExample(t *testing.T) {
 	if err != nil || len(sums) != 3 || sums[0] != 3.5 || sums[1] != 7 || sums[2] != -1 {
 		t.Errorf("sums %v, %v", sums, err)
 	}
-	// And its registration.
+	// The registration is accepted, too.
 	_, rest, _ = strings.Cut(string(text), "```json\n")
 	hello, _, _ := strings.Cut(rest, "```")
 	if _, err := readHello([]byte(hello), c.limits); err != nil {
@@ -65,15 +64,15 @@ func TestDesignExample(t *testing.T) {
 	}
 }
 
-// TestAnnounced: before a batch that may take long to arrive, a container that wants that is told
-// its size, in the same write.
+// TestAnnounced: a batch that may take long to arrive is announced with its size, in the same
+// write, to a container that requests it.
 func TestAnnounced(t *testing.T) {
 	x := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
 	for _, tt := range []struct {
 		announce bool
 		size     int
 		want     string
-	}{{true, announced - 1, ""}, {true, announced, `{"coming_bytes":32768}`}, {false, 1 << 20, ""}} {
+	}{{true, announceSize - 1, ""}, {true, announceSize, `{"coming_bytes":32768}`}, {false, 1 << 20, ""}} {
 		c := &v4{limits: Settings{}.withDefaults().Limits}
 		c.bind(registration{announce: tt.announce, spec: scheduler.Spec{Inputs: x, Outputs: x}})
 		var b scheduler.Batch
@@ -114,8 +113,8 @@ func TestAnnounced(t *testing.T) {
 	}
 }
 
-// TestUserIsAskedFor: a container that asks for whose request each is says so when it registers.
-func TestUserIsAskedFor(t *testing.T) {
+// TestUserIsRequested: a container requests the user of each request in its registration.
+func TestUserIsRequested(t *testing.T) {
 	limits := Settings{}.withDefaults().Limits
 	for text, want := range map[string]bool{``: false, `"user":true,`: true, `"user":false,`: false} {
 		r, err := readHello([]byte(`{"protocol":4,"model":"m","version":"1",`+text+

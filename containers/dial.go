@@ -19,24 +19,23 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A DialConfig is a container that waits to be called, as those of RPC v0 do. It says nothing
-// of itself, so everything about it is said here. Log and Pool may be left out.
+// A DialConfig describes a container that listens for the server, as those of RPC v0 do. Such a
+// container declares nothing, so its whole declaration is here. Log and Pool may be nil.
 type DialConfig struct {
 	Name      string // in logs and status
 	Addr      string // "tcp://host:port", "host:port" or "ipc://path"
 	Model     scheduler.ModelID
 	Input     tensor.DType // Uint8, Int32, Float64 or Bytes
 	Scheduler *scheduler.Scheduler
-	Pool      *tensor.Pool // of answers
-	// WriteTimeout ends a connection whose container takes not all of a batch for this long; see
-	// [Dialer.SetWriteTimeout].
-	// Default 10 s.
+	Pool      *tensor.Pool // for answers
+	// WriteTimeout ends a connection whose container has not read all of a batch for this long;
+	// see [Dialer.SetWriteTimeout]. Default 10 s.
 	WriteTimeout time.Duration
 	Log          *slog.Logger
 }
 
-// A Dialer calls one container of RPC v0, again and again when there is none, and is a replica
-// of its model while it is connected.
+// A Dialer connects to one container of RPC v0, retries while it fails, and is a replica of its
+// model while it is connected. Its methods may be called from any goroutine.
 type Dialer struct {
 	cfg     DialConfig
 	network string
@@ -50,21 +49,21 @@ type Dialer struct {
 	mu    sync.Mutex
 	info  SessionInfo
 	link  *link  // while connected
-	stuck string // what is to be shown until the container answers something
+	stuck string // shown in the status until the container answers something
 }
 
 const (
 	dialTimeout = 5 * time.Second
-	// redial is the pause between calls, Clipper's; after a call that the scheduler refused it
-	// is longer.
+	// redial is the pause between attempts, as in Clipper. It is longer after the scheduler
+	// refused the replica.
 	redial        = 500 * time.Millisecond
 	redialRefused = 5 * time.Second
-	// deadPeer is how long a connection may stay without a sign of the other machine.
+	// deadPeer is how long a connection may go without an acknowledgement of the other machine.
 	deadPeer = 15 * time.Second
 )
 
-// Dial begins to call a container. That there is none is no error. The error names all faults
-// of cfg.
+// Dial starts a Dialer. An unreachable container is no error: the Dialer retries. The error names
+// all faults of cfg.
 func Dial(cfg DialConfig) (*Dialer, error) {
 	var faults []error
 	network, address, err := splitAddr(cfg.Addr)
@@ -96,8 +95,8 @@ func Dial(cfg DialConfig) (*Dialer, error) {
 	return d, nil
 }
 
-// SetWriteTimeout changes the timeout for the batches that are written from now on; 0 or less
-// is the default.
+// SetWriteTimeout changes the timeout for batches written from now on; 0 or less means the
+// default.
 func (d *Dialer) SetWriteTimeout(t time.Duration) {
 	if t <= 0 {
 		t = defaultWriteTimeout
@@ -123,11 +122,11 @@ func (d *Dialer) Session() SessionInfo {
 	return i
 }
 
-// Model returns what the container serves.
+// Model returns the model version that the container serves.
 func (d *Dialer) Model() scheduler.ModelID { return d.cfg.Model }
 
-// Shutdown calls no more, waits for the batch that is out, says goodbye and hangs up. When ctx
-// ends first, the connection is cut, and ctx's error is returned.
+// Shutdown stops dialing, waits for the batch in flight, says goodbye and closes the connection.
+// If ctx ends first it closes the connection at once and returns the error of ctx.
 func (d *Dialer) Shutdown(ctx context.Context) error {
 	d.stop()
 	d.mu.Lock()
@@ -141,8 +140,8 @@ func (d *Dialer) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// Close hangs up at once. A batch that is out goes back to the scheduler. It may be called
-// repeatedly.
+// Close closes the connection at once. A batch in flight returns to the scheduler. It may be
+// called repeatedly.
 func (d *Dialer) Close() error {
 	d.stop()
 	d.mu.Lock()
@@ -155,7 +154,7 @@ func (d *Dialer) Close() error {
 	return nil
 }
 
-// run calls until it is told to stop.
+// run connects again and again until it is stopped.
 func (d *Dialer) run() {
 	dialer := net.Dialer{
 		Timeout:         dialTimeout,
@@ -173,7 +172,7 @@ func (d *Dialer) run() {
 			}
 		} else if reached && d.ctx.Err() == nil {
 			reached = false
-			d.cfg.Log.Warn("cannot call the container; calling again", "reason", bounded(err))
+			d.cfg.Log.Warn("cannot connect to the container; retrying", "reason", errorText(err))
 		}
 		if err != nil {
 			d.note("calling", err)
@@ -193,11 +192,11 @@ func (d *Dialer) note(state string, reason error) {
 	defer d.mu.Unlock()
 	d.info.State = state
 	if reason != nil {
-		d.info.Reason = bounded(reason)
+		d.info.Reason = errorText(reason)
 	}
 }
 
-// serve is the life of one connection. The error is the scheduler's refusal.
+// serve runs one connection. It returns the scheduler's refusal, if any.
 func (d *Dialer) serve(raw net.Conn) error {
 	l := &link{d: d, raw: raw, codec: v0{dtype: d.cfg.Input}, batches: make(chan *scheduler.Batch, 1), written: make(chan struct{}, 1), over: make(chan struct{})}
 	now := time.Now()
@@ -218,7 +217,7 @@ func (d *Dialer) serve(raw net.Conn) error {
 	replica, err := d.cfg.Scheduler.AddReplica(d.cfg.Model, adapter.Spec(d.cfg.Input, tensor.Float64), l, scheduler.ReplicaOptions{Label: d.cfg.Name, Slots: 1, Silent: l.hangs})
 	if err != nil {
 		raw.Close()
-		d.cfg.Log.Warn("container refused", "reason", bounded(err))
+		d.cfg.Log.Warn("container refused", "reason", errorText(err))
 		return err
 	}
 	l.setReplica(replica)
@@ -233,17 +232,17 @@ func (d *Dialer) serve(raw net.Conn) error {
 	if l.silent.Load() && !l.answers.Load() {
 		reason = fmt.Errorf("%w: %w", errStuckV0, reason)
 		d.mu.Lock()
-		d.stuck = bounded(errStuckV0)
+		d.stuck = errorText(errStuckV0)
 		d.mu.Unlock()
 	}
 	l.remove(reason)
 	d.note("calling", reason)
-	d.cfg.Log.Info("container gone", "reason", bounded(reason))
+	d.cfg.Log.Info("container gone", "reason", errorText(reason))
 	return nil
 }
 
-// A link is one connection to a container of RPC v0: a [scheduler.Worker] with one batch out at
-// most. The goroutine of serve reads, another one writes.
+// A link is one connection to a container of RPC v0: a [scheduler.Worker] with at most one batch
+// in flight. The goroutine of serve reads, another one writes.
 type link struct {
 	d       *Dialer
 	raw     net.Conn
@@ -254,12 +253,12 @@ type link struct {
 
 	mu      sync.Mutex
 	replica *scheduler.Replica
-	batch   *scheduler.Batch // out
-	leaving bool             // goodbye has been said
+	batch   *scheduler.Batch // in flight
+	leaving bool             // goodbye was sent
 
 	answers atomic.Bool // it has answered on this connection
-	silent  atomic.Bool // it was given up as it did not answer
-	end     error       // the first reason
+	silent  atomic.Bool // it was given up because it did not answer
+	end     error       // the first reason for its end
 }
 
 var errTwoBatches = errors.New("containers: a container of RPC v0 takes one batch at a time")
@@ -275,7 +274,7 @@ func (l *link) Send(b *scheduler.Batch) error {
 		return errTwoBatches
 	}
 	l.batch = b
-	l.batches <- b // has room: the batch before is answered
+	l.batches <- b // has room: the previous batch is answered
 	return nil
 }
 
@@ -297,17 +296,17 @@ func (l *link) setReplica(r *scheduler.Replica) {
 	l.replica = r
 }
 
-// errStuckV0 is what can be seen of a container that serves a connection whose other end has
-// died without a word.
-var errStuckV0 = errors.New("it takes the connection and answers nothing on it; a container of RPC v0 serves one connection at a time, and may still wait for the server of the one before: restart the container")
+// errStuckV0 describes a container that still serves another connection, whose peer died without
+// closing it.
+var errStuckV0 = errors.New("it accepts the connection and answers nothing on it; a container of RPC v0 serves one connection at a time and may still wait for the previous server: restart the container")
 
-// hangs is kill for a container that does not answer.
+// hangs kills a link whose container does not answer.
 func (l *link) hangs(reason error) {
 	l.silent.Store(true)
 	l.kill(reason)
 }
 
-// kill ends the connection from anywhere, without waiting.
+// kill ends the connection, from any goroutine and without waiting.
 func (l *link) kill(reason error) {
 	l.mu.Lock()
 	if l.end == nil {
@@ -323,8 +322,7 @@ func (l *link) reason() error {
 	return l.end
 }
 
-// survive is deferred. A panic, of ours or of whoever is told of an answer, costs this
-// connection only.
+// survive is deferred. A panic, ours or that of a request's owner, ends this connection only.
 func (l *link) survive() {
 	if r := recover(); r != nil {
 		l.d.cfg.Log.Error("panic in a container's session", "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
@@ -337,7 +335,7 @@ func (l *link) remove(reason error) {
 	l.replica.Remove(reason)
 }
 
-// take removes the batch that is out.
+// take removes and returns the batch in flight.
 func (l *link) take() *scheduler.Batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -346,7 +344,7 @@ func (l *link) take() *scheduler.Batch {
 	return b
 }
 
-// count notes a batch in the status.
+// count counts a batch for the status.
 func (l *link) count(b *scheduler.Batch, failure error) {
 	d := l.d
 	d.mu.Lock()
@@ -360,11 +358,11 @@ func (l *link) count(b *scheduler.Batch, failure error) {
 	d.info.Rows += uint64(b.Rows)
 	if failure != nil {
 		d.info.Failures++
-		d.info.LastFailure = bounded(failure)
+		d.info.LastFailure = errorText(failure)
 	}
 }
 
-// write sends what Send was given.
+// write writes the batches passed to Send.
 func (l *link) write() {
 	defer close(l.written)
 	defer l.survive()
@@ -378,17 +376,17 @@ func (l *link) write() {
 		}
 		_ = l.raw.SetWriteDeadline(time.Now().Add(time.Duration(l.d.writeTimeout.Load())))
 		if _, err := l.raw.Write(request); err != nil {
-			l.kill(fmt.Errorf("it does not take a batch: %w", err))
-			return // the batch goes back to the scheduler with the replica
+			l.kill(fmt.Errorf("it does not read a batch: %w", err))
+			return // removing the replica returns the batch to the scheduler
 		}
 		l.written <- struct{}{}
 	}
 }
 
-// read takes answers until the connection ends, and says why it did.
+// read receives answers until the connection ends, and returns the reason.
 func (l *link) read() error {
 	defer l.survive()
-	var head [8 + 1]byte // the shortest answer, and the byte that must not follow
+	var head [8 + 1]byte // the shortest answer, and one byte that must not follow
 	for {
 		n, err := l.raw.Read(head[:])
 		if err == io.EOF {
@@ -404,7 +402,7 @@ func (l *link) read() error {
 			return l.bye(head[:n])
 		}
 		if b == nil {
-			return fmt.Errorf("%d bytes from it without a batch to answer", n)
+			return fmt.Errorf("it sent %d bytes without a batch to answer", n)
 		}
 		if err := l.answer(b, head[:n]); err != nil {
 			return err
@@ -412,8 +410,9 @@ func (l *link) read() error {
 	}
 }
 
-// answer reads the rest of an answer and completes its batch. What comes with an answer that is
-// whole would be taken for the next one, and that one's for the one after it: there are no ids.
+// answer reads the rest of an answer and completes its batch. Bytes after a whole answer are an
+// error: without ids they would be taken for the next answer, and every later answer would be off
+// by one.
 func (l *link) answer(b *scheduler.Batch, head []byte) error {
 	size, n := 8*b.Rows, len(head)
 	buf, refused := l.d.cfg.Pool.Get(size + 1)
@@ -436,12 +435,12 @@ func (l *link) answer(b *scheduler.Batch, head []byte) error {
 		}
 		return fmt.Errorf("answer to a batch of %d rows has more than %d bytes", b.Rows, size)
 	}
-	// Whoever answers before the question has come to its end waits here.
+	// Wait here for an answer that begins before the request was written.
 	if _, ok := <-l.written; !ok {
 		if refused == nil {
 			buf.Release()
 		}
-		return errEnded // with the first reason, that of the writer
+		return errEnded // the writer has set the reason
 	}
 	l.take()
 	l.count(b, nil)
@@ -453,7 +452,7 @@ func (l *link) answer(b *scheduler.Batch, head []byte) error {
 	return nil
 }
 
-// bye reads the answer to goodbye.
+// bye reads the reply to goodbye.
 func (l *link) bye(head []byte) error {
 	got := append(make([]byte, 0, 8), head...)
 	if len(got) < len(v0Bye) {
@@ -463,16 +462,16 @@ func (l *link) bye(head []byte) error {
 		}
 	}
 	if !bytes.Equal(got, v0Bye) {
-		return fmt.Errorf("it answered goodbye with % x, expected % x", got, v0Bye)
+		return fmt.Errorf("it replied to goodbye with % x, expected % x", got, v0Bye)
 	}
-	return errors.New("told goodbye")
+	return errors.New("dismissed")
 }
 
-// part lets the container finish what it has, says goodbye, and waits for its end.
+// part lets the container finish its batch, says goodbye, and waits for its reply.
 func (l *link) part(ctx context.Context) error {
 	replica := l.serves()
 	if replica == nil {
-		return nil // it has only just connected
+		return nil // no replica yet
 	}
 	drained := make(chan struct{})
 	replica.Drain(func() { close(drained) })
@@ -489,7 +488,7 @@ func (l *link) part(ctx context.Context) error {
 	l.mu.Unlock()
 	if !said {
 		_ = l.raw.SetDeadline(time.Now().Add(lingerTime))
-		_, _ = l.raw.Write(v0Goodbye) // nothing else is being written: the replica is drained
+		_, _ = l.raw.Write(v0Goodbye) // nothing else writes: the replica is drained
 	}
 	select {
 	case <-l.over:

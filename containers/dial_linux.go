@@ -7,9 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// giveUpAfter lets a connection fail when bytes are not acknowledged for that long. (By itself
-// the system tries for a quarter of an hour; keep-alive is silent while something is under
-// way.)
+// giveUpAfter makes a connection fail when data is not acknowledged for d. (By default the system
+// retries for a quarter of an hour, and keep-alive does not probe while data is unacknowledged.)
 func giveUpAfter(d time.Duration) func(network, address string, c syscall.RawConn) error {
 	return func(network, _ string, c syscall.RawConn) error {
 		if network == "unix" {

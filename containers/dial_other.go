@@ -7,5 +7,5 @@ import (
 	"time"
 )
 
-// giveUpAfter is left to the system.
+// giveUpAfter leaves the time to the system.
 func giveUpAfter(time.Duration) func(network, address string, c syscall.RawConn) error { return nil }

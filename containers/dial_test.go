@@ -56,7 +56,7 @@ func newOld(t testing.TB) *oldContainer {
 	return o
 }
 
-// call makes r call the container, and returns the connection.
+// call makes r connect to the container, and returns the connection.
 func (o *oldContainer) call(t testing.TB, r *rig) (*containers.Dialer, net.Conn) {
 	t.Helper()
 	d, err := containers.Dial(containers.DialConfig{
@@ -140,8 +140,8 @@ func (r *rig) sum(v ...float64) (float64, error) {
 	return got[0], nil
 }
 
-// TestDial: a container of RPC v0 serves many requests at once, is called again when it has
-// gone, and is told goodbye.
+// TestDial: a container of RPC v0 serves many requests at once, is reconnected after a loss, and
+// is sent goodbye.
 func TestDial(t *testing.T) {
 	r := newRig(t, containers.Config{})
 	o := newOld(t)
@@ -178,10 +178,10 @@ func TestDial(t *testing.T) {
 		t.Error(err)
 	}
 	<-ended
-	r.logs(t, "container gone", "told goodbye")
+	r.logs(t, "container gone", "dismissed")
 }
 
-// TestDialHostile: what such a container does wrong costs its connection, or its batch, and no
+// TestDialHostile: a misbehaving container of RPC v0 costs its connection or its batch, and no
 // more.
 func TestDialHostile(t *testing.T) {
 	for _, tt := range []struct {
@@ -243,7 +243,7 @@ func TestDialHostile(t *testing.T) {
 		if _, err := r.sum(big...); !errors.Is(err, scheduler.ErrContainerLost) && !errors.Is(err, scheduler.ErrUnavailable) {
 			t.Errorf("got %v", err)
 		}
-		r.logs(t, "container gone", "does not take a batch")
+		r.logs(t, "container gone", "does not read a batch")
 	})
 	t.Run("stays away, and close does not wait", func(t *testing.T) {
 		r := newRig(t, containers.Config{})
@@ -253,7 +253,7 @@ func TestDialHostile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.logs(t, "cannot call the container", "refused")
+		r.logs(t, "cannot connect to the container", "refused")
 		if i := d.Session(); i.State != "calling" || !strings.Contains(i.Reason, "refused") {
 			t.Errorf("%+v", i)
 		}
@@ -261,8 +261,7 @@ func TestDialHostile(t *testing.T) {
 	})
 }
 
-// TestDialPanic: a panic of whoever is told of an answer, or of none, ends that connection, and
-// nothing else.
+// TestDialPanic: a panic of a request's owner ends that connection, and nothing else.
 func TestDialPanic(t *testing.T) {
 	for name, do := range map[string]func(c net.Conn){"answer": sums, "end": func(c net.Conn) { question(c); c.Close() }} {
 		t.Run(name, func(t *testing.T) {
@@ -280,13 +279,13 @@ func TestDialPanic(t *testing.T) {
 			<-done
 			r.logs(t, "panic in a container", "an owner's bug")
 			r.logs(t, "container gone")
-			r.wait(t, oldID, 1) // it is called again
+			r.wait(t, oldID, 1) // it is reconnected
 		})
 	}
 }
 
-// TestDialStuck: a container that takes connections and answers on none is named with what to
-// do, until it answers.
+// TestDialStuck: the status of a container that accepts connections and answers on none says what
+// to do, until it answers.
 func TestDialStuck(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
 	if err := r.sched.Configure("old", scheduler.ModelConfig{Objective: 10 * time.Millisecond, ExecTimeout: 50 * time.Millisecond}); err != nil {
@@ -297,7 +296,7 @@ func TestDialStuck(t *testing.T) {
 	if _, err := r.sum(1, 2); err == nil {
 		t.Error("it answered")
 	}
-	next := <-o.conns // called again
+	next := <-o.conns // reconnected
 	defer next.Close()
 	budgettest.Until(t, "the reason", func() bool { return strings.Contains(d.Session().Reason, "restart the container") })
 	var serving sync.WaitGroup
@@ -323,7 +322,7 @@ func TestDialFaults(t *testing.T) {
 	}
 }
 
-// TestShutdownTwice: goodbye is said once, whoever asks for it.
+// TestShutdownTwice: goodbye is sent once.
 func TestShutdownTwice(t *testing.T) {
 	r := newRig(t, containers.Config{})
 	d, c := newOld(t).call(t, r)

@@ -1,6 +1,6 @@
 package containers
 
-// LogEverything lifts the bound on log lines. Call it before anybody connects.
+// LogEverything lifts the bound on log lines. Call it before any connection.
 func (l *Listener) LogEverything() {
 	for _, q := range []*throttle{l.models, l.unknowns} {
 		q.mu.Lock()

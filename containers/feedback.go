@@ -5,18 +5,18 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// What may wait of feedback to be written to one container: less than would ever fill the
-// connection's queue, whose other places are the batches', or keep a batch waiting for long.
-// What is larger than the bytes goes only if none waits.
+// Bounds on the feedback that waits to be written to one container. They neither fill the
+// connection's queue, which batches share, nor delay a batch for long. Feedback larger than the
+// bytes is sent only if none waits.
 const (
 	maxLessons     = 16
 	maxLessonBytes = 1 << 20
 )
 
-// teach sends feedback to the container, or drops and counts it when the container has not
-// taken what came before: it is worth no request's time. It is given to the scheduler as
-// [scheduler.ReplicaOptions].Feedback.
-func (s *session) teach(f *scheduler.Feedback) {
+// sendFeedback sends feedback to the container. It drops and counts it if the container has not read
+// earlier feedback, since feedback must not delay requests. It is the
+// [scheduler.ReplicaOptions].Feedback of the replica.
+func (s *session) sendFeedback(f *scheduler.Feedback) {
 	o := new(zmtp.Outgoing)
 	if !s.serves() || !s.codec.feedback(o, f) {
 		return
@@ -35,25 +35,25 @@ func (s *session) teach(f *scheduler.Feedback) {
 	if full {
 		return
 	}
-	o.Done = func(error) { s.taught(size) }
-	if err := s.conn.Send(o); err != nil { // its queue is full, or it has ended
+	o.Done = func(error) { s.feedbackWritten(size) }
+	if err := s.conn.Send(o); err != nil { // its queue is full, or it is closed
 		s.mu.Lock()
 		s.info.Feedback--
 		s.info.FeedbackDropped++
 		s.mu.Unlock()
-		s.taught(size)
+		s.feedbackWritten(size)
 	}
 }
 
-// serves reports whether the container has been welcomed, and has not been told to go.
+// serves reports whether the container has registered and has not been dismissed.
 func (s *session) serves() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.hold && s.replica != nil && s.machine.phase == serving
 }
 
-// taught makes room for more.
-func (s *session) taught(size int) {
+// feedbackWritten frees the room of feedback that was written.
+func (s *session) feedbackWritten(size int) {
 	s.mu.Lock()
 	s.lessons--
 	s.unread -= size

@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A learner is a peer that speaks v4 by hand and reads only when it is told to.
+// learner returns a peer that has registered by v4 and reads only in Receive.
 func (r *rig) learner(t *testing.T, feedback bool) *containertest.Peer {
 	t.Helper()
 	before := 0
@@ -42,7 +42,7 @@ func lesson(values ...float32) *scheduler.Feedback {
 		Inputs: []tensor.Tensor{x}, Outputs: []tensor.Tensor{y}, Truth: []tensor.Tensor{truth}, Label: []byte(`{"y":[1]}`), Loss: new(0.25)}
 }
 
-// next is the next message that is no heartbeat.
+// next receives the next message that is no heartbeat.
 func next(t *testing.T, p *containertest.Peer) [][]byte {
 	t.Helper()
 	for {
@@ -56,8 +56,8 @@ func next(t *testing.T, p *containertest.Peer) [][]byte {
 	}
 }
 
-// TestFeedbackReachesThoseThatAsk: every replica that asked is told, whole; one that did not,
-// of whatever generation, gets nothing.
+// TestFeedbackReachesThoseThatAsk: every replica that requests feedback gets all of it; others,
+// of any generation, get none.
 func TestFeedbackReachesThoseThatAsk(t *testing.T) {
 	r := newRig(t, containers.Config{})
 	silent := r.learner(t, false)
@@ -98,8 +98,8 @@ func TestFeedbackReachesThoseThatAsk(t *testing.T) {
 	}
 }
 
-// TestFeedbackIsBounded: a container that does not read keeps its session, and the places of
-// the queue are the batches'.
+// TestFeedbackIsBounded: unread feedback neither ends the session of a container nor fills the
+// queue that batches share.
 func TestFeedbackIsBounded(t *testing.T) {
 	r := newRig(t, containers.Config{})
 	p := r.learner(t, true)

@@ -17,7 +17,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// cut makes frames of fuzzed bytes: a length byte (255: the rest) before each.
+// cut splits fuzzed bytes into frames: each has a length byte before it (255: the rest).
 func cut(in []byte) *zmtp.Message {
 	m := new(zmtp.Message)
 	for len(in) > 0 && len(m.Frames) < 100 {
@@ -38,8 +38,8 @@ func join(frames ...string) (b []byte) {
 	return b
 }
 
-// FuzzSessionMessages feeds both generations' codecs with what a registered container might
-// send. What they hand on must be whole: views within the frames, and texts that add up.
+// FuzzSessionMessages feeds the codecs with messages of a registered container. Their results
+// must be consistent: views within the frames, and texts that add up.
 func FuzzSessionMessages(f *testing.F) {
 	for _, generation := range []string{"1", "1b", "2", "2a", "3"} {
 		text, err := os.ReadFile("testdata/gen" + generation + ".json")
@@ -109,7 +109,7 @@ func FuzzSessionMessages(f *testing.F) {
 	})
 }
 
-// FuzzHello: whatever is registered keeps the promises that routes, logs and metrics rely on.
+// FuzzHello: an accepted registration has the properties that routes, logs and metrics rely on.
 func FuzzHello(f *testing.F) {
 	f.Add(containertest.Hello(containertest.Model{Name: "m", Version: "1", Instance: "é",
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Bytes, Shape: tensor.Shape{-1}}},
@@ -127,7 +127,7 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-// TestHelloTakesNoMemory: what is made of a hello, which anybody may send, is bounded by what a
+// TestHelloTakesNoMemory: the memory for a hello, which any peer may send, is bounded by what a
 // model can declare.
 func TestHelloTakesNoMemory(t *testing.T) {
 	limits := Settings{}.withDefaults().Limits

@@ -36,7 +36,7 @@ type step struct {
 	}
 }
 
-// A line is two ends of a connection, to see a message's frames as they arrive.
+// A line is both ends of a connection, to see the frames of a message as they arrive.
 type line struct{ from, to *zmtp.Conn }
 
 func newLine(t testing.TB) line {
@@ -89,10 +89,10 @@ func message(t testing.TB, frames []string) *zmtp.Message {
 	return m
 }
 
-// TestGolden holds the codecs against every frame of the captured sessions, in both directions.
+// TestGolden compares the codecs with every frame of the captured sessions, in both directions.
 // Two kinds of message in the files are not sent by this server: the polyglot requests, a trick
-// to serve v2 and v3 on one port, and feedback, which Clipper never sent either and of which
-// its containers die.
+// to serve v2 and v3 on one port, and feedback, which Clipper never sent either and on which its
+// containers crash.
 func TestGolden(t *testing.T) {
 	for _, tt := range []struct {
 		generation string
@@ -188,7 +188,7 @@ func playGolden(t *testing.T, text []byte, generation string, dialect Dialect) (
 				t.Errorf("%s: %v, expected %v", where, got, want)
 			}
 		case "feedback_response":
-			// It looks like an answer, and nobody waits for it.
+			// It looks like an answer to no batch.
 			if in, err := c.parse(message(t, s.Frames)); err != nil || in.event != evResult {
 				t.Errorf("%s: %+v, %v", where, in, err)
 			}
@@ -197,7 +197,7 @@ func playGolden(t *testing.T, text []byte, generation string, dialect Dialect) (
 	return seen
 }
 
-// outputs are the values of a legacy answer.
+// outputs returns the values of a legacy answer.
 func outputs(t testing.TB, o tensor.Tensor) (list []any) {
 	t.Helper()
 	if o.DType == tensor.Bytes {
@@ -224,7 +224,7 @@ func outputs(t testing.TB, o tensor.Tensor) (list []any) {
 	return list
 }
 
-// expected are the values that the golden file gives: texts, numbers, or "inf".
+// expected returns the values in the golden file: texts, numbers, or "inf".
 func expected(t testing.TB, d tensor.DType, texts []json.RawMessage) (list []any) {
 	t.Helper()
 	for _, text := range texts {
@@ -280,7 +280,7 @@ func value[T any](t testing.TB, text json.RawMessage) (v T) {
 	return v
 }
 
-// Requests of several rows are cut into frames, whatever their lengths.
+// TestV3Rows: requests of several rows are split into frames, whatever their lengths.
 func TestV3Rows(t *testing.T) {
 	c := &v3{legacy{limits: Settings{}.withDefaults().Limits}}
 	c.bind(registration{spec: scheduler.Spec{Inputs: []tensor.Spec{{DType: tensor.Bytes}}}})
@@ -301,7 +301,7 @@ func TestV3Rows(t *testing.T) {
 	}
 }
 
-// TestV3Broken: structure that cannot be trusted ends the session, a wrong answer fails the batch.
+// TestV3Broken: an invalid structure ends the session, a wrong answer fails the batch.
 func TestV3Broken(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -348,7 +348,8 @@ func TestV3Broken(t *testing.T) {
 	}
 }
 
-// joined requests of several rows are cut by their offsets, and what cannot be said is not sent.
+// TestJoinedRows: joined requests of several rows have offsets, and rows that cannot be encoded
+// are not sent.
 func TestJoinedRows(t *testing.T) {
 	texts := func(s ...string) scheduler.Part {
 		x, err := tensor.FromStrings(tensor.Shape{len(s)}, s)
@@ -410,8 +411,7 @@ func TestV1JavaID(t *testing.T) {
 	}
 }
 
-// TestV1V2Broken: structure that cannot be trusted ends the session, a wrong answer fails the
-// batch.
+// TestV1V2Broken: an invalid structure ends the session, a wrong answer fails the batch.
 func TestV1V2Broken(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -490,8 +490,8 @@ func TestRecognise(t *testing.T) {
 		{"v1 of four letters", []string{"", "6d6d6d6d", "31", "33"}, DialectV3, "v1"},
 		{"v1 late answer", []string{"", "01000000", "0000803f"}, DialectV3, late},
 		{"v1b late answer of Java", []string{"", "0100000000000000", "0000803f"}, DialectV1b, late},
-		{"nothing", []string{"", "00"}, DialectV3, "first message has 2 frames and begins with an empty one: no known RPC version"},
-		{"one empty frame", []string{""}, DialectV3, "first message has 1 frames and begins with an empty one: no known RPC version"},
+		{"nothing", []string{"", "00"}, DialectV3, "first message has 2 frames, the first of them empty: no known RPC version"},
+		{"one empty frame", []string{""}, DialectV3, "first message has 1 frames, the first of them empty: no known RPC version"},
 	} {
 		c, err := recognise(message(t, tt.frames), tt.dialect, Limits{}, nil)
 		got := ""

@@ -60,8 +60,8 @@ func newRig(t testing.TB, cfg containers.Config) *rig {
 	return r
 }
 
-// pollerOpen makes the runtime open what its poller keeps for good, so that no test is charged
-// with it.
+// pollerOpen makes the runtime open the descriptors of its poller, so that no test is charged for
+// them.
 var pollerOpen = sync.OnceFunc(func() {
 	r, w, err := os.Pipe()
 	if err == nil {
@@ -143,7 +143,7 @@ func (r *rig) wait(t testing.TB, id scheduler.ModelID, n int) {
 	})
 }
 
-// infer asks for the rows of a tensor and returns the answer's values.
+// infer submits a request and returns its outputs.
 func (r *rig) infer(id scheduler.ModelID, inputs ...tensor.Tensor) ([]tensor.Tensor, error) {
 	return r.ask(&scheduler.Request{Inputs: inputs}, id)
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// hello is a good registration of a model that hostile peers begin with.
+// hello is a valid registration, with which hostile peers begin.
 func hello(name string) []byte {
 	m := echo(nil)
 	m.Name = name
@@ -56,8 +56,8 @@ func frameHeader(flags byte, size uint64) []byte {
 	return binary.BigEndian.AppendUint64([]byte{flags | 2}, size)
 }
 
-// TestHostilePeers lets each of them at the server over a real socket while another container
-// serves. Nothing but its own session may suffer, and its end is logged with a reason.
+// TestHostilePeers connects each of them over a real socket while another container serves. Only
+// its own session may suffer, and its end is logged with a reason.
 func TestHostilePeers(t *testing.T) {
 	write := func(b ...[]byte) func(t *testing.T, r *rig, c net.Conn) {
 		return func(t *testing.T, r *rig, c net.Conn) { c.Write(bytes.Join(b, nil)) }
@@ -134,7 +134,7 @@ func TestHostilePeers(t *testing.T) {
 	stop()
 }
 
-// serveMeanwhile asks the good container again and again until the function that it returns is
+// serveMeanwhile sends requests to the good container until the function that it returns is
 // called.
 func (r *rig) serveMeanwhile(t *testing.T) (stop func()) {
 	t.Helper()
@@ -170,8 +170,8 @@ func (r *rig) serveMeanwhile(t *testing.T) (stop func()) {
 }
 
 // TestLyingContainers: containers that have registered and answer wrongly, over real sockets,
-// while a good one serves. Each is named in the log, once; only its own requests fail, and its
-// session goes on.
+// while a good one serves. Each is logged once; only its own requests fail, and its session
+// continues.
 func TestLyingContainers(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
 	r.LogEverything()
@@ -220,7 +220,7 @@ func TestLyingContainers(t *testing.T) {
 				q := &scheduler.Request{Inputs: []tensor.Tensor{floats(1, 2, 3, 4, 5, 6, 7, 8)}}
 				if tt.want == scheduler.ErrDeadlineExceeded {
 					if i > 0 {
-						break // the batch is still out
+						break // the batch is still in flight
 					}
 					q.Deadline = time.Now().Add(50 * time.Millisecond)
 				}
@@ -250,9 +250,9 @@ func TestLyingContainers(t *testing.T) {
 	stop()
 }
 
-// TestUnaskedACK: a container of any generation that acknowledges feedback, which is never
-// sent, fails the batch whose id it names, with what it said; an ACK for no batch is counted as
-// any stray answer. Then it serves. In v4 there is no such word: it ends the session.
+// TestUnaskedACK: a container of any generation that acknowledges feedback, which is never sent,
+// fails the batch whose id it names; an ACK for no batch counts as a stray answer. Then it
+// serves. In v4 there is no such message: it ends the session.
 func TestUnaskedACK(t *testing.T) {
 	word := func(n uint32) []byte { return binary.LittleEndian.AppendUint32(nil, n) }
 	long := func(n ...uint64) (b []byte) {
@@ -300,7 +300,7 @@ func TestUnaskedACK(t *testing.T) {
 			}
 			id := scheduler.ModelID{Name: "old", Version: "1"}
 			r.wait(t, id, 1)
-			if err := p.Send(g.ack(word(77))...); err != nil { // for nothing
+			if err := p.Send(g.ack(word(77))...); err != nil { // for no batch
 				t.Fatal(err)
 			}
 			for _, answer := range []func([]byte) [][]byte{g.ack, g.answer} {
@@ -322,7 +322,7 @@ func TestUnaskedACK(t *testing.T) {
 				served.Wait()
 				acked := len(answer(word(0))) == len(g.ack(word(0))) && string(answer(word(0))[len(answer(word(0)))-1]) == "ACK"
 				switch {
-				case acked && (!errors.Is(err, scheduler.ErrContainerFailed) || !strings.Contains(err.Error(), `acknowledged feedback ("ACK")`)):
+				case acked && (!errors.Is(err, scheduler.ErrContainerFailed) || !strings.Contains(err.Error(), `"ACK", the acknowledgement of feedback`)):
 					t.Errorf("after ACK: %v", err)
 				case !acked && err != nil:
 					t.Errorf("after an answer: %v", err)
@@ -334,7 +334,7 @@ func TestUnaskedACK(t *testing.T) {
 			if i := r.Sessions()[0]; i.Strays != 1 || i.Failures != 1 || i.Generation != g.rpc {
 				t.Errorf("the status has %+v", i)
 			}
-			r.logs(t, "failed a batch", "model=old/1", "rpc="+g.rpc, "acknowledged feedback")
+			r.logs(t, "failed a batch", "model=old/1", "rpc="+g.rpc, "acknowledgement of feedback")
 		})
 	}
 	t.Run("v4", func(t *testing.T) {
@@ -347,8 +347,8 @@ func TestUnaskedACK(t *testing.T) {
 	})
 }
 
-// TestUnserved: what cannot be served as it is stays in the status when its connection is gone,
-// with what to do, until it comes as it should.
+// TestUnserved: a container that cannot be served as it is stays in the status when its
+// connection is gone, with what to do, until it registers.
 func TestUnserved(t *testing.T) {
 	word := func(n uint32) []byte { return binary.LittleEndian.AppendUint32(nil, n) }
 	for _, c := range []struct {
@@ -376,7 +376,7 @@ func TestUnserved(t *testing.T) {
 				if err := p.Send(m...); err != nil {
 					t.Fatal(err)
 				}
-				if len(m) == 2 { // a beat is answered
+				if len(m) == 2 { // the answer to a heartbeat
 					if _, err := p.Receive(); err != nil {
 						t.Fatal(err)
 					}
@@ -392,7 +392,7 @@ func TestUnserved(t *testing.T) {
 			}
 			r.logs(t, "ended before it registered", c.want)
 
-			// It does as it was told.
+			// It follows the advice.
 			addr, register := r.Addrs()[0], [][]byte{nil, []byte("m"), []byte("1"), []byte("1")}
 			if c.rpc == "v2" {
 				addr, register = r.Others()[0], [][]byte{nil, word(0), []byte("m"), []byte("1"), []byte("1")}
@@ -412,7 +412,7 @@ func TestUnserved(t *testing.T) {
 			budgettest.Until(t, "it to be forgotten", func() bool { return len(r.Unserved()) == 0 })
 		})
 	}
-	// What is no ZeroMQ socket, or speaks v4 and is refused, is not among them.
+	// A peer that is no ZeroMQ socket, or speaks v4 and is refused, is not listed.
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{HandshakeTimeout: 100 * time.Millisecond}})
 	dial(t, r).Close()
 	p, err := containertest.NewPeer(dial(t, r))
@@ -429,9 +429,8 @@ func TestUnserved(t *testing.T) {
 	}
 }
 
-// TestHostileNames: containers that call themselves what would harm a terminal or a disk are
-// refused, and told why, over real sockets, and two with one identity are two replicas, while a
-// good one serves.
+// TestHostileNames: containers with names that would harm a terminal or a disk are refused with a
+// reason, over real sockets, and two with one identity are two replicas, while a good one serves.
 func TestHostileNames(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
 	r.LogEverything()
@@ -471,9 +470,8 @@ func TestHostileNames(t *testing.T) {
 	stop()
 }
 
-// TestStuckReader: a container that takes batches and reads nothing is ended by the write
-// timeout, its rows go to others, and nobody waits for it: not the clients, not other
-// containers, not those that join.
+// TestStuckReader: the write timeout ends a container that reads nothing, its rows go to others,
+// and it delays neither clients nor other containers, nor new ones.
 func TestStuckReader(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{WriteTimeout: 200 * time.Millisecond, Heartbeat: 20 * time.Second}})
 	const row = 4 << 20 // floats: more than the sockets' buffers hold
@@ -514,9 +512,8 @@ func TestStuckReader(t *testing.T) {
 	r.logs(t, "container gone", "does not read")
 }
 
-// TestEarlyAnswer: who answers a batch that is still being sent knows the ids, and is up to no
-// good: the memory of the batch may not be given back while the socket reads it. Its session
-// ends.
+// TestEarlyAnswer: a peer that answers a batch which is still being sent has guessed the id. Its
+// session ends, since the memory of the batch must not be released while the socket reads it.
 func TestEarlyAnswer(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Heartbeat: 20 * time.Second}}) // the peer sends none
 	const row = 4 << 20                                                                                                                 // floats: more than the sockets' buffers hold
@@ -569,8 +566,8 @@ func TestEarlyAnswer(t *testing.T) {
 	wg.Wait()
 }
 
-// TestChurn: a thousand connects and disconnects, as fast as they go, leave nothing behind, and
-// a container serves meanwhile.
+// TestChurn: a thousand connects and disconnects at full speed leave nothing behind, and a
+// container serves meanwhile.
 func TestChurn(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0", "ipc://" + filepath.Join(t.TempDir(), "s")}})
 	good, err := containertest.Dial(t.Context(), r.Dialable()[1], echo(nil))
@@ -623,7 +620,8 @@ func churn(i int) containertest.Model {
 	return m
 }
 
-// TestTooMany: beyond the limits connections are refused, and strangers make room for containers.
+// TestTooMany: beyond the limits connections are refused, and unregistered ones give way to new
+// ones.
 func TestTooMany(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}, Settings: containers.Settings{Limits: containers.Limits{Sessions: 12, Handshakes: 4}}})
 	var silent []net.Conn
@@ -657,8 +655,8 @@ func TestTooMany(t *testing.T) {
 	}
 }
 
-// TestIPC: a socket file that a dead server left is taken over, one of a live server is not,
-// and other files are left alone.
+// TestIPC: a socket file that a dead server left is replaced; that of a live server and other
+// files are not.
 func TestIPC(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	dead, err := net.Listen("unix", path)

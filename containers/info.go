@@ -9,29 +9,35 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// SessionInfo is what is known of one container's connection, for status pages. Texts that came
-// from the container are bounded and printable.
+// SessionInfo describes one container's connection, for status pages. Texts sent by the container
+// are bounded and printable.
 type SessionInfo struct {
-	Number     uint64            `json:"number"`          // counts connections from 1
-	State      string            `json:"state"`           // connecting, serving, failing (every batch), hung (it does not answer), draining, leaving
-	Generation string            `json:"rpc,omitempty"`   // v1, v1b, v2, v2a, v3, v4; empty until its first message
+	Number uint64 `json:"number"` // counts connections from 1
+	// Connecting, serving, failing (every batch), hung (no answer), draining, leaving.
+	State string `json:"state"`
+	// V1, v1b, v2, v2a, v3, v4; empty until its first message.
+	Generation string            `json:"rpc,omitempty"`
 	Model      scheduler.ModelID `json:"model"`           // zero until it has registered
 	Remote     string            `json:"remote"`          // its address
-	Label      string            `json:"label,omitempty"` // what it calls itself
+	Label      string            `json:"label,omitempty"` // its own name for itself
 	Since      time.Time         `json:"since"`           // connected
 	Registered time.Time         `json:"registered"`      // zero until it has
-	LastSeen   time.Time         `json:"last_seen"`       // its last message
-	InFlight   int               `json:"in_flight"`       // batches out
-	Oldest     time.Duration     `json:"oldest"`          // since the one of them was sent that has not been answered for longest
-	Slots      int               `json:"slots"`           // most batches out; 0 until it has registered
-	AtOnce     int               `json:"at_once"`         // batches that it executes at once; likewise
-	Batches    uint64            `json:"batches"`         // sent
-	Rows       uint64            `json:"rows"`            // in them
-	Failures   uint64            `json:"failures"`        // batches that it failed, or answered with nonsense
-	Strays     uint64            `json:"strays"`          // answers to batches that were not out
+	LastSeen   time.Time         `json:"last_seen"`       // time of its last message
+	InFlight   int               `json:"in_flight"`       // batches in flight
+	Oldest     time.Duration     `json:"oldest"`          // age of the oldest batch in flight
+	// Most batches in flight; 0 until it has registered.
+	Slots int `json:"slots"`
+	// Batches that it executes at once; likewise.
+	AtOnce  int    `json:"at_once"`
+	Batches uint64 `json:"batches"` // sent
+	Rows    uint64 `json:"rows"`    // in them
+	// Failed batches, invalid answers included.
+	Failures uint64 `json:"failures"`
+	Strays   uint64 `json:"strays"` // answers to batches not in flight
 
-	Feedback        uint64 `json:"feedback,omitempty"`         // sent to a container that asks for it
-	FeedbackDropped uint64 `json:"feedback_dropped,omitempty"` // not sent, as what came before had not been taken
+	Feedback uint64 `json:"feedback,omitempty"` // messages sent
+	// Dropped, as earlier feedback was unread.
+	FeedbackDropped uint64 `json:"feedback_dropped,omitempty"`
 
 	LastFailure string `json:"last_failure,omitempty"`
 	Reason      string `json:"reason,omitempty"` // why it is ending
@@ -50,7 +56,7 @@ func (s *session) snapshot() SessionInfo {
 	return i
 }
 
-// serves adds what the scheduler knows of a container.
+// serves adds the scheduler's statistics of a replica.
 func (i *SessionInfo) serves(r *scheduler.Replica) {
 	stats := r.Stats()
 	i.AtOnce, i.Slots, i.Oldest = stats.Concurrency, stats.Slots, stats.OldestBatch
@@ -62,15 +68,16 @@ func (i *SessionInfo) serves(r *scheduler.Replica) {
 		i.State = "failing"
 	case scheduler.ReplicaSuspect:
 		i.State = "hung"
-		i.LastFailure = bounded(stats.LastError)
+		i.LastFailure = errorText(stats.LastError)
 	}
 }
 
 // maxReason bounds a reason in status and log.
 const maxReason = 512
 
-// bounded is an error's text for status and log, where nothing in it may be obeyed by a terminal.
-func bounded(err error) string {
+// errorText is an error's text for status and log, without anything that a terminal would
+// interpret.
+func errorText(err error) string {
 	text := err.Error()
 	if len(text) > maxReason {
 		text = strings.ToValidUTF8(text[:maxReason-3], "") + "..."
@@ -83,7 +90,7 @@ func bounded(err error) string {
 	}, text)
 }
 
-// log writes a line about the session, unless there are too many such lines.
+// log writes a line about the session, unless the throttle drops it.
 func (s *session) log(level slog.Level, text string, args ...any) {
 	i := s.snapshot()
 	all := []any{"session", i.Number, "remote", i.Remote}

@@ -14,12 +14,12 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// legacy is what the codecs of Clipper's generations have in common: a container has a name, a
-// version and one type of input, rows are flat vectors, and there is no word for refused,
+// legacy is the common part of the codecs of Clipper's generations: a container has a name, a
+// version and one type of input, rows are flat vectors, and there are no messages for refused,
 // welcome or goodbye.
 //
-// Sources: captured frames in testdata/gen*.json; DESIGN.md says where the containers differ
-// from what was written about them.
+// Sources: captured frames in testdata/gen*.json. DESIGN.md lists where the containers differ
+// from their documents.
 type legacy struct {
 	limits Limits
 	pool   *tensor.Pool
@@ -30,8 +30,8 @@ type legacy struct {
 }
 
 const (
-	// The clock of the containers of v2 and v3: they beat after 5 s without a message and give
-	// a server up after 30 s. It is used for v1 too, whose containers never come back once
+	// The times of containers of v2 and v3: they send a heartbeat after 5 s without a message and
+	// give up on a server after 30 s. They apply to v1, too, whose containers never return once
 	// their connection is lost.
 	legacyBeat = 5 * time.Second
 	legacyDead = 30 * time.Second
@@ -46,11 +46,10 @@ const (
 	typeHeartbeat = 2
 )
 
-// legacyTypes are the input types, by code. (Python containers read type 0 as signed numbers;
-// that is theirs.)
+// legacyTypes are the input types, by code. (Python containers misread type 0 as signed numbers.)
 var legacyTypes = [...]tensor.DType{tensor.Uint8, tensor.Int32, tensor.Float32, tensor.Float64, tensor.Bytes}
 
-// messageType reads the frame after the empty one, where v2 and v3 have the type of a message.
+// messageType reads the second frame, the type of a message in v2 and v3.
 func messageType(f []zmtp.Frame) (t uint32, ok bool) {
 	if len(f) < 2 || len(f[0].Data) != 0 || len(f[1].Data) != 4 {
 		return 0, false
@@ -58,21 +57,21 @@ func messageType(f []zmtp.Frame) (t uint32, ok bool) {
 	return binary.LittleEndian.Uint32(f[1].Data), true
 }
 
-// register makes a registration of the three texts that every generation sends. output is what
-// it answers with.
+// register makes a registration from the three texts that every generation sends. output is the
+// dtype of its answers.
 func register(name, version, code []byte, output tensor.DType) (registration, error) {
 	id := scheduler.ModelID{Name: string(name[:min(len(name), 2*wire.MaxName)]), Version: string(version[:min(len(version), 2*wire.MaxName)])}
 	if err := checkModel(id.Name, id.Version); err != nil {
 		return registration{}, err
 	}
-	// The C++ containers give this frame the length of the version's text; what follows the
-	// digit is stray memory.
+	// The C++ containers give this frame the length of the version's text; after the digit comes
+	// stray memory.
 	if len(code) == 0 || code[0] < '0' || int(code[0]-'0') >= len(legacyTypes) {
 		return registration{}, refuse("model %q registered with input type %.16q, expected 0 (bytes), 1 (ints), 2 (floats), 3 (doubles) or 4 (strings)", id.Name, code)
 	}
 	// Clipper's containers in C++ and Java send their answers from one buffer, which ZeroMQ's own
-	// thread may yet have to read when the next batch is computed: with two in flight up to a
-	// tenth of the answers were another's.
+	// thread may still read while the next batch is computed: with two in flight up to a tenth of
+	// the answers belonged to another batch.
 	return registration{model: id, spec: adapter.Spec(legacyTypes[code[0]-'0'], output), serial: true}, nil
 }
 
@@ -85,7 +84,7 @@ func (c *legacy) bind(r registration) {
 	}
 }
 
-// id: unique in the process in 64 bits is unique among the few batches of a session in 32.
+// id returns the lower 32 bits, which are unique among the few batches of a session.
 func (*legacy) id(b *scheduler.Batch) uint64 { return uint64(uint32(b.ID)) }
 
 func (*legacy) welcome(*zmtp.Outgoing, wire.WelcomeMessage) bool  { return false }
@@ -93,7 +92,7 @@ func (*legacy) refused(*zmtp.Outgoing, string) bool               { return false
 func (*legacy) goodbye(*zmtp.Outgoing, string, bool) bool         { return false }
 func (*legacy) feedback(*zmtp.Outgoing, *scheduler.Feedback) bool { return false }
 
-// nextRow cuts the first row off a part's data, which the scheduler has checked.
+// nextRow splits the first row off a part's data, which the scheduler has validated.
 func nextRow(d tensor.DType, data []byte, p *scheduler.Part) (row, rest []byte) {
 	if d == tensor.Bytes {
 		n := 4 + int(binary.LittleEndian.Uint32(data))
@@ -108,14 +107,14 @@ var (
 	errNUL       = fmt.Errorf("%w: a text with a NUL cannot be sent to a container of RPC v1 or v2, where NUL ends a text", scheduler.ErrInvalidInput)
 )
 
-// joined adds the rows of a batch in the form of v1 and v2, one frame after the other, each
-// with its size in a frame before it if sized is set:
+// appendRows adds the rows of a batch in the form of v1 and v2: two frames, each preceded by a frame
+// with its size if sized is set:
 //
-//	header   u32: input type, number of rows N, and N-1 offsets, in elements, at which the content is to be cut
-//	content  the rows back to back; a text ends with a NUL, and its offsets only count
+//	header   u32: input type, number of rows N, and N-1 offsets in elements, where rows begin
+//	content  the rows back to back; texts end with a NUL, and their offsets only count
 //
-// Clipper sends no content of 0 bytes (its containers die of it), and has no way to send a NUL.
-func (c *legacy) joined(o *zmtp.Outgoing, b *scheduler.Batch, sized bool) error {
+// Content of 0 bytes cannot be sent (Clipper's containers crash), and neither can a NUL.
+func (c *legacy) appendRows(o *zmtp.Outgoing, b *scheduler.Batch, sized bool) error {
 	texts := c.dtype == tensor.Bytes
 	size, width := 0, 1
 	for i := range b.Parts {
@@ -124,7 +123,7 @@ func (c *legacy) joined(o *zmtp.Outgoing, b *scheduler.Batch, sized bool) error 
 		if !texts {
 			continue
 		}
-		size -= 3 * p.Rows // a NUL in place of a length
+		size -= 3 * p.Rows // a NUL instead of a length
 		rest := p.Inputs[0].Data
 		for range p.Rows {
 			var row []byte
@@ -184,17 +183,17 @@ func (c *legacy) joined(o *zmtp.Outgoing, b *scheduler.Batch, sized bool) error 
 	return nil
 }
 
-// acknowledges reports whether a message is the answer to feedback: "ACK" in its last frame,
-// which is number last, after the id. No answer to a batch has three bytes there.
+// acknowledges reports whether a message acknowledges feedback: frame number last, after the id,
+// is "ACK". No answer to a batch has three bytes there.
 func acknowledges(f []zmtp.Frame, last int) bool {
 	return len(f) == last+1 && len(f[last-1].Data) >= 4 && string(f[last].Data) == "ACK"
 }
 
 func acknowledged(rows int) error {
-	return fmt.Errorf("it acknowledged feedback (\"ACK\"), which it was not sent, instead of answering a batch of %d rows", rows)
+	return fmt.Errorf("it sent \"ACK\", the acknowledgement of feedback, instead of an answer to a batch of %d rows", rows)
 }
 
-// floats makes an answer of v1, v1b and v2a: one float32 for each row.
+// floats parses an answer of v1, v1b and v2a: one float32 for each row.
 func floats(f zmtp.Frame, rows int) (*answer, error) {
 	if len(f.Data) != 4*rows {
 		return nil, fmt.Errorf("answer of %d bytes to a batch of %d rows, expected a float of 4 for each", len(f.Data), rows)
@@ -205,7 +204,7 @@ func floats(f zmtp.Frame, rows int) (*answer, error) {
 	return a, nil
 }
 
-// texts makes an answer of size bytes of texts, row by row.
+// texts makes an answer of texts from size bytes, row by row.
 func (c *legacy) texts(rows, size int, row func(i int) []byte) (*answer, error) {
 	buf, err := c.pool.Get(4*rows + size)
 	if err != nil {

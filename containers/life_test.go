@@ -70,8 +70,8 @@ func (r *rig) live(id scheduler.ModelID) int {
 	return m.Replicas()
 }
 
-// TestSilence: an idle container that beats lives; one whose ZeroMQ library alone answers, as its
-// process holds the interpreter lock, lives for thirty beats.
+// TestSilence: an idle container that sends heartbeats stays alive; one of which only the ZeroMQ
+// library answers, as its process holds the interpreter lock, lives for thirty intervals.
 func TestSilence(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		c := r.start(t, echo(nil))
@@ -98,8 +98,8 @@ func TestSilence(t *testing.T) {
 	})
 }
 
-// TestHangs: an idle container that is silent on every level, as one that was stopped is, is dead
-// after three beats.
+// TestHangs: an idle container that is silent on every level, such as a stopped one, is dead
+// after three intervals.
 func TestHangs(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		p, _, _ := r.slowly(t, 0) // reads nothing
@@ -126,7 +126,7 @@ func TestComputing(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { err = r.echoes(echoID) })
 		synctest.Wait()
-		c.Mute(true) // a model that holds the interpreter's lock cannot beat
+		c.Mute(true) // a model that holds the interpreter lock sends no heartbeats
 		wg.Wait()
 		if err != nil {
 			t.Error(err)
@@ -134,9 +134,9 @@ func TestComputing(t *testing.T) {
 	})
 }
 
-// TestSilent: a container that beats and does not answer is dead after three execution
-// timeouts, and whoever started it is told. One request that hangs is no reason while it
-// answers others.
+// TestSilent: a container that sends heartbeats and no answers is dead after three execution
+// timeouts, and Config.Silent is called. One request that hangs is no reason while it answers
+// others.
 func TestSilent(t *testing.T) {
 	var told atomic.Pointer[error]
 	cfg := containers.Config{Silent: func(conn net.Conn, reason error) {
@@ -174,7 +174,7 @@ func TestSilent(t *testing.T) {
 	})
 }
 
-// TestLetGo: an idle session keeps nothing of the batches that it has sent, which may be large.
+// TestLetGo: an idle session holds no memory of the batches that it has sent, which may be large.
 func TestLetGo(t *testing.T) {
 	r := newRig(t, containers.Config{Addrs: []string{"tcp://127.0.0.1:0"}})
 	c, err := containertest.Dial(t.Context(), r.Dialable()[0], echo(nil))
@@ -198,8 +198,8 @@ func TestLetGo(t *testing.T) {
 	})
 }
 
-// TestDeath: when a replica's socket closes, its batches go to another one, and each request is
-// answered once.
+// TestDeath: when a replica's socket closes, its batches go to another replica, and each request
+// is answered once.
 func TestDeath(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		var dying, living *containertest.Container
@@ -230,8 +230,8 @@ func TestDeath(t *testing.T) {
 	})
 }
 
-// TestDeathOfTheOnly: without another replica the requests fail, typed, and a new container
-// serves again.
+// TestDeathOfTheOnly: without another replica the requests fail with a typed error, and a new
+// container serves again.
 func TestDeathOfTheOnly(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		c := r.start(t, echo(func(b *containertest.Batch) containertest.Reply { return containertest.Reply{Die: true} }))
@@ -250,7 +250,8 @@ func TestDeathOfTheOnly(t *testing.T) {
 	})
 }
 
-// TestDrain: the container asks for no more, gets goodbye after its last answer, and hangs up.
+// TestDrain: a container that sends draining gets no more batches, gets goodbye after its last
+// answer, and hangs up.
 func TestDrain(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		c := r.start(t, echo(func(b *containertest.Batch) containertest.Reply {
@@ -285,7 +286,7 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// TestShutdown: every container answers what it has and is told to come back.
+// TestShutdown: every container answers its batches and is told to reconnect.
 func TestShutdown(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		c := r.start(t, echo(func(b *containertest.Batch) containertest.Reply {
@@ -312,8 +313,8 @@ func TestShutdown(t *testing.T) {
 	})
 }
 
-// TestShutdownTimeout: a container that neither answers nor leaves is cut off at the end of the
-// context.
+// TestShutdownTimeout: the connection of a container that neither answers nor leaves is closed at
+// the end of the context.
 func TestShutdownTimeout(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		r.start(t, echo(func(*containertest.Batch) containertest.Reply { return containertest.Reply{Silent: true} }))
@@ -337,7 +338,7 @@ func TestShutdownTimeout(t *testing.T) {
 	})
 }
 
-// TestRetire: the containers of one version go for good, the others stay.
+// TestRetire: the containers of one version are dismissed, the others stay.
 func TestRetire(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		old := r.start(t, echo(nil))
@@ -358,8 +359,8 @@ func TestRetire(t *testing.T) {
 	})
 }
 
-// A container whose socket reconnected by itself does not know that it must register again: it
-// is told.
+// TestReconnectedSocket: a container whose socket reconnected by itself is told to register
+// again.
 func TestReconnectedSocket(t *testing.T) {
 	for _, first := range []string{"heartbeat", "result", "draining"} {
 		bubble(t, func(t *testing.T, r *rig) {
@@ -380,14 +381,14 @@ func TestReconnectedSocket(t *testing.T) {
 	}
 }
 
-// TestNeverRegisters: whoever does not register is gone after the handshake's time, whatever it
-// says meanwhile.
+// TestNeverRegisters: a peer that does not register is disconnected after the handshake timeout,
+// whatever it sends meanwhile.
 func TestNeverRegisters(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		p := r.peer(t)
 		began := time.Now()
 		go func() {
-			for p.Send(nil, le32(2)) == nil { // a v3 container that only beats
+			for p.Send(nil, le32(2)) == nil { // a v3 container that only sends heartbeats
 				time.Sleep(time.Second)
 			}
 		}()
@@ -411,7 +412,8 @@ func TestNeverRegisters(t *testing.T) {
 
 func le32(n uint32) []byte { return binary.LittleEndian.AppendUint32(nil, n) }
 
-// A v3 container beats every 5 s, is answered every time, and is dead after 30 s of silence.
+// TestV3Clock: a v3 container sends a heartbeat every 5 s, each is answered, and it is dead after
+// 30 s of silence.
 func TestV3Clock(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		p, id := r.v3(t, "2")

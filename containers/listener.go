@@ -18,13 +18,13 @@ import (
 // A Listener accepts containers and owns their sessions.
 type Listener struct {
 	// Set once.
-	cfg       Config         // without what is in settings
+	cfg       Config         // its Settings are in settings
 	listeners []net.Listener // of Config.Addrs, then of Config.Others
-	stopped   chan struct{}  // closed when no more connections are taken
-	empty     chan struct{}  // closed when, after that, no session is left
+	stopped   chan struct{}  // closed when no more connections are accepted
+	empty     chan struct{}  // closed when, after that, the last session has ended
 
-	models   *throttle // log lines about containers, by their models
-	unknowns *throttle // about peers that have not registered
+	models   *throttle // log lines about containers, by model
+	unknowns *throttle // log lines about peers that have not registered
 
 	settings atomic.Pointer[Settings]
 
@@ -32,27 +32,27 @@ type Listener struct {
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
-	fresh    []*session // those that have not registered, oldest first
+	fresh    []*session // sessions that have not registered, oldest first
 	number   uint64
 	closed   bool
 	counts   Stats
 	unserved map[unservedKey]SessionInfo // see Unserved
 }
 
-// Stats counts what happened to connections since the start.
+// Stats counts connections since the start.
 type Stats struct {
 	Sessions   int    `json:"sessions"`    // open now, registered or not
-	Registered int    `json:"registered"`  // of them
+	Registered int    `json:"registered"`  // open now and registered
 	Accepted   uint64 `json:"accepted"`    // in all
-	Refused    uint64 `json:"refused"`     // closed at once: too many
-	Displaced  uint64 `json:"displaced"`   // ended before they registered, to make room for newer ones
+	Refused    uint64 `json:"refused"`     // closed at once, above the limit
+	Displaced  uint64 `json:"displaced"`   // ended to make room before they registered
 	Ended      uint64 `json:"ended"`       // of those that had registered
-	Strangers  uint64 `json:"strangers"`   // ended without having registered
+	Strangers  uint64 `json:"strangers"`   // ended without a registration
 	AcceptFail uint64 `json:"accept_fail"` // errors of accept, such as no descriptors
 }
 
 // Listen opens all addresses and serves the containers that connect, until Shutdown or Close.
-// Either all addresses are open when it returns, or none.
+// Either all addresses are open when it returns, or none is, and the error says why.
 func Listen(cfg Config) (*Listener, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -70,14 +70,14 @@ func Listen(cfg Config) (*Listener, error) {
 		l.listeners = append(l.listeners, listener)
 	}
 	for i, a := range cfg.addresses() {
-		l.wg.Go(func() { l.accept(l.listeners[i], a.Dialect) }) // ends when Close closes the listener
+		l.wg.Go(func() { l.accept(l.listeners[i], a.Dialect) }) // ends with the listener
 	}
 	return l, nil
 }
 
-// Configure returns the listener other settings, which hold for containers that connect afterwards.
-// Those that are there keep what they were told when they registered: both sides of a heartbeat
-// must agree on it.
+// Configure changes the settings, for containers that connect from now on. Connected ones retain
+// those of their registration, since both sides of a heartbeat must agree on it. An error names
+// all faults of s and changes nothing.
 func (l *Listener) Configure(s Settings) error {
 	s = s.withDefaults()
 	if err := s.Faults().Err(); err != nil {
@@ -87,7 +87,7 @@ func (l *Listener) Configure(s Settings) error {
 	return nil
 }
 
-// Settings are those that hold for the next container.
+// Settings returns the settings for the next container.
 func (l *Listener) Settings() Settings { return *l.settings.Load() }
 
 // Addrs returns the addresses in use, in the order of Config.Addrs.
@@ -104,8 +104,8 @@ func addrsOf(listeners []net.Listener) []net.Addr {
 	return addrs
 }
 
-// Dialable returns the addresses of Addrs as containers on this machine can dial them: ipc://
-// and tcp://, with the loopback address where the listener takes any.
+// Dialable returns the addresses of Addrs as containers on this machine can dial them: ipc:// and
+// tcp://, with the loopback address in place of a wildcard.
 func (l *Listener) Dialable() []string {
 	var list []string
 	for _, a := range l.Addrs() {
@@ -130,8 +130,8 @@ const (
 	maxAcceptPause = time.Second
 )
 
-// accept takes connections until its listener is closed. When there are no descriptors it waits
-// for some, longer each time: spinning would cost a core.
+// accept accepts connections until its listener is closed. Without descriptors it pauses, longer
+// each time: spinning would cost a core.
 func (l *Listener) accept(listener net.Listener, d Dialect) {
 	pause := minAcceptPause
 	for {
@@ -147,7 +147,7 @@ func (l *Listener) accept(listener net.Listener, d Dialect) {
 		l.mu.Lock()
 		l.counts.AcceptFail++
 		l.mu.Unlock()
-		l.complain("cannot accept containers", "err", err.Error(), "again_in", pause)
+		l.warn("cannot accept containers", "err", err.Error(), "again_in", pause)
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
@@ -159,8 +159,8 @@ func (l *Listener) accept(listener net.Listener, d Dialect) {
 	}
 }
 
-// Add serves a connection that was made elsewhere, such as one in memory. The listener owns it
-// from now on.
+// Add serves a connection that was made elsewhere, such as one in memory. The listener takes
+// ownership of it, also when it returns an error: the listener is closed or at its limit.
 func (l *Listener) Add(raw net.Conn) error {
 	if !l.add(raw, DialectV3) {
 		return fmt.Errorf("containers: listener is closed or has its %d sessions", l.settings.Load().Limits.Sessions)
@@ -168,14 +168,14 @@ func (l *Listener) Add(raw net.Conn) error {
 	return nil
 }
 
-// add starts a session, unless there are too many.
+// add starts a session, unless the limit is reached.
 func (l *Listener) add(raw net.Conn, d Dialect) bool {
 	now := time.Now()
 	s := &session{listener: l, raw: raw, remote: raw.RemoteAddr().String(), dialect: d, settings: l.settings.Load(), machine: machine{started: now}}
 	limits := s.settings.Limits
 	s.machine.clocks.register = s.settings.HandshakeTimeout
 	if s.remote == "" || s.remote == "@" {
-		s.remote = "ipc" // Unix sockets of clients have no name
+		s.remote = "ipc" // client ends of Unix sockets have no name
 	}
 	l.mu.Lock()
 	if l.closed || len(l.sessions) >= limits.Sessions {
@@ -184,7 +184,7 @@ func (l *Listener) add(raw net.Conn, d Dialect) bool {
 		l.mu.Unlock()
 		raw.Close()
 		if !closed {
-			l.complain("container refused: too many connections", "remote", s.remote, "limit", limits.Sessions)
+			l.warn("container refused: too many connections", "remote", s.remote, "limit", limits.Sessions)
 		}
 		return false
 	}
@@ -203,12 +203,12 @@ func (l *Listener) add(raw net.Conn, d Dialect) bool {
 	l.wg.Go(s.run) // ends with its connection, which Close ends
 	l.mu.Unlock()
 	if displaced != nil {
-		displaced.kill(fmt.Errorf("not registered while %d newer connections came", limits.Handshakes))
+		displaced.kill(fmt.Errorf("not registered while %d newer connections arrived", limits.Handshakes))
 	}
 	return true
 }
 
-// registered takes s off the list of those that have not.
+// registered removes s from the list of sessions that have not registered.
 func (l *Listener) registered(s *session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -222,7 +222,7 @@ func (l *Listener) dropFreshLocked(s *session) {
 	}
 }
 
-// forget is the last that a session does.
+// forget removes a session that has ended.
 func (l *Listener) forget(s *session) {
 	info := s.snapshot()
 	registered := !info.Registered.IsZero()
@@ -246,12 +246,12 @@ func (l *Listener) forget(s *session) {
 	}
 }
 
-// complain logs what is about no container in particular.
-func (l *Listener) complain(text string, args ...any) {
+// warn logs a line about no particular container.
+func (l *Listener) warn(text string, args ...any) {
 	l.unknowns.write(strangers, slog.LevelWarn, text, args...)
 }
 
-// strangers is what log lines about peers that have not registered are about.
+// strangers is the subject of log lines about peers that have not registered.
 const strangers = "strangers"
 
 // Sessions returns a snapshot of all connections, oldest first.
@@ -283,29 +283,29 @@ func (l *Listener) all() []*session {
 	return list
 }
 
-// Retire says goodbye to the containers of a model: each gets no more batches, answers those it
-// has, and is told to go and not to come back. told is how many; those that have been told
-// before are not counted again. Containers of a generation without a word for goodbye (v1 to
-// v3) would be back at once if they were hung up on, or hang until somebody restarts them (v1):
-// they stay replicas of the model, and kept has their numbers (see [SessionInfo]).
-func (l *Listener) Retire(id scheduler.ModelID, reason string) (told int, kept []uint64) {
+// Retire dismisses the containers of a model: each gets no more batches, answers those it has,
+// and is told not to reconnect. dismissed counts them, without those dismissed before. Containers
+// of v1 to v3 have no goodbye message: if their connections were closed they would reconnect at
+// once, or hang until they are restarted (v1). They stay replicas of the model, and remaining has
+// their numbers (see [SessionInfo]).
+func (l *Listener) Retire(id scheduler.ModelID, reason string) (dismissed int, remaining []uint64) {
 	for _, s := range l.all() {
 		i := s.snapshot()
 		switch {
 		case i.Model != id || i.Registered.IsZero():
 		case !s.codec.goodbye(new(zmtp.Outgoing), reason, false):
-			kept = append(kept, i.Number)
+			remaining = append(remaining, i.Number)
 		case s.retire(goodbye{reason: reason}):
-			told++
+			dismissed++
 		}
 	}
-	return told, kept
+	return dismissed, remaining
 }
 
-// Shutdown closes the addresses and parts from every container in good order: no more batches,
-// an answer to those that are out, goodbye with the request to reconnect. When ctx ends before
-// all have left, the rest are cut off, and ctx's error is returned. The scheduler should be
-// drained first, if queued requests are to be served.
+// Shutdown closes the addresses and ends every session in order: no more batches, answers to
+// those in flight, goodbye with the request to reconnect. If ctx ends first it closes the
+// remaining connections and returns the error of ctx. Drain the scheduler before it, so that
+// queued requests are served.
 func (l *Listener) Shutdown(ctx context.Context) error {
 	l.stop()
 	for _, s := range l.all() {
@@ -321,8 +321,8 @@ func (l *Listener) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// Close ends everything at once and waits for it: addresses, sessions, goroutines. Batches that
-// are out go back to the scheduler. It may be called repeatedly, also after Shutdown.
+// Close ends addresses and sessions at once and waits for their goroutines. Batches in flight
+// return to the scheduler. It may be called repeatedly, also after Shutdown.
 func (l *Listener) Close() error {
 	l.stop()
 	for _, s := range l.all() {
@@ -334,7 +334,7 @@ func (l *Listener) Close() error {
 	return nil
 }
 
-// stop takes no more connections.
+// stop stops accepting connections.
 func (l *Listener) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// An exhausted ear has no descriptors for a while, and then hears again.
+// An exhausted listener has no descriptors for a while, and then accepts again.
 type exhausted struct {
 	net.Listener
 	calls atomic.Int32
@@ -41,7 +41,7 @@ func (e *exhausted) Close() error {
 	return nil
 }
 
-// TestNoDescriptors: without descriptors the loop waits instead of spinning, says so, and
+// TestNoDescriptors: without descriptors the accept loop pauses instead of spinning, logs it, and
 // recovers by itself.
 func TestNoDescriptors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -76,8 +76,8 @@ func TestNoDescriptors(t *testing.T) {
 	})
 }
 
-// TestSocketFile: one that a killed server left is taken over. One that a server listens on is
-// not, even if that server is stopped or so busy that it takes no connections.
+// TestSocketFile: a file that a killed server left is replaced. One on which a server listens is
+// not, even if that server is stopped or too busy to accept connections.
 func TestSocketFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
@@ -90,7 +90,7 @@ func TestSocketFile(t *testing.T) {
 	if err := syscall.Listen(fd, 0); err != nil {
 		t.Fatal(err)
 	}
-	for { // until no more wait to be accepted
+	for { // until the backlog is full
 		c, err := net.Dial("unix", path)
 		if err != nil {
 			break

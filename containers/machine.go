@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A machine is what a session knows about its life: pure, without a clock, lock or socket.
-// Events and the time go in, actions come out, and next says when to tick again.
+// A machine is the state machine of a session: pure, without a clock, lock or socket. Events and
+// times go in, actions come out, and tick returns when it must be called again.
 //
 //	          hello            draining, retire          last answer
 //	fresh ------------> serving ------------> draining ------------> leaving --> ended
@@ -18,23 +18,24 @@ type machine struct {
 	phase  phase
 
 	started time.Time
-	message time.Time // the last message arrived
-	sent    time.Time // the last message went
-	pinged  time.Time // the last PING went
-	leaving time.Time // goodbye or refused was said
+	message time.Time // of the last message received
+	sent    time.Time // of the last message sent
+	pinged  time.Time // of the last PING sent
+	leaving time.Time // of goodbye or refused
 	out     int       // batches sent and not answered
 }
 
-// clocks are the times of a generation.
+// clocks are the times and rules of liveness of a generation.
 type clocks struct {
 	register  time.Duration // from connecting to being registered
 	heartbeat time.Duration
 	dead      time.Duration // silence after which the container is dead
-	idle      time.Duration // without a message from a container that has no batch but answers PINGs, after which it is dead; at least dead
-	beats     bool          // the server beats too, instead of answering beats only
-	pings     bool          // the peer answers ZMTP's PING
-	first     bool          // a hello must come before anything else
-	mute      bool          // the container does not beat: only its answers to PING show that it lives
+	// Limit without a message, for an idle container that answers PINGs; at least dead.
+	idle  time.Duration
+	beats bool // the server sends heartbeats, too, instead of only answering them
+	pings bool // the peer answers ZMTP's PING
+	first bool // a hello must come before anything else
+	mute  bool // the container sends no heartbeats: only PONGs show that it is alive
 }
 
 type phase uint8
@@ -59,13 +60,13 @@ const (
 	evHeartbeat              // a heartbeat arrived
 	evHello                  // a registration arrived
 	evResult                 // an answer arrived
-	evDraining               // the container wants no more
+	evDraining               // the container wants no more batches
 	evSend                   // a batch is going out
 	evAnswered               // a result was matched with its batch
-	evSaid                   // another message went out
-	evRetire                 // the server wants to part
+	evMessage                // another message was sent
+	evRetire                 // the server dismisses the container
 	evDrained                // the last batch has been answered
-	evRefused                // the registration was turned down, and the container told
+	evRefused                // the registration was refused, and the container told
 )
 
 // An action is what the shell must do, possibly several at once.
@@ -85,10 +86,10 @@ var (
 	errNotRegistered = errors.New("not registered")
 	errSecondHello   = errors.New("registered twice on one connection")
 	errEnded         = errors.New("containers: session has ended")
-	errLingered      = fmt.Errorf("told goodbye and still here after %v", lingerTime)
+	errLingered      = fmt.Errorf("still connected %v after goodbye", lingerTime)
 )
 
-// step takes an event. An error is the reason why the session must end.
+// step handles an event. An error is the reason why the session must end.
 func (m *machine) step(e event, now time.Time) (action, error) {
 	switch e {
 	case evSend:
@@ -98,7 +99,7 @@ func (m *machine) step(e event, now time.Time) (action, error) {
 	case evAnswered:
 		m.out--
 		return 0, nil
-	case evSaid:
+	case evMessage:
 		m.sent = now
 		return 0, nil
 	case evRetire:
@@ -114,10 +115,10 @@ func (m *machine) step(e event, now time.Time) (action, error) {
 		return 0, nil
 	}
 
-	// What is left are messages from the container.
+	// The remaining events are messages from the container.
 	m.message = now
 	if m.phase == leaving {
-		return 0, nil // it has been told; what it still says changes nothing
+		return 0, nil // it was told to go: its messages no longer matter
 	}
 	switch {
 	case e == evHello && m.phase == fresh:
@@ -128,8 +129,8 @@ func (m *machine) step(e event, now time.Time) (action, error) {
 	case e == evHeartbeat && !m.clocks.beats:
 		return actBeat, nil
 	case m.phase == fresh && m.clocks.first:
-		// A ZeroMQ socket reconnects by itself and goes on where it was, which a restarted
-		// server knows nothing of.
+		// A ZeroMQ socket reconnects by itself and continues where it was, unknown to a restarted
+		// server.
 		m.leave(now)
 		return actRepeat, nil
 	case e == evResult && m.phase != fresh:
@@ -152,16 +153,16 @@ func (m *machine) leave(now time.Time) {
 	m.phase, m.leaving = leaving, now
 }
 
-// tick looks at the clock. lastByte is when the peer's last bytes arrived, whatever they were.
+// tick checks the times. lastByte is when the peer's last bytes of any kind arrived.
 //
-// There are two signs of life. Any byte shows that the process runs and can be reached; PINGs,
-// which ZeroMQ's own thread answers, ask for some, so silence is death soon. Messages show that
-// the container itself runs. It may be unable to send any, as a model that computes, or one that
-// is being loaded beside it, can hold Python's interpreter lock for many seconds: nothing is
-// asked of one that has a batch, which is the execution timeout's matter, and of an idle one no
-// more than a message in a long while. A peer that does not know PING has messages only: while it
-// has no batch they must come as soon as bytes would have to. Containers of v1 say nothing of
-// themselves, so for them it is always as if they had one.
+// There are two signs of life. Any byte shows that the process runs and is reachable; PINGs,
+// which ZeroMQ's own thread answers, provoke some, so silence soon means death. Messages show
+// that the container itself runs. It may be unable to send any: a model that computes, or one
+// that is being loaded beside it, can hold Python's interpreter lock for many seconds. So no
+// messages are required of a container that has a batch, which the execution timeout covers, and
+// few of an idle one. A peer that does not know PING has messages only: while it is idle they
+// must arrive as often as bytes otherwise. Containers of v1 send nothing by themselves, so they
+// are treated as if they always had a batch.
 func (m *machine) tick(now, lastByte time.Time) (do action, next time.Time, err error) {
 	switch m.phase {
 	case ended:
@@ -180,8 +181,8 @@ func (m *machine) tick(now, lastByte time.Time) (do action, next time.Time, err 
 		return 0, next, nil
 	}
 	c := m.clocks
-	next = now.Add(c.heartbeat)    // at least, so that a batch that goes out meanwhile is looked after
-	at := func(t time.Time) bool { // something due at t: now, or wake for it
+	next = now.Add(c.heartbeat)    // at the latest, so that a batch sent meanwhile is supervised
+	at := func(t time.Time) bool { // reports whether t has come, else wakes at t
 		if !now.Before(t) {
 			return true
 		}
@@ -190,7 +191,7 @@ func (m *machine) tick(now, lastByte time.Time) (do action, next time.Time, err 
 		}
 		return false
 	}
-	free := m.out > 0 || c.mute // to say nothing
+	free := m.out > 0 || c.mute // it need not send messages
 	idle := c.dead
 	if c.pings {
 		heard := later(m.message, lastByte)
@@ -199,7 +200,7 @@ func (m *machine) tick(now, lastByte time.Time) (do action, next time.Time, err 
 		}
 		idle = max(idle, c.idle)
 		if free || idle > c.dead {
-			// An idle container is about to beat: PING waits a little for it.
+			// An idle container is about to send a heartbeat: PING waits a little for it.
 			wait := c.heartbeat
 			if !free {
 				wait += c.heartbeat / 2
@@ -226,18 +227,17 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// slowest is the rate in bytes per second at which a message has to arrive, as at the doors.
+// slowest is the minimum rate of a message in bytes per second, as at the doors.
 const slowest = 16 << 10
 
-// crawls looks at a message that is under way, with that many bytes since then. Whatever silence
-// is allowed to a container that computes: while it sends it does not wait for that, and what
-// has come of the message holds memory.
+// crawls checks the rate of a message of which the given bytes have arrived since it began. A
+// container that computes may be silent, but a partial message holds memory.
 func (m *machine) crawls(now, since time.Time, bytes int64) error {
 	if since.IsZero() || m.phase != serving && m.phase != draining {
-		return nil // those who have not registered, or are to go, have little time anyway
+		return nil // other states have short timeouts of their own
 	}
 	if took := now.Sub(since); took > m.clocks.dead+time.Duration(bytes/slowest)*time.Second {
-		return fmt.Errorf("its message does not arrive: %d bytes in %v", bytes, took.Round(time.Millisecond))
+		return fmt.Errorf("its message is too slow: %d bytes in %v", bytes, took.Round(time.Millisecond))
 	}
 	return nil
 }

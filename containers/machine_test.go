@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// at is a time of the test's own clock, in seconds.
+// at is a time in seconds of the test's clock.
 func at(s float64) time.Time { return time.Unix(1_000_000, 0).Add(time.Duration(s * 1e9)) }
 
-// A moment is something that happens to a machine, and what must come of it.
+// A moment is an event of a machine and its expected effect.
 type moment struct {
 	at   float64
 	do   string // an event, or "tick", or "byte"
@@ -20,10 +20,10 @@ type moment struct {
 
 var eventNames = map[string]event{
 	"heartbeat": evHeartbeat, "hello": evHello, "result": evResult, "draining": evDraining,
-	"send": evSend, "answered": evAnswered, "said": evSaid, "retire": evRetire, "drained": evDrained, "refused": evRefused,
+	"send": evSend, "answered": evAnswered, "said": evMessage, "retire": evRetire, "drained": evDrained, "refused": evRefused,
 }
 
-// TestMachine plays lives of sessions.
+// TestMachine plays the lives of sessions.
 func TestMachine(t *testing.T) {
 	four := new(v4).clocks(time.Second)
 	four.register, four.pings = 10*time.Second, true
@@ -123,7 +123,7 @@ func TestMachine(t *testing.T) {
 			{at: 1, do: "result", want: actRepeat},
 			{at: 1, do: "hello"},
 			{at: 2.9, do: "tick", next: 3},
-			{at: 3, do: "tick", err: "still here"},
+			{at: 3, do: "tick", err: "still connected"},
 		}},
 		{"v4: registers twice", four, []moment{
 			{at: 1, do: "hello", want: actRegister},
@@ -134,7 +134,7 @@ func TestMachine(t *testing.T) {
 			{at: 1, do: "refused"},
 			{at: 2, do: "hello"},
 			{at: 2, do: "result"},
-			{at: 3, do: "tick", err: "still here"},
+			{at: 3, do: "tick", err: "still connected"},
 		}},
 		{"v4: drains", four, []moment{
 			{at: 1, do: "hello", want: actRegister},
@@ -147,7 +147,7 @@ func TestMachine(t *testing.T) {
 			{at: 3, do: "drained", want: actGoodbye},
 			{at: 3, do: "drained"},
 			{at: 4, do: "heartbeat"},
-			{at: 5, do: "tick", err: "still here"},
+			{at: 5, do: "tick", err: "still connected"},
 		}},
 		{"v1: says nothing, and its PONGs count", one, []moment{
 			{at: 0, do: "hello", want: actRegister},

@@ -13,9 +13,9 @@ import (
 	"syscall"
 )
 
-// groupOf finds the process group, among these, whose process holds the other end of conn; 0:
-// none does. The kernel says so for every container of any generation, where a name that it
-// would have to pass on needs its help.
+// groupOf returns the group, among the given process groups, of the process that holds the other
+// end of conn; 0: none. The kernel knows that for containers of every generation, whereas a token
+// in the environment would need their cooperation.
 func groupOf(conn net.Conn, groups []int) int {
 	if len(groups) == 0 {
 		return 0
@@ -43,7 +43,7 @@ func groupOf(conn net.Conn, groups []int) int {
 	return 0
 }
 
-// match is the process's group if it is one of these.
+// match returns the group of a process if it is one of groups, else 0.
 func match(groups []int, pid int) int {
 	if pid <= 0 {
 		return 0
@@ -73,8 +73,8 @@ func unixPeer(c *net.UnixConn) (pid int) {
 	return pid
 }
 
-// tcpInode is the socket of this machine that is bound to local and connected to remote; "": it
-// is another machine's.
+// tcpInode is the inode of the socket on this machine that is bound to local and connected to
+// remote; "": none.
 func tcpInode(local, remote net.Addr) string {
 	l, err := netip.ParseAddrPort(local.String())
 	if err != nil {
@@ -98,7 +98,7 @@ func tcpInode(local, remote net.Addr) string {
 	return ""
 }
 
-// findSocket reads the kernel's table: a number, local and remote address, state, four more
+// findSocket searches the kernel's table: number, local and remote address, state, four more
 // columns, uid, timeout, inode.
 func findSocket(lines *bufio.Scanner, local, remote netip.AddrPort) string {
 	for lines.Scan() {
@@ -110,8 +110,8 @@ func findSocket(lines *bufio.Scanner, local, remote netip.AddrPort) string {
 	return ""
 }
 
-// sameAddr reads an address as the kernel prints it: words of 32 bits in the machine's order,
-// in hexadecimal, and the port.
+// sameAddr compares an address as the kernel prints it: words of 32 bits in host order, in
+// hexadecimal, and the port.
 func sameAddr(text string, want netip.AddrPort) bool {
 	host, port, ok := strings.Cut(text, ":")
 	n, err := strconv.ParseUint(port, 16, 16)

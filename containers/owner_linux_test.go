@@ -12,7 +12,7 @@ import (
 )
 
 // TestKill: of several processes the one that holds the other end of a connection is killed and
-// started again, also where it is a child of the command.
+// restarted, also if it is a child of the command.
 func TestKill(t *testing.T) {
 	for _, c := range []struct{ network, addr string }{{"tcp", "127.0.0.1:0"}, {"tcp", "[::1]:0"}, {"unix", t.TempDir() + "/s"}} {
 		t.Run(c.network+" "+c.addr, func(t *testing.T) {

@@ -4,5 +4,5 @@ package containers
 
 import "net"
 
-// groupOf: other systems do not say who holds the other end of a connection.
+// groupOf returns 0: other systems do not tell which process holds the other end.
 func groupOf(net.Conn, []int) int { return 0 }

@@ -18,7 +18,8 @@ import (
 
 const maxDeclaredBatch = 1 << 20
 
-// readHello checks a v4 registration. Every error is a refusal in words for the container's author.
+// readHello parses and validates a v4 registration. Every error is a *refusal, worded for the
+// container's author.
 func readHello(b []byte, limits Limits) (registration, error) {
 	if len(b) > wire.MaxHello {
 		return registration{}, refuse("hello has %d bytes, limit %d", len(b), wire.MaxHello)
@@ -79,7 +80,7 @@ func readHello(b []byte, limits Limits) (registration, error) {
 	return r, nil
 }
 
-// checkModel judges the name and the version of a model by the rule of package naming.
+// checkModel validates the name and the version of a model by package naming.
 func checkModel(name, version string) error {
 	if err := naming.CheckModel(name); err != nil {
 		return refuse("model %v", err)
@@ -90,7 +91,7 @@ func checkModel(name, version string) error {
 	return nil
 }
 
-// checkText judges text that will be shown to people.
+// checkText validates text that is shown to operators.
 func checkText(what, s string, limit int) error {
 	if len(s) > limit {
 		return refuse("%s has %d bytes, limit %d", what, len(s), limit)
@@ -104,8 +105,8 @@ func checkText(what, s string, limit int) error {
 	return nil
 }
 
-// notes are what the author of a batched model should know of its declaration: what fails only
-// once two rows of a batch are answered differently.
+// notes returns hints for the author of a batched model: about declarations that fail only when
+// two rows of a batch have answers of different sizes.
 func notes(spec scheduler.Spec) (list []string) {
 	if !spec.Batched() {
 		return nil
@@ -120,9 +121,8 @@ func notes(spec scheduler.Spec) (list []string) {
 	return list
 }
 
-// checkLabels judges the names of classes. They are text of any script, with the joiners that
-// some scripts need and that are not printable for themselves, and so held to less than names
-// are.
+// checkLabels validates the names of classes. They are text in any script, including the joiners
+// of some scripts, which are unprintable by themselves, so the rules are laxer than for names.
 func checkLabels(where string, labels []string) error {
 	for i, s := range labels {
 		if len(s) > wire.MaxLabel {

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// Roll replaces the processes one after the other: each is told to end when a new one has
-// registered, so that somebody serves all the time, and for that time there is one more. seen
-// tells of those whose connections cannot be told (see Registered) whether one has registered
-// since a moment. When a new process ends before it has registered, or ctx ends, it is given
-// up, the old one goes on, and the error says which and why.
+// Roll replaces the processes one after the other. Each is told to end once a new one has
+// registered, so the model is served all the time, with one process more meanwhile. For processes
+// whose connections cannot be identified (see Registered), seen reports whether any has
+// registered since the given time. If a new process ends before it has registered, or ctx ends,
+// Roll stops it, leaves the old one running, and returns an error that says which and why.
 func (s *Supervisor) Roll(ctx context.Context, seen func(since time.Time) bool) error {
 	s.rolling.Lock()
 	defer s.rolling.Unlock()
@@ -39,7 +39,7 @@ func (s *Supervisor) replace(ctx context.Context, i int, seen func(time.Time) bo
 	if err == nil {
 		s.replicas[i] = next
 	} else {
-		old, next = next, old // the new one is what is to end
+		old, next = next, old // the new one is to end
 	}
 	s.mu.Unlock()
 	old.end()
@@ -47,10 +47,10 @@ func (s *Supervisor) replace(ctx context.Context, i int, seen func(time.Time) bo
 	return err
 }
 
-var errStopped = errors.New("the container was stopped meanwhile")
+var errStopped = errors.New("the container was stopped during the roll")
 
-// awaitRegistration waits until a connection of the process has registered. The error says why
-// it will not.
+// awaitRegistration waits until a connection of the process has registered. The error says why it
+// has not.
 func (p *process) awaitRegistration(ctx context.Context, seen func() bool) error {
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
@@ -64,11 +64,11 @@ func (p *process) awaitRegistration(ctx context.Context, seen func() bool) error
 			}
 		case <-p.fails:
 			i := p.snapshot()
-			return fmt.Errorf("the new process ended with %s before it registered: %s; the old one goes on", i.LastExit, strings.Join(i.LastLines, " | "))
+			return fmt.Errorf("the new process ended with %s before it registered: %s; the old one continues", i.LastExit, strings.Join(i.LastLines, " | "))
 		case <-p.over:
 			return errStopped
 		case <-ctx.Done():
-			return fmt.Errorf("the new process has not registered: %w; the old one goes on", ctx.Err())
+			return fmt.Errorf("the new process has not registered: %w; the old one continues", ctx.Err())
 		}
 	}
 }

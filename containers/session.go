@@ -18,64 +18,65 @@ import (
 // A session is one container's connection: the shell around a machine and a codec. It is a
 // [scheduler.Worker] once it has registered.
 //
-// Its goroutine reads; whoever has a batch to send writes (see zmtp.Conn.Send); a timer ticks.
-// Lock order: life, mu. No lock is held while the scheduler or the connection is called, but
-// for life in Send.
+// Its goroutine reads; the goroutine that sends a batch writes (see zmtp.Conn.Send); a timer
+// ticks. Lock order: life, mu. No lock is held while the scheduler or the connection is called,
+// except life in Send.
 type session struct {
-	// Set once, before anybody else knows the session.
+	// Set once, before the session is shared.
 	listener *Listener
 	number   uint64
 	raw      net.Conn
 	remote   string
 	dialect  Dialect
-	settings *Settings // the listener's when it connected
+	settings *Settings // those of the listener when it connected
 
 	// Owned by the goroutine of run until registration, and read by Send after it.
 	conn  *zmtp.Conn
 	codec codec
 
 	// Owned by the goroutine of run.
-	strays bool // an answer without a question has been logged
+	strays bool // an answer to no batch was logged
 
-	beat3 bool // guarded by mu: it was asked to register in v3's words
+	beat3 bool // guarded by mu: it was asked to register by v3
 
-	// life is held for reading while a batch is being handed to the connection, and taken by
-	// the end of the session: after that nothing of a batch is touched.
+	// life is read-locked while a batch is passed to the connection, and locked by the end of the
+	// session: after that no batch is touched.
 	life sync.RWMutex
 	dead bool
 
 	mu      sync.Mutex
 	machine machine
 	timer   *time.Timer
-	end     error // the first reason
+	end     error // the first reason for the end
 	replica *scheduler.Replica
 	hold    bool               // registering: batches wait for welcome
-	held    []*scheduler.Batch // and here they are
-	calls   []*call            // batches out
+	held    []*scheduler.Batch // batches that wait for welcome
+	calls   []*call            // batches in flight
 	spare   []*call
 	last    goodbye
 	info    SessionInfo
-	lessons int // feedback that waits to be written
-	unread  int // bytes of it
+	lessons int // feedback messages that wait to be written
+	unread  int // bytes of those
 }
 
-// A call is a batch that is out.
+// A call is a batch in flight.
 type call struct {
 	id    uint64
 	batch *scheduler.Batch
 	out   zmtp.Outgoing
 }
 
-// A goodbye is what the message of that name says.
+// A goodbye is the content of a goodbye message.
 type goodbye struct {
 	reason    string
 	reconnect bool
 }
 
-// run is the life of a connection. It returns when everything of it is over and given back.
+// run runs the session. It returns when the connection has ended and everything of it is
+// released.
 func (s *session) run() { s.close(s.live()) }
 
-// live is what run does until the end.
+// live runs the session up to its end.
 func (s *session) live() (err error) {
 	defer s.survive(&err)
 	if err := s.open(); err != nil {
@@ -84,8 +85,7 @@ func (s *session) live() (err error) {
 	return s.read()
 }
 
-// survive is deferred. A panic, of ours or of whoever is told of an answer, costs this session
-// only.
+// survive is deferred. A panic, ours or that of a request's owner, ends this session only.
 func (s *session) survive(err *error) {
 	if r := recover(); r != nil {
 		s.log(slog.LevelError, "panic in a container's session", "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
@@ -117,7 +117,7 @@ func (s *session) open() error {
 	return nil
 }
 
-// read takes messages until the connection ends.
+// read receives messages until the connection ends.
 func (s *session) read() error {
 	var m zmtp.Message
 	for {
@@ -130,7 +130,7 @@ func (s *session) read() error {
 	}
 }
 
-// handle does what a message asks for, and gives its memory back.
+// handle handles a message and releases its memory.
 func (s *session) handle(m *zmtp.Message) error {
 	defer m.Release()
 	if s.codec == nil {
@@ -166,7 +166,7 @@ func (s *session) handle(m *zmtp.Message) error {
 			return s.codec.goodbye(o, fmt.Sprintf("register first: expected hello, got %.16q", m.Frames[0].Data), true)
 		})
 		s.conn.CloseWrite()
-		s.note(errors.New("spoke before it registered; told to connect anew"))
+		s.note(errors.New("sent another message before hello; told to reconnect"))
 		s.mu.Lock()
 		s.retimeLocked(0)
 		s.mu.Unlock()
@@ -174,7 +174,7 @@ func (s *session) handle(m *zmtp.Message) error {
 	return nil
 }
 
-// adopt makes the connection one of a generation.
+// adopt sets the generation of the connection.
 func (s *session) adopt(c codec) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,13 +216,13 @@ func (s *session) register(r registration) error {
 	}
 	options := scheduler.ReplicaOptions{Label: label, Concurrency: r.concurrency, Slots: r.slots, Serial: r.serial, Silent: s.silent}
 	if r.feedback {
-		options.Feedback = s.teach
+		options.Feedback = s.sendFeedback
 	}
 	replica, err := s.listener.cfg.Scheduler.AddReplica(r.model, r.spec, s, options)
 	if err != nil {
 		return s.refuse(err)
 	}
-	r.spec = replica.Model().Spec() // the configuration may have had a word
+	r.spec = replica.Model().Spec() // the configuration may have changed it
 	s.codec.bind(r)
 	notes := notes(r.spec)
 	s.conn.SetMessageLimits(s.settings.Limits.MessageBytes, s.settings.Limits.Frames)
@@ -250,13 +250,13 @@ func (s *session) register(r registration) error {
 	}
 	for _, b := range held {
 		if err := s.Send(b); err != nil {
-			return err // cannot be: only this goroutine ends the session
+			return err // unreachable: only this goroutine ends the session
 		}
 	}
 	return nil
 }
 
-// refuse tells the container why it cannot register, if its generation has words for that, and
+// refuse tells the container why it cannot register, if its generation has a message for it, and
 // waits for it to hang up.
 func (s *session) refuse(reason error) error {
 	if !s.say(func(o *zmtp.Outgoing) bool { return s.codec.refused(o, reason.Error()) }) {
@@ -274,19 +274,19 @@ func (s *session) refuse(reason error) error {
 	return nil
 }
 
-// Send hands a batch to the container. It implements scheduler.Worker.
+// Send sends a batch to the container. It implements scheduler.Worker.
 func (s *session) Send(b *scheduler.Batch) error {
 	if fault := s.transmit(b); fault != nil {
-		// Without life: the scheduler may send the next batch from in here.
+		// Without life, since the scheduler may send the next batch from this call.
 		s.failed(fault)
 		b.Fail(fault)
 	}
 	return nil
 }
 
-// transmit sends a batch, unless it cannot be said in the session's generation: that is the
-// fault. The batches of a session that has ended are given back by close, once the socket's
-// writer has stopped: an error of Send would take back at once what it may still be writing.
+// transmit sends a batch. It returns a fault if the generation cannot carry the batch. Batches of
+// a session that has ended are returned by close, once the socket's writer has stopped: an error
+// of Send would return memory at once that the writer may still be reading.
 func (s *session) transmit(b *scheduler.Batch) (fault error) {
 	s.life.RLock()
 	defer s.life.RUnlock()
@@ -299,19 +299,19 @@ func (s *session) transmit(b *scheduler.Batch) (fault error) {
 		return nil // it waits for welcome
 	}
 	if err := s.codec.batch(&c.out, b, now); err != nil {
-		if s.take(c.id) != nil { // it may have been answered by somebody who guesses ids
+		if s.take(c.id) != nil { // nil: the container guessed the id and has answered it
 			s.recycle(c)
 		}
 		return err
 	}
-	// Another error of Send means that the connection has ended: close gives the batch back.
+	// Another error of Send means that the connection has ended: close returns the batch.
 	if err := s.conn.Send(&c.out); errors.Is(err, zmtp.ErrQueueFull) {
 		s.kill(fmt.Errorf("it does not read: %w", err))
 	}
 	return nil
 }
 
-// call notes that b is going out; nil if it has to wait for welcome.
+// call records that b is being sent. It returns nil if b has to wait for welcome.
 func (s *session) call(b *scheduler.Batch, now time.Time) *call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -329,11 +329,11 @@ func (s *session) call(b *scheduler.Batch, now time.Time) *call {
 	s.calls = append(s.calls, c)
 	s.info.Batches++
 	s.info.Rows += uint64(b.Rows)
-	_, _ = s.machine.step(evSend, now) // has no reason to end
+	_, _ = s.machine.step(evSend, now) // evSend never ends the session
 	return c
 }
 
-// take removes the call with this id from those that are out; nil if there is none.
+// take removes and returns the call with this id; nil if there is none.
 func (s *session) take(id uint64) *call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -347,7 +347,7 @@ func (s *session) take(id uint64) *call {
 	return nil
 }
 
-// recycle keeps a call for the next batch, and releases this one: it may be long until the next.
+// recycle stores a call for the next batch, without its references to this one.
 func (s *session) recycle(c *call) {
 	c.batch = nil
 	c.out.Reset()
@@ -356,12 +356,11 @@ func (s *session) recycle(c *call) {
 	s.mu.Unlock()
 }
 
-// deliver completes the batch that a result is for.
+// deliver completes the batch of a result.
 func (s *session) deliver(id uint64, m *zmtp.Message) error {
 	c := s.take(id)
 	if c == nil {
-		// Late, twice or made up: nobody waits for it, and a batch it could be confused with
-		// has another id.
+		// A late, duplicate or invented answer: no batch waits for it, since ids are unique.
 		s.mu.Lock()
 		s.info.Strays++
 		s.mu.Unlock()
@@ -373,7 +372,7 @@ func (s *session) deliver(id uint64, m *zmtp.Message) error {
 	}
 	b := c.batch
 	if !s.conn.Written(&c.out) {
-		// Its memory is still being written: it must not be given back before the connection is
+		// The writer still reads its memory, which must not be released before the connection is
 		// closed.
 		return fmt.Errorf("answered batch %d before all of it had been sent", id)
 	}
@@ -397,22 +396,22 @@ func (s *session) deliver(id uint64, m *zmtp.Message) error {
 	return nil
 }
 
-// noMemory is the error of an answer that the pool's budget refused: not the container's fault.
+// noMemory is the error of an answer for which the pool had no memory: not the container's fault.
 func noMemory(err error) error {
 	return fmt.Errorf("%w: no memory for the answer: %w", scheduler.ErrOverloaded, err)
 }
 
-// blameless reports whether a batch failed for a reason that is not its container's.
+// blameless reports whether a batch failed for a reason outside its container.
 func blameless(err error) bool {
 	return errors.Is(err, scheduler.ErrOverloaded) || errors.Is(err, scheduler.ErrInvalidInput)
 }
 
-// failed notes why a batch failed, for the status; the first time for the log as well.
+// failed records why a batch failed, for the status and, the first time, for the log.
 func (s *session) failed(err error) {
 	if blameless(err) {
 		return
 	}
-	reason := bounded(err)
+	reason := errorText(err)
 	s.mu.Lock()
 	s.info.Failures++
 	s.info.LastFailure = reason
@@ -423,8 +422,8 @@ func (s *session) failed(err error) {
 	}
 }
 
-// say sends a message built by f, if f builds one. A container that has so much waiting that
-// this cannot be queued is ended.
+// say sends the message built by f, if f builds one. It ends the session if the connection's
+// queue is full.
 func (s *session) say(f func(*zmtp.Outgoing) bool) bool {
 	var o zmtp.Outgoing
 	if !f(&o) {
@@ -434,7 +433,7 @@ func (s *session) say(f func(*zmtp.Outgoing) bool) bool {
 		s.kill(fmt.Errorf("it does not read: %w", err))
 	}
 	s.mu.Lock()
-	_, _ = s.machine.step(evSaid, time.Now())
+	_, _ = s.machine.step(evMessage, time.Now())
 	s.mu.Unlock()
 	return true
 }
@@ -447,7 +446,7 @@ func (s *session) beat() {
 	s.say(func(o *zmtp.Outgoing) bool { return s.codec.heartbeat(o, registered) })
 }
 
-// drain lets the replica finish what it has and then says goodbye.
+// drain lets the replica finish its batches and then says goodbye.
 func (s *session) drain(f goodbye) {
 	s.mu.Lock()
 	s.last = f
@@ -476,8 +475,8 @@ func (s *session) drained() {
 	}
 }
 
-// retire asks the container to go: its replica gets no more batches, and goodbye follows the
-// last answer. It is false when the container is going already.
+// retire dismisses the container: its replica gets no more batches, and goodbye follows the last
+// answer. It returns false if the container is leaving already.
 func (s *session) retire(f goodbye) bool {
 	s.mu.Lock()
 	if s.replica == nil {
@@ -521,31 +520,30 @@ func (s *session) tick() {
 	if do&actPing != 0 {
 		s.conn.Ping()
 	}
-	// Behind what waits a beat would say nothing new, and beats would add up until the queue is
-	// full.
+	// A heartbeat behind waiting messages would be no news, and heartbeats would fill the queue.
 	if do&actBeat != 0 && !s.conn.Waiting() {
 		s.beat()
 	}
 }
 
-// retimeLocked makes the timer look at the machine again soon.
+// retimeLocked makes the timer tick within d.
 func (s *session) retimeLocked(d time.Duration) {
 	if s.timer != nil && s.end == nil {
 		s.timer.Reset(d)
 	}
 }
 
-// note keeps the first reason for the end, for the log.
+// note records the first reason for the end, for the log.
 func (s *session) note(reason error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.info.Reason == "" {
-		s.info.Reason = bounded(reason)
+		s.info.Reason = errorText(reason)
 	}
 }
 
-// silent ends a session whose container does not answer, though its heartbeats may be well. It
-// is called by the scheduler, which must not be made to wait for the search for a process.
+// silent ends a session whose container does not answer, although it may send heartbeats. The
+// scheduler calls it and must not wait for the search for the process.
 func (s *session) silent(reason error) {
 	go func() { // ends by itself
 		if f := s.listener.cfg.Silent; f != nil {
@@ -555,7 +553,7 @@ func (s *session) silent(reason error) {
 	}()
 }
 
-// kill ends the session from anywhere, without waiting. The goroutine of run does the rest.
+// kill ends the session from any goroutine, without waiting. The goroutine of run does the rest.
 func (s *session) kill(reason error) {
 	s.mu.Lock()
 	if s.end == nil {
@@ -570,8 +568,8 @@ func (s *session) kill(reason error) {
 	}
 }
 
-// close is the one end of every session: no batch is touched any more, the replica goes, and
-// its batches with it, back to the scheduler; one line is logged.
+// close is the only end of a session. It stops the use of batches, then removes the replica,
+// which returns its batches to the scheduler, and logs one line.
 func (s *session) close(reason error) {
 	s.mu.Lock()
 	if s.end == nil {
@@ -611,7 +609,7 @@ func (s *session) close(reason error) {
 }
 
 func (s *session) remove(replica *scheduler.Replica, reason error) {
-	var err error // logged, and too late for more
+	var err error // already logged
 	defer s.survive(&err)
 	replica.Remove(reason)
 }

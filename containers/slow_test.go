@@ -15,8 +15,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// slowly joins a container of one request at a time that reads and answers only when told to.
-// Its requests are four times what the pipe holds.
+// slowly joins a container of one request at a time that reads and answers only on demand. Its
+// requests are four times the capacity of the pipe.
 func (r *rig) slowly(t *testing.T, slots int) (p *containertest.Peer, ask func() error, answer func()) {
 	t.Helper()
 	const row = 1 << 18 // floats
@@ -55,8 +55,8 @@ func (r *rig) slowly(t *testing.T, slots int) (p *containertest.Peer, ask func()
 	return p, ask, answer
 }
 
-// TestSlowReader: a container that reads on before the write timeout is slow and not stuck,
-// however many beats have become due to it meanwhile.
+// TestSlowReader: a container that reads before the write timeout ends is slow and not stuck,
+// however many heartbeats became due meanwhile.
 func TestSlowReader(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		r.Close()
@@ -69,7 +69,7 @@ func TestSlowReader(t *testing.T) {
 		p, ask, answer := r.slowly(t, 0)
 		var wg sync.WaitGroup
 		wg.Go(func() { err = ask() })
-		for range 9 * time.Second / heartbeat { // it beats, and does not read
+		for range 9 * time.Second / heartbeat { // it sends heartbeats and does not read
 			if err := p.Send([]byte("heartbeat")); err != nil {
 				t.Fatal(err)
 			}
@@ -83,8 +83,8 @@ func TestSlowReader(t *testing.T) {
 	})
 }
 
-// TestAllSlots: a container may have as many batches out as it asked for, at most 64, before it
-// has read one of them, and a PONG besides.
+// TestAllSlots: a container may have as many batches in flight as it declared, at most 64, before
+// it has read one of them, and a PONG besides.
 func TestAllSlots(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		const slots = 64
@@ -105,7 +105,7 @@ func TestAllSlots(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		for range 50 { // so that the server knows it to be fast, and sends all at once
+		for range 50 { // so that its profile is fast and all are sent at once
 			asked(1)
 			answer()
 			wg.Wait()
@@ -127,9 +127,9 @@ func TestAllSlots(t *testing.T) {
 	})
 }
 
-// TestCrawl: who begins a message and does not come to its end cannot hold its memory for good,
-// even where silence is allowed: of a container that computes, or of v1, which never says
-// anything of itself. Nor does a byte now and then help.
+// TestCrawl: a peer that begins a message and does not complete it cannot hold its memory for
+// long, even where silence is allowed: a container that computes, or one of v1. A byte now and
+// then does not help.
 func TestCrawl(t *testing.T) {
 	for _, pause := range []time.Duration{time.Second, time.Hour} {
 		bubble(t, func(t *testing.T, r *rig) {
@@ -162,7 +162,7 @@ func TestCrawl(t *testing.T) {
 			if len(r.Sessions()) != 0 || r.pool.InUse() != 0 {
 				t.Errorf("still there after %v, with %d bytes", time.Since(began), r.pool.InUse())
 			}
-			r.logs(t, "container gone", "model=crawl/1", "does not arrive")
+			r.logs(t, "container gone", "model=crawl/1", "is too slow")
 		})
 	}
 }

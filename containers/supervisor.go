@@ -18,13 +18,13 @@ import (
 	"time"
 )
 
-// ServersEnv names the environment variable in which a supervised container finds the server's
-// addresses, comma-separated. The SDKs connect there when they are not told otherwise.
+// ServersEnv names the environment variable with the server's addresses, comma-separated, that is
+// set for supervised containers. The SDKs use it by default.
 const ServersEnv = "SHIVA_SERVERS"
 
-// A Command is what a [Supervisor] runs.
+// A Command is a command for a [Supervisor].
 type Command struct {
-	// Name is the container's, in logs and status.
+	// Name is the container's name in logs and status.
 	Name string
 	// Args are the program and its arguments; there is no shell.
 	Args []string
@@ -34,11 +34,12 @@ type Command struct {
 	Env map[string]string
 	// Dir is the working directory; empty means this process's.
 	Dir string
-	// Servers are the addresses to put into SHIVA_SERVERS; see [Listener.Dialable].
+	// Servers are the addresses for SHIVA_SERVERS; see [Listener.Dialable].
 	Servers []string
 	// StopTimeout is the time from SIGTERM until SIGKILL. Default 10 s.
 	StopTimeout time.Duration
-	// Log gets the processes' output, line by line, and what happens to them; nil means silent.
+	// Log receives the processes' output, line by line, and their starts and ends; nil disables
+	// it.
 	Log *slog.Logger
 }
 
@@ -46,53 +47,54 @@ const (
 	defaultStopTimeout = 10 * time.Second
 	maxReplicas        = 1024
 
-	// The pause before a restart doubles with every quick end.
+	// The pause before a restart doubles with every early end.
 	minRestart = 500 * time.Millisecond
 	maxRestart = 30 * time.Second
-	// A process that lived this long has not ended quickly.
-	settled = 10 * time.Second
-	// crashLoop is how many quick ends in a row are called a loop.
+	// The end of a process is early if it comes before this time.
+	earlyEnd = 10 * time.Second
+	// crashLoop is the number of early ends in a row from which on the state is "crash loop".
 	crashLoop = 3
 
-	lastLines    = 20      // kept for the status
-	maxLineBytes = 4 << 10 // longer ones are cut
+	lastLines    = 20      // lines of output in the status
+	maxLineBytes = 4 << 10 // longer lines are truncated
 )
 
-// A Supervisor keeps a number of processes of one command running: it restarts them with
-// growing, jittered pauses, and stops them when it is stopped. Where the system can do it
-// (Linux), they also end when this process is killed.
+// A Supervisor runs a number of processes of one command. It restarts them with growing, jittered
+// pauses, and stops them when it is closed. On Linux they also end when this process is killed.
 //
-// A process that ends by itself is started again, whatever its status: only one that was told
-// to end, by Close or by a goodbye for good (see Dismiss), stays ended.
+// A process that ends by itself is restarted, whatever its exit status. Only one that was told to
+// end, by Close or by a dismissal (see Dismiss), is not.
 type Supervisor struct {
 	cmd  Command
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
 	wg   sync.WaitGroup // one goroutine for each process
 
-	rolling sync.Mutex // held by Roll from begin to end
+	rolling sync.Mutex // held during Roll
 
 	mu       sync.Mutex
-	replicas []*process // the current one of each replica
-	next     *process   // that Roll has started, and that may become current
+	replicas []*process // the current process of each replica
+	next     *process   // started by Roll, not yet current
 }
 
 // ProcessInfo is the state of one supervised process.
 type ProcessInfo struct {
-	Name      string    `json:"name"`
-	Replica   int       `json:"replica"`             // counts from 0
-	State     string    `json:"state"`               // running, restarting, crash loop, retired (told goodbye for good, and ended), stopped
-	PID       int       `json:"pid,omitempty"`       // while it runs
-	Since     time.Time `json:"since"`               // of the state
-	Registers bool      `json:"registers"`           // a connection of the process that runs has registered
-	Restarts  int       `json:"restarts"`            // in all
-	Forced    bool      `json:"forced"`              // told to end, it did not within the StopTimeout, and was killed
-	LastExit  string    `json:"last_exit,omitempty"` // how it ended the last time
-	LastLines []string  `json:"last_lines"`          // of its output
+	Name    string `json:"name"`
+	Replica int    `json:"replica"` // counts from 0
+	// Running, restarting, crash loop, retired (ended after a dismissal), stopped.
+	State     string    `json:"state"`
+	PID       int       `json:"pid,omitempty"` // while it runs
+	Since     time.Time `json:"since"`         // of the state
+	Registers bool      `json:"registers"`     // a connection of the process has registered
+	Restarts  int       `json:"restarts"`      // in total
+	// It was killed, as it did not end within StopTimeout.
+	Forced    bool     `json:"forced"`
+	LastExit  string   `json:"last_exit,omitempty"` // its latest end
+	LastLines []string `json:"last_lines"`          // the latest lines of its output
 }
 
-// Supervise starts the processes. The error names all faults of the command; a program that
-// cannot be started is no error here but a restart, as it may appear later.
+// Supervise starts the processes. The error names all faults of the command. A program that
+// cannot be started is no error but is retried, since it may appear later.
 func Supervise(cmd Command) (*Supervisor, error) {
 	var faults []error
 	if cmd.Name == "" {
@@ -135,12 +137,12 @@ func (s *Supervisor) launch(replica int) *process {
 	p.end = end
 	s.wg.Go(func() { // ends with its process after Close or end; joined by Close
 		defer close(p.over)
-		p.keep(ctx)
+		p.supervise(ctx)
 	})
 	return p
 }
 
-// all are the current processes, and the one that may become current.
+// all returns the current processes, and the one started by Roll.
 func (s *Supervisor) all() []*process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +165,7 @@ func (s *Supervisor) Status() []ProcessInfo {
 	return list
 }
 
-// Resume starts again what was retired, and tells whether something was.
+// Resume restarts retired processes, and reports whether there were any.
 func (s *Supervisor) Resume() (any bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,25 +178,25 @@ func (s *Supervisor) Resume() (any bool) {
 	return any
 }
 
-// Close asks the processes to end, kills them after the StopTimeout, and waits for all of it.
+// Close tells the processes to end, kills them after StopTimeout, and waits until all have ended.
 func (s *Supervisor) Close() error {
-	s.mu.Lock() // nothing is launched afterwards
+	s.mu.Lock() // no process is launched after this
 	s.stop()
 	s.mu.Unlock()
 	s.wg.Wait()
 	return nil
 }
 
-// Kill kills the process that holds the other end of conn, which does not answer, and starts it
-// again as after any other end. False: none of these does, or the system cannot tell (all but
-// Linux).
+// Kill kills the process that holds the other end of conn, which does not answer, and restarts it
+// as after any other end. It returns false if none of the processes does, or on a system other
+// than Linux, where it cannot tell.
 func (s *Supervisor) Kill(conn net.Conn, reason error) bool {
 	p := s.owner(conn)
 	return p != nil && p.kill(reason)
 }
 
-// Registered notes that conn has registered, if one of the processes, or one that it started,
-// holds the other end of it. False: none does, or the system cannot tell.
+// Registered records that conn has registered, if one of the processes, or a child of one, holds
+// the other end. It returns false if none does, or the system cannot tell.
 func (s *Supervisor) Registered(conn net.Conn) bool {
 	p := s.owner(conn)
 	if p == nil {
@@ -209,8 +211,8 @@ func (s *Supervisor) Registered(conn net.Conn) bool {
 	return true
 }
 
-// Dismiss notes that who holds the other end of conn is told goodbye for good: a process that
-// ends soon after has been told to.
+// Dismiss records that the process at the other end of conn is being dismissed: if it ends within
+// a minute it is not restarted.
 func (s *Supervisor) Dismiss(conn net.Conn) {
 	if p := s.owner(conn); p != nil {
 		p.mu.Lock()
@@ -219,8 +221,8 @@ func (s *Supervisor) Dismiss(conn net.Conn) {
 	}
 }
 
-// owner is the process that holds the other end of conn, itself or by what it started; nil if
-// none does.
+// owner is the process that holds, itself or through a child, the other end of conn; nil if none
+// does.
 func (s *Supervisor) owner(conn net.Conn) *process {
 	all := s.all()
 	groups := make([]int, 0, len(all))
@@ -234,17 +236,17 @@ func (s *Supervisor) owner(conn net.Conn) *process {
 	return all[i]
 }
 
-// A process is one of a replica, started again whenever it ends by itself.
+// A process is the process of one replica, restarted whenever it ends by itself.
 type process struct {
 	// Set once.
 	cmd       *Command
 	log       *slog.Logger
-	end       context.CancelFunc // tells it to end
-	over      chan struct{}      // closed when it has ended for good
+	end       context.CancelFunc // tells the process to end
+	over      chan struct{}      // closed when it has ended and is not restarted
 	registers chan struct{}      // closed when it has registered for the first time
 	fails     chan struct{}      // closed when it has ended by itself for the first time
 
-	once, failed sync.Once // close registers and fails
+	once, failed sync.Once // guard the closing of registers and fails
 
 	mu        sync.Mutex
 	info      ProcessInfo
@@ -256,10 +258,10 @@ type process struct {
 
 const stateRetired = "retired"
 
-// dismissal is how long after a goodbye for good the end of a process is put down to it.
+// dismissal is how long after a dismissal the end of a process counts as its effect.
 const dismissal = time.Minute
 
-// kill kills the process, asking nothing first: it does not answer.
+// kill kills the process without SIGTERM: it does not answer.
 func (p *process) kill(reason error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -284,7 +286,7 @@ func (p *process) state(state string, pid int) {
 	p.enter(state, pid)
 }
 
-// enter is state for who holds the lock.
+// enter sets the state. The caller holds the lock.
 func (p *process) enter(state string, pid int) {
 	p.info.State, p.info.PID, p.info.Since = state, pid, time.Now()
 	if pid == 0 {
@@ -292,23 +294,23 @@ func (p *process) enter(state string, pid int) {
 	}
 }
 
-// ended notes how the process ended. dismissed: it had been told to.
+// ended records how the process ended. dismissed reports that it had been told to.
 func (p *process) ended(err error) (exit string, dismissed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.info.LastExit = "status 0"
 	if err != nil {
-		p.info.LastExit = bounded(err)
+		p.info.LastExit = errorText(err)
 	}
 	dismissed = !p.dismissed.IsZero() && time.Since(p.dismissed) < dismissal
 	p.dismissed = time.Time{}
 	return p.info.LastExit, dismissed
 }
 
-// keep runs the process again and again until ctx ends.
-func (p *process) keep(ctx context.Context) {
+// supervise runs and restarts the process until ctx ends.
+func (p *process) supervise(ctx context.Context) {
 	// The parent-death signal is sent when the thread that forked ends, not the process. So this
-	// goroutine keeps its thread, and outlives the child.
+	// goroutine locks its thread, and outlives the child.
 	runtime.LockOSThread()
 	quick := 0
 	for ctx.Err() == nil {
@@ -318,11 +320,11 @@ func (p *process) keep(ctx context.Context) {
 			break
 		}
 		if dismissed {
-			p.log.Info("container process ended, as it was told to", "exit", exit)
+			p.log.Info("container process ended after its dismissal", "exit", exit)
 			p.state(stateRetired, 0)
 			return
 		}
-		if time.Since(began) >= settled {
+		if time.Since(began) >= earlyEnd {
 			quick = 0
 		}
 		quick++
@@ -374,30 +376,31 @@ func (p *process) run(ctx context.Context) error {
 		patience = time.Now().Add(p.cmd.StopTimeout)
 		return signalProcess(c.Process, syscall.SIGTERM)
 	}
-	p.mu.Lock() // the child may have connected before Start returns: who asks whose that is waits for the answer
+	// The child may connect before Start returns: owner must wait until its PID is known.
+	p.mu.Lock()
 	if err = c.Start(); err == nil {
 		p.child, p.fault = c.Process, nil
 		p.enter("running", c.Process.Pid)
 	}
 	p.mu.Unlock()
-	out.in.Close() // the child has its own
+	out.in.Close() // the child has a copy
 	errs.in.Close()
 	if err != nil {
 		return err
 	}
 	p.log.Info("container process started", "pid", c.Process.Pid)
 	err = p.wait(c)
-	if !patience.IsZero() { // what it started was told to end as well, and may take as long
+	if !patience.IsZero() { // its children were told to end as well, and may take as long
 		out.wait(patience)
 		errs.wait(patience)
 		p.force(err)
 	}
-	// What it left behind goes with it.
+	// Kill the children that it left behind.
 	_ = signalProcess(c.Process, syscall.SIGKILL)
 	return err
 }
 
-// force notes that the process had to be killed when it had been told to end.
+// force records that the process had to be killed after it had been told to end.
 func (p *process) force(err error) {
 	status, ok := errors.AsType[*exec.ExitError](err)
 	if !ok {
@@ -410,7 +413,7 @@ func (p *process) force(err error) {
 	}
 }
 
-// wait waits for the end of the process. From then on its number may be another's.
+// wait waits for the end of the process, after which its PID may be reused.
 func (p *process) wait(c *exec.Cmd) error {
 	err := c.Wait()
 	p.mu.Lock()
@@ -422,23 +425,23 @@ func (p *process) wait(c *exec.Cmd) error {
 	return err
 }
 
-// lastWords is how long the output of a process is waited for that has ended: what it started
-// may hold the pipe, in a process group of its own.
+// lastWords is how long to wait for the output of a process that has ended: a child in another
+// process group may hold the pipe open.
 const lastWords = time.Second
 
-// An ear reads one stream of a process's output into the log. (A writer that os/exec reads for
-// would keep Wait until everybody has closed the stream who inherited it.)
-type ear struct {
+// An output reads one stream of a process's output into the log. (With a writer of os/exec, Wait
+// would block until every process that inherited the stream has closed it.)
+type output struct {
 	in, out *os.File // ends of a pipe
 	over    chan struct{}
 }
 
-func listenTo(p *process, stream string) (*ear, error) {
+func listenTo(p *process, stream string) (*output, error) {
 	out, in, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	e := &ear{in: in, out: out, over: make(chan struct{})}
+	e := &output{in: in, out: out, over: make(chan struct{})}
 	go func() { // ends with the stream; joined by close
 		defer close(e.over)
 		l := &lines{p: p, stream: stream}
@@ -449,7 +452,7 @@ func listenTo(p *process, stream string) (*ear, error) {
 }
 
 // wait waits for the end of the stream.
-func (e *ear) wait(until time.Time) {
+func (e *output) wait(until time.Time) {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	select {
@@ -458,15 +461,15 @@ func (e *ear) wait(until time.Time) {
 	}
 }
 
-// close takes in what is left of the stream.
-func (e *ear) close() {
+// close reads the rest of the stream.
+func (e *output) close() {
 	e.in.Close()
 	_ = e.out.SetReadDeadline(time.Now().Add(lastWords))
 	<-e.over
 	e.out.Close()
 }
 
-// A line writer passes a process's output on as log lines.
+// lines is a writer that logs a process's output line by line.
 type lines struct {
 	p       *process
 	stream  string
@@ -474,7 +477,7 @@ type lines struct {
 	cut     bool // the rest of an overlong line is being dropped
 }
 
-// Write takes any piece of output. It is called by one goroutine.
+// Write accepts any piece of output. It is called by one goroutine.
 func (l *lines) Write(b []byte) (int, error) {
 	n := len(b)
 	for len(b) > 0 {
@@ -497,7 +500,7 @@ func (l *lines) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// flush passes on what there is of a line.
+// flush logs the incomplete line.
 func (l *lines) flush() {
 	if len(l.partial) == 0 {
 		return

@@ -6,8 +6,8 @@ import (
 )
 
 // processAttributes puts a child into a process group of its own, so that Ctrl-C reaches this
-// process alone, which then stops its children in order; and has the kernel kill it when this
-// process dies: one that is busy might not obey anything milder, and would be nobody's.
+// process alone, which then stops its children in order. The kernel sends it SIGKILL when this
+// process dies, since a busy child might ignore anything milder and would be orphaned.
 func processAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

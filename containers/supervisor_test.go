@@ -22,7 +22,7 @@ import (
 
 const childEnv = "SHIVA_TEST_CHILD"
 
-// TestMain makes this binary the supervised process of its own tests.
+// TestMain makes this binary the supervised process of its tests.
 func TestMain(m *testing.M) {
 	switch os.Getenv(childEnv) {
 	case "":
@@ -95,7 +95,7 @@ func supervise(t *testing.T, cmd containers.Command) (*containers.Supervisor, *l
 
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
-// TestSupervise: replicas run, their output is logged, a killed one comes back, and all stop in
+// TestSupervise: replicas run, their output is logged, a killed one is restarted, and all stop in
 // order.
 func TestSupervise(t *testing.T) {
 	cmd := child("obedient")
@@ -142,7 +142,7 @@ func TestSupervise(t *testing.T) {
 	}
 }
 
-// TestStubborn: who ignores SIGTERM is killed.
+// TestStubborn: a process that ignores SIGTERM is killed.
 func TestStubborn(t *testing.T) {
 	s, _ := supervise(t, child("stubborn"))
 	budgettest.Until(t, "it to run", func() bool { return len(s.Status()[0].LastLines) == 1 })
@@ -153,8 +153,8 @@ func TestStubborn(t *testing.T) {
 	}
 }
 
-// TestCrashLoop: quick ends in a row are called what they are, with the last lines, and paused
-// between.
+// TestCrashLoop: early ends in a row are a crash loop, with the last lines of output, and with
+// pauses.
 func TestCrashLoop(t *testing.T) {
 	s, _ := supervise(t, child("crashing"))
 	budgettest.Until(t, "a crash loop", func() bool { return s.Status()[0].State == "crash loop" })
@@ -164,7 +164,7 @@ func TestCrashLoop(t *testing.T) {
 	}
 }
 
-// TestNoProgram: a program that is not there is a reason in the status.
+// TestNoProgram: a missing program shows in the status.
 func TestNoProgram(t *testing.T) {
 	cmd := child("")
 	cmd.Args = []string{"/no/such/program"}
@@ -172,7 +172,7 @@ func TestNoProgram(t *testing.T) {
 	budgettest.Until(t, "the reason", func() bool { return strings.Contains(s.Status()[0].LastExit, "no such file") })
 }
 
-// TestEndsByItself: a process that ends by itself is started again, though its status is 0.
+// TestEndsByItself: a process that ends by itself is restarted, although its exit status is 0.
 func TestEndsByItself(t *testing.T) {
 	s, _ := supervise(t, child("finishing"))
 	budgettest.Until(t, "it to run again", func() bool { p := s.Status()[0]; return p.Restarts > 0 && len(p.LastLines) > 1 })
@@ -181,7 +181,8 @@ func TestEndsByItself(t *testing.T) {
 	}
 }
 
-// connecting supervises processes that connect to a socket, and gives each connection.
+// connecting supervises processes that connect to a socket, and returns a channel of their
+// connections.
 func connecting(t *testing.T, replicas int, mode string) (*containers.Supervisor, chan net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -206,8 +207,8 @@ func connecting(t *testing.T, replicas int, mode string) (*containers.Supervisor
 	return s, conns
 }
 
-// TestDismiss: a process that ends after its goodbye for good stays ended, whatever its status,
-// until it is resumed; then it is one like any other.
+// TestDismiss: a process that ends after its dismissal is not restarted, whatever its exit
+// status, until it is resumed; then it is like any other.
 func TestDismiss(t *testing.T) {
 	s, conns := connecting(t, 1, "leaving")
 	c := <-conns
@@ -222,10 +223,10 @@ func TestDismiss(t *testing.T) {
 		t.Errorf("resumed: %+v", p)
 	}
 	c.Close()
-	(<-conns).Close() // it was started again
+	(<-conns).Close() // it was restarted
 }
 
-// TestRoll: each process gives way to a new one when that has registered, and not before.
+// TestRoll: each process is replaced by a new one when that has registered, and not before.
 func TestRoll(t *testing.T) {
 	s, conns := connecting(t, 2, "connecting")
 	never := func(time.Time) bool { return false }
@@ -254,7 +255,7 @@ func TestRoll(t *testing.T) {
 	}
 	before = s.Status()
 
-	// One that does not register changes nothing.
+	// A new process that does not register changes nothing.
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	go func() { <-conns }()
@@ -271,12 +272,12 @@ func TestRoll(t *testing.T) {
 		for range conns {
 		}
 	}()
-	if err := s.Roll(t.Context(), never); err == nil || !strings.Contains(err.Error(), "stopped meanwhile") {
+	if err := s.Roll(t.Context(), never); err == nil || !strings.Contains(err.Error(), "stopped during the roll") {
 		t.Errorf("while it is closed: %v", err)
 	}
 }
 
-// TestNoOrphans: kill -9 of the server takes its containers along, even those that ignore SIGTERM.
+// TestNoOrphans: kill -9 of the server ends its containers, too, even those that ignore SIGTERM.
 func TestNoOrphans(t *testing.T) {
 	parent := exec.Command(os.Args[0])
 	parent.Env = append(os.Environ(), childEnv+"=parent")
@@ -300,7 +301,7 @@ func TestNoOrphans(t *testing.T) {
 	budgettest.Until(t, "the child to die", func() bool { return !alive(pid) || zombie(pid) })
 }
 
-// zombie tells a process that nobody has waited for yet.
+// zombie reports whether a process has ended and was not waited for yet.
 func zombie(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && strings.Contains(string(b), ") Z ")
@@ -316,8 +317,8 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestLeftBehind: what a process has started goes when it ends, and does not keep its end from
-// being seen, though it holds the pipes of its output.
+// TestLeftBehind: the children of a process are killed when it ends, and do not delay the
+// detection of its end, although they hold the pipes of its output.
 func TestLeftBehind(t *testing.T) {
 	for _, c := range []struct{ exit, state string }{{"0", "crash loop"}, {"3", "crash loop"}} {
 		t.Run("status "+c.exit, func(t *testing.T) {
@@ -337,8 +338,8 @@ func TestLeftBehind(t *testing.T) {
 	}
 }
 
-// TestStopsWhatItStarted: a shell dies of SIGTERM at once; what it runs has the time to stop
-// that it would have without one.
+// TestStopsWhatItStarted: SIGTERM ends a shell at once; its command has the same time to stop as
+// without a shell.
 func TestStopsWhatItStarted(t *testing.T) {
 	cmd := child("")
 	cmd.Args = []string{"/bin/sh", "-c", `(trap "sleep 0.3; echo drained; exit" TERM; echo ready; while :; do sleep 0.01; done) & wait`}

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// A throttle bounds what connections that come and go can write to the log. Each second the
-// first lines about every subject pass, and so many about all subjects together; of the others
-// one line says how many there were, when the second is over. So the first of a thousand deaths
-// is told, and whoever else connects meanwhile is not hidden by them.
+// A throttle bounds the log lines that short-lived connections can cause. Each second the first
+// lines about every subject pass, up to a total for all subjects. One line at the end of the
+// second counts the dropped ones. So the first of a thousand deaths is logged, and they do not
+// hide the lines about other containers.
 type throttle struct {
 	// Set once.
 	log   *slog.Logger
@@ -18,11 +18,11 @@ type throttle struct {
 	total int // about all subjects
 
 	mu     sync.Mutex
-	second time.Time      // when the one that is counted began
-	passed map[string]int // by subject; has at most total entries
+	second time.Time      // start of the current second
+	passed map[string]int // lines by subject; at most total entries
 	all    int            // sum of passed
 	held   uint64
-	most   map[string]uint64 // of held, by those subjects that are in passed
+	most   map[string]uint64 // lines of held by subject, of the subjects in passed
 	timer  *time.Timer       // runs while held is not 0
 }
 
@@ -36,7 +36,7 @@ func newThrottle(log *slog.Logger, each, total int) *throttle {
 	return &throttle{log: log, each: each, total: total, passed: make(map[string]int), most: make(map[string]uint64)}
 }
 
-// write logs a line about a subject, or counts it. It may be called from anywhere.
+// write logs a line about a subject, or counts it. It may be called from any goroutine.
 func (q *throttle) write(about string, level slog.Level, text string, args ...any) {
 	if q.allow(about, time.Now()) {
 		q.log.Log(context.Background(), level, text, args...)
@@ -66,7 +66,7 @@ func (q *throttle) allow(about string, now time.Time) bool {
 	return false
 }
 
-// tell says how many lines were left out since the last time, if any were.
+// tell logs how many lines were dropped since the last call, if any.
 func (q *throttle) tell() {
 	q.mu.Lock()
 	held, about, most := q.held, "", uint64(0)
@@ -83,6 +83,6 @@ func (q *throttle) tell() {
 	}
 	q.mu.Unlock()
 	if held > 0 {
-		q.log.Warn("log lines about containers were left out", "lines", held, "most_about", about, "of_them", most)
+		q.log.Warn("log lines about containers were dropped", "lines", held, "most_about", about, "of_them", most)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/shivad/shivad/containers/containertest"
 )
 
-// TestLogFlood: containers that register and go again and again do not flood the log, nor hide
-// another model's lines. The first of them are told, and how many were left out.
+// TestLogFlood: containers that register and leave again and again neither flood the log nor hide
+// another model's lines. The first lines are logged, and the number of dropped ones.
 func TestLogFlood(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		const loops = 300
@@ -40,13 +40,13 @@ func TestLogFlood(t *testing.T) {
 		if count("registered", "model=echo/1") != 1 {
 			t.Error("another model's line is missing")
 		}
-		if count("left out") != 0 {
-			t.Error("told what was left out before the second was over")
+		if count("were dropped") != 0 {
+			t.Error("logged the dropped lines before the second was over")
 		}
 		time.Sleep(1100 * time.Millisecond)
 		synctest.Wait()
 		want := fmt.Sprintf("lines=%d most_about=flood/1", 2*loops-20)
-		if count("left out", want) != 1 {
+		if count("were dropped", want) != 1 {
 			t.Errorf("expected one line with %q", want)
 		}
 		r.start(t, flood)
@@ -56,8 +56,8 @@ func TestLogFlood(t *testing.T) {
 	})
 }
 
-// TestLogFloodOfNames: models without end are bounded together, those left out when the
-// listener closes are told, and strangers have lines of their own.
+// TestLogFloodOfNames: any number of models share a bound, lines dropped when the listener closes
+// are counted, and unregistered peers have lines of their own.
 func TestLogFloodOfNames(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		for i := range 150 {
@@ -78,7 +78,7 @@ func TestLogFloodOfNames(t *testing.T) {
 			t.Errorf("%d lines about the stranger", n)
 		}
 		r.Close()
-		if want := "lines=200"; !strings.Contains(r.log.String(), want) { // 50 that came, 150 that went
+		if want := "lines=200"; !strings.Contains(r.log.String(), want) { // 50 arrivals, 150 departures
 			t.Errorf("expected %q", want)
 		}
 	})

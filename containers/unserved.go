@@ -9,16 +9,15 @@ import (
 	"time"
 )
 
-// What the status goes on showing of containers that came and could not be served as they are,
-// each with what to do: their own logs say nothing, and the connection is long gone when
-// somebody looks.
+// Containers that connected but cannot be served as they are stay in the status for a while, with
+// what to do about it: their own logs say nothing, and their connections are short.
 
 const (
 	unservedFor  = 10 * time.Minute // since the last connection
-	mostUnserved = 32               // machines and faults; further ones are in the log only
+	mostUnserved = 32               // entries; further ones are in the log only
 )
 
-// unservedKey is a machine, and the generation that its containers seem to speak.
+// unservedKey is a machine and the generation that its containers seem to speak.
 type unservedKey struct{ host, generation string }
 
 // An unfit error ends the session of a container that must be started or configured otherwise.
@@ -36,8 +35,8 @@ var (
 	errMuteV2    = &unfit{"v2", "it beat as RPC v2 and v3 do, and did not register when it was asked in v3's words; if it speaks v2, set containers.listen_v2 (or listen_v2a, if it answers with floats), connect it there, and restart it"}
 )
 
-// unfitness reports why a container that has not registered never will, as far as what it said
-// shows that.
+// unfitness returns why a container that has not registered never will, as far as its messages
+// show; nil if unknown.
 func (s *session) unfitness(reason error) *unfit {
 	if u, ok := errors.AsType[*unfit](reason); ok {
 		return u
@@ -52,12 +51,12 @@ func (s *session) unfitness(reason error) *unfit {
 	case s.codec == nil && late:
 		return errSilentV1
 	case beats && s.beat3 && s.info.Model.Name == "":
-		return errMuteV2 // of v2 some go mute, and some die
+		return errMuteV2 // some containers of v2 fall silent, others crash
 	}
 	return nil
 }
 
-// unserve keeps what is to be shown of a session that has ended before it registered.
+// unserve stores the status of a session that ended before it registered.
 func (l *Listener) unserve(i SessionInfo, u *unfit) {
 	key := unservedKey{hostOf(i.Remote), u.generation}
 	i.State, i.Generation, i.Reason = StateUnserved, u.generation, u.text
@@ -76,12 +75,12 @@ func (l *Listener) unserve(i SessionInfo, u *unfit) {
 	l.unserved[key] = i
 }
 
-// expireLocked forgets what has not come again for long.
+// expireLocked drops entries that were not renewed for unservedFor.
 func (l *Listener) expireLocked() {
 	maps.DeleteFunc(l.unserved, func(_ unservedKey, i SessionInfo) bool { return time.Since(i.LastSeen) > unservedFor })
 }
 
-// served forgets the containers of a machine that have come as they should.
+// served drops the entries of a machine whose containers have registered.
 func (l *Listener) served(i SessionInfo) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,9 +90,9 @@ func (l *Listener) served(i SessionInfo) {
 	})
 }
 
-// Unserved returns what has come in the last ten minutes and could not be served as it is;
-// State is StateUnserved, and Reason says what to do. What has come as it should since then is
-// not among them.
+// Unserved returns the containers that connected in the last ten minutes but cannot be served as
+// they are, unless they have registered since. Their State is StateUnserved, and Reason says what
+// to do.
 func (l *Listener) Unserved() []SessionInfo {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -101,7 +100,7 @@ func (l *Listener) Unserved() []SessionInfo {
 	return slices.SortedFunc(maps.Values(l.unserved), func(a, b SessionInfo) int { return cmp.Compare(a.Number, b.Number) })
 }
 
-// StateUnserved is the state of containers that came, cannot be served as they are, and went.
+// StateUnserved is the state of containers that cannot be served as they are.
 const StateUnserved = "unserved"
 
 func hostOf(remote string) string {

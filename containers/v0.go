@@ -15,27 +15,26 @@ import (
 )
 
 // v0 is the protocol of Clipper's first design ("RPC Format Specification" of its design
-// document; amplab/clipper-v0): plain TCP, where the server calls the container. One batch is
-// out at a time, and there are no ids. Numbers are little-endian:
+// document; amplab/clipper-v0): plain TCP, where the server connects to the container. One batch
+// is in flight at a time, and there are no ids. Numbers are little-endian:
 //
 //	S->C  code u8 | rows N u32 | ...
 //	      1 int32, 2 float64, 3 uint8     elements of each row u32 | the rows
 //	      4 int32, 5 float64, 6 uint8     size of what follows u32 | N x (elements u32 | the row)
-//	      7 texts                         size of what follows u32 | N x size u32 | LZ4 frame of the texts and one "\n" more
+//	      7 texts                         size of what follows u32 | N x size u32 | LZ4 frame: texts, "\n"
 //	C->S  float64 for each row
 //	S->C  0 | 0 u32                       goodbye
 //	C->S  1234 u32
 //
-// Rows of one length are sent as 1 to 3, for there were containers that knew no others. The LZ4
-// frames are read by any decoder; Clipper's were of linked blocks, these are of independent
-// ones.
+// Rows of one length are sent as 1 to 3, since some containers knew no other codes. Clipper's LZ4
+// frames had linked blocks, these have independent ones; every decoder reads both.
 type v0 struct {
 	dtype  tensor.DType
 	out    bytes.Buffer // the request
 	writer *lz4.Writer  // of texts; nil until there are some
 }
 
-// v0Codes are the codes for rows of one length; three more for rows of any.
+// v0Codes are the codes for rows of one length; add 3 for rows of any length.
 var v0Codes = map[tensor.DType]byte{tensor.Int32: 1, tensor.Float64: 2, tensor.Uint8: 3, tensor.Bytes: 7}
 
 // Input is the datatype of a container of RPC v0 by the word for it in the configuration file.
@@ -50,7 +49,7 @@ func Input(word string) (tensor.DType, error) {
 
 const (
 	v0AnyLength = 3
-	// v0Keep is the largest buffer kept from one request to the next.
+	// v0Keep is the largest buffer that is reused for the next request.
 	v0Keep = 1 << 20
 )
 
@@ -107,7 +106,7 @@ func (c *v0) request(b *scheduler.Batch) ([]byte, error) {
 
 func (c *v0) texts(b *scheduler.Batch) ([]byte, error) {
 	at := c.out.Len()
-	c.word(0) // the size, when it is known
+	c.word(0) // the size, set below
 	rows := func(do func(row []byte)) {
 		for i := range b.Parts {
 			p := &b.Parts[i]

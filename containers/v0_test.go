@@ -18,9 +18,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestGoldenV0 holds requests against those that the reference implementation wrote: byte by
-// byte, but for LZ4 frames, where the same texts can be written in several ways. There the
-// frame of the reference is read, and ours must say the same.
+// TestGoldenV0 compares requests with those of the reference implementation: byte by byte, except
+// for LZ4 frames, which have several encodings of the same texts. There both are decoded, and the
+// texts compared.
 func TestGoldenV0(t *testing.T) {
 	text, err := os.ReadFile("testdata/gen0.json")
 	if err != nil {
@@ -110,7 +110,7 @@ func readTexts(t testing.TB, request []byte) (texts []string) {
 	return texts
 }
 
-// A codec is used again and again, also after a request too large to keep.
+// TestV0Reuse: a codec is reused, also after a request whose buffer is too large for that.
 func TestV0Reuse(t *testing.T) {
 	c := v0{dtype: tensor.Bytes}
 	for _, text := range []string{"first", strings.Repeat("0123456789abcdef", 1<<17), "", "last"} {

@@ -18,9 +18,9 @@ import (
 //	S->C  '' | id | 0 | size u64 | header | size u64 | content       v1b
 //	C->S  '' | id | float32 for each row
 //
-// There are no heartbeats. That a container lives shows by its connection, and by the PONGs of
-// ZeroMQ's own thread. Its socket reconnects by itself but it registers only once: after a
-// restart of the server it must be restarted too.
+// There are no heartbeats: only the connection and the PONGs of ZeroMQ's own thread show that a
+// container is alive. Its socket reconnects by itself, but it registers only once: after a
+// restart of the server it must be restarted, too.
 type v1 struct {
 	legacy
 	sized bool // v1b
@@ -43,7 +43,8 @@ func (c *v1) parse(m *zmtp.Message) (incoming, error) {
 	case len(f) == 4 && len(f[0].Data) == 0:
 		r, err := register(f[1].Data, f[2].Data, f[3].Data, tensor.Float32)
 		return incoming{event: evHello, hello: r}, err
-	case len(f) == 3 && len(f[0].Data) == 0 && len(f[1].Data) >= 4: // Java's has 8 bytes, of which the first 4 count
+	case len(f) == 3 && len(f[0].Data) == 0 && len(f[1].Data) >= 4:
+		// Java sends 8 bytes, of which the first 4 count.
 		return incoming{event: evResult, id: uint64(binary.LittleEndian.Uint32(f[1].Data))}, nil
 	}
 	return incoming{}, fmt.Errorf("message of %d frames, expected '' | id (4 bytes) | floats", len(f))
@@ -53,7 +54,7 @@ func (c *v1) batch(o *zmtp.Outgoing, b *scheduler.Batch, _ time.Time) error {
 	o.Frame(nil)
 	putUint32(o, uint32(b.ID))
 	putUint32(o, legacyPredict)
-	return c.joined(o, b, c.sized)
+	return c.appendRows(o, b, c.sized)
 }
 
 func (*v1) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {

@@ -10,17 +10,16 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// v2 is Clipper's second generation (its document of container RPC 2; releases v0.1.0 to
-// v0.2.0), and v2a, which answers with floats:
+// v2 is Clipper's second generation (its document on container RPC 2; releases v0.1.0 to v0.2.0),
+// and v2a, which answers with floats:
 //
 //	C->S  '' | 2                                                     heartbeat
 //	S->C  '' | 2 | t                                                 its answer; t=1: please register
 //	C->S  '' | 0 | name | version | input type                       registration, text
 //	S->C  '' | 1 | id | 0 | size u64 | header | size u64 | content
-//	C->S  '' | 1 | id | content                                      v2: u32 N, u32 sizes, the texts; v2a: float32 for each row
+//	C->S  '' | 1 | id | content              v2: u32 N, u32 sizes, texts; v2a: float32 for each row
 //
-// The size frames have 8 bytes, whatever the document says: the containers of Java and C++ die
-// of 4.
+// The size frames have 8 bytes, contrary to the document: containers in Java and C++ crash on 4.
 type v2 struct {
 	legacy
 	floats bool // v2a
@@ -48,7 +47,7 @@ func (c *v2) parse(m *zmtp.Message) (incoming, error) {
 		return incoming{event: evHello, hello: r}, err
 	case t != typeMessage:
 		return incoming{}, fmt.Errorf("message of type %d, expected 0 (new container), 1 (response) or 2 (heartbeat)", t)
-	case len(f) != 4 || len(f[2].Data) < 4: // Java containers send the id in 8 bytes, of which the first 4 count
+	case len(f) != 4 || len(f[2].Data) < 4: // Java sends the id in 8 bytes, the first 4 count
 		return incoming{}, fmt.Errorf("response of %d frames, expected '' | 1 | id | content", len(f))
 	}
 	return incoming{event: evResult, id: uint64(binary.LittleEndian.Uint32(f[2].Data))}, nil
@@ -72,7 +71,7 @@ func (c *v2) batch(o *zmtp.Outgoing, b *scheduler.Batch, _ time.Time) error {
 	c.head(o, typeMessage)
 	putUint32(o, uint32(b.ID))
 	putUint32(o, legacyPredict)
-	return c.joined(o, b, true)
+	return c.appendRows(o, b, true)
 }
 
 func (c *v2) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
@@ -116,14 +115,15 @@ func (*v2) head(o *zmtp.Outgoing, t uint32) {
 	putUint32(o, t)
 }
 
-// heartbeat answers one. Every beat must be answered, or the container waits for ever.
+// heartbeat builds the answer to a heartbeat. Every one must be answered, or the container waits
+// forever.
 func (c *v2) heartbeat(o *zmtp.Outgoing, registered bool) bool {
 	c.head(o, typeHeartbeat)
 	putUint32(o, wanted(registered))
 	return true
 }
 
-// wanted is the type of an answer to a heartbeat: 1 asks the container to register.
+// wanted is the type of the answer to a heartbeat: 1 asks the container to register.
 func wanted(registered bool) uint32 {
 	if registered {
 		return 0

@@ -38,7 +38,7 @@ func (c *v3) parse(m *zmtp.Message) (incoming, error) {
 	case typeHeartbeat:
 		return incoming{event: evHeartbeat}, nil
 	case typeRegister:
-		if len(f) == 5 { // asked in v3's words it has registered in v2's
+		if len(f) == 5 { // asked to register by v3 it has registered by v2
 			return incoming{}, errV2
 		}
 		r, err := c.register(f)
@@ -71,7 +71,7 @@ func (c *v3) register(f []zmtp.Frame) (registration, error) {
 func (c *v3) batch(o *zmtp.Outgoing, b *scheduler.Batch, _ time.Time) error {
 	// The answer has a frame for each row and five more.
 	if b.Rows+5 > c.limits.Frames {
-		return fmt.Errorf("a batch of %d rows would be answered with more than the %d frames allowed", b.Rows, c.limits.Frames)
+		return fmt.Errorf("the answer to a batch of %d rows would exceed the limit of %d frames", b.Rows, c.limits.Frames)
 	}
 	c.head(o, typeMessage)
 	putUint32(o, uint32(b.ID))
@@ -81,7 +81,7 @@ func (c *v3) batch(o *zmtp.Outgoing, b *scheduler.Batch, _ time.Time) error {
 	o.Begin(size)
 	copyUint64(o, uint64(c.inputType))
 	copyUint64(o, uint64(b.Rows))
-	// Twice over the rows: first their sizes, then their bytes.
+	// Two passes over the rows: first their sizes, then their bytes.
 	for _, frames := range []bool{false, true} {
 		for i := range b.Parts {
 			rest := b.Parts[i].Inputs[0].Data
@@ -130,7 +130,8 @@ func (*v3) head(o *zmtp.Outgoing, t uint32) {
 	putUint32(o, t)
 }
 
-// heartbeat answers one. Every beat must be answered, or the container waits for ever.
+// heartbeat builds the answer to a heartbeat. Every one must be answered, or the container waits
+// forever.
 func (c *v3) heartbeat(o *zmtp.Outgoing, registered bool) bool {
 	c.head(o, typeHeartbeat)
 	putUint32(o, wanted(registered))

@@ -67,15 +67,14 @@ func (c *v4) bind(r registration) {
 
 func (*v4) id(b *scheduler.Batch) uint64 { return b.ID }
 
-// announced is the size from which a message is announced: what the slowest connection needs two
-// seconds for, which is as long as nothing may be heard after a beat.
-const announced = 2 * slowest
+// announceSize is the size from which on a message is announced: the slowest connection needs two
+// seconds for it, the longest silence after a heartbeat.
+const announceSize = 2 * slowest
 
-// batch says a batch. Before a large one the container is told how large: it may have a ZeroMQ
-// library, which shows whole messages only, so that it hears nothing until this one has come to
-// its end, beats least of all, which are behind it.
+// batch builds the message of a batch. A large one is announced: a container with a ZeroMQ
+// library sees whole messages only, and no heartbeat until this message is complete.
 func (c *v4) batch(o *zmtp.Outgoing, b *scheduler.Batch, now time.Time) error {
-	c.herald(o, inputBytes(b))
+	c.announceMessage(o, inputBytes(b))
 	o.FrameString(wire.Batch)
 	var id [wire.IDSize]byte
 	binary.LittleEndian.PutUint64(id[:], b.ID)
@@ -83,7 +82,7 @@ func (c *v4) batch(o *zmtp.Outgoing, b *scheduler.Batch, now time.Time) error {
 	o.Copy(id[:])
 	o.Seal(c.appendHeader(o.Open(), b, now))
 	for i := range c.spec.Inputs {
-		if leftOut(b, i) {
+		if absent(b, i) {
 			continue
 		}
 		size := 0
@@ -98,18 +97,17 @@ func (c *v4) batch(o *zmtp.Outgoing, b *scheduler.Batch, now time.Time) error {
 	return nil
 }
 
-// herald says that a message of that many bytes follows, if it is large and the container wants
-// to be told.
-func (c *v4) herald(o *zmtp.Outgoing, size int) {
-	if c.announce && size >= announced {
+// announceMessage announces a message of size bytes, if it is large and the container has requested it.
+func (c *v4) announceMessage(o *zmtp.Outgoing, size int) {
+	if c.announce && size >= announceSize {
 		o.FrameString(wire.Heartbeat)
 		o.Seal(wire.AppendComing(o.Open(), size))
 		o.End()
 	}
 }
 
-// feedback says what became known of an answer. Tensors of a model that is not batched have
-// their own shape there, as in a batch.
+// feedback builds the message of feedback. Tensors of a model that is not batched have their own
+// shapes, as in a batch.
 func (c *v4) feedback(o *zmtp.Outgoing, f *scheduler.Feedback) bool {
 	var frames [][]byte
 	size := 0
@@ -119,7 +117,7 @@ func (c *v4) feedback(o *zmtp.Outgoing, f *scheduler.Feedback) bool {
 			t := &tensors[i]
 			shape := t.Shape
 			if rows && len(shape) == 0 {
-				continue // an optional input that was left out
+				continue // an absent optional input
 			}
 			if rows && !c.batched {
 				shape = shape[1:]
@@ -153,7 +151,7 @@ func (c *v4) feedback(o *zmtp.Outgoing, f *scheduler.Feedback) bool {
 	if f.Loss != nil {
 		h = strconv.AppendFloat(append(h, `,"loss":`...), *f.Loss, 'g', -1, 64)
 	}
-	c.herald(o, size)
+	c.announceMessage(o, size)
 	o.FrameString(wire.Feedback)
 	o.Frame(append(h, '}'))
 	for _, data := range frames {
@@ -171,8 +169,8 @@ func inputBytes(b *scheduler.Batch) (n int) {
 	return n
 }
 
-// leftOut reports whether a batch comes without an optional input.
-func leftOut(b *scheduler.Batch, input int) bool { return len(b.Parts[0].Inputs[input].Shape) == 0 }
+// absent reports whether a batch lacks an optional input.
+func absent(b *scheduler.Batch, input int) bool { return len(b.Parts[0].Inputs[input].Shape) == 0 }
 
 func (c *v4) appendHeader(h []byte, b *scheduler.Batch, now time.Time) []byte {
 	h = append(h, `{"rows":`...)
@@ -180,7 +178,7 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, now time.Time) []byte {
 	h = append(h, `,"inputs":[`...)
 	before := false
 	for i := range c.spec.Inputs {
-		if leftOut(b, i) {
+		if absent(b, i) {
 			continue
 		}
 		if before {
@@ -236,7 +234,7 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, now time.Time) []byte {
 	return append(h, '}')
 }
 
-// separate begins element i of a list.
+// separate appends the comma before element i of a list.
 func separate(b []byte, i int) []byte {
 	if i == 0 {
 		return append(b, '[')
@@ -256,7 +254,7 @@ func (c *v4) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
 		return nil, fmt.Errorf("%s", clip(h.Error))
 	}
 	if len(h.Outputs) != len(f)-3 {
-		return nil, fmt.Errorf("it describes %d outputs and sent %d frames for them", len(h.Outputs), len(f)-3)
+		return nil, fmt.Errorf("it describes %d outputs but sent %d frames for them", len(h.Outputs), len(f)-3)
 	}
 	if len(h.Outputs) != len(c.spec.Outputs) {
 		return nil, fmt.Errorf("it declared %d outputs and answered with %d", len(c.spec.Outputs), len(h.Outputs))
@@ -278,7 +276,7 @@ func (c *v4) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
 	return a, nil
 }
 
-// find returns where the output of a name is in the result; it is expected at i.
+// find returns the index of the output with the given name in the result, which is expected at i.
 func (c *v4) find(name string, i int) int {
 	if string(c.header.Outputs[i].Name) == name {
 		return i
@@ -291,7 +289,7 @@ func (c *v4) find(name string, i int) int {
 	return -1
 }
 
-// maxErrorText bounds what a container's error may add to every answer and log line.
+// maxErrorText bounds a container's error text in answers and log lines.
 const maxErrorText = 4 << 10
 
 func clip(text []byte) []byte { return text[:min(len(text), maxErrorText)] }
@@ -315,14 +313,14 @@ func (*v4) goodbye(o *zmtp.Outgoing, reason string, reconnect bool) bool {
 func say(o *zmtp.Outgoing, kind string, body any) bool {
 	text, err := json.Marshal(body)
 	if err != nil {
-		return false // of plain strings and numbers: cannot happen
+		return false // unreachable for plain strings and numbers
 	}
 	o.FrameString(kind)
 	o.Frame(text)
 	return true
 }
 
-// welcomeMessage is what a v4 container is told about the server.
+// welcomeMessage is the answer to a v4 registration.
 func welcomeMessage(server string, s *Settings) wire.WelcomeMessage {
 	return wire.WelcomeMessage{
 		Protocol:        wire.Version,

@@ -57,7 +57,7 @@ func TestV4Echo(t *testing.T) {
 	}
 }
 
-// TestV4Header: what a container reads beside the tensors.
+// TestV4Header: the JSON frame of a batch.
 func TestV4Header(t *testing.T) {
 	r := newRig(t, containers.Config{})
 	c := r.join(t, echo(nil))
@@ -114,7 +114,7 @@ func TestV4Dtypes(t *testing.T) {
 	}
 }
 
-// TestV4Unbatched: a model without a batch dimension sees its declared shape, and answers in it.
+// TestV4Unbatched: a model that is not batched receives its declared shape and answers in it.
 func TestV4Unbatched(t *testing.T) {
 	r := newRig(t, containers.Config{})
 	c := r.join(t, containertest.Model{
@@ -130,7 +130,7 @@ func TestV4Unbatched(t *testing.T) {
 	}
 }
 
-// TestV4Errors: a wrong answer fails its batch with a reason in words, and the session serves on.
+// TestV4Errors: a wrong answer fails its batch with a reason, and the session continues.
 func TestV4Errors(t *testing.T) {
 	y := func(rows ...float32) []tensor.Tensor { return []tensor.Tensor{floats(rows...)} }
 	result := func(b *containertest.Batch, header string, frames ...string) containertest.Reply {
@@ -153,7 +153,7 @@ func TestV4Errors(t *testing.T) {
 		}, "too dark"},
 		{"row error outside", func(b *containertest.Batch) containertest.Reply {
 			return containertest.Reply{Outputs: b.Inputs, Rows: map[int]string{1: "?"}}
-		}, "row 1 of a batch of 1"},
+		}, "row 1 in a batch of 1 rows"},
 		{"too many rows", func(b *containertest.Batch) containertest.Reply {
 			return containertest.Reply{Outputs: y(1, 2, 3, 4, 5, 6, 7, 8)}
 		}, "[2, 4]"},
@@ -207,13 +207,13 @@ func TestV4Errors(t *testing.T) {
 			}
 		})
 	}
-	// A row that failed is no failure of its batch.
+	// A failed row is no failure of its batch.
 	if i := r.Sessions()[0]; i.Failures != uint64(len(tests)-1) || i.LastFailure == "" {
 		t.Errorf("session counts %d failures, the last %q", i.Failures, i.LastFailure)
 	}
 }
 
-// TestV4Strays: answers to batches that are not out are dropped and counted; the right one
+// TestV4Strays: answers to batches that are not in flight are dropped and counted; the right one
 // still counts.
 func TestV4Strays(t *testing.T) {
 	r := newRig(t, containers.Config{})
@@ -231,7 +231,8 @@ func TestV4Strays(t *testing.T) {
 	}
 }
 
-// TestV4Registration: each broken description is refused with its reason, told and logged.
+// TestV4Registration: each invalid registration is refused with a reason, which is sent and
+// logged.
 func TestV4Registration(t *testing.T) {
 	r := newRig(t, containers.Config{})
 	hello := func(change string) string {
@@ -287,7 +288,7 @@ func TestV4Registration(t *testing.T) {
 		{"huge row", input(`"x"`, `"FP32"`, `[-1,100000000]`), "larger than the limit"},
 		{"overflow", input(`"x"`, `"FP32"`, `[-1,4611686018427387904,4]`), "larger than the limit"},
 		{"mixed batch dimension", input(`"x"`, `"FP32"`, `[4]`), "could mean two things. Say batched = false"},
-		{"batched, mixed", hello(`{"batched":true,"inputs":[{"name":"x","datatype":"FP32","shape":[4]}]}`), "it says batched = true, and 1 of its 2"},
+		{"batched, mixed", hello(`{"batched":true,"inputs":[{"name":"x","datatype":"FP32","shape":[4]}]}`), "it declares batched = true, but 1 of its 2"},
 		{"optional rows", hello(`{"inputs":[{"name":"x","datatype":"FP32","shape":[-1],"optional":true}]}`), "needs batched = false"},
 		{"optional output", hello(`{"batched":false,"outputs":[{"name":"y","datatype":"FP32","shape":[-1],"optional":true}]}`), "only inputs can be"},
 		{"ragged input", hello(`{"inputs":[{"name":"x","datatype":"FP32","shape":[-1],"ragged":"x"}]}`), "only outputs can be"},
@@ -300,7 +301,7 @@ func TestV4Registration(t *testing.T) {
 		{"format of no image", input(`"x"`, `"FP32"`, `[-1,2,3],"format":"FORMAT_NHWC"`), "expected 3 dimensions beside that of rows, got 2"},
 		{"format of an output", output(`"FP32"`, `[-1,2,2,3],"format":"FORMAT_NHWC"`), "which only inputs can have"},
 		{"labels of an input", input(`"x"`, `"FP32"`, `[-1,2],"labels":["a","b"]`), "which only outputs can have"},
-		{"labels of texts", output(`"BYTES"`, `[-1,2],"labels":["a","b"]`), "values that can be ranked, and it is BYTES"},
+		{"labels of texts", output(`"BYTES"`, `[-1,2],"labels":["a","b"]`), "need a datatype that can be ranked; it is BYTES"},
 		{"label type", output(`"FP32"`, `[-1,2],"labels":["a",2]`), "not the JSON expected"},
 		{"label with a newline", output(`"FP32"`, `[-1,2],"labels":["a","b\nc"]`), `label 1 of output "y", "b\nc", has a control character at byte 1`},
 		{"long label", output(`"FP32"`, `[-1,2],"labels":["`+strings.Repeat("é", 129)+`"]`), `label 0 of output "y" has 258 bytes, limit 256`},
@@ -330,7 +331,8 @@ func TestV4Registration(t *testing.T) {
 	}
 }
 
-// Another declaration than the live replicas' is refused with both.
+// TestV4OtherSpec: a declaration that differs from that of the live replicas is refused, and the
+// error has both.
 func TestV4OtherSpec(t *testing.T) {
 	r := newRig(t, containers.Config{})
 	r.join(t, echo(nil))

@@ -448,7 +448,7 @@ func TestBatchedInTheConfiguration(t *testing.T) {
 		}
 	}
 	_, err := containertest.Dial(t.Context(), s.Addrs().Containers[0].String(), containertest.Model{Name: "sdk", Version: "1", Batched: new(true), Inputs: x, Outputs: x})
-	if err == nil || !strings.Contains(err.Error(), "it says batched = true, and the server's configuration says batched = false") {
+	if err == nil || !strings.Contains(err.Error(), "declares batched = true, the server's configuration sets batched = false") {
 		t.Errorf("a container that says otherwise: %v", err)
 	}
 

@@ -1,11 +1,11 @@
-// Command alarm is the bar that shivad's deadlines are measured against: it answers each
-// request with the request, when its deadline has arrived, by a sleeping goroutine and a write,
-// and does nothing else. How late that is, is the machine's and the runtime's doing.
+// Command alarm is the reference for the lateness of shivad's deadlines: it echoes each request
+// at its deadline, by a sleeping goroutine and a write, and does nothing else. Its lateness is
+// that of the machine and the runtime.
 //
 //	alarm [-listen 127.0.0.1:7008]
 //
-// One request may be in flight on a connection. It prints its address and serves until it is
-// told to stop.
+// One request may be in flight on a connection. It prints its address and serves until SIGTERM or
+// SIGINT.
 package main
 
 import (

@@ -1,6 +1,5 @@
-// Command door is shivad with its models inside: what a request costs on its way through a
-// door, the gate and the scheduler, when no container is asked. Each model answers with its
-// input, at once.
+// Command door is shivad with its models inside the process. It measures the cost of a request in
+// a door, the gate and the scheduler, without a container. Each model echoes its input at once.
 //
 //	door [-listen ADDR] [-rest ADDR] [-grpc ADDR] [-admin ADDR] [-max-batch N] NAME:DATATYPE:SHAPE ...
 package main
@@ -28,8 +27,8 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("door: ")
 	listen := flag.String("listen", "127.0.0.1:6174", "`address` of the TCP door")
-	rest := flag.String("rest", "", "`address` of the HTTP door; empty: there is none")
-	grpc := flag.String("grpc", "", "`address` of the gRPC door; empty: there is none")
+	rest := flag.String("rest", "", "`address` of the HTTP door; empty: closed")
+	grpc := flag.String("grpc", "", "`address` of the gRPC door; empty: closed")
 	admin := flag.String("admin", "127.0.0.1:8002", "`address` of the admin door")
 	maxBatch := flag.Int("max-batch", 0, "most `rows` in a batch; 0: the server's default")
 	flag.Parse()

@@ -1,10 +1,9 @@
-// Command echo is the bar that shivad's TCP door is measured against: gnet writing back the
-// bytes that arrived, from inside the event that brought them. Nothing built on gnet can be
-// faster.
+// Command echo is the reference for shivad's TCP door: gnet writes received bytes back within the
+// event that delivers them. Nothing built on gnet can be faster.
 //
 //	echo [-listen 127.0.0.1:7] [-loops N]
 //
-// It prints its address and serves until it is told to stop.
+// It prints its address and serves until SIGTERM or SIGINT.
 package main
 
 import (

@@ -16,21 +16,25 @@ import (
 )
 
 const (
-	overload   = 2 // times the capacity
-	shortest   = time.Millisecond
-	longest    = time.Second
-	lateBy     = time.Millisecond // at the 99.9th percentile of all, beyond what a bare timer is late by beside it
-	alarmRate  = 200              // requests per second to the bare alarm: next to nothing, and enough to know its 99.9th percentile
-	steady     = 0.9              // of the share in time of the run's first fifth must be that of its last
-	spareConns = 1.3              // connections per request that may be in flight, so that hardly ever one has to wait
+	overload = 2 // times the capacity
+	shortest = time.Millisecond
+	longest  = time.Second
+	// Limit of p99.9 of all answers, beyond the lateness of a bare timer.
+	lateBy = time.Millisecond
+	// Requests per second to the bare alarm: cheap, and enough for its p99.9.
+	alarmRate = 200
+	// Least ratio of the share in time of the run's last fifth to the first's.
+	steady = 0.9
+	// Connections per request in flight, so that requests hardly ever wait.
+	spareConns = 1.3
 )
 
-// deadlines offers requests with random deadlines, 1 ms to 1 s, at twice the capacity, and says
-// how late their answers were written, beside those of a program that does nothing but wait
-// (bench/alarm), at the same time on the same machine. It returns what is broken: an answer too
-// many or none is an error of the generator; answers that are later than those of the bare
-// alarm by more than a millisecond; rows that reached the container although the server had
-// answered that they never would; and a goodput that falls while deadlines go on passing.
+// deadlines offers requests with random deadlines, 1 ms to 1 s, at twice the capacity, and prints
+// how late their answers were written, beside those of a program that only waits (bench/alarm),
+// at the same time on the same machine. It returns the broken promises: answers that are later
+// than those of the bare alarm by more than a millisecond; rows that reached the container
+// although the server had answered that they never would; and a goodput that falls as deadlines
+// keep passing. A missing or duplicate answer is an error of the generator.
 func deadlines(ctx context.Context, p sim.Profile, requests int, seed uint64) (broken []string, err error) {
 	r, err := startRig(ctx, p)
 	if err != nil {
@@ -131,7 +135,7 @@ func offerDeadlines(ctx context.Context, addr string, rate float64, length time.
 	return offered(load.Run(ctx, c))
 }
 
-// ofAll is by how much the answer at the 99.9th percentile of all was late.
+// ofAll is the lateness at the 99.9th percentile of all answers.
 func ofAll(r *load.Result) time.Duration {
 	later := float64(r.Latency.Count()+r.Refusal.Count()) / 1000
 	late := float64(r.Late.Count())

@@ -1,12 +1,12 @@
-// Command goodput shows what the strategies of the scheduler answer in time, at loads below and
-// beyond the capacity, and holds the default strategy to its promises (package sim).
+// Command goodput shows the share that each strategy of the scheduler answers in time, at loads
+// below and above the capacity, and checks the promises of the default strategy (package sim).
 //
 //	goodput [-length 20s] [-seed N] [-jobs N] [-profile N] [-loads 0.5,1.5] [-svg FILE]
 //	goodput -wire [-length 5s] [-strategy NAME] ...
 //	goodput -deadlines [-requests 1000000]
 //
-// With -wire it is shivad itself, with real sockets, and a container process that sleeps; the
-// simulation stands beside it. With -deadlines it is the same pair, and how late answers are.
+// With -wire it measures shivad itself, with real sockets and a container process that sleeps,
+// beside the simulation. With -deadlines it measures the lateness of answers on the same pair.
 //
 // It exits with 1 if a promise is broken.
 package main
@@ -34,14 +34,14 @@ func main() {
 	log.SetPrefix("goodput: ")
 	onWire := flag.Bool("wire", false, "measure shivad, not only the simulation")
 	onDeadlines := flag.Bool("deadlines", false, "measure how late shivad answers requests with random deadlines")
-	requests := flag.Int("requests", 1_000_000, "with -deadlines, how many")
+	requests := flag.Int("requests", 1_000_000, "number of requests with -deadlines")
 	length := flag.Duration("length", 0, "`time` per cell; 0: 20s, virtual, and 5s on the wire")
 	seed := flag.Uint64("seed", 1, "of arrivals and noise")
-	jobs := flag.Int("jobs", runtime.GOMAXPROCS(0), "simulations at a `time`")
+	jobs := flag.Int("jobs", runtime.GOMAXPROCS(0), "`number` of simulations at once")
 	profile := flag.Int("profile", 0, "only the profile of this `number`, from 1")
 	svg := flag.String("svg", "", "`file` to draw the simulated goodput into")
 	only := flag.String("strategy", "", "on the wire only the strategy of this `name`")
-	loads := flag.String("loads", "", "only these loads, with commas between")
+	loads := flag.String("loads", "", "only these loads, comma-separated")
 	flag.Parse()
 	if err := process.AtTop(); err != nil {
 		log.Fatal(err)
@@ -54,7 +54,7 @@ func main() {
 	exit(run(ctx, *onWire, *length, *seed, *jobs, *profile, *loads, *only, *svg))
 }
 
-// exit ends the program; with 1 if something is broken.
+// exit ends the program, with status 1 after an error or a broken promise.
 func exit(broken []string, err error) {
 	if err != nil {
 		log.Fatal(err)

@@ -14,15 +14,15 @@ import (
 	"github.com/shivad/shivad/scheduler/sim"
 )
 
-// Size of one profile's picture.
+// Size of the chart of one profile.
 const (
 	panelWidth  = 11 * vg.Centimeter
 	panelHeight = 7 * vg.Centimeter
 )
 
-// drawSVG writes a picture of the cells with Poisson arrivals and one SLO to a file: for each
-// profile goodput over load, both as shares of the capacity, of all strategies and of the
-// oracle.
+// drawSVG writes a chart of the cells with Poisson arrivals and one SLO to a file: for each
+// profile the goodput of all strategies and of the oracle over the load, both as shares of the
+// capacity.
 func drawSVG(file string, all []*sim.Outcome) error {
 	var names []string
 	byName := map[string][]*sim.Outcome{}
@@ -38,7 +38,7 @@ func drawSVG(file string, all []*sim.Outcome) error {
 	const columns = 2
 	rows := (len(names) + columns - 1) / columns
 	canvas := vgsvg.New(columns*panelWidth, vg.Length(rows)*panelHeight)
-	canvas.SetColor(color.White) // or it cannot be read where pages are dark
+	canvas.SetColor(color.White) // for pages with a dark background
 	canvas.Fill(vg.Rectangle{Max: vg.Point{X: columns * panelWidth, Y: vg.Length(rows) * panelHeight}}.Path())
 	tiles := draw.Tiles{Rows: rows, Cols: columns, PadX: vg.Millimeter * 4, PadY: vg.Millimeter * 4, PadTop: vg.Millimeter * 2,
 		PadBottom: vg.Millimeter * 2, PadLeft: vg.Millimeter * 2, PadRight: vg.Millimeter * 2}
@@ -60,7 +60,7 @@ func drawSVG(file string, all []*sim.Outcome) error {
 	return w.Close()
 }
 
-// inks are those of the strategies, in their order; they differ for the colour-blind, too
+// inks are the colours of the strategies, in their order, distinguishable for the colour-blind
 // (Okabe and Ito).
 var inks = []color.Color{
 	color.RGBA{0x00, 0x72, 0xb2, 0xff}, color.RGBA{0xe6, 0x9f, 0x00, 0xff}, color.RGBA{0xcc, 0x79, 0xa7, 0xff},

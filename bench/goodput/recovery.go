@@ -16,16 +16,16 @@ const (
 	recoverWithin = time.Second
 	recoverWatch  = 4 * time.Second
 	recoverSlots  = 4    // in a row ...
-	recoverShare  = 0.98 // ... with this share in time: the load is served again; afterwards, all in all
+	recoverShare  = 0.98 // ... with this share in time mean recovery; also the share after it
 )
 
-// recovery lets the load fall from five times the capacity to 0.8 of it, and measures how long
-// it takes until requests are answered in time again.
+// recovery drops the load from five times the capacity to 0.8 of it, and measures the time until
+// requests are answered in time again.
 func (r *rig) recovery(ctx context.Context, capacity float64, seed uint64) (broken []string, err error) {
 	if err := r.set(ctx, map[string]string{"strategy": "deadline", "objective": r.profile.SLO.String(), "shed": "true"}); err != nil {
 		return nil, err
 	}
-	// Two loads at a time: one goes on, the other stops.
+	// Two loads at once, of which one stops.
 	var steady, surge *load.Result
 	var surgeErr error
 	var wg sync.WaitGroup
@@ -64,7 +64,7 @@ func (r *rig) recovery(ctx context.Context, capacity float64, seed uint64) (brok
 	return broken, nil
 }
 
-// share is how many of the requests in some slots had a good answer.
+// share is the share of the requests of the slots with a good answer.
 func share(slots []load.Slot) float64 {
 	due, good := 0, 0
 	for _, s := range slots {

@@ -28,7 +28,7 @@ const (
 	warmup = time.Second
 )
 
-// A rig is a shivad, a container that sleeps and a bare alarm, as processes, on free ports.
+// A rig is a shivad, a container that sleeps and a bare alarm, as processes on free ports.
 type rig struct {
 	profile sim.Profile
 	tcp     string
@@ -80,7 +80,7 @@ func startRig(ctx context.Context, p sim.Profile) (_ *rig, err error) {
 	}
 }
 
-// counts are the samples of one metric of the model, by the value of a label.
+// counts returns the samples of one metric of the model, by the value of a label.
 func (r *rig) counts(ctx context.Context, metric, label string) (map[string]float64, error) {
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.admin+"/metrics", nil)
 	if err != nil {
@@ -112,7 +112,7 @@ func (r *rig) counts(ctx context.Context, metric, label string) (map[string]floa
 	return counts, nil
 }
 
-// stop ends the processes and returns what they had to say.
+// stop ends the processes and returns their output.
 func (r *rig) stop() string {
 	var text strings.Builder
 	for _, p := range slices.Backward(r.running) {
@@ -147,7 +147,7 @@ func (r *rig) set(ctx context.Context, settings map[string]string) error {
 	return err
 }
 
-// request is the bytes of a request of one row with a deadline.
+// request encodes a request of one row with a deadline.
 func request(deadline time.Duration) ([]byte, error) {
 	x, err := tensor.FromSlice(tensor.Shape{16}, make([]float32, 16))
 	if err != nil {
@@ -180,8 +180,8 @@ func offered(res *load.Result, err error) (*load.Result, error) {
 	return res, err
 }
 
-// capacity measures the rate of batches that take half the SLO: a fixed maximum, and always
-// enough that waits.
+// capacity measures the rate with batches that take half the SLO: a fixed maximum, and enough
+// requests waiting at all times.
 func (r *rig) capacity(ctx context.Context, length time.Duration) (float64, error) {
 	rows := int((r.profile.SLO/2 - r.profile.A) / r.profile.B)
 	if err := r.set(ctx, map[string]string{"strategy": "static", "max_batch": fmt.Sprint(rows)}); err != nil {

@@ -14,17 +14,21 @@ import (
 )
 
 const (
-	// connections are so many that hardly ever one has two requests in flight: answers on a
-	// connection leave in order, so that a request which waits until its deadline would hold up
-	// the one behind it.
+	// With this many connections hardly any has two requests in flight. Answers on a connection
+	// are in order, so a request that waits until its deadline would delay the next one.
 	connections = 512
-	ofBest      = 0.9                  // of its best goodput at any load the default strategy must reach at all beyond the capacity
-	rounds      = 3                    // of all loads with the default strategy, of which the median counts: the machine's other work comes and goes
-	grace       = 2 * time.Millisecond // for the way from the intended send time to the server's clock, and back
+	// Share of its best goodput that the default strategy must reach at every load above the
+	// capacity.
+	ofBest = 0.9
+	// Of all loads with the default strategy; the median counts, as the machine's other work
+	// varies.
+	rounds = 3
+	// For the way from the generator's clock to the server's, and back.
+	grace = 2 * time.Millisecond
 )
 
-// wire prints what the strategies answer in time over real sockets, beside the simulation, and
-// returns the promises that are broken.
+// wire prints the goodput of the strategies over real sockets, beside the simulation, and returns
+// the broken promises.
 func wire(ctx context.Context, p sim.Profile, loads []float64, length time.Duration, seed uint64, only string) (broken []string, err error) {
 	r, err := startRig(ctx, p)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Command hostile lets peers that do their worst at a server's address for containers: silent
-// ones, rubbish, lengths that lie, floods of PINGs, wrong answers. Or clients at its gRPC door,
-// who ask and cancel at once. "run" measures what that does to others.
+// Command hostile attacks a server's address for containers with hostile peers: silence, garbage,
+// false lengths, floods of PINGs, wrong answers. With -resets it attacks the gRPC door with
+// clients that send and cancel requests at once. Command run measures the effect on others.
 //
 //	hostile [-containers ADDR] [-clients ADDR] [-rate N]
 //	hostile -resets ADDR
@@ -19,10 +19,10 @@ import (
 )
 
 func main() {
-	runtime.GOMAXPROCS(1) // as little as possible of the machine that others are measured on
+	runtime.GOMAXPROCS(1) // leave the machine to the processes that are measured
 	log.SetFlags(0)
 	containers := flag.String("containers", "127.0.0.1:7000", "`address` for containers")
-	clients := flag.String("clients", "127.0.0.1:7001", "`address` for clients, who ask the hostile containers")
+	clients := flag.String("clients", "127.0.0.1:7001", "`address` for clients, which send requests to the hostile containers")
 	rate := flag.Int("rate", 5, "peers of each kind in a `second`")
 	resets := flag.String("resets", "", "`address` of the gRPC door: only reset calls there")
 	flag.Parse()

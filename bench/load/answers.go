@@ -7,21 +7,20 @@ import (
 	"math"
 )
 
-// answers finds the ends of Shiva messages in the bytes of one connection, by their headers and
-// lengths alone: bodies are skipped, not looked at. That costs a few nanoseconds where decoding
-// a message costs a hundred, and still notices a stream that is out of step. The layout is
-// drawn in package shiva.
+// answers finds the ends of Shiva messages in the bytes of one connection by headers and lengths
+// alone, and skips bodies. That costs a few nanoseconds where decoding a message costs a hundred,
+// and still detects a stream that is out of step. Package shiva draws the layout.
 //
-// At any time it first skips some bytes, then gathers some more in head, then takes a step by
-// what it has gathered. The zero value stands before a message.
+// In each step it skips bytes, then collects some in head, then interprets those. The zero value
+// is before a message.
 type answers struct {
 	stage stage
-	skip  int // bytes to pass over before head
+	skip  int // bytes to skip before head
 	need  int // bytes wanted in head
 	have  int
 	head  [2 + 4*maxRank]byte
 
-	tensors   int // tensors whose header is still to come
+	tensors   int // tensors without a header so far
 	metadata  int // bytes
 	namespace int // bytes; it is the last part of a message
 	fault     bool
@@ -41,17 +40,17 @@ const (
 const (
 	headerSize = 12
 	maxRank    = 64
-	// A namespace that begins so is reserved; the one that answers inference is "!error".
+	// Namespaces that begin with it are reserved; of those only "!error" answers inference.
 	reservedMark = '!'
 )
 
-// widths are the bytes per element of Shiva's dtype codes; 0 where there is none.
+// widths are the bytes per element of Shiva's dtype codes; 0 for none.
 var widths = [18]int{2, 4, 8, 1, 1, 2, 2, 4, 4, 8, 8, 8, 16, 8, 8, 16, 0, 1}
 
 var errOutOfStep = errors.New("load: answers are out of step")
 
-// next consumes bytes of p, at most up to the end of one message; done tells that the end was
-// reached. a.fault then tells, until the next call, whether the message was an "!error".
+// next consumes bytes of p, at most up to the end of one message; done reports that it reached
+// the end. a.fault then reports, until the next call, whether the message was an "!error".
 func (a *answers) next(p []byte) (n int, done bool, err error) {
 	for {
 		k := min(a.skip, len(p)-n)
@@ -116,7 +115,7 @@ func (a *answers) step() error {
 	return nil
 }
 
-// afterTensor expects the next tensor, or what comes after the last.
+// afterTensor expects the next tensor, or the metadata after the last one.
 func (a *answers) afterTensor() {
 	if a.tensors > 0 {
 		a.expect(atTensor, 2)

@@ -14,7 +14,7 @@ type arrivals struct {
 	at   float64 // ns
 }
 
-// newArrivals schedules rate requests per second; share tells the loops of one run apart.
+// newArrivals schedules rate requests per second; share is the number of the loop within the run.
 func newArrivals(rate float64, even bool, seed uint64, share int) *arrivals {
 	return &arrivals{gap: 1e9 / rate, even: even, r: rand.New(rand.NewPCG(seed, uint64(share)))}
 }
@@ -29,8 +29,8 @@ func (a *arrivals) next() time.Duration {
 	return time.Duration(a.at)
 }
 
-// due is a queue of times, oldest first: those of a connection's requests that have no answer
-// yet. It grows as it must; in a closed loop it is as long as what is in flight.
+// due is a queue of the times of a connection's unanswered requests, oldest first. It grows as
+// needed; in a closed loop its length is the number of requests in flight.
 type due struct {
 	times []time.Duration // a ring; its length is a power of two
 	head  int
@@ -49,7 +49,7 @@ func (q *due) push(t time.Duration) {
 	q.n++
 }
 
-// take removes the one at place, 0 for the oldest.
+// take removes and returns the time at place, 0 for the oldest.
 func (q *due) take(place int) time.Duration {
 	mask := len(q.times) - 1
 	t := q.times[(q.head+place)&mask]

@@ -10,8 +10,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Frames makes n requests of one tensor for a route, each with other contents, so that an
-// answer which went to the wrong connection is noticed. Elements are random bits.
+// Frames makes n requests of one tensor for a route, each with different contents, so that an
+// answer on the wrong connection is detected. Elements are random bits.
 func Frames(n int, namespace string, d tensor.DType, shape tensor.Shape) ([][]byte, error) {
 	elements, ok := shape.Elements()
 	if !ok || d.Size() == 0 {
@@ -35,8 +35,8 @@ func Frames(n int, namespace string, d tensor.DType, shape tensor.Shape) ([][]by
 	return frames, nil
 }
 
-// SameTensors is a Check for models that answer with their input: namespace and tensors must be the
-// request's, bit by bit; metadata is the server's to choose.
+// SameTensors is a Check for models that echo their input: namespace and tensors must equal the
+// request's bit by bit; metadata may differ.
 func SameTensors(request, answer []byte) error {
 	q, err := decode(request)
 	if err != nil {

@@ -11,37 +11,37 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// A grpcWire is a connection of HTTP/2 whose every stream is one ModelInfer. Nothing but the
-// streams' numbers differs between two requests, so the frames of one are made beforehand, and
-// the numbers are written into them.
+// A grpcWire is an HTTP/2 connection on which every stream is one ModelInfer. Two requests differ
+// only in their stream numbers, so the frames of one are made beforehand, and the numbers are
+// written into them.
 //
-// What the server lets in is observed; what it sends meets windows as large as they can be.
-// Other than a real client, it gives the server no more to do than the protocol demands.
+// It respects the server's flow control, and gives the server the largest windows possible.
+// Unlike a real client, it causes the server no more work than the protocol requires.
 type grpcWire struct {
-	frame  []byte   // HEADERS, and DATA as often as the message needs
-	marks  []int    // where these begin in frame
-	first  []byte   // HEADERS of the first request, which fills the table that the others refer to
-	data   int      // bytes of DATA in a request, by which windows count
+	frame  []byte   // HEADERS and the DATA frames of the message
+	marks  []int    // offsets of those in frame
+	first  []byte   // HEADERS of the first request, which fills the HPACK table for the others
+	data   int      // bytes of DATA in a request, for flow control
 	stream uint32   // of the next request
 	line   []uint32 // streams without an answer, in the order of their requests
 
-	window, streamWindow int64 // what the server lets in: now on the connection, and of each stream
-	greeted              bool  // its settings have come
-	unreturned           int   // bytes that arrived and were not yet given back to the server's window
+	window, streamWindow int64 // the server's windows: now on the connection, and of each stream
+	greeted              bool  // its settings have arrived
+	unreturned           int   // bytes received and not yet returned to the server's window
 	ahead                []byte
 
-	head    [frameHead]byte // of the frame that comes
+	head    [frameHead]byte // of the current frame
 	have    int             // bytes of head
 	left    int             // bytes of the frame after them
 	payload []byte          // of a frame other than DATA
-	keeping uint32          // the stream whose answer is kept
+	keeping uint32          // the stream whose answer is collected
 	kept    []byte
 
 	fields          *hpack.Decoder
 	status, message string // of the last trailers
 }
 
-// What HTTP/2 (RFC 9113) calls its frames, flags and settings.
+// Frames, flags and settings of HTTP/2 (RFC 9113).
 const (
 	frameHead = 9
 
@@ -52,7 +52,7 @@ const (
 
 	settingPush, settingWindow = 2, 4
 
-	maxFrame      = 16 << 10 // of a peer that has not allowed more, and grpc-go's servers never do
+	maxFrame      = 16 << 10 // the default of a peer, which grpc-go's servers never raise
 	initialWindow = 1<<16 - 1
 	preface       = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 	grpcPath      = "/inference.GRPCInferenceService/ModelInfer"
@@ -69,7 +69,7 @@ var GRPCHeaders = []hpack.HeaderField{
 	{Name: "te", Value: "trailers"},
 }
 
-// newGRPCWire makes the wire of a connection that asks the same ModelInferRequest over and over.
+// newGRPCWire makes the wire of a connection that sends the same ModelInferRequest repeatedly.
 func newGRPCWire(message []byte) *grpcWire {
 	g := &grpcWire{stream: 1, window: initialWindow, streamWindow: initialWindow}
 	g.fields = hpack.NewDecoder(4096, func(f hpack.HeaderField) {
@@ -85,7 +85,7 @@ func newGRPCWire(message []byte) *grpcWire {
 	headers := func() []byte {
 		block.Reset()
 		for _, f := range GRPCHeaders {
-			_ = e.WriteField(f) // to memory
+			_ = e.WriteField(f) // into memory
 		}
 		return appendFrame(nil, frameHeaders, flagEndHeaders, block.Bytes())
 	}
@@ -116,7 +116,7 @@ func appendSetting(b []byte, setting uint16, value uint32) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(b, setting), value)
 }
 
-// greet agrees on settings, and asks the first request.
+// greet exchanges settings and sends the first request.
 func (g *grpcWire) greet(nc io.ReadWriter) error {
 	hello := appendFrame([]byte(preface), frameSettings, 0, appendSetting(appendSetting(nil, settingPush, 0), settingWindow, math.MaxInt32))
 	hello = appendFrame(hello, frameWindow, 0, binary.BigEndian.AppendUint32(nil, math.MaxInt32-initialWindow))
@@ -160,7 +160,7 @@ func (g *grpcWire) greet(nc io.ReadWriter) error {
 	return nil
 }
 
-// number makes a frame one of that stream.
+// number sets the stream of a frame.
 func number(frame []byte, stream uint32) { binary.BigEndian.PutUint32(frame[5:], stream) }
 
 func (g *grpcWire) ready(frame []byte) (ahead []byte, ok bool) {
@@ -211,10 +211,10 @@ func (g *grpcWire) read(p []byte, gather bool) (a answer, n int, err error) {
 	return a, n, nil
 }
 
-// ofStream is the number of the stream that the frame which comes belongs to.
+// ofStream is the stream number of the current frame.
 func (g *grpcWire) ofStream() uint32 { return binary.BigEndian.Uint32(g.head[5:]) & math.MaxInt32 }
 
-// end does what a complete frame asks for.
+// end handles a complete frame.
 func (g *grpcWire) end(kind byte, gather bool) (answer, error) {
 	flags, stream := g.head[4], g.ofStream()
 	switch {
@@ -241,7 +241,8 @@ func (g *grpcWire) end(kind byte, gather bool) (answer, error) {
 		if gather && g.keeping == 0 {
 			g.keeping, g.kept = stream, g.kept[:0]
 		}
-	case kind == frameReset && slices.Contains(g.line, stream): // behind an answer it says that the rest of the request is not needed
+	case kind == frameReset && slices.Contains(g.line, stream):
+		// A reset after the answer is no failure: the stream is no longer in the line.
 		g.status, g.message = "reset", fmt.Sprintf("% x", g.payload)
 		return g.answered(stream)
 	case kind == frameSettings && flags&flagAck == 0:
@@ -262,7 +263,7 @@ func (g *grpcWire) end(kind byte, gather bool) (answer, error) {
 	return answer{}, nil
 }
 
-// answered takes a stream that has ended out of the line.
+// answered removes a stream that has ended from the line.
 func (g *grpcWire) answered(stream uint32) (answer, error) {
 	place := slices.Index(g.line, stream)
 	if place < 0 {
@@ -272,7 +273,7 @@ func (g *grpcWire) answered(stream uint32) (answer, error) {
 	a := answer{done: true, place: place, fault: g.status != "0"}
 	if stream == g.keeping {
 		g.keeping = 0
-		const prefix = 5 // not compressed, and the length
+		const prefix = 5 // compression flag and length
 		switch {
 		case a.fault:
 		case len(g.kept) < prefix || g.kept[0] != 0 || int(binary.BigEndian.Uint32(g.kept[1:])) != len(g.kept)-prefix:

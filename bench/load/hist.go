@@ -39,7 +39,7 @@ func upper(i int) int64 {
 	return int64((uint64(i&(1<<subBits-1))+1<<subBits+1)<<shift - 1)
 }
 
-// Add counts d. A negative duration, which a clock that steps back could give, counts as 0.
+// Add counts d. A negative duration, from a clock that steps back, counts as 0.
 func (h *Histogram) Add(d time.Duration) {
 	v := max(int64(d), 0)
 	h.counts[bucket(v)]++
@@ -58,10 +58,10 @@ func (h *Histogram) Merge(o *Histogram) {
 	h.max = max(h.max, o.max)
 }
 
-// Count is how many durations were added.
+// Count returns the number of durations added.
 func (h *Histogram) Count() int64 { return int64(h.n) }
 
-// Within is how many were at most d, to within d's bucket.
+// Within returns how many were at most d, to within the bucket of d.
 func (h *Histogram) Within(d time.Duration) (n int64) {
 	for _, c := range h.counts[:bucket(max(int64(d), 0))+1] {
 		n += int64(c)
@@ -69,10 +69,10 @@ func (h *Histogram) Within(d time.Duration) (n int64) {
 	return n
 }
 
-// Max is the largest duration added, exactly.
+// Max returns the exact largest duration added.
 func (h *Histogram) Max() time.Duration { return time.Duration(h.max) }
 
-// Mean is the arithmetic mean, exactly; 0 when empty.
+// Mean returns the exact arithmetic mean; 0 when empty.
 func (h *Histogram) Mean() time.Duration {
 	if h.n == 0 {
 		return 0
@@ -80,8 +80,8 @@ func (h *Histogram) Mean() time.Duration {
 	return time.Duration(h.sum / float64(h.n))
 }
 
-// Quantile is the smallest bucket edge below which at least q of all durations lie, 0 <= q <= 1; it
-// never flatters, and never passes Max. 0 when empty.
+// Quantile returns the smallest bucket edge below which at least q of all durations lie, 0 <= q
+// <= 1. It is never below the true quantile and never above Max; 0 when empty.
 func (h *Histogram) Quantile(q float64) time.Duration {
 	// The rank is rounded up, in integers from here on: the median of 3 is the 2nd.
 	want := uint64(q * float64(h.n))

@@ -8,21 +8,21 @@ import (
 
 // An httpWire finds the ends of HTTP/1.1 answers, by their Content-Length or by their chunks.
 type httpWire struct {
-	head    []byte // of the answer, as far as it has arrived; all of it while the body comes
+	head    []byte // of the answer, as far as it has arrived; complete during the body
 	inBody  bool
-	over    bool // head and kept are of the answer before
+	over    bool // head and kept belong to the previous answer
 	fault   bool
-	body    int // bytes that are still to come of the body, or of its chunk
+	body    int // remaining bytes of the body, or of its chunk
 	chunked bool
-	line    []byte // between chunks: what has come of a line
-	ending  bool   // the last chunk has come
+	line    []byte // between chunks: a partial line
+	ending  bool   // the last chunk has arrived
 	keeping bool
-	kept    []byte // the body, if it is kept or an error's
+	kept    []byte // the body, if it is collected or that of an error
 }
 
 const (
-	headStep = 512      // heads are looked at that many bytes at a time: more are copied in vain when a body follows
-	maxHead  = 16 << 10 // more than any head of an answer is long
+	headStep = 512      // bytes of a head searched at a time, so that little of a body is copied
+	maxHead  = 16 << 10 // larger than the head of any answer
 )
 
 var (
@@ -93,13 +93,13 @@ func (h *httpWire) readBody(p []byte) (n int, done bool, err error) {
 	}
 }
 
-// readHead consumes p up to the end of the head, and reads that.
+// readHead consumes p up to the end of the head, and parses the head.
 func (h *httpWire) readHead(p []byte) (n int, err error) {
 	if h.over {
 		h.head, h.over = h.head[:0], false
 	}
 	had := len(h.head)
-	from := max(0, had-len(headEnd)+1) // the end may be cut by what was read before
+	from := max(0, had-len(headEnd)+1) // the end may straddle two reads
 	h.head = append(h.head, p[:min(len(p), headStep)]...)
 	end := bytes.Index(h.head[from:], headEnd)
 	if end < 0 {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Config says what to send, where, how and for how long. Frames and Addr must be set; every
-// other zero means the default that its field names.
+// Config configures a run: what to send, where, how and for how long. Frames and Addr must be
+// set; every other zero field means the default in its comment.
 type Config struct {
 	Network string // "tcp" (default) or "unix"
 	Addr    string
@@ -21,45 +21,43 @@ type Config struct {
 	// one whole Shiva message, one whole request of HTTP/1.1, or for GRPC the ModelInferRequest
 	// without anything around it. They must not change while Run runs.
 	Frames [][]byte
-	// Deadlines, if set, are as many as Frames: by when the server must have answered each,
-	// counted from when it was sent. How late it was is then measured; one request is in flight
-	// on each connection, as an answer leaves after those before it.
+	// Deadlines, if set, has a deadline for each of Frames, counted from its sending. The
+	// lateness of answers is then measured, with one request in flight on each connection, since
+	// answers are in order.
 	Deadlines []time.Duration
 
 	Conns int // connections; 0: one
-	// InFlight is how many requests of one connection may be unanswered. Closed loop: it is
-	// always that many, 0: one. Open loop: more have to wait, which counts into their latency,
-	// 0: no limit.
+	// InFlight is the number of unanswered requests of one connection. Closed loop: always this
+	// many, 0 means one. Open loop: further ones wait, which counts into their latency, 0 means
+	// no limit.
 	InFlight int
 
-	// Gather writes all requests that are due on a connection at once. Without it each has a
-	// write of its own, as clients send them: only a proxy or a client with many threads has
-	// several to gather.
+	// Gather writes all requests that are due on a connection at once, as a proxy or a client
+	// with many threads may. Without it each request has a write of its own.
 	Gather bool
 
-	// Poll asks for answers all the time instead of sleeping until there are some. Then
-	// latencies are the server's without the time that a sleeping core takes to wake up for the
-	// generator, which on a virtual machine is longer than all else of a round trip. It takes a
-	// core.
+	// Poll polls for answers instead of sleeping until there are some. Latencies then do not
+	// include the time to wake a sleeping core for the generator, which on a virtual machine is
+	// longer than the rest of a round trip. It takes a core.
 	Poll bool
 
-	// Rate is the requests per second, over all connections, of an open loop; 0: closed loop.
+	// Rate is the number of requests per second of an open loop, over all connections; 0: closed
+	// loop.
 	Rate float64
 	// Even spaces an open loop's requests evenly; otherwise they arrive at random (Poisson), as
 	// those of many independent users do.
 	Even bool
-	// Seed fixes the random arrivals, so that two servers can be offered the very same load.
+	// Seed fixes the random arrivals, so that two servers can be offered the same load.
 	Seed uint64
 
-	// Within, if set, is how soon after it was due a request must have its answer to be a good
-	// one in Slots.
+	// Within, if set, is the longest latency of a good answer in Slots.
 	Within time.Duration
 
 	Warmup   time.Duration // load that is not counted; 0: none
-	Duration time.Duration // load that is; 0: one second
+	Duration time.Duration // load that is counted; 0: one second
 	Grace    time.Duration // how long to wait for answers after it; 0: five seconds
 
-	// Check, if set, compares one answer, as bytes, with its request: the first of each
+	// Check, if set, compares an answer with its request, both as bytes: the first of each
 	// connection, then one in CheckEvery (0: 1000) of all. Its error ends the run. "!error"
 	// answers are counted, not checked.
 	Check      func(request, answer []byte) error
@@ -70,19 +68,19 @@ type Config struct {
 	Loops int
 }
 
-// Result is what a run measured. The measured time begins after the warm-up and lasts
+// Result is the measurement of a run. The measured time begins after the warm-up and lasts
 // Config.Duration.
 type Result struct {
 	Began    time.Time // the measured time
 	Elapsed  time.Duration
-	Offered  float64 // requests per second asked for; 0: closed loop
+	Offered  float64 // requests per second offered; 0: closed loop
 	Answered int64   // good answers that arrived in the measured time
-	Bytes    int64   // of the requests of these
-	// Of the whole run, the warm-up and the end as well: answers of all kinds, and bytes on the
-	// connections without what TCP and IP add. What gRPC says before its first request is not
-	// among them.
+	Bytes    int64   // of the requests of those
+	// Of the whole run, including the warm-up and the end: answers of all kinds, and bytes on the
+	// connections without those of TCP and IP, and without gRPC's exchange before its first
+	// request.
 	Taken, Wrote, Read int64
-	Failed             int64 // "!error" answers that came in the measured time
+	Failed             int64 // "!error" answers in the measured time
 	Lost               int64 // requests still without an answer at the end of the grace
 	// Failure is the metadata of the first "!error": its type and message.
 	Failure string
@@ -90,27 +88,26 @@ type Result struct {
 	Latency Histogram
 	// Refusal holds the "!error" answers, likewise.
 	Refusal Histogram
-	// Late and LateRead hold the answers of both kinds that came after their deadlines, with
-	// Config.Deadlines, and by how much: by the clock of the kernel, when the server had
-	// written, and by that of the generator, when it had read. What is between them is the
-	// generator waiting for a core.
+	// Late and LateRead hold the lateness of answers of both kinds after their deadlines, with
+	// Config.Deadlines: by the time of the server's write, from the kernel, and by that of the
+	// generator's read. Their difference is the generator's wait for a core.
 	Late, LateRead Histogram
-	// Slots are the measured time in pieces of SlotLength, with Config.Within.
+	// Slots divides the measured time into pieces of SlotLength, with Config.Within.
 	Slots []Slot
 }
 
-// SlotLength is the time that a Slot stands for.
+// SlotLength is the length of a Slot.
 const SlotLength = 50 * time.Millisecond
 
-// A Slot is what became of the requests that were due in a piece of the measured time.
+// A Slot counts the requests that were due in one piece of the measured time.
 type Slot struct{ Due, Good int }
 
-// Rate is the good answers per second.
+// Rate returns the good answers per second.
 func (r *Result) Rate() float64 { return float64(r.Answered) / r.Elapsed.Seconds() }
 
-// Run offers the load and returns what came of it. It fails when a connection cannot be made or
-// is lost, when answers do not parse, or when Check refuses one; "!error" answers are a result,
-// not a failure. When ctx ends, Run ends with its error.
+// Run offers the load and returns the measurement. It fails when a connection cannot be opened or
+// is lost, when answers do not parse, or when Check rejects one; "!error" answers are a result,
+// not a failure. When ctx ends, Run returns its error.
 func Run(ctx context.Context, c Config) (*Result, error) {
 	if c.Network == "" {
 		c.Network = "tcp"
@@ -235,5 +232,5 @@ func (l *loop) dial(ctx context.Context, i int) error {
 	return l.add(c)
 }
 
-// greetTimeout bounds what is said before the first request.
+// greetTimeout bounds the exchange before the first request.
 const greetTimeout = 10 * time.Second

@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	readSize  = 256 << 10 // what one read may take: more does not pay, less costs calls
-	burstSize = 64 << 10  // what one write of small frames may carry
+	readSize  = 256 << 10 // of one read: more gains nothing, less costs calls
+	burstSize = 64 << 10  // of one write of small frames
 )
 
-// loop is one thread of the generator with the connections that it owns. Everything in it
-// belongs to the goroutine in run, once that has started.
+// loop is one thread of the generator with its connections. Once run has started, everything in
+// it belongs to run's goroutine.
 type loop struct {
 	cfg      Config // with defaults filled in
 	poll     *poller
@@ -26,7 +26,7 @@ type loop struct {
 
 	start       time.Time
 	from, to    time.Duration // the measured time
-	untilSample int           // good answers until the next that Check is to see
+	untilSample int           // good answers until the next one for Check
 	buf         []byte
 	touched     []*conn
 	result      Result
@@ -36,19 +36,19 @@ type loop struct {
 type conn struct {
 	fd, id, number int
 	frame          []byte
-	burst          []byte        // frame; if it may be gathered, as often as fits burstSize
-	deadline       time.Duration // 0: none is watched
+	burst          []byte        // frame; with Gather repeated up to burstSize
+	deadline       time.Duration // 0: none
 	sent           time.Time     // the request in flight, with a deadline
 
-	due      due // requests without an answer, by when they were due; the first inFlight of them are sent
+	due      due // unanswered requests, by due time; the first inFlight are sent
 	inFlight int
-	unsent   int  // bytes of those that the socket has not taken yet
+	unsent   int  // bytes of those that the socket has not accepted yet
 	offset   int  // in frame, of the next byte to send
-	begun    bool // the request that frame is next was made ready
+	begun    bool // the next request was prepared in frame
 	blocked  bool
 
 	wire  wire
-	asked []byte // the request as Config has it
+	asked []byte // the request as in Config
 	ahead []byte // to be written before the next request
 	check bool   // the next answer is for Check
 }
@@ -88,8 +88,8 @@ func (l *loop) close() {
 	l.poll.close()
 }
 
-// run offers the load from start on. It keeps its thread: timers of microseconds belong to a
-// thread.
+// run offers the load from start on. It locks its thread, since the precision of timers is set
+// per thread.
 func (l *loop) run(ctx context.Context, start time.Time) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -109,8 +109,8 @@ func (l *loop) run(ctx context.Context, start time.Time) error {
 	}
 	for {
 		now := time.Since(start)
-		// Before the end is looked at: what fell due while this thread was not running counts
-		// as well.
+		// Before the check for the end, since requests that fell due while this thread did not
+		// run count, too.
 		if err := l.arrive(now); err != nil {
 			return err
 		}
@@ -148,7 +148,7 @@ func (l *loop) run(ctx context.Context, start time.Time) error {
 	}
 }
 
-// arrive gives the requests that have become due to the connections in turn.
+// arrive assigns the requests that are due to the connections in turn.
 func (l *loop) arrive(now time.Duration) error {
 	if l.arrivals == nil {
 		return nil
@@ -159,7 +159,7 @@ func (l *loop) arrive(now time.Duration) error {
 		l.turn = (l.turn + 1) % len(l.conns)
 		c.due.push(l.next)
 		l.next = l.arrivals.next()
-		if len(l.touched) < len(l.conns) { // after one round all are in
+		if len(l.touched) < len(l.conns) { // after one round it has all
 			l.touched = append(l.touched, c)
 		}
 	}
@@ -171,7 +171,7 @@ func (l *loop) arrive(now time.Duration) error {
 	return nil
 }
 
-// pause is how long there is nothing to do but for answers; at most 100 ms, to look at the context.
+// pause is how long to wait for answers; at most 100 ms, to check the context.
 func (l *loop) pause(now time.Duration) time.Duration {
 	if l.cfg.Poll {
 		return 0
@@ -194,7 +194,7 @@ func (l *loop) unanswered() (n int64) {
 	return n
 }
 
-// send writes what is due and may be in flight.
+// send writes the requests that are due and may be in flight.
 func (l *loop) send(c *conn) error {
 	allowed := c.due.n
 	if l.cfg.InFlight > 0 {
@@ -240,7 +240,7 @@ func (l *loop) send(c *conn) error {
 	return nil
 }
 
-// write writes as much of p as the socket takes, and waits for room if that was not all.
+// write writes as much of p as the socket accepts, and watches for room if that was not all.
 func (l *loop) write(c *conn, p []byte) (int, error) {
 	n, err := writeSocket(c.fd, p)
 	if err != nil {
@@ -257,7 +257,7 @@ func (l *loop) write(c *conn, p []byte) (int, error) {
 	return n, nil
 }
 
-// receive reads once, and counts the answers in it.
+// receive reads once, and counts the answers in the data.
 func (l *loop) receive(c *conn) error {
 	var n int
 	var written time.Time // by the server, of the last byte read
@@ -300,7 +300,7 @@ func (l *loop) receive(c *conn) error {
 	return nil
 }
 
-// answered counts the answer to a request of c, and in a closed loop asks the next.
+// answered counts the answer to a request of c, and in a closed loop sends the next.
 func (l *loop) answered(c *conn, a answer, now time.Duration, written time.Time) error {
 	due := c.due.take(a.place)
 	c.inFlight--
@@ -335,10 +335,11 @@ func (l *loop) answered(c *conn, a answer, now time.Duration, written time.Time)
 	return nil
 }
 
-// judge counts a request that was due in the measured time by what was demanded of its answer.
+// judge counts a request that was due in the measured time by the requirements on its answer.
 func (l *loop) judge(c *conn, a answer, due, now time.Duration, written time.Time) {
 	if c.deadline > 0 {
-		if late := written.Sub(c.sent) - c.deadline; late > 0 { // by the wall clock: the kernel has no other here
+		// Wall time: the kernel has no other stamp.
+		if late := written.Sub(c.sent) - c.deadline; late > 0 {
 			l.result.Late.Add(late)
 			l.result.LateRead.Add(time.Since(c.sent) - c.deadline)
 		}
@@ -355,7 +356,7 @@ func (l *loop) judge(c *conn, a answer, due, now time.Duration, written time.Tim
 	}
 }
 
-// verify compares the answer if it was kept, and says whether to keep the next.
+// verify compares the answer if it was collected, and decides whether to collect the next.
 func (l *loop) verify(c *conn, whole []byte) error {
 	if l.cfg.Check == nil {
 		return nil

@@ -11,14 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poller waits for sockets. Go's own poller rounds its timers up to a millisecond when nothing else
-// wakes it, which is ten times what is to be measured; epoll_pwait2 (Linux 5.11) takes nanoseconds.
+// poller waits for sockets. Go's own poller rounds its timers up to a millisecond when nothing
+// else wakes it, ten times the latencies to be measured; epoll_pwait2 (Linux 5.11) takes
+// nanoseconds.
 type poller struct {
 	fd     int
 	events [128]unix.EpollEvent
 
-	// For readStamped: they are handed to the kernel by address, and must not be made anew each
-	// time.
+	// For readStamped: passed to the kernel by address, so as local variables they would be
+	// allocated each time.
 	message unix.Msghdr
 	vector  unix.Iovec
 	control [64]byte
@@ -34,7 +35,7 @@ func newPoller() (*poller, error) {
 
 func (p *poller) close() { unix.Close(p.fd) }
 
-// sharpen makes this thread's timers exact; the kernel may otherwise be 50 µs late, to save
+// sharpen makes this thread's timers exact; otherwise the kernel may be 50 µs late, to save
 // wake-ups.
 func (p *poller) sharpen() error {
 	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0))
@@ -46,7 +47,7 @@ func (p *poller) add(fd, id int) error {
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, fd, &e))
 }
 
-// output says whether to watch fd for room to write as well.
+// output sets whether fd is also watched for room to write.
 func (p *poller) output(fd, id int, on bool) error {
 	e := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(id)}
 	if on {
@@ -55,7 +56,7 @@ func (p *poller) output(fd, id int, on bool) error {
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(p.fd, unix.EPOLL_CTL_MOD, fd, &e))
 }
 
-// wait returns how many of p's events are ready, 0 after d.
+// wait returns the number of ready events, 0 after d.
 func (p *poller) wait(d time.Duration) (int, error) {
 	ts := unix.NsecToTimespec(int64(max(d, 0)))
 	n, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])),
@@ -70,15 +71,15 @@ func (p *poller) wait(d time.Duration) (int, error) {
 	}
 }
 
-// event is the id of ready event i, and what it is ready for. An error or the end counts as
-// input: the read will tell.
+// event returns the id of ready event i, and its readiness. An error or the end counts as input:
+// the read returns it.
 func (p *poller) event(i int) (id int, input, output bool) {
 	e := &p.events[i]
 	return int(e.Fd), e.Events&^unix.EPOLLOUT != 0, e.Events&unix.EPOLLOUT != 0
 }
 
-// detach takes the socket out of nc, which the caller closes: Go's poller must not be woken for
-// it as well.
+// detach returns a duplicate of the socket of nc, which the caller closes, so that Go's poller is
+// not woken for it.
 func detach(nc net.Conn) (int, error) {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
@@ -96,16 +97,15 @@ func detach(nc net.Conn) (int, error) {
 	return fd, os.NewSyscallError("fcntl", dup)
 }
 
-// stampSocket has the kernel note when each segment arrives. On the loopback device that is
-// while its sender is still in its write: it is the sender's time, not that of a reader who
-// waits for a core.
+// stampSocket has the kernel timestamp each segment on arrival. On the loopback device that is
+// during the sender's write: it is the sender's time, not that of a reader that waits for a core.
 func stampSocket(fd int) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1))
 }
 
-// readStamped reads from a stamped socket, and says when the last of the bytes arrived. What
-// came before the kernel has begun to stamp, a moment after the first socket asked for it,
-// counts as arriving when it is read.
+// readStamped reads from a stamped socket, and returns when the last of the bytes arrived. Bytes
+// from before the kernel began to stamp, a moment after the first stampSocket, count as arriving
+// when they are read.
 func (p *poller) readStamped(fd int, b []byte) (int, time.Time, error) {
 	p.vector.Base = &b[0]
 	p.vector.SetLen(len(b))
@@ -127,7 +127,8 @@ func (p *poller) readStamped(fd int, b []byte) (int, time.Time, error) {
 	return int(n), time.Unix(at.Unix()), nil
 }
 
-// again tells that a socket has no room or no input now, or that a signal came: try later.
+// again reports whether a call should be retried later: the socket has no room or no input now,
+// or a signal arrived.
 func again(err error) bool { return err == unix.EAGAIN || err == unix.EINTR }
 
 func readSocket(fd int, p []byte) (int, error)  { return unix.Read(fd, p) }

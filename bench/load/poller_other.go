@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// poller exists on Linux only, like the precision it is there for.
+// poller exists on Linux only.
 type poller struct{}
 
 var errLinux = fmt.Errorf("load: needs Linux: %w", errors.ErrUnsupported)

@@ -16,19 +16,18 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Form is how a request for inference is written: its wire, and what the tensor looks like on it.
+// A Form is an encoding of inference requests: a wire, and the form of the tensor on it.
 type Form struct {
 	Name  string
 	Wire  Wire
 	Frame func(model string, x tensor.Tensor) ([]byte, error)
-	// Same compares an answer and its request, of a model that answers with its input, whose
-	// data has size bytes. It is for Config.Check.
+	// Same compares an answer with its request, for a model that echoes its input, whose data has
+	// size bytes. It is for Config.Check.
 	Same func(size int, request, answer []byte) error
 }
 
-// Forms are those of the doors, for tensors named "x": Shiva, and of the Predict Protocol V2
-// bytes and numbers over HTTP and raw contents over gRPC. Answers come in the form of the
-// requests.
+// Forms are the forms of the doors, for tensors named "x": Shiva, and for the Predict Protocol V2
+// bytes and numbers over HTTP and raw contents over gRPC. Answers have the form of the requests.
 var Forms = []Form{
 	{"shiva", Shiva, shivaFrame, func(_ int, request, answer []byte) error { return SameTensors(request, answer) }},
 	{"rest", HTTP, restBinary, sameEnd},
@@ -36,7 +35,7 @@ var Forms = []Form{
 	{"grpc", GRPC, grpcRaw, sameEnd},
 }
 
-// Floats makes n tensors of float32 from 0 to 1.
+// Floats makes n tensors of random float32 from 0 to 1.
 func Floats(n int, shape tensor.Shape) ([]tensor.Tensor, error) {
 	elements, ok := shape.Elements()
 	if !ok {
@@ -62,11 +61,11 @@ func shivaFrame(model string, x tensor.Tensor) ([]byte, error) {
 	return shiva.AppendMessage(nil, &shiva.Message{Namespace: model, Tensors: []tensor.Tensor{x}})
 }
 
-// dims is a shape in JSON.
+// dims returns a shape in JSON.
 func dims(s tensor.Shape) string { return strings.ReplaceAll(s.String(), " ", "") }
 
-// post is a request for inference whose body is head and data; with data, head is JSON and the
-// rest bytes.
+// post is an inference request whose body is head, which is JSON, followed by data, which is
+// binary.
 func post(model, head string, data []byte) []byte {
 	b := fmt.Appendf(nil, "POST /v2/models/%s/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n", model, len(head)+len(data))
 	if data != nil {
@@ -98,7 +97,8 @@ func restJSON(model string, x tensor.Tensor) ([]byte, error) {
 	return post(model, string(append(b, "]}]}"...)), nil), nil
 }
 
-// grpcRaw is a ModelInferRequest. Field numbers are those of the protocol's grpc_service.proto.
+// grpcRaw encodes a ModelInferRequest. Field numbers are those of the protocol's
+// grpc_service.proto.
 func grpcRaw(model string, x tensor.Tensor) ([]byte, error) {
 	const (
 		modelName, inputs, rawContents = 1, 5, 7
@@ -115,7 +115,7 @@ func grpcRaw(model string, x tensor.Tensor) ([]byte, error) {
 	return field(field(field(nil, modelName, []byte(model)), inputs, input), rawContents, x.Data), nil
 }
 
-// sameEnd compares forms that end with the tensor's bytes, in request and answer alike.
+// sameEnd compares forms whose requests and answers both end with the tensor's bytes.
 func sameEnd(size int, request, answer []byte) error {
 	if len(answer) < size || !bytes.Equal(answer[len(answer)-size:], request[len(request)-size:]) {
 		return fmt.Errorf("the answer's %d bytes do not end with the %d of the request's tensor", len(answer), size)
@@ -125,8 +125,8 @@ func sameEnd(size int, request, answer []byte) error {
 
 // sameNumbers compares a request and an answer in JSON.
 func sameNumbers(_ int, request, answer []byte) error {
-	// Both write the shortest digits, and most often with the same notation: then a comparison
-	// takes a hundredth of the time.
+	// Both write the shortest digits, and most often in the same notation. Comparing the texts
+	// then takes a hundredth of the time.
 	_, sent, _ := bytes.Cut(request, dataMember)
 	_, came, _ := bytes.Cut(answer, dataMember)
 	if end := bytes.IndexByte(sent, ']'); end > 0 && bytes.HasPrefix(came, sent[:end+1]) {
@@ -139,7 +139,7 @@ func sameNumbers(_ int, request, answer []byte) error {
 		return err
 	}
 	if len(q.Inputs) != 1 || len(a.Outputs) != 1 || !slices.Equal(q.Inputs[0].Data, a.Outputs[0].Data) {
-		return errors.New("other numbers than were sent")
+		return errors.New("numbers differ from those sent")
 	}
 	return nil
 }

@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// Line is r as one line of Go's benchmark format, which benchstat reads, with its newline. name
-// is what follows "Benchmark", with its parameters as key=value ("TCP/server=shivad/size=64B").
+// Line formats r as one line of Go's benchmark format, for benchstat, with a newline. name
+// follows "Benchmark", with its parameters as key=value ("TCP/server=shivad/size=64B").
 //
-// ns/op is the measured time per good answer, the inverse of the rate; how long one request
-// took is in the quantiles. MB/s are the requests' bytes, one way. What an open loop offered
-// stands beside what it got, and failures stand there when there are any.
+// ns/op is the measured time per good answer, the inverse of the rate; latencies are in the
+// quantiles. MB/s counts the requests' bytes, one way. The line of an open loop has the offered
+// rate, too, and failures if there are any.
 func (r *Result) Line(name string) string {
 	perOp := 0.0
 	if r.Answered > 0 {

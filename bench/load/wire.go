@@ -8,38 +8,36 @@ import (
 // Wire is a protocol that servers of tensors speak.
 type Wire uint8
 
-// Shiva's answers come in the order of the requests, and so do HTTP's; gRPC's have the streams
-// of HTTP/2.
+// Answers of Shiva and HTTP are in the order of the requests; those of gRPC have stream numbers.
 const (
 	Shiva Wire = iota
 	HTTP
 	GRPC
 )
 
-// A wire is one connection as its protocol sees it: where the next request may begin, and where
-// answers end.
+// A wire is the protocol of one connection: when the next request may be sent, and where answers
+// end.
 type wire interface {
-	// ready is called when a request is to be written next, with its bytes, in which it may
-	// write. It gives what has to leave before; ok is false if the server takes no more until
-	// something has been read.
+	// ready is called before a request is written, with its bytes, which it may modify. It
+	// returns bytes to be written before it; ok is false if flow control forbids the request
+	// until more has been read.
 	ready(frame []byte) (ahead []byte, ok bool)
-	// read consumes bytes of p, at most up to the end of one answer. With gather, the next
-	// answer that begins is kept.
+	// read consumes bytes of p, at most up to the end of one answer. With gather, it collects the
+	// next answer that begins.
 	read(p []byte, gather bool) (a answer, n int, err error)
-	// failure is what the answer says that was read last, which was an error; empty if that is
-	// not known.
+	// failure is the text of the last answer, which was an error; empty if unknown.
 	failure() string
 }
 
-// An answer is what a wire's read came to.
+// An answer is the result of a wire's read.
 type answer struct {
-	done  bool // it is complete; nothing else holds before
+	done  bool // it is complete; the other fields are set only then
 	place int  // of its request among those in flight, 0 for the oldest
 	fault bool
-	whole []byte // if it was kept: all of it, until the next read
+	whole []byte // all of it, if it was collected; valid until the next read
 }
 
-// A greeter is a wire that has to agree with the server on something before the first request.
+// A greeter is a wire with an exchange before the first request.
 type greeter interface {
 	greet(nc io.ReadWriter) error
 }
@@ -59,12 +57,12 @@ func newWire(w Wire, frame []byte) (wire, []byte, error) {
 	}
 }
 
-// A shivaWire keeps what answers passes over.
+// A shivaWire collects what answers skips.
 type shivaWire struct {
 	answers
 	keeping bool
 	kept    []byte
-	last    []byte // the answer that was read last, if it came in one piece
+	last    []byte // the last answer, if it arrived in one piece
 }
 
 func (s *shivaWire) ready([]byte) ([]byte, bool) { return nil, true }

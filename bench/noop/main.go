@@ -1,5 +1,5 @@
-// Command noop is a container whose models answer with their input: what a batch costs on its
-// way, and no more. noop.py beside it is the same in Python.
+// Command noop is a container whose models echo their input, to measure the transport of a batch
+// alone. noop.py beside it is the same in Python.
 //
 //	noop [-servers ADDR] [-max-batch N] [-wide NAME] [NAME:DATATYPE:SHAPE ...]
 package main
@@ -22,11 +22,11 @@ import (
 )
 
 func main() {
-	// It computes nothing: a second core would only spin for work, beside the server that needs it.
+	// It computes nothing: a second processor would only spin for work that the server needs.
 	runtime.GOMAXPROCS(1)
 	log.SetFlags(0)
 	log.SetPrefix("noop: ")
-	servers := flag.String("servers", "127.0.0.1:7000", "`addresses` of the servers, with commas between")
+	servers := flag.String("servers", "127.0.0.1:7000", "`addresses` of the servers, comma-separated")
 	maxBatch := flag.Int("max-batch", 0, "most `rows` in a batch; 0: the server's default")
 	wide := flag.String("wide", "", "also serve a model of this `name` that answers a number with a mebibyte")
 	flag.Parse()
@@ -68,7 +68,7 @@ func serve(ctx context.Context, servers []string, maxBatch int, wide string, dec
 	return errors.Join(errs...)
 }
 
-// mebibytes is a model whose answers are much larger than its questions.
+// mebibytes is a model whose answers are much larger than its requests.
 func mebibytes(name string) container.Model {
 	return container.Model{
 		Name: name, Version: "1", Platform: "noop", Batched: new(true),

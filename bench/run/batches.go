@@ -7,13 +7,13 @@ import (
 	"slices"
 )
 
-// Benchmarks of package containers that the claims are made of: sizes, kinds of sockets, and
-// ways for the bytes to go.
+// Benchmarks of package containers behind the ratios: sizes, kinds of sockets, and paths of the
+// bytes.
 const (
 	benchBatch = "rows=64/row=4KiB"
 	benchImage = "rows=1/row=6MiB"
 
-	viaEcho      = "echo"      // between two bare processes: the bar
+	viaEcho      = "echo"      // between two bare processes: the reference
 	viaContainer = "container" // scheduler, session and Go container
 	viaWaiter    = "waiter"    // the same, for a goroutine that waits for each answer
 	viaRouter    = "router"    // zmq4's ROUTER as it comes, without a scheduler
@@ -29,14 +29,14 @@ func benchOf(size, socket, via string) string {
 	return fmt.Sprintf("BenchmarkRoundTrip/%s/over=%s/via=%s", size, socket, via)
 }
 
-// batches runs the benchmarks of package containers, once per round: what a batch to a
-// container and back costs. It gives the claims and a table of medians.
+// batches runs the benchmarks of package containers once per round: the cost of a batch to a
+// container and back. It returns the ratios and a table of medians.
 func batches(ctx context.Context, out io.Writer, dir string, rounds int, benchtime string) ([]ratio, [][]string, error) {
 	g, err := buildBench(ctx, dir, "containers")
 	if err != nil {
 		return nil, nil, err
 	}
-	all := make(map[string][]map[string]float64) // by benchmark, in the order of rounds
+	all := make(map[string][]map[string]float64) // by benchmark, then round
 	ways := slices.Clone(batchWays)
 	for range rounds {
 		for _, size := range batchSizes {
@@ -56,7 +56,7 @@ func batches(ctx context.Context, out io.Writer, dir string, rounds int, benchti
 	return batchRatios(all), batchTable(all), nil
 }
 
-// batchRatios are the claims, round by round.
+// batchRatios returns the ratios, round by round.
 func batchRatios(all map[string][]map[string]float64) (rs []ratio) {
 	against := func(r ratio, size, socket, via, unit string) {
 		bar := all[benchOf(size, socket, viaEcho)]
@@ -74,10 +74,10 @@ func batchRatios(all map[string][]map[string]float64) (rs []ratio) {
 		against(ratio{what: "container / bare ZMTP: MB/s, 6 MiB, " + socket, bound: atLeast, limit: 0.7}, benchImage, socket, viaContainer, "MB/s")
 		against(ratio{what: "zmq4's ROUTER / bare ZMTP: MB/s, 6 MiB, " + socket}, benchImage, socket, viaRouter, "MB/s")
 	}
-	// A heartbeat may come in between, once a second.
+	// A heartbeat may add one a second.
 	writes := ratio{what: "writes of the server per batch, 64 x 4 KiB, tcp", bound: atMost, limit: 1.01}
 	allocs := ratio{what: "allocations of the server per batch, 64 x 4 KiB, tcp", bound: atMost, limit: 2}
-	// With a payload of 6 MiB: whatever grew with it would show.
+	// With a payload of 6 MiB, so that any growth with the payload shows.
 	bytes := ratio{what: "KiB that the server allocates per batch, 6 MiB, tcp", bound: atMost, limit: 4}
 	for i, got := range all[benchOf(benchBatch, "tcp", viaContainer)] {
 		writes.rounds = append(writes.rounds, got["writes/op"])
@@ -87,7 +87,7 @@ func batchRatios(all map[string][]map[string]float64) (rs []ratio) {
 	return append(rs, writes, allocs, bytes)
 }
 
-// batchTable is the median round of every benchmark.
+// batchTable returns the median round of every benchmark.
 func batchTable(all map[string][]map[string]float64) (rows [][]string) {
 	ways := map[string]string{viaEcho: "bare ZMTP", viaRouter: "zmq4's ROUTER", viaContainer: "container", viaWaiter: "container, waiting"}
 	sizes := map[string]string{benchBatch: "64 x 4 KiB", benchImage: "6 MiB"}

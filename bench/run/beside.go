@@ -12,22 +12,22 @@ import (
 	"github.com/shivad/shivad/bench/load"
 )
 
-// An attack is clients of one door that do their worst, beside clients of the Shiva door.
+// An attack is hostile clients of one door beside well-behaved clients of the Shiva door.
 type attack struct {
 	name string // of its system
-	what string // is measured
-	// begin lets them at the system until end is called. under is the system with what they
-	// take of the machine, if they are a process of their own. Programs are in bin.
+	what string // the ratio's name in the report
+	// begin starts the attack on the system; end stops it. under is the system, plus the
+	// attackers if they are a process of their own, for the processor time. Programs are in bin.
 	begin func(ctx context.Context, s *system, bin string) (under *system, end func(), err error)
 }
 
 const (
-	besideLoad   = 200 // requests of the others in a second
+	besideLoad   = 200 // requests per second of the other clients
 	besideWarmup = 500 * time.Millisecond
 )
 
-// beside measures what an attack does to the p50 of the others: turns with it, and with
-// processes that burn as much processor time as it took, alternate.
+// beside measures the effect of an attack on the p50 of the other clients. Turns with the attack
+// alternate with turns beside processes that burn as much processor time.
 func beside(ctx context.Context, o options, bin string, a attack) (r ratio, err error) {
 	r = ratio{what: a.what, bound: atMost, limit: 2}
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop", "bench/hostile"); err != nil {
@@ -73,7 +73,7 @@ func attackedTurn(ctx context.Context, o options, s *system, bin string, a attac
 	return p50, after - before, err
 }
 
-// besideTurn is the p50 of an open loop of few requests, all of which are answered.
+// besideTurn returns the p50 of an open loop of few requests, all of which must be answered.
 func besideTurn(ctx context.Context, o options, s *system, name string, seed uint64) (time.Duration, error) {
 	w := workloads[single]
 	got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: w.frames, Conns: w.conns, Rate: besideLoad, Seed: seed,
@@ -88,7 +88,7 @@ func besideTurn(ctx context.Context, o options, s *system, name string, seed uin
 	return got.Latency.Quantile(0.5), nil
 }
 
-// burning measures beside n processes that do nothing but burn processor time.
+// burning measures beside n processes that burn processor time.
 func burning(n int, bin string, measure func() (time.Duration, error)) (time.Duration, error) {
 	var all []*process.Process
 	defer func() {

@@ -12,12 +12,12 @@ import (
 
 const (
 	bombs      = 24
-	bombBytes  = 250_000_000 / bombs // that each unpacks to
+	bombBytes  = 250_000_000 / bombs // unpacked size of each
 	bombsEvery = 500 * time.Millisecond
 )
 
-// gzipBombs are clients of the HTTP door whose bodies of a few kilobytes unpack to 250 MB
-// together and do not end.
+// gzipBombs are clients of the HTTP door whose bodies of a few kilobytes unpack to 250 MB in
+// total and never end.
 var gzipBombs = attack{
 	name: "bombs",
 	what: "p50 beside unfinished gzip bodies / beside as much CPU burnt",
@@ -35,7 +35,7 @@ var gzipBombs = attack{
 	},
 }
 
-// unfinished is a request whose gzip body has unpacked to n bytes and has not ended.
+// unfinished is a request whose gzip body unpacks to n bytes so far and does not end.
 func unfinished(n int) ([]byte, error) {
 	var body bytes.Buffer
 	w := gzip.NewWriter(&body)
@@ -48,14 +48,14 @@ func unfinished(n int) ([]byte, error) {
 	return fmt.Appendf(nil, "POST /v2/models/small/infer HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", body.Len(), body.Bytes()), nil
 }
 
-// throw sends such a request again and again on new connections, until ctx ends.
+// throw sends bomb again and again on new connections, until ctx ends.
 func throw(ctx context.Context, addr string, bomb []byte) {
 	for ctx.Err() == nil {
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 		if err != nil {
 			return
 		}
-		_, _ = c.Write(bomb) // the server may have hung up
+		_, _ = c.Write(bomb) // the server may have closed it
 		select {
 		case <-ctx.Done():
 		case <-time.After(bombsEvery):

@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// Benchmarks of package shiva that the claims are made of.
+// Benchmarks of package shiva behind the ratios.
 const (
 	benchCopy        = "BenchmarkCopy/size=1MiB"
 	benchDecode      = "BenchmarkDecode/dtype=float32/size=1MiB"
@@ -15,8 +15,8 @@ const (
 
 var codecBenches = []string{benchCopy, benchDecode, benchEncode, benchDecodeSmall}
 
-// codec runs the benchmarks of package shiva, once per round, so that rounds alternate between
-// the codec and copy as well.
+// codec runs the benchmarks of package shiva once per round, so that rounds alternate between the
+// codec and copy.
 func codec(ctx context.Context, out io.Writer, dir string, rounds int, benchtime string) ([]ratio, error) {
 	g, err := buildBench(ctx, dir, "shiva")
 	if err != nil {
@@ -41,7 +41,7 @@ func codec(ctx context.Context, out io.Writer, dir string, rounds int, benchtime
 // into a slice.
 const benchJSON = "BenchmarkData/shortest"
 
-// jsonParsing runs the benchmark of package rest, which has its bar in itself, once per round.
+// jsonParsing runs the benchmark of package rest, which includes its reference, once per round.
 func jsonParsing(ctx context.Context, out io.Writer, dir string, rounds int, benchtime string) (ratio, error) {
 	r := ratio{what: "encoding/json / JSON of 150,528 floats: time", bound: atLeast, limit: 5}
 	g, err := buildBench(ctx, dir, "server/rest")

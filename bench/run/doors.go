@@ -15,14 +15,14 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A doorLoad is what all doors are offered: as many requests in flight in all, on as few
+// A doorLoad is one load for all doors: the same number of requests in flight in total, on as few
 // connections as the wire allows.
 type doorLoad struct {
 	name            string // for the tables
 	model           string
 	shape           tensor.Shape
-	conns, inFlight int     // HTTP has conns x inFlight connections instead, for it has one in flight on each
-	floor           float64 // of the rates in bytes to Shiva's; 0: none
+	conns, inFlight int     // HTTP: conns x inFlight connections, one in flight on each
+	floor           float64 // of the rate in bytes to Shiva's; 0: none
 }
 
 var doorLoads = []*doorLoad{
@@ -30,20 +30,19 @@ var doorLoads = []*doorLoad{
 	{name: "602 KB, 8 in flight", model: "picture", shape: tensor.Shape{3, 224, 224}, conns: 4, inFlight: 2, floor: 0.5},
 }
 
-// doorNames are the forms for the tables.
+// doorNames are the names of the forms in the tables.
 var doorNames = map[string]string{"shiva": "Shiva", "rest": "REST, bytes", "rest-json": "REST, JSON", "grpc": "gRPC, raw"}
 
 // A doorTurn is a load through one door.
 type doorTurn struct {
 	rate           float64
 	p50, p99       time.Duration
-	server, client time.Duration // of processor time for each request
-	wire           float64       // bytes for each request, both ways
+	server, client time.Duration // processor time per request
+	wire           float64       // bytes per request, both ways
 }
 
-// doors offers the same load to one model, which is inside the server's process, through each
-// of the doors in turn, every other round in reverse order. It gives the claims and a table of
-// medians.
+// doors offers the same load to one model inside the server's process through each of the doors
+// in turn, every other round in reverse order. It returns the ratios and a table of medians.
 func doors(ctx context.Context, o options, bin string) ([]ratio, [][]string, error) {
 	if err := process.Build(ctx, bin, "bench/door"); err != nil {
 		return nil, nil, err
@@ -54,7 +53,7 @@ func doors(ctx context.Context, o options, bin string) ([]ratio, [][]string, err
 	}
 	defer s.stop()
 	order := slices.Clone(load.Forms)
-	all := make(map[string][][]doorTurn) // by form, then by load, in the order of rounds
+	all := make(map[string][][]doorTurn) // by form, then load, then round
 	for _, f := range order {
 		all[f.Name] = make([][]doorTurn, len(doorLoads))
 	}
@@ -73,7 +72,7 @@ func doors(ctx context.Context, o options, bin string) ([]ratio, [][]string, err
 	return doorRatios(all), doorTable(all), nil
 }
 
-// A doorSystem is the server with all doors open, and what it is asked.
+// A doorSystem is the server with all doors open, and the requests for it.
 type doorSystem struct {
 	*system
 	addrs  map[load.Wire]string
@@ -176,7 +175,7 @@ func elements(s tensor.Shape) int {
 	return n
 }
 
-// ownCPU is the processor time of this process, which is the client.
+// ownCPU returns the processor time of this process, the client.
 func ownCPU() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -185,7 +184,8 @@ func ownCPU() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// doorRatios are the claims: the rate through each door to that through Shiva's, round by round.
+// doorRatios returns the ratios of the rate through each door to that through Shiva's, round by
+// round.
 func doorRatios(all map[string][][]doorTurn) (rs []ratio) {
 	for i, l := range doorLoads {
 		for _, f := range load.Forms[1:] {
@@ -204,7 +204,7 @@ func doorRatios(all map[string][][]doorTurn) (rs []ratio) {
 
 var doorHead = []string{"door, load", "req/s", "p50 ms", "p99 ms", "server CPU µs/req", "client CPU µs/req", "bytes/req"}
 
-// doorTable is the median turn through every door.
+// doorTable returns the median turn through every door.
 func doorTable(all map[string][][]doorTurn) (rows [][]string) {
 	for i, l := range doorLoads {
 		for _, f := range load.Forms {

@@ -26,8 +26,8 @@ func buildBench(ctx context.Context, dir, pkg string) (*gobench, error) {
 	return g, nil
 }
 
-// run runs benchmarks once, in the order of their package, copies their lines to out, and gives
-// what they say: name to unit to value.
+// run runs benchmarks once, in the order of their package, copies their lines to out, and returns
+// their results: name to unit to value.
 func (g *gobench) run(ctx context.Context, out io.Writer, names []string, args ...string) (map[string]map[string]float64, error) {
 	args = append([]string{"-test.run", "^$", "-test.bench", benchPattern(names)}, args...)
 	cmd := exec.CommandContext(ctx, g.binary, args...)
@@ -56,9 +56,9 @@ func benchPattern(names []string) string {
 	return "^" + strings.ReplaceAll(strings.Join(names, "$|^"), "/", "$/^") + "$"
 }
 
-// parseBench reads Go's benchmark format: name to unit to value. The "-8" of GOMAXPROCS is cut
-// off. Of a benchmark that ran several times the fastest counts: whatever else the machine does
-// only makes it slower.
+// parseBench parses Go's benchmark format: name to unit to value. It removes the "-8" of
+// GOMAXPROCS. Of a benchmark that ran several times the fastest counts, since other work of the
+// machine only makes it slower.
 func parseBench(text []byte) map[string]map[string]float64 {
 	all := map[string]map[string]float64{}
 	for line := range bytes.Lines(text) {

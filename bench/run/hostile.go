@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// hostileRate is how many peers of each kind come in a second, and hostileLoad how many
-	// requests of the others: together about a third of two cores. With more, it would be the
-	// kernel's scheduler that is measured.
+	// hostileRate is the number of peers of each kind per second, and hostileLoad that of the
+	// other clients' requests: together about a third of two cores. A higher load would measure
+	// the kernel's scheduler.
 	hostileRate = "5"
 	hostileLoad = 1000
-	// hostileRounds is how many rounds there are here for one of other parts. The p99 of a turn
-	// is the tenth worst of a thousand: single rounds differ more than tenfold by themselves,
-	// and medians of nine of them by a third.
+	// hostileRounds is the number of rounds here for each round of other parts. The p99 of a turn
+	// is the tenth worst of a thousand: single rounds differ more than tenfold, and medians of
+	// nine of them by a third.
 	hostileRounds = 4
-	// hostileConfig turns strangers away soon, so that their end is seen within a turn.
+	// hostileConfig ends unregistered connections early, within a turn.
 	hostileConfig = "[containers]\nhandshake_timeout = \"400ms\"\n"
 )
 
-// besideHostile measures what hostile peers at the containers' address do to the p99 of
-// requests to a container that behaves: turns with and without them alternate, every other
-// round in reverse order. It fails when one of them is not named in the server's log.
+// besideHostile measures the effect of hostile peers at the containers' address on the p99 of
+// requests to a well-behaved container. Turns with and without them alternate, every other round
+// in reverse order. It fails if one of them is missing in the server's log.
 func besideHostile(ctx context.Context, o options, bin string) (r ratio, err error) {
 	r = ratio{what: "p99 beside hostile containers / without them", bound: atMost, limit: 1.2}
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop", "bench/hostile"); err != nil {
@@ -60,7 +60,7 @@ func besideHostile(ctx context.Context, o options, bin string) (r ratio, err err
 	return r, named(s.processes[0].Output())
 }
 
-// hostileTurn is the p99 of an open loop, with or without hostile peers.
+// hostileTurn returns the p99 of an open loop, with or without hostile peers.
 func hostileTurn(ctx context.Context, o options, s *system, bin string, beside bool, seed uint64) (time.Duration, error) {
 	if beside {
 		p, err := process.Start(bin, filepath.Join(bin, "hostile"), "-containers", s.containers, "-clients", s.addr, "-rate", hostileRate)
@@ -87,7 +87,8 @@ func hostileTurn(ctx context.Context, o options, s *system, bin string, beside b
 
 var sessionOf = regexp.MustCompile(` session=\d+ `)
 
-// named says which of the hostile peers the log does not name, or names twice for one connection.
+// named returns an error that lists the hostile peers that the log lacks, or has twice for one
+// connection.
 func named(log string) error {
 	var faults []error
 	for _, p := range hostile.Peers() {

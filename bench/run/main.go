@@ -36,9 +36,9 @@ func main() {
 	defer stop()
 
 	var o options
-	flag.IntVar(&o.rounds, "rounds", 9, "`rounds`, in each of which all systems take turns")
+	flag.IntVar(&o.rounds, "rounds", 9, "number of `rounds`, in each of which all systems take a turn")
 	flag.DurationVar(&o.duration, "duration", time.Second, "measured `time` of one turn")
-	short := flag.Bool("short", false, "three rounds of half a second: for a look, not for a claim")
+	short := flag.Bool("short", false, "three rounds of half a second: for a quick check, not for figures")
 	only := flag.String("only", "", "measure only the parts that match this `regexp`, of codec, json, batches, hostile, bombs, resets, unread, doors, door, go, python")
 	flag.StringVar(&o.profile, "profile", "", "write a CPU profile of each server under each load to this `directory`")
 	flag.BoolVar(&o.markdown, "markdown", false, "write the tables in Markdown")
@@ -119,7 +119,8 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	var roundTrips [][]string
 	if o.only.MatchString("batches") {
-		benchtime := min(o.duration/25, 40*time.Millisecond).String() // short: some turns find the machine quiet
+		// Short: some turns meet a quiet machine.
+		benchtime := min(o.duration/25, 40*time.Millisecond).String()
 		claims, table, err := batches(ctx, os.Stdout, bin, o.rounds, benchtime)
 		if err != nil {
 			return err
@@ -174,7 +175,7 @@ func run(ctx context.Context, o options) (err error) {
 	return err
 }
 
-// programs are what the systems of these names are made of.
+// programs returns the programs of the named systems.
 func programs(names []string) []string {
 	of := map[string][]string{
 		"echo": {"bench/echo"}, "door": {"bench/door"}, "go": {"cmd/shivad", "bench/noop"}, "python": {"cmd/shivad"},
@@ -186,7 +187,7 @@ func programs(names []string) []string {
 	return list
 }
 
-// cpuModel is the processor's name, as benchstat shows it beside results.
+// cpuModel returns the processor's name, which benchstat shows beside results.
 func cpuModel() string {
 	text, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {

@@ -19,7 +19,7 @@ type sample struct {
 	cpuPerRequest  time.Duration
 }
 
-// samples are all turns: by system, then by workload, in the order of rounds.
+// samples are all turns: by system, then workload, then round.
 type samples map[string][][]sample
 
 // systems runs the workloads on the systems, taking turns.
@@ -84,21 +84,21 @@ func turn(ctx context.Context, o options, s *system, w *workload, first bool) (s
 	}, nil
 }
 
-// startProfile takes a CPU profile of a turn that begins now, if profiles are wanted and this
-// is the first turn of its kind. The channel yields once, when it has ended.
+// startProfile takes a CPU profile of a turn that begins now, if profiles are requested and this
+// is the first turn of its kind. The channel yields once, when the profile is complete.
 func (s *system) startProfile(ctx context.Context, o options, first bool, name string) <-chan error {
 	done := make(chan error, 1)
 	if o.profile == "" || !first {
 		done <- nil
 		return done
 	}
-	go func() { // whoever reads the channel joins it
+	go func() { // joined by the reader of the channel
 		done <- fetchProfile(ctx, s.profile, filepath.Join(o.profile, name+".pprof"), int(max(o.duration.Seconds(), 1)))
 	}()
 	return done
 }
 
-// ratios are the claims about each system against the bare echo, round by round.
+// ratios returns the ratios of each system to the bare echo, round by round.
 func (all samples) ratios(names []string) []ratio {
 	bar := all["echo"]
 	var rs []ratio
@@ -112,7 +112,7 @@ func (all samples) ratios(names []string) []ratio {
 	rate := func(s, bar sample) float64 { return s.rate / bar.rate }
 	trips := func(s, bar sample) float64 { return float64(s.p50) / float64(2*bar.p50) }
 	for _, name := range names[1:] {
-		var rates, images, trip ratio // with the floors that bench/README.md promises
+		var rates, images, trip ratio // with the floors of bench/README.md
 		switch name {
 		case "door":
 			rates, images = ratio{bound: atLeast, limit: 0.6}, ratio{bound: atLeast, limit: 0.7}
@@ -128,7 +128,7 @@ func (all samples) ratios(names []string) []ratio {
 	return rs
 }
 
-// table is the median turn of every system under every load.
+// table returns the median turn of every system under every load.
 func (all samples) table(names []string) (rows [][]string) {
 	for i, w := range workloads {
 		for _, name := range names {

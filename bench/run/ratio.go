@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// A ratio is one claim: a system against its bar, over the rounds of this run.
+// A ratio compares a system with its reference, over the rounds of this run.
 type ratio struct {
 	what   string
 	rounds []float64
@@ -16,11 +16,11 @@ type ratio struct {
 	limit  float64
 }
 
-// bound says how a ratio's limit is meant.
+// bound is the direction of a ratio's limit.
 type bound uint8
 
 const (
-	reported bound = iota // there is no limit
+	reported bound = iota // no limit
 	atLeast
 	atMost
 )
@@ -34,7 +34,7 @@ func median(v []float64) float64 {
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }
 
-// holds reports whether the median keeps to its limit. What was not measured holds nothing.
+// holds reports whether the median is within its limit. Without measurements it is not.
 func (r ratio) holds() bool {
 	switch r.bound {
 	case atLeast:

@@ -8,7 +8,7 @@ import (
 	"github.com/shivad/shivad/bench/internal/process"
 )
 
-// rapidResets are clients of the gRPC door that cancel all that they ask, as fast as they can.
+// rapidResets are clients of the gRPC door that cancel all their requests, as fast as they can.
 var rapidResets = attack{
 	name: "resets",
 	what: "p50 beside rapid resets over gRPC / beside as much CPU burnt",

@@ -14,14 +14,14 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A workload is what all systems are offered in turn. Its model answers with its input.
+// A workload is a load that is offered to all systems in turn. Its model echoes its input.
 type workload struct {
 	name            string // for the tables
 	model           string
 	dtype           tensor.DType
 	shape           tensor.Shape
 	conns, inFlight int
-	gather          bool // the client writes all that is due at once
+	gather          bool // the client writes all due requests at once
 	poll            bool // the client does not sleep
 	frames          [][]byte
 }
@@ -30,8 +30,7 @@ func (w *workload) key() string {
 	return fmt.Sprintf("model=%s/dtype=%s/shape=%s/conns=%d/inflight=%d/gather=%t", w.model, w.dtype, dims(w.shape, "x"), w.conns, w.inFlight, w.gather)
 }
 
-// declaration is the model as the no-op containers take it on their command lines:
-// name:datatype:shape.
+// declaration is the model on the command lines of the no-op containers: name:datatype:shape.
 func (w *workload) declaration() string {
 	return fmt.Sprintf("%s:%s:%s", w.model, w.dtype.V2(), dims(w.shape, ","))
 }
@@ -46,7 +45,8 @@ func dims(s tensor.Shape, between string) (text string) {
 	return text
 }
 
-// maxBatch is what the no-op containers take at once: all that the deepest workload has in flight.
+// maxBatch is the largest batch of the no-op containers: all requests in flight of the deepest
+// workload.
 const maxBatch = 256
 
 var workloads = []*workload{
@@ -63,11 +63,11 @@ const (
 	image
 )
 
-// A system is what takes the load: one server, and its container if it has one.
+// A system is one server under load, with its container if it has one.
 type system struct {
 	name       string
 	addr       string
-	rest, grpc string // "" if that door is closed
+	rest, grpc string // "": the door is closed
 	profile    string // of its pprof handlers
 	containers string // where containers connect
 	processes  []*process.Process
@@ -92,7 +92,7 @@ func (s *system) cpu() (time.Duration, error) {
 	return sum, nil
 }
 
-// alive says how a process of the system ended, if one has.
+// alive returns an error if a process of the system has ended.
 func (s *system) alive() error {
 	for _, p := range s.processes {
 		if err := p.Alive(); err != nil {

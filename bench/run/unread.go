@@ -22,17 +22,16 @@ import (
 
 const (
 	unread      = 20          // clients of the Shiva door that read nothing
-	unreadAsked = 200         // answers that each asks for, of a mebibyte: 4 GiB together
-	unreadFill  = time.Second // until each has the answers that may wait for it: those who read cost as much
-	unreadTurns = 12          // of a second, measured after that: they stand there, and are closed
-	unreadRate  = 1000        // requests of the others in a second
-	wide        = "wide"      // the model that they ask, in a container of its own
+	unreadEach  = 200         // requests of each, with answers of a mebibyte: 4 GiB in total
+	unreadFill  = time.Second // until their buffers are full, at the cost of clients that read
+	unreadTurns = 12          // measured seconds after that: the clients stall, and are closed
+	unreadRate  = 1000        // requests per second of the other clients
+	wide        = "wide"      // their model, in a container of its own
 )
 
-// besideUnread measures what clients that ask for much and read none of the answers do to the
-// p99 of others, until the server has closed them, which by default is after ten seconds: turns
-// with and without them alternate, every other round in reverse order. They are as long as
-// that, so there are few.
+// besideUnread measures the effect of clients that request much and read no answers on the p99 of
+// others, until the server has closed them, by default after ten seconds. Turns with and without
+// them alternate, every other round in reverse order. Turns are long, so there are few.
 func besideUnread(ctx context.Context, o options, bin string) (r ratio, err error) {
 	r = ratio{what: "p99 beside clients that read nothing / without them", bound: atMost, limit: 1.2}
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop"); err != nil {
@@ -73,7 +72,7 @@ func besideUnread(ctx context.Context, o options, bin string) (r ratio, err erro
 	return r, nil
 }
 
-// answers returns when the server answers a question.
+// answers returns once the server answers a request.
 func (s *system) answers(ctx context.Context, question []byte) error {
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: [][]byte{question}, Duration: 5 * time.Millisecond})
@@ -89,9 +88,9 @@ func (s *system) answers(ctx context.Context, question []byte) error {
 	}
 }
 
-// unreadTurn is the p99 of an open loop, with or without clients that read nothing: the median
-// of those of its seconds, as whatever else the machine does comes in bursts. It fails unless
-// the server has closed all of those clients by its end, and for that.
+// unreadTurn returns the p99 of an open loop, with or without clients that read nothing: the
+// median over its seconds, since other work of the machine comes in bursts. It fails unless by
+// its end the server has closed all of those clients for not reading.
 func unreadTurn(ctx context.Context, s *system, question []byte, with bool, seed uint64) (float64, error) {
 	before, err := stalled(ctx, s)
 	if err != nil {
@@ -105,8 +104,8 @@ func unreadTurn(ctx context.Context, s *system, question []byte, with bool, seed
 				return 0, err
 			}
 			defer c.Close()
-			_ = c.(*net.TCPConn).SetReadBuffer(64 << 10) // or the kernel reads for it
-			if _, err := c.Write(bytes.Repeat(question, unreadAsked)); err != nil {
+			_ = c.(*net.TCPConn).SetReadBuffer(64 << 10) // or the kernel buffers for it
+			if _, err := c.Write(bytes.Repeat(question, unreadEach)); err != nil {
 				return 0, err
 			}
 		}
@@ -138,7 +137,7 @@ func unreadTurn(ctx context.Context, s *system, question []byte, with bool, seed
 
 var stalledOf = regexp.MustCompile(`(?m)^shivad_connections_closed_total\{door="tcp",reason="stalled"\} (\d+)$`)
 
-// stalled is how many clients of the Shiva door the server has closed for reading nothing.
+// stalled returns the number of clients of the Shiva door closed for reading nothing.
 func stalled(ctx context.Context, s *system) (int, error) {
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.profile+"/metrics", nil)
 	if err != nil {
@@ -155,7 +154,7 @@ func stalled(ctx context.Context, s *system) (int, error) {
 	}
 	n := stalledOf.FindSubmatch(text)
 	if n == nil {
-		return 0, errors.New("run: the server's metrics do not count who is closed for reading nothing")
+		return 0, errors.New("run: the server's metrics lack the connections closed for reading nothing")
 	}
 	return strconv.Atoi(string(n[1]))
 }

@@ -1,6 +1,6 @@
-// Command sleeper is a container whose model answers a batch of n rows with its input after a +
-// b·n, with noise: a model of known speed that costs no processor. When it is stopped it says
-// how many rows it got.
+// Command sleeper is a container whose model echoes a batch of n rows after a + b·n, with noise:
+// a model of known speed that takes no processor time. When it is stopped it prints the number of
+// rows that it received.
 //
 //	sleeper [-servers ADDR] [-a 5ms] [-b 500us] [-noise 0.05] NAME:DATATYPE:SHAPE
 package main
@@ -26,7 +26,7 @@ import (
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("sleeper: ")
-	servers := flag.String("servers", "127.0.0.1:7000", "`addresses` of the servers, with commas between")
+	servers := flag.String("servers", "127.0.0.1:7000", "`addresses` of the servers, comma-separated")
 	a := flag.Duration("a", 5*time.Millisecond, "`time` per batch")
 	b := flag.Duration("b", 500*time.Microsecond, "`time` per row")
 	noise := flag.Float64("noise", 0.05, "relative standard deviation of the time")

@@ -18,25 +18,25 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// What comes and goes, how often.
+// Rates of arrivals and departures.
 const (
 	clientEvery    = 50 * time.Millisecond
 	containerEvery = 5 * time.Second
 	versionEvery   = 15 * time.Second
-	rollingEvery   = 10 * time.Millisecond // a request to the model whose versions change
+	rollingEvery   = 10 * time.Millisecond // between requests to the model whose versions change
 
 	rolling      = "rolling"
-	patience     = 20 * time.Second // of a client: longer than a shared machine may stand still
+	patience     = 20 * time.Second // of a client: longer than a stall of a shared machine
 	maxQuestions = 8                // of one client
 )
 
-// counts is what has come and gone, and what went wrong on the way.
+// counts counts arrivals, and collects faults.
 type counts struct {
 	clients, containers, versions, rolling int
 	faults                                 []string
 }
 
-// A churn is everything but the steady load.
+// A churn is all activity but the steady load.
 type churn struct {
 	*system
 
@@ -55,7 +55,7 @@ func (c *churn) String() string {
 	return fmt.Sprintf("%d clients, %d containers, %d versions, %d faults", n.clients, n.containers, n.versions, len(n.faults))
 }
 
-// note counts by f, and keeps err unless it is of the end.
+// note counts by f, and records err unless ctx has ended.
 func (c *churn) note(ctx context.Context, what string, err error, f func(*counts)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,8 +79,8 @@ func every(ctx context.Context, period time.Duration, f func()) {
 	}
 }
 
-// clients come, ask some questions and leave: three of four when they have their answers, the
-// others in the middle.
+// clients connect, send some requests and leave: three of four after their answers, the others in
+// the middle.
 func (c *churn) clients(ctx context.Context) {
 	i := 0
 	every(ctx, clientEvery, func() {
@@ -96,7 +96,7 @@ func (c *churn) clients(ctx context.Context) {
 	})
 }
 
-// asks is a client that waits for all its answers.
+// asks runs a client that waits for all its answers.
 func (c *churn) asks(ctx context.Context, questions int) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -114,7 +114,7 @@ func (c *churn) asks(ctx context.Context, questions int) error {
 	return errors.Join(errs...)
 }
 
-// resets is a client that sends its questions, and half of another, and resets the connection.
+// resets runs a client that sends its requests, and half of another, and resets the connection.
 func (c *churn) resets(ctx context.Context, questions int) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", c.tcp)
 	if err != nil {
@@ -132,7 +132,7 @@ func (c *churn) resets(ctx context.Context, questions int) error {
 	return conn.(*net.TCPConn).SetLinger(0)
 }
 
-// ask asks a model that answers with its input.
+// ask sends a request to a model that echoes its input.
 func ask(ctx context.Context, client *shiva.Client, model string) error {
 	x, err := tensor.FromSlice(tensor.Shape{16}, make([]float32, 16))
 	if err != nil {
@@ -145,8 +145,8 @@ func ask(ctx context.Context, client *shiva.Client, model string) error {
 	return err
 }
 
-// containers of the steady model are replaced: the oldest is killed, or told to end, when a new
-// one serves.
+// containers replaces containers of the steady model: the oldest is killed, or told to end, once
+// a new one serves.
 func (c *churn) containers(ctx context.Context) {
 	i := 0
 	every(ctx, containerEvery, func() {
@@ -166,7 +166,8 @@ func (c *churn) containers(ctx context.Context) {
 	})
 }
 
-// versions of the rolling model follow one another, while a client goes on asking for the model.
+// versions replaces versions of the rolling model, while a client keeps sending requests to the
+// model.
 func (c *churn) versions(ctx context.Context) {
 	text, err := os.Create(filepath.Join(c.dir, rolling+".log"))
 	if err != nil {
@@ -205,7 +206,7 @@ func (c *churn) versions(ctx context.Context) {
 	every(ctx, versionEvery, rolled)
 }
 
-// serve is a container of the rolling model.
+// serve runs a container of the rolling model.
 func serve(ctx context.Context, version, server string, log *slog.Logger) error {
 	spec := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 16}}}
 	return container.Serve(ctx, container.Model{
@@ -214,7 +215,7 @@ func serve(ctx context.Context, version, server string, log *slog.Logger) error 
 	}, server)
 }
 
-// answers returns when a model does.
+// answers returns once a model answers.
 func (c *churn) answers(ctx context.Context, model string) error {
 	ctx, cancel := context.WithTimeout(ctx, settle)
 	defer cancel()
@@ -231,7 +232,7 @@ func (c *churn) answers(ctx context.Context, model string) error {
 	}
 }
 
-// asksOn asks for the rolling model, whatever its version, until ctx ends.
+// asksOn sends requests to the rolling model, whatever its version, until ctx ends.
 func (c *churn) asksOn(ctx context.Context) {
 	client, err := shiva.Dial(ctx, c.tcp)
 	if err != nil {

@@ -1,10 +1,10 @@
-// Command soak lets shivad serve at 70 % of its capacity while clients, containers and versions
-// of models come and go, and watches what stays behind: memory, goroutines, descriptors, and
-// whether the last requests are as fast as the first.
+// Command soak runs shivad at 70 % of its capacity while clients, containers and versions of
+// models come and go. It checks for leaks of memory, goroutines and descriptors, and that the
+// last requests are as fast as the first.
 //
 //	soak [-length 2h] [-dir DIR]
 //
-// It exits with 1 if a promise is broken; verdict.go has them.
+// It exits with 1 if a promise is broken; verdict.go has the promises.
 package main
 
 import (
@@ -24,11 +24,11 @@ import (
 )
 
 const (
-	windows    = 12 // of the whole time; the last is compared with the first
+	windows    = 12 // of equal length; the last is compared with the first
 	samples    = 10 // in a window
 	clients    = 64 // connections of the steady load
 	ofCapacity = 0.7
-	settle     = 30 * time.Second // for what leaves at the end
+	settle     = 30 * time.Second // for connections that close at the end
 )
 
 func main() {

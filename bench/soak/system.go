@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	steady   = "steady" // the model of the steady load; its containers sleep and cost no processor
+	// The model of the steady load; its containers sleep and take no processor time.
+	steady   = "steady"
 	replicas = 3
 )
 
@@ -31,7 +32,7 @@ type system struct {
 	replicas               []*process.Process // oldest first
 }
 
-// start builds and starts them, and returns when the model answers.
+// start builds and starts the processes, and returns once the model answers.
 func start(ctx context.Context, dir string) (_ *system, err error) {
 	s := &system{dir: dir}
 	defer func() {
@@ -70,7 +71,7 @@ func (s *system) stop() {
 	}
 }
 
-// addReplica starts a container and returns when the server has it.
+// addReplica starts a container and returns once it has registered.
 func (s *system) addReplica(ctx context.Context) error {
 	p, err := process.Start(s.dir, filepath.Join(s.dir, "sleeper"), "-servers", s.containers, steady+":FP32:16")
 	if err != nil {
@@ -80,7 +81,7 @@ func (s *system) addReplica(ctx context.Context) error {
 	return s.await(ctx)
 }
 
-// await returns when the server has the containers that there are, no more and no fewer.
+// await returns once exactly the running containers have registered.
 func (s *system) await(ctx context.Context) error {
 	for end := time.Now().Add(settle); ; time.Sleep(20 * time.Millisecond) {
 		if err := s.server.Alive(); err != nil {
@@ -96,7 +97,7 @@ func (s *system) await(ctx context.Context) error {
 	}
 }
 
-// capacity is how many requests a second are answered when there are always more.
+// capacity measures the requests per second that are answered under saturation.
 func (s *system) capacity(ctx context.Context) (float64, error) {
 	got, err := load.Run(ctx, load.Config{Addr: s.tcp, Frames: s.frames, Conns: clients, InFlight: 4, Warmup: 2 * time.Second, Duration: 5 * time.Second, Check: load.SameTensors})
 	if err != nil {
@@ -108,7 +109,7 @@ func (s *system) capacity(ctx context.Context) (float64, error) {
 	return got.Rate(), nil
 }
 
-// A state is what the server holds.
+// A state is the server's use of resources.
 type state struct {
 	heap        int64 // bytes, after a collection
 	resident    int64 // bytes
@@ -120,13 +121,13 @@ func (s state) String() string {
 	return fmt.Sprintf("heap %.2f MiB, resident %.1f MiB, %d goroutines, %d descriptors", float64(s.heap)/(1<<20), float64(s.resident)/(1<<20), s.goroutines, s.descriptors)
 }
 
-// A sample is a state and when it was.
+// A sample is a state with its time.
 type sample struct {
 	at time.Duration
 	state
 }
 
-// look collects the server's garbage and asks what is left.
+// look triggers a garbage collection in the server and returns its state.
 func (s *system) look(ctx context.Context) (state, error) {
 	if err := s.get(ctx, "/debug/pprof/heap?gc=1", io.Discard); err != nil {
 		return state{}, err
@@ -138,7 +139,7 @@ func (s *system) look(ctx context.Context) (state, error) {
 	}, err
 }
 
-// watch looks once in a period until ctx ends.
+// watch takes a sample once in a period until ctx ends.
 func (s *system) watch(ctx context.Context, period time.Duration) (list []sample, err error) {
 	began, ticker := time.Now(), time.NewTicker(period)
 	defer ticker.Stop()
@@ -159,8 +160,8 @@ func (s *system) watch(ctx context.Context, period time.Duration) (list []sample
 	}
 }
 
-// settled looks until nothing has changed for a second, or for as long as what was is not
-// reached again.
+// settled takes samples until the state has not changed for a second and, if was is set, has
+// returned to it, or until the time is over.
 func (s *system) settled(ctx context.Context, was *state) (now state, err error) {
 	for end := time.Now().Add(settle); ; {
 		before := now
@@ -197,7 +198,7 @@ func (s *system) profile(ctx context.Context, file string) error {
 	return w.Close()
 }
 
-// ready is how many replicas of the steady model serve.
+// ready returns the number of live replicas of the steady model.
 func (s *system) ready(ctx context.Context) (int, error) {
 	gauges, err := s.gauges(ctx)
 	n := 0.0
@@ -209,7 +210,7 @@ func (s *system) ready(ctx context.Context) (int, error) {
 	return int(n), err
 }
 
-// gauges are the samples of /metrics by their names, labels included.
+// gauges returns the samples of /metrics by their names, labels included.
 func (s *system) gauges(ctx context.Context) (map[string]float64, error) {
 	var text strings.Builder
 	if err := s.get(ctx, "/metrics", &text); err != nil {
@@ -233,7 +234,7 @@ func cutLast(s string, sep byte) (before, after string, ok bool) {
 	return s[:i], s[i+1:], true
 }
 
-// get copies what the admin door answers to w.
+// get copies an answer of the admin door to w.
 func (s *system) get(ctx context.Context, path string, w io.Writer) error {
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.admin+path, nil)
 	if err != nil {

@@ -8,22 +8,23 @@ import (
 	"github.com/shivad/shivad/bench/load"
 )
 
-// The promises. Those of time and memory are for hours: a run of minutes is not held to the
-// first, and given leastGrowth for the second.
+// The promises. Those on latency and memory are for runs of hours: a run of minutes is exempt
+// from the first, and may grow by leastGrowth for the second.
 const (
 	maxDrift    = 1.2     // p99 of the last window to that of the first, from leastWindow on
 	maxSlope    = 1 << 20 // bytes of heap in an hour
-	leastGrowth = 4 << 20 // bytes of heap in a run of minutes, in which what is kept for a minute fills as well
+	leastGrowth = 4 << 20 // bytes of heap in a run of minutes, while caches of a minute fill
 	maxLeft     = 5       // goroutines and descriptors more or fewer than at the start
-	maxFaults   = 20      // are listed
-	maxRefused  = 1e-4    // of the steady load: a container that is killed takes a third of the capacity with it for a moment
+	maxFaults   = 20      // faults listed
+	// Share of the steady load: a killed container removes a third of the capacity briefly.
+	maxRefused = 1e-4
 )
 
-// leastWindow is the time from which on a p99 says more about the server than about what else
-// the machine does.
+// leastWindow is the length from which on a p99 reflects the server rather than other work of the
+// machine.
 const leastWindow = 5 * time.Minute
 
-// A report is what a run found.
+// A report is the result of a run.
 type report struct {
 	length        time.Duration
 	before, after state
@@ -45,7 +46,7 @@ func (r *report) add(got *load.Result) {
 	}
 }
 
-// broken are the promises that were not kept.
+// broken returns the broken promises.
 func (r *report) broken() (list []string) {
 	fault := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
 	window := r.length / windows
@@ -81,13 +82,12 @@ func (r *report) broken() (list []string) {
 	return list
 }
 
-// filled are the samples after the first window, which fills what is kept on purpose: pools,
-// spares, histograms.
+// filled returns the samples after the first window, which fills pools, spares and histograms.
 func (r *report) filled() []sample { return r.samples[min(samples, len(r.samples)):] }
 
-// slope is how much the heap of the samples grows, in bytes an hour: the median of the slopes
-// between any two of them (Theil and Sen), as a look that finds the machine standing still
-// finds the queue full.
+// slope is the growth of the heap over the samples, in bytes per hour: the median of the slopes
+// between any two (Theil and Sen), which tolerates samples taken with a full queue during a stall
+// of the machine.
 func slope(list []sample) float64 {
 	var slopes []float64
 	for i, a := range list {

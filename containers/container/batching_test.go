@@ -23,8 +23,8 @@ func floats(name string, shape ...int) tensor.Spec {
 	return tensor.Spec{Name: name, DType: tensor.Float32, Shape: shape}
 }
 
-// TestAmbiguity: a declaration that could mean both is refused before anybody is called, with
-// both ways shown.
+// TestAmbiguity: an ambiguous declaration is refused before any connection, with both ways to
+// resolve it.
 func TestAmbiguity(t *testing.T) {
 	n := &network{}
 	for _, tt := range []struct {
@@ -67,8 +67,8 @@ func TestAmbiguity(t *testing.T) {
 	}
 }
 
-// TestOlderServer: a server that does not know batched would cut the requests of some models
-// into rows, or not cut those of others. The container does not stay with it, and says why.
+// TestOlderServer: a server that does not know the key batched would split the requests of some
+// models into rows, or not split those of others. The container leaves it and logs why.
 func TestOlderServer(t *testing.T) {
 	ragged := floats("boxes", -1, 4)
 	ragged.Ragged = "count"
@@ -110,14 +110,14 @@ func TestOlderServer(t *testing.T) {
 				t.Error(err)
 			}
 			synctest.Wait()
-			if told := strings.Contains(log.String(), "old does not know batched and ragged"); told == tt.stays {
+			if told := strings.Contains(log.String(), "old does not know the keys batched and ragged"); told == tt.stays {
 				t.Errorf("%s: the log says so: %t\n%s", tt.name, told, &log)
 			}
 		})
 	}
 }
 
-// welcomeOnce is a server that welcomes whoever connects, and reads until they have gone.
+// welcomeOnce is a server that sends welcome to a container, and reads until it has left.
 func welcomeOnce(raw net.Conn, welcome string) error {
 	conn, err := zmtp.Server(raw, zmtp.Config{})
 	if err != nil {
@@ -148,7 +148,7 @@ func welcomeOnce(raw net.Conn, welcome string) error {
 	}
 }
 
-// TestHas: Predict sees which of the optional inputs came, whatever their shape.
+// TestHas: Predict sees which optional inputs are present, whatever their shape.
 func TestHas(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		gain := floats("gain")
@@ -185,7 +185,7 @@ func TestHas(t *testing.T) {
 			{[]tensor.Tensor{x, one, none}, "[true true false]"},
 			{[]tensor.Tensor{x, none, empty}, "[true false true]"},
 			{[]tensor.Tensor{x, one, empty}, "[true true true]"},
-			{[]tensor.Tensor{x, none, none}, "[true false false]"}, // nothing stays of the batch before
+			{[]tensor.Tensor{x, none, none}, "[true false false]"}, // nothing remains of the previous batch
 		} {
 			out, err := s.ask(&scheduler.Request{Inputs: tt.in})
 			if err != nil || fmt.Sprint(seen) != tt.want || !bytes.Equal(out[0].Data, x.Data) {
@@ -201,7 +201,7 @@ func TestHas(t *testing.T) {
 	})
 }
 
-// TestNotes: the author of a batched model learns when it registers that its rows may not go
+// TestNotes: the author of a batched model learns at registration that its rows may not fit
 // together, and what to do.
 func TestNotes(t *testing.T) {
 	ragged := floats("y", -1, 4)

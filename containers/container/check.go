@@ -10,13 +10,14 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Check runs a model without a server, for its tests: warm-up, health, and Predict on made-up
-// batches of one row and of several (as far as MaxBatch allows), with dim for every size that
-// is declared as -1. The error is what would go wrong in production: hooks that fail, a Predict
-// that fails or panics, outputs that are not as declared, a batch of which every row fails.
+// Check runs a model without a server, for its tests: WarmUp, Health, and Predict on generated
+// batches of one row and of several (as far as MaxBatch allows), with dim for every size that is
+// declared as -1. It returns an error for whatever would fail in production: a hook that fails, a
+// Predict that fails or panics, outputs that differ from the declaration, a batch in which every
+// row fails.
 func Check(ctx context.Context, m Model, rows, dim int) error {
 	if rows < 1 || dim < 0 {
-		return fmt.Errorf("container: check with %d rows and %d for open sizes, expected at least 1 and 0", rows, dim)
+		return fmt.Errorf("container: check with %d rows and dim %d, expected at least 1 and 0", rows, dim)
 	}
 	if _, err := m.hello(); err != nil {
 		return err
@@ -48,7 +49,7 @@ func Check(ctx context.Context, m Model, rows, dim int) error {
 	return nil
 }
 
-// try computes a made-up batch.
+// try computes a generated batch.
 func (m *Model) try(ctx context.Context, rows, dim int) error {
 	b := &Batch{Rows: rows, model: m, pool: tensor.NewPool(0)}
 	defer b.reset()
@@ -62,7 +63,7 @@ func (m *Model) try(ctx context.Context, rows, dim int) error {
 			return err
 		}
 		t.Name = spec.Name
-		b.Inputs, b.came = append(b.Inputs, t), append(b.came, true)
+		b.Inputs, b.present = append(b.Inputs, t), append(b.present, true)
 	}
 	outputs, err := m.call(ctx, b, m.Log)
 	if err == nil {
@@ -77,8 +78,8 @@ func (m *Model) try(ctx context.Context, rows, dim int) error {
 	return nil
 }
 
-// sample makes up an input: small numbers, which every dtype has. first and dim are the sizes
-// of the first dimension and of the others, where they are declared as -1.
+// sample generates an input of small numbers, which every dtype can hold. first and dim are the
+// sizes of the first dimension and of the others, where they are declared as -1.
 func sample(spec tensor.Spec, first, dim int) (tensor.Tensor, error) {
 	shape := slices.Clone(spec.Shape)
 	for i, size := range shape {
@@ -91,12 +92,12 @@ func sample(spec tensor.Spec, first, dim int) (tensor.Tensor, error) {
 	}
 	n, ok := shape.Elements()
 	if !ok {
-		return tensor.Tensor{}, fmt.Errorf("input %q: shape %s cannot be made up", spec.Name, spec.Shape)
+		return tensor.Tensor{}, fmt.Errorf("input %q: no sample of shape %s", spec.Name, spec.Shape)
 	}
 	switch spec.DType {
 	case tensor.Bytes:
 		return tensor.FromStrings(shape, slices.Repeat([]string{"text"}, n))
-	case tensor.LongDouble, tensor.Complex64, tensor.Complex128: // nothing is cast to them
+	case tensor.LongDouble, tensor.Complex64, tensor.Complex128: // no cast converts to them
 		return tensor.New(spec.DType, shape, make([]byte, n*spec.DType.Size()))
 	}
 	small := make([]uint8, n)

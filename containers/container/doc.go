@@ -9,25 +9,25 @@
 //	}
 //	err := container.Serve(ctx, model, "tcp://127.0.0.1:7000")
 //
-// Serve keeps a session with each server, reconnects with jittered back-off, and follows a name
+// Serve holds a session with each server, reconnects with jittered back-off, and follows a name
 // that resolves to several addresses. It receives the next batch while the model computes. When
-// ctx ends it asks the servers for no more batches, answers those it has, and returns.
+// ctx ends it tells the servers to send no more batches, answers those it has, and returns.
 //
 // # Memory
 //
-// Inputs are views of the received frames: nothing is copied, and they die when Predict
-// returns. Outputs are sent from where they are. They may be the inputs themselves or parts of
-// them, or memory from [Batch.Output], which is used again once it has been sent. Memory of the
-// model's own must be fresh or constant: nothing tells the model when it has been sent.
+// Inputs are views of the received frames, without a copy, and invalid after Predict returns.
+// Outputs are sent without a copy. They may be the inputs or parts of them, or memory from
+// [Batch.Output], which is recycled once it has been sent. The model's own memory must be freshly
+// allocated or constant, since the model does not learn when it has been sent.
 //
 // # Concurrency
 //
-// Predict is called by one goroutine at a time, unless Model.Concurrency says otherwise. It is
-// not always the same one: a model that was quick is computed where the batch was read. Several
-// models in one process are several calls of Serve.
+// Predict is called by one goroutine at a time, unless Model.Concurrency is larger. It is not
+// always the same goroutine: a fast model is computed on the one that has read the batch. Call
+// Serve once for each model of a process.
 //
 // # Rows and tests
 //
-// [PerRow] makes a Predict of a function that computes one row. [Check] runs a model on made-up
-// batches, without a server.
+// [PerRow] makes a Predict from a function that computes one row. [Check] runs a model on
+// generated batches, without a server.
 package container

@@ -43,7 +43,7 @@ func Example() {
 	}
 }
 
-// Rows may fail one by one, and each request brings its own parameters.
+// Rows may fail one by one, and each request has parameters of its own.
 func ExampleBatch_Fail() {
 	predict := func(ctx context.Context, b *container.Batch) ([]tensor.Tensor, error) {
 		for row := range b.Rows {
@@ -56,8 +56,8 @@ func ExampleBatch_Fail() {
 	_ = container.Model{Name: "echo", Version: "1", Predict: predict}
 }
 
-// A function of one row is a model as well. Check runs it without a server, for its tests; the
-// error of a row is that row's alone.
+// A model can be a function of one row. Check runs it without a server, for its tests; the error
+// of a row fails that row alone.
 func ExampleCheck() {
 	double := container.Model{
 		Name: "double", Version: "1",

@@ -10,36 +10,38 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Feedback is what an application was told of an answer that the model had a part in. Its
-// memory is the model's only until Model.Feedback returns.
+// Feedback is a client's feedback to an application about an answer that the model contributed
+// to. Its memory is valid until Model.Feedback returns.
 type Feedback struct {
-	// Application is what was told, and User by whom; "" is nobody in particular.
+	// Application received the feedback, and User gave it; "" if unknown.
 	Application, User string
-	// Rows is how many rows the request had; 1 if the model is not batched.
+	// Rows is the number of rows of the request; 1 if the model is not batched.
 	Rows int
-	// Inputs are what was asked, in the order declared; an optional one that was left out has
-	// no Shape, as in a Batch. Outputs are what this model had said, in the order declared; nil
-	// if that is not known.
+	// Inputs are those of the request, in the order of the declaration; an absent optional one
+	// has no Shape, as in a Batch. Outputs are this model's answer, in the order of the
+	// declaration; nil if it is unknown.
 	Inputs, Outputs []tensor.Tensor
 
-	// What became known is one of these.
+	// Exactly one of these is set.
 
-	Truth []tensor.Tensor // what would have been right, as the client sent it
-	Label []byte          // the same as JSON: a value, a list, or an object of them by output; nil: none
-	Loss  *float64        // how bad the answer was, from 0 to 1
+	Truth []tensor.Tensor // the right answer, as the client sent it
+	// The same as JSON: a value, a list, or an object of them by output; nil: none.
+	Label []byte
+	Loss  *float64 // how bad the answer was, from 0 to 1
 }
 
-// A lesson is feedback on its way from a session's reader, in the memory that it was received into.
+// A lesson is feedback on its way from a session's reader, in the memory into which it was
+// received.
 type lesson struct {
 	of *session
 	b  *Batch
 }
 
-// maxLessons is how many may wait for Model.Feedback; more are dropped.
+// maxLessons is the number of lessons that may wait for Model.Feedback; more are dropped.
 const maxLessons = 64
 
-// learn calls Model.Feedback for all sessions, one at a time, until hard ends. What waits then
-// is the garbage collector's.
+// learn calls Model.Feedback for all sessions, one lesson at a time, until hard ends. The garbage
+// collector frees those that still wait.
 func (s *server) learn(hard context.Context) {
 	for {
 		select {
@@ -47,15 +49,15 @@ func (s *server) learn(hard context.Context) {
 			return
 		case l := <-s.lessons:
 			if err := s.model.learn(hard, l.b); err != nil {
-				s.model.Log.Error("container: Feedback failed; nobody else knows", "model", s.model.Name, "err", err)
+				s.model.Log.Error("container: Feedback failed; the server is not told", "model", s.model.Name, "err", err)
 			}
 			l.of.recycle(l.b)
 		}
 	}
 }
 
-// teach hands feedback on. It is false when there is no room.
-func (n *session) teach(b *Batch) bool {
+// queueFeedback passes feedback on to learn. It returns false if there is no room.
+func (n *session) queueFeedback(b *Batch) bool {
 	select {
 	case n.server.lessons <- lesson{n, b}:
 		return true
@@ -64,7 +66,7 @@ func (n *session) teach(b *Batch) bool {
 	}
 }
 
-// learn calls Feedback with the message in b. A panic is an error.
+// learn calls Feedback with the message in b. A panic becomes an error.
 func (m *Model) learn(ctx context.Context, b *Batch) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -79,7 +81,7 @@ func (m *Model) learn(ctx context.Context, b *Batch) (err error) {
 	return m.Feedback(ctx, f)
 }
 
-// feedback reads the message in b: feedback | JSON | a frame for each input, output and truth.
+// feedback parses the message in b: feedback | JSON | a frame for each input, output and truth.
 func (m *Model) feedback(b *Batch) (*Feedback, error) {
 	if b.message.Refused != nil {
 		return nil, b.message.Refused
@@ -100,40 +102,40 @@ func (m *Model) feedback(b *Batch) (*Feedback, error) {
 	if h.Lost {
 		f.Loss = &h.Loss
 	}
-	var came [3][]tensor.Tensor
+	var tensors [3][]tensor.Tensor
 	for i, heads := range [][]wire.TensorHeader{h.Inputs, h.Outputs, h.Truth} {
 		for _, head := range heads {
 			t := tensor.Tensor{Name: string(head.Name), DType: head.DType, Shape: head.Shape, Data: frames[0].Data}
 			if err := t.Check(); err != nil {
 				return nil, fmt.Errorf("feedback: tensor %q: %w", t.Name, err)
 			}
-			came[i], frames = append(came[i], t), frames[1:]
+			tensors[i], frames = append(tensors[i], t), frames[1:]
 		}
 	}
 	var err error
-	if f.Inputs, err = declared(came[0], m.Inputs); err == nil && came[1] != nil {
-		f.Outputs, err = declared(came[1], m.Outputs)
+	if f.Inputs, err = declared(tensors[0], m.Inputs); err == nil && tensors[1] != nil {
+		f.Outputs, err = declared(tensors[1], m.Outputs)
 	}
-	f.Truth = came[2]
+	f.Truth = tensors[2]
 	return f, err
 }
 
-// declared puts tensors into the places of their specs.
-func declared(came []tensor.Tensor, specs []tensor.Spec) ([]tensor.Tensor, error) {
+// declared puts tensors into the order of their specs.
+func declared(tensors []tensor.Tensor, specs []tensor.Spec) ([]tensor.Tensor, error) {
 	list := make([]tensor.Tensor, len(specs))
 	at := 0
 	for i, spec := range specs {
 		list[i].Name = spec.Name
 		switch {
-		case at < len(came) && came[at].Name == spec.Name && came[at].DType == spec.DType:
-			list[i] = came[at]
+		case at < len(tensors) && tensors[at].Name == spec.Name && tensors[at].DType == spec.DType:
+			list[i] = tensors[at]
 			at++
 		case !spec.Optional:
-			return nil, fmt.Errorf("feedback is without %s %q", spec.DType, spec.Name)
+			return nil, fmt.Errorf("feedback lacks %s %q", spec.DType, spec.Name)
 		}
 	}
-	if at < len(came) {
-		return nil, fmt.Errorf("feedback has a tensor %.64q, which is not declared, or not in its place", came[at].Name)
+	if at < len(tensors) {
+		return nil, fmt.Errorf("feedback has a tensor %.64q, which is not declared or out of order", tensors[at].Name)
 	}
 	return list, nil
 }

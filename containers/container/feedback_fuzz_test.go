@@ -8,8 +8,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// FuzzFeedback: what the model is given of a server's feedback is complete, and in the places
-// declared.
+// FuzzFeedback: the feedback passed to the model is complete and in the order of the declaration.
 func FuzzFeedback(f *testing.F) {
 	const x, y = `{"name":"x","datatype":"INT8","shape":[2]}`, `{"name":"y","datatype":"INT8","shape":[2]}`
 	f.Add([]byte(`{"application":"a","user":"u","rows":2,"inputs":[`+x+`],"outputs":[`+y+`],"truth":[`+y+`],"label":[1],"loss":0.5}`), byte(3))

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// A health says when the model may serve: in periods, each of which is a context that ends when
-// the model's Health complains.
+// A health gates serving by the model's Health. Each period of health is a context that ends when
+// Health returns an error.
 type health struct {
 	mu     sync.Mutex
 	period context.Context
 	end    context.CancelFunc
-	well   chan struct{} // closed when a period begins; nil during one
+	well   chan struct{} // closed when a period begins; nil during a period
 }
 
 func newHealth() *health {
@@ -21,7 +21,7 @@ func newHealth() *health {
 	return h
 }
 
-// wait returns the period that is on, or the next one; nil when ctx ends before it.
+// wait returns the current period, or the next one once it begins; nil if ctx ends first.
 func (h *health) wait(ctx context.Context) context.Context {
 	for {
 		h.mu.Lock()
@@ -52,7 +52,7 @@ func (h *health) set(well bool) {
 	h.end()
 }
 
-// watch asks the model's Health until ctx ends.
+// watch calls the model's Health until ctx ends.
 func (h *health) watch(ctx context.Context, m *Model) {
 	log := m.Log.With("model", m.Name, "version", m.Version)
 	ticker := time.NewTicker(m.HealthInterval)
@@ -71,7 +71,7 @@ func (h *health) watch(ctx context.Context, m *Model) {
 		if well = err == nil; well {
 			log.Info("container: healthy again")
 		} else {
-			log.Error("container: not healthy; signing off until it is", "reason", err)
+			log.Error("container: not healthy; leaving the servers until it is", "reason", err)
 		}
 		h.set(well)
 	}

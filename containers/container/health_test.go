@@ -12,8 +12,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestHealth: a model that is not well answers what it has, is no replica while it is so, and
-// comes back; a panic is no better than an error.
+// TestHealth: an unhealthy model answers its batches, is no replica meanwhile, and returns; a
+// panic counts as an error.
 func TestHealth(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		var state atomic.Int32 // 0 well, 1 ill, 2 panics
@@ -46,7 +46,7 @@ func TestHealth(t *testing.T) {
 				}
 				answered <- err
 			}()
-			time.Sleep(10 * time.Second) // it has been asked meanwhile, and still computes
+			time.Sleep(10 * time.Second) // Health was called meanwhile, and a batch still computes
 			if s.live() != 0 {
 				t.Errorf("state %d: it is still a replica", ill)
 			}
@@ -66,7 +66,7 @@ func TestHealth(t *testing.T) {
 	})
 }
 
-// TestHealthAtTheEnd: Serve returns while the model is not well.
+// TestHealthAtTheEnd: Serve returns while the model is unhealthy.
 func TestHealthAtTheEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		m := model(n, nil)

@@ -21,61 +21,62 @@ import (
 type Model struct {
 	Name, Version string
 	// Inputs and Outputs declare the tensors. An output's Labels name its classes for clients
-	// that ask for a classification, and an input's Format says the order of an image's
-	// dimensions.
+	// that request a classification, and an input's Format is the order of an image's dimensions.
 	Inputs, Outputs []tensor.Spec
-	// Batched true: all tensors have -1 for their first dimension, which counts the rows of a
-	// batch (but of a ragged output, whose first dimension is that of all rows' values
-	// together). False: Predict gets one request at a time, in the shapes that the client sent,
-	// with any -1; inputs may be optional, and dimensions 0. It may be left nil where the
-	// declaration can only mean one of the two: see [Model.Ambiguity].
+	// Batched true means that the first dimension of all tensors is -1 and counts the rows of a
+	// batch (for a ragged output, the values of all rows together). False means that Predict gets
+	// one request at a time, in the shapes that the client sent; any dimension may be -1, inputs
+	// may be optional, and sizes 0. It may be nil where the declaration is unambiguous: see
+	// [Model.Ambiguity].
 	Batched *bool
-	// Predict computes a batch (for a function of one row, see [PerRow]): one tensor for each
-	// declared output, in that order, with b.Rows rows each. Names may be left empty. An error
-	// fails the whole batch (rows of several requests are then tried again one by one, unless
-	// the server is told otherwise); [Batch.Fail] fails single rows. A panic is an error too.
-	// ctx ends when the time for draining is over. See the package's comment for who owns which
-	// memory.
+	// Predict computes a batch (for a function of one row, see [PerRow]). It returns one tensor
+	// for each declared output, in that order, with b.Rows rows each; names may be empty. An
+	// error fails the whole batch (rows of several requests are then tried again in halves,
+	// unless the server is configured otherwise); [Batch.Fail] fails single rows. A panic counts
+	// as an error. ctx ends when DrainTimeout is over. See the package comment for the ownership
+	// of memory.
 	Predict func(ctx context.Context, b *Batch) ([]tensor.Tensor, error)
 
-	// The rest is optional.
+	// The other fields are optional.
 
-	// WarmUp is called once before the first connection: the model is not routable before it
+	// WarmUp is called once before the first connection, so the model gets no requests before it
 	// returns.
 	WarmUp func(ctx context.Context) error
-	// Health is asked every HealthInterval (default 5 s), beside Predict. While it returns an
-	// error the model is signed off: what was sent is answered, nothing more is taken, and
-	// Serve connects again when Health is content.
+	// Health is called every HealthInterval (default 5 s), concurrently with Predict. While it
+	// returns an error the model leaves its servers: batches in flight are answered, no more are
+	// accepted, and Serve reconnects once Health returns nil.
 	Health         func(ctx context.Context) error
 	HealthInterval time.Duration
-	// MaxBatch is the largest batch the model takes. 0 leaves it to the server.
+	// MaxBatch is the largest batch that the model accepts, in rows. 0 leaves it to the server.
 	MaxBatch int
-	// Concurrency is how many Predicts may run at once, at most 64. The server is told, and sends
-	// as many batches. 0 means 1.
+	// Concurrency is the number of Predicts that may run at once, at most 64. It is declared to
+	// the server, which sends as many batches. 0 means 1.
 	Concurrency int
-	// Slots is how many batches the server may have under way here. 0 leaves it to the server,
-	// which uses one more than Concurrency: the next one is received while others compute.
+	// Slots is the number of batches that the server may have in flight here, at most 64. 0
+	// leaves it to the server, which uses Concurrency and one more: that one is received while
+	// others compute.
 	Slots int
-	// User asks for whose request each is: the server adds "user" to its parameters, if it
-	// names one. Answers are then kept for each user apart, where the server keeps any.
+	// User requests the user of each request: the server adds "user" to its parameters if the
+	// client named one. Cached answers are then separate for each user.
 	User bool
-	// Feedback asks for what applications are told of this model's answers, and is called with
-	// it: beside Predict, one at a time. Nobody waits for it and nothing is sent twice; what
-	// comes faster than it returns is dropped. An error or a panic is logged, and costs nobody
-	// anything. All replicas that ask are told. ctx ends when the time for draining is over.
+	// Feedback, if not nil, is called with the feedback that applications receive about this
+	// model's answers, concurrently with Predict but one call at a time. Delivery is at most
+	// once: feedback that arrives faster than Feedback returns is dropped. An error or a panic is
+	// logged and has no other effect. All replicas with a Feedback receive it. ctx ends when
+	// DrainTimeout is over.
 	Feedback func(ctx context.Context, f *Feedback) error
-	// Platform and Instance are shown to operators: free text. Parameters is a free JSON object.
+	// Platform and Instance are free text, shown to operators. Parameters is any JSON object.
 	Platform, Instance string
 	Parameters         json.RawMessage
-	// DrainTimeout bounds the time from the end of Serve's ctx until that of Predict's. Serve
-	// returns two seconds after that at the latest, whatever Predict does. Default 30 s.
+	// DrainTimeout is the time from the end of Serve's ctx until that of Predict's. Serve returns
+	// two seconds after that at the latest, whatever Predict does. Default 30 s.
 	DrainTimeout time.Duration
-	// MessageBytes is the largest message that a server may send. Default 1 GiB: several times
+	// MessageBytes is the largest message accepted from a server. Default 1 GiB: several times
 	// the server's largest batch.
 	MessageBytes int64
-	// Log gets connections, refusals and panics. nil means slog.Default().
+	// Log receives connections, refusals and panics. nil means slog.Default().
 	Log *slog.Logger
-	// Dial makes connections; nil means TCP and Unix sockets. network is "tcp" or "unix".
+	// Dial opens connections; nil means TCP and Unix sockets. network is "tcp" or "unix".
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
@@ -86,8 +87,8 @@ const (
 	maxSlots              = 64
 )
 
-// hello checks what must be there and makes the registration. The server checks the rest, and
-// says what it does not like.
+// hello validates the required fields and returns the JSON of the registration. The server
+// validates the rest.
 func (m *Model) hello() ([]byte, error) {
 	var faults []error
 	for _, f := range []struct {
@@ -121,11 +122,11 @@ func (m *Model) hello() ([]byte, error) {
 	return text, nil
 }
 
-// Ambiguity says what is not clear of a model that leaves Batched nil, with what there is to
-// choose from; "" if nothing is. A leading -1 counts rows where each row has a size that is
-// declared, as in [-1, 28, 28], or where MaxBatch says that there are several. An input such as
-// [-1] or [-1, -1, 3] could as well be one clip or one picture of any size; and where only some
-// tensors lead with -1, others may have lost theirs.
+// Ambiguity explains why Batched must be set for this model, with the ways to do so; "" if its
+// declaration is unambiguous. A leading -1 counts rows if all other sizes are declared, as in
+// [-1, 28, 28], or if MaxBatch is set. An input such as [-1] or [-1, -1, 3] could also be a
+// single audio clip or image of any size; and if only some tensors lead with -1, the others may
+// lack theirs by mistake.
 func (m *Model) Ambiguity() string {
 	if m.Batched != nil {
 		return ""
@@ -155,8 +156,8 @@ func (m *Model) Ambiguity() string {
 	return ""
 }
 
-// understood reports whether a server takes the model for what it is. One that does not know
-// Batched takes every leading -1 for rows.
+// understood reports whether the server agrees about Batched. One that does not know the key
+// takes every leading -1 for rows.
 func (m *Model) understood(w wire.WelcomeMessage) bool {
 	if w.Batched != nil {
 		return *w.Batched == m.batched()
@@ -173,7 +174,7 @@ func (m *Model) understood(w wire.WelcomeMessage) bool {
 	return m.batched() || !leading
 }
 
-// batched reports what the model is: as it says, or as its shapes tell.
+// batched is Batched, or what the shapes imply if it is nil.
 func (m *Model) batched() bool {
 	if m.Batched != nil {
 		return *m.Batched
@@ -181,17 +182,18 @@ func (m *Model) batched() bool {
 	return len(m.Inputs[0].Shape) > 0 && m.Inputs[0].Shape[0] == -1
 }
 
-// A Batch is what Predict gets. It and everything in it belong to Predict until it returns.
+// A Batch is the argument of Predict. It and everything in it belong to Predict until that
+// returns.
 type Batch struct {
 	// ID is the server's number of the batch, for logs.
 	ID uint64
-	// Rows is the number of rows in all; 1 for a model without a batch dimension.
+	// Rows is the total number of rows; 1 for a model that is not batched.
 	Rows int
-	// Inputs are the declared inputs in order, with Rows as their first dimension. Of a model
-	// that is not batched they are as the client sent them, and an optional one that did not
-	// come has no Shape and no DType; see [Batch.Has].
+	// Inputs are the declared inputs in order, with Rows as their first dimension. For a model
+	// that is not batched they have the shapes that the client sent, and an absent optional one
+	// has no Shape and no DType; see [Batch.Has].
 	Inputs []tensor.Tensor
-	// Deadline is when the first of the requests wants its answer; zero if none does.
+	// Deadline is the earliest deadline of the requests; zero if none has one.
 	Deadline time.Time
 	// Requests has the rows of each request, in order; nil when each has one.
 	Requests []int
@@ -201,13 +203,13 @@ type Batch struct {
 	header  wire.BatchHeader
 	message zmtp.Message
 	out     zmtp.Outgoing
-	came    []bool           // inputs
+	present []bool           // inputs
 	buffers []*tensor.Buffer // from Output
 	failed  []wire.RowError
 }
 
-// Has reports whether input i came. Only optional ones may not.
-func (b *Batch) Has(i int) bool { return b.came[i] }
+// Has reports whether input i is present. Only optional inputs may be absent.
+func (b *Batch) Has(i int) bool { return b.present[i] }
 
 // Len is the number of requests in the batch.
 func (b *Batch) Len() int {
@@ -217,7 +219,7 @@ func (b *Batch) Len() int {
 	return len(b.Requests)
 }
 
-// Parameters returns the JSON object that request i was sent with, or nil.
+// Parameters returns the parameters of request i, a JSON object, or nil.
 func (b *Batch) Parameters(i int) json.RawMessage {
 	if len(b.header.Parameters) == 0 {
 		return nil
@@ -233,9 +235,9 @@ func (b *Batch) Priority(i int) int {
 	return b.header.Priority[i]
 }
 
-// Output returns memory for declared output i, taken from a pool and given back once it has
-// been sent. Its contents are undefined. The shape is the declared one with the rows for its
-// first dimension, if the model is batched and the output not ragged; dims gives the sizes of
+// Output returns a tensor for declared output i in memory from a pool, which is recycled once it
+// has been sent. Its contents are undefined. The shape is the declared one. Its first dimension
+// is the number of rows if the model is batched and the output not ragged; dims are the sizes of
 // all other dimensions declared as -1, in order. For Bytes outputs use tensor.FromStrings.
 func (b *Batch) Output(i int, dims ...int) (tensor.Tensor, error) {
 	spec := b.model.Outputs[i]
@@ -246,7 +248,7 @@ func (b *Batch) Output(i int, dims ...int) (tensor.Tensor, error) {
 		case k == 0 && b.model.batched() && spec.Ragged == "":
 			n = b.Rows
 		case len(dims) == 0:
-			return tensor.Tensor{}, fmt.Errorf("container: output %s: give the sizes of the dimensions that are -1 and do not count rows", spec)
+			return tensor.Tensor{}, fmt.Errorf("container: output %s: dims must have the sizes of the dimensions that are -1 and do not count rows", spec)
 		default:
 			n, dims = dims[0], dims[1:]
 		}
@@ -254,7 +256,7 @@ func (b *Batch) Output(i int, dims ...int) (tensor.Tensor, error) {
 	}
 	n, ok := shape.Elements()
 	if !ok || len(dims) > 0 || spec.DType.Size() == 0 {
-		return tensor.Tensor{}, fmt.Errorf("container: output %q is declared %s %s: no memory for shape %s with %d sizes left over", spec.Name, spec.DType, spec.Shape, shape, len(dims))
+		return tensor.Tensor{}, fmt.Errorf("container: output %q is declared %s %s: cannot make shape %s with %d sizes left over", spec.Name, spec.DType, spec.Shape, shape, len(dims))
 	}
 	buf, err := b.pool.Get(n * spec.DType.Size())
 	if err != nil {
@@ -264,8 +266,8 @@ func (b *Batch) Output(i int, dims ...int) (tensor.Tensor, error) {
 	return tensor.Tensor{Name: spec.Name, DType: spec.DType, Shape: shape, Data: buf.Bytes()}, nil
 }
 
-// Fail says that a row has no result, and why; the first reason counts. The outputs must have
-// all rows nevertheless; those of failed ones are dropped.
+// Fail marks a row as failed, with the reason; further calls for the row have no effect. The
+// outputs must have all rows nevertheless; those of failed rows are dropped.
 func (b *Batch) Fail(row int, err error) {
 	if slices.ContainsFunc(b.failed, func(e wire.RowError) bool { return e.Row == row }) {
 		return
@@ -273,7 +275,7 @@ func (b *Batch) Fail(row int, err error) {
 	b.failed = append(b.failed, wire.RowError{Row: row, Message: []byte(err.Error())})
 }
 
-// read makes the batch of a message: batch | id | JSON | a frame for each input.
+// read parses the message of a batch: batch | id | JSON | a frame for each input.
 func (b *Batch) read(now time.Time) error {
 	f := b.message.Frames
 	if len(f) < 3 || len(f[1].Data) != wire.IDSize {
@@ -294,8 +296,8 @@ func (b *Batch) read(now time.Time) error {
 	if h.Timeout > 0 {
 		b.Deadline = now.Add(time.Duration(h.Timeout * float64(time.Millisecond)))
 	}
-	b.Inputs, b.came = b.Inputs[:0], b.came[:0]
-	at := 0 // of the inputs that arrived, which are in the order declared
+	b.Inputs, b.present = b.Inputs[:0], b.present[:0]
+	at := 0 // index among the inputs present, which are in the order of the declaration
 	for i := range b.model.Inputs {
 		spec := &b.model.Inputs[i]
 		t := tensor.Tensor{Name: spec.Name}
@@ -310,12 +312,12 @@ func (b *Batch) read(now time.Time) error {
 				return fmt.Errorf("container: batch %d: input %q: %w", b.ID, t.Name, err)
 			}
 		} else if !spec.Optional {
-			return fmt.Errorf("container: batch %d is without input %q", b.ID, t.Name)
+			return fmt.Errorf("container: batch %d lacks input %q", b.ID, t.Name)
 		}
-		b.Inputs, b.came = append(b.Inputs, t), append(b.came, here)
+		b.Inputs, b.present = append(b.Inputs, t), append(b.present, here)
 	}
 	if at < len(h.Inputs) {
-		return fmt.Errorf("container: batch %d has an input %.64q, which is not declared, or not in its place", b.ID, h.Inputs[at].Name)
+		return fmt.Errorf("container: batch %d has an input %.64q, which is not declared or out of order", b.ID, h.Inputs[at].Name)
 	}
 	return nil
 }
@@ -356,7 +358,7 @@ func (b *Batch) write(outputs []tensor.Tensor, err error) {
 	}
 }
 
-// check finds the author's mistakes where they can be named best.
+// check validates the outputs here, where an error can name the author's mistake.
 func (b *Batch) check(outputs []tensor.Tensor) error {
 	if err := b.model.check(outputs, b.Rows); err != nil {
 		return err
@@ -369,7 +371,7 @@ func (b *Batch) check(outputs []tensor.Tensor) error {
 	return nil
 }
 
-// check holds outputs for so many rows against the declaration.
+// check compares outputs for the given number of rows with the declaration.
 func (m *Model) check(outputs []tensor.Tensor, rows int) error {
 	if len(outputs) != len(m.Outputs) {
 		return fmt.Errorf("container: Predict returned %d outputs, %d are declared", len(outputs), len(m.Outputs))
@@ -386,7 +388,7 @@ func (m *Model) check(outputs []tensor.Tensor, rows int) error {
 	return nil
 }
 
-// call calls Predict. A panic is its error: one bad row must not end the process.
+// call calls Predict. A panic becomes an error: one bad row must not end the process.
 func (m *Model) call(ctx context.Context, b *Batch, log *slog.Logger) (outputs []tensor.Tensor, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -397,7 +399,7 @@ func (m *Model) call(ctx context.Context, b *Batch, log *slog.Logger) (outputs [
 	return m.Predict(ctx, b)
 }
 
-// fits reports whether a shape is one that an output may have.
+// fits reports whether a shape matches the declared one.
 func (m *Model) fits(got tensor.Shape, spec *tensor.Spec, rows int) bool {
 	if !got.Fits(spec.Shape) {
 		return false
@@ -405,7 +407,7 @@ func (m *Model) fits(got tensor.Shape, spec *tensor.Spec, rows int) bool {
 	return !m.batched() || spec.Ragged != "" || got[0] == rows
 }
 
-// reset gives the batch's memory back and makes it ready for the next one.
+// reset releases the batch's memory and prepares it for the next message.
 func (b *Batch) reset() {
 	b.message.Release()
 	for i, buf := range b.buffers {

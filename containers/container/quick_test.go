@@ -15,9 +15,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestQuick: a quick model is computed by the goroutine that reads. When it takes long after
-// all, somebody else reads meanwhile: the session lasts, and batches go on being answered, each
-// once.
+// TestQuick: the goroutine that reads computes a fast model. If it takes long after all, another
+// goroutine reads meanwhile: the session lasts, and every batch is answered once.
 func TestQuick(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		var pause atomic.Int64
@@ -49,7 +48,7 @@ func TestQuick(t *testing.T) {
 		ask()
 		expect(false, "the first batch")
 		for range 3 {
-			synctest.Wait() // whoever computed the last one gives its turn back after the answer
+			synctest.Wait() // the turn is returned after the answer
 			ask()
 			expect(true, "after a quick one")
 			pause.Store(int64(5 * time.Second))
@@ -75,7 +74,8 @@ func TestQuick(t *testing.T) {
 	})
 }
 
-// TestQuickNoMore: a quick model that hangs all at once is told soon when its server is gone.
+// TestQuickNoMore: when the server is gone, the ctx of a fast model that hangs suddenly ends
+// soon.
 func TestQuickNoMore(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		var hang atomic.Bool

@@ -8,19 +8,21 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// PerRow makes a Model's Predict of a function that computes one row. It gets views of the
-// inputs and gives one tensor for each declared output, in that order; all have 1 for their
-// first dimension. An error of it, or a panic, is that row's alone. The outputs are copied when
-// it returns, so it may use its memory again. Rows of one batch must agree in the sizes that
-// are declared as -1. A model without a batch dimension gets its inputs as they are.
+// PerRow makes a Model's Predict from a function that computes one row. The function gets views
+// of the inputs and returns one tensor for each declared output, in that order; the first
+// dimension of all of them is 1. An error or a panic fails that row alone. The outputs are copied
+// when it returns, so it may reuse their memory. Rows of one batch must agree in the sizes that
+// are declared as -1. For a model that is not batched the inputs have the shapes that the client
+// sent.
 func PerRow(f func(ctx context.Context, row []tensor.Tensor) ([]tensor.Tensor, error)) func(context.Context, *Batch) ([]tensor.Tensor, error) {
 	return func(ctx context.Context, b *Batch) ([]tensor.Tensor, error) {
 		if !b.model.batched() {
 			return f(ctx, b.Inputs)
 		}
 		rest := append([]tensor.Tensor(nil), b.Inputs...)
-		rows := make([][]tensor.Tensor, len(b.model.Outputs)) // by output
-		var good []tensor.Tensor                              // the outputs of a row that did not fail
+		rows := make([][]tensor.Tensor, len(b.model.Outputs)) // indexed by output
+		// The outputs of any row that succeeded.
+		var good []tensor.Tensor
 		var failed []int
 		for r := range b.Rows {
 			row := make([]tensor.Tensor, len(rest))
@@ -48,7 +50,7 @@ func PerRow(f func(ctx context.Context, row []tensor.Tensor) ([]tensor.Tensor, e
 		outputs := make([]tensor.Tensor, len(rows))
 		for i := range rows {
 			for _, r := range failed {
-				rows[i][r] = good[i] // nobody will see it, but the row must be there
+				rows[i][r] = good[i] // it is dropped, but the row must be present
 			}
 			var err error
 			if outputs[i], err = tensor.Concat(rows[i], b.pool); err != nil {
@@ -60,8 +62,7 @@ func PerRow(f func(ctx context.Context, row []tensor.Tensor) ([]tensor.Tensor, e
 	}
 }
 
-// one computes a row. Its memory may be the function's, which uses it again for the next row:
-// it is copied.
+// one computes a row. It copies the outputs, since f may reuse their memory for the next row.
 func (b *Batch) one(ctx context.Context, f func(context.Context, []tensor.Tensor) ([]tensor.Tensor, error), row []tensor.Tensor) (out []tensor.Tensor, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -84,7 +85,7 @@ func (b *Batch) one(ctx context.Context, f func(context.Context, []tensor.Tensor
 	return kept, nil
 }
 
-// blank makes one row of every output, of zeros, and of 1 where a size is not declared.
+// blank makes one row of zeros for every output, with 1 where a size is not declared.
 func (b *Batch) blank() []tensor.Tensor {
 	out := make([]tensor.Tensor, len(b.model.Outputs))
 	for i, spec := range b.model.Outputs {

@@ -16,7 +16,7 @@ import (
 
 type predict = func(context.Context, []tensor.Tensor) ([]tensor.Tensor, error)
 
-// perRow is a model of a text and a number to a text, row by row.
+// perRow is a model that maps a text and a number to a text, row by row.
 func perRow(f predict) container.Model {
 	return container.Model{
 		Name: "m", Version: "1", Batched: new(true),
@@ -30,8 +30,7 @@ func perRow(f predict) container.Model {
 	}
 }
 
-// TestPerRow: rows of texts and numbers are computed one by one, and fail one by one, whatever
-// becomes of the others.
+// TestPerRow: rows of texts and numbers are computed one by one, and each fails alone.
 func TestPerRow(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		again := []int32{0, 0} // the function's own memory, used for every row
@@ -106,7 +105,7 @@ func TestPerRow(t *testing.T) {
 	})
 }
 
-// TestCheck: what a model's author learns without a server.
+// TestCheck: faults of a model that Check finds without a server.
 func TestCheck(t *testing.T) {
 	all := func(m *container.Model) {
 		m.Batched = new(true)

@@ -19,31 +19,33 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// ServersEnv names the environment variable that Serve takes its addresses from when none are
-// given: comma-separated. A supervised container finds its server's addresses there.
+// ServersEnv names the environment variable with Serve's default addresses, comma-separated. The
+// server sets it for the containers that it supervises.
 const ServersEnv = "SHIVA_SERVERS"
 
-// DefaultServer is where Serve connects when neither its caller nor the environment says.
+// DefaultServer is the address that Serve uses when neither its caller nor the environment names
+// one.
 const DefaultServer = "tcp://127.0.0.1:7000"
 
 const (
 	firstBackoff   = 100 * time.Millisecond
 	maxBackoff     = 5 * time.Second
-	firstRefused   = 5 * time.Second // a refusal is not mended by asking again soon
+	firstRefused   = 5 * time.Second // an early retry would be refused again
 	maxRefused     = time.Minute
 	resolvePeriod  = 20 * time.Second
 	connectTimeout = 10 * time.Second
 )
 
 // Serve connects to the servers and answers their batches until ctx ends or every server has
-// said goodbye for good. Addresses are "tcp://host:port", "host:port" or "ipc://path". A host
-// that resolves to several addresses is several servers, and is looked up again from time to
-// time; if it has addresses of both families only those of IPv4 are used, as each server has
-// both. Without addresses those of $SHIVA_SERVERS are taken, or DefaultServer.
+// dismissed the container by a goodbye without reconnect. Addresses are "tcp://host:port",
+// "host:port" or "ipc://path". A host that resolves to several addresses stands for several
+// servers, and is looked up again from time to time; if it has addresses of both families only
+// those of IPv4 are used, assuming that each server has both. Without addresses Serve uses those
+// of $SHIVA_SERVERS, or DefaultServer.
 //
-// Serve returns nil after a drain, the error of a wrong Model or address or of WarmUp, and
-// context.DeadlineExceeded when DrainTimeout was not enough. What of the model has not returned
-// by then goes on behind it.
+// Serve returns nil after a drain, the error of an invalid Model or address or of WarmUp, and
+// context.DeadlineExceeded if DrainTimeout was too short. Functions of the model that have not
+// returned by then keep running after it.
 func Serve(ctx context.Context, m Model, addrs ...string) error {
 	return serve(ctx, m, net.DefaultResolver.LookupNetIP, addrs)
 }
@@ -88,7 +90,7 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 	var links, watch sync.WaitGroup
 	defer watch.Wait()
 	defer stop(nil)
-	watch.Go(func() { // bounds the drain that the end of ctx asks for; ends with hard
+	watch.Go(func() { // bounds the drain that begins with the end of ctx; ends with hard
 		select {
 		case <-ctx.Done():
 		case <-hard.Done():
@@ -110,7 +112,7 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 	s := &server{model: &m, hello: hello, hard: hard, pool: tensor.NewPool(0), turn: make(chan struct{}, max(1, m.Concurrency)), resolve: resolve, health: newHealth()}
 	if m.Feedback != nil {
 		s.lessons = make(chan lesson, maxLessons)
-		go s.learn(hard) // ends with hard and the last Feedback, for which nobody waits
+		go s.learn(hard) // ends with hard and the last Feedback; not joined
 	}
 	for _, a := range list {
 		links.Go(func() { s.follow(ctx, a) }) // ends after ctx, with its sessions
@@ -129,18 +131,18 @@ func serve(ctx context.Context, m Model, resolve lookup, addrs []string) error {
 		select {
 		case <-served:
 		case <-time.After(partTime):
-			m.Log.Error("container: Predict does not listen to its ctx and is left behind", "model", m.Name)
+			m.Log.Error("container: Predict ignores the end of its ctx and is abandoned", "model", m.Name)
 		}
 	}
 	return context.Cause(hard)
 }
 
-// hook calls a function of the model's author. A panic is its error; if it has not returned
-// when until ends, it is left behind.
+// hook calls a function of the model's author. A panic becomes an error; a function that has not
+// returned when until ends is abandoned.
 func hook(until context.Context, log *slog.Logger, name string, f func() error) error {
 	done := make(chan error, 1)
 	go func() { // ends with f
-		err := errors.New("it ended its goroutine")
+		err := errors.New("it called runtime.Goexit")
 		defer func() {
 			if r := recover(); r != nil {
 				log.Error("container: "+name+" panicked", "panic", r, "stack", string(debug.Stack()))
@@ -158,7 +160,7 @@ func hook(until context.Context, log *slog.Logger, name string, f func() error) 
 	}
 }
 
-// A server is what all sessions of a Serve share.
+// A server is the state that all sessions of a Serve share.
 type server struct {
 	model   *Model
 	hello   []byte
@@ -167,12 +169,12 @@ type server struct {
 	turn    chan struct{} // held while a batch is computed
 	resolve lookup
 	health  *health
-	lessons chan lesson // feedback that waits for the model; nil: it does not want any
+	lessons chan lesson // feedback that waits for the model; nil: Model.Feedback is nil
 }
 
-// An address is where servers are: one, or those that a host resolves to.
+// An address stands for one server, or for those that a host resolves to.
 type address struct {
-	text, network, host, port string // host is empty when the address needs no looking up
+	text, network, host, port string // host is empty if the address needs no lookup
 }
 
 func parseAddress(text string) (address, error) {
@@ -199,14 +201,14 @@ func parseAddress(text string) (address, error) {
 	return address{}, fmt.Errorf("container: address %q: expected tcp:// or ipc://", text)
 }
 
-// follow keeps a link to every server of an address until ctx ends, or all have said goodbye
-// for good.
+// follow holds a link to every server of an address until ctx ends or all of them have dismissed
+// the container.
 func (s *server) follow(ctx context.Context, a address) {
 	if a.host == "" {
 		s.link(ctx, a.network, a.text)
 		return
 	}
-	type link struct{ cancel context.CancelFunc } // nil: that server said goodbye
+	type link struct{ cancel context.CancelFunc } // nil: that server dismissed the container
 	var links sync.WaitGroup
 	defer links.Wait()
 	live := make(map[string]*link)
@@ -227,7 +229,7 @@ func (s *server) follow(ctx context.Context, a address) {
 		if err != nil {
 			wait = min(2*wait, maxBackoff)
 			if ctx.Err() == nil {
-				s.model.Log.Warn("container: no server is known by this name; is it spelled right?", "host", a.host, "err", err, "again_in", wait)
+				s.model.Log.Warn("container: cannot resolve the name of the server; is it spelled right?", "host", a.host, "err", err, "again_in", wait)
 			}
 		} else {
 			wait = resolvePeriod
@@ -259,7 +261,7 @@ func (s *server) follow(ctx context.Context, a address) {
 		select {
 		case <-ctx.Done():
 		case f := <-dismissed:
-			if live[f.addr] == f.link { // and not one that has been cancelled meanwhile
+			if live[f.addr] == f.link { // unless it was replaced meanwhile
 				f.link.cancel()
 				f.link.cancel = nil
 			}
@@ -294,7 +296,7 @@ func (s *server) lookUp(ctx context.Context, a address) ([]string, error) {
 	return list, nil
 }
 
-// link keeps a session with one server until ctx ends or the server says goodbye for good.
+// link holds a session with one server until ctx ends or the server dismisses the container.
 func (s *server) link(ctx context.Context, network, addr string) {
 	log := s.model.Log.With("model", s.model.Name, "version", s.model.Version, "server", addr)
 	wait, down := firstBackoff, false
@@ -326,7 +328,7 @@ func (s *server) link(ctx context.Context, network, addr string) {
 			log.Warn("container: session ended", "reason", err, "again_in", wait)
 		default:
 			if !down {
-				log.Warn("container: no session; trying on: does shivad run, and is this its port for containers (containers.listen)?", "err", err)
+				log.Warn("container: cannot connect; retrying. Is shivad running, and is this its port for containers (containers.listen)?", "err", err)
 			}
 			down = true
 		}
@@ -341,5 +343,5 @@ func (s *server) link(ctx context.Context, network, addr string) {
 	}
 }
 
-// jitter spreads what would otherwise come all at once after a server's restart.
+// jitter spreads the reconnections after a server's restart.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }

@@ -121,7 +121,8 @@ func model(n *network, predict func(context.Context, *container.Batch) ([]tensor
 	return container.Model{Name: "m", Version: "1", Inputs: spec, Outputs: spec, Predict: predict, Dial: n.dial, Log: slog.New(slog.DiscardHandler)}
 }
 
-// serving runs Serve in the background; the function it returns ends it and gives its error.
+// serving runs Serve in the background; the function that it returns ends it and returns its
+// error.
 func serving(m container.Model, resolve func(context.Context, string, string) ([]netip.Addr, error), addrs ...string) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -142,7 +143,7 @@ func bubble(t *testing.T, f func(t *testing.T, n *network, s *server)) {
 	})
 }
 
-// TestPredict: what a model sees of a batch, and what comes of what it does.
+// TestPredict: what a model sees of a batch, and how its results and errors are answered.
 func TestPredict(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		var predict func(b *container.Batch) ([]tensor.Tensor, error)
@@ -205,7 +206,7 @@ func TestPredict(t *testing.T) {
 	})
 }
 
-// TestIdle: an idle container beats, so that its session lasts.
+// TestIdle: an idle container sends heartbeats, so its session lasts.
 func TestIdle(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		stop := serving(model(n, nil), nil, "10.0.0.1:7000")
@@ -219,8 +220,8 @@ func TestIdle(t *testing.T) {
 	})
 }
 
-// TestGoodbye: a goodbye may come while a batch is computed. It is answered, and then the
-// container hangs up.
+// TestGoodbye: a goodbye may arrive while a batch is computed. The batch is answered, and then
+// the container hangs up.
 func TestGoodbye(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mine, theirs := containertest.Pipe()
@@ -273,8 +274,7 @@ func TestGoodbye(t *testing.T) {
 	})
 }
 
-// TestReconnect: a server that goes and comes back is served again, without a storm of dials
-// meanwhile.
+// TestReconnect: after a restart a server is served again, without a storm of dials meanwhile.
 func TestReconnect(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		stop := serving(model(n, nil), nil, "10.0.0.1:7000")
@@ -322,7 +322,7 @@ func TestShutdownOfServer(t *testing.T) {
 	})
 }
 
-// TestRetired: a goodbye for good ends Serve.
+// TestRetired: a goodbye without reconnect ends Serve.
 func TestRetired(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		done := make(chan error, 1)
@@ -335,7 +335,7 @@ func TestRetired(t *testing.T) {
 	})
 }
 
-// TestRefused: a refusal is asked about again, but rarely.
+// TestRefused: after a refusal the container registers again, but rarely.
 func TestRefused(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		m := model(n, nil)
@@ -356,7 +356,7 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestDrain: the end of ctx lets the batch under way finish, and asks for no more.
+// TestDrain: after the end of ctx the current batch is finished, and no more are accepted.
 func TestDrain(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		stop := serving(model(n, func(ctx context.Context, b *container.Batch) ([]tensor.Tensor, error) {
@@ -385,7 +385,7 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// TestDrainTimeout: a model that does not come to an end is left.
+// TestDrainTimeout: a model that does not finish is abandoned.
 func TestDrainTimeout(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		m := model(n, func(ctx context.Context, b *container.Batch) ([]tensor.Tensor, error) {
@@ -409,7 +409,7 @@ func TestDrainTimeout(t *testing.T) {
 	})
 }
 
-// TestSilentServer: a server that hangs is given up, and the next one found.
+// TestSilentServer: a session with a server that hangs ends, and the next server is found.
 func TestSilentServer(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		m := model(n, nil)
@@ -421,7 +421,7 @@ func TestSilentServer(t *testing.T) {
 				theirs.Close()
 				return n.dial(ctx, network, addr)
 			}
-			hung <- theirs // nobody ever answers
+			hung <- theirs // never answered
 			return mine, nil
 		}
 		stop := serving(m, nil, "10.0.0.1:7000")
@@ -436,7 +436,8 @@ func TestSilentServer(t *testing.T) {
 	})
 }
 
-// TestNames: a host that resolves to several is several servers, and its changes are followed.
+// TestNames: a host that resolves to several addresses is several servers, and changes are
+// followed.
 func TestNames(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		two, three := newServer(t), newServer(t)
@@ -475,7 +476,7 @@ func TestNames(t *testing.T) {
 		if s.live() != 0 || two.live() != 1 || three.live() != 1 {
 			t.Errorf("replicas %d %d %d, expected 0 1 1", s.live(), two.live(), three.live())
 		}
-		fail.Store(true) // what is known stays
+		fail.Store(true) // known addresses remain
 		time.Sleep(time.Hour)
 		if two.live() != 1 || three.live() != 1 {
 			t.Errorf("replicas %d %d, expected 1 1", two.live(), three.live())
@@ -488,7 +489,7 @@ func TestNames(t *testing.T) {
 	})
 }
 
-// TestArguments: a wrong model or address is an error at once.
+// TestArguments: an invalid model or address is an error at once.
 func TestArguments(t *testing.T) {
 	n := &network{}
 	for _, tt := range []struct {
@@ -517,7 +518,7 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// TestEnvironment: a supervised container finds its servers there.
+// TestEnvironment: a supervised container finds its servers in the environment.
 func TestEnvironment(t *testing.T) {
 	t.Setenv(container.ServersEnv, "tcp://10.0.0.1:7000, 10.0.0.2:7000")
 	bubble(t, func(t *testing.T, n *network, s *server) {
@@ -535,8 +536,8 @@ func TestEnvironment(t *testing.T) {
 	})
 }
 
-// TestConcurrency: as many Predicts run at once as the model allows, over all servers; and one
-// server alone, which is told, has as many running.
+// TestConcurrency: as many Predicts run at once as the model allows, over all servers; a single
+// server sends as many.
 func TestConcurrency(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		var now, most atomic.Int32

@@ -17,29 +17,29 @@ import (
 )
 
 var (
-	// errServed marks the end of a session that had been welcomed.
+	// errServed marks the end of a session that had registered.
 	errServed = errors.New("container: session")
-	// errDismissed: the server said goodbye and does not want to be asked again.
+	// errDismissed: the server said goodbye without reconnect.
 	errDismissed = errors.New("container: goodbye")
 )
 
-// A refusedError is what a server says to a registration that it does not take.
+// A refusedError is the server's refusal of a registration.
 type refusedError struct{ reason string }
 
 func (e *refusedError) Error() string { return "container: refused: " + e.reason }
 
-// partTime bounds how long the last answer may take to leave after a goodbye.
+// partTime bounds how long the last answers may take to be sent after a goodbye.
 const partTime = 2 * time.Second
 
-// quick is how long Predict may have taken the last time for the next batch to be computed
-// where it was read. To hand a batch of 256 KiB to another goroutine costs about half as much:
-// two threads are woken, and the bytes may be in the wrong core's cache.
-const quick = 100 * time.Microsecond
+// fastPredict is the longest duration of the last Predict for which the reader computes the next batch
+// itself. Handing a batch of 256 KiB to another goroutine costs about half as much: two threads
+// are woken, and the bytes may be in another core's cache.
+const fastPredict = 100 * time.Microsecond
 
-// A session is one connection to one server. Its reader takes batches in; as many goroutines as
-// Predicts may run at once compute and answer; a timer beats. A model that is quick is computed
-// by the reader itself. If it is not so quick after all, the timer has another goroutine read
-// on: there is always one reader, but not always the same.
+// A session is one connection to one server. Its reader receives batches, Concurrency goroutines
+// compute and answer them, and a timer sends heartbeats. The reader itself computes a fast model.
+// If that takes long after all, the timer starts another goroutine as reader: there is always one
+// reader, but not always the same.
 type session struct {
 	server *server
 	log    *slog.Logger
@@ -47,21 +47,21 @@ type session struct {
 	jobs   chan *Batch
 	ctx    context.Context // of Predict; ends with the session
 
-	ended  chan error     // holds one: why there is no reader any more
+	ended  chan error     // gets one error: why there is no reader any more
 	wg     sync.WaitGroup // goroutines that compute and read
-	quick  atomic.Bool    // the last Predict was
-	said   atomic.Bool    // something was sent since the last tick
+	fast   atomic.Bool    // the last Predict took less than fastPredict
+	sent   atomic.Bool    // a message was sent since the last tick
 	silent time.Duration
 	beat   time.Duration
 
 	mu    sync.Mutex
 	timer *time.Timer
 	over  bool
-	since time.Time // the reader is in Predict since then; zero when it reads, or has been replaced
+	since time.Time // when the reader entered Predict; zero while it reads or after it was replaced
 	spare []*Batch
 }
 
-// session connects and serves until the connection ends. The error says how; it is never nil.
+// session connects and serves until the connection ends. It returns the reason, never nil.
 func (s *server) session(ctx context.Context, log *slog.Logger, network, addr string) error {
 	dialCtx, cancel := context.WithTimeout(ctx, connectTimeout)
 	raw, err := s.model.Dial(dialCtx, network, addr)
@@ -69,7 +69,7 @@ func (s *server) session(ctx context.Context, log *slog.Logger, network, addr st
 	if err != nil {
 		return err
 	}
-	// Handshake and registration have deadlines, but a drain should not have to wait for them.
+	// Handshake and registration have deadlines, but a drain must not wait for them.
 	unhook := context.AfterFunc(ctx, func() { raw.Close() })
 	defer unhook()
 	conn, err := zmtp.Client(raw, zmtp.Config{Pool: s.pool, Limits: zmtp.Limits{MessageBytes: s.model.MessageBytes}})
@@ -80,7 +80,7 @@ func (s *server) session(ctx context.Context, log *slog.Logger, network, addr st
 	var stop context.CancelFunc
 	n.ctx, stop = context.WithCancel(s.hard)
 	defer stop()
-	// The drain's time is over: nothing is waited for any more.
+	// When the drain's time is over nothing is waited for.
 	defer context.AfterFunc(s.hard, func() { conn.Abort(context.Cause(s.hard)) })()
 
 	for range cap(s.turn) {
@@ -99,13 +99,13 @@ func (s *server) session(ctx context.Context, log *slog.Logger, network, addr st
 	}
 	var bye *goodbye
 	if errors.As(err, &bye) {
-		close(n.jobs) // what has been received is answered
+		close(n.jobs) // received batches are answered
 		n.wg.Wait()
 		n.part()
 	} else {
 		stop()
 		n.mu.Lock()
-		n.over = true // what has been received is dropped
+		n.over = true // received batches are dropped
 		n.mu.Unlock()
 		close(n.jobs)
 		n.wg.Wait()
@@ -120,7 +120,7 @@ func (s *server) session(ctx context.Context, log *slog.Logger, network, addr st
 	return err
 }
 
-// greet registers.
+// greet registers the model.
 func (n *session) greet() (wire.WelcomeMessage, error) {
 	var o zmtp.Outgoing
 	o.FrameString(wire.Hello)
@@ -144,7 +144,7 @@ func (n *session) greet() (wire.WelcomeMessage, error) {
 				return w, fmt.Errorf("container: welcome is not one of protocol %d", wire.Version)
 			}
 			if !n.server.model.understood(w) {
-				return w, &refusedError{fmt.Sprintf("%s does not know batched and ragged, and would cut this model's requests into rows; it needs a newer version", w.Server)}
+				return w, &refusedError{fmt.Sprintf("%s does not know the keys batched and ragged, and would split this model's requests into rows; it needs a newer version", w.Server)}
 			}
 			for _, note := range w.Notes {
 				n.log.Info("container: the server notes", "note", note)
@@ -166,7 +166,7 @@ func (n *session) greet() (wire.WelcomeMessage, error) {
 	}
 }
 
-// A goodbye is the server's, with the wish to see us again or not.
+// A goodbye is the server's goodbye message.
 type goodbye struct {
 	reason string
 	again  bool
@@ -184,7 +184,7 @@ func readGoodbye(f []zmtp.Frame) error {
 	return &goodbye{g.Reason, g.Reconnect}
 }
 
-// read takes messages until the connection ends, the server says goodbye, or another goroutine
+// read receives messages until the connection ends, the server says goodbye, or another goroutine
 // has become the reader.
 func (n *session) read() {
 	if err := n.receive(); err != nil {
@@ -192,7 +192,7 @@ func (n *session) read() {
 	}
 }
 
-// receive is what read does; nil when there is another reader.
+// receive is the loop of read; it returns nil if there is another reader.
 func (n *session) receive() error {
 	b := n.batch()
 	defer func() { n.recycle(b) }()
@@ -224,16 +224,16 @@ func (n *session) receive() error {
 		case wire.Goodbye:
 			return readGoodbye(f)
 		case wire.Feedback:
-			if n.teach(b) {
+			if n.queueFeedback(b) {
 				b = n.batch()
 				continue
 			}
 			if !dropped && n.server.lessons != nil {
 				dropped = true
-				n.log.Warn("container: feedback comes faster than Feedback takes it; what is too much is dropped")
+				n.log.Warn("container: feedback arrives faster than Feedback handles it; some is dropped")
 			}
 		case wire.Heartbeat:
-		default: // of a later version of the protocol
+		default: // a later version of the protocol
 			if !unknown {
 				unknown = true
 				n.log.Warn("container: unknown message; further ones are ignored silently", "kind", fmt.Sprintf("%.32q", f[0].Data))
@@ -243,16 +243,16 @@ func (n *session) receive() error {
 	}
 }
 
-// here reports whether the reader should compute the batch that it has read. If so it has the
-// turn to do so.
+// here reports whether the reader should compute the batch that it has read. If so it holds the
+// turn.
 func (n *session) here() bool {
-	if !n.quick.Load() || cap(n.server.turn) > 1 {
+	if !n.fast.Load() || cap(n.server.turn) > 1 {
 		return false
 	}
 	select {
 	case n.server.turn <- struct{}{}:
 	default:
-		return false // another batch is being computed: this is the time to read more
+		return false // another batch is being computed: read on
 	}
 	n.mu.Lock()
 	n.since = time.Now()
@@ -260,17 +260,18 @@ func (n *session) here() bool {
 	return true
 }
 
-// reads ends what here began. It is false when another goroutine has begun to read meanwhile.
+// reads returns the turn taken by here. It returns false if another goroutine has become the
+// reader meanwhile.
 func (n *session) reads() bool {
 	n.mu.Lock()
 	mine := !n.since.IsZero()
 	n.since = time.Time{}
 	n.mu.Unlock()
-	<-n.server.turn // last: the next one to have it may be another reader
+	<-n.server.turn // last: the next one to take it may be another reader
 	return mine
 }
 
-// work computes what the reader does not, until there is no more.
+// work computes the batches that the reader does not, until jobs is closed.
 func (n *session) work() {
 	for b := range n.jobs {
 		n.mu.Lock()
@@ -286,7 +287,7 @@ func (n *session) work() {
 	}
 }
 
-// compute answers a batch. The caller has the turn.
+// compute answers a batch. The caller holds the turn.
 func (n *session) compute(b *Batch) {
 	var outputs []tensor.Tensor
 	err := b.message.Refused
@@ -297,9 +298,9 @@ func (n *session) compute(b *Batch) {
 	if err == nil {
 		outputs, err = n.server.model.call(n.ctx, b, n.log)
 	}
-	n.quick.Store(time.Since(began) < quick)
+	n.fast.Store(time.Since(began) < fastPredict)
 	b.write(outputs, err)
-	n.said.Store(true)
+	n.sent.Store(true)
 	if err := n.conn.Send(&b.out); err != nil {
 		n.recycle(b)
 		if errors.Is(err, zmtp.ErrQueueFull) {
@@ -308,7 +309,7 @@ func (n *session) compute(b *Batch) {
 	}
 }
 
-// batch returns one to receive into.
+// batch returns a Batch to receive into.
 func (n *session) batch() *Batch {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -318,7 +319,7 @@ func (n *session) batch() *Batch {
 		return b
 	}
 	b := &Batch{model: n.server.model, pool: n.server.pool}
-	b.out.Done = func(error) { n.recycle(b) } // sent, or given up: the memory is free
+	b.out.Done = func(error) { n.recycle(b) } // sent or given up: the memory is free
 	return b
 }
 
@@ -329,7 +330,7 @@ func (n *session) recycle(b *Batch) {
 	n.mu.Unlock()
 }
 
-// tick beats when nothing else has been said, and ends the session when the server has been
+// tick sends a heartbeat if nothing else was sent, and ends the session when the server has been
 // silent for too long.
 func (n *session) tick() {
 	n.mu.Lock()
@@ -339,32 +340,33 @@ func (n *session) tick() {
 	}
 	n.timer.Reset(n.beat / 2)
 	deaf := !n.since.IsZero()
-	if deaf && time.Since(n.since) > quick {
+	if deaf && time.Since(n.since) > fastPredict {
 		n.since = time.Time{}
-		n.wg.Go(n.read) // instead of the one that computes; joined by session, which waits for the end of reading first
+		// In place of the reader that computes. session joins it: it waits for the last reader first.
+		n.wg.Go(n.read)
 	}
 	n.mu.Unlock()
-	// A deaf session cannot judge: there may be bytes that nobody has read.
+	// While nobody reads, silence cannot be judged: there may be unread bytes.
 	if quiet := time.Since(n.conn.LastByte()); quiet > n.silent && !deaf {
 		n.conn.Abort(fmt.Errorf("the server has been silent for %v", quiet.Round(time.Millisecond)))
 		return
 	}
-	if !n.said.Swap(false) {
+	if !n.sent.Swap(false) {
 		n.say(wire.Heartbeat)
 	}
 }
 
-// say sends a message without contents.
+// say sends a message of a kind alone.
 func (n *session) say(kind string) {
 	var o zmtp.Outgoing
 	o.FrameString(kind)
 	if err := n.conn.Send(&o); errors.Is(err, zmtp.ErrQueueFull) {
 		n.conn.Abort(fmt.Errorf("the server does not read: %w", err))
 	}
-	n.said.Store(true)
+	n.sent.Store(true)
 }
 
-// part lets the last answers leave and waits for the server to hang up.
+// part waits until the last answers are sent and the server has hung up.
 func (n *session) part() {
 	timer := time.AfterFunc(partTime, func() { n.conn.Abort(errServed) })
 	defer timer.Stop()

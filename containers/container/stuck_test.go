@@ -14,8 +14,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestStuck: whatever of a model does not listen to its context, Serve comes to an end. (A
-// process that is told to go must not hang in a library that has lost its GPU.)
+// TestStuck: Serve returns even if a function of the model ignores its context. (A process that
+// is told to stop must not hang in a library that has lost its GPU.)
 func TestStuck(t *testing.T) {
 	for name, c := range map[string]struct {
 		hang func(m *container.Model, never <-chan struct{})
@@ -63,7 +63,7 @@ func TestStuck(t *testing.T) {
 	}
 }
 
-// TestStuckHealth: a container that was told to go for good goes, though its Health hangs.
+// TestStuckHealth: a dismissed container stops although its Health hangs.
 func TestStuckHealth(t *testing.T) {
 	bubble(t, func(t *testing.T, n *network, s *server) {
 		never := make(chan struct{})
@@ -88,7 +88,7 @@ func TestStuckHealth(t *testing.T) {
 	})
 }
 
-// TestWarmUpPanics: that is an error like any other.
+// TestWarmUpPanics: a panic of WarmUp is an error.
 func TestWarmUpPanics(t *testing.T) {
 	m := model(&network{}, nil)
 	m.WarmUp = func(context.Context) error { panic("no weights") }

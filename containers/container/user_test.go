@@ -9,8 +9,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestUserIsAskedFor: a model that wants to know whose request each is tells the server so.
-func TestUserIsAskedFor(t *testing.T) {
+// TestUserIsRequested: a model with User declares it in its registration.
+func TestUserIsRequested(t *testing.T) {
 	x := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}}
 	for _, user := range []bool{true, false} {
 		m := Model{Name: "m", Version: "1", Inputs: x, Outputs: x, User: user, Batched: new(true), Predict: func(context.Context, *Batch) ([]tensor.Tensor, error) { return nil, nil }}

@@ -13,7 +13,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// heard is a log that tells when it has some words.
+// heard is a log that signals when it has some words.
 type heard struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -31,9 +31,9 @@ func (h *heard) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestWhereNobodyServes: an absent server and an unknown name are answered with what to look at.
+// TestWhereNobodyServes: for an absent server and an unknown name the log says what to check.
 func TestWhereNobodyServes(t *testing.T) {
-	for addr, want := range map[string]string{"127.0.0.1:1": "does shivad run", "no.such.host.invalid:7000": "is it spelled right"} {
+	for addr, want := range map[string]string{"127.0.0.1:1": "Is shivad running", "no.such.host.invalid:7000": "is it spelled right"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		log := &heard{want: want, done: cancel}
 		x := []tensor.Spec{{Name: "x", DType: tensor.Int8, Shape: tensor.Shape{-1, 2}}}

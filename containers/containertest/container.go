@@ -15,22 +15,22 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Model is what a Container registers and how it answers.
+// A Model is a Container's registration and script.
 type Model struct {
 	Name, Version   string
 	Inputs, Outputs []tensor.Spec
-	Batched         *bool // as hello says it; nil: it does not
+	Batched         *bool // as in hello; nil: absent
 	MaxBatch, Slots int
-	Concurrency     int // that it declares; Answer's delays run beside each other in any case
+	Concurrency     int // as declared; the delays of replies overlap in any case
 	Platform        string
 	Instance        string
 	Parameters      json.RawMessage
-	Feedback        bool // it asks for what became of its answers, and does nothing with it
-	// Answer says what to do with a batch. It is called by one goroutine. nil echoes the inputs.
+	Feedback        bool // it requests feedback, and ignores it
+	// Answer returns the reply to a batch. It is called by one goroutine. nil echoes the inputs.
 	Answer func(b *Batch) Reply
 }
 
-// A Batch is one that the container got. It belongs to the test, for as long as it likes.
+// A Batch is a batch that the container received. The test may retain it.
 type Batch struct {
 	N          int // counts from 1
 	ID         uint64
@@ -39,24 +39,25 @@ type Batch struct {
 	Requests   []int // rows of each request; nil: one each
 	Parameters []string
 	Priority   []int
-	Timeout    time.Duration // 0: none given
+	Timeout    time.Duration // 0: none
 	Header     string        // the JSON as it arrived
 }
 
-// A Reply is what to do with a batch.
+// A Reply is the scripted answer to a batch.
 type Reply struct {
-	Delay   time.Duration   // first wait; the container goes on receiving meanwhile, and beats
-	Outputs []tensor.Tensor // named as declared, in order
-	Rows    map[int]string  // rows that fail, and why
-	Error   string          // the whole batch fails
-	ID      uint64          // answer this batch instead; 0: the one that came
+	// Before the answer; the container receives and sends heartbeats meanwhile.
+	Delay   time.Duration
+	Outputs []tensor.Tensor // in the order and with the names of the declaration
+	Rows    map[int]string  // errors of rows, by row
+	Error   string          // error of the whole batch
+	ID      uint64          // id in the answer; 0: that of the batch
 	Twice   bool            // answer it twice
-	Frames  [][]byte        // send just these
+	Frames  [][]byte        // send these frames instead
 	Silent  bool            // never answer
 	Die     bool            // end the connection, as Kill does
 }
 
-// A Container is connected and serves its model until it is closed.
+// A Container is a connected container that serves its model until it is closed.
 type Container struct {
 	*Peer
 	model Model
@@ -75,13 +76,13 @@ type Container struct {
 	gone    chan struct{}
 }
 
-// Goodbye is what the server said at the end.
+// Goodbye is the server's goodbye message.
 type Goodbye struct {
 	Reason    string
 	Reconnect bool
 }
 
-// A RefusedError is what the server says to a registration that it does not take.
+// A RefusedError is the server's refusal of a registration.
 type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string { return "containertest: refused: " + e.Reason }
@@ -109,7 +110,7 @@ func Dial(ctx context.Context, addr string, m Model) (*Container, error) {
 	return Start(raw, m)
 }
 
-// Start registers over a connection and begins to serve. The error is a *RefusedError if the
+// Start registers over a connection and starts to serve. The error is a *RefusedError if the
 // server refuses.
 func Start(raw net.Conn, m Model) (*Container, error) {
 	p, err := NewPeer(raw)
@@ -128,7 +129,7 @@ func Start(raw net.Conn, m Model) (*Container, error) {
 	return c, nil
 }
 
-// Hello makes the JSON of a registration.
+// Hello returns the JSON of a registration.
 func Hello(m Model) []byte {
 	text, err := json.Marshal(wire.HelloMessage{
 		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
@@ -176,7 +177,7 @@ func (c *Container) tick() {
 	}
 	c.timer.Reset(c.beat)
 	if !c.muted {
-		_ = c.Send([]byte(wire.Heartbeat)) // the reader sees what is wrong
+		_ = c.Send([]byte(wire.Heartbeat)) // the reader reports a failure
 	}
 }
 
@@ -207,7 +208,7 @@ func (c *Container) serve() {
 	}
 }
 
-// take answers a batch as the script says.
+// take answers a batch by the script.
 func (c *Container) take(f [][]byte) error {
 	var h wire.BatchHeader
 	if len(f) < 3 || len(f[1]) != wire.IDSize {
@@ -260,14 +261,14 @@ func (c *Container) take(f [][]byte) error {
 		delete(c.delayed, t)
 		c.mu.Unlock()
 		if wanted {
-			_ = c.reply(b, r) // the reader sees what is wrong
+			_ = c.reply(b, r) // the reader reports a failure
 		}
 	})
 	c.delayed[t] = struct{}{}
 	return nil
 }
 
-var errScript = errors.New("containertest: the script says so")
+var errScript = errors.New("containertest: the script ends the connection")
 
 func (c *Container) reply(b *Batch, r Reply) error {
 	switch {
@@ -291,7 +292,7 @@ func (c *Container) reply(b *Batch, r Reply) error {
 	return c.Send(frames...)
 }
 
-// Result makes the frames of an answer to a batch.
+// Result returns the frames of an answer to a batch.
 func Result(id uint64, outputs []tensor.Spec, r Reply) [][]byte {
 	if r.ID != 0 {
 		id = r.ID
@@ -326,29 +327,29 @@ func Result(id uint64, outputs []tensor.Spec, r Reply) [][]byte {
 	return frames
 }
 
-// Batches returns the batches that arrived so far.
+// Batches returns the batches received so far.
 func (c *Container) Batches() []*Batch {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]*Batch(nil), c.seen...)
 }
 
-// Mute makes the container hang: it neither beats nor answers, until it is unmuted. Batches
-// that come meanwhile are never answered. (ZeroMQ's PINGs still are, as they would be by a
-// process whose model hangs.)
+// Mute(true) makes the container hang: it sends neither heartbeats nor answers until Mute(false).
+// Batches that arrive meanwhile are never answered. (ZeroMQ's PINGs are, as by a process whose
+// model hangs.)
 func (c *Container) Mute(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.muted = on
 }
 
-// Drain asks the server for no more batches.
+// Drain tells the server to send no more batches.
 func (c *Container) Drain() error { return c.Send([]byte(wire.Draining)) }
 
 // Gone is closed when the connection has ended.
 func (c *Container) Gone() <-chan struct{} { return c.gone }
 
-// Goodbye returns what the server said at the end, or nil.
+// Goodbye returns the server's goodbye, or nil.
 func (c *Container) Goodbye() *Goodbye {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -362,13 +363,13 @@ func (c *Container) Err() error {
 	return c.err
 }
 
-// Kill dies: the connection ends with whatever was under way.
+// Kill ends the connection at once, as the death of the process would.
 func (c *Container) Kill() {
 	c.Peer.Kill()
 	c.Close()
 }
 
-// Close ends the connection and waits for everything of the container.
+// Close ends the connection and waits for the container's goroutines.
 func (c *Container) Close() error {
 	c.mu.Lock()
 	c.closed = true

@@ -1,11 +1,11 @@
-// Package containertest is a container for tests: it runs in the test's process, over memory or
-// a socket, and does what a script says, good or bad. It speaks RPC v4; a [Peer] sends any
-// frames at all.
+// Package containertest provides a scripted container for tests. It runs in the test's process,
+// over memory or a socket, and behaves well or badly as the script says. It speaks RPC v4; a
+// [Peer] sends arbitrary frames.
 //
 //	c, err := containertest.Join(listener, containertest.Model{Name: "m", Version: "1", Inputs: in, Outputs: out})
 //	defer c.Close()
 //
-// A Model without an Answer echoes its inputs. With one it may delay, fail, keep silent or die,
+// A Model without an Answer echoes its inputs. With one it may delay, fail, stay silent or die,
 // batch by batch:
 //
 //	Answer: func(b *containertest.Batch) containertest.Reply {

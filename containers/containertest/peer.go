@@ -7,14 +7,14 @@ import (
 	"github.com/shivad/shivad/containers/zmtp"
 )
 
-// A Peer is a bare DEALER socket: what it sends and receives is up to the test. Send may be
-// called from anywhere, Receive by one goroutine at a time.
+// A Peer is a bare DEALER socket, which sends whatever the test tells it to. Send may be called
+// from any goroutine, Receive by one at a time.
 type Peer struct {
 	raw  net.Conn
 	conn *zmtp.Conn
 }
 
-// NewPeer shakes hands as a container would.
+// NewPeer performs the handshake of a container.
 func NewPeer(raw net.Conn) (*Peer, error) {
 	conn, err := zmtp.Client(raw, zmtp.Config{})
 	if err != nil {
@@ -46,14 +46,14 @@ func (p *Peer) Receive() ([][]byte, error) {
 	return frames, nil
 }
 
-// Raw is the connection below, for bytes that are no frames.
+// Raw returns the underlying connection, for bytes that are no frames.
 func (p *Peer) Raw() net.Conn { return p.raw }
 
 // Close ends the connection.
 func (p *Peer) Close() error { return p.conn.Close() }
 
-// Kill ends the connection as the death of the process would, with whatever was under way: a
-// socket is reset.
+// Kill ends the connection as the death of the process would: a socket is reset, and unsent data
+// is lost.
 func (p *Peer) Kill() {
 	if c, ok := p.raw.(*net.TCPConn); ok {
 		_ = c.SetLinger(0)

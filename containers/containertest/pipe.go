@@ -8,13 +8,12 @@ import (
 	"time"
 )
 
-// pipeBytes is what one direction of a Pipe holds before Write blocks, about what a socket pair
-// does.
+// pipeBytes is the capacity of one direction of a Pipe, about that of a socket pair.
 const pipeBytes = 256 << 10
 
-// Pipe returns two ends of a connection in memory. Unlike net.Pipe it has room in between, as
-// sockets have: both sides of a ZMTP handshake write before they read. Deadlines and
-// half-closing work, and inside a testing/synctest bubble it runs on the bubble's clock.
+// Pipe returns the two ends of a connection in memory. Unlike net.Pipe it is buffered, as sockets
+// are, since both sides of a ZMTP handshake write before they read. Deadlines and half-closing
+// work, and inside a testing/synctest bubble it runs on the bubble's clock.
 func Pipe() (a, b net.Conn) {
 	ab, ba := newStream(), newStream()
 	return &end{in: ba, out: ab, name: "a"}, &end{in: ab, out: ba, name: "b"}
@@ -25,13 +24,13 @@ type stream struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	data    []byte
-	wclosed bool // no more will be written
-	rclosed bool // nobody will read
+	wclosed bool // closed for writing
+	rclosed bool // closed for reading
 	rexpiry expiry
 	wexpiry expiry
 }
 
-// An expiry is a deadline that wakes those who wait.
+// An expiry is a deadline that wakes its waiters.
 type expiry struct {
 	timer *time.Timer
 	at    time.Time

@@ -1,4 +1,4 @@
-// Command client asks the digits model of `make run` what one handwritten digit is.
+// Command client classifies one handwritten digit with the model of `make run`.
 package main
 
 import (
@@ -15,12 +15,12 @@ import (
 func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	client := must(shiva.Dial(ctx, "127.0.0.1:6174")) // for any number of goroutines; requests are pipelined
+	client := must(shiva.Dial(ctx, "127.0.0.1:6174")) // safe for concurrent use; pipelined
 	defer client.Close()
-	pixels := must(os.ReadFile("digits/heldout.u8")) // 8x8 pixels and a label, again and again
+	pixels := must(os.ReadFile("digits/heldout.u8")) // images of 8x8 pixels, each with its label
 	image := must(tensor.FromSlice(tensor.Shape{8, 8}, pixels[:64]))
 	answer := must(client.Do(ctx, &shiva.Message{Namespace: "digits", Tensors: []tensor.Tensor{image}}))
-	defer answer.Release()                                        // its tensors are views of one buffer
+	defer answer.Release()                                        // its tensors share one buffer
 	fmt.Println(must(tensor.Values[int64](answer.Tensors[1]))[0]) // scores, then label
 }
 

@@ -30,7 +30,7 @@ type Network struct {
 	B2 [Classes]float32
 }
 
-// Load returns the network with the weights that are part of the program.
+// Load returns the network with the weights embedded in the program.
 func Load() (*Network, error) {
 	n := new(Network)
 	if size := binary.Size(n); len(weights) != size {
@@ -42,9 +42,9 @@ func Load() (*Network, error) {
 	return n, nil
 }
 
-// Infer writes a score for each digit, about +1 for the right one and -1 for the others, and
-// returns the digit with the best. image holds Pixels bytes row by row, 0 for paper and 255 for
-// ink; scores has room for Classes.
+// Infer writes a score for each digit to scores, about +1 for the right one and -1 for the
+// others, and returns the digit with the best. image has Pixels bytes, row by row, 0 for paper
+// and 255 for ink; scores has length Classes.
 func (n *Network) Infer(image []byte, scores []float32) (digit int) {
 	hidden := n.B1
 	for i, pixel := range image[:Pixels] {

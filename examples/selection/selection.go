@@ -1,6 +1,6 @@
-// Package selection is three models of handwritten digits, and a bad build of the best of them.
-// All are the network of examples/digits; they differ in what they see of an image, and in the
-// time that they take.
+// Package selection has three models of handwritten digits, and a bad build of the best of them.
+// All use the network of examples/digits; they differ in the preprocessing of an image, and in
+// their execution time.
 package selection
 
 import (
@@ -13,15 +13,14 @@ import (
 // A Build is one version of a model.
 type Build struct {
 	Name, Version string
-	Takes         time.Duration // for a batch
+	Takes         time.Duration // execution time of a batch
 	sees          func(seen, image *[digits.Pixels]byte)
 }
 
-// Models are the names, the best one first.
+// Models are the names of the models, the best first.
 var Models = []string{"sharp", "inked", "blurred"}
 
-// Builds are all there are. The second of sharp is a mistake that has happened to many: its
-// images are the wrong way round.
+// Builds are all builds. The second of sharp has a common mistake: it mirrors its images.
 var Builds = []Build{
 	{"sharp", "1", 4 * time.Millisecond, func(seen, image *[digits.Pixels]byte) { *seen = *image }},
 	{"sharp", "2", 4 * time.Millisecond, mirror},
@@ -29,7 +28,7 @@ var Builds = []Build{
 	{"blurred", "1", time.Millisecond, blur},
 }
 
-// Find returns the build of a model in a version.
+// Find returns the build of a model version.
 func Find(name, version string) (Build, error) {
 	for _, b := range Builds {
 		if b.Name == name && b.Version == version {
@@ -39,7 +38,7 @@ func Find(name, version string) (Build, error) {
 	return Build{}, fmt.Errorf("selection: there is no version %q of a model %q", version, name)
 }
 
-// Infer returns the digit that the build takes an image for, which has digits.Pixels bytes.
+// Infer returns the digit that the build recognises in an image of digits.Pixels bytes.
 func (b Build) Infer(n *digits.Network, image []byte) int {
 	var seen [digits.Pixels]byte
 	var scores [digits.Classes]float32
@@ -54,7 +53,7 @@ func mirror(seen, image *[digits.Pixels]byte) {
 	}
 }
 
-// ink knows paper and ink, and nothing between.
+// ink reduces the image to black and white.
 func ink(seen, image *[digits.Pixels]byte) {
 	for i, p := range image {
 		if p >= 64 {

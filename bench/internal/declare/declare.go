@@ -1,6 +1,6 @@
-// Package declare reads tensors and models from command lines: datatypes as the Predict
-// Protocol V2 names them, shapes as sizes with commas between, models as name:datatype:shape.
-// All for one row: the batch dimension is not written.
+// Package declare parses tensors and models on command lines: datatypes by their names in the
+// Predict Protocol V2, shapes as comma-separated sizes, models as name:datatype:shape. Shapes are
+// those of one row, without the batch dimension.
 package declare
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Tensor reads a datatype and a shape; an empty shape is a scalar's.
+// Tensor parses a datatype and a shape; an empty shape means a scalar.
 func Tensor(datatype, shape string) (tensor.DType, tensor.Shape, error) {
 	d, ok := tensor.FromV2(strings.ToUpper(datatype))
 	if !ok || d.Size() == 0 {
@@ -31,7 +31,7 @@ func Tensor(datatype, shape string) (tensor.DType, tensor.Shape, error) {
 	return d, s, nil
 }
 
-// Model reads name:datatype:shape as a model with one input "x", in batches.
+// Model parses name:datatype:shape as a batched model with one input "x".
 func Model(text string) (name string, input tensor.Spec, err error) {
 	part := strings.Split(text, ":")
 	if len(part) != 3 || part[0] == "" {

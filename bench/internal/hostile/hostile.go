@@ -1,6 +1,5 @@
-// Package hostile has peers that do their worst at the containers' address: what R13 of the
-// reliability bars lists. They are rated, so that what is measured beside them is the server
-// and not the kernel's scheduler.
+// Package hostile has hostile peers for the containers' address. Their rate is limited, so that a
+// measurement beside them shows the server and not the kernel's scheduler.
 package hostile
 
 import (
@@ -20,15 +19,18 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Peer is one kind of harm.
+// A Peer is one kind of hostile peer.
 type Peer struct {
 	Name string
-	// Words are all in the one line that the server logs about such a peer.
+	// Words are those that the server's one log line about such a peer must have.
 	Words []string
 
-	bytes   []byte                                           // what it sends over a bare connection, which it then holds
-	answer  func(b *containertest.Batch) containertest.Reply // or how it answers batches, once it has registered
-	unasked bool                                             // it answers batches that there are not, as well
+	// Sent over a bare connection, which stays open.
+	bytes []byte
+	// Or: its answers to batches, once registered.
+	answer func(b *containertest.Batch) containertest.Reply
+	// It also answers batches that do not exist.
+	strays bool
 }
 
 var (
@@ -36,8 +38,8 @@ var (
 	handshake = append(bytes.Clone(greeting), "\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"...)
 )
 
-// Peers are all kinds. Those that answer batches wrongly serve a model of their own, named as
-// they are, and are asked for it.
+// Peers returns all kinds. Those that answer batches wrongly serve a model of their own, with
+// their own name, and get requests for it.
 func Peers() []Peer {
 	frame := func(size uint64) []byte { return binary.BigEndian.AppendUint64([]byte{2}, size) }
 	shaken := func(b []byte) []byte { return append(bytes.Clone(handshake), b...) }
@@ -51,7 +53,7 @@ func Peers() []Peer {
 		{Name: "wrong-rows", Words: []string{"failed a batch", "model=wrong-rows/1", "for a batch of"}, answer: func(*containertest.Batch) containertest.Reply {
 			return containertest.Reply{Outputs: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{7}, Data: make([]byte, 28)}}}
 		}},
-		{Name: "wrong-id", Words: []string{"not out", "model=wrong-id/1"}, unasked: true, answer: func(b *containertest.Batch) containertest.Reply {
+		{Name: "wrong-id", Words: []string{"not out", "model=wrong-id/1"}, strays: true, answer: func(b *containertest.Batch) containertest.Reply {
 			return containertest.Reply{Outputs: b.Inputs}
 		}},
 		{Name: "stale-id", Words: []string{"not out", "model=stale-id/1"}, answer: func(b *containertest.Batch) containertest.Reply {
@@ -60,7 +62,8 @@ func Peers() []Peer {
 	}
 }
 
-// Attack lets all peers at a server, each kind so many times a second on average, until ctx ends.
+// Attack runs all peers against a server, each kind perSecond times a second on average, until
+// ctx ends.
 func Attack(ctx context.Context, containers, clients string, perSecond int) error {
 	peers := Peers()
 	faults := make([]error, len(peers))
@@ -72,15 +75,15 @@ func Attack(ctx context.Context, containers, clients string, perSecond int) erro
 	return errors.Join(faults...)
 }
 
-// after tells when the next peer of a kind is due: they come at random (Poisson), as the
-// clients do in the load beside them. In step, all kinds would come within the same
-// millisecond, and hold both cores of a small machine while they do.
+// after returns a timer for the next peer of a kind. They arrive at random (Poisson), as the
+// clients of the load beside them do. In step, all kinds would arrive within the same millisecond
+// and occupy both cores of a small machine.
 func after(period time.Duration) <-chan time.Time {
 	return time.After(time.Duration(rand.ExpFloat64() * float64(period)))
 }
 
-// attack begins anew once in a period, on average. It ends with ctx, and with the connections
-// that it has made.
+// attack starts a peer once in a period, on average. It returns after ctx has ended and its
+// connections are closed.
 func (p Peer) attack(ctx context.Context, containers, clients string, period time.Duration) error {
 	var held sync.WaitGroup
 	defer held.Wait()
@@ -113,7 +116,7 @@ func (p Peer) attack(ctx context.Context, containers, clients string, period tim
 	}
 }
 
-// lie registers, and answers the requests of a client of its own wrongly until ctx ends.
+// lie registers a container and answers the requests of its own client wrongly until ctx ends.
 func (p Peer) lie(ctx context.Context, containers, clients string, period time.Duration) error {
 	client, err := shiva.Dial(ctx, clients)
 	if err != nil {
@@ -128,7 +131,7 @@ func (p Peer) lie(ctx context.Context, containers, clients string, period time.D
 	defer c.Close()
 	for {
 		next := after(period)
-		if p.unasked {
+		if p.strays {
 			if err := c.Send(containertest.Result(42, spec, containertest.Reply{Error: "not asked"})...); err != nil {
 				return err
 			}

@@ -22,8 +22,8 @@ const (
 	resetBatch = 100 // calls in a write
 )
 
-// Reset has clients of a server's gRPC door that ask and cancel at once, as fast as they can,
-// until ctx ends. Who is sent away comes again.
+// Reset runs clients of a server's gRPC door that send and cancel requests at once, as fast as
+// they can, until ctx ends. A client whose connection is closed reconnects.
 func Reset(ctx context.Context, addr, model string) error {
 	ask, err := proto.Marshal(&pb.ModelInferRequest{
 		ModelName:        model,
@@ -46,7 +46,7 @@ func Reset(ctx context.Context, addr, model string) error {
 	return nil
 }
 
-// reset asks and cancels on a connection until the server hangs up, or ctx ends.
+// reset sends and cancels requests on a connection until the server closes it, or ctx ends.
 func reset(ctx context.Context, addr string, message []byte) {
 	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -62,7 +62,7 @@ func reset(ctx context.Context, addr string, message []byte) {
 	defer reading.Wait()
 	defer c.Close()
 	reading.Go(func() {
-		_, _ = io.Copy(io.Discard, c) // who does not read is sent away for that
+		_, _ = io.Copy(io.Discard, c) // a client that does not read would be disconnected for that
 		c.Close()
 	})
 
@@ -75,7 +75,7 @@ func reset(ctx context.Context, addr string, message []byte) {
 		for range resetBatch {
 			block.Reset()
 			for _, f := range load.GRPCHeaders {
-				_ = fields.WriteField(f) // to memory, as all that follows
+				_ = fields.WriteField(f) // into memory, like all that follow
 			}
 			_ = frames.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndHeaders: true})
 			_ = frames.WriteData(stream, true, message)

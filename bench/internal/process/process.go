@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// A Process is one of those that a system consists of.
+// A Process is one process of a system.
 type Process struct {
 	cmd    *exec.Cmd
 	log    *os.File
@@ -23,8 +23,7 @@ type Process struct {
 	result error         // of its end; read after ended
 }
 
-// AtTop makes the top of the source tree the working directory, also if "go run -C bench" has
-// started the program.
+// AtTop changes to the top of the source tree, also after "go run -C bench".
 func AtTop() error {
 	for {
 		if _, err := os.Stat("bench/go.mod"); err == nil {
@@ -39,9 +38,9 @@ func AtTop() error {
 	}
 }
 
-// Build builds commands into dir. They are directories from the top of the source tree, where
-// the program must be ([AtTop]), and each is built in its own module: the server with its own
-// versions of all it uses.
+// Build builds commands into dir. They are directories relative to the top of the source tree,
+// which must be the working directory ([AtTop]). Each is built in its own module, so the server
+// has its own versions of its dependencies.
 func Build(ctx context.Context, dir string, commands ...string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -79,7 +78,8 @@ func Start(dir, name string, args ...string) (*Process, error) {
 	return p, nil
 }
 
-// Stop ends the process: politely, and after five seconds not. It may be called repeatedly.
+// Stop ends the process by SIGTERM, and after five seconds by SIGKILL. It may be called
+// repeatedly.
 func (p *Process) Stop() {
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
@@ -98,7 +98,7 @@ func (p *Process) Kill() {
 	p.log.Close()
 }
 
-// Alive says how the process ended, if it has.
+// Alive returns an error that says how the process ended, or nil while it runs.
 func (p *Process) Alive() error {
 	select {
 	case <-p.ended:
@@ -108,7 +108,7 @@ func (p *Process) Alive() error {
 	}
 }
 
-// Output is what the process has printed so far.
+// Output returns the output of the process so far.
 func (p *Process) Output() string {
 	text, err := os.ReadFile(p.log.Name())
 	if err != nil {
@@ -117,14 +117,14 @@ func (p *Process) Output() string {
 	return string(text)
 }
 
-// CPU is the processor time that the process has used, in user and kernel. Its grain is 10 ms.
+// CPU returns the processor time of the process, user and system, in steps of 10 ms.
 func (p *Process) CPU() (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 	if err != nil {
 		return 0, err
 	}
-	// The second field is the name in brackets, which may hold anything; utime and stime are 14
-	// and 15.
+	// The second field is the name in parentheses, which may have any characters; utime and stime
+	// are fields 14 and 15.
 	f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 	var ticks int64
 	for _, field := range f[11:13] {
@@ -138,7 +138,7 @@ func (p *Process) CPU() (time.Duration, error) {
 	return time.Duration(ticks) * time.Second / perSecond, nil
 }
 
-// FreeAddr is a local address that nobody listens on.
+// FreeAddr returns a free local address.
 func FreeAddr() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

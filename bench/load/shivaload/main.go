@@ -1,11 +1,10 @@
-// Command shivaload offers load to a Shiva server and prints what came of it, in lines that
-// benchstat reads.
+// Command shivaload offers load to a Shiva server and prints the results in benchstat's format.
 //
-//	shivaload -route digits -dtype UINT8 -shape 8,8                        as fast as one connection goes
-//	shivaload -route digits -dtype UINT8 -shape 8,8 -conns 16 -inflight 16 closed loop, 256 in flight
-//	shivaload -route digits -dtype UINT8 -shape 8,8 -rate 5000             open loop, 5,000 a second
+//	shivaload -route digits -dtype UINT8 -shape 8,8             closed loop, one in flight
+//	shivaload -route digits ... -conns 16 -inflight 16          closed loop, 256 in flight
+//	shivaload -route digits ... -rate 5000                      open loop, 5,000 per second
 //
-// It fails when any request was left without an answer, or answered with an error.
+// It fails if any request got no answer, or an error.
 package main
 
 import (

@@ -32,8 +32,8 @@ func AppendString[S string | []byte](b []byte, s S) []byte {
 	return append(b, '"')
 }
 
-// AppendTensor appends the description of a tensor: first is its first dimension, or is left
-// out when it is negative, and rest the others.
+// AppendTensor appends the description of a tensor. first is its first dimension, omitted if it
+// is negative, and rest the others.
 func AppendTensor(b []byte, name string, d tensor.DType, first int, rest tensor.Shape) []byte {
 	b = append(b, `{"name":`...)
 	b = AppendString(b, name)

@@ -1,7 +1,7 @@
-// Package wire holds the words of RPC v4, the container protocol that containers/DESIGN.md
-// documents, for the two sides of it and for tests: kinds, the JSON of registration
-// (encoding/json, once per session), and the headers of batches and results, which are appended
-// and scanned without reflection and without garbage.
+// Package wire has the messages of RPC v4, the container protocol that containers/DESIGN.md
+// documents, for both sides of it and for tests: kinds, the JSON of registration (encoding/json,
+// once per session), and the headers of batches and results, which are encoded and parsed without
+// reflection and without allocations.
 package wire
 
 import (
@@ -41,13 +41,13 @@ type HelloMessage struct {
 	Platform    string          `json:"platform,omitempty"`
 	Inputs      TensorMessages  `json:"inputs"`
 	Outputs     TensorMessages  `json:"outputs"`
-	Batched     *bool           `json:"batched,omitempty"` // nil: the shapes tell
+	Batched     *bool           `json:"batched,omitempty"` // nil: the shapes decide
 	MaxBatch    int             `json:"max_batch,omitempty"`
 	Concurrency int             `json:"concurrency,omitempty"`
 	Slots       int             `json:"slots,omitempty"`
 	Announce    bool            `json:"announce,omitempty"`
-	User        bool            `json:"user,omitempty"`     // it wants to know whose requests they are
-	Feedback    bool            `json:"feedback,omitempty"` // and what became of its answers
+	User        bool            `json:"user,omitempty"`     // it wants the user of each request
+	Feedback    bool            `json:"feedback,omitempty"` // and feedback on its answers
 	Parameters  json.RawMessage `json:"parameters,omitempty"`
 	Instance    string          `json:"instance,omitempty"`
 }
@@ -62,15 +62,15 @@ type TensorMessage struct {
 	Name     string     `json:"name"`
 	Datatype string     `json:"datatype"`
 	Shape    Dimensions `json:"shape"`
-	Optional bool       `json:"optional,omitempty"` // an input that a batch may come without
-	Ragged   string     `json:"ragged,omitempty"`   // the output that counts this one's values for each row
-	Format   string     `json:"format,omitempty"`   // the order of an image's dimensions, an input's
+	Optional bool       `json:"optional,omitempty"` // an input that a batch may lack
+	Ragged   string     `json:"ragged,omitempty"`   // the output with this one's values per row
+	Format   string     `json:"format,omitempty"`   // an input's order of image dimensions
 	Labels   Labels     `json:"labels,omitempty"`   // the names of an output's classes
 }
 
 // TensorMessages are at most MaxTensors, Dimensions at most MaxRank, and Labels at most
-// MaxLabels: nothing is made of longer lists, as an element in memory has many times its bytes
-// in the text, and anybody may send one.
+// MaxLabels. Longer lists are refused before they are decoded: in memory an element takes many
+// times its bytes in the text, and any peer may send one.
 type (
 	TensorMessages []TensorMessage
 	Dimensions     []int
@@ -101,7 +101,7 @@ func (l *Labels) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*[]string)(l))
 }
 
-// count is the number of elements of a list; 0 for what is none.
+// count is the number of elements of a JSON list; 0 for any other value.
 func count(b []byte) (n int, err error) {
 	s := scanner{b: b}
 	if s.peek() != '[' {
@@ -113,7 +113,7 @@ func count(b []byte) (n int, err error) {
 	return n, s.err
 }
 
-// Declare makes the wire form of specs.
+// Declare converts specs to their wire form.
 func Declare(specs []tensor.Spec) []TensorMessage {
 	list := make([]TensorMessage, len(specs))
 	for i, s := range specs {
@@ -131,14 +131,14 @@ type WelcomeMessage struct {
 	DeadAfterMS     int64  `json:"dead_after_ms"`
 	MaxMessageBytes int64  `json:"max_message_bytes"`
 
-	// Batched is what the server takes the model for. A server that does not know the word does
-	// not say.
+	// Batched is how the server understood the declaration. It is absent from servers that do not
+	// know the key.
 	Batched *bool `json:"batched,omitempty"`
-	// Notes are what the author of the model should know of its declaration.
+	// Notes are hints to the author of the model about its declaration.
 	Notes []string `json:"notes,omitempty"`
 }
 
-// RefusedMessage answers a hello that was not.
+// RefusedMessage answers a hello that was refused.
 type RefusedMessage struct {
 	Error string `json:"error"`
 }
@@ -158,36 +158,33 @@ type TensorHeader struct {
 	given seen
 }
 
-// A BatchHeader is what a container reads beside the tensors of a batch. It may be parsed into
-// again and again.
+// A BatchHeader is the JSON frame of a batch. Parse may be called on it repeatedly.
 type BatchHeader struct {
 	Rows       int
 	Inputs     []TensorHeader
-	Timeout    float64  // milliseconds left; 0: none given
+	Timeout    float64  // milliseconds left; 0: none
 	Requests   []int    // rows of each request; nil: each has one
-	Parameters [][]byte // JSON of each request, nil where it has none; nil: none has any
+	Parameters [][]byte // JSON of each request, or nil; nil: no request has any
 	Priority   []int    // of each request; nil: all 0
 	dims       []int
 }
 
-// A ResultHeader is what a server reads beside the tensors of a result. It may be parsed into
-// again and again.
+// A ResultHeader is the JSON frame of a result. Parse may be called on it repeatedly.
 type ResultHeader struct {
 	Outputs []TensorHeader
 	Errors  []RowError
 	Failed  bool   // the whole batch failed
-	Error   []byte // and why
+	Error   []byte // its reason
 	dims    []int
 }
 
-// A RowError says why one row of a batch has no result.
+// A RowError is the error of one row of a batch.
 type RowError struct {
 	Row     int
 	Message []byte // shares the header's memory
 }
 
-// A FeedbackHeader is what a container reads beside the tensors of feedback. It may be parsed
-// into again and again.
+// A FeedbackHeader is the JSON frame of feedback. Parse may be called on it repeatedly.
 type FeedbackHeader struct {
 	Application, User []byte // share the header's memory
 	Rows              int    // of the request
@@ -195,11 +192,11 @@ type FeedbackHeader struct {
 	Inputs, Outputs, Truth []TensorHeader
 	Label                  []byte // JSON; nil: none
 	Loss                   float64
-	Lost                   bool // Loss was given
+	Lost                   bool // Loss is present
 	dims                   []int
 }
 
-// seen tells which keys of an object have arrived.
+// seen is the set of keys of an object read so far.
 type seen uint8
 
 const (
@@ -256,7 +253,7 @@ func (h *BatchHeader) Parse(b []byte) error {
 		}
 	}
 	if rows != h.Rows {
-		return fmt.Errorf("batch header: requests have %d rows together, the batch %d", rows, h.Rows)
+		return fmt.Errorf("batch header: requests have %d rows in total, the batch has %d", rows, h.Rows)
 	}
 	if n := len(h.Parameters); n > 0 && n != requests {
 		return fmt.Errorf("batch header: %d parameters for %d requests", n, requests)
@@ -302,9 +299,9 @@ func (h *FeedbackHeader) Parse(b []byte) error {
 	return nil
 }
 
-// Parse reads the JSON of a result to a batch of so many rows. Unknown keys are skipped. Its
-// length is only bounded by that of a message; what it takes of memory is bounded by what a
-// result can have: MaxTensors, MaxRank, and an error for each row.
+// Parse reads the JSON of a result to a batch of the given number of rows. Unknown keys are
+// skipped. The length of the JSON is bounded by that of a message only, but the memory taken is
+// bounded by MaxTensors, MaxRank, and an error for each row.
 func (h *ResultHeader) Parse(b []byte, rows int) error {
 	*h = ResultHeader{Outputs: h.Outputs[:0], Errors: h.Errors[:0], dims: h.dims[:0]}
 	s := scanner{b: b}
@@ -383,7 +380,7 @@ func (s *scanner) tensors(list []TensorHeader, dims []int) ([]TensorHeader, []in
 		}
 		list = append(list, t)
 	}
-	// Only now do the dimensions stay where they are.
+	// dims no longer moves from here on.
 	for i, hi := len(list)-1, len(dims); i >= 0 && s.err == nil; i-- {
 		list[i].Shape = tensor.Shape(dims[list[i].lo:hi:hi])
 		hi = list[i].lo
@@ -391,7 +388,7 @@ func (s *scanner) tensors(list []TensorHeader, dims []int) ([]TensorHeader, []in
 	return list, dims
 }
 
-// integers appends a list of at most so many numbers.
+// integers appends a list of at most the given number of integers.
 func (s *scanner) integers(list []int, most int) []int {
 	for n := range s.elements {
 		if n > most {
@@ -402,8 +399,7 @@ func (s *scanner) integers(list []int, most int) []int {
 	return list
 }
 
-// Name and Label are how names from a container's hello may be used where people read them:
-// bounded and without anything that a terminal would obey. The limits are in bytes.
+// Limits of the texts and lists of a hello, in bytes or elements.
 const (
 	MaxName       = 128       // of a model, version, input or output
 	MaxInstance   = 128       // of the free label

@@ -17,7 +17,7 @@ func TestBatchHeader(t *testing.T) {
 	var h BatchHeader
 	text := ` {"rows" : 5, "new":{"x":[1,{"y":null}]}, "inputs":[{"name":"im\u00e4ge","datatype":"UINT8","shape":[5,8,8],"more":true},` +
 		`{"shape":[],"datatype":"BYTES","name":"é"}],"timeout_ms":48.5,"requests":[2,1,2],"parameters":[null,{"a":"}"},{}],"priority":[0,9,1]}` + "\n"
-	for range 2 { // memory is used again
+	for range 2 { // the memory is reused
 		if err := h.Parse([]byte(text)); err != nil {
 			t.Fatal(err)
 		}
@@ -42,7 +42,7 @@ func TestBroken(t *testing.T) {
 		``: "expected '{'", `[]`: "expected '{'", `{`: "expected '\"'", `{}x`: "after the end", `{"rows":1}`: "", `{"rows":0}`: "rows is 0",
 		`{}`: "rows is -1", `{"rows":1,}`: "expected '\"'", `{"rows" 1}`: "expected ':'", `{"rows":1 "x":2}`: "expected ','",
 		`{"rows":01}`: "leading zero", `{"rows":1.5}`: "whole", `{"rows":1e2}`: "whole", `{"rows":-}`: "expected a number", `{"rows":9999999999999999999}`: "too large",
-		`{"rows":2,"requests":[1]}`: "1 rows together, the batch 2", `{"rows":2,"requests":[3]}`: "[3]", `{"rows":2,"requests":[0,2]}`: "[0 2]",
+		`{"rows":2,"requests":[1]}`: "1 rows in total, the batch has 2", `{"rows":2,"requests":[3]}`: "[3]", `{"rows":2,"requests":[0,2]}`: "[0 2]",
 		`{"rows":2,"requests":[-1,3]}`: "[-1 3]", `{"rows":2,"parameters":[null]}`: "1 parameters for 2", `{"rows":2,"priority":[1,2,3]}`: "3 priorities for 2",
 		`{"rows":1,"inputs":[{"name":"x","datatype":"FP32"}]}`:              "without name, datatype or shape",
 		`{"rows":1,"inputs":[{"name":"x","datatype":"FP33","shape":[]}]}`:   `"FP33"`,
@@ -101,7 +101,7 @@ func TestFeedbackHeader(t *testing.T) {
 	}
 }
 
-// TestShapeGivenTwice: the last one counts, and the tensor before it keeps its own.
+// TestShapeGivenTwice: the last shape counts, and does not change that of the previous tensor.
 func TestShapeGivenTwice(t *testing.T) {
 	var h ResultHeader
 	text := `{"outputs":[{"name":"a","datatype":"INT8","shape":[2]},{"name":"b","datatype":"INT8","shape":[9],"shape":[3]}]}`
@@ -110,8 +110,8 @@ func TestShapeGivenTwice(t *testing.T) {
 	}
 }
 
-// TestResultTakesNoMemory: what a header makes of itself is bounded by what a result can have,
-// not by its length, which is a message's.
+// TestResultTakesNoMemory: the memory for a header is bounded by what a result can have, not by
+// the length of the header.
 func TestResultTakesNoMemory(t *testing.T) {
 	const size = 1 << 20
 	for name, text := range map[string]string{
@@ -148,8 +148,8 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// FuzzHeaders: what the scanner takes is JSON to encoding/json too, with the same meaning; no
-// input makes it panic.
+// FuzzHeaders: a header that the scanner accepts is JSON to encoding/json, too, with the same
+// meaning; no input makes it panic.
 func FuzzHeaders(f *testing.F) {
 	f.Add([]byte(`{"rows":2,"inputs":[{"name":"x","datatype":"FP32","shape":[2,8]}],"timeout_ms":48.5,"requests":[1,1],"parameters":[null,{}],"priority":[0,1]}`))
 	f.Add([]byte(`{"outputs":[{"name":"\u00e9","datatype":"BYTES","shape":[]}],"errors":[{"row":0,"message":"x\n"}]}`))
@@ -165,8 +165,7 @@ func FuzzHeaders(f *testing.F) {
 				Requests []int
 			}
 			same(t, in, &want)
-			// Keys of another case or given twice are read otherwise by encoding/json; they are
-			// not ours.
+			// encoding/json reads keys of another case and duplicate keys differently.
 			if plain(in) && (want.Rows != b.Rows || want.Timeout != b.Timeout || len(want.Requests) != len(b.Requests)) {
 				t.Fatalf("%s: %+v, encoding/json reads %+v", in, b, want)
 			}

@@ -12,9 +12,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// The container behind a listener and a scheduler, over a real socket: it registers what the
-// example's Python container registers, and every held-out image comes back with the label that
-// the network gives it, and ends when asked to.
+// TestServe runs the container behind a listener and a scheduler, over a real socket: its
+// registration is that of the example's Python container, every held-out image gets the label of
+// the network, and it ends when its context does.
 func TestServe(t *testing.T) {
 	s, err := scheduler.New(scheduler.Config{})
 	if err != nil {

@@ -1,7 +1,6 @@
-// Command run shows the whole of shivad in a minute: it starts the server with the digits model
-// in a container beside it, classifies handwritten digits that the model has never seen over
-// TCP, and goes on serving until Ctrl-C. It is `make run`, and runs from the top of the source
-// tree.
+// Command run shows shivad in a minute: it starts the server and a container with the digits
+// model, classifies handwritten digits that the model has never seen, over TCP, and serves until
+// Ctrl-C. `make run` runs it from the top of the source tree.
 package main
 
 import (
@@ -33,7 +32,7 @@ func main() {
 	flag.StringVar(&o.grpc, "grpc", "127.0.0.1:8001", "`address` of the door for clients of the Predict Protocol over gRPC")
 	flag.StringVar(&o.containers, "containers", "127.0.0.1:7000", "`address` where containers connect")
 	flag.StringVar(&o.admin, "admin", "127.0.0.1:8002", "`address` of health and metrics")
-	flag.BoolVar(&o.once, "once", false, "end after the images instead of serving on")
+	flag.BoolVar(&o.once, "once", false, "exit after the images instead of serving until Ctrl-C")
 	flag.Parse()
 	flag.Visit(func(f *flag.Flag) { o.fixed = o.fixed || f.Name != "once" })
 	if err := run(ctx, o, os.Stdout); err != nil {
@@ -45,7 +44,7 @@ func main() {
 type options struct {
 	tcp, rest, grpc, containers, admin string
 	once                               bool
-	fixed                              bool // the addresses are these, or there is an error
+	fixed                              bool // use these addresses or fail
 }
 
 func run(ctx context.Context, o options, out io.Writer) (err error) {
@@ -76,7 +75,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	}
 }
 
-// ended is err, or nil if it only says that the user has had enough.
+// ended returns err, or nil if it is due to Ctrl-C.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -91,7 +90,7 @@ func unless(flag, value, standard string) string {
 	return " " + flag + " " + value
 }
 
-// A label is what a held-out image shows.
+// A label is the right digit of a held-out image.
 type label struct {
 	file  string
 	digit int
@@ -114,7 +113,7 @@ func readLabels() ([]label, error) {
 	return list, nil
 }
 
-// serve starts the server with the digits model, and waits until that can be asked.
+// serve starts the server with the digits model, and waits until the model is ready.
 func serve(ctx context.Context, o *options, out io.Writer) (*process.Process, error) {
 	addrs := process.Addresses{All: []*string{&o.tcp, &o.rest, &o.grpc, &o.containers, &o.admin}, Fixed: o.fixed}
 	return process.Serve(ctx, out, addrs, &o.admin, func() []string {
@@ -123,7 +122,7 @@ func serve(ctx context.Context, o *options, out io.Writer) (*process.Process, er
 	})
 }
 
-// answers is what shivactl infer --json prints.
+// answers is the output of shivactl infer --json.
 type answers struct {
 	Results []struct {
 		File    string
@@ -135,7 +134,7 @@ type answers struct {
 	}
 }
 
-// classify sends every image and prints what came back beside what is right.
+// classify sends every image and prints its prediction beside its label.
 func classify(ctx context.Context, tcp string, labels []label, out io.Writer) error {
 	args := []string{"infer", "--json", "--addr", tcp, "digits"}
 	for _, l := range labels {

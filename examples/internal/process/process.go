@@ -1,4 +1,4 @@
-// Package process runs the built programs for the examples: the server, and what is beside it.
+// Package process runs the built programs for the examples: the server and its containers.
 package process
 
 import (
@@ -25,9 +25,9 @@ type Process struct {
 	err  error         // how; after done
 }
 
-// Start starts a program of bin/ with these arguments, and with env ("NAME=value") beside the
-// environment. What it says goes to standard error. It is in a process group of its own, so
-// that Ctrl-C reaches only us, and it is we who stop it in order.
+// Start starts a program of bin/ with the given arguments, and with env ("NAME=value") added to
+// the environment. Its output goes to standard error. It is in a process group of its own, so
+// that Ctrl-C reaches this process only, which stops it in order.
 func Start(path string, env []string, args ...string) (*Process, error) {
 	cmd := exec.Command(path, args...)
 	cmd.Env = append(os.Environ(), env...)
@@ -47,17 +47,18 @@ func Start(path string, env []string, args ...string) (*Process, error) {
 // Done is closed when the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Ended is the error of a program that has ended by itself. It waits until it has.
+// Ended waits until the program has ended by itself, and returns an error that says how.
 func (p *Process) Ended() error {
 	<-p.done
 	return fmt.Errorf("%s has ended by itself: %v", p.path, p.err)
 }
 
-// Stop asks the program to stop and waits until it has ended. It is killed if that takes too long.
+// Stop tells the program to stop and waits until it has ended. It kills the program if that takes
+// too long.
 func (p *Process) Stop() error {
 	select {
 	case <-p.done:
-		return nil // whoever noticed has said so
+		return nil // reported by Ended
 	default:
 	}
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -77,9 +78,8 @@ func (p *Process) Stop() error {
 	return nil
 }
 
-// WaitReady returns when this program, a server, says on its admin door that its models can be
-// asked. Another server may have that address, and would be ready at once: it is told from this
-// one by its process.
+// WaitReady returns once this program, a server, is ready by its admin door. Another server may
+// have that address and be ready at once, so the process id is compared.
 func (p *Process) WaitReady(ctx context.Context, admin string) error {
 	return p.Wait(ctx, "the server to be ready", func(ctx context.Context) (bool, string, error) {
 		ok, text, err := Get(ctx, "http://"+admin+"/v1/status")
@@ -97,14 +97,14 @@ func (p *Process) WaitReady(ctx context.Context, admin string) error {
 			return false, text, err
 		}
 		if own := p.cmd.Process.Pid; status.PID != own {
-			return false, fmt.Sprintf("process %d serves on %s, and not process %d, which was started here: stop that one, or choose other addresses", status.PID, admin, own), nil
+			return false, fmt.Sprintf("process %d serves on %s instead of process %d, which was started here: stop that one, or choose other addresses", status.PID, admin, own), nil
 		}
 		return status.Readiness.Ready, status.Readiness.Reason, nil
 	})
 }
 
-// Wait asks again and again until something holds, for half a minute at most. It fails when the
-// program ends or the time is over, with what was said last.
+// Wait calls holds until it returns true, for half a minute at most. It fails when the program
+// ends or the time is over, with the last text of holds.
 func (p *Process) Wait(ctx context.Context, what string, holds func(context.Context) (ok bool, said string, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -131,7 +131,7 @@ func (p *Process) Wait(ctx context.Context, what string, holds func(context.Cont
 	}
 }
 
-// Get reads a page. It is ok if that was answered with 200.
+// Get reads a page. ok reports status 200.
 func Get(ctx context.Context, url string) (ok bool, text string, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

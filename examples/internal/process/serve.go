@@ -8,14 +8,14 @@ import (
 	"net"
 )
 
-// Addresses are those of the server's doors, as host and port. Somebody may have them already:
-// another example in another terminal, or a server.
+// Addresses are those of the server's doors, as host and port. Another program may use them
+// already: a server, or another example.
 type Addresses struct {
 	All   []*string
-	Fixed bool // the user has named some: they are these or none
+	Fixed bool // the user has given some: use these or fail
 }
 
-// settle takes free ports for all, if one is taken, and says so.
+// settle replaces all ports by free ones if one is taken, and prints that.
 func (a Addresses) settle(out io.Writer) error {
 	var held []net.Listener
 	defer func() {
@@ -43,13 +43,13 @@ func (a Addresses) settle(out io.Writer) error {
 		held = append(held, l)
 		*addr = l.Addr().String()
 	}
-	_, err := fmt.Fprintf(out, "another program listens on %s, so that this server takes other ports\n", taken)
+	_, err := fmt.Fprintf(out, "another program listens on %s, so this server uses other ports\n", taken)
 	return err
 }
 
-// Serve starts a server and returns when its models can be asked. args gives its arguments
-// for the addresses, of which admin is one. Whoever takes an address between the
-// look and the start has it: then others are tried.
+// Serve starts a server and returns once it is ready. args returns its arguments for the
+// addresses, of which admin is one. If another program takes an address between the check and the
+// start, other ports are tried.
 func Serve(ctx context.Context, out io.Writer, addrs Addresses, admin *string, args func() []string) (*Process, error) {
 	const tries = 3
 	for try := 1; ; try++ {

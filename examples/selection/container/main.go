@@ -17,7 +17,7 @@ import (
 )
 
 func main() {
-	slog.SetLogLoggerLevel(slog.LevelWarn) // what it says is in the middle of the run's output
+	slog.SetLogLoggerLevel(slog.LevelWarn) // its log is mixed with the output of the run
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := serve(ctx, os.Args[1:]); err != nil {

@@ -1,7 +1,6 @@
-// Command run shows an application that learns which of its models to trust: three models of
-// handwritten digits answer together, weighted by what feedback has said of them, and half-way
-// the best is replaced by a bad build of itself. It is `make run-selection`, and runs from the
-// top of the source tree.
+// Command run shows an application that learns which of its models to trust. Three models of
+// handwritten digits answer together, weighted by feedback, and half-way the best is replaced by
+// a bad build. `make run-selection` runs it from the top of the source tree.
 package main
 
 import (
@@ -43,10 +42,10 @@ func main() {
 
 type options struct {
 	tcp, containers, admin, svg string
-	fixed                       bool // the addresses are these, or there is an error
+	fixed                       bool // use these addresses or fail
 }
 
-// run does it all, and gives what happened in each round.
+// run runs the example and returns its rounds.
 func run(ctx context.Context, o options, out io.Writer) (rounds []round, err error) {
 	images, err := heldOut()
 	if err != nil {
@@ -81,7 +80,7 @@ func run(ctx context.Context, o options, out io.Writer) (rounds []round, err err
 	if err := s.send(ctx, images); err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(out, "\nVersion 2 of sharp is rolled out; the images come once more:\n\n")
+	fmt.Fprintf(out, "\nVersion 2 of sharp is rolled out; the images are sent again:\n\n")
 	next, err := process.Start("bin/selection-container", []string{"SHIVA_SERVERS=" + o.containers}, "sharp", "2")
 	if err != nil {
 		return nil, err
@@ -103,7 +102,7 @@ func run(ctx context.Context, o options, out io.Writer) (rounds []round, err err
 	return s.rounds, nil
 }
 
-// takenOver reports whether the name of sharp means version 2.
+// takenOver reports whether version 2 is the default of sharp.
 func takenOver(ctx context.Context, admin string) (ok bool, text string, err error) {
 	ok, text, err = process.Get(ctx, "http://"+admin+"/v1/models/sharp")
 	if err != nil || !ok {

@@ -14,23 +14,23 @@ import (
 	"github.com/shivad/shivad/examples/selection"
 )
 
-// Size of the picture.
+// Size of the chart.
 const (
 	width  = 20 * vg.Centimeter
 	height = 8 * vg.Centimeter
 )
 
-// window is how many rounds the application's accuracy is the mean of.
+// window is the number of rounds over which the accuracy is averaged.
 const window = 40
 
-// inks are those of the models, in their order; they differ for the colour-blind, too (Okabe
+// inks are the colours of the models, in their order, distinguishable for the colour-blind (Okabe
 // and Ito).
 var inks = [models]color.Color{
 	color.RGBA{0x00, 0x72, 0xb2, 0xff}, color.RGBA{0xe6, 0x9f, 0x00, 0xff}, color.RGBA{0x00, 0x9e, 0x73, 0xff},
 }
 
-// drawSVG writes a picture of the rounds to a file: the weight of each model, and the
-// application's accuracy in the last window rounds.
+// drawSVG writes a chart of the rounds to a file: the weight of each model, and the application's
+// accuracy over the last window rounds.
 func drawSVG(file string, rounds []round) error {
 	p := plot.New()
 	p.X.Label.Text, p.Y.Label.Text = "feedbacks; half-way version 2 of sharp is rolled out", "weight"
@@ -73,7 +73,7 @@ func drawSVG(file string, rounds []round) error {
 	p.Legend.YOffs = height / 3
 
 	canvas := vgsvg.New(width, height)
-	canvas.SetColor(color.White) // or it cannot be read where pages are dark
+	canvas.SetColor(color.White) // for pages with a dark background
 	canvas.Fill(vg.Rectangle{Max: vg.Point{X: width, Y: height}}.Path())
 	p.Draw(draw.Crop(draw.New(canvas), 2*vg.Millimeter, -2*vg.Millimeter, 2*vg.Millimeter, -2*vg.Millimeter))
 	w, err := os.Create(file)

@@ -9,14 +9,14 @@ import (
 	"github.com/shivad/shivad/examples/selection"
 )
 
-// lineEvery is how many rounds make a line of the curve in text, barWidth how many characters
-// all weights together are.
+// lineEvery is the number of rounds for each line of the text chart, barWidth the width of its
+// bar in characters.
 const (
 	lineEvery = 20
 	barWidth  = 40
 )
 
-// head is the line above the curve in text.
+// head prints the line above the text chart.
 func (s *stream) head() {
 	fmt.Fprintf(s.out, "%9s  %-*s", "feedbacks", barWidth, "weights, by first letter")
 	for _, name := range selection.Models {
@@ -25,7 +25,8 @@ func (s *stream) head() {
 	fmt.Fprintln(s.out, "  right")
 }
 
-// line shows the weights of now, and how many of the last n rounds the application was right in.
+// line prints the current weights, and in how many of the last n rounds the application was
+// right.
 func (s *stream) line(n int) {
 	now := s.rounds[len(s.rounds)-1]
 	fmt.Fprintf(s.out, "%9d  %s", len(s.rounds), bar(now.shares))
@@ -35,7 +36,7 @@ func (s *stream) line(n int) {
 	fmt.Fprintf(s.out, "  %d of %d\n", applicationRight(s.rounds[len(s.rounds)-n:]), n)
 }
 
-// bar has a part for each model that is as long as its weight, of its first letter.
+// bar draws a part for each model, as long as its weight, with its first letter.
 func bar(shares [models]float64) string {
 	var b strings.Builder
 	sum := 0.0
@@ -63,7 +64,7 @@ func percent(right func([]round) int, rounds []round) float64 {
 	return 100 * float64(right(rounds)) / float64(len(rounds))
 }
 
-// applicationRight is in how many rounds the application was.
+// applicationRight counts the rounds in which the application was right.
 func applicationRight(rounds []round) (n int) {
 	for _, r := range rounds {
 		if r.right {
@@ -73,7 +74,7 @@ func applicationRight(rounds []round) (n int) {
 	return n
 }
 
-// modelRight is in how many rounds a model was.
+// modelRight counts the rounds in which a model was right.
 func modelRight(rounds []round, model int) (n int) {
 	for _, r := range rounds {
 		if r.single[model] {

@@ -15,18 +15,18 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// models is how many there are.
+// models is the number of models.
 const models = 3
 
-// A round is one image: who was right, and how the policy weighs the models after the feedback.
+// A round is one image: which answers were right, and the weights of the models after the
+// feedback.
 type round struct {
 	right  bool         // the application
-	single [models]bool // each model, asked alone
+	single [models]bool // each model by itself
 	shares [models]float64
 }
 
-// A stream sends images one after the other, each with its feedback before the next, as a
-// policy that is to notice something must be told the truth.
+// A stream sends images one after the other, each with its feedback before the next.
 type stream struct {
 	client *shiva.Client
 	admin  string
@@ -48,8 +48,8 @@ func (s *stream) send(ctx context.Context, images []image) error {
 	return nil
 }
 
-// round asks the application and each of its models, and tells the application what would have
-// been right. The number of the round is the id of the request.
+// round sends an image to the application and each of its models, and the right label to the
+// application as feedback. The number of the round is the id of the request.
 func (s *stream) round(ctx context.Context, number int, im image) (r round, err error) {
 	var labels [1 + models]int64
 	var faults [1 + models]error
@@ -79,7 +79,7 @@ func (s *stream) round(ctx context.Context, number int, im image) (r round, err 
 	return r, err
 }
 
-// ask returns the label that a model or the application answers.
+// ask returns the label with which a model or the application answers.
 func (s *stream) ask(ctx context.Context, name string, id int, im image) (int64, error) {
 	pixels, err := tensor.New(tensor.Uint8, tensor.Shape{8, 8}, im.pixels)
 	if err != nil {
@@ -100,7 +100,7 @@ func (s *stream) ask(ctx context.Context, name string, id int, im image) (int64,
 	return label[0], nil
 }
 
-// shares reads how the policy weighs each model, whatever its version.
+// shares reads the policy's weight of each model, whatever its version.
 func (s *stream) shares(ctx context.Context) (shares [models]float64, err error) {
 	ok, text, err := process.Get(ctx, "http://"+s.admin+"/v1/apps/selection/policy")
 	if err != nil {
