@@ -13,7 +13,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// A refusal is an error with a status of HTTP's own, where the table of conditions has none.
+// A refusal is an error with a status of HTTP that the table of conditions (gate.Status) lacks.
 type refusal struct {
 	status int
 	err    error
@@ -24,7 +24,7 @@ func (r *refusal) Unwrap() error { return r.err }
 
 var errBug = fmt.Errorf("%w; the server's log has more", gate.ErrInternal)
 
-// Errors of a request, by the condition of the table that they are.
+// Errors of a request, by their condition.
 
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{scheduler.ErrInvalidInput}, args...)...)
@@ -44,9 +44,9 @@ func errorBody(message string) []byte {
 	return append(b, '\n')
 }
 
-// fail answers with an error, unless an answer has begun. What is left of the body is read
-// first, as far as it is allowed to be: a client that is still sending reads the answer only
-// afterwards, and would find a connection that was reset.
+// fail answers with an error. An answer that has begun is broken off instead. The rest of the
+// body is read first, within its limits: a client that is still sending reads the answer only
+// afterwards, and would find the connection reset.
 func (c *call) fail(err error) {
 	if c.begun {
 		panic(http.ErrAbortHandler)
@@ -71,7 +71,7 @@ func (c *call) refused(err error, arrived time.Time) error {
 	return err
 }
 
-// retryAfter is when to try again, in whole seconds.
+// retryAfter is the time until a new attempt makes sense, in whole seconds.
 func retryAfter(err error) string {
 	if o, ok := errors.AsType[*scheduler.OverloadedError](err); ok && o.RetryAfter > time.Second {
 		return strconv.FormatInt(int64((o.RetryAfter+time.Second-1)/time.Second), 10)
@@ -79,9 +79,8 @@ func retryAfter(err error) string {
 	return "1"
 }
 
-// discard reads the rest of a request's body, for as long and as far as a body may go, and
-// tells whether it has come to the end. A client that waits to be asked for the body is not
-// asked.
+// discard reads the rest of a request's body, within the time and size that a body may have, and
+// reports whether it has reached the end. A client that waits for 100 Continue does not get it.
 func (c *call) discard() bool {
 	limit := c.settings.Limits.MessageBytes
 	if c.r.ContentLength > limit || c.in == nil && c.r.Header.Get("Expect") != "" {
@@ -103,9 +102,8 @@ func (c *call) write(status int, v any) error {
 	return nil
 }
 
-// begin sends the head of an answer. While the server drains it ends the connection, so that a
-// client that keeps one finds another server for its next request, instead of learning from a
-// refusal.
+// begin sends the head of an answer. While the server drains the head says Connection: close, so
+// that the client's next request goes to another server instead of being refused here.
 func (c *call) begin(status int) {
 	if c.door.predict.Draining() {
 		c.w.Header().Set("Connection", "close")

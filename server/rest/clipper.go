@@ -17,30 +17,29 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// What Clipper's clients send and expect: POST /name/predict and /name/update with its JSON.
-// Sources: Clipper's query front end, whose members these are; what it did with errors differs
-// by cause, and here is as everywhere.
+// Clipper's clients send POST /name/predict and /name/update. Source: Clipper's query front end,
+// whose JSON members these are. Errors are this server's.
 
-// maxClipper bounds the bodies of these two, which are decoded as a whole.
+// maxClipper bounds the bodies of both, which are decoded as a whole.
 const maxClipper = 16 << 20
 
-// A clipperQuestion is the body of either.
+// A clipperQuestion is the body of both.
 type clipperQuestion struct {
-	UID   json.RawMessage   `json:"uid"` // a text or a number: whose request it is
+	UID   json.RawMessage   `json:"uid"` // the user, a text or a number
 	Input json.RawMessage   `json:"input"`
 	Batch []json.RawMessage `json:"input_batch"`
 
-	// Of an update, beside what the gate reads itself (label, loss, reward, losses).
-	ID json.RawMessage `json:"id"` // of the request it is about, instead of the input: a text, or a number as Shiva's may be
+	// Of an update. The gate reads the rest (label, loss, reward, losses).
+	ID json.RawMessage `json:"id"` // of a request, instead of the input: a text or number
 
-	Updates []json.RawMessage `json:"updates"` // several at once, each as one by itself
+	Updates []json.RawMessage `json:"updates"` // several at once, each an object like this one
 	Labels  []json.RawMessage `json:"labels"`  // of input_batch, one for each
 
-	values parameter.Values // the user is that of uid, if there is one
+	values parameter.Values // with the user of uid
 }
 
-// read reads an object, whose parameters are those of w. What it does not say stays as it is. A
-// member that is null counts as absent, as in /v2.
+// read reads an object, whose parameters are those of w. Members that are absent leave q as it
+// is, and so do those that are null, as in /v2.
 func (q *clipperQuestion) read(object []byte, w parameter.Wire) error {
 	if err := json.Unmarshal(object, q); err != nil {
 		return malformed(`expected a JSON object such as {"input": [1.5, 2]}: %v`, err)
@@ -71,7 +70,7 @@ func textOrNumber(name string, value json.RawMessage) error {
 	return nil
 }
 
-// readClipper reads the body, whose parameters are those of w, and gives it as it is too.
+// readClipper reads the body, whose parameters are those of w, and returns its text as well.
 func (c *call) readClipper(w parameter.Wire) (q clipperQuestion, raw []byte, err error) {
 	err = c.read(maxClipper, "the limit of this path (those of /v2 take more)", func(t *text) error {
 		if err := t.skip(); err != nil { // for the depth
@@ -86,7 +85,7 @@ func (c *call) readClipper(w parameter.Wire) (q clipperQuestion, raw []byte, err
 	return q, raw, err
 }
 
-// question makes one of the protocol's of an input, as clipper's rows are: one at a time.
+// question makes a question of the protocol from one input, which is one row.
 func (c *call) question(q *clipperQuestion, raw json.RawMessage, arrived time.Time) (*predict.Question, error) {
 	out := &predict.Question{Model: c.model, Values: q.values, Arrived: arrived, Source: c.source()}
 	if raw == nil {
@@ -104,7 +103,7 @@ func (c *call) question(q *clipperQuestion, raw json.RawMessage, arrived time.Ti
 	return out, nil
 }
 
-// A clipperAnswer is what one input is answered with.
+// A clipperAnswer is the answer to one input.
 type clipperAnswer struct {
 	QueryID     uint64          `json:"query_id"`
 	Output      json.RawMessage `json:"output,omitempty"`
@@ -113,7 +112,7 @@ type clipperAnswer struct {
 	Error       string          `json:"error,omitempty"` // of one input in a batch
 }
 
-// queries counts what was asked through Clipper's paths, since its answers have numbers.
+// queries numbers the answers, as Clipper does.
 var queries atomic.Uint64
 
 // clipperPredict answers one input, or each of several.
@@ -187,8 +186,7 @@ func (c *call) ask(q *clipperQuestion, raw json.RawMessage, arrived time.Time) (
 	return answer, err
 }
 
-// clipperOutput is the value of the only output, or an object of all by name. A text that is
-// JSON is given as what it says, as Clipper does.
+// clipperOutput is the value of the only output, or an object of all by name.
 func clipperOutput(outputs []tensor.Tensor) (json.RawMessage, error) {
 	values := make(map[string]json.RawMessage, len(outputs))
 	for _, t := range outputs {
@@ -207,7 +205,8 @@ func clipperOutput(outputs []tensor.Tensor) (json.RawMessage, error) {
 	return json.Marshal(values)
 }
 
-// nested is a tensor as JSON: one element as it is, more as lists in lists.
+// nested is a tensor as JSON: one element as it is, more as lists in lists. A single text that is
+// JSON is that JSON, as in Clipper's answers.
 func nested(t tensor.Tensor) (json.RawMessage, error) {
 	if n, _ := t.Shape.Elements(); n == 1 && t.DType == tensor.Bytes {
 		text, err := tensor.Strings(t)

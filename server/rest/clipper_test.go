@@ -203,7 +203,7 @@ func TestModelsWithOtherOutputs(t *testing.T) {
 		got := strings.TrimSpace(string(a.body))
 		seen[got] = true
 		named := r.ask("POST", "/v2/models/app/infer", strings.Replace(body, `"inputs"`, `"outputs":[{"name":"z"}],"inputs"`, 1))
-		if strings.Contains(got, `"one/1"`) && (named.status != 400 || !strings.Contains(string(named.body), `output \"z\" is not one of model \"one\"; it gives \"sum\"`)) {
+		if strings.Contains(got, `"one/1"`) && (named.status != 400 || !strings.Contains(string(named.body), `no output \"z\"; model \"one\" has \"sum\"`)) {
 			t.Errorf("output z of the model without: %d %s", named.status, named.body)
 		}
 	}

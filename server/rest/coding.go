@@ -15,8 +15,8 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// An unpacker undoes a content coding. Its parts are made when they are needed, and kept: a
-// gzip reader takes 40 KB.
+// An unpacker undoes a content coding. Its parts are made when they are first needed, and used
+// again: a gzip reader takes 40 KB.
 type unpacker struct {
 	in      *bufio.Reader
 	gzip    *gzip.Reader
@@ -31,7 +31,7 @@ func (u *unpacker) free() {
 	unpackers.Put(u)
 }
 
-// unpack puts what undoes the content coding before the body.
+// unpack has the body read through what undoes its content coding.
 func (b *body) unpack(c *call, codings []string) error {
 	coding := strings.ToLower(strings.TrimSpace(strings.Join(codings, ",")))
 	if coding == "identity" || coding == "" {
@@ -71,7 +71,7 @@ func (u *unpacker) gunzip() (io.Reader, error) {
 }
 
 // inflate reads the format of zlib, which HTTP calls deflate (RFC 9110, 8.4.1.2), or bare
-// deflate, which is what some send instead.
+// deflate, which some clients send instead.
 func (u *unpacker) inflate() (io.Reader, error) {
 	head, err := u.in.Peek(2)
 	if err != nil {
@@ -91,7 +91,7 @@ func (u *unpacker) inflate() (io.Reader, error) {
 	return u.zlib, u.zlib.(zlib.Resetter).Reset(u.in, nil)
 }
 
-// end makes sure that nothing follows the packed bytes.
+// end checks that nothing follows the compressed data.
 func (u *unpacker) end(b *body) error {
 	switch _, err := u.in.Peek(1); {
 	case err == nil:
@@ -108,7 +108,7 @@ type packer interface {
 	Reset(io.Writer)
 }
 
-// packers make the codings that are offered, the best first.
+// packers are the content codings of answers, by preference.
 var packers = []struct {
 	name string
 	pool *sync.Pool
@@ -117,8 +117,7 @@ var packers = []struct {
 	{"deflate", &sync.Pool{New: func() any { w, _ := zlib.NewWriterLevel(nil, zlib.BestSpeed); return w }}},
 }
 
-// acceptable returns the index of the packer that a client wants most, or -1 if it wants none:
-// it has to name one.
+// acceptable returns the index of the packer that a client prefers, or -1 if it names none.
 func acceptable(accept []string) int {
 	best, most := -1, 0.0
 	for i := range packers {
@@ -129,8 +128,8 @@ func acceptable(accept []string) int {
 	return best
 }
 
-// quality is how much a client wants a coding, from 0 to 1: RFC 9110, 12.5.3. What is not named
-// is not wanted.
+// quality is the weight of a coding in Accept-Encoding, from 0 to 1 (RFC 9110, 12.5.3). A coding
+// that is not named has 0.
 func quality(accept []string, coding string) float64 {
 	for _, line := range accept {
 		for item := range strings.SplitSeq(line, ",") {

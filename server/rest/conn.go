@@ -16,7 +16,7 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// A listener is the door's as net/http sees it.
+// A listener is what net/http accepts connections from.
 type listener struct {
 	*intake.Listener
 	door *Door
@@ -37,7 +37,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// add notes a connection among those that are open, if it is not too late.
+// add registers a connection for Shutdown to interrupt. It reports false once the door drains.
 func (d *Door) add(c *conn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -54,8 +54,8 @@ func refuse(err error) []byte {
 	return fmt.Appendf(nil, "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }
 
-// A conn is a connection of a client as net/http sees it. It bounds how long the client may
-// stand still, and notes why it ended.
+// A conn is a client's connection as net/http sees it. It bounds how long the client may make no
+// progress, and records why the connection ended.
 type conn struct {
 	*intake.Conn
 	door   *Door
@@ -63,8 +63,8 @@ type conn struct {
 
 	state atomic.Int32 // http.ConnState
 
-	// Of net/http's goroutine for this connection.
-	head      time.Time // when the head of the next request began, the first one's with the connection; zero: it has not
+	// Owned by net/http's goroutine for this connection.
+	head      time.Time // when the next request's head began, or the connection; zero: not yet
 	answering bool      // a handler has begun
 
 	mu      sync.Mutex
@@ -80,11 +80,11 @@ func connOf(r *http.Request) *conn {
 	return c
 }
 
-// Read returns a client header_timeout for the head of a request, and idle_timeout to begin
-// one. net/http would as well, but by what it was made with.
+// Read gives a client header_timeout for the head of a request, and idle_timeout to begin one.
+// net/http has timeouts for both, but they cannot change while it serves.
 func (c *conn) Read(p []byte) (int, error) {
 	state := http.ConnState(c.state.Load())
-	heading := state == http.StateNew || state == http.StateIdle // until the head is there
+	heading := state == http.StateNew || state == http.StateIdle // until the head is complete
 	if heading {
 		_ = c.Conn.SetReadDeadline(c.headDue())
 	}
@@ -106,7 +106,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// headDue is when a connection without a request is closed; zero: never.
+// headDue is when a connection that has sent no complete head is closed; zero: never.
 func (c *conn) headDue() time.Time {
 	limits := c.door.settings.Load()
 	switch {
@@ -118,11 +118,11 @@ func (c *conn) headDue() time.Time {
 	return time.Time{}
 }
 
-// writeStep is how much of an answer may leave between two looks at the clock.
+// writeStep is how many bytes of an answer are written under one deadline.
 const writeStep = 256 << 10
 
-// Write gives the client stall_timeout for each step. What comes when no handler has begun is
-// net/http's own answer to a head that it does not take, after which it closes the connection.
+// Write gives the client stall_timeout for each step. Before a handler has begun, the bytes are
+// net/http's own answer to a malformed head, after which it closes the connection.
 func (c *conn) Write(p []byte) (written int, err error) {
 	if !c.answering {
 		c.Because(metrics.ClosedProtocol)
@@ -158,8 +158,8 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// expect gives the rest of a body until then to arrive; zero: as long as it takes. When the
-// server drains, no body is waited for.
+// expect sets the time by which more of a body must arrive; zero: there is no limit. While the
+// door drains no body is waited for.
 func (c *conn) expect(until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -170,10 +170,11 @@ func (c *conn) expect(until time.Time) {
 	_ = c.Conn.SetReadDeadline(until)
 }
 
-// arrived ends the time of a body, which may not be there to its end. If it is, net/http
-// watches for the client's going, which must not end by a deadline.
+// arrived takes the deadline of a body off. net/http then reads on to notice when the client
+// hangs up, which must not end by a deadline, or, if the body is not whole, to let a client that
+// is still sending read the answer.
 func (c *conn) arrived(whole bool) {
-	const rest = 500 * time.Millisecond // what net/http gives a client to read why it is closed
+	const rest = 500 * time.Millisecond // for which net/http reads on before it closes a connection
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reading = false
@@ -184,7 +185,8 @@ func (c *conn) arrived(whole bool) {
 	_ = c.Conn.SetReadDeadline(until)
 }
 
-// interrupt ends the wait for a body, or for a first request, for which net/http would wait 5 s.
+// interrupt ends the wait for a body, or for a first request, which net/http's Shutdown would
+// wait for 5 s.
 func (c *conn) interrupt() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

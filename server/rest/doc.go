@@ -11,17 +11,16 @@
 //	                     JSON and bytes into                         memory
 //	                     the pool's memory
 //
-// Every answer but that of an inference in binary is JSON, and every error is {"error": "..."},
-// whoever found it: the router, a limit, a bug. The exception is what net/http answers to a
-// head that makes no request, before any handler: 400, 417, 431, 501 or 505 as plain text,
-// after which it closes the connection.
+// Every answer but that of an inference in binary is JSON, and every error is {"error": "..."}.
+// The exception is net/http's answer to a malformed head, before any handler: 400, 417, 431, 501
+// or 505 as plain text, after which it closes the connection.
 //
 // Concurrency: net/http has a goroutine for each connection, which serves its requests one
 // after the other. Nothing is shared between requests but the Door.
 //
-// Memory: the text of a request and its tensors lie in the pool's buffers, which grow as bytes
-// arrive. The tensors are the scheduler's from Infer on, the text goes back before. Outputs are
-// written from where the container's answer lies.
+// Memory: the text of a request and its tensors are in buffers of the pool, which grow as bytes
+// arrive. The text is released before Infer, which takes the tensors over. Outputs are written
+// from the buffers of the container's answer.
 //
 // Sources: the protocol's text (Predict Protocol, version 2, HTTP/REST), and the extension for
 // binary tensor data as Triton documents it.

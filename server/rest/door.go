@@ -22,9 +22,9 @@ const headerBytes = 64 << 10
 
 // Limits of one request.
 type Limits struct {
-	MessageBytes  int64 // of the body, as it came and unpacked; and of its tensors
+	MessageBytes  int64 // of the body, compressed and uncompressed; and of its tensors
 	MetadataBytes int   // of the JSON in it without the tensors' data
-	Tensors       int   // inputs, and outputs asked for
+	Tensors       int   // inputs, and requested outputs
 	Rank          int
 	JSONDepth     int
 }
@@ -36,10 +36,10 @@ type Config struct {
 	Metrics *metrics.Door
 	Log     *slog.Logger
 
-	Settings // to begin with
+	Settings // until Configure
 }
 
-// Settings of the door are those that can change while it is open.
+// Settings can change while the door is open.
 type Settings struct {
 	Memory gate.Memory // of requests
 	Limits Limits
@@ -47,10 +47,10 @@ type Settings struct {
 	Connections    intake.Limits
 	IdleTimeout    time.Duration // of a connection between two requests; 0: none
 	HeaderTimeout  time.Duration // for the head of a request to arrive
-	MessageTimeout time.Duration // for its body, and a second more for each 16 KiB that have come; 0: none
-	StallTimeout   time.Duration // without any progress, for a client to take an answer
-	// Origins are those whose pages may read answers in a browser, as "https://example.org", or
-	// "*" for all; none: no page but those of this address may.
+	MessageTimeout time.Duration // for its body, and a second more for each 16 KiB that have arrived; 0: none
+	StallTimeout   time.Duration // in which a client that reads an answer must make progress
+	// Origins of pages that may read answers in a browser, such as "https://example.org", or
+	// "*" for all. Without any only pages of this address may.
 	Origins []string
 }
 
@@ -65,7 +65,7 @@ type Door struct {
 
 	settings  atomic.Pointer[Settings]
 	draining  atomic.Bool
-	largeJSON sync.Once // its warning is written
+	largeJSON sync.Once // the warning about tensors as text
 
 	mu    sync.Mutex
 	conns map[*conn]struct{}
@@ -82,7 +82,7 @@ func Listen(cfg Config) (*Door, error) {
 	}); err != nil {
 		return nil, err
 	}
-	d.http = http.Server{ // whose timeouts are fixed: conn has its own
+	d.http = http.Server{ // without timeouts: see conn
 		Handler:                      d,
 		MaxHeaderBytes:               headerBytes,
 		DisableGeneralOptionsHandler: true, // its answer is not JSON
@@ -109,18 +109,18 @@ func (d *Door) Addr() net.Addr { return d.listener.Addr() }
 // Failed receives the error if serving ends before Shutdown.
 func (d *Door) Failed() <-chan error { return d.failed }
 
-// Configure returns the door other settings. Those about connections hold for the next that
-// comes, those about requests for the next that begins, and clocks from the next time on that
-// they are set. Any goroutine may call it.
+// Configure changes the settings. Limits on connections hold for the next one, those of requests
+// for the next request, and timeouts from the next time that they are set. Any goroutine may
+// call it.
 func (d *Door) Configure(s Settings) { d.settings.Store(&s) }
 
-// Settings are those that hold.
+// Settings returns the current ones.
 func (d *Door) Settings() Settings { return *d.settings.Load() }
 
-// Shutdown stops listening, lets the answers at hand leave and ends every connection. The
-// requests inside must have been completed before (gate drained, scheduler drained); those
-// whose bodies are still arriving are refused at once. When ctx ends first, the connections
-// that are left are cut. It is called once.
+// Shutdown stops listening, sends the answers that are complete, and closes every connection.
+// The gate and the scheduler must have been drained before; requests whose bodies are still
+// arriving are refused at once. When ctx ends first, the connections that are left are cut. Call
+// it once.
 func (d *Door) Shutdown(ctx context.Context) error {
 	d.mu.Lock()
 	d.draining.Store(true) // from here on none is added

@@ -11,21 +11,20 @@ import (
 	"github.com/shivad/shivad/server/internal/browser"
 )
 
-// Pages in a browser may send requests anywhere, but read answers only where the server says so
-// (the CORS protocol of the Fetch standard). Before a request that no form could send, the
-// browser asks whether it may.
+// A page in a browser may send requests anywhere, but may read answers only where the server
+// permits it (the CORS protocol of the Fetch standard). Before a request that no form could send,
+// the browser asks for permission: a preflight.
 
 const (
 	allowOrigin    = "Access-Control-Allow-Origin"
 	exposedHeaders = headLength + ", Server-Timing, Retry-After"
-	// askedSeconds is how long a browser need not ask again.
-	askedSeconds = "600"
+	// preflightSeconds is how long a browser may keep the answer to a preflight.
+	preflightSeconds = "600"
 )
 
-// crossOrigin puts what a page's browser wants to know into the head of an answer, whatever it
-// will be, and answers those that only ask. Without origins in the configuration it does
-// nothing: OPTIONS is then a method that no path takes. Cookies and the like are never asked
-// for.
+// crossOrigin sets the headers of the CORS protocol, and answers preflights. Without origins in
+// the configuration it does nothing: OPTIONS is then a method that no path takes. Credentials
+// are never permitted.
 func (c *call) crossOrigin(found *route) (answered bool) {
 	origins, origin := c.settings.Origins, c.r.Header.Get("Origin")
 	if len(origins) == 0 {
@@ -34,7 +33,7 @@ func (c *call) crossOrigin(found *route) (answered bool) {
 	h := c.w.Header()
 	all := slices.Contains(origins, "*")
 	if !all {
-		h.Add("Vary", "Origin") // also without one: what is kept of this answer is not for pages
+		h.Add("Vary", "Origin") // also without an Origin: a cached answer must not be given to a page
 	}
 	if origin == "" {
 		return false
@@ -46,16 +45,16 @@ func (c *call) crossOrigin(found *route) (answered bool) {
 	case allowed:
 		h.Set(allowOrigin, origin)
 	}
-	asks := c.r.Method == http.MethodOptions && c.r.Header.Get("Access-Control-Request-Method") != ""
+	preflight := c.r.Method == http.MethodOptions && c.r.Header.Get("Access-Control-Request-Method") != ""
 	switch {
-	case asks && !allowed:
+	case preflight && !allowed:
 		c.fail(&refusal{http.StatusForbidden, fmt.Errorf("pages of %.200s may not use this server; rest.cors_origins lists those that may", origin)})
-	case asks && found != nil:
+	case preflight && found != nil:
 		h.Set("Access-Control-Allow-Methods", strings.Join(found.methods(), ", "))
 		if headers := c.r.Header.Values("Access-Control-Request-Headers"); len(headers) > 0 {
 			h.Set("Access-Control-Allow-Headers", strings.Join(headers, ", "))
 		}
-		h.Set("Access-Control-Max-Age", askedSeconds)
+		h.Set("Access-Control-Max-Age", preflightSeconds)
 		c.begin(http.StatusNoContent)
 	default:
 		if allowed {
@@ -66,14 +65,15 @@ func (c *call) crossOrigin(found *route) (answered bool) {
 	return true
 }
 
-// byProgram refuses what changes the server and may come from a page that nobody has let do so:
-// one of another origin, one that has made its own name mean this server, and whatever a form
-// could send. cors_origins lets pages by their names; "*" is for answers that anybody may read.
+// byProgram refuses a request that changes the server if a page could have sent it that nobody
+// permitted to: a page of another origin, one whose own name resolves to this server (DNS
+// rebinding), or any form. cors_origins permits pages by their names; "*" does not, since it is
+// about reading answers.
 func (c *call) byProgram() error {
 	kind, sent := c.r.Header.Get("Content-Type"), browser.Sent(c.r)
 	if kind != "" || sent {
-		// The second is what aiohttp names bytes whose type it is not told, as in Triton's
-		// client for asyncio. No form sends it, and a script of another page has to ask first.
+		// octet-stream is aiohttp's default for bytes, which Triton's client for asyncio sends. No
+		// form sends it, and a script of another page needs a preflight for it.
 		if media, _, err := mime.ParseMediaType(kind); err != nil || media != "application/json" && media != "application/octet-stream" {
 			return &refusal{http.StatusUnsupportedMediaType, fmt.Errorf("%s is sent as Content-Type: application/json, not as %.100q, which a form of any page can send", c.r.URL.Path, kind)}
 		}

@@ -120,11 +120,11 @@ func element(data []byte) (elem, rest []byte) {
 	return data[4:end], data[end:]
 }
 
-// An emitter writes JSON in steps of bounded size. As long as it has nowhere to write, it drops
-// what has no room, and counts it.
+// An emitter writes JSON in steps of bounded size. As long as it has no writer, it only counts
+// what does not fit its buffer.
 type emitter struct {
 	buf     []byte
-	begin   func() io.Writer // gives to, when there is something to write; nil: nowhere yet
+	begin   func() io.Writer // returns the writer at the first write; nil: there is none yet
 	to      io.Writer
 	dropped int64
 	err     error // of writing
@@ -144,7 +144,7 @@ func (e *emitter) free() {
 	}
 }
 
-// length is how much was written as long as there was nowhere to write it.
+// length is how many bytes of JSON there are, of an emitter without a writer.
 func (e *emitter) length() int64 { return e.dropped + int64(len(e.buf)) }
 
 // flush empties the buffer.
@@ -162,7 +162,7 @@ func (e *emitter) flush() {
 	e.buf = e.buf[:0]
 }
 
-// room makes sure that there is some for the next element.
+// room makes room for the next element.
 func (e *emitter) room() {
 	if len(e.buf) > emitterBytes-emitterSpare {
 		e.flush()
@@ -216,7 +216,7 @@ func (e *emitter) json(a *predict.Answer, forms []parameter.Form) {
 	e.buf = append(e.buf, "]}"...)
 }
 
-// choice writes what an application did, as the answer's parameters.
+// choice writes how an application chose, as the answer's parameters.
 func (e *emitter) choice(c *gate.Choice) {
 	b := append(e.buf, `,"parameters":{"confidence":`...)
 	b = appendFloat(b, c.Confidence, 64)
@@ -303,9 +303,9 @@ var writers = map[tensor.DType]func(b, v []byte) []byte{
 
 var host = binary.NativeEndian
 
-// appendFloat writes the shortest text that gives the same float of so many bits. JSON has
-// neither NaN nor infinities: they are null, as in JavaScript; in binary they travel as they
-// are. Many clients read -0 as an integer, which has no sign, so that it gets a fraction.
+// appendFloat writes the shortest text that is read as the same float of so many bits. JSON has
+// neither NaN nor infinities: they are null, as in JavaScript. Many clients read -0 as an
+// integer, which has no sign, so it gets a fraction.
 func appendFloat(b []byte, f float64, bits int) []byte {
 	switch {
 	case math.IsNaN(f) || math.IsInf(f, 0):

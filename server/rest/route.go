@@ -15,13 +15,13 @@ import (
 // A call is a request on its way through a handler.
 type call struct {
 	door     *Door
-	settings *Settings // as the request found them
+	settings *Settings // when the request began
 	w        http.ResponseWriter
 	r        *http.Request
 	model    string   // from the path, decoded
 	version  string   // likewise; "" = the default
 	in       *arrival // the body; nil until it is read
-	begun    bool     // the head of the answer has left: nothing can be said any more
+	begun    bool     // the head of the answer has been sent
 }
 
 // source is the connection, for fairness.
@@ -73,9 +73,8 @@ var routes = func() []route {
 	return list
 }()
 
-// find returns the route of a path as it was sent, with the names in it. One slash at its end
-// does not matter. Steps are decoded one by one, so that a name may have an escaped slash
-// without becoming two steps.
+// find returns the route of an escaped path, and the names in the path. A slash at its end is
+// ignored. Steps are decoded one by one, so that a name with an escaped slash stays one step.
 func find(escaped string) (found *route, model, version string) {
 	path, ok := strings.CutPrefix(strings.TrimSuffix(escaped, "/"), "/")
 	if !ok {
@@ -110,7 +109,7 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if found == nil {
-		c.fail(&refusal{status: http.StatusNotFound, err: fmt.Errorf("no such path: %s; those that exist are in /v2/docs/openapi.json", r.URL.Path)})
+		c.fail(&refusal{status: http.StatusNotFound, err: fmt.Errorf("no such path: %s; /v2/docs/openapi.json has all of them", r.URL.Path)})
 		return
 	}
 	c.model, c.version = model, version
@@ -125,8 +124,8 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// rescue, deferred, answers for a bug. If the answer has begun, the client must not take it for
-// whole.
+// rescue, deferred, answers a panic with an error. An answer that has begun is broken off, so
+// that the client does not take it for complete.
 func (c *call) rescue() {
 	switch p := recover(); p {
 	case nil:

@@ -11,8 +11,8 @@ import (
 	"github.com/shivad/shivad/server/internal/parameter"
 )
 
-// update takes feedback: Clipper's, with the input that it is about, or ours, with the id of a
-// request; one, or several at once.
+// update takes feedback: about an input, as Clipper's, or about the request with an id; one, or
+// several at once.
 func (c *call) update() error {
 	q, raw, err := c.readClipper(parameter.Feedback)
 	arrived := time.Now()
@@ -45,7 +45,7 @@ func (c *call) update() error {
 	return c.write(http.StatusOK, map[string][]json.RawMessage{"updates": answers})
 }
 
-// several are the feedbacks of a body that has more than one, each as an object.
+// several splits a body with more than one feedback into objects with one each.
 func (q *clipperQuestion) several() ([]json.RawMessage, error) {
 	if q.Input != nil || q.ID != nil || q.Updates != nil && q.Batch != nil {
 		return nil, invalid(`expected "updates", or "input_batch" with "labels", or one feedback; got more than one of these`)

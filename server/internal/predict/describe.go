@@ -15,7 +15,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Extensions are those that both doors have. A door adds its own.
+// Extensions are those of both doors. A door adds its own.
 var Extensions = []string{
 	"classification", "model_configuration", "model_repository", "parameters", "schedule_policy", "statistics",
 }
@@ -27,9 +27,9 @@ type ServerMetadata struct {
 	Extensions []string `json:"extensions"`
 }
 
-// Server describes the server to clients of a door that listens there; extensions are those of
-// the door beside [Extensions]. Where models are not loaded and unloaded, there is no
-// model_repository.
+// Server describes the server to clients of the door that listens at that address and has those
+// extensions beside [Extensions]. Without model_repository where clients may not load and unload
+// models.
 func (s *Service) Server(door net.Addr, extensions ...string) ServerMetadata {
 	all := slices.Concat(Extensions, extensions)
 	if s.permit(Caller{Door: door}) != nil {
@@ -43,15 +43,15 @@ type ModelMetadata struct {
 	Name     string           `json:"name"`
 	Versions []string         `json:"versions"`
 	Platform string           `json:"platform"`
-	Batched  *bool            `json:"batched,omitempty"` // false: each request is one execution, and no dimension counts rows
+	Batched  *bool            `json:"batched,omitempty"` // false: no dimension counts rows
 	Inputs   []TensorMetadata `json:"inputs"`
 	Outputs  []TensorMetadata `json:"outputs"`
 	// Properties are the parameters that the model registered with, as strings.
 	Properties map[string]string `json:"properties,omitempty"`
 }
 
-// TensorMetadata describes an input or output. A dimension of -1 takes any size; a batched
-// model's first one counts rows, but for a ragged output.
+// TensorMetadata describes an input or output. A dimension of -1 takes any size. The first one of
+// a batched model counts rows, except in a ragged output.
 type TensorMetadata struct {
 	Name     string `json:"name"`
 	Datatype string `json:"datatype"`
@@ -60,7 +60,7 @@ type TensorMetadata struct {
 	Ragged   string `json:"ragged,omitempty"`   // the output that counts this one's values for each row
 }
 
-// Model describes a model; version "" means the default.
+// Model describes a version of a model; "" is the default.
 func (s *Service) Model(name, version string) (ModelMetadata, error) {
 	t, err := s.gate.Target(name, version)
 	if err != nil {
@@ -68,7 +68,7 @@ func (s *Service) Model(name, version string) (ModelMetadata, error) {
 	}
 	return ModelMetadata{
 		Name:       t.ID.Name,
-		Versions:   append([]string{}, s.gate.Versions(name)...), // an application has none, which is a list too
+		Versions:   append([]string{}, s.gate.Versions(name)...), // [] for an application
 		Platform:   t.Platform(),
 		Batched:    t.Unbatched(),
 		Inputs:     metadata(t.Spec.Inputs),
@@ -85,7 +85,8 @@ func metadata(specs []tensor.Spec) []TensorMetadata {
 	return out
 }
 
-// properties makes strings of a JSON object's members: a string is itself, all else its JSON.
+// properties are the members of a JSON object as strings: a string itself, any other value its
+// JSON.
 func properties(object []byte) map[string]string {
 	var members map[string]json.RawMessage
 	if len(object) == 0 || json.Unmarshal(object, &members) != nil {
@@ -102,8 +103,7 @@ func properties(object []byte) map[string]string {
 	return out
 }
 
-// ModelConfig is a model's configuration, in the form of Triton's as far as there is something
-// to say.
+// ModelConfig is a model's configuration, in the form of Triton's.
 type ModelConfig struct {
 	Name          string               `json:"name"`
 	Platform      string               `json:"platform"`
@@ -118,7 +118,7 @@ type ModelConfig struct {
 	Transaction   TransactionPolicy    `json:"model_transaction_policy"`
 }
 
-// VersionPolicy says which versions are served.
+// VersionPolicy is which versions are served.
 type VersionPolicy struct {
 	Specific struct {
 		Versions []int64 `json:"versions"` // those that are numbers
@@ -130,14 +130,13 @@ type TensorConfig struct {
 	Name     string `json:"name"`
 	DataType string `json:"data_type"` // TYPE_FP32 and so on
 	Dims     []int  `json:"dims"`
-	// Format is the order of an image's dimensions, FORMAT_NHWC or FORMAT_NCHW, or FORMAT_NONE;
-	// an output has none. It is never absent from an input: Triton's example clients read it of
-	// every model.
+	// Format is the order of an image's dimensions, FORMAT_NHWC or FORMAT_NCHW, or FORMAT_NONE.
+	// An output has none. Every input has one: Triton's example clients read it of every model.
 	Format   string `json:"format,omitempty"`
 	Optional bool   `json:"optional,omitempty"` // an input that may be left out
 }
 
-// DynamicBatching says how rows are gathered.
+// DynamicBatching is how rows are gathered.
 type DynamicBatching struct {
 	MaxQueueDelayMicroseconds int64 `json:"max_queue_delay_microseconds"`
 	PriorityLevels            int   `json:"priority_levels"`
@@ -161,7 +160,7 @@ type TransactionPolicy struct {
 	Decoupled bool `json:"decoupled"`
 }
 
-// ModelConfig returns a model's configuration; version "" means the default.
+// ModelConfig returns the configuration of a version of a model; "" is the default.
 func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
 	t, err := s.gate.Target(name, version)
 	if err != nil {
@@ -217,8 +216,8 @@ func (s *Service) ModelConfig(name, version string) (ModelConfig, error) {
 	return c, nil
 }
 
-// list is a JSON list. Triton's configuration has the name of a file of labels in place of it,
-// which a client can do nothing with.
+// list is a JSON list. Triton's configuration has the name of a file of labels in its place,
+// which a client cannot use.
 func list(labels []string) string {
 	b := []byte{'['}
 	for i, label := range labels {
@@ -230,7 +229,8 @@ func list(labels []string) string {
 	return string(append(b, ']'))
 }
 
-// maxBatch is the largest batch that a replica takes; without one, what the model declared, or 1.
+// maxBatch is the largest batch, in rows, that a replica takes; without a replica, what the model
+// declared, or 1.
 func maxBatch(t *gate.Target) int {
 	rows := 0
 	for _, r := range t.Model.Stats().Replicas {
@@ -247,14 +247,14 @@ func tensorConfigs(specs []tensor.Spec, batched bool) []TensorConfig {
 	for i, s := range specs {
 		dims := append([]int{}, s.Shape...)
 		if batched && s.Ragged == "" && len(dims) > 0 {
-			dims = dims[1:] // a ragged output's are those of one row as they are
+			dims = dims[1:] // those of a ragged output are one row's
 		}
 		out[i] = TensorConfig{Name: s.Name, DataType: configType(s.DType), Dims: dims, Optional: s.Optional}
 	}
 	return out
 }
 
-// formatNone is the format of an input that is not said to be an image.
+// formatNone is the format of an input that does not declare one.
 const formatNone = "FORMAT_NONE"
 
 // configType is a dtype's name in a model configuration.
@@ -263,7 +263,7 @@ func configType(d tensor.DType) string {
 	case tensor.Bytes:
 		return "TYPE_STRING"
 	case tensor.LongDouble, tensor.Complex64, tensor.Complex128:
-		return "TYPE_INVALID" // that enumeration has no name for them
+		return "TYPE_INVALID" // the enumeration lacks them
 	}
 	return "TYPE_" + d.V2()
 }

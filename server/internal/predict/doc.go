@@ -5,16 +5,16 @@
 //	                         <--Answer---
 //	                         <-- metadata, config, statistics, index: structs with the protocol's JSON names
 //
-// A door reads its wire into a Question, asks, and writes the Answer; everything that must be
-// the same for both (parameters, requested outputs, classification, cancelling, counting) is
+// A door reads its wire into a Question, calls Infer, and writes the Answer; everything that must
+// be the same for both (parameters, requested outputs, classification, cancelling, counting) is
 // here. The error of any function is one that gate.StatusOf has a row for.
 //
-// Concurrency: everything may be called from everywhere. Infer blocks until the request is
+// Concurrency: everything may be called from any goroutine. Infer blocks until the request is
 // answered.
 //
-// Memory: a Question's inputs are Infer's from the call on. An Answer's outputs live until its
+// Memory: Infer owns a Question's inputs from the call on. An Answer's outputs live until its
 // Release.
 //
-// Sources: the protocol's text (Predict Protocol, version 2), and for what it leaves open the
-// extensions as Triton documents them, since that is what clients rely on.
+// Sources: the protocol's text (Predict Protocol, version 2), and for what it leaves open Triton's
+// documentation of the extensions, which clients rely on.
 package predict

@@ -13,9 +13,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Feedback teaches the application that q names what became of a request: of the one with that
-// id, a JSON text or number, or of q's inputs, which are then asked about anew. q.Parameters is
-// the verdict, a JSON object as gate's feedback takes it. The answer is a JSON object.
+// Feedback teaches an application what became of a request: of the one with that id, a JSON text
+// or number, or of q's inputs, which its models then predict anew. q.Parameters is the verdict, a
+// JSON object as gate's feedback takes it. The answer is a JSON object.
 func (d *Door) Feedback(ctx context.Context, q *Question, id []byte) ([]byte, error) {
 	d.metrics.Began()
 	defer q.release()
@@ -34,7 +34,7 @@ func (d *Door) feedback(ctx context.Context, q *Question, id []byte) ([]byte, er
 	f, err := d.gate.OpenFeedback(q.Model, q.Inputs, &p)
 	if err != nil {
 		if _, unknown := d.gate.Target(q.Model, ""); unknown != nil {
-			err = unknown // in the words of this protocol
+			err = unknown // in this protocol's words
 		}
 		return nil, err
 	}
@@ -42,21 +42,21 @@ func (d *Door) feedback(ctx context.Context, q *Question, id []byte) ([]byte, er
 	return gate.Learn(ctx, f)
 }
 
-// Input makes the only input of a model from a decoded JSON value, as Clipper's clients send
-// it: numbers, texts or lists of them; for bytes also their base64.
+// Input makes the only input of a model from a decoded JSON value of Clipper's clients: numbers,
+// texts or lists of them, or base64 for UINT8.
 func (s *Service) Input(model string, value any) (tensor.Tensor, error) {
 	target, err := s.gate.Asked(model, "")
 	if err != nil {
 		return tensor.Tensor{}, err
 	}
-	if target.Model == nil { // an application none of whose models has said what it takes
+	if target.Model == nil { // an application without a model that has declared its inputs
 		if t, err := input(value, tensor.Float64); err == nil {
 			return t, nil
 		}
 		return input(value, tensor.Bytes)
 	}
 	if n := len(target.Spec.Inputs); n != 1 {
-		return tensor.Tensor{}, fmt.Errorf("%w: model %q has %d inputs; one value is for models with one", scheduler.ErrInvalidInput, model, n)
+		return tensor.Tensor{}, fmt.Errorf("%w: one value is for models with one input; model %q has %d", scheduler.ErrInvalidInput, model, n)
 	}
 	spec := target.Spec.Inputs[0]
 	t, err := input(value, spec.DType)

@@ -19,80 +19,79 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A Door is one way in to a Service. It counts what passes.
+// A Door is a Service for one door, which counts its requests.
 type Door struct {
 	*Service
 	metrics *metrics.Door
 	sources atomic.Uint64
 }
 
-// Door makes a way in that counts with m.
+// Door returns the service for a door that counts with m.
 func (s *Service) Door(m *metrics.Door) *Door { return &Door{Service: s, metrics: m} }
 
-// NewSource names a connection, for fairness between those that ask: see [Question]. Sources of
-// this package never meet those of the TCP door, which count from 1.
+// NewSource numbers a connection, for fairness between them: see [Question]. The numbers never
+// meet those of the TCP door, which count from 1.
 func (d *Door) NewSource() uint64 {
 	return uint64(d.metrics.Index()+1)<<56 | d.sources.Add(1)
 }
 
-// A Question asks a model for the outputs of some rows.
+// A Question asks a model for the outputs of its inputs.
 type Question struct {
 	Model   string
-	Version string // "" = the default
-	ID      string // echoed
+	Version string // "": the default
+	ID      string // of the answer as well
 
-	// Inputs have names, and shapes as the client sent them: with the batch dimension, or one
-	// row without it. The references are Infer's from the call on, whatever comes of it.
+	// Inputs have names, and the shapes that the client sent: with the batch dimension, or one
+	// row without it. Infer owns the references from the call on, also if it fails.
 	Inputs []tensor.Tensor
-	// Outputs are those wanted, in the order of the answer; none = all.
+	// Outputs are the requested ones, in the order of the answer; none: all.
 	Outputs []Output
 
-	// Values are the parameters that are the server's. A deadline of the context counts beside
-	// Timeout.
+	// Values are the server's own parameters. Beside Timeout the deadline of the context holds.
 	parameter.Values
 
-	// Parameters is a JSON object that goes to the container with the rows; nil = none.
+	// Parameters is a JSON object for the container; nil: none.
 	Parameters []byte
 
-	Arrived time.Time // when the request began to be dealt with
+	Arrived time.Time // when the request was complete
 	Source  uint64    // the connection's, from NewSource
-	Outbox  Outbox    // what bounds the answers that the client has not read; nil: nothing does
+	Outbox  Outbox    // bounds the answers that the client has not read; nil: they are not bounded
 }
 
-// An Outbox is a client's [gate.Outbox] whose room can be waited for. It is called by all that
-// ask for the client.
+// An Outbox is a client's [gate.Outbox] in which room can be waited for. All requests of the
+// client call it, each from its own goroutine.
 type Outbox interface {
-	// Admit waits until there is room for the answer to an open call. Put brings that, or its
-	// error, in the place of what was expected, and says how much of the room it takes until
-	// Take: it fails when that is not to be had.
+	// Admit waits until there is room for the answer to an open call. Put replaces the expected
+	// size by that of the answer, or of an error, which is taken until Take; it fails when the
+	// answer is larger and there is no room for it.
 	Admit(ctx context.Context, c *gate.Call) (expected int, err error)
 	Put(c *gate.Call, expected int) (size int, err error)
 	Take(size int)
 }
 
-// An Output is one that a client asks for.
+// An Output is a requested one.
 type Output struct {
 	Name string
-	// Classes asks for the names of so many of the highest values instead of the values
-	// (classification extension); 0 = the tensor.
+	// Classes is how many of the highest values of each row are wanted, by name, instead of the
+	// tensor (classification extension); 0: the tensor.
 	Classes int
 }
 
-// An Answer is what a model predicted. Release it once.
+// An Answer has the outputs of a model. Release it once.
 type Answer struct {
 	Model, Version string
 	ID             string
-	// Outputs have names and the shapes that the client expects: without the batch dimension if
-	// the question came so.
+	// Outputs have names, and the shapes that the client expects: without the batch dimension if
+	// the question had none.
 	Outputs []tensor.Tensor
 	Timing  scheduler.Timing
-	Choice  *gate.Choice // what an application did; nil for a model
-	Size    int          // of the room in the question's Outbox, which is whoever takes the answer's to give back
+	Choice  *gate.Choice // how an application chose; nil for a model
+	Size    int          // in the question's Outbox, until the caller's Take
 
 	call *call
 }
 
-// Release gives the memory of the outputs back.
+// Release releases the outputs.
 func (a *Answer) Release() {
 	if c := a.call; c != nil {
 		a.call, a.Outputs = nil, nil
@@ -100,7 +99,7 @@ func (a *Answer) Release() {
 	}
 }
 
-// A call is one request on its way through the gate, and whoever waits for it.
+// A call is a request on its way through the gate, for a goroutine that waits.
 type call struct {
 	gate.Call
 	done chan struct{} // closed when the request is complete
@@ -111,7 +110,7 @@ var calls = sync.Pool{New: func() any { return new(call) }}
 // Complete implements gate.Owner.
 func (c *call) Complete(*gate.Call) { close(c.done) }
 
-// wait submits a call and returns when it is complete; when ctx ends first, it is given up.
+// wait submits a call and returns when it is complete. When ctx ends first, it cancels the call.
 func (d *Door) wait(ctx context.Context, c *call) {
 	c.Owner, c.done = c, make(chan struct{})
 	d.gate.Submit(&c.Call)
@@ -128,8 +127,9 @@ func (c *call) free() {
 	calls.Put(c)
 }
 
-// Infer asks, waits and counts. When ctx ends first, the request leaves the queue: the error is
-// then ErrCanceled, or ErrDeadlineExceeded if it was the context's deadline.
+// Infer submits a question, waits for the answer, and counts it. When ctx ends first, the request
+// leaves the queue: the error is then ErrCanceled, or ErrDeadlineExceeded if the context's
+// deadline has passed.
 func (d *Door) Infer(ctx context.Context, q *Question) (*Answer, error) {
 	d.metrics.Began()
 	defer q.release()
@@ -143,7 +143,7 @@ func (d *Door) Infer(ctx context.Context, q *Question) (*Answer, error) {
 	return a, err
 }
 
-// release gives the memory of the inputs back, after a panic too.
+// release releases the inputs, after a panic, too.
 func (q *Question) release() {
 	for _, t := range q.Inputs {
 		t.Release()
@@ -151,7 +151,7 @@ func (q *Question) release() {
 	q.Inputs = nil
 }
 
-// Refused counts a request that could not be read, so that no Question of it was asked.
+// Refused counts a request that could not be read, of which there was no Question.
 func (d *Door) Refused(err error, arrived time.Time) {
 	d.metrics.Began()
 	d.metrics.Answered(d.gate.Unrouted(), gate.StatusOf(err).Outcome, time.Since(arrived), 0, 0)
@@ -168,7 +168,7 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 	}
 	p := gate.Params{Values: q.Values, Now: q.Arrived, Forward: q.Parameters, Source: q.Source}
 	if q.ID != "" {
-		p.ID = shiva.AppendString(nil, q.ID) // as it would be in the metadata of a Shiva message
+		p.ID = shiva.AppendString(nil, q.ID) // as in the metadata of a Shiva message
 	}
 	if end, ok := ctx.Deadline(); ok {
 		left := min(max(end.Sub(q.Arrived), 1), parameter.MaxTimeout)
@@ -176,8 +176,8 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 			p.Timeout = left
 		}
 	}
-	// To a model with an adapter a tensor of any shape may be one row. On this wire a matrix is
-	// rows.
+	// To a model with an adapter a tensor of any shape may be one row. In this protocol a matrix
+	// is rows.
 	p.Batch = target.Spec.Batched() && len(q.Inputs) > 0 && len(q.Inputs[0].Shape) > 1
 
 	c := calls.Get().(*call)
@@ -191,13 +191,13 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 		return nil, target.Metrics, Late(ctx, err)
 	}
 	a := &Answer{Size: size, Model: target.ID.Name, Version: target.ID.Version, ID: q.ID, Timing: c.Timing, Choice: c.Choice, call: c}
-	said := target
+	answering := target
 	if c.Choice != nil {
-		// The answer is most of all that of one model, whose outputs need not be those of the
-		// application's first.
-		said = c.Target
-		a.Version = said.ID.String()
-		if chosen, err = choose(said, q.Outputs); err != nil {
+		// The answer is written by the declaration of the model that is most behind it, whose
+		// outputs may differ from those of the application's first.
+		answering = c.Target
+		a.Version = answering.ID.String()
+		if chosen, err = choose(answering, q.Outputs); err != nil {
 			a.discard(q)
 			return nil, target.Metrics, err
 		}
@@ -208,7 +208,7 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 		shown := c.Shown(at)
 		if q.Outputs != nil && q.Outputs[i].Classes > 0 {
 			squeezed := len(shown) < len(t.Shape)
-			if t, err = classify(t, q.Outputs[i].Classes, said.Spec.Outputs[at].Labels); err != nil {
+			if t, err = classify(t, q.Outputs[i].Classes, answering.Spec.Outputs[at].Labels); err != nil {
 				a.discard(q)
 				return nil, target.Metrics, err
 			}
@@ -217,20 +217,20 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 			}
 		}
 		t.Shape = shown
-		t.Name = said.Spec.Outputs[at].Name
+		t.Name = answering.Spec.Outputs[at].Name
 		a.Outputs[i] = t
 	}
 	return a, target.Metrics, nil
 }
 
-// discard gives up an answer that turns out to be none.
+// discard releases an answer that cannot be given, and its room.
 func (a *Answer) discard(q *Question) {
 	if a.Release(); q.Outbox != nil {
 		q.Outbox.Take(a.Size)
 	}
 }
 
-// ask submits a call and waits for its answer, once there is room for that.
+// ask waits for room for the answer to a call, submits it, and waits for the answer.
 func (d *Door) ask(ctx context.Context, c *call, o Outbox) (size int, err error) {
 	if o == nil {
 		d.wait(ctx, c)
@@ -247,9 +247,8 @@ func (d *Door) ask(ctx context.Context, c *call, o Outbox) (size int, err error)
 	return size, err
 }
 
-// Late is the error of a request that was cut off: ErrDeadlineExceeded for ErrCanceled if that
-// was at the context's deadline. The context itself need not say so, since transports cancel it
-// then.
+// Late makes ErrCanceled of a request ErrDeadlineExceeded if the context's deadline has passed.
+// The context itself may say otherwise, since transports cancel it then.
 func Late(ctx context.Context, err error) error {
 	if end, ok := ctx.Deadline(); ok && errors.Is(err, scheduler.ErrCanceled) && !time.Now().Before(end) {
 		return fmt.Errorf("%w: the client's deadline passed", scheduler.ErrDeadlineExceeded)
@@ -257,7 +256,7 @@ func Late(ctx context.Context, err error) error {
 	return err
 }
 
-// choose finds the places of the wanted outputs in the model's declaration.
+// choose finds the indexes of the requested outputs in the model's declaration.
 func choose(t *gate.Target, wanted []Output) ([]int, error) {
 	specs := t.Spec.Outputs
 	if len(wanted) == 0 {
@@ -275,17 +274,17 @@ func choose(t *gate.Target, wanted []Output) ([]int, error) {
 			for j := range specs {
 				names[j] = strconv.Quote(specs[j].Name)
 			}
-			return nil, fmt.Errorf("%w: output %q is not one of model %q; it gives %s",
+			return nil, fmt.Errorf("%w: no output %q; model %q has %s",
 				scheduler.ErrInvalidInput, w.Name, t.ID.Name, strings.Join(names, ", "))
 		}
 		if slices.Contains(at[:i], at[i]) {
-			return nil, fmt.Errorf("%w: output %q is asked for twice", scheduler.ErrInvalidInput, w.Name)
+			return nil, fmt.Errorf("%w: output %q is requested twice", scheduler.ErrInvalidInput, w.Name)
 		}
 		if w.Classes < 0 {
 			return nil, fmt.Errorf("%w: output %q: classification %d, expected 1 or more", scheduler.ErrInvalidInput, w.Name, w.Classes)
 		}
 		if d := specs[at[i]].DType; w.Classes > 0 && !d.Ordered() {
-			return nil, fmt.Errorf("%w: output %q: classification is for real numbers, and it is %s", scheduler.ErrInvalidInput, w.Name, d.V2())
+			return nil, fmt.Errorf("%w: output %q: classification is for real numbers, its datatype is %s", scheduler.ErrInvalidInput, w.Name, d.V2())
 		}
 	}
 	return at, nil

@@ -11,26 +11,25 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// A Repository starts and stops what the server itself can: the processes of its configuration.
-// Its functions may be called from everywhere. Its implementation is the server's.
+// A Repository starts and stops the processes of the server's configuration. Its methods may be
+// called from any goroutine.
 type Repository interface {
-	// Models are the names of models that it can start and stop, sorted.
+	// Models returns the names of the models that it can start and stop, sorted.
 	Models() []string
-	// State reports how it stands with one of them, and why.
+	// State is the state of one of them, and the reason.
 	State(model string) (state State, reason string)
-	// Load starts the processes of a model, if they do not run, and returns when one of them
-	// serves it; it does so at once if one does already. It gives up when ctx ends or a process
-	// ends by itself again and again.
+	// Load starts the processes of a model that do not run, and returns when one of them serves
+	// it, which may be at once. It fails when ctx ends or a process ends by itself again and
+	// again.
 	Load(ctx context.Context, model string) error
-	// Unload stops the processes of a model, after they have answered what they have, and
-	// returns when they have ended.
+	// Unload drains and stops the processes of a model, and returns when they have ended.
 	Unload(model string) error
 }
 
-// A Caller is who asks for a change. The zero value is the program itself, which may do everything.
+// A Caller is who requests a change. The zero value is the program itself, which may do everything.
 type Caller struct {
 	From string   // the client's address
-	Door net.Addr // what the door that it came through listens on
+	Door net.Addr // the address that the client's door listens on
 }
 
 // permit is the error for a caller who may not load and unload models.
@@ -42,10 +41,10 @@ func (s *Service) permit(c Caller) error {
 	case reach == config.RepositoryAll, reach == config.RepositoryLocal && Local(c.Door):
 		return nil
 	case reach == config.RepositoryLocal:
-		return fmt.Errorf("%w: this door can be reached from other machines (%s), so nobody loads and unloads models by it: server.repository = \"all\" lets every client, and the admin door (shivactl containers) can do both",
+		return fmt.Errorf("%w: clients may not load or unload models through a door that other machines reach (%s): server.repository = \"all\" lets every client, and the admin door (shivactl containers) can do both",
 			gate.ErrPermissionDenied, c.Door)
 	}
-	return fmt.Errorf("%w: models are not loaded and unloaded by clients: server.repository = \"none\"; the admin door (shivactl containers) can do both", gate.ErrPermissionDenied)
+	return fmt.Errorf("%w: clients may not load or unload models (server.repository = \"none\"); the admin door (shivactl containers) can do both", gate.ErrPermissionDenied)
 }
 
 // Local reports whether only this machine reaches a listener.
@@ -56,7 +55,7 @@ func Local(a net.Addr) bool {
 	return a.Network() == "unix"
 }
 
-// changed logs what a caller has done to a model.
+// changed logs a change that a caller has made to a model, and reports it.
 func (s *Service) changed(c Caller, model, did string, err error) {
 	if c.Door != nil {
 		s.cfg.Log.Info("changed by a client", "what", "model", "name", model, "from", c.From, "door", c.Door, "did", did, "error", err)
@@ -66,11 +65,10 @@ func (s *Service) changed(c Caller, model, did string, err error) {
 	}
 }
 
-// A State is how it stands with a version of a model. The words are those of the
-// model_repository extension.
+// A State is that of a version of a model, in the words of the model_repository extension.
 type State string
 
-// The states there are.
+// The states.
 const (
 	Ready       State = "READY"       // a live replica serves it
 	Unavailable State = "UNAVAILABLE" // none does
@@ -81,13 +79,13 @@ const (
 // An IndexEntry is one version of a model that is or could be served.
 type IndexEntry struct {
 	Name    string `json:"name"`
-	Version string `json:"version,omitempty"` // none for an application, nor yet for a model that has not registered since the server started
+	Version string `json:"version,omitempty"` // none for applications and models that have not registered
 	State   State  `json:"state"`
 	Reason  string `json:"reason"`
 }
 
 // Index lists every version of every model that has registered, every application, and the
-// models that Load could start; only those that are ready if so asked.
+// models that Load could start; with onlyReady those of them that are.
 func (s *Service) Index(onlyReady bool) []IndexEntry {
 	list := []IndexEntry{}
 	managed := s.cfg.Repository.Models()
@@ -123,8 +121,8 @@ func (s *Service) Index(onlyReady bool) []IndexEntry {
 	return list
 }
 
-// Load makes a model served, if its processes are the server's. Parameters of the request
-// (another configuration, files) cannot be honoured: the model lives in its container.
+// Load starts a model, if its processes are the server's. Parameters of the request (another
+// configuration, files) are refused: a model is configured in its container.
 func (s *Service) Load(ctx context.Context, by Caller, model string, parameters []string) error {
 	if err := s.permit(by); err != nil {
 		return err
@@ -135,7 +133,7 @@ func (s *Service) Load(ctx context.Context, by Caller, model string, parameters 
 	}
 	if err := s.managed(model, "loaded"); err != nil {
 		if t, unknown := s.gate.Target(model, ""); unknown == nil && t.Live > 0 {
-			return nil // it is there, whoever started it
+			return nil // it is served, whoever started it
 		}
 		return err
 	}
@@ -144,7 +142,7 @@ func (s *Service) Load(ctx context.Context, by Caller, model string, parameters 
 	return err
 }
 
-// Unload makes a model no longer served, if its processes are the server's.
+// Unload stops a model, if its processes are the server's.
 func (s *Service) Unload(by Caller, model string) error {
 	if err := s.permit(by); err != nil {
 		return err
@@ -157,7 +155,7 @@ func (s *Service) Unload(by Caller, model string) error {
 	return err
 }
 
-// managed says why a model is not the server's to start and stop.
+// managed is the error for a model that is not the server's to start and stop.
 func (s *Service) managed(model, verb string) error {
 	names := s.cfg.Repository.Models()
 	if slices.Contains(names, model) {

@@ -12,10 +12,10 @@ import (
 type Config struct {
 	Gate       *gate.Gate
 	Repository Repository
-	Reach      func() string                   // who may load and unload models: local, all, none, as server.repository has it; nil: all
+	Reach      func() string                   // who may load and unload models: server.repository; nil: all
 	Log        *slog.Logger                    // nil is silent
-	Settings   func(model string) config.Model // what is in effect for a model
-	// Changed is told what a client has done to a model; nil: nobody is.
+	Settings   func(model string) config.Model // in effect for a model
+	// Changed is called when a client has changed a model; nil: nothing is.
 	Changed func(by, what, name, detail string)
 	Version string // of the server
 }
@@ -40,18 +40,19 @@ func New(cfg Config) *Service {
 	return &Service{cfg.Gate, cfg}
 }
 
-// Draining reports whether the server is shutting down: requests inside go on, others are refused.
+// Draining reports whether the server is shutting down: it completes requests in flight and
+// refuses others.
 func (s *Service) Draining() bool { return s.gate.Draining() }
 
-// A Readiness is the answer of both ready paths. The text of the protocol asks for a status
-// only; the Open Inference Protocol for the rest but Error, which tells why not.
+// A Readiness is the answer of both ready paths. The text of the protocol has a status only, the
+// Open Inference Protocol the name and ready.
 type Readiness struct {
 	Name  string `json:"name,omitempty"` // of the model
 	Ready bool   `json:"ready"`
-	Error string `json:"error,omitempty"`
+	Error string `json:"error,omitempty"` // why it is not ready
 }
 
-// Ready reports whether the server takes requests, and if not, why.
+// Ready reports whether the server takes requests.
 func (s *Service) Ready() Readiness {
 	if ready, reason := s.gate.Ready(); !ready {
 		return Readiness{Error: reason}
@@ -59,8 +60,8 @@ func (s *Service) Ready() Readiness {
 	return Readiness{Ready: true}
 }
 
-// ModelReady reports whether a live replica serves the model; version "" means the default. The
-// error is that there is no such model.
+// ModelReady reports whether a live replica serves a version of a model; "" is the default. It
+// fails if there is no such model.
 func (s *Service) ModelReady(name, version string) (Readiness, error) {
 	t, err := s.gate.Target(name, version)
 	if err != nil {
@@ -73,8 +74,8 @@ func (s *Service) ModelReady(name, version string) (Readiness, error) {
 	return r, nil
 }
 
-// A List is what can be asked about. The protocol has no such path, and clients that ask for it
-// know the form of KServe's servers.
+// A List has the names of everything that serves. The protocol has no such path; the form is that
+// of KServe's servers.
 type List struct {
 	Models []string `json:"models"` // and applications, sorted
 }

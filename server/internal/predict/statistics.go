@@ -4,15 +4,15 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// ModelStatistics counts what one version of a model has done since the server knows it,
+// ModelStatistics counts the requests and batches of one version of a model since it registered,
 // through all doors.
 //
-// Source: Triton, statistics extension. What has no meaning here (memory, decoupled responses)
-// is left out, and so are caches, whose look-ups are not timed: the metrics count them.
+// Source: Triton, statistics extension. Memory and decoupled responses do not exist here and are
+// left out, and so are caches, whose look-ups are not timed: the metrics count them.
 type ModelStatistics struct {
 	Name           string         `json:"name"`
 	Version        string         `json:"version"`
-	LastInference  int64          `json:"last_inference"`  // ms since 1970; 0 = never
+	LastInference  int64          `json:"last_inference"`  // ms since 1970; 0: never
 	InferenceCount uint64         `json:"inference_count"` // rows
 	ExecutionCount uint64         `json:"execution_count"` // batches
 	InferenceStats InferenceStats `json:"inference_stats"`
@@ -24,9 +24,9 @@ type InferenceStats struct {
 	Success       Duration `json:"success"`        // from the request's last byte to its answer
 	Fail          Duration `json:"fail"`           // likewise
 	Queue         Duration `json:"queue"`          // until its first row was sent to a container
-	ComputeInput  Duration `json:"compute_input"`  // 0: inputs are laid out as they arrive
-	ComputeInfer  Duration `json:"compute_infer"`  // of the batch that its last row was in, as long as the container could work on it
-	ComputeOutput Duration `json:"compute_output"` // 0: outputs are cut from the batch's where they lie
+	ComputeInput  Duration `json:"compute_input"`  // 0: inputs are written in place as they arrive
+	ComputeInfer  Duration `json:"compute_infer"`  // of the batch with its last row
+	ComputeOutput Duration `json:"compute_output"` // 0: outputs are slices of the batch's
 }
 
 // BatchStats are the times of batches of one size.
@@ -37,24 +37,24 @@ type BatchStats struct {
 	ComputeOutput Duration `json:"compute_output"`
 }
 
-// Duration is how often something took place, and how long all of it took.
+// Duration is how often something happened, and how long it took in total.
 type Duration struct {
 	Count uint64 `json:"count"`
 	Nanos uint64 `json:"ns"`
 }
 
-// StatisticsList is the answer about statistics.
+// StatisticsList is the answer of Statistics.
 type StatisticsList struct {
 	Models []ModelStatistics `json:"model_stats"`
 }
 
-// Statistics counts for every version of a model, or the one named, or for an application:
-// requests by the name that they were sent to, and batches by the model that executed them.
-// Name "" means all of both.
+// Statistics are those of every version of a model, or of the one named, or of an application:
+// requests by the name that they were sent to, and batches by the model that executed them. Name
+// "" is all models and applications.
 func (s *Service) Statistics(name, version string) (StatisticsList, error) {
 	list := StatisticsList{Models: []ModelStatistics{}}
 	if name != "" {
-		// Says what is wrong with names that are not there.
+		// Its error names what does not exist.
 		if _, err := s.gate.Target(name, version); err != nil {
 			return list, err
 		}
@@ -63,7 +63,7 @@ func (s *Service) Statistics(name, version string) (StatisticsList, error) {
 		if name != "" && m.Name != name || version != "" && m.Version != version {
 			continue
 		}
-		if t, err := s.gate.Target(m.Name, m.Version); err == nil { // else it was forgotten meanwhile
+		if t, err := s.gate.Target(m.Name, m.Version); err == nil { // or it has just been forgotten
 			list.Models = append(list.Models, statistics(t))
 		}
 	}
@@ -74,7 +74,8 @@ func (s *Service) Statistics(name, version string) (StatisticsList, error) {
 		if name != "" && a.Name != name {
 			continue
 		}
-		if t, err := s.gate.Target(a.Name, ""); err == nil && t.Application != nil { // else it has no candidates, or has gone
+		// Without candidates, or just deleted, it has none.
+		if t, err := s.gate.Target(a.Name, ""); err == nil && t.Application != nil {
 			list.Models = append(list.Models, statistics(t))
 		}
 	}
