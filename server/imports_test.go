@@ -32,7 +32,8 @@ import (
 // points: usually the code wants to be in another room.
 const imports = `
 shiva/tensor:               github.com/x448/float16
-shiva:                      shiva/tensor
+shiva/jsontext:             | shiva/budgettest github.com/x448/float16
+shiva:                      shiva/jsontext shiva/tensor
 shiva/shivatest:            shiva shiva/tensor
 shiva/budgettest:
 
@@ -43,8 +44,8 @@ scheduler/schedtest:        scheduler shiva/tensor
 scheduler/sim:              scheduler scheduler/schedtest shiva/tensor
 
 containers/zmtp:            shiva/tensor github.com/go-zeromq/zmq4
-containers/internal/wire:   scheduler shiva/tensor
-containers/adapter:         scheduler shiva shiva/tensor
+containers/internal/wire:   scheduler shiva/jsontext shiva/tensor
+containers/adapter:         scheduler shiva shiva/jsontext shiva/tensor
 containers/container:       containers/zmtp containers/internal/wire shiva/tensor | containers scheduler
 containers:                 containers/adapter containers/zmtp containers/internal/wire scheduler scheduler/naming shiva/tensor github.com/pierrec/lz4/v4 golang.org/x/sys scheduler/setting | containers/container github.com/go-zeromq/zmq4
 containers/containertest:   containers containers/zmtp containers/internal/wire scheduler shiva/tensor
@@ -54,32 +55,32 @@ server/internal/browser:
 server/internal/intake:     scheduler server/metrics
 server/internal/jsontest:   shiva/budgettest
 server/internal/clock:      scheduler golang.org/x/sys
-server/internal/parameter:  scheduler shiva scheduler/setting
+server/internal/parameter:  scheduler shiva/jsontext scheduler/setting
 server/config:              scheduler scheduler/naming server/internal/nearest github.com/pelletier/go-toml/v2 containers scheduler/setting server/state
 server/admin:               server/internal/browser server/internal/parameter
 server/admin/admintest:     server/admin
 server/memory:
 server/metrics:             scheduler github.com/prometheus/client_golang
 server/selection:           server/internal/nearest shiva/tensor github.com/x448/float16
-server/internal/apps:       server/internal/gate server/internal/nearest server/internal/parameter server/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva shiva/tensor | containers/adapter
+server/internal/apps:       server/internal/gate server/internal/nearest server/internal/parameter server/metrics server/selection server/state scheduler scheduler/naming scheduler/setting shiva shiva/jsontext shiva/tensor | containers/adapter
 server/internal/cache:      server/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting
 server/state/statetest:     server/state shiva/budgettest
-server/internal/gate:        server/internal/cache server/internal/nearest server/internal/parameter server/metrics scheduler shiva shiva/tensor github.com/x448/float16 | containers/adapter
-server/internal/predict:     server/internal/gate server/internal/parameter server/config server/metrics scheduler shiva shiva/tensor | containers/adapter
+server/internal/gate:        server/internal/cache server/internal/nearest server/internal/parameter server/metrics scheduler shiva shiva/jsontext shiva/tensor github.com/x448/float16 | containers/adapter
+server/internal/predict:     server/internal/gate server/internal/parameter server/config server/metrics scheduler shiva shiva/jsontext shiva/tensor | containers/adapter
 server/internal/fleet:      server/config server/internal/gate server/internal/predict containers scheduler shiva/tensor
 server/internal/manage:      server/admin server/config server/internal/apps server/internal/fleet server/internal/gate server/internal/parameter server/internal/predict server/metrics server/selection server/state containers scheduler shiva/tensor
-server/tcp:                  server/internal/gate server/internal/intake server/internal/parameter server/metrics scheduler shiva shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/internal/predict server/state containers/adapter
-server/rest:                 server/internal/browser server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/metrics scheduler shiva shiva/tensor github.com/x448/float16 | server/config server/internal/apps server/state
+server/tcp:                  server/internal/gate server/internal/intake server/internal/parameter server/metrics scheduler shiva shiva/jsontext shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/internal/predict server/state containers/adapter
+server/rest:                 server/internal/browser server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/metrics scheduler shiva shiva/jsontext shiva/tensor github.com/x448/float16 | server/config server/internal/apps server/state
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
 server/grpc/internal/wire:   google.golang.org/grpc | google.golang.org/protobuf
 server/grpc:                 server/grpc/internal/wire server/grpc/pb server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/metrics scheduler shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/config server/internal/jsontest
-server:                      server/internal/apps server/internal/clock server/internal/fleet server/internal/gate server/internal/intake server/internal/manage server/internal/parameter server/internal/predict server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler shiva shiva/tensor golang.org/x/sys | containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc
+server:                      server/internal/apps server/internal/clock server/internal/fleet server/internal/gate server/internal/intake server/internal/manage server/internal/parameter server/internal/predict server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler shiva shiva/jsontext shiva/tensor golang.org/x/sys | containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc
 
-server/e2e:                 | containers/container shiva shiva/tensor google.golang.org/grpc google.golang.org/protobuf
+server/e2e:                 | containers/container shiva shiva/jsontext shiva/tensor google.golang.org/grpc google.golang.org/protobuf
 
 cmd/shivad:                 server server/config server/memory
-cmd/shivactl:               shiva shiva/tensor server/admin github.com/x448/float16
+cmd/shivactl:               shiva shiva/jsontext shiva/tensor server/admin github.com/x448/float16
 
 examples/client:             shiva shiva/tensor
 examples/digits:

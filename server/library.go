@@ -15,7 +15,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -156,19 +156,17 @@ func (s *Server) question(q *Question) (*predict.Question, error) {
 func (s *Server) parameters(q *Question, asked *predict.Question) error {
 	v := &asked.Values
 	if len(q.Parameters) > 0 {
-		if end, ok := shiva.SkipValue(q.Parameters, 0, s.settings.Now().Limits.JSONDepth); !ok || end != len(q.Parameters) || q.Parameters[0] != '{' {
-			return fmt.Errorf("%w: parameters: expected a JSON object without space around it", scheduler.ErrInvalidInput)
+		if q.Parameters[0] != '{' || !jsontext.Valid(q.Parameters, s.settings.Now().Limits.JSONDepth) {
+			return fmt.Errorf("%w: parameters: expected a JSON object without space before it", scheduler.ErrInvalidInput)
 		}
 		var forward []byte
 		err := parameter.Library.Members(v, q.Parameters, func(key, value []byte) {
-			forward = append(shiva.AppendString(append(forward, ','), string(key)), ':')
-			forward = append(forward, value...)
+			forward = jsontext.AppendMember(forward, key, value)
 		})
 		if err != nil {
 			return err
 		}
 		if len(forward) > 0 {
-			forward[0] = '{'
 			asked.Parameters = append(forward, '}')
 		}
 	}
@@ -249,7 +247,7 @@ func (s *Server) Learn(ctx context.Context, f *Feedback) (learned bool, rounds u
 	}
 	var id []byte
 	if f.ID != "" {
-		id = shiva.AppendString(nil, f.ID)
+		id = jsontext.AppendString(nil, f.ID)
 	}
 	if asked.Parameters, err = json.Marshal(verdict); err != nil {
 		for _, t := range asked.Inputs {

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -65,13 +66,10 @@ func TestAllocs(t *testing.T) {
 	})
 	id := 0
 	budget("look at metadata", 0, func() {
-		if err := shiva.EachField(m.Metadata, func(key, value []byte) bool {
+		for key, value := range jsontext.Members(m.Metadata) {
 			if string(key) == "id" {
 				id += len(value)
 			}
-			return true
-		}); err != nil {
-			t.Fatal(err)
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -216,22 +217,24 @@ func (c *Client) encode(ctx context.Context, m *Message) (*tensor.Buffer, error)
 
 // appendTimeout appends metadata with "timeout_ms" as its first key, unless it has one.
 func appendTimeout(dst, metadata []byte, timeout time.Duration) []byte {
-	if Field(metadata, "timeout_ms") != nil {
+	if jsontext.Field(metadata, "timeout_ms") != nil {
 		return append(dst, metadata...)
 	}
-	open := skipSpace(metadata, 0)
-	if open < len(metadata) && metadata[open] != '{' {
+	s := jsontext.Scanner{Text: metadata}
+	if s.Peek() != '{' && s.At < len(metadata) {
 		return append(dst, metadata...) // no object: the server's to refuse
 	}
 	dst = append(dst, `{"timeout_ms":`...)
 	dst = strconv.AppendFloat(dst, max(timeout.Seconds()*1e3, 0), 'f', 3, 64)
-	if open == len(metadata) {
+	if s.At == len(metadata) {
 		return append(dst, '}')
 	}
-	if first := skipSpace(metadata, open+1); first < len(metadata) && metadata[first] != '}' {
+	s.At++
+	members := metadata[s.At:]
+	if s.Peek() != '}' {
 		dst = append(dst, ',')
 	}
-	return append(dst, metadata[open+1:]...)
+	return append(dst, members...)
 }
 
 // enqueue puts a call, which has a slot, into the ring. If the client is closed it ends the

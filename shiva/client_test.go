@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -81,7 +82,7 @@ func numbered(n int) *shiva.Message {
 }
 
 func number(m *shiva.Message) int {
-	n, _ := strconv.Atoi(string(shiva.Field(m.Metadata, "n")))
+	n, _ := strconv.Atoi(string(jsontext.Field(m.Metadata, "n")))
 	return n
 }
 

@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"unicode/utf8"
 
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -460,8 +461,8 @@ func (d *Decoder) endMetadata() {
 	if d.fault != nil {
 		return
 	}
-	words := 0
-	if kind, at := checkMetadata(d.body, d.cfg.Limits.JSONDepth, &words); kind != "" {
+	kind, at, words := checkMetadata(d.body, d.cfg.Limits.JSONDepth, jsontext.NonFinite)
+	if kind != "" {
 		d.fault = metadataError(kind, at, d.body)
 		d.fault.Offset += d.pos - int64(len(d.body))
 		return
@@ -473,7 +474,7 @@ func (d *Decoder) endMetadata() {
 			return
 		}
 		d.message().own(b)
-		d.body = appendStrict(b.Bytes()[:0], d.body)
+		d.body = jsontext.AppendFinite(b.Bytes()[:0], d.body)
 	}
 	d.message().Metadata = d.body
 }
@@ -509,13 +510,11 @@ func (d *Decoder) end(name []byte) (*Message, error) {
 		if utf8.Valid(name) {
 			e.Namespace = string(name)
 		}
-		words := 0
-		if kind, _ := checkMetadata(d.body, d.cfg.Limits.JSONDepth, &words); kind == "" {
-			body := d.body
+		if kind, _, words := checkMetadata(d.body, d.cfg.Limits.JSONDepth, jsontext.NonFinite); kind == "" {
 			if words > 0 {
-				body = appendStrict(nil, body)
+				d.body = jsontext.AppendFinite(nil, d.body)
 			}
-			e.ID = string(Field(body, "id"))
+			e.ID = string(jsontext.Field(d.body, "id"))
 		}
 		d.drop()
 		return nil, e

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/shivad/shivad/shiva/jsontext"
 )
 
 // A Kind names what is wrong with received bytes.
@@ -91,9 +93,9 @@ func (e *RemoteError) Error() string { return "shiva: peer reports " + e.Type + 
 // retryable and, if there is one, id, in this order. The first two are those of the reference.
 func (e *RemoteError) AppendMetadata(dst []byte) []byte {
 	dst = append(dst, `{"type":`...)
-	dst = AppendString(dst, e.Type)
+	dst = jsontext.AppendString(dst, e.Type)
 	dst = append(dst, `,"message":`...)
-	dst = AppendString(dst, e.Message)
+	dst = jsontext.AppendString(dst, e.Message)
 	dst = append(dst, `,"code":`...)
 	dst = strconv.AppendInt(dst, int64(e.Code), 10)
 	dst = append(dst, `,"retryable":`...)
@@ -118,12 +120,12 @@ func ParseError(m *Message) *RemoteError {
 		return nil
 	}
 	e := new(RemoteError)
-	_ = EachField(m.Metadata, func(key, value []byte) bool {
+	for key, value := range jsontext.Members(m.Metadata) {
 		switch string(key) {
 		case "type":
-			e.Type, _ = ParseString(value)
+			e.Type, _ = jsontext.Unquote(value)
 		case "message":
-			e.Message, _ = ParseString(value)
+			e.Message, _ = jsontext.Unquote(value)
 		case "code":
 			e.Code, _ = strconv.Atoi(string(value))
 		case "retryable":
@@ -131,7 +133,6 @@ func ParseError(m *Message) *RemoteError {
 		case "id":
 			e.ID = string(value)
 		}
-		return true
-	})
+	}
 	return e
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -99,7 +100,7 @@ func ExampleDecoder() {
 			}
 			piece = piece[n:]
 			if m != nil {
-				fmt.Println(m.Namespace, string(shiva.Field(m.Metadata, "id")))
+				fmt.Println(m.Namespace, string(jsontext.Field(m.Metadata, "id")))
 				m.Release()
 			}
 		}

@@ -3,7 +3,6 @@ package shiva_test
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/json"
 	"math"
 	"math/big"
 	"math/rand/v2"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -116,7 +116,7 @@ func parseWhole(b []byte, l shiva.Limits) (p parsed, kind shiva.Kind) {
 		return p, shiva.KindTruncated
 	}
 	p.size = len(whole) - len(b)
-	if text := finite(p.metadata); !bytes.Equal(text, p.metadata) {
+	if text := jsontext.AppendFinite(nil, p.metadata); !bytes.Equal(text, p.metadata) {
 		p.metadata, p.changed = text, true
 	}
 	if kind := metadataKind(p.metadata, l.JSONDepth); kind != "" {
@@ -128,102 +128,19 @@ func parseWhole(b []byte, l shiva.Limits) (p parsed, kind shiva.Kind) {
 	return p, ""
 }
 
-// metadataKind judges metadata with the standard library, and two rules of ours on top.
+// metadataKind judges metadata by package jsontext, whose tests hold it to encoding/json.
 func metadataKind(b []byte, depth int) shiva.Kind {
-	if len(b) == 0 {
+	switch {
+	case len(b) == 0:
 		return ""
-	}
-	if !utf8.Valid(b) {
+	case !utf8.Valid(b):
 		return shiva.KindInvalidUTF8Metadata
-	}
-	if !json.Valid(b) || loneSurrogate(b) || nesting(b) > depth {
+	case !jsontext.Valid(b, depth):
 		return shiva.KindInvalidJSON
-	}
-	if bytes.TrimLeft(b, " \t\r\n")[0] != '{' {
+	case bytes.TrimLeft(b, " \t\r\n")[0] != '{':
 		return shiva.KindMetadataNotObject
 	}
 	return ""
-}
-
-// finite replaces the words for numbers that JSON has not, wherever they stand outside of strings.
-func finite(b []byte) []byte {
-	out, inString := []byte{}, false
-	for len(b) > 0 {
-		n := 1
-		switch {
-		case inString && b[0] == '\\':
-			n = min(2, len(b))
-		case b[0] == '"':
-			inString = !inString
-		case inString:
-		default:
-			for _, word := range []string{"-Infinity", "Infinity", "NaN"} {
-				if rest, ok := bytes.CutPrefix(b, []byte(word)); ok {
-					out, b, n = append(out, "null"...), rest, 0
-					break
-				}
-			}
-		}
-		out, b = append(out, b[:n]...), b[n:]
-	}
-	return out
-}
-
-// loneSurrogate reports whether valid JSON has an escaped half of a surrogate pair.
-func loneSurrogate(b []byte) bool {
-	s := string(b)
-	high := false // the escape just before was a high half
-	for i := 0; i < len(s); {
-		if s[i] != '\\' {
-			if high {
-				return true
-			}
-			i++
-			continue
-		}
-		low := false
-		if s[i+1] == 'u' {
-			switch strings.ToLower(s[i+2 : i+4]) {
-			case "d8", "d9", "da", "db":
-				if high {
-					return true
-				}
-				high = true
-				i += 6
-				continue
-			case "dc", "dd", "de", "df":
-				low = true
-			}
-			i += 6
-		} else {
-			i += 2
-		}
-		if low != high {
-			return true
-		}
-		high = false
-	}
-	return high
-}
-
-// nesting is how deep valid JSON is nested.
-func nesting(b []byte) (deepest int) {
-	depth, inString := 0, false
-	for i := 0; i < len(b); i++ {
-		switch c := b[i]; {
-		case inString && c == '\\':
-			i++
-		case c == '"':
-			inString = !inString
-		case inString:
-		case c == '{' || c == '[':
-			depth++
-			deepest = max(deepest, depth)
-		case c == '}' || c == ']':
-			depth--
-		}
-	}
-	return deepest
 }
 
 // allocated is how many bytes this process has ever allocated.
@@ -374,73 +291,6 @@ func FuzzResync(f *testing.F) {
 	})
 }
 
-// FuzzMetadata holds the scanner to encoding/json.
-func FuzzMetadata(f *testing.F) {
-	for _, g := range readGoldens(f) {
-		if p, _ := parseWhole(g.bytes, fuzzLimits); len(p.metadata) > 0 && len(p.metadata) < 5000 {
-			f.Add(p.metadata)
-		}
-	}
-	for _, s := range metadataCases {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		budgettest.Input(t)
-		kind := shiva.Kind("")
-		if err := shiva.ValidObject(b); err != nil {
-			kind = err.(*shiva.DecodeError).Kind
-		}
-		if want := metadataKind(b, 128); kind != want {
-			t.Fatalf("%q: %q, want %q", b, kind, want)
-		}
-		got := map[string]json.RawMessage{}
-		err := shiva.EachField(b, func(key, value []byte) bool {
-			got[string(key)] = bytes.Clone(value)
-			return true
-		})
-		if kind != "" || len(b) == 0 {
-			return
-		}
-		var want map[string]json.RawMessage
-		if e := json.Unmarshal(b, &want); e != nil || err != nil || len(got) != len(want) {
-			t.Fatalf("%q: fields %q (%v), want %q (%v)", b, got, err, want, e)
-		}
-		for k, v := range want {
-			if !bytes.Equal(got[k], v) {
-				t.Fatalf("%q: field %q is %q, want %q", b, k, got[k], v)
-			}
-			if !bytes.Equal(shiva.Field(b, k), v) {
-				t.Fatalf("%q: Field(%q) is %q, want %q", b, k, shiva.Field(b, k), v)
-			}
-			var s string
-			isString := v[0] == '"' && json.Unmarshal(v, &s) == nil
-			if p, ok := shiva.ParseString(v); ok != isString || p != s {
-				t.Fatalf("%q as a string is %q, %t; want %q, %t", v, p, ok, s, isString)
-			}
-		}
-	})
-}
-
-// FuzzString: what AppendString writes is JSON that reads back as the same text.
-func FuzzString(f *testing.F) {
-	for _, s := range []string{"", "a", "\"\\\n\r\t\x00\x1f\x7f", "größe 日本 🎉", "\xff\xc0\xaf a\xe6\x97", "\u2028\ufffd"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		budgettest.Input(t)
-		b := shiva.AppendString([]byte("x"), s)[1:]
-		// Each byte that is not UTF-8 becomes one U+FFFD, as in a range over the string.
-		want := string([]rune(s))
-		if got, ok := shiva.ParseString(b); !ok || got != want {
-			t.Fatalf("%q is written %q and read %q, %t", s, b, got, ok)
-		}
-		var std string
-		if err := json.Unmarshal(b, &std); err != nil || std != want {
-			t.Fatalf("%q is written %q, which encoding/json reads as %q, %v", s, b, std, err)
-		}
-	})
-}
-
 // FuzzParseError: any metadata is a report, and a report that we made comes back whole.
 func FuzzParseError(f *testing.F) {
 	f.Add([]byte(`{"type": "ValueError", "message": "x"}`), "Overloaded", "queue full", 429, true, `"id"`)
@@ -451,7 +301,7 @@ func FuzzParseError(f *testing.F) {
 		if e := shiva.ParseError(&shiva.Message{Namespace: shiva.ErrorNamespace, Metadata: metadata}); e == nil {
 			t.Fatal("not taken for a report")
 		}
-		if json.Valid([]byte(id)) && !loneSurrogate([]byte(id)) && utf8.ValidString(id) && nesting([]byte(id)) < 100 {
+		if jsontext.Valid([]byte(id), 100) {
 			id = strings.Trim(id, " \t\r\n")
 		} else {
 			id = ""

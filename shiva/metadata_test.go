@@ -2,7 +2,6 @@ package shiva_test
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 
@@ -67,72 +66,5 @@ func TestNonFiniteNumbers(t *testing.T) {
 	_, _, err := shiva.NewDecoder(shiva.DecoderConfig{Pool: tensor.NewPool(8)}).Push(mustEncode(t, &shiva.Message{Metadata: []byte(`{"a":NaN,"id":7,"pad":"1234567890"}`)}))
 	if e, ok := errors.AsType[*shiva.DecodeError](err); !ok || e.Kind != shiva.KindOverBudget || e.ID != "7" {
 		t.Errorf("%v; want the id of what does not fit the budget", err)
-	}
-}
-
-func TestEachField(t *testing.T) {
-	for _, tt := range []struct {
-		text   string
-		fields string // key=value, separated by blanks
-		ok     bool
-	}{
-		{``, "", true},
-		{` {} `, "", true},
-		{`{"a":1}`, "a=1", true},
-		{` { "a" : 1 , "b" : [1,{"a":2}] , "c":"x" } `, `a=1 b=[1,{"a":2}] c="x"`, true},
-		{`{"a":1,"a":2}`, "a=1 a=2", true},
-		{`{"\u0069d":"\u0069"}`, `id="\u0069"`, true},
-		{`{"a":1,"b":}`, "a=1", false},
-		{`{"a":1`, "a=1", false},
-		{`{"a":1 "b":2}`, "a=1", false},
-		{`{"a"`, "", false},
-		{`{"a`, "", false},
-		{`{"a":`, "", false},
-		{`{"a" 1}`, "", false},
-		{`{`, "", false},
-		{`{1:2}`, "", false},
-		{`{"a":1,`, "a=1", false},
-		{`[1]`, "", false},
-		{` `, "", false},
-	} {
-		var fields []string
-		err := shiva.EachField([]byte(tt.text), func(key, value []byte) bool {
-			fields = append(fields, string(key)+"="+string(value))
-			return true
-		})
-		if got := strings.Join(fields, " "); got != tt.fields || (err == nil) != tt.ok {
-			t.Errorf("%q: %q, %v; want %q, valid %t", tt.text, got, err, tt.fields, tt.ok)
-		}
-	}
-	var seen []string
-	if err := shiva.EachField([]byte(`{"a":1,"b":2,"c":3}`), func(key, _ []byte) bool {
-		seen = append(seen, string(key))
-		return string(key) != "b"
-	}); err != nil || !slices.Equal(seen, []string{"a", "b"}) {
-		t.Errorf("stopped after %q, %v", seen, err)
-	}
-	if v := shiva.Field([]byte(`{"a":1,"b":2,"a":3}`), "a"); string(v) != "3" {
-		t.Errorf("of two values %q is taken, want the last one", v)
-	}
-}
-
-func TestParseString(t *testing.T) {
-	for text, want := range map[string]string{`"a"`: "a", `""`: "", `"\u00e9\n\""`: "é\n\"", `"é"`: "é"} {
-		if s, ok := shiva.ParseString([]byte(text)); !ok || s != want {
-			t.Errorf("%s: %q, %t", text, s, ok)
-		}
-	}
-	for _, text := range []string{``, `a`, `1`, `"a`, `"`, `"a"b`, `"a" `, `null`, `"\x"`} {
-		if s, ok := shiva.ParseString([]byte(text)); ok {
-			t.Errorf("%s is taken for the string %q", text, s)
-		}
-	}
-}
-
-func TestAppendString(t *testing.T) {
-	for s, want := range map[string]string{"": `""`, "a\"b\\": `"a\"b\\"`, "\n\r\t\x01": `"\n\r\t\u0001"`, "é日🎉\u2028": "\"é日🎉\u2028\"", "a\xffb\xc0": "\"a\ufffdb\ufffd\""} {
-		if got := string(shiva.AppendString([]byte("x"), s)); got != "x"+want {
-			t.Errorf("%q is written %s, want %s", s, got, want)
-		}
 	}
 }

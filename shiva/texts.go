@@ -9,6 +9,7 @@ import (
 	"math"
 	"unicode/utf8"
 
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -72,7 +73,7 @@ func appendNest(dst []byte, shape tensor.Shape, data []byte) ([]byte, []byte) {
 
 func appendElement(dst, element []byte) []byte {
 	if utf8.Valid(element) {
-		return AppendString(dst, string(element))
+		return jsontext.AppendString(dst, element)
 	}
 	dst = append(dst, `{"b64":"`...)
 	dst = base64.StdEncoding.AppendEncode(dst, element)
@@ -87,7 +88,7 @@ func AppendTexts(dst []byte, tensors ...tensor.Tensor) ([]byte, error) {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = append(AppendString(dst, t.Name), ':')
+		dst = append(jsontext.AppendString(dst, t.Name), ':')
 		var err error
 		if dst, err = AppendText(dst, t); err != nil {
 			return dst, fmt.Errorf("text %q: %w", t.Name, err)
@@ -99,26 +100,22 @@ func AppendTexts(dst []byte, tensors ...tensor.Tensor) ([]byte, error) {
 // Texts returns the texts that the metadata of m holds under [TextsKey], in their order, as
 // tensors of Bytes in memory of their own.
 func (m *Message) Texts() ([]tensor.Tensor, error) {
-	object := Field(m.Metadata, TextsKey)
+	object := jsontext.Field(m.Metadata, TextsKey)
 	if object == nil {
 		return nil, nil
 	}
 	var texts []tensor.Tensor
-	var bad error
-	err := EachField(object, func(key, value []byte) bool {
-		var t tensor.Tensor
-		if t, bad = ParseText(value, nil); bad != nil {
-			bad = fmt.Errorf("text %q: %w", key, bad)
-			return false
+	s := jsontext.Scanner{Text: object, Depth: maxTextRank + 2}
+	for name := range s.Members {
+		t, err := ParseText(s.Raw(), nil)
+		if err != nil {
+			s.Fail(fmt.Errorf("text %q: %w", name, err))
+			break
 		}
-		t.Name = string(key)
+		t.Name = string(name)
 		texts = append(texts, t)
-		return true
-	})
-	if err == nil {
-		err = bad
 	}
-	return texts, err
+	return texts, s.Err()
 }
 
 // ParseText reads what [AppendText] writes, in memory of the pool that the result owns: one
@@ -126,121 +123,92 @@ func (m *Message) Texts() ([]tensor.Tensor, error) {
 // and are refused. An error wraps [tensor.ErrBudget] if the pool has no memory, and nothing
 // else otherwise.
 func ParseText(text []byte, pool *tensor.Pool) (tensor.Tensor, error) {
-	n := nest{text: text, shape: tensor.Shape{}, rank: -1}
-	start := skipSpace(text, 0)
-	end, err := n.value(start, 0)
-	if err != nil {
+	n := nest{Scanner: jsontext.Scanner{Text: text, Depth: maxTextRank + 1}, shape: tensor.Shape{}, rank: -1}
+	n.value(0)
+	if err := n.End(); err != nil {
 		return tensor.Tensor{}, err
-	}
-	if skipSpace(text, end) < len(text) {
-		return tensor.Tensor{}, fmt.Errorf("unexpected %.20q after the text", text[end:])
 	}
 	buf, err := pool.Get(n.size)
 	if err != nil {
 		return tensor.Tensor{}, err
 	}
 	data := buf.Bytes()[:0]
-	for i := start; i < end; i++ { // between elements there is nothing but brackets, commas and space
-		if text[i] != '"' && text[i] != '{' {
+	n.At = 0
+	for n.Peek() != 0 { // between elements there is nothing but brackets, commas and space
+		if c := text[n.At]; c != '"' && c != '{' {
+			n.At++
 			continue
 		}
-		last := i
-		if data, last, err = appendParsed(data, text, i); err != nil {
+		if data, err = n.appendElement(data); err != nil {
 			buf.Release()
 			return tensor.Tensor{}, err
 		}
-		i = last - 1
 	}
 	return tensor.Tensor{DType: tensor.Bytes, Shape: n.shape, Data: data, Buf: buf}, nil
 }
 
 // A nest is nested lists whose shape is being found.
 type nest struct {
-	text  []byte
+	jsontext.Scanner
 	shape tensor.Shape // lengths of the lists so far, by depth; -1 while the first list of a depth is open
-	rank  int          // depth of the elements; -1: none has come
+	rank  int          // depth of the elements; -1: none has been read
 	size  int          // of the elements at most: what is escaped is shorter than its escapes
 }
 
 var errRagged = errors.New("the lists are not alike in length and depth, so they have no shape")
 
-// value reads the element or the list at offset i, and gives the offset after it.
-func (n *nest) value(i, depth int) (int, error) {
-	if i < len(n.text) && n.text[i] == '[' {
-		return n.list(i, depth)
+// value reads an element or a list.
+func (n *nest) value(depth int) {
+	switch n.Peek() {
+	case '[':
+		n.list(depth)
+	case '"', '{':
+		n.rank = depth
+		if n.size += 4 + len(n.Raw()); n.size > math.MaxInt32 {
+			n.Fail(fmt.Errorf("texts of more than %d bytes", math.MaxInt32))
+		}
+		if len(n.shape) != depth {
+			n.Fail(errRagged)
+		}
+	default:
+		n.Unexpected("a string or nested lists of strings")
 	}
-	end, ok := i, false
-	if i < len(n.text) && (n.text[i] == '"' || n.text[i] == '{') {
-		end, ok = SkipValue(n.text, i, 1)
-	}
-	if !ok {
-		return i, fmt.Errorf("expected a string or nested lists of strings, got %.20q", n.text[i:])
-	}
-	if len(n.shape) != depth {
-		return i, errRagged
-	}
-	n.rank = depth
-	n.size += 4 + end - i
-	if n.size > math.MaxInt32 {
-		return i, fmt.Errorf("texts of more than %d bytes", math.MaxInt32)
-	}
-	return end, nil
 }
 
-func (n *nest) list(i, depth int) (int, error) {
+func (n *nest) list(depth int) {
 	switch {
 	case depth == n.rank:
-		return i, errRagged
+		n.Fail(errRagged)
 	case depth == maxTextRank:
-		return i, fmt.Errorf("lists nested deeper than %d", maxTextRank)
+		n.Fail(fmt.Errorf("lists nested deeper than %d", maxTextRank))
 	case depth == len(n.shape):
 		n.shape = append(n.shape, -1)
 	}
 	length := 0
-	i = skipSpace(n.text, i+1)
-	for closed := i < len(n.text) && n.text[i] == ']'; !closed; length++ {
-		end, err := n.value(i, depth+1)
-		if err != nil {
-			return i, err
-		}
-		i = skipSpace(n.text, end)
-		switch {
-		case i < len(n.text) && n.text[i] == ',':
-			i = skipSpace(n.text, i+1)
-		case i < len(n.text) && n.text[i] == ']':
-			closed = true
-		default:
-			return i, fmt.Errorf("a list of texts does not end: %.20q", n.text[i:])
-		}
+	for range n.Elements {
+		n.value(depth + 1)
+		length++
+	}
+	if n.Err() != nil {
+		return
 	}
 	if n.shape[depth] >= 0 && n.shape[depth] != length {
-		return i, errRagged
+		n.Fail(errRagged)
 	}
 	n.shape[depth] = length
-	return i + 1, nil
 }
 
-// appendParsed appends the element that begins at offset i of text, and gives the offset after it.
-func appendParsed(data, text []byte, i int) ([]byte, int, error) {
-	end, ok := SkipValue(text, i, 1)
-	if !ok {
-		return data, i, fmt.Errorf("expected a string, got %.20q", text[i:])
-	}
-	if text[i] == '"' {
-		s := text[i+1 : end-1]
-		for _, c := range s {
-			if c == '\\' {
-				plain, _ := ParseString(text[i:end])
-				return tensor.AppendElem(data, plain), end, nil
-			}
-		}
-		return tensor.AppendElem(data, s), end, nil
+// appendElement appends the element that is read next.
+func (n *nest) appendElement(data []byte) ([]byte, error) {
+	if n.Peek() == '"' {
+		return tensor.AppendElem(data, n.Str()), nil
 	}
 	var binary struct {
 		B64 *[]byte `json:"b64"`
 	}
-	if err := json.Unmarshal(text[i:end], &binary); err != nil || binary.B64 == nil {
-		return data, i, fmt.Errorf(`expected a string or {"b64":"..."}, got %.40q`, text[i:end])
+	text := n.Raw()
+	if err := json.Unmarshal(text, &binary); err != nil || binary.B64 == nil {
+		return data, fmt.Errorf(`expected a string or {"b64":"..."}, got %.40q`, text)
 	}
-	return tensor.AppendElem(data, *binary.B64), end, nil
+	return tensor.AppendElem(data, *binary.B64), nil
 }

@@ -59,15 +59,15 @@ func TestParseTextRefuses(t *testing.T) {
 		`[["a"],["b","c"]]`:                  "not alike",
 		`[[],["b"]]`:                         "not alike",
 		`[[],"b"]`:                           "not alike",
-		`["a"`:                               "does not end",
+		`["a"`:                               "the text ends",
 		`["a",]`:                             "expected a string",
-		`"a" "b"`:                            "after the text",
+		`"a" "b"`:                            "the end of the text",
 		`{"b64":5}`:                          "b64",
 		`{"b64":"!"}`:                        "b64",
 		`{"text":"a"}`:                       "b64",
 		`{"b64":null}`:                       "b64",
 		strings.Repeat("[", 65):              "deeper than 64",
-		`["` + strings.Repeat("a", 70) + `]`: "expected a string",
+		`["` + strings.Repeat("a", 70) + `]`: "the text ends",
 	} {
 		if got, err := ParseText([]byte(text), nil); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: expected an error that says %s, got %v, %v", text, says, got, err)

@@ -21,6 +21,7 @@ import (
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/admin/admintest"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -165,7 +166,7 @@ func learn(q *shiva.Message) *shiva.Message {
 		return refusal(shiva.NotFound, "only applications take feedback")
 	}
 	return answer(fmt.Sprintf(`{"application":"digits","learned":%t,"rounds":3,"was":%s,"tensors":%d}`,
-		string(shiva.Field(q.Metadata, "id")) != "1", q.Metadata, len(q.Tensors)))
+		string(jsontext.Field(q.Metadata, "id")) != "1", q.Metadata, len(q.Tensors)))
 }
 
 var fakeList = []admin.Model{
@@ -537,7 +538,7 @@ func TestDeadline(t *testing.T) {
 			_ = c.Send(answer(fakeModels["digits"].metadata))
 			return
 		}
-		deadline <- shiva.Field(q.Metadata, "timeout_ms") != nil
+		deadline <- jsontext.Field(q.Metadata, "timeout_ms") != nil
 		_ = c.Send(fakeModels["digits"].answer(q))
 	})
 	defer s.Close()

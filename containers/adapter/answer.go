@@ -5,9 +5,8 @@ import (
 	"encoding/json"
 	"math"
 	"strconv"
-	"unicode/utf8"
 
-	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -86,7 +85,7 @@ func members(output tensor.Tensor) ([][]byte, error) {
 		rows, err := tensor.BytesElems(output)
 		for i, s := range rows {
 			if !fitsMetadata(s) {
-				rows[i] = shiva.AppendString(nil, string(s))
+				rows[i] = jsontext.AppendString(nil, s)
 			}
 		}
 		return rows, err
@@ -104,7 +103,7 @@ func members(output tensor.Tensor) ([][]byte, error) {
 	for i, v := range values {
 		text := strconv.AppendFloat(nil, v, 'g', -1, 8*output.DType.Size())
 		if math.IsNaN(v) || math.IsInf(v, 0) {
-			text = shiva.AppendString(nil, string(text))
+			text = jsontext.AppendString(nil, text)
 		}
 		rows[i] = text
 	}
@@ -115,9 +114,7 @@ func members(output tensor.Tensor) ([][]byte, error) {
 // than encoding/json.
 func fitsMetadata(s []byte) bool {
 	const depth = 128 - 2 // a decoder's default, less the object and the list around it
-	text := bytes.Trim(s, " \t\r\n")
-	end, ok := shiva.SkipValue(text, 0, depth)
-	return ok && end == len(text) && utf8.Valid(text)
+	return jsontext.Valid(s, depth)
 }
 
 // Text is the value itself if it is a text, else its JSON.

@@ -22,6 +22,7 @@ import (
 	"github.com/shivad/shivad/containers/container"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -156,7 +157,7 @@ func (l *load) ask(c *shiva.Client, n int64) {
 		return
 	}
 	l.right.Add(1)
-	l.version = string(shiva.Field(m.Metadata, "model_version"))
+	l.version = string(jsontext.Field(m.Metadata, "model_version"))
 }
 
 // end stops the load and holds it against the bars of reliability: every request answered once,

@@ -41,12 +41,12 @@ func (c *call) tell(p predict.Path) error {
 // index lists the models.
 func (c *call) index() error {
 	onlyReady := false
-	err := c.object(func(t *text, name string) (err error) {
-		if name != "ready" {
-			return t.skip()
+	err := c.object(func(t *text, name []byte) {
+		if string(name) == "ready" {
+			onlyReady = t.boolean(nil, `"ready"`)
+		} else {
+			t.Raw()
 		}
-		onlyReady, err = t.boolean(member("ready"))
-		return err
 	})
 	if err != nil {
 		return err
@@ -93,24 +93,19 @@ func (c *call) parameters(flag string) (names []string, err error) {
 	if err := c.byProgram(); err != nil {
 		return nil, err
 	}
-	err = c.object(func(t *text, name string) error {
-		if name != "parameters" {
-			return t.skip()
+	err = c.object(func(t *text, name []byte) {
+		if string(name) != "parameters" {
+			t.Raw()
+			return
 		}
-		return t.members(func(name string) error {
-			if name == flag {
-				_, err := t.boolean(parameterNamed(name))
-				return err
+		for name := range t.members {
+			if string(name) == flag {
+				t.boolean(nil, "parameter "+strconv.Quote(flag))
+				continue
 			}
-			names = append(names, name)
-			return t.skip()
-		})
+			names = append(names, string(name))
+			t.Raw()
+		}
 	})
 	return names, err
-}
-
-// member and parameterNamed say whose value is wrong.
-func member(name string) func() string { return func() string { return strconv.Quote(name) } }
-func parameterNamed(name string) func() string {
-	return func() string { return "parameter " + strconv.Quote(name) }
 }

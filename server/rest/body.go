@@ -280,17 +280,17 @@ func (c *call) read(limit int64, name string, use func(*text) error) error {
 		return err
 	}
 	defer buf.Release()
-	return use(&text{b: all, depth: c.settings.Limits.JSONDepth})
+	return use(newText(all, c.settings.Limits.JSONDepth, 0))
 }
 
 // object reads a body that is nothing or a JSON object of at most limits.metadata_bytes.
-func (c *call) object(member func(t *text, name string) error) error {
+func (c *call) object(member func(t *text, name []byte)) error {
 	return c.read(int64(c.settings.Limits.MetadataBytes), "limits.metadata_bytes", func(t *text) error {
-		if t.peek() == 0 && t.at == len(t.b) {
+		if t.Peek(); t.At == len(t.Text) {
 			return nil
 		}
-		if err := t.members(func(name string) error { return member(t, name) }); err != nil {
-			return err
+		for name := range t.members {
+			member(t, name)
 		}
 		return t.end()
 	})

@@ -73,13 +73,11 @@ func textOrNumber(name string, value json.RawMessage) error {
 // readClipper reads the body, whose parameters are those of w, and returns its text as well.
 func (c *call) readClipper(w parameter.Wire) (q clipperQuestion, raw []byte, err error) {
 	err = c.read(maxClipper, "the limit of this path (those of /v2 take more)", func(t *text) error {
-		if err := t.skip(); err != nil { // for the depth
-			return err
-		}
+		t.Raw() // for the depth
 		if err := t.end(); err != nil {
 			return err
 		}
-		raw = bytes.Clone(t.b)
+		raw = bytes.Clone(t.Text)
 		return q.read(raw, w)
 	})
 	return q, raw, err

@@ -82,7 +82,7 @@ func (q *request) read() (arrived time.Time, err error) {
 
 func (q *request) text(b []byte) *text {
 	l := &q.call.settings.Limits
-	return &text{b: b, depth: l.JSONDepth, limit: l.MetadataBytes}
+	return newText(b, l.JSONDepth, l.MetadataBytes)
 }
 
 func headerLength(h http.Header) (length int64, given bool, err error) {

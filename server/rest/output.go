@@ -16,7 +16,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -172,9 +172,9 @@ func (e *emitter) room() {
 // json writes the JSON of an answer.
 func (e *emitter) json(a *predict.Answer, forms []parameter.Form) {
 	b := append(e.buf, `{"model_name":`...)
-	b = shiva.AppendString(b, a.Model)
+	b = jsontext.AppendString(b, a.Model)
 	b = append(b, `,"model_version":`...)
-	b = shiva.AppendString(b, a.Version)
+	b = jsontext.AppendString(b, a.Version)
 	e.buf = b
 	if a.ID != "" {
 		e.buf = append(e.buf, `,"id":`...)
@@ -192,7 +192,7 @@ func (e *emitter) json(a *predict.Answer, forms []parameter.Form) {
 			b = append(b, ',')
 		}
 		b = append(b, `{"name":`...)
-		b = shiva.AppendString(b, t.Name)
+		b = jsontext.AppendString(b, t.Name)
 		b = append(b, `,"datatype":"`...)
 		b = append(b, t.DType.V2()...)
 		b = append(b, `","shape":[`...)
@@ -222,13 +222,13 @@ func (e *emitter) choice(c *gate.Choice) {
 	b = appendFloat(b, c.Confidence, 64)
 	if len(c.Missing) > 0 { // a parameter is no list
 		b = append(b, `,"missing":`...)
-		b = shiva.AppendString(b, c.Absent())
+		b = jsontext.AppendString(b, c.Absent())
 		b = append(b, `,"missing_because":`...)
-		b = shiva.AppendString(b, c.Because())
+		b = jsontext.AppendString(b, c.Because())
 	}
 	if c.Default {
 		b = append(b, `,"default":true,"default_explanation":`...)
-		b = shiva.AppendString(b, c.Explanation)
+		b = jsontext.AppendString(b, c.Explanation)
 	}
 	e.buf = append(b, '}')
 }
@@ -243,7 +243,7 @@ func (e *emitter) str(s []byte) {
 			n--
 		}
 		at := len(e.buf)
-		e.buf = shiva.AppendString(e.buf, view(s[:n]))
+		e.buf = jsontext.AppendString(e.buf, s[:n])
 		copy(e.buf[at:], e.buf[at+1:len(e.buf)-1]) // without the quotes
 		e.buf = e.buf[:len(e.buf)-2]
 		s = s[n:]

@@ -3,10 +3,11 @@ package rest
 import (
 	"fmt"
 	"math"
+	"strconv"
 
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -55,15 +56,8 @@ func (q *request) handOver() []tensor.Tensor {
 // members is a JSON object being written; nil if it has none.
 type members []byte
 
-func (m *members) add(name string, value []byte) {
-	if len(*m) == 0 {
-		*m = append(*m, '{')
-	} else {
-		*m = append(*m, ',')
-	}
-	*m = shiva.AppendString(*m, name)
-	*m = append(*m, ':')
-	*m = append(*m, value...)
+func (m *members) add(name, value []byte) {
+	*m = jsontext.AppendMember(*m, name, value)
 }
 
 // end returns the object, nil if it has no members.
@@ -81,88 +75,82 @@ const (
 )
 
 // parse reads the JSON of an inference.
-func (q *request) parse(t *text) (err error) {
+func (q *request) parse(t *text) error {
 	limits := &q.call.settings.Limits
 	inputs := false
-	err = t.members(func(name string) (err error) {
-		switch name {
+	for name := range t.members {
+		switch string(name) {
 		case "id":
-			if t.peek() != '"' {
-				return t.wrong(member("id"), "a string")
-			}
-			q.id, err = t.str("a string")
+			q.id = t.str(nil, `"id"`)
 		case "parameters":
-			err = q.parameters(t)
+			q.parameters(t)
 		case "inputs":
 			inputs = true
-			err = t.array("an array of inputs", func(i int) error {
+			t.array("an array of inputs")
+			for i := range t.Elements {
 				if i == limits.Tensors {
-					return tooLarge("more than %d inputs; limits.tensors is %d", i, limits.Tensors)
+					t.Fail(tooLarge("more than %d inputs; limits.tensors is %d", i, limits.Tensors))
+					break
 				}
-				return q.input(t, i)
-			})
+				q.input(t, i)
+			}
 		case "outputs":
-			err = t.array("an array of outputs", func(i int) error {
+			t.array("an array of outputs")
+			for i := range t.Elements {
 				if i == limits.Tensors {
-					return tooLarge("more than %d outputs; limits.tensors is %d", i, limits.Tensors)
+					t.Fail(tooLarge("more than %d outputs; limits.tensors is %d", i, limits.Tensors))
+					break
 				}
-				return q.output(t, i)
-			})
+				q.output(t, i)
+			}
 		default:
-			err = t.skip()
+			t.Raw()
 		}
-		return err
-	})
-	if err == nil {
-		err = t.end()
 	}
-	if err == nil && !inputs {
-		err = invalid(`expected "inputs", which is missing`)
+	if err := t.end(); err != nil {
+		return err
+	}
+	if !inputs {
+		return invalid(`expected "inputs", which is missing`)
 	}
 	if p := q.inputPass.end(); p != nil {
-		q.pass.add(inputParameters, p)
+		q.pass.add([]byte(inputParameters), p)
 	}
 	if p := q.outputPass.end(); p != nil {
-		q.pass.add(outputParameters, p)
+		q.pass.add([]byte(outputParameters), p)
 	}
-	return err
+	return nil
 }
 
 // parameters reads those of the request. All that mean nothing here are the container's, also
 // with null.
-func (q *request) parameters(t *text) error {
+func (q *request) parameters(t *text) {
 	keys := parameter.HTTP.Keys()
-	return t.object(func(name string) error {
-		if name == inputParameters || name == outputParameters {
-			return invalid("%s: that name is taken: under it the container gets the parameters of single tensors", parameterNamed(name)())
+	for name := range t.Members {
+		if string(name) == inputParameters || string(name) == outputParameters {
+			t.Fail(invalid("parameter %q: that name is taken: under it the container gets the parameters of single tensors", name))
+			break
 		}
-		value, err := t.raw()
-		if err != nil {
-			return err
+		value := t.Raw()
+		if key := keys[string(name)]; key == nil {
+			q.pass.add(name, value)
+		} else if value != nil {
+			t.Fail(key.Read(&q.values, parameter.JSON(value)))
 		}
-		if key := keys[name]; key != nil {
-			return key.Read(&q.values, parameter.JSON(value))
-		}
-		q.pass.add(name, value)
-		return nil
-	})
-}
-
-func formOf(t *text, what func() string) (parameter.Form, error) {
-	binary, err := t.boolean(what)
-	if binary {
-		return parameter.Bytes, err
 	}
-	return parameter.Elements, err
 }
 
 // sharedMemory are parameters that say that a tensor is elsewhere, which cannot be passed on.
-func sharedMemory(name string) bool {
-	return name == "shared_memory_region" || name == "shared_memory_offset" || name == "shared_memory_byte_size"
+func sharedMemory(name []byte) bool {
+	switch string(name) {
+	case "shared_memory_region", "shared_memory_offset", "shared_memory_byte_size":
+		return true
+	}
+	return false
 }
 
 // input reads one of the inputs.
-func (q *request) input(t *text, i int) error {
+func (q *request) input(t *text, i int) {
 	q.inputs = append(q.inputs, input{size: -1})
 	in := &q.inputs[i]
 	typed, shaped, later := false, false, -1
@@ -173,72 +161,64 @@ func (q *request) input(t *text, i int) error {
 		}
 		return in.what()
 	}
-	err := t.members(func(name string) (err error) {
-		switch name {
+	for name := range t.members {
+		switch string(name) {
 		case "name":
-			if t.peek() != '"' {
-				return t.wrong(of(what, member("name")), "a string")
-			}
-			in.Name, err = t.str("a string")
+			in.Name = t.str(what, `"name"`)
 		case "datatype":
-			in.DType, err = datatype(t, what)
+			in.DType = datatype(t, what)
 			typed = true
 		case "shape":
-			in.Shape, err = q.shape(t, what)
+			in.Shape = q.shape(t, what)
 			shaped = true
 		case "parameters":
-			err = t.object(func(name string) (err error) {
-				if (name == "binary_data_size" || sharedMemory(name)) && t.null() {
-					return nil
+			for name := range t.Members {
+				size := string(name) == "binary_data_size"
+				switch {
+				case (size || sharedMemory(name)) && t.Null():
+				case size:
+					in.size = int64(t.whole(what, `parameter "binary_data_size"`, math.MaxInt64))
+				case sharedMemory(name):
+					t.Fail(invalid("%s: parameter %q: shared memory is not offered; send the bytes, see binary_data_size", what(), name))
+				default:
+					pass.add(name, t.Raw())
 				}
-				if sharedMemory(name) {
-					return invalid("%s: parameter %q: shared memory is not offered; send the bytes, see binary_data_size", what(), name)
-				}
-				if name != "binary_data_size" {
-					value, err := t.raw()
-					if err == nil {
-						pass.add(name, value)
-					}
-					return err
-				}
-				n, err := t.whole(of(what, parameterNamed("binary_data_size")), math.MaxInt64)
-				in.size = int64(n)
-				return err
-			})
+			}
 		case "data":
 			if later = -1; in.Name != "" && typed && shaped {
-				err = q.data(t, in)
+				q.data(t, in)
 			} else { // what it has to be is said further on
-				t.peek()
-				later = t.at
-				_, err = t.dataText()
+				t.Peek()
+				later = t.At
+				t.dataText()
+				t.setApart(later)
 			}
 		default:
-			err = t.skip()
+			t.Raw()
 		}
-		return err
-	})
-	if err == nil {
-		err = in.complete(what, typed, shaped)
 	}
-	if err == nil && later >= 0 {
-		again := text{b: t.b, at: later, depth: t.depth - 1}
-		err = q.data(&again, in)
+	if t.Err() != nil {
+		return
+	}
+	if err := in.complete(what, typed, shaped); err != nil {
+		t.Fail(err)
+		return
+	}
+	if later >= 0 {
+		again := newText(t.Text, t.Depth-1, 0)
+		again.At = later
+		q.data(again, in)
+		t.Fail(again.Err())
 	}
 	switch has := in.Data != nil; {
-	case err != nil:
 	case has && in.size >= 0:
-		err = invalid("%s: it has both data and binary_data_size; expected one of them", what())
+		t.Fail(invalid("%s: it has both data and binary_data_size; expected one of them", what()))
 	case !has && in.size < 0:
-		err = invalid("%s: it has neither data nor the parameter binary_data_size", what())
-	}
-	if err != nil {
-		return err
+		t.Fail(invalid("%s: it has neither data nor the parameter binary_data_size", what()))
 	}
 	if p := pass.end(); p != nil {
-		q.inputPass.add(in.Name, p)
+		q.inputPass.add([]byte(in.Name), p)
 	}
-	return nil
 }
 
 // complete reports what an input lacks.
@@ -254,42 +234,35 @@ func (in *input) complete(what func() string, typed, shaped bool) error {
 	return nil
 }
 
-func datatype(t *text, what func() string) (tensor.DType, error) {
-	if t.peek() != '"' {
-		return 0, t.wrong(of(what, member("datatype")), "a string")
+func datatype(t *text, what func() string) tensor.DType {
+	if t.Peek() != '"' {
+		t.wrong(what, `"datatype"`, "a string")
 	}
-	name, err := t.str("a string")
-	if err != nil {
-		return 0, err
+	name := t.Str()
+	d, ok := tensor.FromV2(string(name))
+	if !ok && name != nil {
+		t.Fail(invalid("%s: no datatype %.40q; there are BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, BF16, FP32, FP64, BYTES", what(), name))
 	}
-	d, ok := tensor.FromV2(name)
-	if !ok {
-		return 0, invalid("%s: no datatype %.40q; there are BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, BF16, FP32, FP64, BYTES", what(), name)
-	}
-	return d, nil
+	return d
 }
 
-func (q *request) shape(t *text, what func() string) (tensor.Shape, error) {
+func (q *request) shape(t *text, what func() string) tensor.Shape {
 	shape := make(tensor.Shape, 0, 4)
 	most := q.call.settings.Limits.Rank
-	err := t.array("an array of dimensions", func(i int) error {
+	t.array("an array of dimensions")
+	for i := range t.Elements {
 		if i == most {
-			return tooLarge("%s: shape has more than %d dimensions; limits.rank is %d", what(), i, most)
+			t.Fail(tooLarge("%s: shape has more than %d dimensions; limits.rank is %d", what(), i, most))
+			break
 		}
-		n, err := t.whole(func() string { return fmt.Sprintf("%s: shape[%d]", what(), i) }, math.MaxInt64)
+		n := t.whole(func() string { return what() + ": shape[" + strconv.Itoa(i) + "]" }, "", math.MaxInt64)
 		shape = append(shape, int(n))
-		return err
-	})
-	return shape, err
+	}
+	return shape
 }
 
 // what names an input in errors.
 func (in *input) what() string { return fmt.Sprintf("input %q", in.Name) }
-
-// of joins what two errors are about, the larger thing first.
-func of(whole, part func() string) func() string {
-	return func() string { return whole() + ": " + part() }
-}
 
 // bytes returns what the elements of an input take, without the text of Bytes.
 func (q *request) bytes(in *input) (count, size int, err error) {
@@ -309,43 +282,45 @@ func (q *request) bytes(in *input) (count, size int, err error) {
 }
 
 // data reads an input's data into memory of the pool.
-func (q *request) data(t *text, in *input) error {
+func (q *request) data(t *text, in *input) {
 	switch in.DType {
 	case tensor.LongDouble, tensor.Complex64, tensor.Complex128:
-		return invalid("%s: datatype %s cannot be written as JSON; send its bytes, see binary_data_size", in.what(), in.DType.V2())
+		t.Fail(invalid("%s: datatype %s cannot be written as JSON; send its bytes, see binary_data_size", in.what(), in.DType.V2()))
+		return
 	}
 	count, size, err := q.bytes(in)
 	if err != nil {
-		return err
+		t.Fail(err)
+		return
 	}
-	t.peek()
-	start := t.at
+	t.Peek()
+	start := t.At
 	// An element takes a digit and a comma at least: a shape that has more of them than the
 	// text can is a claim, for which no memory is taken.
-	if left := len(t.b) - t.at; count > left/2+1 {
-		return t.explain(in.what, &in.Tensor, start, -1)
+	if left := len(t.Text) - t.At; count > left/2+1 {
+		t.explain(in.what, &in.Tensor, -1)
+		return
 	}
 	if in.DType == tensor.Bytes {
-		end, ok := shiva.SkipValue(t.b, t.at, t.depth)
+		end, ok := jsontext.Skip(t.Text, start, t.Depth)
 		if !ok {
-			return t.explain(in.what, &in.Tensor, start, -1)
+			t.explain(in.what, &in.Tensor, -1)
+			return
 		}
 		size += end - start
 	}
 	buf, err := q.body.share.Get(size)
 	if err != nil {
-		return err
+		t.Fail(err)
+		return
 	}
 	in.Buf, in.Data = buf, buf.Bytes()
 	if in.DType == tensor.Bytes {
 		in.Data = in.Data[:0]
 	}
-	if err := t.data(in.what, &in.Tensor); err != nil {
-		return err
+	if t.data(in.what, &in.Tensor); t.Err() == nil {
+		q.call.door.warnLarge(q.call.model, in.Name, t.At-start)
 	}
-	t.apart += t.at - start
-	q.call.door.warnLarge(q.call.model, in.Name, t.at-start)
-	return nil
 }
 
 // largeJSON is where the text of a tensor is worth a warning.
@@ -361,7 +336,7 @@ func (d *Door) warnLarge(model, input string, n int) {
 }
 
 // output reads one of the outputs that are asked for.
-func (q *request) output(t *text, i int) error {
+func (q *request) output(t *text, i int) {
 	var out predict.Output
 	how := parameter.AsUsual
 	var pass members
@@ -371,50 +346,39 @@ func (q *request) output(t *text, i int) error {
 		}
 		return fmt.Sprintf("output %q", out.Name)
 	}
-	err := t.members(func(name string) (err error) {
-		switch name {
+	for name := range t.members {
+		switch string(name) {
 		case "name":
-			if t.peek() != '"' {
-				return t.wrong(of(what, member("name")), "a string")
-			}
-			out.Name, err = t.str("a string")
-			return err
+			out.Name = t.str(what, `"name"`)
+			continue
 		case "parameters":
 		default:
-			return t.skip()
+			t.Raw()
+			continue
 		}
-		return t.object(func(name string) (err error) {
-			if (name == "binary_data" || name == "classification" || sharedMemory(name)) && t.null() {
-				return nil
-			}
+		for name := range t.Members {
+			binary, classes := string(name) == "binary_data", string(name) == "classification"
 			switch {
-			case name == "binary_data":
-				how, err = formOf(t, of(what, parameterNamed(name)))
-			case name == "classification":
-				var n uint64
-				n, err = t.whole(of(what, parameterNamed(name)), math.MaxInt32)
-				out.Classes = int(n)
-			case sharedMemory(name):
-				return invalid("%s: parameter %q: shared memory is not offered", what(), name)
-			default:
-				var value []byte
-				if value, err = t.raw(); err == nil {
-					pass.add(name, value)
+			case (binary || classes || sharedMemory(name)) && t.Null():
+			case binary:
+				if how = parameter.Elements; t.boolean(what, `parameter "binary_data"`) {
+					how = parameter.Bytes
 				}
+			case classes:
+				out.Classes = int(t.whole(what, `parameter "classification"`, math.MaxInt32))
+			case sharedMemory(name):
+				t.Fail(invalid("%s: parameter %q: shared memory is not offered", what(), name))
+			default:
+				pass.add(name, t.Raw())
 			}
-			return err
-		})
-	})
-	if err != nil {
-		return err
+		}
 	}
 	if out.Name == "" {
-		return invalid("%s: expected \"name\", which is missing or empty", what())
+		t.Fail(invalid("%s: expected \"name\", which is missing or empty", what()))
 	}
 	if p := pass.end(); p != nil {
-		q.outputPass.add(out.Name, p)
+		q.outputPass.add([]byte(out.Name), p)
 	}
 	q.outputs = append(q.outputs, out)
 	q.forms = append(q.forms, how)
-	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -82,7 +83,7 @@ func (l *loop) appendMetadata(b []byte, c *call) (_ []byte, err error) {
 // appendChoice says what an application did.
 func appendChoice(b []byte, c *gate.Choice) []byte {
 	b = append(b, `"application":`...)
-	b = shiva.AppendString(b, c.Application)
+	b = jsontext.AppendString(b, c.Application)
 	b = append(b, `,"confidence":`...)
 	b = strconv.AppendFloat(b, c.Confidence, 'g', 4, 64)
 	if len(c.Missing) > 0 {
@@ -91,13 +92,13 @@ func appendChoice(b []byte, c *gate.Choice) []byte {
 			if i > 0 {
 				models, reasons = append(models, ','), append(reasons, ',')
 			}
-			models, reasons = shiva.AppendString(models, m.Model), shiva.AppendString(reasons, m.Why)
+			models, reasons = jsontext.AppendString(models, m.Model), jsontext.AppendString(reasons, m.Why)
 		}
 		b = append(append(append(b, models...), reasons...), ']')
 	}
 	if c.Default {
 		b = append(b, `,"default":true,"default_explanation":`...)
-		b = shiva.AppendString(b, c.Explanation)
+		b = jsontext.AppendString(b, c.Explanation)
 	}
 	return append(b, ',')
 }
@@ -154,23 +155,24 @@ func (l *loop) appendFields(b []byte, c *call) ([]byte, error) {
 		return slices.ContainsFunc(outputs, func(s tensor.Spec) bool { return s.Name == string(key) })
 	}
 	clash := false
-	_ = shiva.EachField(b, func(key, _ []byte) bool { clash = clash || named(key); return !clash })
+	for key := range jsontext.Members(b) {
+		clash = clash || named(key)
+	}
 	if clash {
 		ours := bytes.Clone(b)
 		b = append(b[:0], '{')
-		_ = shiva.EachField(ours, func(key, value []byte) bool {
+		for key, value := range jsontext.Members(ours) {
 			if !named(key) {
-				b = append(append(shiva.AppendString(b, string(key)), ':'), value...)
+				b = append(append(jsontext.AppendString(b, key), ':'), value...)
 				b = append(b, ',')
 			}
-			return true
-		})
+		}
 	} else {
 		b[len(b)-1] = ','
 	}
 	tensors, texts := 0, l.texts
 	for i := range c.Outputs {
-		b = append(shiva.AppendString(b, outputs[i].Name), ':')
+		b = append(jsontext.AppendString(b, outputs[i].Name), ':')
 		if c.Outputs[i].DType == tensor.Bytes && len(texts) > 0 {
 			var err error
 			if b, err = shiva.AppendText(b, texts[0]); err != nil {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontext"
 )
 
 // A description is an answer about models, and until when it is given again.
@@ -34,14 +35,13 @@ func (l *loop) describe(m *shiva.Message) (answer []byte, ok bool, err error) {
 	}
 	key, onlyReady := route, false
 	if key == "v2/repository/index" {
-		_ = shiva.EachField(m.Metadata, func(name, value []byte) bool {
+		for name, value := range jsontext.Members(m.Metadata) {
 			if string(name) == "ready" {
 				if onlyReady = string(value) == "true"; !onlyReady && string(value) != "false" {
 					err = unexpected("ready", "true or false", value)
 				}
 			}
-			return true
-		})
+		}
 		if err != nil {
 			return nil, true, err
 		}

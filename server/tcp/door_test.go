@@ -21,6 +21,7 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -298,7 +299,7 @@ func TestNoRows(t *testing.T) {
 	}
 	for id := range 3 {
 		m := c.next()
-		if m == nil || m.Namespace != "m" || len(m.Tensors) != 1 || fmt.Sprint(m.Tensors[0].Shape) != "[0, 0, 3]" || string(shiva.Field(m.Metadata, "id")) != fmt.Sprint(id) {
+		if m == nil || m.Namespace != "m" || len(m.Tensors) != 1 || fmt.Sprint(m.Tensors[0].Shape) != "[0, 0, 3]" || string(jsontext.Field(m.Metadata, "id")) != fmt.Sprint(id) {
 			t.Fatalf("answer %d: %s", id, describeMessage(m))
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -33,17 +34,17 @@ func (q *question) parse(meta []byte) error {
 	}
 	var first error
 	q.Bridge = gate.InBridgeForm(meta)
-	_ = shiva.EachField(meta, func(key, value []byte) bool {
+	for key, value := range jsontext.Members(meta) {
 		var fault error
 		switch {
 		case q.isAbsent(key, value):
-			return true
+			continue
 		case q.isField(key, value):
 			q.pass(key, value)
 			if string(key) == "id" { // comes back whatever it is
 				q.id = value
 			}
-			return true
+			continue
 		}
 		switch string(key) {
 		case "id":
@@ -58,7 +59,9 @@ func (q *question) parse(meta []byte) error {
 			q.Texts, fault = value, needObject(shiva.TextsKey, "an object of texts by input", value)
 		case "parameters":
 			if fault = needObject("parameters", "an object", value); fault == nil {
-				_ = shiva.EachField(value, func(key, value []byte) bool { q.pass(key, value); return true })
+				for key, value := range jsontext.Members(value) {
+					q.pass(key, value)
+				}
 			}
 		default:
 			if p := parameters[string(key)]; p != nil {
@@ -68,10 +71,9 @@ func (q *question) parse(meta []byte) error {
 			}
 		}
 		if first == nil {
-			first = fault
+			first = fault // the id may come last, and belongs to the refusal too
 		}
-		return true // the id may come last, and belongs to the refusal too
-	})
+	}
 	q.ID = q.id
 	if len(q.forward) > 0 {
 		q.forward = append(q.forward, '}')
@@ -109,14 +111,7 @@ func (q *question) reset() {
 
 // pass adds a member to the object that goes to the container.
 func (q *question) pass(key, value []byte) {
-	if len(q.forward) == 0 {
-		q.forward = append(q.forward, '{')
-	} else {
-		q.forward = append(q.forward, ',')
-	}
-	q.forward = shiva.AppendString(q.forward, string(key))
-	q.forward = append(q.forward, ':')
-	q.forward = append(q.forward, value...)
+	q.forward = jsontext.AppendMember(q.forward, key, value)
 }
 
 // parseVersion takes a string or a number.

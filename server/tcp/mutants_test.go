@@ -17,6 +17,7 @@ import (
 	"github.com/shivad/shivad/server/state"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -377,7 +378,7 @@ func (m *mutants) judgeAnswer(question, answer *shiva.Message, right bool, fail 
 	if question == nil {
 		return
 	}
-	if id := shiva.Field(question.Metadata, "id"); id != nil && !strings.Contains(string(answer.Metadata), string(id)) {
+	if id := jsontext.Field(question.Metadata, "id"); id != nil && !strings.Contains(string(answer.Metadata), string(id)) {
 		fail("the id %.100q is not in the answer %s", id, describeMessage(answer))
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/selection"
-	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -93,7 +93,7 @@ func canonical(id []byte) string {
 	if json.Unmarshal(id, &text) != nil {
 		return string(id)
 	}
-	return string(shiva.AppendString(nil, text))
+	return string(jsontext.AppendString(nil, text))
 }
 
 // Learn implements gate.Feedback.

@@ -3,13 +3,13 @@ package gate
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -37,14 +37,12 @@ func InBridgeForm(metadata []byte) bool {
 	if !bytes.Contains(metadata, []byte(TensorReference)) { // no other message pays more than this look
 		return false
 	}
-	found := false
-	_ = shiva.EachField(metadata, func(key, value []byte) bool {
-		if string(key) != "__tensors__" && string(key) != shiva.TextsKey {
-			found = Refers(value)
+	for key, value := range jsontext.Members(metadata) {
+		if string(key) != "__tensors__" && string(key) != shiva.TextsKey && Refers(value) {
+			return true
 		}
-		return !found
-	})
-	return found
+	}
+	return false
 }
 
 // Refers reports whether a JSON value is a reference to a tensor or has one in it. It reads
@@ -54,7 +52,7 @@ func Refers(value []byte) bool {
 		if value[i] != '"' {
 			continue
 		}
-		end, ok := shiva.SkipValue(value, i, 0)
+		end, ok := jsontext.Skip(value, i, 0)
 		if !ok {
 			return false
 		}
@@ -170,9 +168,9 @@ func (b *bridge) members(i int) (end int, kept bool, err error) {
 	i = b.space(i + 1)
 	empty := b.text[i] == '}'
 	for b.text[i] != '}' {
-		end, _ := shiva.SkipValue(b.text, i, 0)
+		end, _ := jsontext.Skip(b.text, i, 0)
 		quoted := b.text[i:end]
-		key, _ := shiva.ParseString(quoted)
+		key, _ := jsontext.Unquote(quoted)
 		if path > 0 {
 			b.path = append(b.path, '.')
 		}
@@ -241,7 +239,7 @@ func (b *bridge) field(i int, key string) (end int, kept bool, err error) {
 	if b.text[i] == '[' {
 		return b.elements(i)
 	}
-	end, _ = shiva.SkipValue(b.text, i, 0)
+	end, _ = jsontext.Skip(b.text, i, 0)
 	value := b.text[i:end]
 	if string(value) == Absent {
 		return end, false, nil
@@ -270,7 +268,7 @@ func (b *bridge) place(key string) (int, bool) {
 // claim gives input place the value at offset i. A further value for it that names no tensor is
 // the container's: a parameter may be called as an input is.
 func (b *bridge) claim(place, i int) (end int, kept bool, err error) {
-	end, _ = shiva.SkipValue(b.text, i, len(b.text))
+	end, _ = jsontext.Skip(b.text, i, len(b.text))
 	value := b.text[i:end]
 	f := &b.fields[place]
 	switch {
@@ -319,7 +317,7 @@ func (b *bridge) stack(spec *tensor.Spec, value []byte) (t tensor.Tensor, owned 
 	}
 	parts := make([]tensor.Tensor, len(elements))
 	for i, e := range elements {
-		at, ok := reference(shiva.AppendString(nil, string(e)))
+		at, ok := reference(jsontext.AppendString(nil, e))
 		switch {
 		case !ok:
 			return t, false, fmt.Errorf("%w: input %q: expected a list of tensors only, got %.40q among them", scheduler.ErrInvalidInput, spec.Name, e)
@@ -377,7 +375,7 @@ func numbers(value []byte, spec *tensor.Spec, pool *tensor.Pool) (tensor.Tensor,
 // texts makes the Bytes inputs that p.Texts has, by name.
 func (c *Call) texts(p *Params, pool *tensor.Pool) (texts []tensor.Tensor, err error) {
 	specs := c.Target.Spec.Inputs
-	syntax := shiva.EachField(p.Texts, func(key, value []byte) bool {
+	for key, value := range jsontext.Members(p.Texts) {
 		i := slices.IndexFunc(specs, func(s tensor.Spec) bool { return s.Name == string(key) })
 		var t tensor.Tensor
 		switch {
@@ -400,10 +398,9 @@ func (c *Call) texts(p *Params, pool *tensor.Pool) (texts []tensor.Tensor, err e
 				err = fmt.Errorf("%w: metadata %q: input %q: expected %s, got lists of shape %s", scheduler.ErrInvalidInput, shiva.TextsKey, key, c.expected(&specs[i]), t.Shape)
 			}
 		}
-		return err == nil
-	})
-	if err == nil && syntax != nil {
-		err = errors.Join(scheduler.ErrInvalidInput, syntax)
+		if err != nil {
+			break
+		}
 	}
 	return texts, err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -100,7 +101,7 @@ func TestBridge(t *testing.T) {
 			c := &Call{Target: &Target{ID: scheduler.ModelID{Name: "m", Version: "1"}, Spec: scheduler.Spec{Inputs: tc.specs}}}
 			c.Inputs = c.inputs[:0]
 			p := Params{Bridge: InBridgeForm([]byte(tc.metadata)), Forward: []byte(tc.metadata)}
-			if text := shiva.Field(p.Forward, "inputs"); text != nil { // as the door does
+			if text := jsontext.Field(p.Forward, "inputs"); text != nil { // as the door does
 				p.Inputs, p.Forward = text, nil
 			}
 			pool := tensor.NewPool(1 << 20)

@@ -6,7 +6,7 @@ import (
 	"strconv"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontext"
 )
 
 // The parameters of a batch's requests travel in one JSON header, so what a container's JSON
@@ -24,14 +24,12 @@ const (
 
 // checkParameters reports whether the JSON object can go to a container.
 func checkParameters(object []byte) error {
-	var fault error
-	_ = shiva.EachField(object, func(key, value []byte) bool {
+	for key, value := range jsontext.Members(object) {
 		if why := unfit(value); why != "" {
-			fault = fmt.Errorf("%w: parameter %s", scheduler.ErrInvalidInput, Cut(strconv.Quote(string(key)), 80)+": "+why)
+			return fmt.Errorf("%w: parameter %s: %s", scheduler.ErrInvalidInput, Cut(strconv.Quote(string(key)), 80), why)
 		}
-		return fault == nil
-	})
-	return fault
+	}
+	return nil
 }
 
 // unfit says why a JSON value, which is valid, is not for every container; "" if it is.
@@ -76,12 +74,11 @@ func partOfNumber(c byte) bool {
 // withUser adds whose request it is to the parameters, for a model that asked for it. As these
 // are what a cache tells requests apart by, no user gets another's answer.
 func withUser(object []byte, user string) []byte {
-	b := shiva.AppendString([]byte(`{"user":`), user)
-	_ = shiva.EachField(object, func(key, value []byte) bool {
+	b := jsontext.AppendString([]byte(`{"user":`), user)
+	for key, value := range jsontext.Members(object) {
 		if string(key) != "user" {
-			b = append(append(shiva.AppendString(append(b, ','), string(key)), ':'), value...)
+			b = jsontext.AppendMember(b, key, value)
 		}
-		return true
-	})
+	}
 	return append(b, '}')
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/shivad/shivad/server/internal/cache"
 	"github.com/shivad/shivad/server/internal/nearest"
 	"github.com/shivad/shivad/server/metrics"
-	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -57,7 +57,7 @@ func (t *Target) AppendAnswer(b []byte) []byte { return append(b, t.full...) }
 func (t *Target) AppendAnswerOf(b []byte, tensors []tensor.Tensor) []byte {
 	b = append(b, t.answer...)
 	if len(tensors) > 0 {
-		b = shiva.AppendString(b, t.Spec.Outputs[0].Name)
+		b = jsontext.AppendString(b, t.Spec.Outputs[0].Name)
 	}
 	return append(b, ']', '}')
 }
@@ -166,9 +166,9 @@ func (g *Gate) target(m *scheduler.Model) *Target {
 // compose makes the members that every answer's metadata ends with.
 func (t *Target) compose() {
 	b := []byte(`"model_name":`)
-	b = shiva.AppendString(b, t.ID.Name)
+	b = jsontext.AppendString(b, t.ID.Name)
 	b = append(b, `,"model_version":`...)
-	b = shiva.AppendString(b, t.ID.Version)
+	b = jsontext.AppendString(b, t.ID.Version)
 	b = append(b, `,"__tensors__":[`...)
 	t.answer = b[:len(b):len(b)]
 	for i, o := range t.Spec.Outputs {
@@ -178,7 +178,7 @@ func (t *Target) compose() {
 		if len(b) > len(t.answer) {
 			b = append(b, ',')
 		}
-		b = shiva.AppendString(b, t.Spec.Outputs[i].Name)
+		b = jsontext.AppendString(b, t.Spec.Outputs[i].Name)
 	}
 	t.full = append(b, ']', '}')
 }

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontext"
 )
 
 // A Value is what a request says for a key, as its wire writes it.
@@ -53,7 +53,7 @@ func (v Value) text() (string, bool) {
 		s, ok := v.typed.(string)
 		return s, ok
 	}
-	return shiva.ParseString(v.json)
+	return jsontext.Unquote(v.json)
 }
 
 // names is a list, or a text with commas between them for wires that have no lists.

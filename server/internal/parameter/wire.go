@@ -1,6 +1,6 @@
 package parameter
 
-import "github.com/shivad/shivad/shiva"
+import "github.com/shivad/shivad/shiva/jsontext"
 
 // A Wire is a place where clients say parameters. Several make a set.
 type Wire uint8
@@ -55,7 +55,7 @@ func (w Wire) Keys() map[string]*Key { return keys[w] }
 // read all the same.
 func (w Wire) Members(v *Values, object []byte, other func(key, value []byte)) (err error) {
 	rows := w.Keys()
-	_ = shiva.EachField(object, func(key, value []byte) bool {
+	for key, value := range jsontext.Members(object) {
 		if k := rows[string(key)]; k != nil {
 			if fault := k.Read(v, JSON(value)); err == nil {
 				err = fault
@@ -63,7 +63,6 @@ func (w Wire) Members(v *Values, object []byte, other func(key, value []byte)) (
 		} else if other != nil {
 			other(key, value)
 		}
-		return true
-	})
+	}
 	return err
 }

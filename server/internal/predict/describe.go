@@ -11,7 +11,7 @@ import (
 
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
-	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -224,7 +224,7 @@ func list(labels []string) string {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = shiva.AppendString(b, label)
+		b = jsontext.AppendString(b, label)
 	}
 	return string(append(b, ']'))
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/metrics"
-	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -168,7 +168,7 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 	}
 	p := gate.Params{Values: q.Values, Now: q.Arrived, Forward: q.Parameters, Source: q.Source}
 	if q.ID != "" {
-		p.ID = shiva.AppendString(nil, q.ID) // as in the metadata of a Shiva message
+		p.ID = jsontext.AppendString(nil, q.ID) // as in the metadata of a Shiva message
 	}
 	if end, ok := ctx.Deadline(); ok {
 		left := min(max(end.Sub(q.Arrived), 1), parameter.MaxTimeout)

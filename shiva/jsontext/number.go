@@ -1,39 +1,41 @@
-package rest
+package jsontext
 
 import (
 	"encoding/binary"
 	"math"
 	"math/bits"
 	"strconv"
-	"unsafe"
 )
 
 // A number is a JSON number in its parts: ±digits·10^exp.
 type number struct {
-	digits uint64 // the first 19 of them
-	exp    int
-	end    int  // offset after it; -1: no number
-	neg    bool // it has a minus sign
-	whole  bool // it has neither fraction nor exponent
-	cut    bool // it has more digits than fit
+	digits   uint64 // the first 19 of them
+	exp      int
+	end      int  // offset after it
+	ok       bool // it is a number; else end is the offset of what does not belong there
+	negative bool // it has a minus sign
+	whole    bool // it has neither fraction nor exponent
+	cut      bool // it has more digits than fit
 }
 
 // maxDigits is how many decimal digits always fit 64 bits.
 const maxDigits = 19
 
-// scan reads the number at b[i:]. The grammar is that of RFC 8259.
-func scan(b []byte, i int) (n number) {
-	n.end = -1
+// scanNumber reads the number at b[i:].
+func scanNumber(b []byte, i int) (n number) {
 	if i < len(b) && b[i] == '-' {
-		n.neg = true
+		n.negative = true
 		i++
 	}
 	start := i
 	if i < len(b) && b[i] == '0' {
 		i++ // stands alone
 	} else {
-		i, n.digits = run(b, i, 0)
-		if i == start {
+		for i < len(b) && b[i]-'0' <= 9 {
+			n.digits = 10*n.digits + uint64(b[i]-'0')
+			i++
+		}
+		if n.end = i; i == start {
 			return n
 		}
 	}
@@ -44,7 +46,7 @@ func scan(b []byte, i int) (n number) {
 		i++
 		point := i
 		i, n.digits = run(b, i, n.digits)
-		if i == point {
+		if n.end = i; i == point {
 			return n
 		}
 		n.exp = point - i
@@ -67,7 +69,7 @@ func scan(b []byte, i int) (n number) {
 				e = 10*e + int(b[i]-'0')
 			}
 		}
-		if i == from {
+		if n.end = i; i == from {
 			return n
 		}
 		if minus {
@@ -75,7 +77,7 @@ func scan(b []byte, i int) (n number) {
 		}
 		n.exp += e
 	}
-	n.end = i
+	n.end, n.ok = i, true
 	return n
 }
 
@@ -168,7 +170,7 @@ func nearest(digits uint64, exp int) (float32, bool) {
 func (n number) float32(b []byte, i int) (float32, bool) {
 	if !n.cut {
 		if f, ok := nearest(n.digits, n.exp); ok {
-			if n.neg {
+			if n.negative {
 				f = -f
 			}
 			return f, true
@@ -187,7 +189,7 @@ func (n number) float64(b []byte, i int) (float64, bool) {
 		} else {
 			d *= powers[most+n.exp]
 		}
-		if n.neg {
+		if n.negative {
 			d = -d
 		}
 		return d, true
@@ -201,15 +203,12 @@ func (n number) magnitude(b []byte, i int) (uint64, bool) {
 	if !n.cut {
 		return n.digits, n.whole
 	}
-	if n.neg {
+	if n.negative {
 		i++
 	}
 	v, err := strconv.ParseUint(view(b[i:n.end]), 10, 64)
 	return v, err == nil
 }
-
-// view is b as a string for as long as a call lasts.
-func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // narrow rounds f to the nearest value of a binary format with so many digits and a smallest
 // exponent, ties to even: FP16 has 11 and -14, BF16 has 8 and -126. What is too large for the

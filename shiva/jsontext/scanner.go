@@ -1,0 +1,410 @@
+package jsontext
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"math"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+	"unsafe"
+)
+
+// A Scanner reads one JSON text from its start to its end. Each method reads what its name says
+// at the current place, after white space. The first fault ends the reading: from then on
+// everything is empty, every loop is over, and Err has the fault. So readers are straight lines
+// that ask for it once, at the end.
+//
+// Strings must be UTF-8, and an escaped half of a surrogate pair is a fault, since no UTF-8 can
+// carry it on. Rules say what else holds.
+type Scanner struct {
+	Text  []byte
+	At    int // offset of what is read next
+	Depth int // levels of objects and arrays that may still be opened
+	Limit int // offset that reading must not pass; 0: none
+	Rules Rules
+
+	// Words counts what Rules take for numbers with NonFinite.
+	Words int
+
+	err     error
+	tooDeep bool // why skipValue has failed
+}
+
+// Rules are departures from strict JSON. Several are a sum.
+type Rules uint8
+
+// The rules.
+const (
+	Distinct       Rules = 1 << iota // the names in an object that Members reads must differ
+	NonFinite                        // NaN, Infinity and -Infinity stand where numbers may, as Python writes them
+	LoneSurrogates                   // half of a surrogate pair reads as U+FFFD, as with encoding/json
+	KnownUTF8                        // whoever has the text knows that it is UTF-8
+)
+
+// A Reason is a class of faults.
+type Reason uint8
+
+// The reasons of an Error.
+const (
+	Malformed Reason = iota // not the JSON that was expected
+	TooDeep                 // more than Depth levels
+	TooLong                 // more than Limit bytes
+)
+
+// An Error is a fault of a text, with what was expected and what stands there.
+type Error struct {
+	Reason Reason
+	Offset int
+	text   string
+}
+
+func (e *Error) Error() string { return e.text }
+
+// Err is the first fault, an [*Error] unless it is one that was given to Fail; nil if there is
+// none.
+func (s *Scanner) Err() error { return s.err }
+
+// Fail ends the reading for a reason of the reader's. nil is none, and only the first one counts.
+func (s *Scanner) Fail(err error) {
+	if err != nil && s.err == nil {
+		s.err = err
+		s.At = len(s.Text)
+	}
+}
+
+func (s *Scanner) fail(reason Reason, at int, format string, args ...any) {
+	if s.err == nil {
+		s.Fail(&Error{reason, at, fmt.Sprintf(format, args...)})
+	}
+}
+
+// Unexpected ends the reading because something else than what stands here was expected.
+func (s *Scanner) Unexpected(want string) {
+	if s.Peek(); s.At >= len(s.Text) {
+		s.fail(Malformed, len(s.Text), "expected %s, but the text ends after %d bytes", want, len(s.Text))
+		return
+	}
+	got := s.Text[s.At:min(len(s.Text), s.At+24)]
+	s.fail(Malformed, s.At, "expected %s at byte %d, got %.24q", want, s.At, bytes.ToValidUTF8(got, []byte("?")))
+}
+
+// Peek returns the first byte of what is read next, 0 at the end.
+func (s *Scanner) Peek() byte {
+	if s.At = skipSpace(s.Text, s.At); s.At < len(s.Text) {
+		return s.Text[s.At]
+	}
+	return 0
+}
+
+// Members reads an object: the loop gets the name of each member, and reads the value.
+func (s *Scanner) Members(yield func(name []byte) bool) {
+	if !s.open('{', "an object") {
+		return
+	}
+	var before *names
+	if s.Rules&Distinct != 0 {
+		before = new(names)
+	}
+	for first := true; s.more(first, '}'); first = false {
+		at := s.At
+		name := s.str("the name of a member")
+		switch {
+		case s.err != nil:
+			return
+		case before != nil && !before.add(name):
+			s.fail(Malformed, at, "%q at byte %d stands there for the second time", name, at)
+			return
+		case s.Peek() != ':':
+			s.Unexpected(`":"`)
+			return
+		}
+		if s.At++; !yield(name) {
+			return
+		}
+	}
+}
+
+// Elements reads an array: the loop gets the index of each element, and reads it.
+func (s *Scanner) Elements(yield func(i int) bool) {
+	if !s.open('[', "an array") {
+		return
+	}
+	for i := 0; s.more(i == 0, ']'); i++ {
+		if !yield(i) {
+			return
+		}
+	}
+}
+
+func (s *Scanner) open(bracket byte, want string) bool {
+	switch {
+	case s.Peek() != bracket:
+		s.Unexpected(want)
+		return false
+	case s.Depth == 0:
+		s.fail(TooDeep, s.At, "nested too deeply at byte %d", s.At)
+		return false
+	}
+	s.Depth--
+	s.At++
+	return true
+}
+
+// more moves to the next member or element, and steps over the closing bracket after the last.
+func (s *Scanner) more(first bool, closing byte) bool {
+	c := s.Peek()
+	switch {
+	case s.err != nil, !s.within():
+		return false
+	case c == closing:
+		s.At++
+		s.Depth++
+		return false
+	case first:
+		return true
+	case c == ',':
+		s.At++
+		return true
+	}
+	s.Unexpected(`"," or ` + strconv.Quote(string(closing)))
+	return false
+}
+
+// within reports whether what was read keeps to the limit.
+func (s *Scanner) within() bool {
+	if s.Limit > 0 && s.At > s.Limit {
+		s.fail(TooLong, s.At, "more than %d bytes", s.Limit)
+		return false
+	}
+	return true
+}
+
+// names is a set of them: most objects have a few members.
+type names struct {
+	few  [8][]byte
+	n    int
+	many map[string]struct{}
+}
+
+// add reports whether the name is new.
+func (d *names) add(name []byte) bool {
+	if slices.ContainsFunc(d.few[:d.n], func(s []byte) bool { return bytes.Equal(s, name) }) {
+		return false
+	}
+	if d.n < len(d.few) {
+		d.few[d.n] = name
+		d.n++
+		return true
+	}
+	if d.many == nil {
+		d.many = make(map[string]struct{})
+	}
+	before := len(d.many)
+	d.many[string(name)] = struct{}{}
+	return len(d.many) > before
+}
+
+// Raw reads any value and returns its text, a view. Names in it may be alike.
+func (s *Scanner) Raw() []byte { return s.raw("a value") }
+
+func (s *Scanner) raw(want string) []byte {
+	s.Peek()
+	start := s.At
+	end, ok := s.skipValue(start, s.Depth)
+	s.At = end
+	switch {
+	case s.tooDeep:
+		s.fail(TooDeep, end, "nested too deeply at byte %d", end)
+	case !ok:
+		s.Unexpected(want)
+	case !s.within():
+	case s.Rules&KnownUTF8 == 0 && !utf8.Valid(s.Text[start:end]):
+		s.fail(Malformed, start, "the value at byte %d is not UTF-8", start)
+	default:
+		return s.Text[start:end]
+	}
+	return nil
+}
+
+// Str reads a string. The result is a view unless the string has escapes.
+func (s *Scanner) Str() []byte { return s.str("a string") }
+
+func (s *Scanner) str(want string) []byte {
+	if s.Peek() != '"' {
+		s.Unexpected(want)
+		return nil
+	}
+	quoted := s.raw(want)
+	if quoted == nil {
+		return nil
+	}
+	return unescape(quoted)
+}
+
+// unescape returns the string that a valid text is.
+func unescape(quoted []byte) []byte {
+	inner := quoted[1 : len(quoted)-1]
+	if bytes.IndexByte(inner, '\\') < 0 {
+		return inner
+	}
+	var text string
+	_ = json.Unmarshal(quoted, &text) // it is valid
+	return []byte(text)
+}
+
+// Null steps over null, if that is what stands here.
+func (s *Scanner) Null() bool {
+	return s.Peek() == 'n' && s.word("null")
+}
+
+// Bool reads true or false.
+func (s *Scanner) Bool() bool {
+	s.Peek()
+	is := s.word("true")
+	if !is && !s.word("false") {
+		s.Unexpected("true or false")
+	}
+	return is
+}
+
+func (s *Scanner) word(word string) bool {
+	end, ok := skipWord(s.Text, s.At, word)
+	s.At = end
+	return ok
+}
+
+// Int reads a number without fraction and exponent that an int holds.
+func (s *Scanner) Int() int {
+	s.Peek()
+	n := scanNumber(s.Text, s.At)
+	m, whole := n.magnitude(s.Text, s.At)
+	if !n.ok || !whole || !fits(m, n.negative, true, strconv.IntSize) {
+		s.Unexpected("a whole number of 64 bits")
+		return 0
+	}
+	if s.At = n.end; n.negative {
+		return -int(m)
+	}
+	return int(m)
+}
+
+// Float reads a number that a float64 holds.
+func (s *Scanner) Float() float64 {
+	s.Peek()
+	n := scanNumber(s.Text, s.At)
+	f, fits := 0.0, false
+	if n.ok {
+		f, fits = n.float64(s.Text, s.At)
+	}
+	if !fits {
+		s.Unexpected("a number of at most " + strconv.FormatFloat(math.MaxFloat64, 'g', 8, 64))
+		return 0
+	}
+	s.At = n.end
+	return f
+}
+
+// End makes sure that nothing follows, and returns the first fault.
+func (s *Scanner) End() error {
+	if s.Peek(); s.At < len(s.Text) {
+		s.Unexpected("the end of the text")
+	}
+	return s.err
+}
+
+// maxDepth is for texts whose depth somebody else has bounded.
+const maxDepth = 10000
+
+// Members goes over the names and values of an object that is known to be valid, in order. The
+// name is the string itself, the value its text without space around it; both are views, but for
+// a name with escapes. A name that stands there twice comes twice: who assigns keeps the last
+// one. An empty text is {}. Where it is no object after all, the loop is over.
+func Members(object []byte) iter.Seq2[[]byte, []byte] {
+	return func(yield func(name, value []byte) bool) { members(object, yield) }
+}
+
+func members(object []byte, yield func(name, value []byte) bool) {
+	if len(object) == 0 {
+		return
+	}
+	s := Scanner{Text: object, Depth: maxDepth, Rules: KnownUTF8}
+	for name := range s.Members {
+		if value := s.Raw(); s.err != nil || !yield(name, value) {
+			return
+		}
+	}
+}
+
+// Field returns the value of a name in an object that is known to be valid, the last one if
+// there are several; nil if there is none. It is a view.
+func Field(object []byte, name string) []byte {
+	var last []byte
+	for key, value := range Members(object) {
+		if string(key) == name {
+			last = value
+		}
+	}
+	return last
+}
+
+// Valid reports whether a text is a value nested at most depth deep, in UTF-8, with nothing but
+// white space around it.
+func Valid(text []byte, depth int) bool {
+	s := Scanner{Text: text, Depth: depth}
+	s.Raw()
+	return s.End() == nil
+}
+
+// Skip returns the offset after the value that begins at offset at of text, which it must do
+// there, without space before it; it may be nested depth deep. If there is no value, it returns
+// the offset of the first byte that does not belong there, and false. Whether strings are UTF-8
+// is not looked at.
+func Skip(text []byte, at, depth int) (end int, ok bool) {
+	s := Scanner{Text: text}
+	return s.skipValue(at, depth)
+}
+
+// Unquote returns the string that a text is, and false if it is none.
+func Unquote(text []byte) (string, bool) {
+	if end, ok := skipString(text, 0, 0); !ok || end != len(text) || text[0] != '"' {
+		return "", false
+	}
+	return string(unescape(text)), true
+}
+
+// Unmarshal reads a text into v as encoding/json does, and is strict: the text is UTF-8, nested
+// at most 128 deep, has nothing after its value and no name twice in one object, and its names
+// are all known to v. Numbers for which v has no type are json.Numbers.
+func Unmarshal(text []byte, v any) error {
+	s := Scanner{Text: text, Depth: 128, Rules: Distinct}
+	s.walk()
+	if err := s.End(); err != nil {
+		return err
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	d.UseNumber()
+	return d.Decode(v)
+}
+
+// walk reads any value, and all in it by the rules.
+func (s *Scanner) walk() {
+	switch s.Peek() {
+	case '{':
+		for range s.Members {
+			s.walk()
+		}
+	case '[':
+		for range s.Elements {
+			s.walk()
+		}
+	default:
+		s.Raw()
+	}
+}
+
+// view is b as a string for as long as a call lasts.
+func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
