@@ -26,11 +26,9 @@ func (s *Server) warnOfStrangers() {
 	if s.settings.Now().Server.Repository != config.RepositoryAll {
 		return
 	}
-	const what, setting = "load and unload models", "server.repository"
-	if s.rest != nil {
-		warn(what, setting, s.rest.Addr())
-	}
-	if s.grpc != nil {
-		warn(what, setting, s.grpc.Addr())
+	for _, d := range s.doors {
+		if d.name != "tcp" {
+			warn("load and unload models", "server.repository", d.listener.Addr())
+		}
 	}
 }

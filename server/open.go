@@ -1,6 +1,12 @@
 package server
 
 import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc"
 	"github.com/shivad/shivad/server/internal/gate"
@@ -13,33 +19,62 @@ import (
 // The doors of clients and containers: what of a configuration each is opened with, and what it
 // is given when that changes.
 
+// A door is one that clients have, and that is open.
+type door struct {
+	listener  interface{ Addr() net.Addr } // *tcp.Door, *rest.Door, *grpc.Door
+	name      string                       // as metrics and logs have it
+	configure func(config.Config)
+	shutdown  func(context.Context) error
+	failed    <-chan error // nil of one that goes on until it is shut
+}
+
 // openDoors opens those that have an address, and that of containers in any case.
-func (s *Server) openDoors(c config.Config) (err error) {
+func (s *Server) openDoors(c config.Config) error {
 	if err := s.containers.Listen(c.Containers); err != nil {
 		return err
 	}
 	if c.TCP.Listen != "" {
-		if s.door, err = tcp.Listen(tcp.Config{
+		d, err := tcp.Listen(tcp.Config{
 			Addr: c.TCP.Listen, Gate: s.gate, Describe: s.predict.Describe, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
 			Loops: c.TCP.Loops, Settings: tcpSettings(c),
-		}); err != nil {
+		})
+		if err != nil {
 			return err
 		}
+		s.doors = append(s.doors, door{d, "tcp", func(c config.Config) { d.Configure(tcpSettings(c)) }, d.Shutdown, nil})
 	}
 	if c.REST.Listen != "" {
-		if s.rest, err = rest.Listen(rest.Config{
+		d, err := rest.Listen(rest.Config{
 			Addr: c.REST.Listen, Predict: s.predict, Log: s.log, Metrics: s.metrics.Door("rest"), Settings: s.restSettings(c),
-		}); err != nil {
+		})
+		if err != nil {
 			return err
 		}
+		s.doors = append(s.doors, door{d, "rest", func(c config.Config) { d.Configure(s.restSettings(c)) }, d.Shutdown, d.Failed()})
 	}
 	if g := c.GRPC; g.Listen != "" {
-		if s.grpc, err = grpc.Listen(grpc.Config{
+		d, err := grpc.Listen(grpc.Config{
 			Addr: g.Listen, Predict: s.predict, Log: s.log, Metrics: s.metrics.Door("grpc"), Streams: g.StreamsPerConnection,
 			IdleTimeout: g.IdleTimeout, PingInterval: g.PingInterval, PingTimeout: g.PingTimeout, MinPing: g.MinPingInterval,
 			Settings: s.grpcSettings(c),
-		}); err != nil {
+		})
+		if err != nil {
 			return err
+		}
+		shutdown := func(ctx context.Context) error {
+			d.Shutdown(ctx)
+			return nil
+		}
+		s.doors = append(s.doors, door{d, "grpc", func(c config.Config) { d.Configure(s.grpcSettings(c)) }, shutdown, d.Failed()})
+	}
+	return nil
+}
+
+// addr is where the door of that name listens; nil if it is left out.
+func (s *Server) addr(name string) net.Addr {
+	for _, d := range s.doors {
+		if d.name == name {
+			return d.listener.Addr()
 		}
 	}
 	return nil
@@ -48,15 +83,28 @@ func (s *Server) openDoors(c config.Config) (err error) {
 // configureDoors gives the doors that are open what of a configuration can change meanwhile.
 func (s *Server) configureDoors(c config.Config) {
 	s.containers.Configure(c.Containers)
-	if s.door != nil {
-		s.door.Configure(tcpSettings(c))
+	for _, d := range s.doors {
+		d.configure(c)
 	}
-	if s.rest != nil {
-		s.rest.Configure(s.restSettings(c))
+}
+
+// shutDoors lets the last answers leave, through all doors at the same time. Clients that do not
+// take theirs are cut off in the end, which is no failure of the server.
+func (s *Server) shutDoors(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	faults := make([]error, len(s.doors))
+	var all sync.WaitGroup
+	for i, d := range s.doors {
+		all.Go(func() {
+			if faults[i] = d.shutdown(ctx); errors.Is(faults[i], context.DeadlineExceeded) {
+				s.log.Warn("clients that did not take their answers were cut off", "door", d.name)
+				faults[i] = nil
+			}
+		})
 	}
-	if s.grpc != nil {
-		s.grpc.Configure(s.grpcSettings(c))
-	}
+	all.Wait()
+	return errors.Join(faults...)
 }
 
 func tcpSettings(c config.Config) tcp.Settings {

@@ -3,6 +3,7 @@ package server
 import (
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/shivad/shivad/containers"
@@ -81,28 +82,19 @@ func (c configuration) Config() any {
 func (c configuration) Reload() (admin.Reloaded, error) { return c.server.Reload() }
 
 func (s *Server) listening() admin.Addresses {
-	var a admin.Addresses
-	addrs := s.Addrs()
-	if addrs.TCP != nil {
-		a.TCP = addrs.TCP.String()
+	a := s.Addrs()
+	one := func(addr net.Addr) string { return strings.Join(spelled([]net.Addr{addr}), "") }
+	return admin.Addresses{
+		TCP: one(a.TCP), REST: one(a.REST), GRPC: one(a.GRPC), Admin: one(a.Admin),
+		Containers: spelled(a.Containers), V1b: spelled(a.ContainersV1b), V2: spelled(a.ContainersV2), V2a: spelled(a.ContainersV2a),
 	}
-	if addrs.REST != nil {
-		a.REST = addrs.REST.String()
-	}
-	if addrs.GRPC != nil {
-		a.GRPC = addrs.GRPC.String()
-	}
-	a.Containers, a.V1b = spelled(addrs.Containers), spelled(addrs.ContainersV1b)
-	a.V2, a.V2a = spelled(addrs.ContainersV2), spelled(addrs.ContainersV2a)
-	if addrs.Admin != nil {
-		a.Admin = addrs.Admin.String()
-	}
-	return a
 }
 
 func spelled(addrs []net.Addr) (list []string) {
 	for _, a := range addrs {
-		list = append(list, a.String())
+		if a != nil {
+			list = append(list, a.String())
+		}
 	}
 	return list
 }

@@ -44,7 +44,7 @@ type inEffect struct {
 
 func (s *Server) inEffectNow(told config.Config) inEffect {
 	c := s.settings.Now()
-	e := inEffect{TCP: s.door.Settings(), REST: s.rest.Settings(), GRPC: s.grpc.Settings(), Containers: s.containers.Listener().Settings(),
+	e := inEffect{TCP: s.doors[0].listener.(*tcp.Door).Settings(), REST: s.doors[1].listener.(*rest.Door).Settings(), GRPC: s.doors[2].listener.(*grpc.Door).Settings(), Containers: s.containers.Listener().Settings(),
 		Process: []any{told.Server.Drain, told.Log.Level}, Server: c.Server, Admin: c.Admin}
 	e.Server.LimitLoopback, e.Server.Drain = false, 0 // the doors', and the program's
 	for _, name := range []string{"m", "any"} {

@@ -13,15 +13,12 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
-	"github.com/shivad/shivad/server/grpc"
 	"github.com/shivad/shivad/server/internal/clock"
 	"github.com/shivad/shivad/server/internal/fleet"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/manage"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/server/metrics"
-	"github.com/shivad/shivad/server/rest"
-	"github.com/shivad/shivad/server/tcp"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -53,9 +50,7 @@ type Server struct {
 	// that, and has what shows them wait.
 	opened chan struct{}
 	admin  *admin.Server
-	door   *tcp.Door
-	rest   *rest.Door
-	grpc   *grpc.Door
+	doors  []door // that are not left out
 
 	share  atomic.Pointer[share]  // of the process's descriptors
 	phase  atomic.Pointer[string] // admin.Starting, Serving, Draining
@@ -198,7 +193,12 @@ func (s *Server) Start() (err error) {
 		return err
 	}
 	s.warnOfStrangers()
-	s.watching.Go(s.watch)
+	for _, d := range s.doors {
+		s.watching.Go(func() { s.watch(d.failed) })
+	}
+	if s.admin != nil {
+		s.watching.Go(func() { s.watch(s.admin.Failed()) })
+	}
 	s.watching.Go(s.containers.Retire)
 	s.watching.Go(func() { s.history.Run(s.identity()) })
 	s.watching.Go(func() { giveBack(s.pool, giveBackEvery, s.stopping) })
@@ -207,40 +207,20 @@ func (s *Server) Start() (err error) {
 }
 
 // watch reports a door that ends by itself; stop ends it.
-func (s *Server) watch() {
-	var admin, rest, grpc <-chan error
-	if s.admin != nil {
-		admin = s.admin.Failed()
-	}
-	if s.rest != nil {
-		rest = s.rest.Failed()
-	}
-	if s.grpc != nil {
-		grpc = s.grpc.Failed()
-	}
+func (s *Server) watch(door <-chan error) {
 	select {
-	case err := <-admin:
-		s.failed <- err
-	case err := <-rest:
-		s.failed <- err
-	case err := <-grpc:
-		s.failed <- err
+	case err := <-door:
+		select {
+		case s.failed <- err:
+		default: // another one has failed already
+		}
 	case <-s.stopping:
 	}
 }
 
 // Addrs tells the addresses in use, after Start.
 func (s *Server) Addrs() Addrs {
-	var a Addrs
-	if s.door != nil {
-		a.TCP = s.door.Addr()
-	}
-	if s.rest != nil {
-		a.REST = s.rest.Addr()
-	}
-	if s.grpc != nil {
-		a.GRPC = s.grpc.Addr()
-	}
+	a := Addrs{TCP: s.addr("tcp"), REST: s.addr("rest"), GRPC: s.addr("grpc")}
 	if l := s.containers.Listener(); l != nil {
 		a.Containers = l.Addrs()
 		others, c := l.Others(), s.cfg.Containers
@@ -290,36 +270,6 @@ func (s *Server) stop(ctx context.Context) error {
 		faults = append(faults, s.admin.Shutdown(ctx))
 	}
 	return errors.Join(faults...)
-}
-
-// shutDoors lets the last answers leave, through all doors at the same time. Clients that do not
-// take theirs are cut off in the end, which is no failure of the server.
-func (s *Server) shutDoors(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	var faults [2]error
-	var doors sync.WaitGroup
-	shut := func(name string, fault *error, shutdown func(context.Context) error) {
-		doors.Go(func() {
-			err := shutdown(ctx)
-			if errors.Is(err, context.DeadlineExceeded) {
-				s.log.Warn("clients that did not take their answers were cut off", "door", name)
-				err = nil
-			}
-			*fault = err
-		})
-	}
-	if s.door != nil {
-		shut("tcp", &faults[0], s.door.Shutdown)
-	}
-	if s.rest != nil {
-		shut("rest", &faults[1], s.rest.Shutdown)
-	}
-	if s.grpc != nil {
-		doors.Go(func() { s.grpc.Shutdown(ctx) })
-	}
-	doors.Wait()
-	return errors.Join(faults[:]...)
 }
 
 func (s *Server) setPhase(phase string) { s.phase.Store(&phase) }
