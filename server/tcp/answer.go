@@ -52,29 +52,29 @@ func (l *loop) appendMetadata(b []byte, c *call) (_ []byte, err error) {
 	if c.control != nil {
 		return append(b, c.control[len("{"):]...), nil // an object with members
 	}
-	if c.Choice != nil {
-		b = appendChoice(b, c.Choice)
+	if c.gate.Choice != nil {
+		b = appendChoice(b, c.gate.Choice)
 	}
-	if t := c.Timing; c.question.Timing {
+	if t := c.gate.Timing; c.question.Timing {
 		b = fmt.Appendf(b, `"timing":{"queue_us":%d,"execute_us":%d,"batch_rows":%d,"total_us":%d},`,
 			t.Queue.Microseconds(), t.Exec.Microseconds(), t.BatchRows, time.Since(c.arrived).Microseconds())
 	}
-	if a := c.Target.Spec.Adapter; a == nil {
+	if a := c.gate.Target.Spec.Adapter; a == nil {
 		if err = l.listOutputs(c); err == nil {
 			b, err = l.appendTexts(b, c)
 		}
-		b = c.Target.AppendAnswer(b)
+		b = c.gate.Target.AppendAnswer(b)
 	} else {
 		l.listAdapted(c, a)
-		if !c.Bridge {
-			b, err = a.AppendMembers(b, c.Outputs[0], c.Squeeze)
+		if !c.gate.Bridge {
+			b, err = a.AppendMembers(b, c.gate.Outputs[0], c.gate.Squeeze)
 		}
 		if err == nil {
 			b, err = l.appendTexts(b, c)
 		}
-		b = c.Target.AppendAnswerOf(b, l.tensors)
+		b = c.gate.Target.AppendAnswerOf(b, l.tensors)
 	}
-	if err == nil && c.Bridge {
+	if err == nil && c.gate.Bridge {
 		b, err = l.appendFields(b, c)
 	}
 	return b, err
@@ -105,10 +105,10 @@ func appendChoice(b []byte, c *gate.Choice) []byte {
 
 // listOutputs lists the tensors of an answer, and its texts, which have no dtype on this wire.
 func (l *loop) listOutputs(c *call) (err error) {
-	for i, t := range c.Outputs {
-		t.Shape = c.Shown(i)
+	for i, t := range c.gate.Outputs {
+		t.Shape = c.gate.Shown(i)
 		if t.DType == tensor.Bytes {
-			t.Name = c.Target.Spec.Outputs[i].Name
+			t.Name = c.gate.Target.Spec.Outputs[i].Name
 			l.texts = append(l.texts, t)
 			continue
 		}
@@ -125,20 +125,20 @@ func (l *loop) listOutputs(c *call) (err error) {
 // listAdapted is listOutputs for a model with an adapter, whose texts are a tensor as well if
 // they are numbers.
 func (l *loop) listAdapted(c *call, a scheduler.Adapter) {
-	out := c.Outputs[0]
-	out.Name = c.Target.Spec.Outputs[0].Name
-	t, numbers := a.Numbers(out, c.Squeeze)
+	out := c.gate.Outputs[0]
+	out.Name = c.gate.Target.Spec.Outputs[0].Name
+	t, numbers := a.Numbers(out, c.gate.Squeeze)
 	if numbers {
 		l.tensors = append(l.tensors, t)
 	}
-	if out.Shape = c.Shown(0); out.DType == tensor.Bytes && !(c.Bridge && numbers) {
+	if out.Shape = c.gate.Shown(0); out.DType == tensor.Bytes && !(c.gate.Bridge && numbers) {
 		l.texts = append(l.texts, out)
 	}
 }
 
 // appendTexts appends the member with the texts of an answer. In bridge form they are fields.
 func (l *loop) appendTexts(b []byte, c *call) ([]byte, error) {
-	if len(l.texts) == 0 || c.Bridge {
+	if len(l.texts) == 0 || c.gate.Bridge {
 		return b, nil
 	}
 	b = append(b, `"`+shiva.TextsKey+`":`...)
@@ -150,7 +150,7 @@ func (l *loop) appendTexts(b []byte, c *call) ([]byte, error) {
 // each output, which refers to its tensor or is its text. A member of ours gives way to an
 // output of its name.
 func (l *loop) appendFields(b []byte, c *call) ([]byte, error) {
-	outputs := c.Target.Spec.Outputs
+	outputs := c.gate.Target.Spec.Outputs
 	named := func(key []byte) bool {
 		return slices.ContainsFunc(outputs, func(s tensor.Spec) bool { return s.Name == string(key) })
 	}
@@ -171,9 +171,9 @@ func (l *loop) appendFields(b []byte, c *call) ([]byte, error) {
 		b[len(b)-1] = ','
 	}
 	tensors, texts := 0, l.texts
-	for i := range c.Outputs {
+	for i := range c.gate.Outputs {
 		b = append(jsontext.AppendString(b, outputs[i].Name), ':')
-		if c.Outputs[i].DType == tensor.Bytes && len(texts) > 0 {
+		if c.gate.Outputs[i].DType == tensor.Bytes && len(texts) > 0 {
 			var err error
 			if b, err = shiva.AppendText(b, texts[0]); err != nil {
 				return b, err

@@ -11,14 +11,13 @@ import (
 
 // A call is one question of a connection and the place of its answer in the line of answers.
 //
-// It belongs to its loop, but for the time between Submit and Complete, in which gate.Call is
-// the gate's. It is freed when its answer is written, or, if the client has gone, when it is
-// complete.
+// It belongs to its loop, but for the time between Submit and Complete, in which gate is the gate's.
+// It is freed when its answer is written, or, if the client has gone, when it is complete.
 type call struct {
-	gate.Call
+	gate      gate.Call // the gate's side of it
 	session   *session
 	message   *shiva.Message // the question; its memory is the inputs'; nil when it is not needed any more
-	feedback  gate.Feedback  // in place of gate.Call, for what is no question but tells of an answer
+	feedback  gate.Feedback  // in place of gate, for what is no question but tells of an answer
 	namespace string         // it came with, if any of it was understood
 	next      *call          // the answer that leaves after this one
 
@@ -48,7 +47,7 @@ func (c *call) failure() error {
 	if c.err != nil {
 		return c.err
 	}
-	return c.Err
+	return c.gate.Err
 }
 
 // A refusal is an error as far as it is told. The error itself may name as much of the question
@@ -63,16 +62,16 @@ func (r *refusal) Unwrap() error { return r.condition }
 
 // count tells the metrics how the call ended.
 func (c *call) count(l *loop) {
-	model := c.Counted()
+	model := c.gate.Counted()
 	if model == nil {
 		model = l.door.gate.Unrouted()
 	}
-	if c.Timing.BatchRows > 0 {
-		l.tally.Waited(model, c.Timing.Queue, c.Timing.Exec)
+	if c.gate.Timing.BatchRows > 0 {
+		l.tally.Waited(model, c.gate.Timing.Queue, c.gate.Timing.Exec)
 	}
 	outcome := metrics.Canceled
 	if !c.session.gone && !c.session.ending {
-		outcome = gate.Outcome(c.failure(), c.Choice)
+		outcome = gate.Outcome(c.failure(), c.gate.Choice)
 	}
 	l.tally.Answered(model, outcome, l.now.Sub(c.arrived))
 }
@@ -114,7 +113,7 @@ func (l *loop) recycle(c *call) {
 func (l *loop) freeCall(c *call) {
 	const keep = 4096
 	c.count(l)
-	c.Close()
+	c.gate.Close()
 	if c.feedback != nil {
 		c.feedback.Close()
 		c.feedback = nil

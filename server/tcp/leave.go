@@ -150,7 +150,7 @@ func (s *session) closed() {
 		case c.feedback != nil:
 			c.feedback.Cancel()
 		default:
-			s.loop.door.gate.Cancel(&c.Call)
+			s.loop.door.gate.Cancel(&c.gate)
 		}
 		c = next
 	}

@@ -69,7 +69,7 @@ func newLoop(d *Door, wake func()) *loop {
 
 // post brings a completed call; any goroutine may.
 func (l *loop) post(c *call) {
-	alone := c.Alone
+	alone := c.gate.Alone
 	l.mu.Lock()
 	l.done = append(l.done, c)
 	idle := !l.awake
@@ -172,7 +172,7 @@ func (l *loop) submit() {
 		case c.feedback != nil:
 			c.feedback.Learn(c.learned)
 		default:
-			l.submission = append(l.submission, &c.Call)
+			l.submission = append(l.submission, &c.gate)
 		}
 	}
 	l.door.gate.Submit(l.submission...)

@@ -41,12 +41,12 @@ func (s *session) unpin() {
 		return nil
 	}
 	for c := s.outbound.first; c != nil; c = c.next {
-		c.Unpin(pool, referred, func(from, to []byte) { *ends[&from[len(from)-1]] = to })
+		c.gate.Unpin(pool, referred, func(from, to []byte) { *ends[&from[len(from)-1]] = to })
 	}
 	all := func(data []byte) []byte { return data }
 	for c := s.head; c != nil; c = c.next {
 		if c.answered {
-			c.Unpin(pool, all, func(_, _ []byte) {})
+			c.gate.Unpin(pool, all, func(_, _ []byte) {})
 		}
 	}
 }

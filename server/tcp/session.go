@@ -182,7 +182,7 @@ func (s *session) question(m *shiva.Message, err error) {
 func (s *session) submit(c *call) bool {
 	var ok bool
 	s.outbox.SetLimit(s.loop.settings.OutboundBytes)
-	if c.room, ok = s.outbox.Admit(&c.Call); ok {
+	if c.room, ok = s.outbox.Admit(&c.gate); ok {
 		c.inFlight = true
 		s.inFlight++
 		s.loop.pending = append(s.loop.pending, c)
@@ -275,10 +275,10 @@ func (s *session) open(c *call, fault error) error {
 		c.feedback, err = s.loop.door.gate.OpenFeedback(application, m.Tensors, &q.Params)
 		return err
 	}
-	if err := s.loop.door.gate.Open(&c.Call, m.Namespace, m.Tensors, &q.Params); err != nil {
+	if err := s.loop.door.gate.Open(&c.gate, m.Namespace, m.Tensors, &q.Params); err != nil {
 		return err
 	}
-	c.Owner = c
+	c.gate.Owner = c
 	return nil
 }
 
@@ -320,7 +320,7 @@ func (s *session) finish(c *call) {
 	// The line before it may be long, and what is not needed is not to wait with it.
 	if err := c.failure(); err != nil {
 		r := &refusal{gate.Text(err), gate.StatusOf(err).Err}
-		c.err, c.Err = r, nil
+		c.err, c.gate.Err = r, nil
 		s.loop.dropQuestion(c)
 		s.refusals += len(r.text) + len(c.question.id)
 	} else if c.control != nil {
@@ -334,7 +334,7 @@ func (s *session) finish(c *call) {
 // keep puts an answer of the scheduler's into the outbox, or an error in its place.
 func (s *session) keep(c *call) {
 	var ok bool
-	if c.room, ok = s.outbox.Put(&c.Call, c.room); !ok {
+	if c.room, ok = s.outbox.Put(&c.gate, c.room); !ok {
 		c.err = fmt.Errorf("%w: the answer was larger than could be foreseen, and %d bytes of answers wait for this client, the limit (tcp.outbound_bytes) is %d: read answers before asking more",
 			scheduler.ErrOverloaded, s.outbox.Waiting(), s.loop.settings.OutboundBytes)
 	}

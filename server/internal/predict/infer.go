@@ -101,7 +101,7 @@ func (a *Answer) Release() {
 
 // A call is a request on its way through the gate, for a goroutine that waits.
 type call struct {
-	gate.Call
+	gate gate.Call     // the gate's side of it
 	done chan struct{} // closed when the request is complete
 }
 
@@ -112,18 +112,18 @@ func (c *call) Complete(*gate.Call) { close(c.done) }
 
 // wait submits a call and returns when it is complete. When ctx ends first, it cancels the call.
 func (d *Door) wait(ctx context.Context, c *call) {
-	c.Owner, c.done = c, make(chan struct{})
-	d.gate.Submit(&c.Call)
+	c.gate.Owner, c.done = c, make(chan struct{})
+	d.gate.Submit(&c.gate)
 	select {
 	case <-c.done:
 	case <-ctx.Done():
-		d.gate.Cancel(&c.Call)
+		d.gate.Cancel(&c.gate)
 		<-c.done
 	}
 }
 
 func (c *call) free() {
-	c.Close()
+	c.gate.Close()
 	calls.Put(c)
 }
 
@@ -181,7 +181,7 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 	p.Batch = target.Spec.Batched() && len(q.Inputs) > 0 && len(q.Inputs[0].Shape) > 1
 
 	c := calls.Get().(*call)
-	if err := d.gate.OpenTarget(&c.Call, target, q.Inputs, &p); err != nil {
+	if err := d.gate.OpenTarget(&c.gate, target, q.Inputs, &p); err != nil {
 		calls.Put(c)
 		return nil, target.Metrics, err
 	}
@@ -190,12 +190,12 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 		c.free()
 		return nil, target.Metrics, Late(ctx, err)
 	}
-	a := &Answer{Size: size, Model: target.ID.Name, Version: target.ID.Version, ID: q.ID, Timing: c.Timing, Choice: c.Choice, call: c}
+	a := &Answer{Size: size, Model: target.ID.Name, Version: target.ID.Version, ID: q.ID, Timing: c.gate.Timing, Choice: c.gate.Choice, call: c}
 	answering := target
-	if c.Choice != nil {
+	if c.gate.Choice != nil {
 		// The answer is written by the declaration of the model that is most behind it, whose
 		// outputs may differ from those of the application's first.
-		answering = c.Target
+		answering = c.gate.Target
 		a.Version = answering.ID.String()
 		if chosen, err = choose(answering, q.Outputs); err != nil {
 			a.discard(q)
@@ -204,8 +204,8 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 	}
 	a.Outputs = make([]tensor.Tensor, len(chosen))
 	for i, at := range chosen {
-		t := c.Outputs[at]
-		shown := c.Shown(at)
+		t := c.gate.Outputs[at]
+		shown := c.gate.Shown(at)
 		if q.Outputs != nil && q.Outputs[i].Classes > 0 {
 			squeezed := len(shown) < len(t.Shape)
 			if t, err = classify(t, q.Outputs[i].Classes, answering.Spec.Outputs[at].Labels); err != nil {
@@ -234,15 +234,15 @@ func (a *Answer) discard(q *Question) {
 func (d *Door) ask(ctx context.Context, c *call, o Outbox) (size int, err error) {
 	if o == nil {
 		d.wait(ctx, c)
-		return 0, c.Err
+		return 0, c.gate.Err
 	}
-	room, err := o.Admit(ctx, &c.Call)
+	room, err := o.Admit(ctx, &c.gate)
 	if err != nil {
 		return 0, err
 	}
 	d.wait(ctx, c)
-	if size, err = o.Put(&c.Call, room); c.Err != nil {
-		err = c.Err
+	if size, err = o.Put(&c.gate, room); c.gate.Err != nil {
+		err = c.gate.Err
 	}
 	return size, err
 }
