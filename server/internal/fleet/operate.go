@@ -28,8 +28,8 @@ func (ps *Processes) Start(ctx context.Context, container string) error {
 		return err
 	}
 	began := time.Now()
-	if s := p.runs(); s != nil && !slices.ContainsFunc(s.Status(), func(i containers.ProcessInfo) bool { return i.State == "retired" }) {
-		began = p.began // they run already
+	if at := p.now(); at.supervisor != nil && !slices.ContainsFunc(at.supervisor.Status(), func(i containers.ProcessInfo) bool { return i.State == "retired" }) {
+		began = at.began // they run already
 	}
 	if err := p.start(); err != nil {
 		return err
@@ -39,12 +39,10 @@ func (ps *Processes) Start(ctx context.Context, container string) error {
 
 // allRegister waits until every process has registered. The error says which has not, and why.
 func (ps *Processes) allRegister(ctx context.Context, p *process, began time.Time) error {
-	timer := time.NewTicker(20 * time.Millisecond)
-	defer timer.Stop()
-	for {
-		s := p.runs()
+	return ps.poll(func() (bool, error) {
+		s := p.now().supervisor
 		if s == nil {
-			return fmt.Errorf("%w: container %q was stopped meanwhile", scheduler.ErrUnavailable, p.settings.Name)
+			return false, fmt.Errorf("%w: container %q was stopped meanwhile", scheduler.ErrUnavailable, p.settings.Name)
 		}
 		list := s.Status()
 		here, wrong := 0, ""
@@ -58,17 +56,30 @@ func (ps *Processes) allRegister(ctx context.Context, p *process, began time.Tim
 		}
 		switch {
 		case here == len(list) || ps.registeredSince(p, began) >= len(list):
-			ps.log.Info("container started", "container", p.settings.Name, "registered", fmt.Sprint(p.registers()))
-			return nil
+			ps.log.Info("container started", "container", p.settings.Name, "registered", fmt.Sprint(p.now().serves))
+			return true, nil
 		case wrong != "":
-			return fmt.Errorf("%w: %d of the %d processes of container %q have registered: %s", scheduler.ErrUnavailable, here, len(list), p.settings.Name, wrong)
+			return false, fmt.Errorf("%w: %d of the %d processes of container %q have registered: %s", scheduler.ErrUnavailable, here, len(list), p.settings.Name, wrong)
+		case ctx.Err() != nil:
+			return false, fmt.Errorf("%w: %d of the %d processes of container %q have registered; they go on", scheduler.ErrDeadlineExceeded, here, len(list), p.settings.Name)
+		}
+		return false, nil
+	}, ctx.Done())
+}
+
+// poll calls look until it is done or fails; at once when it is to hurry, which look can tell.
+func (ps *Processes) poll(look func() (done bool, err error), hurry <-chan struct{}) error {
+	timer := time.NewTicker(20 * time.Millisecond)
+	defer timer.Stop()
+	for {
+		if done, err := look(); done || err != nil {
+			return err
 		}
 		select {
 		case <-timer.C:
+		case <-hurry:
 		case <-ps.stopping:
 			return errStopping
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %d of the %d processes of container %q have registered; they go on", scheduler.ErrDeadlineExceeded, here, len(list), p.settings.Name)
 		}
 	}
 }
@@ -93,7 +104,7 @@ func (ps *Processes) Restart(ctx context.Context, container string) error {
 	if err != nil {
 		return err
 	}
-	s := p.runs()
+	s := p.now().supervisor
 	if s == nil {
 		return ps.Start(ctx, container)
 	}

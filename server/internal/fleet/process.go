@@ -23,30 +23,36 @@ type process struct {
 
 	changing sync.Mutex // held by start and stop from begin to end
 
-	mu         sync.Mutex
+	mu       sync.Mutex
+	standing standing
+	ended    bool // the server stops: nothing starts any more
+}
+
+// A standing is how it stands with a process.
+type standing struct {
 	supervisor *containers.Supervisor // nil: unloaded
 	stopping   bool
 	began      time.Time           // the supervisor
-	serves     []scheduler.ModelID // what the processes have registered, the first first
+	serves     []scheduler.ModelID // what the processes have registered, the first first; never changed, only replaced
 	since      time.Time           // the first of them
 	pinned     bool                // started again after its version was retired: it stays until it is stopped
 	forced     int                 // processes that had to be killed when they were stopped last
-	ended      bool                // the server stops: nothing starts any more
 }
 
 var errStopping = fmt.Errorf("%w: this server is shutting down", scheduler.ErrDraining)
 
+// now is how it stands.
+func (p *process) now() standing {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.standing
+}
+
 // model is what clients load and unload the process by: what the settings say, or else what it has
 // registered.
 func (p *process) model() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.modelLocked()
-}
-
-func (p *process) modelLocked() string {
-	if p.settings.Model == "" && len(p.serves) > 0 {
-		return p.serves[0].Name
+	if s := p.now(); p.settings.Model == "" && len(s.serves) > 0 {
+		return s.serves[0].Name
 	}
 	return cmp.Or(p.settings.Model, p.settings.Name)
 }
@@ -59,63 +65,22 @@ func (p *process) is(name string) bool {
 // registered notes the model of a session, if it is one of the processes'. Settings that do not say
 // which model a command serves are common, and the name of the container need not be the model's.
 func (p *process) registered(conn net.Conn, id scheduler.ModelID) {
-	s := p.runs()
+	s := p.now().supervisor
 	if s == nil || !s.Registered(conn) {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.since.IsZero() {
-		p.since = time.Now()
+	if p.standing.since.IsZero() {
+		p.standing.since = time.Now()
 	}
-	if !slices.Contains(p.serves, id) {
-		p.serves = append(p.serves, id)
-	}
-}
-
-// keeps reports whether the process serves a version that an operator has started again, and so
-// wants.
-func (p *process) keeps(id scheduler.ModelID) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.pinned && slices.Contains(p.serves, id)
-}
-
-// registers lists what the processes have registered.
-func (p *process) registers() []scheduler.ModelID {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Clone(p.serves)
-}
-
-// dismissed notes that a connection is told goodbye for good.
-func (p *process) dismissed(conn net.Conn) {
-	if s := p.runs(); s != nil {
-		s.Dismiss(conn)
+	if !slices.Contains(p.standing.serves, id) {
+		p.standing.serves = append(slices.Clip(p.standing.serves), id)
 	}
 }
 
-// runs is what supervises the processes; nil while they are unloaded.
-func (p *process) runs() *containers.Supervisor {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.supervisor
-}
-
-// awaited is the model that is to be served as long as the process is not unloaded: ok is false
-// then.
-func (p *process) awaited() (model string, ok bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.modelLocked(), p.supervisor != nil && !p.stopping
-}
-
-// named reports whether it is known which model the process serves.
-func (p *process) named() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.settings.Model != "" || len(p.serves) > 0
-}
+// loaded reports whether the process is to serve: it is neither unloaded nor about to be.
+func (s standing) loaded() bool { return s.supervisor != nil && !s.stopping }
 
 // start runs the processes unless they run. Those that were retired run again.
 func (p *process) start() error {
@@ -126,14 +91,15 @@ func (p *process) start() error {
 	if p.ended {
 		return errStopping
 	}
-	if p.supervisor != nil {
-		p.pinned = p.supervisor.Resume() || p.pinned
+	at := &p.standing
+	if at.supervisor != nil {
+		at.pinned = at.supervisor.Resume() || at.pinned
 		return nil
 	}
 	c := p.settings
-	p.began, p.serves, p.since = time.Now(), nil, time.Time{}
+	at.began, at.serves, at.since = time.Now(), nil, time.Time{}
 	var err error
-	p.supervisor, err = containers.Supervise(containers.Command{
+	at.supervisor, err = containers.Supervise(containers.Command{
 		Name:        c.Name,
 		Args:        c.Command,
 		Replicas:    c.Replicas,
@@ -151,22 +117,23 @@ func (p *process) unload() error {
 	p.changing.Lock()
 	defer p.changing.Unlock()
 	p.mu.Lock()
-	s := p.supervisor
-	p.stopping = s != nil
+	s := p.standing.supervisor
+	p.standing.stopping = s != nil
 	p.mu.Unlock()
 	if s == nil {
 		return nil
 	}
 	err := s.Close()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.forced = 0
+	forced := 0
 	for _, i := range s.Status() {
 		if i.Forced {
-			p.forced++
+			forced++
 		}
 	}
-	p.supervisor, p.stopping, p.pinned = nil, false, false
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := &p.standing
+	at.supervisor, at.stopping, at.pinned, at.forced = nil, false, false, forced
 	return err
 }
 
@@ -178,38 +145,29 @@ func (p *process) stop() error {
 	return p.unload()
 }
 
-// kill ends the one of the processes that holds the other end of conn.
-func (p *process) kill(conn net.Conn, reason error) bool {
-	s := p.runs()
-	return s != nil && s.Kill(conn, reason)
-}
-
 func (p *process) status() []containers.ProcessInfo {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.supervisor == nil {
-		return []containers.ProcessInfo{{Name: p.settings.Name, State: "unloaded"}}
+	if s := p.now().supervisor; s != nil {
+		return s.Status()
 	}
-	return p.supervisor.Status()
+	return []containers.ProcessInfo{{Name: p.settings.Name, State: "unloaded"}}
 }
 
 // state is how it stands with the processes, apart from whether they have registered.
 func (p *process) state() (predict.State, string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	at := p.now()
 	switch {
-	case p.supervisor == nil && p.forced > 0:
-		return predict.Unavailable, fmt.Sprintf("unloaded; %d of its processes did not end within stop_timeout, %v, and were killed", p.forced, p.settings.StopTimeout)
-	case p.supervisor == nil:
+	case at.supervisor == nil && at.forced > 0:
+		return predict.Unavailable, fmt.Sprintf("unloaded; %d of its processes did not end within stop_timeout, %v, and were killed", at.forced, p.settings.StopTimeout)
+	case at.supervisor == nil:
 		return predict.Unavailable, "unloaded"
-	case p.stopping:
+	case at.stopping:
 		return predict.Unloading, "its processes are being stopped"
 	}
-	list := p.supervisor.Status()
+	list := at.supervisor.Status()
 	for _, i := range list {
 		switch {
 		case i.State == "running" && i.Registers:
-			return predict.Loading, fmt.Sprintf("its process has registered %v", p.serves)
+			return predict.Loading, fmt.Sprintf("its process has registered %v", at.serves)
 		case i.State == "running", i.State == "restarting" && i.LastExit == "":
 			return predict.Loading, "its process has started and not registered yet"
 		}
@@ -222,14 +180,4 @@ func (p *process) state() (predict.State, string) {
 		reason += ": " + strings.Join(list[0].LastLines[max(0, n-3):], " | ")
 	}
 	return predict.Unavailable, reason
-}
-
-// registeredFor is how long ago the first of the processes registered.
-func (p *process) registeredFor() time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.since.IsZero() {
-		return 0
-	}
-	return time.Since(p.since)
 }

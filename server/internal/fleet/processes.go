@@ -46,19 +46,17 @@ func (ps *Processes) Supervise(now []config.Container) error {
 	}
 	same := func(p *process, c config.Container) bool { return reflect.DeepEqual(p.settings, c) }
 	before := ps.all()
-	faults := make([]error, len(before))
 	unloaded := map[string]bool{}
-	var list, fresh []*process
-	var ending sync.WaitGroup
-	for i, p := range before {
+	var list, fresh, gone []*process
+	for _, p := range before {
 		if slices.ContainsFunc(now, func(c config.Container) bool { return same(p, c) }) {
 			list = append(list, p)
 			continue
 		}
-		unloaded[p.settings.Name] = p.runs() == nil
-		ending.Go(func() { faults[i] = p.stop() })
+		unloaded[p.settings.Name] = p.now().supervisor == nil
+		gone = append(gone, p)
 	}
-	ending.Wait()
+	faults := []error{each(gone, (*process).stop)}
 	for _, c := range now {
 		if c.Address != "" || slices.ContainsFunc(before, func(p *process) bool { return same(p, c) }) {
 			continue
@@ -82,11 +80,15 @@ func (ps *Processes) Close() error {
 	ps.changing.Lock()
 	defer ps.changing.Unlock()
 	ps.ended = true
-	list := ps.all()
+	return each(ps.all(), (*process).stop)
+}
+
+// each calls do for all of a list side by side, and waits.
+func each[T any](list []T, do func(T) error) error {
 	faults := make([]error, len(list))
 	var all sync.WaitGroup
-	for i, p := range list {
-		all.Go(func() { faults[i] = p.stop() })
+	for i, one := range list {
+		all.Go(func() { faults[i] = do(one) })
 	}
 	all.Wait()
 	return errors.Join(faults...)
@@ -119,7 +121,7 @@ func (ps *Processes) Restarts() map[string]int {
 // none has.
 func (ps *Processes) Starts(id scheduler.ModelID) (container string) {
 	for _, p := range ps.all() {
-		if slices.Contains(p.registers(), id) {
+		if slices.Contains(p.now().serves, id) {
 			return p.settings.Name
 		}
 	}
@@ -131,10 +133,10 @@ func (ps *Processes) Starts(id scheduler.ModelID) (container string) {
 func (ps *Processes) Awaited() (loaded []string, unloaded map[string]bool) {
 	loaded, unloaded = []string{}, map[string]bool{}
 	for _, p := range ps.all() {
-		if model, ok := p.awaited(); ok {
-			loaded = append(loaded, model)
+		if p.now().loaded() {
+			loaded = append(loaded, p.model())
 		} else {
-			unloaded[model] = true
+			unloaded[p.model()] = true
 		}
 	}
 	return loaded, unloaded
@@ -145,12 +147,12 @@ func (ps *Processes) Awaited() (loaded []string, unloaded map[string]bool) {
 func (ps *Processes) WhyMissing(models []string) string {
 	var why []string
 	for _, p := range ps.all() {
-		model, ok := p.awaited()
-		if !ok || !slices.Contains(models, model) {
+		at, model := p.now(), p.model()
+		if !at.loaded() || !slices.Contains(models, model) {
 			continue
 		}
 		_, reason := p.state()
-		if !p.named() {
+		if p.settings.Model == "" && len(at.serves) == 0 {
 			reason += ", and its [[container]] does not say which model it serves: set its model if it is another"
 		}
 		why = append(why, model+": "+reason)
@@ -182,14 +184,16 @@ func (ps *Processes) registered(conn net.Conn, id scheduler.ModelID) {
 // dismissed is told of every container that is about to be told goodbye for good.
 func (ps *Processes) dismissed(conn net.Conn) {
 	for _, p := range ps.all() {
-		p.dismissed(conn)
+		if s := p.now().supervisor; s != nil {
+			s.Dismiss(conn)
+		}
 	}
 }
 
 // kill ends the process of a container that does not answer. Its session is ended anyway.
 func (ps *Processes) kill(conn net.Conn, reason error) {
 	for _, p := range ps.all() {
-		if p.kill(conn, reason) {
+		if s := p.now().supervisor; s != nil && s.Kill(conn, reason) {
 			return
 		}
 	}
@@ -197,5 +201,8 @@ func (ps *Processes) kill(conn net.Conn, reason error) {
 
 // wanted tells whether an operator has started that version again since it was retired.
 func (ps *Processes) wanted(id scheduler.ModelID) bool {
-	return slices.ContainsFunc(ps.all(), func(p *process) bool { return p.keeps(id) })
+	return slices.ContainsFunc(ps.all(), func(p *process) bool {
+		at := p.now()
+		return at.pinned && slices.Contains(at.serves, id)
+	})
 }

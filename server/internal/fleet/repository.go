@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -52,32 +51,24 @@ func (ps *Processes) Load(ctx context.Context, model string) error {
 
 // ready waits until a model that is being loaded is ready.
 func (ps *Processes) ready(ctx context.Context, model string) error {
-	const look = 20 * time.Millisecond
-	timer := time.NewTicker(look)
-	defer timer.Stop()
-	for {
+	return ps.poll(func() (bool, error) {
 		if t, err := ps.gate.Target(model, ""); err == nil && t.Live > 0 {
 			ps.log.Info("model loaded", "model", model)
-			return nil
+			return true, nil
 		}
 		if other := ps.registersOthers(model); other != "" {
-			return fmt.Errorf("%w: model %q could not be loaded: %s", scheduler.ErrUnavailable, model, other)
+			return false, fmt.Errorf("%w: model %q could not be loaded: %s", scheduler.ErrUnavailable, model, other)
 		}
-		state, reason := ps.State(model)
-		if state == predict.Unavailable {
-			return fmt.Errorf("%w: model %q could not be loaded: %s", scheduler.ErrUnavailable, model, reason)
+		switch state, reason := ps.State(model); {
+		case state == predict.Unavailable:
+			return false, fmt.Errorf("%w: model %q could not be loaded: %s", scheduler.ErrUnavailable, model, reason)
+		case errors.Is(ctx.Err(), context.Canceled):
+			return false, fmt.Errorf("%w: the client went while model %q was loading", scheduler.ErrCanceled, model)
+		case ctx.Err() != nil:
+			return false, fmt.Errorf("%w: model %q is still loading: %s", scheduler.ErrDeadlineExceeded, model, reason)
 		}
-		select {
-		case <-timer.C:
-		case <-ps.stopping:
-			return errStopping
-		case <-ctx.Done():
-			if errors.Is(ctx.Err(), context.Canceled) {
-				return fmt.Errorf("%w: the client went while model %q was loading", scheduler.ErrCanceled, model)
-			}
-			return fmt.Errorf("%w: model %q is still loading: %s", scheduler.ErrDeadlineExceeded, model, reason)
-		}
-	}
+		return false, nil
+	}, ctx.Done())
 }
 
 // registersOthers says why a model that is being loaded will not be there: all of its processes
@@ -85,12 +76,13 @@ func (ps *Processes) ready(ctx context.Context, model string) error {
 func (ps *Processes) registersOthers(model string) string {
 	text := ""
 	for _, p := range ps.of(model) {
-		ids := p.registers()
+		at := p.now()
+		ids := at.serves
 		if len(ids) == 0 || slices.ContainsFunc(ids, func(id scheduler.ModelID) bool { return id.Name == model }) {
 			return ""
 		}
 		// Settings that name no model leave it to the process.
-		if p.settings.Model != "" && p.registeredFor() < ps.Grace {
+		if p.settings.Model != "" && time.Since(at.since) < ps.Grace {
 			return ""
 		}
 		text = fmt.Sprintf("the processes of container %q have registered %v, and not %q: set model in its [[container]] to what it serves", p.settings.Name, ids, model)
@@ -100,13 +92,7 @@ func (ps *Processes) registersOthers(model string) string {
 
 // Unload stops what runs and waits for it, which takes the longest stop_timeout at most.
 func (ps *Processes) Unload(model string) error {
-	list := ps.of(model)
-	faults := make([]error, len(list))
-	var all sync.WaitGroup
-	for i, p := range list {
-		all.Go(func() { faults[i] = p.unload() })
-	}
-	all.Wait()
+	err := each(ps.of(model), (*process).unload)
 	ps.log.Info("model unloaded", "model", model)
-	return errors.Join(faults...)
+	return err
 }

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -160,13 +159,7 @@ func (ss *Sessions) Count() (n int) {
 // Shutdown parts from the containers, first from those that were called. What they still compute
 // nobody waits for: one that is stuck keeps the server for a second, and is no failure of it.
 func (ss *Sessions) Shutdown(ctx context.Context) error {
-	dialers := ss.called()
-	faults := make([]error, len(dialers))
-	var all sync.WaitGroup
-	for i, d := range dialers {
-		all.Go(func() { faults[i] = d.Shutdown(ctx) })
-	}
-	all.Wait()
+	err := each(ss.called(), func(d *containers.Dialer) error { return d.Shutdown(ctx) })
 	ss.retiring.parting.Wait()
 	if l := ss.Listener(); l != nil {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
@@ -175,5 +168,5 @@ func (ss *Sessions) Shutdown(ctx context.Context) error {
 			ss.cfg.Log.Warn("containers that had not left a second after goodbye were cut off")
 		}
 	}
-	return errors.Join(faults...)
+	return err
 }
