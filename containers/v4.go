@@ -11,6 +11,7 @@ import (
 	"github.com/shivad/shivad/containers/internal/wire"
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -137,9 +138,9 @@ func (c *v4) feedback(o *zmtp.Outgoing, f *scheduler.Feedback) bool {
 		}
 		return h
 	}
-	h := wire.AppendString([]byte(`{"application":`), f.Application)
+	h := jsontext.AppendString([]byte(`{"application":`), f.Application)
 	if f.User != "" {
-		h = wire.AppendString(append(h, `,"user":`...), f.User)
+		h = jsontext.AppendString(append(h, `,"user":`...), f.User)
 	}
 	h = strconv.AppendInt(append(h, `,"rows":`...), int64(f.Rows), 10)
 	h = list(h, "inputs", f.Inputs, true)

@@ -188,8 +188,8 @@ func TestV4Errors(t *testing.T) {
 		{"missing frame", func(b *containertest.Batch) containertest.Reply {
 			return result(b, `{"outputs":[{"name":"y","datatype":"FP32","shape":[1,4]}]}`)
 		}, "sent 0 frames"},
-		{"no JSON", func(b *containertest.Batch) containertest.Reply { return result(b, "\x00\xff", data) }, "expected '{'"},
-		{"no header", func(b *containertest.Batch) containertest.Reply { return result(b, "", data) }, "expected '{'"},
+		{"no JSON", func(b *containertest.Batch) containertest.Reply { return result(b, "\x00\xff", data) }, "expected an object"},
+		{"no header", func(b *containertest.Batch) containertest.Reply { return result(b, "", data) }, "expected an object"},
 	}
 	r := newRig(t, containers.Config{})
 	var reply func(*containertest.Batch) containertest.Reply

@@ -46,9 +46,9 @@ scheduler/sim:              scheduler scheduler/schedtest shiva/tensor
 containers/zmtp:            shiva/tensor github.com/go-zeromq/zmq4
 containers/internal/wire:   scheduler shiva/jsontext shiva/tensor
 containers/adapter:         scheduler shiva shiva/jsontext shiva/tensor
-containers/container:       containers/zmtp containers/internal/wire shiva/tensor | containers scheduler
-containers:                 containers/adapter containers/zmtp containers/internal/wire scheduler scheduler/naming shiva/tensor github.com/pierrec/lz4/v4 golang.org/x/sys scheduler/setting | containers/container github.com/go-zeromq/zmq4
-containers/containertest:   containers containers/zmtp containers/internal/wire scheduler shiva/tensor
+containers/container:       containers/zmtp containers/internal/wire shiva/jsontext shiva/tensor | containers scheduler
+containers:                 containers/adapter containers/zmtp containers/internal/wire scheduler scheduler/naming shiva/jsontext shiva/tensor github.com/pierrec/lz4/v4 golang.org/x/sys scheduler/setting | containers/container github.com/go-zeromq/zmq4
+containers/containertest:   containers containers/zmtp containers/internal/wire scheduler shiva/jsontext shiva/tensor
 
 server/internal/nearest:
 server/internal/browser:

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/containers/internal/wire"
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -299,7 +300,7 @@ func Result(id uint64, outputs []tensor.Spec, r Reply) [][]byte {
 	}
 	frames := [][]byte{[]byte(wire.Result), binary.LittleEndian.AppendUint64(nil, id)}
 	if r.Error != "" {
-		return append(frames, append(wire.AppendString([]byte(`{"error":`), r.Error), '}'))
+		return append(frames, append(jsontext.AppendString([]byte(`{"error":`), r.Error), '}'))
 	}
 	h := []byte(`{"outputs":[`)
 	for i, t := range r.Outputs {

@@ -3,40 +3,16 @@ package wire
 import (
 	"math"
 	"strconv"
-	"unicode/utf8"
 
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
-
-// AppendString appends s as a JSON string. Bytes that are not UTF-8 become U+FFFD.
-func AppendString[S string | []byte](b []byte, s S) []byte {
-	const hex = "0123456789abcdef"
-	b = append(b, '"')
-	for i := 0; i < len(s); {
-		c := s[i]
-		switch {
-		case c == '"' || c == '\\':
-			b = append(b, '\\', c)
-		case c < ' ':
-			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
-		case c < utf8.RuneSelf:
-			b = append(b, c)
-		default:
-			r, size := utf8.DecodeRuneInString(string(s[i:min(i+utf8.UTFMax, len(s))]))
-			b = utf8.AppendRune(b, r)
-			i += size
-			continue
-		}
-		i++
-	}
-	return append(b, '"')
-}
 
 // AppendTensor appends the description of a tensor. first is its first dimension, omitted if it
 // is negative, and rest the others.
 func AppendTensor(b []byte, name string, d tensor.DType, first int, rest tensor.Shape) []byte {
 	b = append(b, `{"name":`...)
-	b = AppendString(b, name)
+	b = jsontext.AppendString(b, name)
 	b = append(b, `,"datatype":"`...)
 	b = append(b, d.V2()...)
 	b = append(b, `","shape":[`...)
@@ -69,7 +45,7 @@ func AppendRowErrors(b []byte, list []RowError) []byte {
 		b = append(b, `{"row":`...)
 		b = strconv.AppendInt(b, int64(e.Row), 10)
 		b = append(b, `,"message":`...)
-		b = AppendString(b, e.Message)
+		b = jsontext.AppendString(b, e.Message)
 		b = append(b, '}')
 	}
 	return append(b, ']')

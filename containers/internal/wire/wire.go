@@ -5,12 +5,13 @@
 package wire
 
 import (
-	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
 
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -79,38 +80,36 @@ type (
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (l *TensorMessages) UnmarshalJSON(b []byte) error {
-	if n, err := count(b); err != nil || n > MaxTensors {
-		return cmp.Or(err, fmt.Errorf("%d inputs or outputs declared, expected 1 to %d", n, MaxTensors))
-	}
-	return json.Unmarshal(b, (*[]TensorMessage)(l))
+	return unmarshal(b, (*[]TensorMessage)(l), MaxTensors, "%d inputs or outputs declared, expected 1 to %d")
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (d *Dimensions) UnmarshalJSON(b []byte) error {
-	if n, err := count(b); err != nil || n > MaxRank {
-		return cmp.Or(err, fmt.Errorf("shape of %d dimensions, limit %d", n, MaxRank))
-	}
-	return json.Unmarshal(b, (*[]int)(d))
+	return unmarshal(b, (*[]int)(d), MaxRank, "shape of %d dimensions, limit %d")
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (l *Labels) UnmarshalJSON(b []byte) error {
-	if n, err := count(b); err != nil || n > MaxLabels {
-		return cmp.Or(err, fmt.Errorf("%d labels of one output, limit %d", n, MaxLabels))
-	}
-	return json.Unmarshal(b, (*[]string)(l))
+	return unmarshal(b, (*[]string)(l), MaxLabels, "%d labels of one output, limit %d")
 }
 
-// count is the number of elements of a JSON list; 0 for any other value.
-func count(b []byte) (n int, err error) {
-	s := scanner{b: b}
-	if s.peek() != '[' {
-		return 0, nil
+// unmarshal counts the elements of a list before it makes any.
+func unmarshal[T any](b []byte, list *[]T, most int, tooMany string) error {
+	s := newScanner(b)
+	if s.Peek() == '[' {
+		n := 0
+		for range s.Elements {
+			s.Raw()
+			n++
+		}
+		if err := s.Err(); err != nil {
+			return err
+		}
+		if n > most {
+			return fmt.Errorf(tooMany, n, most)
+		}
 	}
-	for n = range s.elements {
-		s.raw()
-	}
-	return n, s.err
+	return json.Unmarshal(b, list)
 }
 
 // Declare converts specs to their wire form.
@@ -196,6 +195,15 @@ type FeedbackHeader struct {
 	dims                   []int
 }
 
+// A scanner reads the headers. Strings may have halves of surrogate pairs, of which Python makes
+// the bytes of a file name that are no UTF-8: an error that has one is an error all the same.
+type scanner struct{ jsontext.Scanner }
+
+func newScanner(b []byte) scanner {
+	const depth = 64 // of nested values in what a header carries
+	return scanner{jsontext.Scanner{Text: b, Depth: depth, Rules: jsontext.LoneSurrogates}}
+}
+
 // seen is the set of keys of an object read so far.
 type seen uint8
 
@@ -210,33 +218,33 @@ const (
 // Parse reads the JSON of a batch. Unknown keys are skipped.
 func (h *BatchHeader) Parse(b []byte) error {
 	*h = BatchHeader{Rows: -1, Inputs: h.Inputs[:0], dims: h.dims[:0], Requests: h.Requests[:0], Parameters: h.Parameters[:0], Priority: h.Priority[:0]}
-	s := scanner{b: b}
-	for key := range s.members {
+	s := newScanner(b)
+	for key := range s.Members {
 		switch string(key) {
 		case "rows":
-			h.Rows = s.integer()
+			h.Rows = s.Int()
 		case "inputs":
 			h.Inputs, h.dims = s.tensors(h.Inputs[:0], h.dims[:0])
 		case "timeout_ms":
-			h.Timeout = s.float()
+			h.Timeout = s.Float()
 		case "requests":
 			h.Requests = s.integers(h.Requests[:0], math.MaxInt)
 		case "priority":
 			h.Priority = s.integers(h.Priority[:0], math.MaxInt)
 		case "parameters":
 			h.Parameters = h.Parameters[:0]
-			for range s.elements {
-				p := s.raw()
+			for range s.Elements {
+				p := s.Raw()
 				if string(p) == "null" {
 					p = nil
 				}
 				h.Parameters = append(h.Parameters, p)
 			}
 		default:
-			s.raw()
+			s.Raw()
 		}
 	}
-	if err := s.end(); err != nil {
+	if err := s.End(); err != nil {
 		return fmt.Errorf("batch header: %w", err)
 	}
 	if h.Rows < 1 {
@@ -267,15 +275,15 @@ func (h *BatchHeader) Parse(b []byte) error {
 // Parse reads the JSON of feedback. Unknown keys are skipped.
 func (h *FeedbackHeader) Parse(b []byte) error {
 	*h = FeedbackHeader{Inputs: h.Inputs[:0], Outputs: h.Outputs[:0], Truth: h.Truth[:0], dims: h.dims[:0]}
-	s := scanner{b: b}
-	for key := range s.members {
+	s := newScanner(b)
+	for key := range s.Members {
 		switch string(key) {
 		case "application":
-			h.Application = s.str()
+			h.Application = s.Str()
 		case "user":
-			h.User = s.str()
+			h.User = s.Str()
 		case "rows":
-			h.Rows = s.integer()
+			h.Rows = s.Int()
 		case "inputs":
 			h.Inputs, h.dims = s.tensors(h.Inputs[:0], h.dims)
 		case "outputs":
@@ -283,14 +291,14 @@ func (h *FeedbackHeader) Parse(b []byte) error {
 		case "truth":
 			h.Truth, h.dims = s.tensors(h.Truth[:0], h.dims)
 		case "label":
-			h.Label = s.raw()
+			h.Label = s.Raw()
 		case "loss":
-			h.Loss, h.Lost = s.float(), true
+			h.Loss, h.Lost = s.Float(), true
 		default:
-			s.raw()
+			s.Raw()
 		}
 	}
-	if err := s.end(); err != nil {
+	if err := s.End(); err != nil {
 		return fmt.Errorf("feedback header: %w", err)
 	}
 	if h.Rows < 1 {
@@ -304,26 +312,26 @@ func (h *FeedbackHeader) Parse(b []byte) error {
 // bounded by MaxTensors, MaxRank, and an error for each row.
 func (h *ResultHeader) Parse(b []byte, rows int) error {
 	*h = ResultHeader{Outputs: h.Outputs[:0], Errors: h.Errors[:0], dims: h.dims[:0]}
-	s := scanner{b: b}
-	for key := range s.members {
+	s := newScanner(b)
+	for key := range s.Members {
 		switch string(key) {
 		case "outputs":
 			h.Outputs, h.dims = s.tensors(h.Outputs[:0], h.dims[:0])
 		case "errors":
 			h.Errors = h.Errors[:0]
-			for m := range s.elements {
-				if m > rows {
-					s.fail(fmt.Sprintf("more errors than the %d rows of the batch", rows))
+			for m := range s.Elements {
+				if m == rows {
+					s.Fail(fmt.Errorf("more errors than the %d rows of the batch", rows))
 				}
 				h.Errors = append(h.Errors, s.rowError())
 			}
 		case "error":
-			h.Failed, h.Error = true, s.str()
+			h.Failed, h.Error = true, s.Str()
 		default:
-			s.raw()
+			s.Raw()
 		}
 	}
-	if err := s.end(); err != nil {
+	if err := s.End(); err != nil {
 		return fmt.Errorf("result header: %w", err)
 	}
 	return nil
@@ -331,57 +339,57 @@ func (h *ResultHeader) Parse(b []byte, rows int) error {
 
 func (s *scanner) rowError() (e RowError) {
 	var given seen
-	for key := range s.members {
+	for key := range s.Members {
 		switch string(key) {
 		case "row":
-			e.Row = s.integer()
+			e.Row = s.Int()
 			given |= seenRow
 		case "message":
-			e.Message = s.str()
+			e.Message = s.Str()
 			given |= seenMessage
 		default:
-			s.raw()
+			s.Raw()
 		}
 	}
 	if given != seenRow|seenMessage {
-		s.fail("row error without row or message")
+		s.Fail(errors.New("row error without row or message"))
 	}
 	return e
 }
 
 // tensors reads a list of tensor descriptions; their dimensions are appended to dims.
 func (s *scanner) tensors(list []TensorHeader, dims []int) ([]TensorHeader, []int) {
-	for n := range s.elements {
-		if n > MaxTensors {
-			s.fail(fmt.Sprintf("more than %d tensors", MaxTensors))
+	for n := range s.Elements {
+		if n == MaxTensors {
+			s.Fail(fmt.Errorf("more than %d tensors", MaxTensors))
 		}
 		t := TensorHeader{lo: len(dims)}
-		for key := range s.members {
+		for key := range s.Members {
 			switch string(key) {
 			case "name":
-				t.Name = s.str()
+				t.Name = s.Str()
 				t.given |= seenName
 			case "datatype":
-				name := s.str()
+				name := s.Str()
 				var known bool
 				if t.DType, known = tensor.FromV2(string(name)); !known {
-					s.fail(fmt.Sprintf("unknown datatype %.32q", name))
+					s.Fail(fmt.Errorf("unknown datatype %.32q", name))
 				}
 				t.given |= seenDatatype
 			case "shape":
 				dims = s.integers(dims[:t.lo], MaxRank)
 				t.given |= seenShape
 			default:
-				s.raw()
+				s.Raw()
 			}
 		}
 		if t.given != seenName|seenDatatype|seenShape {
-			s.fail("tensor without name, datatype or shape")
+			s.Fail(errors.New("tensor without name, datatype or shape"))
 		}
 		list = append(list, t)
 	}
 	// dims no longer moves from here on.
-	for i, hi := len(list)-1, len(dims); i >= 0 && s.err == nil; i-- {
+	for i, hi := len(list)-1, len(dims); i >= 0 && s.Err() == nil; i-- {
 		list[i].Shape = tensor.Shape(dims[list[i].lo:hi:hi])
 		hi = list[i].lo
 	}
@@ -390,11 +398,11 @@ func (s *scanner) tensors(list []TensorHeader, dims []int) ([]TensorHeader, []in
 
 // integers appends a list of at most the given number of integers.
 func (s *scanner) integers(list []int, most int) []int {
-	for n := range s.elements {
-		if n > most {
-			s.fail(fmt.Sprintf("more than %d numbers", most))
+	for n := range s.Elements {
+		if n == most {
+			s.Fail(fmt.Errorf("more than %d numbers", most))
 		}
-		list = append(list, s.integer())
+		list = append(list, s.Int())
 	}
 	return list
 }

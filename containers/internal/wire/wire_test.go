@@ -39,18 +39,18 @@ func TestBatchHeader(t *testing.T) {
 
 func TestBroken(t *testing.T) {
 	for text, want := range map[string]string{
-		``: "expected '{'", `[]`: "expected '{'", `{`: "expected '\"'", `{}x`: "after the end", `{"rows":1}`: "", `{"rows":0}`: "rows is 0",
-		`{}`: "rows is -1", `{"rows":1,}`: "expected '\"'", `{"rows" 1}`: "expected ':'", `{"rows":1 "x":2}`: "expected ','",
-		`{"rows":01}`: "leading zero", `{"rows":1.5}`: "whole", `{"rows":1e2}`: "whole", `{"rows":-}`: "expected a number", `{"rows":9999999999999999999}`: "too large",
+		``: "expected an object", `[]`: "expected an object", `{`: "expected the name of a member", `{}x`: "the end of the text", `{"rows":1}`: "", `{"rows":0}`: "rows is 0",
+		`{}`: "rows is -1", `{"rows":1,}`: "expected the name of a member", `{"rows" 1}`: `expected ":"`, `{"rows":1 "x":2}`: `expected "," or "}"`,
+		`{"rows":01}`: `expected "," or "}" at byte 9, got "1}"`, `{"rows":1.5}`: "whole", `{"rows":1e2}`: "whole", `{"rows":-}`: "expected a whole number", `{"rows":9999999999999999999}`: "of 64 bits",
 		`{"rows":2,"requests":[1]}`: "1 rows in total, the batch has 2", `{"rows":2,"requests":[3]}`: "[3]", `{"rows":2,"requests":[0,2]}`: "[0 2]",
 		`{"rows":2,"requests":[-1,3]}`: "[-1 3]", `{"rows":2,"parameters":[null]}`: "1 parameters for 2", `{"rows":2,"priority":[1,2,3]}`: "3 priorities for 2",
 		`{"rows":1,"inputs":[{"name":"x","datatype":"FP32"}]}`:              "without name, datatype or shape",
 		`{"rows":1,"inputs":[{"name":"x","datatype":"FP33","shape":[]}]}`:   `"FP33"`,
-		`{"rows":1,"inputs":[{"name":1,"datatype":"FP32","shape":[]}]}`:     "expected '\"'",
-		`{"rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[NaN]}]`: "expected a number",
-		"{\"rows\":1,\"x\":\"\n\"}":                                         "control character", "{\"rows\":1,\"x\":\"\xff\"}": "UTF-8", `{"rows":1,"x":"\q"}`: "escape",
-		`{"rows":1,"x":"`: "without an end", `{"rows":1,"x":"\`: "without an end", `{"rows":1,"x":tru}`: "expected true", `{"rows":1,"x":1.}`: "after the point", `{"rows":1,"x":1e}`: "exponent",
-		`{"rows":1,"x":` + strings.Repeat("[", 100): "deeply", `{"rows":1,"timeout_ms":1e999}`: "range",
+		`{"rows":1,"inputs":[{"name":1,"datatype":"FP32","shape":[]}]}`:     "expected a string",
+		`{"rows":1,"inputs":[{"name":"x","datatype":"FP32","shape":[NaN]}]`: "expected a whole number",
+		"{\"rows\":1,\"x\":\"\n\"}":                                         "expected a value at byte 16", "{\"rows\":1,\"x\":\"\xff\"}": "UTF-8", `{"rows":1,"x":"\q"}`: `got "\\q\"}"`,
+		`{"rows":1,"x":"`: "the text ends", `{"rows":1,"x":"\`: `got "\\"`, `{"rows":1,"x":tru}`: "expected a value", `{"rows":1,"x":1.}`: `at byte 16, got "}"`, `{"rows":1,"x":1e}`: `at byte 16, got "}"`,
+		`{"rows":1,"x":` + strings.Repeat("[", 100): "deeply", `{"rows":1,"timeout_ms":1e999}`: "a number of at most",
 	} {
 		var h BatchHeader
 		err := h.Parse([]byte(text))
@@ -77,6 +77,10 @@ func TestResultHeader(t *testing.T) {
 	}
 	if err := h.Parse([]byte(`{"error":"x"}`), 1); err != nil || !h.Failed || string(h.Error) != "x" || len(h.Outputs) != 0 {
 		t.Errorf("%+v, %v", h, err)
+	}
+	// Python's words for a file name that is no UTF-8.
+	if err := h.Parse([]byte(`{"error":"no file a\udcff"}`), 1); err != nil || string(h.Error) != "no file a\uFFFD" {
+		t.Errorf("%q, %v", h.Error, err)
 	}
 	if err := h.Parse([]byte(`{"errors":[{"row":1}]}`), 1); err == nil {
 		t.Error("a row error without a message was taken")
