@@ -1,6 +1,6 @@
-// Package adapter gives containers of the generations before RPC v4 the declaration that they
-// cannot make, and converts between it and the form in which their clients ask: a tensor of any
-// shape is one row, texts come without names, and an answer is a text that may be JSON.
+// Package adapter provides the declaration of containers of generations before RPC v4, which
+// cannot make one, and converts between it and the form of their clients: a tensor of any shape
+// is one row, texts have no names, and an answer is a text that may be JSON.
 package adapter
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Spec is the declaration of a container that takes rows of one dtype and answers each with one
-// element of another. A row of numbers is a vector of any length.
+// Spec returns the declaration of a container whose input is rows of one dtype and whose output
+// has one element of another dtype for each. A row of numbers is a vector of any length.
 func Spec(input, output tensor.DType) scheduler.Spec {
 	shape := tensor.Shape{-1, -1}
 	if input == tensor.Bytes {
@@ -29,9 +29,9 @@ func Spec(input, output tensor.DType) scheduler.Spec {
 
 type adapter struct{}
 
-var errOneRow = errors.New("the model takes one row per request: the server's configuration says batched = false")
+var errOneRow = errors.New("the model takes one row per request: the server's configuration sets batched = false")
 
-// Inputs makes the one input.
+// Inputs converts a request to the single input.
 func (adapter) Inputs(s *scheduler.Spec, tensors []tensor.Tensor, json []byte, batch bool, pool *tensor.Pool) ([]tensor.Tensor, error) {
 	spec := &s.Inputs[0]
 	var t tensor.Tensor
@@ -48,8 +48,8 @@ func (adapter) Inputs(s *scheduler.Spec, tensors []tensor.Tensor, json []byte, b
 	return []tensor.Tensor{t}, nil
 }
 
-// vectors makes the rows of a model that takes numbers: flat ones. A tensor of any shape is one
-// row, unless batch says that its first dimension counts rows.
+// vectors makes the flat rows of a model of numbers. A tensor of any shape is one row, unless
+// batch is set: then its first dimension counts rows.
 func vectors(tensors []tensor.Tensor, batch, batched bool) (tensor.Tensor, error) {
 	if len(tensors) != 1 {
 		return tensor.Tensor{}, fmt.Errorf("expected 1 tensor, got %d", len(tensors))
@@ -71,8 +71,8 @@ func vectors(tensors []tensor.Tensor, batch, batched bool) (tensor.Tensor, error
 	return t, nil
 }
 
-// texts makes the rows of a model that takes texts: from a Bytes tensor, from one uint8 tensor of
-// UTF-8 per row, or from a JSON string (one row, answered as one) or list of strings.
+// texts makes the rows of a model of texts: from a Bytes tensor, from one uint8 tensor of UTF-8
+// per row, or from a JSON string (one row, answered as one) or list of strings.
 func texts(tensors []tensor.Tensor, json []byte, batched bool, pool *tensor.Pool) (t tensor.Tensor, err error) {
 	if json != nil {
 		if t, err = shiva.ParseText(json, pool); err == nil && len(t.Shape) > 1 {

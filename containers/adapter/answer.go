@@ -10,8 +10,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Numbers is the output itself if it is floats. Of texts it is a float64 tensor if each is a number,
-// of shape [rows], or a list of n numbers, of shape [rows, n].
+// Numbers returns an output of floats as it is. Texts become a float64 tensor if each is a
+// number, of shape [rows], or if each is a list of n numbers, of shape [rows, n].
 func (adapter) Numbers(output tensor.Tensor, one bool) (tensor.Tensor, bool) {
 	if output.DType != tensor.Bytes {
 		return output, true
@@ -49,7 +49,7 @@ func (adapter) Numbers(output tensor.Tensor, one bool) (tensor.Tensor, bool) {
 	return t, err == nil
 }
 
-// list reads an array of numbers.
+// list parses an array of numbers.
 func list(s []byte) ([]float64, bool) {
 	var elements []*float64 // null is no number
 	if len(s) == 0 || s[0] != '[' || json.Unmarshal(s, &elements) != nil {
@@ -78,8 +78,8 @@ func (adapter) AppendMembers(b []byte, output tensor.Tensor, one bool) ([]byte, 
 	return append(b, "],"...), nil
 }
 
-// members are the rows of an output as JSON. A text that is JSON is what it says, and a number that
-// JSON has no word for is the string "NaN", "+Inf" or "-Inf".
+// members returns the rows of an output as JSON. A text that is JSON is copied, and a number that
+// JSON cannot express is the string "NaN", "+Inf" or "-Inf".
 func members(output tensor.Tensor) ([][]byte, error) {
 	if output.DType == tensor.Bytes {
 		rows, err := tensor.BytesElems(output)
@@ -110,14 +110,14 @@ func members(output tensor.Tensor) ([][]byte, error) {
 	return rows, nil
 }
 
-// fitsMetadata reports whether a text is JSON that a client's decoder takes, which is stricter
+// fitsMetadata reports whether a text is JSON that a client's decoder accepts, which is stricter
 // than encoding/json.
 func fitsMetadata(s []byte) bool {
 	const depth = 128 - 2 // a decoder's default, less the object and the list around it
 	return jsontext.Valid(s, depth)
 }
 
-// Text is the value itself if it is a text, else its JSON.
+// Text returns the value itself if it is a text, else its JSON.
 func (adapter) Text(value any) (string, error) {
 	if s, isText := value.(string); isText {
 		return s, nil

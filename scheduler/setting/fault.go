@@ -1,7 +1,7 @@
-// Package setting is how rooms speak of their settings: sizes and durations as people write
-// them, the bounds of values, and faults by the names that the configuration file has. Each room
-// declares and checks its own settings with it, so that a rule stands once, and whoever reads
-// them from somewhere puts the name of that place before a fault.
+// Package setting is for the validation of settings: sizes and durations in their written form,
+// bounds of values, and faults by the names in the configuration file. Each room declares and
+// validates its own settings with it, so that every rule exists once. The reader of a file puts
+// the name of the table before a fault.
 package setting
 
 import (
@@ -11,20 +11,19 @@ import (
 	"time"
 )
 
-// Upper bounds of settings that have no natural one. They lie far above any use, and far enough
-// below what 64 bits hold that a door can add and multiply without a look at each sum: a message
-// of MaxBytes that may take a second for each 16 KiB has 34 years, which is still a
-// [time.Duration].
+// Upper bounds of settings without a natural one. They are far above any use, and far enough
+// below 64 bits that sums and products cannot overflow: a message of MaxBytes with a second for
+// each 16 KiB has 34 years, which fits a [time.Duration].
 const (
 	MaxBytes = Bytes(16 << 40)
-	MaxWait  = 24 * time.Hour       // for what somebody waits for: no deadline is longer
-	MaxIdle  = 365 * 24 * time.Hour // for what nobody waits for
+	MaxWait  = 24 * time.Hour       // of times that somebody waits for: no deadline is longer
+	MaxIdle  = 365 * 24 * time.Hour // of other times
 )
 
-// A Fault is one thing that is wrong with a setting.
+// A Fault is one fault of a setting.
 type Fault struct {
-	Key  string // of the setting, as "max_batch"; "" if no single one is at fault
-	Text string // what was expected and what came
+	Key  string // of the setting, such as "max_batch"; "" if no single one is at fault
+	Text string // what was expected and the value
 }
 
 func (f Fault) String() string {
@@ -34,10 +33,10 @@ func (f Fault) String() string {
 	return f.Key + ": " + f.Text
 }
 
-// Faults are all that is wrong with the settings of a room. The zero value is ready.
+// Faults are all faults of the settings of a room. The zero value is ready to use.
 type Faults []Fault
 
-// Error is all faults in one line.
+// Error returns all faults in one line.
 func (fs Faults) Error() string {
 	texts := make([]string, len(fs))
 	for i, f := range fs {
@@ -46,7 +45,7 @@ func (fs Faults) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-// Err is fs, or nil if nothing is wrong.
+// Err returns fs, or nil if there are no faults.
 func (fs Faults) Err() error {
 	if len(fs) == 0 {
 		return nil
@@ -59,21 +58,21 @@ func (fs *Faults) Add(key, format string, args ...any) {
 	*fs = append(*fs, Fault{key, fmt.Sprintf(format, args...)})
 }
 
-// Check adds the error about a setting, if there is one.
+// Check adds err as a fault of a setting, unless it is nil.
 func (fs *Faults) Check(key string, err error) {
 	if err != nil {
 		fs.Add(key, "%v", err)
 	}
 }
 
-// Between adds a fault if a setting is not from low to high.
+// Between adds a fault if a setting is not in [low, high].
 func Between[N int | Bytes | time.Duration](fs *Faults, key string, v, low, high N) {
 	if v < low || v > high {
 		fs.Add(key, "expected %s to %s, got %s", text(low), text(high), text(v))
 	}
 }
 
-// OneOf adds a fault if v is none of the words.
+// OneOf adds a fault if v is none of words.
 func (fs *Faults) OneOf(key, v string, words ...string) {
 	if !slices.Contains(words, v) {
 		fs.Add(key, "expected one of %s, got %q", strings.Join(words, ", "), v)

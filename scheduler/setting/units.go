@@ -11,7 +11,7 @@ import (
 // Bytes is a size in bytes.
 type Bytes int64
 
-// units in the order in which String tries them: binary ones first, so that 1 GiB is not
+// units, in the order in which String tries them: binary ones first, so that 1 GiB is not
 // 1073741824B.
 var units = []struct {
 	name string
@@ -21,7 +21,7 @@ var units = []struct {
 	{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"B", 1}, {"", 1},
 }
 
-// String writes the size with the largest binary unit that divides it: 256MiB, 1536KiB, 100B.
+// String formats the size with the largest binary unit that divides it: 256MiB, 1536KiB, 100B.
 func (b Bytes) String() string {
 	for _, u := range units[:4] {
 		if b != 0 && int64(b)%u.size == 0 {
@@ -31,14 +31,14 @@ func (b Bytes) String() string {
 	return strconv.FormatInt(int64(b), 10) + "B"
 }
 
-// ParseBytes reads a size: a decimal number, then a unit: B, kB, MB, GB, TB (powers of 1000),
-// KiB, MiB, GiB, TiB (powers of 1024), or none for bytes. A fraction is allowed where it is a
-// whole number of bytes.
+// ParseBytes parses a size: a decimal number, then a unit: B, kB, MB, GB, TB (powers of 1000),
+// KiB, MiB, GiB, TiB (powers of 1024), or none for bytes. A fraction is allowed if the result is
+// a whole number of bytes.
 func ParseBytes(s string) (Bytes, error) {
 	number := strings.TrimRight(s, "kKMGTiB")
 	unit := s[len(number):]
 	number = strings.TrimSpace(number)
-	// Only digits and one point: big.Rat would also take 1e999999999 and compute it.
+	// Only digits and one point: big.Rat would also accept 1e999999999 and compute it.
 	if strings.Trim(number, "0123456789.") != "" || strings.Count(number, ".") > 1 || len(number) > 40 {
 		number = ""
 	}
@@ -62,7 +62,7 @@ func ParseBytes(s string) (Bytes, error) {
 	return 0, fmt.Errorf("%q has the unit %q: want B, kB, MB, GB, TB, KiB, MiB, GiB or TiB", s, unit)
 }
 
-// ParseDuration is [time.ParseDuration] with an error that shows what is wanted.
+// ParseDuration is [time.ParseDuration] with an error that shows the expected form.
 func ParseDuration(s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil {
@@ -71,7 +71,7 @@ func ParseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// FormatDuration writes 30s and 2h where [time.Duration] writes 30s and 2h0m0s.
+// FormatDuration formats 2h as 2h, where [time.Duration] has 2h0m0s.
 func FormatDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -83,7 +83,7 @@ func FormatDuration(d time.Duration) string {
 	return s
 }
 
-// text is a number as the configuration file has it.
+// text formats a number as in the configuration file.
 func text(v any) string {
 	if d, ok := v.(time.Duration); ok {
 		return FormatDuration(d)

@@ -1,4 +1,4 @@
-// Asks the digits model of `make run` what one handwritten digit is.
+// Classifies one handwritten digit with the model of `make run`.
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <sys/socket.h>
