@@ -17,29 +17,43 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-// The pages for users. Every block of commands in them is run as it stands, from the first to
-// the last, in a directory that looks like the top of the tree, beside a server with the digits
-// model. A comment before a block says what it is for:
+// The pages for users are the README files of the tree. Every block of commands in them is run as
+// it stands, from the first to the last, in a directory that looks like the top of the tree, beside
+// a server with the digits model. A comment before a block says what it is for:
 //
 //	<!-- file NAME -->     a command below reads it by this name
 //	<!-- source PATH -->   it is this file of the tree
-//	<!-- ready MODEL -->   what the block before started serves this model; wait for it
-var pages = []string{
-	"README.md",
-	"shiva/README.md",
-	"server/README.md",
-	"server/rest/README.md",
-	"server/grpc/README.md",
-	"server/selection/README.md",
-	"containers/README.md",
-	"containers/python/README.md",
-	"examples/digits/README.md",
-	"examples/python/README.md",
-	"examples/selection/README.md",
+//	<!-- ready MODEL -->   the previous block started a container of this model; wait for it
+//
+// A page of commands that take minutes or hours is exempt, with the reason.
+var exempt = map[string]string{
+	"bench/README.md": "benchmarks and soaks; make test runs their short forms",
+}
+
+// pages finds the pages in the tree, so that a new one cannot escape the test.
+func pages(t *testing.T) (list []string) {
+	t.Helper()
+	err := filepath.WalkDir(root(t), func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, _ := filepath.Rel(root(t), path)
+		if d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata") {
+			return filepath.SkipDir
+		}
+		if d.Name() == "README.md" && exempt[name] == "" {
+			list = append(list, name)
+		}
+		return nil
+	})
+	if err != nil || len(list) < 11 {
+		t.Fatalf("%d pages: %v", len(list), err)
+	}
+	return list
 }
 
 func TestE2EPages(t *testing.T) {
-	for _, name := range pages {
+	for _, name := range pages(t) {
 		t.Run(filepath.Dir(name), func(t *testing.T) {
 			p := newPage(t, name)
 			if !strings.Contains(p.text, "\n```sh\nmake run\n```\n") {
@@ -81,9 +95,16 @@ func newPage(t *testing.T, name string) *page {
 
 var block = regexp.MustCompile("(?m)(?:^<!-- (\\w+) (\\S+) -->\n)?^( *)```(\\w*)\n((?s:.*?))^ *```$")
 
-// run does what each block is for. A block of code that nothing runs and nothing compares is a
-// mistake.
+// commandLine matches a line that a reader would type into a shell.
+var commandLine = regexp.MustCompile(`(?m)^ *(\$ |(go|make|bin/\w+|curl|pip|python3?|grpcurl|cc|docker|export|kill) )`)
+
+// run does what each block is for. A block that is neither run nor compared is a mistake, and so
+// are commands in a block or an indented paragraph that is not run.
 func (p *page) run() {
+	rest := block.ReplaceAllString(p.text, "")
+	if found := regexp.MustCompile(`(?m)^(    |\t)` + commandLine.String()[len(`(?m)^ *`):]).FindString(rest); found != "" || strings.Contains(rest, "```") || strings.Contains(rest, "~~~") {
+		p.t.Errorf("%s has code outside the blocks that are run: %q", p.name, found)
+	}
 	for _, found := range block.FindAllStringSubmatch(p.text, -1) {
 		does, argument, indent, language := found[1], found[2], found[3], found[4]
 		body := strings.ReplaceAll("\n"+found[5], "\n"+indent, "\n")[1:]
@@ -114,6 +135,9 @@ func (p *page) run() {
 		case "toml":
 			p.check(body)
 		case "", "json", "text":
+			if found := commandLine.FindString(body); found != "" {
+				p.t.Errorf("%s: %q is in a block that is not run: mark it sh or console", p.name, found)
+			}
 		default:
 			p.t.Errorf("%s: nothing runs this, and nothing compares it:\n%s", p.name, body)
 		}
