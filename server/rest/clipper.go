@@ -3,7 +3,6 @@ package rest
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"runtime/debug"
@@ -191,54 +190,49 @@ func clipperOutput(outputs []tensor.Tensor) (json.RawMessage, error) {
 		if err := writable(&t); err != nil {
 			return nil, err
 		}
-		value, err := nested(t)
-		if err != nil {
-			return nil, err
+		if values[t.Name] = nested(t); len(outputs) == 1 {
+			return values[t.Name], nil
 		}
-		if len(outputs) == 1 {
-			return value, nil
-		}
-		values[t.Name] = value
 	}
 	return json.Marshal(values)
 }
 
-// nested is a tensor as JSON: one element as it is, more as lists in lists. A single text that is
-// JSON is that JSON, as in Clipper's answers.
-func nested(t tensor.Tensor) (json.RawMessage, error) {
+// nested is a tensor as JSON: lists in lists, with a list of one element, at any level, as that
+// element. A single text that is JSON is that JSON, as in Clipper's answers.
+func nested(t tensor.Tensor) json.RawMessage {
 	if n, _ := t.Shape.Elements(); n == 1 && t.DType == tensor.Bytes {
-		text, err := tensor.Strings(t)
-		if err != nil {
-			return nil, err
-		}
-		if json.Valid([]byte(text[0])) {
-			return json.RawMessage(text[0]), nil
+		if text, _ := element(t.Data); json.Valid(text) {
+			return bytes.Clone(text)
 		}
 	}
 	e := emitters.Get().(*emitter)
 	defer e.free()
-	var flat bytes.Buffer
-	e.begin = func() io.Writer { return &flat }
-	e.data(&t)
+	var out bytes.Buffer
+	e.begin = func() io.Writer { return &out }
+	e.lists(t)
 	e.flush()
-	var elements []json.RawMessage
-	if err := json.Unmarshal(append(append([]byte{'['}, flat.Bytes()...), ']'), &elements); err != nil {
-		return nil, fmt.Errorf("%w: output %q: %w", gate.ErrInternal, t.Name, err)
-	}
-	return json.Marshal(nest(elements, t.Shape))
+	return out.Bytes()
 }
 
-func nest(elements []json.RawMessage, shape tensor.Shape) any {
-	if len(elements) == 1 {
-		return elements[0]
+func (e *emitter) lists(t tensor.Tensor) {
+	if n, _ := t.Shape.Elements(); n == 1 {
+		e.data(&t)
+		return
 	}
-	if len(shape) <= 1 {
-		return elements
+	e.room()
+	e.buf = append(e.buf, '[')
+	if len(t.Shape) <= 1 {
+		e.data(&t)
+	} else {
+		for i := range t.Shape[0] {
+			if i > 0 {
+				e.buf = append(e.buf, ',')
+			}
+			var row tensor.Tensor
+			row, t, _ = t.Cut(1) // which fails only for tensors that do not fit their shapes
+			row.Shape = row.Shape[1:]
+			e.lists(row)
+		}
 	}
-	list := make([]any, shape[0])
-	each := len(elements) / max(shape[0], 1)
-	for i := range list {
-		list[i] = nest(elements[i*each:][:each], shape[1:])
-	}
-	return list
+	e.buf = append(e.buf, ']')
 }

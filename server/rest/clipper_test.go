@@ -247,3 +247,37 @@ func TestApplicationsOverHTTP(t *testing.T) {
 		}
 	}
 }
+
+func TestNested(t *testing.T) {
+	for _, c := range []struct {
+		shape tensor.Shape
+		want  string
+	}{
+		{tensor.Shape{}, `1`}, {tensor.Shape{1, 1}, `1`}, {tensor.Shape{3}, `[1,2,3]`}, {tensor.Shape{1, 3}, `[[1,2,3]]`},
+		{tensor.Shape{2, 1}, `[1,2]`}, {tensor.Shape{2, 2, 1}, `[[1,2],[3,4]]`}, {tensor.Shape{2, 1, 2}, `[[[1,2]],[[3,4]]]`},
+		{tensor.Shape{0}, `[]`}, {tensor.Shape{2, 0}, `[[],[]]`},
+	} {
+		n, _ := c.shape.Elements()
+		values, texts := []float64{1, 2, 3, 4}[:n], []string{"1", "2", "3", "4"}[:n]
+		numbers, err := tensor.FromSlice(c.shape, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(nested(numbers)); got != c.want {
+			t.Errorf("%s: %s, want %s", c.shape, got, c.want)
+		}
+		words, err := tensor.FromStrings(c.shape, texts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := c.want
+		for _, text := range texts {
+			if n > 1 {
+				want = strings.ReplaceAll(want, text, `"`+text+`"`)
+			}
+		}
+		if got := string(nested(words)); got != want {
+			t.Errorf("texts of %s: %s, want %s", c.shape, got, want)
+		}
+	}
+}

@@ -130,10 +130,15 @@ func (c *call) free() {
 // Infer submits a question, waits for the answer, and counts it. When ctx ends first, the request
 // leaves the queue: the error is then ErrCanceled, or ErrDeadlineExceeded if the context's
 // deadline has passed.
-func (d *Door) Infer(ctx context.Context, q *Question) (*Answer, error) {
+func (d *Door) Infer(ctx context.Context, q *Question) (a *Answer, err error) {
 	d.metrics.Began()
 	defer q.release()
-	a, model, err := d.infer(ctx, q)
+	model := d.gate.Unrouted()
+	target, err := d.gate.Asked(q.Model, q.Version)
+	if err == nil {
+		model = target.Metrics
+		a, err = d.infer(ctx, q, target)
+	}
 	var timing scheduler.Timing
 	var choice *gate.Choice
 	if err == nil {
@@ -157,15 +162,44 @@ func (d *Door) Refused(err error, arrived time.Time) {
 	d.metrics.Answered(d.gate.Unrouted(), gate.StatusOf(err).Outcome, time.Since(arrived), 0, 0)
 }
 
-func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model, error) {
-	target, err := d.gate.Asked(q.Model, q.Version)
-	if err != nil {
-		return nil, d.gate.Unrouted(), err
-	}
+func (d *Door) infer(ctx context.Context, q *Question, target *gate.Target) (*Answer, error) {
 	chosen, err := choose(target, q.Outputs)
 	if err != nil {
-		return nil, target.Metrics, err
+		return nil, err
 	}
+	p := q.params(ctx, target)
+	c := calls.Get().(*call)
+	if err := d.gate.OpenTarget(&c.gate, target, q.Inputs, &p); err != nil {
+		calls.Put(c)
+		return nil, err
+	}
+	size, err := d.ask(ctx, c, q.Outbox)
+	if err != nil {
+		c.free()
+		return nil, Late(ctx, err)
+	}
+	a := &Answer{Size: size, Model: target.ID.Name, Version: target.ID.Version, ID: q.ID, Timing: c.gate.Timing, Choice: c.gate.Choice, call: c}
+	if c.gate.Choice != nil {
+		// The answer is written by the declaration of the model that is most behind it, whose
+		// outputs may differ from those of the application's first.
+		target = c.gate.Target
+		a.Version = target.ID.String()
+		chosen, err = choose(target, q.Outputs)
+	}
+	if err == nil {
+		err = a.write(q.Outputs, target.Spec.Outputs, chosen)
+	}
+	if err != nil {
+		if a.Release(); q.Outbox != nil {
+			q.Outbox.Take(size)
+		}
+		return nil, err
+	}
+	return a, nil
+}
+
+// params are the parameters of a question to target.
+func (q *Question) params(ctx context.Context, target *gate.Target) gate.Params {
 	p := gate.Params{Values: q.Values, Now: q.Arrived, Forward: q.Parameters, Source: q.Source}
 	if q.ID != "" {
 		p.ID = jsontext.AppendString(nil, q.ID) // as in the metadata of a Shiva message
@@ -179,55 +213,27 @@ func (d *Door) infer(ctx context.Context, q *Question) (*Answer, *metrics.Model,
 	// To a model with an adapter a tensor of any shape may be one row. In this protocol a matrix
 	// is rows.
 	p.Batch = target.Spec.Batched() && len(q.Inputs) > 0 && len(q.Inputs[0].Shape) > 1
+	return p
+}
 
-	c := calls.Get().(*call)
-	if err := d.gate.OpenTarget(&c.gate, target, q.Inputs, &p); err != nil {
-		calls.Put(c)
-		return nil, target.Metrics, err
-	}
-	size, err := d.ask(ctx, c, q.Outbox)
-	if err != nil {
-		c.free()
-		return nil, target.Metrics, Late(ctx, err)
-	}
-	a := &Answer{Size: size, Model: target.ID.Name, Version: target.ID.Version, ID: q.ID, Timing: c.gate.Timing, Choice: c.gate.Choice, call: c}
-	answering := target
-	if c.gate.Choice != nil {
-		// The answer is written by the declaration of the model that is most behind it, whose
-		// outputs may differ from those of the application's first.
-		answering = c.gate.Target
-		a.Version = answering.ID.String()
-		if chosen, err = choose(answering, q.Outputs); err != nil {
-			a.discard(q)
-			return nil, target.Metrics, err
-		}
-	}
+// write makes the answer's outputs of those that were chosen.
+func (a *Answer) write(wanted []Output, specs []tensor.Spec, chosen []int) (err error) {
 	a.Outputs = make([]tensor.Tensor, len(chosen))
 	for i, at := range chosen {
-		t := c.gate.Outputs[at]
-		shown := c.gate.Shown(at)
-		if q.Outputs != nil && q.Outputs[i].Classes > 0 {
+		t, shown := a.call.gate.Outputs[at], a.call.gate.Shown(at)
+		if wanted != nil && wanted[i].Classes > 0 {
 			squeezed := len(shown) < len(t.Shape)
-			if t, err = classify(t, q.Outputs[i].Classes, answering.Spec.Outputs[at].Labels); err != nil {
-				a.discard(q)
-				return nil, target.Metrics, err
+			if t, err = classify(t, wanted[i].Classes, specs[at].Labels); err != nil {
+				return err
 			}
 			if shown = t.Shape; squeezed {
 				shown = shown[1:]
 			}
 		}
-		t.Shape = shown
-		t.Name = answering.Spec.Outputs[at].Name
+		t.Shape, t.Name = shown, specs[at].Name
 		a.Outputs[i] = t
 	}
-	return a, target.Metrics, nil
-}
-
-// discard releases an answer that cannot be given, and its room.
-func (a *Answer) discard(q *Question) {
-	if a.Release(); q.Outbox != nil {
-		q.Outbox.Take(a.Size)
-	}
+	return nil
 }
 
 // ask waits for room for the answer to a call, submits it, and waits for the answer.
