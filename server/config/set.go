@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"iter"
 	"maps"
-	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -103,30 +102,22 @@ func (c *Config) setTree(fs *faults, tree map[string]any) {
 func put(fs *faults, dst reflect.Value, key string, value any) {
 	switch p := dst.Addr().Interface().(type) {
 	case *time.Duration:
-		s, ok := value.(string)
-		if !ok {
-			fs.Add(key, `expected a duration such as "30s", got %s`, describe(value))
-			return
+		var text string
+		if assign(fs, &text, key, value, `a duration such as "30s"`) {
+			var err error
+			*p, err = setting.ParseDuration(text)
+			fs.Check(key, err)
 		}
-		d, err := setting.ParseDuration(s)
-		if err != nil {
-			fs.Add(key, "%v", err)
-			return
-		}
-		*p = d
 	case *Bytes:
-		switch x := value.(type) {
-		case int64:
-			*p = Bytes(x)
-		case string:
-			b, err := setting.ParseBytes(x)
-			if err != nil {
-				fs.Add(key, "%v", err)
-				return
-			}
-			*p = b
-		default:
-			fs.Add(key, `expected a size such as "256MiB" or a number of bytes, got %s`, describe(value))
+		if n, ok := value.(int64); ok {
+			*p = Bytes(n)
+			return
+		}
+		var text string
+		if assign(fs, &text, key, value, `a size such as "256MiB" or a number of bytes`) {
+			var err error
+			*p, err = setting.ParseBytes(text)
+			fs.Check(key, err)
 		}
 	case *Addrs:
 		if s, ok := value.(string); ok {
@@ -135,40 +126,25 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 				value = []any{}
 			}
 		}
-		if _, ok := value.([]any); !ok {
-			fs.Add(key, "expected an address or a list of addresses, got %s", describe(value))
-			return
-		}
-		put(fs, reflect.ValueOf((*[]string)(p)).Elem(), key, value)
+		putSlice(fs, (*[]string)(p), key, value, "an address or a list of addresses")
 	case *string:
-		s, ok := value.(string)
-		if !ok {
-			fs.Add(key, "expected a string, got %s", describe(value))
-			return
-		}
-		*p = s
+		assign(fs, p, key, value, "a string")
 	case *bool:
-		b, ok := value.(bool)
-		if !ok {
-			fs.Add(key, "expected true or false, got %s", describe(value))
-			return
-		}
-		*p = b
+		assign(fs, p, key, value, "true or false")
 	case *int:
-		n, ok := value.(int64)
-		if !ok || n > math.MaxInt || n < math.MinInt {
-			fs.Add(key, "expected an integer, got %s", describe(value))
-			return
+		var n int64
+		if assign(fs, &n, key, value, "an integer") {
+			if *p = int(n); int64(*p) != n {
+				fs.Add(key, "expected a smaller integer, got %d", n)
+			}
 		}
-		*p = int(n)
 	case *[]string:
 		putSlice(fs, p, key, value, "a list of strings")
 	case *[]Container:
 		putSlice(fs, p, key, value, "a list of tables ([["+key+"]])")
 	case *map[string]string:
-		t, ok := value.(map[string]any)
-		if !ok {
-			fs.Add(key, "expected a table of strings, got %s", describe(value))
+		var t map[string]any
+		if !assign(fs, &t, key, value, "a table of strings") {
 			return
 		}
 		*p = make(map[string]string, len(t))
@@ -184,11 +160,21 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 	}
 }
 
-// putSlice stores a list, element by element.
-func putSlice[T any](fs *faults, dst *[]T, key string, value any, want string) {
-	list, ok := value.([]any)
+// assign stores a value of the type that dst wants, or adds a fault.
+func assign[T any](fs *faults, dst *T, key string, value any, want string) bool {
+	v, ok := value.(T)
 	if !ok {
 		fs.Add(key, "expected %s, got %s", want, describe(value))
+		return false
+	}
+	*dst = v
+	return true
+}
+
+// putSlice stores a list, element by element.
+func putSlice[T any](fs *faults, dst *[]T, key string, value any, want string) {
+	var list []any
+	if !assign(fs, &list, key, value, want) {
 		return
 	}
 	*dst = make([]T, len(list))
@@ -202,9 +188,8 @@ func putSlice[T any](fs *faults, dst *[]T, key string, value any, want string) {
 
 // putStruct stores a table, key by key.
 func putStruct(fs *faults, dst reflect.Value, key string, value any) {
-	table, ok := value.(map[string]any)
-	if !ok {
-		fs.Add(key, "expected a table ([%s]), got %s", key, describe(value))
+	var table map[string]any
+	if !assign(fs, &table, key, value, "a table (["+key+"])") {
 		return
 	}
 	var known []string

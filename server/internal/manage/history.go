@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"net"
@@ -50,9 +51,8 @@ type History struct {
 
 	poke chan struct{} // holds one: something changed
 
-	mu       sync.Mutex
-	arrivals map[scheduler.ModelID]arrival
-	changes  map[string][]admin.Event // by name
+	mu      sync.Mutex
+	pending map[string]*pending // by name: what is not written yet
 
 	// Owned by the goroutine of Run.
 	server  string             // how events name this one
@@ -60,7 +60,13 @@ type History struct {
 	begun   bool               // what an earlier life of this server left open has been closed
 }
 
-// An arrival is the registrations of a version since they were written last.
+// A pending is what became known of a name since it was written last.
+type pending struct {
+	arrivals map[string]arrival // by version
+	changes  []admin.Event
+}
+
+// An arrival is the registrations of a version.
 type arrival struct {
 	by    string
 	times int
@@ -79,7 +85,7 @@ func (s serving) equal(other serving) bool {
 // NewHistory makes a history of what the gate has. Until stopping is closed Run writes it.
 func NewHistory(store *Store, settings *Settings, g *gate.Gate, started time.Time, stopping <-chan struct{}, log *slog.Logger) *History {
 	return &History{store: store, settings: settings, gate: g, started: started, stopping: stopping, log: log,
-		poke: make(chan struct{}, 1), arrivals: map[scheduler.ModelID]arrival{}, changes: map[string][]admin.Event{}, written: map[string]serving{}}
+		poke: make(chan struct{}, 1), pending: map[string]*pending{}, written: map[string]serving{}}
 }
 
 // Look has Run look for what is to be written. It may be called from everywhere and does not block.
@@ -100,24 +106,36 @@ func (h *History) Arrived(conn net.Conn, i containers.SessionInfo) {
 }
 
 func (h *History) arrivedAs(id scheduler.ModelID, by string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if _, known := h.arrivals[id]; known || len(h.arrivals) < maxHistories {
-		h.arrivals[id] = arrival{by, h.arrivals[id].times + 1}
-	}
-	h.Look()
+	h.note(id.Name, func(p *pending) {
+		if a, known := p.arrivals[id.Version]; known || len(p.arrivals) < maxEvents {
+			p.arrivals[id.Version] = arrival{by, a.times + 1}
+		}
+	})
 }
 
 // tell notes what somebody did.
 func (h *History) tell(name string, e admin.Event) {
+	h.note(name, func(p *pending) { p.changes = newest(append(p.changes, e)) })
+}
+
+// note has what is pending of a name changed and written. Of more names than there may be
+// histories nothing is noted.
+func (h *History) note(name string, change func(*pending)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, known := h.changes[name]; known || len(h.changes) < maxHistories {
-		list := append(h.changes[name], e)
-		h.changes[name] = list[max(0, len(list)-maxEvents):]
+	p := h.pending[name]
+	if p == nil && len(h.pending) < maxHistories {
+		p = &pending{arrivals: map[string]arrival{}}
+		h.pending[name] = p
+	}
+	if p != nil {
+		change(p)
 	}
 	h.Look()
 }
+
+// newest is as many events as a history may have.
+func newest(events []admin.Event) []admin.Event { return events[max(0, len(events)-maxEvents):] }
 
 // Changed notes a change that an operator or a client has made.
 func (h *History) Changed(by, what, name, detail string) {
@@ -220,26 +238,19 @@ func (h *History) write(ctx context.Context, now map[string]serving, at time.Tim
 		return 0, err
 	}
 	h.mu.Lock()
-	arrivals, changes := h.arrivals, h.changes
-	h.arrivals, h.changes = map[scheduler.ModelID]arrival{}, map[string][]admin.Event{}
+	waiting := h.pending
+	h.pending = map[string]*pending{}
 	h.mu.Unlock()
+	defer func() { h.putBack(waiting) }()
 	names := map[string]bool{}
-	for name := range now {
-		names[name] = true
-	}
-	for name := range h.written {
-		names[name] = true
-	}
-	for name := range changes {
-		names[name] = true
-	}
-	for id := range arrivals {
-		names[id.Name] = true
+	for _, some := range []iter.Seq[string]{maps.Keys(now), maps.Keys(h.written), maps.Keys(waiting)} {
+		for name := range some {
+			names[name] = true
+		}
 	}
 	if !h.begun {
 		entries, err := store.List(historyPrefix)
 		if err != nil {
-			h.putBack(arrivals, changes)
 			return 0, err
 		}
 		for _, e := range entries {
@@ -249,14 +260,11 @@ func (h *History) write(ctx context.Context, now map[string]serving, at time.Tim
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		versions := map[string]arrival{}
-		for id, a := range arrivals {
-			if id.Name == name {
-				versions[id.Version] = a
+		p := waiting[name]
+		if p == nil {
+			if p = new(pending); h.begun && now[name].equal(h.written[name]) {
+				continue
 			}
-		}
-		if h.begun && now[name].equal(h.written[name]) && len(versions) == 0 && changes[name] == nil {
-			continue
 		}
 		_, err = store.Update(ctx, state.Key("history", name), "", func(old []byte) ([]byte, error) {
 			var events []admin.Event
@@ -264,19 +272,17 @@ func (h *History) write(ctx context.Context, now map[string]serving, at time.Tim
 			if !h.begun {
 				h.closeEarlier(events, h.started.UTC())
 			}
-			events = h.follow(append(events, h.signed(changes[name])...), now[name], versions, at.UTC())
+			events = h.follow(append(events, h.signed(p.changes)...), now[name], p.arrivals, at.UTC())
 			if len(events) == 0 {
 				return old, nil
 			}
-			return json.Marshal(events[max(0, len(events)-maxEvents):])
+			return json.Marshal(newest(events))
 		})
 		if err != nil {
-			h.putBack(arrivals, changes)
 			return n, err
 		}
 		n++
-		delete(changes, name)
-		maps.DeleteFunc(arrivals, func(id scheduler.ModelID, _ arrival) bool { return id.Name == name })
+		delete(waiting, name)
 		if h.written[name] = now[name]; len(now[name].versions) == 0 {
 			delete(h.written, name)
 		}
@@ -286,19 +292,17 @@ func (h *History) write(ctx context.Context, now map[string]serving, at time.Tim
 }
 
 // putBack makes what was not written wait for the next time.
-func (h *History) putBack(arrivals map[scheduler.ModelID]arrival, changes map[string][]admin.Event) {
+func (h *History) putBack(waiting map[string]*pending) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for id, a := range arrivals {
-		newer, ok := h.arrivals[id]
-		if ok {
-			a.by = newer.by
+	for name, p := range waiting {
+		if later := h.pending[name]; later != nil {
+			for version, a := range later.arrivals {
+				p.arrivals[version] = arrival{a.by, a.times + p.arrivals[version].times}
+			}
+			p.changes = newest(append(p.changes, later.changes...))
 		}
-		h.arrivals[id] = arrival{a.by, a.times + newer.times}
-	}
-	for name, list := range changes {
-		list = append(list, h.changes[name]...)
-		h.changes[name] = list[max(0, len(list)-maxEvents):]
+		h.pending[name] = p
 	}
 }
 
@@ -401,13 +405,13 @@ func forgetHistories(ctx context.Context, store state.Store, now map[string]serv
 		list = append(list, one)
 	}
 	slices.SortFunc(list, func(a, b history) int {
-		if a.served != b.served {
-			if b.served {
-				return -1
-			}
-			return 1
+		if a.served == b.served {
+			return a.last.Compare(b.last)
 		}
-		return a.last.Compare(b.last)
+		if b.served {
+			return -1
+		}
+		return 1
 	})
 	for _, one := range list[:len(list)-maxHistories] {
 		if _, err := store.Update(ctx, one.key, "", func([]byte) ([]byte, error) { return nil, nil }); err != nil {

@@ -67,13 +67,14 @@ func TestHistoryIsBounded(t *testing.T) {
 			t.Errorf("%s: %v %s", e.Key, err, e.Value)
 		}
 	}
-	for range 2 * maxHistories { // while nothing can be written
-		h.arrivedAs(scheduler.ModelID{Name: fmt.Sprint("w", len(h.arrivals)), Version: "1"}, "somebody")
+	for i := range 2 * maxHistories { // while nothing can be written
+		h.arrivedAs(scheduler.ModelID{Name: "one", Version: fmt.Sprint(i)}, "somebody")
+		h.arrivedAs(scheduler.ModelID{Name: fmt.Sprint("w", i), Version: "1"}, "somebody")
 		for range 3 {
 			h.tell("one", admin.Event{What: "changed"})
 		}
 	}
-	if len(h.arrivals) > maxHistories || len(h.changes["one"]) > maxEvents {
-		t.Errorf("%d arrivals and %d changes wait", len(h.arrivals), len(h.changes["one"]))
+	if one := h.pending["one"]; len(h.pending) > maxHistories || len(one.changes) > maxEvents || len(one.arrivals) > maxEvents {
+		t.Errorf("of %d names, %d arrivals and %d changes of one wait", len(h.pending), len(one.arrivals), len(one.changes))
 	}
 }
