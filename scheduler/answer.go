@@ -3,6 +3,7 @@ package scheduler
 import (
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -16,22 +17,12 @@ import (
 // outcomes are set already; those with an error get no rows.
 func (m *Model) deliver(b *Batch, exec int64) {
 	b.cuts, b.cutRows = append(b.cuts[:0], b.outputs...), 0
-	m.deliverFrom(b, 0, exec)
-}
-
-func (m *Model) deliverFrom(b *Batch, i int, exec int64) {
-	// A panic in an owner's Complete propagates, but the other requests are completed first.
-	defer func() {
-		if i < len(b.spans) {
-			m.deliverFrom(b, i+1, exec)
-		}
-	}()
-	for ; i < len(b.spans); i++ {
+	for i := range b.spans {
 		s := &b.spans[i]
 		r, rows := s.req, s.hi-s.lo
 		if late := s.late; late != nil && r == nil && s.err == nil {
 			s.late = nil
-			b.lend(late, rows)
+			m.lend(b, late, rows)
 		} else if r == nil || r.Err != nil || r.pieces != nil {
 			b.skip(rows)
 		} else {
@@ -93,7 +84,7 @@ func (b *Batch) cut(r *Request, rows int) {
 
 // lend passes the next rows of the outputs to late, the function of a request that has ended
 // already.
-func (b *Batch) lend(late func([]tensor.Tensor), rows int) {
+func (m *Model) lend(b *Batch, late func([]tensor.Tensor), rows int) {
 	var r Request
 	b.cut(&r, rows)
 	defer func() {
@@ -101,6 +92,7 @@ func (b *Batch) lend(late func([]tensor.Tensor), rows int) {
 			t.Release()
 		}
 	}()
+	defer m.survive()
 	late(r.Outputs)
 }
 
@@ -186,6 +178,7 @@ func (m *Model) spoiled(r *Request, batches int, err error) {
 
 // finish hands an answered request back to its owner. The request must not be used after it.
 func (m *Model) finish(r *Request) {
+	defer m.survive()
 	if r.Err != nil {
 		r.Outputs = r.Outputs[:0]
 	}
@@ -193,4 +186,18 @@ func (m *Model) finish(r *Request) {
 		f(r, r.outcome)
 	}
 	r.Owner.Complete(r)
+}
+
+// survive is deferred where owners are called: a panic of one is logged. The goroutine is often an
+// event loop that serves other requests, and those of the same batch are yet to be completed. The
+// strict build ends for what it finds all the same.
+func (m *Model) survive() {
+	p := recover()
+	if p == nil {
+		return
+	}
+	if v, is := p.(tensor.Violation); is {
+		panic(v)
+	}
+	m.sched.log.Error("panic in the owner of a request", "model", m.id, "panic", p, "stack", string(debug.Stack()))
 }

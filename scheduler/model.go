@@ -93,8 +93,8 @@ func (m *Model) begin() (fx *effects, now int64) {
 // end unlocks the model and carries out the effects of the event.
 func (m *Model) end(fx *effects, now int64) {
 	m.unlock(now)
-	defer m.settle(fx) // also after a panic of an owner
 	m.run(fx)
+	m.settle(fx)
 }
 
 // unlock sets the timer and unlocks. The timer is only ever moved to an earlier time: one that
@@ -142,7 +142,7 @@ func (m *Model) checkIdleLocked() {
 	}
 }
 
-// run carries out the effects. Owners are called last, so that nothing is lost if one panics.
+// run carries out the effects.
 func (m *Model) run(fx *effects) {
 	hooks := &m.sched.hooks
 	for _, b := range fx.send {
@@ -167,31 +167,15 @@ func (m *Model) run(fx *effects) {
 	if fx.changed && hooks.ModelChanged != nil {
 		hooks.ModelChanged(m)
 	}
-	if len(fx.drained) > 0 {
-		defer func() {
-			for _, done := range fx.drained {
-				done()
-			}
-		}()
-	}
-	m.finishAll(fx.answered)
-}
-
-// finishAll completes requests, all of them even if an owner panics.
-func (m *Model) finishAll(rs []*Request) {
-	i := 0
-	defer func() {
-		if i < len(rs) {
-			m.finishAll(rs[i+1:])
-		}
-	}()
-	for ; i < len(rs); i++ {
-		r := rs[i]
+	for _, r := range fx.answered {
 		if r.pieces != nil {
 			m.assemble(r)
 		}
-		r.Alone = len(rs) == 1
+		r.Alone = len(fx.answered) == 1
 		m.finish(r)
+	}
+	for _, done := range fx.drained {
+		done()
 	}
 }
 
@@ -326,18 +310,10 @@ func (m *Model) batchAnswered(b *Batch, outputs []tensor.Tensor, rowErrors []Row
 
 // takeEarly handles the answers in early.
 func (m *Model) takeEarly() {
-	defer func() { // also after a panic of an owner
-		m.mu.Lock()
-		more := len(m.early) > 0
-		m.busy = more
-		m.mu.Unlock()
-		if more {
-			m.takeEarly()
-		}
-	}()
 	for {
 		m.mu.Lock()
 		if len(m.early) == 0 {
+			m.busy = false
 			m.mu.Unlock()
 			return
 		}
@@ -365,17 +341,6 @@ func (m *Model) take(a answer) {
 		m.send(next)
 	}
 	fx.send = fx.send[:0]
-	// Deferred, so that the other requests are answered if an owner panics.
-	defer m.settle(fx)
-	defer m.run(fx)
-	defer func() {
-		for _, t := range a.outputs {
-			t.Release()
-		}
-		if v != verdictIgnore {
-			b.leave()
-		}
-	}()
 	if v == verdictDeliver {
 		// Before the answers, so that a client which reads statistics next finds its own request
 		// in them.
@@ -384,6 +349,14 @@ func (m *Model) take(a answer) {
 		}
 		m.deliver(b, exec)
 	}
+	for _, t := range a.outputs {
+		t.Release()
+	}
+	if v != verdictIgnore {
+		b.leave()
+	}
+	m.run(fx)
+	m.settle(fx)
 }
 
 // remove removes a replica.

@@ -56,7 +56,7 @@ func newMessage() *Message {
 func (m *Message) Release() {
 	if !m.received {
 		if tensor.Invariants && m.bufs != nil {
-			panic("shiva: second release of a message")
+			panic(tensor.Violation("shiva: second release of a message"))
 		}
 		return
 	}

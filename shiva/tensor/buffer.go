@@ -17,11 +17,15 @@ type Buffer struct {
 	refs atomic.Int32
 }
 
+// A Violation is what the strict build panics with when memory or a call is used out of turn. Whoever
+// recovers from the panics of others lets it pass: it is to end the program.
+type Violation string
+
 // Bytes is the memory, as long as it was asked for. Its contents are undefined until written.
 // It must not be used after the last reference was released.
 func (b *Buffer) Bytes() []byte {
 	if Invariants && b.refs.Load() <= 0 {
-		panic("tensor: bytes of a released buffer" + b.trace.String())
+		panic(Violation("tensor: bytes of a released buffer" + b.trace.String()))
 	}
 	return b.data[:b.n]
 }
@@ -36,7 +40,7 @@ func (b *Buffer) Retain() {
 		return
 	}
 	if n := b.refs.Add(1); Invariants && n <= 1 {
-		panic("tensor: retain of a released buffer" + b.trace.String())
+		panic(Violation("tensor: retain of a released buffer" + b.trace.String()))
 	}
 }
 
@@ -54,7 +58,7 @@ func (b *Buffer) Release() {
 	}
 	if Invariants {
 		if n < 0 {
-			panic("tensor: second release of a buffer" + b.trace.String())
+			panic(Violation("tensor: second release of a buffer" + b.trace.String()))
 		}
 		poison(b.data)
 	}

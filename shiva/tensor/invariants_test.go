@@ -12,9 +12,9 @@ func mustPanic(t *testing.T, want string, f func()) {
 	t.Helper()
 	defer func() {
 		t.Helper()
-		got, _ := recover().(string)
-		if !strings.Contains(got, want) || !strings.Contains(got, "TestMisuse") {
-			t.Errorf("panic %q, want one that says %q and who took the buffer", got, want)
+		v, _ := recover().(Violation)
+		if got := string(v); !strings.Contains(got, want) || !strings.Contains(got, "TestMisuse") {
+			t.Errorf("panic %q, want one that says %q and who took the buffer", v, want)
 		}
 	}()
 	f()

@@ -3,7 +3,6 @@
 package apps
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -25,7 +24,8 @@ func TestWhoseTurnItIs(t *testing.T) {
 		t.Helper()
 		defer func() {
 			t.Helper()
-			if r := recover(); r == nil || !strings.HasPrefix(r.(string), "gate: ") && !strings.HasPrefix(r.(string), "apps: ") {
+			r := recover()
+			if _, is := r.(tensor.Violation); !is {
 				t.Errorf("%s: panic %v", what, r)
 			}
 		}()

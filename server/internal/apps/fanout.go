@@ -154,7 +154,7 @@ func (a *ask) Complete(*gate.Call) {
 func (f *fanout) Close() {
 	left := f.refs.Add(-1)
 	if tensor.Invariants && left < 0 {
-		panic("apps: a fanout has been given back more often than it was referred to")
+		panic(tensor.Violation("apps: a fanout has been given back more often than it was referred to"))
 	}
 	if left > 0 {
 		return

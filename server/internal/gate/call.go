@@ -69,7 +69,7 @@ const (
 // pass notes that the call goes from one step to the next.
 func (c *Call) pass(from, to step) {
 	if tensor.Invariants && c.step != from {
-		panic(fmt.Sprintf("gate: call for %v: step %d, expected %d on its way to %d", c.Target, c.step, from, to))
+		panic(tensor.Violation(fmt.Sprintf("gate: call for %v: step %d, expected %d on its way to %d", c.Target, c.step, from, to)))
 	}
 	c.step = to
 }
