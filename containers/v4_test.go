@@ -175,13 +175,13 @@ func TestV4Errors(t *testing.T) {
 		}, "[1, 2, 2]"},
 		{"NaN in the shape", func(b *containertest.Batch) containertest.Reply {
 			return result(b, `{"outputs":[{"name":"y","datatype":"FP32","shape":[1,NaN]}]}`, data)
-		}, "expected a number"},
+		}, "expected a whole number"},
 		{"negative shape", func(b *containertest.Batch) containertest.Reply {
 			return result(b, `{"outputs":[{"name":"y","datatype":"FP32","shape":[1,-4]}]}`, data)
 		}, "[1, -4]"},
 		{"overflowing shape", func(b *containertest.Batch) containertest.Reply {
 			return result(b, `{"outputs":[{"name":"y","datatype":"FP32","shape":[1,4611686018427387904]}]}`, data)
-		}, "too large"},
+		}, "is [1, 4611686018427387904]"},
 		{"short data", func(b *containertest.Batch) containertest.Reply {
 			return result(b, `{"outputs":[{"name":"y","datatype":"FP32","shape":[1,4]}]}`, data[:15])
 		}, "15"},
