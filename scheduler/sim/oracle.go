@@ -49,15 +49,29 @@ func (o *oracle) pick(waiting []arrival, now time.Duration) (first, rows int) {
 	}
 	look := waiting[hopeless:]
 	most := min(MaxBatch, len(look))
+	likely := func(i int, base float64) float64 { return o.within(float64(look[i].deadline-now), base) }
 	var head float64
 	var headRows int
-	for n := 1; n <= most; n++ {
+	for n := most; n >= 1; n-- { // of equal rates the smallest batch has it
 		base := o.at(n, now)
-		good := 0.0
-		for _, a := range look[:n] {
-			good += o.within(float64(a.deadline-now), base)
+		mean := o.mean(base)
+		last := likely(n-1, base) // the likeliest, since rows are in deadline order
+		worth := head * mean
+		if float64(n)*last < worth {
+			continue
 		}
-		if rate := good / o.mean(base); rate > head {
+		good := 0.0
+		for i := range n {
+			p := likely(i, base)
+			if p == last { // as are all between
+				good += float64(n-i) * last
+				break
+			}
+			if good += p; good+float64(n-i-1)*last < worth {
+				break
+			}
+		}
+		if rate := good / mean; rate > 0 && rate >= head {
 			head, headRows = rate, n
 		}
 	}
@@ -66,24 +80,26 @@ func (o *oracle) pick(waiting []arrival, now time.Duration) (first, rows int) {
 	for n := most; n >= 1; n-- {
 		base := o.at(n, now)
 		mean := o.mean(base)
-		if float64(n)/mean <= best { // not even if all rows are in time
+		last := likely(len(look)-1, base)
+		if float64(n)*last/mean <= best { // not even if all rows are as likely
 			continue
 		}
 		// good[j] is the expected number of the first j rows that are in time in a batch of n.
-		// From the first row that is certain on, all are, so no later row begins a better window.
+		// From the first row that is as likely as the last on, all are, so no later row begins a
+		// better window.
 		o.good = append(o.good[:0], 0)
 		sum := 0.0
 		for j := range look {
-			p := o.within(float64(look[j].deadline-now), base)
-			if p == 1 {
+			p := likely(j, base)
+			if p == last {
 				break
 			}
 			sum += p
 			o.good = append(o.good, sum)
 		}
-		sure := len(o.good) - 1
-		until := func(j int) float64 { return o.good[min(j, sure)] + float64(max(0, j-sure)) }
-		for i := 0; i <= sure && i+n <= len(look); i++ {
+		level := len(o.good) - 1
+		until := func(j int) float64 { return o.good[min(j, level)] + last*float64(max(0, j-level)) }
+		for i := 0; i <= level && i+n <= len(look); i++ {
 			if rate := (until(i+n) - until(i)) / mean; rate > best*(1+1e-9) {
 				best, first, rows = rate, i, n
 			}
