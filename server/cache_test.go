@@ -88,7 +88,7 @@ func withCache(c *config.Config) {
 // it, clears it, and turns it off.
 func TestCacheThroughTheDoors(t *testing.T) {
 	s := start(t, withCache)
-	container := slow(t, s, func() { time.Sleep(50 * time.Millisecond) })
+	container := slow(t, s, func() { time.Sleep(50 * time.Millisecond) }) // a model that takes its time
 	clients := make([]*shiva.Client, 8)
 	for i := range clients {
 		clients[i] = dial(t, s)

@@ -54,6 +54,7 @@ func stored(t *testing.T, s *Server) state.Store {
 // What served when, who registered it and who changed it outlives the server, also one that was
 // killed.
 func TestHistorySurvives(t *testing.T) {
+	t.Parallel() // it waits
 	at := filepath.Join(t.TempDir(), "state")
 	run := func() *Server { return start(t, func(c *config.Config) { c.State.At = at }) }
 	is := func(s *Server, name string, want ...string) {

@@ -231,6 +231,7 @@ func TestSettingsAgainstTheFile(t *testing.T) {
 
 // TestTwoServers: what is changed at one server holds at the other.
 func TestTwoServers(t *testing.T) {
+	t.Parallel() // it waits
 	redis := statetest.NewRedis(t)
 	shared := func(c *config.Config) { c.State.At, c.State.Required = redis.Target(), false }
 	one, two := operator{t, start(t, shared)}, operator{t, start(t, shared)}

@@ -134,7 +134,7 @@ func TestRetiredIsStartedAgain(t *testing.T) {
 	if code, text := operate(t, s, "start", "old"); code != http.StatusOK {
 		t.Fatalf("start again: %d %s", code, text)
 	}
-	time.Sleep(50 * time.Millisecond) // it is due at once, and is not sent away
+	<-version(t, s, "0").Gone() // what is due is sent away, and version 1 is not
 	if code, text := back(); code != http.StatusOK || !strings.Contains(text, `"default_version": "1"`) {
 		t.Errorf("set-version after that: %d %s", code, text)
 	}

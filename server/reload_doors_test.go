@@ -203,6 +203,7 @@ func mustDial(t *testing.T, a net.Addr) net.Conn {
 
 // Timeouts hold for connections that are open, also for what has begun on them.
 func TestReloadOfTimeouts(t *testing.T) {
+	t.Parallel() // it waits
 	s, file := loaded(t, new(logged), nil)
 	half, idle := mustDial(t, s.Addrs().TCP), mustDial(t, s.Addrs().TCP)
 	message, err := shiva.AppendMessage(nil, &shiva.Message{Namespace: "!ready", Metadata: []byte(`{"id":1}`)})

@@ -71,7 +71,7 @@ func TestRollingVersions(t *testing.T) {
 	patch(`{"retire_after":"1ms"}`, `"default_version": "1"`)
 	version(t, s, "3")
 	budgettest.Until(t, "version 3 to be ready", func() bool { return serves(s, "rolled", "3") })
-	time.Sleep(20 * time.Millisecond)
+	<-version(t, s, "0").Gone() // when it is, all that is due has been sent away
 	select {
 	case <-again.Gone():
 		t.Error("the default version was sent away")

@@ -330,6 +330,7 @@ func TestDescriptorsAreDivided(t *testing.T) {
 // A container that is stuck with a batch, whose client has its answer, does not keep the server
 // from ending well.
 func TestStopWithStuckContainer(t *testing.T) {
+	t.Parallel() // it waits
 	s := start(t, nil)
 	got := make(chan struct{})
 	c, err := containertest.Dial(t.Context(), s.containers.Listener().Dialable()[0], containertest.Model{
@@ -365,6 +366,7 @@ func TestStopWithStuckContainer(t *testing.T) {
 // A client that does not read its answers does not keep the server from ending well, nor the
 // other doors from ending.
 func TestStopWithStalledClient(t *testing.T) {
+	t.Parallel() // it waits
 	// However long the questions take to be sent: it is the stop that ends this client.
 	s := start(t, func(c *config.Config) { c.TCP.StallTimeout = time.Hour })
 	conn, err := net.Dial("tcp", s.Addrs().TCP.String())

@@ -17,6 +17,7 @@ import (
 // TestStubbornProcess: a process that does not stop before it is killed takes no time away from
 // the other containers, which are parted from in good order.
 func TestStubbornProcess(t *testing.T) {
+	t.Parallel() // it waits
 	var log logged
 	s := startLogging(t, slog.New(slog.NewTextHandler(&log, nil)), func(c *config.Config) {
 		c.Supervised = []config.Container{called(t), {Name: "stubborn", Replicas: 1, StopTimeout: 5500 * time.Millisecond,

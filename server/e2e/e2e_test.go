@@ -94,7 +94,7 @@ func TestE2EDrainUnderLoad(t *testing.T) {
 			})
 		}
 	}
-	time.Sleep(500 * time.Millisecond)
+	budgettest.Until(t, "the load is there", func() bool { return good.Load() >= 1000 })
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

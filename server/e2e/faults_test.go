@@ -160,6 +160,13 @@ func (l *load) ask(c *shiva.Client, n int64) {
 	l.version = string(jsontext.Field(m.Metadata, "model_version"))
 }
 
+// goesOn waits for some more results.
+func (l *load) goesOn(t *testing.T) {
+	t.Helper()
+	right := l.right.Load()
+	budgettest.Until(t, "more results", func() bool { return l.right.Load() >= right+rate/4 })
+}
+
 // end stops the load and holds it against the bars of reliability: every request answered once,
 // none wrongly, each within its deadline, and at least so many in a hundred with a result.
 func (l *load) end(t *testing.T, percent float64) {
@@ -212,7 +219,7 @@ func TestE2EKilledUnderLoad(t *testing.T) {
 	s.waitReplicas("affine", 3)
 	l := s.begin()
 	for i := range seconds(t, 4) {
-		time.Sleep(500 * time.Millisecond)
+		l.goesOn(t)
 		victim := &replicas[i%3]
 		_ = (*victim).Process.Kill()
 		killed := time.Now()
@@ -220,7 +227,7 @@ func TestE2EKilledUnderLoad(t *testing.T) {
 		if d := time.Since(killed); d > time.Second {
 			t.Errorf("the death of a replica was noticed after %v", d)
 		}
-		time.Sleep(500 * time.Millisecond)
+		l.goesOn(t)
 		*victim = s.replica(s.containers)
 		s.waitReplicas("affine", 3)
 	}
@@ -238,14 +245,14 @@ func TestE2EStoppedUnderLoad(t *testing.T) {
 	s.waitReplicas("affine", 3)
 	l := s.begin()
 	for range seconds(t, 2) {
-		time.Sleep(300 * time.Millisecond)
+		l.goesOn(t)
 		_ = replicas[1].Process.Signal(syscall.SIGSTOP)
 		stopped := time.Now()
 		s.waitReplicas("affine", 2)
 		if d := time.Since(stopped); d > time.Second {
 			t.Errorf("suspected after %v, expected the execution timeout of 200ms", d)
 		}
-		time.Sleep(300 * time.Millisecond)
+		l.goesOn(t)
 		_ = replicas[1].Process.Signal(syscall.SIGCONT)
 		s.waitReplicas("affine", 3)
 	}
@@ -331,7 +338,7 @@ func TestE2ECableCutUnderLoad(t *testing.T) {
 	s.replica(w.ear.Addr().String())
 	s.waitReplicas("affine", 3)
 	l := s.begin()
-	time.Sleep(300 * time.Millisecond)
+	l.goesOn(t)
 	w.cut.Store(true)
 	cut := time.Now()
 	s.waitReplicas("affine", 2)
@@ -355,14 +362,19 @@ func TestE2EOnlyReplicaKilledUnderLoad(t *testing.T) {
 	only := s.replica(s.containers)
 	s.waitReplicas("affine", 1)
 	l := s.begin()
-	time.Sleep(300 * time.Millisecond)
+	l.goesOn(t)
 	_ = only.Process.Kill()
 	s.waitReplicas("affine", 0)
-	time.Sleep(300 * time.Millisecond)
+	budgettest.Until(t, "errors", func() bool {
+		n := 0
+		for _, of := range l.errorTypes() {
+			n += of
+		}
+		return n >= rate/4
+	})
 	s.replica(s.containers)
 	s.waitReplicas("affine", 1)
-	right := l.right.Load()
-	budgettest.Until(t, "answers from the new replica", func() bool { return l.right.Load() > right+100 })
+	l.goesOn(t)
 	for kind := range l.errorTypes() {
 		if kind != shiva.Unavailable && kind != shiva.ContainerLost && kind != shiva.DeadlineExceeded && kind != shiva.Overloaded {
 			t.Errorf("errors of type %s", kind)
@@ -426,11 +438,11 @@ func TestE2EHostileUnderLoad(t *testing.T) {
 	s.replica(s.containers)
 	s.waitReplicas("affine", 2)
 	quiet := s.begin()
-	time.Sleep(time.Second)
+	quiet.goesOn(t)
 	quiet.end(t, 100)
 	stop := hostile(t, s.containers)
 	l := s.begin()
-	time.Sleep(time.Duration(seconds(t, 2)) * time.Second)
+	time.Sleep(time.Duration(seconds(t, 2)) * time.Second) // as long as they are wanted
 	stop()
 	l.end(t, 100)
 	for _, words := range []string{"limit 2097152 for a message", "more than 16 frames", "not out; further ones"} {
