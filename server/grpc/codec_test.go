@@ -25,36 +25,48 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// chopped is a source that gives so many bytes at a time.
-type chopped struct {
-	data []byte
-	size int
+// A delivery is a transport with one message on it.
+type delivery struct {
+	wire.Transport
+	data      []byte
+	announced int // bytes, by the message's header
+	frame     int // bytes that a frame has
 }
 
-func (c *chopped) next() ([]byte, error) {
-	if len(c.data) == 0 {
+func (d *delivery) ReadMessageHeader(header []byte) error {
+	header[0] = 0
+	binary.BigEndian.PutUint32(header[1:], uint32(d.announced))
+	return nil
+}
+
+func (d *delivery) Read(n int) (mem.BufferSlice, error) {
+	if n > len(d.data) {
 		return nil, io.EOF
 	}
-	p := c.data[:min(c.size, len(c.data))]
-	c.data = c.data[len(p):]
-	return bytes.Clone(p), nil // so that keeping it shows
+	var out mem.BufferSlice
+	for n > 0 {
+		k := min(n, d.frame)
+		out = append(out, mem.SliceBuffer(d.data[:k]))
+		d.data = d.data[k:]
+		n -= k
+	}
+	return out, nil
 }
 
-func (c *chopped) atHand() int { return len(c.data) }
+var testLimits = Limits{MessageBytes: 64 << 20, MetadataBytes: 1 << 16, Tensors: 255, Rank: 255}
 
-var testLimits = Limits{MessageBytes: 1 << 20, MetadataBytes: 1 << 16, Tensors: 255, Rank: 255}
-
-func testSettings(pool *tensor.Pool) *Settings {
-	return &Settings{Limits: testLimits, Memory: gate.Memory{Pool: pool}}
+// receive reads a request from a delivery, with memory of a pool.
+func (d *delivery) receive(pool *tensor.Pool) (*request, error) {
+	door := new(Door)
+	door.settings.Store(&Settings{Limits: testLimits, Memory: gate.Memory{Pool: pool}})
+	r := new(request)
+	_, err := wire.New(d, statusOf).Receive(door.bounds(r), false, r.read)
+	return r, err
 }
 
-// decode reads a request that comes in pieces of size.
-func decode(data []byte, size int, pool *tensor.Pool) (*request, error) {
-	s := &scanner{source: &chopped{data, size}, end: len(data)}
-	var r request
-	s.settings = testSettings(pool)
-	readRequest(s, &r)
-	return &r, s.err
+// decode reads a request that is in frames of that size.
+func decode(data []byte, frame int, pool *tensor.Pool) (*request, error) {
+	return (&delivery{data: data, announced: len(data), frame: frame}).receive(pool)
 }
 
 // compare tells how what was read differs from what the generated code reads; "" if not.
@@ -85,7 +97,7 @@ func compare(r *request, m *pb.ModelInferRequest) string {
 			continue
 		}
 		check("contents' field", in.contents.number, number)
-		check("contents", in.contents.bytes(), data)
+		check("contents", in.contents.Data(), data)
 		check("elements", in.contents.count, count)
 	}
 	for i, out := range r.outputs {
@@ -93,8 +105,8 @@ func compare(r *request, m *pb.ModelInferRequest) string {
 		check("parameters", out.parameters, parametersOf(m.Outputs[i].Parameters))
 	}
 	for i := range r.raw {
-		if !bytes.Equal(r.raw[i].bytes(), m.RawInputContents[i]) {
-			check("raw contents", r.raw[i].bytes(), m.RawInputContents[i])
+		if !bytes.Equal(r.raw[i].Data(), m.RawInputContents[i]) {
+			check("raw contents", r.raw[i].Data(), m.RawInputContents[i])
 		}
 	}
 	return b.String()
@@ -128,10 +140,10 @@ func parametersOf(m map[string]*pb.InferParameter) parameters {
 }
 
 // contentsOf gives the field that has values, and its elements as they are stored here.
-func contentsOf(c *pb.InferTensorContents) (number protowire.Number, data []byte, count int, mixed bool) {
+func contentsOf(c *pb.InferTensorContents) (number int, data []byte, count int, mixed bool) {
 	data = []byte{}
 	fields := 0
-	is := func(num protowire.Number, n int) bool {
+	is := func(num, n int) bool {
 		if n > 0 {
 			number, count = num, n
 			fields++
@@ -196,7 +208,7 @@ func odd() map[string][]byte {
 		return b
 	}()
 	tag := protowire.AppendTag
-	bytesOf := appendBytes
+	bytesOf := wire.AppendBytes
 	contents := func(c []byte) []byte { return bytesOf(nil, requestInputs, bytesOf(nil, inputContents, c)) }
 	varint := func(num protowire.Number, v uint64) []byte {
 		return protowire.AppendVarint(tag(nil, num, protowire.VarintType), v)
@@ -359,7 +371,7 @@ func TestReply(t *testing.T) {
 			case "heap":
 				want = make([]byte, 4*len(want))
 			}
-			if !bytes.Equal(values, want) || number != fieldOf(out.DType) && len(want) > 0 {
+			if !bytes.Equal(values, want) || number != dtypeFields[out.DType] && len(want) > 0 {
 				t.Errorf("%s typed differs: %d", out.Name, number)
 			}
 		}
@@ -382,17 +394,15 @@ func TestAllocations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	frames := &fixed{}
 	c := new(outbox)
 	allocated := bytesPer(50, func() {
-		frames.data = data
-		s := &scanner{source: frames, end: len(data)}
-		var r request
-		s.settings = testSettings(pool)
-		readRequest(s, &r)
+		r, err := decode(data, len(data), pool) // frames are the transport's
+		if err != nil {
+			t.Fatal(err)
+		}
 		q, err := r.question()
-		if err != nil || s.err != nil {
-			t.Fatal(err, s.err)
+		if err != nil {
+			t.Fatal(err)
 		}
 		a := &predict.Answer{Model: "m", Outputs: q.Inputs}
 		out, _ := newCodec().Marshal(&reply{answer: a, out: c.depart(0)})
@@ -421,64 +431,23 @@ func TestMemoryComesAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		pool := tensor.NewPool(int64(size)) // no room for a stage before
-		in := &pieces{wire: &frames{data: data}, left: len(data)}
-		s := &scanner{source: in, end: len(data)}
-		var r request
-		s.settings = testSettings(pool)
-		readRequest(s, &r)
-		if s.err != nil {
-			t.Errorf("%d bytes: %v", size, s.err)
+		r, err := decode(data, 16<<10, pool)
+		if err != nil {
+			t.Errorf("%d bytes: %v", size, err)
 		}
 		r.release()
-		in.free()
 	}
 	pool := tensor.NewPool(0)
 	data, err := proto.Marshal(raw("m", "FP32", []int{1, 64 << 18}, make([]byte, 64<<20)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	in := &pieces{wire: &frames{data: data[:2<<20]}, left: len(data)}
-	s := &scanner{source: in, end: len(data)}
-	var r request
-	s.settings = testSettings(pool)
-	readRequest(s, &r)
-	if n := pool.InUse(); s.err == nil || n > 16<<20 {
-		t.Errorf("%d bytes are taken for 2 MiB that came (%v)", n, s.err)
+	r, err := (&delivery{data: data[:2<<20], announced: len(data), frame: 16 << 10}).receive(pool)
+	if n := pool.InUse(); err == nil || n > 16<<20 {
+		t.Errorf("%d bytes are taken for 2 MiB that arrived (%v)", n, err)
 	}
 	r.release()
-	in.free()
 }
-
-// frames is a wire with a message on it.
-type frames struct {
-	wire.Stream
-	data []byte
-}
-
-func (f *frames) Read(n int) (mem.BufferSlice, error) {
-	if n > len(f.data) {
-		return nil, io.EOF
-	}
-	var out mem.BufferSlice
-	for n > 0 {
-		k := min(n, 16<<10)
-		out = append(out, mem.SliceBuffer(f.data[:k]))
-		f.data = f.data[k:]
-		n -= k
-	}
-	return out, nil
-}
-
-// fixed gives data in frames as grpc-go has them.
-type fixed struct{ data []byte }
-
-func (f *fixed) next() ([]byte, error) {
-	p := f.data[:min(16<<10, len(f.data))]
-	f.data = f.data[len(p):]
-	return p, nil
-}
-
-func (f *fixed) atHand() int { return min(len(f.data), 64<<10) }
 
 // bytesPer is how much f allocates.
 func bytesPer(runs int, f func()) uint64 {

@@ -3,11 +3,9 @@ package grpc
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
-
-	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/grpc/internal/wire"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -15,211 +13,141 @@ import (
 // those of bytes_contents each after its length in 4 bytes, as in a tensor. Elements are
 // little-endian, as tensors are on the machines that this runs on.
 type contents struct {
-	store
-	number protowire.Number // of the field; 0 = none has come
-	mixed  protowire.Number // another one that has values too
-	count  int              // elements
+	wire.Bytes
+	number int // of the field; 0: none has arrived
+	mixed  int // another one that has values too
+	count  int // elements
 }
 
 // A contentsField is one of InferTensorContents.
 type contentsField struct {
 	name  string
-	width int            // of an element as it is stored; 0: it varies
-	wire  protowire.Type // of an element
+	width int  // of an element as it is stored; 0: it varies
+	fixed bool // on the wire an element has its width too
 }
 
 var contentsFields = [...]contentsField{
-	boolContents:   {"bool_contents", 1, protowire.VarintType},
-	intContents:    {"int_contents", 4, protowire.VarintType},
-	int64Contents:  {"int64_contents", 8, protowire.VarintType},
-	uintContents:   {"uint_contents", 4, protowire.VarintType},
-	uint64Contents: {"uint64_contents", 8, protowire.VarintType},
-	fp32Contents:   {"fp32_contents", 4, protowire.Fixed32Type},
-	fp64Contents:   {"fp64_contents", 8, protowire.Fixed64Type},
-	bytesContents:  {"bytes_contents", 0, protowire.BytesType},
+	boolContents:   {"bool_contents", 1, false},
+	intContents:    {"int_contents", 4, false},
+	int64Contents:  {"int64_contents", 8, false},
+	uintContents:   {"uint_contents", 4, false},
+	uint64Contents: {"uint64_contents", 8, false},
+	fp32Contents:   {"fp32_contents", 4, true},
+	fp64Contents:   {"fp64_contents", 8, true},
+	bytesContents:  {"bytes_contents", 0, false},
 }
 
-// fieldOf is the field that a datatype's elements travel in; 0 if it has none.
-func fieldOf(d tensor.DType) protowire.Number {
-	switch d {
-	case tensor.Bool:
-		return boolContents
-	case tensor.Int8, tensor.Int16, tensor.Int32:
-		return intContents
-	case tensor.Int64:
-		return int64Contents
-	case tensor.Uint8, tensor.Uint16, tensor.Uint32:
-		return uintContents
-	case tensor.Uint64:
-		return uint64Contents
-	case tensor.Float32:
-		return fp32Contents
-	case tensor.Float64:
-		return fp64Contents
-	case tensor.Bytes:
-		return bytesContents
-	}
-	return 0
+// dtypeFields are the fields that the elements of a datatype travel in. The others have none.
+var dtypeFields = map[tensor.DType]int{
+	tensor.Bool:    boolContents,
+	tensor.Int8:    intContents,
+	tensor.Int16:   intContents,
+	tensor.Int32:   intContents,
+	tensor.Int64:   int64Contents,
+	tensor.Uint8:   uintContents,
+	tensor.Uint16:  uintContents,
+	tensor.Uint32:  uintContents,
+	tensor.Uint64:  uint64Contents,
+	tensor.Float32: fp32Contents,
+	tensor.Float64: fp64Contents,
+	tensor.Bytes:   bytesContents,
 }
 
 // field reads one of InferTensorContents.
-func (c *contents) field(r *reader, num protowire.Number, typ protowire.Type) {
-	if num < boolContents || num > bytesContents {
-		r.skip(num, typ)
+func (c *contents) field(m *wire.Message, number int) {
+	if number < boolContents || number > bytesContents {
 		return
 	}
-	f := contentsFields[num]
-	switch {
-	case f.wire == protowire.BytesType && typ == f.wire:
-		if c.of(num) {
-			c.element(r)
-			return
+	switch f := contentsFields[number]; {
+	case f.fixed:
+		if n := m.Fixed(f.width); n > 0 && c.take(number, n/f.width) {
+			whole := 0
+			if c.Len() == 0 {
+				whole = n // and as a rule no more follows
+			}
+			m.Append(&c.Bytes, whole)
 		}
-		r.skip(num, typ)
-	case typ == f.wire:
-		if c.of(num) {
-			c.value(r, f)
-			return
+	case number == bytesContents:
+		if n, ok := m.Delimited(); ok && c.take(number, 1) {
+			if length := m.Extend(&c.Bytes, 4); length != nil {
+				binary.LittleEndian.PutUint32(length, uint32(n))
+			}
+			m.Append(&c.Bytes, 0)
 		}
-		r.skip(num, typ)
-	case typ == protowire.BytesType && f.wire != protowire.BytesType:
-		c.values(r, num, f)
 	default:
-		r.skip(num, typ)
-	}
-}
-
-// of reports whether values of the field are to be kept: the first field's are.
-func (c *contents) of(num protowire.Number) bool {
-	if c.number == 0 {
-		c.number = num
-	}
-	if c.number != num {
-		c.mixed = num
-	}
-	return c.number == num
-}
-
-// values reads a packed field.
-func (c *contents) values(r *reader, num protowire.Number, f contentsField) {
-	n := r.length()
-	if n == 0 {
-		return
-	}
-	kept := c.of(num)
-	if f.wire == protowire.VarintType {
-		r.packed(n, func() {
-			if kept {
-				c.value(r, f)
-			} else {
-				r.varint()
+		m.Varints(func(v uint64) {
+			if c.take(number, 1) {
+				c.append(m, v, f.width)
 			}
 		})
-		return
-	}
-	switch {
-	case n%f.width != 0:
-		r.malformed("%d bytes of %s, which are %d each", n, f.name, f.width)
-	case !kept:
-		r.pass(n)
-	default:
-		whole := 0
-		if c.n == 0 {
-			whole = n // and as a rule no more follows
-		}
-		c.fill(r.scanner, r.from, n, whole)
-		c.count += n / f.width
 	}
 }
 
-// value reads one element that is not of bytes_contents.
-func (c *contents) value(r *reader, f contentsField) {
-	if f.wire != protowire.VarintType {
-		c.fill(r.scanner, r.from, f.width, 0)
-		c.count++
-		return
+// take counts n more elements of a field, and reports whether they are to be stored: those of the
+// first field are.
+func (c *contents) take(number, n int) bool {
+	if c.number == 0 {
+		c.number = number
 	}
-	v := r.varint()
-	if r.err != nil {
-		return
+	if c.number != number {
+		c.mixed = number
+		return false
 	}
-	room, err := c.extend(r.from, f.width, 0, 0)
-	if err != nil {
-		r.fail(err)
-		return
-	}
-	switch f.width {
-	case 1:
+	c.count += n
+	return true
+}
+
+// append stores one element.
+func (c *contents) append(m *wire.Message, v uint64, width int) {
+	room := m.Extend(&c.Bytes, width)
+	switch {
+	case room == nil:
+	case width == 1:
 		room[0] = 0
 		if v != 0 {
 			room[0] = 1
 		}
-	case 4:
+	case width == 4:
 		binary.LittleEndian.PutUint32(room, uint32(v))
-	case 8:
+	default:
 		binary.LittleEndian.PutUint64(room, v)
 	}
-	c.count++
-}
-
-// element reads one of bytes_contents.
-func (c *contents) element(r *reader) {
-	n := r.length()
-	if r.err != nil {
-		return
-	}
-	room, err := c.extend(r.from, 4, 0, 0)
-	if err != nil {
-		r.fail(err)
-		return
-	}
-	binary.LittleEndian.PutUint32(room, uint32(n))
-	c.fill(r.scanner, r.from, n, 0)
-	c.count++
 }
 
 // settle checks that the elements are those of a tensor, and gives them its width.
 func (c *contents) settle(name string, d tensor.DType, elements int) error {
-	number := fieldOf(d)
+	number := dtypeFields[d]
+	refuse := func(format string, args ...any) error {
+		return fmt.Errorf("%w: input %q: %s", scheduler.ErrInvalidInput, name, fmt.Sprintf(format, args...))
+	}
 	switch {
 	case number == 0:
-		return fmt.Errorf("%w: input %q: %s travels in raw_input_contents only", scheduler.ErrInvalidInput, name, d.V2())
+		return refuse("%s travels in raw_input_contents only", d.V2())
 	case c.number != 0 && c.number != number:
-		return fmt.Errorf("%w: input %q: %s is expected in %s, got %s", scheduler.ErrInvalidInput, name, d.V2(),
-			contentsFields[number].name, contentsFields[c.number].name)
+		return refuse("%s is expected in %s, got %s", d.V2(), contentsFields[number].name, contentsFields[c.number].name)
 	case c.mixed != 0:
-		return fmt.Errorf("%w: input %q: there are %s and %s", scheduler.ErrInvalidInput, name,
-			contentsFields[c.number].name, contentsFields[c.mixed].name)
+		return refuse("there are %s and %s", contentsFields[c.number].name, contentsFields[c.mixed].name)
 	case c.count != elements:
-		return fmt.Errorf("%w: input %q: expected %d elements in %s, got %d", scheduler.ErrInvalidInput, name, elements,
-			contentsFields[number].name, c.count)
+		return refuse("expected %d elements in %s, got %d", elements, contentsFields[number].name, c.count)
 	}
-	low, high := int64(0), int64(0)
+	size := d.Size()
+	low, high := int64(0), int64(1)<<(8*size)-1
 	switch d {
-	case tensor.Int8:
-		low, high = math.MinInt8, math.MaxInt8
-	case tensor.Int16:
-		low, high = math.MinInt16, math.MaxInt16
-	case tensor.Uint8:
-		high = math.MaxUint8
-	case tensor.Uint16:
-		high = math.MaxUint16
+	case tensor.Int8, tensor.Int16:
+		low, high = -(high+1)/2, high/2
+	case tensor.Uint8, tensor.Uint16:
 	default:
 		return nil
 	}
-	return c.narrow(name, d, low, high)
-}
-
-// narrow makes elements of 4 bytes those of d, in place.
-func (c *contents) narrow(name string, d tensor.DType, low, high int64) error {
-	data, size := c.bytes(), d.Size()
+	// Elements of 4 bytes become those of d, in place.
+	data := c.Data()
 	for i := range c.count {
 		v := int64(binary.LittleEndian.Uint32(data[4*i:]))
 		if low < 0 {
 			v = int64(int32(v))
 		}
 		if v < low || v > high {
-			return fmt.Errorf("%w: input %q: element %d is %d, expected %d to %d for %s", scheduler.ErrInvalidInput, name, i, v, low, high, d.V2())
+			return refuse("element %d is %d, expected %d to %d for %s", i, v, low, high, d.V2())
 		}
 		if size == 1 {
 			data[i] = byte(v)
@@ -227,6 +155,47 @@ func (c *contents) narrow(name string, d tensor.DType, low, high int64) error {
 			binary.LittleEndian.PutUint16(data[2*i:], uint16(v))
 		}
 	}
-	c.n = c.count * size
+	c.Truncate(c.count * size)
 	return nil
+}
+
+// appendContents appends a tensor's elements as InferTensorContents.
+func appendContents(b []byte, t tensor.Tensor) []byte {
+	number, size := dtypeFields[t.DType], t.DType.Size()
+	switch {
+	case len(t.Data) == 0:
+	case t.DType == tensor.Bytes:
+		for data := t.Data; len(data) > 0; {
+			n := binary.LittleEndian.Uint32(data)
+			b = wire.AppendBytes(b, number, data[4:][:n])
+			data = data[4+n:]
+		}
+	case contentsFields[number].fixed:
+		b = wire.AppendBytes(b, number, t.Data)
+	default:
+		b = wire.AppendPacked(b, number, len(t.Data)/size, func(i int) uint64 { return element(t.DType, t.Data[i*size:]) })
+	}
+	return b
+}
+
+// element is the first integer or bool of data as it travels: negative ones as 64 bits of two's
+// complement.
+func element(d tensor.DType, data []byte) uint64 {
+	switch d {
+	case tensor.Bool:
+		return uint64(min(data[0], 1))
+	case tensor.Int8:
+		return uint64(int64(int8(data[0])))
+	case tensor.Uint8:
+		return uint64(data[0])
+	case tensor.Int16:
+		return uint64(int64(int16(binary.LittleEndian.Uint16(data))))
+	case tensor.Uint16:
+		return uint64(binary.LittleEndian.Uint16(data))
+	case tensor.Int32:
+		return uint64(int64(int32(binary.LittleEndian.Uint32(data))))
+	case tensor.Uint32:
+		return uint64(binary.LittleEndian.Uint32(data))
+	}
+	return binary.LittleEndian.Uint64(data)
 }

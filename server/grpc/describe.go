@@ -22,19 +22,15 @@ import (
 
 // unary makes a handler of a generated one, whose message is received as all are.
 func (d *Door) unary(generated grpc.MethodHandler) handler {
-	limitOf := func(s *Settings) limit { return limit{bytes: s.Limits.MetadataBytes, setting: "limits.metadata_bytes"} }
-	return func(w wire.Stream, stream grpc.ServerStream) error {
+	bounds := func() wire.Bounds {
+		s := d.settings.Load()
+		return wire.Bounds{Bytes: s.Limits.MetadataBytes, Setting: "limits.metadata_bytes", Timeout: s.MessageTimeout, Memory: &s.Memory}
+	}
+	return func(w *wire.Stream, stream grpc.ServerStream) error {
 		decode := func(into any) error {
-			return d.receiveOne(stream.Context(), w, limitOf, func(s *scanner) {
-				var b []byte
-				for s.more() {
-					b = append(b, s.piece(s.end-s.pos)...)
-				}
-				if s.err != nil {
-					return
-				}
-				if err := proto.Unmarshal(b, into.(proto.Message)); err != nil {
-					s.malformed("%v", err)
+			return d.receiveOne(stream.Context(), w, bounds, func(m *wire.Message) {
+				if err := proto.Unmarshal(m.All(), into.(proto.Message)); err != nil {
+					m.Malformed("%v", err)
 				}
 			})
 		}
@@ -43,7 +39,7 @@ func (d *Door) unary(generated grpc.MethodHandler) handler {
 			return err
 		}
 		if err := stream.SendMsg(answer); err != nil {
-			return lost(err)
+			return wire.Lost(err)
 		}
 		return nil
 	}

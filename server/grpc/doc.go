@@ -1,14 +1,12 @@
 // Package grpc is the door for clients that speak the Predict Protocol V2 over gRPC, with
 // Triton's extensions.
 //
-//	connection ─HTTP/2─► grpc-go ─message─► receive ─► scan ─request─► predict.Door.Infer
-//	           ◄───────── grpc-go ◄─codec── reply ◄────────answer─────
+//	connection ─HTTP/2─► grpc-go ─frames─► internal/wire ─fields─► request ─► predict.Door.Infer
+//	           ◄───────── grpc-go ◄─codec── reply ◄───────────────answer─────
 //
-// grpc-go does the wire up to messages. Messages themselves are read here, piece by piece as
-// they arrive, so that a limit is noticed at a message's length and not at its end, tensors go
-// straight into the memory that they stay in, and what is half-received counts against the
-// server's budget. Answers point at the outputs' memory. Everything but inference goes through
-// the generated code.
+// grpc-go does the wire up to messages. Messages of the Predict Protocol are read by package wire,
+// piece by piece as they arrive. Answers point at the outputs' memory. Everything but inference
+// goes through the generated code.
 //
 // Concurrency: grpc-go runs each call in a goroutine of its own, and a stream's requests get
 // one each.

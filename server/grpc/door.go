@@ -127,13 +127,12 @@ func Listen(cfg Config) (*Door, error) {
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.MaxHeaderListSize(uint32(min(cfg.Limits.MetadataBytes, math.MaxInt32))),
-		grpc.MaxRecvMsgSize(cfg.Limits.MetadataBytes), // of health and reflection; see receive for the others
+		grpc.MaxRecvMsgSize(cfg.Limits.MetadataBytes), // of health and reflection; see Door.bounds for the others
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idle, Time: cfg.PingInterval, Timeout: cfg.PingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: cfg.MinPing, PermitWithoutStream: true}),
 		grpc.NumStreamWorkers(callWorkers),
 		grpc.WaitForHandlers(true),
-		// Health and reflection; the calls of the protocol see to themselves.
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (reply any, err error) {
 			defer d.recovered(&err)
 			err = d.bridled(ctx, func() (err error) {
@@ -210,7 +209,7 @@ func (d *Door) bug(p any) error {
 }
 
 // description is the service's, with handlers of ours before the generated ones: all of its
-// messages come through receive.
+// messages are read by package wire.
 func (d *Door) description() *grpc.ServiceDesc {
 	desc := pb.GRPCInferenceService_ServiceDesc
 	desc.Methods, desc.Streams = nil, nil
@@ -219,7 +218,8 @@ func (d *Door) description() *grpc.ServiceDesc {
 		if m.MethodName == "ModelInfer" {
 			handler = d.infer
 		}
-		desc.Streams = append(desc.Streams, grpc.StreamDesc{StreamName: m.MethodName, Handler: d.guarded(handler)})
+		// grpc-go runs interceptors for what streams only.
+		desc.Streams = append(desc.Streams, grpc.StreamDesc{StreamName: m.MethodName, Handler: d.guarded(handler), ServerStreams: true})
 	}
 	for _, s := range pb.GRPCInferenceService_ServiceDesc.Streams {
 		s.Handler = d.guarded(d.inferStream) // ModelStreamInfer is the only one
@@ -229,14 +229,12 @@ func (d *Door) description() *grpc.ServiceDesc {
 }
 
 // A handler is a call with the transport's side of it.
-type handler func(w wire.Stream, stream grpc.ServerStream) error
+type handler func(w *wire.Stream, stream grpc.ServerStream) error
 
-// guarded makes a handler grpc-go's: errors get their status, and half-received messages end
-// when the door closes.
+// guarded makes a handler grpc-go's: errors get their status.
 func (d *Door) guarded(h handler) grpc.StreamHandler {
-	return func(_ any, stream grpc.ServerStream) (err error) {
-		defer d.recovered(&err)
-		w, err := wire.Of(stream.Context())
+	return func(_ any, stream grpc.ServerStream) error {
+		w, err := wire.Of(stream.Context(), statusOf)
 		if err == nil {
 			err = h(w, stream)
 		}

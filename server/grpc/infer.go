@@ -21,30 +21,35 @@ var errDraining = fmt.Errorf("%w: this server is shutting down; send the request
 
 // receiveOne receives the one message of a call. A door that closes does not wait for the rest
 // of it.
-func (d *Door) receiveOne(ctx context.Context, w wire.Stream, limitOf func(*Settings) limit, read func(*scanner)) error {
-	cut := context.AfterFunc(d.stopping, func() { _ = w.WriteStatus(statusOf(errDraining)) })
-	_, err := d.receive(w, limitOf, false, read)
+func (d *Door) receiveOne(ctx context.Context, w *wire.Stream, bounds func() wire.Bounds, read func(*wire.Message)) error {
+	cut := context.AfterFunc(d.stopping, func() { w.End(errDraining) })
+	_, err := w.Receive(bounds, false, read)
 	if !cut() && err != nil {
 		return errDraining
 	}
 	if err == io.EOF {
-		err = lost(err)
+		err = wire.Lost(err)
 	}
 	return predict.Late(ctx, err)
 }
 
-// tensorLimit is that of requests for inference: the setting is about tensors, and names and
-// the like are limited for themselves.
-func tensorLimit(s *Settings) limit {
-	return limit{bytes: s.Limits.MessageBytes, margin: s.Limits.MetadataBytes, setting: "limits.message_bytes"}
+// bounds are those of a request for inference: limits.message_bytes is about tensors, and names
+// and the like are limited for themselves.
+func (d *Door) bounds(r *request) func() wire.Bounds {
+	return func() wire.Bounds {
+		s := d.settings.Load()
+		r.limits = s.Limits
+		return wire.Bounds{Bytes: s.Limits.MessageBytes, Setting: "limits.message_bytes", Margin: s.Limits.MetadataBytes,
+			Text: s.Limits.MetadataBytes, Timeout: s.MessageTimeout, Memory: &s.Memory}
+	}
 }
 
 // infer is ModelInfer.
-func (d *Door) infer(w wire.Stream, stream grpc.ServerStream) error {
+func (d *Door) infer(w *wire.Stream, stream grpc.ServerStream) error {
 	var r request
 	defer r.release()
 	began := time.Now()
-	if err := d.receiveOne(stream.Context(), w, tensorLimit, func(s *scanner) { readRequest(s, &r) }); err != nil {
+	if err := d.receiveOne(stream.Context(), w, d.bounds(&r), r.read); err != nil {
 		d.Refused(err, began)
 		return err
 	}
@@ -54,7 +59,7 @@ func (d *Door) infer(w wire.Stream, stream grpc.ServerStream) error {
 	}
 	defer reply.release()
 	if err := stream.SendMsg(reply); err != nil {
-		return lost(err)
+		return wire.Lost(err)
 	}
 	return nil
 }
@@ -84,7 +89,7 @@ func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room pred
 // that sends their answers in the order of the requests.
 type pipeline struct {
 	door *Door
-	wire wire.Stream
+	wire *wire.Stream
 	ctx  context.Context
 
 	places chan struct{}    // one element for each request that is worked on
@@ -93,7 +98,7 @@ type pipeline struct {
 }
 
 // inferStream is ModelStreamInfer.
-func (d *Door) inferStream(w wire.Stream, stream grpc.ServerStream) error {
+func (d *Door) inferStream(w *wire.Stream, stream grpc.ServerStream) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	most := d.settings.Load().InFlight
 	p := &pipeline{door: d, wire: w, ctx: ctx, places: make(chan struct{}, most), line: make(chan chan *reply, most)}
@@ -103,7 +108,7 @@ func (d *Door) inferStream(w wire.Stream, stream grpc.ServerStream) error {
 	cancel()
 	// Whoever still receives does so until the call ends.
 	if err != nil {
-		_ = w.WriteStatus(statusOf(err))
+		w.End(err)
 	}
 	for place := range p.line {
 		(<-place).release()
@@ -136,7 +141,7 @@ func (p *pipeline) send(stream grpc.ServerStream) error {
 		connOf(p.ctx).cancels.ended(time.Now(), false, false)
 		<-p.places
 		if err != nil {
-			return lost(err)
+			return wire.Lost(err)
 		}
 	}
 }
@@ -162,7 +167,7 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 		}
 		r := &request{streamed: true}
 		began := time.Now()
-		resumed, err := d.receive(p.wire, tensorLimit, true, func(s *scanner) { readRequest(s, r) })
+		resumed, err := p.wire.Receive(d.bounds(r), true, r.read)
 		if err == io.EOF {
 			return
 		}
@@ -183,7 +188,7 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 			r.release()
 		default:
 			p.fault = predict.Late(p.ctx, err)
-			if !errors.Is(err, errNothing) {
+			if !errors.Is(err, wire.ErrNoMessage) {
 				d.Refused(p.fault, began)
 			}
 			r.release()

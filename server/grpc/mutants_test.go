@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/grpc/internal/wire"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/jsontest"
@@ -252,7 +253,7 @@ func rewire(c *jsontest.Choices, b []byte) []byte {
 	case 3: // in it
 		if num, typ, n := protowire.ConsumeTag(fields[i]); n > 0 && typ == protowire.BytesType {
 			if inner, m := protowire.ConsumeBytes(fields[i][n:]); m > 0 {
-				fields[i] = appendBytes(nil, num, rewire(c, inner))
+				fields[i] = wire.AppendBytes(nil, int(num), rewire(c, inner))
 			}
 		}
 	case 4: // another wire type or number
@@ -296,10 +297,9 @@ func (m *mutants) run(c jsontest.Choices) {
 func (m *mutants) inProcess(q *mutant, size int) ([]byte, error) {
 	var r request
 	defer r.release()
-	settings := m.door.settings.Load()
-	s := &scanner{source: &chopped{q.body, size}, end: len(q.body), limit: tensorLimit(settings), settings: settings}
-	if readRequest(s, &r); s.err != nil {
-		return nil, statusOf(s.err).Err()
+	w := wire.New(&delivery{data: q.body, announced: len(q.body), frame: size}, statusOf)
+	if _, err := w.Receive(m.door.bounds(&r), false, r.read); err != nil {
+		return nil, statusOf(err).Err()
 	}
 	reply, err := m.door.ask(m.ctx, &r, time.Now(), connOf(m.ctx))
 	if err != nil {

@@ -1,19 +1,16 @@
 package grpc
 
 import (
-	"encoding/binary"
-	"math"
 	"time"
 
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/grpc/internal/wire"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
-	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // Numbers of the fields that are written here, as in pb/grpc_service.proto. Those of an output
@@ -91,7 +88,7 @@ func (w *writer) flush() {
 func (r *reply) marshal() mem.BufferSlice {
 	var w writer
 	if r.err != nil {
-		w.tail = appendString(w.tail, responseID, r.id)
+		w.tail = wire.AppendString(w.tail, responseID, r.id)
 	} else {
 		r.response(&w)
 	}
@@ -101,91 +98,87 @@ func (r *reply) marshal() mem.BufferSlice {
 	}
 	var head []byte
 	if r.err != nil {
-		head = appendString(head, streamError, gate.StatusOf(r.err).Type+": "+text(r.err))
+		head = wire.AppendString(head, streamError, gate.StatusOf(r.err).Type+": "+text(r.err))
 	}
-	head = protowire.AppendTag(head, streamResponse, protowire.BytesType)
-	head = protowire.AppendVarint(head, uint64(w.size))
+	head = wire.AppendHead(head, streamResponse, w.size)
 	return append(mem.BufferSlice{mem.SliceBuffer(head)}, w.done...)
 }
 
-// yes is a parameter that is true.
-func yes(name string) []byte {
-	value := protowire.AppendVarint(protowire.AppendTag(nil, paramBool, protowire.VarintType), 1)
-	return appendBytes(appendString(nil, entryKey, name), entryValue, value)
-}
-
-// words is a parameter that is a text.
-func words(name, text string) []byte {
-	return appendBytes(appendString(nil, entryKey, name), entryValue, appendString(nil, paramString, text))
-}
-
-// count is a parameter that is a whole number.
-func count(name string, n int64) []byte {
-	value := protowire.AppendVarint(protowire.AppendTag(nil, paramInt64, protowire.VarintType), uint64(n))
-	return appendBytes(appendString(nil, entryKey, name), entryValue, value)
+// appendParameter appends a parameter of an answer: a bool, int64, float64 or string.
+func appendParameter(b []byte, key string, value any) []byte {
+	var v []byte
+	switch value := value.(type) {
+	case bool:
+		v = wire.AppendVarint(nil, paramBool, map[bool]uint64{true: 1}[value])
+	case int64:
+		v = wire.AppendVarint(nil, paramInt64, uint64(value))
+	case float64:
+		v = wire.AppendDouble(nil, paramDouble, value)
+	case string:
+		v = wire.AppendString(nil, paramString, value)
+	}
+	return wire.AppendBytes(b, responseParameters, wire.AppendBytes(wire.AppendString(nil, entryKey, key), entryValue, v))
 }
 
 // final marks the one answer that a request on a stream has.
-var final = yes("triton_final_response")
+var final = appendParameter(nil, "triton_final_response", true)
 
-// choice appends what an application did, as parameters: the same as over HTTP.
-func choice(b []byte, c *gate.Choice) []byte {
-	value := protowire.AppendFixed64(protowire.AppendTag(nil, paramDouble, protowire.Fixed64Type), math.Float64bits(c.Confidence))
-	b = appendBytes(b, responseParameters, appendBytes(appendString(nil, entryKey, "confidence"), entryValue, value))
+// appendChoice appends what an application did, as parameters: the same as over HTTP.
+func appendChoice(b []byte, c *gate.Choice) []byte {
+	b = appendParameter(b, "confidence", c.Confidence)
 	if len(c.Missing) > 0 {
-		b = appendBytes(b, responseParameters, words("missing", c.Absent()))
-		b = appendBytes(b, responseParameters, words("missing_because", c.Because()))
+		b = appendParameter(b, "missing", c.Absent())
+		b = appendParameter(b, "missing_because", c.Because())
 	}
 	if c.Default {
-		b = appendBytes(b, responseParameters, yes("default"))
-		b = appendBytes(b, responseParameters, words("default_explanation", c.Explanation))
+		b = appendParameter(b, "default", true)
+		b = appendParameter(b, "default_explanation", c.Explanation)
 	}
 	return b
 }
 
-// timing appends where the time went, as parameters: the same as over Shiva.
-func timing(b []byte, t scheduler.Timing, total time.Duration) []byte {
-	b = appendBytes(b, responseParameters, count("timing_queue_us", t.Queue.Microseconds()))
-	b = appendBytes(b, responseParameters, count("timing_execute_us", t.Exec.Microseconds()))
-	b = appendBytes(b, responseParameters, count("timing_batch_rows", int64(t.BatchRows)))
-	return appendBytes(b, responseParameters, count("timing_total_us", total.Microseconds()))
+// appendTiming appends where the time went, as parameters: the same as over Shiva.
+func appendTiming(b []byte, t scheduler.Timing, total time.Duration) []byte {
+	b = appendParameter(b, "timing_queue_us", t.Queue.Microseconds())
+	b = appendParameter(b, "timing_execute_us", t.Exec.Microseconds())
+	b = appendParameter(b, "timing_batch_rows", int64(t.BatchRows))
+	return appendParameter(b, "timing_total_us", total.Microseconds())
 }
 
 func (r *reply) response(w *writer) {
 	a := r.answer
 	w.out, w.tail = r.out, make([]byte, 0, minPart)
-	w.tail = appendString(w.tail, responseModel, a.Model)
-	w.tail = appendString(w.tail, responseVersion, a.Version)
-	w.tail = appendString(w.tail, responseID, a.ID)
+	w.tail = wire.AppendString(w.tail, responseModel, a.Model)
+	w.tail = wire.AppendString(w.tail, responseVersion, a.Version)
+	w.tail = wire.AppendString(w.tail, responseID, a.ID)
 	if r.stream {
-		w.tail = appendBytes(w.tail, responseParameters, final)
+		w.tail = append(w.tail, final...)
 	}
 	if a.Choice != nil {
-		w.tail = choice(w.tail, a.Choice)
+		w.tail = appendChoice(w.tail, a.Choice)
 	}
 	if r.took > 0 {
-		w.tail = timing(w.tail, a.Timing, r.took)
+		w.tail = appendTiming(w.tail, a.Timing, r.took)
 	}
 	typed := r.typed
 	for _, t := range a.Outputs {
-		typed = typed && fieldOf(t.DType) != 0
+		typed = typed && dtypeFields[t.DType] != 0
 	}
 	var out []byte
 	for _, t := range a.Outputs {
-		out = appendString(out[:0], inputName, t.Name)
-		out = appendString(out, inputDatatype, t.DType.V2())
-		out = appendShape(out, t.Shape)
+		out = wire.AppendString(out[:0], inputName, t.Name)
+		out = wire.AppendString(out, inputDatatype, t.DType.V2())
+		out = wire.AppendPacked(out, inputShape, len(t.Shape), func(i int) uint64 { return uint64(t.Shape[i]) })
 		if typed {
-			out = appendBytes(out, inputContents, appendContents(nil, t))
+			out = wire.AppendBytes(out, inputContents, appendContents(nil, t))
 		}
-		w.tail = appendBytes(w.tail, responseOutputs, out)
+		w.tail = wire.AppendBytes(w.tail, responseOutputs, out)
 	}
 	if typed {
 		return
 	}
 	for _, t := range a.Outputs {
-		w.tail = protowire.AppendTag(w.tail, responseRaw, protowire.BytesType)
-		w.tail = protowire.AppendVarint(w.tail, uint64(len(t.Data)))
+		w.tail = wire.AppendHead(w.tail, responseRaw, len(t.Data))
 		switch {
 		case len(t.Data) < minHeld:
 			w.tail = append(w.tail, t.Data...)
@@ -195,76 +188,4 @@ func (r *reply) response(w *writer) {
 			w.push(w.out.hold(t.Data, t.Buf))
 		}
 	}
-}
-
-func appendString(b []byte, num protowire.Number, s string) []byte {
-	if s == "" {
-		return b
-	}
-	return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), s)
-}
-
-func appendBytes(b []byte, num protowire.Number, v []byte) []byte {
-	return protowire.AppendBytes(protowire.AppendTag(b, num, protowire.BytesType), v)
-}
-
-func appendShape(b []byte, shape tensor.Shape) []byte {
-	if len(shape) == 0 {
-		return b
-	}
-	var dims []byte
-	for _, d := range shape {
-		dims = protowire.AppendVarint(dims, uint64(d))
-	}
-	return appendBytes(b, inputShape, dims)
-}
-
-// appendContents appends a tensor's elements as InferTensorContents.
-func appendContents(b []byte, t tensor.Tensor) []byte {
-	if len(t.Data) == 0 {
-		return b
-	}
-	num, data := fieldOf(t.DType), t.Data
-	if t.DType == tensor.Bytes {
-		for len(data) > 0 {
-			n := binary.LittleEndian.Uint32(data)
-			b = appendBytes(b, num, data[4:][:n])
-			data = data[4+n:]
-		}
-		return b
-	}
-	if contentsFields[num].wire != protowire.VarintType {
-		return appendBytes(b, num, data)
-	}
-	size := t.DType.Size()
-	values := make([]byte, 0, len(data)/size*2)
-	for ; len(data) > 0; data = data[size:] {
-		values = protowire.AppendVarint(values, element(t.DType, data))
-	}
-	return appendBytes(b, num, values)
-}
-
-// element is the first integer or bool of data as it travels: negative ones as 64 bits of two's
-// complement.
-func element(d tensor.DType, data []byte) uint64 {
-	switch d {
-	case tensor.Bool:
-		if data[0] != 0 {
-			return 1
-		}
-		return 0
-	case tensor.Int8:
-		return uint64(int64(int8(data[0])))
-	case tensor.Uint8:
-		return uint64(data[0])
-	case tensor.Int16:
-		return uint64(int64(int16(binary.LittleEndian.Uint16(data))))
-	case tensor.Uint16:
-		return uint64(binary.LittleEndian.Uint16(data))
-	case tensor.Int32:
-		return uint64(int64(int32(binary.LittleEndian.Uint32(data))))
-	case tensor.Uint32:
-		return uint64(binary.LittleEndian.Uint32(data))
-	}
-	return binary.LittleEndian.Uint64(data)
 }

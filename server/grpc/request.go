@@ -5,10 +5,8 @@ import (
 	"math"
 	"strconv"
 
-	"google.golang.org/protobuf/encoding/protowire"
-
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/grpc/internal/wire"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -27,17 +25,20 @@ const (
 	uint64Contents, fp32Contents, fp64Contents, bytesContents    = 5, 6, 7, 8
 )
 
-// A request is a ModelInferRequest as it arrived.
+// A request is a ModelInferRequest as it arrived. Of single values that it has more than once the
+// last one counts, of repeated ones all, and messages are merged, as the encoding asks.
 type request struct {
 	model, version, id string
 	parameters         parameters
 	inputs             []input
 	outputs            []output
-	raw                []store
-	streamed           bool // it came on a ModelStreamInfer
+	raw                []wire.Bytes
+
+	streamed bool   // it is one of a ModelStreamInfer
+	limits   Limits // that held when it began
 
 	values  parameter.Values // of parameters, when all has been read
-	forward []byte           // likewise: those that are the container's, a JSON object; nil = none
+	forward []byte           // likewise: those that are the container's, a JSON object; nil: none
 	fault   error            // likewise: what is wrong with them
 }
 
@@ -60,176 +61,134 @@ type output struct {
 // release gives back the memory of what was not handed on.
 func (r *request) release() {
 	for i := range r.raw {
-		r.raw[i].release()
+		r.raw[i].Release()
 	}
 	for i := range r.inputs {
-		r.inputs[i].contents.release()
+		r.inputs[i].contents.Release()
 	}
 }
 
-// A reader reads a request from a scanner. Fields may come in any order and more than once, as
-// the encoding allows: of single values the last one counts, of repeated ones all, and messages
-// are merged.
-type reader struct {
-	*scanner
-	request *request
-	limits  Limits
-	from    gate.Share
-	room    int // for names, ids and parameters
-}
-
-// readRequest fills r, whose memory is the caller's to release whatever comes of it.
-func readRequest(s *scanner, r *request) {
-	limits := s.settings.Limits
-	rd := &reader{scanner: s, request: r, limits: limits, from: s.settings.Memory.Plain(), room: limits.MetadataBytes}
-	if u, ok := s.source.(*unpacked); ok {
-		rd.from = u.share
-	}
-	for s.more() {
-		if num, typ := s.tag(); s.err == nil {
-			rd.field(num, typ)
-		}
-	}
-	if s.err == nil {
-		r.fault = r.readParameters()
-	}
-}
-
-func (r *reader) field(num protowire.Number, typ protowire.Type) {
-	if typ != protowire.BytesType {
-		r.skip(num, typ)
-		return
-	}
-	q := r.request
-	switch num {
-	case requestModel:
-		q.model = r.string()
-	case requestVersion:
-		q.version = r.string()
-	case requestID:
-		q.id = r.string()
-	case requestParameters:
-		r.parameter(&q.parameters)
-	case requestInputs:
-		if r.counted("inputs", len(q.inputs)) {
-			q.inputs = append(q.inputs, input{})
-			in := &q.inputs[len(q.inputs)-1]
-			r.inside(func(num protowire.Number, typ protowire.Type) { r.inputField(in, num, typ) })
-		}
-	case requestOutputs:
-		if r.counted("outputs", len(q.outputs)) {
-			q.outputs = append(q.outputs, output{})
-			out := &q.outputs[len(q.outputs)-1]
-			r.inside(func(num protowire.Number, typ protowire.Type) { r.outputField(out, num, typ) })
-		}
-	case requestRaw:
-		if r.counted("raw_input_contents", len(q.raw)) {
-			q.raw = append(q.raw, store{})
-			n := r.length()
-			q.raw[len(q.raw)-1].fill(r.scanner, r.from, n, n)
-		}
-	default:
-		r.skip(num, typ)
-	}
-}
-
-func (r *reader) inputField(in *input, num protowire.Number, typ protowire.Type) {
-	switch {
-	case num == inputName && typ == protowire.BytesType:
-		in.name = r.string()
-	case num == inputDatatype && typ == protowire.BytesType:
-		in.datatype = r.string()
-	case num == inputShape && typ == protowire.BytesType:
-		r.packed(r.length(), func() { r.dimension(in) })
-	case num == inputShape && typ == protowire.VarintType:
-		r.dimension(in)
-	case num == inputParameters && typ == protowire.BytesType:
-		r.parameter(&in.parameters)
-	case num == inputContents && typ == protowire.BytesType:
-		r.inside(func(num protowire.Number, typ protowire.Type) { in.contents.field(r, num, typ) })
-	default:
-		r.skip(num, typ)
-	}
-}
-
-func (r *reader) outputField(out *output, num protowire.Number, typ protowire.Type) {
-	switch {
-	case num == outputName && typ == protowire.BytesType:
-		out.name = r.string()
-	case num == outputParameters && typ == protowire.BytesType:
-		r.parameter(&out.parameters)
-	default:
-		r.skip(num, typ)
-	}
-}
-
-func (r *reader) dimension(in *input) {
-	d := int64(r.varint())
-	if len(in.shape) == r.limits.Rank {
-		r.fail(fmt.Errorf("%w: input %q has more than limits.rank, %d, dimensions", scheduler.ErrTooLarge, in.name, r.limits.Rank))
-		return
-	}
-	in.shape = append(in.shape, d)
-}
-
-// parameter reads one entry of a map.
-func (r *reader) parameter(into *parameters) {
-	var key string
-	var value any
-	r.inside(func(num protowire.Number, typ protowire.Type) {
-		switch {
-		case num == entryKey && typ == protowire.BytesType:
-			key = r.string()
-		case num == entryValue && typ == protowire.BytesType:
-			r.inside(func(num protowire.Number, typ protowire.Type) { r.choice(&value, num, typ) })
-		default:
-			r.skip(num, typ)
+// read fills r, whose memory is the caller's to release whatever comes of it.
+func (r *request) read(m *wire.Message) {
+	m.Fields(func(number int) {
+		switch number {
+		case requestModel:
+			m.String(&r.model)
+		case requestVersion:
+			m.String(&r.version)
+		case requestID:
+			m.String(&r.id)
+		case requestParameters:
+			r.parameters.read(m)
+		case requestInputs:
+			if in := more(r, m, "inputs", &r.inputs); in != nil {
+				m.Fields(func(number int) { in.field(r, m, number) })
+			}
+		case requestOutputs:
+			if out := more(r, m, "outputs", &r.outputs); out != nil {
+				m.Fields(func(number int) {
+					switch number {
+					case outputName:
+						m.String(&out.name)
+					case outputParameters:
+						out.parameters.read(m)
+					}
+				})
+			}
+		case requestRaw:
+			if raw := more(r, m, "raw_input_contents", &r.raw); raw != nil {
+				if n, ok := m.Delimited(); ok {
+					m.Append(raw, n)
+				}
+			}
 		}
 	})
-	// An entry without a key or a value is short, and must not be free.
-	if r.room -= 16; r.room < 0 {
-		r.fail(r.metadataTooLong(16))
+	r.fault = r.readParameters()
+}
+
+func (in *input) field(r *request, m *wire.Message, number int) {
+	switch number {
+	case inputName:
+		m.String(&in.name)
+	case inputDatatype:
+		m.String(&in.datatype)
+	case inputShape:
+		m.Varints(func(v uint64) {
+			if len(in.shape) == r.limits.Rank {
+				m.Fail(fmt.Errorf("%w: input %q has more than limits.rank, %d, dimensions", scheduler.ErrTooLarge, in.name, r.limits.Rank))
+				return
+			}
+			in.shape = append(in.shape, int64(v))
+		})
+	case inputParameters:
+		in.parameters.read(m)
+	case inputContents:
+		m.Fields(func(number int) { in.contents.field(m, number) })
 	}
-	if r.err != nil {
+}
+
+// more appends one element of a repeated field to a list; nil if the field is another message's or
+// there are too many.
+func more[T any](r *request, m *wire.Message, what string, list *[]T) *T {
+	if !m.IsDelimited() {
+		return nil
+	}
+	if len(*list) == r.limits.Tensors {
+		m.Fail(fmt.Errorf("%w: there are more %s than limits.tensors, %d", scheduler.ErrTooLarge, what, r.limits.Tensors))
+		return nil
+	}
+	var zero T
+	*list = append(*list, zero)
+	return &(*list)[len(*list)-1]
+}
+
+// read reads one entry of a map.
+func (p *parameters) read(m *wire.Message) {
+	// An entry without a key or a value is short, and must not be free.
+	if !m.IsDelimited() || !m.Charge(16) {
 		return
 	}
-	if *into == nil {
-		*into = parameters{}
+	var key string
+	var value any
+	m.Fields(func(number int) {
+		switch number {
+		case entryKey:
+			m.String(&key)
+		case entryValue:
+			m.Fields(func(number int) { readValue(m, number, &value) })
+		}
+	})
+	if *p == nil {
+		*p = parameters{}
 	}
-	(*into)[key] = value
+	(*p)[key] = value
 }
 
-func (r *reader) choice(value *any, num protowire.Number, typ protowire.Type) {
-	switch {
-	case num == paramBool && typ == protowire.VarintType:
-		*value = r.varint() != 0
-	case num == paramInt64 && typ == protowire.VarintType:
-		*value = int64(r.varint())
-	case num == paramString && typ == protowire.BytesType:
-		*value = r.string()
-	case num == paramDouble && typ == protowire.Fixed64Type:
-		*value = math.Float64frombits(r.fixed64())
-	case num == paramUint64 && typ == protowire.VarintType:
-		*value = r.varint()
-	default:
-		r.skip(num, typ)
+// readValue reads one of the fields that a parameter's value may be in.
+func readValue(m *wire.Message, number int, value *any) {
+	switch number {
+	case paramBool:
+		if v, ok := m.Varint(); ok {
+			*value = v != 0
+		}
+	case paramInt64:
+		if v, ok := m.Varint(); ok {
+			*value = int64(v)
+		}
+	case paramString:
+		var s string
+		if m.String(&s) {
+			*value = s
+		}
+	case paramDouble:
+		if v, ok := m.Double(); ok {
+			*value = v
+		}
+	case paramUint64:
+		if v, ok := m.Varint(); ok {
+			*value = v
+		}
 	}
-}
-
-func (r *reader) string() string { return r.text(&r.room, r.metadataTooLong) }
-
-func (r *reader) metadataTooLong(n int) error {
-	return fmt.Errorf("%w: names, id and parameters have %d bytes and more, above limits.metadata_bytes, %d",
-		scheduler.ErrTooLarge, r.limits.MetadataBytes-r.room+n, r.limits.MetadataBytes)
-}
-
-// counted reports whether one more of a repeated field is within the limit.
-func (r *reader) counted(what string, have int) bool {
-	if have == r.limits.Tensors {
-		r.fail(fmt.Errorf("%w: there are more %s than limits.tensors, %d", scheduler.ErrTooLarge, what, r.limits.Tensors))
-		return false
-	}
-	return true
 }
 
 // question makes a question of the request, which loses its memory to it.
@@ -248,7 +207,7 @@ func (r *request) question() (q *predict.Question, err error) {
 	q.Inputs = make([]tensor.Tensor, 0, len(r.inputs))
 	for i := range r.inputs {
 		in := &r.inputs[i]
-		var data *store
+		var data *wire.Bytes
 		if len(r.raw) > 0 {
 			data = &r.raw[i]
 		}
@@ -266,7 +225,7 @@ func (r *request) question() (q *predict.Question, err error) {
 
 // tensor makes a tensor of an input with raw contents, or of one with its own if raw is nil. It
 // takes the memory.
-func (in *input) tensor(raw *store) (tensor.Tensor, error) {
+func (in *input) tensor(raw *wire.Bytes) (tensor.Tensor, error) {
 	if err := onlyMessages("input", in.name, in.parameters); err != nil {
 		return tensor.Tensor{}, err
 	}
@@ -290,11 +249,11 @@ func (in *input) tensor(raw *store) (tensor.Tensor, error) {
 		if err := in.contents.settle(in.name, d, elements); err != nil {
 			return tensor.Tensor{}, err
 		}
-		data = &in.contents.store
+		data = &in.contents.Bytes
 	} else if in.contents.count > 0 {
 		return tensor.Tensor{}, fmt.Errorf("%w: input %q has contents, and there are raw_input_contents: it must be either for all inputs", scheduler.ErrInvalidInput, in.name)
 	}
-	t := tensor.Tensor{Name: in.name, DType: d, Shape: shape, Data: data.bytes(), Buf: data.buf}
+	t := tensor.Tensor{Name: in.name, DType: d, Shape: shape, Data: data.Data()}
 	if err := t.Check(); err != nil {
 		if size := d.Size(); size > 0 && elements <= math.MaxInt/size {
 			return tensor.Tensor{}, fmt.Errorf("%w: input %q: expected %d bytes of raw contents for %s %s, got %d",
@@ -302,7 +261,7 @@ func (in *input) tensor(raw *store) (tensor.Tensor, error) {
 		}
 		return tensor.Tensor{}, fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, in.name, err)
 	}
-	*data = store{}
+	t.Buf = data.Take()
 	return t, nil
 }
 

@@ -1,4 +1,4 @@
-package grpc
+package wire
 
 import (
 	"compress/zlib"
@@ -25,11 +25,11 @@ func (deflate) Compress(w io.Writer) (io.WriteCloser, error) { return zlib.NewWr
 
 func (deflate) Decompress(r io.Reader) (io.Reader, error) { return zlib.NewReader(r) }
 
-// packed reads a compressed message as it arrived.
+// packed reads a compressed message as it arrives.
 type packed struct {
-	pieces *pieces
-	rest   []byte
-	turn   gate.Turn
+	*pieces
+	rest []byte
+	turn gate.Turn
 }
 
 func (p *packed) Read(b []byte) (n int, err error) {
@@ -37,7 +37,7 @@ func (p *packed) Read(b []byte) (n int, err error) {
 		if p.turn.Give() { // whoever is slow keeps nobody from unpacking
 			defer p.turn.Take()
 		}
-		if p.rest, err = p.pieces.next(); err != nil {
+		if p.rest, err = p.next(); err != nil {
 			return 0, err
 		}
 	}
@@ -46,38 +46,35 @@ func (p *packed) Read(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// unpacked is the source of what was in it.
+// unpacked is the source of what is in a compressed message.
 type unpacked struct {
-	name   string // of the compression
-	packed packed
-	reader io.Reader
-	buf    []byte
-	n      int // bytes that were in it so far
-	limit  limit
-	share  gate.Share
+	encoding string
+	packed   packed
+	reader   io.Reader
+	buf      []byte
+	n        int // bytes unpacked so far
+	bounds   *Bounds
+	share    gate.Share
 }
 
-func unpack(name string, in *pieces, l limit, m *gate.Memory) (*unpacked, error) {
-	c := encoding.GetCompressor(name)
+func unpack(encodingName string, in *pieces, b *Bounds) (*unpacked, error) {
+	c := encoding.GetCompressor(encodingName)
 	if c == nil {
-		return nil, fmt.Errorf("%w: a compressed message with grpc-encoding %q", gate.ErrProtocol, name)
+		return nil, fmt.Errorf("%w: a compressed message with grpc-encoding %q", gate.ErrProtocol, encodingName)
 	}
-	share, err := m.Unpacked(&in.came)
+	share, err := b.Memory.Unpacked(&in.arrived)
 	if err != nil {
 		return nil, err
 	}
-	u := &unpacked{name: name, packed: packed{pieces: in}, limit: l, share: share, buf: make([]byte, 32<<10)}
+	u := &unpacked{encoding: encodingName, packed: packed{pieces: in}, bounds: b, share: share, buf: make([]byte, 32<<10)}
 	if u.reader, err = c.Decompress(&u.packed); err != nil {
-		u.free()
+		share.Close()
 		return nil, u.fault(err)
 	}
 	return u, nil
 }
 
-func (u *unpacked) free() { u.share.Close() }
-
 func (u *unpacked) next() ([]byte, error) {
-	// So much at least, or the end.
 	n, err := u.read()
 	if err == io.EOF && n == 0 {
 		return nil, io.EOF
@@ -85,8 +82,8 @@ func (u *unpacked) next() ([]byte, error) {
 	if err != nil {
 		return nil, u.fault(err)
 	}
-	if u.n += n; u.n > u.limit.bytes+u.limit.margin {
-		return nil, fmt.Errorf("%w (unpacked so far; it came as %s)", u.limit.exceeded(int64(u.n)), u.name)
+	if u.n += n; u.n > u.bounds.Bytes+u.bounds.Margin {
+		return nil, fmt.Errorf("%w (unpacked so far, from %s)", u.bounds.exceeded(int64(u.n)), u.encoding)
 	}
 	return u.buf[:n], nil
 }
@@ -98,12 +95,13 @@ func (u *unpacked) read() (int, error) {
 	return io.ReadAtLeast(u.reader, u.buf, 1)
 }
 
-func (u *unpacked) atHand() int { return 0 }
+func (u *unpacked) inHand() int { return 0 }
 
-// fault is the error of the transport, if there was one, or that the message is not what it says.
+// fault is the error of the transport, if there was one, or that the message is not what its
+// encoding says.
 func (u *unpacked) fault(err error) error {
-	if u.packed.pieces.err != nil {
-		return u.packed.pieces.err
+	if u.packed.err != nil {
+		return u.packed.err
 	}
-	return fmt.Errorf("%w: the message is not %s: %w", gate.ErrProtocol, u.name, err)
+	return fmt.Errorf("%w: the message is not %s: %w", gate.ErrProtocol, u.encoding, err)
 }

@@ -1,0 +1,189 @@
+package wire
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/intake"
+)
+
+// A Transport is grpc-go's side of a call. Its methods are those of a type internal to grpc-go.
+type Transport interface {
+	ReadMessageHeader(header []byte) error // all of header, or io.EOF where no message begins
+	Read(n int) (mem.BufferSlice, error)   // n bytes, which the caller frees
+	RecvCompress() string                  // grpc-encoding
+	WriteStatus(*status.Status) error      // ends the call, and whoever waits in Read
+}
+
+// A Stream gives the messages of a call. Receive belongs to one goroutine; End may be called from
+// any.
+type Stream struct {
+	transport Transport
+	status    func(error) *status.Status
+}
+
+// Of returns the stream of a call, by the context of the call's handler. status is how errors
+// look on the wire. Of fails with a version of grpc-go whose type lacks a method.
+func Of(ctx context.Context, status func(error) *status.Status) (*Stream, error) {
+	if t, ok := grpc.ServerTransportStreamFromContext(ctx).(Transport); ok {
+		return New(t, status), nil
+	}
+	return nil, fmt.Errorf("wire: grpc-go %s does not let messages be read in pieces", grpc.Version)
+}
+
+// New returns the stream over a transport.
+func New(t Transport, status func(error) *status.Status) *Stream { return &Stream{t, status} }
+
+// End ends the call with an error, and a Receive that waits.
+func (s *Stream) End(err error) { _ = s.transport.WriteStatus(s.status(err)) }
+
+// Bounds are what a message may take.
+type Bounds struct {
+	Bytes   int    // of the message, as it arrives and unpacked
+	Setting string // what Bytes is called
+	Margin  int    // for what is in a message beside what the setting is about
+
+	Text    int           // bytes of strings, see [Message.Charge]
+	Timeout time.Duration // until the message is complete, see [intake.Allowance]; 0: none
+	Memory  *gate.Memory
+}
+
+func (b *Bounds) exceeded(n int64) error {
+	return fmt.Errorf("%w: the message has %d bytes, above %s, %d", scheduler.ErrTooLarge, n, b.Setting, b.Bytes)
+}
+
+// ErrNoMessage is in an error of Receive when the call ended between two messages.
+var ErrNoMessage = errors.New("between two messages")
+
+// Receive waits for a message and has it read within the bounds that hold when it begins. It
+// returns io.EOF when the client has sent its last.
+//
+// After an error in a message its rest is still to come, and the call can only end. With resume
+// the rest is passed over, and resumed reports whether the next message can be received.
+func (s *Stream) Receive(bounds func() Bounds, resume bool, read func(*Message)) (resumed bool, err error) {
+	var header [5]byte
+	if err := s.transport.ReadMessageHeader(header[:]); err != nil {
+		if err == io.EOF {
+			return false, err
+		}
+		return false, fmt.Errorf("%w (%w)", Lost(err), ErrNoMessage)
+	}
+	b := bounds()
+	size := int64(binary.BigEndian.Uint32(header[1:]))
+	if size > int64(b.Bytes+b.Margin) {
+		return false, b.exceeded(size)
+	}
+	if b.Timeout > 0 {
+		allowed := intake.Allowance(b.Timeout, size)
+		errLate := fmt.Errorf("%w: the message was not complete after %v (grpc.message_timeout, and 1 s for each 16 KiB)",
+			scheduler.ErrDeadlineExceeded, allowed)
+		var late atomic.Bool
+		timer := time.AfterFunc(allowed, func() {
+			late.Store(true)
+			s.End(errLate)
+		})
+		defer func() {
+			if timer.Stop(); err != nil && late.Load() {
+				resumed, err = false, errLate
+			}
+		}()
+	}
+	in := &pieces{transport: s.transport, left: int(size)}
+	defer in.free()
+	m := &Message{source: in, end: int(size), bounds: b, share: b.Memory.Plain(), text: b.Text}
+	switch header[0] {
+	case 0:
+	case 1:
+		u, err := unpack(s.transport.RecvCompress(), in, &m.bounds)
+		if err != nil {
+			return false, err
+		}
+		defer u.share.Close()
+		m.source, m.share = u, u.share
+		m.end, m.open = b.Bytes+b.Margin, true
+	default:
+		return false, fmt.Errorf("%w: a message with flags %#x, expected 0 or 1", gate.ErrProtocol, header[0])
+	}
+	read(m)
+	if m.err == nil || !resume {
+		return m.err == nil, m.err
+	}
+	for {
+		if _, err := in.next(); err != nil {
+			return err == io.EOF, m.err
+		}
+	}
+}
+
+// Lost is the error of the transport as one of the table's.
+func Lost(err error) error {
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		return fmt.Errorf("%w: the message ends before its announced length", gate.ErrProtocol)
+	}
+	return fmt.Errorf("%w: %w", scheduler.ErrCanceled, err)
+}
+
+// Bytes are taken from the transport a quarter of what is left at a time, within these bounds:
+// enough for the memory of a tensor of up to 7 MiB to be taken at once (see [tensor.Stage]), and
+// no more than a megabyte in memory that nobody counts.
+const (
+	minPiece = 16 << 10
+	maxPiece = 1 << 20
+)
+
+// pieces are the bytes of a message as they lie in the transport's frames.
+type pieces struct {
+	transport Transport
+	left      int             // bytes not read yet
+	arrived   int64           // bytes that were read
+	frames    mem.BufferSlice // read and not given yet; the first is what was given last
+	given     bool            // frames[0] was given
+	hand      int             // bytes in frames that were not given
+	err       error
+}
+
+func (p *pieces) next() ([]byte, error) {
+	if p.given {
+		p.frames[0].Free()
+		p.frames = p.frames[1:]
+		p.given = false
+	}
+	for len(p.frames) == 0 {
+		if p.err != nil {
+			return nil, p.err
+		}
+		if p.left == 0 {
+			return nil, io.EOF
+		}
+		n := min(p.left, max(minPiece, min(p.left/4, maxPiece)))
+		if p.frames, p.err = p.transport.Read(n); p.err != nil {
+			p.err = Lost(p.err)
+			return nil, p.err
+		}
+		p.left -= n
+		p.arrived += int64(n)
+		p.hand = n
+	}
+	data := p.frames[0].ReadOnlyData()
+	p.given = true
+	p.hand -= len(data)
+	return data, nil
+}
+
+func (p *pieces) inHand() int { return p.hand }
+
+func (p *pieces) free() {
+	p.frames.Free()
+	p.frames = nil
+}
