@@ -7,20 +7,19 @@ import (
 	"github.com/shivad/shivad/scheduler"
 )
 
-// slowest is the rate, in bytes per second, at which a message has to arrive: whoever sends it
-// more slowly holds memory for nothing.
+// slowest is the rate, in bytes per second, at which a message must arrive: it holds memory
+// until it is complete.
 const slowest = 16 << 10
 
-// Allowance is how long n bytes may take to arrive: so long at first, and a second more for each
-// 16 KiB of them.
+// Allowance is how long n bytes may take to arrive: first, and a second more for each 16 KiB.
 func Allowance(first time.Duration, n int64) time.Duration {
 	return first + time.Duration(n/slowest)*time.Second
 }
 
 // A Clock is that of one message. The zero Clock has not begun.
 type Clock struct {
-	Began time.Time // when its first byte was there
-	Bytes int64     // that have arrived, or that it is known to have
+	Began time.Time // when its first byte arrived
+	Bytes int64     // that have arrived, or its size if that is known
 }
 
 // Due is when the message must be complete by a door's message_timeout; zero: never.

@@ -9,7 +9,7 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// A Conn is a connection that was let in. Its bytes are counted, and so is why it ended.
+// A Conn is a connection that was let in. Its bytes and the reason for its end are counted.
 type Conn struct {
 	net.Conn
 	listener *Listener
@@ -59,12 +59,12 @@ func (c *Conn) CloseWrite() error { return c.Conn.(halfCloser).CloseWrite() }
 // A halfCloser ends one direction of a connection, as those of TCP do.
 type halfCloser interface{ CloseWrite() error }
 
-// Because notes why the connection ends. The first reason is the one that counts.
+// Because records why the connection ends. The first reason holds.
 func (c *Conn) Because(why metrics.Closed) { c.why.CompareAndSwap(nil, &why) }
 
-// Leave takes the connection off the count without closing it, for a door that has given its
-// descriptor to somebody else. Without a reason (Because) its client has ended it. Only the
-// first call counts.
+// Leave takes the connection off the count without closing it, for a door that has handed the
+// descriptor over. Without a reason (see Because) the client has ended it. Calls after the first
+// have no effect.
 func (c *Conn) Leave() {
 	c.left.Do(func() {
 		c.Because(metrics.ClosedByClient)

@@ -2,12 +2,12 @@
 // arrives on it.
 //
 //	Listener.Accept ──┬──→ Conn, counted until it is closed or Leave is called
-//	                  └──→ above a limit: refused in the words of the wire, and closed so that
-//	                       the client can read them
+//	                  └──→ above a limit: told why on its wire, and closed so that the client
+//	                       can read it
 //	Clock                  when a message that has begun must be complete
 //
-// A door supplies its name, which errors use for its settings, its limits, and how it says on
-// its wire why a connection is not let in. What it reads and writes afterwards is its own.
+// A door supplies its name, which errors use for its settings, its limits, and the form that an
+// error has on its wire.
 //
 // Concurrency: Accept is for one goroutine. Everything else may be called from any.
 package intake
@@ -47,8 +47,8 @@ type Config struct {
 	Limits  func() Limits // those that hold for the next connection
 	Metrics *metrics.Door
 	Log     *slog.Logger
-	// Refusal is what a connection above a limit is sent before it is closed, as bytes of the
-	// wire. nil: it is closed without a word.
+	// Refusal returns the bytes that a connection above a limit is sent before it is closed. nil:
+	// it is sent nothing.
 	Refusal func(error) []byte
 }
 
@@ -61,7 +61,7 @@ type Listener struct {
 	mu        sync.Mutex
 	closed    bool
 	open      int                // connections that were let in
-	hosts     map[netip.Addr]int // of these, by where they come from, also where that has no limit
+	hosts     map[netip.Addr]int // of these, by host, those without a limit among them
 	lingering map[net.Conn]struct{}
 	lingers   sync.WaitGroup
 }
@@ -85,17 +85,16 @@ func newListener(l net.Listener, cfg Config) *Listener {
 // Addr is the address in use.
 func (l *Listener) Addr() net.Addr { return l.listener.Addr() }
 
-// Open is how many connections have been let in and have not left.
+// Open returns how many connections are let in.
 func (l *Listener) Open() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.open
 }
 
-// Accept waits for a connection that may be let in, and refuses the others. Its only error is
-// that of a closed listener. When no connection can be accepted, because the process has no
-// descriptor left, it tries again after a growing pause: those inside are served meanwhile, and
-// to try without a pause would take a core.
+// Accept waits for a connection that may be let in, and refuses the others. It fails only when
+// the listener is closed. When the process has no descriptor left it tries again after a growing
+// pause: trying without one would occupy a core.
 func (l *Listener) Accept() (*Conn, error) {
 	const first, longest = 5 * time.Millisecond, time.Second
 	for pause := first; ; {
@@ -153,8 +152,7 @@ func (l *Listener) leave(host netip.Addr) {
 	}
 }
 
-// Close ends the listening. The connections that were let in stay; those that were refused are
-// closed.
+// Close closes the listener, and the connections that linger. Those that were let in stay open.
 func (l *Listener) Close() error {
 	err := l.listener.Close()
 	l.mu.Lock()

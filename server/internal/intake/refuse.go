@@ -24,11 +24,11 @@ func (l *Listener) refuse(c net.Conn, err error) {
 	c.Close()
 }
 
-// linger ends our direction, reads on for a while, and closes the connection. To close it at
-// once would reset it if the client has sent something, and the refusal would be lost; not to
-// read would leave a client that sends more than the sockets hold in its sending, until the
-// reset. It reports false if the connection cannot linger, or others do already: each is a
-// descriptor above the limit.
+// linger ends our direction, discards what the client sends for a while, and closes the
+// connection. Closed at once, with input that was not read, the kernel would reset it, and the
+// client would lose the refusal; without reading, a client that sends more than the sockets hold
+// would be sending until that reset. It reports false if the connection cannot linger, or too
+// many do: each is a descriptor above the limit.
 func (l *Listener) linger(c net.Conn) bool {
 	half, ok := c.(halfCloser)
 	if !ok || half.CloseWrite() != nil {
