@@ -334,10 +334,10 @@ func TestRaggedAnswers(t *testing.T) {
 		count int64
 		words string
 	}{
-		{2, "count counts 2 values for 1 rows, and it has 3"},
-		{4, "count says 4 for row 0, and 3 of its 3 values are left"},
-		{-1, "count says -1 for row 0"},
-		{1<<63 - 1, "count says 9223372036854775807 for row 0"},
+		{2, "count adds up to 2 values for 1 rows, but it has 3"},
+		{4, "count is 4 for row 0, but only 3 of its 3 values are left"},
+		{-1, "count is -1 for row 0"},
+		{1<<63 - 1, "count is 9223372036854775807 for row 0"},
 	} {
 		count.Store(c.count)
 		_, err := callers(t, s)[0].ask(t.Context(), "detector", named("image", ints(tensor.Shape{1, 2}, 1, 2)))
