@@ -14,7 +14,7 @@ func (s *Server) warnOfStrangers() {
 	warn := func(what, setting string, addrs ...net.Addr) {
 		for _, a := range addrs {
 			if !predict.Local(a) {
-				s.log.Warn("others than this machine can reach a listener that asks for no password", "listener", a.String(), "they can", what, "setting", setting)
+				s.log.Warn("a listener without authentication can be reached from other machines", "listener", a.String(), "they can", what, "setting", setting)
 			}
 		}
 	}

@@ -111,9 +111,9 @@ func TestUnloadByStrangers(t *testing.T) {
 	}
 }
 
-// The log says at the start what others than this machine can reach.
+// The log says at the start what can be reached from other machines.
 func TestWarningOfStrangers(t *testing.T) {
-	const warning = "others than this machine can reach a listener that asks for no password"
+	const warning = "a listener without authentication can be reached from other machines"
 	log := new(logged)
 	exposed(t, log, "", "all")
 	for _, setting := range []string{"admin.listen", "containers.listen", "server.repository"} {

@@ -14,9 +14,9 @@ const (
 	worthGivingBack = 16 << 20
 )
 
-// giveBack has the system get back what the pool keeps and nobody needs, until stop is closed.
-// A collection would see to that, but a server at rest has one in two minutes, and each halves
-// what is kept: the memory of its busiest moment would be its own for a quarter of an hour.
+// giveBack returns idle memory of the pool to the system, until stop is closed.
+// A collection does that too, but a server at rest has one in two minutes, and each halves
+// what the pool has: memory of the busiest moment would stay for a quarter of an hour.
 func giveBack(pool *tensor.Pool, every time.Duration, stop <-chan struct{}) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()

@@ -42,7 +42,7 @@ type Question struct {
 	// Candidates are the models that an application may choose among for this request, "name"
 	// or "name/version", each of which it must link to; nil means all.
 	Candidates []string
-	// NoCache has the answer computed, and not kept.
+	// NoCache has the answer computed, and not cached.
 	NoCache bool
 	// Salt makes requests that differ in it unequal to the caches.
 	Salt string
@@ -58,7 +58,7 @@ type Question struct {
 	Parameters []byte
 }
 
-// An Answer is what was said to a Question. Release it once, when its outputs are not needed
+// An Answer is the answer to a Question. Release it once, when its outputs are not needed
 // any more.
 type Answer struct {
 	// Model and Version are the model's that answered; of several the one that is most behind
@@ -87,7 +87,7 @@ func (a *Answer) Release() {
 type Choice struct {
 	// Confidence is how far the models agree, 0 to 1.
 	Confidence float64
-	// Missing are models ("name/version") that were asked and have no part in the answer, each
+	// Missing are models ("name/version") that were chosen and have no part in the answer, each
 	// with the reason.
 	Missing map[string]string
 	// Default tells that the outputs are the application's default, and Explanation why.
@@ -208,7 +208,7 @@ type Feedback struct {
 	// Application is the one that answered.
 	Application string
 	// ID and User are those of the request. Without an ID, or with one that this server does
-	// not know any more, Inputs are the request's: the models are asked again, among Candidates
+	// not know any more, Inputs are the request's: the models execute them again, among Candidates
 	// if that is not nil.
 	ID, User   string
 	Inputs     []tensor.Tensor // as in Question
@@ -225,7 +225,7 @@ type Feedback struct {
 
 // Learn has an application's policy learn from feedback. learned is false if the same feedback
 // was learned before; rounds counts what the policy has learned from for this user. The errors
-// are Ask's; ErrUnavailable also says that the state store is away. It may be called from
+// are Ask's; ErrUnavailable also says that the state store cannot be reached. It may be called from
 // everywhere, and waits for the store.
 func (s *Server) Learn(ctx context.Context, f *Feedback) (learned bool, rounds uint64, err error) {
 	asked, err := s.question(&Question{Name: f.Application, User: f.User, Inputs: f.Inputs, Candidates: f.Candidates})
@@ -281,8 +281,8 @@ type Application struct {
 }
 
 // SetApplication makes an application, or replaces the one of that name. It holds when this
-// returns, and is kept in the state store. The error wraps scheduler.ErrInvalidInput and lists
-// all faults, or ErrUnavailable if the store is away.
+// returns, and is in the state store. The error wraps scheduler.ErrInvalidInput and lists
+// all faults, or ErrUnavailable if the store cannot be reached.
 func (s *Server) SetApplication(ctx context.Context, a Application) error {
 	r, err := s.store.Registry()
 	if err != nil {

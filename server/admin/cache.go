@@ -6,9 +6,9 @@ import "net/http"
 // server knows the version.
 type Cache struct {
 	Limit   int64  `json:"limit_bytes"` // of all versions together
-	Entries int64  `json:"entries"`     // answers kept now
+	Entries int64  `json:"entries"`     // cached answers
 	Bytes   int64  `json:"bytes"`       // what they take
-	Hits    uint64 `json:"hits"`        // requests answered with what was kept
+	Hits    uint64 `json:"hits"`        // requests answered from the cache
 	Shared  uint64 `json:"shared"`      // requests that waited for the answer to an equal one
 	Misses  uint64 `json:"misses"`      // all others
 	Evicted uint64 `json:"evicted"`     // answers that made room for others

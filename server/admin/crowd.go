@@ -22,9 +22,9 @@ type bounded struct {
 	net.Listener
 	log *slog.Logger
 
-	mu   sync.Mutex
-	held map[*boundedConn]struct{}
-	told time.Time // when the log last said that somebody gave way
+	mu     sync.Mutex
+	held   map[*boundedConn]struct{}
+	logged time.Time // when the log last had a line about it
 }
 
 func (b *bounded) Accept() (net.Conn, error) {
@@ -40,8 +40,8 @@ func (b *bounded) Accept() (net.Conn, error) {
 	b.mu.Lock()
 	out := b.yieldLocked()
 	b.held[k] = struct{}{}
-	if tell := out != nil && time.Since(b.told) >= time.Minute; tell {
-		b.told = time.Now()
+	if tell := out != nil && time.Since(b.logged) >= time.Minute; tell {
+		b.logged = time.Now()
 		b.log.Warn("the admin door has as many connections as it may: the one that has been idle for the longest gives way to each new one",
 			"limit", maxConnections, "from", out.address, "to", k.address)
 	}

@@ -16,7 +16,7 @@
 //	PUT /v1/models/{name}/default_version  {"version": "2"}, "" for the newest that is ready
 //	GET /v1/models/{name}/explain          Explanations: why batches are small, what limits it, what to change
 //	GET /v1/models/{name}/cache            ModelCache, if it has one
-//	DELETE /v1/models/{name}/cache         lets go what is kept: Cleared
+//	DELETE /v1/models/{name}/cache         empties it: Cleared
 //	GET /v1/models/{name}/versions/{v}     Model
 //	GET /v1/containers                     Containers: those of the file, and who is connected
 //	POST /v1/containers/{name}/start       and waits until its model is ready; stop likewise

@@ -9,7 +9,7 @@ import (
 
 // Sources are what the door shows and changes. What they do may be called from several goroutines
 // at once, and returns what the door may keep. Slices are shown in their order. An error that is to
-// be shown to whoever asked is an *Error; any other is a bug.
+// be shown to the client is an *Error; any other is a bug.
 type Sources struct {
 	Version string          // of the server
 	Opened  <-chan struct{} // closed when all of these are there; until then only /livez and /readyz are answered. nil: they are
@@ -53,7 +53,7 @@ type Settings interface {
 
 // Caches are those of models.
 type Caches interface {
-	// ClearCache lets go what is kept of a model's answers, and tells how much that was.
+	// ClearCache empties the cache of a model, and returns how much was in it.
 	ClearCache(model string) (entries, bytes int64, err error)
 }
 
@@ -95,6 +95,6 @@ type Documents interface {
 // A Chronicle knows what served by a name and who changed it.
 type Chronicle interface {
 	Of(name string) (History, error)
-	// Changed is told of every change that an operator makes.
+	// Changed is called for every change that an operator makes.
 	Changed(by, what, name, detail string)
 }

@@ -120,8 +120,8 @@ type Health struct {
 	Defaults      uint64  `json:"defaults"`             // requests to an application that its default was the answer to
 	MissingVoices uint64  `json:"missing_voices"`       // answers of applications without its part; of an application: without any model's
 	NoMemory      uint64  `json:"no_memory"`            // requests whose answers there was no payload memory for
-	OldestRow     float64 `json:"oldest_row_seconds"`   // since the row was asked that waits for longest
-	OldestBatch   float64 `json:"oldest_batch_seconds"` // since the batch was sent that is not answered for longest
+	OldestRow     float64 `json:"oldest_row_seconds"`   // of the row that waits for longest
+	OldestBatch   float64 `json:"oldest_batch_seconds"` // since the oldest batch that is not answered was sent
 }
 
 // A Door is one way in for clients.
@@ -135,18 +135,18 @@ type Door struct {
 type Usage struct {
 	Used    int64  `json:"used"`
 	Limit   int64  `json:"limit"`
-	Refused uint64 `json:"refused"` // how often more was asked for
+	Refused uint64 `json:"refused"` // requests for more than that
 }
 
 // Queue is what waits for a batch.
 type Queue struct {
 	Rows        int     `json:"rows"`
 	Bytes       int64   `json:"bytes"`
-	OldestRow   float64 `json:"oldest_row_seconds"`   // since the row was asked that waits for longest
-	OldestBatch float64 `json:"oldest_batch_seconds"` // since the batch was sent that is not answered for longest
+	OldestRow   float64 `json:"oldest_row_seconds"`   // of the row that waits for longest
+	OldestBatch float64 `json:"oldest_batch_seconds"` // since the oldest batch that is not answered was sent
 }
 
-// State is how what operators make and policies learn is kept.
+// State is how the state store does.
 type State struct {
 	At      string    `json:"at"`              // as in the file, without a password; "" = in memory
 	Healthy bool      `json:"healthy"`         // it can be changed; while not, the server goes on with what it knows
@@ -156,7 +156,7 @@ type State struct {
 
 // A Session is one connected container.
 type Session struct {
-	Model       string  `json:"model"` // "" until it has registered, as Version
+	Model       string  `json:"model"` // "" until it has registered; likewise Version
 	Version     string  `json:"version"`
 	Instance    string  `json:"instance,omitempty"` // what it calls itself
 	Remote      string  `json:"remote"`
@@ -168,14 +168,14 @@ type Session struct {
 	Rows        int64   `json:"rows"`              // in them
 	Failures    int64   `json:"failures"`          // batches that it failed, or answered with nonsense
 	Pending     int     `json:"pending"`           // batches that it has not answered yet
-	Oldest      float64 `json:"oldest_seconds"`    // since the one of them was sent that is not answered for longest
+	Oldest      float64 `json:"oldest_seconds"`    // since the oldest of them was sent
 	Slots       int     `json:"slots,omitempty"`   // most of them at a time; 0 until it has registered
 	AtOnce      int     `json:"at_once,omitempty"` // batches that it executes at once; likewise
 	LastFailure string  `json:"last_failure,omitempty"`
 	Reason      string  `json:"reason,omitempty"` // why it is ending, or should
 
 	Feedback        int64 `json:"feedback,omitempty"`         // sent to a container that asks for it
-	FeedbackDropped int64 `json:"feedback_dropped,omitempty"` // not sent, as it had not taken what came before
+	FeedbackDropped int64 `json:"feedback_dropped,omitempty"` // not sent, as it had not taken the feedback before
 }
 
 // A Process is one process that the server started.

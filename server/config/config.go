@@ -34,7 +34,7 @@ type Config struct {
 	// calls.
 	Supervised []Container `toml:"container"`
 
-	origins map[string]origin // key -> where its value came from; a key that is missing has its default
+	origins map[string]origin // key -> where its value is from; a key that is missing has its default
 }
 
 // Bytes is a size: see [setting.Bytes].
@@ -214,14 +214,14 @@ type Limits struct {
 	// PayloadBytes is the memory of the process for payloads, in and out; beyond it requests are
 	// answered Overloaded.
 	PayloadBytes Bytes `toml:"payload_bytes" restart:"caches and the limit of the heap follow it"`
-	// A compressed request that unpacks to more than UnpackRatio times what came of it takes from
+	// A compressed request that unpacks to more than UnpackRatio times its size is charged to
 	// UnpackBytes, the part of PayloadBytes that such requests share; beyond it they are answered
 	// Overloaded. 0 = a quarter.
 	UnpackRatio int   `toml:"unpack_ratio"`
 	UnpackBytes Bytes `toml:"unpack_bytes" restart:"it is a part of payload_bytes"`
 }
 
-// Unpacked is the part of payload_bytes for requests that unpack to far more than came.
+// Unpacked is the part of payload_bytes for requests that unpack to far more than their size.
 func (l Limits) Unpacked() Bytes {
 	if l.UnpackBytes > 0 {
 		return l.UnpackBytes

@@ -12,7 +12,7 @@ import (
 // A Fault is one thing wrong with a configuration.
 type Fault struct {
 	Key  string // "tcp.connections", "container[0].command"; "" when the file is not TOML at all
-	Text string // what was expected and what came
+	Text string // what was expected, and the value
 
 	Origin string // file or flag that the value is from; "" for a value set by a program or a default
 	Line   int    // in the file, from 1; 0 = unknown

@@ -186,7 +186,7 @@ shed = false
 pad = true
 strategy = "deadline"
 `, []string{
-			`containers.message_bytes: 1GiB is below limits.message_bytes, 2GiB: a request of that size could be asked but never answered in kind`,
+			`containers.message_bytes: 1GiB is below limits.message_bytes, 2GiB: a request of that size is accepted, and an answer of the same size is not`,
 			`x.toml:9:1: limits.metadata_bytes: 3GiB is above limits.message_bytes, 2GiB: the message ends first`,
 			`x.toml:10:1: limits.payload_bytes: 1GiB is below limits.message_bytes, 2GiB: a message of that size never fits`,
 			`x.toml:14:1: model.a.max_batch: 70000 is above queue_rows, 65536: so many rows never wait together`,
@@ -217,7 +217,7 @@ command = [""]
 env = { "A=B" = "" }
 `, []string{
 			`x.toml:3:1: containers.listen: empty, but there are 3 [[container]] to connect: give it an address, such as 127.0.0.1:0`,
-			`x.toml:4:1: containers.message_bytes: 1MiB is below limits.message_bytes, 256MiB: a request of that size could be asked but never answered in kind`,
+			`x.toml:4:1: containers.message_bytes: 1MiB is below limits.message_bytes, 256MiB: a request of that size is accepted, and an answer of the same size is not`,
 			`x.toml:8:1: container[0].replicas: expected 1 to 1024, got 0`,
 			`x.toml:9:3: container[1].command: missing: program and arguments, as ["python3", "model.py"]`,
 			`x.toml:10:1: container[1].name: "a" is already the name of container[0]`,

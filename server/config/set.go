@@ -233,7 +233,7 @@ func fieldsOf(v reflect.Value) iter.Seq[field] {
 	}
 }
 
-// describe says what came, in the words of TOML.
+// describe names a value in the words of TOML.
 func describe(value any) string {
 	switch v := value.(type) {
 	case string:

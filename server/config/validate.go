@@ -34,7 +34,7 @@ func (c Config) Validate() error {
 	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
 		m := c.Models[name]
 		own := c.modelFaults(name, m, caches)
-		// What a model has from [defaults] is said once, there.
+		// A fault that a model has from [defaults] is reported once, there.
 		fs.of(joinKey("model", name), slices.DeleteFunc(own, func(f setting.Fault) bool { return slices.Contains(defaults, f) }))
 		caches += m.Cache
 	}
@@ -62,8 +62,8 @@ func (c Config) modelFaults(name string, m Model, caches Bytes) (fs setting.Faul
 	// Full caches leave requests the memory to be served with.
 	room := c.Limits.PayloadBytes - c.Limits.MessageBytes
 	switch {
-	case m.Cache == 0 || caches > room: // said of the first that is too much
-	case caches+m.Cache <= room || room < 0: // less than a message fits anyway: said elsewhere
+	case m.Cache == 0 || caches > room: // reported of the first that is too much
+	case caches+m.Cache <= room || room < 0: // less than a message fits anyway: reported there
 	case caches == 0:
 		fs.Add("cache", "%v is above limits.payload_bytes, %v, less limits.message_bytes, %v: cached answers count against that memory, and no message of that size would fit beside a full cache",
 			m.Cache, c.Limits.PayloadBytes, c.Limits.MessageBytes)
@@ -177,7 +177,7 @@ func (c Config) validateContainers(fs *faults) {
 	k := c.Containers
 	fs.of("containers", k.Settings().Faults())
 	if k.MessageBytes < c.Limits.MessageBytes {
-		fs.Add("containers.message_bytes", "%v is below limits.message_bytes, %v: a request of that size could be asked but never answered in kind", k.MessageBytes, c.Limits.MessageBytes)
+		fs.Add("containers.message_bytes", "%v is below limits.message_bytes, %v: a request of that size is accepted, and an answer of the same size is not", k.MessageBytes, c.Limits.MessageBytes)
 	}
 
 	names := map[string]int{}

@@ -4,7 +4,7 @@ import "sync/atomic"
 
 // A Cache counts what the prediction cache does for one model version.
 type Cache struct {
-	Hits    atomic.Uint64 // requests answered with what was kept
+	Hits    atomic.Uint64 // requests answered from the cache
 	Shared  atomic.Uint64 // requests that waited for the answer to an equal one
 	Misses  atomic.Uint64 // all others
 	NotKept atomic.Uint64 // answers too large for the cache, or that there was no payload memory for
@@ -39,7 +39,7 @@ func (c *Cache) Counts() CacheCounts {
 	}
 }
 
-// Stored counts an entry that is kept from now on; exactly one Removed follows.
+// Stored counts a new entry; exactly one Removed follows.
 func (c *Cache) Stored(bytes int64) {
 	c.entries.Add(1)
 	c.bytes.Add(bytes)

@@ -16,7 +16,7 @@ var (
 	answeredDesc   = desc("door_requests_total", "Requests answered, of all models that there are and were, by how they ended.", "door", "outcome")
 	requestsDesc   = desc("requests_total", "Requests answered, by how they ended.", "model", "version", "door", "outcome")
 	durationDesc   = desc("request_duration_seconds", "Time from a request's last byte to its answer.", "model", "version", "door")
-	inFlightDesc   = desc("requests_in_flight", "Requests taken in and not answered yet.", "door")
+	inFlightDesc   = desc("requests_in_flight", "Requests in flight.", "door")
 	queueWaitDesc  = desc("queue_wait_seconds", "Time a request waited for its batch.", "model", "version")
 	queueRowsDesc  = desc("queue_rows", "Rows waiting for a batch.", "model", "version")
 	queueBytesDesc = desc("queue_bytes", "Bytes of the rows waiting for a batch.", "model", "version")
@@ -31,14 +31,14 @@ var (
 	unheardDesc    = desc("missing_voices_total", "Answers of applications without the part of a model; of an application: of any model.", "model", "version")
 	wastedDesc     = desc("wasted_rows_total", "Rows computed after their request had been answered.", "model", "version")
 	cacheDesc      = desc("cache_requests_total", "Requests for a model with a prediction cache, by what it did.", "model", "version", "result")
-	cacheGoneDesc  = desc("cache_removals_total", "Answers that are not kept any more, by reason.", "model", "version", "reason")
-	notKeptDesc    = desc("cache_not_kept_total", "Answers that were too large to keep, or that there was no payload memory for.", "model", "version")
-	cacheSizeDesc  = desc("cache_entries", "Answers kept.", "model", "version")
-	cacheBytesDesc = desc("cache_bytes", "What the answers kept take, with their bookkeeping.", "model", "version")
+	cacheGoneDesc  = desc("cache_removals_total", "Answers that left the cache, by reason.", "model", "version", "reason")
+	notKeptDesc    = desc("cache_not_kept_total", "Answers that were too large to cache, or that there was no payload memory for.", "model", "version")
+	cacheSizeDesc  = desc("cache_entries", "Cached answers.", "model", "version")
+	cacheBytesDesc = desc("cache_bytes", "Memory of the cached answers, with their bookkeeping.", "model", "version")
 	replicasDesc   = desc("replicas", "Live replicas.", "model", "version")
 	failingDesc    = desc("failing_replicas", "Live replicas that fail on every batch.", "model", "version")
-	oldRowDesc     = desc("oldest_row_seconds", "Time since the row was asked that waits for longest.", "model", "version")
-	oldBatchDesc   = desc("oldest_batch_seconds", "Time since the batch was sent that is not answered for longest.", "model", "version")
+	oldRowDesc     = desc("oldest_row_seconds", "Age of the row that waits for longest.", "model", "version")
+	oldBatchDesc   = desc("oldest_batch_seconds", "Time since the oldest batch that is not answered was sent.", "model", "version")
 
 	connectionsDesc = desc("connections", "Open connections of clients.", "door")
 	openedDesc      = desc("connections_opened_total", "Connections accepted.", "door")
@@ -47,14 +47,14 @@ var (
 	sentDesc        = desc("sent_bytes_total", "Bytes to clients.", "door")
 
 	payloadDesc      = desc("payload_bytes", "Memory for payloads that is in use.")
-	payloadLimitDesc = desc("payload_limit_bytes", "The most memory for payloads there may be in use.")
+	payloadLimitDesc = desc("payload_limit_bytes", "Limit of the memory for payloads in use.")
 	refusalsDesc     = desc("payload_refusals_total", "Times that memory for a payload was refused.")
 	restartsDesc     = desc("process_restarts_total", "Restarts of supervised processes.", "container")
-	payloadIdleDesc  = desc("payload_idle_bytes", "Memory for payloads that is kept for the next ones.")
-	unpackedDesc     = desc("unpacked_bytes", "Of the memory for payloads in use, what compressed requests have that unpack to far more than came.")
-	unpackLimitDesc  = desc("unpacked_limit_bytes", "The most of it that such requests may have.")
+	payloadIdleDesc  = desc("payload_idle_bytes", "Free memory for payloads that the process has not returned to the system.")
+	unpackedDesc     = desc("unpacked_bytes", "Of the memory for payloads in use, the part of compressed requests that unpack to far more than their size.")
+	unpackLimitDesc  = desc("unpacked_limit_bytes", "Limit of that part.")
 	sessionsDesc     = desc("container_sessions", "Connected containers.")
-	stateDesc        = desc("state_up", "1 if applications, settings and what policies learn can be changed, 0 if where they are kept is out of reach.")
+	stateDesc        = desc("state_up", "1 if the state store (applications, settings, what policies learn) can be written, 0 if not.")
 	usersDesc        = desc("policy_users", "Users for whom an application's policy has learned something.", "application")
 	forgottenDesc    = desc("policy_users_forgotten_total", "Users for whom this server forgot what was learned, as state.users allows no more.", "application")
 	buildDesc        = desc("build_info", "Always 1; the labels say what runs.", "version", "goversion")
@@ -100,7 +100,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		}
 		for _, d := range doors {
 			at := &model.doors[d.index]
-			if !model.asked(d.index) { // one at rest shows that it could be asked
+			if !model.asked(d.index) { // one at rest shows that it can be asked
 				counter(requestsDesc, 0, name, version, d.name, OK.String())
 				continue
 			}

@@ -200,7 +200,7 @@ func (d *Door) Index() int { return d.index }
 func (d *Door) Began() { d.inFlight.Add(1) }
 
 // Answered counts the end of a request: how it ended, the time since it was taken in, and of
-// that its wait and its execution, which are 0 if it never came so far.
+// that its wait and its execution, which are 0 if it was never executed.
 func (d *Door) Answered(m *Model, o Outcome, took, queue, exec time.Duration) {
 	at := &m.doors[d.index]
 	at.requests[o].Add(1)

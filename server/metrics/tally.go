@@ -6,7 +6,7 @@ import (
 )
 
 // A Tally counts the requests of one goroutine at a door in ordinary words, and adds them to
-// what others see when it is told to. An event loop does that once a turn: its requests then
+// what others see by Flush. An event loop calls it once a turn: its requests then
 // cost a few nanoseconds each instead of the seven atomic additions, 50 ns, that they would
 // need. A Tally is for one goroutine.
 type Tally struct {

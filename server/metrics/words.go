@@ -38,12 +38,12 @@ type Closed uint8
 
 // The reasons there are.
 const (
-	ClosedByClient        Closed = iota // it hung up, or asked for the end
+	ClosedByClient        Closed = iota // it hung up, or ended the connection in its protocol
 	ClosedIdle                          // nothing happened for the door's idle_timeout, or a ping was not answered
 	ClosedStalled                       // it did not read its answers for the door's stall_timeout
 	ClosedMessageTimeout                // a message it began was not complete after the door's message_timeout
 	ClosedProtocol                      // what it sent cannot be trusted
-	ClosedCancels                       // it cancelled nearly all that it asked
+	ClosedCancels                       // it cancelled nearly all of its requests
 	ClosedAddressLimit                  // there were as many of its address as the door's connections_per_address already
 	ClosedConnectionLimit               // there were as many as the door's connections already, or no descriptor left
 	ClosedDraining                      // the server shuts down

@@ -31,7 +31,7 @@ const callTimeout = 5 * time.Second
 
 // What callers branch on; errors that are returned wrap these and say more.
 var (
-	// ErrUnavailable: where the state is kept cannot be reached. An Update that returned it may
+	// ErrUnavailable: the store cannot be reached. An Update that returned it may
 	// have been applied nonetheless, if the connection was lost before the answer arrived. Give it
 	// an id and repeat it.
 	ErrUnavailable = errors.New("state: unavailable")

@@ -77,7 +77,7 @@ func (c *Clock) run() {
 		if _, err := c.alarm.Read(count[:]); errors.Is(err, os.ErrClosed) {
 			return
 		} else if err != nil {
-			panic(err) // a bug: nothing else can happen to a timerfd, and without it no deadline would be kept
+			panic(err) // a bug: nothing else can happen to a timerfd, and without it no deadline would be met
 		}
 		c.fire()
 	}

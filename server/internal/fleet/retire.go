@@ -22,7 +22,7 @@ type retirement struct {
 	parted map[*containers.Dialer]bool     // called containers that were told goodbye, for good
 
 	mu   sync.Mutex
-	kept map[scheduler.ModelID][]uint64 // sessions of versions that should be gone, whose generations have no goodbye
+	idle map[scheduler.ModelID][]uint64 // sessions of versions that should be gone, whose generations have no goodbye
 }
 
 // Changed makes Retire look again. It may be called from anywhere and does not block.
@@ -33,23 +33,23 @@ func (ss *Sessions) Changed() {
 	}
 }
 
-// keeps reports whether a session should be gone, and stays because there is no way to tell it.
-func (r *retirement) keeps(i containers.SessionInfo) bool {
+// stays reports whether a session should be gone, and stays since its generation has no goodbye.
+func (r *retirement) stays(i containers.SessionInfo) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Contains(r.kept[i.Model], i.Number)
+	return slices.Contains(r.idle[i.Model], i.Number)
 }
 
-// keep notes the sessions of a version that stay, and tells whether there are others than before.
-func (r *retirement) keep(id scheduler.ModelID, numbers []uint64) bool {
+// note notes the sessions of a version that stay, and reports whether there are others than before.
+func (r *retirement) note(id scheduler.ModelID, numbers []uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if slices.Equal(r.kept[id], numbers) {
+	if slices.Equal(r.idle[id], numbers) {
 		return false
 	}
-	r.kept[id] = numbers
+	r.idle[id] = numbers
 	if len(numbers) == 0 {
-		delete(r.kept, id)
+		delete(r.idle, id)
 	}
 	return true
 }
@@ -59,7 +59,7 @@ func (r *retirement) prune(replaced map[scheduler.ModelID]time.Time) {
 	r.since = replaced
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.kept, func(id scheduler.ModelID, _ []uint64) bool {
+	maps.DeleteFunc(r.idle, func(id scheduler.ModelID, _ []uint64) bool {
 		_, still := replaced[id]
 		return !still
 	})
@@ -75,7 +75,7 @@ const retireAgain = 50 * time.Millisecond
 // The pause is not only the operator's time to think better of it (shivactl models set-version):
 // requests that were on their way to the old version when the new one came are served by it.
 //
-// Containers of RPC v1 to v3 cannot be told. They stay connected and idle, as nobody asks for their
+// RPC v1 to v3 has no goodbye. Their containers stay connected and idle, as nobody asks for their
 // version, until somebody stops them: hung up on they would be back in a moment, again and again.
 // Their version is looked at again after each retire_after, in case others have arrived.
 func (ss *Sessions) Retire() {
@@ -93,7 +93,7 @@ func (ss *Sessions) Retire() {
 		due, next := ss.overdue(time.Now())
 		for _, id := range due {
 			reason := fmt.Sprintf("version %s of %s is replaced by a newer one", id.Version, id.Name)
-			told, kept := ss.Listener().Retire(id, reason)
+			told, idle := ss.Listener().Retire(id, reason)
 			for _, d := range ss.called() {
 				if d.Model() == id && !r.parted[d] {
 					told++
@@ -102,8 +102,8 @@ func (ss *Sessions) Retire() {
 					r.parting.Go(func() { _ = d.Shutdown(context.Background()) })
 				}
 			}
-			if r.keep(id, kept) || told > 0 {
-				ss.cfg.Log.Info("version retired", "model", id.String(), "told_goodbye", told, "stay_idle", len(kept))
+			if r.note(id, idle) || told > 0 {
+				ss.cfg.Log.Info("version retired", "model", id.String(), "told_goodbye", told, "stay_idle", len(idle))
 			}
 		}
 		timer.Stop()

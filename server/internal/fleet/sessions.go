@@ -20,14 +20,14 @@ type Sessions struct {
 	processes *Processes
 	retiring  retirement
 
-	// Set by Listen and Call, before anybody else is told of the server.
+	// Set by Listen and Call, before the server answers anybody.
 	mu       sync.RWMutex
 	listener *containers.Listener
 	dialers  []*containers.Dialer
 }
 
 func newSessions(cfg Config) *Sessions {
-	return &Sessions{cfg: cfg, retiring: retirement{poke: make(chan struct{}, 1), kept: make(map[scheduler.ModelID][]uint64)}}
+	return &Sessions{cfg: cfg, retiring: retirement{poke: make(chan struct{}, 1), idle: make(map[scheduler.ModelID][]uint64)}}
 }
 
 // Listen opens the addresses that containers connect to.
@@ -119,7 +119,7 @@ func (ss *Sessions) called() []*containers.Dialer {
 	return ss.dialers
 }
 
-// connected are the sessions of containers that connected, and have been told apart from rubbish.
+// connected are the sessions of containers that connected and speak a generation of the protocol.
 func (ss *Sessions) connected() []containers.SessionInfo {
 	if l := ss.Listener(); l != nil {
 		return l.Sessions()
@@ -138,7 +138,7 @@ func (ss *Sessions) List() []containers.SessionInfo {
 		list = append(list, d.Session())
 	}
 	for k := range list {
-		if i := &list[k]; ss.retiring.keeps(*i) {
+		if i := &list[k]; ss.retiring.stays(*i) {
 			i.State = "retired"
 			i.Reason = fmt.Sprintf("a newer version has replaced it; RPC %s has no word for goodbye, so it stays, idle, until you stop it", i.Generation)
 		}

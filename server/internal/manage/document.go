@@ -87,7 +87,7 @@ func (ds *Documents) Check(d admin.Document) (faults []string, err error) {
 	return faults, err
 }
 
-// A plan is what an import would write: entries, and each as whoever asked knows it.
+// A plan is what an import would write: entries, and each as the admin door shows it.
 type plan struct {
 	entries []state.Entry
 	changes []admin.Change // of the same index; what only tidies up has no name

@@ -118,7 +118,7 @@ func because(s scheduler.Stats, r scheduler.CloseReason) string {
 	case scheduler.CloseDeadline:
 		return "are bounded by deadlines: one row more, and rows of them would be late. Longer deadlines or more replicas make room."
 	case scheduler.CloseDelay:
-		return fmt.Sprintf("waited for delay, %v, and no more rows came.", c.Delay)
+		return fmt.Sprintf("waited for delay, %v, and no more rows arrived.", c.Delay)
 	case scheduler.CloseShape:
 		return fmt.Sprintf("end where other shapes begin (%d wait now): rows share a batch only if their dtypes and trailing dimensions agree. Let clients send one shape.", s.Shapes)
 	case scheduler.CloseLimit:
@@ -129,7 +129,7 @@ func because(s scheduler.Stats, r scheduler.CloseReason) string {
 	case scheduler.CloseBytes:
 		return fmt.Sprintf("are bounded by batch_bytes, %d. Raise it, if the container takes larger messages.", c.BatchBytes)
 	case scheduler.CloseFailures:
-		return "are small because larger ones fail. What fails, and with which error, is said elsewhere here."
+		return "are small because larger ones fail; the other sentences name the errors."
 	case scheduler.CloseRate:
 		return "have the size that answers most rows per second: larger ones were measured, and answer no more. No setting bounds them."
 	case scheduler.CloseTrial:
@@ -254,7 +254,7 @@ func sick(s scheduler.Stats) (out []string) {
 	for _, r := range s.Replicas {
 		switch r.State {
 		case scheduler.ReplicaFailing:
-			out = append(out, fmt.Sprintf("Replica %s fails on every batch, %d so far; the last one %v ago: %v. It is asked less often while others do better.",
+			out = append(out, fmt.Sprintf("Replica %s fails on every batch, %d so far; the last one %v ago: %v. It gets fewer batches while others do better.",
 				name(r), r.Failed, round(r.LastFailed), r.LastError))
 		case scheduler.ReplicaSuspect:
 			out = append(out, fmt.Sprintf("Replica %s hangs: a batch was sent %v ago and is not answered. It gets nothing but probes until it answers, and loses its session if it goes on; the last error: %v.",
@@ -289,10 +289,10 @@ var remedies = map[scheduler.Outcome]string{
 	scheduler.OutcomeQueueRows:         "the queue had queue_rows rows. Raise it, or add replicas",
 	scheduler.OutcomeQueueBytes:        "the queue had queue_bytes bytes. Raise it, or add replicas",
 	scheduler.OutcomeQueueShapes:       "rows of too many different shapes waited. Let clients send fewer",
-	scheduler.OutcomeMemory:            "there was no payload memory for their answers. Raise limits.payload_bytes, or let clients ask for less at a time",
-	scheduler.OutcomePredicted:         "they could not be answered in time. More is asked for than the replicas can do",
+	scheduler.OutcomeMemory:            "there was no payload memory for their answers. Raise limits.payload_bytes, or let clients send fewer requests at a time",
+	scheduler.OutcomePredicted:         "they could not be answered in time. The load is more than the replicas can serve",
 	scheduler.OutcomeDisplaced:         "their client took more than its share of a full queue",
-	scheduler.OutcomeDeadlineNeverSent: "their deadlines passed before a replica took them. More is asked for than the replicas can do",
+	scheduler.OutcomeDeadlineNeverSent: "their deadlines passed before a replica took them. The load is more than the replicas can serve",
 	scheduler.OutcomeDeadlineSentLate:  "they were sent with little chance to be in time, and were not",
 	scheduler.OutcomeDeadlineContainer: "the container took longer than planned. If that is frequent its times vary too much for the deadlines",
 	scheduler.OutcomeUnavailable:       "there was no live replica",

@@ -40,7 +40,7 @@ func (r *Report) explainApplication(name string) (out []string) {
 		say("%d requests (%s) were answered with its default, as its models gave no answer in time: see below, and \"default_explanation\" in those answers.", n, percent(n, all))
 	}
 	if h.Unheard > 0 {
-		say("%d answers (%s) lack the part of a model that was asked.", h.Unheard, percent(h.Unheard, all))
+		say("%d answers (%s) lack the part of one of their models.", h.Unheard, percent(h.Unheard, all))
 	}
 	known := r.Gate.Models()
 	for _, l := range a.Models {

@@ -44,7 +44,7 @@ func counted(name, version string, m *metrics.Model) admin.Health {
 }
 
 // dead names the models whose live replicas all fail on every batch. They count as ready
-// nonetheless: if nobody asked them, nothing would ever show that they are well again.
+// nonetheless: without requests nothing would ever show that they have recovered.
 func (r *Report) dead() string {
 	var names []string
 	for _, m := range r.Scheduler.Models() {

@@ -35,7 +35,7 @@ const (
 	historyDelay = 100 * time.Millisecond // from a change until it is written: containers come several at a time
 	historyPause = 300 * time.Millisecond // at least, from one writing to the next
 	historyEach  = 20 * time.Millisecond  // more of it for each name that was written
-	historyRetry = 5 * time.Second        // while the store is away
+	historyRetry = 5 * time.Second        // while the store is unavailable
 	historyWait  = time.Second            // for the store when the server ends
 )
 
@@ -72,7 +72,7 @@ type arrival struct {
 	times int
 }
 
-// A serving is what events have told of a name.
+// A serving is what is served by a name.
 type serving struct {
 	versions map[string]bool // that have a live replica
 	standard string          // the default, if it has one; "" else
@@ -173,7 +173,7 @@ func (h *History) Run(server string) {
 		cancel()
 		pause := historyPause + time.Duration(n)*historyEach
 		if err != nil {
-			if !failing { // said once, as a store may be away for hours
+			if !failing { // logged once: a store may be unavailable for hours
 				h.log.Warn("the history of models cannot be written; it is tried again", "error", err)
 			}
 			pause = historyRetry
@@ -186,7 +186,7 @@ func (h *History) Run(server string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), historyWait)
 	defer cancel()
-	_, _ = h.write(ctx, nil, time.Now()) // the log has said what is wrong
+	_, _ = h.write(ctx, nil, time.Now()) // Run has logged what is wrong
 }
 
 // recording waits until there is something to write; false when the server ends.

@@ -25,9 +25,9 @@ import (
 
 // Settings of models that were changed while running are in the store, one key for each model: an
 // object of texts with the keys of [model.NAME] in the file. They override the file's, in every
-// server that shares the store. What cannot hold beside a server's file is left out there, with a
-// line in the log: with an unreachable store, or shared, refusing to start would be a server less
-// for a number.
+// server that shares the store. What contradicts a server's file is left out there and logged:
+// the store may come after the start, and servers with different files may share it, so refusing
+// to start would stop one server for what was changed at another.
 
 const settingsPrefix = "settings/"
 
