@@ -63,8 +63,7 @@ type Door struct {
 
 // Listen opens the door. It returns when clients can connect.
 func Listen(cfg Config) (*Door, error) {
-	d := &Door{gate: cfg.Gate, describe: cfg.Describe, pool: cfg.Pool, metrics: cfg.Metrics, log: cfg.Log}
-	d.Configure(cfg.Settings)
+	d := newDoor(cfg)
 	var err error
 	if d.listener, err = intake.Listen(cfg.Addr, intake.Config{
 		Door: "tcp", Metrics: cfg.Metrics, Log: cfg.Log, Refusal: refuse,
@@ -82,6 +81,13 @@ func Listen(cfg Config) (*Door, error) {
 		}
 	})
 	return d, nil
+}
+
+// newDoor is a door without a way in.
+func newDoor(cfg Config) *Door {
+	d := &Door{gate: cfg.Gate, describe: cfg.Describe, pool: cfg.Pool, metrics: cfg.Metrics, log: cfg.Log}
+	d.Configure(cfg.Settings)
+	return d
 }
 
 // refuse is what a connection above a limit is sent.

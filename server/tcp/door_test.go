@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -25,20 +26,41 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// rig is a door on a real socket with a scheduler behind it, and models whose workers the test
-// holds.
+// rig is a door with a scheduler behind it, and models whose workers the test holds. Its clients
+// are in memory, or on sockets.
 type rig struct {
 	t       testing.TB
 	sched   *scheduler.Scheduler
 	gate    *gate.Gate
 	door    *Door
+	memory  *inMemory // nil: clients are on sockets
 	pool    *tensor.Pool
 	metrics *metrics.Metrics
 	log     *bytes.Buffer
 	closed  bool
 }
 
+// newRig is a rig in memory. In a synctest bubble its clocks are virtual.
 func newRig(t testing.TB, change func(*Config)) *rig {
+	t.Helper()
+	r, cfg := prepareRig(t, change)
+	r.door = newDoor(cfg)
+	r.memory = newInMemory(r.door)
+	return r
+}
+
+// newSocketRig is a rig for what only the kernel shows.
+func newSocketRig(t testing.TB, change func(*Config)) *rig {
+	t.Helper()
+	r, cfg := prepareRig(t, change)
+	var err error
+	if r.door, err = Listen(cfg); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func prepareRig(t testing.TB, change func(*Config)) (*rig, Config) {
 	t.Helper()
 	r := &rig{t: t, pool: tensor.NewPool(1 << 30), metrics: metrics.New("test"), log: new(bytes.Buffer)}
 	r.gate = gate.New(gate.Config{
@@ -64,11 +86,6 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 	if change != nil {
 		change(&cfg)
 	}
-	door, err := Listen(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.door = door
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -79,23 +96,35 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 			t.Errorf("shutdown: %v", err)
 		}
 	})
-	return r
+	return r, cfg
 }
 
 // close ends everything, with nothing left behind.
-func (r *rig) close(ctx context.Context) error {
+func (r *rig) close(ctx context.Context) (err error) {
 	r.closed = true
 	r.gate.Drain()
 	_ = r.sched.Drain(ctx)
 	r.sched.Close()
-	err := r.door.Shutdown(ctx)
+	if r.memory != nil {
+		r.memory.close()
+	} else {
+		err = r.door.Shutdown(ctx)
+	}
 	if n := r.pool.InUse(); n != 0 {
 		r.t.Errorf("%d bytes of the pool are still out", n)
 	}
-	if n := r.door.listener.Open(); n != 0 {
+	if n := r.open(); n != 0 {
 		r.t.Errorf("%d connections are left", n)
 	}
 	return err
+}
+
+// open is how many connections there are.
+func (r *rig) open() int {
+	if r.memory != nil {
+		return r.memory.open()
+	}
+	return r.door.listener.Open()
 }
 
 type lockedWriter struct {
@@ -149,19 +178,32 @@ func (r *rig) model(name string, spec scheduler.Spec, w worker) *scheduler.Repli
 // wire is a plain client: it writes bytes and reads messages.
 type wire struct {
 	t testing.TB
-	net.Conn
+	client
 	d    *shiva.Decoder
 	rest []byte
 }
 
+// A client is what *net.TCPConn and *peer have in common.
+type client interface {
+	io.ReadWriteCloser
+	CloseWrite() error
+	SetReadDeadline(time.Time) error
+}
+
 func (r *rig) dial() *wire {
 	r.t.Helper()
-	c, err := net.Dial("tcp", r.door.Addr().String())
-	if err != nil {
-		r.t.Fatal(err)
+	var c client
+	if r.memory != nil {
+		c = r.memory.dial()
+	} else {
+		conn, err := net.Dial("tcp", r.door.Addr().String())
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		c = conn.(client)
 	}
 	r.t.Cleanup(func() { c.Close() })
-	return &wire{t: r.t, Conn: c, d: shiva.NewDecoder(shiva.DecoderConfig{})}
+	return &wire{t: r.t, client: c, d: shiva.NewDecoder(shiva.DecoderConfig{})}
 }
 
 func (w *wire) send(m *shiva.Message) {
@@ -389,30 +431,32 @@ func TestProtocolFaultsAreAnsweredAndClosed(t *testing.T) {
 		"2 GiB":    append(header(0, 1, 0), 1, 3, 0x7f, 0xff, 0xff, 0xff),
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, nil)
-			held := make(chan *scheduler.Batch, 1)
-			r.model("m", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
-			c, other := r.dial(), r.dial()
-			c.send(message("m", "", 1, 2, 3, 4))
-			c.bytes(append(rubbish, "and what follows is never read"...))
-			time.Sleep(20 * time.Millisecond) // let the fault be seen before the answer before it is ready
-			if err := r.echo(<-held); err != nil {
-				t.Fatal(err)
-			}
-			values(t, c.next())
-			want := "Protocol"
-			if name == "2 GiB" {
-				want = "TooLarge"
-			}
-			c.fault(want)
-			if m := c.next(); m != nil {
-				t.Errorf("expected the end of the stream, got %s", describeMessage(m))
-			}
-			other.send(message("m", "", 1, 2, 3, 4))
-			if err := r.echo(<-held); err != nil {
-				t.Fatal(err)
-			}
-			values(t, other.next())
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, nil)
+				held := make(chan *scheduler.Batch, 1)
+				r.model("m", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
+				c, other := r.dial(), r.dial()
+				c.send(message("m", "", 1, 2, 3, 4))
+				c.bytes(append(rubbish, "and what follows is never read"...))
+				synctest.Wait() // the fault is seen before the answer before it is ready
+				if err := r.echo(<-held); err != nil {
+					t.Fatal(err)
+				}
+				values(t, c.next())
+				want := "Protocol"
+				if name == "2 GiB" {
+					want = "TooLarge"
+				}
+				c.fault(want)
+				if m := c.next(); m != nil {
+					t.Errorf("expected the end of the stream, got %s", describeMessage(m))
+				}
+				other.send(message("m", "", 1, 2, 3, 4))
+				if err := r.echo(<-held); err != nil {
+					t.Fatal(err)
+				}
+				values(t, other.next())
+			})
 		})
 	}
 }
@@ -467,36 +511,38 @@ func TestInFlightLimitIsAnsweredInTurn(t *testing.T) {
 
 // A client that leaves takes its queued requests along: they never reach a worker.
 func TestLeavingClientTakesItsRequestsAlong(t *testing.T) {
-	r := newRig(t, nil)
-	held := make(chan *scheduler.Batch, 10)
-	r.model("m", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
-	stay, leave := r.dial(), r.dial()
-	for range 2 { // fills the replica's slots
-		stay.send(message("m", "", 0, 0, 0, 0))
-		time.Sleep(10 * time.Millisecond)
-	}
-	first := <-held
-	for range 20 {
-		leave.send(message("m", "", 7, 7, 7, 7))
-	}
-	m, _ := r.sched.Model(scheduler.ModelID{Name: "m", Version: "1"})
-	budgettest.Until(t, "20 rows to wait", func() bool { return m.Stats().QueueRows >= 20 })
-	leave.Close()
-	budgettest.Until(t, "the queue to lose them", func() bool { return m.Stats().QueueRows <= 1 })
-	if err := r.echo(first); err != nil {
-		t.Fatal(err)
-	}
-	values(t, stay.next())
-	if err := r.echo(<-held); err != nil {
-		t.Fatal(err)
-	}
-	if got := values(t, stay.next()); got[0] != 0 {
-		t.Errorf("a request of the client that left was served: %v", got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		held := make(chan *scheduler.Batch, 10)
+		r.model("m", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
+		stay, leave := r.dial(), r.dial()
+		for range 2 { // fills the replica's slots
+			stay.send(message("m", "", 0, 0, 0, 0))
+			synctest.Wait()
+		}
+		first := <-held
+		for range 20 {
+			leave.send(message("m", "", 7, 7, 7, 7))
+		}
+		m, _ := r.sched.Model(scheduler.ModelID{Name: "m", Version: "1"})
+		budgettest.Until(t, "20 rows to wait", func() bool { return m.Stats().QueueRows >= 20 })
+		leave.Close()
+		budgettest.Until(t, "the queue to lose them", func() bool { return m.Stats().QueueRows <= 1 })
+		if err := r.echo(first); err != nil {
+			t.Fatal(err)
+		}
+		values(t, stay.next())
+		if err := r.echo(<-held); err != nil {
+			t.Fatal(err)
+		}
+		if got := values(t, stay.next()); got[0] != 0 {
+			t.Errorf("a request of the client that left was served: %v", got)
+		}
+	})
 }
 
 func TestConnectionLimitIsSaidAndClosed(t *testing.T) {
-	r := newRig(t, func(c *Config) { c.Connections.Total = 2 })
+	r := newSocketRig(t, func(c *Config) { c.Connections.Total = 2 })
 	r.model("m", floats("x"), r.echo)
 	a, b := r.dial(), r.dial()
 	for _, c := range []*wire{a, b} {
@@ -525,7 +571,7 @@ func TestConnectionLimitIsSaidAndClosed(t *testing.T) {
 // One address cannot fill the door: it is told so, and others are let in; and what has left
 // makes room.
 func TestConnectionsOfOneAddress(t *testing.T) {
-	r := newRig(t, func(c *Config) { c.Connections.PerAddress, c.Connections.Loopback = 2, true })
+	r := newSocketRig(t, func(c *Config) { c.Connections.PerAddress, c.Connections.Loopback = 2, true })
 	r.model("m", floats("x"), r.echo)
 	a, b := r.dial(), r.dial()
 	for _, c := range []*wire{a, b} {
@@ -543,15 +589,15 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	w := &wire{Conn: other, t: t, d: shiva.NewDecoder(shiva.DecoderConfig{})}
+	w := &wire{client: other.(client), t: t, d: shiva.NewDecoder(shiva.DecoderConfig{})}
 	w.send(message("m", "", 1, 2, 3, 4))
 	values(t, w.next())
 	for range 3 { // closed, half-closed with an answer due, and closed again
 		a.Close()
-		budgettest.Until(t, "its place", func() bool { return r.door.listener.Open() == 2 })
+		budgettest.Until(t, "its place", func() bool { return r.open() == 2 })
 		a = r.dial()
 		a.send(message("m", "", 1, 2, 3, 4))
-		_ = a.Conn.(*net.TCPConn).CloseWrite()
+		_ = a.CloseWrite()
 		values(t, a.next())
 	}
 }
@@ -572,36 +618,40 @@ func TestPanicInAWorkerIsAnAnswer(t *testing.T) {
 
 // A message that does not come to its end is answered, and then the connection is closed.
 func TestHalfMessageIsAnsweredAfterItsTime(t *testing.T) {
-	r := newRig(t, func(c *Config) { c.MessageTimeout = 200 * time.Millisecond })
-	r.model("m", floats("x"), r.echo)
-	c, other := r.dial(), r.dial()
-	b, _ := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
-	c.bytes(b[:20])
-	if e := c.fault("DeadlineExceeded"); !strings.Contains(e.Message, "20 bytes") || !strings.Contains(e.Message, "tcp.message_timeout = 200ms") {
-		t.Errorf("%+v", e)
-	}
-	if m := c.next(); m != nil {
-		t.Errorf("expected the end, got %s", describeMessage(m))
-	}
-	other.send(message("m", "", 1, 2, 3, 4)) // an idle connection is not a half message
-	values(t, other.next())
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(c *Config) { c.MessageTimeout = 200 * time.Millisecond })
+		r.model("m", floats("x"), r.echo)
+		c, other := r.dial(), r.dial()
+		b, _ := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+		c.bytes(b[:20])
+		if e := c.fault("DeadlineExceeded"); !strings.Contains(e.Message, "20 bytes") || !strings.Contains(e.Message, "tcp.message_timeout = 200ms") {
+			t.Errorf("%+v", e)
+		}
+		if m := c.next(); m != nil {
+			t.Errorf("expected the end, got %s", describeMessage(m))
+		}
+		other.send(message("m", "", 1, 2, 3, 4)) // an idle connection is not a half message
+		values(t, other.next())
+	})
 }
 
 func TestIdleConnectionIsClosed(t *testing.T) {
-	r := newRig(t, func(c *Config) { c.IdleTimeout = 200 * time.Millisecond })
-	r.model("m", floats("x"), r.echo)
-	c := r.dial()
-	c.send(message("m", "", 1, 2, 3, 4))
-	values(t, c.next())
-	if m := c.next(); m != nil {
-		t.Errorf("expected the end, got %s", describeMessage(m))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(c *Config) { c.IdleTimeout = 200 * time.Millisecond })
+		r.model("m", floats("x"), r.echo)
+		c := r.dial()
+		c.send(message("m", "", 1, 2, 3, 4))
+		values(t, c.next())
+		if m := c.next(); m != nil {
+			t.Errorf("expected the end, got %s", describeMessage(m))
+		}
+	})
 }
 
 // A client that asks for much and reads nothing is closed; what it can pile up is bounded; the
 // client beside it keeps being served meanwhile.
 func TestReaderThatStandsStillIsClosed(t *testing.T) {
-	r := newRig(t, func(c *Config) {
+	r := newSocketRig(t, func(c *Config) {
 		c.OutboundBytes = 1 << 20
 		c.OutboundStall = 500 * time.Millisecond
 		c.InFlight = 16
@@ -620,7 +670,7 @@ func TestReaderThatStandsStillIsClosed(t *testing.T) {
 	})
 	r.model("m", floats("x"), r.echo)
 	greedy, other := r.dial(), r.dial()
-	_ = greedy.Conn.(*net.TCPConn).SetReadBuffer(64 << 10)
+	_ = greedy.client.(*net.TCPConn).SetReadBuffer(64 << 10)
 	stop := make(chan struct{})
 	var writing sync.WaitGroup
 	writing.Go(func() {
@@ -657,7 +707,7 @@ func TestReaderThatStandsStillIsClosed(t *testing.T) {
 // What a socket has taken and its client has not is seen: it may be megabytes, which take a
 // slow client minutes.
 func TestHeldBySocket(t *testing.T) {
-	r := newRig(t, nil)
+	r := newSocketRig(t, nil)
 	r.model("m", floats("x"), r.echo)
 	c := r.dial()
 	held := func() (n int) {

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -12,57 +13,55 @@ import (
 // when it has been quiet for a moment, or when it has had its time. So is a question that has
 // not come to its end by then.
 func TestGoodbye(t *testing.T) {
-	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, tt := range map[string]struct {
-		ask      []byte
-		all      bool
-		shut     bool
-		refusals int
-	}{
-		"still asking":    {ask: ask},
-		"in the middle":   {ask: ask[:20]},
-		"for too long":    {ask: ask, all: true, shut: true},
-		"too large, slow": {ask: ask[:20], all: true, shut: true, refusals: 1},
-	} {
-		s, m := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)
-		s.loop.door.gate.Drain()
-		refused := func() (n int) {
-			d := shiva.NewDecoder(shiva.DecoderConfig{})
-			for len(m.out) > 0 {
-				k, answer, err := d.Push(m.out)
-				m.out = m.out[k:]
-				if err != nil || answer == nil || shiva.ParseError(answer).Type != shiva.Draining {
-					t.Fatalf("%s: %s, %v", name, describeMessage(answer), err)
+	synctest.Test(t, func(t *testing.T) {
+		ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, tt := range map[string]struct {
+			ask      []byte
+			all      bool
+			shut     bool
+			refusals int
+		}{
+			"still asking":    {ask: ask},
+			"in the middle":   {ask: ask[:20]},
+			"for too long":    {ask: ask, all: true, shut: true},
+			"too large, slow": {ask: ask[:20], all: true, shut: true, refusals: 1},
+		} {
+			s, m := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)
+			s.loop.door.gate.Drain()
+			refused := func() (n int) {
+				d := shiva.NewDecoder(shiva.DecoderConfig{})
+				for len(m.out) > 0 {
+					k, answer, err := d.Push(m.out)
+					m.out = m.out[k:]
+					if err != nil || answer == nil || shiva.ParseError(answer).Type != shiva.Draining {
+						t.Fatalf("%s: %s, %v", name, describeMessage(answer), err)
+					}
+					n++
 				}
-				n++
+				return n
 			}
-			return n
+			s.take(tt.ask)
+			want := tt.refusals
+			if len(tt.ask) == len(ask) {
+				want++
+			}
+			if s.loop.leave(tt.all); m.shut != tt.shut || refused() != want {
+				t.Errorf("%s: our direction is ended: %v, expected %v and %d refusals", name, m.shut, tt.shut, want)
+			}
+			if tt.shut {
+				continue
+			}
+			s.take(ask[len(tt.ask)%len(ask):]) // the rest of it, or another
+			if s.loop.leave(false); m.shut || refused() != 1 {
+				t.Errorf("%s: what came then was not refused; our direction is ended: %v", name, m.shut)
+			}
+			time.Sleep(200 * time.Millisecond)
+			if s.loop.leave(false); !m.shut {
+				t.Errorf("%s: still open to a client that is quiet", name)
+			}
 		}
-		take := func(p []byte) {
-			s.take(p)
-			s.lastInput = s.lastInput.Add(time.Hour) // just now, however long the test is kept waiting
-		}
-		take(tt.ask)
-		want := tt.refusals
-		if len(tt.ask) == len(ask) {
-			want++
-		}
-		if s.loop.leave(tt.all); m.shut != tt.shut || refused() != want {
-			t.Errorf("%s: our direction is ended: %v, expected %v and %d refusals", name, m.shut, tt.shut, want)
-		}
-		if tt.shut {
-			continue
-		}
-		take(ask[len(tt.ask)%len(ask):]) // the rest of it, or another
-		if s.loop.leave(false); m.shut || refused() != 1 {
-			t.Errorf("%s: what came then was not refused; our direction is ended: %v", name, m.shut)
-		}
-		s.lastInput, s.progress = s.lastInput.Add(-2*time.Hour), s.progress.Add(-time.Hour)
-		if s.loop.leave(false); !m.shut {
-			t.Errorf("%s: still open to a client that is quiet", name)
-		}
-	}
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -18,7 +19,7 @@ import (
 // endDirection is what nc does at the end of its input.
 func (w *wire) endDirection() {
 	w.t.Helper()
-	if err := w.Conn.(*net.TCPConn).CloseWrite(); err != nil {
+	if err := w.CloseWrite(); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -27,7 +28,7 @@ func (w *wire) endDirection() {
 // also when an answer comes late enough to have been probed for, and when the client is not the
 // only one that waits.
 func TestHalfClosedClientGetsItsAnswers(t *testing.T) {
-	r := newRig(t, func(c *Config) { c.MessageTimeout = time.Minute })
+	r := newSocketRig(t, func(c *Config) { c.MessageTimeout = time.Minute })
 	held := make(chan *scheduler.Batch, 10)
 	r.model("slow", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
 	r.model("quick", floats("x"), r.echo)
@@ -36,7 +37,10 @@ func TestHalfClosedClientGetsItsAnswers(t *testing.T) {
 	c.send(message("quick", `{"id":1}`, 1, 0, 0, 0))
 	c.send(message("nobody", `{"id":2}`, 2, 0, 0, 0))
 	c.endDirection()
-	time.Sleep(500 * time.Millisecond) // two ticks and more
+	budgettest.Until(t, "the session to probe for its client", func() (probed bool) {
+		onlySession(r, func(s *session) { probed = s.probed })
+		return probed
+	})
 	b := <-held
 	if b.Rows != 1 {
 		t.Fatalf("%d rows", b.Rows)
@@ -53,7 +57,7 @@ func TestHalfClosedClientGetsItsAnswers(t *testing.T) {
 	if m := c.next(); m != nil {
 		t.Errorf("expected the end, got %s", describeMessage(m))
 	}
-	budgettest.Until(t, "the connection to be closed", func() bool { return r.door.listener.Open() == 0 })
+	budgettest.Until(t, "the connection to be closed", func() bool { return r.open() == 0 })
 	if n := r.watched(); n != 0 {
 		t.Errorf("%d sockets are still watched", n)
 	}
@@ -68,7 +72,7 @@ func (r *rig) watched() int {
 
 // Answers larger than the socket takes reach a half-closed client that reads slowly.
 func TestHalfClosedClientReadsMuch(t *testing.T) {
-	r := newRig(t, nil)
+	r := newSocketRig(t, nil)
 	wide := floats("x")
 	const size = 4 << 20
 	wide.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, size}}}
@@ -86,7 +90,10 @@ func TestHalfClosedClientReadsMuch(t *testing.T) {
 		c.send(message("wide", "", 1, 2, 3, 4))
 	}
 	c.endDirection()
-	time.Sleep(200 * time.Millisecond) // sockets are full
+	budgettest.Until(t, "the sockets to be full", func() (full bool) {
+		onlySession(r, func(s *session) { full = s.outbound.bytes > 0 && !s.hungUp.IsZero() })
+		return full
+	})
 	for i := range n {
 		m := c.next()
 		if m == nil || len(m.Tensors) != 1 || len(m.Tensors[0].Data) != size {
@@ -119,7 +126,7 @@ func TestHalfClosedInsideAMessage(t *testing.T) {
 
 // A half-closed client gets its answers while the server ends.
 func TestHalfClosedAtShutdown(t *testing.T) {
-	r := newRig(t, nil)
+	r := newSocketRig(t, nil)
 	held := make(chan *scheduler.Batch, 1)
 	r.model("m", floats("x"), func(b *scheduler.Batch) error { held <- b; return nil })
 	c := r.dial()
@@ -141,7 +148,7 @@ func TestHalfClosedAtShutdown(t *testing.T) {
 
 // A half-closed client that reads nothing is cut off when the server's time is up.
 func TestHalfClosedAtTheEnd(t *testing.T) {
-	r := newRig(t, nil)
+	r := newSocketRig(t, nil)
 	wide := floats("x")
 	const size = 64 << 20
 	wide.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, size}}}
@@ -174,15 +181,10 @@ func TestRefusalReachesWhoSendsOn(t *testing.T) {
 		"no header":     {bytes.Repeat([]byte("GET / "), 3<<20), "Protocol"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, func(c *Config) { c.Limits.MessageBytes = limit })
+			r := newSocketRig(t, func(c *Config) { c.Limits.MessageBytes = limit })
 			r.model("m", floats("x"), r.echo)
 			c := r.dial()
-			half := len(tt.bytes) / 2
-			c.bytes(tt.bytes[:half])
-			if name == "too large" {
-				time.Sleep(1500 * time.Millisecond) // the end of the message is known, and there may be pauses before it
-			}
-			c.bytes(tt.bytes[half:])
+			c.bytes(tt.bytes)
 			c.fault(tt.want)
 			if m := c.next(); m != nil {
 				t.Errorf("expected the end, got %s", describeMessage(m))
@@ -194,42 +196,67 @@ func TestRefusalReachesWhoSendsOn(t *testing.T) {
 	}
 }
 
+// A message that is too large is read to the end that it announced, whatever pauses its client
+// makes meanwhile; then the connection is closed in a second.
+func TestPauseInARefusedMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(c *Config) { c.Limits.MessageBytes = 1 << 20 })
+		c := r.dial()
+		c.bytes(append(header(0, 1, 1), 1, 3, 0x01, 0, 0, 0))
+		c.bytes(make([]byte, 1<<20))
+		time.Sleep(9 * time.Second)
+		c.bytes(make([]byte, 15<<20+1))
+		time.Sleep(900 * time.Millisecond)
+		if r.open() != 1 {
+			t.Error("closed before its end")
+		}
+		c.fault("TooLarge")
+		if m := c.next(); m != nil {
+			t.Errorf("expected the end, got %s", describeMessage(m))
+		}
+		time.Sleep(time.Second)
+		if r.open() != 0 {
+			t.Error("still open")
+		}
+	})
+}
+
 // Who sends on for ever after a refusal is cut off all the same.
 func TestLingeringEnds(t *testing.T) {
-	fault := []byte("no header, and no end of it")
-	for name, tt := range map[string]struct {
-		ask   []byte
-		after time.Duration // of sending on, 100 bytes each 100 ms
-	}{
-		"rubbish":           {fault, 10 * time.Second},
-		"a large message":   {append(header(0, 1, 1), 1, 3, 0x40, 0, 0, 0), 10 * time.Second},
-		"too slow a client": {append(header(0, 1, 1), 1, 3), time.Second},
-	} {
-		s, m := newSession(t, func(*scheduler.Batch) error { return nil }, nil)
-		now := s.loop.now
-		later := func(d time.Duration, do func()) {
-			now = now.Add(d)
-			s.loop.begin()
-			s.loop.now = now
-			do()
-			s.loop.end()
+	synctest.Test(t, func(t *testing.T) {
+		fault := []byte("no header, and no end of it")
+		for name, tt := range map[string]struct {
+			ask   []byte
+			after time.Duration // of sending on, 100 bytes each 100 ms
+		}{
+			"rubbish":           {fault, 10 * time.Second},
+			"a large message":   {append(header(0, 1, 1), 1, 3, 0x40, 0, 0, 0), 10 * time.Second},
+			"too slow a client": {append(header(0, 1, 1), 1, 3), time.Second},
+		} {
+			s, m := newSession(t, func(*scheduler.Batch) error { return nil }, nil)
+			later := func(d time.Duration, do func()) {
+				time.Sleep(d)
+				s.loop.begin()
+				do()
+				s.loop.end()
+			}
+			later(0, func() { s.traffic(tt.ask) })
+			if name == "too slow a client" {
+				later(11*time.Second, s.tick)
+			}
+			if !m.shut || m.closed {
+				t.Errorf("%s: our direction is ended: %v; closed: %v", name, m.shut, m.closed)
+				continue
+			}
+			began := time.Now()
+			for !m.closed && time.Since(began) < time.Minute {
+				later(100*time.Millisecond, func() { s.traffic(make([]byte, 100)); s.tick() })
+			}
+			if took := time.Since(began); took < tt.after || took > tt.after+200*time.Millisecond {
+				t.Errorf("%s: closed after %v, expected %v", name, took, tt.after)
+			}
 		}
-		later(0, func() { s.traffic(tt.ask) })
-		if name == "too slow a client" {
-			later(11*time.Second, s.tick)
-		}
-		if !m.shut || m.closed {
-			t.Errorf("%s: our direction is ended: %v; closed: %v", name, m.shut, m.closed)
-			continue
-		}
-		began := now
-		for !m.closed && now.Sub(began) < time.Minute {
-			later(100*time.Millisecond, func() { s.traffic(make([]byte, 100)); s.tick() })
-		}
-		if took := now.Sub(began); took < tt.after || took > tt.after+200*time.Millisecond {
-			t.Errorf("%s: closed after %v, expected %v", name, took, tt.after)
-		}
-	}
+	})
 }
 
 // A message that is not complete is acknowledged as far as it has arrived, once for each
@@ -260,10 +287,10 @@ func TestAcknowledgeWhatIsIncomplete(t *testing.T) {
 // TestPiecesAreNotDelayed is the same with the kernel: a client with Nagle's algorithm that
 // writes a message in pieces waits 40 ms and more for each answer if nothing is acknowledged.
 func TestPiecesAreNotDelayed(t *testing.T) {
-	r := newRig(t, nil)
+	r := newSocketRig(t, nil)
 	r.model("m", floats("x"), r.echo)
 	c := r.dial()
-	if err := c.Conn.(*net.TCPConn).SetNoDelay(false); err != nil {
+	if err := c.client.(*net.TCPConn).SetNoDelay(false); err != nil {
 		t.Fatal(err)
 	}
 	b, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
@@ -289,7 +316,7 @@ func TestPiecesAreNotDelayed(t *testing.T) {
 
 // A client that has gone for good while answers to others are written costs nobody anything.
 func TestManyHalfClosed(t *testing.T) {
-	r := newRig(t, nil)
+	r := newSocketRig(t, nil)
 	r.model("m", floats("x"), r.echo)
 	stop := r.keepServing()
 	var clients sync.WaitGroup
@@ -319,5 +346,5 @@ func TestManyHalfClosed(t *testing.T) {
 	}
 	clients.Wait()
 	stop()
-	budgettest.Until(t, "all but one connection to be closed", func() bool { return r.door.listener.Open() <= 1 })
+	budgettest.Until(t, "all but one connection to be closed", func() bool { return r.open() <= 1 })
 }

@@ -43,11 +43,12 @@ type mutants struct {
 
 func newMutants(t testing.TB) *mutants {
 	m := &mutants{rig: newRig(t, nil)}
-	d := &Door{gate: m.gate, log: slog.New(slog.NewTextHandler(io.Discard, nil)),
-		pool: m.door.pool, metrics: m.door.metrics, describe: m.door.describe}
 	settings := m.door.Settings()
 	settings.Limits = shiva.Limits{MessageBytes: 4 << 20, MetadataBytes: 256 << 10}
-	d.Configure(settings)
+	d := newDoor(Config{
+		Gate: m.gate, Describe: m.door.describe, Pool: m.pool, Metrics: m.door.metrics,
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Settings: settings,
+	})
 	m.loop = newLoop(d, func() {})
 	one := func(name string, d tensor.DType, shape ...int) {
 		x := []tensor.Spec{{Name: "x", DType: d, Shape: shape}}

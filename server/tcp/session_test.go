@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -86,9 +87,11 @@ func newSessionOf(t testing.TB, spec scheduler.Spec, w worker, pool *tensor.Pool
 	if _, err := s.AddReplica(scheduler.ModelID{Name: "m", Version: "1"}, spec, w, scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	d := &Door{gate: g, log: slog.New(slog.DiscardHandler), pool: pool, metrics: numbers.Door("tcp")}
-	d.Configure(Settings{
-		InFlight: 256, MessageTimeout: 10 * time.Second, OutboundBytes: 1 << 20, OutboundStall: 10 * time.Second, IdleTimeout: time.Minute,
+	d := newDoor(Config{
+		Gate: g, Pool: pool, Metrics: numbers.Door("tcp"), Log: slog.New(slog.DiscardHandler),
+		Settings: Settings{
+			InFlight: 256, MessageTimeout: 10 * time.Second, OutboundBytes: 1 << 20, OutboundStall: 10 * time.Second, IdleTimeout: time.Minute,
+		},
 	})
 	l := newLoop(d, func() {})
 	l.begin()
@@ -108,10 +111,7 @@ func (s *session) take(p []byte) {
 // room tells the session that its transport has room again.
 func roomFor(s *session) {
 	s.loop.postRoom(s, false)
-	now := s.loop.now
-	s.loop.begin()
-	s.loop.now = now
-	s.loop.end()
+	s.loop.turn()
 }
 
 // Answers arrive whole and in order however little the socket takes at a time, and nothing is
@@ -406,21 +406,21 @@ func expired(t *testing.T, m *memory, later func(*session, time.Duration)) {
 	}
 }
 
-// The clocks of a session, by hand.
+// The clocks of a session, in virtual time.
 func TestSessionClocks(t *testing.T) {
 	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
 	if err != nil {
 		t.Fatal(err)
 	}
 	later := func(s *session, d time.Duration) {
-		now := s.loop.now.Add(d)
-		s.loop.begin()
-		s.loop.now = now
-		s.tick()
-		s.loop.end()
+		time.Sleep(d)
+		s.loop.tick()
+	}
+	run := func(name string, f func(*testing.T)) {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 	}
 	hold := func(*scheduler.Batch) error { return nil }
-	t.Run("half a message", func(t *testing.T) {
+	run("half a message", func(t *testing.T) {
 		s, m := newSession(t, hold, nil)
 		s.take(ask[:20])
 		later(s, 9*time.Second)
@@ -430,7 +430,7 @@ func TestSessionClocks(t *testing.T) {
 		later(s, 2*time.Second)
 		expired(t, m, later)
 	})
-	t.Run("a large message that keeps coming", func(t *testing.T) {
+	run("a large message that keeps coming", func(t *testing.T) {
 		s, m := newSession(t, hold, nil)
 		s.take(append(header(0, 1, 1), 1, 3, 0, 0x40, 0, 0))
 		s.take(make([]byte, 1<<20))
@@ -441,7 +441,7 @@ func TestSessionClocks(t *testing.T) {
 		later(s, 10*time.Second)
 		expired(t, m, later)
 	})
-	t.Run("noise", func(t *testing.T) {
+	run("noise", func(t *testing.T) {
 		s, m := newSession(t, hold, nil)
 		next := s.loop.door.Settings()
 		next.Resync, next.IdleTimeout = true, 0
@@ -460,7 +460,7 @@ func TestSessionClocks(t *testing.T) {
 		later(s, 2*time.Second)
 		expired(t, m, later)
 	})
-	t.Run("idle", func(t *testing.T) {
+	run("idle", func(t *testing.T) {
 		s, m := newSession(t, hold, nil)
 		later(s, 59*time.Second)
 		if m.closed {
@@ -471,15 +471,18 @@ func TestSessionClocks(t *testing.T) {
 			t.Error("still open")
 		}
 	})
-	t.Run("waiting is not idle", func(t *testing.T) {
+	run("waiting is not idle", func(t *testing.T) {
 		s, m := newSession(t, hold, nil)
+		next := s.loop.door.Settings()
+		next.IdleTimeout = time.Second
+		s.loop.door.Configure(next)
 		s.take(ask)
-		later(s, time.Hour)
+		later(s, 2*time.Second)
 		if m.closed {
 			t.Error("closed while a request was in flight")
 		}
 	})
-	t.Run("a reader that stands still", func(t *testing.T) {
+	run("a reader that stands still", func(t *testing.T) {
 		s, m := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)
 		m.full = true
 		s.take(ask)
@@ -499,7 +502,7 @@ func TestSessionClocks(t *testing.T) {
 			t.Error("still open")
 		}
 	})
-	t.Run("a reader of what the socket has taken", func(t *testing.T) {
+	run("a reader of what the socket has taken", func(t *testing.T) {
 		s, m := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)
 		m.full, m.held = true, 4<<20
 		s.take(ask)
@@ -517,7 +520,7 @@ func TestSessionClocks(t *testing.T) {
 			t.Error("still open")
 		}
 	})
-	t.Run("lingering", func(t *testing.T) {
+	run("lingering", func(t *testing.T) {
 		s, m := newSession(t, hold, nil)
 		s.take([]byte("GET / HTTP/1.1"))
 		if !m.shut || m.closed || len(m.out) == 0 {

@@ -4,9 +4,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"math"
-	"net"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -37,9 +39,15 @@ func sized(r *rig, name string, declared, others int) {
 // onlySession looks at the one session that there is, between two turns of its loop. There may
 // be none yet, or no more.
 func onlySession(r *rig, look func(*session)) {
-	r.door.engine.mu.Lock()
-	defer r.door.engine.mu.Unlock()
-	for _, l := range r.door.engine.loops {
+	loops := []*loop{}
+	if r.memory != nil {
+		loops = append(loops, r.memory.loop)
+	} else {
+		r.door.engine.mu.Lock()
+		defer r.door.engine.mu.Unlock()
+		loops = slices.Collect(maps.Values(r.door.engine.loops))
+	}
+	for _, l := range loops {
 		l.turns.Lock()
 		for _, s := range l.sessions {
 			look(s)
@@ -65,46 +73,46 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 		"unforeseen": {declared: -1, before: 20, others: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, func(c *Config) { c.OutboundBytes, c.OutboundStall = limit, time.Minute })
-			sized(r, "m", c.declared, c.others)
-			greedy := r.dial()
-			_ = greedy.Conn.(*net.TCPConn).SetReadBuffer(64 << 10)
-			budgettest.Until(t, "the connection to be there", func() bool { return r.door.listener.Open() == 1 })
-			for range c.before {
-				greedy.send(message("m", "", 16, 0, 0, 0))
-				if m := greedy.next(); m == nil || m.Namespace != "m" {
-					t.Fatal("no answer")
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, func(c *Config) { c.OutboundBytes, c.OutboundStall = limit, time.Minute })
+				sized(r, "m", c.declared, c.others)
+				greedy := r.dial()
+				for range c.before {
+					greedy.send(message("m", "", 16, 0, 0, 0))
+					if m := greedy.next(); m == nil || m.Namespace != "m" {
+						t.Fatal("no answer")
+					}
 				}
-			}
-			b, _ := shiva.AppendMessage(nil, message("m", "", answer, 0, 0, 0))
-			for range asked {
-				if _, err := greedy.Write(b); err != nil {
-					t.Fatal(err)
+				b, _ := shiva.AppendMessage(nil, message("m", "", answer, 0, 0, 0))
+				for range asked {
+					if _, err := greedy.Write(b); err != nil {
+						t.Fatal(err)
+					}
 				}
-			}
-			now, most := int64(0), int64(0)
-			sample := func() {
-				now = r.pool.InUse()
-				most = max(most, now)
-			}
-			budgettest.Until(t, "a client that does not read to stand still, with no more than it may have", func() (still bool) {
-				sample()
-				onlySession(r, func(s *session) { still = s.stalled(s.loop.now, standing) && s.inFlight == 0 })
-				return still && now <= bound
+				now, most := int64(0), int64(0)
+				sample := func() {
+					now = r.pool.InUse()
+					most = max(most, now)
+				}
+				budgettest.Until(t, "a client that does not read to stand still, with no more than it may have", func() (still bool) {
+					sample()
+					onlySession(r, func(s *session) { still = s.stalled(s.loop.now, standing) && s.inFlight == 0 })
+					return still && now <= bound
+				})
+				if c.others > 0 {
+					most = now
+				}
+				next := r.door.Settings()
+				next.OutboundStall = 2 * time.Second
+				r.door.Configure(next)
+				budgettest.Until(t, "the connection to be closed", func() bool {
+					sample()
+					return r.open() == 0
+				})
+				if most > bound {
+					t.Errorf("%d KiB of payload for a client that does not read, whose limit is %d", most>>10, limit>>10)
+				}
 			})
-			if c.others > 0 {
-				most = now
-			}
-			next := r.door.Settings()
-			next.OutboundStall = 2 * time.Second
-			r.door.Configure(next)
-			budgettest.Until(t, "the connection to be closed", func() bool {
-				sample()
-				return r.door.listener.Open() == 0
-			})
-			if most > bound {
-				t.Errorf("%d KiB of payload for a client that does not read, whose limit is %d", most>>10, limit>>10)
-			}
 		})
 	}
 }
@@ -112,27 +120,29 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 // Who reads gets every answer, however many are larger together than what may wait; and the
 // more it has read, the more of its requests share a batch.
 func TestReaderGetsEverything(t *testing.T) {
-	const limit, answer, asked = 1 << 20, 600 << 10, 100
+	const limit, answer, asked = 1 << 20, 600 << 10, 40
 	for name, declared := range map[string]int{"declared": answer, "undeclared": -1} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, func(c *Config) { c.OutboundBytes = limit })
-			sized(r, "m", declared, 0)
-			c := r.dial()
-			go func() {
-				for i := range asked {
-					b, _ := shiva.AppendMessage(nil, message("m", fmt.Sprintf(`{"id":%d}`, i), answer, 0, 0, 0))
-					if _, err := c.Write(b); err != nil {
-						return
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, func(c *Config) { c.OutboundBytes = limit })
+				sized(r, "m", declared, 0)
+				c := r.dial()
+				go func() {
+					for i := range asked {
+						b, _ := shiva.AppendMessage(nil, message("m", fmt.Sprintf(`{"id":%d}`, i), answer, 0, 0, 0))
+						if _, err := c.Write(b); err != nil {
+							return
+						}
 					}
+				}()
+				for range asked {
+					m := c.next()
+					if m == nil || m.Namespace != "m" || len(m.Tensors) != 1 || len(m.Tensors[0].Data) != answer {
+						t.Fatalf("got %s", describeMessage(m))
+					}
+					m.Release()
 				}
-			}()
-			for range asked {
-				m := c.next()
-				if m == nil || m.Namespace != "m" || len(m.Tensors) != 1 || len(m.Tensors[0].Data) != answer {
-					t.Fatalf("got %s", describeMessage(m))
-				}
-				m.Release()
-			}
+			})
 		})
 	}
 }
@@ -174,62 +184,61 @@ func TestUnreadRefusalsAreBounded(t *testing.T) {
 // What waits for a client that stands still takes what it counts, and not the batches that it
 // came in; and it is still what it was.
 func TestStandingAnswersAreUnpinned(t *testing.T) {
-	const row, batch, asked = 4 << 10, 1 << 20, 20
-	pool := tensor.NewPool(1 << 30)
-	spec := floats("x")
-	spec.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, row}}}
-	n := byte(0)
-	s, m := newSessionOf(t, spec, func(b *scheduler.Batch) error {
-		buf, err := pool.Get(batch) // as if it were others' as well
+	synctest.Test(t, func(t *testing.T) {
+		const row, batch, asked = 4 << 10, 1 << 20, 20
+		pool := tensor.NewPool(1 << 30)
+		spec := floats("x")
+		spec.Outputs = []tensor.Spec{{Name: "y", DType: tensor.Uint8, Shape: tensor.Shape{-1, row}}}
+		n := byte(0)
+		s, m := newSessionOf(t, spec, func(b *scheduler.Batch) error {
+			buf, err := pool.Get(batch) // as if it were others' as well
+			if err != nil {
+				return err
+			}
+			n++
+			data := buf.Bytes()[:row]
+			for i := range data {
+				data[i] = n
+			}
+			b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{1, row}, Data: data, Buf: buf}}, nil)
+			return nil
+		}, pool)
+		ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
 		if err != nil {
-			return err
+			t.Fatal(err)
 		}
-		n++
-		data := buf.Bytes()[:row]
-		for i := range data {
-			data[i] = n
-		}
-		b.Complete([]tensor.Tensor{{DType: tensor.Uint8, Shape: tensor.Shape{1, row}, Data: data, Buf: buf}}, nil)
-		return nil
-	}, pool)
-	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.few = 100 // inside of the first answer
-	s.take(ask)
-	m.full = true
-	for range asked - 1 {
+		m.few = 100 // inside of the first answer
 		s.take(ask)
-	}
-	if n := pool.InUse(); n < asked*batch {
-		t.Fatalf("%d KiB are out before", n>>10)
-	}
-	now := s.loop.now.Add(2 * standing)
-	s.loop.begin()
-	s.loop.now = now
-	s.tick()
-	s.loop.end()
-	if n := pool.InUse(); n > 2*asked*row {
-		t.Errorf("%d KiB are out for %d answers of %d KiB", n>>10, asked, row>>10)
-	}
-	m.full, m.few = false, 0
-	roomFor(s)
-	d := shiva.NewDecoder(shiva.DecoderConfig{})
-	for want, rest := byte(1), m.out; want <= asked; want++ {
-		used, answer, err := d.Push(rest)
-		if err != nil || answer == nil {
-			t.Fatalf("answer %d: %v", want, err)
+		m.full = true
+		for range asked - 1 {
+			s.take(ask)
 		}
-		rest = rest[used:]
-		for _, v := range answer.Tensors[0].Data {
-			if v != want {
-				t.Fatalf("answer %d has %d in it", want, v)
+		if n := pool.InUse(); n < asked*batch {
+			t.Fatalf("%d KiB are out before", n>>10)
+		}
+		time.Sleep(2 * standing)
+		s.loop.tick()
+		if n := pool.InUse(); n > 2*asked*row {
+			t.Errorf("%d KiB are out for %d answers of %d KiB", n>>10, asked, row>>10)
+		}
+		m.full, m.few = false, 0
+		roomFor(s)
+		d := shiva.NewDecoder(shiva.DecoderConfig{})
+		for want, rest := byte(1), m.out; want <= asked; want++ {
+			used, answer, err := d.Push(rest)
+			if err != nil || answer == nil {
+				t.Fatalf("answer %d: %v", want, err)
+			}
+			rest = rest[used:]
+			for _, v := range answer.Tensors[0].Data {
+				if v != want {
+					t.Fatalf("answer %d has %d in it", want, v)
+				}
 			}
 		}
-	}
-	s.loop.spares.Release() // the questions' memory
-	if n := pool.InUse(); n != 0 {
-		t.Errorf("%d bytes are left", n)
-	}
+		s.loop.spares.Release() // the questions' memory
+		if n := pool.InUse(); n != 0 {
+			t.Errorf("%d bytes are left", n)
+		}
+	})
 }

@@ -1,0 +1,146 @@
+package tcp
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// However the bytes are cut on their way in, and however little room there is on their way out, a
+// conversation has the same answers, byte for byte.
+func TestAnyPieces(t *testing.T) {
+	images, err := tensor.FromSlice(tensor.Shape{300, 4}, make([]float32, 1200))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var questions []byte
+	for i := range 4 {
+		for _, m := range []*shiva.Message{
+			message("m", fmt.Sprintf(`{"id":%d}`, i), 1, 2, 3, float32(i)),
+			{Namespace: "m", Metadata: []byte(`{"id":"large"}`), Tensors: []tensor.Tensor{images}},
+			message("m", `{"priority":"x","id":"refused"}`, 1),
+			{Namespace: "m", Metadata: []byte(`{"a":`)},
+			message("!live", `{"id":"control"}`),
+		} {
+			if questions, err = shiva.AppendMessage(questions, m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	questions = append(questions, "no header, and the end"...)
+	converse := func(piece, buffer int) (answers []byte) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, nil)
+			r.memory.piece, r.memory.buffer = piece, buffer
+			r.model("m", floats("x"), r.echo)
+			c := r.dial()
+			go func() {
+				_, _ = c.Write(questions)
+				_ = c.CloseWrite()
+			}()
+			var err error
+			if answers, err = io.ReadAll(c); err != nil {
+				t.Error(err)
+			}
+		})
+		return answers
+	}
+	whole := converse(len(questions), 1<<20)
+	if len(whole) < 4*4800 {
+		t.Fatalf("%d bytes of answers", len(whole))
+	}
+	for _, k := range []struct{ piece, buffer int }{{1, 1 << 20}, {12, 13}, {13, 100}, {1000, 999}} {
+		if got := converse(k.piece, k.buffer); !bytes.Equal(got, whole) {
+			t.Errorf("in pieces of %d, with room for %d: %d bytes of answers, %d when whole", k.piece, k.buffer, len(got), len(whole))
+		}
+	}
+}
+
+// A client that reads nothing is closed when it has stood still for the door's stall timeout, and
+// not before; one beside it is served meanwhile.
+func TestClientThatNeverReads(t *testing.T) {
+	const stall = 3 * time.Second
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(c *Config) { c.OutboundBytes, c.OutboundStall = 4<<20, stall })
+		sized(r, "large", 1<<20, 0)
+		r.model("m", floats("x"), r.echo)
+		greedy, other := r.dial(), r.dial()
+		for range 50 {
+			greedy.send(message("large", "", 1<<20, 0, 0, 0))
+		}
+		for range int((stall - tick) / tick) {
+			time.Sleep(tick)
+			other.send(message("m", "", 1, 2, 3, 4))
+			values(t, other.next())
+		}
+		if n := r.open(); n != 2 {
+			t.Errorf("%d connections before its time is up", n)
+		}
+		if n := r.pool.InUse(); n > 6<<20 {
+			t.Errorf("%d KiB are held for it", n>>10)
+		}
+		time.Sleep(2 * tick)
+		if n := r.open(); n != 1 {
+			t.Errorf("%d connections after it", n)
+		}
+	})
+}
+
+// The requests of a client that is gone leave the queue within two ticks, although its end looks
+// like that of one that waits for its answers.
+func TestClientGoneOrWaiting(t *testing.T) {
+	for name, gone := range map[string]bool{"gone": true, "waiting": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, nil)
+				batches := make(chan *scheduler.Batch, 10)
+				replica := r.model("m", floats("x"), func(b *scheduler.Batch) error { batches <- b; return nil })
+				other, c := r.dial(), r.dial()
+				for range 2 { // fills the replica
+					other.send(message("m", "", 0, 0, 0, 0))
+					synctest.Wait()
+				}
+				c.send(message("m", "", 1, 2, 3, 4))
+				synctest.Wait()
+				before := replica.Model().Stats().QueueRows
+				if gone {
+					c.Close()
+				} else {
+					_ = c.CloseWrite()
+				}
+				time.Sleep(2 * tick)
+				want := before
+				if gone {
+					want--
+				}
+				if n := replica.Model().Stats().QueueRows; n != want {
+					t.Errorf("%d rows wait, %d before: expected %d", n, before, want)
+				}
+				go func() { // until the test closes it
+					for b := range batches {
+						if err := r.echo(b); err != nil {
+							t.Error(err)
+						}
+					}
+				}()
+				defer close(batches)
+				for range 2 {
+					values(t, other.next())
+				}
+				if gone {
+					return
+				}
+				if got := values(t, c.next()); got[0] != 1 {
+					t.Errorf("answered %v", got)
+				}
+			})
+		})
+	}
+}
