@@ -57,7 +57,7 @@ server/internal/jsontest:   shiva/budgettest
 server/internal/clock:      scheduler golang.org/x/sys
 server/internal/parameter:  scheduler shiva/jsontext scheduler/setting
 server/config:              scheduler scheduler/naming server/internal/nearest github.com/pelletier/go-toml/v2 containers scheduler/setting server/state
-server/admin:               server/internal/browser server/internal/parameter
+server/admin:               server/internal/browser server/internal/parameter shiva/jsontext
 server/admin/admintest:     server/admin
 server/memory:
 server/metrics:             scheduler github.com/prometheus/client_golang

@@ -1,29 +1,19 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 
+	"github.com/shivad/shivad/shiva/jsontext"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // parseJSON reads one JSON value, with numbers as they were written.
-func parseJSON(file []byte) (any, error) {
-	d := json.NewDecoder(bytes.NewReader(file))
-	d.UseNumber()
-	var v any
-	if err := d.Decode(&v); err != nil {
-		if err == io.EOF || err == io.ErrUnexpectedEOF {
-			return nil, fmt.Errorf("it is empty or cut off")
-		}
-		return nil, fmt.Errorf("it is not an image (PNG, JPEG), .npy or JSON: %w", err)
+func parseJSON(file []byte) (v any, err error) {
+	if err = jsontext.Unmarshal(file, &v); err != nil {
+		err = fmt.Errorf("it is not an image (PNG, JPEG), .npy or JSON: %w", err)
 	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, fmt.Errorf("there is more after its JSON value")
-	}
-	return v, nil
+	return v, err
 }
 
 // jsonTensor makes a tensor of nested arrays of numbers (strings for BYTES, [real, imaginary]

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/shivad/shivad/shiva/jsontext"
 )
 
 // An App is an application: a name that stands for one or several models, which a policy
@@ -78,7 +79,7 @@ type PolicyList struct {
 // as well.
 func parseApp(text []byte) (a App, faults []string, whole bool) {
 	var members map[string]json.RawMessage
-	if err := json.Unmarshal(text, &members); err != nil || members == nil {
+	if err := jsontext.Unmarshal(text, &members); err != nil || members == nil {
 		return a, []string{`expected an application as a JSON object such as {"name": "digits-app", "models": ["digits"]}` + because(err)}, false
 	}
 	fields := map[string]struct {
@@ -212,7 +213,8 @@ func (s Sources) changeApp(r *http.Request, change func(App) (App, error)) (any,
 // patchApp changes an application by a JSON merge patch (RFC 7396): members are set, null takes
 // them away.
 func (s Sources) patchApp(r *http.Request, sent []byte) (any, error) {
-	patch, err := decode(sent)
+	var patch any
+	err := jsontext.Unmarshal(sent, &patch)
 	if _, isObject := patch.(map[string]any); err != nil || !isObject {
 		return nil, refuse(http.StatusBadRequest, `expected a JSON object of what is to be changed, such as {"slo": "50ms"}; null takes a member away%s`, because(err))
 	}
@@ -221,8 +223,8 @@ func (s Sources) patchApp(r *http.Request, sent []byte) (any, error) {
 		if err != nil {
 			return a, err
 		}
-		target, err := decode(old)
-		if err != nil {
+		var target any
+		if err := jsontext.Unmarshal(old, &target); err != nil {
 			return a, err
 		}
 		text, err := json.Marshal(merge(target, patch))
@@ -231,19 +233,6 @@ func (s Sources) patchApp(r *http.Request, sent []byte) (any, error) {
 		}
 		return s.checked(text, a.Name)
 	})
-}
-
-// decode reads one JSON value. Numbers keep their digits.
-func decode(text []byte) (v any, err error) {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.UseNumber()
-	if err := d.Decode(&v); err != nil {
-		return nil, err
-	}
-	if d.More() {
-		return nil, errors.New("more than one JSON value")
-	}
-	return v, nil
 }
 
 // merge is MergePatch of RFC 7396, section 2. It may change target, and what it returns shares
@@ -281,7 +270,7 @@ func (s Sources) deleteApp(r *http.Request) (any, error) {
 // link adds a model to an application.
 func (s Sources) link(r *http.Request, sent []byte) (any, error) {
 	var link map[string]string
-	if err := json.Unmarshal(sent, &link); err != nil || len(link) != 1 || link["model"] == "" {
+	if err := jsontext.Unmarshal(sent, &link); err != nil || len(link) != 1 || link["model"] == "" {
 		return nil, refuse(http.StatusBadRequest, `expected {"model": "digits"}, or "digits/2" for one version, or "digits/*" for all that are ready`)
 	}
 	return s.changeApp(r, func(a App) (App, error) {
@@ -343,7 +332,7 @@ func (s Sources) policies(*http.Request) (any, error) {
 
 func (s Sources) feedback(r *http.Request, sent []byte) (any, error) {
 	var object map[string]json.RawMessage
-	if err := json.Unmarshal(sent, &object); err != nil || object == nil {
+	if err := jsontext.Unmarshal(sent, &object); err != nil || object == nil {
 		return nil, refuse(http.StatusBadRequest, `expected a JSON object such as {"id": 7, "user": "anna", "label": 3}%s`, because(err))
 	}
 	return s.Learning.Feedback(r.Context(), r.PathValue("name"), sent)

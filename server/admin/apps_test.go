@@ -2,10 +2,13 @@ package admin
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/shivad/shivad/shiva/jsontext"
 )
 
 // The examples of RFC 7396, appendix A.
@@ -28,12 +31,8 @@ func TestMergePatch(t *testing.T) {
 		{`{}`, `{"a":{"bb":{"ccc":null}}}`, `{"a":{"bb":{}}}`},
 		{`{"a":9007199254740993}`, `{"b":0.1}`, `{"a":9007199254740993,"b":0.1}`},
 	} {
-		target, err := decode([]byte(c[0]))
-		if err != nil {
-			t.Fatal(err)
-		}
-		patch, err := decode([]byte(c[1]))
-		if err != nil {
+		var target, patch any
+		if err := errors.Join(jsontext.Unmarshal([]byte(c[0]), &target), jsontext.Unmarshal([]byte(c[1]), &patch)); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := json.Marshal(merge(target, patch)); err != nil || string(got) != c[2] {
@@ -52,7 +51,8 @@ func TestParseApp(t *testing.T) {
 		{`{"name":"a","modles":["m"],"slow":1}`, []string{"modles: unknown", "slow: unknown"}, true},
 		{`{"name":1,"models":{},"x":1}`, []string{"models: expected a list", "name: expected a text, got 1", "x: unknown"}, false},
 		{`null`, []string{"expected an application"}, false},
-		{`{"name":`, []string{"unexpected end"}, false},
+		{`{"name":`, []string{"the text ends"}, false},
+		{`{"name":"a","models":["m"],"models":["n"]}`, []string{`"models" at byte 27 stands there for the second time`}, false},
 	} {
 		_, faults, whole := parseApp([]byte(c.text))
 		if len(faults) != len(c.faults) || whole != c.whole {

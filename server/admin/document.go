@@ -1,13 +1,14 @@
 package admin
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"strings"
+
+	"github.com/shivad/shivad/shiva/jsontext"
 )
 
 // DocumentFormat is the format of a Document that this package writes, and the only one that it
@@ -54,7 +55,7 @@ func parseDocument(text []byte) (d Document, faults []string) {
 		Policies     []json.RawMessage            `json:"policies"`
 		Settings     map[string]map[string]string `json:"settings"`
 	}
-	if err := strict(text, &in); err != nil {
+	if err := jsontext.Unmarshal(text, &in); err != nil {
 		return d, []string{"expected a document as /v1/export gives it: " + err.Error()}
 	}
 	if in.Format == nil {
@@ -73,7 +74,7 @@ func parseDocument(text []byte) (d Document, faults []string) {
 	}
 	for i, text := range in.Policies {
 		var p PolicyState
-		if err := strict(text, &p); err != nil {
+		if err := jsontext.Unmarshal(text, &p); err != nil {
 			faults = append(faults, fmt.Sprintf("policies[%d]: %v", i, err))
 			continue
 		}
@@ -81,19 +82,6 @@ func parseDocument(text []byte) (d Document, faults []string) {
 	}
 	d.Settings = in.Settings
 	return d, faults
-}
-
-// strict reads one JSON value whose members are all known.
-func strict(text []byte, to any) error {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(to); err != nil {
-		return err
-	}
-	if d.More() {
-		return fmt.Errorf("more than one JSON value")
-	}
-	return nil
 }
 
 func (s Sources) export(*http.Request) (any, error) { return s.Documents.Export() }

@@ -1,9 +1,10 @@
 package admin
 
 import (
-	"encoding/json"
 	"net/http"
 	"slices"
+
+	"github.com/shivad/shivad/shiva/jsontext"
 )
 
 func (s Sources) models(*http.Request) (any, error) {
@@ -44,7 +45,7 @@ func (s Sources) model(r *http.Request) (any, error) {
 // setModel changes settings of a model, and shows it.
 func (s Sources) setModel(r *http.Request, sent []byte) (any, error) {
 	var settings map[string]*string
-	if err := json.Unmarshal(sent, &settings); err != nil || len(settings) == 0 {
+	if err := jsontext.Unmarshal(sent, &settings); err != nil || len(settings) == 0 {
 		return nil, refuse(http.StatusBadRequest, `expected a JSON object of settings as texts, such as {"objective": "20ms"}; null goes back to what the file says`)
 	}
 	return s.set(r, settings)
@@ -53,7 +54,7 @@ func (s Sources) setModel(r *http.Request, sent []byte) (any, error) {
 // setDefaultVersion says what the bare name of a model means.
 func (s Sources) setDefaultVersion(r *http.Request, sent []byte) (any, error) {
 	var body map[string]string
-	err := json.Unmarshal(sent, &body)
+	err := jsontext.Unmarshal(sent, &body)
 	version, ok := body["version"]
 	if err != nil || len(body) != 1 || !ok {
 		return nil, refuse(http.StatusBadRequest, `expected {"version": "2"}, or {"version": ""} for the newest that is ready`)
