@@ -3,6 +3,7 @@ package selection
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"github.com/x448/float16"
 
@@ -62,12 +63,7 @@ func store(t tensor.Tensor, values []float64) tensor.Tensor {
 
 // finite reports whether no value is NaN or infinite.
 func finite(values []float64) bool {
-	for _, v := range values {
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(values, func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
 }
 
 // countRows is the size of t's first dimension; a tensor that has none is one row.

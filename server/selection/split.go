@@ -1,6 +1,9 @@
 package selection
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // split sends each user to one model, in proportion to the weights: a canary, an A/B test. A
 // user stays with a model for as long as its weight is not lowered and none is raised; a change
@@ -51,10 +54,8 @@ func given(weights map[string]float64, a *Arm) float64 {
 
 // checkWeights returns a fault unless a model has a weight.
 func checkWeights(weights map[string]float64, arms []Arm) []string {
-	for i := range arms {
-		if given(weights, &arms[i]) > 0 {
-			return nil
-		}
+	if slices.ContainsFunc(arms, func(a Arm) bool { return given(weights, &a) > 0 }) {
+		return nil
 	}
 	return []string{"parameter weights has none above 0 for any of the models"}
 }

@@ -87,12 +87,7 @@ func matches(s string, m Model) bool {
 
 // find returns the index of m, or -1.
 func (s State) find(m Model) int {
-	for i := range s.Models {
-		if s.Models[i].Model == m {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(s.Models, func(a Arm) bool { return a.Model == m })
 }
 
 // stored is the JSON of a state.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/shivad/shivad/server/state"
@@ -131,36 +132,26 @@ var errChanged = errors.New("apps: it has changed")
 // time, since a store that writes to a disk does so for all that wait.
 func (r *Registry) discard(ctx context.Context, entries []state.Entry) int {
 	const atOnce = 16
-	var (
-		wg    sync.WaitGroup
-		mu    sync.Mutex
-		n     int
-		queue = make(chan state.Entry)
-	)
-	for range min(atOnce, len(entries)) {
-		wg.Go(func() {
-			for e := range queue {
-				_, err := r.cfg.Store.Update(ctx, e.Key, "", func(old []byte) ([]byte, error) {
-					if !bytes.Equal(old, e.Value) {
-						return nil, errChanged
-					}
-					return nil, nil
-				})
-				if err == nil {
-					mu.Lock()
-					n++
-					mu.Unlock()
+	var deleted atomic.Int64
+	var wg sync.WaitGroup
+	under := make(chan struct{}, atOnce)
+	for _, e := range entries {
+		if under <- struct{}{}; ctx.Err() != nil {
+			break
+		}
+		wg.Go(func() { // ends with the store's answer
+			defer func() { <-under }()
+			_, err := r.cfg.Store.Update(ctx, e.Key, "", func(old []byte) ([]byte, error) {
+				if !bytes.Equal(old, e.Value) {
+					return nil, errChanged
 				}
+				return nil, nil
+			})
+			if err == nil {
+				deleted.Add(1)
 			}
 		})
 	}
-	for _, e := range entries {
-		if ctx.Err() != nil {
-			break
-		}
-		queue <- e
-	}
-	close(queue)
 	wg.Wait()
-	return n
+	return int(deleted.Load())
 }

@@ -148,19 +148,13 @@ type Missing struct {
 }
 
 // Absent lists the missing models in one text, for wires on which a parameter is no list.
-func (c *Choice) Absent() string { return c.join(func(m Missing) string { return m.Model }, ", ") }
+func (c *Choice) Absent() string {
+	return join(c.Missing, func(m Missing) string { return m.Model }, ", ")
+}
 
 // Because is why they are missing, in one text.
 func (c *Choice) Because() string {
-	return c.join(func(m Missing) string { return m.Model + ": " + m.Why }, "; ")
-}
-
-func (c *Choice) join(text func(Missing) string, separator string) string {
-	list := make([]string, len(c.Missing))
-	for i, m := range c.Missing {
-		list[i] = text(m)
-	}
-	return strings.Join(list, separator)
+	return join(c.Missing, func(m Missing) string { return m.Model + ": " + m.Why }, "; ")
 }
 
 // link gives the applications the routes of their names.

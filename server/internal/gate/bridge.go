@@ -113,11 +113,11 @@ func (c *Call) cross(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (inp
 		b.places[b.specs[i].Name] = i
 	}
 	b.fields = make([]field, len(b.specs))
-	if _, _, err := b.members(0); err != nil {
+	if _, _, err := b.walk(0); err != nil {
 		return nil, false, err
 	}
 	b.byKey, b.rest = true, b.rest[:0]
-	_, kept, err := b.members(0)
+	_, kept, err := b.walk(0)
 	if err != nil {
 		return nil, false, err
 	}
@@ -161,83 +161,64 @@ func (b *bridge) space(i int) int {
 	return i
 }
 
-// members walks the object at offset i.
-func (b *bridge) members(i int) (end int, kept bool, err error) {
-	b.rest = append(b.rest, '{')
-	path := len(b.path)
+// walk reads the object or list at offset i. A member that the container does not get is left out,
+// and an element leaves null in its place.
+func (b *bridge) walk(i int) (end int, kept bool, err error) {
+	isList, closing := b.text[i] == '[', b.text[i]+2 // ']' and '}' are two behind '[' and '{'
+	b.rest = append(b.rest, b.text[i])
+	path, begin := len(b.path), len(b.rest)
 	i = b.space(i + 1)
-	empty := b.text[i] == '}'
-	for b.text[i] != '}' {
-		end, _ := jsontext.Skip(b.text, i, 0)
-		quoted := b.text[i:end]
-		key, _ := jsontext.Unquote(quoted)
-		if path > 0 {
+	empty := b.text[i] == closing
+	for n := int64(0); b.text[i] != closing; n++ {
+		if path > 0 || isList {
 			b.path = append(b.path, '.')
 		}
-		b.path = append(b.path, key...)
 		before := len(b.rest)
-		if b.rest[before-1] != '{' {
+		if before > begin {
 			b.rest = append(b.rest, ',')
 		}
-		b.rest = append(append(b.rest, quoted...), ':')
-		i = b.space(b.space(end) + 1)
+		value, key := len(b.rest), ""
+		if isList {
+			b.path = strconv.AppendInt(b.path, n, 10)
+		} else {
+			end, _ := jsontext.Skip(b.text, i, 0)
+			quoted := b.text[i:end]
+			key, _ = jsontext.Unquote(quoted)
+			b.path = append(b.path, key...)
+			b.rest = append(append(b.rest, quoted...), ':')
+			i = b.space(b.space(end) + 1)
+		}
 		var some bool
 		if i, some, err = b.field(i, key); err != nil {
 			return i, false, err
 		}
-		if !some {
+		switch {
+		case some:
+			kept = true
+		case isList:
+			b.rest = append(b.rest[:value], "null"...)
+		default:
 			b.rest = b.rest[:before]
 		}
-		kept = kept || some
 		b.path = b.path[:path]
 		if i = b.space(i); b.text[i] == ',' {
 			i = b.space(i + 1)
 		}
 	}
-	b.rest = append(b.rest, '}')
-	return i + 1, kept || empty, nil
-}
-
-// elements walks the list at offset i. An element that the container does not get leaves null
-// in its place.
-func (b *bridge) elements(i int) (end int, kept bool, err error) {
-	b.rest = append(b.rest, '[')
-	path := len(b.path)
-	i = b.space(i + 1)
-	empty := b.text[i] == ']'
-	for n := int64(0); b.text[i] != ']'; n++ {
-		if n > 0 {
-			b.rest = append(b.rest, ',')
-		}
-		b.path = strconv.AppendInt(append(b.path, '.'), n, 10)
-		before := len(b.rest)
-		var some bool
-		if i, some, err = b.field(i, ""); err != nil {
-			return i, false, err
-		}
-		if !some {
-			b.rest = append(b.rest[:before], "null"...)
-		}
-		kept = kept || some
-		b.path = b.path[:path]
-		if i = b.space(i); b.text[i] == ',' {
-			i = b.space(i + 1)
-		}
-	}
-	b.rest = append(b.rest, ']')
+	b.rest = append(b.rest, closing)
 	return i + 1, kept || empty, nil
 }
 
 // field looks at the value at offset i, whose path is b.path.
 func (b *bridge) field(i int, key string) (end int, kept bool, err error) {
 	if b.text[i] == '{' {
-		return b.members(i)
+		return b.walk(i)
 	}
 	if place, ok := b.place(key); ok {
 		return b.claim(place, i)
 	}
 	if b.text[i] == '[' {
-		return b.elements(i)
+		return b.walk(i)
 	}
 	end, _ = jsontext.Skip(b.text, i, 0)
 	value := b.text[i:end]

@@ -3,6 +3,8 @@ package gate
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/shivad/shivad/scheduler"
@@ -101,7 +103,7 @@ func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 	if used < len(tensors) {
 		if named {
 			for _, t := range tensors {
-				if !declared(specs, t.Name) {
+				if !slices.ContainsFunc(specs, func(s tensor.Spec) bool { return s.Name == t.Name }) {
 					return fmt.Errorf("%w: no input %q; model %q takes %s", scheduler.ErrInvalidInput, t.Name, c.Target.ID.Name, list(specs))
 				}
 			}
@@ -131,7 +133,7 @@ func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitte
 			if c.Target.Spec.Batched() {
 				rank-- // one row
 			}
-			if t, err = tensor.FromElems(ones(rank), [][]byte{t.Data}, pool); err != nil {
+			if t, err = tensor.FromElems(slices.Repeat(tensor.Shape{1}, rank), [][]byte{t.Data}, pool); err != nil {
 				return t, 0, false, unmade(spec, err)
 			}
 			t.Name = spec.Name
@@ -202,31 +204,8 @@ func (c *Call) leadingOne(shape tensor.Shape) tensor.Shape {
 	return append(append(dims, 1), shape...)
 }
 
-// ones is the shape of one element, of some rank.
-func ones(rank int) tensor.Shape {
-	s := make(tensor.Shape, max(rank, 0))
-	for i := range s {
-		s[i] = 1
-	}
-	return s
-}
-
 func indexByName(tensors []tensor.Tensor, name string) int {
-	for i := range tensors {
-		if tensors[i].Name == name {
-			return i
-		}
-	}
-	return -1
-}
-
-func declared(specs []tensor.Spec, name string) bool {
-	for i := range specs {
-		if specs[i].Name == name {
-			return true
-		}
-	}
-	return false
+	return slices.IndexFunc(tensors, func(t tensor.Tensor) bool { return t.Name == name })
 }
 
 func (c *Call) wrongCount(got int) error {
@@ -244,23 +223,18 @@ func (c *Call) expected(spec *tensor.Spec) string {
 }
 
 func list(specs []tensor.Spec) string {
-	var b strings.Builder
-	for i := range specs {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		fmt.Fprintf(&b, "%q %s %s", specs[i].Name, specs[i].DType, specs[i].Shape)
-	}
-	return b.String()
+	return join(specs, func(s tensor.Spec) string { return fmt.Sprintf("%q %s %s", s.Name, s.DType, s.Shape) }, ", ")
 }
 
 func names(tensors []tensor.Tensor) string {
-	var b strings.Builder
-	for i := range tensors {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		fmt.Fprintf(&b, "%q", tensors[i].Name)
+	return join(tensors, func(t tensor.Tensor) string { return strconv.Quote(t.Name) }, ", ")
+}
+
+// join lists things in one text.
+func join[T any](list []T, text func(T) string, separator string) string {
+	texts := make([]string, len(list))
+	for i, one := range list {
+		texts[i] = text(one)
 	}
-	return b.String()
+	return strings.Join(texts, separator)
 }

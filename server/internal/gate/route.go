@@ -290,11 +290,8 @@ func noVersions(application, version string) error {
 }
 
 func (t *Table) noVersion(name, version string) error {
-	var have []string
-	for _, target := range t.versions[name] {
-		have = append(have, strconv.Quote(target.ID.Version))
-	}
-	return fmt.Errorf("%w: model %q has no version %q; it has %s", scheduler.ErrNotFound, name, version, strings.Join(have, ", "))
+	have := join(t.versions[name], func(target *Target) string { return strconv.Quote(target.ID.Version) }, ", ")
+	return fmt.Errorf("%w: model %q has no version %q; it has %s", scheduler.ErrNotFound, name, version, have)
 }
 
 // words are what a door calls the same things.
@@ -337,10 +334,7 @@ func (t *Table) unknown(route string, w words) error {
 	if len(near) == 0 {
 		return fmt.Errorf("%w: no model or application %q%s", scheduler.ErrNotFound, name, t.known(w))
 	}
-	for i, n := range near {
-		near[i] = strconv.Quote(n)
-	}
-	return fmt.Errorf("%w: no model or application %q; nearest: %s", scheduler.ErrNotFound, name, strings.Join(near, ", "))
+	return fmt.Errorf("%w: no model or application %q; nearest: %s", scheduler.ErrNotFound, name, join(near, strconv.Quote, ", "))
 }
 
 // known lists what there is when that is little enough to read.

@@ -26,13 +26,10 @@ func (k *Key) Read(v *Values, value Value) error {
 }
 
 // TakesText reports whether any text is a value of the key.
-func (k *Key) TakesText() bool {
-	_, is := k.kind.(text)
-	return is
-}
+func (k *Key) TakesText() bool { return k.kind.anyText }
 
 // Expected says what a value of the key is.
-func (k *Key) Expected() string { return k.kind.expected() }
+func (k *Key) Expected() string { return k.kind.expected }
 
 func (k *Key) unexpected(value Value) error {
 	noun := "parameter"

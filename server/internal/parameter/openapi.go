@@ -27,10 +27,10 @@ func (w Wire) properties() (list []string) {
 		if err != nil {
 			panic(err) // a text cannot fail
 		}
-		list = append(list, fmt.Sprintf(`%q: {%s, "description": %s}`, k.Name, k.kind.schema(), means))
+		list = append(list, fmt.Sprintf(`%q: {%s, "description": %s}`, k.Name, k.kind.schema, means))
 	}
 	return list
 }
 
 // Schema is what a value of the key is in JSON Schema, a JSON object.
-func (k *Key) Schema() string { return "{" + k.kind.schema() + "}" }
+func (k *Key) Schema() string { return "{" + k.kind.schema + "}" }

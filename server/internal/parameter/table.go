@@ -26,29 +26,29 @@ const CandidateModels = "candidate_models"
 var Table = []Key{
 	{
 		Name: "timeout_ms", On: Shiva,
-		kind: number{"milliseconds", func(v *Values, ms float64) {
+		kind: number("milliseconds", func(v *Values, ms float64) {
 			v.Timeout = max(time.Duration(min(ms, float64(MaxTimeout/time.Millisecond))*float64(time.Millisecond)), 1)
-		}},
+		}),
 		Default: "the model's deadline",
 		Means:   "The deadline of the request. More than 24 hours count as 24 hours.",
 	},
 	{
 		Name: "timeout", On: predict,
-		kind: whole{"microseconds", math.MaxUint64, func(v *Values, us uint64) {
+		kind: whole("microseconds", math.MaxUint64, func(v *Values, us uint64) {
 			v.Timeout = time.Duration(min(us, uint64(MaxTimeout/time.Microsecond))) * time.Microsecond
-		}},
+		}),
 		Default: "0",
 		Means:   "The deadline of the request; 0: the model's. More than 24 hours count as 24 hours.",
 	},
 	{
 		Name: "priority", On: Shiva,
-		kind:    whole{"", Priorities - 1, func(v *Values, n uint64) { v.SetPriority(n + 1) }},
+		kind:    whole("", Priorities-1, func(v *Values, n uint64) { v.SetPriority(n + 1) }),
 		Default: "5",
 		Means:   "0 is the highest.",
 	},
 	{
 		Name: "priority", On: predict,
-		kind:    whole{"", math.MaxUint64, (*Values).SetPriority},
+		kind:    whole("", math.MaxUint64, (*Values).SetPriority),
 		Default: "0",
 		Means:   "1 is the highest, 10 and above are the lowest; 0: the default, which is 6.",
 	},
@@ -60,7 +60,7 @@ var Table = []Key{
 	},
 	{
 		Name: CandidateModels, On: everywhere,
-		kind:    names{MaxCandidates, func(v *Values, list []string) { v.Candidates = list }},
+		kind:    names(MaxCandidates, func(v *Values, list []string) { v.Candidates = list }),
 		Default: "all",
 		Means:   "Applications only: the models that the choice is among, each a `name` or `name/version` that the application links to.",
 	},
