@@ -15,21 +15,20 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An arrival is a request's body as it comes from the socket, within its time: message_timeout,
-// and a second more for each 16 KiB.
+// An arrival is a request's body as it arrives on the socket, within message_timeout.
 type arrival struct {
 	call  *call
 	conn  *conn // nil in tests without one
 	clock intake.Clock
-	due   int64 // when as many bytes have arrived, the deadline moves on
-	err   error // how it ended; io.EOF: whole
+	due   int64 // bytes after which the deadline is set anew
+	err   error // how it ended; io.EOF: complete
 	turn  gate.Turn
 }
 
-// slack is how many bytes come in between two moves of the deadline.
+// slack is how many bytes are read under one deadline.
 const slack = 64 << 10
 
-// arriving is the request's body. It is read by one at a time, and done is called after each.
+// arriving returns the request's body. One reader at a time uses it, and calls done.
 func (c *call) arriving() *arrival {
 	if c.in == nil {
 		c.in = &arrival{call: c, conn: connOf(c.r), clock: intake.Clock{Began: time.Now()}}
@@ -48,7 +47,7 @@ func (a *arrival) Read(p []byte) (int, error) {
 		a.conn.expect(a.clock.Due(a.call.settings.MessageTimeout))
 		a.due = a.clock.Bytes + slack
 	}
-	if a.turn.Give() { // whoever is slow keeps nobody from unpacking
+	if a.turn.Give() { // a slow client holds no turn
 		defer a.turn.Take()
 	}
 	n, err := a.call.r.Body.Read(p)
@@ -60,7 +59,7 @@ func (a *arrival) Read(p []byte) (int, error) {
 	return n, a.err
 }
 
-// ended makes the end of a body one of ours.
+// ended makes the error that a body ended with one of gate's conditions.
 func (a *arrival) ended(err error) error {
 	switch {
 	case err == io.EOF:
@@ -73,19 +72,18 @@ func (a *arrival) ended(err error) error {
 		}
 		return &refusal{http.StatusRequestTimeout, a.clock.Error("rest", time.Now(), a.call.settings.MessageTimeout)}
 	case errors.Is(err, io.ErrUnexpectedEOF) || isNet(err):
-		return fmt.Errorf("%w: the client went after %d bytes of the body", scheduler.ErrCanceled, a.clock.Bytes)
+		return fmt.Errorf("%w: the client hung up after %d bytes of the body", scheduler.ErrCanceled, a.clock.Bytes)
 	}
 	return malformed("the body: %v", err)
 }
 
-// isNet tells an error of the socket from one of what came through it.
+// isNet reports whether err is one of the socket, not of its data.
 func isNet(err error) bool {
 	var e interface{ Timeout() bool }
 	return errors.As(err, &e)
 }
 
-// done ends the reading. When the body has not been read to its end, net/http reads on, a
-// little: it gets no more time than it takes to find out what is there.
+// done ends the reading, and the time that the body had. See conn.arrived.
 func (a *arrival) done() {
 	if a.conn == nil {
 		return
@@ -94,19 +92,18 @@ func (a *arrival) done() {
 	a.conn.arrived(a.err == io.EOF)
 }
 
-// A body is what a request brings, unpacked. It has at most limits.message_bytes, on the wire
-// and unpacked; see small.
+// A body is a request's, uncompressed. It has at most limits.message_bytes, compressed and
+// uncompressed.
 type body struct {
 	in    *arrival
-	from  io.Reader // in, or what unpacks it
-	known int64     // bytes that will come; -1: nobody said
+	from  io.Reader // in, or its unpacker
+	known int64     // bytes of it, if announced; -1: unknown
 	got   int64
 	limit int64
-	name  string    // of the setting that limit is
-	pack  *unpacker // nil: it came as it is
+	name  string    // of limit, as a setting
+	pack  *unpacker // nil: it is not compressed
 	share gate.Share
-	// buf is what is being filled, until it is complete and somebody else's: close gives it
-	// back, however the reading ended.
+	// buf is being filled. Until whole hands it over, close releases it, however reading ends.
 	buf *tensor.Buffer
 }
 
@@ -141,9 +138,10 @@ func (b *body) close() {
 	}
 }
 
-// Read gives unpacked bytes, up to the limit. Its errors are answered as they are, but for io.EOF.
+// Read reads uncompressed bytes, up to the limit. Its errors, other than io.EOF, are for the
+// client.
 func (b *body) Read(p []byte) (int, error) {
-	// One more than the limit tells a body that ends there from one that goes on.
+	// One byte more than the limit shows whether the body goes on.
 	p = p[:min(int64(len(p)), b.limit-b.got+1)]
 	n, err := b.read(p)
 	b.got += int64(n)
@@ -158,7 +156,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, malformed("the body is not what Content-Encoding says: %v", err)
 }
 
-// read reads what comes, in a turn if it has to be unpacked.
+// read reads in a turn if the body is compressed.
 func (b *body) read(p []byte) (int, error) {
 	if b.pack != nil {
 		b.in.turn.Take()
@@ -167,8 +165,8 @@ func (b *body) read(p []byte) (int, error) {
 	return b.from.Read(p)
 }
 
-// firstStage is what a body has at least before any of its bytes has arrived. It spares those of
-// the usual sizes a stage: how much of one the socket has is not known.
+// firstStage is the least memory that a body has before any of its bytes has arrived. It spares
+// usual sizes a stage, since it is not known how much the socket holds already.
 const firstStage = 32 << 10
 
 // take reads the next n bytes into memory of the pool, which grows as they come, see
@@ -192,7 +190,7 @@ func (b *body) take(n int) (*tensor.Buffer, error) {
 	}
 }
 
-// An ended body is one that ended early.
+// An ended error is that of a body that ends early.
 type ended struct{ have int }
 
 func (e *ended) Error() string { return fmt.Sprintf("the body ended after %d bytes", e.have) }
@@ -206,7 +204,7 @@ func (b *body) grow(have, size int) error {
 	return err
 }
 
-// whole gives buf to the caller.
+// whole hands buf over to the caller.
 func (b *body) whole() *tensor.Buffer {
 	buf := b.buf
 	b.buf = nil
@@ -246,12 +244,12 @@ func (b *body) all() (buf *tensor.Buffer, text []byte, err error) {
 	}
 }
 
-// end makes sure that the body ends here.
+// end checks that the body ends here.
 func (b *body) end() error {
 	var one [1]byte
 	switch n, err := io.ReadFull(b, one[:]); {
 	case n > 0:
-		return invalid("the body goes on after the %d bytes that its JSON and the inputs' binary_data_size make", b.got-1)
+		return invalid("the body goes on after the %d bytes that its JSON and the inputs' binary_data_size add up to", b.got-1)
 	case err != io.EOF:
 		return err
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// data reads a tensor's data into the memory of into, which is as long as shape and dtype ask
-// for: an array of all elements, or arrays nested as the shape says. A Bytes tensor gets its
-// data appended instead, and has room for it.
+// data reads a tensor's data, an array of all elements or arrays nested by its shape, into the
+// memory of into, whose size fits shape and dtype. To a Bytes tensor, which has room for it, it
+// appends.
 func (t *text) data(what func() string, into *tensor.Tensor) {
 	t.Peek()
 	start := t.At
@@ -23,7 +23,7 @@ func (t *text) data(what func() string, into *tensor.Tensor) {
 	t.setApart(start)
 }
 
-// setApart leaves what was read since start out of what limits.metadata_bytes counts.
+// setApart takes the text since start off what limits.metadata_bytes counts.
 func (t *text) setApart(start int) {
 	t.apart += t.At - start
 	if t.Limit > 0 {
@@ -31,7 +31,7 @@ func (t *text) setApart(start int) {
 	}
 }
 
-// elements are what data is read into.
+// elements is the memory of a tensor as jsontext fills it.
 func elements(t *tensor.Tensor) jsontext.Elements {
 	switch t.DType {
 	case tensor.Float32:
@@ -68,8 +68,8 @@ func memoryAs[T any](t *tensor.Tensor) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(t.Data))), len(t.Data)/int(unsafe.Sizeof(*new(T))))
 }
 
-// explain says what is wrong with data of which done elements could be read, whatever JSON it
-// is. It looks at all of it again, which only costs who sent it.
+// explain fails with what is wrong with data of which done elements could be read. It reads all
+// of it again, at the cost of its sender.
 func (t *text) explain(what func() string, into *tensor.Tensor, done int) {
 	raw := t.dataText()
 	if raw == nil {
@@ -102,7 +102,7 @@ func (t *text) explain(what func() string, into *tensor.Tensor, done int) {
 	}
 }
 
-// dataText reads data without looking into it.
+// dataText reads data as text.
 func (t *text) dataText() []byte {
 	limit := t.Limit
 	t.Limit = 0
@@ -111,19 +111,19 @@ func (t *text) dataText() []byte {
 	return raw
 }
 
-// A nesting is how JSON arrays lie in each other, as against a shape.
+// A nesting compares how arrays are nested with a shape.
 type nesting struct {
 	shape tensor.Shape
-	want  int // index of an element, whose place is sought
+	want  int // index of the element whose offset is wanted
 
 	total  int  // values that are not arrays
-	at     int  // offset of the one that is sought
+	at     int  // offset of the wanted one
 	levels int  // deepest nesting
 	mixed  bool // an array holds arrays and other values
 	ragged bool // an array is not as long as its dimension
 }
 
-// walk looks at an array, which is well-formed.
+// walk reads a well-formed array.
 func (n *nesting) walk(t *text, depth int) {
 	arrays, others := 0, 0
 	for range t.Elements {

@@ -12,16 +12,19 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// headLength is the header that says how much of a body is JSON; bytes follow.
+// headLength is the header with the length of a body's JSON, which binary inputs follow.
 const headLength = "Inference-Header-Content-Length"
 
-// infer asks a model.
+// infer answers a request for inference.
 func (c *call) infer() error {
 	q := &request{call: c}
 	defer q.release()
-	arrived, err := q.read()
+	err := q.read()
+	if q.arrived.IsZero() {
+		q.arrived = time.Now()
+	}
 	if err != nil {
-		return c.refused(err, arrived)
+		return c.refused(err, q.arrived)
 	}
 	question := predict.Question{
 		Model: c.model, Version: c.version, ID: q.id,
@@ -29,7 +32,7 @@ func (c *call) infer() error {
 		Outputs:    q.outputs,
 		Values:     q.values,
 		Parameters: q.pass.end(),
-		Arrived:    arrived,
+		Arrived:    q.arrived,
 		Source:     c.source(),
 	}
 	a, err := c.door.predict.Infer(c.r.Context(), &question)
@@ -40,44 +43,42 @@ func (c *call) infer() error {
 	return q.answer(a)
 }
 
-// read reads the body of an inference, and tells when it was complete, or given up.
-func (q *request) read() (arrived time.Time, err error) {
+// read reads the body of an inference.
+func (q *request) read() error {
 	c := q.call
-	// A model that is not there needs no memory for its inputs.
+	// An unknown model needs no memory for its inputs.
 	if _, err := c.door.predict.ModelReady(c.model, c.version); err != nil {
-		return time.Now(), err
+		return err
 	}
 	b, err := c.open()
 	if err != nil {
-		return time.Now(), err
+		return err
 	}
 	defer b.close()
 	q.body = b
 	switch length, given, err := headerLength(c.r.Header); {
 	case err != nil:
-		return time.Now(), err
+		return err
 	case given && length == 0:
-		err = q.readRaw(b)
-		return time.Now(), err
+		return q.readRaw(b)
 	case given:
-		err = q.readBinary(b, length)
-		return time.Now(), err
+		return q.readBinary(b, length)
 	}
 	buf, all, err := b.all()
-	arrived = time.Now()
 	if err != nil {
-		return arrived, err
+		return err
 	}
 	defer buf.Release()
+	q.arrived = time.Now()
 	if err := q.parse(q.text(all)); err != nil {
-		return arrived, err
+		return err
 	}
 	for i := range q.inputs {
 		if in := &q.inputs[i]; in.size >= 0 {
-			return arrived, invalid("input %q: binary_data_size is there, but not the header %s, which says where the bytes begin", in.Name, headLength)
+			return invalid("input %q: it has binary_data_size, but the header %s is missing, the length of the JSON before the bytes", in.Name, headLength)
 		}
 	}
-	return arrived, nil
+	return nil
 }
 
 func (q *request) text(b []byte) *text {
@@ -97,13 +98,13 @@ func headerLength(h http.Header) (length int64, given bool, err error) {
 	return int64(n), true, nil
 }
 
-// readBinary reads JSON of that many bytes, and then the inputs that are not in it.
+// readBinary reads length bytes of JSON, and then the inputs that are not in it.
 func (q *request) readBinary(b *body, length int64) error {
 	if b.known >= 0 && length > b.known {
-		return invalid("header %s says %d bytes, but the body has %d", headLength, length, b.known)
+		return invalid("header %s is %d, but the body has %d bytes", headLength, length, b.known)
 	}
 	if length > b.limit {
-		return tooLarge("header %s says %d bytes, limits.message_bytes is %d", headLength, length, b.limit)
+		return tooLarge("header %s is %d, limits.message_bytes is %d", headLength, length, b.limit)
 	}
 	if err := q.readHead(b, length); err != nil {
 		return err
@@ -121,11 +122,12 @@ func (q *request) readBinary(b *body, length int64) error {
 	return b.end()
 }
 
-// readHead reads JSON of that many bytes. Its text is gone before the bytes come that follow it.
+// readHead reads length bytes of JSON. Their memory is released before that of the inputs is
+// taken.
 func (q *request) readHead(b *body, length int64) error {
 	head, err := b.take(int(length))
 	if short := (*ended)(nil); errors.As(err, &short) {
-		return invalid("header %s says %d bytes, but the body has %d", headLength, length, short.have)
+		return invalid("header %s is %d, but the body has %d bytes", headLength, length, short.have)
 	}
 	if err != nil {
 		return err
@@ -134,7 +136,7 @@ func (q *request) readHead(b *body, length int64) error {
 	return q.parse(q.text(head.Bytes()))
 }
 
-// addUp checks what the JSON says about the bytes that follow, before memory is taken for them.
+// addUp checks the sizes of the binary inputs before memory is taken for them.
 func (q *request) addUp(b *body, sum int64) error {
 	for i := range q.inputs {
 		in := &q.inputs[i]
@@ -155,7 +157,7 @@ func (q *request) addUp(b *body, sum int64) error {
 		sum += in.size
 	}
 	if b.known >= 0 && sum != b.known {
-		return invalid("the JSON and the inputs' binary_data_size make %d bytes, but the body has %d", sum, b.known)
+		return invalid("the JSON and the inputs' binary_data_size add up to %d bytes, but the body has %d", sum, b.known)
 	}
 	return nil
 }
@@ -178,7 +180,7 @@ func (in *input) read(b *body) error {
 	return nil
 }
 
-// readRaw reads a body that is one tensor and nothing else, for a model that has one input.
+// readRaw reads a body that is one tensor and nothing else, for a model with one input.
 func (q *request) readRaw(b *body) error {
 	c := q.call
 	m, err := c.door.predict.Model(c.model, c.version)
@@ -212,9 +214,8 @@ func (q *request) readRaw(b *body) error {
 	return err
 }
 
-// rawShape is the shape of a tensor of which nothing is known but its declaration and its
-// bytes: the one dimension that is not declared follows from them. Of two, the first counts
-// rows, and it is one row.
+// rawShape is the shape of a tensor of that many bytes, by its declaration: one open dimension
+// follows from the size. Of two the first counts rows, and is 1.
 func rawShape(spec *predict.TensorMetadata, d tensor.DType, size int) (tensor.Shape, error) {
 	shape := append(tensor.Shape{}, spec.Shape...)
 	open, each := -1, 1
@@ -225,7 +226,7 @@ func rawShape(spec *predict.TensorMetadata, d tensor.DType, size int) (tensor.Sh
 		case open == 0:
 			shape[0], open = 1, i
 		case open > 0:
-			return nil, invalid("input %q: its shape %s has more open dimensions than a body without JSON (%s: 0) can tell", spec.Name, tensor.Shape(spec.Shape), headLength)
+			return nil, invalid("input %q: its shape %s has more open dimensions than the size of a body without JSON (%s: 0) determines", spec.Name, tensor.Shape(spec.Shape), headLength)
 		default:
 			open = i
 		}

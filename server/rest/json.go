@@ -9,21 +9,19 @@ import (
 )
 
 // A text is the JSON of a request, which is read once from its start to its end. The names in
-// each of its objects differ. What its methods expect and do not find fails the reading; what
-// names whose value it is, if not nil, and part what of that: they are put together for errors
-// only.
+// each of its objects differ. When a method does not find what it expects, the reading fails.
+// In the error, what (unless nil) is the tensor and part its member.
 type text struct {
 	jsontext.Scanner
 	apart int // bytes of tensors' data so far, which limits.metadata_bytes does not count
 }
 
-// newText makes a text of which no more than limit bytes are read, beside tensors' data; 0: all
-// of it.
+// newText makes a text, of which at most limit bytes are read beside tensors' data; 0: all.
 func newText(b []byte, depth, limit int) *text {
 	return &text{Scanner: jsontext.Scanner{Text: b, Depth: depth, Limit: limit, Rules: jsontext.Distinct}}
 }
 
-// end makes sure that nothing follows, and returns the first fault as this door says it.
+// end checks that nothing follows, and returns the first fault as an error of this door.
 func (t *text) end() error {
 	err := t.End()
 	e, ok := errors.AsType[*jsontext.Error](err)
@@ -57,8 +55,8 @@ func (t *text) wrong(what func() string, part, want string) {
 	t.Fail(invalid("%s: expected %s, got %s%s", part, want, raw, more))
 }
 
-// members are those of an object that are not null: serializers of many languages write what is
-// not set so.
+// members are those of an object that are not null, which serializers of many languages write for
+// what is not set.
 func (t *text) members(yield func(name []byte) bool) {
 	for name := range t.Members {
 		if !t.Null() && !yield(name) {
@@ -67,7 +65,7 @@ func (t *text) members(yield func(name []byte) bool) {
 	}
 }
 
-// array makes sure that an array begins here.
+// array checks that an array begins here.
 func (t *text) array(want string) {
 	if t.Peek() != '[' {
 		t.Unexpected(want)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"time"
 
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
@@ -11,31 +12,31 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// A request is the JSON of an inference, with the tensors that it has in itself.
+// A request is the JSON of an inference, and its tensors.
 type request struct {
 	call   *call
-	body   *body // that it came in
+	body   *body
 	id     string
 	inputs []input
-	// outputs are those asked for, none if all; forms are how they must be sent, one for each.
+	// outputs are the requested ones, none: all; forms has the form of each.
 	outputs []predict.Output
 	forms   []parameter.Form
 	values  parameter.Values
+	arrived time.Time // when it was complete
 
-	// What goes to the container: members of the request's parameters, and those of single
-	// inputs and outputs by name.
+	// Parameters for the container: the request's, and those of single inputs and outputs by
+	// name.
 	pass, inputPass, outputPass members
 }
 
-// An input is a tensor of a request. Its Data is nil as long as it has not been read.
+// An input is a tensor of a request. Its Data is nil until it has been read.
 type input struct {
 	tensor.Tensor
 	size int64 // binary_data_size: its bytes follow the JSON; -1: it is in the JSON
 }
 
-// release gives the memory of the inputs back. It is called once for every request, however it
-// ends: an input is one of q.inputs from before it has memory, so that neither an error nor a
-// panic on the way needs to know what there is.
+// release releases the inputs. It is called once for every request, however it ends: an input is
+// in q.inputs before it has memory, so that errors and panics need no cleanup of their own.
 func (q *request) release() {
 	for i := range q.inputs {
 		q.inputs[i].Release()
@@ -43,7 +44,7 @@ func (q *request) release() {
 	q.inputs = nil
 }
 
-// handOver gives the inputs to whoever releases them from now on.
+// handOver returns the inputs, which the caller releases from now on.
 func (q *request) handOver() []tensor.Tensor {
 	list := make([]tensor.Tensor, len(q.inputs))
 	for i := range q.inputs {
@@ -122,13 +123,13 @@ func (q *request) parse(t *text) error {
 	return nil
 }
 
-// parameters reads those of the request. All that mean nothing here are the container's, also
-// with null.
+// parameters reads the request's parameters. Those that are not the server's go to the container,
+// also if they are null.
 func (q *request) parameters(t *text) {
 	keys := parameter.HTTP.Keys()
 	for name := range t.Members {
 		if string(name) == inputParameters || string(name) == outputParameters {
-			t.Fail(invalid("parameter %q: that name is taken: under it the container gets the parameters of single tensors", name))
+			t.Fail(invalid("parameter %q: the name is reserved: the container gets the parameters of single tensors under it", name))
 			break
 		}
 		value := t.Raw()
@@ -140,7 +141,8 @@ func (q *request) parameters(t *text) {
 	}
 }
 
-// sharedMemory are parameters that say that a tensor is elsewhere, which cannot be passed on.
+// sharedMemory reports whether a parameter says that a tensor is in shared memory, which this
+// server does not offer.
 func sharedMemory(name []byte) bool {
 	switch string(name) {
 	case "shared_memory_region", "shared_memory_offset", "shared_memory_byte_size":
@@ -187,7 +189,7 @@ func (q *request) input(t *text, i int) {
 		case "data":
 			if later = -1; in.Name != "" && typed && shaped {
 				q.data(t, in)
-			} else { // what it has to be is said further on
+			} else { // datatype or shape follow
 				t.Peek()
 				later = t.At
 				t.dataText()
@@ -221,7 +223,7 @@ func (q *request) input(t *text, i int) {
 	}
 }
 
-// complete reports what an input lacks.
+// complete is the error for an input without a name, datatype or shape.
 func (in *input) complete(what func() string, typed, shaped bool) error {
 	for _, must := range []struct {
 		name string
@@ -261,10 +263,11 @@ func (q *request) shape(t *text, what func() string) tensor.Shape {
 	return shape
 }
 
-// what names an input in errors.
+// what is the input in errors.
 func (in *input) what() string { return fmt.Sprintf("input %q", in.Name) }
 
-// bytes returns what the elements of an input take, without the text of Bytes.
+// bytes returns the number of elements of an input and the bytes they take, without the text of
+// Bytes.
 func (q *request) bytes(in *input) (count, size int, err error) {
 	limit := q.call.settings.Limits.MessageBytes
 	count, ok := in.Shape.Elements()
@@ -295,8 +298,8 @@ func (q *request) data(t *text, in *input) {
 	}
 	t.Peek()
 	start := t.At
-	// An element takes a digit and a comma at least: a shape that has more of them than the
-	// text can is a claim, for which no memory is taken.
+	// An element takes at least a digit and a comma: no memory is taken for a shape with more
+	// elements than the text can have.
 	if left := len(t.Text) - t.At; count > left/2+1 {
 		t.explain(in.what, &in.Tensor, -1)
 		return
@@ -323,19 +326,19 @@ func (q *request) data(t *text, in *input) {
 	}
 }
 
-// largeJSON is where the text of a tensor is worth a warning.
+// largeJSON is from how many bytes on the text of a tensor is worth a warning.
 const largeJSON = 64 << 10
 
 func (d *Door) warnLarge(model, input string, n int) {
 	if n > largeJSON {
 		d.largeJSON.Do(func() {
 			d.log.Warn("a client sends a large tensor as JSON text, which takes many times longer than its bytes do; see binary_data_size, "+
-				"which stock clients use by default (this is said once)", "model", model, "input", input, "bytes", n)
+				"which stock clients use by default (this warning is written once)", "model", model, "input", input, "bytes", n)
 		})
 	}
 }
 
-// output reads one of the outputs that are asked for.
+// output reads one of the requested outputs.
 func (q *request) output(t *text, i int) {
 	var out predict.Output
 	how := parameter.AsUsual
