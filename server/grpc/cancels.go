@@ -10,25 +10,24 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// HTTP/2 bounds the calls that a connection has at one time, and a call that is cancelled is
-// none any more; but its rows may be executing, and are not taken back. So a client that asks
-// and cancels at once has as much work done as it likes, beside everybody else's. grpc-go
-// bounds the handlers that run at one time, and no rate.
+// HTTP/2 bounds the calls that are open on a connection. A cancelled call no longer counts, but
+// its rows may be executing and cannot be recalled: a client that cancels each call at once has
+// unbounded work done. grpc-go bounds the handlers that run at one time, not their rate.
 //
-// cancels is what a connection may cancel: so many calls, so many more in each second, and some
-// more for each that it lets be answered. Who cancels now and then, when his own user has gone
-// on, or a hedged request that another server has answered, never comes to the end of it. Who
-// does has calls at the rate at which it fills again; and when he goes on like that, he is sent
-// away.
+// cancels is a connection's account of calls that it may cancel. It begins full, refills with
+// time and with each answer, and each cancellation costs one. A client that cancels now and then,
+// because its user moved on or another server answered a hedged request first, never empties it.
+// With an empty account calls wait until it has refilled, and a client that goes on cancelling is
+// disconnected.
 type cancels struct {
 	mu     sync.Mutex
 	credit float64
 	at     time.Time // when credit was that
-	over   int       // calls that were cancelled without credit, since there was some again
+	over   int       // calls that were cancelled without credit, since there last was some
 
-	// A call may be reset when it has been answered, and its client has not looked. What shows
-	// that are the resets: there are more of them than of calls that ended so, by more than can
-	// be on the way at one time.
+	// unseen counts resets whose calls have not ended. A call can be reset after its answer was
+	// handed to grpc-go, and then no handler sees the reset: unseen grows beyond what can be
+	// under way at one time.
 	unseen int
 }
 
@@ -36,19 +35,19 @@ const (
 	cancelCredit = 256 // at first, and at most
 	cancelRate   = 100 // more in a second
 	cancelAnswer = 4   // and for each answer
-	cancelOver   = 400 // without credit, then the connection ends
-	cancelUnseen = 256 // resets whose calls have not ended yet
+	cancelOver   = 400 // cancelled without credit, then the connection is closed
+	cancelUnseen = 256 // resets under way at one time
 )
 
-// begin opens the account. Where a client was sent away a short while ago the first call waits
-// for a moment already.
+// begin opens the account. For a host that was disconnected for cancelling a short while ago it is
+// empty, and the first call waits.
 func (k *cancels) begin(reformed bool) {
 	if k.at, k.credit = time.Now(), -1; reformed {
 		k.credit = cancelCredit
 	}
 }
 
-// call notes that a call begins, and says how long that has to wait. paid is to be handed to ended.
+// call notes that a call begins and returns how long it has to wait. The caller hands paid to ended.
 func (k *cancels) call(now time.Time) (wait time.Duration, paid bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -60,7 +59,7 @@ func (k *cancels) call(now time.Time) (wait time.Duration, paid bool) {
 	return time.Duration(-k.credit / cancelRate * float64(time.Second)), true
 }
 
-// debt is how long it takes until there is credit again. low says that there is little.
+// debt returns how long it takes until there is credit. low reports that there is little.
 func (k *cancels) debt(now time.Time) (wait time.Duration, low bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -68,8 +67,8 @@ func (k *cancels) debt(now time.Time) (wait time.Duration, low bool) {
 	return time.Duration(max(-k.credit, 0) / cancelRate * float64(time.Second)), k.credit < cancelCredit/2
 }
 
-// reset notes that the client has reset a stream, before its call finds out. It says whether
-// that was one too many.
+// reset notes that the client has reset a stream, before its call sees that. away reports that the
+// connection is to be closed for it.
 func (k *cancels) reset(now time.Time) (away bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -118,10 +117,10 @@ const (
 	lowRead      = 2 << 10                // bytes that are read at a time with little credit: some dozens of calls
 )
 
-// pause waits, before at most n bytes are read, for as long as the client has no credit, and
-// says how many to read. To hold back the calls alone is not enough: eight connections that
-// reset 26,000 a second had hundreds of goroutines begin and end them, and everybody else's
-// waited behind these.
+// pause waits, before at most n bytes are read, while the client has no credit, and returns how
+// many to read. Holding back the calls alone is not enough: with eight connections that reset
+// 26,000 calls a second, hundreds of goroutines began and ended them, and all others waited for
+// these.
 func (c *conn) pause(n int) int {
 	wait, low := c.cancels.debt(time.Now())
 	if wait > 0 {
@@ -139,7 +138,7 @@ func (c *conn) pause(n int) int {
 	return n
 }
 
-// bridled runs a call of a connection at the pace that its cancelling allows.
+// bridled runs a call when its connection's account of cancellations allows.
 func (d *Door) bridled(ctx context.Context, run func() error) error {
 	c, began := connOf(ctx), time.Now()
 	wait, paid := c.cancels.call(began)
@@ -164,15 +163,15 @@ func (d *Door) bridled(ctx context.Context, run func() error) error {
 	return err
 }
 
-// sendAway ends a connection that cancels too much.
+// sendAway closes a connection that cancels too much.
 func (d *Door) sendAway(c *conn, now time.Time) {
-	d.log.Warn("closing a connection: it cancels nearly all that it asks", "peer", c.socket.RemoteAddr().String())
+	d.log.Warn("closing a connection: it cancels nearly all of its calls", "peer", c.socket.RemoteAddr().String())
 	d.exile(c.socket.Host(), now)
 	c.socket.end(metrics.ClosedCancels)
 }
 
-// givenUp reports whether the client has cancelled a call, and not because its time was over:
-// its clock says so a little before ours.
+// givenUp reports whether the client has cancelled a call for another reason than its deadline,
+// which its clock may reach a little before ours.
 func givenUp(ctx context.Context, began, now time.Time) bool {
 	if ctx.Err() == nil {
 		return false
@@ -181,13 +180,13 @@ func givenUp(ctx context.Context, began, now time.Time) bool {
 	return !ok || end.Sub(now) > 5*time.Millisecond+now.Sub(began)/10
 }
 
-// exileTime is for how long connections from where one was sent away begin without credit.
+// Connections from a host that was disconnected for cancelling begin without credit for exileTime.
 const (
 	exileTime = time.Minute
 	maxExiles = 4096 // hosts that are remembered
 )
 
-// exile remembers that a connection from a host was sent away.
+// exile remembers that a connection from a host was closed for cancelling.
 func (d *Door) exile(host netip.Addr, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -197,7 +196,7 @@ func (d *Door) exile(host netip.Addr, now time.Time) {
 	d.exiles[host] = now
 }
 
-// reformed reports whether none was for a while.
+// reformed reports whether no connection from a host was closed for that lately.
 func (d *Door) reformed(host netip.Addr, now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -21,20 +21,26 @@ import (
 )
 
 // unary makes a handler of a generated one, whose message is received as all are.
-func (d *Door) unary(generated grpc.MethodHandler) handler {
+func (d *Door) unary(method grpc.MethodDesc) handler {
 	bounds := func() wire.Bounds {
 		s := d.settings.Load()
 		return wire.Bounds{Bytes: s.Limits.MetadataBytes, Setting: "limits.metadata_bytes", Timeout: s.MessageTimeout, Memory: &s.Memory}
 	}
 	return func(w *wire.Stream, stream grpc.ServerStream) error {
 		decode := func(into any) error {
-			return d.receiveOne(stream.Context(), w, bounds, func(m *wire.Message) {
+			if err := d.receiveOne(stream.Context(), w, bounds, func(m *wire.Message) {
 				if err := proto.Unmarshal(m.All(), into.(proto.Message)); err != nil {
 					m.Malformed("%v", err)
 				}
-			})
+			}); err != nil {
+				return err
+			}
+			if q, ok := into.(interface{ GetRepositoryName() string }); ok && q.GetRepositoryName() != "" {
+				return fmt.Errorf("%w: repository_name %q: this server has one repository, without a name", scheduler.ErrInvalidInput, q.GetRepositoryName())
+			}
+			return unimplemented[method.MethodName]
 		}
-		answer, err := generated(&service{door: d}, stream.Context(), decode, nil)
+		answer, err := method.Handler(&service{door: d}, stream.Context(), decode, nil)
 		if err != nil {
 			return err
 		}
@@ -48,7 +54,7 @@ func (d *Door) unary(generated grpc.MethodHandler) handler {
 // A service answers the protocol's questions that are not inference. Its errors are those of
 // gate's table, or wrap errUnimplemented.
 type service struct {
-	pb.UnimplementedGRPCInferenceServiceServer // ModelInfer and ModelStreamInfer, which come another way: see Door.description
+	pb.UnimplementedGRPCInferenceServiceServer // inference, see Door.description, and what is not implemented
 	door                                       *Door
 }
 
@@ -109,23 +115,14 @@ func (s *service) ModelStatistics(_ context.Context, q *pb.ModelStatisticsReques
 }
 
 func (s *service) RepositoryIndex(_ context.Context, q *pb.RepositoryIndexRequest) (*pb.RepositoryIndexResponse, error) {
-	if err := oneRepository(q.RepositoryName); err != nil {
-		return nil, err
-	}
 	return convert(&pb.RepositoryIndexResponse{}, map[string][]predict.IndexEntry{"models": s.door.Index(q.Ready)}, nil)
 }
 
 func (s *service) RepositoryModelLoad(ctx context.Context, q *pb.RepositoryModelLoadRequest) (*pb.RepositoryModelLoadResponse, error) {
-	if err := oneRepository(q.RepositoryName); err != nil {
-		return nil, err
-	}
 	return &pb.RepositoryModelLoadResponse{}, s.door.Load(ctx, s.caller(ctx), q.ModelName, slices.Sorted(maps.Keys(q.Parameters)))
 }
 
 func (s *service) RepositoryModelUnload(ctx context.Context, q *pb.RepositoryModelUnloadRequest) (*pb.RepositoryModelUnloadResponse, error) {
-	if err := oneRepository(q.RepositoryName); err != nil {
-		return nil, err
-	}
 	return &pb.RepositoryModelUnloadResponse{}, s.door.Unload(s.caller(ctx), q.ModelName)
 }
 
@@ -138,51 +135,19 @@ func (s *service) caller(ctx context.Context) predict.Caller {
 	return by
 }
 
-// oneRepository refuses names of repositories: a server has one, and it has no name.
-func oneRepository(name string) error {
-	if name != "" {
-		return fmt.Errorf("%w: repository_name %q: this server has one repository, without a name", scheduler.ErrInvalidInput, name)
-	}
-	return nil
-}
-
 // errUnimplemented is the one error that gate's table has no row for.
 var errUnimplemented = errors.New("not implemented")
 
-var (
-	errNoRegions = fmt.Errorf("%w: %w", errUnimplemented, errNoSharedMemory)
-	errNoTraces  = fmt.Errorf("%w: this server takes no traces", errUnimplemented)
-	errNoLogging = fmt.Errorf("%w: the log's level and format are set in the server's configuration, under [log]", errUnimplemented)
-)
-
-func (*service) SystemSharedMemoryStatus(context.Context, *pb.SystemSharedMemoryStatusRequest) (*pb.SystemSharedMemoryStatusResponse, error) {
-	return nil, errNoRegions
+// unimplemented are the calls of the protocol's extensions that this server does not have.
+var unimplemented = map[string]error{
+	"SystemSharedMemoryStatus":     errNoRegions,
+	"SystemSharedMemoryRegister":   errNoRegions,
+	"SystemSharedMemoryUnregister": errNoRegions,
+	"CudaSharedMemoryStatus":       errNoRegions,
+	"CudaSharedMemoryRegister":     errNoRegions,
+	"CudaSharedMemoryUnregister":   errNoRegions,
+	"TraceSetting":                 fmt.Errorf("%w: this server takes no traces", errUnimplemented),
+	"LogSettings":                  fmt.Errorf("%w: the log's level and format are set in the server's configuration, under [log]", errUnimplemented),
 }
 
-func (*service) SystemSharedMemoryRegister(context.Context, *pb.SystemSharedMemoryRegisterRequest) (*pb.SystemSharedMemoryRegisterResponse, error) {
-	return nil, errNoRegions
-}
-
-func (*service) SystemSharedMemoryUnregister(context.Context, *pb.SystemSharedMemoryUnregisterRequest) (*pb.SystemSharedMemoryUnregisterResponse, error) {
-	return nil, errNoRegions
-}
-
-func (*service) CudaSharedMemoryStatus(context.Context, *pb.CudaSharedMemoryStatusRequest) (*pb.CudaSharedMemoryStatusResponse, error) {
-	return nil, errNoRegions
-}
-
-func (*service) CudaSharedMemoryRegister(context.Context, *pb.CudaSharedMemoryRegisterRequest) (*pb.CudaSharedMemoryRegisterResponse, error) {
-	return nil, errNoRegions
-}
-
-func (*service) CudaSharedMemoryUnregister(context.Context, *pb.CudaSharedMemoryUnregisterRequest) (*pb.CudaSharedMemoryUnregisterResponse, error) {
-	return nil, errNoRegions
-}
-
-func (*service) TraceSetting(context.Context, *pb.TraceSettingRequest) (*pb.TraceSettingResponse, error) {
-	return nil, errNoTraces
-}
-
-func (*service) LogSettings(context.Context, *pb.LogSettingsRequest) (*pb.LogSettingsResponse, error) {
-	return nil, errNoLogging
-}
+var errNoRegions = fmt.Errorf("%w: %w", errUnimplemented, errNoSharedMemory)

@@ -214,7 +214,7 @@ func (d *Door) description() *grpc.ServiceDesc {
 	desc := pb.GRPCInferenceService_ServiceDesc
 	desc.Methods, desc.Streams = nil, nil
 	for _, m := range pb.GRPCInferenceService_ServiceDesc.Methods {
-		handler := d.unary(m.Handler)
+		handler := d.unary(m)
 		if m.MethodName == "ModelInfer" {
 			handler = d.infer
 		}

@@ -64,8 +64,8 @@ func (d *Door) infer(w *wire.Stream, stream grpc.ServerStream) error {
 	return nil
 }
 
-// ask asks what was received, and arrived then, and waits for the answer, for which there is to
-// be room.
+// ask submits a request that was complete at arrived and waits for its answer. room is where the
+// answer gets its room before the request is submitted.
 func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room predict.Outbox) (*reply, error) {
 	q, err := r.question()
 	if err != nil {
@@ -92,9 +92,9 @@ type pipeline struct {
 	wire *wire.Stream
 	ctx  context.Context
 
-	places chan struct{}    // one element for each request that is worked on
+	places chan struct{}    // one element for each request that has no answer
 	line   chan chan *reply // of these, in their order
-	fault  error            // why nothing more is received; nil if the client said so. Set before line is closed
+	fault  error            // why receiving ended; nil: the client has sent its last. Set before line is closed
 }
 
 // inferStream is ModelStreamInfer.
@@ -106,7 +106,7 @@ func (d *Door) inferStream(w *wire.Stream, stream grpc.ServerStream) error {
 	work.Go(func() { p.receive(&work) })
 	err := p.send(stream)
 	cancel()
-	// Whoever still receives does so until the call ends.
+	// receive goes on until the call ends.
 	if err != nil {
 		w.End(err)
 	}
@@ -117,8 +117,8 @@ func (d *Door) inferStream(w *wire.Stream, stream grpc.ServerStream) error {
 	return err
 }
 
-// send sends answers until all are sent that will come, or the door closes and all are sent
-// that have come.
+// send sends the answers in order, until the last. When the door closes it sends those of the
+// requests received so far.
 func (p *pipeline) send(stream grpc.ServerStream) error {
 	for {
 		var place chan *reply
@@ -146,8 +146,8 @@ func (p *pipeline) send(stream grpc.ServerStream) error {
 	}
 }
 
-// receive takes requests in and has each asked by a goroutine of work, as many at a time as
-// there are places: beyond that the client waits, by gRPC's flow control.
+// receive receives requests and starts a goroutine of work for each, as many at a time as there are
+// places: beyond that the client waits, by gRPC's flow control.
 func (p *pipeline) receive(work *sync.WaitGroup) {
 	defer close(p.line)
 	defer func() {
@@ -198,9 +198,9 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 	}
 }
 
-// A lane is how a request of a ModelStreamInfer gets room for its answer: after those before
-// it, since their answers have to leave before its own, and would wait for room that it has.
-// Only then does it wait for its turn.
+// A lane gives a request of a ModelStreamInfer room for its answer after the requests before it:
+// their answers leave first, and would wait for the room that it has. Only then the request waits
+// for its turn.
 type lane struct {
 	*conn
 	before <-chan struct{} // nil: it is the first
@@ -226,7 +226,7 @@ func (l *lane) Admit(ctx context.Context, call *gate.Call) (room int, err error)
 	return room, err
 }
 
-// ask gives the answer to r, whatever it is.
+// ask returns the answer to r, which may be an error.
 func (p *pipeline) ask(r *request, arrived time.Time, room predict.Outbox) (answer *reply) {
 	defer r.release()
 	defer func() {

@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// sequences hold back requests of one ModelStreamInfer. Those of one sequence of a model are
-// executed one after the other, in the order in which they came: the next one when the one
-// before has its answer, whatever that is. A model that adds up a sequence would add in any
-// order otherwise, as each request has a goroutine, and even a batch has no order that a model
-// must keep. Requests of different sequences, and those that name none, run side by side.
+// sequences order the requests of one ModelStreamInfer. Those of one sequence of a model are
+// executed one after the other, in the order in which they arrived: each when the one before has
+// its answer, even an error. Otherwise a model that sums up a sequence would sum in any order, as
+// each request has a goroutine and a batch has no order. Requests of different sequences, and
+// those that name none, run side by side.
 //
-// A request that waits here is not answered at its deadline but after the one before it, which
-// is when its answer could leave anyway.
+// A request that waits here is not answered at its deadline but after the one before it, as its
+// answer could not leave sooner.
 //
 // It belongs to the goroutine that receives.
 type sequences map[string]chan struct{} // of a sequence's last request: closed when that has its answer
@@ -23,7 +23,7 @@ type turn struct {
 	done   chan struct{}   // closed when this one has its answer; nil if it is in no sequence
 }
 
-// take gives a request its turn. places bounds how many can be without an answer.
+// take returns the turn of a request. At most places requests can be without an answer.
 func (s sequences) take(r *request, places int) (t turn) {
 	for _, key := range r.sequences() {
 		if t.done == nil {
@@ -63,7 +63,8 @@ func (t turn) end() {
 	}
 }
 
-// sequences names those that a request belongs to. As for Triton, a sequence_id of 0 or "" is none.
+// sequences returns the keys of the sequences that a request belongs to. As for Triton, a
+// sequence_id of 0 or "" is none.
 func (r *request) sequences() (keys []string) {
 	if r.values.InOrder {
 		keys = append(keys, "")

@@ -15,21 +15,21 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An outbox is what of a connection's answers is on its way out, and who waits for room in it
-// (see [gate.Outbox]).
+// An outbox has a connection's answers that have not left yet, and the requests that wait for room
+// for theirs (see [gate.Outbox]).
 //
-// grpc-go takes a reference to the memory of a message and gives it back when the bytes have
-// left or the call has ended, but not when the connection ends before: what then waits for the
-// client's window stays referenced. Its own buffers are left to the garbage collector by that,
-// ours would be missing from the pool. So what is left when grpc-go says that the connection
-// has ended, which it does after its writer has, is released here.
+// grpc-go releases the memory of a message when its bytes have left or its call has ended, but not
+// when the connection ends first: what then waits for the client's window stays referenced. The
+// garbage collector finds grpc-go's own buffers; ours would be missing from the pool. So end,
+// which is called when grpc-go reports the end of a connection, after its writer's, releases what
+// is left.
 type outbox struct {
 	mu    sync.Mutex
 	box   gate.Outbox
 	line  []*place // requests that wait for room, oldest first
 	held  map[*holding]struct{}
-	since time.Time // held is not empty since then
-	shut  bool      // the connection is closed: nobody is let in any more
+	since time.Time // when held last changed, as long as it is not empty
+	shut  bool      // the connection is closed: no request is admitted
 }
 
 // A place in the line for room.
@@ -78,10 +78,10 @@ func (o *outbox) Admit(ctx context.Context, call *gate.Call) (room int, err erro
 		o.admitLocked() // the one behind may be smaller
 		return 0, err
 	}
-	return p.room, nil // just now
+	return p.room, nil // admitted at the same moment
 }
 
-// admitLocked lets those in for whose answers there is room by now.
+// admitLocked admits the requests for whose answers there is room by now.
 func (o *outbox) admitLocked() {
 	for len(o.line) > 0 && !o.shut {
 		p := o.line[0]
@@ -95,8 +95,8 @@ func (o *outbox) admitLocked() {
 	}
 }
 
-// Put brings an answer, or an error, in the place of what was expected. It fails if the answer
-// was larger and does not fit.
+// Put exchanges the room of a request for its answer or error. It fails if the answer is larger
+// than its room and does not fit.
 func (o *outbox) Put(call *gate.Call, room int) (size int, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -117,7 +117,7 @@ func (o *outbox) Take(size int) {
 	o.admitLocked()
 }
 
-// A departure is an answer that is being sent. It has left when nobody has a part of it any more.
+// A departure is an answer that is being sent. It has left when none of its parts is referenced.
 type departure struct {
 	outbox *outbox
 	size   int          // of the answer, as the outbox counts it
@@ -185,7 +185,7 @@ func (h *holding) Put(*[]byte) {
 	h.of.done()
 }
 
-// still says since when nothing of what there is has been given back; zero: there is nothing.
+// still returns since when grpc-go has given nothing back; zero if nothing is held.
 func (o *outbox) still() (since time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -195,16 +195,15 @@ func (o *outbox) still() (since time.Time) {
 	return since
 }
 
-// stand notes that the client stands still.
+// stand notes that the client has stopped reading.
 func (o *outbox) stand() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.box.Stand()
 }
 
-// close lets nobody in any more: the room that the answers on their way leave as their
-// connection is closed would have those executed that wait in the line, for nobody. Their
-// contexts end soon.
+// close admits no more requests: as the connection closes, its answers leave room, and the
+// requests in the line would be executed for nobody. Their contexts end soon.
 func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -17,8 +17,8 @@ func reserved(key string) bool {
 	return key == "headers" || strings.HasPrefix(key, "triton_")
 }
 
-// natural returns a parameter that is a whole number of 0 or more, in whatever of the two
-// fields for integers it came.
+// natural returns a parameter that is a whole number of 0 or more, from either of the two fields
+// for integers.
 func natural(value any) (uint64, bool) {
 	switch v := value.(type) {
 	case int64:
@@ -43,10 +43,10 @@ func (p parameters) object() ([]byte, error) {
 	return json.Marshal(p)
 }
 
-// errNoSharedMemory is what a client hears that would rather not send its tensors.
+// errNoSharedMemory answers a client that registers or names a region of shared memory.
 var errNoSharedMemory = errors.New("shared memory is not supported: send the tensors in the message")
 
-// onlyMessages refuses tensors that are to be found in shared memory.
+// onlyMessages refuses tensors whose parameters place them in shared memory.
 func onlyMessages(what, name string, p parameters) error {
 	for key := range p {
 		if strings.HasPrefix(key, "shared_memory_") {

@@ -38,7 +38,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 type reply struct {
 	answer *predict.Answer // nil if there is an error
 	typed  bool            // outputs as contents, where all of them can be
-	took   time.Duration   // from the request's arrival; 0: nobody asked where the time went
+	took   time.Duration   // from the request's arrival; 0: the request did not ask for timing
 	out    *departure
 
 	stream bool
@@ -54,8 +54,8 @@ func (r *reply) release() {
 	}
 }
 
-// Smaller outputs are copied into the envelope: grpc-go gives buffers back above 1 KiB only,
-// and a few are sooner copied than kept account of.
+// Smaller outputs are copied into the envelope: grpc-go gives back buffers above 1 KiB only, and
+// copying a little is faster than accounting for it.
 const minHeld = 4 << 10
 
 // A writer writes a message: finished buffers, and bytes behind them.

@@ -11,19 +11,18 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// When a call's deadline passes, grpc-go resets its stream with the code CANCEL, by a timer of
-// its own that overtakes about half of the statuses that our calls end with. A client whose
-// clock is a little behind, or is read a little late, reports that reset as CANCELLED. Each
-// side of a call is to find its deadline passed by itself, so the reset tells nobody anything:
-// withoutCancel leaves it out, and the client reads our status or its own clock, which both say
-// DEADLINE_EXCEEDED. To send the status some milliseconds early was not enough on a busy
-// machine. grpc-go resets streams with CANCEL for no other reason.
+// When a call's deadline passes, grpc-go resets its stream with the code CANCEL. Its timer
+// overtakes about half of the statuses that our calls end with, and a client whose clock is a
+// little behind, or is read a little late, reports that reset as CANCELLED. The reset carries no
+// information, since each side of a call watches the deadline itself: withoutCancel drops it, and
+// the client reads our status or its own clock, both of which mean DEADLINE_EXCEEDED. Sending the
+// status some milliseconds early was not enough on a busy machine. grpc-go resets streams with
+// CANCEL for no other reason.
 type withoutCancel struct {
 	credentials.TransportCredentials
 }
 
-// ServerHandshake returns a connection that leaves the resets out. It is done here, above what
-// encrypts.
+// ServerHandshake returns a connection that drops the resets. It is done here, above encryption.
 func (w withoutCancel) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := w.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
@@ -45,7 +44,7 @@ const (
 	lengthMask = 1<<24 - 1     // of the length in the head's first bytes
 )
 
-// An uncanceled connection follows the frames of HTTP/2 that it is given to write.
+// An uncanceled connection parses the frames of HTTP/2 that are written to it.
 type uncanceled struct {
 	net.Conn
 	socket *socket // which learns when answers move; nil in tests
@@ -60,8 +59,8 @@ type uncanceled struct {
 	in inbound
 }
 
-// Read counts the resets among the frames that it reads, and reads no faster than the client
-// may cancel.
+// Read counts the resets among the frames that it reads, and reads no faster than the connection's
+// account of cancellations allows.
 func (u *uncanceled) Read(b []byte) (int, error) {
 	if u.socket != nil {
 		if c := u.socket.conn.Load(); c != nil {
@@ -82,7 +81,7 @@ func (u *uncanceled) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// inbound follows the frames that a client sends.
+// inbound parses the frames that a client sends.
 type inbound struct {
 	left int // bytes of a frame, or of the greeting, that are still to come
 	head [frameHead]byte
@@ -111,7 +110,7 @@ func (f *inbound) resets(b []byte) (n int) {
 	return n
 }
 
-// goAway tells the client that it is sent away, if that can be done at once, and ends the writing.
+// goAway sends a GOAWAY, if the socket takes it at once, and ends the writing.
 func (u *uncanceled) goAway() {
 	const soon = 10 * time.Millisecond // an empty socket takes it at once
 	if !u.mu.TryLock() {

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -80,6 +81,41 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	r.echo("m", tensor.Float32)
 	_, err := r.client.ModelInfer(t.Context(), floats("m", nothing...), grpc.UseCompressor(gzip.Name))
 	failed(t, err, codes.ResourceExhausted, "TooLarge", "limits.unpack_bytes, 524288")
+}
+
+// Requests that grow at the same time, and have not all a place in the part, are answered or
+// refused as overload, and leave it free.
+func TestUnpackedContend(t *testing.T) {
+	const part = 4 << 20 // two and a half that grow to a megabyte
+	pool := tensor.NewPool(128 << 20)
+	partial := pool.Part(part)
+	r := newRig(t, func(c *Config, _ *int64) { c.Memory = gate.Memory{Pool: pool, Part: partial, Ratio: 32} })
+	r.echo("m", tensor.Float32)
+	nothing := make([]float32, 1<<18)
+	var clients sync.WaitGroup
+	var refused, answered atomic.Int64
+	for range 12 {
+		client := pb.NewGRPCInferenceServiceClient(r.dial())
+		clients.Go(func() {
+			for range 8 {
+				switch _, err := client.ModelInfer(t.Context(), floats("m", nothing...), grpc.UseCompressor(gzip.Name)); {
+				case err == nil:
+					answered.Add(1)
+				default:
+					refused.Add(1)
+					failed(t, err, codes.ResourceExhausted, "Overloaded", "limits.unpack_bytes")
+				}
+			}
+		})
+	}
+	clients.Wait()
+	if answered.Load() == 0 || refused.Load() == 0 {
+		t.Errorf("%d were answered and %d refused, expected some of both", answered.Load(), refused.Load())
+	}
+	budgettest.Until(r.t, "the memory to come back", func() bool { return pool.InUse() == 0 && partial.InUse() == 0 })
+	if _, err := r.client.ModelInfer(t.Context(), floats("m", nothing...), grpc.UseCompressor(gzip.Name)); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
 }
 
 // Who stands still in the middle of a compressed message keeps nobody else from unpacking theirs.
