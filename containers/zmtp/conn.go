@@ -47,7 +47,7 @@ type Conn struct {
 
 	lastByte atomic.Int64 // when the peer's last bytes arrived, ns since start
 	begun    atomic.Int64 // when receiving the message under way began, ns since start; 0: there is none
-	arrived  atomic.Int64 // bytes that have come since
+	arrived  atomic.Int64 // bytes that have arrived since
 
 	// Owned by the goroutine in Receive.
 	in      []byte // read buffer
@@ -106,7 +106,7 @@ func open(raw net.Conn, cfg Config, server bool) (*Conn, error) {
 	return c, nil
 }
 
-// Peer returns what the handshake told about the other side.
+// Peer returns what the handshake says about the other side.
 func (c *Conn) Peer() Peer { return c.peer }
 
 // RemoteAddr returns the address of the other side.
@@ -116,8 +116,8 @@ func (c *Conn) RemoteAddr() net.Addr { return c.raw.RemoteAddr() }
 // frames count.
 func (c *Conn) LastByte() time.Time { return c.start.Add(time.Duration(c.lastByte.Load())) }
 
-// Receiving returns since when a message is under way from the peer, and how many bytes have
-// come since; no time when there is none.
+// Receiving returns since when a message is being received, and how many bytes have arrived since;
+// a zero time when there is none.
 func (c *Conn) Receiving() (since time.Time, bytes int64) {
 	begun := c.begun.Load()
 	bytes = c.arrived.Load()
@@ -133,7 +133,7 @@ func (c *Conn) Receiving() (since time.Time, bytes int64) {
 func (c *Conn) CloseWrite() { c.out.finish() }
 
 // Abort ends the connection without waiting for anything: Receive returns the reason, unless it
-// has failed already, and whoever called it is the one to call Close.
+// has failed already. Close is still to be called.
 func (c *Conn) Abort(reason error) { c.out.fail(reason) }
 
 // SetMessageLimits changes [Limits.MessageBytes] and [Limits.Frames]. It belongs to the
@@ -153,9 +153,9 @@ func (c *Conn) Close() error {
 	return c.closeErr
 }
 
-// read reads some bytes into p and notes when they came. The PINGs before them are answered
-// first, all by one PONG: what comes in one read is answered by one write, so that a flood of
-// PINGs costs its sender more than this side.
+// read reads some bytes into p and notes when they arrived. It first answers the PINGs before them,
+// all by one PONG: one read costs one write at most, so that a flood of PINGs costs its sender
+// more than this side.
 func (c *Conn) read(p []byte) (int, error) {
 	if c.pinged {
 		c.pinged = false

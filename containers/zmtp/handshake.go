@@ -14,10 +14,10 @@ import (
 
 const greetingSize = 64
 
-// Peer is what the handshake told about the other side.
+// Peer is what the handshake says about the other side.
 type Peer struct {
-	// Identity is chosen by the peer: up to 255 bytes of anything, empty as a rule, not unique.
-	// A label for people, quoted wherever it is shown; never a key.
+	// Identity is chosen by the peer: up to 255 arbitrary bytes, usually none, not unique. It is a
+	// label for people, quoted wherever it is shown, and never a key.
 	Identity string
 	// Minor is the minor version of the peer's ZMTP 3. PING exists from 3.1.
 	Minor byte
@@ -27,9 +27,8 @@ type Peer struct {
 // bounds a peer that stays silent or sends a byte a second, and closes raw on an error.
 //
 // The library panics on READY commands without a known Socket-Type and on properties that point
-// past their end, and takes memory by the announced length (specs: findings c, o). So guard
-// reads and checks both units before the library sees them, and recover remains for what nobody
-// has found yet.
+// past their end, and allocates what a length announces. So guard reads and checks both units
+// before the library sees them, and recover is for what nobody has found yet.
 func handshake(raw net.Conn, server bool) (peer Peer, err error) {
 	own, want := zmq4.Dealer, zmq4.Router
 	if server {
@@ -43,7 +42,7 @@ func handshake(raw net.Conn, server bool) (peer Peer, err error) {
 	}()
 	conn, err := zmq4.Open(g, null.Security(), own, nil, server, nil)
 	if g.err != nil {
-		return Peer{}, g.err // the reason itself, not what the library made of it
+		return Peer{}, g.err // the cause, not the library's error about it
 	}
 	if err != nil {
 		return Peer{}, fmt.Errorf("zmtp: handshake: %w", err)
@@ -51,11 +50,11 @@ func handshake(raw net.Conn, server bool) (peer Peer, err error) {
 	return Peer{Identity: conn.Peer.Meta["Identity"], Minor: g.minor}, nil
 }
 
-// A guard stands between the library and the socket for the length of the handshake. It reads
-// the greeting and the READY frame as whole units, checks them, and serves the library from
-// memory; not a byte beyond READY is read. In the other direction it corrects the minor
-// version: the library greets as 3.0, but what follows the handshake is ours and answers PING,
-// which is all that 3.1 adds to these sockets.
+// A guard stands between the library and the socket during the handshake. It reads the greeting
+// and the READY frame as whole units, checks them, and serves the library from memory; it reads
+// no byte beyond READY. In the other direction it corrects the minor version: the library greets
+// as 3.0, but what follows the handshake is ours and answers PING, which is all that 3.1 adds to
+// these sockets.
 type guard struct {
 	net.Conn
 	want string // the Socket-Type that the peer must have
@@ -103,8 +102,7 @@ func (g *guard) next() ([]byte, error) {
 
 func (g *guard) greeting() ([]byte, error) {
 	b := make([]byte, greetingSize)
-	// The first byte alone turns away anyone who speaks something else, before 64 bytes have
-	// arrived.
+	// The first byte alone refuses other protocols, before 64 bytes have arrived.
 	for _, part := range []struct{ from, to int }{{0, 1}, {1, 12}, {12, greetingSize}} {
 		if _, err := io.ReadFull(g.Conn, b[part.from:part.to]); err != nil {
 			return nil, fmt.Errorf("zmtp: handshake: greeting: %w", err)
@@ -117,7 +115,7 @@ func (g *guard) greeting() ([]byte, error) {
 	return b, nil
 }
 
-// checkGreeting judges as much of a greeting as there is.
+// checkGreeting checks as much of a greeting as has arrived.
 func checkGreeting(b []byte) error {
 	if len(b) > 0 && b[0] != 0xff {
 		return protocolError("handshake: first byte %#02x is not a ZeroMQ greeting", b[0])

@@ -16,8 +16,8 @@ type Frame struct {
 	Buf  *tensor.Buffer
 }
 
-// A Message is one received multipart message. Its zero value is ready for Receive, and it is
-// meant to be used again and again: its own tables are kept from one message to the next.
+// A Message is one received multipart message. Its zero value is ready for Receive, and it can be
+// reused: its tables are not allocated anew for the next message.
 type Message struct {
 	Frames []Frame
 	// Refused is the pool's error when there was no memory for some frames of more than 1 KiB.
@@ -41,7 +41,7 @@ func (m *Message) Release() {
 
 const (
 	// Frames up to smallFrame bytes share arenas of arenaSize: kinds, ids, headers and short
-	// tensors cost no buffer each, and one of them that is kept holds no more than an arena.
+	// tensors cost no buffer each, and one that is retained holds no more than an arena.
 	smallFrame = 1 << 10
 	arenaSize  = 4 << 10
 )
@@ -54,9 +54,8 @@ func (m *Message) alloc(pool *tensor.Pool, n int) Frame {
 	if m.arena == nil || m.used+n > arenaSize {
 		b, err := pool.Get(arenaSize)
 		if err != nil {
-			// Never refused: a heartbeat for which there is no memory would end the session,
-			// and make a busy server one without containers. An arena for each message in hand
-			// needs no budget.
+			// Never refused: a heartbeat without memory would end the session, and a busy server
+			// would lose its containers. One arena for each message needs no budget.
 			b, _ = (*tensor.Pool)(nil).Get(arenaSize)
 		}
 		m.owned = append(m.owned, b)
@@ -68,9 +67,9 @@ func (m *Message) alloc(pool *tensor.Pool, n int) Frame {
 }
 
 // Receive waits for the next message and puts it into m, whose former contents must have been
-// released. PINGs are answered on the way, the last of those that came together. It returns
-// io.EOF when the peer closed between two messages. On any error m is empty and the connection
-// is finished: Receive will return the same error again, and only Close remains.
+// released. It answers PINGs on the way, of several in one read the last. It returns io.EOF when
+// the peer closed between two messages. On any error m is empty and the connection has ended:
+// Receive returns the same error again, and only Close is left to call.
 func (c *Conn) Receive(m *Message) error {
 	if c.inErr == nil {
 		c.inErr = c.receive(m)
@@ -154,7 +153,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// fill adds to the read buffer what one read gives.
+// fill adds the bytes of one read to the read buffer.
 func (c *Conn) fill() error {
 	if c.lo == c.hi {
 		c.lo, c.hi = 0, 0
@@ -168,7 +167,7 @@ func (c *Conn) fill() error {
 }
 
 // body reads a frame's n bytes into memory of m, which grows as they arrive if they are many.
-// When memory is refused it notes that in m and drops the bytes.
+// When memory is refused it sets m.Refused and drops the bytes.
 func (c *Conn) body(m *Message, n int) (Frame, error) {
 	if n <= smallFrame {
 		f := m.alloc(c.pool, n)

@@ -33,7 +33,7 @@ type sender struct {
 	vec      vector
 	writes   int           // system calls that wrote, for tests
 	blocked  bool          // the last attempt found the socket full
-	held     int           // bytes that it had then
+	held     int           // bytes that the socket had then
 	due      []func(error) // the Done of messages that have been written
 
 	ping, pongs control
@@ -97,14 +97,12 @@ func (c *Conn) Writes() int {
 // Ping asks the peer for a PONG, unless the last PING still waits to be written. The answer
 // shows in LastByte.
 func (c *Conn) Ping() {
-	// Time to live 0: what the peer should do about our silence is not said by PING but by the
-	// protocol above.
+	// Time to live 0: what the peer does about our silence is the business of the protocol above.
 	c.out.command(&c.out.ping, "PING", []byte{0, 0})
 }
 
-// pong answers a PING. An answer that still waits to be written makes this one unnecessary: the
-// peer will see bytes of ours, which is all that a PONG is for, and a flood of PINGs costs no
-// memory.
+// pong answers a PING, unless an answer still waits to be written: all that a PONG is for is that
+// the peer sees bytes of ours. So a flood of PINGs costs no memory.
 func (s *sender) pong(context []byte) { s.command(&s.pongs, "PONG", context) }
 
 func (s *sender) command(k *control, name string, body []byte) {
@@ -252,8 +250,8 @@ func (s *sender) drain() {
 	}
 }
 
-// extend sets the deadline anew. It is for the next bytes, not for the whole: a slow reader is
-// slow, one that takes nothing is stuck.
+// extend moves the deadline. It is for the next bytes, not for a message: a reader may be slow, but
+// one that takes nothing is stuck.
 func (s *sender) extend() error { return s.conn.raw.SetWriteDeadline(time.Now().Add(s.conn.timeout)) }
 
 // flush waits until the socket has taken something.

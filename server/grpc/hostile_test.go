@@ -110,17 +110,15 @@ func TestSlowMessage(t *testing.T) {
 		done <- err
 	}()
 	var most int64
-	for {
+	budgettest.Until(t, "memory to be taken for the message", func() bool {
 		select {
 		case err := <-done:
 			t.Fatalf("the client was answered early: %v", err)
 		default:
 		}
-		if most = max(most, r.pool.InUse()); most > 0 {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
+		most = max(most, r.pool.InUse())
+		return most > 0
+	})
 	// Others are served meanwhile.
 	for range 100 {
 		if _, err := r.client.ModelInfer(t.Context(), floats("m", 1)); err != nil {

@@ -111,19 +111,18 @@ func TestStreamIsBounded(t *testing.T) {
 		close(got)
 	}()
 	budgettest.Until(r.t, "the stream to fill its places", func() bool { return r.inside() == 8 })
-	for {
+	budgettest.Until(t, "the answers", func() bool {
+		most = max(most, r.inside())
+		_ = w.Answer() // batch by batch
 		select {
 		case <-got:
-			if most != 8 {
-				t.Errorf("%d at a time, expected 8", most)
-			}
-			return
+			return true
 		default:
-			most = max(most, r.inside())
-			if w.Answer() != nil {
-				time.Sleep(time.Millisecond)
-			}
+			return false
 		}
+	})
+	if most != 8 {
+		t.Errorf("%d at a time, expected 8", most)
 	}
 }
 
