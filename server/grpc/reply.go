@@ -62,14 +62,7 @@ const minHeld = 4 << 10
 type writer struct {
 	out  *departure // nil for what is not held
 	done mem.BufferSlice
-	size int // of done
 	tail []byte
-}
-
-func (w *writer) push(b mem.Buffer) {
-	w.flush()
-	w.done = append(w.done, b)
-	w.size += b.Len()
 }
 
 // flush ends the tail.
@@ -80,7 +73,6 @@ func (w *writer) flush() {
 		} else {
 			w.done = append(w.done, mem.SliceBuffer(w.tail))
 		}
-		w.size += len(w.tail)
 		w.tail = nil
 	}
 }
@@ -100,7 +92,7 @@ func (r *reply) marshal() mem.BufferSlice {
 	if r.err != nil {
 		head = wire.AppendString(head, streamError, gate.StatusOf(r.err).Type+": "+text(r.err))
 	}
-	head = wire.AppendHead(head, streamResponse, w.size)
+	head = wire.AppendHead(head, streamResponse, w.done.Len())
 	return append(mem.BufferSlice{mem.SliceBuffer(head)}, w.done...)
 }
 
@@ -179,13 +171,11 @@ func (r *reply) response(w *writer) {
 	}
 	for _, t := range a.Outputs {
 		w.tail = wire.AppendHead(w.tail, responseRaw, len(t.Data))
-		switch {
-		case len(t.Data) < minHeld:
+		if len(t.Data) < minHeld {
 			w.tail = append(w.tail, t.Data...)
-		case t.Buf == nil:
-			w.push(w.out.hold(t.Data, nil)) // the garbage collector's
-		default:
-			w.push(w.out.hold(t.Data, t.Buf))
+		} else {
+			w.flush()
+			w.done = append(w.done, w.out.hold(t.Data, t.Buf))
 		}
 	}
 }
