@@ -22,7 +22,7 @@
 // all of them when Shutdown returns.
 //
 //	start: admin door, containers' listener, client doors, supervised processes, then ready
-//	stop:  not ready; the gate refuses new requests; the scheduler answers what it has, within the drain
-//	       limit; answers leave and client connections end; processes stop; containers get their goodbye;
-//	       the admin door closes last, so that a drain can be watched
+//	stop:  not ready; the gate refuses new requests; the scheduler answers what it has, within the
+//	       drain limit; answers leave and client connections end; processes stop; containers get their
+//	       goodbye; the admin door closes last, so that a drain can be watched
 package server

@@ -11,20 +11,26 @@
 //	POST /v1/apps/{name}/feedback          what became of a request, as name/update takes it
 //	GET /v1/policies                       {"policies": [Policy, ...]}: names, parameters, defaults
 //	GET /v1/models                         {"models": [Model, ...]}, by name and version
-//	GET /v1/models/{name}                  {"name", "default_version", "versions": [Model, ...]}; also as .../versions
-//	PATCH /v1/models/{name}                changes settings while it serves: {"objective": "20ms"}; null goes back to the file's
+//	GET /v1/models/{name}                  {"name", "default_version", "versions": [Model, ...]};
+//	                                       also as .../versions
+//	PATCH /v1/models/{name}                changes settings while it serves: {"objective": "20ms"};
+//	                                       null goes back to the file's
 //	PUT /v1/models/{name}/default_version  {"version": "2"}, "" for the newest that is ready
-//	GET /v1/models/{name}/explain          Explanations: why batches are small, what limits it, what to change
+//	GET /v1/models/{name}/explain          Explanations: why batches are small, what limits it,
+//	                                       what to change
 //	GET /v1/models/{name}/cache            ModelCache, if it has one
 //	DELETE /v1/models/{name}/cache         empties it: Cleared
 //	GET /v1/models/{name}/versions/{v}     Model
 //	GET /v1/containers                     Containers: those of the file, and who is connected
 //	POST /v1/containers/{name}/start       and waits until its model is ready; stop likewise
-//	GET /v1/export                         Document: applications, what policies have learned, changed settings
-//	POST /v1/import                        takes a Document; ?dry_run=true only says what would change
+//	GET /v1/export                         Document: applications, what policies have learned,
+//	                                       changed settings
+//	POST /v1/import                        takes a Document; ?dry_run=true only says what would
+//	                                       change
 //	GET /v1/status                         Status
 //	GET /v1/config                         every setting in effect, in the words of the file
-//	POST /v1/config/reload                 reads the file again: Reloaded; 400 and no change if it is wrong
+//	POST /v1/config/reload                 reads the file again: Reloaded; 400 and no change if
+//	                                       it is wrong
 //	GET /v1/openapi.json                   all of this in OpenAPI 3.1
 //	GET /debug/pprof/                      profiles of the Go runtime, if they are on
 //

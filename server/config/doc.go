@@ -5,9 +5,9 @@
 // ([Config.Set]). Nothing is read from the environment. Then [Config.Validate] checks the
 // whole, and only then may it be used:
 //
-//	cfg, err := config.Load("shivad.toml")    // unknown keys and wrong types, all of them, with their lines
+//	cfg, err := config.Load("shivad.toml")    // all unknown keys and wrong types, with their lines
 //	err = cfg.Set("tcp.listen", ":0", "--tcp")
-//	err = cfg.Validate()                      // limits and rules between settings, all of them, with their lines
+//	err = cfg.Validate()                      // all bounds and rules between settings, likewise
 //
 // A program that embeds the server starts from Default and changes fields. The zero Config is
 // not valid: zero means "off" or "none" wherever a field's comment says so, never "the

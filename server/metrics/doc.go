@@ -60,7 +60,8 @@
 //	payload_bytes, payload_limit_bytes      memory for payloads that is out, and the most there
 //	                                        may be
 //	payload_refusals_total                  times that such memory was refused
-//	payload_idle_bytes                      free for the next payloads; returned to the system in time
+//	payload_idle_bytes                      free for the next payloads; returned to the
+//	                                        system in time
 //	unpacked_bytes, unpacked_limit_bytes    of payload_bytes, what compressed requests have that
 //	                                        unpack to far more than came
 //	container_sessions

@@ -315,7 +315,13 @@ func TestRedisRestartedUnderLoad(t *testing.T) {
 func TestRedisLosesTheLatestUnderLoad(t *testing.T) {
 	noLeaks(t)
 	r := statetest.NewRedis(t)
-	trouble(t, r, func() { r.Do(t, "save"); time.Sleep(20 * time.Millisecond); r.Kill(); r.Start(t) })
+	trouble(t, r, func() {
+		r.Do(t, "save")
+		saved := r.Do(t, "hget", "shivad:meta", "revision")
+		budgettest.Until(t, "a change after the snapshot", func() bool { return r.Do(t, "hget", "shivad:meta", "revision") != saved })
+		r.Kill()
+		r.Start(t)
+	})
 }
 
 func TestRedisNamespaces(t *testing.T) {

@@ -6,10 +6,13 @@ import "github.com/redis/go-redis/v9"
 // the namespace:
 //
 //	N:meta     hash       run       run id of the Redis that this life began on
-//	                      life      names the life: another one after every restart, fail-over and flush
-//	                      hold      ms since 1970: no update before that, servers bring what they know
-//	                      revision  of the last change; a life begins with the time in µs, so that what is changed in it
-//	                                is newer than all that servers bring from before
+//	                      life      names the life: another one after every restart, fail-over
+//	                                and flush
+//	                      hold      ms since 1970: no update before that, servers bring what they
+//	                                know
+//	                      revision  of the last change; a life begins with the time in µs, so that
+//	                                what is changed in it is newer than all that servers bring
+//	                                from before
 //	                      floor     highest revision of a deletion that is no longer in N:deleted
 //	N:entries  hash       key → revision, a space, value
 //	N:deleted  sorted set key, by the revision of its deletion
@@ -43,10 +46,10 @@ end
 
 // commitScript changes one key if it has not been changed meanwhile.
 //
-//	ARGV  channel, life, key, revision expected, 'set' or 'delete', value, hash of the id or '', lifetime of ids in ms,
-//	      most ids, most deletions
-//	gives {'done', revision, now} | {'life'}: read everything again | {'hold', ms}: wait | {'applied', entry or false}
-//	      | {'changed', entry or false}: not as expected
+//	ARGV  channel, life, key, revision expected, 'set' or 'delete', value, hash of the id or '',
+//	      lifetime of ids in ms, most ids, most deletions
+//	gives {'done', revision, now} | {'life'}: read everything again | {'hold', ms}: wait
+//	      | {'applied', entry or false} | {'changed', entry or false}: not as expected
 var commitScript = redis.NewScript(scriptHead + `
 local channel, life, key, expected, op, value, id = unpack(ARGV, 1, 7)
 local lifetime, mostIDs, mostDeleted = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
@@ -120,8 +123,9 @@ return life
 // restoreScript takes over what a server knows and this Redis does not, as far as nothing newer
 // is there.
 //
-//	ARGV  channel or '' if more is coming, life, ms to hold, most deletions, lifetime of ids in ms, most ids, highest revision known,
-//	      floor, then as often as needed: 'set', key, revision, value | 'delete', key, revision, '' | 'id', hash, time, ''
+//	ARGV  channel or '' if more is coming, life, ms to hold, most deletions, lifetime of ids in ms,
+//	      most ids, highest revision known, floor, then as often as needed: 'set', key, revision,
+//	      value | 'delete', key, revision, '' | 'id', hash, time, ''
 //	gives 1, or 0 if another life has begun
 var restoreScript = redis.NewScript(scriptHead + `
 local hold, mostDeleted, lifetime, mostIDs = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])

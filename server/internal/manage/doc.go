@@ -4,9 +4,10 @@
 // history ([History]) and the document of all that ([Documents]). It has no door: admin's is one,
 // the functions of package server another.
 //
-// What must survive a restart is in the state store ([Store]), which several servers may share. It opens after the
-// types here were made; what needs it until then fails with an admin.Error of status 503.
+// What must survive a restart is in the state store ([Store]), which several servers may share.
+// It opens after the types here are made; what needs it until then fails with an admin.Error of
+// status 503.
 //
-// An error that is for whoever asked is an admin.Error (refusal); any other is a bug, and the door
-// logs it.
+// An error that is for the client is an admin.Error (refusal); any other is a bug, and the door logs
+// it.
 package manage
