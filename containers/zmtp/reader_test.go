@@ -54,7 +54,7 @@ func TestCrawlingReader(t *testing.T) {
 				failed <- s.Receive(&m)
 			}()
 			some := make([]byte, 30<<10)
-			for range 25 {
+			for range 15 { // half as long again as the timeout
 				if _, err := io.ReadFull(b, some); err != nil {
 					t.Fatal(err)
 				}

@@ -244,6 +244,7 @@ func TestPoolConcurrently(t *testing.T) {
 	p := NewPool(32 << 20)
 	var wg sync.WaitGroup
 	handOn := make(chan *Buffer, 16)
+	const step = 16 // two that overlap share such a byte, since no class is smaller
 	for g := range 8 {
 		wg.Go(func() {
 			rnd := rand.New(rand.NewPCG(1, uint64(g)))
@@ -256,13 +257,13 @@ func TestPoolConcurrently(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				for i := range b.Bytes() {
+				for i := 0; i < len(b.Bytes()); i += step {
 					b.Bytes()[i] = byte(g)
 				}
 				b.Retain()
 				handOn <- b
-				for _, c := range b.Bytes() {
-					if c != byte(g) {
+				for i := 0; i < len(b.Bytes()); i += step {
+					if c := b.Bytes()[i]; c != byte(g) {
 						t.Errorf("goroutine %d finds a byte of %d", g, c)
 						break
 					}
