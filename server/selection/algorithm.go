@@ -50,7 +50,7 @@ type Accepter interface {
 }
 
 // Plain is an Algorithm but for Ask and Shares: all models fit and have the same say, nothing
-// is kept but mean losses, and what a version has lost its successor does not answer for.
+// is learned but mean losses, and a version does not inherit those of its predecessor.
 type Plain struct{}
 
 // Check finds no fault.

@@ -68,7 +68,7 @@
 // The others keep what they have, relative to each other, when a model joins or leaves. What was
 // learned of a model that leaves is set aside (State.Aside) and is there when it comes back,
 // whether it was linked again, rolled back, or is what another server sees during a rolling
-// update: so a version inherits once. A state of another policy is kept likewise (State.Others),
+// update: so a version inherits once. A state of another policy stays likewise (State.Others),
 // for when the application goes back to that one.
 //
 // # Rules
@@ -79,14 +79,14 @@
 // a compare-and-swap around Feedback is all that a store needs to lose none, and a decision that
 // was recorded with its random number can be made again.
 //
-// Tensors given are read and never kept; see Answer for those that come back.
+// Tensors given are read and never retained; see Answer for those that come back.
 //
-// Numbers in a state stay finite, however many feedbacks: weights are kept as logarithms relative
+// Numbers in a state stay finite, however many feedbacks: weights are logarithms relative
 // to the heaviest.
 //
 // # Policies of your own
 //
 // Register adds an Algorithm under a name of its own, with its parameters: applications then name
-// it like any other, at every door and on the admin door, and its state is kept and shared like
+// it like any other, at every door and on the admin door, and its state is stored and shared like
 // any other's. The package's example is one.
 package selection

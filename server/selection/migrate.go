@@ -81,7 +81,7 @@ func (p *Policy) UpdateVersion(s State, old, next Model) (State, error) {
 // model that was a candidate before has what was learned of it then, unless too many have left
 // since. One that is new takes the place of a version of the same name that is gone (or has
 // been gone, if no other version is there), as UpdateVersion does, or is added; others that are
-// gone are removed. A state of another policy is kept among Others, and what is among these of
+// gone are removed. A state of another policy stays among Others, and what is among these of
 // this policy is brought up.
 func (p *Policy) Migrate(s State, models []Model) (State, error) {
 	if s.Policy != p.name {
@@ -191,7 +191,7 @@ func (p *Policy) join(s *State, m Model) {
 func (p *Policy) follow(s *State, old Arm, next Model) {
 	origin := old.origin()
 	if origin == next {
-		origin = Model{} // back where it came from
+		origin = Model{} // it is the first version again
 	}
 	arm := old
 	arm.Model, arm.Origin = next, origin

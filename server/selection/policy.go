@@ -127,7 +127,7 @@ type Request struct {
 	Without []Model
 }
 
-// A Plan is whom to ask. It is to be kept with the predictions until their feedback has arrived.
+// A Plan is whom to ask. The caller stores it with the predictions until their feedback has arrived.
 type Plan struct {
 	Asks []Ask // the most important first: where not all can be asked, leave out the last
 }

@@ -204,7 +204,7 @@ func TestPredictionsAreBounded(t *testing.T) {
 		t.Error("the oldest is still there")
 	}
 	newest := p.Find("app", "u", "199", now.Add(Lifetime-time.Second))
-	if newest == nil || len(newest.Said) != 2 || len(newest.Said[0].Outputs[0].Data) != 1<<20 || newest.Said[1].Outputs != nil {
+	if newest == nil || len(newest.Predictions) != 2 || len(newest.Predictions[0].Outputs[0].Data) != 1<<20 || newest.Predictions[1].Outputs != nil {
 		t.Fatalf("the newest is %+v", newest)
 	}
 	if p.Find("app", "u", "199", now.Add(Lifetime+time.Second)) != nil || p.Find("app", "v", "199", now) != nil {
@@ -215,7 +215,7 @@ func TestPredictionsAreBounded(t *testing.T) {
 		t.Error("what came late for an earlier request has taken the place of a newer one's")
 	}
 	p.Keep("app", "u", "199", now.Add(200), nil, nil)
-	if again := p.Find("app", "u", "199", now); again == nil || again == newest || again.Said == nil || len(again.Said) != 0 {
+	if again := p.Find("app", "u", "199", now); again == nil || again == newest || again.Predictions == nil || len(again.Predictions) != 0 {
 		t.Error("an id used again does not name the newer request")
 	}
 	p.Keep("other", "u", "1", now, nil, nil)
@@ -441,11 +441,11 @@ func TestPredictionsAreGathered(t *testing.T) {
 	p.Keep("app", "", "1", now, said("late"), nil)
 	p.Keep("app", "", "1", now.Add(-time.Second), said("of an earlier request"), nil)
 	n := p.Find("app", "", "1", now)
-	if n == nil || len(n.Said) != 3 || len(n.Inputs()) != 1 || len(p.byID) != 1 || p.bytes != n.bytes || p.inputBytes != n.inputBytes {
+	if n == nil || len(n.Predictions) != 3 || len(n.Inputs()) != 1 || len(p.byID) != 1 || p.bytes != n.bytes || p.inputBytes != n.inputBytes {
 		t.Fatalf("kept %+v", n)
 	}
 	p.Keep("app", "", "1", now.Add(time.Second), said("of a later request"), nil)
-	if n := p.Find("app", "", "1", now); len(n.Said) != 1 || len(n.Inputs()) != 0 || p.inputBytes != 0 {
+	if n := p.Find("app", "", "1", now); len(n.Predictions) != 1 || len(n.Inputs()) != 0 || p.inputBytes != 0 {
 		t.Errorf("kept %+v", n)
 	}
 }

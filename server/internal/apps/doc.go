@@ -6,7 +6,7 @@
 //	state.Store --"apps/NAME"-----------> Registry --> App: definition, policy     (linked to models at every change)
 //	            --"policy/NAME/USER"----> Registry.State                           (read for every request, from memory)
 //	            <--Update, atomic, once--- Registry.Learn <-- feedback + Prediction
-//	                                       Predictions: what was said to whom, for the feedback that comes later
+//	                                       Predictions: what models predicted, for feedback that arrives later
 //
 // Definitions and policy states are in the store, so that servers that share one serve the same
 // applications and learn together. Predictions are in the memory of the server that made them,

@@ -212,14 +212,14 @@ func (f *fanout) predictions() []selection.Prediction {
 }
 
 // remember keeps what models predicted for feedback.
-func (f *fanout) remember(said []selection.Prediction, inputs []Inputs) {
+func (f *fanout) remember(predictions []selection.Prediction, inputs []Inputs) {
 	if f.id != "" {
-		f.app.registry.Predictions.Keep(f.app.Name, f.user, f.id, f.began, said, inputs)
+		f.app.registry.Predictions.Keep(f.app.Name, f.user, f.id, f.began, predictions, inputs)
 	}
 }
 
-// finish answers with what has arrived; last is the call that was complete last of those that are
-// to answer.
+// finish answers with the predictions that have arrived; last is the call that was complete last of
+// those that are to answer.
 func (f *fanout) finish(last *ask) {
 	answer, fault := f.combine()
 	if f.feedback != nil {
@@ -254,9 +254,9 @@ func (f *fanout) finish(last *ask) {
 	c.Finish()
 }
 
-// combine makes the answer of what has arrived, or tells why there is none. It runs on whatever
-// goroutine completed the last call, often that of a container's session: a panic over what one
-// model said is the answer to this request, and nobody else's trouble.
+// combine makes the answer of the predictions that have arrived, or tells why there is none. It
+// runs on whatever goroutine completed the last call, often that of a container's session: a panic
+// over the outputs of one model fails this request and no other.
 func (f *fanout) combine() (answer selection.Answer, fault error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -283,7 +283,7 @@ func (f *fanout) combine() (answer selection.Answer, fault error) {
 	case answer.Outputs != nil:
 		fault = nil
 	case fault == nil:
-		fault = fmt.Errorf("%w: application %q: what its models said cannot be combined: %s", scheduler.ErrContainerFailed, f.app.Name, answer)
+		fault = fmt.Errorf("%w: application %q: the outputs of its models cannot be combined: %s", scheduler.ErrContainerFailed, f.app.Name, answer)
 	}
 	return answer, fault
 }
@@ -344,8 +344,8 @@ func (f *fanout) firstToAnswer() *ask {
 	return &f.asks[slices.IndexFunc(f.asks, func(a ask) bool { return !a.asked.Shadow })]
 }
 
-// fallBack answers with the application's default if it has one that stands in for the fault, and
-// with the fault if not.
+// fallBack answers with the application's default output, if it has one and the fault is one that
+// it stands in for; else with the fault.
 func (f *fanout) fallBack(fault error) {
 	c, first := f.call, &f.firstToAnswer().call
 	c.Err = fault

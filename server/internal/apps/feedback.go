@@ -15,16 +15,16 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// feedback implements gate.Feedback. It owns references to what would have been right, and a
-// fanout if the models are asked again, both until Close.
+// feedback implements gate.Feedback. It owns references to the right outputs, and a fanout if the
+// models are asked again, both until Close.
 type feedback struct {
 	app     *application
 	verdict Verdict
-	truth   []tensor.Tensor // what would have been right, if it came as tensors
+	truth   []tensor.Tensor // the right outputs, if they are given as tensors
 	user    string
 	id      string // of the request that it is about; "" if it names none
 
-	earlier *Prediction // what was said to that; or
+	earlier *Prediction // what the models predicted then; or
 	asking  *fanout     // the models, again
 
 	done func(reply []byte, err error)
@@ -71,7 +71,7 @@ func (a *application) OpenFeedback(tensors []tensor.Tensor, p *gate.Params) (gat
 			scheduler.ErrNotFound, a.Name, f.id, f.user, Lifetime)
 	default:
 		q := *p
-		q.ID = nil     // what is said now is no answer to anybody
+		q.ID = nil     // these predictions answer nobody, and get no feedback
 		if !p.Bridge { // its members name the input
 			q.Forward = nil
 		}
@@ -84,7 +84,7 @@ func (a *application) OpenFeedback(tensors []tensor.Tensor, p *gate.Params) (gat
 }
 
 // canonical is an id as it is compared: a JSON text in one of its many forms ("a", "\u0061") is one
-// id, whatever door and client it came by.
+// id at every door.
 func canonical(id []byte) string {
 	if bytes.IndexByte(id, '\\') < 0 {
 		return string(id)
@@ -100,13 +100,13 @@ func canonical(id []byte) string {
 func (f *feedback) Learn(done func(reply []byte, err error)) {
 	f.done = done
 	if f.earlier != nil {
-		f.learn(f.earlier.Said, f.earlier.Inputs())
+		f.learn(f.earlier.Predictions, f.earlier.Inputs())
 		return
 	}
 	f.app.gate.Submit(f.asking.Start(nil)...)
 }
 
-// heard takes what the models that were asked have said.
+// heard learns from what the models have predicted now.
 func (f *feedback) heard(asked *fanout, fault error) {
 	if fault != nil {
 		f.done(nil, fault)
@@ -131,10 +131,9 @@ func (f *feedback) Close() {
 	f.truth = nil
 }
 
-// learn has the policy learn what the verdict says of what models predicted. The store may be
-// far away, so that is on a goroutine of its own. inputs are those of the models that want to
-// learn by themselves.
-func (f *feedback) learn(said []selection.Prediction, inputs []Inputs) {
+// learn has the policy learn the verdict on predictions. It does so on a goroutine of its own, as
+// the store may be far away. inputs are those of the models that want feedback themselves.
+func (f *feedback) learn(predictions []selection.Prediction, inputs []Inputs) {
 	r := f.app.registry
 	select {
 	case r.learning <- struct{}{}:
@@ -144,12 +143,12 @@ func (f *feedback) learn(said []selection.Prediction, inputs []Inputs) {
 	}
 	r.learners.Go(func() { // ends with the store's answer, or after learnTimeout
 		defer func() { <-r.learning }()
-		f.done(f.apply(said, inputs))
+		f.done(f.apply(predictions, inputs))
 	})
 }
 
 // apply is learn's answer.
-func (f *feedback) apply(said []selection.Prediction, inputs []Inputs) (reply []byte, err error) {
+func (f *feedback) apply(predictions []selection.Prediction, inputs []Inputs) (reply []byte, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			reply, err = nil, f.app.panicked(r)
@@ -163,16 +162,16 @@ func (f *feedback) apply(said []selection.Prediction, inputs []Inputs) (reply []
 	}
 	r := f.app.registry
 	linked := r.linked.Load()
-	a := linked.apps[f.app.Name] // as it is now: it may have changed since the feedback came
+	a := linked.apps[f.app.Name] // as it is now: it may have changed since the feedback was opened
 	if a == nil {
 		return nil, fmt.Errorf("%w: application %q was deleted before its feedback was learned", scheduler.ErrNotFound, f.app.Name)
 	}
-	state, applied, err := r.Learn(ctx, a.App, f.user, f.id, a.models, said, outcome)
+	state, applied, err := r.Learn(ctx, a.App, f.user, f.id, a.models, predictions, outcome)
 	if err != nil {
 		return nil, err
 	}
 	if applied {
-		f.teach(linked.table, said, inputs)
+		f.teach(linked.table, predictions, inputs)
 	}
 	return json.Marshal(gate.Learned{Application: f.app.Name, Learned: applied, Rounds: state.Rounds})
 }

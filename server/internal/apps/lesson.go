@@ -7,9 +7,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// lessons copies what the models were asked that want feedback. It is called before the request
-// is answered: what they were asked is the door's memory. (Shadows have references of their own,
-// for as long.)
+// lessons copies the inputs of the models that want feedback. It is called before the request is
+// answered, since the inputs are the door's memory, or, of a shadow, its call's.
 func (f *fanout) lessons() (inputs []Inputs) {
 	for i := range f.asks {
 		if c := &f.asks[i].call; c.Target.Learns {
@@ -23,9 +22,9 @@ func (f *fanout) lessons() (inputs []Inputs) {
 	return inputs
 }
 
-// teach tells the models that want it what became known of their answers: once, after the policies
-// have learned it. Nobody waits for them.
-func (f *feedback) teach(t *gate.Table, said []selection.Prediction, inputs []Inputs) {
+// teach passes the feedback on to the models that want it: once, after the policies have learned
+// it. Nobody waits for them.
+func (f *feedback) teach(t *gate.Table, predictions []selection.Prediction, inputs []Inputs) {
 	var truth []tensor.Tensor
 	for _, in := range inputs {
 		target := t.Target(in.Model.Name, in.Model.Version)
@@ -48,7 +47,7 @@ func (f *feedback) teach(t *gate.Table, said []selection.Prediction, inputs []In
 			}
 			lesson.Loss = &loss
 		}
-		for _, s := range said {
+		for _, s := range predictions {
 			if s.Model == in.Model && s.Outputs != nil {
 				lesson.Outputs = Copied(s.Outputs)
 			}

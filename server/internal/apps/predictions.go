@@ -35,22 +35,22 @@ type Predictions struct {
 
 type predictionKey struct{ app, user, id string }
 
-// A Prediction is what was said to one request. It does not change once it is kept, but that it
-// may lose its inputs.
+// A Prediction is what models predicted for one request. It does not change, except that it may
+// lose its inputs.
 type Prediction struct {
 	key   predictionKey
 	made  time.Time
 	bytes int
 
-	Said []selection.Prediction
+	Predictions []selection.Prediction
 
 	inputs     atomic.Pointer[[]Inputs]
 	inputBytes int
 	asked      *list.Element // in Predictions.asked; nil: it has no inputs
 }
 
-// Inputs are what the models that want feedback were asked; nil if there are none, or they had
-// to make room.
+// Inputs are those of the models that want feedback; nil if there are none, or they had to make
+// room.
 func (n *Prediction) Inputs() []Inputs {
 	if in := n.inputs.Load(); in != nil {
 		return *in
@@ -58,22 +58,22 @@ func (n *Prediction) Inputs() []Inputs {
 	return nil
 }
 
-// Inputs are what a model was asked, in the order it declares, in memory of their own that
-// nobody changes.
+// Inputs are the inputs of one model, in the order that it declares, as copies that nobody changes.
 type Inputs struct {
 	Model   selection.Model
 	Rows    int
 	Tensors []tensor.Tensor
 }
 
-// Keep remembers what was said to a request that came at made, beside what is known of it:
-// shadows say something before or after the others. The outputs are copied, inputs are kept as they
-// are. An id that is used again names the newer request, whichever is kept first. What is larger
-// than all that may be kept is not.
-func (p *Predictions) Keep(app, user, id string, made time.Time, said []selection.Prediction, inputs []Inputs) {
-	const each = 700 // bytes that are taken for whatever was said
+// Keep stores predictions for a request that arrived at made, beside those it has of that
+// request: shadows predict before or after the other models. It copies outputs, and takes inputs as
+// they are.
+// An id that is used again names the newer request, whichever is stored first. What is larger than
+// the bound for all is not stored.
+func (p *Predictions) Keep(app, user, id string, made time.Time, predictions []selection.Prediction, inputs []Inputs) {
+	const each = 700 // bytes that an entry takes beside its outputs
 	n := &Prediction{key: predictionKey{app, user, id}, made: made, bytes: each + len(id) + len(user)}
-	for _, s := range said {
+	for _, s := range predictions {
 		n.bytes += 128
 		for _, t := range s.Outputs {
 			n.bytes += len(t.Data) + 128
@@ -86,7 +86,7 @@ func (p *Predictions) Keep(app, user, id string, made time.Time, said []selectio
 	}
 	fits := n.bytes <= maxPredictionBytes
 	if fits {
-		n.Said = copied(said)
+		n.Predictions = clonePredictions(predictions)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,10 +96,10 @@ func (p *Predictions) Keep(app, user, id string, made time.Time, said []selectio
 	if at := p.byID[n.key]; at != nil {
 		old := at.Value.(*Prediction)
 		if old.made.After(made) {
-			return // what shadows said to an earlier request
+			return // a shadow of an earlier request
 		}
 		if old.made.Equal(made) {
-			n.Said, n.bytes = append(n.Said, old.Said...), n.bytes+old.bytes
+			n.Predictions, n.bytes = append(n.Predictions, old.Predictions...), n.bytes+old.bytes
 			inputs, n.inputBytes = append(inputs, old.Inputs()...), n.inputBytes+old.inputBytes
 			fits = fits && n.bytes <= maxPredictionBytes
 		}
@@ -111,8 +111,8 @@ func (p *Predictions) Keep(app, user, id string, made time.Time, said []selectio
 	p.byID[n.key] = p.queue.PushBack(n)
 	p.bytes += n.bytes
 	if n.inputBytes > 0 && n.inputBytes <= maxInputBytes {
-		kept := inputs // &inputs would be an allocation for every caller
-		n.inputs.Store(&kept)
+		list := inputs // &inputs would be an allocation for every caller
+		n.inputs.Store(&list)
 		n.asked = p.asked.PushBack(n)
 		p.inputBytes += n.inputBytes
 		for p.inputBytes > maxInputBytes {
@@ -127,10 +127,10 @@ func (p *Predictions) Keep(app, user, id string, made time.Time, said []selectio
 	}
 }
 
-// copied is what was said in memory of its own.
-func copied(said []selection.Prediction) []selection.Prediction {
-	copies := make([]selection.Prediction, len(said))
-	for i, s := range said {
+// clonePredictions copies predictions and their outputs.
+func clonePredictions(predictions []selection.Prediction) []selection.Prediction {
+	copies := make([]selection.Prediction, len(predictions))
+	for i, s := range predictions {
 		copies[i] = selection.Prediction{Ask: s.Ask}
 		if s.Outputs == nil {
 			continue
@@ -166,7 +166,7 @@ func (n *Prediction) forgetLocked(p *Predictions) {
 	}
 }
 
-// Find returns what was said to the request of that id; nil if nothing is known of it, or no more.
+// Find returns the predictions for the request of that id; nil if there are none, or no more.
 func (p *Predictions) Find(app, user, id string, now time.Time) *Prediction {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -181,7 +181,7 @@ func (p *Predictions) Find(app, user, id string, now time.Time) *Prediction {
 	return n
 }
 
-// forget drops what was said for an application that is no more.
+// forget drops the predictions of an application that is deleted.
 func (p *Predictions) forget(app string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

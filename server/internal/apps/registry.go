@@ -32,8 +32,8 @@ type Config struct {
 	// Changed is called when applications have arrived, gone or changed, by one goroutine at a
 	// time.
 	Changed func()
-	// Users is for how many users of an application what its policy has learned is kept; those
-	// that were not heard of for longest go first. 0 = DefaultUsers.
+	// Users bounds the users of an application for whom the store has what its policy has learned;
+	// the least recently used ones go first. 0 = DefaultUsers.
 	Users int
 	Log   *slog.Logger // nil is silent
 }

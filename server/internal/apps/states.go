@@ -31,7 +31,7 @@ type parsed struct {
 	used     uint64 // newest when it was asked for last
 }
 
-// maxStates bounds what is kept parsed. Beyond it the rest is parsed again.
+// maxStates bounds the parsed states. Those beyond it are parsed again.
 const maxStates = 16384
 
 func (s *states) forget(app string) {
@@ -57,8 +57,7 @@ func (s *states) find(key stateKey, a *App, revision uint64, models []selection.
 	return p.state, true
 }
 
-// keep keeps one, and drops half of what is kept if that is too much, the least recently used
-// first.
+// keep adds a state, and drops the less recently used half if there are too many.
 func (s *states) keep(key stateKey, p parsed) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,13 +191,13 @@ func same(s selection.State, models []selection.Model) bool {
 // has no name: what was learned with the same id before is not learned again, and applied is
 // then false.
 //
-// A server that has not heard of a change yet teaches the policy of before, whose state is kept
+// A server that does not know of a change yet teaches the policy of before, whose state is stored
 // beside the new one's. For an application that has just been deleted it leaves a state, which
 // tidy takes away.
-func (r *Registry) Learn(ctx context.Context, a *App, user, id string, models []selection.Model, said []selection.Prediction, outcome selection.Outcome) (s selection.State, applied bool, err error) {
+func (r *Registry) Learn(ctx context.Context, a *App, user, id string, models []selection.Model, predictions []selection.Prediction, outcome selection.Outcome) (s selection.State, applied bool, err error) {
 	e, err := r.cfg.Store.Update(ctx, PolicyKey(a.Name, user), id, func(old []byte) ([]byte, error) {
 		var err error
-		if s, err = r.teach(a, old, models, said, outcome); err != nil {
+		if s, err = r.teach(a, old, models, predictions, outcome); err != nil {
 			return nil, err
 		}
 		return json.Marshal(s)
@@ -213,7 +212,7 @@ func (r *Registry) Learn(ctx context.Context, a *App, user, id string, models []
 
 // teach gives the state after old. It runs in the store, on any goroutine and with its locks
 // held: a panic is an error of this feedback and no more.
-func (r *Registry) teach(a *App, old []byte, models []selection.Model, said []selection.Prediction, outcome selection.Outcome) (s selection.State, err error) {
+func (r *Registry) teach(a *App, old []byte, models []selection.Model, predictions []selection.Prediction, outcome selection.Outcome) (s selection.State, err error) {
 	defer func() {
 		if what := recover(); what != nil {
 			r.cfg.Log.Error("panic over feedback", "application", a.Name, "panic", what, "stack", string(debug.Stack()))
@@ -231,7 +230,7 @@ func (r *Registry) teach(a *App, old []byte, models []selection.Model, said []se
 	if s, err = a.Selection.Migrate(s, models); err != nil {
 		return s, a.unaskable(err)
 	}
-	if s, err = a.Selection.Feedback(s, said, outcome); err != nil {
+	if s, err = a.Selection.Feedback(s, predictions, outcome); err != nil {
 		return s, fmt.Errorf("%w: application %q: %w", scheduler.ErrInvalidInput, a.Name, err)
 	}
 	return s, nil

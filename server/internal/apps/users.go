@@ -13,8 +13,8 @@ import (
 	"github.com/shivad/shivad/server/state"
 )
 
-// DefaultUsers is for how many users of an application what its policy has learned is kept
-// unless it is said: each takes about 1.2 KB in every server for three models.
+// DefaultUsers is the default of Config.Users. What a policy has learned for one user takes about
+// 1.2 KB in every server for three models.
 const DefaultUsers = 10000
 
 // tidyEvery is how often it is looked whether states are to go, while there is learning.
@@ -77,15 +77,15 @@ func (r *Registry) tidy(ctx context.Context) {
 	if err != nil {
 		return // as after the next change
 	}
-	type kept struct {
+	type candidate struct {
 		state.Entry
 		used uint64 // a revision of the store
 	}
-	byApp := map[string][]kept{}
+	byApp := map[string][]candidate{}
 	for _, e := range entries {
 		r.states.saw(e.Revision)
 		if app, user, ok := policyUser(e.Key); ok {
-			byApp[app] = append(byApp[app], kept{e, max(e.Revision, r.states.used(app, user))})
+			byApp[app] = append(byApp[app], candidate{e, max(e.Revision, r.states.used(app, user))})
 		}
 	}
 	counts := make(map[string]Users, len(byApp))
@@ -99,7 +99,7 @@ func (r *Registry) tidy(ctx context.Context) {
 			excess, ended = len(states), true
 		}
 		if excess > 0 {
-			slices.SortFunc(states, func(a, b kept) int { return cmp.Compare(a.used, b.used) })
+			slices.SortFunc(states, func(a, b candidate) int { return cmp.Compare(a.used, b.used) })
 			gone := make([]state.Entry, excess)
 			for i := range gone {
 				gone[i] = states[i].Entry

@@ -16,10 +16,10 @@ import (
 // Config of a Cache.
 type Config struct {
 	Bytes int64         // the most that entries may take, above 0
-	TTL   time.Duration // an answer is given for so long after it came; 0 = for ever
+	TTL   time.Duration // how long an answer is given; 0 = for ever
 	Pool  *tensor.Pool  // memory of the entries; nil = the garbage collector's
 
-	// Scheduler executes what is not kept. Its methods may call Complete of what they are given
+	// Scheduler executes what is not cached. Its methods may call Complete of what they are given
 	// before they return.
 	Scheduler Scheduler
 }
@@ -123,7 +123,7 @@ func (k *Cache) lookup(key key) *entry {
 	return nil
 }
 
-// Version begins a version of the model. Nothing kept so far is its.
+// Version begins a version of the model, for which nothing is cached yet.
 func (k *Cache) Version(counts *metrics.Cache) *Version {
 	return &Version{cache: k, id: k.versions.Add(1), counts: counts}
 }
@@ -146,7 +146,7 @@ func (v *Version) Drop() {
 	}
 }
 
-// Clear lets all entries go, and says how many there were. What is executing will not be kept.
+// Clear drops all entries, and returns how many there were. What is executing will not be cached.
 func (k *Cache) Clear() (entries, bytes int64) {
 	k.mu.Lock()
 	k.clears++
@@ -162,7 +162,7 @@ func (k *Cache) Resize(bytes int64) {
 	k.entries.SetMaximum(uint64(bytes))
 }
 
-// Close lets all entries go and stops what the cache runs. Requests that are waiting are
+// Close drops all entries and stops what the cache runs. Requests that are waiting are
 // answered when their leader is; later ones are not looked up.
 func (k *Cache) Close() {
 	k.mu.Lock()

@@ -14,12 +14,12 @@
 // to be equal: by chance that happens to one pair in 2^128, and the seed is there so that no
 // client can make such a pair at leisure. Priority, deadline and id are not in it.
 //
-// What is kept is a copy of the outputs in one buffer of the server's pool, of their size: a
+// An entry is a copy of the outputs in one buffer of the server's pool, of their size: a
 // view of the batch's outputs would pin all of them. It is the pool and no budget beside it so
 // that limits.payload_bytes stays the one number that bounds the payloads of the process; when
-// the pool is exhausted an answer is not kept, and nothing fails for that. Only whole answers
-// of the model are kept: no errors. An answer that comes after the deadline of its request, or
-// after the request was cancelled, is kept as well: a model that takes longer than its clients
+// the pool is exhausted an answer is not cached, and nothing fails for that. Only whole answers
+// of the model are cached: no errors. An answer that comes after the deadline of its request, or
+// after the request was cancelled, is cached as well: a model that takes longer than its clients
 // wait would never be of use to them otherwise.
 //
 // Bound: all that an entry takes counts, its buffer's class and its bookkeeping alike.

@@ -10,7 +10,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An entry is an answer that is kept. It is immutable but for its references: the table's, and
+// An entry is a cached answer. It is immutable but for its references: the table's, and
 // those of whoever is about to copy its outputs. With the last one its buffer's own reference
 // goes; answers made of it have more.
 type entry struct {
@@ -31,7 +31,7 @@ const (
 	alignment = 16
 )
 
-// newEntry copies outputs, with one reference for the caller. nil: they are not kept, as they
+// newEntry copies outputs, with one reference for the caller. nil: they are not cached, as they
 // are too large or the pool is exhausted.
 func (k *Cache) newEntry(v *Version, outputs []tensor.Tensor) *entry {
 	size, bytes := 0, int64(entryBytes)

@@ -62,7 +62,7 @@ type Fanout interface {
 	Voices() int
 }
 
-// Feedback is what somebody says of an application's answer, on its way into the state of a policy.
+// Feedback judges an answer of an application, and is on its way into the state of a policy.
 //
 // It is its door's until Learn, and again from done on; in between the door may only cancel it. The
 // tensors that it was opened with, and their memory, and the slices of its Params must stay as they
@@ -116,10 +116,10 @@ func (g *Gate) Updates(route string) (application string, ok bool) {
 }
 
 // OpenFeedback reads feedback for an application. Tensors that come with a verdict in the metadata
-// are the input; tensors without one are what would have been right, and need the id of a request.
-// With an id of which something is known here the feedback is about what was said to that, also if
-// the input came too; with another one, or none, the models are asked, and what they say is judged.
-// So what a message means does not depend on the server that gets it.
+// are the input; tensors without one are the right outputs, and need the id of a request.
+// With the id of a request that this server knows, the feedback is about the predictions of then,
+// even if the input is there too; with another id, or none, the models are asked, and their new
+// predictions are judged. So what a message means does not depend on the server that gets it.
 func (g *Gate) OpenFeedback(name string, tensors []tensor.Tensor, p *Params) (Feedback, error) {
 	if g.draining.Load() {
 		return nil, errDraining

@@ -117,7 +117,7 @@ func (c *Call) cross(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (inp
 		return nil, false, err
 	}
 	b.byKey, b.rest = true, b.rest[:0]
-	_, kept, err := b.walk(0)
+	_, forwarded, err := b.walk(0)
 	if err != nil {
 		return nil, false, err
 	}
@@ -144,7 +144,7 @@ func (c *Call) cross(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (inp
 			return nil, false, fmt.Errorf("%w: tensor %d of %d is no field's: in bridge form each is named by a value \"%s<index>\"", scheduler.ErrInvalidInput, i, len(tensors), TensorReference)
 		}
 	}
-	if p.Forward = nil; kept {
+	if p.Forward = nil; forwarded {
 		p.Forward = b.rest
 	}
 	return inputs, true, nil
@@ -163,7 +163,7 @@ func (b *bridge) space(i int) int {
 
 // walk reads the object or list at offset i. A member that the container does not get is left out,
 // and an element leaves null in its place.
-func (b *bridge) walk(i int) (end int, kept bool, err error) {
+func (b *bridge) walk(i int) (end int, forwarded bool, err error) {
 	isList, closing := b.text[i] == '[', b.text[i]+2 // ']' and '}' are two behind '[' and '{'
 	b.rest = append(b.rest, b.text[i])
 	path, begin := len(b.path), len(b.rest)
@@ -194,7 +194,7 @@ func (b *bridge) walk(i int) (end int, kept bool, err error) {
 		}
 		switch {
 		case some:
-			kept = true
+			forwarded = true
 		case isList:
 			b.rest = append(b.rest[:value], "null"...)
 		default:
@@ -206,11 +206,11 @@ func (b *bridge) walk(i int) (end int, kept bool, err error) {
 		}
 	}
 	b.rest = append(b.rest, closing)
-	return i + 1, kept || empty, nil
+	return i + 1, forwarded || empty, nil
 }
 
 // field looks at the value at offset i, whose path is b.path.
-func (b *bridge) field(i int, key string) (end int, kept bool, err error) {
+func (b *bridge) field(i int, key string) (end int, forwarded bool, err error) {
 	if b.text[i] == '{' {
 		return b.walk(i)
 	}
@@ -248,7 +248,7 @@ func (b *bridge) place(key string) (int, bool) {
 
 // claim gives input place the value at offset i. A further value for it that names no tensor is
 // the container's: a parameter may be called as an input is.
-func (b *bridge) claim(place, i int) (end int, kept bool, err error) {
+func (b *bridge) claim(place, i int) (end int, forwarded bool, err error) {
 	end, _ = jsontext.Skip(b.text, i, len(b.text))
 	value := b.text[i:end]
 	f := &b.fields[place]

@@ -22,8 +22,8 @@ type cachedVersion struct {
 }
 
 // attachCaches gives the targets of t their caches. It returns what is to be done when t is in
-// force: to end what it has no more. Answers of a version are kept while it has live replicas. When
-// the last one has gone, whatever comes back under the same version may be another build of the
+// force: to end the caches that it has no more. A version has its answers while it has live
+// replicas. When the last one has gone, whatever comes back under the same version may be another build of the
 // model; one of several replicas that restarts changes nothing.
 func (g *Gate) attachCaches(t *Table) (ended []func()) {
 	if g.closed {
@@ -101,8 +101,7 @@ func (g *Gate) ClearCache(model string) (entries, bytes int64, err error) {
 	return entries, bytes, nil
 }
 
-// Close ends the caches, for good. Requests are served all the same, and nothing of them is kept
-// any more.
+// Close ends the caches, for good. Requests are served all the same, without them.
 func (g *Gate) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -28,8 +28,8 @@ type Call struct {
 	Inputs   []tensor.Tensor // in the order of the model's declaration
 	Rows     int             // of each
 	Deadline time.Time
-	Squeeze  bool // one row came without its batch dimension: the answer loses it again
-	Bridge   bool // it came in bridge form, and so goes its answer
+	Squeeze  bool // one row without its batch dimension: the answer has none either
+	Bridge   bool // it is in bridge form, and so is its answer
 
 	// The answer, set before Complete: Outputs in the order of the model's declaration, or Err.
 

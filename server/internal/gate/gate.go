@@ -19,7 +19,7 @@ type ModelOptions struct {
 	Cast           bool          // allow value-preserving casts of inputs
 	DefaultVersion string        // "" = the highest version with a live replica
 	CacheBytes     int64         // bound of the prediction cache of all versions together; 0 = none
-	CacheTTL       time.Duration // answers are kept for so long; 0 = for ever
+	CacheTTL       time.Duration // how long answers are cached; 0 = for ever
 }
 
 // Config of a Gate.
@@ -110,7 +110,7 @@ type Params struct {
 	parameter.Values
 
 	Version string    // narrows a route that names no version; "" = the default
-	Now     time.Time // when the request came; its deadline counts from here
+	Now     time.Time // when the request arrived; its deadline counts from here
 	Texts   []byte    // JSON object of texts by input (shiva.TextsKey), for wires without strings; nil = none
 	Inputs  []byte    // metadata "inputs", for models with an adapter: texts as JSON, a string or a list; nil = none
 	Bridge  bool      // the members of Forward name the tensors (InBridgeForm)

@@ -12,7 +12,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// arrange makes the inputs of what came: tensors, the texts of the metadata, or the fields of a
+// arrange makes the inputs of the question: of tensors, the texts of the metadata, or the fields of a
 // bridge.
 func (c *Call) arrange(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (err error) {
 	adapter := c.Target.Spec.Adapter
@@ -166,8 +166,7 @@ func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitte
 	return t, 1, true, nil
 }
 
-// unmade is why an input could not be made of what came: it is not what it should be, or there
-// is no memory for it.
+// unmade is why an input could not be made: the question is wrong, or there is no memory.
 func unmade(spec *tensor.Spec, err error) error {
 	condition := scheduler.ErrInvalidInput
 	if errors.Is(err, tensor.ErrBudget) {
@@ -182,7 +181,7 @@ func leftOut(spec *tensor.Spec) tensor.Tensor {
 }
 
 // Shown is the shape of output i as the client is to see it: without the rows if the request
-// came without them. A ragged output has no dimension for the rows, however the request came.
+// has none. A ragged output has no dimension for the rows in either case.
 func (c *Call) Shown(i int) tensor.Shape {
 	shape := c.Outputs[i].Shape
 	if c.Squeeze && c.Target.Spec.Outputs[i].Ragged == "" {

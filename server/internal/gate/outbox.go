@@ -13,8 +13,8 @@ import (
 //
 // Most models declare how large a row of their answer is. Of others it is what the client's own
 // answers were lately, and until there was one, what others' were. Nobody knows it of a model that
-// has not answered yet: then it is a quarter of the limit, and those few are kept whatever they
-// are. Else an answer that is larger than was foreseen and does not fit is not kept.
+// has not answered yet: then it is a quarter of the limit, and those few answers stay, however large.
+// Any other answer that is larger than foreseen and does not fit is dropped.
 //
 // A client may always have one answer, however large it is. One that has read as much as the limit
 // while requests waited for room may have twice as much, and so on up to eight times, until it
@@ -148,7 +148,7 @@ func (c *Call) forget() {
 	c.Outputs = c.Outputs[:0]
 }
 
-// Unpin takes the outputs of a call that stays for a while out of the batch that they came in, all
+// Unpin takes the outputs of a call that stays for a while out of the batch that they were part of, all
 // of whose memory they hold. move gives the part of an output that is still needed, which may be
 // none, and gets its new place. It does what the budget allows.
 func (c *Call) Unpin(pool *tensor.Pool, needed func(data []byte) []byte, moved func(from, to []byte)) {

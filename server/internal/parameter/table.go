@@ -68,7 +68,7 @@ var Table = []Key{
 		Name: "cache", On: everywhere,
 		kind:    boolean(func(v *Values, yes bool) { v.Fresh = !yes }),
 		Default: "true",
-		Means:   "false: the answer is computed, and not kept.",
+		Means:   "false: the answer is computed, and not cached.",
 	},
 	{
 		Name: "salt", On: everywhere,

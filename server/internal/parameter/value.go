@@ -15,7 +15,7 @@ type Value struct {
 	typed any
 }
 
-// JSON is a value whose valid JSON text is given, which is a view and not kept.
+// JSON is a value whose valid JSON text is given, which is not retained.
 func JSON(text []byte) Value { return Value{json: text} }
 
 // Typed is a value where values have types: bool, int64, uint64, float64, string or []string, which
