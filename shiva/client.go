@@ -70,7 +70,7 @@ type call struct {
 	answer    *Message
 	err       error
 	finished  bool
-	abandoned bool // its Do has gone; the answer is to be dropped
+	abandoned bool // its Do has returned; the answer is dropped
 }
 
 func (c *Client) newCall(request *tensor.Buffer) *call {
@@ -138,7 +138,7 @@ func (c *Client) Close() error {
 }
 
 // Do sends m and waits for its answer, which belongs to the caller, who releases it. m is not
-// kept: it is encoded before anything else happens, and may be changed or released when Do
+// retained: it is encoded before anything else happens, and may be changed or released when Do
 // returns.
 //
 // The error is a [*RemoteError] if the server answered "!error", a [*DecodeError] if the answer
@@ -332,7 +332,9 @@ func (c *Client) run(conn net.Conn) {
 		answers, err := c.serve(conn)
 		c.failSent(err)
 		if e, ok := errors.AsType[*RemoteError](err); ok {
-			c.failUnsent(e) // a server that will not have us says so once; asking again would be no answer to the callers
+			// A server that refuses this client says so once: to connect again would not answer
+			// the callers.
+			c.failUnsent(e)
 		}
 		if answers > 0 {
 			failures = 0

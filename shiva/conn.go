@@ -36,7 +36,7 @@ func (c *Client) serve(conn net.Conn) (answers int, err error) {
 	var writeErr error
 	wg.Go(func() {
 		if writeErr = c.write(conn, stop); writeErr != nil {
-			// A server that hangs up has often said why, and that may not have been read yet.
+			// A server that hangs up has often sent the reason, which may not have been read yet.
 			_ = conn.SetReadDeadline(time.Now().Add(lastWordsTime))
 		}
 	})
@@ -157,7 +157,7 @@ func (c *Client) read(conn net.Conn) (answers int, err error) {
 				return answers, fault
 			}
 			if !c.deliver(m, fault) {
-				return answers, unasked(m, fault)
+				return answers, unsolicited(m, fault)
 			}
 			answers++
 		}
@@ -170,8 +170,9 @@ func (c *Client) read(conn net.Conn) (answers int, err error) {
 	}
 }
 
-// unasked is the error of an answer that nobody waits for. A server that hangs up says why in one.
-func unasked(m *Message, err error) error {
+// unsolicited is the error of an answer that no call waits for. A server that hangs up gives the
+// reason in one.
+func unsolicited(m *Message, err error) error {
 	if m == nil {
 		return err
 	}

@@ -68,7 +68,7 @@ type DecoderConfig struct {
 //
 // Memory is taken as bytes arrive, not as they are announced: at any time at most about eight
 // times what has arrived of the current message, and 16 KiB. With a Pool, small messages cost no
-// allocation once they have come a few times.
+// allocation once a few have been decoded.
 //
 // A Decoder is for one stream and one goroutine at a time. It has no clock, no lock and no
 // goroutine.
@@ -83,7 +83,7 @@ type Decoder struct {
 	pos    int64 // bytes consumed of the current message
 	total  int64 // bytes announced of it so far
 
-	// A field of fixed size that came in pieces.
+	// A field of fixed size that arrives in pieces.
 	part  [headerBytes]byte
 	nPart int
 
@@ -102,7 +102,7 @@ type Decoder struct {
 	// The current body: a tensor's data, or metadata.
 	body  []byte // its memory so far, a stage of need; nil while it is discarded
 	need  int
-	have  int            // how much came
+	have  int            // bytes received
 	width int            // bytes of its unit
 	stage *tensor.Buffer // owns body, if it does not lie in the arena
 
@@ -110,7 +110,7 @@ type Decoder struct {
 	arena     *tensor.Buffer
 	arenaFree []byte
 
-	namespace []byte // of the current message, if it came in pieces
+	namespace []byte // of the current message, if it arrives in pieces
 	names     [4]string
 	nextName  int
 }
@@ -140,8 +140,8 @@ func NewDecoder(cfg DecoderConfig) *Decoder {
 	return d
 }
 
-// SetLimits changes what the [DecoderConfig] said of them. It is called between two messages,
-// when InMessage is false, and holds for those that follow. A search for a header that has
+// SetLimits replaces the limits of the [DecoderConfig]. It is called between two messages, when
+// InMessage is false, and holds for those that follow. A search for a header that has
 // begun goes on without Resync, too.
 func (d *Decoder) SetLimits(l Limits, resync bool, resyncBytes int) {
 	l.setDefaults()
@@ -254,8 +254,8 @@ func (d *Decoder) Close() error {
 	return e
 }
 
-// Reset makes the Decoder ready for another stream, whatever became of the one before; what was
-// half received is released. What it keeps is small, so a decoder can be lent to whichever of
+// Reset makes the Decoder ready for another stream, however the one before ended; a message
+// received in part is released. What it keeps is small, so a decoder can be lent to whichever of
 // many connections reads.
 func (d *Decoder) Reset() {
 	d.drop()

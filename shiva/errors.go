@@ -36,8 +36,8 @@ type DecodeError struct {
 	Field  string // what was being read, such as "crc1" or "tensor 3 dimension 0"
 	Offset int64  // where it is, in bytes from the beginning of the message
 	Limit  int64  // what was expected, or the limit that was passed; in the unit of the field
-	Got    int64  // what came
-	Rest   int64  // for KindTooLarge, bytes of the message that it had announced and that had not come, at the least
+	Got    int64  // what was received
+	Rest   int64  // for KindTooLarge, at least so many announced bytes of the message are still to come
 	Detail string // the same in words
 	Err    error  // the pool's refusal, for KindOverBudget
 

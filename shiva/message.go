@@ -6,7 +6,7 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// DefaultPort is the TCP port of a server when nothing else is said.
+// DefaultPort is the TCP port of a server unless configured otherwise.
 const DefaultPort = 6174
 
 // Namespaces that begin with "!" are reserved. ErrorNamespace is that of an answer that reports

@@ -10,7 +10,7 @@ type Spares struct {
 	free []*Message // each has one buffer, and nobody else has a reference to it
 }
 
-// maxSpares bounds what is kept, with at most arenaBytes each.
+// maxSpares bounds how many are spare, with at most arenaBytes each.
 const maxSpares = 512
 
 // Recycle is [Message.Release] that keeps the message if it is small. It may be any message of

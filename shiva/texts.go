@@ -33,7 +33,7 @@ const (
 // written.
 func AppendText(dst []byte, t tensor.Tensor) ([]byte, error) {
 	if t.DType != tensor.Bytes {
-		return dst, fmt.Errorf("shiva: texts asked of a tensor of %s", t.DType)
+		return dst, fmt.Errorf("shiva: expected a tensor of bytes, got %s", t.DType)
 	}
 	if err := t.Check(); err != nil {
 		return dst, err

@@ -11,10 +11,10 @@ import (
 var cacheCommand = command{
 	name: "cache", args: "show|clear", short: "show what prediction caches do, or clear one",
 	help: `cache show prints one line per version of each model that has a cache, or of one model. HIT RATIO counts the requests
-that were not executed: those answered with what was kept, and those that waited for the answer to an equal one (SHARED).
-NOT KEPT are answers too large for the cache, or that there was no payload memory for.
+that were not executed: those answered from the cache, and those that waited for the answer to an equal one (SHARED).
+NOT KEPT are answers too large for the cache, or for which there was no payload memory.
 
-cache clear digits lets go what is kept for all versions of a model, as after a change of the model under the same version.
+cache clear digits drops the cached answers of all versions of a model, as after a change of the model under the same version.
 
 A model gets a cache with: shivactl models set digits cache=64MiB cache_ttl=10m
 
@@ -36,7 +36,7 @@ With --json: show prints {"caches": [{"name", "limit_bytes", "entries", "bytes",
 				}
 				return c.showCaches(args)
 			}},
-		{name: "cache clear", args: "MODEL", short: "let go what is kept of a model's answers", help: "More about it: shivactl help cache\n", takes: []kind{aModel, nothing},
+		{name: "cache clear", args: "MODEL", short: "drop the cached answers of a model", help: "More about it: shivactl help cache\n", takes: []kind{aModel, nothing},
 			run: func(c *cli, _ any, args []string) error {
 				name, err := one("cache", "a model", args)
 				if err != nil {

@@ -35,7 +35,7 @@ const completing = "__complete"
 
 var completionCommand = command{
 	name: "completion", args: "SHELL", short: "print what makes bash, zsh or fish complete commands, flags and names",
-	help: `Commands, flags and policies are completed, and the names of models, applications and containers, which are asked from
+	help: `Commands, flags and policies are completed, and the names of models, applications and containers, which come from
 the server that --admin names. To have it in every shell:
 
   bash   echo 'source <(shivactl completion bash)' >> ~/.bashrc
@@ -57,7 +57,7 @@ With --json: {"shell", "script"}
 	},
 }
 
-// scripts have shivactl itself find what may come next, given the words so far and the
+// scripts have shivactl itself find what may follow, given the words so far and the
 // beginning of the next. Where it finds nothing, the shell looks for files.
 var scripts = map[string]string{
 	"bash": `_shivactl() {
@@ -123,7 +123,7 @@ func (c *cli) candidates(words []string, last string) []string {
 				}
 				value = words[i]
 			}
-			_ = f.Set(name, value) // a wrong one is not what is asked here
+			_ = f.Set(name, value) // wrong values are not the concern of completion
 			continue
 		}
 		switch {

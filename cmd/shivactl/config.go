@@ -51,7 +51,7 @@ func valueText(v any) string {
 	}
 	text, err := json.Marshal(v)
 	if err != nil {
-		return err.Error() // of what came as JSON: cannot fail
+		return err.Error() // of a decoded JSON value: cannot fail
 	}
 	return string(text)
 }
@@ -115,7 +115,7 @@ func flatten(to map[string]string, key string, v any) {
 	}
 	text, err := json.Marshal(v)
 	if err != nil {
-		text = []byte(err.Error()) // of what came as JSON: cannot fail
+		text = []byte(err.Error()) // of a decoded JSON value: cannot fail
 	}
 	to[key] = string(text)
 }

@@ -78,14 +78,14 @@ type importing struct{ dry, discard *bool }
 var importCommand = command{
 	name: "import", args: "FILE", short: "make applications, what was learned and settings as in a file",
 	help: `FILE is what shivactl export has written; - is standard input. All of it is looked at before anything is changed, and all
-that is wrong is said at once. What the file names is made or replaced; what it does not name stays. --dry-run only says what
-would change. Where more was learned for a user than the file knows, nothing is changed unless --discard says so.
+that is wrong is reported at once. What the file names is made or replaced; the rest stays. --dry-run only reports what
+would change. If that would lose what was learned for a user, nothing changes without --discard.
 
 With --json: {"dry_run", "changes": [{"what", "name", "before", "after", "loses"}]}; what is there already as in the file is no change
 `,
 	takes: []kind{aFile, nothing},
 	flags: func(f *flag.FlagSet) any {
-		return &importing{f.Bool("dry-run", false, "change nothing, and say what would change"), f.Bool("discard", false, "lose what was learned and is not in the file")}
+		return &importing{f.Bool("dry-run", false, "change nothing, and report what would change"), f.Bool("discard", false, "lose what was learned and is not in the file")}
 	},
 	run: func(c *cli, opts any, args []string) error {
 		file, err := one("import", "a file", args)

@@ -16,7 +16,7 @@ import (
 // Exit codes; the help names them.
 const (
 	exitOK          = 0
-	exitRefused     = 1 // the server answered, and said no
+	exitRefused     = 1 // the server answered with a refusal
 	exitUsage       = 2 // arguments or files are at fault
 	exitUnreachable = 3 // no server, or no answer in time
 )
@@ -88,7 +88,7 @@ func (c *cli) report(err error) int {
 	if !ok {
 		f = &failure{Type: "internal", Message: err.Error(), code: exitRefused}
 	}
-	if f.Message == "" { // all was said already
+	if f.Message == "" { // all was reported already
 		return f.code
 	}
 	if c.json {

@@ -11,10 +11,10 @@ import (
 )
 
 var feedbackCommand = command{
-	name: "feedback", args: "APP [FILE]", short: "tell an application what became of a request",
+	name: "feedback", args: "APP [FILE]", short: "tell an application the outcome of a request",
 	help: `The application's policy learns from it. The request is named by the id that it had, or its input is given once more as
-a FILE, as for infer; then the models are asked again and what they say is judged. Exactly one of --label, --loss, --reward and
---losses says what became of it. Feedback with an id is learned once, however often it is sent.
+a FILE, as for infer; then the models are asked again and their predictions are judged. Exactly one of --label, --loss, --reward
+and --losses gives the outcome. Feedback with an id is learned once, however often it is sent.
 
   shivactl infer digits-app seven.png --id frame-1 --user anna
   shivactl feedback digits-app --id frame-1 --user anna --label 7
@@ -23,7 +23,7 @@ a FILE, as for infer; then the models are asked again and what they say is judge
 With --json: {"application", "learned", "rounds"}; learned is false if it was learned before
 `,
 	flags: func(f *flag.FlagSet) any {
-		o := &feedbackOptions{said: map[string]any{}}
+		o := &feedbackOptions{outcome: map[string]any{}}
 		f.StringVar(&o.id, "id", "", "the request's `ID`")
 		f.StringVar(&o.user, "user", "", "the `USER` whose request it was")
 		for _, v := range [][2]string{
@@ -33,7 +33,7 @@ With --json: {"application", "learned", "rounds"}; learned is false if it was le
 			{"losses", "the loss of each model, a `JSON` object by NAME/VERSION"},
 		} {
 			f.Func(v[0], v[1], func(s string) error {
-				o.said[v[0]] = asJSON(s)
+				o.outcome[v[0]] = asJSON(s)
 				return nil
 			})
 		}
@@ -45,7 +45,7 @@ With --json: {"application", "learned", "rounds"}; learned is false if it was le
 
 type feedbackOptions struct {
 	id, user string
-	said     map[string]any // label, loss, reward, losses
+	outcome  map[string]any // label, loss, reward, losses
 }
 
 // asJSON takes a text for the JSON that it is, or else for a text.
@@ -66,8 +66,8 @@ func (c *cli) feedback(o *feedbackOptions, args []string) error {
 		return usage("feedback", "expected an application and at most one file, got %d arguments", len(args))
 	case len(args) == 1 && o.id == "":
 		return usage("feedback", "which request? give its --id, or its input as a file")
-	case len(o.said) != 1:
-		return usage("feedback", "what became of it? give one of --label, --loss, --reward and --losses, got %d of them", len(o.said))
+	case len(o.outcome) != 1:
+		return usage("feedback", "what was the outcome? give one of --label, --loss, --reward and --losses, got %d of them", len(o.outcome))
 	}
 	client, err := shiva.Dial(c.ctx, c.addr)
 	if err != nil {
@@ -75,7 +75,7 @@ func (c *cli) feedback(o *feedbackOptions, args []string) error {
 	}
 	defer client.Close()
 	question := &shiva.Message{}
-	metadata := o.said
+	metadata := o.outcome
 	if len(args) == 2 {
 		m, err := c.describe(client, args[0])
 		if err != nil {
@@ -105,11 +105,11 @@ func (c *cli) feedback(o *feedbackOptions, args []string) error {
 	if c.json {
 		return c.printJSON(json.RawMessage(slices.Clone(answer.Metadata)))
 	}
-	var said struct {
+	var learned struct {
 		Learned bool
 		Rounds  uint64
 	}
-	if err := json.Unmarshal(answer.Metadata, &said); err != nil {
+	if err := json.Unmarshal(answer.Metadata, &learned); err != nil {
 		return &failure{"protocol", "unusable answer: " + err.Error(), "", exitRefused}
 	}
 	whose := ""
@@ -117,9 +117,9 @@ func (c *cli) feedback(o *feedbackOptions, args []string) error {
 		whose = " of user " + strconv.Quote(o.user)
 	}
 	text := "%s has learned from %s%s\n"
-	if !said.Learned {
+	if !learned.Learned {
 		text = "it was learned before; %s has learned from %s%s\n"
 	}
-	fmt.Fprintf(c.stdout, text, args[0], plural(int(said.Rounds), "feedback"), whose)
+	fmt.Fprintf(c.stdout, text, args[0], plural(int(learned.Rounds), "feedback"), whose)
 	return nil
 }

@@ -14,8 +14,8 @@ var historyCommand = command{
 	name: "history", args: "NAME", short: "show what served by a name and when, who registered it and who changed it",
 	help: `NAME is a model's or an application's. One line per version that served, from its first container to its last (a pause
 of less than a minute does not count), for each version that became the default, and for each change that an operator or a
-client made. BY is the container that registered last, or who made the change. The last hundred are kept, with --state on the
-server also when it ends. Times are UTC.
+client made. BY is the container that registered last, or who made the change. The last hundred are stored; with --state on
+the server they survive a restart. Times are UTC.
 
 With --json: {"name", "events": [{"at", "until" unless it still serves, "what": "served", "default" or "changed", "version",
 "by", "registrations", "detail", "server"}]}

@@ -30,7 +30,7 @@ Nothing is lost on the way unless --lossy allows it. For a model of several inpu
 NAME=FILE,NAME=FILE or a JSON object with a key for each input.
 
 Every FILE is a request of its own, all at once on one connection; --batch sends them as one. --id names the
-request, which must then be the only one, for shivactl feedback; --user says for whom an application is asked.
+request, which must then be the only one, for shivactl feedback; --user names the user whom an application serves.
 
   shivactl infer digits images/*.png
   shivactl infer --text sentiment "what a day"
@@ -81,7 +81,7 @@ func (c *cli) infer(o *inferOptions, args []string) error {
 		return err
 	}
 	options := []shiva.Option{shiva.WithInFlight(pipelined)}
-	if c.asked { // else the model's own deadline counts
+	if c.timed { // else the model's own deadline counts
 		options = append(options, shiva.WithDeadlineMetadata())
 	}
 	client, err := shiva.Dial(c.ctx, c.addr, options...)
@@ -147,7 +147,7 @@ func parseScale(s string) (float64, error) {
 	return 0, usage("infer", "--scale: expected a number such as 0.5 or 1/255, got %q", s)
 }
 
-// result is what became of one argument.
+// result is the outcome for one argument.
 type result struct {
 	name     string
 	rows     int
@@ -319,10 +319,10 @@ func message(m model, it item, what request) (*shiva.Message, error) {
 // outputs are the tensors of an answer by name, and its texts as tensors of Bytes, in memory of
 // their own.
 func outputs(m model, answer *shiva.Message) ([]tensor.Tensor, error) {
-	var said struct {
+	var metadata struct {
 		Names []string `json:"__tensors__"`
 	}
-	if err := json.Unmarshal(answer.Metadata, &said); err != nil {
+	if err := json.Unmarshal(answer.Metadata, &metadata); err != nil {
 		return nil, err
 	}
 	byName := map[string]tensor.Tensor{}
@@ -333,7 +333,7 @@ func outputs(m model, answer *shiva.Message) ([]tensor.Tensor, error) {
 			order = append(order, t.Name)
 		}
 	}
-	names := said.Names
+	names := metadata.Names
 	if names == nil { // then they are in the order of the declaration, from which texts are left out
 		for _, s := range m.outputs {
 			if s.DType != tensor.Bytes {

@@ -60,7 +60,7 @@ type cli struct {
 
 	addr, admin string
 	timeout     time.Duration
-	asked       bool // timeout is the user's wish, not the default
+	timed       bool // timeout is the user's wish, not the default
 	json        bool
 }
 
@@ -88,7 +88,7 @@ func (p patience) Set(text string) error {
 	if err != nil || d <= 0 {
 		return errors.New("expected a time above 0 with its unit, such as 30s or 500ms")
 	}
-	p.c.timeout, p.c.asked = d, true
+	p.c.timeout, p.c.timed = d, true
 	return nil
 }
 
@@ -147,7 +147,7 @@ func (c *cli) dispatch(args []string) error {
 		case err != nil:
 			return usage(name, "%v", err)
 		}
-		if !c.asked && cmd.timeout > 0 {
+		if !c.timed && cmd.timeout > 0 {
 			c.timeout = cmd.timeout
 		}
 		ctx, cancel := context.WithTimeout(c.ctx, c.timeout)

@@ -193,7 +193,7 @@ func abbreviate(s string) string {
 // timing is where the time of a request went, as far as the server says.
 func timing(r result) string {
 	total := fmt.Sprintf("%.2f ms", float64(r.took.Microseconds())/1000)
-	var said struct {
+	var read struct {
 		Timing *struct {
 			Queue     float64 `json:"queue_us"`
 			Execute   float64 `json:"execute_us"`
@@ -201,26 +201,26 @@ func timing(r result) string {
 			BatchRows int     `json:"batch_rows"`
 		} `json:"timing"`
 	}
-	if json.Unmarshal(r.metadata, &said) != nil || said.Timing == nil {
+	if json.Unmarshal(r.metadata, &read) != nil || read.Timing == nil {
 		return total
 	}
-	t := said.Timing
+	t := read.Timing
 	return fmt.Sprintf("%s (server %.2f: waited %.2f, executed %.2f in a batch of %d)", total, t.Total/1000, t.Queue/1000, t.Execute/1000, t.BatchRows)
 }
 
 func isDefault(metadata json.RawMessage) bool {
-	var said struct {
+	var read struct {
 		Default bool `json:"default"`
 	}
-	return json.Unmarshal(metadata, &said) == nil && said.Default
+	return json.Unmarshal(metadata, &read) == nil && read.Default
 }
 
 func defaultReason(metadata json.RawMessage) string {
-	var said struct {
+	var read struct {
 		Why string `json:"default_explanation"`
 	}
-	_ = json.Unmarshal(metadata, &said) // no reason is given then
-	return said.Why
+	_ = json.Unmarshal(metadata, &read) // no reason is given then
+	return read.Why
 }
 
 // The JSON output of infer; the help documents it.

@@ -7,7 +7,7 @@ import "sync/atomic"
 //
 // Retain and Release may be called from any goroutine, and on a nil Buffer, where they do nothing.
 type Buffer struct {
-	data []byte // the whole class; data[:n] was asked for
+	data []byte // the whole class; data[:n] was requested
 	n    int
 
 	pool  *Pool // nil: memory of the garbage collector
@@ -21,7 +21,7 @@ type Buffer struct {
 // recovers from the panics of others lets it pass: it is to end the program.
 type Violation string
 
-// Bytes is the memory, as long as it was asked for. Its contents are undefined until written.
+// Bytes is the memory, of the size that was requested. Its contents are undefined until written.
 // It must not be used after the last reference was released.
 func (b *Buffer) Bytes() []byte {
 	if Invariants && b.refs.Load() <= 0 {
@@ -31,7 +31,7 @@ func (b *Buffer) Bytes() []byte {
 }
 
 // Size is the number of bytes that b takes of its pool's budget: that of its class, at least as
-// many as were asked for.
+// many as were requested.
 func (b *Buffer) Size() int { return len(b.data) }
 
 // Retain adds a reference. The caller must be sure to be covered by one already.

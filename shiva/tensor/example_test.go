@@ -19,7 +19,7 @@ func ExampleFromSlice() {
 	fmt.Println(err)
 	// Output:
 	// uint8 [2, 3] [1 2 3 4 5 6] <nil>
-	// tensor: values of type float32 asked of a tensor of uint8
+	// tensor: expected a tensor of float32, got uint8
 }
 
 // Memory of a pool is counted, and goes back when its last owner releases it.

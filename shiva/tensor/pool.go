@@ -11,7 +11,7 @@ import (
 )
 
 // Size classes: 64 bytes, then four steps to each doubling, so that at most a fifth of a buffer
-// lies idle (a quarter of what was asked), up to 64 MiB. Larger buffers are made to measure and
+// lies idle (a quarter of what was requested), up to 64 MiB. Larger buffers are made to measure and
 // left to the garbage collector: a pool that keeps them is a leak by another name.
 const (
 	minClassBytes = 64
@@ -30,7 +30,7 @@ const (
 )
 
 // ErrBudget is what [Pool.Get] refuses with when the pool's byte budget is exhausted. The error
-// wraps it and names the budget, what is out and what was asked.
+// wraps it and names the budget, what is in use and what was requested.
 var ErrBudget = errors.New("tensor: memory budget exhausted")
 
 // ErrPart is the ErrBudget of a part, see [Pool.Part], when its whole has memory left.
@@ -40,10 +40,10 @@ var ErrPart = fmt.Errorf("%w in a part of the pool", ErrBudget)
 // its budget. One Pool serves a whole process. A nil *Pool is usable: ordinary memory without a
 // limit or a count.
 //
-// What comes back is kept for the next Get. Of the large classes, half of what nobody needed
-// between two garbage collections is let go at each collection; and what is kept and what is
-// out together stay within the budget, and with what was let go and is not collected within a
-// sixteenth more.
+// Released memory stays in the pool for the next Get. Of the large classes, half of what was idle
+// between two garbage collections is dropped at each collection. Memory in use and idle stays
+// within the budget together; with what was dropped and not collected yet, within a sixteenth
+// more.
 type Pool struct {
 	budget int64 // 0: none
 	whole  *Pool // that this is a part of; nil: none
@@ -198,7 +198,7 @@ func (p *Pool) exhausted(out, size int64) error {
 	if p.whole != nil {
 		err = ErrPart
 	}
-	return fmt.Errorf("%w: %d bytes of %d are in use, %d more were asked", err, out, p.budget, size)
+	return fmt.Errorf("%w: %d bytes of %d are in use, %d more were requested", err, out, p.budget, size)
 }
 
 // classOf returns the class that n bytes go into and its size.

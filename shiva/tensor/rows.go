@@ -9,7 +9,7 @@ import "fmt"
 // pieces use [Tensor.Cut].
 func (t Tensor) RowSlice(lo, hi int) (Tensor, error) {
 	if len(t.Shape) == 0 || lo < 0 || hi < lo || hi > t.Shape[0] {
-		return Tensor{}, fmt.Errorf("tensor: rows %d to %d asked of a tensor of shape %s", lo, hi, t.Shape)
+		return Tensor{}, fmt.Errorf("tensor: expected rows within those of shape %[3]s, got %[1]d to %[2]d", lo, hi, t.Shape)
 	}
 	from, err := t.rowOffset(0, lo)
 	if err != nil {
@@ -29,7 +29,7 @@ func (t Tensor) RowSlice(lo, hi int) (Tensor, error) {
 // the rest goes through a Bytes tensor once.
 func (t Tensor) Cut(n int) (head, rest Tensor, err error) {
 	if len(t.Shape) == 0 || n < 0 || n > t.Shape[0] {
-		return Tensor{}, Tensor{}, fmt.Errorf("tensor: first %d rows asked of a tensor of shape %s", n, t.Shape)
+		return Tensor{}, Tensor{}, fmt.Errorf("tensor: expected a number of rows up to that of shape %[2]s, got %[1]d", n, t.Shape)
 	}
 	at, err := t.rowOffset(0, n)
 	if err != nil {

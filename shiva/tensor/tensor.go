@@ -183,7 +183,7 @@ func FromSlice[T Element](shape Shape, values []T) (Tensor, error) {
 // aligned.
 func Values[T Element](t Tensor) ([]T, error) {
 	if d := DTypeOf[T](); d != t.DType {
-		return nil, fmt.Errorf("tensor: values of type %s asked of a tensor of %s", d, t.DType)
+		return nil, fmt.Errorf("tensor: expected a tensor of %s, got %s", d, t.DType)
 	}
 	if err := t.Check(); err != nil {
 		return nil, err
@@ -265,7 +265,7 @@ func Strings(t Tensor) ([]string, error) {
 // BytesElems returns the elements of a Bytes tensor as slices of its Data.
 func BytesElems(t Tensor) ([][]byte, error) {
 	if t.DType != Bytes {
-		return nil, fmt.Errorf("tensor: byte strings asked of a tensor of %s", t.DType)
+		return nil, fmt.Errorf("tensor: expected a tensor of bytes, got %s", t.DType)
 	}
 	if err := t.Check(); err != nil {
 		return nil, err
