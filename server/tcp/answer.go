@@ -35,8 +35,7 @@ func (l *loop) compose(c *call, m *shiva.Message) error {
 		return err
 	}
 	b, err := l.appendMetadata(l.metadata[:0], c)
-	l.metadata = b
-	m.Metadata, m.Tensors = b, l.tensors
+	l.metadata, m.Metadata, m.Tensors = b, b, l.tensors
 	return err
 }
 
@@ -80,7 +79,7 @@ func (l *loop) appendMetadata(b []byte, c *call) (_ []byte, err error) {
 	return b, err
 }
 
-// appendChoice says what an application did.
+// appendChoice appends what an application did.
 func appendChoice(b []byte, c *gate.Choice) []byte {
 	b = append(b, `"application":`...)
 	b = jsontext.AppendString(b, c.Application)
@@ -113,7 +112,8 @@ func (l *loop) listOutputs(c *call) (err error) {
 			continue
 		}
 		if !t.DType.OnWire() { // bfloat16: float32 holds every value of it
-			if t, err = tensor.Cast(t, tensor.Float32, nil); err != nil { // memory of the garbage collector's: no release
+			t, err = tensor.Cast(t, tensor.Float32, nil) // memory of the garbage collector's: no release
+			if err != nil {
 				return err
 			}
 		}

@@ -12,13 +12,13 @@ import (
 // A call is one question of a connection and the place of its answer in the line of answers.
 //
 // It belongs to its loop, but for the time between Submit and Complete, in which gate is the gate's.
-// It is freed when its answer is written, or, if the client has gone, when it is complete.
+// It is freed when its answer is written or, once its client is disconnected, when it is complete.
 type call struct {
 	gate      gate.Call // the gate's side of it
 	session   *session
 	message   *shiva.Message // the question; its memory is the inputs'; nil when it is not needed any more
 	feedback  gate.Feedback  // in place of gate, for what is no question but tells of an answer
-	namespace string         // it came with, if any of it was understood
+	namespace string         // of the question; empty if it could not be decoded
 	next      *call          // the answer that leaves after this one
 
 	question question
@@ -32,8 +32,8 @@ type call struct {
 	answered bool   // the answer is known and may leave in its turn
 }
 
-// Complete is the last word on the request. It runs on any goroutine and only posts the call to
-// its loop, in whose turns everything else about a session happens.
+// Complete posts the call to its loop, in whose turns everything else about a session happens.
+// Any goroutine may call it.
 func (c *call) Complete(*gate.Call) { c.session.loop.post(c) }
 
 // learned is Complete for feedback.
@@ -93,7 +93,7 @@ func (l *loop) newCall(s *session, m *shiva.Message) *call {
 	return c
 }
 
-// dropQuestion gives back a question whose answer is known and says no more of it than its id.
+// dropQuestion releases a question whose answer is known, except for its id.
 func (l *loop) dropQuestion(c *call) {
 	id := slices.Clone(c.question.id)
 	l.recycle(c)

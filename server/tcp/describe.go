@@ -27,11 +27,10 @@ const (
 // ok is false if it does not.
 func (l *loop) describe(m *shiva.Message) (answer []byte, ok bool, err error) {
 	route := m.Namespace
-	if l.door.describe == nil || route != "v2" && !strings.HasPrefix(route, "v2/") && route != shiva.ServerNamespace {
+	ours := route == "v2" || strings.HasPrefix(route, "v2/") || route == shiva.ServerNamespace
+	infer := strings.HasSuffix(route, "/infer") && route != "v2/models/infer" // what most requests are
+	if l.door.describe == nil || !ours || infer {
 		return nil, false, nil
-	}
-	if strings.HasSuffix(route, "/infer") && route != "v2/models/infer" {
-		return nil, false, nil // what most requests are
 	}
 	key, onlyReady := route, false
 	if key == "v2/repository/index" {
@@ -54,7 +53,7 @@ func (l *loop) describe(m *shiva.Message) (answer []byte, ok bool, err error) {
 		return d.answer, true, nil
 	}
 	answer, ok, err = l.door.describe(route, onlyReady)
-	if !ok || err != nil || strings.HasSuffix(route, "/ready") { // which costs little, and is asked for what is so now
+	if !ok || err != nil || strings.HasSuffix(route, "/ready") { // cheap, and wanted as of now
 		return answer, ok, err
 	}
 	if l.descriptions == nil || len(l.descriptions) == mostDescriptions {

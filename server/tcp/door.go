@@ -37,7 +37,7 @@ type Settings struct {
 	Connections    intake.Limits
 	InFlight       int           // most requests of one connection in flight
 	IdleTimeout    time.Duration // without a question or a waiting answer; 0: none
-	MessageTimeout time.Duration // for a message to arrive once it has begun, and a second more per 16 KiB
+	MessageTimeout time.Duration // for a message that has begun, and a second more per 16 KiB
 	OutboundBytes  int           // of unread answers, beyond which requests wait; see gate.Outbox
 	OutboundStall  time.Duration // a client that takes none of them for this long is closed
 	Limits         shiva.Limits

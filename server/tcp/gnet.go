@@ -86,7 +86,7 @@ func (e *engine) each(f func(*loop)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for el, l := range e.loops {
-		_ = el.Execute(context.Background(), task{l, f}) // fails only when the engine has ended
+		execute(el, l, f)
 	}
 }
 
@@ -96,21 +96,18 @@ func (e *engine) loopOf(el gnet.EventLoop) *loop {
 	l := e.loops[el]
 	if l == nil {
 		l = newLoop(e.door, nil)
-		l.wake = func() { _ = el.Execute(context.Background(), task{l, (*loop).turn}) }
+		l.wake = func() { execute(el, l, (*loop).turn) }
 		e.loops[el] = l
 	}
 	return l
 }
 
-// A task is what a loop does on its event loop.
-type task struct {
-	loop *loop
-	do   func(*loop)
-}
-
-func (t task) Run(context.Context) error {
-	t.do(t.loop)
-	return nil
+// execute does f in a turn of the event loop, soon.
+func execute(el gnet.EventLoop, l *loop, f func(*loop)) {
+	_ = el.Execute(context.Background(), gnet.RunnableFunc(func(context.Context) error { // fails only when the engine has ended
+		f(l)
+		return nil
+	}))
 }
 
 // enroll hands a connection to one of the event loops.

@@ -10,11 +10,11 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// This file is how sessions end. Whoever ends one, the client is told why and gets the answers
-// that it is due: a session turns deaf, its answers leave, and then its socket is closed in a
-// way that does not lose them.
+// How sessions end. Whoever ends one, the client learns why and gets the answers that it is due:
+// the session discards its input, its answers leave, and then the transport is closed in a way
+// that does not lose them.
 
-// leaveFor stops reading: the session ends when the answers to what it asked so far have left.
+// leaveFor stops reading: the session ends when the answers to its questions so far have left.
 func (s *session) leaveFor(why metrics.Closed) {
 	if !s.deaf {
 		s.deaf, s.why = true, why
@@ -30,7 +30,7 @@ func (s *session) refuse(why metrics.Closed, err error) {
 	s.dropHalf()
 }
 
-// goodbye ends the session because the server goes.
+// goodbye ends the session because the server shuts down.
 func (s *session) goodbye() {
 	if s.halfReceived() {
 		s.refuse(metrics.ClosedDraining, fmt.Errorf("%w: this server is shutting down, and %d bytes of the message had come; send it to another one or again later", scheduler.ErrDraining, s.clock.Bytes))
@@ -90,9 +90,9 @@ func (s *session) due() bool {
 	return (s.head != nil || s.outbound.first != nil || s.halfReceived()) && !s.ending && s.shut.IsZero()
 }
 
-// hangUp takes note that the peer, which is due something, has ended its direction. The end of a
-// program cannot be told from a client that says "that is all" and waits for its answers, as nc
-// does; so the session goes on, and finds out (see probe).
+// hangUp is called when the peer, to whom something is due, has ended its direction. The end of a
+// program cannot be told from a client that has no more questions and waits for its answers, as
+// nc does; so the session continues, and finds out (see probe).
 func (s *session) hangUp() {
 	defer s.rescue()
 	s.hungUp = s.loop.now
@@ -115,12 +115,11 @@ func (s *session) probe() {
 	if s.hungUp.IsZero() || s.probed || s.head == nil || s.head.answered || s.outbound.first != nil || s.loop.now.Sub(s.hungUp) < soon {
 		return
 	}
-	n, err := s.transport.Write([][]byte{{begin}})
-	if err != nil {
+	if n, err := s.transport.Write([][]byte{{begin}}); err != nil {
 		s.close()
-		return
+	} else {
+		s.probed = n == 1
 	}
-	s.probed = n == 1
 }
 
 // end closes the session for a reason that is not the client's wish.
@@ -130,7 +129,7 @@ func (s *session) end(why metrics.Closed, text string, args ...any) {
 	s.close()
 }
 
-// close closes the socket, once.
+// close closes the transport, once.
 func (s *session) close() {
 	if !s.ending {
 		s.ending = true
@@ -138,7 +137,8 @@ func (s *session) close() {
 	}
 }
 
-// closed is the transport's last word. Queued requests leave the scheduler with their client.
+// closed is called by the transport, once, when it is closed. The queued requests of its client
+// are cancelled.
 func (s *session) closed() {
 	s.gone = true
 	s.dropHalf()

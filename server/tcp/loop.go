@@ -11,7 +11,7 @@ import (
 )
 
 // A loop is what the sessions of one event loop share. Requests go to the scheduler and answers
-// to the sockets in bursts: everything that one reading of a socket brought is submitted at
+// to the sockets in bursts: everything that one read of a socket returned is submitted at
 // once, and everything that was completed since is encoded and written at once, per session.
 // When sockets become readable one after the other, the turn is left for when all of them have
 // been read (see input).
@@ -57,10 +57,10 @@ type loop struct {
 	awake bool // the loop is in a turn, or has been told to take one
 }
 
-// A room is what a transport says of a session that it had too little room for.
+// A room is the report of a transport that had too little room for a session.
 type room struct {
 	session *session
-	gone    bool // its peer is, and there never will be room
+	gone    bool // the peer has closed the connection: there never will be room
 }
 
 func newLoop(d *Door, wake func()) *loop {
@@ -98,7 +98,7 @@ func (l *loop) postRoom(s *session, gone bool) {
 	}
 }
 
-// input is a turn with the bytes of one session's socket.
+// input is a turn with the bytes of one session's transport.
 //
 // If the loop came straight from its last turn, others are probably readable too: then what was
 // read waits for a turn that follows them, so that their requests share a submission, and their
@@ -108,16 +108,16 @@ func (l *loop) input(s *session, p []byte) {
 	const straight = 5 * time.Microsecond
 	l.begin()
 	l.tally.Received(len(p))
-	s.read(p)
-	switch {
-	case l.deferred:
-		l.turns.Unlock()
-	case l.now.Sub(l.ended) < straight:
-		l.deferred = true
-		l.turns.Unlock()
-		l.wake()
-	default:
+	s.traffic(p)
+	if !l.deferred && l.now.Sub(l.ended) >= straight {
 		l.end()
+		return
+	}
+	first := !l.deferred
+	l.deferred = true
+	l.turns.Unlock()
+	if first {
+		l.wake()
 	}
 }
 
@@ -214,8 +214,7 @@ func (l *loop) turn() {
 }
 
 // leave ends every session of the loop whose client is quiet, or every one, when its answers
-// have left. What a client has sent before it could know that the server goes is not to be
-// lost.
+// have left. What a client has sent before it could know of the shutdown is not lost.
 func (l *loop) leave(all bool) {
 	const quiet = 200 * time.Millisecond
 	l.begin()
@@ -263,8 +262,5 @@ func (l *loop) takeDecoder() *shiva.Decoder {
 		l.decoder = nil
 		return d
 	}
-	return shiva.NewDecoder(shiva.DecoderConfig{Pool: l.door.pool, Spares: &l.spares}) // traffic says the limits
+	return shiva.NewDecoder(shiva.DecoderConfig{Pool: l.door.pool, Spares: &l.spares}) // traffic sets the limits
 }
-
-// giveDecoder takes back a decoder that holds no message; one is enough.
-func (l *loop) giveDecoder(d *shiva.Decoder) { l.decoder = d }

@@ -12,14 +12,14 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// question is what the metadata of a Shiva message says about its request. Byte slices are raw JSON
+// A question is the request in the metadata of a Shiva message. Byte slices are raw JSON
 // values inside the message and live as long as it does.
 type question struct {
 	gate.Params
-	id    []byte // echoed in the answer as it came; nil if absent
+	id    []byte // echoed in the answer, unchanged; nil if absent
 	names []byte // "__tensors__": the tensors' names in their order; nil: tensors go by position
 
-	forward []byte // backs Params.Forward, kept between questions
+	forward []byte // backs Params.Forward, reused by the next question
 }
 
 // parameters are the keys that are the server's beside those that give a message its form.
@@ -41,7 +41,7 @@ func (q *question) parse(meta []byte) error {
 			continue
 		case q.isField(key, value):
 			q.pass(key, value)
-			if string(key) == "id" { // comes back whatever it is
+			if string(key) == "id" { // is echoed whatever it is
 				q.id = value
 			}
 			continue
@@ -97,7 +97,7 @@ func (q *question) isAbsent(key, value []byte) bool {
 	if p := parameters[string(key)]; p != nil && !p.TakesText() {
 		return true
 	}
-	return q.Bridge && string(key) != "id" // which goes back as it came, and is read as None there
+	return q.Bridge && string(key) != "id" // which is echoed, and is None in the bridge again
 }
 
 // reset makes q what a message without metadata asks.

@@ -1,8 +1,8 @@
 package tcp
 
-// outbound is a run of answers, encoded and not yet taken by the socket. Its memory is the
-// loop's while a write is tried, and its own when the socket was full: then the small parts are
-// kept in the buffer they were encoded into, and large tensors stay where they are, in their
+// outbound is a run of answers, encoded and not yet taken by the transport. Its memory is the
+// loop's while a write is tried, and its own when that had too little room: then the small parts
+// stay in the buffer that they were encoded into, and large tensors where they are, in their
 // calls.
 type outbound struct {
 	first, last *call // nil: nothing is unsent
@@ -23,8 +23,8 @@ func (u *outbound) keep(l *loop, n int) {
 	}
 }
 
-// unpin takes what waits for a client that stands still out of the batches that it came in:
-// rows of a few bytes would keep all of theirs. Of answers that are encoded, what vecs refers
+// unpin copies the answers to a client that stands still out of their batches: a row of a few
+// bytes would hold the memory of all of its batch. Of answers that are encoded, what vecs refers
 // to is needed, and the rest is there as a copy or has been written.
 func (s *session) unpin() {
 	pool, vecs := s.loop.door.pool, s.outbound.vecs

@@ -14,14 +14,14 @@ import (
 )
 
 // A session is one client connection: bytes in, answers out, in the order of the questions. All
-// of it runs in turns of its loop. What carries the bytes it does not know.
+// of it runs in turns of its loop. It does not know what carries the bytes.
 type session struct {
 	loop      *loop
 	transport transport
 	id        uint64 // of the connection, never 0
 	index     int    // in loop.sessions
 
-	decoder    *shiva.Decoder // borrowed from the loop, kept while a message is half-received
+	decoder    *shiva.Decoder // borrowed from the loop while a message is half-received
 	head, tail *call          // questions whose answers have not left, oldest first
 	waiting    int            // length of that line
 	inFlight   int            // of these, the ones the scheduler has
@@ -33,32 +33,25 @@ type session struct {
 	lastInput time.Time    // for the idle timeout
 	clock     intake.Clock // of the half-received message; zero: there is none
 
-	outbound       outbound  // answers that are encoded and that the socket has not taken
-	progress       time.Time // when it last took some, or the peer did of what it holds, or there was nothing to take
+	outbound       outbound  // answers that are encoded and that the transport has not taken
+	progress       time.Time // when it, or the peer, last took some, or there was nothing to take
 	unacknowledged int       // bytes when they were last looked at
 
-	why    metrics.Closed // why the session ends; by its client unless somebody says otherwise
+	why    metrics.Closed // why the session ends; by its client unless set otherwise
 	queued bool           // in loop.ready
-	gone   bool           // the socket is closed; completions are only freed
-	ending bool           // we have closed the socket, and it has not said so yet
+	gone   bool           // the transport is closed; completed calls are only freed
+	ending bool           // we have closed the transport, and it has not called closed yet
 
 	deaf      bool      // input is discarded; the session ends when its answers have left
 	discarded int64     // bytes of it
-	rest      int64     // bytes that the refused message had announced and that had not come
+	rest      int64     // bytes of the refused message that had not arrived
 	shut      time.Time // when our direction was ended; zero: it is not
-	hurried   bool      // it is not read on for long after that
+	hurried   bool      // the input is not read for long after that
 	hungUp    time.Time // when the peer ended its own and answers were due; zero: it has not
 	probed    bool      // the first byte of the next answer has been sent ahead
 }
 
-// read is traffic with a net below it: a panic costs this connection and no other, since gnet
-// has none.
-func (s *session) read(p []byte) {
-	defer s.rescue()
-	s.traffic(p)
-}
-
-// rescue, deferred, turns a panic into the end of the session.
+// rescue, deferred, turns a panic into the end of the session. It would be that of the process.
 func (s *session) rescue() {
 	if r := recover(); r != nil {
 		s.loop.door.log.Error("panic while serving a connection; closing it",
@@ -73,8 +66,9 @@ func (s *session) rescue() {
 	}
 }
 
-// traffic takes bytes from the socket. p is valid during the call only.
+// traffic takes bytes that have arrived. p is valid during the call only.
 func (s *session) traffic(p []byte) {
+	defer s.rescue()
 	l := s.loop
 	s.lastInput = l.now
 	if s.ending {
@@ -120,7 +114,7 @@ func (s *session) traffic(p []byte) {
 		s.decoder, s.clock = d, intake.Clock{}
 	default:
 		s.decoder = nil
-		l.giveDecoder(d)
+		l.decoder = d // one is enough
 	}
 }
 
@@ -129,7 +123,7 @@ func (s *session) dropHalf() {
 	s.clock = intake.Clock{}
 	if d := s.decoder; d != nil {
 		d.Reset()
-		s.loop.giveDecoder(d)
+		s.loop.decoder = d
 		s.decoder = nil
 	}
 }
@@ -341,8 +335,8 @@ func (s *session) keep(c *call) {
 	s.submitHeld()
 }
 
-// room goes on with what was left unsent, or ends a session that would not hear of its peer's end
-// otherwise: one whose input has ended.
+// room continues with what was left unsent. A session whose input has ended would not learn
+// otherwise that its peer is gone, and ends.
 func (s *session) room(gone bool) {
 	if gone && !s.hungUp.IsZero() {
 		s.close()
@@ -359,7 +353,7 @@ func (s *session) queue() {
 	}
 }
 
-// flush writes the answers at the head of the line, as many as are known and the socket takes.
+// flush writes the answers at the head of the line, as many as are known and there is room for.
 func (s *session) flush() {
 	defer s.rescue()
 	for s.drain() && s.head != nil && s.head.answered {
@@ -385,8 +379,7 @@ func (s *session) encode() {
 		l.encode(c)
 		u.last = c
 	}
-	s.head = u.last.next
-	if s.head == nil {
+	if s.head = u.last.next; s.head == nil {
 		s.tail = nil
 	}
 	u.last.next = nil
