@@ -249,7 +249,7 @@ func (m *mutants) overSocket(q *mutant) answer {
 	return answer{resp.StatusCode, resp.Header, all.Bytes()}
 }
 
-// judge checks an answer: one of the table, in its form; what is right has what it asked for,
+// judge checks an answer: one of the table, in its form; what is right has what it requested,
 // and what is answered was JSON and is echoed.
 func (m *mutants) judge(q *mutant, a answer) {
 	fail := func(format string, args ...any) {

@@ -39,8 +39,8 @@ func unfinished(t testing.TB, n int) string {
 	return b.String()
 }
 
-// Who sends kilobytes that unpack to megabytes shares a part of the memory, whether his body
-// ends or not, and nobody else has less for it.
+// Clients that send kilobytes that unpack to megabytes share a part of the memory, whether their
+// bodies end or not, and no other client has less for it.
 func TestUnpackedSharesAPart(t *testing.T) {
 	const budget = 64 << 20
 	pool := tensor.NewPool(budget)
@@ -100,8 +100,8 @@ func TestUnpackedSharesAPart(t *testing.T) {
 	r.refused(r.ask("POST", inferM, ones(4), "Content-Encoding: gzip"), 413, "limits.unpack_bytes, 1048576", "limits.unpack_ratio, 32")
 }
 
-// An unpacker is larger than the request that makes one, and counts from its first byte; and
-// who stands still has none of the turns.
+// An unpacker is larger than the request that makes one, and counts from its first byte; a
+// client that sends nothing holds no turn.
 func TestUnpackersCount(t *testing.T) {
 	r := newRig(t, nil)
 	r.floats("m")
