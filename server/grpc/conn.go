@@ -15,14 +15,14 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// A listener is the door's as grpc-go sees it. Connections above a limit are closed without a
-// word: a client's library tries again later, and no descriptor is taken meanwhile.
+// A listener is the door's as grpc-go sees it. Connections above a limit are closed without an
+// answer: a client's library tries again later, and no descriptor is taken meanwhile.
 type listener struct {
 	*intake.Listener
 	stopping <-chan struct{}
 }
 
-// Accept waits for a connection that may be let in.
+// Accept waits for a connection within the limits.
 func (l *listener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
@@ -44,7 +44,7 @@ type socket struct {
 	gone   chan struct{} // closed with it
 }
 
-// An address is a peer's, by which grpc-go's connections are known again.
+// An address is a peer's, from which a connection of grpc-go's leads back to its socket.
 type address struct {
 	net.Addr
 	socket *socket
@@ -52,7 +52,7 @@ type address struct {
 
 func (s *socket) RemoteAddr() net.Addr { return &address{s.Conn.RemoteAddr(), s} }
 
-// end closes the connection for a reason of ours.
+// end closes the connection and notes the reason.
 func (s *socket) end(why metrics.Closed) {
 	s.Because(why)
 	if c := s.conn.Load(); c != nil {
@@ -83,7 +83,7 @@ func (s *socket) Close() error {
 	return s.Conn.Close()
 }
 
-// reason is why grpc-go closes it, as well as it can be told: grpc-go does not say.
+// reason is why grpc-go closes the connection, as far as that shows: it passes no reason on.
 func (s *socket) reason() metrics.Closed {
 	select {
 	case <-s.stopping:
@@ -105,7 +105,7 @@ type conn struct {
 	cancels cancels
 }
 
-// standing says since when the client has taken nothing of its answers; zero: there are none.
+// standing returns since when the client has read nothing of its answers; zero if there are none.
 func (c *conn) standing() (since time.Time) {
 	if since = c.still(); since.IsZero() {
 		return since
@@ -116,9 +116,9 @@ func (c *conn) standing() (since time.Time) {
 	return since
 }
 
-// look closes the connection if its client has taken nothing of its answers for stall_timeout.
+// look closes the connection if its client has read nothing of its answers for stall_timeout.
 func (c *conn) look(now time.Time) {
-	const enough = time.Second // to get no more room than others
+	const enough = time.Second // to lose room, see gate.Outbox.Stand
 	since := c.standing()
 	if since.IsZero() {
 		return
@@ -137,8 +137,8 @@ type connKey struct{}
 // connOf is the connection that a call came on.
 func connOf(ctx context.Context) *conn { return ctx.Value(connKey{}).(*conn) }
 
-// connections tells calls their connection. It is grpc-go's stats handler, which is called for
-// all else as well.
+// connections puts its connection into the context of each call. It is grpc-go's stats handler, of
+// which nothing else is used.
 type connections struct{ door *Door }
 
 func (k connections) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Context {

@@ -43,8 +43,8 @@ type Config struct {
 	Metrics *metrics.Door
 
 	Streams      int           // most calls of one connection at one time
-	IdleTimeout  time.Duration // a connection without a call is asked to go after this; 0: never
-	PingInterval time.Duration // a connection that says nothing for this long is pinged
+	IdleTimeout  time.Duration // a connection without a call gets a GOAWAY after this; 0: never
+	PingInterval time.Duration // a connection that is silent for this long is pinged
 	PingTimeout  time.Duration // and closed if it does not answer for this long
 	MinPing      time.Duration // a client that pings more often than this is closed
 
@@ -56,10 +56,10 @@ type Config struct {
 type Settings struct {
 	Memory         gate.Memory // of requests
 	Connections    intake.Limits
-	InFlight       int           // most requests of one ModelStreamInfer that are worked on
+	InFlight       int           // most requests of one ModelStreamInfer without an answer
 	MessageTimeout time.Duration // for a message to arrive once it has begun, and a second more per 16 KiB; 0: none
 	OutboundBytes  int           // of unread answers of a connection, beyond which requests wait; see gate.Outbox
-	StallTimeout   time.Duration // a client that takes none of them for this long is closed
+	StallTimeout   time.Duration // a connection whose client reads none of them for this long is closed
 	Limits         Limits
 }
 
@@ -81,23 +81,23 @@ type Door struct {
 
 	mu     sync.Mutex
 	conns  map[*conn]struct{}
-	exiles map[netip.Addr]time.Time // from where a connection was sent away, and when
+	exiles map[netip.Addr]time.Time // whose connections were closed for cancelling, and when
 }
 
-// connectTimeout bounds HTTP/2's greeting.
+// connectTimeout bounds HTTP/2's handshake.
 const connectTimeout = 10 * time.Second
 
-// What a client may send that nobody has read yet: of a call, which bounds what piles up behind
-// a ModelStreamInfer that has no place free, and of a connection, whose window is given back as
-// bytes arrive. By itself grpc-go would let the first grow to 16 MiB.
+// Windows of HTTP/2, for what a client may send ahead: on a call, which bounds what waits behind a
+// ModelStreamInfer that has no place free, and on a connection, whose window is given back as
+// bytes arrive. grpc-go's default would let the first grow to 16 MiB.
 const (
 	streamWindow = 1 << 20
 	connWindow   = 16 << 20
 )
 
-// callWorkers are goroutines that calls are given to while there is one free; others get a
-// goroutine of their own. What a worker saves is the growing of a new stack for each call,
-// about a fifth of what a small one costs.
+// callWorkers is how many goroutines serve calls one after the other; calls that find none free
+// get one of their own. A worker saves growing a new stack for each call, about a fifth of what a
+// small call costs.
 const callWorkers = 256
 
 // Listen opens the door.
@@ -166,9 +166,9 @@ func (d *Door) Addr() net.Addr { return d.listener.Addr() }
 // Failed yields an error when the door ends by itself.
 func (d *Door) Failed() <-chan error { return d.failed }
 
-// Configure gives the door other settings. Those about connections hold for the next that
-// comes, InFlight for the next ModelStreamInfer, those about messages for the next that begins
-// on any call, and what bounds unread answers at once. Any goroutine may call it.
+// Configure changes the settings. Those about connections hold from the next connection on,
+// InFlight from the next ModelStreamInfer, those about messages from the next message on any call,
+// and OutboundBytes at once. Any goroutine may call it.
 func (d *Door) Configure(s Settings) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -178,13 +178,13 @@ func (d *Door) Configure(s Settings) {
 	}
 }
 
-// Settings are those that hold.
+// Settings returns those in effect.
 func (d *Door) Settings() Settings { return *d.settings.Load() }
 
-// Shutdown closes the door: nobody is let in any more, clients are told to go, what is
-// half-received is refused, and answers that are there leave. It returns when all connections
-// have ended; when ctx ends first, it ends those of clients that take nothing. It may be called
-// when the scheduler has answered everything.
+// Shutdown closes the door: it accepts no connections, sends clients a GOAWAY, refuses what is
+// half-received and sends the answers that are due. It returns when all connections have ended;
+// when ctx ends first, it cuts off the rest, whose clients read nothing. The scheduler must have
+// answered everything.
 func (d *Door) Shutdown(ctx context.Context) {
 	d.stop()
 	hurry := context.AfterFunc(ctx, d.server.Stop)
@@ -195,8 +195,7 @@ func (d *Door) Shutdown(ctx context.Context) {
 	d.serving.Wait()
 }
 
-// recovered makes a panic of a handler an error: it is a bug, and must not take the other calls
-// along.
+// recovered makes a panic of a handler an error: it is a bug, and must not end the other calls.
 func (d *Door) recovered(err *error) {
 	if p := recover(); p != nil {
 		*err = statusOf(d.bug(p)).Err()
