@@ -194,7 +194,7 @@ func TestDialHostile(t *testing.T) {
 		{"answers twice", func(c net.Conn) {
 			question(c)
 			c.Write(make([]byte, 8))
-			time.Sleep(50 * time.Millisecond)
+			time.Sleep(50 * time.Millisecond) // the second is no part of the first
 			c.Write(make([]byte, 8))
 		}, "without a batch to answer"},
 		{"answers a row too many", func(c net.Conn) { question(c); c.Write(make([]byte, 16)) }, "1 rows has more than 8 bytes"},

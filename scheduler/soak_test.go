@@ -47,7 +47,7 @@ func TestSoak(t *testing.T) {
 		wg.Go(func() { s.client(rand.New(rand.NewPCG(*soakSeedFlag, uint64(100+i))), stop) })
 	}
 	wg.Go(func() { s.auditor(stop) })
-	time.Sleep(*soakFlag)
+	time.Sleep(*soakFlag) // as long as it is wanted
 	close(stop)
 	wg.Wait()
 	s.sched.Close()

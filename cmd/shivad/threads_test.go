@@ -32,4 +32,8 @@ func TestThreads(t *testing.T) {
 	if raiseThreads(loops); runtime.GOMAXPROCS(0) != max(before, runtime.NumCPU()+before+1) {
 		t.Errorf("%d threads for %d loops", runtime.GOMAXPROCS(0), loops.Loops)
 	}
+	raised := runtime.GOMAXPROCS(0)
+	if raiseThreads(config.TCP{}); runtime.GOMAXPROCS(0) != raised {
+		t.Errorf("%d threads are lowered to %d", raised, runtime.GOMAXPROCS(0))
+	}
 }

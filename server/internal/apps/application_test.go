@@ -16,6 +16,7 @@ import (
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/server/state"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -66,11 +67,7 @@ func newHouse(t testing.TB) *house {
 		h.reg.Close()
 		store.Close()
 		// Whoever answered a batch gives its memory back after the answers.
-		for end := time.Now().Add(10 * time.Second); h.pool.InUse() != 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%d bytes of the pool are still in use: %v", h.pool.InUse(), tensor.Outstanding(h.pool))
-			}
-		}
+		budgettest.Until(t, "all memory comes back", func() bool { return h.pool.InUse() == 0 })
 	})
 	return h
 }
@@ -124,9 +121,10 @@ func (h *house) app(d Definition) {
 	if _, err := h.reg.Put(h.t.Context(), d); err != nil {
 		h.t.Fatal(err)
 	}
-	for h.reg.App(d.Name) == nil || h.reg.linked.Load().apps[d.Name] == nil || h.reg.linked.Load().apps[d.Name].App != h.reg.App(d.Name) {
-		time.Sleep(time.Millisecond)
-	}
+	budgettest.Until(h.t, d.Name+" is linked", func() bool {
+		app, linked := h.reg.App(d.Name), h.reg.linked.Load().apps[d.Name]
+		return app != nil && linked != nil && linked.App == app
+	})
 }
 
 // An asker waits for its call.
@@ -214,9 +212,7 @@ func TestApplications(t *testing.T) {
 	if err := h.reg.Delete(t.Context(), "one"); err != nil {
 		t.Fatal(err)
 	}
-	for h.reg.linked.Load().apps["one"] != nil {
-		time.Sleep(time.Millisecond)
-	}
+	budgettest.Until(t, "one has gone", func() bool { return h.reg.linked.Load().apps["one"] == nil })
 	h.expect(h.ask("one", gate.Params{}), `no model or application "one"`)
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/server/selection"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -342,9 +343,7 @@ func TestNameTakenAtAnotherServer(t *testing.T) {
 	if _, err := another.Create(t.Context(), Definition{Name: "a", Models: []Link{"b"}}); err != nil {
 		t.Fatal(err)
 	}
-	for h.reg.linked.Load().apps["a"] == nil {
-		time.Sleep(time.Millisecond)
-	}
+	budgettest.Until(t, "a is linked", func() bool { return h.reg.linked.Load().apps["a"] != nil })
 	h.OptionsChanged()
 	h.expect(h.ask("a", gate.Params{}), "2 by b/1 for a")
 	h.expect(h.ask("a/1", gate.Params{}), "1 by a/1")

@@ -9,6 +9,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -208,17 +209,13 @@ func TestCacheMissesNoRestart(t *testing.T) {
 		first.Remove(errors.New("over"))
 	}()
 	model := first.Model()
-	for model.Replicas() > 0 {
-		time.Sleep(time.Millisecond)
-	}
+	budgettest.Until(t, "the replica goes", func() bool { return model.Replicas() == 0 })
 	second := make(chan struct{})
 	go func() {
 		defer close(second)
 		l.replica("1", counter)
 	}()
-	for model.Replicas() == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	budgettest.Until(t, "it is back", func() bool { return model.Replicas() > 0 })
 	l.gate.mu.Unlock()
 	<-done
 	<-second
