@@ -64,142 +64,160 @@ var (
 // library calls an unchecked collector.
 func (m *Metrics) Describe(chan<- *prometheus.Desc) {}
 
-// Collect makes the metrics from the counts.
-func (m *Metrics) Collect(out chan<- prometheus.Metric) {
-	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
-	}
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
+// A collection writes series to Prometheus.
+type collection chan<- prometheus.Metric
 
+func (out collection) counter(d *prometheus.Desc, v uint64, labels ...string) {
+	out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+}
+
+func (out collection) gauge(d *prometheus.Desc, v float64, labels ...string) {
+	out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+// Collect makes the metrics from the counts.
+func (m *Metrics) Collect(series chan<- prometheus.Metric) {
+	out := collection(series)
 	m.mu.Lock()
 	m.sweepLocked()
 	m.mu.Unlock()
 	doors := *m.doors.Load()
 	for _, d := range doors {
+		m.collectDoor(out, d)
+	}
+	for _, model := range *m.models.Load() {
+		if used := model.used(); used || model.gone.Load() == 0 {
+			model.collectRequests(out, doors)
+			if used {
+				model.collectWork(out)
+			}
+		}
+	}
+	m.collectSources(out, m.sources.Load())
+	out.gauge(buildDesc, 1, m.version, goVersion())
+}
+
+func (m *Metrics) collectDoor(out collection, d *Door) {
+	for o := range outcomes {
+		out.counter(answeredDesc, m.answered(d, o), d.name, o.String())
+	}
+	out.gauge(inFlightDesc, float64(d.InFlight()), d.name)
+	out.gauge(connectionsDesc, float64(d.Connections()), d.name)
+	out.counter(openedDesc, d.opened.Load(), d.name)
+	for why := range closedReasons {
+		out.counter(closedDesc, d.closed[why].Load(), d.name, why.String())
+	}
+	out.counter(receivedDesc, d.received.Load(), d.name)
+	out.counter(sentDesc, d.sent.Load(), d.name)
+}
+
+const second = 1e9 // in the unit of durations
+
+func (m *Model) collectRequests(out collection, doors []*Door) {
+	for _, d := range doors {
+		if !m.asked(d.index) { // one at rest shows that it can be asked
+			out.counter(requestsDesc, 0, m.name, m.version, d.name, OK.String())
+			continue
+		}
+		at := &m.doors[d.index]
 		for o := range outcomes {
-			counter(answeredDesc, m.answered(d, o), d.name, o.String())
+			out.counter(requestsDesc, at.requests[o].Load(), m.name, m.version, d.name, o.String())
 		}
-		gauge(inFlightDesc, float64(d.InFlight()), d.name)
-		gauge(connectionsDesc, float64(d.Connections()), d.name)
-		counter(openedDesc, d.opened.Load(), d.name)
-		for why := range closedReasons {
-			counter(closedDesc, d.closed[why].Load(), d.name, why.String())
-		}
-		counter(receivedDesc, d.received.Load(), d.name)
-		counter(sentDesc, d.sent.Load(), d.name)
+		out <- at.duration.metric(durationDesc, lowestNanos, second, m.name, m.version, d.name)
 	}
+}
 
-	const second = 1e9
-	for key, model := range *m.models.Load() {
-		name, version := model.name, model.version
-		used := model.used()
-		if model.gone.Load() != 0 && !used {
-			continue
-		}
-		for _, d := range doors {
-			at := &model.doors[d.index]
-			if !model.asked(d.index) { // one at rest shows that it can be asked
-				counter(requestsDesc, 0, name, version, d.name, OK.String())
-				continue
-			}
-			for o := range outcomes {
-				counter(requestsDesc, at.requests[o].Load(), name, version, d.name, o.String())
-			}
-			out <- at.duration.metric(durationDesc, lowestNanos, second, name, version, d.name)
-		}
-		if !used {
-			continue
-		}
-		for _, o := range scheduler.Outcomes()[1:] { // but OK
-			counter(dropsDesc, model.drops[o].Load(), name, version, o.String())
-		}
-		if name != "" {
-			counter(inTimeDesc, model.totals.inTime.Load(), name, version)
-		}
-		if n := model.unheard.Load(); n > 0 {
-			counter(unheardDesc, n, name, version)
-		}
-		if key == (id{}) {
-			continue // no model, so no queue and no batch
-		}
-		for _, reason := range scheduler.CloseReasons() {
-			counter(closedByDesc, model.closed[reason].Load(), name, version, reason.String())
-		}
-		for _, h := range []struct {
-			*histogram
-			desc   *prometheus.Desc
-			lowest int64
-			unit   float64
-		}{
-			{&model.queueWait, queueWaitDesc, lowestNanos, second},
-			{&model.batchRows, batchRowsDesc, lowestRows, 1},
-			{&model.execution, executionDesc, lowestNanos, second},
-			{&model.predicted, predictedDesc, lowestNanos, second},
-		} {
-			if h.count() > 0 { // 27 series each
-				out <- h.metric(h.desc, h.lowest, h.unit, name, version)
-			}
-		}
-		counter(failuresDesc, model.failures.Load(), name, version)
-		counter(surprisesDesc, model.surprises.Load(), name, version)
-		counter(wastedDesc, model.wasted.Load(), name, version)
-		if c := &model.cache; c.used.Load() {
-			counter(cacheDesc, c.Hits.Load(), name, version, "hit")
-			counter(cacheDesc, c.Misses.Load(), name, version, "miss")
-			counter(cacheDesc, c.Shared.Load(), name, version, "shared")
-			for why := range cacheReasons {
-				counter(cacheGoneDesc, c.removed[why].Load(), name, version, why.String())
-			}
-			counter(notKeptDesc, c.NotKept.Load(), name, version)
-			gauge(cacheSizeDesc, float64(c.entries.Load()), name, version)
-			gauge(cacheBytesDesc, float64(c.bytes.Load()), name, version)
+// collectWork is for what became of the requests of a model that has had any.
+func (m *Model) collectWork(out collection) {
+	name, version := m.name, m.version
+	for _, o := range scheduler.Outcomes()[1:] { // but OK
+		out.counter(dropsDesc, m.drops[o].Load(), name, version, o.String())
+	}
+	if name != "" {
+		out.counter(inTimeDesc, m.totals.inTime.Load(), name, version)
+	}
+	if n := m.unheard.Load(); n > 0 {
+		out.counter(unheardDesc, n, name, version)
+	}
+	if m.id == (id{}) {
+		return // no model, so no queue and no batch
+	}
+	for _, reason := range scheduler.CloseReasons() {
+		out.counter(closedByDesc, m.closed[reason].Load(), name, version, reason.String())
+	}
+	for _, h := range []struct {
+		*histogram
+		desc   *prometheus.Desc
+		lowest int64
+		unit   float64
+	}{
+		{&m.queueWait, queueWaitDesc, lowestNanos, second},
+		{&m.batchRows, batchRowsDesc, lowestRows, 1},
+		{&m.execution, executionDesc, lowestNanos, second},
+		{&m.predicted, predictedDesc, lowestNanos, second},
+	} {
+		if h.count() > 0 { // 27 series each
+			out <- h.metric(h.desc, h.lowest, h.unit, name, version)
 		}
 	}
+	out.counter(failuresDesc, m.failures.Load(), name, version)
+	out.counter(surprisesDesc, m.surprises.Load(), name, version)
+	out.counter(wastedDesc, m.wasted.Load(), name, version)
+	if c := &m.cache; c.used.Load() {
+		out.counter(cacheDesc, c.Hits.Load(), name, version, "hit")
+		out.counter(cacheDesc, c.Misses.Load(), name, version, "miss")
+		out.counter(cacheDesc, c.Shared.Load(), name, version, "shared")
+		for why := range cacheReasons {
+			out.counter(cacheGoneDesc, c.removed[why].Load(), name, version, why.String())
+		}
+		out.counter(notKeptDesc, c.NotKept.Load(), name, version)
+		out.gauge(cacheSizeDesc, float64(c.entries.Load()), name, version)
+		out.gauge(cacheBytesDesc, float64(c.bytes.Load()), name, version)
+	}
+}
 
-	s := m.sources.Load()
+// collectSources is for what other rooms know.
+func (m *Metrics) collectSources(out collection, s *Sources) {
 	if s.Models != nil {
 		for _, g := range s.Models() {
 			shown := (*m.models.Load())[idOf(g.ID.Name, g.ID.Version)]
 			if shown == nil {
 				continue // one of those that share: the sum of several would look like one
 			}
-			gauge(replicasDesc, float64(g.Live), shown.name, shown.version)
-			gauge(failingDesc, float64(g.Failing), shown.name, shown.version)
+			out.gauge(replicasDesc, float64(g.Live), shown.name, shown.version)
+			out.gauge(failingDesc, float64(g.Failing), shown.name, shown.version)
 			if g.OldestWait > 0 {
-				gauge(oldRowDesc, g.OldestWait.Seconds(), shown.name, shown.version)
+				out.gauge(oldRowDesc, g.OldestWait.Seconds(), shown.name, shown.version)
 			}
 			if g.OldestBatch > 0 {
-				gauge(oldBatchDesc, g.OldestBatch.Seconds(), shown.name, shown.version)
+				out.gauge(oldBatchDesc, g.OldestBatch.Seconds(), shown.name, shown.version)
 			}
-			gauge(queueRowsDesc, float64(g.QueueRows), shown.name, shown.version)
-			gauge(queueBytesDesc, float64(g.QueueBytes), shown.name, shown.version)
+			out.gauge(queueRowsDesc, float64(g.QueueRows), shown.name, shown.version)
+			out.gauge(queueBytesDesc, float64(g.QueueBytes), shown.name, shown.version)
 		}
 	}
 	if s.Server != nil {
 		g := s.Server()
-		gauge(payloadDesc, float64(g.PayloadBytes))
-		gauge(payloadLimitDesc, float64(g.PayloadLimit))
-		gauge(payloadIdleDesc, float64(g.PayloadIdle))
-		gauge(unpackedDesc, float64(g.Unpacked))
-		gauge(unpackLimitDesc, float64(g.UnpackLimit))
-		counter(refusalsDesc, g.Refusals)
-		gauge(sessionsDesc, float64(g.Sessions))
+		out.gauge(payloadDesc, float64(g.PayloadBytes))
+		out.gauge(payloadLimitDesc, float64(g.PayloadLimit))
+		out.gauge(payloadIdleDesc, float64(g.PayloadIdle))
+		out.gauge(unpackedDesc, float64(g.Unpacked))
+		out.gauge(unpackLimitDesc, float64(g.UnpackLimit))
+		out.counter(refusalsDesc, g.Refusals)
+		out.gauge(sessionsDesc, float64(g.Sessions))
 		for name, n := range g.Restarts {
-			counter(restartsDesc, uint64(n), strings.ToValidUTF8(name, "\uFFFD"))
+			out.counter(restartsDesc, uint64(n), strings.ToValidUTF8(name, "\uFFFD"))
 		}
 		up := 0.0
 		if g.StateUp {
 			up = 1
 		}
-		gauge(stateDesc, up)
+		out.gauge(stateDesc, up)
 	}
 	if s.Learned != nil {
 		for _, g := range s.Learned() {
-			gauge(usersDesc, float64(g.Users), g.Application)
-			counter(forgottenDesc, g.Forgotten, g.Application)
+			out.gauge(usersDesc, float64(g.Users), g.Application)
+			out.counter(forgottenDesc, g.Forgotten, g.Application)
 		}
 	}
-	gauge(buildDesc, 1, m.version, goVersion())
 }
