@@ -60,6 +60,70 @@ func main() {
 	}
 }
 
+// findings are what a part of the bench has measured: ratios that are held to limits, and maybe a
+// table beside them.
+type findings struct {
+	ratios []ratio
+	head   []string
+	table  [][]string
+}
+
+// parts are what -only chooses from, in the order in which they run. The systems beside each other
+// (echo, door, go, python) come after them.
+var parts = []struct {
+	name    string
+	measure func(ctx context.Context, o options, bin string) (findings, error)
+}{
+	{"codec", func(ctx context.Context, o options, bin string) (f findings, err error) {
+		f.ratios, err = codec(ctx, os.Stdout, bin, o.rounds, o.benchtime(4, 300*time.Millisecond))
+		return f, err
+	}},
+	{"json", func(ctx context.Context, o options, bin string) (findings, error) {
+		return one(jsonParsing(ctx, os.Stdout, bin, o.rounds, o.benchtime(4, 300*time.Millisecond)))
+	}},
+	{"hostile", func(ctx context.Context, o options, bin string) (findings, error) {
+		return one(besideHostile(ctx, o, bin))
+	}},
+	{gzipBombs.name, func(ctx context.Context, o options, bin string) (findings, error) {
+		return one(beside(ctx, o, bin, gzipBombs))
+	}},
+	{rapidResets.name, func(ctx context.Context, o options, bin string) (findings, error) {
+		return one(beside(ctx, o, bin, rapidResets))
+	}},
+	{"unread", func(ctx context.Context, o options, bin string) (findings, error) {
+		return one(besideUnread(ctx, o, bin))
+	}},
+	{"batches", func(ctx context.Context, o options, bin string) (f findings, err error) {
+		f.head = []string{"a batch there and back", "µs", "MB/s", "B allocated", "in pieces"}
+		// Short: some turns meet a quiet machine.
+		f.ratios, f.table, err = batches(ctx, os.Stdout, bin, o.rounds, o.benchtime(25, 40*time.Millisecond))
+		return f, err
+	}},
+	{"doors", func(ctx context.Context, o options, bin string) (f findings, err error) {
+		f.head = doorHead
+		f.ratios, f.table, err = doors(ctx, o, bin)
+		return f, err
+	}},
+}
+
+func one(r ratio, err error) (findings, error) { return findings{ratios: []ratio{r}}, err }
+
+// benchtime is a part of the duration, as "go test -benchtime" takes it.
+func (o options) benchtime(part time.Duration, most time.Duration) string {
+	return min(o.duration/part, most).String()
+}
+
+// systems are those to be measured beside each other; "echo" alone is none.
+func (o options) systems() []string {
+	names := []string{"echo"}
+	for _, name := range []string{"door", "go", "python"} {
+		if o.only.MatchString(name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 func run(ctx context.Context, o options) (err error) {
 	bin, err := os.MkdirTemp("", "shivad-bench-")
 	if err != nil {
@@ -79,95 +143,37 @@ func run(ctx context.Context, o options) (err error) {
 			return err
 		}
 	}
-	var ratios []ratio
-	var absolute [][]string
-	if o.only.MatchString("codec") {
-		benchtime := min(o.duration/4, 300*time.Millisecond).String()
-		if ratios, err = codec(ctx, os.Stdout, bin, o.rounds, benchtime); err != nil {
-			return err
-		}
-	}
-	if o.only.MatchString("json") {
-		r, err := jsonParsing(ctx, os.Stdout, bin, o.rounds, min(o.duration/4, 300*time.Millisecond).String())
-		if err != nil {
-			return err
-		}
-		ratios = append(ratios, r)
-	}
-	if o.only.MatchString("hostile") {
-		r, err := besideHostile(ctx, o, bin)
-		if err != nil {
-			return err
-		}
-		ratios = append(ratios, r)
-	}
-	for _, a := range []attack{gzipBombs, rapidResets} {
-		if o.only.MatchString(a.name) {
-			r, err := beside(ctx, o, bin, a)
+	var all []findings
+	for _, part := range parts {
+		if o.only.MatchString(part.name) {
+			found, err := part.measure(ctx, o, bin)
 			if err != nil {
 				return err
 			}
-			ratios = append(ratios, r)
+			all = append(all, found)
 		}
 	}
-	if o.only.MatchString("unread") {
-		r, err := besideUnread(ctx, o, bin)
-		if err != nil {
-			return err
-		}
-		ratios = append(ratios, r)
-	}
-	var roundTrips [][]string
-	if o.only.MatchString("batches") {
-		// Short: some turns meet a quiet machine.
-		benchtime := min(o.duration/25, 40*time.Millisecond).String()
-		claims, table, err := batches(ctx, os.Stdout, bin, o.rounds, benchtime)
-		if err != nil {
-			return err
-		}
-		ratios, roundTrips = append(ratios, claims...), table
-	}
-	var fourDoors [][]string
-	if o.only.MatchString("doors") {
-		claims, table, err := doors(ctx, o, bin)
-		if err != nil {
-			return err
-		}
-		ratios, fourDoors = append(ratios, claims...), table
-	}
-	names := []string{"echo"}
-	for _, name := range []string{"door", "go", "python"} {
-		if o.only.MatchString(name) {
-			names = append(names, name)
-		}
-	}
-	if len(names) > 1 {
+	if names := o.systems(); len(names) > 1 {
 		measured, err := systems(ctx, o, bin, names)
 		if err != nil {
 			return err
 		}
-		ratios = append(ratios, measured.ratios(names)...)
-		absolute = measured.table(names)
+		head := []string{"system, load", "req/s", "MB/s", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs/req"}
+		all = append(all, findings{measured.ratios(names), head, measured.table(names)})
 	}
 
 	fmt.Println()
-	if roundTrips != nil {
-		writeTable(os.Stdout, o.markdown, []string{"a batch there and back", "µs", "MB/s", "B allocated", "in pieces"}, roundTrips)
-		fmt.Println()
-	}
-	if fourDoors != nil {
-		writeTable(os.Stdout, o.markdown, doorHead, fourDoors)
-		fmt.Println()
-	}
-	if absolute != nil {
-		writeTable(os.Stdout, o.markdown, []string{"system, load", "req/s", "MB/s", "p50 µs", "p99 µs", "p99.9 µs", "CPU µs/req"}, absolute)
-		fmt.Println()
-	}
 	var rows [][]string
-	for _, r := range ratios {
-		rows = append(rows, r.cells())
-		if !r.holds() {
-			err = errFloor
+	for _, found := range all {
+		if found.table != nil {
+			writeTable(os.Stdout, o.markdown, found.head, found.table)
+			fmt.Println()
+		}
+		for _, r := range found.ratios {
+			rows = append(rows, r.cells())
+			if !r.holds() {
+				err = errFloor
+			}
 		}
 	}
 	writeTable(os.Stdout, o.markdown, []string{"ratio", "median", "limit", "rounds", "verdict"}, rows)
