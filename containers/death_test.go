@@ -2,8 +2,10 @@ package containers_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
+	"log/slog"
 	"os/exec"
 	"slices"
 	"sync"
@@ -186,32 +188,66 @@ func (p panicking) Complete(q *scheduler.Request) {
 	panic("an owner's bug")
 }
 
-// TestPanic: a panic of a request's owner, over an answer or over the loss of a container, ends
-// the session on whose goroutine it happens, and nothing else.
+// TestPanic: a panic of a request's owner, over an answer or over the loss of a container, costs
+// nobody else anything. One of ours ends the session on whose goroutine it happens, and nothing
+// else.
 func TestPanic(t *testing.T) {
-	for name, c := range map[string]struct {
-		answer func(*containertest.Batch) containertest.Reply
-		gone   string // why the session has ended
-	}{
-		"answered": {nil, "an owner's bug"},
-		"lost":     {func(*containertest.Batch) containertest.Reply { return containertest.Reply{Die: true} }, "it closed the connection"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t, containers.Config{})
-			peer := r.join(t, echo(c.answer))
-			m, _ := r.sched.Model(echoID)
-			done := make(panicking)
-			r.sched.Submit(&scheduler.Request{Model: m, Rows: 1, Inputs: []tensor.Tensor{floats(1, 2, 3, 4)}, Owner: done})
-			<-done
+	dies := func(*containertest.Batch) containertest.Reply { return containertest.Reply{Die: true} }
+	t.Run("owner, answered", func(t *testing.T) {
+		r := newRig(t, containers.Config{})
+		r.join(t, echo(nil))
+		r.askAs(panicking(make(chan struct{})))
+		r.logs(t, "panic in the owner of a request", "an owner's bug", "model=echo/1")
+		if err := r.echoes(echoID); err != nil {
+			t.Errorf("the container that answered serves no more: %v", err)
+		}
+	})
+	t.Run("owner, lost", func(t *testing.T) {
+		r := newRig(t, containers.Config{})
+		peer := r.join(t, echo(dies))
+		r.askAs(panicking(make(chan struct{})))
+		<-peer.Gone()
+		r.logs(t, "panic in the owner of a request", "an owner's bug", "model=echo/1")
+		r.logs(t, "container gone", "it closed the connection")
+		r.join(t, echo(nil))
+		if err := r.echoes(echoID); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("session", func(t *testing.T) {
+		log := &logBuffer{}
+		r := newRig(t, containers.Config{Log: slog.New(&buggy{Handler: slog.NewTextHandler(log, nil)})})
+		r.log = log
+		if peer, err := containertest.Join(r, echo(nil)); err == nil { // it may be lost before it knows
 			<-peer.Gone()
-			r.logs(t, "panic in a container", "an owner's bug", "model=echo/1")
-			r.logs(t, "container gone", c.gone)
-			r.join(t, echo(nil))
-			if err := r.echoes(echoID); err != nil {
-				t.Error(err)
-			}
-		})
+			peer.Close()
+		}
+		r.logs(t, "panic in a container", "a bug of ours")
+		r.join(t, echo(nil))
+		if err := r.echoes(echoID); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// buggy panics in the goroutine of the first session that has registered.
+type buggy struct {
+	slog.Handler
+	done atomic.Bool
+}
+
+func (b *buggy) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == "container registered" && b.done.CompareAndSwap(false, true) {
+		panic("a bug of ours")
 	}
+	return b.Handler.Handle(ctx, r)
+}
+
+// askAs submits one row to the echo model, and returns when its owner has the answer.
+func (r *rig) askAs(owner panicking) {
+	m, _ := r.sched.Model(echoID)
+	r.sched.Submit(&scheduler.Request{Model: m, Rows: 1, Inputs: []tensor.Tensor{floats(1, 2, 3, 4)}, Owner: owner})
+	<-owner
 }
 
 // TestNoMemory: a request for whose answer the pool has no room is answered Overloaded, and the

@@ -322,7 +322,7 @@ func (l *link) reason() error {
 	return l.end
 }
 
-// survive is deferred. A panic, ours or that of a request's owner, ends this connection only.
+// survive is deferred. A panic ends this connection only.
 func (l *link) survive() {
 	if r := recover(); r != nil {
 		l.d.cfg.Log.Error("panic in a container's session", "panic", fmt.Sprint(r), "stack", string(debug.Stack()))

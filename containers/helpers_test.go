@@ -35,7 +35,7 @@ func newRig(t testing.TB, cfg containers.Config) *rig {
 	before := runtime.NumGoroutine()
 	fds := descriptors(t)
 	var err error
-	r.sched, err = scheduler.New(scheduler.Config{Pool: r.pool})
+	r.sched, err = scheduler.New(scheduler.Config{Pool: r.pool, Log: slog.New(slog.NewTextHandler(r.log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

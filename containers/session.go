@@ -85,7 +85,7 @@ func (s *session) live() (err error) {
 	return s.read()
 }
 
-// survive is deferred. A panic, ours or that of a request's owner, ends this session only.
+// survive is deferred. A panic ends this session only.
 func (s *session) survive(err *error) {
 	if r := recover(); r != nil {
 		s.log(slog.LevelError, "panic in a container's session", "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
