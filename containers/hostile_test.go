@@ -199,10 +199,10 @@ func TestLyingContainers(t *testing.T) {
 		}, scheduler.ErrContainerFailed, []string{"failed a batch", "[0, 4]"}},
 		{"nan-shape", func(b *containertest.Batch) containertest.Reply {
 			return reply(b, `{"outputs":[{"name":"y","datatype":"FP32","shape":[2,NaN]}]}`)
-		}, scheduler.ErrContainerFailed, []string{"failed a batch", "expected a number"}},
+		}, scheduler.ErrContainerFailed, []string{"failed a batch", "expected a whole number"}},
 		{"huge-shape", func(b *containertest.Batch) containertest.Reply {
 			return reply(b, `{"outputs":[{"name":"y","datatype":"FP32","shape":[2,4611686018427387904]}]}`)
-		}, scheduler.ErrContainerFailed, []string{"failed a batch", "too large"}},
+		}, scheduler.ErrContainerFailed, []string{"failed a batch", "has shape [2, 4611686018427387904]"}},
 	}
 	var all sync.WaitGroup
 	for _, tt := range tests {
