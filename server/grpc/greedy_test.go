@@ -266,8 +266,11 @@ func TestRapidReset(t *testing.T) {
 			// On a slow machine time alone would fill the account soon enough for that. The last
 			// answer may not have been counted yet.
 			least := min(now.Sub(first).Seconds()*cancelRate+float64(cancelAnswer*i), cancelCredit) - 1
-			if c.cancels.credit < least {
-				t.Errorf("after %d answers in %v the credit is %.1f, expected %.1f", i+1, now.Sub(first), c.cancels.credit, least)
+			c.cancels.mu.Lock()
+			credit := c.cancels.credit
+			c.cancels.mu.Unlock()
+			if credit < least {
+				t.Errorf("after %d answers in %v the credit is %.1f, expected %.1f", i+1, now.Sub(first), credit, least)
 			}
 		})
 	}

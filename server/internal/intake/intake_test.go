@@ -15,6 +15,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva/budgettest"
 )
 
 func TestHostOf(t *testing.T) {
@@ -123,9 +124,7 @@ func open(t *testing.T, cfg Config, let func(*Conn)) *Listener {
 	t.Cleanup(func() {
 		l.Close()
 		<-ended
-		if n := runtime.NumGoroutine(); n > before {
-			t.Errorf("%d goroutines, %d before", n, before)
-		}
+		budgettest.Until(t, "goroutines to end", func() bool { return runtime.NumGoroutine() <= before })
 	})
 	return l
 }
