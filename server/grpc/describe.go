@@ -54,7 +54,7 @@ func (d *Door) unary(method grpc.MethodDesc) handler {
 // A service answers the protocol's questions that are not inference. Its errors are those of
 // gate's table, or wrap errUnimplemented.
 type service struct {
-	pb.UnimplementedGRPCInferenceServiceServer // inference, see Door.description, and what is not implemented
+	pb.UnimplementedGRPCInferenceServiceServer // inference, see Door.description, and what this server does not offer
 	door                                       *Door
 }
 
@@ -136,7 +136,7 @@ func (s *service) caller(ctx context.Context) predict.Caller {
 }
 
 // errUnimplemented is the one error that gate's table has no row for.
-var errUnimplemented = errors.New("not implemented")
+var errUnimplemented = errors.New("not offered by this server")
 
 // unimplemented are the calls of the protocol's extensions that this server does not have.
 var unimplemented = map[string]error{
@@ -146,7 +146,7 @@ var unimplemented = map[string]error{
 	"CudaSharedMemoryStatus":       errNoRegions,
 	"CudaSharedMemoryRegister":     errNoRegions,
 	"CudaSharedMemoryUnregister":   errNoRegions,
-	"TraceSetting":                 fmt.Errorf("%w: this server takes no traces", errUnimplemented),
+	"TraceSetting":                 fmt.Errorf("%w: it takes no traces", errUnimplemented),
 	"LogSettings":                  fmt.Errorf("%w: the log's level and format are set in the server's configuration, under [log]", errUnimplemented),
 }
 
