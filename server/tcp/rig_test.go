@@ -1,0 +1,300 @@
+package tcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/metrics"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// rig is a door with a scheduler behind it, and models whose workers the test holds. Its clients
+// are in memory, or on sockets.
+type rig struct {
+	t       testing.TB
+	sched   *scheduler.Scheduler
+	gate    *gate.Gate
+	door    *Door
+	memory  *inMemory // nil: clients are on sockets
+	pool    *tensor.Pool
+	metrics *metrics.Metrics
+	log     *bytes.Buffer
+	closed  bool
+}
+
+// newRig is a rig in memory. In a synctest bubble its clocks are virtual.
+func newRig(t testing.TB, change func(*Config)) *rig {
+	t.Helper()
+	r, cfg := prepareRig(t, change)
+	r.door = newDoor(cfg)
+	r.memory = newInMemory(r.door)
+	return r
+}
+
+// newSocketRig is a rig for what only the kernel shows.
+func newSocketRig(t testing.TB, change func(*Config)) *rig {
+	t.Helper()
+	r, cfg := prepareRig(t, change)
+	var err error
+	if r.door, err = Listen(cfg); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func prepareRig(t testing.TB, change func(*Config)) (*rig, Config) {
+	t.Helper()
+	r := &rig{t: t, pool: tensor.NewPool(1 << 30), metrics: metrics.New("test"), log: new(bytes.Buffer)}
+	r.gate = gate.New(gate.Config{
+		Pool:    r.pool,
+		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: 30 * time.Second} },
+		Metrics: r.metrics,
+		Ready:   func() (bool, string) { return true, "" },
+	})
+	var err error
+	if r.sched, err = scheduler.New(scheduler.Config{Pool: r.pool, Hooks: scheduler.Hooks{ModelChanged: r.gate.ModelChanged}}); err != nil {
+		t.Fatal(err)
+	}
+	r.gate.Attach(r.sched)
+	cfg := Config{
+		Addr: "127.0.0.1:0", Gate: r.gate, Describe: predict.New(predict.Config{Gate: r.gate, Version: "test"}).Describe, Pool: r.pool, Metrics: r.metrics.Door("tcp"),
+		Log:   slog.New(slog.NewTextHandler(&lockedWriter{w: r.log}, nil)),
+		Loops: 1,
+		Settings: Settings{
+			Connections: intake.Limits{Total: 1000}, InFlight: 256,
+			MessageTimeout: 10 * time.Second, OutboundBytes: 8 << 20, OutboundStall: 10 * time.Second,
+		},
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if r.closed {
+			return
+		}
+		if err := r.close(ctx); err != nil {
+			t.Errorf("shutdown: %v", err)
+		}
+	})
+	return r, cfg
+}
+
+// close ends everything, with nothing left behind.
+func (r *rig) close(ctx context.Context) (err error) {
+	r.closed = true
+	r.gate.Drain()
+	_ = r.sched.Drain(ctx)
+	r.sched.Close()
+	if r.memory != nil {
+		r.memory.close()
+	} else {
+		err = r.door.Shutdown(ctx)
+	}
+	if n := r.pool.InUse(); n != 0 {
+		r.t.Errorf("%d bytes of the pool are still out", n)
+	}
+	if n := r.open(); n != 0 {
+		r.t.Errorf("%d connections are left", n)
+	}
+	return err
+}
+
+// open is how many connections there are.
+func (r *rig) open() int {
+	if r.memory != nil {
+		return r.memory.open()
+	}
+	return r.door.listener.Open()
+}
+
+type lockedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
+// worker adapts a function to scheduler.Worker.
+type worker func(*scheduler.Batch) error
+
+func (w worker) Send(b *scheduler.Batch) error { return w(b) }
+
+// echo answers every batch with its inputs, before Send returns.
+func (r *rig) echo(b *scheduler.Batch) error {
+	outputs := make([]tensor.Tensor, len(b.Parts[0].Inputs))
+	for i := range outputs {
+		parts := make([]tensor.Tensor, len(b.Parts))
+		for j := range b.Parts {
+			parts[j] = b.Parts[j].Inputs[i]
+		}
+		out, err := tensor.Concat(parts, r.pool)
+		if err != nil {
+			return err
+		}
+		outputs[i] = out
+	}
+	b.Complete(outputs, nil)
+	return nil
+}
+
+func floats(name string) scheduler.Spec {
+	t := []tensor.Spec{{Name: name, DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}}
+	return scheduler.Spec{Inputs: t, Outputs: t, Platform: "test"}
+}
+
+func (r *rig) model(name string, spec scheduler.Spec, w worker) *scheduler.Replica {
+	r.t.Helper()
+	rep, err := r.sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"}, spec, w, scheduler.ReplicaOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return rep
+}
+
+// wire is a plain client: it writes bytes and reads messages.
+type wire struct {
+	t testing.TB
+	client
+	d    *shiva.Decoder
+	rest []byte
+}
+
+// A client is what *net.TCPConn and *peer have in common.
+type client interface {
+	io.ReadWriteCloser
+	CloseWrite() error
+	SetReadDeadline(time.Time) error
+}
+
+func (r *rig) dial() *wire {
+	r.t.Helper()
+	var c client
+	if r.memory != nil {
+		c = r.memory.dial()
+	} else {
+		conn, err := net.Dial("tcp", r.door.Addr().String())
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		c = conn.(client)
+	}
+	r.t.Cleanup(func() { c.Close() })
+	return &wire{t: r.t, client: c, d: shiva.NewDecoder(shiva.DecoderConfig{})}
+}
+
+func (w *wire) send(m *shiva.Message) {
+	w.t.Helper()
+	b, err := shiva.AppendMessage(nil, m)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.bytes(b)
+}
+
+func (w *wire) bytes(b []byte) {
+	w.t.Helper()
+	if _, err := w.Write(b); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// next reads one answer; nil at a clean end of the stream.
+func (w *wire) next() *shiva.Message {
+	w.t.Helper()
+	buf := make([]byte, 64<<10)
+	for {
+		for len(w.rest) > 0 {
+			n, m, err := w.d.Push(w.rest)
+			w.rest = w.rest[n:]
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			if m != nil {
+				return m
+			}
+		}
+		_ = w.SetReadDeadline(time.Now().Add(10 * time.Second))
+		n, err := w.Read(buf)
+		if err == io.EOF && n == 0 {
+			return nil
+		}
+		if err != nil {
+			w.t.Fatalf("reading an answer: %v", err)
+		}
+		w.rest = append([]byte(nil), buf[:n]...)
+	}
+}
+
+type errorMetadata struct {
+	Type, Message string
+	Code          int
+	Retryable     bool
+	ID            any
+}
+
+// fault reads one answer, which must be an error of type want.
+func (w *wire) fault(want string) errorMetadata {
+	w.t.Helper()
+	m := w.next()
+	var e errorMetadata
+	if m == nil || m.Namespace != "!error" {
+		w.t.Fatalf("expected an error of type %s, got %v", want, m)
+	}
+	if err := json.Unmarshal(m.Metadata, &e); err != nil {
+		w.t.Fatal(err)
+	}
+	if e.Type != want {
+		w.t.Fatalf("expected an error of type %s, got %s: %s", want, e.Type, e.Message)
+	}
+	return e
+}
+
+func message(ns, metadata string, values ...float32) *shiva.Message {
+	return &shiva.Message{Namespace: ns, Metadata: []byte(metadata), Tensors: []tensor.Tensor{row(values...)}}
+}
+
+func row(values ...float32) tensor.Tensor {
+	t, err := tensor.FromSlice(tensor.Shape{len(values)}, values)
+	if err != nil {
+		panic(err)
+	}
+	return t
+}
+
+func values(t *testing.T, m *shiva.Message) []float32 {
+	t.Helper()
+	if m == nil || m.Namespace == "!error" {
+		t.Fatalf("expected a good answer, got %v", describeMessage(m))
+	}
+	v, err := tensor.Values[float32](m.Tensors[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func describeMessage(m *shiva.Message) string {
+	if m == nil {
+		return "end of stream"
+	}
+	return fmt.Sprintf("%s %s, %d tensors", m.Namespace, m.Metadata, len(m.Tensors))
+}
