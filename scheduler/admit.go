@@ -42,16 +42,30 @@ func (c *core) measure() {
 // admit refuses a request if the queue has no room for it or it cannot be answered in time. At
 // each limit the newest rows of the source with the largest share of the queue give way to a
 // source with a smaller share (see sources).
-func (c *core) admit(r *Request, now int64, fx *effects) bool {
-	if rows := c.rows + r.Rows; rows > c.cfg.QueueRows &&
+//
+// A frame that supersedes others of its stream, s, adds only the difference in size to the queue.
+// Nor does a prediction refuse a frame whose stream is next in turn: predictions go by deadlines
+// and streams by turns, so a stream whose frames arrive in step with those of others could meet
+// the same prediction for ever.
+func (c *core) admit(r *Request, s *stream, now int64, fx *effects) bool {
+	free, freeBytes, next := 0, int64(0), false
+	if s != nil {
+		keep := c.keepOf(r.Frame)
+		s.supersedes(keep, func(old *Frame) {
+			free += old.req.left
+			freeBytes += old.req.bytesOf(0, old.req.left)
+		})
+		next = free > 0 || keep > 0 && (len(c.streams.turns) == 0 || s.served <= c.streams.turns[0].served)
+	}
+	if rows := c.rows - free + r.Rows; rows > c.cfg.QueueRows &&
 		!c.displace(r, rows-c.cfg.QueueRows, 0, never, limitRows, fx) {
 		return c.overloaded(r, OutcomeQueueRows, limitRows, int64(c.cfg.QueueRows), int64(rows), c.backlog(), fx)
 	}
-	if bytes := c.bytes + r.bytes; bytes > c.cfg.QueueBytes &&
+	if bytes := c.bytes - freeBytes + r.bytes; bytes > c.cfg.QueueBytes &&
 		!c.displace(r, 0, bytes-c.cfg.QueueBytes, never, limitBytes, fx) {
 		return c.overloaded(r, OutcomeQueueBytes, limitBytes, c.cfg.QueueBytes, bytes, c.backlog(), fx)
 	}
-	if !*c.cfg.Shed || r.deadline == never || c.capacity.cold || c.rows <= c.capacity.batch {
+	if next || !*c.cfg.Shed || r.deadline == never || c.capacity.cold || c.rows <= c.capacity.batch {
 		return true
 	}
 	ahead := c.ahead(r)

@@ -136,6 +136,10 @@ func (m *Model) assemble(r *Request) {
 	if r.Err == nil {
 		slices.SortFunc(pieces, func(a, b piece) int { return a.lo - b.lo })
 		r.Outputs = r.Outputs[:0]
+		if len(pieces) == 1 { // it waited for an older frame of its stream
+			r.Outputs = append(r.Outputs, pieces[0].outputs...)
+			return
+		}
 		parts := make([]tensor.Tensor, len(pieces))
 		for i := range pieces[0].outputs {
 			for k, p := range pieces {
@@ -185,6 +189,9 @@ func (m *Model) finish(r *Request) {
 	if f := m.sched.hooks.Answered; f != nil {
 		f(r, r.outcome)
 	}
+	if f := r.Frame; f != nil && f.leaving {
+		defer m.delivered(f.stream)
+	}
 	r.Owner.Complete(r)
 }
 
@@ -200,4 +207,12 @@ func (m *Model) survive() {
 		panic(v)
 	}
 	m.sched.log.Error("panic in the owner of a request", "model", m.id, "panic", p, "stack", string(debug.Stack()))
+}
+
+// delivered lets the next answer of a stream leave. Only now: had it left before Complete of the
+// one before returned, another goroutine could overtake this one.
+func (m *Model) delivered(s *stream) {
+	fx, now := m.begin()
+	m.core.delivered(s, fx)
+	m.end(fx, now)
 }

@@ -45,6 +45,7 @@ type Batch struct {
 	padding  int   // rows added to reach a fixed size
 	bytes    int64 // of the inputs, without padding
 	crowded  bool  // batch_bytes allows no more
+	leftOut  bool  // frames of streams that have one in it
 	reason   CloseReason
 	oldest   int64 // how long its oldest rows have waited
 	tensors  []tensor.Tensor
@@ -349,7 +350,7 @@ func (b *Batch) leave() {
 	clear(b.cuts)
 	b.ID, b.Rows, b.Deadline = 0, 0, time.Time{}
 	b.model, b.replica, b.retry = nil, nil, nil
-	b.crowded, b.probe, b.par = false, 0, 0
+	b.crowded, b.leftOut, b.probe, b.par = false, false, 0, 0
 	b.requests, b.padding, b.bytes, b.oldest = 0, 0, 0, 0
 	b.tensors, b.Parts, b.spans = b.tensors[:0], b.Parts[:0], b.spans[:0]
 	b.shapes, b.params = b.shapes[:0], b.params[:0]

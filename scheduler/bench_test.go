@@ -1,6 +1,7 @@
 package scheduler_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -313,5 +314,36 @@ func BenchmarkRefused(b *testing.B) {
 	}
 	if refused < b.N {
 		b.Fatalf("%d of %d requests were refused", refused, b.N)
+	}
+}
+
+// BenchmarkSuperseded is what a frame costs that is superseded while it waits, of a hundred streams:
+// to take it in, and to answer the one before it.
+func BenchmarkSuperseded(b *testing.B) {
+	sched, err := scheduler.New(scheduler.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer sched.Close()
+	model := addTo(b, sched, benchID, rowsSpec, &schedtest.Worker{}).Model()
+	in := rowOf(b, 1)
+	owner := ownerFunc(func(*scheduler.Request) {})
+	for range 4 { // more than it takes at once: from here on all wait
+		sched.Submit(&scheduler.Request{Model: model, Inputs: in, Rows: 1, Owner: owner})
+	}
+	const streams = 100
+	var requests [2 * streams]scheduler.Request // of each stream the one that waits, and the next
+	for i := range requests {
+		requests[i] = scheduler.Request{
+			Model: model, Inputs: in, Rows: 1, Owner: owner,
+			Frame: &scheduler.Frame{Stream: fmt.Sprint("camera ", i%streams), Keep: 1},
+		}
+	}
+	b.ReportAllocs()
+	next := 0
+	for b.Loop() {
+		r := &requests[next%len(requests)]
+		next++
+		sched.Submit(r)
 	}
 }

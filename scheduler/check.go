@@ -27,7 +27,7 @@ func (c *core) check(now int64) error {
 				return fmt.Errorf("an item has the rows %d to %d", it.lo, it.hi)
 			case it.req.state != stateWaiting:
 				return fmt.Errorf("rows of an answered request wait")
-			case it.deadline != it.req.deadline:
+			case it.deadline > it.req.deadline, it.deadline < it.req.deadline && it.req.Frame == nil:
 				return fmt.Errorf("an item's deadline is %d, its request's %d", it.deadline, it.req.deadline)
 			}
 			return nil
@@ -65,6 +65,9 @@ func (c *core) check(now int64) error {
 		}
 	}
 	if err := c.sources.check(items, rows, bytes); err != nil {
+		return err
+	}
+	if err := c.streams.check(requests); err != nil {
 		return err
 	}
 	again, size, err := c.auditRetries(requests)
@@ -182,7 +185,7 @@ func (q *queue) check(f func(*item) error) (rows int, err error) {
 			if it == nil || b.deadlines[at] != it.deadline {
 				return 0, fmt.Errorf("block %d has a deadline other than its item's", i)
 			}
-			if last != nil && !last.before(it) {
+			if last != nil && !last.before(it.place) {
 				return 0, fmt.Errorf("block %d is out of order", i)
 			}
 			last = it
@@ -228,6 +231,70 @@ func (ss *sources) check(items, rows int, bytes int64) error {
 	}
 	if items != 0 || rows != 0 || bytes != 0 {
 		return fmt.Errorf("the sources lack %d items, %d rows and %d bytes of the queue", items, rows, bytes)
+	}
+	return nil
+}
+
+// check looks at the streams, and counts the requests whose answers are held.
+func (ss *streams) check(requests map[*Request]int) error {
+	silent, turning, held := 0, 0, 0
+	for _, s := range ss.byName {
+		queued, n := 0, 0
+		var last *Frame
+		for f := s.oldest; f != nil; f = f.newer {
+			r := f.req
+			switch {
+			case f.older != last:
+				return fmt.Errorf("a frame of stream %q does not know the one before it", s.name)
+			case r.Frame != f || f.stream != s || r.state != stateWaiting:
+				return fmt.Errorf("stream %q has a frame that is not its own, or answered", s.name)
+			case f.held != (r.left == 0) || f.held != (r.item.queue == &ss.held):
+				return fmt.Errorf("a frame of stream %q has %d rows unanswered, held: %v", s.name, r.left, f.held)
+			case f.held && last == nil && s.leaving == 0:
+				return fmt.Errorf("the answer of the oldest frame of stream %q is held", s.name)
+			}
+			last = f
+			if f.held {
+				n++
+				requests[r] = 0
+				continue
+			}
+			for it := &r.item; it != nil; {
+				if it.queue != nil {
+					queued++
+				}
+				if it == &r.item {
+					it = r.extra
+				} else {
+					it = it.sibling
+				}
+			}
+		}
+		if last != s.newest || n != s.held || queued != s.queued {
+			return fmt.Errorf("stream %q holds %d answers and counts %d, has %d items waiting and counts %d", s.name, n, s.held, queued, s.queued)
+		}
+		if (s.turn >= 0) != (s.keep > 0 && s.queued > 0) || s.turn >= 0 && ss.turns[s.turn] != s {
+			return fmt.Errorf("stream %q is at %d of the turns, keeps %d and has %d items waiting", s.name, s.turn, s.keep, s.queued)
+		}
+		if s.silent != (s.oldest == nil && s.leaving == 0) {
+			return fmt.Errorf("stream %q counts as silent: %v", s.name, s.silent)
+		}
+		if s.silent {
+			silent++
+		}
+		if s.turn >= 0 {
+			turning++
+		}
+		held += n
+	}
+	if silent != ss.silent.count || turning != len(ss.turns) || held != ss.held.items {
+		return fmt.Errorf("%d streams are silent, %d take turns, %d answers are held; %d, %d and %d are counted",
+			silent, turning, held, ss.silent.count, len(ss.turns), ss.held.items)
+	}
+	for i, s := range ss.turns {
+		if i > 0 && ss.turns.Less(i, (i-1)/2) {
+			return fmt.Errorf("stream %q was served before the one above it", s.name)
+		}
 	}
 	return nil
 }

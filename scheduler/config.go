@@ -84,6 +84,9 @@ type ModelConfig struct {
 	// execution, as [BatchingNone] does. It applies when a replica registers. Default true: the
 	// replica's declaration decides.
 	Batched *bool
+	// Keep is how many frames of a stream may wait that do not say it themselves; more supersede
+	// the oldest. Default 0: any number.
+	Keep int
 	// Pad fills every batch up to MaxBatch by repeating its last row, for models compiled for
 	// one size. Only with the static strategy.
 	Pad bool
@@ -169,6 +172,7 @@ func (c ModelConfig) Faults() (fs setting.Faults) {
 	setting.Between(&fs, "queue_bytes", queueBytes, 1, setting.MaxBytes)
 	setting.Between(&fs, "execution_timeout", c.ExecTimeout, time.Millisecond, setting.MaxWait)
 	setting.Between(&fs, "slots", c.Slots, 0, MaxSlots)
+	setting.Between(&fs, "keep", c.Keep, 0, maxRows)
 	if c.MaxBatch > c.QueueRows {
 		fs.Add("max_batch", "%d is above queue_rows, %d: so many rows never wait together", c.MaxBatch, c.QueueRows)
 	}

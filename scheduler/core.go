@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 )
 
 // never is later than any time.
@@ -26,6 +27,7 @@ type core struct {
 	buckets  buckets
 	retries  []*retry // rows of failed batches, in the order in which they are sent
 	sources  sources
+	streams  streams
 	rows     int // in the queue and in retries
 	bytes    int64
 	trying   int // those of rows that are in retries
@@ -134,7 +136,12 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 		return
 	}
 	r.source = c.sources.of(r.Source)
-	if !c.admit(r, now, fx) {
+	var s *stream
+	if f := r.Frame; f != nil {
+		s = c.streams.of(f.Stream, now)
+		defer c.streams.fallSilent(s)
+	}
+	if !c.admit(r, s, now, fx) {
 		c.sources.forget(r.source)
 		return
 	}
@@ -155,19 +162,32 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 	c.stats.peak = max(c.stats.peak, c.requests)
 	c.past.raise(c.requests)
 	r.item = item{req: r, hi: r.Rows, bucket: b}
+	if s != nil {
+		if at := c.follow(r, s, now, fx); at != nil {
+			c.enqueueAt(&r.item, *at)
+			return
+		}
+	}
 	c.enqueue(&r.item, now)
 }
 
-// enqueue adds an item to its queue. Its request, rows and bucket are set.
-func (c *core) enqueue(it *item, now int64) {
-	r := it.req
+// enqueue adds an item to its queue, at its own place. Its request, rows and bucket are set.
+func (c *core) enqueue(it *item, since int64) {
 	c.seq++
-	it.seq, it.deadline, it.since = c.seq, r.deadline, now
+	c.enqueueAt(it, place{deadline: it.req.deadline, seq: c.seq, since: since})
+}
+
+func (c *core) enqueueAt(it *item, at place) {
+	r := it.req
+	it.place = at
 	// Looked up again: it is forgotten when the last of its rows leaves the queue.
 	r.source = c.sources.of(r.Source)
 	c.rows += it.rows()
 	c.bytes += it.bytes()
 	c.sources.add(it)
+	if f := r.Frame; f != nil {
+		c.streams.count(f.stream, 1)
+	}
 	it.bucket.rows += it.rows()
 	it.bucket.queues[r.Priority].insert(it)
 	c.buckets.place(it.bucket)
@@ -187,12 +207,18 @@ func (c *core) uncount(it *item) {
 	c.bytes -= it.bytes()
 	it.bucket.rows -= it.rows()
 	c.sources.remove(it)
+	if f := it.req.Frame; f != nil {
+		c.streams.count(f.stream, -1)
+	}
 }
 
 // requeue returns rows of a batch that was given up to the queue.
 func (c *core) requeue(s span, now int64) {
 	c.stats.retried++
 	r := s.req
+	if r.Frame != nil {
+		c.streams.back = append(c.streams.back, r.Frame)
+	}
 	b := c.buckets.of(r)
 	if b == nil { // too many shapes wait: the rows become a retry
 		c.try(&failure{failed: true}, []span{s}, nil, now)
@@ -218,6 +244,9 @@ func (c *core) refuse(r *Request, o Outcome, err error, fx *effects) {
 // answer ends an accepted request without a result, wherever its rows are. Rows that are
 // executing continue without it.
 func (c *core) answer(r *Request, o Outcome, err error, fx *effects) {
+	if r.Frame != nil {
+		c.streams.part(r.Frame)
+	}
 	if r.item.queue != nil {
 		c.dequeue(&r.item)
 	}
@@ -239,6 +268,9 @@ func (c *core) answer(r *Request, o Outcome, err error, fx *effects) {
 	r.spans = nil
 	c.requests--
 	c.refuse(r, o, err, fx)
+	if r.Frame != nil {
+		c.release(r.Frame.stream, fx)
+	}
 }
 
 // cancel ends a request that its caller gave up. It returns false if the request is answered
@@ -279,6 +311,9 @@ func (c *core) tick(now int64, fx *effects) {
 		}
 	}
 	c.eachRetry(func(r *retry) { c.wakeAt(r.tightest) })
+	if head := c.streams.held.head(); head != nil {
+		c.wakeAt(head.deadline)
+	}
 	for _, rep := range c.replicas {
 		for _, b := range rep.inflight {
 			c.wakeAt(b.tightest)
@@ -290,7 +325,11 @@ func (c *core) tick(now int64, fx *effects) {
 func (c *core) expireWaiting(now int64, fx *effects) {
 	expire := func(q *queue) {
 		for head := q.head(); head != nil && head.deadline <= now; head = q.head() {
-			c.expire(head.req, fx)
+			if head.deadline < head.req.deadline {
+				c.renew(head)
+			} else {
+				c.expire(head.req, fx)
+			}
 		}
 	}
 	for i := 0; i < len(c.buckets.ordered); {
@@ -303,6 +342,7 @@ func (c *core) expireWaiting(now int64, fx *effects) {
 			i++
 		}
 	}
+	expire(&c.streams.held)
 	c.eachRetry(func(r *retry) { r.tightest = c.expireSpans(r.spans, r.tightest, now, fx) })
 }
 
@@ -331,6 +371,8 @@ func (c *core) expireSpans(spans []span, tightest, now int64, fx *effects) int64
 func (c *core) expire(r *Request, fx *effects) {
 	r.registerLate()
 	switch {
+	case r.left == 0:
+		c.answer(r, OutcomeDeadlineContainer, errHeld, fx)
 	case r.sent == unsent:
 		c.answer(r, OutcomeDeadlineNeverSent, errNeverSent, fx)
 	case !r.executing():
@@ -375,7 +417,7 @@ func (c *core) answered(b *Batch, rowErrors []RowError, err error, now int64, fx
 		c.failed(b, err, exec, now, fx)
 	} else {
 		c.passed(b, len(rowErrors) > 0, now)
-		c.accept(b, rowErrors, fx)
+		c.accept(b, rowErrors, exec, fx)
 	}
 	c.finishDrain(rep, fx)
 	c.dispatch(now, fx)
@@ -393,7 +435,7 @@ const (
 )
 
 // accept marks the requests of an answered batch.
-func (c *core) accept(b *Batch, rowErrors []RowError, fx *effects) {
+func (c *core) accept(b *Batch, rowErrors []RowError, exec int64, fx *effects) {
 	for _, e := range rowErrors {
 		row := e.Row
 		for i := range b.spans {
@@ -424,7 +466,9 @@ func (c *core) accept(b *Batch, rowErrors []RowError, fx *effects) {
 			continue
 		}
 		r.left -= s.hi - s.lo
-		if r.left > 0 || r.pieces != nil {
+		f := r.Frame
+		early := r.left == 0 && f != nil && !f.stream.mayLeave(f, b)
+		if r.left > 0 || r.pieces != nil || early {
 			if err := b.take(s, at); err != nil {
 				c.answer(r, OutcomeContainerFailed, err, fx)
 				continue
@@ -434,12 +478,25 @@ func (c *core) accept(b *Batch, rowErrors []RowError, fx *effects) {
 		if r.left > 0 {
 			continue
 		}
-		s.req = r // to be delivered
-		r.state, r.outcome, r.Err = stateIdle, OutcomeOK, nil
 		r.extra = nil
-		c.requests--
-		c.stats.outcomes[OutcomeOK]++
+		if early {
+			r.Timing.Exec, r.Timing.BatchRows = time.Duration(exec), b.Rows
+			c.holdBack(f, fx)
+			continue
+		}
+		if f != nil {
+			c.streams.leave(f, b)
+		}
+		s.req = r // to be delivered
+		c.succeed(r)
 	}
+}
+
+// succeed ends a request whose answer is complete.
+func (c *core) succeed(r *Request) {
+	r.state, r.outcome, r.Err = stateIdle, OutcomeOK, nil
+	c.requests--
+	c.stats.outcomes[OutcomeOK]++
 }
 
 // giveUp handles a batch whose replica is lost, or did not answer in time: its requests are tried

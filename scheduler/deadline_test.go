@@ -26,7 +26,7 @@ func TestDeadlineAgainstAllWindows(t *testing.T) {
 			if multi {
 				n = 1 + rng.IntN(4)
 			}
-			q.insert(&item{req: &Request{Rows: n}, hi: n, seq: uint64(i), deadline: rng.Int64N(60_000)})
+			q.insert(&item{req: &Request{Rows: n}, hi: n, place: place{seq: uint64(i), deadline: rng.Int64N(60_000)}})
 		}
 		for c := q.start(); !q.end(c); c = q.next(c) {
 			for range q.item(c).rows() {

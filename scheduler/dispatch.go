@@ -12,6 +12,7 @@ const tryBuckets = 8
 // dispatch gives waiting rows to replicas that can take them, until it runs out of either. It is
 // work-conserving: an idle replica takes the rows that wait, unless it fails on every batch.
 func (c *core) dispatch(now int64, fx *effects) {
+	c.supersedeReturned(fx)
 	c.dropRetries(now)
 	if c.rows == 0 {
 		return
@@ -113,7 +114,8 @@ func (c *core) delayed(q *queue, w *window, p *plan, now int64) int64 {
 // cut makes a batch from a window and sends it.
 func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, now int64, fx *effects) {
 	b := newBatch(c.model, rep)
-	stopped := c.fill(b, bk, &bk.queues[priority], w.at, w.rows, w.cap, now)
+	c.streams.cuts++
+	stopped := c.fill(b, bk, &bk.queues[priority], w.at, w.rows, w.cap, p, now)
 	// Lower priorities fill the room that is left, as far as they are in time and the window is
 	// not delayed.
 	for lower := priority + 1; !stopped && b.Rows < w.room && lower < priorities; lower++ {
@@ -122,7 +124,7 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 			if p.shed {
 				at = q.seek(at, p.start+p.prof.planned(w.room))
 			}
-			stopped = c.fill(b, bk, q, at, w.room, w.cap, now)
+			stopped = c.fill(b, bk, q, at, w.room, w.cap, p, now)
 		}
 	}
 	c.buckets.place(bk)
@@ -130,6 +132,8 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 	switch {
 	case b.crowded:
 		why = CloseBytes
+	case b.leftOut && b.Rows < w.rows:
+		why = CloseStream
 	case w.par > 0: // a trial
 	case c.rows == 0 && c.cfg.Delay > 0 && b.Rows < p.max:
 		why = CloseDelay
@@ -158,7 +162,10 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 // fill moves rows of q, starting at the cursor, into the batch until it has target rows. Requests
 // of at most whole rows are not split. stopped reports that it ended early, at a request that
 // does not fit.
-func (c *core) fill(b *Batch, bk *bucket, q *queue, at cursor, target, whole int, now int64) (stopped bool) {
+func (c *core) fill(b *Batch, bk *bucket, q *queue, at cursor, target, whole int, p *plan, now int64) (stopped bool) {
+	if len(c.streams.turns) > 0 {
+		return c.fillInTurn(b, bk, q, at, target, whole, p.start+p.prof.planned(target), now)
+	}
 	first := at.block
 	for !stopped && b.Rows < target && !q.end(at) {
 		blk := q.blocks[at.block]
@@ -189,16 +196,7 @@ func (c *core) fill(b *Batch, bk *bucket, q *queue, at cursor, target, whole int
 			q.removeRange(at.block, from, to)
 		}
 		if rest != nil {
-			n := target - b.Rows
-			part := *rest
-			part.hi = part.lo + n
-			b.oldest = max(b.oldest, now-rest.since)
-			b.add(span{req: rest.req, lo: part.lo, hi: part.hi, retried: rest.retried})
-			c.rows -= n
-			c.bytes -= part.bytes()
-			bk.rows -= n
-			c.sources.change(rest.req.source, -n, -part.bytes())
-			q.shrink(rest, n)
+			c.part(b, bk, q, rest, target-b.Rows, now)
 		}
 		if stop {
 			break
@@ -212,6 +210,19 @@ func (c *core) fill(b *Batch, bk *bucket, q *queue, at cursor, target, whole int
 	}
 	q.tidy(min(first, len(q.blocks)-1))
 	return stopped
+}
+
+// part moves the first n rows of an item, which has more, into the batch.
+func (c *core) part(b *Batch, bk *bucket, q *queue, it *item, n int, now int64) {
+	part := *it
+	part.hi = part.lo + n
+	b.oldest = max(b.oldest, now-it.since)
+	b.add(span{req: it.req, lo: part.lo, hi: part.hi, retried: it.retried})
+	c.rows -= n
+	c.bytes -= part.bytes()
+	bk.rows -= n
+	c.sources.change(it.req.source, -n, -part.bytes())
+	q.shrink(it, n)
 }
 
 // pad repeats the last row up to rows.
@@ -254,7 +265,8 @@ func (c *core) chance(rep *Replica, start, now int64, fx *effects) bool {
 	}
 	bk := c.buckets.ordered[0]
 	_, q := bk.top()
-	it := q.tail()
+	c.streams.cuts++
+	it := c.inTurn(q.tail(), 0)
 	p := rep.plan(c, start, bk.rowBytes)
 	n := min(it.rows(), max(1, rep.strategy.limit(p)))
 	if now < rep.free+chancePause && c.otherInTime(rep, n, it.deadline, now) {
@@ -286,7 +298,11 @@ func (c *core) otherInTime(rep *Replica, n int, deadline, now int64) bool {
 // optimistic times.
 func (c *core) shedHopeless(q *queue, now int64, fx *effects) {
 	for head := q.head(); head != nil && head.req.spans == nil && head.deadline < now+c.capacity.fastest; head = q.head() {
-		c.answer(head.req, OutcomeDeadlineNeverSent, errHopeless, fx)
+		if head.deadline < head.req.deadline {
+			c.renew(head)
+		} else {
+			c.answer(head.req, OutcomeDeadlineNeverSent, errHopeless, fx)
+		}
 	}
 }
 
@@ -300,6 +316,11 @@ func (c *core) send(rep *Replica, b *Batch, start, now int64, fx *effects) {
 	}
 	b.typical = int64(rep.profile.typical(b.Rows))
 	b.predicted = rep.profile.planned(b.Rows)
+	for i := range b.spans {
+		if r := b.spans[i].req; r != nil && r.Frame != nil {
+			c.streams.sent(r.Frame, now)
+		}
+	}
 	b.attach()
 	if b.tightest < start+b.predicted {
 		b.markLate(start + b.predicted)

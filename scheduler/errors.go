@@ -18,6 +18,7 @@ var (
 	ErrCanceled         = errors.New("scheduler: canceled")
 	ErrInvalidInput     = errors.New("scheduler: invalid input")
 	ErrNotFound         = errors.New("scheduler: not found")
+	ErrSuperseded       = errors.New("scheduler: superseded")
 	ErrTooLarge         = errors.New("scheduler: too large")
 )
 
@@ -66,6 +67,7 @@ var (
 	errSentLate      = fmt.Errorf("%w: it passed while the request was executing, after a long wait in the queue", ErrDeadlineExceeded)
 	errRetryLate     = fmt.Errorf("%w: it passed while the request waited to be tried again", ErrDeadlineExceeded)
 	errContainerLate = fmt.Errorf("%w: it passed while the request was executing; the container took longer than predicted", ErrDeadlineExceeded)
+	errHeld          = fmt.Errorf("%w: it passed while the answer waited for that of an older frame of its stream", ErrDeadlineExceeded)
 	errPastDeadline  = fmt.Errorf("%w: it had passed when the request arrived", ErrDeadlineExceeded)
 	errCanceled      = fmt.Errorf("%w: the caller gave up", ErrCanceled)
 	errDraining      = fmt.Errorf("%w: no new requests are accepted", ErrDraining)

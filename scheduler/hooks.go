@@ -39,6 +39,7 @@ const (
 	// Refused: by queue and profile it could not be answered in time.
 	OutcomePredicted
 	// Displaced from the queue at a limit, by a source with fewer rows.
+	OutcomeSuperseded // a newer frame of its stream arrived
 	OutcomeDisplaced
 	// The deadline passed, or could not be met any more, before it was sent.
 	OutcomeDeadlineNeverSent
@@ -70,7 +71,7 @@ func Outcomes() []Outcome {
 }
 
 var outcomeNames = [outcomes]string{
-	"ok", "queue_rows", "queue_bytes", "queue_shapes", "memory", "predicted", "displaced",
+	"ok", "queue_rows", "queue_bytes", "queue_shapes", "memory", "predicted", "superseded", "displaced",
 	"deadline_never_sent", "deadline_sent_late", "deadline_container",
 	"canceled_queued", "canceled_executing", "unavailable", "container_failed", "container_lost",
 	"draining", "invalid_input", "too_large", "not_found",
@@ -99,6 +100,7 @@ const (
 	CloseFailures                     // the replica fails on larger ones
 	CloseRate                         // larger ones have no higher rate
 	CloseTrial                        // it has a size other than the best known one, to measure it
+	CloseStream                       // the other waiting rows are frames of streams that have one in it
 	CloseRetry                        // it is a retry, or a probe of a suspect replica
 	closeReasons
 )
@@ -112,7 +114,7 @@ func CloseReasons() []CloseReason {
 	return all
 }
 
-var closeNames = [closeReasons]string{"full", "idle", "deadline", "delay", "shape", "limit", "objective", "bytes", "failures", "rate", "trial", "retry"}
+var closeNames = [closeReasons]string{"full", "idle", "deadline", "delay", "shape", "limit", "objective", "bytes", "failures", "rate", "trial", "stream", "retry"}
 
 func (c CloseReason) String() string {
 	if c < closeReasons {

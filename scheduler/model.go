@@ -239,6 +239,13 @@ func (r *Request) check(s *Scheduler) {
 		r.deadline = int64(r.Deadline.Sub(s.epoch))
 	}
 	r.bytes = 0
+	if f := r.Frame; f != nil {
+		f.stream, f.leaving = nil, false
+		if f.Stream == "" {
+			r.Err = fmt.Errorf("%w: a frame without a stream", ErrInvalidInput)
+			return
+		}
+	}
 	switch {
 	case r.Rows < 1:
 		r.Err = fmt.Errorf("%w: a request has at least one row, got %d", ErrInvalidInput, r.Rows)

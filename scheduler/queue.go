@@ -5,14 +5,12 @@ import "sort"
 // An item is a run of waiting rows of one request. A request embeds one; it needs more only when
 // rows return from a lost replica while others of the same request still wait.
 type item struct {
-	req      *Request
-	lo, hi   int // rows of the request
-	deadline int64
-	seq      uint64 // order of arrival; makes keys unique
-	since    int64  // when it began to wait
-	queue    *queue // that it waits in; nil: it does not wait
-	bucket   *bucket
-	retried  bool // its rows were on a lost replica
+	req    *Request
+	lo, hi int // rows of the request
+	place
+	queue   *queue // that it waits in; nil: it does not wait
+	bucket  *bucket
+	retried bool // its rows were on a lost replica
 
 	older, newer *item // of the same source
 	sibling      *item // further item of the same request
@@ -22,9 +20,17 @@ func (it *item) rows() int { return it.hi - it.lo }
 
 func (it *item) bytes() int64 { return it.req.bytesOf(it.lo, it.hi) }
 
+// A place is where an item stands in a queue. A frame that superseded another of its stream has
+// the place of that one; its request's own deadline is later.
+type place struct {
+	deadline int64
+	seq      uint64 // order of arrival; makes places unique
+	since    int64  // when it began to wait
+}
+
 // before is the order of a queue: deadline, then arrival.
-func (it *item) before(o *item) bool {
-	return it.deadline < o.deadline || it.deadline == o.deadline && it.seq < o.seq
+func (p place) before(o place) bool {
+	return p.deadline < o.deadline || p.deadline == o.deadline && p.seq < o.seq
 }
 
 // blockSize is the number of items in a full block: a memmove within one is cheap, and 65,536
@@ -83,7 +89,7 @@ func (q *queue) insert(it *item) {
 		return
 	}
 	last := q.blocks[n-1]
-	if !it.before(last.items[last.hi-1]) {
+	if !it.before(last.items[last.hi-1].place) {
 		if last.hi == blockSize {
 			last = q.newBlock()
 			q.blocks = append(q.blocks, last)
@@ -99,7 +105,7 @@ func (q *queue) insert(it *item) {
 		copy(q.blocks[bi+2:], q.blocks[bi+1:])
 		q.blocks[bi+1] = upper
 		b.split(upper)
-		if !it.before(b.items[b.hi-1]) {
+		if !it.before(b.items[b.hi-1].place) {
 			b = upper
 		}
 	}
@@ -167,7 +173,7 @@ func (q *queue) shrink(it *item, n int) {
 func (q *queue) blockOf(it *item) int {
 	return sort.Search(len(q.blocks), func(i int) bool {
 		b := q.blocks[i]
-		return !b.items[b.hi-1].before(it)
+		return !b.items[b.hi-1].before(it.place)
 	})
 }
 

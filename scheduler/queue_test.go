@@ -13,7 +13,7 @@ func TestQueueAgainstSlice(t *testing.T) {
 		var q queue
 		var ref []*item
 		order := func(a, b *item) int {
-			if a.before(b) {
+			if a.before(b.place) {
 				return -1
 			}
 			return 1
@@ -27,7 +27,7 @@ func TestQueueAgainstSlice(t *testing.T) {
 		for step := range 4000 {
 			switch op := rng.IntN(10); {
 			case op < 5+int(seed%3) || len(ref) == 0:
-				it := &item{req: &Request{Rows: 9}, hi: 1 + rng.IntN(3)*rng.IntN(2), seq: uint64(step), deadline: int64(rng.IntN(500))}
+				it := &item{req: &Request{Rows: 9}, hi: 1 + rng.IntN(3)*rng.IntN(2), place: place{seq: uint64(step), deadline: int64(rng.IntN(500))}}
 				if seed%2 == 0 {
 					it.deadline = int64(step / 3) // all of one SLO
 				}

@@ -52,6 +52,9 @@ type chaos struct {
 	next    uint32               // payload of the next row
 	answers map[scheduler.Outcome]int
 	depth   int
+	streams bool             // most requests are frames of streams
+	latest  map[string]int64 // number of the frame of each stream that was answered last
+	keeps   map[string]int   // how many frames of it may wait
 }
 
 type chaosWorker struct {
@@ -79,6 +82,7 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 		},
 		open:    make(map[*scheduler.Request]*chaosOwner),
 		answers: make(map[scheduler.Outcome]int),
+		streams: seed%2 == 0, latest: make(map[string]int64), keeps: make(map[string]int),
 	}
 	sched, err := scheduler.New(scheduler.Config{
 		Clock: c.clock, Pool: c.pool, Default: c.config(),
@@ -284,6 +288,14 @@ func (c *chaos) request() *scheduler.Request {
 		r.Deadline = c.clock.Now().Add(time.Duration(c.rng.IntN(100_000_000)) - time.Millisecond)
 	}
 	o.deadline = r.Deadline
+	r.Frame = nil
+	if c.streams && c.depth == 0 && c.rng.IntN(8) > 0 {
+		name := fmt.Sprint("camera ", c.rng.IntN(4))
+		if _, ok := c.keeps[name]; !ok || c.rng.IntN(20) == 0 {
+			c.keeps[name] = c.rng.IntN(4)
+		}
+		r.Frame = &scheduler.Frame{Stream: name, Keep: c.keeps[name], Seq: int64(o.first)}
+	}
 	c.open[r] = o
 	return r
 }
@@ -305,6 +317,12 @@ func (o *chaosOwner) Complete(r *scheduler.Request) {
 		c.t.Errorf("request %d has %d outputs and an error", o.first, len(r.Outputs))
 	case r.Err == nil:
 		o.compare(r)
+	}
+	if f := r.Frame; f != nil && r.Err == nil {
+		if last, ok := c.latest[f.Stream]; ok && f.Seq < last {
+			c.t.Errorf("frame %d of a stream is answered after frame %d", f.Seq, last)
+		}
+		c.latest[f.Stream] = f.Seq
 	}
 	for _, t := range r.Outputs {
 		t.Release()

@@ -39,6 +39,7 @@ type Request struct {
 	Source uint64
 	// JSON object passed to the container with this request's rows, or nil.
 	Parameters []byte
+	Frame      *Frame // its place in a stream; nil: none
 	Owner      Completer
 
 	// Set by the scheduler before Owner.Complete.

@@ -207,6 +207,9 @@ func (c *core) hold(f *failure, spans []span, now int64) *retry {
 	for i := range r.spans {
 		s := &r.spans[i]
 		n := s.hi - s.lo
+		if s.req.Frame != nil {
+			c.streams.back = append(c.streams.back, s.req.Frame)
+		}
 		s.retry = r
 		s.next, s.req.spans = s.req.spans, s
 		r.rows += n

@@ -26,7 +26,7 @@ var rewrite = flag.Bool("rewrite", false, "write what happened into the scenario
 //	config strategy=static max_batch=4 …  the model's configuration, at any time
 //	replica A batch=4 slots=1 concurrency=2  A registers
 //	teach A 5ms 0.5ms 32                  A answers batches of 1, 1, 2, 4, … 32 rows in a + b·rows
-//	submit r1 r2 deadline=50ms …          in one call; rows= priority= source= width=
+//	submit r1 r2 deadline=50ms …          in one call; rows= priority= source= width= stream= keep=
 //	cancel r1
 //	advance 10ms
 //	answer A after=10ms bad-row=1 nth=2   A answers its oldest batch, or the second
@@ -82,6 +82,8 @@ type story struct {
 	names    map[*scheduler.Request]string
 	out      strings.Builder
 	quiet    bool
+	stream   string // of the requests that are being submitted
+	keep     int
 	reason   scheduler.CloseReason // of the batch that is being sent
 }
 
@@ -211,7 +213,9 @@ func (s *story) do(line string) error {
 	case "teach":
 		return s.teach(names[0], rep, names[1:])
 	case "submit":
+		s.stream, s.keep = args["stream"], number("keep", 0)
 		s.submit(names, number("rows", 1), number("width", 1), number("priority", 0), number("source", 0), duration("deadline"))
+		s.stream = ""
 	case "cancel":
 		s.sched.Cancel(s.requests[names[0]])
 	case "advance":
@@ -311,6 +315,9 @@ func (s *story) submit(names []string, rows, width, priority, source int, deadli
 			s.t.Fatal(err)
 		}
 		r := &scheduler.Request{Model: s.model, Inputs: []tensor.Tensor{in}, Rows: rows, Priority: priority, Source: uint64(source), Owner: s}
+		if s.stream != "" {
+			r.Frame = &scheduler.Frame{Stream: s.stream, Keep: s.keep, Seq: int64(number)}
+		}
 		if deadline != 0 {
 			r.Deadline = s.clock.Now().Add(deadline)
 		}
@@ -334,6 +341,9 @@ func (s *story) Complete(r *scheduler.Request) {
 	}
 	if want, _ := tensor.Values[int32](r.Inputs[0]); fmt.Sprint(want) != fmt.Sprint(got) {
 		s.t.Errorf("%s has another's answer: %v", name, got)
+	}
+	if f := r.Frame; f != nil && f.Skipped > 0 {
+		name += fmt.Sprintf(" (skipped %d)", f.Skipped)
 	}
 	s.say("%s: ok", name)
 }

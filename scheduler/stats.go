@@ -13,6 +13,7 @@ type Counts struct {
 	BatchesDone   uint64 // answered or failed
 	BatchesFailed uint64
 	Retried       uint64 // requests, or parts of split ones, tried again
+	Reordered     uint64 // frames whose number was not above that of the one before
 	Suspected     uint64 // times that a replica did not answer within ExecTimeout
 }
 
@@ -28,6 +29,7 @@ type Stats struct {
 	Requests    int           // unanswered, waiting or executing
 	Shapes      int           // different shapes that wait
 	Sources     int           // sources that have rows waiting
+	Streams     int           // known: with a frame in the last minute, or one unanswered
 	OldestWait  time.Duration // age of the oldest waiting row, since its submission
 	OldestBatch time.Duration // age of the oldest batch in flight, since it was sent
 	Live        int
@@ -98,7 +100,7 @@ func (m *Model) Stats() Stats {
 	s := Stats{
 		ID: m.id, Config: c.cfg,
 		QueueRows: c.rows, QueueBytes: c.bytes, Requests: c.requests,
-		Shapes: len(c.buckets.ordered), Sources: len(c.sources.heap), Live: c.live,
+		Shapes: len(c.buckets.ordered), Sources: len(c.sources.heap), Streams: c.streams.recent(now), Live: c.live,
 		Predictable: c.live > 0 && !c.capacity.cold,
 		Counts:      c.stats.since(&counters{}),
 	}

@@ -1,0 +1,512 @@
+package scheduler
+
+import (
+	"container/heap"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// A Frame places a request in a stream: one source of frames, such as a camera, of which newer
+// ones replace older ones.
+//
+// The answers of a stream leave in the order in which its frames were submitted, but for errors,
+// which leave at once. A frame belongs to its request, and to whom that belongs.
+type Frame struct {
+	// Set by the submitter.
+
+	Stream string // its name, which may be a view of reused memory; each model has its own streams
+	Keep   int    // how many frames of the stream may wait; more supersede the oldest. 0: any number; negative: as the model is configured
+	Seq    int64  // the client's number of the frame; negative: it has none
+	ID     string // names the frame in errors if it has no number
+
+	// Set by the scheduler before Owner.Complete.
+
+	Skipped int // frames of the stream that were superseded between the one executed before and this one
+
+	// Guarded by the model's mutex between Submit and the answer.
+
+	req          *Request
+	stream       *stream
+	older, newer *Frame // of the same stream, unanswered
+	held         bool   // its answer is there and waits for that of an older frame
+	leaving      bool   // its answer is being delivered
+}
+
+// waits reports whether no row of it has been sent to a container, or all have come back.
+func (f *Frame) waits() bool { return !f.held && !f.req.executing() }
+
+// A SupersededError is an [ErrSuperseded] that names the newer frame.
+type SupersededError struct {
+	Seq int64  // of the newer frame; negative: it has none
+	ID  string // of the newer frame
+}
+
+func (e *SupersededError) Error() string {
+	switch {
+	case e.Seq >= 0:
+		return fmt.Sprintf("%v by frame %d of its stream", ErrSuperseded, e.Seq)
+	case e.ID != "":
+		return fmt.Sprintf("%v by frame %q of its stream", ErrSuperseded, e.ID)
+	}
+	return fmt.Sprintf("%v by a newer frame of its stream", ErrSuperseded)
+}
+
+// Unwrap makes the error an [ErrSuperseded].
+func (e *SupersededError) Unwrap() error { return ErrSuperseded }
+
+// A stream is known from its first frame until it has been silent for a while.
+type stream struct {
+	name           string
+	keep           int     // of the frame that was submitted last
+	oldest, newest *Frame  // unanswered ones, in the order in which they were submitted
+	held           int     // of these
+	leaving        int     // answers that are being delivered; until they are, no other one leaves
+	batch          *Batch  // that all of those were in; nil: they were not in one
+	queued         int     // items in queues
+	served         int64   // when a frame was sent last
+	number         uint64  // in the order in which they became known
+	turn           int     // index in streams.turns, or -1
+	cut            uint64  // the batch that it last had a frame in, by streams.cuts
+	skipped        int     // frames superseded since a frame was sent last
+	seq            int64   // number of the frame that was submitted last
+	active         int64   // when a frame was submitted last
+	silent         bool    // it stands in streams.silent
+	before, after  *stream // its neighbours there
+}
+
+// streams are those of one model.
+//
+// The rule for who is next: among frames that could share a place in a batch, that of the stream
+// goes first which was served longest ago. Deadlines cannot decide it. Cameras of one frame rate
+// have their newest frames waiting, whose deadlines differ by the cameras' phases, which do not
+// change: with a model that takes a multiple of the frame interval one camera would always be
+// first, and the others never.
+//
+// A frame that supersedes another takes its place in the queue (see place), since its own
+// would be at the end, and that of the next one again: a stream beside a queue of ordinary
+// requests would never be served.
+type streams struct {
+	byName map[string]*stream
+	known  uint64 // so far
+	turns  turns  // those with frames in a queue that bound how many wait
+	cuts   uint64
+	held   queue    // items of frames whose answers wait, by deadline
+	chosen []*item  // scratch
+	back   []*Frame // whose rows came back to wait since the last dispatch
+
+	silent struct {
+		oldest, newest *stream // without an unanswered frame, in the order in which they fell silent
+		count          int
+	}
+}
+
+const (
+	// A stream that has been silent is forgotten after a while, or when too many are.
+	silentTime = int64(time.Minute)
+	silentMost = 1024
+
+	// turnsTried is how many streams are considered for one place in a batch. It is a bound for
+	// queues of many shapes or priorities, whose streams cannot take each other's places.
+	turnsTried = 32
+)
+
+// of is the stream of that name, which is new if it was not known.
+func (ss *streams) of(name string, now int64) *stream {
+	if s := ss.byName[name]; s != nil {
+		return s
+	}
+	ss.forget(now)
+	ss.known++
+	s := &stream{name: strings.Clone(name), number: ss.known, turn: -1, seq: -1, served: now}
+	// A new stream should not wait for all others, nor may clients that name a new stream in each
+	// frame keep others from their turn: it joins half-way. Who has waited longest is before all
+	// that come after.
+	if len(ss.turns) > 0 {
+		s.served = ss.turns[0].served + (now-ss.turns[0].served)/2
+	}
+	if ss.byName == nil {
+		ss.byName = make(map[string]*stream)
+	}
+	ss.byName[s.name] = s
+	return s
+}
+
+// forget drops the streams that have been silent for long, and the oldest of too many.
+func (ss *streams) forget(now int64) {
+	for old := ss.silent.oldest; old != nil && (ss.silent.count > silentMost || old.active < now-silentTime); old = ss.silent.oldest {
+		ss.wakeUp(old)
+		delete(ss.byName, old.name)
+	}
+}
+
+// recent counts the streams that have sent a frame in the last minute, or wait for an answer.
+func (ss *streams) recent(now int64) int {
+	ss.forget(now)
+	return len(ss.byName)
+}
+
+// wakeUp takes a stream out of the silent ones.
+func (ss *streams) wakeUp(s *stream) {
+	if s.before != nil {
+		s.before.after = s.after
+	} else {
+		ss.silent.oldest = s.after
+	}
+	if s.after != nil {
+		s.after.before = s.before
+	} else {
+		ss.silent.newest = s.before
+	}
+	s.before, s.after, s.silent = nil, nil, false
+	ss.silent.count--
+}
+
+// join makes f the newest of its stream.
+func (ss *streams) join(f *Frame, s *stream, keep int, now int64) {
+	if s.silent {
+		ss.wakeUp(s)
+	}
+	f.stream, f.held, f.leaving, f.Skipped = s, false, false, 0
+	f.newer, f.older = nil, s.newest
+	if s.newest != nil {
+		s.newest.newer = f
+	} else {
+		s.oldest = f
+	}
+	s.newest = f
+	s.active = now
+	if f.Seq >= 0 {
+		s.seq = f.Seq
+	}
+	s.keep = keep
+	ss.place(s)
+}
+
+// part takes f, which is answered, out of its stream.
+func (ss *streams) part(f *Frame) {
+	s := f.stream
+	if f.older != nil {
+		f.older.newer = f.newer
+	} else {
+		s.oldest = f.newer
+	}
+	if f.newer != nil {
+		f.newer.older = f.older
+	} else {
+		s.newest = f.older
+	}
+	f.older, f.newer = nil, nil
+	if f.held {
+		f.held = false
+		s.held--
+		ss.held.remove(&f.req.item)
+	}
+	ss.fallSilent(s)
+}
+
+// fallSilent notes if a stream has nothing to be answered any more.
+func (ss *streams) fallSilent(s *stream) {
+	if s.oldest != nil || s.leaving > 0 || s.silent {
+		return
+	}
+	s.silent = true
+	if s.before = ss.silent.newest; s.before != nil {
+		s.before.after = s
+	} else {
+		ss.silent.oldest = s
+	}
+	ss.silent.newest = s
+	ss.silent.count++
+}
+
+// count notes that items of a stream have come into queues, or left them.
+func (ss *streams) count(s *stream, items int) {
+	s.queued += items
+	ss.place(s)
+}
+
+// place puts s among the turns if it belongs there.
+func (ss *streams) place(s *stream) {
+	switch belongs := s.keep > 0 && s.queued > 0; {
+	case belongs && s.turn < 0:
+		heap.Push(&ss.turns, s)
+	case !belongs && s.turn >= 0:
+		heap.Remove(&ss.turns, s.turn)
+	}
+}
+
+// sent notes that rows of f are sent to a container.
+func (ss *streams) sent(f *Frame, now int64) {
+	s := f.stream
+	s.served = now
+	if s.turn >= 0 {
+		heap.Fix(&ss.turns, s.turn)
+	}
+	if f.req.sent == unsent {
+		f.Skipped, s.skipped = s.skipped, 0
+	}
+}
+
+// mayLeave reports whether the answer of f, which b has brought, can be delivered now.
+func (s *stream) mayLeave(f *Frame, b *Batch) bool {
+	return s.oldest == f && (s.leaving == 0 || s.batch == b)
+}
+
+// leave notes that the answer of f is being delivered.
+func (ss *streams) leave(f *Frame, b *Batch) {
+	s := f.stream
+	f.leaving = true
+	s.leaving++
+	s.batch = b
+	ss.part(f)
+}
+
+// turns are streams as a heap: the one that was served longest ago is first.
+type turns []*stream
+
+func (t turns) Len() int { return len(t) }
+func (t turns) Less(i, j int) bool {
+	return t[i].served < t[j].served || t[i].served == t[j].served && t[i].number < t[j].number
+}
+func (t turns) Swap(i, j int) {
+	t[i], t[j] = t[j], t[i]
+	t[i].turn, t[j].turn = i, j
+}
+
+func (t *turns) Push(x any) {
+	s := x.(*stream)
+	s.turn = len(*t)
+	*t = append(*t, s)
+}
+
+func (t *turns) Pop() any {
+	last := len(*t) - 1
+	s := (*t)[last]
+	(*t)[last] = nil
+	*t = (*t)[:last]
+	s.turn = -1
+	return s
+}
+
+// waitingIn is the oldest item of s in q; nil: there is none.
+func (s *stream) waitingIn(q *queue) *item {
+	for f := s.oldest; f != nil; f = f.newer {
+		if f.req.item.queue == q {
+			return &f.req.item
+		}
+	}
+	return nil
+}
+
+// keepOf is how many frames of r's stream may wait; 0: any number.
+func (c *core) keepOf(f *Frame) int {
+	if f.Keep < 0 {
+		return c.cfg.Keep
+	}
+	return f.Keep
+}
+
+// supersedes calls f for each waiting frame of s that one more would supersede, the newest first.
+func (s *stream) supersedes(keep int, f func(*Frame)) {
+	if keep == 0 {
+		return
+	}
+	n := 1
+	for frame := s.newest; frame != nil; {
+		older := frame.older
+		if frame.waits() {
+			if n++; n > keep {
+				f(frame)
+			}
+		}
+		frame = older
+	}
+}
+
+// follow makes r, which is admitted, a frame of its stream, and answers those that it supersedes.
+// It says where r is to wait if it takes the place of one; else it is nil, and has moved the
+// frame that does.
+func (c *core) follow(r *Request, s *stream, now int64, fx *effects) *place {
+	f := r.Frame
+	f.req = r
+	if f.Seq >= 0 && f.Seq <= s.seq {
+		c.stats.reordered++
+	}
+	var from *place
+	s.supersedes(c.keepOf(f), func(old *Frame) {
+		if it := &old.req.item; it.queue != nil {
+			from = &it.place
+		}
+		c.supersede(old, f, fx)
+	})
+	c.streams.join(f, s, c.keepOf(f), now)
+	if from == nil {
+		return nil
+	}
+	at := *from
+	at.deadline = min(at.deadline, r.deadline)
+	for heir := s.oldest; heir != f; heir = heir.newer {
+		if it := &heir.req.item; heir.waits() && it.queue != nil {
+			if at.deadline = min(at.deadline, heir.req.deadline); at.before(it.place) {
+				c.dequeue(it)
+				c.enqueueAt(it, at)
+			}
+			return nil
+		}
+	}
+	return &at
+}
+
+// supersede answers an older frame, since a newer one of its stream has come.
+func (c *core) supersede(old, by *Frame, fx *effects) {
+	old.stream.skipped++
+	c.answer(old.req, OutcomeSuperseded, &SupersededError{Seq: by.Seq, ID: strings.Clone(by.ID)}, fx)
+}
+
+// supersedeReturned answers the frames that came back from a container while as many newer ones
+// as may wait do.
+func (c *core) supersedeReturned(fx *effects) {
+	for _, f := range c.streams.back {
+		if f.req.state != stateWaiting || !f.waits() || f.stream.keep == 0 {
+			continue
+		}
+		n := 0
+		for newer := f.stream.newest; newer != f; newer = newer.older {
+			if newer.waits() {
+				n++
+			}
+		}
+		if n >= f.stream.keep {
+			c.supersede(f, f.stream.newest, fx)
+		}
+	}
+	clear(c.streams.back)
+	c.streams.back = c.streams.back[:0]
+}
+
+// holdBack keeps the answer of f, which is whole, until those of older frames have left. When
+// more answers wait for an older frame than frames may wait, that one is superseded, although it
+// is executing: a replica that hangs would hold up a stream that another one serves.
+func (c *core) holdBack(f *Frame, fx *effects) {
+	s := f.stream
+	f.held = true
+	s.held++
+	it := &f.req.item
+	*it = item{req: f.req, hi: f.req.Rows, place: place{deadline: f.req.deadline, seq: it.seq}}
+	c.streams.held.insert(it)
+	c.wakeAt(it.deadline)
+	if s.keep > 0 && s.held > s.keep && !s.oldest.held {
+		c.supersede(s.oldest, s.newestHeld(), fx)
+	}
+}
+
+func (s *stream) newestHeld() *Frame {
+	f := s.newest
+	for !f.held {
+		f = f.older
+	}
+	return f
+}
+
+// release answers the frames of s whose answers have no other to wait for.
+func (c *core) release(s *stream, fx *effects) {
+	if s.leaving > 0 {
+		return
+	}
+	for f := s.oldest; f != nil && f.held; f = s.oldest {
+		r := f.req
+		c.streams.leave(f, nil)
+		c.succeed(r)
+		fx.answered = append(fx.answered, r)
+	}
+}
+
+// delivered notes that an answer of s has been.
+func (c *core) delivered(s *stream, fx *effects) {
+	s.leaving--
+	c.streams.fallSilent(s)
+	c.release(s, fx)
+}
+
+// inTurn is the item that goes to a container in the place of it: of the streams with a frame in
+// the same queue that is as large, and is answered by end or as late as it, that of the one that
+// was served longest ago.
+func (c *core) inTurn(it *item, end int64) *item {
+	ss := &c.streams
+	f := it.req.Frame
+	if f == nil || f.stream.turn < 0 || len(ss.turns) == 1 {
+		return it
+	}
+	var passed [turnsTried]*stream
+	n := 0
+	best := it
+	for n < turnsTried && len(ss.turns) > 0 {
+		s := ss.turns[0]
+		if s.cut != ss.cuts {
+			if o := s.waitingIn(it.queue); o != nil && o.rows() == it.rows() && o.req.deadline >= min(end, it.req.deadline) {
+				best = o
+				break
+			}
+		}
+		passed[n] = heap.Pop(&ss.turns).(*stream)
+		n++
+	}
+	for _, s := range passed[:n] {
+		heap.Push(&ss.turns, s)
+	}
+	return best
+}
+
+// renew gives a waiting frame, whose inherited place is too early by now, the one that is its own.
+func (c *core) renew(it *item) {
+	since := it.since
+	c.dequeue(it)
+	c.enqueue(it, since)
+}
+
+// fillInTurn is fill where streams take turns: a place in the batch that a frame would get is
+// that of the stream whose turn it is, and no stream has two.
+func (c *core) fillInTurn(b *Batch, bk *bucket, q *queue, at cursor, target, whole int, end, now int64) (stopped bool) {
+	ss := &c.streams
+	chosen, rest := ss.chosen[:0], (*item)(nil)
+	rows, bytes := b.Rows, b.bytes
+	for ; rows < target && !q.end(at); at = q.next(at) {
+		it := q.item(at)
+		if f := it.req.Frame; f != nil && f.stream.keep > 0 {
+			if f.stream.cut == ss.cuts {
+				b.leftOut = true
+				continue
+			}
+			it = c.inTurn(it, end)
+			it.req.Frame.stream.cut = ss.cuts
+		}
+		if rows > 0 && bytes+it.bytes() > c.cfg.BatchBytes {
+			b.crowded, stopped = true, true
+			break
+		}
+		if n := it.rows(); n > target-rows {
+			if n > whole {
+				rest = it
+			} else {
+				stopped = true
+			}
+			break
+		}
+		rows += it.rows()
+		bytes += it.bytes()
+		chosen = append(chosen, it)
+	}
+	for _, it := range chosen {
+		b.oldest = max(b.oldest, now-it.since)
+		b.add(span{req: it.req, lo: it.lo, hi: it.hi, retried: it.retried})
+		q.remove(it)
+		c.uncount(it)
+	}
+	if rest != nil {
+		c.part(b, bk, q, rest, target-b.Rows, now)
+	}
+	clear(chosen)
+	ss.chosen = chosen[:0]
+	return stopped
+}

@@ -1,0 +1,324 @@
+package scheduler_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/schedtest"
+	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+var framesFlag = flag.Int("frames", 1_000_000, "how many frames TestNewestFrame sends")
+
+// cameras are streams of frames on virtual time. A row of a frame is its stream and its number.
+type cameras struct {
+	t      *testing.T
+	sched  *scheduler.Scheduler
+	clock  *schedtest.Clock
+	model  *scheduler.Model
+	sent   []int // frames of each camera
+	done   []int // of which answered
+	shown  []int // of which executed
+	shows  []time.Time
+	worst  []time.Duration // between two answers of a camera
+	last   []int           // number of the frame of which the last answer is
+	ages   []time.Duration
+	within time.Duration
+	crowd  bool // others ask for more than the model can do: frames may be refused
+	seen   func(camera, frame int)
+	free   []*scheduler.Request
+}
+
+var frameSpec = []tensor.Spec{{Name: "x", DType: tensor.Uint32, Shape: tensor.Shape{-1, 2}}}
+
+func newCameras(t *testing.T, n int, cfg scheduler.ModelConfig, workers ...*schedtest.Worker) *cameras {
+	c := &cameras{t: t, within: time.Second}
+	for range n {
+		c.more()
+	}
+	c.sched, c.clock = newVirtual(t, scheduler.Config{Default: cfg})
+	for _, w := range workers {
+		w.Clock = c.clock
+		w.Seen = func(b *scheduler.Batch) {
+			streams := make(map[uint32]bool)
+			for _, p := range b.Parts {
+				x, err := tensor.Values[uint32](p.Inputs[0])
+				if err != nil {
+					t.Fatal(err)
+				}
+				if int(x[0]) >= len(c.sent) {
+					continue // of no camera
+				}
+				if streams[x[0]] && c.seen != nil {
+					t.Errorf("a batch has two frames of camera %d", x[0])
+				}
+				streams[x[0]] = true
+				c.shown[x[0]]++
+				if c.seen != nil {
+					c.seen(int(x[0]), int(x[1]))
+				}
+			}
+		}
+		c.model = addTo(t, c.sched, benchID, scheduler.Spec{Inputs: frameSpec, Outputs: frameSpec}, w).Model()
+	}
+	return c
+}
+
+func (c *cameras) more() {
+	c.sent, c.done, c.shown, c.last = append(c.sent, 0), append(c.done, 0), append(c.shown, 0), append(c.last, -1)
+	c.shows, c.worst = append(c.shows, time.Time{}), append(c.worst, 0)
+}
+
+// frame sends the next frame of a camera.
+func (c *cameras) frame(camera, keep int) {
+	r := c.request(uint32(camera), uint32(c.sent[camera]))
+	r.Source = uint64(camera) + 1
+	r.Frame = &scheduler.Frame{Stream: fmt.Sprint("camera ", camera), Keep: keep, Seq: int64(c.sent[camera])}
+	c.sent[camera]++
+	c.sched.Submit(r)
+}
+
+func (c *cameras) request(row ...uint32) *scheduler.Request {
+	in, err := tensor.FromSlice(tensor.Shape{1, 2}, row)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return &scheduler.Request{Model: c.model, Inputs: []tensor.Tensor{in}, Rows: 1, Owner: c, Deadline: c.clock.Now().Add(c.within)}
+}
+
+// Complete counts an answer.
+func (c *cameras) Complete(r *scheduler.Request) {
+	if r.Frame == nil {
+		return
+	}
+	x, _ := tensor.Values[uint32](r.Inputs[0])
+	camera, frame := int(x[0]), int(x[1])
+	c.done[camera]++
+	if r.Err != nil {
+		if !errors.Is(r.Err, scheduler.ErrSuperseded) && !(c.crowd && errors.Is(r.Err, scheduler.ErrOverloaded)) && !errors.Is(r.Err, scheduler.ErrDeadlineExceeded) {
+			c.t.Errorf("frame %d of camera %d: %v", frame, camera, r.Err)
+		}
+		return
+	}
+	if frame <= c.last[camera] {
+		c.t.Errorf("camera %d: the answer of frame %d comes after that of frame %d", camera, frame, c.last[camera])
+	}
+	c.last[camera] = frame
+	now := c.clock.Now()
+	if !c.shows[camera].IsZero() {
+		c.worst[camera] = max(c.worst[camera], now.Sub(c.shows[camera]))
+	}
+	c.shows[camera] = now
+	c.ages = append(c.ages, now.Sub(r.Deadline.Add(-c.within)))
+}
+
+// film lets cameras send a frame every 1/fps seconds, a fraction of that apart, for a while.
+func (c *cameras) film(fps int, length time.Duration, keep int, others func()) {
+	start := c.clock.Now()
+	interval := time.Second / time.Duration(fps)
+	for i := 0; ; i++ {
+		at := start.Add(interval * time.Duration(i) / time.Duration(len(c.sent)))
+		if at.Sub(start) >= length {
+			break
+		}
+		c.clock.Advance(at.Sub(c.clock.Now()))
+		c.frame(i%len(c.sent), keep)
+		if others != nil {
+			others()
+		}
+	}
+	c.clock.Advance(2 * c.within)
+}
+
+// TestNewestFrame: of a stream that keeps one frame the newest one is executed that there was when
+// the batch was closed, none twice, and each frame has one answer; whatever the number of streams,
+// replicas and batches in flight, and however fast frames come.
+func TestNewestFrame(t *testing.T) {
+	frames := *framesFlag
+	if budgettest.Race || testing.Short() {
+		frames = min(frames, 50_000)
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for frames > 0 {
+		n := 1 + rng.IntN(20)
+		var workers []*schedtest.Worker
+		for range 1 + rng.IntN(3) {
+			fixed, row := time.Duration(rng.IntN(20_000))*time.Microsecond, time.Duration(rng.IntN(5_000))*time.Microsecond
+			workers = append(workers, &schedtest.Worker{Exec: func(rows int) time.Duration {
+				return fixed + time.Duration(rows)*row + time.Duration(rng.IntN(1_000))*time.Microsecond
+			}})
+		}
+		c := newCameras(t, n, scheduler.ModelConfig{MaxBatch: []int{1, 4, 32}[rng.IntN(3)], Slots: 1 + rng.IntN(3)}, workers...)
+		executed := make([]int, n)
+		for i := range executed {
+			executed[i] = -1
+		}
+		c.seen = func(camera, frame int) {
+			if newest := c.sent[camera] - 1; frame != newest {
+				t.Errorf("frame %d of camera %d is executed, the newest was %d", frame, camera, newest)
+			}
+			if frame <= executed[camera] {
+				t.Errorf("frame %d of camera %d is executed after frame %d", frame, camera, executed[camera])
+			}
+			executed[camera] = frame
+		}
+		interval := 1 + rng.IntN(10_000)
+		for range min(frames, 20_000) {
+			c.clock.Advance(time.Duration(rng.IntN(interval)) * time.Microsecond)
+			c.frame(rng.IntN(n), 1)
+			frames--
+		}
+		c.clock.Advance(2 * c.within)
+		if !slices.Equal(c.sent, c.done) {
+			t.Errorf("of %v frames %v have an answer", c.sent, c.done)
+		}
+		if err := c.model.Check(); err != nil {
+			t.Fatal(err)
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// TestStreamsTakeTurns: four cameras of 30 frames a second on a model that executes ten, whose time
+// is a multiple of their interval. By deadlines one camera would always be first.
+func TestStreamsTakeTurns(t *testing.T) {
+	for _, within := range []time.Duration{150 * time.Millisecond, time.Second, 10 * time.Second} {
+		t.Run(within.String(), func(t *testing.T) {
+			c := newCameras(t, 4, scheduler.ModelConfig{MaxBatch: 1, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(100*time.Millisecond, 0)})
+			c.within = within
+			c.film(30, time.Minute, 1, nil)
+			total := 0
+			for _, n := range c.shown {
+				total += n
+			}
+			for camera, n := range c.shown {
+				if share := float64(n) / float64(total); share < 0.22 || share > 0.28 {
+					t.Errorf("camera %d has %.2f of the %d executions", camera, share, total)
+				}
+				if c.worst[camera] > 550*time.Millisecond {
+					t.Errorf("camera %d stood still for %v", camera, c.worst[camera])
+				}
+			}
+			slices.Sort(c.ages)
+			if p50, p99 := c.ages[len(c.ages)/2], c.ages[len(c.ages)*99/100]; p50 > 140*time.Millisecond || p99 > 170*time.Millisecond || total < 590 {
+				t.Errorf("%d frames were executed, their ages are %v in the median, %v at the 99th percentile", total, p50, p99)
+			}
+		})
+	}
+}
+
+// TestNewStream: a stream that begins while others keep the model busy is soon served, and one that
+// has a new name for each frame does not keep the others from their turn.
+func TestNewStream(t *testing.T) {
+	c := newCameras(t, 4, scheduler.ModelConfig{MaxBatch: 1, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(100*time.Millisecond, 0)})
+	c.film(30, 30*time.Second, 1, nil)
+	c.more()
+	began := c.clock.Now()
+	var first time.Duration
+	c.seen = func(camera, _ int) {
+		if camera == 4 && first == 0 {
+			first = c.clock.Now().Add(100 * time.Millisecond).Sub(began)
+		}
+	}
+	c.film(30, 2*time.Second, 1, nil)
+	if first == 0 || first > 550*time.Millisecond {
+		t.Errorf("the fifth camera has its first answer after %v", first)
+	}
+	number := uint32(1000)
+	c.crowd = true
+	clear(c.worst)
+	clear(c.shows)
+	c.film(30, 20*time.Second, 1, func() {
+		number++
+		r := c.request(number, 0)
+		r.Frame = &scheduler.Frame{Stream: fmt.Sprint("another ", number), Keep: 1}
+		r.Source = 100 + uint64(number%4)
+		r.Owner = ownerFunc(func(*scheduler.Request) {})
+		c.sched.Submit(r)
+	})
+	for camera, gap := range c.worst {
+		if gap == 0 || gap > 3*time.Second {
+			t.Errorf("beside streams of one frame camera %d stood still for %v", camera, gap)
+		}
+	}
+}
+
+// TestStreamBesideQueue: a stream is served beside ordinary requests that are more than the model
+// can do, although each of its frames is newer than all of them.
+func TestStreamBesideQueue(t *testing.T) {
+	for _, strategy := range scheduler.Strategies() {
+		t.Run(strategy, func(t *testing.T) {
+			c := newCameras(t, 1, scheduler.ModelConfig{Strategy: strategy, MaxBatch: 8, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(10*time.Millisecond, 5*time.Millisecond)})
+			c.crowd = true
+			c.film(30, 30*time.Second, 1, func() {
+				for range 10 { // 300 a second, of which 160 can be done
+					c.sched.Submit(c.request(1000, 0))
+				}
+			})
+			if c.worst[0] == 0 || c.worst[0] > 2*c.within {
+				t.Errorf("the stream stood still for %v; %d of its %d frames were executed", c.worst[0], c.shown[0], c.sent[0])
+			}
+		})
+	}
+}
+
+// TestStreamOrderAcrossGoroutines: answers that several replicas give at once leave in the order of
+// their stream, also when the owner of one is slow.
+func TestStreamOrderAcrossGoroutines(t *testing.T) {
+	sched, err := scheduler.New(scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 2, Slots: 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sched.Close()
+	var model *scheduler.Model
+	for range 3 {
+		model = addTo(t, sched, benchID, rowsSpec, scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+			go func() {
+				outputs, _, err := schedtest.Echo(b)
+				if err != nil {
+					b.Fail(err)
+					return
+				}
+				b.Complete(outputs, nil)
+			}()
+			return nil
+		})).Model()
+	}
+	const frames = 5000
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for i := range frames {
+		all.Add(1)
+		sched.Submit(&scheduler.Request{Model: model, Inputs: rowOf(t, 1), Rows: 1, Frame: &scheduler.Frame{Stream: "cam", Seq: int64(i)}, Owner: ownerFunc(func(r *scheduler.Request) {
+			defer all.Done()
+			if r.Err != nil {
+				t.Error(r.Err)
+			}
+			if i%8 == 0 {
+				runtime.Gosched()
+			}
+			if n := next.Add(1) - 1; n != int64(i) {
+				t.Errorf("frame %d is answered as number %d", i, n)
+			}
+			for _, out := range r.Outputs {
+				out.Release()
+			}
+		})})
+	}
+	all.Wait()
+	if err := model.Check(); err != nil {
+		t.Error(err)
+	}
+}
