@@ -1,0 +1,65 @@
+"""Ask models over the Shiva protocol: numpy arrays in, numpy arrays out.
+
+    from shiva_client import Client
+
+    with Client("localhost") as client:
+        print(client.infer("digits", image)["label"])
+
+``AsyncClient`` is the same for asyncio, ``Client.stream`` is for cameras.
+"""
+
+from .aio import AsyncClient
+from .client import Client
+from .errors import (
+    ClientClosed,
+    ConnectionLost,
+    ContainerFailed,
+    ContainerLost,
+    DeadlineExceeded,
+    Draining,
+    Internal,
+    InvalidInput,
+    NotAnswered,
+    NotFound,
+    Overloaded,
+    Protocol,
+    RemoteError,
+    ShivaError,
+    Superseded,
+    TimedOut,
+    TooLarge,
+    Unavailable,
+    Unreachable,
+)
+from .request import Answer
+from .stream import Result, Stream
+from .wire import Message, ProtocolError
+
+__all__ = [
+    "Answer",
+    "AsyncClient",
+    "Client",
+    "ClientClosed",
+    "ConnectionLost",
+    "ContainerFailed",
+    "ContainerLost",
+    "DeadlineExceeded",
+    "Draining",
+    "Internal",
+    "InvalidInput",
+    "Message",
+    "NotAnswered",
+    "NotFound",
+    "Overloaded",
+    "Protocol",
+    "ProtocolError",
+    "RemoteError",
+    "Result",
+    "ShivaError",
+    "Stream",
+    "Superseded",
+    "TimedOut",
+    "TooLarge",
+    "Unavailable",
+    "Unreachable",
+]

@@ -1,0 +1,119 @@
+"""Why a request has no outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .wire import Message
+
+
+class ShivaError(Exception):
+    """Any error of this package but for wrong arguments, which are ValueError and TypeError."""
+
+
+class NotAnswered(ShivaError):
+    """The request has no answer.
+
+    Attributes:
+        may_have_run: whether bytes of it may have reached the server; if not it certainly did not run
+    """
+
+    def __init__(self, why: str, *, may_have_run: bool) -> None:
+        super().__init__(f"{why} ({'it may have run' if may_have_run else 'it did not run'})")
+        self.may_have_run = may_have_run
+
+
+class Unreachable(NotAnswered):
+    """No connection could be made."""
+
+
+class ConnectionLost(NotAnswered):
+    """The connection ended before the answer."""
+
+
+class ClientClosed(NotAnswered):
+    """The client was closed before the answer."""
+
+
+class TimedOut(NotAnswered, TimeoutError):
+    """The server said nothing by the deadline. Its own answer, when there is one in time, is DeadlineExceeded."""
+
+
+class RemoteError(ShivaError):
+    """The server answered with an error.
+
+    Attributes:
+        type: its name, which is that of the class for those that this package knows
+        message: what the server says
+        code: as HTTP has it; 0 from servers that give none
+        retryable: whether the same request may succeed later
+        id: of the request
+        metadata: all that the answer says
+    """
+
+    def __init__(self, metadata: dict[str, Any]) -> None:
+        self.metadata = metadata
+        self.type = str(metadata.get("type", "Error"))
+        self.message = str(metadata.get("message", ""))
+        code = metadata.get("code", 0)
+        self.code = code if isinstance(code, int) else 0
+        self.retryable = metadata.get("retryable") is True
+        self.id = metadata.get("id")
+        super().__init__(f"{self.type}: {self.message}")
+
+
+class Protocol(RemoteError):
+    """The server could not read the message."""
+
+
+class TooLarge(RemoteError):
+    """The message is above a limit of the server."""
+
+
+class InvalidInput(RemoteError):
+    """The tensors do not fit the model, or the request contradicts itself."""
+
+
+class NotFound(RemoteError):
+    """There is no such model or route."""
+
+
+class Overloaded(RemoteError):
+    """A limit of the server was met."""
+
+
+class Superseded(RemoteError):
+    """A newer frame of the stream came before this one was executed."""
+
+
+class DeadlineExceeded(RemoteError):
+    """The deadline passed in the server."""
+
+
+class Unavailable(RemoteError):
+    """No container of the model is connected."""
+
+
+class ContainerFailed(RemoteError):
+    """The model failed on the request."""
+
+
+class ContainerLost(RemoteError):
+    """The container was lost while it had the request."""
+
+
+class Draining(RemoteError):
+    """The server is shutting down."""
+
+
+class Internal(RemoteError):
+    """A fault of the server."""
+
+
+_KNOWN = {cls.__name__: cls for cls in RemoteError.__subclasses__()}
+
+
+def raise_for(message: Message) -> None:
+    """Raise what an answer says, if it is an error."""
+    if message.namespace == "!error":
+        raise _KNOWN.get(str(message.metadata.get("type")), RemoteError)(message.metadata)

@@ -1,0 +1,78 @@
+"""What is asked and answered: inputs as a message, and a message as outputs by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from . import wire
+from .errors import raise_for
+from .wire import Array, Message
+
+
+def question(model: str, inputs: tuple[Any, ...], *, timeout: float | None, metadata: dict[str, Any]) -> Message:
+    """The message that asks a model.
+
+    The inputs are arrays in the order of the model's declaration, or one mapping from their names.
+    """
+    message = Message(model, {k: v for k, v in metadata.items() if v is not None})
+    if timeout is not None:
+        if not timeout > 0:
+            raise ValueError(f"timeout is {timeout}, it must be positive")
+        message.metadata["timeout_ms"] = timeout * 1000
+    if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+        named = dict(inputs[0])
+        texts = {name: wire.texts(value) for name, value in named.items() if wire.is_text(value)}
+        arrays = {name: np.asarray(value) for name, value in named.items() if name not in texts}
+        if texts:
+            message.metadata["__texts__"] = texts
+        message.metadata["__tensors__"] = list(arrays)
+        message.tensors = list(arrays.values())
+        return message
+    for i, value in enumerate(inputs):
+        if wire.is_text(value):
+            raise TypeError(f"input {i} is text, which goes by the name of its input: infer({model!r}, {{'text': …}})")
+        message.tensors.append(np.asarray(value))
+    return message
+
+
+class Answer(Mapping[str, Array]):
+    """The outputs of a model by their names, and by their positions as ``tensors``.
+
+    Attributes:
+        tensors: in the order in which the server sent them, texts apart
+        metadata: what else the server said, such as ``model_version``
+    """
+
+    def __init__(self, message: Message) -> None:
+        raise_for(message)
+        self.tensors = message.tensors
+        self.metadata = message.metadata
+        names = message.metadata.get("__tensors__")
+        if not isinstance(names, list) or len(names) != len(self.tensors):
+            names = [str(i) for i in range(len(self.tensors))]  # of a server that does not name them
+        self._outputs: dict[str, Array] = dict(zip(names, self.tensors, strict=True))
+        texts = message.metadata.get("__texts__")
+        if isinstance(texts, dict):
+            self._outputs.update({name: wire.array_of_texts(value) for name, value in texts.items()})
+
+    def __getitem__(self, name: str) -> Array:
+        """The output of that name."""
+        try:
+            return self._outputs[name]
+        except KeyError:
+            raise KeyError(f"no output {name!r}; there are {', '.join(self._outputs) or 'none'}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the outputs."""
+        return iter(self._outputs)
+
+    def __len__(self) -> int:
+        """How many outputs there are."""
+        return len(self._outputs)
+
+    def __repr__(self) -> str:
+        outputs = ", ".join(f"{name}: {array.dtype}{list(array.shape)}" for name, array in self._outputs.items())
+        return f"Answer({outputs})"

@@ -1,0 +1,260 @@
+"""The bytes of Shiva messages, which know no socket.
+
+https://github.com/shivad/shivad/blob/main/shiva/README.md describes them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+MAGIC = (6, 66, 11, 1)
+MAGIC_SUM = sum(MAGIC)
+HEADER = struct.Struct(">4BiBBBB")
+TENSOR = struct.Struct(">BB")
+
+# Code on the wire and dtype. What is read but never written are the two codes that C++ programs write for float64 and
+# int64.
+DTYPES: dict[int, np.dtype[Any]] = {
+    code: np.dtype(name)
+    for code, name in {
+        0: "f2", 1: "f4", 3: "u1", 4: "i1", 5: "u2", 6: "i2", 7: "u4", 8: "i4", 9: "u8", 11: "f8", 12: "longdouble",
+        13: "i8", 14: "c8", 15: "c16", 17: "?",
+    }.items()
+}  # fmt: skip
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+DTYPES[2], DTYPES[10] = np.dtype("f8"), np.dtype("i8")
+
+MAX_RANK = 32  # numpy 1 has no more
+MAX_TENSORS = 255
+MAX_NAMESPACE = 255
+CHUNK = 64 << 10
+
+
+class ProtocolError(ValueError):
+    """What came is no Shiva message, or what was to be sent cannot be one."""
+
+
+@dataclass
+class Message:
+    """A message: to which route, the tensors, and what else is said.
+
+    Attributes:
+        namespace: the route, such as ``digits``; ``!error`` in answers that are errors
+        metadata: a JSON object
+        tensors: arrays in native byte order, which belong to whoever has the message
+    """
+
+    namespace: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+    tensors: list[Array] = field(default_factory=list)
+
+
+def encode(message: Message) -> list[bytes | memoryview]:
+    """The bytes of a message, in pieces that refer to the memory of arrays that need no conversion."""
+    route = message.namespace.encode()
+    metadata = json.dumps(message.metadata, separators=(",", ":"), default=_plain).encode()
+    if len(route) > MAX_NAMESPACE:
+        raise ProtocolError(f"the namespace has {len(route)} bytes, at most {MAX_NAMESPACE} can be sent")
+    if len(message.tensors) > MAX_TENSORS:
+        raise ProtocolError(f"the message has {len(message.tensors)} tensors, at most {MAX_TENSORS} can be sent")
+    crc = (MAGIC_SUM + len(metadata) + len(message.tensors) + len(route)) % 256
+    pieces: list[bytes | memoryview] = [
+        HEADER.pack(*MAGIC, len(metadata), len(message.tensors), len(route), crc, 2 * crc % 256)
+    ]
+    for i, tensor in enumerate(message.tensors):
+        array = np.asarray(tensor)
+        native = array.dtype.newbyteorder("=")
+        if native not in CODES or array.dtype.hasobject:
+            raise ProtocolError(f"tensor {i} has dtype {array.dtype}, which Shiva has not; texts go by name")
+        if array.ndim > MAX_RANK:
+            raise ProtocolError(f"tensor {i} has {array.ndim} dimensions, at most {MAX_RANK} can be sent")
+        pieces.append(TENSOR.pack(array.ndim, CODES[native]) + struct.pack(f">{array.ndim}i", *array.shape))
+        pieces.append(_big_endian(array, native))
+    pieces.append(metadata + route)
+    return pieces
+
+
+def _plain(value: Any) -> Any:
+    """A numpy scalar or array as JSON has it."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} cannot be sent as JSON")
+
+
+def _big_endian(array: Array, native: np.dtype[Any]) -> bytes | memoryview:
+    if native == np.dtype("longdouble"):  # the padding goes first, and is not to be sent
+        raw = np.ascontiguousarray(array.astype(native)).reshape(-1).view("u1").reshape(-1, native.itemsize).copy()
+        raw[:, 10:] = 0
+        return raw[:, ::-1].tobytes()
+    big = np.ascontiguousarray(array, dtype=native.newbyteorder(">")).reshape(-1)
+    return big.view("u1").data if big.size else b""
+
+
+class Decoder:
+    """Makes messages of bytes as they arrive. One connection has one, and one thread at a time uses it.
+
+    A transport writes into ``buffer()``, and says how much it has written with ``advance``. The data of large tensors
+    is received where the array has it.
+    """
+
+    def __init__(self, limit: int = 1 << 30) -> None:
+        """Take messages of at most ``limit`` bytes."""
+        self._limit = limit
+        self._chunk = memoryview(bytearray(CHUNK))
+        self._start = self._end = 0  # what of the chunk has not been parsed
+        self._messages: list[Message] = []
+        self._parser = self._parse()
+        self._into = next(self._parser)  # what the parser wants filled
+        self._filled = 0
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes go; never empty."""
+        if self._direct():
+            return self._into[self._filled :]
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._end == CHUNK:
+            self._chunk[: self._end - self._start] = self._chunk[self._start : self._end]
+            self._start, self._end = 0, self._end - self._start
+        return self._chunk[self._end :]
+
+    def _direct(self) -> bool:
+        return self._start == self._end and len(self._into) - self._filled >= CHUNK // 2
+
+    def advance(self, n: int) -> list[Message]:
+        """The messages that are complete with n bytes more."""
+        if self._direct():
+            self._filled += n
+        else:
+            self._end += n
+        while True:
+            n = min(self._end - self._start, len(self._into) - self._filled)
+            self._into[self._filled : self._filled + n] = self._chunk[self._start : self._start + n]
+            self._start += n
+            self._filled += n
+            if self._filled < len(self._into):
+                break
+            self._into, self._filled = self._parser.send(None), 0
+        messages, self._messages = self._messages, []
+        return messages
+
+    @property
+    def midway(self) -> bool:
+        """Whether a message has begun that is not complete."""
+        return self._filled > 0 or len(self._into) != HEADER.size
+
+    def _take(self, left: int, size: int) -> int:
+        if size > left:
+            raise ProtocolError(f"the message is larger than {self._limit} bytes, the limit of this client")
+        return left - size
+
+    def _parse(self) -> Generator[memoryview, None, None]:
+        """Yields memory that the bytes to come are to fill."""
+        while True:
+            head = bytearray(HEADER.size)
+            yield memoryview(head)
+            *magic, size, tensors, route, crc1, crc2 = HEADER.unpack(head)
+            crc = (MAGIC_SUM + size + tensors + route) % 256
+            if tuple(magic) != MAGIC or (crc1, crc2) != (crc, 2 * crc % 256) or size < 0:
+                raise ProtocolError(f"expected the header of a Shiva message, got {head.hex(' ')}")
+            left = self._take(self._limit, len(head) + size + route)
+            message = Message("")
+            for i in range(tensors):
+                kind = bytearray(TENSOR.size)
+                yield memoryview(kind)
+                rank, code = kind
+                if code not in DTYPES or rank > MAX_RANK:
+                    raise ProtocolError(f"tensor {i} has dtype {code} and {rank} dimensions, which cannot be read")
+                dims = bytearray(4 * rank)
+                if rank:
+                    yield memoryview(dims)
+                shape = struct.unpack(f">{rank}i", dims)
+                dtype = DTYPES[code]
+                count = 1
+                for d in shape:
+                    if d < 0:
+                        raise ProtocolError(f"tensor {i} has shape {list(shape)}")
+                    count *= d
+                left = self._take(left, count * dtype.itemsize)
+                raw = np.empty(count * dtype.itemsize, np.uint8)
+                if raw.size:
+                    yield raw.data
+                try:
+                    message.tensors.append(_native(raw, dtype).reshape(shape))
+                except ValueError as error:  # an empty one whose other dimensions are more than numpy can say
+                    raise ProtocolError(f"tensor {i} has shape {list(shape)}: {error}") from error
+            text = bytearray(size + route)
+            if text:
+                yield memoryview(text)
+            try:
+                message.metadata = json.loads(text[:size].decode()) if size else {}
+                message.namespace = text[size:].decode()
+            except (ValueError, RecursionError) as error:
+                raise ProtocolError(f"the metadata or the namespace of a message cannot be read: {error}") from error
+            if not isinstance(message.metadata, dict):
+                raise ProtocolError(f"expected metadata that is an object, got {type(message.metadata).__name__}")
+            self._messages.append(message)
+
+
+def _native(raw: NDArray[np.uint8], dtype: np.dtype[Any]) -> Array:
+    if dtype == np.dtype("longdouble"):
+        return np.ascontiguousarray(raw.reshape(-1, dtype.itemsize)[:, ::-1]).reshape(-1).view(dtype)
+    array = raw.view(dtype)
+    if dtype.itemsize > 1 and np.little_endian:
+        array.byteswap(inplace=True)
+    return array
+
+
+def texts(value: Any) -> Any:
+    """Texts as ``__texts__`` has them: strings in lists nested as the shape; bytes that are no UTF-8 in base64."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"b64": base64.b64encode(value).decode()}
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, Sequence):
+        return [texts(v) for v in value]
+    raise ProtocolError(f"expected text, got {type(value).__name__}")
+
+
+def is_text(value: Any) -> bool:
+    """Whether an input travels as text."""
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    return isinstance(value, str | bytes) or (isinstance(value, np.ndarray) and value.dtype.kind in "SUO")
+
+
+def array_of_texts(value: Any) -> Array:
+    """Texts of an answer as an array of objects: str, or bytes where a text is no UTF-8."""
+
+    def element(v: Any) -> Any:
+        return base64.b64decode(v["b64"]) if isinstance(v, Mapping) else v
+
+    def shape(v: Any) -> tuple[int, ...]:
+        return (len(v), *(shape(v[0]) if v else ())) if isinstance(v, list) else ()
+
+    def flat(v: Any) -> Iterable[Any]:
+        if isinstance(v, list):
+            for one in v:
+                yield from flat(one)
+        else:
+            yield element(v)
+
+    array = np.empty(shape(value), object)
+    for i, v in enumerate(flat(value)):
+        array.reshape(-1)[i] = v
+    return array

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+
+import numpy as np
+import pytest
+import shiva_client
+from conftest import Server, echo
+from shiva_client import AsyncClient, Client, Message
+from shiva_client.client import address
+
+
+def named(message: Message) -> Message:
+    """As shivad answers: outputs by name."""
+    names = message.metadata.get("__tensors__", [f"y{i}" for i in range(len(message.tensors))])
+    return Message(message.namespace, {"__tensors__": names, "model_name": message.namespace}, message.tensors)
+
+
+def fails(message: Message) -> Message:
+    kind = message.namespace
+    return Message("!error", {"type": kind, "message": "because", "code": 429, "retryable": True, "id": 7})
+
+
+def test_outputs_by_name_and_position(server: Server) -> None:
+    server.handler = named
+    with Client("127.0.0.1", server.port) as client:
+        answer = client.infer("m", np.arange(6, dtype=np.float32).reshape(2, 3), np.array([True]))
+        assert list(answer) == ["y0", "y1"]
+        assert answer["y0"].tolist() == [[0, 1, 2], [3, 4, 5]]
+        assert answer.tensors[1].dtype == np.bool_
+        assert answer.metadata["model_name"] == "m"
+        with pytest.raises(KeyError, match="no output 'y2'; there are y0, y1"):
+            answer["y2"]
+
+
+def test_inputs_by_name_with_texts(server: Server) -> None:
+    with Client("127.0.0.1", server.port) as client:
+        answer = client.infer("m", {"x": [1, 2], "text": ["a", b"\xff"], "one": "é"})
+    assert server.seen[0].metadata["__tensors__"] == ["x"]
+    assert answer["x"].tolist() == [1, 2]
+    assert answer["text"].tolist() == ["a", b"\xff"]
+    assert answer["one"].item() == "é"
+
+
+def test_metadata(server: Server) -> None:
+    with Client("127.0.0.1", server.port) as client:
+        client.infer("m/2", [1.5], timeout=2, priority=1, id="q", parameters={"k": np.int64(3)}, user="ann")
+    assert server.seen[0].namespace == "m/2"
+    want = {"user": "ann", "priority": 1, "id": "q", "parameters": {"k": 3}, "timeout_ms": 2000}
+    assert server.seen[0].metadata == want
+
+
+@pytest.mark.parametrize("kind", [c.__name__ for c in shiva_client.RemoteError.__subclasses__()] + ["ValueError"])
+def test_errors_are_typed(server: Server, kind: str) -> None:
+    server.handler = fails
+    with Client("127.0.0.1", server.port) as client:
+        with pytest.raises(shiva_client.RemoteError, match=f"{kind}: because") as e:
+            client.infer(kind)
+    assert type(e.value) is getattr(shiva_client, kind, shiva_client.RemoteError)
+    assert (e.value.code, e.value.retryable, e.value.id) == (429, True, 7)
+
+
+def test_requests_are_pipelined_by_threads(server: Server) -> None:
+    with Client("127.0.0.1", server.port, in_flight=16) as client:
+        wrong = []
+
+        def ask(thread: int) -> None:
+            for i in range(200):
+                if client.infer("m", np.array([thread, i])).tensors[0].tolist() != [thread, i]:
+                    wrong.append((thread, i))
+
+        threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    assert not wrong
+    assert (server.connections, len(server.seen)) == (1, 1600)
+
+
+def test_many_in_flight(server: Server) -> None:
+    with Client("127.0.0.1", server.port) as client:
+        futures = [client.submit("m", np.full((64, 1024), i)) for i in range(300)]
+        assert [int(f.result().tensors[0][0, 0]) for f in futures] == list(range(300))
+
+
+def test_a_lost_connection_fails_what_was_sent_and_is_made_anew(server: Server) -> None:
+    server.handler = lambda m: None if m.namespace == "end" else echo(m)
+    with Client("127.0.0.1", server.port) as client:
+        client.infer("m", [1])
+        with pytest.raises(shiva_client.ConnectionLost, match="the server closed the connection") as e:
+            client.infer("end")
+        assert e.value.may_have_run
+        assert client.infer("m", [2]).tensors[0].tolist() == [2]
+    assert server.connections == 2
+
+
+def test_nobody_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with Client("127.0.0.1", port) as client:
+        with pytest.raises(shiva_client.Unreachable, match=rf"127\.0\.0\.1:{port}.*did not run") as e:
+            client.infer("m")
+    assert not e.value.may_have_run
+
+
+def test_no_answer_by_the_deadline(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shiva_client.client.GRACE", 0)
+    go = threading.Event()
+
+    def slow(message: Message) -> Message:
+        if message.namespace == "slow":
+            go.wait(10)
+        return echo(message)
+
+    server.handler = slow
+    with Client("127.0.0.1", server.port) as client:
+        with pytest.raises(shiva_client.TimedOut, match=r"within 0\.05 s"):
+            client.infer("slow", [1], timeout=0.05)
+        go.set()
+        assert client.infer("m", [2]).tensors[0].tolist() == [2]  # and the late answer is not this one's
+
+
+def test_closing_fails_what_is_in_flight(server: Server) -> None:
+    server.handler = lambda m: threading.Event().wait(10) and None
+    client = Client("127.0.0.1", server.port)
+    future = client.submit("m")
+    client.close()
+    with pytest.raises(shiva_client.ClientClosed):
+        future.result(5)
+    with pytest.raises(shiva_client.ClientClosed, match="did not run"):
+        client.infer("m")
+
+
+def test_nonsense_ends_the_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                sock.recv(1000)
+                sock.sendall(b"HTTP/1.1 400 Bad Request\r\n")
+                sock.recv(1000)
+
+        threading.Thread(target=serve, daemon=True).start()
+        port = listener.getsockname()[1]
+        with Client("127.0.0.1", port) as client:
+            with pytest.raises(shiva_client.ConnectionLost, match="expected the header"):
+                client.infer("m")
+
+
+def test_wrong_arguments(server: Server) -> None:
+    with Client("127.0.0.1", server.port) as client:
+        with pytest.raises(TypeError, match="goes by the name of its input"):
+            client.infer("m", "text")
+        with pytest.raises(ValueError, match="must be positive"):
+            client.infer("m", [1], timeout=0)
+        with pytest.raises(shiva_client.ProtocolError, match="dtype complex256"):
+            client.infer("m", np.zeros(1, np.clongdouble))
+        with pytest.raises(shiva_client.ProtocolError, match="namespace has 300 bytes"):
+            client.infer("m" * 300)
+    assert not server.seen
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [
+        (("h", None), ("h", 6174)),
+        (("h:1", None), ("h", 1)),
+        (("h", 2), ("h", 2)),
+        (("::1", None), ("::1", 6174)),
+        (("[::1]:3", None), ("::1", 3)),
+    ],
+)
+def test_address(given: tuple[str, int | None], want: tuple[str, int]) -> None:
+    assert address(*given) == want
+
+
+def test_asyncio(server: Server) -> None:
+    server.handler = lambda m: None if m.namespace == "end" else named(m)
+
+    async def run() -> None:
+        async with AsyncClient("127.0.0.1", server.port, in_flight=16) as client:
+            answers = await asyncio.gather(*(client.infer("m", np.full(50_000, i)) for i in range(200)))
+            assert [int(a["y0"][-1]) for a in answers] == list(range(200))
+            with pytest.raises(shiva_client.ConnectionLost):
+                await client.infer("end")
+            await client.infer("m")
+            gone = asyncio.create_task(client.infer("m", [1]))
+            await asyncio.sleep(0)
+            gone.cancel()
+            assert (await client.infer("m", [2]))["y0"].tolist() == [2]
+        with pytest.raises(shiva_client.ClientClosed):
+            await client.infer("m")
+
+    asyncio.run(run())
+    assert server.connections == 2

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import shiva_client
+from conftest import Server
+from shiva_client import Client, Message
+
+
+def newest(message: Message) -> Message:
+    """Supersedes all frames but every third, as a server whose model is slow."""
+    seq = message.metadata["seq"]
+    if seq % 3 != 2:
+        return Message("!error", {"type": "Superseded", "message": "by a newer one", "by": seq + 1})
+    return Message(message.namespace, {"skipped": 2, "seq": seq}, message.tensors)
+
+
+def test_results_of_frames(server: Server) -> None:
+    server.handler = newest
+    with Client("127.0.0.1", server.port) as client, client.stream("m", "cam", keep="all", timeout=3) as stream:
+        for i in range(30):
+            assert stream.push(np.array([i]), captured_at=time.time() - 1) == i
+        stream.finish()
+        results = list(stream)
+    assert [r.seq for r in results] == list(range(2, 30, 3))
+    assert [int(r.answer.tensors[0][0]) for r in results] == [int(r.frame[0]) for r in results]
+    assert all(r.skipped == 2 and 1 <= r.age < 5 for r in results)
+    assert (stream.superseded, stream.dropped) == (20, 0)
+    said = server.seen[0].metadata
+    assert abs(said.pop("captured_at") / 1000 - time.time() + 1) < 5
+    assert said == {"stream": "cam", "seq": 0, "keep": "all", "timeout_ms": 3000}
+
+
+def test_only_the_newest_result_waits(server: Server) -> None:
+    with Client("127.0.0.1", server.port) as client, client.stream("m", "cam") as stream:
+        for i in range(20):
+            stream.push([i])
+        while len(server.seen) < 20:
+            time.sleep(0.001)  # a frame is answered as soon as it was seen
+        stream.finish()
+        results = list(stream)
+    assert results[-1].seq == 19
+    assert len(results) + stream.dropped == 20
+
+
+def test_watch(server: Server) -> None:
+    with Client("127.0.0.1", server.port) as client, client.stream("m", "cam", keep="all") as stream:
+        assert [r.seq for r in stream.watch(np.array([i]) for i in range(200))] == list(range(200))
+
+
+def test_errors_are_of_the_frame(server: Server) -> None:
+    server.handler = lambda m: Message("!error", {"type": "Unavailable", "message": "no container"})
+    with Client("127.0.0.1", server.port) as client, client.stream("m", "cam") as stream:
+        stream.push([1], seq=5)
+        stream.finish()
+        (result,) = stream
+        assert (result.seq, result.skipped) == (5, 0)
+        with pytest.raises(shiva_client.Unavailable):
+            _ = result.answer
+
+
+def test_closing_ends_the_loop(server: Server) -> None:
+    server.handler = lambda m: threading.Event().wait(10) and None
+    client = Client("127.0.0.1", server.port)
+    stream = client.stream("m", "cam")
+    stream.push([1])
+    threading.Timer(0.05, stream.close).start()
+    (result,) = stream
+    with pytest.raises(shiva_client.ClientClosed):
+        _ = result.answer
+    with pytest.raises(ValueError, match="takes no more frames"):
+        stream.push([2])
+
+
+@pytest.mark.parametrize("keep", ["newest", 0, -1, True, None])
+def test_keep(keep: Any) -> None:
+    with pytest.raises(ValueError, match="keep is"):
+        Client("127.0.0.1").stream("m", "cam", keep=keep)
