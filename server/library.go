@@ -71,6 +71,8 @@ type Answer struct {
 	Timing scheduler.Timing
 	// Choice is what an application did; nil for a model.
 	Choice *Choice
+	// Frame is set for a frame of a stream (parameters stream, seq, captured_at and keep).
+	Frame *Frame
 
 	answer *predict.Answer
 }
@@ -81,6 +83,13 @@ func (a *Answer) Release() {
 		a.answer.Release()
 		a.answer, a.Outputs = nil, nil
 	}
+}
+
+// A Frame is what the answer to a frame of a stream says beside its outputs.
+type Frame struct {
+	Seq     int64         // the client's number of it; negative: it has none
+	Age     time.Duration // when it was answered: since captured_at, else since it was asked
+	Skipped int           // frames of the stream that were superseded since the last one that was executed
 }
 
 // A Choice is what an application did with a request.
@@ -100,7 +109,7 @@ type Choice struct {
 // the deadline at the latest; when ctx ends first, the request is given up. It may be called
 // from everywhere, from Start until Shutdown.
 //
-// The error wraps one of scheduler's: ErrInvalidInput, ErrNotFound, ErrOverloaded,
+// The error wraps one of scheduler's: ErrInvalidInput, ErrNotFound, ErrOverloaded, ErrSuperseded,
 // ErrDeadlineExceeded, ErrUnavailable, ErrContainerFailed, ErrContainerLost, ErrDraining,
 // ErrCanceled, ErrTooLarge. Any other is a bug.
 func (s *Server) Ask(ctx context.Context, q *Question) (*Answer, error) {
@@ -116,6 +125,9 @@ func (s *Server) Ask(ctx context.Context, q *Question) (*Answer, error) {
 		return nil, err
 	}
 	a := &Answer{Model: said.Model, Version: said.Version, Outputs: said.Outputs, Timing: said.Timing, answer: said}
+	if f := said.Frame; f != nil {
+		a.Frame = &Frame{f.Seq, f.Age, f.Skipped}
+	}
 	if c := said.Choice; c != nil {
 		a.Model, a.Version, _ = strings.Cut(said.Version, "/")
 		a.Choice = &Choice{Confidence: c.Confidence, Default: c.Default, Explanation: c.Explanation, Missing: make(map[string]string, len(c.Missing))}

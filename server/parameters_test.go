@@ -20,12 +20,11 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// An asker asks an application on one wire, with one parameter; "" is none. timing is what the
-// answer says of where the time went.
+// An asker asks an application on one wire. timing is what the answer says of where the time went.
 type asker struct {
 	wire     parameter.Wire
 	forwards bool // unknown parameters go to the container
-	ask      func(key string, value any) (timing string, err error)
+	ask      func(parameters map[string]any) (timing string, err error)
 }
 
 // askers are one for each wire, two for feedback, and for ModelStreamInfer a stream for each
@@ -33,22 +32,20 @@ type asker struct {
 func askers(t *testing.T, s *Server, name string) []asker {
 	t.Helper()
 	x := pairOfInts(t)
-	object := func(key string, value any, more string) string {
-		if key != "" {
-			b, err := json.Marshal(map[string]any{key: value})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return "{" + strings.Trim(more+","+string(b[1:len(b)-1]), ",") + "}"
+	object := func(parameters map[string]any, more string) string {
+		b, err := json.Marshal(parameters)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return "{" + more + "}"
+		return "{" + strings.Trim(more+","+string(b[1:len(b)-1]), ",") + "}"
 	}
 	web, rpc, manage := newHTTP(t, s.Addrs().REST), newGRPC(t, s.Addrs().GRPC), newHTTP(t, s.Addrs().Admin)
-	question := func(key string, value any) *pb.ModelInferRequest {
+	question := func(parameters map[string]any) *pb.ModelInferRequest {
 		q := grpcQuestion(name, x, 0)
 		q.RawInputContents = [][]byte{x.Data}
-		if key != "" {
-			q.Parameters = map[string]*pb.InferParameter{key: inferParameter(value)}
+		q.Parameters = make(map[string]*pb.InferParameter)
+		for key, value := range parameters {
+			q.Parameters[key] = inferParameter(value)
 		}
 		return q
 	}
@@ -62,9 +59,9 @@ func askers(t *testing.T, s *Server, name string) []asker {
 		slices.Sort(said)
 		return strings.Join(said, " ")
 	}
-	feedback := func(c *httpClient, path string) func(string, any) (string, error) {
-		return func(key string, value any) (string, error) {
-			q, err := http.NewRequestWithContext(t.Context(), "POST", c.base+path, strings.NewReader(object(key, value, `"input":[[1,2]],"label":[[1,2]]`)))
+	feedback := func(c *httpClient, path string) func(map[string]any) (string, error) {
+		return func(parameters map[string]any) (string, error) {
+			q, err := http.NewRequestWithContext(t.Context(), "POST", c.base+path, strings.NewReader(object(parameters, `"input":[[1,2]],"label":[[1,2]]`)))
 			if err != nil {
 				return "", err
 			}
@@ -74,15 +71,15 @@ func askers(t *testing.T, s *Server, name string) []asker {
 		}
 	}
 	return []asker{
-		{parameter.Shiva, true, func(key string, value any) (string, error) {
-			said, _ := say(t, s, name, object(key, value, ""), x)
+		{parameter.Shiva, true, func(parameters map[string]any) (string, error) {
+			said, _ := say(t, s, name, object(parameters, ""), x)
 			if fault, failed := said["error"]; failed {
 				return "", fmt.Errorf("%v", fault)
 			}
 			return spell(said["timing"]), nil
 		}},
-		{parameter.HTTP, true, func(key string, value any) (string, error) {
-			body := `{"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[1,2]}],"parameters":` + object(key, value, "") + `}`
+		{parameter.HTTP, true, func(parameters map[string]any) (string, error) {
+			body := `{"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[1,2]}],"parameters":` + object(parameters, "") + `}`
 			resp, err := web.client.Post(web.base+"/v2/models/"+name+"/infer", "application/json", strings.NewReader(body))
 			if err != nil {
 				return "", err
@@ -94,18 +91,18 @@ func askers(t *testing.T, s *Server, name string) []asker {
 			}
 			return resp.Header.Get("Server-Timing"), nil
 		}},
-		{parameter.GRPC, true, func(key string, value any) (string, error) {
-			a, err := rpc.client.ModelInfer(t.Context(), question(key, value))
+		{parameter.GRPC, true, func(parameters map[string]any) (string, error) {
+			a, err := rpc.client.ModelInfer(t.Context(), question(parameters))
 			return timing(a), err
 		}},
-		{parameter.Stream, true, func(key string, value any) (string, error) {
+		{parameter.Stream, true, func(parameters map[string]any) (string, error) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			stream, err := rpc.client.ModelStreamInfer(ctx)
 			if err != nil {
 				return "", err
 			}
-			if err := stream.Send(question(key, value)); err != nil {
+			if err := stream.Send(question(parameters)); err != nil {
 				return "", err
 			}
 			a, err := stream.Recv()
@@ -114,13 +111,13 @@ func askers(t *testing.T, s *Server, name string) []asker {
 			}
 			return timing(a.GetInferResponse()), err
 		}},
-		{parameter.Clipper, false, func(key string, value any) (string, error) {
-			return "", web.call("POST", "/"+name+"/predict", object(key, value, `"input":[1,2]`), nil)
+		{parameter.Clipper, false, func(parameters map[string]any) (string, error) {
+			return "", web.call("POST", "/"+name+"/predict", object(parameters, `"input":[1,2]`), nil)
 		}},
 		{parameter.Feedback, false, feedback(web, "/"+name+"/update")},
 		{parameter.Feedback, false, feedback(manage, "/v1/apps/"+name+"/feedback")},
-		{parameter.Library, true, func(key string, value any) (string, error) {
-			a, err := s.Ask(t.Context(), &Question{Name: name, Inputs: []tensor.Tensor{x}, Parameters: []byte(object(key, value, ""))})
+		{parameter.Library, true, func(parameters map[string]any) (string, error) {
+			a, err := s.Ask(t.Context(), &Question{Name: name, Inputs: []tensor.Tensor{x}, Parameters: []byte(object(parameters, ""))})
 			if err != nil {
 				return "", err
 			}
@@ -167,12 +164,18 @@ func inferParameter(v any) *pb.InferParameter {
 func values(t *testing.T, k *parameter.Key) (right, wrong, outside []any) {
 	t.Helper()
 	var schema struct {
-		Type             string
-		AnyOf            []any
-		Minimum, Maximum *float64
+		Type    string
+		AnyOf   []any
+		Maximum json.Number
 	}
 	if err := json.Unmarshal([]byte(k.Schema()), &schema); err != nil {
 		t.Fatal(err)
+	}
+	switch k.Name {
+	case "captured_at":
+		return []any{time.Now().UnixMilli()}, []any{"1", true}, []any{int64(-1), 1.5, time.Now().Unix()}
+	case "keep":
+		return []any{"all", "latest", int64(1), int64(parameter.MaxKeep)}, []any{"newest", true}, []any{int64(0), int64(-1), 1.5, int64(parameter.MaxKeep + 1)}
 	}
 	switch schema.Type {
 	case "boolean":
@@ -181,14 +184,27 @@ func values(t *testing.T, k *parameter.Key) (right, wrong, outside []any) {
 		return []any{"x", `a "quoted" text`, ""}, []any{true, int64(7)}, nil
 	case "integer":
 		right, outside = []any{int64(math.MaxInt64), int64(5_000_000)}, []any{int64(-1), 1.5}
-		if schema.Maximum != nil {
-			right, outside = []any{int64(*schema.Maximum), int64(1)}, append(outside, int64(*schema.Maximum)+1)
+		if most, err := schema.Maximum.Int64(); err == nil {
+			if right = []any{most, int64(1)}; most < math.MaxInt64 {
+				outside = append(outside, most+1)
+			}
 		}
 		return right, []any{"1", true}, outside
 	case "number":
 		return []any{60_000.5, int64(60_000)}, []any{"1", true}, []any{int64(0), -1.5}
 	}
 	return []any{"traced", "traced/1, traced"}, []any{true, int64(1)}, []any{"", "traced,"} // names
+}
+
+// with is a parameter and what it has no meaning without; "" is none.
+func with(key string, value any) map[string]any {
+	switch key {
+	case "":
+		return map[string]any{}
+	case "seq", "captured_at", "keep":
+		return map[string]any{key: value, "stream": "cam-3"}
+	}
+	return map[string]any{key: value}
 }
 
 // trace is what a model sees of one request.
@@ -233,7 +249,7 @@ func TestParametersThroughEveryDoor(t *testing.T) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			tell := func(key string, value any) (seen trace) {
 				t.Helper()
-				timing, err := a.ask(key, value)
+				timing, err := a.ask(with(key, value))
 				if err != nil {
 					t.Fatalf("%s = %v: %v", key, value, err)
 				}
@@ -249,7 +265,7 @@ func TestParametersThroughEveryDoor(t *testing.T) {
 				k := a.wire.Keys()[name]
 				switch {
 				case k == nil && a.wire == parameter.GRPC && parameter.Stream.Keys()[name] != nil:
-					if _, err := a.ask(name, true); err == nil || !strings.Contains(err.Error(), "ModelStreamInfer only") {
+					if _, err := a.ask(with(name, true)); err == nil || !strings.Contains(err.Error(), "ModelStreamInfer only") {
 						t.Errorf("%s: %v", name, err)
 					}
 					continue
@@ -270,7 +286,7 @@ func TestParametersThroughEveryDoor(t *testing.T) {
 					}
 				}
 				for _, value := range slices.Concat(wrong, outside) {
-					_, err := a.ask(name, value)
+					_, err := a.ask(with(name, value))
 					if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), k.Expected()) || !strings.Contains(err.Error(), fmt.Sprint(value)) {
 						t.Errorf("%s = %#v: got %v, expected words on the key, %q and the value", name, value, err, k.Expected())
 					}

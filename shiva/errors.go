@@ -67,6 +67,7 @@ const (
 	InvalidInput     = "InvalidInput"
 	NotFound         = "NotFound"
 	Overloaded       = "Overloaded"
+	Superseded       = "Superseded"
 	DeadlineExceeded = "DeadlineExceeded"
 	Canceled         = "Canceled"
 	Unavailable      = "Unavailable"

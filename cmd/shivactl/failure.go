@@ -75,6 +75,7 @@ var remoteHints = map[string]string{
 	shiva.NotFound:         "shivactl models lists what is served",
 	shiva.Unavailable:      "no container serves it now; shivactl status shows which are connected",
 	shiva.Overloaded:       "the server has as much as it can do; try again, or with fewer files at once",
+	shiva.Superseded:       "a newer frame of the stream came first; keep=all has every frame answered",
 	shiva.DeadlineExceeded: "shivactl status shows what waits; --timeout waits longer",
 	shiva.ContainerFailed:  "the log of the model's container says more",
 	shiva.ContainerLost:    "try again; shivactl status shows which containers are connected",

@@ -115,20 +115,6 @@ func appendParameter(b []byte, key string, value any) []byte {
 // final marks the one answer that a request on a stream has.
 var final = appendParameter(nil, "triton_final_response", true)
 
-// appendChoice appends what an application did, as parameters: the same as over HTTP.
-func appendChoice(b []byte, c *gate.Choice) []byte {
-	b = appendParameter(b, "confidence", c.Confidence)
-	if len(c.Missing) > 0 {
-		b = appendParameter(b, "missing", c.Absent())
-		b = appendParameter(b, "missing_because", c.Because())
-	}
-	if c.Default {
-		b = appendParameter(b, "default", true)
-		b = appendParameter(b, "default_explanation", c.Explanation)
-	}
-	return b
-}
-
 // appendTiming appends where the time went, as parameters: the same as over Shiva.
 func appendTiming(b []byte, t scheduler.Timing, total time.Duration) []byte {
 	b = appendParameter(b, "timing_queue_us", t.Queue.Microseconds())
@@ -146,8 +132,8 @@ func (r *reply) response(w *writer) {
 	if r.stream {
 		w.tail = append(w.tail, final...)
 	}
-	if a.Choice != nil {
-		w.tail = appendChoice(w.tail, a.Choice)
+	for name, value := range a.Parameters() {
+		w.tail = appendParameter(w.tail, name, value)
 	}
 	if r.took > 0 {
 		w.tail = appendTiming(w.tail, a.Timing, r.took)

@@ -18,6 +18,8 @@ var (
 	durationDesc   = desc("request_duration_seconds", "Time from a request's last byte to its answer.", "model", "version", "door")
 	inFlightDesc   = desc("requests_in_flight", "Requests in flight.", "door")
 	queueWaitDesc  = desc("queue_wait_seconds", "Time a request waited for its batch.", "model", "version")
+	ageDesc        = desc("frame_age_seconds", "Age of frames of streams when they were answered with outputs.", "model", "version")
+	streamsDesc    = desc("streams", "Streams with a frame in the last minute.", "model", "version")
 	queueRowsDesc  = desc("queue_rows", "Rows waiting for a batch.", "model", "version")
 	queueBytesDesc = desc("queue_bytes", "Bytes of the rows waiting for a batch.", "model", "version")
 	batchRowsDesc  = desc("batch_rows", "Rows per batch.", "model", "version")
@@ -152,6 +154,7 @@ func (m *Model) collectWork(out collection) {
 		unit   float64
 	}{
 		{&m.queueWait, queueWaitDesc, lowestNanos, second},
+		{&m.age, ageDesc, lowestNanos, second},
 		{&m.batchRows, batchRowsDesc, lowestRows, 1},
 		{&m.execution, executionDesc, lowestNanos, second},
 		{&m.predicted, predictedDesc, lowestNanos, second},
@@ -191,6 +194,9 @@ func (m *Metrics) collectSources(out collection, s *Sources) {
 			}
 			if g.OldestBatch > 0 {
 				out.gauge(oldBatchDesc, g.OldestBatch.Seconds(), shown.name, shown.version)
+			}
+			if g.Streams > 0 {
+				out.gauge(streamsDesc, float64(g.Streams), shown.name, shown.version)
 			}
 			out.gauge(queueRowsDesc, float64(g.QueueRows), shown.name, shown.version)
 			out.gauge(queueBytesDesc, float64(g.QueueBytes), shown.name, shown.version)

@@ -21,6 +21,10 @@
 //	                                                         whatever the outcome
 //	requests_in_flight            {door}
 //	queue_wait_seconds            {model, version}           histogram: taken in to batch closed
+//	frame_age_seconds             {model, version}           histogram: of frames of streams, when
+//	                                                         they were answered with outputs: since
+//	                                                         captured_at, else since they arrived
+//	streams                       {model, version}           with a frame in the last minute
 //	queue_rows, queue_bytes       {model, version}
 //	batch_rows                    {model, version}           histogram
 //	batches_total                 {model, version, reason}   why a batch was closed

@@ -236,6 +236,7 @@ type Model struct {
 		duration histogram
 	}
 	queueWait histogram
+	age       histogram // of frames when they are answered
 
 	// Counted by Hooks.
 	batchRows histogram
@@ -261,6 +262,9 @@ func (m *Model) SetSLO(d time.Duration) {
 		m.slo.Store(int64(d))
 	}
 }
+
+// Shown notes how old a frame of a stream was when it was answered with outputs.
+func (m *Model) Shown(age time.Duration) { m.age.observeDuration(age) }
 
 // Unheard counts an answer of an application that was to have a part of this model's and has
 // none. The application itself counts each such answer once.

@@ -12,6 +12,7 @@ const (
 	InvalidInput
 	NotFound
 	Overloaded
+	Superseded
 	DeadlineExceeded
 	Unavailable
 	ContainerFailed
@@ -26,7 +27,7 @@ const (
 )
 
 var outcomeNames = [outcomes]string{
-	"ok", "protocol", "too_large", "invalid_input", "not_found", "overloaded", "deadline_exceeded", "unavailable",
+	"ok", "protocol", "too_large", "invalid_input", "not_found", "overloaded", "superseded", "deadline_exceeded", "unavailable",
 	"container_failed", "container_lost", "unauthenticated", "permission_denied", "draining", "canceled", "internal", "default",
 }
 

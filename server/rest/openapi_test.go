@@ -49,6 +49,7 @@ type schema struct {
 	Enum        []string
 	AnyOf       []*schema
 	Minimum     *float64
+	Maximum     *float64
 }
 
 func (s *schema) UnmarshalJSON(b []byte) error {
@@ -85,6 +86,9 @@ func (d *document) check(s *schema, at string, v any) error {
 		is = "number"
 		if s.Type == "integer" && v == math.Trunc(v) {
 			is = "integer"
+		}
+		if s.Maximum != nil && v > *s.Maximum {
+			return fmt.Errorf("%s: %v is above %v", at, v, *s.Maximum)
 		}
 		if s.Minimum != nil && v < *s.Minimum {
 			return fmt.Errorf("%s: %v is below %v", at, v, *s.Minimum)

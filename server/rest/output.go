@@ -13,7 +13,6 @@ import (
 
 	"github.com/x448/float16"
 
-	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva/jsontext"
@@ -180,9 +179,7 @@ func (e *emitter) json(a *predict.Answer, forms []parameter.Form) {
 		e.buf = append(e.buf, `,"id":`...)
 		e.str([]byte(a.ID))
 	}
-	if a.Choice != nil {
-		e.choice(a.Choice)
-	}
+	e.parameters(a)
 	e.buf = append(e.buf, `,"outputs":[`...)
 	for i := range a.Outputs {
 		e.room()
@@ -216,21 +213,28 @@ func (e *emitter) json(a *predict.Answer, forms []parameter.Form) {
 	e.buf = append(e.buf, "]}"...)
 }
 
-// choice writes how an application chose, as the answer's parameters.
-func (e *emitter) choice(c *gate.Choice) {
-	b := append(e.buf, `,"parameters":{"confidence":`...)
-	b = appendFloat(b, c.Confidence, 64)
-	if len(c.Missing) > 0 { // a parameter is no list
-		b = append(b, `,"missing":`...)
-		b = jsontext.AppendString(b, c.Absent())
-		b = append(b, `,"missing_because":`...)
-		b = jsontext.AppendString(b, c.Because())
+// parameters writes what the answer says beside its outputs, if it does.
+func (e *emitter) parameters(a *predict.Answer) {
+	b, before := e.buf, `,"parameters":{`
+	for name, value := range a.Parameters() {
+		b = append(b, before...)
+		b = append(jsontext.AppendString(b, name), ':')
+		switch v := value.(type) {
+		case bool:
+			b = strconv.AppendBool(b, v)
+		case int64:
+			b = strconv.AppendInt(b, v, 10)
+		case float64:
+			b = appendFloat(b, v, 64)
+		case string:
+			b = jsontext.AppendString(b, v)
+		}
+		before = ","
 	}
-	if c.Default {
-		b = append(b, `,"default":true,"default_explanation":`...)
-		b = jsontext.AppendString(b, c.Explanation)
+	if before == "," {
+		b = append(b, '}')
 	}
-	e.buf = append(b, '}')
+	e.buf = b
 }
 
 // str writes a string, a long one in parts.

@@ -54,6 +54,12 @@ func (l *loop) appendMetadata(b []byte, c *call) (_ []byte, err error) {
 	if c.gate.Choice != nil {
 		b = appendChoice(b, c.gate.Choice)
 	}
+	if f := c.gate.Frame; f != nil {
+		if f.Seq >= 0 {
+			b = fmt.Appendf(b, `"seq":%d,`, f.Seq)
+		}
+		b = fmt.Appendf(b, `"age_ms":%.3f,"skipped":%d,`, float64(f.Age)/float64(time.Millisecond), f.Skipped)
+	}
 	if t := c.gate.Timing; c.question.Timing {
 		b = fmt.Appendf(b, `"timing":{"queue_us":%d,"execute_us":%d,"batch_rows":%d,"total_us":%d},`,
 			t.Queue.Microseconds(), t.Exec.Microseconds(), t.BatchRows, time.Since(c.arrived).Microseconds())

@@ -238,7 +238,7 @@ func (f *fanout) finish(last *ask) {
 	speaker := f.speaker(answer)
 	c.Target, c.Squeeze, c.Rows = speaker.call.Target, speaker.call.Squeeze, speaker.call.Rows
 	f.choice.Application, f.choice.Confidence = f.app.Name, answer.Confidence
-	c.Choice = &f.choice
+	c.Choice, c.Frame = &f.choice, speaker.call.Frame
 	f.unheard(answer)
 	if fault == nil {
 		for _, t := range answer.Outputs {

@@ -38,9 +38,11 @@ type Call struct {
 	Timing  scheduler.Timing
 	Alone   bool    // no other call is answered with this one: who gathers answers need not wait for more
 	Choice  *Choice // what an application did with it; nil for a model
+	Frame   *Frame  // of a frame of a stream, which its answer tells; nil: it is of none
 
 	Fanout Fanout // set by an application's Open: what it is submitted as; nil for a model
 
+	frame      Frame
 	request    scheduler.Request // to a model; the scheduler's or a cache's until it is complete
 	cached     cache.Call
 	counted    *metrics.Model
@@ -91,6 +93,9 @@ type answerer Call
 func (a *answerer) Complete(r *scheduler.Request) {
 	c := (*Call)(a)
 	c.Outputs, c.Err, c.Timing, c.Alone = r.Outputs, r.Err, r.Timing, r.Alone
+	if f := c.Frame; f != nil {
+		f.answered(c)
+	}
 	c.Finish()
 }
 
@@ -199,12 +204,12 @@ func (c *Call) Close() {
 	c.owned = c.owned[:0]
 	clear(c.Inputs)
 	c.Inputs = nil
-	c.Owner, c.Target, c.Err, c.Choice, c.counted = nil, nil, nil, nil, nil
+	c.Owner, c.Target, c.Err, c.Choice, c.Frame, c.counted = nil, nil, nil, nil, nil, nil
 	c.Timing = scheduler.Timing{}
 	c.Squeeze, c.Bridge, c.Alone = false, false, false
 	c.cached.Version, c.cached.Salt = nil, ""
 	r := &c.request
-	r.Model, r.Inputs, r.Parameters, r.Owner = nil, nil, nil, nil
+	r.Model, r.Inputs, r.Parameters, r.Frame, r.Owner = nil, nil, nil, nil, nil
 	r.Outputs, r.Err, r.Timing, r.Alone = c.Outputs, nil, scheduler.Timing{}, false
 	if f := c.Fanout; f != nil {
 		c.Fanout = nil

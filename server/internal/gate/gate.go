@@ -167,7 +167,11 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 		r.Parameters = withUser(p.Forward, p.User)
 	}
 	r.Source = p.Source
-	if !p.Fresh {
+	if err = c.enter(p); err != nil {
+		c.Close()
+		return err
+	}
+	if !p.Fresh && c.Frame == nil { // an answer from the cache would leave before those of older frames
 		c.cached.Version, c.cached.Salt = target.cached, p.Salt
 	}
 	return nil

@@ -233,6 +233,7 @@ func TestEveryErrorHasARow(t *testing.T) {
 		{scheduler.ErrNotFound, "NotFound", 404, 5, false},
 		{scheduler.ErrOverloaded, "Overloaded", 429, 8, true},
 		{&scheduler.OverloadedError{Limit: "queue_rows"}, "Overloaded", 429, 8, true},
+		{scheduler.ErrSuperseded, "Superseded", 409, 10, false},
 		{scheduler.ErrDeadlineExceeded, "DeadlineExceeded", 504, 4, true},
 		{scheduler.ErrUnavailable, "Unavailable", 503, 14, true},
 		{scheduler.ErrContainerFailed, "ContainerFailed", 502, 13, false},

@@ -37,6 +37,7 @@ var statuses = []Status{
 	{scheduler.ErrInvalidInput, shiva.InvalidInput, http.StatusBadRequest, 3, false, metrics.InvalidInput},
 	{scheduler.ErrNotFound, shiva.NotFound, http.StatusNotFound, 5, false, metrics.NotFound},
 	{scheduler.ErrOverloaded, shiva.Overloaded, http.StatusTooManyRequests, 8, true, metrics.Overloaded},
+	{scheduler.ErrSuperseded, shiva.Superseded, http.StatusConflict, 10, false, metrics.Superseded},
 	{scheduler.ErrDeadlineExceeded, shiva.DeadlineExceeded, http.StatusGatewayTimeout, 4, true, metrics.DeadlineExceeded},
 	{scheduler.ErrUnavailable, shiva.Unavailable, http.StatusServiceUnavailable, 14, true, metrics.Unavailable},
 	{scheduler.ErrContainerFailed, shiva.ContainerFailed, http.StatusBadGateway, 13, false, metrics.ContainerFailed},

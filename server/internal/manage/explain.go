@@ -136,6 +136,8 @@ func because(s scheduler.Stats, r scheduler.CloseReason) string {
 		return "have another size than looks best, to measure whether it is. That is given little time, unless it pays."
 	case scheduler.CloseRetry:
 		return "are rows of failed batches that are tried again, or probe a replica that did not answer."
+	case scheduler.CloseStream:
+		return "end where only frames of streams wait that are in the batch: it has one of each, in their order. Frames of more streams fill it; keep = \"all\" lets a stream's frames share one."
 	case scheduler.CloseObjective:
 		return fmt.Sprintf("are bounded by the objective: with more than %d rows they would take longer than %v. Raise objective, if latency allows it. Larger ones are tried now and then while rows wait, so that is measured, not guessed.", mostRows(s), c.Objective)
 	}

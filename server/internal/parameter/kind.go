@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"time"
 )
 
 // A kind is what a key's value is, and where it goes.
@@ -73,6 +74,44 @@ func number(unit string, set func(*Values, float64)) kind {
 		}
 		return ok
 	}}
+}
+
+// firstMoment is in 1973; as many seconds end in 5138.
+const firstMoment = 100_000_000_000
+
+// moment is a time in milliseconds since 1970. Seconds are refused: they would be in January 1970.
+func moment(set func(*Values, time.Time)) kind {
+	return kind{
+		expected: fmt.Sprintf("a whole number of milliseconds since 1970, at least %d", firstMoment),
+		schema:   `"type": "integer", "minimum": ` + strconv.Itoa(firstMoment),
+		read: func(v *Values, value Value) bool {
+			n, ok := value.whole()
+			if ok = ok && firstMoment <= n && n <= math.MaxInt64/uint64(time.Millisecond); ok {
+				set(v, time.UnixMilli(int64(n)))
+			}
+			return ok
+		}}
+}
+
+// keep is how many frames of a stream may wait.
+func keep(set func(*Values, int)) kind {
+	return kind{
+		expected: fmt.Sprintf(`"all", "latest" or a whole number from 1 to %d`, MaxKeep),
+		schema:   `"anyOf": [{"type": "string"}, {"type": "integer"}]`,
+		read: func(v *Values, value Value) bool {
+			if s, is := value.text(); is {
+				n, is := map[string]int{"all": KeepAll, "latest": 1}[s]
+				if is {
+					set(v, n)
+				}
+				return is
+			}
+			n, ok := value.whole()
+			if ok = ok && 1 <= n && n <= MaxKeep; ok {
+				set(v, int(n))
+			}
+			return ok
+		}}
 }
 
 func of(unit string) string {

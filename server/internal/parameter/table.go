@@ -17,6 +17,10 @@ type Values struct {
 	Timing     bool          // the answer says where the time went
 	Form       Form          // of outputs whose form the request does not give one by one
 	InOrder    bool          // it executes after those before it on its stream that are in order too
+	Stream     string        // of which the request is a frame; "" = none
+	Seq        uint64        // 1 more than the client's number of the frame; 0 = none
+	CapturedAt time.Time     // when the frame was taken; zero = when the request arrived
+	Keep       int           // how many frames of the stream may wait, or KeepAll; 0 = as the application or model is configured
 }
 
 // CandidateModels is a key that errors speak of elsewhere, too.
@@ -104,6 +108,31 @@ var Table = []Key{
 		kind:    boolean(func(v *Values, yes bool) { v.InOrder = yes }),
 		Default: "false",
 		Means:   "The request executes after the earlier ones of its stream that have it too.",
+	},
+	{
+		Name: "stream", On: questions,
+		kind:    text(func(v *Values, s string) { v.Stream = s }),
+		Default: "none",
+		Means:   "The stream, such as a camera, of which the request is a frame. Its answers leave in order.",
+	},
+	{
+		Name: "seq", On: questions,
+		kind:    whole("", math.MaxInt64, func(v *Values, n uint64) { v.Seq = n + 1 }),
+		Default: "none",
+		Means:   "Of a frame: the client's number of it. The answer has it, too.",
+	},
+	{
+		Name: "captured_at", On: questions,
+		kind:    moment(func(v *Values, at time.Time) { v.CapturedAt = at }),
+		Default: "when the request arrived",
+		Means:   "Of a frame: when it was taken. The answer says how long ago that is (`age_ms`).",
+	},
+	{
+		Name: "keep", On: questions,
+		kind:    keep(func(v *Values, n int) { v.Keep = n }),
+		Default: "as the application or the model is configured",
+		Means: "Of a frame: how many of its stream may wait. When more do, the oldest are answered `Superseded`: " +
+			"they are not executed, and the answer of the next one counts them (`skipped`).",
 	},
 	{
 		Name: "triton_enable_empty_final_response", On: GRPC | Stream,

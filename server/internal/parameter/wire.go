@@ -18,6 +18,7 @@ const (
 
 // Sets of wires.
 const (
+	questions  = everywhere &^ (Clipper | Feedback)
 	everywhere = Shiva | predict
 	predict    = HTTP | GRPC | Stream | Clipper | Feedback | Library // in the units of the Predict Protocol
 )

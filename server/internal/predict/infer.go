@@ -86,6 +86,7 @@ type Answer struct {
 	Outputs []tensor.Tensor
 	Timing  scheduler.Timing
 	Choice  *gate.Choice // how an application chose; nil for a model
+	Frame   *gate.Frame  // of a frame of a stream; else nil
 	Size    int          // in the question's Outbox, until the caller's Take
 
 	call *call
@@ -178,7 +179,7 @@ func (d *Door) infer(ctx context.Context, q *Question, target *gate.Target) (*An
 		c.free()
 		return nil, Late(ctx, err)
 	}
-	a := &Answer{Size: size, Model: target.ID.Name, Version: target.ID.Version, ID: q.ID, Timing: c.gate.Timing, Choice: c.gate.Choice, call: c}
+	a := &Answer{Size: size, Model: target.ID.Name, Version: target.ID.Version, ID: q.ID, Timing: c.gate.Timing, Choice: c.gate.Choice, Frame: c.gate.Frame, call: c}
 	if c.gate.Choice != nil {
 		// The answer is written by the declaration of the model that is most behind it, whose
 		// outputs may differ from those of the application's first.

@@ -1,0 +1,57 @@
+package gate
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/parameter"
+)
+
+// A Frame is what the answer to a frame of a stream says beside its outputs. It lives until the
+// call is closed.
+type Frame struct {
+	Seq     int64         // the client's number of it; negative: it has none
+	Age     time.Duration // when it was answered: since it was captured, as its client says, else since it arrived
+	Skipped int           // frames of the stream that were superseded since the last one that was executed
+
+	captured time.Time
+	place    scheduler.Frame
+}
+
+// enter makes the request a frame if its client says so.
+func (c *Call) enter(p *Params) error {
+	if p.Stream == "" {
+		for key, given := range map[string]bool{"seq": p.Seq > 0, "captured_at": !p.CapturedAt.IsZero(), "keep": p.Keep != 0} {
+			if given {
+				return fmt.Errorf("%w: %s is of a frame, and the request names no stream", scheduler.ErrInvalidInput, key)
+			}
+		}
+		return nil
+	}
+	f := &c.frame
+	*f = Frame{Seq: int64(p.Seq) - 1, captured: p.CapturedAt}
+	if f.captured.IsZero() {
+		f.captured = p.Now
+	}
+	f.place = scheduler.Frame{Stream: p.Stream, Seq: f.Seq, Keep: p.Keep}
+	if f.Seq < 0 {
+		f.place.ID = string(p.ID)
+	}
+	switch p.Keep {
+	case 0:
+		f.place.Keep = -1
+	case parameter.KeepAll:
+		f.place.Keep = 0
+	}
+	c.Frame, c.request.Frame = f, &f.place
+	return nil
+}
+
+// answered notes how old the frame is. The clock of a camera may be ahead of ours.
+func (f *Frame) answered(c *Call) {
+	f.Age, f.Skipped = max(0, time.Since(f.captured)), f.place.Skipped
+	if c.Err == nil {
+		c.Target.Metrics.Shown(f.Age)
+	}
+}

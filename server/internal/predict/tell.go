@@ -1,0 +1,26 @@
+package predict
+
+import (
+	"iter"
+	"time"
+)
+
+// Parameters are what an answer says beside its outputs: a bool, int64, float64 or string by each
+// name. A parameter is no list, so those of an application are texts.
+func (a *Answer) Parameters() iter.Seq2[string, any] {
+	return func(yield func(string, any) bool) {
+		if c := a.Choice; c != nil {
+			if !yield("confidence", c.Confidence) ||
+				len(c.Missing) > 0 && !(yield("missing", c.Absent()) && yield("missing_because", c.Because())) ||
+				c.Default && !(yield("default", true) && yield("default_explanation", c.Explanation)) {
+				return
+			}
+		}
+		if f := a.Frame; f != nil {
+			if f.Seq >= 0 && !yield("seq", f.Seq) {
+				return
+			}
+			_ = yield("age_ms", float64(f.Age)/float64(time.Millisecond)) && yield("skipped", int64(f.Skipped))
+		}
+	}
+}
