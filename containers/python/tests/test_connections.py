@@ -5,11 +5,15 @@ from __future__ import annotations
 import socket
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import zmq
 from echo_model import Held, ask, echo
 from fake_server import Fake
 from shiva_container import Container, link
+from shiva_container.container import hello
 
 
 def test_several_models_and_several_servers() -> None:
@@ -90,6 +94,47 @@ def test_a_silent_server_is_left(caplog: pytest.LogCaptureFixture) -> None:
     with Fake(beat=False, dead_after_ms=100, heartbeat_ms=30) as fake, Container(echo(), servers=fake.endpoint):
         fake.hello(3)
     assert "silence for 0.1 s" in caplog.text
+
+
+def test_a_lock_taken_while_reading_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model may take the interpreter's lock at any read, and give it back when all that has come is read."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(link, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    class Pausing:
+        """A socket whose reads take long."""
+
+        def __init__(self, socket: zmq.Socket[bytes]) -> None:
+            self._socket = socket
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._socket, name)
+
+        def recv_multipart(self, *args: Any, **kwargs: Any) -> Any:
+            frames = self._socket.recv_multipart(*args, **kwargs)
+            clock.now += 1.5
+            return frames
+
+    model = echo()
+    context, poller = zmq.Context(), zmq.Poller()
+    with Fake(heartbeat_ms=3_600_000, dead_after_ms=1000, beat=False) as fake:
+        one = link.Link(model, fake.endpoint, hello(model, "i"), context, poller, print, print, print)
+        one.tick(clock.now)
+        peer, _ = fake.hello()
+        while not one.live:
+            assert poller.poll(20_000)
+            one.readable()
+        session, real = one.session, cast(Any, one._socket)
+        one._socket = cast(Any, Pausing(real))
+        fake.send(peer, b"heartbeat")
+        while clock.now < 1.5:
+            assert poller.poll(20_000)
+            one.readable()
+        one.tick(clock.now)
+        assert one.session is session, "what was read was dated to the time before the pause"
+        one._socket = real
+        one.close()
+    context.term()
 
 
 def test_refusal_is_reported_and_tried_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -189,7 +189,7 @@ class Container:
                 self._wake_out.recv(4096)
         for link in self._links:
             if any(link.owns(sock) for sock, _ in ready):
-                link.readable(now)
+                link.readable()
         if now >= self._drain_until:
             pending = sum(link.session.pending for link in self._links if link.session)
             log.warning("not drained in time: %d batches are lost", pending)

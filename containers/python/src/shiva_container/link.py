@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -97,7 +98,7 @@ class Link:
         if now >= self.session.wake():
             # A model that kept the interpreter to itself has kept us from reading, too: what lies in the socket
             # counts before the silence does.
-            self.readable(now)
+            self.readable()
         self.session.tick(now)
         self._flush(now)
         if self.session.ended:
@@ -109,7 +110,7 @@ class Link:
             return self.session.wake()
         return self._next_try if self.wanted and self.listed and not self.retired else float("inf")
 
-    def readable(self, now: float) -> None:
+    def readable(self) -> None:
         """Take what has come: first messages, then news of the connection, so that a last word is heard."""
         session, monitor = self.session, self._monitor
         if session is None or monitor is None:
@@ -119,7 +120,7 @@ class Link:
             event = parse_monitor_message(monitor.recv_multipart())["event"]
             self._connected |= bool(event & zmq.Event.CONNECTED)
             gone |= bool(event & _GONE)
-        while self._receive(session, now) and gone:  # what a closed connection has left has an end
+        while self._receive(session) and gone:  # what a closed connection has left has an end
             pass
         if gone:
             session.lost("connection lost" if session.welcomed is not None else self._why())
@@ -164,8 +165,12 @@ class Link:
         self._socket.connect(self.endpoint)
         self.session = Session(self._hello, now, shapes_matter=self.model.cut_by_others)
 
-    def _receive(self, session: Session, now: float) -> bool:
-        """Read a burst of messages; True if there may be more."""
+    def _receive(self, session: Session) -> bool:
+        """Read a burst of messages; True if there may be more.
+
+        The clock is read after each: reading gives up the interpreter's lock, and a model that takes and keeps it
+        would date what was heard to the time before, too long ago when it gives it back.
+        """
         assert self._socket is not None
         for _ in range(_BURST):
             try:
@@ -173,7 +178,7 @@ class Link:
             except zmq.Again:
                 return False
             was = session.state
-            delivery = session.receive([frame.buffer for frame in frames], now)
+            delivery = session.receive([frame.buffer for frame in frames], time.monotonic())
             if isinstance(delivery, Lesson):
                 self._teach(delivery)
             elif delivery is not None:
