@@ -86,12 +86,13 @@ type RemoteError struct {
 	Code      int    // HTTP status of the same condition; 0 if the peer sent none
 	Retryable bool   // the same request may succeed later or elsewhere
 	ID        string // JSON text of the request's "id", quotes and all; "" if it had none
+	By        string // Superseded: JSON text of the newer frame's "seq", else of its "id"; "" if it has neither
 }
 
 func (e *RemoteError) Error() string { return "shiva: peer reports " + e.Type + ": " + e.Message }
 
 // AppendMetadata appends the metadata of the error's message: the keys type, message, code,
-// retryable and, if there is one, id, in this order. The first two are those of the reference.
+// retryable and, if there are any, id and by, in this order. The first two are those of the reference.
 func (e *RemoteError) AppendMetadata(dst []byte) []byte {
 	dst = append(dst, `{"type":`...)
 	dst = jsontext.AppendString(dst, e.Type)
@@ -104,6 +105,10 @@ func (e *RemoteError) AppendMetadata(dst []byte) []byte {
 	if e.ID != "" {
 		dst = append(dst, `,"id":`...)
 		dst = append(dst, e.ID...)
+	}
+	if e.By != "" {
+		dst = append(dst, `,"by":`...)
+		dst = append(dst, e.By...)
 	}
 	return append(dst, '}')
 }
@@ -133,6 +138,8 @@ func ParseError(m *Message) *RemoteError {
 			e.Retryable = string(value) == "true"
 		case "id":
 			e.ID = string(value)
+		case "by":
+			e.By = string(value)
 		}
 	}
 	return e

@@ -21,6 +21,11 @@ func TestErrorMessage(t *testing.T) {
 	if got, want := string(e.AppendMetadata([]byte("x"))), `x{"type":"Overloaded","message":"","code":429,"retryable":true}`; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
+	e = shiva.RemoteError{Type: shiva.Superseded, Code: 409, ID: "3", By: "18"}
+	m = shiva.ErrorMessage(&e)
+	if want := `{"type":"Superseded","message":"","code":409,"retryable":false,"id":3,"by":18}`; string(m.Metadata) != want || *shiva.ParseError(m) != e {
+		t.Errorf("%s comes back as %+v, want %s", m.Metadata, *shiva.ParseError(m), want)
+	}
 	if shiva.ParseError(&shiva.Message{Namespace: "error"}) != nil {
 		t.Error("another namespace is taken for a report")
 	}

@@ -204,6 +204,7 @@ func (l *loop) refusal(c *call, m *shiva.Message, err error) {
 		Code:      status.HTTP,
 		Retryable: status.Retryable,
 		ID:        string(c.question.id),
+		By:        gate.By(err),
 	}
 	l.metadata = e.AppendMetadata(l.metadata[:0])
 	*m = shiva.Message{Namespace: shiva.ErrorNamespace, Metadata: l.metadata}

@@ -1,7 +1,9 @@
 package gate
 
 import (
+	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -54,4 +56,16 @@ func (f *Frame) answered(c *Call) {
 	if c.Err == nil {
 		c.Target.Metrics.Shown(f.Age)
 	}
+}
+
+// By names the frame that superseded the one whose error err is: JSON text of its number, or of
+// the request's id if it has none; "" if it has neither, or err is another error.
+func By(err error) string {
+	e, ok := errors.AsType[*scheduler.SupersededError](err)
+	if ok && e.Seq >= 0 {
+		return strconv.FormatInt(e.Seq, 10)
+	} else if ok {
+		return e.ID
+	}
+	return ""
 }
