@@ -28,8 +28,8 @@ VENV := .venv
 export PYTHON := $(CURDIR)/$(VENV)/bin/python
 PYTHON_SOURCES := containers/python examples bench server
 
-# The examples and the benches are modules of their own, since they draw figures: what that takes is none of the server's.
-MODULES := . examples bench
+# Modules of their own are the examples and what draws the figures of the benches: what that takes is none of the server's.
+MODULES := . examples bench/chart
 
 # $(call each,COMMAND) runs it in every module.
 each = @for module in $(MODULES); do echo "$(1) (in $$module)"; (cd $$module && $(1)) || exit 1; done
@@ -114,7 +114,7 @@ race: redis ## the same under the race detector, with buffers poisoned when rele
 # Both wait more than they work, so they run at once.
 soak: ## the scheduler under everything at once, under the race detector, and the whole server, for SOAKTIME (1m)
 	@CGO_ENABLED=1 go test -race -vet=off -count=1 ./scheduler -run 'TestSoak$$' -soak $(SOAKTIME) & scheduler=$$!; \
-	server=0; go run -C bench ./soak -length $(SOAKTIME) || server=$$?; wait $$scheduler; exit $$server
+	server=0; go run ./bench/soak -length $(SOAKTIME) || server=$$?; wait $$scheduler; exit $$server
 
 fuzz: ## every fuzz target for FUZZTIME (2s)
 	$(call each,$(CURDIR)/.ci/fuzz $(FUZZTIME))
@@ -132,22 +132,22 @@ e2e: build redis $(VENV)/ready ## real processes on real sockets: server, contai
 	go test -C examples -count=1 -tags e2e -run E2E ./...
 
 bench: $(VENV)/ready ## measure against the limits of this machine; BENCHFLAGS="-short -only door -profile DIR -markdown"
-	go run -C bench ./run $(BENCHFLAGS)
+	go run ./bench/run $(BENCHFLAGS)
 
 bench-goodput: ## what each batching strategy answers in time: simulated, also from random beliefs (half an hour), then on the wire
-	go run -C bench ./goodput
+	go run ./bench/goodput
 	go test ./scheduler/sim -run TestFaults -count=1 -all
 	go test ./scheduler -count=1 -timeout 0 -v -run TestNoAbsorbingState -beliefs 1112
-	go run -C bench ./goodput -wire
+	go run ./bench/goodput -wire
 
 bench-deadlines: ## how late a million requests with random deadlines are answered, at twice the capacity (six minutes)
-	go run -C bench ./goodput -deadlines
+	go run ./bench/goodput -deadlines
 
 bench-scheduler: ## what a request costs in the scheduler, what picking a batch from 10,000 rows does, refusing, and memory
 	go test ./scheduler -run '^$$' -bench 'RequestRatio|Pick|Learn|Waiting|Refused'
 
 bench-soak: ## what stays behind after two hours in which clients, containers and versions come and go; SOAKFLAGS="-length 1h"
-	go run -C bench ./soak $(SOAKFLAGS)
+	go run ./bench/soak $(SOAKFLAGS)
 
 clean: ## remove what the other targets made
 	rm -rf bin $(VENV) $$(find . -name .ruff_cache -o -name .mypy_cache -o -name .pytest_cache -o -name __pycache__ -o -name "*.egg-info") containers/python/build

@@ -94,15 +94,17 @@ examples/selection/run:     examples/internal/process examples/selection shiva s
 bench/internal/declare:     shiva/tensor
 bench/internal/hostile:     bench/load containers/containertest server/grpc/pb shiva shiva/tensor golang.org/x/net google.golang.org/protobuf
 bench/internal/process:
+bench/internal/figure:
 bench/load:                 shiva shiva/tensor golang.org/x/net golang.org/x/sys
 bench/load/shivaload:       bench/load bench/internal/declare shiva
+bench/chart:                bench/internal/figure gonum.org/v1/plot
 bench/echo:                 github.com/panjf2000/gnet/v2
 bench/door:                 bench/internal/declare server server/config scheduler shiva/tensor
 bench/noop:                 bench/internal/declare containers/container shiva/tensor
 bench/hostile:              bench/internal/hostile
 bench/sleeper:              bench/internal/declare containers/container shiva/tensor golang.org/x/sys
 bench/alarm:                shiva
-bench/goodput:              bench/internal/process bench/load scheduler/sim shiva shiva/tensor gonum.org/v1/plot
+bench/goodput:              bench/internal/figure bench/internal/process bench/load scheduler/sim shiva shiva/tensor
 bench/run:                  bench/load bench/internal/hostile bench/internal/process shiva shiva/tensor
 bench/soak:                 bench/load bench/internal/process containers/container shiva shiva/tensor
 `
@@ -175,9 +177,9 @@ func covers(allowed []string, imp string) bool {
 // isDouble tells a package of test doubles (shivatest, containertest) by its name.
 func isDouble(path string) bool { return strings.HasSuffix(path, "test") }
 
-// modules are the directories of our modules: what examples and bench need beyond the server
-// (they draw figures) is not among what the server is made of.
-var modules = []string{"..", "../examples", "../bench"}
+// modules are the directories of our modules: what it takes to draw is not among what the server
+// is made of.
+var modules = []string{"..", "../examples", "../bench/chart"}
 
 // list is every package of the modules, also those that only a build tag shows.
 func list(t *testing.T) []pkg {

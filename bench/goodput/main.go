@@ -106,7 +106,7 @@ func run(ctx context.Context, onWire bool, length time.Duration, seed uint64, jo
 		return nil, err
 	}
 	if svg != "" {
-		if err := drawSVG(svg, all); err != nil {
+		if err := drawGoodput(ctx, svg, all); err != nil {
 			return nil, err
 		}
 	}

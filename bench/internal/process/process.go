@@ -23,10 +23,10 @@ type Process struct {
 	result error         // of its end; read after ended
 }
 
-// AtTop changes to the top of the source tree, also after "go run -C bench".
+// AtTop changes to the top of the source tree, from any directory in it.
 func AtTop() error {
 	for {
-		if _, err := os.Stat("bench/go.mod"); err == nil {
+		if _, err := os.Stat("cmd/shivad"); err == nil {
 			return nil
 		}
 		if dir, err := os.Getwd(); err != nil || dir == "/" {
@@ -39,22 +39,14 @@ func AtTop() error {
 }
 
 // Build builds commands into dir. They are directories relative to the top of the source tree,
-// which must be the working directory ([AtTop]). Each is built in its own module, so the server
-// has its own versions of its dependencies.
+// which must be the working directory ([AtTop]).
 func Build(ctx context.Context, dir string, commands ...string) error {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return err
-	}
+	args := []string{"build", "-o", dir + string(filepath.Separator)}
 	for _, command := range commands {
-		module, pkg := ".", command
-		if of, ok := strings.CutPrefix(command, "bench/"); ok {
-			module, pkg = "bench", of
-		}
-		args := []string{"build", "-C", module, "-o", dir + string(filepath.Separator), "./" + pkg}
-		if text, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
-			return fmt.Errorf("process: go %s: %w\n%s", strings.Join(args, " "), err, text)
-		}
+		args = append(args, "./"+command)
+	}
+	if text, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("process: go %s: %w\n%s", strings.Join(args, " "), err, text)
 	}
 	return nil
 }
