@@ -49,6 +49,9 @@ func (q *due) push(t time.Duration) {
 	q.n++
 }
 
+// at is the time at place, 0 for the oldest.
+func (q *due) at(place int) time.Duration { return q.times[(q.head+place)&(len(q.times)-1)] }
+
 // take removes and returns the time at place, 0 for the oldest.
 func (q *due) take(place int) time.Duration {
 	mask := len(q.times) - 1

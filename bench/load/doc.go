@@ -12,6 +12,9 @@
 //	(open: schedule,   requests due,  one frame each,      split by lengths,   from the intended
 //	 closed: answers)  by time        or all at once       a sample in full    send time
 //
+// With Config.Streams each connection is a camera, and each of its requests a frame with its number
+// and the time at which it was due.
+//
 // The generator shares the machine with the server under test, so its own cost must be small, and
 // the same for every server. Requests are encoded beforehand; answers are found by headers and
 // lengths; only a sample is compared in full. One thread per loop (default: one loop) owns its

@@ -26,6 +26,9 @@ type Config struct {
 	// answers are in order.
 	Deadlines []time.Duration
 
+	// Streams, if set, makes each connection a stream of frames, over Shiva.
+	Streams *Streams
+
 	Conns int // connections; 0: one
 	// InFlight is the number of unanswered requests of one connection. Closed loop: always this
 	// many, 0 means one. Open loop: further ones wait, which counts into their latency, 0 means
@@ -81,12 +84,13 @@ type Result struct {
 	// request.
 	Taken, Wrote, Read int64
 	Failed             int64 // "!error" answers in the measured time
+	Superseded         int64 // of them, frames that newer ones of their stream superseded
 	Lost               int64 // requests still without an answer at the end of the grace
 	// Failure is the metadata of the first "!error": its type and message.
 	Failure string
 	// Latency holds the good answers to requests due in the measured time, from when they were due.
 	Latency Histogram
-	// Refusal holds the "!error" answers, likewise.
+	// Refusal holds the "!error" answers, likewise, but for superseded frames.
 	Refusal Histogram
 	// Late and LateRead hold the lateness of answers of both kinds after their deadlines, with
 	// Config.Deadlines: by the time of the server's write, from the kernel, and by that of the
@@ -126,6 +130,9 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	}
 	if c.Wire == HTTP && c.InFlight > 1 || c.Wire != Shiva && c.Gather {
 		return nil, errors.New("load: HTTP has one request in flight on a connection, and only Shiva's can be gathered")
+	}
+	if c.Streams != nil && (c.Wire != Shiva || c.Gather) {
+		return nil, errors.New("load: streams go over Shiva, and are not gathered")
 	}
 	if c.Wire == HTTP {
 		c.InFlight = 1
@@ -183,6 +190,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 		r.Read += l.result.Read
 		r.Bytes += l.result.Bytes
 		r.Failed += l.result.Failed
+		r.Superseded += l.result.Superseded
 		r.Lost += l.result.Lost
 		r.Latency.Merge(&l.result.Latency)
 		r.Refusal.Merge(&l.result.Refusal)
@@ -217,7 +225,12 @@ func (l *loop) dial(ctx context.Context, i int) error {
 	defer nc.Close()
 	asked := l.cfg.Frames[i%len(l.cfg.Frames)]
 	c := &conn{number: i, asked: asked}
-	if c.wire, c.frame, err = newWire(l.cfg.Wire, asked); err != nil {
+	if s := l.cfg.Streams; s != nil {
+		if c.stream, c.frame, err = newStreamWire(s, i, asked); err != nil {
+			return err
+		}
+		c.wire = c.stream
+	} else if c.wire, c.frame, err = newWire(l.cfg.Wire, asked); err != nil {
 		return err
 	}
 	if g, ok := c.wire.(greeter); ok {

@@ -47,10 +47,11 @@ type conn struct {
 	begun    bool // the next request was prepared in frame
 	blocked  bool
 
-	wire  wire
-	asked []byte // the request as in Config
-	ahead []byte // to be written before the next request
-	check bool   // the next answer is for Check
+	wire   wire
+	stream *streamWire // the wire, if it is one of frames
+	asked  []byte      // the request as in Config
+	ahead  []byte      // to be written before the next request
+	check  bool        // the next answer is for Check
 }
 
 func newLoop(c Config, i int) (*loop, error) {
@@ -211,6 +212,9 @@ func (l *loop) send(c *conn) error {
 				return nil
 			}
 			c.begun = true
+			if c.stream != nil {
+				c.stream.stamp(c.frame, l.start.Add(c.due.at(c.inFlight-c.unsent/len(c.frame))))
+			}
 		}
 		if len(c.ahead) > 0 {
 			n, err := l.write(c, c.ahead)
@@ -305,6 +309,9 @@ func (l *loop) answered(c *conn, a answer, now time.Duration, written time.Time)
 	due := c.due.take(a.place)
 	c.inFlight--
 	l.result.Taken++
+	if c.stream != nil {
+		c.stream.show(due, now)
+	}
 	measured := l.from <= now && now < l.to
 	if l.from <= due && due < l.to {
 		l.judge(c, a, due, now, written)
@@ -314,7 +321,10 @@ func (l *loop) answered(c *conn, a answer, now time.Duration, written time.Time)
 		if measured {
 			l.result.Failed++
 		}
-		if l.from <= due && due < l.to {
+		if measured && a.superseded {
+			l.result.Superseded++
+		}
+		if l.from <= due && due < l.to && !a.superseded {
 			l.result.Refusal.Add(now - due)
 		}
 	case measured:

@@ -31,10 +31,11 @@ type wire interface {
 
 // An answer is the result of a wire's read.
 type answer struct {
-	done  bool // it is complete; the other fields are set only then
-	place int  // of its request among those in flight, 0 for the oldest
-	fault bool
-	whole []byte // all of it, if it was collected; valid until the next read
+	done       bool // it is complete; the other fields are set only then
+	place      int  // of its request among those in flight, 0 for the oldest
+	fault      bool
+	superseded bool   // the fault is that a newer frame of the stream is there
+	whole      []byte // all of it, if it was collected; valid until the next read
 }
 
 // A greeter is a wire with an exchange before the first request.
