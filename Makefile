@@ -26,7 +26,8 @@ export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 # Tests that start Python processes find the interpreter here.
 VENV := .venv
 export PYTHON := $(CURDIR)/$(VENV)/bin/python
-PYTHON_SOURCES := containers/python examples bench server
+PYTHON_PACKAGES := containers/python shiva/python
+PYTHON_SOURCES := $(PYTHON_PACKAGES) examples bench server
 
 # Modules of their own are the examples and what draws the figures of the benches: what that takes is none of the server's.
 MODULES := . examples bench/chart
@@ -122,10 +123,11 @@ fuzz: ## every fuzz target for FUZZTIME (2s)
 mutants: ## a million requests that are nearly right to each door, or conversations, each with a budget of time (minutes)
 	go test -count=1 -timeout 2h ./server/rest ./server/grpc ./server/tcp ./server -run 'TestMutants$$' -mutants $(MUTANTS)
 
-python: $(VENV)/ready ## the Python SDK and examples: ruff, mypy, pytest
+python: $(VENV)/ready ## the SDK, the client and the examples in Python: ruff, mypy, pytest
 	$(VENV)/bin/ruff check $(PYTHON_SOURCES)
-	cd containers/python && $(PYTHON) -m mypy
-	cd containers/python && $(PYTHON) -m pytest
+	@for package in $(PYTHON_PACKAGES); do echo "mypy, pytest (in $$package)"; \
+	  (cd $$package && $(PYTHON) -m mypy && $(PYTHON) -m pytest) || exit 1; \
+	done
 
 e2e: build redis $(VENV)/ready ## real processes on real sockets: server, containers and clients in Go and Python
 	go test -count=1 -tags e2e -run E2E $$(grep -rlE --include='*_test.go' --exclude-dir=examples '^//go:build .*e2e' . | xargs -n1 dirname | sort -u)
@@ -150,11 +152,11 @@ bench-soak: ## what stays behind after two hours in which clients, containers an
 	go run ./bench/soak $(SOAKFLAGS)
 
 clean: ## remove what the other targets made
-	rm -rf bin $(VENV) $$(find . -name .ruff_cache -o -name .mypy_cache -o -name .pytest_cache -o -name __pycache__ -o -name "*.egg-info") containers/python/build
+	rm -rf bin $(VENV) $$(find . -name .ruff_cache -o -name .mypy_cache -o -name .pytest_cache -o -name __pycache__ -o -name "*.egg-info") $(PYTHON_PACKAGES:=/build)
 
 redis: ## install the redis-server that tests start, if there is none (Debian, as root)
 	@.ci/redis
 
-$(VENV)/ready: .ci/venv .ci/requirements.txt containers/python/pyproject.toml
+$(VENV)/ready: .ci/venv .ci/requirements.txt $(PYTHON_PACKAGES:=/pyproject.toml)
 	.ci/venv $(VENV)
 	@touch $@

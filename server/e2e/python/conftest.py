@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shiva_client import Client, Message
+from wire_client import Client, Message
 
 HERE = Path(__file__).parent
 PATIENCE = 60.0

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import sdk_models
 from conftest import HERE, Process, Server, Start, expect_error, values, wait
-from shiva_client import SEND, Client, Message
 from shiva_container import DATATYPES
+from wire_client import SEND, Client, Message
 
 
 @pytest.fixture(scope="module", autouse=True)

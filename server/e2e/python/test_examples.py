@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import HERE, Server, Start, expect_error, values
-from shiva_client import Client, Message
+from wire_client import Client, Message
 
 EXAMPLES = HERE.parents[2] / "examples"
 

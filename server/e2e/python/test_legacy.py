@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Server, Start, expect_error
-from shiva_client import Client, Message
+from wire_client import Client, Message
 
 DTYPES = {"bytes": "u1", "ints": "i4", "floats": "f4", "doubles": "f8"}
 GENERATIONS = ["v1", "v1b", "v2", "v2a", "v3"]
