@@ -128,7 +128,7 @@ func (c *conn) pause(n int) int {
 		defer t.Stop()
 		select {
 		case <-t.C:
-		case <-c.socket.gone:
+		case <-c.gone:
 		case <-c.door.stopping.Done():
 		}
 	}
@@ -165,9 +165,9 @@ func (d *Door) bridled(ctx context.Context, run func() error) error {
 
 // sendAway closes a connection that cancels too much.
 func (d *Door) sendAway(c *conn, now time.Time) {
-	d.log.Warn("closing a connection: it cancels nearly all of its calls", "peer", c.socket.RemoteAddr().String())
-	d.exile(c.socket.Host(), now)
-	c.socket.end(metrics.ClosedCancels)
+	d.log.Warn("closing a connection: it cancels nearly all of its calls", "peer", c.RemoteAddr().String())
+	d.exile(c.Host(), now)
+	c.hangUp(metrics.ClosedCancels)
 }
 
 // givenUp reports whether the client has cancelled a call for another reason than its deadline,

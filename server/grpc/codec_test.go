@@ -77,7 +77,7 @@ func compare(r *request, m *pb.ModelInferRequest) string {
 			fmt.Fprintf(&b, "%s: got %#v, want %#v\n", what, got, want)
 		}
 	}
-	check("model", []string{r.model, r.version, r.id}, []string{m.ModelName, m.ModelVersion, m.Id})
+	check("model", []string{r.Model, r.Version, r.ID}, []string{m.ModelName, m.ModelVersion, m.Id})
 	check("parameters", r.parameters, parametersOf(m.Parameters))
 	check("inputs", len(r.inputs), len(m.Inputs))
 	check("outputs", len(r.outputs), len(m.Outputs))
@@ -400,16 +400,15 @@ func TestAllocations(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		q, err := r.question()
-		if err != nil {
+		if err := r.question(); err != nil {
 			t.Fatal(err)
 		}
-		a := &predict.Answer{Model: "m", Outputs: q.Inputs}
+		a := &predict.Answer{Model: "m", Outputs: r.Inputs}
 		out, _ := newCodec().Marshal(&reply{answer: a, out: c.depart(0)})
 		if out.Len() < size {
 			t.Fatal(out.Len())
 		}
-		q.Inputs[0].Release()
+		r.Inputs[0].Release()
 		out.Free()
 	})
 	if pool.InUse() != 0 {

@@ -6,9 +6,11 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc/stats"
 
 	"github.com/shivad/shivad/server/internal/intake"
@@ -19,90 +21,89 @@ import (
 // answer: a client's library tries again later, and no descriptor is taken meanwhile.
 type listener struct {
 	*intake.Listener
-	stopping <-chan struct{}
+	door *Door
 }
 
 // Accept waits for a connection within the limits.
 func (l *listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
+	in, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return &socket{Conn: c, stopping: l.stopping, gone: make(chan struct{})}, nil
+	c := &conn{Conn: in, door: l.door, source: l.door.NewSource(), gone: make(chan struct{})}
+	c.in.left = len(http2.ClientPreface)
+	c.out.Conn = in
+	c.cancels.begin(l.door.reformed(in.Host(), time.Now()))
+	return c, nil
 }
 
-// A socket is a connection as the network sees it.
-type socket struct {
+// A conn is a client's connection, as the network and as its calls see it. It knows the frames that
+// go through it. Encryption would be below it.
+type conn struct {
 	*intake.Conn
-	stopping <-chan struct{}            // closed when the door closes
-	frames   atomic.Pointer[uncanceled] // what grpc-go writes goes through it, once HTTP/2 has begun
-	conn     atomic.Pointer[conn]       // likewise
-	moved    atomic.Int64               // when the network last took something of an answer, in Unix nanoseconds
+	outbox
+	door    *Door
+	source  uint64 // for fairness; see predict.Door
+	cancels cancels
+	in      frames
+	out     uncanceled
 
-	ended  atomic.Bool // the client has hung up
-	closed atomic.Bool
-	gone   chan struct{} // closed with it
+	ended   atomic.Bool // the client has hung up
+	closing sync.Once
+	gone    chan struct{} // closed with it
 }
 
-// An address is a peer's, from which a connection of grpc-go's leads back to its socket.
+// An address is a peer's, from which a connection of grpc-go's leads back to ours.
 type address struct {
 	net.Addr
-	socket *socket
+	conn *conn
 }
 
-func (s *socket) RemoteAddr() net.Addr { return &address{s.Conn.RemoteAddr(), s} }
+func (c *conn) RemoteAddr() net.Addr { return &address{c.Conn.RemoteAddr(), c} }
 
-// end closes the connection and notes the reason.
-func (s *socket) end(why metrics.Closed) {
-	s.Because(why)
-	if c := s.conn.Load(); c != nil {
-		c.close() // before that leaves room, and before it is written
-	}
-	if f := s.frames.Load(); f != nil {
-		f.goAway()
-	}
-	s.Close()
+// hangUp closes the connection and notes the reason.
+func (c *conn) hangUp(why metrics.Closed) {
+	c.Because(why)
+	c.close() // before that leaves room, and before it is written
+	c.out.goAway()
+	c.Close()
 }
 
-func (s *socket) Read(b []byte) (int, error) {
-	n, err := s.Conn.Read(b)
+// Read counts the resets among the frames that it reads, and reads no faster than the connection's
+// account of cancellations allows.
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b[:c.pause(len(b))])
 	if err != nil && !errors.Is(err, net.ErrClosed) {
-		s.ended.Store(true)
+		c.ended.Store(true)
+	}
+	for range c.in.resets(b[:n]) {
+		if now := time.Now(); c.cancels.reset(now) {
+			c.door.sendAway(c, now)
+		}
 	}
 	return n, err
 }
 
-func (s *socket) Close() error {
-	if s.closed.CompareAndSwap(false, true) {
-		close(s.gone)
-		if c := s.conn.Load(); c != nil {
-			c.close()
-		}
-		s.Because(s.reason())
-	}
-	return s.Conn.Close()
+func (c *conn) Write(b []byte) (int, error) { return c.out.Write(b) }
+
+func (c *conn) Close() error {
+	c.closing.Do(func() {
+		close(c.gone)
+		c.close()
+		c.Because(c.reason())
+	})
+	return c.Conn.Close()
 }
 
 // reason is why grpc-go closes the connection, as far as that shows: it passes no reason on.
-func (s *socket) reason() metrics.Closed {
-	select {
-	case <-s.stopping:
+func (c *conn) reason() metrics.Closed {
+	switch {
+	case c.door.stopping.Err() != nil:
 		return metrics.ClosedDraining
-	default:
-	}
-	if s.ended.Load() {
+	case c.ended.Load():
 		return metrics.ClosedByClient
 	}
 	return metrics.ClosedIdle // for idle_timeout, or it did not answer a ping
-}
-
-// A conn is a connection as its calls see it.
-type conn struct {
-	outbox
-	door    *Door
-	source  uint64 // for fairness; see predict.Door
-	socket  *socket
-	cancels cancels
 }
 
 // standing returns since when the client has read nothing of its answers; zero if there are none.
@@ -110,7 +111,7 @@ func (c *conn) standing() (since time.Time) {
 	if since = c.still(); since.IsZero() {
 		return since
 	}
-	if moved := time.Unix(0, c.socket.moved.Load()); moved.After(since) {
+	if moved := time.Unix(0, c.out.moved.Load()); moved.After(since) {
 		since = moved
 	}
 	return since
@@ -125,8 +126,8 @@ func (c *conn) look(now time.Time) {
 	}
 	switch still := now.Sub(since); {
 	case still >= c.door.settings.Load().StallTimeout:
-		c.door.log.Info("closing a connection: it does not read its answers", "peer", c.socket.RemoteAddr().String(), "for", still)
-		c.socket.end(metrics.ClosedStalled)
+		c.door.log.Info("closing a connection: it does not read its answers", "peer", c.RemoteAddr().String(), "for", still)
+		c.hangUp(metrics.ClosedStalled)
 	case still >= enough:
 		c.stand()
 	}
@@ -142,11 +143,7 @@ func connOf(ctx context.Context) *conn { return ctx.Value(connKey{}).(*conn) }
 type connections struct{ door *Door }
 
 func (k connections) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Context {
-	d := k.door
-	c := &conn{door: d, source: d.NewSource()}
-	c.socket = info.RemoteAddr.(*address).socket
-	c.socket.conn.Store(c)
-	c.cancels.begin(d.reformed(c.socket.Host(), time.Now()))
+	d, c := k.door, info.RemoteAddr.(*address).conn
 	d.mu.Lock()
 	c.setLimit(d.settings.Load().OutboundBytes)
 	d.conns[c] = struct{}{}
@@ -160,7 +157,7 @@ func (k connections) HandleConn(ctx context.Context, s stats.ConnStats) {
 		k.door.mu.Lock()
 		delete(k.door.conns, c)
 		k.door.mu.Unlock()
-		c.end()
+		c.outbox.end()
 	}
 }
 

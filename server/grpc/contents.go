@@ -161,7 +161,7 @@ func (c *contents) settle(name string, d tensor.DType, elements int) error {
 
 // appendContents appends a tensor's elements as InferTensorContents.
 func appendContents(b []byte, t tensor.Tensor) []byte {
-	number, size := dtypeFields[t.DType], t.DType.Size()
+	number := dtypeFields[t.DType]
 	switch {
 	case len(t.Data) == 0:
 	case t.DType == tensor.Bytes:
@@ -173,29 +173,10 @@ func appendContents(b []byte, t tensor.Tensor) []byte {
 	case contentsFields[number].fixed:
 		b = wire.AppendBytes(b, number, t.Data)
 	default:
-		b = wire.AppendPacked(b, number, len(t.Data)/size, func(i int) uint64 { return element(t.DType, t.Data[i*size:]) })
+		if t.DType.Size() < 8 { // an int64 holds every value of these
+			t, _ = tensor.Cast(t, tensor.Int64, nil)
+		}
+		b = wire.AppendPacked(b, number, len(t.Data)/8, func(i int) uint64 { return binary.LittleEndian.Uint64(t.Data[8*i:]) })
 	}
 	return b
-}
-
-// element is the first integer or bool of data as it travels: negative ones as 64 bits of two's
-// complement.
-func element(d tensor.DType, data []byte) uint64 {
-	switch d {
-	case tensor.Bool:
-		return uint64(min(data[0], 1))
-	case tensor.Int8:
-		return uint64(int64(int8(data[0])))
-	case tensor.Uint8:
-		return uint64(data[0])
-	case tensor.Int16:
-		return uint64(int64(int16(binary.LittleEndian.Uint16(data))))
-	case tensor.Uint16:
-		return uint64(binary.LittleEndian.Uint16(data))
-	case tensor.Int32:
-		return uint64(int64(int32(binary.LittleEndian.Uint32(data))))
-	case tensor.Uint32:
-		return uint64(binary.LittleEndian.Uint32(data))
-	}
-	return binary.LittleEndian.Uint64(data)
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
@@ -113,13 +112,12 @@ func Listen(cfg Config) (*Door, error) {
 		return nil, err
 	}
 	d.stopping, d.stop = context.WithCancel(context.Background())
-	d.listener = &listener{l, d.stopping.Done()}
+	d.listener = &listener{l, d}
 	idle := cfg.IdleTimeout
 	if idle == 0 {
 		idle = math.MaxInt64
 	}
 	d.server = grpc.NewServer(
-		grpc.Creds(withoutCancel{insecure.NewCredentials()}),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.StatsHandler(connections{d}),
 		grpc.ConnectionTimeout(connectTimeout),

@@ -256,7 +256,7 @@ func TestRapidReset(t *testing.T) {
 			first = time.Now()
 		}
 		r.eachConn(func(c *conn) {
-			if c.socket.RemoteAddr().String() != ours.LocalAddr.String() {
+			if c.RemoteAddr().String() != ours.LocalAddr.String() {
 				return
 			}
 			now := time.Now()

@@ -67,19 +67,18 @@ func (d *Door) infer(w *wire.Stream, stream grpc.ServerStream) error {
 // ask submits a request that was complete at arrived and waits for its answer. room is where the
 // answer gets its room before the request is submitted.
 func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room predict.Outbox) (*reply, error) {
-	q, err := r.question()
-	if err != nil {
+	if err := r.question(); err != nil {
 		d.Refused(err, arrived)
 		return nil, err
 	}
 	c := connOf(ctx)
-	q.Arrived, q.Source, q.Outbox = arrived, c.source, room
-	a, err := d.Infer(ctx, q)
+	r.Arrived, r.Source, r.Outbox = arrived, c.source, room
+	a, err := d.Infer(ctx, &r.Question)
 	if err != nil {
 		return nil, err
 	}
-	reply := &reply{answer: a, typed: r.values.Form == parameter.Elements, out: c.depart(a.Size)}
-	if r.values.Timing {
+	reply := &reply{answer: a, typed: r.Values.Form == parameter.Elements, out: c.depart(a.Size)}
+	if r.Values.Timing {
 		reply.took = time.Since(arrived)
 	}
 	return reply, nil
@@ -184,7 +183,7 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 			})
 		case resumed:
 			d.Refused(err, began)
-			place <- &reply{stream: true, id: r.id, err: err}
+			place <- &reply{stream: true, id: r.ID, err: err}
 			r.release()
 		default:
 			p.fault = predict.Late(p.ctx, err)
@@ -231,12 +230,12 @@ func (p *pipeline) ask(r *request, arrived time.Time, room predict.Outbox) (answ
 	defer r.release()
 	defer func() {
 		if x := recover(); x != nil {
-			answer = &reply{stream: true, id: r.id, err: p.door.bug(x)}
+			answer = &reply{stream: true, id: r.ID, err: p.door.bug(x)}
 		}
 	}()
 	answer, err := p.door.ask(p.ctx, r, arrived, room)
 	if err != nil {
-		answer = &reply{id: r.id, err: err}
+		answer = &reply{id: r.ID, err: err}
 	}
 	answer.stream = true
 	return answer

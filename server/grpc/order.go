@@ -66,17 +66,17 @@ func (t turn) end() {
 // sequences returns the keys of the sequences that a request belongs to. As for Triton, a
 // sequence_id of 0 or "" is none.
 func (r *request) sequences() (keys []string) {
-	if r.values.InOrder {
+	if r.Values.InOrder {
 		keys = append(keys, "")
 	}
 	switch id := r.parameters["sequence_id"].(type) {
 	case string:
 		if id != "" {
-			keys = append(keys, r.model+"\x00"+id)
+			keys = append(keys, r.Model+"\x00"+id)
 		}
 	case int64, uint64:
 		if n, ok := natural(id); !ok || n != 0 {
-			keys = append(keys, fmt.Sprintf("%s\x01%d", r.model, id))
+			keys = append(keys, fmt.Sprintf("%s\x01%d", r.Model, id))
 		}
 	}
 	return keys

@@ -28,18 +28,16 @@ const (
 // A request is a ModelInferRequest as it arrived. Of single values that it has more than once the
 // last one counts, of repeated ones all, and messages are merged, as the encoding asks.
 type request struct {
-	model, version, id string
-	parameters         parameters
-	inputs             []input
-	outputs            []output
-	raw                []wire.Bytes
+	predict.Question // its tensors by question, the rest when all has been read
+
+	parameters parameters
+	inputs     []input
+	outputs    []output
+	raw        []wire.Bytes
+	fault      error // what is wrong with the parameters
 
 	streamed bool   // it is one of a ModelStreamInfer
 	limits   Limits // that held when it began
-
-	values  parameter.Values // of parameters, when all has been read
-	forward []byte           // likewise: those that are the container's, a JSON object; nil: none
-	fault   error            // likewise: what is wrong with them
 }
 
 // parameters are those of a request, an input or an output; a value is nil, bool, int64,
@@ -66,6 +64,7 @@ func (r *request) release() {
 	for i := range r.inputs {
 		r.inputs[i].contents.Release()
 	}
+	r.Question.Release()
 }
 
 // read fills r, whose memory is the caller's to release whatever comes of it.
@@ -73,11 +72,11 @@ func (r *request) read(m *wire.Message) {
 	m.Fields(func(number int) {
 		switch number {
 		case requestModel:
-			m.String(&r.model)
+			m.String(&r.Model)
 		case requestVersion:
-			m.String(&r.version)
+			m.String(&r.Version)
 		case requestID:
-			m.String(&r.id)
+			m.String(&r.ID)
 		case requestParameters:
 			r.parameters.read(m)
 		case requestInputs:
@@ -191,20 +190,19 @@ func readValue(m *wire.Message, number int, value *any) {
 	}
 }
 
-// question makes a question of the request, which loses its memory to it.
-func (r *request) question() (q *predict.Question, err error) {
+// question completes the request's Question, to which the request loses its memory.
+func (r *request) question() (err error) {
 	if r.fault != nil {
-		return nil, r.fault
+		return r.fault
 	}
-	q = &predict.Question{Model: r.model, Version: r.version, ID: r.id, Values: r.values, Parameters: r.forward}
-	if q.Outputs, err = wanted(r.outputs); err != nil {
-		return nil, err
+	if r.Outputs, err = wanted(r.outputs); err != nil {
+		return err
 	}
 	if len(r.raw) > 0 && len(r.raw) != len(r.inputs) {
-		return nil, fmt.Errorf("%w: expected raw_input_contents for each of %d inputs, got %d",
+		return fmt.Errorf("%w: expected raw_input_contents for each of %d inputs, got %d",
 			scheduler.ErrInvalidInput, len(r.inputs), len(r.raw))
 	}
-	q.Inputs = make([]tensor.Tensor, 0, len(r.inputs))
+	r.Inputs = make([]tensor.Tensor, 0, len(r.inputs))
 	for i := range r.inputs {
 		in := &r.inputs[i]
 		var data *wire.Bytes
@@ -213,14 +211,11 @@ func (r *request) question() (q *predict.Question, err error) {
 		}
 		t, err := in.tensor(data)
 		if err != nil {
-			for _, t := range q.Inputs {
-				t.Release()
-			}
-			return nil, err
+			return err
 		}
-		q.Inputs = append(q.Inputs, t)
+		r.Inputs = append(r.Inputs, t)
 	}
-	return q, nil
+	return nil
 }
 
 // tensor makes a tensor of an input with raw contents, or of one with its own if raw is nil. It
@@ -276,7 +271,7 @@ func (r *request) readParameters() (err error) {
 	for key, value := range r.parameters {
 		switch {
 		case keys[key] != nil:
-			if err := keys[key].Read(&r.values, parameter.Typed(value)); err != nil {
+			if err := keys[key].Read(&r.Values, parameter.Typed(value)); err != nil {
 				return err
 			}
 		case parameter.Stream.Keys()[key] != nil:
@@ -288,7 +283,7 @@ func (r *request) readParameters() (err error) {
 		}
 	}
 	if len(forward) > 0 {
-		r.forward, err = forward.object()
+		r.Parameters, err = forward.object()
 	}
 	return err
 }

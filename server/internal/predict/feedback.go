@@ -18,7 +18,7 @@ import (
 // JSON object as gate's feedback takes it. The answer is a JSON object.
 func (d *Door) Feedback(ctx context.Context, q *Question, id []byte) ([]byte, error) {
 	d.metrics.Began()
-	defer q.release()
+	defer q.Release()
 	reply, err := d.feedback(ctx, q, id)
 	outcome := metrics.OK
 	if err != nil {

@@ -133,7 +133,7 @@ func (c *call) free() {
 // deadline has passed.
 func (d *Door) Infer(ctx context.Context, q *Question) (a *Answer, err error) {
 	d.metrics.Began()
-	defer q.release()
+	defer q.Release()
 	model := d.gate.Unrouted()
 	target, err := d.gate.Asked(q.Model, q.Version)
 	if err == nil {
@@ -149,8 +149,8 @@ func (d *Door) Infer(ctx context.Context, q *Question) (a *Answer, err error) {
 	return a, err
 }
 
-// release releases the inputs, after a panic, too.
-func (q *Question) release() {
+// Release releases the inputs, after a panic, too.
+func (q *Question) Release() {
 	for _, t := range q.Inputs {
 		t.Release()
 	}
