@@ -1,9 +1,6 @@
 package selection
 
-import (
-	"fmt"
-	"slices"
-)
+import "slices"
 
 // What is remembered of models that are no candidates: so many, and of one name so many versions.
 const (
@@ -23,66 +20,15 @@ func (p *Policy) New(models []Model) (State, error) {
 	return p.fit(s)
 }
 
-// AddModel returns a state with one model more. What the model starts with, and that the others
-// keep what they have relative to each other, is in each policy's row of the package comment;
-// one that was removed has what it had.
-func (p *Policy) AddModel(s State, m Model) (State, error) {
-	return p.change(s, func(s *State) error {
-		if s.find(m) >= 0 {
-			return fmt.Errorf("model %s is there already", m)
-		}
-		if !s.wake(m) {
-			p.join(s, m)
-		}
-		return nil
-	})
-}
-
-// RemoveModel returns a state with one model less, and the others as they are relative to each
-// other. What was learned of it is set aside, for when it comes back.
-func (p *Policy) RemoveModel(s State, m Model) (State, error) {
-	return p.change(s, func(s *State) error {
-		i := s.find(m)
-		switch {
-		case i < 0:
-			return fmt.Errorf("there is no model %s", m)
-		case len(s.Models) == 1:
-			return fmt.Errorf("%s is the only model", m)
-		}
-		s.sleep(i)
-		return nil
-	})
-}
-
-// UpdateVersion returns a state in which model next has taken the place of old, and starts with
-// what was learned of it less the discount that parameter inherit says; one that was there
-// before starts with what was learned of itself. Either may have any name. What was learned of
-// old is set aside.
-func (p *Policy) UpdateVersion(s State, old, next Model) (State, error) {
-	return p.change(s, func(s *State) error {
-		i := s.find(old)
-		switch {
-		case i < 0:
-			return fmt.Errorf("there is no model %s", old)
-		case s.find(next) >= 0:
-			return fmt.Errorf("model %s is there already", next)
-		}
-		arm := s.Models[i]
-		s.sleep(i)
-		if !s.wake(next) {
-			p.follow(s, arm, next)
-		}
-		return nil
-	})
-}
-
 // Migrate returns a state for just these models: the way to bring a stored state up to the
 // candidates of today, whatever happened meanwhile, and to those of another server and back. A
 // model that was a candidate before has what was learned of it then, unless too many have left
 // since. One that is new takes the place of a version of the same name that is gone (or has
-// been gone, if no other version is there), as UpdateVersion does, or is added; others that are
-// gone are removed. A state of another policy stays among Others, and what is among these of
-// this policy is brought up.
+// been gone, if no other version is there) and starts with what was learned of it less the discount
+// that parameter inherit says, or is added. What those start with, and that the others keep what
+// they have relative to each other, is in each policy's row of the package comment. What was learned
+// of a model that is gone is set aside. A state of another policy stays among Others, and what is
+// among these of this policy is brought up.
 func (p *Policy) Migrate(s State, models []Model) (State, error) {
 	if s.Policy != p.name {
 		var err error
@@ -93,34 +39,33 @@ func (p *Policy) Migrate(s State, models []Model) (State, error) {
 	if len(s.Models) == 0 || len(models) == 0 {
 		return p.New(models)
 	}
-	models = slices.Clone(models)
-	slices.SortFunc(models, Model.compare)
-	return p.change(s, func(s *State) error {
-		var gone []Arm
-		for i := 0; i < len(s.Models); {
-			if slices.Contains(models, s.Models[i].Model) {
-				i++
-				continue
-			}
-			gone = append(gone, s.Models[i])
-			s.sleep(i)
+	models = slices.SortedFunc(slices.Values(models), Model.compare)
+	s.Models, s.Aside = slices.Clone(s.Models), slices.Clone(s.Aside)
+	var gone []Arm
+	for i := 0; i < len(s.Models); {
+		if slices.Contains(models, s.Models[i].Model) {
+			i++
+			continue
 		}
-		for _, m := range models {
-			if s.find(m) >= 0 || s.wake(m) {
-				continue
-			}
-			named := func(a Arm) bool { return a.Model.Name == m.Name }
-			if i := slices.IndexFunc(gone, named); i >= 0 {
-				p.follow(s, gone[i], m)
-				gone = slices.Delete(gone, i, i+1)
-			} else if i := lastIndex(s.Aside, named); i >= 0 && !slices.ContainsFunc(s.Models, named) {
-				p.follow(s, s.Aside[i], m)
-			} else {
-				p.join(s, m)
-			}
+		gone = append(gone, s.Models[i])
+		s.sleep(i)
+	}
+	for _, m := range models {
+		if s.find(m) >= 0 || s.wake(m) {
+			continue
 		}
-		return nil
-	})
+		named := func(a Arm) bool { return a.Model.Name == m.Name }
+		if i := slices.IndexFunc(gone, named); i >= 0 {
+			p.follow(&s, gone[i], m)
+			gone = slices.Delete(gone, i, i+1)
+		} else if i := lastIndex(s.Aside, named); i >= 0 && !slices.ContainsFunc(s.Models, named) {
+			p.follow(&s, s.Aside[i], m)
+		} else {
+			p.join(&s, m)
+		}
+	}
+	s.level()
+	return p.fit(s)
 }
 
 func lastIndex(arms []Arm, is func(Arm) bool) int {
@@ -153,20 +98,6 @@ func (p *Policy) from(s State, models []Model) (State, error) {
 		own.Others = others
 	}
 	return own, nil
-}
-
-// change applies f to a copy of s and gives what comes out if it is a state that the policy can
-// work with.
-func (p *Policy) change(s State, f func(*State) error) (State, error) {
-	if err := p.owns(s); err != nil {
-		return State{}, err
-	}
-	s.Models, s.Aside = slices.Clone(s.Models), slices.Clone(s.Aside)
-	if err := f(&s); err != nil {
-		return State{}, &Error{p.name, []string{err.Error()}}
-	}
-	s.level()
-	return p.fit(s)
 }
 
 // fit returns s if it is a state that the policy can work with.

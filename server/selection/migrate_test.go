@@ -31,13 +31,37 @@ func arm(t *testing.T, s selection.State, m selection.Model) selection.Arm {
 	return selection.Arm{}
 }
 
+// with migrates to the models that s has and one more.
+func with(p *selection.Policy, s selection.State, m selection.Model) (selection.State, error) {
+	return p.Migrate(s, append(modelsOf(s), m))
+}
+
+// without migrates to the models that s has but one.
+func without(p *selection.Policy, s selection.State, m selection.Model) (selection.State, error) {
+	return p.Migrate(s, slices.DeleteFunc(modelsOf(s), func(o selection.Model) bool { return o == m }))
+}
+
+// replaced migrates to the models that s has, of which next takes the place of old.
+func replaced(p *selection.Policy, s selection.State, old, next selection.Model) (selection.State, error) {
+	models := modelsOf(s)
+	models[slices.Index(models, old)] = next
+	return p.Migrate(s, models)
+}
+
+func modelsOf(s selection.State) (models []selection.Model) {
+	for _, a := range s.Models {
+		models = append(models, a.Model)
+	}
+	return models
+}
+
 // Adding a model and removing it leaves all as it was, up to rounding.
 func TestAddThenRemove(t *testing.T) {
 	for _, v := range variants() {
 		p := parse(t, v.policy, v.params)
 		s := learned(t, p, 4)
 		for _, gone := range models(4)[1:] {
-			less, err := p.RemoveModel(s, gone)
+			less, err := without(p, s, gone)
 			if err != nil {
 				t.Fatalf("%s: %v", v, err)
 			}
@@ -53,14 +77,14 @@ func TestAddThenRemove(t *testing.T) {
 			}
 		}
 		for _, m := range []selection.Model{{Name: "a", Version: "1"}, {Name: "m2", Version: "7"}, {Name: "z", Version: "1"}} {
-			more, err := p.AddModel(s, m)
+			more, err := with(p, s, m)
 			if err != nil {
 				t.Fatalf("%s: %v", v, err)
 			}
 			if len(more.Models) != 5 || arm(t, more, m).Model != m || !slices.IsSortedFunc(more.Models, byName) {
 				t.Errorf("%s with %s has %+v", v, m, more.Models)
 			}
-			back, err := p.RemoveModel(more, m)
+			back, err := without(p, more, m)
 			if err != nil {
 				t.Fatalf("%s: %v", v, err)
 			}
@@ -93,14 +117,14 @@ func TestWhatNewcomersStartWith(t *testing.T) {
 			p := parse(t, policy, map[string]any{"inherit": h})
 			s := learned(t, p, 4)
 			weight := func(s selection.State, model selection.Model) float64 { return math.Exp(arm(t, s, model).LogWeight) }
-			joined, err := p.AddModel(s, stranger)
+			joined, err := with(p, s, stranger)
 			if err != nil {
 				t.Fatal(err)
 			}
 			mean := (weight(s, m[0]) + weight(s, m[1]) + weight(s, m[2]) + weight(s, m[3])) / 4
 			near(policy+": weight of a new model", weight(joined, stranger)/weight(joined, m[0]), mean/weight(s, m[0]))
 
-			followed, err := p.UpdateVersion(s, m[2], next)
+			followed, err := replaced(p, s, m[2], next)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -114,8 +138,8 @@ func TestWhatNewcomersStartWith(t *testing.T) {
 
 	p := parse(t, "thompson", map[string]any{"inherit": 0.25})
 	s := learned(t, p, 4)
-	joined, _ := p.AddModel(s, stranger)
-	followed, _ := p.UpdateVersion(s, m[2], next)
+	joined, _ := with(p, s, stranger)
+	followed, _ := replaced(p, s, m[2], next)
 	near("good of a new model", arm(t, joined, stranger).Good+arm(t, joined, stranger).Bad, 0)
 	near("good of a new version", arm(t, followed, next).Good, 0.25*arm(t, s, m[2]).Good)
 	near("bad of a new version", arm(t, followed, next).Bad, 0.25*arm(t, s, m[2]).Bad)
@@ -123,18 +147,18 @@ func TestWhatNewcomersStartWith(t *testing.T) {
 	for _, policy := range []string{"epsilon-greedy", "ensemble"} {
 		p := parse(t, policy, map[string]any{"inherit": 0.25})
 		s := learned(t, p, 4)
-		joined, _ := p.AddModel(s, stranger)
-		followed, _ := p.UpdateVersion(s, m[2], next)
+		joined, _ := with(p, s, stranger)
+		followed, _ := replaced(p, s, m[2], next)
 		near(policy+": loss of a new model", arm(t, joined, stranger).Loss, (arm(t, s, m[0]).Loss+arm(t, s, m[1]).Loss+arm(t, s, m[2]).Loss+arm(t, s, m[3]).Loss)/4)
 		near(policy+": and its count", arm(t, joined, stranger).Count, 1)
 		near(policy+": loss of a new version", arm(t, followed, next).Loss, arm(t, s, m[2]).Loss)
 		near(policy+": and its count", arm(t, followed, next).Count, 0.25*arm(t, s, m[2]).Count)
-		unlearned, _ := p.AddModel(fresh(t, p, m), stranger)
+		unlearned, _ := with(p, fresh(t, p, m), stranger)
 		near(policy+": count of a new model among those without a loss", arm(t, unlearned, stranger).Count, 0)
 	}
 	for _, policy := range []string{"split", "shadow"} {
 		p := parse(t, policy, map[string]any{map[string]string{"split": "salt", "shadow": "model"}[policy]: "m0"})
-		followed, _ := p.UpdateVersion(learned(t, p, 4), m[2], next)
+		followed, _ := replaced(p, learned(t, p, 4), m[2], next)
 		if a := arm(t, followed, next); a.Count != 0 || a.Loss != 0 {
 			t.Errorf("%s: a new version starts with %+v", policy, a)
 		}
@@ -154,12 +178,12 @@ func TestMigrate(t *testing.T) {
 		}
 		want := s
 		for _, f := range []func(selection.State) (selection.State, error){
-			func(s selection.State) (selection.State, error) { return p.RemoveModel(s, v("m0", "1")) },
+			func(s selection.State) (selection.State, error) { return without(p, s, v("m0", "1")) },
 			func(s selection.State) (selection.State, error) {
-				return p.UpdateVersion(s, v("m1", "1"), v("m1", "2"))
+				return replaced(p, s, v("m1", "1"), v("m1", "2"))
 			},
-			func(s selection.State) (selection.State, error) { return p.AddModel(s, v("m2", "2")) },
-			func(s selection.State) (selection.State, error) { return p.AddModel(s, v("m3", "1")) },
+			func(s selection.State) (selection.State, error) { return with(p, s, v("m2", "2")) },
+			func(s selection.State) (selection.State, error) { return with(p, s, v("m3", "1")) },
 		} {
 			if want, err = f(want); err != nil {
 				t.Fatal(err)
@@ -204,22 +228,22 @@ func TestOrigin(t *testing.T) {
 	}
 	var err error
 	for _, next := range []string{"2", "3"} {
-		if s, err = p.UpdateVersion(s, answers(s), v(next)); err != nil {
+		if s, err = replaced(p, s, answers(s), v(next)); err != nil {
 			t.Fatal(err)
 		}
 		if got := answers(s); got != v(next) || arm(t, s, got).Origin != v("1") {
 			t.Errorf("after the update to %s %s answers, of origin %s", next, got, arm(t, s, got).Origin)
 		}
 	}
-	back, err := p.UpdateVersion(s, v("3"), v("1"))
+	back, err := replaced(p, s, v("3"), v("1"))
 	if err != nil || answers(back) != v("1") || arm(t, back, v("1")).Origin != (selection.Model{}) {
 		t.Errorf("back at version 1: %+v (%v)", back, err)
 	}
-	both, err := p.AddModel(s, v("1"))
+	both, err := with(p, s, v("1"))
 	if err != nil || answers(both) != v("1") || arm(t, both, v("3")).Origin != (selection.Model{}) {
 		t.Errorf("with version 1 beside version 3: %+v (%v)", both, err)
 	}
-	both, err = p.UpdateVersion(s, selection.Model{Name: "m1", Version: "1"}, v("1"))
+	both, err = replaced(p, s, selection.Model{Name: "m1", Version: "1"}, v("1"))
 	if err != nil || answers(both) != v("1") || arm(t, both, v("3")).Origin != (selection.Model{}) {
 		t.Errorf("with version 1 in the place of m1: %+v (%v)", both, err)
 	}
@@ -246,12 +270,12 @@ func TestOrigin(t *testing.T) {
 func TestMigrationRefused(t *testing.T) {
 	m := models(3)
 	p := parse(t, "exp4", nil)
-	s, alone := fresh(t, p, m), fresh(t, p, m[:1])
+	s := fresh(t, p, m)
+	other := fresh(t, parse(t, "exp3", nil), m)
 	many := make([]selection.Model, selection.MaxModels+1)
 	for i := range many {
 		many[i] = selection.Model{Name: fmt.Sprintf("m%03d", i), Version: "1"}
 	}
-	other := fresh(t, parse(t, "exp3", nil), m)
 	pick := func(name string, params map[string]any, models ...selection.Model) func() (selection.State, error) {
 		return func() (selection.State, error) { return parse(t, name, params).New(models) }
 	}
@@ -269,15 +293,16 @@ func TestMigrationRefused(t *testing.T) {
 		{"which version", pick("shadow", map[string]any{"model": "m"}, selection.Model{Name: "m", Version: "1"}, selection.Model{Name: "m", Version: "2"}), `parameter model is "m", which may be m/1 and m/2`},
 		{"none of that name", pick("shadow", map[string]any{"model": "x"}, m...), `parameter model is "x", which is none of the models`},
 		{"no weight", pick("split", map[string]any{"weights": map[string]any{"x": 1}}, m...), "none above 0"},
-		{"add what is there", func() (selection.State, error) { return p.AddModel(s, m[1]) }, "m1/1 is there already"},
-		{"remove what is not", func() (selection.State, error) { return p.RemoveModel(s, models(4)[3]) }, "there is no model m3/1"},
-		{"remove the last", func() (selection.State, error) { return p.RemoveModel(alone, m[0]) }, "m0/1 is the only model"},
-		{"update what is not", func() (selection.State, error) { return p.UpdateVersion(alone, m[1], m[2]) }, "there is no model m1/1"},
-		{"update to what is", func() (selection.State, error) { return p.UpdateVersion(s, m[1], m[2]) }, "m2/1 is there already"},
-		{"update to nothing", func() (selection.State, error) { return p.UpdateVersion(s, m[1], selection.Model{}) }, `model "/"`},
+		{"update to nothing", func() (selection.State, error) { return replaced(p, s, m[1], selection.Model{}) }, `model "/"`},
 		{"migrate to nothing", func() (selection.State, error) { return p.Migrate(s, nil) }, "0 models"},
-		{"another policy's state", func() (selection.State, error) { return p.AddModel(other, models(4)[3]) }, `state of policy "exp3"`},
-		{"no state", func() (selection.State, error) { return p.AddModel(selection.State{Policy: "exp4"}, m[0]) }, "the state has no models"},
+		{"another policy's state", func() (selection.State, error) {
+			_, err := p.Select(other, selection.Request{})
+			return selection.State{}, err
+		}, `state of policy "exp3"`},
+		{"no state", func() (selection.State, error) {
+			_, err := p.Shares(selection.State{Policy: "exp4"})
+			return selection.State{}, err
+		}, "the state has no models"},
 	} {
 		s, err := c.call()
 		var e *selection.Error

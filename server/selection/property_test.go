@@ -161,7 +161,7 @@ func TestStateSurvivesJSON(t *testing.T) {
 	for _, v := range variants() {
 		p := parse(t, v.policy, v.params)
 		s := walk(t, p, fresh(t, p, models(5)), rand.New(rand.NewPCG(1, 1)), 200, func(selection.State, selection.Plan) {})
-		s, err := p.UpdateVersion(s, models(5)[2], selection.Model{Name: "m2", Version: "2"})
+		s, err := replaced(p, s, models(5)[2], selection.Model{Name: "m2", Version: "2"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,10 +231,10 @@ func TestStatesAreValues(t *testing.T) {
 		walk(t, p, s, rand.New(rand.NewPCG(6, 0)), 20, func(selection.State, selection.Plan) {})
 		m := models(6)
 		for what, change := range map[string]func() (selection.State, error){
-			"AddModel":      func() (selection.State, error) { return p.AddModel(s, m[4]) },
-			"RemoveModel":   func() (selection.State, error) { return p.RemoveModel(s, m[3]) },
-			"UpdateVersion": func() (selection.State, error) { return p.UpdateVersion(s, m[1], m[5]) },
-			"Migrate":       func() (selection.State, error) { return p.Migrate(s, []selection.Model{m[0], m[4], m[5]}) },
+			"add":     func() (selection.State, error) { return with(p, s, m[4]) },
+			"remove":  func() (selection.State, error) { return without(p, s, m[3]) },
+			"replace": func() (selection.State, error) { return replaced(p, s, m[1], m[5]) },
+			"Migrate": func() (selection.State, error) { return p.Migrate(s, []selection.Model{m[0], m[4], m[5]}) },
 		} {
 			if _, err := change(); err != nil {
 				t.Errorf("%s: %s: %v", v, what, err)

@@ -85,7 +85,7 @@ func TestSplitIsSticky(t *testing.T) {
 		}
 	}
 
-	next, err := p.UpdateVersion(s, m[1], selection.Model{Name: "m1", Version: "2"})
+	next, err := replaced(p, s, m[1], selection.Model{Name: "m1", Version: "2"})
 	if err != nil {
 		t.Fatal(err)
 	}
