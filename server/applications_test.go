@@ -92,7 +92,7 @@ func TestApplicationOverTCP(t *testing.T) {
 	s := start(t, nil)
 	constant(t, s, "good", 7, 0)
 	constant(t, s, "bad", 3, 0)
-	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []apps.Link{"good", "bad"}, Policy: "exp4"}); err != nil {
+	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []string{"good", "bad"}, Policy: "exp4"}); err != nil {
 		t.Fatal(err)
 	}
 	x, err := tensor.FromSlice(tensor.Shape{2}, []int32{1, 2})

@@ -131,10 +131,10 @@ func TestCandidateModels(t *testing.T) {
 		constant(t, s, name, int32(i+1), 0)
 	}
 	budgettest.Until(t, "three models", func() bool { return len(s.gate.Models()) == 4 })
-	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []apps.Link{"one", "two"}, Policy: "split"}); err != nil {
+	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []string{"one", "two"}, Policy: "split"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "pinned", Models: []apps.Link{"one", "two"}, Policy: "single", Params: map[string]any{"model": "one"}}); err != nil {
+	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "pinned", Models: []string{"one", "two"}, Policy: "single", Params: map[string]any{"model": "one"}}); err != nil {
 		t.Fatal(err)
 	}
 	if apps.MaxLinks != parameter.MaxCandidates {
@@ -196,7 +196,7 @@ func pairOfInts(t *testing.T) tensor.Tensor {
 func TestRequestsAndTheCache(t *testing.T) {
 	s := start(t, withCache)
 	container := slow(t, s, func() {})
-	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []apps.Link{"slow"}}); err != nil {
+	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []string{"slow"}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range choosers(t, s) {

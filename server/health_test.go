@@ -37,8 +37,8 @@ func TestDeadModelsDoNotLookHealthy(t *testing.T) {
 	constant(t, s, "slow", 3, 400*time.Millisecond)
 	broken(t, s, "bad", "no kernel image")
 	for _, d := range []apps.Definition{
-		{Name: "late", Models: []apps.Link{"slow"}, SLO: apps.Duration(50 * time.Millisecond), Default: []byte(`{"label":-1}`)},
-		{Name: "both", Models: []apps.Link{"good", "bad"}, Policy: "exp4", SLO: apps.Duration(5 * time.Second)},
+		{Name: "late", Models: []string{"slow"}, SLO: "50ms", Default: []byte(`{"label":-1}`)},
+		{Name: "both", Models: []string{"good", "bad"}, Policy: "exp4", SLO: "5s"},
 	} {
 		if _, err := registry(t, s).Create(t.Context(), d); err != nil {
 			t.Fatal(err)

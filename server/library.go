@@ -300,10 +300,7 @@ func (s *Server) SetApplication(ctx context.Context, a Application) error {
 	if err != nil {
 		return err
 	}
-	d := apps.Definition{Name: a.Name, Policy: a.Policy, Params: a.Params, SLO: apps.Duration(a.SLO)}
-	for _, m := range a.Models {
-		d.Models = append(d.Models, apps.Link(m))
-	}
+	d := apps.Definition{Name: a.Name, Models: a.Models, Policy: a.Policy, Params: a.Params, SLO: a.SLO.String()}
 	if a.Default != nil {
 		if d.Default, err = json.Marshal(a.Default); err != nil {
 			return fmt.Errorf("%w: application %q: default: %w", scheduler.ErrInvalidInput, a.Name, err)

@@ -49,7 +49,6 @@ func (s *Server) manage() {
 
 // sources are what the admin door shows and changes.
 func (s *Server) sources() admin.Sources {
-	applications := manage.NewApplications(s.store)
 	return admin.Sources{
 		Version:      Version,
 		Opened:       s.opened,
@@ -57,10 +56,10 @@ func (s *Server) sources() admin.Sources {
 		Report:       s.report,
 		Settings:     configuration{s.settings, s},
 		Caches:       s.gate,
-		Applications: applications,
+		Applications: manage.NewApplications(s.store),
 		Learning:     manage.NewLearning(s.store, s.gate),
 		Containers:   manage.NewContainers(s.settings, s.containers, s.processes, s.gate),
-		Documents:    manage.NewDocuments(s.store, s.settings, applications, s.log),
+		Documents:    manage.NewDocuments(s.store, s.settings, s.log),
 		History:      s.history,
 		Metrics:      s.metrics.Handler(),
 		Log:          s.log,

@@ -229,7 +229,7 @@ func TestParametersThroughEveryDoor(t *testing.T) {
 		worker, scheduler.ReplicaOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []apps.Link{"traced"}, Policy: "split"}); err != nil {
+	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []string{"traced"}, Policy: "split"}); err != nil {
 		t.Fatal(err)
 	}
 	budgettest.Until(t, "the application", func() bool { target, err := s.gate.Target("app", ""); return err == nil && target.Live > 0 })

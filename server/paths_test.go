@@ -28,7 +28,7 @@ func TestPathsThroughEveryDoor(t *testing.T) {
 	t.Cleanup(func() { c.Close() })
 	leaving := join(t, s, "stats.m", tensor.Int8, tensor.Shape{-1}, nil)
 	budgettest.Until(t, "the models to serve", func() bool { return serves(s, "m", "1") && serves(s, "stats.m", "1") })
-	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []apps.Link{"m"}}); err != nil {
+	if _, err := registry(t, s).Create(t.Context(), apps.Definition{Name: "app", Models: []string{"m"}}); err != nil {
 		t.Fatal(err)
 	}
 	budgettest.Until(t, "the application", func() bool { target, err := s.gate.Target("app", ""); return err == nil && target.Live > 0 })

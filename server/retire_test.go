@@ -168,7 +168,7 @@ func TestRetireWithoutGoodbye(t *testing.T) {
 // A version that an application links to stays beside the default, for as long as it does;
 // others go.
 func TestLinkedVersionsStay(t *testing.T) {
-	for _, links := range [][]apps.Link{{"rolled/1", "rolled"}, {"rolled/*"}} {
+	for _, links := range [][]string{{"rolled/1", "rolled"}, {"rolled/*"}} {
 		s := start(t, func(c *config.Config) {
 			c.Models = map[string]config.Model{"rolled": {Policy: c.Defaults, RetireAfter: time.Millisecond}}
 		})

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/apps"
@@ -74,7 +73,7 @@ func TestClipper(t *testing.T) {
 	for name, d := range map[string]tensor.DType{"bytes": tensor.Uint8, "texts": tensor.Bytes} {
 		r.model(name, scheduler.Spec{Inputs: io("x", d, -1, -1), Outputs: io("x", d, -1, -1)}, scheduler.WorkerFunc(r.echo))
 	}
-	r.applications(apps.Definition{Name: "app", Models: []apps.Link{"sum"}, Policy: "epsilon-greedy", Params: map[string]any{"loss": "absolute"}})
+	r.applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "epsilon-greedy", Params: map[string]any{"loss": "absolute"}})
 
 	number := 0 // of the last answer
 	for _, tc := range []struct{ path, body, want string }{
@@ -140,7 +139,7 @@ func TestFeedbackByID(t *testing.T) {
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float64, Shape: tensor.Shape{-1}}},
 	}, scheduler.WorkerFunc(sum))
-	r.applications(apps.Definition{Name: "app", Models: []apps.Link{"sum"}, Policy: "exp3"})
+	r.applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "exp3"})
 	a := r.ask("POST", "/v2/models/app/infer", `{"id":"q1","parameters":{"user":"u"},"inputs":[{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}]}`)
 	if want := `{"model_name":"app","model_version":"sum/1","id":"q1","parameters":{"confidence":1},"outputs":[{"name":"y","datatype":"FP64","shape":[1],"data":[6]}]}`; strings.TrimSpace(string(a.body)) != want {
 		t.Errorf("got %s, expected %s", a.body, want)
@@ -160,7 +159,7 @@ func TestSeveralFeedbacks(t *testing.T) {
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float64, Shape: tensor.Shape{-1}}},
 	}, scheduler.WorkerFunc(sum))
-	r.applications(apps.Definition{Name: "app", Models: []apps.Link{"sum"}, Policy: "exp4"})
+	r.applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "exp4"})
 	r.ask("POST", "/v2/models/app/infer", `{"id":"q1","parameters":{"user":"u"},"inputs":[{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}]}`)
 	for _, c := range []struct{ body, want string }{
 		{`{"uid":"a","updates":[{"input":[1,2,3],"label":6}]}`, `{"updates":[{"application":"app","learned":true,"rounds":1}]}`},
@@ -195,7 +194,7 @@ func TestModelsWithOtherOutputs(t *testing.T) {
 		return err
 	}))
 	r.model("one", scheduler.Spec{Inputs: in, Outputs: ios("sum")}, scheduler.WorkerFunc(sum))
-	r.applications(apps.Definition{Name: "app", Models: []apps.Link{"two", "one"}, Policy: "split", Params: map[string]any{"weights": map[string]any{"one": 1, "two": 1}}})
+	r.applications(apps.Definition{Name: "app", Models: []string{"two", "one"}, Policy: "split", Params: map[string]any{"weights": map[string]any{"one": 1, "two": 1}}})
 	seen := map[string]bool{}
 	for user := 0; len(seen) < 2 && user < 1000; user++ {
 		body := fmt.Sprintf(`{"parameters":{"user":"%d"},"inputs":[{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}]}`, user)
@@ -224,7 +223,7 @@ func TestApplicationsOverHTTP(t *testing.T) {
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float64, Shape: tensor.Shape{-1}}},
 	}, scheduler.WorkerFunc(sum))
-	r.applications(apps.Definition{Name: "app", Models: []apps.Link{"sum"}, Policy: "exp3", SLO: apps.Duration(1500 * time.Millisecond)})
+	r.applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "exp3", SLO: "1500ms"})
 	for range 3 {
 		if a := r.ask("POST", "/v2/models/app/infer", `{"inputs":[{"name":"x","datatype":"FP64","shape":[1,3],"data":[1,2,3]}]}`); a.status != 200 {
 			t.Fatal(a.status, string(a.body))

@@ -62,7 +62,7 @@ func newMutants(t testing.TB) *mutants {
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float64, Shape: tensor.Shape{-1}}},
 	}, scheduler.WorkerFunc(sum))
-	m.applications(apps.Definition{Name: "app", Models: []apps.Link{"sum"}, Policy: "exp3"})
+	m.applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "exp3"})
 
 	add := func(method, path, body, following string) {
 		s := sample{method: method, path: path, binary: strings.Contains(body, "binary_data_size"), following: following}

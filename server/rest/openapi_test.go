@@ -170,7 +170,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 	gone.Remove(nil)
 	one := []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}}
 	r.model("one", scheduler.Spec{Inputs: one, Outputs: one}, scheduler.WorkerFunc(r.echo))
-	r.applications(apps.Definition{Name: "taught", Models: []apps.Link{"one"}, Policy: "exp3"})
+	r.applications(apps.Definition{Name: "taught", Models: []string{"one"}, Policy: "exp3"})
 	var inputs []string
 	for _, s := range every {
 		inputs = append(inputs, fmt.Sprintf(`{"name":%q,"datatype":%q,"shape":[1,2],"data":[[%s]]}`, s.Name, s.DType.V2(), everyJSON[s.DType]))

@@ -98,7 +98,7 @@ func TestModels(t *testing.T) {
 		r.floats(fmt.Sprintf("m%02d", i))
 		want = append(want, fmt.Sprintf("m%02d", i))
 	}
-	r.applications(apps.Definition{Name: "app", Models: []apps.Link{"m00"}})
+	r.applications(apps.Definition{Name: "app", Models: []string{"m00"}})
 	if got := list(); got != `{"models":["app","`+strings.Join(want, `","`)+`"]}` {
 		t.Errorf("got %s", got)
 	}

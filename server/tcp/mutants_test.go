@@ -67,7 +67,7 @@ func newMutants(t testing.TB) *mutants {
 	m.model("words", old(tensor.Bytes), m.zeros)
 	two := []tensor.Spec{{Name: "a", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}, {Name: "b", DType: tensor.Int64, Shape: tensor.Shape{-1}}}
 	m.model("two", scheduler.Spec{Inputs: two, Outputs: two, Platform: "test"}, m.readAndEcho)
-	m.applications(apps.Definition{Name: "app", Models: []apps.Link{"floats"}, Policy: "exp3"})
+	m.applications(apps.Definition{Name: "app", Models: []string{"floats"}, Policy: "exp3"})
 
 	add := func(namespace, metadata string, tensors ...tensor.Tensor) {
 		s := sample{namespace: namespace, tensors: tensors}

@@ -17,45 +17,28 @@ import (
 // A Definition is an application as operators write it.
 type Definition struct {
 	Name   string         `json:"name"`
-	Models []Link         `json:"models"`           // "m" follows the default version, "m/2" is one, "m/*" all that have a live replica
+	Models []string       `json:"models"`           // "m" follows the default version, "m/2" is one, "m/*" all that have a live replica
 	Policy string         `json:"policy"`           // one of selection.Names; "" = single
 	Params map[string]any `json:"params,omitempty"` // of the policy
-	// SLO is the deadline of a request that brings none; 0 = the model's.
-	SLO Duration `json:"slo,omitempty"`
+	// SLO is the deadline of a request that brings none, as "50ms"; "" = the model's.
+	SLO string `json:"slo,omitempty"`
 	// Default is answered when no model has answered in time or none can: an object with the
 	// value of one row for each output, by name. Without it that is an error.
 	Default json.RawMessage `json:"default,omitempty"`
 }
 
-// A Link names a model that an application may ask: "name", "name/version" or "name/*".
-type Link string
-
-// Split returns the link's model and version; the version is "" or "*" for those that follow.
-func (l Link) Split() (model, version string) {
-	model, version, _ = strings.Cut(string(l), "/")
+// SplitLink returns the model and the version of a link, which is "name", "name/version" or "name/*";
+// the version is "" or "*" for those that follow.
+func SplitLink(link string) (model, version string) {
+	model, version, _ = strings.Cut(link, "/")
 	return model, version
-}
-
-// A Duration is written as a text such as "50ms".
-type Duration time.Duration
-
-// MarshalText writes 50ms.
-func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
-
-// UnmarshalText reads what time.ParseDuration does.
-func (d *Duration) UnmarshalText(text []byte) error {
-	v, err := time.ParseDuration(string(text))
-	if err != nil {
-		return fmt.Errorf("%q is not a duration such as \"50ms\"", text)
-	}
-	*d = Duration(v)
-	return nil
 }
 
 // An App is an application in force. It does not change.
 type App struct {
 	Definition
 	Selection *selection.Policy
+	slo       time.Duration  // SLO, read
 	fallback  map[string]any // Default, decoded
 }
 
@@ -77,11 +60,11 @@ func New(d Definition) (*App, error) {
 		add("models: %d, the most are %d", n, MaxLinks)
 	}
 	for i, l := range d.Models {
-		model, version := l.Split()
+		model, version := SplitLink(l)
 		if err := naming.CheckModel(model); err != nil {
 			add("models[%d]: %v", i, err)
 		}
-		if err := naming.CheckVersion(version); strings.Contains(string(l), "/") && version != "*" && err != nil {
+		if err := naming.CheckVersion(version); strings.Contains(l, "/") && version != "*" && err != nil {
 			add("models[%d]: version %v", i, err)
 		}
 		if slices.Contains(d.Models[:i], l) {
@@ -95,8 +78,15 @@ func New(d Definition) (*App, error) {
 	if a.Selection, err = selection.Parse(a.Policy, d.Params); err != nil {
 		add("%s", strings.TrimPrefix(err.Error(), "selection: "))
 	}
-	if slo := time.Duration(d.SLO); slo != 0 && (slo < time.Millisecond || slo > setting.MaxWait) {
-		add("slo: %v, expected 1ms to %s, or 0 for the model's deadline", slo, setting.FormatDuration(setting.MaxWait))
+	if d.SLO != "" {
+		if a.slo, err = time.ParseDuration(d.SLO); err != nil {
+			add("slo: %q is not a duration such as \"50ms\"", d.SLO)
+		} else if a.slo != 0 && (a.slo < time.Millisecond || a.slo > setting.MaxWait) {
+			add("slo: %v, expected 1ms to %s, or 0 for the model's deadline", a.slo, setting.FormatDuration(setting.MaxWait))
+		}
+		if a.SLO = ""; a.slo != 0 {
+			a.SLO = a.slo.String()
+		}
 	}
 	if len(d.Default) > 0 {
 		if err := json.Unmarshal(d.Default, &a.fallback); err != nil || len(a.fallback) == 0 {
@@ -112,12 +102,12 @@ func New(d Definition) (*App, error) {
 // Only reports whether the application links to versions of that model and to nothing else:
 // then both may have the same name.
 func (a *App) Only(model string) bool {
-	return !slices.ContainsFunc(a.Models, func(l Link) bool { m, _ := l.Split(); return m != model })
+	return !slices.ContainsFunc(a.Models, func(l string) bool { m, _ := SplitLink(l); return m != model })
 }
 
 // Keeps reports whether the application asks that version of a model even if it is not the default.
 func (a *App) Keeps(model, version string) bool {
-	return slices.Contains(a.Models, Link(model+"/"+version)) || slices.Contains(a.Models, Link(model+"/*"))
+	return slices.Contains(a.Models, model+"/"+version) || slices.Contains(a.Models, model+"/*")
 }
 
 var errNoDefault = errors.New("the application has no default output")

@@ -70,8 +70,8 @@ func (r *Registry) Link(g *gate.Gate, t *gate.Table) (targets []*gate.Target) {
 			a.target.Spec.Outputs = a.DefaultSpecs()
 		}
 		a.target.Spec.Platform = "application"
-		if a.SLO > 0 {
-			a.target.Deadline = time.Duration(a.SLO)
+		if a.slo > 0 {
+			a.target.Deadline = a.slo
 		}
 		for _, target := range a.targets {
 			a.target.Live += target.Live
@@ -86,7 +86,7 @@ func (r *Registry) Link(g *gate.Gate, t *gate.Table) (targets []*gate.Target) {
 func linked(t *gate.Table, a *App) iter.Seq[*gate.Target] {
 	return func(yield func(*gate.Target) bool) {
 		for _, l := range a.Models {
-			name, version := l.Split()
+			name, version := SplitLink(l)
 			for _, target := range t.Versions(name) {
 				here := version == "*" && target.Live > 0 || version == target.ID.Version || version == "" && t.Default(name) == target
 				if here && !yield(target) {
@@ -131,12 +131,9 @@ func (a *application) candidate(m selection.Model) *gate.Target {
 
 // Status implements gate.Application.
 func (a *application) Status() gate.ApplicationStatus {
-	s := gate.ApplicationStatus{Name: a.Name, Policy: a.Policy, Ready: a.target.Live > 0, Models: []string{}}
+	s := gate.ApplicationStatus{Name: a.Name, Policy: a.Policy, Ready: a.target.Live > 0, Models: []string{}, Links: a.Models}
 	for _, m := range a.models {
 		s.Models = append(s.Models, m.String())
-	}
-	for _, l := range a.Models {
-		s.Links = append(s.Links, string(l))
 	}
 	return s
 }
@@ -251,8 +248,8 @@ func (a *application) plan(s selection.State, user string, left []selection.Mode
 
 // deadline is that of all calls for a request that brings none.
 func (a *application) deadline(plan selection.Plan) time.Duration {
-	if a.SLO > 0 {
-		return time.Duration(a.SLO)
+	if a.slo > 0 {
+		return a.slo
 	}
 	return a.candidate(plan.Asks[0].Model).Deadline
 }

@@ -19,9 +19,9 @@ func BenchmarkApplication(b *testing.B) {
 	for _, name := range []string{"a", "b", "c"} {
 		h.instant(name)
 	}
-	h.app(Definition{Name: "one", Models: []Link{"a"}})
-	h.app(Definition{Name: "exp3", Models: []Link{"a", "b", "c"}, Policy: "exp3"})
-	h.app(Definition{Name: "vote", Models: []Link{"a", "b", "c"}, Policy: "ensemble"})
+	h.app(Definition{Name: "one", Models: []string{"a"}})
+	h.app(Definition{Name: "exp3", Models: []string{"a", "b", "c"}, Policy: "exp3"})
+	h.app(Definition{Name: "vote", Models: []string{"a", "b", "c"}, Policy: "ensemble"})
 	for _, via := range []struct{ name, route string }{{"model", "a"}, {"single", "one"}, {"exp3", "exp3"}, {"vote", "vote"}} {
 		b.Run("via="+via.name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -16,8 +16,8 @@ func TestApplicationAllocations(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		h.instant(name)
 	}
-	h.app(Definition{Name: "one", Models: []Link{"a"}})
-	h.app(Definition{Name: "vote", Models: []Link{"a", "b", "c"}, Policy: "ensemble"})
+	h.app(Definition{Name: "one", Models: []string{"a"}})
+	h.app(Definition{Name: "vote", Models: []string{"a", "b", "c"}, Policy: "ensemble"})
 	c := &asker{}
 	x := []tensor.Tensor{row()}
 	count := func(route string) float64 {

@@ -194,19 +194,19 @@ func TestApplications(t *testing.T) {
 	h.model("b", "1", 2, time.Microsecond)
 	h.model("c", "1", 2, time.Microsecond)
 
-	h.app(Definition{Name: "one", Models: []Link{"a"}})
+	h.app(Definition{Name: "one", Models: []string{"a"}})
 	h.expect(h.ask("one", gate.Params{}), "1 by a/1 for one, confidence 1")
 	h.expect(h.ask("v2/models/one/infer", gate.Params{}), "1 by a/1 for one, confidence 1")
 	h.expect(h.ask("one", gate.Params{Version: "1"}), `"one" is an application, which has no versions`)
 	h.expect(h.ask("a", gate.Params{}), "1 by a/1")
 
-	h.app(Definition{Name: "three", Models: []Link{"a", "b/1", "c/*"}, Policy: "ensemble"})
+	h.app(Definition{Name: "three", Models: []string{"a", "b/1", "c/*"}, Policy: "ensemble"})
 	h.expect(h.ask("three", gate.Params{}), "2 by b/1 for three, confidence 0.67")
 
 	h.model("a", "2", 7, time.Microsecond)
 	h.expect(h.ask("one", gate.Params{}), "7 by a/2 for one") // the link follows the default version
 
-	h.app(Definition{Name: "none", Models: []Link{"absent"}})
+	h.app(Definition{Name: "none", Models: []string{"absent"}})
 	h.expect(h.ask("none", gate.Params{}), `application "none" links to ["absent"], and no container of these has registered yet`)
 
 	if err := h.reg.Delete(t.Context(), "one"); err != nil {
@@ -223,7 +223,7 @@ func TestCombinedAtTheDeadline(t *testing.T) {
 		h := newHouse(t)
 		h.model("a", "1", 1, time.Millisecond)
 		h.model("b", "1", 2, 3*time.Second)
-		h.app(Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "ensemble", SLO: Duration(100 * time.Millisecond)})
+		h.app(Definition{Name: "app", Models: []string{"a", "b"}, Policy: "ensemble", SLO: "100ms"})
 		begin := time.Now()
 		h.expect(h.ask("app", gate.Params{}), "1 by a/1 for app, confidence 0.5, missing [b/1]")
 		if took := time.Since(begin); took != 100*time.Millisecond {
@@ -242,14 +242,14 @@ func TestDefaultStandsIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHouse(t)
 		h.model("slow", "1", 1, 3*time.Second)
-		slo := Duration(50 * time.Millisecond)
-		h.app(Definition{Name: "strict", Models: []Link{"slow"}, SLO: slo})
+		slo := "50ms"
+		h.app(Definition{Name: "strict", Models: []string{"slow"}, SLO: slo})
 		h.expect(h.ask("strict", gate.Params{}), "error deadline exceeded")
 		time.Sleep(10 * time.Second)
-		h.app(Definition{Name: "lenient", Models: []Link{"slow"}, SLO: slo, Default: json.RawMessage(`{"label": -1}`)})
+		h.app(Definition{Name: "lenient", Models: []string{"slow"}, SLO: slo, Default: json.RawMessage(`{"label": -1}`)})
 		h.expect(h.ask("lenient", gate.Params{}), "-1 by slow/1 for lenient, confidence 0, missing [slow/1], default: deadline exceeded")
 		time.Sleep(10 * time.Second)
-		h.app(Definition{Name: "odd", Models: []Link{"slow"}, SLO: slo, Default: json.RawMessage(`{"label": [1, 2]}`)})
+		h.app(Definition{Name: "odd", Models: []string{"slow"}, SLO: slo, Default: json.RawMessage(`{"label": [1, 2]}`)})
 		h.expect(h.ask("odd", gate.Params{}), `"label" has shape [2] for a row, and the model gives []`)
 		time.Sleep(10 * time.Second)
 	})
@@ -262,7 +262,7 @@ func TestShadow(t *testing.T) {
 		h := newHouse(t)
 		h.model("a", "1", 1, time.Millisecond)
 		h.model("b", "1", 2, 5*time.Second)
-		h.app(Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "shadow", Params: map[string]any{"model": "a"}})
+		h.app(Definition{Name: "app", Models: []string{"a", "b"}, Policy: "shadow", Params: map[string]any{"model": "a"}})
 		begin := time.Now()
 		h.expect(h.ask("app", gate.Params{ID: []byte(`"r1"`)}), "1 by a/1 for app, confidence 1")
 		if took := time.Since(begin); took > 10*time.Millisecond {
@@ -302,7 +302,7 @@ func TestFeedback(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
 	h.model("b", "1", 2, time.Microsecond)
-	h.app(Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "exp4"})
+	h.app(Definition{Name: "app", Models: []string{"a", "b"}, Policy: "exp4"})
 	id := gate.Params{Values: parameter.Values{User: "u"}, ID: []byte(`"r1"`)}
 	h.ask("app", id)
 
@@ -341,7 +341,7 @@ func TestFeedback(t *testing.T) {
 func TestCancelledApplication(t *testing.T) {
 	h := newHouse(t)
 	workers := []*schedtest.Worker{h.model("a", "1", 1, time.Hour), h.model("b", "1", 2, time.Hour)}
-	h.app(Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "ensemble", Default: json.RawMessage(`{"label":0}`)})
+	h.app(Definition{Name: "app", Models: []string{"a", "b"}, Policy: "ensemble", Default: json.RawMessage(`{"label":0}`)})
 	c := &asker{done: make(chan struct{})}
 	if err := h.Open(&c.Call, "app", []tensor.Tensor{row()}, &gate.Params{Now: time.Now()}); err != nil {
 		t.Fatal(err)
@@ -367,18 +367,18 @@ func TestNamesOfApplications(t *testing.T) {
 		d    Definition
 		want string
 	}{
-		{Definition{Name: "a", Models: []Link{"b"}}, "there is a model of that name"},
-		{Definition{Name: "a", Models: []Link{"a", "b"}}, "there is a model of that name"},
-		{Definition{Name: "a", Models: []Link{"a/*"}}, ""},
-		{Definition{Name: "!x", SLO: -1, Policy: "best"}, `"!x" begins with '!', which is reserved for the server; models: none`},
-		{Definition{Name: "x", Models: []Link{"a/", "b", "b"}, Default: json.RawMessage(`3`)}, `models[2]: "b" is linked twice; default:`},
+		{Definition{Name: "a", Models: []string{"b"}}, "there is a model of that name"},
+		{Definition{Name: "a", Models: []string{"a", "b"}}, "there is a model of that name"},
+		{Definition{Name: "a", Models: []string{"a/*"}}, ""},
+		{Definition{Name: "!x", SLO: "-1ns", Policy: "best"}, `"!x" begins with '!', which is reserved for the server; models: none`},
+		{Definition{Name: "x", Models: []string{"a/", "b", "b"}, Default: json.RawMessage(`3`)}, `models[2]: "b" is linked twice; default:`},
 	} {
 		_, err := h.reg.Create(context.Background(), tc.d)
 		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%+v: got %v, expected %q", tc.d, err, tc.want)
 		}
 	}
-	if _, err := h.reg.Create(t.Context(), Definition{Name: "a", Models: []Link{"a"}}); !errors.Is(err, ErrExists) {
+	if _, err := h.reg.Create(t.Context(), Definition{Name: "a", Models: []string{"a"}}); !errors.Is(err, ErrExists) {
 		t.Errorf("made twice: %v", err)
 	}
 }

@@ -39,8 +39,8 @@ func memory(t *testing.T) state.Store {
 func TestShared(t *testing.T) {
 	store := memory(t)
 	one, two := registry(t, store), registry(t, store)
-	d := Definition{Name: "app", Models: []Link{"a", "b/2"}, Policy: "exp3", Params: map[string]any{"gamma": 0.2},
-		SLO: Duration(50 * time.Millisecond), Default: json.RawMessage(`{"label":-1}`)}
+	d := Definition{Name: "app", Models: []string{"a", "b/2"}, Policy: "exp3", Params: map[string]any{"gamma": 0.2},
+		SLO: "50ms", Default: json.RawMessage(`{"label":-1}`)}
 	if _, err := one.Create(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestShared(t *testing.T) {
 		t.Errorf("got %s, expected %s", got, want)
 	}
 	for _, slo := range []time.Duration{-1, time.Microsecond, 25 * time.Hour, math.MaxInt64} {
-		_, err := two.Change(t.Context(), "app", func(d *Definition) error { d.SLO = Duration(slo); return nil })
+		_, err := two.Change(t.Context(), "app", func(d *Definition) error { d.SLO = slo.String(); return nil })
 		if !errors.Is(err, scheduler.ErrInvalidInput) || !strings.Contains(err.Error(), "expected 1ms to 24h") {
 			t.Errorf("an slo of %v: %v", slo, err)
 		}
@@ -88,7 +88,7 @@ func TestNoUpdateIsLost(t *testing.T) {
 	store := memory(t)
 	servers := []*Registry{registry(t, store), registry(t, store)}
 	models := []selection.Model{{Name: "a", Version: "1"}, {Name: "b", Version: "1"}}
-	a, err := New(Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "exp4"})
+	a, err := New(Definition{Name: "app", Models: []string{"a", "b"}, Policy: "exp4"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestNoUpdateIsLost(t *testing.T) {
 // new version inherits.
 func TestCandidatesChange(t *testing.T) {
 	r := registry(t, memory(t))
-	a, err := New(Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "exp4"})
+	a, err := New(Definition{Name: "app", Models: []string{"a", "b"}, Policy: "exp4"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestCandidatesChange(t *testing.T) {
 // at hand.
 func TestUsersAreBounded(t *testing.T) {
 	r := registry(t, memory(t))
-	a, err := New(Definition{Name: "app", Models: []Link{"a"}})
+	a, err := New(Definition{Name: "app", Models: []string{"a"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func TestPredictionThatIsTooLarge(t *testing.T) {
 // has taken the place of.
 func TestLateModelsKeepWhatWasLearned(t *testing.T) {
 	r := registry(t, memory(t))
-	d := Definition{Name: "app", Models: []Link{"a", "b/1", "c/*"}, Policy: "exp4"}
+	d := Definition{Name: "app", Models: []string{"a", "b/1", "c/*"}, Policy: "exp4"}
 	app, err := New(d)
 	if err != nil {
 		t.Fatal(err)
@@ -292,7 +292,7 @@ func TestLateModelsKeepWhatWasLearned(t *testing.T) {
 	if s := teach(app, "3", a2, b, c); len(s.Models) != 3 || s.Models[0].Model != a2 {
 		t.Errorf("with a new version of a, the state is %+v", s.Models)
 	}
-	d.Models = []Link{"a", "c/*"}
+	d.Models = []string{"a", "c/*"}
 	if app, err = New(d); err != nil {
 		t.Fatal(err)
 	}
@@ -312,7 +312,7 @@ func TestLateModelsKeepWhatWasLearned(t *testing.T) {
 // them.
 func TestOpenKnows(t *testing.T) {
 	store := memory(t)
-	if _, err := registry(t, store).Create(t.Context(), Definition{Name: "app", Models: []Link{"a"}}); err != nil {
+	if _, err := registry(t, store).Create(t.Context(), Definition{Name: "app", Models: []string{"a"}}); err != nil {
 		t.Fatal(err)
 	}
 	if again := registry(t, store); !again.known.Load() || again.App("app") == nil {
@@ -325,7 +325,7 @@ func TestDefaultOutput(t *testing.T) {
 		{Name: "label", DType: tensor.Int32, Shape: tensor.Shape{-1}},
 		{Name: "scores", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}},
 	}
-	a, err := New(Definition{Name: "app", Models: []Link{"m"}, Default: json.RawMessage(`{"label":-1,"scores":[0.5,0]}`)})
+	a, err := New(Definition{Name: "app", Models: []string{"m"}, Default: json.RawMessage(`{"label":-1,"scores":[0.5,0]}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,7 +341,7 @@ func TestDefaultOutput(t *testing.T) {
 	if err != nil || fmt.Sprint(got[1].Shape, scores) != "[2, 2] [0.5 0 0.5 0]" {
 		t.Errorf("scores %s %v, %v", got[1].Shape, scores, err)
 	}
-	legacy, err := New(Definition{Name: "app", Models: []Link{"m"}, Default: json.RawMessage(`{"output":-1}`)})
+	legacy, err := New(Definition{Name: "app", Models: []string{"m"}, Default: json.RawMessage(`{"output":-1}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -371,7 +371,7 @@ func TestDefaultOutputIsPayload(t *testing.T) {
 		{Name: "label", DType: tensor.Int32, Shape: tensor.Shape{-1}},
 		{Name: "scores", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}},
 	}
-	a, err := New(Definition{Name: "app", Models: []Link{"m"}, Default: json.RawMessage(`{"label":-1,"scores":[0.5,0]}`)})
+	a, err := New(Definition{Name: "app", Models: []string{"m"}, Default: json.RawMessage(`{"label":-1,"scores":[0.5,0]}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -411,7 +411,7 @@ func TestDefaultOutputOfAnySize(t *testing.T) {
 		{ragged, 3, `{"boxes":[[1,2,3,4]],"count":1}`, "[3, 4] [3]"},
 		{ragged, 3, `{"boxes":[[1,2,3,4]],"count":2}`, `"count" says 2 for a row, and "boxes" has 1`},
 	} {
-		a, err := New(Definition{Name: "app", Models: []Link{"m"}, Default: json.RawMessage(c.output)})
+		a, err := New(Definition{Name: "app", Models: []string{"m"}, Default: json.RawMessage(c.output)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,7 +19,7 @@ func TestWhoseTurnItIs(t *testing.T) {
 		held = append(held, b)
 		return nil
 	}))
-	h.app(Definition{Name: "app", Models: []Link{"held"}})
+	h.app(Definition{Name: "app", Models: []string{"held"}})
 	fails := func(what string, misuse func()) {
 		t.Helper()
 		defer func() {

@@ -64,7 +64,7 @@ func (h *house) pooled() tensor.Tensor {
 func TestApplicationGoesWhileACallIsOpen(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
-	h.app(Definition{Name: "app", Models: []Link{"a"}})
+	h.app(Definition{Name: "app", Models: []string{"a"}})
 	if got := h.ask("app", gate.Params{ID: []byte(`1`)}); !strings.HasPrefix(got, "1 by a/1") {
 		t.Fatal(got)
 	}
@@ -106,7 +106,7 @@ func TestCallsThatAreNeverSubmitted(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
 	h.model("b", "1", 1, time.Microsecond)
-	h.app(Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "shadow", Params: map[string]any{"model": "a"}})
+	h.app(Definition{Name: "app", Models: []string{"a", "b"}, Policy: "shadow", Params: map[string]any{"model": "a"}})
 	h.ask("app", gate.Params{ID: []byte(`1`)})
 	for range 3 {
 		for _, p := range []gate.Params{{}, {ID: []byte(`1`), Forward: nil}} {
@@ -138,7 +138,7 @@ func TestModelsOfDifferentForms(t *testing.T) {
 	h := newHouse(t)
 	h.shaped("a", "x", 2, "label")
 	h.shaped("b", "y", 3, "label")
-	h.app(Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "ensemble"})
+	h.app(Definition{Name: "app", Models: []string{"a", "b"}, Policy: "ensemble"})
 	three, err := tensor.FromSlice(tensor.Shape{3}, []float32{1, 2, 3})
 	if err != nil {
 		t.Fatal(err)
@@ -175,10 +175,10 @@ func TestWhatTheDefaultStandsInFor(t *testing.T) {
 	a := h.shaped("a", "x", 2, "label")
 	h.shaped("b", "x", 2, "label")
 	fallback := json.RawMessage(`{"label":-1}`)
-	h.app(Definition{Name: "named", Models: []Link{"a", "b"}, Params: map[string]any{"model": "a"}, Default: fallback})
-	h.app(Definition{Name: "strict", Models: []Link{"a", "b"}, Params: map[string]any{"model": "a"}})
-	h.app(Definition{Name: "alone", Models: []Link{"a"}, Default: fallback})
-	h.app(Definition{Name: "both", Models: []Link{"a", "b"}, Policy: "ensemble", Default: fallback})
+	h.app(Definition{Name: "named", Models: []string{"a", "b"}, Params: map[string]any{"model": "a"}, Default: fallback})
+	h.app(Definition{Name: "strict", Models: []string{"a", "b"}, Params: map[string]any{"model": "a"}})
+	h.app(Definition{Name: "alone", Models: []string{"a"}, Default: fallback})
+	h.app(Definition{Name: "both", Models: []string{"a", "b"}, Policy: "ensemble", Default: fallback})
 	h.expect(h.ask("named", gate.Params{}), "2 by a/1")
 	h.expect(h.ask("named", gate.Params{}, row(), row()), "error invalid input")
 	a.Remove(errors.New("gone"))
@@ -210,7 +210,7 @@ func TestOneDeadline(t *testing.T) {
 		h := newHouse(t)
 		h.model("brief", "1", 1, time.Hour)
 		h.model("a", "1", 1, time.Microsecond)
-		h.app(Definition{Name: "app", Models: []Link{"brief", "a"}, Policy: "ensemble", Params: map[string]any{"weights": map[string]any{"brief": 3, "a": 1}}})
+		h.app(Definition{Name: "app", Models: []string{"brief", "a"}, Policy: "ensemble", Params: map[string]any{"weights": map[string]any{"brief": 3, "a": 1}}})
 		begin := time.Now()
 		h.expect(h.ask("app", gate.Params{}), "1 by a/1 for app, confidence 0.25, missing [brief/1]")
 		if took := time.Since(begin); took != time.Second {
@@ -224,7 +224,7 @@ func TestOneDeadline(t *testing.T) {
 func TestPanicsCostOneRequest(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
-	h.app(Definition{Name: "app", Models: []Link{"a"}, Default: json.RawMessage(`{"label":0}`)})
+	h.app(Definition{Name: "app", Models: []string{"a"}, Default: json.RawMessage(`{"label":0}`)})
 	broken := &App{Definition: Definition{Name: "app"}, Selection: new(selection.Policy)}
 	c := &asker{done: make(chan struct{})}
 	if err := h.Open(&c.Call, "app", []tensor.Tensor{row()}, &gate.Params{Now: time.Now()}); err != nil {
@@ -259,7 +259,7 @@ func TestFeedbackAfterAModelJoined(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
 	h.model("b", "1", 2, time.Microsecond)
-	d := Definition{Name: "app", Models: []Link{"a"}, Policy: "exp4"}
+	d := Definition{Name: "app", Models: []string{"a"}, Policy: "exp4"}
 	h.app(d)
 	h.ask("app", gate.Params{ID: []byte(`"early"`)})
 	d.Models = append(d.Models, "b")
@@ -277,7 +277,7 @@ func TestFeedbackAfterAModelJoined(t *testing.T) {
 func TestApplicationsAreCountedByTheirName(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
-	h.app(Definition{Name: "app", Models: []Link{"a"}})
+	h.app(Definition{Name: "app", Models: []string{"a"}})
 	for _, tc := range []struct {
 		route string
 		want  *metrics.Model
@@ -301,9 +301,9 @@ func TestApplicationsAreShown(t *testing.T) {
 	h := newHouse(t)
 	h.model("digits", "1", 1, time.Microsecond)
 	h.model("other", "1", 1, time.Microsecond)
-	h.app(Definition{Name: "letters", Models: []Link{"digits", "other/1"}, Policy: "exp3"})
-	h.app(Definition{Name: "digits", Models: []Link{"digits/1"}})
-	h.app(Definition{Name: "empty", Models: []Link{"absent"}})
+	h.app(Definition{Name: "letters", Models: []string{"digits", "other/1"}, Policy: "exp3"})
+	h.app(Definition{Name: "digits", Models: []string{"digits/1"}})
+	h.app(Definition{Name: "empty", Models: []string{"absent"}})
 
 	show := func(route string) string {
 		answer, ok, err := h.Control(route)
@@ -340,7 +340,7 @@ func TestNameTakenAtAnotherServer(t *testing.T) {
 	h.model("b", "1", 2, time.Microsecond)
 	another := Open(Config{Store: h.store, Changed: func() {}})
 	defer another.Close()
-	if _, err := another.Create(t.Context(), Definition{Name: "a", Models: []Link{"b"}}); err != nil {
+	if _, err := another.Create(t.Context(), Definition{Name: "a", Models: []string{"b"}}); err != nil {
 		t.Fatal(err)
 	}
 	budgettest.Until(t, "a is linked", func() bool { return h.reg.linked.Load().apps["a"] != nil })

@@ -19,7 +19,7 @@ func TestFeedbackMeansTheSameEverywhere(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
 	h.model("b", "1", 2, time.Microsecond)
-	h.app(Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "exp4"})
+	h.app(Definition{Name: "app", Models: []string{"a", "b"}, Policy: "exp4"})
 	for _, id := range []string{`"known"`, `"unknown"`} {
 		p := gate.Params{Values: parameter.Values{User: id}, ID: []byte(id), Forward: []byte(`{"label":1}`)}
 		if id == `"known"` {
@@ -42,7 +42,7 @@ func TestFeedbackAfterThePolicyChanged(t *testing.T) {
 	h := newHouse(t)
 	h.model("a", "1", 1, time.Microsecond)
 	h.model("b", "1", 2, time.Microsecond)
-	d := Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "exp4"}
+	d := Definition{Name: "app", Models: []string{"a", "b"}, Policy: "exp4"}
 	h.app(d)
 	h.ask("app/update", gate.Params{Forward: []byte(`{"label":1}`)})
 	h.ask("app", gate.Params{ID: []byte(`1`)})
@@ -89,19 +89,19 @@ func (h *house) texts(name string) {
 func TestPolicyDoesNotTakeEveryModel(t *testing.T) {
 	h := newHouse(t)
 	h.texts("words")
-	mean := Definition{Name: "app", Models: []Link{"words"}, Policy: "exp4", Params: map[string]any{"combination": "mean"}}
+	mean := Definition{Name: "app", Models: []string{"words"}, Policy: "exp4", Params: map[string]any{"combination": "mean"}}
 	if _, err := h.reg.Create(t.Context(), mean); err == nil || !strings.Contains(err.Error(), `model words/1: policy exp4: parameter combination is "mean", and the model has no output of a float dtype`) {
 		t.Errorf("linked to texts: %v", err)
 	}
-	mean.Models = []Link{"later"}
+	mean.Models = []string{"later"}
 	h.app(mean)
 	h.expect(h.ask("app", gate.Params{}), "no container of these has registered yet")
 	h.texts("later")
 	h.expect(h.ask("app", gate.Params{}), `error invalid input: application "app" has no model that it can ask: model later/1: policy exp4`)
-	if _, err := h.reg.Change(t.Context(), "app", func(d *Definition) error { d.SLO = Duration(time.Second); return nil }); err == nil {
+	if _, err := h.reg.Change(t.Context(), "app", func(d *Definition) error { d.SLO = "1s"; return nil }); err == nil {
 		t.Error("changed beside a model that does not fit")
 	}
-	h.app(Definition{Name: "votes", Models: []Link{"words", "later"}, Policy: "exp4"})
+	h.app(Definition{Name: "votes", Models: []string{"words", "later"}, Policy: "exp4"})
 	if votes := h.reg.linked.Load().apps["votes"]; len(votes.models) != 2 || votes.fault != nil {
 		t.Errorf("a vote over texts: %+v", votes)
 	}
@@ -111,7 +111,7 @@ func TestPolicyDoesNotTakeEveryModel(t *testing.T) {
 // have gone.
 func TestDefaultWithoutModels(t *testing.T) {
 	h := newHouse(t)
-	h.app(Definition{Name: "app", Models: []Link{"never"}, Default: json.RawMessage(`{"label":-1,"scores":[0.5,0],"word":"?"}`)})
+	h.app(Definition{Name: "app", Models: []string{"never"}, Default: json.RawMessage(`{"label":-1,"scores":[0.5,0],"word":"?"}`)})
 	pair, err := tensor.FromSlice(tensor.Shape{2, 3}, make([]float32, 6))
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +173,7 @@ func TestUserReachesTheModel(t *testing.T) {
 		if _, err := h.sched.AddReplica(scheduler.ModelID{Name: name, Version: "1"}, spec, w, scheduler.ReplicaOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		h.app(Definition{Name: "app-" + name, Models: []Link{Link(name)}})
+		h.app(Definition{Name: "app-" + name, Models: []string{name}})
 		for forward, want := range map[string]string{``: `{"user":"an\"na"}`, `{"k":1}`: `{"user":"an\"na","k":1}`} {
 			if !asks {
 				want = forward

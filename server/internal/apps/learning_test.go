@@ -17,7 +17,7 @@ var ab = []selection.Model{{Name: "a", Version: "1"}, {Name: "b", Version: "1"}}
 // policy is the application "app", which is there, with a policy of that name.
 func policy(t *testing.T, r *Registry, name string) *App {
 	t.Helper()
-	a, err := r.Put(t.Context(), Definition{Name: "app", Models: []Link{"a", "b"}, Policy: name})
+	a, err := r.Put(t.Context(), Definition{Name: "app", Models: []string{"a", "b"}, Policy: name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestUnreadableIsNotWrittenOver(t *testing.T) {
 func TestFeedbackAfterDeletion(t *testing.T) {
 	store := memory(t)
 	r := registry(t, store)
-	d := Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "exp4"}
+	d := Definition{Name: "app", Models: []string{"a", "b"}, Policy: "exp4"}
 	stale, err := r.Create(t.Context(), d)
 	if err != nil {
 		t.Fatal(err)
@@ -128,11 +128,11 @@ func TestUsersOfAnApplicationAreBounded(t *testing.T) {
 	store := memory(t)
 	r := Open(Config{Store: store, Changed: func() {}, Users: 20})
 	t.Cleanup(r.Close)
-	a, err := r.Create(t.Context(), Definition{Name: "app", Models: []Link{"a", "b"}, Policy: "exp4"})
+	a, err := r.Create(t.Context(), Definition{Name: "app", Models: []string{"a", "b"}, Policy: "exp4"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := r.Create(t.Context(), Definition{Name: "other", Models: []Link{"a", "b"}, Policy: "exp4"})
+	other, err := r.Create(t.Context(), Definition{Name: "other", Models: []string{"a", "b"}, Policy: "exp4"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func TestFeedbackReachesTheModel(t *testing.T) {
 		scheduler.ReplicaOptions{Feedback: func(f *scheduler.Feedback) { told <- f }}); err != nil {
 		t.Fatal(err)
 	}
-	h.app(Definition{Name: "app", Models: []Link{"asks", "silent"}, Policy: "exp4"})
+	h.app(Definition{Name: "app", Models: []string{"asks", "silent"}, Policy: "exp4"})
 	asked := row()
 	right, err := tensor.FromSlice(tensor.Shape{1}, []int64{3})
 	if err != nil {

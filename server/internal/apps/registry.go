@@ -142,21 +142,14 @@ func (r *Registry) App(name string) *App { return (*r.apps.Load())[name] }
 
 // Create makes an application. A name that is taken is an error that wraps ErrExists.
 func (r *Registry) Create(ctx context.Context, d Definition) (*App, error) {
-	return r.put(ctx, d, func(old []byte) error {
-		if old != nil {
-			return fmt.Errorf("%w: application %q", ErrExists, d.Name)
-		}
-		return nil
-	})
+	return r.put(ctx, d, false)
 }
 
 // ErrExists: there is an application of that name.
 var ErrExists = errors.New("apps: exists already")
 
 // Put makes an application or replaces it.
-func (r *Registry) Put(ctx context.Context, d Definition) (*App, error) {
-	return r.put(ctx, d, func([]byte) error { return nil })
-}
+func (r *Registry) Put(ctx context.Context, d Definition) (*App, error) { return r.put(ctx, d, true) }
 
 // Check reports what is wrong with a definition, in itself and beside the models of now. The
 // error wraps scheduler.ErrInvalidInput and lists all faults.
@@ -177,7 +170,7 @@ func (r *Registry) Check(d Definition) (*App, error) {
 	return a, nil
 }
 
-func (r *Registry) put(ctx context.Context, d Definition, check func(old []byte) error) (*App, error) {
+func (r *Registry) put(ctx context.Context, d Definition, replace bool) (*App, error) {
 	a, e, err := r.Entry(d)
 	if err != nil {
 		return nil, err
@@ -189,7 +182,12 @@ func (r *Registry) put(ctx context.Context, d Definition, check func(old []byte)
 			return nil, err
 		}
 	}
-	err = r.update(ctx, d.Name, func(old []byte) ([]byte, error) { return e.Value, check(old) })
+	err = r.update(ctx, d.Name, func(old []byte) ([]byte, error) {
+		if old != nil && !replace {
+			return nil, fmt.Errorf("%w: application %q", ErrExists, d.Name)
+		}
+		return e.Value, nil
+	})
 	return a, err
 }
 
@@ -200,8 +198,7 @@ func (r *Registry) Entry(d Definition) (*App, state.Entry, error) {
 	if err != nil {
 		return nil, state.Entry{}, err
 	}
-	d.Policy = a.Policy
-	value, err := json.Marshal(d)
+	value, err := json.Marshal(a.Definition)
 	if err != nil {
 		return nil, state.Entry{}, fmt.Errorf("%w: application %q: %w", scheduler.ErrInvalidInput, d.Name, err)
 	}
@@ -231,18 +228,16 @@ func (r *Registry) Change(ctx context.Context, name string, change func(*Definit
 		if err := json.Unmarshal(old, &d); err != nil {
 			return nil, err
 		}
-		err := change(&d)
-		if err != nil {
+		if err := change(&d); err != nil {
 			return nil, err
 		}
 		if d.Name != name {
 			return nil, fmt.Errorf("%w: application %q cannot be renamed to %q: make a new one", scheduler.ErrInvalidInput, name, d.Name)
 		}
-		if a, err = r.Check(d); err != nil {
-			return nil, err
-		}
-		d.Policy = a.Policy
-		return json.Marshal(d)
+		var e state.Entry
+		var err error
+		a, e, err = r.Entry(d)
+		return e.Value, err
 	})
 	return a, err
 }

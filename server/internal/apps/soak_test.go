@@ -48,10 +48,10 @@ func TestApplicationsUnderChange(t *testing.T) {
 		return o
 	}
 	definitions := []Definition{
-		{Name: "vote", Models: []Link{"a", "b", "c"}, Policy: "ensemble", Default: json.RawMessage(`{"label":-1}`)},
-		{Name: "exp3", Models: []Link{"a", "b/*", "c"}, Policy: "exp3"},
-		{Name: "exp4", Models: []Link{"a/*", "b"}, Policy: "exp4", SLO: Duration(5 * time.Millisecond), Default: json.RawMessage(`{"label":-1}`)},
-		{Name: "shadow", Models: []Link{"a/1", "b/1", "c/1"}, Policy: "shadow", Params: map[string]any{"model": "a/1"}},
+		{Name: "vote", Models: []string{"a", "b", "c"}, Policy: "ensemble", Default: json.RawMessage(`{"label":-1}`)},
+		{Name: "exp3", Models: []string{"a", "b/*", "c"}, Policy: "exp3"},
+		{Name: "exp4", Models: []string{"a/*", "b"}, Policy: "exp4", SLO: "5ms", Default: json.RawMessage(`{"label":-1}`)},
+		{Name: "shadow", Models: []string{"a/1", "b/1", "c/1"}, Policy: "shadow", Params: map[string]any{"model": "a/1"}},
 	}
 	for _, d := range definitions {
 		h.app(d)

@@ -18,15 +18,14 @@ import (
 
 // Documents are all that a server has in its store, as a text to take elsewhere.
 type Documents struct {
-	store        *Store
-	settings     *Settings
-	applications *Applications
-	log          *slog.Logger
+	store    *Store
+	settings *Settings
+	log      *slog.Logger
 }
 
 // NewDocuments makes and takes those of a store.
-func NewDocuments(store *Store, settings *Settings, applications *Applications, log *slog.Logger) *Documents {
-	return &Documents{store, settings, applications, log}
+func NewDocuments(store *Store, settings *Settings, log *slog.Logger) *Documents {
+	return &Documents{store, settings, log}
 }
 
 // Export is everything in the store that the server would be another without, as one document.
@@ -37,7 +36,7 @@ func (ds *Documents) Export() (admin.Document, error) {
 		return d, err
 	}
 	for _, a := range r.Apps() {
-		d.Applications = append(d.Applications, shown(a.Definition))
+		d.Applications = append(d.Applications, admin.App(a.Definition))
 	}
 	learned, err := store.List("policy/")
 	if err != nil {
@@ -116,10 +115,9 @@ func (ds *Documents) planImport(d admin.Document) (p plan, faults []string, err 
 	}
 	seen := map[string]bool{}
 	for _, a := range d.Applications {
-		def, form := defined(a)
-		_, e, err := r.Entry(def)
-		if form != nil || err != nil {
-			faults = append(faults, ds.applications.Check(a).Error())
+		_, e, err := r.Entry(apps.Definition(a))
+		if err != nil {
+			faults = append(faults, refusal(err).Error())
 		} else {
 			p.add("application", a.Name, e.Key, e.Value)
 		}
@@ -252,7 +250,7 @@ func shownStored(value []byte) json.RawMessage {
 	if json.Unmarshal(value, &d) != nil {
 		return nil
 	}
-	text, err := json.Marshal(shown(d))
+	text, err := json.Marshal(admin.App(d))
 	if err != nil {
 		return nil
 	}

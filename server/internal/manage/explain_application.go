@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/metrics"
 )
@@ -20,11 +21,7 @@ func (r *Report) explainApplication(name string) (out []string) {
 		return nil
 	}
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
-	linked := make([]string, len(a.Models))
-	for i, l := range a.Models {
-		linked[i] = string(l)
-	}
-	say("It is an application: the policy %s asks models of %s.", a.Policy, strings.Join(linked, ", "))
+	say("It is an application: the policy %s asks models of %s.", a.Policy, strings.Join(a.Models, ", "))
 	h := r.Metrics.Model(name, "").Health()
 	all := h.Answered()
 	if all == 0 {
@@ -44,7 +41,7 @@ func (r *Report) explainApplication(name string) (out []string) {
 	}
 	known := r.Gate.Models()
 	for _, l := range a.Models {
-		model, version := l.Split()
+		model, version := apps.SplitLink(l)
 		live, found := 0, false
 		for _, m := range known {
 			if m.Name != model || version != "" && version != "*" && m.Version != version || version == "" && !m.Default {
