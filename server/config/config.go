@@ -2,6 +2,7 @@ package config
 
 import (
 	"maps"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,7 +16,10 @@ import (
 // A Config is everything that can be set. Its toml tags are the keys of the file; the same
 // keys, joined by dots, name a setting in faults, in Set and in the answers of the admin door. A
 // setting with the tag restart cannot change while the server runs, for the reason that it gives;
-// one of a model with the tag file changes with the file alone.
+// one of a model with the tag file changes with the file alone. The tag default is its value without
+// a file, in the words of Set, and min and max are its bounds: without max that is [setting.MaxWait]
+// of a duration and [setting.MaxBytes] of a size. What a room declares has its defaults and bounds
+// there.
 type Config struct {
 	Server     Server     `toml:"server"`
 	Log        Log        `toml:"log"`
@@ -47,17 +51,17 @@ type Addrs []string
 type Server struct {
 	// Drain is the longest time that a shutdown waits for requests in flight; the rest is
 	// answered Draining.
-	Drain time.Duration `toml:"drain"`
+	Drain time.Duration `toml:"drain" default:"30s" min:"0s"`
 	// LimitLoopback has connections_per_address hold for clients on this machine, too.
 	LimitLoopback bool `toml:"limit_loopback"`
 	// RequiredModels are "name" or "name/version"; the server is ready only while each has a
 	// live replica.
-	RequiredModels []string `toml:"required_models"`
+	RequiredModels []string `toml:"required_models" default:""`
 	// ReadyWhen is what else that asks for: ReadyModels or ReadyRequired.
-	ReadyWhen string `toml:"ready_when"`
+	ReadyWhen string `toml:"ready_when" default:"models"`
 	// Repository is who may load and unload models over HTTP and gRPC: RepositoryLocal,
 	// RepositoryAll or RepositoryNone.
-	Repository string `toml:"repository"`
+	Repository string `toml:"repository" default:"local"`
 }
 
 // Values of Server.Repository.
@@ -75,94 +79,98 @@ const (
 
 // Log is how the server writes about itself, on standard error.
 type Log struct {
-	Level  string `toml:"level"`                                        // debug, info, warn, error
-	Format string `toml:"format" restart:"every line of a log has one"` // text, json
+	Level  string `toml:"level" default:"info"`                                        // debug, info, warn, error
+	Format string `toml:"format" default:"text" restart:"every line of a log has one"` // text, json
 }
 
 // TCP is the Shiva door.
 type TCP struct {
 	// Listen is host:port, and port 0 takes a free one; "" leaves the door out.
-	Listen string `toml:"listen" restart:"it is open"`
+	Listen string `toml:"listen" default:":6174" restart:"it is open"`
 	// Loops is the number of event loops; 0 = one per core.
-	Loops int `toml:"loops" restart:"gnet takes it once"`
+	Loops int `toml:"loops" min:"0" max:"1024" restart:"gnet takes it once"`
 	// Connections is the most there are, and never more than the process's descriptors allow;
 	// ConnectionsPerAddress the most of one client address, 0 = half of them. See
 	// Server.LimitLoopback.
-	Connections           int `toml:"connections"`
-	ConnectionsPerAddress int `toml:"connections_per_address"`
+	Connections           int `toml:"connections" default:"65536" min:"1" max:"16777216"`
+	ConnectionsPerAddress int `toml:"connections_per_address" min:"0" max:"16777216"`
 	// InFlightPerConnection is how many requests of one connection may wait for an answer; one
 	// more is answered Overloaded.
-	InFlightPerConnection int `toml:"in_flight_per_connection"`
+	InFlightPerConnection int `toml:"in_flight_per_connection" default:"256" min:"1" max:"1048576"`
 	// IdleTimeout is after what a connection with nothing in flight and nothing half-received is
 	// closed; 0 = never.
-	IdleTimeout time.Duration `toml:"idle_timeout"`
+	IdleTimeout time.Duration `toml:"idle_timeout" min:"0s" max:"8760h"`
 	// MessageTimeout is for a message to be complete that has begun, and a second more for each
 	// 16 KiB of it; 0 = no limit.
-	MessageTimeout time.Duration `toml:"message_timeout"`
+	MessageTimeout time.Duration `toml:"message_timeout" default:"10s" min:"0s"`
 	// OutboundBytes is how much of answers a client may leave unread, with what it is about to
 	// get; beyond it requests wait until it reads. One that reads gets up to eight times as much.
-	OutboundBytes Bytes `toml:"outbound_bytes"`
+	OutboundBytes Bytes `toml:"outbound_bytes" default:"8MiB" min:"64KiB"`
 	// StallTimeout is after what a client is closed that takes nothing of the answers that wait
 	// for it.
-	StallTimeout time.Duration `toml:"stall_timeout"`
+	StallTimeout time.Duration `toml:"stall_timeout" default:"10s" min:"100ms"`
 	// Resync has the door look for the next valid header after rubbish instead of closing, for
-	// serial bridges; ResyncBytes is how much it skips before the connection is closed after all.
+	// serial bridges; ResyncBytes is how much it skips before the connection is closed after all, at
+	// least a header.
 	Resync      bool  `toml:"resync"`
-	ResyncBytes Bytes `toml:"resync_bytes"`
+	ResyncBytes Bytes `toml:"resync_bytes" default:"1MiB" min:"12B"`
 }
 
 // REST is the door for the Predict Protocol V2 over HTTP. Fields without a comment are as those
 // of TCP.
 type REST struct {
-	Listen                string        `toml:"listen" restart:"it is open"`
-	Connections           int           `toml:"connections"`
-	ConnectionsPerAddress int           `toml:"connections_per_address"`
-	IdleTimeout           time.Duration `toml:"idle_timeout"`    // of a connection on which no request begins; 0 = none
-	HeaderTimeout         time.Duration `toml:"header_timeout"`  // for the head of a request to be complete that has begun
-	MessageTimeout        time.Duration `toml:"message_timeout"` // for its body, likewise
-	StallTimeout          time.Duration `toml:"stall_timeout"`
+	Listen                string `toml:"listen" default:":8000" restart:"it is open"`
+	Connections           int    `toml:"connections" default:"4096" min:"1" max:"16777216"`
+	ConnectionsPerAddress int    `toml:"connections_per_address" min:"0" max:"16777216"`
+	// IdleTimeout is of a connection on which no request begins, 0 = none; HeaderTimeout for the head
+	// of a request to be complete that has begun, MessageTimeout for its body, likewise.
+	IdleTimeout    time.Duration `toml:"idle_timeout" default:"15m" min:"0s" max:"8760h"`
+	HeaderTimeout  time.Duration `toml:"header_timeout" default:"10s" min:"10ms"`
+	MessageTimeout time.Duration `toml:"message_timeout" default:"10s" min:"0s"`
+	StallTimeout   time.Duration `toml:"stall_timeout" default:"10s" min:"100ms"`
 	// CORSOrigins are those whose pages may read answers in a browser, "https://example.org" or
 	// "*"; none = the server's own address alone.
-	CORSOrigins []string `toml:"cors_origins"`
+	CORSOrigins []string `toml:"cors_origins" default:""`
 }
 
 // GRPC is the door for clients that speak the Predict Protocol V2 over gRPC. Fields without a
 // comment are as those of TCP.
 type GRPC struct {
-	Listen                string `toml:"listen" restart:"it is open"`
-	Connections           int    `toml:"connections"`
-	ConnectionsPerAddress int    `toml:"connections_per_address"`
+	Listen                string `toml:"listen" default:":8001" restart:"it is open"`
+	Connections           int    `toml:"connections" default:"1024" min:"1" max:"16777216"`
+	ConnectionsPerAddress int    `toml:"connections_per_address" min:"0" max:"16777216"`
 	// StreamsPerConnection is how many calls one connection has at a time; a client's library
 	// holds more back.
-	StreamsPerConnection int `toml:"streams_per_connection" restart:"grpc-go takes it once"`
+	StreamsPerConnection int `toml:"streams_per_connection" default:"256" min:"1" max:"1048576" restart:"grpc-go takes it once"`
 	// InFlightPerStream is how many requests of one ModelStreamInfer wait for an answer; more
 	// are not read.
-	InFlightPerStream int           `toml:"in_flight_per_stream"`
-	MessageTimeout    time.Duration `toml:"message_timeout"`
-	OutboundBytes     Bytes         `toml:"outbound_bytes"`
-	StallTimeout      time.Duration `toml:"stall_timeout"`
+	InFlightPerStream int           `toml:"in_flight_per_stream" default:"64" min:"1" max:"65536"`
+	MessageTimeout    time.Duration `toml:"message_timeout" default:"10s" min:"0s"`
+	OutboundBytes     Bytes         `toml:"outbound_bytes" default:"8MiB" min:"64KiB"`
+	StallTimeout      time.Duration `toml:"stall_timeout" default:"10s" min:"100ms"`
 	// IdleTimeout is after what a connection without a call is told to go; 0 = never.
-	IdleTimeout time.Duration `toml:"idle_timeout" restart:"grpc-go takes it once"`
+	IdleTimeout time.Duration `toml:"idle_timeout" default:"15m" min:"0s" max:"8760h" restart:"grpc-go takes it once"`
 	// PingInterval is after what a silent connection is pinged, PingTimeout how long it has to
-	// answer before it is closed. A client that pings more often than MinPingInterval is closed.
-	PingInterval    time.Duration `toml:"ping_interval" restart:"grpc-go takes it once"`
-	PingTimeout     time.Duration `toml:"ping_timeout" restart:"grpc-go takes it once"`
-	MinPingInterval time.Duration `toml:"min_ping_interval" restart:"grpc-go takes it once"`
+	// answer before it is closed. A client that pings more often than MinPingInterval is closed. The
+	// library rounds PingInterval up to a second.
+	PingInterval    time.Duration `toml:"ping_interval" default:"1m" min:"1s" restart:"grpc-go takes it once"`
+	PingTimeout     time.Duration `toml:"ping_timeout" default:"20s" min:"10ms" restart:"grpc-go takes it once"`
+	MinPingInterval time.Duration `toml:"min_ping_interval" default:"100ms" min:"1ms" restart:"grpc-go takes it once"`
 }
 
 // Containers is where model containers connect.
 type Containers struct {
 	// Listen are "host:port", "tcp://host:port" or "ipc://path"; a string or a list. The others
 	// are addresses for generations that cannot be told apart there: see [containers.Dialect].
-	Listen    Addrs `toml:"listen" restart:"it is open"`
-	ListenV1b Addrs `toml:"listen_v1b" restart:"it is open"` // RPC v1b and v3, as v1b registers like v1
-	ListenV2  Addrs `toml:"listen_v2" restart:"it is open"`  // v1 and v2, as v2 beats like v3
-	ListenV2a Addrs `toml:"listen_v2a" restart:"it is open"` // v1 and v2a, which is v2 with floats for answers
+	Listen    Addrs `toml:"listen" default:"127.0.0.1:7000" restart:"it is open"`
+	ListenV1b Addrs `toml:"listen_v1b" default:"" restart:"it is open"` // RPC v1b and v3, as v1b registers like v1
+	ListenV2  Addrs `toml:"listen_v2" default:"" restart:"it is open"`  // v1 and v2, as v2 beats like v3
+	ListenV2a Addrs `toml:"listen_v2a" default:"" restart:"it is open"` // v1 and v2a, which is v2 with floats for answers
 	// The other settings are [containers.Settings].
 	Heartbeat        time.Duration `toml:"heartbeat"`
 	HandshakeTimeout time.Duration `toml:"handshake_timeout"`
 	WriteTimeout     time.Duration `toml:"write_timeout"`
-	MessageBytes     Bytes         `toml:"message_bytes"`
+	MessageBytes     Bytes         `toml:"message_bytes" default:"1GiB"`
 	Frames           int           `toml:"frames"`
 	Sessions         int           `toml:"sessions"`
 	Handshakes       int           `toml:"handshakes"`
@@ -180,15 +188,15 @@ func (k Containers) Settings() containers.Settings {
 
 // Admin is the operator's HTTP door.
 type Admin struct {
-	Listen string `toml:"listen" restart:"it is open"` // as TCP.Listen
+	Listen string `toml:"listen" default:"127.0.0.1:8002" restart:"it is open"` // as TCP.Listen
 	// Hosts are names that the door may be asked by beside addresses and localhost, and whose
 	// pages may use it; "*" = be asked by any.
-	Hosts       []string `toml:"hosts"`
-	Profiling   bool     `toml:"profiling"`    // show profiles of the process under /debug/pprof/
-	ImportBytes Bytes    `toml:"import_bytes"` // of the largest document that an import takes
+	Hosts       []string `toml:"hosts" default:""`
+	Profiling   bool     `toml:"profiling"`                                // show profiles of the process under /debug/pprof/
+	ImportBytes Bytes    `toml:"import_bytes" default:"256MiB" min:"4KiB"` // of the largest document that an import takes
 	// MetricsModels is how many models and applications have series of their own on /metrics;
 	// others share.
-	MetricsModels int `toml:"metrics_models"`
+	MetricsModels int `toml:"metrics_models" default:"256" min:"1" max:"100000"`
 }
 
 // State is where applications, and what their policies have learned, are stored.
@@ -196,28 +204,29 @@ type State struct {
 	// At is the path of a file, or "redis://host:port/db", which several servers share; "" = in
 	// memory, until the server stops.
 	At       string `toml:"at"`
-	Required bool   `toml:"required"` // the server does not start while Redis cannot be read
+	Required bool   `toml:"required" default:"true"` // the server does not start while Redis cannot be read
 	// Users is for how many of each application it is stored what the policy has learned; beyond
 	// it the least recently used go.
-	Users int `toml:"users"`
+	Users int `toml:"users" default:"10000" min:"1" max:"10000000"`
 	// Namespace begins the names of all keys in Redis, so that one Redis serves several clusters.
-	Namespace string `toml:"namespace"`
+	Namespace string `toml:"namespace" default:"shivad"`
 }
 
 // Limits is what a client's message may be, whatever door it comes through.
 type Limits struct {
-	MessageBytes  Bytes `toml:"message_bytes"`
-	MetadataBytes Bytes `toml:"metadata_bytes"`
-	Tensors       int   `toml:"tensors"`
-	Rank          int   `toml:"rank"`
-	JSONDepth     int   `toml:"json_depth"`
+	// Tensors and Rank are counts of one byte on the Shiva wire.
+	MessageBytes  Bytes `toml:"message_bytes" default:"256MiB" min:"4KiB"`
+	MetadataBytes Bytes `toml:"metadata_bytes" default:"1MiB" min:"64B"`
+	Tensors       int   `toml:"tensors" default:"255" min:"1" max:"255"`
+	Rank          int   `toml:"rank" default:"64" min:"1" max:"255"`
+	JSONDepth     int   `toml:"json_depth" default:"128" min:"1" max:"10000"`
 	// PayloadBytes is the memory of the process for payloads, in and out; beyond it requests are
 	// answered Overloaded.
-	PayloadBytes Bytes `toml:"payload_bytes" restart:"caches and the limit of the heap follow it"`
+	PayloadBytes Bytes `toml:"payload_bytes" default:"4GiB" min:"1MiB" restart:"caches and the limit of the heap follow it"`
 	// A compressed request that unpacks to more than UnpackRatio times its size is charged to
 	// UnpackBytes, the part of PayloadBytes that such requests share; beyond it they are answered
-	// Overloaded. 0 = a quarter.
-	UnpackRatio int   `toml:"unpack_ratio"`
+	// Overloaded. 0 = a quarter. Deflate ends at a ratio of 1,032.
+	UnpackRatio int   `toml:"unpack_ratio" default:"32" min:"1" max:"2000"`
 	UnpackBytes Bytes `toml:"unpack_bytes" restart:"it is a part of payload_bytes"`
 }
 
@@ -252,13 +261,13 @@ type Policy struct {
 	Delay            time.Duration `toml:"delay"`
 	QueueRows        int           `toml:"queue_rows"`
 	QueueBytes       Bytes         `toml:"queue_bytes"`
-	Deadline         time.Duration `toml:"deadline" file:"only"` // of a request that brings none
+	Deadline         time.Duration `toml:"deadline" default:"30s" min:"1ms" file:"only"` // of a request that brings none
 	ExecutionTimeout time.Duration `toml:"execution_timeout"`
 	Retry            bool          `toml:"retry"`
 	Shed             bool          `toml:"shed"`
 	Slots            int           `toml:"slots"`
 	Pad              bool          `toml:"pad"`
-	Batched          bool          `toml:"batched" file:"only" restart:"replicas have registered by it"`
+	Batched          bool          `toml:"batched" default:"true" file:"only" restart:"replicas have registered by it"`
 	Cast             bool          `toml:"cast" file:"only"` // accept other dtypes when no value changes
 }
 
@@ -307,12 +316,12 @@ type Model struct {
 // Container is a process that the server starts, restarts and stops, and that connects like any
 // other; or, with an address, a container of RPC v0 that runs elsewhere and waits to be called.
 type Container struct {
-	Name        string            `toml:"name"`         // in logs and status; unique
-	Command     []string          `toml:"command"`      // program and arguments; no shell
-	Replicas    int               `toml:"replicas"`     // processes; 1 if the file does not say
-	Env         map[string]string `toml:"env"`          // added to the server's environment
-	Dir         string            `toml:"dir"`          // working directory, relative to the file; "" = the server's own
-	StopTimeout time.Duration     `toml:"stop_timeout"` // from SIGTERM to SIGKILL; 10s if the file does not say
+	Name        string            `toml:"name"`                                    // in logs and status; unique
+	Command     []string          `toml:"command"`                                 // program and arguments; no shell
+	Replicas    int               `toml:"replicas" default:"1" min:"1" max:"1024"` // processes
+	Env         map[string]string `toml:"env"`                                     // added to the server's environment
+	Dir         string            `toml:"dir"`                                     // working directory, relative to the file; "" = the server's own
+	StopTimeout time.Duration     `toml:"stop_timeout" default:"10s" min:"1ms"`    // from SIGTERM to SIGKILL
 
 	Address string `toml:"address"` // "tcp://host:port" or "ipc://path", instead of a command
 	RPC     string `toml:"rpc"`     // "v0": those of all other generations call the server
@@ -324,82 +333,47 @@ type Container struct {
 }
 
 // newContainer is what a [[container]] begins as.
-func newContainer() Container { return Container{Replicas: 1, StopTimeout: 10 * time.Second} }
+func newContainer() (c Container) {
+	setDefaults(reflect.ValueOf(&c).Elem())
+	return c
+}
 
 // Default returns the configuration of a server started without a file. The maps and slices are the
 // caller's.
 func Default() Config {
 	policy, sessions := scheduler.Defaults(), containers.DefaultSettings()
-	return Config{
-		Server: Server{Drain: 30 * time.Second, RequiredModels: []string{}, Repository: RepositoryLocal, ReadyWhen: ReadyModels},
-		Log:    Log{Level: "info", Format: "text"},
-		TCP: TCP{
-			Listen:                ":6174",
-			Connections:           65536,
-			InFlightPerConnection: 256,
-			MessageTimeout:        10 * time.Second,
-			OutboundBytes:         8 << 20,
-			StallTimeout:          10 * time.Second,
-			ResyncBytes:           1 << 20,
-		},
-		REST: REST{
-			Listen:         ":8000",
-			Connections:    4096,
-			IdleTimeout:    15 * time.Minute,
-			HeaderTimeout:  10 * time.Second,
-			MessageTimeout: 10 * time.Second,
-			StallTimeout:   10 * time.Second,
-			CORSOrigins:    []string{},
-		},
-		GRPC: GRPC{
-			Listen:               ":8001",
-			Connections:          1024,
-			StreamsPerConnection: 256,
-			InFlightPerStream:    64,
-			MessageTimeout:       10 * time.Second,
-			OutboundBytes:        8 << 20,
-			StallTimeout:         10 * time.Second,
-			IdleTimeout:          15 * time.Minute,
-			PingInterval:         time.Minute,
-			PingTimeout:          20 * time.Second,
-			MinPingInterval:      100 * time.Millisecond,
-		},
+	c := Config{
 		Containers: Containers{
-			Listen:           Addrs{"127.0.0.1:7000"},
-			ListenV1b:        Addrs{},
-			ListenV2:         Addrs{},
-			ListenV2a:        Addrs{},
 			Heartbeat:        sessions.Heartbeat,
 			HandshakeTimeout: sessions.HandshakeTimeout,
 			WriteTimeout:     sessions.WriteTimeout,
-			MessageBytes:     1 << 30,
 			Frames:           sessions.Limits.Frames,
 			Sessions:         sessions.Limits.Sessions,
 			Handshakes:       sessions.Limits.Handshakes,
-		},
-		Admin: Admin{Listen: "127.0.0.1:8002", Hosts: []string{}, ImportBytes: 256 << 20, MetricsModels: 256},
-		State: State{Required: true, Users: 10000, Namespace: "shivad"},
-		Limits: Limits{
-			MessageBytes:  256 << 20,
-			MetadataBytes: 1 << 20,
-			Tensors:       255,
-			Rank:          64,
-			JSONDepth:     128,
-			PayloadBytes:  4 << 30,
-			UnpackRatio:   32,
 		},
 		Defaults: Policy{
 			Strategy:         policy.Strategy,
 			Objective:        policy.Objective,
 			QueueRows:        policy.QueueRows,
 			QueueBytes:       Bytes(policy.QueueBytes),
-			Deadline:         30 * time.Second,
 			ExecutionTimeout: policy.ExecTimeout,
 			Retry:            *policy.Retry,
 			Shed:             *policy.Shed,
-			Batched:          true,
 		},
 		Models: map[string]Model{},
+	}
+	setDefaults(reflect.ValueOf(&c).Elem())
+	return c
+}
+
+// setDefaults gives the settings of a table the values of their tags.
+func setDefaults(v reflect.Value) {
+	for f := range fieldsOf(v) {
+		if text, ok := f.tag.Lookup("default"); ok {
+			set(&faults{}, f.value, f.key, nil, text)
+		} else if f.value.Kind() == reflect.Struct {
+			setDefaults(f.value)
+		}
 	}
 }
 

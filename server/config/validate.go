@@ -1,10 +1,12 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,11 +21,11 @@ import (
 
 // Validate checks every value and the rules between values, and reports all faults at once as
 // an *Error. A setting that makes another unreachable is a fault that gives both numbers. What
-// concerns a room alone the room checks; here are the doors' bounds, and the rules between rooms.
+// concerns a room alone the room checks; here are the bounds of the tags, and the rules between rooms.
 func (c Config) Validate() error {
 	fs := &faults{origins: c.origins}
+	checkBounds(&fs.Faults, "", reflect.ValueOf(c))
 	c.validateServer(fs)
-	c.validateDoors(fs)
 	c.validateContainers(fs)
 	c.validateLimits(fs)
 	c.validateListeners(fs)
@@ -39,6 +41,39 @@ func (c Config) Validate() error {
 		caches += m.Cache
 	}
 	return fs.err()
+}
+
+// checkBounds adds the settings of a table, and of the tables in it, that are beyond the bounds of
+// their tags.
+func checkBounds(fs *setting.Faults, table string, v reflect.Value) {
+	for f := range fieldsOf(v) {
+		key, low, high := joinKey(table, f.key), f.tag.Get("min"), f.tag.Get("max")
+		switch n := f.value.Interface().(type) {
+		case int:
+			within(fs, key, n, low, high, strconv.Atoi)
+		case Bytes:
+			within(fs, key, n, low, cmp.Or(high, setting.MaxBytes.String()), setting.ParseBytes)
+		case time.Duration:
+			within(fs, key, n, low, cmp.Or(high, setting.MaxWait.String()), setting.ParseDuration)
+		case Policy: // of [defaults]: policyFaults
+		default:
+			if f.value.Kind() == reflect.Struct {
+				checkBounds(fs, key, f.value)
+			}
+		}
+	}
+}
+
+func within[N int | Bytes | time.Duration](fs *setting.Faults, key string, n N, low, high string, parse func(string) (N, error)) {
+	if low == "" {
+		return // its room checks it, or it has a rule of its own
+	}
+	least, err := parse(low)
+	most, wrong := parse(high)
+	if err != nil || wrong != nil {
+		panic(fmt.Sprintf("config: the bounds of %s: %v, %v", key, err, wrong)) // a bug: tags are constant
+	}
+	setting.Between(fs, key, n, least, most)
 }
 
 // modelFaults are those of one model, beside others whose caches have that many bytes.
@@ -78,7 +113,7 @@ func (c Config) modelFaults(name string, m Model, caches Bytes) (fs setting.Faul
 // settings have beside others.
 func (c Config) policyFaults(p Policy) setting.Faults {
 	fs := p.Scheduler().Faults()
-	setting.Between(&fs, "deadline", p.Deadline, time.Millisecond, setting.MaxWait)
+	checkBounds(&fs, "", reflect.ValueOf(p))
 	// Where gRPC is left out, whose streams carry many requests each.
 	if reach, how := c.reach(); how != "" && c.GRPC.Listen == "" && p.MaxBatch > reach {
 		fs.Add("max_batch", "%d is above what can be in flight, %d (%s): no batch of single rows gets so large", p.MaxBatch, reach, how)
@@ -106,7 +141,6 @@ func (c Config) reach() (n int, how string) {
 }
 
 func (c Config) validateServer(fs *faults) {
-	setting.Between(&fs.Faults, "server.drain", c.Server.Drain, 0, setting.MaxWait)
 	for i, m := range c.Server.RequiredModels {
 		name, version, versioned := strings.Cut(m, "/")
 		key := indexKey("server.required_models", i)
@@ -124,53 +158,19 @@ func (c Config) validateServer(fs *faults) {
 			fs.Add(indexKey("admin.hosts", i), `%q: expected "*" or the name of a host without scheme and port, as "shivad.example.org"`, name)
 		}
 	}
-	setting.Between(&fs.Faults, "admin.import_bytes", c.Admin.ImportBytes, 4<<10, setting.MaxBytes)
-	setting.Between(&fs.Faults, "admin.metrics_models", c.Admin.MetricsModels, 1, 100000)
+	for i, origin := range c.REST.CORSOrigins {
+		if !isOrigin(origin) {
+			fs.Add(indexKey("rest.cors_origins", i), `%q: expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`, origin)
+		}
+	}
 	fs.Check("state.at", state.CheckTarget(c.State.At))
 	fs.Check("state.namespace", state.CheckNamespace(c.State.Namespace))
-	setting.Between(&fs.Faults, "state.users", c.State.Users, 1, 10_000_000)
 }
 
 // isOrigin reports whether s is what a browser calls the origin of a page, or all of them.
 func isOrigin(s string) bool {
 	u, err := url.Parse(s)
 	return s == "*" || err == nil && u.Hostname() != "" && s == strings.ToLower(u.Scheme+"://"+u.Host)
-}
-
-func (c Config) validateDoors(fs *faults) {
-	const maxConnections = 1 << 24
-	t, r, g := c.TCP, c.REST, c.GRPC
-	for _, door := range []struct {
-		table                   string
-		connections, perAddress int
-		idle, message, stall    time.Duration
-	}{
-		{"tcp", t.Connections, t.ConnectionsPerAddress, t.IdleTimeout, t.MessageTimeout, t.StallTimeout},
-		{"rest", r.Connections, r.ConnectionsPerAddress, r.IdleTimeout, r.MessageTimeout, r.StallTimeout},
-		{"grpc", g.Connections, g.ConnectionsPerAddress, g.IdleTimeout, g.MessageTimeout, g.StallTimeout},
-	} {
-		setting.Between(&fs.Faults, door.table+".connections", door.connections, 1, maxConnections)
-		setting.Between(&fs.Faults, door.table+".connections_per_address", door.perAddress, 0, maxConnections)
-		setting.Between(&fs.Faults, door.table+".idle_timeout", door.idle, 0, setting.MaxIdle)
-		setting.Between(&fs.Faults, door.table+".message_timeout", door.message, 0, setting.MaxWait)
-		setting.Between(&fs.Faults, door.table+".stall_timeout", door.stall, 100*time.Millisecond, setting.MaxWait)
-	}
-	setting.Between(&fs.Faults, "tcp.loops", t.Loops, 0, 1024)
-	setting.Between(&fs.Faults, "tcp.in_flight_per_connection", t.InFlightPerConnection, 1, 1<<20)
-	setting.Between(&fs.Faults, "tcp.outbound_bytes", t.OutboundBytes, 64<<10, setting.MaxBytes)
-	setting.Between(&fs.Faults, "tcp.resync_bytes", t.ResyncBytes, 12, setting.MaxBytes) // a header
-	setting.Between(&fs.Faults, "rest.header_timeout", r.HeaderTimeout, 10*time.Millisecond, setting.MaxWait)
-	for i, origin := range r.CORSOrigins {
-		if !isOrigin(origin) {
-			fs.Add(indexKey("rest.cors_origins", i), `%q: expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`, origin)
-		}
-	}
-	setting.Between(&fs.Faults, "grpc.streams_per_connection", g.StreamsPerConnection, 1, 1<<20)
-	setting.Between(&fs.Faults, "grpc.in_flight_per_stream", g.InFlightPerStream, 1, 1<<16)
-	setting.Between(&fs.Faults, "grpc.outbound_bytes", g.OutboundBytes, 64<<10, setting.MaxBytes)
-	setting.Between(&fs.Faults, "grpc.ping_interval", g.PingInterval, time.Second, setting.MaxWait) // what the library rounds up to
-	setting.Between(&fs.Faults, "grpc.ping_timeout", g.PingTimeout, 10*time.Millisecond, setting.MaxWait)
-	setting.Between(&fs.Faults, "grpc.min_ping_interval", g.MinPingInterval, time.Millisecond, setting.MaxWait)
 }
 
 func (c Config) validateContainers(fs *faults) {
@@ -219,8 +219,7 @@ func commandFaults(p Container) (fs setting.Faults) {
 	if len(p.Command) == 0 || p.Command[0] == "" {
 		fs.Add("command", `missing: program and arguments, as ["python3", "model.py"]`)
 	}
-	setting.Between(&fs, "replicas", p.Replicas, 1, 1024)
-	setting.Between(&fs, "stop_timeout", p.StopTimeout, time.Millisecond, setting.MaxWait)
+	checkBounds(&fs, "", reflect.ValueOf(p))
 	for name := range p.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") {
 			fs.Add(joinKey("env", name), "not a name of an environment variable")
@@ -260,13 +259,6 @@ func calledFaults(p Container) (fs setting.Faults) {
 
 func (c Config) validateLimits(fs *faults) {
 	l := c.Limits
-	setting.Between(&fs.Faults, "limits.message_bytes", l.MessageBytes, 4<<10, setting.MaxBytes)
-	setting.Between(&fs.Faults, "limits.metadata_bytes", l.MetadataBytes, 64, setting.MaxBytes)
-	setting.Between(&fs.Faults, "limits.tensors", l.Tensors, 1, 255) // a count of one byte on the Shiva wire
-	setting.Between(&fs.Faults, "limits.rank", l.Rank, 1, 255)       // likewise
-	setting.Between(&fs.Faults, "limits.json_depth", l.JSONDepth, 1, 10000)
-	setting.Between(&fs.Faults, "limits.payload_bytes", l.PayloadBytes, 1<<20, setting.MaxBytes)
-	setting.Between(&fs.Faults, "limits.unpack_ratio", l.UnpackRatio, 1, 2000) // deflate ends at 1,032
 	if l.UnpackBytes != 0 {
 		setting.Between(&fs.Faults, "limits.unpack_bytes", l.UnpackBytes, 256<<10, l.PayloadBytes)
 	}
