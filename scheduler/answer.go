@@ -32,9 +32,6 @@ func (m *Model) deliver(b *Batch, exec int64) {
 			continue
 		}
 		s.req = nil
-		if r.pieces != nil {
-			m.assemble(r)
-		}
 		r.Timing.Exec = time.Duration(exec)
 		r.Timing.BatchRows = b.Rows
 		r.Alone = r.Rows == b.Rows
@@ -180,9 +177,30 @@ func (m *Model) spoiled(r *Request, batches int, err error) {
 	m.core.stats.outcomes[r.outcome]++
 }
 
-// finish hands an answered request back to its owner. The request must not be used after it.
+// finish hands an answered request back to its owner, and those whose answers waited for it. None
+// of them must be used after it.
+//
+// It is a loop since the answers of a stream may go on for ever: while one leaves, other replicas
+// bring the next ones.
 func (m *Model) finish(r *Request) {
+	s := m.hand(r)
+	if s == nil {
+		return
+	}
+	for next := m.delivered(s); len(next) > 0; {
+		r, next = next[0], next[1:]
+		m.hand(r)
+		next = append(next, m.delivered(s)...)
+	}
+}
+
+// hand hands an answered request back to its owner. It returns the stream of which it is the next
+// answer; nil: it is an error, or none of a stream.
+func (m *Model) hand(r *Request) (of *stream) {
 	defer m.survive()
+	if r.pieces != nil {
+		m.assemble(r)
+	}
 	if r.Err != nil {
 		r.Outputs = r.Outputs[:0]
 	}
@@ -190,9 +208,10 @@ func (m *Model) finish(r *Request) {
 		f(r, r.outcome)
 	}
 	if f := r.Frame; f != nil && f.leaving {
-		defer m.delivered(f.stream)
+		of = f.stream
 	}
 	r.Owner.Complete(r)
+	return of
 }
 
 // survive is deferred where owners are called: a panic of one is logged. The goroutine is often an
@@ -209,10 +228,17 @@ func (m *Model) survive() {
 	m.sched.log.Error("panic in the owner of a request", "model", m.id, "panic", p, "stack", string(debug.Stack()))
 }
 
-// delivered lets the next answer of a stream leave. Only now: had it left before Complete of the
-// one before returned, another goroutine could overtake this one.
-func (m *Model) delivered(s *stream) {
+// delivered returns the next requests of a stream to be handed back, one of whose answers has been.
+// Only now: had they been answered before Complete of that one returned, another goroutine could
+// have overtaken this one.
+func (m *Model) delivered(s *stream) []*Request {
 	fx, now := m.begin()
 	m.core.delivered(s, fx)
-	m.end(fx, now)
+	m.unlock(now)
+	next := slices.Clone(fx.answered)
+	for _, r := range next {
+		r.Alone = len(next) == 1
+	}
+	m.settle(fx)
+	return next
 }

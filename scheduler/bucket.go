@@ -17,6 +17,8 @@ type bucket struct {
 	rows     int
 	rowBytes int64 // of the latest rows; all are equal but for Bytes and mixed rows
 
+	forgotten bool // it is not in buckets.byKey
+
 	// Position among the other buckets: the key of its first row. Valid while listed.
 	listed   bool
 	priority int
@@ -95,12 +97,17 @@ func (bs *buckets) place(b *bucket) {
 	if q == nil {
 		bs.unlist(b)
 		if len(bs.byKey) > keepEmpty {
+			b.forgotten = true
 			delete(bs.byKey, b.key)
 			if bs.last == b {
 				bs.last = nil
 			}
 		}
 		return
+	}
+	if b.forgotten { // its last row was taken out to be put elsewhere in it, or made room for a newer one
+		b.forgotten = false
+		bs.byKey[b.key] = b
 	}
 	head := q.head()
 	if b.listed && b.priority == priority && b.deadline == head.deadline && b.seq == head.seq {

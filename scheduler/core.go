@@ -216,9 +216,6 @@ func (c *core) uncount(it *item) {
 func (c *core) requeue(s span, now int64) {
 	c.stats.retried++
 	r := s.req
-	if r.Frame != nil {
-		c.streams.back = append(c.streams.back, r.Frame)
-	}
 	b := c.buckets.of(r)
 	if b == nil { // too many shapes wait: the rows become a retry
 		c.try(&failure{failed: true}, []span{s}, nil, now)
@@ -514,6 +511,7 @@ func (c *core) giveUp(b *Batch, why error, retry bool, now int64, fx *effects) {
 		}
 		requeued := span{req: r, lo: s.lo, hi: s.hi, retried: true}
 		s.detach()
+		c.streams.returned(r)
 		c.requeue(requeued, now)
 	}
 	if b.retry != nil {

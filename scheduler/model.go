@@ -168,9 +168,6 @@ func (m *Model) run(fx *effects) {
 		hooks.ModelChanged(m)
 	}
 	for _, r := range fx.answered {
-		if r.pieces != nil {
-			m.assemble(r)
-		}
 		r.Alone = len(fx.answered) == 1
 		m.finish(r)
 	}

@@ -132,6 +132,9 @@ func (c *core) failed(b *Batch, err error, took, now int64, fx *effects) {
 		}
 		return
 	}
+	for _, s := range live {
+		c.streams.returned(s.req)
+	}
 	f := &failure{replica: rep, rows: b.Rows, took: took, untried: b.Rows - b.padding - rows}
 	switch {
 	case rows == 0: // all its requests were answered meanwhile
@@ -207,9 +210,6 @@ func (c *core) hold(f *failure, spans []span, now int64) *retry {
 	for i := range r.spans {
 		s := &r.spans[i]
 		n := s.hi - s.lo
-		if s.req.Frame != nil {
-			c.streams.back = append(c.streams.back, s.req.Frame)
-		}
 		s.retry = r
 		s.next, s.req.spans = s.req.spans, s
 		r.rows += n

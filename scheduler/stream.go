@@ -364,20 +364,26 @@ func (c *core) supersede(old, by *Frame, fx *effects) {
 	c.answer(old.req, OutcomeSuperseded, &SupersededError{Seq: by.Seq, ID: strings.Clone(by.ID)}, fx)
 }
 
-// supersedeReturned answers the frames that came back from a container while as many newer ones
-// as may wait do.
+// returned notes that rows of r have come back from a container without an answer.
+func (ss *streams) returned(r *Request) {
+	if r.Frame != nil {
+		ss.back = append(ss.back, r.Frame)
+	}
+}
+
+// supersedeReturned answers the frames that came back from a container if as many newer ones are
+// there as may wait. Those that are executing count, too: a frame that is executed after a newer
+// one shows the past.
 func (c *core) supersedeReturned(fx *effects) {
 	for _, f := range c.streams.back {
 		if f.req.state != stateWaiting || !f.waits() || f.stream.keep == 0 {
 			continue
 		}
 		n := 0
-		for newer := f.stream.newest; newer != f; newer = newer.older {
-			if newer.waits() {
-				n++
-			}
+		for newer := f.newer; newer != nil && n < f.stream.keep; newer = newer.newer {
+			n++
 		}
-		if n >= f.stream.keep {
+		if n == f.stream.keep {
 			c.supersede(f, f.stream.newest, fx)
 		}
 	}
@@ -396,7 +402,7 @@ func (c *core) holdBack(f *Frame, fx *effects) {
 	*it = item{req: f.req, hi: f.req.Rows, place: place{deadline: f.req.deadline, seq: it.seq}}
 	c.streams.held.insert(it)
 	c.wakeAt(it.deadline)
-	if s.keep > 0 && s.held > s.keep && !s.oldest.held {
+	for s.keep > 0 && s.held > s.keep && !s.oldest.held {
 		c.supersede(s.oldest, s.newestHeld(), fx)
 	}
 }

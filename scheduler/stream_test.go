@@ -35,8 +35,8 @@ type cameras struct {
 	ages   []time.Duration
 	within time.Duration
 	crowd  bool // others ask for more than the model can do: frames may be refused
+	faulty bool // containers fail, hang and go: frames may have errors of that
 	seen   func(camera, frame int)
-	free   []*scheduler.Request
 }
 
 var frameSpec = []tensor.Spec{{Name: "x", DType: tensor.Uint32, Shape: tensor.Shape{-1, 2}}}
@@ -48,30 +48,35 @@ func newCameras(t *testing.T, n int, cfg scheduler.ModelConfig, workers ...*sche
 	}
 	c.sched, c.clock = newVirtual(t, scheduler.Config{Default: cfg})
 	for _, w := range workers {
-		w.Clock = c.clock
-		w.Seen = func(b *scheduler.Batch) {
-			streams := make(map[uint32]bool)
-			for _, p := range b.Parts {
-				x, err := tensor.Values[uint32](p.Inputs[0])
-				if err != nil {
-					t.Fatal(err)
-				}
-				if int(x[0]) >= len(c.sent) {
-					continue // of no camera
-				}
-				if streams[x[0]] && c.seen != nil {
-					t.Errorf("a batch has two frames of camera %d", x[0])
-				}
-				streams[x[0]] = true
-				c.shown[x[0]]++
-				if c.seen != nil {
-					c.seen(int(x[0]), int(x[1]))
-				}
-			}
-		}
-		c.model = addTo(t, c.sched, benchID, scheduler.Spec{Inputs: frameSpec, Outputs: frameSpec}, w).Model()
+		c.model = c.add(w).Model()
 	}
 	return c
+}
+
+// add registers a replica.
+func (c *cameras) add(w *schedtest.Worker) *scheduler.Replica {
+	w.Clock = c.clock
+	w.Seen = func(b *scheduler.Batch) {
+		streams := make(map[uint32]bool)
+		for _, p := range b.Parts {
+			x, err := tensor.Values[uint32](p.Inputs[0])
+			if err != nil {
+				c.t.Fatal(err)
+			}
+			if int(x[0]) >= len(c.sent) {
+				continue // of no camera
+			}
+			if streams[x[0]] && c.seen != nil {
+				c.t.Errorf("a batch has two frames of camera %d", x[0])
+			}
+			streams[x[0]] = true
+			c.shown[x[0]]++
+			if c.seen != nil {
+				c.seen(int(x[0]), int(x[1]))
+			}
+		}
+	}
+	return addTo(c.t, c.sched, benchID, scheduler.Spec{Inputs: frameSpec, Outputs: frameSpec}, w)
 }
 
 func (c *cameras) more() {
@@ -105,7 +110,8 @@ func (c *cameras) Complete(r *scheduler.Request) {
 	camera, frame := int(x[0]), int(x[1])
 	c.done[camera]++
 	if r.Err != nil {
-		if !errors.Is(r.Err, scheduler.ErrSuperseded) && !(c.crowd && errors.Is(r.Err, scheduler.ErrOverloaded)) && !errors.Is(r.Err, scheduler.ErrDeadlineExceeded) {
+		fault := errors.Is(r.Err, scheduler.ErrContainerFailed) || errors.Is(r.Err, scheduler.ErrContainerLost) || errors.Is(r.Err, scheduler.ErrUnavailable)
+		if !errors.Is(r.Err, scheduler.ErrSuperseded) && !(c.crowd && errors.Is(r.Err, scheduler.ErrOverloaded)) && !errors.Is(r.Err, scheduler.ErrDeadlineExceeded) && !(c.faulty && fault) {
 			c.t.Errorf("frame %d of camera %d: %v", frame, camera, r.Err)
 		}
 		return
@@ -142,23 +148,40 @@ func (c *cameras) film(fps int, length time.Duration, keep int, others func()) {
 
 // TestNewestFrame: of a stream that keeps one frame the newest one is executed that there was when
 // the batch was closed, none twice, and each frame has one answer; whatever the number of streams,
-// replicas and batches in flight, and however fast frames come.
+// replicas and batches in flight, and however fast frames come. Where containers fail, hang and go,
+// a frame may be executed again, but still none that is not the newest.
 func TestNewestFrame(t *testing.T) {
 	frames := *framesFlag
 	if budgettest.Race || testing.Short() {
 		frames = min(frames, 50_000)
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
-	for frames > 0 {
+	for round := 0; frames > 0; round++ {
 		n := 1 + rng.IntN(20)
-		var workers []*schedtest.Worker
-		for range 1 + rng.IntN(3) {
+		faulty := round%2 == 1
+		worker := func() *schedtest.Worker {
 			fixed, row := time.Duration(rng.IntN(20_000))*time.Microsecond, time.Duration(rng.IntN(5_000))*time.Microsecond
-			workers = append(workers, &schedtest.Worker{Exec: func(rows int) time.Duration {
+			w := &schedtest.Worker{Exec: func(rows int) time.Duration {
 				return fixed + time.Duration(rows)*row + time.Duration(rng.IntN(1_000))*time.Microsecond
-			}})
+			}}
+			if faulty {
+				w.Hangs = func(*scheduler.Batch) bool { return rng.IntN(500) == 0 }
+				w.Model = func(b *scheduler.Batch) ([]tensor.Tensor, []scheduler.RowError, error) {
+					if rng.IntN(20) == 0 {
+						return nil, nil, errors.New("broken")
+					}
+					return schedtest.Echo(b)
+				}
+			}
+			return w
 		}
-		c := newCameras(t, n, scheduler.ModelConfig{MaxBatch: []int{1, 4, 32}[rng.IntN(3)], Slots: 1 + rng.IntN(3)}, workers...)
+		c := newCameras(t, n, scheduler.ModelConfig{MaxBatch: []int{1, 4, 32}[rng.IntN(3)], Slots: 1 + rng.IntN(3), ExecTimeout: 200 * time.Millisecond}, worker())
+		c.faulty = faulty
+		mortal := worker()
+		replica := c.add(mortal)
+		for range rng.IntN(2) {
+			c.add(worker())
+		}
 		executed := make([]int, n)
 		for i := range executed {
 			executed[i] = -1
@@ -167,7 +190,7 @@ func TestNewestFrame(t *testing.T) {
 			if newest := c.sent[camera] - 1; frame != newest {
 				t.Errorf("frame %d of camera %d is executed, the newest was %d", frame, camera, newest)
 			}
-			if frame <= executed[camera] {
+			if frame < executed[camera] || frame == executed[camera] && !faulty {
 				t.Errorf("frame %d of camera %d is executed after frame %d", frame, camera, executed[camera])
 			}
 			executed[camera] = frame
@@ -177,6 +200,12 @@ func TestNewestFrame(t *testing.T) {
 			c.clock.Advance(time.Duration(rng.IntN(interval)) * time.Microsecond)
 			c.frame(rng.IntN(n), 1)
 			frames--
+			if faulty && rng.IntN(200) == 0 {
+				mortal.Drop()
+				replica.Remove(errors.New("connection closed"))
+				mortal = worker()
+				replica = c.add(mortal)
+			}
 		}
 		c.clock.Advance(2 * c.within)
 		if !slices.Equal(c.sent, c.done) {
@@ -320,5 +349,77 @@ func TestStreamOrderAcrossGoroutines(t *testing.T) {
 	all.Wait()
 	if err := model.Check(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAnswersOfAStreamTakeNoStack: while one answer leaves, the next one arrives and waits for it,
+// and so on: a stream that never pauses does not pile up calls.
+func TestAnswersOfAStreamTakeNoStack(t *testing.T) {
+	const frames = scheduler.MaxSlots
+	sched, err := scheduler.New(scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 1, Slots: frames}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sched.Close()
+	var batches []*scheduler.Batch
+	worker := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+		batches = append(batches, b)
+		return nil
+	})
+	rep, err := sched.AddReplica(benchID, rowsSpec, worker, scheduler.ReplicaOptions{Slots: frames, Concurrency: frames})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := func(i int) {
+		outputs, _, err := schedtest.Echo(batches[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		batches[i].Complete(outputs, nil)
+	}
+	var depths []int
+	owner := ownerFunc(func(r *scheduler.Request) {
+		depths = append(depths, runtime.Callers(0, make([]uintptr, 10_000)))
+		if len(depths) < frames {
+			answer(len(depths))
+		}
+	})
+	for range frames {
+		sched.Submit(&scheduler.Request{Model: rep.Model(), Inputs: rowOf(t, 1), Rows: 1, Frame: &scheduler.Frame{Stream: "cam"}, Owner: owner})
+	}
+	if len(batches) != frames {
+		t.Fatalf("%d of %d frames were sent", len(batches), frames)
+	}
+	answer(0)
+	if len(depths) != frames || depths[frames-1] > depths[0]+5 {
+		t.Errorf("%d answers left, of which the calls are as deep as %v", len(depths), depths)
+	}
+}
+
+// TestStreamsOfManyShapes: the bucket of a shape is known as long as a row waits in it, also when
+// the only one is superseded.
+func TestStreamsOfManyShapes(t *testing.T) {
+	sched, err := scheduler.New(scheduler.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sched.Close()
+	spec := scheduler.Spec{
+		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Uint32, Shape: tensor.Shape{-1, -1}}},
+		Outputs: []tensor.Spec{{Name: "x", DType: tensor.Uint32, Shape: tensor.Shape{-1, -1}}},
+	}
+	model := addTo(t, sched, benchID, spec, &schedtest.Worker{}).Model()
+	for i := range 400 {
+		in, err := tensor.FromSlice(tensor.Shape{1, 1 + i%100}, make([]uint32, 1+i%100))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sched.Submit(&scheduler.Request{
+			Model: model, Inputs: []tensor.Tensor{in}, Rows: 1, Owner: ownerFunc(func(*scheduler.Request) {}),
+			Frame: &scheduler.Frame{Stream: fmt.Sprint("camera ", i%100), Keep: 1},
+		})
+		if err := model.Check(); err != nil {
+			t.Fatalf("frame %d: %v", i, err)
+		}
 	}
 }
