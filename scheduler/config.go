@@ -85,8 +85,8 @@ type ModelConfig struct {
 	// replica's declaration decides.
 	Batched *bool
 	// Keep is how many frames of a stream may wait that do not say it themselves; more supersede
-	// the oldest. Default 0: any number.
-	Keep int
+	// the oldest. Default: all.
+	Keep setting.Keep
 	// Pad fills every batch up to MaxBatch by repeating its last row, for models compiled for
 	// one size. Only with the static strategy.
 	Pad bool
@@ -134,6 +134,7 @@ func (c ModelConfig) withDefaults() ModelConfig {
 	c.ExecTimeout = cmp.Or(c.ExecTimeout, defaultExecTimeout)
 	c.Retry = cmp.Or(c.Retry, &yes)
 	c.Shed = cmp.Or(c.Shed, &yes)
+	c.Keep = cmp.Or(c.Keep, setting.KeepAll)
 	if c.BatchBytes == 0 {
 		c.BatchBytes = min(defaultBatchBytes, c.QueueBytes)
 	}
@@ -172,7 +173,11 @@ func (c ModelConfig) Faults() (fs setting.Faults) {
 	setting.Between(&fs, "queue_bytes", queueBytes, 1, setting.MaxBytes)
 	setting.Between(&fs, "execution_timeout", c.ExecTimeout, time.Millisecond, setting.MaxWait)
 	setting.Between(&fs, "slots", c.Slots, 0, MaxSlots)
-	setting.Between(&fs, "keep", c.Keep, 0, maxRows)
+	if !c.Keep.Valid() {
+		fs.Add("keep", "expected %s, got %v", setting.KeepValues, c.Keep)
+	} else if frames := int(c.Keep); frames > c.QueueRows {
+		fs.Add("keep", "%d is above queue_rows, %d: so many frames never wait together", frames, c.QueueRows)
+	}
 	if c.MaxBatch > c.QueueRows {
 		fs.Add("max_batch", "%d is above queue_rows, %d: so many rows never wait together", c.MaxBatch, c.QueueRows)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/schedtest"
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -294,7 +295,7 @@ func (c *chaos) request() *scheduler.Request {
 		if _, ok := c.keeps[name]; !ok || c.rng.IntN(20) == 0 {
 			c.keeps[name] = c.rng.IntN(4)
 		}
-		r.Frame = &scheduler.Frame{Stream: name, Keep: c.keeps[name], Seq: int64(o.first)}
+		r.Frame = &scheduler.Frame{Stream: name, Keep: setting.Keep(c.keeps[name]), Seq: int64(o.first)}
 	}
 	c.open[r] = o
 	return r

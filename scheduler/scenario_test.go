@@ -14,6 +14,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/schedtest"
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -83,7 +84,7 @@ type story struct {
 	out      strings.Builder
 	quiet    bool
 	stream   string // of the requests that are being submitted
-	keep     int
+	keep     setting.Keep
 	reason   scheduler.CloseReason // of the batch that is being sent
 }
 
@@ -213,7 +214,7 @@ func (s *story) do(line string) error {
 	case "teach":
 		return s.teach(names[0], rep, names[1:])
 	case "submit":
-		s.stream, s.keep = args["stream"], number("keep", 0)
+		s.stream, s.keep = args["stream"], setting.Keep(number("keep", 0))
 		s.submit(names, number("rows", 1), number("width", 1), number("priority", 0), number("source", 0), duration("deadline"))
 		s.stream = ""
 	case "cancel":

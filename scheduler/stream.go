@@ -1,10 +1,13 @@
 package scheduler
 
 import (
+	"cmp"
 	"container/heap"
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/shivad/shivad/scheduler/setting"
 )
 
 // A Frame places a request in a stream: one source of frames, such as a camera, of which newer
@@ -15,10 +18,10 @@ import (
 type Frame struct {
 	// Set by the submitter.
 
-	Stream string // its name, which may be a view of reused memory; each model has its own streams
-	Keep   int    // how many frames of the stream may wait; more supersede the oldest. 0: any number; negative: as the model is configured
-	Seq    int64  // the client's number of the frame; negative: it has none
-	ID     string // names the frame in errors if it has no number
+	Stream string       // its name, which may be a view of reused memory; each model has its own streams
+	Keep   setting.Keep // how many frames of the stream may wait; more supersede the oldest. 0: as the model is configured
+	Seq    int64        // the client's number of the frame; negative: it has none
+	ID     string       // names the frame in errors if it has no number
 
 	// Set by the scheduler before Owner.Complete.
 
@@ -299,13 +302,8 @@ func (s *stream) waitingIn(q *queue) *item {
 	return nil
 }
 
-// keepOf is how many frames of r's stream may wait; 0: any number.
-func (c *core) keepOf(f *Frame) int {
-	if f.Keep < 0 {
-		return c.cfg.Keep
-	}
-	return f.Keep
-}
+// keepOf is how many frames of f's stream may wait; 0: any number.
+func (c *core) keepOf(f *Frame) int { return max(0, int(cmp.Or(f.Keep, c.cfg.Keep))) }
 
 // supersedes calls f for each waiting frame of s that one more would supersede, the newest first.
 func (s *stream) supersedes(keep int, f func(*Frame)) {

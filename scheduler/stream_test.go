@@ -14,6 +14,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/schedtest"
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -85,7 +86,7 @@ func (c *cameras) more() {
 }
 
 // frame sends the next frame of a camera.
-func (c *cameras) frame(camera, keep int) {
+func (c *cameras) frame(camera int, keep setting.Keep) {
 	r := c.request(uint32(camera), uint32(c.sent[camera]))
 	r.Source = uint64(camera) + 1
 	r.Frame = &scheduler.Frame{Stream: fmt.Sprint("camera ", camera), Keep: keep, Seq: int64(c.sent[camera])}
@@ -129,7 +130,7 @@ func (c *cameras) Complete(r *scheduler.Request) {
 }
 
 // film lets cameras send a frame every 1/fps seconds, a fraction of that apart, for a while.
-func (c *cameras) film(fps int, length time.Duration, keep int, others func()) {
+func (c *cameras) film(fps int, length time.Duration, keep setting.Keep, others func()) {
 	start := c.clock.Now()
 	interval := time.Second / time.Duration(fps)
 	for i := 0; ; i++ {

@@ -57,7 +57,7 @@ server/internal/jsontest:   shiva/budgettest
 server/internal/clock:      scheduler golang.org/x/sys
 server/internal/parameter:  scheduler shiva/jsontext scheduler/setting
 server/config:              scheduler scheduler/naming server/internal/nearest github.com/pelletier/go-toml/v2 containers scheduler/setting server/state
-server/admin:               server/internal/browser server/internal/parameter shiva/jsontext
+server/admin:               server/internal/browser server/internal/parameter scheduler/setting shiva/jsontext
 server/admin/admintest:     server/admin
 server/memory:
 server/metrics:             scheduler github.com/prometheus/client_golang
@@ -75,7 +75,7 @@ server/rest:                 server/internal/browser server/internal/gate server
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
 server/grpc/internal/wire:   server/internal/gate server/internal/intake scheduler shiva/tensor google.golang.org/grpc google.golang.org/protobuf
 server/grpc:                 server/grpc/internal/wire server/grpc/pb server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/metrics scheduler shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/config server/internal/jsontest
-server:                      server/internal/apps server/internal/clock server/internal/fleet server/internal/gate server/internal/intake server/internal/manage server/internal/parameter server/internal/predict server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler shiva shiva/jsontext shiva/tensor golang.org/x/sys | containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc
+server:                      server/internal/apps server/internal/clock server/internal/fleet server/internal/gate server/internal/intake server/internal/manage server/internal/parameter server/internal/predict server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler scheduler/setting shiva shiva/jsontext shiva/tensor golang.org/x/sys | containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc
 
 server/e2e:                 | containers/container shiva shiva/jsontext shiva/tensor google.golang.org/grpc google.golang.org/protobuf
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/gate"
@@ -287,6 +288,9 @@ type Application struct {
 	Params map[string]any
 	// SLO is the deadline of a question that brings none, 0 for the model's.
 	SLO time.Duration
+	// Keep is how many frames of a stream may wait whose questions do not say, 0 for what the
+	// models are configured with.
+	Keep setting.Keep
 	// Default is answered when no model has answered in time: the value of one row for each
 	// output, by name. nil: that is an error.
 	Default map[string]any
@@ -300,7 +304,7 @@ func (s *Server) SetApplication(ctx context.Context, a Application) error {
 	if err != nil {
 		return err
 	}
-	d := apps.Definition{Name: a.Name, Models: a.Models, Policy: a.Policy, Params: a.Params, SLO: a.SLO.String()}
+	d := apps.Definition{Name: a.Name, Models: a.Models, Policy: a.Policy, Params: a.Params, SLO: a.SLO.String(), Keep: a.Keep}
 	if a.Default != nil {
 		if d.Default, err = json.Marshal(a.Default); err != nil {
 			return fmt.Errorf("%w: application %q: default: %w", scheduler.ErrInvalidInput, a.Name, err)

@@ -175,7 +175,7 @@ func values(t *testing.T, k *parameter.Key) (right, wrong, outside []any) {
 	case "captured_at":
 		return []any{time.Now().UnixMilli()}, []any{"1", true}, []any{int64(-1), 1.5, time.Now().Unix()}
 	case "keep":
-		return []any{"all", "latest", int64(1), int64(parameter.MaxKeep)}, []any{"newest", true}, []any{int64(0), int64(-1), 1.5, int64(parameter.MaxKeep + 1)}
+		return []any{"all", "latest", int64(1), int64(1 << 16)}, []any{"newest", true}, []any{int64(0), int64(-1), 1.5, int64(1<<16 + 1)}
 	}
 	switch schema.Type {
 	case "boolean":

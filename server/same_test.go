@@ -35,14 +35,14 @@ func TestEveryDatatypeIsHere(t *testing.T) {
 	}
 }
 
-// A setting is how a server gathers rows, with what its containers then see.
-type setting struct {
+// A gathering is how a server gathers rows, with what its containers then see.
+type gathering struct {
 	name   string
 	change func(*config.Policy)
 	check  func(t *testing.T, batches []*containertest.Batch)
 }
 
-var settings = []setting{
+var settings = []gathering{
 	{"default", func(*config.Policy) {}, func(*testing.T, []*containertest.Batch) {}},
 	{"one row at a time", func(p *config.Policy) { p.MaxBatch = 1 }, rowsUpTo(1)},
 	{"requests larger than a batch", func(p *config.Policy) { p.MaxBatch = 3 }, rowsUpTo(3)},

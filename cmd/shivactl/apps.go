@@ -26,10 +26,12 @@ and learns from feedback; shivactl policies lists the policies and their paramet
 
 A model is NAME, which follows the default version, NAME/VERSION, or 'NAME/*', all versions that are ready. --slo is the
 deadline of requests that bring none. --default is answered when no model has answered in time, a JSON object with the value
-of one row for each output; without it that is an error. apps change changes what is given and leaves the rest; --model
-stands for all links (shivactl links adds one), --slo '' and --default null take them away, and --param NAME= takes a parameter back to its default.
+of one row for each output; without it that is an error. --keep is how many frames of a stream may wait whose requests
+do not say: all, latest or a number; without it the models' setting keep holds. apps change changes what is given and
+leaves the rest; --model stands for all links (shivactl links adds one), --slo '', --keep '' and --default null take
+them away, and --param NAME= takes a parameter back to its default.
 
-With --json: {"apps": [{"name", "models", "policy", "params", "slo", "default"}]}, and of one application {"name", ...}
+With --json: {"apps": [{"name", "models", "policy", "params", "slo", "keep", "default"}]}, and of one application {"name", ...}
 `,
 	takes: []kind{anApp, nothing},
 	run: func(c *cli, _ any, args []string) error {
@@ -111,6 +113,10 @@ func appFlags(f *flag.FlagSet) any {
 		o.members["slo"] = s
 		return nil
 	})
+	f.Func("keep", "frames of a stream that may wait if requests do not say: all, latest or a `NUMBER`", func(s string) error {
+		o.members["keep"] = s
+		return nil
+	})
 	f.Func("default", "what to answer when no model does in time, a `JSON` object by output", func(s string) error {
 		if !json.Valid([]byte(s)) {
 			return fmt.Errorf("expected JSON such as {\"label\": -1}, got %q", s)
@@ -166,7 +172,7 @@ func (c *cli) printApp(a admin.App) error {
 		}
 		fmt.Fprintf(w, "params\t%s\n", params)
 	}
-	fmt.Fprintf(w, "slo\t%s\ndefault\t%s\n", cmp.Or(a.SLO, "that of the model"), cmp.Or(onOneLine(a.Default), "none"))
+	fmt.Fprintf(w, "slo\t%s\nkeep\t%s\ndefault\t%s\n", cmp.Or(a.SLO, "that of the model"), cmp.Or(a.Keep.String(), "that of the model"), cmp.Or(onOneLine(a.Default), "none"))
 	return w.Flush()
 }
 

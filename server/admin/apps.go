@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/shiva/jsontext"
 )
 
@@ -22,6 +23,7 @@ type App struct {
 	Policy string         `json:"policy"`           // "" = single
 	Params map[string]any `json:"params,omitempty"` // of the policy
 	SLO    string         `json:"slo,omitempty"`    // deadline of a request that brings none, as "50ms"; "" = the model's
+	Keep   setting.Keep   `json:"keep,omitzero"`    // frames of a stream that may wait, if the request does not say; 0 = as the models are configured
 	// Default is answered when no model has answered in time or none can: an object with the
 	// value of one row for each output.
 	Default json.RawMessage `json:"default,omitempty"`
@@ -91,6 +93,7 @@ func parseApp(text []byte) (a App, faults []string, whole bool) {
 		"policy":  {&a.Policy, "a text"},
 		"params":  {&a.Params, "an object"},
 		"slo":     {&a.SLO, `a text such as "50ms"`},
+		"keep":    {&a.Keep, setting.KeepValues},
 		"default": {&a.Default, `an object with the value of one row for each output, as {"label": -1}`},
 	}
 	whole = true

@@ -266,6 +266,7 @@ type Policy struct {
 	Retry            bool          `toml:"retry"`
 	Shed             bool          `toml:"shed"`
 	Slots            int           `toml:"slots"`
+	Keep             setting.Keep  `toml:"keep"`
 	Pad              bool          `toml:"pad"`
 	Batched          bool          `toml:"batched" default:"true" file:"only" restart:"replicas have registered by it"`
 	Cast             bool          `toml:"cast" file:"only"` // accept other dtypes when no value changes
@@ -285,6 +286,7 @@ func (p Policy) Scheduler() scheduler.ModelConfig {
 		Retry:       &p.Retry,
 		Shed:        &p.Shed,
 		Slots:       p.Slots,
+		Keep:        p.Keep,
 		Batched:     &p.Batched,
 		Pad:         p.Pad,
 	}
@@ -359,6 +361,7 @@ func Default() Config {
 			ExecutionTimeout: policy.ExecTimeout,
 			Retry:            *policy.Retry,
 			Shed:             *policy.Shed,
+			Keep:             policy.Keep,
 		},
 		Models: map[string]Model{},
 	}

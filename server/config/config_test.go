@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shivad/shivad/scheduler/setting"
 )
 
 const sample = "../../cmd/shivad/shivad.toml"
@@ -120,6 +122,11 @@ func fill(v reflect.Value, n *int) {
 		*x = !*x
 	case *int:
 		*x = *n
+	case *setting.Keep:
+		*x = setting.Keep(*n % 3)
+		if *x == 0 {
+			*x = setting.KeepAll
+		}
 	case *time.Duration:
 		*x = time.Duration(*n)*time.Hour + time.Duration(*n%3)*time.Microsecond
 	case *Bytes:

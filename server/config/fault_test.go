@@ -40,6 +40,27 @@ func TestFileFaults(t *testing.T) {
 		{"unknown key", "[tcp]\nloop = 1\nfrobnicate = true\n", []string{
 			`x.toml:2:1: tcp.loop: unknown key; did you mean loops?`,
 			`x.toml:3:1: tcp.frobnicate: unknown key; known here: listen, loops, connections, connections_per_address, in_flight_per_connection, idle_timeout, message_timeout, outbound_bytes, stall_timeout, resync, resync_bytes`}},
+		{"how many frames may wait", `
+[defaults]
+keep = 0
+[model.a]
+keep = "newest"
+[model.b]
+keep = 65537
+[model.c]
+keep = true
+[model.d]
+keep = -1
+[model.e]
+keep = ""
+`, []string{
+			`x.toml:3:1: defaults.keep: expected "all", "latest" or a whole number from 1 to 65536, got the integer 0`,
+			`x.toml:5:1: model.a.keep: expected "all", "latest" or a whole number from 1 to 65536, got the string "newest"`,
+			`x.toml:7:1: model.b.keep: expected "all", "latest" or a whole number from 1 to 65536, got the integer 65537`,
+			`x.toml:9:1: model.c.keep: expected "all", "latest" or a whole number from 1 to 65536, got true`,
+			`x.toml:11:1: model.d.keep: expected "all", "latest" or a whole number from 1 to 65536, got the integer -1`,
+			`x.toml:13:1: model.e.keep: expected "all", "latest" or a whole number from 1 to 65536, got the string ""`,
+		}},
 		{"every wrong type at once", `
 drain = 3
 [tcp]
@@ -88,7 +109,7 @@ env = { A = 1 }
 [container.env2]
 `, []string{
 			`x.toml:3:1: model."a b".slots: expected an integer, got the string "x"`,
-			`x.toml:5:1: model.c.policy: unknown key; known here: strategy, objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, deadline, execution_timeout, retry, shed, slots, pad, batched, cast, default_version, retire_after, cache, cache_ttl`,
+			`x.toml:5:1: model.c.policy: unknown key; known here: strategy, objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, deadline, execution_timeout, retry, shed, slots, keep, pad, batched, cast, default_version, retire_after, cache, cache_ttl`,
 			`x.toml:7:1: containers.listen[1]: expected a string, got the integer 2`,
 			`x.toml:10:1: container[0].command[1]: expected a string, got the integer 3`,
 			`x.toml:12:1: container[1].replicas: expected an integer, got the string "many"`,
@@ -96,7 +117,7 @@ env = { A = 1 }
 			`x.toml:14:12: container[1].env2: unknown key; did you mean env?`,
 		}},
 		{"default_version has no default", "[defaults]\ndefault_version = \"1\"\n", []string{
-			`x.toml:2:1: defaults.default_version: unknown key; known here: strategy, objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, deadline, execution_timeout, retry, shed, slots, pad, batched, cast`}},
+			`x.toml:2:1: defaults.default_version: unknown key; known here: strategy, objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, deadline, execution_timeout, retry, shed, slots, keep, pad, batched, cast`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := parse("x.toml", []byte(c.file))
@@ -270,6 +291,9 @@ listen = ":70000"
 			`x.toml:5:1: containers.listen[3]: ipc:///tmp/a is listed twice`,
 			`x.toml:5:1: containers.listen[4]: "localhost" is not an address: want host:port, as "127.0.0.1:6174" or ":6174"`,
 			`x.toml:7:1: admin.listen: ":70000" has the port "70000": want a number from 0 (any free one) to 65535`,
+		}},
+		{"more frames than rows wait", "[model.a]\nqueue_rows = 128\nkeep = 129\n[model.b]\nqueue_rows = 128\nkeep = 128\n", []string{
+			`x.toml:3:1: model.a.keep: 129 is above queue_rows, 128: so many frames never wait together`,
 		}},
 		{"a cache too small, and one that is none", "[model.a]\ncache = \"1KiB\"\n[model.b]\ncache_ttl = \"1m\"\n[model.c]\ncache = \"1MiB\"\ncache_ttl = \"1us\"\n", []string{
 			`x.toml:2:1: model.a.cache: expected 64KiB to 16TiB, got 1KiB`,

@@ -60,7 +60,7 @@ func set(fs *faults, v reflect.Value, key string, rest []string, text string) {
 		if b, err := strconv.ParseBool(text); err == nil {
 			value = b
 		}
-	case *int:
+	case *int, *setting.Keep:
 		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 			value = n
 		}
@@ -119,6 +119,17 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 			*p, err = setting.ParseBytes(text)
 			fs.Check(key, err)
 		}
+	case *setting.Keep:
+		text, ok := value.(string)
+		if n, is := value.(int64); is {
+			text, ok = strconv.FormatInt(n, 10), true
+		}
+		k, err := setting.ParseKeep(text)
+		if !ok || err != nil {
+			fs.Add(key, "expected %s, got %s", setting.KeepValues, describe(value))
+			return
+		}
+		*p = k
 	case *Addrs:
 		if s, ok := value.(string); ok {
 			value = []any{s}

@@ -61,6 +61,11 @@ func tomlValue(v reflect.Value) (string, bool) {
 		return quote(setting.FormatDuration(x)), true
 	case Bytes:
 		return quote(x.String()), true
+	case setting.Keep:
+		if x > setting.KeepLatest {
+			return x.String(), true
+		}
+		return quote(x.String()), true
 	case bool:
 		return strconv.FormatBool(x), true
 	case int:

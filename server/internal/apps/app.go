@@ -22,6 +22,9 @@ type Definition struct {
 	Params map[string]any `json:"params,omitempty"` // of the policy
 	// SLO is the deadline of a request that brings none, as "50ms"; "" = the model's.
 	SLO string `json:"slo,omitempty"`
+	// Keep is how many frames of a stream may wait whose requests do not say; 0 = as each model is
+	// configured.
+	Keep setting.Keep `json:"keep,omitzero"`
 	// Default is answered when no model has answered in time or none can: an object with the
 	// value of one row for each output, by name. Without it that is an error.
 	Default json.RawMessage `json:"default,omitempty"`
@@ -87,6 +90,9 @@ func New(d Definition) (*App, error) {
 		if a.SLO = ""; a.slo != 0 {
 			a.SLO = a.slo.String()
 		}
+	}
+	if d.Keep != 0 && !d.Keep.Valid() {
+		add("keep: %d, expected %s, or 0 for what the models are configured with", d.Keep, setting.KeepValues)
 	}
 	if len(d.Default) > 0 {
 		if err := json.Unmarshal(d.Default, &a.fallback); err != nil || len(a.fallback) == 0 {

@@ -1,6 +1,7 @@
 package apps
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"math/rand/v2"
@@ -197,9 +198,13 @@ func (a *application) fanOut(tensors []tensor.Tensor, p *gate.Params) (*fanout, 
 	if timeout == 0 {
 		timeout = a.deadline(plan)
 	}
+	keep := p.Keep
+	if p.Stream != "" {
+		keep = cmp.Or(keep, a.Keep)
+	}
 	for _, asked := range plan.Asks {
 		f.params = *p // opening takes what it used
-		f.params.Timeout, f.params.Candidates = timeout, nil
+		f.params.Timeout, f.params.Keep, f.params.Candidates = timeout, keep, nil
 		f.ask(asked, tensors)
 	}
 	f.params = gate.Params{}

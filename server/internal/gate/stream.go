@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
-	"github.com/shivad/shivad/server/internal/parameter"
 )
 
 // A Frame is what the answer to a frame of a stream says beside its outputs. It lives until the
@@ -39,12 +38,6 @@ func (c *Call) enter(p *Params) error {
 	f.place = scheduler.Frame{Stream: p.Stream, Seq: f.Seq, Keep: p.Keep}
 	if f.Seq < 0 {
 		f.place.ID = string(p.ID)
-	}
-	switch p.Keep {
-	case 0:
-		f.place.Keep = -1
-	case parameter.KeepAll:
-		f.place.Keep = 0
 	}
 	c.Frame, c.request.Frame = f, &f.place
 	return nil

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/shivad/shivad/scheduler/setting"
 )
 
 // A kind is what a key's value is, and where it goes.
@@ -94,21 +96,19 @@ func moment(set func(*Values, time.Time)) kind {
 }
 
 // keep is how many frames of a stream may wait.
-func keep(set func(*Values, int)) kind {
+func keep(set func(*Values, setting.Keep)) kind {
 	return kind{
-		expected: fmt.Sprintf(`"all", "latest" or a whole number from 1 to %d`, MaxKeep),
+		expected: setting.KeepValues,
 		schema:   `"anyOf": [{"type": "string"}, {"type": "integer"}]`,
 		read: func(v *Values, value Value) bool {
+			k, ok := setting.Keep(0), false
 			if s, is := value.text(); is {
-				n, is := map[string]int{"all": KeepAll, "latest": 1}[s]
-				if is {
-					set(v, n)
-				}
-				return is
+				k, ok = setting.KeepOf(s)
+			} else if n, is := value.whole(); is && n <= setting.MaxKeep {
+				k, ok = setting.Keep(n), n > 0
 			}
-			n, ok := value.whole()
-			if ok = ok && 1 <= n && n <= MaxKeep; ok {
-				set(v, int(n))
+			if ok {
+				set(v, k)
 			}
 			return ok
 		}}

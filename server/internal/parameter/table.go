@@ -3,6 +3,8 @@ package parameter
 import (
 	"math"
 	"time"
+
+	"github.com/shivad/shivad/scheduler/setting"
 )
 
 // Values are the parameters of one request. The zero Values are those of a request without any.
@@ -20,7 +22,7 @@ type Values struct {
 	Stream     string        // of which the request is a frame; "" = none
 	Seq        uint64        // 1 more than the client's number of the frame; 0 = none
 	CapturedAt time.Time     // when the frame was taken; zero = when the request arrived
-	Keep       int           // how many frames of the stream may wait, or KeepAll; 0 = as the application or model is configured
+	Keep       setting.Keep  // how many frames of the stream may wait; 0 = as the application or model is configured
 }
 
 // CandidateModels is a key that errors speak of elsewhere, too.
@@ -129,7 +131,7 @@ var Table = []Key{
 	},
 	{
 		Name: "keep", On: questions,
-		kind:    keep(func(v *Values, n int) { v.Keep = n }),
+		kind:    keep(func(v *Values, k setting.Keep) { v.Keep = k }),
 		Default: "as the application or the model is configured",
 		Means: "Of a frame: how many of its stream may wait. When more do, the oldest are answered `Superseded`: " +
 			"they are not executed, and the answer of the next one counts them (`skipped`).",

@@ -25,12 +25,6 @@ func (v *Values) Level() int {
 // SetPriority sets the priority; a lower one than there is becomes the lowest.
 func (v *Values) SetPriority(n uint64) { v.Priority = int(min(n, Priorities)) }
 
-// What Values.Keep says beside a number of frames.
-const (
-	KeepAll = -1
-	MaxKeep = 1 << 16 // more are refused, as are more rows in a queue by default
-)
-
 // A Form is how outputs travel.
 type Form uint8
 
