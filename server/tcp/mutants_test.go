@@ -126,7 +126,7 @@ func (r *rig) applications(list ...apps.Definition) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	reg := apps.Open(apps.Config{Store: store, Changed: r.gate.ApplicationsChanged})
+	reg := apps.Open(apps.Config{Store: store, Changed: r.gate.Changed})
 	r.gate.AttachApplications(reg)
 	r.t.Cleanup(func() {
 		r.gate.Close()

@@ -59,7 +59,7 @@ func newHouse(t testing.TB) *house {
 		t.Fatal(err)
 	}
 	h.store = store
-	h.reg = Open(Config{Store: store, Changed: h.ApplicationsChanged})
+	h.reg = Open(Config{Store: store, Changed: h.Changed})
 	h.AttachApplications(h.reg)
 	t.Cleanup(func() {
 		s.Close()

@@ -344,7 +344,7 @@ func TestNameTakenAtAnotherServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	budgettest.Until(t, "a is linked", func() bool { return h.reg.linked.Load().apps["a"] != nil })
-	h.OptionsChanged()
+	h.Changed()
 	h.expect(h.ask("a", gate.Params{}), "2 by b/1 for a")
 	h.expect(h.ask("a/1", gate.Params{}), "1 by a/1")
 	h.reg.reading.Lock()

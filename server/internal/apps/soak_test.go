@@ -106,7 +106,7 @@ func TestApplicationsUnderChange(t *testing.T) {
 	})
 	churn(11, func(r *rand.Rand) {
 		caching.Store(r.IntN(2) == 0)
-		h.OptionsChanged()
+		h.Changed()
 		time.Sleep(time.Millisecond)
 	})
 

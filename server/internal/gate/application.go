@@ -165,7 +165,7 @@ func (g *Gate) link(t *Table) {
 	}
 	for _, a := range g.applications.Link(g, t) {
 		g.fanning.Store(true)
-		a.Metrics = g.metrics.Model(a.ID.Name, "")
+		a.Metrics = g.cfg.Metrics.Model(a.ID.Name, "")
 		a.Metrics.SetSLO(a.Deadline)
 		a.compose()
 		t.apps[a.ID.Name] = a

@@ -31,7 +31,7 @@ func (g *Gate) attachCaches(t *Table) (ended []func()) {
 	}
 	caches := make(map[string]*modelCache)
 	for name, targets := range t.versions {
-		o := g.options(name)
+		o := g.cfg.Options(name)
 		old := g.caches[name]
 		if o.CacheBytes == 0 {
 			continue
@@ -43,7 +43,7 @@ func (g *Gate) attachCaches(t *Table) (ended []func()) {
 				now.cache.Resize(o.CacheBytes)
 			}
 		} else {
-			now.cache = cache.New(cache.Config{Bytes: o.CacheBytes, TTL: o.CacheTTL, Pool: g.pool, Scheduler: g.sched})
+			now.cache = cache.New(cache.Config{Bytes: o.CacheBytes, TTL: o.CacheTTL, Pool: g.cfg.Pool, Scheduler: g.sched})
 			old = nil
 		}
 		for _, target := range targets {

@@ -113,7 +113,7 @@ func (l *lab) want(n int32, route string, v int32, p Params) {
 
 func (l *lab) set(bytes int64, ttl time.Duration) {
 	l.options.CacheBytes, l.options.CacheTTL = bytes, ttl
-	l.gate.OptionsChanged()
+	l.gate.Changed()
 }
 
 func TestCacheIsAskedFor(t *testing.T) {

@@ -37,7 +37,7 @@ func (g *Gate) Ready() (ready bool, reason string) {
 	if g.draining.Load() {
 		return false, "draining"
 	}
-	return g.ready()
+	return g.cfg.Ready()
 }
 
 // A ModelStatus is one version of a model as "!models" shows it.

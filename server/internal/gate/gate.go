@@ -2,7 +2,6 @@ package gate
 
 import (
 	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,18 +29,12 @@ type Config struct {
 
 	// Ready says whether the server takes requests, and if not, why.
 	Ready func() (bool, string)
-
-	Log *slog.Logger // nil is silent
 }
 
 // A Gate resolves, checks and submits requests. See the package comment.
 type Gate struct {
-	sched   *scheduler.Scheduler
-	pool    *tensor.Pool
-	options func(string) ModelOptions
-	metrics *metrics.Metrics
-	ready   func() (bool, string)
-	log     *slog.Logger
+	cfg   Config
+	sched *scheduler.Scheduler
 
 	draining atomic.Bool
 	routes   atomic.Pointer[Table]
@@ -58,10 +51,7 @@ type Gate struct {
 
 // New returns a gate without routes; Attach gives it the scheduler.
 func New(cfg Config) *Gate {
-	g := &Gate{pool: cfg.Pool, options: cfg.Options, metrics: cfg.Metrics, ready: cfg.Ready, log: cfg.Log}
-	if g.log == nil {
-		g.log = slog.New(slog.DiscardHandler)
-	}
+	g := &Gate{cfg: cfg}
 	g.routes.Store(&Table{})
 	return g
 }
@@ -73,7 +63,7 @@ func (g *Gate) Attach(s *scheduler.Scheduler) {
 }
 
 // AttachApplications gives the gate the applications, once, before any request. They call
-// ApplicationsChanged.
+// Changed.
 func (g *Gate) AttachApplications(a Applications) {
 	g.mu.Lock()
 	g.applications = a
@@ -81,20 +71,17 @@ func (g *Gate) AttachApplications(a Applications) {
 	g.refresh()
 }
 
-// ApplicationsChanged links the applications as they are from now on.
-func (g *Gate) ApplicationsChanged() { g.refresh() }
-
 // ModelChanged is the scheduler's hook of that name.
 func (g *Gate) ModelChanged(*scheduler.Model) { g.refresh() }
 
-// OptionsChanged makes what Config.Options returns hold from now on.
-func (g *Gate) OptionsChanged() { g.refresh() }
+// Changed makes what Config.Options returns, and the applications as they are, hold from now on.
+func (g *Gate) Changed() { g.refresh() }
 
 // Unrouted is what requests are counted with that reach no model.
-func (g *Gate) Unrouted() *metrics.Model { return g.metrics.Unrouted() }
+func (g *Gate) Unrouted() *metrics.Model { return g.cfg.Metrics.Unrouted() }
 
 // Pool is the memory for what is made of requests.
-func (g *Gate) Pool() *tensor.Pool { return g.pool }
+func (g *Gate) Pool() *tensor.Pool { return g.cfg.Pool }
 
 // Draining reports whether Drain was called.
 func (g *Gate) Draining() bool { return g.draining.Load() }
@@ -151,7 +138,7 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	}
 	c.Target, c.counted = target, target.Metrics
 	c.Inputs = c.inputs[:0]
-	if err = c.arrange(tensors, p, g.pool); err != nil {
+	if err = c.arrange(tensors, p, g.cfg.Pool); err != nil {
 		c.Close()
 		return err
 	}

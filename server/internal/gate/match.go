@@ -62,39 +62,34 @@ func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 	used, rows, squeezed := 0, -1, 0
 	for i := range specs {
 		spec := &specs[i]
-		var t tensor.Tensor
+		from, j := texts, indexByName(texts, spec.Name)
+		if j < 0 {
+			if from, j = tensors, used; named {
+				j = indexByName(tensors, spec.Name)
+			}
+			if 0 <= j && j < len(tensors) {
+				used++
+			}
+		}
 		switch {
-		case texts != nil && indexByName(texts, spec.Name) >= 0:
-			t = texts[indexByName(texts, spec.Name)]
-		case named:
-			j := indexByName(tensors, spec.Name)
-			if j < 0 && spec.Optional {
-				c.Inputs = append(c.Inputs, leftOut(spec))
-				continue
-			}
-			if j < 0 {
-				return fmt.Errorf("%w: input %q is missing; model %q takes %s, got %s",
-					scheduler.ErrInvalidInput, spec.Name, c.Target.ID.Name, list(specs), names(tensors))
-			}
-			t = tensors[j]
-			used++
-		case used < len(tensors):
-			t = tensors[used]
-			used++
+		case 0 <= j && j < len(from):
 		case spec.Optional:
-			c.Inputs = append(c.Inputs, leftOut(spec))
+			c.Inputs = append(c.Inputs, tensor.Tensor{Name: spec.Name, DType: spec.DType}) // stands for what did not come
 			continue
+		case named:
+			return fmt.Errorf("%w: input %q is missing; model %q takes %s, got %s",
+				scheduler.ErrInvalidInput, spec.Name, c.Target.ID.Name, list(specs), names(tensors))
 		default:
 			return c.wrongCount(len(tensors))
 		}
-		t, n, one, err := c.fit(t, spec, pool)
+		t, one, err := c.fit(from[j], spec, pool)
 		if err != nil {
 			return err
 		}
-		if rows >= 0 && n != rows {
+		if n := t.Shape[0]; rows >= 0 && n != rows {
 			return fmt.Errorf("%w: input %q has %d rows where input %q has %d", scheduler.ErrInvalidInput, spec.Name, n, specs[0].Name, rows)
 		}
-		rows = n
+		rows = t.Shape[0]
 		if one {
 			squeezed++
 		}
@@ -120,50 +115,41 @@ func (c *Call) match(tensors, texts []tensor.Tensor, pool *tensor.Pool) error {
 	return nil
 }
 
-// fit checks one tensor against its declaration and returns it with its batch dimension, its
-// rows, and whether the dimension had to be added.
-func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitted tensor.Tensor, rows int, added bool, err error) {
-	wrong := func() error {
-		return fmt.Errorf("%w: input %q: expected %s, got %s %s", scheduler.ErrInvalidInput, spec.Name, c.expected(spec), t.DType, t.Shape)
+// fit checks one tensor against its declaration and returns it with its batch dimension, and
+// whether that had to be added.
+func (c *Call) fit(t tensor.Tensor, spec *tensor.Spec, pool *tensor.Pool) (fitted tensor.Tensor, added bool, err error) {
+	got, shape := t, spec.Shape
+	if c.Target.Spec.Batched() {
+		shape = shape[1:] // of one row
 	}
 	if t.DType != spec.DType {
 		switch {
 		case spec.DType == tensor.Bytes && t.DType == tensor.Uint8:
-			rank := len(spec.Shape)
-			if c.Target.Spec.Batched() {
-				rank-- // one row
-			}
-			if t, err = tensor.FromElems(slices.Repeat(tensor.Shape{1}, rank), [][]byte{t.Data}, pool); err != nil {
-				return t, 0, false, unmade(spec, err)
-			}
-			t.Name = spec.Name
-			c.owned = append(c.owned, t)
+			t, err = tensor.FromElems(slices.Repeat(tensor.Shape{1}, len(shape)), [][]byte{t.Data}, pool)
 		case c.Target.Cast:
-			cast, err := tensor.Cast(t, spec.DType, pool)
-			if err != nil {
-				return t, 0, false, unmade(spec, err)
-			}
-			c.owned = append(c.owned, cast)
-			t = cast
+			t, err = tensor.Cast(t, spec.DType, pool)
 		default:
-			return t, 0, false, wrong()
+			return t, false, c.misfit(spec, got)
 		}
-	}
-	shape := spec.Shape
-	if c.Target.Spec.Batched() {
-		shape = shape[1:]
-		if len(t.Shape) == len(spec.Shape) {
-			if !t.Shape[1:].Fits(shape) {
-				return t, 0, false, wrong()
-			}
-			return t, t.Shape[0], false, nil
+		if err != nil {
+			return t, false, unmade(spec, err)
 		}
+		t.Name = spec.Name
+		c.owned = append(c.owned, t)
 	}
-	if !t.Shape.Fits(shape) {
-		return t, 0, false, wrong()
+	switch {
+	case len(shape) < len(spec.Shape) && len(t.Shape) == len(spec.Shape) && t.Shape[1:].Fits(shape):
+		return t, false, nil
+	case !t.Shape.Fits(shape):
+		return t, false, c.misfit(spec, got)
 	}
 	t.Shape = c.leadingOne(t.Shape)
-	return t, 1, true, nil
+	return t, true, nil
+}
+
+// misfit is the error for a tensor that is not as declared.
+func (c *Call) misfit(spec *tensor.Spec, got tensor.Tensor) error {
+	return fmt.Errorf("%w: input %q: expected %s, got %s %s", scheduler.ErrInvalidInput, spec.Name, c.expected(spec), got.DType, got.Shape)
 }
 
 // unmade is why an input could not be made: the question is wrong, or there is no memory.
@@ -173,11 +159,6 @@ func unmade(spec *tensor.Spec, err error) error {
 		condition = scheduler.ErrOverloaded
 	}
 	return fmt.Errorf("%w: input %q: %w", condition, spec.Name, err)
-}
-
-// leftOut stands for an optional input that did not come.
-func leftOut(spec *tensor.Spec) tensor.Tensor {
-	return tensor.Tensor{Name: spec.Name, DType: spec.DType}
 }
 
 // Shown is the shape of output i as the client is to see it: without the rows if the request

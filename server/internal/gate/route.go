@@ -88,29 +88,24 @@ func (g *Gate) refresh() {
 		byModel:  make(map[string]*Target),
 	}
 	models := g.sched.Models()
-	g.metrics.Keep(g.present(t, models)) // before the new ones count
+	g.cfg.Metrics.Keep(g.present(t, models)) // before the new ones count
+	rows := make(map[scheduler.ModelID]*atomic.Int64)
 	for _, m := range models {
-		id := m.ID()
-		t.versions[id.Name] = append(t.versions[id.Name], g.target(m))
+		target := g.target(m)
+		t.versions[target.ID.Name] = append(t.versions[target.ID.Name], target)
+		rows[target.ID] = target.rowSeen
 	}
+	g.rows = rows
 	for name, targets := range t.versions {
 		slices.SortFunc(targets, func(a, b *Target) int { return compareVersions(b.ID.Version, a.ID.Version) })
 		for _, target := range targets {
 			t.infer[name+"/"+target.ID.Version] = target
 			t.infer["v2/models/"+name+"/versions/"+target.ID.Version+"/infer"] = target
 		}
-		chosen := choose(targets, g.options(name).DefaultVersion)
+		chosen := choose(targets, g.cfg.Options(name).DefaultVersion)
 		t.byModel[name] = chosen
 		t.infer[name] = chosen
 		t.infer["v2/models/"+name+"/infer"] = chosen
-	}
-	g.rows = make(map[scheduler.ModelID]*atomic.Int64)
-	for _, targets := range t.versions {
-		for _, target := range targets {
-			if target.rowSeen != nil {
-				g.rows[target.ID] = target.rowSeen
-			}
-		}
 	}
 	t.names = slices.Sorted(maps.Keys(t.versions))
 	ended := g.attachCaches(t)
@@ -154,9 +149,9 @@ func choose(targets []*Target, configured string) *Target {
 }
 
 func (g *Gate) target(m *scheduler.Model) *Target {
-	o := g.options(m.ID().Name)
+	o := g.cfg.Options(m.ID().Name)
 	t := &Target{ID: m.ID(), Model: m, Spec: m.Spec(), Cast: o.Cast, Deadline: o.Deadline, Live: m.Replicas(), Learns: m.TakesFeedback(),
-		Metrics: g.metrics.Model(m.ID().Name, m.ID().Version)}
+		Metrics: g.cfg.Metrics.Model(m.ID().Name, m.ID().Version)}
 	t.setRow(g.rows)
 	t.Metrics.SetSLO(t.Deadline)
 	t.compose()

@@ -171,7 +171,7 @@ func TestListOfModelsIsMadeOnce(t *testing.T) {
 		t.Errorf("%v allocations for each list", n)
 	}
 	before := list()
-	g.ApplicationsChanged()
+	g.Changed()
 	if after := list(); &after[0] == &before[0] {
 		t.Error("the list is still the one of the last routes")
 	}

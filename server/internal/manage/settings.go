@@ -194,7 +194,7 @@ func (s *Settings) Read() {
 	if err := s.sched.Reconfigure(next.Defaults.Scheduler(), next.SchedulerModels()); err != nil {
 		s.log.Error("settings of models are not taken", "error", err) // Overlay has validated them
 	}
-	s.gate.OptionsChanged()
+	s.gate.Changed()
 	s.sessions.Changed()
 }
 

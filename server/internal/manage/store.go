@@ -57,7 +57,7 @@ func (s *Store) Open(g *gate.Gate, changed func()) (err error) {
 	o.apps = apps.Open(apps.Config{
 		Store: o.store,
 		Changed: func() {
-			g.ApplicationsChanged()
+			g.Changed()
 			changed()
 		},
 		Users: s.at.Users,
