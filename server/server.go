@@ -99,7 +99,6 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 	s.gate = gate.New(gate.Config{
 		Pool:    s.pool,
 		Metrics: s.metrics,
-		Log:     log,
 		Ready: func() (bool, string) {
 			r := s.report.Ready()
 			return r.Ready, r.Reason

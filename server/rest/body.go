@@ -18,7 +18,6 @@ import (
 // An arrival is a request's body as it arrives on the socket, within message_timeout.
 type arrival struct {
 	call  *call
-	conn  *conn // nil in tests without one
 	clock intake.Clock
 	due   int64 // bytes after which the deadline is set anew
 	err   error // how it ended; io.EOF: complete
@@ -31,9 +30,9 @@ const slack = 64 << 10
 // arriving returns the request's body. One reader at a time uses it, and calls done.
 func (c *call) arriving() *arrival {
 	if c.in == nil {
-		c.in = &arrival{call: c, conn: connOf(c.r), clock: intake.Clock{Began: time.Now()}}
+		c.in = &arrival{call: c, clock: intake.Clock{Began: time.Now()}}
 		if c.r.Body == http.NoBody {
-			c.in.err, c.in.conn = io.EOF, nil
+			c.in.err = io.EOF
 		}
 	}
 	return c.in
@@ -43,8 +42,8 @@ func (a *arrival) Read(p []byte) (int, error) {
 	if a.err != nil {
 		return 0, a.err
 	}
-	if a.clock.Bytes >= a.due && a.conn != nil {
-		a.conn.expect(a.clock.Due(a.call.settings.MessageTimeout))
+	if a.clock.Bytes >= a.due {
+		a.call.conn.expect(a.clock.Due(a.call.settings.MessageTimeout))
 		a.due = a.clock.Bytes + slack
 	}
 	if a.turn.Give() { // a slow client holds no turn
@@ -67,9 +66,7 @@ func (a *arrival) ended(err error) error {
 	case errors.Is(err, os.ErrDeadlineExceeded) && a.call.door.draining.Load():
 		return fmt.Errorf("%w: this server is shutting down; send the request to another one or again later", scheduler.ErrDraining)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		if a.conn != nil {
-			a.conn.Because(metrics.ClosedMessageTimeout)
-		}
+		a.call.conn.Because(metrics.ClosedMessageTimeout)
 		return &refusal{http.StatusRequestTimeout, a.clock.Error("rest", time.Now(), a.call.settings.MessageTimeout)}
 	case errors.Is(err, io.ErrUnexpectedEOF) || isNet(err):
 		return fmt.Errorf("%w: the client hung up after %d bytes of the body", scheduler.ErrCanceled, a.clock.Bytes)
@@ -85,11 +82,8 @@ func isNet(err error) bool {
 
 // done ends the reading, and the time that the body had. See conn.arrived.
 func (a *arrival) done() {
-	if a.conn == nil {
-		return
-	}
 	a.due = a.clock.Bytes
-	a.conn.arrived(a.err == io.EOF)
+	a.call.conn.arrived(a.err == io.EOF)
 }
 
 // A body is a request's, uncompressed. It has at most limits.message_bytes, compressed and
@@ -169,40 +163,42 @@ func (b *body) read(p []byte) (int, error) {
 // usual sizes a stage, since it is not known how much the socket holds already.
 const firstStage = 32 << 10
 
-// take reads the next n bytes into memory of the pool, which grows as they come, see
-// [tensor.Stage]. When the body ends first, the error is an *ended.
-func (b *body) take(n int) (*tensor.Buffer, error) {
-	for have := 0; ; {
-		err := b.grow(have, tensor.Stage(min(max(have+1, firstStage), n), n, b.share.StageFactor()))
+// fill reads n bytes, or as many as there are, into buf: memory of the pool, which grows as they
+// come by that factor, see [tensor.Stage].
+func (b *body) fill(n, factor int) (have int, err error) {
+	for {
+		size := tensor.Stage(min(max(have+1, firstStage), n), n, factor)
+		buf, err := b.share.Grow(b.buf, have, size)
 		if err != nil {
-			return nil, err
+			return have, err
 		}
-		more, err := io.ReadFull(b, b.buf.Bytes()[have:])
+		b.buf = buf
+		more, err := io.ReadFull(b, buf.Bytes()[have:])
 		have += more
 		switch {
-		case have == n:
-			return b.whole(), nil
-		case err == io.EOF || err == io.ErrUnexpectedEOF:
-			return nil, &ended{have}
+		case have == n || err == io.EOF || err == io.ErrUnexpectedEOF:
+			return have, nil
 		case err != nil:
-			return nil, err
+			return have, err
 		}
 	}
+}
+
+// take reads the next n bytes. When the body ends first, the error is an *ended.
+func (b *body) take(n int) (*tensor.Buffer, error) {
+	switch have, err := b.fill(n, b.share.StageFactor()); {
+	case err != nil:
+		return nil, err
+	case have < n:
+		return nil, &ended{have}
+	}
+	return b.whole(), nil
 }
 
 // An ended error is that of a body that ends early.
 type ended struct{ have int }
 
 func (e *ended) Error() string { return fmt.Sprintf("the body ended after %d bytes", e.have) }
-
-// grow makes buf one of size bytes, with the first have of the one before.
-func (b *body) grow(have, size int) error {
-	buf, err := b.share.Grow(b.buf, have, size)
-	if err == nil {
-		b.buf = buf
-	}
-	return err
-}
 
 // whole hands buf over to the caller.
 func (b *body) whole() *tensor.Buffer {
@@ -213,35 +209,19 @@ func (b *body) whole() *tensor.Buffer {
 
 // all reads the body to its end. The text lives as long as the buffer.
 func (b *body) all() (buf *tensor.Buffer, text []byte, err error) {
-	if b.known >= 0 && b.pack == nil {
-		if buf, err = b.take(int(b.known)); err != nil {
-			return nil, nil, err
-		}
-		b.buf = buf // until it is known that nothing follows
-		if err := b.end(); err != nil {
-			return nil, nil, err
-		}
-		return b.whole(), buf.Bytes(), nil
+	most, factor := int(b.known), b.share.StageFactor()
+	if most < 0 { // nobody knows how much there will be: up to one byte more than the limit, as in Read
+		most, factor = int(b.limit)+1, 2
 	}
-	for have := 0; ; {
-		// Nobody knows how much there will be: up to one byte more than the limit, as in Read.
-		most := int(b.limit) + 1
-		if err = b.grow(have, tensor.Stage(min(max(have+1, firstStage), most), most, 2)); err != nil {
-			return nil, nil, err
-		}
-		more, err := io.ReadFull(b, b.buf.Bytes()[have:])
-		have += more
-		switch {
-		case err == io.EOF || err == io.ErrUnexpectedEOF:
-			if err := b.end(); err != nil {
-				return nil, nil, err
-			}
-			buf = b.whole()
-			return buf, buf.Bytes()[:have], nil
-		case err != nil:
-			return nil, nil, err
-		}
+	have, err := b.fill(most, factor)
+	if err == nil {
+		err = b.end()
 	}
+	if err != nil {
+		return nil, nil, err
+	}
+	buf = b.whole()
+	return buf, buf.Bytes()[:have], nil
 }
 
 // end checks that the body ends here.

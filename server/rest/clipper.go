@@ -84,7 +84,7 @@ func (c *call) readClipper(w parameter.Wire) (q clipperQuestion, raw []byte, err
 
 // question makes a question of the protocol from one input, which is one row.
 func (c *call) question(q *clipperQuestion, raw json.RawMessage, arrived time.Time) (*predict.Question, error) {
-	out := &predict.Question{Model: c.model, Values: q.values, Arrived: arrived, Source: c.source()}
+	out := &predict.Question{Model: c.model, Values: q.values, Arrived: arrived, Source: c.conn.source}
 	if raw == nil {
 		return out, nil
 	}

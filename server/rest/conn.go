@@ -74,12 +74,6 @@ type conn struct {
 // connKey finds the conn in a request's context.
 type connKey struct{}
 
-// connOf returns a request's connection; nil in tests without one.
-func connOf(r *http.Request) *conn {
-	c, _ := r.Context().Value(connKey{}).(*conn)
-	return c
-}
-
 // Read gives a client header_timeout for the head of a request, and idle_timeout to begin one.
 // net/http has timeouts for both, but they cannot change while it serves.
 func (c *conn) Read(p []byte) (int, error) {

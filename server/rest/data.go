@@ -16,7 +16,7 @@ import (
 func (t *text) data(what func() string, into *tensor.Tensor) {
 	t.Peek()
 	start := t.At
-	done, ok := t.Array(into.Shape, elements(into))
+	done, ok := t.Array(into.Shape, elements[into.DType](into))
 	if !ok {
 		t.explain(what, into, done)
 	}
@@ -31,41 +31,32 @@ func (t *text) setApart(start int) {
 	}
 }
 
-// elements is the memory of a tensor as jsontext fills it.
-func elements(t *tensor.Tensor) jsontext.Elements {
-	switch t.DType {
-	case tensor.Float32:
-		return jsontext.Float32s(memoryAs[float32](t))
-	case tensor.Float64:
-		return jsontext.Float64s(memoryAs[float64](t))
-	case tensor.Float16:
-		return jsontext.Float16s(memoryAs[uint16](t))
-	case tensor.BFloat16:
-		return jsontext.BFloat16s(memoryAs[uint16](t))
-	case tensor.Int8:
-		return jsontext.Integers(memoryAs[int8](t))
-	case tensor.Int16:
-		return jsontext.Integers(memoryAs[int16](t))
-	case tensor.Int32:
-		return jsontext.Integers(memoryAs[int32](t))
-	case tensor.Int64:
-		return jsontext.Integers(memoryAs[int64](t))
-	case tensor.Uint8:
-		return jsontext.Integers(t.Data)
-	case tensor.Uint16:
-		return jsontext.Integers(memoryAs[uint16](t))
-	case tensor.Uint32:
-		return jsontext.Integers(memoryAs[uint32](t))
-	case tensor.Uint64:
-		return jsontext.Integers(memoryAs[uint64](t))
-	case tensor.Bool:
-		return jsontext.Bools(t.Data)
-	}
-	return jsontext.Strings(func(text []byte) { t.Data = tensor.AppendElem(t.Data, text) })
+// elements are how the elements of each dtype are read into a tensor's memory. Those of Bytes are
+// appended.
+var elements = map[tensor.DType]func(*tensor.Tensor) jsontext.Elements{
+	tensor.Float64:  into(jsontext.Float64s),
+	tensor.Float32:  into(jsontext.Float32s),
+	tensor.Float16:  into(jsontext.Float16s),
+	tensor.BFloat16: into(jsontext.BFloat16s),
+	tensor.Int8:     into(jsontext.Integers[int8]),
+	tensor.Int16:    into(jsontext.Integers[int16]),
+	tensor.Int32:    into(jsontext.Integers[int32]),
+	tensor.Int64:    into(jsontext.Integers[int64]),
+	tensor.Uint8:    into(jsontext.Integers[uint8]),
+	tensor.Uint16:   into(jsontext.Integers[uint16]),
+	tensor.Uint32:   into(jsontext.Integers[uint32]),
+	tensor.Uint64:   into(jsontext.Integers[uint64]),
+	tensor.Bool:     into(jsontext.Bools),
+	tensor.Bytes: func(t *tensor.Tensor) jsontext.Elements {
+		return jsontext.Strings(func(text []byte) { t.Data = tensor.AppendElem(t.Data, text) })
+	},
 }
 
-func memoryAs[T any](t *tensor.Tensor) []T {
-	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(t.Data))), len(t.Data)/int(unsafe.Sizeof(*new(T))))
+// into has elements read into a tensor's memory, which lies there as values of T do.
+func into[T any](read func([]T) jsontext.Elements) func(*tensor.Tensor) jsontext.Elements {
+	return func(t *tensor.Tensor) jsontext.Elements {
+		return read(unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(t.Data))), len(t.Data)/int(unsafe.Sizeof(*new(T)))))
+	}
 }
 
 // explain fails with what is wrong with data of which done elements could be read. It reads all

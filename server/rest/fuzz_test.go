@@ -39,7 +39,7 @@ func FuzzBody(f *testing.F) {
 			q.Header.Set("Content-Encoding", []string{"gzip", "deflate"}[coding-1])
 		}
 		w := httptest.NewRecorder()
-		r.door.ServeHTTP(w, q)
+		r.door.ServeHTTP(w, connected(q, r.door))
 		switch w.Code {
 		case http.StatusOK:
 			if length < 0 && coding == 0 && !json.Valid(body) {

@@ -268,7 +268,7 @@ func TestPanicWhileReading(t *testing.T) {
 			w := httptest.NewRecorder()
 			func() {
 				defer func() { _ = recover() }() // the rest of the body is one, too
-				r.door.ServeHTTP(w, q)
+				r.door.ServeHTTP(w, connected(q, r.door))
 			}()
 			if n := r.pool.InUse(); n != 0 {
 				t.Errorf("%d bytes of the pool are out\n%s", n, strings.Join(tensor.Outstanding(r.pool), "\n"))

@@ -20,22 +20,15 @@ func (c *call) infer() error {
 	q := &request{call: c}
 	defer q.release()
 	err := q.read()
-	if q.arrived.IsZero() {
-		q.arrived = time.Now()
+	if q.Arrived.IsZero() {
+		q.Arrived = time.Now()
 	}
 	if err != nil {
-		return c.refused(err, q.arrived)
+		return c.refused(err, q.Arrived)
 	}
-	question := predict.Question{
-		Model: c.model, Version: c.version, ID: q.id,
-		Inputs:     q.handOver(),
-		Outputs:    q.outputs,
-		Values:     q.values,
-		Parameters: q.pass.end(),
-		Arrived:    q.arrived,
-		Source:     c.source(),
-	}
-	a, err := c.door.predict.Infer(c.r.Context(), &question)
+	q.Model, q.Version, q.Source, q.Parameters = c.model, c.version, c.conn.source, q.pass.end()
+	q.complete()
+	a, err := c.door.predict.Infer(c.r.Context(), &q.Question)
 	if err != nil {
 		return err
 	}
@@ -69,7 +62,7 @@ func (q *request) read() error {
 		return err
 	}
 	defer buf.Release()
-	q.arrived = time.Now()
+	q.Arrived = time.Now()
 	if err := q.parse(q.text(all)); err != nil {
 		return err
 	}
@@ -190,8 +183,8 @@ func (q *request) readRaw(b *body) error {
 	if len(m.Inputs) != 1 {
 		return invalid("a body without JSON (%s: 0) is for models with one input; model %q has %d", headLength, m.Name, len(m.Inputs))
 	}
-	if q.values.Form = parameter.Bytes; strings.Contains(c.r.Header.Get("Accept"), "application/json") {
-		q.values.Form = parameter.Elements
+	if q.Values.Form = parameter.Bytes; strings.Contains(c.r.Header.Get("Accept"), "application/json") {
+		q.Values.Form = parameter.Elements
 	}
 	buf, data, err := b.all()
 	if err != nil {

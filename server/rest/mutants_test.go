@@ -198,7 +198,7 @@ func (m *mutants) inProcess(q *mutant) answer {
 	r := httptest.NewRequest(q.method, q.path, bytes.NewReader(q.body))
 	r.Header = q.header
 	w := httptest.NewRecorder()
-	m.door.ServeHTTP(w, r)
+	m.door.ServeHTTP(w, connected(r, m.door))
 	return answer{w.Code, w.Header(), w.Body.Bytes()}
 }
 

@@ -26,7 +26,7 @@ func (q *request) answer(a *predict.Answer) error {
 	following := int64(0) // bytes after the JSON
 	binaries := false
 	for i := range a.Outputs {
-		if forms[i] = q.values.Form; q.forms != nil && q.forms[i] != parameter.AsUsual {
+		if forms[i] = q.Values.Form; q.forms != nil && q.forms[i] != parameter.AsUsual {
 			forms[i] = q.forms[i]
 		}
 		if forms[i] == parameter.Bytes {
@@ -42,7 +42,7 @@ func (q *request) answer(a *predict.Answer) error {
 	if binaries {
 		h.Set("Content-Type", "application/octet-stream")
 	}
-	if q.values.Timing {
+	if q.Values.Timing {
 		h.Set("Server-Timing", fmt.Sprintf("queue;dur=%.3f, execute;dur=%.3f", milliseconds(a.Timing.Queue), milliseconds(a.Timing.Exec)))
 	}
 	to := io.Writer(w)

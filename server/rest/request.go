@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"time"
 
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
@@ -14,15 +13,12 @@ import (
 
 // A request is the JSON of an inference, and its tensors.
 type request struct {
+	predict.Question // Inputs, when all of them have been read
+
 	call   *call
 	body   *body
-	id     string
 	inputs []input
-	// outputs are the requested ones, none: all; forms has the form of each.
-	outputs []predict.Output
-	forms   []parameter.Form
-	values  parameter.Values
-	arrived time.Time // when it was complete
+	forms  []parameter.Form // of each of Outputs
 
 	// Parameters for the container: the request's, and those of single inputs and outputs by
 	// name.
@@ -42,16 +38,16 @@ func (q *request) release() {
 		q.inputs[i].Release()
 	}
 	q.inputs = nil
+	q.Release()
 }
 
-// handOver returns the inputs, which the caller releases from now on.
-func (q *request) handOver() []tensor.Tensor {
-	list := make([]tensor.Tensor, len(q.inputs))
+// complete hands the inputs over to the Question.
+func (q *request) complete() {
+	q.Inputs = make([]tensor.Tensor, len(q.inputs))
 	for i := range q.inputs {
-		list[i] = q.inputs[i].Tensor
+		q.Inputs[i] = q.inputs[i].Tensor
 	}
 	q.inputs = nil
-	return list
 }
 
 // members is a JSON object being written; nil if it has none.
@@ -77,33 +73,18 @@ const (
 
 // parse reads the JSON of an inference.
 func (q *request) parse(t *text) error {
-	limits := &q.call.settings.Limits
 	inputs := false
 	for name := range t.members {
 		switch string(name) {
 		case "id":
-			q.id = t.str(nil, `"id"`)
+			q.ID = t.str(nil, `"id"`)
 		case "parameters":
 			q.parameters(t)
 		case "inputs":
 			inputs = true
-			t.array("an array of inputs")
-			for i := range t.Elements {
-				if i == limits.Tensors {
-					t.Fail(tooLarge("more than %d inputs; limits.tensors is %d", i, limits.Tensors))
-					break
-				}
-				q.input(t, i)
-			}
+			q.tensors(t, "inputs", q.input)
 		case "outputs":
-			t.array("an array of outputs")
-			for i := range t.Elements {
-				if i == limits.Tensors {
-					t.Fail(tooLarge("more than %d outputs; limits.tensors is %d", i, limits.Tensors))
-					break
-				}
-				q.output(t, i)
-			}
+			q.tensors(t, "outputs", q.output)
 		default:
 			t.Raw()
 		}
@@ -123,6 +104,19 @@ func (q *request) parse(t *text) error {
 	return nil
 }
 
+// tensors reads a list of inputs or outputs.
+func (q *request) tensors(t *text, what string, read func(t *text, i int)) {
+	most := q.call.settings.Limits.Tensors
+	t.array("an array of " + what)
+	for i := range t.Elements {
+		if i == most {
+			t.Fail(tooLarge("more than %d %s; limits.tensors is %d", i, what, most))
+			break
+		}
+		read(t, i)
+	}
+}
+
 // parameters reads the request's parameters. Those that are not the server's go to the container,
 // also if they are null.
 func (q *request) parameters(t *text) {
@@ -136,7 +130,7 @@ func (q *request) parameters(t *text) {
 		if key := keys[string(name)]; key == nil {
 			q.pass.add(name, value)
 		} else if value != nil {
-			t.Fail(key.Read(&q.values, parameter.JSON(value)))
+			t.Fail(key.Read(&q.Values, parameter.JSON(value)))
 		}
 	}
 }
@@ -382,6 +376,6 @@ func (q *request) output(t *text, i int) {
 	if p := pass.end(); p != nil {
 		q.outputPass.add([]byte(out.Name), p)
 	}
-	q.outputs = append(q.outputs, out)
+	q.Outputs = append(q.Outputs, out)
 	q.forms = append(q.forms, how)
 }

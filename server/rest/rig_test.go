@@ -103,6 +103,13 @@ func (r *rig) stop() {
 	r.door = nil
 }
 
+// connected is a request that did not come over a socket, as one of a connection.
+func connected(q *http.Request, d *Door) *http.Request {
+	end, _ := net.Pipe()
+	c := &conn{Conn: &intake.Conn{Conn: end}, door: d}
+	return q.WithContext(context.WithValue(q.Context(), connKey{}, c))
+}
+
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

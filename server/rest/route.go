@@ -18,18 +18,11 @@ type call struct {
 	settings *Settings // when the request began
 	w        http.ResponseWriter
 	r        *http.Request
+	conn     *conn
 	model    string   // from the path, decoded
 	version  string   // likewise; "" = the default
 	in       *arrival // the body; nil until it is read
 	begun    bool     // the head of the answer has been sent
-}
-
-// source is the connection, for fairness.
-func (c *call) source() uint64 {
-	if k := connOf(c.r); k != nil {
-		return k.source
-	}
-	return 0
 }
 
 // A handler answers a request. If it has not answered, its error is the answer.
@@ -99,10 +92,8 @@ func find(escaped string) (found *route, model, version string) {
 
 // ServeHTTP answers a request.
 func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if k := connOf(r); k != nil {
-		k.answering = true
-	}
-	c := &call{door: d, settings: d.settings.Load(), w: w, r: r}
+	c := &call{door: d, settings: d.settings.Load(), w: w, r: r, conn: r.Context().Value(connKey{}).(*conn)}
+	c.conn.answering = true
 	defer c.rescue()
 	found, model, version := find(r.URL.EscapedPath())
 	if c.crossOrigin(found) {

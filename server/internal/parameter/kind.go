@@ -18,24 +18,24 @@ type kind struct {
 	anyText  bool                      // any text is one
 }
 
-func boolean(set func(*Values, bool)) kind {
-	return kind{expected: "true or false", schema: `"type": "boolean"`, read: func(v *Values, value Value) bool {
-		b, ok := value.boolean()
-		if ok {
-			set(v, b)
+// reads makes the function of a kind: how a value is read, which values of that type are taken (nil:
+// all), and where they go.
+func reads[T any](as func(Value) (T, bool), takes func(T) bool, set func(*Values, T)) func(*Values, Value) bool {
+	return func(v *Values, value Value) bool {
+		got, ok := as(value)
+		if ok = ok && (takes == nil || takes(got)); ok {
+			set(v, got)
 		}
 		return ok
-	}}
+	}
+}
+
+func boolean(set func(*Values, bool)) kind {
+	return kind{expected: "true or false", schema: `"type": "boolean"`, read: reads(Value.boolean, nil, set)}
 }
 
 func text(set func(*Values, string)) kind {
-	return kind{anyText: true, expected: "a string", schema: `"type": "string"`, read: func(v *Values, value Value) bool {
-		s, ok := value.text()
-		if ok {
-			set(v, s)
-		}
-		return ok
-	}}
+	return kind{anyText: true, expected: "a string", schema: `"type": "string"`, read: reads(Value.text, nil, set)}
 }
 
 // names is a list of 1 to most names.
@@ -43,13 +43,10 @@ func names(most int, set func(*Values, []string)) kind {
 	return kind{
 		expected: fmt.Sprintf(`1 to %d names, none of them empty: a text with commas between them or, in JSON, a list such as ["digits/1", "digits/2"]`, most),
 		schema:   `"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]`,
-		read: func(v *Values, value Value) bool {
-			list, ok := value.names()
-			if ok = ok && 0 < len(list) && len(list) <= most && !slices.Contains(list, ""); ok {
-				set(v, list)
-			}
-			return ok
-		}}
+		read: reads(Value.names, func(list []string) bool {
+			return 0 < len(list) && len(list) <= most && !slices.Contains(list, "")
+		}, set),
+	}
 }
 
 // whole is a whole number from 0 to most. Its unit may be "".
@@ -58,24 +55,20 @@ func whole(unit string, most uint64, set func(*Values, uint64)) kind {
 	if most != math.MaxUint64 {
 		schema += `, "maximum": ` + strconv.FormatUint(most, 10)
 	}
-	return kind{expected: fmt.Sprintf("a whole number%s from 0 to %d", of(unit), most), schema: schema, read: func(v *Values, value Value) bool {
-		n, ok := value.whole()
-		if ok = ok && n <= most; ok {
-			set(v, n)
-		}
-		return ok
-	}}
+	return kind{
+		expected: fmt.Sprintf("a whole number%s from 0 to %d", of(unit), most),
+		schema:   schema,
+		read:     reads(Value.whole, func(n uint64) bool { return n <= most }, set),
+	}
 }
 
 // number is one above 0.
 func number(unit string, set func(*Values, float64)) kind {
-	return kind{expected: fmt.Sprintf("a number%s above 0", of(unit)), schema: `"type": "number", "exclusiveMinimum": 0`, read: func(v *Values, value Value) bool {
-		f, ok := value.number()
-		if ok = ok && f > 0; ok {
-			set(v, f)
-		}
-		return ok
-	}}
+	return kind{
+		expected: fmt.Sprintf("a number%s above 0", of(unit)),
+		schema:   `"type": "number", "exclusiveMinimum": 0`,
+		read:     reads(Value.number, func(f float64) bool { return f > 0 }, set),
+	}
 }
 
 // firstMoment is in 1973; as many seconds end in 5138.
@@ -86,13 +79,10 @@ func moment(set func(*Values, time.Time)) kind {
 	return kind{
 		expected: fmt.Sprintf("a whole number of milliseconds since 1970, at least %d", firstMoment),
 		schema:   `"type": "integer", "minimum": ` + strconv.Itoa(firstMoment),
-		read: func(v *Values, value Value) bool {
-			n, ok := value.whole()
-			if ok = ok && firstMoment <= n && n <= math.MaxInt64/uint64(time.Millisecond); ok {
-				set(v, time.UnixMilli(int64(n)))
-			}
-			return ok
-		}}
+		read: reads(Value.whole, func(n uint64) bool {
+			return firstMoment <= n && n <= math.MaxInt64/uint64(time.Millisecond)
+		}, func(v *Values, n uint64) { set(v, time.UnixMilli(int64(n))) }),
+	}
 }
 
 // keep is how many frames of a stream may wait.
@@ -100,18 +90,16 @@ func keep(set func(*Values, setting.Keep)) kind {
 	return kind{
 		expected: setting.KeepValues,
 		schema:   `"anyOf": [{"type": "string"}, {"type": "integer"}]`,
-		read: func(v *Values, value Value) bool {
-			k, ok := setting.Keep(0), false
-			if s, is := value.text(); is {
-				k, ok = setting.KeepOf(s)
-			} else if n, is := value.whole(); is && n <= setting.MaxKeep {
-				k, ok = setting.Keep(n), n > 0
-			}
-			if ok {
-				set(v, k)
-			}
-			return ok
-		}}
+		read:     reads(Value.keep, nil, set),
+	}
+}
+
+func (v Value) keep() (setting.Keep, bool) {
+	if s, ok := v.text(); ok {
+		return setting.KeepOf(s)
+	}
+	n, ok := v.whole()
+	return setting.Keep(n), ok && 0 < n && n <= setting.MaxKeep
 }
 
 func of(unit string) string {
