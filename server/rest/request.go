@@ -82,9 +82,9 @@ func (q *request) parse(t *text) error {
 			q.parameters(t)
 		case "inputs":
 			inputs = true
-			q.tensors(t, "inputs", q.input)
+			q.tensors(t, "inputs", (*request).input)
 		case "outputs":
-			q.tensors(t, "outputs", q.output)
+			q.tensors(t, "outputs", (*request).output)
 		default:
 			t.Raw()
 		}
@@ -105,7 +105,7 @@ func (q *request) parse(t *text) error {
 }
 
 // tensors reads a list of inputs or outputs.
-func (q *request) tensors(t *text, what string, read func(t *text, i int)) {
+func (q *request) tensors(t *text, what string, read func(q *request, t *text, i int)) {
 	most := q.call.settings.Limits.Tensors
 	t.array("an array of " + what)
 	for i := range t.Elements {
@@ -113,7 +113,7 @@ func (q *request) tensors(t *text, what string, read func(t *text, i int)) {
 			t.Fail(tooLarge("more than %d %s; limits.tensors is %d", i, what, most))
 			break
 		}
-		read(t, i)
+		read(q, t, i)
 	}
 }
 
