@@ -45,7 +45,7 @@ STRICT := -tags invariants ./shiva/tensor
 # Checks with a + between them run at once: the tests of the SDK wait more than they work, as the soaks do.
 CHECKS := fmt vet staticcheck tidy scripts unit race fuzz soak+python e2e
 
-.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants redis bench bench-goodput bench-deadlines bench-scheduler bench-soak clean
+.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants redis bench bench-goodput bench-deadlines bench-streams bench-scheduler bench-soak clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -135,6 +135,7 @@ e2e: build redis $(VENV)/ready ## real processes on real sockets: server, contai
 
 bench: $(VENV)/ready ## measure against the limits of this machine; BENCHFLAGS="-short -only door -profile DIR -markdown"
 	go run ./bench/run $(BENCHFLAGS)
+	$(if $(findstring -only,$(BENCHFLAGS)),,go run ./bench/streams $(filter -short -markdown,$(BENCHFLAGS)))
 
 bench-goodput: ## what each batching strategy answers in time: simulated, also from random beliefs (half an hour), then on the wire
 	go run ./bench/goodput
@@ -144,6 +145,9 @@ bench-goodput: ## what each batching strategy answers in time: simulated, also f
 
 bench-deadlines: ## how late a million requests with random deadlines are answered, at twice the capacity (six minutes)
 	go run ./bench/goodput -deadlines
+
+bench-streams: ## four cameras and a fifth on a model that is too slow for them: ages, shares, memory and cost, two minutes; STREAMSFLAGS="-short"
+	go run ./bench/streams $(STREAMSFLAGS)
 
 bench-scheduler: ## what a request costs in the scheduler, what picking a batch from 10,000 rows does, refusing, and memory
 	go test ./scheduler -run '^$$' -bench 'RequestRatio|Pick|Learn|Waiting|Refused'

@@ -93,8 +93,9 @@ examples/selection/run:     examples/internal/process examples/selection shiva s
 
 bench/internal/declare:     shiva/tensor
 bench/internal/hostile:     bench/load containers/containertest server/grpc/pb shiva shiva/tensor golang.org/x/net google.golang.org/protobuf
-bench/internal/process:
+bench/internal/process:     golang.org/x/sys
 bench/internal/figure:
+bench/internal/table:
 bench/load:                 shiva shiva/tensor golang.org/x/net golang.org/x/sys
 bench/load/shivaload:       bench/load bench/internal/declare shiva
 bench/chart:                bench/internal/figure gonum.org/v1/plot
@@ -105,7 +106,8 @@ bench/hostile:              bench/internal/hostile
 bench/sleeper:              bench/internal/declare containers/container shiva/tensor golang.org/x/sys
 bench/alarm:                shiva
 bench/goodput:              bench/internal/figure bench/internal/process bench/load scheduler/sim shiva shiva/tensor
-bench/run:                  bench/load bench/internal/hostile bench/internal/process shiva shiva/tensor
+bench/run:                  bench/load bench/internal/hostile bench/internal/process bench/internal/table shiva shiva/tensor
+bench/streams:              bench/load bench/internal/process bench/internal/table shiva shiva/tensor
 bench/soak:                 bench/load bench/internal/process containers/container shiva shiva/tensor
 `
 

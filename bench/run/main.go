@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/internal/table"
 	"github.com/shivad/shivad/bench/load"
 )
 
@@ -166,7 +167,7 @@ func run(ctx context.Context, o options) (err error) {
 	var rows [][]string
 	for _, found := range all {
 		if found.table != nil {
-			writeTable(os.Stdout, o.markdown, found.head, found.table)
+			table.Write(os.Stdout, o.markdown, found.head, found.table)
 			fmt.Println()
 		}
 		for _, r := range found.ratios {
@@ -176,7 +177,7 @@ func run(ctx context.Context, o options) (err error) {
 			}
 		}
 	}
-	writeTable(os.Stdout, o.markdown, []string{"ratio", "median", "limit", "rounds", "verdict"}, rows)
+	table.Write(os.Stdout, o.markdown, []string{"ratio", "median", "limit", "rounds", "verdict"}, rows)
 	fmt.Printf("\n%d rounds of %v, %v in all\n", o.rounds, o.duration, time.Since(began).Round(time.Second))
 	return err
 }

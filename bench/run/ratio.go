@@ -2,10 +2,7 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"slices"
-	"strings"
-	"unicode/utf8"
 )
 
 // A ratio compares a system with its reference, over the rounds of this run.
@@ -62,42 +59,4 @@ func (r ratio) cells() []string {
 		verdict = "FAIL"
 	}
 	return []string{r.what, fmt.Sprintf("%.2f", median(r.rounds)), limit, spread, verdict}
-}
-
-// writeTable writes rows under head, aligned for the eye or as Markdown.
-func writeTable(w io.Writer, markdown bool, head []string, rows [][]string) {
-	width := make([]int, len(head))
-	for _, row := range append([][]string{head}, rows...) {
-		for i, cell := range row {
-			width[i] = max(width[i], utf8.RuneCountInString(cell))
-		}
-	}
-	line := func(row []string) {
-		cells := make([]string, len(row))
-		for i, cell := range row {
-			cells[i] = fmt.Sprintf("%-*s", width[i], cell)
-			if i > 0 {
-				cells[i] = fmt.Sprintf("%*s", width[i], cell)
-			}
-		}
-		if markdown {
-			fmt.Fprintf(w, "| %s |\n", strings.Join(cells, " | "))
-		} else {
-			fmt.Fprintln(w, strings.Join(cells, "   "))
-		}
-	}
-	line(head)
-	if markdown {
-		rule := make([]string, len(head))
-		for i := range rule {
-			rule[i] = strings.Repeat("-", width[i])
-			if i > 0 {
-				rule[i] = strings.Repeat("-", max(width[i]-1, 1)) + ":"
-			}
-		}
-		line(rule)
-	}
-	for _, row := range rows {
-		line(row)
-	}
 }

@@ -26,19 +26,6 @@ func TestRatioVerdicts(t *testing.T) {
 	}
 }
 
-func TestTables(t *testing.T) {
-	head, rows := []string{"what", "n"}, [][]string{{"a", "1000"}, {"longer", "2"}}
-	var plain, markdown strings.Builder
-	writeTable(&plain, false, head, rows)
-	writeTable(&markdown, true, head, rows)
-	if want := "what        n\na        1000\nlonger      2\n"; plain.String() != want {
-		t.Errorf("got\n%swant\n%s", plain.String(), want)
-	}
-	if want := "| what   |    n |\n| ------ | ---: |\n| a      | 1000 |\n| longer |    2 |\n"; markdown.String() != want {
-		t.Errorf("got\n%swant\n%s", markdown.String(), want)
-	}
-}
-
 func TestParseBench(t *testing.T) {
 	got := parseBench([]byte(`goos: linux
 BenchmarkDecode/dtype=float32/size=1MiB-2   	   10000	    100000 ns/op	 10485.76 MB/s	       0 B/op	       0 allocs/op

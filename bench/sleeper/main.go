@@ -2,7 +2,7 @@
 // a model of known speed that takes no processor time. When it is stopped it prints the number of
 // rows that it received.
 //
-//	sleeper [-servers ADDR] [-a 5ms] [-b 500us] [-noise 0.05] NAME:DATATYPE:SHAPE
+//	sleeper [-servers ADDR] [-a 5ms] [-b 500us] [-noise 0.05] [-max-batch N] NAME:DATATYPE:SHAPE
 package main
 
 import (
@@ -30,15 +30,16 @@ func main() {
 	a := flag.Duration("a", 5*time.Millisecond, "`time` per batch")
 	b := flag.Duration("b", 500*time.Microsecond, "`time` per row")
 	noise := flag.Float64("noise", 0.05, "relative standard deviation of the time")
+	most := flag.Int("max-batch", 0, "`rows` of the largest batch that the model takes; 0 leaves it to the server")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := serve(ctx, strings.Split(*servers, ","), *a, *b, *noise, flag.Args()); err != nil {
+	if err := serve(ctx, strings.Split(*servers, ","), *a, *b, *noise, *most, flag.Args()); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func serve(ctx context.Context, servers []string, a, b time.Duration, noise float64, declarations []string) error {
+func serve(ctx context.Context, servers []string, a, b time.Duration, noise float64, most int, declarations []string) error {
 	if len(declarations) != 1 {
 		return fmt.Errorf("expected one model, got %d", len(declarations))
 	}
@@ -49,7 +50,7 @@ func serve(ctx context.Context, servers []string, a, b time.Duration, noise floa
 	var rows, batches atomic.Int64
 	defer func() { log.Printf("%d rows in %d batches", rows.Load(), batches.Load()) }()
 	return container.Serve(ctx, container.Model{
-		Name: name, Version: "1", Platform: "sleeper", Batched: new(true), Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x},
+		Name: name, Version: "1", Platform: "sleeper", Batched: new(true), MaxBatch: most, Inputs: []tensor.Spec{x}, Outputs: []tensor.Spec{x},
 		Predict: func(_ context.Context, batch *container.Batch) ([]tensor.Tensor, error) {
 			began := time.Now()
 			n := batch.Inputs[0].Rows()

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -109,26 +108,8 @@ func (p *Process) Output() string {
 	return string(text)
 }
 
-// CPU returns the processor time of the process, user and system, in steps of 10 ms.
-func (p *Process) CPU() (time.Duration, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-	if err != nil {
-		return 0, err
-	}
-	// The second field is the name in parentheses, which may have any characters; utime and stime
-	// are fields 14 and 15.
-	f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	var ticks int64
-	for _, field := range f[11:13] {
-		n, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("process: cannot read /proc/PID/stat: %w", err)
-		}
-		ticks += n
-	}
-	const perSecond = 100 // USER_HZ is 100 on every Linux that Go runs on
-	return time.Duration(ticks) * time.Second / perSecond, nil
-}
+// CPU returns the processor time of the process, user and system, to the nanosecond.
+func (p *Process) CPU() (time.Duration, error) { return cpuOf(p.cmd.Process.Pid) }
 
 // FreeAddr returns a free local address.
 func FreeAddr() (string, error) {

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/shivad/shivad/bench/load"
+	"github.com/shivad/shivad/shiva"
+)
+
+// costs are processor times of the server, per frame.
+type costs struct {
+	reading    []time.Duration // by turn: of a frame that is read and refused
+	superseded []time.Duration // of the next turn: beyond that, of a frame that is read and superseded
+}
+
+// cost measures what a superseded frame costs the server beside reading it. Of a stream whose
+// first frame does not end, each further one supersedes the one before. The control are the same
+// bytes for a model that is not there, which a server of Shiva learns from the end of the message.
+// Turns of both alternate.
+func (r *rig) cost(ctx context.Context, turns int, length time.Duration) (c costs, err error) {
+	busy, err := r.occupy(ctx)
+	if err != nil {
+		return c, err
+	}
+	defer busy.Close()
+	for range turns {
+		reading, err := r.turn(ctx, nobody, shiva.NotFound, length)
+		if err != nil {
+			return c, err
+		}
+		superseded, err := r.turn(ctx, endless, shiva.Superseded, length)
+		if err != nil {
+			return c, err
+		}
+		c.reading = append(c.reading, reading)
+		c.superseded = append(c.superseded, superseded-reading)
+	}
+	return c, nil
+}
+
+// occupy sends the frame that does not end, on a connection of its own: answers behind it wait.
+func (r *rig) occupy(ctx context.Context) (net.Conn, error) {
+	frame, err := frameFor(endless, `{"stream":"cost-0","keep":"latest"}`)
+	if err != nil {
+		return nil, err
+	}
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", r.tcp)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.Write(frame); err != nil {
+		c.Close()
+		return nil, err
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		out, err := r.metrics(ctx, "oldest_batch_seconds", "queue_rows")
+		if err == nil && out["oldest_batch_seconds"][endless] > 0 && out["queue_rows"][endless] == 0 {
+			return c, nil
+		}
+		if err == nil && time.Now().After(end) {
+			err = fmt.Errorf("streams: %s does not execute", endless)
+		}
+		if err != nil {
+			c.Close()
+			return nil, err
+		}
+	}
+}
+
+// turn is the server's processor time for a frame, if all are answered with a fault.
+func (r *rig) turn(ctx context.Context, model, fault string, length time.Duration) (time.Duration, error) {
+	frame, err := frameFor(model, "")
+	if err != nil {
+		return 0, err
+	}
+	before, err := r.server.CPU()
+	if err != nil {
+		return 0, err
+	}
+	var others int
+	each := func(s load.Shown) {
+		if s.Fault != fault {
+			others++
+		}
+	}
+	got, err := load.Run(ctx, load.Config{Addr: r.tcp, Frames: [][]byte{frame}, InFlight: 4, Duration: length, Grace: time.Millisecond,
+		Streams: &load.Streams{Name: "cost", Keep: "latest", Each: each}})
+	if err = errors.Join(err, r.server.Alive()); err != nil {
+		return 0, err
+	}
+	after, err := r.server.CPU()
+	if err == nil && (others > 0 || got.Taken < 100) {
+		err = fmt.Errorf("streams: of %d frames %d were not answered %s: %s", got.Taken, others, fault, got.Failure)
+	}
+	return (after - before) / time.Duration(max(1, got.Taken)), err
+}
+
+func median(v []time.Duration) time.Duration {
+	v = slices.Sorted(slices.Values(v))
+	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
+}

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/shivad/shivad/bench/load"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+const fps = 30 // of a camera
+
+// A film is what comes of the frames of cameras, in the order of the answers.
+type film struct {
+	cameras int
+	length  time.Duration
+	shown   []load.Shown
+	result  *load.Result
+}
+
+// A shoot says what cameras send.
+type shoot struct {
+	model   string
+	name    string // of the streams
+	keep    string
+	timeout time.Duration // of a frame; 0: as the model is configured
+	cameras int
+	length  time.Duration
+}
+
+// film has the cameras send their frames, evenly and in turn, and takes the answers.
+func (r *rig) film(ctx context.Context, s shoot) (*film, error) {
+	metadata := ""
+	if s.timeout > 0 {
+		metadata = fmt.Sprintf(`{"timeout_ms":%d}`, s.timeout.Milliseconds())
+	}
+	frame, err := frameFor(s.model, metadata)
+	if err != nil {
+		return nil, err
+	}
+	f := &film{cameras: s.cameras, length: s.length}
+	f.result, err = load.Run(ctx, load.Config{
+		Addr: r.tcp, Frames: [][]byte{frame}, Conns: s.cameras, Rate: float64(s.cameras * fps), Even: true, Duration: s.length, Grace: 20 * time.Second,
+		Streams: &load.Streams{Name: s.name, Keep: s.keep, Each: func(s load.Shown) { f.shown = append(f.shown, s) }},
+	})
+	if err = errors.Join(err, r.server.Alive()); err != nil {
+		return nil, fmt.Errorf("streams: cameras %s: %w", s.name, err)
+	}
+	return f, nil
+}
+
+// frameFor is a frame for a model.
+func frameFor(model, metadata string) ([]byte, error) {
+	x, err := tensor.New(tensor.Uint8, tensor.Shape{1, height, width, colours}, make([]byte, frameBytes))
+	if err != nil {
+		return nil, err
+	}
+	return shiva.AppendMessage(nil, &shiva.Message{Namespace: model, Metadata: []byte(metadata), Tensors: []tensor.Tensor{x}})
+}
+
+// unanswered counts the frames that were due and have not exactly one answer. Load counts an answer
+// too many, and one to another frame, as an error.
+func (f *film) unanswered() int64 {
+	due := int64(f.cameras) * int64(f.length.Seconds()*fps)
+	return f.result.Lost + max(0, due-int64(f.cameras)-int64(len(f.shown)))
+}
+
+// faults counts the answers with another fault than one.
+func (f *film) faults(but string) (n int) {
+	for _, s := range f.shown {
+		if s.Fault != "" && s.Fault != but {
+			n++
+		}
+	}
+	return n
+}
+
+// first is how long the first answer with outputs took, from when the first frame was due.
+func (f *film) first() time.Duration {
+	if some := f.executed(0, forever); len(some) > 0 {
+		return some[0].At - f.shown[0].Due
+	}
+	return forever
+}
+
+const forever = time.Duration(math.MaxInt64)
+
+// executed are the answers with outputs that were there in a part of the film.
+func (f *film) executed(from, to time.Duration) (some []load.Shown) {
+	for _, s := range f.shown {
+		if s.Fault == "" && from <= s.At && s.At < to {
+			some = append(some, s)
+		}
+	}
+	return some
+}
+
+// age is a quantile of the ages of frames when their answers left.
+func age(some []load.Shown, q float64) time.Duration {
+	if len(some) == 0 {
+		return 0
+	}
+	ages := make([]time.Duration, len(some))
+	for i, s := range some {
+		ages[i] = s.Age
+	}
+	slices.Sort(ages)
+	return ages[min(int(q*float64(len(ages))), len(ages)-1)]
+}
+
+// shares are the least and the largest of the cameras' shares in answers.
+func shares(some []load.Shown, cameras int) (least, most float64) {
+	counts := make([]int, cameras)
+	for _, s := range some {
+		counts[s.Stream]++
+	}
+	all := float64(max(1, len(some)))
+	return float64(slices.Min(counts)) / all, float64(slices.Max(counts)) / all
+}
+
+// disorder counts the answers whose frame is not newer than the one executed before of its
+// stream, and those whose number of skipped frames is not what lies between.
+func (f *film) disorder() (backward, miscounted int) {
+	last := make([]int64, f.cameras)
+	for i := range last {
+		last[i] = -1
+	}
+	for _, s := range f.executed(0, forever) {
+		if s.Seq <= last[s.Stream] {
+			backward++
+		}
+		if s.Seq-last[s.Stream]-1 != int64(s.Skipped) {
+			miscounted++
+		}
+		last[s.Stream] = s.Seq
+	}
+	return backward, miscounted
+}
+
+// A look is at the server's memory for frames, in frames.
+type look struct {
+	at      time.Duration
+	waiting float64
+	all     float64 // with those that arrive, execute or are being answered
+}
+
+// watched runs f, and looks at the memory for frames of a model meanwhile.
+func (r *rig) watched(ctx context.Context, model string, f func() error) (looks []look, err error) {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	var watching sync.WaitGroup
+	var blind error
+	began := time.Now()
+	watching.Go(func() {
+		for tick := time.NewTicker(100 * time.Millisecond); ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			now, err := r.metrics(ctx, "queue_bytes", "payload_bytes")
+			if ctx.Err() != nil {
+				return
+			}
+			if err != nil {
+				blind = err
+				return
+			}
+			looks = append(looks, look{time.Since(began), now["queue_bytes"][model] / frameBytes, now["payload_bytes"][""] / frameBytes})
+		}
+	})
+	err = f()
+	end()
+	watching.Wait()
+	return looks, errors.Join(err, blind)
+}
+
+// most is the most at the looks in a part of the film.
+func most(looks []look, from, to time.Duration) (l look) {
+	for _, k := range looks {
+		if from <= k.at && k.at < to {
+			l = look{k.at, max(l.waiting, k.waiting), max(l.all, k.all)}
+		}
+	}
+	return l
+}

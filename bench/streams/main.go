@@ -1,0 +1,162 @@
+// Command streams holds shivad to what it promises to cameras: that the newest frame wins. Cameras
+// send 30 frames a second of 640 x 480 to a model that takes ten, over TCP, and a container that
+// sleeps executes them.
+//
+//	streams [-length 1m] [-short] [-markdown]
+//
+// It exits with 1 if a promise is broken; checks.go has the promises.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/internal/table"
+)
+
+type options struct {
+	length   time.Duration // of four cameras on the slow model; the fifth comes half-way
+	control  time.Duration // of those that keep all
+	patience time.Duration // the deadline of their frames
+	shared   time.Duration // of those that share batches
+	turns    int           // of measuring costs, each of
+	turn     time.Duration
+	markdown bool
+}
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("streams: ")
+	o := options{length: time.Minute, control: 12 * time.Second, patience: 3 * time.Second, shared: 8 * time.Second, turns: 40, turn: 150 * time.Millisecond}
+	flag.DurationVar(&o.length, "length", o.length, "`time` for which four cameras send")
+	short := flag.Bool("short", false, "fifteen seconds in all: for a quick check, not for figures")
+	flag.BoolVar(&o.markdown, "markdown", false, "write the tables in Markdown")
+	flag.Parse()
+	if *short {
+		o.length, o.control, o.patience, o.shared = 7*time.Second, 3*time.Second, time.Second, 1500*time.Millisecond
+		o.turns, o.turn = 10, 100*time.Millisecond
+	}
+	if err := process.AtTop(); err != nil {
+		log.Fatal(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	began := time.Now()
+	m, err := measure(ctx, o)
+	if err != nil {
+		log.Fatal(err)
+	}
+	checks := m.checks()
+	rows := make([][]string, len(checks))
+	broken := 0
+	for i, c := range checks {
+		rows[i] = c.cells()
+		if !c.holds() {
+			broken++
+		}
+	}
+	table.Write(os.Stdout, o.markdown, []string{"promise", "figure", "limit", "verdict"}, rows)
+	fmt.Printf("\n%v in all\n", time.Since(began).Round(time.Second))
+	if broken > 0 {
+		log.Fatalf("%d promises do not hold", broken)
+	}
+}
+
+// A measurement is all that a run finds out.
+type measurement struct {
+	options
+	latest *film   // four cameras, keep = latest
+	fifth  *film   // of half the length, while they send
+	looks  []look  // at the memory for their frames
+	all    *film   // four cameras, keep = all
+	shared *film   // four cameras on the model that takes batches
+	batch  float64 // frames in a batch of it
+	costs  costs
+}
+
+const cameras = 4
+
+func measure(ctx context.Context, o options) (m *measurement, err error) {
+	r, err := startRig(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if text := r.stop(); err != nil {
+			err = fmt.Errorf("%w\n%s", err, text)
+		}
+	}()
+	m = &measurement{options: o}
+	for _, part := range []func(context.Context, *rig) error{m.four, m.control, m.sharing, m.costing} {
+		if err := part(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// four has four cameras send, and half-way a fifth.
+func (m *measurement) four(ctx context.Context, r *rig) error {
+	ctx, quit := context.WithCancel(ctx)
+	defer quit()
+	type late struct {
+		film *film
+		err  error
+	}
+	fifth := make(chan late, 1)
+	start := time.AfterFunc(m.length/2, func() {
+		f, err := r.film(ctx, shoot{model: slow, name: "fifth", keep: "latest", cameras: 1, length: m.length / 2})
+		fifth <- late{f, err}
+	})
+	var err error
+	m.looks, err = r.watched(ctx, slow, func() (err error) {
+		m.latest, err = r.film(ctx, shoot{model: slow, name: "camera", keep: "latest", cameras: cameras, length: m.length})
+		return err
+	})
+	if err != nil {
+		quit()
+		if start.Stop() {
+			return err
+		}
+	}
+	f := <-fifth
+	m.fifth = f.film
+	return errors.Join(err, f.err)
+}
+
+// control has four cameras send that want an answer to each frame.
+func (m *measurement) control(ctx context.Context, r *rig) (err error) {
+	m.all, err = r.film(ctx, shoot{model: slow, name: "all", keep: "all", timeout: m.patience, cameras: cameras, length: m.options.control})
+	return err
+}
+
+// sharing has four cameras send to the model that takes batches.
+func (m *measurement) sharing(ctx context.Context, r *rig) (err error) {
+	before, err := r.metrics(ctx, "batch_rows_sum", "batch_rows_count")
+	if err != nil {
+		return err
+	}
+	if m.shared, err = r.film(ctx, shoot{model: wide, name: "wide", keep: "latest", cameras: cameras, length: m.options.shared}); err != nil {
+		return err
+	}
+	after, err := r.metrics(ctx, "batch_rows_sum", "batch_rows_count")
+	if err != nil {
+		return err
+	}
+	of := func(name string) float64 { return after[name][wide] - before[name][wide] }
+	m.batch = of("batch_rows_sum") / max(1, of("batch_rows_count"))
+	return nil
+}
+
+func (m *measurement) costing(ctx context.Context, r *rig) (err error) {
+	m.costs, err = r.cost(ctx, m.turns, m.turn)
+	return err
+}
