@@ -3,6 +3,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 from shiva_client import Message, wire
@@ -19,31 +20,50 @@ class Server:
 
     def __init__(self, handler: Handler = echo) -> None:
         self.handler = handler
+        self.encoded = b""  # the answer to everything, if there is one
         self.seen: list[Message] = []
         self.connections = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.port = 0
+        self._listen()
 
-    def _accept(self) -> None:
+    def _listen(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self.port = self._listener.getsockname()[1]
+        self._open: set[socket.socket] = set()
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                sock, _ = self._listener.accept()
+                sock, _ = listener.accept()
             except OSError:
                 return
             self.connections += 1
+            self._open.add(sock)
             threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
         decoder = wire.Decoder()
-        with sock:
+        with sock, suppress(ConnectionError):
             while n := sock.recv_into(decoder.buffer()):
                 for message in decoder.advance(n):
                     self.seen.append(message)
+                    if self.encoded:
+                        sock.sendall(self.encoded)
+                        continue
                     answer = self.handler(message)
-                    if answer is None:
+                    if not answer:
                         return
-                    sock.sendall(b"".join(wire.encode(answer)))
+                    for piece in wire.encode(answer):
+                        sock.sendall(piece)
+
+    def restart(self) -> None:
+        """End all connections in the middle, and listen again."""
+        self.close()
+        for sock in self._open:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        self._listen()
 
     def close(self) -> None:
         # Closing does not wake accept.

@@ -44,6 +44,14 @@ def test_inputs_by_name_with_texts(server: Server) -> None:
     assert answer["one"].item() == "é"
 
 
+def test_superseded_says_by_what(server: Server) -> None:
+    server.handler = lambda m: Message("!error", {"type": "Superseded", "message": "", "code": 409, "by": 7})
+    with Client("127.0.0.1", server.port) as client:
+        with pytest.raises(shiva_client.Superseded) as e:
+            client.infer("m", stream="cam", seq=6)
+    assert (e.value.by, e.value.code) == (7, 409)
+
+
 def test_metadata(server: Server) -> None:
     with Client("127.0.0.1", server.port) as client:
         client.infer("m/2", [1.5], timeout=2, priority=1, id="q", parameters={"k": np.int64(3)}, user="ann")
@@ -107,7 +115,7 @@ def test_nobody_there() -> None:
 
 
 def test_no_answer_by_the_deadline(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shiva_client.client.GRACE", 0)
+    monkeypatch.setattr("shiva_client.connection.GRACE", 0)
     go = threading.Event()
 
     def slow(message: Message) -> Message:
@@ -155,12 +163,17 @@ def test_wrong_arguments(server: Server) -> None:
     with Client("127.0.0.1", server.port) as client:
         with pytest.raises(TypeError, match="goes by the name of its input"):
             client.infer("m", "text")
-        with pytest.raises(ValueError, match="must be positive"):
+        with pytest.raises(ValueError, match="expected a positive number"):
             client.infer("m", [1], timeout=0)
         with pytest.raises(shiva_client.ProtocolError, match="dtype complex256"):
             client.infer("m", np.zeros(1, np.clongdouble))
         with pytest.raises(shiva_client.ProtocolError, match="namespace has 300 bytes"):
             client.infer("m" * 300)
+        for timeout in (-1, float("nan"), float("inf")):
+            with pytest.raises(ValueError, match="expected a positive number"):
+                client.infer("m", [1], timeout=timeout)
+        with pytest.raises(TypeError, match="object cannot be sent as JSON"):
+            client.infer("m", [1], user=object())
     assert not server.seen
 
 
@@ -176,6 +189,15 @@ def test_wrong_arguments(server: Server) -> None:
 )
 def test_address(given: tuple[str, int | None], want: tuple[str, int]) -> None:
     assert address(*given) == want
+
+
+WRONG = [("h:x", None), (":7", None), ("", None), ("h:0", None), ("h", 65536), ("h", 0)]
+
+
+@pytest.mark.parametrize(("host", "port"), WRONG)
+def test_wrong_address(host: str, port: int | None) -> None:
+    with pytest.raises(ValueError, match="expected a"):
+        Client(host, port)
 
 
 def test_asyncio(server: Server) -> None:

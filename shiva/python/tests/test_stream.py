@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,68 @@ def test_only_the_newest_result_waits(server: Server) -> None:
         results = list(stream)
     assert results[-1].seq == 19
     assert len(results) + stream.dropped == 20
+
+
+def test_leaving_the_loop_ends_the_thread(server: Server) -> None:
+    pushed = 0
+
+    def frames() -> Iterator[list[int]]:
+        nonlocal pushed
+        while True:
+            pushed += 1
+            yield [pushed]
+
+    with Client("127.0.0.1", server.port) as client, client.stream("m", "cam") as stream:
+        for result in stream.watch(frames()):
+            assert result.seq >= 0
+            break
+        while any(t.name.startswith("shiva stream") for t in threading.enumerate()):
+            time.sleep(0.001)
+
+
+def test_watch_raises_what_the_frames_raise(server: Server) -> None:
+    def frames() -> Iterator[list[int]]:
+        yield [0]
+        raise OSError("the camera is gone")
+
+    with Client("127.0.0.1", server.port) as client, client.stream("m", "cam", keep="all") as stream:
+        seen: list[int] = []
+        with pytest.raises(OSError, match="the camera is gone"):
+            seen.extend(r.seq for r in stream.watch(frames()))
+        assert stream.ended
+    with Client("127.0.0.1", server.port) as client, client.stream("m", "cam") as stream:
+        with pytest.raises(shiva_client.ProtocolError, match="dtype object"):
+            list(stream.watch([[1, None]]))
+
+
+def test_a_loop_that_pushes_and_takes(server: Server) -> None:
+    server.handler = newest
+    with Client("127.0.0.1", server.port) as client, client.stream("m", "cam") as stream:
+        assert stream.take(0) is None
+        seen = []
+        for i in range(30):
+            stream.push([i])
+            if result := stream.take(0):
+                seen.append(result.seq)
+        stream.finish()
+        while result := stream.take():
+            seen.append(result.seq)
+        assert stream.take() is None
+    assert seen[-1] == 29
+    assert len(seen) + stream.superseded + stream.dropped == 30
+    assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize("end", ["close", "finish"])
+def test_closing_ends_a_push_that_waits(server: Server, end: str) -> None:
+    """With keep all nothing is dropped, so push waits while nobody takes; but not for ever."""
+    with Client("127.0.0.1", server.port) as client, client.stream("m", "cam", keep="all") as stream:
+        threading.Timer(0.2, getattr(stream, end)).start()
+        pushed: list[int] = []
+        with pytest.raises(ValueError, match="takes no more frames"):
+            pushed.extend(stream.push([i]) for i in range(1000))
+        assert len(pushed) >= 64
+        assert [r.seq for r in stream] == pushed
 
 
 def test_watch(server: Server) -> None:

@@ -31,7 +31,7 @@ def decode(data: bytes, piece: int) -> tuple[list[Message], wire.Decoder]:
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v["file"])
 def test_golden(vector: dict[str, Any], piece: int) -> None:
     data = (GOLDEN / vector["file"]).read_bytes()
-    if piece == 1 and len(data) > 100_000:
+    if piece < 4099 and len(data) > 100_000:
         piece = 4099
     try:
         messages, decoder = decode(data, piece)

@@ -11,6 +11,7 @@
 from .aio import AsyncClient
 from .client import Client
 from .errors import (
+    Canceled,
     ClientClosed,
     ConnectionLost,
     ContainerFailed,
@@ -22,22 +23,26 @@ from .errors import (
     NotAnswered,
     NotFound,
     Overloaded,
+    PermissionDenied,
     Protocol,
+    ProtocolError,
     RemoteError,
     ShivaError,
     Superseded,
     TimedOut,
     TooLarge,
+    Unauthenticated,
     Unavailable,
     Unreachable,
 )
 from .request import Answer
 from .stream import Result, Stream
-from .wire import Message, ProtocolError
+from .wire import Message
 
 __all__ = [
     "Answer",
     "AsyncClient",
+    "Canceled",
     "Client",
     "ClientClosed",
     "ConnectionLost",
@@ -51,6 +56,7 @@ __all__ = [
     "NotAnswered",
     "NotFound",
     "Overloaded",
+    "PermissionDenied",
     "Protocol",
     "ProtocolError",
     "RemoteError",
@@ -60,6 +66,7 @@ __all__ = [
     "Superseded",
     "TimedOut",
     "TooLarge",
+    "Unauthenticated",
     "Unavailable",
     "Unreachable",
 ]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, cast
 
 from . import wire
-from .client import GRACE, address
-from .errors import ClientClosed, ConnectionLost, NotAnswered, TimedOut, Unreachable
+from .backoff import Backoff
+from .client import address
+from .connection import GRACE, OPTIONS, End
+from .errors import ClientClosed, ConnectionLost, NotAnswered, ProtocolError, TimedOut, Unreachable
 from .request import Answer, question
 from .wire import Message
 
@@ -36,10 +41,10 @@ class AsyncClient:
         self._max_message = max_message
         self._slots = asyncio.Semaphore(in_flight)
         self._connecting = asyncio.Lock()
-        self._connection: _Connection | None = None
-        self._closed = False
-        self._failures = 0
-        self._failed_at = 0.0
+        self._connection: Connection | None = None
+        self._closed = asyncio.Event()
+        self._backoff = Backoff()  # guarded by _connecting
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def infer(
         self, model: str, *inputs: Any, timeout: float | None = None, priority: int | None = None,
@@ -47,35 +52,45 @@ class AsyncClient:
     ) -> Answer:
         """Ask a model and wait for its outputs. See ``Client.infer``."""  # fmt: skip
         metadata |= {"priority": priority, "id": id, "parameters": parameters}
-        asked = self.request(question(model, inputs, timeout=timeout, metadata=metadata))
-        if timeout is None:
-            return Answer(await asked)
-        try:
-            return Answer(await asyncio.wait_for(asked, timeout + GRACE))
-        except asyncio.TimeoutError:
-            name = f"{self._address[0]}:{self._address[1]}"
-            raise TimedOut(f"no answer from {name} within {timeout} s", may_have_run=True) from None
+        return Answer(await self.request(question(model, inputs, timeout=timeout, metadata=metadata), timeout=timeout))
 
-    async def request(self, message: Message) -> Message:
-        """Send a message as it is. The answer is not looked at, so that it may be an error."""
-        pieces = wire.encode(message)
+    async def request(self, message: Message, *, timeout: float | None = None) -> Message:
+        """Send a message as it is, and wait for its answer as long as timeout says. See ``Client.request``."""
+        loop = asyncio.get_running_loop()
+        if self._loop not in (None, loop):
+            raise RuntimeError("an AsyncClient belongs to the event loop in which it was first used; make one in each")
+        self._loop = loop
+        until = math.inf if timeout is None else time.monotonic() + timeout + GRACE
+        sent: list[Connection] = []
+        try:
+            asked = self._ask(wire.encode(message), until, sent)
+            return await (asked if timeout is None else asyncio.wait_for(asked, timeout + GRACE))
+        except asyncio.TimeoutError as error:
+            if isinstance(error, TimedOut):
+                raise
+            why = f"no answer from {self._name()} within {timeout} s"
+            raise TimedOut(why, may_have_run=bool(sent)) from None
+
+    async def _ask(self, pieces: list[bytes | memoryview], until: float, sent: list[Connection]) -> Message:
+        began = time.monotonic()
         await self._slots.acquire()
         try:
             while True:
-                connection = await self._connect()
+                connection = await self._connect(began, until)
                 await connection.writable.wait()
                 if (answer := connection.send(pieces, self._slots.release)) is not None:
                     break
         except BaseException:
             self._slots.release()
             raise
+        sent.append(connection)
         return await answer
 
     async def close(self) -> None:
-        """End the connection. Requests in flight fail."""
-        self._closed = True
+        """End the connection. Requests in flight, and those that wait to be sent, fail."""
+        self._closed.set()
         if connection := self._connection:
-            connection.end(ClientClosed(f"the client of {connection.name} was closed", may_have_run=True))
+            connection.end(ClientClosed, f"the client of {self._name()} was closed")
             await connection.lost
 
     async def __aenter__(self) -> AsyncClient:
@@ -88,37 +103,46 @@ class AsyncClient:
         """Close it."""
         await self.close()
 
-    async def _connect(self) -> _Connection:
-        name = f"{self._address[0]}:{self._address[1]}"
+    def _name(self) -> str:
+        return f"{self._address[0]}:{self._address[1]}"
+
+    async def _connect(self, began: float, until: float) -> Connection:
+        """The connection, which is made if there is none."""
         async with self._connecting:
-            if self._closed:
+            last, name = self._connection, self._name()
+            if last and not last.ended:
+                return last
+            self._connection = None
+            if last and last.ended and last.answered:
+                self._backoff.succeeded()
+            elif last and last.ended:
+                self._backoff.failed(last.ended.why, last.ended.at)
+            if not self._closed.is_set() and (pause := self._backoff.pause(began, until)):
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._closed.wait(), pause)
+            if self._closed.is_set():
                 raise ClientClosed(f"the client of {name} is closed", may_have_run=False)
-            if self._connection and not self._connection.ended:
-                return self._connection
-            if self._connection and self._connection.answered:
-                self._failures = 0
-            loop = asyncio.get_running_loop()
-            if self._failures:
-                pause = self._failed_at + min(0.05 * 2 ** min(self._failures, 10), 5.0) - loop.time()
-                await asyncio.sleep(max(0.0, pause))
-            self._failures += 1  # until it brings an answer
             try:
-                made = loop.create_connection(lambda: _Connection(name, self._max_message), *self._address)
+                made = asyncio.get_running_loop().create_connection(
+                    lambda: Connection(name, self._max_message), *self._address
+                )
                 _, connection = await asyncio.wait_for(made, self._connect_timeout)
-            except (OSError, asyncio.TimeoutError) as error:
-                self._failed_at = loop.time()
-                raise Unreachable(f"{name}: {error or 'timed out'}", may_have_run=False) from error
-            self._failed_at = loop.time()
+            except (OSError, UnicodeError, asyncio.TimeoutError) as error:
+                why = f"{name}: {str(error) or 'timed out'}"
+                self._backoff.failed(why, time.monotonic())
+                raise Unreachable(why, may_have_run=False) from error
             self._connection = connection
+            if self._closed.is_set():
+                connection.end(ClientClosed, f"the client of {name} is closed")
             return connection
 
 
-class _Connection(asyncio.BufferedProtocol):
+class Connection(asyncio.BufferedProtocol):
     """One connection."""
 
     def __init__(self, name: str, max_message: int) -> None:
         self.name = name
-        self.ended: NotAnswered | None = None
+        self.ended: End | None = None
         self.answered = False
         self.writable = asyncio.Event()
         self.writable.set()
@@ -129,6 +153,9 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        sock = transport.get_extra_info("socket")
+        for option in OPTIONS:
+            sock.setsockopt(*option)
 
     def send(self, pieces: list[bytes | memoryview], done: Callable[[], None]) -> asyncio.Future[Message] | None:
         """Send a request; done is called when it is answered. None: the connection has ended before."""
@@ -155,30 +182,30 @@ class _Connection(asyncio.BufferedProtocol):
         try:
             for message in self._decoder.advance(n):
                 if not self._calls:
-                    raise wire.ProtocolError(f"an answer to no request: {message.namespace} {message.metadata}")
+                    raise ProtocolError(f"an answer to no request: {message.namespace} {message.metadata}")
                 self.answered = True
                 answer, done = self._calls.popleft()
                 done()
                 if not answer.done():
                     answer.set_result(message)
-        except (wire.ProtocolError, MemoryError) as error:
-            self.end(ConnectionLost(f"{self.name}: {error}", may_have_run=True))
+        except (ProtocolError, MemoryError) as error:
+            self.end(ConnectionLost, f"{self.name}: {error}")
 
     def connection_lost(self, error: Exception | None) -> None:
         why = str(error) if error else "the server closed the connection"
-        self.end(ConnectionLost(f"{self.name}: {why}", may_have_run=True))
+        self.end(ConnectionLost, f"{self.name}: {why}")
         if not self.lost.done():
             self.lost.set_result(None)
 
-    def end(self, why: NotAnswered) -> None:
+    def end(self, kind: type[NotAnswered], why: str) -> None:
         """Fail what is in flight. Only the first reason counts."""
         if self.ended:
             return
-        self.ended = why
+        self.ended = End(why, time.monotonic())
         self.writable.set()
         calls, self._calls = self._calls, deque()
         for answer, done in calls:
             done()
             if not answer.done():
-                answer.set_exception(why)
+                answer.set_exception(kind(why, may_have_run=True))
         self._transport.abort()

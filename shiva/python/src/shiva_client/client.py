@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
-from collections import deque
-from concurrent.futures import Future, InvalidStateError
-from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import suppress
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import wire
-from .errors import ClientClosed, ConnectionLost, NotAnswered, TimedOut, Unreachable
+from .backoff import Backoff
+from .connection import Call, Connection
+from .errors import ClientClosed, NotAnswered, Unreachable
 from .request import Answer, question
 from .wire import Message
 
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from .stream import Keep, Stream
 
 DEFAULT_PORT = 6174
-GRACE = 1.0  # seconds that the server's own word about a deadline may take
 
 
 def address(host: str, port: int | None) -> tuple[str, int]:
@@ -31,7 +32,13 @@ def address(host: str, port: int | None) -> tuple[str, int]:
         if not digits.isdecimal():
             raise ValueError(f"expected a port behind the colon, got {digits!r}")
         port = int(digits)
-    return host.strip("[]"), port or DEFAULT_PORT
+    host, port = host.strip("[]"), DEFAULT_PORT if port is None else port
+    if not host or not 0 < port < 1 << 16:
+        raise ValueError(f"expected a host and a port from 1 to 65535, got {host!r} and {port}")
+    return host, port
+
+
+T = TypeVar("T")
 
 
 class Client:
@@ -63,14 +70,18 @@ class Client:
         self._address = address(host, port)
         self._connect_timeout = connect_timeout
         self._max_message = max_message
-        self._slots = threading.BoundedSemaphore(in_flight)
         self._in_flight = in_flight
+        self._begin()
+        _clients.add(self)
+
+    def _begin(self) -> None:
+        """Begin without a connection."""
+        self._closed = threading.Event()
+        self._slots = threading.BoundedSemaphore(self._in_flight)
         self._sending = threading.Lock()  # held while a message is written, and while a connection is made
-        self._lock = threading.Lock()  # guards what follows
-        self._connection: _Connection | None = None
-        self._closed = False
-        self._failures = 0
-        self._failed_at = 0.0
+        self._backoff = Backoff()  # guarded by _sending
+        self._lock = threading.Lock()  # guards _connection
+        self._connection: Connection | None = None
 
     def infer(
         self, model: str, *inputs: Any, timeout: float | None = None, priority: int | None = None,
@@ -91,26 +102,28 @@ class Client:
             RemoteError: one of its classes, as the server says
             NotAnswered: one of its classes, if it does not
         """  # fmt: skip
-        future = self.submit(
+        return self.submit(
             model, *inputs, timeout=timeout, priority=priority, id=id, parameters=parameters, **metadata
-        )
-        try:
-            return future.result(None if timeout is None else timeout + GRACE)
-        except FutureTimeout:
-            future.cancel()
-            raise TimedOut(f"no answer from {self._name()} within {timeout} s", may_have_run=True) from None
+        ).result()
 
     def submit(
         self, model: str, *inputs: Any, timeout: float | None = None, priority: int | None = None,
         id: Any = None, parameters: dict[str, Any] | None = None, **metadata: Any,
     ) -> Future[Answer]:
-        """Ask a model as ``infer`` does, but wait only while too many requests are in flight."""  # fmt: skip
-        metadata |= {"priority": priority, "id": id, "parameters": parameters}
-        return self._send(question(model, inputs, timeout=timeout, metadata=metadata), Answer)
+        """Ask a model as ``infer`` does, but wait only while too many requests are in flight.
 
-    def request(self, message: Message) -> Future[Message]:
-        """Send a message as it is. The answer is not looked at, so that it may be an error."""
-        return self._send(message, lambda answer: answer)
+        The arrays may be used again when it returns. What the future raises is what ``infer`` raises. Its callbacks run
+        in the thread that reads the connection, so they must not wait for other answers of this client.
+        """  # fmt: skip
+        metadata |= {"priority": priority, "id": id, "parameters": parameters}
+        return self._send(question(model, inputs, timeout=timeout, metadata=metadata), Answer, timeout)
+
+    def request(self, message: Message, *, timeout: float | None = None) -> Future[Message]:
+        """Send a message as it is, and wait for its answer as long as timeout says, which the server is not told.
+
+        The answer is not looked at, so that it may be an error.
+        """
+        return self._send(message, lambda answer: answer, timeout)
 
     def stream(self, model: str, name: str, *, keep: Keep = "latest", timeout: float | None = None) -> Stream:
         """A stream of frames, such as a camera's, on a connection of its own. See ``Stream``."""
@@ -125,12 +138,12 @@ class Client:
         return Stream(client, model, name, keep=keep, timeout=timeout)
 
     def close(self) -> None:
-        """End the connection. Requests in flight fail."""
+        """End the connection. Requests in flight, and those that wait to be sent, fail."""
+        self._closed.set()
         with self._lock:
-            self._closed = True
             connection = self._connection
         if connection:
-            connection.end(ClientClosed(f"the client of {self._name()} was closed", may_have_run=True))
+            connection.end(ClientClosed, f"the client of {self._name()} was closed")
             if threading.current_thread() is not connection.reader:
                 connection.reader.join()
 
@@ -144,139 +157,85 @@ class Client:
         """Close it."""
         self.close()
 
+    def __del__(self) -> None:
+        """Let the reader of a client that nobody closed end."""
+        if (connection := getattr(self, "_connection", None)) and not connection.ended:
+            connection.hang_up()
+
     def _name(self) -> str:
         return f"{self._address[0]}:{self._address[1]}"
 
-    def _send(self, message: Message, then: Any) -> Future[Any]:
+    def _send(self, message: Message, then: Callable[[Message], T], timeout: float | None) -> Future[T]:
+        """Send a message. The future has what ``then`` makes of the answer."""
+        began = time.monotonic()
         pieces = wire.encode(message)
-        self._slots.acquire()
-        future: Future[Any] = Future()
-        call = _Call(future, then, self._slots)
+        slots = self._slots
+        call = Call(then, slots, self._name(), timeout)
+        if not slots.acquire(timeout=call.left()):
+            call.settle(call.timed_out(may_have_run=False))
+            return call.future
         try:
-            with self._sending:
-                while not self._connect().send(pieces, call):
-                    pass  # it ended between the two
+            if not self._sending.acquire(timeout=-1 if (left := call.left()) is None else left):
+                raise call.timed_out(may_have_run=False)
+            try:
+                while not self._connect(call, began).send(pieces, call):
+                    pass  # it ended between the two; unless it had answered before, _connect says why
+            finally:
+                self._sending.release()
         except BaseException as error:
-            self._slots.release()
+            if not call.sent:
+                slots.release()
             if not isinstance(error, NotAnswered):
                 raise
-            future.set_exception(error)
-        return future
+            call.settle(error)
+        return call.future
 
-    def _connect(self) -> _Connection:
-        """The connection, which is made if there is none. The caller holds ``_sending``."""
-        pause = 0.0
+    def _connect(self, call: Call[Any], began: float) -> Connection:
+        """The connection, which is made if there is none. The caller holds ``_sending``, and has waited since began."""
         with self._lock:
-            if self._closed:
-                raise ClientClosed(f"the client of {self._name()} is closed", may_have_run=False)
-            if self._connection and not self._connection.ended:
-                return self._connection
-            if self._connection and self._connection.answered:
-                self._failures = 0
-            if self._failures:
-                pause = self._failed_at + min(0.05 * 2 ** min(self._failures, 10), 5.0) - time.monotonic()
-        time.sleep(max(0.0, pause))
+            last = self._connection
+            if last and not last.ended:
+                return last
+            self._connection = None
+        if last and last.ended and last.answered:
+            self._backoff.succeeded()
+        elif last and last.ended:
+            self._backoff.failed(last.ended.why, last.ended.at)
+        if not self._closed.is_set():
+            self._closed.wait(self._backoff.pause(began, call.until))
+        if self._closed.is_set():
+            raise ClientClosed(f"the client of {self._name()} is closed", may_have_run=False)
         try:
-            sock = socket.create_connection(self._address, self._connect_timeout)
-        except OSError as error:
-            self._failures += 1
-            self._failed_at = time.monotonic()
-            raise Unreachable(f"{self._name()}: {error}", may_have_run=False) from error
-        sock.settimeout(None)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = _Connection(sock, self._name(), self._max_message)
+            patience = min(self._connect_timeout, max(0.001, call.until - time.monotonic()))
+            sock = socket.create_connection(self._address, patience)
+        except (OSError, UnicodeError) as error:
+            why = f"{self._name()}: {error}"
+            self._backoff.failed(why, time.monotonic())
+            raise Unreachable(why, may_have_run=False) from error
+        connection = Connection(sock, self._name(), self._max_message)
         with self._lock:
-            self._failures += 1  # until it brings an answer
-            self._failed_at = time.monotonic()
             self._connection = connection
-            closed = self._closed
-        if closed:
-            connection.end(ClientClosed(f"the client of {self._name()} is closed", may_have_run=False))
+        if self._closed.is_set():
+            connection.end(ClientClosed, f"the client of {self._name()} is closed")
         return connection
 
-
-class _Call:
-    """A request that was sent."""
-
-    def __init__(self, future: Future[Any], then: Any, slots: threading.BoundedSemaphore) -> None:
-        self._future, self._then, self._slots = future, then, slots
-
-    def finish(self, answer: Message | None, error: BaseException | None) -> None:
-        """Give the answer to who waits, who may have gone."""
-        self._slots.release()
-        if not self._future.set_running_or_notify_cancel():
-            return
-        try:
-            if error is None:
-                self._future.set_result(self._then(answer))
-                return
-        except Exception as failure:
-            error = failure
-        assert error is not None
-        with suppress(InvalidStateError):
-            self._future.set_exception(error)
+    def _forked(self) -> None:
+        """In the child of a fork, begin anew: the connection and its reader are the parent's."""
+        connection, closed = self._connection, self._closed.is_set()
+        self._begin()
+        if closed:
+            self._closed.set()
+        if connection:
+            connection.forked()
 
 
-class _Connection:
-    """One connection, and the thread that reads it."""
-
-    def __init__(self, sock: socket.socket, name: str, max_message: int) -> None:
-        self._sock, self._name = sock, name
-        self._lock = threading.Lock()
-        self._calls: deque[_Call] = deque()  # in the order of their requests, which is that of the answers
-        self.ended: NotAnswered | None = None
-        self.answered = False
-        self._decoder = wire.Decoder(max_message)
-        self.reader = threading.Thread(target=self._read, name=f"shiva {name}", daemon=True)
-        self.reader.start()
-
-    def send(self, pieces: list[bytes | memoryview], call: _Call) -> bool:
-        """Send a request, whose call is finished from here on. False: the connection has ended before."""
-        with self._lock:
-            if self.ended:
-                return False
-            self._calls.append(call)
-        try:
-            _send_all(self._sock, pieces)
-        except OSError as error:
-            self.end(ConnectionLost(f"{self._name}: {error}", may_have_run=True))
-        return True
-
-    def _read(self) -> None:
-        why = "the server closed the connection"
-        try:
-            while n := self._sock.recv_into(self._decoder.buffer()):
-                for message in self._decoder.advance(n):
-                    with self._lock:
-                        if not self._calls:
-                            raise wire.ProtocolError(f"an answer to no request: {message.namespace} {message.metadata}")
-                        call = self._calls.popleft()
-                        self.answered = True
-                    call.finish(message, None)
-        except (OSError, wire.ProtocolError, MemoryError) as error:
-            why = str(error)
-        self.end(ConnectionLost(f"{self._name}: {why}", may_have_run=True))
-        self._sock.close()
-
-    def end(self, why: NotAnswered) -> None:
-        """Fail what is in flight. Only the first reason counts."""
-        with self._lock:
-            if self.ended:
-                return
-            self.ended = why
-            calls, self._calls = self._calls, deque()
-        with suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)  # wakes the reader, which closes it
-        for call in calls:
-            call.finish(None, why)
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
-def _send_all(sock: socket.socket, pieces: list[bytes | memoryview]) -> None:
-    """Write all pieces, in as few writes as the kernel takes."""
-    left = [memoryview(piece) for piece in pieces if len(piece)]
-    while left:
-        n = sock.sendmsg(left[:1024])
-        while left and n >= len(left[0]):
-            n -= len(left.pop(0))
-        if n:
-            left[0] = left[0][n:]
+def _after_fork() -> None:
+    for client in list(_clients):
+        client._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .wire import Message
+if TYPE_CHECKING:
+    from .wire import Message
 
 
 class ShivaError(Exception):
     """Any error of this package but for wrong arguments, which are ValueError and TypeError."""
+
+
+class ProtocolError(ShivaError, ValueError):
+    """What was received is no Shiva message, or what was to be sent cannot be one."""
 
 
 class NotAnswered(ShivaError):
@@ -55,7 +60,7 @@ class RemoteError(ShivaError):
         self.metadata = metadata
         self.type = str(metadata.get("type", "Error"))
         self.message = str(metadata.get("message", ""))
-        code = metadata.get("code", 0)
+        code = metadata.get("code")
         self.code = code if isinstance(code, int) else 0
         self.retryable = metadata.get("retryable") is True
         self.id = metadata.get("id")
@@ -83,7 +88,27 @@ class Overloaded(RemoteError):
 
 
 class Superseded(RemoteError):
-    """A newer frame of the stream came before this one was executed."""
+    """A newer frame of the stream came before this one was executed.
+
+    Attributes:
+        by: the ``seq`` or the ``id`` of the newer one
+    """
+
+    def __init__(self, metadata: dict[str, Any]) -> None:
+        super().__init__(metadata)
+        self.by = metadata.get("by")
+
+
+class Canceled(RemoteError):
+    """The request was given up in the server."""
+
+
+class Unauthenticated(RemoteError):
+    """The server does not know who asks."""
+
+
+class PermissionDenied(RemoteError):
+    """Who asks may not use the route."""
 
 
 class DeadlineExceeded(RemoteError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,8 +20,8 @@ def question(model: str, inputs: tuple[Any, ...], *, timeout: float | None, meta
     """
     message = Message(model, {k: v for k, v in metadata.items() if v is not None})
     if timeout is not None:
-        if not timeout > 0:
-            raise ValueError(f"timeout is {timeout}, it must be positive")
+        if not 0 < timeout < math.inf:
+            raise ValueError(f"timeout is {timeout}, expected a positive number of seconds, or None")
         message.metadata["timeout_ms"] = timeout * 1000
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):
         named = dict(inputs[0])
@@ -51,7 +52,7 @@ class Answer(Mapping[str, Array]):
         self.tensors = message.tensors
         self.metadata = message.metadata
         names = message.metadata.get("__tensors__")
-        if not isinstance(names, list) or len(names) != len(self.tensors):
+        if not isinstance(names, list) or len(names) != len(self.tensors) or not all(isinstance(n, str) for n in names):
             names = [str(i) for i in range(len(self.tensors))]  # of a server that does not name them
         self._outputs: dict[str, Array] = dict(zip(names, self.tensors, strict=True))
         texts = message.metadata.get("__texts__")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Literal
@@ -15,6 +15,9 @@ from .errors import Superseded
 from .request import Answer
 
 Keep = Literal["latest", "all"] | int
+
+WAITING = 64  # results that wait to be taken, at most
+NO_MORE = "the stream takes no more frames: finish or close was called"
 
 
 class Result:
@@ -31,8 +34,8 @@ class Result:
         self.seq, self.frame = seq, frame
         self.age = time.time() - captured_at
         self._future = future
-        answer = None if future.exception() else future.result()
-        self.skipped = int(answer.metadata.get("skipped", 0)) if answer else 0
+        skipped = None if future.exception() else future.result().metadata.get("skipped")
+        self.skipped = skipped if isinstance(skipped, int) else 0
 
     @property
     def answer(self) -> Answer:
@@ -41,14 +44,15 @@ class Result:
 
 
 class Stream:
-    """A stream of frames for one model. One thread pushes frames, another one (or the same) takes the answers.
+    """A stream of frames for one model. One thread pushes frames, and another one, or the same, takes the results.
 
         stream = client.stream("detector", "camera 3")
         for result in stream.watch(frames):
             show(result.frame, result.answer["boxes"], result.age)
 
-    Frames that are superseded have no result: ``superseded`` counts them. What is not taken is dropped for newer
-    results, if only the newest frames are to be kept; ``dropped`` counts these. With keep="all" ``push`` waits instead.
+    Frames that are superseded have no result: ``superseded`` counts them. Results that nobody takes are dropped for
+    newer ones, as many of which are there as keep says; ``dropped`` counts these. With keep="all" none is dropped:
+    ``push`` waits while 64 of them are there, so another thread has to take them.
     """
 
     def __init__(
@@ -86,11 +90,13 @@ class Stream:
         """
         with self._changed:
             if not self._pushing:
-                raise ValueError("the stream takes no more frames: finish or close was called")
+                raise ValueError(NO_MORE)
             seq = self._seq if seq is None else seq
             self._seq = seq + 1
-            while not self._most and len(self._results) > 64:
+            while self._pushing and not self._most and len(self._results) >= WAITING:
                 self._changed.wait()
+            if not self._pushing:
+                raise ValueError(NO_MORE)
             self._open += 1
         at = time.time() if captured_at is None else captured_at
         inputs = frame if isinstance(frame, tuple) else (frame,)
@@ -119,33 +125,54 @@ class Stream:
                 self._results.popleft()
                 self.dropped += 1
 
+    def take(self, timeout: float | None = None) -> Result | None:
+        """The next result, in the order of the stream.
+
+        None if there is none within timeout seconds, or none to come: the stream was finished or closed, and all frames
+        are answered. 0 does not wait, for a loop that both pushes and takes.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._results or self.ended, timeout)
+            if not self._results:
+                return None
+            self._changed.notify_all()
+            return self._results.popleft()
+
+    @property
+    def ended(self) -> bool:
+        """Whether no frame can be pushed any more, and all are answered."""
+        return not self._pushing and not self._open
+
     def __iter__(self) -> Iterator[Result]:
-        """The results, in the order of the stream, until it is finished or closed and all frames are answered."""
-        while True:
-            with self._changed:
-                while not self._results:
-                    if not self._pushing and not self._open:
-                        return
-                    self._changed.wait()
-                result = self._results.popleft()
-                self._changed.notify_all()
+        """The results, until there are none to come."""
+        while result := self.take():
             yield result
 
-    def watch(self, frames: Any) -> Iterator[Result]:
-        """Push the frames of an iterable from a thread of its own, and yield the results."""
+    def watch(self, frames: Iterable[Any]) -> Iterator[Result]:
+        """Push the frames of an iterable from a thread of its own, and yield the results.
+
+        It raises what the iterable raises, after the last result. Leaving the loop finishes the stream: the thread ends
+        with the next frame.
+        """
+        failure: list[BaseException] = []
 
         def push() -> None:
             try:
                 for frame in frames:
                     self.push(frame)
-            except ValueError:  # closed meanwhile
-                if self._pushing:
-                    raise
+            except BaseException as error:
+                if self._pushing:  # it is not push that says so
+                    failure.append(error)
             finally:
                 self.finish()
 
         threading.Thread(target=push, name=f"shiva stream {self._name}", daemon=True).start()
-        yield from self
+        try:
+            yield from self
+        finally:
+            self.finish()
+        if failure:
+            raise failure[0]
 
     def finish(self) -> None:
         """Push no more. Iterating ends with the answer of the last frame."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .errors import ProtocolError
 
 Array = NDArray[Any]
 
@@ -38,10 +40,6 @@ MAX_RANK = 32  # numpy 1 has no more
 MAX_TENSORS = 255
 MAX_NAMESPACE = 255
 CHUNK = 64 << 10
-
-
-class ProtocolError(ValueError):
-    """What came is no Shiva message, or what was to be sent cannot be one."""
 
 
 @dataclass
@@ -75,7 +73,8 @@ def encode(message: Message) -> list[bytes | memoryview]:
         array = np.asarray(tensor)
         native = array.dtype.newbyteorder("=")
         if native not in CODES or array.dtype.hasobject:
-            raise ProtocolError(f"tensor {i} has dtype {array.dtype}, which Shiva has not; texts go by name")
+            hint = "send it as float32" if array.dtype.name == "bfloat16" else "texts go by name"
+            raise ProtocolError(f"tensor {i} has dtype {array.dtype}, which Shiva lacks; {hint}")
         if array.ndim > MAX_RANK:
             raise ProtocolError(f"tensor {i} has {array.ndim} dimensions, at most {MAX_RANK} can be sent")
         pieces.append(TENSOR.pack(array.ndim, CODES[native]) + struct.pack(f">{array.ndim}i", *array.shape))
@@ -111,36 +110,31 @@ class Decoder:
         """Take messages of at most ``limit`` bytes."""
         self._limit = limit
         self._chunk = memoryview(bytearray(CHUNK))
-        self._start = self._end = 0  # what of the chunk has not been parsed
         self._messages: list[Message] = []
         self._parser = self._parse()
-        self._into = next(self._parser)  # what the parser wants filled
+        self._into = next(self._parser)  # the parser waits until this is full
         self._filled = 0
 
     def buffer(self) -> memoryview:
         """Where the next bytes go; never empty."""
         if self._direct():
             return self._into[self._filled :]
-        if self._start == self._end:
-            self._start = self._end = 0
-        elif self._end == CHUNK:
-            self._chunk[: self._end - self._start] = self._chunk[self._start : self._end]
-            self._start, self._end = 0, self._end - self._start
-        return self._chunk[self._end :]
+        return self._chunk
 
     def _direct(self) -> bool:
-        return self._start == self._end and len(self._into) - self._filled >= CHUNK // 2
+        return len(self._into) - self._filled >= CHUNK // 2
 
     def advance(self, n: int) -> list[Message]:
         """The messages that are complete with n bytes more."""
+        start = end = 0  # the part of the chunk that is not parsed yet
         if self._direct():
             self._filled += n
         else:
-            self._end += n
+            end = n
         while True:
-            n = min(self._end - self._start, len(self._into) - self._filled)
-            self._into[self._filled : self._filled + n] = self._chunk[self._start : self._start + n]
-            self._start += n
+            n = min(end - start, len(self._into) - self._filled)
+            self._into[self._filled : self._filled + n] = self._chunk[start : start + n]
+            start += n
             self._filled += n
             if self._filled < len(self._into):
                 break
@@ -241,20 +235,24 @@ def is_text(value: Any) -> bool:
 def array_of_texts(value: Any) -> Array:
     """Texts of an answer as an array of objects: str, or bytes where a text is no UTF-8."""
 
-    def element(v: Any) -> Any:
-        return base64.b64decode(v["b64"]) if isinstance(v, Mapping) else v
-
     def shape(v: Any) -> tuple[int, ...]:
         return (len(v), *(shape(v[0]) if v else ())) if isinstance(v, list) else ()
 
-    def flat(v: Any) -> Iterable[Any]:
-        if isinstance(v, list):
+    def elements(v: Any, dims: tuple[int, ...]) -> Iterator[str | bytes]:
+        if dims:
+            if not isinstance(v, list) or len(v) != dims[0]:
+                raise ValueError("the lists are not alike in length and depth")
             for one in v:
-                yield from flat(one)
+                yield from elements(one, dims[1:])
+        elif isinstance(v, str):
+            yield v
         else:
-            yield element(v)
+            yield base64.b64decode(v["b64"])
 
-    array = np.empty(shape(value), object)
-    for i, v in enumerate(flat(value)):
-        array.reshape(-1)[i] = v
+    try:
+        dims = shape(value)
+        array = np.empty(dims, object)
+        array.reshape(-1)[:] = list(elements(value, dims))
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"the texts of an answer cannot be read: {error}") from error
     return array

@@ -1,0 +1,192 @@
+"""One connection for threads, and the requests on it."""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from . import wire
+from .errors import ConnectionLost, NotAnswered, ProtocolError, TimedOut
+from .wire import Message
+
+GRACE = 1.0  # seconds that the server's own answer about a deadline may take
+TICK = 0.5  # seconds between two looks at the deadlines of what is in flight
+
+# A host that is gone says nothing. Without these options the kernel waits for it for a quarter of an hour.
+OPTIONS = [
+    (level, getattr(socket, name), value)
+    for level, name, value in (
+        (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
+        (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+        (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 20),
+        (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 10),
+        (socket.IPPROTO_TCP, "TCP_KEEPCNT", 4),
+        (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 60_000),
+    )
+    if hasattr(socket, name)  # not every system has all
+]
+
+T = TypeVar("T")
+
+
+class Call(Generic[T]):
+    """A request, and who waits for its answer."""
+
+    def __init__(
+        self, then: Callable[[Message], T], slots: threading.Semaphore, name: str, timeout: float | None
+    ) -> None:
+        self.future: Future[T] = Future()
+        self.until = math.inf if timeout is None else time.monotonic() + timeout + GRACE
+        self.sent = False  # whether it is a connection's, which finishes it
+        self._then, self._slots, self._name, self._timeout = then, slots, name, timeout
+        self._once = threading.Lock()
+
+    def left(self) -> float | None:
+        """Seconds that are left for it."""
+        return None if self.until == math.inf else max(0.0, self.until - time.monotonic())
+
+    def timed_out(self, *, may_have_run: bool) -> TimedOut:
+        """The error of a request whose time is over."""
+        return TimedOut(f"no answer from {self._name} within {self._timeout} s", may_have_run=may_have_run)
+
+    def finish(self, result: Message | Exception) -> None:
+        """The connection has no more to do with it."""
+        self._slots.release()
+        self.settle(result)
+
+    def settle(self, result: Message | Exception) -> None:
+        """Tell who waits, who may have gone. What comes later is dropped."""
+        if not self._once.acquire(blocking=False) or not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            if isinstance(result, Exception):
+                raise result
+            self.future.set_result(self._then(result))
+        except Exception as error:
+            self.future.set_exception(error)
+
+
+class End(NamedTuple):
+    """Why a connection ended, and when."""
+
+    why: str
+    at: float
+
+
+class Connection:
+    """One connection, and the thread that reads it."""
+
+    def __init__(self, sock: socket.socket, name: str, max_message: int) -> None:
+        # With a timeout a call of the system that does nothing for so long returns, so that deadlines can be looked at.
+        sock.settimeout(TICK)
+        for level, option, value in OPTIONS:
+            sock.setsockopt(level, option, value)
+        self._sock, self._name = sock, name
+        self._lock = threading.Lock()
+        self._calls: deque[Call[Any]] = deque()  # in the order of their requests, which is that of the answers
+        self._look = 0.0  # when deadlines are looked at next
+        self.ended: End | None = None
+        self.answered = False
+        self._decoder = wire.Decoder(max_message)
+        self.reader = threading.Thread(target=self._read, name=f"shiva {name}", daemon=True)
+        self.reader.start()
+
+    def send(self, pieces: list[bytes | memoryview], call: Call[Any]) -> bool:
+        """Send a request, whose call is finished from here on. False: the connection has ended before."""
+        try:
+            with self._lock:
+                if self.ended:
+                    return False
+                self._calls.append(call)
+                call.sent = True
+            self._write(pieces, call)
+        except OSError as error:
+            self.end(ConnectionLost, f"{self._name}: {error}")
+        except BaseException:  # of a signal: part of the message may be written, and no other can follow
+            self.end(ConnectionLost, f"{self._name}: a thread was interrupted while it sent a request")
+            raise
+        return True
+
+    def _write(self, pieces: list[bytes | memoryview], call: Call[Any]) -> None:
+        """Write all pieces, in as few writes as the kernel takes."""
+        left = [memoryview(piece) for piece in pieces if len(piece)]
+        while left:
+            try:
+                n = self._sock.sendmsg(left[:1024]) if hasattr(self._sock, "sendmsg") else self._sock.send(left[0])
+            except TimeoutError as error:
+                if error.errno is None and time.monotonic() < call.until:
+                    continue
+                call.settle(call.timed_out(may_have_run=True))
+                raise OSError("the server reads nothing") from error
+            while left and n >= len(left[0]):
+                n -= len(left.pop(0))
+            if n:
+                left[0] = left[0][n:]
+
+    def _read(self) -> None:
+        why = "the server closed the connection"
+        try:
+            while True:
+                try:
+                    n = self._sock.recv_into(self._decoder.buffer())
+                except TimeoutError as error:
+                    if error.errno is not None:
+                        raise
+                    self._expire()
+                    continue
+                if not n:
+                    break
+                for message in self._decoder.advance(n):
+                    self._answer(message)
+                if time.monotonic() >= self._look:
+                    self._expire()
+        except Exception as error:  # whatever it is, nobody else ends the calls
+            why = str(error) or type(error).__name__
+        self.end(ConnectionLost, f"{self._name}: {why}")
+        self._sock.close()
+
+    def _answer(self, message: Message) -> None:
+        with self._lock:
+            call = self._calls.popleft() if self._calls else None
+        if call is None:
+            raise ProtocolError(f"an answer to no request: {message.namespace} {message.metadata}")
+        self.answered = True
+        call.finish(message)
+
+    def _expire(self) -> None:
+        """End the wait for answers that are late. Their calls stay in line, as the answers may come."""
+        now = time.monotonic()
+        self._look = now + TICK
+        with self._lock:
+            late = [call for call in self._calls if call.until <= now]
+        for call in late:
+            call.settle(call.timed_out(may_have_run=True))
+
+    def end(self, kind: type[NotAnswered], why: str) -> None:
+        """Fail what is in flight. Only the first reason counts."""
+        with self._lock:
+            if self.ended:
+                return
+            self.ended = End(why, time.monotonic())
+            calls, self._calls = self._calls, deque()
+        self.hang_up()
+        for call in calls:
+            call.finish(kind(why, may_have_run=True))
+
+    def hang_up(self) -> None:
+        """Wake the reader, which ends the connection and closes the socket."""
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def forked(self) -> None:
+        """Let go of the parent's connection, without a word to the server."""
+        self._sock.close()
+        for call in self._calls:
+            call.settle(ConnectionLost(f"{self._name}: the process was forked", may_have_run=True))

@@ -1,0 +1,97 @@
+"""What can be sent, what of it is copied, and what is refused."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from conftest import Server
+from shiva_client import Client, Message, wire
+
+BIG = np.arange(24, dtype=">f8").reshape(2, 3, 4)
+ARRAYS: list[Any] = [
+    BIG, BIG[:, ::-1, 1:3], BIG.T, np.asfortranarray(BIG), np.broadcast_to(np.int16(3), (2, 5)), np.zeros((0, 3), "f4"),
+    np.array(7, "u2"), np.float16(1.5), np.float32(-0.0), 3, 2.5, True, 1 + 2j, [], [[1, 2], [3, 4]], range(4),
+    bytearray(b"ab"), np.longdouble(1) / 3, np.array([np.nan, np.inf], "f2"), np.ma.array([1, 2]), np.uint64(2**64 - 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", ARRAYS, ids=lambda a: f"{type(a).__name__} {np.asarray(a).dtype} {np.shape(a)}")
+def test_arrays(server: Server, given: Any) -> None:
+    with Client("127.0.0.1", server.port) as client:
+        (got,) = client.infer("m", given).tensors
+    want = np.asarray(given)
+    assert got.shape == want.shape
+    assert got.dtype == want.dtype.newbyteorder("=")
+    assert got.dtype.isnative
+    assert got.flags.writeable
+    np.testing.assert_array_equal(got, want)
+
+
+NO_ARRAYS: list[tuple[Any, str]] = [
+    (np.array(["2026-11-22"], "M8[D]"), "datetime64"),
+    (np.zeros(1, "u1,f4"), "which Shiva lacks"),
+    ([1, None], "dtype object"),
+    (np.zeros(2, ml_dtypes.bfloat16), "bfloat16, which Shiva lacks; send it as float32"),
+    ([[1], [2, 3]], "inhomogeneous"),
+    (2**64, "dtype object"),
+]
+
+
+@pytest.mark.parametrize(("given", "why"), NO_ARRAYS, ids=lambda v: str(v)[:20])
+def test_no_arrays(server: Server, given: Any, why: str) -> None:
+    with Client("127.0.0.1", server.port, in_flight=1) as client:
+        for _ in range(2):  # and no place is lost
+            with pytest.raises(ValueError, match=why):
+                client.infer("m", given)
+        client.infer("m", [1])
+
+
+TEXTS: list[tuple[Any, Any]] = [
+    (np.array([["a", "b"]]), [["a", "b"]]),
+    (np.array([b"\xfe", "c"], object), [b"\xfe", "c"]),
+    (np.str_("x"), "x"),
+    (np.array("x"), "x"),
+    ("nul \0 ünd", "nul \0 ünd"),
+    (np.empty((2, 0), object), [[], []]),
+]
+
+
+@pytest.mark.parametrize(("given", "want"), TEXTS)
+def test_texts(server: Server, given: Any, want: Any) -> None:
+    with Client("127.0.0.1", server.port) as client:
+        answer = client.infer("m", {"t": given})
+    assert answer["t"].tolist() == want
+    assert answer["t"].shape == np.shape(given)
+
+
+def peak_of(client: Client, *inputs: Any) -> int:
+    tracemalloc.start()
+    try:
+        client.infer("m", *inputs)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("dtype", "copies"), [("u1", 0), (">f4", 0), ("<f4", 1)])
+def test_a_contiguous_array_is_not_copied(server: Server, dtype: str, copies: int) -> None:
+    """Bytes are sent from where they are; what is larger is copied once, for the order of its bytes."""
+    size = 32 << 20
+    array = np.zeros(size // np.dtype(dtype).itemsize, dtype)
+    server.handler = lambda m: Message(m.namespace)
+    with Client("127.0.0.1", server.port) as client:
+        client.infer("m")
+        peak = peak_of(client, array) - size  # the server of the test is in this process, and has the message, too
+    assert copies * size <= peak < (copies + 0.1) * size
+
+
+def test_an_answer_is_received_where_it_stays(server: Server) -> None:
+    size = 32 << 20
+    server.encoded = b"".join(wire.encode(Message("m", {}, [np.zeros(size // 4, "f4")])))
+    with Client("127.0.0.1", server.port) as client:
+        client.infer("m")
+        assert size <= peak_of(client) < 1.1 * size
