@@ -47,7 +47,7 @@ func TestImportIsWholeOrNothing(t *testing.T) {
 	o.expect("POST", "/v1/import", `{"format":1,"applications":[`+strings.Repeat(" ", 64<<10)+`]}`, 413, "admin.import_bytes", "65536")
 
 	// What an application of that name had learned before is not the new one's.
-	if _, err := stored(t, o.s).Update(t.Context(), "policy/first/uleft", "", func([]byte) ([]byte, error) { return state, nil }); err != nil {
+	if _, err := o.s.store.State().Update(t.Context(), "policy/first/uleft", "", func([]byte) ([]byte, error) { return state, nil }); err != nil {
 		t.Fatal(err)
 	}
 	o.expect("POST", "/v1/import", `{"format":1,"applications":[`+good+`],"policies":[{"application":"first","user":"u","state":`+string(state)+`}]}`, 200)

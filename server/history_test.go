@@ -41,16 +41,6 @@ func lines(t *testing.T, s *Server, name string) (list []string) {
 	return list
 }
 
-// stored is the state store of a server.
-func stored(t *testing.T, s *Server) state.Store {
-	t.Helper()
-	store, err := s.store.State()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return store
-}
-
 // What served when, who registered it and who changed it outlives the server, also one that was
 // killed.
 func TestHistorySurvives(t *testing.T) {
@@ -87,7 +77,7 @@ func TestHistorySurvives(t *testing.T) {
 	// A server that is killed writes no end.
 	version(t, s, "3")
 	budgettest.Until(t, "version 3 to be written", func() bool { return strings.Contains(fmt.Sprint(lines(t, s, "rolled")), "served 3 by 1") })
-	e, err := stored(t, s).Get(state.Key("history", "rolled"))
+	e, err := s.store.State().Get(state.Key("history", "rolled"))
 	if err != nil {
 		t.Fatal(err)
 	}

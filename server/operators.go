@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"net"
 	"os"
 	"strings"
@@ -15,7 +16,7 @@ import (
 // manage makes what operators see and change, and the fleet of containers.
 func (s *Server) manage() {
 	started := time.Now()
-	s.store = manage.NewStore(s.cfg.State, started, s.log)
+	s.store = manage.NewStore(s.cfg.State, s.log)
 	s.containers, s.processes = fleet.New(fleet.Config{
 		Name:        "shivad/" + Version,
 		Scheduler:   s.sched,
@@ -51,7 +52,7 @@ func (s *Server) manage() {
 func (s *Server) sources() admin.Sources {
 	return admin.Sources{
 		Version:      Version,
-		Opened:       s.opened,
+		Await:        s.awaitOpen,
 		Access:       s.settings.Access,
 		Report:       s.report,
 		Settings:     configuration{s.settings, s},
@@ -64,6 +65,16 @@ func (s *Server) sources() admin.Sources {
 		Metrics:      s.metrics.Handler(),
 		Log:          s.log,
 	}
+}
+
+// awaitOpen waits until Start has opened the store, and has sources to show; it fails if Start has.
+func (s *Server) awaitOpen(ctx context.Context) error {
+	select {
+	case <-s.opened:
+	case <-ctx.Done():
+	}
+	_, err := s.store.Registry()
+	return err
 }
 
 // configuration is the settings of models, and with them what only the server knows of the rest.

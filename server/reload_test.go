@@ -43,7 +43,7 @@ func TestReload(t *testing.T) {
 	log := new(logged)
 	s, file := loaded(t, log, nil)
 	o := operator{t, s}
-	if _, err := stored(t, s).Update(t.Context(), "settings/mine", "", func([]byte) ([]byte, error) { return []byte(`{"objective":"70ms"}`), nil }); err != nil {
+	if _, err := s.store.State().Update(t.Context(), "settings/mine", "", func([]byte) ([]byte, error) { return []byte(`{"objective":"70ms"}`), nil }); err != nil {
 		t.Fatal(err)
 	}
 	s.settings.Read()

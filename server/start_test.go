@@ -1,11 +1,14 @@
 package server
 
 import (
+	"context"
+	"errors"
 	"net"
 	"net/http"
 	"testing"
 	"time"
 
+	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
 )
 
@@ -69,4 +72,24 @@ func TestLookedAtWhileItStarts(t *testing.T) {
 	if got := <-shown; got != http.StatusOK {
 		t.Errorf("/v1/status: %d", got)
 	}
+}
+
+// What asks for applications or settings while the store is not open, or of a server that failed to
+// open it, is told so.
+func TestManagementWaitsForTheStore(t *testing.T) {
+	s := unstarted(t, nil, func(c *config.Config) { c.State.At = t.TempDir() + "/none/state" })
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	told := func(ctx context.Context, when string) {
+		t.Helper()
+		e, ok := errors.AsType[*admin.Error](s.awaitOpen(ctx))
+		if !ok || e.Status != http.StatusServiceUnavailable {
+			t.Errorf("%s: %v, want an error with status 503", when, e)
+		}
+	}
+	told(gone, "before the start")
+	if err := s.Start(); err == nil {
+		t.Fatal("started without the directory of its store")
+	}
+	told(t.Context(), "after a start that failed")
 }

@@ -198,10 +198,9 @@ func (s Sources) serve(t route) http.HandlerFunc {
 				return
 			}
 		}
-		if s.Opened != nil && !t.early {
-			select {
-			case <-s.Opened:
-			case <-r.Context().Done():
+		if s.Await != nil && !t.early {
+			if err := s.Await(r.Context()); err != nil {
+				s.answer(w, r, nil, err)
 				return
 			}
 		}

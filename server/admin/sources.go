@@ -11,8 +11,10 @@ import (
 // at once, and returns what the door may keep. Slices are shown in their order. An error that is to
 // be shown to the client is an *Error; any other is a bug.
 type Sources struct {
-	Version string          // of the server
-	Opened  <-chan struct{} // closed when all of these are there; until then only /livez and /readyz are answered. nil: they are
+	Version string // of the server
+	// Await waits until all of these can be called; its error is the answer, but for /livez and
+	// /readyz, which do not wait. nil: they can.
+	Await func(context.Context) error
 
 	Access       func() Access // nil: by addresses and localhost alone, and without profiles
 	Report       Report

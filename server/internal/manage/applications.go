@@ -16,15 +16,11 @@ func NewApplications(store *Store) *Applications { return &Applications{store} }
 
 // List is all of them, by name.
 func (as *Applications) List() ([]admin.App, error) {
-	r, store, err := as.store.get()
-	if err != nil {
-		return nil, err
-	}
-	if _, err := store.List("apps/"); err != nil { // what is not known yet is not nothing
+	if _, err := as.store.State().List("apps/"); err != nil { // what is not known yet is not nothing
 		return nil, refusal(err)
 	}
 	var list []admin.App
-	for _, a := range r.Apps() {
+	for _, a := range as.store.Apps().Apps() {
 		list = append(list, admin.App(a.Definition))
 	}
 	return list, nil
@@ -32,21 +28,13 @@ func (as *Applications) List() ([]admin.App, error) {
 
 // Check lists all that is wrong with an application.
 func (as *Applications) Check(a admin.App) error {
-	r, _, err := as.store.get()
-	if err != nil {
-		return err
-	}
-	_, err = r.Check(apps.Definition(a))
+	_, err := as.store.Apps().Check(apps.Definition(a))
 	return refusal(err)
 }
 
 // Create makes one; that there is one of the name is an error.
 func (as *Applications) Create(ctx context.Context, a admin.App) (admin.App, error) {
-	r, _, err := as.store.get()
-	if err != nil {
-		return a, err
-	}
-	made, err := r.Create(ctx, apps.Definition(a))
+	made, err := as.store.Apps().Create(ctx, apps.Definition(a))
 	if err != nil {
 		return a, refusal(err)
 	}
@@ -55,11 +43,7 @@ func (as *Applications) Create(ctx context.Context, a admin.App) (admin.App, err
 
 // Change changes one in an atomic step, for which change may be called again.
 func (as *Applications) Change(ctx context.Context, name string, change func(admin.App) (admin.App, error)) (admin.App, error) {
-	r, _, err := as.store.get()
-	if err != nil {
-		return admin.App{}, err
-	}
-	made, err := r.Change(ctx, name, func(d *apps.Definition) error {
+	made, err := as.store.Apps().Change(ctx, name, func(d *apps.Definition) error {
 		a, err := change(admin.App(*d))
 		*d = apps.Definition(a)
 		return err
@@ -72,9 +56,5 @@ func (as *Applications) Change(ctx context.Context, name string, change func(adm
 
 // Delete ends one, and forgets what its policy has learned.
 func (as *Applications) Delete(ctx context.Context, name string) error {
-	r, _, err := as.store.get()
-	if err != nil {
-		return err
-	}
-	return refusal(r.Delete(ctx, name))
+	return refusal(as.store.Apps().Delete(ctx, name))
 }

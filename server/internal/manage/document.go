@@ -31,10 +31,7 @@ func NewDocuments(store *Store, settings *Settings, log *slog.Logger) *Documents
 // Export is everything in the store that the server would be another without, as one document.
 func (ds *Documents) Export() (admin.Document, error) {
 	d := admin.Document{Format: admin.DocumentFormat, Applications: []admin.App{}, Policies: []admin.PolicyState{}, Settings: map[string]map[string]string{}}
-	r, store, err := ds.store.get()
-	if err != nil {
-		return d, err
-	}
+	r, store := ds.store.Apps(), ds.store.State()
 	for _, a := range r.Apps() {
 		d.Applications = append(d.Applications, admin.App(a.Definition))
 	}
@@ -101,10 +98,7 @@ func (p *plan) add(what, name, key string, value []byte) {
 // changes are, and all of it together. It takes time in proportion to the document and to what is
 // here.
 func (ds *Documents) planImport(d admin.Document) (p plan, faults []string, err error) {
-	r, store, err := ds.store.get()
-	if err != nil {
-		return p, nil, err
-	}
+	r, store := ds.store.Apps(), ds.store.State()
 	known := map[string]bool{}
 	for _, a := range r.Apps() {
 		known[a.Name] = true
@@ -211,10 +205,7 @@ func (ds *Documents) Import(ctx context.Context, d admin.Document, dryRun bool) 
 	if err != nil {
 		return nil, err
 	}
-	r, store, err := ds.store.get()
-	if err != nil {
-		return nil, err
-	}
+	store := ds.store.State()
 	var changes []admin.Change
 	for i, c := range p.changes {
 		e, err := store.Get(p.entries[i].Key)
@@ -238,7 +229,7 @@ func (ds *Documents) Import(ctx context.Context, d admin.Document, dryRun bool) 
 	if err := store.Write(ctx, p.entries); err != nil {
 		return nil, refusal(err)
 	}
-	r.Refresh()
+	ds.store.Apps().Refresh()
 	ds.settings.Read()
 	return changes, nil
 }

@@ -12,11 +12,7 @@ import (
 // explainApplication says what an application answers, and why with its default or without a model;
 // nil if there is no such application. What is counted is counted since the server started.
 func (r *Report) explainApplication(name string) (out []string) {
-	registry, _, err := r.Store.get()
-	if err != nil {
-		return nil
-	}
-	a := registry.App(name)
+	a := r.Store.Apps().App(name)
 	if a == nil {
 		return nil
 	}

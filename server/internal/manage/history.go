@@ -233,10 +233,7 @@ func (h *History) served() map[string]serving {
 // write writes what is not written yet, and counts the names that it wrote. What an error leaves is
 // left for the next time.
 func (h *History) write(ctx context.Context, now map[string]serving, at time.Time) (n int, err error) {
-	store, err := h.store.State()
-	if err != nil {
-		return 0, err
-	}
+	store := h.store.State()
 	h.mu.Lock()
 	waiting := h.pending
 	h.pending = map[string]*pending{}
@@ -424,11 +421,7 @@ func forgetHistories(ctx context.Context, store state.Store, now map[string]serv
 // Of is the history of a name as the admin door shows it.
 func (h *History) Of(name string) (admin.History, error) {
 	out := admin.History{Name: name, Events: []admin.Event{}}
-	store, err := h.store.State()
-	if err != nil {
-		return out, err
-	}
-	e, err := store.Get(state.Key("history", name))
+	e, err := h.store.State().Get(state.Key("history", name))
 	if err != nil {
 		return out, refusal(err)
 	}

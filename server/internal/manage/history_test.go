@@ -21,7 +21,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	opening := NewStore(config.State{}, time.Now(), nil)
+	opening := NewStore(config.State{}, nil)
 	opening.opened.Store(&opened{store: store})
 	h := NewHistory(opening, nil, nil, time.Now(), nil, slog.New(slog.DiscardHandler)) // Run does not run: nobody else writes
 	count := func(name string) int {

@@ -27,10 +27,7 @@ func NewLearning(store *Store, g *gate.Gate) *Learning { return &Learning{store,
 
 // Learned is what an application's policy knows, of one user or of every one.
 func (l *Learning) Learned(name, user string, every bool, most int) (admin.Learned, error) {
-	r, _, err := l.store.get()
-	if err != nil {
-		return admin.Learned{}, err
-	}
+	r := l.store.Apps()
 	a := r.App(name)
 	if a == nil {
 		return admin.Learned{}, refusal(r.Unknown(name))
@@ -60,10 +57,7 @@ func (l *Learning) Learned(name, user string, every bool, most int) (admin.Learn
 
 // Forget forgets what an application's policy knows.
 func (l *Learning) Forget(ctx context.Context, name string) error {
-	r, _, err := l.store.get()
-	if err != nil {
-		return err
-	}
+	r := l.store.Apps()
 	if r.App(name) == nil {
 		return refusal(r.Unknown(name))
 	}

@@ -82,10 +82,6 @@ func (s *Settings) Access() admin.Access {
 // file is not written. nil takes a setting back to what the file says. It gives what was in effect
 // of these settings, and what is now.
 func (s *Settings) Set(ctx context.Context, model string, settings map[string]*string) (before, after map[string]any, err error) {
-	store, err := s.store.State()
-	if err != nil {
-		return nil, nil, err
-	}
 	var faults []string
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
 		if settings[key] == nil { // the others are checked with their values
@@ -99,7 +95,7 @@ func (s *Settings) Set(ctx context.Context, model string, settings map[string]*s
 	}
 	known := s.gate.Versions(model) != nil
 	before = s.inEffect(model, settings)
-	_, err = store.Update(ctx, state.Key("settings", model), "", func(old []byte) ([]byte, error) {
+	_, err = s.store.State().Update(ctx, state.Key("settings", model), "", func(old []byte) ([]byte, error) {
 		stored := map[string]string{}
 		if old == nil && !known {
 			return nil, &admin.Error{Status: http.StatusNotFound, Text: fmt.Sprintf("no model %q, and no settings of it", model)}
@@ -168,11 +164,7 @@ func faultsOf(err error) (list []string) {
 func (s *Settings) Read() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var entries []state.Entry
-	store, err := s.store.State()
-	if err == nil {
-		entries, err = store.List(settingsPrefix)
-	}
+	entries, err := s.store.State().List(settingsPrefix)
 	if err != nil {
 		s.log.Warn("settings of models cannot be read from the state store; the file's hold", "error", err)
 		return
@@ -211,11 +203,7 @@ func storedSettings(e state.Entry) (model string, settings map[string]string, er
 // Follow makes what other servers change hold here, until stop is closed.
 func (s *Settings) Follow(stop <-chan struct{}) {
 	changed := make(chan struct{}, 1)
-	store, err := s.store.State()
-	if err != nil {
-		return // there is none
-	}
-	defer store.Watch(settingsPrefix, changed)()
+	defer s.store.State().Watch(settingsPrefix, changed)()
 	for {
 		select {
 		case <-changed:

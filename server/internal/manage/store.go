@@ -20,11 +20,10 @@ import (
 )
 
 // A Store is the state store and the registry of the applications in it, which open after the
-// server was made. Its methods may be called from everywhere.
+// server was made. Its methods may be called from everywhere, after Open but for Registry.
 type Store struct {
-	at      config.State
-	started time.Time
-	log     *slog.Logger
+	at  config.State
+	log *slog.Logger
 
 	opened atomic.Pointer[opened] // nil: not yet
 }
@@ -35,9 +34,7 @@ type opened struct {
 }
 
 // NewStore makes a store that opens where the configuration says.
-func NewStore(at config.State, started time.Time, log *slog.Logger) *Store {
-	return &Store{at: at, started: started, log: log}
-}
+func NewStore(at config.State, log *slog.Logger) *Store { return &Store{at: at, log: log} }
 
 // Open opens the store, and gives the gate the registry of the applications in it. changed is
 // called when these have.
@@ -78,37 +75,25 @@ func (s *Store) Close() error {
 	return o.store.Close()
 }
 
-// get returns both, or the error for whoever asks before they are open.
-func (s *Store) get() (*apps.Registry, state.Store, error) {
-	if o := s.opened.Load(); o != nil {
-		return o.apps, o.store, nil
-	}
-	return nil, nil, &admin.Error{Status: http.StatusServiceUnavailable, Text: "this server is not serving yet"}
-}
+// Apps are the applications, for whoever is called after Open alone: admin.Sources.Await sees to that.
+func (s *Store) Apps() *apps.Registry { return s.opened.Load().apps }
 
-// Registry is that of the applications; its error wraps scheduler.ErrUnavailable.
+// State is the store itself, likewise.
+func (s *Store) State() state.Store { return s.opened.Load().store }
+
+// Registry is Apps for whoever may be called before Open; the error then wraps
+// scheduler.ErrUnavailable.
 func (s *Store) Registry() (*apps.Registry, error) {
-	r, _, err := s.get()
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", scheduler.ErrUnavailable, err)
+	if o := s.opened.Load(); o != nil {
+		return o.apps, nil
 	}
-	return r, nil
-}
-
-// State is the store itself.
-func (s *Store) State() (state.Store, error) {
-	_, store, err := s.get()
-	return store, err
+	return nil, fmt.Errorf("%w: %w", scheduler.ErrUnavailable, &admin.Error{Status: http.StatusServiceUnavailable, Text: "this server is not serving yet"})
 }
 
 // Admit refuses a model by the name of an application that links to others as well: requests for
 // the one would go to the other.
 func (s *Store) Admit(id scheduler.ModelID) error {
-	r, _, err := s.get()
-	if err != nil {
-		return err
-	}
-	if a := r.App(id.Name); a != nil && !a.Only(id.Name) {
+	if a := s.Apps().App(id.Name); a != nil && !a.Only(id.Name) {
 		return fmt.Errorf("there is an application %q, which links to %q: give the model another name, or delete the application", a.Name, a.Models)
 	}
 	return nil
@@ -116,21 +101,14 @@ func (s *Store) Admit(id scheduler.ModelID) error {
 
 // Linked reports whether an application asks that version of a model even if it is not the default.
 func (s *Store) Linked(model, version string) bool {
-	r, _, err := s.get()
-	return err == nil && slices.ContainsFunc(r.Apps(), func(a *apps.App) bool { return a.Keeps(model, version) })
+	return slices.ContainsFunc(s.Apps().Apps(), func(a *apps.App) bool { return a.Keeps(model, version) })
 }
 
 // Health reports how the store is doing.
 func (s *Store) Health() admin.State {
-	k := admin.State{At: s.at.Redacted(), Since: s.started}
-	_, store, err := s.get()
-	if err != nil {
-		k.Error = err.Error()
-		return k
-	}
-	health := store.Health()
-	k.Since = health.Since
-	if k.Healthy = health.Err == nil; !k.Healthy {
+	health := s.State().Health()
+	k := admin.State{At: s.at.Redacted(), Since: health.Since, Healthy: health.Err == nil}
+	if !k.Healthy {
 		k.Error = strings.TrimPrefix(health.Err.Error(), "state: ")
 	}
 	return k
@@ -138,12 +116,8 @@ func (s *Store) Health() admin.State {
 
 // Gauges is what the metrics read of the applications when they are asked.
 func (s *Store) Gauges() (list []metrics.LearnedGauges) {
-	r, _, err := s.get()
-	if err != nil {
-		return nil
-	}
-	for _, a := range r.Apps() {
-		users := r.Users(a.Name)
+	for _, a := range s.Apps().Apps() {
+		users := s.Apps().Users(a.Name)
 		list = append(list, metrics.LearnedGauges{Application: a.Name, Users: users.Kept, Forgotten: users.Forgotten})
 	}
 	return list
