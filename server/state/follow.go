@@ -285,12 +285,8 @@ func (s *redisStore) restore(ctx context.Context, life string, entries []Entry, 
 		return push("")
 	}
 	for _, e := range entries {
-		op := "set"
-		if e.Value == nil {
-			op = "delete"
-		}
 		highest = max(highest, e.Revision)
-		if err := add(op, e.Key, e.Revision, e.Value); err != nil {
+		if err := add(operation(e.Value), e.Key, e.Revision, e.Value); err != nil {
 			return err
 		}
 	}

@@ -17,7 +17,27 @@ type keyLock struct {
 	users int           // who hold it or wait for it; guarded by keyLocks.mu
 }
 
-func (l *keyLocks) lock(ctx context.Context, key string) (unlock func(), err error) {
+// begin bounds a change that its caller has not bounded, and locks its keys, in one order for all who
+// do. The caller calls end.
+func (l *keyLocks) begin(ctx context.Context, keys ...string) (_ context.Context, end func(), err error) {
+	ctx, cancel := withCallTimeout(ctx)
+	held := 0
+	end = func() {
+		for _, key := range keys[:held] {
+			l.leave(key, true)
+		}
+		cancel()
+	}
+	for slices.Sort(keys); held < len(keys); held++ {
+		if err := l.lock(ctx, keys[held]); err != nil {
+			end()
+			return nil, nil, err
+		}
+	}
+	return ctx, end, nil
+}
+
+func (l *keyLocks) lock(ctx context.Context, key string) error {
 	l.mu.Lock()
 	k := l.held[key]
 	if k == nil {
@@ -29,46 +49,26 @@ func (l *keyLocks) lock(ctx context.Context, key string) (unlock func(), err err
 	}
 	k.users++
 	l.mu.Unlock()
-	leave := func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if k.users--; k.users == 0 {
-			delete(l.held, key)
+	if ctx.Err() == nil { // else select would take either
+		select {
+		case k.turn <- struct{}{}:
+			return nil
+		case <-ctx.Done():
 		}
 	}
-	if ctx.Err() != nil { // select would take either
-		leave()
-		return nil, ended(ctx, "waiting to change "+key)
-	}
-	select {
-	case k.turn <- struct{}{}:
-		return func() { <-k.turn; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, ended(ctx, "waiting to change "+key)
-	}
+	l.leave(key, false)
+	return ended(ctx, "waiting to change "+key)
 }
 
-// lockAll locks the keys of entries, in one order for all who do.
-func (l *keyLocks) lockAll(ctx context.Context, entries []Entry) (unlock func(), err error) {
-	keys := make([]string, len(entries))
-	for i, e := range entries {
-		keys[i] = e.Key
+// leave is the end of a user of a lock, who has it or has waited for it.
+func (l *keyLocks) leave(key string, has bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k := l.held[key]
+	if has {
+		<-k.turn
 	}
-	slices.Sort(keys)
-	var held []func()
-	unlock = func() {
-		for _, u := range held {
-			u()
-		}
+	if k.users--; k.users == 0 {
+		delete(l.held, key)
 	}
-	for _, key := range keys {
-		u, err := l.lock(ctx, key)
-		if err != nil {
-			unlock()
-			return nil, err
-		}
-		held = append(held, u)
-	}
-	return unlock, nil
 }

@@ -34,13 +34,11 @@ func (m *memory) Update(ctx context.Context, key, id string, change func([]byte)
 	if err := checkKey(key); err != nil {
 		return Entry{}, err
 	}
-	ctx, cancel := withCallTimeout(ctx)
-	defer cancel()
-	unlock, err := m.locks.lock(ctx, key)
+	_, end, err := m.locks.begin(ctx, key)
 	if err != nil {
 		return Entry{}, err
 	}
-	defer unlock()
+	defer end()
 	old, err := m.Get(key)
 	if err != nil {
 		return Entry{}, err
@@ -74,13 +72,11 @@ func (m *memory) Write(ctx context.Context, entries []Entry) error {
 	if err := Check(entries); err != nil {
 		return err
 	}
-	ctx, cancel := withCallTimeout(ctx)
-	defer cancel()
-	unlock, err := m.locks.lockAll(ctx, entries)
+	_, end, err := m.locks.begin(ctx, keysOf(entries)...)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer end()
 	if _, err := m.Get(""); err != nil {
 		return err
 	}
@@ -88,6 +84,14 @@ func (m *memory) Write(ctx context.Context, entries []Entry) error {
 	defer m.mu.Unlock()
 	m.set(numbered(entries, &m.revision)...)
 	return nil
+}
+
+func keysOf(entries []Entry) []string {
+	keys := make([]string, len(entries))
+	for i, e := range entries {
+		keys[i] = e.Key
+	}
+	return keys
 }
 
 // numbered are entries with the revisions after last, which moves on.
@@ -101,10 +105,8 @@ func numbered(entries []Entry, last *uint64) []Entry {
 }
 
 func (m *memory) Health() Health {
-	if _, err := m.Get(""); err != nil {
-		return Health{Err: err, Since: m.since}
-	}
-	return Health{Since: m.since}
+	_, err := m.Get("")
+	return Health{Err: err, Since: m.since}
 }
 
 func (m *memory) Close() error {

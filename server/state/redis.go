@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,14 +65,9 @@ func openRedis(ctx context.Context, target string, opts Options) (Store, error) 
 	o.ContextTimeoutEnabled = true
 	o.DisableIdentity = true
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	for _, d := range []struct {
-		at  *time.Duration
-		def time.Duration
-	}{{&o.DialTimeout, dialTimeout}, {&o.ReadTimeout, readTimeout}, {&o.WriteTimeout, readTimeout}} {
-		if *d.at == 0 {
-			*d.at = d.def
-		}
-	}
+	o.DialTimeout = cmp.Or(o.DialTimeout, dialTimeout)
+	o.ReadTimeout = cmp.Or(o.ReadTimeout, readTimeout)
+	o.WriteTimeout = cmp.Or(o.WriteTimeout, readTimeout)
 	s := &redisStore{
 		mirror: newMirror(fmt.Errorf("%w: Redis at %s has not been read yet", ErrUnavailable, o.Addr)),
 		opts:   opts, client: redis.NewClient(o),
@@ -100,14 +96,12 @@ func (s *redisStore) Update(ctx context.Context, key, id string, change func([]b
 	if err := checkKey(key); err != nil {
 		return Entry{}, err
 	}
-	ctx, cancel := withCallTimeout(ctx)
-	defer cancel()
 	// One at a time from this server: then only servers are in each other's way.
-	unlock, err := s.locks.lock(ctx, key)
+	ctx, end, err := s.locks.begin(ctx, key)
 	if err != nil {
 		return Entry{}, err
 	}
-	defer unlock()
+	defer end()
 	life, err := s.ready(ctx, "")
 	if err != nil {
 		return Entry{}, err
@@ -166,22 +160,16 @@ func (s *redisStore) Write(ctx context.Context, entries []Entry) error {
 	if err := Check(entries); err != nil || len(entries) == 0 {
 		return err
 	}
-	ctx, cancel := withCallTimeout(ctx)
-	defer cancel()
-	unlock, err := s.locks.lockAll(ctx, entries)
+	ctx, end, err := s.locks.begin(ctx, keysOf(entries)...)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer end()
 	life, err := s.ready(ctx, "")
 	for err == nil {
 		args := []any{s.channel, life, maxGone}
 		for _, e := range entries {
-			op := "set"
-			if e.Value == nil {
-				op = "delete"
-			}
-			args = append(args, e.Key, op, e.Value)
+			args = append(args, e.Key, operation(e.Value), e.Value)
 		}
 		var reply []any
 		if reply, err = writeScript.Run(ctx, s.client, s.keys, args...).Slice(); err != nil {
@@ -210,6 +198,14 @@ func (s *redisStore) Write(ctx context.Context, entries []Entry) error {
 	return err
 }
 
+// operation is what the scripts call giving a key this value.
+func operation(value []byte) string {
+	if value == nil {
+		return "delete"
+	}
+	return "set"
+}
+
 // A commitReply is what the commit script answered, or the write script.
 type commitReply struct {
 	outcome string        // as the script has it
@@ -219,16 +215,12 @@ type commitReply struct {
 }
 
 func (s *redisStore) commit(ctx context.Context, life string, old Entry, id string, value []byte) (commitReply, error) {
-	op := "set"
-	if value == nil {
-		op = "delete"
-	}
 	var hash []byte
 	if id != "" {
 		h := hashID(old.Key, id)
 		hash = h[:]
 	}
-	reply, err := commitScript.Run(ctx, s.client, s.keys, s.channel, life, old.Key, old.Revision, op, value, hash,
+	reply, err := commitScript.Run(ctx, s.client, s.keys, s.channel, life, old.Key, old.Revision, operation(value), value, hash,
 		s.opts.IDLifetime.Milliseconds(), s.opts.MaxIDs, maxGone).Slice()
 	if err != nil {
 		return commitReply{}, err
