@@ -229,7 +229,7 @@ func TestKeepChanges(t *testing.T) {
 	expect("1 - 3 4")
 
 	// Another server's change arrives by the store, and one that does not hold here changes nothing.
-	if _, err := stored(t, s).Update(t.Context(), state.Key("settings", "slow"), "", func([]byte) ([]byte, error) { return []byte(`{"keep":"latest"}`), nil }); err != nil {
+	if _, err := s.store.State().Update(t.Context(), state.Key("settings", "slow"), "", func([]byte) ([]byte, error) { return []byte(`{"keep":"latest"}`), nil }); err != nil {
 		t.Fatal(err)
 	}
 	budgettest.Until(t, "the change", func() bool { return model.model.Stats().Config.Keep == setting.KeepLatest })
@@ -256,7 +256,7 @@ func TestKeepOfApplications(t *testing.T) {
 	o.expect("POST", "/v1/apps", `{"name":"app","models":["echo"],"keep":"latest"}`, 201, `"keep":"latest"`)
 	o.expect("PATCH", "/v1/apps/app", `{"keep":7}`, 200, `"keep":7`)
 	o.expect("GET", "/v1/apps/app", "", 200, `"keep":7`)
-	if entry, err := stored(t, s).Get(state.Key("apps", "app")); err != nil || !strings.Contains(string(entry.Value), `"keep":7`) {
+	if entry, err := s.store.State().Get(state.Key("apps", "app")); err != nil || !strings.Contains(string(entry.Value), `"keep":7`) {
 		t.Errorf("stored: %s, %v", entry.Value, err)
 	}
 	for _, wrong := range []string{`"newest"`, "0", "65537", "true", "1.5"} {

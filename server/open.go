@@ -13,7 +13,6 @@ import (
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/rest"
 	"github.com/shivad/shivad/server/tcp"
-	"github.com/shivad/shivad/shiva"
 )
 
 // The doors of clients and containers: what of a configuration each is opened with, and what it
@@ -108,41 +107,40 @@ func (s *Server) shutDoors(ctx context.Context) error {
 }
 
 func tcpSettings(c config.Config) tcp.Settings {
-	t, l := c.TCP, c.Limits
+	t := c.TCP
 	return tcp.Settings{
 		Connections: intake.Limits{Total: t.Connections, PerAddress: t.ConnectionsPerAddress, Loopback: c.Server.LimitLoopback}, InFlight: t.InFlightPerConnection,
 		IdleTimeout: t.IdleTimeout, MessageTimeout: t.MessageTimeout,
 		OutboundBytes: int(t.OutboundBytes), OutboundStall: t.StallTimeout,
 		Resync: t.Resync, ResyncBytes: int(t.ResyncBytes),
-		Limits: shiva.Limits{
-			MessageBytes: int64(l.MessageBytes), MetadataBytes: int(l.MetadataBytes),
-			Tensors: l.Tensors, Rank: l.Rank, JSONDepth: l.JSONDepth,
-		},
+		Limits: limits(c),
 	}
 }
 
 func (s *Server) restSettings(c config.Config) rest.Settings {
-	r, l := c.REST, c.Limits
+	r := c.REST
 	return rest.Settings{
 		Connections: intake.Limits{Total: r.Connections, PerAddress: r.ConnectionsPerAddress, Loopback: c.Server.LimitLoopback}, IdleTimeout: r.IdleTimeout,
 		HeaderTimeout: r.HeaderTimeout, MessageTimeout: r.MessageTimeout, StallTimeout: r.StallTimeout, Origins: r.CORSOrigins,
-		Memory: s.memory(c),
-		Limits: rest.Limits{
-			MessageBytes: int64(l.MessageBytes), MetadataBytes: int(l.MetadataBytes),
-			Tensors: l.Tensors, Rank: l.Rank, JSONDepth: l.JSONDepth,
-		},
+		Memory: s.memory(c), Limits: limits(c),
 	}
 }
 
 func (s *Server) grpcSettings(c config.Config) grpc.Settings {
-	g, l := c.GRPC, c.Limits
+	g := c.GRPC
 	return grpc.Settings{
 		Connections: intake.Limits{Total: g.Connections, PerAddress: g.ConnectionsPerAddress, Loopback: c.Server.LimitLoopback}, InFlight: g.InFlightPerStream,
 		MessageTimeout: g.MessageTimeout, OutboundBytes: int(g.OutboundBytes), StallTimeout: g.StallTimeout,
-		Memory: s.memory(c),
-		Limits: grpc.Limits{
-			MessageBytes: int(l.MessageBytes), MetadataBytes: int(l.MetadataBytes), Tensors: l.Tensors, Rank: l.Rank,
-		},
+		Memory: s.memory(c), Limits: limits(c),
+	}
+}
+
+// limits are those of requests, whatever door they come through.
+func limits(c config.Config) gate.Limits {
+	l := c.Limits
+	return gate.Limits{
+		MessageBytes: int64(l.MessageBytes), MetadataBytes: int(l.MetadataBytes),
+		Tensors: l.Tensors, Rank: l.Rank, JSONDepth: l.JSONDepth,
 	}
 }
 

@@ -53,7 +53,7 @@ func (d *delivery) Read(n int) (mem.BufferSlice, error) {
 	return out, nil
 }
 
-var testLimits = Limits{MessageBytes: 64 << 20, MetadataBytes: 1 << 16, Tensors: 255, Rank: 255}
+var testLimits = gate.Limits{MessageBytes: 64 << 20, MetadataBytes: 1 << 16, Tensors: 255, Rank: 255}
 
 // receive reads a request from a delivery, with memory of a pool.
 func (d *delivery) receive(pool *tensor.Pool) (*request, error) {

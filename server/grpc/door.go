@@ -26,14 +26,6 @@ import (
 	"github.com/shivad/shivad/server/metrics"
 )
 
-// Limits of a message.
-type Limits struct {
-	MessageBytes  int // of a request for inference
-	MetadataBytes int // of its names, id and parameters, and of any other request
-	Tensors       int // inputs or outputs
-	Rank          int
-}
-
 // Config of the door. All fields must be set but those that say what their zero means.
 type Config struct {
 	Addr    string // "host:port", port 0 for any free one
@@ -59,7 +51,9 @@ type Settings struct {
 	MessageTimeout time.Duration // for a message to arrive once it has begun, and a second more per 16 KiB; 0: none
 	OutboundBytes  int           // of unread answers of a connection, beyond which requests wait; see gate.Outbox
 	StallTimeout   time.Duration // a connection whose client reads none of them for this long is closed
-	Limits         Limits
+	// Limits are of a message: MessageBytes of a request for inference, MetadataBytes of its names, id
+	// and parameters, and of any other request; JSONDepth says nothing here.
+	Limits gate.Limits
 }
 
 // A Door listens and serves until Shutdown.

@@ -16,13 +16,14 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
 func TestLimits(t *testing.T) {
 	r := newRig(t, func(c *Config, budget *int64) {
-		c.Limits = Limits{MessageBytes: 1 << 20, MetadataBytes: 1000, Tensors: 2, Rank: 3}
+		c.Limits = gate.Limits{MessageBytes: 1 << 20, MetadataBytes: 1000, Tensors: 2, Rank: 3}
 		*budget = 4 << 20
 	})
 	r.echo("m", tensor.Float32)

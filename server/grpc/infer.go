@@ -39,7 +39,7 @@ func (d *Door) bounds(r *request) func() wire.Bounds {
 	return func() wire.Bounds {
 		s := d.settings.Load()
 		r.limits = s.Limits
-		return wire.Bounds{Bytes: s.Limits.MessageBytes, Setting: "limits.message_bytes", Margin: s.Limits.MetadataBytes,
+		return wire.Bounds{Bytes: int(s.Limits.MessageBytes), Setting: "limits.message_bytes", Margin: s.Limits.MetadataBytes,
 			Text: s.Limits.MetadataBytes, Timeout: s.MessageTimeout, Memory: &s.Memory}
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/internal/wire"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/internal/predict"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -36,8 +37,8 @@ type request struct {
 	raw        []wire.Bytes
 	fault      error // what is wrong with the parameters
 
-	streamed bool   // it is one of a ModelStreamInfer
-	limits   Limits // that held when it began
+	streamed bool        // it is one of a ModelStreamInfer
+	limits   gate.Limits // that held when it began
 }
 
 // parameters are those of a request, an input or an output; a value is nil, bool, int64,

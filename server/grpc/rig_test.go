@@ -63,7 +63,7 @@ func newRig(t testing.TB, changes ...change) *rig {
 		Settings: Settings{
 			Connections: intake.Limits{Total: 100}, InFlight: 8,
 			OutboundBytes: 8 << 20, StallTimeout: patience, MessageTimeout: patience,
-			Limits: Limits{MessageBytes: 64 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8},
+			Limits: gate.Limits{MessageBytes: 64 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8},
 		},
 	}
 	budget := int64(1 << 30)

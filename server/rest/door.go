@@ -20,15 +20,6 @@ import (
 // headerBytes bounds the head of a request: what net/http calls MaxHeaderBytes.
 const headerBytes = 64 << 10
 
-// Limits of one request.
-type Limits struct {
-	MessageBytes  int64 // of the body, compressed and uncompressed; and of its tensors
-	MetadataBytes int   // of the JSON in it without the tensors' data
-	Tensors       int   // inputs, and requested outputs
-	Rank          int
-	JSONDepth     int
-}
-
 // Config of the door. All fields must be set but those that say what their zero means.
 type Config struct {
 	Addr    string // "host:port", port 0 for any free one
@@ -42,7 +33,10 @@ type Config struct {
 // Settings can change while the door is open.
 type Settings struct {
 	Memory gate.Memory // of requests
-	Limits Limits
+	// Limits are of one request: MessageBytes of its body, compressed and uncompressed, and of its
+	// tensors; MetadataBytes of the JSON in it without the tensors' data; Tensors of inputs, and of
+	// requested outputs.
+	Limits gate.Limits
 
 	Connections    intake.Limits
 	IdleTimeout    time.Duration // of a connection between two requests; 0: none

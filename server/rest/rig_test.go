@@ -64,7 +64,7 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 		Log: slog.New(slog.NewTextHandler(r.log, nil)),
 		Settings: Settings{
 			Connections: intake.Limits{Total: 100}, HeaderTimeout: 10 * time.Second, MessageTimeout: 10 * time.Second, StallTimeout: 10 * time.Second,
-			Limits: Limits{MessageBytes: 16 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8, JSONDepth: 32}, Memory: gate.Memory{Pool: r.pool},
+			Limits: gate.Limits{MessageBytes: 16 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8, JSONDepth: 32}, Memory: gate.Memory{Pool: r.pool},
 		},
 	}
 	if change != nil {

@@ -6,8 +6,12 @@ import (
 	"runtime"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
+
+// Limits are those of one request, whatever door it comes through and whatever protocol has it.
+type Limits = shiva.Limits
 
 // Memory is where a door's requests get theirs, and what bounds those that come compressed. A
 // kilobyte can unpack to a megabyte, so without a bound of their own a few clients with next to
