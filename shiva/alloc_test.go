@@ -3,11 +3,14 @@
 package shiva_test
 
 import (
+	"net"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/shivatest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -72,6 +75,44 @@ func TestAllocs(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestStreamAllocs: a frame, from Push to its answer, allocates nothing.
+func TestStreamAllocs(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := shivatest.Serve(l, shivatest.Echo)
+	defer server.Close()
+	client, err := shiva.Dial(t.Context(), server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	s, err := client.Stream(t.Context(), shiva.StreamConfig{Model: "m", Name: "cam", Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx := t.Context()
+	f := shiva.Frame{Tensors: []tensor.Tensor{mustTensor(t, tensor.Shape{10_000}, make([]uint8, 10_000))}}
+	frame := func() {
+		if _, err := s.Push(ctx, f); err != nil {
+			t.Fatal(err)
+		}
+		for a, err := range s.Answers(ctx) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.Release()
+			break
+		}
+	}
+	frame()
+	if n := testing.AllocsPerRun(1000, frame); n > 0 {
+		t.Errorf("%v allocations, the budget is 0", n)
+	}
 }
 
 // TestDecoderSize: thousands of idle connections may each have one.

@@ -61,7 +61,7 @@ type Client struct {
 	closed bool
 }
 
-// A call is one Do.
+// A call is one Do, or a frame of a stream.
 type call struct {
 	done chan struct{} // gets a token when finished is set, unless the call was abandoned; capacity 1
 
@@ -70,7 +70,8 @@ type call struct {
 	answer    *Message
 	err       error
 	finished  bool
-	abandoned bool // its Do has returned; the answer is dropped
+	abandoned bool // nobody waits for the answer any more; it is dropped
+	frame     frameCall
 }
 
 func (c *Client) newCall(request *tensor.Buffer) *call {
@@ -83,7 +84,7 @@ func (c *Client) newCall(request *tensor.Buffer) *call {
 }
 
 func (c *Client) freeCall(k *call) {
-	k.request, k.answer, k.err, k.finished, k.abandoned = nil, nil, nil, false, false
+	k.request, k.answer, k.err, k.finished, k.abandoned, k.frame = nil, nil, nil, false, false, frameCall{}
 	c.calls.Put(k)
 }
 
@@ -95,14 +96,19 @@ func Dial(ctx context.Context, addr string, opts ...Option) (*Client, error) {
 	if _, _, err := net.SplitHostPort(addr); err != nil {
 		addr = net.JoinHostPort(addr, strconv.Itoa(DefaultPort))
 	}
+	return start(ctx, addr, newOptions(opts), 0)
+}
+
+// start makes a client that has room for some requests beside those in flight.
+func start(ctx context.Context, addr string, opts options, room int) (*Client, error) {
 	c := &Client{
-		addr: addr,
-		opts: newOptions(opts),
-		wake: make(chan struct{}, 1),
-		done: make(chan struct{}),
+		addr:  addr,
+		opts:  opts,
+		slots: make(chan struct{}, opts.inFlight),
+		wake:  make(chan struct{}, 1),
+		done:  make(chan struct{}),
+		ring:  newRing(opts.inFlight + room),
 	}
-	c.slots = make(chan struct{}, c.opts.inFlight)
-	c.ring = newRing(c.opts.inFlight)
 	conn, err := c.dial(ctx)
 	if err != nil {
 		return nil, err
@@ -200,6 +206,10 @@ func (c *Client) encode(ctx context.Context, m *Message) (*tensor.Buffer, error)
 		withTimeout.Metadata = appendTimeout(nil, m.Metadata, time.Until(deadline))
 		m = &withTimeout
 	}
+	return c.encodeAsIs(m)
+}
+
+func (c *Client) encodeAsIs(m *Message) (*tensor.Buffer, error) {
 	size, err := MessageSize(m)
 	if err != nil {
 		return nil, err
@@ -217,24 +227,36 @@ func (c *Client) encode(ctx context.Context, m *Message) (*tensor.Buffer, error)
 
 // appendTimeout appends metadata with "timeout_ms" as its first key, unless it has one.
 func appendTimeout(dst, metadata []byte, timeout time.Duration) []byte {
-	if jsontext.Field(metadata, "timeout_ms") != nil {
+	if jsontext.Field(metadata, timeoutKey) != nil {
 		return append(dst, metadata...)
 	}
+	return appendObject(dst, appendTimeoutMember(nil, timeout), metadata)
+}
+
+const timeoutKey = "timeout_ms"
+
+func appendTimeoutMember(dst []byte, timeout time.Duration) []byte {
+	dst = append(dst, `"`+timeoutKey+`":`...)
+	return strconv.AppendFloat(dst, max(timeout.Seconds()*1e3, 0), 'f', 3, 64)
+}
+
+// appendObject appends an object of the members and those of metadata.
+func appendObject(dst, members, metadata []byte) []byte {
 	s := jsontext.Scanner{Text: metadata}
 	if s.Peek() != '{' && s.At < len(metadata) {
 		return append(dst, metadata...) // no object: the server's to refuse
 	}
-	dst = append(dst, `{"timeout_ms":`...)
-	dst = strconv.AppendFloat(dst, max(timeout.Seconds()*1e3, 0), 'f', 3, 64)
+	dst = append(dst, '{')
+	dst = append(dst, members...)
 	if s.At == len(metadata) {
 		return append(dst, '}')
 	}
 	s.At++
-	members := metadata[s.At:]
+	rest := metadata[s.At:]
 	if s.Peek() != '}' {
 		dst = append(dst, ',')
 	}
-	return append(dst, members...)
+	return append(dst, rest...)
 }
 
 // enqueue puts a call, which has a slot, into the ring. If the client is closed it ends the
@@ -250,11 +272,16 @@ func (c *Client) enqueue(k *call) bool {
 	}
 	c.ring.push(k)
 	c.mu.Unlock()
+	signal(c.wake)
+	return true
+}
+
+// signal puts a token into a channel that has room for one.
+func signal(tokens chan struct{}) {
 	select {
-	case c.wake <- struct{}{}:
+	case tokens <- struct{}{}:
 	default:
 	}
-	return true
 }
 
 // abandon gives a call up whose context has ended. If it has finished meanwhile, its token is
@@ -278,6 +305,10 @@ func (c *Client) abandon(k *call) (finished, sent bool) {
 
 // finishLocked ends a call that was taken out of the ring.
 func (c *Client) finishLocked(k *call, answer *Message, err error) {
+	if s := k.frame.stream; s != nil {
+		s.answered(k, answer, err)
+		return
+	}
 	<-c.slots
 	if k.abandoned {
 		if answer != nil {
@@ -296,6 +327,9 @@ func (c *Client) deliver(answer *Message, err error) bool {
 	defer c.mu.Unlock()
 	if c.ring.sent == 0 {
 		return false
+	}
+	if c.ring.sent == c.opts.inFlight {
+		signal(c.wake) // a frame may wait for this place
 	}
 	c.finishLocked(c.ring.pop(), answer, err)
 	return true

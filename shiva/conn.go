@@ -78,7 +78,7 @@ func (c *Client) write(conn net.Conn, stop <-chan struct{}) error {
 func (c *Client) gather(w *connWriter) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for !w.full() {
+	for !w.full() && c.ring.sent < c.opts.inFlight {
 		k := c.ring.nextUnsent()
 		if k == nil {
 			break

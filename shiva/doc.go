@@ -1,6 +1,6 @@
 // Package shiva speaks the Shiva protocol: tensors, metadata and a route in one message over a
-// byte stream. It has the message, a push [Decoder], encoders that append or gather, and a
-// pipelining [Client].
+// byte stream. It has the message, a push [Decoder], encoders that append or gather, a
+// pipelining [Client], and the [Stream] of a camera's frames.
 //
 // # The wire
 //
@@ -63,6 +63,6 @@
 //
 // # Concurrency
 //
-// A Decoder is for one goroutine at a time, and so is a Message. A Client is for any number.
-// The functions may be called from anywhere.
+// A Decoder is for one goroutine at a time, and so is a Message. A Client and a Stream are for any
+// number. The functions may be called from anywhere.
 package shiva

@@ -64,6 +64,56 @@ func ExampleClient_Do() {
 	// Output: 7 {"model_version":"1"}
 }
 
+// One goroutine pushes what a camera sees, another takes the answers. With the default Keep the
+// oldest frame that waits for a slow model is superseded by a new one; here each frame counts.
+func ExampleClient_Stream() {
+	addr, inMemory, stop := exampleServer()
+	defer stop()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	client, err := shiva.Dial(ctx, addr, inMemory)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	stream, err := client.Stream(ctx, shiva.StreamConfig{Model: "digits", Name: "camera 3", Keep: shiva.KeepAll})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer stream.Close()
+
+	go func() {
+		defer stream.Finish()
+		pixels := make([]byte, 8*8) // which each frame may overwrite: Push copies them
+		for range 3 {
+			image, err := tensor.FromSlice(tensor.Shape{1, 8, 8}, pixels)
+			if err != nil {
+				log.Fatal(err)
+			}
+			if _, err := stream.Push(ctx, shiva.Frame{Tensors: []tensor.Tensor{image}}); err != nil {
+				log.Print(err)
+				return
+			}
+		}
+	}()
+	for answer, err := range stream.Answers(ctx) {
+		if err != nil {
+			log.Printf("frame %d: %v", answer.Seq, err)
+			continue
+		}
+		labels, err := tensor.Values[int64](answer.Tensors[0])
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(answer.Seq, labels[0], answer.Age < time.Second, answer.Skipped)
+		answer.Release()
+	}
+	// Output:
+	// 0 7 true 0
+	// 1 7 true 0
+	// 2 7 true 0
+}
+
 // A server's refusal is an error with a type; a lost connection says whether the request may
 // have run.
 func ExampleRemoteError() {

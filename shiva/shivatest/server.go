@@ -139,6 +139,13 @@ func (c *Conn) Write(b []byte) (int, error) {
 	return c.nc.Write(b)
 }
 
+// CloseWrite ends what is sent, as TCP does, and goes on reading.
+func (c *Conn) CloseWrite() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nc.(interface{ CloseWrite() error }).CloseWrite()
+}
+
 // Close closes the connection.
 func (c *Conn) Close() error { return c.nc.Close() }
 

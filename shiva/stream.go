@@ -1,0 +1,467 @@
+package shiva
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strconv"
+	"time"
+
+	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// ErrFinished is why Push fails after Finish.
+var ErrFinished = errors.New("shiva: the stream takes no more frames: it is finished")
+
+const (
+	// KeepAll is [StreamConfig].Keep for streams of which every frame counts.
+	KeepAll = -1
+
+	maxStreamKeep = 1 << 16 // the server's bound
+
+	// answerGrace is how long after a frame's deadline the server's own answer, which says more
+	// than a timeout, is waited for.
+	answerGrace = time.Second
+)
+
+// A StreamConfig says what a [Stream] is.
+type StreamConfig struct {
+	Model string // the route: a model, "model/version" or an application
+	Name  string // of the stream, such as a camera's; a server knows it for each client and model
+
+	// Keep is how many frames may wait, in the server and in the client: one more supersedes the
+	// oldest of them. 0 means 1, the newest alone; the most is 65536. With KeepAll none is
+	// superseded, and Push waits instead.
+	Keep int
+
+	// Timeout is each frame's deadline. The server counts it from the frame's arrival. A frame
+	// without any answer a second after it, counted from Push, fails with a CallError. 0: the
+	// deadline is the server's, and the client has none.
+	Timeout time.Duration
+}
+
+// A Frame is one request of a [Stream].
+type Frame struct {
+	Tensors  []tensor.Tensor // the model's inputs, as in a [Message]
+	Metadata []byte          // other keys of the request than those of streams; an object, or empty
+
+	Seq        int64     // its number; 0: one more than the frame before, and 0 for the first
+	CapturedAt time.Time // zero: when it is pushed
+}
+
+// An Answer is what became of a frame of a [Stream] that was not superseded.
+type Answer struct {
+	Seq     int64
+	Age     time.Duration // from Frame.CapturedAt to the arrival of the answer, by this machine's clock
+	Skipped int           // frames of the stream that were superseded since the one executed before
+
+	*Message // the outputs, which the receiver releases; nil beside an error
+}
+
+// StreamCounts are of the frames that a [Stream] has no Answer for.
+type StreamCounts struct {
+	Superseded int // a newer frame came before the server had executed them, or they were sent
+	Dropped    int // answered, and newer answers came before these were taken
+}
+
+// A Stream sends frames of one source, such as a camera, to a model, over a connection of its
+// own. Any goroutine may push frames, and any may take the answers; usually there is one of each.
+//
+// A camera is faster than a model, and who watches wants to see the newest frame. So frames do
+// not queue up: a newer one supersedes those that wait, in the server and, while the connection
+// takes no more, in the client. Answers have the order of the frames. Of those that are not
+// taken the newest are kept, as many as frames may wait.
+//
+// With [KeepAll] each frame has an answer, and Push waits while as many frames as [WithInFlight]
+// says have none or have one that was not taken. So a single goroutine must not push more than
+// that before it takes answers.
+//
+// A connection that is lost is made anew, as by a [Client]. The frames that were sent on it fail.
+// While no connection can be made, the frames that wait for an attempt fail with its error.
+//
+// Frames that the operating system has taken are sent. On a network that is slower than the
+// camera they are the ones that make it late; WithInFlight(2) bounds them.
+type Stream struct {
+	client  *Client // the stream's own
+	cfg     StreamConfig
+	keep    int    // frames that may wait in the client, and answers; 0: all
+	members []byte // metadata that all frames have
+
+	push     chan struct{} // holds a token unless a goroutine is pushing, which orders the frames
+	metadata []byte        // scratch of that goroutine
+	nextSeq  int64         // of that goroutine
+
+	room     chan struct{} // holds a token when one frame more may fit
+	arrived  chan struct{} // holds a token when there is an answer to take, or the stream has ended
+	finished chan struct{} // closed by Finish
+
+	// Guarded by client.mu.
+
+	ending  bool // Finish was called
+	open    int  // frames that are neither answered nor superseded
+	answers []streamAnswer
+	skipped int // frames superseded in the client that no Answer counts yet
+	counts  StreamCounts
+	timer   *time.Timer // calls expire; nil without a timeout
+	timed   bool        // it will
+}
+
+// A frameCall is what a stream knows of a call.
+type frameCall struct {
+	stream   *Stream
+	seq      int64
+	captured time.Time
+	pushed   time.Time
+	skipped  int // frames between the one before and this one that were superseded before they were sent
+}
+
+type streamAnswer struct {
+	Answer
+	err error
+}
+
+// Stream opens a stream to the client's server. It makes a connection of its own, as [Dial] does
+// and with the client's options, and must be closed for itself.
+func (c *Client) Stream(ctx context.Context, cfg StreamConfig) (*Stream, error) {
+	if cfg.Name == "" {
+		return nil, errors.New("shiva: a stream needs a name")
+	}
+	if cfg.Keep < KeepAll || cfg.Keep > maxStreamKeep {
+		return nil, fmt.Errorf("shiva: keep of stream %q is %d, expected KeepAll or 0 to %d", cfg.Name, cfg.Keep, maxStreamKeep)
+	}
+	if cfg.Timeout < 0 {
+		return nil, fmt.Errorf("shiva: timeout of stream %q is %v, expected 0 or more", cfg.Name, cfg.Timeout)
+	}
+	s := &Stream{
+		cfg:      cfg,
+		push:     make(chan struct{}, 1),
+		room:     make(chan struct{}, 1),
+		arrived:  make(chan struct{}, 1),
+		finished: make(chan struct{}),
+	}
+	s.members = jsontext.AppendString([]byte(`"stream":`), cfg.Name)
+	switch cfg.Keep {
+	case KeepAll:
+		s.members = append(s.members, `,"keep":"all"`...)
+	case 0, 1:
+		s.keep = 1
+		s.members = append(s.members, `,"keep":"latest"`...)
+	default:
+		s.keep = cfg.Keep
+		s.members = strconv.AppendInt(append(s.members, `,"keep":`...), int64(cfg.Keep), 10)
+	}
+	if cfg.Timeout > 0 {
+		s.members = appendTimeoutMember(append(s.members, ','), cfg.Timeout)
+	}
+	if c.ctx.Err() != nil {
+		return nil, c.callError(false, ErrClosed)
+	}
+	var err error
+	if s.client, err = start(ctx, c.addr, c.opts, s.keep+1); err != nil {
+		return nil, err
+	}
+	signal(s.push)
+	return s, nil
+}
+
+// Push sends a frame and returns its number. The frame's memory is the caller's again when Push
+// returns: what is sent is a copy.
+//
+// Push does not wait for the network. When as many frames as the stream keeps wait to be sent,
+// the oldest of them is superseded. With [KeepAll] it waits for room, until ctx ends. What becomes
+// of the frame is told by [Stream.Answers]; Push fails for a frame that cannot be encoded, after
+// Finish and after Close.
+func (s *Stream) Push(ctx context.Context, f Frame) (seq int64, err error) {
+	if err := ctx.Err(); err != nil {
+		return 0, s.client.callError(false, err)
+	}
+	if err := s.await(ctx, s.push); err != nil {
+		return 0, err
+	}
+	defer signal(s.push)
+	if seq = f.Seq; seq == 0 {
+		seq = s.nextSeq
+	}
+	now := time.Now()
+	if f.CapturedAt.IsZero() {
+		f.CapturedAt = now
+	}
+	request, err := s.encode(&f, seq)
+	if err != nil {
+		return 0, err
+	}
+	k := s.client.newCall(request)
+	k.frame = frameCall{stream: s, seq: seq, captured: f.CapturedAt, pushed: now}
+	queued := false
+	for !queued && err == nil {
+		if queued, err = s.enqueue(k); !queued && err == nil {
+			err = s.await(ctx, s.room)
+		}
+	}
+	if err != nil {
+		request.Release()
+		s.client.freeCall(k)
+		return 0, err
+	}
+	s.nextSeq = seq + 1
+	return seq, nil
+}
+
+// await takes a token, unless ctx or the stream ends before.
+func (s *Stream) await(ctx context.Context, tokens <-chan struct{}) error {
+	select {
+	case <-tokens:
+		return nil
+	case <-ctx.Done():
+		return s.client.callError(false, ctx.Err())
+	case <-s.finished:
+		if s.client.ctx.Err() != nil {
+			return s.client.callError(false, ErrClosed)
+		}
+		return ErrFinished
+	}
+}
+
+func (s *Stream) encode(f *Frame, seq int64) (*tensor.Buffer, error) {
+	for key := range jsontext.Members(f.Metadata) {
+		switch string(key) {
+		case timeoutKey:
+			if s.cfg.Timeout == 0 {
+				continue
+			}
+		case "stream", "seq", "captured_at", "keep":
+		default:
+			continue
+		}
+		return nil, fmt.Errorf("shiva: metadata of a frame has key %q, which the stream sets", key)
+	}
+	at := len(s.members)
+	members := append(s.members, `,"seq":`...)
+	members = strconv.AppendInt(members, seq, 10)
+	members = append(members, `,"captured_at":`...)
+	members = strconv.AppendInt(members, f.CapturedAt.UnixMilli(), 10)
+	s.metadata = appendObject(s.metadata[:0], members, f.Metadata)
+	s.members = members[:at]
+	return s.client.encodeAsIs(&Message{Namespace: s.cfg.Model, Metadata: s.metadata, Tensors: f.Tensors})
+}
+
+// enqueue puts a frame among those to be sent. It is false if there is no room.
+func (s *Stream) enqueue(k *call) (ok bool, err error) {
+	c := s.client
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return false, c.callError(false, ErrClosed)
+	case s.ending:
+		return false, ErrFinished
+	case s.keep == 0 && c.ring.n+len(s.answers) >= c.opts.inFlight:
+		return false, nil
+	}
+	c.ring.push(k)
+	s.open++
+	if s.keep > 0 && c.ring.n-c.ring.sent > s.keep {
+		s.supersedeUnsent()
+	}
+	if limit := s.cfg.Timeout; limit > 0 && !s.timed {
+		s.expireIn(limit + answerGrace)
+	}
+	signal(c.wake)
+	return true, nil
+}
+
+// supersedeUnsent drops the oldest frame that was not sent, for a newer one.
+func (s *Stream) supersedeUnsent() {
+	c := s.client
+	old := *c.ring.at(c.ring.sent)
+	c.ring.removeUnsent(old)
+	heir := *c.ring.at(c.ring.sent)
+	heir.frame.skipped += old.frame.skipped + 1
+	old.request.Release()
+	c.freeCall(old)
+	s.open--
+	s.counts.Superseded++
+}
+
+// answered ends the call of a frame, which was taken out of the ring. The client's mutex is held.
+func (s *Stream) answered(k *call, m *Message, err error) {
+	if k.abandoned {
+		if m != nil {
+			m.Release()
+		}
+		s.client.freeCall(k)
+		signal(s.room)
+		return
+	}
+	skipped := 0
+	if m != nil {
+		if e := ParseError(m); e != nil {
+			m.Release()
+			m, err = nil, e
+		} else if text := jsontext.Field(m.Metadata, "skipped"); text != nil {
+			skipped, _ = strconv.Atoi(string(text))
+		}
+	}
+	s.conclude(&k.frame, m, skipped, err)
+	s.client.freeCall(k)
+}
+
+// conclude notes what became of a frame.
+func (s *Stream) conclude(f *frameCall, m *Message, skipped int, err error) {
+	s.open--
+	s.skipped += f.skipped
+	a := streamAnswer{Answer{Seq: f.seq, Age: max(0, time.Since(f.captured)), Message: m}, err}
+	if e, ok := errors.AsType[*RemoteError](err); ok && e.Type == Superseded {
+		s.counts.Superseded++
+		signal(s.room)
+		if s.open == 0 {
+			signal(s.arrived) // which may be the end
+		}
+		return
+	}
+	if err == nil {
+		a.Skipped, s.skipped = s.skipped+skipped, 0
+	}
+	if s.keep > 0 && len(s.answers) == s.keep {
+		s.drop()
+		s.counts.Dropped++
+	}
+	s.answers = append(s.answers, a)
+	signal(s.arrived)
+}
+
+// take removes the oldest answer.
+func (s *Stream) take() streamAnswer {
+	a := s.answers[0]
+	s.answers[0] = streamAnswer{}
+	if len(s.answers) == 1 {
+		s.answers = s.answers[:0] // with all its room
+	} else {
+		s.answers = s.answers[1:]
+	}
+	return a
+}
+
+// drop gives up the oldest answer.
+func (s *Stream) drop() {
+	if a := s.take(); a.Message != nil {
+		a.Release()
+	}
+}
+
+func (s *Stream) expireIn(d time.Duration) {
+	s.timed = true
+	if s.timer == nil {
+		s.timer = time.AfterFunc(d, s.expire)
+	} else {
+		s.timer.Reset(d)
+	}
+}
+
+// expire fails the frames that have waited too long for an answer. Those that were sent take
+// their turn on the connection nevertheless.
+func (s *Stream) expire() {
+	c := s.client
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.timed = false
+	for i := 0; i < c.ring.n && !c.closed; {
+		k := *c.ring.at(i)
+		if k.abandoned {
+			i++
+			continue
+		}
+		if left := s.cfg.Timeout + answerGrace - time.Since(k.frame.pushed); left > 0 {
+			s.expireIn(left)
+			return
+		}
+		if i < c.ring.sent {
+			k.abandoned = true
+			i++
+			s.conclude(&k.frame, nil, 0, c.callError(true, context.DeadlineExceeded))
+			continue
+		}
+		c.ring.removeUnsent(k)
+		k.request.Release()
+		s.conclude(&k.frame, nil, 0, c.callError(false, context.DeadlineExceeded))
+		c.freeCall(k)
+	}
+}
+
+// Answers yields the answers of the frames, in the order of the frames, with the error of each
+// that has one: a [*RemoteError], [*DecodeError] or [*CallError], as of [Client.Do]. An error
+// ends its frame and not the stream. Frames that were superseded are passed over; the next answer
+// counts them, and so does [Stream.Counts].
+//
+// The receiver releases each Answer that came without an error. The loop ends when Finish was
+// called and no frame is left, at Close, and when ctx ends; in the last case a later loop goes on.
+func (s *Stream) Answers(ctx context.Context) iter.Seq2[Answer, error] {
+	return func(yield func(Answer, error) bool) {
+		for {
+			a, ok := s.nextAnswer(ctx)
+			if !ok || !yield(a.Answer, a.err) {
+				return
+			}
+		}
+	}
+}
+
+// nextAnswer waits for an answer; it is false at the end.
+func (s *Stream) nextAnswer(ctx context.Context) (a streamAnswer, ok bool) {
+	for ctx.Err() == nil {
+		s.client.mu.Lock()
+		end := s.client.closed || s.ending && s.open == 0
+		if ok = len(s.answers) > 0 && !s.client.closed; ok {
+			a = s.take()
+			signal(s.room)
+		}
+		if end || len(s.answers) > 0 {
+			signal(s.arrived) // for another loop
+		}
+		s.client.mu.Unlock()
+		if ok || end {
+			break
+		}
+		select {
+		case <-s.arrived:
+		case <-ctx.Done():
+		}
+	}
+	return a, ok
+}
+
+// Counts tells how many frames so far have had no Answer.
+func (s *Stream) Counts() StreamCounts {
+	s.client.mu.Lock()
+	defer s.client.mu.Unlock()
+	return s.counts
+}
+
+// Finish ends pushing. The loops over Answers end after the last frame's.
+func (s *Stream) Finish() {
+	s.client.mu.Lock()
+	defer s.client.mu.Unlock()
+	if !s.ending {
+		s.ending = true
+		close(s.finished)
+		signal(s.arrived)
+	}
+}
+
+// Close ends the stream and its connection, gives up the frames in progress, and releases the
+// answers that were not taken. Nothing of the stream runs any more when it returns.
+func (s *Stream) Close() error {
+	s.Finish()
+	err := s.client.Close()
+	s.client.mu.Lock()
+	defer s.client.mu.Unlock()
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	for len(s.answers) > 0 {
+		s.drop()
+	}
+	return err
+}
