@@ -50,7 +50,7 @@ func (e *SupersededError) Error() string {
 	case e.Seq >= 0:
 		return fmt.Sprintf("%v by frame %d of its stream", ErrSuperseded, e.Seq)
 	case e.ID != "":
-		return fmt.Sprintf("%v by frame %q of its stream", ErrSuperseded, e.ID)
+		return fmt.Sprintf("%v by frame %s of its stream", ErrSuperseded, e.ID)
 	}
 	return fmt.Sprintf("%v by a newer frame of its stream", ErrSuperseded)
 }

@@ -1,6 +1,8 @@
 package grpc
 
 import (
+	"encoding/json"
+	"strconv"
 	"time"
 
 	"google.golang.org/grpc/encoding"
@@ -81,6 +83,7 @@ func (r *reply) marshal() mem.BufferSlice {
 	var w writer
 	if r.err != nil {
 		w.tail = wire.AppendString(w.tail, responseID, r.id)
+		w.tail = appendBy(w.tail, gate.By(r.err))
 	} else {
 		r.response(&w)
 	}
@@ -110,6 +113,22 @@ func appendParameter(b []byte, key string, value any) []byte {
 		v = wire.AppendString(nil, paramString, value)
 	}
 	return wire.AppendBytes(b, responseParameters, wire.AppendBytes(wire.AppendString(nil, entryKey, key), entryValue, v))
+}
+
+// appendBy appends what names the newer frame in the answer of a superseded one: a number, or the id
+// of a request.
+func appendBy(b []byte, by string) []byte {
+	if by == "" {
+		return b
+	}
+	if seq, err := strconv.ParseInt(by, 10, 64); err == nil {
+		return appendParameter(b, "by", seq)
+	}
+	var id string
+	if json.Unmarshal([]byte(by), &id) == nil {
+		by = id
+	}
+	return appendParameter(b, "by", by)
 }
 
 // final marks the one answer that a request on a stream has.

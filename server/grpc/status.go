@@ -23,7 +23,8 @@ func text(err error) string { return gate.Cut(gate.Text(err), maxText) }
 
 // statusOf is the error as gRPC has it: code and text by the table of all doors, and in the
 // details (google.rpc.ErrorInfo, domain "shivad") the type's name as reason and whether the
-// request is worth sending again; of an overload also when (google.rpc.RetryInfo).
+// request is worth sending again; of an overload also when (google.rpc.RetryInfo), and of a superseded
+// frame by which one, as JSON: its "seq" or "id".
 func statusOf(err error) *status.Status {
 	if errors.Is(err, errUnimplemented) {
 		return status.New(codes.Unimplemented, text(err))
@@ -31,6 +32,9 @@ func statusOf(err error) *status.Status {
 	row := gate.StatusOf(err)
 	s := status.New(codes.Code(row.GRPC), text(err))
 	info := &errdetails.ErrorInfo{Reason: row.Type, Domain: "shivad", Metadata: map[string]string{"retryable": strconv.FormatBool(row.Retryable)}}
+	if by := gate.By(err); by != "" {
+		info.Metadata["by"] = by
+	}
 	var detailed *status.Status
 	if errors.Is(row.Err, scheduler.ErrOverloaded) {
 		detailed, err = s.WithDetails(info, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter)})

@@ -38,9 +38,18 @@ func tooLarge(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{scheduler.ErrTooLarge}, args...)...)
 }
 
-// errorBody is the body of every error.
-func errorBody(message string) []byte {
-	b, _ := json.Marshal(map[string]string{"error": message}) // a map of strings always marshals
+// errorBody is the body of every error. That of a superseded frame has the parameter "by", the newer
+// frame's "seq" or "id".
+func errorBody(err error) []byte {
+	var body struct {
+		Error      string                     `json:"error"`
+		Parameters map[string]json.RawMessage `json:"parameters,omitempty"`
+	}
+	body.Error = gate.Text(err)
+	if by := gate.By(err); by != "" {
+		body.Parameters = map[string]json.RawMessage{"by": json.RawMessage(by)}
+	}
+	b, _ := json.Marshal(body) // By is JSON
 	return append(b, '\n')
 }
 
@@ -62,7 +71,7 @@ func (c *call) fail(err error) {
 	if !c.discard() {
 		c.w.Header().Set("Connection", "close")
 	}
-	c.respond(status, errorBody(gate.Text(err)))
+	c.respond(status, errorBody(err))
 }
 
 // refused counts a request that was not understood, and returns its error.

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/metrics"
 )
@@ -50,7 +49,7 @@ func (d *Door) add(c *conn) bool {
 
 // refuse is the answer to a connection that is not let in.
 func refuse(err error) []byte {
-	body := errorBody(gate.Text(err))
+	body := errorBody(err)
 	return fmt.Appendf(nil, "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }
 

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
 )
 
@@ -41,7 +40,7 @@ func (c *call) update() error {
 			return nil, c.refused(err, arrived)
 		}
 		return c.teach(&one, raw, arrived)
-	}, func(err error) json.RawMessage { return errorBody(gate.Text(err)) })
+	}, func(err error) json.RawMessage { return errorBody(err) })
 	return c.write(http.StatusOK, map[string][]json.RawMessage{"updates": answers})
 }
 

@@ -54,7 +54,7 @@ func (c *call) failure() error {
 // as its client liked to send.
 type refusal struct {
 	text      string
-	condition error // of the gate's table
+	condition error // gate.Bare
 }
 
 func (r *refusal) Error() string { return r.text }

@@ -313,7 +313,7 @@ func (s *session) finish(c *call) {
 	}
 	// The line before it may be long, and what is not needed is not to wait with it.
 	if err := c.failure(); err != nil {
-		r := &refusal{gate.Text(err), gate.StatusOf(err).Err}
+		r := &refusal{gate.Text(err), gate.Bare(err)}
 		c.err, c.gate.Err = r, nil
 		s.loop.dropQuestion(c)
 		s.refusals += len(r.text) + len(c.question.id)

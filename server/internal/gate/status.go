@@ -60,6 +60,14 @@ func StatusOf(err error) Status {
 	return statuses[len(statuses)-1]
 }
 
+// Bare is err without its words: what StatusOf and By tell of it.
+func Bare(err error) error {
+	if e, ok := errors.AsType[*scheduler.SupersededError](err); ok {
+		return e
+	}
+	return StatusOf(err).Err
+}
+
 // Outcome is how a request ended, for the metrics: with an error or without, and with an
 // application's choice or, of a model, none.
 func Outcome(err error, c *Choice) metrics.Outcome {

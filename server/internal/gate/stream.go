@@ -23,12 +23,18 @@ type Frame struct {
 // enter makes the request a frame if its client says so.
 func (c *Call) enter(p *Params) error {
 	if p.Stream == "" {
-		for key, given := range map[string]bool{"seq": p.Seq > 0, "captured_at": !p.CapturedAt.IsZero(), "keep": p.Keep != 0} {
-			if given {
-				return fmt.Errorf("%w: %s is of a frame, and the request names no stream", scheduler.ErrInvalidInput, key)
-			}
+		switch {
+		case p.Seq > 0:
+			return strayed("seq")
+		case !p.CapturedAt.IsZero():
+			return strayed("captured_at")
+		case p.Keep != 0:
+			return strayed("keep")
 		}
 		return nil
+	}
+	if c.Rows == 0 { // it would be answered at once, before older frames
+		return fmt.Errorf("%w: a frame of a stream has at least one row", scheduler.ErrInvalidInput)
 	}
 	f := &c.frame
 	*f = Frame{Seq: int64(p.Seq) - 1, captured: p.CapturedAt}
@@ -36,11 +42,18 @@ func (c *Call) enter(p *Params) error {
 		f.captured = p.Now
 	}
 	f.place = scheduler.Frame{Stream: p.Stream, Seq: f.Seq, Keep: p.Keep}
-	if f.Seq < 0 {
+	if f.Seq < 0 && len(p.ID) <= longestBy {
 		f.place.ID = string(p.ID)
 	}
 	c.Frame, c.request.Frame = f, &f.place
 	return nil
+}
+
+// longestBy is the longest id that a superseded frame is told of, in bytes: an error is to stay small.
+const longestBy = 256
+
+func strayed(key string) error {
+	return fmt.Errorf("%w: %s is of a frame, and the request names no stream", scheduler.ErrInvalidInput, key)
 }
 
 // answered notes how old the frame is. The clock of a camera may be ahead of ours.
