@@ -17,6 +17,7 @@ import (
 	"github.com/shivad/shivad/containers"
 	"github.com/shivad/shivad/containers/containertest"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc"
 	"github.com/shivad/shivad/server/rest"
@@ -91,6 +92,8 @@ func another(key string, v reflect.Value) {
 		*at = append(*at, "x")
 	case *config.Addrs:
 		*at = append(*at, "127.0.0.1:0")
+	case *setting.Keep:
+		*at = 3
 	default:
 		panic("no other value for " + key + ", which has the type " + v.Type().String())
 	}
