@@ -238,20 +238,20 @@ func (ss *sources) check(items, rows int, bytes int64) error {
 // check looks at the streams, and counts the requests whose answers are held.
 func (ss *streams) check(requests map[*Request]int) error {
 	silent, turning, held := 0, 0, 0
-	for _, s := range ss.byName {
+	for _, s := range ss.byKey {
 		queued, n := 0, 0
 		var last *Frame
 		for f := s.oldest; f != nil; f = f.newer {
 			r := f.req
 			switch {
 			case f.older != last:
-				return fmt.Errorf("a frame of stream %q does not know the one before it", s.name)
+				return fmt.Errorf("a frame of stream %q does not know the one before it", s.key.name)
 			case r.Frame != f || f.stream != s || r.state != stateWaiting:
-				return fmt.Errorf("stream %q has a frame that is not its own, or answered", s.name)
+				return fmt.Errorf("stream %q has a frame that is not its own, or answered", s.key.name)
 			case f.held != (r.left == 0) || f.held != (r.item.queue == &ss.held):
-				return fmt.Errorf("a frame of stream %q has %d rows unanswered, held: %v", s.name, r.left, f.held)
+				return fmt.Errorf("a frame of stream %q has %d rows unanswered, held: %v", s.key.name, r.left, f.held)
 			case f.held && last == nil && s.leaving == 0:
-				return fmt.Errorf("the answer of the oldest frame of stream %q is held", s.name)
+				return fmt.Errorf("the answer of the oldest frame of stream %q is held", s.key.name)
 			}
 			last = f
 			if f.held {
@@ -271,13 +271,13 @@ func (ss *streams) check(requests map[*Request]int) error {
 			}
 		}
 		if last != s.newest || n != s.held || queued != s.queued {
-			return fmt.Errorf("stream %q holds %d answers and counts %d, has %d items waiting and counts %d", s.name, n, s.held, queued, s.queued)
+			return fmt.Errorf("stream %q holds %d answers and counts %d, has %d items waiting and counts %d", s.key.name, n, s.held, queued, s.queued)
 		}
 		if (s.turn >= 0) != (s.keep > 0 && s.queued > 0) || s.turn >= 0 && ss.turns[s.turn] != s {
-			return fmt.Errorf("stream %q is at %d of the turns, keeps %d and has %d items waiting", s.name, s.turn, s.keep, s.queued)
+			return fmt.Errorf("stream %q is at %d of the turns, keeps %d and has %d items waiting", s.key.name, s.turn, s.keep, s.queued)
 		}
-		if s.silent != (s.oldest == nil && s.leaving == 0) {
-			return fmt.Errorf("stream %q counts as silent: %v", s.name, s.silent)
+		if s.silent != (s.oldest == nil && s.leaving == 0) || s.silent && s.ended {
+			return fmt.Errorf("stream %q counts as silent: %v", s.key.name, s.silent)
 		}
 		if s.silent {
 			silent++
@@ -293,7 +293,7 @@ func (ss *streams) check(requests map[*Request]int) error {
 	}
 	for i, s := range ss.turns {
 		if i > 0 && ss.turns.Less(i, (i-1)/2) {
-			return fmt.Errorf("stream %q was served before the one above it", s.name)
+			return fmt.Errorf("stream %q was served before the one above it", s.key.name)
 		}
 	}
 	return nil

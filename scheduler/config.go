@@ -174,7 +174,7 @@ func (c ModelConfig) Faults() (fs setting.Faults) {
 	setting.Between(&fs, "execution_timeout", c.ExecTimeout, time.Millisecond, setting.MaxWait)
 	setting.Between(&fs, "slots", c.Slots, 0, MaxSlots)
 	if !c.Keep.Valid() {
-		fs.Add("keep", "expected %s, got %v", setting.KeepValues, c.Keep)
+		fs.Add("keep", "expected %s, got %s", setting.KeepValues, cmp.Or(c.Keep.String(), `""`))
 	} else if frames := int(c.Keep); frames > c.QueueRows {
 		fs.Add("keep", "%d is above queue_rows, %d: so many frames never wait together", frames, c.QueueRows)
 	}

@@ -138,7 +138,7 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 	r.source = c.sources.of(r.Source)
 	var s *stream
 	if f := r.Frame; f != nil {
-		s = c.streams.of(f.Stream, now)
+		s = c.streams.of(f, now)
 		defer c.streams.fallSilent(s)
 	}
 	if !c.admit(r, s, now, fx) {

@@ -170,6 +170,11 @@ func (c *chaos) step() {
 		c.clock.Advance(time.Duration(c.rng.IntN(8_000_000)))
 	case 16, 17, 18, 19, 20, 21, 22, 23:
 		c.clock.Step()
+	case 24:
+		if m, ok := c.sched.Model(c.id); ok && c.streams {
+			camera := c.rng.IntN(4)
+			m.EndStream(cameraName(camera), connectionOf(camera))
+		}
 	default:
 		burst := make([]*scheduler.Request, 1+c.rng.IntN(8))
 		for i := range burst {
@@ -178,6 +183,11 @@ func (c *chaos) step() {
 		c.sched.Submit(burst...)
 	}
 }
+
+func cameraName(camera int) string { return fmt.Sprint("camera ", camera) }
+
+// connectionOf is 0 of two cameras, and another for each of two.
+func connectionOf(camera int) uint64 { return uint64(max(0, camera-1)) }
 
 func (c *chaos) worker() *chaosWorker {
 	if len(c.workers) == 0 {
@@ -291,11 +301,12 @@ func (c *chaos) request() *scheduler.Request {
 	o.deadline = r.Deadline
 	r.Frame = nil
 	if c.streams && c.depth == 0 && c.rng.IntN(8) > 0 {
-		name := fmt.Sprint("camera ", c.rng.IntN(4))
+		camera := c.rng.IntN(4)
+		name := cameraName(camera)
 		if _, ok := c.keeps[name]; !ok || c.rng.IntN(20) == 0 {
 			c.keeps[name] = c.rng.IntN(4)
 		}
-		r.Frame = &scheduler.Frame{Stream: name, Keep: setting.Keep(c.keeps[name]), Seq: int64(o.first)}
+		r.Frame = &scheduler.Frame{Stream: name, Keep: setting.Keep(c.keeps[name]), Seq: int64(o.first), Connection: connectionOf(camera)}
 	}
 	c.open[r] = o
 	return r

@@ -23,6 +23,10 @@ type Frame struct {
 	Seq    int64        // the client's number of the frame; negative: it has none
 	ID     string       // names the frame in errors if it has no number
 
+	// Connection, if not 0, makes the stream that of a connection, which no name means that other
+	// requests bring. It lasts until [Model.EndStream].
+	Connection uint64
+
 	// Set by the scheduler before Owner.Complete.
 
 	Skipped int // frames of the stream that were superseded between the one executed before and this one
@@ -58,9 +62,16 @@ func (e *SupersededError) Error() string {
 // Unwrap makes the error an [ErrSuperseded].
 func (e *SupersededError) Unwrap() error { return ErrSuperseded }
 
-// A stream is known from its first frame until it has been silent for a while.
+// A streamKey tells the streams of a model apart.
+type streamKey struct {
+	name       string
+	connection uint64 // 0: any request may name it
+}
+
+// A stream is known from its first frame until it has been silent for a while, or its connection
+// is closed.
 type stream struct {
-	name           string
+	key            streamKey
 	keep           int     // of the frame that was submitted last
 	oldest, newest *Frame  // unanswered ones, in the order in which they were submitted
 	held           int     // of these
@@ -75,6 +86,7 @@ type stream struct {
 	seq            int64   // number of the frame that was submitted last
 	active         int64   // when a frame was submitted last
 	silent         bool    // it stands in streams.silent
+	ended          bool    // its connection is closed: it is forgotten when it falls silent
 	before, after  *stream // its neighbours there
 }
 
@@ -90,7 +102,7 @@ type stream struct {
 // would be at the end, and that of the next one again: a stream beside a queue of ordinary
 // requests would never be served.
 type streams struct {
-	byName map[string]*stream
+	byKey  map[streamKey]*stream
 	known  uint64 // so far
 	turns  turns  // those with frames in a queue that bound how many wait
 	cuts   uint64
@@ -114,39 +126,61 @@ const (
 	turnsTried = 32
 )
 
-// of is the stream of that name, which is new if it was not known.
-func (ss *streams) of(name string, now int64) *stream {
-	if s := ss.byName[name]; s != nil {
+// of is the stream of f, which is new if it was not known.
+func (ss *streams) of(f *Frame, now int64) *stream {
+	key := streamKey{f.Stream, f.Connection}
+	if s := ss.byKey[key]; s != nil {
+		s.ended = false
 		return s
 	}
 	ss.forget(now)
 	ss.known++
-	s := &stream{name: strings.Clone(name), number: ss.known, turn: -1, seq: -1, served: now}
+	key.name = strings.Clone(key.name)
+	s := &stream{key: key, number: ss.known, turn: -1, seq: -1, served: now}
 	// A new stream should not wait for all others, nor may clients that name a new stream in each
 	// frame keep others from their turn: it joins half-way. Who has waited longest is before all
 	// that come after.
 	if len(ss.turns) > 0 {
 		s.served = ss.turns[0].served + (now-ss.turns[0].served)/2
 	}
-	if ss.byName == nil {
-		ss.byName = make(map[string]*stream)
+	if ss.byKey == nil {
+		ss.byKey = make(map[streamKey]*stream)
 	}
-	ss.byName[s.name] = s
+	ss.byKey[key] = s
 	return s
+}
+
+// end forgets the stream of a connection, at once or when it has no unanswered frame any more.
+func (ss *streams) end(key streamKey) {
+	if s := ss.byKey[key]; s != nil {
+		if s.ended = true; s.silent {
+			ss.wakeUp(s)
+			ss.fallSilent(s)
+		}
+	}
+}
+
+// EndStream forgets the stream of a connection that is closed, by the name that its frames had,
+// when the last of them is answered: at once, if all are. Any goroutine may call it, after Submit
+// of the last frame.
+func (m *Model) EndStream(name string, connection uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.core.streams.end(streamKey{name, connection})
 }
 
 // forget drops the streams that have been silent for long, and the oldest of too many.
 func (ss *streams) forget(now int64) {
 	for old := ss.silent.oldest; old != nil && (ss.silent.count > silentMost || old.active < now-silentTime); old = ss.silent.oldest {
 		ss.wakeUp(old)
-		delete(ss.byName, old.name)
+		delete(ss.byKey, old.key)
 	}
 }
 
 // recent counts the streams that have sent a frame in the last minute, or wait for an answer.
 func (ss *streams) recent(now int64) int {
 	ss.forget(now)
-	return len(ss.byName)
+	return len(ss.byKey)
 }
 
 // wakeUp takes a stream out of the silent ones.
@@ -211,6 +245,10 @@ func (ss *streams) part(f *Frame) {
 // fallSilent notes if a stream has nothing to be answered any more.
 func (ss *streams) fallSilent(s *stream) {
 	if s.oldest != nil || s.leaving > 0 || s.silent {
+		return
+	}
+	if s.ended {
+		delete(ss.byKey, s.key)
 		return
 	}
 	s.silent = true

@@ -224,7 +224,7 @@ func TestKeepChanges(t *testing.T) {
 	o.expect("PATCH", "/v1/models/slow", `{"keep":"2"}`, 200, `"keep":2`)
 	expect("1 - 3 4")
 	for _, wrong := range []string{"newest", "0", "-1", "65537", ""} {
-		o.expect("PATCH", "/v1/models/slow", fmt.Sprintf(`{"keep":%q}`, wrong), 400, `keep: expected \"all\", \"latest\" or a whole number from 1 to 65536, got the `)
+		o.expect("PATCH", "/v1/models/slow", fmt.Sprintf(`{"keep":%q}`, wrong), 400, `keep: expected \"all\", \"latest\" or a whole number from 1 to 65536, got `)
 	}
 	expect("1 - 3 4")
 
@@ -272,4 +272,108 @@ func TestKeepOfApplications(t *testing.T) {
 	if _, err := apps.New(apps.Definition{Name: "a", Models: []string{"m"}, Keep: setting.MaxKeep}); err != nil {
 		t.Error(err)
 	}
+}
+
+// Devices of fixed bytes name no stream: with tcp.stream = "connection" each connection is one, with
+// a keep of its own, and a request that names a stream is a frame of that.
+func TestConnectionIsAStream(t *testing.T) {
+	s := start(t, func(c *config.Config) {
+		oneByOne(c)
+		c.TCP.Stream, c.TCP.Keep = config.StreamConnection, setting.KeepLatest
+	})
+	model := addSlow(t, s)
+	device := newCamera(t, s)
+	if got := model.film(device, "slow", "", 5); got != "1 - - - 5" {
+		t.Errorf("frames of one device: %s", got)
+	}
+	if got := model.film(device, "slow", `{"keep":"all","seq":7}`, 3); got != "1 2 3" {
+		t.Errorf("what a request says comes first: %s", got)
+	}
+	if got := model.film(device, "slow", `{"stream":"shared"}`, 3); got != "1 2 3" {
+		t.Errorf("frames of a stream with a name, of which tcp.keep says nothing: %s", got)
+	}
+
+	// Frames of two devices, and of someone who takes the name of one, do not replace each other.
+	other, thief := newCamera(t, s), newCamera(t, s)
+	device.send("slow", "", 1)
+	_, finish := model.next()
+	device.send("slow", "", 2)
+	other.send("slow", "", 3)
+	thief.send("slow", fmt.Sprintf(`{"stream":%q,"keep":1}`, device.conn.LocalAddr()), 4)
+	budgettest.Until(t, "three frames", func() bool { return model.model.Stats().QueueRows == 3 })
+	device.send("slow", "", 5)
+	budgettest.Until(t, "the newer frame", func() bool { return model.model.Stats().Outcomes[scheduler.OutcomeSuperseded] == 4 })
+	for range 3 {
+		finish()
+		_, finish = model.next()
+	}
+	finish()
+	for c, want := range map[*camera][]string{device: {"1", shiva.Superseded, "5"}, other: {"3"}, thief: {"4"}} {
+		for _, w := range want {
+			if got := c.answer(); got != w {
+				t.Errorf("expected the answer %s, got %s", w, got)
+			}
+		}
+	}
+}
+
+// The stream of a connection ends with it at once, though its frames may execute and wait.
+func TestConnectionStreamEndsWithIt(t *testing.T) {
+	s := start(t, func(c *config.Config) { oneByOne(c); c.TCP.Stream = config.StreamConnection })
+	model := addSlow(t, s)
+	streams := func(n int) {
+		t.Helper()
+		budgettest.Until(t, fmt.Sprintf("%d streams", n), func() bool { return model.model.Stats().Streams == n })
+	}
+	silent, busy := newCamera(t, s), newCamera(t, s)
+	silent.send("slow", "", 1)
+	_, finish := model.next()
+	finish()
+	silent.answer()
+	busy.send("slow", "", 1)
+	_, finish = model.next()
+	busy.send("slow", "", 2)
+	budgettest.Until(t, "the second frame", func() bool { return model.model.Stats().QueueRows == 1 })
+	streams(2)
+	silent.conn.Close()
+	streams(1)
+	busy.conn.Close()
+	streams(0)
+	finish()
+
+	named := newCamera(t, s)
+	named.send("slow", `{"stream":"cam"}`, 1)
+	_, finish = model.next()
+	finish()
+	named.answer()
+	named.conn.Close()
+	budgettest.Until(t, "the end of the connection", func() bool { return s.metrics.Door("tcp").Connections() == 0 })
+	streams(1) // anyone may go on with it
+}
+
+// The settings hold for the next message of connections that are open.
+func TestReloadOfConnectionStreams(t *testing.T) {
+	s, file := loaded(t, new(logged), oneByOne)
+	model, device := addSlow(t, s), newCamera(t, s)
+	expect := func(want string) {
+		t.Helper()
+		if got := model.film(device, "slow", "", 4); got != want {
+			t.Errorf("expected the answers %s, got %s", want, got)
+		}
+	}
+	expect("1 2 3 4")
+	file.TCP.Stream, file.TCP.Keep = config.StreamConnection, 2
+	operator{t, s}.expect("POST", "/v1/config/reload", "", 200, `{"key":"tcp.keep","before":"","after":2}`, `{"key":"tcp.stream","before":"none","after":"connection"}`)
+	expect("1 - 3 4")
+	file.TCP.Keep = 0
+	reloads(t, s, file, func(*config.Config) {})
+	expect("1 2 3 4")
+	file.TCP.Stream = config.StreamNone
+	reloads(t, s, file, func(*config.Config) {})
+	expect("1 2 3 4")
+	if n := model.model.Stats().Streams; n != 1 {
+		t.Errorf("%d streams are known before the connection is closed", n)
+	}
+	device.conn.Close()
+	budgettest.Until(t, "the end of the stream", func() bool { return model.model.Stats().Streams == 0 })
 }

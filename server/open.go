@@ -113,6 +113,7 @@ func tcpSettings(c config.Config) tcp.Settings {
 		IdleTimeout: t.IdleTimeout, MessageTimeout: t.MessageTimeout,
 		OutboundBytes: int(t.OutboundBytes), OutboundStall: t.StallTimeout,
 		Resync: t.Resync, ResyncBytes: int(t.ResyncBytes),
+		Streams: t.Stream == config.StreamConnection, Keep: t.Keep,
 		Limits: limits(c),
 	}
 }

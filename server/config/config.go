@@ -114,7 +114,17 @@ type TCP struct {
 	// least a header.
 	Resync      bool  `toml:"resync"`
 	ResyncBytes Bytes `toml:"resync_bytes" default:"1MiB" min:"12B"`
+	// Stream is what requests are frames of that name no stream: StreamNone or StreamConnection. Keep
+	// is that of the latter; 0 = as the application or the model is configured.
+	Stream string       `toml:"stream" default:"none"`
+	Keep   setting.Keep `toml:"keep"`
 }
+
+// Values of TCP.Stream.
+const (
+	StreamNone       = "none"
+	StreamConnection = "connection" // their connection is a stream
+)
 
 // REST is the door for the Predict Protocol V2 over HTTP. Fields without a comment are as those
 // of TCP.

@@ -39,7 +39,7 @@ func TestFileFaults(t *testing.T) {
 			`x.toml:2:2: tpc: unknown key; did you mean tcp?`}},
 		{"unknown key", "[tcp]\nloop = 1\nfrobnicate = true\n", []string{
 			`x.toml:2:1: tcp.loop: unknown key; did you mean loops?`,
-			`x.toml:3:1: tcp.frobnicate: unknown key; known here: listen, loops, connections, connections_per_address, in_flight_per_connection, idle_timeout, message_timeout, outbound_bytes, stall_timeout, resync, resync_bytes`}},
+			`x.toml:3:1: tcp.frobnicate: unknown key; known here: listen, loops, connections, connections_per_address, in_flight_per_connection, idle_timeout, message_timeout, outbound_bytes, stall_timeout, resync, resync_bytes, stream, keep`}},
 		{"how many frames may wait", `
 [defaults]
 keep = 0
@@ -51,15 +51,17 @@ keep = 65537
 keep = true
 [model.d]
 keep = -1
-[model.e]
-keep = ""
+[tcp]
+stream = 1
+keep = 0
 `, []string{
 			`x.toml:3:1: defaults.keep: expected "all", "latest" or a whole number from 1 to 65536, got the integer 0`,
 			`x.toml:5:1: model.a.keep: expected "all", "latest" or a whole number from 1 to 65536, got the string "newest"`,
 			`x.toml:7:1: model.b.keep: expected "all", "latest" or a whole number from 1 to 65536, got the integer 65537`,
 			`x.toml:9:1: model.c.keep: expected "all", "latest" or a whole number from 1 to 65536, got true`,
 			`x.toml:11:1: model.d.keep: expected "all", "latest" or a whole number from 1 to 65536, got the integer -1`,
-			`x.toml:13:1: model.e.keep: expected "all", "latest" or a whole number from 1 to 65536, got the string ""`,
+			`x.toml:13:1: tcp.stream: expected a string, got the integer 1`,
+			`x.toml:14:1: tcp.keep: expected "all", "latest" or a whole number from 1 to 65536, got the integer 0`,
 		}},
 		{"every wrong type at once", `
 drain = 3
@@ -292,6 +294,12 @@ listen = ":70000"
 			`x.toml:5:1: containers.listen[4]: "localhost" is not an address: want host:port, as "127.0.0.1:6174" or ":6174"`,
 			`x.toml:7:1: admin.listen: ":70000" has the port "70000": want a number from 0 (any free one) to 65535`,
 		}},
+		{"streams of connections", "[tcp]\nstream = \"device\"\nkeep = 2\n[model.a]\nkeep = \"\"\n", []string{
+			`x.toml:2:1: tcp.stream: expected one of none, connection, got "device"`,
+			`x.toml:3:1: tcp.keep: 2 has no meaning with stream = "device": it is of streams that are connections, stream = "connection"`,
+			`x.toml:5:1: model.a.keep: expected "all", "latest" or a whole number from 1 to 65536, got ""`,
+		}},
+		{"as the model says", "[tcp]\nstream = \"connection\"\nkeep = \"\"\n", nil},
 		{"more frames than rows wait", "[model.a]\nqueue_rows = 128\nkeep = 129\n[model.b]\nqueue_rows = 128\nkeep = 128\n", []string{
 			`x.toml:3:1: model.a.keep: 129 is above queue_rows, 128: so many frames never wait together`,
 		}},

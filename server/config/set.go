@@ -125,11 +125,11 @@ func put(fs *faults, dst reflect.Value, key string, value any) {
 			text, ok = strconv.FormatInt(n, 10), true
 		}
 		k, err := setting.ParseKeep(text)
-		if !ok || err != nil {
+		if !ok || err != nil && text != "" {
 			fs.Add(key, "expected %s, got %s", setting.KeepValues, describe(value))
 			return
 		}
-		*p = k
+		*p = k // "" is the zero value
 	case *Addrs:
 		if s, ok := value.(string); ok {
 			value = []any{s}

@@ -163,6 +163,12 @@ func (c Config) validateServer(fs *faults) {
 			fs.Add(indexKey("rest.cors_origins", i), `%q: expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`, origin)
 		}
 	}
+	fs.OneOf("tcp.stream", c.TCP.Stream, StreamNone, StreamConnection)
+	if keep := c.TCP.Keep; keep != 0 && !keep.Valid() {
+		fs.Add("tcp.keep", "expected %s, got %v", setting.KeepValues, keep)
+	} else if keep != 0 && c.TCP.Stream != StreamConnection {
+		fs.Add("tcp.keep", "%v has no meaning with stream = %q: it is of streams that are connections, stream = %q", keep, c.TCP.Stream, StreamConnection)
+	}
 	fs.Check("state.at", state.CheckTarget(c.State.At))
 	fs.Check("state.namespace", state.CheckNamespace(c.State.Namespace))
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/metrics"
@@ -41,8 +42,10 @@ type Settings struct {
 	OutboundBytes  int           // of unread answers, beyond which requests wait; see gate.Outbox
 	OutboundStall  time.Duration // a client that takes none of them for this long is closed
 	Limits         shiva.Limits
-	Resync         bool // look for the next header after rubbish, instead of closing
-	ResyncBytes    int  // how far
+	Resync         bool         // look for the next header after rubbish, instead of closing
+	ResyncBytes    int          // how far
+	Streams        bool         // a connection is a stream, whose frames are the requests that name no other
+	Keep           setting.Keep // of that stream; 0: as the application or the model is configured
 }
 
 // A Door listens and serves until Shutdown.

@@ -155,6 +155,7 @@ func (s *session) closed() {
 		c = next
 	}
 	s.head, s.tail = nil, nil
+	s.stream.End()
 	s.outbound.release(s)
 	s.loop.remove(s)
 }

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -28,7 +29,8 @@ type session struct {
 	held       int            // and those that it does not have yet, for want of room
 	firstHeld  *call          // of these
 	outbox     gate.Outbox
-	refusals   int // bytes of those in the line
+	stream     *gate.OwnStream // nil: it has had no frame
+	refusals   int             // bytes of those in the line
 
 	lastInput time.Time    // for the idle timeout
 	clock     intake.Clock // of the half-received message; zero: there is none
@@ -268,6 +270,12 @@ func (s *session) open(c *call, fault error) error {
 	if application, ok := s.loop.door.gate.Updates(m.Namespace); ok {
 		c.feedback, err = s.loop.door.gate.OpenFeedback(application, m.Tensors, &q.Params)
 		return err
+	}
+	if cfg.Streams && q.Stream == "" {
+		if s.stream == nil {
+			s.stream = &gate.OwnStream{Name: s.transport.Peer(), Connection: s.id}
+		}
+		q.Own, q.Keep = s.stream, cmp.Or(q.Keep, cfg.Keep)
 	}
 	if err := s.loop.door.gate.Open(&c.gate, m.Namespace, m.Tensors, &q.Params); err != nil {
 		return err

@@ -199,7 +199,7 @@ func (a *application) fanOut(tensors []tensor.Tensor, p *gate.Params) (*fanout, 
 		timeout = a.deadline(plan)
 	}
 	keep := p.Keep
-	if p.Stream != "" {
+	if p.Framed() {
 		keep = cmp.Or(keep, a.Keep)
 	}
 	for _, asked := range plan.Asks {

@@ -104,6 +104,10 @@ type Params struct {
 	Forward []byte    // JSON object for the container; nil = none
 	ID      []byte    // applications: what feedback will name the request by, as JSON; nil = there will be none
 	Source  uint64    // who asks (a connection's number), for fairness between them
+
+	// Own is the stream of the connection, of which the request is a frame unless it names another;
+	// nil: then it is none.
+	Own *OwnStream
 }
 
 // Open turns a question into a request: the route into a model, the tensors into inputs that fit
@@ -157,6 +161,9 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 	if err = c.enter(p); err != nil {
 		c.Close()
 		return err
+	}
+	if p.Own != nil {
+		p.Own.sent(g.sched, target.Model)
 	}
 	if !p.Fresh && c.Frame == nil { // an answer from the cache would leave before those of older frames
 		c.cached.Version, c.cached.Salt = target.cached, p.Salt

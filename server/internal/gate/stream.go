@@ -3,6 +3,7 @@ package gate
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -20,9 +21,43 @@ type Frame struct {
 	place    scheduler.Frame
 }
 
-// enter makes the request a frame if its client says so.
+// An OwnStream is that of a connection, which nobody else can name. A request is a frame of it that
+// names no stream. Its door calls End when the connection is closed, and uses it on one goroutine at
+// a time.
+type OwnStream struct {
+	Name       string // for people: the client's address
+	Connection uint64 // never 0
+
+	models []*scheduler.Model // that have had a frame of it, and are there
+}
+
+// sent notes that a model gets a frame.
+func (s *OwnStream) sent(sched *scheduler.Scheduler, m *scheduler.Model) {
+	if slices.Contains(s.models, m) {
+		return
+	}
+	s.models = slices.DeleteFunc(s.models, func(m *scheduler.Model) bool {
+		there, _ := sched.Model(m.ID())
+		return there != m
+	})
+	s.models = append(s.models, m)
+}
+
+// End forgets the stream. s may be nil.
+func (s *OwnStream) End() {
+	if s != nil {
+		for _, m := range s.models {
+			m.EndStream(s.Name, s.Connection)
+		}
+	}
+}
+
+// Framed reports whether the request is a frame of a stream.
+func (p *Params) Framed() bool { return p.Stream != "" || p.Own != nil }
+
+// enter makes the request a frame if its client says so, or the setting of its door.
 func (c *Call) enter(p *Params) error {
-	if p.Stream == "" {
+	if !p.Framed() {
 		switch {
 		case p.Seq > 0:
 			return strayed("seq")
@@ -42,6 +77,9 @@ func (c *Call) enter(p *Params) error {
 		f.captured = p.Now
 	}
 	f.place = scheduler.Frame{Stream: p.Stream, Seq: f.Seq, Keep: p.Keep}
+	if p.Stream == "" {
+		f.place.Stream, f.place.Connection = p.Own.Name, p.Own.Connection
+	}
 	if f.Seq < 0 && len(p.ID) <= longestBy {
 		f.place.ID = string(p.ID)
 	}
