@@ -428,6 +428,59 @@ func TestSupersededKeepsItsPlace(t *testing.T) {
 	}
 }
 
+// TestStreamOnModelStreamInfer: frames of one ModelStreamInfer are newer in the order in which they
+// were sent, and each has its answer in that order.
+func TestStreamOnModelStreamInfer(t *testing.T) {
+	s := start(t, nil)
+	g := newStage(t, s, "m", 1)
+	stream, err := newGRPC(t, s.Addrs().GRPC).client.ModelStreamInfer(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const frames = 50 // of each stream; as many in flight as grpc.in_flight_per_stream
+	send := func(f frame) {
+		t.Helper()
+		if err := stream.Send(f.question(t, "m")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func() shown {
+		t.Helper()
+		a, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return shownOn(a)
+	}
+	taken := 0
+	for round := range 100 {
+		send(frame{100, nil})
+		taken++
+		g.taken(taken)
+		for i := range frames {
+			send(frameOf(fmt.Sprint("cam ", round), i, "keep", "latest"))
+		}
+		taken += frames
+		g.taken(taken)
+		g.answer(0, 100)
+		g.answer(0, frames-1)
+		want := "frame 0 is 100, skipped 0"
+		for i := range frames {
+			if got := read(); got.String() != want {
+				t.Fatalf("round %d: answer %d is %v (%v), expected %s", round, i, got, got.err, want)
+			}
+			want = fmt.Sprintf(" 0 by %d", i+1)
+		}
+		want = fmt.Sprintf("frame %d is %d, skipped %d", frames-1, frames-1, frames-1)
+		if got := read(); got.String() != want {
+			t.Fatalf("round %d: the newest is answered %v (%v), expected %s", round, got, got.err, want)
+		}
+	}
+	if n := stats(s, "m").Reordered; n > 0 {
+		t.Errorf("%d frames were submitted after newer ones", n)
+	}
+}
+
 // A line is a Shiva connection whose answers are read one by one.
 type line struct {
 	t       *testing.T

@@ -173,8 +173,8 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 		place := make(chan *reply, 1)
 		switch {
 		case err == nil:
-			l := &lane{conn: connOf(p.ctx), before: before, passed: make(chan struct{}), turn: order.take(r, cap(p.places))}
-			before = l.passed
+			l := &lane{conn: connOf(p.ctx), before: before, passed: make(chan struct{}), turn: order.take(r, cap(p.places)), frame: r.Values.Stream != ""}
+			before, r.Submitted = l.passed, l.pass
 			arrived := time.Now()
 			work.Go(func() {
 				defer l.turn.end()
@@ -199,13 +199,15 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 
 // A lane gives a request of a ModelStreamInfer room for its answer after the requests before it:
 // their answers leave first, and would wait for the room that it has. Only then the request waits
-// for its turn.
+// for its turn. Behind a frame the next request goes on when that is submitted: the later of two
+// frames is the newer one.
 type lane struct {
 	*conn
 	before <-chan struct{} // nil: it is the first
 	passed chan struct{}
 	once   sync.Once
 	turn   turn
+	frame  bool // of a stream
 }
 
 func (l *lane) pass() { l.once.Do(func() { close(l.passed) }) }
@@ -219,7 +221,9 @@ func (l *lane) Admit(ctx context.Context, call *gate.Call) (room int, err error)
 		}
 	}
 	if room, err = l.conn.Admit(ctx, call); err == nil {
-		l.pass()
+		if !l.frame {
+			l.pass()
+		}
 		l.turn.wait(ctx)
 	}
 	return room, err

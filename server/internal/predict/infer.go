@@ -56,6 +56,8 @@ type Question struct {
 	Arrived time.Time // when the request was complete
 	Source  uint64    // the connection's, from NewSource
 	Outbox  Outbox    // bounds the answers that the client has not read; nil: they are not bounded
+
+	Submitted func() // called when the request has its place behind earlier ones; nil: nobody waits for that
 }
 
 // An Outbox is a client's [gate.Outbox] in which room can be waited for. All requests of the
@@ -112,9 +114,12 @@ var calls = sync.Pool{New: func() any { return new(call) }}
 func (c *call) Complete(*gate.Call) { close(c.done) }
 
 // wait submits a call and returns when it is complete. When ctx ends first, it cancels the call.
-func (d *Door) wait(ctx context.Context, c *call) {
+func (d *Door) wait(ctx context.Context, c *call, q *Question) {
 	c.gate.Owner, c.done = c, make(chan struct{})
 	d.gate.Submit(&c.gate)
+	if q.Submitted != nil {
+		q.Submitted()
+	}
 	select {
 	case <-c.done:
 	case <-ctx.Done():
@@ -174,7 +179,7 @@ func (d *Door) infer(ctx context.Context, q *Question, target *gate.Target) (*An
 		calls.Put(c)
 		return nil, err
 	}
-	size, err := d.ask(ctx, c, q.Outbox)
+	size, err := d.ask(ctx, c, q)
 	if err != nil {
 		c.free()
 		return nil, Late(ctx, err)
@@ -238,16 +243,17 @@ func (a *Answer) write(wanted []Output, specs []tensor.Spec, chosen []int) (err 
 }
 
 // ask waits for room for the answer to a call, submits it, and waits for the answer.
-func (d *Door) ask(ctx context.Context, c *call, o Outbox) (size int, err error) {
+func (d *Door) ask(ctx context.Context, c *call, q *Question) (size int, err error) {
+	o := q.Outbox
 	if o == nil {
-		d.wait(ctx, c)
+		d.wait(ctx, c, q)
 		return 0, c.gate.Err
 	}
 	room, err := o.Admit(ctx, &c.gate)
 	if err != nil {
 		return 0, err
 	}
-	d.wait(ctx, c)
+	d.wait(ctx, c, q)
 	if size, err = o.Put(&c.gate, room); c.gate.Err != nil {
 		err = c.gate.Err
 	}
