@@ -24,7 +24,8 @@ import (
 //	shiva, containers < server < cmd
 //
 // Data and work know no network; what faces a network is built around them; server puts the
-// rooms together, and cmd, examples and bench use what any user of the module could.
+// rooms together, and cmd, examples and bench use what any user of the module could. The load
+// generator is of bench, and shivactl has it.
 //
 // One row per package: what it may import of ours, and of other modules (a module stands for its
 // packages); after a bar, what its tests may import as well. The standard library is free, but
@@ -80,7 +81,7 @@ server:                      server/internal/apps server/internal/clock server/i
 server/e2e:                 | containers/container shiva shiva/jsontext shiva/tensor google.golang.org/grpc google.golang.org/protobuf
 
 cmd/shivad:                 server server/config server/memory
-cmd/shivactl:               shiva shiva/jsontext shiva/tensor server/admin github.com/x448/float16
+cmd/shivactl:               bench/load shiva shiva/jsontext shiva/tensor server/admin github.com/x448/float16 golang.org/x/sys google.golang.org/protobuf
 
 examples/client:             shiva shiva/tensor
 examples/digits:
@@ -96,7 +97,7 @@ bench/internal/hostile:     bench/load containers/containertest server/grpc/pb s
 bench/internal/process:     golang.org/x/sys
 bench/internal/figure:
 bench/internal/table:
-bench/load:                 shiva shiva/tensor golang.org/x/net golang.org/x/sys
+bench/load:                 shiva shiva/jsontext shiva/tensor golang.org/x/net golang.org/x/sys google.golang.org/protobuf | server/grpc/pb
 bench/load/shivaload:       bench/load bench/internal/declare shiva
 bench/chart:                bench/internal/figure gonum.org/v1/plot
 bench/echo:                 github.com/panjf2000/gnet/v2

@@ -12,7 +12,7 @@
 //	(open: schedule,   requests due,  one frame each,      split by lengths,   from the intended
 //	 closed: answers)  by time        or all at once       a sample in full    send time
 //
-// With Config.Streams each connection is a camera, and each of its requests a frame with its number
+// With Config.Streams the requests are frames of streams, as cameras send them, each with its number
 // and the time at which it was due.
 //
 // The generator shares the machine with the server under test, so its own cost must be small, and

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strconv"
 
 	"golang.org/x/net/http2/hpack"
 )
@@ -18,9 +19,9 @@ import (
 // It respects the server's flow control, and gives the server the largest windows possible.
 // Unlike a real client, it causes the server no more work than the protocol requires.
 type grpcWire struct {
-	frame  []byte   // HEADERS and the DATA frames of the message
-	marks  []int    // offsets of those in frame
-	first  []byte   // HEADERS of the first request, which fills the HPACK table for the others
+	first, headers []byte // HEADERS of the first request, which fills the HPACK table, and of the others
+
+	marks  []int    // offsets of the frames in the request that is to be sent: HEADERS, DATA
 	data   int      // bytes of DATA in a request, for flow control
 	stream uint32   // of the next request
 	line   []uint32 // streams without an answer, in the order of their requests
@@ -54,6 +55,8 @@ const (
 
 	maxFrame      = 16 << 10 // the default of a peer, which grpc-go's servers never raise
 	initialWindow = 1<<16 - 1
+	messageHead   = 5                      // compression flag and length
+	firstPart     = maxFrame - messageHead // bytes of a message in its first frame
 	preface       = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 	grpcPath      = "/inference.GRPCInferenceService/ModelInfer"
 )
@@ -69,8 +72,8 @@ var GRPCHeaders = []hpack.HeaderField{
 	{Name: "te", Value: "trailers"},
 }
 
-// newGRPCWire makes the wire of a connection that sends the same ModelInferRequest repeatedly.
-func newGRPCWire(message []byte) *grpcWire {
+// newGRPCWire makes the wire of a connection.
+func newGRPCWire() *grpcWire {
 	g := &grpcWire{stream: 1, window: initialWindow, streamWindow: initialWindow}
 	g.fields = hpack.NewDecoder(4096, func(f hpack.HeaderField) {
 		switch f.Name {
@@ -89,35 +92,52 @@ func newGRPCWire(message []byte) *grpcWire {
 		}
 		return appendFrame(nil, frameHeaders, flagEndHeaders, block.Bytes())
 	}
-	g.first = headers()
-	g.frame, g.marks = headers(), []int{0}
-
-	body := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
-	g.data = len(body)
-	for len(body) > 0 {
-		part, flags := body[:min(len(body), maxFrame)], byte(0)
-		if body = body[len(part):]; len(body) == 0 {
-			flags = flagEndStream
-		}
-		g.marks = append(g.marks, len(g.frame))
-		g.frame = appendFrame(g.frame, frameData, flags, part)
-	}
+	g.first, g.headers = headers(), headers()
 	return g
 }
 
+// encode makes the frames of a ModelInferRequest. They are modified in any case, as each has the
+// number of its stream.
+func (g *grpcWire) encode(dst, message []byte, _ bool) []byte {
+	g.marks = append(g.marks[:0], len(dst))
+	dst = append(dst, g.headers...)
+	g.data = len(message) + messageHead
+	room := firstPart
+	for first := true; first || len(message) > 0; first = false {
+		part, flags := message[:min(len(message), room)], byte(0)
+		if message = message[len(part):]; len(message) == 0 {
+			flags = flagEndStream
+		}
+		g.marks = append(g.marks, len(dst))
+		if first {
+			dst = appendFrameHead(dst, frameData, flags, messageHead+len(part))
+			dst = binary.BigEndian.AppendUint32(append(dst, 0), uint32(g.data-messageHead))
+		} else {
+			dst = appendFrameHead(dst, frameData, flags, len(part))
+		}
+		dst, room = append(dst, part...), maxFrame
+	}
+	return dst
+}
+
+// at is for places in the first DATA frame.
+func (g *grpcWire) at(place int) int { return g.marks[1] + frameHead + messageHead + place }
+
 // appendFrame appends a frame of stream 0.
 func appendFrame(b []byte, kind, flags byte, payload []byte) []byte {
-	n := len(payload)
-	b = append(b, byte(n>>16), byte(n>>8), byte(n), kind, flags, 0, 0, 0, 0)
-	return append(b, payload...)
+	return append(appendFrameHead(b, kind, flags, len(payload)), payload...)
+}
+
+func appendFrameHead(b []byte, kind, flags byte, n int) []byte {
+	return append(b, byte(n>>16), byte(n>>8), byte(n), kind, flags, 0, 0, 0, 0)
 }
 
 func appendSetting(b []byte, setting uint16, value uint32) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(b, setting), value)
 }
 
-// greet exchanges settings and sends the first request.
-func (g *grpcWire) greet(nc io.ReadWriter) error {
+// greet exchanges settings and sends a first request.
+func (g *grpcWire) greet(nc io.ReadWriter, frame []byte) error {
 	hello := appendFrame([]byte(preface), frameSettings, 0, appendSetting(appendSetting(nil, settingPush, 0), settingWindow, math.MaxInt32))
 	hello = appendFrame(hello, frameWindow, 0, binary.BigEndian.AppendUint32(nil, math.MaxInt32-initialWindow))
 	if _, err := nc.Write(hello); err != nil {
@@ -136,9 +156,9 @@ func (g *grpcWire) greet(nc io.ReadWriter) error {
 	if int64(g.data) > g.streamWindow {
 		return fmt.Errorf("load: a request of %d bytes, and the server's window is %d", g.data, g.streamWindow)
 	}
-	ahead, _ := g.ready(g.frame)
+	ahead, _ := g.ready(frame)
 	number(g.first, g.line[0])
-	if _, err := nc.Write(slices.Concat(ahead, g.first, g.frame[g.marks[1]:])); err != nil {
+	if _, err := nc.Write(slices.Concat(ahead, g.first, frame[g.marks[1]:])); err != nil {
 		return err
 	}
 	for len(g.line) > 0 {
@@ -147,12 +167,9 @@ func (g *grpcWire) greet(nc io.ReadWriter) error {
 			return err
 		}
 		for p := buf[:n]; len(p) > 0; {
-			a, n, err := g.read(p, false)
+			_, n, err := g.read(p, false) // an error answers as well: the run will count its like
 			if err != nil {
 				return err
-			}
-			if a.fault {
-				return fmt.Errorf("load: the first request: %s", g.failure())
 			}
 			p = p[n:]
 		}
@@ -273,17 +290,28 @@ func (g *grpcWire) answered(stream uint32) (answer, error) {
 	a := answer{done: true, place: place, fault: g.status != "0"}
 	if stream == g.keeping {
 		g.keeping = 0
-		const prefix = 5 // compression flag and length
 		switch {
 		case a.fault:
-		case len(g.kept) < prefix || g.kept[0] != 0 || int(binary.BigEndian.Uint32(g.kept[1:])) != len(g.kept)-prefix:
+		case len(g.kept) < messageHead || g.kept[0] != 0 || int(binary.BigEndian.Uint32(g.kept[1:])) != len(g.kept)-messageHead:
 			return answer{}, fmt.Errorf("%w: expected one message in %d bytes of DATA", errOutOfStep, len(g.kept))
 		default:
-			a.whole = g.kept[prefix:]
+			a.whole = g.kept[messageHead:]
 		}
 	}
 	return a, nil
 }
 
-// failure is the status and its message.
-func (g *grpcWire) failure() string { return fmt.Sprintf("grpc-status %s: %s", g.status, g.message) }
+// failure is the name of the status and its message.
+func (g *grpcWire) failure() (kind, text string) {
+	if code, err := strconv.Atoi(g.status); err == nil && code > 0 && code < len(grpcCodes) {
+		return grpcCodes[code], g.message
+	}
+	return "grpc-status " + g.status, g.message
+}
+
+func (g *grpcWire) superseded(kind string) bool { return kind == "ABORTED" }
+
+// grpcCodes are the names of the statuses.
+var grpcCodes = [...]string{"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+	"PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE",
+	"DATA_LOSS", "UNAUTHENTICATED"}

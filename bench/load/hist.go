@@ -83,12 +83,7 @@ func (h *Histogram) Mean() time.Duration {
 // Quantile returns the smallest bucket edge below which at least q of all durations lie, 0 <= q
 // <= 1. It is never below the true quantile and never above Max; 0 when empty.
 func (h *Histogram) Quantile(q float64) time.Duration {
-	// The rank is rounded up, in integers from here on: the median of 3 is the 2nd.
-	want := uint64(q * float64(h.n))
-	if float64(want) < q*float64(h.n) {
-		want++
-	}
-	want = max(want, 1)
+	want := h.rank(q)
 	var seen uint64
 	for i, c := range h.counts {
 		seen += c
@@ -97,4 +92,14 @@ func (h *Histogram) Quantile(q float64) time.Duration {
 		}
 	}
 	return time.Duration(h.max)
+}
+
+// rank is the place of a quantile among all durations, from 1, rounded up: the median of 3 is the
+// 2nd.
+func (h *Histogram) rank(q float64) uint64 {
+	place := uint64(q * float64(h.n))
+	if float64(place) < q*float64(h.n) {
+		place++
+	}
+	return max(place, 1)
 }

@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"fmt"
 	"strconv"
+	"strings"
+
+	"github.com/shivad/shivad/shiva/jsontext"
 )
 
 // An httpWire finds the ends of HTTP/1.1 answers, by their Content-Length or by their chunks.
 type httpWire struct {
+	plain
 	head    []byte // of the answer, as far as it has arrived; complete during the body
 	inBody  bool
 	over    bool // head and kept belong to the previous answer
@@ -31,8 +35,6 @@ var (
 	chunkedBody   = []byte("\r\nTransfer-Encoding: chunked\r\n")
 	statusOK      = []byte("HTTP/1.1 200 ")
 )
-
-func (h *httpWire) ready([]byte) ([]byte, bool) { return nil, true }
 
 func (h *httpWire) read(p []byte, gather bool) (a answer, n int, err error) {
 	if !h.inBody {
@@ -125,8 +127,15 @@ func (h *httpWire) readHead(p []byte) (n int, err error) {
 	return len(h.head) - had, nil
 }
 
-// failure is the status and the body.
-func (h *httpWire) failure() string {
+// failure is the status and the error of the body.
+func (h *httpWire) failure() (kind, text string) {
 	status, _, _ := bytes.Cut(h.head, headEnd[:2])
-	return fmt.Sprintf("%s: %s", status, h.kept)
+	_, kind, _ = strings.Cut(string(status), " ")
+	text, ok := jsontext.Unquote(jsontext.Field(h.kept, "error"))
+	if !ok {
+		text = string(h.kept)
+	}
+	return kind, text
 }
+
+func (h *httpWire) superseded(kind string) bool { return strings.HasPrefix(kind, "409 ") }

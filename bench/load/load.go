@@ -1,10 +1,12 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -21,13 +23,15 @@ type Config struct {
 	// one whole Shiva message, one whole request of HTTP/1.1, or for GRPC the ModelInferRequest
 	// without anything around it. They must not change while Run runs.
 	Frames [][]byte
+	// Cycle has each connection send all Frames in turn instead of its own alone; not with Gather
+	// or Check.
+	Cycle bool
+	// Streams, if set, makes the requests frames of streams.
+	Streams *Streams
 	// Deadlines, if set, has a deadline for each of Frames, counted from its sending. The
 	// lateness of answers is then measured, with one request in flight on each connection, since
 	// answers are in order.
 	Deadlines []time.Duration
-
-	// Streams, if set, makes each connection a stream of frames, over Shiva.
-	Streams *Streams
 
 	Conns int // connections; 0: one
 	// InFlight is the number of unanswered requests of one connection. Closed loop: always this
@@ -56,6 +60,9 @@ type Config struct {
 	// Within, if set, is the longest latency of a good answer in Slots.
 	Within time.Duration
 
+	// Live, if set, is told of the answers while the run goes on.
+	Live *Live
+
 	Warmup   time.Duration // load that is not counted; 0: none
 	Duration time.Duration // load that is counted; 0: one second
 	Grace    time.Duration // how long to wait for answers after it; 0: five seconds
@@ -74,28 +81,38 @@ type Config struct {
 // Result is the measurement of a run. The measured time begins after the warm-up and lasts
 // Config.Duration.
 type Result struct {
-	Began    time.Time // the measured time
-	Elapsed  time.Duration
-	Offered  float64 // requests per second offered; 0: closed loop
-	Answered int64   // good answers that arrived in the measured time
-	Bytes    int64   // of the requests of those
+	Began    time.Time     // the measured time
+	Elapsed  time.Duration // Config.Duration, or less if the run ended early
+	Offered  float64       // requests per second offered; 0: closed loop
+	Answered int64         // good answers that arrived in the measured time
+	Bytes    int64         // of the requests of those
 	// Of the whole run, including the warm-up and the end: answers of all kinds, and bytes on the
 	// connections without those of TCP and IP, and without gRPC's exchange before its first
 	// request.
 	Taken, Wrote, Read int64
 	Failed             int64 // "!error" answers in the measured time
-	Superseded         int64 // of them, frames that newer ones of their stream superseded
 	Lost               int64 // requests still without an answer at the end of the grace
-	// Failure is the metadata of the first "!error": its type and message.
+	// Failure is the first of Faults: kind and text.
 	Failure string
+	// Faults are the errors of the whole run by their kinds, the most frequent first, but not
+	// those of frames that were superseded.
+	Faults []Fault
+	// Superseded counts frames due in the measured time for which a newer one came. They are
+	// neither failed nor refused.
+	Superseded int64
+	// PerStream has what became of the frames of each stream that were due in the measured time.
+	PerStream []FramesOf
 	// Latency holds the good answers to requests due in the measured time, from when they were due.
 	Latency Histogram
-	// Refusal holds the "!error" answers, likewise, but for superseded frames.
+	// Refusal holds the "!error" answers, likewise.
 	Refusal Histogram
 	// Late and LateRead hold the lateness of answers of both kinds after their deadlines, with
 	// Config.Deadlines: by the time of the server's write, from the kernel, and by that of the
 	// generator's read. Their difference is the generator's wait for a core.
 	Late, LateRead Histogram
+	// Lag holds how late the generator itself was to send requests that were due in the measured
+	// time. It is part of their latency.
+	Lag Histogram
 	// Slots divides the measured time into pieces of SlotLength, with Config.Within.
 	Slots []Slot
 }
@@ -106,52 +123,24 @@ const SlotLength = 50 * time.Millisecond
 // A Slot counts the requests that were due in one piece of the measured time.
 type Slot struct{ Due, Good int }
 
+// A Fault counts the errors of one kind.
+type Fault struct {
+	Kind  string // Shiva's type of error, the status of HTTP, the code of gRPC
+	Count int64
+	First string // text of the first one
+}
+
 // Rate returns the good answers per second.
 func (r *Result) Rate() float64 { return float64(r.Answered) / r.Elapsed.Seconds() }
 
 // Run offers the load and returns the measurement. It fails when a connection cannot be opened or
 // is lost, when answers do not parse, or when Check rejects one; "!error" answers are a result,
-// not a failure. When ctx ends, Run returns its error.
+// not a failure. When ctx ends, Run returns its error. Once the connections are open, the result
+// has what was measured until then also beside an error.
 func Run(ctx context.Context, c Config) (*Result, error) {
-	if c.Network == "" {
-		c.Network = "tcp"
+	if err := c.complete(); err != nil {
+		return nil, err
 	}
-	if len(c.Frames) == 0 {
-		return nil, errors.New("load: no frames to send")
-	}
-	if c.Rate < 0 || c.InFlight < 0 || c.Conns < 0 || c.Loops < 0 {
-		return nil, fmt.Errorf("load: a negative rate (%v), in flight (%d), connections (%d) or loops (%d)", c.Rate, c.InFlight, c.Conns, c.Loops)
-	}
-	if len(c.Deadlines) > 0 {
-		if len(c.Deadlines) != len(c.Frames) {
-			return nil, fmt.Errorf("load: %d deadlines for %d frames", len(c.Deadlines), len(c.Frames))
-		}
-		c.InFlight = 1
-	}
-	if c.Wire == HTTP && c.InFlight > 1 || c.Wire != Shiva && c.Gather {
-		return nil, errors.New("load: HTTP has one request in flight on a connection, and only Shiva's can be gathered")
-	}
-	if c.Streams != nil && (c.Wire != Shiva || c.Gather) {
-		return nil, errors.New("load: streams go over Shiva, and are not gathered")
-	}
-	if c.Wire == HTTP {
-		c.InFlight = 1
-	}
-	c.Conns = max(c.Conns, 1)
-	c.Loops = min(max(c.Loops, 1), c.Conns)
-	if c.Rate == 0 {
-		c.InFlight = max(c.InFlight, 1)
-	}
-	if c.Duration <= 0 {
-		c.Duration = time.Second
-	}
-	if c.Grace <= 0 {
-		c.Grace = 5 * time.Second
-	}
-	if c.CheckEvery <= 0 {
-		c.CheckEvery = 1000
-	}
-
 	loops := make([]*loop, c.Loops)
 	for i := range loops {
 		l, err := newLoop(c, i)
@@ -182,37 +171,122 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	}
 	wg.Wait()
 
-	r := &Result{Began: start.Add(c.Warmup), Elapsed: c.Duration, Offered: c.Rate}
-	for _, l := range loops {
-		r.Answered += l.result.Answered
-		r.Taken += l.result.Taken
-		r.Wrote += l.result.Wrote
-		r.Read += l.result.Read
-		r.Bytes += l.result.Bytes
-		r.Failed += l.result.Failed
-		r.Superseded += l.result.Superseded
-		r.Lost += l.result.Lost
-		r.Latency.Merge(&l.result.Latency)
-		r.Refusal.Merge(&l.result.Refusal)
-		r.Late.Merge(&l.result.Late)
-		r.LateRead.Merge(&l.result.LateRead)
-		for i, s := range l.result.Slots {
-			if i == len(r.Slots) {
-				r.Slots = append(r.Slots, Slot{})
-			}
-			r.Slots[i].Due += s.Due
-			r.Slots[i].Good += s.Good
-		}
-		if r.Failure == "" {
-			r.Failure = l.result.Failure
+	r := &Result{Began: start.Add(c.Warmup), Offered: c.Rate, PerStream: make([]FramesOf, c.count())}
+	var lost error
+	for i, l := range loops {
+		r.merge(&l.result)
+		r.Elapsed = max(r.Elapsed, min(l.ended, l.to)-l.from)
+		if errs[i] != nil && (lost == nil || errors.Is(lost, context.Canceled)) {
+			lost = errs[i]
 		}
 	}
-	for _, err := range errs {
-		if err != nil && !errors.Is(err, context.Canceled) {
-			return r, err
+	slices.SortStableFunc(r.Faults, func(a, b Fault) int { return cmp.Compare(b.Count, a.Count) })
+	return r, lost
+}
+
+// complete fills in the defaults, or says what does not go together.
+func (c *Config) complete() error {
+	if c.Network == "" {
+		c.Network = "tcp"
+	}
+	if len(c.Frames) == 0 {
+		return errors.New("load: no frames to send")
+	}
+	if c.Rate < 0 || c.InFlight < 0 || c.Conns < 0 || c.Loops < 0 {
+		return fmt.Errorf("load: a negative rate (%v), in flight (%d), connections (%d) or loops (%d)", c.Rate, c.InFlight, c.Conns, c.Loops)
+	}
+	if len(c.Deadlines) > 0 {
+		if len(c.Deadlines) != len(c.Frames) {
+			return fmt.Errorf("load: %d deadlines for %d frames", len(c.Deadlines), len(c.Frames))
+		}
+		c.InFlight = 1
+	}
+	if c.Streams != nil {
+		if err := c.streams(); err != nil {
+			return err
 		}
 	}
-	return r, errors.Join(errs...)
+	if c.Cycle && (c.Gather || c.Check != nil) {
+		return errors.New("load: frames in turn can neither be gathered nor checked")
+	}
+	if c.Wire == HTTP && c.InFlight > 1 || c.Wire != Shiva && c.Gather {
+		return errors.New("load: HTTP has one request in flight on a connection, and only Shiva's can be gathered")
+	}
+	if c.Wire == HTTP {
+		c.InFlight = 1
+	}
+	c.Conns = max(c.Conns, 1)
+	c.Loops = min(max(c.Loops, 1), c.Conns)
+	if c.Rate == 0 {
+		c.InFlight = max(c.InFlight, 1)
+	}
+	if c.Duration <= 0 {
+		c.Duration = time.Second
+	}
+	if c.Grace <= 0 {
+		c.Grace = 5 * time.Second
+	}
+	if c.CheckEvery <= 0 {
+		c.CheckEvery = 1000
+	}
+	return nil
+}
+
+// merge adds the measurement of a loop.
+func (r *Result) merge(l *Result) {
+	r.Answered += l.Answered
+	r.Taken += l.Taken
+	r.Wrote += l.Wrote
+	r.Read += l.Read
+	r.Bytes += l.Bytes
+	r.Failed += l.Failed
+	r.Lost += l.Lost
+	r.Superseded += l.Superseded
+	r.Latency.Merge(&l.Latency)
+	r.Refusal.Merge(&l.Refusal)
+	r.Late.Merge(&l.Late)
+	r.LateRead.Merge(&l.LateRead)
+	r.Lag.Merge(&l.Lag)
+	for i, s := range l.Slots {
+		if i == len(r.Slots) {
+			r.Slots = append(r.Slots, Slot{})
+		}
+		r.Slots[i].Due += s.Due
+		r.Slots[i].Good += s.Good
+	}
+	for i, f := range l.PerStream {
+		r.PerStream[i].Answered += f.Answered
+		r.PerStream[i].Superseded += f.Superseded
+		r.PerStream[i].Failed += f.Failed
+	}
+	for _, f := range l.Faults {
+		r.fault(f.Kind, f.First, f.Count)
+	}
+	if r.Failure == "" {
+		r.Failure = l.Failure
+	}
+}
+
+// maxKinds bounds the kinds of errors that are told apart, since a server may say anything.
+const maxKinds = 32
+
+// fault counts errors of a kind.
+func (r *Result) fault(kind, text string, n int64) {
+	of := func(kind string) int {
+		return slices.IndexFunc(r.Faults, func(f Fault) bool { return f.Kind == kind })
+	}
+	i := of(kind)
+	if i < 0 && len(r.Faults) >= maxKinds {
+		kind = "others"
+		i = of(kind)
+	}
+	if i < 0 {
+		i, r.Faults = len(r.Faults), append(r.Faults, Fault{Kind: kind, First: text})
+	}
+	r.Faults[i].Count += n
+	if r.Failure == "" {
+		r.Failure = kind + ": " + text
+	}
 }
 
 // dial opens a connection for connection number i of the run.
@@ -223,20 +297,29 @@ func (l *loop) dial(ctx context.Context, i int) error {
 		return fmt.Errorf("load: connection %d: %w", i, err)
 	}
 	defer nc.Close()
-	asked := l.cfg.Frames[i%len(l.cfg.Frames)]
-	c := &conn{number: i, asked: asked}
-	if s := l.cfg.Streams; s != nil {
-		if c.stream, c.frame, err = newStreamWire(s, i, asked); err != nil {
-			return err
-		}
-		c.wire = c.stream
-	} else if c.wire, c.frame, err = newWire(l.cfg.Wire, asked); err != nil {
+	c := &conn{number: i, next: i % len(l.cfg.Frames)}
+	if l.cfg.Streams != nil {
+		c.stream = i % l.cfg.Streams.Count
+	}
+	if c.wire, err = newWire(l.cfg.Wire); err != nil {
 		return err
+	}
+	if s := l.cfg.Streams; s != nil && s.Each != nil {
+		c.shown = &streamWire{Each: s.Each, shown: Shown{Stream: i}}
+		c.wire = c.shown
+	}
+	c.asked = l.cfg.Frames[c.next]
+	c.frame = c.wire.encode(nil, c.asked, l.cfg.Streams != nil)
+	if l.cfg.Streams != nil {
+		l.stamp(c, time.Now())
 	}
 	if g, ok := c.wire.(greeter); ok {
 		_ = nc.SetDeadline(time.Now().Add(greetTimeout))
-		if err := g.greet(nc); err != nil {
+		if err := g.greet(nc, c.frame); err != nil {
 			return fmt.Errorf("load: connection %d: greeting: %w", i, err)
+		}
+		if l.cfg.Streams != nil {
+			l.seqs[c.stream]++
 		}
 	}
 	if c.fd, err = detach(nc); err != nil {

@@ -148,7 +148,7 @@ func TestErrorsAreCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Answered != 0 || r.Failed == 0 || r.Latency.Count() != 0 || r.Failure != `{"type":"Overloaded"}` {
+	if r.Answered != 0 || r.Failed == 0 || r.Latency.Count() != 0 || r.Failure != `Overloaded: {"type":"Overloaded"}` {
 		t.Errorf("answered %d, failed %d, %d latencies, failure %q", r.Answered, r.Failed, r.Latency.Count(), r.Failure)
 	}
 }
@@ -239,6 +239,9 @@ func TestLatenessCounts(t *testing.T) {
 		if got := c.due.take(0); got != want {
 			t.Errorf("due at %v, want %v", got, want)
 		}
+	}
+	if l.result.Lag.Count() != 3 || l.result.Lag.Max() != 2500*time.Microsecond || l.result.Lag.Quantile(0) < 500*time.Microsecond {
+		t.Errorf("it says that it was late %d times, by %v to %v", l.result.Lag.Count(), l.result.Lag.Quantile(0), l.result.Lag.Max())
 	}
 	if c.due.n != 0 || l.pause(3500*time.Microsecond) != 500*time.Microsecond {
 		t.Errorf("%d more are due, next look in %v, want none and 500µs", c.due.n, l.pause(3500*time.Microsecond))

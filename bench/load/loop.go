@@ -22,36 +22,42 @@ type loop struct {
 	conns    []*conn
 	arrivals *arrivals // nil: closed loop
 	next     time.Duration
-	turn     int // the connection that the next arrival goes to
+	turn     int     // the connection, or stream, that the next arrival goes to
+	seqs     []int64 // of the next frame of each stream
 
 	start       time.Time
 	from, to    time.Duration // the measured time
-	untilSample int           // good answers until the next one for Check
+	ended       time.Duration
+	untilSample int // good answers until the next one for Check
 	buf         []byte
 	touched     []*conn
 	result      Result
+	news        *Moment // for Config.Live; nil without
+	told        time.Duration
 }
 
 // conn is one connection of a loop.
 type conn struct {
 	fd, id, number int
 	frame          []byte
-	burst          []byte        // frame; with Gather repeated up to burstSize
+	burst          []byte        // with Gather: frame, repeated up to burstSize
 	deadline       time.Duration // 0: none
 	sent           time.Time     // the request in flight, with a deadline
 
 	due      due // unanswered requests, by due time; the first inFlight are sent
 	inFlight int
-	unsent   int  // bytes of those that the socket has not accepted yet
+	unsent   int  // how many of those the socket has not wholly accepted yet
 	offset   int  // in frame, of the next byte to send
 	begun    bool // the next request was prepared in frame
 	blocked  bool
+	next     int // of Config.Frames, after this one in frame
 
+	stream int         // the number of its stream, if it has one
+	shown  *streamWire // the wire, if somebody looks at the frames
 	wire   wire
-	stream *streamWire // the wire, if it is one of frames
-	asked  []byte      // the request as in Config
-	ahead  []byte      // to be written before the next request
-	check  bool        // the next answer is for Check
+	asked  []byte // the request as in Config
+	ahead  []byte // to be written before the next request
+	check  bool   // the next answer is for Check
 }
 
 func newLoop(c Config, i int) (*loop, error) {
@@ -59,16 +65,20 @@ func newLoop(c Config, i int) (*loop, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &loop{cfg: c, poll: p, buf: make([]byte, readSize), from: c.Warmup, to: c.Warmup + c.Duration, untilSample: c.CheckEvery}
+	l := &loop{cfg: c, poll: p, seqs: make([]int64, c.count()), buf: make([]byte, readSize), from: c.Warmup, to: c.Warmup + c.Duration, untilSample: c.CheckEvery}
 	if c.Rate > 0 {
 		l.arrivals = newArrivals(c.Rate/float64(c.Loops), c.Even, c.Seed, i)
 		l.next = l.arrivals.next()
+	}
+	l.result.PerStream = make([]FramesOf, c.count())
+	if c.Live != nil {
+		l.news = &Moment{}
 	}
 	return l, nil
 }
 
 func (l *loop) add(c *conn) error {
-	c.id, c.burst, c.check = len(l.conns), c.frame, l.cfg.Check != nil
+	c.id, c.check = len(l.conns), l.cfg.Check != nil
 	if l.cfg.Gather {
 		c.burst = bytes.Repeat(c.frame, max(1, burstSize/len(c.frame)))
 	}
@@ -98,6 +108,17 @@ func (l *loop) run(ctx context.Context, start time.Time) error {
 		return err
 	}
 	l.start = start
+	err := l.offer(ctx)
+	l.ended = time.Since(start)
+	if ctx.Err() == nil { // what is in flight when the user stops it is nobody's fault
+		l.result.Lost = l.unanswered()
+	}
+	return err
+}
+
+// offer sends what is due and takes the answers, until the end of the run.
+func (l *loop) offer(ctx context.Context) error {
+	start := l.start
 	if l.arrivals == nil {
 		for _, c := range l.conns {
 			for range l.cfg.InFlight {
@@ -115,11 +136,12 @@ func (l *loop) run(ctx context.Context, start time.Time) error {
 		if err := l.arrive(now); err != nil {
 			return err
 		}
-		if now >= l.to {
-			l.result.Lost = l.unanswered()
-			if l.result.Lost == 0 || now >= l.to+l.cfg.Grace {
-				return nil
-			}
+		if now >= l.to && (l.unanswered() == 0 || now >= l.to+l.cfg.Grace) {
+			return nil
+		}
+		if l.news != nil && now >= l.told+tellEvery {
+			l.cfg.Live.add(l.news)
+			l.told = now
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -156,9 +178,11 @@ func (l *loop) arrive(now time.Duration) error {
 	}
 	l.touched = l.touched[:0]
 	for l.next <= now && l.next < l.to {
-		c := l.conns[l.turn]
-		l.turn = (l.turn + 1) % len(l.conns)
+		c := l.take()
 		c.due.push(l.next)
+		if l.next >= l.from {
+			l.result.Lag.Add(now - l.next)
+		}
 		l.next = l.arrivals.next()
 		if len(l.touched) < len(l.conns) { // after one round it has all
 			l.touched = append(l.touched, c)
@@ -170,6 +194,28 @@ func (l *loop) arrive(now time.Duration) error {
 		}
 	}
 	return nil
+}
+
+// take chooses the connection of the next arrival: each in turn, or each stream in turn. Where a
+// connection has one request at a time it is the one with the fewest of those that may have it, as
+// a client's pool would choose.
+func (l *loop) take() *conn {
+	c, step := l.conns[l.turn], 1
+	if l.cfg.Streams != nil {
+		step = l.cfg.Streams.Count
+		l.turn = (l.turn + 1) % step
+	} else {
+		l.turn = (l.turn + 1) % len(l.conns)
+	}
+	if l.cfg.Streams == nil && l.cfg.Wire != HTTP {
+		return c
+	}
+	for i := c.id + step; i < c.id+len(l.conns) && c.due.n > 0; i += step {
+		if other := l.conns[i%len(l.conns)]; other.due.n < c.due.n {
+			c = other
+		}
+	}
+	return c
 }
 
 // pause is how long to wait for answers; at most 100 ms, to check the context.
@@ -201,20 +247,11 @@ func (l *loop) send(c *conn) error {
 	if l.cfg.InFlight > 0 {
 		allowed = min(allowed, l.cfg.InFlight)
 	}
-	if allowed > c.inFlight {
-		c.unsent += (allowed - c.inFlight) * len(c.frame)
-		c.inFlight = allowed
-	}
+	c.unsent += max(allowed-c.inFlight, 0)
+	c.inFlight = max(allowed, c.inFlight)
 	for c.unsent > 0 && !c.blocked {
-		if c.offset == 0 && !c.begun {
-			ok := false
-			if c.ahead, ok = c.wire.ready(c.frame); !ok {
-				return nil
-			}
-			c.begun = true
-			if c.stream != nil {
-				c.stream.stamp(c.frame, l.start.Add(c.due.at(c.inFlight-c.unsent/len(c.frame))))
-			}
+		if c.offset == 0 && !c.begun && !l.begin(c) {
+			return nil
 		}
 		if len(c.ahead) > 0 {
 			n, err := l.write(c, c.ahead)
@@ -224,24 +261,53 @@ func (l *loop) send(c *conn) error {
 			c.ahead = c.ahead[n:]
 			continue
 		}
-		p := c.burst[c.offset:]
-		p = p[:min(len(p), c.unsent)]
+		p := c.burst
+		if !l.cfg.Gather {
+			p = c.frame
+		}
+		p = p[c.offset:min(len(p), c.unsent*len(c.frame))]
 		if c.deadline > 0 && c.offset == 0 {
 			c.sent = time.Now()
-		}
-		if !l.cfg.Gather {
-			p = p[:min(len(p), len(c.frame)-c.offset)]
 		}
 		n, err := l.write(c, p)
 		if err != nil {
 			return err
 		}
-		c.unsent -= n
-		if c.offset = (c.offset + n) % len(c.frame); c.offset == 0 && n > 0 {
+		c.offset += n
+		c.unsent -= c.offset / len(c.frame)
+		if c.offset %= len(c.frame); c.offset == 0 && n > 0 {
 			c.begun = false
 		}
 	}
 	return nil
+}
+
+// begin prepares the next request of c in its frame. It reports whether the request may be sent.
+func (l *loop) begin(c *conn) bool {
+	if l.cfg.Cycle {
+		c.frame = c.wire.encode(c.frame[:0], l.cfg.Frames[c.next], l.cfg.Streams != nil)
+	}
+	if l.cfg.Streams != nil {
+		l.stamp(c, l.start.Add(c.due.at(c.inFlight-c.unsent)))
+	}
+	ok := false
+	if c.ahead, ok = c.wire.ready(c.frame); !ok {
+		return false
+	}
+	if l.cfg.Streams != nil {
+		l.seqs[c.stream]++
+	}
+	if l.cfg.Cycle {
+		c.next = (c.next + 1) % len(l.cfg.Frames)
+	}
+	c.begun = true
+	return true
+}
+
+// stamp writes the name and the number of a stream's next frame into c's, and when it was
+// captured.
+func (l *loop) stamp(c *conn, captured time.Time) {
+	l.cfg.Streams.Stamps[c.next].write(c.frame, c.wire.at, c.stream, l.seqs[c.stream], captured.UnixMilli())
 }
 
 // write writes as much of p as the socket accepts, and watches for room if that was not all.
@@ -292,9 +358,6 @@ func (l *loop) receive(c *conn) error {
 			if a.place >= c.inFlight {
 				return fmt.Errorf("%w: connection %d: an answer too many", errOutOfStep, c.number)
 			}
-			if a.fault && l.result.Failure == "" {
-				l.result.Failure = c.wire.failure()
-			}
 			if err := l.answered(c, a, now, written); err != nil {
 				return err
 			}
@@ -309,31 +372,29 @@ func (l *loop) answered(c *conn, a answer, now time.Duration, written time.Time)
 	due := c.due.take(a.place)
 	c.inFlight--
 	l.result.Taken++
-	if c.stream != nil {
-		c.stream.show(due, now)
+	if c.shown != nil {
+		c.shown.show(due, now)
 	}
-	measured := l.from <= now && now < l.to
-	if l.from <= due && due < l.to {
+	arrived := l.from <= now && now < l.to
+	measured := l.from <= due && due < l.to
+	if measured {
 		l.judge(c, a, due, now, written)
 	}
-	switch {
-	case a.fault:
+	if a.fault {
+		l.failed(c, due, now, arrived, measured)
+	} else {
+		if arrived {
+			l.result.Answered++
+			l.result.Bytes += int64(len(c.frame)) // with Cycle the next one's, which comes to the same
+		}
 		if measured {
-			l.result.Failed++
-		}
-		if measured && a.superseded {
-			l.result.Superseded++
-		}
-		if l.from <= due && due < l.to && !a.superseded {
-			l.result.Refusal.Add(now - due)
-		}
-	case measured:
-		l.result.Answered++
-		l.result.Bytes += int64(len(c.frame))
-		fallthrough
-	default:
-		if l.from <= due && due < l.to {
 			l.result.Latency.Add(now - due)
+			if l.cfg.Streams != nil {
+				l.result.PerStream[c.stream].Answered++
+			}
+		}
+		if l.news != nil {
+			l.news.Latency.Add(now - due)
 		}
 		if err := l.verify(c, a.whole); err != nil {
 			return err
@@ -343,6 +404,38 @@ func (l *loop) answered(c *conn, a answer, now time.Duration, written time.Time)
 		c.due.push(now)
 	}
 	return nil
+}
+
+// failed counts an answer of c that is an error.
+func (l *loop) failed(c *conn, due, now time.Duration, arrived, measured bool) {
+	kind, text := c.wire.failure()
+	superseded := l.cfg.Streams != nil && c.wire.superseded(kind)
+	if l.news != nil && superseded {
+		l.news.Superseded++
+	} else if l.news != nil {
+		l.news.Failed++
+	}
+	var of FramesOf // of its stream
+	if superseded {
+		of.Superseded++
+	} else {
+		of.Failed++
+		l.result.fault(kind, text, 1)
+		if arrived {
+			l.result.Failed++
+		}
+		if measured {
+			l.result.Refusal.Add(now - due)
+		}
+	}
+	if measured && superseded {
+		l.result.Superseded++
+	}
+	if measured && l.cfg.Streams != nil {
+		stream := &l.result.PerStream[c.stream]
+		stream.Superseded += of.Superseded
+		stream.Failed += of.Failed
+	}
 }
 
 // judge counts a request that was due in the measured time by the requirements on its answer.

@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -61,22 +60,13 @@ func shivaFrame(model string, x tensor.Tensor) ([]byte, error) {
 	return shiva.AppendMessage(nil, &shiva.Message{Namespace: model, Tensors: []tensor.Tensor{x}})
 }
 
-// dims returns a shape in JSON.
-func dims(s tensor.Shape) string { return strings.ReplaceAll(s.String(), " ", "") }
+func restBinary(model string, x tensor.Tensor) ([]byte, error) { return formOf(HTTP, model, x) }
+func grpcRaw(model string, x tensor.Tensor) ([]byte, error)    { return formOf(GRPC, model, x) }
 
-// post is an inference request whose body is head, which is JSON, followed by data, which is
-// binary.
-func post(model, head string, data []byte) []byte {
-	b := fmt.Appendf(nil, "POST /v2/models/%s/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n", model, len(head)+len(data))
-	if data != nil {
-		b = fmt.Appendf(b, "Inference-Header-Content-Length: %d\r\n", len(head))
-	}
-	return append(append(append(b, "\r\n"...), head...), data...)
-}
-
-func restBinary(model string, x tensor.Tensor) ([]byte, error) {
-	return post(model, fmt.Sprintf(`{"inputs":[{"name":"x","datatype":"%s","shape":%s,"parameters":{"binary_data_size":%d}}],"parameters":{"binary_data_output":true}}`,
-		x.DType.V2(), dims(x.Shape), len(x.Data)), x.Data), nil
+func formOf(w Wire, model string, x tensor.Tensor) ([]byte, error) {
+	x.Name = "x"
+	frame, _, err := (&Request{Model: model, Inputs: []tensor.Tensor{x}}).Encode(w)
+	return frame, err
 }
 
 func restJSON(model string, x tensor.Tensor) ([]byte, error) {
@@ -94,25 +84,7 @@ func restJSON(model string, x tensor.Tensor) ([]byte, error) {
 		}
 		b = strconv.AppendFloat(b, v, format, -1, 32)
 	}
-	return post(model, string(append(b, "]}]}"...)), nil), nil
-}
-
-// grpcRaw encodes a ModelInferRequest. Field numbers are those of the protocol's
-// grpc_service.proto.
-func grpcRaw(model string, x tensor.Tensor) ([]byte, error) {
-	const (
-		modelName, inputs, rawContents = 1, 5, 7
-		name, datatype, shape          = 1, 2, 3
-	)
-	field := func(b []byte, num byte, value []byte) []byte {
-		return append(binary.AppendUvarint(append(b, num<<3|2), uint64(len(value))), value...)
-	}
-	var sizes []byte
-	for _, d := range x.Shape {
-		sizes = binary.AppendUvarint(sizes, uint64(d))
-	}
-	input := field(field(field(nil, name, []byte("x")), datatype, []byte(x.DType.V2())), shape, sizes)
-	return field(field(field(nil, modelName, []byte(model)), inputs, input), rawContents, x.Data), nil
+	return (&Request{Model: model}).post(string(append(b, "]}]}"...)), nil), nil
 }
 
 // sameEnd compares forms whose requests and answers both end with the tensor's bytes.

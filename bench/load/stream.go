@@ -4,25 +4,30 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
-
-	"github.com/shivad/shivad/shiva"
 )
 
-// Streams makes each connection of a run a camera: its requests are the frames of a stream, with
-// their number (seq) and the time at which they were due (captured_at).
+// MaxStreams is the largest number of streams of a run.
+const MaxStreams = 10_000
+
+// Streams makes the requests of a run frames of streams, as cameras send them: each has its number
+// (seq) and the time at which it was due (captured_at). With Config.Rate they are spaced evenly, and
+// the streams take turns.
 type Streams struct {
-	Name string // of the streams: connection 2 has Name-2
-	Keep string // "all", "latest" or a number; empty: as the server is configured
+	// Stamps says where each of Config.Frames has what differs from frame to frame
+	// ([Request.Encode]).
+	Stamps []Stamp
+	// Count is the number of streams. Stream i has the connections with numbers i, i + Count and so
+	// on, so Config.Conns is a multiple of it. 0: each connection is a stream.
+	Count int
 	// Each, if set, is called with what comes of each frame, in the order of the answers, by the
-	// thread of the connection's loop.
+	// thread of the connection's loop. It takes Shiva, and one connection for each stream.
 	Each func(Shown)
 }
 
 // A Shown is the answer to a frame.
 type Shown struct {
-	Stream  int           // the number of its connection
+	Stream  int           // its number
 	Seq     int64         // of the frame, from 0
 	Due, At time.Duration // when it was captured, and when the answer was there: since the beginning of the run
 	Age     time.Duration // when the answer left, as the server says
@@ -30,76 +35,43 @@ type Shown struct {
 	Fault   string        // the type of the error; empty: the frame was executed
 }
 
-// The metadata of a frame ends in two numbers, blanks before them, which each frame has others of.
-const (
-	seqDigits      = 19
-	capturedDigits = 13
-)
+// FramesOf counts frames of a stream.
+type FramesOf struct{ Answered, Superseded, Failed int64 }
 
-var frameNumbers = fmt.Sprintf(`"seq":%*d,"captured_at":%*d}`, seqDigits, 0, capturedDigits, 0)
+// count is the number of streams.
+func (c *Config) count() int {
+	if c.Streams == nil {
+		return 0
+	}
+	return c.Streams.Count
+}
 
-// A streamWire is Shiva with frames of a stream for requests.
+// streams fills in the defaults of a run of streams, or says what does not go together.
+func (c *Config) streams() error {
+	s := *c.Streams // the caller's stays as it is
+	if s.Count == 0 {
+		s.Count = max(c.Conns, 1)
+	}
+	c.Streams, c.Conns, c.Loops, c.Even = &s, max(c.Conns, s.Count), 1, true
+	switch {
+	case s.Count < 0 || s.Count > MaxStreams || c.Conns%s.Count != 0:
+		return fmt.Errorf("load: %d streams on %d connections: expected at most %d, and a multiple of connections", s.Count, c.Conns, MaxStreams)
+	case len(s.Stamps) != len(c.Frames):
+		return fmt.Errorf("load: %d stamps for %d frames", len(s.Stamps), len(c.Frames))
+	case c.Gather:
+		return errors.New("load: the frames of streams are not gathered")
+	case s.Each != nil && (c.Wire != Shiva || c.Conns != s.Count):
+		return errors.New("load: frames are looked at over Shiva, on one connection for each stream")
+	}
+	return nil
+}
+
+// A streamWire is Shiva with frames of a stream for requests, whose answers somebody looks at.
 type streamWire struct {
 	shivaWire
-	streams  *Streams
-	seq      int64 // of the next request
-	answered int64 // likewise of the next answer: those of a connection are in order
-	numbers  int   // where frameNumbers begin in the request
+	Each     func(Shown)
+	answered int64 // the number of the next answer's frame: those of a connection are in order
 	shown    Shown // the last answer
-}
-
-// newStreamWire makes the wire of a connection, and its request.
-func newStreamWire(s *Streams, number int, request []byte) (*streamWire, []byte, error) {
-	m, err := decode(request)
-	if err != nil {
-		return nil, nil, fmt.Errorf("load: a frame of a stream: %w", err)
-	}
-	defer m.Release()
-	members := map[string]any{}
-	if len(m.Metadata) > 0 {
-		if err := json.Unmarshal(m.Metadata, &members); err != nil {
-			return nil, nil, fmt.Errorf("load: the metadata of a frame: %w", err)
-		}
-	}
-	delete(members, "seq")
-	delete(members, "captured_at")
-	members["stream"] = fmt.Sprintf("%s-%d", s.Name, number)
-	if n, err := strconv.Atoi(s.Keep); err == nil {
-		members["keep"] = n
-	} else if s.Keep != "" {
-		members["keep"] = s.Keep
-	}
-	text, err := json.Marshal(members)
-	if err != nil {
-		return nil, nil, fmt.Errorf("load: the metadata of a frame: %w", err)
-	}
-	text[len(text)-1] = ','
-	m.Metadata = append(text, frameNumbers...)
-	frame, err := shiva.AppendMessage(nil, m)
-	if err != nil {
-		return nil, nil, fmt.Errorf("load: a frame of a stream: %w", err)
-	}
-	w := &streamWire{streams: s, numbers: len(frame) - len(m.Namespace) - len(frameNumbers), shown: Shown{Stream: number}}
-	return w, frame, nil
-}
-
-// stamp numbers the request in frame, which was due at a time.
-func (w *streamWire) stamp(frame []byte, due time.Time) {
-	p := frame[w.numbers+len(`"seq":`):]
-	putNumber(p[:seqDigits], w.seq)
-	w.seq++
-	putNumber(p[seqDigits+len(`,"captured_at":`):][:capturedDigits], due.UnixMilli())
-}
-
-// putNumber writes n at the end of p, and blanks before it.
-func putNumber(p []byte, n int64) {
-	for i := len(p) - 1; i >= 0; i-- {
-		p[i] = ' '
-		if n > 0 || i == len(p)-1 {
-			p[i] = byte('0' + n%10)
-			n /= 10
-		}
-	}
 }
 
 // read collects each answer, since what it says of its frame stands at the end.
@@ -125,7 +97,6 @@ func (w *streamWire) read(p []byte, gather bool) (a answer, n int, err error) {
 	switch {
 	case a.fault:
 		w.shown.Fault = said.Type
-		a.superseded = said.Type == shiva.Superseded
 	case said.Seq == nil:
 		return a, n, errors.New("load: the answer to a frame has no seq: the server knows no streams")
 	case *said.Seq != w.shown.Seq:
@@ -136,8 +107,6 @@ func (w *streamWire) read(p []byte, gather bool) (a answer, n int, err error) {
 
 // show hands on the last answer.
 func (w *streamWire) show(due, now time.Duration) {
-	if w.streams.Each != nil {
-		w.shown.Due, w.shown.At = due, now
-		w.streams.Each(w.shown)
-	}
+	w.shown.Due, w.shown.At = due, now
+	w.Each(w.shown)
 }

@@ -3,6 +3,9 @@ package load
 import (
 	"fmt"
 	"io"
+
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontext"
 )
 
 // Wire is a protocol that servers of tensors speak.
@@ -25,76 +28,114 @@ type wire interface {
 	// read consumes bytes of p, at most up to the end of one answer. With gather, it collects the
 	// next answer that begins.
 	read(p []byte, gather bool) (a answer, n int, err error)
-	// failure is the text of the last answer, which was an error; empty if unknown.
-	failure() string
+	// failure is the kind and the text of the last answer, which was an error.
+	failure() (kind, text string)
+	// superseded reports whether that kind is of frames for which a newer one came.
+	superseded(kind string) bool
+	// encode returns the bytes to send for a request, as Config.Frames has them. They may be the
+	// request itself, unless own is set: then they are appended to dst, which may be modified.
+	encode(dst, request []byte, own bool) []byte
+	// at turns a place in a request into one in what encode returned for it.
+	at(place int) int
+}
+
+// plain is a wire whose requests are sent as they are.
+type plain struct{}
+
+func (plain) ready([]byte) ([]byte, bool) { return nil, true }
+func (plain) at(place int) int            { return place }
+
+func (plain) encode(dst, request []byte, own bool) []byte {
+	if own {
+		return append(dst, request...)
+	}
+	return request
 }
 
 // An answer is the result of a wire's read.
 type answer struct {
-	done       bool // it is complete; the other fields are set only then
-	place      int  // of its request among those in flight, 0 for the oldest
-	fault      bool
-	superseded bool   // the fault is that a newer frame of the stream is there
-	whole      []byte // all of it, if it was collected; valid until the next read
+	done  bool // it is complete; the other fields are set only then
+	place int  // of its request among those in flight, 0 for the oldest
+	fault bool
+	whole []byte // all of it, if it was collected; valid until the next read
 }
 
-// A greeter is a wire with an exchange before the first request.
+// A greeter is a wire with an exchange before the first request, which has a request of its own.
 type greeter interface {
-	greet(nc io.ReadWriter) error
+	greet(nc io.ReadWriter, frame []byte) error
 }
 
-// newWire makes a connection's wire, and the bytes of its request.
-func newWire(w Wire, frame []byte) (wire, []byte, error) {
+// newWire makes a connection's wire.
+func newWire(w Wire) (wire, error) {
 	switch w {
 	case Shiva:
-		return &shivaWire{}, frame, nil
+		return &shivaWire{}, nil
 	case HTTP:
-		return &httpWire{}, frame, nil
+		return &httpWire{}, nil
 	case GRPC:
-		g := newGRPCWire(frame)
-		return g, g.frame, nil
+		return newGRPCWire(), nil
 	default:
-		return nil, nil, fmt.Errorf("load: there is no wire %d", w)
+		return nil, fmt.Errorf("load: there is no wire %d", w)
 	}
 }
 
 // A shivaWire collects what answers skips.
 type shivaWire struct {
+	plain
 	answers
-	keeping bool
-	kept    []byte
-	last    []byte // the last answer, if it arrived in one piece
+	keeping bool   // collect all of it, for Check
+	errors  bool   // collect it as long as it may be an error
+	kept    []byte // of the answer that is collected
+	last    []byte // the last answer, if it is an error
 }
 
-func (s *shivaWire) ready([]byte) ([]byte, bool) { return nil, true }
+// maxError bounds the answers in pieces that are collected since they may be errors.
+const maxError = 8 << 10
 
 func (s *shivaWire) read(p []byte, gather bool) (a answer, n int, err error) {
 	begins := s.stage == atStart
-	if begins && gather {
-		s.keeping, s.kept = true, s.kept[:0]
+	if begins {
+		s.keeping, s.errors, s.kept = gather, false, s.kept[:0]
 	}
 	n, a.done, err = s.next(p)
-	if s.keeping {
+	if begins && !a.done {
+		s.errors = true
+	}
+	if s.errors && len(s.kept)+n > maxError {
+		s.errors = false
+	}
+	if s.keeping || s.errors {
 		s.kept = append(s.kept, p[:n]...)
 	}
 	if !a.done {
 		return a, n, err
 	}
-	if s.last = nil; begins {
-		s.last = p[:n]
-	}
 	a.fault = s.fault
-	if s.keeping && !a.fault {
+	switch {
+	case a.fault && begins:
+		s.last = p[:n]
+	case a.fault && (s.keeping || s.errors):
+		s.last = s.kept
+	case a.fault:
+		s.last = nil
+	case s.keeping:
 		a.whole = s.kept
 	}
-	s.keeping = false
 	return a, n, err
 }
 
-// failure is the metadata of an "!error", which has no tensors before it.
-func (s *shivaWire) failure() string {
-	if s.last == nil || s.last[8] != 0 {
-		return ""
+// failure reads the metadata of an "!error", which has no tensors before it.
+func (s *shivaWire) failure() (kind, text string) {
+	if len(s.last) < headerSize+s.metadata || s.last[8] != 0 {
+		return "", ""
 	}
-	return string(s.last[headerSize : headerSize+s.metadata])
+	metadata := s.last[headerSize : headerSize+s.metadata]
+	kind, _ = jsontext.Unquote(jsontext.Field(metadata, "type"))
+	text, ok := jsontext.Unquote(jsontext.Field(metadata, "message"))
+	if !ok {
+		text = string(metadata)
+	}
+	return kind, text
 }
+
+func (s *shivaWire) superseded(kind string) bool { return kind == shiva.Superseded }

@@ -58,8 +58,8 @@ func TestHTTPAnswersAtEveryCut(t *testing.T) {
 		}
 	}
 	w := &httpWire{}
-	if _, _, err := w.read([]byte("HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nlate"), false); err != nil || w.failure() != "HTTP/1.1 503 Busy: late" {
-		t.Errorf("failure %q, error %v", w.failure(), err)
+	if _, _, err := w.read([]byte("HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nlate"), false); err != nil || failureOf(w) != "503 Busy: late" {
+		t.Errorf("failure %q, error %v", failureOf(w), err)
 	}
 }
 
@@ -105,10 +105,22 @@ func (s *grpcServer) headers(stream uint32, end bool, pairs ...string) {
 	_ = s.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: s.block.Bytes(), EndHeaders: true, EndStream: end})
 }
 
+func failureOf(w wire) string {
+	kind, text := w.failure()
+	return kind + ": " + text
+}
+
+// askedWire is a wire on which requests were sent, and the frames of one.
+type askedWire struct {
+	*grpcWire
+	frame []byte
+}
+
 // asked makes a wire on which so many requests are in flight.
-func asked(t *testing.T, n int) *grpcWire {
+func asked(t *testing.T, n int) askedWire {
 	t.Helper()
-	g := newGRPCWire([]byte("question"))
+	g := askedWire{grpcWire: newGRPCWire()}
+	g.frame = g.encode(nil, []byte("question"), true)
 	for range n {
 		if _, ok := g.ready(g.frame); !ok {
 			t.Fatal("the window is closed")
@@ -165,8 +177,8 @@ func TestGRPCFailure(t *testing.T) {
 	s.headers(1, true, ":status", "200", "grpc-status", "14", "grpc-message", "busy")
 	g := asked(t, 1)
 	a, _, err := g.read(s.Bytes(), false)
-	if err != nil || !a.done || !a.fault || g.failure() != "grpc-status 14: busy" {
-		t.Errorf("%+v, failure %q, error %v", a, g.failure(), err)
+	if err != nil || !a.done || !a.fault || failureOf(g) != "UNAVAILABLE: busy" {
+		t.Errorf("%+v, failure %q, error %v", a, failureOf(g), err)
 	}
 	for name, write := range map[string]func(*grpcServer){
 		"an answer too many":   func(s *grpcServer) { s.headers(3, true, "grpc-status", "0") },
@@ -185,7 +197,8 @@ func TestGRPCFailure(t *testing.T) {
 // A request waits until the server's window takes all of it, and what was taken from the
 // generator's own is given back.
 func TestGRPCWindows(t *testing.T) {
-	g := newGRPCWire(make([]byte, 40<<10))
+	g := askedWire{grpcWire: newGRPCWire()}
+	g.frame = g.encode(nil, make([]byte, 40<<10), true)
 	if _, ok := g.ready(g.frame); !ok {
 		t.Fatal("the first request does not fit into 64 KiB")
 	}

@@ -45,7 +45,7 @@ func (r *rig) cost(ctx context.Context, turns int, length time.Duration) (c cost
 
 // occupy sends the frame that does not end, on a connection of its own: answers behind it wait.
 func (r *rig) occupy(ctx context.Context) (net.Conn, error) {
-	frame, err := frameFor(endless, `{"stream":"cost-0","keep":"latest"}`)
+	frame, _, err := frameFor(shoot{model: endless, name: "cost", keep: "latest"})
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func (r *rig) occupy(ctx context.Context) (net.Conn, error) {
 
 // turn is the server's processor time for a frame, if all are answered with a fault.
 func (r *rig) turn(ctx context.Context, model, fault string, length time.Duration) (time.Duration, error) {
-	frame, err := frameFor(model, "")
+	frame, stamp, err := frameFor(shoot{model: model, name: "cost", keep: "latest"})
 	if err != nil {
 		return 0, err
 	}
@@ -89,7 +89,7 @@ func (r *rig) turn(ctx context.Context, model, fault string, length time.Duratio
 		}
 	}
 	got, err := load.Run(ctx, load.Config{Addr: r.tcp, Frames: [][]byte{frame}, InFlight: 4, Duration: length, Grace: time.Millisecond,
-		Streams: &load.Streams{Name: "cost", Keep: "latest", Each: each}})
+		Streams: &load.Streams{Stamps: []load.Stamp{stamp}, Each: each}})
 	if err = errors.Join(err, r.server.Alive()); err != nil {
 		return 0, err
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/bench/load"
-	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -36,18 +35,14 @@ type shoot struct {
 
 // film has the cameras send their frames, evenly and in turn, and takes the answers.
 func (r *rig) film(ctx context.Context, s shoot) (*film, error) {
-	metadata := ""
-	if s.timeout > 0 {
-		metadata = fmt.Sprintf(`{"timeout_ms":%d}`, s.timeout.Milliseconds())
-	}
-	frame, err := frameFor(s.model, metadata)
+	frame, stamp, err := frameFor(s)
 	if err != nil {
 		return nil, err
 	}
 	f := &film{cameras: s.cameras, length: s.length}
 	f.result, err = load.Run(ctx, load.Config{
 		Addr: r.tcp, Frames: [][]byte{frame}, Conns: s.cameras, Rate: float64(s.cameras * fps), Even: true, Duration: s.length, Grace: 20 * time.Second,
-		Streams: &load.Streams{Name: s.name, Keep: s.keep, Each: func(s load.Shown) { f.shown = append(f.shown, s) }},
+		Streams: &load.Streams{Stamps: []load.Stamp{stamp}, Each: func(s load.Shown) { f.shown = append(f.shown, s) }},
 	})
 	if err = errors.Join(err, r.server.Alive()); err != nil {
 		return nil, fmt.Errorf("streams: cameras %s: %w", s.name, err)
@@ -55,13 +50,14 @@ func (r *rig) film(ctx context.Context, s shoot) (*film, error) {
 	return f, nil
 }
 
-// frameFor is a frame for a model.
-func frameFor(model, metadata string) ([]byte, error) {
+// frameFor is a frame of a shoot.
+func frameFor(s shoot) ([]byte, load.Stamp, error) {
 	x, err := tensor.New(tensor.Uint8, tensor.Shape{1, height, width, colours}, make([]byte, frameBytes))
 	if err != nil {
-		return nil, err
+		return nil, load.Stamp{}, err
 	}
-	return shiva.AppendMessage(nil, &shiva.Message{Namespace: model, Metadata: []byte(metadata), Tensors: []tensor.Tensor{x}})
+	q := load.Request{Model: s.model, Inputs: []tensor.Tensor{x}, Timeout: s.timeout, Stream: s.name + "-", Keep: s.keep}
+	return q.Encode(load.Shiva)
 }
 
 // unanswered counts the frames that were due and have not exactly one answer. Load counts an answer

@@ -97,6 +97,7 @@ var fakeModels = map[string]struct {
 			return answer(`{"__tensors__":["z","big"]}`, of(tensor.Shape{}, []complex64{1 - 2i}), of(tensor.Shape{3, 3}, []int32{1, 2, 3, 4, 5, 6, 7, 8, 9}))
 		},
 	},
+	"bare": {`{"name":"bare","inputs":[]}`, nil},
 	"nan": {
 		`{"name":"nan","inputs":[{"name":"x","datatype":"FP32","shape":[-1]}],"outputs":[]}`,
 		func(q *shiva.Message) *shiva.Message {
@@ -234,6 +235,9 @@ func TestCommandLine(t *testing.T) {
 	digit(t, "three.png", 3, 8)
 	digit(t, "eleven.png", 11, 8)
 	digit(t, "wide.png", 1, 28)
+	if err := os.Mkdir("empty", 0o700); err != nil {
+		t.Fatal(err)
+	}
 	write(t, "pair.json", `{"a": [[1, 2]], "b": [0.5]}`)
 	write(t, "a.json", `[[1, 2]]`)
 	write(t, "b.json", `[0.5]`)
@@ -285,6 +289,30 @@ func TestCommandLine(t *testing.T) {
 		{"infer-refused", "", "infer digits seven.png --addr NOBODY"},
 		{"infer-refused-json", "", "infer digits seven.png --addr NOBODY --json"},
 		{"infer-wrong-door", "", "infer digits seven.png --addr ADMIN --timeout 300ms"},
+
+		{"bench-nothing", "", "bench"},
+		{"bench-no-such-model", "", "bench digit --for 1s"},
+		{"bench-no-inputs", "", "bench bare"},
+		{"bench-refused", "", "bench digits --addr NOBODY"},
+		{"bench-refused-rest", "", "bench digits --addr NOBODY --door rest"},
+		{"bench-refused-grpc-json", "", "bench digits --addr NOBODY --door grpc --json"},
+		{"bench-wrong-door", "", "bench digits --addr ADMIN --door rest"},
+		{"bench-wrong-size", "", "bench digits --data wide.png"},
+		{"bench-no-data", "", "bench digits --data nothing"},
+		{"bench-no-files", "", "bench digits --data empty"},
+		{"bench-hdr-nowhere", "", "bench digits --hdr nowhere/x.hgrm --for 10ms"},
+		{"bench-bad-rate", "", "bench digits --rate -5"},
+		{"bench-bad-for", "", "bench digits --for 5"},
+		{"bench-bad-conns", "", "bench digits --conns 0"},
+		{"bench-bad-door", "", "bench digits --door http"},
+		{"bench-bad-keep", "", "bench digits --streams 2 --keep newest"},
+		{"bench-bad-search", "", "bench digits --search p99"},
+		{"bench-rate-of-streams", "", "bench digits --streams 2 --rate 5"},
+		{"bench-fps-alone", "", "bench digits --fps 30"},
+		{"bench-search-at-a-rate", "", "bench digits --search p99<50ms --rate 5"},
+		{"bench-rest-inflight", "", "bench digits --door rest --inflight 4"},
+		{"bench-streams-conns", "", "bench digits --streams 2 --conns 3"},
+		{"help-bench", "", "help bench"},
 
 		{"models", "", "models"},
 		{"models-one", "", "models digits --json"},

@@ -12,11 +12,12 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
@@ -34,7 +35,7 @@ type command struct {
 
 func commands() []command {
 	return []command{
-		inferCommand, feedbackCommand,
+		inferCommand, benchCommand, feedbackCommand,
 		appsCommand, linksCommand, policiesCommand,
 		modelsCommand, versionsCommand, cacheCommand, containersCommand, configCommand, reloadCommand, explainCommand, historyCommand, statusCommand,
 		exportCommand, importCommand,
@@ -63,6 +64,8 @@ type cli struct {
 	timed       bool // timeout is the user's wish, not the default
 	json        bool
 }
+
+const defaultAddr = "127.0.0.1:6174"
 
 // register adds the flags that all subcommands have. Their defaults are the values so far, so
 // they may stand before the subcommand as well as after it.
@@ -96,7 +99,7 @@ func (p patience) Set(text string) error {
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	c := &cli{
 		ctx: ctx, stdin: stdin, stdout: stdout, stderr: stderr,
-		addr: "127.0.0.1:6174", admin: "127.0.0.1:8002", timeout: 30 * time.Second,
+		addr: defaultAddr, admin: "127.0.0.1:8002", timeout: 30 * time.Second,
 	}
 	err := c.dispatch(args)
 	if err == nil || errors.Is(err, flag.ErrHelp) {

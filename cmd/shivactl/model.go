@@ -48,11 +48,20 @@ func (c *cli) describe(client *shiva.Client, route string) (model, error) {
 	}
 	defer answer.Release()
 	var d declaration
-	if err := json.Unmarshal(answer.Metadata, &d); err != nil || len(d.Inputs) == 0 {
+	if err := json.Unmarshal(answer.Metadata, &d); err != nil || d.Name == "" {
 		return m, &failure{"protocol", fmt.Sprintf("%s says nothing usable of %s: %.200s", c.addr, route, answer.Metadata),
 			"is that the TCP door of a shivad? check --addr " + c.addr, exitUnreachable}
 	}
-	m.whole = d.Batched != nil && !*d.Batched
+	return d.model(route)
+}
+
+// model is the declaration with this program's datatypes.
+func (d *declaration) model(route string) (model, error) {
+	if len(d.Inputs) == 0 {
+		return model{}, &failure{"undeclared", route + " declares no inputs, so there is no saying what it takes",
+			"a client that knows sends it: see the model's own documentation", exitRefused}
+	}
+	m := model{route: route, whole: d.Batched != nil && !*d.Batched}
 	for list, specs := range map[*[]declaredTensor]*[]spec{&d.Inputs: &m.inputs, &d.Outputs: &m.outputs} {
 		for _, t := range *list {
 			dtype, ok := tensor.FromV2(t.Datatype)

@@ -1,0 +1,173 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Promise is a share of all requests that are to be answered well within a time of when they
+// were due. An error is later than any bound.
+type Promise struct {
+	Share  float64
+	Within time.Duration
+}
+
+// ParsePromise reads one as "p99<50ms".
+func ParsePromise(text string) (Promise, error) {
+	quantile, bound, ok := strings.Cut(text, "<")
+	number, isQuantile := strings.CutPrefix(strings.TrimSpace(quantile), "p")
+	percent, err := strconv.ParseFloat(number, 64)
+	within, errWithin := time.ParseDuration(strings.TrimPrefix(strings.TrimSpace(bound), "="))
+	if !ok || !isQuantile || err != nil || errWithin != nil || !(percent > 0 && percent < 100) || within <= 0 {
+		return Promise{}, fmt.Errorf("expected a percentile below 100 and a time with its unit, such as p99<50ms, got %q", text)
+	}
+	return Promise{percent / 100, within}, nil
+}
+
+func (p Promise) String() string {
+	return fmt.Sprintf("p%s<%v", strconv.FormatFloat(100*p.Share, 'g', 6, 64), p.Within)
+}
+
+// A Trial is a run at one rate, and what became of its requests.
+type Trial struct {
+	Rate     float64
+	Length   time.Duration
+	Requests int64         // due in the measured time
+	Kept     int64         // answered well within the promise
+	At       time.Duration // the promise's percentile of the good answers
+	Failed   int64         // errors, and requests without an answer
+	Lag      time.Duration // how late the generator was itself, by the 99th percentile
+	Last     bool          // a confirmation, of full length
+}
+
+// Holds reports whether the promise was kept. Nothing due is nothing promised.
+func (t Trial) Holds(p Promise) bool {
+	return t.Requests > 0 && float64(t.Kept) >= p.Share*float64(t.Requests)
+}
+
+// TrialOf judges a run that had the promise's bound as its Within.
+func TrialOf(r *Result, p Promise) Trial {
+	t := Trial{Rate: r.Offered, Length: r.Elapsed, Requests: r.Lost, At: r.Latency.Quantile(p.Share), Failed: r.Refusal.Count() + r.Lost, Lag: r.Lag.Quantile(0.99)}
+	for _, s := range r.Slots {
+		t.Requests += int64(s.Due)
+		t.Kept += int64(s.Good)
+	}
+	return t
+}
+
+const (
+	// precision is how close the highest rate that holds and the lowest that does not come.
+	precision = 1.02
+	// enough is how many requests beyond the percentile a trial has, if it has the time: of ten
+	// a third more or fewer come by chance, which is a small step where latency rises steeply.
+	enough = 10
+	// maxConfirmations bounds how often the result is lowered since a long run did not hold.
+	maxConfirmations = 12
+	highestRate      = 1e7
+	// climb is the step upwards from a rate that broke the promise and then held.
+	climb = 1.1
+)
+
+var shortestTrial = time.Second
+
+// ErrNoRate is the error of a search that found no rate at all.
+var ErrNoRate = errors.New("load: no rate keeps the promise")
+
+// Search looks for the highest rate that keeps a promise. try runs a trial. The search doubles the
+// rate from first on until a trial breaks the promise, or halves it until one holds, and then
+// bisects. A rate counts as breaking when two trials at it did, since a single one may have met with
+// a disturbance that has nothing to do with the rate; where most requests were late, one will do.
+// What is found is confirmed by a trial of full
+// length, and lowered until that holds. Search returns the rate and all trials in their order,
+// beside an error as well.
+func Search(ctx context.Context, p Promise, first float64, full time.Duration, try func(ctx context.Context, rate float64, length time.Duration, last bool) (Trial, error)) (best float64, trials []Trial, err error) {
+	holds := func(rate float64, length time.Duration, last bool) (bool, error) {
+		for range 2 {
+			if err := ctx.Err(); err != nil {
+				return false, err
+			}
+			t, err := try(ctx, rate, length, last)
+			if err != nil {
+				return false, err
+			}
+			t.Last = last
+			trials = append(trials, t)
+			if t.Holds(p) || t.Kept < t.Requests/2 {
+				return t.Holds(p), nil
+			}
+		}
+		return false, nil
+	}
+	trial := func(rate float64) (bool, error) {
+		seconds := enough / (1 - p.Share) / rate
+		length := min(max(time.Duration(seconds*float64(time.Second)), shortestTrial), full)
+		return holds(rate, length, false)
+	}
+	low, high := 0.0, math.Inf(1)
+	for rate := first; low == 0 || math.IsInf(high, 1); {
+		ok, err := trial(rate)
+		if err != nil {
+			return 0, trials, err
+		}
+		if ok {
+			low, rate = rate, 2*rate
+		} else {
+			high, rate = rate, rate/2
+		}
+		if rate*full.Seconds() < 1 {
+			return 0, trials, ErrNoRate
+		}
+		if rate > highestRate {
+			high = rate
+		}
+	}
+	bisect := func() error {
+		for high/low > precision {
+			middle := math.Sqrt(low * high)
+			ok, err := trial(middle)
+			if err != nil {
+				return err
+			}
+			if ok {
+				low = middle
+			} else {
+				high = middle
+			}
+		}
+		return nil
+	}
+	if err := bisect(); err != nil {
+		return 0, trials, err
+	}
+	// Disturbances may have met both trials of a rate that is far below the highest. So the lowest
+	// that broke the promise has another chance, and if it holds those above it.
+	for {
+		ok, err := trial(high)
+		if err != nil {
+			return 0, trials, err
+		}
+		if !ok || high > highestRate {
+			break
+		}
+		low, high = high, high*climb
+	}
+	if err := bisect(); err != nil {
+		return 0, trials, err
+	}
+	for range maxConfirmations {
+		ok, err := holds(low, full, true)
+		if err != nil {
+			return 0, trials, err
+		}
+		if ok {
+			return low, trials, nil
+		}
+		low /= precision
+	}
+	return 0, trials, ErrNoRate
+}

@@ -1,0 +1,332 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/bench/load"
+	"github.com/shivad/shivad/shiva"
+)
+
+var benchCommand = command{
+	name: "bench", args: "ROUTE", short: "offer load to a model, and show how long its answers take",
+	help: `ROUTE is NAME, NAME/VERSION or v2/models/NAME[/versions/VERSION]. The server is asked what the model takes, and random
+tensors of that are sent; --data sends what is in a file, or in each file of a directory in turn, in the forms
+that shivactl infer reads.
+
+  --rate N      an open loop: N requests a second are due at random (Poisson), as those of many users are,
+                whatever the server does. Latency counts from when a request was due, so a stall is seen by all
+                that were due in it.
+  --streams N   N cameras with --fps frames a second each. Latency is then the age of the frames; those that a
+                newer one superseded are counted apart.
+  --search P    the highest rate that keeps a promise such as p99<50ms. An error breaks it like a late answer. Trials
+                double the rate, then bisect; a rate breaks the promise when two trials at it did; what is found
+                is confirmed by a trial of the length --for.
+  none of them  a closed loop: --inflight requests on each connection, the next when one is answered. It finds the
+                highest throughput; its latencies leave out what users would wait before they are sent.
+
+The line "sent late" is what this tool was late by itself. If that is not small beside the latencies, it had too little
+of a processor, and the latencies have it in them. Ctrl-C ends the run and shows what was measured until then. A model
+with a cache answers from it: --data with many files, or caching off, shows the model itself.
+
+  shivactl bench digits --rate 500 --for 30s
+  shivactl bench digits --streams 4 --fps 30 --keep latest
+  shivactl bench digits --search 'p99<50ms' --door grpc --data frames/ --hdr digits.hgrm
+
+--addr is the door that the load goes to; with --door rest or grpc it is 127.0.0.1:8000 or :8001 unless it is said. --hdr
+writes the latencies as HdrHistogram's tools and plotters read them. --timeout ends the run; without it nothing but --for
+does. The exit code is 1 if any request failed.
+
+With --json: {"route", "door", "address", "seconds", "offered", "sent", "answered", "failed", "unanswered", "rate", "latency_ms":
+{"mean", "p50", "p90", "p99", "p99_9", "p99_99", "max"}, "sent_late_ms": {...}, "errors": [{"kind", "count", "first"}],
+"superseded" and "streams": [{"answered", "superseded", "failed"}] with --streams, "ended" if it ended early, "search":
+{"promise", "rate", "trials": [{"rate", "seconds", "requests", "in_time", "failed", "ms", "sent_late_ms", "holds",
+"confirmation"}]}}; rates are per second
+`,
+	flags: func(f *flag.FlagSet) any {
+		o := &benchOptions{length: 10 * time.Second, door: doors[0]}
+		f.Var(value[float64]{&o.rate, positive, ""}, "rate", "offer `N` requests a second; without it a closed loop")
+		f.Var(value[time.Duration]{&o.length, period, "10s"}, "for", "how long, as a `TIME` with a unit")
+		f.Var(value[int]{&o.conns, count, ""}, "conns", "`N` connections (default 16, rest 64, 1 for each stream)")
+		f.Var(value[int]{&o.inFlight, count, ""}, "inflight", "most unanswered requests on a connection, `N` (default 1, with --rate any number)")
+		f.Var(value[door]{&o.door, parseDoor, "tcp"}, "door", "the `DOOR` for the load: tcp, rest or grpc")
+		f.Var(value[int]{&o.streams, count, ""}, "streams", "send the frames of `N` streams, such as cameras")
+		f.Var(value[float64]{&o.fps, positive, ""}, "fps", "`N` frames a second of each stream (default 30)")
+		f.Var(value[string]{&o.keep, parseKeep, ""}, "keep", "how many `FRAMES` of a stream may wait: all, latest or a number; else as configured")
+		f.StringVar(&o.data, "data", "", "send what is in a `FILE`, or in the files of a directory")
+		f.Var(value[*load.Promise]{&o.search, parsePromise, ""}, "search", "find the highest rate with `pN<TIME`, such as p99<50ms")
+		f.StringVar(&o.hdr, "hdr", "", "write the latencies to a `FILE` of HdrHistogram")
+		return o
+	},
+	takes:   []kind{aRoute, nothing},
+	timeout: 1000 * time.Hour,
+	run:     func(c *cli, opts any, args []string) error { return c.bench(opts.(*benchOptions), args) },
+}
+
+type benchOptions struct {
+	rate, fps                float64
+	length                   time.Duration
+	conns, inFlight, streams int
+	door                     door
+	keep, data, hdr          string
+	search                   *load.Promise
+}
+
+// A door is a protocol that load can go through.
+type door struct {
+	name string
+	wire load.Wire
+	port int
+}
+
+var doors = []door{{"tcp", load.Shiva, shiva.DefaultPort}, {"rest", load.HTTP, 8000}, {"grpc", load.GRPC, 8001}}
+
+// value is a flag with a parser whose errors say what was expected.
+type value[T any] struct {
+	to      *T
+	parse   func(text string) (T, error)
+	initial string
+}
+
+func (v value[T]) String() string { return v.initial }
+
+func (v value[T]) Set(text string) error {
+	got, err := v.parse(text)
+	if err == nil {
+		*v.to = got
+	}
+	return err
+}
+
+func positive(text string) (float64, error) {
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(n > 0 && n <= 1e7) {
+		return 0, errors.New("expected a number above 0 and at most ten million, such as 500")
+	}
+	return n, nil
+}
+
+func count(text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > load.MaxStreams {
+		return 0, fmt.Errorf("expected a whole number from 1 to %d", load.MaxStreams)
+	}
+	return n, nil
+}
+
+func period(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return 0, errors.New("expected a time above 0 with its unit, such as 30s or 500ms")
+	}
+	return d, nil
+}
+
+func parseDoor(text string) (door, error) {
+	for _, d := range doors {
+		if d.name == text {
+			return d, nil
+		}
+	}
+	return door{}, errors.New("expected one of tcp, rest, grpc")
+}
+
+func parseKeep(text string) (string, error) {
+	const most = 65536
+	if n, err := strconv.Atoi(text); text != "all" && text != "latest" && (err != nil || n < 1 || n > most) {
+		return "", fmt.Errorf("expected all, latest or a whole number from 1 to %d", most)
+	}
+	return text, nil
+}
+
+func parsePromise(text string) (*load.Promise, error) {
+	p, err := load.ParsePromise(text)
+	return &p, err
+}
+
+// check refuses flags that do not go together.
+func (o *benchOptions) check() error {
+	switch {
+	case o.streams > 0 && o.rate > 0:
+		return usage("bench", "--rate does not go with --streams: the rate of streams is --fps times their number")
+	case o.streams == 0 && (o.fps > 0 || o.keep != ""):
+		return usage("bench", "--fps and --keep are for frames of streams: expected --streams as well")
+	case o.search != nil && (o.rate > 0 || o.streams > 0):
+		return usage("bench", "--search finds the rate itself: expected neither --rate nor --streams")
+	case o.door.wire == load.HTTP && o.inFlight > 1:
+		return usage("bench", "--inflight %d: an HTTP connection has one request at a time; expected more --conns instead", o.inFlight)
+	case o.streams > 0 && o.conns%o.streams != 0:
+		return usage("bench", "--conns %d: expected a multiple of the %s, which have as many connections each", o.conns, plural(o.streams, "stream"))
+	}
+	return nil
+}
+
+// config is the run that the options ask for, without its requests.
+func (o *benchOptions) config(addr string) load.Config {
+	c := load.Config{Addr: addr, Wire: o.door.wire, Conns: o.conns, InFlight: o.inFlight, Rate: o.rate, Duration: o.length, Cycle: true}
+	perStream, free := 1, 16
+	if o.door.wire == load.HTTP {
+		// One request at a time on each. A stream has one that executes and one that waits, and
+		// some that a newer one is about to supersede.
+		perStream, free = 4, 64
+	}
+	switch {
+	case o.streams > 0:
+		c.Rate, c.Streams = float64(o.streams)*o.fpsOrDefault(), &load.Streams{Count: o.streams}
+		if c.Conns == 0 {
+			c.Conns = perStream * o.streams
+		}
+	case c.Conns == 0:
+		c.Conns = free
+	}
+	c.Seed = uint64(time.Now().UnixNano())
+	return c
+}
+
+func (o *benchOptions) fpsOrDefault() float64 {
+	if o.fps == 0 {
+		return 30
+	}
+	return o.fps
+}
+
+func (c *cli) bench(o *benchOptions, args []string) error {
+	route, err := one("bench", "a model or application", args)
+	if err != nil {
+		return err
+	}
+	if err := o.check(); err != nil {
+		return err
+	}
+	at := c.addr
+	if at == defaultAddr && o.door.wire != load.Shiva {
+		at = net.JoinHostPort("127.0.0.1", strconv.Itoa(o.door.port))
+	}
+	m, err := c.declared(o.door, at, route)
+	if err != nil {
+		return err
+	}
+	b := &bench{cli: c, o: o, config: o.config(at), report: benchReport{Route: route, Door: o.door.name, Address: at}}
+	if err := b.load(m); err != nil {
+		return err
+	}
+	var hdr *os.File
+	if o.hdr != "" { // before the run: that it cannot be written is better known now
+		if hdr, err = os.Create(o.hdr); err != nil {
+			return unfit("", "--hdr: %v", err)
+		}
+		defer hdr.Close()
+	}
+	var r *load.Result
+	if o.search != nil {
+		r, err = b.search()
+	} else {
+		r, err = b.run(b.config)
+	}
+	if r == nil {
+		return explain(err, "--addr", at)
+	}
+	b.report.Ended = ended(err)
+	if hdr != nil {
+		if err := errors.Join(r.Latency.WritePercentiles(hdr), hdr.Close()); err != nil {
+			return unfit("", "--hdr: %v", err)
+		}
+	}
+	b.report.take(r)
+	if c.json {
+		_ = c.printJSON(&b.report)
+	} else {
+		b.print(r)
+	}
+	switch {
+	case err != nil && errors.Is(err, load.ErrNoRate):
+		return b.silent(&failure{Type: "promise", Message: fmt.Sprintf("no rate keeps %v", o.search), code: exitRefused})
+	case err != nil && b.report.Ended != interrupted:
+		return b.silent(explain(err, "--addr", at))
+	case o.search == nil && b.report.Failed+b.report.Unanswered > 0:
+		return &failure{code: exitRefused}
+	}
+	return nil
+}
+
+// silent is a failure after a report: where that is a JSON document there is no second one.
+func (b *bench) silent(f *failure) error {
+	if b.json {
+		f.Message = ""
+	}
+	return f
+}
+
+// interrupted is what the report of a run says that the user has ended.
+const interrupted = "interrupted"
+
+// ended says why a run ended before its time; "" if it did not.
+func ended(err error) string {
+	switch {
+	case err == nil, errors.Is(err, load.ErrNoRate):
+		return ""
+	case errors.Is(err, context.Canceled):
+		return interrupted
+	case errors.Is(err, context.DeadlineExceeded):
+		return "stopped by --timeout"
+	default:
+		return strings.TrimPrefix(err.Error(), "load: ")
+	}
+}
+
+// bench is a load on its way.
+type bench struct {
+	*cli
+	o      *benchOptions
+	config load.Config
+	inputs []string // what is sent, for people
+	report benchReport
+}
+
+// run offers the load of a configuration, with a line about it while it goes on.
+func (b *bench) run(config load.Config) (*load.Result, error) {
+	config.Live = &load.Live{}
+	line := b.liveLine(config)
+	defer line.stop()
+	return load.Run(b.ctx, config)
+}
+
+// search finds the highest rate that keeps the promise. The result is that of the last trial.
+func (b *bench) search() (*load.Result, error) {
+	first := b.config // a closed loop, of which the highest rate is about the throughput
+	first.InFlight, first.Duration = 1, time.Second
+	last, err := b.run(first)
+	switch {
+	case err != nil:
+		return last, err
+	case last.Latency.Count() == 0:
+		return last, fmt.Errorf("%w: none of the first requests was answered well", load.ErrNoRate)
+	}
+	const settle = 500 * time.Millisecond // of each trial, until the server has its batches
+	trial := 1
+	rate, trials, err := load.Search(b.ctx, *b.o.search, last.Rate()/2, b.o.length, func(_ context.Context, rate float64, length time.Duration, _ bool) (load.Trial, error) {
+		c := b.config
+		c.Rate, c.Duration, c.Warmup, c.Within = rate, length, settle, b.o.search.Within
+		c.Seed = b.config.Seed + uint64(trial)
+		trial++
+		r, err := b.run(c)
+		if r != nil {
+			last = r
+		}
+		if err != nil {
+			return load.Trial{}, err
+		}
+		t := load.TrialOf(r, *b.o.search)
+		b.tell(t)
+		return t, nil
+	})
+	b.report.searched(*b.o.search, rate, trials)
+	return last, err
+}

@@ -1,0 +1,273 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/bench/load"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/shivatest"
+)
+
+// benched serves the metadata of digits, and answers all else with answer.
+func benched(t *testing.T, answer func(c *shivatest.Conn, q *shiva.Message)) (s *shivatest.Server) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s = shivatest.Serve(l, func(c *shivatest.Conn, q *shiva.Message) {
+		if strings.HasPrefix(q.Namespace, "v2/") {
+			_ = c.Send(&shiva.Message{Namespace: q.Namespace, Metadata: []byte(fakeModels["digits"].metadata)})
+			return
+		}
+		answer(c, q)
+	})
+	t.Cleanup(s.Close)
+	return s
+}
+
+func good(c *shivatest.Conn, q *shiva.Message) {
+	a := fakeModels["digits"].answer(q)
+	a.Namespace = q.Namespace
+	if a.Tensors == nil {
+		a.Namespace = "!error"
+	}
+	_ = c.Send(a)
+}
+
+// offer runs a bench and returns its report.
+func offer(t *testing.T, ctx context.Context, args ...string) (r benchReport, code int, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(ctx, append([]string{"bench", "digits", "--json"}, args...), nil, &out, &errs)
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+		t.Fatalf("%v: exit %d, %v: %s%s", args, code, err, out.Bytes(), errs.Bytes())
+	}
+	return r, code, errs.String()
+}
+
+// While the server stalls, requests go on being due, and each counts what it waited: in a stall of
+// a thirtieth of the run one in thirty of them, and the longest nearly all of it.
+func TestBenchSeesStalls(t *testing.T) {
+	const length, stall = 3 * time.Second, 100 * time.Millisecond
+	n := 0
+	s := benched(t, func(c *shivatest.Conn, q *shiva.Message) {
+		if n++; n == 1000 {
+			time.Sleep(stall)
+		}
+		good(c, &shiva.Message{Namespace: q.Namespace, Tensors: q.Tensors})
+	})
+	r, _, _ := offer(t, t.Context(), "--addr", s.Addr(), "--rate", "1000", "--conns", "1", "--for", length.String(), "--data", zeros(t))
+	if least := ms(stall) * 0.9; r.Latency.P999 < least || r.Sent < 2500 || r.Failed+r.Unanswered != 0 {
+		t.Errorf("p99.9 is %g ms of %d requests, %d failed, want at least %g", r.Latency.P999, r.Sent, r.Failed+r.Unanswered, least)
+	}
+}
+
+// zeros is an image that digits takes.
+func zeros(t *testing.T) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "zeros.json")
+	write(t, name, `[`+strings.Repeat("0,", 63)+`0]`)
+	return name
+}
+
+func TestBenchErrors(t *testing.T) {
+	data := zeros(t)
+	all := benched(t, func(c *shivatest.Conn, q *shiva.Message) {
+		a := refusal(shiva.Overloaded, "the queue is full")
+		_ = c.Send(a)
+	})
+	r, code, _ := offer(t, t.Context(), "--addr", all.Addr(), "--rate", "200", "--for", "300ms", "--data", data)
+	if code != exitRefused || r.Answered != 0 || r.Failed == 0 || r.Failed != r.Sent || len(r.Errors) != 1 ||
+		r.Errors[0].Kind != shiva.Overloaded || r.Errors[0].First != "the queue is full" || r.Errors[0].Count != r.Failed {
+		t.Errorf("exit %d, %+v", code, r)
+	}
+	var out, errs bytes.Buffer
+	code = run(t.Context(), []string{"bench", "digits", "--addr", all.Addr(), "--for", "100ms", "--data", data}, nil, &out, &errs)
+	if code != exitRefused || !strings.Contains(out.String(), "x Overloaded, the first: the queue is full") || !strings.Contains(out.String(), "no request was answered well") {
+		t.Errorf("exit %d, it says\n%s%s", code, out.String(), errs.String())
+	}
+	// A search has nothing to look for.
+	r, code, _ = offer(t, t.Context(), "--addr", all.Addr(), "--search", "p99<50ms", "--data", data)
+	if code != exitRefused || r.Failed == 0 {
+		t.Errorf("a search: exit %d, %+v", code, r)
+	}
+}
+
+// Whatever ends a run before its time, there is a report of it until then.
+func TestBenchEndsEarly(t *testing.T) {
+	data := zeros(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var n, m atomic.Int64
+	counted := benched(t, func(c *shivatest.Conn, q *shiva.Message) {
+		if n.Add(1) == 20 {
+			cancel()
+		}
+		good(c, q)
+	})
+	r, code, stderr := offer(t, ctx, "--addr", counted.Addr(), "--rate", "200", "--conns", "1", "--for", "1h", "--data", data)
+	if code != exitOK || stderr != "" || r.Ended != interrupted || r.Answered < 19 || r.Unanswered != 0 || r.Seconds > 60 {
+		t.Errorf("interrupted: exit %d, %q, %+v", code, stderr, r)
+	}
+	r, code, _ = offer(t, t.Context(), "--addr", counted.Addr(), "--rate", "100", "--for", "1h", "--timeout", "300ms", "--data", data)
+	if code != exitUnreachable || r.Ended != "stopped by --timeout" || r.Seconds > 60 {
+		t.Errorf("--timeout: exit %d, %+v", code, r)
+	}
+	leaves := benched(t, func(c *shivatest.Conn, q *shiva.Message) {
+		if m.Add(1) > 30 {
+			c.Close()
+			return
+		}
+		good(c, q)
+	})
+	r, code, _ = offer(t, t.Context(), "--addr", leaves.Addr(), "--rate", "200", "--conns", "1", "--for", "1h", "--data", data)
+	if code != exitUnreachable || r.Answered != 30 || r.Unanswered == 0 || !strings.Contains(r.Ended, "closed by the server") {
+		t.Errorf("the server leaves: exit %d, %+v", code, r)
+	}
+	m.Store(0)
+	var out, errs bytes.Buffer
+	code = run(t.Context(), []string{"bench", "digits", "--addr", leaves.Addr(), "--rate", "200", "--conns", "1", "--for", "1h", "--data", data}, nil, &out, &errs)
+	if code != exitUnreachable || !strings.Contains(out.String(), "ended after") || !strings.Contains(errs.String(), "closed the connection") {
+		t.Errorf("the server leaves: exit %d, it says\n%s%s", code, out.String(), errs.String())
+	}
+}
+
+// Files of a directory are sent in turn.
+func TestBenchData(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 5 {
+		digit(t, filepath.Join(dir, string(rune('a'+i))+".png"), uint8(i), 8)
+	}
+	write(t, filepath.Join(dir, ".hidden"), "not an image")
+	seen := make(chan byte, 1000)
+	s := benched(t, func(c *shivatest.Conn, q *shiva.Message) {
+		seen <- q.Tensors[0].Data[0]
+		good(c, q)
+	})
+	hdr := filepath.Join(dir, ".x.hgrm")
+	r, code, stderr := offer(t, t.Context(), "--addr", s.Addr(), "--rate", "200", "--conns", "2", "--for", "300ms", "--data", dir, "--hdr", hdr)
+	if code != exitOK || r.Failed != 0 {
+		t.Fatalf("exit %d, %s, %+v", code, stderr, r)
+	}
+	counts := make([]int, 5)
+	for range r.Sent {
+		counts[<-seen]++
+	}
+	for i, n := range counts {
+		if n == 0 {
+			t.Errorf("file %d was never sent: %v", i, counts)
+		}
+	}
+	if text, err := os.ReadFile(hdr); err != nil || !bytes.Contains(text, []byte("Percentile TotalCount 1/(1-Percentile)")) {
+		t.Errorf("%v, --hdr wrote %q", err, text)
+	}
+}
+
+// Random tensors fit what is declared, of each datatype that a client may send.
+func TestBenchRandom(t *testing.T) {
+	for _, datatype := range []string{"BOOL", "INT8", "UINT8", "INT64", "FP16", "BF16", "FP32", "FP64", "BYTES"} {
+		d := declaration{Name: "m", Inputs: []declaredTensor{{Name: "x", Datatype: datatype, Shape: []int{-1, 3, -1}}}}
+		m, err := d.model("m")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, door := range doors {
+			o := &benchOptions{door: door}
+			b := &bench{cli: &cli{}, o: o, config: o.config("x")}
+			if err := b.load(m); err != nil || len(b.config.Frames) != maxVariants || b.inputs[0] != "x "+datatype+" [1, 3, 1]" {
+				t.Errorf("%s over %s: %v, %d requests of %v", datatype, door.name, err, len(b.config.Frames), b.inputs)
+			}
+		}
+	}
+}
+
+// The printed report, of results that are always the same.
+func TestBenchReport(t *testing.T) {
+	result := &load.Result{Offered: 500, Elapsed: 10 * time.Second, Answered: 4980, Lost: 2, Faults: []load.Fault{
+		{Kind: shiva.Overloaded, Count: 17, First: "the queue\nis full"}, {Kind: shiva.ContainerLost, Count: 3, First: "it went away"}}}
+	for i := range 4980 {
+		d := time.Duration(i) * 10 * time.Microsecond
+		result.Latency.Add(2*time.Millisecond + d*d/(20*time.Millisecond))
+		result.Lag.Add(d / 500)
+	}
+	for range 20 {
+		result.Refusal.Add(time.Millisecond)
+	}
+	late := *result
+	late.Lag = load.Histogram{}
+	late.Lag.Add(30 * time.Millisecond)
+	streams := *result
+	streams.Superseded, streams.PerStream = 1200, []load.FramesOf{{Answered: 2500, Superseded: 590}, {Answered: 2480, Superseded: 610, Failed: 20}}
+	closed := load.Result{Elapsed: time.Second}
+	promise := load.Promise{Share: 0.99, Within: 50 * time.Millisecond}
+	trials := []load.Trial{
+		{Rate: 100, Length: 10 * time.Second, Requests: 1003, Kept: 1003, At: 12 * time.Millisecond, Lag: 60 * time.Microsecond},
+		{Rate: 200, Length: 5 * time.Second, Requests: 1010, Kept: 300, At: 812 * time.Millisecond, Failed: 12, Lag: 90 * time.Microsecond},
+		{Rate: 141.4, Length: 10 * time.Second, Requests: 1399, Kept: 1390, At: 48 * time.Millisecond, Lag: 80 * time.Microsecond, Last: true},
+	}
+	for _, tt := range []struct {
+		name, locale string
+		o            benchOptions
+		r            *load.Result
+		change       func(b *bench)
+	}{
+		{"open", "C", benchOptions{rate: 500}, result, nil},
+		{"open-utf8", "de_DE.UTF-8", benchOptions{rate: 500}, result, nil},
+		{"late", "C", benchOptions{rate: 500}, &late, nil},
+		{"streams", "C", benchOptions{streams: 2, fps: 25, keep: "latest"}, &streams, nil},
+		{"closed", "C", benchOptions{conns: 1, inFlight: 4}, &closed, nil},
+		{"interrupted", "C", benchOptions{rate: 500}, result, func(b *bench) { b.report.Ended = interrupted }},
+		{"search", "C", benchOptions{search: &promise}, result, func(b *bench) { b.report.searched(promise, 141.4, trials) }},
+		{"search-none", "C", benchOptions{search: &promise}, &closed, func(b *bench) { b.report.searched(promise, 0, trials[1:2]) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Setenv("LC_ALL", tt.locale)
+			var out bytes.Buffer
+			tt.o.length, tt.o.door = 10*time.Second, doors[0]
+			b := &bench{cli: &cli{stdout: &out}, o: &tt.o, config: tt.o.config("ADDR"), inputs: []string{"image UINT8 [1, 8, 8]"},
+				report: benchReport{Route: "digits", Door: "tcp", Address: "ADDR"}}
+			if tt.change != nil {
+				tt.change(b)
+			}
+			b.report.take(tt.r)
+			b.print(tt.r)
+			file := filepath.Join("testdata/golden", "report-"+tt.name+".txt")
+			if *update {
+				write(t, file, out.String())
+				return
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out.String() != string(want) {
+				t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+			}
+		})
+	}
+}
+
+func TestLiveText(t *testing.T) {
+	var m load.Moment
+	for range 100 {
+		m.Latency.Add(4 * time.Millisecond)
+	}
+	c := load.Config{Rate: 500, Duration: 10 * time.Second}
+	if got, want := liveText(c, 3*time.Second, m), "3 of 10 s, 500/s: 100 answers, p50 4.00 ms, p99 4.00 ms"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	m.Failed, m.Superseded = 2, 7
+	if got, want := liveText(c, 11*time.Second, m), "waiting for the last answers, 500/s: 100 answers, p50 4.00 ms, p99 4.00 ms, 7 superseded, 2 failed"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

@@ -1,0 +1,373 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/shivad/shivad/bench/load"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+const (
+	// maxVariants is how many random requests are made, and maxRandom bounds their bytes.
+	maxVariants = 16
+	maxRandom   = 64 << 20
+	// maxRequest is the largest tensor that is made at random: what a server takes by default.
+	maxRequest = 1 << 30
+)
+
+// declared asks a door what the model behind a route takes.
+func (c *cli) declared(d door, addr, route string) (model, error) {
+	asking := *c
+	asking.addr = addr
+	ctx, cancel := context.WithTimeout(c.ctx, 30*time.Second)
+	defer cancel()
+	asking.ctx = ctx
+	if d.wire == load.Shiva {
+		client, err := shiva.Dial(ctx, addr)
+		if err != nil {
+			return model{}, explain(err, "--addr", addr)
+		}
+		defer client.Close()
+		return asking.describe(client, route)
+	}
+	ask := askREST
+	if d.wire == load.GRPC {
+		ask = askGRPC
+	}
+	declaration, err := ask(ctx, addr, route)
+	if err != nil {
+		return model{}, explain(err, "--addr", addr)
+	}
+	return declaration.model(route)
+}
+
+// maxMetadata bounds what a server says of a model.
+const maxMetadata = 1 << 20
+
+// askREST asks for the metadata of a model over HTTP.
+func askREST(ctx context.Context, addr, route string) (d declaration, err error) {
+	name, version := modelOf(route)
+	path := at("/v2/models/%s", name)
+	if version != "" {
+		path += at("/versions/%s", version)
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path, nil)
+	if err != nil {
+		return d, usage("bench", "--addr %s: %v", addr, err)
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return d, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxMetadata))
+	if err != nil {
+		return d, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		var e struct{ Error string }
+		if json.Unmarshal(body, &e) != nil || e.Error == "" {
+			return d, notTheDoor(addr, "rest", resp.Status)
+		}
+		return d, &failure{"refused", e.Error, remoteHints[map[int]string{http.StatusNotFound: shiva.NotFound}[resp.StatusCode]], exitRefused}
+	}
+	if err := json.Unmarshal(body, &d); err != nil {
+		return d, notTheDoor(addr, "rest", err.Error())
+	}
+	return d, nil
+}
+
+func notTheDoor(addr, name, got string) *failure {
+	return &failure{"protocol", fmt.Sprintf("%s does not answer as the %s door of a server does: %s", addr, name, got), "check --addr " + addr, exitUnreachable}
+}
+
+// askGRPC asks for the metadata of a model over gRPC: a ModelMetadataRequest has its name and
+// version as fields 1 and 2. A client of gRPC would be most of this program.
+func askGRPC(ctx context.Context, addr, route string) (d declaration, err error) {
+	const prefix = 5 // compression flag and length
+	name, version := modelOf(route)
+	question := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), name)
+	if version != "" {
+		question = protowire.AppendString(protowire.AppendTag(question, 2, protowire.BytesType), version)
+	}
+	body := string(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(question))), question...))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/inference.GRPCInferenceService/ModelMetadata", strings.NewReader(body))
+	if err != nil {
+		return d, usage("bench", "--addr %s: %v", addr, err)
+	}
+	r.Header.Set("Content-Type", "application/grpc")
+	r.Header.Set("Te", "trailers")
+	transport := &http.Transport{Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	defer transport.CloseIdleConnections()
+	resp, err := transport.RoundTrip(r)
+	if err != nil {
+		return d, err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxMetadata))
+	if err != nil {
+		return d, err
+	}
+	status, message := resp.Trailer.Get("Grpc-Status"), resp.Trailer.Get("Grpc-Message")
+	if status == "" { // an error alone has its trailers as headers
+		status, message = resp.Header.Get("Grpc-Status"), resp.Header.Get("Grpc-Message")
+	}
+	switch {
+	case status == "":
+		return d, notTheDoor(addr, "grpc", resp.Status)
+	case status == "5":
+		return d, &failure{"refused", message, remoteHints[shiva.NotFound], exitRefused}
+	case status != "0":
+		return d, &failure{"refused", fmt.Sprintf("%s (status %s)", message, status), "", exitRefused}
+	case len(answer) < prefix:
+		return d, notTheDoor(addr, "grpc", "an answer without a message")
+	}
+	if err := d.unmarshalProto(answer[prefix:]); err != nil {
+		return d, notTheDoor(addr, "grpc", err.Error())
+	}
+	return d, nil
+}
+
+// unmarshalProto reads the inputs (field 4) of a ModelMetadataResponse: their names, datatypes and
+// shapes are fields 1, 2 and 3.
+func (d *declaration) unmarshalProto(message []byte) error {
+	return eachField(message, func(number protowire.Number, value []byte, _ uint64) error {
+		if number != 4 {
+			return nil
+		}
+		t := declaredTensor{Shape: tensor.Shape{}}
+		err := eachField(value, func(number protowire.Number, value []byte, size uint64) error {
+			switch {
+			case number == 1:
+				t.Name = string(value)
+			case number == 2:
+				t.Datatype = string(value)
+			case number == 3 && value == nil:
+				t.Shape = append(t.Shape, int(int64(size)))
+			case number == 3:
+				for len(value) > 0 {
+					v, n := protowire.ConsumeVarint(value)
+					if n < 0 {
+						return protowire.ParseError(n)
+					}
+					t.Shape, value = append(t.Shape, int(int64(v))), value[n:]
+				}
+			}
+			return nil
+		})
+		d.Inputs = append(d.Inputs, t)
+		return err
+	})
+}
+
+// eachField calls f with the fields of a message: the bytes of those that have some, the number of
+// varints.
+func eachField(message []byte, f func(number protowire.Number, value []byte, varint uint64) error) error {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		message = message[n:]
+		var value []byte
+		var varint uint64
+		switch kind {
+		case protowire.BytesType:
+			value, n = protowire.ConsumeBytes(message)
+		case protowire.VarintType:
+			varint, n = protowire.ConsumeVarint(message)
+		default:
+			n = protowire.ConsumeFieldValue(number, kind, message)
+		}
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		message = message[n:]
+		if err := f(number, value, varint); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// modelOf takes a route, in any of its forms, apart.
+func modelOf(route string) (name, version string) {
+	path := strings.TrimPrefix(metadataRoute(route), "v2/models/")
+	name, version, _ = strings.Cut(path, "/versions/")
+	return name, version
+}
+
+// load makes the requests: of the files of --data, or at random.
+func (b *bench) load(m model) error {
+	var items []item
+	var err error
+	if b.o.data != "" {
+		items, err = b.files(m)
+	} else {
+		items, err = b.random(m)
+	}
+	if err != nil {
+		return err
+	}
+	for _, it := range items {
+		q, err := b.request(m, it)
+		if err != nil {
+			return unfit("", "%s: %v", it.name, err)
+		}
+		for i, t := range q.Inputs {
+			if b.config.Wire == load.Shiva && !t.DType.OnWire() && t.DType != tensor.Bytes || b.config.Wire != load.Shiva && t.DType.V2() == "" {
+				return unfit("", "%s: input %q of %s does not travel over %s", it.name, q.Inputs[i].Name, t.DType, b.o.door.name)
+			}
+		}
+		frame, stamp, err := q.Encode(b.config.Wire)
+		if err != nil {
+			return unfit("", "%s: %v", it.name, err)
+		}
+		b.config.Frames = append(b.config.Frames, frame)
+		if s := b.config.Streams; s != nil {
+			s.Stamps = append(s.Stamps, stamp)
+		}
+	}
+	return nil
+}
+
+// request is the request of an item.
+func (b *bench) request(m model, it item) (*load.Request, error) {
+	q := &load.Request{Names: len(m.inputs) > 1, Rows: !m.whole, Keep: b.o.keep}
+	q.Model, q.Version = modelOf(m.route)
+	if b.config.Streams != nil {
+		// Two runs at once have streams of their own.
+		q.Stream = fmt.Sprintf("bench-%d-", os.Getpid())
+	}
+	for i, t := range it.inputs {
+		if t.Data == nil && t.Shape == nil {
+			continue // optional, and left out
+		}
+		if s := m.inputs[i]; b.config.Wire != load.Shiva && s.DType != t.DType { // bfloat16 travels there
+			var err error
+			if t, err = tensor.Cast(t, s.DType, nil); err != nil {
+				return nil, fmt.Errorf("%s: %w", wants(s), err)
+			}
+		}
+		t.Name = m.inputs[i].Name
+		q.Inputs = append(q.Inputs, t)
+	}
+	return q, nil
+}
+
+// files reads --data: a file, or each file of a directory that is not hidden.
+func (b *bench) files(m model) ([]item, error) {
+	names := []string{b.o.data}
+	if entries, err := os.ReadDir(b.o.data); err == nil {
+		names = nil
+		for _, e := range entries {
+			if e.Type().IsRegular() && !strings.HasPrefix(e.Name(), ".") {
+				names = append(names, filepath.Join(b.o.data, e.Name()))
+			}
+		}
+		if len(names) == 0 {
+			return nil, unfit("", "--data %s: there is no file in the directory", b.o.data)
+		}
+	}
+	l := &loader{stdin: b.stdin, model: m}
+	var items []item
+	for _, name := range names {
+		it, err := l.load(name)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, it)
+	}
+	b.inputs = []string{fmt.Sprintf("%s of %s", plural(len(items), "file"), b.o.data)}
+	return items, nil
+}
+
+// random makes items of what the model declares. Sizes that it leaves open are 1.
+func (b *bench) random(m model) ([]item, error) {
+	size := 0
+	for _, s := range m.inputs {
+		n, ok := openShape(s).Elements()
+		if !ok || n > maxRequest/max(wire(s).Size(), 1) {
+			return nil, unfit("--data sends what is in a file", "%s: a tensor of that at random would be too large", wants(s))
+		}
+		size += n * max(wire(s).Size(), len(randomText)+4)
+		b.inputs = append(b.inputs, fmt.Sprintf("%s %s %v", s.Name, s.DType.V2(), openShape(s)))
+	}
+	r := rand.New(rand.NewPCG(1, 1))
+	items := make([]item, min(max(maxRandom/max(size, 1), 1), maxVariants))
+	for i := range items {
+		items[i] = item{name: m.route, rows: 1}
+		for _, s := range m.inputs {
+			t, err := randomTensor(r, wire(s), openShape(s))
+			if err != nil {
+				return nil, unfit("--data sends what is in a file", "%s: %v", wants(s), err)
+			}
+			items[i].inputs = append(items[i].inputs, t)
+		}
+	}
+	return items, nil
+}
+
+// openShape is the declared shape, with 1 where any size will do.
+func openShape(s spec) tensor.Shape {
+	shape := make(tensor.Shape, len(s.Shape))
+	for i, n := range s.Shape {
+		shape[i] = max(n, 1)
+		if n == 0 {
+			shape[i] = 0
+		}
+	}
+	return shape
+}
+
+// randomText is what inputs of text get, with a number behind it.
+const randomText = "what a day "
+
+// randomTensor has numbers that most models take: 0 to 1 where they have fractions, else 0 to 255,
+// or as far as the datatype goes.
+func randomTensor(r *rand.Rand, d tensor.DType, shape tensor.Shape) (tensor.Tensor, error) {
+	n, _ := shape.Elements()
+	if d == tensor.Bytes {
+		texts := make([]string, n)
+		for i := range texts {
+			texts[i] = fmt.Sprint(randomText, r.IntN(1000))
+		}
+		return tensor.FromStrings(shape, texts)
+	}
+	bounds, integer := integers[d]
+	if integer {
+		whole := make([]uint8, n)
+		for i := range whole {
+			whole[i] = uint8(r.Uint64N(min(bounds.high, math.MaxUint8) + 1))
+		}
+		t, err := tensor.FromSlice(shape, whole)
+		if err != nil {
+			return t, err
+		}
+		return tensor.Cast(t, d, nil)
+	}
+	const steps = 256 // bfloat16 has them, as all others do
+	data := make([]byte, 0, n*d.Size())
+	for range n {
+		var err error
+		if data, err = appendFloat(data, d, float64(r.IntN(steps))/steps); err != nil {
+			return tensor.Tensor{}, err
+		}
+	}
+	return tensor.New(d, shape, data)
+}

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/shivad/shivad/bench/load"
+)
+
+// benchReport is what bench has measured; its JSON is that of --json.
+type benchReport struct {
+	Route      string         `json:"route"`
+	Door       string         `json:"door"`
+	Address    string         `json:"address"`
+	Seconds    float64        `json:"seconds"`
+	Offered    float64        `json:"offered,omitempty"` // per second; 0: a closed loop
+	Sent       int64          `json:"sent"`
+	Answered   int64          `json:"answered"`
+	Failed     int64          `json:"failed"`
+	Unanswered int64          `json:"unanswered"`
+	Superseded int64          `json:"superseded,omitempty"`
+	Rate       float64        `json:"rate"` // good answers per second
+	Latency    latencies      `json:"latency_ms"`
+	Late       latencies      `json:"sent_late_ms"`
+	Errors     []benchError   `json:"errors"`
+	Streams    []streamReport `json:"streams,omitempty"`
+	Search     *searchReport  `json:"search,omitempty"`
+	Ended      string         `json:"ended,omitempty"`
+}
+
+type latencies struct {
+	Mean float64 `json:"mean"`
+	P50  float64 `json:"p50"`
+	P90  float64 `json:"p90"`
+	P99  float64 `json:"p99"`
+	P999 float64 `json:"p99_9"`
+	P4   float64 `json:"p99_99"`
+	Max  float64 `json:"max"`
+}
+
+type benchError struct {
+	Kind  string `json:"kind"`
+	Count int64  `json:"count"`
+	First string `json:"first"`
+}
+
+type streamReport struct {
+	Answered   int64 `json:"answered"`
+	Superseded int64 `json:"superseded"`
+	Failed     int64 `json:"failed"`
+}
+
+type searchReport struct {
+	Promise string        `json:"promise"`
+	Rate    float64       `json:"rate"` // 0: none
+	Trials  []trialReport `json:"trials"`
+}
+
+type trialReport struct {
+	Rate         float64 `json:"rate"`
+	Seconds      float64 `json:"seconds"`
+	Requests     int64   `json:"requests"`
+	InTime       int64   `json:"in_time"`
+	Failed       int64   `json:"failed"`
+	MS           float64 `json:"ms"` // the promise's percentile
+	Late         float64 `json:"sent_late_ms"`
+	Holds        bool    `json:"holds"`
+	Confirmation bool    `json:"confirmation"`
+}
+
+// ms are milliseconds, to the microsecond.
+func ms(d time.Duration) float64 { return math.Round(float64(d)/1e3) / 1e3 }
+
+func latenciesOf(h *load.Histogram) latencies {
+	at := func(q float64) float64 { return ms(h.Quantile(q)) }
+	return latencies{ms(h.Mean()), at(0.5), at(0.9), at(0.99), at(0.999), at(0.9999), ms(h.Max())}
+}
+
+// take fills the report with a run.
+func (b *benchReport) take(r *load.Result) {
+	b.Seconds, b.Offered = r.Elapsed.Seconds(), r.Offered
+	b.Answered, b.Failed, b.Unanswered, b.Superseded = r.Latency.Count(), r.Refusal.Count(), r.Lost, r.Superseded
+	b.Sent = b.Answered + b.Failed + b.Unanswered + b.Superseded
+	if r.Elapsed > 0 {
+		b.Rate = r.Rate()
+	}
+	b.Latency, b.Late = latenciesOf(&r.Latency), latenciesOf(&r.Lag)
+	b.Errors = []benchError{}
+	for _, f := range r.Faults {
+		b.Errors = append(b.Errors, benchError(f))
+	}
+	for _, s := range r.PerStream {
+		b.Streams = append(b.Streams, streamReport(s))
+	}
+}
+
+// searched adds what was tried.
+func (b *benchReport) searched(p load.Promise, rate float64, trials []load.Trial) {
+	b.Search = &searchReport{Promise: p.String(), Rate: rate, Trials: []trialReport{}}
+	for _, t := range trials {
+		b.Search.Trials = append(b.Search.Trials, trialReport{t.Rate, t.Length.Seconds(), t.Requests, t.Kept, t.Failed, ms(t.At), ms(t.Lag), t.Holds(p), t.Last})
+	}
+}
+
+// print prints the report for people.
+func (b *bench) print(r *load.Result) {
+	w := b.stdout
+	report := &b.report
+	fmt.Fprintf(w, "%s over %s at %s: %s\n", report.Route, report.Door, report.Address, b.what())
+	fmt.Fprintf(w, "each request: %s\n\n", strings.Join(b.inputs, ", "))
+	if report.Search != nil {
+		b.printSearch(report.Search)
+	}
+	if report.Ended != "" {
+		fmt.Fprintf(w, "ended after %.1f s: %s\n\n", report.Seconds, report.Ended)
+	}
+	share := func(n int64) string {
+		return fmt.Sprintf("%.2f %%", 100*float64(n)/float64(max(report.Sent, 1)))
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(t, "sent\t%d\t\t\n", report.Sent)
+	fmt.Fprintf(t, "answered\t%d\t%s\t%.1f/s\t\n", report.Answered, share(report.Answered), report.Rate)
+	if report.Streams != nil {
+		fmt.Fprintf(t, "superseded\t%d\t%s\t\n", report.Superseded, share(report.Superseded))
+	}
+	fmt.Fprintf(t, "failed\t%d\t%s\t\n", report.Failed, share(report.Failed))
+	if report.Unanswered > 0 {
+		fmt.Fprintf(t, "unanswered\t%d\t%s\t\n", report.Unanswered, share(report.Unanswered))
+	}
+	t.Flush()
+	for _, e := range report.Errors {
+		fmt.Fprintf(w, "  %d x %s, the first: %s\n", e.Count, e.Kind, oneLine(e.First))
+	}
+	if report.Streams != nil {
+		b.printStreams()
+	}
+	if report.Offered > 0 {
+		fmt.Fprintf(w, "sent late by this tool: p50 %s, p99 %s, at most %s\n", milliseconds(report.Late.P50), milliseconds(report.Late.P99), milliseconds(report.Late.Max))
+		if report.Answered > 0 && report.Late.P99 > report.Latency.P99/tolerable {
+			fmt.Fprintln(w, "  that is much of the latencies below: give this tool more of a processor, or ask for a lower rate")
+		}
+	}
+	if report.Answered == 0 {
+		fmt.Fprintln(w, "\nno request was answered well, so there are no latencies")
+		return
+	}
+	title := "latency, from when each request was due"
+	switch {
+	case report.Streams != nil:
+		title = "age of the frames that were answered, from when each was due"
+	case report.Offered == 0:
+		title = "latency, from when each request was sent"
+	}
+	fmt.Fprintf(w, "\n%s\n", title)
+	fmt.Fprint(w, percentileChart(&r.Latency, columns(w), unicodeTerminal()))
+}
+
+// tolerable is the part of the latencies that this tool's own lateness may be without a word.
+const tolerable = 10
+
+// what says which load was offered.
+func (b *bench) what() string {
+	conns := plural(b.config.Conns, "connection")
+	length := fmt.Sprintf("for %v", b.o.length)
+	switch {
+	case b.o.search != nil:
+		return fmt.Sprintf("the highest rate with %v, on %s", b.o.search, conns)
+	case b.o.streams > 0:
+		keep := ""
+		if b.o.keep != "" {
+			keep = " that keep " + b.o.keep
+		}
+		return fmt.Sprintf("%s of %g frames/s%s, on %s, %s", plural(b.o.streams, "stream"), b.o.fpsOrDefault(), keep, conns, length)
+	case b.o.rate > 0:
+		return fmt.Sprintf("%g requests/s at random, on %s, %s", b.o.rate, conns, length)
+	default:
+		return fmt.Sprintf("a closed loop of %s with %d in flight on each, %s", conns, max(b.o.inFlight, 1), length)
+	}
+}
+
+// printStreams shows how evenly the streams were served.
+func (b *bench) printStreams() {
+	least, most := b.report.Streams[0].Answered, b.report.Streams[0].Answered
+	for _, s := range b.report.Streams {
+		least, most = min(least, s.Answered), max(most, s.Answered)
+	}
+	all := float64(max(b.report.Answered, 1))
+	fmt.Fprintf(b.stdout, "each stream had %d to %d of the answers, %.1f to %.1f %%\n", least, most, 100*float64(least)/all, 100*float64(most)/all)
+}
+
+func (b *bench) printSearch(s *searchReport) {
+	t := tabwriter.NewWriter(b.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	percentile, _, _ := strings.Cut(s.Promise, "<")
+	fmt.Fprintf(t, "rate\tfor\trequests\tin time\tfailed\t%s\tsent late\t\t\n", percentile)
+	for _, one := range s.Trials {
+		verdict := "breaks"
+		if one.Holds {
+			verdict = "holds"
+		}
+		if one.Confirmation {
+			verdict += ", confirming"
+		}
+		fmt.Fprintf(t, "%.1f/s\t%.1f s\t%d\t%.2f %%\t%d\t%s\t%s\t%s\t\n", one.Rate, one.Seconds, one.Requests,
+			100*float64(one.InTime)/float64(max(one.Requests, 1)), one.Failed, milliseconds(one.MS), milliseconds(one.Late), verdict)
+	}
+	t.Flush()
+	if s.Rate > 0 {
+		fmt.Fprintf(b.stdout, "\nthe highest rate with %s is %.1f/s; its last run:\n\n", s.Promise, s.Rate)
+	} else {
+		fmt.Fprintf(b.stdout, "\nno rate was found with %s; the last run:\n\n", s.Promise)
+	}
+}
+
+// milliseconds has three digits or more, so that microseconds show as well as seconds.
+func milliseconds(n float64) string {
+	switch {
+	case n < 10:
+		return fmt.Sprintf("%.2f ms", n)
+	case n < 100:
+		return fmt.Sprintf("%.1f ms", n)
+	default:
+		return fmt.Sprintf("%.0f ms", n)
+	}
+}
+
+// oneLine is the beginning of a text, without the ends of its lines.
+func oneLine(text string) string {
+	const most = 300
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "..."
+	}
+	return text
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/shivad/shivad/bench/load"
+)
+
+// defaultColumns is the width of what is no terminal.
+const defaultColumns = 80
+
+// columns is the width of what w writes to.
+func columns(w io.Writer) int {
+	if f, ok := w.(*os.File); ok {
+		if n, ok := terminalColumns(f); ok && n > 0 {
+			return n
+		}
+	}
+	return defaultColumns
+}
+
+// unicodeTerminal tells by the locale whether the user sees more than ASCII.
+func unicodeTerminal() bool {
+	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
+		if locale := os.Getenv(name); locale != "" {
+			locale = strings.ToLower(locale)
+			return strings.Contains(locale, "utf-8") || strings.Contains(locale, "utf8")
+		}
+	}
+	return false
+}
+
+// chartPercentiles are the bars of a chart. One is shown if at least one duration is beyond it.
+var chartPercentiles = []struct {
+	name  string
+	share float64
+}{{"p50", 0.5}, {"p75", 0.75}, {"p90", 0.9}, {"p95", 0.95}, {"p99", 0.99}, {"p99.9", 0.999}, {"p99.99", 0.9999}, {"max", 1}}
+
+// percentileChart is a bar for each percentile, width columns wide.
+func percentileChart(h *load.Histogram, width int, unicode bool) string {
+	var b strings.Builder
+	for _, p := range chartPercentiles {
+		if p.share < 1 && (1-p.share)*float64(h.Count()) < 1 {
+			continue
+		}
+		d := h.Quantile(p.share)
+		label := fmt.Sprintf("  %-6s %10s  ", p.name, milliseconds(ms(d)))
+		room := max(width-utf8.RuneCountInString(label)-1, 10)
+		fmt.Fprintln(&b, strings.TrimRight(label+bar(float64(d)/float64(max(h.Max(), 1)), room, unicode), " "))
+	}
+	return b.String()
+}
+
+// bar is a share of room columns, to an eighth of a column where there is more than ASCII.
+func bar(share float64, room int, unicode bool) string {
+	if !unicode {
+		return strings.Repeat("#", int(share*float64(room)+0.5))
+	}
+	const eighths = " ▏▎▍▌▋▊▉"
+	n := int(share*float64(room)*8 + 0.5)
+	text := strings.Repeat("█", n/8)
+	if rest := n % 8; rest > 0 {
+		text += string([]rune(eighths)[rest])
+	}
+	return text
+}
+
+// A liveLine is a line on a terminal about a run that goes on, written once a second.
+type liveLine struct {
+	done, ended chan struct{}
+}
+
+// liveLine begins the line of a run; it does nothing where nobody looks.
+func (b *bench) liveLine(config load.Config) *liveLine {
+	l := &liveLine{done: make(chan struct{}), ended: make(chan struct{})}
+	f, ok := b.stderr.(*os.File)
+	if ok {
+		_, ok = terminalColumns(f)
+	}
+	if !ok {
+		close(l.ended)
+		return l
+	}
+	go func() { // stop joins it
+		defer close(l.ended)
+		began, tick := time.Now(), time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				fmt.Fprintf(f, "\r\x1b[K%s", liveText(config, time.Since(began), config.Live.Take()))
+			case <-l.done:
+				fmt.Fprint(f, "\r\x1b[K")
+				return
+			}
+		}
+	}()
+	return l
+}
+
+// stop removes the line.
+func (l *liveLine) stop() {
+	close(l.done)
+	<-l.ended
+}
+
+// liveText is the line of a second.
+func liveText(config load.Config, at time.Duration, m load.Moment) string {
+	all := config.Warmup + config.Duration
+	text := fmt.Sprintf("%.0f of %.0f s", at.Seconds(), all.Seconds())
+	if at > all {
+		text = "waiting for the last answers"
+	}
+	if config.Rate > 0 {
+		text += fmt.Sprintf(", %.0f/s", config.Rate)
+	}
+	text += fmt.Sprintf(": %d answers, p50 %s, p99 %s", m.Latency.Count(), milliseconds(ms(m.Latency.Quantile(0.5))), milliseconds(ms(m.Latency.Quantile(0.99))))
+	if m.Superseded > 0 {
+		text += fmt.Sprintf(", %d superseded", m.Superseded)
+	}
+	if m.Failed > 0 {
+		text += fmt.Sprintf(", %d failed", m.Failed)
+	}
+	return text
+}
+
+// tell shows a trial of a search that has ended, where somebody looks.
+func (b *bench) tell(t load.Trial) {
+	f, ok := b.stderr.(*os.File)
+	if ok {
+		_, ok = terminalColumns(f)
+	}
+	if !ok {
+		return
+	}
+	verdict := "breaks"
+	if t.Holds(*b.o.search) {
+		verdict = "holds"
+	}
+	fmt.Fprintf(f, "%.1f/s for %.1f s: %.2f %% in time, %s\n", t.Rate, t.Length.Seconds(), 100*float64(t.Kept)/float64(max(t.Requests, 1)), verdict)
+}
