@@ -2,9 +2,9 @@
 // send 30 frames a second of 640 x 480 to a model that takes ten, over TCP, and a container that
 // sleeps executes them.
 //
-//	streams [-length 1m] [-short] [-markdown]
+//	streams [-length 1m] [-short] [-markdown] [-chart FILE.svg [-triton DIR]]
 //
-// It exits with 1 if a promise is broken; checks.go has the promises.
+// With -chart, the same cameras go to other servers, too, and a chart shows all. It exits with 1 if a promise is broken; checks.go has the promises.
 package main
 
 import (
@@ -30,6 +30,10 @@ type options struct {
 	turns    int           // of measuring costs, each of
 	turn     time.Duration
 	markdown bool
+
+	chart        string // file; empty: none
+	triton       string // directory of the packages of its Python
+	tritonPython string
 }
 
 func main() {
@@ -39,6 +43,9 @@ func main() {
 	flag.DurationVar(&o.length, "length", o.length, "`time` for which four cameras send")
 	short := flag.Bool("short", false, "fifteen seconds in all: for a quick check, not for figures")
 	flag.BoolVar(&o.markdown, "markdown", false, "write the tables in Markdown")
+	flag.StringVar(&o.chart, "chart", "", "send the same to GStreamer and Triton, if they are here, and draw all into this `file`")
+	flag.StringVar(&o.triton, "triton", "", "`site-packages` that nvidia-pytriton is installed in, whose Triton to run")
+	flag.StringVar(&o.tritonPython, "triton-python", "/usr/bin/python3", "`interpreter` for which that is")
 	flag.Parse()
 	if *short {
 		o.length, o.control, o.patience, o.shared = 7*time.Second, 3*time.Second, time.Second, 1500*time.Millisecond
@@ -64,6 +71,21 @@ func main() {
 		}
 	}
 	table.Write(os.Stdout, o.markdown, []string{"promise", "figure", "limit", "verdict"}, rows)
+	if o.chart != "" {
+		all, err := m.servings(ctx)
+		if err == nil {
+			err = draw(ctx, o.chart, all)
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		rows = nil
+		for _, s := range all {
+			rows = append(rows, s.cells())
+		}
+		fmt.Println()
+		table.Write(os.Stdout, o.markdown, servingHead, rows)
+	}
 	fmt.Printf("\n%v in all\n", time.Since(began).Round(time.Second))
 	if broken > 0 {
 		log.Fatalf("%d promises do not hold", broken)
