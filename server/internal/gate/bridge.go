@@ -31,6 +31,11 @@ func reference(value []byte) (index int, ok bool) {
 	return int(n), err == nil
 }
 
+func isReference(value []byte) bool {
+	_, ok := reference(value)
+	return ok
+}
+
 // InBridgeForm reports whether a value of a message's metadata refers to a tensor. The names of
 // tensors and the texts of a plain message may be anything, and are not looked at.
 func InBridgeForm(metadata []byte) bool {
@@ -56,7 +61,7 @@ func Refers(value []byte) bool {
 		if !ok {
 			return false
 		}
-		if _, ok := reference(value[i:end]); ok && !isKey(value[end:]) {
+		if isReference(value[i:end]) && !isKey(value[end:]) {
 			return true
 		}
 		i = end - 1
@@ -74,21 +79,19 @@ func isKey(rest []byte) bool {
 // A field is an input's by its path ("frame.image", "masks.0") or, where no path fits, by its
 // own key. The fields that are no input's go to the container.
 type bridge struct {
+	jsontext.Scanner // of the object of all fields, which is read twice, whatever its nesting
+
 	specs   []tensor.Spec
 	places  map[string]int // of specs, by name
 	tensors []tensor.Tensor
 	pool    *tensor.Pool
 
-	text   []byte  // the object of all fields
-	fields []field // by input
-	path   []byte  // of the field that is looked at
-	byKey  bool    // this is the second look: paths have taken what is theirs
-	rest   []byte  // what the second look leaves to the container
+	fields [][]byte // the value of each input; nil if there is none
+	path   []byte   // of the field that is looked at
+	byKey  bool     // this is the second look: paths have taken what is theirs
+	rest   []byte   // what the second look leaves to the container
 	used   [256]bool
 }
-
-// A field is where the value of an input is; end is 0 if there is none.
-type field struct{ start, end int }
 
 // longestPath bounds what is compared with the names of inputs, which are no longer.
 const longestPath = 255
@@ -98,42 +101,43 @@ const longestPath = 255
 // not in bridge form (nothing in it refers to a tensor) fields are inputs if one is named as an
 // input is; ok tells whether that is so.
 func (c *Call) cross(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (inputs []tensor.Tensor, ok bool, err error) {
-	b := &bridge{specs: c.Target.Spec.Inputs, tensors: tensors, pool: pool, text: p.Forward}
-	if b.text == nil {
-		b.text = []byte("{}")
+	text := p.Forward
+	if text == nil {
+		text = []byte("{}")
 	}
 	if p.Inputs != nil { // no key of its own for a model that is no legacy one
-		b.text = append(append([]byte(`{"inputs":`), p.Inputs...), '}')
+		text = append(append([]byte(`{"inputs":`), p.Inputs...), '}')
 		if len(p.Forward) > 0 {
-			b.text = append(append(b.text[:len(b.text)-1], ','), p.Forward[1:]...)
+			text = append(append(text[:len(text)-1], ','), p.Forward[1:]...)
 		}
 	}
-	b.places = make(map[string]int, len(b.specs))
-	for i := range b.specs {
-		b.places[b.specs[i].Name] = i
+	specs := c.Target.Spec.Inputs
+	b := &bridge{
+		Scanner: jsontext.Scanner{Text: text, Depth: len(text), Rules: jsontext.KnownUTF8},
+		specs:   specs, places: make(map[string]int, len(specs)), tensors: tensors, pool: pool, fields: make([][]byte, len(specs)),
 	}
-	b.fields = make([]field, len(b.specs))
-	if _, _, err := b.walk(0); err != nil {
+	for i := range specs {
+		b.places[specs[i].Name] = i
+	}
+	forwarded := false
+	for _, b.byKey = range []bool{false, true} {
+		b.At, b.rest = 0, b.rest[:0]
+		forwarded = b.walk()
+	}
+	if err := b.Err(); err != nil {
 		return nil, false, err
 	}
-	b.byKey, b.rest = true, b.rest[:0]
-	_, forwarded, err := b.walk(0)
-	if err != nil {
-		return nil, false, err
-	}
-	for i := range b.fields {
-		if b.fields[i].end == 0 {
+	for i, value := range b.fields {
+		if value == nil {
 			continue
 		}
-		t, owned, err := b.build(i)
-		if owned {
-			c.owned = append(c.owned, t)
-		}
+		t, err := b.build(&specs[i], value)
 		if err != nil {
-			return nil, false, err
+			return nil, false, unmade(&specs[i], err)
 		}
-		t = c.completed(t, &b.specs[i])
-		t.Name = b.specs[i].Name
+		t = c.completed(t, &specs[i])
+		t.Name = specs[i].Name
+		c.Own(t)
 		inputs = append(inputs, t)
 	}
 	if !p.Bridge && inputs == nil {
@@ -150,50 +154,29 @@ func (c *Call) cross(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (inp
 	return inputs, true, nil
 }
 
-// The walk: each function gets the offset where something begins and gives the one after its
-// end, and whether the container gets any of it. The text is known to be JSON. It is read
-// twice, whatever its nesting.
-
-func (b *bridge) space(i int) int {
-	for b.text[i] == ' ' || b.text[i] == '\n' || b.text[i] == '\t' || b.text[i] == '\r' {
-		i++
-	}
-	return i
-}
-
-// walk reads the object or list at offset i. A member that the container does not get is left out,
-// and an element leaves null in its place.
-func (b *bridge) walk(i int) (end int, forwarded bool, err error) {
-	isList, closing := b.text[i] == '[', b.text[i]+2 // ']' and '}' are two behind '[' and '{'
-	b.rest = append(b.rest, b.text[i])
-	path, begin := len(b.path), len(b.rest)
-	i = b.space(i + 1)
-	empty := b.text[i] == closing
-	for n := int64(0); b.text[i] != closing; n++ {
+// walk reads the object or list that is next, and reports whether the container gets any of it. A
+// member that the container does not get is left out, and an element leaves null in its place.
+func (b *bridge) walk() (forwarded bool) {
+	bracket, path := b.Peek(), len(b.path)
+	isList, empty := bracket == '[', true
+	b.rest = append(b.rest, bracket)
+	begin := len(b.rest)
+	step := func(name []byte) bool {
+		empty = false
 		if path > 0 || isList {
 			b.path = append(b.path, '.')
 		}
-		before := len(b.rest)
+		b.path = append(b.path, name...)
+		before, key := len(b.rest), ""
 		if before > begin {
 			b.rest = append(b.rest, ',')
 		}
-		value, key := len(b.rest), ""
-		if isList {
-			b.path = strconv.AppendInt(b.path, n, 10)
-		} else {
-			end, _ := jsontext.Skip(b.text, i, 0)
-			quoted := b.text[i:end]
-			key, _ = jsontext.Unquote(quoted)
-			b.path = append(b.path, key...)
-			b.rest = append(append(b.rest, quoted...), ':')
-			i = b.space(b.space(end) + 1)
+		if !isList {
+			key = string(name)
+			b.rest = append(jsontext.AppendString(b.rest, key), ':')
 		}
-		var some bool
-		if i, some, err = b.field(i, key); err != nil {
-			return i, false, err
-		}
-		switch {
-		case some:
+		switch value := len(b.rest); {
+		case b.field(key):
 			forwarded = true
 		case isList:
 			b.rest = append(b.rest[:value], "null"...)
@@ -201,35 +184,35 @@ func (b *bridge) walk(i int) (end int, forwarded bool, err error) {
 			b.rest = b.rest[:before]
 		}
 		b.path = b.path[:path]
-		if i = b.space(i); b.text[i] == ',' {
-			i = b.space(i + 1)
-		}
+		return true
 	}
-	b.rest = append(b.rest, closing)
-	return i + 1, forwarded || empty, nil
+	if isList {
+		b.Elements(func(i int) bool { return step(strconv.AppendInt(nil, int64(i), 10)) })
+	} else {
+		b.Members(step)
+	}
+	b.rest = append(b.rest, bracket+2) // ']' and '}' are two behind '[' and '{'
+	return forwarded || empty
 }
 
-// field looks at the value at offset i, whose path is b.path.
-func (b *bridge) field(i int, key string) (end int, forwarded bool, err error) {
-	if b.text[i] == '{' {
-		return b.walk(i)
+// field looks at the value that is next, whose path is b.path, and reports whether the container
+// gets any of it.
+func (b *bridge) field(key string) (forwarded bool) {
+	c := b.Peek()
+	place, ok := b.place(key)
+	if c == '{' || c == '[' && !ok {
+		return b.walk()
 	}
-	if place, ok := b.place(key); ok {
-		return b.claim(place, i)
-	}
-	if b.text[i] == '[' {
-		return b.walk(i)
-	}
-	end, _ = jsontext.Skip(b.text, i, 0)
-	value := b.text[i:end]
-	if string(value) == Absent {
-		return end, false, nil
-	}
-	if _, ok := reference(value); ok && b.byKey {
-		return end, false, fmt.Errorf("%w: field %.200q is a tensor, but no input; the inputs are %s", scheduler.ErrInvalidInput, b.path, list(b.specs))
+	value := b.Raw()
+	switch {
+	case ok && !b.claim(place, value), string(value) == Absent:
+		return false
+	case ok:
+	case b.byKey && isReference(value):
+		b.Fail(fmt.Errorf("%w: field %.200q is a tensor, but no input; the inputs are %s", scheduler.ErrInvalidInput, b.path, list(b.specs)))
 	}
 	b.rest = append(b.rest, value...)
-	return end, true, nil
+	return true
 }
 
 // place returns the input that the field may be.
@@ -246,101 +229,87 @@ func (b *bridge) place(key string) (int, bool) {
 	return i, ok
 }
 
-// claim gives input place the value at offset i. A further value for it that names no tensor is
-// the container's: a parameter may be called as an input is.
-func (b *bridge) claim(place, i int) (end int, forwarded bool, err error) {
-	end, _ = jsontext.Skip(b.text, i, len(b.text))
-	value := b.text[i:end]
-	f := &b.fields[place]
+// claim gives input place a value, unless it is none, and reports whether it is the container's
+// instead: a further one that names no tensor is, since a parameter may be called as an input is.
+func (b *bridge) claim(place int, value []byte) (forwarded bool) {
+	has := b.fields[place]
 	switch {
-	case string(value) == Absent || string(value) == "null" || b.byKey && f.start == i && f.end == end:
-		return end, false, nil
-	case f.end == 0:
-		*f = field{i, end}
-		return end, false, nil
+	case string(value) == Absent || string(value) == "null":
+	case has == nil:
+		b.fields[place] = value
+	case b.byKey && &has[0] == &value[0]: // the same one, on the second look
 	case b.byKey && !Refers(value):
-		b.rest = append(b.rest, value...)
-		return end, true, nil
+		return true
+	default:
+		b.Fail(fmt.Errorf("%w: input %q is given twice: field %.200q is the second", scheduler.ErrInvalidInput, b.specs[place].Name, b.path))
 	}
-	return end, false, fmt.Errorf("%w: input %q is given twice: field %.200q is the second", scheduler.ErrInvalidInput, b.specs[place].Name, b.path)
+	return false
 }
 
-// build makes input i of its field: the tensor or the list of tensors that it names, else the
-// texts or numbers that it is. owned tells whether the result is memory of its own.
-func (b *bridge) build(i int) (t tensor.Tensor, owned bool, err error) {
-	spec := &b.specs[i]
-	value := b.text[b.fields[i].start:b.fields[i].end]
+// build makes an input of its field: the tensor or the list of tensors that it names, else the
+// texts or numbers that it is. The reference is the caller's.
+func (b *bridge) build(spec *tensor.Spec, value []byte) (tensor.Tensor, error) {
 	switch {
 	case Refers(value):
 		return b.stack(spec, value)
 	case spec.DType == tensor.Bytes:
-		if t, err = shiva.ParseText(value, b.pool); err != nil {
-			return t, false, unmade(spec, err)
-		}
-		return t, true, nil
+		return shiva.ParseText(value, b.pool)
 	}
-	if t, err = numbers(value, spec, b.pool); err != nil {
-		return t, false, unmade(spec, err)
-	}
-	return t, true, nil
+	return numbers(value, spec.DType, b.pool)
 }
 
 // stack joins the tensors that nested lists of references name; the lists' lengths become its
 // first dimensions.
-func (b *bridge) stack(spec *tensor.Spec, value []byte) (t tensor.Tensor, owned bool, err error) {
+func (b *bridge) stack(spec *tensor.Spec, value []byte) (t tensor.Tensor, err error) {
 	names, err := shiva.ParseText(value, nil)
 	if err != nil {
-		return t, false, unmade(spec, err)
+		return t, err
 	}
 	elements, err := tensor.BytesElems(names)
 	if err != nil {
-		return t, false, unmade(spec, err)
+		return t, err
 	}
 	parts := make([]tensor.Tensor, len(elements))
+	data := make([][]byte, len(elements))
+	text := spec.DType == tensor.Bytes // of bytes each
 	for i, e := range elements {
 		at, ok := reference(jsontext.AppendString(nil, e))
 		switch {
 		case !ok:
-			return t, false, fmt.Errorf("%w: input %q: expected a list of tensors only, got %.40q among them", scheduler.ErrInvalidInput, spec.Name, e)
+			return t, fmt.Errorf("expected a list of tensors only, got %.40q among them", e)
 		case at >= len(b.tensors):
-			return t, false, fmt.Errorf("%w: input %q is tensor %d, but the message has %d", scheduler.ErrInvalidInput, spec.Name, at, len(b.tensors))
+			return t, fmt.Errorf("it is tensor %d, but the message has %d", at, len(b.tensors))
 		case b.used[at]: // a list of a few bytes each could name a large tensor any number of times
-			return t, false, fmt.Errorf("%w: input %q: tensor %d is a field's already", scheduler.ErrInvalidInput, spec.Name, at)
+			return t, fmt.Errorf("tensor %d is a field's already", at)
 		}
 		b.used[at] = true
-		parts[i] = b.tensors[at]
+		parts[i], data[i] = b.tensors[at], b.tensors[at].Data
+		text = text && parts[i].DType == tensor.Uint8
 	}
-	if len(names.Shape) == 0 {
-		return parts[0], false, nil
-	}
-	if spec.DType == tensor.Bytes && !slices.ContainsFunc(parts, func(t tensor.Tensor) bool { return t.DType != tensor.Uint8 }) {
-		texts := make([][]byte, len(parts))
-		for i := range parts {
-			texts[i] = parts[i].Data
-		}
-		if t, err = tensor.FromElems(names.Shape, texts, b.pool); err != nil {
-			return t, false, unmade(spec, err)
-		}
-		return t, true, nil
+	switch {
+	case len(names.Shape) == 0:
+		parts[0].Retain()
+		return parts[0], nil
+	case text:
+		return tensor.FromElems(names.Shape, data, b.pool)
 	}
 	for i := range parts {
 		parts[i].Shape = append(tensor.Shape{1}, parts[i].Shape...)
 	}
-	if t, err = tensor.Concat(parts, b.pool); err != nil {
-		return t, false, unmade(spec, err)
+	if t, err = tensor.Concat(parts, b.pool); err == nil {
+		t.Shape = append(names.Shape, t.Shape[1:]...)
 	}
-	t.Shape = append(names.Shape, t.Shape[1:]...)
-	return t, true, nil
+	return t, err
 }
 
 // numbers makes an input of a JSON number or boolean, or of nested lists of them, in memory of
 // the pool.
-func numbers(value []byte, spec *tensor.Spec, pool *tensor.Pool) (tensor.Tensor, error) {
+func numbers(value []byte, d tensor.DType, pool *tensor.Pool) (tensor.Tensor, error) {
 	var decoded any
 	if err := json.Unmarshal(value, &decoded); err != nil {
 		return tensor.Tensor{}, err
 	}
-	t, err := FromJSON(decoded, spec.DType)
+	t, err := FromJSON(decoded, d)
 	if err != nil {
 		return t, err
 	}
@@ -356,34 +325,32 @@ func numbers(value []byte, spec *tensor.Spec, pool *tensor.Pool) (tensor.Tensor,
 // texts makes the Bytes inputs that p.Texts has, by name.
 func (c *Call) texts(p *Params, pool *tensor.Pool) (texts []tensor.Tensor, err error) {
 	specs := c.Target.Spec.Inputs
+	wrong := func(format string, args ...any) error {
+		return fmt.Errorf("%w: metadata %q: "+format, append([]any{scheduler.ErrInvalidInput, shiva.TextsKey}, args...)...)
+	}
 	for key, value := range jsontext.Members(p.Texts) {
 		i := slices.IndexFunc(specs, func(s tensor.Spec) bool { return s.Name == string(key) })
-		var t tensor.Tensor
 		switch {
 		case i < 0:
-			err = fmt.Errorf("%w: metadata %q: no input %.200q; model %q takes %s", scheduler.ErrInvalidInput, shiva.TextsKey, key, c.Target.ID.Name, list(specs))
+			return nil, wrong("no input %.200q; model %q takes %s", key, c.Target.ID.Name, list(specs))
 		case specs[i].DType != tensor.Bytes:
-			err = fmt.Errorf("%w: metadata %q: input %q is no text but %s", scheduler.ErrInvalidInput, shiva.TextsKey, key, c.expected(&specs[i]))
+			return nil, wrong("input %q is no text but %s", key, c.expected(&specs[i]))
 		case indexByName(texts, specs[i].Name) >= 0:
-			err = fmt.Errorf("%w: metadata %q: input %q is given twice", scheduler.ErrInvalidInput, shiva.TextsKey, key)
-		default:
-			if t, err = shiva.ParseText(value, pool); err != nil {
-				err = unmade(&specs[i], err)
-				break
-			}
-			t = c.completed(t, &specs[i])
-			t.Name = specs[i].Name
-			c.owned = append(c.owned, t)
-			texts = append(texts, t)
-			if len(t.Shape) > max(len(specs[i].Shape), 1) {
-				err = fmt.Errorf("%w: metadata %q: input %q: expected %s, got lists of shape %s", scheduler.ErrInvalidInput, shiva.TextsKey, key, c.expected(&specs[i]), t.Shape)
-			}
+			return nil, wrong("input %q is given twice", key)
 		}
+		t, err := shiva.ParseText(value, pool)
 		if err != nil {
-			break
+			return nil, unmade(&specs[i], err)
+		}
+		t = c.completed(t, &specs[i])
+		t.Name = specs[i].Name
+		c.Own(t)
+		texts = append(texts, t)
+		if len(t.Shape) > max(len(specs[i].Shape), 1) {
+			return nil, wrong("input %q: expected %s, got lists of shape %s", key, c.expected(&specs[i]), t.Shape)
 		}
 	}
-	return texts, err
+	return texts, nil
 }
 
 // completed adds to the shape of lists the dimensions after one of size 0, of which they say

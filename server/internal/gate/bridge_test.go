@@ -89,7 +89,7 @@ func TestBridge(t *testing.T) {
 		{"no tensor at all", one, 0, `{"image":"null","n":1}`, `expected 1 tensors ("image" float32 [-1, 1]), got 0`},
 		{"a field that is no input", one, 2, `{"image":"__tensor__0","depth":"__tensor__1"}`, `field "depth" is a tensor, but no input; the inputs are "image"`},
 		{"a tensor that no field names", one, 2, `{"image":"__tensor__1"}`, "tensor 0 of 2 is no field's"},
-		{"a tensor that did not come", one, 1, `{"image":"__tensor__1"}`, `input "image" is tensor 1, but the message has 1`},
+		{"a tensor that did not come", one, 1, `{"image":"__tensor__1"}`, `input "image": it is tensor 1, but the message has 1`},
 		{"a tensor of two fields", sub, 1, `{"image":"__tensor__0","mask":"__tensor__0"}`, "tensor 0 is a field's already"},
 		{"two fields for an input", one, 2, `{"a":{"image":"__tensor__0"},"b":{"image":"__tensor__1"}}`, `input "image" is given twice: field "b.image" is the second`},
 		{"a list of tensors and text", one, 1, `{"image":["__tensor__0","x"]}`, `a list of tensors only, got "x"`},

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"strconv"
@@ -25,50 +26,43 @@ const (
 // checkParameters reports whether the JSON object can go to a container.
 func checkParameters(object []byte) error {
 	for key, value := range jsontext.Members(object) {
-		if why := unfit(value); why != "" {
+		if why := unfit(&jsontext.Scanner{Text: value, Depth: maxParameterDepth - 1, Rules: jsontext.KnownUTF8}); why != "" {
 			return fmt.Errorf("%w: parameter %s: %s", scheduler.ErrInvalidInput, Cut(strconv.Quote(string(key)), 80), why)
 		}
 	}
 	return nil
 }
 
-// unfit says why a JSON value, which is valid, is not for every container; "" if it is.
-func unfit(value []byte) string {
-	depth := 1
-	for i := 0; i < len(value); i++ {
-		switch c := value[i]; {
-		case c == '"':
-			for i++; i < len(value) && value[i] != '"'; i++ {
-				if value[i] == '\\' {
-					i++
-				}
-			}
-		case c == '{' || c == '[':
-			if depth++; depth > maxParameterDepth {
-				return fmt.Sprintf("nested deeper than the %d levels that go to a container", maxParameterDepth)
-			}
-		case c == '}' || c == ']':
-			depth--
-		case '0' <= c && c <= '9' || c == '-':
-			from, exponent := i, false
-			for ; i < len(value) && partOfNumber(value[i]); i++ {
-				exponent = exponent || value[i]|0x20 == 'e'
-			}
-			number := value[from:i]
-			i--
-			if !exponent && len(number) <= maxParameterDigits {
-				continue
-			}
-			if f, err := strconv.ParseFloat(string(number), 64); err != nil || math.IsInf(f, 0) {
-				return fmt.Sprintf("the number %s of %d characters is beyond what a FP64 holds", Cut(string(number), 20), len(number))
+// unfit says why the JSON value that is next, which is valid, is not for every container; "" if it
+// is.
+func unfit(s *jsontext.Scanner) (why string) {
+	switch c := s.Peek(); {
+	case (c == '{' || c == '[') && s.Depth == 0:
+		return fmt.Sprintf("nested deeper than the %d levels that go to a container", maxParameterDepth)
+	case c == '{':
+		for range s.Members {
+			if why = unfit(s); why != "" {
+				break
 			}
 		}
+	case c == '[':
+		for range s.Elements {
+			if why = unfit(s); why != "" {
+				break
+			}
+		}
+	case c != '-' && (c < '0' || '9' < c):
+		s.Raw()
+	default:
+		number := s.Raw()
+		if !bytes.ContainsAny(number, "eE") && len(number) <= maxParameterDigits {
+			return ""
+		}
+		if f, err := strconv.ParseFloat(string(number), 64); err != nil || math.IsInf(f, 0) {
+			return fmt.Sprintf("the number %s of %d characters is beyond what a FP64 holds", Cut(string(number), 20), len(number))
+		}
 	}
-	return ""
-}
-
-func partOfNumber(c byte) bool {
-	return '0' <= c && c <= '9' || c == '.' || c == '-' || c == '+' || c == 'e' || c == 'E'
+	return why
 }
 
 // withUser adds whose request it is to the parameters, for a model that asked for it. As these
