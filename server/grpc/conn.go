@@ -32,7 +32,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 	c := &conn{Conn: in, door: l.door, source: l.door.NewSource(), gone: make(chan struct{})}
 	c.in.left = len(http2.ClientPreface)
-	c.out.Conn = in
+	c.out.Conn, c.box.Setting = in, "grpc.outbound_bytes"
 	c.cancels.begin(l.door.reformed(in.Host(), time.Now()))
 	return c, nil
 }

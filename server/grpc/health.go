@@ -10,6 +10,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
@@ -52,7 +53,7 @@ func (h *health) Watch(q *healthpb.HealthCheckRequest, stream grpc.ServerStreami
 		case <-stream.Context().Done():
 			return statusOf(predict.Late(stream.Context(), scheduler.ErrCanceled)).Err()
 		case <-h.door.stopping.Done():
-			return statusOf(errDraining).Err()
+			return statusOf(gate.ErrDraining).Err()
 		}
 	}
 }

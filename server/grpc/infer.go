@@ -3,7 +3,6 @@ package grpc
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -17,15 +16,13 @@ import (
 	"github.com/shivad/shivad/server/internal/predict"
 )
 
-var errDraining = fmt.Errorf("%w: this server is shutting down; send the request to another one or again later", scheduler.ErrDraining)
-
 // receiveOne receives the one message of a call. A door that closes does not wait for the rest
 // of it.
 func (d *Door) receiveOne(ctx context.Context, w *wire.Stream, bounds func() wire.Bounds, read func(*wire.Message)) error {
-	cut := context.AfterFunc(d.stopping, func() { w.End(errDraining) })
+	cut := context.AfterFunc(d.stopping, func() { w.End(gate.ErrDraining) })
 	_, err := w.Receive(bounds, false, read)
 	if !cut() && err != nil {
-		return errDraining
+		return gate.ErrDraining
 	}
 	if err == io.EOF {
 		err = wire.Lost(err)
@@ -128,7 +125,7 @@ func (p *pipeline) send(stream grpc.ServerStream) error {
 			select {
 			case place, more = <-p.line:
 			default:
-				return errDraining
+				return gate.ErrDraining
 			}
 		}
 		if !more {

@@ -69,7 +69,7 @@ func (o *outbox) Admit(ctx context.Context, call *gate.Call) (room int, err erro
 	case <-ctx.Done():
 		err = scheduler.ErrCanceled
 	case <-late.C:
-		err = fmt.Errorf("%w: the answers before it wait for this client to read them, the limit of a connection (grpc.outbound_bytes) is %d", scheduler.ErrDeadlineExceeded, limit)
+		err = fmt.Errorf("%w: the answers before it wait for this client to read them, the limit of a connection (%s) is %d", scheduler.ErrDeadlineExceeded, o.box.Setting, limit)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -101,12 +101,7 @@ func (o *outbox) Put(call *gate.Call, room int) (size int, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	defer o.admitLocked()
-	size, ok := o.box.Put(call, room)
-	if !ok {
-		return 0, fmt.Errorf("%w: the answer was larger than could be foreseen, and %d bytes of answers wait for this client, the limit of a connection (grpc.outbound_bytes) is %d: read answers before asking more",
-			scheduler.ErrOverloaded, o.box.Waiting(), o.box.Limit)
-	}
-	return size, nil
+	return o.box.Put(call, room)
 }
 
 // Take notes that an answer has left.

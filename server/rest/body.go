@@ -64,7 +64,7 @@ func (a *arrival) ended(err error) error {
 	case err == io.EOF:
 		return err
 	case errors.Is(err, os.ErrDeadlineExceeded) && a.call.door.draining.Load():
-		return fmt.Errorf("%w: this server is shutting down; send the request to another one or again later", scheduler.ErrDraining)
+		return gate.ErrDraining
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		a.call.conn.Because(metrics.ClosedMessageTimeout)
 		return &refusal{http.StatusRequestTimeout, a.clock.Error("rest", time.Now(), a.call.settings.MessageTimeout)}

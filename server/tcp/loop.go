@@ -241,7 +241,7 @@ func (l *loop) tick() {
 func (l *loop) newSession(id uint64, t transport) *session {
 	s := &session{
 		loop: l, transport: t, id: id, index: len(l.sessions), lastInput: l.now, progress: l.now,
-		outbox: gate.Outbox{Limit: l.settings.OutboundBytes},
+		outbox: gate.Outbox{Setting: "tcp.outbound_bytes", Limit: l.settings.OutboundBytes},
 	}
 	l.sessions = append(l.sessions, s)
 	return s

@@ -314,11 +314,10 @@ func (s *session) finish(c *call) {
 		s.loop.freeCall(c)
 		return
 	}
-	if c.feedback != nil {
-		s.submitHeld()
-	} else if c.err == nil && c.control == nil {
-		s.keep(c)
+	if c.feedback == nil && c.err == nil && c.control == nil {
+		c.room, c.err = s.outbox.Put(&c.gate, c.room)
 	}
+	s.submitHeld()
 	// The line before it may be long, and what is not needed is not to wait with it.
 	if err := c.failure(); err != nil {
 		r := &refusal{gate.Text(err), gate.Bare(err)}
@@ -331,16 +330,6 @@ func (s *session) finish(c *call) {
 	if c == s.head {
 		s.queue()
 	}
-}
-
-// keep puts an answer of the scheduler's into the outbox, or an error in its place.
-func (s *session) keep(c *call) {
-	var ok bool
-	if c.room, ok = s.outbox.Put(&c.gate, c.room); !ok {
-		c.err = fmt.Errorf("%w: the answer was larger than could be foreseen, and %d bytes of answers wait for this client, the limit (tcp.outbound_bytes) is %d: read answers before asking more",
-			scheduler.ErrOverloaded, s.outbox.Waiting(), s.loop.settings.OutboundBytes)
-	}
-	s.submitHeld()
 }
 
 // room continues with what was left unsent. A session whose input has ended would not learn

@@ -122,7 +122,7 @@ func (g *Gate) Updates(route string) (application string, ok bool) {
 // predictions are judged. So what a message means does not depend on the server that gets it.
 func (g *Gate) OpenFeedback(name string, tensors []tensor.Tensor, p *Params) (Feedback, error) {
 	if g.draining.Load() {
-		return nil, errDraining
+		return nil, ErrDraining
 	}
 	t := g.routes.Load()
 	if a := t.apps[name]; a != nil {

@@ -115,7 +115,7 @@ type Params struct {
 // before.
 func (g *Gate) Open(c *Call, route string, tensors []tensor.Tensor, p *Params) error {
 	if g.draining.Load() {
-		return errDraining
+		return ErrDraining
 	}
 	target, err := g.resolve(route, p.Version)
 	if err != nil {
@@ -124,12 +124,13 @@ func (g *Gate) Open(c *Call, route string, tensors []tensor.Tensor, p *Params) e
 	return g.OpenTarget(c, target, tensors, p)
 }
 
-var errDraining = fmt.Errorf("%w: this server is shutting down; send the request to another one or again later", scheduler.ErrDraining)
+// ErrDraining refuses a request because the server shuts down.
+var ErrDraining = fmt.Errorf("%w: this server is shutting down; send the request to another one or again later", scheduler.ErrDraining)
 
 // OpenTarget is Open for a door that has found the target itself.
 func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *Params) (err error) {
 	if g.draining.Load() {
-		return errDraining
+		return ErrDraining
 	}
 	if a := target.Application; a != nil {
 		if err = a.Open(c, tensors, p); err == nil {

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"fmt"
 	"sync/atomic"
 
 	"github.com/shivad/shivad/scheduler"
@@ -24,7 +25,8 @@ import (
 //
 // The zero Outbox with a Limit is ready. It is not safe for use by several goroutines at once.
 type Outbox struct {
-	Limit int // bytes; see SetLimit
+	Setting string // what Limit is called
+	Limit   int    // bytes; see SetLimit
 
 	window   int  // bytes now; 0: Limit
 	promised int  // of answers that are on their way to it
@@ -81,12 +83,11 @@ func (o *Outbox) expect(c *Call) int {
 }
 
 // Put brings the answer that is there in the place of what was expected, and returns its size. It
-// is false when the answer was not foreseen and does not fit: then the call has been made to forget
-// it.
-func (o *Outbox) Put(c *Call, expected int) (size int, ok bool) {
+// fails when the answer was not foreseen and does not fit: then the call has been made to forget it.
+func (o *Outbox) Put(c *Call, expected int) (size int, err error) {
 	o.promised -= expected
 	if c.Err != nil {
-		return 0, true
+		return 0, nil
 	}
 	size = c.answerBytes()
 	if c.Target != nil && c.Target.rowSeen != nil {
@@ -97,10 +98,11 @@ func (o *Outbox) Put(c *Call, expected int) (size int, ok bool) {
 	if size > expected && o.waiting > 0 && o.waiting+size > o.room() && !c.unforeseen {
 		o.short = true
 		c.forget()
-		return 0, false
+		return 0, fmt.Errorf("%w: the answer was larger than could be foreseen, and %d bytes of answers wait for this client, the limit of a connection (%s) is %d: read answers before asking more",
+			scheduler.ErrOverloaded, o.waiting, o.Setting, o.Limit)
 	}
 	o.waiting += size
-	return size, true
+	return size, nil
 }
 
 // recent is the largest of the last values, more or less: one that is lower counts for a sixteenth.
