@@ -123,19 +123,26 @@ const (
 // these.
 func (c *conn) pause(n int) int {
 	wait, low := c.cancels.debt(time.Now())
-	if wait > 0 {
-		t := time.NewTimer(min(wait, longestPause))
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-c.gone:
-		case <-c.door.stopping.Done():
-		}
-	}
+	sleep(c.open, min(wait, longestPause))
 	if low {
 		n = min(n, lowRead)
 	}
 	return n
+}
+
+// sleep waits for d, and reports whether ctx has not ended before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return true
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // bridled runs a call when its connection's account of cancellations allows.
@@ -143,17 +150,10 @@ func (d *Door) bridled(ctx context.Context, run func() error) error {
 	c, began := connOf(ctx), time.Now()
 	wait, paid := c.cancels.call(began)
 	var err error
-	if wait > 0 {
-		t := time.NewTimer(wait)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			err = statusOf(scheduler.ErrCanceled).Err()
-		}
-	}
-	if err == nil {
+	if sleep(ctx, wait) {
 		err = run()
+	} else {
+		err = statusOf(scheduler.ErrCanceled).Err()
 	}
 	now := time.Now()
 	if ctx.Err() != nil {

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,7 +29,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: in, door: l.door, source: l.door.NewSource(), gone: make(chan struct{})}
+	c := &conn{Conn: in, door: l.door, source: l.door.NewSource()}
+	c.open, c.close = context.WithCancel(l.door.stopping)
 	c.in.left = len(http2.ClientPreface)
 	c.out.Conn, c.box.Setting = in, "grpc.outbound_bytes"
 	c.cancels.begin(l.door.reformed(in.Host(), time.Now()))
@@ -48,9 +48,9 @@ type conn struct {
 	in      frames
 	out     uncanceled
 
-	ended   atomic.Bool // the client has hung up
-	closing sync.Once
-	gone    chan struct{} // closed with it
+	ended atomic.Bool     // the client has hung up
+	open  context.Context // until it is closed, or the door
+	close context.CancelFunc
 }
 
 // An address is a peer's, from which a connection of grpc-go's leads back to ours.
@@ -64,7 +64,7 @@ func (c *conn) RemoteAddr() net.Addr { return &address{c.Conn.RemoteAddr(), c} }
 // hangUp closes the connection and notes the reason.
 func (c *conn) hangUp(why metrics.Closed) {
 	c.Because(why)
-	c.close() // before that leaves room, and before it is written
+	c.outbox.close() // before that leaves room, and before it is written
 	c.out.goAway()
 	c.Close()
 }
@@ -87,11 +87,9 @@ func (c *conn) Read(b []byte) (int, error) {
 func (c *conn) Write(b []byte) (int, error) { return c.out.Write(b) }
 
 func (c *conn) Close() error {
-	c.closing.Do(func() {
-		close(c.gone)
-		c.close()
-		c.Because(c.reason())
-	})
+	c.close()
+	c.outbox.close()
+	c.Because(c.reason()) // unless one was noted before
 	return c.Conn.Close()
 }
 

@@ -107,10 +107,6 @@ func Listen(cfg Config) (*Door, error) {
 	}
 	d.stopping, d.stop = context.WithCancel(context.Background())
 	d.listener = &listener{l, d}
-	idle := cfg.IdleTimeout
-	if idle == 0 {
-		idle = math.MaxInt64
-	}
 	d.server = grpc.NewServer(
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.StatsHandler(connections{d}),
@@ -121,7 +117,7 @@ func Listen(cfg Config) (*Door, error) {
 		grpc.MaxHeaderListSize(uint32(min(cfg.Limits.MetadataBytes, math.MaxInt32))),
 		grpc.MaxRecvMsgSize(cfg.Limits.MetadataBytes), // of health and reflection; see Door.bounds for the others
 		grpc.MaxSendMsgSize(math.MaxInt32),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idle, Time: cfg.PingInterval, Timeout: cfg.PingTimeout}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: cfg.IdleTimeout, Time: cfg.PingInterval, Timeout: cfg.PingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: cfg.MinPing, PermitWithoutStream: true}),
 		grpc.NumStreamWorkers(callWorkers),
 		grpc.WaitForHandlers(true),

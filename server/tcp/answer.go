@@ -65,20 +65,17 @@ func (l *loop) appendMetadata(b []byte, c *call) (_ []byte, err error) {
 			t.Queue.Microseconds(), t.Exec.Microseconds(), t.BatchRows, time.Since(c.arrived).Microseconds())
 	}
 	if a := c.gate.Target.Spec.Adapter; a == nil {
-		if err = l.listOutputs(c); err == nil {
-			b, err = l.appendTexts(b, c)
-		}
-		b = c.gate.Target.AppendAnswer(b)
+		err = l.listOutputs(c)
 	} else {
 		l.listAdapted(c, a)
 		if !c.gate.Bridge {
 			b, err = a.AppendMembers(b, c.gate.Outputs[0], c.gate.Squeeze)
 		}
-		if err == nil {
-			b, err = l.appendTexts(b, c)
-		}
-		b = c.gate.Target.AppendAnswerOf(b, l.tensors)
 	}
+	if err == nil {
+		b, err = l.appendTexts(b, c)
+	}
+	b = c.gate.Target.AppendAnswer(b, l.tensors)
 	if err == nil && c.gate.Bridge {
 		b, err = l.appendFields(b, c)
 	}

@@ -12,19 +12,19 @@ import (
 type modelCache struct {
 	cache    *cache.Cache
 	ttl      time.Duration
-	versions map[*scheduler.Model]cachedVersion
+	versions map[incarnation]*cache.Version
 }
 
-// A cachedVersion is the cache's side of a version from one incarnation to the next.
-type cachedVersion struct {
-	incarnation uint64
-	version     *cache.Version
+// An incarnation is a version of a model, from its first replica until the last one has gone.
+type incarnation struct {
+	model *scheduler.Model
+	n     uint64
 }
 
 // attachCaches gives the targets of t their caches. It returns what is to be done when t is in
 // force: to end the caches that it has no more. A version has its answers while it has live
-// replicas. When the last one has gone, whatever comes back under the same version may be another build of the
-// model; one of several replicas that restarts changes nothing.
+// replicas. When the last one has gone, whatever comes back under the same version may be another
+// build of the model; one of several replicas that restarts changes nothing.
 func (g *Gate) attachCaches(t *Table) (ended []func()) {
 	if g.closed {
 		return nil
@@ -36,7 +36,7 @@ func (g *Gate) attachCaches(t *Table) (ended []func()) {
 		if o.CacheBytes == 0 {
 			continue
 		}
-		now := &modelCache{ttl: o.CacheTTL, versions: make(map[*scheduler.Model]cachedVersion)}
+		now := &modelCache{ttl: o.CacheTTL, versions: make(map[incarnation]*cache.Version)}
 		if old != nil && old.ttl == o.CacheTTL {
 			now.cache = old.cache
 			if old.cache.Usage().Limit != o.CacheBytes {
@@ -50,15 +50,14 @@ func (g *Gate) attachCaches(t *Table) (ended []func()) {
 			if target.Live == 0 {
 				continue
 			}
-			incarnation := target.Model.Incarnation()
-			v := cachedVersion{incarnation: incarnation}
-			if old != nil && old.versions[target.Model].incarnation == incarnation {
-				v = old.versions[target.Model]
-			} else {
-				v.version = now.cache.Version(target.Metrics.Cache())
+			at := incarnation{target.Model, target.Model.Incarnation()}
+			if old != nil {
+				target.cached = old.versions[at]
 			}
-			now.versions[target.Model] = v
-			target.cached = v.version
+			if target.cached == nil {
+				target.cached = now.cache.Version(target.Metrics.Cache())
+			}
+			now.versions[at] = target.cached
 		}
 		caches[name] = now
 	}
@@ -68,9 +67,9 @@ func (g *Gate) attachCaches(t *Table) (ended []func()) {
 			ended = append(ended, old.cache.Close)
 			continue
 		}
-		for model, v := range old.versions {
-			if now.versions[model].version != v.version {
-				ended = append(ended, v.version.Drop)
+		for at, version := range old.versions {
+			if now.versions[at] != version {
+				ended = append(ended, version.Drop)
 			}
 		}
 	}

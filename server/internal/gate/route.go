@@ -49,12 +49,12 @@ func (t *Target) Unbatched() *bool {
 }
 
 // AppendAnswer appends the end of an answer's metadata: model, version and the names of the
-// tensors, which are all declared outputs but text.
-func (t *Target) AppendAnswer(b []byte) []byte { return append(b, t.full...) }
-
-// AppendAnswerOf is AppendAnswer for a model with an adapter, which has one output: tensors are it,
-// or none if it is a text.
-func (t *Target) AppendAnswerOf(b []byte, tensors []tensor.Tensor) []byte {
+// tensors, which are all declared outputs but text. A model with an adapter has one output: tensors
+// are it, or none if it is a text.
+func (t *Target) AppendAnswer(b []byte, tensors []tensor.Tensor) []byte {
+	if t.Spec.Adapter == nil {
+		return append(b, t.full...)
+	}
 	b = append(b, t.answer...)
 	if len(tensors) > 0 {
 		b = jsontext.AppendString(b, t.Spec.Outputs[0].Name)

@@ -15,16 +15,11 @@ import (
 // hold is an error.
 func FromJSON(value any, d tensor.DType) (tensor.Tensor, error) {
 	var shape tensor.Shape
-	for v := value; ; {
-		list, ok := v.([]any)
-		if !ok {
+	for list, ok := value.([]any); ok; {
+		if shape = append(shape, len(list)); len(list) == 0 {
 			break
 		}
-		shape = append(shape, len(list))
-		if len(list) == 0 {
-			break
-		}
-		v = list[0]
+		list, ok = list[0].([]any)
 	}
 	// No room is made for as many as the shape says: it is that of the first lists only, and a
 	// short text may claim a great deal.
