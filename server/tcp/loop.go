@@ -46,21 +46,21 @@ type loop struct {
 	metadata   []byte
 	tensors    []tensor.Tensor
 	texts      []tensor.Tensor
-	spare      []*call // the mailbox's other half
+	spare      []mail // the mailbox's other half
 
 	descriptions map[string]description // by path
 
 	// Guarded by mu.
 	mu    sync.Mutex
-	done  []*call
-	rooms []room
+	mails []mail
 	awake bool // the loop is in a turn, or has been told to take one
 }
 
-// A room is the report of a transport that had too little room for a session.
-type room struct {
-	session *session
-	gone    bool // the peer has closed the connection: there never will be room
+// A mail is a completed call or, without one, the report of a transport that had too little room.
+type mail struct {
+	call    *call
+	session *session // of the transport
+	gone    bool     // its peer has closed the connection: there never will be room
 }
 
 func newLoop(d *Door, wake func()) *loop {
@@ -70,13 +70,8 @@ func newLoop(d *Door, wake func()) *loop {
 // post brings a completed call; any goroutine may.
 func (l *loop) post(c *call) {
 	alone := c.gate.Alone
-	l.mu.Lock()
-	l.done = append(l.done, c)
-	idle := !l.awake
-	l.awake = true
-	l.mu.Unlock()
 	switch {
-	case !idle:
+	case !l.deliver(mail{call: c}):
 	case alone && l.turns.TryLock():
 		l.start()
 		l.end()
@@ -88,14 +83,19 @@ func (l *loop) post(c *call) {
 // postRoom brings word that a session's transport has room again, or that its peer is gone; any
 // goroutine may.
 func (l *loop) postRoom(s *session, gone bool) {
-	l.mu.Lock()
-	l.rooms = append(l.rooms, room{s, gone})
-	idle := !l.awake
-	l.awake = true
-	l.mu.Unlock()
-	if idle {
+	if l.deliver(mail{session: s, gone: gone}) {
 		l.wake()
 	}
+}
+
+// deliver puts something into the mailbox, and reports whether the loop has to be told.
+func (l *loop) deliver(m mail) (idle bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mails = append(l.mails, m)
+	idle = !l.awake
+	l.awake = true
+	return idle
 }
 
 // input is a turn with the bytes of one session's transport.
@@ -185,24 +185,26 @@ func (l *loop) submit() {
 // false, the next completion wakes the loop.
 func (l *loop) collect() bool {
 	l.mu.Lock()
-	done, rooms := l.done, l.rooms
-	if len(done) == 0 && len(rooms) == 0 {
+	mails := l.mails
+	if len(mails) == 0 {
 		l.awake = len(l.ready) > 0
 		l.mu.Unlock()
 		return len(l.ready) > 0
 	}
-	l.done, l.rooms = l.spare, nil // transports that were full are few
+	l.mails = l.spare
 	l.mu.Unlock()
-	for _, r := range rooms {
-		r.session.room(r.gone)
-	}
-	for _, c := range done {
+	for _, m := range mails {
+		c := m.call
+		if c == nil {
+			m.session.room(m.gone)
+			continue
+		}
 		c.inFlight = false
 		c.session.inFlight--
 		c.session.finish(c)
 	}
-	clear(done)
-	l.spare = done[:0]
+	clear(mails)
+	l.spare = mails[:0]
 	return true
 }
 

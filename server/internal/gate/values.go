@@ -38,49 +38,31 @@ func FromJSON(value any, d tensor.DType) (tensor.Tensor, error) {
 		return tensor.FromStrings(shape, texts)
 	}
 	numbers := make([]float64, len(leaves))
-	for i, v := range leaves {
-		switch v := v.(type) {
-		case float64:
-			numbers[i] = v
-		case bool:
-			if v {
-				numbers[i] = 1
+	for i, leaf := range leaves {
+		v, isNumber := leaf.(float64)
+		if is, isBool := leaf.(bool); isBool && is {
+			v = 1
+		} else if !isNumber && !isBool {
+			return tensor.Tensor{}, fmt.Errorf("expected numbers, got %v", leaf)
+		}
+		// What is written with a few decimals is meant as the nearest value of a short float.
+		switch numbers[i] = v; d {
+		case tensor.Float32:
+			numbers[i] = float64(float32(v))
+		case tensor.Float16:
+			numbers[i] = float64(float16.Fromfloat32(float32(v)).Float32())
+		case tensor.Int64, tensor.Uint64: // a decoded number of more digits is some other integer already
+			if math.Abs(v) >= 1<<53 {
+				return tensor.Tensor{}, fmt.Errorf("%.0f or a number near it: an integer of %d and above is not exact as a JSON number", v, int64(1)<<53)
 			}
-		default:
-			return tensor.Tensor{}, fmt.Errorf("expected numbers, got %v", v)
+		}
+		if math.IsInf(numbers[i], 0) {
+			return tensor.Tensor{}, fmt.Errorf("%g is out of the range of %s", v, d)
 		}
 	}
 	t, err := tensor.FromSlice(shape, numbers)
 	if err != nil {
 		return t, err
-	}
-	// A decoded number of more digits is some other integer already.
-	if d == tensor.Int64 || d == tensor.Uint64 {
-		for _, v := range numbers {
-			if math.Abs(v) >= 1<<53 {
-				return t, fmt.Errorf("%.0f or a number near it: an integer of %d and above is not exact as a JSON number", v, int64(1)<<53)
-			}
-		}
-	}
-	// What is written with a few decimals is meant as the nearest value of a short float.
-	switch d {
-	case tensor.Float32:
-		short := make([]float32, len(numbers))
-		for i, v := range numbers {
-			if math.Abs(v) > math.MaxFloat32 {
-				return t, fmt.Errorf("%g is out of the range of %s", v, d)
-			}
-			short[i] = float32(v)
-		}
-		return tensor.FromSlice(shape, short)
-	case tensor.Float16:
-		short := make([]float16.Float16, len(numbers))
-		for i, v := range numbers {
-			if short[i] = float16.Fromfloat32(float32(v)); short[i].IsInf(0) {
-				return t, fmt.Errorf("%g is out of the range of %s", v, d)
-			}
-		}
-		return tensor.FromSlice(shape, short)
 	}
 	return tensor.Cast(t, d, nil)
 }
