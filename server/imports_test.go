@@ -98,7 +98,6 @@ bench/internal/process:     golang.org/x/sys
 bench/internal/figure:
 bench/internal/table:
 bench/load:                 shiva shiva/jsontext shiva/tensor golang.org/x/net golang.org/x/sys google.golang.org/protobuf | server/grpc/pb
-bench/load/shivaload:       bench/load bench/internal/declare shiva
 bench/chart:                bench/internal/figure gonum.org/v1/plot
 bench/echo:                 github.com/panjf2000/gnet/v2
 bench/door:                 bench/internal/declare server server/config scheduler shiva/tensor

@@ -40,7 +40,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 9, "number of `rounds`, in each of which all systems take a turn")
 	flag.DurationVar(&o.duration, "duration", time.Second, "measured `time` of one turn")
 	short := flag.Bool("short", false, "three rounds of half a second: for a quick check, not for figures")
-	only := flag.String("only", "", "measure only the parts that match this `regexp`, of codec, json, batches, hostile, bombs, resets, unread, doors, door, go, python")
+	only := flag.String("only", "", "measure only the parts that match this `regexp`, of codec, json, batches, hostile, bombs, resets, unread, search, stall, doors, door, go, python")
 	flag.StringVar(&o.profile, "profile", "", "write a CPU profile of each server under each load to this `directory`")
 	flag.BoolVar(&o.markdown, "markdown", false, "write the tables in Markdown")
 	flag.StringVar(&o.python, "python", cmp.Or(os.Getenv("PYTHON"), "python3"), "Python `interpreter` that has shiva_container; $PYTHON if set")
@@ -93,6 +93,13 @@ var parts = []struct {
 	}},
 	{"unread", func(ctx context.Context, o options, bin string) (findings, error) {
 		return one(besideUnread(ctx, o, bin))
+	}},
+	{"search", func(ctx context.Context, o options, bin string) (f findings, err error) {
+		f.ratios, err = search(ctx, o, bin)
+		return f, err
+	}},
+	{"stall", func(ctx context.Context, o options, bin string) (findings, error) {
+		return one(stall(ctx, o, bin))
 	}},
 	{"batches", func(ctx context.Context, o options, bin string) (f findings, err error) {
 		f.head = []string{"a batch there and back", "µs", "MB/s", "B allocated", "in pieces"}

@@ -76,14 +76,14 @@ func besideUnread(ctx context.Context, o options, bin string) (r ratio, err erro
 func (s *system) answers(ctx context.Context, question []byte) error {
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 		got, err := load.Run(ctx, load.Config{Addr: s.addr, Frames: [][]byte{question}, Duration: 5 * time.Millisecond})
-		if err := errors.Join(err, s.alive(), ctx.Err()); err != nil {
-			return err
-		}
-		if got.Latency.Count() > 0 {
+		if err == nil && got.Latency.Count() > 0 {
 			return nil
 		}
-		if time.Now().After(end) {
-			return fmt.Errorf("run: no answer to %q: %s", wide, got.Failure)
+		if err == nil {
+			err = fmt.Errorf("no answer: %s", got.Failure)
+		}
+		if gone := errors.Join(s.alive(), ctx.Err()); gone != nil || time.Now().After(end) {
+			return errors.Join(fmt.Errorf("run: %s: %w", s.name, err), gone)
 		}
 	}
 }

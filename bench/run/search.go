@@ -1,0 +1,233 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/load"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+const (
+	searched   = "slow"          // a model that takes 15 ms and 1 ms for each row
+	searchFor  = 5 * time.Second // of the trial that confirms what a search found
+	searchFrom = 100             // requests a second that it surely does
+)
+
+var searchPromise = load.Promise{Share: 0.99, Within: 100 * time.Millisecond}
+
+// search compares the highest rate with p99 < 100 ms that "shivactl bench --search" finds with that
+// of MLPerf LoadGen's server scenario, on the same server: Poisson arrivals, and latencies from when
+// each was due, in both. The search over LoadGen's runs is the same, as LoadGen itself only says of
+// a rate whether it holds. Both take turns; a search is long, so there are few.
+func search(ctx context.Context, o options, bin string) ([]ratio, error) {
+	if err := process.Build(ctx, bin, "cmd/shivad", "cmd/shivactl", "bench/sleeper"); err != nil {
+		return nil, err
+	}
+	s, err := startSearched(ctx, bin)
+	if err != nil {
+		return nil, err
+	}
+	defer s.stop()
+	generator, err := startLoadGen(ctx, o.python, s.addr)
+	if err != nil {
+		return nil, err
+	}
+	defer generator.stop()
+	least := ratio{what: "highest rate with p99 < 100 ms: shivactl bench / MLPerf LoadGen", bound: atLeast, limit: 0.95}
+	order := []string{"shivactl", "loadgen"}
+	for range max(1, o.rounds/3) {
+		found := map[string]float64{}
+		for _, name := range order {
+			if name == "shivactl" {
+				found[name], err = searchByTool(ctx, bin, s.addr)
+			} else {
+				found[name], _, err = load.Search(ctx, searchPromise, searchFrom, searchFor, generator.trial)
+			}
+			if err = errors.Join(err, s.alive()); err != nil {
+				return nil, fmt.Errorf("run: searching by %s: %w", name, err)
+			}
+			fmt.Printf("BenchmarkSearch/by=%s\t1\t%10.1f req/s\n", name, found[name])
+		}
+		least.rounds = append(least.rounds, found["shivactl"]/found["loadgen"])
+		slices.Reverse(order)
+	}
+	most := least
+	most.bound, most.limit = atMost, 1.05
+	return []ratio{least, most}, nil
+}
+
+// startSearched starts a server and the model.
+func startSearched(ctx context.Context, bin string) (_ *system, err error) {
+	var addrs [2]string
+	for i := range addrs {
+		if addrs[i], err = process.FreeAddr(); err != nil {
+			return nil, err
+		}
+	}
+	s := &system{name: "search", addr: addrs[0], containers: addrs[1]}
+	for _, args := range [][]string{
+		{"shivad", "--tcp", s.addr, "--rest", "", "--grpc", "", "--admin", "", "--containers", s.containers},
+		{"sleeper", "-servers", s.containers, "-a", "15ms", "-b", "1ms", searched + ":FP32:16"},
+	} {
+		p, err := process.Start(bin, filepath.Join(bin, args[0]), args[1:]...)
+		if err != nil {
+			s.stop()
+			return nil, fmt.Errorf("run: search: %w", err)
+		}
+		s.processes = append(s.processes, p)
+	}
+	frame, err := searchFrame()
+	if err == nil {
+		err = s.answers(ctx, frame)
+	}
+	if err != nil {
+		s.stop()
+		return nil, err
+	}
+	return s, nil
+}
+
+func searchFrame() ([]byte, error) {
+	frames, err := load.Frames(1, searched, tensor.Float32, tensor.Shape{1, 16})
+	if err != nil {
+		return nil, err
+	}
+	return frames[0], nil
+}
+
+// searchByTool runs shivactl.
+func searchByTool(ctx context.Context, bin, addr string) (float64, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "shivactl"), "bench", searched, "--addr", addr,
+		"--search", searchPromise.String(), "--for", searchFor.String(), "--json")
+	out, err := cmd.Output()
+	if err != nil {
+		return 0, fmt.Errorf("%w: %s", err, out)
+	}
+	var report struct{ Search struct{ Rate float64 } }
+	err = json.Unmarshal(out, &report)
+	return report.Search.Rate, err
+}
+
+// A loadGen is the process of loadgen.py.
+type loadGen struct {
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	out    *bufio.Reader
+	errors bytes.Buffer
+	trials int
+}
+
+func startLoadGen(ctx context.Context, python, addr string) (*loadGen, error) {
+	frame, err := searchFrame()
+	if err != nil {
+		return nil, err
+	}
+	g := &loadGen{cmd: exec.CommandContext(ctx, python, filepath.Join("bench", "run", "loadgen.py"), addr,
+		strconv.FormatInt(searchPromise.Within.Milliseconds(), 10), hex.EncodeToString(frame))}
+	g.cmd.Stderr = &g.errors
+	var out io.ReadCloser
+	if g.in, err = g.cmd.StdinPipe(); err == nil {
+		out, err = g.cmd.StdoutPipe()
+	}
+	if err != nil {
+		return nil, err
+	}
+	g.out = bufio.NewReader(out)
+	return g, g.cmd.Start()
+}
+
+func (g *loadGen) stop() {
+	g.in.Close()
+	_ = g.cmd.Wait()
+}
+
+// trial has LoadGen offer a rate. Its verdict is its own percentile of the latency: that it calls a
+// run valid takes more requests than a short one has.
+func (g *loadGen) trial(_ context.Context, rate float64, length time.Duration, _ bool) (load.Trial, error) {
+	g.trials++
+	t := load.Trial{Rate: rate, Length: length}
+	if _, err := fmt.Fprintln(g.in, rate, length.Seconds(), g.trials); err != nil {
+		return t, fmt.Errorf("loadgen.py: %w\n%s", err, g.errors.Bytes())
+	}
+	line, err := g.out.ReadBytes('\n')
+	if err != nil {
+		return t, fmt.Errorf("loadgen.py: %w\n%s", err, g.errors.Bytes())
+	}
+	var said struct{ Requests, P50, P99, Failed int64 }
+	if err := json.Unmarshal(line, &said); err != nil {
+		return t, fmt.Errorf("loadgen.py: %w: %s", err, line)
+	}
+	t.Requests, t.At, t.Failed = said.Requests, time.Duration(said.P99), said.Failed
+	switch {
+	case said.Failed == 0 && t.At < searchPromise.Within:
+		t.Kept = said.Requests
+	case time.Duration(said.P50) < searchPromise.Within:
+		t.Kept = int64(searchPromise.Share*float64(said.Requests)) - 1
+	}
+	return t, nil
+}
+
+// stall stops a server for a thirtieth of the time for which "shivactl bench" offers it load, and
+// compares the 99.9th percentile that it shows with the length of the stall.
+func stall(ctx context.Context, o options, bin string) (r ratio, err error) {
+	r = ratio{what: "p99.9 that shivactl bench shows / the stall of 1 s in 30 s", bound: atLeast, limit: 0.9}
+	length := 30 * time.Second
+	if o.duration < time.Second { // -short
+		length = 3 * time.Second
+	}
+	if err := process.Build(ctx, bin, "cmd/shivactl", "bench/door"); err != nil {
+		return r, err
+	}
+	addr, err := process.FreeAddr()
+	if err != nil {
+		return r, err
+	}
+	p, err := process.Start(bin, filepath.Join(bin, "door"), "-listen", addr, searched+":FP32:16")
+	if err != nil {
+		return r, fmt.Errorf("run: stall: %w", err)
+	}
+	s := &system{name: "stall", addr: addr, processes: []*process.Process{p}}
+	defer s.stop()
+	frame, err := searchFrame()
+	if err == nil {
+		err = s.answers(ctx, frame)
+	}
+	if err != nil {
+		return r, err
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "shivactl"), "bench", searched, "--addr", addr, "--rate", "300", "--for", length.String(), "--json")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, os.Stderr
+	if err := cmd.Start(); err != nil {
+		return r, err
+	}
+	time.Sleep(length / 3)
+	err = p.Pause(length / 30)
+	if err = errors.Join(err, cmd.Wait()); err != nil {
+		return r, fmt.Errorf("run: stall: %w: %s", err, out.Bytes())
+	}
+	var report struct {
+		Latency struct {
+			P999 float64 `json:"p99_9"`
+		} `json:"latency_ms"`
+	}
+	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
+		return r, err
+	}
+	r.rounds = []float64{report.Latency.P999 / (length.Seconds() * 1e3 / 30)}
+	return r, nil
+}
