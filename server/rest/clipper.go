@@ -88,8 +88,8 @@ func (c *call) question(q *clipperQuestion, raw json.RawMessage, arrived time.Ti
 	if raw == nil {
 		return out, nil
 	}
-	var value any
-	if err := json.Unmarshal(raw, &value); err != nil {
+	value, err := gate.DecodeJSON(raw)
+	if err != nil {
 		return nil, malformed("input: %v", err)
 	}
 	in, err := c.door.predict.Input(c.model, value)

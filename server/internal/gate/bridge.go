@@ -2,7 +2,6 @@ package gate
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -305,8 +304,8 @@ func (b *bridge) stack(spec *tensor.Spec, value []byte) (t tensor.Tensor, err er
 // numbers makes an input of a JSON number or boolean, or of nested lists of them, in memory of
 // the pool.
 func numbers(value []byte, d tensor.DType, pool *tensor.Pool) (tensor.Tensor, error) {
-	var decoded any
-	if err := json.Unmarshal(value, &decoded); err != nil {
+	decoded, err := DecodeJSON(value)
+	if err != nil {
 		return tensor.Tensor{}, err
 	}
 	t, err := FromJSON(decoded, d)

@@ -1,18 +1,35 @@
 package gate
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
+	"strconv"
 
 	"github.com/x448/float16"
 
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
+// DecodeJSON decodes a value whose numbers keep their digits, for [FromJSON].
+func DecodeJSON(text []byte) (value any, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	if err = d.Decode(&value); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("expected one JSON value")
+	}
+	return value, nil
+}
+
 // FromJSON makes a tensor of a dtype from a decoded JSON value: a number, text or boolean, or
-// nested lists of them. Its memory is the garbage collector's. A number that the dtype cannot
-// hold is an error.
+// nested lists of them. A number may be a json.Number, with all its digits. The tensor's memory is
+// the garbage collector's. A number that the dtype cannot hold is an error.
 func FromJSON(value any, d tensor.DType) (tensor.Tensor, error) {
 	var shape tensor.Shape
 	for list, ok := value.([]any); ok; {
@@ -37,13 +54,17 @@ func FromJSON(value any, d tensor.DType) (tensor.Tensor, error) {
 		}
 		return tensor.FromStrings(shape, texts)
 	}
+	switch d {
+	case tensor.Int64:
+		return integers(shape, leaves, func(text string) (int64, error) { return strconv.ParseInt(text, 10, 64) })
+	case tensor.Uint64:
+		return integers(shape, leaves, func(text string) (uint64, error) { return strconv.ParseUint(text, 10, 64) })
+	}
 	numbers := make([]float64, len(leaves))
 	for i, leaf := range leaves {
-		v, isNumber := leaf.(float64)
-		if is, isBool := leaf.(bool); isBool && is {
-			v = 1
-		} else if !isNumber && !isBool {
-			return tensor.Tensor{}, fmt.Errorf("expected numbers, got %v", leaf)
+		v, err := float(leaf)
+		if err != nil {
+			return tensor.Tensor{}, err
 		}
 		// What is written with a few decimals is meant as the nearest value of a short float.
 		switch numbers[i] = v; d {
@@ -51,10 +72,6 @@ func FromJSON(value any, d tensor.DType) (tensor.Tensor, error) {
 			numbers[i] = float64(float32(v))
 		case tensor.Float16:
 			numbers[i] = float64(float16.Fromfloat32(float32(v)).Float32())
-		case tensor.Int64, tensor.Uint64: // a decoded number of more digits is some other integer already
-			if math.Abs(v) >= 1<<53 {
-				return tensor.Tensor{}, fmt.Errorf("%.0f or a number near it: an integer of %d and above is not exact as a JSON number", v, int64(1)<<53)
-			}
 		}
 		if math.IsInf(numbers[i], 0) {
 			return tensor.Tensor{}, fmt.Errorf("%g is out of the range of %s", v, d)
@@ -65,6 +82,50 @@ func FromJSON(value any, d tensor.DType) (tensor.Tensor, error) {
 		return t, err
 	}
 	return tensor.Cast(t, d, nil)
+}
+
+func float(leaf any) (float64, error) {
+	switch v := leaf.(type) {
+	case float64:
+		return v, nil
+	case json.Number:
+		return v.Float64()
+	case bool:
+		if v {
+			return 1, nil
+		}
+		return 0, nil
+	}
+	return 0, fmt.Errorf("expected numbers, got %v", leaf)
+}
+
+// integers makes a tensor of a type that has more integers than a float64. One that is written
+// otherwise than in digits, such as 1e3, is taken as far as a float64 has every integer.
+func integers[T int64 | uint64](shape tensor.Shape, leaves []any, parse func(string) (T, error)) (tensor.Tensor, error) {
+	values := make([]T, len(leaves))
+	for i, leaf := range leaves {
+		if text, ok := leaf.(json.Number); ok {
+			v, err := parse(text.String())
+			if err == nil {
+				values[i] = v
+				continue
+			}
+			if errors.Is(err, strconv.ErrRange) {
+				return tensor.Tensor{}, fmt.Errorf("%s is out of the range of %T", text, v)
+			}
+		}
+		f, err := float(leaf)
+		if err != nil {
+			return tensor.Tensor{}, err
+		}
+		if math.Abs(f) >= 1<<53 {
+			return tensor.Tensor{}, fmt.Errorf("%.0f or a number near it: expected an integer of %d and above as digits alone", f, int64(1)<<53)
+		}
+		if values[i] = T(f); float64(values[i]) != f {
+			return tensor.Tensor{}, fmt.Errorf("%v is no %T", f, values[i])
+		}
+	}
+	return tensor.FromSlice(shape, values)
 }
 
 func flatten(to []any, v any, shape tensor.Shape) ([]any, error) {

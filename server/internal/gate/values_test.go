@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,6 +18,16 @@ func TestFromJSON(t *testing.T) {
 		{`3`, tensor.Int64, "int64 [] [3 0 0 0 0 0 0 0]"},
 		{`[1,2]`, tensor.Uint8, "uint8 [2] [1 2]"},
 		{`[[1],[2]]`, tensor.Uint8, "uint8 [2, 1] [1 2]"},
+		{`[9007199254740993,true,-1e3,-0]`, tensor.Int64, "int64 [4] [1 0 0 0 0 0 32 0 1 0 0 0 0 0 0 0 24 252 255 255 255 255 255 255 0 0 0 0 0 0 0 0]"},
+		{`[18446744073709551615,1.0,-0]`, tensor.Uint64, "uint64 [3] [255 255 255 255 255 255 255 255 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0]"},
+		{`-9223372036854775808`, tensor.Int64, "int64 [] [0 0 0 0 0 0 0 128]"},
+		{`-9223372036854775809`, tensor.Int64, "error"},
+		{`18446744073709551616`, tensor.Uint64, "error"},
+		{`-1`, tensor.Uint64, "error"},
+		{`1.5`, tensor.Uint64, "error"},
+		{`9007199254740993.0`, tensor.Int64, "error"},
+		{`1e16`, tensor.Int64, "error"},
+		{`1e999`, tensor.Float64, "error"},
 		{`[true,false]`, tensor.Bool, "bool [2] [1 0]"},
 		{`0.1`, tensor.Float32, "float32 [] [205 204 204 61]"},
 		{`0.5`, tensor.Float16, "float16 [] [0 56]"},
@@ -35,9 +44,10 @@ func TestFromJSON(t *testing.T) {
 		{`[1,[2]]`, tensor.Uint8, "error"},
 		{`{}`, tensor.Uint8, "error"},
 		{`null`, tensor.Uint8, "error"},
+		{`null`, tensor.Int64, "error"},
 	} {
-		var v any
-		if err := json.Unmarshal([]byte(tc.text), &v); err != nil {
+		v, err := DecodeJSON([]byte(tc.text))
+		if err != nil {
 			t.Fatal(err)
 		}
 		got, err := FromJSON(v, tc.dtype)
@@ -47,6 +57,14 @@ func TestFromJSON(t *testing.T) {
 		}
 		if s != tc.want {
 			t.Errorf("%s as %s: got %s (%v), expected %s", tc.text, tc.dtype, s, err, tc.want)
+		}
+	}
+}
+
+func TestDecodeJSON(t *testing.T) {
+	for _, text := range []string{``, `1 2`, `[1`, `{} x`} {
+		if v, err := DecodeJSON([]byte(text)); err == nil {
+			t.Errorf("%q is %v", text, v)
 		}
 	}
 }

@@ -82,7 +82,7 @@ func (l *Learning) Policies() []admin.Policy {
 func (l *Learning) Feedback(ctx context.Context, name string, body json.RawMessage) (any, error) {
 	var q struct {
 		ID    json.RawMessage `json:"id"`
-		Input any             `json:"input"`
+		Input json.RawMessage `json:"input"`
 	}
 	if err := json.Unmarshal(body, &q); err != nil {
 		return nil, refusal(fmt.Errorf("%w: feedback: %w", scheduler.ErrInvalidInput, err))
@@ -91,7 +91,7 @@ func (l *Learning) Feedback(ctx context.Context, name string, body json.RawMessa
 		q.ID = nil
 	}
 	var inputs []tensor.Tensor
-	if q.Input != nil {
+	if q.Input != nil && string(q.Input) != "null" {
 		target, err := l.gate.Target(name, "")
 		if err == nil {
 			inputs, err = fromJSON(q.Input, target.Spec.Inputs)
@@ -116,8 +116,12 @@ func (l *Learning) Feedback(ctx context.Context, name string, body json.RawMessa
 	return json.RawMessage(reply), nil
 }
 
-// fromJSON makes the inputs of a model of a decoded JSON value.
-func fromJSON(value any, specs []tensor.Spec) ([]tensor.Tensor, error) {
+// fromJSON makes the inputs of a model.
+func fromJSON(text []byte, specs []tensor.Spec) ([]tensor.Tensor, error) {
+	value, err := gate.DecodeJSON(text)
+	if err != nil {
+		return nil, err
+	}
 	byName, isObject := value.(map[string]any)
 	if !isObject {
 		if len(specs) != 1 {
