@@ -320,7 +320,7 @@ func TestSameErrorsThroughEveryDoor(t *testing.T) {
 	}
 	shut := make(chan error, 1)
 	go func() { shut <- s.Shutdown(context.Background()) }()
-	budgettest.Until(t, "the shutdown to begin", func() bool { ready, _ := s.gate.Ready(); return !ready })
+	budgettest.Until(t, "the shutdown to begin", s.gate.Draining) // not !Ready, which is earlier
 	for _, w := range all {
 		_, err := w.ask(t.Context(), "m", ok, 0)
 		showsAs(t, err, w.shows(condition{"Draining", 503, 14, yes}), "")
