@@ -84,6 +84,7 @@ cmd/shivad:                 server server/config server/memory
 cmd/shivactl:               bench/load shiva shiva/jsontext shiva/tensor server/admin github.com/x448/float16 golang.org/x/sys google.golang.org/protobuf
 
 examples/client:             shiva shiva/tensor
+examples/client/stream:      shiva shiva/tensor
 examples/digits:
 examples/digits/container:  examples/digits containers/container shiva/tensor | containers scheduler
 examples/digits/run:        examples/internal/process
