@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from conftest import HERE, Server, Start, expect_error, values
 from wire_client import Client, Message
 
 EXAMPLES = HERE.parents[2] / "examples"
+NAMES = ["digits/container", "python/scikit_learn", "python/plain_numpy", "python/strings", "camera/container"]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def containers(server: Server, start: Start) -> None:
     for name in ("scikit_learn", "plain_numpy", "strings"):
         start(str(EXAMPLES / "python" / f"{name}.py"))
-    server.wait_ready("iris/1", "blur/1", "slug/1")
+    start(str(EXAMPLES / "camera" / "container.py"))
+    server.wait_ready("iris/1", "blur/1", "slug/1", "detector/1")
 
 
 def test_scikit_learn(client: Client) -> None:
@@ -50,7 +55,32 @@ def test_strings(client: Client) -> None:
     expect_error(client.ask("slug", __texts__={"title": "?"}), "ContainerFailed", 502, False, "no letter or digit")
 
 
-@pytest.mark.parametrize("name", ["digits/container", "python/scikit_learn", "python/plain_numpy", "python/strings"])
+def camera(server: Server, *args: str) -> dict[str, tuple[int, int, float]]:
+    """Run the example, and read what it says of each keep: frames shown and superseded, age of the last."""
+    command = [sys.executable, str(EXAMPLES / "camera" / "camera.py"), "--server", server.tcp, *args]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = re.findall(r"keep (\w+): (\d+) frames shown, (\d+) superseded, the last was ([\d.]+) s old", done.stdout)
+    return {keep: (int(shown), int(superseded), float(age)) for keep, shown, superseded, age in said}
+
+
+def test_a_camera_falls_behind_unless_the_newest_frame_wins(server: Server, tmp_path: Path) -> None:
+    picture = tmp_path / "camera.png"
+    said = camera(server, "--seconds", "2", "--out", str(picture))
+    assert said["latest"][1] > 0 == said["all"][1]
+    assert said["latest"][2] < said["all"][2]
+    assert cv2.imread(str(picture)).shape == (432, 864, 3)
+
+
+def test_a_camera_of_a_file(server: Server, tmp_path: Path) -> None:
+    film = cv2.VideoWriter(str(tmp_path / "film.avi"), cv2.VideoWriter.fourcc(*"MJPG"), 30, (64, 48))
+    for i in range(10):
+        film.write(np.full((48, 64, 3), 25 * i, "u1"))
+    film.release()
+    assert set(camera(server, str(tmp_path / "film.avi"), "--seconds", "0.5")) == {"latest", "all"}
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_check_without_a_server(name: str) -> None:
     command = [sys.executable, "-m", "shiva_container", "check", str(EXAMPLES / f"{name}.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
