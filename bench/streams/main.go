@@ -48,7 +48,7 @@ func main() {
 	flag.StringVar(&o.tritonPython, "triton-python", "/usr/bin/python3", "`interpreter` for which that is")
 	flag.Parse()
 	if *short {
-		o.length, o.control, o.patience, o.shared = 7*time.Second, 3*time.Second, time.Second, 1500*time.Millisecond
+		o.length, o.control, o.patience, o.shared = 7*time.Second, 4*time.Second, 800*time.Millisecond, 1500*time.Millisecond
 		o.turns, o.turn = 10, 100*time.Millisecond
 	}
 	if err := process.AtTop(); err != nil {
