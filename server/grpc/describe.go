@@ -44,10 +44,7 @@ func (d *Door) unary(method grpc.MethodDesc) handler {
 		if err != nil {
 			return err
 		}
-		if err := stream.SendMsg(answer); err != nil {
-			return wire.Lost(err)
-		}
-		return nil
+		return wire.Lost(stream.SendMsg(answer))
 	}
 }
 

@@ -55,10 +55,7 @@ func (d *Door) infer(w *wire.Stream, stream grpc.ServerStream) error {
 		return err
 	}
 	defer reply.release()
-	if err := stream.SendMsg(reply); err != nil {
-		return wire.Lost(err)
-	}
-	return nil
+	return wire.Lost(stream.SendMsg(reply))
 }
 
 // ask submits a request that was complete at arrived and waits for its answer. room is where the
@@ -132,12 +129,12 @@ func (p *pipeline) send(stream grpc.ServerStream) error {
 			return p.fault
 		}
 		reply := <-place
-		err := stream.SendMsg(reply)
+		err := wire.Lost(stream.SendMsg(reply))
 		reply.release()
 		connOf(p.ctx).cancels.ended(time.Now(), false, false)
 		<-p.places
 		if err != nil {
-			return wire.Lost(err)
+			return err
 		}
 	}
 }

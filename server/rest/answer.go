@@ -111,6 +111,14 @@ func (c *call) write(status int, v any) error {
 	return nil
 }
 
+// answer answers with a value as JSON, unless there is an error.
+func (c *call) answer(v any, err error) error {
+	if err != nil {
+		return err
+	}
+	return c.write(http.StatusOK, v)
+}
+
 // begin sends the head of an answer. While the server drains the head says Connection: close, so
 // that the client's next request goes to another server instead of being refused here.
 func (c *call) begin(status int) {

@@ -22,20 +22,17 @@ func (c *call) openAPI() error {
 
 // server reports what the server is.
 func (c *call) server() error {
-	return c.write(http.StatusOK, c.door.predict.Server(c.door.Addr(), "binary_tensor_data"))
+	return c.answer(c.door.predict.Server(c.door.Addr(), "binary_tensor_data"), nil)
 }
 
 // tell answers a path of the protocol that takes no body.
 func (c *call) tell(p predict.Path) error {
 	answer, err := p.Tell(c.door.predict.Service, c.model, c.version)
-	if err != nil {
-		return err
-	}
-	if r, ok := answer.(predict.Readiness); ok && !r.Ready {
+	if r, ok := answer.(predict.Readiness); ok && !r.Ready && err == nil {
 		c.w.Header().Set("Retry-After", "1")
 		return c.write(http.StatusServiceUnavailable, r)
 	}
-	return c.write(http.StatusOK, answer)
+	return c.answer(answer, err)
 }
 
 // index lists the models.
@@ -48,10 +45,7 @@ func (c *call) index() error {
 			t.Raw()
 		}
 	})
-	if err != nil {
-		return err
-	}
-	return c.write(http.StatusOK, c.door.predict.Index(onlyReady))
+	return c.answer(c.door.predict.Index(onlyReady), err)
 }
 
 // caller is who sent the request.
@@ -65,10 +59,7 @@ func (c *call) load() error {
 	if err == nil {
 		err = c.door.predict.Load(c.r.Context(), c.caller(), c.model, names)
 	}
-	if err != nil {
-		return err
-	}
-	return c.write(http.StatusOK, struct{}{})
+	return c.answer(struct{}{}, err)
 }
 
 // unload makes a model no longer served. It has no dependents, so that it does not matter
@@ -81,10 +72,7 @@ func (c *call) unload() error {
 	if err == nil {
 		err = c.door.predict.Unload(c.caller(), c.model)
 	}
-	if err != nil {
-		return err
-	}
-	return c.write(http.StatusOK, struct{}{})
+	return c.answer(struct{}{}, err)
 }
 
 // parameters reads the body of a request that changes the repository, if a program sent it. It

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
-	"net/http"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -123,11 +122,7 @@ func (c *call) clipperPredict() error {
 		return c.refused(err, arrived)
 	}
 	if q.Input != nil {
-		a, err := c.ask(&q, q.Input, arrived)
-		if err != nil {
-			return err
-		}
-		return c.write(http.StatusOK, a)
+		return c.answer(c.ask(&q, q.Input, arrived))
 	}
 	const atOnce = 64
 	answers := each(c, q.Batch, atOnce, func(input json.RawMessage) (clipperAnswer, error) {
@@ -135,7 +130,7 @@ func (c *call) clipperPredict() error {
 	}, func(err error) clipperAnswer {
 		return clipperAnswer{QueryID: queries.Add(1), Error: gate.Text(err)}
 	})
-	return c.write(http.StatusOK, map[string][]clipperAnswer{"batch_predictions": answers})
+	return c.answer(map[string][]clipperAnswer{"batch_predictions": answers}, nil)
 }
 
 // each answers every part of a body, so many at a time, with failed if there is an error. A

@@ -41,7 +41,7 @@ func (c *call) update() error {
 		}
 		return c.teach(&one, raw, arrived)
 	}, func(err error) json.RawMessage { return errorBody(err) })
-	return c.write(http.StatusOK, map[string][]json.RawMessage{"updates": answers})
+	return c.answer(map[string][]json.RawMessage{"updates": answers}, nil)
 }
 
 // several splits a body with more than one feedback into objects with one each.

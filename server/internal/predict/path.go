@@ -2,6 +2,7 @@ package predict
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/shivad/shivad/shiva"
@@ -63,26 +64,24 @@ var shivaExtensions = []string{"model_configuration", "parameters", "schedule_po
 // "models", as in gRPC. ok is false when path is none of these.
 func (s *Service) Describe(path string, onlyReady bool) (answer []byte, ok bool, err error) {
 	var value any
-	switch path {
+	switch ok = true; path {
 	case shiva.ServerNamespace, "v2", "v2/":
 		value = ServerMetadata{"shivad", s.cfg.Version, shivaExtensions}
 	case "v2/repository/index":
 		value = map[string][]IndexEntry{"models": s.Index(onlyReady)}
 	default:
-		if value, ok, err = s.tell(strings.Split(path, "/")); !ok || err != nil {
-			return nil, ok, err
+		steps, model, version := strings.Split(path, "/"), "", ""
+		at := slices.IndexFunc(Paths, func(p Path) bool {
+			model, version, ok = Match(p.Steps, steps)
+			return ok
+		})
+		if ok {
+			value, err = Paths[at].Tell(s, model, version)
 		}
+	}
+	if !ok || err != nil {
+		return nil, ok, err
 	}
 	answer, err = json.Marshal(value)
 	return answer, true, err
-}
-
-func (s *Service) tell(steps []string) (value any, ok bool, err error) {
-	for _, p := range Paths {
-		if model, version, ok := Match(p.Steps, steps); ok {
-			value, err = p.Tell(s, model, version)
-			return value, true, err
-		}
-	}
-	return nil, false, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -47,6 +48,7 @@ func newRig(t *testing.T) *rig {
 	g.Attach(r.sched)
 	r.Service = predict.New(predict.Config{
 		Gate: g, Repository: r.repo, Version: "test",
+		Reach: func() string { return config.RepositoryAll }, Log: slog.New(slog.DiscardHandler), Changed: func(by, what, name, detail string) {},
 		Settings: func(name string) config.Model { return config.Default().Model(name) },
 	})
 	r.door = r.Service.Door(m.Door("test"))

@@ -8,14 +8,14 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 )
 
-// Config of a Service. All fields are required but those that say what their zero means.
+// Config of a Service. All fields are required.
 type Config struct {
 	Gate       *gate.Gate
 	Repository Repository
-	Reach      func() string                   // who may load and unload models: server.repository; nil: all
-	Log        *slog.Logger                    // nil is silent
+	Reach      func() string // who may load and unload models: server.repository
+	Log        *slog.Logger
 	Settings   func(model string) config.Model // in effect for a model
-	// Changed is called when a client has changed a model; nil: nothing is.
+	// Changed is called when a client has changed a model.
 	Changed func(by, what, name, detail string)
 	Version string // of the server
 }
@@ -27,18 +27,7 @@ type Service struct {
 }
 
 // New makes a Service.
-func New(cfg Config) *Service {
-	if cfg.Reach == nil {
-		cfg.Reach = func() string { return config.RepositoryAll }
-	}
-	if cfg.Changed == nil {
-		cfg.Changed = func(by, what, name, detail string) {}
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-	return &Service{cfg.Gate, cfg}
-}
+func New(cfg Config) *Service { return &Service{cfg.Gate, cfg} }
 
 // Draining reports whether the server is shutting down: it completes requests in flight and
 // refuses others.

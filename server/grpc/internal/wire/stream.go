@@ -126,9 +126,12 @@ func (s *Stream) Receive(bounds func() Bounds, resume bool, read func(*Message))
 	}
 }
 
-// Lost is the error of the transport as one of the table's.
+// Lost is the error of the transport as one of the table's; nil if there is none.
 func Lost(err error) error {
-	if err == io.EOF || err == io.ErrUnexpectedEOF {
+	switch err {
+	case nil:
+		return nil
+	case io.EOF, io.ErrUnexpectedEOF:
 		return fmt.Errorf("%w: the message ends before its announced length", gate.ErrProtocol)
 	}
 	return fmt.Errorf("%w: %w", scheduler.ErrCanceled, err)
