@@ -233,7 +233,7 @@ func (m *Model) survive() {
 // have overtaken this one.
 func (m *Model) delivered(s *stream) []*Request {
 	fx, now := m.begin()
-	m.core.delivered(s, fx)
+	m.core.delivered(s, now, fx)
 	m.unlock(now)
 	next := slices.Clone(fx.answered)
 	for _, r := range next {

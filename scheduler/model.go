@@ -237,7 +237,10 @@ func (r *Request) check(s *Scheduler) {
 	}
 	r.bytes = 0
 	if f := r.Frame; f != nil {
-		f.stream, f.leaving = nil, false
+		f.stream, f.leaving, f.Reordered = nil, false, false
+		if f.captured = never; !f.Captured.IsZero() {
+			f.captured = max(int64(f.Captured.Sub(s.epoch)), -1<<61) // so that ages do not overflow
+		}
 		if f.Stream == "" {
 			r.Err = fmt.Errorf("%w: a frame without a stream", ErrInvalidInput)
 			return

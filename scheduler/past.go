@@ -2,7 +2,7 @@ package scheduler
 
 // counters count since the model was made.
 type counters struct {
-	submitted, batches, rows, batchesDone, batchesFailed, retried, suspected, reordered uint64
+	submitted, batches, rows, batchesDone, batchesFailed, retried, suspected, frames, shown, reordered uint64
 
 	peak     int
 	outcomes [outcomes]uint64
@@ -17,7 +17,7 @@ func (c *counters) since(old *counters) Counts {
 		Batches: c.batches - old.batches, Rows: c.rows - old.rows,
 		BatchesDone: c.batchesDone - old.batchesDone, BatchesFailed: c.batchesFailed - old.batchesFailed,
 		Retried: c.retried - old.retried, Suspected: c.suspected - old.suspected,
-		Reordered: c.reordered - old.reordered,
+		Frames: c.frames - old.frames, FramesAnswered: c.shown - old.shown, Reordered: c.reordered - old.reordered,
 	}
 	for o := range c.outcomes {
 		if c.outcomes[o] > old.outcomes[o] { // spoiled turns an outcome from ok into a failure

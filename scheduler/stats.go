@@ -4,17 +4,19 @@ import "time"
 
 // Counts are the counts of a span of time.
 type Counts struct {
-	Submitted     uint64 // accepted requests
-	Peak          int    // peak of unanswered requests
-	Outcomes      map[Outcome]uint64
-	Closed        map[CloseReason]uint64
-	Batches       uint64 // sent
-	Rows          uint64 // in them
-	BatchesDone   uint64 // answered or failed
-	BatchesFailed uint64
-	Retried       uint64 // requests, or parts of split ones, tried again
-	Reordered     uint64 // frames whose number was not above that of the one before
-	Suspected     uint64 // times that a replica did not answer within ExecTimeout
+	Submitted      uint64 // accepted requests
+	Peak           int    // peak of unanswered requests
+	Outcomes       map[Outcome]uint64
+	Closed         map[CloseReason]uint64
+	Batches        uint64 // sent
+	Rows           uint64 // in them
+	BatchesDone    uint64 // answered or failed
+	BatchesFailed  uint64
+	Retried        uint64 // requests, or parts of split ones, tried again
+	Frames         uint64 // accepted requests that are frames of streams
+	FramesAnswered uint64 // of them, with outputs
+	Reordered      uint64 // frames whose number was not above that of the one before
+	Suspected      uint64 // times that a replica did not answer within ExecTimeout
 }
 
 // Stats is a snapshot of a model, for operators and `shivactl explain`.

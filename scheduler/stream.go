@@ -27,9 +27,13 @@ type Frame struct {
 	// requests bring. It lasts until [Model.EndStream].
 	Connection uint64
 
+	// Captured is when the frame was taken, for [Model.Streams]; zero: when it was submitted.
+	Captured time.Time
+
 	// Set by the scheduler before Owner.Complete.
 
-	Skipped int // frames of the stream that were superseded between the one executed before and this one
+	Skipped   int  // frames of the stream that were superseded between the one executed before and this one
+	Reordered bool // its number was not above that of the one before
 
 	// Guarded by the model's mutex between Submit and the answer.
 
@@ -38,6 +42,7 @@ type Frame struct {
 	older, newer *Frame // of the same stream, unanswered
 	held         bool   // its answer is there and waits for that of an older frame
 	leaving      bool   // its answer is being delivered
+	captured     int64
 }
 
 // waits reports whether no row of it has been sent to a container, or all have come back.
@@ -72,21 +77,23 @@ type streamKey struct {
 // is closed.
 type stream struct {
 	key            streamKey
-	keep           int     // of the frame that was submitted last
-	oldest, newest *Frame  // unanswered ones, in the order in which they were submitted
-	held           int     // of these
-	leaving        int     // answers that are being delivered; until they are, no other one leaves
-	batch          *Batch  // that all of those were in; nil: they were not in one
-	queued         int     // items in queues
-	served         int64   // when a frame was sent last
-	number         uint64  // in the order in which they became known
-	turn           int     // index in streams.turns, or -1
-	cut            uint64  // the batch that it last had a frame in, by streams.cuts
-	skipped        int     // frames superseded since a frame was sent last
-	seq            int64   // number of the frame that was submitted last
-	active         int64   // when a frame was submitted last
-	silent         bool    // it stands in streams.silent
-	ended          bool    // its connection is closed: it is forgotten when it falls silent
+	keep           int    // of the frame that was submitted last
+	oldest, newest *Frame // unanswered ones, in the order in which they were submitted
+	held           int    // of these
+	leaving        int    // answers that are being delivered; until they are, no other one leaves
+	batch          *Batch // that all of those were in; nil: they were not in one
+	captured       int64  // when the first of those frames was taken
+	queued         int    // items in queues
+	served         int64  // when a frame was sent last
+	number         uint64 // in the order in which they became known
+	turn           int    // index in streams.turns, or -1
+	cut            uint64 // the batch that it last had a frame in, by streams.cuts
+	skipped        int    // frames superseded since a frame was sent last
+	seq            int64  // number of the frame that was submitted last
+	active         int64  // when a frame was submitted last
+	silent         bool   // it stands in streams.silent
+	ended          bool   // its connection is closed: it is forgotten when it falls silent
+	recent         streamRecent
 	before, after  *stream // its neighbours there
 }
 
@@ -137,6 +144,7 @@ func (ss *streams) of(f *Frame, now int64) *stream {
 	ss.known++
 	key.name = strings.Clone(key.name)
 	s := &stream{key: key, number: ss.known, turn: -1, seq: -1, served: now}
+	s.recent.begin(now)
 	// A new stream should not wait for all others, nor may clients that name a new stream in each
 	// frame keep others from their turn: it joins half-way. Who has waited longest is before all
 	// that come after.
@@ -298,7 +306,9 @@ func (s *stream) mayLeave(f *Frame, b *Batch) bool {
 func (ss *streams) leave(f *Frame, b *Batch) {
 	s := f.stream
 	f.leaving = true
-	s.leaving++
+	if s.leaving++; s.leaving == 1 || f.captured < s.captured {
+		s.captured = f.captured
+	}
 	s.batch = b
 	ss.part(f)
 }
@@ -367,6 +377,7 @@ func (c *core) follow(r *Request, s *stream, now int64, fx *effects) *place {
 	f := r.Frame
 	f.req = r
 	if f.Seq >= 0 && f.Seq <= s.seq {
+		f.Reordered = true
 		c.stats.reordered++
 	}
 	var from *place
@@ -376,6 +387,8 @@ func (c *core) follow(r *Request, s *stream, now int64, fx *effects) *place {
 		}
 		c.supersede(old, f, fx)
 	})
+	c.stats.frames++
+	s.accepted(f, now)
 	c.streams.join(f, s, c.keepOf(f), now)
 	if from == nil {
 		return nil
@@ -397,6 +410,7 @@ func (c *core) follow(r *Request, s *stream, now int64, fx *effects) *place {
 // supersede answers an older frame, since a newer one of its stream has come.
 func (c *core) supersede(old, by *Frame, fx *effects) {
 	old.stream.skipped++
+	old.stream.recent[0].superseded++
 	c.answer(old.req, OutcomeSuperseded, &SupersededError{Seq: by.Seq, ID: strings.Clone(by.ID)}, fx)
 }
 
@@ -465,7 +479,9 @@ func (c *core) release(s *stream, fx *effects) {
 }
 
 // delivered notes that an answer of s has been.
-func (c *core) delivered(s *stream, fx *effects) {
+func (c *core) delivered(s *stream, now int64, fx *effects) {
+	c.stats.shown++
+	s.answered(now)
 	s.leaving--
 	c.streams.fallSilent(s)
 	c.release(s, fx)

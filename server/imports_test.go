@@ -70,7 +70,7 @@ server/state/statetest:     server/state shiva/budgettest
 server/internal/gate:        server/internal/cache server/internal/nearest server/internal/parameter server/metrics scheduler shiva shiva/jsontext shiva/tensor github.com/x448/float16 | containers/adapter
 server/internal/predict:     server/internal/gate server/internal/parameter server/config server/metrics scheduler shiva shiva/jsontext shiva/tensor | containers/adapter
 server/internal/fleet:      server/config server/internal/gate server/internal/predict containers scheduler shiva/tensor
-server/internal/manage:      server/admin server/config server/internal/apps server/internal/fleet server/internal/gate server/internal/parameter server/internal/predict server/metrics server/selection server/state containers scheduler shiva/tensor
+server/internal/manage:      server/admin server/config server/internal/apps server/internal/fleet server/internal/gate server/internal/parameter server/internal/predict server/metrics server/selection server/state containers scheduler scheduler/setting shiva/tensor
 server/tcp:                  server/internal/gate server/internal/intake server/internal/parameter server/metrics scheduler scheduler/setting shiva shiva/jsontext shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/internal/predict server/state containers/adapter
 server/rest:                 server/internal/browser server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/metrics scheduler shiva shiva/jsontext shiva/tensor github.com/x448/float16 | server/config server/internal/apps server/state
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile

@@ -377,3 +377,43 @@ func TestReloadOfConnectionStreams(t *testing.T) {
 	device.conn.Close()
 	budgettest.Until(t, "the end of the stream", func() bool { return model.model.Stats().Streams == 0 })
 }
+
+// What operators are shown of streams: metrics, status, the admin door's list and explain.
+func TestStreamsAreShown(t *testing.T) {
+	s := start(t, oneByOne)
+	model, o := addSlow(t, s), operator{t, s}
+	cam := newCamera(t, s)
+	if got := model.film(cam, "slow", `{"stream":"cam-3","seq":7,"keep":"latest"}`, 5); got != "1 - - - 5" {
+		t.Fatal(got)
+	}
+	if got := model.film(cam, "slow", `{"stream":"cam-4"}`, 2); got != "1 2" {
+		t.Fatal(got)
+	}
+	metrics := ""
+	budgettest.Until(t, "the counts", func() bool {
+		_, metrics = requestAdmin(t, s, "GET", "/metrics", "", "")
+		return strings.Contains(metrics, `shivad_requests_total{door="tcp",model="slow",outcome="ok",version="1"} 4`)
+	})
+	for _, want := range []string{
+		`shivad_frames_total{model="slow",version="1"} 7`,
+		`shivad_frames_reordered_total{model="slow",version="1"} 4`,
+		`shivad_drops_total{model="slow",reason="superseded",version="1"} 3`,
+		`shivad_requests_total{door="tcp",model="slow",outcome="superseded",version="1"} 3`,
+		`shivad_frame_age_seconds_count{model="slow",version="1"} 4`,
+		`shivad_streams{model="slow",version="1"} 2`,
+	} {
+		if !strings.Contains(metrics, want+"\n") {
+			t.Errorf("the metrics lack %s", want)
+		}
+	}
+	if strings.Contains(metrics, `shivad_frames_total{model="echo"`) {
+		t.Error("a model without streams has metrics of them")
+	}
+	o.expect("GET", "/v1/status", "", 200, `"streams":2,"superseded":3,"frame_age_seconds":0.`)
+	o.expect("GET", "/v1/models/slow/streams", "", 200, `"version":"1","known":2,"streams":[{`, `{"name":"cam-3","connection":false,"keep":"latest","waiting":0,`,
+		`"frames":5,"answered":2,"superseded":3,"age_seconds":0.`, `{"name":"cam-4","connection":false,"keep":"all","waiting":0,`)
+	if answer := o.expect("GET", "/v1/models/slow/streams?limit=1", "", 200, `"known":2`); strings.Count(answer, `"keep"`) != 1 {
+		t.Errorf("more than one: %s", answer)
+	}
+	o.expect("GET", "/v1/models/slow/explain", "", 200, `Stream \"cam-3\" shows frames `, `: the model does `, `4 frames had a seq that was not above`)
+}

@@ -62,6 +62,8 @@ func (e explained) Models() []admin.Model {
 	return []admin.Model{{Name: "m", Version: "2", Default: true, Policy: e.policy}, {Name: "m", Version: "1", Policy: e.policy}}
 }
 
+func (explained) Streams(string, int) []admin.VersionStreams { return nil }
+
 func (explained) Explain(model string) []admin.Explanation {
 	if model != "m" {
 		return nil

@@ -37,7 +37,7 @@ func commands() []command {
 	return []command{
 		inferCommand, benchCommand, feedbackCommand,
 		appsCommand, linksCommand, policiesCommand,
-		modelsCommand, versionsCommand, cacheCommand, containersCommand, configCommand, reloadCommand, explainCommand, historyCommand, statusCommand,
+		modelsCommand, versionsCommand, cacheCommand, containersCommand, configCommand, reloadCommand, explainCommand, streamsCommand, historyCommand, statusCommand,
 		exportCommand, importCommand,
 		completionCommand, versionCommand,
 	}

@@ -128,7 +128,7 @@ func (c *cli) printHealth(all []admin.Health) error {
 		return nil
 	}
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "MODEL\tREPLICAS\tFAILING\tREQUESTS\tIN TIME\tSLO\tDEFAULTS\tMISSING\tNO MEMORY\tOLDEST ROW\tOLDEST BATCH")
+	fmt.Fprintln(w, "MODEL\tREPLICAS\tFAILING\tREQUESTS\tIN TIME\tSLO\tDEFAULTS\tMISSING\tNO MEMORY\tOLDEST ROW\tOLDEST BATCH\tSTREAMS\tSUPERSEDED\tFRAME AGE")
 	for _, h := range all {
 		name, share := h.Name+"/"+h.Version, "-"
 		if h.Version == "" {
@@ -141,8 +141,8 @@ func (c *cli) printHealth(all []admin.Health) error {
 		if h.SLO > 0 {
 			slo = time.Duration(h.SLO * float64(time.Second)).Round(time.Microsecond).String()
 		}
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%d\t%d\t%d\t%s\t%s\n", name, h.Replicas, h.Failing, h.Requests, share, slo,
-			h.Defaults, h.MissingVoices, h.NoMemory, age(h.OldestRow), age(h.OldestBatch))
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%d\t%d\t%s\n", name, h.Replicas, h.Failing, h.Requests, share, slo,
+			h.Defaults, h.MissingVoices, h.NoMemory, age(h.OldestRow), age(h.OldestBatch), h.Streams, h.Superseded, millis(h.FrameAge))
 	}
 	fmt.Fprintln(w)
 	return w.Flush()
@@ -154,6 +154,14 @@ func age(s float64) string {
 		return "-"
 	}
 	return seconds(s)
+}
+
+// millis is a span of time to the millisecond, of something that there may not be.
+func millis(s float64) string {
+	if s == 0 {
+		return "-"
+	}
+	return time.Duration(s * float64(time.Second)).Round(time.Millisecond).String()
 }
 
 // printSessions lists the connected containers.

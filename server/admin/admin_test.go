@@ -39,6 +39,8 @@ func (f *fake) Status() Status               { return f.status() }
 func (f *fake) Config() any                  { return f.config() }
 func (f *fake) Explain(string) []Explanation { return nil }
 
+func (f *fake) Streams(string, int) []VersionStreams { return nil }
+
 func (f *fake) ClearCache(model string) (entries, bytes int64, err error) {
 	if model != "b c" {
 		return 0, 0, errors.New("it has just gone")

@@ -306,14 +306,24 @@ const mostUsers = 1000
 
 func (s Sources) learned(r *http.Request) (any, error) {
 	q := r.URL.Query()
-	most := mostUsers
-	if text := q.Get("limit"); text != "" {
-		var err error
-		if most, err = strconv.Atoi(text); err != nil || most < 1 {
-			return nil, refuse(http.StatusBadRequest, "limit: expected a number of users of at least 1, got %q", text)
-		}
+	most, err := limit(r, mostUsers, "users")
+	if err != nil {
+		return nil, err
 	}
 	return s.Learning.Learned(r.PathValue("name"), q.Get("user"), !q.Has("user"), most)
+}
+
+// limit reads ?limit, which is usual if it is left out.
+func limit(r *http.Request, usual int, of string) (int, error) {
+	text := r.URL.Query().Get("limit")
+	if text == "" {
+		return usual, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return 0, refuse(http.StatusBadRequest, "limit: expected a number of %s of at least 1, got %.40q", of, text)
+	}
+	return n, nil
 }
 
 func (s Sources) forget(r *http.Request) (any, error) {

@@ -122,6 +122,9 @@ type Health struct {
 	NoMemory      uint64  `json:"no_memory"`            // requests whose answers there was no payload memory for
 	OldestRow     float64 `json:"oldest_row_seconds"`   // of the row that waits for longest
 	OldestBatch   float64 `json:"oldest_batch_seconds"` // since the oldest batch that is not answered was sent
+	Streams       int     `json:"streams"`              // with a frame in the last minute, or one unanswered
+	Superseded    uint64  `json:"superseded"`           // frames, by newer ones of their streams
+	FrameAge      float64 `json:"frame_age_seconds"`    // of the oldest frame that was answered in the last minute, when it was
 }
 
 // A Door is one way in for clients.

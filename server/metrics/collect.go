@@ -18,6 +18,8 @@ var (
 	durationDesc   = desc("request_duration_seconds", "Time from a request's last byte to its answer.", "model", "version", "door")
 	inFlightDesc   = desc("requests_in_flight", "Requests in flight.", "door")
 	queueWaitDesc  = desc("queue_wait_seconds", "Time a request waited for its batch.", "model", "version")
+	framesDesc     = desc("frames_total", "Frames of streams answered, with outputs or an error.", "model", "version")
+	reorderedDesc  = desc("frames_reordered_total", "Frames of streams whose number was not above that of the frame before.", "model", "version")
 	ageDesc        = desc("frame_age_seconds", "Age of frames of streams when they were answered with outputs.", "model", "version")
 	streamsDesc    = desc("streams", "Streams with a frame in the last minute.", "model", "version")
 	queueRowsDesc  = desc("queue_rows", "Rows waiting for a batch.", "model", "version")
@@ -162,6 +164,10 @@ func (m *Model) collectWork(out collection) {
 		if h.count() > 0 { // 27 series each
 			out <- h.metric(h.desc, h.lowest, h.unit, name, version)
 		}
+	}
+	if n := m.frames.Load(); n > 0 {
+		out.counter(framesDesc, n, name, version)
+		out.counter(reorderedDesc, m.reordered.Load(), name, version)
 	}
 	out.counter(failuresDesc, m.failures.Load(), name, version)
 	out.counter(surprisesDesc, m.surprises.Load(), name, version)

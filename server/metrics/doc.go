@@ -21,6 +21,11 @@
 //	                                                         whatever the outcome
 //	requests_in_flight            {door}
 //	queue_wait_seconds            {model, version}           histogram: taken in to batch closed
+//	frames_total                  {model, version}           of streams, answered with outputs or an
+//	                                                         error; those that a newer one
+//	                                                         superseded are in drops_total too
+//	frames_reordered_total        {model, version}           whose number was not above that of the
+//	                                                         one before
 //	frame_age_seconds             {model, version}           histogram: of frames of streams, when
 //	                                                         they were answered with outputs: since
 //	                                                         captured_at, else since they arrived

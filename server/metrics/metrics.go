@@ -237,6 +237,8 @@ type Model struct {
 	}
 	queueWait histogram
 	age       histogram // of frames when they are answered
+	frames    atomic.Uint64
+	reordered atomic.Uint64 // frames
 
 	// Counted by Hooks.
 	batchRows histogram
@@ -260,6 +262,15 @@ type Model struct {
 func (m *Model) SetSLO(d time.Duration) {
 	if m.id != other {
 		m.slo.Store(int64(d))
+	}
+}
+
+// Framed counts a frame of a stream that is answered, with outputs or an error; reordered: its
+// number was not above that of the one before.
+func (m *Model) Framed(reordered bool) {
+	m.frames.Add(1)
+	if reordered {
+		m.reordered.Add(1)
 	}
 }
 

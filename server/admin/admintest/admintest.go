@@ -77,6 +77,19 @@ func (s report) Explain(model string) (list []admin.Explanation) {
 	return list
 }
 
+func (s report) Streams(model string, most int) (list []admin.VersionStreams) {
+	for _, m := range s.models {
+		if m.Name == model {
+			streams := []admin.Stream{
+				{Name: "cam-3", Keep: "latest", Waiting: 1, Span: 60, Frames: 1800, Answered: 150, Superseded: 1649, Age: 0.43, Late: 0.02, Silent: 0.03},
+				{Name: "10.0.0.7:5001", Connection: true, Keep: 3, Span: 60, Frames: 600, Answered: 600, Age: 0.11, Silent: 12},
+			}
+			list = append(list, admin.VersionStreams{Name: m.Name, Version: m.Version, Known: len(streams), Streams: streams[:min(most, len(streams))]})
+		}
+	}
+	return list
+}
+
 func (s settings) Config() any {
 	return map[string]any{"tcp": map[string]any{"listen": ":6174", "loops": 0}, "state": map[string]any{"at": ""}}
 }

@@ -76,7 +76,7 @@ func (c *Call) enter(p *Params) error {
 	if f.captured.IsZero() {
 		f.captured = p.Now
 	}
-	f.place = scheduler.Frame{Stream: p.Stream, Seq: f.Seq, Keep: p.Keep}
+	f.place = scheduler.Frame{Stream: p.Stream, Seq: f.Seq, Keep: p.Keep, Captured: f.captured}
 	if p.Stream == "" {
 		f.place.Stream, f.place.Connection = p.Own.Name, p.Own.Connection
 	}
@@ -97,6 +97,7 @@ func strayed(key string) error {
 // answered notes how old the frame is. The clock of a camera may be ahead of ours.
 func (f *Frame) answered(c *Call) {
 	f.Age, f.Skipped = max(0, time.Since(f.captured)), f.place.Skipped
+	c.Target.Metrics.Framed(f.place.Reordered)
 	if c.Err == nil {
 		c.Target.Metrics.Shown(f.Age)
 	}

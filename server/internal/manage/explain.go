@@ -26,7 +26,9 @@ func (r *Report) Explain(model string) []admin.Explanation {
 		if err != nil {
 			continue // forgotten meanwhile
 		}
-		about := append(shapes(target), sentences(target.Model.Stats())...)
+		stats := target.Model.Stats()
+		about := append(shapes(target), sentences(stats)...)
+		about = append(about, filmed(stats, target.Model.Streams(named))...)
 		about = append(about, heard(target)...)
 		all = append(all, admin.Explanation{Name: m.Name, Version: m.Version, Sentences: about})
 	}

@@ -23,6 +23,9 @@ func (r *Report) health() []admin.Health {
 		stats := target.Model.Stats()
 		h.Replicas, h.Failing = stats.Live, stats.Failing
 		h.OldestRow, h.OldestBatch = stats.OldestWait.Seconds(), stats.OldestBatch.Seconds()
+		if h.Streams = stats.Streams; h.Streams > 0 {
+			h.FrameAge = target.Model.OldestFrame().Seconds()
+		}
 		all = append(all, h)
 	}
 	for _, a := range r.Gate.Applications() {
@@ -39,7 +42,7 @@ func counted(name, version string, m *metrics.Model) admin.Health {
 	h := m.Health()
 	return admin.Health{
 		Name: name, Version: version, Requests: h.Answered(), SLO: h.SLO.Seconds(), InTime: h.InTime,
-		Defaults: h.Ended[metrics.Default], MissingVoices: h.Unheard, NoMemory: h.Memory,
+		Superseded: h.Ended[metrics.Superseded], Defaults: h.Ended[metrics.Default], MissingVoices: h.Unheard, NoMemory: h.Memory,
 	}
 }
 

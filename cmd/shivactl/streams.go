@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/shivad/shivad/server/admin"
+)
+
+var streamsCommand = command{
+	name: "streams", args: "MODEL", short: "list the streams of a model, those with the oldest frames first",
+	help: `One line for each stream, at most a hundred of each version: first those that wait for answers and get none, then those
+with the oldest frames. The stream of a connection is named by its client's address. Frames, answered with outputs and
+superseded are a second, over the last minute or so. AGE is of the oldest frame answered in it, when it was, since its
+captured_at or its arrival; LATE is how much of that at most had passed when a frame arrived. What makes frames old:
+shivactl explain MODEL.
+
+With --json: {"versions": [{"name", "version", "known", "streams": [{"name", "connection", "keep", "waiting",
+"span_seconds", "frames", "answered", "superseded", "age_seconds", "late_seconds", "silent_seconds"}]}]}
+`,
+	takes: []kind{aModel, nothing},
+	run: func(c *cli, _ any, args []string) error {
+		name, err := one("streams", "a model", args)
+		if err != nil {
+			return err
+		}
+		var list admin.StreamList
+		if err := c.get(at("/v1/models/%s/streams", name), &list); err != nil {
+			return err
+		}
+		if c.json {
+			return c.printJSON(list)
+		}
+		return c.printStreams(list)
+	},
+}
+
+func (c *cli) printStreams(list admin.StreamList) error {
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "STREAM\tVERSION\tKEEP\tFRAMES/S\tANSWERED/S\tSUPERSEDED/S\tWAITING\tAGE\tLATE\tSILENT")
+	for _, v := range list.Versions {
+		for _, s := range v.Streams {
+			name := abbreviate(s.Name)
+			if s.Connection {
+				name += " (connection)"
+			}
+			rate := func(n int) float64 { return float64(n) / max(s.Span, 0.001) }
+			fmt.Fprintf(w, "%s\t%s\t%v\t%.3g\t%.3g\t%.3g\t%d\t%s\t%s\t%s\n", name, v.Version, s.Keep, rate(s.Frames), rate(s.Answered), rate(s.Superseded),
+				s.Waiting, millis(s.Age), millis(s.Late), seconds(s.Silent))
+		}
+		if more := v.Known - len(v.Streams); more > 0 {
+			fmt.Fprintf(w, "and %d more\t%s\n", more, v.Version)
+		}
+	}
+	return w.Flush()
+}

@@ -1,0 +1,119 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/shivad/shivad/scheduler/setting"
+)
+
+// StreamStats is a snapshot of a stream. What is counted is of the last Span, which is a minute or
+// so, or less for a new stream.
+type StreamStats struct {
+	Name       string
+	Connection uint64       // not 0: it is that of a connection
+	Keep       setting.Keep // of its newest frame
+	Waiting    int          // frames without an answer, waiting or executing
+	Span       time.Duration
+	Frames     int           // accepted
+	Answered   int           // with outputs
+	Superseded int           // frames
+	Age        time.Duration // worst of the frames that were answered with outputs, when they were
+	Late       time.Duration // worst time between the capture of a frame and its arrival, of all accepted
+	Silent     time.Duration // since its newest frame
+}
+
+// Streams returns the streams of the model, at most that many: first those that wait for answers
+// and get none, then those with the oldest frames.
+func (m *Model) Streams(most int) []StreamStats {
+	now := m.sched.now()
+	m.mu.Lock()
+	m.core.streams.forget(now)
+	all := make([]StreamStats, 0, len(m.core.streams.byKey))
+	for _, s := range m.core.streams.byKey {
+		all = append(all, s.stats(now))
+	}
+	m.mu.Unlock()
+	slices.SortFunc(all, func(a, b StreamStats) int {
+		return cmp.Or(rank(b)-rank(a), cmp.Compare(b.Age, a.Age), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Connection, b.Connection))
+	})
+	return slices.Clone(all[:min(most, len(all))])
+}
+
+// OldestFrame is the age of the oldest frame that was answered with outputs in the last minute or so,
+// when it was; 0: there is none.
+func (m *Model) OldestFrame() time.Duration {
+	now := m.sched.now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.core.streams.forget(now)
+	age := int64(0)
+	for _, s := range m.core.streams.byKey {
+		age = max(age, s.recent[0].age, s.recent[1].age)
+	}
+	return time.Duration(age)
+}
+
+func rank(s StreamStats) int {
+	if s.Answered == 0 && s.Waiting > 0 {
+		return 1
+	}
+	return 0
+}
+
+func (s *stream) stats(now int64) StreamStats {
+	a, b := &s.recent[0], &s.recent[1]
+	t := StreamStats{
+		Name: s.key.name, Connection: s.key.connection, Keep: setting.Keep(s.keep),
+		Span: time.Duration(now - b.since), Silent: time.Duration(now - s.active),
+		Frames: a.frames + b.frames, Answered: a.answered + b.answered, Superseded: a.superseded + b.superseded,
+		Age: time.Duration(max(a.age, b.age)), Late: time.Duration(max(a.late, b.late)),
+	}
+	if t.Keep == 0 {
+		t.Keep = setting.KeepAll
+	}
+	for f := s.oldest; f != nil; f = f.newer {
+		t.Waiting++
+	}
+	return t
+}
+
+// streamCounts are those of a stream in a span of time.
+type streamCounts struct {
+	since                        int64
+	frames, answered, superseded int
+	age, late                    int64 // the worst
+}
+
+// streamRecent are the counts of a stream of the span that began last, and of the one before. So the
+// memory of a stream is bounded, and an event costs a comparison.
+type streamRecent [2]streamCounts
+
+const streamSpan = int64(30 * time.Second)
+
+// begin begins the first span.
+func (r *streamRecent) begin(now int64) { r[0].since, r[1].since = now, now }
+
+// now is the span of that time.
+func (r *streamRecent) now(now int64) *streamCounts {
+	if now-r[0].since >= streamSpan {
+		r[1], r[0] = r[0], streamCounts{since: now}
+	}
+	return &r[0]
+}
+
+// accepted notes a frame that has come.
+func (s *stream) accepted(f *Frame, now int64) {
+	f.captured = min(f.captured, now) // the clock of a camera may be ahead of ours
+	n := s.recent.now(now)
+	n.frames++
+	n.late = max(n.late, now-f.captured)
+}
+
+// answered notes that an answer of those that are being delivered has been.
+func (s *stream) answered(now int64) {
+	n := s.recent.now(now)
+	n.answered++
+	n.age = max(n.age, now-s.captured)
+}

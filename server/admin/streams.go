@@ -1,0 +1,48 @@
+package admin
+
+import "net/http"
+
+// StreamList is the answer to /v1/models/{name}/streams.
+type StreamList struct {
+	Versions []VersionStreams `json:"versions"`
+}
+
+// VersionStreams are the streams of a version of a model: those that wait for answers and get none,
+// then those with the oldest frames.
+type VersionStreams struct {
+	Name    string   `json:"name"`
+	Version string   `json:"version"`
+	Known   int      `json:"known"` // with a frame in the last minute, or one unanswered
+	Streams []Stream `json:"streams"`
+}
+
+// A Stream is one source of frames, and what became of them lately.
+type Stream struct {
+	Name       string  `json:"name"`
+	Connection bool    `json:"connection"` // it is that of a connection, and its name the client's address
+	Keep       any     `json:"keep"`       // of its newest frame: "all", "latest" or a number
+	Waiting    int     `json:"waiting"`    // frames without an answer
+	Span       float64 `json:"span_seconds"`
+	Frames     int     `json:"frames"` // accepted in that span; likewise the others
+	Answered   int     `json:"answered"`
+	Superseded int     `json:"superseded"`
+	Age        float64 `json:"age_seconds"`    // of the oldest frame that was answered, when it was
+	Late       float64 `json:"late_seconds"`   // the worst time between the capture of a frame and its arrival
+	Silent     float64 `json:"silent_seconds"` // since its newest frame
+}
+
+// mostStreams is how many streams of a version are shown unless ?limit says otherwise.
+const mostStreams = 100
+
+func (s Sources) streams(r *http.Request) (any, error) {
+	most, err := limit(r, mostStreams, "streams")
+	if err != nil {
+		return nil, err
+	}
+	name := r.PathValue("name")
+	list := s.Report.Streams(name, most)
+	if len(list) == 0 {
+		return nil, refuse(http.StatusNotFound, "no model %q; /v1/models lists them", name)
+	}
+	return StreamList{list}, nil
+}

@@ -1,0 +1,103 @@
+package manage
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/gate"
+)
+
+// Streams are those of every version of a model, of each at most that many; nil: there is no such
+// model.
+func (r *Report) Streams(model string, most int) (all []admin.VersionStreams) {
+	for _, m := range r.Gate.Models() {
+		if m.Name != model {
+			continue
+		}
+		target, err := r.Gate.Target(m.Name, m.Version)
+		if err != nil {
+			continue // forgotten meanwhile
+		}
+		v := admin.VersionStreams{Name: m.Name, Version: m.Version, Known: target.Model.Stats().Streams, Streams: []admin.Stream{}}
+		for _, s := range target.Model.Streams(most) {
+			v.Streams = append(v.Streams, admin.Stream{
+				Name: s.Name, Connection: s.Connection != 0, Keep: s.Keep, Waiting: s.Waiting, Span: s.Span.Seconds(),
+				Frames: s.Frames, Answered: s.Answered, Superseded: s.Superseded,
+				Age: s.Age.Seconds(), Late: s.Late.Seconds(), Silent: s.Silent.Seconds(),
+			})
+		}
+		all = append(all, v)
+	}
+	return all
+}
+
+// What an explanation says of streams.
+const (
+	named      = 3                      // of them, the worst
+	worthALook = 100 * time.Millisecond // between the capture of a frame and its arrival
+)
+
+// filmed says how old the frames are that a model shows, and why. list are its streams, the worst
+// first.
+func filmed(s scheduler.Stats, list []scheduler.StreamStats) (out []string) {
+	n := &s.Recent
+	if len(list) == 0 || n.Frames == 0 {
+		return nil
+	}
+	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	span := max(s.Span.Seconds(), 0.001)
+	does, brings := float64(n.FramesAnswered)/span, float64(n.Frames)/span
+	slow := does < 0.9*brings
+	for _, stream := range list[:min(named, len(list))] {
+		text := fmt.Sprintf("%s shows frames %v old", source(stream), round(stream.Age))
+		if stream.Answered == 0 {
+			text = fmt.Sprintf("%s shows nothing, of %d frames in the last %v", source(stream), stream.Frames, round(stream.Span))
+		}
+		if slow {
+			say("%s: the model does %.3g a second, its streams bring %.3g.", text, does, brings)
+		} else {
+			say("%s; the model does what its streams bring, %.3g a second.", text, brings)
+		}
+		if stream.Late >= worthALook && stream.Late > stream.Age/2 {
+			say("Its frames were up to %v old when they arrived: the network is slow, or the clock behind that captured_at is from.", round(stream.Late))
+		}
+	}
+	if slow {
+		say("%s", fresher(s, list[0], does))
+	}
+	if n.Reordered > 0 {
+		say("%d frames had a seq that was not above that of the one before. They are answered in the order in which they arrive; do two clients use the name of one stream?", n.Reordered)
+	}
+	return out
+}
+
+// source is a stream in a sentence, at its beginning.
+func source(s scheduler.StreamStats) string {
+	if s.Connection != 0 {
+		return "The connection from " + s.Name
+	}
+	return "Stream " + gate.Cut(strconv.Quote(s.Name), 100)
+}
+
+// fresher says what makes the frames newer that a model shows which is too slow for its streams.
+func fresher(s scheduler.Stats, worst scheduler.StreamStats, does float64) string {
+	switch worst.Keep {
+	case setting.KeepAll:
+		return fmt.Sprintf("With keep = \"all\" frames wait behind all older ones, and end at their deadlines. \"shivactl models set %s keep=latest\" has the newest executed, of streams whose requests and application do not say keep.", s.ID.Name)
+	case setting.KeepLatest:
+		text := "More replicas, a faster model or fewer streams show newer ones"
+		if does > 0 {
+			each := time.Duration(float64(s.Streams) / does * float64(time.Second))
+			text = fmt.Sprintf("The %d streams take turns, so that each is shown every %v or so. ", s.Streams, round(each)) + text
+		}
+		if s.Config.MaxBatch == 1 {
+			text += "; so do batches, which have a frame of each stream: max_batch is 1"
+		}
+		return text + "."
+	}
+	return fmt.Sprintf("With keep = %v a frame waits behind up to %d older ones; keep = \"latest\" shows newer ones.", worst.Keep, worst.Keep-1)
+}

@@ -1,0 +1,78 @@
+package manage
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/setting"
+)
+
+// TestSentencesOfStreams: how old the frames are that a model shows, why, and what helps.
+func TestSentencesOfStreams(t *testing.T) {
+	base := func() (scheduler.Stats, []scheduler.StreamStats) {
+		s := scheduler.Stats{
+			ID: scheduler.ModelID{Name: "m", Version: "1"}, Span: time.Minute, Streams: 4,
+			Recent: scheduler.Counts{Frames: 7200, FramesAnswered: 600, Outcomes: map[scheduler.Outcome]uint64{scheduler.OutcomeOK: 6000}},
+		}
+		stream := scheduler.StreamStats{Name: "cam-3", Keep: setting.KeepLatest, Span: time.Minute, Frames: 1800, Answered: 150, Age: 430 * time.Millisecond}
+		second := stream
+		second.Name, second.Age, second.Connection = "10.0.0.7:5001", 420*time.Millisecond, 7
+		return s, []scheduler.StreamStats{stream, second}
+	}
+	for name, c := range map[string]struct {
+		change func(*scheduler.Stats, []scheduler.StreamStats)
+		want   []string
+		not    string
+	}{
+		"too slow": {nil, []string{
+			`Stream "cam-3" shows frames 430ms old: the model does 10 a second, its streams bring 120.`,
+			"The connection from 10.0.0.7:5001 shows frames 420ms old",
+			"The 4 streams take turns, so that each is shown every 400ms or so. More replicas, a faster model or fewer streams show newer ones.",
+		}, "keep="},
+		"keep is all": {func(_ *scheduler.Stats, l []scheduler.StreamStats) {
+			l[0].Keep, l[0].Age = setting.KeepAll, 29*time.Second
+		}, []string{
+			`Stream "cam-3" shows frames 29s old`, `"shivactl models set m keep=latest" has the newest executed`,
+		}, "take turns"},
+		"keep is a number": {func(_ *scheduler.Stats, l []scheduler.StreamStats) { l[0].Keep = 8 }, []string{
+			`With keep = 8 a frame waits behind up to 7 older ones; keep = "latest" shows newer ones.`,
+		}, "take turns"},
+		"no batches": {func(s *scheduler.Stats, _ []scheduler.StreamStats) { s.Config.MaxBatch = 1 }, []string{"so do batches, which have a frame of each stream: max_batch is 1."}, ""},
+		"nothing is answered": {func(s *scheduler.Stats, l []scheduler.StreamStats) { s.Recent.FramesAnswered, l[0].Answered = 0, 0 }, []string{
+			`Stream "cam-3" shows nothing, of 1800 frames in the last 1m0s: the model does 0 a second`, "More replicas, a faster model",
+		}, "Inf"},
+		"fast enough": {func(s *scheduler.Stats, l []scheduler.StreamStats) { s.Recent.FramesAnswered = 7200 }, []string{
+			`Stream "cam-3" shows frames 430ms old; the model does what its streams bring, 120 a second.`,
+		}, "replicas"},
+		"late on arrival": {func(_ *scheduler.Stats, l []scheduler.StreamStats) { l[0].Late = 300 * time.Millisecond }, []string{
+			"Its frames were up to 300ms old when they arrived: the network is slow, or the clock behind",
+		}, ""},
+		"a little late": {func(_ *scheduler.Stats, l []scheduler.StreamStats) { l[0].Late = 200 * time.Millisecond }, nil, "arrived"},
+		"out of order":  {func(s *scheduler.Stats, _ []scheduler.StreamStats) { s.Recent.Reordered = 9 }, []string{"9 frames had a seq that was not above"}, ""},
+		"an odd name": {func(_ *scheduler.Stats, l []scheduler.StreamStats) { l[0].Name = "\x1b[2J" + strings.Repeat("x", 300) }, []string{
+			`Stream "\x1b[2Jxxx`,
+		}, strings.Repeat("x", 120)},
+		"no frames": {func(s *scheduler.Stats, _ []scheduler.StreamStats) { s.Recent.Frames = 0 }, nil, "Stream"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, list := base()
+			if c.change != nil {
+				c.change(&s, list)
+			}
+			text := strings.Join(filmed(s, list), "\n")
+			for _, want := range c.want {
+				if !strings.Contains(text, want) {
+					t.Errorf("expected %q in\n%s", want, text)
+				}
+			}
+			if c.not != "" && strings.Contains(text, c.not) {
+				t.Errorf("%q is in\n%s", c.not, text)
+			}
+		})
+	}
+	if s, _ := base(); filmed(s, nil) != nil {
+		t.Error("a model without streams is spoken of")
+	}
+}
