@@ -95,9 +95,10 @@ scripts: ## shell scripts parse
 imports: ## packages import only what their room may
 	go test -run 'TestImportDirections|TestTopLevel|TestOneFileKnowsGnet' ./server
 
-# What "go test" would vet, vet has seen.
+# What "go test" would vet, vet has seen. The tag poll has the load generator wait as it does on other systems than Linux.
 unit: redis ## unit tests, golden vectors and allocation budgets
 	$(call each,go test $(AT_ONCE) -vet=off ./...)
+	go test -vet=off -tags poll -run 'Loop|Streams|EarlyEnd' ./bench/load
 
 # These tests have one goroutine, in which the race detector finds nothing, and takes ten times as long for it: a third of
 # all its time. Units have them; those with buffers to poison are run once more without the detector.

@@ -1,10 +1,9 @@
+//go:build linux && !poll
+
 package load
 
 import (
-	"fmt"
-	"net"
 	"os"
-	"syscall"
 	"time"
 	"unsafe"
 
@@ -78,25 +77,6 @@ func (p *poller) event(i int) (id int, input, output bool) {
 	return int(e.Fd), e.Events&^unix.EPOLLOUT != 0, e.Events&unix.EPOLLOUT != 0
 }
 
-// detach returns a duplicate of the socket of nc, which the caller closes, so that Go's poller is
-// not woken for it.
-func detach(nc net.Conn) (int, error) {
-	sc, ok := nc.(syscall.Conn)
-	if !ok {
-		return 0, fmt.Errorf("a %T is no socket", nc)
-	}
-	raw, err := sc.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var fd int
-	var dup error
-	if err := raw.Control(func(s uintptr) { fd, dup = unix.FcntlInt(s, unix.F_DUPFD_CLOEXEC, 0) }); err != nil {
-		return 0, err
-	}
-	return fd, os.NewSyscallError("fcntl", dup)
-}
-
 // stampSocket has the kernel timestamp each segment on arrival. On the loopback device that is
 // during the sender's write: it is the sender's time, not that of a reader that waits for a core.
 func stampSocket(fd int) error {
@@ -126,11 +106,3 @@ func (p *poller) readStamped(fd int, b []byte) (int, time.Time, error) {
 	}
 	return int(n), time.Unix(at.Unix()), nil
 }
-
-// again reports whether a call should be retried later: the socket has no room or no input now,
-// or a signal arrived.
-func again(err error) bool { return err == unix.EAGAIN || err == unix.EINTR }
-
-func readSocket(fd int, p []byte) (int, error)  { return unix.Read(fd, p) }
-func writeSocket(fd int, p []byte) (int, error) { return unix.Write(fd, p) }
-func closeSocket(fd int)                        { unix.Close(fd) }

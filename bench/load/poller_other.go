@@ -1,4 +1,4 @@
-//go:build !linux
+//go:build !unix
 
 package load
 
@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// poller exists on Linux only.
+// poller exists on Unix only.
 type poller struct{}
 
-var errLinux = fmt.Errorf("load: needs Linux: %w", errors.ErrUnsupported)
+var errUnix = fmt.Errorf("load: needs a Unix: %w", errors.ErrUnsupported)
 
-func newPoller() (*poller, error)                      { return nil, errLinux }
+func newPoller() (*poller, error)                      { return nil, errUnix }
 func (*poller) close()                                 {}
-func (*poller) sharpen() error                         { return errLinux }
-func (*poller) add(int, int) error                     { return errLinux }
-func (*poller) output(int, int, bool) error            { return errLinux }
-func (*poller) wait(time.Duration) (int, error)        { return 0, errLinux }
+func (*poller) sharpen() error                         { return errUnix }
+func (*poller) add(int, int) error                     { return errUnix }
+func (*poller) output(int, int, bool) error            { return errUnix }
+func (*poller) wait(time.Duration) (int, error)        { return 0, errUnix }
 func (*poller) event(int) (id int, input, output bool) { return 0, false, false }
 
 func (*poller) readStamped(int, []byte) (int, time.Time, error) {
-	return 0, time.Time{}, errLinux
+	return 0, time.Time{}, errUnix
 }
 
-func stampSocket(int) error                { return errLinux }
-func detach(net.Conn) (int, error)         { return 0, errLinux }
+func stampSocket(int) error                { return errUnix }
+func detach(net.Conn) (int, error)         { return 0, errUnix }
 func again(error) bool                     { return false }
-func readSocket(int, []byte) (int, error)  { return 0, errLinux }
-func writeSocket(int, []byte) (int, error) { return 0, errLinux }
+func readSocket(int, []byte) (int, error)  { return 0, errUnix }
+func writeSocket(int, []byte) (int, error) { return 0, errUnix }
 func closeSocket(int)                      {}

@@ -248,6 +248,8 @@ func (c *cli) bench(o *benchOptions, args []string) error {
 	switch {
 	case err != nil && errors.Is(err, load.ErrNoRate):
 		return b.silent(&failure{Type: "promise", Message: fmt.Sprintf("no rate keeps %v", o.search), code: exitRefused})
+	case err != nil && r.Taken > 0 && b.ctx.Err() == nil:
+		return b.silent(&failure{"unreachable", "the server went away: " + b.report.Ended, "its log says more; shivactl status shows whether it is back", exitUnreachable})
 	case err != nil && b.report.Ended != interrupted:
 		return b.silent(explain(err, "--addr", at))
 	case o.search == nil && b.report.Failed+b.report.Unanswered > 0:

@@ -137,7 +137,7 @@ func TestBenchEndsEarly(t *testing.T) {
 	m.Store(0)
 	var out, errs bytes.Buffer
 	code = run(t.Context(), []string{"bench", "digits", "--addr", leaves.Addr(), "--rate", "200", "--conns", "1", "--for", "1h", "--data", data}, nil, &out, &errs)
-	if code != exitUnreachable || !strings.Contains(out.String(), "ended after") || !strings.Contains(errs.String(), "closed the connection") {
+	if code != exitUnreachable || !strings.Contains(out.String(), "ended after") || !strings.Contains(errs.String(), "the server went away: connection 0: closed by the server") {
 		t.Errorf("the server leaves: exit %d, it says\n%s%s", code, out.String(), errs.String())
 	}
 }

@@ -70,6 +70,18 @@ func bar(share float64, room int, unicode bool) string {
 	return text
 }
 
+// watched is the terminal of standard error, and its width; nil where nobody looks.
+func (b *bench) watched() (f *os.File, columns int) {
+	f, ok := b.stderr.(*os.File)
+	if ok {
+		columns, ok = terminalColumns(f)
+	}
+	if !ok {
+		return nil, 0
+	}
+	return f, columns
+}
+
 // A liveLine is a line on a terminal about a run that goes on, written once a second.
 type liveLine struct {
 	done, ended chan struct{}
@@ -78,11 +90,8 @@ type liveLine struct {
 // liveLine begins the line of a run; it does nothing where nobody looks.
 func (b *bench) liveLine(config load.Config) *liveLine {
 	l := &liveLine{done: make(chan struct{}), ended: make(chan struct{})}
-	f, ok := b.stderr.(*os.File)
-	if ok {
-		_, ok = terminalColumns(f)
-	}
-	if !ok {
+	f, width := b.watched()
+	if f == nil {
 		close(l.ended)
 		return l
 	}
@@ -93,7 +102,8 @@ func (b *bench) liveLine(config load.Config) *liveLine {
 		for {
 			select {
 			case <-tick.C:
-				fmt.Fprintf(f, "\r\x1b[K%s", liveText(config, time.Since(began), config.Live.Take()))
+				text := liveText(config, time.Since(began), config.Live.Take())
+				fmt.Fprintf(f, "\r\x1b[K%s", text[:min(len(text), max(width-1, 0))]) // a line that wraps stays
 			case <-l.done:
 				fmt.Fprint(f, "\r\x1b[K")
 				return
@@ -131,11 +141,8 @@ func liveText(config load.Config, at time.Duration, m load.Moment) string {
 
 // tell shows a trial of a search that has ended, where somebody looks.
 func (b *bench) tell(t load.Trial) {
-	f, ok := b.stderr.(*os.File)
-	if ok {
-		_, ok = terminalColumns(f)
-	}
-	if !ok {
+	f, _ := b.watched()
+	if f == nil {
 		return
 	}
 	verdict := "breaks"

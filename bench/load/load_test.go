@@ -178,51 +178,6 @@ func TestUnansweredAreLost(t *testing.T) {
 	}
 }
 
-// How late an answer is counts from its request's own deadline, and by when the server wrote
-// it; what is in time is not late. Slots hold every request of the measured time once.
-func TestLate(t *testing.T) {
-	const delay, early, far = 30 * time.Millisecond, 10 * time.Millisecond, time.Minute
-	addr := serve(t, func(c net.Conn) {
-		p := make([]byte, len(small))
-		for {
-			if _, err := io.ReadFull(c, p); err != nil {
-				return
-			}
-			time.Sleep(delay)
-			if _, err := c.Write(p); err != nil {
-				return
-			}
-		}
-	})
-	r, err := Run(t.Context(), Config{Addr: addr, Frames: [][]byte{small, small}, Deadlines: []time.Duration{early, far}, Conns: 40,
-		Rate: 400, Even: true, Duration: 500 * time.Millisecond, Within: far})
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := r.Latency.Count()
-	if late := r.Late.Count(); all != 199 || late < all/2-1 || late > all/2+1 || r.LateRead.Count() != late {
-		t.Errorf("%d answers, %d of them late, want 199 and half of them", all, late)
-	}
-	if least := r.Late.Quantile(0); least < delay-early {
-		t.Errorf("late by %v at least, want %v", least, delay-early)
-	}
-	// To within the histograms' buckets.
-	if written, read := r.Late.Mean(), r.LateRead.Mean(); read+time.Millisecond < written { // by two clocks
-		t.Errorf("read %v after the deadline in the mean, before it was written after %v", read, written)
-	}
-	due, good := 0, 0
-	for _, s := range r.Slots {
-		due += s.Due
-		good += s.Good
-	}
-	if due != 199 || good != 199 || len(r.Slots) != int(500*time.Millisecond/SlotLength) {
-		t.Errorf("%d slots with %d requests, %d good, want 10 with 199", len(r.Slots), due, good)
-	}
-	if _, err := Run(t.Context(), Config{Addr: addr, Frames: [][]byte{small}, Deadlines: []time.Duration{early, far}}); err == nil {
-		t.Error("two deadlines for one frame, and no error")
-	}
-}
-
 // A generator that was held up sends late, but the requests were due when they were due.
 func TestLatenessCounts(t *testing.T) {
 	l, err := newLoop(Config{Frames: [][]byte{small}, Rate: 1000, Even: true, Duration: time.Second, Loops: 1}, 0)
