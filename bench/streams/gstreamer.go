@@ -63,7 +63,7 @@ func gstreamer(ctx context.Context, cameras int, length time.Duration) (_ *film,
 			_, err := conns[camera].Write(frame)
 			return err
 		})
-		time.AfterFunc(time.Duration(cameras)*slowTime, end) // for those that wait
+		time.AfterFunc(peerGrace, end)
 	})
 	frame := make([]byte, frameBytes)
 	for {
@@ -71,7 +71,7 @@ func gstreamer(ctx context.Context, cameras int, length time.Duration) (_ *film,
 			break
 		}
 		s := load.Shown{Stream: int(binary.BigEndian.Uint64(frame)), Seq: int64(binary.BigEndian.Uint64(frame[8:])), At: time.Since(began)}
-		s.Due = time.Duration(s.Seq)*time.Second/fps + time.Duration(s.Stream)*time.Second/time.Duration(fps*cameras)
+		s.Due = dueOf(s.Stream, s.Seq, cameras)
 		s.Age = s.At - s.Due
 		f.shown = append(f.shown, s)
 	}

@@ -4,7 +4,8 @@
 //
 //	streams [-length 1m] [-short] [-markdown] [-chart FILE.svg [-triton DIR]]
 //
-// With -chart, the same cameras go to other servers, too, and a chart shows all. It exits with 1 if a promise is broken; checks.go has the promises.
+// With -chart, the same cameras go to other servers, too, and a chart shows all. It exits with 1 if
+// a promise is broken; checks.go has the promises.
 package main
 
 import (

@@ -12,8 +12,10 @@ import (
 	"github.com/shivad/shivad/bench/load"
 )
 
-// peerTime is how long the cameras send to each peer.
-const peerTime = 12 * time.Second
+const (
+	peerTime  = 12 * time.Second // for which the cameras send to each peer
+	peerGrace = 2 * time.Second  // for answers after that
+)
 
 // A serving is one way to serve the four cameras.
 type serving struct {
@@ -76,6 +78,11 @@ func (s serving) cells() []string {
 		fmt.Sprintf("%.0f ms", ms(age(some, 0.99))), fmt.Sprintf("%.0f %%", 100*least), fmt.Sprintf("%.0f %%", 100*most)}
 }
 
+// dueOf is when a camera takes a frame, since the beginning: evenly, and the cameras in turn.
+func dueOf(camera int, seq int64, cameras int) time.Duration {
+	return time.Duration(seq)*time.Second/fps + time.Duration(camera)*time.Second/time.Duration(fps*cameras)
+}
+
 // roll calls send for each frame at the time at which it is due, on one goroutine for each camera,
 // and returns when all have returned.
 func roll(ctx context.Context, began time.Time, cameras int, length time.Duration, send func(camera int, seq int64, due time.Duration) error) error {
@@ -84,7 +91,7 @@ func roll(ctx context.Context, began time.Time, cameras int, length time.Duratio
 	for c := range cameras {
 		all.Go(func() {
 			for seq := range int64(length.Seconds() * fps) {
-				due := time.Duration(seq)*time.Second/fps + time.Duration(c)*time.Second/time.Duration(fps*cameras)
+				due := dueOf(c, seq, cameras)
 				select {
 				case <-ctx.Done():
 					errs[c] = ctx.Err()

@@ -163,7 +163,7 @@ func post(ctx context.Context, url string, cameras int, length time.Duration) (*
 		})
 		return nil
 	})
-	time.AfterFunc(time.Duration(cameras)*slowTime, end) // for those that wait
+	time.AfterFunc(peerGrace, end)
 	all.Wait()
 	return f, errors.Join(err, failed)
 }
