@@ -61,7 +61,7 @@ func (s *Server) inEffectNow(told config.Config) inEffect {
 func another(key string, v reflect.Value) {
 	words := map[string]any{
 		"server.ready_when": config.ReadyRequired, "server.repository": "none", "log.level": "debug", "log.format": "json", "rest.cors_origins": []string{"https://example.org"},
-		"defaults.strategy": "aimd", "model.m.strategy": "aimd",
+		"defaults.strategy": "aimd", "model.m.strategy": "aimd", "tcp.stream": config.StreamNone,
 	}
 	if to, ok := words[key]; ok {
 		v.Set(reflect.ValueOf(to))
@@ -126,6 +126,7 @@ func TestEverySettingReloads(t *testing.T) {
 	plain := func(c *config.Config) {
 		c.TCP.Connections, c.REST.Connections, c.GRPC.Connections, c.Containers.Sessions = 64, 64, 64, 64 // within any descriptors
 		c.Defaults.Strategy, c.Defaults.MaxBatch = "static", 32                                           // which goes with all others
+		c.TCP.Stream = config.StreamConnection                                                            // likewise
 		c.Models = map[string]config.Model{"m": {Policy: c.Defaults, Cache: 4 << 20, CacheTTL: time.Minute}}
 	}
 	s, file := loaded(t, new(logged), plain)
