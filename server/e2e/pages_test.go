@@ -122,6 +122,9 @@ func (p *page) run() {
 			}
 			p.own(argument, body)
 			continue
+		case "":
+		default:
+			p.t.Errorf("%s: the comment before a block says %q, which is none of file, source and ready", p.name, does)
 		}
 		switch language {
 		case "sh":
