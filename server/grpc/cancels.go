@@ -39,11 +39,10 @@ const (
 	cancelUnseen = 256 // resets under way at one time
 )
 
-// begin opens the account. For a host that was disconnected for cancelling a short while ago it is
-// empty, and the first call waits.
-func (k *cancels) begin(reformed bool) {
-	if k.at, k.credit = time.Now(), -1; reformed {
-		k.credit = cancelCredit
+// begin opens the account. For a banned host it is empty, and the first call waits.
+func (k *cancels) begin(banned bool) {
+	if k.at, k.credit = time.Now(), cancelCredit; banned {
+		k.credit = -1
 	}
 }
 
@@ -145,8 +144,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// bridled runs a call when its connection's account of cancellations allows.
-func (d *Door) bridled(ctx context.Context, run func() error) error {
+// throttle runs a call when its connection's account of cancellations allows.
+func (d *Door) throttle(ctx context.Context, run func() error) error {
 	c, began := connOf(ctx), time.Now()
 	wait, paid := c.cancels.call(began)
 	var err error
@@ -163,11 +162,11 @@ func (d *Door) bridled(ctx context.Context, run func() error) error {
 	return err
 }
 
-// sendAway closes a connection that cancels too much.
+// sendAway closes a connection that cancels too much. The caller is the one that reads it.
 func (d *Door) sendAway(c *conn, now time.Time) {
 	d.log.Warn("closing a connection: it cancels nearly all of its calls", "peer", c.RemoteAddr().String())
-	d.exile(c.Host(), now)
-	c.hangUp(metrics.ClosedCancels)
+	d.ban(c.Host(), now)
+	c.hangUp(metrics.ClosedCancels, true)
 }
 
 // givenUp reports whether the client has cancelled a call for another reason than its deadline,
@@ -180,30 +179,30 @@ func givenUp(ctx context.Context, began, now time.Time) bool {
 	return !ok || end.Sub(now) > 5*time.Millisecond+now.Sub(began)/10
 }
 
-// Connections from a host that was disconnected for cancelling begin without credit for exileTime.
+// Connections from a host that was disconnected for cancelling begin without credit for banTime.
 const (
-	exileTime = time.Minute
-	maxExiles = 4096 // hosts that are remembered
+	banTime = time.Minute
+	maxBans = 4096 // hosts that are remembered
 )
 
-// exile remembers that a connection from a host was closed for cancelling.
-func (d *Door) exile(host netip.Addr, now time.Time) {
+// ban remembers that a connection from a host was closed for cancelling.
+func (d *Door) ban(host netip.Addr, now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.exiles) >= maxExiles {
-		clear(d.exiles)
+	if len(d.bans) >= maxBans {
+		clear(d.bans)
 	}
-	d.exiles[host] = now
+	d.bans[host] = now
 }
 
-// reformed reports whether no connection from a host was closed for that lately.
-func (d *Door) reformed(host netip.Addr, now time.Time) bool {
+// banned reports whether a connection from a host was closed for that lately.
+func (d *Door) banned(host netip.Addr, now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	at, ok := d.exiles[host]
-	if ok && now.Sub(at) >= exileTime {
-		delete(d.exiles, host)
+	at, ok := d.bans[host]
+	if ok && now.Sub(at) >= banTime {
+		delete(d.bans, host)
 		ok = false
 	}
-	return !ok
+	return ok
 }

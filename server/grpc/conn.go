@@ -33,7 +33,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	c.open, c.close = context.WithCancel(l.door.stopping)
 	c.in.left = len(http2.ClientPreface)
 	c.out.Conn, c.box.Setting = in, "grpc.outbound_bytes"
-	c.cancels.begin(l.door.reformed(in.Host(), time.Now()))
+	c.cancels.begin(l.door.banned(in.Host(), time.Now()))
 	return c, nil
 }
 
@@ -61,11 +61,15 @@ type address struct {
 
 func (c *conn) RemoteAddr() net.Addr { return &address{c.Conn.RemoteAddr(), c} }
 
-// hangUp closes the connection and notes the reason.
-func (c *conn) hangUp(why metrics.Closed) {
+// hangUp closes the connection and notes the reason. A client that is still sending reads the GOAWAY
+// only if the connection lingers, which the goroutine that reads it may say, and then reads no more.
+func (c *conn) hangUp(why metrics.Closed, linger bool) {
 	c.Because(why)
 	c.outbox.close() // before that leaves room, and before it is written
 	c.out.goAway()
+	if linger {
+		c.Linger()
+	}
 	c.Close()
 }
 
@@ -79,6 +83,7 @@ func (c *conn) Read(b []byte) (int, error) {
 	for range c.in.resets(b[:n]) {
 		if now := time.Now(); c.cancels.reset(now) {
 			c.door.sendAway(c, now)
+			return 0, net.ErrClosed
 		}
 	}
 	return n, err
@@ -125,7 +130,7 @@ func (c *conn) look(now time.Time) {
 	switch still := now.Sub(since); {
 	case still >= c.door.settings.Load().StallTimeout:
 		c.door.log.Info("closing a connection: it does not read its answers", "peer", c.RemoteAddr().String(), "for", still)
-		c.hangUp(metrics.ClosedStalled)
+		c.hangUp(metrics.ClosedStalled, false)
 	case still >= enough:
 		c.stand()
 	}

@@ -72,9 +72,9 @@ type Door struct {
 
 	settings atomic.Pointer[Settings]
 
-	mu     sync.Mutex
-	conns  map[*conn]struct{}
-	exiles map[netip.Addr]time.Time // whose connections were closed for cancelling, and when
+	mu    sync.Mutex
+	conns map[*conn]struct{}
+	bans  map[netip.Addr]time.Time // whose connections were closed for cancelling, and when
 }
 
 // connectTimeout bounds HTTP/2's handshake.
@@ -96,7 +96,7 @@ const callWorkers = 256
 // Listen opens the door.
 func Listen(cfg Config) (*Door, error) {
 	d := &Door{Door: cfg.Predict.Door(cfg.Metrics), log: cfg.Log, failed: make(chan error, 1),
-		conns: make(map[*conn]struct{}), exiles: make(map[netip.Addr]time.Time)}
+		conns: make(map[*conn]struct{}), bans: make(map[netip.Addr]time.Time)}
 	d.settings.Store(&cfg.Settings)
 	l, err := intake.Listen(cfg.Addr, intake.Config{
 		Door: "grpc", Metrics: cfg.Metrics, Log: cfg.Log,
@@ -123,7 +123,7 @@ func Listen(cfg Config) (*Door, error) {
 		grpc.WaitForHandlers(true),
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (reply any, err error) {
 			defer d.recovered(&err)
-			err = d.bridled(ctx, func() (err error) {
+			err = d.throttle(ctx, func() (err error) {
 				reply, err = next(ctx, req)
 				return err
 			})
@@ -131,7 +131,7 @@ func Listen(cfg Config) (*Door, error) {
 		}),
 		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 			defer d.recovered(&err)
-			return d.bridled(stream.Context(), func() error { return next(srv, stream) })
+			return d.throttle(stream.Context(), func() error { return next(srv, stream) })
 		}),
 	)
 	d.server.RegisterService(d.description(), &service{door: d})

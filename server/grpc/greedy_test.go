@@ -3,7 +3,9 @@ package grpc
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -186,17 +188,65 @@ func TestReaderGetsEverything(t *testing.T) {
 	}
 }
 
+// askingFour is a request as a call's data.
+func askingFour(t *testing.T) []byte {
+	body, err := proto.Marshal(floats("m", 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(body))), body...)
+}
+
+// askAndReset makes a call and cancels it at once.
+func (c *caller) askAndReset(stream uint32, message []byte) error {
+	c.header.Reset()
+	for _, h := range callHeaders("ModelInfer") {
+		c.must(c.enc.WriteField(h))
+	}
+	if err := c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: c.header.Bytes(), EndHeaders: true}); err != nil {
+		return err
+	}
+	if err := c.framer.WriteData(stream, true, message); err != nil {
+		return err
+	}
+	return c.framer.WriteRSTStream(stream, http2.ErrCodeCancel)
+}
+
+// A client that is sent away for cancelling while it is sending can read why, however late it reads.
+func TestCalmDownIsRead(t *testing.T) {
+	r := newRig(t)
+	r.sized("m", 4)
+	c, message := r.caller(), askingFour(t)
+	for i := range uint32(3000) {
+		if err := c.askAndReset(2*i+1, message); err != nil {
+			t.Fatalf("after %d calls: %v", i, err)
+		}
+	}
+	budgettest.Until(t, "the connection to be closed", func() bool {
+		return metric(r, `shivad_connections_closed_total{door="grpc",reason="cancels"} `) == 1
+	})
+	told := false
+	for {
+		frame, err := c.framer.ReadFrame()
+		if err != nil {
+			if !told || !errors.Is(err, io.EOF) {
+				t.Errorf("the connection ended with %v; it was told to calm down: %t", err, told)
+			}
+			return
+		}
+		if f, ok := frame.(*http2.GoAwayFrame); ok {
+			told = f.ErrCode == http2.ErrCodeEnhanceYourCalm
+		}
+	}
+}
+
 // A client that cancels nearly all that it asks is held to a pace, then told to go; what it has
 // had done is bounded. The pace is that of reading: calls that have begun cost others their
 // turn, whatever becomes of them.
 func TestRapidReset(t *testing.T) {
 	r := newRig(t)
 	rows := r.sized("m", 4)
-	body, err := proto.Marshal(floats("m", 4))
-	if err != nil {
-		t.Fatal(err)
-	}
-	message := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(body))), body...)
+	message := askingFour(t)
 	attack := func(until time.Time) (asked int) { // until it is sent away, or then
 		c := r.caller()
 		c.must(c.conn.SetDeadline(until))
@@ -207,16 +257,7 @@ func TestRapidReset(t *testing.T) {
 				}
 			}
 		}()
-		for stream := uint32(1); time.Now().Before(until); stream += 2 {
-			c.header.Reset()
-			for _, h := range callHeaders("ModelInfer") {
-				c.must(c.enc.WriteField(h))
-			}
-			if c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: c.header.Bytes(), EndHeaders: true}) != nil ||
-				c.framer.WriteData(stream, true, message) != nil || c.framer.WriteRSTStream(stream, http2.ErrCodeCancel) != nil {
-				return asked
-			}
-			asked++
+		for asked = 0; time.Now().Before(until) && c.askAndReset(uint32(2*asked+1), message) == nil; asked++ {
 		}
 		return asked
 	}
@@ -289,7 +330,7 @@ func TestCancelsOfOrdinaryClients(t *testing.T) {
 		"nearly all, again at once": {1_000, 100, 99, true},
 	} {
 		var k cancels
-		k.begin(true)
+		k.begin(false)
 		now := k.at
 		var waited time.Duration
 		for i := range 10 * c.perSecond {

@@ -16,6 +16,7 @@ type Conn struct {
 	host     netip.Addr
 	why      atomic.Pointer[metrics.Closed]
 	left     sync.Once
+	lingers  atomic.Bool // the listener closes it
 }
 
 // Host is where the connection comes from: the IP address of the client, or of IPv6 the network
@@ -75,7 +76,21 @@ func (c *Conn) Leave() {
 
 // Close closes the connection and takes it off the count.
 func (c *Conn) Close() error {
+	if c.lingers.Load() {
+		return nil
+	}
 	err := c.Conn.Close()
 	c.Leave()
 	return err
+}
+
+// Linger is Close for a connection whose client is still sending and has not read all that was
+// written: closed at once it would be reset, and what was written last be lost. Nobody may read
+// the connection any more.
+func (c *Conn) Linger() {
+	c.lingers.Store(true)
+	if !c.listener.linger(c.Conn) {
+		c.Conn.Close()
+	}
+	c.Leave()
 }
