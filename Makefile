@@ -1,4 +1,4 @@
-# A bare "make" prints the targets. "make test" is what CI runs; each of its parts is a target of its own.
+# "make" alone prints the targets. "make test" is what CI runs; each part of it is a target too.
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -12,15 +12,16 @@ RUNFLAGS ?=
 SOAKFLAGS ?=
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-# What is built needs nothing of the machine it runs on. Only the race detector wants cgo.
+# Binaries are static. Only the race detector needs cgo.
 export CGO_ENABLED := 0
 
-# A first build takes minutes, and Go is silent meanwhile: this counts the packages that "go build -v" names.
+# A first build takes minutes, during which Go prints nothing: this counts the packages that
+# "go build -v" names.
 PROGRESS = 2>&1 | awk '/^[^ :]+$$/ { if (++n % 50 == 0) print "  " n " packages compiled"; next } { print }'
 BUILD := go build -v -o
 
-# No path of this machine is in what is built. With it for the tests as well, and for what vet and staticcheck compile, they
-# share: without, 500 packages are compiled twice.
+# Binaries contain no path of the machine that builds them. Tests, vet and staticcheck have the same
+# flag: otherwise 500 packages are compiled twice.
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 
 # Tests that start Python processes find the interpreter here.
@@ -29,20 +30,22 @@ export PYTHON := $(CURDIR)/$(VENV)/bin/python
 PYTHON_PACKAGES := containers/python shiva/python
 PYTHON_SOURCES := $(PYTHON_PACKAGES) examples bench server
 
-# Modules of their own are the examples and what draws the figures of the benches: what that takes is none of the server's.
+# The examples and the program that draws charts are modules of their own, so that the server does
+# not get their dependencies.
 MODULES := . examples bench/chart
 
 # $(call each,COMMAND) runs it in every module.
 each = @for module in $(MODULES); do echo "$(1) (in $$module)"; (cd $$module && $(1)) || exit 1; done
 
-# Packages whose tests run at once: one more than two cores, since tests of doors and of the state store wait for much.
+# Packages tested at once: one more than two cores, since tests of doors and of the state store wait
+# most of their time.
 AT_ONCE := -p 3
 
-# vet and staticcheck cost what they have to compile. The tag e2e adds nothing to that, since only tests have it; invariants
-# would have all be compiled again, for two files of one package.
+# vet and staticcheck take as long as compiling. The tag e2e adds nothing, since only tests have it;
+# the tag invariants would compile everything again, for two files of one package.
 STRICT := -tags invariants ./shiva/tensor
 
-# Checks with a + between them run at once: the tests of the SDK wait more than they work, as the soaks do.
+# Checks joined by + run at once: the tests of the SDK and the soaks wait most of their time.
 CHECKS := fmt vet staticcheck tidy scripts unit race fuzz soak+python e2e
 
 .PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants redis bench bench-goodput bench-deadlines bench-streams bench-scheduler bench-soak clean
@@ -60,7 +63,7 @@ build: ## build bin/shivad, bin/shivactl, their licences, and the examples
 	done
 	@.ci/notice >bin/NOTICE
 
-# The shell gives way to the program, so that a signal to make reaches it, and it stops what it has started.
+# exec: a signal to make reaches the program itself, which then stops what it has started.
 run: build ## serve handwritten digits, classify twenty of them, go on serving until Ctrl-C; RUNFLAGS=-help
 	@exec bin/digits-run $(RUNFLAGS)
 
@@ -100,14 +103,15 @@ unit: redis ## unit tests, golden vectors and allocation budgets
 	$(call each,go test $(AT_ONCE) -vet=off ./...)
 	go test -vet=off -tags poll -run 'Loop|Streams|EarlyEnd' ./bench/load
 
-# These tests have one goroutine, in which the race detector finds nothing, and takes ten times as long for it: a third of
-# all its time. Units have them; those with buffers to poison are run once more without the detector.
+# The race detector finds nothing in tests of one goroutine, and makes them ten times slower,
+# which was a third of its time. "unit" runs these tests; those with buffers to poison run again
+# without it.
 SERIAL := ^(TestGoldenCuts|TestGoldenTruncated|TestDeadlineAgainstAllWindows|TestGoodputProfiles|TestReasonsNameTheBound|$\
   TestQueueAgainstSlice|TestPromises|TestBanditsLearn|TestProbabilities|TestNumbersStayFinite|TestUsersLearn|$\
   TestDefaultIsBest|TestSplitIsSticky)$$
 
-# A buffer that is poisoned when it is released, and not used again, is a race with whoever still reads it. How messages and
-# buffers are used again is seen without that, where it is done.
+# A buffer that is poisoned on release, and not reused, makes every later read of it a race. The
+# reuse of messages and buffers is tested without poison, in the packages that do it.
 race: redis ## the same under the race detector, with buffers poisoned when released
 	$(call each,CGO_ENABLED=1 go test $(AT_ONCE) -race -vet=off -tags invariants -skip '$(SERIAL)' ./...)
 	CGO_ENABLED=1 go test -race -vet=off -skip '$(SERIAL)' ./shiva/... ./server/tcp

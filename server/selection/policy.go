@@ -127,7 +127,8 @@ type Request struct {
 	Without []Model
 }
 
-// A Plan is whom to ask. The caller stores it with the predictions until their feedback has arrived.
+// A Plan says which models to ask. The caller stores it with the predictions until feedback on them
+// arrives.
 type Plan struct {
 	Asks []Ask // the most important first: where not all can be asked, leave out the last
 }

@@ -3,7 +3,7 @@
 //
 //	gate.Submit --> Call.Find -+-> hit: the request is completed at once
 //	                           +-> an equal one is executing: it waits for that one's answer
-//	                           +-> miss: it goes on to the scheduler, and leads those that come meanwhile
+//	                           +-> miss: it goes to the scheduler, and equal ones wait for it
 //
 // Source: Clipper's prediction cache (Crankshaw et al., NSDI 2017, section 4.2), with two
 // differences: it is off unless a model asks for it, and the key is a hash that is made once,
