@@ -150,14 +150,20 @@ func TestExpiredCalls(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c := r.caller()
-			for i := range n {
-				tc.call(c, uint32(2*i+1), time.Duration(40+i)*time.Millisecond)
+			statuses := 0
+			for round := 0; statuses == 0 && round < 20; round++ { // all may end with nothing where there is no processor for the handlers
+				c := r.caller()
+				for i := range n {
+					tc.call(c, uint32(2*i+1), time.Duration(40+i)*time.Millisecond)
+				}
+				ends := c.ends((40 + n + 50) * time.Millisecond)
+				statuses = ends[want]
+				if delete(ends, want); len(ends) > 0 {
+					t.Errorf("%d of %d calls end with status %s, others with %v", statuses, n, want, ends)
+				}
 			}
-			ends := c.ends((40 + n + 50) * time.Millisecond)
-			statuses := ends[want]
-			if delete(ends, want); len(ends) > 0 || statuses == 0 {
-				t.Errorf("%d of %d calls end with status %s, others with %v", statuses, n, want, ends)
+			if statuses == 0 {
+				t.Errorf("of 20 times %d calls none ends with status %s", n, want)
 			}
 			budgettest.Until(r.t, "the requests to leave", func() bool { return r.inside() == 0 })
 		})
