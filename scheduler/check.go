@@ -238,6 +238,7 @@ func (ss *sources) check(items, rows int, bytes int64) error {
 // check looks at the streams, and counts the requests whose answers are held.
 func (ss *streams) check(requests map[*Request]int) error {
 	silent, turning, held := 0, 0, 0
+	clients := make(map[*client][2]int) // their streams, and how many of these are silent
 	for _, s := range ss.byKey {
 		queued, n := 0, 0
 		var last *Frame
@@ -282,6 +283,13 @@ func (ss *streams) check(requests map[*Request]int) error {
 		if s.silent {
 			silent++
 		}
+		if c := s.client; c != nil {
+			n := clients[c]
+			if n[0]++; s.silent {
+				n[1]++
+			}
+			clients[c] = n
+		}
 		if s.turn >= 0 {
 			turning++
 		}
@@ -290,6 +298,14 @@ func (ss *streams) check(requests map[*Request]int) error {
 	if silent != ss.silent.count || turning != len(ss.turns) || held != ss.held.items {
 		return fmt.Errorf("%d streams are silent, %d take turns, %d answers are held; %d, %d and %d are counted",
 			silent, turning, held, ss.silent.count, len(ss.turns), ss.held.items)
+	}
+	for c, n := range clients {
+		if ss.clients[c.name] != c || n != [2]int{c.streams, c.silent.count} {
+			return fmt.Errorf("client %q has %d streams, %d of them silent; %d and %d are counted", c.name, n[0], n[1], c.streams, c.silent.count)
+		}
+	}
+	if len(clients) != len(ss.clients) {
+		return fmt.Errorf("%d clients have streams, %d are known", len(clients), len(ss.clients))
 	}
 	for i, s := range ss.turns {
 		if i > 0 && ss.turns.Less(i, (i-1)/2) {

@@ -87,6 +87,9 @@ type ModelConfig struct {
 	// Keep is how many frames of a stream may wait that do not say it themselves; more supersede
 	// the oldest. Default: all.
 	Keep setting.Keep
+	// Streams bounds the streams of one client that the model knows. One more has the client's
+	// oldest one forgotten of those that are silent; if none is, it is refused. Default 1,024.
+	Streams int
 	// Pad fills every batch up to MaxBatch by repeating its last row, for models compiled for
 	// one size. Only with the static strategy.
 	Pad bool
@@ -102,8 +105,10 @@ const (
 	defaultQueueRows   = 65536
 	defaultQueueBytes  = 1 << 30
 	defaultExecTimeout = 30 * time.Second
+	defaultStreams     = 1024
 
-	maxRows = 1 << 24 // in a queue or a batch
+	maxRows    = 1 << 24 // in a queue or a batch
+	maxStreams = 1 << 20 // of a client
 
 	// queueShapes bounds the number of different shapes that wait at once, since each has a queue
 	// of its own.
@@ -135,6 +140,7 @@ func (c ModelConfig) withDefaults() ModelConfig {
 	c.Retry = cmp.Or(c.Retry, &yes)
 	c.Shed = cmp.Or(c.Shed, &yes)
 	c.Keep = cmp.Or(c.Keep, setting.KeepAll)
+	c.Streams = cmp.Or(c.Streams, defaultStreams)
 	if c.BatchBytes == 0 {
 		c.BatchBytes = min(defaultBatchBytes, c.QueueBytes)
 	}
@@ -173,6 +179,7 @@ func (c ModelConfig) Faults() (fs setting.Faults) {
 	setting.Between(&fs, "queue_bytes", queueBytes, 1, setting.MaxBytes)
 	setting.Between(&fs, "execution_timeout", c.ExecTimeout, time.Millisecond, setting.MaxWait)
 	setting.Between(&fs, "slots", c.Slots, 0, MaxSlots)
+	setting.Between(&fs, "streams_per_client", c.Streams, 1, maxStreams)
 	if !c.Keep.Valid() {
 		fs.Add("keep", "expected %s, got %s", setting.KeepValues, cmp.Or(c.Keep.String(), `""`))
 	} else if frames := int(c.Keep); frames > c.QueueRows {

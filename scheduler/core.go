@@ -138,7 +138,11 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 	r.source = c.sources.of(r.Source)
 	var s *stream
 	if f := r.Frame; f != nil {
-		s = c.streams.of(f, now)
+		if s = c.streams.of(f, c.cfg.Streams, now); s == nil {
+			c.sources.forget(r.source)
+			c.refuse(r, OutcomeStreams, &OverloadedError{Limit: limitStreams, Value: int64(c.cfg.Streams), Needed: int64(c.cfg.Streams) + 1, RetryAfter: minRetry}, fx)
+			return
+		}
 		defer c.streams.fallSilent(s)
 	}
 	if !c.admit(r, s, now, fx) {

@@ -24,7 +24,7 @@ var (
 
 // An OverloadedError is an [ErrOverloaded] with the limit that was reached.
 type OverloadedError struct {
-	Limit string // queue_rows, queue_bytes, queue_shapes, deadline or share
+	Limit string // queue_rows, queue_bytes, queue_shapes, streams_per_client, deadline or share
 	// Its setting; deadline: the time that the request had left, in ns; share: rows of the source
 	// that it made room for.
 	Value int64
@@ -55,6 +55,7 @@ const (
 	limitRows     = "queue_rows"
 	limitBytes    = "queue_bytes"
 	limitShapes   = "queue_shapes"
+	limitStreams  = "streams_per_client"
 	limitDeadline = "deadline"
 	limitShare    = "share"
 )

@@ -35,6 +35,7 @@ const (
 	OutcomeQueueRows           // refused: the queue has its maximum of rows
 	OutcomeQueueBytes          // refused: the queue has its maximum of bytes
 	OutcomeQueueShapes         // refused: rows of too many different shapes wait
+	OutcomeStreams             // refused: frames of too many streams of its client wait
 	OutcomeMemory              // there was no memory for its answer
 	// Refused: by queue and profile it could not be answered in time.
 	OutcomePredicted
@@ -71,7 +72,7 @@ func Outcomes() []Outcome {
 }
 
 var outcomeNames = [outcomes]string{
-	"ok", "queue_rows", "queue_bytes", "queue_shapes", "memory", "predicted", "superseded", "displaced",
+	"ok", "queue_rows", "queue_bytes", "queue_shapes", "streams", "memory", "predicted", "superseded", "displaced",
 	"deadline_never_sent", "deadline_sent_late", "deadline_container",
 	"canceled_queued", "canceled_executing", "unavailable", "container_failed", "container_lost",
 	"draining", "invalid_input", "too_large", "not_found",

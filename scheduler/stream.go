@@ -18,7 +18,8 @@ import (
 type Frame struct {
 	// Set by the submitter.
 
-	Stream string       // its name, which may be a view of reused memory; each model has its own streams
+	Client string       // whose stream it is, which may be a view of reused memory; clients share none
+	Stream string       // its name, likewise; each model has its own streams
 	Keep   setting.Keep // how many frames of the stream may wait; more supersede the oldest. 0: as the model is configured
 	Seq    int64        // the client's number of the frame; negative: it has none
 	ID     string       // names the frame in errors if it has no number
@@ -69,32 +70,33 @@ func (e *SupersededError) Unwrap() error { return ErrSuperseded }
 
 // A streamKey tells the streams of a model apart.
 type streamKey struct {
-	name       string
-	connection uint64 // 0: any request may name it
+	client, name string
+	connection   uint64 // 0: any request of the client may name it
 }
 
 // A stream is known from its first frame until it has been silent for a while, or its connection
 // is closed.
 type stream struct {
 	key            streamKey
-	keep           int    // of the frame that was submitted last
-	oldest, newest *Frame // unanswered ones, in the order in which they were submitted
-	held           int    // of these
-	leaving        int    // answers that are being delivered; until they are, no other one leaves
-	batch          *Batch // that all of those were in; nil: they were not in one
-	captured       int64  // when the first of those frames was taken
-	queued         int    // items in queues
-	served         int64  // when a frame was sent last
-	number         uint64 // in the order in which they became known
-	turn           int    // index in streams.turns, or -1
-	cut            uint64 // the batch that it last had a frame in, by streams.cuts
-	skipped        int    // frames superseded since a frame was sent last
-	seq            int64  // number of the frame that was submitted last
-	active         int64  // when a frame was submitted last
-	silent         bool   // it stands in streams.silent
-	ended          bool   // its connection is closed: it is forgotten when it falls silent
+	client         *client // nil: a connection is the stream
+	keep           int     // of the frame that was submitted last
+	oldest, newest *Frame  // unanswered ones, in the order in which they were submitted
+	held           int     // of these
+	leaving        int     // answers that are being delivered; until they are, no other one leaves
+	batch          *Batch  // that all of those were in; nil: they were not in one
+	captured       int64   // when the first of those frames was taken
+	queued         int     // items in queues
+	served         int64   // when a frame was sent last
+	number         uint64  // in the order in which they became known
+	turn           int     // index in streams.turns, or -1
+	cut            uint64  // the batch that it last had a frame in, by streams.cuts
+	skipped        int     // frames superseded since a frame was sent last
+	seq            int64   // number of the frame that was submitted last
+	active         int64   // when a frame was submitted last
+	silent         bool    // it stands in silent lines
+	ended          bool    // its connection is closed: it is forgotten when it falls silent
 	recent         streamRecent
-	before, after  *stream // its neighbours there
+	neighbours     [2]struct{ before, after *stream }
 }
 
 // streams are those of one model.
@@ -117,33 +119,81 @@ type streams struct {
 	chosen []*item  // scratch
 	back   []*Frame // whose rows came back to wait since the last dispatch
 
-	silent struct {
-		oldest, newest *stream // without an unanswered frame, in the order in which they fell silent
-		count          int
+	silent  silence
+	clients map[string]*client
+}
+
+// A client is known as long as a stream is that it has named.
+type client struct {
+	name    string
+	streams int
+	silent  silence // of these
+}
+
+// A silence is a line of streams without an unanswered frame, in the order in which they fell
+// silent. Each is in that of the model and in that of its client.
+type silence struct {
+	oldest, newest *stream
+	count          int
+	ofClient       int // 1; that of a model: 0
+}
+
+func (l *silence) add(s *stream) {
+	n := &s.neighbours[l.ofClient]
+	if n.before = l.newest; n.before != nil {
+		n.before.neighbours[l.ofClient].after = s
+	} else {
+		l.oldest = s
 	}
+	l.newest = s
+	l.count++
+}
+
+func (l *silence) remove(s *stream) {
+	n := &s.neighbours[l.ofClient]
+	if n.before != nil {
+		n.before.neighbours[l.ofClient].after = n.after
+	} else {
+		l.oldest = n.after
+	}
+	if n.after != nil {
+		n.after.neighbours[l.ofClient].before = n.before
+	} else {
+		l.newest = n.before
+	}
+	n.before, n.after = nil, nil
+	l.count--
 }
 
 const (
 	// A stream that has been silent is forgotten after a while, or when too many are.
 	silentTime = int64(time.Minute)
-	silentMost = 1024
+	silentMost = 16 << 10
 
 	// turnsTried is how many streams are considered for one place in a batch. It is a bound for
 	// queues of many shapes or priorities, whose streams cannot take each other's places.
 	turnsTried = 32
 )
 
-// of is the stream of f, which is new if it was not known.
-func (ss *streams) of(f *Frame, now int64) *stream {
-	key := streamKey{f.Stream, f.Connection}
+// of is the stream of f, which is new if it was not known; nil: its client has named the most
+// streams that it may, and each has an unanswered frame.
+func (ss *streams) of(f *Frame, most int, now int64) *stream {
+	key := streamKey{f.Client, f.Stream, f.Connection}
+	if f.Connection != 0 {
+		key.client = ""
+	}
 	if s := ss.byKey[key]; s != nil {
 		s.ended = false
 		return s
 	}
 	ss.forget(now)
+	c, ok := ss.admit(f, most)
+	if !ok {
+		return nil
+	}
 	ss.known++
-	key.name = strings.Clone(key.name)
-	s := &stream{key: key, number: ss.known, turn: -1, seq: -1, served: now}
+	key.client, key.name = strings.Clone(key.client), strings.Clone(key.name)
+	s := &stream{key: key, client: c, number: ss.known, turn: -1, seq: -1, served: now, active: now}
 	s.recent.begin(now)
 	// A new stream should not wait for all others, nor may clients that name a new stream in each
 	// frame keep others from their turn: it joins half-way. Who has waited longest is before all
@@ -156,6 +206,44 @@ func (ss *streams) of(f *Frame, now int64) *stream {
 	}
 	ss.byKey[key] = s
 	return s
+}
+
+// admit counts a new stream of f's client, of which it forgets the oldest silent one if there are
+// too many. A connection is one stream for its client, however many there are.
+func (ss *streams) admit(f *Frame, most int) (c *client, ok bool) {
+	if f.Connection != 0 {
+		return nil, true
+	}
+	for c = ss.clients[f.Client]; c != nil && c.streams >= most; c = ss.clients[f.Client] {
+		if c.silent.oldest == nil {
+			return nil, false
+		}
+		ss.drop(c.silent.oldest)
+	}
+	if c == nil {
+		c = &client{name: strings.Clone(f.Client), silent: silence{ofClient: 1}}
+		if ss.clients == nil {
+			ss.clients = make(map[string]*client)
+		}
+		ss.clients[c.name] = c
+	}
+	c.streams++
+	return c, true
+}
+
+// drop forgets a silent stream.
+func (ss *streams) drop(s *stream) {
+	ss.wakeUp(s)
+	ss.remove(s)
+}
+
+func (ss *streams) remove(s *stream) {
+	delete(ss.byKey, s.key)
+	if c := s.client; c != nil {
+		if c.streams--; c.streams == 0 {
+			delete(ss.clients, c.name)
+		}
+	}
 }
 
 // end forgets the stream of a connection, at once or when it has no unanswered frame any more.
@@ -174,14 +262,13 @@ func (ss *streams) end(key streamKey) {
 func (m *Model) EndStream(name string, connection uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.core.streams.end(streamKey{name, connection})
+	m.core.streams.end(streamKey{name: name, connection: connection})
 }
 
 // forget drops the streams that have been silent for long, and the oldest of too many.
 func (ss *streams) forget(now int64) {
 	for old := ss.silent.oldest; old != nil && (ss.silent.count > silentMost || old.active < now-silentTime); old = ss.silent.oldest {
-		ss.wakeUp(old)
-		delete(ss.byKey, old.key)
+		ss.drop(old)
 	}
 }
 
@@ -193,18 +280,11 @@ func (ss *streams) recent(now int64) int {
 
 // wakeUp takes a stream out of the silent ones.
 func (ss *streams) wakeUp(s *stream) {
-	if s.before != nil {
-		s.before.after = s.after
-	} else {
-		ss.silent.oldest = s.after
+	ss.silent.remove(s)
+	if s.client != nil {
+		s.client.silent.remove(s)
 	}
-	if s.after != nil {
-		s.after.before = s.before
-	} else {
-		ss.silent.newest = s.before
-	}
-	s.before, s.after, s.silent = nil, nil, false
-	ss.silent.count--
+	s.silent = false
 }
 
 // join makes f the newest of its stream.
@@ -256,17 +336,14 @@ func (ss *streams) fallSilent(s *stream) {
 		return
 	}
 	if s.ended {
-		delete(ss.byKey, s.key)
+		ss.remove(s)
 		return
 	}
 	s.silent = true
-	if s.before = ss.silent.newest; s.before != nil {
-		s.before.after = s
-	} else {
-		ss.silent.oldest = s
+	ss.silent.add(s)
+	if s.client != nil {
+		s.client.silent.add(s)
 	}
-	ss.silent.newest = s
-	ss.silent.count++
 }
 
 // count notes that items of a stream have come into queues, or left them.

@@ -424,3 +424,153 @@ func TestStreamsOfManyShapes(t *testing.T) {
 		}
 	}
 }
+
+// TestStreamsOfClients: a name is one of a client's. Of its streams a model knows so many: a further
+// one has the oldest silent one forgotten, and is refused if none is. Nobody else notices.
+func TestStreamsOfClients(t *testing.T) {
+	sched, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 1, Slots: 1, Streams: 3}})
+	spec := scheduler.Spec{Inputs: frameSpec, Outputs: frameSpec}
+	worker := &schedtest.Worker{Clock: clock, Exec: schedtest.Linear(time.Millisecond, 0)}
+	model := addTo(t, sched, benchID, spec, worker).Model()
+	var answered []string
+	skipped := make(map[string]int)
+	send := func(client, stream string) {
+		t.Helper()
+		in, err := tensor.FromSlice(tensor.Shape{1, 2}, []uint32{1, 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := client + "/" + stream
+		sched.Submit(&scheduler.Request{Model: model, Inputs: []tensor.Tensor{in}, Rows: 1, Frame: &scheduler.Frame{Client: client, Stream: stream, Keep: 1, Seq: -1},
+			Owner: ownerFunc(func(r *scheduler.Request) {
+				switch {
+				case errors.Is(r.Err, scheduler.ErrOverloaded):
+					name += ": " + r.Err.Error()
+				case errors.Is(r.Err, scheduler.ErrSuperseded):
+					name += " superseded"
+				case r.Err != nil:
+					t.Error(r.Err)
+				default:
+					skipped[name] = r.Frame.Skipped
+				}
+				answered = append(answered, name)
+			})})
+		if err := model.Check(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(want ...string) {
+		t.Helper()
+		clock.Advance(100 * time.Millisecond)
+		if err := model.Check(); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(answered, want) {
+			t.Errorf("got %q, expected %q", answered, want)
+		}
+		answered = nil
+	}
+	worker.Pause()
+	send("a", "busy") // is executing
+	send("a", "cam-3")
+	send("b", "cam-3")
+	send("b", "cam-3")
+	expect("b/cam-3 superseded")
+	send("a", "third")
+	send("a", "fourth")
+	send("b", "second")
+	expect("a/fourth: scheduler: overloaded: streams_per_client is 3, this request would make it 4")
+	worker.Resume()
+	expect("a/busy", "a/cam-3", "b/cam-3", "a/third", "b/second")
+	if skipped["b/cam-3"] != 1 || skipped["a/cam-3"] != 0 {
+		t.Errorf("skipped: %v", skipped)
+	}
+	// All are silent: the oldest of a's is forgotten, and none of b's.
+	before := model.Stats().Streams
+	send("a", "fourth")
+	send("a", "fifth")
+	expect("a/fourth", "a/fifth")
+	if now := model.Stats().Streams; before != 5 || now != 5 {
+		t.Errorf("%d streams are known, then %d", before, now)
+	}
+	clock.Advance(2 * time.Minute)
+	if n := model.Stats().Streams; n != 0 {
+		t.Errorf("%d streams are known that have been silent for two minutes", n)
+	}
+}
+
+// TestManyStreams: streams without end, of one client and of a client each, are forgotten as others
+// come.
+func TestManyStreams(t *testing.T) {
+	for _, clients := range []bool{false, true} {
+		model, next := newStreams(t)
+		for range 50_000 {
+			next(clients)
+		}
+		if n := model.Stats().Streams; n > 17<<10 || !clients && n > 1024 {
+			t.Errorf("clients: %v: %d streams are known", clients, n)
+		}
+		if err := model.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// newStreams returns a function that sends a frame of a new stream, of a new client or the same.
+func newStreams(t testing.TB) (*scheduler.Model, func(clients bool)) {
+	sched, err := scheduler.New(scheduler.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(sched.Close)
+	worker := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+		outputs, _, err := schedtest.Echo(b)
+		if err == nil {
+			b.Complete(outputs, nil)
+		}
+		return err
+	})
+	model := addTo(t, sched, benchID, rowsSpec, worker).Model()
+	in := rowOf(t, 1)
+	owner := ownerFunc(func(r *scheduler.Request) {
+		for _, out := range r.Outputs {
+			out.Release()
+		}
+	})
+	n := 0
+	return model, func(clients bool) {
+		n++
+		f := &scheduler.Frame{Stream: fmt.Sprintf("%0256d", n), Keep: 1}
+		if clients {
+			f.Client = fmt.Sprint("client ", n)
+		}
+		sched.Submit(&scheduler.Request{Model: model, Inputs: in, Rows: 1, Owner: owner, Frame: f})
+	}
+}
+
+// BenchmarkNewStreams is what a frame of a new stream costs, with the longest name that doors take,
+// and what the memory of them is after a million.
+func BenchmarkNewStreams(b *testing.B) {
+	for _, clients := range []bool{false, true} {
+		b.Run(fmt.Sprint("clients=", clients), func(b *testing.B) {
+			heap := func() uint64 {
+				var m runtime.MemStats
+				runtime.GC()
+				runtime.ReadMemStats(&m)
+				return m.HeapAlloc
+			}
+			model, next := newStreams(b)
+			before := heap()
+			for range 1_000_000 {
+				next(clients)
+			}
+			after := heap()
+			b.ReportAllocs()
+			for b.Loop() {
+				next(clients)
+			}
+			b.ReportMetric(float64(int64(after-before))/(1<<20), "MiB/million-streams")
+			runtime.KeepAlive(model)
+		})
+	}
+}

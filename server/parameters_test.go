@@ -174,6 +174,8 @@ func values(t *testing.T, k *parameter.Key) (right, wrong, outside []any) {
 	switch k.Name {
 	case "captured_at":
 		return []any{time.Now().UnixMilli()}, []any{"1", true}, []any{int64(-1), 1.5, time.Now().Unix()}
+	case "stream":
+		return []any{"cam-3", strings.Repeat("n", 256)}, []any{true, int64(7)}, []any{""}
 	case "keep":
 		return []any{"all", "latest", int64(1), int64(1 << 16)}, []any{"newest", true}, []any{int64(0), int64(-1), 1.5, int64(1<<16 + 1)}
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
@@ -491,7 +493,14 @@ type line struct {
 
 func newLine(t *testing.T, s *Server) *line {
 	t.Helper()
-	conn, err := net.Dial("tcp", s.Addrs().TCP.String())
+	return newLineFrom(t, s, "127.0.0.1")
+}
+
+// newLineFrom is a line of another machine's.
+func newLineFrom(t *testing.T, s *Server, host string) *line {
+	t.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}}
+	conn, err := dialer.DialContext(t.Context(), "tcp", s.Addrs().TCP.String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -536,4 +545,125 @@ func (l *line) read() shown {
 		}
 		l.in = b[:n]
 	}
+}
+
+// TestStreamsAreTheirClients: one name is another stream for another user, machine and model.
+func TestStreamsAreTheirClients(t *testing.T) {
+	s := start(t, nil)
+	g, other := newStage(t, s, "m", 1), newStage(t, s, "other", 1)
+	doors := cameraDoors(t, s)
+	for i, busy := range []*stage{g, other} {
+		answer := doors[4].ask(busy.model, frame{int32(100 + i), nil})
+		defer func() { <-answer }()
+		busy.taken(1)
+	}
+	away := newLineFrom(t, s, "127.0.0.2")
+	var frames []<-chan shown
+	for i, user := range []string{"ann", "bob", ""} {
+		f := frameOf("cam", 1, "keep", "latest", "user", user)
+		frames = append(frames, doors[1].ask("m", f))
+		g.taken(2 + i)
+	}
+	frames = append(frames, doors[1].ask("other", frameOf("cam", 1, "keep", "latest")))
+	away.write(frameOf("cam", 1, "keep", "latest").message(t, "m"))
+	g.taken(5)
+	other.taken(2)
+	if n := stats(s, "m").QueueRows; n != 4 {
+		t.Errorf("%d frames of four streams wait", n)
+	}
+	// The user is the same on another machine.
+	away.write(frameOf("cam", 2, "keep", "latest", "user", "ann").message(t, "m"))
+	g.expect(frames[0], "Ann's older frame", " 409 by 2")
+	g.answer(0, 100)
+	other.answer(0, 101)
+	other.answer(0, 1)
+	g.answer(0, 2) // in the place of the older one
+	g.answer(0, 1)
+	g.answer(0, 1)
+	g.answer(0, 1)
+	for _, f := range frames[1:] {
+		g.expect(f, "a frame of a stream of its own", "frame 1 is 1, skipped 0")
+	}
+	for _, want := range []string{"frame 1 is 1, skipped 0", "frame 2 is 2, skipped 1"} {
+		if got := away.read(); got.String() != want {
+			t.Errorf("got %v (%v), expected %s", got, got.err, want)
+		}
+	}
+}
+
+// TestFramesThatAreNone: what is wrong with a frame is said at every door, and costs nobody else.
+func TestFramesThatAreNone(t *testing.T) {
+	s := start(t, func(c *config.Config) { c.Defaults.StreamsPerClient = 2 })
+	g := newStage(t, s, "m", 1)
+	doors := cameraDoors(t, s)
+	for _, d := range doors {
+		for _, c := range []struct {
+			key, words string
+			value      any
+		}{
+			{"stream", "expected a string of 1 to 256 bytes, got", ""},
+			{"stream", "expected a string of 1 to 256 bytes, got", strings.Repeat("n", 257)},
+			{"stream", "expected a string of 1 to 256 bytes, got", strings.Repeat("n", 1<<19)},
+			{"keep", `expected "all", "latest" or a whole number from 1 to 65536, got`, true},
+			{"keep", `expected "all", "latest" or a whole number from 1 to 65536, got`, "newest"},
+			{"keep", `expected "all", "latest" or a whole number from 1 to 65536, got`, int64(0)},
+			{"captured_at", "expected a whole number of milliseconds since 1970, at least 100000000000, got", time.Now().Unix()},
+			{"seq", "expected a whole number from 0 to 9223372036854775807, got", int64(-1)},
+		} {
+			got := d.send("m", frameOf("cam", 1, c.key, c.value))
+			if got.err == nil || !strings.Contains(got.err.text, c.words) || !strings.Contains(got.err.text, c.key) || len(got.err.text) > 500 {
+				t.Errorf("%s: %s = %.20v: got %v (%.200s), expected %q", d.name, c.key, c.value, got, got.err, c.words)
+			}
+		}
+	}
+	if n := stats(s, "m").Submitted; n > 0 {
+		t.Errorf("%d of them reached the model", n)
+	}
+	// Taken in the future, by a clock that is ahead: it is not older than nothing. A number that goes
+	// back is answered in the order of arrival, and counted.
+	later := doors[1].ask("m", frameOf("cam", 7, "captured_at", time.Now().Add(time.Hour).UnixMilli()))
+	g.taken(1)
+	back := doors[2].ask("m", frameOf("cam", 3))
+	g.taken(2)
+	second := doors[2].ask("m", frameOf("second", 1))
+	g.taken(3)
+	if got := doors[3].send("m", frameOf("third", 1)); got.err == nil || !strings.Contains(got.err.text, "Overloaded: overloaded: streams_per_client is 2, this request would make it 3") {
+		t.Errorf("a third stream: %v (%v)", got, got.err)
+	}
+	for _, value := range []int32{7, 3, 1} {
+		g.answer(0, value)
+	}
+	if got := g.expect(later, "from the future", "frame 7 is 7, skipped 0"); got.age != 0 {
+		t.Errorf("it is %v ms old", got.age)
+	}
+	g.expect(back, "a number that goes back", "frame 3 is 3, skipped 0")
+	g.expect(second, "the second stream", "frame 1 is 1, skipped 0")
+	if n := stats(s, "m").Reordered; n != 1 {
+		t.Errorf("%d numbers went back, expected 1", n)
+	}
+}
+
+// TestCameraThatLeaves: the frames of a client that hangs up never reach the model, and one that never
+// reads its answers has no effect on the stream of another.
+func TestCameraThatLeaves(t *testing.T) {
+	s := start(t, nil)
+	g := newStage(t, s, "m", 1)
+	doors := cameraDoors(t, s)
+	busy := doors[4].ask("m", frame{100, nil})
+	g.taken(1)
+	leaves, deaf := newLine(t, s), newLine(t, s)
+	for i := range 10 {
+		leaves.write(frameOf("leaves", i).message(t, "m"))
+		deaf.write(frameOf("deaf", 200+i, "keep", "latest").message(t, "m"))
+	}
+	g.taken(21)
+	leaves.conn.Close()
+	budgettest.Until(t, "the frames to leave the queue", func() bool { return stats(s, "m").QueueRows == 1 })
+	reads := doors[1].ask("m", frameOf("reads", 1, "keep", "latest"))
+	g.taken(22)
+	g.answer(0, 100)
+	g.answer(0, 209)
+	g.answer(0, 1)
+	g.expect(reads, "the client that reads", "frame 1 is 1, skipped 0")
+	<-busy
 }

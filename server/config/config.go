@@ -277,6 +277,7 @@ type Policy struct {
 	Shed             bool          `toml:"shed"`
 	Slots            int           `toml:"slots"`
 	Keep             setting.Keep  `toml:"keep"`
+	StreamsPerClient int           `toml:"streams_per_client"`
 	Pad              bool          `toml:"pad"`
 	Batched          bool          `toml:"batched" default:"true" file:"only" restart:"replicas have registered by it"`
 	Cast             bool          `toml:"cast" file:"only"` // accept other dtypes when no value changes
@@ -297,6 +298,7 @@ func (p Policy) Scheduler() scheduler.ModelConfig {
 		Shed:        &p.Shed,
 		Slots:       p.Slots,
 		Keep:        p.Keep,
+		Streams:     p.StreamsPerClient,
 		Batched:     &p.Batched,
 		Pad:         p.Pad,
 	}
@@ -372,6 +374,7 @@ func Default() Config {
 			Retry:            *policy.Retry,
 			Shed:             *policy.Shed,
 			Keep:             policy.Keep,
+			StreamsPerClient: policy.Streams,
 		},
 		Models: map[string]Model{},
 	}

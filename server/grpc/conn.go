@@ -12,6 +12,7 @@ import (
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/stats"
 
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/metrics"
 )
@@ -29,7 +30,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: in, door: l.door, source: l.door.NewSource()}
+	c := &conn{Conn: in, door: l.door, source: l.door.NewSource(), client: gate.ClientOf(in.RemoteAddr().String())}
 	c.open, c.close = context.WithCancel(l.door.stopping)
 	c.in.left = len(http2.ClientPreface)
 	c.out.Conn, c.box.Setting = in, "grpc.outbound_bytes"
@@ -44,6 +45,7 @@ type conn struct {
 	outbox
 	door    *Door
 	source  uint64 // for fairness; see predict.Door
+	client  string // gate.ClientOf
 	cancels cancels
 	in      frames
 	out     uncanceled

@@ -66,7 +66,7 @@ func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room pred
 		return nil, err
 	}
 	c := connOf(ctx)
-	r.Arrived, r.Source, r.Outbox = arrived, c.source, room
+	r.Arrived, r.Source, r.Client, r.Outbox = arrived, c.source, c.client, room
 	a, err := d.Infer(ctx, &r.Question)
 	if err != nil {
 		return nil, err

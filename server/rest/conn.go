@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/metrics"
 )
@@ -28,7 +29,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := &conn{Conn: in, door: l.door, source: l.door.predict.NewSource(), head: time.Now()}
+		c := &conn{Conn: in, door: l.door, source: l.door.predict.NewSource(), client: gate.ClientOf(in.RemoteAddr().String()), head: time.Now()}
 		if l.door.add(c) {
 			return c, nil
 		}
@@ -59,6 +60,7 @@ type conn struct {
 	*intake.Conn
 	door   *Door
 	source uint64 // for fairness; set once
+	client string // gate.ClientOf; set once
 
 	state atomic.Int32 // http.ConnState
 

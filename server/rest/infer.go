@@ -26,7 +26,7 @@ func (c *call) infer() error {
 	if err != nil {
 		return c.refused(err, q.Arrived)
 	}
-	q.Model, q.Version, q.Source, q.Parameters = c.model, c.version, c.conn.source, q.pass.end()
+	q.Model, q.Version, q.Source, q.Client, q.Parameters = c.model, c.version, c.conn.source, c.conn.client, q.pass.end()
 	q.complete()
 	a, err := c.door.predict.Infer(c.r.Context(), &q.Question)
 	if err != nil {

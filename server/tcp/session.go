@@ -20,6 +20,7 @@ type session struct {
 	loop      *loop
 	transport transport
 	id        uint64 // of the connection, never 0
+	client    string // gate.ClientOf, once it has named a stream
 	index     int    // in loop.sessions
 
 	decoder    *shiva.Decoder // borrowed from the loop while a message is half-received
@@ -267,6 +268,12 @@ func (s *session) open(c *call, fault error) error {
 		}
 	}
 	q.Source, q.Now = s.id, s.loop.now
+	if q.Stream != "" {
+		if s.client == "" {
+			s.client = gate.ClientOf(s.transport.Peer())
+		}
+		q.Client = s.client
+	}
 	if application, ok := s.loop.door.gate.Updates(m.Namespace); ok {
 		c.feedback, err = s.loop.door.gate.OpenFeedback(application, m.Tensors, &q.Params)
 		return err

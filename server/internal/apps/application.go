@@ -204,7 +204,7 @@ func (a *application) fanOut(tensors []tensor.Tensor, p *gate.Params) (*fanout, 
 	}
 	for _, asked := range plan.Asks {
 		f.params = *p // opening takes what it used
-		f.params.Timeout, f.params.Keep, f.params.Candidates = timeout, keep, nil
+		f.params.Timeout, f.params.Keep, f.params.Candidates, f.params.Asker = timeout, keep, nil, a.Name
 		f.ask(asked, tensors)
 	}
 	f.params = gate.Params{}

@@ -104,10 +104,13 @@ type Params struct {
 	Forward []byte    // JSON object for the container; nil = none
 	ID      []byte    // applications: what feedback will name the request by, as JSON; nil = there will be none
 	Source  uint64    // who asks (a connection's number), for fairness between them
+	Client  string    // the machine that asks (ClientOf); "" = this program
 
 	// Own is the stream of the connection, of which the request is a frame unless it names another;
 	// nil: then it is none.
 	Own *OwnStream
+
+	Asker string // the application that asks; "" = none does
 }
 
 // Open turns a question into a request: the route into a model, the tensors into inputs that fit

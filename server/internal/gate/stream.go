@@ -3,6 +3,7 @@ package gate
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"time"
@@ -76,7 +77,7 @@ func (c *Call) enter(p *Params) error {
 	if f.captured.IsZero() {
 		f.captured = p.Now
 	}
-	f.place = scheduler.Frame{Stream: p.Stream, Seq: f.Seq, Keep: p.Keep, Captured: f.captured}
+	f.place = scheduler.Frame{Client: p.streamer(), Stream: p.Stream, Seq: f.Seq, Keep: p.Keep, Captured: f.captured}
 	if p.Stream == "" {
 		f.place.Stream, f.place.Connection = p.Own.Name, p.Own.Connection
 	}
@@ -85,6 +86,38 @@ func (c *Call) enter(p *Params) error {
 	}
 	c.Frame, c.request.Frame = f, &f.place
 	return nil
+}
+
+// streamer is whose stream a frame is of: the user's that the request names, on whatever machine, else
+// that of the machine which sends it. What an application asks its models is apart from what clients
+// ask these themselves.
+func (p *Params) streamer() string {
+	who := p.Client
+	if p.User != "" {
+		who = "user " + p.User
+	}
+	if p.Asker != "" {
+		who = "application " + p.Asker + ", " + who
+	}
+	return who
+}
+
+// ClientOf is the machine behind a peer's address, "host:port", as streams tell clients apart. Of an
+// IPv6 address the first half counts: a machine has as many of the rest as it likes.
+func ClientOf(peer string) string {
+	addr, err := netip.ParseAddrPort(peer)
+	if err != nil {
+		return peer
+	}
+	switch ip := addr.Addr().Unmap().WithZone(""); {
+	case ip.IsLoopback() && ip.Is6():
+		return "127.0.0.1" // which a client by the name of localhost may reach by either
+	case ip.Is6():
+		half, _ := ip.Prefix(64)
+		return half.String()
+	default:
+		return ip.String()
+	}
 }
 
 // longestBy is the longest id that a superseded frame is told of, in bytes: an error is to stay small.

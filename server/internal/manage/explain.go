@@ -292,6 +292,7 @@ func name(r scheduler.ReplicaStats) string {
 var remedies = map[scheduler.Outcome]string{
 	scheduler.OutcomeQueueRows:         "the queue had queue_rows rows. Raise it, or add replicas",
 	scheduler.OutcomeQueueBytes:        "the queue had queue_bytes bytes. Raise it, or add replicas",
+	scheduler.OutcomeStreams:           "frames of more streams of one client waited than streams_per_client. Look for clients that name a new stream in each request",
 	scheduler.OutcomeQueueShapes:       "rows of too many different shapes waited. Let clients send fewer",
 	scheduler.OutcomeMemory:            "there was no payload memory for their answers. Raise limits.payload_bytes, or let clients send fewer requests at a time",
 	scheduler.OutcomePredicted:         "they could not be answered in time. The load is more than the replicas can serve",

@@ -38,6 +38,15 @@ func text(set func(*Values, string)) kind {
 	return kind{anyText: true, expected: "a string", schema: `"type": "string"`, read: reads(Value.text, nil, set)}
 }
 
+// name is a text of 1 to most bytes.
+func name(most int, set func(*Values, string)) kind {
+	return kind{
+		expected: fmt.Sprintf("a string of 1 to %d bytes", most),
+		schema:   `"type": "string"`, // JSON Schema counts characters
+		read:     reads(Value.text, func(s string) bool { return 0 < len(s) && len(s) <= most }, set),
+	}
+}
+
 // names is a list of 1 to most names.
 func names(most int, set func(*Values, []string)) kind {
 	return kind{

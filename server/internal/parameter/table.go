@@ -113,9 +113,10 @@ var Table = []Key{
 	},
 	{
 		Name: "stream", On: questions,
-		kind:    text(func(v *Values, s string) { v.Stream = s }),
+		kind:    name(MaxStream, func(v *Values, s string) { v.Stream = s }),
 		Default: "none",
-		Means:   "The stream, such as a camera, of which the request is a frame. Its answers leave in order.",
+		Means: "The stream, such as a camera, of which the request is a frame. Its answers leave in order. " +
+			"A stream is one of the route that it is sent to and of the `user` that the request names, else of the client's address: others of its name are others.",
 	},
 	{
 		Name: "seq", On: questions,

@@ -8,6 +8,9 @@ const MaxTimeout = setting.MaxWait
 // MaxCandidates is how many models an application links to at most.
 const MaxCandidates = 64
 
+// MaxStream is the longest name of a stream, in bytes.
+const MaxStream = 256
+
 // The Predict Protocol counts priorities from 1, the highest.
 const (
 	Priorities      = 10

@@ -55,6 +55,7 @@ type Question struct {
 
 	Arrived time.Time // when the request was complete
 	Source  uint64    // the connection's, from NewSource
+	Client  string    // the machine at its other end (gate.ClientOf); "" = this program
 	Outbox  Outbox    // bounds the answers that the client has not read; nil: they are not bounded
 
 	Submitted func() // called when the request has its place behind earlier ones; nil: nobody waits for that
@@ -206,7 +207,7 @@ func (d *Door) infer(ctx context.Context, q *Question, target *gate.Target) (*An
 
 // params are the parameters of a question to target.
 func (q *Question) params(ctx context.Context, target *gate.Target) gate.Params {
-	p := gate.Params{Values: q.Values, Now: q.Arrived, Forward: q.Parameters, Source: q.Source}
+	p := gate.Params{Values: q.Values, Now: q.Arrived, Forward: q.Parameters, Source: q.Source, Client: q.Client}
 	if q.ID != "" {
 		p.ID = jsontext.AppendString(nil, q.ID) // as in the metadata of a Shiva message
 	}
