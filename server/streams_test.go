@@ -319,7 +319,7 @@ func TestStreamThroughEveryDoor(t *testing.T) {
 	var before <-chan shown
 	began := time.Now()
 	for i, d := range doors {
-		answer := d.ask("m", frameOf("cam", i, "keep", "latest", "captured_at", began.Add(-time.Second).UnixMilli()))
+		answer := d.ask("m", frameOf("cam", i, "user", "ann", "keep", "latest", "captured_at", began.Add(-time.Second).UnixMilli()))
 		g.taken(2 + i)
 		if before != nil {
 			g.expect(before, doors[i-1].name, fmt.Sprintf(supersededAt[doors[i-1].name], strconv.Itoa(i)))
@@ -369,10 +369,10 @@ func TestStreamOrderOverDoors(t *testing.T) {
 	taken := 0
 	for i, first := range doors {
 		second := doors[(i+1)%len(doors)]
-		one := first.ask("m", frameOf("cam", 2*i))
+		one := first.ask("m", frameOf("cam", 2*i, "user", "ann")) // whom the library knows, too
 		taken++
 		g.taken(taken)
-		two := second.ask("m", frameOf("cam", 2*i+1))
+		two := second.ask("m", frameOf("cam", 2*i+1, "user", "ann"))
 		taken++
 		g.taken(taken)
 		slow := 0
