@@ -9,32 +9,29 @@ import (
 
 // Applications are made and changed here, in the words of the admin door: an admin.App has the fields
 // of an apps.Definition.
-type Applications struct{ store *Store }
-
-// NewApplications manages those of a store.
-func NewApplications(store *Store) *Applications { return &Applications{store} }
+type Applications struct{ Store *Store }
 
 // List is all of them, by name.
-func (as *Applications) List() ([]admin.App, error) {
-	if _, err := as.store.State().List("apps/"); err != nil { // what is not known yet is not nothing
+func (as Applications) List() ([]admin.App, error) {
+	if _, err := as.Store.State().List("apps/"); err != nil { // what is not known yet is not nothing
 		return nil, refusal(err)
 	}
 	var list []admin.App
-	for _, a := range as.store.Apps().Apps() {
+	for _, a := range as.Store.Apps().Apps() {
 		list = append(list, admin.App(a.Definition))
 	}
 	return list, nil
 }
 
 // Check lists all that is wrong with an application.
-func (as *Applications) Check(a admin.App) error {
-	_, err := as.store.Apps().Check(apps.Definition(a))
+func (as Applications) Check(a admin.App) error {
+	_, err := as.Store.Apps().Check(apps.Definition(a))
 	return refusal(err)
 }
 
 // Create makes one; that there is one of the name is an error.
-func (as *Applications) Create(ctx context.Context, a admin.App) (admin.App, error) {
-	made, err := as.store.Apps().Create(ctx, apps.Definition(a))
+func (as Applications) Create(ctx context.Context, a admin.App) (admin.App, error) {
+	made, err := as.Store.Apps().Create(ctx, apps.Definition(a))
 	if err != nil {
 		return a, refusal(err)
 	}
@@ -42,8 +39,8 @@ func (as *Applications) Create(ctx context.Context, a admin.App) (admin.App, err
 }
 
 // Change changes one in an atomic step, for which change may be called again.
-func (as *Applications) Change(ctx context.Context, name string, change func(admin.App) (admin.App, error)) (admin.App, error) {
-	made, err := as.store.Apps().Change(ctx, name, func(d *apps.Definition) error {
+func (as Applications) Change(ctx context.Context, name string, change func(admin.App) (admin.App, error)) (admin.App, error) {
+	made, err := as.Store.Apps().Change(ctx, name, func(d *apps.Definition) error {
 		a, err := change(admin.App(*d))
 		*d = apps.Definition(a)
 		return err
@@ -55,6 +52,6 @@ func (as *Applications) Change(ctx context.Context, name string, change func(adm
 }
 
 // Delete ends one, and forgets what its policy has learned.
-func (as *Applications) Delete(ctx context.Context, name string) error {
-	return refusal(as.store.Apps().Delete(ctx, name))
+func (as Applications) Delete(ctx context.Context, name string) error {
+	return refusal(as.Store.Apps().Delete(ctx, name))
 }

@@ -15,34 +15,29 @@ import (
 
 // Containers are those of the file, which operators start and stop by their names.
 type Containers struct {
-	settings  *Settings
-	sessions  *fleet.Sessions
-	processes *fleet.Processes
-	gate      *gate.Gate
-}
-
-// NewContainers manages those of a fleet.
-func NewContainers(settings *Settings, sessions *fleet.Sessions, processes *fleet.Processes, g *gate.Gate) *Containers {
-	return &Containers{settings, sessions, processes, g}
+	Settings  *Settings
+	Sessions  *fleet.Sessions
+	Processes *fleet.Processes
+	Gate      *gate.Gate
 }
 
 // List is all [[container]] as the admin door shows them.
-func (cs *Containers) List() admin.Containers {
-	list := admin.Containers{Containers: []admin.Container{}, Sessions: Sessions(cs.sessions.List())}
+func (cs Containers) List() admin.Containers {
+	list := admin.Containers{Containers: []admin.Container{}, Sessions: Sessions(cs.Sessions.List())}
 	processes := map[string][]admin.Process{}
-	for _, p := range Processes(cs.processes.List()) {
+	for _, p := range Processes(cs.Processes.List()) {
 		processes[p.Name] = append(processes[p.Name], p)
 	}
-	for _, c := range cs.settings.File().Supervised {
+	for _, c := range cs.Settings.File().Supervised {
 		one := admin.Container{Name: c.Name, Model: cmp.Or(c.Model, c.Name), Address: c.Address, Processes: []admin.Process{}}
 		var state predict.State
-		if model, s, why, ok := cs.processes.Of(c.Name); ok {
+		if model, s, why, ok := cs.Processes.Of(c.Name); ok {
 			one.Model, state, one.Reason = model, s, why
 			one.Processes = append(one.Processes, processes[c.Name]...)
 		} else {
 			state, one.Reason = predict.Unavailable, "not connected"
 		}
-		if t, err := cs.gate.Target(one.Model, ""); err == nil && t.Live > 0 && state != predict.Unavailable || connected(list.Sessions, c.Address) {
+		if t, err := cs.Gate.Target(one.Model, ""); err == nil && t.Live > 0 && state != predict.Unavailable || connected(list.Sessions, c.Address) {
 			state, one.Reason = predict.Ready, ""
 		}
 		one.State = string(state)
@@ -55,8 +50,8 @@ func (cs *Containers) List() admin.Containers {
 }
 
 // failing reports whether all live replicas of a model fail on every batch.
-func (cs *Containers) failing(model string) bool {
-	t, err := cs.gate.Target(model, "")
+func (cs Containers) failing(model string) bool {
+	t, err := cs.Gate.Target(model, "")
 	if err != nil || t.Model == nil {
 		return false
 	}
@@ -71,19 +66,19 @@ func connected(sessions []admin.Session, address string) bool {
 }
 
 // Start runs the processes of a container and waits until all have registered.
-func (cs *Containers) Start(ctx context.Context, name string) error {
-	return refusal(cs.processes.Start(ctx, name))
+func (cs Containers) Start(ctx context.Context, name string) error {
+	return refusal(cs.Processes.Start(ctx, name))
 }
 
 // Stop ends the processes of a container and waits for it.
-func (cs *Containers) Stop(_ context.Context, name string) error {
-	return refusal(cs.processes.Stop(name))
+func (cs Containers) Stop(_ context.Context, name string) error {
+	return refusal(cs.Processes.Stop(name))
 }
 
 // Restart replaces the processes of a container one after the other, each when a new one has
 // registered.
-func (cs *Containers) Restart(ctx context.Context, name string) error {
-	return refusal(cs.processes.Restart(ctx, name))
+func (cs Containers) Restart(ctx context.Context, name string) error {
+	return refusal(cs.Processes.Restart(ctx, name))
 }
 
 // Sessions are connections with containers in the words of the admin door.

@@ -18,20 +18,15 @@ import (
 
 // Documents are all that a server has in its store, as a text to take elsewhere.
 type Documents struct {
-	store    *Store
-	settings *Settings
-	log      *slog.Logger
-}
-
-// NewDocuments makes and takes those of a store.
-func NewDocuments(store *Store, settings *Settings, log *slog.Logger) *Documents {
-	return &Documents{store, settings, log}
+	Store    *Store
+	Settings *Settings
+	Log      *slog.Logger
 }
 
 // Export is everything in the store that the server would be another without, as one document.
-func (ds *Documents) Export() (admin.Document, error) {
+func (ds Documents) Export() (admin.Document, error) {
 	d := admin.Document{Format: admin.DocumentFormat, Applications: []admin.App{}, Policies: []admin.PolicyState{}, Settings: map[string]map[string]string{}}
-	r, store := ds.store.Apps(), ds.store.State()
+	r, store := ds.Store.Apps(), ds.Store.State()
 	for _, a := range r.Apps() {
 		d.Applications = append(d.Applications, admin.App(a.Definition))
 	}
@@ -42,7 +37,7 @@ func (ds *Documents) Export() (admin.Document, error) {
 	for _, e := range learned {
 		p, err := policyState(e)
 		if err != nil {
-			ds.log.Warn("a policy state is not exported", "key", e.Key, "error", err)
+			ds.Log.Warn("a policy state is not exported", "key", e.Key, "error", err)
 			continue
 		}
 		if r.App(p.Application) == nil { // taught after its end, and about to go
@@ -57,7 +52,7 @@ func (ds *Documents) Export() (admin.Document, error) {
 	for _, e := range changed {
 		model, settings, err := storedSettings(e)
 		if err != nil {
-			ds.log.Warn("settings of a model are not exported", "key", e.Key, "error", err)
+			ds.Log.Warn("settings of a model are not exported", "key", e.Key, "error", err)
 			continue
 		}
 		d.Settings[model] = settings
@@ -78,7 +73,7 @@ func policyState(e state.Entry) (p admin.PolicyState, err error) {
 }
 
 // Check lists all that is wrong with the contents of a document.
-func (ds *Documents) Check(d admin.Document) (faults []string, err error) {
+func (ds Documents) Check(d admin.Document) (faults []string, err error) {
 	_, faults, err = ds.planImport(d)
 	return faults, err
 }
@@ -97,8 +92,8 @@ func (p *plan) add(what, name, key string, value []byte) {
 // planImport makes a plan, or lists all that is wrong. What a document has is checked as single
 // changes are, and all of it together. It takes time in proportion to the document and to what is
 // here.
-func (ds *Documents) planImport(d admin.Document) (p plan, faults []string, err error) {
-	r, store := ds.store.Apps(), ds.store.State()
+func (ds Documents) planImport(d admin.Document) (p plan, faults []string, err error) {
+	r, store := ds.Store.Apps(), ds.Store.State()
 	known := map[string]bool{}
 	for _, a := range r.Apps() {
 		known[a.Name] = true
@@ -165,7 +160,7 @@ func (ds *Documents) planImport(d admin.Document) (p plan, faults []string, err 
 }
 
 // planSettings plans settings of models, which have to hold beside those of others that are here.
-func (ds *Documents) planSettings(p *plan, store state.Store, settings map[string]map[string]string) (faults []string, err error) {
+func (ds Documents) planSettings(p *plan, store state.Store, settings map[string]map[string]string) (faults []string, err error) {
 	entries, err := store.List(settingsPrefix)
 	if err != nil {
 		return nil, refusal(err)
@@ -177,7 +172,7 @@ func (ds *Documents) planSettings(p *plan, store state.Store, settings map[strin
 		}
 	}
 	maps.Copy(all, settings)
-	_, refused := ds.settings.File().Overlay(all)
+	_, refused := ds.Settings.File().Overlay(all)
 	for _, model := range slices.Sorted(maps.Keys(settings)) {
 		if err := refused[model]; err != nil {
 			faults = append(faults, fmt.Sprintf("settings of model %q: %s", model, strings.Join(faultsOf(err), "; ")))
@@ -197,7 +192,7 @@ const importTimeout = time.Minute
 
 // Import puts what a checked document has in the place of what is here, all of it in one step or
 // nothing; what the document does not name stays.
-func (ds *Documents) Import(ctx context.Context, d admin.Document, dryRun bool) ([]admin.Change, error) {
+func (ds Documents) Import(ctx context.Context, d admin.Document, dryRun bool) ([]admin.Change, error) {
 	p, faults, err := ds.planImport(d)
 	if err == nil {
 		err = faulty(faults)
@@ -205,16 +200,17 @@ func (ds *Documents) Import(ctx context.Context, d admin.Document, dryRun bool) 
 	if err != nil {
 		return nil, err
 	}
-	store := ds.store.State()
+	store := ds.Store.State()
 	var changes []admin.Change
 	for i, c := range p.changes {
 		e, err := store.Get(p.entries[i].Key)
 		if err != nil {
 			return nil, refusal(err)
 		}
-		if c.Before = e.Value; c.What == "application" {
-			c.Before, c.After = shownStored(e.Value), shownStored(c.After)
-		} else if c.What == "policy" {
+		if json.Valid(e.Value) { // what cannot be read has nothing to show
+			c.Before = e.Value
+		}
+		if c.What == "policy" {
 			c.Loses = apps.Lost(c.Before, c.After)
 		}
 		if c.What != "" && !bytes.Equal(c.Before, c.After) {
@@ -229,21 +225,7 @@ func (ds *Documents) Import(ctx context.Context, d admin.Document, dryRun bool) 
 	if err := store.Write(ctx, p.entries); err != nil {
 		return nil, refusal(err)
 	}
-	ds.store.Apps().Refresh()
-	ds.settings.Read()
+	ds.Store.Apps().Refresh()
+	ds.Settings.Read()
 	return changes, nil
-}
-
-// shownStored is an application, as the store has it, in the words of the admin door; nil for what
-// is none.
-func shownStored(value []byte) json.RawMessage {
-	var d apps.Definition
-	if json.Unmarshal(value, &d) != nil {
-		return nil
-	}
-	text, err := json.Marshal(admin.App(d))
-	if err != nil {
-		return nil
-	}
-	return text
 }

@@ -18,16 +18,13 @@ import (
 
 // Learning is what the policies of applications have learned, and the way to teach them.
 type Learning struct {
-	store *Store
-	gate  *gate.Gate
+	Store *Store
+	Gate  *gate.Gate
 }
 
-// NewLearning is that of the applications of a store.
-func NewLearning(store *Store, g *gate.Gate) *Learning { return &Learning{store, g} }
-
 // Learned is what an application's policy knows, of one user or of every one.
-func (l *Learning) Learned(name, user string, every bool, most int) (admin.Learned, error) {
-	r := l.store.Apps()
+func (l Learning) Learned(name, user string, every bool, most int) (admin.Learned, error) {
+	r := l.Store.Apps()
 	a := r.App(name)
 	if a == nil {
 		return admin.Learned{}, refusal(r.Unknown(name))
@@ -56,8 +53,8 @@ func (l *Learning) Learned(name, user string, every bool, most int) (admin.Learn
 }
 
 // Forget forgets what an application's policy knows.
-func (l *Learning) Forget(ctx context.Context, name string) error {
-	r := l.store.Apps()
+func (l Learning) Forget(ctx context.Context, name string) error {
+	r := l.Store.Apps()
 	if r.App(name) == nil {
 		return refusal(r.Unknown(name))
 	}
@@ -65,7 +62,7 @@ func (l *Learning) Forget(ctx context.Context, name string) error {
 }
 
 // Policies are what applications can choose by.
-func (l *Learning) Policies() []admin.Policy {
+func (l Learning) Policies() []admin.Policy {
 	var list []admin.Policy
 	for _, name := range selection.Names() {
 		p := admin.Policy{Name: name}
@@ -79,7 +76,7 @@ func (l *Learning) Policies() []admin.Policy {
 
 // Feedback takes an object as the metadata of name/update has it. Tensors come in JSON: "input" is
 // the value of the only input, or an object of values by name.
-func (l *Learning) Feedback(ctx context.Context, name string, body json.RawMessage) (any, error) {
+func (l Learning) Feedback(ctx context.Context, name string, body json.RawMessage) (any, error) {
 	var q struct {
 		ID    json.RawMessage `json:"id"`
 		Input json.RawMessage `json:"input"`
@@ -92,7 +89,7 @@ func (l *Learning) Feedback(ctx context.Context, name string, body json.RawMessa
 	}
 	var inputs []tensor.Tensor
 	if q.Input != nil && string(q.Input) != "null" {
-		target, err := l.gate.Target(name, "")
+		target, err := l.Gate.Target(name, "")
 		if err == nil {
 			inputs, err = fromJSON(q.Input, target.Spec.Inputs)
 		}
@@ -104,7 +101,7 @@ func (l *Learning) Feedback(ctx context.Context, name string, body json.RawMessa
 	if err := parameter.Feedback.Members(&p.Values, body, nil); err != nil {
 		return nil, refusal(err)
 	}
-	f, err := l.gate.OpenFeedback(name, inputs, &p)
+	f, err := l.Gate.OpenFeedback(name, inputs, &p)
 	if err != nil {
 		return nil, refusal(err)
 	}
