@@ -101,6 +101,21 @@ def test_a_stream_shows_the_newest_frame(client: Client) -> None:
         assert sum(r.skipped for r in results) == stream.superseded
 
 
+def test_a_stream_with_asyncio(server: Server) -> None:
+    async def run() -> None:
+        async with AsyncClient(server.tcp) as client, client.stream("slow", "asyncio") as stream:
+            results = [r async for r in stream.watch(frames(60))]
+        seqs = [r.seq for r in results]
+        assert seqs == sorted(set(seqs))
+        assert seqs[-1] == 59, "the last frame is executed"
+        assert [round(float(r.answer.tensors[0]) - 0.05) for r in results] == seqs
+        assert stream.superseded > 0
+        assert len(results) + stream.superseded + stream.dropped == 60
+        assert results[-1].age < 2
+
+    asyncio.run(run())
+
+
 def test_a_stream_of_all_frames(client: Client) -> None:
     with client.stream("slow", "all", keep="all") as stream:
         results = list(stream.watch(frames(15)))

@@ -32,6 +32,13 @@ async def asynchronous() -> Answer:
     async with AsyncClient("host") as client:
         raw: Message = await client.request(Message("m"))
         print(raw.tensors)
+        async with client.stream("m", "cam-3", keep="latest") as stream:
+            async for result in stream.watch([1]):
+                print(result.seq + 1, result.age, result.answer["label"].tolist())
+            if found := await stream.take(0):
+                print(found.age)
+        asked = await client.submit("m", [1], timeout=1)
+        print((await asked)["label"])
         return await client.infer("m", [1])
 
 port: int | None = None
@@ -45,7 +52,7 @@ def test_a_program_of_a_user_is_typed(tmp_path: Path) -> None:
     cache = str(Path(__file__).parents[1] / ".mypy_cache")  # as numpy takes a while
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", cache, "good.py", "bad.py"]
     found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
-    assert [line.partition(":")[0] for line in found.splitlines() if ": error:" in line] == ["bad.py"] * 2, found
+    assert [line.partition(":")[0] for line in found.splitlines() if ": error:" in line] == ["bad.py"] * 3, found
 
 
 def test_every_error_of_the_server_has_a_class() -> None:

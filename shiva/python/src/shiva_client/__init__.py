@@ -5,10 +5,11 @@
     with Client("localhost") as client:
         print(client.infer("digits", image)["label"])
 
-``AsyncClient`` is the same for asyncio, ``Client.stream`` is for cameras.
+``AsyncClient`` is the same for asyncio, ``stream`` of either is for cameras.
 """
 
 from .aio import AsyncClient
+from .aio_stream import AsyncStream
 from .client import Client
 from .errors import (
     Canceled,
@@ -35,13 +36,15 @@ from .errors import (
     Unavailable,
     Unreachable,
 )
+from .frames import Result
 from .request import Answer
-from .stream import Result, Stream
+from .stream import Stream
 from .wire import Message
 
 __all__ = [
     "Answer",
     "AsyncClient",
+    "AsyncStream",
     "Canceled",
     "Client",
     "ClientClosed",

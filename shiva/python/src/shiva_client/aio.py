@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from . import wire
 from .backoff import Backoff
@@ -18,6 +18,12 @@ from .connection import GRACE, OPTIONS, End
 from .errors import ClientClosed, ConnectionLost, NotAnswered, ProtocolError, TimedOut, Unreachable
 from .request import Answer, question
 from .wire import Message
+
+if TYPE_CHECKING:
+    from .aio_stream import AsyncStream
+    from .frames import Keep
+
+T = TypeVar("T")
 
 
 class AsyncClient:
@@ -39,6 +45,7 @@ class AsyncClient:
         self._address = address(host, port)
         self._connect_timeout = connect_timeout
         self._max_message = max_message
+        self._in_flight = in_flight
         self._slots = asyncio.Semaphore(in_flight)
         self._connecting = asyncio.Lock()
         self._connection: Connection | None = None
@@ -51,40 +58,74 @@ class AsyncClient:
         id: Any = None, parameters: dict[str, Any] | None = None, **metadata: Any,
     ) -> Answer:
         """Ask a model and wait for its outputs. See ``Client.infer``."""  # fmt: skip
+        asked = await self.submit(
+            model, *inputs, timeout=timeout, priority=priority, id=id, parameters=parameters, **metadata
+        )
+        return await asked
+
+    async def submit(
+        self, model: str, *inputs: Any, timeout: float | None = None, priority: int | None = None,
+        id: Any = None, parameters: dict[str, Any] | None = None, **metadata: Any,
+    ) -> asyncio.Future[Answer]:
+        """Ask a model as ``infer`` does, but wait only until the request is sent.
+
+        The arrays may be used again when it returns. What the future raises is what ``infer`` raises.
+        """  # fmt: skip
         metadata |= {"priority": priority, "id": id, "parameters": parameters}
-        return Answer(await self.request(question(model, inputs, timeout=timeout, metadata=metadata), timeout=timeout))
+        return await self._send(question(model, inputs, timeout=timeout, metadata=metadata), Answer, timeout)
 
     async def request(self, message: Message, *, timeout: float | None = None) -> Message:
         """Send a message as it is, and wait for its answer as long as timeout says. See ``Client.request``."""
+        return await (await self._send(message, lambda answer: answer, timeout))
+
+    def stream(self, model: str, name: str, *, keep: Keep = "latest", timeout: float | None = None) -> AsyncStream:
+        """A stream of frames, such as a camera's, on a connection of its own. See ``AsyncStream``."""
+        from .aio_stream import AsyncStream
+
+        client = AsyncClient(
+            *self._address,
+            connect_timeout=self._connect_timeout,
+            in_flight=self._in_flight,
+            max_message=self._max_message,
+        )
+        return AsyncStream(client, model, name, keep=keep, timeout=timeout)
+
+    async def _send(self, message: Message, then: Callable[[Message], T], timeout: float | None) -> asyncio.Future[T]:
+        """Send a message. The future has what ``then`` makes of the answer."""
         loop = asyncio.get_running_loop()
         if self._loop not in (None, loop):
             raise RuntimeError("an AsyncClient belongs to the event loop in which it was first used; make one in each")
         self._loop = loop
         until = math.inf if timeout is None else time.monotonic() + timeout + GRACE
-        sent: list[Connection] = []
+        late = f"no answer from {self._name()} within {timeout} s"
+        call = Call(then, self._slots)
+        sending = self._write(wire.encode(message), call, until)
         try:
-            asked = self._ask(wire.encode(message), until, sent)
-            return await (asked if timeout is None else asyncio.wait_for(asked, timeout + GRACE))
-        except asyncio.TimeoutError as error:
-            if isinstance(error, TimedOut):
-                raise
-            why = f"no answer from {self._name()} within {timeout} s"
-            raise TimedOut(why, may_have_run=bool(sent)) from None
+            await (sending if timeout is None else asyncio.wait_for(sending, timeout + GRACE))
+        except NotAnswered as error:
+            call.settle(error)
+        except asyncio.TimeoutError:
+            call.settle(TimedOut(late, may_have_run=False))
+        else:
+            if timeout is not None:
+                left = until - time.monotonic()
+                timer = loop.call_later(left, lambda: call.settle(TimedOut(late, may_have_run=True)))
+                call.future.add_done_callback(lambda _: timer.cancel())
+        return call.future
 
-    async def _ask(self, pieces: list[bytes | memoryview], until: float, sent: list[Connection]) -> Message:
+    async def _write(self, pieces: list[bytes | memoryview], call: Call[Any], until: float) -> None:
+        """Give a request to a connection, which finishes its call from here on."""
         began = time.monotonic()
         await self._slots.acquire()
         try:
             while True:
                 connection = await self._connect(began, until)
                 await connection.writable.wait()
-                if (answer := connection.send(pieces, self._slots.release)) is not None:
-                    break
+                if connection.send(pieces, call):
+                    return
         except BaseException:
             self._slots.release()
             raise
-        sent.append(connection)
-        return await answer
 
     async def close(self) -> None:
         """End the connection. Requests in flight, and those that wait to be sent, fail."""
@@ -137,6 +178,30 @@ class AsyncClient:
             return connection
 
 
+class Call(Generic[T]):
+    """A request, and the future of who waits for its answer."""
+
+    def __init__(self, then: Callable[[Message], T], slots: asyncio.Semaphore) -> None:
+        self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._then, self._slots = then, slots
+
+    def finish(self, result: Message | Exception) -> None:
+        """The connection has no more to do with it."""
+        self._slots.release()
+        self.settle(result)
+
+    def settle(self, result: Message | Exception) -> None:
+        """Tell who waits, who may have gone. What comes later is dropped."""
+        if self.future.done():
+            return
+        try:
+            if isinstance(result, Exception):
+                raise result
+            self.future.set_result(self._then(result))
+        except Exception as error:
+            self.future.set_exception(error)
+
+
 class Connection(asyncio.BufferedProtocol):
     """One connection."""
 
@@ -147,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
         self.writable = asyncio.Event()
         self.writable.set()
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._calls: deque[tuple[asyncio.Future[Message], Callable[[], None]]] = deque()
+        self._calls: deque[Call[Any]] = deque()
         self._decoder = wire.Decoder(max_message)
         self._transport: asyncio.Transport
 
@@ -157,15 +222,14 @@ class Connection(asyncio.BufferedProtocol):
         for option in OPTIONS:
             sock.setsockopt(*option)
 
-    def send(self, pieces: list[bytes | memoryview], done: Callable[[], None]) -> asyncio.Future[Message] | None:
-        """Send a request; done is called when it is answered. None: the connection has ended before."""
+    def send(self, pieces: list[bytes | memoryview], call: Call[Any]) -> bool:
+        """Send a request, whose call is finished from here on. False: the connection has ended before."""
         if self.ended:
-            return None
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._calls.append((answer, done))
+            return False
+        self._calls.append(call)
         # What cannot be written at once has to be copied, as the caller may be cancelled and use its arrays again.
         self._transport.write(b"".join(pieces))
-        return answer
+        return True
 
     def pause_writing(self) -> None:
         self.writable.clear()
@@ -184,10 +248,7 @@ class Connection(asyncio.BufferedProtocol):
                 if not self._calls:
                     raise ProtocolError(f"an answer to no request: {message.namespace} {message.metadata}")
                 self.answered = True
-                answer, done = self._calls.popleft()
-                done()
-                if not answer.done():
-                    answer.set_result(message)
+                self._calls.popleft().finish(message)
         except (ProtocolError, MemoryError) as error:
             self.end(ConnectionLost, f"{self.name}: {error}")
 
@@ -204,8 +265,6 @@ class Connection(asyncio.BufferedProtocol):
         self.ended = End(why, time.monotonic())
         self.writable.set()
         calls, self._calls = self._calls, deque()
-        for answer, done in calls:
-            done()
-            if not answer.done():
-                answer.set_exception(kind(why, may_have_run=True))
+        for call in calls:
+            call.finish(kind(why, may_have_run=True))
         self._transport.abort()

@@ -20,7 +20,8 @@ from .request import Answer, question
 from .wire import Message
 
 if TYPE_CHECKING:
-    from .stream import Keep, Stream
+    from .frames import Keep
+    from .stream import Stream
 
 DEFAULT_PORT = 6174
 

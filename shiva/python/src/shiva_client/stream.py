@@ -3,47 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from .client import Client
-from .errors import Superseded
+from .frames import Frames, Keep, Result
 from .request import Answer
 
-Keep = Literal["latest", "all"] | int
 
-WAITING = 64  # results that wait to be taken, at most
-NO_MORE = "the stream takes no more frames: finish or close was called"
-
-
-class Result:
-    """What became of a frame.
-
-    Attributes:
-        seq: the number of the frame
-        frame: as it was pushed
-        age: seconds since it was captured, when the answer came
-        skipped: frames of the stream that were superseded since the one that was executed before
-    """
-
-    def __init__(self, seq: int, frame: Any, captured_at: float, future: Future[Answer]) -> None:
-        self.seq, self.frame = seq, frame
-        self.age = time.time() - captured_at
-        self._future = future
-        skipped = None if future.exception() else future.result().metadata.get("skipped")
-        self.skipped = skipped if isinstance(skipped, int) else 0
-
-    @property
-    def answer(self) -> Answer:
-        """The outputs; it raises the error if there is one."""
-        return self._future.result()
-
-
-class Stream:
+class Stream(Frames):
     """A stream of frames for one model. One thread pushes frames, and another one, or the same, takes the results.
 
         stream = client.stream("detector", "camera 3")
@@ -67,17 +37,9 @@ class Stream:
             keep: which frames the server keeps waiting: "latest", a number of newest ones, or "all"
             timeout: of each frame, in seconds
         """
-        if keep not in ("latest", "all") and not (isinstance(keep, int) and not isinstance(keep, bool) and keep > 0):
-            raise ValueError(f'keep is {keep!r}, expected "latest", "all" or a positive number')
-        self._client, self._model, self._name, self._keep, self._timeout = client, model, name, keep, timeout
-        self._most = {"latest": 1, "all": 0}.get(str(keep)) if isinstance(keep, str) else keep
+        super().__init__(model, name, keep, timeout)
+        self._client = client
         self._changed = threading.Condition()
-        self._results: deque[Result] = deque()
-        self._open = 0  # frames without an answer
-        self._pushing = True
-        self._seq = 0
-        self.superseded = 0
-        self.dropped = 0
 
     def push(self, frame: Any, *, seq: int | None = None, captured_at: float | None = None) -> int:
         """Send a frame, and return its number.
@@ -89,22 +51,11 @@ class Stream:
             captured_at: when it was taken, as time.time() has it; None: now
         """
         with self._changed:
-            if not self._pushing:
-                raise ValueError(NO_MORE)
-            seq = self._seq if seq is None else seq
-            self._seq = seq + 1
-            while self._pushing and not self._most and len(self._results) >= WAITING:
-                self._changed.wait()
-            if not self._pushing:
-                raise ValueError(NO_MORE)
-            self._open += 1
-        at = time.time() if captured_at is None else captured_at
-        inputs = frame if isinstance(frame, tuple) else (frame,)
+            self._changed.wait_for(lambda: not self._full)
+            seq, at = self._begin(seq, captured_at)
         try:
-            future = self._client.submit(
-                self._model, *inputs, timeout=self._timeout,
-                stream=self._name, seq=seq, captured_at=round(at * 1000), keep=self._keep,
-            )  # fmt: skip
+            inputs, metadata = self._request(frame, seq, at)
+            future = self._client.submit(self._model, *inputs, **metadata)
         except BaseException:
             with self._changed:
                 self._open -= 1
@@ -115,15 +66,8 @@ class Stream:
 
     def _answered(self, seq: int, frame: Any, at: float, future: Future[Answer]) -> None:
         with self._changed:
-            self._open -= 1
+            self._end(seq, frame, at, future)
             self._changed.notify_all()
-            if isinstance(future.exception(), Superseded):
-                self.superseded += 1
-                return
-            self._results.append(Result(seq, frame, at, future))
-            while self._most and len(self._results) > self._most:
-                self._results.popleft()
-                self.dropped += 1
 
     def take(self, timeout: float | None = None) -> Result | None:
         """The next result, in the order of the stream.
@@ -132,16 +76,10 @@ class Stream:
         are answered. 0 does not wait, for a loop that both pushes and takes.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._results or self.ended, timeout)
-            if not self._results:
-                return None
-            self._changed.notify_all()
-            return self._results.popleft()
-
-    @property
-    def ended(self) -> bool:
-        """Whether no frame can be pushed any more, and all are answered."""
-        return not self._pushing and not self._open
+            self._changed.wait_for(lambda: self._settled, timeout)
+            if result := self._next():
+                self._changed.notify_all()
+            return result
 
     def __iter__(self) -> Iterator[Result]:
         """The results, until there are none to come."""

@@ -1,0 +1,135 @@
+"""Frames of a camera, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
+from types import TracebackType
+from typing import Any
+
+from .aio import AsyncClient
+from .frames import Frames, Keep, Result
+from .request import Answer
+
+
+class AsyncStream(Frames):
+    """A stream of frames for one model, of one event loop. One task pushes frames, and another one, or the same, takes.
+
+        async with client.stream("detector", "camera 3") as stream:
+            async for result in stream.watch(frames):
+                show(result.frame, result.answer["boxes"], result.age)
+
+    It is as ``Stream`` in all else. Cancelling ``push`` while it waits sends nothing, and cancelling ``take`` loses no
+    result.
+    """
+
+    def __init__(
+        self, client: AsyncClient, model: str, name: str, *, keep: Keep = "latest", timeout: float | None = None
+    ) -> None:
+        """Push frames to a model over a client that is the stream's own. See ``Stream``."""
+        super().__init__(model, name, keep, timeout)
+        self._client = client
+        self._changed: asyncio.Future[None] | None = None  # of those who wait for a change
+
+    async def push(self, frame: Any, *, seq: int | None = None, captured_at: float | None = None) -> int:
+        """Send a frame, and return its number. See ``Stream.push``."""
+        # While the connection takes everything nothing below waits: a loop that only pushes would let nobody take.
+        await asyncio.sleep(0)
+        while self._full:
+            await self._change(None)
+        seq, at = self._begin(seq, captured_at)
+        try:
+            inputs, metadata = self._request(frame, seq, at)
+            future = await self._client.submit(self._model, *inputs, **metadata)
+        except BaseException:
+            self._open -= 1
+            self._notify()
+            raise
+        future.add_done_callback(lambda done: self._answered(seq, frame, at, done))
+        return seq
+
+    def _answered(self, seq: int, frame: Any, at: float, future: asyncio.Future[Answer]) -> None:
+        self._end(seq, frame, at, future)
+        self._notify()
+
+    def _notify(self) -> None:
+        """Wake who waits for a change."""
+        if changed := self._changed:
+            self._changed = None
+            changed.set_result(None)
+
+    async def _change(self, timeout: float | None) -> None:
+        """Wait for a change."""
+        self._changed = self._changed or asyncio.get_running_loop().create_future()
+        await asyncio.wait([self._changed], timeout=timeout)  # wait_for would cancel what others wait for, too
+
+    async def take(self, timeout: float | None = None) -> Result | None:
+        """The next result, in the order of the stream, or None. See ``Stream.take``."""
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        await asyncio.sleep(0)  # answers are read even if timeout is 0
+        while not self._settled and (left := until - time.monotonic()) > 0:
+            await self._change(None if left == math.inf else left)
+        if result := self._next():
+            self._notify()
+        return result
+
+    async def __aiter__(self) -> AsyncIterator[Result]:
+        """The results, until there are none to come."""
+        while result := await self.take():
+            yield result
+
+    async def watch(self, frames: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Result, None]:
+        """Push the frames of an iterable from a task of its own, and yield the results.
+
+        An iterable that is not of asyncio is run in a thread, as cameras block. It raises what the iterable raises,
+        after the last result. Leaving the loop finishes the stream and cancels the task.
+        """
+        failure: list[Exception] = []
+
+        async def push() -> None:
+            try:
+                if isinstance(frames, AsyncIterable):
+                    async for frame in frames:
+                        await self.push(frame)
+                    return
+                iterator, end = iter(frames), object()
+                while (frame := await asyncio.to_thread(next, iterator, end)) is not end:
+                    await self.push(frame)
+            except Exception as error:
+                if self._pushing:  # it is not push that says so
+                    failure.append(error)
+            finally:
+                self.finish()
+
+        task = asyncio.create_task(push(), name=f"shiva stream {self._name}")
+        try:
+            async for result in self:
+                yield result
+        finally:
+            self.finish()
+            task.cancel()
+            await asyncio.wait([task])
+        if failure:
+            raise failure[0]
+
+    def finish(self) -> None:
+        """Push no more. Iterating ends with the answer of the last frame."""
+        self._pushing = False
+        self._notify()
+
+    async def close(self) -> None:
+        """End the stream's connection. Frames in flight fail."""
+        self.finish()
+        await self._client.close()
+
+    async def __aenter__(self) -> AsyncStream:
+        """The stream itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        await self.close()
