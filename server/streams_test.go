@@ -395,6 +395,45 @@ func TestStreamOrderOverDoors(t *testing.T) {
 	}
 }
 
+// TestStreamOfAnApplicationOverDoors: a policy sends an older frame to one model and a newer one, which
+// came by another door, to another that is faster. They are answered in order, unless the newer one's
+// time is over before.
+func TestStreamOfAnApplicationOverDoors(t *testing.T) {
+	s := start(t, nil)
+	slow, fast := newStage(t, s, "slow", 1), newStage(t, s, "fast", 1)
+	if err := s.SetApplication(t.Context(), Application{Name: "app", Models: []string{"slow", "fast"}, Policy: "epsilon-greedy"}); err != nil {
+		t.Fatal(err)
+	}
+	doors := cameraDoors(t, s)
+	for i, first := range doors {
+		second := doors[(i+1)%len(doors)]
+		one := first.ask("app", frameOf("cam", 2*i, "user", "ann", "candidate_models", "slow"))
+		slow.taken(i + 1)
+		two := second.ask("app", frameOf("cam", 2*i+1, "user", "ann", "candidate_models", "fast"))
+		fast.taken(2*i + 1)
+		late := doors[4].ask("app", frameOf("cam", 90, "user", "ann", "candidate_models", "fast", "timeout", int64(1e5))) // µs
+		fast.taken(2*i + 2)
+		fast.answer(0, int32(2*i+1))
+		fast.answer(0, 90)
+		select {
+		case got := <-late:
+			if got.err == nil || !strings.Contains(got.err.text, "while the answer waited for that of an older frame") {
+				t.Errorf("got %v (%v), expected the end of its time", got, got.err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("the answer that waits has none when its time is over")
+		}
+		select {
+		case got := <-two:
+			t.Errorf("%s: %v is answered before the older frame, by %s", second.name, got, first.name)
+		case <-time.After(30 * time.Millisecond):
+		}
+		slow.answer(0, int32(2*i))
+		slow.expect(one, first.name, fmt.Sprintf("frame %d is %d, skipped 0", 2*i, 2*i))
+		fast.expect(two, second.name, fmt.Sprintf("frame %d is %d, skipped 0", 2*i+1, 2*i+1))
+	}
+}
+
 // TestSupersededKeepsItsPlace: on one Shiva connection answers leave in the order of the questions,
 // also that of a superseded frame, whose memory is free before.
 func TestSupersededKeepsItsPlace(t *testing.T) {
@@ -604,9 +643,9 @@ func TestFramesThatAreNone(t *testing.T) {
 			{"stream", "expected a string of 1 to 256 bytes, got", ""},
 			{"stream", "expected a string of 1 to 256 bytes, got", strings.Repeat("n", 257)},
 			{"stream", "expected a string of 1 to 256 bytes, got", strings.Repeat("n", 1<<19)},
-			{"keep", `expected "all", "latest" or a whole number from 1 to 65536, got`, true},
-			{"keep", `expected "all", "latest" or a whole number from 1 to 65536, got`, "newest"},
-			{"keep", `expected "all", "latest" or a whole number from 1 to 65536, got`, int64(0)},
+			{"keep", `expected "all", "latest" or a whole number from 1 to 1024, got`, true},
+			{"keep", `expected "all", "latest" or a whole number from 1 to 1024, got`, "newest"},
+			{"keep", `expected "all", "latest" or a whole number from 1 to 1024, got`, int64(0)},
 			{"captured_at", "expected a whole number of milliseconds since 1970, at least 100000000000, got", time.Now().Unix()},
 			{"seq", "expected a whole number from 0 to 9223372036854775807, got", int64(-1)},
 		} {

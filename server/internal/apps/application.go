@@ -155,7 +155,7 @@ func (a *application) Unlinked() error {
 func (a *application) Open(c *gate.Call, tensors []tensor.Tensor, p *gate.Params) error {
 	if err := a.Unlinked(); err != nil {
 		if a.fault == nil && a.HasDefault() {
-			return a.openDefault(c, tensors, err)
+			return a.openDefault(c, tensors, p, err)
 		}
 		return err
 	}

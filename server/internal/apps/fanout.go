@@ -1,6 +1,7 @@
 package apps
 
 import (
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -39,6 +40,7 @@ type fanout struct {
 	waiting atomic.Int32 // calls that are to answer and are not complete: the last of them finishes
 	refs    atomic.Int32 // as above
 
+	turn   *turn       // of a frame of a stream, once it is submitted; else nil
 	choice gate.Choice // set by finish
 
 	params  gate.Params // memory for these
@@ -128,6 +130,9 @@ func (f *fanout) open(c *gate.Call) {
 
 // Start implements gate.Fanout.
 func (f *fanout) Start(calls []*gate.Call) []*gate.Call {
+	if f.call != nil {
+		f.turn = f.app.registry.order.join(f.call, f.firstToAnswer().call.Frame)
+	}
 	for i := range f.asks {
 		if f.asks[i].asked.Shadow {
 			f.refs.Add(1)
@@ -142,7 +147,9 @@ func (a *ask) Complete(*gate.Call) {
 	f := a.of
 	switch {
 	case a.asked.Shadow:
-		f.remember([]selection.Prediction{a.prediction()}, nil)
+		if !errors.Is(a.call.Err, scheduler.ErrSuperseded) {
+			f.remember([]selection.Prediction{a.prediction()}, nil)
+		}
 		f.Close()
 	case f.waiting.Add(-1) == 0:
 		f.finish(a)
@@ -169,7 +176,7 @@ func (f *fanout) Close() {
 	clear(f.missing[:cap(f.missing)])
 	f.asks, f.refused, f.answers, f.missing = f.asks[:0], f.refused[:0], f.answers[:0], f.missing[:0]
 	f.app, f.call, f.feedback, f.user, f.id, f.state = nil, nil, nil, "", "", selection.State{}
-	f.choice = gate.Choice{}
+	f.turn, f.choice = nil, gate.Choice{}
 	f.waiting.Store(0)
 	fanouts.Put(f)
 }
@@ -179,6 +186,7 @@ func (f *fanout) Cancel() {
 	for i := range f.asks {
 		f.app.gate.Cancel(&f.asks[i].call)
 	}
+	f.turn.cancel()
 }
 
 // Voices implements gate.Fanout.
@@ -248,8 +256,13 @@ func (f *fanout) finish(last *ask) {
 	} else {
 		f.fallBack(fault)
 	}
-	if f.id != "" { // before the answer leaves
+	// Before the answer leaves. Nobody looks at a frame that was superseded.
+	if f.id != "" && !errors.Is(c.Err, scheduler.ErrSuperseded) {
 		f.remember(f.predictions(), f.lessons())
+	}
+	if f.turn != nil {
+		f.turn.finish()
+		return
 	}
 	c.Finish()
 }

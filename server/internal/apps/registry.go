@@ -52,6 +52,7 @@ type Registry struct {
 	states      states
 	users       users
 	Predictions Predictions
+	order       order
 
 	stop     func() // ends the watch
 	stopping chan struct{}

@@ -1,6 +1,8 @@
 package apps
 
 import (
+	"cmp"
+
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -8,10 +10,14 @@ import (
 // A standIn answers a call by the default output of an application whose models have not been here
 // since the server started. Nobody has declared anything then: the outputs are as the default has
 // them, and the question is not looked at but for its rows.
-type standIn struct{ call *gate.Call }
+type standIn struct {
+	app  *application
+	call *gate.Call
+	turn *turn // of a frame of a stream, once it is submitted; else nil
+}
 
 // openDefault gives a call the default output, because of why.
-func (a *application) openDefault(c *gate.Call, tensors []tensor.Tensor, why error) error {
+func (a *application) openDefault(c *gate.Call, tensors []tensor.Tensor, p *gate.Params, why error) error {
 	rows, one := rowsOfAny(tensors)
 	outputs, err := a.DefaultOutput(&a.target.Spec, rows, a.gate.Pool())
 	if err != nil {
@@ -19,19 +25,32 @@ func (a *application) openDefault(c *gate.Call, tensors []tensor.Tensor, why err
 	}
 	c.Target, c.Rows, c.Squeeze = a.target, rows, one
 	c.Outputs = append(c.Outputs[:0], outputs...)
+	asked := *p
+	asked.Asker = a.Name
+	if err := c.Enter(&asked); err != nil {
+		c.Close()
+		return err
+	}
+	if timeout := cmp.Or(p.Timeout, a.target.Deadline); timeout > 0 {
+		c.Deadline = p.Now.Add(timeout)
+	}
 	c.Choice = &gate.Choice{Application: a.Name, Default: true, Explanation: gate.Text(why)}
-	c.Fanout = standIn{c}
+	c.Fanout = &standIn{app: a, call: c}
 	return nil
 }
 
-func (s standIn) Start(calls []*gate.Call) []*gate.Call {
-	s.call.Finish()
+func (s *standIn) Start(calls []*gate.Call) []*gate.Call {
+	if s.turn = s.app.registry.order.join(s.call, s.call.Frame); s.turn != nil {
+		s.turn.finish()
+	} else {
+		s.call.Finish()
+	}
 	return calls
 }
 
-func (standIn) Cancel()     {}
-func (standIn) Close()      {}
-func (standIn) Voices() int { return 1 }
+func (s *standIn) Cancel()   { s.turn.cancel() }
+func (*standIn) Close()      {}
+func (*standIn) Voices() int { return 1 }
 
 // rowsOfAny counts the rows of a question to nobody knows what model: the first dimension of
 // tensors that have more, if it is the same for all; else it is one row, which comes without its

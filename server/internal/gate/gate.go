@@ -162,7 +162,7 @@ func (g *Gate) OpenTarget(c *Call, target *Target, tensors []tensor.Tensor, p *P
 		r.Parameters = withUser(p.Forward, p.User)
 	}
 	r.Source = p.Source
-	if err = c.enter(p); err != nil {
+	if err = c.Enter(p); err != nil {
 		c.Close()
 		return err
 	}

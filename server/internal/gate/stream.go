@@ -56,8 +56,18 @@ func (s *OwnStream) End() {
 // Framed reports whether the request is a frame of a stream.
 func (p *Params) Framed() bool { return p.Stream != "" || p.Own != nil }
 
-// enter makes the request a frame if its client says so, or the setting of its door.
-func (c *Call) enter(p *Params) error {
+// A Stream tells the streams of clients apart.
+type Stream struct {
+	Client     string // whose it is, which may be a view of reused memory
+	Name       string // likewise
+	Connection uint64 // 0: any request of the client may name it
+}
+
+// Stream is that of the frame.
+func (f *Frame) Stream() Stream { return Stream{f.place.Client, f.place.Stream, f.place.Connection} }
+
+// Enter makes the request a frame if its client says so, or the setting of its door.
+func (c *Call) Enter(p *Params) error {
 	if !p.Framed() {
 		switch {
 		case p.Seq > 0:
@@ -125,6 +135,12 @@ const longestBy = 256
 
 func strayed(key string) error {
 	return fmt.Errorf("%w: %s is of a frame, and the request names no stream", scheduler.ErrInvalidInput, key)
+}
+
+// Shown notes that the answer leaves later than a model gave it, and how many frames its client knows
+// to be superseded.
+func (f *Frame) Shown(skipped int) {
+	f.Age, f.Skipped = max(0, time.Since(f.captured)), skipped
 }
 
 // answered notes how old the frame is. The clock of a camera may be ahead of ours.

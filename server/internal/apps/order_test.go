@@ -1,0 +1,266 @@
+package apps
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/setting"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/parameter"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A camera sends frames of one stream to an application, on virtual time.
+type camera struct {
+	*house
+	t       *testing.T
+	began   time.Time
+	params  gate.Params // of each frame
+	mu      sync.Mutex
+	answers []string // in the order in which they left
+}
+
+// A shot is a call of a camera's, which closes it.
+type shot struct {
+	gate.Call
+	of  *camera
+	seq int
+}
+
+func (s *shot) Complete(c *gate.Call) {
+	text := fmt.Sprintf("%d after %v: ", s.seq, time.Since(s.of.began).Round(time.Millisecond))
+	if c.Err != nil {
+		text += gate.Text(c.Err)
+		if len(c.Outputs) > 0 || c.Choice.Default {
+			text += " and outputs"
+		}
+	} else {
+		values, err := tensor.Values[int64](c.Outputs[0])
+		if err != nil {
+			s.of.t.Error(err)
+		}
+		f := c.Frame
+		text += fmt.Sprintf("%d, skipped %d, age %v", values[0], f.Skipped, f.Age.Round(time.Millisecond))
+		if f.Seq != int64(s.seq) {
+			text += fmt.Sprintf(", frame %d", f.Seq)
+		}
+	}
+	s.of.mu.Lock()
+	s.of.answers = append(s.of.answers, text)
+	s.of.mu.Unlock()
+	if c.Choice != nil && c.Choice.Application == "slowly read" {
+		time.Sleep(time.Second)
+	}
+}
+
+// send sends a frame to one model of the application, or to those that its policy asks.
+func (c *camera) send(app string, seq int, model string) *shot {
+	c.t.Helper()
+	s := &shot{of: c, seq: seq}
+	p := c.params
+	p.Now, p.Client, p.Stream, p.Seq = time.Now(), "10.0.0.1", "cam", uint64(seq)+1
+	if model != "" {
+		p.Candidates = []string{model}
+	}
+	if err := c.Open(&s.Call, app, []tensor.Tensor{row()}, &p); err != nil {
+		c.t.Fatal(err)
+	}
+	s.Owner = s
+	c.Submit(&s.Call)
+	c.t.Cleanup(s.Close)
+	return s
+}
+
+// expect compares what has left, and that nothing is left of the stream.
+func (c *camera) expect(want ...string) {
+	c.t.Helper()
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if got := strings.Join(c.answers, "\n"); got != strings.Join(want, "\n") {
+		c.t.Errorf("got\n%s\nexpected\n%s", got, strings.Join(want, "\n"))
+	}
+	if n := len(c.reg.order.lines); n > 0 {
+		c.t.Errorf("%d streams are left", n)
+	}
+	c.answers = nil
+}
+
+// onCamera runs a test with an application of which one model takes a second and the other 10 ms.
+func onCamera(t *testing.T, test func(t *testing.T, c *camera)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t)
+		h.model("slow", "1", 1, time.Second)
+		h.model("fast", "1", 2, 10*time.Millisecond)
+		h.app(Definition{Name: "app", Models: []string{"slow", "fast"}, Policy: "epsilon-greedy"})
+		test(t, &camera{house: h, t: t, began: time.Now()})
+	})
+}
+
+// TestOrderOverModels: a policy sends one frame to a slow model and the next to a fast one.
+func TestOrderOverModels(t *testing.T) {
+	onCamera(t, func(t *testing.T, c *camera) {
+		c.send("app", 0, "slow")
+		c.send("app", 1, "fast")
+		time.Sleep(100 * time.Millisecond)
+		c.params.User = "another client"
+		c.send("app", 7, "fast")
+		c.params.User = ""
+		time.Sleep(100 * time.Millisecond)
+		c.send("app", 2, "fast")
+		time.Sleep(2 * time.Second)
+		c.expect("7 after 110ms: 2, skipped 0, age 10ms",
+			"0 after 1s: 1, skipped 0, age 1s", "1 after 1s: 2, skipped 0, age 1s", "2 after 1s: 2, skipped 0, age 800ms")
+	})
+}
+
+// TestOrderOfErrors: errors leave at once, and who superseded a frame counts it, whatever model that
+// is answered by.
+func TestOrderOfErrors(t *testing.T) {
+	onCamera(t, func(t *testing.T, c *camera) {
+		c.params.Keep = setting.KeepLatest
+		c.send("app", 0, "slow")
+		c.send("app", 1, "fast")
+		c.send("app", 2, "fast")
+		c.send("app", 3, "fast")
+		c.send("app", 4, "slow")
+		c.send("app", 5, "slow")
+		time.Sleep(3 * time.Second)
+		c.expect("2 after 0s: superseded by frame 3 of its stream", "4 after 0s: superseded by frame 5 of its stream",
+			"0 after 1s: 1, skipped 0, age 1s", "1 after 1s: 2, skipped 0, age 1s", "3 after 1s: 2, skipped 1, age 1s", "5 after 2s: 1, skipped 1, age 2s")
+
+		// The last of a line that leaves with an error hands its count on.
+		c.began = time.Now()
+		c.send("app", 0, "slow")
+		c.send("app", 1, "slow")
+		c.params.Timeout = 100 * time.Millisecond
+		c.send("app", 2, "slow")
+		c.params.Timeout = 0
+		time.Sleep(500 * time.Millisecond)
+		c.send("app", 3, "fast")
+		time.Sleep(time.Second)
+		c.expect("1 after 0s: superseded by frame 2 of its stream", "2 after 100ms: deadline exceeded: it passed while the request waited in the queue",
+			"0 after 1s: 1, skipped 0, age 1s", "3 after 1s: 2, skipped 1, age 500ms")
+	})
+}
+
+// TestOrderEndsWithTheDeadline: an answer waits for older ones no longer than its request, and those
+// that come after it are not held up by it.
+func TestOrderEndsWithTheDeadline(t *testing.T) {
+	onCamera(t, func(t *testing.T, c *camera) {
+		c.send("app", 0, "slow")
+		c.params.Timeout = 300 * time.Millisecond
+		c.send("app", 1, "fast")
+		c.params.Timeout = 0
+		c.send("app", 2, "fast")
+		time.Sleep(2 * time.Second)
+		c.expect("1 after 300ms: deadline exceeded: it passed while the answer waited for that of an older frame of its stream",
+			"0 after 1s: 1, skipped 0, age 1s", "2 after 1s: 2, skipped 0, age 1s")
+	})
+}
+
+// TestOrderWithoutAClient: a call that is canceled while it waits, or before, leaves at once.
+func TestOrderWithoutAClient(t *testing.T) {
+	onCamera(t, func(t *testing.T, c *camera) {
+		c.send("app", 0, "slow")
+		held := c.send("app", 1, "fast")
+		c.send("app", 2, "fast")
+		time.Sleep(100 * time.Millisecond)
+		c.Cancel(&held.Call)
+		time.Sleep(2 * time.Second)
+		c.expect("1 after 100ms: canceled: the caller gave up", "0 after 1s: 1, skipped 0, age 1s", "2 after 1s: 2, skipped 0, age 1s")
+
+		c.began = time.Now()
+		slow := c.send("app", 0, "slow")
+		held = c.send("app", 1, "fast")
+		held.Fanout.(*fanout).turn.cancel() // before the model's call is, which then is complete
+		time.Sleep(100 * time.Millisecond)
+		c.send("app", 2, "fast")
+		time.Sleep(100 * time.Millisecond)
+		c.Cancel(&slow.Call)
+		c.expect("1 after 10ms: canceled: the caller gave up", "0 after 200ms: canceled: the caller gave up", "2 after 200ms: 2, skipped 0, age 100ms")
+		time.Sleep(2 * time.Second)
+	})
+}
+
+// TestOrderOverChanges: a stream goes on when its application is changed, deleted and made again, and
+// when that has no model any more and answers by its default.
+func TestOrderOverChanges(t *testing.T) {
+	onCamera(t, func(t *testing.T, c *camera) {
+		c.send("app", 0, "slow")
+		c.app(Definition{Name: "app", Models: []string{"fast"}})
+		c.send("app", 1, "")
+		if err := c.reg.Delete(t.Context(), "app"); err != nil {
+			t.Fatal(err)
+		}
+		c.app(Definition{Name: "app", Models: []string{"gone"}, Default: json.RawMessage(`{"label": -1}`), SLO: "300ms"})
+		c.send("app", 2, "")
+		c.params.Timeout = time.Minute
+		c.send("app", 3, "")
+		c.params.Timeout = 0
+		time.Sleep(2 * time.Second)
+		c.expect("2 after 300ms: deadline exceeded: it passed while the answer waited for that of an older frame of its stream",
+			"0 after 1s: 1, skipped 0, age 1s", "1 after 1s: 2, skipped 0, age 1s", "3 after 1s: -1, skipped 0, age 1s")
+		if err := c.Open(&gate.Call{}, "app", []tensor.Tensor{row()}, &gate.Params{Values: parameter.Values{Seq: 1}}); !errors.Is(err, scheduler.ErrInvalidInput) {
+			t.Errorf("a number without a stream: %v", err)
+		}
+	})
+}
+
+// TestNoneOvertakes: an answer does not leave before Complete of the one before it has returned.
+func TestNoneOvertakes(t *testing.T) {
+	onCamera(t, func(t *testing.T, c *camera) {
+		c.model("other", "1", 3, 10*time.Millisecond)
+		c.app(Definition{Name: "slowly read", Models: []string{"other", "fast"}, Policy: "epsilon-greedy"})
+		c.send("slowly read", 0, "fast")
+		time.Sleep(100 * time.Millisecond)
+		c.send("slowly read", 1, "other")
+		time.Sleep(10 * time.Second)
+		c.expect("0 after 10ms: 2, skipped 0, age 10ms", "1 after 1.01s: 3, skipped 0, age 910ms")
+	})
+}
+
+// TestOrderOfSome: an ensemble answers by its deadline with what is there, in order like any other.
+func TestOrderOfSome(t *testing.T) {
+	onCamera(t, func(t *testing.T, c *camera) {
+		c.app(Definition{Name: "both", Models: []string{"slow", "fast"}, Policy: "ensemble"})
+		c.send("both", 0, "slow")
+		c.params.Timeout = 200 * time.Millisecond
+		c.send("both", 1, "")
+		time.Sleep(50 * time.Millisecond)
+		c.params.Timeout = 2 * time.Second
+		c.send("both", 2, "fast")
+		time.Sleep(2 * time.Second)
+		c.expect("1 after 200ms: deadline exceeded: it passed while the answer waited for that of an older frame of its stream",
+			"0 after 1s: 1, skipped 0, age 1s", "2 after 1s: 2, skipped 0, age 950ms")
+	})
+}
+
+// TestSupersededTeachesNobody: there is nothing to judge of a frame that no model saw.
+func TestSupersededTeachesNobody(t *testing.T) {
+	onCamera(t, func(t *testing.T, c *camera) {
+		c.app(Definition{Name: "watched", Models: []string{"slow", "fast"}, Policy: "shadow", Params: map[string]any{"model": "slow"}})
+		c.params.Keep = setting.KeepLatest
+		for app, model := range map[string]string{"app": "slow", "watched": ""} {
+			for i := range 3 {
+				c.params.ID = fmt.Appendf(nil, "%d", i)
+				c.send(app, i, model)
+			}
+			time.Sleep(5 * time.Second)
+			for id, known := range []bool{true, false, true} {
+				if got := c.reg.Predictions.Find(app, "", fmt.Sprint(id), time.Now()) != nil; got != known {
+					t.Errorf("%s: predictions for frame %d: %v", app, id, got)
+				}
+			}
+		}
+		c.params.ID = nil
+	})
+}
