@@ -223,8 +223,8 @@ func TestKeepChanges(t *testing.T) {
 	expect("1 - - 4")
 	o.expect("PATCH", "/v1/models/slow", `{"keep":"2"}`, 200, `"keep":2`)
 	expect("1 - 3 4")
-	for _, wrong := range []string{"newest", "0", "-1", "65537", ""} {
-		o.expect("PATCH", "/v1/models/slow", fmt.Sprintf(`{"keep":%q}`, wrong), 400, `keep: expected \"all\", \"latest\" or a whole number from 1 to 65536, got `)
+	for _, wrong := range []string{"newest", "0", "-1", "1025", ""} {
+		o.expect("PATCH", "/v1/models/slow", fmt.Sprintf(`{"keep":%q}`, wrong), 400, `keep: expected \"all\", \"latest\" or a whole number from 1 to 1024, got `)
 	}
 	expect("1 - 3 4")
 
@@ -259,8 +259,8 @@ func TestKeepOfApplications(t *testing.T) {
 	if entry, err := s.store.State().Get(state.Key("apps", "app")); err != nil || !strings.Contains(string(entry.Value), `"keep":7`) {
 		t.Errorf("stored: %s, %v", entry.Value, err)
 	}
-	for _, wrong := range []string{`"newest"`, "0", "65537", "true", "1.5"} {
-		o.expect("PATCH", "/v1/apps/app", `{"keep":`+wrong+`}`, 400, `keep: expected \"all\", \"latest\" or a whole number from 1 to 65536, got `+strings.ReplaceAll(wrong, `"`, `\"`))
+	for _, wrong := range []string{`"newest"`, "0", "1025", "true", "1.5"} {
+		o.expect("PATCH", "/v1/apps/app", `{"keep":`+wrong+`}`, 400, `keep: expected \"all\", \"latest\" or a whole number from 1 to 1024, got `+strings.ReplaceAll(wrong, `"`, `\"`))
 	}
 	if answer := o.expect("PATCH", "/v1/apps/app", `{"keep":null}`, 200); strings.Contains(answer, "keep") {
 		t.Errorf("it is still there: %s", answer)

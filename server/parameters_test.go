@@ -177,7 +177,7 @@ func values(t *testing.T, k *parameter.Key) (right, wrong, outside []any) {
 	case "stream":
 		return []any{"cam-3", strings.Repeat("n", 256)}, []any{true, int64(7)}, []any{""}
 	case "keep":
-		return []any{"all", "latest", int64(1), int64(1 << 16)}, []any{"newest", true}, []any{int64(0), int64(-1), 1.5, int64(1<<16 + 1)}
+		return []any{"all", "latest", int64(1), int64(1 << 10)}, []any{"newest", true}, []any{int64(0), int64(-1), 1.5, int64(1<<10 + 1)}
 	}
 	switch schema.Type {
 	case "boolean":

@@ -19,7 +19,7 @@ const (
 	// KeepAll is [StreamConfig].Keep for streams of which every frame counts.
 	KeepAll = -1
 
-	maxStreamKeep = 1 << 16 // the server's bound
+	maxStreamKeep = 1 << 10 // the server's bound
 
 	// answerGrace is how long after a frame's deadline the server's own answer, which says more
 	// than a timeout, is waited for.
@@ -32,7 +32,7 @@ type StreamConfig struct {
 	Name  string // of the stream, such as a camera's; a server knows it for each client and model
 
 	// Keep is how many frames may wait, in the server and in the client: one more supersedes the
-	// oldest of them. 0 means 1, the newest alone; the most is 65536. With KeepAll none is
+	// oldest of them. 0 means 1, the newest alone; the most is 1024. With KeepAll none is
 	// superseded, and Push waits instead.
 	Keep int
 

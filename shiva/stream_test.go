@@ -204,7 +204,7 @@ func TestStreamRefusals(t *testing.T) {
 		}
 		r.wantRest(outcome{})
 		for name, cfg := range map[string]shiva.StreamConfig{
-			"a name": {Model: "m"}, "keep": {Name: "c", Keep: -2}, "65536": {Name: "c", Keep: 65537}, "timeout": {Name: "c", Timeout: -1},
+			"a name": {Model: "m"}, "keep": {Name: "c", Keep: -2}, "1024": {Name: "c", Keep: 1025}, "timeout": {Name: "c", Timeout: -1},
 		} {
 			if s, err := r.client.Stream(r.Context(), cfg); s != nil || err == nil || !strings.Contains(err.Error(), name) {
 				r.Errorf("%+v: %v", cfg, err)

@@ -14,8 +14,9 @@ const (
 	KeepAll    Keep = -1 // any number
 	KeepLatest Keep = 1
 
-	// MaxKeep is the upper bound of a number. A queue has no more rows by default.
-	MaxKeep = 1 << 16
+	// MaxKeep is the upper bound of a number. Each frame that is submitted walks those of its stream
+	// that wait.
+	MaxKeep = 1 << 10
 )
 
 // KeepValues are the values of a Keep in words.

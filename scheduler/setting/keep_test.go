@@ -8,7 +8,7 @@ import (
 )
 
 func TestKeep(t *testing.T) {
-	for text, want := range map[string]Keep{"all": KeepAll, "latest": KeepLatest, "1": 1, "7": 7, "65536": MaxKeep} {
+	for text, want := range map[string]Keep{"all": KeepAll, "latest": KeepLatest, "1": 1, "7": 7, "1024": MaxKeep} {
 		got, err := ParseKeep(text)
 		if err != nil || got != want || !got.Valid() {
 			t.Errorf("%q: %d, %v; expected %d", text, got, err, want)
@@ -19,7 +19,7 @@ func TestKeep(t *testing.T) {
 			t.Errorf("%q is %s in JSON, which is read as %d", text, value, again)
 		}
 	}
-	for _, text := range []string{"", "newest", "0", "-1", "65537", "1.5", "ALL", "99999999999999999999"} {
+	for _, text := range []string{"", "newest", "0", "-1", "1025", "1.5", "ALL", "99999999999999999999"} {
 		if k, err := ParseKeep(text); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%s, got %q", KeepValues, text)) {
 			t.Errorf("%q: %v, %v", text, k, err)
 		}

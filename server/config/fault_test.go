@@ -46,7 +46,7 @@ keep = 0
 [model.a]
 keep = "newest"
 [model.b]
-keep = 65537
+keep = 1025
 [model.c]
 keep = true
 [model.d]
@@ -55,13 +55,13 @@ keep = -1
 stream = 1
 keep = 0
 `, []string{
-			`x.toml:3:1: defaults.keep: expected "all", "latest" or a whole number from 1 to 65536, got the integer 0`,
-			`x.toml:5:1: model.a.keep: expected "all", "latest" or a whole number from 1 to 65536, got the string "newest"`,
-			`x.toml:7:1: model.b.keep: expected "all", "latest" or a whole number from 1 to 65536, got the integer 65537`,
-			`x.toml:9:1: model.c.keep: expected "all", "latest" or a whole number from 1 to 65536, got true`,
-			`x.toml:11:1: model.d.keep: expected "all", "latest" or a whole number from 1 to 65536, got the integer -1`,
+			`x.toml:3:1: defaults.keep: expected "all", "latest" or a whole number from 1 to 1024, got the integer 0`,
+			`x.toml:5:1: model.a.keep: expected "all", "latest" or a whole number from 1 to 1024, got the string "newest"`,
+			`x.toml:7:1: model.b.keep: expected "all", "latest" or a whole number from 1 to 1024, got the integer 1025`,
+			`x.toml:9:1: model.c.keep: expected "all", "latest" or a whole number from 1 to 1024, got true`,
+			`x.toml:11:1: model.d.keep: expected "all", "latest" or a whole number from 1 to 1024, got the integer -1`,
 			`x.toml:13:1: tcp.stream: expected a string, got the integer 1`,
-			`x.toml:14:1: tcp.keep: expected "all", "latest" or a whole number from 1 to 65536, got the integer 0`,
+			`x.toml:14:1: tcp.keep: expected "all", "latest" or a whole number from 1 to 1024, got the integer 0`,
 		}},
 		{"every wrong type at once", `
 drain = 3
@@ -297,7 +297,7 @@ listen = ":70000"
 		{"streams of connections", "[tcp]\nstream = \"device\"\nkeep = 2\n[model.a]\nkeep = \"\"\n", []string{
 			`x.toml:2:1: tcp.stream: expected one of none, connection, got "device"`,
 			`x.toml:3:1: tcp.keep: 2 has no meaning with stream = "device": it is of streams that are connections, stream = "connection"`,
-			`x.toml:5:1: model.a.keep: expected "all", "latest" or a whole number from 1 to 65536, got ""`,
+			`x.toml:5:1: model.a.keep: expected "all", "latest" or a whole number from 1 to 1024, got ""`,
 		}},
 		{"as the model says", "[tcp]\nstream = \"connection\"\nkeep = \"\"\n", nil},
 		{"more frames than rows wait", "[model.a]\nqueue_rows = 128\nkeep = 129\n[model.b]\nqueue_rows = 128\nkeep = 128\n", []string{
