@@ -171,8 +171,8 @@ func (p *pipeline) receive(work *sync.WaitGroup) {
 			before, r.Submitted = l.passed, l.pass
 			arrived := time.Now()
 			work.Go(func() {
+				defer l.leave()
 				defer l.turn.end()
-				defer l.pass()
 				place <- p.ask(r, arrived, l)
 			})
 		case resumed:
@@ -205,6 +205,15 @@ type lane struct {
 }
 
 func (l *lane) pass() { l.once.Do(func() { close(l.passed) }) }
+
+// leave is pass for a request that has its answer. One that is refused before it has waited for
+// those before it waits now: those after it would overtake them.
+func (l *lane) leave() {
+	if l.before != nil {
+		<-l.before
+	}
+	l.pass()
+}
 
 // Admit implements [predict.Outbox].
 func (l *lane) Admit(ctx context.Context, call *gate.Call) (room int, err error) {

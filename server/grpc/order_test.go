@@ -12,6 +12,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/grpc/pb"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -124,5 +125,49 @@ func TestSequenceGoesOn(t *testing.T) {
 	}
 	if len(order) > 33 {
 		t.Errorf("%d sequences are remembered", len(order))
+	}
+}
+
+// A request that is refused at once does not let a frame overtake an older one that waits for its
+// turn: the older frame would supersede the newer one.
+func TestRefusalBetweenFrames(t *testing.T) {
+	r := newRig(t)
+	first, camera := r.held("m"), r.held("camera")
+	s := r.stream(t.Context())
+	send := func(model string, value float32, keys map[string]*pb.InferParameter) {
+		q := floats(model, value)
+		q.Parameters = keys
+		if err := s.Send(q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	submitted := func() uint64 {
+		m, _ := r.sched.Model(scheduler.ModelID{Name: "camera", Version: "1"})
+		return m.Stats().Submitted
+	}
+	send("m", 0, map[string]*pb.InferParameter{"in_order": parameterOf(true)})
+	send("camera", 1, map[string]*pb.InferParameter{"in_order": parameterOf(true), "stream": parameterOf("a"), "seq": parameterOf(1)})
+	send("nobody", 2, nil)
+	send("camera", 3, map[string]*pb.InferParameter{"stream": parameterOf("a"), "seq": parameterOf(2)})
+	budgettest.Until(t, "the first request to execute", func() bool { return len(first.Pending()) == 1 })
+	time.Sleep(50 * time.Millisecond) // what must not happen has time to
+	if n := submitted(); n != 0 {
+		t.Fatalf("%d frames are submitted before the turn of the first", n)
+	}
+	if err := first.Answer(); err != nil {
+		t.Fatal(err)
+	}
+	budgettest.Until(t, "both frames to be submitted", func() bool { return submitted() == 2 })
+	for answered := 0; answered < 4; answered++ {
+		if answered%2 == 1 {
+			budgettest.Until(t, "the frame to execute", func() bool { return len(camera.Pending()) > 0 })
+			if err := camera.Answer(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a, err := s.Recv()
+		if err != nil || (a.ErrorMessage != "") != (answered == 2) {
+			t.Fatalf("answer %d: %v %v", answered, a, err)
+		}
 	}
 }
