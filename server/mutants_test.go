@@ -3,15 +3,23 @@ package server
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
+	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/jsontest"
 	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // Requests to the admin door that are nearly right: whatever an operator's program sends, the
@@ -25,6 +33,16 @@ func TestMutants(t *testing.T) {
 		if n++; n%50 == 0 {
 			o.clear(t)
 		}
+	})
+	t.Log("frames were answered", o.frames.String())
+	budgettest.Until(t, "the streams to fall silent", func() bool {
+		m, _ := o.s.Scheduler().Model(scheduler.ModelID{Name: "slow", Version: "1"})
+		for _, s := range m.Streams(1000) {
+			if s.Waiting > 0 {
+				return false
+			}
+		}
+		return m.Stats().Requests == 0
 	})
 }
 
@@ -43,6 +61,7 @@ type operators struct {
 	samples []operation
 	app     []byte // the application that there always is
 	tally   jsontest.Tally
+	frames  jsontest.Tally
 }
 
 // An operation is a right request.
@@ -53,7 +72,19 @@ type operation struct {
 
 func newOperators(t testing.TB) *operators {
 	o := &operators{s: start(t, nil)}
-	const app = `{"name":"app","models":["echo","echo/1"],"policy":"exp3","params":{"gamma":0.1,"loss":"absolute"},"slo":"50ms","default":{"x":[1,2]}}`
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	slowly := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+		time.AfterFunc(200*time.Microsecond, func() {
+			if err := echo(b); err != nil {
+				b.Fail(err)
+			}
+		})
+		return nil
+	})
+	if _, err := o.s.Scheduler().AddReplica(scheduler.ModelID{Name: "slow", Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x}, slowly, scheduler.ReplicaOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	const app = `{"name":"app","models":["echo","echo/1","slow"],"policy":"exp3","params":{"gamma":0.1,"loss":"absolute"},"slo":"50ms","keep":"latest","default":{"x":[1,2]}}`
 	o.app = []byte(app)
 	o.clear(t)
 	budgettest.Until(t, "the application takes feedback", func() bool {
@@ -64,6 +95,7 @@ func newOperators(t testing.TB) *operators {
 	for _, s := range []struct{ method, path, body string }{
 		{"POST", "/v1/apps", app},
 		{"PUT", "/v1/apps/app", app},
+		{"PATCH", "/v1/apps/app", `{"keep":2}`},
 		{"PATCH", "/v1/apps/app", `{"slo":"10ms","params":{"gamma":0.2},"default":null}`},
 		{"PATCH", "/v1/apps/app", `{"policy":"split","params":{"gamma":null,"loss":null,"weights":{"echo":0.9,"echo/1":0.1}}}`},
 		{"PATCH", "/v1/apps/app", `{"policy":"epsilon-greedy","params":{"gamma":null,"weights":null,"epsilon":0.1}}`},
@@ -74,6 +106,11 @@ func newOperators(t testing.TB) *operators {
 		{"POST", "/v1/apps/app/feedback", `{"user":"u","input":[1,2],"reward":1}`},
 		{"DELETE", "/v1/apps/app/policy", ""},
 		{"PATCH", "/v1/models/echo", `{"objective":"50ms","max_batch":"8","shed":"false","strategy":"aimd","cache":"1MiB","queue_rows":null}`},
+		{"PATCH", "/v1/models/echo", `{"keep":"latest"}`},
+		{"PATCH", "/v1/models/slow", `{"keep":"all","max_batch":"1"}`},
+		{"PATCH", "/v1/models/slow", `{"keep":"2"}`},
+		{"GET", "/v1/models/slow/streams?limit=2", ""},
+		{"POST", "/v1/apps/app/feedback", `{"user":"u","input":[1,2],"reward":1,"stream":"a","seq":3,"captured_at":1700000000000,"keep":"latest"}`},
 		{"PUT", "/v1/models/echo/default_version", `{"version":"1"}`},
 		{"DELETE", "/v1/models/echo/cache", ""},
 		{"POST", "/v1/import?dry_run=true", string(state)},
@@ -123,6 +160,9 @@ func (o *operators) run(t *testing.T, c jsontest.Choices) {
 	}
 	what := func() string { return fmt.Sprintf("%s %s %.4000q", method, path, body) }
 	defer jsontest.Within(what)()
+	if c.N(4) == 3 {
+		defer o.ask(t, &c)()
+	}
 	status, answer := o.send(method, path, body)
 	switch status {
 	case 200, 201:
@@ -136,6 +176,71 @@ func (o *operators) run(t *testing.T, c jsontest.Choices) {
 	}
 	if !json.Valid(answer) || status >= 400 && !strings.HasPrefix(string(answer), `{"error":`) {
 		t.Fatalf("%s\nanswered %d, which is no JSON or no error: %.500q", what(), status, answer)
+	}
+}
+
+// ask sends frames of a few streams to the slow model, and to the application that there may be,
+// while a request may change what they keep. wait returns when each has its answer.
+func (o *operators) ask(t *testing.T, c *jsontest.Choices) (wait func()) {
+	frames := make([]*jsontest.Frame, 2+c.N(6))
+	answers := make([]func(), len(frames)) // each checks one
+	var all sync.WaitGroup
+	for i := range frames {
+		f := jsontest.ChooseFrame(c)
+		frames[i] = f
+		q := &Question{Name: jsontest.One(c, []string{"slow", "slow", "app"}), Timeout: 3 * time.Second, NoCache: true}
+		for _, k := range f.Keys {
+			q.Parameters = jsontext.AppendMember(q.Parameters, []byte(k.Name), []byte(k.Text))
+		}
+		if f.ID != "" {
+			q.ID = f.ID[1 : len(f.ID)-1]
+		}
+		if q.Parameters != nil {
+			q.Parameters = append(q.Parameters, '}')
+		}
+		q.Inputs = []tensor.Tensor{{DType: tensor.Int32, Shape: tensor.Shape{1, 2}, Data: make([]byte, 8)}}
+		all.Go(func() {
+			a, err := o.s.Ask(t.Context(), q)
+			answers[i] = func() { o.judgeFrame(t, q, f, frames, a, err) }
+		})
+	}
+	return func() {
+		all.Wait()
+		for _, judge := range answers {
+			judge()
+		}
+	}
+}
+
+// judgeFrame checks the answer to a frame: a wrong one is refused, a right one has its number
+// back, and a superseded one is told by which.
+func (o *operators) judgeFrame(t *testing.T, q *Question, f *jsontest.Frame, frames []*jsontest.Frame, a *Answer, err error) {
+	switch {
+	case err == nil:
+		o.frames.Good("answered")
+		defer a.Release()
+		seq := ""
+		if a.Frame != nil && a.Frame.Seq >= 0 {
+			seq = strconv.FormatInt(a.Frame.Seq, 10)
+		}
+		if !f.Right || a.Frame == nil || seq != f.Value("seq") {
+			t.Errorf("%s, frame %v, is answered %+v", q.Name, f, a)
+		}
+	case errors.Is(err, scheduler.ErrInvalidInput):
+		o.frames.Refused("refused")
+		if f.Right {
+			t.Errorf("%s, frame %v, a right one: %v", q.Name, f, err)
+		}
+	case errors.Is(err, scheduler.ErrSuperseded):
+		o.frames.Other("superseded")
+		if !f.By(gate.By(err), frames) {
+			t.Errorf("%s, frame %v of %v: %v", q.Name, f, frames, err)
+		}
+	case errors.Is(err, scheduler.ErrNotFound), errors.Is(err, scheduler.ErrDeadlineExceeded), errors.Is(err, scheduler.ErrUnavailable),
+		errors.Is(err, scheduler.ErrOverloaded), errors.Is(err, scheduler.ErrTooLarge), errors.Is(err, scheduler.ErrCanceled):
+		o.frames.Other("not executed")
+	default:
+		t.Errorf("%s, frame %v: %v", q.Name, f, err)
 	}
 }
 

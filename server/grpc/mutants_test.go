@@ -2,14 +2,20 @@ package grpc
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -33,6 +39,7 @@ import (
 type mutants struct {
 	*rig
 	samples []*pb.ModelInferRequest
+	cameras []*pb.ModelInferRequest // those of the samples that a model answers which is slow
 	tally   jsontest.Tally
 	stream  grpc.ClientStream // that others use before and after; nil: none yet
 	conn    *grpc.ClientConn
@@ -63,6 +70,10 @@ func newMutants(t testing.TB) *mutants {
 	fixed := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{2, 2}}}
 	m.add("fixed", scheduler.Spec{Inputs: fixed, Outputs: fixed}, scheduler.WorkerFunc(m.echoAll))
 	add(raw("fixed", "INT32", []int{2, 2}, make([]byte, 16)))
+	camera := []tensor.Spec{{Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}}
+	m.add("camera", scheduler.Spec{Inputs: camera, Outputs: camera}, scheduler.WorkerFunc(m.slowly))
+	add(raw("camera", "FP32", []int{1, 2}, make([]byte, 8)))
+	m.cameras = m.samples[len(m.samples)-1:]
 	m.conn = m.dial(grpc.WithDefaultCallOptions(grpc.ForceCodec(rawCodec{})))
 	m.ctx = context.WithValue(context.Background(), connKey{}, &conn{outbox: outbox{box: gate.Outbox{Limit: 8 << 20}}})
 	return m
@@ -85,38 +96,88 @@ func (m *mutants) echoAll(b *scheduler.Batch) error {
 	return nil
 }
 
+// slowly is a container that takes long enough for frames to be superseded.
+func (m *mutants) slowly(b *scheduler.Batch) error {
+	time.AfterFunc(200*time.Microsecond, func() {
+		if err := m.echoAll(b); err != nil {
+			b.Fail(err)
+		}
+	})
+	return nil
+}
+
 // A mutant is a request made of a sample.
 type mutant struct {
 	body  []byte
-	right bool // it is the sample
+	right bool            // it is the sample
+	frame *jsontest.Frame // of a stream that it is; nil: none, or no more is known
 }
 
 func (q *mutant) String() string { return fmt.Sprintf("%d bytes: %.2000x", len(q.body), q.body) }
 
 // make makes a request: of the sample one with other types, shapes, counts, contents and
 // parameters, and of its bytes one with other fields.
-func (m *mutants) make(c *jsontest.Choices) *mutant {
-	message := proto.Clone(jsontest.One(c, m.samples)).(*pb.ModelInferRequest)
-	changes := c.N(5)
+func (m *mutants) make(c *jsontest.Choices, samples []*pb.ModelInferRequest) *mutant {
+	message := proto.Clone(jsontest.One(c, samples)).(*pb.ModelInferRequest)
+	changes, framed := c.N(5), len(samples) == len(m.cameras)
+	if framed {
+		changes /= 3 // few frames would be executed
+	}
 	for range changes {
 		m.change(c, message)
+	}
+	q := &mutant{right: changes == 0}
+	if framed || c.N(8) == 7 {
+		q.frame = jsontest.ChooseFrame(c)
+		q.right = q.right && q.frame.Right
+		setFrame(message, q.frame)
 	}
 	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
 	if err != nil { // a string that is not UTF-8, which the changes do not make
 		m.t.Fatal(err)
 	}
-	q := &mutant{body, changes == 0}
+	q.body = body
 	for range c.N(8) - 5 {
-		q.body, q.right = rewire(c, q.body), false
+		q.body, q.right, q.frame = rewire(c, q.body), false, nil
 	}
 	return q
+}
+
+// setFrame gives a message the keys of a frame, and its id.
+func setFrame(q *pb.ModelInferRequest, f *jsontest.Frame) {
+	if q.Parameters == nil {
+		q.Parameters = map[string]*pb.InferParameter{}
+	}
+	for _, key := range []string{"stream", "seq", "captured_at", "keep"} {
+		delete(q.Parameters, key)
+	}
+	for _, key := range f.Keys {
+		p := &pb.InferParameter{} // what is no parameter here
+		var v any
+		_ = json.Unmarshal([]byte(key.Text), &v) // 1e400 is none of JSON's numbers
+		switch v := v.(type) {
+		case bool:
+			p = parameterOf(v)
+		case string:
+			p = parameterOf(v)
+		case float64:
+			p.ParameterChoice = &pb.InferParameter_DoubleParam{DoubleParam: v}
+			if n, err := strconv.ParseInt(key.Text, 10, 64); err == nil {
+				p.ParameterChoice = &pb.InferParameter_Int64Param{Int64Param: n}
+			} else if n, err := strconv.ParseUint(key.Text, 10, 64); err == nil {
+				p.ParameterChoice = &pb.InferParameter_Uint64Param{Uint64Param: n}
+			}
+		}
+		q.Parameters[key.Name] = p
+	}
+	_ = json.Unmarshal([]byte(cmp.Or(f.ID, `""`)), &q.Id)
 }
 
 var (
 	dimensions = []int64{0, 1, 2, 3, 6, -1, 7, 1 << 16, math.MaxInt32, math.MaxInt32 + 1, 1 << 62, math.MaxInt64, math.MinInt64}
 	names      = []string{"x", "a", "b", "", "y", "é", "x\x00"}
 	keys       = []string{"priority", "timeout", "binary_data_output", "user", "sequence_id", "sequence_start", "in_order", "triton_x", "shared_memory_region", "headers",
-		"classification", "other", "", "triton_enable_empty_final_response"}
+		"classification", "other", "", "triton_enable_empty_final_response", "stream", "seq", "captured_at", "keep"}
 )
 
 // anyParameter is a parameter of any kind, none among them.
@@ -277,7 +338,11 @@ func rewire(c *jsontest.Choices, b []byte) []byte {
 
 // run makes a request, asks it in one of the ways there are, and checks what comes.
 func (m *mutants) run(c jsontest.Choices) {
-	q := m.make(&c)
+	if c.N(16) == 15 {
+		m.burst(&c)
+		return
+	}
+	q := m.make(&c, m.samples)
 	defer jsontest.Within(q.String)()
 	var data []byte
 	var err error
@@ -285,23 +350,122 @@ func (m *mutants) run(c jsontest.Choices) {
 	case 14:
 		data, err = m.call(q)
 	case 15:
-		data, err = m.onStream(q)
+		m.send(q)
+		data, _, err = m.receive(q)
 	default:
-		data, err = m.inProcess(q, 1+c.N(200))
+		data, err = m.inProcess(m.ctx, q, 1+c.N(200))
 	}
 	m.judge(q, data, err)
 	budgettest.Until(m.t, "the memory to come back", func() bool { return m.pool.InUse() == 0 })
 }
 
+// burst sends requests to the slow model, most of them frames of a few streams: on one
+// ModelStreamInfer, which answers in order, or at once as calls, of which one in eight is canceled
+// soon. Then no stream has a frame without an answer.
+func (m *mutants) burst(c *jsontest.Choices) {
+	burst := make([]*mutant, 2+c.N(6))
+	var frames []*jsontest.Frame
+	for i := range burst {
+		burst[i] = m.make(c, m.cameras)
+		if f := burst[i].frame; f != nil || bytes.Contains(burst[i].body, []byte("stream")) {
+			frames = append(frames, f)
+		}
+	}
+	defer jsontest.Within(func() string { return fmt.Sprint(burst) })()
+	if c.N(2) == 0 {
+		for _, q := range burst {
+			m.send(q)
+		}
+		for i, q := range burst {
+			frames := frames
+			if len(frames) == len(burst) {
+				frames = frames[i+1:] // a newer one was sent later
+			}
+			data, by, err := m.receive(q)
+			m.judge(q, data, err)
+			m.judgeFrame(q, data, by, err, frames)
+		}
+	} else {
+		m.calls(c, burst, frames)
+	}
+	model, _ := m.sched.Model(scheduler.ModelID{Name: "camera", Version: "1"})
+	budgettest.Until(m.t, "the streams to fall silent, and their memory to come back", func() bool {
+		for _, s := range model.Streams(1000) {
+			if s.Waiting > 0 {
+				return false
+			}
+		}
+		return model.Stats().Requests == 0 && m.pool.InUse() == 0
+	})
+}
+
+// calls makes all calls of a burst at once.
+func (m *mutants) calls(c *jsontest.Choices, burst []*mutant, frames []*jsontest.Frame) {
+	type result struct {
+		data []byte
+		err  error
+		gone bool
+	}
+	results := make([]result, len(burst))
+	var all sync.WaitGroup
+	for i, q := range burst {
+		ctx, cancel := context.WithCancel(m.ctx)
+		defer cancel()
+		if r := &results[i]; c.N(8) == 7 {
+			r.gone = true
+			time.AfterFunc(time.Duration(c.N(256))*time.Microsecond, cancel)
+		}
+		all.Go(func() { results[i].data, results[i].err = m.inProcess(ctx, q, 100) })
+	}
+	all.Wait()
+	for i, q := range burst {
+		if r := results[i]; !r.gone {
+			m.judge(q, r.data, r.err)
+			by := ""
+			for _, d := range status.Convert(r.err).Details() {
+				if info, ok := d.(*errdetails.ErrorInfo); ok {
+					by = info.Metadata["by"]
+				}
+			}
+			m.judgeFrame(q, r.data, by, r.err, frames)
+		}
+	}
+}
+
+// judgeFrame checks the answer to a frame: a wrong one is refused, a right one has its number
+// back, and a superseded one is told by which.
+func (m *mutants) judgeFrame(q *mutant, data []byte, by string, err error, frames []*jsontest.Frame) {
+	if q.frame == nil {
+		return
+	}
+	if err != nil {
+		if status.Code(err) == codes.Aborted && !q.frame.By(by, frames) {
+			m.t.Fatalf("of %v\nframe %v, %v, is superseded by %q", frames, q.frame, q, by)
+		}
+		return
+	}
+	var a pb.ModelInferResponse
+	if err := proto.Unmarshal(data, &a); err != nil {
+		m.t.Fatalf("answered what is no answer: %v\n%v", err, q)
+	}
+	seq := ""
+	if p := a.Parameters["seq"]; p != nil {
+		seq = strconv.FormatInt(p.GetInt64Param(), 10)
+	}
+	if !q.frame.Right || seq != q.frame.Value("seq") || a.Parameters["skipped"] == nil {
+		m.t.Fatalf("frame %v, %v, is answered %v", q.frame, q, &a)
+	}
+}
+
 // inProcess reads it in pieces of size and asks, without a socket.
-func (m *mutants) inProcess(q *mutant, size int) ([]byte, error) {
+func (m *mutants) inProcess(ctx context.Context, q *mutant, size int) ([]byte, error) {
 	var r request
 	defer r.release()
 	w := wire.New(&delivery{data: q.body, announced: len(q.body), frame: size}, statusOf)
 	if _, err := w.Receive(m.door.bounds(&r), false, r.read); err != nil {
 		return nil, statusOf(err).Err()
 	}
-	reply, err := m.door.ask(m.ctx, &r, time.Now(), connOf(m.ctx))
+	reply, err := m.door.ask(ctx, &r, time.Now(), connOf(ctx))
 	if err != nil {
 		return nil, statusOf(err).Err()
 	}
@@ -317,8 +481,8 @@ func (m *mutants) call(q *mutant) ([]byte, error) {
 	return data, err
 }
 
-// onStream asks on a stream that goes on whatever comes.
-func (m *mutants) onStream(q *mutant) ([]byte, error) {
+// send sends it on a stream that goes on whatever comes.
+func (m *mutants) send(q *mutant) {
 	var err error
 	if m.stream == nil {
 		desc := &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
@@ -326,22 +490,34 @@ func (m *mutants) onStream(q *mutant) ([]byte, error) {
 			m.t.Fatal(err)
 		}
 	}
-	var data []byte
-	if err = m.stream.SendMsg(q.body); err == nil {
-		err = m.stream.RecvMsg(&data)
+	if err = m.stream.SendMsg(q.body); err != nil {
+		m.t.Fatalf("the stream ends with %v\nafter %v", err, q)
 	}
-	if err != nil {
+}
+
+// receive returns the answer to q, which is the next on the stream, and by which frame q is
+// superseded, as JSON.
+func (m *mutants) receive(q *mutant) (data []byte, by string, err error) {
+	if err = m.stream.RecvMsg(&data); err != nil {
 		m.t.Fatalf("the stream ends with %v\nafter %v", err, q)
 	}
 	var a pb.ModelStreamInferResponse
 	if err := proto.Unmarshal(data, &a); err != nil {
 		m.t.Fatalf("%v\nafter %v", err, q)
 	}
-	if a.ErrorMessage != "" {
-		return nil, status.Error(codes.InvalidArgument, a.ErrorMessage) // or another; the call has none of its own
+	switch p := a.InferResponse.GetParameters()["by"]; {
+	case p.GetStringParam() != "":
+		by = strconv.Quote(p.GetStringParam())
+	case p != nil:
+		by = strconv.FormatInt(p.GetInt64Param(), 10)
+	}
+	if strings.Contains(a.ErrorMessage, "superseded") { // the others have no code of their own
+		return nil, by, status.Error(codes.Aborted, a.ErrorMessage)
+	} else if a.ErrorMessage != "" {
+		return nil, by, status.Error(codes.InvalidArgument, a.ErrorMessage)
 	}
 	data, err = proto.Marshal(a.InferResponse)
-	return data, err
+	return data, by, err
 }
 
 // judge checks an answer: one of the table; what is right has it, and what is answered was a
@@ -354,6 +530,9 @@ func (m *mutants) judge(q *mutant, data []byte, err error) {
 		m.tally.Refused(code)
 	case codes.NotFound, codes.ResourceExhausted, codes.DeadlineExceeded:
 		m.tally.Other(code)
+	case codes.Aborted: // superseded
+		m.tally.Other(code)
+		return
 	default:
 		m.t.Fatalf("%v\nafter %v", err, q)
 	}

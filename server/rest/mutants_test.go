@@ -3,6 +3,7 @@ package rest
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -11,6 +12,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -42,6 +44,7 @@ type sample struct {
 type mutants struct {
 	*rig
 	samples []sample
+	cameras []sample // those of the samples that a model answers which is slow
 	tally   jsontest.Tally
 	conn    net.Conn // kept alive; nil: none yet
 	in      *bufio.Reader
@@ -62,7 +65,8 @@ func newMutants(t testing.TB) *mutants {
 		Inputs:  []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}},
 		Outputs: []tensor.Spec{{Name: "y", DType: tensor.Float64, Shape: tensor.Shape{-1}}},
 	}, scheduler.WorkerFunc(sum))
-	m.applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "exp3"})
+	m.model("camera", spec(tensor.Spec{Name: "input0", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}), scheduler.WorkerFunc(m.slowly))
+	m.applications(apps.Definition{Name: "app", Models: []string{"sum"}, Policy: "exp3"}, apps.Definition{Name: "cameras", Models: []string{"camera"}, Policy: "exp3"})
 
 	add := func(method, path, body, following string) {
 		s := sample{method: method, path: path, binary: strings.Contains(body, "binary_data_size"), following: following}
@@ -81,6 +85,10 @@ func newMutants(t testing.TB) *mutants {
 	infer("floats", `{"name":"input0","datatype":"FP32","shape":[1,4],"data":[1,2,3,4.5]}`, ``, "")
 	infer("floats", `{"data":[[1,2e0,3,4.5],[0,-0.5,1e-3,7]],"shape":[2,4],"datatype":"FP32","name":"input0"}`,
 		`,"id":"7","parameters":{"priority":1,"timeout":9000000,"timing":true,"other":{"x":1},"user":"u"},"outputs":[{"name":"output0","parameters":{"classification":2}}]`, "")
+	for _, route := range []string{"camera", "camera/versions/1", "cameras"} {
+		infer(route, `{"name":"input0","datatype":"FP32","shape":[1,4],"data":[1,2,3,4.5]}`, ``, "")
+	}
+	m.cameras = m.samples[len(m.samples)-3:]
 	infer("every", strings.Join(all, ","), `,"outputs":[{"name":"output_FP32"},{"name":"output_BYTES","parameters":{"binary_data":true}},{"name":"output_BOOL"}]`, "")
 	infer("every", strings.Join(all, ","), ``, "")
 	infer("floats", `{"name":"input0","datatype":"FP32","shape":[1,4],"parameters":{"binary_data_size":16}}`, `,"parameters":{"binary_data_output":true}`, memory([]float32{1, 2, 3, 4}))
@@ -112,9 +120,10 @@ type mutant struct {
 	method, path string
 	header       http.Header
 	body         []byte
-	right        bool // it is what the sample is, by another way at most
-	json         bool // its body is JSON alone
-	cut          int  // of the body, that come before the client goes; -1: it stays
+	right        bool            // it is what the sample is, by another way at most
+	frame        *jsontest.Frame // of a stream that it is; nil: none, or no more is known
+	json         bool            // its body is JSON alone
+	cut          int             // of the body, that come before the client goes; -1: it stays
 	chunked      bool
 }
 
@@ -123,17 +132,22 @@ func (q *mutant) String() string {
 }
 
 // make makes a request.
-func (m *mutants) make(c *jsontest.Choices) *mutant {
-	s := jsontest.One(c, m.samples)
+func (m *mutants) make(c *jsontest.Choices, samples []sample) *mutant {
+	s := jsontest.One(c, samples)
 	q := &mutant{method: s.method, path: s.path, header: http.Header{}, right: true, json: !s.binary, cut: -1}
 	change := func() *jsontest.Choices {
-		q.right = false
+		q.right, q.frame = false, nil
 		return c
 	}
 	if s.json != nil {
 		v := s.json.Clone()
 		for range c.N(6) {
 			v.Mutate(change())
+		}
+		if strings.HasSuffix(q.path, "/infer") && (len(samples) == len(m.cameras) || c.N(8) == 7) {
+			if f := jsontest.ChooseFrame(c); v.SetParameters(f) {
+				q.frame, q.right = f, q.right && f.Right
+			}
 		}
 		q.body = v.Append(nil)
 	}
@@ -176,7 +190,11 @@ func (m *mutants) make(c *jsontest.Choices) *mutant {
 
 // run makes a request, sends it, and checks what comes.
 func (m *mutants) run(c jsontest.Choices) {
-	q := m.make(&c)
+	if c.N(32) == 31 {
+		m.burst(&c)
+		return
+	}
+	q := m.make(&c, m.samples)
 	defer jsontest.Within(q.String)()
 	var a answer
 	if c.N(8) == 7 && q.method != "HEAD" {
@@ -186,7 +204,7 @@ func (m *mutants) run(c jsontest.Choices) {
 		}
 		a = m.overSocket(q)
 	} else {
-		a = m.inProcess(q)
+		a = m.inProcess(context.Background(), q)
 	}
 	if a.status != 0 {
 		m.judge(q, a)
@@ -194,8 +212,79 @@ func (m *mutants) run(c jsontest.Choices) {
 	budgettest.Until(m.t, "the memory of "+q.path+" to come back", func() bool { return m.pool.InUse() == 0 })
 }
 
-func (m *mutants) inProcess(q *mutant) answer {
-	r := httptest.NewRequest(q.method, q.path, bytes.NewReader(q.body))
+// burst sends requests to the slow model at once, most of them frames of a few streams, of which
+// one client in eight goes soon. Then no stream has a frame without an answer.
+func (m *mutants) burst(c *jsontest.Choices) {
+	burst := make([]*mutant, 2+c.N(10))
+	answers := make([]answer, len(burst))
+	var frames []*jsontest.Frame
+	for i := range burst {
+		burst[i] = m.make(c, m.cameras)
+		if f := burst[i].frame; f != nil || bytes.Contains(burst[i].body, []byte("stream")) {
+			frames = append(frames, f)
+		}
+	}
+	defer jsontest.Within(func() string { return fmt.Sprint(burst) })()
+	var all sync.WaitGroup
+	for i, q := range burst {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		if gone := c.N(8) == 7; gone {
+			q.cut = 0
+			time.AfterFunc(time.Duration(c.N(256))*time.Microsecond, cancel)
+		}
+		all.Go(func() { answers[i] = m.inProcess(ctx, q) })
+	}
+	all.Wait()
+	for i, q := range burst {
+		if q.cut < 0 {
+			m.judge(q, answers[i])
+			m.judgeFrame(q, answers[i], frames)
+		}
+	}
+	model, _ := m.sched.Model(scheduler.ModelID{Name: "camera", Version: "1"})
+	budgettest.Until(m.t, "the streams to fall silent, and their memory to come back", func() bool {
+		for _, s := range model.Streams(1000) {
+			if s.Waiting > 0 {
+				return false
+			}
+		}
+		return model.Stats().Requests == 0 && m.pool.InUse() == 0
+	})
+}
+
+// judgeFrame checks the answer to a frame: a wrong one is refused, a right one has its number
+// back, and a superseded one is told by which of those of its burst.
+func (m *mutants) judgeFrame(q *mutant, a answer, frames []*jsontest.Frame) {
+	if q.frame == nil || q.header.Get("Content-Encoding") != "" || a.header.Get(headLength) != "" {
+		return
+	}
+	var said struct {
+		Parameters struct{ Seq, Skipped, By json.RawMessage }
+	}
+	if err := json.Unmarshal(a.body, &said); err != nil {
+		m.t.Fatalf("%v\nafter %v, answered %v", err, q, a)
+	}
+	p := said.Parameters
+	switch {
+	case a.status == 200 && (!q.frame.Right || string(p.Seq) != q.frame.Value("seq") || p.Skipped == nil),
+		a.status == 409 && !q.frame.By(string(p.By), frames):
+		m.t.Fatalf("of %v\nframe %v is answered %v", frames, q, a)
+	}
+}
+
+// slowly is a container that takes long enough for frames to be superseded.
+func (m *mutants) slowly(b *scheduler.Batch) error {
+	time.AfterFunc(200*time.Microsecond, func() {
+		if err := m.echo(b); err != nil {
+			b.Fail(err)
+		}
+	})
+	return nil
+}
+
+func (m *mutants) inProcess(ctx context.Context, q *mutant) answer {
+	r := httptest.NewRequestWithContext(ctx, q.method, q.path, bytes.NewReader(q.body))
 	r.Header = q.header
 	w := httptest.NewRecorder()
 	m.door.ServeHTTP(w, connected(r, m.door))
@@ -262,6 +351,12 @@ func (m *mutants) judge(q *mutant, a answer) {
 		m.tally.Refused(a.status)
 	case 404, 405, 415, 429, 504:
 		m.tally.Other(a.status)
+	case 409:
+		if !bytes.Contains(a.body, []byte("superseded")) {
+			fail("a conflict")
+		}
+		m.tally.Other(a.status)
+		q.right = false
 	default:
 		fail("status %d", a.status)
 	}

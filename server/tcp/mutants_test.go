@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -38,6 +39,7 @@ type mutants struct {
 	*rig
 	loop    *loop
 	samples []sample
+	cameras []sample // those of the samples that a model answers which is slow
 	tally   jsontest.Tally
 }
 
@@ -67,7 +69,8 @@ func newMutants(t testing.TB) *mutants {
 	m.model("words", old(tensor.Bytes), m.zeros)
 	two := []tensor.Spec{{Name: "a", DType: tensor.Float32, Shape: tensor.Shape{-1, 2}}, {Name: "b", DType: tensor.Int64, Shape: tensor.Shape{-1}}}
 	m.model("two", scheduler.Spec{Inputs: two, Outputs: two, Platform: "test"}, m.readAndEcho)
-	m.applications(apps.Definition{Name: "app", Models: []string{"floats"}, Policy: "exp3"})
+	m.model("camera", floats("x"), m.slowly)
+	m.applications(apps.Definition{Name: "app", Models: []string{"floats"}, Policy: "exp3"}, apps.Definition{Name: "cameras", Models: []string{"camera"}, Policy: "exp3"})
 
 	add := func(namespace, metadata string, tensors ...tensor.Tensor) {
 		s := sample{namespace: namespace, tensors: tensors}
@@ -78,6 +81,10 @@ func newMutants(t testing.TB) *mutants {
 	}
 	x := mustTensor(tensor.FromSlice(tensor.Shape{2, 4}, []float32{1, 2, 3, 4, 5, 6, 7, 8}))
 	row := mustTensor(tensor.FromSlice(tensor.Shape{4}, []float32{1, 2, 3, 4}))
+	add("camera", "{}", row)
+	add("camera/1", "{}", row)
+	add("cameras", `{"user":"u"}`, row)
+	m.cameras = m.samples
 	a, b := mustTensor(tensor.FromSlice(tensor.Shape{1, 2}, []float32{1, 2})), mustTensor(tensor.FromSlice(tensor.Shape{1}, []int64{3}))
 	pixels := mustTensor(tensor.FromSlice(tensor.Shape{2, 3}, []uint8("abcdef")))
 	numbers := mustTensor(tensor.FromSlice(tensor.Shape{2, 2}, []float64{1, 2, 3, 4}))
@@ -157,6 +164,16 @@ func (m *mutants) readAndEcho(b *scheduler.Batch) error {
 	return m.echo(b)
 }
 
+// slowly is a container that takes long enough for frames to be superseded.
+func (m *mutants) slowly(b *scheduler.Batch) error {
+	time.AfterFunc(100*time.Microsecond, func() {
+		if err := m.echo(b); err != nil {
+			b.Fail(err)
+		}
+	})
+	return nil
+}
+
 // zeros is a container of an old generation, which answers a number for each row.
 func (m *mutants) zeros(b *scheduler.Batch) error {
 	out, err := m.pool.Get(8 * b.Rows)
@@ -169,10 +186,11 @@ func (m *mutants) zeros(b *scheduler.Batch) error {
 
 // A talk is what a client sends on one connection.
 type talk struct {
-	bytes []byte
-	right []bool // which of its messages are right
-	cuts  []int  // where its pieces end
-	end   bool   // then it ends its direction
+	bytes  []byte
+	right  []bool            // which of its messages are right
+	frames []*jsontest.Frame // that its messages are; nil: none, or no more is known
+	cuts   []int             // where its pieces end
+	end    bool              // then it ends its direction
 }
 
 func (q *talk) String() string {
@@ -183,13 +201,20 @@ func (q *talk) String() string {
 func (m *mutants) make(c *jsontest.Choices) *talk {
 	q := new(talk)
 	inStep := true // after a byte more or less the next message begins elsewhere
-	for range 1 + c.N(4) {
-		frame, right := m.message(c)
+	samples, most := m.samples, 4
+	if c.N(4) == 3 {
+		samples, most = m.cameras, 12
+	}
+	for range 1 + c.N(most) {
+		text, frame, right := m.message(c, samples)
 		if c.N(16) == 15 {
-			frame, inStep = jsontest.Spoil(c, frame), false
+			text, inStep = jsontest.Spoil(c, text), false
 		}
-		if len(frame) > 0 {
-			q.bytes, q.right = append(q.bytes, frame...), append(q.right, right && inStep)
+		if !inStep {
+			frame, right = nil, false
+		}
+		if len(text) > 0 {
+			q.bytes, q.right, q.frames = append(q.bytes, text...), append(q.right, right), append(q.frames, frame)
 		}
 	}
 	if c.N(8) == 7 {
@@ -204,9 +229,10 @@ func (m *mutants) make(c *jsontest.Choices) *talk {
 	return q
 }
 
-// message makes a message, and tells whether it is a sample.
-func (m *mutants) message(c *jsontest.Choices) (frame []byte, right bool) {
-	s := jsontest.One(c, m.samples)
+// message makes a message, and tells which frame of a stream it is, and whether it is a sample
+// otherwise.
+func (m *mutants) message(c *jsontest.Choices, samples []sample) (text []byte, frame *jsontest.Frame, right bool) {
+	s := jsontest.One(c, samples)
 	q := shiva.Message{Namespace: s.namespace, Tensors: slices.Clone(s.tensors)}
 	right = true
 	if s.metadata != nil {
@@ -214,6 +240,11 @@ func (m *mutants) message(c *jsontest.Choices) (frame []byte, right bool) {
 		for range c.N(5) {
 			v.Mutate(c)
 			right = false
+		}
+		if len(samples) == len(m.cameras) || c.N(8) == 7 {
+			if frame = jsontest.ChooseFrame(c); !v.SetFrame(frame) {
+				frame = nil
+			}
 		}
 		q.Metadata = v.Append(nil)
 	}
@@ -228,11 +259,11 @@ func (m *mutants) message(c *jsontest.Choices) (frame []byte, right bool) {
 		}
 		right = false
 	}
-	frame, err := shiva.AppendMessage(nil, &q)
+	text, err := shiva.AppendMessage(nil, &q)
 	if err != nil { // more tensors than the wire can say
-		return nil, false
+		return nil, nil, false
 	}
-	return frame, right
+	return text, frame, right && (frame == nil || frame.Right)
 }
 
 // changed is a list of tensors with one of them missing, twice, of another type or another shape.
@@ -279,21 +310,50 @@ func changed(c *jsontest.Choices, list []tensor.Tensor, samples []sample) []tens
 	return list
 }
 
-// run holds a conversation and checks the answers.
+// run holds a conversation, or two at once whose frames are of the same streams, and checks the
+// answers.
 func (m *mutants) run(c jsontest.Choices) {
-	q := m.make(&c)
-	defer jsontest.Within(q.String)()
 	l := m.loop
-	transport := &memory{}
+	talks := make([]*talk, 1+max(0, c.N(4)-2))
+	sessions, transports := make([]*session, len(talks)), make([]*memory, len(talks))
+	defer jsontest.Within(func() string { return fmt.Sprint(talks) })()
 	l.begin()
-	s := l.newSession(1, transport)
-	transport.s = s
-	l.end()
-	from := 0
-	for _, cut := range q.cuts {
-		s.take(q.bytes[from:cut])
-		from = cut
+	for i := range talks {
+		talks[i], transports[i] = m.make(&c), new(memory)
+		sessions[i] = l.newSession(uint64(1+i), transports[i])
+		transports[i].s = sessions[i]
 	}
+	l.end()
+	for turn, more := 0, true; more; turn++ {
+		more = false
+		for i, q := range talks {
+			if turn < len(q.cuts) {
+				from := 0
+				if turn > 0 {
+					from = q.cuts[turn-1]
+				}
+				sessions[i].take(q.bytes[from:q.cuts[turn]])
+				more = true
+			}
+		}
+	}
+	for i, q := range talks {
+		m.leave(q, sessions[i])
+	}
+	for i, q := range talks {
+		m.judge(q, transports[i].out, talks)
+		if !sessions[i].gone {
+			transports[i].Close()
+		}
+	}
+	l.spares.Release()
+	budgettest.Until(m.t, "the memory of a conversation to come back", func() bool { return m.pool.InUse() == 0 })
+	m.silent()
+}
+
+// leave ends what the client sends, if it does, and waits for the last answer.
+func (m *mutants) leave(q *talk, s *session) {
+	l := m.loop
 	if q.end {
 		l.begin()
 		if s.due() {
@@ -311,17 +371,24 @@ func (m *mutants) run(c jsontest.Choices) {
 			time.Sleep(10 * time.Microsecond) // spinning takes the time of those who learn
 		}
 	}
-	m.judge(q, transport.out)
-	if !s.gone {
-		transport.Close()
-	}
-	l.spares.Release()
-	budgettest.Until(m.t, "the memory of a conversation to come back", func() bool { return m.pool.InUse() == 0 })
+}
+
+// silent waits until no stream has a frame without an answer.
+func (m *mutants) silent() {
+	model, _ := m.sched.Model(scheduler.ModelID{Name: "camera", Version: "1"})
+	budgettest.Until(m.t, "the streams to fall silent", func() bool {
+		for _, s := range model.Streams(1000) {
+			if s.Waiting > 0 {
+				return false
+			}
+		}
+		return model.Stats().Requests == 0
+	})
 }
 
 // judge checks the answers: one for each message, in order, each of the table and of JSON, and
 // good where the question was.
-func (m *mutants) judge(q *talk, out []byte) {
+func (m *mutants) judge(q *talk, out []byte, talks []*talk) {
 	fail := func(format string, args ...any) {
 		m.t.Fatalf("%s\n%v", fmt.Sprintf(format, args...), q)
 	}
@@ -343,6 +410,9 @@ func (m *mutants) judge(q *talk, out []byte) {
 			return
 		}
 		m.judgeAnswer(question, answer, right, fail)
+		if question != nil && i < len(q.frames) && q.frames[i] != nil {
+			judgeFrame(question, answer, q.frames[i], newer(q, i, talks), fail)
+		}
 		if d, ok := fault.(*shiva.DecodeError); ok && !d.Keep() {
 			if len(out) > 0 {
 				fail("%d bytes after the answer to a fault", len(out))
@@ -362,6 +432,9 @@ func (m *mutants) judgeAnswer(question, answer *shiva.Message, right bool, fail 
 			m.tally.Refused(e.Type)
 		case shiva.TooLarge, shiva.NotFound, shiva.DeadlineExceeded:
 			m.tally.Other(e.Type)
+		case shiva.Superseded:
+			m.tally.Other(e.Type)
+			right = false
 		case shiva.Overloaded: // its own deadline is too short
 			m.tally.Other(e.Type)
 			right = right && !strings.Contains(string(question.Metadata), "timeout_ms")
@@ -384,9 +457,43 @@ func (m *mutants) judgeAnswer(question, answer *shiva.Message, right bool, fail 
 	}
 }
 
+// newer are the frames that may supersede frame i of q: those after it, and those of other
+// conversations; nil for messages of which it is not known whether they are frames.
+func newer(q *talk, i int, talks []*talk) (frames []*jsontest.Frame) {
+	for _, other := range talks {
+		list := other.frames
+		if other == q {
+			list = list[i+1:]
+		}
+		for _, f := range list {
+			if f != nil || bytes.Contains(other.bytes, []byte(`"stream"`)) {
+				frames = append(frames, f)
+			}
+		}
+	}
+	return frames
+}
+
+// judgeFrame checks the answer to a frame: a wrong one is refused, a right one has its number
+// back, and a superseded one is told by which.
+func judgeFrame(question, answer *shiva.Message, f *jsontest.Frame, newer []*jsontest.Frame, fail func(string, ...any)) {
+	if e := shiva.ParseError(answer); e != nil {
+		if e.Type == shiva.Superseded && !f.By(e.By, newer) {
+			fail("frame %v is superseded by %q", f.Keys, e.By)
+		}
+		return
+	}
+	if question.Namespace[0] == '!' || strings.HasSuffix(question.Namespace, "/update") || strings.HasPrefix(question.Namespace, "v2/") {
+		return
+	}
+	if seq := string(jsontext.Field(answer.Metadata, "seq")); !f.Right || seq != f.Value("seq") || jsontext.Field(answer.Metadata, "skipped") == nil {
+		fail("frame %v is answered %s", f.Keys, describeMessage(answer))
+	}
+}
+
 func TestMutants(t *testing.T) {
 	m := newMutants(t)
-	jsontest.Drive(t, 10_000, &m.tally, m.run)
+	jsontest.Drive(t, 6_000, &m.tally, m.run)
 }
 
 // FuzzMutants: what the bytes decide is more conversations, by coverage. The first of them says

@@ -42,6 +42,9 @@ func (t *Tally) Refused(kind any) { t.refused++; t.note(kind) }
 // Other counts any other answer, such as that of a deadline.
 func (t *Tally) Other(kind any) { t.note(kind) }
 
+// String says how many answers there were of each kind.
+func (t *Tally) String() string { return fmt.Sprint(t.kinds) }
+
 func (t *Tally) note(kind any) {
 	if t.kinds == nil {
 		t.kinds = map[string]int{}
@@ -69,7 +72,7 @@ func Drive(t *testing.T, n int, tally *Tally, run func(Choices)) {
 		}
 		run(choices)
 	}
-	t.Logf("%d times, answered %v", n, tally.kinds)
+	t.Logf("%d times, answered %v", n, tally)
 	if least := tally.answers / 10; tally.answers < n/2 || tally.good < least || tally.refused < least {
 		t.Errorf("of %d answers, %d are good and %d refuse; at least %d should be either", tally.answers, tally.good, tally.refused, least)
 	}

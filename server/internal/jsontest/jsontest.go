@@ -137,6 +137,7 @@ var literals = []string{
 var names = []string{
 	"id", "name", "inputs", "outputs", "shape", "datatype", "data", "parameters", "binary_data", "binary_data_size", "classification", "priority", "timeout", "user",
 	"uid", "input", "input_batch", "label", "loss", "losses", "reward", "models", "policy", "params", "slo", "default", "version", "format", "settings", "", "a", "__proto__", "ID",
+	"stream", "seq", "captured_at", "keep",
 }
 
 // mostBytes bounds what one change adds.

@@ -1,0 +1,121 @@
+package jsontest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A Frame is what makes a request one of a stream: the keys of server/PARAMETERS.md that it has,
+// with their values as JSON.
+type Frame struct {
+	Keys  []Key
+	ID    string // of the request, as JSON; "": it has none
+	Right bool   // no value is wrong: otherwise the request must be refused
+}
+
+// A Key has a value, as JSON.
+type Key struct{ Name, Text string }
+
+// The streams are few, so that most frames have others of their stream beside them; numbers go
+// back as often as on. null is not among the values: to some doors it is absent.
+var frameKeys = []struct {
+	name         string
+	right, wrong []string
+}{
+	{"stream", []string{`"a"`, `"b"`}, []string{`""`, "7", "true", `["a"]`, `"` + strings.Repeat("x", 257) + `"`}},
+	{"seq", []string{"0", "1", "2", "3", "4", "5", "9223372036854775807"}, []string{"-1", "1.5", `"x"`, "9223372036854775808", "false", "{}", "1e400"}},
+	{"captured_at", []string{"100000000000", "1700000000000", "4000000000000"}, []string{"1700000000", "-1", `"now"`, "9223372036854775807", "[]"}},
+	{"keep", []string{`"latest"`, `"latest"`, "1", "2", `"all"`, "65536"}, []string{"0", "-1", "65537", `"newest"`, `""`, "true", "1.5", "{}"}},
+}
+
+// ChooseFrame chooses a frame. One in five or so is wrong: in a value, or as it names no stream.
+func ChooseFrame(c *Choices) *Frame {
+	f := &Frame{Right: true, ID: One(c, []string{"", `"one"`, `"two"`})}
+	for i, k := range frameKeys {
+		switch n := c.N(24); {
+		case n == 23:
+			f.Keys, f.Right = append(f.Keys, Key{k.name, One(c, k.wrong)}), false
+		case i == 0 && n == 22: // which the others need
+			f.Right = false
+		case i == 0 || n < 16 || i == 3 && len(f.Keys) == 0:
+			f.Keys = append(f.Keys, Key{k.name, One(c, k.right)})
+		}
+	}
+	return f
+}
+
+func (f *Frame) String() string { return fmt.Sprintf("%v, id %q", f.Keys, f.ID) }
+
+// Value is that of a key, "" if the frame has none.
+func (f *Frame) Value(name string) string {
+	for _, k := range f.Keys {
+		if k.Name == name {
+			return k.Text
+		}
+	}
+	return ""
+}
+
+// By reports whether one of others may be the newer frame that f was told of by by: JSON of its
+// number or, if it has none, of its request's id; "" if it has neither. nil among others may be any
+// frame.
+func (f *Frame) By(by string, others []*Frame) bool {
+	return slices.ContainsFunc(others, func(o *Frame) bool {
+		return o == nil || o != f && o.Right && o.Value("stream") == f.Value("stream") && by == cmp.Or(o.Value("seq"), o.ID)
+	})
+}
+
+// SetFrame gives an object the keys and the id of f, in the place of those that it has. Other
+// values it leaves, and reports false.
+func (v *Value) SetFrame(f *Frame) bool {
+	if v.kind != '{' {
+		return false
+	}
+	v.setKeys(f)
+	v.setID(f)
+	return true
+}
+
+// SetParameters is SetFrame where the keys are members of the member "parameters".
+func (v *Value) SetParameters(f *Frame) bool {
+	if v.kind != '{' {
+		return false
+	}
+	p := v.take("parameters")
+	if p == nil || p.kind != '{' {
+		p = &Value{kind: '{'}
+	}
+	p.setKeys(f)
+	v.insert(len(v.items), p, "parameters")
+	v.setID(f)
+	return true
+}
+
+func (v *Value) setKeys(f *Frame) {
+	for _, k := range frameKeys {
+		v.take(k.name)
+	}
+	for _, k := range f.Keys {
+		v.insert(len(v.items), &Value{text: k.Text}, k.Name)
+	}
+}
+
+func (v *Value) setID(f *Frame) {
+	v.take("id")
+	if f.ID != "" {
+		v.insert(len(v.items), &Value{text: f.ID}, "id")
+	}
+}
+
+// take takes all members of a name out of an object, and returns the first; nil: it has none.
+func (v *Value) take(name string) (first *Value) {
+	for i := slices.Index(v.names, name); i >= 0; i = slices.Index(v.names, name) {
+		if first == nil {
+			first = v.items[i]
+		}
+		v.remove(i)
+	}
+	return first
+}
