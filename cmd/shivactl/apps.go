@@ -16,22 +16,25 @@ import (
 
 var appsCommand = command{
 	name: "apps", args: "[NAME]", short: "list applications, or make, show, change and delete one",
-	help: `An application is a name that stands for one or several models. A policy chooses among them, combines what they say,
-and learns from feedback; shivactl policies lists the policies and their parameters.
+	help: `An application is a name that stands for one or several models. A policy chooses among them,
+combines what they say, and learns from feedback; shivactl policies lists the policies and their
+parameters.
 
-  shivactl apps create digits-app --model digits --model digits-old/1 --policy exp4 --param eta=0.3 --slo 50ms \
-    --default '{"label": -1}'
+  shivactl apps create digits-app --model digits --model digits-old/1 --policy exp4 \
+    --param eta=0.3 --slo 50ms --default '{"label": -1}'
   shivactl apps change digits-app --slo 80ms --param eta=
   shivactl apps delete digits-app
 
-A model is NAME, which follows the default version, NAME/VERSION, or 'NAME/*', all versions that are ready. --slo is the
-deadline of requests that bring none. --default is answered when no model has answered in time, a JSON object with the value
-of one row for each output; without it that is an error. --keep is how many frames of a stream may wait whose requests
-do not say: all, latest or a number; without it the models' setting keep holds. apps change changes what is given and
-leaves the rest; --model stands for all links (shivactl links adds one), --slo '', --keep '' and --default null take
-them away, and --param NAME= takes a parameter back to its default.
+A model is NAME, which follows the default version, NAME/VERSION, or 'NAME/*', all versions that are
+ready. --slo is the deadline of requests that bring none. --default is answered when no model has
+answered in time, a JSON object with the value of one row for each output; without it that is an
+error. --keep is how many frames of a stream may wait whose requests do not say: all, latest or a
+number; without it the models' setting keep holds. apps change changes what is given and leaves the
+rest; --model stands for all links (shivactl links adds one), --slo '', --keep '' and --default null
+take them away, and --param NAME= takes a parameter back to its default.
 
-With --json: {"apps": [{"name", "models", "policy", "params", "slo", "keep", "default"}]}, and of one application {"name", ...}
+With --json: {"apps": [{"name", "models", "policy", "params", "slo", "keep", "default"}]}, and of
+one application {"name", ...}
 `,
 	takes: []kind{anApp, nothing},
 	run: func(c *cli, _ any, args []string) error {

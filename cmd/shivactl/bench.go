@@ -17,49 +17,52 @@ import (
 
 var benchCommand = command{
 	name: "bench", args: "ROUTE", short: "offer load to a model, and show how long its answers take",
-	help: `ROUTE is NAME, NAME/VERSION or v2/models/NAME[/versions/VERSION]. The server is asked what the model takes, and random
-tensors of that are sent; --data sends what is in a file, or in each file of a directory in turn, in the forms
-that shivactl infer reads.
+	help: `ROUTE is NAME, NAME/VERSION or v2/models/NAME[/versions/VERSION]. The server is asked what the model
+takes, and random tensors of that are sent; --data sends what is in a file, or in each file of a
+directory in turn, in the forms that shivactl infer reads.
 
-  --rate N      an open loop: N requests a second are due at random (Poisson), as those of many users are,
-                whatever the server does. Latency counts from when a request was due, so a stall is seen by all
-                that were due in it.
-  --streams N   N cameras with --fps frames a second each. Latency is then the age of the frames; those that a
-                newer one superseded are counted apart.
-  --search P    the highest rate that keeps a promise such as p99<50ms. An error breaks it like a late answer. Trials
-                double the rate, then bisect; a rate breaks the promise when two trials at it did; what is found
-                is confirmed by a trial of the length --for.
-  none of them  a closed loop: --inflight requests on each connection, the next when one is answered. It finds the
-                highest throughput; its latencies leave out what users would wait before they are sent.
+  --rate N      an open loop: N requests a second are due at random (Poisson), as those of many
+                users are, whatever the server does. Latency counts from when a request was due, so
+                a stall is seen by all that were due in it.
+  --streams N   N cameras with --fps frames a second each. Latency is then the age of the frames;
+                those that a newer one superseded are counted apart.
+  --search P    the highest rate that keeps a promise such as p99<50ms. An error breaks it like a
+                late answer. Trials double the rate, then bisect; a rate breaks the promise when two
+                trials at it did; what is found is confirmed by a trial of the length --for.
+  none of them  a closed loop: --inflight requests on each connection, the next when one is
+                answered. It finds the highest throughput; its latencies leave out what users would
+                wait before they are sent.
 
-The line "sent late" is what this tool was late by itself. If that is not small beside the latencies, it had too little
-of a processor, and the latencies have it in them. Ctrl-C ends the run and shows what was measured until then. A model
-with a cache answers from it: --data with many files, or caching off, shows the model itself.
+The line "sent late" is what this tool was late by itself. If that is not small beside the
+latencies, it had too little of a processor, and the latencies have it in them. Ctrl-C ends the run
+and shows what was measured until then. A model with a cache answers from it: --data with many
+files, or caching off, shows the model itself.
 
   shivactl bench digits --rate 500 --for 30s
   shivactl bench digits --streams 4 --fps 30 --keep latest
   shivactl bench digits --search 'p99<50ms' --door grpc --data frames/ --hdr digits.hgrm
 
---addr is the door that the load goes to; with --door rest or grpc it is 127.0.0.1:8000 or :8001 unless it is said. --hdr
-writes the latencies as HdrHistogram's tools and plotters read them. --timeout ends the run; without it nothing but --for
-does. The exit code is 1 if any request failed.
+--addr is the door that the load goes to; with --door rest or grpc it is 127.0.0.1:8000 or :8001
+unless it is said. --hdr writes the latencies as HdrHistogram's tools and plotters read them.
+--timeout ends the run; without it nothing but --for does. The exit code is 1 if any request failed.
 
-With --json: {"route", "door", "address", "seconds", "offered", "sent", "answered", "failed", "unanswered", "rate", "latency_ms":
-{"mean", "p50", "p90", "p99", "p99_9", "p99_99", "max"}, "sent_late_ms": {...}, "errors": [{"kind", "count", "first"}],
-"superseded" and "streams": [{"answered", "superseded", "failed"}] with --streams, "ended" if it ended early, "search":
-{"promise", "rate", "trials": [{"rate", "seconds", "requests", "in_time", "failed", "ms", "sent_late_ms", "holds",
-"confirmation"}]}}; rates are per second
+With --json: {"route", "door", "address", "seconds", "offered", "sent", "answered", "failed",
+"unanswered", "rate", "latency_ms": {"mean", "p50", "p90", "p99", "p99_9", "p99_99", "max"},
+"sent_late_ms": {...}, "errors": [{"kind", "count", "first"}], "superseded" and "streams":
+[{"answered", "superseded", "failed"}] with --streams, "ended" if it ended early, "search":
+{"promise", "rate", "trials": [{"rate", "seconds", "requests", "in_time", "failed", "ms",
+"sent_late_ms", "holds", "confirmation"}]}}; rates are per second
 `,
 	flags: func(f *flag.FlagSet) any {
 		o := &benchOptions{length: 10 * time.Second, door: doors[0]}
 		f.Var(value[float64]{&o.rate, positive, ""}, "rate", "offer `N` requests a second; without it a closed loop")
 		f.Var(value[time.Duration]{&o.length, period, "10s"}, "for", "how long, as a `TIME` with a unit")
 		f.Var(value[int]{&o.conns, count, ""}, "conns", "`N` connections (default 16, rest 64, 1 for each stream)")
-		f.Var(value[int]{&o.inFlight, count, ""}, "inflight", "most unanswered requests on a connection, `N` (default 1, with --rate any number)")
+		f.Var(value[int]{&o.inFlight, count, ""}, "inflight", "most unanswered requests of a connection, `N` (default 1, with --rate any)")
 		f.Var(value[door]{&o.door, parseDoor, "tcp"}, "door", "the `DOOR` for the load: tcp, rest or grpc")
 		f.Var(value[int]{&o.streams, count, ""}, "streams", "send the frames of `N` streams, such as cameras")
 		f.Var(value[float64]{&o.fps, positive, ""}, "fps", "`N` frames a second of each stream (default 30)")
-		f.Var(value[string]{&o.keep, parseKeep, ""}, "keep", "how many `FRAMES` of a stream may wait: all, latest or a number; else as configured")
+		f.Var(value[string]{&o.keep, parseKeep, ""}, "keep", "how many `FRAMES` of a stream may wait: all, latest, a number; else as set")
 		f.StringVar(&o.data, "data", "", "send what is in a `FILE`, or in the files of a directory")
 		f.Var(value[*load.Promise]{&o.search, parsePromise, ""}, "search", "find the highest rate with `pN<TIME`, such as p99<50ms")
 		f.StringVar(&o.hdr, "hdr", "", "write the latencies to a `FILE` of HdrHistogram")

@@ -10,7 +10,7 @@ import (
 )
 
 var explainCommand = command{
-	name: "explain", args: "MODEL", short: "say why batches are small, what limits a model or application, what to change",
+	name: "explain", args: "MODEL", short: "say what limits a model or application, and what to change",
 	help: `MODEL is a name, for all its versions, or NAME/VERSION, or the name of an application. A model's figures are of the last minute, or, after a pause,
 of the last time that anything happened; the first sentence says how long ago they begin.
 
