@@ -14,6 +14,7 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/parameter"
+	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -122,8 +123,8 @@ func TestOrderOverModels(t *testing.T) {
 	})
 }
 
-// TestOrderOfErrors: errors leave at once, and who superseded a frame counts it, whatever model that
-// is answered by.
+// TestOrderOfErrors: errors leave at once, and who superseded a frame counts it, whatever model
+// answers that.
 func TestOrderOfErrors(t *testing.T) {
 	onCamera(t, func(t *testing.T, c *camera) {
 		c.params.Keep = setting.KeepLatest
@@ -152,8 +153,8 @@ func TestOrderOfErrors(t *testing.T) {
 	})
 }
 
-// TestOrderEndsWithTheDeadline: an answer waits for older ones no longer than its request, and those
-// that come after it are not held up by it.
+// TestOrderEndsWithTheDeadline: an answer waits for older ones no longer than its own deadline, and
+// holds up none that comes after it.
 func TestOrderEndsWithTheDeadline(t *testing.T) {
 	onCamera(t, func(t *testing.T, c *camera) {
 		c.send("app", 0, "slow")
@@ -262,5 +263,56 @@ func TestSupersededTeachesNobody(t *testing.T) {
 			}
 		}
 		c.params.ID = nil
+	})
+}
+
+// TestOrderInAHurry: whatever ends calls at one time, outputs leave in order and nothing is left.
+func TestOrderInAHurry(t *testing.T) {
+	h := newHouse(t)
+	h.model("slow", "1", 1, 2*time.Millisecond)
+	h.model("fast", "1", 2, 100*time.Microsecond)
+	h.app(Definition{Name: "app", Models: []string{"slow", "fast"}, Policy: "epsilon-greedy"})
+	c := &camera{house: h, t: t, began: time.Now()}
+	const frames = 1000
+	var shots []*shot
+	for i := range frames {
+		c.params.Timeout = time.Second
+		if i%7 == 0 {
+			c.params.Timeout = 3 * time.Millisecond
+		}
+		c.params.Keep = setting.Keep(1 + i%3)
+		shots = append(shots, c.send("app", i, []string{"slow", "fast", ""}[i%3]))
+		if i%5 == 0 {
+			go c.Cancel(&shots[i-i%4].Call)
+		}
+		if i%2 == 0 {
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
+	budgettest.Until(t, "all answers", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.answers) == frames
+	})
+	last, shown := -1, 0
+	for _, a := range c.answers {
+		var seq int
+		if _, err := fmt.Sscan(a, &seq); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(a, "skipped") {
+			if shown++; seq < last {
+				t.Errorf("%s: it left after frame %d", a, last)
+			}
+			last = seq
+		}
+	}
+	if shown == 0 || shown == frames {
+		t.Errorf("%d of %d frames had outputs", shown, frames)
+	}
+	budgettest.Until(t, "the stream to be forgotten", func() bool {
+		c.reg.order.mu.Lock()
+		defer c.reg.order.mu.Unlock()
+		return len(c.reg.order.lines) == 0
 	})
 }
