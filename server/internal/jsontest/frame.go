@@ -27,7 +27,7 @@ var frameKeys = []struct {
 	{"stream", []string{`"a"`, `"b"`}, []string{`""`, "7", "true", `["a"]`, `"` + strings.Repeat("x", 257) + `"`}},
 	{"seq", []string{"0", "1", "2", "3", "4", "5", "9223372036854775807"}, []string{"-1", "1.5", `"x"`, "9223372036854775808", "false", "{}", "1e400"}},
 	{"captured_at", []string{"100000000000", "1700000000000", "4000000000000"}, []string{"1700000000", "-1", `"now"`, "9223372036854775807", "[]"}},
-	{"keep", []string{`"latest"`, `"latest"`, "1", "2", `"all"`, "65536"}, []string{"0", "-1", "65537", `"newest"`, `""`, "true", "1.5", "{}"}},
+	{"keep", []string{`"latest"`, `"latest"`, "1", "2", `"all"`, "1024"}, []string{"0", "-1", "1025", `"newest"`, `""`, "true", "1.5", "{}"}},
 }
 
 // ChooseFrame chooses a frame. One in five or so is wrong: in a value, or as it names no stream.
