@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -46,7 +47,7 @@ func TestE2EManagedStateSurvives(t *testing.T) {
 	if after := state(again); after != before {
 		t.Errorf("before\n%s\nafter\n%s", before, after)
 	}
-	if shown := again.ctl("models", "digits"); !strings.Contains(shown, "objective          20ms") {
+	if shown := again.ctl("models", "digits"); !regexp.MustCompile(`(?m)^objective +20ms$`).MatchString(shown) {
 		t.Errorf("the objective was lost:\n%s", shown)
 	}
 	again.ctl("containers", "stop", "digits")
