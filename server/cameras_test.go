@@ -1,0 +1,306 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/status"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A frame is what a client sends of one: a value, and the parameters that place it in a stream.
+type frame struct {
+	value int32
+	keys  map[string]any
+}
+
+func frameOf(stream string, seq int, more ...any) frame {
+	f := frame{int32(seq), map[string]any{"stream": stream, "seq": int64(seq)}}
+	for i := 0; i < len(more); i += 2 {
+		f.keys[more[i].(string)] = more[i+1]
+	}
+	return f
+}
+
+// shown is an answer to a frame.
+type shown struct {
+	value        int32
+	seq, skipped int64
+	age          float64 // ms
+	err          *fault
+	by           string // of err, as JSON
+}
+
+func (s shown) String() string {
+	if s.err != nil {
+		return fmt.Sprintf("%s %d by %s", s.err.kind, s.err.code, s.by)
+	}
+	return fmt.Sprintf("frame %d is %d, skipped %d", s.seq, s.value, s.skipped)
+}
+
+// A cameraDoor sends frames through one door, over connections of its own.
+type cameraDoor struct {
+	name string
+	send func(route string, f frame) shown
+}
+
+// cameraDoors are all there are; that of ModelStreamInfer has a stream for each frame.
+func cameraDoors(t *testing.T, s *Server) []cameraDoor {
+	t.Helper()
+	web, rpc := newHTTP(t, s.Addrs().REST), newGRPC(t, s.Addrs().GRPC)
+	client, err := shiva.Dial(t.Context(), s.Addrs().TCP.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return []cameraDoor{
+		{"tcp", func(route string, f frame) shown {
+			m, err := client.Do(t.Context(), f.message(t, route))
+			if remote, ok := errors.AsType[*shiva.RemoteError](err); ok {
+				return shown{err: shivaFault(err).(*fault), by: remote.By}
+			} else if err != nil {
+				return shown{err: &fault{text: err.Error()}}
+			}
+			defer m.Release()
+			return shownBy(t, m)
+		}},
+		{"rest", func(route string, f frame) shown {
+			head := fmt.Sprintf(`{"parameters":%s,"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[%d,0]}]}`, f.json(t), f.value)
+			resp, err := web.client.Post(web.base+"/v2/models/"+route+"/infer", "application/json", bytes.NewReader([]byte(head)))
+			if err != nil {
+				return shown{err: &fault{text: err.Error()}}
+			}
+			defer resp.Body.Close()
+			var a struct {
+				Error      string
+				Parameters struct {
+					Seq, Skipped int64
+					Age          float64 `json:"age_ms"`
+					By           json.RawMessage
+				}
+				Outputs []struct{ Data []int32 }
+			}
+			if err := json.NewDecoder(resp.Body).Decode(&a); err != nil {
+				return shown{err: &fault{text: err.Error()}}
+			}
+			if a.Error != "" {
+				return shown{err: &fault{code: resp.StatusCode, text: a.Error}, by: string(a.Parameters.By)}
+			}
+			return shown{value: a.Outputs[0].Data[0], seq: a.Parameters.Seq, skipped: a.Parameters.Skipped, age: a.Parameters.Age}
+		}},
+		{"grpc", func(route string, f frame) shown {
+			a, err := rpc.client.ModelInfer(t.Context(), f.question(t, route))
+			if err != nil {
+				s := shown{err: grpcFault(err).(*fault)}
+				for _, d := range status.Convert(err).Details() {
+					if info, ok := d.(*errdetails.ErrorInfo); ok {
+						s.by = info.Metadata["by"]
+					}
+				}
+				return s
+			}
+			return shownIn(a)
+		}},
+		{"grpc stream", func(route string, f frame) shown {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			stream, err := rpc.client.ModelStreamInfer(ctx)
+			if err == nil {
+				err = stream.Send(f.question(t, route))
+			}
+			var a *pb.ModelStreamInferResponse
+			if err == nil {
+				a, err = stream.Recv()
+			}
+			if err != nil {
+				return shown{err: grpcFault(err).(*fault)}
+			}
+			return shownOn(a)
+		}},
+		{"library", func(route string, f frame) shown {
+			x, err := tensor.FromSlice(tensor.Shape{1, 2}, []int32{f.value, 0})
+			if err != nil {
+				t.Error(err)
+			}
+			x.Name = "x"
+			a, err := s.Ask(t.Context(), &Question{Name: route, Inputs: []tensor.Tensor{x}, Parameters: []byte(f.json(t))})
+			if err != nil {
+				s := shown{err: &fault{text: err.Error()}}
+				if e, ok := errors.AsType[*scheduler.SupersededError](err); ok {
+					s.by = strconv.FormatInt(e.Seq, 10)
+				}
+				return s
+			}
+			defer a.Release()
+			y, err := tensor.Values[int32](a.Outputs[0])
+			if err != nil {
+				t.Error(err)
+			}
+			got := shown{value: y[0]}
+			if f := a.Frame; f != nil {
+				got.seq, got.skipped, got.age = f.Seq, int64(f.Skipped), float64(f.Age)/float64(time.Millisecond)
+			}
+			return got
+		}},
+	}
+}
+
+func (f frame) json(t *testing.T) string {
+	if f.keys == nil {
+		return "{}"
+	}
+	b, err := json.Marshal(f.keys)
+	if err != nil {
+		t.Error(err)
+	}
+	return string(b)
+}
+
+// message is f on the Shiva wire.
+func (f frame) message(t *testing.T, route string) *shiva.Message {
+	x, err := tensor.FromSlice(tensor.Shape{1, 2}, []int32{f.value, 0})
+	if err != nil {
+		t.Error(err)
+	}
+	return &shiva.Message{Namespace: route, Metadata: []byte(f.json(t)), Tensors: []tensor.Tensor{x}}
+}
+
+// question is f over gRPC.
+func (f frame) question(t *testing.T, route string) *pb.ModelInferRequest {
+	x, err := tensor.FromSlice(tensor.Shape{1, 2}, []int32{f.value, 0})
+	if err != nil {
+		t.Error(err)
+	}
+	q := grpcQuestion(route, x, 0)
+	q.Id = fmt.Sprint("frame ", f.value)
+	q.RawInputContents = [][]byte{x.Data}
+	q.Parameters = make(map[string]*pb.InferParameter)
+	for key, value := range f.keys {
+		q.Parameters[key] = inferParameter(value)
+	}
+	return q
+}
+
+// shownBy is the answer that a Shiva message is.
+func shownBy(t *testing.T, m *shiva.Message) shown {
+	if e := shiva.ParseError(m); e != nil {
+		return shown{err: &fault{kind: e.Type, code: e.Code, retryable: e.Retryable, text: e.Message}, by: e.By}
+	}
+	var said struct {
+		Seq, Skipped int64
+		Age          float64 `json:"age_ms"`
+	}
+	y, err := tensor.Values[int32](m.Tensors[0])
+	if err = errors.Join(err, json.Unmarshal(m.Metadata, &said)); err != nil {
+		t.Error(err)
+	}
+	return shown{value: y[0], seq: said.Seq, skipped: said.Skipped, age: said.Age}
+}
+
+func shownIn(a *pb.ModelInferResponse) shown {
+	return shown{
+		value: int32(a.RawOutputContents[0][0]), seq: a.Parameters["seq"].GetInt64Param(),
+		skipped: a.Parameters["skipped"].GetInt64Param(), age: a.Parameters["age_ms"].GetDoubleParam(),
+	}
+}
+
+func shownOn(a *pb.ModelStreamInferResponse) shown {
+	if a.ErrorMessage == "" {
+		return shownIn(a.InferResponse)
+	}
+	s := shown{err: &fault{text: a.ErrorMessage}}
+	if by := a.InferResponse.Parameters["by"]; by != nil {
+		if s.by = strconv.Quote(by.GetStringParam()); by.GetStringParam() == "" {
+			s.by = strconv.FormatInt(by.GetInt64Param(), 10)
+		}
+	}
+	return s
+}
+
+// A stage is a model whose batches wait until the test answers them: each replica executes one at
+// a time.
+type stage struct {
+	t       *testing.T
+	s       *Server
+	model   string
+	batches []chan *scheduler.Batch // sent, by replica
+}
+
+func newStage(t *testing.T, s *Server, model string, replicas int) *stage {
+	t.Helper()
+	g := &stage{t: t, s: s, model: model}
+	x := []tensor.Spec{{Name: "x", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	for range replicas {
+		batches := make(chan *scheduler.Batch, 100)
+		g.batches = append(g.batches, batches)
+		w := scheduler.WorkerFunc(func(b *scheduler.Batch) error {
+			batches <- b
+			return nil
+		})
+		if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: model, Version: "1"}, scheduler.Spec{Inputs: x, Outputs: x, MaxBatch: 1}, w, scheduler.ReplicaOptions{Slots: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return g
+}
+
+// answer answers the batch that a replica has, which must be of that value.
+func (g *stage) answer(replica int, value int32) {
+	g.t.Helper()
+	select {
+	case b := <-g.batches[replica]:
+		x, err := tensor.Values[int32](b.Parts[0].Inputs[0])
+		if err != nil || x[0] != value {
+			g.t.Errorf("replica %d of %s executes %d (%v), expected %d", replica, g.model, x, err, value)
+		}
+		if err := echo(b); err != nil {
+			g.t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		g.t.Fatalf("replica %d of %s was not asked for %d", replica, g.model, value)
+	}
+}
+
+// taken waits until the model has taken so many requests in all.
+func (g *stage) taken(requests int) {
+	g.t.Helper()
+	budgettest.Until(g.t, fmt.Sprintf("%s to take %d requests", g.model, requests), func() bool { return stats(g.s, g.model).Submitted == uint64(requests) })
+}
+
+// ask sends a frame, of which the channel gets the answer.
+func (d cameraDoor) ask(route string, f frame) <-chan shown {
+	answer := make(chan shown, 1)
+	go func() { answer <- d.send(route, f) }()
+	return answer
+}
+
+func (g *stage) expect(answer <-chan shown, what, want string) shown {
+	g.t.Helper()
+	select {
+	case got := <-answer:
+		if got.String() != want {
+			g.t.Errorf("%s: got %v (%v), expected %s", what, got, got.err, want)
+		}
+		return got
+	case <-time.After(20 * time.Second):
+		g.t.Fatalf("%s has no answer, expected %s", what, want)
+	}
+	return shown{}
+}
+
+// supersededAt is what a superseded frame is told at each door.
+var supersededAt = map[string]string{
+	"tcp": "Superseded 409 by %s", "rest": " 409 by %s", "grpc": "Superseded 10 by %s", "grpc stream": " 0 by %s", "library": " 0 by %s",
+}
