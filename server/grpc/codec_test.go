@@ -242,7 +242,8 @@ func odd() map[string][]byte {
 	}
 }
 
-// checkDecode decodes data in pieces of size and by the generated code, and complains where they differ.
+// checkDecode decodes data in pieces of size and by the generated code, and complains where they
+// differ.
 func checkDecode(t *testing.T, data []byte, size int) {
 	pool := tensor.NewPool(64 << 20)
 	r, err := decode(data, size, pool)
@@ -422,7 +423,8 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// A tensor of the usual size gets its memory at once, without another copy on the way; one that is only announced does not.
+// A tensor of the usual size gets its memory at once, without another copy on the way; one that is
+// only announced does not.
 func TestMemoryComesAtOnce(t *testing.T) {
 	for _, size := range []int{1 << 10, 64 << 10, 1 << 20, 7 << 20} { // as large as their classes
 		data, err := proto.Marshal(raw("m", "FP32", []int{1, size / 4}, make([]byte, size)))

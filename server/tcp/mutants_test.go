@@ -493,7 +493,7 @@ func judgeFrame(question, answer *shiva.Message, f *jsontest.Frame, newer []*jso
 
 func TestMutants(t *testing.T) {
 	m := newMutants(t)
-	jsontest.Drive(t, 6_000, &m.tally, m.run)
+	jsontest.Drive(t, 10_000, &m.tally, m.run)
 }
 
 // FuzzMutants: what the bytes decide is more conversations, by coverage. The first of them says
