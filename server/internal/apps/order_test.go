@@ -103,6 +103,7 @@ func onCamera(t *testing.T, test func(t *testing.T, c *camera)) {
 		h.model("fast", "1", 2, 10*time.Millisecond)
 		h.app(Definition{Name: "app", Models: []string{"slow", "fast"}, Policy: "epsilon-greedy"})
 		test(t, &camera{house: h, t: t, began: time.Now()})
+		synctest.Wait() // the calls are complete before they are closed
 	})
 }
 
