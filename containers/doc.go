@@ -1,7 +1,10 @@
 // Package containers serves model containers: processes in any language that connect over ZeroMQ,
 // register a model, and answer batches. Each session is a replica of its model in the scheduler.
 //
-//	l, err := containers.Listen(containers.Config{Addrs: []string{"tcp://127.0.0.1:7000"}, Scheduler: s})
+//	l, err := containers.Listen(containers.Config{
+//		Addrs:     []string{"tcp://127.0.0.1:7000"},
+//		Scheduler: s,
+//	})
 //
 // It speaks every generation of Clipper's protocol, and v4, our own. DESIGN.md documents v4, the
 // life of a session, the lock order and the file map. A connection's first message determines its

@@ -13,8 +13,8 @@ const (
 	maxLessonBytes = 1 << 20
 )
 
-// sendFeedback sends feedback to the container. It drops and counts it if the container has not read
-// earlier feedback, since feedback must not delay requests. It is the
+// sendFeedback sends feedback to the container. It drops and counts it if the container has not
+// read earlier feedback, since feedback must not delay requests. It is the
 // [scheduler.ReplicaOptions].Feedback of the replica.
 func (s *session) sendFeedback(f *scheduler.Feedback) {
 	o := new(zmtp.Outgoing)

@@ -107,8 +107,8 @@ var (
 	errNUL       = fmt.Errorf("%w: a text with a NUL cannot be sent to a container of RPC v1 or v2, where NUL ends a text", scheduler.ErrInvalidInput)
 )
 
-// appendRows adds the rows of a batch in the form of v1 and v2: two frames, each preceded by a frame
-// with its size if sized is set:
+// appendRows adds the rows of a batch in the form of v1 and v2: two frames, each preceded by a
+// frame with its size if sized is set:
 //
 //	header   u32: input type, number of rows N, and N-1 offsets in elements, where rows begin
 //	content  the rows back to back; texts end with a NUL, and their offsets only count

@@ -98,7 +98,8 @@ func (c *v4) batch(o *zmtp.Outgoing, b *scheduler.Batch, now time.Time) error {
 	return nil
 }
 
-// announceMessage announces a message of size bytes, if it is large and the container has requested it.
+// announceMessage announces a message of size bytes, if it is large and the container has requested
+// it.
 func (c *v4) announceMessage(o *zmtp.Outgoing, size int) {
 	if c.announce && size >= announceSize {
 		o.FrameString(wire.Heartbeat)

@@ -317,8 +317,8 @@ func BenchmarkRefused(b *testing.B) {
 	}
 }
 
-// BenchmarkSuperseded is what a frame costs that is superseded while it waits, of a hundred streams:
-// to take it in, and to answer the one before it.
+// BenchmarkSuperseded is what a frame costs that is superseded while it waits, of a hundred
+// streams: to take it in, and to answer the one before it.
 func BenchmarkSuperseded(b *testing.B) {
 	sched, err := scheduler.New(scheduler.Config{})
 	if err != nil {

@@ -177,8 +177,8 @@ func TestWorkerThatAnswersInSend(t *testing.T) {
 	}
 }
 
-// TestPanics: a worker's panic removes its replica only; an owner's costs nobody else an answer, and
-// the model continues. Both are logged.
+// TestPanics: a worker's panic removes its replica only; an owner's costs nobody else an answer,
+// and the model continues. Both are logged.
 func TestPanics(t *testing.T) {
 	var log strings.Builder
 	s, err := scheduler.New(scheduler.Config{Log: slog.New(slog.NewTextHandler(&log, nil))})

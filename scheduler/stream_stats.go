@@ -41,8 +41,8 @@ func (m *Model) Streams(most int) []StreamStats {
 	return slices.Clone(all[:min(most, len(all))])
 }
 
-// OldestFrame is the age of the oldest frame that was answered with outputs in the last minute or so,
-// when it was; 0: there is none.
+// OldestFrame is the age of the oldest frame that was answered with outputs in the last minute or
+// so, when it was; 0: there is none.
 func (m *Model) OldestFrame() time.Duration {
 	now := m.sched.now()
 	m.mu.Lock()
@@ -86,8 +86,8 @@ type streamCounts struct {
 	age, late                    int64 // the worst
 }
 
-// streamRecent are the counts of a stream of the span that began last, and of the one before. So the
-// memory of a stream is bounded, and an event costs a comparison.
+// streamRecent are the counts of a stream of the span that began last, and of the one before. So
+// the memory of a stream is bounded, and an event costs a comparison.
 type streamRecent [2]streamCounts
 
 const streamSpan = int64(30 * time.Second)

@@ -45,7 +45,8 @@ func TestStreamStats(t *testing.T) {
 	}
 }
 
-// Captured is what ages are counted from; a clock that is ahead, or of another century, harms nothing.
+// Captured is what ages are counted from; a clock that is ahead, or of another century, harms
+// nothing.
 func TestAgeSinceCapture(t *testing.T) {
 	for _, tt := range []struct {
 		captured  time.Duration // since now; 0: not said

@@ -425,8 +425,8 @@ func TestStreamsOfManyShapes(t *testing.T) {
 	}
 }
 
-// TestStreamsOfClients: a name is one of a client's. Of its streams a model knows so many: a further
-// one has the oldest silent one forgotten, and is refused if none is. Nobody else notices.
+// TestStreamsOfClients: a name is one of a client's. Of its streams a model knows so many: a
+// further one has the oldest silent one forgotten, and is refused if none is. Nobody else notices.
 func TestStreamsOfClients(t *testing.T) {
 	sched, clock := newVirtual(t, scheduler.Config{Default: scheduler.ModelConfig{MaxBatch: 1, Slots: 1, Streams: 3}})
 	spec := scheduler.Spec{Inputs: frameSpec, Outputs: frameSpec}

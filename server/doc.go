@@ -1,11 +1,11 @@
 // Package server puts the rooms together: doors for clients, the gate, the scheduler, and the
 // listener that model containers connect to.
 //
-//	clients ──Shiva───► server/tcp ─────────────► gate ─► scheduler ─► containers ──ZMTP──► model containers
+//	clients ──Shiva───► server/tcp ─────────────► gate ─► scheduler ─► containers ──ZMTP──► containers
 //	clients ──V2/HTTP─► server/rest ─► predict ────┤
 //	clients ──gRPC────► server/grpc ─► predict ────┘
 //	a program ──Server.Ask────────► predict ────┘
-//	operator ─HTTP────► server/admin                        supervisor ──────► their processes
+//	operator ─HTTP────► server/admin                        supervisor ────► their processes
 //
 // A Go program may have the whole server inside: it makes one with [New], adds models of its
 // own to its [Server.Scheduler] or has containers connect, and asks with [Server.Ask]. A door
@@ -15,8 +15,8 @@
 // Concurrency: all methods may be called from everywhere, Start once. Before Start has
 // returned, and after Shutdown has begun, Ask and Learn are errors.
 //
-// Memory: a question's inputs stay its asker's, an answer's outputs are the server's until
-// Release. Both count against limits.payload_bytes.
+// Memory: the inputs of a question belong to the caller, the outputs of an answer to the server
+// until Release. Both count against limits.payload_bytes.
 //
 // A Server is started once and shut down once. It owns every goroutine it starts and has joined
 // all of them when Shutdown returns.

@@ -274,8 +274,8 @@ func TestKeepOfApplications(t *testing.T) {
 	}
 }
 
-// Devices of fixed bytes name no stream: with tcp.stream = "connection" each connection is one, with
-// a keep of its own, and a request that names a stream is a frame of that.
+// Devices of fixed bytes name no stream: with tcp.stream = "connection" each connection is one,
+// with a keep of its own, and a request that names a stream is a frame of that.
 func TestConnectionIsAStream(t *testing.T) {
 	s := start(t, func(c *config.Config) {
 		oneByOne(c)

@@ -14,8 +14,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// TestStreamThroughEveryDoor: the frames of one stream come by all doors. The newest wins, the others
-// are told by which frame they are superseded, and of those the answer counts.
+// TestStreamThroughEveryDoor: the frames of one stream come by all doors. The newest wins, the
+// others are told by which frame they are superseded, and of those the answer counts.
 func TestStreamThroughEveryDoor(t *testing.T) {
 	s := start(t, nil)
 	g := newStage(t, s, "m", 1)
@@ -101,9 +101,9 @@ func TestStreamOrderOverDoors(t *testing.T) {
 	}
 }
 
-// TestStreamOfAnApplicationOverDoors: a policy sends an older frame to one model and a newer one, which
-// came by another door, to another that is faster. They are answered in order, unless the newer one's
-// time is over before.
+// TestStreamOfAnApplicationOverDoors: a policy sends an older frame to one model and a newer one,
+// which came by another door, to another that is faster. They are answered in order, unless the
+// newer one's time is over before.
 func TestStreamOfAnApplicationOverDoors(t *testing.T) {
 	s := start(t, nil)
 	slow, fast := newStage(t, s, "slow", 1), newStage(t, s, "fast", 1)
@@ -388,8 +388,8 @@ func TestFramesThatAreNone(t *testing.T) {
 	}
 }
 
-// TestCameraThatLeaves: the frames of a client that hangs up never reach the model, and one that never
-// reads its answers has no effect on the stream of another.
+// TestCameraThatLeaves: the frames of a client that hangs up never reach the model, and one that
+// never reads its answers has no effect on the stream of another.
 func TestCameraThatLeaves(t *testing.T) {
 	s := start(t, nil)
 	g := newStage(t, s, "m", 1)

@@ -92,7 +92,8 @@ type RemoteError struct {
 func (e *RemoteError) Error() string { return "shiva: peer reports " + e.Type + ": " + e.Message }
 
 // AppendMetadata appends the metadata of the error's message: the keys type, message, code,
-// retryable and, if there are any, id and by, in this order. The first two are those of the reference.
+// retryable and, if there are any, id and by, in this order. The first two are those of the
+// reference.
 func (e *RemoteError) AppendMetadata(dst []byte) []byte {
 	dst = append(dst, `{"type":`...)
 	dst = jsontext.AppendString(dst, e.Type)

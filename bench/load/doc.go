@@ -12,8 +12,8 @@
 //	(open: schedule,   requests due,  one frame each,      split by lengths,   from the intended
 //	 closed: answers)  by time        or all at once       a sample in full    send time
 //
-// With Config.Streams the requests are frames of streams, as cameras send them, each with its number
-// and the time at which it was due.
+// With Config.Streams the requests are frames of streams, as cameras send them, each with its
+// number and the time at which it was due.
 //
 // The generator shares the machine with the server under test, so its own cost must be small, and
 // the same for every server. Requests are encoded beforehand; answers are found by headers and

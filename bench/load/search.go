@@ -80,11 +80,10 @@ var ErrNoRate = errors.New("load: no rate keeps the promise")
 
 // Search looks for the highest rate that keeps a promise. try runs a trial. The search doubles the
 // rate from first on until a trial breaks the promise, or halves it until one holds, and then
-// bisects. A rate counts as breaking when two trials at it did, since a single one may have met with
-// a disturbance that has nothing to do with the rate; where most requests were late, one will do.
-// What is found is confirmed by a trial of full
-// length, and lowered until that holds. Search returns the rate and all trials in their order,
-// beside an error as well.
+// bisects. A rate counts as breaking when two trials at it did, since a single one may have met
+// with a disturbance that has nothing to do with the rate; where most requests were late, one will
+// do. What is found is confirmed by a trial of full length, and lowered until that holds. Search
+// returns the rate and all trials in their order, beside an error as well.
 func Search(ctx context.Context, p Promise, first float64, full time.Duration, try func(ctx context.Context, rate float64, length time.Duration, last bool) (Trial, error)) (best float64, trials []Trial, err error) {
 	holds := func(rate float64, length time.Duration, last bool) (bool, error) {
 		for range 2 {

@@ -11,8 +11,8 @@ import (
 const MaxStreams = 10_000
 
 // Streams makes the requests of a run frames of streams, as cameras send them: each has its number
-// (seq) and the time at which it was due (captured_at). With Config.Rate they are spaced evenly, and
-// the streams take turns.
+// (seq) and the time at which it was due (captured_at). With Config.Rate they are spaced evenly,
+// and the streams take turns.
 type Streams struct {
 	// Stamps says where each of Config.Frames has what differs from frame to frame
 	// ([Request.Encode]).

@@ -30,9 +30,9 @@ const (
 var searchPromise = load.Promise{Share: 0.99, Within: 250 * time.Millisecond}
 
 // search compares the highest rate with p99 < 250 ms that "shivactl bench --search" finds with that
-// of MLPerf LoadGen's server scenario, on the same server: Poisson arrivals, and latencies from when
-// each was due, in both. The search over LoadGen's runs is the same, as LoadGen itself only says of
-// a rate whether it holds. Both take turns; a search is long, so there are few.
+// of MLPerf LoadGen's server scenario, on the same server: Poisson arrivals, and latencies from
+// when each was due, in both. The search over LoadGen's runs is the same, as LoadGen itself only
+// says of a rate whether it holds. Both take turns; a search is long, so there are few.
 func search(ctx context.Context, o options, bin string) ([]ratio, error) {
 	if err := process.Build(ctx, bin, "cmd/shivad", "cmd/shivactl", "bench/sleeper"); err != nil {
 		return nil, err

@@ -19,8 +19,8 @@ import (
 	"github.com/shivad/shivad/bench/load"
 )
 
-// The model in Triton's Python backend, its declaration, and the bound of its queue, without which it
-// takes all that comes. No setting of a queue drops an older request for a newer one.
+// The model in Triton's Python backend, its declaration, and the bound of its queue, without which
+// it takes all that comes. No setting of a queue drops an older request for a newer one.
 const (
 	tritonModel = `import time
 import triton_python_backend_utils as pb_utils

@@ -31,9 +31,9 @@ func (e *refusedError) Error() string { return "container: refused: " + e.reason
 // partTime bounds how long the last answers may take to be sent after a goodbye.
 const partTime = 2 * time.Second
 
-// fastPredict is the longest duration of the last Predict for which the reader computes the next batch
-// itself. Handing a batch of 256 KiB to another goroutine costs about half as much: two threads
-// are woken, and the bytes may be in another core's cache.
+// fastPredict is the longest duration of the last Predict for which the reader computes the next
+// batch itself. Handing a batch of 256 KiB to another goroutine costs about half as much: two
+// threads are woken, and the bytes may be in another core's cache.
 const fastPredict = 100 * time.Microsecond
 
 // A session is one connection to one server. Its reader receives batches, Concurrency goroutines

@@ -2,7 +2,9 @@
 // over memory or a socket, and behaves well or badly as the script says. It speaks RPC v4; a
 // [Peer] sends arbitrary frames.
 //
-//	c, err := containertest.Join(listener, containertest.Model{Name: "m", Version: "1", Inputs: in, Outputs: out})
+//	c, err := containertest.Join(listener, containertest.Model{
+//		Name: "m", Version: "1", Inputs: in, Outputs: out,
+//	})
 //	defer c.Close()
 //
 // A Model without an Answer echoes its inputs. With one it may delay, fail, stay silent or die,

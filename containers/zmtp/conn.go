@@ -154,8 +154,8 @@ func (c *Conn) Close() error {
 }
 
 // read reads some bytes into p and notes when they arrived. It first answers the PINGs before them,
-// all by one PONG: one read costs one write at most, so that a flood of PINGs costs its sender
-// more than this side.
+// all by one PONG: one read costs one write at most, so that a flood of PINGs costs its sender more
+// than this side.
 func (c *Conn) read(p []byte) (int, error) {
 	if c.pinged {
 		c.pinged = false

@@ -53,8 +53,8 @@ func (p Profile) Faulty() []Cell {
 	return all
 }
 
-// ForOracle returns the cell for an oracle that knows the fault: the same rows without the fault, and
-// with infinite times for batches above the size that fails.
+// ForOracle returns the cell for an oracle that knows the fault: the same rows without the fault,
+// and with infinite times for batches above the size that fails.
 func (c Cell) ForOracle() Cell {
 	o := c
 	o.Fault = nil

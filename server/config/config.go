@@ -16,10 +16,10 @@ import (
 // A Config is everything that can be set. Its toml tags are the keys of the file; the same
 // keys, joined by dots, name a setting in faults, in Set and in the answers of the admin door. A
 // setting with the tag restart cannot change while the server runs, for the reason that it gives;
-// one of a model with the tag file changes with the file alone. The tag default is its value without
-// a file, in the words of Set, and min and max are its bounds: without max that is [setting.MaxWait]
-// of a duration and [setting.MaxBytes] of a size. What a room declares has its defaults and bounds
-// there.
+// one of a model with the tag file changes with the file alone. The tag default is its value
+// without a file, in the words of Set, and min and max are its bounds: without max that is
+// [setting.MaxWait] of a duration and [setting.MaxBytes] of a size. What a room declares has its
+// defaults and bounds there.
 type Config struct {
 	Server     Server     `toml:"server"`
 	Log        Log        `toml:"log"`

@@ -21,7 +21,8 @@ import (
 
 // Validate checks every value and the rules between values, and reports all faults at once as
 // an *Error. A setting that makes another unreachable is a fault that gives both numbers. What
-// concerns a room alone the room checks; here are the bounds of the tags, and the rules between rooms.
+// concerns a room alone the room checks; here are the bounds of the tags, and the rules between
+// rooms.
 func (c Config) Validate() error {
 	fs := &faults{origins: c.origins}
 	checkBounds(&fs.Faults, "", reflect.ValueOf(c))

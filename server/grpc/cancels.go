@@ -46,7 +46,8 @@ func (k *cancels) begin(banned bool) {
 	}
 }
 
-// call notes that a call begins and returns how long it has to wait. The caller hands paid to ended.
+// call notes that a call begins and returns how long it has to wait. The caller hands paid to
+// ended.
 func (k *cancels) call(now time.Time) (wait time.Duration, paid bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

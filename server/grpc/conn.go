@@ -63,8 +63,9 @@ type address struct {
 
 func (c *conn) RemoteAddr() net.Addr { return &address{c.Conn.RemoteAddr(), c} }
 
-// hangUp closes the connection and notes the reason. A client that is still sending reads the GOAWAY
-// only if the connection lingers, which the goroutine that reads it may say, and then reads no more.
+// hangUp closes the connection and notes the reason. A client that is still sending reads the
+// GOAWAY only if the connection lingers, which the goroutine that reads it may say, and then reads
+// no more.
 func (c *conn) hangUp(why metrics.Closed, linger bool) {
 	c.Because(why)
 	c.outbox.close() // before that leaves room, and before it is written

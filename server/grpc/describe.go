@@ -71,8 +71,8 @@ func (s *service) ModelReady(_ context.Context, q *pb.ModelReadyRequest) (*pb.Mo
 }
 
 // convert makes a message of an answer in package predict, unless there is an error. Their JSON has
-// the same members, and the same words for enumerations; what the message has no field for is
-// left out.
+// the same members, and the same words for enumerations; what the message has no field for is left
+// out.
 func convert[M proto.Message](message M, answer any, err error) (M, error) {
 	var none M
 	if err != nil {

@@ -212,7 +212,8 @@ func (c *caller) askAndReset(stream uint32, message []byte) error {
 	return c.framer.WriteRSTStream(stream, http2.ErrCodeCancel)
 }
 
-// A client that is sent away for cancelling while it is sending can read why, however late it reads.
+// A client that is sent away for cancelling while it is sending can read why, however late it
+// reads.
 func TestCalmDownIsRead(t *testing.T) {
 	r := newRig(t)
 	r.sized("m", 4)

@@ -115,8 +115,8 @@ func appendParameter(b []byte, key string, value any) []byte {
 	return wire.AppendBytes(b, responseParameters, wire.AppendBytes(wire.AppendString(nil, entryKey, key), entryValue, v))
 }
 
-// appendBy appends what names the newer frame in the answer of a superseded one: a number, or the id
-// of a request.
+// appendBy appends what names the newer frame in the answer of a superseded one: a number, or the
+// id of a request.
 func appendBy(b []byte, by string) []byte {
 	if by == "" {
 		return b

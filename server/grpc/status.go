@@ -23,8 +23,8 @@ func text(err error) string { return gate.Cut(gate.Text(err), maxText) }
 
 // statusOf is the error as gRPC has it: code and text by the table of all doors, and in the
 // details (google.rpc.ErrorInfo, domain "shivad") the type's name as reason and whether the
-// request is worth sending again; of an overload also when (google.rpc.RetryInfo), and of a superseded
-// frame by which one, as JSON: its "seq" or "id".
+// request is worth sending again; of an overload also when (google.rpc.RetryInfo), and of a
+// superseded frame by which one, as JSON: its "seq" or "id".
 func statusOf(err error) *status.Status {
 	if errors.Is(err, errUnimplemented) {
 		return status.New(codes.Unimplemented, text(err))

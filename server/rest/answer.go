@@ -38,8 +38,8 @@ func tooLarge(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{scheduler.ErrTooLarge}, args...)...)
 }
 
-// errorBody is the body of every error. That of a superseded frame has the parameter "by", the newer
-// frame's "seq" or "id".
+// errorBody is the body of every error. That of a superseded frame has the parameter "by", the
+// newer frame's "seq" or "id".
 func errorBody(err error) []byte {
 	var body struct {
 		Error      string                     `json:"error"`

@@ -11,9 +11,9 @@ import "math"
 // Cesa-Bianchi, Freund and Schapire does (SIAM Journal on Computing 32(1), 2002, section 3),
 // and shares weight as exp4 here does, for K models of weights w:
 //
-//	p_i = (1-gamma) w_i / sum(w) + gamma/K                       the probability of asking model i
-//	l^  = loss / p_i                                             for the model that was asked, which is i
-//	w_i = w_i exp(-eta l^)                                       then, for every model j:
+//	p_i = (1-gamma) w_i / sum(w) + gamma/K        the probability of asking model i
+//	l^  = loss / p_i                              for the model that was asked, which is i
+//	w_i = w_i exp(-eta l^)                        then, for every model j:
 //	w_j = (1-share) w_j + share/K * sum(w)
 //
 // No model's probability is below gamma/K, and share has one that was bad for long found again

@@ -46,8 +46,8 @@ func ByLosses(losses map[Model]float64) Outcome { return Outcome{kind: "losses",
 // what became of it. Asked models that are no longer candidates are left out; if nothing is
 // left to learn from, Rounds stays as it is. It fails, and nothing is learned, for a loss that
 // is not a number from 0 to 1, for a truth that cannot be compared with what any of them predicted,
-// and for a prediction without the probability that the policy needs. It learns the same
-// feedback again when given it twice.
+// and for a prediction without the probability that the policy needs. It learns the same feedback
+// again when given it twice.
 func (p *Policy) Feedback(s State, predictions []Prediction, o Outcome) (State, error) {
 	if err := p.owns(s); err != nil {
 		return State{}, err

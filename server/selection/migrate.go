@@ -26,9 +26,9 @@ func (p *Policy) New(models []Model) (State, error) {
 // since. One that is new takes the place of a version of the same name that is gone (or has
 // been gone, if no other version is there) and starts with what was learned of it less the discount
 // that parameter inherit says, or is added. What those start with, and that the others keep what
-// they have relative to each other, is in each policy's row of the package comment. What was learned
-// of a model that is gone is set aside. A state of another policy stays among Others, and what is
-// among these of this policy is brought up.
+// they have relative to each other, is in each policy's row of the package comment. What was
+// learned of a model that is gone is set aside. A state of another policy stays among Others, and
+// what is among these of this policy is brought up.
 func (p *Policy) Migrate(s State, models []Model) (State, error) {
 	if s.Policy != p.name {
 		var err error

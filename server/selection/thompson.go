@@ -11,7 +11,7 @@ import "math"
 // Approach", arXiv:1707.09727, 2017, algorithm 1 (dTS), for rewards 1 - loss:
 //
 //	theta_i from Beta(1 + S_i, 1 + F_i); ask the model of the greatest
-//	S_j = decay S_j, F_j = decay F_j                              for every model j, then for the one that was asked
+//	S_j = decay S_j, F_j = decay F_j        for every model j, then for the one that was asked
 //	S_i = S_i + 1 - loss, F_i = F_i + loss
 //
 // A loss between 0 and 1 counts in parts, which is the mean of the coin that Agrawal and Goyal

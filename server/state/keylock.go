@@ -17,8 +17,8 @@ type keyLock struct {
 	users int           // who hold it or wait for it; guarded by keyLocks.mu
 }
 
-// begin bounds a change that its caller has not bounded, and locks its keys, in one order for all who
-// do. The caller calls end.
+// begin bounds a change that its caller has not bounded, and locks its keys, in one order for all
+// who do. The caller calls end.
 func (l *keyLocks) begin(ctx context.Context, keys ...string) (_ context.Context, end func(), err error) {
 	ctx, cancel := withCallTimeout(ctx)
 	held := 0

@@ -11,8 +11,9 @@ import (
 
 // A call is one question of a connection and the place of its answer in the line of answers.
 //
-// It belongs to its loop, but for the time between Submit and Complete, in which gate is the gate's.
-// It is freed when its answer is written or, once its client is disconnected, when it is complete.
+// It belongs to its loop, but for the time between Submit and Complete, in which gate is the
+// gate's. It is freed when its answer is written or, once its client is disconnected, when it is
+// complete.
 type call struct {
 	gate      gate.Call // the gate's side of it
 	session   *session

@@ -17,8 +17,8 @@ type Buffer struct {
 	refs atomic.Int32
 }
 
-// A Violation is what the strict build panics with when memory or a call is used out of turn. Whoever
-// recovers from the panics of others lets it pass: it is to end the program.
+// A Violation is what the strict build panics with when memory or a call is used out of turn.
+// Whoever recovers from the panics of others lets it pass: it is to end the program.
 type Violation string
 
 // Bytes is the memory, of the size that was requested. Its contents are undefined until written.

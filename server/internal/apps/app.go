@@ -30,8 +30,8 @@ type Definition struct {
 	Default json.RawMessage `json:"default,omitempty"`
 }
 
-// SplitLink returns the model and the version of a link, which is "name", "name/version" or "name/*";
-// the version is "" or "*" for those that follow.
+// SplitLink returns the model and the version of a link, which is "name", "name/version" or
+// "name/*"; the version is "" or "*" for those that follow.
 func SplitLink(link string) (model, version string) {
 	model, version, _ = strings.Cut(link, "/")
 	return model, version

@@ -193,8 +193,8 @@ func TestOrderWithoutAClient(t *testing.T) {
 	})
 }
 
-// TestOrderOverChanges: a stream goes on when its application is changed, deleted and made again, and
-// when that has no model any more and answers by its default.
+// TestOrderOverChanges: a stream goes on when its application is changed, deleted and made again,
+// and when that has no model any more and answers by its default.
 func TestOrderOverChanges(t *testing.T) {
 	onCamera(t, func(t *testing.T, c *camera) {
 		c.send("app", 0, "slow")

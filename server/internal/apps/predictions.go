@@ -67,9 +67,8 @@ type Inputs struct {
 
 // Keep stores predictions for a request that arrived at made, beside those it has of that
 // request: shadows predict before or after the other models. It copies outputs, and takes inputs as
-// they are.
-// An id that is used again names the newer request, whichever is stored first. What is larger than
-// the bound for all is not stored.
+// they are. An id that is used again names the newer request, whichever is stored first. What is
+// larger than the bound for all is not stored.
 func (p *Predictions) Keep(app, user, id string, made time.Time, predictions []selection.Prediction, inputs []Inputs) {
 	const each = 700 // bytes that an entry takes beside its outputs
 	n := &Prediction{key: predictionKey{app, user, id}, made: made, bytes: each + len(id) + len(user)}

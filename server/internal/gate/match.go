@@ -12,8 +12,8 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// arrange makes the inputs of the question: of tensors, the texts of the metadata, or the fields of a
-// bridge.
+// arrange makes the inputs of the question: of tensors, the texts of the metadata, or the fields of
+// a bridge.
 func (c *Call) arrange(tensors []tensor.Tensor, p *Params, pool *tensor.Pool) (err error) {
 	adapter := c.Target.Spec.Adapter
 	silent := len(tensors) == 0 && p.Texts == nil && (p.Inputs == nil || adapter == nil) // all that it asks may be in fields

@@ -14,8 +14,8 @@ import (
 //
 // Most models declare how large a row of their answer is. Of others it is what the client's own
 // answers were lately, and until there was one, what others' were. Nobody knows it of a model that
-// has not answered yet: then it is a quarter of the limit, and those few answers stay, however large.
-// Any other answer that is larger than foreseen and does not fit is dropped.
+// has not answered yet: then it is a quarter of the limit, and those few answers stay, however
+// large. Any other answer that is larger than foreseen and does not fit is dropped.
 //
 // A client may always have one answer, however large it is. One that has read as much as the limit
 // while requests waited for room may have twice as much, and so on up to eight times, until it
@@ -83,7 +83,8 @@ func (o *Outbox) expect(c *Call) int {
 }
 
 // Put brings the answer that is there in the place of what was expected, and returns its size. It
-// fails when the answer was not foreseen and does not fit: then the call has been made to forget it.
+// fails when the answer was not foreseen and does not fit: then the call has been made to forget
+// it.
 func (o *Outbox) Put(c *Call, expected int) (size int, err error) {
 	o.promised -= expected
 	if c.Err != nil {
@@ -150,9 +151,9 @@ func (c *Call) forget() {
 	c.Outputs = c.Outputs[:0]
 }
 
-// Unpin takes the outputs of a call that stays for a while out of the batch that they were part of, all
-// of whose memory they hold. move gives the part of an output that is still needed, which may be
-// none, and gets its new place. It does what the budget allows.
+// Unpin takes the outputs of a call that stays for a while out of the batch that they were part of,
+// all of whose memory they hold. move gives the part of an output that is still needed, which may
+// be none, and gets its new place. It does what the budget allows.
 func (c *Call) Unpin(pool *tensor.Pool, needed func(data []byte) []byte, moved func(from, to []byte)) {
 	if c.Fanout != nil {
 		return // the calls to its models have references of their own

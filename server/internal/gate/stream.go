@@ -23,8 +23,8 @@ type Frame struct {
 }
 
 // An OwnStream is that of a connection, which nobody else can name. A request is a frame of it that
-// names no stream. Its door calls End when the connection is closed, and uses it on one goroutine at
-// a time.
+// names no stream. Its door calls End when the connection is closed, and uses it on one goroutine
+// at a time.
 type OwnStream struct {
 	Name       string // for people: the client's address
 	Connection uint64 // never 0
@@ -98,9 +98,9 @@ func (c *Call) Enter(p *Params) error {
 	return nil
 }
 
-// streamer is whose stream a frame is of: the user's that the request names, on whatever machine, else
-// that of the machine which sends it. What an application asks its models is apart from what clients
-// ask these themselves.
+// streamer is whose stream a frame is of: the user's that the request names, on whatever machine,
+// else that of the machine which sends it. What an application asks its models is apart from what
+// clients ask these themselves.
 func (p *Params) streamer() string {
 	who := p.Client
 	if p.User != "" {
@@ -112,8 +112,8 @@ func (p *Params) streamer() string {
 	return who
 }
 
-// ClientOf is the machine behind a peer's address, "host:port", as streams tell clients apart. Of an
-// IPv6 address the first half counts: a machine has as many of the rest as it likes.
+// ClientOf is the machine behind a peer's address, "host:port", as streams tell clients apart. Of
+// an IPv6 address the first half counts: a machine has as many of the rest as it likes.
 func ClientOf(peer string) string {
 	addr, err := netip.ParseAddrPort(peer)
 	if err != nil {
@@ -130,15 +130,16 @@ func ClientOf(peer string) string {
 	}
 }
 
-// longestBy is the longest id that a superseded frame is told of, in bytes: an error is to stay small.
+// longestBy is the longest id that a superseded frame is told of, in bytes: an error is to stay
+// small.
 const longestBy = 256
 
 func strayed(key string) error {
 	return fmt.Errorf("%w: %s is of a frame, and the request names no stream", scheduler.ErrInvalidInput, key)
 }
 
-// Shown notes that the answer leaves later than a model gave it, and how many frames its client knows
-// to be superseded.
+// Shown notes that the answer leaves later than a model gave it, and how many frames its client
+// knows to be superseded.
 func (f *Frame) Shown(skipped int) {
 	f.Age, f.Skipped = max(0, time.Since(f.captured)), skipped
 }

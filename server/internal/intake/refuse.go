@@ -26,9 +26,9 @@ func (l *Listener) refuse(c net.Conn, err error) {
 
 // linger ends our direction, discards what the client sends for a while, and closes the
 // connection. Closed at once, with input that was not read, the kernel would reset it, and the
-// client would lose what was written last; without reading, a client that sends more than the sockets hold
-// would be sending until that reset. It reports false if the connection cannot linger, or too
-// many do: each is a descriptor above the limit.
+// client would lose what was written last; without reading, a client that sends more than the
+// sockets hold would be sending until that reset. It reports false if the connection cannot linger,
+// or too many do: each is a descriptor above the limit.
 func (l *Listener) linger(c net.Conn) bool {
 	half, ok := c.(halfCloser)
 	if !ok || half.CloseWrite() != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/shivad/shivad/server/internal/apps"
 )
 
-// Applications are made and changed here, in the words of the admin door: an admin.App has the fields
-// of an apps.Definition.
+// Applications are made and changed here, in the words of the admin door: an admin.App has the
+// fields of an apps.Definition.
 type Applications struct{ Store *Store }
 
 // List is all of them, by name.

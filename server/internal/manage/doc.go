@@ -8,6 +8,6 @@
 // It opens after the types here are made; what needs it until then fails with an admin.Error of
 // status 503.
 //
-// An error that is for the client is an admin.Error (refusal); any other is a bug, and the door logs
-// it.
+// An error that is for the client is an admin.Error (refusal); any other is a bug, and the door
+// logs it.
 package manage

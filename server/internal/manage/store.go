@@ -75,7 +75,8 @@ func (s *Store) Close() error {
 	return o.store.Close()
 }
 
-// Apps are the applications, for whoever is called after Open alone: admin.Sources.Await sees to that.
+// Apps are the applications, for whoever is called after Open alone: admin.Sources.Await sees to
+// that.
 func (s *Store) Apps() *apps.Registry { return s.opened.Load().apps }
 
 // State is the store itself, likewise.

@@ -18,8 +18,8 @@ type kind struct {
 	anyText  bool                      // any text is one
 }
 
-// reads makes the function of a kind: how a value is read, which values of that type are taken (nil:
-// all), and where they go.
+// reads makes the function of a kind: how a value is read, which values of that type are taken
+// (nil: all), and where they go.
 func reads[T any](as func(Value) (T, bool), takes func(T) bool, set func(*Values, T)) func(*Values, Value) bool {
 	return func(v *Values, value Value) bool {
 		got, ok := as(value)

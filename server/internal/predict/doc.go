@@ -3,7 +3,7 @@
 //
 //	server/rest, server/grpc --Question--> Door.Infer --> gate --> scheduler
 //	                         <--Answer---
-//	                         <-- metadata, config, statistics, index: structs with the protocol's JSON names
+//	                         <-- metadata, config, statistics, index: structs with JSON names
 //
 // A door reads its wire into a Question, calls Infer, and writes the Answer; everything that must
 // be the same for both (parameters, requested outputs, classification, cancelling, counting) is
