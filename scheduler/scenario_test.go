@@ -27,13 +27,16 @@ var rewrite = flag.Bool("rewrite", false, "write what happened into the scenario
 //	config strategy=static max_batch=4 …  the model's configuration, at any time
 //	replica A batch=4 slots=1 concurrency=2  A registers
 //	teach A 5ms 0.5ms 32                  A answers batches of 1, 1, 2, 4, … 32 rows in a + b·rows
-//	submit r1 r2 deadline=50ms …          in one call; rows= priority= source= width= stream= keep=
+//	submit r1 r2 deadline=50ms …          in one call; rows= priority= source= width= stream= keep=,
+//	                                      connection= for the stream of a connection
 //	cancel r1
 //	advance 10ms
 //	answer A after=10ms bad-row=1 nth=2   A answers its oldest batch, or the second
 //	fail A why / wrong A                  … or fails, or answers with a row too many
 //	remove A why / drain A / break A why  A goes, goes when it is done, or turns out to be gone
-//	state                                 the queue, and what is in flight
+//	end cam connection=1                  the connection that is a stream is closed
+//	forget                                the model, which has no replica
+//	state                                 the queue, what is in flight, and the streams that are known
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -83,8 +86,7 @@ type story struct {
 	names    map[*scheduler.Request]string
 	out      strings.Builder
 	quiet    bool
-	stream   string // of the requests that are being submitted
-	keep     setting.Keep
+	frame    scheduler.Frame       // of the requests that are being submitted, if it names a stream
 	reason   scheduler.CloseReason // of the batch that is being sent
 }
 
@@ -199,6 +201,15 @@ func (s *story) do(line string) error {
 			}
 			s.say("%s", text)
 		}
+		if st.Frames > 0 {
+			s.say("streams: %d", st.Streams)
+		}
+		return nil
+	}
+	if words[0] == "forget" {
+		if !s.sched.Forget(storyID) {
+			return errors.New("it has a replica")
+		}
 		return nil
 	}
 	if len(names) == 0 {
@@ -214,9 +225,11 @@ func (s *story) do(line string) error {
 	case "teach":
 		return s.teach(names[0], rep, names[1:])
 	case "submit":
-		s.stream, s.keep = args["stream"], setting.Keep(number("keep", 0))
+		s.frame = scheduler.Frame{Stream: args["stream"], Keep: setting.Keep(number("keep", 0)), Connection: uint64(number("connection", 0))}
 		s.submit(names, number("rows", 1), number("width", 1), number("priority", 0), number("source", 0), duration("deadline"))
-		s.stream = ""
+		s.frame = scheduler.Frame{}
+	case "end":
+		s.model.EndStream(names[0], uint64(number("connection", 0)))
 	case "cancel":
 		s.sched.Cancel(s.requests[names[0]])
 	case "advance":
@@ -316,8 +329,10 @@ func (s *story) submit(names []string, rows, width, priority, source int, deadli
 			s.t.Fatal(err)
 		}
 		r := &scheduler.Request{Model: s.model, Inputs: []tensor.Tensor{in}, Rows: rows, Priority: priority, Source: uint64(source), Owner: s}
-		if s.stream != "" {
-			r.Frame = &scheduler.Frame{Stream: s.stream, Keep: s.keep, Seq: int64(number)}
+		if s.frame.Stream != "" {
+			f := s.frame
+			f.Seq = int64(number)
+			r.Frame = &f
 		}
 		if deadline != 0 {
 			r.Deadline = s.clock.Now().Add(deadline)
