@@ -354,7 +354,11 @@ func (f *fanout) speaker(answer selection.Answer) *ask {
 
 // firstToAnswer is the call of the heaviest model that was asked for the answer. There is one.
 func (f *fanout) firstToAnswer() *ask {
-	return &f.asks[slices.IndexFunc(f.asks, func(a ask) bool { return !a.asked.Shadow })]
+	i := 0
+	for f.asks[i].asked.Shadow { // no copy is made: a call that is complete may be being canceled
+		i++
+	}
+	return &f.asks[i]
 }
 
 // fallBack answers with the application's default output, if it has one and the fault is one that

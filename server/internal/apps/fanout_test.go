@@ -243,6 +243,7 @@ func TestPanicsCostOneRequest(t *testing.T) {
 	c.Close()
 	loss := 0.5
 	v := &feedback{verdict: Verdict{Loss: &loss}, app: &app}
+	h.reg.reading.Lock() // what Put has told its watcher would link the application anew
 	apps := h.reg.linked.Load().apps
 	whole := apps["app"]
 	apps["app"] = &app
@@ -250,6 +251,7 @@ func TestPanicsCostOneRequest(t *testing.T) {
 		t.Errorf("feedback: %s, %v", reply, err)
 	}
 	apps["app"] = whole
+	h.reg.reading.Unlock()
 	h.expect(h.ask("app/update", gate.Params{Forward: []byte(`{"label":1}`)}), `"rounds":1`) // the store goes on
 	h.expect(h.ask("app", gate.Params{}), "1 by a/1")
 }
