@@ -78,6 +78,20 @@ func askSlow(ctx context.Context, c *shiva.Client, v int32) error {
 	return nil
 }
 
+// askSlowAtOnce has 16 requests of each client wait for the answer to one question.
+func askSlowAtOnce(t *testing.T, clients []*shiva.Client, v int32) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for i := range 16 * len(clients) {
+		wg.Go(func() {
+			if err := askSlow(t.Context(), clients[i%len(clients)], v); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
 func withCache(c *config.Config) {
 	m := c.Model("slow")
 	m.Cache = 1 << 20
@@ -85,7 +99,7 @@ func withCache(c *config.Config) {
 }
 
 // Equal questions on many connections are executed once, and then not at all; the operator sees
-// it, clears it, and turns it off.
+// it, and clears it.
 func TestCacheThroughTheDoors(t *testing.T) {
 	s := start(t, withCache)
 	container := slow(t, s, func() { time.Sleep(50 * time.Millisecond) }) // a model that takes its time
@@ -93,17 +107,7 @@ func TestCacheThroughTheDoors(t *testing.T) {
 	for i := range clients {
 		clients[i] = dial(t, s)
 	}
-	all := func(v int32) {
-		var wg sync.WaitGroup
-		for i := range 16 * len(clients) {
-			wg.Go(func() {
-				if err := askSlow(t.Context(), clients[i%len(clients)], v); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		wg.Wait()
-	}
+	all := func(v int32) { t.Helper(); askSlowAtOnce(t, clients, v) }
 	all(7)
 	if n := executed(container); n != 1 {
 		t.Errorf("%d executions of 128 equal requests that came together", n)
@@ -164,7 +168,23 @@ func TestCacheThroughTheDoors(t *testing.T) {
 	if n := executed(container); n != 3 {
 		t.Errorf("%d executions, want one more after clearing", n)
 	}
+	stopEmpty(t, s)
+}
 
+// The settings of a cache take effect while it is in use.
+func TestCacheSettings(t *testing.T) {
+	s := start(t, withCache)
+	container := slow(t, s, func() {})
+	client := dial(t, s)
+	ask := func(times int) {
+		t.Helper()
+		for range times {
+			if err := askSlow(t.Context(), client, 7); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	ask(2)
 	if _, _, err := s.settings.Set(t.Context(), "slow", texts("cache", "4GiB")); err == nil || !strings.Contains(err.Error(), "4GiB is above limits.payload_bytes, 4GiB, less limits.message_bytes, 256MiB") {
 		t.Errorf("a cache of all payload memory: %v", err)
 	}
@@ -174,7 +194,7 @@ func TestCacheThroughTheDoors(t *testing.T) {
 	if m := s.settings.Now().Model("slow"); m.Cache != 2<<20 || m.CacheTTL != 10*time.Minute {
 		t.Errorf("in effect: %v %v", m.Cache, m.CacheTTL)
 	}
-	all(7)
+	ask(2)
 	if u, _ := s.gate.Cache("slow"); u.Limit != 2<<20 || u.Entries != 1 {
 		t.Errorf("usage %+v", u)
 	}
@@ -185,11 +205,7 @@ func TestCacheThroughTheDoors(t *testing.T) {
 		t.Errorf("the cache that was turned off is shown: %d", code)
 	}
 	before := executed(container)
-	for range 3 {
-		if err := askSlow(t.Context(), clients[0], 7); err != nil {
-			t.Error(err)
-		}
-	}
+	ask(3)
 	if n := executed(container) - before; n != 3 {
 		t.Errorf("%d executions of three requests without a cache", n)
 	}

@@ -311,8 +311,20 @@ func TestSameErrorsThroughEveryDoor(t *testing.T) {
 		}
 	}
 
-	// While a shutdown waits for what is inside, nothing more is let in. The connections are
-	// those of before.
+	sameWhileDraining(t, s, all, func() {
+		cancel()
+		filling.Wait()
+		for _, c := range silent {
+			c.Close()
+		}
+	})
+}
+
+// sameWhileDraining: while a shutdown waits for what is inside, nothing more is let in. The
+// connections are those of before. leave ends what is inside.
+func sameWhileDraining(t *testing.T, s *Server, all []way, leave func()) {
+	t.Helper()
+	ok := rows(tensor.Float32, 1, false)
 	for _, w := range all {
 		if _, err := w.ask(t.Context(), "m", ok, 0); err != nil {
 			t.Errorf("%s: %v", w.name, err)
@@ -323,13 +335,9 @@ func TestSameErrorsThroughEveryDoor(t *testing.T) {
 	budgettest.Until(t, "the shutdown to begin", s.gate.Draining) // not !Ready, which is earlier
 	for _, w := range all {
 		_, err := w.ask(t.Context(), "m", ok, 0)
-		showsAs(t, err, w.shows(condition{"Draining", 503, 14, yes}), "")
+		showsAs(t, err, w.shows(condition{"Draining", 503, 14, true}), "")
 	}
-	cancel()
-	filling.Wait()
-	for _, c := range silent {
-		c.Close()
-	}
+	leave()
 	if err := <-shut; err != nil {
 		t.Errorf("shutdown: %v", err)
 	}

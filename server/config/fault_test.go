@@ -28,19 +28,21 @@ func lines(t *testing.T, err error) []string {
 	return out
 }
 
-func TestFileFaults(t *testing.T) {
-	for _, c := range []struct {
-		name, file string
-		want       []string
-	}{
-		{"not toml", "[tcp]\nlisten = \n", []string{`x.toml:2:10: `}},
-		{"twice", "[tcp]\nloops = 1\nloops = 2\n", []string{`x.toml:3:1: `}},
-		{"unknown table", "\n[tpc]\nloops = 1\n", []string{
-			`x.toml:2:2: tpc: unknown key; did you mean tcp?`}},
-		{"unknown key", "[tcp]\nloop = 1\nfrobnicate = true\n", []string{
-			`x.toml:2:1: tcp.loop: unknown key; did you mean loops?`,
-			`x.toml:3:1: tcp.frobnicate: unknown key; known here: listen, loops, connections, connections_per_address, in_flight_per_connection, idle_timeout, message_timeout, outbound_bytes, stall_timeout, resync, resync_bytes, stream, keep`}},
-		{"how many frames may wait", `
+// A faulty file is read, or validated, with these faults.
+type faulty struct {
+	name, file string
+	want       []string
+}
+
+var unreadable = []faulty{
+	{"not toml", "[tcp]\nlisten = \n", []string{`x.toml:2:10: `}},
+	{"twice", "[tcp]\nloops = 1\nloops = 2\n", []string{`x.toml:3:1: `}},
+	{"unknown table", "\n[tpc]\nloops = 1\n", []string{
+		`x.toml:2:2: tpc: unknown key; did you mean tcp?`}},
+	{"unknown key", "[tcp]\nloop = 1\nfrobnicate = true\n", []string{
+		`x.toml:2:1: tcp.loop: unknown key; did you mean loops?`,
+		`x.toml:3:1: tcp.frobnicate: unknown key; known here: listen, loops, connections, connections_per_address, in_flight_per_connection, idle_timeout, message_timeout, outbound_bytes, stall_timeout, resync, resync_bytes, stream, keep`}},
+	{"how many frames may wait", `
 [defaults]
 keep = 0
 [model.a]
@@ -55,15 +57,15 @@ keep = -1
 stream = 1
 keep = 0
 `, []string{
-			`x.toml:3:1: defaults.keep: expected "all", "latest" or a whole number from 1 to 1024, got the integer 0`,
-			`x.toml:5:1: model.a.keep: expected "all", "latest" or a whole number from 1 to 1024, got the string "newest"`,
-			`x.toml:7:1: model.b.keep: expected "all", "latest" or a whole number from 1 to 1024, got the integer 1025`,
-			`x.toml:9:1: model.c.keep: expected "all", "latest" or a whole number from 1 to 1024, got true`,
-			`x.toml:11:1: model.d.keep: expected "all", "latest" or a whole number from 1 to 1024, got the integer -1`,
-			`x.toml:13:1: tcp.stream: expected a string, got the integer 1`,
-			`x.toml:14:1: tcp.keep: expected "all", "latest" or a whole number from 1 to 1024, got the integer 0`,
-		}},
-		{"every wrong type at once", `
+		`x.toml:3:1: defaults.keep: expected "all", "latest" or a whole number from 1 to 1024, got the integer 0`,
+		`x.toml:5:1: model.a.keep: expected "all", "latest" or a whole number from 1 to 1024, got the string "newest"`,
+		`x.toml:7:1: model.b.keep: expected "all", "latest" or a whole number from 1 to 1024, got the integer 1025`,
+		`x.toml:9:1: model.c.keep: expected "all", "latest" or a whole number from 1 to 1024, got true`,
+		`x.toml:11:1: model.d.keep: expected "all", "latest" or a whole number from 1 to 1024, got the integer -1`,
+		`x.toml:13:1: tcp.stream: expected a string, got the integer 1`,
+		`x.toml:14:1: tcp.keep: expected "all", "latest" or a whole number from 1 to 1024, got the integer 0`,
+	}},
+	{"every wrong type at once", `
 drain = 3
 [tcp]
 listen = 6174
@@ -77,25 +79,25 @@ connections = 1.5
 [server]
 required_models = "digits"
 `, []string{
-			`x.toml:2:1: drain: unknown key; known here: server, log, tcp, rest, grpc, containers, admin, state, limits, defaults, model, container`,
-			`x.toml:4:1: tcp.listen: expected a string, got the integer 6174`,
-			`x.toml:5:1: tcp.loops: expected an integer, got the string "two"`,
-			`x.toml:6:3: tcp.resync: expected true or false, got the integer 1`,
-			`x.toml:7:1: tcp.idle_timeout: expected a duration such as "30s", got the integer 30`,
-			`x.toml:8:1: tcp.outbound_bytes: expected a size such as "256MiB" or a number of bytes, got true`,
-			`x.toml:9:1: tcp.stall_timeout: "10 parsecs" is not a duration: want a number and a unit, as "30s", "250ms" or "1m30s"`,
-			`x.toml:10:1: tcp.resync_bytes: "12 MB!" is not a size: want a number and a unit, as "256MiB", "64kB" or "1.5GiB"`,
-			`x.toml:11:1: tcp.connections: expected an integer, got the float 1.5`,
-			`x.toml:13:1: server.required_models: expected a list of strings, got the string "digits"`,
-		}},
-		{"tables for values and values for tables", "tcp = 1\nmodel = 2\ncontainer = 3\n[log.level]\n[admin]\nlisten = 1979-05-27\n", []string{
-			`x.toml:1:1: tcp: expected a table ([tcp]), got the integer 1`,
-			`x.toml:2:1: model: expected tables ([model.NAME]), got the integer 2`,
-			`x.toml:3:1: container: expected a list of tables ([[container]]), got the integer 3`,
-			`x.toml:4:6: log.level: expected a string, got a table`,
-			`x.toml:6:1: admin.listen: expected a string, got the date or time 1979-05-27`,
-		}},
-		{"inside lists, tables in lists, and odd names", `
+		`x.toml:2:1: drain: unknown key; known here: server, log, tcp, rest, grpc, containers, admin, state, limits, defaults, model, container`,
+		`x.toml:4:1: tcp.listen: expected a string, got the integer 6174`,
+		`x.toml:5:1: tcp.loops: expected an integer, got the string "two"`,
+		`x.toml:6:3: tcp.resync: expected true or false, got the integer 1`,
+		`x.toml:7:1: tcp.idle_timeout: expected a duration such as "30s", got the integer 30`,
+		`x.toml:8:1: tcp.outbound_bytes: expected a size such as "256MiB" or a number of bytes, got true`,
+		`x.toml:9:1: tcp.stall_timeout: "10 parsecs" is not a duration: want a number and a unit, as "30s", "250ms" or "1m30s"`,
+		`x.toml:10:1: tcp.resync_bytes: "12 MB!" is not a size: want a number and a unit, as "256MiB", "64kB" or "1.5GiB"`,
+		`x.toml:11:1: tcp.connections: expected an integer, got the float 1.5`,
+		`x.toml:13:1: server.required_models: expected a list of strings, got the string "digits"`,
+	}},
+	{"tables for values and values for tables", "tcp = 1\nmodel = 2\ncontainer = 3\n[log.level]\n[admin]\nlisten = 1979-05-27\n", []string{
+		`x.toml:1:1: tcp: expected a table ([tcp]), got the integer 1`,
+		`x.toml:2:1: model: expected tables ([model.NAME]), got the integer 2`,
+		`x.toml:3:1: container: expected a list of tables ([[container]]), got the integer 3`,
+		`x.toml:4:6: log.level: expected a string, got a table`,
+		`x.toml:6:1: admin.listen: expected a string, got the date or time 1979-05-27`,
+	}},
+	{"inside lists, tables in lists, and odd names", `
 [model."a b"]
 slots = "x"
 [model.c]
@@ -110,17 +112,20 @@ replicas = "many"
 env = { A = 1 }
 [container.env2]
 `, []string{
-			`x.toml:3:1: model."a b".slots: expected an integer, got the string "x"`,
-			`x.toml:5:1: model.c.policy: unknown key; known here: strategy, objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, deadline, execution_timeout, retry, shed, slots, keep, streams_per_client, pad, batched, cast, default_version, retire_after, cache, cache_ttl`,
-			`x.toml:7:1: containers.listen[1]: expected a string, got the integer 2`,
-			`x.toml:10:1: container[0].command[1]: expected a string, got the integer 3`,
-			`x.toml:12:1: container[1].replicas: expected an integer, got the string "many"`,
-			`x.toml:13:9: container[1].env.A: expected a string, got the integer 1`,
-			`x.toml:14:12: container[1].env2: unknown key; did you mean env?`,
-		}},
-		{"default_version has no default", "[defaults]\ndefault_version = \"1\"\n", []string{
-			`x.toml:2:1: defaults.default_version: unknown key; known here: strategy, objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, deadline, execution_timeout, retry, shed, slots, keep, streams_per_client, pad, batched, cast`}},
-	} {
+		`x.toml:3:1: model."a b".slots: expected an integer, got the string "x"`,
+		`x.toml:5:1: model.c.policy: unknown key; known here: strategy, objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, deadline, execution_timeout, retry, shed, slots, keep, streams_per_client, pad, batched, cast, default_version, retire_after, cache, cache_ttl`,
+		`x.toml:7:1: containers.listen[1]: expected a string, got the integer 2`,
+		`x.toml:10:1: container[0].command[1]: expected a string, got the integer 3`,
+		`x.toml:12:1: container[1].replicas: expected an integer, got the string "many"`,
+		`x.toml:13:9: container[1].env.A: expected a string, got the integer 1`,
+		`x.toml:14:12: container[1].env2: unknown key; did you mean env?`,
+	}},
+	{"default_version has no default", "[defaults]\ndefault_version = \"1\"\n", []string{
+		`x.toml:2:1: defaults.default_version: unknown key; known here: strategy, objective, max_batch, batch_bytes, delay, queue_rows, queue_bytes, deadline, execution_timeout, retry, shed, slots, keep, streams_per_client, pad, batched, cast`}},
+}
+
+func TestFileFaults(t *testing.T) {
+	for _, c := range unreadable {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := parse("x.toml", []byte(c.file))
 			got := lines(t, err)
@@ -139,13 +144,9 @@ env = { A = 1 }
 	}
 }
 
-func TestValidateFaults(t *testing.T) {
-	for _, c := range []struct {
-		name, file string
-		want       []string
-	}{
-		{"nothing", "", nil},
-		{"ranges", `
+var invalid = []faulty{
+	{"nothing", "", nil},
+	{"ranges", `
 [server]
 drain = "-1s"
 required_models = ["a/b/c", "!x", "ok/1", ""]
@@ -166,27 +167,27 @@ stall_timeout = "1ms"
 idle_timeout = "-1s"
 cors_origins = ["*", "https://a.example:8443", "a.example", "https://a.example/", "HTTPS://a.example", "null", "http://[::1]:80"]
 `, []string{
-			`containers.listen[0]: 127.0.0.1:7000 is already taken by rest.listen`,
-			`x.toml:3:1: server.drain: expected 0s to 24h, got -1s`,
-			`x.toml:4:1: server.required_models[0]: "b/c" has a '/', which separates model and version in a route`,
-			`x.toml:4:1: server.required_models[1]: "!x" begins with '!', which is reserved for the server`,
-			`x.toml:4:1: server.required_models[3]: is empty, expected 1 to 128 bytes`,
-			`x.toml:6:1: log.level: expected one of debug, info, warn, error, got "loud"`,
-			`x.toml:8:1: tcp.connections: expected 1 to 16777216, got 0`,
-			`x.toml:9:1: tcp.outbound_bytes: expected 64KiB to 16TiB, got 5B`,
-			`x.toml:11:1: limits.tensors: expected 1 to 255, got 256`,
-			`x.toml:12:1: limits.rank: expected 1 to 255, got 0`,
-			`x.toml:15:1: rest.connections: expected 1 to 16777216, got 0`,
-			`x.toml:16:1: rest.header_timeout: expected 10ms to 24h, got 0s`,
-			`x.toml:17:1: rest.message_timeout: expected 0s to 24h, got -1s`,
-			`x.toml:18:1: rest.stall_timeout: expected 100ms to 24h, got 1ms`,
-			`x.toml:19:1: rest.idle_timeout: expected 0s to 8760h, got -1s`,
-			`x.toml:20:1: rest.cors_origins[2]: "a.example": expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`,
-			`x.toml:20:1: rest.cors_origins[3]: "https://a.example/": expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`,
-			`x.toml:20:1: rest.cors_origins[4]: "HTTPS://a.example": expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`,
-			`x.toml:20:1: rest.cors_origins[5]: "null": expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`,
-		}},
-		{"between settings, both numbers", `
+		`containers.listen[0]: 127.0.0.1:7000 is already taken by rest.listen`,
+		`x.toml:3:1: server.drain: expected 0s to 24h, got -1s`,
+		`x.toml:4:1: server.required_models[0]: "b/c" has a '/', which separates model and version in a route`,
+		`x.toml:4:1: server.required_models[1]: "!x" begins with '!', which is reserved for the server`,
+		`x.toml:4:1: server.required_models[3]: is empty, expected 1 to 128 bytes`,
+		`x.toml:6:1: log.level: expected one of debug, info, warn, error, got "loud"`,
+		`x.toml:8:1: tcp.connections: expected 1 to 16777216, got 0`,
+		`x.toml:9:1: tcp.outbound_bytes: expected 64KiB to 16TiB, got 5B`,
+		`x.toml:11:1: limits.tensors: expected 1 to 255, got 256`,
+		`x.toml:12:1: limits.rank: expected 1 to 255, got 0`,
+		`x.toml:15:1: rest.connections: expected 1 to 16777216, got 0`,
+		`x.toml:16:1: rest.header_timeout: expected 10ms to 24h, got 0s`,
+		`x.toml:17:1: rest.message_timeout: expected 0s to 24h, got -1s`,
+		`x.toml:18:1: rest.stall_timeout: expected 100ms to 24h, got 1ms`,
+		`x.toml:19:1: rest.idle_timeout: expected 0s to 8760h, got -1s`,
+		`x.toml:20:1: rest.cors_origins[2]: "a.example": expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`,
+		`x.toml:20:1: rest.cors_origins[3]: "https://a.example/": expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`,
+		`x.toml:20:1: rest.cors_origins[4]: "HTTPS://a.example": expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`,
+		`x.toml:20:1: rest.cors_origins[5]: "null": expected "*", or scheme://host or scheme://host:port in lower case, as a browser says it`,
+	}},
+	{"between settings, both numbers", `
 [tcp]
 connections = 4
 in_flight_per_connection = 8
@@ -209,23 +210,23 @@ shed = false
 pad = true
 strategy = "deadline"
 `, []string{
-			`containers.message_bytes: 1GiB is below limits.message_bytes, 2GiB: a request of that size is accepted, and an answer of the same size is not`,
-			`x.toml:9:1: limits.metadata_bytes: 3GiB is above limits.message_bytes, 2GiB: the message ends first`,
-			`x.toml:10:1: limits.payload_bytes: 1GiB is below limits.message_bytes, 2GiB: a message of that size never fits`,
-			`x.toml:14:1: model.a.max_batch: 70000 is above queue_rows, 65536: so many rows never wait together`,
-			`x.toml:14:1: model.a.max_batch: 70000 is above what can be in flight, 4128 (tcp.connections 4 x tcp.in_flight_per_connection 8 + rest.connections 4096): no batch of single rows gets so large`,
-			`x.toml:15:1: model.a.delay: 200ms is not below objective, 100ms: the wait alone would take what the whole batch may`,
-			`x.toml:16:1: model.a.execution_timeout: 50ms is not above objective, 100ms: a replica would be suspected for a batch of the wanted length`,
-			`x.toml:18:1: model.b.objective: 40s is above deadline, 30s: batches of that length are always late`,
-			`x.toml:20:1: model.b.shed: false has no meaning for strategy "deadline", which is to shed; use "aimd", "quantile" or "static"`,
-			`x.toml:21:1: model.b.pad: true has no meaning for strategy "deadline"; use "static"`,
-		}},
-		{"queue against message, once for all that inherit it", "[limits]\nmessage_bytes = \"1500MiB\"\n[containers]\nmessage_bytes = \"2GiB\"\n[model.a]\n[model.b]\nqueue_bytes = 1000\nbatch_bytes = 2000\n", []string{
-			`defaults.queue_bytes: 1GiB is below limits.message_bytes, 1500MiB: a message of that size is accepted but can never wait`,
-			`x.toml:7:1: model.b.queue_bytes: 1000B is below limits.message_bytes, 1500MiB: a message of that size is accepted but can never wait`,
-			`x.toml:8:1: model.b.batch_bytes: 2000B is above queue_bytes, 1000B: so many bytes never wait together`,
-		}},
-		{"containers", `
+		`containers.message_bytes: 1GiB is below limits.message_bytes, 2GiB: a request of that size is accepted, and an answer of the same size is not`,
+		`x.toml:9:1: limits.metadata_bytes: 3GiB is above limits.message_bytes, 2GiB: the message ends first`,
+		`x.toml:10:1: limits.payload_bytes: 1GiB is below limits.message_bytes, 2GiB: a message of that size never fits`,
+		`x.toml:14:1: model.a.max_batch: 70000 is above queue_rows, 65536: so many rows never wait together`,
+		`x.toml:14:1: model.a.max_batch: 70000 is above what can be in flight, 4128 (tcp.connections 4 x tcp.in_flight_per_connection 8 + rest.connections 4096): no batch of single rows gets so large`,
+		`x.toml:15:1: model.a.delay: 200ms is not below objective, 100ms: the wait alone would take what the whole batch may`,
+		`x.toml:16:1: model.a.execution_timeout: 50ms is not above objective, 100ms: a replica would be suspected for a batch of the wanted length`,
+		`x.toml:18:1: model.b.objective: 40s is above deadline, 30s: batches of that length are always late`,
+		`x.toml:20:1: model.b.shed: false has no meaning for strategy "deadline", which is to shed; use "aimd", "quantile" or "static"`,
+		`x.toml:21:1: model.b.pad: true has no meaning for strategy "deadline"; use "static"`,
+	}},
+	{"queue against message, once for all that inherit it", "[limits]\nmessage_bytes = \"1500MiB\"\n[containers]\nmessage_bytes = \"2GiB\"\n[model.a]\n[model.b]\nqueue_bytes = 1000\nbatch_bytes = 2000\n", []string{
+		`defaults.queue_bytes: 1GiB is below limits.message_bytes, 1500MiB: a message of that size is accepted but can never wait`,
+		`x.toml:7:1: model.b.queue_bytes: 1000B is below limits.message_bytes, 1500MiB: a message of that size is accepted but can never wait`,
+		`x.toml:8:1: model.b.batch_bytes: 2000B is above queue_bytes, 1000B: so many bytes never wait together`,
+	}},
+	{"containers", `
 [containers]
 listen = []
 message_bytes = "1MiB"
@@ -239,16 +240,16 @@ name = "a"
 command = [""]
 env = { "A=B" = "" }
 `, []string{
-			`x.toml:3:1: containers.listen: empty, but there are 3 [[container]] to connect: give it an address, such as 127.0.0.1:0`,
-			`x.toml:4:1: containers.message_bytes: 1MiB is below limits.message_bytes, 256MiB: a request of that size is accepted, and an answer of the same size is not`,
-			`x.toml:8:1: container[0].replicas: expected 1 to 1024, got 0`,
-			`x.toml:9:3: container[1].command: missing: program and arguments, as ["python3", "model.py"]`,
-			`x.toml:10:1: container[1].name: "a" is already the name of container[0]`,
-			`x.toml:11:3: container[2].name: missing: the name of the process in logs and in shivactl status`,
-			`x.toml:12:1: container[2].command: missing: program and arguments, as ["python3", "model.py"]`,
-			`x.toml:13:9: container[2].env."A=B": not a name of an environment variable`,
-		}},
-		{"containers that are called", `
+		`x.toml:3:1: containers.listen: empty, but there are 3 [[container]] to connect: give it an address, such as 127.0.0.1:0`,
+		`x.toml:4:1: containers.message_bytes: 1MiB is below limits.message_bytes, 256MiB: a request of that size is accepted, and an answer of the same size is not`,
+		`x.toml:8:1: container[0].replicas: expected 1 to 1024, got 0`,
+		`x.toml:9:3: container[1].command: missing: program and arguments, as ["python3", "model.py"]`,
+		`x.toml:10:1: container[1].name: "a" is already the name of container[0]`,
+		`x.toml:11:3: container[2].name: missing: the name of the process in logs and in shivactl status`,
+		`x.toml:12:1: container[2].command: missing: program and arguments, as ["python3", "model.py"]`,
+		`x.toml:13:9: container[2].env."A=B": not a name of an environment variable`,
+	}},
+	{"containers that are called", `
 [[container]]
 name = "a"
 address = "x:1"
@@ -270,17 +271,17 @@ model = "m"
 version = "1"
 input = "ints"
 `, []string{
-			`x.toml:2:3: container[0].version: is empty, expected 1 to 128 bytes`,
-			`x.toml:5:1: container[0].rpc: expected "v0", got "v3": containers of all other generations call the server`,
-			`x.toml:6:1: container[0].model: "a/b" has a '/', which separates model and version in a route`,
-			`x.toml:7:1: container[0].input: expected one of bytes, ints, doubles, strings, got "floats"`,
-			`x.toml:8:1: container[0].command: has no meaning with address: that container is not a process of this server`,
-			`x.toml:9:1: container[0].replicas: has no meaning with address: that container is not a process of this server`,
-			`x.toml:10:1: container[0].dir: has no meaning with address: that container is not a process of this server`,
-			`x.toml:14:1: container[1].input: has no meaning without address: a container that connects says so itself`,
-			`x.toml:17:1: container[2].address: "tcp://x:0" is not where a container can be called: want tcp://host:port, as "tcp://10.0.0.7:6001"`,
-		}},
-		{"addresses", `
+		`x.toml:2:3: container[0].version: is empty, expected 1 to 128 bytes`,
+		`x.toml:5:1: container[0].rpc: expected "v0", got "v3": containers of all other generations call the server`,
+		`x.toml:6:1: container[0].model: "a/b" has a '/', which separates model and version in a route`,
+		`x.toml:7:1: container[0].input: expected one of bytes, ints, doubles, strings, got "floats"`,
+		`x.toml:8:1: container[0].command: has no meaning with address: that container is not a process of this server`,
+		`x.toml:9:1: container[0].replicas: has no meaning with address: that container is not a process of this server`,
+		`x.toml:10:1: container[0].dir: has no meaning with address: that container is not a process of this server`,
+		`x.toml:14:1: container[1].input: has no meaning without address: a container that connects says so itself`,
+		`x.toml:17:1: container[2].address: "tcp://x:0" is not where a container can be called: want tcp://host:port, as "tcp://10.0.0.7:6001"`,
+	}},
+	{"addresses", `
 [tcp]
 listen = "127.0.0.1:7000"
 [containers]
@@ -288,40 +289,43 @@ listen = ["tcp://0.0.0.0:7000", "ipc://", "ipc:///tmp/a", "ipc:///tmp/a", "local
 [admin]
 listen = ":70000"
 `, []string{
-			`x.toml:5:1: containers.listen[0]: 0.0.0.0:7000 is already taken by tcp.listen`,
-			`x.toml:5:1: containers.listen[1]: ipc:// without a path`,
-			`x.toml:5:1: containers.listen[3]: ipc:///tmp/a is listed twice`,
-			`x.toml:5:1: containers.listen[4]: "localhost" is not an address: want host:port, as "127.0.0.1:6174" or ":6174"`,
-			`x.toml:7:1: admin.listen: ":70000" has the port "70000": want a number from 0 (any free one) to 65535`,
-		}},
-		{"streams of connections", "[tcp]\nstream = \"device\"\nkeep = 2\n[model.a]\nkeep = \"\"\n", []string{
-			`x.toml:2:1: tcp.stream: expected one of none, connection, got "device"`,
-			`x.toml:3:1: tcp.keep: 2 has no meaning with stream = "device": it is of streams that are connections, stream = "connection"`,
-			`x.toml:5:1: model.a.keep: expected "all", "latest" or a whole number from 1 to 1024, got ""`,
-		}},
-		{"as the model says", "[tcp]\nstream = \"connection\"\nkeep = \"\"\n", nil},
-		{"more frames than rows wait", "[model.a]\nqueue_rows = 128\nkeep = 129\n[model.b]\nqueue_rows = 128\nkeep = 128\n", []string{
-			`x.toml:3:1: model.a.keep: 129 is above queue_rows, 128: so many frames never wait together`,
-		}},
-		{"a cache too small, and one that is none", "[model.a]\ncache = \"1KiB\"\n[model.b]\ncache_ttl = \"1m\"\n[model.c]\ncache = \"1MiB\"\ncache_ttl = \"1us\"\n", []string{
-			`x.toml:2:1: model.a.cache: expected 64KiB to 16TiB, got 1KiB`,
-			`x.toml:4:1: model.b.cache_ttl: 1m has no meaning without a cache: give cache a size`,
-			`x.toml:7:1: model.c.cache_ttl: expected 1ms to 8760h, got 1µs`,
-		}},
-		{"a cache that leaves no room", "[model.a]\ncache = \"3841MiB\"\n", []string{
-			`x.toml:2:1: model.a.cache: 3841MiB is above limits.payload_bytes, 4GiB, less limits.message_bytes, 256MiB: cached answers count against that memory, and no message of that size would fit beside a full cache`,
-		}},
-		{"a cache that leaves just room", "[model.a]\ncache = \"3840MiB\"\n", nil},
-		{"caches that leave no room together", "[model.a]\ncache = \"2GiB\"\n[model.b]\ncache = \"2GiB\"\n", []string{
-			`x.toml:4:1: model.b.cache: with it the caches of the models have 4GiB, which is above limits.payload_bytes, 4GiB, less limits.message_bytes, 256MiB: cached answers count against that memory, and no message of that size would fit beside full caches`,
-		}},
-		{"port 0 is never taken", "[tcp]\nlisten = \":0\"\n[admin]\nlisten = \":0\"\n", nil},
-		{"model names", "[model.v2]\n[model.\"a/b\"]\n[model.ok]\ndefault_version = \"update\"\n", []string{
-			`x.toml:1:8: model.v2: "v2" is reserved: the server has routes of this name`,
-			`x.toml:2:8: model."a/b": "a/b" has a '/', which separates model and version in a route`,
-			`x.toml:4:1: model.ok.default_version: "update" is reserved: it is not a version`,
-		}},
-	} {
+		`x.toml:5:1: containers.listen[0]: 0.0.0.0:7000 is already taken by tcp.listen`,
+		`x.toml:5:1: containers.listen[1]: ipc:// without a path`,
+		`x.toml:5:1: containers.listen[3]: ipc:///tmp/a is listed twice`,
+		`x.toml:5:1: containers.listen[4]: "localhost" is not an address: want host:port, as "127.0.0.1:6174" or ":6174"`,
+		`x.toml:7:1: admin.listen: ":70000" has the port "70000": want a number from 0 (any free one) to 65535`,
+	}},
+	{"streams of connections", "[tcp]\nstream = \"device\"\nkeep = 2\n[model.a]\nkeep = \"\"\n", []string{
+		`x.toml:2:1: tcp.stream: expected one of none, connection, got "device"`,
+		`x.toml:3:1: tcp.keep: 2 has no meaning with stream = "device": it is of streams that are connections, stream = "connection"`,
+		`x.toml:5:1: model.a.keep: expected "all", "latest" or a whole number from 1 to 1024, got ""`,
+	}},
+	{"as the model says", "[tcp]\nstream = \"connection\"\nkeep = \"\"\n", nil},
+	{"more frames than rows wait", "[model.a]\nqueue_rows = 128\nkeep = 129\n[model.b]\nqueue_rows = 128\nkeep = 128\n", []string{
+		`x.toml:3:1: model.a.keep: 129 is above queue_rows, 128: so many frames never wait together`,
+	}},
+	{"a cache too small, and one that is none", "[model.a]\ncache = \"1KiB\"\n[model.b]\ncache_ttl = \"1m\"\n[model.c]\ncache = \"1MiB\"\ncache_ttl = \"1us\"\n", []string{
+		`x.toml:2:1: model.a.cache: expected 64KiB to 16TiB, got 1KiB`,
+		`x.toml:4:1: model.b.cache_ttl: 1m has no meaning without a cache: give cache a size`,
+		`x.toml:7:1: model.c.cache_ttl: expected 1ms to 8760h, got 1µs`,
+	}},
+	{"a cache that leaves no room", "[model.a]\ncache = \"3841MiB\"\n", []string{
+		`x.toml:2:1: model.a.cache: 3841MiB is above limits.payload_bytes, 4GiB, less limits.message_bytes, 256MiB: cached answers count against that memory, and no message of that size would fit beside a full cache`,
+	}},
+	{"a cache that leaves just room", "[model.a]\ncache = \"3840MiB\"\n", nil},
+	{"caches that leave no room together", "[model.a]\ncache = \"2GiB\"\n[model.b]\ncache = \"2GiB\"\n", []string{
+		`x.toml:4:1: model.b.cache: with it the caches of the models have 4GiB, which is above limits.payload_bytes, 4GiB, less limits.message_bytes, 256MiB: cached answers count against that memory, and no message of that size would fit beside full caches`,
+	}},
+	{"port 0 is never taken", "[tcp]\nlisten = \":0\"\n[admin]\nlisten = \":0\"\n", nil},
+	{"model names", "[model.v2]\n[model.\"a/b\"]\n[model.ok]\ndefault_version = \"update\"\n", []string{
+		`x.toml:1:8: model.v2: "v2" is reserved: the server has routes of this name`,
+		`x.toml:2:8: model."a/b": "a/b" has a '/', which separates model and version in a route`,
+		`x.toml:4:1: model.ok.default_version: "update" is reserved: it is not a version`,
+	}},
+}
+
+func TestValidateFaults(t *testing.T) {
+	for _, c := range invalid {
 		t.Run(c.name, func(t *testing.T) {
 			cfg, err := parse("x.toml", []byte(c.file))
 			if err != nil {

@@ -39,10 +39,7 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 	pair := &shivad{t: t, containers: strings.Join(addresses[:], ",")} // as containers find it
 	pair.run(binary(t, "selection-container"), "sharp", "1")
 	pair.run(python(t), filepath.Join(root(t), "server", "e2e", "python", "nought.py"))
-	for _, s := range both {
-		s.waitReplicas("sharp", 1)
-		s.waitReplicas("nought", 1)
-	}
+	waitPair(both...)
 
 	// Made on one, it serves on both.
 	a.ctl("apps", "create", "pair", "--model", "sharp", "--model", "nought", "--policy", "exp4", "--param", "share=0", "--slo", "20s")
@@ -55,21 +52,7 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 
 	// Eight writers, four on each server: every feedback counts, and counts once.
 	const writers, each = 8, 25
-	var writing sync.WaitGroup
-	for w := range writers {
-		c := both[w%2].client()
-		writing.Go(func() {
-			for i := range each {
-				id := fmt.Sprintf("%d-%d", w, i)
-				if err := askPair(c, id, w*each+i); err != nil {
-					t.Errorf("asking %s: %v", id, err)
-				} else if l, err := teachPair(c, id, w*each+i, false); err != nil || !l.Learned {
-					t.Errorf("feedback %s: %+v %v", id, l, err)
-				}
-			}
-		})
-	}
-	writing.Wait()
+	teachAtOnce(t, both, writers, each)
 	learned := agreed(t, both, writers*each)
 	if learned.share("sharp/1") < 0.99 {
 		t.Errorf("the models were right as often as they are, and have these weights: %+v", learned)
@@ -114,9 +97,7 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 	if again := agreed(t, both, writers*each); again.text != learned.text {
 		t.Errorf("learned before Redis went\n%s\nand after\n%s", learned.text, again.text)
 	}
-	if l, err := teachPair(client, "away", 1, false); err != nil || !l.Learned || l.Rounds != writers*each+1 {
-		t.Errorf("the feedback that was refused, again: %+v %v", l, err)
-	}
+	wantLearned(t, client, "away", 1, writers*each+1)
 	agreed(t, both, writers*each+1)
 
 	// One is killed, and the other goes on with what both have learned.
@@ -127,23 +108,18 @@ func TestE2ETwoServersOneRedis(t *testing.T) {
 	if err := askPair(client, "alone", 2); err != nil {
 		t.Errorf("the server that is left: %v", err)
 	}
-	if l, err := teachPair(client, "alone", 2, false); err != nil || !l.Learned || l.Rounds != writers*each+2 {
-		t.Errorf("feedback to the server that is left: %+v %v", l, err)
-	}
+	wantLearned(t, client, "alone", 2, writers*each+2)
 
 	// It comes back, the containers find it, and it knows what happened meanwhile.
 	a = startMember(t, target, addresses[0])
 	both[0] = a
-	a.waitReplicas("sharp", 1)
-	a.waitReplicas("nought", 1)
+	waitPair(a)
 	agreed(t, both, writers*each+2)
 	back := a.client()
 	if err := askPair(back, "back", 3); err != nil {
 		t.Error(err)
 	}
-	if l, err := teachPair(back, "back", 3, false); err != nil || !l.Learned || l.Rounds != writers*each+3 {
-		t.Errorf("feedback to the server that is back: %+v %v", l, err)
-	}
+	wantLearned(t, back, "back", 3, writers*each+3)
 	agreed(t, both, writers*each+3)
 	b.ctl("apps", "delete", "pair")
 	budgettest.Until(t, "the end of the application on both", func() bool {
@@ -157,6 +133,14 @@ func startMember(t *testing.T, target, containers string) *shivad {
 	t.Helper()
 	return startWith(t, []string{binary(t, "shivad"), "--log-format", "json", "--state", target, "--containers", containers,
 		"--tcp", "127.0.0.1:0", "--rest", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"})
+}
+
+// waitPair waits until each server has the two models of the application.
+func waitPair(servers ...*shivad) {
+	for _, s := range servers {
+		s.waitReplicas("sharp", 1)
+		s.waitReplicas("nought", 1)
+	}
 }
 
 // steadyPort is one that nobody listens on, and that the kernel gives to nobody for an outgoing
@@ -221,6 +205,35 @@ func teachPair(c *shiva.Client, id string, n int, input bool) (l pairLearned, er
 		return l, err
 	}
 	return l, json.Unmarshal(said, &l)
+}
+
+// wantLearned gives feedback on the request of that id, and expects it to be the last of so many
+// rounds.
+func wantLearned(t *testing.T, c *shiva.Client, id string, n, rounds int) {
+	t.Helper()
+	if l, err := teachPair(c, id, n, false); err != nil || !l.Learned || l.Rounds != rounds {
+		t.Errorf("feedback on %q: %+v %v, expected round %d", id, l, err, rounds)
+	}
+}
+
+// teachAtOnce has several writers, spread over the servers, ask and give feedback on each answer.
+func teachAtOnce(t *testing.T, servers []*shivad, writers, each int) {
+	t.Helper()
+	var writing sync.WaitGroup
+	for w := range writers {
+		c := servers[w%len(servers)].client()
+		writing.Go(func() {
+			for i := range each {
+				id := fmt.Sprintf("%d-%d", w, i)
+				if err := askPair(c, id, w*each+i); err != nil {
+					t.Errorf("asking %s: %v", id, err)
+				} else if l, err := teachPair(c, id, w*each+i, false); err != nil || !l.Learned {
+					t.Errorf("feedback %s: %+v %v", id, l, err)
+				}
+			}
+		})
+	}
+	writing.Wait()
 }
 
 // toPair sends a message and gives the metadata of the answer.

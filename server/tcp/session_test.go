@@ -392,7 +392,7 @@ func TestAllocationsOfARequest(t *testing.T) {
 
 // expired tells that half a message was answered, that our direction has ended, and that the
 // socket is closed a second later.
-func expired(t *testing.T, m *memory, later func(*session, time.Duration)) {
+func expired(t *testing.T, m *memory) {
 	t.Helper()
 	_, answer, err := shiva.NewDecoder(shiva.DecoderConfig{}).Push(m.out)
 	if err != nil || answer == nil || shiva.ParseError(answer) == nil || shiva.ParseError(answer).Type != shiva.DeadlineExceeded {
@@ -406,21 +406,27 @@ func expired(t *testing.T, m *memory, later func(*session, time.Duration)) {
 	}
 }
 
-// The clocks of a session, in virtual time.
-func TestSessionClocks(t *testing.T) {
+// bubble runs a subtest in virtual time.
+func bubble(t *testing.T, name string, f func(*testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
+}
+
+// later is what happens in a session, and in its loop, after so long.
+func later(s *session, d time.Duration) {
+	time.Sleep(d)
+	s.loop.tick()
+}
+
+// hold is a model that never answers.
+func hold(*scheduler.Batch) error { return nil }
+
+// The clocks of a session. A message that does not come in time ends it.
+func TestMessageClock(t *testing.T) {
 	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
 	if err != nil {
 		t.Fatal(err)
 	}
-	later := func(s *session, d time.Duration) {
-		time.Sleep(d)
-		s.loop.tick()
-	}
-	run := func(name string, f func(*testing.T)) {
-		t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
-	}
-	hold := func(*scheduler.Batch) error { return nil }
-	run("half a message", func(t *testing.T) {
+	bubble(t, "half a message", func(t *testing.T) {
 		s, m := newSession(t, hold, nil)
 		s.take(ask[:20])
 		later(s, 9*time.Second)
@@ -428,9 +434,9 @@ func TestSessionClocks(t *testing.T) {
 			t.Error("closed before its time")
 		}
 		later(s, 2*time.Second)
-		expired(t, m, later)
+		expired(t, m)
 	})
-	run("a large message that keeps coming", func(t *testing.T) {
+	bubble(t, "a large message that keeps coming", func(t *testing.T) {
 		s, m := newSession(t, hold, nil)
 		s.take(append(header(0, 1, 1), 1, 3, 0, 0x40, 0, 0))
 		s.take(make([]byte, 1<<20))
@@ -439,9 +445,9 @@ func TestSessionClocks(t *testing.T) {
 			t.Error("closed although it comes faster than 16 KiB/s")
 		}
 		later(s, 10*time.Second)
-		expired(t, m, later)
+		expired(t, m)
 	})
-	run("noise", func(t *testing.T) {
+	bubble(t, "noise", func(t *testing.T) {
 		s, m := newSession(t, hold, nil)
 		next := s.loop.door.Settings()
 		next.Resync, next.IdleTimeout = true, 0
@@ -458,9 +464,17 @@ func TestSessionClocks(t *testing.T) {
 			t.Error("closed before its time")
 		}
 		later(s, 2*time.Second)
-		expired(t, m, later)
+		expired(t, m)
 	})
-	run("idle", func(t *testing.T) {
+}
+
+// A client that sends nothing, or reads nothing, for too long ends it as well.
+func TestReaderClock(t *testing.T) {
+	ask, err := shiva.AppendMessage(nil, message("m", "", 1, 2, 3, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bubble(t, "idle", func(t *testing.T) {
 		s, m := newSession(t, hold, nil)
 		later(s, 59*time.Second)
 		if m.closed {
@@ -471,7 +485,7 @@ func TestSessionClocks(t *testing.T) {
 			t.Error("still open")
 		}
 	})
-	run("waiting is not idle", func(t *testing.T) {
+	bubble(t, "waiting is not idle", func(t *testing.T) {
 		s, m := newSession(t, hold, nil)
 		next := s.loop.door.Settings()
 		next.IdleTimeout = time.Second
@@ -482,7 +496,7 @@ func TestSessionClocks(t *testing.T) {
 			t.Error("closed while a request was in flight")
 		}
 	})
-	run("a reader that stands still", func(t *testing.T) {
+	bubble(t, "a reader that stands still", func(t *testing.T) {
 		s, m := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)
 		m.full = true
 		s.take(ask)
@@ -502,7 +516,7 @@ func TestSessionClocks(t *testing.T) {
 			t.Error("still open")
 		}
 	})
-	run("a reader of what the socket has taken", func(t *testing.T) {
+	bubble(t, "a reader of what the socket has taken", func(t *testing.T) {
 		s, m := newSession(t, func(b *scheduler.Batch) error { b.Fail(errNot); return nil }, nil)
 		m.full, m.held = true, 4<<20
 		s.take(ask)
@@ -520,7 +534,7 @@ func TestSessionClocks(t *testing.T) {
 			t.Error("still open")
 		}
 	})
-	run("lingering", func(t *testing.T) {
+	bubble(t, "lingering", func(t *testing.T) {
 		s, m := newSession(t, hold, nil)
 		s.take([]byte("GET / HTTP/1.1"))
 		if !m.shut || m.closed || len(m.out) == 0 {

@@ -32,6 +32,89 @@ func (c *counted) answer() {
 	}
 }
 
+// A crowd are clients of the applications of a house, and what became of their requests.
+type crowd struct {
+	*house
+	answered, refused, learned atomic.Int32
+}
+
+// predict sends a request, or opens one and never submits it, and cancels some.
+func (c *crowd) predict(r *rand.Rand, app string, in []tensor.Tensor, p *gate.Params) {
+	q := &counted{done: make(chan struct{})}
+	defer q.Close()
+	if err := c.Open(&q.Call, app, in, p); err != nil {
+		c.refused.Add(1)
+		time.Sleep(200 * time.Microsecond) // while what is missing comes back
+		return
+	}
+	if r.IntN(10) == 0 {
+		return
+	}
+	q.Owner = q
+	c.Submit(&q.Call)
+	if r.IntN(4) == 0 {
+		c.Cancel(&q.Call)
+	}
+	<-q.done
+	if q.Err == nil {
+		if c.answered.Add(1); q.Choice == nil || len(q.Outputs) != 1 || q.Outputs[0].Rows() != 1 {
+			c.t.Errorf("answered with %d outputs, choice %+v", len(q.Outputs), q.Choice)
+		}
+	}
+	if n := q.answers.Load(); n != 1 {
+		c.t.Errorf("answered %d times", n)
+	}
+}
+
+// feedback sends feedback, or opens one and never submits it, and cancels some.
+func (c *crowd) feedback(r *rand.Rand, app string, in []tensor.Tensor, p *gate.Params) {
+	p.Forward = []byte(`{"losses":{"a/1":0.5,"b/1":0,"c/1":1}}`)
+	f, err := c.OpenFeedback(app, in, p)
+	if err != nil {
+		c.refused.Add(1)
+		time.Sleep(200 * time.Microsecond) // while what is missing comes back
+		return
+	}
+	defer f.Close()
+	if r.IntN(10) == 0 {
+		return
+	}
+	q := &counted{done: make(chan struct{})}
+	var fault error
+	f.Learn(func(_ []byte, err error) {
+		fault = err
+		q.answer()
+	})
+	if r.IntN(4) == 0 {
+		f.Cancel()
+	}
+	if <-q.done; fault == nil {
+		c.learned.Add(1)
+	}
+	if n := q.answers.Load(); n != 1 {
+		c.t.Errorf("answered %d times", n)
+	}
+}
+
+// redefine deletes an application, makes it, or makes it with fewer models.
+func (h *house) redefine(r *rand.Rand, d Definition) {
+	var err error
+	switch r.IntN(8) {
+	case 0:
+		if err = h.reg.Delete(h.t.Context(), d.Name); errors.Is(err, scheduler.ErrNotFound) {
+			err = nil
+		}
+	case 1, 2, 3:
+		d.Models = d.Models[:1+r.IntN(len(d.Models))]
+		_, err = h.reg.Put(h.t.Context(), d)
+	default:
+		_, err = h.reg.Put(h.t.Context(), d)
+	}
+	if err != nil {
+		h.t.Error(err)
+	}
+}
+
 // TestApplicationsUnderChange: requests with deadlines, cancels and feedback to applications of
 // all kinds, while models come and go, definitions change and vanish, and caches are switched
 // on and off. Every call is answered once, and no memory stays out.
@@ -86,22 +169,7 @@ func TestApplicationsUnderChange(t *testing.T) {
 		})
 	}
 	churn(10, func(r *rand.Rand) {
-		d := definitions[r.IntN(len(definitions))]
-		var err error
-		switch r.IntN(8) {
-		case 0:
-			if err = h.reg.Delete(t.Context(), d.Name); errors.Is(err, scheduler.ErrNotFound) {
-				err = nil
-			}
-		case 1, 2, 3:
-			d.Models = d.Models[:1+r.IntN(len(d.Models))]
-			_, err = h.reg.Put(t.Context(), d)
-		default:
-			_, err = h.reg.Put(t.Context(), d)
-		}
-		if err != nil {
-			t.Error(err)
-		}
+		h.redefine(r, definitions[r.IntN(len(definitions))])
 		time.Sleep(time.Duration(r.IntN(2)) * time.Millisecond)
 	})
 	churn(11, func(r *rand.Rand) {
@@ -110,7 +178,7 @@ func TestApplicationsUnderChange(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	})
 
-	var answered, refused, learned atomic.Int32
+	c := &crowd{house: h}
 	for client := range clients {
 		requests.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(client), 2))
@@ -123,56 +191,10 @@ func TestApplicationsUnderChange(t *testing.T) {
 				in := []tensor.Tensor{h.pooled()}
 				in[0].Data[0] = byte(i % 4)
 				if r.IntN(4) == 0 {
-					p.Forward = []byte(`{"losses":{"a/1":0.5,"b/1":0,"c/1":1}}`)
-					f, err := h.OpenFeedback(app, in, &p)
-					if err != nil {
-						refused.Add(1)
-						time.Sleep(200 * time.Microsecond) // while what is missing comes back
-						in[0].Release()
-						continue
-					}
-					if r.IntN(10) > 0 { // else it is never learned
-						c := &counted{done: make(chan struct{})}
-						var fault error
-						f.Learn(func(_ []byte, err error) {
-							fault = err
-							c.answer()
-						})
-						if r.IntN(4) == 0 {
-							f.Cancel()
-						}
-						if <-c.done; fault == nil {
-							learned.Add(1)
-						}
-						if n := c.answers.Load(); n != 1 {
-							t.Errorf("answered %d times", n)
-						}
-					}
-					f.Close()
-					in[0].Release()
-					continue
+					c.feedback(r, app, in, &p)
+				} else {
+					c.predict(r, app, in, &p)
 				}
-				c := &counted{done: make(chan struct{})}
-				if err := h.Open(&c.Call, app, in, &p); err != nil {
-					refused.Add(1)
-					time.Sleep(200 * time.Microsecond) // while what is missing comes back
-				} else if r.IntN(10) > 0 { // else it is never submitted
-					c.Owner = c
-					h.Submit(&c.Call)
-					if r.IntN(4) == 0 {
-						h.Cancel(&c.Call)
-					}
-					<-c.done
-					if c.Err == nil {
-						if answered.Add(1); c.Choice == nil || len(c.Outputs) != 1 || c.Outputs[0].Rows() != 1 {
-							t.Errorf("answered with %d outputs, choice %+v", len(c.Outputs), c.Choice)
-						}
-					}
-					if n := c.answers.Load(); n != 1 {
-						t.Errorf("answered %d times", n)
-					}
-				}
-				c.Close()
 				in[0].Release()
 			}
 		})
@@ -180,8 +202,8 @@ func TestApplicationsUnderChange(t *testing.T) {
 	requests.Wait()
 	close(stop)
 	changes.Wait()
-	t.Logf("%d answered, %d refused when they were opened, %d learned, of %d", answered.Load(), refused.Load(), learned.Load(), clients*each)
-	if answered.Load() == 0 || learned.Load() == 0 {
+	t.Logf("%d answered, %d refused when they were opened, %d learned, of %d", c.answered.Load(), c.refused.Load(), c.learned.Load(), clients*each)
+	if c.answered.Load() == 0 || c.learned.Load() == 0 {
 		t.Error("nothing was answered, or nothing learned")
 	}
 }
