@@ -46,9 +46,10 @@ scheduler/sim:              scheduler scheduler/schedtest shiva/tensor
 
 containers/zmtp:            shiva/tensor github.com/go-zeromq/zmq4
 containers/internal/wire:   scheduler shiva/jsontext shiva/tensor
+containers/arena:           shiva/tensor golang.org/x/sys
 containers/adapter:         scheduler shiva shiva/jsontext shiva/tensor
-containers/container:       containers/zmtp containers/internal/wire shiva/jsontext shiva/tensor | containers scheduler
-containers:                 containers/adapter containers/zmtp containers/internal/wire scheduler scheduler/naming shiva/jsontext shiva/tensor github.com/pierrec/lz4/v4 golang.org/x/sys scheduler/setting | containers/container github.com/go-zeromq/zmq4
+containers/container:       containers/arena containers/zmtp containers/internal/wire shiva/jsontext shiva/tensor | containers scheduler
+containers:                 containers/adapter containers/arena containers/zmtp containers/internal/wire scheduler scheduler/naming shiva/jsontext shiva/tensor github.com/pierrec/lz4/v4 golang.org/x/sys scheduler/setting | containers/container github.com/go-zeromq/zmq4
 containers/containertest:   containers containers/zmtp containers/internal/wire scheduler shiva/jsontext shiva/tensor
 
 server/internal/nearest:
@@ -69,14 +70,14 @@ server/state:               github.com/redis/go-redis/v9 go.etcd.io/bbolt schedu
 server/state/statetest:     server/state shiva/budgettest
 server/internal/gate:        server/internal/cache server/internal/nearest server/internal/parameter server/metrics scheduler shiva shiva/jsontext shiva/tensor github.com/x448/float16 | containers/adapter
 server/internal/predict:     server/internal/gate server/internal/parameter server/config server/metrics scheduler shiva shiva/jsontext shiva/tensor | containers/adapter
-server/internal/fleet:      server/config server/internal/gate server/internal/predict containers scheduler shiva/tensor
+server/internal/fleet:      containers/arena server/config server/internal/gate server/internal/predict containers scheduler shiva/tensor
 server/internal/manage:      server/admin server/config server/internal/apps server/internal/fleet server/internal/gate server/internal/parameter server/internal/predict server/metrics server/selection server/state containers scheduler scheduler/setting shiva/tensor
 server/tcp:                  server/internal/gate server/internal/intake server/internal/parameter server/metrics scheduler scheduler/setting shiva shiva/jsontext shiva/tensor github.com/panjf2000/gnet/v2 golang.org/x/sys | server/internal/apps server/internal/predict server/state containers/adapter
 server/rest:                 server/internal/browser server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/metrics scheduler shiva shiva/jsontext shiva/tensor github.com/x448/float16 | server/config server/internal/apps server/state
 server/grpc/pb:             google.golang.org/grpc google.golang.org/protobuf | github.com/bufbuild/protocompile
 server/grpc/internal/wire:   server/internal/gate server/internal/intake scheduler shiva/tensor google.golang.org/grpc google.golang.org/protobuf
 server/grpc:                 server/grpc/internal/wire server/grpc/pb server/internal/gate server/internal/intake server/internal/parameter server/internal/predict server/metrics scheduler shiva/tensor golang.org/x/net google.golang.org/genproto google.golang.org/grpc google.golang.org/protobuf | server/config server/internal/jsontest
-server:                      server/internal/apps server/internal/clock server/internal/fleet server/internal/gate server/internal/intake server/internal/manage server/internal/parameter server/internal/predict server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler scheduler/setting shiva shiva/jsontext shiva/tensor golang.org/x/sys | scheduler/setting containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc
+server:                      containers/arena server/internal/apps server/internal/clock server/internal/fleet server/internal/gate server/internal/intake server/internal/manage server/internal/parameter server/internal/predict server/selection server/state server/tcp server/rest server/grpc server/admin server/config server/metrics containers scheduler scheduler/setting shiva shiva/jsontext shiva/tensor golang.org/x/sys | scheduler/setting containers/container containers/containertest server/grpc/pb google.golang.org/genproto google.golang.org/grpc
 
 server/e2e:                 | containers/container shiva shiva/jsontext shiva/tensor google.golang.org/grpc google.golang.org/protobuf
 

@@ -10,11 +10,27 @@ type Buffer struct {
 	data []byte // the whole class; data[:n] was requested
 	n    int
 
-	pool  *Pool // nil: memory of the garbage collector
-	class int   // index into the pool's classes; unpooled above the largest
-	trace trace // who took it; empty unless built with invariants
+	pool  *Pool  // nil: memory of the garbage collector, or the lender's
+	owner Lender // who gets the memory back; nil: the pool
+	class int    // index into the pool's classes; unpooled above the largest
+	trace trace  // who took it; empty unless built with invariants
 
 	refs atomic.Int32
+}
+
+// A Lender owns memory that is no pool's.
+type Lender interface {
+	// Put gets the bytes of Lend back, when the last reference to their buffer was released, on the
+	// goroutine that released it.
+	Put(mem []byte)
+}
+
+// Lend makes a buffer of memory of somebody else, with one reference. It counts in no pool's budget.
+func Lend(mem []byte, owner Lender) *Buffer {
+	b := &Buffer{data: mem, n: len(mem), owner: owner, class: elsewhere}
+	b.refs.Store(1)
+	b.trace.take()
+	return b
 }
 
 // A Violation is what the strict build panics with when memory or a call is used out of turn.
@@ -62,7 +78,10 @@ func (b *Buffer) Release() {
 		}
 		poison(b.data)
 	}
-	if b.pool != nil {
+	switch {
+	case b.owner != nil:
+		b.owner.Put(b.data)
+	case b.pool != nil:
 		b.pool.put(b)
 	}
 }

@@ -3,6 +3,7 @@ package tensor
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"runtime"
 	"sync"
@@ -20,6 +21,7 @@ const (
 	maxClassBytes = 1 << maxClassBits
 	numClasses    = (maxClassBits-minClassBits)*4 + 1
 	unpooled      = numClasses
+	elsewhere     = numClasses + 1 // memory of a Source, or of a Lender
 
 	// Buffers up to this size are kept in a sync.Pool: a few nanoseconds, no lock, and the
 	// garbage collector thins it out. Larger ones are kept on shelves of our own, because a
@@ -36,6 +38,23 @@ var ErrBudget = errors.New("tensor: memory budget exhausted")
 // ErrPart is the ErrBudget of a part, see [Pool.Part], when its whole has memory left.
 var ErrPart = fmt.Errorf("%w in a part of the pool", ErrBudget)
 
+// A Source has the memory of a pool's large classes, instead of the garbage collector: memory that
+// other processes can map, for instance. Its methods may be called from any goroutine.
+type Source interface {
+	// Get returns n bytes, which is a class of more than 32 KiB and at most 64 MiB, with undefined
+	// contents. It returns nil if it has no place, or would have to use more than grow bytes of
+	// memory that it does not have yet: then the pool takes ordinary memory.
+	Get(n int, grow int64) []byte
+	// Put gets the bytes of a Get back.
+	Put(mem []byte)
+	// Idle is the number of bytes that the source holds and nobody uses. They count in the budget.
+	Idle() int64
+	// Trim is called after each garbage collection. Renew is called when the pool needs the idle
+	// bytes for memory of another kind; it may return before they are free.
+	Trim()
+	Renew()
+}
+
 // A Pool hands out Buffers in size classes, counts the bytes that are out and refuses to pass
 // its budget. One Pool serves a whole process. A nil *Pool is usable: ordinary memory without a
 // limit or a count.
@@ -45,8 +64,9 @@ var ErrPart = fmt.Errorf("%w in a part of the pool", ErrBudget)
 // within the budget together; with what was dropped and not collected yet, within a sixteenth
 // more.
 type Pool struct {
-	budget int64 // 0: none
-	whole  *Pool // that this is a part of; nil: none
+	budget int64  // 0: none
+	whole  *Pool  // that this is a part of; nil: none
+	source Source // of the large classes; nil: the garbage collector
 
 	_    [56]byte     // every Get and Release writes out: it has a cache line of its own
 	out  atomic.Int64 // bytes of all classes handed out
@@ -71,8 +91,12 @@ type shelf struct {
 
 // NewPool makes a pool that has at most budgetBytes out at any time; 0 means no limit. Bytes
 // are counted as the classes they occupy.
-func NewPool(budgetBytes int64) *Pool {
-	p := &Pool{budget: max(budgetBytes, 0)}
+func NewPool(budgetBytes int64) *Pool { return NewPoolFrom(nil, budgetBytes) }
+
+// NewPoolFrom makes a pool like NewPool whose large buffers, of more than 32 KiB and at most 64
+// MiB, are memory of the source while that has some.
+func NewPoolFrom(source Source, budgetBytes int64) *Pool {
+	p := &Pool{budget: max(budgetBytes, 0), source: source}
 	trimAtGC(p)
 	return p
 }
@@ -105,6 +129,9 @@ func (p *Pool) Idle() int64 {
 	if p == nil {
 		return 0
 	}
+	if p.source != nil {
+		return p.idle.Load() + p.source.Idle()
+	}
 	return p.idle.Load()
 }
 
@@ -130,7 +157,14 @@ func (p *Pool) Get(n int) (*Buffer, error) {
 		b.pool = p
 		return b, nil
 	}
-	b := p.take(class)
+	b := p.find(class, size)
+	if b == nil && p.crowded() {
+		out := p.out.Add(-int64(size))
+		return nil, p.exhausted(out, int64(size))
+	}
+	if b == nil {
+		b = p.take(class)
+	}
 	if b == nil {
 		if class >= quickClasses {
 			p.makeRoom()
@@ -144,6 +178,31 @@ func (p *Pool) Get(n int) (*Buffer, error) {
 		p.books.add(b)
 	}
 	return b, nil
+}
+
+// find returns a buffer of the source's memory for a claim of size bytes, or nil.
+func (p *Pool) find(class, size int) *Buffer {
+	if p.source == nil || class < quickClasses || class == unpooled {
+		return nil
+	}
+	grow := int64(math.MaxInt64)
+	if p.budget > 0 {
+		grow = p.budget - (p.out.Load() - int64(size) + p.Idle())
+	}
+	if mem := p.source.Get(size, grow); mem != nil {
+		return &Buffer{data: mem, pool: p, class: elsewhere}
+	}
+	return nil
+}
+
+// crowded reports whether what is out and what the source holds idle pass the budget. The source
+// is told, so that this ends.
+func (p *Pool) crowded() bool {
+	if p.source == nil || p.budget == 0 || p.out.Load()+p.source.Idle() <= p.budget {
+		return false
+	}
+	p.source.Renew()
+	return p.out.Load()+p.source.Idle() > p.budget
 }
 
 // Reserve counts n bytes as out that lie elsewhere, for state that grows with what peers do and
@@ -247,6 +306,9 @@ func (p *Pool) put(b *Buffer) {
 	case p.whole != nil:
 		b.pool = p.whole // whoever gets it next may be no part
 		p.whole.put(b)
+	case b.class == elsewhere:
+		p.books.remove(b)
+		p.source.Put(b.data)
 	case Invariants:
 		p.books.remove(b) // and never hand it out again, so that every use after release meets the poison
 	case b.class < quickClasses:
@@ -272,7 +334,7 @@ func (p *Pool) makeRoom() {
 	}
 	defer p.collect()
 	for i := len(p.shelves) - 1; i >= 0; i-- {
-		over := p.out.Load() + p.idle.Load() - p.budget
+		over := p.out.Load() + p.Idle() - p.budget
 		if over <= 0 {
 			return
 		}
@@ -290,6 +352,9 @@ func (p *Pool) makeRoom() {
 // how many bytes that are. They are garbage until the next collection. It is done after each of
 // them anyway: a program calls it to have memory back sooner.
 func (p *Pool) Trim() (bytes int64) {
+	if p.source != nil {
+		p.source.Trim()
+	}
 	for i := range p.shelves {
 		s := &p.shelves[i]
 		s.mu.Lock()
@@ -343,7 +408,7 @@ func (g *garbage) collected(dropped int64) {
 // the budget that is made anew when the budget is used up.
 func (p *Pool) collect() {
 	over := func() bool {
-		return p.out.Load()+p.idle.Load()+p.garbage.bytes() > p.budget+p.budget/16
+		return p.out.Load()+p.Idle()+p.garbage.bytes() > p.budget+p.budget/16
 	}
 	if !over() {
 		return

@@ -1,0 +1,210 @@
+package arena
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// minIdle is the memory of a segment below which it is not worth replacing.
+const minIdle = 16 << 20
+
+// An Arena is the source of a pool's large buffers, a [tensor.Source]: a segment that containers
+// can map for reading. All methods may be called from any goroutine.
+//
+// After a peak most of the segment is idle, and the memory of a sealed file cannot be returned in
+// part. Then the next buffers lie in a new segment, and the old one goes with its last buffer and
+// its last session. It counts in the pool's budget until then.
+type Arena struct {
+	size    int64
+	broken  func(error)
+	retired func(*Segment)
+
+	resident atomic.Int64 // bytes of all segments that were ever used
+	used     atomic.Int64 // bytes of them in buffers
+
+	mu       sync.Mutex
+	segments atomic.Pointer[[]*inputs] // changed under mu
+	current  *inputs                   // nil: the next Get makes one
+	failed   bool                      // making one failed since the last trim
+	peak     int64                     // most bytes used of current since the last trim
+	quiet    int                       // trims in a row that found most of it idle
+}
+
+// inputs is a segment with buffers of a pool.
+type inputs struct {
+	Segment
+	space space // guarded by the arena's mu
+	// old, in the strict build, is memory that was given back last. It is not reused yet, so that
+	// every use after release meets the poison.
+	old []extent
+}
+
+// New makes an arena whose segments have size bytes. It takes memory when the first buffer is
+// made. broken is called when there is no shared memory, with the reason, and retired with each
+// segment that is to be unmapped by those who map it; both without locks.
+func New(size int64, broken func(error), retired func(*Segment)) *Arena {
+	a := &Arena{size: size &^ (headSize - 1), broken: broken, retired: retired}
+	a.segments.Store(new([]*inputs))
+	return a
+}
+
+// Current returns the segment of the next buffers with a reference, which is the caller's; nil if
+// there is no shared memory.
+func (a *Arena) Current() *Segment {
+	a.mu.Lock()
+	s, err := a.currentLocked()
+	if s != nil {
+		s.Retain()
+	}
+	a.mu.Unlock()
+	if err != nil {
+		a.broken(err)
+	}
+	if s == nil {
+		return nil
+	}
+	return &s.Segment
+}
+
+func (a *Arena) currentLocked() (*inputs, error) {
+	if a.current != nil || a.failed {
+		return a.current, nil
+	}
+	s := &inputs{space: newSpace(headSize, a.size)}
+	if err := s.open(a.size, false, func() { a.forget(s) }); err != nil {
+		a.failed = true
+		return nil, err
+	}
+	a.current, a.peak, a.quiet = s, 0, 0
+	a.resident.Add(headSize)
+	a.used.Add(headSize)
+	all := append(slices.Clone(*a.segments.Load()), s)
+	a.segments.Store(&all)
+	return s, nil
+}
+
+// forget is called when nobody holds s any more.
+func (a *Arena) forget(s *inputs) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := slices.DeleteFunc(slices.Clone(*a.segments.Load()), func(x *inputs) bool { return x == s })
+	a.segments.Store(&all)
+	a.resident.Add(-s.space.high)
+	a.used.Add(-headSize)
+}
+
+// Get returns n bytes, a multiple of the page size, or nil if there is no place for them in the
+// segment, or not without using more than grow bytes that were never used. It implements
+// [tensor.Source].
+func (a *Arena) Get(n int, grow int64) []byte {
+	a.mu.Lock()
+	s, err := a.currentLocked()
+	if s == nil {
+		a.mu.Unlock()
+		if err != nil {
+			a.broken(err)
+		}
+		return nil
+	}
+	defer a.mu.Unlock()
+	high := s.space.high
+	offset, ok := s.space.take(int64(n), high+min(max(grow, 0), a.size))
+	if !ok {
+		return nil
+	}
+	s.Retain()
+	a.resident.Add(s.space.high - high)
+	a.used.Add(int64(n))
+	a.peak = max(a.peak, s.space.used)
+	return s.mem[offset : offset+int64(n) : offset+int64(n)]
+}
+
+// Put takes the bytes of Get back.
+func (a *Arena) Put(mem []byte) {
+	s, offset := a.find(mem)
+	a.mu.Lock()
+	e := extent{offset, offset + int64(len(mem))}
+	if tensor.Invariants {
+		e = s.age(e)
+	}
+	if e.hi > 0 {
+		s.space.give(e.lo, e.hi-e.lo)
+	}
+	a.used.Add(-int64(len(mem)))
+	a.mu.Unlock()
+	s.Release()
+}
+
+// age exchanges an extent for the oldest of those that wait, if there are many.
+func (s *inputs) age(e extent) (oldest extent) {
+	const most = 4
+	s.old = append(s.old, e)
+	if len(s.old) > most {
+		oldest = s.old[0]
+		s.old = s.old[1:]
+	}
+	return oldest
+}
+
+// Find returns the segment in which data lies, and where; nil if it is not in the arena. The
+// segment is there as long as the owner of data holds its buffer.
+func (a *Arena) Find(data []byte) (*Segment, int64) {
+	if len(data) == 0 {
+		return nil, 0
+	}
+	if s, offset := a.find(data); s != nil {
+		return &s.Segment, offset
+	}
+	return nil, 0
+}
+
+func (a *Arena) find(data []byte) (*inputs, int64) {
+	for _, s := range *a.segments.Load() {
+		if offset := s.offset(data); offset >= 0 {
+			return s, offset
+		}
+	}
+	return nil, 0
+}
+
+// Resident is the memory of all segments, in use and idle.
+func (a *Arena) Resident() int64 { return a.resident.Load() }
+
+// Idle is the part of it that is in no buffer.
+func (a *Arena) Idle() int64 { return max(0, a.resident.Load()-a.used.Load()) }
+
+// Trim replaces a segment of which more than three quarters were idle since the trim before the
+// last.
+func (a *Arena) Trim() {
+	a.mu.Lock()
+	a.failed = false
+	quiet := a.current != nil && a.current.space.high > minIdle && a.peak < a.current.space.high/4
+	if quiet {
+		a.quiet++
+	} else {
+		a.quiet = 0
+	}
+	if a.current != nil {
+		a.peak = a.current.space.used
+	}
+	over := a.quiet > 1
+	a.mu.Unlock()
+	if over {
+		a.Renew()
+	}
+}
+
+// Renew retires the segment, so that its idle memory can go: the next buffers lie in a new one.
+func (a *Arena) Renew() {
+	a.mu.Lock()
+	s := a.current
+	a.current = nil
+	a.mu.Unlock()
+	if s != nil {
+		a.retired(&s.Segment)
+		s.Release()
+	}
+}

@@ -1,0 +1,320 @@
+//go:build linux
+
+package arena_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shivad/shivad/containers/arena"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+const mib = 1 << 20
+
+// TestMain is also the other process of TestOtherProcess.
+func TestMain(m *testing.M) {
+	if path := os.Getenv("ARENA_TEST_PATH"); path != "" {
+		os.Exit(other(path))
+	}
+	os.Exit(m.Run())
+}
+
+// other maps the segment that the environment describes, prints what it finds, and tries what it
+// must not do.
+func other(path string) int {
+	size, _ := strconv.ParseInt(os.Getenv("ARENA_TEST_SIZE"), 10, 64)
+	at, _ := strconv.ParseInt(os.Getenv("ARENA_TEST_AT"), 10, 64)
+	token, _ := hex.DecodeString(os.Getenv("ARENA_TEST_TOKEN"))
+	mem, err := arena.Map(path, size, token, false)
+	if err != nil {
+		os.Stdout.WriteString(err.Error())
+		return 0
+	}
+	os.Stdout.Write(mem[at : at+5])
+	if err := unix.Mprotect(mem, unix.PROT_READ|unix.PROT_WRITE); err == nil {
+		os.Stdout.WriteString(" mprotect made it writable")
+	}
+	if _, err := arena.Map(path, size, token, true); !errors.Is(err, unix.EPERM) {
+		os.Stdout.WriteString(" mapped for writing")
+	}
+	fd, err := unix.Open(path, unix.O_RDWR, 0)
+	if err != nil {
+		os.Stdout.WriteString(err.Error())
+		return 0
+	}
+	if unix.Ftruncate(fd, 4096) == nil {
+		os.Stdout.WriteString(" truncated")
+	}
+	if _, err := unix.Pwrite(fd, []byte("x"), at); err == nil {
+		os.Stdout.WriteString(" written")
+	}
+	if unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE|unix.FALLOC_FL_PUNCH_HOLE, 0, size) == nil {
+		os.Stdout.WriteString(" punched")
+	}
+	return 0
+}
+
+// open makes an arena and a pool of it.
+func open(t *testing.T, size, budget int64) (*arena.Arena, *tensor.Pool, *[]*arena.Segment) {
+	t.Helper()
+	var retired []*arena.Segment
+	a := arena.New(size, func(err error) { t.Error(err) }, func(s *arena.Segment) { retired = append(retired, s) })
+	t.Cleanup(func() {
+		a.Renew()
+		if n := a.Resident(); n != 0 && !tensor.Invariants {
+			t.Errorf("%d bytes left", n)
+		}
+	})
+	return a, tensor.NewPoolFrom(a, budget), &retired
+}
+
+func get(t *testing.T, p *tensor.Pool, n int) *tensor.Buffer {
+	t.Helper()
+	b, err := p.Get(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestOtherProcess(t *testing.T) {
+	a, pool, _ := open(t, 8*mib, 0)
+	b := get(t, pool, mib)
+	copy(b.Bytes(), "hello")
+	s, at := a.Find(b.Bytes())
+	run := func(token string) string {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), "ARENA_TEST_PATH="+s.Path, "ARENA_TEST_TOKEN="+token,
+			"ARENA_TEST_SIZE="+strconv.FormatInt(s.Size(), 10), "ARENA_TEST_AT="+strconv.FormatInt(at, 10))
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return string(out)
+	}
+	if got := run(s.Token); got != "hello" {
+		t.Errorf("the other process: %s", got)
+	}
+	if got := run(strings.Repeat("0", 32)); !strings.Contains(got, "another segment") {
+		t.Errorf("with another token: %s", got)
+	}
+	if string(b.Bytes()[:5]) != "hello" {
+		t.Error("the memory has changed")
+	}
+	b.Release()
+}
+
+// TestMapRefuses: what is no segment of that size is not mapped.
+func TestMapRefuses(t *testing.T) {
+	file := t.TempDir() + "/file"
+	if err := os.WriteFile(file, make([]byte, 8192), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, _, _ := open(t, 8*mib, 0)
+	s := a.Current()
+	defer s.Release()
+	for path, want := range map[string]string{file: "another file", s.Path: "another file", "/proc/1/nothing": "no such file"} {
+		if _, err := arena.Map(path, 8192, make([]byte, 16), false); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, expected %q", path, err, want)
+		}
+	}
+}
+
+// TestPool: large buffers lie in the arena, small and very large ones do not, and memory is used
+// again.
+func TestPool(t *testing.T) {
+	a, pool, _ := open(t, 64*mib, 0)
+	for _, n := range []int{1, 32 << 10, 33 << 10, mib, 7 * mib, 64*mib + 1} {
+		b := get(t, pool, n)
+		s, _ := a.Find(b.Bytes())
+		if inside := n > 32<<10 && n < 64*mib; inside != (s != nil) {
+			t.Errorf("%d bytes: in the arena: %v", n, s != nil)
+		}
+		b.Release()
+	}
+	if tensor.Invariants {
+		return // released memory waits
+	}
+	before := a.Resident()
+	for range 100 {
+		x, y := get(t, pool, mib), get(t, pool, 2*mib)
+		x.Release()
+		y.Release()
+	}
+	if a.Resident() != before || pool.InUse() != 0 || pool.Idle() != a.Idle() || a.Idle() != before-4096 {
+		t.Errorf("%d bytes after %d; %d in use, %d idle", a.Resident(), before, pool.InUse(), pool.Idle())
+	}
+}
+
+// TestFull: what the arena has no place for is ordinary memory.
+func TestFull(t *testing.T) {
+	a, pool, _ := open(t, 4*mib, 0)
+	var all []*tensor.Buffer
+	outside := 0
+	for range 6 {
+		b := get(t, pool, mib)
+		if s, _ := a.Find(b.Bytes()); s == nil {
+			outside++
+		}
+		all = append(all, b)
+	}
+	if outside != 3 { // the first page is no tensor's
+		t.Errorf("%d of 6 buffers of 1 MiB lie outside of a segment of 4 MiB", outside)
+	}
+	for _, b := range all {
+		b.Release()
+	}
+	if pool.InUse() != 0 {
+		t.Errorf("%d bytes in use", pool.InUse())
+	}
+}
+
+// TestBudget: memory of the arena counts, used or idle, and idle memory does not refuse others for
+// ever: the segment goes with the last session that maps it.
+func TestBudget(t *testing.T) {
+	a, pool, retired := open(t, 64*mib, 16*mib)
+	mapped := a.Current()
+	var all []*tensor.Buffer
+	for {
+		b, err := pool.Get(mib)
+		if err != nil {
+			if !errors.Is(err, tensor.ErrBudget) {
+				t.Fatal(err)
+			}
+			break
+		}
+		all = append(all, b)
+	}
+	if len(all) != 16 {
+		t.Errorf("%d MiB fit into a budget of 16", len(all))
+	}
+	for _, b := range all {
+		b.Release()
+	}
+	if _, err := pool.Get(32 << 10); !errors.Is(err, tensor.ErrBudget) {
+		t.Errorf("beside 16 MiB that a container maps: %v", err)
+	}
+	if len(*retired) != 1 || (*retired)[0] != mapped {
+		t.Fatalf("%d segments retired", len(*retired))
+	}
+	mapped.Release() // the session's
+	b := get(t, pool, 32<<10)
+	b.Release()
+	b = get(t, pool, 15*mib)
+	if s, _ := a.Find(b.Bytes()); s == nil || s == mapped {
+		t.Error("the next buffer is not in a new segment")
+	}
+	b.Release()
+}
+
+// TestTrim: after a peak the memory returns to the system, and none in use is touched.
+func TestTrim(t *testing.T) {
+	a, pool, retired := open(t, 256*mib, 0)
+	var all []*tensor.Buffer
+	for range 32 {
+		b := get(t, pool, 2*mib)
+		clear(b.Bytes())
+		all = append(all, b)
+	}
+	last := all[0]
+	copy(last.Bytes(), "last")
+	for _, b := range all[1:] {
+		b.Release()
+	}
+	before := shmem(t)
+	for range 4 {
+		pool.Trim()
+	}
+	if len(*retired) != 1 {
+		t.Fatalf("%d segments retired after a peak", len(*retired))
+	}
+	next := get(t, pool, mib)
+	was, _ := a.Find(last.Bytes())
+	is, _ := a.Find(next.Bytes())
+	if was == nil || is == nil || was == is || !bytes.HasPrefix(last.Bytes(), []byte("last")) {
+		t.Error("the last buffer of the old segment is not where it was, or the next one is there too")
+	}
+	next.Release()
+	last.Release()
+	if freed := before - shmem(t); freed < 60*mib {
+		t.Errorf("%d bytes were freed of 64 MiB", freed)
+	}
+}
+
+// shmem is the resident shared memory of this process in bytes.
+func shmem(t *testing.T) int {
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "RssShmem:")
+	n, err := strconv.Atoi(strings.Fields(rest)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n << 10
+}
+
+// TestRegion: no range of outputs reaches beyond the segment.
+func TestRegion(t *testing.T) {
+	gone := false
+	s, err := arena.NewOutputs(mib, func() { gone = true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		offset, size int64
+		ok           bool
+	}{
+		{4160, 100, true}, {4160, mib - 4160, true}, {mib - 64, 64, true}, {mib, 0, false},
+		{4160, mib - 4159, false}, {4161, 1, false}, {4096, 1, false}, {0, 1, false}, {-64, 1, false},
+		{mib + 64, 0, false}, {4160, -1, false}, {1 << 62, 1 << 62, false}, {4160, 1<<63 - 1, false},
+	} {
+		b, ok := s.Region(c.offset, c.size)
+		if ok != c.ok || ok && int64(len(b)) != c.size {
+			t.Errorf("%d bytes at %d: %d bytes, %v", c.size, c.offset, len(b), ok)
+		}
+		if ok {
+			s.Put(b)
+		}
+	}
+	b, _ := s.Region(4160, 10)
+	lent := tensor.Lend(b, s)
+	s.Release()
+	if lent.Retain(); gone {
+		t.Error("gone while a buffer lies in it")
+	}
+	lent.Release()
+	lent.Release()
+	if !gone {
+		t.Error("not gone after the last buffer")
+	}
+}
+
+// TestFileLimit: with a limit on the size of files there is no arena, and no SIGXFSZ.
+func TestFileLimit(t *testing.T) {
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: mib, Max: old.Max}); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Setrlimit(unix.RLIMIT_FSIZE, &old)
+	var reason error
+	pool := tensor.NewPoolFrom(arena.New(64*mib, func(err error) { reason = err }, nil), 0)
+	b, err := pool.Get(mib)
+	if err != nil || reason == nil || !strings.Contains(reason.Error(), "ulimit -f") {
+		t.Errorf("%v, reason %v", err, reason)
+	}
+	b.Release()
+}

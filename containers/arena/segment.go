@@ -1,0 +1,100 @@
+package arena
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"unsafe"
+)
+
+const (
+	// tokenSize is the size of the token at the beginning of a segment, by which a container knows
+	// that it has opened the right file.
+	tokenSize = 16
+	// headSize is the first page, where no tensor lies.
+	headSize = 4096
+	// wordSize is the distance from the word of a region of outputs to its tensor: a cache line.
+	wordSize = 64
+)
+
+// numbers counts the segments of the process.
+var numbers atomic.Int64
+
+// A Segment is a piece of memory that containers can map. It is there until the last reference is
+// released: whoever made it has one, each session that maps it has one, and each buffer in it.
+type Segment struct {
+	Number int64
+	Path   string // where other processes open it
+	Token  string // its first bytes, in hexadecimal
+
+	fd   int
+	mem  []byte
+	refs atomic.Int64
+	gone func()
+}
+
+// NewOutputs makes a segment of that many bytes for the outputs of one session, which the container
+// may write. gone is called after the last reference to it was released.
+func NewOutputs(bytes int64, gone func()) (*Segment, error) {
+	s := new(Segment)
+	if err := s.open(bytes, true, gone); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Segment) open(bytes int64, writable bool, gone func()) (err error) {
+	var token [tokenSize]byte
+	rand.Read(token[:]) // cannot fail
+	if s.fd, s.mem, err = create(bytes, token[:], writable); err != nil {
+		return err
+	}
+	s.Number, s.Token, s.gone = numbers.Add(1), hex.EncodeToString(token[:]), gone
+	s.Path = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.fd)
+	s.refs.Store(1)
+	return nil
+}
+
+// Size is the number of bytes to map.
+func (s *Segment) Size() int64 { return int64(len(s.mem)) }
+
+// Retain adds a reference. The caller must be sure to be covered by one already.
+func (s *Segment) Retain() { s.refs.Add(1) }
+
+// Release gives a reference back; with the last one the memory goes to the system, unless a
+// container maps it still.
+func (s *Segment) Release() {
+	if s.refs.Add(-1) == 0 {
+		destroy(s.fd, s.mem)
+		s.gone()
+	}
+}
+
+// Region returns the bytes of a tensor, which is not empty, in a segment of outputs, with a reference
+// to the segment that Put gives back; false if the segment does not have them. Their contents may
+// change at any time.
+func (s *Segment) Region(offset, size int64) ([]byte, bool) {
+	if offset < headSize+wordSize || offset%wordSize != 0 || size < 1 || offset > s.Size() || size > s.Size()-offset {
+		return nil, false
+	}
+	s.Retain()
+	return s.mem[offset : offset+size : offset+size], true
+}
+
+// Put tells the container that nobody reads a region any more. Any goroutine may call it.
+func (s *Segment) Put(region []byte) {
+	word := (*uint32)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(region)), -wordSize))
+	atomic.StoreUint32(word, 0)
+	s.Release()
+}
+
+// offset is where data, which is not empty, lies in the segment; -1 if it does not.
+func (s *Segment) offset(data []byte) int64 {
+	at := int64(uintptr(unsafe.Pointer(unsafe.SliceData(data))) - uintptr(unsafe.Pointer(unsafe.SliceData(s.mem))))
+	if at < 0 || at >= s.Size() {
+		return -1
+	}
+	return at
+}
