@@ -98,6 +98,7 @@ bench/internal/declare:     shiva/tensor
 bench/internal/hostile:     bench/load containers/containertest server/grpc/pb shiva shiva/tensor golang.org/x/net google.golang.org/protobuf
 bench/internal/process:     golang.org/x/sys
 bench/internal/figure:
+bench/internal/ratio:
 bench/internal/table:
 bench/load:                 shiva shiva/jsontext shiva/tensor golang.org/x/net golang.org/x/sys google.golang.org/protobuf | server/grpc/pb
 bench/chart:                bench/internal/figure gonum.org/v1/plot
@@ -108,7 +109,7 @@ bench/hostile:              bench/internal/hostile
 bench/sleeper:              bench/internal/declare containers/container shiva/tensor golang.org/x/sys
 bench/alarm:                shiva
 bench/goodput:              bench/internal/figure bench/internal/process bench/load scheduler/sim shiva shiva/tensor
-bench/run:                  bench/load bench/internal/hostile bench/internal/process bench/internal/table shiva shiva/tensor
+bench/run:                  bench/load bench/internal/hostile bench/internal/process bench/internal/ratio bench/internal/table shiva shiva/tensor
 bench/streams:              bench/load bench/internal/figure bench/internal/process bench/internal/table shiva shiva/tensor
 bench/soak:                 bench/load bench/internal/process containers/container shiva shiva/tensor
 `

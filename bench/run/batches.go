@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+
+	"github.com/shivad/shivad/bench/internal/ratio"
 )
 
 // Benchmarks of package containers behind the ratios: sizes, kinds of sockets, and paths of the
@@ -31,7 +33,7 @@ func benchOf(size, socket, via string) string {
 
 // batches runs the benchmarks of package containers once per round: the cost of a batch to a
 // container and back. It returns the ratios and a table of medians.
-func batches(ctx context.Context, out io.Writer, dir string, rounds int, benchtime string) ([]ratio, [][]string, error) {
+func batches(ctx context.Context, out io.Writer, dir string, rounds int, benchtime string) ([]ratio.Ratio, [][]string, error) {
 	g, err := buildBench(ctx, dir, "containers")
 	if err != nil {
 		return nil, nil, err
@@ -57,32 +59,32 @@ func batches(ctx context.Context, out io.Writer, dir string, rounds int, benchti
 }
 
 // batchRatios returns the ratios, round by round.
-func batchRatios(all map[string][]map[string]float64) (rs []ratio) {
-	against := func(r ratio, size, socket, via, unit string) {
+func batchRatios(all map[string][]map[string]float64) (rs []ratio.Ratio) {
+	against := func(r ratio.Ratio, size, socket, via, unit string) {
 		bar := all[benchOf(size, socket, viaEcho)]
 		for i, got := range all[benchOf(size, socket, via)] {
-			r.rounds = append(r.rounds, got[unit]/bar[i][unit])
+			r.Rounds = append(r.Rounds, got[unit]/bar[i][unit])
 		}
 		rs = append(rs, r)
 	}
 	for _, socket := range batchSockets {
-		against(ratio{what: "container / bare ZMTP: time, 64 x 4 KiB, " + socket, bound: atMost, limit: 1.5}, benchBatch, socket, viaContainer, "ns/op")
-		against(ratio{what: "container, waiting / bare ZMTP: time, 64 x 4 KiB, " + socket}, benchBatch, socket, viaWaiter, "ns/op")
-		against(ratio{what: "zmq4's ROUTER / bare ZMTP: time, 64 x 4 KiB, " + socket}, benchBatch, socket, viaRouter, "ns/op")
+		against(ratio.Ratio{What: "container / bare ZMTP: time, 64 x 4 KiB, " + socket, Bound: ratio.AtMost, Limit: 1.5}, benchBatch, socket, viaContainer, "ns/op")
+		against(ratio.Ratio{What: "container, waiting / bare ZMTP: time, 64 x 4 KiB, " + socket}, benchBatch, socket, viaWaiter, "ns/op")
+		against(ratio.Ratio{What: "zmq4's ROUTER / bare ZMTP: time, 64 x 4 KiB, " + socket}, benchBatch, socket, viaRouter, "ns/op")
 	}
 	for _, socket := range batchSockets {
-		against(ratio{what: "container / bare ZMTP: MB/s, 6 MiB, " + socket, bound: atLeast, limit: 0.7}, benchImage, socket, viaContainer, "MB/s")
-		against(ratio{what: "zmq4's ROUTER / bare ZMTP: MB/s, 6 MiB, " + socket}, benchImage, socket, viaRouter, "MB/s")
+		against(ratio.Ratio{What: "container / bare ZMTP: MB/s, 6 MiB, " + socket, Bound: ratio.AtLeast, Limit: 0.7}, benchImage, socket, viaContainer, "MB/s")
+		against(ratio.Ratio{What: "zmq4's ROUTER / bare ZMTP: MB/s, 6 MiB, " + socket}, benchImage, socket, viaRouter, "MB/s")
 	}
 	// A heartbeat may add one a second.
-	writes := ratio{what: "writes of the server per batch, 64 x 4 KiB, tcp", bound: atMost, limit: 1.01}
-	allocs := ratio{what: "allocations of the server per batch, 64 x 4 KiB, tcp", bound: atMost, limit: 2}
+	writes := ratio.Ratio{What: "writes of the server per batch, 64 x 4 KiB, tcp", Bound: ratio.AtMost, Limit: 1.01}
+	allocs := ratio.Ratio{What: "allocations of the server per batch, 64 x 4 KiB, tcp", Bound: ratio.AtMost, Limit: 2}
 	// With a payload of 6 MiB, so that any growth with the payload shows.
-	bytes := ratio{what: "KiB that the server allocates per batch, 6 MiB, tcp", bound: atMost, limit: 4}
+	bytes := ratio.Ratio{What: "KiB that the server allocates per batch, 6 MiB, tcp", Bound: ratio.AtMost, Limit: 4}
 	for i, got := range all[benchOf(benchBatch, "tcp", viaContainer)] {
-		writes.rounds = append(writes.rounds, got["writes/op"])
-		allocs.rounds = append(allocs.rounds, got["allocs/op"])
-		bytes.rounds = append(bytes.rounds, all[benchOf(benchImage, "tcp", viaContainer)][i]["B/op"]/1024)
+		writes.Rounds = append(writes.Rounds, got["writes/op"])
+		allocs.Rounds = append(allocs.Rounds, got["allocs/op"])
+		bytes.Rounds = append(bytes.Rounds, all[benchOf(benchImage, "tcp", viaContainer)][i]["B/op"]/1024)
 	}
 	return append(rs, writes, allocs, bytes)
 }
@@ -99,7 +101,7 @@ func batchTable(all map[string][]map[string]float64) (rows [][]string) {
 					for _, got := range all[benchOf(size, socket, via)] {
 						v = append(v, got[unit])
 					}
-					return median(v)
+					return ratio.Median(v)
 				}
 				rows = append(rows, []string{
 					fmt.Sprintf("%s, %s, %s", ways[via], sizes[size], socket),

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/internal/ratio"
 	"github.com/shivad/shivad/bench/load"
 )
 
@@ -28,8 +29,8 @@ const (
 
 // beside measures the effect of an attack on the p50 of the other clients. Turns with the attack
 // alternate with turns beside processes that burn as much processor time.
-func beside(ctx context.Context, o options, bin string, a attack) (r ratio, err error) {
-	r = ratio{what: a.what, bound: atMost, limit: 2}
+func beside(ctx context.Context, o options, bin string, a attack) (r ratio.Ratio, err error) {
+	r = ratio.Ratio{What: a.what, Bound: ratio.AtMost, Limit: 2}
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop", "bench/hostile"); err != nil {
 		return r, err
 	}
@@ -50,7 +51,7 @@ func beside(ctx context.Context, o options, bin string, a attack) (r ratio, err 
 		if err != nil {
 			return r, err
 		}
-		r.rounds = append(r.rounds, float64(attacked)/float64(burnt))
+		r.Rounds = append(r.Rounds, float64(attacked)/float64(burnt))
 	}
 	return r, nil
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"io"
+
+	"github.com/shivad/shivad/bench/internal/ratio"
 )
 
 // Benchmarks of package shiva behind the ratios.
@@ -17,24 +19,24 @@ var codecBenches = []string{benchCopy, benchDecode, benchEncode, benchDecodeSmal
 
 // codec runs the benchmarks of package shiva once per round, so that rounds alternate between the
 // codec and copy.
-func codec(ctx context.Context, out io.Writer, dir string, rounds int, benchtime string) ([]ratio, error) {
+func codec(ctx context.Context, out io.Writer, dir string, rounds int, benchtime string) ([]ratio.Ratio, error) {
 	g, err := buildBench(ctx, dir, "shiva")
 	if err != nil {
 		return nil, err
 	}
-	decode := ratio{what: "decode 1 MiB float32 / copy", bound: atLeast, limit: 0.6}
-	encode := ratio{what: "encode 1 MiB float32 / copy", bound: atLeast, limit: 0.6}
-	allocs := ratio{what: "allocations to decode 64 B", bound: atMost, limit: 0}
+	decode := ratio.Ratio{What: "decode 1 MiB float32 / copy", Bound: ratio.AtLeast, Limit: 0.6}
+	encode := ratio.Ratio{What: "encode 1 MiB float32 / copy", Bound: ratio.AtLeast, Limit: 0.6}
+	allocs := ratio.Ratio{What: "allocations to decode 64 B", Bound: ratio.AtMost, Limit: 0}
 	for range rounds {
 		got, err := g.run(ctx, out, codecBenches, "-test.benchtime", benchtime, "-test.cpu", "1")
 		if err != nil {
 			return nil, err
 		}
-		decode.rounds = append(decode.rounds, got[benchDecode]["MB/s"]/got[benchCopy]["MB/s"])
-		encode.rounds = append(encode.rounds, got[benchEncode]["MB/s"]/got[benchCopy]["MB/s"])
-		allocs.rounds = append(allocs.rounds, got[benchDecodeSmall]["allocs/op"])
+		decode.Rounds = append(decode.Rounds, got[benchDecode]["MB/s"]/got[benchCopy]["MB/s"])
+		encode.Rounds = append(encode.Rounds, got[benchEncode]["MB/s"]/got[benchCopy]["MB/s"])
+		allocs.Rounds = append(allocs.Rounds, got[benchDecodeSmall]["allocs/op"])
 	}
-	return []ratio{decode, encode, allocs}, nil
+	return []ratio.Ratio{decode, encode, allocs}, nil
 }
 
 // benchJSON reads a JSON array of 150,528 floats into a tensor, and in turn with encoding/json
@@ -42,8 +44,8 @@ func codec(ctx context.Context, out io.Writer, dir string, rounds int, benchtime
 const benchJSON = "BenchmarkData/shortest"
 
 // jsonParsing runs the benchmark of package rest, which includes its reference, once per round.
-func jsonParsing(ctx context.Context, out io.Writer, dir string, rounds int, benchtime string) (ratio, error) {
-	r := ratio{what: "encoding/json / JSON of 150,528 floats: time", bound: atLeast, limit: 5}
+func jsonParsing(ctx context.Context, out io.Writer, dir string, rounds int, benchtime string) (ratio.Ratio, error) {
+	r := ratio.Ratio{What: "encoding/json / JSON of 150,528 floats: time", Bound: ratio.AtLeast, Limit: 5}
 	g, err := buildBench(ctx, dir, "server/rest")
 	if err != nil {
 		return r, err
@@ -53,7 +55,7 @@ func jsonParsing(ctx context.Context, out io.Writer, dir string, rounds int, ben
 		if err != nil {
 			return r, err
 		}
-		r.rounds = append(r.rounds, got[benchJSON]["x-encoding/json"])
+		r.Rounds = append(r.Rounds, got[benchJSON]["x-encoding/json"])
 	}
 	return r, nil
 }

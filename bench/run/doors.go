@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/internal/ratio"
 	"github.com/shivad/shivad/bench/load"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -43,7 +44,7 @@ type doorTurn struct {
 
 // doors offers the same load to one model inside the server's process through each of the doors
 // in turn, every other round in reverse order. It returns the ratios and a table of medians.
-func doors(ctx context.Context, o options, bin string) ([]ratio, [][]string, error) {
+func doors(ctx context.Context, o options, bin string) ([]ratio.Ratio, [][]string, error) {
 	if err := process.Build(ctx, bin, "bench/door"); err != nil {
 		return nil, nil, err
 	}
@@ -186,15 +187,15 @@ func ownCPU() time.Duration {
 
 // doorRatios returns the ratios of the rate through each door to that through Shiva's, round by
 // round.
-func doorRatios(all map[string][][]doorTurn) (rs []ratio) {
+func doorRatios(all map[string][][]doorTurn) (rs []ratio.Ratio) {
 	for i, l := range doorLoads {
 		for _, f := range load.Forms[1:] {
-			r := ratio{what: fmt.Sprintf("%s / Shiva: rate, %s", doorNames[f.Name], l.name)}
+			r := ratio.Ratio{What: fmt.Sprintf("%s / Shiva: rate, %s", doorNames[f.Name], l.name)}
 			if l.floor > 0 && f.Name != "rest-json" {
-				r.bound, r.limit = atLeast, l.floor
+				r.Bound, r.Limit = ratio.AtLeast, l.floor
 			}
 			for round, t := range all[f.Name][i] {
-				r.rounds = append(r.rounds, t.rate/all["shiva"][i][round].rate)
+				r.Rounds = append(r.Rounds, t.rate/all["shiva"][i][round].rate)
 			}
 			rs = append(rs, r)
 		}
@@ -213,7 +214,7 @@ func doorTable(all map[string][][]doorTurn) (rows [][]string) {
 				for _, t := range all[f.Name][i] {
 					v = append(v, value(t))
 				}
-				return fmt.Sprintf(format, median(v))
+				return fmt.Sprintf(format, ratio.Median(v))
 			}
 			rows = append(rows, []string{
 				doorNames[f.Name] + ", " + l.name,

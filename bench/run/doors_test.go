@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shivad/shivad/bench/internal/ratio"
 	"github.com/shivad/shivad/bench/load"
 )
 
@@ -19,12 +20,12 @@ func TestDoorClaims(t *testing.T) {
 	}
 	limits := map[string]float64{}
 	for _, r := range doorRatios(all) {
-		if len(r.rounds) != 2 || r.rounds[0] != r.rounds[1] {
-			t.Errorf("%s: rounds %v", r.what, r.rounds)
+		if len(r.Rounds) != 2 || r.Rounds[0] != r.Rounds[1] {
+			t.Errorf("%s: rounds %v", r.What, r.Rounds)
 		}
-		limits[r.what] = r.limit
-		if r.bound == atLeast != (r.limit > 0) {
-			t.Errorf("%s: bound %d with limit %v", r.what, r.bound, r.limit)
+		limits[r.What] = r.Limit
+		if r.Bound == ratio.AtLeast != (r.Limit > 0) {
+			t.Errorf("%s: bound %d with limit %v", r.What, r.Bound, r.Limit)
 		}
 	}
 	want := map[string]float64{

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shivad/shivad/bench/internal/hostile"
 	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/internal/ratio"
 	"github.com/shivad/shivad/bench/load"
 )
 
@@ -33,8 +34,8 @@ const (
 // besideHostile measures the effect of hostile peers at the containers' address on the p99 of
 // requests to a well-behaved container. Turns with and without them alternate, every other round
 // in reverse order. It fails if one of them is missing in the server's log.
-func besideHostile(ctx context.Context, o options, bin string) (r ratio, err error) {
-	r = ratio{what: "p99 beside hostile containers / without them", bound: atMost, limit: 1.2}
+func besideHostile(ctx context.Context, o options, bin string) (r ratio.Ratio, err error) {
+	r = ratio.Ratio{What: "p99 beside hostile containers / without them", Bound: ratio.AtMost, Limit: 1.2}
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop", "bench/hostile"); err != nil {
 		return r, err
 	}
@@ -54,7 +55,7 @@ func besideHostile(ctx context.Context, o options, bin string) (r ratio, err err
 				return r, err
 			}
 		}
-		r.rounds = append(r.rounds, float64(p99[true])/float64(p99[false]))
+		r.Rounds = append(r.Rounds, float64(p99[true])/float64(p99[false]))
 		slices.Reverse(order)
 	}
 	return r, named(s.processes[0].Output())

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/internal/ratio"
 	"github.com/shivad/shivad/bench/internal/table"
 	"github.com/shivad/shivad/bench/load"
 )
@@ -64,7 +65,7 @@ func main() {
 // findings are what a part of the bench has measured: ratios that are held to limits, and maybe a
 // table beside them.
 type findings struct {
-	ratios []ratio
+	ratios []ratio.Ratio
 	head   []string
 	table  [][]string
 }
@@ -114,7 +115,9 @@ var parts = []struct {
 	}},
 }
 
-func one(r ratio, err error) (findings, error) { return findings{ratios: []ratio{r}}, err }
+func one(r ratio.Ratio, err error) (findings, error) {
+	return findings{ratios: []ratio.Ratio{r}}, err
+}
 
 // benchtime is a part of the duration, as "go test -benchtime" takes it.
 func (o options) benchtime(part time.Duration, most time.Duration) string {
@@ -178,13 +181,13 @@ func run(ctx context.Context, o options) (err error) {
 			fmt.Println()
 		}
 		for _, r := range found.ratios {
-			rows = append(rows, r.cells())
-			if !r.holds() {
+			rows = append(rows, r.Cells())
+			if !r.Holds() {
 				err = errFloor
 			}
 		}
 	}
-	table.Write(os.Stdout, o.markdown, []string{"ratio", "median", "limit", "rounds", "verdict"}, rows)
+	table.Write(os.Stdout, o.markdown, ratio.Head, rows)
 	fmt.Printf("\n%d rounds of %v, %v in all\n", o.rounds, o.duration, time.Since(began).Round(time.Second))
 	return err
 }

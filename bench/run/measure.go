@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/internal/ratio"
 	"github.com/shivad/shivad/bench/load"
 )
 
@@ -99,29 +100,29 @@ func (s *system) startProfile(ctx context.Context, o options, first bool, name s
 }
 
 // ratios returns the ratios of each system to the bare echo, round by round.
-func (all samples) ratios(names []string) []ratio {
+func (all samples) ratios(names []string) []ratio.Ratio {
 	bar := all["echo"]
-	var rs []ratio
-	add := func(r ratio, what, name string, w int, value func(s, bar sample) float64) {
-		r.what = fmt.Sprintf("%s / echo: %s", name, what)
+	var rs []ratio.Ratio
+	add := func(r ratio.Ratio, what, name string, w int, value func(s, bar sample) float64) {
+		r.What = fmt.Sprintf("%s / echo: %s", name, what)
 		for i, s := range all[name][w] {
-			r.rounds = append(r.rounds, value(s, bar[w][i]))
+			r.Rounds = append(r.Rounds, value(s, bar[w][i]))
 		}
 		rs = append(rs, r)
 	}
 	rate := func(s, bar sample) float64 { return s.rate / bar.rate }
 	trips := func(s, bar sample) float64 { return float64(s.p50) / float64(2*bar.p50) }
 	for _, name := range names[1:] {
-		var rates, images, trip ratio // with the floors of bench/README.md
+		var rates, images, trip ratio.Ratio // with the floors of bench/README.md
 		switch name {
 		case "door":
-			rates, images = ratio{bound: atLeast, limit: 0.6}, ratio{bound: atLeast, limit: 0.7}
+			rates, images = ratio.Ratio{Bound: ratio.AtLeast, Limit: 0.6}, ratio.Ratio{Bound: ratio.AtLeast, Limit: 0.7}
 		case "go":
-			rates, images = ratio{bound: atLeast, limit: 0.2}, ratio{bound: atLeast, limit: 0.35}
-			trip = ratio{bound: atMost, limit: 3}
+			rates, images = ratio.Ratio{Bound: ratio.AtLeast, Limit: 0.2}, ratio.Ratio{Bound: ratio.AtLeast, Limit: 0.35}
+			trip = ratio.Ratio{Bound: ratio.AtMost, Limit: 3}
 		}
 		add(rates, "rate, "+workloads[deep].name, name, deep, rate)
-		add(ratio{}, "rate, "+workloads[gathered].name, name, gathered, rate)
+		add(ratio.Ratio{}, "rate, "+workloads[gathered].name, name, gathered, rate)
 		add(images, "rate, "+workloads[image].name, name, image, rate)
 		add(trip, "p50 of one at a time, to two round trips", name, single, trips)
 	}
@@ -137,7 +138,7 @@ func (all samples) table(names []string) (rows [][]string) {
 				for _, s := range all[name][i] {
 					v = append(v, value(s))
 				}
-				return median(v)
+				return ratio.Median(v)
 			}
 			micros := func(value func(sample) time.Duration) string {
 				return fmt.Sprintf("%.1f", of(func(s sample) float64 { return float64(value(s)) / 1e3 }))

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/internal/ratio"
 	"github.com/shivad/shivad/bench/load"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -33,7 +34,7 @@ var searchPromise = load.Promise{Share: 0.99, Within: 250 * time.Millisecond}
 // of MLPerf LoadGen's server scenario, on the same server: Poisson arrivals, and latencies from
 // when each was due, in both. The search over LoadGen's runs is the same, as LoadGen itself only
 // says of a rate whether it holds. Both take turns; a search is long, so there are few.
-func search(ctx context.Context, o options, bin string) ([]ratio, error) {
+func search(ctx context.Context, o options, bin string) ([]ratio.Ratio, error) {
 	if err := process.Build(ctx, bin, "cmd/shivad", "cmd/shivactl", "bench/sleeper"); err != nil {
 		return nil, err
 	}
@@ -47,7 +48,7 @@ func search(ctx context.Context, o options, bin string) ([]ratio, error) {
 		return nil, err
 	}
 	defer generator.stop()
-	least := ratio{what: "highest rate with p99 < 250 ms: shivactl bench / MLPerf LoadGen", bound: atLeast, limit: 0.95}
+	least := ratio.Ratio{What: "highest rate with p99 < 250 ms: shivactl bench / MLPerf LoadGen", Bound: ratio.AtLeast, Limit: 0.95}
 	order := []string{"shivactl", "loadgen"}
 	for range max(1, o.rounds/3) {
 		found := map[string]float64{}
@@ -62,12 +63,12 @@ func search(ctx context.Context, o options, bin string) ([]ratio, error) {
 			}
 			fmt.Printf("BenchmarkSearch/by=%s\t1\t%10.1f req/s\n", name, found[name])
 		}
-		least.rounds = append(least.rounds, found["shivactl"]/found["loadgen"])
+		least.Rounds = append(least.Rounds, found["shivactl"]/found["loadgen"])
 		slices.Reverse(order)
 	}
 	most := least
-	most.bound, most.limit = atMost, 1.05
-	return []ratio{least, most}, nil
+	most.Bound, most.Limit = ratio.AtMost, 1.05
+	return []ratio.Ratio{least, most}, nil
 }
 
 // startSearched starts a server and the model.
@@ -183,8 +184,8 @@ func (g *loadGen) trial(_ context.Context, rate float64, length time.Duration, _
 
 // stall stops a server for a thirtieth of the time for which "shivactl bench" offers it load, and
 // compares the 99.9th percentile that it shows with the length of the stall.
-func stall(ctx context.Context, o options, bin string) (r ratio, err error) {
-	r = ratio{what: "p99.9 that shivactl bench shows / the stall of 1 s in 30 s", bound: atLeast, limit: 0.9}
+func stall(ctx context.Context, o options, bin string) (r ratio.Ratio, err error) {
+	r = ratio.Ratio{What: "p99.9 that shivactl bench shows / the stall of 1 s in 30 s", Bound: ratio.AtLeast, Limit: 0.9}
 	length := 30 * time.Second
 	if o.duration < time.Second { // -short
 		length = 3 * time.Second
@@ -228,6 +229,6 @@ func stall(ctx context.Context, o options, bin string) (r ratio, err error) {
 	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
 		return r, err
 	}
-	r.rounds = []float64{report.Latency.P999 / (length.Seconds() * 1e3 / 30)}
+	r.Rounds = []float64{report.Latency.P999 / (length.Seconds() * 1e3 / 30)}
 	return r, nil
 }

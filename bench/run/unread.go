@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/internal/ratio"
 	"github.com/shivad/shivad/bench/load"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -32,8 +33,8 @@ const (
 // besideUnread measures the effect of clients that request much and read no answers on the p99 of
 // others, until the server has closed them, by default after ten seconds. Turns with and without
 // them alternate, every other round in reverse order. Turns are long, so there are few.
-func besideUnread(ctx context.Context, o options, bin string) (r ratio, err error) {
-	r = ratio{what: "p99 beside clients that read nothing / without them", bound: atMost, limit: 1.2}
+func besideUnread(ctx context.Context, o options, bin string) (r ratio.Ratio, err error) {
+	r = ratio.Ratio{What: "p99 beside clients that read nothing / without them", Bound: ratio.AtMost, Limit: 1.2}
 	if err := process.Build(ctx, bin, "cmd/shivad", "bench/noop"); err != nil {
 		return r, err
 	}
@@ -66,7 +67,7 @@ func besideUnread(ctx context.Context, o options, bin string) (r ratio, err erro
 				return r, err
 			}
 		}
-		r.rounds = append(r.rounds, p99[true]/p99[false])
+		r.Rounds = append(r.Rounds, p99[true]/p99[false])
 		slices.Reverse(order)
 	}
 	return r, nil
@@ -132,7 +133,7 @@ func unreadTurn(ctx context.Context, s *system, question []byte, with bool, seed
 	if n := after - before; err == nil && n != want {
 		err = fmt.Errorf("run: %d clients were closed for reading nothing by the end of a turn, expected %d", n, want)
 	}
-	return median(p99), err
+	return ratio.Median(p99), err
 }
 
 var stalledOf = regexp.MustCompile(`(?m)^shivad_connections_closed_total\{door="tcp",reason="stalled"\} (\d+)$`)

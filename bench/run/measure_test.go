@@ -6,25 +6,9 @@ import (
 	"strings"
 	"testing"
 	"time"
-)
 
-func TestRatioVerdicts(t *testing.T) {
-	for _, c := range []struct {
-		r    ratio
-		want []string
-	}{
-		{ratio{what: "a", rounds: []float64{0.7, 0.2, 0.6}, bound: atLeast, limit: 0.6}, []string{"a", "0.60", ">= 0.6", "0.20..0.70", "pass"}},
-		{ratio{what: "b", rounds: []float64{0.59}, bound: atLeast, limit: 0.6}, []string{"b", "0.59", ">= 0.6", "0.59..0.59", "FAIL"}},
-		{ratio{what: "c", rounds: []float64{2, 4, 3, 3.2}, bound: atMost, limit: 3}, []string{"c", "3.10", "<= 3", "2.00..4.00", "FAIL"}},
-		{ratio{what: "d", rounds: []float64{0, 0}, bound: atMost, limit: 0}, []string{"d", "0.00", "<= 0", "0.00..0.00", "pass"}},
-		{ratio{what: "e", rounds: []float64{9}}, []string{"e", "9.00", "-", "9.00..9.00", "reported"}},
-		{ratio{what: "not measured", bound: atMost, limit: 3}, []string{"not measured", "0.00", "<= 3", "-", "FAIL"}},
-	} {
-		if got := c.r.cells(); !slices.Equal(got, c.want) {
-			t.Errorf("got %q, want %q", got, c.want)
-		}
-	}
-}
+	"github.com/shivad/shivad/bench/internal/ratio"
+)
 
 func TestParseBench(t *testing.T) {
 	got := parseBench([]byte(`goos: linux
@@ -62,11 +46,11 @@ func TestRatiosAreOfTheSameRound(t *testing.T) {
 		t.Fatalf("%d ratios, want %d", len(got), len(want))
 	}
 	for _, r := range got {
-		if !slices.EqualFunc(r.rounds, want[r.what], func(a, b float64) bool { return a > b-1e-9 && a < b+1e-9 }) {
-			t.Errorf("%s: %v, want %v", r.what, r.rounds, want[r.what])
+		if !slices.EqualFunc(r.Rounds, want[r.What], func(a, b float64) bool { return a > b-1e-9 && a < b+1e-9 }) {
+			t.Errorf("%s: %v, want %v", r.What, r.Rounds, want[r.What])
 		}
-		if (r.bound == reported) != strings.Contains(r.what, "gathered") {
-			t.Errorf("%s: has it a limit? %v", r.what, r.bound != reported)
+		if (r.Bound == ratio.Reported) != strings.Contains(r.What, "gathered") {
+			t.Errorf("%s: has it a limit? %v", r.What, r.Bound != ratio.Reported)
 		}
 	}
 }
@@ -87,10 +71,10 @@ func TestBatchRatios(t *testing.T) {
 	}
 	verdicts := map[string]int{}
 	for _, r := range batchRatios(all) {
-		cells := r.cells()
+		cells := r.Cells()
 		verdicts[cells[2]+" "+cells[4]]++
-		if strings.Contains(r.what, "container / bare ZMTP: time") && !slices.Equal(r.rounds, []float64{1.5, 1.5, 1.5}) {
-			t.Errorf("%s: %v", r.what, r.rounds)
+		if strings.Contains(r.What, "container / bare ZMTP: time") && !slices.Equal(r.Rounds, []float64{1.5, 1.5, 1.5}) {
+			t.Errorf("%s: %v", r.What, r.Rounds)
 		}
 	}
 	want := map[string]int{"<= 1.5 pass": 2, ">= 0.7 FAIL": 2, "<= 1.01 pass": 1, "<= 2 FAIL": 1, "<= 4 pass": 1, "- reported": 6}
