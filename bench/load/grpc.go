@@ -22,14 +22,16 @@ type grpcWire struct {
 	first, headers []byte // HEADERS of the first request, which fills the HPACK table, and of the others
 
 	marks  []int    // offsets of the frames in the request that is to be sent: HEADERS, DATA
-	data   int      // bytes of DATA in a request, for flow control
+	allow  int      // how many of those frames the server's windows have admitted
 	stream uint32   // of the next request
 	line   []uint32 // streams without an answer, in the order of their requests
 
-	window, streamWindow int64 // the server's windows: now on the connection, and of each stream
-	greeted              bool  // its settings have arrived
-	unreturned           int   // bytes received and not yet returned to the server's window
-	ahead                []byte
+	// The server's windows: of the connection, of the stream whose request is being sent, and of a
+	// new stream.
+	window, streamWindow, initial int64
+	greeted                       bool // its settings have arrived
+	unreturned                    int  // bytes received and not yet returned to the server's window
+	ahead                         []byte
 
 	head    [frameHead]byte // of the current frame
 	have    int             // bytes of head
@@ -74,7 +76,7 @@ var GRPCHeaders = []hpack.HeaderField{
 
 // newGRPCWire makes the wire of a connection.
 func newGRPCWire() *grpcWire {
-	g := &grpcWire{stream: 1, window: initialWindow, streamWindow: initialWindow}
+	g := &grpcWire{stream: 1, window: initialWindow, initial: initialWindow}
 	g.fields = hpack.NewDecoder(4096, func(f hpack.HeaderField) {
 		switch f.Name {
 		case "grpc-status":
@@ -101,7 +103,7 @@ func newGRPCWire() *grpcWire {
 func (g *grpcWire) encode(dst, message []byte, _ bool) []byte {
 	g.marks = append(g.marks[:0], len(dst))
 	dst = append(dst, g.headers...)
-	g.data = len(message) + messageHead
+	size := len(message)
 	room := firstPart
 	for first := true; first || len(message) > 0; first = false {
 		part, flags := message[:min(len(message), room)], byte(0)
@@ -111,7 +113,7 @@ func (g *grpcWire) encode(dst, message []byte, _ bool) []byte {
 		g.marks = append(g.marks, len(dst))
 		if first {
 			dst = appendFrameHead(dst, frameData, flags, messageHead+len(part))
-			dst = binary.BigEndian.AppendUint32(append(dst, 0), uint32(g.data-messageHead))
+			dst = binary.BigEndian.AppendUint32(append(dst, 0), uint32(size))
 		} else {
 			dst = appendFrameHead(dst, frameData, flags, len(part))
 		}
@@ -144,34 +146,33 @@ func (g *grpcWire) greet(nc io.ReadWriter, frame []byte) error {
 		return err
 	}
 	buf := make([]byte, readSize)
-	for !g.greeted || g.window < int64(g.data) {
+	read := func() error {
 		n, err := nc.Read(buf)
-		if err != nil {
-			return err
+		for p := buf[:n]; err == nil && len(p) > 0; {
+			_, n, err = g.read(p, false) // an error answers as well: the run will count its like
+			p = p[n:]
 		}
-		if _, _, err := g.read(buf[:n], false); err != nil {
-			return err
-		}
-	}
-	if int64(g.data) > g.streamWindow {
-		return fmt.Errorf("load: a request of %d bytes, and the server's window is %d", g.data, g.streamWindow)
-	}
-	ahead, _ := g.ready(frame)
-	number(g.first, g.line[0])
-	if _, err := nc.Write(slices.Concat(ahead, g.first, frame[g.marks[1]:])); err != nil {
 		return err
 	}
-	for len(g.line) > 0 {
-		n, err := nc.Read(buf)
-		if err != nil {
+	for !g.greeted {
+		if err := read(); err != nil {
 			return err
 		}
-		for p := buf[:n]; len(p) > 0; {
-			_, n, err := g.read(p, false) // an error answers as well: the run will count its like
-			if err != nil {
+	}
+	ahead := g.ready(frame)
+	number(g.first, g.line[0])
+	if _, err := nc.Write(append(ahead, g.first...)); err != nil {
+		return err
+	}
+	for sent := g.marks[1]; len(g.line) > 0; {
+		most := g.admitted(frame)
+		if _, err := nc.Write(append(g.pending(), frame[sent:most]...)); err != nil {
+			return err
+		}
+		if sent = most; len(g.line) > 0 {
+			if err := read(); err != nil {
 				return err
 			}
-			p = p[n:]
 		}
 	}
 	return nil
@@ -180,18 +181,33 @@ func (g *grpcWire) greet(nc io.ReadWriter, frame []byte) error {
 // number sets the stream of a frame.
 func number(frame []byte, stream uint32) { binary.BigEndian.PutUint32(frame[5:], stream) }
 
-func (g *grpcWire) ready(frame []byte) (ahead []byte, ok bool) {
-	if g.window < int64(g.data) {
-		return nil, false
-	}
-	g.window -= int64(g.data)
+func (g *grpcWire) ready(frame []byte) (ahead []byte) {
 	for _, at := range g.marks {
 		number(frame[at:], g.stream)
 	}
+	g.allow, g.streamWindow = 1, g.initial
 	g.line = append(g.line, g.stream)
 	g.stream += 2
+	return g.pending()
+}
+
+func (g *grpcWire) pending() (ahead []byte) {
 	ahead, g.ahead = g.ahead, nil
-	return ahead, true
+	return ahead
+}
+
+// admitted ends with a whole frame of HTTP/2, behind which another may be written.
+func (g *grpcWire) admitted(frame []byte) int {
+	for ; g.allow < len(g.marks); g.allow++ {
+		at := g.marks[g.allow]
+		n := int64(frame[at])<<16 | int64(frame[at+1])<<8 | int64(frame[at+2])
+		if n > g.window || n > g.streamWindow {
+			return at
+		}
+		g.window -= n
+		g.streamWindow -= n
+	}
+	return len(frame)
 }
 
 func (g *grpcWire) read(p []byte, gather bool) (a answer, n int, err error) {
@@ -265,7 +281,9 @@ func (g *grpcWire) end(kind byte, gather bool) (answer, error) {
 	case kind == frameSettings && flags&flagAck == 0:
 		for s := g.payload; len(s) >= 6; s = s[6:] {
 			if binary.BigEndian.Uint16(s) == settingWindow {
-				g.streamWindow = int64(binary.BigEndian.Uint32(s[2:]))
+				window := int64(binary.BigEndian.Uint32(s[2:]))
+				g.streamWindow += window - g.initial
+				g.initial = window
 			}
 		}
 		g.greeted = true
@@ -274,8 +292,13 @@ func (g *grpcWire) end(kind byte, gather bool) (answer, error) {
 		g.ahead = appendFrame(g.ahead, framePing, flagAck, g.payload)
 	case kind == frameGoAway:
 		return answer{}, fmt.Errorf("load: the server goes away: %q", g.payload)
-	case kind == frameWindow && stream == 0 && len(g.payload) == 4:
-		g.window += int64(binary.BigEndian.Uint32(g.payload))
+	case kind == frameWindow && len(g.payload) == 4:
+		switch stream {
+		case 0:
+			g.window += int64(binary.BigEndian.Uint32(g.payload))
+		case g.stream - 2: // the last request's, which alone may be waiting for it
+			g.streamWindow += int64(binary.BigEndian.Uint32(g.payload))
+		}
 	}
 	return answer{}, nil
 }
@@ -287,6 +310,9 @@ func (g *grpcWire) answered(stream uint32) (answer, error) {
 		return answer{}, fmt.Errorf("%w: an answer on stream %d, on which nothing was asked", errOutOfStep, stream)
 	}
 	g.line = slices.Delete(g.line, place, place+1)
+	if stream == g.stream-2 {
+		g.streamWindow = math.MaxInt32 // nobody counts what is still sent of a request that has its answer
+	}
 	a := answer{done: true, place: place, fault: g.status != "0"}
 	if stream == g.keeping {
 		g.keeping = 0

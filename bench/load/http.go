@@ -30,10 +30,11 @@ const (
 )
 
 var (
-	headEnd       = []byte("\r\n\r\n")
-	contentLength = []byte("\r\nContent-Length: ")
-	chunkedBody   = []byte("\r\nTransfer-Encoding: chunked\r\n")
-	statusOK      = []byte("HTTP/1.1 200 ")
+	headEnd          = []byte("\r\n\r\n")
+	contentLength    = []byte("Content-Length")
+	transferEncoding = []byte("Transfer-Encoding")
+	chunkedBody      = []byte("chunked")
+	statusOK         = []byte("HTTP/1.1 200 ")
 )
 
 func (h *httpWire) read(p []byte, gather bool) (a answer, n int, err error) {
@@ -113,9 +114,8 @@ func (h *httpWire) readHead(p []byte) (n int, err error) {
 	h.head = h.head[:from+end+len(headEnd)]
 	h.fault = !bytes.HasPrefix(h.head, statusOK)
 	h.body, h.ending = 0, false
-	if h.chunked = bytes.Contains(h.head, chunkedBody); !h.chunked {
-		_, length, _ := bytes.Cut(h.head, contentLength)
-		length, _, _ = bytes.Cut(length, headEnd[:2])
+	if h.chunked = bytes.EqualFold(h.field(transferEncoding), chunkedBody); !h.chunked {
+		length := h.field(contentLength)
 		if h.body, err = strconv.Atoi(string(length)); err != nil || h.body < 0 {
 			return 0, fmt.Errorf("%w: expected an answer of HTTP/1 that says how long it is, got %q", errOutOfStep, h.head)
 		}
@@ -125,6 +125,21 @@ func (h *httpWire) readHead(p []byte) (n int, err error) {
 	}
 	h.inBody = true
 	return len(h.head) - had, nil
+}
+
+// field returns the value of a field of the head; nil if it has none.
+func (h *httpWire) field(name []byte) []byte {
+	for p := h.head; ; {
+		end := bytes.IndexByte(p, '\n')
+		if end < 0 {
+			return nil
+		}
+		line := p[:end]
+		p = p[end+1:]
+		if n := len(name); len(line) > n && line[n] == ':' && bytes.EqualFold(line[:n], name) {
+			return bytes.TrimSpace(line[n+1:])
+		}
+	}
 }
 
 // failure is the status and the error of the body.

@@ -250,8 +250,8 @@ func (l *loop) send(c *conn) error {
 	c.unsent += max(allowed-c.inFlight, 0)
 	c.inFlight = max(allowed, c.inFlight)
 	for c.unsent > 0 && !c.blocked {
-		if c.offset == 0 && !c.begun && !l.begin(c) {
-			return nil
+		if c.offset == 0 && !c.begun {
+			l.begin(c)
 		}
 		if len(c.ahead) > 0 {
 			n, err := l.write(c, c.ahead)
@@ -262,10 +262,14 @@ func (l *loop) send(c *conn) error {
 			continue
 		}
 		p := c.burst
-		if !l.cfg.Gather {
-			p = c.frame
+		if l.cfg.Gather {
+			p = p[c.offset:min(len(p), c.unsent*len(c.frame))]
+		} else if p = c.frame[c.offset:c.wire.admitted(c.frame)]; len(p) == 0 {
+			if c.ahead = c.wire.pending(); len(c.ahead) == 0 {
+				return nil // until more has been read
+			}
+			continue
 		}
-		p = p[c.offset:min(len(p), c.unsent*len(c.frame))]
 		if c.deadline > 0 && c.offset == 0 {
 			c.sent = time.Now()
 		}
@@ -282,18 +286,15 @@ func (l *loop) send(c *conn) error {
 	return nil
 }
 
-// begin prepares the next request of c in its frame. It reports whether the request may be sent.
-func (l *loop) begin(c *conn) bool {
+// begin prepares the next request of c in its frame.
+func (l *loop) begin(c *conn) {
 	if l.cfg.Cycle {
 		c.frame = c.wire.encode(c.frame[:0], l.cfg.Frames[c.next], l.cfg.Streams != nil)
 	}
 	if l.cfg.Streams != nil {
 		l.stamp(c, l.start.Add(c.due.at(c.inFlight-c.unsent)))
 	}
-	ok := false
-	if c.ahead, ok = c.wire.ready(c.frame); !ok {
-		return false
-	}
+	c.ahead = c.wire.ready(c.frame)
 	if l.cfg.Streams != nil {
 		l.seqs[c.stream]++
 	}
@@ -301,7 +302,6 @@ func (l *loop) begin(c *conn) bool {
 		c.next = (c.next + 1) % len(l.cfg.Frames)
 	}
 	c.begun = true
-	return true
 }
 
 // stamp writes the name and the number of a stream's next frame into c's, and when it was

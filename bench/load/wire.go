@@ -22,9 +22,13 @@ const (
 // end.
 type wire interface {
 	// ready is called before a request is written, with its bytes, which it may modify. It
-	// returns bytes to be written before it; ok is false if flow control forbids the request
-	// until more has been read.
-	ready(frame []byte) (ahead []byte, ok bool)
+	// returns bytes to be written before it.
+	ready(frame []byte) (ahead []byte)
+	// admitted returns how many bytes of the request that was ready the server's flow control
+	// admits so far.
+	admitted(frame []byte) int
+	// pending returns bytes to be written where admitted has ended.
+	pending() (ahead []byte)
 	// read consumes bytes of p, at most up to the end of one answer. With gather, it collects the
 	// next answer that begins.
 	read(p []byte, gather bool) (a answer, n int, err error)
@@ -42,8 +46,10 @@ type wire interface {
 // plain is a wire whose requests are sent as they are.
 type plain struct{}
 
-func (plain) ready([]byte) ([]byte, bool) { return nil, true }
-func (plain) at(place int) int            { return place }
+func (plain) ready([]byte) []byte       { return nil }
+func (plain) admitted(frame []byte) int { return len(frame) }
+func (plain) pending() []byte           { return nil }
+func (plain) at(place int) int          { return place }
 
 func (plain) encode(dst, request []byte, own bool) []byte {
 	if own {
