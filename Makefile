@@ -48,7 +48,7 @@ STRICT := -tags invariants ./shiva/tensor
 # Checks joined by + run at once: the tests of the SDK and the soaks wait most of their time.
 CHECKS := fmt vet staticcheck tidy scripts unit race fuzz soak+python e2e
 
-.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants redis bench bench-goodput bench-deadlines bench-streams bench-scheduler bench-soak clean
+.PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants redis bench bench-goodput bench-deadlines bench-streams bench-frames bench-scheduler bench-soak clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -157,6 +157,9 @@ bench-deadlines: ## how late a million requests with random deadlines are answer
 
 bench-streams: ## four cameras and a fifth on a model that is too slow for them: ages, shares, memory and cost, two minutes; STREAMSFLAGS="-short"
 	go run ./bench/streams $(STREAMSFLAGS)
+
+bench-frames: $(VENV)/ready ## a frame of video and a picture on every way to containers in Go and Python, nine minutes; FRAMESFLAGS="-short -peers DIR"
+	go run ./bench/frames $(FRAMESFLAGS)
 
 bench-scheduler: ## what a request costs in the scheduler, what picking a batch from 10,000 rows does, refusing, and memory
 	go test ./scheduler -run '^$$' -bench 'RequestRatio|Pick|Learn|Waiting|Refused'

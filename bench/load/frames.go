@@ -2,6 +2,7 @@ package load
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,25 +11,38 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// Frames makes n requests of one tensor for a route, each with different contents, so that an
-// answer on the wrong connection is detected. Elements are random bits.
-func Frames(n int, namespace string, d tensor.DType, shape tensor.Shape) ([][]byte, error) {
+// Tensors makes n tensors of random bits.
+func Tensors(n int, d tensor.DType, shape tensor.Shape) ([]tensor.Tensor, error) {
 	elements, ok := shape.Elements()
 	if !ok || d.Size() == 0 {
 		return nil, fmt.Errorf("load: cannot make a tensor of %s %s", d, shape)
 	}
 	r := rand.New(rand.NewPCG(1, uint64(n)))
-	frames := make([][]byte, n)
-	for i := range frames {
-		data := make([]byte, elements*d.Size())
-		for j := range data {
-			data[j] = byte(r.Uint32())
+	xs := make([]tensor.Tensor, n)
+	for i := range xs {
+		data := make([]byte, 0, elements*d.Size()+8)
+		for len(data) < elements*d.Size() {
+			data = binary.LittleEndian.AppendUint64(data, r.Uint64())
 		}
-		t, err := tensor.New(d, shape, data)
+		x, err := tensor.New(d, shape, data[:elements*d.Size()])
 		if err != nil {
 			return nil, fmt.Errorf("load: %w", err)
 		}
-		if frames[i], err = shivaFrame(namespace, t); err != nil {
+		xs[i] = x
+	}
+	return xs, nil
+}
+
+// Frames makes n requests of one tensor for a route, each with different contents, so that an
+// answer on the wrong connection is detected. Elements are random bits.
+func Frames(n int, namespace string, d tensor.DType, shape tensor.Shape) ([][]byte, error) {
+	xs, err := Tensors(n, d, shape)
+	if err != nil {
+		return nil, err
+	}
+	frames := make([][]byte, n)
+	for i, x := range xs {
+		if frames[i], err = shivaFrame(namespace, x); err != nil {
 			return nil, fmt.Errorf("load: %w", err)
 		}
 	}

@@ -1,7 +1,11 @@
 package process
 
 import (
+	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,4 +19,35 @@ func cpuOf(pid int) (time.Duration, error) {
 		return 0, os.NewSyscallError("clock_gettime", err)
 	}
 	return time.Duration(t.Nano()), nil
+}
+
+// treeOf returns a process and all that descend from it, by their parents' numbers in /proc.
+func treeOf(root int) ([]int, error) {
+	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return nil, err
+	}
+	children := make(map[int][]int)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has ended
+		}
+		// The name, in parentheses, may contain anything; the state and the parent are behind it.
+		fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil || len(fields) < 2 {
+			return nil, fmt.Errorf("process: %s has %q", file, text)
+		}
+		parent, err := strconv.Atoi(fields[1])
+		if err != nil {
+			return nil, fmt.Errorf("process: %s has %q", file, text)
+		}
+		children[parent] = append(children[parent], pid)
+	}
+	tree := []int{root}
+	for i := 0; i < len(tree); i++ {
+		tree = append(tree, children[tree[i]]...)
+	}
+	return tree, nil
 }

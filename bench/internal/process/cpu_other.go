@@ -7,6 +7,7 @@ import (
 	"time"
 )
 
-func cpuOf(int) (time.Duration, error) {
-	return 0, errors.New("process: the processor time of another process is known only on Linux")
-}
+var errLinux = errors.New("process: the processor time of another process is known only on Linux")
+
+func cpuOf(int) (time.Duration, error) { return 0, errLinux }
+func treeOf(int) ([]int, error)        { return nil, errLinux }

@@ -118,6 +118,26 @@ func (p *Process) Output() string {
 // CPU returns the processor time of the process, user and system, to the nanosecond.
 func (p *Process) CPU() (time.Duration, error) { return cpuOf(p.cmd.Process.Pid) }
 
+// TreeCPU returns the processor time of the process and of all that descend from it and run. What
+// has ended is not counted, so it is for processes that end after the second look.
+func (p *Process) TreeCPU() (sum time.Duration, err error) {
+	tree, err := treeOf(p.cmd.Process.Pid)
+	if err != nil {
+		return 0, err
+	}
+	for _, pid := range tree {
+		d, err := cpuOf(pid)
+		if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ESRCH) {
+			continue // it has ended meanwhile
+		}
+		if err != nil {
+			return 0, err
+		}
+		sum += d
+	}
+	return sum, nil
+}
+
 // FreeAddr returns a free local address.
 func FreeAddr() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

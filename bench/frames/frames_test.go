@@ -1,0 +1,72 @@
+package main
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shivad/shivad/bench/internal/ratio"
+)
+
+// turns are those of a cell, with these rates and processor times of as many milliseconds.
+func turns(of ...float64) *series {
+	s := &series{}
+	for _, v := range of {
+		s.turns = append(s.turns, turn{rate: v, p50: time.Duration(v) * time.Microsecond, cpu: time.Duration(v) * time.Millisecond})
+	}
+	return s
+}
+
+// Bars are of the same round, and what was not measured does not hold.
+func TestBars(t *testing.T) {
+	o := &options{peers: "somewhere"}
+	all := results{}
+	for _, c := range o.plan() {
+		all[c] = turns(100, 10, 1000)
+	}
+	all[many(inGo, shivaTCP, video)] = turns(90, 9, 100)
+	bars := all.bars(true)
+	if len(bars) != 13 {
+		t.Fatalf("%d bars", len(bars))
+	}
+	for i, bar := range bars {
+		if len(bar.Rounds) != 3 || bar.Bound == ratio.Reported {
+			t.Errorf("%s: rounds %v, bound %v: is its cell not in the plan?", bar.What, bar.Rounds, bar.Bound)
+		}
+		if i == 0 && !slices.EqualFunc(bar.Rounds, []float64{0.9, 0.9, 0.1}, func(a, b float64) bool { return math.Abs(a-b) < 1e-9 }) {
+			t.Errorf("%s: %v", bar.What, bar.Rounds)
+		}
+	}
+	delete(all, many(echo, shivaTCP, video))
+	if bar := all.bars(false)[0]; bar.Holds() {
+		t.Error("a bar holds that was not measured")
+	}
+	// Nobody measures a peer that is not installed.
+	o.peers = ""
+	for _, c := range o.plan() {
+		if c.kind.peer != "" {
+			t.Errorf("%s is in the plan", c.kind.name)
+		}
+	}
+}
+
+// The rows that a page gets are those of its table, and nothing else changes.
+func TestReplace(t *testing.T) {
+	page := "# Page\n\n| a | b |\n| - | -: |\n| old | 1 |\n| older | 2 |\n\ntext | text\n\n| other | b |\n| - | -: |\n| x | 3 |\n"
+	got, err := replace([]byte(page), []string{"a", "c"}, [][]string{{"new", "4"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "# Page\n\n| a   | c |\n| --- | -: |\n| new | 4 |\n\ntext | text\n\n| other | b |\n| - | -: |\n| x | 3 |\n"
+	if strings.ReplaceAll(string(got), "| --- | -: |", "") != strings.ReplaceAll(want, "| --- | -: |", "") {
+		t.Errorf("got\n%s", got)
+	}
+	if _, err := replace([]byte(page), []string{"missing"}, nil); err == nil {
+		t.Error("a table that is not there: no error")
+	}
+	if _, err := replace([]byte(page+page), []string{"a"}, nil); err == nil {
+		t.Error("two tables that begin so: no error")
+	}
+}

@@ -1,0 +1,134 @@
+// Command frames measures what a large tensor costs on its way through a server to a model and
+// back: a frame of video and a picture, over each protocol, to containers in Go and in Python and to
+// other servers. All models are the identity, so that nothing but the way is measured.
+//
+//	frames [-rounds N] [-duration D] [-short] [-peers DIR] [-chart FILE.svg] [-pages]
+//
+// With -peers the other servers are measured, too, which bench/peers/install has installed there.
+// It exits with 1 if a bar of bars.go does not hold.
+package main
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/internal/ratio"
+	"github.com/shivad/shivad/bench/internal/table"
+)
+
+type options struct {
+	rounds   int
+	duration time.Duration
+	python   string
+	peers    string // directory; "": without them
+	chart    string // file; "": none
+	pages    bool
+
+	bin    string // directory of programs and logs
+	frames map[*way]map[*size][][]byte
+}
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("frames: ")
+	o := &options{}
+	flag.IntVar(&o.rounds, "rounds", 9, "number of `rounds`, in each of which all systems take their turns")
+	flag.DurationVar(&o.duration, "duration", time.Second/2, "measured `time` of one turn")
+	short := flag.Bool("short", false, "two rounds of a fifth of a second: for a quick check, not for figures")
+	flag.StringVar(&o.python, "python", cmp.Or(os.Getenv("PYTHON"), "python3"), "Python `interpreter` that has shiva_container; $PYTHON if set")
+	flag.StringVar(&o.peers, "peers", "", "also measure the servers that bench/peers/install has installed in this `directory`")
+	flag.StringVar(&o.chart, "chart", "", "draw the figures into this `file`")
+	flag.BoolVar(&o.pages, "pages", false, "write the tables into README.md and bench/README.md")
+	flag.Parse()
+	if *short {
+		o.rounds, o.duration = 2, time.Second/5
+	}
+	if err := process.AtTop(); err != nil {
+		log.Fatal(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	broken, err := run(ctx, o)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if broken > 0 {
+		log.Fatalf("%d bars do not hold", broken)
+	}
+}
+
+// run measures and reports, and returns how many bars do not hold.
+func run(ctx context.Context, o *options) (broken int, err error) {
+	began := time.Now()
+	if o.bin, err = os.MkdirTemp("", "shivad-frames-"); err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(o.bin)
+	if err := process.Build(ctx, o.bin, "cmd/shivad", "bench/echo", "bench/door", "bench/noop"); err != nil {
+		return 0, err
+	}
+	if err := o.encode(); err != nil {
+		return 0, err
+	}
+	all, err := measure(ctx, o)
+	if err != nil {
+		return 0, err
+	}
+	fmt.Println()
+	for _, size := range sizes {
+		if size.inTable {
+			table.Write(os.Stdout, false, head(size), all.rows(size))
+			fmt.Println()
+		}
+	}
+	var rows [][]string
+	for _, bar := range all.bars(o.peers != "") {
+		rows = append(rows, bar.Cells())
+		if !bar.Holds() {
+			broken++
+		}
+	}
+	table.Write(os.Stdout, false, ratio.Head, rows)
+	if o.chart != "" {
+		if err := all.draw(ctx, o.chart); err != nil {
+			return 0, err
+		}
+	}
+	if o.pages {
+		if err := all.publish(rows); err != nil {
+			return 0, err
+		}
+	}
+	fmt.Printf("\n%d rounds of %v, %v in all\n", o.rounds, o.duration, time.Since(began).Round(time.Second))
+	return broken, nil
+}
+
+// encode makes the requests: eight of each, which are as many as HTTP has connections.
+func (o *options) encode() error {
+	o.frames = make(map[*way]map[*size][][]byte)
+	for _, s := range sizes {
+		xs, err := s.tensors(8)
+		if err != nil {
+			return err
+		}
+		for _, w := range ways {
+			if o.frames[w] == nil {
+				o.frames[w] = make(map[*size][][]byte)
+			}
+			if s.inTable || w == shivaTCP {
+				if o.frames[w][s], err = w.frames(s, xs); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/shivad/shivad/bench/internal/process"
+	"github.com/shivad/shivad/bench/load"
+)
+
+// A kind is a server, and how it is started.
+type kind struct {
+	name  string // of its ratios
+	label string // in tables
+	// peer is where its packages are, of those that bench/peers/install makes; "": it is of this tree.
+	peer  string
+	ways  []*way
+	sizes []*size // whose models it has
+	start func(s *system, o *options) error
+}
+
+var (
+	echo      = &kind{name: "echo", label: "bare echo", ways: []*way{shivaTCP}, sizes: sizes, start: startEcho}
+	door      = &kind{name: "door", label: "shivad, model inside", ways: []*way{shivaTCP}, sizes: []*size{video, picture}, start: startDoor}
+	inGo      = &kind{name: "go", label: "shivad, Go", ways: ways, sizes: sizes, start: startGo}
+	inPython  = &kind{name: "python", label: "shivad, Python", ways: ways, sizes: sizes, start: startPython}
+	reference = &kind{name: "reference", label: "eyecan-shiva", peer: "reference", ways: []*way{shivaTCP}, sizes: []*size{video, picture, floats}, start: startReference}
+	pytriton  = &kind{name: "pytriton", label: "pytriton", peer: "pytriton", ways: []*way{rest, grpcRaw}, sizes: []*size{video, picture}, start: startV2}
+	mlserver  = &kind{name: "mlserver", label: "MLServer", peer: "mlserver", ways: []*way{grpcRaw}, sizes: []*size{video, picture}, start: startV2}
+
+	kinds = []*kind{echo, door, inGo, inPython, reference, pytriton, mlserver}
+)
+
+// A system is one server with its containers, as processes on free ports.
+type system struct {
+	*kind
+	addrs     map[string]string                // of its doors
+	takes     map[*way]map[*size]time.Duration // one request, on an idle machine
+	processes []*process.Process
+}
+
+// doors are the names of the addresses that a server may listen on.
+var doors = []string{"tcp", "rest", "grpc", "admin", "containers"}
+
+// maxBatch is the largest batch of the containers: all that are in flight of the small requests.
+const maxBatch = 256
+
+// startTime is for all models to answer. Triton takes half a minute beside other programs.
+const startTime = 2 * time.Minute
+
+// startSystem starts a server and waits until it answers to each of its sizes on each of its ways.
+func startSystem(ctx context.Context, k *kind, o *options) (_ *system, err error) {
+	s := &system{kind: k, addrs: make(map[string]string), takes: make(map[*way]map[*size]time.Duration)}
+	for _, door := range doors {
+		if s.addrs[door], err = process.FreeAddr(); err != nil {
+			return nil, err
+		}
+	}
+	defer func() {
+		if err != nil {
+			s.stop()
+		}
+	}()
+	if err := k.start(s, o); err != nil {
+		return nil, err
+	}
+	end := time.Now().Add(startTime)
+	for _, w := range k.ways {
+		s.takes[w] = make(map[*size]time.Duration)
+		for _, size := range k.sizes {
+			if o.measures(k, w, size) {
+				if s.takes[w][size], err = s.await(ctx, o, w, size, end); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	return s, nil
+}
+
+// await returns when the system answers to a size on a way, and how long that takes once it does.
+func (s *system) await(ctx context.Context, o *options, w *way, size *size, end time.Time) (time.Duration, error) {
+	c := w.config(size, true)
+	c.Addr, c.Frames, c.Poll, c.Duration, c.Grace = s.addrs[w.door], o.frames[w][size][:1], false, 5*time.Millisecond, time.Minute
+	for answers := 0; ; time.Sleep(100 * time.Millisecond) {
+		r, err := load.Run(ctx, c)
+		if err == nil && r.Latency.Count() > 0 {
+			if answers++; answers == 2 { // the first one may have waited for a model to load
+				return r.Latency.Quantile(0.5), nil
+			}
+			continue
+		}
+		if r != nil {
+			err = errors.Join(err, errors.New(r.Failure))
+		}
+		if ended := errors.Join(s.alive(), ctx.Err()); ended != nil {
+			return 0, ended
+		}
+		if time.Now().After(end) {
+			return 0, fmt.Errorf("frames: %s does not answer to %s, %s: %w\n%s", s.name, w.name, size.name, err, s.output())
+		}
+	}
+}
+
+func (s *system) stop() {
+	for _, p := range slices.Backward(s.processes) {
+		p.Stop()
+	}
+}
+
+// cpu is the processor time so far of all its processes and of those that they have started.
+func (s *system) cpu() (sum time.Duration, err error) {
+	for _, p := range s.processes {
+		d, err := p.TreeCPU()
+		if err != nil {
+			return 0, err
+		}
+		sum += d
+	}
+	return sum, nil
+}
+
+// alive returns an error if a process of the system has ended.
+func (s *system) alive() error {
+	for _, p := range s.processes {
+		if err := p.Alive(); err != nil {
+			return fmt.Errorf("frames: %s: %w", s.name, err)
+		}
+	}
+	return nil
+}
+
+// output is what its processes printed.
+func (s *system) output() (text string) {
+	for _, p := range s.processes {
+		text += p.Output()
+	}
+	return text
+}
+
+// run starts a process of the system.
+func (s *system) run(o *options, program string, args ...string) error {
+	p, err := process.Start(o.bin, program, args...)
+	if err != nil {
+		return fmt.Errorf("frames: %s: %w", s.name, err)
+	}
+	s.processes = append(s.processes, p)
+	return nil
+}
+
+// declarations are the models of the system on a command line.
+func (s *system) declarations() (args []string) {
+	for _, size := range s.sizes {
+		args = append(args, size.declaration())
+	}
+	return args
+}
+
+func startEcho(s *system, o *options) error {
+	return s.run(o, filepath.Join(o.bin, "echo"), "-listen", s.addrs["tcp"])
+}
+
+func startDoor(s *system, o *options) error {
+	args := []string{"-listen", s.addrs["tcp"], "-admin", s.addrs["admin"], "-max-batch", strconv.Itoa(maxBatch)}
+	return s.run(o, filepath.Join(o.bin, "door"), append(args, s.declarations()...)...)
+}
+
+func startGo(s *system, o *options) error {
+	return s.serve(o, filepath.Join(o.bin, "noop"))
+}
+
+func startPython(s *system, o *options) error {
+	return s.serve(o, o.python, filepath.Join("bench", "noop", "noop.py"))
+}
+
+// serve starts shivad and a container, by its command line.
+func (s *system) serve(o *options, container ...string) error {
+	args := append(container[1:], "-servers", s.addrs["containers"], "-max-batch", strconv.Itoa(maxBatch))
+	return errors.Join(
+		s.run(o, filepath.Join(o.bin, "shivad"), "--tcp", s.addrs["tcp"], "--rest", s.addrs["rest"], "--grpc", s.addrs["grpc"],
+			"--admin", s.addrs["admin"], "--containers", s.addrs["containers"]),
+		s.run(o, container[0], append(args, s.declarations()...)...))
+}
+
+// startPeer starts the program that serves a peer, with the Python that has its packages.
+func (s *system) startPeer(o *options, args ...string) error {
+	return s.run(o, filepath.Join(o.peers, s.peer, "bin", "python"), append([]string{filepath.Join("bench", "peers", "serve_"+s.peer+".py")}, args...)...)
+}
+
+func startReference(s *system, o *options) error { return s.startPeer(o, s.addrs["tcp"]) }
+
+// startV2 starts a peer that speaks the Predict Protocol V2.
+func startV2(s *system, o *options) error {
+	var ports []string
+	for _, door := range []string{"rest", "grpc"} {
+		_, port, err := net.SplitHostPort(s.addrs[door])
+		if err != nil {
+			return err
+		}
+		ports = append(ports, port)
+	}
+	return s.startPeer(o, append(ports, s.declarations()...)...)
+}
