@@ -68,7 +68,7 @@ server/internal/apps:       server/internal/gate server/internal/nearest server/
 server/internal/cache:      server/metrics scheduler shiva/tensor github.com/maypok86/otter/v2 github.com/zeebo/xxh3
 server/state:               github.com/redis/go-redis/v9 go.etcd.io/bbolt scheduler/setting
 server/state/statetest:     server/state shiva/budgettest
-server/internal/gate:        server/internal/cache server/internal/nearest server/internal/parameter server/metrics scheduler shiva shiva/jsontext shiva/tensor github.com/x448/float16 | containers/adapter
+server/internal/gate:        server/internal/cache server/internal/nearest server/internal/parameter server/metrics scheduler scheduler/setting shiva shiva/jsontext shiva/tensor github.com/x448/float16 | containers/adapter
 server/internal/predict:     server/internal/gate server/internal/parameter server/config server/metrics scheduler shiva shiva/jsontext shiva/tensor | containers/adapter
 server/internal/fleet:      containers/arena server/config server/internal/gate server/internal/predict containers scheduler shiva/tensor
 server/internal/manage:      server/admin server/config server/internal/apps server/internal/fleet server/internal/gate server/internal/parameter server/internal/predict server/metrics server/selection server/state containers scheduler scheduler/setting shiva/tensor

@@ -105,7 +105,7 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		},
 		Options: func(model string) gate.ModelOptions {
 			m := s.settings.Now().Model(model)
-			return gate.ModelOptions{Deadline: m.Deadline, Cast: m.Cast, DefaultVersion: m.DefaultVersion,
+			return gate.ModelOptions{Deadline: m.Deadline, Keep: m.Keep, Cast: m.Cast, DefaultVersion: m.DefaultVersion,
 				CacheBytes: int64(m.Cache), CacheTTL: m.CacheTTL}
 		},
 	})

@@ -131,7 +131,7 @@ func (f *fanout) open(c *gate.Call) {
 // Start implements gate.Fanout.
 func (f *fanout) Start(calls []*gate.Call) []*gate.Call {
 	if f.call != nil {
-		f.turn = f.app.registry.order.join(f.call, f.firstToAnswer().call.Frame)
+		f.turn = f.app.registry.order.join(f.call, f)
 	}
 	for i := range f.asks {
 		if f.asks[i].asked.Shadow {
@@ -181,12 +181,17 @@ func (f *fanout) Close() {
 	fanouts.Put(f)
 }
 
-// Cancel gives all calls up. The fanout is not closed yet, so they are still its.
+// Cancel implements gate.Fanout. The fanout is not closed yet, so the calls are still its.
 func (f *fanout) Cancel() {
+	f.giveUp()
+	f.turn.cancel()
+}
+
+// giveUp cancels all calls.
+func (f *fanout) giveUp() {
 	for i := range f.asks {
 		f.app.gate.Cancel(&f.asks[i].call)
 	}
-	f.turn.cancel()
 }
 
 // Voices implements gate.Fanout.
@@ -256,6 +261,7 @@ func (f *fanout) finish(last *ask) {
 	} else {
 		f.fallBack(fault)
 	}
+	f.turn.settle()
 	// Before the answer leaves. Nobody looks at a frame that was superseded.
 	if f.id != "" && !errors.Is(c.Err, scheduler.ErrSuperseded) {
 		f.remember(f.predictions(), f.lessons())

@@ -15,6 +15,10 @@ import (
 // arrived, but for errors, which leave at once. Each model has an order of its own, which says
 // nothing of calls that other models answer: of an older one that a policy sent to a slow model, of
 // one of which all models but a slow one have answered. The zero order is ready.
+//
+// When more answers wait for an older frame than frames may wait, that one is superseded, as by a
+// model for one that another replica of it executes: a policy that tries a slow model now and then
+// would have the stream stand still.
 type order struct {
 	mu    sync.Mutex // guards all below, and is not held while an owner is told
 	lines map[gate.Stream]*line
@@ -26,6 +30,8 @@ type line struct {
 	of             *order
 	stream         gate.Stream
 	oldest, newest *turn // unanswered
+	keep           int   // of the call that joined last; 0: all
+	held           int   // answers that wait
 	leaving        bool  // an answer with outputs is being delivered; until it is, no other one leaves
 	skipped        int   // of the next call, as turn.skipped
 }
@@ -35,11 +41,13 @@ type line struct {
 type turn struct {
 	line         *line
 	call         *gate.Call // not to be touched after part, but for its delivery
+	fanout       *fanout    // whose calls to models make the answer; nil: it is made
 	older, newer *turn
-	held         bool // the call is complete, with outputs, and waits for older ones
-	canceled     bool // its client has gone
-	shown        bool // it leaves with outputs
-	skipped      int  // frames that were superseded since the last one that had outputs
+	held         bool  // the call is complete, with outputs, and waits for older ones
+	canceled     bool  // its client has gone
+	by           error // it is superseded; nil: it is not
+	shown        bool  // it leaves with outputs
+	skipped      int   // frames that were superseded since the last one that had outputs
 	timer        *time.Timer
 }
 
@@ -49,12 +57,17 @@ var (
 	errCanceled = fmt.Errorf("%w: the caller gave up", scheduler.ErrCanceled)
 )
 
-// join makes c, which is submitted now, the newest of its stream; nil: f is nil, and c of none.
-func (o *order) join(c *gate.Call, f *gate.Frame) *turn {
-	if f == nil {
+// join makes c, which is submitted now, the newest of its stream; nil: it is of none. That is what
+// one of the calls of f says, or c itself if f is nil and its answer made.
+func (o *order) join(c *gate.Call, f *fanout) *turn {
+	says := c
+	if f != nil {
+		says = &f.firstToAnswer().call
+	}
+	if says.Frame == nil {
 		return nil
 	}
-	stream := f.Stream()
+	stream := says.Frame.Stream()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	l := o.lines[stream]
@@ -66,8 +79,8 @@ func (o *order) join(c *gate.Call, f *gate.Frame) *turn {
 		}
 		o.lines[stream] = l
 	}
-	t := &turn{line: l, call: c, older: l.newest, skipped: l.skipped}
-	l.skipped = 0
+	t := &turn{line: l, call: c, fanout: f, older: l.newest, skipped: l.skipped}
+	l.skipped, l.keep = 0, says.Keep()
 	if l.newest != nil {
 		l.newest.newer = t
 	} else {
@@ -77,7 +90,19 @@ func (o *order) join(c *gate.Call, f *gate.Frame) *turn {
 	return t
 }
 
-// finish is the call's Finish, now or when the older calls have been answered.
+// settle gives a call that is complete its error if it has been superseded.
+func (t *turn) settle() {
+	if t == nil {
+		return
+	}
+	t.line.of.mu.Lock()
+	defer t.line.of.mu.Unlock()
+	if t.by != nil {
+		t.fail(t.by)
+	}
+}
+
+// finish is the call's Finish, now or when the older calls have been answered. It comes after settle.
 func (t *turn) finish() {
 	l := t.line
 	l.of.mu.Lock()
@@ -86,7 +111,12 @@ func (t *turn) finish() {
 	}
 	if t.call.Err == nil && (l.oldest != t || l.leaving) {
 		t.hold()
+		slow := l.supersede()
 		l.of.mu.Unlock()
+		for _, f := range slow {
+			f.giveUp()
+			f.Close()
+		}
 		return
 	}
 	t.part()
@@ -94,9 +124,31 @@ func (t *turn) finish() {
 	l.leave(t)
 }
 
+// supersede marks the calls for which more answers wait than frames may wait. Each gets a reference
+// for whoever gives it up, which takes other locks; one that is being submitted right now does not
+// notice, and is given up with the next answer that has to wait.
+func (l *line) supersede() (slow []*fanout) {
+	if l.keep == 0 || l.held <= l.keep {
+		return nil
+	}
+	newest := l.newest
+	for !newest.held {
+		newest = newest.older
+	}
+	for t := l.oldest; !t.held; t = t.newer {
+		if t.fanout != nil {
+			t.by = newest.call.Frame.Supersedes()
+			t.fanout.refs.Add(1)
+			slow = append(slow, t.fanout)
+		}
+	}
+	return slow
+}
+
 // hold has the call wait, until its deadline: that of an older one may be later.
 func (t *turn) hold() {
 	t.held = true
+	t.line.held++
 	t.call.Alone = false
 	if !t.call.Deadline.IsZero() {
 		t.timer = time.AfterFunc(time.Until(t.call.Deadline), func() { t.withdraw(errHeld) })
@@ -153,7 +205,10 @@ func (t *turn) part() {
 	if t.timer != nil {
 		t.timer.Stop()
 	}
-	t.held = false
+	if t.held {
+		t.held = false
+		l.held--
+	}
 	if c.Err == nil {
 		t.shown, l.leaving = true, true
 		if c.Frame != nil {

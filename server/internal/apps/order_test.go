@@ -21,9 +21,12 @@ import (
 // A camera sends frames of one stream to an application, on virtual time.
 type camera struct {
 	*house
-	t       *testing.T
-	began   time.Time
-	params  gate.Params // of each frame
+	t      *testing.T
+	began  time.Time
+	params gate.Params // of each frame
+
+	unnumbered bool // its frames have no number
+
 	mu      sync.Mutex
 	answers []string // in the order in which they left
 }
@@ -67,6 +70,9 @@ func (c *camera) send(app string, seq int, model string) *shot {
 	s := &shot{of: c, seq: seq}
 	p := c.params
 	p.Now, p.Client, p.Stream, p.Seq = time.Now(), "10.0.0.1", "cam", uint64(seq)+1
+	if c.unnumbered {
+		p.Seq = 0
+	}
 	if model != "" {
 		p.Candidates = []string{model}
 	}
@@ -137,7 +143,7 @@ func TestOrderOfErrors(t *testing.T) {
 		c.send("app", 5, "slow")
 		time.Sleep(3 * time.Second)
 		c.expect("2 after 0s: superseded by frame 3 of its stream", "4 after 0s: superseded by frame 5 of its stream",
-			"0 after 1s: 1, skipped 0, age 1s", "1 after 1s: 2, skipped 0, age 1s", "3 after 1s: 2, skipped 1, age 1s", "5 after 2s: 1, skipped 1, age 2s")
+			"0 after 20ms: superseded by frame 3 of its stream", "1 after 20ms: 2, skipped 1, age 20ms", "3 after 20ms: 2, skipped 1, age 20ms", "5 after 2s: 1, skipped 1, age 2s")
 
 		// The last of a line that leaves with an error hands its count on.
 		c.began = time.Now()
@@ -151,6 +157,76 @@ func TestOrderOfErrors(t *testing.T) {
 		time.Sleep(time.Second)
 		c.expect("1 after 0s: superseded by frame 2 of its stream", "2 after 100ms: deadline exceeded: it passed while the request waited in the queue",
 			"0 after 1s: 1, skipped 0, age 1s", "3 after 1s: 2, skipped 1, age 500ms")
+	})
+}
+
+// TestOrderOfKeep: when more answers wait for older frames than frames may wait, those are
+// superseded, whoever says how many that is, and whether a model executes them or has them waiting.
+func TestOrderOfKeep(t *testing.T) {
+	onCamera(t, func(t *testing.T, c *camera) {
+		frames := func(app string) {
+			c.began = time.Now()
+			c.send(app, 0, "slow")
+			c.send(app, 1, "slow")
+			time.Sleep(100 * time.Millisecond)
+			for seq := range 4 {
+				c.send(app, 2+seq, "fast")
+				time.Sleep(100 * time.Millisecond)
+			}
+			time.Sleep(2 * time.Second)
+		}
+		two := []string{"0 after 310ms: superseded by frame 4 of its stream", "1 after 310ms: superseded by frame 4 of its stream",
+			"2 after 310ms: 2, skipped 2, age 210ms", "3 after 310ms: 2, skipped 0, age 110ms", "4 after 310ms: 2, skipped 0, age 10ms", "5 after 410ms: 2, skipped 0, age 10ms"}
+
+		c.params.Keep = 2
+		frames("app")
+		c.expect(two...)
+
+		c.params.Keep = 0
+		c.app(Definition{Name: "two", Models: []string{"slow", "fast"}, Policy: "epsilon-greedy", Keep: 2})
+		frames("two")
+		c.expect(two...)
+
+		// The settings of the models, of which this house tells their queues nothing.
+		options := c.options
+		c.options = func(name string) gate.ModelOptions {
+			o := options(name)
+			o.Keep = setting.KeepLatest
+			return o
+		}
+		c.Changed()
+		frames("app")
+		c.expect("0 after 210ms: superseded by frame 3 of its stream", "1 after 210ms: superseded by frame 3 of its stream",
+			"2 after 210ms: 2, skipped 2, age 110ms", "3 after 210ms: 2, skipped 0, age 10ms", "4 after 310ms: 2, skipped 0, age 10ms", "5 after 410ms: 2, skipped 0, age 10ms")
+
+		c.params.Keep = setting.KeepAll // a request's word is the last
+		frames("app")
+		c.expect("0 after 1s: 1, skipped 0, age 1s", "1 after 2s: 1, skipped 0, age 2s",
+			"2 after 2s: 2, skipped 0, age 1.9s", "3 after 2s: 2, skipped 0, age 1.8s", "4 after 2s: 2, skipped 0, age 1.7s", "5 after 2s: 2, skipped 0, age 1.6s")
+	})
+}
+
+// TestOrderSupersedes: a frame of which some models of an ensemble have answered, and one whose
+// application has a default, are superseded like any other, by the name of the newer one, and are
+// nothing to judge.
+func TestOrderSupersedes(t *testing.T) {
+	onCamera(t, func(t *testing.T, c *camera) {
+		c.app(Definition{Name: "both", Models: []string{"slow", "fast"}, Policy: "ensemble", Default: json.RawMessage(`{"label": -1}`), Keep: setting.KeepLatest})
+		c.unnumbered = true
+		for seq, model := range []string{"", "fast", "fast"} {
+			c.params.ID = fmt.Appendf(nil, "%d", seq)
+			c.send("both", seq, model)
+			time.Sleep(50 * time.Millisecond)
+		}
+		c.expect("0 after 110ms: superseded by frame 2 of its stream",
+			"1 after 110ms: 2, skipped 1, age 60ms, frame -1", "2 after 110ms: 2, skipped 0, age 10ms, frame -1")
+		for id, known := range []bool{false, true, true} {
+			if got := c.reg.Predictions.Find("both", "", fmt.Sprint(id), time.Now()) != nil; got != known {
+				t.Errorf("predictions for frame %d: %v", id, got)
+			}
+		}
+		time.Sleep(time.Second) // the slow model has answered
+		c.expect()
 	})
 }
 
@@ -179,6 +255,17 @@ func TestOrderWithoutAClient(t *testing.T) {
 		c.Cancel(&held.Call)
 		time.Sleep(2 * time.Second)
 		c.expect("1 after 100ms: canceled: the caller gave up", "0 after 1s: 1, skipped 0, age 1s", "2 after 1s: 2, skipped 0, age 1s")
+
+		// It does not count among those that wait.
+		c.began, c.params.Keep = time.Now(), setting.KeepLatest
+		c.send("app", 0, "slow")
+		held = c.send("app", 1, "fast")
+		time.Sleep(100 * time.Millisecond)
+		c.Cancel(&held.Call)
+		c.send("app", 2, "fast")
+		time.Sleep(2 * time.Second)
+		c.expect("1 after 100ms: canceled: the caller gave up", "0 after 1s: 1, skipped 0, age 1s", "2 after 1s: 2, skipped 0, age 900ms")
+		c.params.Keep = 0
 
 		c.began = time.Now()
 		slow := c.send("app", 0, "slow")
@@ -211,6 +298,17 @@ func TestOrderOverChanges(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		c.expect("2 after 300ms: deadline exceeded: it passed while the answer waited for that of an older frame of its stream",
 			"0 after 1s: 1, skipped 0, age 1s", "1 after 1s: 2, skipped 0, age 1s", "3 after 1s: -1, skipped 0, age 1s")
+
+		// Default outputs wait, too, for as many frames as the application says.
+		c.app(Definition{Name: "app", Models: []string{"slow"}})
+		c.began = time.Now()
+		c.send("app", 0, "")
+		c.app(Definition{Name: "app", Models: []string{"gone"}, Default: json.RawMessage(`{"label": -1}`), Keep: setting.KeepLatest})
+		c.send("app", 1, "")
+		time.Sleep(100 * time.Millisecond)
+		c.send("app", 2, "")
+		c.expect("0 after 100ms: superseded by frame 2 of its stream", "1 after 100ms: -1, skipped 1, age 100ms", "2 after 100ms: -1, skipped 0, age 0s")
+		time.Sleep(time.Second)
 		if err := c.Open(&gate.Call{}, "app", []tensor.Tensor{row()}, &gate.Params{Values: parameter.Values{Seq: 1}}); !errors.Is(err, scheduler.ErrInvalidInput) {
 			t.Errorf("a number without a stream: %v", err)
 		}

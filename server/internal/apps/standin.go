@@ -27,6 +27,9 @@ func (a *application) openDefault(c *gate.Call, tensors []tensor.Tensor, p *gate
 	c.Outputs = append(c.Outputs[:0], outputs...)
 	asked := *p
 	asked.Asker = a.Name
+	if p.Framed() {
+		asked.Keep = cmp.Or(p.Keep, a.Keep)
+	}
 	if err := c.Enter(&asked); err != nil {
 		c.Close()
 		return err
@@ -40,7 +43,7 @@ func (a *application) openDefault(c *gate.Call, tensors []tensor.Tensor, p *gate
 }
 
 func (s *standIn) Start(calls []*gate.Call) []*gate.Call {
-	if s.turn = s.app.registry.order.join(s.call, s.call.Frame); s.turn != nil {
+	if s.turn = s.app.registry.order.join(s.call, nil); s.turn != nil {
 		s.turn.finish()
 	} else {
 		s.call.Finish()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/parameter"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -15,6 +16,7 @@ import (
 // ModelOptions are the settings of one model that the gate looks at.
 type ModelOptions struct {
 	Deadline       time.Duration // for requests that bring none
+	Keep           setting.Keep  // frames of a stream that may wait, if these do not say
 	Cast           bool          // allow value-preserving casts of inputs
 	DefaultVersion string        // "" = the highest version with a live replica
 	CacheBytes     int64         // bound of the prediction cache of all versions together; 0 = none

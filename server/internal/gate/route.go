@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/cache"
 	"github.com/shivad/shivad/server/internal/nearest"
 	"github.com/shivad/shivad/server/metrics"
@@ -26,6 +27,7 @@ type Target struct {
 	Spec     scheduler.Spec
 	Cast     bool          // value-preserving casts of inputs are allowed
 	Deadline time.Duration // for requests that bring none
+	Keep     setting.Keep  // for frames that bring none
 	Live     int           // replicas when the table was made
 	Metrics  *metrics.Model
 
@@ -150,7 +152,7 @@ func choose(targets []*Target, configured string) *Target {
 
 func (g *Gate) target(m *scheduler.Model) *Target {
 	o := g.cfg.Options(m.ID().Name)
-	t := &Target{ID: m.ID(), Model: m, Spec: m.Spec(), Cast: o.Cast, Deadline: o.Deadline, Live: m.Replicas(), Learns: m.TakesFeedback(),
+	t := &Target{ID: m.ID(), Model: m, Spec: m.Spec(), Cast: o.Cast, Deadline: o.Deadline, Keep: o.Keep, Live: m.Replicas(), Learns: m.TakesFeedback(),
 		Metrics: g.cfg.Metrics.Model(m.ID().Name, m.ID().Version)}
 	t.setRow(g.rows)
 	t.Metrics.SetSLO(t.Deadline)

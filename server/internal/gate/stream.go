@@ -1,11 +1,13 @@
 package gate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -136,6 +138,15 @@ const longestBy = 256
 
 func strayed(key string) error {
 	return fmt.Errorf("%w: %s is of a frame, and the request names no stream", scheduler.ErrInvalidInput, key)
+}
+
+// Keep is how many frames of the stream may wait, as the frame or the settings of its model say; 0:
+// any number.
+func (c *Call) Keep() int { return max(0, int(cmp.Or(c.frame.place.Keep, c.Target.Keep))) }
+
+// Supersedes is the error of an older frame of the stream that is given up for this one.
+func (f *Frame) Supersedes() error {
+	return &scheduler.SupersededError{Seq: f.Seq, ID: strings.Clone(f.place.ID)}
 }
 
 // Shown notes that the answer leaves later than a model gave it, and how many frames its client
