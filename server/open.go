@@ -11,6 +11,7 @@ import (
 	"github.com/shivad/shivad/server/grpc"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/rest"
 	"github.com/shivad/shivad/server/tcp"
 )
@@ -29,6 +30,7 @@ type door struct {
 
 // openDoors opens those that have an address, and that of containers in any case.
 func (s *Server) openDoors(c config.Config) error {
+	s.regions.Configure(regionSettings(c))
 	if err := s.containers.Listen(c.Containers); err != nil {
 		return err
 	}
@@ -81,6 +83,7 @@ func (s *Server) addr(name string) net.Addr {
 
 // configureDoors gives the doors that are open what of a configuration can change meanwhile.
 func (s *Server) configureDoors(c config.Config) {
+	s.regions.Configure(regionSettings(c))
 	s.containers.Configure(c.Containers)
 	for _, d := range s.doors {
 		d.configure(c)
@@ -133,6 +136,15 @@ func (s *Server) grpcSettings(c config.Config) grpc.Settings {
 		Connections: intake.Limits{Total: g.Connections, PerAddress: g.ConnectionsPerAddress, Loopback: c.Server.LimitLoopback}, InFlight: g.InFlightPerStream,
 		MessageTimeout: g.MessageTimeout, OutboundBytes: int(g.OutboundBytes), StallTimeout: g.StallTimeout,
 		Memory: s.memory(c), Limits: limits(c),
+	}
+}
+
+func regionSettings(c config.Config) regions.Settings {
+	m := c.SharedMemory
+	owners, _ := m.OwnerIDs() // as Validate has seen
+	return regions.Settings{
+		Directory: m.Directory, Owners: owners, RegionBytes: int64(m.RegionBytes), Regions: m.Regions,
+		AllClients: m.Clients == config.ClientsAll,
 	}
 }
 

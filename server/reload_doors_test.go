@@ -20,6 +20,7 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/grpc"
+	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/rest"
 	"github.com/shivad/shivad/server/tcp"
 	"github.com/shivad/shivad/shiva"
@@ -34,6 +35,7 @@ type inEffect struct {
 	REST       rest.Settings
 	GRPC       grpc.Settings
 	Containers containers.Settings
+	Regions    regions.Settings
 	Policies   []scheduler.ModelConfig
 	Process    []any // what the program that embeds the server has been told
 
@@ -45,7 +47,7 @@ type inEffect struct {
 
 func (s *Server) inEffectNow(told config.Config) inEffect {
 	c := s.settings.Now()
-	e := inEffect{TCP: s.doors[0].listener.(*tcp.Door).Settings(), REST: s.doors[1].listener.(*rest.Door).Settings(), GRPC: s.doors[2].listener.(*grpc.Door).Settings(), Containers: s.containers.Listener().Settings(),
+	e := inEffect{TCP: s.doors[0].listener.(*tcp.Door).Settings(), REST: s.doors[1].listener.(*rest.Door).Settings(), GRPC: s.doors[2].listener.(*grpc.Door).Settings(), Containers: s.containers.Listener().Settings(), Regions: s.regions.Settings(),
 		Process: []any{told.Server.Drain, told.Log.Level}, Server: c.Server, Admin: c.Admin}
 	e.Server.LimitLoopback, e.Server.Drain = false, 0 // the doors', and the program's
 	for _, name := range []string{"m", "any"} {
@@ -61,6 +63,7 @@ func (s *Server) inEffectNow(told config.Config) inEffect {
 func another(key string, v reflect.Value) {
 	words := map[string]any{
 		"server.ready_when": config.ReadyRequired, "server.repository": "none", "log.level": "debug", "log.format": "json", "rest.cors_origins": []string{"https://example.org"},
+		"shared_memory.directory": "/dev/shm", "shared_memory.owners": []string{"0", "1"}, "shared_memory.clients": config.ClientsAll,
 		"defaults.strategy": "aimd", "model.m.strategy": "aimd", "tcp.stream": config.StreamNone,
 	}
 	if to, ok := words[key]; ok {

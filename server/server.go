@@ -18,6 +18,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/manage"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/tensor"
 )
@@ -34,6 +35,7 @@ type Server struct {
 	unpacked *tensor.Pool // a part of it
 	metrics  *metrics.Metrics
 	gate     *gate.Gate
+	regions  *regions.Registry
 	predict  *predict.Service
 	library  func() *predict.Door // the way in of the program that the server is part of, which counts as a door of that name
 	clock    *clock.Clock         // the scheduler's
@@ -131,8 +133,10 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 		return nil, err
 	}
 	s.manage()
+	s.regions = regions.New(regionSettings(cfg))
 	s.predict = predict.New(predict.Config{
 		Gate:       s.gate,
+		Regions:    s.regions,
 		Repository: s.processes,
 		Settings:   func(model string) config.Model { return s.settings.Now().Model(model) },
 		Changed:    s.history.Changed,
@@ -259,6 +263,7 @@ func (s *Server) stop(ctx context.Context) error {
 	// The rest is quick, and must happen even when the drain took all the time there was.
 	faults = append(faults, s.shutDoors(context.WithoutCancel(ctx)))
 	s.gate.Close()
+	s.regions.Close()
 	faults = append(faults, s.store.Close(), s.processes.Close())
 	// Clients may have taken all of their time, and a process all of its stop_timeout. What comes
 	// after them has its own.

@@ -30,7 +30,9 @@ type Config struct {
 	Admin      Admin      `toml:"admin"`
 	State      State      `toml:"state" restart:"it is open"`
 	Limits     Limits     `toml:"limits"`
-	Defaults   Policy     `toml:"defaults"`
+	// SharedMemory is for clients on the same machine.
+	SharedMemory SharedMemory `toml:"shared_memory"`
+	Defaults     Policy       `toml:"defaults"`
 	// Models are by model name, for all versions of a model, and complete: what the file leaves
 	// out is from Defaults.
 	Models map[string]Model `toml:"model"`
@@ -239,6 +241,28 @@ type Limits struct {
 	UnpackRatio int   `toml:"unpack_ratio" default:"32" min:"1" max:"2000"`
 	UnpackBytes Bytes `toml:"unpack_bytes" restart:"it is a part of payload_bytes"`
 }
+
+// SharedMemory is which files clients may register as regions of shared memory, for tensors that
+// do not travel through their connection.
+type SharedMemory struct {
+	// Directory is where these files are, as a rule /dev/shm; "" = no client may register any.
+	Directory string `toml:"directory"`
+	// Owners are users, by name or number, whose files these may be; "*" = all, none = the server's
+	// own.
+	Owners []string `toml:"owners" default:""`
+	// RegionBytes is the largest region, Regions how many there are at one time: each is an open
+	// file.
+	RegionBytes Bytes `toml:"region_bytes" default:"1GiB" min:"1B"`
+	Regions     int   `toml:"regions" default:"256" min:"1" max:"65536"`
+	// Clients are those that may register and use regions: ClientsLocal or ClientsAll.
+	Clients string `toml:"clients" default:"local"`
+}
+
+// Values of SharedMemory.Clients.
+const (
+	ClientsLocal = "local" // by their address on this machine: loopback, or a Unix socket
+	ClientsAll   = "all"
+)
 
 // Unpacked is the part of payload_bytes for requests that unpack to far more than their size.
 func (l Limits) Unpacked() Bytes {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"net/url"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -30,6 +31,7 @@ func (c Config) Validate() error {
 	c.validateContainers(fs)
 	c.validateLimits(fs)
 	c.validateListeners(fs)
+	c.validateSharedMemory(fs)
 
 	defaults := c.policyFaults(c.Defaults)
 	fs.of("defaults", defaults)
@@ -275,6 +277,16 @@ func (c Config) validateLimits(fs *faults) {
 	if l.PayloadBytes < l.MessageBytes {
 		fs.Add("limits.payload_bytes", "%v is below limits.message_bytes, %v: a message of that size never fits", l.PayloadBytes, l.MessageBytes)
 	}
+}
+
+func (c Config) validateSharedMemory(fs *faults) {
+	m := c.SharedMemory
+	if m.Directory != "" && !filepath.IsAbs(m.Directory) {
+		fs.Add("shared_memory.directory", "%q: expected an absolute path, as \"/dev/shm\", or \"\" for none", m.Directory)
+	}
+	_, err := m.OwnerIDs()
+	fs.Check("shared_memory.owners", err)
+	fs.OneOf("shared_memory.clients", m.Clients, ClientsLocal, ClientsAll)
 }
 
 // validateListeners checks every address, and that no two doors want the same one.

@@ -25,6 +25,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -87,7 +88,7 @@ func newRig(t testing.TB, changes ...change) *rig {
 	}
 	r.gate.Attach(r.sched)
 	cfg.Memory.Pool = r.pool
-	cfg.Predict = predict.New(predict.Config{Gate: r.gate, Repository: r.repository, Version: "test",
+	cfg.Predict = predict.New(predict.Config{Regions: regions.New(regions.Settings{}), Gate: r.gate, Repository: r.repository, Version: "test",
 		Reach: func() string { return config.RepositoryAll }, Log: slog.New(slog.DiscardHandler), Changed: func(by, what, name, detail string) {},
 		Settings: func(string) config.Model { return config.Model{Policy: config.Default().Defaults} }})
 	if r.door, err = Listen(cfg); err != nil {

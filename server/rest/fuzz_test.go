@@ -78,7 +78,7 @@ func FuzzPath(f *testing.F) {
 		if found == nil {
 			return
 		}
-		if strings.Contains(found.path, "{model}") == (model == "") || strings.Contains(found.path, "{version}") == (version == "") {
+		if (strings.Contains(found.path, "{model}") || strings.Contains(found.path, "{region}")) == (model == "") || strings.Contains(found.path, "{version}") == (version == "") {
 			t.Errorf("%q is %s with model %q, version %q", path, found.path, model, version)
 		}
 	})

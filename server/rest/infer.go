@@ -71,7 +71,7 @@ func (q *request) read() error {
 			return invalid("input %q: it has binary_data_size, but the header %s is missing, the length of the JSON before the bytes", in.Name, headLength)
 		}
 	}
-	return nil
+	return q.fetch(b)
 }
 
 func (q *request) text(b []byte) *text {
@@ -112,7 +112,10 @@ func (q *request) readBinary(b *body, length int64) error {
 			}
 		}
 	}
-	return b.end()
+	if err := b.end(); err != nil {
+		return err
+	}
+	return q.fetch(b)
 }
 
 // readHead reads length bytes of JSON. Their memory is released before that of the inputs is

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/apps"
+	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
@@ -168,6 +169,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 	r.model("m", spec(every...), scheduler.WorkerFunc(r.echo))
 	gone := r.model("gone", spec(every...), scheduler.WorkerFunc(r.echo))
 	gone.Remove(nil)
+	file, _ := r.shared(make([]byte, 8))
 	one := []tensor.Spec{{Name: "x", DType: tensor.Float64, Shape: tensor.Shape{-1, 3}}}
 	r.model("one", scheduler.Spec{Inputs: one, Outputs: one}, scheduler.WorkerFunc(r.echo))
 	r.applications(apps.Definition{Name: "taught", Models: []string{"one"}, Policy: "exp3"})
@@ -196,6 +198,15 @@ func TestOpenAPIAnswers(t *testing.T) {
 						named = "taught"
 					}
 				}
+				if strings.HasSuffix(path, "/register") {
+					body = fmt.Sprintf(`{"key":"/%s","offset":0,"byte_size":8}`, file)
+				}
+				if strings.Contains(path, "/region/") && model == "m" { // registered, unless that is to be tested
+					_ = r.regions.Register("", regions.Region{Name: "m", Key: file, Size: 8})
+					if strings.HasSuffix(path, "/register") {
+						_ = r.regions.Unregister("", "m")
+					}
+				}
 				if op.RequestBody != nil {
 					var v any
 					if err := json.Unmarshal([]byte(body), &v); err != nil {
@@ -205,7 +216,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 						t.Errorf("%s %s: %v", method, path, err)
 					}
 				}
-				url := strings.NewReplacer("{model}", named, "{version}", "1").Replace(path)
+				url := strings.NewReplacer("{model}", named, "{region}", model, "{version}", "1").Replace(path)
 				a := r.ask(strings.ToUpper(method), url, body)
 				status := fmt.Sprint(a.status)
 				statuses[status] = true

@@ -88,7 +88,7 @@ func (c *call) byProgram() error {
 		}
 	}
 	if err != nil {
-		return &refusal{http.StatusForbidden, fmt.Errorf("%w; rest.cors_origins lists those that may load and unload models", err)}
+		return &refusal{http.StatusForbidden, fmt.Errorf("%w; rest.cors_origins lists those that may", err)}
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"iter"
 	"math"
 	"net/http"
 	"strconv"
@@ -29,7 +30,9 @@ func (q *request) answer(a *predict.Answer) error {
 		if forms[i] = q.Values.Form; q.forms != nil && q.forms[i] != parameter.AsUsual {
 			forms[i] = q.forms[i]
 		}
-		if forms[i] == parameter.Bytes {
+		if a.Place(i).Region != "" {
+			forms[i] = parameter.AsUsual // it has no data here
+		} else if forms[i] == parameter.Bytes {
 			following += int64(len(a.Outputs[i].Data))
 			binaries = true
 		} else if err := writable(&a.Outputs[i]); err != nil {
@@ -179,7 +182,7 @@ func (e *emitter) json(a *predict.Answer, forms []parameter.Form) {
 		e.buf = append(e.buf, `,"id":`...)
 		e.str([]byte(a.ID))
 	}
-	e.parameters(a)
+	e.parameters(a.Parameters())
 	e.buf = append(e.buf, `,"outputs":[`...)
 	for i := range a.Outputs {
 		e.room()
@@ -206,6 +209,12 @@ func (e *emitter) json(a *predict.Answer, forms []parameter.Form) {
 			e.buf = append(b, "}}"...)
 			continue
 		}
+		if at := a.Place(i); at.Region != "" {
+			e.buf = b
+			e.parameters(at.Parameters())
+			e.buf = append(e.buf, '}')
+			continue
+		}
 		e.buf = append(b, `,"data":[`...)
 		e.data(t)
 		e.buf = append(e.buf, "]}"...)
@@ -213,10 +222,10 @@ func (e *emitter) json(a *predict.Answer, forms []parameter.Form) {
 	e.buf = append(e.buf, "]}"...)
 }
 
-// parameters writes what the answer says beside its outputs, if it does.
-func (e *emitter) parameters(a *predict.Answer) {
+// parameters writes those of an answer or an output, if it has any.
+func (e *emitter) parameters(all iter.Seq2[string, any]) {
 	b, before := e.buf, `,"parameters":{`
-	for name, value := range a.Parameters() {
+	for name, value := range all {
 		b = append(b, before...)
 		b = append(jsontext.AppendString(b, name), ':')
 		switch v := value.(type) {

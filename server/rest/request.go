@@ -28,7 +28,8 @@ type request struct {
 // An input is a tensor of a request. Its Data is nil until it has been read.
 type input struct {
 	tensor.Tensor
-	size int64 // binary_data_size: its bytes follow the JSON; -1: it is in the JSON
+	size  int64           // binary_data_size: its bytes follow the JSON; -1: they do not
+	place parameter.Place // in shared memory; zero: it is in the body
 }
 
 // release releases the inputs. It is called once for every request, however it ends: an input is
@@ -135,14 +136,19 @@ func (q *request) parameters(t *text) {
 	}
 }
 
-// sharedMemory reports whether a parameter says that a tensor is in shared memory, which this
-// server does not offer.
-func sharedMemory(name []byte) bool {
-	switch string(name) {
-	case "shared_memory_region", "shared_memory_offset", "shared_memory_byte_size":
-		return true
+// place reads one of a tensor's parameters, if it is of those that say where in shared memory the
+// tensor is.
+func (t *text) place(what func() string, name []byte, p *parameter.Place) bool {
+	key, ok := parameter.PlaceKey(string(name))
+	if !ok || t.Null() {
+		return ok
 	}
-	return false
+	if value := t.Raw(); value != nil {
+		if expected := p.Read(key, parameter.JSON(value)); expected != "" {
+			t.Fail(invalid("%s: parameter %q: expected %s, got %s", what(), name, expected, parameter.JSON(value)))
+		}
+	}
+	return true
 }
 
 // input reads one of the inputs.
@@ -171,11 +177,10 @@ func (q *request) input(t *text, i int) {
 			for name := range t.Members {
 				size := string(name) == "binary_data_size"
 				switch {
-				case (size || sharedMemory(name)) && t.Null():
+				case t.place(what, name, &in.place):
+				case size && t.Null():
 				case size:
 					in.size = int64(t.whole(what, `parameter "binary_data_size"`, math.MaxInt64))
-				case sharedMemory(name):
-					t.Fail(invalid("%s: parameter %q: shared memory is not offered; send the bytes, see binary_data_size", what(), name))
 				default:
 					pass.add(name, t.Raw())
 				}
@@ -206,10 +211,14 @@ func (q *request) input(t *text, i int) {
 		q.data(again, in)
 		t.Fail(again.Err())
 	}
-	switch has := in.Data != nil; {
+	switch has, placed := in.Data != nil, in.place.Region != ""; {
+	case in.place.Lacks() != "":
+		t.Fail(invalid("%s: the parameter %s is missing, which others of its parameters go with", what(), in.place.Lacks()))
+	case placed && (has || in.size >= 0):
+		t.Fail(invalid("%s: it is in shared memory region '%s', and has data or binary_data_size; expected one of them", what(), in.place.Region))
 	case has && in.size >= 0:
 		t.Fail(invalid("%s: it has both data and binary_data_size; expected one of them", what()))
-	case !has && in.size < 0:
+	case !has && in.size < 0 && !placed:
 		t.Fail(invalid("%s: it has neither data nor the parameter binary_data_size", what()))
 	}
 	if p := pass.end(); p != nil {
@@ -356,15 +365,14 @@ func (q *request) output(t *text, i int) {
 		for name := range t.Members {
 			binary, classes := string(name) == "binary_data", string(name) == "classification"
 			switch {
-			case (binary || classes || sharedMemory(name)) && t.Null():
+			case t.place(what, name, &out.Place):
+			case (binary || classes) && t.Null():
 			case binary:
 				if how = parameter.Elements; t.boolean(what, `parameter "binary_data"`) {
 					how = parameter.Bytes
 				}
 			case classes:
 				out.Classes = int(t.whole(what, `parameter "classification"`, math.MaxInt32))
-			case sharedMemory(name):
-				t.Fail(invalid("%s: parameter %q: shared memory is not offered", what(), name))
 			default:
 				pass.add(name, t.Raw())
 			}
@@ -372,6 +380,9 @@ func (q *request) output(t *text, i int) {
 	}
 	if out.Name == "" {
 		t.Fail(invalid("%s: expected \"name\", which is missing or empty", what()))
+	}
+	if lacks := out.Place.Lacks(); lacks != "" {
+		t.Fail(invalid("%s: the parameter %s is missing, which others of its parameters go with", what(), lacks))
 	}
 	if p := pass.end(); p != nil {
 		q.outputPass.add([]byte(out.Name), p)

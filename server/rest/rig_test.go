@@ -22,6 +22,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -37,6 +38,7 @@ type rig struct {
 	pool    *tensor.Pool
 	metrics *metrics.Metrics
 	repo    *repository
+	regions *regions.Registry
 	log     *lockedBuffer
 	client  *http.Client
 	ready   bool
@@ -45,7 +47,7 @@ type rig struct {
 func newRig(t testing.TB, change func(*Config)) *rig {
 	t.Helper()
 	before := runtime.NumGoroutine()
-	r := &rig{t: t, pool: tensor.NewPool(1 << 30), metrics: metrics.New("test"), repo: &repository{}, log: new(lockedBuffer), ready: true}
+	r := &rig{t: t, pool: tensor.NewPool(1 << 30), metrics: metrics.New("test"), repo: &repository{}, regions: regions.New(regions.Settings{}), log: new(lockedBuffer), ready: true}
 	r.gate = gate.New(gate.Config{
 		Pool:    r.pool,
 		Options: func(string) gate.ModelOptions { return gate.ModelOptions{Deadline: 30 * time.Second} },
@@ -59,7 +61,7 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 	r.gate.Attach(r.sched)
 	cfg := Config{
 		Addr: "127.0.0.1:0", Metrics: r.metrics.Door("rest"),
-		Predict: predict.New(predict.Config{Gate: r.gate, Repository: r.repo, Version: "test",
+		Predict: predict.New(predict.Config{Regions: r.regions, Gate: r.gate, Repository: r.repo, Version: "test",
 			Reach: func() string { return config.RepositoryAll }, Log: slog.New(slog.DiscardHandler), Changed: func(by, what, name, detail string) {},
 			Settings: func(string) config.Model { return config.Default().Model("") }}),
 		Log: slog.New(slog.NewTextHandler(r.log, nil)),

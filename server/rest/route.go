@@ -19,7 +19,7 @@ type call struct {
 	w        http.ResponseWriter
 	r        *http.Request
 	conn     *conn
-	model    string   // from the path, decoded
+	model    string   // from the path, decoded; of a path about shared memory the region
 	version  string   // likewise; "" = the default
 	in       *arrival // the body; nil until it is read
 	begun    bool     // the head of the answer has been sent
@@ -45,7 +45,7 @@ func (r *route) methods() []string {
 }
 
 var routes = func() []route {
-	const model, version = "/v2/models/{model}", "/versions/{version}"
+	const model, version, memory = "/v2/models/{model}", "/versions/{version}", "/v2/systemsharedmemory"
 	list := []route{
 		{method: "GET", path: "/v2", serve: (*call).server},
 		{method: "GET", path: "/v2/docs/openapi.json", serve: (*call).openAPI},
@@ -54,6 +54,11 @@ var routes = func() []route {
 		{method: "POST", path: "/v2/repository/index", serve: (*call).index},
 		{method: "POST", path: "/v2/repository/models/{model}/load", serve: (*call).load},
 		{method: "POST", path: "/v2/repository/models/{model}/unload", serve: (*call).unload},
+		{method: "GET", path: memory + "/status", serve: (*call).regionStatus},
+		{method: "GET", path: memory + "/region/{region}/status", serve: (*call).regionStatus},
+		{method: "POST", path: memory + "/region/{region}/register", serve: (*call).registerRegion},
+		{method: "POST", path: memory + "/unregister", serve: (*call).unregisterRegion},
+		{method: "POST", path: memory + "/region/{region}/unregister", serve: (*call).unregisterRegion},
 		{method: "POST", path: "/{model}/predict", serve: (*call).clipperPredict},
 		{method: "POST", path: "/{model}/update", serve: (*call).update},
 	}

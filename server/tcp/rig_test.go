@@ -16,6 +16,7 @@ import (
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/intake"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -70,7 +71,7 @@ func prepareRig(t testing.TB, change func(*Config)) (*rig, Config) {
 	}
 	r.gate.Attach(r.sched)
 	cfg := Config{
-		Addr: "127.0.0.1:0", Gate: r.gate, Describe: predict.New(predict.Config{Gate: r.gate, Version: "test"}).Describe, Pool: r.pool, Metrics: r.metrics.Door("tcp"),
+		Addr: "127.0.0.1:0", Gate: r.gate, Describe: predict.New(predict.Config{Regions: regions.New(regions.Settings{}), Gate: r.gate, Version: "test"}).Describe, Pool: r.pool, Metrics: r.metrics.Door("tcp"),
 		Log:   slog.New(slog.NewTextHandler(&lockedWriter{w: r.log}, nil)),
 		Loops: 1,
 		Settings: Settings{

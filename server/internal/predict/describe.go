@@ -31,7 +31,7 @@ type ServerMetadata struct {
 // extensions beside [Extensions]. Without model_repository where clients may not load and unload
 // models.
 func (s *Service) Server(door net.Addr, extensions ...string) ServerMetadata {
-	all := slices.Concat(Extensions, extensions)
+	all := s.extensions(slices.Concat(Extensions, extensions))
 	if s.permit(Caller{Door: door}) != nil {
 		all = slices.DeleteFunc(all, func(name string) bool { return name == "model_repository" })
 	}

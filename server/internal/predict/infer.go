@@ -78,6 +78,7 @@ type Output struct {
 	// Classes is how many of the highest values of each row are wanted, by name, instead of the
 	// tensor (classification extension); 0: the tensor.
 	Classes int
+	Place   parameter.Place // where its data is to be written, instead of the answer; zero: the answer
 }
 
 // An Answer has the outputs of a model. Release it once.
@@ -87,12 +88,21 @@ type Answer struct {
 	// Outputs have names, and the shapes that the client expects: without the batch dimension if
 	// the question had none.
 	Outputs []tensor.Tensor
+	places  []parameter.Place // of those Outputs whose data is there; nil: of none
 	Timing  scheduler.Timing
 	Choice  *gate.Choice // how an application chose; nil for a model
 	Frame   *gate.Frame  // of a frame of a stream; else nil
 	Size    int          // in the question's Outbox, until the caller's Take
 
 	call *call
+}
+
+// Place is where the data of output i was written; a zero one: it is in the answer.
+func (a *Answer) Place(i int) parameter.Place {
+	if a.places == nil {
+		return parameter.Place{}
+	}
+	return a.places[i]
 }
 
 // Release releases the outputs.
@@ -174,6 +184,9 @@ func (d *Door) infer(ctx context.Context, q *Question, target *gate.Target) (*An
 	if err != nil {
 		return nil, err
 	}
+	if err := d.checkPlaces(q.Client, q.Outputs); err != nil {
+		return nil, err
+	}
 	p := q.params(ctx, target)
 	c := calls.Get().(*call)
 	if err := d.gate.OpenTarget(&c.gate, target, q.Inputs, &p); err != nil {
@@ -195,6 +208,9 @@ func (d *Door) infer(ctx context.Context, q *Question, target *gate.Target) (*An
 	}
 	if err == nil {
 		err = a.write(q.Outputs, target.Spec.Outputs, chosen)
+	}
+	if err == nil {
+		err = d.place(a, q.Outputs)
 	}
 	if err != nil {
 		if a.Release(); q.Outbox != nil {

@@ -33,7 +33,8 @@ var Paths = func() (all []Path) {
 	return all
 }()
 
-// Match reports whether the steps of a path are those of a pattern, and the names in it.
+// Match reports whether the steps of a path are those of a pattern, and the names in it. That of a
+// region stands in the place of a model's.
 func Match(pattern, steps []string) (model, version string, ok bool) {
 	if len(pattern) != len(steps) {
 		return "", "", false
@@ -42,7 +43,7 @@ func Match(pattern, steps []string) (model, version string, ok bool) {
 		switch {
 		case steps[i] == "":
 			return "", "", false
-		case want == "{model}":
+		case want == "{model}" || want == "{region}":
 			model = steps[i]
 		case want == "{version}":
 			version = steps[i]
@@ -66,7 +67,7 @@ func (s *Service) Describe(path string, onlyReady bool) (answer []byte, ok bool,
 	var value any
 	switch ok = true; path {
 	case shiva.ServerNamespace, "v2", "v2/":
-		value = ServerMetadata{"shivad", s.cfg.Version, shivaExtensions}
+		value = ServerMetadata{"shivad", s.cfg.Version, s.extensions(shivaExtensions)}
 	case "v2/repository/index":
 		value = map[string][]IndexEntry{"models": s.Index(onlyReady)}
 	default:

@@ -16,6 +16,7 @@ import (
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -47,7 +48,7 @@ func newRig(t *testing.T) *rig {
 	}
 	g.Attach(r.sched)
 	r.Service = predict.New(predict.Config{
-		Gate: g, Repository: r.repo, Version: "test",
+		Regions: regions.New(regions.Settings{}), Gate: g, Repository: r.repo, Version: "test",
 		Reach: func() string { return config.RepositoryAll }, Log: slog.New(slog.DiscardHandler), Changed: func(by, what, name, detail string) {},
 		Settings: func(name string) config.Model { return config.Default().Model(name) },
 	})

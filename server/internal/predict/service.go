@@ -6,6 +6,7 @@ import (
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/regions"
 )
 
 // Config of a Service. All fields are required.
@@ -15,6 +16,7 @@ type Config struct {
 	Reach      func() string // who may load and unload models: server.repository
 	Log        *slog.Logger
 	Settings   func(model string) config.Model // in effect for a model
+	Regions    *regions.Registry               // of shared memory
 	// Changed is called when a client has changed a model.
 	Changed func(by, what, name, detail string)
 	Version string // of the server

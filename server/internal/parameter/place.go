@@ -1,0 +1,65 @@
+package parameter
+
+import (
+	"iter"
+	"strings"
+)
+
+// A Place is where a tensor lies that is not in its message: part of a region of shared memory. The
+// zero Place is none.
+type Place struct {
+	Region       string
+	Offset, Size int64 // in the region
+	sized        bool
+}
+
+// placePrefix begins the parameters of a tensor that are its place.
+const placePrefix = "shared_memory_"
+
+// PlaceKey reports whether a tensor's parameter says something of its place, and what.
+func PlaceKey(name string) (key string, ok bool) { return strings.CutPrefix(name, placePrefix) }
+
+// Read puts the value of a key into p. What was expected instead is "" if it could.
+func (p *Place) Read(key string, v Value) (expected string) {
+	switch key {
+	case "region":
+		if s, ok := v.text(); ok && s != "" {
+			p.Region = s
+			return ""
+		}
+		return "the name of a region"
+	case "offset", "byte_size":
+		n, ok := v.whole()
+		if !ok || n > MaxOffset {
+			return "a whole number of bytes from 0 on"
+		}
+		if key == "offset" {
+			p.Offset = int64(n)
+		} else {
+			p.Size, p.sized = int64(n), true
+		}
+		return ""
+	}
+	return "shared_memory_region, shared_memory_offset or shared_memory_byte_size"
+}
+
+// MaxOffset is the largest offset and size of a place: the sum of two is a number still.
+const MaxOffset = 1 << 62
+
+// Lacks is what is missing of a place that is given in part; "" = nothing.
+func (p *Place) Lacks() string {
+	switch {
+	case p.Region == "" && (p.Offset != 0 || p.sized):
+		return placePrefix + "region"
+	case p.Region != "" && !p.sized:
+		return placePrefix + "byte_size"
+	}
+	return ""
+}
+
+// Parameters are those of an output whose data is there.
+func (p Place) Parameters() iter.Seq2[string, any] {
+	return func(yield func(string, any) bool) {
+		_ = yield(placePrefix+"region", p.Region) && yield(placePrefix+"offset", p.Offset) && yield(placePrefix+"byte_size", p.Size)
+	}
+}

@@ -1,0 +1,192 @@
+package regions
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/parameter"
+)
+
+// A file is a region with its file open.
+type file struct {
+	Region
+	data      *os.File // Close waits for nobody, and lets copies that go on end
+	directory string
+	owner     uint32
+	readOnly  bool         // to the server
+	used      atomic.Int64 // when it was last, in nanoseconds since 1970
+}
+
+// pathOf is the name of the file in the directory that a key means.
+func pathOf(key string) (string, bool) {
+	name := strings.TrimPrefix(key, "/")
+	return name, name != "" && name != "." && name != ".." && len(name) <= unix.NAME_MAX && !strings.ContainsAny(name, "/\x00")
+}
+
+// open opens the file of a region, if it may be registered.
+func open(r Region, s *Settings) (*file, error) {
+	refuse := func(condition error, format string, args ...any) (*file, error) {
+		return nil, fmt.Errorf("%w: Unable to open shared memory region: '%s': %s", condition, gate.Cut(r.Key, maxName), fmt.Sprintf(format, args...))
+	}
+	name, ok := pathOf(r.Key)
+	if !ok {
+		return refuse(scheduler.ErrInvalidInput, "expected the name of a file in shared_memory.directory, %s, as shm_open takes it: \"/\" and 1 to %d bytes without a further slash", s.Directory, unix.NAME_MAX)
+	}
+	fd, err := locate(s.Directory, name)
+	if err != nil {
+		condition, why := scheduler.ErrInvalidInput, err.Error()
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			condition, why = scheduler.ErrNotFound, "the server sees no such file; a client in another container must share the directory with it"
+		case errors.Is(err, fs.ErrPermission):
+			condition, why = gate.ErrPermissionDenied, "the server may not search the directory"
+		case errors.Is(err, unix.EXDEV):
+			why = "something is mounted there"
+		}
+		return refuse(condition, "%s in shared_memory.directory, %s: %s", name, s.Directory, why)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return refuse(scheduler.ErrInvalidInput, "%v", err)
+	}
+	switch kind := st.Mode & unix.S_IFMT; {
+	case kind != unix.S_IFREG:
+		return refuse(scheduler.ErrInvalidInput, "expected a regular file, got %s", kinds[kind])
+	case !s.owns(st.Uid):
+		return refuse(gate.ErrPermissionDenied, "its owner is user %d, expected one of %d (shared_memory.owners)", st.Uid, s.Owners)
+	case r.Size > st.Size-r.Offset || r.Offset > st.Size:
+		return nil, invalid("failed to register shared memory region '%s': invalid args: offset %d and byte_size %d lie beyond the end of '%s', which has %d bytes",
+			r.Name, r.Offset, r.Size, r.Key, st.Size)
+	}
+	f := &file{Region: r, directory: s.Directory, owner: st.Uid}
+	f.used.Store(time.Now().UnixNano())
+	if f.data, err = reopen(fd, unix.O_RDWR, name); errors.Is(err, fs.ErrPermission) {
+		f.readOnly = true
+		f.data, err = reopen(fd, unix.O_RDONLY, name)
+	}
+	if err != nil {
+		return refuse(gate.ErrPermissionDenied, "the server's user, %d, may not read it: %v", os.Geteuid(), err)
+	}
+	return f, nil
+}
+
+var kinds = map[uint32]string{
+	unix.S_IFDIR: "a directory", unix.S_IFLNK: "a symbolic link", unix.S_IFIFO: "a FIFO", unix.S_IFSOCK: "a socket",
+	unix.S_IFCHR: "a device", unix.S_IFBLK: "a device",
+}
+
+// locate finds what is called name in a directory, and opens it neither for reading nor for
+// writing, which a FIFO would block and a device take as a command. It does not follow links, nor
+// enter what is mounted there: a user's own file system answers when the user likes.
+func locate(directory, name string) (fd int, err error) {
+	dir, err := unix.Open(directory, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(dir)
+	return unix.Openat2(dir, name, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+}
+
+// reopen opens what locate has found, whatever the name means by now. Without O_NONBLOCK a lease of
+// the owner would block it for a minute.
+func reopen(fd, mode int, name string) (*os.File, error) {
+	opened, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), mode|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(opened), name), nil
+}
+
+// removed reports whether the file has no name any more.
+func (f *file) removed() bool {
+	info, err := f.data.Stat()
+	return err != nil || info.Sys().(*syscall.Stat_t).Nlink == 0
+}
+
+// piece is how much is copied in one turn, so that small tensors do not wait for large ones.
+const piece = 1 << 20
+
+// inTurns does a copy of size bytes piece by piece, each when fewer than there are processors go on.
+func (g *Registry) inTurns(size int, one func(from, to int) error) error {
+	for from := 0; from < size; from += piece {
+		g.turns <- struct{}{}
+		err := one(from, min(from+piece, size))
+		<-g.turns
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Read fills b, which is as long as the place, with what is there now.
+func (g *Registry) Read(p parameter.Place, b []byte) error {
+	f, err := g.find(p, false)
+	if err != nil {
+		return err
+	}
+	at := f.Offset + p.Offset
+	return g.inTurns(len(b), func(from, to int) error {
+		n, err := f.data.ReadAt(b[from:to], at+int64(from))
+		return f.failed(err, at+int64(from+n), at, len(b))
+	})
+}
+
+// Write puts b at the beginning of the place, which is not shorter.
+func (g *Registry) Write(p parameter.Place, b []byte) error {
+	f, err := g.find(p, true)
+	if err != nil {
+		return err
+	}
+	at := f.Offset + p.Offset
+	// A write behind the end of a file that has become shorter would make it longer again.
+	if info, err := f.data.Stat(); err != nil {
+		return f.failed(err, at, at, len(b))
+	} else if end := info.Size(); end < at+int64(len(b)) {
+		return f.failed(io.EOF, end, at, len(b))
+	}
+	return g.inTurns(len(b), func(from, to int) error {
+		n, err := f.data.WriteAt(b[from:to], at+int64(from))
+		return f.failed(err, at+int64(from+n), at, len(b))
+	})
+}
+
+// failed is the error for a copy of size bytes from offset at on that failed at another.
+func (f *file) failed(err error, failed, at int64, size int) error {
+	condition := scheduler.ErrInvalidInput
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, io.EOF):
+		return invalid("shared memory region '%s': expected %d bytes from offset %d of '%s' on, but the file ends at %d: it has become shorter since it was registered",
+			f.Name, size, at, f.Key, failed)
+	case errors.Is(err, os.ErrClosed):
+		return missing(f.Name)
+	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOMEM):
+		condition = scheduler.ErrOverloaded
+	}
+	return fmt.Errorf("%w: shared memory region '%s': %d bytes from offset %d of '%s' on: failed at offset %d: %w", condition, f.Name, size, at, f.Key, failed, bare(err))
+}
+
+// bare is an error of a system call without the path, which is not the key.
+func bare(err error) error {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return e.Err
+	}
+	return err
+}

@@ -1,0 +1,141 @@
+package regions
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/parameter"
+)
+
+// made is a registry of two regions at most, and its directory with files of 64 bytes.
+func made(t *testing.T, files ...string) (*Registry, string) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), make([]byte, 64), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g := New(Settings{Directory: dir, RegionBytes: 64, Regions: 2})
+	t.Cleanup(g.Close)
+	return g, dir
+}
+
+func names(t *testing.T, g *Registry) (list []string) {
+	t.Helper()
+	all, err := g.Status("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range all {
+		list = append(list, r.Name)
+	}
+	return list
+}
+
+// What is no regular file of a permitted owner is refused for what it is, without being opened.
+func TestWhatIsNoRegion(t *testing.T) {
+	g, dir := made(t, "file", "foreign")
+	path := func(name string) string { return filepath.Join(dir, name) }
+	for name, err := range map[string]error{
+		"link": os.Symlink(path("file"), path("link")), "directory": os.Mkdir(path("directory"), 0o700), "fifo": unix.Mkfifo(path("fifo"), 0o600),
+		"foreign": os.Chown(path("foreign"), 12345, -1),
+	} {
+		if err != nil {
+			t.Fatal(name, err)
+		}
+	}
+	s := g.Settings()
+	s.Owners = []uint32{uint32(os.Geteuid())}
+	g.Configure(s)
+	// A device needs a right that containers lack. One that is there stands for all.
+	for _, c := range []struct {
+		key       string
+		condition error
+	}{
+		{"/file", nil}, {"/link", scheduler.ErrInvalidInput}, {"/directory", scheduler.ErrInvalidInput}, {"/fifo", scheduler.ErrInvalidInput}, {"/foreign", gate.ErrPermissionDenied},
+		{"/none", scheduler.ErrNotFound}, {"/", scheduler.ErrInvalidInput}, {"/.", scheduler.ErrInvalidInput}, {"/..", scheduler.ErrInvalidInput}, {"/../x", scheduler.ErrInvalidInput},
+		{"/directory/x", scheduler.ErrInvalidInput}, {"/fi\x00le", scheduler.ErrInvalidInput}, {"/" + string(make([]byte, 300)), scheduler.ErrInvalidInput},
+	} {
+		began := time.Now()
+		err := g.Register("", Region{Name: "r", Key: c.key, Size: 1})
+		if !errors.Is(err, c.condition) || c.condition == nil && err != nil || time.Since(began) > 5*time.Second {
+			t.Errorf("%q: %v, expected %v", c.key, err, c.condition)
+		}
+		_ = g.Unregister("", "r")
+	}
+	s.Directory, s.Owners = "/dev", nil
+	g.Configure(s)
+	if err := g.Register("", Region{Name: "r", Key: "/null", Size: 1}); !errors.Is(err, scheduler.ErrInvalidInput) {
+		t.Errorf("a device: %v", err)
+	}
+}
+
+// A region that clients left behind gives its place up, and one in use does not.
+func TestPlacesComeBack(t *testing.T) {
+	g, dir := made(t, "a", "b", "c")
+	for _, name := range []string{"a", "b"} {
+		if err := g.Register("", Region{Name: name, Key: name, Size: 64}); err != nil {
+			t.Fatal(err)
+		}
+		g.regions[name].used.Store(time.Now().Add(-2 * forgetAfter).UnixNano())
+	}
+	third := Region{Name: "c", Key: "c", Size: 64}
+	if err := g.Register("", third); !errors.Is(err, scheduler.ErrOverloaded) {
+		t.Errorf("files that are there: %v", err)
+	}
+	for _, name := range []string{"a", "b"} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.Read(parameter.Place{Region: "a", Size: 64}, make([]byte, 64)); err != nil {
+		t.Errorf("a file that was removed: %v", err)
+	}
+	if err := g.Register("", third); err != nil || len(names(t, g)) != 2 || g.regions["a"] == nil {
+		t.Errorf("a place that nobody uses: %v; there are %q", err, names(t, g))
+	}
+}
+
+// New settings unregister what they do not permit, and what is closed leaves no descriptor.
+func TestConfigure(t *testing.T) {
+	before := descriptors(t)
+	g, _ := made(t, "small", "large")
+	for name, size := range map[string]int64{"small": 8, "large": 64} {
+		if err := g.Register("", Region{Name: name, Key: name, Size: size}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := g.Settings()
+	s.RegionBytes, s.Regions = 8, 1
+	if g.Configure(s); len(names(t, g)) != 1 {
+		t.Errorf("of at most 8 bytes there are %q", names(t, g))
+	}
+	s.Owners = []uint32{12345}
+	if g.Configure(s); len(names(t, g)) != 0 {
+		t.Errorf("of another owner there are %q", names(t, g))
+	}
+	if err := g.Register("", Region{Name: "small", Key: "small", Size: 8}); !errors.Is(err, gate.ErrPermissionDenied) {
+		t.Error(err)
+	}
+	if n := descriptors(t); n != before {
+		t.Errorf("%d descriptors are open, %d before", n, before)
+	}
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/" + strconv.Itoa(os.Getpid()) + "/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}

@@ -1,0 +1,72 @@
+package regions
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/parameter"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// CheckOutput is the error for an output that a client may not have written to a place, before a
+// model is asked in vain; Put looks at the place again.
+func (g *Registry) CheckOutput(client, name string, p parameter.Place) error {
+	err := g.permit(client)
+	if err == nil {
+		_, err = g.find(p, true)
+	}
+	return of("output", name, err)
+}
+
+// Fetch gives an input, which has its name, dtype and shape, the data at a place, in memory of get;
+// get's errors are answered as they are. left is how many bytes the request may still have. After an
+// error the input may have memory, which is the caller's to release.
+func (g *Registry) Fetch(client string, t *tensor.Tensor, p parameter.Place, left int64, get func(size int) (*tensor.Buffer, error)) error {
+	if err := g.permit(client); err != nil {
+		return of("input", t.Name, err)
+	}
+	elements, ok := t.Shape.Elements()
+	size := t.DType.Size() // 0: it varies, and Check looks
+	if !ok || size > 0 && elements > math.MaxInt/size {
+		return invalid("input %q: %s of shape %s has more bytes than can be counted", t.Name, t.DType.V2(), t.Shape)
+	}
+	switch {
+	case size > 0 && p.Size != int64(elements*size):
+		return invalid("input byte size mismatch for input '%s': expected %d for %s of shape %s, got shared_memory_byte_size %d", t.Name, elements*size, t.DType.V2(), t.Shape, p.Size)
+	case p.Size > left:
+		return fmt.Errorf("%w: input %q has %d bytes in shared memory, with which the request has more than limits.message_bytes; %d were left", scheduler.ErrTooLarge, t.Name, p.Size, max(left, 0))
+	}
+	if _, err := g.find(p, false); err != nil { // before memory is taken
+		return of("input", t.Name, err)
+	}
+	buf, err := get(int(p.Size))
+	if err != nil {
+		return err
+	}
+	t.Buf, t.Data = buf, buf.Bytes()
+	if err := g.Read(p, t.Data); err != nil {
+		return of("input", t.Name, err)
+	}
+	if err := t.Check(); err != nil {
+		return invalid("input %q, in shared memory region '%s': %w", t.Name, p.Region, err)
+	}
+	return nil
+}
+
+// Put writes an output to a place, whose size becomes that of the output.
+func (g *Registry) Put(t *tensor.Tensor, p *parameter.Place) error {
+	if int64(len(t.Data)) > p.Size {
+		return invalid("shared memory size specified with the request for output '%s' (%d bytes) should be at least %d bytes to hold the results", t.Name, p.Size, len(t.Data))
+	}
+	p.Size = int64(len(t.Data))
+	return of("output", t.Name, g.Write(*p, t.Data))
+}
+
+// of says which tensor an error is about.
+func of(what, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w (%s %q)", err, what, name)
+}

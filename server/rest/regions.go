@@ -1,0 +1,84 @@
+package rest
+
+import (
+	"math"
+	"net/http"
+	"slices"
+
+	"github.com/shivad/shivad/server/internal/predict"
+	"github.com/shivad/shivad/server/internal/regions"
+)
+
+// fetch reads the inputs that are in shared memory. Their memory is taken when the body has been
+// read, so that a slow one does not hold it. A page of another origin uses no region: it could not
+// read an answer, but a region is the same memory for all.
+func (q *request) fetch(b *body) error {
+	placed := slices.ContainsFunc(q.inputs, func(in input) bool { return in.place.Region != "" }) ||
+		slices.ContainsFunc(q.Outputs, func(out predict.Output) bool { return out.Place.Region != "" })
+	if !placed {
+		return nil
+	}
+	if err := q.call.byProgram(); err != nil {
+		return err
+	}
+	memory := q.call.settings.Memory.Plain() // also of a compressed request: these are not
+	left := b.limit - b.got
+	for i := range q.inputs {
+		in := &q.inputs[i]
+		if in.place.Region == "" {
+			continue
+		}
+		if err := q.call.door.predict.Regions().Fetch(q.call.conn.client, &in.Tensor, in.place, left, memory.Get); err != nil {
+			return err
+		}
+		left -= in.place.Size
+	}
+	return nil
+}
+
+// notOffered makes the error of a server without shared memory that of a path that there is not.
+func notOffered(err error) error {
+	if regions.IsOff(err) {
+		return &refusal{status: http.StatusNotFound, err: err}
+	}
+	return err
+}
+
+// regionStatus lists the regions of shared memory, or one.
+func (c *call) regionStatus() error {
+	list, err := c.door.predict.Regions().Status(c.conn.client, c.model)
+	return c.answer(list, notOffered(err))
+}
+
+// registerRegion makes part of a file a region of shared memory.
+func (c *call) registerRegion() error {
+	if err := c.byProgram(); err != nil {
+		return err
+	}
+	r := regions.Region{Name: c.model}
+	err := c.object(func(t *text, name []byte) {
+		what := func() string { return "region " + r.Name }
+		switch string(name) {
+		case "key":
+			r.Key = t.str(what, `"key"`)
+		case "offset":
+			r.Offset = int64(t.whole(what, `"offset"`, math.MaxInt64))
+		case "byte_size":
+			r.Size = int64(t.whole(what, `"byte_size"`, math.MaxInt64))
+		default:
+			t.Raw()
+		}
+	})
+	if err == nil {
+		err = c.door.predict.Regions().Register(c.conn.client, r)
+	}
+	return c.answer(struct{}{}, notOffered(err))
+}
+
+// unregisterRegion forgets a region of shared memory or, without a name, all.
+func (c *call) unregisterRegion() error {
+	if err := c.byProgram(); err != nil {
+		return err
+	}
+	return c.answer(struct{}{}, notOffered(c.door.predict.Regions().Unregister(c.conn.client, c.model)))
+}
