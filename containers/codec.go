@@ -56,6 +56,7 @@ type registration struct {
 	serial             bool // by default it gets the next batch only after its answer
 	announce           bool // large messages to it are announced by a heartbeat
 	feedback           bool // it wants feedback on its answers
+	pauses             bool // an interpreter lock may keep it from answering PINGs
 }
 
 // An answer is a parsed result, for Batch.Complete, which may retain it until Send returns. So

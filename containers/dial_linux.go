@@ -1,6 +1,7 @@
 package containers
 
 import (
+	"net"
 	"syscall"
 	"time"
 
@@ -21,5 +22,17 @@ func giveUpAfter(d time.Duration) func(network, address string, c syscall.RawCon
 			return cerr
 		}
 		return err
+	}
+}
+
+// noticeLoss does the same for a connection that was accepted, if it is one of TCP. A failure leaves
+// the time to the system.
+func noticeLoss(conn net.Conn, d time.Duration) {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return
+	}
+	if raw, err := tcp.SyscallConn(); err == nil {
+		_ = giveUpAfter(d)("tcp", "", raw)
 	}
 }

@@ -3,9 +3,13 @@
 package containers
 
 import (
+	"net"
 	"syscall"
 	"time"
 )
 
 // giveUpAfter leaves the time to the system.
 func giveUpAfter(time.Duration) func(network, address string, c syscall.RawConn) error { return nil }
+
+// noticeLoss does the same.
+func noticeLoss(net.Conn, time.Duration) {}

@@ -38,6 +38,15 @@ type clocks struct {
 	mute  bool // the container sends no heartbeats: only PONGs show that it is alive
 }
 
+// patient returns the clocks for a container that may be alive and yet answer no PING for a while:
+// an interpreter lock that another thread holds keeps it from the socket. Its silence is that of an
+// idle one without messages. Until then a batch has the execution timeout, and the kernel tells
+// whether the machine can be reached.
+func (c clocks) patient() clocks {
+	c.dead = max(c.dead, c.idle)
+	return c
+}
+
 type phase uint8
 
 const (

@@ -109,6 +109,14 @@ var machineLives = []struct {
 		{at: 2.9, do: "tick", want: actPing | actBeat, next: 3},
 		{at: 3, do: "tick", want: actBeat, err: "silent for 3s"},
 	}},
+	{"v4: may pause, with a batch and without", v4Clocks.patient(), []moment{
+		{at: 0, do: "hello", want: actRegister},
+		{at: 29, do: "tick", want: actBeat, next: 30},
+		{at: 29.5, do: "send"},
+		{at: 29.9, do: "byte"},
+		{at: 59, do: "tick", want: actPing | actBeat, next: 59.9},
+		{at: 60, do: "tick", want: actBeat, err: "silent for 30.1s"},
+	}},
 	{"v4: a peer without PING is left to the execution timeout", v4Deaf, []moment{
 		{at: 0, do: "hello", want: actRegister},
 		{at: 0, do: "send"},

@@ -234,11 +234,17 @@ func (s *session) register(r registration) error {
 
 	s.mu.Lock()
 	s.replica = replica
+	if r.pauses {
+		s.machine.clocks = s.machine.clocks.patient()
+	}
 	s.info.Registered = time.Now()
 	held := s.held
 	s.hold, s.held = false, nil
 	s.retimeLocked(0)
 	s.mu.Unlock()
+	if r.pauses {
+		noticeLoss(s.raw, s.settings.WriteTimeout)
+	}
 	s.listener.registered(s)
 	s.listener.served(s.snapshot())
 	s.log(slog.LevelInfo, "container registered")

@@ -47,6 +47,7 @@ type HelloMessage struct {
 	Concurrency int             `json:"concurrency,omitempty"`
 	Slots       int             `json:"slots,omitempty"`
 	Announce    bool            `json:"announce,omitempty"`
+	Pauses      bool            `json:"pauses,omitempty"`   // it may be alive and yet answer no PING
 	User        bool            `json:"user,omitempty"`     // it wants the user of each request
 	Feedback    bool            `json:"feedback,omitempty"` // and feedback on its answers
 	Parameters  json.RawMessage `json:"parameters,omitempty"`
