@@ -23,7 +23,7 @@ func TestClientStream(t *testing.T) {
 	s := start(t, oneByOne)
 	slow := addSlow(t, s)
 	pool := tensor.NewPool(0)
-	client, err := shiva.Dial(t.Context(), s.Addrs().TCP[0].String(), shiva.WithPool(pool))
+	client, err := shiva.Dial(t.Context(), s.Addrs().TCP.String(), shiva.WithPool(pool))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestClientStream(t *testing.T) {
 // TestClientStreamRestart: a stream outlives its server.
 func TestClientStreamRestart(t *testing.T) {
 	s := start(t, nil)
-	addr := s.Addrs().TCP[0].String()
+	addr := s.Addrs().TCP.String()
 	client, err := shiva.Dial(t.Context(), addr, shiva.WithBackoff(10*time.Millisecond, 10*time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
@@ -121,7 +121,7 @@ func TestClientStreamRestart(t *testing.T) {
 	if err := <-failed; !errors.As(err, new(*shiva.CallError)) {
 		t.Errorf("while no server is there: %v", err)
 	}
-	start(t, func(c *config.Config) { c.TCP.Listen = config.Addrs{addr} })
+	start(t, func(c *config.Config) { c.TCP.Listen = addr })
 	deadline := time.After(10 * time.Second)
 	for first = push(); ; push() {
 		select {

@@ -21,8 +21,8 @@ import (
 
 // A door is one that clients have, and that is open.
 type door struct {
-	listener  interface{ Addrs() []net.Addr } // *tcp.Door, *rest.Door, *grpc.Door
-	name      string                          // as metrics and logs have it
+	listener  interface{ Addr() net.Addr } // *tcp.Door, *rest.Door, *grpc.Door
+	name      string                       // as metrics and logs have it
 	configure func(config.Config)
 	shutdown  func(context.Context) error
 	failed    <-chan error // nil of one that goes on until it is shut
@@ -34,9 +34,9 @@ func (s *Server) openDoors(c config.Config) error {
 	if err := s.containers.Listen(c.Containers); err != nil {
 		return err
 	}
-	if len(c.TCP.Listen) > 0 {
+	if c.TCP.Listen != "" {
 		d, err := tcp.Listen(tcp.Config{
-			Addrs: c.TCP.Listen, Access: c.TCP.Access(), Gate: s.gate, Describe: s.predict.Describe, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
+			Addr: c.TCP.Listen, Gate: s.gate, Describe: s.predict.Describe, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
 			Loops: c.TCP.Loops, Settings: tcpSettings(c),
 		})
 		if err != nil {
@@ -44,18 +44,18 @@ func (s *Server) openDoors(c config.Config) error {
 		}
 		s.doors = append(s.doors, door{d, "tcp", func(c config.Config) { d.Configure(tcpSettings(c)) }, d.Shutdown, nil})
 	}
-	if len(c.REST.Listen) > 0 {
+	if c.REST.Listen != "" {
 		d, err := rest.Listen(rest.Config{
-			Addrs: c.REST.Listen, Access: c.REST.Access(), Predict: s.predict, Log: s.log, Metrics: s.metrics.Door("rest"), Settings: s.restSettings(c),
+			Addr: c.REST.Listen, Predict: s.predict, Log: s.log, Metrics: s.metrics.Door("rest"), Settings: s.restSettings(c),
 		})
 		if err != nil {
 			return err
 		}
 		s.doors = append(s.doors, door{d, "rest", func(c config.Config) { d.Configure(s.restSettings(c)) }, d.Shutdown, d.Failed()})
 	}
-	if g := c.GRPC; len(g.Listen) > 0 {
+	if g := c.GRPC; g.Listen != "" {
 		d, err := grpc.Listen(grpc.Config{
-			Addrs: g.Listen, Access: g.Access(), Predict: s.predict, Log: s.log, Metrics: s.metrics.Door("grpc"), Streams: g.StreamsPerConnection,
+			Addr: g.Listen, Predict: s.predict, Log: s.log, Metrics: s.metrics.Door("grpc"), Streams: g.StreamsPerConnection,
 			IdleTimeout: g.IdleTimeout, PingInterval: g.PingInterval, PingTimeout: g.PingTimeout, MinPing: g.MinPingInterval,
 			Settings: s.grpcSettings(c),
 		})
@@ -71,11 +71,11 @@ func (s *Server) openDoors(c config.Config) error {
 	return nil
 }
 
-// addrs are where the door of that name listens; nil if it is left out.
-func (s *Server) addrs(name string) []net.Addr {
+// addr is where the door of that name listens; nil if it is left out.
+func (s *Server) addr(name string) net.Addr {
 	for _, d := range s.doors {
 		if d.name == name {
-			return d.listener.Addrs()
+			return d.listener.Addr()
 		}
 	}
 	return nil

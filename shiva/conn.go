@@ -110,9 +110,7 @@ func (w *connWriter) add(b *tensor.Buffer) {
 	}
 	start := len(w.block)
 	w.block = append(w.block, p...)
-	if n := len(w.vecs); n == 0 || !extend(&w.vecs[n-1], w.block, start) {
-		w.vecs = append(w.vecs, w.block[start:])
-	}
+	w.vecs = appendVec(w.vecs, w.block, start)
 	b.Release()
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -23,6 +24,25 @@ import (
 func (s *shivad) script(name string, args ...string) {
 	s.t.Helper()
 	s.run(python(s.t), append([]string{filepath.Join(root(s.t), "server/e2e/python", name)}, args...)...)
+}
+
+// plain starts the container of containers/DESIGN.md, which has no SDK. It sums the values of each row.
+func (s *shivad) plain(addr string) {
+	s.t.Helper()
+	page, err := os.ReadFile(filepath.Join(root(s.t), "containers/DESIGN.md"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	_, code, _ := strings.Cut(string(page), "<!-- file plain.py -->\n```python\n")
+	code, _, found := strings.Cut(code, "```\n")
+	script := filepath.Join(s.t.TempDir(), "plain.py")
+	if err := os.WriteFile(script, []byte(code), 0o600); err != nil || !found {
+		s.t.Fatal("no plain.py in DESIGN.md", err)
+	}
+	if lines := strings.Count(code, "\n"); lines > 60 {
+		s.t.Errorf("a container of %d lines, the page promises fifty and a few blank ones", lines)
+	}
+	s.run(python(s.t), script, "tcp://"+addr)
 }
 
 // ask asks a model for one tensor.
@@ -42,12 +62,13 @@ func (s *shivad) steady() {
 }
 
 // A message that takes twice as long to arrive as a side may be silent, to a container and back.
-// The library of the one in Python shows whole messages only, and hears no heartbeat meanwhile;
-// that in Go counts bytes.
+// The SDKs count bytes. The plain one's library shows whole messages only, and it hears no
+// heartbeat meanwhile, so its messages are announced.
 func TestE2ESlowCable(t *testing.T) {
 	const size, rate = 8 << 20, 4 << 20
 	s := start(t, "[containers]\nheartbeat = \"300ms\"\n")
 	s.script("busy_models.py", connect(t, s.containers, rate).ear.Addr().String(), "big")
+	s.plain(connect(t, s.containers, rate).ear.Addr().String())
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -64,6 +85,7 @@ func TestE2ESlowCable(t *testing.T) {
 	})
 	s.waitReplicas("big", 1)
 	s.waitReplicas("big_go", 1)
+	s.waitReplicas("plain", 1)
 	data := bytes.Repeat([]byte("0123456789abcdef"), size/16)
 	x, err := tensor.New(tensor.Uint8, tensor.Shape{1, size}, data)
 	if err != nil {
@@ -84,6 +106,23 @@ func TestE2ESlowCable(t *testing.T) {
 			m.Release()
 		})
 	}
+	c := s.client()
+	asks.Go(func() {
+		x, err := tensor.FromSlice(tensor.Shape{1, size / 4}, make([]float32, size/4))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		m, err := ask(t, c, "plain", x)
+		if err != nil {
+			t.Errorf("plain: %v", err)
+			return
+		}
+		if sums, err := tensor.Values[float32](m.Tensors[0]); err != nil || len(sums) != 1 || sums[0] != 0 {
+			t.Errorf("plain: %v, %v", sums, err)
+		}
+		m.Release()
+	})
 	asks.Wait()
 	s.steady()
 }

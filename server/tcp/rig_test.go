@@ -71,7 +71,7 @@ func prepareRig(t testing.TB, change func(*Config)) (*rig, Config) {
 	}
 	r.gate.Attach(r.sched)
 	cfg := Config{
-		Addrs: []string{"127.0.0.1:0"}, Gate: r.gate, Describe: predict.New(predict.Config{Regions: regions.New(regions.Settings{}), Gate: r.gate, Version: "test"}).Describe, Pool: r.pool, Metrics: r.metrics.Door("tcp"),
+		Addr: "127.0.0.1:0", Gate: r.gate, Describe: predict.New(predict.Config{Regions: regions.New(regions.Settings{}), Gate: r.gate, Version: "test"}).Describe, Pool: r.pool, Metrics: r.metrics.Door("tcp"),
 		Log:   slog.New(slog.NewTextHandler(&lockedWriter{w: r.log}, nil)),
 		Loops: 1,
 		Settings: Settings{
@@ -192,7 +192,7 @@ func (r *rig) dial() *wire {
 	if r.memory != nil {
 		c = r.memory.dial()
 	} else {
-		conn, err := net.Dial("tcp", r.door.Addrs()[0].String())
+		conn, err := net.Dial("tcp", r.door.Addr().String())
 		if err != nil {
 			r.t.Fatal(err)
 		}

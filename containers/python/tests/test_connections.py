@@ -6,13 +6,13 @@ import socket
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-import zmq
 from echo_model import Held, ask, echo
 from fake_server import Fake
 from shiva_container import Container, link
+from shiva_container.connection import Connection
 from shiva_container.container import hello
 
 
@@ -100,41 +100,32 @@ def test_a_lock_taken_while_reading_is_no_silence(monkeypatch: pytest.MonkeyPatc
     """The model may take the interpreter's lock at any read, and give it back when all that has come is read."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(link, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    receive = Connection.receive
 
-    class Pausing:
-        """A socket whose reads take long."""
+    def pause(connection: Connection) -> Any:
+        messages = receive(connection)
+        clock.now += 1.5 if messages and pausing else 0
+        return messages
 
-        def __init__(self, socket: zmq.Socket[bytes]) -> None:
-            self._socket = socket
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._socket, name)
-
-        def recv_multipart(self, *args: Any, **kwargs: Any) -> Any:
-            frames = self._socket.recv_multipart(*args, **kwargs)
-            clock.now += 1.5
-            return frames
-
+    monkeypatch.setattr(Connection, "receive", pause)
+    pausing = False
     model = echo()
-    context, poller = zmq.Context(), zmq.Poller()
     with Fake(heartbeat_ms=3_600_000, dead_after_ms=1000, beat=False) as fake:
-        one = link.Link(model, fake.endpoint, hello(model, "i"), context, poller, print, print, print)
-        one.tick(clock.now)
-        peer, _ = fake.hello()
-        while not one.live:
-            assert poller.poll(20_000)
+        one = link.Link(model, fake.endpoint, hello(model, "i"), print, print, print, Connection.close)
+        until = time.monotonic() + 20
+        while not one.live and time.monotonic() < until:
+            one.tick(clock.now)
             one.readable()
-        session, real = one.session, cast(Any, one._socket)
-        one._socket = cast(Any, Pausing(real))
+        session = one.session
+        assert session is not None
+        peer, _ = fake.hello()
+        pausing = True
         fake.send(peer, b"heartbeat")
-        while clock.now < 1.5:
-            assert poller.poll(20_000)
+        while clock.now < 1.5 and time.monotonic() < until:
             one.readable()
         one.tick(clock.now)
         assert one.session is session, "what was read was dated to the time before the pause"
-        one._socket = real
         one.close()
-    context.term()
 
 
 def test_refusal_is_reported_and_tried_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -43,7 +43,7 @@ def test_hello_says_all_that_was_declared() -> None:
             "max_batch": 64,
             "concurrency": 2,
             "slots": 3,
-            "announce": True,
+            "pauses": True,
             "user": True,
             "parameters": {"k": [1]},
             "instance": "here",

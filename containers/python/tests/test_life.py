@@ -50,10 +50,10 @@ def test_stop_leaves_what_is_queued() -> None:
             peer, _ = fake.hello()
             for _ in range(2):
                 ask(fake, peer)
-            runner = container._runners[0]
+            runner: Any = container._runners[0]
             assert held.inside.wait(20)
             until = time.monotonic() + 20
-            while runner._jobs.empty() and time.monotonic() < until:
+            while not runner._worker._jobs and time.monotonic() < until:
                 time.sleep(0.005)
             container.stop()
             until = time.monotonic() + 20
@@ -96,7 +96,7 @@ def test_a_runner_may_be_stopped_before_its_loop_runs() -> None:
     async def function(x: Any) -> Any:
         return x
 
-    runner = Runner(model(name="a", inputs=[X], outputs=[Y])(function), lambda error: None)
+    runner = Runner(model(name="a", inputs=[X], outputs=[Y])(function), lambda error: None, print)
     runner.stop(0)
     runner.start()
     runner._threads[0].join(20)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from shiva_container import wire
-from shiva_container.session import End, Lesson, Outcome, Session, State
+from shiva_container.session import SLOWEST, End, Lesson, Outcome, Session, State
 
 WELCOME = {"protocol": 4, "server": "s", "heartbeat_ms": 1000, "dead_after_ms": 3000, "max_message_bytes": 100}
 ID = b"12345678"
@@ -38,6 +38,7 @@ def test_no_answer_to_hello() -> None:
 
 def test_heartbeats_are_no_answer_to_hello() -> None:
     session = Session(b"{}", 0.0)
+    session.hear(0, 9.0)
     session.receive([b"heartbeat"], 9.0)
     session.tick(10.0)
     assert session.ended == End(Outcome.LOST, "no answer to hello for 10 s")
@@ -106,7 +107,7 @@ def test_feedback_of_any_structure_is_read_or_refused() -> None:
 
 def test_silence_of_the_server() -> None:
     session = live()
-    session.receive([b"heartbeat"], 2.0)
+    session.hear(0, 2.0)
     session.sent(4.9)
     session.tick(4.9)
     assert session.ended is None
@@ -115,28 +116,28 @@ def test_silence_of_the_server() -> None:
     assert session.ended == End(Outcome.LOST, "silence for 3 s")
 
 
-def test_an_announced_message_may_take_long() -> None:
+def test_a_large_message_may_take_long_and_its_bytes_are_signs_of_life() -> None:
     session = live()
-    session.receive([b"heartbeat", j({"coming_bytes": 10 * (16 << 10), "later": 1})], 2.0)
-    session.sent(14.9)
-    session.tick(14.9)
+    for second in range(1, 21):
+        session.hear(second * SLOWEST, float(second))
+        session.sent(float(second))
+        session.tick(float(second))
     assert session.ended is None
-    assert session.wake() == 15.0
-    session.receive([b"batch", ID, b"head", b"a"], 14.95)
-    session.sent(17.9)
-    session.tick(17.9)
-    assert session.ended is None
-    session.tick(17.95)
-    assert session.ended == End(Outcome.LOST, "silence for 3 s"), "what was announced has come"
+    session.hear(0, 21.0)
+    assert session.wake() <= 24.0
 
 
-def test_an_announced_message_that_does_not_come() -> None:
+def test_a_message_that_crawls_is_no_sign_of_life() -> None:
     session = live()
-    session.receive([b"heartbeat", j({"coming_bytes": 16 << 10})], 2.0)
-    session.tick(6.0)
-    assert session.ended == End(
-        Outcome.LOST, "a message of 16384 bytes was announced and has not come; silence for 4 s"
-    )
+    for second in range(2, 8):
+        session.hear(second, float(second))
+        session.sent(float(second))
+        session.tick(float(second))
+    assert session.ended is None
+    assert session.wake() == 8.0, "three seconds, and as many of silence"
+    session.hear(8, 8.0)
+    session.tick(8.0)
+    assert session.ended == End(Outcome.LOST, "silence for 3 s")
 
 
 def test_a_batch_and_its_answer() -> None:

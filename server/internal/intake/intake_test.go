@@ -18,7 +18,7 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 )
 
-func TestAddrOf(t *testing.T) {
+func TestHostOf(t *testing.T) {
 	for text, want := range map[string]string{
 		"10.1.2.3:80":               "10.1.2.3",
 		"[::ffff:10.1.2.3]:80":      "10.1.2.3",
@@ -30,11 +30,11 @@ func TestAddrOf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := addrOf(at).String(); got != want {
+		if got := hostOf(at).String(); got != want {
 			t.Errorf("%s counts as %s, want %s", text, got, want)
 		}
 	}
-	if addrOf(&net.UnixAddr{Name: "/x"}).IsValid() || addrOf(nil).IsValid() {
+	if hostOf(&net.UnixAddr{Name: "/x"}).IsValid() || hostOf(nil).IsValid() {
 		t.Error("no address of the Internet is a host")
 	}
 }
@@ -48,11 +48,10 @@ func config(limits *Limits) Config {
 }
 
 func TestLimits(t *testing.T) {
-	host := func(addr string) Host { return Host{addr: netip.MustParseAddr(addr)} }
-	a, b, here, user := host("10.0.0.1"), host("10.0.0.2"), host("127.0.0.1"), Host{user: 1000, unix: true}
+	a, b, here := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("127.0.0.1")
 	limits := Limits{Total: 100, PerAddress: 2}
-	l := newListener(config(&limits))
-	enter := func(host Host) bool {
+	l := newListener(nil, config(&limits))
+	enter := func(host netip.Addr) bool {
 		_, err := l.enter(host)
 		return err == nil
 	}
@@ -69,13 +68,13 @@ func TestLimits(t *testing.T) {
 		t.Error("a connection that has left makes room for one")
 	}
 	for range 10 {
-		if !enter(here) || !enter(user) || !enter(Host{}) {
+		if !enter(here) || !enter(netip.Addr{}) {
 			t.Error("this machine is not bounded")
 		}
 	}
 
 	// Other limits hold for the connections that were there before them.
-	if limits = (Limits{Total: 100, PerAddress: 10, Loopback: true}); enter(here) || enter(user) {
+	if limits = (Limits{Total: 100, PerAddress: 10, Loopback: true}); enter(here) {
 		t.Error("connections of this machine from before it was bounded do not count")
 	}
 	if limits.PerAddress = 11; !enter(here) {
@@ -87,10 +86,10 @@ func TestLimits(t *testing.T) {
 	if limits.PerAddress = 1; enter(a) {
 		t.Error("an address of three does not follow the limit")
 	}
-	if limits.Total = l.Open() + 1; !enter(Host{}) || enter(Host{}) {
+	if limits.Total = l.Open() + 1; !enter(netip.Addr{}) || enter(netip.Addr{}) {
 		t.Error("expected room for one more connection of any address")
 	}
-	for host, n := range map[Host]int{a: 3, b: 1, here: 11, user: 10, {}: 11} {
+	for host, n := range map[netip.Addr]int{a: 3, b: 1, here: 11, {}: 11} {
 		for range n {
 			l.leave(host)
 		}
@@ -107,10 +106,7 @@ func TestLimits(t *testing.T) {
 func open(t *testing.T, cfg Config, let func(*Conn)) *Listener {
 	t.Helper()
 	before := runtime.NumGoroutine()
-	if cfg.Addrs == nil {
-		cfg.Addrs = []string{"127.0.0.1:0"}
-	}
-	l, err := Listen(cfg)
+	l, err := Listen("127.0.0.1:0", cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,8 +236,7 @@ func (n *noDescriptors) Close() error {
 func TestAcceptPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := &noDescriptors{closed: make(chan struct{})}
-		l := newListener(config(&Limits{Total: 1}), broken)
-		l.start()
+		l := newListener(broken, config(&Limits{Total: 1}))
 		began := time.Now()
 		ended := make(chan error)
 		go func() {
@@ -263,8 +258,7 @@ func TestAcceptPauses(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		broken := &noDescriptors{closed: make(chan struct{})}
-		l := newListener(config(&Limits{Total: 1}), broken)
-		l.start()
+		l := newListener(broken, config(&Limits{Total: 1}))
 		time.AfterFunc(2*time.Second, func() { l.Close() }) // in the pause from 1.275 s to 2.275 s
 		began := time.Now()
 		if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {

@@ -8,8 +8,8 @@
 
     serve()
 
-Threads: one I/O thread per process talks to the servers and keeps the sessions alive; the functions run in
-threads of their own, so heartbeats go on while a model computes.
+Threads: one I/O thread per process keeps the sessions with the servers alive; the functions run in threads of
+their own, so heartbeats go on while a model computes. The thread of a quick function talks to the servers itself.
 """
 
 from .addresses import Address

@@ -10,21 +10,24 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from selectors import EVENT_READ, EVENT_WRITE
 from types import FrameType, TracebackType
 from typing import Any
 
-import zmq
-
 from . import wire
 from .addresses import Resolver, parse_servers
+from .connection import Connection
 from .link import Link
 from .models import Model, declared_models, error_text
+from .poller import Poller
 from .runner import Runner
 from .tensors import DeclarationError
 
 log = logging.getLogger("shiva_container")
 
 DRAIN_SECONDS = 30.0
+LINGER_SECONDS = 1.0
+"""How long a connection that was hung up may take to bring its last answers out."""
 _JOIN_SECONDS = 2.0
 _SIGNAL_SECONDS = 1.0
 
@@ -40,7 +43,7 @@ def hello(model: Model[..., Any], instance: str) -> bytes:
         "outputs": [tensor.json() for tensor in model.outputs],
         "batched": model.batched,
         "concurrency": min(model.concurrency, wire.MAX_SLOTS),
-        "announce": True,
+        "pauses": True,
         "instance": instance,
     }
     if model.concurrency > 1:
@@ -74,12 +77,8 @@ class Container:
             raise DeclarationError("no model to serve: decorate a function with @model")
         self._addresses = parse_servers(servers)
         self._instance = instance or f"{socket.gethostname()}:{os.getpid()}"
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._poller = zmq.Poller()
+        self._poller: Poller[Link | Connection] = Poller()
         self._mail: deque[Callable[[], None]] = deque()
-        self._wake_in, self._wake_out = socket.socketpair()
-        for end in (self._wake_in, self._wake_out):
-            end.setblocking(False)
         self._runners = [self._runner(model) for model in self._models]
         self._resolver = Resolver(self._addresses, lambda found: self._post(lambda: self._relist(found)))
         self._thread = threading.Thread(target=self._run, name="shiva-io", daemon=True)
@@ -89,6 +88,7 @@ class Container:
         self._warm: list[Runner] = []
         self._endpoints: list[str] = []
         self._links: list[Link] = []
+        self._leaving: dict[Connection, float] = {}
         self._unfit: set[Runner] = set()
         self._draining = False
         self._drain_until = float("inf")
@@ -136,23 +136,19 @@ class Container:
 
     def _post(self, work: Callable[[], None]) -> None:
         self._mail.append(work)
-        try:
-            self._wake_in.send(b"!")
-        except OSError:  # full: it will wake anyway; closed: it has ended
-            return
+        self._poller.wake()
 
     def _runner(self, model: Model[..., Any]) -> Runner:
         def ready(error: BaseException | None) -> None:
             self._post(lambda: self._warmed(runner, error))
 
-        runner = Runner(model, ready)
+        runner = Runner(model, ready, self._poller.wake)
         return runner
 
     # The I/O thread.
 
     def _run(self) -> None:
         try:
-            self._poller.register(self._wake_out, zmq.POLLIN)
             while not self._over():
                 self._turn()
         except BaseException as e:  # a bug here must end the process with its name, not hang it
@@ -162,11 +158,12 @@ class Container:
             self._resolver.stop()
             for link in self._links:
                 link.close()
+            while self._leaving:
+                self._see_off(time.monotonic())
+                self._wait({}, LINGER_SECONDS / 10)
             for runner in self._runners:
                 runner.stop(_JOIN_SECONDS)
-            self._context.term()
-            self._wake_in.close()
-            self._wake_out.close()
+            self._poller.close()
             self._finished.set()
             self._ready.set()
 
@@ -177,23 +174,41 @@ class Container:
         for link in self._links:
             link.tick(now)
         self._links = [link for link in self._links if link.listed or link.session is not None]
+        self._see_off(now)
         self._tell_ready()
         if self._over() or self._mail:
             return
-        wake = min([link.wake() for link in self._links] + [self._drain_until])
-        pause = None if wake == float("inf") else max(0, int((wake - now) * 1000) + 1)
-        ready = self._poller.poll(pause)
-        now = time.monotonic()
-        for sock, _ in ready:
-            if sock == self._wake_out.fileno():
-                self._wake_out.recv(4096)
+        wake = self._drain_until
+        for runner in self._runners:
+            mine = [link for link in self._links if link.model is runner.model]
+            runner.offer([(link, link.number) for link in mine if link.live])
+            wake = min([wake, runner.watch(now)] + [link.wake() for link in mine])
+        follow: dict[int, tuple[Link | Connection, int]] = {}
         for link in self._links:
-            if any(link.owns(sock) for sock, _ in ready):
-                link.readable()
-        if now >= self._drain_until:
+            if link.session is not None and link.number >= 0 and not link.led:
+                follow[link.number] = link, EVENT_READ | EVENT_WRITE * link.blocked
+        self._wait(follow, wake - now)
+        if time.monotonic() >= self._drain_until:
             pending = sum(link.session.pending for link in self._links if link.session)
             log.warning("not drained in time: %d batches are lost", pending)
             self._begin_stop()
+
+    def _wait(self, follow: dict[int, tuple[Link | Connection, int]], pause: float) -> None:
+        """Wait for sockets, and read those that have something."""
+        for connection, until in self._leaving.items():
+            follow[connection.socket.fileno()] = connection, EVENT_READ | EVENT_WRITE * connection.unsent
+            pause = min(pause, until - time.monotonic())
+        self._poller.follow(follow)
+        for one in self._poller.wait(None if pause == float("inf") else max(pause, 0)):
+            if isinstance(one, Link):
+                one.readable()
+
+    def _see_off(self, now: float) -> None:
+        """Go on with connections that were hung up, and close those that are through or out of time."""
+        for connection, until in list(self._leaving.items()):
+            if now >= until or not connection.finish():
+                del self._leaving[connection]
+                connection.close()
 
     def _over(self) -> bool:
         if self._stopping:
@@ -241,11 +256,10 @@ class Container:
                         runner.model,
                         endpoint,
                         hello(runner.model, self._instance),
-                        self._context,
-                        self._poller,
                         runner.submit,
                         runner.teach,
-                        self._post,
+                        self._poller.wake,
+                        self._leave,
                     )
                     link.wanted = runner not in self._unfit
                     self._links.append(link)
@@ -268,6 +282,9 @@ class Container:
         for link in self._links:
             link.drain("the container is shutting down")
             link.listed = False
+
+    def _leave(self, connection: Connection) -> None:
+        self._leaving[connection] = time.monotonic() + LINGER_SECONDS
 
     def _begin_stop(self) -> None:
         self._stopping = True

@@ -135,6 +135,8 @@ class Model(Generic[P, R]):
         )
         self._declare()
         self._positional, self._extra = _binding(function, self.inputs, "request" if per_row else "batch")
+        counts = {tensor.ragged for tensor in self.outputs}
+        self._returned = tuple(tensor for tensor in self.outputs if tensor.name not in counts)
         functools.update_wrapper(self, function, updated=())  # its attributes could be called as ours are
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -267,8 +269,12 @@ class Model(Generic[P, R]):
     @property
     def returned(self) -> tuple[Tensor, ...]:
         """The outputs that the function returns: all but the counts of ragged ones."""
-        counts = {tensor.ragged for tensor in self.outputs}
-        return tuple(tensor for tensor in self.outputs if tensor.name not in counts)
+        return self._returned
+
+    @property
+    def sees_requests(self) -> bool:
+        """Whether the function is given the requests of its batch."""
+        return bool(self._extra)
 
     # One batch through the function, in a compute thread.
 
@@ -353,6 +359,8 @@ class Model(Generic[P, R]):
             )
 
     def _in_order(self, value: object) -> list[object]:
+        if type(value) is np.ndarray and len(self._returned) == 1:
+            return [value]
         names = [tensor.name for tensor in self.returned]
         if isinstance(value, Mapping):
             if set(value) != set(names):

@@ -15,6 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from . import wire
 from .tensors import Buffer
@@ -25,6 +26,7 @@ HANDSHAKE_SECONDS = 10.0
 """How long a server may take to answer hello."""
 SLOWEST = 16 << 10
 """Bytes a second: no message is expected to come more slowly."""
+_KNOWN = (wire.WELCOME, wire.REFUSED, wire.HEARTBEAT, wire.FEEDBACK)
 
 
 class State(enum.Enum):
@@ -58,8 +60,7 @@ class End:
     reason: str
 
 
-@dataclass(frozen=True)
-class Delivery:
+class Delivery(NamedTuple):
     """A batch as it came, not yet read."""
 
     batch_id: bytes
@@ -91,7 +92,7 @@ class Session:
         self._dead_after = HANDSHAKE_SECONDS
         self._max_message = 0
         self._heard = now
-        self._coming = 0
+        self._began = float("inf")
         self._sent = now
         self._goodbye = End(Outcome.DRAINED, "drained")
         self._odd_kinds: set[bytes] = set()
@@ -101,13 +102,16 @@ class Session:
         """Batches received and not yet answered."""
         return len(self._pending)
 
+    def hear(self, partial: int, now: float) -> None:
+        """Bytes have come, ``partial`` of them of a message that is not complete. One that crawls shows no life."""
+        self._began = min(self._began, now) if partial else float("inf")
+        if self.state is not State.HELLO and now - self._began <= self._dead_after + partial / SLOWEST:
+            self._heard = now  # until then only an answer to hello counts
+
     def receive(self, frames: Sequence[Buffer], now: float) -> Delivery | Lesson | None:
         """Take one message; a batch and feedback are handed back, everything else is dealt with here."""
         if self.ended:
             return None
-        if self.state is not State.HELLO:  # until then only an answer to hello counts
-            self._heard = now
-            self._coming = 0
         kind = bytes(frames[0])
         try:
             if kind == wire.BATCH:
@@ -118,11 +122,9 @@ class Session:
                 self._welcome(wire.from_json(_frame(frames, 1)), now)
             elif kind == wire.REFUSED and self.state is State.HELLO:
                 self._end(Outcome.REFUSED, str(wire.from_json(_frame(frames, 1)).get("error", "no reason given")))
-            elif kind == wire.HEARTBEAT:
-                self._coming = wire.coming(frames)
             elif kind == wire.GOODBYE:
                 self._take_leave(wire.from_json(_frame(frames, 1)))
-            elif kind not in (wire.WELCOME, wire.REFUSED, wire.FEEDBACK) and kind not in self._odd_kinds:
+            elif kind not in _KNOWN and kind not in self._odd_kinds:
                 self._odd_kinds.add(kind)
                 log.warning("the server sent %r, which this version does not know; ignored", kind[:40])
         except wire.WireError as e:
@@ -166,24 +168,16 @@ class Session:
         """Let time pass: send a heartbeat when it is due, end when the server has been silent too long."""
         if self.ended:
             return
-        if now - self._heard >= self._patience():
+        if now - self._heard >= self._dead_after:
             what = "no answer to hello" if self.state is State.HELLO else "silence"
-            if self._coming:
-                what = f"a message of {self._coming} bytes was announced and has not come; {what}"
-            self.lost(f"{what} for {self._patience():g} s")
+            self.lost(f"{what} for {self._dead_after:g} s")
         elif self._heartbeat and now - self._sent >= self._heartbeat and not self.outbox:
             self.outbox.append([wire.HEARTBEAT])
 
     def wake(self) -> float:
         """When tick has something to do at the latest."""
-        dead = self._heard + self._patience()
+        dead = self._heard + self._dead_after
         return min(dead, self._sent + self._heartbeat) if self._heartbeat else dead
-
-    def _patience(self) -> float:
-        """How long nothing may be heard of the server. ZeroMQ shows whole messages only: while a large one is under way
-        nothing is, as heartbeats are behind it. So the server announces it.
-        """
-        return self._dead_after + self._coming / SLOWEST
 
     def _welcome(self, head: dict[str, object], now: float) -> None:
         if head.get("protocol") != wire.PROTOCOL:

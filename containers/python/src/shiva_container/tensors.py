@@ -270,6 +270,8 @@ def convert(tensor: Tensor, value: object) -> Array:
     Python numbers, texts and lists take the declared dtype if it can hold them. An array must already have
     it: a silent cast could change values, and an astype() in the model costs one word.
     """
+    if type(value) is np.ndarray and value.dtype == tensor.dtype and value.dtype != object:
+        return value
     if not isinstance(value, np.ndarray | np.generic) and not hasattr(value, "__array__"):
         try:
             plain = np.asarray(value)

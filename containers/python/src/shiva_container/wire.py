@@ -47,12 +47,6 @@ def from_json(frame: Buffer) -> dict[str, object]:
     return value
 
 
-def coming(frames: Sequence[Buffer]) -> int:
-    """How many bytes the next message has, if a heartbeat announces it; else 0."""
-    size = from_json(frames[1]).get("coming_bytes") if len(frames) > 1 else 0
-    return size if isinstance(size, int) else 0
-
-
 @dataclass(frozen=True)
 class TensorHead:
     """Name, datatype and shape of one tensor frame."""
@@ -81,12 +75,11 @@ class TensorHead:
 
 
 @dataclass(frozen=True)
-class BatchMessage:
-    """A batch as it came: heads and frames of its inputs, and what is known about its requests."""
+class BatchHeader:
+    """What a batch's header says: the heads of its inputs, and what is known about its requests."""
 
     rows: int
     heads: list[TensorHead]
-    frames: Sequence[Buffer]
     timeout: float | None
     """Seconds left, when it was sent, until the tightest deadline."""
     requests: list[int]
@@ -96,15 +89,15 @@ class BatchMessage:
     priorities: list[int]
 
 
-def parse_batch(header: Buffer, frames: Sequence[Buffer]) -> BatchMessage:
-    """Read the header of a batch and check that it agrees with itself and with its frames."""
+def parse_batch(header: Buffer) -> BatchHeader:
+    """Read the header of a batch and check that it agrees with itself."""
     head = from_json(header)
     rows = head.get("rows")
     if type(rows) is not int or rows < 1:
         raise WireError(f"rows must be a positive integer, got {rows!r}")
     inputs = head.get("inputs")
-    if not isinstance(inputs, list) or len(inputs) != len(frames):
-        raise WireError(f"the header describes {inputs!r}, {len(frames)} tensor frames came")
+    if not isinstance(inputs, list):
+        raise WireError(f"inputs must be a list, got {inputs!r}")
     requests = _list_of(int, head, "requests") or [1] * rows
     if sum(requests) != rows:
         raise WireError(f"requests {requests} do not add up to {rows} rows")
@@ -115,10 +108,9 @@ def parse_batch(header: Buffer, frames: Sequence[Buffer]) -> BatchMessage:
     if len(priorities) != len(requests):
         raise WireError(f"priorities of {len(requests)} requests expected, got {priorities!r}")
     timeout = head.get("timeout_ms")
-    return BatchMessage(
+    return BatchHeader(
         rows=rows,
         heads=[TensorHead.parse(value) for value in inputs],
-        frames=frames,
         timeout=timeout / 1000 if isinstance(timeout, int | float) else None,
         requests=requests,
         parameters=[value if isinstance(value, dict) else {} for value in parameters],
@@ -178,14 +170,12 @@ def _list_of(kind: type[int], head: Mapping[str, object], key: str) -> list[int]
     raise WireError(f"{key} must be a list of integers, got {value!r}")
 
 
-def result(
-    batch_id: bytes, heads: Sequence[TensorHead], frames: Sequence[Buffer], errors: Mapping[int, str]
-) -> list[Buffer]:
-    """The answer to a batch, with the rows that failed."""
+def result_header(heads: Sequence[TensorHead], errors: Mapping[int, str]) -> bytes:
+    """The header of an answer, with the rows that failed."""
     header: dict[str, object] = {"outputs": [head.json() for head in heads]}
     if errors:
         header["errors"] = [{"row": row, "message": text} for row, text in sorted(errors.items())]
-    return [RESULT, batch_id, to_json(header), *frames]
+    return to_json(header)
 
 
 def failure(batch_id: bytes, text: str) -> list[Buffer]:

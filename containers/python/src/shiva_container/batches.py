@@ -1,0 +1,178 @@
+"""A model's batches on their way in and out: frames to arrays, arrays to frames.
+
+Headers repeat: a batch of so many rows of a model looks like the one before but for its id and its time.
+So what a header means is worked out once, from its JSON, and looked up by its bytes from then on; and the
+header of an answer is written once for each shape of its outputs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import wire
+from .models import Batch, Feedback, Model, Request
+from .session import Delivery, Lesson
+from .tensors import Array, Buffer, TensorError, decode, encode
+
+_REMEMBERED = 256
+"""How many headers of either direction are remembered for a model, and"""
+_LONGEST = 1024
+"""of how many bytes they may be."""
+_TIMEOUT = b',"timeout_ms":'
+
+
+class _Input(NamedTuple):
+    """One declared input in a batch: its frame, and what is in it; none if it was left out."""
+
+    name: str
+    frame: int
+    datatype: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any] | None
+    """Of elements that can be used where they lie; None for those that must be decoded."""
+    size: int
+
+
+class _Plan(NamedTuple):
+    """What a header means."""
+
+    rows: int
+    frames: int
+    inputs: list[_Input | None]
+    requests: tuple[Request, ...]
+    timeout: float | None
+
+
+class Batches:
+    """The batches of one model. Any thread may use it: a plan that two work out at once is the same."""
+
+    def __init__(self, model: Model[..., Any]) -> None:
+        self._model = model
+        self._plans: dict[bytes, _Plan] = {}
+        self._headers: dict[tuple[tuple[int, ...], ...], bytes] = {}
+
+    def read(self, delivery: Delivery) -> tuple[list[Array | None], Batch]:
+        """The arrays of a batch in declared order, checked against the declaration; None for one that was left out."""
+        header = bytes(delivery.header)
+        frames = delivery.frames
+        known, _, timed = header.partition(_TIMEOUT)
+        plan = self._plans.get(known)
+        if plan is None or len(frames) != plan.frames or (timed and not _is_last(timed)):
+            plan = self._plan(header, known, timed, len(frames))
+            timed = b""
+        timeout = float(timed[:-1]) / 1000 if timed else plan.timeout
+        arrays: list[Array | None] = []
+        for one in plan.inputs:
+            if one is None:
+                arrays.append(None)
+                continue
+            frame = frames[one.frame]
+            if one.dtype is None or len(frame) != one.size:
+                try:
+                    arrays.append(decode(frame, one.datatype, one.shape))
+                except TensorError as e:
+                    raise TensorError(f'input "{one.name}": {e}') from e
+                continue
+            array: Array = np.ndarray(one.shape, one.dtype, frame)
+            arrays.append(array if array.flags.aligned else decode(frame, one.datatype, one.shape))
+        requests = plan.requests
+        if self._model.sees_requests:  # of its own, since a function may write into their parameters
+            requests = tuple([Request(one.rows, dict(one.parameters), one.priority) for one in requests])
+        return arrays, Batch(plan.rows, requests, None if timeout is None else delivery.received + timeout)
+
+    def write(self, batch_id: bytes, outputs: list[Array], batch: Batch) -> list[Buffer]:
+        """The answer with a batch's outputs."""
+        frames: list[Buffer] = []
+        for tensor, array in zip(self._model.outputs, outputs, strict=True):
+            try:
+                frames.append(encode(array, tensor.datatype))
+            except TensorError as e:
+                raise TensorError(f'output "{tensor.name}": {e}') from e
+        shapes = tuple([array.shape for array in outputs])
+        header = None if batch.errors else self._headers.get(shapes)
+        if header is None:
+            heads = [
+                wire.TensorHead(tensor.name, tensor.datatype, array.shape)
+                for tensor, array in zip(self._model.outputs, outputs, strict=True)
+            ]
+            header = wire.result_header(heads, batch.errors)
+            if not batch.errors:
+                _remember(self._headers, shapes, header)
+        return [wire.RESULT, batch_id, header, *frames]
+
+    def _plan(self, header: bytes, known: bytes, timed: bytes, frames: int) -> _Plan:
+        try:
+            head = wire.parse_batch(header)
+        except wire.WireError as e:
+            raise TensorError(f"bad batch from the server: {e}") from e
+        if len(head.heads) != frames:
+            raise TensorError(
+                f"bad batch from the server: it describes {len(head.heads)} inputs, {frames} tensor frames came"
+            )
+        requests = tuple(map(Request, head.requests, head.parameters, head.priorities))
+        plan = _Plan(head.rows, frames, self._inputs(head), requests, head.timeout)
+        if len(known) > _LONGEST or any(head.parameters):
+            return plan
+        if not timed:
+            _remember(self._plans, header, plan)
+        elif _is_last(timed):  # so that it is a member of the header, and not of an object in it
+            _remember(self._plans, known, plan)
+        return plan
+
+    def _inputs(self, head: wire.BatchHeader) -> list[_Input | None]:
+        came = {one.name: (i, one) for i, one in enumerate(head.heads)}
+        inputs: list[_Input | None] = []
+        for tensor in self._model.inputs:
+            if tensor.name not in came and tensor.optional:
+                inputs.append(None)
+                continue
+            if tensor.name not in came:
+                raise TensorError(f'input "{tensor.name}" is missing, got {sorted(came)}')
+            i, one = came[tensor.name]
+            rows_fit = not self._model.batched or one.shape[:1] == (head.rows,)
+            if one.datatype != tensor.datatype or not tensor.accepts(one.shape) or not rows_fit:
+                raise TensorError(
+                    f'input "{tensor.name}": declared {tensor.datatype} {list(tensor.shape)} and {head.rows} rows, '
+                    f"got {one.datatype} {list(one.shape)}"
+                )
+            count = math.prod(one.shape)
+            plain = one.datatype != "BYTES" and count > 0 and min(one.shape, default=0) >= 0
+            dtype = tensor.dtype if plain else None
+            inputs.append(_Input(one.name, i, one.datatype, one.shape, dtype, count * tensor.dtype.itemsize))
+        return inputs
+
+
+def _is_last(timed: bytes) -> bool:
+    """Whether what follows ``timeout_ms`` is a plain number and the header's end."""
+    return timed.endswith(b"}") and timed[:-1].replace(b".", b"", 1).isdigit()
+
+
+def _remember(memory: dict[Any, Any], key: object, value: object) -> None:
+    if len(memory) >= _REMEMBERED:
+        memory.clear()
+    memory[key] = value
+
+
+def read_feedback(lesson: Lesson) -> Feedback:
+    """Feedback as the hook gets it."""
+    try:
+        message = wire.parse_feedback(lesson.frames)
+    except wire.WireError as e:
+        raise TensorError(f"bad feedback from the server: {e}") from e
+    inputs, outputs, truth = (
+        {head.name: decode(frame, head.datatype, head.shape) for head, frame in tensors}
+        for tensors in (message.inputs, message.outputs, message.truth)
+    )
+    return Feedback(
+        application=message.application,
+        user=message.user,
+        rows=message.rows,
+        inputs=inputs,
+        outputs=outputs,
+        truth=truth,
+        label=message.label,
+        loss=message.loss,
+    )

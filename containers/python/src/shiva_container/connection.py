@@ -1,0 +1,184 @@
+"""One connection to a server: a socket that never blocks, and ZMTP on it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+
+from . import zmtp
+from .tensors import Buffer
+
+_CHUNK = 64 << 10
+_PIECES = 64
+"""Pieces given to one system call; the least that systems take is 16, Linux takes 1024."""
+_UNREACHABLE_MS = 15_000
+"""How long the other machine may leave what was sent without an acknowledgement. While an announced
+message comes, and that may take long, nothing else would tell that its cable was cut."""
+
+
+class Lost(Exception):
+    """The connection has ended; the text says how."""
+
+
+class Connection:
+    """A connection from the first attempt to its end. One thread at a time may use it."""
+
+    def __init__(self, endpoint: str) -> None:
+        """Begin to connect to ``tcp://host:port``, a literal address, or ``ipc://path``. OSError."""
+        self.socket = _socket(endpoint)
+        self.connected = False
+        self._failed = ""
+        self._decoder = zmtp.Decoder()
+        self._unsent: deque[Buffer] = deque()
+        try:
+            self._connect(endpoint)
+        except OSError:
+            self.socket.close()
+            raise
+
+    @property
+    def open(self) -> bool:
+        """Whether the handshake is over, so that messages may be sent."""
+        return self._decoder.ready
+
+    @property
+    def partial(self) -> int:
+        """How many bytes have arrived of a message that is not complete."""
+        return self._decoder.partial
+
+    @property
+    def unsent(self) -> bool:
+        """Whether the socket has to become writable before this connection goes on."""
+        return bool(self._unsent) or not self.connected
+
+    def receive(self) -> list[list[Buffer]] | None:
+        """Read once; the messages that were completed by it, or None if there was nothing to read.
+
+        Lost if the connection has ended, and there will never be more.
+        """
+        if not self.connected:
+            self.flush()
+            if not self.connected:
+                return None
+        decoder = self._decoder
+        if decoder.error:
+            raise Lost(f"whoever listens there is no server for containers: {decoder.error}")
+        target = decoder.target
+        try:
+            if target is None:
+                data = self.socket.recv(_CHUNK)
+                count = len(data)
+            else:
+                count = self.socket.recv_into(target)
+        except (BlockingIOError, InterruptedError):
+            if self._failed:  # and all that came before has been read
+                raise Lost(self._failed) from None
+            return None
+        except OSError as e:
+            raise Lost(e.strerror or str(e)) from e
+        if not count:
+            raise Lost("closed inside a message" if decoder.partial else "")
+        messages = decoder.feed(data) if target is None else decoder.filled(count)
+        if decoder.replies:
+            self._unsent.extend(decoder.replies)  # between messages, as whatever is unsent ends with one
+            decoder.replies.clear()
+            self.flush()
+        return messages
+
+    def send(self, frames: list[Buffer]) -> None:
+        """Send a message, or as much of it as the socket takes now: see ``flush``. Frames must not change any more."""
+        pieces = zmtp.encode(frames)
+        if not self._unsent and len(pieces) == 1:
+            try:
+                sent = self.socket.send(pieces[0])
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError as e:
+                self._fail(e)
+                return
+            if sent < len(pieces[0]):
+                self._unsent.append(memoryview(pieces[0])[sent:])
+            return
+        self._unsent.extend(pieces)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is unsent, as far as the socket takes it. What fails shows when all that came has been read."""
+        if not self.connected:
+            self._connected()
+        unsent = self._unsent
+        while unsent and self.connected:
+            try:
+                count = self.socket.sendmsg([unsent[i] for i in range(min(len(unsent), _PIECES))])
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as e:
+                self._fail(e)
+                return
+            while unsent and count >= len(unsent[0]):
+                count -= len(unsent.popleft())
+            if count:
+                unsent[0] = memoryview(unsent[0])[count:]
+
+    def finish(self) -> bool:
+        """Bring the rest out, hang up, and read until the peer has done so, too; False when that is over.
+
+        A socket that is closed with something unread is reset, and what was sent last may be lost.
+        """
+        self.flush()
+        if self._failed or not self.connected:
+            return False
+        try:
+            if not self._unsent:
+                self.socket.shutdown(socket.SHUT_WR)
+            while self.socket.recv(_CHUNK):
+                pass
+        except (BlockingIOError, InterruptedError):
+            return True
+        except OSError:
+            return False
+        return False
+
+    def close(self) -> None:
+        """Close the socket at once."""
+        self.socket.close()
+
+    def _connect(self, endpoint: str) -> None:
+        self._unsent.append(zmtp.GREETING)
+        code = self.socket.connect_ex(_address(endpoint))
+        if code and not isinstance(error := OSError(code, os.strerror(code)), BlockingIOError):
+            raise error
+
+    def _connected(self) -> None:
+        """Find out whether the attempt has come to something."""
+        if code := self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            raise Lost(os.strerror(code))
+        try:
+            self.socket.getpeername()
+        except OSError:
+            return
+        self.connected = True
+
+    def _fail(self, error: OSError) -> None:
+        self._failed = f"cannot send: {error.strerror or error}"
+        self._unsent.clear()
+
+
+def _socket(endpoint: str) -> socket.socket:
+    if endpoint.startswith("ipc://"):
+        made = socket.socket(socket.AF_UNIX)
+    else:
+        made = socket.socket(socket.AF_INET6 if "[" in endpoint else socket.AF_INET)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREACHABLE_MS)
+    made.setblocking(False)
+    return made
+
+
+def _address(endpoint: str) -> str | tuple[str, int]:
+    if path := endpoint.removeprefix("ipc://") if endpoint.startswith("ipc://") else "":
+        return "\0" + path[1:] if path.startswith("@") else path
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    return host.strip("[]"), int(port)

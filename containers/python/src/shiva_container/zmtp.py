@@ -1,0 +1,231 @@
+"""ZMTP 3.1 as a DEALER speaks it, with the NULL mechanism: bytes to messages, messages to bytes.
+
+No socket and no clock: the bytes of a connection go into a :class:`Decoder`, messages come out, and what the
+protocol itself has to say (READY, PONG) is collected in ``replies``. https://rfc.zeromq.org/spec/37/
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from .tensors import Buffer
+
+MORE, LONG, COMMAND = 1, 2, 4
+"""The flags of a frame; all other bits are reserved and zero."""
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
+
+LARGE = 16 << 10
+"""From this size on a frame is received into memory of its own, and sent from where it lies."""
+
+MAX_FRAMES = 4096
+"""The most frames of a message: feedback has three tensors for each declared one, of which 255 are allowed."""
+MAX_COMMAND = 4096
+MAX_CONTEXT = 16
+"""Bytes of a PING that its PONG gives back."""
+
+_LENGTH = struct.Struct(">Q")
+
+
+class ProtocolError(Exception):
+    """The peer does not speak ZMTP as a server for containers does; the text says where."""
+
+
+class Decoder:
+    """The receiving half of a connection. An error ends it: messages before it are still handed out."""
+
+    def __init__(self) -> None:
+        self.greeted = False
+        self.ready = False
+        """Whether the peer's READY has arrived, so that messages may be sent."""
+        self.error = ""
+        """What was wrong, after which nothing may be fed."""
+        self.replies: list[bytes] = []
+        """What has to be sent for the protocol's own sake; the caller empties it."""
+        self._rest = b""
+        self._frames: list[Buffer] = []
+        self._size = 0
+        self._frame: memoryview | None = None
+        self._filled = 0
+        self._last = False
+
+    @property
+    def target(self) -> memoryview | None:
+        """Where the next bytes of the connection go while a large frame is incomplete; see :meth:`filled`."""
+        return None if self._frame is None else self._frame[self._filled :]
+
+    @property
+    def partial(self) -> int:
+        """How many bytes have arrived of a message that is not complete."""
+        return self._size + len(self._rest) - (len(self._frame) - self._filled if self._frame is not None else 0)
+
+    def filled(self, count: int) -> list[list[Buffer]]:
+        """``count`` bytes were received into ``target``; the message, if they complete it."""
+        assert self._frame is not None
+        self._filled += count
+        if self._filled < len(self._frame):
+            return []
+        self._frames.append(self._frame.toreadonly())
+        self._frame = None
+        return [self._message()] if self._last else []
+
+    def feed(self, data: bytes) -> list[list[Buffer]]:
+        """Take received bytes; the messages that they complete. Only while ``target`` is None."""
+        messages: list[list[Buffer]] = []
+        try:
+            self._feed(data, messages)
+        except ProtocolError as e:
+            self.error = str(e)
+        return messages
+
+    def _feed(self, data: bytes, messages: list[list[Buffer]]) -> None:
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        at, end = 0, len(data)
+        pinged: bytes | None = None
+        if not self.greeted:
+            at = self._greeting(data)
+        while self.greeted and end - at >= 2:
+            flags, size, body = data[at], data[at + 1], at + 2
+            if flags > MORE:
+                if flags > MORE | LONG | COMMAND or flags & (MORE | COMMAND) == MORE | COMMAND:
+                    raise ProtocolError(f"frame flags {flags:#04x}")
+                if flags & LONG:
+                    body = at + 9
+                    if end < body:
+                        break
+                    (size,) = _LENGTH.unpack_from(data, at + 1)
+            stop = body + size
+            if flags & COMMAND:
+                if self._frames:
+                    raise ProtocolError("a command inside a message")
+                if size > MAX_COMMAND:
+                    raise ProtocolError(f"a command of {size} bytes, limit {MAX_COMMAND}")
+                if stop > end:
+                    break
+                pinged = self._command(data[body:stop], pinged)
+                at = stop
+                continue
+            if not self.ready:
+                raise ProtocolError("a message before READY")
+            if len(self._frames) >= MAX_FRAMES:
+                raise ProtocolError(f"a message of more than {MAX_FRAMES} frames")
+            if size >= LARGE:
+                part = data[body:stop]
+                at = min(stop, end)
+                self._begin(size, flags & MORE == 0)
+                assert self._frame is not None
+                self._frame[: len(part)] = part
+                messages += self.filled(len(part))
+                if self._frame is not None:
+                    break
+                continue
+            if stop > end:
+                break
+            self._frames.append(data[body:stop])
+            self._size += size
+            at = stop
+            if not flags & MORE:
+                messages.append(self._message())
+        if at < end:
+            self._rest = data[at:]
+        if pinged is not None:  # of several in one read the last is answered
+            self.replies.append(command(b"PONG", pinged))
+
+    def _message(self) -> list[Buffer]:
+        frames, self._frames, self._size = self._frames, [], 0
+        return frames
+
+    def _begin(self, size: int, last: bool) -> None:
+        """Take memory for a large frame: the system gives it page by page, as the bytes arrive."""
+        try:
+            self._frame = np.empty(size, np.uint8).data
+        except (MemoryError, ValueError) as e:
+            raise ProtocolError(f"no memory for a frame of {size} bytes") from e
+        self._filled = 0
+        self._size += size
+        self._last = last
+
+    def _greeting(self, data: bytes) -> int:
+        """Judge as much of the greeting as has arrived, and answer it when it is whole; the bytes that it took."""
+        if data[:1] != b"\xff":
+            raise ProtocolError(f"{data[:20]!r} is not a ZeroMQ greeting")
+        if len(data) > 9 and data[9] != 0x7F:
+            raise ProtocolError(f"byte 9 of its greeting is {data[9]:#04x}, not 0x7f")
+        if len(data) > 10 and data[10] < 3:
+            raise ProtocolError(f"it speaks ZMTP {data[10]}, not 3")
+        if len(data) < len(GREETING):
+            return 0
+        mechanism = data[12:32].rstrip(b"\0")
+        if mechanism != b"NULL":
+            raise ProtocolError(f"its security mechanism is {mechanism!r}, not NULL")
+        self.greeted = True
+        self.replies.append(READY)
+        return len(GREETING)
+
+    def _command(self, body: bytes, pinged: bytes | None) -> bytes | None:
+        """Obey a command; the context of the PING that is to be answered."""
+        name, rest = _named(body, "command")
+        if name == b"ERROR":
+            raise ProtocolError(f"the peer reports {rest[1:256]!r}")
+        if not self.ready:
+            if name != b"READY":
+                raise ProtocolError(f"command {name[:32]!r} instead of READY")
+            _check_ready(rest)
+            self.ready = True
+        elif name == b"PING":
+            if not 2 <= len(rest) <= 2 + MAX_CONTEXT:  # its time to live comes first
+                raise ProtocolError(f"a PING of {len(rest)} bytes")
+            return rest[2:]
+        return pinged
+
+
+def _named(data: bytes, what: str) -> tuple[bytes, bytes]:
+    """A name behind the byte of its length, and what follows it."""
+    size = data[0] if data else 0
+    if not size or len(data) < 1 + size:
+        raise ProtocolError(f"a {what} without a name, or shorter than that")
+    return data[1 : 1 + size], data[1 + size :]
+
+
+def _check_ready(properties: bytes) -> None:
+    kind = b""
+    while properties:
+        name, rest = _named(properties, "property of READY")
+        size = int.from_bytes(rest[:4], "big")
+        if len(rest) < 4 + size:
+            raise ProtocolError(f"property {name[:32]!r} of READY is cut short")
+        if name.lower() == b"socket-type":
+            kind = rest[4 : 4 + size]
+        properties = rest[4 + size :]
+    if kind != b"ROUTER":
+        raise ProtocolError(f"it is a {kind[:32]!r} socket, not a ROUTER")
+
+
+def command(name: bytes, body: bytes) -> bytes:
+    """A command frame; short ones only, as all of ours are."""
+    return bytes((COMMAND, 1 + len(name) + len(body), len(name))) + name + body
+
+
+READY = command(b"READY", b"\x0bSocket-Type\0\0\0\x06DEALER\x08Identity\0\0\0\0")
+
+
+def encode(frames: list[Buffer]) -> list[Buffer]:
+    """A message as pieces to be written one after the other: few, as small frames are joined."""
+    pieces: list[Buffer] = []
+    small = []
+    last = len(frames) - 1
+    for i, frame in enumerate(frames):
+        size = len(frame)
+        more = MORE if i < last else 0
+        small.append(bytes((more, size)) if size < 256 else bytes((more | LONG,)) + _LENGTH.pack(size))
+        if size < LARGE:
+            small.append(frame if type(frame) is bytes else bytes(frame))
+        else:
+            pieces += (b"".join(small), frame)
+            small = []
+    if small:
+        pieces.append(b"".join(small))
+    return pieces
