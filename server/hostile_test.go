@@ -53,7 +53,7 @@ func httpAttacks(c *httpClient) []attack {
 	zeros := strings.Repeat("0", hostileMessage/2)
 	digits := strings.Repeat("123456789", hostileMessage/20)
 	var bomb bytes.Buffer
-	w := gzip.NewWriter(&bomb)
+	w, _ := gzip.NewWriterLevel(&bomb, gzip.BestSpeed)
 	for range 64 {
 		_, _ = w.Write(make([]byte, hostileMessage))
 	}

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/status"
 
 	"github.com/shivad/shivad/scheduler"
@@ -30,6 +31,14 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
+
+// The race detector makes the slower levels take a second for a few megabytes, and tests send
+// hundreds.
+func init() {
+	if err := gzip.SetLevel(1); err != nil {
+		panic(err)
+	}
+}
 
 // patience is how long a test waits for what must happen: only one that fails ever does.
 const patience = time.Minute

@@ -24,16 +24,17 @@ import (
 	"github.com/shivad/shivad/shiva/tensor"
 )
 
-// packed is text under a content coding; "bare" is deflate without the frame of zlib.
+// packed is text under a content coding; "bare" is deflate without the frame of zlib. The race
+// detector makes the slower levels take a second for a few megabytes.
 func packed(t testing.TB, coding, text string) string {
 	t.Helper()
 	var b bytes.Buffer
 	var w io.WriteCloser
 	switch coding {
 	case "gzip":
-		w = gzip.NewWriter(&b)
+		w, _ = gzip.NewWriterLevel(&b, gzip.BestSpeed)
 	case "deflate":
-		w = zlib.NewWriter(&b)
+		w, _ = zlib.NewWriterLevel(&b, zlib.BestSpeed)
 	case "bare":
 		w, _ = flate.NewWriter(&b, flate.BestSpeed)
 	}
