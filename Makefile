@@ -45,8 +45,8 @@ AT_ONCE := -p 3
 # the tag invariants would compile everything again, for two files of one package.
 STRICT := -tags invariants ./shiva/tensor
 
-# Checks joined by + run at once: the tests of the SDK and the soaks wait most of their time.
-CHECKS := fmt vet staticcheck tidy scripts unit race fuzz soak+python e2e
+# Checks joined by + run at once: soaks, and tests of processes, wait most of their time.
+CHECKS := fmt vet staticcheck tidy scripts unit race fuzz soak+python+e2e
 
 .PHONY: help build run run-selection test $(subst +, ,$(CHECKS)) imports mutants redis bench bench-goodput bench-deadlines bench-streams bench-frames bench-scheduler bench-soak clean
 
@@ -71,12 +71,18 @@ run-selection: build ## have an application learn which of three models to trust
 	@exec bin/selection-run $(RUNFLAGS)
 
 test: ## every check below, with the time that each took
-	@all=$$SECONDS; for check in $(CHECKS); do \
-	  case $$check in *+*) at_once="-j --output-sync=target" ;; *) at_once= ;; esac; \
-	  echo "== make $$check"; start=$$SECONDS; \
-	  $(MAKE) --no-print-directory $$at_once $${check//+/ } || { echo "== make $$check FAILED after $$((SECONDS - start)) s"; exit 1; }; \
-	  echo "== make $$check: ok, $$((SECONDS - start)) s"; \
+	@all=$$SECONDS; for checks in $(CHECKS); do \
+	  case $$checks in *+*) at_once="-j --output-sync=recurse" ;; *) at_once= ;; esac; \
+	  $(MAKE) --no-print-directory $$at_once timed-$${checks//+/ timed-}; \
 	done; echo "== all checks: ok, $$((SECONDS - all)) s"
+
+# Both checks need the interpreter: each would make it, at the same time.
+timed-python timed-e2e: $(VENV)/ready
+
+timed-%:
+	@echo "== make $*"; start=$$SECONDS; \
+	$(MAKE) --no-print-directory $* || { echo "== make $* FAILED after $$((SECONDS - start)) s"; exit 1; }; \
+	echo "== make $*: ok, $$((SECONDS - start)) s"
 
 fmt: ## gofmt would change nothing
 	@bad=$$(gofmt -l $$(find . -name '*.go' -not -path './.*')); if [ -n "$$bad" ]; then echo "not as gofmt writes it:"; echo "$$bad"; exit 1; fi

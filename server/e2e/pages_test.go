@@ -244,7 +244,8 @@ func (p *page) makeRun() *shivad {
 	defer out.Close()
 	cmd := exec.Command("make", "run")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = root(p.t), out, out
-	cmd.Env = append(os.Environ(), "RUNFLAGS="+strings.Join(flags, " "))
+	// No reader runs it inside of another make, whose flags hold its output back until it ends.
+	cmd.Env = append(os.Environ(), "MAKEFLAGS=", "RUNFLAGS="+strings.Join(flags, " "))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		p.t.Fatal(err)
