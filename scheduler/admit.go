@@ -44,18 +44,18 @@ func (c *core) measure() {
 // source with a smaller share (see sources).
 //
 // A frame that supersedes others of its stream, s, adds only the difference in size to the queue.
-// Nor does a prediction refuse a frame whose stream is next in turn: predictions go by deadlines
-// and streams by turns, so a stream whose frames arrive in step with those of others could meet
-// the same prediction for ever.
+// Nor does a prediction refuse a frame of a stream that takes turns: predictions go by deadlines,
+// so a stream whose frames arrive in step with those of others could meet the same one for ever.
+// What waits of such a stream is bounded, and of all of them by their number.
 func (c *core) admit(r *Request, s *stream, now int64, fx *effects) bool {
-	free, freeBytes, next := 0, int64(0), false
+	free, freeBytes, turns := 0, int64(0), false
 	if s != nil {
 		keep := c.keepOf(r.Frame)
 		s.supersedes(keep, func(old *Frame) {
 			free += old.req.left
 			freeBytes += old.req.bytesOf(0, old.req.left)
 		})
-		next = free > 0 || keep > 0 && (len(c.streams.turns) == 0 || s.served <= c.streams.turns[0].served)
+		turns = keep > 0
 	}
 	if rows := c.rows - free + r.Rows; rows > c.cfg.QueueRows &&
 		!c.displace(r, rows-c.cfg.QueueRows, 0, never, limitRows, fx) {
@@ -65,7 +65,7 @@ func (c *core) admit(r *Request, s *stream, now int64, fx *effects) bool {
 		!c.displace(r, 0, bytes-c.cfg.QueueBytes, never, limitBytes, fx) {
 		return c.overloaded(r, OutcomeQueueBytes, limitBytes, c.cfg.QueueBytes, bytes, c.backlog(), fx)
 	}
-	if next || !*c.cfg.Shed || r.deadline == never || c.capacity.cold || c.rows <= c.capacity.batch {
+	if turns || !*c.cfg.Shed || r.deadline == never || c.capacity.cold || c.rows <= c.capacity.batch {
 		return true
 	}
 	ahead := c.ahead(r)

@@ -174,7 +174,7 @@ func (s *span) linked() bool {
 // check calls f for each item in order, and counts the rows.
 func (q *queue) check(f func(*item) error) (rows int, err error) {
 	var last *item
-	items := 0
+	items, inTurn := 0, 0
 	for i, b := range q.blocks {
 		if b.len() < 1 {
 			return 0, fmt.Errorf("block %d of %d is empty", i, len(q.blocks))
@@ -191,6 +191,9 @@ func (q *queue) check(f func(*item) error) (rows int, err error) {
 			last = it
 			n += it.rows()
 			items++
+			if it.inTurn {
+				inTurn++
+			}
 			if err := f(it); err != nil {
 				return 0, err
 			}
@@ -202,6 +205,9 @@ func (q *queue) check(f func(*item) error) (rows int, err error) {
 	}
 	if items != q.items {
 		return 0, fmt.Errorf("a queue has %d items, its count is %d", items, q.items)
+	}
+	if inTurn != q.inTurn {
+		return 0, fmt.Errorf("a queue has %d items of streams that take turns, its count is %d", inTurn, q.inTurn)
 	}
 	return rows, nil
 }
@@ -274,7 +280,7 @@ func (ss *streams) check(requests map[*Request]int) error {
 		if last != s.newest || n != s.held || queued != s.queued {
 			return fmt.Errorf("stream %q holds %d answers and counts %d, has %d items waiting and counts %d", s.key.name, n, s.held, queued, s.queued)
 		}
-		if (s.turn >= 0) != (s.keep > 0 && s.queued > 0) || s.turn >= 0 && ss.turns[s.turn] != s {
+		if (s.turn >= 0) != (s.keep > 0 && s.queued > 0) || s.turn >= 0 && ss.turns[s.priority][s.turn] != s {
 			return fmt.Errorf("stream %q is at %d of the turns, keeps %d and has %d items waiting", s.key.name, s.turn, s.keep, s.queued)
 		}
 		if s.silent != (s.oldest == nil && s.leaving == 0) || s.silent && s.ended {
@@ -295,9 +301,9 @@ func (ss *streams) check(requests map[*Request]int) error {
 		}
 		held += n
 	}
-	if silent != ss.silent.count || turning != len(ss.turns) || held != ss.held.items {
+	if silent != ss.silent.count || turning != ss.turning || held != ss.held.items {
 		return fmt.Errorf("%d streams are silent, %d take turns, %d answers are held; %d, %d and %d are counted",
-			silent, turning, held, ss.silent.count, len(ss.turns), ss.held.items)
+			silent, turning, held, ss.silent.count, ss.turning, ss.held.items)
 	}
 	for c, n := range clients {
 		if ss.clients[c.name] != c || n != [2]int{c.streams, c.silent.count} {
@@ -307,10 +313,15 @@ func (ss *streams) check(requests map[*Request]int) error {
 	if len(clients) != len(ss.clients) {
 		return fmt.Errorf("%d clients have streams, %d are known", len(clients), len(ss.clients))
 	}
-	for i, s := range ss.turns {
-		if i > 0 && ss.turns.Less(i, (i-1)/2) {
-			return fmt.Errorf("stream %q was served before the one above it", s.key.name)
+	for _, turns := range ss.turns {
+		for i, s := range turns {
+			if i > 0 && turns.Less(i, (i-1)/2) {
+				return fmt.Errorf("stream %q was served before the one above it", s.key.name)
+			}
 		}
+	}
+	if len(ss.first) > 0 {
+		return fmt.Errorf("%d frames go first in a batch that is not being made", len(ss.first))
 	}
 	return nil
 }

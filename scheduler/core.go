@@ -137,8 +137,8 @@ func (c *core) submit(r *Request, now int64, fx *effects) {
 	}
 	r.source = c.sources.of(r.Source)
 	var s *stream
-	if f := r.Frame; f != nil {
-		if s = c.streams.of(f, c.cfg.Streams, now); s == nil {
+	if r.Frame != nil {
+		if s = c.streams.of(r, c.cfg.Streams, now); s == nil {
 			c.sources.forget(r.source)
 			c.refuse(r, OutcomeStreams, &OverloadedError{Limit: limitStreams, Value: int64(c.cfg.Streams), Needed: int64(c.cfg.Streams) + 1, RetryAfter: minRetry}, fx)
 			return
@@ -189,8 +189,10 @@ func (c *core) enqueueAt(it *item, at place) {
 	c.rows += it.rows()
 	c.bytes += it.bytes()
 	c.sources.add(it)
+	it.inTurn = false
 	if f := r.Frame; f != nil {
 		c.streams.count(f.stream, 1)
+		it.inTurn = f.stream.keep > 0
 	}
 	it.bucket.rows += it.rows()
 	it.bucket.queues[r.Priority].insert(it)

@@ -70,15 +70,21 @@ func (c *core) feed(rep *Replica, start, now int64, fx *effects) bool {
 	rep.retries = 0
 	delayed := false
 	for _, b := range c.buckets.ordered[:min(tryBuckets, len(c.buckets.ordered))] {
-		p := rep.plan(c, start, b.rowBytes)
 		for priority := range b.queues {
 			q := &b.queues[priority]
 			if q.items == 0 {
 				continue
 			}
+			p := rep.plan(c, start, b.rowBytes)
 			w, ok := rep.strategy.pick(q, p)
 			if !ok {
 				continue
+			}
+			if c.streams.turning > 0 {
+				if it, places := c.goesFirst(rep, q, &w, priority, start); it != nil {
+					return c.feedFrame(rep, it, places, start, now, fx)
+				}
+				p = rep.plan(c, start, b.rowBytes)
 			}
 			if rep.waits(w.rows, w.room) {
 				return false
@@ -92,7 +98,31 @@ func (c *core) feed(rep *Replica, start, now int64, fx *effects) bool {
 			return true
 		}
 	}
-	return !delayed && c.chance(rep, start, now, fx)
+	if delayed {
+		return false
+	}
+	if c.streams.turning > 0 {
+		if it, places := c.goesFirst(rep, nil, nil, priorities, start); it != nil {
+			return c.feedFrame(rep, it, places, start, now, fx)
+		}
+	}
+	return c.chance(rep, start, now, fx)
+}
+
+// feedFrame sends a batch in which a frame goes first, unless it is held back.
+func (c *core) feedFrame(rep *Replica, it *item, places int, start, now int64, fx *effects) bool {
+	p, w := c.windowOf(rep, it, places, start)
+	q := it.queue
+	until := c.delayed(q, &w, p, now)
+	if until > now {
+		c.wakeAt(until)
+	}
+	if until > now || rep.waits(w.rows, w.room) {
+		c.streams.first = c.streams.first[:0]
+		return false
+	}
+	c.cut(rep, it.bucket, it.req.Priority, w, p, now, fx)
+	return true
 }
 
 // delayed is until when to wait for more rows. A batch of the largest size waits no longer.
@@ -163,7 +193,7 @@ func (c *core) cut(rep *Replica, bk *bucket, priority int, w window, p *plan, no
 // of at most whole rows are not split. stopped reports that it ended early, at a request that
 // does not fit.
 func (c *core) fill(b *Batch, bk *bucket, q *queue, at cursor, target, whole int, p *plan, now int64) (stopped bool) {
-	if len(c.streams.turns) > 0 {
+	if c.streams.turning > 0 {
 		return c.fillInTurn(b, bk, q, at, target, whole, p.start+p.prof.planned(target), now)
 	}
 	first := at.block
@@ -265,12 +295,14 @@ func (c *core) chance(rep *Replica, start, now int64, fx *effects) bool {
 	}
 	bk := c.buckets.ordered[0]
 	_, q := bk.top()
-	c.streams.cuts++
-	it := c.inTurn(q.tail(), 0)
-	p := rep.plan(c, start, bk.rowBytes)
+	it := c.chanceInTurn(q.tail())
+	p := rep.plan(c, start, it.bucket.rowBytes)
 	n := min(it.rows(), max(1, rep.strategy.limit(p)))
-	if now < rep.free+chancePause && c.otherInTime(rep, n, it.deadline, now) {
+	if now < rep.free+chancePause && c.otherInTime(rep, n, it.req.deadline, now) {
 		return false
+	}
+	if it.req.Frame != nil {
+		c.streams.share = 0
 	}
 	b := newBatch(c.model, rep)
 	c.alone(b, it, n, now)

@@ -11,6 +11,7 @@ type item struct {
 	queue   *queue // that it waits in; nil: it does not wait
 	bucket  *bucket
 	retried bool // its rows were on a lost replica
+	inTurn  bool // it waits as a frame of a stream that takes turns
 
 	older, newer *item // of the same source
 	sibling      *item // further item of the same request
@@ -57,6 +58,7 @@ type queue struct {
 	blocks []*block
 	items  int
 	rows   int
+	inTurn int // items of streams that take turns
 	// An empty block, so that a queue around a multiple of blockSize does not allocate.
 	spare *block
 }
@@ -82,6 +84,9 @@ func (q *queue) insert(it *item) {
 	it.queue = q
 	q.items++
 	q.rows += it.rows()
+	if it.inTurn {
+		q.inTurn++
+	}
 	n := len(q.blocks)
 	if n == 0 {
 		q.blocks = append(q.blocks, q.newBlock())
@@ -131,6 +136,9 @@ func (q *queue) removeRange(bi, from, to int) {
 		it.queue = nil
 		b.rows -= it.rows()
 		q.rows -= it.rows()
+		if it.inTurn {
+			q.inTurn--
+		}
 	}
 	q.items -= to - from
 	if from == b.lo {

@@ -44,6 +44,7 @@ type Frame struct {
 	held         bool   // its answer is there and waits for that of an older frame
 	leaving      bool   // its answer is being delivered
 	captured     int64
+	number       uint64 // in the order in which the frames of the stream were submitted, from 1
 }
 
 // waits reports whether no row of it has been sent to a container, or all have come back.
@@ -80,6 +81,8 @@ type stream struct {
 	key            streamKey
 	client         *client // nil: a connection is the stream
 	keep           int     // of the frame that was submitted last
+	last, sent     uint64  // numbers of the frames that were submitted last, and sent to a container as the newest
+	sentSeq        int64   // the client's number of the latter
 	oldest, newest *Frame  // unanswered ones, in the order in which they were submitted
 	held           int     // of these
 	leaving        int     // answers that are being delivered; until they are, no other one leaves
@@ -88,7 +91,8 @@ type stream struct {
 	queued         int     // items in queues
 	served         int64   // when a frame was sent last
 	number         uint64  // in the order in which they became known
-	turn           int     // index in streams.turns, or -1
+	priority       int     // of its turns
+	turn           int     // index in these, or -1
 	cut            uint64  // the batch that it last had a frame in, by streams.cuts
 	skipped        int     // frames superseded since a frame was sent last
 	seq            int64   // number of the frame that was submitted last
@@ -100,24 +104,17 @@ type stream struct {
 }
 
 // streams are those of one model.
-//
-// The rule for who is next: among frames that could share a place in a batch, that of the stream
-// goes first which was served longest ago. Deadlines cannot decide it. Cameras of one frame rate
-// have their newest frames waiting, whose deadlines differ by the cameras' phases, which do not
-// change: with a model that takes a multiple of the frame interval one camera would always be
-// first, and the others never.
-//
-// A frame that supersedes another takes its place in the queue (see place), since its own
-// would be at the end, and that of the next one again: a stream beside a queue of ordinary
-// requests would never be served.
 type streams struct {
-	byKey  map[streamKey]*stream
-	known  uint64 // so far
-	turns  turns  // those with frames in a queue that bound how many wait
-	cuts   uint64
-	held   queue    // items of frames whose answers wait, by deadline
-	chosen []*item  // scratch
-	back   []*Frame // whose rows came back to wait since the last dispatch
+	byKey   map[streamKey]*stream
+	known   uint64            // so far
+	turns   [priorities]turns // those with frames in a queue that bound how many wait
+	turning int               // of all priorities
+	cuts    uint64
+	first   []*item  // frames that go first in the batch that is being made, in turn
+	share   float64  // of a place, that streams are entitled to and have not had
+	held    queue    // items of frames whose answers wait, by deadline
+	chosen  []*item  // scratch
+	back    []*Frame // whose rows came back to wait since the last dispatch
 
 	silent  silence
 	clients map[string]*client
@@ -169,15 +166,12 @@ const (
 	// A stream that has been silent is forgotten after a while, or when too many are.
 	silentTime = int64(time.Minute)
 	silentMost = 16 << 10
-
-	// turnsTried is how many streams are considered for one place in a batch. It is a bound for
-	// queues of many shapes or priorities, whose streams cannot take each other's places.
-	turnsTried = 32
 )
 
-// of is the stream of f, which is new if it was not known; nil: its client has named the most
+// of is the stream of r, which is new if it was not known; nil: its client has named the most
 // streams that it may, and each has an unanswered frame.
-func (ss *streams) of(f *Frame, most int, now int64) *stream {
+func (ss *streams) of(r *Request, most int, now int64) *stream {
+	f := r.Frame
 	key := streamKey{f.Client, f.Stream, f.Connection}
 	if f.Connection != 0 {
 		key.client = ""
@@ -198,8 +192,8 @@ func (ss *streams) of(f *Frame, most int, now int64) *stream {
 	// A new stream should not wait for all others, nor may clients that name a new stream in each
 	// frame keep others from their turn: it joins half-way. Who has waited longest is before all
 	// that come after.
-	if len(ss.turns) > 0 {
-		s.served = ss.turns[0].served + (now-ss.turns[0].served)/2
+	if t := ss.turns[r.Priority]; len(t) > 0 {
+		s.served = t[0].served + (now-t[0].served)/2
 	}
 	if ss.byKey == nil {
 		ss.byKey = make(map[streamKey]*stream)
@@ -293,6 +287,8 @@ func (ss *streams) join(f *Frame, s *stream, keep int, now int64) {
 		ss.wakeUp(s)
 	}
 	f.stream, f.held, f.leaving, f.Skipped = s, false, false, 0
+	s.last++
+	f.number = s.last
 	f.newer, f.older = nil, s.newest
 	if s.newest != nil {
 		s.newest.newer = f
@@ -352,22 +348,15 @@ func (ss *streams) count(s *stream, items int) {
 	ss.place(s)
 }
 
-// place puts s among the turns if it belongs there.
-func (ss *streams) place(s *stream) {
-	switch belongs := s.keep > 0 && s.queued > 0; {
-	case belongs && s.turn < 0:
-		heap.Push(&ss.turns, s)
-	case !belongs && s.turn >= 0:
-		heap.Remove(&ss.turns, s.turn)
-	}
-}
-
 // sent notes that rows of f are sent to a container.
 func (ss *streams) sent(f *Frame, now int64) {
 	s := f.stream
 	s.served = now
+	if f.number > s.sent {
+		s.sent, s.sentSeq = f.number, f.Seq
+	}
 	if s.turn >= 0 {
-		heap.Fix(&ss.turns, s.turn)
+		heap.Fix(&ss.turns[s.priority], s.turn)
 	}
 	if f.req.sent == unsent {
 		f.Skipped, s.skipped = s.skipped, 0
@@ -388,43 +377,6 @@ func (ss *streams) leave(f *Frame, b *Batch) {
 	}
 	s.batch = b
 	ss.part(f)
-}
-
-// turns are streams as a heap: the one that was served longest ago is first.
-type turns []*stream
-
-func (t turns) Len() int { return len(t) }
-func (t turns) Less(i, j int) bool {
-	return t[i].served < t[j].served || t[i].served == t[j].served && t[i].number < t[j].number
-}
-func (t turns) Swap(i, j int) {
-	t[i], t[j] = t[j], t[i]
-	t[i].turn, t[j].turn = i, j
-}
-
-func (t *turns) Push(x any) {
-	s := x.(*stream)
-	s.turn = len(*t)
-	*t = append(*t, s)
-}
-
-func (t *turns) Pop() any {
-	last := len(*t) - 1
-	s := (*t)[last]
-	(*t)[last] = nil
-	*t = (*t)[:last]
-	s.turn = -1
-	return s
-}
-
-// waitingIn is the oldest item of s in q; nil: there is none.
-func (s *stream) waitingIn(q *queue) *item {
-	for f := s.oldest; f != nil; f = f.newer {
-		if f.req.item.queue == q {
-			return &f.req.item
-		}
-	}
-	return nil
 }
 
 // keepOf is how many frames of f's stream may wait; 0: any number.
@@ -499,19 +451,24 @@ func (ss *streams) returned(r *Request) {
 }
 
 // supersedeReturned answers the frames that came back from a container if as many newer ones are
-// there as may wait. Those that are executing count, too: a frame that is executed after a newer
-// one shows the past.
+// there as may wait. Those that are executing count, too, and the last one that was, even if it has
+// its answer: a frame that is executed after a newer one shows the past.
 func (c *core) supersedeReturned(fx *effects) {
 	for _, f := range c.streams.back {
-		if f.req.state != stateWaiting || !f.waits() || f.stream.keep == 0 {
+		s := f.stream
+		if f.req.state != stateWaiting || !f.waits() || s.keep == 0 {
 			continue
 		}
-		n := 0
-		for newer := f.newer; newer != nil && n < f.stream.keep; newer = newer.newer {
+		n, sent := 0, s.sent > f.number
+		for newer := f.newer; newer != nil && n < s.keep; newer = newer.newer {
 			n++
+			sent = sent && newer.number != s.sent
 		}
-		if n == f.stream.keep {
-			c.supersede(f, f.stream.newest, fx)
+		switch {
+		case n == s.keep:
+			c.supersede(f, s.newest, fx)
+		case sent && n+1 == s.keep:
+			c.supersede(f, &Frame{Seq: s.sentSeq}, fx)
 		}
 	}
 	clear(c.streams.back)
@@ -562,86 +519,4 @@ func (c *core) delivered(s *stream, now int64, fx *effects) {
 	s.leaving--
 	c.streams.fallSilent(s)
 	c.release(s, fx)
-}
-
-// inTurn is the item that goes to a container in the place of it: of the streams with a frame in
-// the same queue that is as large, and is answered by end or as late as it, that of the one that
-// was served longest ago.
-func (c *core) inTurn(it *item, end int64) *item {
-	ss := &c.streams
-	f := it.req.Frame
-	if f == nil || f.stream.turn < 0 || len(ss.turns) == 1 {
-		return it
-	}
-	var passed [turnsTried]*stream
-	n := 0
-	best := it
-	for n < turnsTried && len(ss.turns) > 0 {
-		s := ss.turns[0]
-		if s.cut != ss.cuts {
-			if o := s.waitingIn(it.queue); o != nil && o.rows() == it.rows() && o.req.deadline >= min(end, it.req.deadline) {
-				best = o
-				break
-			}
-		}
-		passed[n] = heap.Pop(&ss.turns).(*stream)
-		n++
-	}
-	for _, s := range passed[:n] {
-		heap.Push(&ss.turns, s)
-	}
-	return best
-}
-
-// renew gives a waiting frame, whose inherited place is too early by now, the one that is its own.
-func (c *core) renew(it *item) {
-	since := it.since
-	c.dequeue(it)
-	c.enqueue(it, since)
-}
-
-// fillInTurn is fill where streams take turns: a place in the batch that a frame would get is
-// that of the stream whose turn it is, and no stream has two.
-func (c *core) fillInTurn(b *Batch, bk *bucket, q *queue, at cursor, target, whole int, end, now int64) (stopped bool) {
-	ss := &c.streams
-	chosen, rest := ss.chosen[:0], (*item)(nil)
-	rows, bytes := b.Rows, b.bytes
-	for ; rows < target && !q.end(at); at = q.next(at) {
-		it := q.item(at)
-		if f := it.req.Frame; f != nil && f.stream.keep > 0 {
-			if f.stream.cut == ss.cuts {
-				b.leftOut = true
-				continue
-			}
-			it = c.inTurn(it, end)
-			it.req.Frame.stream.cut = ss.cuts
-		}
-		if rows > 0 && bytes+it.bytes() > c.cfg.BatchBytes {
-			b.crowded, stopped = true, true
-			break
-		}
-		if n := it.rows(); n > target-rows {
-			if n > whole {
-				rest = it
-			} else {
-				stopped = true
-			}
-			break
-		}
-		rows += it.rows()
-		bytes += it.bytes()
-		chosen = append(chosen, it)
-	}
-	for _, it := range chosen {
-		b.oldest = max(b.oldest, now-it.since)
-		b.add(span{req: it.req, lo: it.lo, hi: it.hi, retried: it.retried})
-		q.remove(it)
-		c.uncount(it)
-	}
-	if rest != nil {
-		c.part(b, bk, q, rest, target-b.Rows, now)
-	}
-	clear(chosen)
-	ss.chosen = chosen[:0]
-	return stopped
 }

@@ -13,7 +13,7 @@ import (
 func TestConnectionStreamEnds(t *testing.T) {
 	c := newCameras(t, 3, scheduler.ModelConfig{MaxBatch: 1, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(100*time.Millisecond, 0)})
 	send := func(camera int, connection uint64) {
-		r := c.request(uint32(camera), uint32(c.sent[camera]))
+		r := c.request(1, 2, uint32(camera), uint32(c.sent[camera]))
 		r.Frame = &scheduler.Frame{Stream: "10.0.0.7:5001", Connection: connection, Keep: 1, Seq: -1}
 		c.sent[camera]++
 		c.sched.Submit(r)

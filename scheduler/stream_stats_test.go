@@ -59,7 +59,7 @@ func TestAgeSinceCapture(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(tt.captured), func(t *testing.T) {
 			c := newCameras(t, 1, scheduler.ModelConfig{}, &schedtest.Worker{Exec: schedtest.Linear(100*time.Millisecond, 0)})
-			r := c.request(0, 0)
+			r := c.request(1, 2, 0, 0)
 			if r.Frame = (&scheduler.Frame{Stream: "cam"}); tt.captured != 0 {
 				r.Frame.Captured = c.clock.Now().Add(tt.captured)
 			}

@@ -35,12 +35,14 @@ type cameras struct {
 	last   []int           // number of the frame of which the last answer is
 	ages   []time.Duration
 	within time.Duration
-	crowd  bool // others ask for more than the model can do: frames may be refused
-	faulty bool // containers fail, hang and go: frames may have errors of that
+	rows   []int // of each frame of a camera
+	width  []int // of each row of it
+	crowd  bool  // others ask for more than the model can do: frames may be refused
+	faulty bool  // containers fail, hang and go: frames may have errors of that
 	seen   func(camera, frame int)
 }
 
-var frameSpec = []tensor.Spec{{Name: "x", DType: tensor.Uint32, Shape: tensor.Shape{-1, 2}}}
+var frameSpec = []tensor.Spec{{Name: "x", DType: tensor.Uint32, Shape: tensor.Shape{-1, -1}}}
 
 func newCameras(t *testing.T, n int, cfg scheduler.ModelConfig, workers ...*schedtest.Worker) *cameras {
 	c := &cameras{t: t, within: time.Second}
@@ -83,23 +85,26 @@ func (c *cameras) add(w *schedtest.Worker) *scheduler.Replica {
 func (c *cameras) more() {
 	c.sent, c.done, c.shown, c.last = append(c.sent, 0), append(c.done, 0), append(c.shown, 0), append(c.last, -1)
 	c.shows, c.worst = append(c.shows, time.Time{}), append(c.worst, 0)
+	c.rows, c.width = append(c.rows, 1), append(c.width, 2)
 }
 
 // frame sends the next frame of a camera.
 func (c *cameras) frame(camera int, keep setting.Keep) {
-	r := c.request(uint32(camera), uint32(c.sent[camera]))
+	r := c.request(c.rows[camera], c.width[camera], uint32(camera), uint32(c.sent[camera]))
 	r.Source = uint64(camera) + 1
 	r.Frame = &scheduler.Frame{Stream: fmt.Sprint("camera ", camera), Keep: keep, Seq: int64(c.sent[camera])}
 	c.sent[camera]++
 	c.sched.Submit(r)
 }
 
-func (c *cameras) request(row ...uint32) *scheduler.Request {
-	in, err := tensor.FromSlice(tensor.Shape{1, 2}, row)
+// request is one of rows that are all the same: numbers, and zeros up to a width.
+func (c *cameras) request(rows, width int, row ...uint32) *scheduler.Request {
+	row = append(row, make([]uint32, width-len(row))...)
+	in, err := tensor.FromSlice(tensor.Shape{rows, width}, slices.Repeat(row, rows))
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return &scheduler.Request{Model: c.model, Inputs: []tensor.Tensor{in}, Rows: 1, Owner: c, Deadline: c.clock.Now().Add(c.within)}
+	return &scheduler.Request{Model: c.model, Inputs: []tensor.Tensor{in}, Rows: rows, Owner: c, Deadline: c.clock.Now().Add(c.within)}
 }
 
 // Complete counts an answer.
@@ -218,89 +223,6 @@ func TestNewestFrame(t *testing.T) {
 		if t.Failed() {
 			return
 		}
-	}
-}
-
-// TestStreamsTakeTurns: four cameras of 30 frames a second on a model that executes ten, whose time
-// is a multiple of their interval. By deadlines one camera would always be first.
-func TestStreamsTakeTurns(t *testing.T) {
-	for _, within := range []time.Duration{150 * time.Millisecond, time.Second, 10 * time.Second} {
-		t.Run(within.String(), func(t *testing.T) {
-			c := newCameras(t, 4, scheduler.ModelConfig{MaxBatch: 1, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(100*time.Millisecond, 0)})
-			c.within = within
-			c.film(30, time.Minute, 1, nil)
-			total := 0
-			for _, n := range c.shown {
-				total += n
-			}
-			for camera, n := range c.shown {
-				if share := float64(n) / float64(total); share < 0.22 || share > 0.28 {
-					t.Errorf("camera %d has %.2f of the %d executions", camera, share, total)
-				}
-				if c.worst[camera] > 550*time.Millisecond {
-					t.Errorf("camera %d stood still for %v", camera, c.worst[camera])
-				}
-			}
-			slices.Sort(c.ages)
-			if p50, p99 := c.ages[len(c.ages)/2], c.ages[len(c.ages)*99/100]; p50 > 140*time.Millisecond || p99 > 170*time.Millisecond || total < 590 {
-				t.Errorf("%d frames were executed, their ages are %v in the median, %v at the 99th percentile", total, p50, p99)
-			}
-		})
-	}
-}
-
-// TestNewStream: a stream that begins while others keep the model busy is soon served, and one that
-// has a new name for each frame does not keep the others from their turn.
-func TestNewStream(t *testing.T) {
-	c := newCameras(t, 4, scheduler.ModelConfig{MaxBatch: 1, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(100*time.Millisecond, 0)})
-	c.film(30, 30*time.Second, 1, nil)
-	c.more()
-	began := c.clock.Now()
-	var first time.Duration
-	c.seen = func(camera, _ int) {
-		if camera == 4 && first == 0 {
-			first = c.clock.Now().Add(100 * time.Millisecond).Sub(began)
-		}
-	}
-	c.film(30, 2*time.Second, 1, nil)
-	if first == 0 || first > 550*time.Millisecond {
-		t.Errorf("the fifth camera has its first answer after %v", first)
-	}
-	number := uint32(1000)
-	c.crowd = true
-	clear(c.worst)
-	clear(c.shows)
-	c.film(30, 20*time.Second, 1, func() {
-		number++
-		r := c.request(number, 0)
-		r.Frame = &scheduler.Frame{Stream: fmt.Sprint("another ", number), Keep: 1}
-		r.Source = 100 + uint64(number%4)
-		r.Owner = ownerFunc(func(*scheduler.Request) {})
-		c.sched.Submit(r)
-	})
-	for camera, gap := range c.worst {
-		if gap == 0 || gap > 3*time.Second {
-			t.Errorf("beside streams of one frame camera %d stood still for %v", camera, gap)
-		}
-	}
-}
-
-// TestStreamBesideQueue: a stream is served beside ordinary requests that are more than the model
-// can do, although each of its frames is newer than all of them.
-func TestStreamBesideQueue(t *testing.T) {
-	for _, strategy := range scheduler.Strategies() {
-		t.Run(strategy, func(t *testing.T) {
-			c := newCameras(t, 1, scheduler.ModelConfig{Strategy: strategy, MaxBatch: 8, Slots: 1}, &schedtest.Worker{Exec: schedtest.Linear(10*time.Millisecond, 5*time.Millisecond)})
-			c.crowd = true
-			c.film(30, 30*time.Second, 1, func() {
-				for range 10 { // 300 a second, of which 160 can be done
-					c.sched.Submit(c.request(1000, 0))
-				}
-			})
-			if c.worst[0] == 0 || c.worst[0] > 2*c.within {
-				t.Errorf("the stream stood still for %v; %d of its %d frames were executed", c.worst[0], c.shown[0], c.sent[0])
-			}
-		})
 	}
 }
 

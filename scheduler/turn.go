@@ -1,0 +1,336 @@
+package scheduler
+
+import "container/heap"
+
+// Which stream is served next.
+//
+// Where a frame is to be sent, it is one of the stream that was served longest ago, of those with
+// a frame that would be in time. Deadlines cannot decide it. Cameras of one frame rate have their
+// newest frames waiting, whose deadlines differ by the cameras' phases, which do not change: with
+// a model that takes a multiple of the frame interval one camera would always be first, and the
+// others never.
+//
+// When a frame is to be sent is a matter of places in the queue, which ordinary requests have, too.
+// A frame that supersedes another takes its place, since its own would be at the end, and that of
+// the next one again: a stream beside a queue of ordinary requests would never be served. But by
+// such a place a frame may look late that is not: where a batch takes two thirds of the time that
+// requests have, a place is too early for the next batch from the moment that it is taken. So a
+// frame whose stream is first in turn goes first, wherever its place is, and as many as the
+// streams are entitled to.
+
+// turns are the streams of one priority with a waiting frame, as a heap: the one that was served
+// longest ago is first.
+type turns []*stream
+
+func (t turns) Len() int { return len(t) }
+func (t turns) Less(i, j int) bool {
+	return t[i].served < t[j].served || t[i].served == t[j].served && t[i].number < t[j].number
+}
+func (t turns) Swap(i, j int) {
+	t[i], t[j] = t[j], t[i]
+	t[i].turn, t[j].turn = i, j
+}
+
+func (t *turns) Push(x any) {
+	s := x.(*stream)
+	s.turn = len(*t)
+	*t = append(*t, s)
+}
+
+func (t *turns) Pop() any {
+	last := len(*t) - 1
+	s := (*t)[last]
+	(*t)[last] = nil
+	*t = (*t)[:last]
+	s.turn = -1
+	return s
+}
+
+// place puts s among those that take turns if it belongs there, as one of the priority of its
+// newest frame.
+func (ss *streams) place(s *stream) {
+	belongs := s.keep > 0 && s.queued > 0
+	if s.turn >= 0 && (!belongs || s.newest != nil && s.newest.req.Priority != s.priority) {
+		heap.Remove(&ss.turns[s.priority], s.turn)
+		ss.turning--
+	}
+	if belongs && s.turn < 0 {
+		if s.newest != nil {
+			s.priority = s.newest.req.Priority
+		}
+		heap.Push(&ss.turns[s.priority], s)
+		ss.turning++
+	}
+}
+
+// turnsTried is how many streams are considered for one place in a batch. It bounds what a batch
+// costs where the streams in front have frames that do not fit.
+const turnsTried = 32
+
+// inTurn calls visit with the streams of a priority, the one that was served longest ago first,
+// until it returns false. blocked reports that it never did, and that there are more streams.
+// visit must change neither streams nor queues.
+func (ss *streams) inTurn(priority int, visit func(*stream) (more bool)) (blocked bool) {
+	t := &ss.turns[priority]
+	var passed [turnsTried]*stream
+	n := 0
+	for more := true; more && n < turnsTried && len(*t) > 0; n++ {
+		passed[n] = heap.Pop(t).(*stream)
+		more = visit(passed[n])
+		blocked = more && len(*t) > 0
+	}
+	for _, s := range passed[:n] {
+		heap.Push(t, s)
+	}
+	return blocked
+}
+
+// waiting is the oldest item of s in a queue of a priority that is good; nil: there is none. Where
+// its place is does not matter.
+func (s *stream) waiting(priority int, good func(*item) bool) *item {
+	for f := s.oldest; f != nil; f = f.newer {
+		if it := &f.req.item; it.inTurn && it.queue != nil && f.req.Priority == priority && good(it) {
+			return it
+		}
+	}
+	return nil
+}
+
+// nextFrame is the one whose turn it is, of those of a priority that rep could answer in time; nil:
+// there is none. Streams without one that are so many in front that nobody sees who is behind them
+// go to the back.
+func (c *core) nextFrame(rep *Replica, priority int, start int64) (frame *item) {
+	ss := &c.streams
+	inTime := func(it *item) bool {
+		p := rep.plan(c, start, it.bucket.rowBytes)
+		n := min(it.rows(), max(1, rep.strategy.limit(p)))
+		return !p.shed || it.req.deadline >= start+p.prof.planned(n)
+	}
+	var late [turnsTried]*stream
+	n := 0
+	blocked := ss.inTurn(priority, func(s *stream) bool {
+		frame = s.waiting(priority, inTime)
+		late[n] = s
+		n++
+		return frame == nil
+	})
+	if blocked {
+		for _, s := range late[:n] {
+			s.served = start
+			heap.Fix(&ss.turns[priority], s.turn)
+		}
+	}
+	return frame
+}
+
+// goesFirst is the frame that is to go first in the next batch of rep, for which its strategy has
+// chosen the window w of q, and how many may follow it in turn; nil: the window's own rows go first.
+// q is nil if the strategy has chosen none.
+//
+// Before another frame it goes always. Before an ordinary request it goes if its place is before
+// that one's, and then only as often as streams are entitled to. With deadlines little longer than
+// a batch all places are too early, and ordinary requests would never be served.
+func (c *core) goesFirst(rep *Replica, q *queue, w *window, priority int, start int64) (it *item, places int) {
+	ss := &c.streams
+	for higher := range priority {
+		if it := c.nextFrame(rep, higher, start); it != nil {
+			return it, it.queue.rows
+		}
+	}
+	if priority == priorities {
+		return nil, 0
+	}
+	if it = c.nextFrame(rep, priority, start); it == nil {
+		return nil, 0
+	}
+	head := q.item(w.at)
+	switch {
+	case q.items == q.inTurn:
+		return it, q.rows
+	case head.inTurn:
+		return it, 1
+	case !it.before(head.place):
+		return nil, 0
+	}
+	p := rep.plan(c, start, it.bucket.rowBytes)
+	end := start + p.prof.planned(1)
+	due := q.rowsFrom(q.first(end)) - q.rowsFrom(q.first(end+p.prof.planned(w.rows)))
+	ss.share += ss.entitled(priority, due) * float64(w.rows)
+	if places = int(ss.share); places == 0 {
+		return nil, 0
+	}
+	ss.share -= float64(places)
+	return it, places
+}
+
+// entitled is the share of places that streams of a priority have a right to where ordinary
+// requests have it, too: that of their number in the rows that will be late if they are not served
+// now, but half at most.
+func (ss *streams) entitled(priority, due int) float64 {
+	return min(0.5, float64(len(ss.turns[priority]))/float64(max(due, 1)))
+}
+
+// windowOf is a window for a batch of rep in which a frame goes first, and after it, in turn, those
+// that are in time, up to a number of places.
+func (c *core) windowOf(rep *Replica, it *item, places int, start int64) (*plan, window) {
+	ss := &c.streams
+	q := it.queue
+	p := rep.plan(c, start, it.bucket.rowBytes)
+	limit := max(1, rep.strategy.limit(p))
+	least := min(it.rows(), limit)
+	most := limit
+	if p.shed {
+		most = p.roomFor(it.req.deadline, least, limit)
+	}
+	due := min(start+p.prof.planned(most), it.req.deadline)
+	ss.first = append(ss.first[:0], it)
+	rows := it.rows()
+	ss.inTurn(it.req.Priority, func(s *stream) bool {
+		if s == it.req.Frame.stream || rows >= most {
+			return rows < most
+		}
+		o := s.waiting(it.req.Priority, func(o *item) bool {
+			return o.queue == q && o.rows() <= most-rows && o.req.deadline >= due
+		})
+		if o != nil && len(ss.first) < places {
+			rows += o.rows()
+			ss.first = append(ss.first, o)
+		}
+		return rows < most && len(ss.first) < places
+	})
+	for _, o := range ss.first {
+		c.renew(o)
+	}
+	w, ok := rep.strategy.pick(q, p)
+	if !ok {
+		w = window{at: cursor{block: len(q.blocks)}, rows: least, room: least, cap: limit}
+	}
+	if w.why == CloseTrial { // it may be late: nothing but its cost bounds a trial
+		most = max(most, w.rows)
+	}
+	if n := min(max(w.rows, least), most); n != w.rows {
+		w.rows, w.par, w.half = n, 0, 0
+	}
+	if w.room = max(w.room, w.rows); w.room > most {
+		w.room, w.why = most, CloseDeadline
+	}
+	return p, w
+}
+
+// chanceInTurn is the item that a replica gets in the place of it although none is predicted to be
+// in time: the frame whose turn it is, if it is one or streams are entitled to a place.
+func (c *core) chanceInTurn(it *item) *item {
+	ss, priority := &c.streams, it.req.Priority
+	if len(ss.turns[priority]) == 0 {
+		return it
+	}
+	if !it.inTurn {
+		if ss.share = min(1, ss.share+ss.entitled(priority, it.queue.items)); ss.share < 1 {
+			return it
+		}
+	}
+	best := it
+	ss.inTurn(priority, func(s *stream) bool {
+		if o := s.waiting(priority, func(*item) bool { return true }); o != nil {
+			best = o
+			return false
+		}
+		return true
+	})
+	return best
+}
+
+// renew gives a waiting frame, whose inherited place is too early by now, the one that is its own.
+func (c *core) renew(it *item) {
+	if it.deadline == it.req.deadline {
+		return
+	}
+	since := it.since
+	c.dequeue(it)
+	c.enqueue(it, since)
+}
+
+// instead is the item that goes to a container in the place of it, of at most room rows: of the
+// streams with a frame in the same queue that fits, and is answered by end or as late as it, that
+// of the one that was served longest ago. nil: each has a frame in the batch.
+func (c *core) instead(it *item, room int, end int64) *item {
+	ss := &c.streams
+	var best *item
+	if it.req.Frame.stream.cut != ss.cuts {
+		best = it
+	}
+	fits := func(o *item) bool {
+		return o.queue == it.queue && o.rows() <= room && o.req.deadline >= min(end, it.req.deadline)
+	}
+	ss.inTurn(it.req.Priority, func(s *stream) bool {
+		if s.cut == ss.cuts {
+			return true
+		}
+		o := s.waiting(it.req.Priority, fits)
+		if o != nil {
+			best = o
+		}
+		return o == nil
+	})
+	return best
+}
+
+// fillInTurn is fill where streams take turns: frames that go first do so, a place in the batch
+// that a frame would get is that of the stream whose turn it is, and no stream has two.
+func (c *core) fillInTurn(b *Batch, bk *bucket, q *queue, at cursor, target, whole int, end, now int64) (stopped bool) {
+	ss := &c.streams
+	chosen, rest := ss.chosen[:0], (*item)(nil)
+	rows, bytes := b.Rows, b.bytes
+	// choose takes an item into the batch, or says that it has no room.
+	choose := func(it *item) bool {
+		if rows >= target {
+			return false
+		}
+		if rows > 0 && bytes+it.bytes() > c.cfg.BatchBytes {
+			b.crowded = true
+			return false
+		}
+		n := it.rows()
+		if n > target-rows && n <= whole {
+			return false
+		}
+		if f := it.req.Frame; f != nil {
+			f.stream.cut = ss.cuts
+		}
+		if n > target-rows {
+			rest, rows = it, target
+			return true
+		}
+		rows += n
+		bytes += it.bytes()
+		chosen = append(chosen, it)
+		return true
+	}
+	for _, it := range ss.first {
+		choose(it)
+	}
+	clear(ss.first)
+	ss.first = ss.first[:0]
+	for ; rows < target && !stopped && !q.end(at); at = q.next(at) {
+		it := q.item(at)
+		if it.inTurn {
+			if it = c.instead(it, target-rows, end); it == nil {
+				b.leftOut = true
+				continue
+			}
+		}
+		stopped = !choose(it)
+	}
+	for _, it := range chosen {
+		b.oldest = max(b.oldest, now-it.since)
+		b.add(span{req: it.req, lo: it.lo, hi: it.hi, retried: it.retried})
+		q.remove(it)
+		c.uncount(it)
+	}
+	if rest != nil {
+		c.part(b, bk, q, rest, target-b.Rows, now)
+	}
+	clear(chosen)
+	ss.chosen = chosen[:0]
+	return stopped
+}
