@@ -34,6 +34,9 @@ listen_v1b = "127.0.0.1:0"
 listen_v2 = "127.0.0.1:0"
 listen_v2a = "127.0.0.1:0"
 
+[shared_memory]
+directory = "/dev/shm"
+
 # It shall be asked for what it cannot do in time, and the deadline shall pass.
 [model.stock_slow]
 strategy = "static"

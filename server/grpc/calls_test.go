@@ -160,18 +160,18 @@ func TestRepository(t *testing.T) {
 func TestUnimplemented(t *testing.T) {
 	r := newRig(t)
 	ctx, c := t.Context(), r.client
-	const regions, traces, log = "send the tensors in the message", "takes no traces", "configuration, under [log]"
+	const memory, traces, log = "send the tensors in the message", "takes no traces", "configuration, under [log]"
 	call := func(name, words string, err error) {
 		if s := status.Convert(err); s.Code() != codes.Unimplemented || !strings.Contains(s.Message(), words) {
 			t.Errorf("%s: %v, expected words of %q", name, s, words)
 		}
 	}
-	call("system status", regions, second(c.SystemSharedMemoryStatus(ctx, &pb.SystemSharedMemoryStatusRequest{})))
-	call("system register", regions, second(c.SystemSharedMemoryRegister(ctx, &pb.SystemSharedMemoryRegisterRequest{})))
-	call("system unregister", regions, second(c.SystemSharedMemoryUnregister(ctx, &pb.SystemSharedMemoryUnregisterRequest{})))
-	call("cuda status", regions, second(c.CudaSharedMemoryStatus(ctx, &pb.CudaSharedMemoryStatusRequest{})))
-	call("cuda register", regions, second(c.CudaSharedMemoryRegister(ctx, &pb.CudaSharedMemoryRegisterRequest{})))
-	call("cuda unregister", regions, second(c.CudaSharedMemoryUnregister(ctx, &pb.CudaSharedMemoryUnregisterRequest{})))
+	call("system status", memory, second(c.SystemSharedMemoryStatus(ctx, &pb.SystemSharedMemoryStatusRequest{})))
+	call("system register", memory, second(c.SystemSharedMemoryRegister(ctx, &pb.SystemSharedMemoryRegisterRequest{})))
+	call("system unregister", memory, second(c.SystemSharedMemoryUnregister(ctx, &pb.SystemSharedMemoryUnregisterRequest{})))
+	call("cuda status", memory, second(c.CudaSharedMemoryStatus(ctx, &pb.CudaSharedMemoryStatusRequest{})))
+	call("cuda register", memory, second(c.CudaSharedMemoryRegister(ctx, &pb.CudaSharedMemoryRegisterRequest{})))
+	call("cuda unregister", memory, second(c.CudaSharedMemoryUnregister(ctx, &pb.CudaSharedMemoryUnregisterRequest{})))
 	call("trace", traces, second(c.TraceSetting(ctx, &pb.TraceSettingRequest{})))
 	call("log", log, second(c.LogSettings(ctx, &pb.LogSettingsRequest{})))
 	err := r.dial().Invoke(ctx, "/inference.GRPCInferenceService/Nothing", &pb.ServerLiveRequest{}, &pb.ServerLiveResponse{})

@@ -137,14 +137,11 @@ var errUnimplemented = errors.New("not offered by this server")
 
 // unimplemented are the calls of the protocol's extensions that this server does not have.
 var unimplemented = map[string]error{
-	"SystemSharedMemoryStatus":     errNoRegions,
-	"SystemSharedMemoryRegister":   errNoRegions,
-	"SystemSharedMemoryUnregister": errNoRegions,
-	"CudaSharedMemoryStatus":       errNoRegions,
-	"CudaSharedMemoryRegister":     errNoRegions,
-	"CudaSharedMemoryUnregister":   errNoRegions,
-	"TraceSetting":                 fmt.Errorf("%w: it takes no traces", errUnimplemented),
-	"LogSettings":                  fmt.Errorf("%w: the log's level and format are set in the server's configuration, under [log]", errUnimplemented),
+	"CudaSharedMemoryStatus":     errNoRegions,
+	"CudaSharedMemoryRegister":   errNoRegions,
+	"CudaSharedMemoryUnregister": errNoRegions,
+	"TraceSetting":               fmt.Errorf("%w: it takes no traces", errUnimplemented),
+	"LogSettings":                fmt.Errorf("%w: the log's level and format are set in the server's configuration, under [log]", errUnimplemented),
 }
 
-var errNoRegions = fmt.Errorf("%w: %w", errUnimplemented, errNoSharedMemory)
+var errNoRegions = fmt.Errorf("%w: CUDA shared memory is not supported: send the tensors in the message", errUnimplemented)

@@ -66,6 +66,10 @@ func (d *Door) ask(ctx context.Context, r *request, arrived time.Time, room pred
 		return nil, err
 	}
 	c := connOf(ctx)
+	if err := d.fetch(r, c.client); err != nil {
+		d.Refused(err, arrived)
+		return nil, err
+	}
 	r.Arrived, r.Source, r.Client, r.Outbox = arrived, c.source, c.client, room
 	a, err := d.Infer(ctx, &r.Question)
 	if err != nil {

@@ -211,7 +211,14 @@ func TestInvalidInputs(t *testing.T) {
 		}), []string{`"x"`, `"classification"`, "string all"}},
 		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) {
 			q.Inputs[0].Parameters = map[string]*pb.InferParameter{"shared_memory_region": param("r")}
-		}), []string{`"x"`, "shared memory is not supported"}},
+		}), []string{`"x"`, "shared_memory_byte_size is missing"}},
+		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) {
+			q.Inputs[0].Parameters = map[string]*pb.InferParameter{"shared_memory_region": param("r"), "shared_memory_byte_size": param(16)}
+		}), []string{"each of 0 inputs, got 1 (1 more are in shared memory)"}},
+		{change(floats("FP32", 1), func(q *pb.ModelInferRequest) {
+			q.Inputs[0].Parameters = map[string]*pb.InferParameter{"shared_memory_region": param("r"), "shared_memory_byte_size": param(16)}
+			q.RawInputContents = nil
+		}), []string{`"x"`, "shared memory is not offered"}},
 	} {
 		_, err := r.client.ModelInfer(t.Context(), c.q)
 		failed(t, err, codes.InvalidArgument, "InvalidInput", c.words...)

@@ -2,13 +2,13 @@ package grpc
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
 
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/parameter"
 )
 
 // reserved reports whether a parameter's name is one that clients may not choose: those that V2
@@ -43,15 +43,21 @@ func (p parameters) object() ([]byte, error) {
 	return json.Marshal(p)
 }
 
-// errNoSharedMemory answers a client that registers or names a region of shared memory.
-var errNoSharedMemory = errors.New("shared memory is not supported: send the tensors in the message")
-
-// onlyMessages refuses tensors whose parameters place them in shared memory.
-func onlyMessages(what, name string, p parameters) error {
-	for key := range p {
-		if strings.HasPrefix(key, "shared_memory_") {
-			return fmt.Errorf("%w: %s %s: %w", scheduler.ErrInvalidInput, what, strconv.Quote(name), errNoSharedMemory)
+// place is where a tensor lies, as its parameters say.
+func (p parameters) place(what, name string) (at parameter.Place, err error) {
+	where := what + " " + strconv.Quote(name) + ": "
+	for key, value := range p {
+		said, ok := parameter.PlaceKey(key)
+		if !ok {
+			continue
+		}
+		if expected := at.Read(said, parameter.Typed(value)); expected != "" {
+			return at, badParameter(where, key, expected, value)
 		}
 	}
-	return nil
+	if lacks := at.Lacks(); lacks != "" {
+		return at, fmt.Errorf("%w: %sthe parameter %s is missing, which others of its parameters go with",
+			scheduler.ErrInvalidInput, where, lacks)
+	}
+	return at, nil
 }

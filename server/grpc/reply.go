@@ -99,7 +99,8 @@ func (r *reply) marshal() mem.BufferSlice {
 	return append(mem.BufferSlice{mem.SliceBuffer(head)}, w.done...)
 }
 
-// appendParameter appends a parameter of an answer: a bool, int64, float64 or string.
+// appendParameter appends a parameter of an answer, or of an output, whose field has the same number:
+// a bool, int64, float64 or string.
 func appendParameter(b []byte, key string, value any) []byte {
 	var v []byte
 	switch value := value.(type) {
@@ -162,11 +163,15 @@ func (r *reply) response(w *writer) {
 		typed = typed && dtypeFields[t.DType] != 0
 	}
 	var out []byte
-	for _, t := range a.Outputs {
+	for i, t := range a.Outputs {
 		out = wire.AppendString(out[:0], inputName, t.Name)
 		out = wire.AppendString(out, inputDatatype, t.DType.V2())
 		out = wire.AppendPacked(out, inputShape, len(t.Shape), func(i int) uint64 { return uint64(t.Shape[i]) })
-		if typed {
+		if at := a.Place(i); at.Region != "" {
+			for name, value := range at.Parameters() {
+				out = appendParameter(out, name, value)
+			}
+		} else if typed {
 			out = wire.AppendBytes(out, inputContents, appendContents(nil, t))
 		}
 		w.tail = wire.AppendBytes(w.tail, responseOutputs, out)
@@ -174,7 +179,10 @@ func (r *reply) response(w *writer) {
 	if typed {
 		return
 	}
-	for _, t := range a.Outputs {
+	for i, t := range a.Outputs {
+		if a.Place(i).Region != "" {
+			t.Data = nil // clients find the contents of an output by its place among all
+		}
 		w.tail = wire.AppendHead(w.tail, responseRaw, len(t.Data))
 		if len(t.Data) < minHeld {
 			w.tail = append(w.tail, t.Data...)

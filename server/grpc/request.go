@@ -50,6 +50,7 @@ type input struct {
 	shape          []int64
 	parameters     parameters
 	contents       contents
+	place          parameter.Place // in shared memory; zero: in the message
 }
 
 type output struct {
@@ -199,18 +200,37 @@ func (r *request) question() (err error) {
 	if r.Outputs, err = wanted(r.outputs); err != nil {
 		return err
 	}
-	if len(r.raw) > 0 && len(r.raw) != len(r.inputs) {
-		return fmt.Errorf("%w: expected raw_input_contents for each of %d inputs, got %d",
-			scheduler.ErrInvalidInput, len(r.inputs), len(r.raw))
+	placed := 0
+	for i := range r.inputs {
+		in := &r.inputs[i]
+		if in.place, err = in.parameters.place("input", in.name); err != nil {
+			return err
+		}
+		if in.place.Region != "" {
+			placed++
+		}
+	}
+	raw := r.raw
+	if len(raw) > 0 && len(raw) != len(r.inputs)-placed {
+		return fmt.Errorf("%w: expected raw_input_contents for each of %d inputs, got %d (%d more are in shared memory)",
+			scheduler.ErrInvalidInput, len(r.inputs)-placed, len(raw), placed)
 	}
 	r.Inputs = make([]tensor.Tensor, 0, len(r.inputs))
 	for i := range r.inputs {
 		in := &r.inputs[i]
-		var data *wire.Bytes
-		if len(r.raw) > 0 {
-			data = &r.raw[i]
+		t, elements, err := in.shaped()
+		switch {
+		case err != nil:
+		case in.place.Region != "" && in.contents.count > 0:
+			err = fmt.Errorf("%w: input %q is in shared memory region '%s', and has contents; expected one of them",
+				scheduler.ErrInvalidInput, in.name, in.place.Region)
+		case in.place.Region != "": // see fetch
+		case len(raw) > 0:
+			err = in.data(&t, elements, &raw[0])
+			raw = raw[1:]
+		default:
+			err = in.data(&t, elements, nil)
 		}
-		t, err := in.tensor(data)
 		if err != nil {
 			return err
 		}
@@ -219,46 +239,48 @@ func (r *request) question() (err error) {
 	return nil
 }
 
-// tensor makes a tensor of an input with raw contents, or of one with its own if raw is nil. It
-// takes the memory.
-func (in *input) tensor(raw *wire.Bytes) (tensor.Tensor, error) {
-	if err := onlyMessages("input", in.name, in.parameters); err != nil {
-		return tensor.Tensor{}, err
-	}
+// shaped makes a tensor of an input, without its data, and counts its elements.
+func (in *input) shaped() (t tensor.Tensor, elements int, err error) {
 	d, ok := tensor.FromV2(in.datatype)
 	if !ok {
-		return tensor.Tensor{}, fmt.Errorf("%w: input %q: %q is not a datatype", scheduler.ErrInvalidInput, in.name, in.datatype)
+		return t, 0, fmt.Errorf("%w: input %q: %q is not a datatype", scheduler.ErrInvalidInput, in.name, in.datatype)
 	}
 	shape := make(tensor.Shape, len(in.shape))
 	for i, n := range in.shape {
 		if n < 0 {
-			return tensor.Tensor{}, fmt.Errorf("%w: input %q: shape %v has a negative dimension", scheduler.ErrInvalidInput, in.name, in.shape)
+			return t, 0, fmt.Errorf("%w: input %q: shape %v has a negative dimension", scheduler.ErrInvalidInput, in.name, in.shape)
 		}
 		shape[i] = int(n)
 	}
-	elements, ok := shape.Elements()
-	if !ok {
-		return tensor.Tensor{}, fmt.Errorf("%w: input %q: shape %v has too many elements", scheduler.ErrInvalidInput, in.name, in.shape)
+	if elements, ok = shape.Elements(); !ok {
+		return t, 0, fmt.Errorf("%w: input %q: shape %v has too many elements", scheduler.ErrInvalidInput, in.name, in.shape)
 	}
+	return tensor.Tensor{Name: in.name, DType: d, Shape: shape}, elements, nil
+}
+
+// data gives a tensor raw contents, or those of the input itself if raw is nil. It takes the
+// memory.
+func (in *input) data(t *tensor.Tensor, elements int, raw *wire.Bytes) error {
 	data := raw
 	if raw == nil {
-		if err := in.contents.settle(in.name, d, elements); err != nil {
-			return tensor.Tensor{}, err
+		if err := in.contents.settle(in.name, t.DType, elements); err != nil {
+			return err
 		}
 		data = &in.contents.Bytes
 	} else if in.contents.count > 0 {
-		return tensor.Tensor{}, fmt.Errorf("%w: input %q has contents, and there are raw_input_contents: it must be either for all inputs", scheduler.ErrInvalidInput, in.name)
+		return fmt.Errorf("%w: input %q has contents, and there are raw_input_contents: it must be either for all inputs",
+			scheduler.ErrInvalidInput, in.name)
 	}
-	t := tensor.Tensor{Name: in.name, DType: d, Shape: shape, Data: data.Data()}
+	t.Data = data.Data()
 	if err := t.Check(); err != nil {
-		if size := d.Size(); size > 0 && elements <= math.MaxInt/size {
-			return tensor.Tensor{}, fmt.Errorf("%w: input %q: expected %d bytes of raw contents for %s %s, got %d",
-				scheduler.ErrInvalidInput, in.name, elements*size, in.datatype, shape, len(t.Data))
+		if size := t.DType.Size(); size > 0 && elements <= math.MaxInt/size {
+			return fmt.Errorf("%w: input %q: expected %d bytes of raw contents for %s %s, got %d",
+				scheduler.ErrInvalidInput, in.name, elements*size, in.datatype, t.Shape, len(t.Data))
 		}
-		return tensor.Tensor{}, fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, in.name, err)
+		return fmt.Errorf("%w: input %q: %w", scheduler.ErrInvalidInput, in.name, err)
 	}
 	t.Buf = data.Take()
-	return t, nil
+	return nil
 }
 
 // readParameters reads what a request's parameters say to the server, and keeps the others for
@@ -296,7 +318,8 @@ func wanted(outputs []output) ([]predict.Output, error) {
 	}
 	list := make([]predict.Output, len(outputs))
 	for i, o := range outputs {
-		if err := onlyMessages("output", o.name, o.parameters); err != nil {
+		var err error
+		if list[i].Place, err = o.parameters.place("output", o.name); err != nil {
 			return nil, err
 		}
 		list[i].Name = o.name

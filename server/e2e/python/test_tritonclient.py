@@ -11,6 +11,7 @@ import contextlib
 import functools
 import inspect
 import json
+import os
 import queue
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -27,7 +28,7 @@ import tritonclient.http.aio as triton_http_aio
 from conftest import PATIENCE, Process, Server, Start, wait
 from tritonclient.grpc.auth import BasicAuth as GRPCBasicAuth
 from tritonclient.http.auth import BasicAuth as HTTPBasicAuth
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype, serialize_byte_tensor, shared_memory
 
 BOTH_DOORS = [
     "classification",
@@ -37,6 +38,7 @@ BOTH_DOORS = [
     "schedule_policy",
     "statistics",
 ]
+MEMORY = "system_shared_memory"
 DIGITS = "digits"
 """The model in Go, whose process is the server's own."""
 
@@ -77,6 +79,13 @@ class Stock:
 
     def output(self, name: str, **options: Any) -> Any:
         return (triton_http if self.http else triton_grpc).InferRequestedOutput(name, **options)
+
+    def said(self, answer: Any, name: str) -> dict[str, Any]:
+        """The parameters of an output."""
+        output = answer.get_output(name)
+        if self.http:
+            return output["parameters"]
+        return {key: value.string_param or value.int64_param for key, value in output.parameters.items()}
 
     def json(self, method: Any) -> Any:
         """What a method answers, from gRPC too in the form of HTTP."""
@@ -159,7 +168,7 @@ def test_server_metadata(stock: Stock) -> None:
     said = stock.json(stock.get_server_metadata)
     assert said["name"] == "shivad"
     assert said["version"]
-    assert said["extensions"] == BOTH_DOORS + ["binary_tensor_data"] * stock.http
+    assert said["extensions"] == BOTH_DOORS + ["binary_tensor_data"] * stock.http + [MEMORY]
     if not stock.http:
         assert stock.get_server_metadata().name == "shivad"
 
@@ -398,19 +407,79 @@ def test_what_is_not_announced_is_refused(stock: Stock) -> None:
         functools.partial(stock.get_trace_settings, DIGITS),
         stock.get_log_settings,
         functools.partial(stock.update_log_settings, {"log_info": True}),
-        stock.get_system_shared_memory_status,
-        functools.partial(stock.register_system_shared_memory, "region", "/key", 64),
-        stock.unregister_system_shared_memory,
         stock.get_cuda_shared_memory_status,
         functools.partial(stock.register_cuda_shared_memory, "region", base64.b64encode(b"handle"), 0, 64),
         stock.unregister_cuda_shared_memory,
     ):
         with missing():
             call()
-    made = (triton_http if stock.http else triton_grpc).InferInput("x", [1], "INT32")
-    made.set_shared_memory("region", 4)
-    with refused(stock, 400, "INVALID_ARGUMENT", "shared memory"):
-        stock.infer("stock_told", [made])
+
+
+def key(name: str) -> str:
+    return f"/shivad-{os.getpid()}-{name}"
+
+
+@contextlib.contextmanager
+def region(stock: Stock, name: str, size: int) -> Iterator[Any]:
+    """Memory that client and server share while the block lasts."""
+    handle = shared_memory.create_shared_memory_region(name, key(name), size, create_only=True)
+    try:
+        stock.register_system_shared_memory(name, key(name), size)
+        yield handle
+    finally:
+        stock.unregister_system_shared_memory(name)
+        shared_memory.destroy_shared_memory_region(handle)
+
+
+@pytest.mark.parametrize("name", [name for name in stock_models.ECHOED if name != "BF16"])
+def test_shared_memory(stock: Stock, name: str) -> None:
+    """As Triton's examples do: the tensors of every datatype that the client's module knows."""
+    rows = array(name)
+    packed = serialize_byte_tensor(rows) if name == "BYTES" else rows
+    size = len(packed.item()) if name == "BYTES" else rows.nbytes
+    echo = functools.partial(stock.infer, f"stock_{name.lower()}")
+    with region(stock, "in", size + 8) as given, region(stock, "out", size + 8) as answered:
+        shared_memory.set_shared_memory_region(given, [packed], offset=8)
+        x, out = stock.input("x", rows), stock.output("x")
+        x.set_shared_memory("in", size, offset=8)
+        out.set_shared_memory("out", size + 8)
+        answer = echo([x], outputs=[out])
+        assert stock.said(answer, "x") == {
+            "shared_memory_region": "out",
+            "shared_memory_byte_size": size,
+            "shared_memory_offset": 0,
+        }
+        # A copy: the memory cannot be closed under an array.
+        assert same(np.array(shared_memory.get_contents_as_numpy(answered, rows.dtype, rows.shape)), rows)
+        assert same(echo([x]).as_numpy("x"), rows)
+        assert echo([stock.input("x", rows)], outputs=[out])
+        out.set_shared_memory("out", size - 1)
+        with refused(stock, 400, "INVALID_ARGUMENT", f"should be at least {size} bytes to hold the results"):
+            echo([x], outputs=[out])
+
+
+def test_regions(stock: Stock) -> None:
+    def names() -> set[str]:
+        said = stock.json(stock.get_system_shared_memory_status)
+        return {one["name"] for one in said} if stock.http else set(said.get("regions", {}))
+
+    assert names() == set()
+    with region(stock, "a", 64), region(stock, "b", 64):
+        assert names() == {"a", "b"}
+        with refused(stock, 400, "INVALID_ARGUMENT", "shared memory region 'a' already in manager"):
+            stock.register_system_shared_memory("a", key("a"), 64)
+        with refused(stock, 400, "INVALID_ARGUMENT", "failed to register shared memory region 'c': invalid args"):
+            stock.register_system_shared_memory("c", key("a"), 65)
+        with refused(stock, 404, "NOT_FOUND", "Unable to open shared memory region: '/none'"):
+            stock.register_system_shared_memory("c", "/none", 64)
+        with refused(stock, 404, "NOT_FOUND", "Unable to find system shared memory region: 'c'"):
+            stock.get_system_shared_memory_status("c")
+        stock.unregister_system_shared_memory()
+        assert names() == set()
+        x = stock.input("x", np.ones((2, 2), dtype=np.float32))
+        x.set_shared_memory("a", 16)
+        with refused(stock, 404, "NOT_FOUND", "Unable to find shared memory region: 'a'"):
+            stock.infer("stock_fp32", [x])
 
 
 def test_plugins(stock: Stock) -> None:

@@ -1,0 +1,61 @@
+package grpc
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/server/internal/regions"
+)
+
+// fetch reads the inputs of a request that are in shared memory.
+func (d *Door) fetch(r *request, client string) error {
+	memory := d.settings.Load().Memory
+	left := r.limits.MessageBytes
+	for i := range r.Inputs {
+		left -= int64(len(r.Inputs[i].Data))
+	}
+	for i := range r.inputs {
+		at := r.inputs[i].place
+		if at.Region == "" {
+			continue
+		}
+		if err := d.Regions().Fetch(client, &r.Inputs[i], at, left, memory.Plain().Get); err != nil {
+			return err
+		}
+		left -= at.Size
+	}
+	return nil
+}
+
+// notOffered makes the error of a server without shared memory that of a call that there is not.
+func notOffered(err error) error {
+	if regions.IsOff(err) {
+		return fmt.Errorf("%w: %w", errUnimplemented, err)
+	}
+	return err
+}
+
+func (s *service) SystemSharedMemoryStatus(ctx context.Context, q *pb.SystemSharedMemoryStatusRequest) (*pb.SystemSharedMemoryStatusResponse, error) {
+	list, err := s.door.Regions().Status(connOf(ctx).client, q.Name)
+	all := make(map[string]regions.Region, len(list))
+	for _, r := range list {
+		all[r.Name] = r
+	}
+	return convert(&pb.SystemSharedMemoryStatusResponse{}, map[string]any{"regions": all}, notOffered(err))
+}
+
+func (s *service) SystemSharedMemoryRegister(ctx context.Context, q *pb.SystemSharedMemoryRegisterRequest) (*pb.SystemSharedMemoryRegisterResponse, error) {
+	if max(q.Offset, q.ByteSize) > math.MaxInt64 {
+		return nil, fmt.Errorf("%w: failed to register shared memory region '%s': invalid args: offset %d and byte_size %d, expected at most %d",
+			scheduler.ErrInvalidInput, q.Name, q.Offset, q.ByteSize, math.MaxInt64)
+	}
+	r := regions.Region{Name: q.Name, Key: q.Key, Offset: int64(q.Offset), Size: int64(q.ByteSize)}
+	return &pb.SystemSharedMemoryRegisterResponse{}, notOffered(s.door.Regions().Register(connOf(ctx).client, r))
+}
+
+func (s *service) SystemSharedMemoryUnregister(ctx context.Context, q *pb.SystemSharedMemoryUnregisterRequest) (*pb.SystemSharedMemoryUnregisterResponse, error) {
+	return &pb.SystemSharedMemoryUnregisterResponse{}, notOffered(s.door.Regions().Unregister(connOf(ctx).client, q.Name))
+}
