@@ -36,7 +36,7 @@ func (s *Server) openDoors(c config.Config) error {
 	}
 	if c.TCP.Listen != "" {
 		d, err := tcp.Listen(tcp.Config{
-			Addr: c.TCP.Listen, Gate: s.gate, Describe: s.predict.Describe, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
+			Addr: c.TCP.Listen, Gate: s.gate, Describe: s.predict.Describe, Regions: s.regions, Pool: s.pool, Log: s.log, Metrics: s.metrics.Door("tcp"),
 			Loops: c.TCP.Loops, Settings: tcpSettings(c),
 		})
 		if err != nil {

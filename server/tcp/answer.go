@@ -67,15 +67,21 @@ func (l *loop) appendMetadata(b []byte, c *call) (_ []byte, err error) {
 	if a := c.gate.Target.Spec.Adapter; a == nil {
 		err = l.listOutputs(c)
 	} else {
-		l.listAdapted(c, a)
-		if !c.gate.Bridge {
+		if !c.isPlaced(0) {
+			l.listAdapted(c, a)
+		}
+		if !c.gate.Bridge && !c.isPlaced(0) {
 			b, err = a.AppendMembers(b, c.gate.Outputs[0], c.gate.Squeeze)
 		}
 	}
 	if err == nil {
 		b, err = l.appendTexts(b, c)
 	}
-	b = c.gate.Target.AppendAnswer(b, l.tensors)
+	if c.shared != nil && len(c.shared.Outputs) > 0 {
+		b = c.gate.Target.AppendNamed(c.appendPlaces(b), l.tensors)
+	} else {
+		b = c.gate.Target.AppendAnswer(b, l.tensors)
+	}
 	if err == nil && c.gate.Bridge {
 		b, err = l.appendFields(b, c)
 	}
@@ -108,9 +114,12 @@ func appendChoice(b []byte, c *gate.Choice) []byte {
 // listOutputs lists the tensors of an answer, and its texts, which have no dtype on this wire.
 func (l *loop) listOutputs(c *call) (err error) {
 	for i, t := range c.gate.Outputs {
+		if c.isPlaced(i) {
+			continue
+		}
 		t.Shape = c.gate.Shown(i)
+		t.Name = c.gate.Target.Spec.Outputs[i].Name
 		if t.DType == tensor.Bytes {
-			t.Name = c.gate.Target.Spec.Outputs[i].Name
 			l.texts = append(l.texts, t)
 			continue
 		}

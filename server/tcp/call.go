@@ -25,17 +25,25 @@ type call struct {
 	question question
 	arrived  time.Time
 
-	control  []byte // the answer's metadata, if no model answered
-	err      error  // the refusal, if there was one before the scheduler, or of feedback
-	room     int    // of the session's outbox: what is expected, then what has come
-	held     bool   // open, and not submitted before there is room for its answer
-	inFlight bool   // submitted and not yet complete
-	answered bool   // the answer is known and may leave in its turn
+	control  []byte  // the answer's metadata, if no model answered
+	err      error   // the refusal, if there was one before the scheduler, or of feedback
+	room     int     // of the session's outbox: what is expected, then what has come
+	shared   *shared // nil: all of the question is in its message
+	fetching bool    // inputs are being read from shared memory; then it is opened
+	held     bool    // open, and not submitted before there is room for its answer
+	inFlight bool    // submitted and not yet complete
+	answered bool    // the answer is known and may leave in its turn
 }
 
 // Complete posts the call to its loop, in whose turns everything else about a session happens.
 // Any goroutine may call it.
-func (c *call) Complete(*gate.Call) { c.session.loop.post(c) }
+func (c *call) Complete(*gate.Call) {
+	if c.shared != nil && len(c.shared.Outputs) > 0 && c.gate.Err == nil {
+		c.session.loop.door.copies.Go(c.put)
+		return
+	}
+	c.session.loop.post(c)
+}
 
 // learned is Complete for feedback.
 func (c *call) learned(reply []byte, err error) {
@@ -122,7 +130,7 @@ func (l *loop) freeCall(c *call) {
 	l.recycle(c)
 	c.session, c.namespace, c.next = nil, "", nil
 	c.control, c.err, c.room = nil, nil, 0
-	c.held, c.inFlight, c.answered = false, false, false
+	c.shared, c.held, c.inFlight, c.answered = nil, false, false, false
 	if len(l.free) < keep {
 		l.free = append(l.free, c)
 	}

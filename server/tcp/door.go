@@ -12,6 +12,7 @@ import (
 	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/server/internal/intake"
+	"github.com/shivad/shivad/server/internal/regions"
 	"github.com/shivad/shivad/server/metrics"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -24,7 +25,8 @@ type Config struct {
 	// Describe answers the paths of the Predict Protocol that are not inference: predict's
 	// function of that name. nil: there are none.
 	Describe func(path string, onlyReady bool) (answer []byte, ok bool, err error)
-	Pool     *tensor.Pool // memory of messages
+	Regions  *regions.Registry // of shared memory
+	Pool     *tensor.Pool      // memory of messages
 	Log      *slog.Logger
 
 	Metrics *metrics.Door
@@ -53,6 +55,7 @@ type Door struct {
 	// Set once.
 	gate     *gate.Gate
 	describe func(path string, onlyReady bool) (answer []byte, ok bool, err error) // see Config.Describe
+	regions  *regions.Registry
 	pool     *tensor.Pool
 	metrics  *metrics.Door
 	log      *slog.Logger
@@ -60,6 +63,7 @@ type Door struct {
 	engine   *engine
 
 	accepting sync.WaitGroup // the goroutine that accepts
+	copies    sync.WaitGroup // from and to shared memory
 	settings  atomic.Pointer[Settings]
 	opened    atomic.Uint64 // connections let in, ever
 }
@@ -88,7 +92,7 @@ func Listen(cfg Config) (*Door, error) {
 
 // newDoor is a door without a way in.
 func newDoor(cfg Config) *Door {
-	d := &Door{gate: cfg.Gate, describe: cfg.Describe, pool: cfg.Pool, metrics: cfg.Metrics, log: cfg.Log}
+	d := &Door{gate: cfg.Gate, describe: cfg.Describe, regions: cfg.Regions, pool: cfg.Pool, metrics: cfg.Metrics, log: cfg.Log}
 	d.Configure(cfg.Settings)
 	return d
 }
@@ -132,6 +136,8 @@ func (d *Door) Shutdown(ctx context.Context) error {
 		case <-wait.C:
 		}
 	}
+	d.copies.Wait()
+	d.engine.each((*loop).turn) // of clients that have gone
 	if err := d.engine.stop(); err != nil {
 		return fmt.Errorf("tcp: stop: %w", err)
 	}

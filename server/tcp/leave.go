@@ -145,6 +145,7 @@ func (s *session) closed() {
 	for c := s.head; c != nil; {
 		next := c.next
 		switch {
+		case c.fetching: // see fetched
 		case !c.inFlight:
 			s.loop.freeCall(c)
 		case c.feedback != nil:

@@ -56,7 +56,7 @@ type loop struct {
 	awake bool // the loop is in a turn, or has been told to take one
 }
 
-// A mail is a completed call or, without one, the report of a transport that had too little room.
+// A mail is a call that is complete, or whose inputs have been read, or, without one, the report of a transport that had too little room.
 type mail struct {
 	call    *call
 	session *session // of the transport
@@ -197,6 +197,10 @@ func (l *loop) collect() bool {
 		c := m.call
 		if c == nil {
 			m.session.room(m.gone)
+			continue
+		}
+		if c.fetching {
+			c.session.fetched(c)
 			continue
 		}
 		c.inFlight = false

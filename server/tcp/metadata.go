@@ -19,6 +19,8 @@ type question struct {
 	id    []byte // echoed in the answer, unchanged; nil if absent
 	names []byte // "__tensors__": the tensors' names in their order; nil: tensors go by position
 
+	shared []byte // shiva.MemoryKey: which tensors are in shared memory; nil: none
+
 	forward []byte // backs Params.Forward, reused by the next question
 }
 
@@ -51,6 +53,8 @@ func (q *question) parse(meta []byte) error {
 			q.id = value
 		case "__tensors__":
 			q.names = value
+		case shiva.MemoryKey:
+			q.shared = value
 		case "version":
 			q.Version, fault = parseVersion(value)
 		case "inputs":

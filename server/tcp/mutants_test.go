@@ -48,7 +48,7 @@ func newMutants(t testing.TB) *mutants {
 	settings := m.door.Settings()
 	settings.Limits = shiva.Limits{MessageBytes: 4 << 20, MetadataBytes: 256 << 10}
 	d := newDoor(Config{
-		Gate: m.gate, Describe: m.door.describe, Pool: m.pool, Metrics: m.door.metrics,
+		Gate: m.gate, Regions: m.regions, Describe: m.door.describe, Pool: m.pool, Metrics: m.door.metrics,
 		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Settings: settings,
 	})
 	m.loop = newLoop(d, func() {})

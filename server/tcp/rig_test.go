@@ -25,6 +25,7 @@ import (
 // rig is a door with a scheduler behind it, and models whose workers the test holds. Its clients
 // are in memory, or on sockets.
 type rig struct {
+	regions *regions.Registry
 	t       testing.TB
 	sched   *scheduler.Scheduler
 	gate    *gate.Gate
@@ -70,8 +71,11 @@ func prepareRig(t testing.TB, change func(*Config)) (*rig, Config) {
 		t.Fatal(err)
 	}
 	r.gate.Attach(r.sched)
+	r.regions = regions.New(regions.Settings{})
 	cfg := Config{
-		Addr: "127.0.0.1:0", Gate: r.gate, Describe: predict.New(predict.Config{Regions: regions.New(regions.Settings{}), Gate: r.gate, Version: "test"}).Describe, Pool: r.pool, Metrics: r.metrics.Door("tcp"),
+		Addr: "127.0.0.1:0", Gate: r.gate, Regions: r.regions, Pool: r.pool, Metrics: r.metrics.Door("tcp"),
+		Describe: predict.New(predict.Config{Regions: r.regions, Gate: r.gate, Version: "test"}).Describe,
+
 		Log:   slog.New(slog.NewTextHandler(&lockedWriter{w: r.log}, nil)),
 		Loops: 1,
 		Settings: Settings{

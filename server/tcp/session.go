@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/shivad/shivad/scheduler"
@@ -177,6 +178,9 @@ func (s *session) question(m *shiva.Message, err error) {
 
 // submit has a call submitted at the end of this turn, if there is room for its answer.
 func (s *session) submit(c *call) bool {
+	if c.fetching {
+		return false
+	}
 	var ok bool
 	s.outbox.SetLimit(s.loop.settings.OutboundBytes)
 	if c.room, ok = s.outbox.Admit(&c.gate); ok {
@@ -190,13 +194,18 @@ func (s *session) submit(c *call) bool {
 // submitHeld submits the calls for whose answers there is room by now, in their order.
 func (s *session) submitHeld() {
 	for s.held > 0 && !s.gone && !s.ending && s.submit(s.firstHeld) {
-		s.held--
-		c := s.firstHeld
-		for c.held = false; c != nil && !c.held; {
-			c = c.next
-		}
-		s.firstHeld = c // nil: none is left
+		s.unhold(s.firstHeld)
 	}
+}
+
+// unhold notes that a call is not held any more.
+func (s *session) unhold(c *call) {
+	c.held = false
+	s.held--
+	for c = s.firstHeld; c != nil && !c.held; {
+		c = c.next
+	}
+	s.firstHeld = c // nil: none is left
 }
 
 // line puts a new call at the end of the line of answers.
@@ -212,9 +221,14 @@ func (s *session) line(m *shiva.Message) *call {
 	return c
 }
 
-// tryOpen is open with a net below it: a panic is answered as what it is, a bug of ours, and
-// costs this connection and no other.
-func (s *session) tryOpen(c *call, fault error) (err error) {
+// tryOpen is open with a net below it.
+func (s *session) tryOpen(c *call, fault error) error {
+	return s.attempt(c, func(c *call) error { return s.open(c, fault) })
+}
+
+// attempt takes a step of a call with a net below it: a panic is answered as what it is, a bug of
+// ours, and costs this connection and no other.
+func (s *session) attempt(c *call, step func(*call) error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			s.loop.door.log.Error("panic while opening a request", "peer", s.transport.Peer(), "panic", r, "stack", string(debug.Stack()))
@@ -222,7 +236,7 @@ func (s *session) tryOpen(c *call, fault error) (err error) {
 			err = fmt.Errorf("%w: %v", gate.ErrInternal, r)
 		}
 	}()
-	return s.open(c, fault)
+	return step(c)
 }
 
 // open turns the message of c into a call, or feedback, or a control answer, or an error.
@@ -247,6 +261,9 @@ func (s *session) open(c *call, fault error) error {
 	}
 	var ok bool
 	var err error
+	if c.control, ok, err = s.region(m); ok {
+		return err
+	}
 	if c.control, ok, err = s.loop.describe(m); ok {
 		return err
 	}
@@ -261,21 +278,32 @@ func (s *session) open(c *call, fault error) error {
 		return fmt.Errorf("%w: %d bytes of answers wait for this client, the limit (tcp.outbound_bytes) is %d: read answers before asking more",
 			scheduler.ErrOverloaded, s.outbox.Waiting(), cfg.OutboundBytes)
 	}
-	q := &c.question
+	if c.question.shared != nil {
+		if waits, err := s.place(c); waits || err != nil {
+			return err
+		}
+	}
+	return s.route(c)
+}
+
+// route turns the message of c, whose inputs are there, into a call, or feedback, or an error.
+func (s *session) route(c *call) (err error) {
+	cfg, m, q := s.loop.settings, c.message, &c.question
 	if q.names != nil && !q.Bridge {
 		if err := nameTensors(m.Tensors, q.names); err != nil {
 			return err
 		}
 	}
-	q.Source, q.Now = s.id, s.loop.now
+	tensors := m.Tensors
+	if c.shared != nil {
+		tensors = slices.Concat(tensors, c.shared.fetched)
+	}
+	q.Source, q.Now = s.id, c.arrived
 	if q.Stream != "" {
-		if s.client == "" {
-			s.client = gate.ClientOf(s.transport.Peer())
-		}
-		q.Client = s.client
+		q.Client = s.address()
 	}
 	if application, ok := s.loop.door.gate.Updates(m.Namespace); ok {
-		c.feedback, err = s.loop.door.gate.OpenFeedback(application, m.Tensors, &q.Params)
+		c.feedback, err = s.loop.door.gate.OpenFeedback(application, tensors, &q.Params)
 		return err
 	}
 	if cfg.Streams && q.Stream == "" {
@@ -284,10 +312,13 @@ func (s *session) open(c *call, fault error) error {
 		}
 		q.Own, q.Keep = s.stream, cmp.Or(q.Keep, cfg.Keep)
 	}
-	if err := s.loop.door.gate.Open(&c.gate, m.Namespace, m.Tensors, &q.Params); err != nil {
+	if err := s.loop.door.gate.Open(&c.gate, m.Namespace, tensors, &q.Params); err != nil {
 		return err
 	}
 	c.gate.Owner = c
+	if c.shared != nil {
+		return c.checkOutputs(s.loop.door)
+	}
 	return nil
 }
 

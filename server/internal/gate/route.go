@@ -64,6 +64,19 @@ func (t *Target) AppendAnswer(b []byte, tensors []tensor.Tensor) []byte {
 	return append(b, ']', '}')
 }
 
+// AppendNamed is AppendAnswer of an answer that has some of the declared tensors only, by their
+// names.
+func (t *Target) AppendNamed(b []byte, tensors []tensor.Tensor) []byte {
+	b = append(b, t.answer...)
+	for i := range tensors {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = jsontext.AppendString(b, tensors[i].Name)
+	}
+	return append(b, ']', '}')
+}
+
 // A Table holds every route of one moment. Immutable but for what list makes; readers take it
 // from an atomic pointer.
 type Table struct {

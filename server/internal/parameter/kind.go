@@ -67,7 +67,7 @@ func whole(unit string, most uint64, set func(*Values, uint64)) kind {
 	return kind{
 		expected: fmt.Sprintf("a whole number%s from 0 to %d", of(unit), most),
 		schema:   schema,
-		read:     reads(Value.whole, func(n uint64) bool { return n <= most }, set),
+		read:     reads(Value.Whole, func(n uint64) bool { return n <= most }, set),
 	}
 }
 
@@ -88,7 +88,7 @@ func moment(set func(*Values, time.Time)) kind {
 	return kind{
 		expected: fmt.Sprintf("a whole number of milliseconds since 1970, at least %d", firstMoment),
 		schema:   `"type": "integer", "minimum": ` + strconv.Itoa(firstMoment),
-		read: reads(Value.whole, func(n uint64) bool {
+		read: reads(Value.Whole, func(n uint64) bool {
 			return firstMoment <= n && n <= math.MaxInt64/uint64(time.Millisecond)
 		}, func(v *Values, n uint64) { set(v, time.UnixMilli(int64(n))) }),
 	}
@@ -107,7 +107,7 @@ func (v Value) keep() (setting.Keep, bool) {
 	if s, ok := v.text(); ok {
 		return setting.KeepOf(s)
 	}
-	n, ok := v.whole()
+	n, ok := v.Whole()
 	return setting.Keep(n), ok && 0 < n && n <= setting.MaxKeep
 }
 

@@ -29,7 +29,7 @@ func (p *Place) Read(key string, v Value) (expected string) {
 		}
 		return "the name of a region"
 	case "offset", "byte_size":
-		n, ok := v.whole()
+		n, ok := v.Whole()
 		if !ok || n > MaxOffset {
 			return "a whole number of bytes from 0 on"
 		}

@@ -31,7 +31,8 @@ func (v Value) boolean() (b, ok bool) {
 	return b, b || string(v.json) == "false"
 }
 
-func (v Value) whole() (uint64, bool) {
+// Whole is a whole number of 0 or more.
+func (v Value) Whole() (uint64, bool) {
 	switch n := v.typed.(type) {
 	case int64:
 		return uint64(n), n >= 0

@@ -47,8 +47,10 @@ func New(s Settings) *Registry {
 	return g
 }
 
-// errOff answers clients of a server without shared memory.
-var errOff = fmt.Errorf("%w: shared memory is not offered: shared_memory.directory is not set; send the tensors in the message", scheduler.ErrInvalidInput)
+// Off tells clients of a server without shared memory.
+const Off = "shared memory is not offered: shared_memory.directory is not set; send the tensors in the message"
+
+var errOff = fmt.Errorf("%w: %s", scheduler.ErrInvalidInput, Off)
 
 // IsOff reports whether err is that of a server without shared memory.
 func IsOff(err error) bool { return errors.Is(err, errOff) }

@@ -1,0 +1,282 @@
+package tcp
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/gate"
+	"github.com/shivad/shivad/server/internal/parameter"
+	"github.com/shivad/shivad/server/internal/regions"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// Shared memory over Shiva: regions are registered by the Predict Protocol's paths, and a request's
+// tensors that are there are listed in its metadata under shiva.MemoryKey, and so are an answer's.
+//
+// A copy takes a millisecond for some megabytes, so neither is done by the loop: inputs are read
+// before the call is opened, which its place in the line waits for, and outputs are written before it
+// is complete.
+
+// A placed tensor is one in shared memory, in metadata.
+type placed struct {
+	Name     string `json:"name"`
+	Datatype string `json:"datatype,omitempty"` // as in the Predict Protocol; of what is there, not of where an output is to go
+	Shape    []int  `json:"shape,omitempty"`    // likewise
+	Region   string `json:"region"`
+	Offset   int64  `json:"offset"`
+	Size     int64  `json:"byte_size"`
+}
+
+// shared is what of a question and its answer is in shared memory.
+type shared struct {
+	Inputs  []placed `json:"inputs,omitempty"`
+	Outputs []placed `json:"outputs,omitempty"`
+
+	fetched []tensor.Tensor // the inputs
+	client  string          // gate.ClientOf
+	err     error           // of fetching them
+}
+
+func (p *placed) place() parameter.Place {
+	return parameter.Place{Region: p.Region, Offset: p.Offset, Size: p.Size}
+}
+
+// parseMemory reads what metadata says of shared memory.
+func parseMemory(value []byte, limits *shiva.Limits) (*shared, error) {
+	m := new(shared)
+	if err := json.Unmarshal(value, m); err != nil || value[0] != '{' {
+		return nil, unexpected(shiva.MemoryKey, `an object with "inputs" and "outputs", lists of objects with name, region, offset, byte_size and, of inputs, datatype and shape`, value)
+	}
+	for what, list := range map[string][]placed{"inputs": m.Inputs, "outputs": m.Outputs} {
+		if len(list) > limits.Tensors {
+			return nil, fmt.Errorf("%w: metadata key %q has %d %s, the limit (limits.tensors) is %d", scheduler.ErrTooLarge, shiva.MemoryKey, len(list), what, limits.Tensors)
+		}
+		for i := range list {
+			p := &list[i]
+			if p.Name == "" || p.Region == "" || p.Offset < 0 || p.Size < 0 {
+				return nil, fmt.Errorf("%w: metadata key %q: %s[%d]: expected a name, a region, and an offset and byte_size of 0 or more, got %q, %q, %d and %d",
+					scheduler.ErrInvalidInput, shiva.MemoryKey, what, i, p.Name, p.Region, p.Offset, p.Size)
+			}
+		}
+	}
+	for _, p := range m.Inputs {
+		d, ok := tensor.FromV2(p.Datatype)
+		if !ok {
+			return nil, fmt.Errorf("%w: input %q: %q is not a datatype", scheduler.ErrInvalidInput, p.Name, p.Datatype)
+		}
+		if len(p.Shape) > limits.Rank || slices.ContainsFunc(p.Shape, func(n int) bool { return n < 0 }) {
+			return nil, fmt.Errorf("%w: input %q: shape %v: expected at most %d dimensions (limits.rank) of 0 or more", scheduler.ErrInvalidInput, p.Name, p.Shape, limits.Rank)
+		}
+		m.fetched = append(m.fetched, tensor.Tensor{Name: p.Name, DType: d, Shape: append(tensor.Shape{}, p.Shape...)})
+	}
+	return m, nil
+}
+
+var errBridge = fmt.Errorf("%w: metadata key %q does not go with a question in bridge form", scheduler.ErrInvalidInput, shiva.MemoryKey)
+
+// place begins what of a question is in shared memory. It reports whether the call waits for its
+// inputs.
+func (s *session) place(c *call) (waits bool, err error) {
+	q := &c.question
+	if c.shared, err = parseMemory(q.shared, &s.loop.settings.Limits); err != nil {
+		return false, err
+	}
+	switch named := len(c.message.Tensors) == 0 || q.names != nil; {
+	case q.Bridge:
+		return false, errBridge
+	case len(c.shared.Inputs) > 0 && !named:
+		return false, fmt.Errorf("%w: beside inputs in shared memory the tensors of the message need names, in metadata \"__tensors__\"", scheduler.ErrInvalidInput)
+	}
+	c.shared.client = s.address()
+	if len(c.shared.Inputs) == 0 {
+		return false, nil
+	}
+	left := s.loop.settings.Limits.MessageBytes
+	for i := range c.message.Tensors {
+		left -= int64(len(c.message.Tensors[i].Data))
+	}
+	c.fetching = true
+	s.loop.door.copies.Go(func() { c.fetch(left) })
+	return true, nil
+}
+
+// address is the client's, as gate.ClientOf has it.
+func (s *session) address() string {
+	if s.client == "" {
+		s.client = gate.ClientOf(s.transport.Peer())
+	}
+	return s.client
+}
+
+// fetch reads the inputs, and posts the call.
+func (c *call) fetch(left int64) {
+	d, m := c.session.loop.door, c.shared
+	pool := gate.Memory{Pool: d.pool}
+	for i := range m.Inputs {
+		if m.err = d.regions.Fetch(m.client, &m.fetched[i], m.Inputs[i].place(), left, pool.Plain().Get); m.err != nil {
+			break
+		}
+		left -= m.Inputs[i].Size
+	}
+	c.session.loop.post(c)
+}
+
+// fetched goes on with a call whose inputs have been read, or not.
+func (s *session) fetched(c *call) {
+	c.fetching = false
+	c.gate.Own(c.shared.fetched...)
+	if s.gone {
+		s.loop.freeCall(c)
+		return
+	}
+	if c.err = c.shared.err; c.err == nil {
+		c.err = s.attempt(c, s.route)
+	}
+	if c.err == nil {
+		s.submitHeld()
+		return
+	}
+	s.unhold(c)
+	s.finish(c)
+}
+
+// checkOutputs looks at the places of outputs before a model is asked in vain.
+func (c *call) checkOutputs(d *Door) error {
+	if c.gate.Bridge && len(c.shared.Outputs) > 0 {
+		return errBridge
+	}
+	for i := range c.shared.Outputs {
+		p := &c.shared.Outputs[i]
+		if _, err := c.output(p.Name); err != nil {
+			return err
+		}
+		if err := d.regions.CheckOutput(c.shared.client, p.Name, p.place()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// output is the index of an output of the model.
+func (c *call) output(name string) (int, error) {
+	specs := c.gate.Target.Spec.Outputs
+	i := slices.IndexFunc(specs, func(s tensor.Spec) bool { return s.Name == name })
+	if i < 0 {
+		return 0, fmt.Errorf("%w: metadata key %q: no output %q; model %q has %d others", scheduler.ErrInvalidInput, shiva.MemoryKey, name, c.gate.Target.ID.Name, len(specs))
+	}
+	return i, nil
+}
+
+// isPlaced reports whether output i goes to shared memory.
+func (c *call) isPlaced(i int) bool {
+	if c.shared == nil {
+		return false
+	}
+	name := c.gate.Target.Spec.Outputs[i].Name
+	return slices.ContainsFunc(c.shared.Outputs, func(p placed) bool { return p.Name == name })
+}
+
+// put writes the outputs that go to shared memory, and posts the call.
+func (c *call) put() {
+	for i := range c.shared.Outputs {
+		p := &c.shared.Outputs[i]
+		at, err := c.output(p.Name)
+		if err == nil {
+			t, place := c.gate.Outputs[at], p.place()
+			t.Name = p.Name
+			err = c.session.loop.door.regions.Put(&t, &place)
+			p.Datatype, p.Shape, p.Size = t.DType.V2(), c.gate.Shown(at), place.Size
+		}
+		if err != nil {
+			c.gate.Err = err
+			break
+		}
+	}
+	c.session.loop.post(c)
+}
+
+// appendPlaces appends the member that says which outputs are where.
+func (c *call) appendPlaces(b []byte) []byte {
+	text, err := json.Marshal(shared{Outputs: c.shared.Outputs})
+	if err != nil {
+		panic(err) // texts and numbers cannot fail
+	}
+	b = append(b, `"`+shiva.MemoryKey+`":`...)
+	return append(append(b, text...), ',')
+}
+
+// regionPath begins the paths of the Predict Protocol about shared memory.
+const regionPath = "v2/systemsharedmemory/"
+
+// region answers m if it is about regions; ok is false if it is not.
+func (s *session) region(m *shiva.Message) (answer []byte, ok bool, err error) {
+	path, ok := strings.CutPrefix(m.Namespace, regionPath)
+	if !ok {
+		return nil, false, nil
+	}
+	steps := strings.Split(path, "/")
+	name, action := "", steps[len(steps)-1]
+	if len(steps) == 3 && steps[0] == "region" {
+		name = steps[1]
+	} else if len(steps) != 1 {
+		action = ""
+	}
+	g, client := s.loop.door.regions, s.address()
+	var value any
+	switch {
+	case action == "status":
+		var list []regions.Region
+		list, err = g.Status(client, name)
+		value = map[string]any{"regions": list}
+	case action == "register" && name != "":
+		var r regions.Region
+		if r, err = parseRegion(name, m.Metadata); err == nil {
+			err = g.Register(client, r)
+		}
+		value = r
+	case action == "unregister":
+		err = g.Unregister(client, name)
+		value = map[string]any{"unregistered": name}
+	default:
+		return nil, false, nil // and no model has such a route
+	}
+	if regions.IsOff(err) {
+		err = fmt.Errorf("%w: %s", scheduler.ErrNotFound, regions.Off)
+	}
+	if err != nil {
+		return nil, true, err
+	}
+	answer, err = json.Marshal(value)
+	return answer, true, err
+}
+
+// parseRegion reads what is to be registered.
+func parseRegion(name string, metadata []byte) (regions.Region, error) {
+	r := regions.Region{Name: name}
+	for key, value := range jsontext.Members(metadata) {
+		switch string(key) {
+		case "key":
+			text, ok := jsontext.Unquote(value)
+			if r.Key = text; !ok {
+				return r, unexpected("key", "the name of a file, as shm_open takes it", value)
+			}
+		case "offset", "byte_size":
+			n, ok := parameter.JSON(value).Whole()
+			if !ok || n > math.MaxInt64 {
+				return r, unexpected(string(key), "a whole number of bytes from 0 on", value)
+			}
+			if string(key) == "offset" {
+				r.Offset = int64(n)
+			} else {
+				r.Size = int64(n)
+			}
+		}
+	}
+	return r, nil
+}

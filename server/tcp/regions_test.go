@@ -1,0 +1,213 @@
+package tcp
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/server/internal/regions"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// sharing is a rig whose clients may register files, and one of 4 KiB, registered as "r".
+func sharing(t *testing.T) (r *rig, file string) {
+	t.Helper()
+	r = newRig(t, func(c *Config) {
+		c.Limits = shiva.Limits{MessageBytes: 1 << 20, MetadataBytes: 64 << 10, Tensors: 16, Rank: 8, JSONDepth: 32}
+	})
+	dir := t.TempDir()
+	r.regions.Configure(regions.Settings{Directory: dir, RegionBytes: 4 << 20, Regions: 8})
+	content := make([]byte, 4<<10)
+	for i := range content {
+		content[i] = byte(i % 60) // of floats that are numbers
+	}
+	file = filepath.Join(dir, "file")
+	if err := os.WriteFile(file, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.regions.Register("", regions.Region{Name: "r", Key: "/file", Size: 4 << 10}); err != nil {
+		t.Fatal(err)
+	}
+	return r, file
+}
+
+func input(offset int) string {
+	return fmt.Sprintf(`{"name":"x","datatype":"FP32","shape":[1,4],"region":"r","offset":%d,"byte_size":16}`, offset)
+}
+
+func output(offset, size int) string {
+	return fmt.Sprintf(`{"name":"x","region":"r","offset":%d,"byte_size":%d}`, offset, size)
+}
+
+// Regions are registered, listed and forgotten by the Predict Protocol's paths.
+func TestRegionPaths(t *testing.T) {
+	r, _ := sharing(t)
+	w := r.dial()
+	for _, c := range []struct{ route, metadata, want string }{
+		{"status", "{}", `{"regions":[{"name":"r","key":"/file","offset":0,"byte_size":4096}]}`},
+		{"region/s/register", `{"id":7,"key":"file","offset":16,"byte_size":32}`, `{"id":7,"name":"s","key":"file","offset":16,"byte_size":32}`},
+		{"region/s/register", `{"key":"file","byte_size":32}`, "shared memory region 's' already in manager"},
+		{"region/t/register", `{"key":"file","byte_size":-1}`, `metadata key "byte_size": expected a whole number of bytes from 0 on, got -1`},
+		{"region/t/register", `{"key":7}`, `metadata key "key"`},
+		{"region/t/register", `{"key":"none","byte_size":1}`, "Unable to open shared memory region: 'none'"},
+		{"region/t/status", "", "Unable to find system shared memory region: 't'"},
+		{"region/s/status", "", `{"regions":[{"name":"s","key":"file","offset":16,"byte_size":32}]}`},
+		{"region/s/unregister", `{"id":"a"}`, `{"id":"a","unregistered":"s"}`},
+		{"unregister", "", `{"unregistered":""}`},
+		{"status", "", `{"regions":[]}`},
+		{"register", "", `"NotFound"`},
+		{"region/r/x/status", "", `"NotFound"`},
+	} {
+		w.send(&shiva.Message{Namespace: "v2/systemsharedmemory/" + c.route, Metadata: []byte(c.metadata)})
+		a := w.next()
+		if got := string(a.Metadata); got != c.want && !(a.Namespace == "!error" && (strings.Contains(got, c.want) || strings.Contains(got, strings.ReplaceAll(c.want, `"`, `\"`)))) {
+			t.Errorf("%s %s: %s, expected %s", c.route, c.metadata, got, c.want)
+		}
+		a.Release()
+	}
+	s := r.regions.Settings()
+	s.Directory = ""
+	r.regions.Configure(s)
+	w.send(&shiva.Message{Namespace: "v2/systemsharedmemory/status"})
+	if f := w.fault("NotFound"); !strings.Contains(f.Message, "shared_memory.directory") {
+		t.Error(f)
+	}
+}
+
+// Inputs come from regions and outputs go there; answers keep the order of their questions, also
+// where only some of them wait for copies.
+func TestSharedTensors(t *testing.T) {
+	r, file := sharing(t)
+	r.model("m", floats("x"), r.echo)
+	two := []tensor.Spec{{Name: "a", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}, {Name: "x", DType: tensor.Float32, Shape: tensor.Shape{-1, 4}}}
+	r.model("two", scheduler.Spec{Inputs: two, Outputs: two}, r.echo)
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := r.dial()
+	const rounds = 50
+	for i := range rounds {
+		w.send(&shiva.Message{Namespace: "m", Metadata: fmt.Appendf(nil, `{"id":%d,"shared_memory":{"inputs":[%s]}}`, 3*i, input(4*i))})
+		w.send(&shiva.Message{Namespace: "m", Metadata: fmt.Appendf(nil, `{"id":%d}`, 3*i+1), Tensors: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{4}, Data: content[:16]}}})
+		w.send(&shiva.Message{Namespace: "m", Metadata: fmt.Appendf(nil, `{"id":%d,"shared_memory":{"inputs":[%s],"outputs":[%s]}}`, 3*i+2, input(4*i), output(2048+16*i, 1024))})
+	}
+	for i := range 3 * rounds {
+		a := w.next()
+		var m struct {
+			ID      int
+			Tensors []string                    `json:"__tensors__"`
+			Shared  *struct{ Outputs []placed } `json:"shared_memory"`
+		}
+		if err := json.Unmarshal(a.Metadata, &m); err != nil || m.ID != i || a.Namespace != "m" {
+			t.Fatalf("answer %d: %v: %s", i, err, a.Metadata)
+		}
+		from := 4 * (i / 3)
+		switch i % 3 {
+		case 2:
+			want := placed{Name: "x", Datatype: "FP32", Shape: []int{1, 4}, Region: "r", Offset: int64(2048 + 4*from), Size: 16}
+			if m.Shared == nil || fmt.Sprint(m.Shared.Outputs) != fmt.Sprint([]placed{want}) || len(a.Tensors)+len(m.Tensors) != 0 {
+				t.Errorf("answer %d: %s with %d tensors", i, a.Metadata, len(a.Tensors))
+			}
+			now, err := os.ReadFile(file)
+			if err != nil || string(now[want.Offset:][:16]) != string(content[from:][:16]) {
+				t.Errorf("answer %d: wrong bytes in the file (%v)", i, err)
+			}
+		case 1:
+			from = 0
+			fallthrough
+		default:
+			if m.Shared != nil || len(a.Tensors) != 1 || string(a.Tensors[0].Data) != string(content[from:][:16]) {
+				t.Errorf("answer %d: %s, wrong tensor", i, a.Metadata)
+			}
+		}
+		a.Release()
+	}
+	// Of several tensors some travel, and have names.
+	w.send(&shiva.Message{Namespace: "two", Metadata: []byte(`{"__tensors__":["a"],"shared_memory":{"inputs":[` + input(64) + `],"outputs":[` + output(2048, 16) + `]}}`),
+		Tensors: []tensor.Tensor{{DType: tensor.Float32, Shape: tensor.Shape{1, 4}, Data: content[:16]}}})
+	a := w.next()
+	if len(a.Tensors) != 1 || string(a.Tensors[0].Data) != string(content[:16]) || !strings.Contains(string(a.Metadata), `"__tensors__":["a"]`) {
+		t.Errorf("%s with %d tensors", a.Metadata, len(a.Tensors))
+	}
+	a.Release()
+}
+
+// What is wrong is answered in its place, and what waits behind it goes on.
+func TestWrongPlaces(t *testing.T) {
+	r, file := sharing(t)
+	r.model("m", floats("x"), r.echo)
+	w := r.dial()
+	in := func(text string) string { return `{"inputs":[` + text + `]}` }
+	out := func(text string) string { return `{"inputs":[` + input(0) + `],"outputs":[` + text + `]}` }
+	cases := []struct{ shared, kind, want string }{
+		{`7`, "InvalidInput", `an object with \"inputs\"`},
+		{`{"inputs":{}}`, "InvalidInput", `an object with \"inputs\"`},
+		{in(`{"name":"x"}`), "InvalidInput", "inputs[0]: expected a name, a region"},
+		{in(strings.Replace(input(0), "FP32", "FP31", 1)), "InvalidInput", `\"FP31\" is not a datatype`},
+		{in(strings.Replace(input(0), "[1,4]", "[-1,4]", 1)), "InvalidInput", "shape [-1 4]"},
+		{in(strings.Replace(input(0), "[1,4]", "[1,5]", 1)), "InvalidInput", "input byte size mismatch for input 'x'"},
+		{in(strings.Replace(input(0), `"r"`, `"none"`, 1)), "NotFound", "Unable to find shared memory region: 'none'"},
+		{in(input(4096 - 15)), "InvalidInput", "Invalid offset + byte size for shared memory region: 'r'"},
+		{in(strings.Replace(strings.Replace(input(0), "16", "2097152", 1), "[1,4]", "[131072,4]", 1)), "TooLarge", "limits.message_bytes"},
+		{in(strings.Replace(input(0), `"x"`, `"y"`, 1)), "InvalidInput", `input \"x\" is missing`},
+		{out(output(0, 15)), "InvalidInput", "should be at least 16 bytes to hold the results"},
+		{out(strings.Replace(output(0, 16), `"x"`, `"y"`, 1)), "InvalidInput", `no output \"y\"`},
+		{out(strings.Replace(output(0, 16), `"r"`, `"none"`, 1)), "NotFound", "Unable to find shared memory region: 'none'"},
+		{in(strings.Repeat(input(0)+",", 16) + input(0)), "TooLarge", "limits.tensors"},
+	}
+	for i, c := range cases {
+		w.send(&shiva.Message{Namespace: "m", Metadata: fmt.Appendf(nil, `{"id":%d,"shared_memory":%s}`, i, c.shared)})
+		w.send(&shiva.Message{Namespace: "m", Metadata: fmt.Appendf(nil, `{"shared_memory":{"inputs":[%s]}}`, input(0))})
+	}
+	w.send(&shiva.Message{Namespace: "m", Metadata: []byte(`{"x":"__tensor__0","shared_memory":{}}`)})
+	for i, c := range cases {
+		if a := w.next(); a.Namespace != "!error" || !strings.Contains(string(a.Metadata), `"`+c.kind+`"`) || !strings.Contains(string(a.Metadata), c.want) || !strings.Contains(string(a.Metadata), fmt.Sprintf(`"id":%d`, i)) {
+			t.Errorf("%s: %s, expected %s %s", c.shared, a.Metadata, c.kind, c.want)
+		}
+		if a := w.next(); a.Namespace != "m" {
+			t.Errorf("behind %s: %s", c.shared, a.Metadata)
+		} else {
+			a.Release()
+		}
+	}
+	w.fault("InvalidInput")
+	if err := os.Truncate(file, 8); err != nil {
+		t.Fatal(err)
+	}
+	w.send(&shiva.Message{Namespace: "m", Metadata: []byte(`{"shared_memory":{"inputs":[` + input(0) + `]}}`)})
+	if f := w.fault("InvalidInput"); !strings.Contains(f.Message, "the file ends at 8") {
+		t.Error(f)
+	}
+}
+
+// A client that goes while its tensors are copied leaves nothing behind.
+func TestGoneWhileCopied(t *testing.T) {
+	r, file := sharing(t)
+	row := []tensor.Spec{{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{-1, -1}}}
+	r.model("bytes", scheduler.Spec{Inputs: row, Outputs: row}, r.echo)
+	if err := os.Truncate(file, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.regions.Register("", regions.Region{Name: "large", Key: "file", Size: 1 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 40 {
+		w := r.dial()
+		for range 8 {
+			w.send(&shiva.Message{Namespace: "bytes", Metadata: []byte(`{"shared_memory":{"inputs":[{"name":"x","datatype":"UINT8","shape":[1,1048576],"region":"large","byte_size":1048576}],` +
+				`"outputs":[{"name":"x","region":"large","byte_size":1048576}]}}`)})
+		}
+		if i%2 == 0 {
+			w.next().Release()
+		}
+		w.Close()
+	}
+	budgettest.Until(t, "the memory to come back", func() bool { return r.open() == 0 && r.pool.InUse() < 1<<20 })
+}
