@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +14,92 @@ import (
 	"github.com/shivad/shivad/shiva/budgettest"
 	"github.com/shivad/shivad/shiva/tensor"
 )
+
+// TestClientInfer: the Go client names inputs in any order, and finds outputs by their names, of a
+// stream, too.
+func TestClientInfer(t *testing.T) {
+	s := start(t, nil)
+	specs := []tensor.Spec{{Name: "a", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}, {Name: "text", DType: tensor.Bytes, Shape: tensor.Shape{-1}},
+		{Name: "b", DType: tensor.Int32, Shape: tensor.Shape{-1, 2}}}
+	if _, err := s.Scheduler().AddReplica(scheduler.ModelID{Name: "three", Version: "1"}, scheduler.Spec{Inputs: specs, Outputs: specs},
+		scheduler.WorkerFunc(echo), scheduler.ReplicaOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	client, err := shiva.Dial(t.Context(), s.Addrs().TCP.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	input := func(name string, x, y int32) tensor.Tensor {
+		v, err := tensor.FromSlice(tensor.Shape{1, 2}, []int32{x, y})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v.Name = name
+		return v
+	}
+	text, err := tensor.FromStrings(tensor.Shape{1}, []string{"caf\u00e9"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text.Name = "text"
+	inputs := []tensor.Tensor{input("b", 3, 4), text, input("a", 1, 2)}
+	expect := func(m *shiva.Message) {
+		t.Helper()
+		for name, want := range map[string][]int32{"a": {1, 2}, "b": {3, 4}} {
+			x, err := m.Output(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := tensor.Values[int32](x); err != nil || !slices.Equal(got, want) || !x.Shape.Equal(tensor.Shape{1, 2}) {
+				t.Errorf("output %s: %v %v, %v", name, x.Shape, got, err)
+			}
+		}
+		x, err := m.Output("text")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := tensor.Strings(x); err != nil || !slices.Equal(got, []string{"caf\u00e9"}) {
+			t.Errorf("output text: %q, %v", got, err)
+		}
+		if _, err := m.Output("c"); err == nil || !strings.Contains(err.Error(), "there are a, b, text") {
+			t.Errorf("an output that is not there: %v", err)
+		}
+		m.Release()
+	}
+	m, err := client.Infer(t.Context(), "three", inputs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(m)
+	inputs[0].Name = "c"
+	_, err = client.Infer(t.Context(), "three/1", inputs...)
+	if remote, ok := errors.AsType[*shiva.RemoteError](err); !ok || remote.Type != shiva.InvalidInput || !strings.Contains(remote.Message, `"c"`) {
+		t.Errorf("an input that is not there: %v", err)
+	}
+	inputs[0].Name = "b"
+
+	stream, err := client.Stream(t.Context(), shiva.StreamConfig{Model: "three", Name: "cam-3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	if _, err := stream.Push(t.Context(), shiva.Frame{Tensors: inputs}); err != nil {
+		t.Fatal(err)
+	}
+	stream.Finish()
+	answers := 0
+	for a, err := range stream.Answers(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers++
+		expect(a.Message)
+	}
+	if answers != 1 {
+		t.Errorf("%d answers", answers)
+	}
+}
 
 func (m *slowModel) superseded() int {
 	return int(m.model.Stats().Outcomes[scheduler.OutcomeSuperseded])

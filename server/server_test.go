@@ -76,15 +76,18 @@ func stop(t testing.TB, s *Server) {
 }
 
 func echo(b *scheduler.Batch) error {
-	parts := make([]tensor.Tensor, len(b.Parts))
-	for i := range b.Parts {
-		parts[i] = b.Parts[i].Inputs[0]
+	outputs := make([]tensor.Tensor, len(b.Parts[0].Inputs))
+	for k := range outputs {
+		parts := make([]tensor.Tensor, len(b.Parts))
+		for i := range b.Parts {
+			parts[i] = b.Parts[i].Inputs[k]
+		}
+		var err error
+		if outputs[k], err = tensor.Concat(parts, nil); err != nil {
+			return err
+		}
 	}
-	out, err := tensor.Concat(parts, nil)
-	if err != nil {
-		return err
-	}
-	b.Complete([]tensor.Tensor{out}, nil)
+	b.Complete(outputs, nil)
 	return nil
 }
 

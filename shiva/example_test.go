@@ -20,7 +20,7 @@ func classify(c *shivatest.Conn, m *shiva.Message) {
 		return
 	}
 	label, _ := tensor.FromSlice(tensor.Shape{1}, []int64{7})
-	_ = c.Send(&shiva.Message{Namespace: m.Namespace, Metadata: []byte(`{"model_version":"1"}`), Tensors: []tensor.Tensor{label}})
+	_ = c.Send(&shiva.Message{Namespace: m.Namespace, Metadata: []byte(`{"model_version":"1","__tensors__":["label"]}`), Tensors: []tensor.Tensor{label}})
 }
 
 func exampleServer() (addr string, opt shiva.Option, stop func()) {
@@ -33,7 +33,7 @@ func exampleServer() (addr string, opt shiva.Option, stop func()) {
 	return "localhost", shiva.WithDialer(n.Dial), s.Close
 }
 
-// One question, one answer. A Client may be used by any number of goroutines.
+// A message as it goes on the wire, and its answer. A Client may be used by any number of goroutines.
 func ExampleClient_Do() {
 	addr, inMemory, stop := exampleServer()
 	defer stop()
@@ -61,7 +61,41 @@ func ExampleClient_Do() {
 		log.Fatal(err)
 	}
 	fmt.Println(labels[0], string(answer.Metadata))
-	// Output: 7 {"model_version":"1"}
+	// Output: 7 {"model_version":"1","__tensors__":["label"]}
+}
+
+// Inputs and outputs have names. An input without one is that of its position.
+func ExampleClient_Infer() {
+	addr, inMemory, stop := exampleServer()
+	defer stop()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) // which the server is told
+	defer cancel()
+	client, err := shiva.Dial(ctx, addr, inMemory)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+
+	image, err := tensor.FromSlice(tensor.Shape{1, 8, 8}, make([]byte, 8*8))
+	if err != nil {
+		log.Fatal(err)
+	}
+	image.Name = "image"
+	answer, err := client.Infer(ctx, "digits", image)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer answer.Release()
+	label, err := answer.Output("label")
+	if err != nil {
+		log.Fatal(err)
+	}
+	labels, err := tensor.Values[int64](label)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(label.Name, labels[0])
+	// Output: label 7
 }
 
 // One goroutine pushes what a camera sees, another takes the answers. With the default Keep the

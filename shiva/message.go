@@ -22,7 +22,8 @@ const (
 // A Message is one message of the protocol, either way.
 //
 // Metadata is the text of a JSON object, or empty, which means the same as {}. The names of
-// Tensors are not part of the layout: by convention they travel in metadata as "__tensors__".
+// Tensors are not part of the layout: by convention they travel in metadata as [NamesKey], which
+// [NewRequest] writes and Output reads. The encoders ignore them, and the Decoder sets none.
 //
 // A Message that the [Decoder] or the [Client] gave out owns its memory: Metadata and the bytes
 // of all Tensors belong to it until Release, and it may be used by one goroutine at a time. The

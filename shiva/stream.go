@@ -44,7 +44,7 @@ type StreamConfig struct {
 
 // A Frame is one request of a [Stream].
 type Frame struct {
-	Tensors  []tensor.Tensor // the model's inputs, as in a [Message]
+	Tensors  []tensor.Tensor // the model's inputs, by position or by their names, as for [Client.Infer]
 	Metadata []byte          // other keys of the request than those of streams; an object, or empty
 
 	Seq        int64     // its number; 0: one more than the frame before, and 0 for the first
@@ -57,7 +57,7 @@ type Answer struct {
 	Age     time.Duration // from Frame.CapturedAt to the arrival of the answer, by this machine's clock
 	Skipped int           // frames of the stream that were superseded since the one executed before
 
-	*Message // the outputs, which the receiver releases; nil beside an error
+	*Message // the outputs, which the receiver releases, by name as [Message.Output]; nil beside an error
 }
 
 // StreamCounts are of the frames that a [Stream] has no Answer for.
@@ -242,9 +242,13 @@ func (s *Stream) encode(f *Frame, seq int64) (*tensor.Buffer, error) {
 	members = strconv.AppendInt(members, seq, 10)
 	members = append(members, `,"captured_at":`...)
 	members = strconv.AppendInt(members, f.CapturedAt.UnixMilli(), 10)
-	s.metadata = appendObject(s.metadata[:0], members, f.Metadata)
+	members, tensors, err := appendNames(members, f.Metadata, f.Tensors)
 	s.members = members[:at]
-	return s.client.encodeAsIs(&Message{Namespace: s.cfg.Model, Metadata: s.metadata, Tensors: f.Tensors})
+	if err != nil {
+		return nil, err
+	}
+	s.metadata = appendObject(s.metadata[:0], members, f.Metadata)
+	return s.client.encodeAsIs(&Message{Namespace: s.cfg.Model, Metadata: s.metadata, Tensors: tensors})
 }
 
 // enqueue puts a frame among those to be sent. It is false if there is no room.

@@ -302,7 +302,7 @@ func message(m model, it item, what request) (*shiva.Message, error) {
 		q.Tensors = append(q.Tensors, t)
 	}
 	if len(m.inputs) > 1 {
-		metadata["__tensors__"] = names
+		metadata[shiva.NamesKey] = names
 	}
 	if texts != nil {
 		object, err := shiva.AppendTexts(nil, texts...)

@@ -19,9 +19,9 @@ func main() {
 	defer client.Close()
 	pixels := must(os.ReadFile("digits/heldout.u8")) // images of 8x8 pixels, each with its label
 	image := must(tensor.FromSlice(tensor.Shape{8, 8}, pixels[:64]))
-	answer := must(client.Do(ctx, &shiva.Message{Namespace: "digits", Tensors: []tensor.Tensor{image}}))
-	defer answer.Release()                                        // its tensors share one buffer
-	fmt.Println(must(tensor.Values[int64](answer.Tensors[1]))[0]) // scores, then label
+	answer := must(client.Infer(ctx, "digits", image))
+	defer answer.Release() // its tensors share one buffer
+	fmt.Println(must(tensor.Values[int64](must(answer.Output("label"))))[0])
 }
 
 func must[T any](v T, err error) T {

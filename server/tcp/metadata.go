@@ -51,7 +51,7 @@ func (q *question) parse(meta []byte) error {
 		switch string(key) {
 		case "id":
 			q.id = value
-		case "__tensors__":
+		case shiva.NamesKey:
 			q.names = value
 		case shiva.MemoryKey:
 			q.shared = value
@@ -88,7 +88,7 @@ func (q *question) parse(meta []byte) error {
 
 // isField reports whether a member is an input of a bridge, whatever it is called.
 func (q *question) isField(key, value []byte) bool {
-	return q.Bridge && string(key) != "__tensors__" && string(key) != shiva.TextsKey &&
+	return q.Bridge && string(key) != shiva.NamesKey && string(key) != shiva.TextsKey &&
 		(string(key) == "inputs" || gate.Refers(value))
 }
 
@@ -135,7 +135,7 @@ func parseVersion(value []byte) (string, error) {
 func nameTensors(tensors []tensor.Tensor, value []byte) error {
 	var names []string
 	if value[0] != '[' || json.Unmarshal(value, &names) != nil {
-		return unexpected("__tensors__", "a list of strings", value)
+		return unexpected(shiva.NamesKey, "a list of strings", value)
 	}
 	if len(names) != len(tensors) {
 		return fmt.Errorf("%w: metadata key \"__tensors__\" names %d tensors, but the message has %d", scheduler.ErrInvalidInput, len(names), len(tensors))

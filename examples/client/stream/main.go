@@ -27,7 +27,7 @@ func main() {
 			log.Printf("frame %d: %v", answer.Seq, err)
 			continue
 		}
-		seq, label = answer.Seq, must(tensor.Values[int64](answer.Tensors[1]))[0] // and answer.Age, answer.Skipped
+		seq, label = answer.Seq, must(tensor.Values[int64](must(answer.Output("label"))))[0] // and answer.Age, answer.Skipped
 		answer.Release()
 	}
 	fmt.Println(seq, label)

@@ -42,7 +42,7 @@ func InBridgeForm(metadata []byte) bool {
 		return false
 	}
 	for key, value := range jsontext.Members(metadata) {
-		if string(key) != "__tensors__" && string(key) != shiva.TextsKey && Refers(value) {
+		if string(key) != shiva.NamesKey && string(key) != shiva.TextsKey && Refers(value) {
 			return true
 		}
 	}

@@ -1,0 +1,158 @@
+package shiva
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/shivad/shivad/shiva/jsontext"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// NamesKey is the key of metadata whose list has the names of the message's tensors, in their
+// order. Texts are not among them: [TextsKey] has those.
+const NamesKey = "__tensors__"
+
+// Infer asks a model for its outputs, and waits for them. The route is a model, "model/version" or an
+// application. The inputs are in the order in which the model declares them or, if they have a Name
+// each, in any. Texts, which are tensors of [tensor.Bytes], go by name.
+//
+// When ctx has a deadline, the server is told. Otherwise Infer is [Client.Do] with [NewRequest],
+// which is for requests with metadata, such as a priority. The answer is the caller's, who releases
+// it; [Message.Output] gives its tensors by their names.
+func (c *Client) Infer(ctx context.Context, route string, inputs ...tensor.Tensor) (*Message, error) {
+	m, err := NewRequest(route, nil, inputs...)
+	if err != nil {
+		return nil, err
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		m.Metadata = appendTimeout(nil, m.Metadata, time.Until(deadline))
+	}
+	return c.Do(ctx, m)
+}
+
+// NewRequest makes the message that [Client.Infer] sends, with further metadata: an object, or empty.
+// It refers to the memory of the inputs.
+//
+// It is an error if some of the inputs have a name and others not, if two have the same, if a text
+// has none, and if metadata has [NamesKey] or [TextsKey] beside names.
+func NewRequest(route string, metadata []byte, inputs ...tensor.Tensor) (*Message, error) {
+	members, tensors, err := appendNames(nil, metadata, inputs)
+	if err != nil {
+		return nil, err
+	}
+	if len(members) > 0 {
+		metadata = appendObject(nil, members[1:], metadata)
+	}
+	return &Message{Namespace: route, Metadata: metadata, Tensors: tensors}, nil
+}
+
+// appendNames appends the members of metadata that name inputs, each after a comma, and gives those
+// inputs that are sent as tensors. Of inputs without names it is all, and there are no members.
+func appendNames(members, metadata []byte, inputs []tensor.Tensor) ([]byte, []tensor.Tensor, error) {
+	named := slices.ContainsFunc(inputs, func(t tensor.Tensor) bool { return t.Name != "" || t.DType == tensor.Bytes })
+	if !named {
+		return members, inputs, nil
+	}
+	for i, t := range inputs {
+		switch {
+		case t.Name == "" && t.DType == tensor.Bytes:
+			return members, nil, fmt.Errorf("shiva: input %d is text, which needs the name of its input", i)
+		case t.Name == "":
+			return members, nil, fmt.Errorf("shiva: input %d has no name, and others have one", i)
+		case slices.ContainsFunc(inputs[:i], func(other tensor.Tensor) bool { return other.Name == t.Name }):
+			return members, nil, fmt.Errorf("shiva: two inputs have the name %q", t.Name)
+		}
+	}
+	for _, key := range []string{NamesKey, TextsKey} {
+		if jsontext.Field(metadata, key) != nil {
+			return members, nil, fmt.Errorf("shiva: metadata has key %q, which the names of the inputs set", key)
+		}
+	}
+	var tensors, texts []tensor.Tensor
+	members = append(members, `,"`+NamesKey+`":[`...)
+	for _, t := range inputs {
+		if t.DType == tensor.Bytes {
+			texts = append(texts, t)
+			continue
+		}
+		if len(tensors) > 0 {
+			members = append(members, ',')
+		}
+		members = jsontext.AppendString(members, t.Name)
+		tensors = append(tensors, t)
+	}
+	members = append(members, ']')
+	if len(texts) == 0 {
+		return members, tensors, nil
+	}
+	members, err := AppendTexts(append(members, `,"`+TextsKey+`":`...), texts...)
+	return members, tensors, err
+}
+
+// Output returns the tensor of an answer that has a name. Its memory is the message's, but for that
+// of a text, which is its own. A server that does not name its outputs has them as "0", "1" and so
+// on.
+func (m *Message) Output(name string) (tensor.Tensor, error) {
+	names, err := m.names()
+	if err != nil {
+		return tensor.Tensor{}, err
+	}
+	if i := slices.Index(names, name); i >= 0 {
+		t := m.Tensors[i]
+		t.Name = name
+		return t, nil
+	}
+	texts := jsontext.Field(m.Metadata, TextsKey)
+	if texts != nil {
+		s := jsontext.Scanner{Text: texts, Depth: maxTextRank + 2}
+		for key := range s.Members {
+			text := s.Raw()
+			if string(key) != name {
+				names = append(names, string(key))
+				continue
+			}
+			t, err := ParseText(text, nil)
+			if err != nil {
+				return t, fmt.Errorf("shiva: output %q: %w", name, err)
+			}
+			t.Name = name
+			return t, nil
+		}
+		if err := s.Err(); err != nil {
+			return tensor.Tensor{}, fmt.Errorf("shiva: %s of the answer: %w", TextsKey, err)
+		}
+	}
+	if len(names) == 0 {
+		return tensor.Tensor{}, fmt.Errorf("shiva: the answer has no output %q, nor any other", name)
+	}
+	return tensor.Tensor{}, fmt.Errorf("shiva: the answer has no output %q; there are %s", name, strings.Join(names, ", "))
+}
+
+// names are those of the message's tensors.
+func (m *Message) names() ([]string, error) {
+	names := make([]string, 0, len(m.Tensors))
+	list := jsontext.Field(m.Metadata, NamesKey)
+	if list == nil {
+		for i := range m.Tensors {
+			names = append(names, strconv.Itoa(i))
+		}
+		return names, nil
+	}
+	s := jsontext.Scanner{Text: list, Depth: 1}
+	for range s.Elements {
+		names = append(names, string(s.Str()))
+	}
+	err := s.End()
+	if err == nil && len(names) != len(m.Tensors) {
+		err = errors.New("expected a name for each tensor")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("shiva: %s of an answer with %d tensors is %.100s: %w", NamesKey, len(m.Tensors), list, err)
+	}
+	return names, nil
+}
