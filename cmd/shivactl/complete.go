@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/admin"
 )
 
@@ -25,17 +26,19 @@ const (
 	aPolicy
 	aContainer
 	aShell
+	aDoor
+	aKeep
 )
 
 // flagKinds are the values of flags, by the flag's name.
-var flagKinds = map[string]kind{"model": aLink, "policy": aPolicy}
+var flagKinds = map[string]kind{"model": aLink, "policy": aPolicy, "door": aDoor, "keep": aKeep}
 
 // completing is the command that the scripts of completionCommand call. It is in no help.
 const completing = "__complete"
 
 var completionCommand = command{
 	name: "completion", args: "SHELL", short: "print what makes bash, zsh or fish complete commands, flags and names",
-	help: `Commands, flags and policies are completed, and the names of models, applications and containers, which come from
+	help: `Commands, flags, policies, doors and keep are completed, and the names of models, applications and containers, which come from
 the server that --admin names. To have it in every shell:
 
   bash   echo 'source <(shivactl completion bash)' >> ~/.bashrc
@@ -181,6 +184,12 @@ func (c *cli) find(k kind, positional []string) (found []string) {
 	switch k {
 	case aShell:
 		return []string{"bash", "zsh", "fish"}
+	case aDoor:
+		for _, d := range doors {
+			found = append(found, d.name)
+		}
+	case aKeep:
+		return []string{setting.KeepAll.String(), setting.KeepLatest.String()}
 	case aPolicy:
 		var list admin.PolicyList
 		_ = c.get("/v1/policies", &list)
