@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/admin"
 )
 
@@ -189,7 +188,7 @@ func (c *cli) find(k kind, positional []string) (found []string) {
 			found = append(found, d.name)
 		}
 	case aKeep:
-		return []string{setting.KeepAll.String(), setting.KeepLatest.String()}
+		return []string{"all", "latest"}
 	case aPolicy:
 		var list admin.PolicyList
 		_ = c.get("/v1/policies", &list)

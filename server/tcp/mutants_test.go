@@ -13,6 +13,7 @@ import (
 
 	"github.com/shivad/shivad/containers/adapter"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/internal/apps"
 	"github.com/shivad/shivad/server/internal/jsontest"
 	"github.com/shivad/shivad/server/state"
@@ -317,6 +318,10 @@ func (m *mutants) run(c jsontest.Choices) {
 	talks := make([]*talk, 1+max(0, c.N(4)-2))
 	sessions, transports := make([]*session, len(talks)), make([]*memory, len(talks))
 	defer jsontest.Within(func() string { return fmt.Sprint(talks) })()
+	settings := l.door.Settings()
+	settings.Streams = c.N(4) == 3
+	settings.Keep = jsontest.One(&c, []setting.Keep{0, setting.KeepAll, setting.KeepLatest, 2})
+	l.door.Configure(settings)
 	l.begin()
 	for i := range talks {
 		talks[i], transports[i] = m.make(&c), new(memory)
@@ -373,12 +378,12 @@ func (m *mutants) leave(q *talk, s *session) {
 	}
 }
 
-// silent waits until no stream has a frame without an answer.
+// silent waits until no stream has a frame without an answer, and those of connections are forgotten.
 func (m *mutants) silent() {
 	model, _ := m.sched.Model(scheduler.ModelID{Name: "camera", Version: "1"})
 	budgettest.Until(m.t, "the streams to fall silent", func() bool {
 		for _, s := range model.Streams(1000) {
-			if s.Waiting > 0 {
+			if s.Waiting > 0 || s.Connection != 0 {
 				return false
 			}
 		}
@@ -411,7 +416,7 @@ func (m *mutants) judge(q *talk, out []byte, talks []*talk) {
 		}
 		m.judgeAnswer(question, answer, right, fail)
 		if question != nil && i < len(q.frames) && q.frames[i] != nil {
-			judgeFrame(question, answer, q.frames[i], newer(q, i, talks), fail)
+			m.judgeFrame(question, answer, q.frames[i], m.newer(q, i, talks), fail)
 		}
 		if d, ok := fault.(*shiva.DecodeError); ok && !d.Keep() {
 			if len(out) > 0 {
@@ -459,14 +464,14 @@ func (m *mutants) judgeAnswer(question, answer *shiva.Message, right bool, fail 
 
 // newer are the frames that may supersede frame i of q: those after it, and those of other
 // conversations; nil for messages of which it is not known whether they are frames.
-func newer(q *talk, i int, talks []*talk) (frames []*jsontest.Frame) {
+func (m *mutants) newer(q *talk, i int, talks []*talk) (frames []*jsontest.Frame) {
 	for _, other := range talks {
 		list := other.frames
 		if other == q {
 			list = list[i+1:]
 		}
 		for _, f := range list {
-			if f != nil || bytes.Contains(other.bytes, []byte(`"stream"`)) {
+			if f != nil || m.loop.door.Settings().Streams || bytes.Contains(other.bytes, []byte(`"stream"`)) {
 				frames = append(frames, f)
 			}
 		}
@@ -475,8 +480,9 @@ func newer(q *talk, i int, talks []*talk) (frames []*jsontest.Frame) {
 }
 
 // judgeFrame checks the answer to a frame: a wrong one is refused, a right one has its number
-// back, and a superseded one is told by which.
-func judgeFrame(question, answer *shiva.Message, f *jsontest.Frame, newer []*jsontest.Frame, fail func(string, ...any)) {
+// back, and a superseded one is told by which. One that names no stream is of its connection's, if
+// that is one.
+func (m *mutants) judgeFrame(question, answer *shiva.Message, f *jsontest.Frame, newer []*jsontest.Frame, fail func(string, ...any)) {
 	if e := shiva.ParseError(answer); e != nil {
 		if e.Type == shiva.Superseded && !f.By(e.By, newer) {
 			fail("frame %v is superseded by %q", f.Keys, e.By)
@@ -486,7 +492,8 @@ func judgeFrame(question, answer *shiva.Message, f *jsontest.Frame, newer []*jso
 	if question.Namespace[0] == '!' || strings.HasSuffix(question.Namespace, "/update") || strings.HasPrefix(question.Namespace, "v2/") {
 		return
 	}
-	if seq := string(jsontext.Field(answer.Metadata, "seq")); !f.Right || seq != f.Value("seq") || jsontext.Field(answer.Metadata, "skipped") == nil {
+	right := f.Right || f.Stray && m.loop.door.Settings().Streams
+	if seq := string(jsontext.Field(answer.Metadata, "seq")); !right || seq != f.Value("seq") || jsontext.Field(answer.Metadata, "skipped") == nil {
 		fail("frame %v is answered %s", f.Keys, describeMessage(answer))
 	}
 }

@@ -12,7 +12,8 @@ import (
 type Frame struct {
 	Keys  []Key
 	ID    string // of the request, as JSON; "": it has none
-	Right bool   // no value is wrong: otherwise the request must be refused
+	Right bool   // no value is wrong, and it names its stream: otherwise the request must be refused,
+	Stray bool   // unless it names none, no value is wrong, and the door has a stream for it
 }
 
 // A Key has a value, as JSON.
@@ -32,17 +33,19 @@ var frameKeys = []struct {
 
 // ChooseFrame chooses a frame. One in five or so is wrong: in a value, or as it names no stream.
 func ChooseFrame(c *Choices) *Frame {
-	f := &Frame{Right: true, ID: One(c, []string{"", `"one"`, `"two"`})}
+	f := &Frame{ID: One(c, []string{"", `"one"`, `"two"`})}
+	wrong := false
 	for i, k := range frameKeys {
 		switch n := c.N(24); {
 		case n == 23:
-			f.Keys, f.Right = append(f.Keys, Key{k.name, One(c, k.wrong)}), false
+			f.Keys, wrong = append(f.Keys, Key{k.name, One(c, k.wrong)}), true
 		case i == 0 && n == 22: // which the others need
-			f.Right = false
+			f.Stray = true
 		case i == 0 || n < 16 || i == 3 && len(f.Keys) == 0:
 			f.Keys = append(f.Keys, Key{k.name, One(c, k.right)})
 		}
 	}
+	f.Right, f.Stray = !wrong && !f.Stray, !wrong && f.Stray
 	return f
 }
 
@@ -63,7 +66,7 @@ func (f *Frame) Value(name string) string {
 // frame.
 func (f *Frame) By(by string, others []*Frame) bool {
 	return slices.ContainsFunc(others, func(o *Frame) bool {
-		return o == nil || o != f && o.Right && o.Value("stream") == f.Value("stream") && by == cmp.Or(o.Value("seq"), o.ID)
+		return o == nil || o != f && (o.Right || o.Stray) && o.Value("stream") == f.Value("stream") && by == cmp.Or(o.Value("seq"), o.ID)
 	})
 }
 
