@@ -1,12 +1,13 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,9 +53,14 @@ func (s shown) String() string {
 
 // A cameraDoor sends frames through one door, over connections of its own.
 type cameraDoor struct {
+	t    *testing.T
 	name string
-	send func(route string, f frame) shown
+	// do sends a frame for a client that leaves when ctx ends, but for a Shiva connection's, which
+	// leaves its connection as it is.
+	do func(ctx context.Context, route string, f frame) shown
 }
+
+func (d cameraDoor) send(route string, f frame) shown { return d.do(d.t.Context(), route, f) }
 
 // cameraDoors are all there are; that of ModelStreamInfer has a stream for each frame.
 func cameraDoors(t *testing.T, s *Server) []cameraDoor {
@@ -66,8 +72,8 @@ func cameraDoors(t *testing.T, s *Server) []cameraDoor {
 	}
 	t.Cleanup(func() { client.Close() })
 	return []cameraDoor{
-		{"tcp", func(route string, f frame) shown {
-			m, err := client.Do(t.Context(), f.message(t, route))
+		{t, "tcp", func(ctx context.Context, route string, f frame) shown {
+			m, err := client.Do(ctx, f.message(t, route))
 			if remote, ok := errors.AsType[*shiva.RemoteError](err); ok {
 				return shown{err: shivaFault(err).(*fault), by: remote.By}
 			} else if err != nil {
@@ -76,9 +82,14 @@ func cameraDoors(t *testing.T, s *Server) []cameraDoor {
 			defer m.Release()
 			return shownBy(t, m)
 		}},
-		{"rest", func(route string, f frame) shown {
+		{t, "rest", func(ctx context.Context, route string, f frame) shown {
 			head := fmt.Sprintf(`{"parameters":%s,"inputs":[{"name":"x","datatype":"INT32","shape":[1,2],"data":[%d,0]}]}`, f.json(t), f.value)
-			resp, err := web.client.Post(web.base+"/v2/models/"+route+"/infer", "application/json", bytes.NewReader([]byte(head)))
+			q, err := http.NewRequestWithContext(ctx, http.MethodPost, web.base+"/v2/models/"+route+"/infer", strings.NewReader(head))
+			if err != nil {
+				return shown{err: &fault{text: err.Error()}}
+			}
+			q.Header.Set("Content-Type", "application/json")
+			resp, err := web.client.Do(q)
 			if err != nil {
 				return shown{err: &fault{text: err.Error()}}
 			}
@@ -100,8 +111,8 @@ func cameraDoors(t *testing.T, s *Server) []cameraDoor {
 			}
 			return shown{value: a.Outputs[0].Data[0], seq: a.Parameters.Seq, skipped: a.Parameters.Skipped, age: a.Parameters.Age}
 		}},
-		{"grpc", func(route string, f frame) shown {
-			a, err := rpc.client.ModelInfer(t.Context(), f.question(t, route))
+		{t, "grpc", func(ctx context.Context, route string, f frame) shown {
+			a, err := rpc.client.ModelInfer(ctx, f.question(t, route))
 			if err != nil {
 				s := shown{err: grpcFault(err).(*fault)}
 				for _, d := range status.Convert(err).Details() {
@@ -113,8 +124,8 @@ func cameraDoors(t *testing.T, s *Server) []cameraDoor {
 			}
 			return shownIn(a)
 		}},
-		{"grpc stream", func(route string, f frame) shown {
-			ctx, cancel := context.WithCancel(t.Context())
+		{t, "grpc stream", func(ctx context.Context, route string, f frame) shown {
+			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
 			stream, err := rpc.client.ModelStreamInfer(ctx)
 			if err == nil {
@@ -129,13 +140,13 @@ func cameraDoors(t *testing.T, s *Server) []cameraDoor {
 			}
 			return shownOn(a)
 		}},
-		{"library", func(route string, f frame) shown {
+		{t, "library", func(ctx context.Context, route string, f frame) shown {
 			x, err := tensor.FromSlice(tensor.Shape{1, 2}, []int32{f.value, 0})
 			if err != nil {
 				t.Error(err)
 			}
 			x.Name = "x"
-			a, err := s.Ask(t.Context(), &Question{Name: route, Inputs: []tensor.Tensor{x}, Parameters: []byte(f.json(t))})
+			a, err := s.Ask(ctx, &Question{Name: route, Inputs: []tensor.Tensor{x}, Parameters: []byte(f.json(t))})
 			if err != nil {
 				s := shown{err: &fault{text: err.Error()}}
 				if e, ok := errors.AsType[*scheduler.SupersededError](err); ok {

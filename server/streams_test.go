@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"strconv"
@@ -8,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/scheduler/setting"
 	"github.com/shivad/shivad/server/config"
 	"github.com/shivad/shivad/shiva"
 	"github.com/shivad/shivad/shiva/budgettest"
@@ -138,6 +141,29 @@ func TestStreamOfAnApplicationOverDoors(t *testing.T) {
 		slow.expect(one, first.name, fmt.Sprintf("frame %d is %d, skipped 0", 2*i, 2*i))
 		fast.expect(two, second.name, fmt.Sprintf("frame %d is %d, skipped 0", 2*i+1, 2*i+1))
 	}
+}
+
+// TestApplicationOfASlowAndAFastModel: answers of the fast model supersede the older frame that the
+// slow one executes, as many as the settings of the models say.
+func TestApplicationOfASlowAndAFastModel(t *testing.T) {
+	s := start(t, func(c *config.Config) { c.Defaults.Keep = setting.KeepLatest })
+	slow, fast := newStage(t, s, "slow", 1), newStage(t, s, "fast", 1)
+	if err := s.SetApplication(t.Context(), Application{Name: "app", Models: []string{"slow", "fast"}, Policy: "epsilon-greedy"}); err != nil {
+		t.Fatal(err)
+	}
+	doors := cameraDoors(t, s)
+	var frames []<-chan shown
+	for i, on := range []*stage{slow, fast, fast} {
+		frames = append(frames, doors[1].ask("app", frameOf("cam", i, "candidate_models", on.model)))
+		on.taken(max(1, i))
+		if on == fast {
+			fast.answer(0, int32(i))
+		}
+	}
+	fast.expect(frames[0], "the frame of the slow model", fmt.Sprintf(supersededAt["rest"], "2"))
+	fast.expect(frames[1], "the older answer", "frame 1 is 1, skipped 1")
+	fast.expect(frames[2], "the newer answer", "frame 2 is 2, skipped 0")
+	slow.answer(0, 0)
 }
 
 // TestSupersededKeepsItsPlace: on one Shiva connection answers leave in the order of the questions,
@@ -352,7 +378,11 @@ func TestFramesThatAreNone(t *testing.T) {
 			{"keep", `expected "all", "latest" or a whole number from 1 to 1024, got`, true},
 			{"keep", `expected "all", "latest" or a whole number from 1 to 1024, got`, "newest"},
 			{"keep", `expected "all", "latest" or a whole number from 1 to 1024, got`, int64(0)},
+			{"keep", `expected "all", "latest" or a whole number from 1 to 1024, got`, int64(1025)},
+			{"keep", `expected "all", "latest" or a whole number from 1 to 1024, got`, 1.5},
+			{"keep", `expected "all", "latest" or a whole number from 1 to 1024, got`, ""},
 			{"captured_at", "expected a whole number of milliseconds since 1970, at least 100000000000, got", time.Now().Unix()},
+			{"captured_at", "expected a whole number of milliseconds since 1970, at least 100000000000, got", "today"},
 			{"seq", "expected a whole number from 0 to 9223372036854775807, got", int64(-1)},
 		} {
 			got := d.send("m", frameOf("cam", 1, c.key, c.value))
@@ -361,30 +391,92 @@ func TestFramesThatAreNone(t *testing.T) {
 			}
 		}
 	}
+	for i, d := range doors { // a frame without a stream
+		for _, c := range []struct {
+			key   string
+			value any
+		}{{"seq", int64(1)}, {"captured_at", time.Now().UnixMilli()}, {"keep", "all"}} {
+			got := d.send("m", frame{int32(i), map[string]any{c.key: c.value}})
+			if got.err == nil || !strings.Contains(got.err.text, c.key+" is of a frame, and the request names no stream") {
+				t.Errorf("%s: %s without a stream: got %v (%v)", d.name, c.key, got, got.err)
+			}
+		}
+	}
 	if n := stats(s, "m").Submitted; n > 0 {
 		t.Errorf("%d of them reached the model", n)
 	}
-	// Taken in the future, by a clock that is ahead: it is not older than nothing. A number that goes
-	// back is answered in the order of arrival, and counted.
-	later := doors[1].ask("m", frameOf("cam", 7, "captured_at", time.Now().Add(time.Hour).UnixMilli()))
-	g.taken(1)
-	back := doors[2].ask("m", frameOf("cam", 3))
-	g.taken(2)
-	second := doors[2].ask("m", frameOf("second", 1))
-	g.taken(3)
-	if got := doors[3].send("m", frameOf("third", 1)); got.err == nil || !strings.Contains(got.err.text, "Overloaded: overloaded: streams_per_client is 2, this request would make it 3") {
-		t.Errorf("a third stream: %v (%v)", got, got.err)
+	taken := 0
+	for i, d := range doors {
+		// Taken in the future, by a clock that is ahead: it is not older than nothing. A number that goes
+		// back is answered in the order of arrival, and counted.
+		other := doors[(i+1)%len(doors)]
+		later := d.ask("m", frameOf("cam", 7, "user", "ann", "captured_at", time.Now().Add(time.Hour).UnixMilli()))
+		taken++
+		g.taken(taken)
+		back := other.ask("m", frameOf("cam", 3, "user", "ann"))
+		taken++
+		g.taken(taken)
+		second := other.ask("m", frameOf("second", 1, "user", "ann"))
+		taken++
+		g.taken(taken)
+		tooMany := d.ask("m", frameOf("third", 1, "user", "ann")) // whose answer waits behind the first, on a Shiva connection
+		budgettest.Until(t, "a refusal", func() bool { return stats(s, "m").Outcomes[scheduler.OutcomeStreams] == uint64(i+1) })
+		for _, value := range []int32{7, 3, 1} {
+			g.answer(0, value)
+		}
+		if got := g.expect(later, "from the future", "frame 7 is 7, skipped 0"); got.age != 0 {
+			t.Errorf("%s: it is %v ms old", d.name, got.age)
+		}
+		g.expect(back, "a number that goes back", "frame 3 is 3, skipped 0")
+		g.expect(second, "the second stream", "frame 1 is 1, skipped 0")
+		if got := <-tooMany; got.err == nil || !strings.Contains(got.err.text, "overloaded: streams_per_client is 2, this request would make it 3") {
+			t.Errorf("%s: a third stream: %v (%v)", d.name, got, got.err)
+		}
+		if n := stats(s, "m").Reordered; int(n) != 1+i {
+			t.Errorf("%s: %d numbers went back, expected %d", d.name, n, 1+i)
+		}
+		// The streams are silent now, and the older one makes room for the third.
+		third := d.ask("m", frameOf("third", 1, "user", "ann"))
+		taken++
+		g.taken(taken)
+		g.answer(0, 1)
+		g.expect(third, "the third stream", "frame 1 is 1, skipped 0")
 	}
-	for _, value := range []int32{7, 3, 1} {
-		g.answer(0, value)
+}
+
+// TestCameraThatCancels: at a door where a client can give up a request, a frame that waits leaves
+// the queue, one that executes is not waited for, and the stream goes on.
+func TestCameraThatCancels(t *testing.T) {
+	s := start(t, nil)
+	g := newStage(t, s, "m", 1)
+	taken := 0
+	for _, d := range cameraDoors(t, s)[1:] { // on a Shiva connection it hangs up
+		ctx, leave := context.WithCancel(t.Context())
+		left := make(chan shown, 2)
+		for i := range 2 {
+			go func() { left <- d.do(ctx, "m", frameOf("cam", i)) }()
+			taken++
+			g.taken(taken)
+		}
+		leave()
+		for range 2 {
+			if got := <-left; got.err == nil {
+				t.Errorf("%s: a client that has gone is answered %v", d.name, got)
+			}
+		}
+		budgettest.Until(t, "the frames to be answered", func() bool { return stats(s, "m").Requests == 0 })
+		next := d.ask("m", frameOf("cam", 2))
+		taken++
+		g.taken(taken)
+		g.answer(0, 0) // too late for anybody
+		g.answer(0, 2)
+		g.expect(next, d.name, "frame 2 is 2, skipped 0")
 	}
-	if got := g.expect(later, "from the future", "frame 7 is 7, skipped 0"); got.age != 0 {
-		t.Errorf("it is %v ms old", got.age)
-	}
-	g.expect(back, "a number that goes back", "frame 3 is 3, skipped 0")
-	g.expect(second, "the second stream", "frame 1 is 1, skipped 0")
-	if n := stats(s, "m").Reordered; n != 1 {
-		t.Errorf("%d numbers went back, expected 1", n)
+	model, _ := s.Scheduler().Model(scheduler.ModelID{Name: "m", Version: "1"})
+	for _, stream := range model.Streams(10) {
+		if stream.Waiting > 0 {
+			t.Errorf("stream %s has %d frames waiting", stream.Name, stream.Waiting)
+		}
 	}
 }
 
