@@ -28,14 +28,16 @@ class Fake:
         welcome: bool = True,
         refuse: str = "",
         limit: int = 1 << 30,
+        **more: object,
     ) -> None:
-        self._welcome = {
+        self._welcome: dict[str, Any] = {
             "protocol": 4,
             "server": "fake/1",
             "heartbeat_ms": heartbeat_ms,
             "dead_after_ms": dead_after_ms,
             "max_message_bytes": limit,
             "unknown key": None,
+            **more,
         }
         self._beat = beat
         self._answers = welcome

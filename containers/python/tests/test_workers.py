@@ -181,7 +181,7 @@ def test_a_header_that_was_seen_before_means_the_same_again(head: bytes, seen: b
     batches = Batches(function)
 
     def read(text: bytes) -> tuple[Any, Batch]:
-        (array,), batch = batches.read(Delivery(b"12345678", text, [ROW], 100.0))
+        (array,), batch, _ = batches.read(Delivery(b"12345678", text, [ROW], 100.0))
         return array, batch
 
     if seen:
@@ -211,7 +211,7 @@ def test_headers_are_not_remembered_without_end() -> None:
     batches = Batches(function)
     for rows in range(1, 400):
         head = b'{"rows":%d,"inputs":[{"name":"x","datatype":"FP32","shape":[%d,2]}]}' % (rows, rows)
-        (array,), batch = batches.read(Delivery(b"12345678", head, [ROW * rows], 0.0))
+        (array,), batch, _ = batches.read(Delivery(b"12345678", head, [ROW * rows], 0.0))
         assert array is not None
         assert array.shape == (rows, 2)
         batches.write(b"12345678", [np.asarray(array)], batch)

@@ -7,21 +7,31 @@ header of an answer is written once for each shape of its outputs.
 
 from __future__ import annotations
 
+import logging
 import math
+import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import wire
+from .arena import MIN_SHARED, Arena
 from .models import Batch, Feedback, Model, Request
 from .session import Delivery, Lesson
 from .tensors import Array, Buffer, TensorError, decode, encode
+
+log = logging.getLogger("shiva_container")
 
 _REMEMBERED = 256
 """How many headers of either direction are remembered for a model, and"""
 _LONGEST = 1024
 """of how many bytes they may be."""
 _TIMEOUT = b',"timeout_ms":'
+_TRUSTED_CALLS = 8
+"""So many calls in a row must have let go of their inputs before these are lent to the function where they lie."""
+
+Lent = list["weakref.ref[object]"]
+"""What the inputs of a batch that lie in shared memory, or were copied from there, refer to."""
 
 
 class _Input(NamedTuple):
@@ -34,6 +44,8 @@ class _Input(NamedTuple):
     dtype: np.dtype[Any] | None
     """Of elements that can be used where they lie; None for those that must be decoded."""
     size: int
+    at: tuple[int, ...]
+    """Where it is in shared memory, if it is."""
 
 
 class _Plan(NamedTuple):
@@ -53,8 +65,9 @@ class Batches:
         self._model = model
         self._plans: dict[bytes, _Plan] = {}
         self._headers: dict[tuple[tuple[int, ...], ...], bytes] = {}
+        self._trusted = 0
 
-    def read(self, delivery: Delivery) -> tuple[list[Array | None], Batch]:
+    def read(self, delivery: Delivery, arena: Arena | None = None) -> tuple[list[Array | None], Batch, Lent]:
         """The arrays of a batch in declared order, checked against the declaration; None for one that was left out."""
         header = bytes(delivery.header)
         frames = delivery.frames
@@ -65,41 +78,88 @@ class Batches:
             timed = b""
         timeout = float(timed[:-1]) / 1000 if timed else plan.timeout
         arrays: list[Array | None] = []
+        lent: Lent = []
         for one in plan.inputs:
             if one is None:
                 arrays.append(None)
                 continue
             frame = frames[one.frame]
+            if one.at:
+                arrays.append(self._shared(one, frame, arena, lent))
+                continue
             if one.dtype is None or len(frame) != one.size:
                 try:
                     arrays.append(decode(frame, one.datatype, one.shape))
                 except TensorError as e:
                     raise TensorError(f'input "{one.name}": {e}') from e
                 continue
-            array: Array = np.ndarray(one.shape, one.dtype, frame)
+            array = np.ndarray(one.shape, one.dtype, frame)
             arrays.append(array if array.flags.aligned else decode(frame, one.datatype, one.shape))
         requests = plan.requests
         if self._model.sees_requests:  # of its own, since a function may write into their parameters
             requests = tuple([Request(one.rows, dict(one.parameters), one.priority) for one in requests])
-        return arrays, Batch(plan.rows, requests, None if timeout is None else delivery.received + timeout)
+        return arrays, Batch(plan.rows, requests, None if timeout is None else delivery.received + timeout), lent
 
-    def write(self, batch_id: bytes, outputs: list[Array], batch: Batch) -> list[Buffer]:
-        """The answer with a batch's outputs."""
+    def _shared(self, one: _Input, frame: Buffer, arena: Arena | None, lent: Lent) -> Array:
+        try:
+            if arena is None or len(frame):
+                raise TensorError("it is in shared memory, which was not asked for, or has a frame as well")
+            view = arena.input(one.at, lend=self._trusted >= _TRUSTED_CALLS)
+            lent.append(weakref.ref(view.obj))
+            return decode(view, one.datatype, one.shape)
+        except TensorError as e:
+            raise TensorError(f'input "{one.name}": {e}') from e
+
+    def settle(self, lent: Lent) -> None:
+        """See whether the function has let go of the inputs of a batch, when nobody else refers to them any more.
+
+        After the answer their memory is given to other requests. The arrays of a function that keeps some would
+        change under its eyes, so it gets copies from then on.
+        """
+        if all(array() is None for array in lent):
+            self._trusted = min(self._trusted + 1, _TRUSTED_CALLS)
+            return
+        if self._trusted == _TRUSTED_CALLS:
+            log.warning(
+                "model %s keeps an input after its call, and its contents may change: the next ones are copied for it",
+                self._model,
+            )
+        self._trusted = 0
+
+    def write(
+        self, batch_id: bytes, outputs: list[Array], batch: Batch, arena: Arena | None = None, *, copy: bool = False
+    ) -> list[Buffer]:
+        """The answer with a batch's outputs. With ``copy`` it does not refer to arrays of the function."""
         frames: list[Buffer] = []
-        for tensor, array in zip(self._model.outputs, outputs, strict=True):
-            try:
-                frames.append(encode(array, tensor.datatype))
-            except TensorError as e:
+        places: list[tuple[int, ...]] = []
+        try:
+            for tensor, array in zip(self._model.outputs, outputs, strict=True):
+                region = None
+                if arena is not None and array.nbytes >= MIN_SHARED and tensor.datatype != "BYTES":
+                    region = arena.output(batch_id, array.nbytes)
+                if region is None:
+                    places.append(())
+                    frames.append(encode(array, tensor.datatype, copy=copy))
+                else:
+                    np.copyto(region.data.view(array.dtype).reshape(array.shape), array)
+                    places.append(region.at)
+                    frames.append(b"")
+        except BaseException as e:
+            if arena is not None:
+                arena.put(batch_id)
+            if isinstance(e, TensorError):
                 raise TensorError(f'output "{tensor.name}": {e}') from e
+            raise
         shapes = tuple([array.shape for array in outputs])
-        header = None if batch.errors else self._headers.get(shapes)
+        plain = not batch.errors and not any(places)
+        header = self._headers.get(shapes) if plain else None
         if header is None:
             heads = [
-                wire.TensorHead(tensor.name, tensor.datatype, array.shape)
-                for tensor, array in zip(self._model.outputs, outputs, strict=True)
+                wire.TensorHead(tensor.name, tensor.datatype, array.shape, at)
+                for tensor, array, at in zip(self._model.outputs, outputs, places, strict=True)
             ]
             header = wire.result_header(heads, batch.errors)
-            if not batch.errors:
+            if plain:
                 _remember(self._headers, shapes, header)
         return [wire.RESULT, batch_id, header, *frames]
 
@@ -114,7 +174,7 @@ class Batches:
             )
         requests = tuple(map(Request, head.requests, head.parameters, head.priorities))
         plan = _Plan(head.rows, frames, self._inputs(head), requests, head.timeout)
-        if len(known) > _LONGEST or any(head.parameters):
+        if len(known) > _LONGEST or any(head.parameters) or any(one.at for one in head.heads):
             return plan
         if not timed:
             _remember(self._plans, header, plan)
@@ -141,7 +201,7 @@ class Batches:
             count = math.prod(one.shape)
             plain = one.datatype != "BYTES" and count > 0 and min(one.shape, default=0) >= 0
             dtype = tensor.dtype if plain else None
-            inputs.append(_Input(one.name, i, one.datatype, one.shape, dtype, count * tensor.dtype.itemsize))
+            inputs.append(_Input(one.name, i, one.datatype, one.shape, dtype, count * tensor.dtype.itemsize, one.at))
         return inputs
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from . import wire
 from .addresses import Resolver, parse_servers
+from .arena import AVAILABLE
 from .connection import Connection
 from .link import Link
 from .models import Model, declared_models, error_text
@@ -32,7 +33,7 @@ _JOIN_SECONDS = 2.0
 _SIGNAL_SECONDS = 1.0
 
 
-def hello(model: Model[..., Any], instance: str) -> bytes:
+def hello(model: Model[..., Any], instance: str, *, arena: bool = False) -> bytes:
     """The registration of a model: the JSON of its hello message."""
     head: dict[str, object] = {
         "protocol": wire.PROTOCOL,
@@ -56,6 +57,8 @@ def hello(model: Model[..., Any], instance: str) -> bytes:
         head["user"] = True
     if model.feedback_hook is not None:
         head["feedback"] = True
+    if arena:
+        head["arena"] = True
     if model.parameters:
         head["parameters"] = model.parameters
     return wire.to_json(head)
@@ -68,7 +71,11 @@ class Container:
     """
 
     def __init__(
-        self, *models: Model[..., Any], servers: str | Iterable[str] | None = None, instance: str | None = None
+        self,
+        *models: Model[..., Any],
+        servers: str | Iterable[str] | None = None,
+        instance: str | None = None,
+        arena: bool = True,
     ) -> None:
         for one in models:
             _check_served(one)
@@ -76,6 +83,7 @@ class Container:
         if not self._models:
             raise DeclarationError("no model to serve: decorate a function with @model")
         self._addresses = parse_servers(servers)
+        self._arena = arena and AVAILABLE
         self._instance = instance or f"{socket.gethostname()}:{os.getpid()}"
         self._poller: Poller[Link | Connection] = Poller()
         self._mail: deque[Callable[[], None]] = deque()
@@ -255,11 +263,12 @@ class Container:
                     link = Link(
                         runner.model,
                         endpoint,
-                        hello(runner.model, self._instance),
+                        hello(runner.model, self._instance, arena=self._arena),
                         runner.submit,
                         runner.teach,
                         self._poller.wake,
                         self._leave,
+                        arena=self._arena,
                     )
                     link.wanted = runner not in self._unfit
                     self._links.append(link)
@@ -312,6 +321,7 @@ def serve(
     servers: str | Iterable[str] | None = None,
     instance: str | None = None,
     drain_seconds: float = DRAIN_SECONDS,
+    arena: bool = True,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until every server has retired every model.
 
@@ -326,13 +336,17 @@ def serve(
     ``drain_seconds``
         how long the first SIGTERM waits for what was sent to be answered. A second one ends at once.
 
+    ``arena``
+        whether large tensors go by shared memory where a server on this machine offers that. A function that keeps
+        an input after it has returned gets copies.
+
     RuntimeError if a model cannot warm up.
     """
     if _checking:
         return
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    container = Container(*models, servers=servers, instance=instance)
+    container = Container(*models, servers=servers, instance=instance, arena=arena)
     asked = False
     pid = os.getpid()
 

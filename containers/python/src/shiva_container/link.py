@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from .arena import Arena
 from .connection import Connection, Lost
 from .models import Model
 from .session import Delivery, End, Lesson, Outcome, Session, State
@@ -62,6 +63,8 @@ class Link:
         teach: Callable[[Lesson], None],
         attend: Callable[[], None],
         leave: Callable[[Connection], None],
+        *,
+        arena: bool = False,
     ) -> None:
         self.model = model
         self.endpoint = endpoint
@@ -79,6 +82,7 @@ class Link:
         self._teach = teach
         self._attend = attend
         self._leave = leave
+        self._arena = arena
         self._connection: Connection | None = None
         self._attempts = 0
         self._next_try = 0.0
@@ -164,7 +168,8 @@ class Link:
     # With the lock.
 
     def _open(self, now: float) -> None:
-        self.session = Session(self._hello, now, shapes_matter=self.model.cut_by_others)
+        arena = Arena() if self._arena else None
+        self.session = Session(self._hello, now, shapes_matter=self.model.cut_by_others, arena=arena)
         try:
             self._connection = Connection(self.endpoint)
         except OSError as e:

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from . import wire
-from .batches import Batches, read_feedback
+from .batches import Batches, Lent, read_feedback
 from .link import Job
 from .models import Model, contained, error_text
 from .session import Lesson
@@ -119,22 +119,31 @@ class Runner:
 
     def compute(self, job: Job) -> None:
         """Call the function and answer the batch."""
-        delivery = job.delivery
+        batch_id, arena = job.delivery.batch_id, job.session.arena
+        lent: Lent = []
         try:
-            arrays, batch = self._batches.read(delivery)
-            frames = self._batches.write(delivery.batch_id, self.model.run(arrays, batch), batch)
+            arrays, batch, lent = self._batches.read(job.delivery, arena)
+            frames = self._batches.write(batch_id, self.model.run(arrays, batch), batch, arena, copy=bool(lent))
+            del arrays
         except BaseException as e:  # even SystemExit: the batch must be answered
-            frames = self._failure(delivery.batch_id, e)
+            frames, lent = self._failure(batch_id, e), []
+        if lent:
+            self._batches.settle(lent)
         job.answer(frames)
 
     async def compute_async(self, job: Job) -> None:
         """The same with an async function."""
-        delivery = job.delivery
+        batch_id, arena = job.delivery.batch_id, job.session.arena
+        lent: Lent = []
         try:
-            arrays, batch = self._batches.read(delivery)
-            frames = self._batches.write(delivery.batch_id, await self.model.run_async(arrays, batch), batch)
+            arrays, batch, lent = self._batches.read(job.delivery, arena)
+            outputs = await self.model.run_async(arrays, batch)
+            frames = self._batches.write(batch_id, outputs, batch, arena, copy=bool(lent))
+            del arrays, outputs
         except BaseException as e:
-            frames = self._failure(delivery.batch_id, e)
+            frames, lent = self._failure(batch_id, e), []
+        if lent:
+            self._batches.settle(lent)
         job.answer(frames)
 
     def failed(self, error: BaseException) -> None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from . import wire
+from .arena import Arena
 from .tensors import Buffer
 
 log = logging.getLogger("shiva_container")
@@ -79,8 +80,9 @@ class Lesson:
 class Session:
     """The container's side of one session. All times are seconds of one monotonic clock."""
 
-    def __init__(self, hello: bytes, now: float, *, shapes_matter: bool = False) -> None:
+    def __init__(self, hello: bytes, now: float, *, shapes_matter: bool = False, arena: Arena | None = None) -> None:
         """``shapes_matter``: the server must know that a leading -1 need not count rows, or it is left."""
+        self.arena = arena
         self.state = State.HELLO
         self.ended: End | None = None
         self.outbox: deque[list[Buffer]] = deque([[wire.HELLO, hello]])
@@ -122,6 +124,8 @@ class Session:
                 self._welcome(wire.from_json(_frame(frames, 1)), now)
             elif kind == wire.REFUSED and self.state is State.HELLO:
                 self._end(Outcome.REFUSED, str(wire.from_json(_frame(frames, 1)).get("error", "no reason given")))
+            elif kind == wire.ARENA and self.arena is not None and self.state is not State.HELLO:
+                self._tell(self.arena.take(wire.from_json(_frame(frames, 1)), self._pending))
             elif kind == wire.GOODBYE:
                 self._take_leave(wire.from_json(_frame(frames, 1)))
             elif kind not in _KNOWN and kind not in self._odd_kinds:
@@ -138,10 +142,14 @@ class Session:
         self._pending.discard(batch_id)
         size = sum(len(frame) for frame in frames)
         if self._max_message and size > self._max_message:
+            if self.arena is not None:
+                self.arena.put(batch_id)
             frames = wire.failure(
                 batch_id, f"the result has {size} bytes, the server takes at most {self._max_message} in a message"
             )
         self.outbox.append(frames)
+        if self.arena is not None:
+            self._tell(self.arena.answered(batch_id))
         self._leave_if_done()
 
     def drain(self, reason: str) -> None:
@@ -179,6 +187,9 @@ class Session:
         dead = self._heard + self._dead_after
         return min(dead, self._sent + self._heartbeat) if self._heartbeat else dead
 
+    def _tell(self, messages: list[dict[str, object]]) -> None:
+        self.outbox += [[wire.ARENA, wire.to_json(message)] for message in messages]
+
     def _welcome(self, head: dict[str, object], now: float) -> None:
         if head.get("protocol") != wire.PROTOCOL:
             raise wire.WireError(f"protocol {wire.PROTOCOL} expected, got {head.get('protocol')!r}")
@@ -199,6 +210,8 @@ class Session:
         notes = head.get("notes")
         for note in notes if isinstance(notes, list) else []:
             log.info("the server notes: %s", note)
+        if self.arena is not None and isinstance(offer := head.get("arena"), dict):
+            self._tell(self.arena.take(offer, ()))
         self.welcomed = self._heard = now
         self.state = State.LIVE
 

@@ -235,12 +235,12 @@ def _decode_bytes(frame: Buffer, count: int) -> Array:
     return array
 
 
-def encode(array: Array, datatype: str) -> Buffer:
+def encode(array: Array, datatype: str, *, copy: bool = False) -> Buffer:
     """The frame of an array that :func:`convert` accepted.
 
     The bytes are copied, so that the function may use its array again at once; except that an array which
     nobody can write to (an input given back as it came, or one that the function marked read-only as a
-    promise not to touch it) is sent from where it lies.
+    promise not to touch it) is sent from where it lies, unless ``copy``.
     """
     if datatype == "BYTES":
         parts = bytearray()
@@ -251,7 +251,7 @@ def encode(array: Array, datatype: str) -> Buffer:
             parts += struct.pack("<I", len(data))
             parts += data
         return bytes(parts)
-    if array.size and array.flags.c_contiguous and _settled(array):
+    if not copy and array.size and array.flags.c_contiguous and _settled(array):
         return array.reshape(-1).view(np.uint8).data
     return array.tobytes()
 

@@ -25,6 +25,7 @@ RESULT = b"result"
 DRAINING = b"draining"
 GOODBYE = b"goodbye"
 FEEDBACK = b"feedback"
+ARENA = b"arena"
 
 
 class WireError(ValueError):
@@ -49,29 +50,38 @@ def from_json(frame: Buffer) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class TensorHead:
-    """Name, datatype and shape of one tensor frame."""
+    """Name, datatype and shape of one tensor, and where it is in shared memory, if it is: triples of segment, offset
+    and bytes."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+    at: tuple[int, ...] = ()
 
     @classmethod
     def parse(cls, value: object) -> TensorHead:
         """One entry of a batch header's ``inputs``."""
         if isinstance(value, Mapping):
             name, datatype, shape = (value.get(key) for key in ("name", "datatype", "shape"))
+            at = value.get("at") or []
             if (
                 isinstance(name, str)
                 and isinstance(datatype, str)
                 and isinstance(shape, list)
                 and all(type(dim) is int for dim in shape)
+                and isinstance(at, list)
+                and len(at) % 3 == 0
+                and all(type(number) is int for number in at)
             ):
-                return cls(name, datatype, tuple(shape))
+                return cls(name, datatype, tuple(shape), tuple(at))
         raise WireError(f"not a tensor's name, datatype and shape: {value!r}")
 
     def json(self) -> dict[str, object]:
         """The entry as it travels in a result header's ``outputs``."""
-        return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
+        head: dict[str, object] = {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
+        if self.at:
+            head["at"] = list(self.at)
+        return head
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import struct
 
-import numpy as np
-
+from .memory import MEMORY
 from .tensors import Buffer
 
 MORE, LONG, COMMAND = 1, 2, 4
@@ -141,7 +140,7 @@ class Decoder:
     def _begin(self, size: int, last: bool) -> None:
         """Take memory for a large frame: the system gives it page by page, as the bytes arrive."""
         try:
-            self._frame = np.empty(size, np.uint8).data
+            self._frame = MEMORY.take(size)
         except (MemoryError, ValueError) as e:
             raise ProtocolError(f"no memory for a frame of {size} bytes") from e
         self._filled = 0

@@ -1,0 +1,180 @@
+"""Tensors in memory that is shared with a server on the same machine: the arena of containers/DESIGN.md.
+
+The server makes the segments; a session maps them, reads its inputs where they lie, and copies large
+outputs into a segment of its own. Whatever is wrong with one is answered with the reason, and its tensors
+come and go as bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import mmap
+import os
+import sys
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .memory import MEMORY, Block
+from .tensors import Array, TensorError
+
+with contextlib.suppress(ImportError):  # on a system that has no such memory either
+    import fcntl
+
+log = logging.getLogger("shiva_container")
+
+AVAILABLE = sys.platform == "linux"
+MIN_SHARED = 32 << 10
+"""Outputs of so many bytes go by shared memory, if there is some."""
+
+_UNIT = 64
+"""Regions of outputs begin at multiples of this, with a word that says whose they are."""
+_FIRST = 4096
+_TOKEN = 16
+
+
+class Region(NamedTuple):
+    """Memory of one output: where the server finds it, and its bytes."""
+
+    at: tuple[int, int, int]
+    data: Array
+
+
+class _Segment:
+    """A mapping of what the server offered. It ends when nobody refers to it, or to an array in it."""
+
+    def __init__(self, number: int, path: str, size: int, token: bytes, writable: bool) -> None:
+        descriptor = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        try:
+            if (found := os.fstat(descriptor).st_size) != size:
+                raise OSError(f"{path} has {found} bytes, {size} were offered: is it another process's file?")
+            if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+                raise OSError(f"{path} may be truncated: it is not sealed")
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            self._map = mmap.mmap(descriptor, size, access=access)
+        finally:
+            os.close(descriptor)
+        if self._map[:_TOKEN] != token:
+            raise OSError(f"{path} is another process's file: its first bytes are not the token")
+        self.number = number
+        self.bytes = np.frombuffer(self._map, np.uint8).view(Block)
+        self._words = self.bytes[: size & -4].view(np.uint32)
+        self._lock = threading.Lock()
+        self._taken: list[tuple[int, int]] = []
+
+    def get(self, size: int) -> Region | None:
+        """Memory for an output, in what the server has given back; None if that is not enough."""
+        need = _UNIT + (size + _UNIT - 1) // _UNIT * _UNIT
+        with self._lock:
+            taken = self._taken = [one for one in self._taken if self._words[one[0] // 4]]
+            starts = [_FIRST, *(end for _, end in taken)]
+            ends = [*(start for start, _ in taken), len(self.bytes)]
+            place = next((i for i in range(len(starts)) if ends[i] - starts[i] >= need), None)
+            if place is None:
+                return None
+            start = starts[place]
+            taken.insert(place, (start, start + need))
+            self._words[start // 4] = 1
+        at = start + _UNIT
+        return Region((self.number, at, size), self.bytes[at : at + size])
+
+    def put(self, region: Region) -> None:
+        """Give a region back that the server was not told of."""
+        self._words[(region.at[1] - _UNIT) // 4] = 0
+
+
+class Arena:
+    """The shared memory of one session.
+
+    ``take`` and ``answered`` are the session's, one at a time; the others are for the threads that compute, each for
+    batches of its own.
+    """
+
+    def __init__(self) -> None:
+        self._segments: dict[int, _Segment] = {}
+        self._outputs: _Segment | None = None
+        self._given_up: dict[int, set[bytes]] = {}
+        """Segments that no later batch is in, and the batches before that."""
+        self._regions: dict[bytes, list[tuple[_Segment, Region]]] = {}
+        """What batches have of memory for outputs until they are answered."""
+
+    def take(self, head: Mapping[str, object], pending: Collection[bytes]) -> list[dict[str, object]]:
+        """Obey a message of the server while these batches are pending; what to tell it."""
+        if isinstance(number := head.get("unmap"), int):
+            return self._give_up(number, pending)
+        number, use = head.get("segment"), head.get("use")
+        path, size, token = head.get("path"), head.get("bytes"), head.get("token")
+        if type(number) is not int:
+            return []
+        try:
+            if use not in ("inputs", "outputs") or not isinstance(path, str) or type(size) is not int:
+                raise ValueError(f"expected its use, path and bytes, got {use!r}, {path!r} and {size!r}")
+            segment = _Segment(number, path, size, bytes.fromhex(str(token)), use == "outputs")
+        except (OSError, ValueError, OverflowError) as e:
+            log.warning("tensors go as bytes and not by shared memory (%s): %s", use, e)
+            return [{"segment": number, "error": str(e)[:500]}]
+        self._segments[number] = segment
+        said: list[dict[str, object]] = [{"segment": number}]
+        if use == "outputs":
+            before, self._outputs = self._outputs, segment
+            if before is not None:
+                said += self._give_up(before.number, pending)
+        return said
+
+    def answered(self, batch_id: bytes) -> list[dict[str, object]]:
+        """A batch was answered; what to tell the server after that."""
+        self._regions.pop(batch_id, None)
+        if not self._given_up:
+            return []
+        for batches in self._given_up.values():
+            batches.discard(batch_id)
+        return self._unmapped()
+
+    def _give_up(self, number: int, pending: Collection[bytes]) -> list[dict[str, object]]:
+        if number in self._segments:
+            self._given_up[number] = set(pending)
+        return self._unmapped()
+
+    def _unmapped(self) -> list[dict[str, object]]:
+        over = [number for number, batches in self._given_up.items() if not batches]
+        for number in over:
+            del self._given_up[number], self._segments[number]
+        return [{"unmapped": number} for number in over]
+
+    def input(self, at: Sequence[int], *, lend: bool) -> memoryview:
+        """The bytes of an input: a view of one piece, if that may be lent, else copied together.
+
+        The memoryview's own object lives as long as anything refers to these bytes.
+        """
+        pieces = []
+        for number, offset, size in zip(at[::3], at[1::3], at[2::3], strict=True):
+            segment = self._segments.get(number)
+            if segment is None:
+                raise TensorError(f"segment {number} of shared memory was not offered")
+            if offset < 0 or size < 0 or offset + size > len(segment.bytes):
+                raise TensorError(
+                    f"{size} bytes at {offset} are not in segment {number}, which has {len(segment.bytes)}"
+                )
+            pieces.append(segment.bytes[offset : offset + size])
+        if lend and len(pieces) == 1:
+            return pieces[0].data
+        whole = MEMORY.take(sum(len(piece) for piece in pieces))
+        if pieces:
+            np.concatenate(pieces, out=np.frombuffer(whole, np.uint8))
+        return whole.toreadonly()
+
+    def output(self, batch_id: bytes, size: int) -> Region | None:
+        """Memory for an output of a batch; None if it has to be sent."""
+        segment = self._outputs
+        if segment is None or size < MIN_SHARED or (region := segment.get(size)) is None:
+            return None
+        self._regions.setdefault(batch_id, []).append((segment, region))
+        return region
+
+    def put(self, batch_id: bytes) -> None:
+        """Give back what a batch has of memory for outputs: the server is not told of it."""
+        for segment, region in self._regions.pop(batch_id, []):
+            segment.put(region)

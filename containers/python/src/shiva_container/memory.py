@@ -1,0 +1,54 @@
+"""Memory for large tensors, used again: fresh memory of megabytes costs several times what copying into it does."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+
+import numpy as np
+
+_KEPT = 4
+_LARGEST = 64 << 20
+_SMALLEST = 256 << 10
+
+
+class Block(np.ndarray[tuple[int], np.dtype[np.uint8]]):
+    """Bytes whose slices tell by their lifetime whether anything refers to them.
+
+    An array refers to the owner of its memory and not to what it is a view of, unless that is of another
+    class: whatever is made of the memoryview of a slice refers to the slice.
+    """
+
+
+class Memory:
+    """Blocks of bytes, each of which comes back when no memoryview and no array refers to it any more.
+
+    Any thread may use it.
+    """
+
+    def __init__(self) -> None:
+        self._free: deque[Block] = deque(maxlen=_KEPT)
+
+    def take(self, size: int) -> memoryview:
+        """Writable memory of this size, full of whatever was in it. MemoryError or ValueError if there is none."""
+        if not _SMALLEST <= size <= _LARGEST:
+            return np.empty(size, np.uint8).data
+        block = self._fitting(size)
+        lent = block[:size]
+        weakref.finalize(lent, self._free.append, block).atexit = False
+        return lent.data
+
+    def _fitting(self, size: int) -> Block:
+        for _ in range(len(self._free)):
+            try:
+                block = self._free.popleft()
+            except IndexError:  # another thread was faster
+                break
+            if size <= len(block) <= 2 * size:
+                return block
+            self._free.append(block)
+        return Block(size, np.uint8)
+
+
+MEMORY = Memory()
+"""That of the process."""
