@@ -30,6 +30,8 @@ type codec interface {
 	// result parses the answer to b and checks it against the declaration. The outputs hold
 	// references of their own. An error fails this batch.
 	result(m *zmtp.Message, b *scheduler.Batch) (*answer, error)
+	// drop takes note of an answer to no batch.
+	drop(m *zmtp.Message)
 
 	// These build a message of the server, or return false if the generation has none.
 	heartbeat(o *zmtp.Outgoing, registered bool) bool
@@ -42,8 +44,9 @@ type codec interface {
 // An incoming is a parsed message from a container.
 type incoming struct {
 	event event
-	id    uint64       // of a result
-	hello registration // of a hello
+	id    uint64            // of a result
+	hello registration      // of a hello
+	arena wire.ArenaMessage // of evArena
 }
 
 // A registration is a container's validated declaration.
@@ -57,6 +60,7 @@ type registration struct {
 	announce           bool // large messages to it are announced by a heartbeat
 	feedback           bool // it wants feedback on its answers
 	pauses             bool // an interpreter lock may keep it from answering PINGs
+	arena              bool // it takes tensors in shared memory
 }
 
 // An answer is a parsed result, for Batch.Complete, which may retain it until Send returns. So
@@ -84,6 +88,13 @@ func (a *answer) add(name string, d tensor.DType, one bool, shape tensor.Shape, 
 	}
 	a.dims = append(a.dims, shape...)
 	a.outputs = append(a.outputs, tensor.Tensor{Name: name, DType: d, Shape: a.dims[from:len(a.dims):len(a.dims)], Data: f.Data, Buf: f.Buf})
+}
+
+// release gives the outputs back.
+func (a *answer) release() {
+	for i := range a.outputs {
+		a.outputs[i].Release()
+	}
 }
 
 // A refusal is an error of registration, worded for the author of the container.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/shivad/shivad/containers/arena"
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/scheduler/setting"
@@ -28,6 +29,8 @@ type Config struct {
 	// Pool provides the memory into which results are received; nil means the heap, without a
 	// budget.
 	Pool *tensor.Pool
+	// Arena is the shared memory of Pool, for containers on this machine; nil: there is none.
+	Arena *arena.Arena
 	// Settings apply until [Listener.Configure] is called.
 	Settings
 	// Admit refuses a registration by returning an error, which is logged, and sent to the
@@ -64,6 +67,8 @@ type Settings struct {
 	// WriteTimeout ends a session whose container reads no byte for this long while data waits
 	// for it. Default 10 s.
 	WriteTimeout time.Duration
+	// Bytes sends all tensors to containers as bytes, also where shared memory would serve.
+	Bytes bool
 }
 
 // An Address is one for containers of a dialect.

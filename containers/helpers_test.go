@@ -31,7 +31,10 @@ type rig struct {
 
 func newRig(t testing.TB, cfg containers.Config) *rig {
 	t.Helper()
-	r := &rig{pool: tensor.NewPool(64 << 20), log: &logBuffer{}}
+	r := &rig{pool: cfg.Pool, log: &logBuffer{}}
+	if r.pool == nil {
+		r.pool = tensor.NewPool(64 << 20)
+	}
 	before := runtime.NumGoroutine()
 	fds := descriptors(t)
 	var err error

@@ -35,6 +35,11 @@ type SessionInfo struct {
 	Failures uint64 `json:"failures"`
 	Strays   uint64 `json:"strays"` // answers to batches not in flight
 
+	// Arena is what goes by shared memory: "inputs", "outputs" or "inputs, outputs". Readable is the
+	// size of the inputs that it may be reading there.
+	Arena    string `json:"arena,omitempty"`
+	Readable int64  `json:"readable_bytes,omitempty"`
+
 	Feedback uint64 `json:"feedback,omitempty"` // messages sent
 	// Dropped, as earlier feedback was unread.
 	FeedbackDropped uint64 `json:"feedback_dropped,omitempty"`
@@ -49,6 +54,12 @@ func (s *session) snapshot() SessionInfo {
 	i, replica := s.info, s.replica
 	i.State = s.machine.phase.String()
 	i.InFlight = len(s.calls)
+	if s.sharing != nil {
+		i.Arena = s.sharing.describe()
+		for _, c := range s.calls {
+			i.Readable += s.sharing.readable(c.batch)
+		}
+	}
 	s.mu.Unlock()
 	if replica != nil {
 		i.serves(replica)

@@ -29,6 +29,8 @@ type legacy struct {
 	inputType uint32
 }
 
+func (*legacy) drop(*zmtp.Message) {}
+
 const (
 	// The times of containers of v2 and v3: they send a heartbeat after 5 s without a message and
 	// give up on a server after 30 s. They apply to v1, too, whose containers never return once

@@ -13,6 +13,7 @@ import (
 
 	"github.com/shivad/shivad/containers/zmtp"
 	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
 )
 
 // A Listener accepts containers and owns their sessions.
@@ -25,6 +26,8 @@ type Listener struct {
 
 	models   *throttle // log lines about containers, by model
 	unknowns *throttle // log lines about peers that have not registered
+
+	areas *tensor.Pool // where the segments that containers write outputs to count
 
 	settings atomic.Pointer[Settings]
 
@@ -59,6 +62,9 @@ func Listen(cfg Config) (*Listener, error) {
 	}
 	l := &Listener{cfg: cfg.withDefaults(), sessions: make(map[*session]struct{}), stopped: make(chan struct{}), empty: make(chan struct{})}
 	l.settings.Store(new(cfg.Settings.withDefaults()))
+	if l.areas = cfg.Pool; cfg.Pool.Budget() > 0 {
+		l.areas = cfg.Pool.Part(cfg.Pool.Budget() / outputsShare)
+	}
 	l.models = newThrottle(l.cfg.Log, linesPerModel, linesOfModels)
 	l.unknowns = newThrottle(l.cfg.Log, linesOfUnknowns, linesOfUnknowns)
 	for _, a := range cfg.addresses() {

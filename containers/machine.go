@@ -70,6 +70,7 @@ const (
 	evHello                  // a registration arrived
 	evResult                 // an answer arrived
 	evDraining               // the container wants no more batches
+	evArena                  // it answers an offer of shared memory
 	evSend                   // a batch is going out
 	evAnswered               // a result was matched with its batch
 	evMessage                // another message was sent
@@ -88,6 +89,7 @@ const (
 	actDeliver                     // complete the batch
 	actDrain                       // stop the replica's batches
 	actGoodbye                     // say goodbye and half-close
+	actArena                       // take note of an answer to an offer
 	actRepeat                      // say goodbye with reconnect: the container must register first
 )
 
@@ -146,6 +148,8 @@ func (m *machine) step(e event, now time.Time) (action, error) {
 		return actDeliver, nil
 	case e == evDraining && m.phase == serving:
 		return m.drain(), nil
+	case e == evArena:
+		return actArena, nil
 	}
 	return 0, nil
 }

@@ -55,8 +55,9 @@ type session struct {
 	spare   []*call
 	last    goodbye
 	info    SessionInfo
-	lessons int // feedback messages that wait to be written
-	unread  int // bytes of those
+	lessons int      // feedback messages that wait to be written
+	unread  int      // bytes of those
+	sharing *sharing // set once, by registration; nil: no shared memory
 }
 
 // A call is a batch in flight.
@@ -161,6 +162,8 @@ func (s *session) handle(m *zmtp.Message) error {
 		return s.deliver(in.id, m)
 	case actDrain:
 		s.drain(goodbye{reason: "drained"})
+	case actArena:
+		s.shared(in.arena)
 	case actRepeat:
 		s.say(func(o *zmtp.Outgoing) bool {
 			return s.codec.goodbye(o, fmt.Sprintf("register first: expected hello, got %.16q", m.Frames[0].Data), true)
@@ -223,12 +226,15 @@ func (s *session) register(r registration) error {
 		return s.refuse(err)
 	}
 	r.spec = replica.Model().Spec() // the configuration may have changed it
-	s.codec.bind(r)
+	s.bind(r)
 	notes := notes(r.spec)
 	s.conn.SetMessageLimits(s.settings.Limits.MessageBytes, s.settings.Limits.Frames)
 	s.say(func(o *zmtp.Outgoing) bool {
 		w := welcomeMessage(s.listener.cfg.Name, s.settings)
 		w.Batched, w.Notes = new(r.spec.Batched()), notes
+		if s.sharing != nil {
+			w.Arena = s.sharing.first()
+		}
 		return s.codec.welcome(o, w)
 	})
 
@@ -374,6 +380,7 @@ func (s *session) deliver(id uint64, m *zmtp.Message) error {
 			s.strays = true
 			s.log(slog.LevelWarn, "container answered a batch that is not out; further ones are only counted", "id", id)
 		}
+		s.codec.drop(m)
 		return nil
 	}
 	b := c.batch
@@ -610,6 +617,9 @@ func (s *session) close(reason error) {
 	s.note(reason)
 	if replica != nil {
 		s.remove(replica, reason)
+	}
+	if s.sharing != nil {
+		s.sharing.close()
 	}
 	s.listener.forget(s)
 }

@@ -47,6 +47,10 @@ func TestMain(m *testing.M) {
 		serveEcho(true)
 	case "noop":
 		serveNoop()
+	case "sharing":
+		serveSharing()
+	case "sharing server":
+		serveShared()
 	case "leaving": // when it is hung up on
 		network, addr, _ := strings.Cut(os.Getenv("ADDR"), " ")
 		if c, err := net.Dial(network, addr); err == nil {

@@ -25,6 +25,8 @@ type v4 struct {
 	batched  bool
 	announce bool
 
+	share *sharing // nil: all tensors go by frames; set before bind
+
 	// The reader's scratch.
 	header wire.ResultHeader
 }
@@ -47,6 +49,12 @@ func (c *v4) parse(m *zmtp.Message) (incoming, error) {
 			return incoming{}, fmt.Errorf("result of %d frames, expected result | id (8 bytes) | JSON | tensors", len(f))
 		}
 		return incoming{event: evResult, id: binary.LittleEndian.Uint64(f[1].Data)}, nil
+	case wire.Arena:
+		if c.share == nil {
+			break
+		}
+		m, err := readArena(f)
+		return incoming{event: evArena, arena: m}, err
 	case wire.Hello:
 		if len(f) != 2 {
 			return incoming{event: evHello}, refuse("hello of %d frames, expected hello | JSON", len(f))
@@ -75,15 +83,24 @@ const announceSize = 2 * slowest
 // batch builds the message of a batch. A large one is announced: a container with a ZeroMQ
 // library sees whole messages only, and no heartbeat until this message is complete.
 func (c *v4) batch(o *zmtp.Outgoing, b *scheduler.Batch, now time.Time) error {
-	c.announceMessage(o, inputBytes(b))
+	var placed bits
+	if c.share != nil {
+		placed = c.share.place(b, len(c.spec.Inputs))
+		c.share.appendOffers(o)
+	}
+	c.announceMessage(o, inputBytes(b, &placed))
 	o.FrameString(wire.Batch)
 	var id [wire.IDSize]byte
 	binary.LittleEndian.PutUint64(id[:], b.ID)
 	o.Begin(len(id))
 	o.Copy(id[:])
-	o.Seal(c.appendHeader(o.Open(), b, now))
+	o.Seal(c.appendHeader(o.Open(), b, &placed, now))
 	for i := range c.spec.Inputs {
 		if absent(b, i) {
+			continue
+		}
+		if placed.has(i) {
+			o.Begin(0)
 			continue
 		}
 		size := 0
@@ -162,10 +179,13 @@ func (c *v4) feedback(o *zmtp.Outgoing, f *scheduler.Feedback) bool {
 	return true
 }
 
-func inputBytes(b *scheduler.Batch) (n int) {
+// inputBytes is the size of the inputs that are not in shared memory.
+func inputBytes(b *scheduler.Batch, placed *bits) (n int) {
 	for i := range b.Parts {
 		for k := range b.Parts[i].Inputs {
-			n += len(b.Parts[i].Inputs[k].Data)
+			if !placed.has(k) {
+				n += len(b.Parts[i].Inputs[k].Data)
+			}
 		}
 	}
 	return n
@@ -174,7 +194,7 @@ func inputBytes(b *scheduler.Batch) (n int) {
 // absent reports whether a batch lacks an optional input.
 func absent(b *scheduler.Batch, input int) bool { return len(b.Parts[0].Inputs[input].Shape) == 0 }
 
-func (c *v4) appendHeader(h []byte, b *scheduler.Batch, now time.Time) []byte {
+func (c *v4) appendHeader(h []byte, b *scheduler.Batch, placed *bits, now time.Time) []byte {
 	h = append(h, `{"rows":`...)
 	h = strconv.AppendInt(h, int64(b.Rows), 10)
 	h = append(h, `,"inputs":[`...)
@@ -194,6 +214,9 @@ func (c *v4) appendHeader(h []byte, b *scheduler.Batch, now time.Time) []byte {
 		// Rows of one batch agree in all but the first dimension.
 		t := &b.Parts[0].Inputs[i]
 		h = wire.AppendTensor(h, c.spec.Inputs[i].Name, t.DType, first, t.Shape[1:])
+		if placed.has(i) {
+			h = c.share.appendAt(h, b, i)
+		}
 	}
 	h = append(h, ']')
 	if !b.Deadline.IsZero() {
@@ -251,31 +274,75 @@ func (c *v4) result(m *zmtp.Message, b *scheduler.Batch) (*answer, error) {
 	if err := c.header.Parse(f[2].Data, b.Rows); err != nil {
 		return nil, err
 	}
+	a, err := c.outputs(f[3:])
+	if err != nil {
+		if c.share != nil {
+			c.share.free(c.header.Outputs)
+		}
+		return nil, err
+	}
+	for _, e := range c.header.Errors {
+		a.errors = append(a.errors, scheduler.RowError{Row: e.Row, Message: string(clip(e.Message))})
+	}
+	return a, nil
+}
+
+func (c *v4) outputs(f []zmtp.Frame) (*answer, error) {
 	h := &c.header
 	if h.Failed {
 		return nil, fmt.Errorf("%s", clip(h.Error))
 	}
-	if len(h.Outputs) != len(f)-3 {
-		return nil, fmt.Errorf("it describes %d outputs but sent %d frames for them", len(h.Outputs), len(f)-3)
+	if len(h.Outputs) != len(f) {
+		return nil, fmt.Errorf("it describes %d outputs but sent %d frames for them", len(h.Outputs), len(f))
 	}
 	if len(h.Outputs) != len(c.spec.Outputs) {
 		return nil, fmt.Errorf("it declared %d outputs and answered with %d", len(c.spec.Outputs), len(h.Outputs))
 	}
 	a := newAnswer()
+	large := int64(0)
 	for i := range c.spec.Outputs {
-		k := c.find(c.spec.Outputs[i].Name, i)
+		spec := &c.spec.Outputs[i]
+		k := c.find(spec.Name, i)
 		if k < 0 {
-			return nil, fmt.Errorf("output %q is missing", c.spec.Outputs[i].Name)
+			a.release()
+			return nil, fmt.Errorf("output %q is missing", spec.Name)
 		}
-		a.add(c.spec.Outputs[i].Name, h.Outputs[k].DType, !c.batched, h.Outputs[k].Shape, f[3+k])
+		frame, err := c.share.take(&h.Outputs[k], f[k], c.interpreted(spec))
+		if err != nil {
+			a.release()
+			return nil, err
+		}
+		if len(f[k].Data) >= minShared {
+			large += int64(len(f[k].Data))
+		}
+		a.add(spec.Name, h.Outputs[k].DType, !c.batched, h.Outputs[k].Shape, frame)
 	}
-	for _, e := range h.Errors {
-		a.errors = append(a.errors, scheduler.RowError{Row: e.Row, Message: string(clip(e.Message))})
-	}
-	for i := range a.outputs {
-		a.outputs[i].Retain()
+	if c.share != nil && large > 0 {
+		c.share.learn(large)
 	}
 	return a, nil
+}
+
+// interpreted reports whether the server relies on the contents of an output, and not only passes
+// them on.
+func (c *v4) interpreted(t *tensor.Spec) bool {
+	if t.DType == tensor.Bytes {
+		return true
+	}
+	for i := range c.spec.Outputs {
+		if c.spec.Outputs[i].Ragged == t.Name {
+			return true
+		}
+	}
+	return false
+}
+
+// drop frees what an answer to no batch names.
+func (c *v4) drop(m *zmtp.Message) {
+	const rows = 4096 // that may have errors
+	if c.share != nil && c.header.Parse(m.Frames[2].Data, rows) == nil {
+		c.share.free(c.header.Outputs)
+	}
 }
 
 // find returns the index of the output with the given name in the result, which is expected at i.

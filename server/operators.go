@@ -22,6 +22,7 @@ func (s *Server) manage() {
 		Scheduler:   s.sched,
 		Gate:        s.gate,
 		Pool:        s.pool,
+		Arena:       s.arena,
 		Admit:       s.store.Admit,
 		Registered:  func(conn net.Conn, i containers.SessionInfo) { s.history.Arrived(conn, i) },
 		RetireAfter: func(model string) time.Duration { return s.settings.Now().Model(model).RetireAfter },

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/shivad/shivad/containers/arena"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/admin"
 	"github.com/shivad/shivad/server/config"
@@ -31,6 +32,7 @@ type Server struct {
 	// Set by New.
 	cfg      config.Config // of the start, for what cannot change
 	log      *slog.Logger
+	arena    *arena.Arena // where large buffers of it lie; nil: nowhere
 	pool     *tensor.Pool
 	unpacked *tensor.Pool // a part of it
 	metrics  *metrics.Metrics
@@ -90,12 +92,12 @@ func New(cfg config.Config, log *slog.Logger) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, log: log,
-		pool:     tensor.NewPool(int64(cfg.Limits.PayloadBytes)),
 		metrics:  metrics.New(Version),
 		failed:   make(chan error, 1),
 		opened:   make(chan struct{}),
 		stopping: make(chan struct{}),
 	}
+	s.makePool()
 	s.unpacked = s.pool.Part(int64(cfg.Limits.Unpacked()))
 	s.setPhase(admin.Starting)
 	s.gate = gate.New(gate.Config{
@@ -272,6 +274,9 @@ func (s *Server) stop(ctx context.Context) error {
 	faults = append(faults, s.containers.Shutdown(ctx))
 	if s.admin != nil {
 		faults = append(faults, s.admin.Shutdown(ctx))
+	}
+	if s.arena != nil {
+		s.arena.Renew() // it goes with the last answer that a client has not read
 	}
 	return errors.Join(faults...)
 }

@@ -27,7 +27,10 @@ func create(size int64, token []byte, writable bool) (fd int, mem []byte, err er
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("arena: a segment of %d bytes: %w", size, err)
-			destroy(fd, mem)
+			if mem != nil {
+				Unmap(mem)
+			}
+			shut(fd)
 		}
 	}()
 	if err = unix.Fchmod(fd, 0o600); err != nil {
@@ -49,12 +52,7 @@ func create(size int64, token []byte, writable bool) (fd int, mem []byte, err er
 	return fd, mem, err
 }
 
-func destroy(fd int, mem []byte) {
-	if mem != nil {
-		_ = unix.Munmap(mem) // cannot fail for a whole mapping
-	}
-	_ = unix.Close(fd)
-}
+func shut(fd int) { _ = unix.Close(fd) }
 
 // Map maps a segment of another process, as the offer of it says, for a container. It fails if
 // the file at path is another one. The memory is there until Unmap.
@@ -86,4 +84,4 @@ func Map(path string, size int64, token []byte, writable bool) (mem []byte, err 
 }
 
 // Unmap gives memory of Map back.
-func Unmap(mem []byte) { _ = unix.Munmap(mem) }
+func Unmap(mem []byte) { _ = unix.Munmap(mem) } // cannot fail for a whole mapping

@@ -8,7 +8,7 @@ var errLinux = errors.New("arena: shared memory needs Linux")
 
 func create(int64, []byte, bool) (int, []byte, error) { return 0, nil, errLinux }
 
-func destroy(int, []byte) {}
+func shut(int) {}
 
 // Map maps a segment of another process, as the offer of it says, for a container. It fails
 // everywhere but on Linux.

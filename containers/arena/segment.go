@@ -29,7 +29,7 @@ type Segment struct {
 	Path   string // where other processes open it
 	Token  string // its first bytes, in hexadecimal
 
-	fd   int
+	fd   atomic.Int64 // -1: hidden
 	mem  []byte
 	refs atomic.Int64
 	gone func()
@@ -45,14 +45,17 @@ func NewOutputs(bytes int64, gone func()) (*Segment, error) {
 	return s, nil
 }
 
-func (s *Segment) open(bytes int64, writable bool, gone func()) (err error) {
+func (s *Segment) open(bytes int64, writable bool, gone func()) error {
 	var token [tokenSize]byte
 	rand.Read(token[:]) // cannot fail
-	if s.fd, s.mem, err = create(bytes, token[:], writable); err != nil {
+	fd, mem, err := create(bytes, token[:], writable)
+	if err != nil {
 		return err
 	}
+	s.fd.Store(int64(fd))
+	s.mem = mem
 	s.Number, s.Token, s.gone = numbers.Add(1), hex.EncodeToString(token[:]), gone
-	s.Path = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.fd)
+	s.Path = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd)
 	s.refs.Store(1)
 	return nil
 }
@@ -67,8 +70,16 @@ func (s *Segment) Retain() { s.refs.Add(1) }
 // container maps it still.
 func (s *Segment) Release() {
 	if s.refs.Add(-1) == 0 {
-		destroy(s.fd, s.mem)
+		s.Hide()
+		Unmap(s.mem)
 		s.gone()
+	}
+}
+
+// Hide closes the path. The caller has a reference, and whoever should map the segment does.
+func (s *Segment) Hide() {
+	if fd := s.fd.Swap(-1); fd >= 0 {
+		shut(int(fd))
 	}
 }
 

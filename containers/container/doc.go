@@ -15,7 +15,9 @@
 //
 // # Memory
 //
-// Inputs are views of the received frames, without a copy, and invalid after Predict returns.
+// Inputs are views of the received frames, or of memory that is shared with a server on the same
+// machine, without a copy, and invalid after Predict returns. They are only to be read, unless
+// [Model].WritableInputs is set.
 // Outputs are sent without a copy. They may be the inputs or parts of them, or memory from
 // [Batch.Output], which is recycled once it has been sent. The model's own memory must be freshly
 // allocated or constant, since the model does not learn when it has been sent.

@@ -66,6 +66,12 @@ type Model struct {
 	// logged and has no other effect. All replicas with a Feedback receive it. ctx ends when
 	// DrainTimeout is over.
 	Feedback func(ctx context.Context, f *Feedback) error
+	// WritableInputs gives Predict inputs that it may write. Without it inputs can lie in memory that
+	// is shared with the server and only readable: writing there fails the batch, or ends the
+	// process if another goroutine than Predict's does it.
+	WritableInputs bool
+	// Bytes sends and receives all tensors as bytes, also where shared memory would serve.
+	Bytes bool
 	// Platform and Instance are free text, shown to operators. Parameters is any JSON object.
 	Platform, Instance string
 	Parameters         json.RawMessage
@@ -115,7 +121,7 @@ func (m *Model) hello() ([]byte, error) {
 		Protocol: wire.Version, Model: m.Name, Version: m.Version, Platform: m.Platform,
 		Inputs: wire.Declare(m.Inputs), Outputs: wire.Declare(m.Outputs),
 		Batched: new(m.batched()), MaxBatch: m.MaxBatch, Concurrency: m.Concurrency, Slots: m.Slots, Parameters: m.Parameters, Instance: m.Instance, User: m.User,
-		Feedback: m.Feedback != nil,
+		Feedback: m.Feedback != nil, Arena: !m.Bytes,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("container: model %q: %w", m.Name, err)
@@ -205,8 +211,13 @@ type Batch struct {
 	message zmtp.Message
 	out     zmtp.Outgoing
 	present []bool           // inputs
-	buffers []*tensor.Buffer // from Output
-	failed  []wire.RowError
+	buffers []*tensor.Buffer // from Output, and of gathered inputs
+	session *session         // nil: there is no server
+	// Of shared memory: what is held until the batch is reset, and outputs that no result names.
+	mappings []*mapping
+	regions  []region
+	placed   []bool // outputs
+	failed   []wire.RowError
 }
 
 // Has reports whether input i is present. Only optional inputs may be absent.
@@ -259,6 +270,9 @@ func (b *Batch) Output(i int, dims ...int) (tensor.Tensor, error) {
 	if !ok || len(dims) > 0 || spec.DType.Size() == 0 {
 		return tensor.Tensor{}, fmt.Errorf("container: output %q is declared %s %s: cannot make shape %s with %d sizes left over", spec.Name, spec.DType, spec.Shape, shape, len(dims))
 	}
+	if data := b.region(n * spec.DType.Size()); data != nil {
+		return tensor.Tensor{Name: spec.Name, DType: spec.DType, Shape: shape, Data: data}, nil
+	}
 	buf, err := b.pool.Get(n * spec.DType.Size())
 	if err != nil {
 		return tensor.Tensor{}, err
@@ -305,6 +319,12 @@ func (b *Batch) read(now time.Time) error {
 		here := at < len(h.Inputs) && string(h.Inputs[at].Name) == spec.Name
 		if here {
 			t.DType, t.Shape, t.Data = h.Inputs[at].DType, h.Inputs[at].Shape, f[3+at].Data
+			if pieces := h.Inputs[at].At; len(pieces) > 0 {
+				var err error
+				if t.Data, err = b.input(pieces); err != nil {
+					return fmt.Errorf("container: batch %d: input %q: %w", b.ID, t.Name, err)
+				}
+			}
 			at++
 			if t.DType != spec.DType {
 				return fmt.Errorf("container: batch %d has %s for input %q, declared %s", b.ID, t.DType, t.Name, spec.DType)
@@ -348,13 +368,21 @@ func (b *Batch) write(outputs []tensor.Tensor, err error) {
 			h = append(h, ',')
 		}
 		h = wire.AppendTensor(h, b.model.Outputs[i].Name, t.DType, -1, t.Shape)
+		at, ok := b.place(t.Data)
+		if ok {
+			h = wire.AppendAt(h, []wire.Piece{at})
+		}
+		b.placed = append(b.placed, ok)
 	}
 	h = append(h, ']')
 	if len(b.failed) > 0 {
 		h = wire.AppendRowErrors(h, b.failed)
 	}
 	o.Seal(append(h, '}'))
-	for _, t := range outputs {
+	for i, t := range outputs {
+		if b.placed[i] {
+			t.Data = nil // an empty frame
+		}
 		o.Frame(t.Data)
 	}
 }
@@ -395,8 +423,12 @@ func (m *Model) call(ctx context.Context, b *Batch, log *slog.Logger) (outputs [
 		if r := recover(); r != nil {
 			log.Error("container: Predict panicked", "panic", r, "stack", string(debug.Stack()))
 			outputs, err = nil, fmt.Errorf("panic: %v", r)
+			if fault, ok := r.(interface{ Addr() uintptr }); ok && b.session != nil && b.session.sharing.holds(fault.Addr()) {
+				err = errors.New("Predict wrote to an input in shared memory: set Model.WritableInputs")
+			}
 		}
 	}()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	return m.Predict(ctx, b)
 }
 
@@ -411,10 +443,11 @@ func (m *Model) fits(got tensor.Shape, spec *tensor.Spec, rows int) bool {
 // reset releases the batch's memory and prepares it for the next message.
 func (b *Batch) reset() {
 	b.message.Release()
+	b.unshare()
 	for i, buf := range b.buffers {
 		buf.Release()
 		b.buffers[i] = nil
 	}
 	clear(b.Inputs)
-	b.buffers, b.failed, b.Inputs = b.buffers[:0], b.failed[:0], b.Inputs[:0]
+	b.buffers, b.failed, b.Inputs, b.placed = b.buffers[:0], b.failed[:0], b.Inputs[:0], b.placed[:0]
 }

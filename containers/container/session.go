@@ -47,6 +47,8 @@ type session struct {
 	jobs   chan *Batch
 	ctx    context.Context // of Predict; ends with the session
 
+	sharing sharing
+
 	ended  chan error     // gets one error: why there is no reader any more
 	wg     sync.WaitGroup // goroutines that compute and read
 	fast   atomic.Bool    // the last Predict took less than fastPredict
@@ -76,7 +78,8 @@ func (s *server) session(ctx context.Context, log *slog.Logger, network, addr st
 	if err != nil {
 		return err
 	}
-	n := &session{server: s, log: log, conn: conn, jobs: make(chan *Batch, maxSlots), ended: make(chan error, 1)}
+	n := &session{server: s, log: log, conn: conn, jobs: make(chan *Batch, maxSlots), ended: make(chan error, 1), sharing: sharing{segments: make(map[int64]*mapping)}}
+	defer n.sharing.end()
 	var stop context.CancelFunc
 	n.ctx, stop = context.WithCancel(s.hard)
 	defer stop()
@@ -150,6 +153,9 @@ func (n *session) greet() (wire.WelcomeMessage, error) {
 				n.log.Info("container: the server notes", "note", note)
 			}
 			n.beat, n.silent = time.Duration(w.HeartbeatMS)*time.Millisecond, time.Duration(w.DeadAfterMS)*time.Millisecond
+			if w.Arena != nil {
+				n.share(*w.Arena)
+			}
 			n.mu.Lock()
 			n.timer = time.AfterFunc(n.beat/2, n.tick)
 			n.mu.Unlock()
@@ -233,6 +239,12 @@ func (n *session) receive() error {
 				n.log.Warn("container: feedback arrives faster than Feedback handles it; some is dropped")
 			}
 		case wire.Heartbeat:
+		case wire.Arena:
+			var m wire.ArenaMessage
+			if len(f) < 2 || json.Unmarshal(f[1].Data, &m) != nil {
+				return errors.New("the server sent an arena message without JSON")
+			}
+			n.share(m)
 		default: // a later version of the protocol
 			if !unknown {
 				unknown = true
@@ -318,7 +330,7 @@ func (n *session) batch() *Batch {
 		n.spare = n.spare[:k-1]
 		return b
 	}
-	b := &Batch{model: n.server.model, pool: n.server.pool}
+	b := &Batch{model: n.server.model, pool: n.server.pool, session: n}
 	b.out.Done = func(error) { n.recycle(b) } // sent or given up: the memory is free
 	return b
 }
@@ -360,7 +372,12 @@ func (n *session) tick() {
 func (n *session) say(kind string) {
 	var o zmtp.Outgoing
 	o.FrameString(kind)
-	if err := n.conn.Send(&o); errors.Is(err, zmtp.ErrQueueFull) {
+	n.send(&o)
+}
+
+// send sends a message that is no answer.
+func (n *session) send(o *zmtp.Outgoing) {
+	if err := n.conn.Send(o); errors.Is(err, zmtp.ErrQueueFull) {
 		n.conn.Abort(fmt.Errorf("the server does not read: %w", err))
 	}
 	n.sent.Store(true)

@@ -185,7 +185,10 @@ type Containers struct {
 	MessageBytes     Bytes         `toml:"message_bytes" default:"1GiB"`
 	Frames           int           `toml:"frames"`
 	Sessions         int           `toml:"sessions"`
-	Handshakes       int           `toml:"handshakes"`
+	// Arena has large payloads in memory that containers on this machine map instead of receiving
+	// them, if they can; false = all tensors go to containers as bytes.
+	Arena      bool `toml:"arena" default:"true" restart:"payloads lie in it"`
+	Handshakes int  `toml:"handshakes"`
 }
 
 // Settings are those that the listener of containers takes.
@@ -194,6 +197,7 @@ func (k Containers) Settings() containers.Settings {
 		Limits: containers.Limits{
 			MessageBytes: int64(k.MessageBytes), Frames: k.Frames, Sessions: k.Sessions, Handshakes: k.Handshakes,
 		},
+		Bytes:     !k.Arena,
 		Heartbeat: k.Heartbeat, HandshakeTimeout: k.HandshakeTimeout, WriteTimeout: k.WriteTimeout,
 	}
 }

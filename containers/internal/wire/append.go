@@ -28,6 +28,25 @@ func AppendTensor(b []byte, name string, d tensor.DType, first int, rest tensor.
 	return append(b, `]}`...)
 }
 
+// AppendAt adds to the description of a tensor, which ends b, where its pieces are in shared memory.
+func AppendAt(b []byte, pieces []Piece) []byte {
+	b = append(b[:len(b)-1], `,"at":`...)
+	for i, p := range pieces {
+		if i == 0 {
+			b = append(b, '[')
+		} else {
+			b = append(b, ',')
+		}
+		b = append(strconv.AppendInt(b, p.Segment, 10), ',')
+		b = append(strconv.AppendInt(b, p.Offset, 10), ',')
+		b = strconv.AppendInt(b, p.Size, 10)
+	}
+	return append(b, `]}`...)
+}
+
+// A Piece is a range of bytes in a segment of shared memory.
+type Piece struct{ Segment, Offset, Size int64 }
+
 // AppendMillis appends a time in milliseconds with up to three decimals.
 func AppendMillis(b []byte, micros int64) []byte {
 	return strconv.AppendFloat(b, math.Round(float64(micros))/1000, 'f', -1, 64)

@@ -29,6 +29,7 @@ const (
 	Draining  = "draining"  // C->S
 	Goodbye   = "goodbye"   // S->C | JSON
 	Feedback  = "feedback"  // S->C | JSON | a frame for each input, output and truth
+	Arena     = "arena"     // both | JSON
 )
 
 // IDSize is the size of a batch id, a little-endian number.
@@ -48,6 +49,7 @@ type HelloMessage struct {
 	Slots       int             `json:"slots,omitempty"`
 	Announce    bool            `json:"announce,omitempty"`
 	Pauses      bool            `json:"pauses,omitempty"`   // it may be alive and yet answer no PING
+	Arena       bool            `json:"arena,omitempty"`    // it takes tensors in shared memory
 	User        bool            `json:"user,omitempty"`     // it wants the user of each request
 	Feedback    bool            `json:"feedback,omitempty"` // and feedback on its answers
 	Parameters  json.RawMessage `json:"parameters,omitempty"`
@@ -136,7 +138,29 @@ type WelcomeMessage struct {
 	Batched *bool `json:"batched,omitempty"`
 	// Notes are hints to the author of the model about its declaration.
 	Notes []string `json:"notes,omitempty"`
+	// Arena offers the first segment of shared memory.
+	Arena *ArenaMessage `json:"arena,omitempty"`
 }
+
+// ArenaMessage is an offer of shared memory by the server, the container's answer to it, or the end
+// of a segment.
+type ArenaMessage struct {
+	Segment int64  `json:"segment,omitempty"`
+	Use     string `json:"use,omitempty"`   // of an offer: UseInputs or UseOutputs
+	Path    string `json:"path,omitempty"`  // likewise
+	Bytes   int64  `json:"bytes,omitempty"` // likewise
+	Token   string `json:"token,omitempty"` // likewise; hexadecimal
+	Error   string `json:"error,omitempty"` // of an answer: the container does not map it
+
+	Unmap    int64 `json:"unmap,omitempty"`    // of the server: no later batch names this segment
+	Unmapped int64 `json:"unmapped,omitempty"` // of the container
+}
+
+// The uses of a segment.
+const (
+	UseInputs  = "inputs"  // containers read it
+	UseOutputs = "outputs" // one container writes it
+)
 
 // RefusedMessage answers a hello that was refused.
 type RefusedMessage struct {
@@ -154,7 +178,11 @@ type TensorHeader struct {
 	Name  []byte // shares the header's memory
 	DType tensor.DType
 	Shape tensor.Shape // shares the header's memory; nil when it has no dimensions
+	// At is where the bytes are, if they are in shared memory and not in the frame: three numbers
+	// for each piece, which are segment, offset and size. It shares the header's memory.
+	At    []int
 	lo    int
+	at    int
 	given seen
 }
 
@@ -166,7 +194,7 @@ type BatchHeader struct {
 	Requests   []int    // rows of each request; nil: each has one
 	Parameters [][]byte // JSON of each request, or nil; nil: no request has any
 	Priority   []int    // of each request; nil: all 0
-	dims       []int
+	numbers    numbers
 }
 
 // A ResultHeader is the JSON frame of a result. Parse may be called on it repeatedly.
@@ -175,7 +203,7 @@ type ResultHeader struct {
 	Errors  []RowError
 	Failed  bool   // the whole batch failed
 	Error   []byte // its reason
-	dims    []int
+	numbers numbers
 }
 
 // A RowError is the error of one row of a batch.
@@ -193,8 +221,13 @@ type FeedbackHeader struct {
 	Label                  []byte // JSON; nil: none
 	Loss                   float64
 	Lost                   bool // Loss is present
-	dims                   []int
+	numbers                numbers
 }
+
+// numbers is the memory of the tensors of a header.
+type numbers struct{ dims, at []int }
+
+func (n numbers) reuse() numbers { return numbers{n.dims[:0], n.at[:0]} }
 
 // A scanner reads the headers. Strings may have halves of surrogate pairs, of which Python makes
 // the bytes of a file name that are no UTF-8: an error that has one is an error all the same.
@@ -218,14 +251,15 @@ const (
 
 // Parse reads the JSON of a batch. Unknown keys are skipped.
 func (h *BatchHeader) Parse(b []byte) error {
-	*h = BatchHeader{Rows: -1, Inputs: h.Inputs[:0], dims: h.dims[:0], Requests: h.Requests[:0], Parameters: h.Parameters[:0], Priority: h.Priority[:0]}
+	*h = BatchHeader{Rows: -1, Inputs: h.Inputs[:0], numbers: h.numbers.reuse(), Requests: h.Requests[:0], Parameters: h.Parameters[:0], Priority: h.Priority[:0]}
 	s := newScanner(b)
 	for key := range s.Members {
 		switch string(key) {
 		case "rows":
 			h.Rows = s.Int()
 		case "inputs":
-			h.Inputs, h.dims = s.tensors(h.Inputs[:0], h.dims[:0])
+			h.numbers = h.numbers.reuse()
+			h.Inputs = s.tensors(h.Inputs[:0], &h.numbers, MaxPieces)
 		case "timeout_ms":
 			h.Timeout = s.Float()
 		case "requests":
@@ -275,7 +309,7 @@ func (h *BatchHeader) Parse(b []byte) error {
 
 // Parse reads the JSON of feedback. Unknown keys are skipped.
 func (h *FeedbackHeader) Parse(b []byte) error {
-	*h = FeedbackHeader{Inputs: h.Inputs[:0], Outputs: h.Outputs[:0], Truth: h.Truth[:0], dims: h.dims[:0]}
+	*h = FeedbackHeader{Inputs: h.Inputs[:0], Outputs: h.Outputs[:0], Truth: h.Truth[:0], numbers: h.numbers.reuse()}
 	s := newScanner(b)
 	for key := range s.Members {
 		switch string(key) {
@@ -286,11 +320,11 @@ func (h *FeedbackHeader) Parse(b []byte) error {
 		case "rows":
 			h.Rows = s.Int()
 		case "inputs":
-			h.Inputs, h.dims = s.tensors(h.Inputs[:0], h.dims)
+			h.Inputs = s.tensors(h.Inputs[:0], &h.numbers, 0)
 		case "outputs":
-			h.Outputs, h.dims = s.tensors(h.Outputs[:0], h.dims)
+			h.Outputs = s.tensors(h.Outputs[:0], &h.numbers, 0)
 		case "truth":
-			h.Truth, h.dims = s.tensors(h.Truth[:0], h.dims)
+			h.Truth = s.tensors(h.Truth[:0], &h.numbers, 0)
 		case "label":
 			h.Label = s.Raw()
 		case "loss":
@@ -312,12 +346,13 @@ func (h *FeedbackHeader) Parse(b []byte) error {
 // skipped. The length of the JSON is bounded by that of a message only, but the memory taken is
 // bounded by MaxTensors, MaxRank, and an error for each row.
 func (h *ResultHeader) Parse(b []byte, rows int) error {
-	*h = ResultHeader{Outputs: h.Outputs[:0], Errors: h.Errors[:0], dims: h.dims[:0]}
+	*h = ResultHeader{Outputs: h.Outputs[:0], Errors: h.Errors[:0], numbers: h.numbers.reuse()}
 	s := newScanner(b)
 	for key := range s.Members {
 		switch string(key) {
 		case "outputs":
-			h.Outputs, h.dims = s.tensors(h.Outputs[:0], h.dims[:0])
+			h.numbers = h.numbers.reuse()
+			h.Outputs = s.tensors(h.Outputs[:0], &h.numbers, 1)
 		case "errors":
 			h.Errors = h.Errors[:0]
 			for m := range s.Elements {
@@ -358,13 +393,14 @@ func (s *scanner) rowError() (e RowError) {
 	return e
 }
 
-// tensors reads a list of tensor descriptions; their dimensions are appended to dims.
-func (s *scanner) tensors(list []TensorHeader, dims []int) ([]TensorHeader, []int) {
+// tensors reads a list of tensor descriptions with at most the given number of pieces each.
+func (s *scanner) tensors(list []TensorHeader, m *numbers, pieces int) []TensorHeader {
+	first := len(list)
 	for n := range s.Elements {
 		if n == MaxTensors {
 			s.Fail(fmt.Errorf("more than %d tensors", MaxTensors))
 		}
-		t := TensorHeader{lo: len(dims)}
+		t := TensorHeader{lo: len(m.dims), at: len(m.at)}
 		for key := range s.Members {
 			switch string(key) {
 			case "name":
@@ -378,8 +414,13 @@ func (s *scanner) tensors(list []TensorHeader, dims []int) ([]TensorHeader, []in
 				}
 				t.given |= seenDatatype
 			case "shape":
-				dims = s.integers(dims[:t.lo], MaxRank)
+				m.dims = s.integers(m.dims[:t.lo], MaxRank)
 				t.given |= seenShape
+			case "at":
+				m.at = s.integers(m.at[:t.at], 3*pieces)
+				if (len(m.at)-t.at)%3 != 0 {
+					s.Fail(errors.New("\"at\" has three numbers for each piece"))
+				}
 			default:
 				s.Raw()
 			}
@@ -389,12 +430,18 @@ func (s *scanner) tensors(list []TensorHeader, dims []int) ([]TensorHeader, []in
 		}
 		list = append(list, t)
 	}
-	// dims no longer moves from here on.
-	for i, hi := len(list)-1, len(dims); i >= 0 && s.Err() == nil; i-- {
-		list[i].Shape = tensor.Shape(dims[list[i].lo:hi:hi])
-		hi = list[i].lo
+	if s.Err() != nil {
+		return list
 	}
-	return list, dims
+	// The numbers no longer move from here on.
+	dims, at := len(m.dims), len(m.at)
+	for i := len(list) - 1; i >= first; i-- {
+		t := &list[i]
+		t.Shape = tensor.Shape(m.dims[t.lo:dims:dims])
+		t.At = m.at[t.at:at:at]
+		dims, at = t.lo, t.at
+	}
+	return list
 }
 
 // integers appends a list of at most the given number of integers.
@@ -417,6 +464,7 @@ const (
 	MaxHello      = 256 << 10 // of the whole hello
 	MaxTensors    = 255       // inputs or outputs, as Shiva's
 	MaxRank       = 64
+	MaxPieces     = 65536 // of a tensor in shared memory
 	MaxLabels     = 65536 // of one output
 	MaxLabel      = 256   // of one of its labels
 )

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/containers/arena"
 	"github.com/shivad/shivad/scheduler"
 	"github.com/shivad/shivad/server/internal/gate"
 	"github.com/shivad/shivad/shiva/tensor"
@@ -17,6 +18,7 @@ type Config struct {
 	Scheduler *scheduler.Scheduler
 	Gate      *gate.Gate
 	Pool      *tensor.Pool
+	Arena     *arena.Arena // of Pool; nil: none
 
 	// Admit refuses a model; its error is the container's reason.
 	Admit func(scheduler.ModelID) error

@@ -37,6 +37,7 @@ func (ss *Sessions) Listen(c config.Containers) error {
 		Others:    slices.Concat(dialect(containers.DialectV1b, c.ListenV1b), dialect(containers.DialectV2, c.ListenV2), dialect(containers.DialectV2a, c.ListenV2a)),
 		Scheduler: ss.cfg.Scheduler,
 		Pool:      ss.cfg.Pool,
+		Arena:     ss.cfg.Arena,
 		Settings:  c.Settings(),
 		Admit:     ss.cfg.Admit,
 		Registered: func(conn net.Conn, i containers.SessionInfo) {

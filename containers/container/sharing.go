@@ -1,0 +1,252 @@
+package container
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"github.com/shivad/shivad/containers/arena"
+	"github.com/shivad/shivad/containers/internal/wire"
+	"github.com/shivad/shivad/containers/zmtp"
+)
+
+// minShared is the size from which an output goes by shared memory if there is some.
+const minShared = 32 << 10
+
+// A sharing is the shared memory of a session.
+type sharing struct {
+	mu       sync.Mutex
+	segments map[int64]*mapping
+	out      *mapping // for the next outputs; nil: none
+}
+
+// A mapping is a segment in this process. It is there until nobody needs it: the session, until it
+// was replaced, and the batches that were received or answered in it.
+type mapping struct {
+	number int64
+	mem    []byte
+	writer *arena.Writer // of outputs; nil: inputs
+	refs   int           // guarded by the mu of sharing
+}
+
+// A region is memory of an output that a batch has taken.
+type region struct {
+	mapping *mapping
+	data    []byte
+}
+
+// share maps a segment that the server offers, or gives one up, and answers.
+func (n *session) share(m wire.ArenaMessage) {
+	if m.Unmap != 0 {
+		n.sharing.mu.Lock()
+		s := n.sharing.segments[m.Unmap]
+		n.sharing.mu.Unlock()
+		if s != nil {
+			n.letGo(s)
+		}
+		return
+	}
+	answer := wire.ArenaMessage{Segment: m.Segment}
+	s, err := mapSegment(m)
+	if err != nil {
+		answer.Error = err.Error()
+		n.log.Warn("container: tensors go as bytes and not by shared memory", "use", m.Use, "reason", err)
+		n.tell(answer)
+		return
+	}
+	x := &n.sharing
+	x.mu.Lock()
+	var old *mapping
+	if s.writer != nil {
+		old, x.out = x.out, s
+	}
+	x.segments[s.number] = s
+	x.mu.Unlock()
+	n.tell(answer)
+	if old != nil {
+		n.letGo(old)
+	}
+}
+
+func mapSegment(m wire.ArenaMessage) (*mapping, error) {
+	if m.Use != wire.UseInputs && m.Use != wire.UseOutputs {
+		return nil, fmt.Errorf("unknown use %.32q", m.Use)
+	}
+	token, err := hex.DecodeString(m.Token)
+	if err != nil {
+		return nil, fmt.Errorf("token: %w", err)
+	}
+	s := &mapping{number: m.Segment, refs: 1}
+	if s.mem, err = arena.Map(m.Path, m.Bytes, token, m.Use == wire.UseOutputs); err != nil {
+		return nil, err
+	}
+	if m.Use == wire.UseOutputs {
+		s.writer = arena.NewWriter(s.mem)
+	}
+	return s, nil
+}
+
+// tell sends a message about shared memory.
+func (n *session) tell(m wire.ArenaMessage) {
+	text, err := json.Marshal(m)
+	if err != nil {
+		return // unreachable for plain strings and numbers
+	}
+	var o zmtp.Outgoing
+	o.FrameString(wire.Arena)
+	o.Frame(text)
+	n.send(&o)
+}
+
+// letGo gives a reference to a mapping back. The last one unmaps it, and the server is told.
+func (n *session) letGo(s *mapping) {
+	x := &n.sharing
+	x.mu.Lock()
+	s.refs--
+	last := s.refs == 0 && x.segments[s.number] == s // otherwise the session has ended
+	if last {
+		delete(x.segments, s.number)
+	}
+	x.mu.Unlock()
+	if last {
+		arena.Unmap(s.mem)
+		n.tell(wire.ArenaMessage{Unmapped: s.number})
+	}
+}
+
+// end unmaps everything. Nobody computes or sends any more.
+func (x *sharing) end() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.out = nil
+	for number, s := range x.segments {
+		delete(x.segments, number)
+		arena.Unmap(s.mem)
+	}
+}
+
+// holds reports whether an address lies in memory that the session maps.
+func (x *sharing) holds(addr uintptr) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, s := range x.segments {
+		if base := uintptr(unsafe.Pointer(unsafe.SliceData(s.mem))); addr >= base && addr < base+uintptr(len(s.mem)) {
+			return true
+		}
+	}
+	return false
+}
+
+// input returns the bytes of an input in shared memory: a view if it is in one piece, and otherwise
+// gathered in memory of the pool. The batch holds the mapping until it is reset.
+func (b *Batch) input(at []int) ([]byte, error) {
+	size := 0
+	for i := 0; i < len(at); i += 3 {
+		s := b.hold(int64(at[i]))
+		if s == nil {
+			return nil, fmt.Errorf("segment %d was not offered", at[i])
+		}
+		if at[i+1] < 0 || at[i+2] < 0 || at[i+1] > len(s.mem) || at[i+2] > len(s.mem)-at[i+1] {
+			return nil, fmt.Errorf("%d bytes at %d are not in segment %d of %d bytes", at[i+2], at[i+1], s.number, len(s.mem))
+		}
+		if size += at[i+2]; int64(size) > b.model.MessageBytes {
+			return nil, fmt.Errorf("it has more than %d bytes", b.model.MessageBytes)
+		}
+	}
+	if len(at) == 3 && !b.model.WritableInputs {
+		s := b.hold(int64(at[0]))
+		return s.mem[at[1] : at[1]+at[2] : at[1]+at[2]], nil
+	}
+	buf, err := b.pool.Get(size)
+	if err != nil {
+		return nil, err
+	}
+	b.buffers = append(b.buffers, buf)
+	data := buf.Bytes()[:0]
+	for i := 0; i < len(at); i += 3 {
+		data = append(data, b.hold(int64(at[i])).mem[at[i+1]:at[i+1]+at[i+2]]...)
+	}
+	return data, nil
+}
+
+// hold returns a mapping that stays until the batch is reset; nil: there is none of that number.
+func (b *Batch) hold(number int64) *mapping {
+	for _, s := range b.mappings {
+		if s.number == number {
+			return s
+		}
+	}
+	if b.session == nil {
+		return nil
+	}
+	x := &b.session.sharing
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s := x.segments[number]
+	if s != nil {
+		s.refs++
+		b.mappings = append(b.mappings, s)
+	}
+	return s
+}
+
+// region returns memory for an output of n bytes that the server can read; nil: it has to be sent.
+func (b *Batch) region(n int) []byte {
+	if n < minShared || b.session == nil {
+		return nil
+	}
+	x := &b.session.sharing
+	x.mu.Lock()
+	out := x.out
+	x.mu.Unlock()
+	if out == nil || b.hold(out.number) == nil {
+		return nil
+	}
+	data := out.writer.Get(n)
+	if data != nil {
+		b.regions = append(b.regions, region{out, data})
+	}
+	return data
+}
+
+// place finds where an output is that goes by shared memory, and copies it there if it is elsewhere.
+func (b *Batch) place(data []byte) (at wire.Piece, ok bool) {
+	if len(data) < minShared {
+		return at, false
+	}
+	if at, ok = b.give(data); ok {
+		return at, true
+	}
+	there := b.region(len(data))
+	if there == nil {
+		return at, false
+	}
+	copy(there, data)
+	return b.give(there)
+}
+
+// give passes the region that has exactly these bytes to the server.
+func (b *Batch) give(data []byte) (at wire.Piece, ok bool) {
+	for i, r := range b.regions {
+		if unsafe.SliceData(r.data) == unsafe.SliceData(data) && len(r.data) == len(data) {
+			b.regions = append(b.regions[:i], b.regions[i+1:]...)
+			return wire.Piece{Segment: r.mapping.number, Offset: r.mapping.writer.Offset(data), Size: int64(len(data))}, true
+		}
+	}
+	return at, false
+}
+
+// unshare gives back what the batch has of shared memory.
+func (b *Batch) unshare() {
+	for _, r := range b.regions {
+		r.mapping.writer.Put(r.data)
+	}
+	for _, s := range b.mappings {
+		b.session.letGo(s)
+	}
+	clear(b.regions)
+	clear(b.mappings)
+	b.regions, b.mappings = b.regions[:0], b.mappings[:0]
+}

@@ -1,0 +1,447 @@
+package containers
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+
+	"github.com/shivad/shivad/containers/arena"
+	"github.com/shivad/shivad/containers/internal/wire"
+	"github.com/shivad/shivad/containers/zmtp"
+	"github.com/shivad/shivad/scheduler"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+const (
+	// minShared is the size from which a tensor goes by the arena: from there on the pool's buffers
+	// lie in it.
+	minShared = 32 << 10
+	// minPiece is the least average size of the pieces of a tensor. Smaller ones cost more in the
+	// header than their bytes in the frame.
+	minPiece = 8 << 10
+	// outputsUnit is the unit of the size of a segment of outputs, and outputsShare the part of the
+	// pool's budget that all of them may take: they stay as long as their sessions.
+	outputsUnit  = 1 << 20
+	outputsShare = 4
+	// outputsPause is how many results with large frames pass before a segment of outputs is tried
+	// for again for which there was no memory.
+	outputsPause = 1000
+)
+
+// errShared is an output that names memory which it may not.
+var errShared = errors.New("expected one piece within a segment that was offered to it, at a multiple of 64 bytes")
+
+// A sharing is the part of a session that is about shared memory: the segments that the container
+// maps, where inputs lie in them, and outputs that lie there.
+type sharing struct {
+	arena *arena.Arena
+	pool  *tensor.Pool // for copies
+	areas *tensor.Pool // that segments of outputs count in
+	slots int          // results that may be in use at a time
+
+	mu       sync.Mutex
+	segments map[int64]*sharedSegment
+	in       *arena.Segment      // inputs in it need no bytes; nil: none yet
+	out      *arena.Segment      // the latest for outputs
+	offers   []wire.ArenaMessage // to be sent before the next batch
+	pending  map[string]bool     // uses of which an offer was not answered yet
+	declined map[string]bool     // uses of which the container wants no more
+	pause    int                 // results to wait before the next segment of outputs
+	over     bool
+}
+
+// A sharedSegment is a segment that was offered, with a reference.
+type sharedSegment struct {
+	*arena.Segment
+	use     string
+	mapped  bool // the container has said so
+	retired bool // no later batch names it
+}
+
+// bind passes a registration to the codec, and the shared memory for it.
+func (s *session) bind(r registration) {
+	if c, ok := s.codec.(*v4); ok {
+		c.share = s.share(r)
+		s.mu.Lock()
+		s.sharing = c.share
+		s.mu.Unlock()
+	}
+	s.codec.bind(r)
+}
+
+// shared handles a message about shared memory.
+func (s *session) shared(m wire.ArenaMessage) {
+	notice, unmap := s.sharing.answer(m)
+	if notice != "" {
+		s.log(slog.LevelWarn, "container gets its tensors as bytes and not by shared memory", "reason", errorText(errors.New(notice)))
+	}
+	if unmap != 0 {
+		s.unmap(unmap)
+	}
+}
+
+func (s *session) unmap(number int64) {
+	s.say(func(o *zmtp.Outgoing) bool { return say(o, wire.Arena, wire.ArenaMessage{Unmap: number}) })
+}
+
+// RetireSegment ends the use of a segment of inputs in all sessions. It is the arena's function for
+// that, and does not wait.
+func (l *Listener) RetireSegment(segment *arena.Segment) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return // all sessions end
+	}
+	l.wg.Go(func() { // ends by itself; the caller may be sending a batch
+		for _, s := range l.all() {
+			s.retireSegment(segment)
+		}
+	})
+}
+
+func (s *session) retireSegment(segment *arena.Segment) {
+	s.mu.Lock()
+	x := s.sharing
+	s.mu.Unlock()
+	if x == nil {
+		return
+	}
+	s.life.Lock() // no batch that names it is on its way to the connection
+	mapped := x.retire(segment)
+	s.life.Unlock()
+	if mapped {
+		s.unmap(segment.Number)
+	}
+}
+
+// sameMachine reports whether both ends of a connection are on this machine. Whether the other
+// one sees the same processes and may read their memory, it finds out itself.
+func sameMachine(conn net.Conn) bool {
+	switch a := conn.RemoteAddr().(type) {
+	case *net.UnixAddr:
+		return true
+	case *net.TCPAddr:
+		b, ok := conn.LocalAddr().(*net.TCPAddr)
+		return ok && (a.IP.IsLoopback() && b.IP.IsLoopback() || a.IP.Equal(b.IP))
+	}
+	return false
+}
+
+// share prepares shared memory for a container that takes it; nil if there is none for it.
+func (s *session) share(r registration) *sharing {
+	cfg := &s.listener.cfg
+	if !r.arena || cfg.Arena == nil || s.settings.Bytes || !sameMachine(s.raw) {
+		return nil
+	}
+	x := &sharing{arena: cfg.Arena, pool: cfg.Pool, areas: s.listener.areas, slots: max(r.slots, r.concurrency+1, 2) + 2,
+		segments: make(map[int64]*sharedSegment), pending: make(map[string]bool), declined: make(map[string]bool)}
+	if segment := cfg.Arena.Current(); segment != nil {
+		x.offerLocked(segment, wire.UseInputs)
+	}
+	return x
+}
+
+// offerLocked offers a segment and takes over the caller's reference to it.
+func (x *sharing) offerLocked(segment *arena.Segment, use string) {
+	x.segments[segment.Number] = &sharedSegment{Segment: segment, use: use}
+	x.pending[use] = true
+	x.offers = append(x.offers, wire.ArenaMessage{Segment: segment.Number, Use: use, Path: segment.Path, Bytes: segment.Size(), Token: segment.Token})
+}
+
+// first returns the offer for welcome, if there is one.
+func (x *sharing) first() *wire.ArenaMessage {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if len(x.offers) == 0 {
+		return nil
+	}
+	offer := x.offers[0]
+	x.offers = x.offers[:0]
+	return &offer
+}
+
+// appendOffers puts the offers that wait before the message that o is going to be.
+func (x *sharing) appendOffers(o *zmtp.Outgoing) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, offer := range x.offers {
+		if say(o, wire.Arena, offer) {
+			o.End()
+		}
+	}
+	x.offers = x.offers[:0]
+}
+
+// answer handles a message of the container. notice is for the log; unmap is the number of a
+// segment that it is to unmap.
+func (x *sharing) answer(m wire.ArenaMessage) (notice string, unmap int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if m.Unmapped != 0 {
+		x.dropLocked(m.Unmapped)
+		return "", 0
+	}
+	s := x.segments[m.Segment]
+	if s == nil || s.mapped {
+		return "", 0 // it answers what nobody offered: nothing depends on it
+	}
+	delete(x.pending, s.use)
+	if m.Error != "" {
+		x.declined[s.use] = true
+		x.dropLocked(m.Segment)
+		return m.Error, 0
+	}
+	s.mapped = true
+	if s.use == wire.UseOutputs {
+		s.Hide() // nobody else needs to open it
+	}
+	switch {
+	case s.use == wire.UseOutputs:
+		x.out = s.Segment
+	case s.retired:
+		return "", m.Segment
+	default:
+		x.in = s.Segment
+	}
+	return "", 0
+}
+
+// dropLocked forgets a segment that the container does not map any more.
+func (x *sharing) dropLocked(number int64) {
+	s := x.segments[number]
+	if s == nil {
+		return
+	}
+	delete(x.segments, number)
+	if x.in == s.Segment {
+		x.in = nil
+	}
+	if x.out == s.Segment {
+		x.out = nil
+	}
+	s.Release()
+}
+
+// retire ends the use of a segment of inputs, and reports whether the container must be told. No
+// batch may be on its way to the connection meanwhile.
+func (x *sharing) retire(segment *arena.Segment) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s := x.segments[segment.Number]
+	if s == nil {
+		return false
+	}
+	s.retired = true
+	if x.in == segment {
+		x.in = nil
+	}
+	return s.mapped
+}
+
+// close releases all segments. Outputs that lie in them hold them as long as they need.
+func (x *sharing) close() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.over = true
+	for number := range x.segments {
+		x.dropLocked(number)
+	}
+}
+
+// place finds the inputs of b that go by shared memory, a set of their indices. If one lies in a
+// segment that the container does not know, that is offered for the next batches.
+func (x *sharing) place(b *scheduler.Batch, inputs int) (placed bits) {
+	x.mu.Lock()
+	in := x.in
+	x.mu.Unlock()
+	for i := range inputs {
+		if absent(b, i) {
+			continue
+		}
+		size, pieces := 0, 0
+		var where *arena.Segment
+		for k := range b.Parts {
+			data := b.Parts[k].Inputs[i].Data
+			segment, _ := x.arena.Find(data)
+			if segment == nil || where != nil && segment != where {
+				where = nil
+				break
+			}
+			where = segment
+			size += len(data)
+			pieces++
+		}
+		switch {
+		case where == nil || size < minShared || size < pieces*minPiece:
+		case where == in:
+			placed.set(i)
+		default:
+			x.propose(where)
+		}
+	}
+	return placed
+}
+
+// propose offers the segment of inputs in which a batch lies.
+func (x *sharing) propose(segment *arena.Segment) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.over || x.pending[wire.UseInputs] || x.declined[wire.UseInputs] || x.segments[segment.Number] != nil {
+		return
+	}
+	segment.Retain()
+	x.offerLocked(segment, wire.UseInputs)
+}
+
+// appendAt adds to the description of input i, which was placed, where it is.
+func (x *sharing) appendAt(h []byte, b *scheduler.Batch, i int) []byte {
+	var space [8]wire.Piece
+	pieces := space[:0]
+	for k := range b.Parts {
+		data := b.Parts[k].Inputs[i].Data
+		segment, offset := x.arena.Find(data)
+		if n := len(pieces) - 1; n >= 0 && pieces[n].Offset+pieces[n].Size == offset {
+			pieces[n].Size += int64(len(data)) // rows of one request that other batches have parts of
+			continue
+		}
+		pieces = append(pieces, wire.Piece{Segment: segment.Number, Offset: offset, Size: int64(len(data))})
+	}
+	return wire.AppendAt(h, pieces)
+}
+
+// take returns the frame of an output. If it is in shared memory that is a view of the region,
+// which the container could still write, or, if its bytes are to be interpreted, a copy. The frame
+// has a reference in both cases.
+func (x *sharing) take(t *wire.TensorHeader, f zmtp.Frame, interpreted bool) (zmtp.Frame, error) {
+	if x == nil || len(t.At) == 0 {
+		f.Buf.Retain()
+		return f, nil
+	}
+	region, segment := x.region(t)
+	if region == nil || len(f.Data) > 0 {
+		return zmtp.Frame{}, fmt.Errorf("output %q is at %v: %w", clip(t.Name), t.At, errShared)
+	}
+	lent := tensor.Lend(region, segment)
+	if !interpreted {
+		return zmtp.Frame{Data: region, Buf: lent}, nil
+	}
+	defer lent.Release()
+	buf, err := x.pool.Get(len(region))
+	if err != nil {
+		return zmtp.Frame{}, err
+	}
+	copy(buf.Bytes(), region)
+	return zmtp.Frame{Data: buf.Bytes(), Buf: buf}, nil
+}
+
+// region finds the bytes of an output, with a reference to their segment; nil if it may not name
+// them.
+func (x *sharing) region(t *wire.TensorHeader) ([]byte, *arena.Segment) {
+	if len(t.At) != 3 {
+		return nil, nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s := x.segments[int64(t.At[0])]
+	if s == nil || s.use != wire.UseOutputs || !s.mapped {
+		return nil, nil
+	}
+	region, ok := s.Region(int64(t.At[1]), int64(t.At[2]))
+	if !ok {
+		return nil, nil
+	}
+	return region, s.Segment
+}
+
+// free gives the regions of outputs back that nobody will read.
+func (x *sharing) free(outputs []wire.TensorHeader) {
+	for i := range outputs {
+		if region, segment := x.region(&outputs[i]); region != nil {
+			segment.Put(region)
+		}
+	}
+}
+
+// learn is told of the large outputs of a result that arrived as frames. If they do not fit into the
+// container's segment, it gets a larger one.
+func (x *sharing) learn(large int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.pause > 0 {
+		x.pause--
+		return
+	}
+	has := int64(0)
+	if x.out != nil {
+		has = x.out.Size()
+	}
+	want := large * int64(x.slots)
+	if x.over || want <= has || x.pending[wire.UseOutputs] || x.declined[wire.UseOutputs] {
+		return
+	}
+	want = (max(want, has*2) + outputsUnit) / outputsUnit * outputsUnit
+	if x.areas.Reserve(want) != nil {
+		x.pause = outputsPause
+		return
+	}
+	segment, err := arena.NewOutputs(want, func() { x.areas.Unreserve(want) })
+	if err != nil {
+		x.areas.Unreserve(want)
+		x.pause = outputsPause
+		return
+	}
+	x.offerLocked(segment, wire.UseOutputs)
+}
+
+// describe is what the status says of it.
+func (x *sharing) describe() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	switch {
+	case x.in != nil && x.out != nil:
+		return "inputs, outputs"
+	case x.in != nil:
+		return wire.UseInputs
+	case x.out != nil:
+		return wire.UseOutputs
+	}
+	return ""
+}
+
+// readable is the size of the inputs of a batch that the container may be reading in shared memory.
+func (x *sharing) readable(b *scheduler.Batch) (bytes int64) {
+	for k := range b.Parts {
+		for _, t := range b.Parts[k].Inputs {
+			segment, _ := x.arena.Find(t.Data)
+			if segment == nil {
+				continue
+			}
+			x.mu.Lock()
+			if s := x.segments[segment.Number]; s != nil && s.mapped {
+				bytes += int64(len(t.Data))
+			}
+			x.mu.Unlock()
+		}
+	}
+	return bytes
+}
+
+// readArena parses a message about shared memory.
+func readArena(f []zmtp.Frame) (m wire.ArenaMessage, err error) {
+	if len(f) != 2 {
+		return m, fmt.Errorf("arena of %d frames, expected arena | JSON", len(f))
+	}
+	if err := json.Unmarshal(f[1].Data, &m); err != nil {
+		return m, fmt.Errorf("arena: %w", err)
+	}
+	return m, nil
+}
+
+// bits is a set of inputs.
+type bits [(wire.MaxTensors + 63) / 64]uint64
+
+func (s *bits) set(i int)      { s[i/64] |= 1 << (i % 64) }
+func (s *bits) has(i int) bool { return s[i/64]&(1<<(i%64)) != 0 }

@@ -1,0 +1,132 @@
+package containers_test
+
+import (
+	"bytes"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/shivad/shivad/containers"
+	"github.com/shivad/shivad/containers/arena"
+	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// newSharedRig makes a rig whose pool lies in an arena.
+func newSharedRig(t testing.TB, cfg containers.Config) (*rig, *arena.Arena) {
+	t.Helper()
+	var l atomic.Pointer[containers.Listener]
+	a := arena.New(256*mib, func(err error) { t.Error(err) }, func(s *arena.Segment) {
+		if l := l.Load(); l != nil {
+			l.RetireSegment(s)
+		}
+	})
+	cfg.Arena, cfg.Pool = a, tensor.NewPoolFrom(a, 256*mib)
+	if cfg.Addrs == nil {
+		cfg.Addrs = []string{"ipc://" + t.TempDir() + "/s"}
+	}
+	t.Cleanup(func() { // after the rig's, which closes the sessions
+		a.Renew()
+		if n := a.Resident(); n != 0 && !tensor.Invariants {
+			t.Errorf("%d bytes of the arena left", n)
+		}
+	})
+	if s := a.Current(); s != nil { // its descriptor is there before the rig counts them
+		s.Release()
+	}
+	r := newRig(t, cfg)
+	l.Store(r.Listener)
+	return r, a
+}
+
+// input is a tensor of the pool of rows of 1 MiB, all bytes of which are v.
+func (r *rig) input(t testing.TB, rows int, v byte) tensor.Tensor {
+	t.Helper()
+	buf, err := r.pool.Get(rows * mib)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := buf.Bytes()
+	for i := range data {
+		data[i] = v
+	}
+	return tensor.Tensor{Name: "x", DType: tensor.Uint8, Shape: tensor.Shape{rows, mib}, Data: data, Buf: buf}
+}
+
+// adds asks the container to add one to rows of a value.
+func (r *rig) adds(t testing.TB, rows int, v byte) error {
+	t.Helper()
+	in := r.input(t, rows, v)
+	defer in.Release()
+	out, err := r.infer(sharingID, in)
+	if err != nil {
+		return err
+	}
+	defer out[0].Release()
+	if want := bytes.Repeat([]byte{v + 1}, rows*mib); !bytes.Equal(out[0].Data, want) {
+		return fmt.Errorf("answered % x… of %d bytes", out[0].Data[:8], len(out[0].Data))
+	}
+	return nil
+}
+
+func (r *rig) session(t testing.TB) containers.SessionInfo {
+	t.Helper()
+	all := r.Sessions()
+	if len(all) != 1 {
+		t.Fatalf("%d sessions", len(all))
+	}
+	return all[0]
+}
+
+// shares waits until tensors go both ways by shared memory.
+func (r *rig) shares(t testing.TB) {
+	t.Helper()
+	r.wait(t, sharingID, 1)
+	budgettest.Until(t, "shared memory", func() bool {
+		if err := r.adds(t, 1, 1); err != nil {
+			t.Fatal(err)
+		}
+		return r.session(t).Arena == "inputs, outputs"
+	})
+}
+
+// TestSharing: a container in another process gets and gives tensors by shared memory.
+func TestSharing(t *testing.T) {
+	for _, addr := range []string{"ipc://" + t.TempDir() + "/s", "tcp://127.0.0.1:0"} {
+		t.Run(addr[:3], func(t *testing.T) {
+			r, a := newSharedRig(t, containers.Config{Addrs: []string{addr}})
+			spawn(t, "sharing", r.Dialable()[0])
+			r.shares(t)
+			for i := range 100 {
+				if err := r.adds(t, 1+i%3, byte(i)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			in := r.input(t, 1, 7)
+			out, err := r.infer(sharingID, in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s, _ := a.Find(out[0].Data); s != nil || out[0].Buf.Size() != mib {
+				t.Errorf("the answer has %d bytes, in the inputs: %v", out[0].Buf.Size(), s != nil)
+			}
+			in.Release()
+			out[0].Release()
+		})
+	}
+}
+
+// TestSharingOff: with the setting the same container gets bytes.
+func TestSharingOff(t *testing.T) {
+	r, _ := newSharedRig(t, containers.Config{Settings: containers.Settings{Bytes: true}})
+	spawn(t, "sharing", r.Dialable()[0])
+	r.wait(t, sharingID, 1)
+	for i := range 10 {
+		if err := r.adds(t, 2, byte(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if i := r.session(t); i.Arena != "" || i.Readable != 0 {
+		t.Errorf("it goes by shared memory: %q, %d bytes", i.Arena, i.Readable)
+	}
+}
