@@ -209,3 +209,38 @@ func TestWrongPlaces(t *testing.T) {
 		t.Errorf("the file has %d bytes now", info.Size())
 	}
 }
+
+// BenchmarkRegions asks for 6.2 MB and gets them back, through the socket and through regions on the
+// file system of shared memory. The client only names them: it is assumed to work there.
+func BenchmarkRegions(b *testing.B) {
+	frame := tensor.Shape{1080, 1440} // as many bytes as 1080p in RGB
+	count, _ := frame.Elements()
+	for _, way := range []string{"socket", "regions"} {
+		b.Run(way, func(b *testing.B) {
+			r := newRig(b, nil)
+			c := r.bare(frame)
+			request := question(frame, false)
+			if way == "regions" {
+				dir, err := os.MkdirTemp("/dev/shm", "shivad-bench")
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.Cleanup(func() { os.RemoveAll(dir) })
+				r.regions.Configure(regions.Settings{Directory: dir, RegionBytes: 64 << 20, Regions: 4})
+				file, _ := r.shared(make([]byte, 8*count))
+				r.register("r", file, 8*count)
+				at := func(offset int) string {
+					return fmt.Sprintf(`"parameters":{"shared_memory_region":"r","shared_memory_offset":%d,"shared_memory_byte_size":%d}`, offset, 4*count)
+				}
+				body := fmt.Sprintf(`{"inputs":[{"name":"input0","datatype":"FP32","shape":[1,1080,1440],%s}],"outputs":[{"name":"output0",%s}]}`, at(0), at(4*count))
+				request = fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", inferM, len(body), body)
+			}
+			b.SetBytes(int64(8 * count))
+			for b.Loop() {
+				if err := c.ask(request); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

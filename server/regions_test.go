@@ -1,0 +1,214 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/shivad/shivad/server/config"
+	"github.com/shivad/shivad/server/grpc/pb"
+	"github.com/shivad/shivad/shiva"
+	"github.com/shivad/shivad/shiva/budgettest"
+	"github.com/shivad/shivad/shiva/tensor"
+)
+
+// A span is part of a region.
+type span struct {
+	region       string
+	offset, size int
+}
+
+// A sharer asks the model "m" of bytes through one door, with its input and its output in regions.
+type sharer func(ctx context.Context, in, out span) error
+
+func sharers(t *testing.T, s *Server) map[string]sharer {
+	t.Helper()
+	rest, rpc, raw := newHTTP(t, s.Addrs().REST), newGRPC(t, s.Addrs().GRPC), newTCP(t, s.Addrs().TCP)
+	parameters := func(s span) map[string]*pb.InferParameter {
+		return map[string]*pb.InferParameter{
+			"shared_memory_region":    {ParameterChoice: &pb.InferParameter_StringParam{StringParam: s.region}},
+			"shared_memory_offset":    {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: int64(s.offset)}},
+			"shared_memory_byte_size": {ParameterChoice: &pb.InferParameter_Int64Param{Int64Param: int64(s.size)}},
+		}
+	}
+	return map[string]sharer{
+		"rest": func(ctx context.Context, in, out span) error {
+			at := func(s span) string {
+				return fmt.Sprintf(`"parameters":{"shared_memory_region":%q,"shared_memory_offset":%d,"shared_memory_byte_size":%d}`, s.region, s.offset, s.size)
+			}
+			_, _, err := rest.post(ctx, "m", fmt.Appendf(nil, `{"inputs":[{"name":"x","datatype":"UINT8","shape":[1,%d],%s}],"outputs":[{"name":"x",%s}]}`, in.size, at(in), at(out)), nil)
+			return err
+		},
+		"grpc": func(ctx context.Context, in, out span) error {
+			_, err := rpc.client.ModelInfer(ctx, &pb.ModelInferRequest{ModelName: "m",
+				Inputs:  []*pb.ModelInferRequest_InferInputTensor{{Name: "x", Datatype: "UINT8", Shape: []int64{1, int64(in.size)}, Parameters: parameters(in)}},
+				Outputs: []*pb.ModelInferRequest_InferRequestedOutputTensor{{Name: "x", Parameters: parameters(out)}}})
+			if err != nil {
+				return grpcFault(err)
+			}
+			return nil
+		},
+		"tcp": func(ctx context.Context, in, out span) error {
+			at := func(s span) string {
+				return fmt.Sprintf(`"name":"x","region":%q,"offset":%d,"byte_size":%d`, s.region, s.offset, s.size)
+			}
+			m, err := raw.client.Do(ctx, &shiva.Message{Namespace: "m", Metadata: fmt.Appendf(nil,
+				`{"shared_memory":{"inputs":[{"datatype":"UINT8","shape":[1,%d],%s}],"outputs":[{%s}]}}`, in.size, at(in), at(out))})
+			if err != nil {
+				return shivaFault(err)
+			}
+			m.Release()
+			return nil
+		},
+	}
+}
+
+// A hostile client owns a file, and does to it what it likes.
+type hostile struct {
+	path string
+	rand *rand.Rand
+}
+
+const hostileBytes = 64 << 10
+
+// spoil does one thing to the file.
+func (h *hostile) spoil() {
+	other := h.path + ".new"
+	switch h.rand.IntN(12) {
+	case 0, 1:
+		_ = os.Truncate(h.path, int64(h.rand.IntN(hostileBytes)))
+	case 2:
+		_ = os.Truncate(h.path, hostileBytes) // a hole, where there was an end
+	case 3:
+		_ = os.RemoveAll(h.path)
+	case 4:
+		_ = os.WriteFile(other, make([]byte, h.rand.IntN(hostileBytes)), 0o600)
+		_ = os.Rename(other, h.path)
+	case 5:
+		_ = os.RemoveAll(h.path)
+		_ = os.Symlink("/proc/self/mem", h.path)
+	case 6:
+		_ = os.RemoveAll(h.path)
+		_ = unix.Mkfifo(h.path, 0o600)
+	case 7:
+		_ = os.RemoveAll(h.path)
+		_ = os.Mkdir(h.path, 0o700)
+	case 8:
+		_ = os.RemoveAll(h.path)
+		_ = unix.Mknod(h.path, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5))) // /dev/zero, where it may be made
+	case 9:
+		_ = os.Chown(h.path, 12345, -1)
+	case 10:
+		_ = os.Chmod(h.path, 0)
+	default:
+		_ = os.RemoveAll(h.path)
+		_ = os.WriteFile(h.path, make([]byte, hostileBytes), 0o600)
+	}
+}
+
+// Clients that truncate, replace and remove the files of their regions, and change what they are,
+// also while they are copied, get an error or an answer for each of 10,000 requests. A bystander's
+// answers are right throughout, and nothing is left of any of it.
+func TestHostileRegions(t *testing.T) {
+	const clients, requests = 4, 10_000
+	dir := t.TempDir()
+	s := start(t, func(c *config.Config) { c.SharedMemory.Directory, c.SharedMemory.RegionBytes = dir, hostileBytes })
+	join(t, s, "m", tensor.Uint8, tensor.Shape{-1, -1}, nil)
+	ways, operator := sharers(t, s), newHTTP(t, s.Addrs().REST)
+	register := func(name string, size int) error {
+		return operator.call("POST", "/v2/systemsharedmemory/region/"+name+"/register", fmt.Sprintf(`{"key":"/%s","byte_size":%d}`, name, size), nil)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var crowd, around sync.WaitGroup
+	var good, bad atomic.Int64
+	over := make(chan struct{})
+	for i := range clients {
+		h := &hostile{filepath.Join(dir, fmt.Sprint("h", i)), rand.New(rand.NewPCG(uint64(i), 1))}
+		name := filepath.Base(h.path)
+		around.Go(func() { // the size changes between any look and any use
+			for {
+				select {
+				case <-over:
+					return
+				case <-time.After(100 * time.Microsecond):
+					_ = os.Truncate(h.path, 0)
+					_ = os.Truncate(h.path, hostileBytes)
+				}
+			}
+		})
+		crowd.Go(func() {
+			for n := range requests / clients {
+				if h.spoil(); h.rand.IntN(3) == 0 {
+					_ = operator.call("POST", "/v2/systemsharedmemory/region/"+name+"/unregister", "", nil)
+					_ = register(name, 1+h.rand.IntN(hostileBytes)) // of what is none it is refused
+				}
+				in := span{name, h.rand.IntN(hostileBytes / 2), h.rand.IntN(hostileBytes / 2)}
+				err := ways[[]string{"rest", "grpc", "tcp"}[n%3]](ctx, in, span{name, h.rand.IntN(hostileBytes / 2), in.size})
+				if f := (*fault)(nil); errors.As(err, &f) && f.code != 500 && f.code != 502 && f.code != 13 && f.code != 2 {
+					bad.Add(1)
+				} else if err != nil {
+					t.Errorf("request %d: %v", n, err)
+					return
+				} else {
+					good.Add(1)
+				}
+			}
+		})
+	}
+	file := filepath.Join(dir, "calm")
+	calm := make([]byte, hostileBytes)
+	if err := os.WriteFile(file, calm, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := register("calm", hostileBytes); err != nil {
+		t.Fatal(err)
+	}
+	served := 0
+	around.Go(func() {
+		for ; ; served++ {
+			select {
+			case <-over:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+			for name, ask := range ways {
+				half := bytes.Repeat([]byte{byte(served), byte(served >> 8), name[0]}, hostileBytes/6)
+				f, err := os.OpenFile(file, os.O_WRONLY, 0)
+				if err == nil {
+					_, err = f.WriteAt(half, 0)
+					f.Close()
+				}
+				if err == nil {
+					err = ask(ctx, span{"calm", 0, len(half)}, span{"calm", hostileBytes / 2, len(half)})
+				}
+				got, wrong := os.ReadFile(file)
+				if err = errors.Join(err, wrong); err != nil || !bytes.Equal(got[hostileBytes/2:][:len(half)], half) {
+					t.Errorf("the bystander's %d. request over %s: %v", served, name, err)
+					return
+				}
+			}
+		}
+	})
+	crowd.Wait()
+	close(over)
+	around.Wait()
+	t.Logf("%d answers and %d refusals; the bystander had %d rounds", good.Load(), bad.Load(), served)
+	if good.Load() < requests/100 || bad.Load() < requests/100 || served == 0 {
+		t.Error("too few of a kind: nothing was tried")
+	}
+	if err := operator.call("POST", "/v2/systemsharedmemory/unregister", "", nil); err != nil {
+		t.Error(err)
+	}
+	budgettest.Until(t, "the memory to come back", func() bool { return s.pool.InUse() < 1<<20 })
+}
